@@ -1,0 +1,1 @@
+//! What to compute, in which order, in which bytes: graphs, fusion passes, memory-planned execution

@@ -1,0 +1,1 @@
+//! One operation on device memory, with a CPU twin: the kernels of transformer inference

@@ -1,0 +1,1 @@
+//! Graphs and weights of published transformer checkpoints, from a folder to vectors

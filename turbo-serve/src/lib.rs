@@ -1,0 +1,1 @@
+//! From request to response: the turbo engine and server

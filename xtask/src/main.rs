@@ -1,0 +1,3 @@
+//! The build tool of turbo.
+
+fn main() {}
