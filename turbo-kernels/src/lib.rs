@@ -1,1 +1,57 @@
-//! One operation on device memory, with a CPU twin: the kernels of transformer inference
+//! One operation on device memory, with a CPU twin: the kernels of transformer inference.
+//!
+//! A [`Device`] owns memory and hands out an execution queue; every kernel takes the queue, typed views into that
+//! memory, and the sizes. Each family of kernels is one narrow trait, so a device may offer only some of them.
+//!
+//! ```text
+//! Block (bytes on a device) ──views──▶ View / ViewMut ──▶ gemm · attention · layer_norm · … ──▶ Block
+//!                                                   queue (thread team or stream)
+//! ```
+//!
+//! | module | kernels |
+//! |---|---|
+//! | [`device`] | memory, views, the execution queue, the CPU |
+//! | [`gemm`] | `x · weightᵀ` with packed constant weights and fused epilogues |
+//! | [`matmul`] | the two batched products of attention, unfused |
+//! | [`attention`] | packed or padded multi-head attention, fused |
+//! | [`softmax`], [`norm`], [`bias_act`], [`embed`], [`gather`], [`pool`] | what stands between the products |
+//!
+//! # Bits
+//! On the CPU the answer for one sequence has the same bits alone, with any batch mates, with any number of threads:
+//! every output is one chain of fused multiply-adds over ascending `k`, whatever the row count; nothing is split over
+//! `k`; softmax counts its tiles from the start of the sequence. This holds per instruction set.
+
+pub mod attention;
+pub mod bias_act;
+pub mod device;
+pub mod embed;
+pub mod gather;
+pub mod gemm;
+pub mod matmul;
+pub mod norm;
+pub mod pool;
+pub mod softmax;
+
+mod error;
+mod layout;
+
+pub use attention::Attention;
+pub use bias_act::{Activation, BiasAct};
+pub use device::{Device, DeviceError, Element, Span};
+pub use embed::Embed;
+pub use error::KernelError;
+pub use gather::Gather;
+pub use gemm::{Epilogue, Gemm};
+pub use layout::Layout;
+pub use matmul::BatchedMatMul;
+pub use norm::Norm;
+pub use pool::{Pool, Pooling};
+pub use softmax::Softmax;
+
+/// Everything an encoder needs of a device.
+pub trait EncoderKernels:
+    Gemm + BatchedMatMul + Softmax + Norm + BiasAct + Embed + Attention + Gather + Pool
+{
+}
+
+impl<D: Gemm + BatchedMatMul + Softmax + Norm + BiasAct + Embed + Attention + Gather + Pool> EncoderKernels for D {}

@@ -1,0 +1,164 @@
+//! Memory of a device, checked views into it, and the queue on which kernels run.
+
+use std::fmt::Debug;
+
+/// Blocks and planned offsets are multiples of this many bytes: vector loads and CUDA both want it.
+pub const ALIGNMENT: usize = 256;
+
+/// A type that tensors hold.
+pub trait Element: sealed::Sealed + Copy + Default + Debug + Send + Sync + 'static {
+    /// Its name in messages and kernel names.
+    const NAME: &'static str;
+}
+
+impl Element for f32 {
+    const NAME: &'static str = "f32";
+}
+
+impl Element for u32 {
+    const NAME: &'static str = "u32";
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for u32 {}
+}
+
+/// Bytes `offset..offset + bytes` of block number `block` in a slice of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Index of the block.
+    pub block: usize,
+    /// First byte, a multiple of four.
+    pub offset: usize,
+    /// Length in bytes, a multiple of four.
+    pub bytes: usize,
+}
+
+/// A place where kernels run: it owns memory and makes queues. Cheap to clone.
+pub trait Device: Clone + Send + Sync + 'static {
+    /// One allocation, aligned to [`ALIGNMENT`]; freed when dropped.
+    type Block: Send;
+    /// What a kernel is enqueued on: the thread team and its scratch, or a stream with its handles.
+    type Queue: Send;
+    /// Values that a kernel reads.
+    type View<'a, T: Element>: Copy + Send + Sync;
+    /// Values that a kernel writes.
+    type ViewMut<'a, T: Element>: Send;
+
+    /// What a person calls it: `cpu (avx512, 2 threads)`.
+    fn name(&self) -> String;
+
+    /// A new execution queue.
+    ///
+    /// # Errors
+    /// When the device cannot give one.
+    fn queue(&self) -> Result<Self::Queue, DeviceError>;
+
+    /// A block of at least `bytes` bytes, zeroed.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    fn allocate(&self, bytes: usize) -> Result<Self::Block, DeviceError>;
+
+    /// `len` values of `block`, from byte `offset` on.
+    ///
+    /// # Errors
+    /// [`DeviceError::Bounds`], [`DeviceError::Misaligned`].
+    fn view<'a, T: Element>(&self, block: &'a Self::Block, offset: usize, len: usize)
+    -> Result<Self::View<'a, T>, DeviceError>;
+
+    /// `len` values of `block`, from byte `offset` on, to write.
+    ///
+    /// # Errors
+    /// [`DeviceError::Bounds`], [`DeviceError::Misaligned`].
+    fn view_mut<'a, T: Element>(
+        &self,
+        block: &'a mut Self::Block,
+        offset: usize,
+        len: usize,
+    ) -> Result<Self::ViewMut<'a, T>, DeviceError>;
+
+    /// Views of several spans of one set of blocks at once: what one operation reads and writes.
+    ///
+    /// Reads may overlap each other; a written span overlaps nothing. That is checked here, so that everything above
+    /// is safe code.
+    ///
+    /// # Errors
+    /// [`DeviceError::Bounds`], [`DeviceError::Misaligned`], [`DeviceError::Overlap`].
+    #[allow(clippy::type_complexity)]
+    fn views<'a, const R: usize, const W: usize>(
+        &self,
+        blocks: &'a mut [Self::Block],
+        reads: [Span; R],
+        writes: [Span; W],
+    ) -> Result<([Self::View<'a, f32>; R], [Self::ViewMut<'a, f32>; W]), DeviceError>;
+
+    /// Copies host values to the device, in queue order. `from` and `to` have the same length.
+    ///
+    /// # Errors
+    /// [`DeviceError::Bounds`] when the lengths differ, or a device failure.
+    fn upload<T: Element>(
+        &self,
+        queue: &mut Self::Queue,
+        from: &[T],
+        to: Self::ViewMut<'_, T>,
+    ) -> Result<(), DeviceError>;
+
+    /// Copies device values to the host, after everything queued before. `from` and `to` have the same length.
+    ///
+    /// # Errors
+    /// [`DeviceError::Bounds`] when the lengths differ, or a device failure.
+    fn download<T: Element>(
+        &self,
+        queue: &mut Self::Queue,
+        from: Self::View<'_, T>,
+        to: &mut [T],
+    ) -> Result<(), DeviceError>;
+}
+
+/// Why a device could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// No memory left.
+    #[error("out of device memory: {bytes} bytes asked for")]
+    OutOfMemory {
+        /// Size of the refused allocation.
+        bytes: usize,
+    },
+    /// A view reaches outside its block.
+    #[error("bytes {offset}..{end} lie outside a block of {block_bytes} bytes")]
+    Bounds {
+        /// First byte of the view.
+        offset: usize,
+        /// One past its last byte.
+        end: usize,
+        /// Size of the block.
+        block_bytes: usize,
+    },
+    /// A view does not start on a boundary of its element.
+    #[error("offset {offset} is not a multiple of {alignment}")]
+    Misaligned {
+        /// First byte of the view.
+        offset: usize,
+        /// What it must be a multiple of.
+        alignment: usize,
+    },
+    /// A span that is written overlaps another span of the same operation.
+    #[error("{written:?} is written and overlaps {other:?}")]
+    Overlap {
+        /// The span that is written.
+        written: Span,
+        /// The other one.
+        other: Span,
+    },
+    /// The device or its driver failed.
+    #[error("{what}: {why}")]
+    Failed {
+        /// What was being done.
+        what: &'static str,
+        /// What the device said.
+        why: String,
+    },
+}

@@ -1,0 +1,38 @@
+//! Embedding tables: rows by id, and the sum of several tables with its layer norm.
+
+use crate::{KernelError, device::Device, norm::NormWeights};
+
+/// One table and the row that each token takes from it.
+#[derive(Clone, Copy, Debug)]
+pub struct Lookup<T, I> {
+    /// `[rows, hidden_size]`, f32.
+    pub table: T,
+    /// `[tokens]`, u32.
+    pub ids: I,
+}
+
+/// Rows of tables.
+pub trait Embed: Device {
+    /// `out[t] = table[ids[t]]`; `hidden_size` follows from `out` and `ids`.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`]; [`KernelError::Index`] for an id outside the table (where the device can tell).
+    fn embed(
+        &self,
+        queue: &mut Self::Queue,
+        lookup: Lookup<Self::View<'_, f32>, Self::View<'_, u32>>,
+        out: Self::ViewMut<'_, f32>,
+    ) -> Result<(), KernelError>;
+
+    /// `out[t] = layer_norm(((a[t] + b[t]) + c[t]))` over three lookups, in that order.
+    ///
+    /// # Errors
+    /// As [`Embed::embed`].
+    fn embed_sum_layer_norm(
+        &self,
+        queue: &mut Self::Queue,
+        lookups: [Lookup<Self::View<'_, f32>, Self::View<'_, u32>>; 3],
+        weights: NormWeights<Self::View<'_, f32>>,
+        out: Self::ViewMut<'_, f32>,
+    ) -> Result<(), KernelError>;
+}

@@ -1,0 +1,31 @@
+//! Moving rows: heads apart and together again. The textbook draws these steps; fusion makes them vanish.
+
+use crate::{KernelError, device::Device, matmul::HeadStrides};
+
+/// Reordering of values.
+pub trait Gather: Device {
+    /// Copies `[batch_size, num_heads, rows, head_dim]` values from one order to another.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`] when strides reach outside a buffer.
+    fn copy_heads(
+        &self,
+        queue: &mut Self::Queue,
+        shape: HeadShape,
+        from: (Self::View<'_, f32>, HeadStrides),
+        to: (Self::ViewMut<'_, f32>, HeadStrides),
+    ) -> Result<(), KernelError>;
+}
+
+/// Sizes of a tensor of heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadShape {
+    /// Sequences.
+    pub batch_size: usize,
+    /// Heads of each sequence.
+    pub num_heads: usize,
+    /// Rows of each head.
+    pub rows: usize,
+    /// Values of each row.
+    pub head_dim: usize,
+}

@@ -1,0 +1,48 @@
+//! `out = epilogue(x · weightᵀ)` with constant weights, packed once.
+
+use crate::{Activation, KernelError, device::Device};
+
+/// What is done to each product before it is stored.
+#[derive(Clone, Copy, Debug)]
+pub enum Epilogue<V> {
+    /// Nothing.
+    None,
+    /// `+ bias`, `[out_features]`.
+    Bias(V),
+    /// `activation(· + bias)`, bias `[out_features]`.
+    BiasAct(V, Activation),
+    /// `+ bias + residual`, bias `[out_features]`, residual `[rows, out_features]`.
+    BiasResidual {
+        /// `[out_features]`.
+        bias: V,
+        /// `[rows, out_features]`.
+        residual: V,
+    },
+}
+
+/// Products with a constant matrix.
+pub trait Gemm: Device {
+    /// A weight in the order in which this device's kernel reads it.
+    type Weight: Send + Sync;
+
+    /// Packs `weight`, `[out_features, in_features]` row-major as published checkpoints store it.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`], or no device memory.
+    fn pack(&self, weight: &[f32], out_features: usize, in_features: usize) -> Result<Self::Weight, KernelError>;
+
+    /// `x` is `[rows, in_features]`, `out` is `[rows, out_features]`; `rows` follows from `out`.
+    ///
+    /// Every value is one chain of fused multiply-adds over ascending `k` from zero, then the epilogue.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`] when a buffer does not fit the weight's shape.
+    fn gemm(
+        &self,
+        queue: &mut Self::Queue,
+        x: Self::View<'_, f32>,
+        weight: &Self::Weight,
+        epilogue: Epilogue<Self::View<'_, f32>>,
+        out: Self::ViewMut<'_, f32>,
+    ) -> Result<(), KernelError>;
+}

@@ -1,0 +1,43 @@
+//! From one row per token to one row per sequence.
+
+use crate::{KernelError, Layout, device::Device};
+
+/// Which row, or which combination of rows, stands for the sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pooling {
+    /// The first token.
+    Cls,
+    /// The mean of all tokens.
+    Mean,
+    /// The last token.
+    LastToken,
+}
+
+/// Pooling and normalisation of pooled rows.
+pub trait Pool: Device {
+    /// `x` is `[rows, hidden_size]` in `layout`, `out` is `[batch_size, hidden_size]`. A sequence without tokens gives 0.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`].
+    fn pool(
+        &self,
+        queue: &mut Self::Queue,
+        pooling: Pooling,
+        layout: Layout<Self::View<'_, u32>>,
+        x: Self::View<'_, f32>,
+        out: Self::ViewMut<'_, f32>,
+    ) -> Result<(), KernelError>;
+
+    /// `out[b] = x[b] / ‖x[b]‖₂` for rows of `hidden_size` values; a row of norm below 1e-12 is divided by 1e-12,
+    /// as the reference does.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`].
+    fn l2_normalize(
+        &self,
+        queue: &mut Self::Queue,
+        hidden_size: usize,
+        x: Self::View<'_, f32>,
+        out: Self::ViewMut<'_, f32>,
+    ) -> Result<(), KernelError>;
+}
