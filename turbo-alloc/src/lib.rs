@@ -1,1 +1,13 @@
-//! Usage records in, chunk offsets out: a memory planner for tensors whose sizes change from run to run
+//! Usage records in, chunk offsets out: a memory planner for tensors whose sizes change from run to run.
+
+mod config;
+mod error;
+mod plan;
+mod planner;
+mod record;
+
+pub use config::{PlannerConfig, Policy};
+pub use error::AllocError;
+pub use plan::{Chunk, ChunkId, MemoryPlan, Placement};
+pub use planner::Planner;
+pub use record::{UsageRecord, peak_live_bytes};

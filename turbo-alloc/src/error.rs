@@ -1,0 +1,64 @@
+//! Everything a caller can get wrong.
+
+use crate::ChunkId;
+
+/// Why a planner was not built, a plan not made, or a pin not moved. The planner is unchanged.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum AllocError {
+    /// [`PlannerConfig::alignment`](crate::PlannerConfig::alignment) cannot be aligned to.
+    #[error("alignment must be a power of two, got {alignment}")]
+    Alignment {
+        /// What was asked for, in bytes.
+        alignment: usize,
+    },
+    /// [`PlannerConfig::chunk_bytes`](crate::PlannerConfig::chunk_bytes) is no size of a chunk.
+    #[error("chunk_bytes must be 1 or more and leave room to align, got {chunk_bytes}")]
+    ChunkBytes {
+        /// What was asked for, in bytes.
+        chunk_bytes: usize,
+    },
+    /// [`PlannerConfig::scale`](crate::PlannerConfig::scale) would make a chunk too small.
+    #[error("scale must be finite and 1 or more, got {scale}")]
+    Scale {
+        /// What was asked for.
+        scale: f64,
+    },
+    /// A tensor that dies before it is born.
+    #[error("record {record}: first_op {first_op} must not be after last_op {last_op}")]
+    Reversed {
+        /// Its position in the request.
+        record: usize,
+        /// As given.
+        first_op: u32,
+        /// As given.
+        last_op: u32,
+    },
+    /// With this record the chunks could pass the largest `usize`.
+    #[error("record {record}: with its {size} bytes the chunks could pass {} bytes", usize::MAX)]
+    TooLarge {
+        /// Its position in the request.
+        record: usize,
+        /// Its size in bytes.
+        size: usize,
+    },
+    /// Chunk ids are never reused and four billion are spent; start a new planner.
+    #[error("{records} records could need more chunk ids than the {left} that are left")]
+    IdsSpent {
+        /// Records of the request.
+        records: usize,
+        /// Ids not yet given.
+        left: u32,
+    },
+    /// The planner holds no such chunk: never created, or released.
+    #[error("{chunk} is not held by the planner")]
+    UnknownChunk {
+        /// The name that was given.
+        chunk: ChunkId,
+    },
+    /// `unpin` without its `pin`.
+    #[error("{chunk} is not pinned")]
+    NotPinned {
+        /// The chunk.
+        chunk: ChunkId,
+    },
+}

@@ -1,0 +1,71 @@
+//! What the planner answers: an offset in a chunk for every record, and what to do to the device.
+//!
+//! Plain values: the caller obtains the memory of `grow`, runs, and gives back that of `release`.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Names a chunk for as long as the planner lives; ascending in order of creation, never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ChunkId(pub u32);
+
+impl fmt::Display for ChunkId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "chunk {}", self.0)
+    }
+}
+
+/// A block of device memory that is kept between requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Chunk {
+    /// Its name in placements.
+    pub id: ChunkId,
+    /// Its size; a multiple of the planner's alignment.
+    pub bytes: usize,
+}
+
+/// Where one tensor lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Placement {
+    /// The chunk that holds it.
+    pub chunk: ChunkId,
+    /// Bytes from the start of the chunk; a multiple of the planner's alignment.
+    pub offset: usize,
+}
+
+/// The answer to one request.
+///
+/// In order: obtain `grow`, give back `release`, then run with `placements`. (`release` never names
+/// a chunk of this plan, so giving back first is sound too, and keeps the device's peak lower.)
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryPlan {
+    /// One for each record, in the order of the records.
+    pub placements: Vec<Placement>,
+    /// All chunks that remain after this plan, in the order in which they were appended.
+    pub chunks: Vec<Chunk>,
+    /// Those of `chunks` that are new in this plan.
+    pub grow: Vec<Chunk>,
+    /// Chunks of earlier plans that are to be given back: no later plan names them.
+    pub release: Vec<ChunkId>,
+}
+
+impl MemoryPlan {
+    /// Bytes of all chunks that remain after this plan, used by it or not.
+    pub fn footprint(&self) -> usize {
+        self.chunks.iter().map(|chunk| chunk.bytes).sum()
+    }
+
+    /// Bytes that this plan asks the device for.
+    pub fn grown_bytes(&self) -> usize {
+        self.grow.iter().map(|chunk| chunk.bytes).sum()
+    }
+
+    /// Empties the plan and keeps its buffers.
+    pub(crate) fn clear(&mut self) {
+        self.placements.clear();
+        self.chunks.clear();
+        self.grow.clear();
+        self.release.clear();
+    }
+}
