@@ -1,1 +1,2 @@
 //! From request to response: the turbo engine and server
+pub mod metric_names;
