@@ -1,0 +1,73 @@
+//! Why a request was not answered.
+
+use std::time::Duration;
+
+/// Why a request was not answered. Each variant is something that a client, or a protocol, acts on differently.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// As many inputs as the server admits are being worked on; nothing was started.
+    #[error("model is overloaded: retry in {:.1} s", retry_after.as_secs_f64())]
+    Overloaded {
+        /// Predicted time until what was accepted before is done.
+        retry_after: Duration,
+    },
+    /// A request without inputs.
+    #[error("`inputs` cannot be empty")]
+    Empty,
+    /// More inputs than a request may have.
+    #[error("batch size {got} > maximum allowed batch size {limit}")]
+    TooManyInputs {
+        /// Inputs of the request.
+        got: usize,
+        /// `max_client_batch_size`.
+        limit: usize,
+    },
+    /// An input has no tokens at all.
+    #[error("input {input} has no tokens")]
+    EmptyInput {
+        /// Which input, counted from 0.
+        input: usize,
+    },
+    /// An input is longer than the model's limit, and truncation is off.
+    #[error(
+        "input {input} has {tokens} tokens, the model takes at most {limit}: shorten it or set `truncate`"
+    )]
+    TooLong {
+        /// Which input, counted from 0.
+        input: usize,
+        /// Its tokens, special tokens included.
+        tokens: usize,
+        /// `max_input_length`.
+        limit: usize,
+    },
+    /// A token id that the model does not have.
+    #[error("input {input} has token id {id}, the model's ids are below {vocab_size}")]
+    InvalidId {
+        /// Which input, counted from 0.
+        input: usize,
+        /// The id.
+        id: u32,
+        /// One past the last valid id.
+        vocab_size: usize,
+    },
+    /// `dimensions` asks for no value, or for more than the model has.
+    #[error("`dimensions` is {got}, the model's rows have 1 to {limit} values")]
+    InvalidDimensions {
+        /// What was asked for.
+        got: usize,
+        /// `hidden_size`.
+        limit: usize,
+    },
+    /// A text, and the model folder has no tokenizer.
+    #[error("this model has no tokenizer: send token ids instead of text")]
+    NoTokenizer,
+    /// The tokenizer failed on the text.
+    #[error("tokenizer: {0}")]
+    Tokenizer(String),
+    /// The batch of this request failed; the server goes on.
+    #[error("inference failed: {0}")]
+    Backend(String),
+    /// The server is stopping and takes no new requests.
+    #[error("server is stopping")]
+    Stopping,
+}

@@ -1,0 +1,34 @@
+//! From inputs to rows: admission, tokens, queue, batches, answers.
+//!
+//! Protocols speak to the trait [`Embedder`], so that they can be tested against a fake.
+//!
+//! # Metrics
+//! Whoever implements [`Embedder`] counts what happens below a request: `te_embed_*`, `te_queue_size`,
+//! `te_batch_next_size` and `te_batch_next_tokens`. Protocols count requests and their failures: `te_request_*`.
+//! A metrics recorder has to be installed before an engine starts; without one nothing is counted.
+
+mod error;
+mod types;
+
+pub use error::EngineError;
+pub use types::{
+    EmbedRequest, EmbedResponse, Health, Input, ModelInfo, OutputKind, Row, Timings, Truncation,
+};
+
+use std::{future::Future, pin::Pin};
+
+/// An answer that is still being worked on. Dropping it withdraws the request.
+pub type Pending<'a> = Pin<Box<dyn Future<Output = Result<EmbedResponse, EngineError>> + Send + 'a>>;
+
+/// What a protocol needs of an engine.
+pub trait Embedder: Send + Sync + 'static {
+    /// What is served, and within which limits.
+    fn info(&self) -> &ModelInfo;
+
+    /// Answers a request: all of its inputs, or the first error. Dropping the future withdraws the request: inputs
+    /// that are not yet in a running batch are never computed.
+    fn embed(&self, request: EmbedRequest) -> Pending<'_>;
+
+    /// Whether requests are answered. Cheap: asked by load balancers all the time.
+    fn health(&self) -> Health;
+}

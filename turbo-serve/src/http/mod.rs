@@ -1,0 +1,1 @@
+//! The HTTP protocols, on top of any [`Embedder`](crate::engine::Embedder).
