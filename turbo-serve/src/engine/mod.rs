@@ -3,9 +3,8 @@
 //! Protocols speak to the trait [`Embedder`], so that they can be tested against a fake.
 //!
 //! # Metrics
-//! Whoever implements [`Embedder`] counts what happens below a request: `te_embed_*`, `te_queue_size`,
-//! `te_batch_next_size` and `te_batch_next_tokens`. Protocols count requests and their failures: `te_request_*`.
-//! A metrics recorder has to be installed before an engine starts; without one nothing is counted.
+//! Which side records what is said in [`metric_names`](crate::metric_names). The recorder has to be installed before
+//! an engine starts; without one nothing is counted.
 
 mod error;
 mod types;
