@@ -1,0 +1,177 @@
+//! `cargo xtask check`: all that a review expects besides the tests.
+//!
+//! Every step runs, also after a failure, so that one run tells everything; each prints its seconds.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::arrows;
+use crate::process;
+use crate::workspace::Workspace;
+
+/// Run all that a review expects: format, lints, docs, arrows, features, packages, scripts
+///
+/// Prints seconds per step and carries on after a failure; the exit code tells whether all steps passed. Tests
+/// are `cargo test --workspace`.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Build each package from its archive too, as `cargo publish` would (some minutes)
+    #[arg(long)]
+    verify_packages: bool,
+}
+
+/// How a step went.
+struct Outcome {
+    name: String,
+    took: Duration,
+    passed: bool,
+}
+
+/// Runs all steps.
+///
+/// # Errors
+/// When a step failed, after all of them ran.
+pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
+    let mut outcomes = Vec::new();
+    let mut step = |name: &str, work: &dyn Fn() -> Result<()>| {
+        eprintln!("==> {name}");
+        let start = Instant::now();
+        let result = work();
+        if let Err(error) = &result {
+            eprintln!("{name} failed: {error:#}");
+        }
+        outcomes.push(Outcome { name: name.into(), took: start.elapsed(), passed: result.is_ok() });
+    };
+
+    step("tools", &|| tools(workspace));
+    step("format", &|| cargo(workspace, &["fmt", "--all", "--check"]));
+    step("arrows", &|| drawn_arrows(workspace));
+    step("scripts", &|| scripts(workspace));
+    step("clippy", &|| {
+        cargo(workspace, &["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"])
+    });
+    step("docs", &|| {
+        let mut doc = workspace.cargo();
+        doc.args(["doc", "--quiet", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings");
+        process::run(&mut doc)
+    });
+    for krate in &workspace.crates {
+        for features in krate.feature_sets() {
+            let name = [&["alone:".into(), krate.name.clone()], features.as_slice()].concat().join(" ");
+            step(&name, &|| {
+                let mut check = workspace.cargo();
+                check.args(["check", "--quiet", "--package", &krate.name]).args(&features);
+                process::run(&mut check)
+            });
+        }
+    }
+    step("packages", &|| {
+        let mut arguments_of_cargo = vec!["package", "--quiet", "--workspace", "--allow-dirty"];
+        if !arguments.verify_packages {
+            arguments_of_cargo.push("--no-verify");
+        }
+        cargo(workspace, &arguments_of_cargo)
+    });
+
+    print!("{}", summary(&outcomes));
+    let failed: Vec<&str> = outcomes.iter().filter(|o| !o.passed).map(|o| o.name.as_str()).collect();
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+fn cargo(workspace: &Workspace, arguments: &[&str]) -> Result<()> {
+    process::run(workspace.cargo().args(arguments))
+}
+
+/// The parts of Rust that a minimal installation lacks.
+fn tools(workspace: &Workspace) -> Result<()> {
+    for (subcommand, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
+        let found = workspace.cargo().args([subcommand, "--version"]).output()?;
+        if !found.status.success() {
+            bail!("cargo {subcommand} is missing: rustup component add {component}");
+        }
+    }
+    Ok(())
+}
+
+fn drawn_arrows(workspace: &Workspace) -> Result<()> {
+    let found = arrows::violations(&workspace.crates);
+    if !found.is_empty() {
+        bail!("{}", found.join("; "));
+    }
+    Ok(())
+}
+
+/// Reads every shell and Python script as its interpreter would, without running it.
+fn scripts(workspace: &Workspace) -> Result<()> {
+    let shell = tracked(workspace, &["*.sh", ".ci/run"])?;
+    for script in &shell {
+        process::run(Command::new("bash").arg("-n").arg(script))?;
+    }
+    let python = tracked(workspace, &["*.py"])?;
+    // compile() instead of py_compile: that one leaves files behind
+    let compile =
+        "import sys\nfor path in sys.argv[1:]: compile(open(path, encoding='utf-8').read(), path, 'exec')";
+    process::run(Command::new("python3").arg("-c").arg(compile).args(&python))
+}
+
+/// Files that git tracks or would track.
+fn tracked(workspace: &Workspace, patterns: &[&str]) -> Result<Vec<PathBuf>> {
+    let mut list = Command::new("git");
+    list.current_dir(&workspace.root).args([
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+        "--",
+    ]);
+    let found = list.args(patterns).output().context("cannot start git")?;
+    if !found.status.success() {
+        bail!("cannot list files: {}", String::from_utf8_lossy(&found.stderr).trim());
+    }
+    let paths = String::from_utf8(found.stdout).context("a path is not UTF-8")?;
+    let paths = paths.split_terminator('\0').map(|path| workspace.root.join(path));
+    Ok(paths.filter(|path| path.exists()).collect()) // a file may be deleted and still tracked
+}
+
+/// A line for each step, and one for all.
+fn summary(outcomes: &[Outcome]) -> String {
+    let mut text = String::new();
+    for Outcome { name, took, passed } in outcomes {
+        let verdict = if *passed { "ok" } else { "FAILED" };
+        text += &format!("{:>7.1} s  {verdict:6}  {name}\n", took.as_secs_f64());
+    }
+    let total: Duration = outcomes.iter().map(|o| o.took).sum();
+    text + &format!("{:>7.1} s  in all\n", total.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_is_a_table() {
+        let outcome = |name: &str, milliseconds, passed| Outcome {
+            name: name.into(),
+            took: Duration::from_millis(milliseconds),
+            passed,
+        };
+        assert_eq!(
+            summary(&[outcome("format", 1200, true), outcome("docs", 61_000, false)]),
+            "    1.2 s  ok      format\n   61.0 s  FAILED  docs\n   62.2 s  in all\n"
+        );
+    }
+
+    #[test]
+    fn scripts_are_found() {
+        let workspace = Workspace::load().unwrap();
+        let found = tracked(&workspace, &["*.py"]).unwrap();
+        assert!(found.contains(&workspace.root.join("reference/make_references.py")), "{found:?}");
+    }
+}
