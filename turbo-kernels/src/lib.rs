@@ -21,6 +21,10 @@
 //! every output is one chain of fused multiply-adds over ascending `k`, whatever the row count; nothing is split over
 //! `k`; softmax counts its tiles from the start of the sequence. This holds per instruction set.
 
+// Vector instructions, memory shared by threads and mapped files are what this crate wraps, so it may use what the
+// rest of the workspace may not. Every block says why it is sound.
+#![allow(unsafe_code)]
+
 pub mod attention;
 pub mod bias_act;
 pub mod device;
@@ -34,10 +38,11 @@ pub mod softmax;
 
 mod error;
 mod layout;
+mod simd;
 
 pub use attention::Attention;
 pub use bias_act::{Activation, BiasAct};
-pub use device::{Device, DeviceError, Element, Span};
+pub use device::{Cpu, CpuOptions, Device, DeviceError, Element, Span};
 pub use embed::Embed;
 pub use error::KernelError;
 pub use gather::Gather;
@@ -46,6 +51,7 @@ pub use layout::Layout;
 pub use matmul::BatchedMatMul;
 pub use norm::Norm;
 pub use pool::{Pool, Pooling};
+pub use simd::Isa;
 pub use softmax::Softmax;
 
 /// Everything an encoder needs of a device.
@@ -54,4 +60,7 @@ pub trait EncoderKernels:
 {
 }
 
-impl<D: Gemm + BatchedMatMul + Softmax + Norm + BiasAct + Embed + Attention + Gather + Pool> EncoderKernels for D {}
+impl<D: Gemm + BatchedMatMul + Softmax + Norm + BiasAct + Embed + Attention + Gather + Pool> EncoderKernels
+    for D
+{
+}

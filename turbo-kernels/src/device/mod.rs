@@ -1,6 +1,17 @@
 //! Memory of a device, checked views into it, and the queue on which kernels run.
 
+mod block;
+mod cpu;
+mod shared;
+mod team;
+
 use std::fmt::Debug;
+
+pub use block::CpuBlock;
+pub use cpu::{Cpu, CpuOptions, CpuQueue};
+pub(crate) use shared::SharedMut;
+
+use crate::simd::Isa;
 
 /// Blocks and planned offsets are multiples of this many bytes: vector loads and CUDA both want it.
 pub const ALIGNMENT: usize = 256;
@@ -66,8 +77,12 @@ pub trait Device: Clone + Send + Sync + 'static {
     ///
     /// # Errors
     /// [`DeviceError::Bounds`], [`DeviceError::Misaligned`].
-    fn view<'a, T: Element>(&self, block: &'a Self::Block, offset: usize, len: usize)
-    -> Result<Self::View<'a, T>, DeviceError>;
+    fn view<'a, T: Element>(
+        &self,
+        block: &'a Self::Block,
+        offset: usize,
+        len: usize,
+    ) -> Result<Self::View<'a, T>, DeviceError>;
 
     /// `len` values of `block`, from byte `offset` on, to write.
     ///
@@ -153,6 +168,18 @@ pub enum DeviceError {
         /// The other one.
         other: Span,
     },
+    /// A name that no instruction set has.
+    #[error("unknown instruction set {name:?}, expected avx512, avx2 or portable")]
+    UnknownIsa {
+        /// The name.
+        name: String,
+    },
+    /// An instruction set that this machine lacks.
+    #[error("this machine does not have the instruction set {isa}, it has {}", available())]
+    UnsupportedIsa {
+        /// What was asked for.
+        isa: Isa,
+    },
     /// The device or its driver failed.
     #[error("{what}: {why}")]
     Failed {
@@ -161,4 +188,9 @@ pub enum DeviceError {
         /// What the device said.
         why: String,
     },
+}
+
+/// The instruction sets of this machine, for a message.
+fn available() -> String {
+    Isa::available().map(|isa| isa.to_string()).collect::<Vec<_>>().join(", ")
 }

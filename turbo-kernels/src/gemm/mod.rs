@@ -29,7 +29,12 @@ pub trait Gemm: Device {
     ///
     /// # Errors
     /// [`KernelError::Length`], or no device memory.
-    fn pack(&self, weight: &[f32], out_features: usize, in_features: usize) -> Result<Self::Weight, KernelError>;
+    fn pack(
+        &self,
+        weight: &[f32],
+        out_features: usize,
+        in_features: usize,
+    ) -> Result<Self::Weight, KernelError>;
 
     /// `x` is `[rows, in_features]`, `out` is `[rows, out_features]`; `rows` follows from `out`.
     ///

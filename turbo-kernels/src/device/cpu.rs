@@ -1,0 +1,252 @@
+//! The processor that the program runs on.
+
+use std::{num::NonZeroUsize, sync::Arc, thread};
+
+use super::{CpuBlock, Device, DeviceError, Element, SharedMut, Span, block, team::Team};
+use crate::simd::{Isa, SupportedIsa};
+
+/// How a [`Cpu`] is used.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuOptions {
+    /// Threads that share an operation; by default as many as the system lets this process use at once
+    /// (affinity and control groups count).
+    pub threads: Option<NonZeroUsize>,
+    /// Vector instructions; by default [`Isa::from_env`].
+    pub isa: Option<Isa>,
+}
+
+/// The processor: host memory, and queues that are teams of threads.
+#[derive(Clone, Debug)]
+pub struct Cpu {
+    settings: Arc<Settings>,
+}
+
+#[derive(Debug)]
+struct Settings {
+    threads: NonZeroUsize,
+    isa: SupportedIsa,
+}
+
+impl Cpu {
+    /// # Errors
+    /// [`DeviceError::UnsupportedIsa`], or [`DeviceError::UnknownIsa`] from the environment.
+    pub fn new(options: CpuOptions) -> Result<Cpu, DeviceError> {
+        let threads =
+            options.threads.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
+        let isa = SupportedIsa::check(options.isa.map_or_else(Isa::from_env, Ok)?)?;
+        Ok(Cpu { settings: Arc::new(Settings { threads, isa }) })
+    }
+
+    /// The vector instructions in use.
+    #[must_use]
+    pub fn isa(&self) -> Isa {
+        self.settings.isa.isa()
+    }
+
+    /// Threads of each queue.
+    #[must_use]
+    pub fn threads(&self) -> NonZeroUsize {
+        self.settings.threads
+    }
+
+    pub(crate) fn supported_isa(&self) -> SupportedIsa {
+        self.settings.isa
+    }
+}
+
+/// A team of threads, the caller's included, and scratch memory for each.
+pub struct CpuQueue {
+    team: Team,
+    scratch: Vec<CpuBlock>,
+}
+
+impl CpuQueue {
+    /// Threads that share an operation.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.team.threads()
+    }
+
+    /// Lets every thread have `values` f32 of scratch; grows, never shrinks.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    pub(crate) fn reserve_scratch(&mut self, values: usize) -> Result<(), DeviceError> {
+        let bytes =
+            values.checked_mul(size_of::<f32>()).ok_or(DeviceError::OutOfMemory { bytes: usize::MAX })?;
+        for block in &mut self.scratch {
+            if block.bytes() < bytes {
+                *block = CpuBlock::zeroed(bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `work(piece, scratch)` once for every piece in `0..pieces`, shared by the threads as they are free.
+    ///
+    /// `scratch` is `scratch_values` f32 of the thread, with whatever the last piece left in them. Choose pieces of
+    /// some ten microseconds: one piece runs on the caller alone, and what is smaller than waking a thread should
+    /// be one piece. For pieces that own a part of the output, [`CpuQueue::for_each_chunk`] is safe code.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`] when the scratch had to grow.
+    pub(crate) fn for_each_piece(
+        &mut self,
+        pieces: usize,
+        scratch_values: usize,
+        work: impl Fn(usize, &mut [f32]) + Sync,
+    ) -> Result<(), DeviceError> {
+        self.reserve_scratch(scratch_values)?;
+        let scratch = SharedMut::new(&mut self.scratch);
+        self.team.for_each_piece(pieces, |thread, piece| {
+            // SAFETY: each thread of the team has its own number and does one piece at a time.
+            let own = unsafe { scratch.slice(thread, 1) };
+            work(piece, own[0].view_mut(0, scratch_values).expect("room for it was reserved"));
+        });
+        Ok(())
+    }
+
+    /// Cuts `out` into chunks of `chunk_len` values (the last may be shorter) and calls `work(index, chunk, scratch)`
+    /// once for each, shared by the threads as they are free.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`] when the scratch had to grow.
+    ///
+    /// # Panics
+    /// When `chunk_len` is 0.
+    pub(crate) fn for_each_chunk(
+        &mut self,
+        out: &mut [f32],
+        chunk_len: usize,
+        scratch_values: usize,
+        work: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
+    ) -> Result<(), DeviceError> {
+        let len = out.len();
+        let out = SharedMut::new(out);
+        self.for_each_piece(len.div_ceil(chunk_len), scratch_values, |index, scratch| {
+            let start = index * chunk_len;
+            // SAFETY: chunks of different indices do not overlap, and each index is worked on once.
+            let chunk = unsafe { out.slice(start, chunk_len.min(len - start)) };
+            work(index, chunk, scratch);
+        })
+    }
+}
+
+impl Device for Cpu {
+    type Block = CpuBlock;
+    type Queue = CpuQueue;
+    type View<'a, T: Element> = &'a [T];
+    type ViewMut<'a, T: Element> = &'a mut [T];
+
+    fn name(&self) -> String {
+        let threads = self.settings.threads;
+        let noun = if threads.get() == 1 { "thread" } else { "threads" };
+        format!("cpu ({}, {threads} {noun})", self.isa())
+    }
+
+    fn queue(&self) -> Result<CpuQueue, DeviceError> {
+        let failed =
+            |error: std::io::Error| DeviceError::Failed { what: "starting threads", why: error.to_string() };
+        let team = Team::new(self.settings.threads).map_err(failed)?;
+        let scratch = (0..team.threads()).map(|_| CpuBlock::zeroed(0)).collect::<Result<_, _>>()?;
+        Ok(CpuQueue { team, scratch })
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<CpuBlock, DeviceError> {
+        CpuBlock::zeroed(bytes)
+    }
+
+    fn view<'a, T: Element>(
+        &self,
+        block: &'a CpuBlock,
+        offset: usize,
+        len: usize,
+    ) -> Result<&'a [T], DeviceError> {
+        block.view(offset, len)
+    }
+
+    fn view_mut<'a, T: Element>(
+        &self,
+        block: &'a mut CpuBlock,
+        offset: usize,
+        len: usize,
+    ) -> Result<&'a mut [T], DeviceError> {
+        block.view_mut(offset, len)
+    }
+
+    fn views<'a, const R: usize, const W: usize>(
+        &self,
+        blocks: &'a mut [CpuBlock],
+        reads: [Span; R],
+        writes: [Span; W],
+    ) -> Result<([&'a [f32]; R], [&'a mut [f32]; W]), DeviceError> {
+        block::split(blocks, reads, writes)
+    }
+
+    fn upload<T: Element>(&self, _: &mut CpuQueue, from: &[T], to: &mut [T]) -> Result<(), DeviceError> {
+        copy(from, to)
+    }
+
+    fn download<T: Element>(&self, _: &mut CpuQueue, from: &[T], to: &mut [T]) -> Result<(), DeviceError> {
+        copy(from, to)
+    }
+}
+
+fn copy<T: Element>(from: &[T], to: &mut [T]) -> Result<(), DeviceError> {
+    if from.len() != to.len() {
+        return Err(DeviceError::Bounds { offset: 0, end: size_of_val(from), block_bytes: size_of_val(to) });
+    }
+    to.copy_from_slice(from);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cpu(threads: usize) -> Cpu {
+        Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), isa: Some(Isa::Portable) }).unwrap()
+    }
+
+    #[test]
+    fn the_name_says_what_runs() {
+        assert_eq!(cpu(1).name(), "cpu (portable, 1 thread)");
+        assert_eq!(cpu(3).name(), "cpu (portable, 3 threads)");
+    }
+
+    #[test]
+    fn copies_check_their_lengths() {
+        let cpu = cpu(1);
+        let mut queue = cpu.queue().unwrap();
+        let mut block = cpu.allocate(16).unwrap();
+        cpu.upload(&mut queue, &[1u32, 2, 3], cpu.view_mut(&mut block, 4, 3).unwrap()).unwrap();
+        let mut back = [0; 4];
+        cpu.download(&mut queue, cpu.view::<u32>(&block, 0, 4).unwrap(), &mut back).unwrap();
+        assert_eq!(back, [0, 1, 2, 3]);
+        let error = cpu.upload(&mut queue, &back, cpu.view_mut(&mut block, 0, 3).unwrap()).unwrap_err();
+        assert!(matches!(error, DeviceError::Bounds { end: 16, block_bytes: 12, .. }));
+    }
+
+    #[test]
+    fn chunks_and_scratch_belong_to_one_thread_at_a_time() {
+        let mut queue = cpu(4).queue().unwrap();
+        for len in [0, 1, 7, 8, 1000] {
+            let mut out = vec![0.0; len];
+            queue
+                .for_each_chunk(&mut out, 7, 3, |index, chunk, scratch| {
+                    scratch.fill(index as f32);
+                    std::thread::yield_now();
+                    chunk.iter_mut().enumerate().for_each(|(i, v)| *v = scratch[i % 3] * 7.0 + i as f32);
+                })
+                .unwrap();
+            assert!(out.iter().enumerate().all(|(i, v)| *v == i as f32));
+        }
+    }
+
+    #[test]
+    fn impossible_scratch_is_an_error() {
+        let mut queue = cpu(1).queue().unwrap();
+        assert!(matches!(queue.reserve_scratch(usize::MAX / 2), Err(DeviceError::OutOfMemory { .. })));
+        assert!(matches!(queue.reserve_scratch(usize::MAX / 8), Err(DeviceError::OutOfMemory { .. })));
+    }
+}

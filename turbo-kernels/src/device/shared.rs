@@ -1,0 +1,39 @@
+use std::{marker::PhantomData, slice};
+
+/// A slice whose parts are written by several threads at once.
+///
+/// It is for kernels whose pieces are not contiguous; whoever has contiguous ones uses
+/// [`super::CpuQueue::for_each_chunk`].
+#[derive(Clone, Copy)]
+pub(crate) struct SharedMut<'a, T> {
+    first: *mut T,
+    len: usize,
+    borrow: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: it gives threads `&mut T` one part at a time, which needs `T: Send`; that the parts are disjoint is what
+// callers of `slice` promise.
+unsafe impl<T: Send> Send for SharedMut<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for SharedMut<'_, T> {}
+
+impl<'a, T> SharedMut<'a, T> {
+    pub(crate) fn new(values: &'a mut [T]) -> SharedMut<'a, T> {
+        SharedMut { first: values.as_mut_ptr(), len: values.len(), borrow: PhantomData }
+    }
+
+    /// Values `start..start + len`.
+    ///
+    /// # Panics
+    /// When they are not all inside.
+    ///
+    /// # Safety
+    /// While the result lives, no other result with a value in common does.
+    #[inline(always)]
+    pub(crate) unsafe fn slice(&self, start: usize, len: usize) -> &'a mut [T] {
+        assert!(start <= self.len && len <= self.len - start, "{start} + {len} exceeds {}", self.len);
+        // SAFETY: the values lie inside the slice that is borrowed for 'a, and the caller promises to be the only
+        // one who uses them.
+        unsafe { slice::from_raw_parts_mut(self.first.add(start), len) }
+    }
+}

@@ -1,0 +1,112 @@
+use std::arch::x86_64::*;
+
+use super::{Kernel, Simd};
+
+/// 256-bit vectors of 8 values, with FMA.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    /// The token, where the machine has the instructions.
+    pub(crate) fn detect() -> Option<Avx2> {
+        let found = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        found.then_some(Avx2(()))
+    }
+}
+
+/// Runs `kernel` as code of this instruction set.
+///
+/// # Safety
+/// [`Avx2::detect`] gave a token on this machine.
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Avx2(()))
+}
+
+/// Methods that are one expression over registers each.
+macro_rules! registers {
+    ($(fn $name:ident($($arg:ident: $type:ty),*) -> $out:ty = $body:expr;)*) => {$(
+        #[inline(always)]
+        fn $name(self, $($arg: $type),*) -> $out {
+            // SAFETY: `self` exists, so the machine has the instructions; they touch registers only.
+            unsafe { $body }
+        }
+    )*};
+}
+
+const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+
+impl Simd for Avx2 {
+    const LANES: usize = 8;
+    type F32 = __m256;
+    type Mask = __m256;
+
+    #[inline(always)]
+    fn load_partial(self, from: &[f32], fill: f32) -> __m256 {
+        let mut lanes = [fill; 8];
+        let len = from.len().min(8);
+        lanes[..len].copy_from_slice(&from[..len]);
+        self.load(&lanes)
+    }
+
+    #[inline(always)]
+    fn store_partial(self, v: __m256, to: &mut [f32]) {
+        let mut lanes = [0.0; 8];
+        self.store(v, &mut lanes);
+        let len = to.len().min(8);
+        to[..len].copy_from_slice(&lanes[..len]);
+    }
+
+    #[inline(always)]
+    unsafe fn load_ptr(self, from: *const f32) -> __m256 {
+        // SAFETY: the caller passes a pointer that is valid for reading 8 values; no alignment is assumed.
+        unsafe { _mm256_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_ptr(self, v: __m256, to: *mut f32) {
+        // SAFETY: the caller passes a pointer that is valid for writing 8 values; no alignment is assumed.
+        unsafe { _mm256_storeu_ps(to, v) }
+    }
+
+    registers! {
+        fn splat(x: f32) -> __m256 = _mm256_set1_ps(x);
+        fn add(a: __m256, b: __m256) -> __m256 = _mm256_add_ps(a, b);
+        fn sub(a: __m256, b: __m256) -> __m256 = _mm256_sub_ps(a, b);
+        fn mul(a: __m256, b: __m256) -> __m256 = _mm256_mul_ps(a, b);
+        fn div(a: __m256, b: __m256) -> __m256 = _mm256_div_ps(a, b);
+        fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fmadd_ps(a, b, c);
+        fn max(a: __m256, b: __m256) -> __m256 = _mm256_max_ps(a, b);
+        fn min(a: __m256, b: __m256) -> __m256 = _mm256_min_ps(a, b);
+        fn sqrt(v: __m256) -> __m256 = _mm256_sqrt_ps(v);
+        fn abs(v: __m256) -> __m256 = _mm256_andnot_ps(_mm256_set1_ps(-0.0), v);
+        fn copy_sign(magnitude: __m256, sign: __m256) -> __m256 = _mm256_or_ps(
+            _mm256_andnot_ps(_mm256_set1_ps(-0.0), magnitude),
+            _mm256_and_ps(_mm256_set1_ps(-0.0), sign));
+        fn round(v: __m256) -> __m256 = _mm256_round_ps::<NEAREST>(v);
+        fn pow2(n: __m256) -> __m256 = _mm256_castsi256_ps(_mm256_slli_epi32::<23>(
+            _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127))));
+        fn less(a: __m256, b: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_LT_OQ>(a, b);
+        fn select(mask: __m256, a: __m256, b: __m256) -> __m256 = _mm256_blendv_ps(b, a, mask);
+        fn reduce_sum(v: __m256) -> f32 = sum(v);
+        fn reduce_max(v: __m256) -> f32 = greatest(v);
+    }
+}
+
+/// Sum of the lanes, by halves.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn sum(v: __m256) -> f32 {
+    let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+    let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+    _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)))
+}
+
+/// Greatest of the lanes, by halves.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn greatest(v: __m256) -> f32 {
+    let v = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+    let v = _mm_max_ps(v, _mm_movehl_ps(v, v));
+    _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)))
+}

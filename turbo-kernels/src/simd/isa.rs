@@ -1,0 +1,146 @@
+use std::{fmt, str::FromStr};
+
+use super::{Kernel, portable::Portable};
+use crate::device::DeviceError;
+
+/// A set of vector instructions that kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Isa {
+    /// 512-bit vectors: AVX-512 F, BW, DQ and VL.
+    Avx512,
+    /// 256-bit vectors: AVX2 and FMA.
+    Avx2,
+    /// What the target of the build has; on x86-64 without FMA.
+    Portable,
+}
+
+impl Isa {
+    /// The environment variable that forces an instruction set: `avx512`, `avx2` or `portable`.
+    pub const VARIABLE: &str = "TURBO_CPU";
+
+    /// The best instruction set of this machine.
+    #[must_use]
+    pub fn detect() -> Isa {
+        Isa::available().next().unwrap_or(Isa::Portable)
+    }
+
+    /// The instruction sets of this machine, the best first.
+    pub fn available() -> impl Iterator<Item = Isa> {
+        [Isa::Avx512, Isa::Avx2, Isa::Portable].into_iter().filter(|isa| isa.is_available())
+    }
+
+    /// Whether this machine can run it.
+    #[must_use]
+    pub fn is_available(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => super::avx512::Avx512::detect().is_some(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => super::avx2::Avx2::detect().is_some(),
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx512 | Isa::Avx2 => false,
+            Isa::Portable => true,
+        }
+    }
+
+    /// The instruction set that `TURBO_CPU` names, else the best of this machine.
+    ///
+    /// # Errors
+    /// [`DeviceError::UnknownIsa`], [`DeviceError::UnsupportedIsa`].
+    pub fn from_env() -> Result<Isa, DeviceError> {
+        Isa::from_setting(std::env::var_os(Isa::VARIABLE).map(|value| value.to_string_lossy().into_owned()))
+    }
+
+    fn from_setting(value: Option<String>) -> Result<Isa, DeviceError> {
+        let Some(name) = value else { return Ok(Isa::detect()) };
+        SupportedIsa::check(name.parse()?).map(|supported| supported.0)
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Isa::Avx512 => "avx512",
+            Isa::Avx2 => "avx2",
+            Isa::Portable => "portable",
+        })
+    }
+}
+
+impl FromStr for Isa {
+    type Err = DeviceError;
+
+    fn from_str(name: &str) -> Result<Isa, DeviceError> {
+        match name {
+            "avx512" => Ok(Isa::Avx512),
+            "avx2" => Ok(Isa::Avx2),
+            "portable" => Ok(Isa::Portable),
+            _ => Err(DeviceError::UnknownIsa { name: name.to_owned() }),
+        }
+    }
+}
+
+/// An instruction set that this machine was found to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SupportedIsa(Isa);
+
+impl SupportedIsa {
+    /// # Errors
+    /// [`DeviceError::UnsupportedIsa`].
+    pub(crate) fn check(isa: Isa) -> Result<SupportedIsa, DeviceError> {
+        if isa.is_available() { Ok(SupportedIsa(isa)) } else { Err(DeviceError::UnsupportedIsa { isa }) }
+    }
+
+    pub(crate) fn isa(self) -> Isa {
+        self.0
+    }
+
+    /// Runs `kernel` with the vectors of this instruction set: the one place where it is chosen.
+    #[inline]
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                // SAFETY: `check`, the only constructor, found that this machine has the instructions.
+                unsafe { super::avx512::run(kernel) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => {
+                // SAFETY: `check`, the only constructor, found that this machine has the instructions.
+                unsafe { super::avx2::run(kernel) }
+            }
+            _ => kernel.run(Portable),
+        }
+    }
+}
+
+/// Every instruction set of this machine, for tests that visit them all.
+#[cfg(test)]
+pub(crate) fn supported() -> impl Iterator<Item = SupportedIsa> {
+    Isa::available().map(SupportedIsa)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back() {
+        for isa in [Isa::Avx512, Isa::Avx2, Isa::Portable] {
+            assert_eq!(isa.to_string().parse::<Isa>().unwrap(), isa);
+        }
+    }
+
+    #[test]
+    fn unknown_names_are_refused_by_name() {
+        let error = Isa::from_setting(Some("sse9".to_owned())).unwrap_err();
+        assert_eq!(error.to_string(), "unknown instruction set \"sse9\", expected avx512, avx2 or portable");
+    }
+
+    #[test]
+    fn the_setting_wins_over_detection() {
+        assert_eq!(Isa::from_setting(Some("portable".to_owned())).unwrap(), Isa::Portable);
+        assert_eq!(Isa::from_setting(None).unwrap(), Isa::detect());
+        assert_eq!(Isa::available().last(), Some(Isa::Portable));
+    }
+}

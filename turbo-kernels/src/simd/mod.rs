@@ -1,0 +1,296 @@
+//! Vectors of f32: each algorithm is written once over [`Simd`] and compiled once per instruction set.
+//!
+//! ```text
+//! Kernel::run<S: Simd>(self, simd: S)  ──SupportedIsa::run──▶  Avx512 (16 lanes) · Avx2 (8, FMA) · Portable (8)
+//! ```
+//!
+//! A kernel is a struct of its arguments that implements [`Kernel`]; [`SupportedIsa::run`] is the only place where an
+//! instruction set is chosen. An instance of `Simd` is a token: it exists only where the machine has its
+//! instructions, so its methods are safe.
+//!
+//! Everything on the way from `Kernel::run` to the methods of `Simd` must be `#[inline(always)]` (closures too, by
+//! being called directly): code that is not inlined into the dispatched function is compiled without the
+//! instructions, right but slow.
+//!
+//! # Which numbers depend on the instruction set
+//! * [`Simd::mul_add`] rounds once with FMA; the portable path on x86-64 multiplies, then adds, and rounds twice.
+//! * [`Simd::reduce_sum`] adds halves onto each other in a fixed tree, so sums along a row depend on `LANES`.
+//!
+//! Everything else is correctly rounded per lane and the same everywhere.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod isa;
+mod portable;
+
+pub use isa::Isa;
+pub(crate) use isa::SupportedIsa;
+#[cfg(test)]
+pub(crate) use isa::supported;
+
+/// Work that is compiled for each instruction set; the struct holds the arguments.
+pub(crate) trait Kernel {
+    /// What it returns.
+    type Output;
+
+    /// Does the work. Implementations are `#[inline(always)]`.
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+/// The vector operations that the kernels need. Implementations exist only where their instructions do.
+pub(crate) trait Simd: Copy + Send + Sync + 'static {
+    /// Values in one vector, a power of two.
+    const LANES: usize;
+    /// One vector.
+    type F32: Copy;
+    /// One truth per lane.
+    type Mask: Copy;
+
+    /// `x` in every lane.
+    fn splat(self, x: f32) -> Self::F32;
+
+    /// The first `LANES` values of `from`.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    #[inline(always)]
+    fn load(self, from: &[f32]) -> Self::F32 {
+        assert!(from.len() >= Self::LANES);
+        // SAFETY: `from` holds at least `LANES` initialised values for the length of this call.
+        unsafe { self.load_ptr(from.as_ptr()) }
+    }
+
+    /// The first `min(from.len(), LANES)` values of `from`; the other lanes hold `fill`.
+    fn load_partial(self, from: &[f32], fill: f32) -> Self::F32;
+
+    /// Writes `v` to the first `LANES` values of `to`.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    #[inline(always)]
+    fn store(self, v: Self::F32, to: &mut [f32]) {
+        assert!(to.len() >= Self::LANES);
+        // SAFETY: `to` is borrowed for writing and holds at least `LANES` values.
+        unsafe { self.store_ptr(v, to.as_mut_ptr()) }
+    }
+
+    /// Writes the first `min(to.len(), LANES)` lanes of `v` to `to`.
+    fn store_partial(self, v: Self::F32, to: &mut [f32]);
+
+    /// `LANES` values from `from` on, aligned or not.
+    ///
+    /// # Safety
+    /// `from` is valid for reading `LANES` initialised values.
+    unsafe fn load_ptr(self, from: *const f32) -> Self::F32;
+
+    /// Writes `LANES` values from `to` on, aligned or not.
+    ///
+    /// # Safety
+    /// `to` is valid for writing `LANES` values.
+    unsafe fn store_ptr(self, v: Self::F32, to: *mut f32);
+
+    /// `a + b`.
+    fn add(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `a − b`.
+    fn sub(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `a · b`.
+    fn mul(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `a / b`.
+    fn div(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `a · b + c`, rounded once where there is FMA.
+    fn mul_add(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32;
+    /// `if a > b { a } else { b }`: a NaN in either gives `b`.
+    fn max(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `if a < b { a } else { b }`: a NaN in either gives `b`.
+    fn min(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `√v`.
+    fn sqrt(self, v: Self::F32) -> Self::F32;
+    /// `|v|`.
+    fn abs(self, v: Self::F32) -> Self::F32;
+    /// `|magnitude|` with the sign bit of `sign`.
+    fn copy_sign(self, magnitude: Self::F32, sign: Self::F32) -> Self::F32;
+    /// The nearest integer, halves to even.
+    fn round(self, v: Self::F32) -> Self::F32;
+    /// `2ⁿ` for integral `n` in `-126..=127`; nothing useful elsewhere.
+    fn pow2(self, n: Self::F32) -> Self::F32;
+    /// `a < b`, false for NaN.
+    fn less(self, a: Self::F32, b: Self::F32) -> Self::Mask;
+    /// `if mask { a } else { b }`.
+    fn select(self, mask: Self::Mask, a: Self::F32, b: Self::F32) -> Self::F32;
+
+    /// Sum of all lanes: lane `i` plus lane `i + LANES / 2`, and so on with halves.
+    fn reduce_sum(self, v: Self::F32) -> f32;
+    /// Greatest of all lanes, by halves as [`Simd::reduce_sum`], each step a [`Simd::max`].
+    fn reduce_max(self, v: Self::F32) -> f32;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kernel, Simd, supported};
+
+    /// Every operation on two vectors, as rows of a table.
+    struct Table<'a>(&'a [f32], &'a [f32]);
+
+    impl Kernel for Table<'_> {
+        type Output = Vec<(&'static str, Vec<f32>)>;
+
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) -> Self::Output {
+            let (a, b) = (s.load(self.0), s.load(self.1));
+            let row = |name, v| {
+                let mut out = vec![0.0; S::LANES];
+                s.store(v, &mut out);
+                (name, out)
+            };
+            vec![
+                row("add", s.add(a, b)),
+                row("sub", s.sub(a, b)),
+                row("mul", s.mul(a, b)),
+                row("div", s.div(a, b)),
+                row("max", s.max(a, b)),
+                row("min", s.min(a, b)),
+                row("sqrt", s.sqrt(s.abs(a))),
+                row("copy_sign", s.copy_sign(a, b)),
+                row("round", s.round(a)),
+                row("select", s.select(s.less(a, b), a, b)),
+                row("pow2", s.pow2(s.round(s.min(s.max(a, s.splat(-126.0)), s.splat(127.0))))),
+                row("splat", s.splat(3.5)),
+            ]
+        }
+    }
+
+    fn expected(name: &str, a: f32, b: f32) -> f32 {
+        match name {
+            "add" => a + b,
+            "sub" => a - b,
+            "mul" => a * b,
+            "div" => a / b,
+            "max" => {
+                if a > b {
+                    a
+                } else {
+                    b
+                }
+            }
+            "min" => {
+                if a < b {
+                    a
+                } else {
+                    b
+                }
+            }
+            "sqrt" => a.abs().sqrt(),
+            "copy_sign" => a.copysign(b),
+            "round" => a.round_ties_even(),
+            "select" => {
+                if a < b {
+                    a
+                } else {
+                    b
+                }
+            }
+            "pow2" => {
+                let low = if a > -126.0 { a } else { -126.0 };
+                f64::from(if low < 127.0 { low } else { 127.0 }).round_ties_even().exp2() as f32
+            }
+            "splat" => 3.5,
+            other => panic!("no twin for {other}"),
+        }
+    }
+
+    #[test]
+    fn lanes_round_like_scalars() {
+        let a = [
+            0.0,
+            -0.0,
+            0.5,
+            1.5,
+            2.5,
+            -2.5,
+            1e30,
+            -1e30,
+            f32::NAN,
+            7.0,
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            127.0,
+            -126.0,
+            0.1,
+            3.0,
+        ];
+        let b = [
+            -0.0,
+            0.0,
+            -1.0,
+            2.0,
+            f32::NAN,
+            2.5,
+            -1e30,
+            1e-30,
+            1.0,
+            -7.0,
+            1.0,
+            2.0,
+            3.0,
+            4.0,
+            0.3,
+            f32::INFINITY,
+        ];
+        for isa in supported() {
+            for (name, row) in isa.run(Table(&a, &b)) {
+                for (lane, got) in row.into_iter().enumerate() {
+                    let want = expected(name, a[lane], b[lane]);
+                    let same = got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan());
+                    assert!(same, "{isa:?} {name}({}, {}) = {got}, expected {want}", a[lane], b[lane]);
+                }
+            }
+        }
+    }
+
+    struct Partial<'a>(&'a [f32], &'a mut [f32]);
+
+    impl Kernel for Partial<'_> {
+        type Output = (f32, f32, usize);
+
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) -> Self::Output {
+            let v = s.load_partial(self.0, -1.0);
+            s.store_partial(v, self.1);
+            (s.reduce_sum(v), s.reduce_max(v), S::LANES)
+        }
+    }
+
+    #[test]
+    fn tails_stay_inside_their_slices() {
+        let values: Vec<f32> = (1..=20u8).map(f32::from).collect();
+        for isa in supported() {
+            for len in 0..=20 {
+                let mut out = [0.0; 20];
+                let (sum, max, lanes) = isa.run(Partial(&values[..len], &mut out[..len]));
+                let taken = len.min(lanes);
+                assert_eq!(out[..taken], values[..taken]);
+                assert!(out[taken..].iter().all(|v| *v == 0.0));
+                let want: f32 = values[..taken].iter().sum::<f32>() - (lanes - taken) as f32;
+                assert_eq!(sum, want);
+                assert_eq!(max, if taken == 0 { -1.0 } else { taken as f32 });
+            }
+        }
+    }
+
+    #[test]
+    fn sums_follow_the_documented_tree() {
+        // magnitudes so far apart that another order gives another sum
+        let values: Vec<f32> = (0..16).map(|i| [1e8, 1.0, -1e8, 0.5][i % 4] * (i as f32 + 1.0)).collect();
+        for isa in supported() {
+            let (sum, _, lanes) = isa.run(Partial(&values, &mut [0.0; 16]));
+            let mut tree = values[..lanes].to_vec();
+            while tree.len() > 1 {
+                let half = tree.len() / 2;
+                tree = (0..half).map(|i| tree[i] + tree[i + half]).collect();
+            }
+            assert_eq!(sum.to_bits(), tree[0].to_bits());
+        }
+    }
+}

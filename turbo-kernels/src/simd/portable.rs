@@ -1,0 +1,150 @@
+use super::Simd;
+
+const LANES: usize = 8;
+
+/// Arrays that the compiler turns into whatever vectors the target has.
+#[derive(Clone, Copy)]
+pub(crate) struct Portable;
+
+type Vector = [f32; LANES];
+
+#[inline(always)]
+fn zip(a: Vector, b: Vector, f: impl Fn(f32, f32) -> f32) -> Vector {
+    std::array::from_fn(|i| f(a[i], b[i]))
+}
+
+#[inline(always)]
+fn fold(v: Vector, f: impl Fn(f32, f32) -> f32) -> f32 {
+    let v: [f32; 4] = std::array::from_fn(|i| f(v[i], v[i + 4]));
+    f(f(v[0], v[2]), f(v[1], v[3]))
+}
+
+#[inline(always)]
+fn greater(a: f32, b: f32) -> f32 {
+    if a > b { a } else { b }
+}
+
+/// `f32::mul_add` where it is an instruction; elsewhere it would be a slow library call.
+#[inline(always)]
+fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+    if cfg!(any(target_arch = "aarch64", target_feature = "fma")) { a.mul_add(b, c) } else { a * b + c }
+}
+
+impl Simd for Portable {
+    const LANES: usize = LANES;
+    type F32 = Vector;
+    type Mask = [bool; LANES];
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Vector {
+        [x; LANES]
+    }
+
+    #[inline(always)]
+    fn load_partial(self, from: &[f32], fill: f32) -> Vector {
+        std::array::from_fn(|i| from.get(i).copied().unwrap_or(fill))
+    }
+
+    #[inline(always)]
+    fn store_partial(self, v: Vector, to: &mut [f32]) {
+        to.iter_mut().zip(v).for_each(|(to, v)| *to = v);
+    }
+
+    #[inline(always)]
+    unsafe fn load_ptr(self, from: *const f32) -> Vector {
+        // SAFETY: the caller passes a pointer that is valid for reading `LANES` values; no alignment is assumed.
+        unsafe { from.cast::<Vector>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn store_ptr(self, v: Vector, to: *mut f32) {
+        // SAFETY: the caller passes a pointer that is valid for writing `LANES` values; no alignment is assumed.
+        unsafe { to.cast::<Vector>().write_unaligned(v) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: Vector, b: Vector) -> Vector {
+        zip(a, b, |a, b| a + b)
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Vector, b: Vector) -> Vector {
+        zip(a, b, |a, b| a - b)
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Vector, b: Vector) -> Vector {
+        zip(a, b, |a, b| a * b)
+    }
+
+    #[inline(always)]
+    fn div(self, a: Vector, b: Vector) -> Vector {
+        zip(a, b, |a, b| a / b)
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: Vector, b: Vector, c: Vector) -> Vector {
+        std::array::from_fn(|i| mul_add(a[i], b[i], c[i]))
+    }
+
+    #[inline(always)]
+    fn max(self, a: Vector, b: Vector) -> Vector {
+        zip(a, b, greater)
+    }
+
+    #[inline(always)]
+    fn min(self, a: Vector, b: Vector) -> Vector {
+        zip(a, b, |a, b| if a < b { a } else { b })
+    }
+
+    #[inline(always)]
+    fn sqrt(self, v: Vector) -> Vector {
+        v.map(f32::sqrt)
+    }
+
+    #[inline(always)]
+    fn abs(self, v: Vector) -> Vector {
+        v.map(f32::abs)
+    }
+
+    #[inline(always)]
+    fn copy_sign(self, magnitude: Vector, sign: Vector) -> Vector {
+        zip(magnitude, sign, f32::copysign)
+    }
+
+    #[inline(always)]
+    fn round(self, v: Vector) -> Vector {
+        // Adding 2²³ leaves no bits for a fraction, so the sum is rounded to an integer; from 2²³ on every f32 is one.
+        // `round_ties_even` is a library call on x86-64 without SSE4.1.
+        v.map(|x| {
+            const MAGIC: f32 = 8_388_608.0;
+            let rounded = ((x.abs() + MAGIC) - MAGIC).copysign(x);
+            if x.abs() < MAGIC { rounded } else { x }
+        })
+    }
+
+    #[inline(always)]
+    fn pow2(self, n: Vector) -> Vector {
+        n.map(|n| f32::from_bits((n as i32).wrapping_add(127).wrapping_shl(23) as u32))
+    }
+
+    #[inline(always)]
+    fn less(self, a: Vector, b: Vector) -> [bool; LANES] {
+        std::array::from_fn(|i| a[i] < b[i])
+    }
+
+    #[inline(always)]
+    fn select(self, mask: [bool; LANES], a: Vector, b: Vector) -> Vector {
+        std::array::from_fn(|i| if mask[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
+    fn reduce_sum(self, v: Vector) -> f32 {
+        fold(v, |a, b| a + b)
+    }
+
+    #[inline(always)]
+    fn reduce_max(self, v: Vector) -> f32 {
+        fold(v, greater)
+    }
+}
