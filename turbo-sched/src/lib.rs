@@ -1,1 +1,25 @@
-//! Waiting lengths and measured costs in, batches out: schedulers for inference on inputs of varying length
+#![doc = include_str!("../README.md")]
+//!
+//! # Modules
+//! What a batch would hold is a [`Candidate`]; what it may hold are [`Limits`], in a [`Layout`]; what it costs
+//! is in [`cost`]; [`split`](fn@split) finds the cheapest cuts; [`Policy`] offers it beside its rivals;
+//! [`Batcher`] decides what runs now.
+
+mod baselines;
+mod batches;
+mod candidate;
+pub mod cost;
+mod dispatch;
+mod error;
+mod limits;
+mod policy;
+mod split;
+
+pub use batches::{Batches, PlannedBatch};
+pub use candidate::Candidate;
+pub use cost::{BatchTotal, CostModel, CostRows, CostTable, Estimate, PackedCost, PerRequest, Source};
+pub use dispatch::{Batcher, BatcherConfig, Decision, Dispatch, Priority, Request, RequestId, Run};
+pub use error::SchedError;
+pub use limits::{Layout, Limits};
+pub use policy::{Planner, Policy};
+pub use split::{Splitter, split};

@@ -1,0 +1,53 @@
+//! Cost models as small JSON files.
+//!
+//! In and out: a path. A file is written aside and renamed, so a reader sees the old one or the new one and
+//! never half of either, and two servers that share a folder never lock each other out: the last one wins.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::error::SchedError;
+
+/// Writes `model` to `path`; the folder must exist.
+///
+/// # Errors
+/// [`SchedError::Write`], naming the file.
+pub fn save<T: Serialize>(path: &Path, model: &T) -> Result<(), SchedError> {
+    let aside = path_aside(path);
+    let text = serde_json::to_vec_pretty(model).map_err(std::io::Error::from);
+    let written = text.and_then(|text| write_through(&aside, &text)).and_then(|()| fs::rename(&aside, path));
+    written.map_err(|source| {
+        // Nothing is lost if this fails too: the name is not one that `load` looks for.
+        let _ = fs::remove_file(&aside);
+        SchedError::Write { path: path.to_owned(), source }
+    })
+}
+
+/// Reads what [`save`] wrote: a [`CostTable`](super::CostTable) or a [`PackedCost`](super::PackedCost).
+///
+/// # Errors
+/// [`SchedError::Read`] when there is no such file, [`SchedError::Parse`] when it holds something else; both
+/// name the file.
+pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, SchedError> {
+    let text = fs::read(path).map_err(|source| SchedError::Read { path: path.to_owned(), source })?;
+    serde_json::from_slice(&text).map_err(|source| SchedError::Parse { path: path.to_owned(), source })
+}
+
+/// A name beside `path` that no other process and no other thread uses.
+fn path_aside(path: &Path) -> PathBuf {
+    static SAVES: AtomicU64 = AtomicU64::new(0);
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}-{}.tmp", std::process::id(), SAVES.fetch_add(1, Ordering::Relaxed)));
+    PathBuf::from(name)
+}
+
+/// Writes and waits for the disk, so that the rename never publishes an empty file after a power cut.
+fn write_through(path: &Path, text: &[u8]) -> std::io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(text)?;
+    file.sync_all()
+}

@@ -1,0 +1,272 @@
+//! The batcher: which requests run now.
+//!
+//! In: requests as they arrive, what finished batches cost, and the current time as an argument. Out: a batch,
+//! or the moment at which to ask again. It owns no clock and no thread: a server and a simulator drive it alike.
+//! Source: Fang et al., PPoPP'21, §5 (hungry and lazy, the half-SLO rule). Beyond it: an order among batches,
+//! deadlines, priorities, and a bound on how long anybody is passed over (see [`BatcherConfig`]).
+
+mod order;
+mod request;
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use crate::batches::PlannedBatch;
+use crate::candidate::Candidate;
+use crate::cost::{BatchTotal, CostModel};
+use crate::error::SchedError;
+use crate::limits::Limits;
+use crate::policy::{Planner, Policy};
+
+pub use request::{Priority, Request, RequestId};
+
+/// When a batch is formed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dispatch {
+    /// Whenever the runner is free: for a machine under load.
+    Hungry,
+    /// When the waiting requests fill a batch, or the oldest has waited for `timeout`, or its wait plus the
+    /// estimated time of everything waiting reaches half of `slo`, or a deadline could not be met later on.
+    Lazy {
+        /// Longest wait for company.
+        timeout: Duration,
+        /// Time from arrival to answer that was promised.
+        slo: Duration,
+    },
+}
+
+/// What a [`Batcher`] does with its queue.
+///
+/// The policy decides which requests share a batch, not which batch is first. With [`Policy::OptimalSplit`]
+/// that is, in this order: the batch of the request that is longest overdue; the highest priority in it; the
+/// earliest deadline in it; the least cost per request (Smith's rule, which minimises the mean wait). The other
+/// policies serve the batch of the request that came first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatcherConfig {
+    /// Which requests share a batch.
+    pub policy: Policy,
+    /// When a batch is formed.
+    pub dispatch: Dispatch,
+    /// The largest batch.
+    pub limits: Limits,
+    /// Requests that are planned at once, from the front of the order of service; bounds the time of a poll.
+    pub window: NonZeroUsize,
+    /// A request that has waited this long goes before all that have not, oldest first. So it waits at most
+    /// this long plus one batch for each older request.
+    pub overdue_after: Duration,
+}
+
+impl BatcherConfig {
+    /// The split, hungry, over 256 requests, overdue after one second.
+    #[must_use]
+    pub fn with_limits(limits: Limits) -> Self {
+        const WINDOW: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not 0");
+        Self {
+            policy: Policy::OptimalSplit,
+            dispatch: Dispatch::Hungry,
+            limits,
+            window: WINDOW,
+            overdue_after: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What to do now.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Decision<'a> {
+    /// Run this batch. Its requests have left the queue.
+    Run(Run<'a>),
+    /// Ask again at this moment, or when a request has arrived before it.
+    WaitUntil(Duration),
+    /// Nothing waits: ask again when a request has arrived.
+    Idle,
+}
+
+/// A batch to run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Run<'a> {
+    /// Its requests, in order of service.
+    pub ids: &'a [RequestId],
+    /// What it holds: to be given back to [`Batcher::observe`].
+    pub candidate: Candidate,
+    /// Seconds it is expected to take.
+    pub cost: BatchTotal,
+}
+
+/// The waiting requests of one runner. Times are since an epoch of the caller's choice; costs are in seconds.
+#[derive(Debug, Clone)]
+pub struct Batcher {
+    config: BatcherConfig,
+    cost: CostModel,
+    /// In order of arrival.
+    queue: Vec<Request>,
+    planner: Planner,
+    /// Positions in `queue`, in order of service; what the planner sees.
+    order: Vec<usize>,
+    lens: Vec<u32>,
+    /// The chosen batch: positions in `queue`, then its ids.
+    chosen: Vec<usize>,
+    ids: Vec<RequestId>,
+}
+
+impl Batcher {
+    /// A batcher with an empty queue. Batches are formed for the layout of the cost model.
+    #[must_use]
+    pub fn new(config: BatcherConfig, cost: CostModel) -> Self {
+        Self {
+            planner: Planner::new(config.policy, config.limits, cost.layout()),
+            config,
+            cost,
+            queue: Vec::new(),
+            order: Vec::new(),
+            lens: Vec::new(),
+            chosen: Vec::new(),
+            ids: Vec::new(),
+        }
+    }
+
+    /// Adds a request. Its id must differ from all that wait.
+    pub fn push(&mut self, request: Request) {
+        self.queue.push(request);
+    }
+
+    /// Takes a request back; `false` when it does not wait here (it may be running).
+    pub fn cancel(&mut self, id: RequestId) -> bool {
+        let position = self.queue.iter().position(|request| request.id == id);
+        position.map(|position| self.queue.remove(position)).is_some()
+    }
+
+    /// Learns how long a batch took.
+    ///
+    /// # Errors
+    /// [`SchedError::Cost`] when `measured` is zero, [`SchedError::Zero`] for an empty batch; nothing is learnt.
+    pub fn observe(&mut self, candidate: &Candidate, measured: Duration) -> Result<(), SchedError> {
+        self.cost.update(candidate, BatchTotal::from_duration(measured))
+    }
+
+    /// Decides what a free runner does at `now`. Allocates only when the queue is longer than ever before.
+    pub fn poll(&mut self, now: Duration) -> Decision<'_> {
+        if self.queue.is_empty() {
+            return Decision::Idle;
+        }
+        self.arrange(now);
+        let total = self.planner.plan(&self.lens, |batch| self.cost.cost(batch)).total_cost();
+        let run_at = self.run_at(total.as_duration());
+        if now < run_at {
+            return Decision::WaitUntil(run_at);
+        }
+        let (candidate, cost) = self.choose(now);
+        self.take();
+        Decision::Run(Run { ids: &self.ids, candidate, cost })
+    }
+
+    /// Number of waiting requests.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Time that the whole queue would take if it were served in order of arrival: an honest answer to a client
+    /// that is told to come back later.
+    #[must_use]
+    pub fn backlog(&self) -> Duration {
+        let (layout, mut open, mut total) = (self.cost.layout(), Candidate::default(), 0.0);
+        for request in &self.queue {
+            let mut grown = open;
+            grown.add(request.seq_len);
+            if !self.config.limits.admit(layout, &grown) {
+                total += self.cost.cost(&open).0;
+                grown = [request.seq_len].into_iter().collect();
+            }
+            open = grown;
+        }
+        if open.batch_size > 0 {
+            total += self.cost.cost(&open).0;
+        }
+        BatchTotal(total).as_duration()
+    }
+
+    /// The costs as learnt so far, in seconds.
+    #[must_use]
+    pub fn cost_model(&self) -> &CostModel {
+        &self.cost
+    }
+
+    /// Writes the window of the queue into `order` and `lens`.
+    fn arrange(&mut self, now: Duration) {
+        self.order.clear();
+        self.order.extend(0..self.queue.len());
+        let window = self.config.window.get();
+        match self.config.policy {
+            Policy::OptimalSplit => {
+                let key = |&position: &usize| {
+                    (order::of_service(&self.queue[position], now, self.config.overdue_after), position)
+                };
+                if self.order.len() > window {
+                    self.order.select_nth_unstable_by_key(window - 1, key);
+                    self.order.truncate(window);
+                }
+                self.order.sort_unstable_by_key(key);
+            }
+            _ => self.order.truncate(window),
+        }
+        self.lens.clear();
+        self.lens.extend(self.order.iter().map(|&position| self.queue[position].seq_len));
+    }
+
+    /// The earliest moment at which a batch should start, if running all that waits takes `total`.
+    fn run_at(&self, total: Duration) -> Duration {
+        let Dispatch::Lazy { timeout, slo } = self.config.dispatch else { return Duration::ZERO };
+        let waiting: Candidate = self.lens.iter().copied().collect();
+        if self.config.limits.full(self.cost.layout(), &waiting) {
+            return Duration::ZERO;
+        }
+        let last_starts = self.queue.iter().map(|request| {
+            let half_slo = request.arrived.saturating_add(slo / 2).saturating_sub(total);
+            let deadline = request.deadline.unwrap_or(Duration::MAX).saturating_sub(total);
+            request.arrived.saturating_add(timeout).min(half_slo).min(deadline)
+        });
+        last_starts.min().unwrap_or(Duration::ZERO)
+    }
+
+    /// Puts the positions of the batch to run into `chosen`.
+    fn choose(&mut self, now: Duration) -> (Candidate, BatchTotal) {
+        let first = &self.queue[self.order[0]];
+        let serve_first = self.config.policy != Policy::OptimalSplit
+            || order::is_overdue(first, now, self.config.overdue_after);
+        let key = |batch: &PlannedBatch<'_>| {
+            order::of_batch(batch.members.iter().map(|&member| &self.queue[self.order[member]]))
+        };
+        let smith = |batch: &PlannedBatch<'_>| batch.cost.per_request(batch.members.len()).0;
+        let mut batches = self.planner.batches().iter();
+        let batch = if serve_first {
+            batches.find(|batch| batch.members.contains(&0))
+        } else {
+            batches.min_by(|a, b| key(a).cmp(&key(b)).then(smith(a).total_cmp(&smith(b))))
+        };
+        let batch = batch.expect("every request of a queue that is not empty is in a batch");
+        self.chosen.clear();
+        self.chosen.extend(batch.members.iter().map(|&member| self.order[member]));
+        (batch.candidate, batch.cost)
+    }
+
+    /// Moves the chosen requests out of the queue, into `ids`.
+    fn take(&mut self) {
+        self.ids.clear();
+        self.ids.extend(self.chosen.iter().map(|&position| self.queue[position].id));
+        self.chosen.sort_unstable();
+        let mut chosen = self.chosen.iter().peekable();
+        let mut position = 0;
+        self.queue.retain(|_| {
+            let leaves = chosen.next_if_eq(&&position).is_some();
+            position += 1;
+            !leaves
+        });
+    }
+}

@@ -1,0 +1,157 @@
+//! How a queue is cut into batches: the split and its rivals behind one door.
+//!
+//! In: lengths in order of service, and the cost of a [`Candidate`]. Out: [`Batches`] of positions in that list.
+//! All policies honour the same [`Limits`], so they can be exchanged under a running server.
+
+use std::num::NonZeroU32;
+
+use crate::baselines::{fill, length_buckets, one_by_one};
+use crate::batches::Batches;
+use crate::candidate::Candidate;
+use crate::cost::BatchTotal;
+use crate::limits::{Layout, Limits};
+use crate::split::Splitter;
+
+/// Which requests share a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// No batching.
+    OneByOne,
+    /// As many as fit from the front of the queue, counted padded: the naive scheduler of the paper.
+    WholeQueue,
+    /// As many of similar length as fit, first come first served inside a bucket.
+    LengthBuckets {
+        /// Lengths per bucket.
+        width: NonZeroU32,
+    },
+    /// As many as fit from the front of the queue, counted in the machine's layout: the queue of
+    /// text-embeddings-inference. Differs from `WholeQueue` only for packed batches.
+    TokenBudget,
+    /// The cuts of least total cost: in length order when padded, in order of service when packed.
+    OptimalSplit,
+}
+
+/// A policy with its limits, and the buffers that it reuses from plan to plan.
+#[derive(Debug, Clone)]
+pub struct Planner {
+    policy: Policy,
+    limits: Limits,
+    layout: Layout,
+    splitter: Splitter,
+    order: Vec<usize>,
+    ordered_lens: Vec<u32>,
+    sizes: Vec<usize>,
+    batches: Batches,
+}
+
+impl Planner {
+    /// A planner without memory of any queue.
+    #[must_use]
+    pub fn new(policy: Policy, limits: Limits, layout: Layout) -> Self {
+        Self {
+            policy,
+            limits,
+            layout,
+            splitter: Splitter::default(),
+            order: Vec::new(),
+            ordered_lens: Vec::new(),
+            sizes: Vec::new(),
+            batches: Batches::default(),
+        }
+    }
+
+    /// Cuts a queue into batches; every request is in exactly one.
+    ///
+    /// * `lens`: `seq_len` of each waiting request, in the order in which they should be served.
+    /// * `cost`: of a whole batch. [`Policy::OptimalSplit`] is the best of all partitions where it is padded and
+    ///   never falls with length, and the best of all cuts of `lens` where it is packed.
+    ///
+    /// Allocates only when the queue is longer than every one before.
+    pub fn plan(&mut self, lens: &[u32], cost: impl Fn(&Candidate) -> BatchTotal) -> &Batches {
+        self.batches.clear();
+        let (limits, layout, batches) = (self.limits, self.layout, &mut self.batches);
+        match self.policy {
+            Policy::OneByOne => one_by_one(lens, cost, batches),
+            Policy::WholeQueue => {
+                fill(0..lens.len(), lens, |batch| limits.admit(Layout::Padded, batch), cost, batches);
+            }
+            Policy::TokenBudget => {
+                fill(0..lens.len(), lens, |batch| limits.admit(layout, batch), cost, batches);
+            }
+            Policy::LengthBuckets { width } => {
+                let admit = |batch: &Candidate| limits.admit(layout, batch);
+                length_buckets(lens, width, admit, cost, &mut self.order, batches);
+            }
+            Policy::OptimalSplit => self.split(lens, cost),
+        }
+        &self.batches
+    }
+
+    /// The batches of the last plan.
+    #[must_use]
+    pub fn batches(&self) -> &Batches {
+        &self.batches
+    }
+
+    fn split(&mut self, lens: &[u32], cost: impl Fn(&Candidate) -> BatchTotal) {
+        self.order.clear();
+        self.order.extend(0..lens.len());
+        if self.layout == Layout::Padded {
+            self.order.sort_unstable_by_key(|&position| (lens[position], position));
+        }
+        self.ordered_lens.clear();
+        self.ordered_lens.extend(self.order.iter().map(|&position| lens[position]));
+        self.splitter.split_into(&self.ordered_lens, &self.limits, self.layout, &cost, &mut self.sizes);
+
+        let mut order = self.order.as_slice();
+        for &size in &self.sizes {
+            let members;
+            (members, order) = order.split_at(size);
+            self.batches.push(members.iter().copied(), lens, &cost);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::{NonZeroU64, NonZeroUsize};
+
+    use super::*;
+
+    /// Batches of at most 3 requests and 60 tokens, as lists of positions.
+    fn plan(policy: Policy, layout: Layout, lens: &[u32]) -> Vec<Vec<usize>> {
+        let limits = Limits {
+            max_batch_size: NonZeroUsize::new(3).unwrap(),
+            max_batch_tokens: NonZeroU64::new(60).unwrap(),
+        };
+        let cost = |batch: &Candidate| BatchTotal(20.0 + layout.tokens(batch) as f64);
+        let mut planner = Planner::new(policy, limits, layout);
+        planner.plan(&[9; 50], cost); // what an earlier queue leaves behind must not show
+        planner.plan(lens, cost).iter().map(|batch| batch.members.to_vec()).collect()
+    }
+
+    #[test]
+    fn each_policy_cuts_its_way() {
+        let lens = [5, 30, 6, 31, 90, 7];
+        let buckets = Policy::LengthBuckets { width: NonZeroU32::new(10).unwrap() };
+        for (policy, layout, expected) in [
+            (Policy::OneByOne, Layout::Packed, &[&[0][..], &[1], &[2], &[3], &[4], &[5]][..]),
+            (Policy::WholeQueue, Layout::Padded, &[&[0, 1], &[2], &[3], &[4], &[5]]),
+            (Policy::WholeQueue, Layout::Packed, &[&[0, 1], &[2], &[3], &[4], &[5]]),
+            (Policy::TokenBudget, Layout::Padded, &[&[0, 1], &[2], &[3], &[4], &[5]]),
+            (Policy::TokenBudget, Layout::Packed, &[&[0, 1, 2], &[3], &[4], &[5]]),
+            (buckets, Layout::Packed, &[&[0, 2, 5], &[1], &[3], &[4]]),
+            (Policy::OptimalSplit, Layout::Padded, &[&[0, 2, 5], &[1], &[3], &[4]]),
+            // Under a linear cost no cuts beat filling from the front.
+            (Policy::OptimalSplit, Layout::Packed, &[&[0, 1, 2], &[3], &[4], &[5]]),
+        ] {
+            assert_eq!(plan(policy, layout, &lens), expected, "{policy:?} {layout:?}");
+        }
+    }
+
+    #[test]
+    fn buckets_hold_their_upper_end() {
+        let buckets = Policy::LengthBuckets { width: NonZeroU32::new(10).unwrap() };
+        assert_eq!(plan(buckets, Layout::Packed, &[11, 10, 1, 20]), [&[1, 2], &[0, 3]]);
+    }
+}
