@@ -33,13 +33,15 @@ pub enum AllocError {
         /// As given.
         last_op: u32,
     },
-    /// With this record the chunks could pass the largest `usize`.
-    #[error("record {record}: with its {size} bytes the chunks could pass {} bytes", usize::MAX)]
+    /// With this record the bytes held could pass what can be counted.
+    #[error("record {record}: with its {size} bytes the total could pass {limit}")]
     TooLarge {
         /// Its position in the request.
         record: usize,
         /// Its size in bytes.
         size: usize,
+        /// Bytes that can be counted.
+        limit: usize,
     },
     /// Chunk ids are never reused and four billion are spent; start a new planner.
     #[error("{records} records could need more chunk ids than the {left} that are left")]

@@ -15,7 +15,7 @@ mod shelf;
 
 use std::cmp::Reverse;
 
-use self::shelf::{Record, Shelf, Shelves};
+pub(crate) use self::shelf::{Record, Shelf, Shelves};
 use crate::{AllocError, Chunk, ChunkId, MemoryPlan, Placement, PlannerConfig, UsageRecord};
 
 /// Plans one request after the other and remembers which chunks exist.
@@ -148,7 +148,7 @@ impl Planner {
             }
             // at worst every record appends a chunk
             let worst = self.config.new_chunk_bytes(size).and_then(|grown| bytes.checked_add(grown));
-            bytes = worst.ok_or(AllocError::TooLarge { record, size })?;
+            bytes = worst.ok_or(AllocError::TooLarge { record, size, limit: usize::MAX })?;
         }
         Ok(())
     }
@@ -202,11 +202,14 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    fn record((first_op, last_op, size): (u32, u32, usize)) -> UsageRecord {
+    /// `first_op`, `last_op`, `size`.
+    type Row = (u32, u32, usize);
+
+    fn record((first_op, last_op, size): Row) -> UsageRecord {
         UsageRecord { first_op, last_op, size }
     }
 
-    fn records(table: &[(u32, u32, usize)]) -> Vec<UsageRecord> {
+    fn records(table: &[Row]) -> Vec<UsageRecord> {
         table.iter().copied().map(record).collect()
     }
 
@@ -230,7 +233,7 @@ mod tests {
     /// Plans worked by hand; sizes and offsets in units of 256 bytes, in a chunk of 16.
     #[test]
     fn places_worked_by_hand() {
-        type Case = (&'static str, &'static [(u32, u32, usize)], &'static [(u32, usize)]);
+        type Case = (&'static str, &'static [Row], &'static [(u32, usize)]);
         let cases: &[Case] = &[
             ("nothing", &[], &[]),
             ("lives apart share bytes", &[(0, 1, 8), (2, 3, 8)], &[(0, 0), (0, 0)]),
@@ -391,15 +394,15 @@ mod tests {
         let mut planner = planner(Policy::Paper);
         let mut plan = planner.plan(&records(&[(0, 0, 4 * MIB)])).unwrap();
         let before = (plan.clone(), planner.chunks().collect::<Vec<_>>());
-        let cases: [(&[(u32, u32, usize)], &str); 3] = [
+        let cases: [(&[Row], &str); 3] = [
             (&[(0, 0, 1), (3, 2, 8)], "record 1: first_op 3 must not be after last_op 2"),
             (
                 &[(0, 0, usize::MAX)],
-                "record 0: with its 18446744073709551615 bytes the chunks could pass 18446744073709551615 bytes",
+                "record 0: with its 18446744073709551615 bytes the total could pass 18446744073709551615",
             ),
             (
                 &[(0, 0, usize::MAX / 2), (1, 1, usize::MAX / 2)],
-                "record 1: with its 9223372036854775807 bytes the chunks could pass 18446744073709551615 bytes",
+                "record 1: with its 9223372036854775807 bytes the total could pass 18446744073709551615",
             ),
         ];
         for (table, message) in cases {

@@ -58,13 +58,16 @@ mod tests {
 
     use super::*;
 
-    fn record((first_op, last_op, size): (u32, u32, usize)) -> UsageRecord {
+    /// `first_op`, `last_op`, `size`.
+    type Row = (u32, u32, usize);
+
+    fn record((first_op, last_op, size): Row) -> UsageRecord {
         UsageRecord { first_op, last_op, size }
     }
 
     #[test]
     fn peaks_worked_by_hand() {
-        let cases: [(&[(u32, u32, usize)], usize); 6] = [
+        let cases: [(&[Row], usize); 6] = [
             (&[], 0),
             (&[(4, 4, 7)], 7),
             (&[(0, 1, 10), (1, 2, 10)], 20), // both ends inclusive: they meet in 1

@@ -12,13 +12,13 @@ use std::ops::RangeInclusive;
 
 /// A record with its place.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Record {
-    pub(super) first_op: u32,
-    pub(super) last_op: u32,
+pub(crate) struct Record {
+    pub(crate) first_op: u32,
+    pub(crate) last_op: u32,
     /// Bytes from the start of the chunk.
-    pub(super) offset: usize,
+    pub(crate) offset: usize,
     /// `offset` plus the aligned size.
-    pub(super) end: usize,
+    pub(crate) end: usize,
 }
 
 /// Position in [`Shelves::records`].
@@ -26,31 +26,31 @@ type Link = Option<u32>;
 
 /// One chunk's records by ascending offset: the head of their list.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Shelf {
+pub(crate) struct Shelf {
     lowest: Link,
 }
 
 impl Shelf {
-    pub(super) fn is_empty(self) -> bool {
+    pub(crate) fn is_empty(self) -> bool {
         self.lowest.is_none()
     }
 }
 
 /// The records of all chunks, in order of placement, each linked to the next higher one of its chunk.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shelves {
+pub(crate) struct Shelves {
     records: Vec<(Record, Link)>,
 }
 
 impl Shelves {
     /// Forgets all records; every `Shelf` has to be emptied too.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.records.clear();
     }
 
     /// Offset of the smallest gap of at least `size` bytes that is free during all of `life`, of
     /// equals the lowest; the room behind the last record counts only when no gap before it fits.
-    pub(super) fn find_gap(
+    pub(crate) fn find_gap(
         &self,
         shelf: Shelf,
         chunk_bytes: usize,
@@ -78,7 +78,7 @@ impl Shelves {
     }
 
     /// Links the record behind those of its chunk that do not lie higher.
-    pub(super) fn insert(&mut self, shelf: &mut Shelf, record: Record) {
+    pub(crate) fn insert(&mut self, shelf: &mut Shelf, record: Record) {
         let new = Some(self.records.len() as u32);
         let (mut below, mut above) = (None, shelf.lowest);
         while let Some(at) = above {

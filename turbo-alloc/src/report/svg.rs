@@ -1,0 +1,347 @@
+//! A plan as a picture: operators to the right, bytes upward, a rectangle for every tensor.
+//!
+//! As Figure 6 of PPoPP'21: each chunk is a panel as tall as it is large, and a tensor fills its
+//! bytes during its life. Several plans stand side by side on the same scales, so that one sees what
+//! a longer request moved; the same record has the same colour in all of them. Plain text is written,
+//! because a picture of rectangles and labels needs no library.
+
+use std::fmt::Write;
+
+use crate::{Chunk, MemoryPlan, Placement, UsageRecord};
+
+/// One plan and the words around it.
+#[derive(Clone, Copy, Debug)]
+pub struct Picture<'a> {
+    /// Above the plan.
+    pub title: &'a str,
+    /// What was planned.
+    pub records: &'a [UsageRecord],
+    /// Its answer, from the same records.
+    pub plan: &'a MemoryPlan,
+    /// What each record is called; beyond the end of the slice its position is its name.
+    pub names: &'a [&'a str],
+}
+
+/// Pixels; all but the data area is fixed.
+const MARGIN: f64 = 16.0;
+const TITLE: f64 = 28.0;
+const AXIS_LEFT: f64 = 76.0;
+const AXIS_BELOW: f64 = 44.0;
+const PANEL_WIDTH: f64 = 460.0;
+const PANELS_HEIGHT: f64 = 430.0; // of all chunks of the largest plan together, without the gaps
+const PANEL_GAP: f64 = 34.0;
+const COLUMN_GAP: f64 = 36.0;
+const LEGEND_LINE: f64 = 20.0;
+const LEGEND_COLUMN: f64 = 150.0;
+
+/// Draws the plans side by side; SVG text.
+///
+/// # Panics
+/// If a plan and its records do not belong together: [`check`](crate::check) tells.
+pub fn draw(pictures: &[Picture]) -> String {
+    let scale = Scale::of(pictures);
+    let n = pictures.len() as f64;
+    let width = 2.0 * MARGIN + n * (AXIS_LEFT + PANEL_WIDTH) + (n - 1.0).max(0.0) * COLUMN_GAP;
+    let legend = Legend::of(pictures, width - 2.0 * MARGIN);
+    let panels_height = pictures.iter().map(|p| scale.column_height(p.plan)).fold(0.0, f64::max);
+    let bottom = MARGIN + TITLE + panels_height;
+    let height = bottom + AXIS_BELOW + legend.height() + MARGIN;
+
+    let mut svg = Svg::new(width, height);
+    for (i, picture) in pictures.iter().enumerate() {
+        let left = MARGIN + i as f64 * (AXIS_LEFT + PANEL_WIDTH + COLUMN_GAP) + AXIS_LEFT;
+        draw_plan(&mut svg, picture, &scale, left, bottom);
+    }
+    legend.draw(&mut svg, bottom + AXIS_BELOW);
+    svg.finish()
+}
+
+/// What is common to all plans, so that they can be compared by eye.
+struct Scale {
+    /// Operators on the axis: 0 to `ops - 1`.
+    ops: u32,
+    bytes_per_pixel: f64,
+    /// Between labels; powers of two, as chunks are counted in them.
+    byte_step: usize,
+    op_step: u32,
+}
+
+impl Scale {
+    fn of(pictures: &[Picture]) -> Self {
+        let last_ops = pictures.iter().flat_map(|p| p.records).map(|record| record.last_op);
+        let ops = last_ops.max().map_or(1, |last| last.saturating_add(1));
+        let footprint = pictures.iter().map(|p| p.plan.footprint()).max().unwrap_or(0).max(1);
+        Self {
+            ops,
+            bytes_per_pixel: footprint as f64 / PANELS_HEIGHT,
+            byte_step: footprint.div_ceil(12).next_power_of_two(),
+            op_step: ops.div_ceil(16).next_power_of_two(),
+        }
+    }
+
+    fn height(&self, bytes: usize) -> f64 {
+        bytes as f64 / self.bytes_per_pixel
+    }
+
+    fn column_height(&self, plan: &MemoryPlan) -> f64 {
+        plan.chunks.iter().map(|chunk| self.height(chunk.bytes) + PANEL_GAP).sum()
+    }
+
+    /// Pixels from the left edge of a panel to the start of an operator.
+    fn x(&self, op: u32) -> f64 {
+        f64::from(op) / f64::from(self.ops) * PANEL_WIDTH
+    }
+}
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+fn human(bytes: usize) -> String {
+    let (value, unit) = if bytes < KIB {
+        (bytes as f64, "B")
+    } else if bytes < MIB {
+        (bytes as f64 / KIB as f64, "KiB")
+    } else {
+        (bytes as f64 / MIB as f64, "MiB")
+    };
+    let digits = if value.fract() == 0.0 { 0 } else { 2 };
+    format!("{value:.digits$} {unit}")
+}
+
+/// Chunks from the bottom up, in the order in which they were appended, over one axis of operators.
+fn draw_plan(svg: &mut Svg, picture: &Picture, scale: &Scale, left: f64, bottom: f64) {
+    let plan = picture.plan;
+    let heading = format!("{}: footprint {}", picture.title, human(plan.footprint()));
+    svg.text(left, MARGIN + 12.0, "title", &heading);
+    let mut base = bottom;
+    for chunk in &plan.chunks {
+        let top = base - scale.height(chunk.bytes);
+        svg.rect([left, top, PANEL_WIDTH, base - top], "panel", "#f6f6f4", "");
+        draw_grid(svg, scale, chunk, left, base);
+        let placed = picture.records.iter().zip(&plan.placements).enumerate();
+        for (i, (record, place)) in placed.filter(|(_, (record, at))| at.chunk == chunk.id && record.size > 0)
+        {
+            draw_tensor(svg, picture, scale, i, record, place, (left, base));
+        }
+        svg.upward_text(left - AXIS_LEFT + 10.0, (top + base) / 2.0, "axis middle", "bytes in the chunk");
+        let news = if plan.grow.contains(chunk) { ", new" } else { "" };
+        svg.text(left, top - 6.0, "chunk", &format!("{}: {}{news}", chunk.id, human(chunk.bytes)));
+        base = top - PANEL_GAP;
+    }
+    draw_operators(svg, scale, left, bottom);
+}
+
+/// Labelled lines at round addresses.
+fn draw_grid(svg: &mut Svg, scale: &Scale, chunk: &Chunk, left: f64, base: f64) {
+    for address in (0..=chunk.bytes).step_by(scale.byte_step) {
+        let y = base - scale.height(address);
+        svg.line(left - 4.0, y, left + PANEL_WIDTH, y, "grid");
+        svg.text(left - 8.0, y + 3.5, "tick end", &human(address));
+    }
+}
+
+/// Ticks in the middle of operators, since a tensor fills whole ones.
+fn draw_operators(svg: &mut Svg, scale: &Scale, left: f64, bottom: f64) {
+    for op in (0..scale.ops).step_by(scale.op_step as usize) {
+        let x = left + (scale.x(op) + scale.x(op + 1)) / 2.0;
+        svg.line(x, bottom, x, bottom + 4.0, "mark");
+        svg.text(x, bottom + 16.0, "tick middle", &op.to_string());
+    }
+    svg.text(left + PANEL_WIDTH / 2.0, bottom + 33.0, "axis middle", "operator, in order of execution");
+}
+
+fn draw_tensor(
+    svg: &mut Svg,
+    picture: &Picture,
+    scale: &Scale,
+    i: usize,
+    record: &UsageRecord,
+    place: &Placement,
+    (left, base): (f64, f64),
+) {
+    let (from, to) = (left + scale.x(record.first_op), left + scale.x(record.last_op.saturating_add(1)));
+    let (y, height) = (base - scale.height(place.offset + record.size), scale.height(record.size));
+    let name = name(picture, i);
+    let tooltip = format!(
+        "{name}: operators {} to {}, {} bytes at {}",
+        record.first_op, record.last_op, record.size, place.offset
+    );
+    svg.rect([from, y, to - from, height], "tensor", colour(i), &tooltip);
+    let fits = name.chars().count() as f64 * 6.4 + 6.0 <= to - from && height >= 13.0;
+    if fits {
+        svg.text((from + to) / 2.0, y + height / 2.0 + 4.0, "name middle", &name);
+    }
+}
+
+fn name(picture: &Picture, i: usize) -> String {
+    picture.names.get(i).map_or_else(|| i.to_string(), |name| (*name).to_string())
+}
+
+/// Twelve light colours that stay apart in print and for most colour-blind readers; a thirteenth
+/// record begins again, and has its name on it.
+fn colour(i: usize) -> &'static str {
+    const COLOURS: [&str; 12] = [
+        "#8ecae6", "#ffb703", "#a7c957", "#f4978e", "#cdb4db", "#90be6d", "#f9c74f", "#bde0fe", "#e5989b",
+        "#80cbc4", "#d4a373", "#b8c0ff",
+    ];
+    COLOURS[i % COLOURS.len()]
+}
+
+/// Names of the records, with the colour of each: narrow tensors have no room for theirs.
+struct Legend {
+    names: Vec<String>,
+    per_line: usize,
+}
+
+impl Legend {
+    /// Beyond this many records a legend explains nothing.
+    const MOST: usize = 36;
+
+    fn of(pictures: &[Picture], width: f64) -> Self {
+        let longest = pictures.iter().max_by_key(|picture| picture.records.len());
+        let names = longest
+            .filter(|picture| picture.records.len() <= Self::MOST)
+            .map_or_else(Vec::new, |picture| (0..picture.records.len()).map(|i| name(picture, i)).collect());
+        Self { names, per_line: ((width / LEGEND_COLUMN) as usize).max(1) }
+    }
+
+    fn height(&self) -> f64 {
+        self.names.len().div_ceil(self.per_line) as f64 * LEGEND_LINE
+    }
+
+    fn draw(&self, svg: &mut Svg, top: f64) {
+        for (i, name) in self.names.iter().enumerate() {
+            let x = MARGIN + (i % self.per_line) as f64 * LEGEND_COLUMN;
+            let y = top + (i / self.per_line) as f64 * LEGEND_LINE;
+            svg.rect([x, y, 12.0, 12.0], "tensor", colour(i), "");
+            svg.text(x + 18.0, y + 10.5, "name", name);
+        }
+    }
+}
+
+/// The handful of elements that are needed, with every text escaped.
+struct Svg(String);
+
+impl Svg {
+    const STYLE: &str = "text{font-family:Helvetica,Arial,sans-serif;font-size:12px;fill:#222}\
+        .title{font-size:15px;font-weight:bold}.chunk{font-weight:bold}.tick{font-size:11px;fill:#555}\
+        .name,.axis{font-size:11px}.end{text-anchor:end}.middle{text-anchor:middle}\
+        .panel{stroke:#888}.tensor{stroke:#333;stroke-width:.7}.grid{stroke:#d6d6d2}.mark{stroke:#888}";
+
+    fn new(width: f64, height: f64) -> Self {
+        Self(format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
+             viewBox=\"0 0 {width:.0} {height:.0}\">\n<style>{}</style>\n\
+             <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
+            Self::STYLE
+        ))
+    }
+
+    fn rect(&mut self, [x, y, width, height]: [f64; 4], class: &str, fill: &str, tooltip: &str) {
+        let tooltip =
+            if tooltip.is_empty() { String::new() } else { format!("<title>{}</title>", escape(tooltip)) };
+        self.push(format_args!(
+            "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
+             fill=\"{fill}\">{tooltip}</rect>\n"
+        ));
+    }
+
+    fn line(&mut self, x1: f64, y1: f64, x2: f64, y2: f64, class: &str) {
+        self.push(format_args!(
+            "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>\n"
+        ));
+    }
+
+    fn text(&mut self, x: f64, y: f64, class: &str, text: &str) {
+        let text = escape(text);
+        self.push(format_args!("<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{text}</text>\n"));
+    }
+
+    /// Reads from below to above.
+    fn upward_text(&mut self, x: f64, y: f64, class: &str, text: &str) {
+        let text = escape(text);
+        self.push(format_args!(
+            "<text class=\"{class}\" transform=\"translate({x:.1} {y:.1}) rotate(-90)\">{text}</text>\n"
+        ));
+    }
+
+    fn push(&mut self, element: std::fmt::Arguments) {
+        self.0.write_fmt(element).expect("a String takes every text");
+    }
+
+    fn finish(mut self) -> String {
+        self.0.push_str("</svg>\n");
+        self.0
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Planner, PlannerConfig};
+
+    fn planned(records: &[UsageRecord]) -> MemoryPlan {
+        Planner::new(PlannerConfig::default()).unwrap().plan(records).unwrap()
+    }
+
+    fn record(first_op: u32, last_op: u32, size: usize) -> UsageRecord {
+        UsageRecord { first_op, last_op, size }
+    }
+
+    #[test]
+    fn a_tensor_fills_its_bytes_during_its_life() {
+        // one chunk of 2 MiB over four operators; the tensor is the lower half of the last two
+        let records = [record(2, 3, 1 << 20)];
+        let plan = planned(&records);
+        let svg = draw(&[Picture { title: "one", records: &records, plan: &plan, names: &["q"] }]);
+        let (left, bottom) = (MARGIN + AXIS_LEFT, MARGIN + TITLE + PANELS_HEIGHT + PANEL_GAP);
+        let expected = format!(
+            "x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\"",
+            left + PANEL_WIDTH / 2.0,
+            bottom - PANELS_HEIGHT / 2.0,
+            PANEL_WIDTH / 2.0,
+            PANELS_HEIGHT / 2.0
+        );
+        assert!(svg.contains(&expected), "{expected} is not in\n{svg}");
+        for text in [
+            ">chunk 0: 2 MiB, new<",
+            ">one: footprint 2 MiB<",
+            ">bytes in the chunk<",
+            ">operator, in order of execution<",
+            ">q<",
+            ">256 KiB<",
+        ] {
+            assert!(svg.contains(text), "{text} is not in\n{svg}");
+        }
+    }
+
+    #[test]
+    fn labels_are_escaped() {
+        let records = [record(0, 9, 1 << 20)];
+        let plan = planned(&records);
+        let svg = draw(&[Picture { title: "a<b & \"c\"", records: &records, plan: &plan, names: &["<q>"] }]);
+        assert!(svg.contains("a&lt;b &amp; &quot;c&quot;"));
+        assert!(svg.contains("&lt;q&gt;") && !svg.contains("<q>"));
+    }
+
+    #[test]
+    fn nothing_can_be_drawn() {
+        let plan = planned(&[]);
+        let empty = draw(&[Picture { title: "", records: &[], plan: &plan, names: &[] }]);
+        for svg in [empty, draw(&[])] {
+            assert!(svg.ends_with("</svg>\n") && !svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_printed_in_the_largest_unit_they_fill() {
+        let cases = [(0, "0 B"), (1000, "1000 B"), (1024, "1 KiB"), (1536, "1.50 KiB"), (2 << 20, "2 MiB")];
+        for (bytes, text) in cases {
+            assert_eq!(human(bytes), text);
+        }
+    }
+}
