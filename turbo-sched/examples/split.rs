@@ -82,16 +82,19 @@ mod tests {
 
     #[test]
     fn the_papers_figure_8_is_best_served_in_three_batches() {
-        // A machine that pays 8 per batch and 1 per padded token, on lengths 17, 18, 52, 63, 77.
-        let row = |len: u32| (len, (1..=5).map(|size| f64::from(8 + len * size)).collect::<Vec<_>>());
-        let rows: Vec<_> = [17, 18, 52, 63, 77].into_iter().map(row).collect();
-        let rows = serde_json::to_string(&rows).unwrap();
-        let question =
-            format!(r#"{{"lens":[77,17,63,18,52],"max_batch":20,"cost":{{"batch_total":{rows}}}}}"#);
-        // {17, 18}: 44, {52}: 60, {63}: 71, {77}: 85 would be 260; padding 52 to 63 costs 11 and saves 8.
-        let Answer { batches, cost } = answer(&question).unwrap();
-        assert_eq!(batches, [vec![1, 3], vec![4], vec![2], vec![0]]);
-        assert_eq!(cost, 260.0);
+        // A machine that pays 20 per batch and 1 per padded token.
+        let lens = [77, 17, 63, 18, 52];
+        let row = |len: u32| (len, (1..=5).map(|size| f64::from(20 + len * size)).collect::<Vec<_>>());
+        let rows = serde_json::to_string(&[17, 18, 52, 63, 77].map(row)).unwrap();
+        let question = |max_batch: u32| {
+            format!(r#"{{"lens":{lens:?},"max_batch":{max_batch},"cost":{{"batch_total":{rows}}}}}"#)
+        };
+        let best = answer(&question(20)).unwrap();
+        assert_eq!(best.batches, [vec![1, 3], vec![4, 2], vec![0]]);
+        assert_eq!(best.cost, 56.0 + 146.0 + 97.0);
+        // As the paper says of this queue: no batching costs more, and one batch costs more than no batching.
+        let (one_by_one, one_batch) = (answer(&question(1)).unwrap().cost, f64::from(20 + 77 * 5));
+        assert!(best.cost < one_by_one && one_by_one < one_batch);
     }
 
     #[test]

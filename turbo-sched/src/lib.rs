@@ -3,7 +3,8 @@
 //! # Modules
 //! What a batch would hold is a [`Candidate`]; what it may hold are [`Limits`], in a [`Layout`]; what it costs
 //! is in [`cost`]; [`split`](fn@split) finds the cheapest cuts; [`Policy`] offers it beside its rivals;
-//! [`Batcher`] decides what runs now.
+//! [`Batcher`] decides what runs now; [`sim`] drives that same
+//! batcher with invented traffic.
 
 mod baselines;
 mod batches;
@@ -13,6 +14,7 @@ mod dispatch;
 mod error;
 mod limits;
 mod policy;
+pub mod sim;
 mod split;
 
 pub use batches::{Batches, PlannedBatch};
