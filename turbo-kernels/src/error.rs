@@ -41,3 +41,29 @@ pub enum KernelError {
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
+
+impl KernelError {
+    /// `got` is `expected`, or the error that says so.
+    pub(crate) fn check_length(
+        kernel: &'static str,
+        argument: &'static str,
+        expected: usize,
+        got: usize,
+    ) -> Result<(), KernelError> {
+        if got == expected { Ok(()) } else { Err(KernelError::Length { kernel, argument, expected, got }) }
+    }
+
+    /// `values` are whole rows of `row_len` values; gives their number.
+    pub(crate) fn check_rows(
+        kernel: &'static str,
+        argument: &'static str,
+        row_len: usize,
+        values: usize,
+    ) -> Result<usize, KernelError> {
+        if row_len == 0 && values == 0 {
+            return Ok(0);
+        }
+        let rows = if row_len == 0 { 0 } else { values.div_ceil(row_len) };
+        Self::check_length(kernel, argument, rows * row_len, values).map(|()| rows)
+    }
+}

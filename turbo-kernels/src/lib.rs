@@ -36,8 +36,13 @@ pub mod norm;
 pub mod pool;
 pub mod softmax;
 
+#[cfg(any(test, feature = "testing"))]
+pub mod suite;
+
 mod error;
 mod layout;
+mod math;
+mod sequences;
 mod simd;
 
 pub use attention::Attention;

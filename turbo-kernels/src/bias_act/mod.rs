@@ -1,5 +1,10 @@
 //! Element-wise steps: bias, activation, sum, scale.
 
+mod activation;
+mod cpu;
+
+pub(crate) use activation::apply;
+
 use crate::{KernelError, device::Device};
 
 /// An activation function.

@@ -1,0 +1,172 @@
+//! `softmax(scale · q · kᵀ) · v` per sequence and head.
+
+use super::{
+    ROUNDING, WIDTHS,
+    numbers::Numbers,
+    pool::cu_seqlens,
+    rig::{Placed, Rig, compare, refuses_length},
+    twin::{self, Product},
+};
+use crate::{Attention, Layout, attention::AttentionShape};
+
+/// Attention in both layouts.
+///
+/// # Panics
+/// When the device departs from the twin.
+pub fn attention<D: Attention>(device: &D) {
+    for head_dim in [32, 64, 8, 5, 128] {
+        Case { num_heads: 3, head_dim, spread: 1.0, seq_lens: &[1, 40, 2, 17] }.check(device);
+    }
+    for len in WIDTHS {
+        Case { num_heads: 2, head_dim: 16, spread: 1.0, seq_lens: &[len as u32] }.check(device);
+    }
+    Case { num_heads: 1, head_dim: 32, spread: 1.0, seq_lens: &[300, 1, 513] }.check(device);
+    // scores up to 1e4, so one key takes all and the exponentials of the others underflow
+    Case { num_heads: 2, head_dim: 32, spread: 40.0, seq_lens: &[33, 8] }.check(device);
+    Case { num_heads: 2, head_dim: 8, spread: 1.0, seq_lens: &[0, 3, 0] }.check(device);
+    keeps_nan_in_its_sequence(device);
+    refuses_wrong_lengths(device);
+}
+
+#[derive(Debug)]
+struct Case<'a> {
+    num_heads: usize,
+    head_dim: usize,
+    /// Greatest magnitude of queries and keys.
+    spread: f32,
+    seq_lens: &'a [u32],
+}
+
+impl Case<'_> {
+    fn shape(&self) -> AttentionShape {
+        AttentionShape {
+            num_heads: self.num_heads,
+            head_dim: self.head_dim,
+            scale: 1.0 / (self.head_dim as f32).sqrt(),
+        }
+    }
+
+    fn check<D: Attention>(&self, device: &D) {
+        let hidden_size = self.num_heads * self.head_dim;
+        let sums = cu_seqlens(self.seq_lens);
+        let rows = sums[self.seq_lens.len()] as usize;
+        let qkv = Numbers::new(rows + hidden_size).around(0.0, self.spread, rows * 3 * hidden_size);
+        let mut rig = Rig::new(device);
+        let (on_qkv, on_sums) = (rig.put(&qkv), rig.put_u32(&sums));
+        let starts: Vec<usize> = sums.iter().map(|&start| start as usize).collect();
+        self.compare(&mut rig, Layout::Packed { cu_seqlens: on_sums.view() }, (&qkv, &on_qkv), &starts, rows);
+
+        // the same rows, spread apart, with NaN in the padding: nobody may attend to it
+        let padded_len = self.seq_lens.iter().max().map_or(0, |&len| len as usize + 3);
+        let mut padded = vec![f32::NAN; self.seq_lens.len() * padded_len * 3 * hidden_size];
+        for (b, &start) in starts[..self.seq_lens.len()].iter().enumerate() {
+            let (from, to) = (start * 3 * hidden_size, b * padded_len * 3 * hidden_size);
+            let len = self.seq_lens[b] as usize * 3 * hidden_size;
+            padded[to..to + len].copy_from_slice(&qkv[from..from + len]);
+        }
+        let (on_qkv, on_lens) = (rig.put(&padded), rig.put_u32(self.seq_lens));
+        let starts: Vec<usize> = (0..self.seq_lens.len()).map(|b| b * padded_len).collect();
+        let layout = Layout::Padded { seq_lens: on_lens.view(), padded_len };
+        self.compare(&mut rig, layout, (&padded, &on_qkv), &starts, self.seq_lens.len() * padded_len);
+    }
+
+    fn compare<D: Attention>(
+        &self,
+        rig: &mut Rig<'_, D>,
+        layout: Layout<D::View<'_, u32>>,
+        (qkv, on_qkv): (&[f32], &Placed<D, f32>),
+        starts: &[usize],
+        rows: usize,
+    ) {
+        let hidden_size = self.num_heads * self.head_dim;
+        let out = rig
+            .answer(rows * hidden_size, |d, queue, out| {
+                d.attention(queue, self.shape(), layout, on_qkv.view(), out)
+            })
+            .unwrap_or_else(|e| panic!("{self:?}: {e}"));
+        for (&start, &len) in starts.iter().zip(self.seq_lens) {
+            for head in 0..self.num_heads {
+                for row in start..start + len as usize {
+                    let (want, allowed) = self.row(qkv, start..start + len as usize, head, row);
+                    let at = row * hidden_size + head * self.head_dim;
+                    compare((self, head, row), &out[at..at + self.head_dim], &want, |_| allowed);
+                }
+            }
+        }
+    }
+
+    /// The answer of one query and how far it may be off.
+    fn row(&self, qkv: &[f32], sequence: std::ops::Range<usize>, head: usize, row: usize) -> (Vec<f64>, f64) {
+        let (hidden_size, keys) = (self.num_heads * self.head_dim, sequence.len() as f64);
+        let part = |which: usize, row: usize| {
+            let first = row * 3 * hidden_size + which * hidden_size + head * self.head_dim;
+            &qkv[first..first + self.head_dim]
+        };
+        let scale = f64::from(self.shape().scale);
+        let scores: Vec<Product> = sequence
+            .clone()
+            .map(|key| {
+                Product::sum(part(0, row).iter().zip(part(1, key)).map(|(&q, &k)| (q.into(), k.into())))
+            })
+            .collect();
+        let weights = twin::softmax(&scores.iter().map(|s| scale * s.value).collect::<Vec<_>>());
+        let out = (0..self.head_dim)
+            .map(|j| sequence.clone().zip(&weights).map(|(key, w)| w * f64::from(part(2, key)[j])).sum())
+            .collect();
+        // A score errs by head_dim roundings of its magnitude (and the maximum as well), which is a relative error of
+        // its exponential; normaliser and weighted sum add a rounding per key, each of at most the largest value.
+        let magnitude = scores.iter().map(|s| scale * s.magnitude).fold(0.0, f64::max);
+        let relative = ROUNDING * (2.0 * (self.head_dim as f64 + 3.0) * magnitude + 2.0 * keys + 8.0);
+        (out, relative * f64::from(self.spread))
+    }
+}
+
+/// NaN in one value reaches that sequence's column; NaN in a key the whole sequence; other sequences never.
+fn keeps_nan_in_its_sequence<D: Attention>(device: &D) {
+    const HIDDEN: usize = 8;
+    let shape = AttentionShape { num_heads: 1, head_dim: HIDDEN, scale: 0.3 };
+    let seq_lens = [5u32, 4, 6];
+    let mut qkv = Numbers::new(4).values(15 * 3 * HIDDEN);
+    qkv[6 * 3 * HIDDEN + HIDDEN + 2] = f32::NAN; // a key of the second sequence
+    qkv[10 * 3 * HIDDEN + 2 * HIDDEN + 3] = f32::NAN; // a value of the third, column 3
+    let mut rig = Rig::new(device);
+    let (qkv, sums) = (rig.put(&qkv), rig.put_u32(&cu_seqlens(&seq_lens)));
+    let layout = Layout::Packed { cu_seqlens: sums.view() };
+    let out = rig
+        .answer(15 * HIDDEN, |d, queue, out| d.attention(queue, shape, layout, qkv.view(), out))
+        .expect("the layout fits");
+    for (i, v) in out.iter().enumerate() {
+        let expected = match i / HIDDEN {
+            0..5 => false,
+            5..9 => true,
+            _ => i % HIDDEN == 3,
+        };
+        assert_eq!(v.is_nan(), expected, "attention: row {}, column {}: {v}", i / HIDDEN, i % HIDDEN);
+    }
+}
+
+fn refuses_wrong_lengths<D: Attention>(device: &D) {
+    let shape = AttentionShape { num_heads: 2, head_dim: 2, scale: 1.0 };
+    let mut rig = Rig::new(device);
+    let qkv = rig.put(&[0.0; 36]);
+    let (sums, beyond, falling, late) =
+        (rig.put_u32(&[0, 1, 3]), rig.put_u32(&[0, 1, 4]), rig.put_u32(&[0, 3, 2]), rig.put_u32(&[1, 2, 3]));
+    let mut run = |case, layout, qkv_len, out_len| {
+        let answer =
+            rig.answer(out_len, |d, queue, out| d.attention(queue, shape, layout, qkv.part(0, qkv_len), out));
+        refuses_length(case, answer);
+    };
+    let packed = || Layout::Packed { cu_seqlens: sums.view() };
+    run("attention: qkv too short", packed(), 35, 12);
+    run("attention: out too short", packed(), 36, 11);
+    run("attention: fewer rows than the layout", packed(), 24, 8);
+    run("attention: the last sum is beyond the rows", Layout::Packed { cu_seqlens: beyond.view() }, 36, 12);
+    run("attention: prefix sums fall", Layout::Packed { cu_seqlens: falling.view() }, 36, 12);
+    run("attention: prefix sums begin late", Layout::Packed { cu_seqlens: late.view() }, 36, 12);
+    let lens = rig.put_u32(&[2, 1]);
+    let answer = rig.answer(12, |d, queue, out| {
+        let layout = Layout::Padded { seq_lens: lens.view(), padded_len: 1 };
+        d.attention(queue, shape, layout, qkv.view(), out)
+    });
+    refuses_length("attention: longer than padded", answer);
+}

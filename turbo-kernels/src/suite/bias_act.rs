@@ -1,0 +1,96 @@
+//! Element-wise steps. Additions and products are one rounding of the exact value, so they are compared bit for bit.
+
+use super::{
+    WIDTHS,
+    numbers::Numbers,
+    rig::{Rig, compare, refuses_length},
+    twin,
+};
+use crate::{Activation, BiasAct};
+
+/// Values at which activations change their form, saturate or leave the range of f32.
+const ARGUMENTS: [f32; 22] = [
+    0.0,
+    -0.0,
+    1e-30,
+    -1e-30,
+    0.3,
+    -0.3,
+    0.625,
+    0.92,
+    1.0,
+    -1.0,
+    1.4,
+    -3.0,
+    4.0,
+    5.7,
+    -6.0,
+    9.1,
+    -20.0,
+    88.0,
+    -89.0,
+    1e4,
+    -1e4,
+    f32::NAN,
+];
+
+/// Bias, activation, sum and scale.
+///
+/// # Panics
+/// When the device departs from the twin.
+pub fn bias_act<D: BiasAct>(device: &D) {
+    for width in WIDTHS {
+        sums_are_rounded_once(device, width);
+        activations(device, &Numbers::new(width).around(0.0, 6.0, width));
+    }
+    activations(device, &ARGUMENTS);
+    activations(device, &Numbers::new(9).around(0.0, 12.0, 5000));
+    refuses_wrong_lengths(device);
+}
+
+fn sums_are_rounded_once<D: BiasAct>(device: &D, width: usize) {
+    const ROWS: usize = 3;
+    let mut numbers = Numbers::new(width);
+    let (a, b, bias) = (numbers.values(ROWS * width), numbers.values(ROWS * width), numbers.values(width));
+    let mut rig = Rig::new(device);
+    let (on_a, on_b, on_bias) = (rig.put(&a), rig.put(&b), rig.put(&bias));
+
+    let out =
+        rig.answer(a.len(), |d, q, out| d.add(q, on_a.view(), on_b.view(), out)).expect("lengths agree");
+    let want: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
+    assert_eq!(out, want, "add");
+    let out = rig
+        .answer(a.len(), |d, q, out| d.add_bias(q, on_a.view(), on_bias.view(), out))
+        .expect("lengths agree");
+    let want: Vec<f32> = a.iter().zip(bias.iter().cycle()).map(|(a, b)| a + b).collect();
+    assert_eq!(out, want, "add_bias");
+    let out = rig.answer(a.len(), |d, q, out| d.scale(q, on_a.view(), 0.3, out)).expect("lengths agree");
+    let want: Vec<f32> = a.iter().map(|a| 0.3 * a).collect();
+    assert_eq!(out, want, "scale");
+}
+
+fn activations<D: BiasAct>(device: &D, values: &[f32]) {
+    let mut rig = Rig::new(device);
+    let x = rig.put(values);
+    for activation in
+        [Activation::GeluErf, Activation::GeluTanh, Activation::Relu, Activation::Silu, Activation::Tanh]
+    {
+        let out = rig
+            .answer(values.len(), |d, queue, out| d.activate(queue, x.view(), activation, out))
+            .unwrap_or_else(|e| panic!("{activation:?}: {e}"));
+        let want: Vec<f64> = values.iter().map(|&v| twin::activate(activation, v.into())).collect();
+        // the stated error of the activations; ReLU has none
+        let own = if activation == Activation::Relu { 0.0 } else { 3e-7 };
+        compare((activation, values.len()), &out, &want, |i| own * f64::from(values[i]).abs().max(1.0));
+    }
+}
+
+fn refuses_wrong_lengths<D: BiasAct>(device: &D) {
+    let mut rig = Rig::new(device);
+    let (four, six) = (rig.put(&[0.0; 4]), rig.put(&[0.0; 6]));
+    refuses_length("add", rig.answer(6, |d, q, out| d.add(q, six.view(), four.view(), out)));
+    refuses_length("add", rig.answer(4, |d, q, out| d.add(q, six.view(), six.view(), out)));
+    refuses_length("add_bias", rig.answer(6, |d, q, out| d.add_bias(q, six.view(), four.view(), out)));
+    refuses_length("activate", rig.answer(4, |d, q, out| d.activate(q, six.view(), Activation::Relu, out)));
+    refuses_length("scale", rig.answer(4, |d, q, out| d.scale(q, six.view(), 2.0, out)));
+}

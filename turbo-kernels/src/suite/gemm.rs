@@ -1,0 +1,128 @@
+//! `out = epilogue(x · weightᵀ)`.
+
+use super::{
+    ROUNDING, WIDTHS,
+    numbers::Numbers,
+    rig::{Rig, compare, refuses_length},
+    twin::{self, Product},
+};
+use crate::{Activation, Epilogue, Gemm};
+
+/// Activations that an epilogue may apply.
+const ACTIVATIONS: [Activation; 5] =
+    [Activation::GeluErf, Activation::GeluTanh, Activation::Relu, Activation::Silu, Activation::Tanh];
+
+/// Products with packed weights under every epilogue.
+///
+/// # Panics
+/// When the device departs from the twin.
+pub fn gemm<D: Gemm>(device: &D) {
+    for width in WIDTHS {
+        Case { rows: 5, out_features: width, in_features: 40 }.check(device);
+        Case { rows: 5, out_features: 40, in_features: width }.check(device);
+        Case { rows: width, out_features: 40, in_features: 24 }.check(device);
+    }
+    Case { rows: 130, out_features: 101, in_features: 517 }.check(device);
+    Case { rows: 3, out_features: 384, in_features: 1536 }.check(device);
+    Case { rows: 0, out_features: 8, in_features: 8 }.check(device);
+    keeps_nan_in_its_row(device);
+    refuses_wrong_lengths(device);
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    rows: usize,
+    out_features: usize,
+    in_features: usize,
+}
+
+impl Case {
+    fn check<D: Gemm>(self, device: &D) {
+        let Self { rows, out_features, in_features } = self;
+        let mut numbers = Numbers::new(rows * 7 + out_features * 3 + in_features);
+        let (x, weight) = (numbers.values(rows * in_features), numbers.values(out_features * in_features));
+        let (bias, residual) = (numbers.values(out_features), numbers.values(rows * out_features));
+        let products = twin::linear(&x, &weight, in_features);
+        let with = |extra: &dyn Fn(usize) -> f64| -> Vec<Product> {
+            products
+                .iter()
+                .enumerate()
+                .map(|(i, p)| Product { value: p.value + extra(i), magnitude: p.magnitude + extra(i).abs() })
+                .collect()
+        };
+        let of_bias = |i: usize| f64::from(bias[i % out_features]);
+
+        let mut rig = Rig::new(device);
+        let packed = device.pack(&weight, out_features, in_features).expect("the weight has its shape");
+        let (x, bias_on, residual_on) = (rig.put(&x), rig.put(&bias), rig.put(&residual));
+        let mut run = |name: &str, epilogue, want: &[Product], activation: Option<Activation>| {
+            let out = rig
+                .answer(rows * out_features, |d, queue, out| d.gemm(queue, x.view(), &packed, epilogue, out))
+                .unwrap_or_else(|e| panic!("{self:?} {name}: {e}"));
+            let values: Vec<f64> =
+                want.iter().map(|p| activation.map_or(p.value, |a| twin::activate(a, p.value))).collect();
+            // A chain of k additions in any order errs by k roundings of the sum of magnitudes; bias and residual are
+            // two more. No activation is steeper than 1.13; its own error is 3e-7 · max(1, |x|).
+            let chain = ROUNDING * (in_features + 2) as f64;
+            let steep = if activation.is_some() { 1.13 } else { 1.0 };
+            let own = if activation.is_some() { 3e-7 } else { 0.0 };
+            compare((self, name), &out, &values, |i| {
+                steep * chain * want[i].magnitude + own * want[i].value.abs().max(1.0)
+            });
+        };
+        run("none", Epilogue::None, &products, None);
+        let biased = with(&of_bias);
+        run("bias", Epilogue::Bias(bias_on.view()), &biased, None);
+        for activation in ACTIVATIONS {
+            let name = format!("bias, {activation:?}");
+            run(&name, Epilogue::BiasAct(bias_on.view(), activation), &biased, Some(activation));
+        }
+        let both = with(&|i| of_bias(i) + f64::from(residual[i]));
+        run(
+            "bias, residual",
+            Epilogue::BiasResidual { bias: bias_on.view(), residual: residual_on.view() },
+            &both,
+            None,
+        );
+    }
+}
+
+fn keeps_nan_in_its_row<D: Gemm>(device: &D) {
+    const N: usize = 17;
+    let mut rig = Rig::new(device);
+    let mut x = Numbers::new(1).values(3 * N);
+    x[N + 4] = f32::NAN;
+    let weight = Numbers::new(2).values(N * N);
+    let packed = device.pack(&weight, N, N).expect("the weight has its shape");
+    let x = rig.put(&x);
+    let out = rig
+        .answer(3 * N, |d, queue, out| d.gemm(queue, x.view(), &packed, Epilogue::None, out))
+        .expect("the shapes fit");
+    assert!(
+        out.iter().enumerate().all(|(i, v)| v.is_nan() == (i / N == 1)),
+        "gemm: NaN left its row: {out:?}"
+    );
+}
+
+fn refuses_wrong_lengths<D: Gemm>(device: &D) {
+    let mut rig = Rig::new(device);
+    assert!(device.pack(&[0.0; 11], 3, 4).is_err(), "gemm: packed 11 values as 3 × 4");
+    let packed = device.pack(&[0.0; 12], 3, 4).expect("the weight has its shape");
+    let (x, short) = (rig.put(&[0.0; 8]), rig.put(&[0.0; 2]));
+    let mut run = |case, x_len, epilogue, out_len| {
+        let answer =
+            rig.answer(out_len, |d, queue, out| d.gemm(queue, x.part(0, x_len), &packed, epilogue, out));
+        refuses_length(case, answer);
+    };
+    run("gemm: x too short", 7, Epilogue::None, 6);
+    run("gemm: x too long", 8, Epilogue::None, 3);
+    run("gemm: out is no multiple of a row", 8, Epilogue::None, 7);
+    run("gemm: bias too short", 8, Epilogue::Bias(short.view()), 6);
+    run("gemm: bias too short", 8, Epilogue::BiasAct(short.view(), Activation::Relu), 6);
+    run(
+        "gemm: residual too short",
+        8,
+        Epilogue::BiasResidual { bias: x.part(0, 3), residual: short.view() },
+        6,
+    );
+}

@@ -1,0 +1,136 @@
+//! From rows of tokens to rows of sequences.
+
+use super::{
+    ROUNDING, WIDTHS,
+    numbers::Numbers,
+    rig::{Placed, Rig, compare, refuses_length},
+    twin,
+};
+use crate::{Layout, Pool, Pooling};
+
+/// Lengths of the sequences of a batch; one has no tokens.
+const SEQ_LENS: [u32; 6] = [3, 1, 0, 17, 2, 33];
+const PADDED_LEN: usize = 34;
+
+/// Pooling in both layouts, and L2 normalisation.
+///
+/// # Panics
+/// When the device departs from the twin.
+pub fn pool<D: Pool>(device: &D) {
+    for hidden_size in WIDTHS.into_iter().chain([384]) {
+        for pooling in [Pooling::Cls, Pooling::Mean, Pooling::LastToken] {
+            packed(device, hidden_size, pooling);
+            padded(device, hidden_size, pooling);
+        }
+        normalizes(device, hidden_size);
+    }
+    refuses_wrong_lengths(device);
+}
+
+/// Prefix sums of lengths.
+pub(super) fn cu_seqlens(seq_lens: &[u32]) -> Vec<u32> {
+    let mut sums = vec![0];
+    for len in seq_lens {
+        sums.push(sums[sums.len() - 1] + len);
+    }
+    sums
+}
+
+fn packed<D: Pool>(device: &D, hidden_size: usize, pooling: Pooling) {
+    let cu_seqlens = cu_seqlens(&SEQ_LENS);
+    let rows = cu_seqlens[SEQ_LENS.len()] as usize;
+    let x = Numbers::new(hidden_size).values(rows * hidden_size);
+    let starts: Vec<usize> = cu_seqlens.iter().map(|&start| start as usize).collect();
+    let mut rig = Rig::new(device);
+    let (on_x, on_lens) = (rig.put(&x), rig.put_u32(&cu_seqlens));
+    check(
+        &mut rig,
+        pooling,
+        hidden_size,
+        Layout::Packed { cu_seqlens: on_lens.view() },
+        (&x, &on_x),
+        &starts,
+    );
+}
+
+fn padded<D: Pool>(device: &D, hidden_size: usize, pooling: Pooling) {
+    let mut x = Numbers::new(hidden_size).values(SEQ_LENS.len() * PADDED_LEN * hidden_size);
+    let starts: Vec<usize> = (0..SEQ_LENS.len()).map(|b| b * PADDED_LEN).collect();
+    for (start, len) in starts.iter().zip(SEQ_LENS) {
+        // padding must not be looked at
+        x[(start + len as usize) * hidden_size..(start + PADDED_LEN) * hidden_size].fill(f32::NAN);
+    }
+    let mut rig = Rig::new(device);
+    let (on_x, on_lens) = (rig.put(&x), rig.put_u32(&SEQ_LENS));
+    let layout = Layout::Padded { seq_lens: on_lens.view(), padded_len: PADDED_LEN };
+    check(&mut rig, pooling, hidden_size, layout, (&x, &on_x), &starts);
+}
+
+fn check<D: Pool>(
+    rig: &mut Rig<'_, D>,
+    pooling: Pooling,
+    hidden_size: usize,
+    layout: Layout<D::View<'_, u32>>,
+    (x, on_x): (&[f32], &Placed<D, f32>),
+    starts: &[usize],
+) {
+    let value = |row: usize, j: usize| f64::from(x[row * hidden_size + j]);
+    let mut want = Vec::new();
+    for (&start, len) in starts.iter().zip(SEQ_LENS.map(|len| len as usize)) {
+        want.extend((0..hidden_size).map(|j| match pooling {
+            _ if len == 0 => 0.0,
+            Pooling::Cls => value(start, j),
+            Pooling::Mean => (start..start + len).map(|row| value(row, j)).sum::<f64>() / len as f64,
+            Pooling::LastToken => value(start + len - 1, j),
+        }));
+    }
+    let out = rig
+        .answer(want.len(), |d, queue, out| d.pool(queue, pooling, layout, on_x.view(), out))
+        .unwrap_or_else(|e| panic!("{pooling:?} {hidden_size}: {e}"));
+    // rows are copied exactly; a mean of n values below 1 takes n roundings
+    let of_mean = if pooling == Pooling::Mean { ROUNDING * f64::from(SEQ_LENS[5]) } else { 0.0 };
+    compare((pooling, hidden_size), &out, &want, |_| of_mean);
+}
+
+fn normalizes<D: Pool>(device: &D, hidden_size: usize) {
+    let mut x = Numbers::new(hidden_size).values(5 * hidden_size);
+    x[..hidden_size].fill(0.0);
+    x[hidden_size..2 * hidden_size].iter_mut().for_each(|v| *v *= 1e-15);
+    x[2 * hidden_size..3 * hidden_size].iter_mut().for_each(|v| *v *= 1e15);
+    x[4 * hidden_size - 1] = f32::NAN;
+    let mut rig = Rig::new(device);
+    let on_x = rig.put(&x);
+    let out = rig
+        .answer(x.len(), |d, queue, out| d.l2_normalize(queue, hidden_size, on_x.view(), out))
+        .unwrap_or_else(|e| panic!("l2_normalize {hidden_size}: {e}"));
+    let want: Vec<f64> = twin::rows(&x, hidden_size)
+        .flat_map(|row| {
+            let norm = row.iter().map(|v| v * v).sum::<f64>().sqrt();
+            // not `f64::max`, which forgets NaN
+            let divisor = if norm < 1e-12 { 1e-12 } else { norm };
+            row.into_iter().map(move |v| v / divisor)
+        })
+        .collect();
+    // n/2 roundings of a sum of positive values, halved by the root, and the quotient's; 1e-37: subnormal squares
+    let relative = ROUNDING * (hidden_size as f64 / 2.0 + 4.0);
+    compare(("l2_normalize", hidden_size), &out, &want, |i| relative * want[i].abs() + 1e-37);
+}
+
+fn refuses_wrong_lengths<D: Pool>(device: &D) {
+    let mut rig = Rig::new(device);
+    let x = rig.put(&[0.0; 12]);
+    let (sums, beyond, falling) = (rig.put_u32(&[0, 1, 4]), rig.put_u32(&[0, 1, 5]), rig.put_u32(&[0, 4, 3]));
+    let (lens, too_long) = (rig.put_u32(&[2, 1]), rig.put_u32(&[2, 3]));
+    let mut run = |case, layout, x_len, out_len| {
+        let answer = rig.answer(out_len, |d, q, out| d.pool(q, Pooling::Mean, layout, x.part(0, x_len), out));
+        assert!(answer.is_err(), "{case}: accepted");
+    };
+    run("pool: x too short", Layout::Packed { cu_seqlens: sums.view() }, 11, 6);
+    run("pool: out is no whole rows", Layout::Packed { cu_seqlens: sums.view() }, 12, 5);
+    run("pool: a sequence ends beyond x", Layout::Packed { cu_seqlens: beyond.view() }, 12, 6);
+    run("pool: prefix sums fall", Layout::Packed { cu_seqlens: falling.view() }, 12, 6);
+    run("pool: x too short", Layout::Padded { seq_lens: lens.view(), padded_len: 2 }, 11, 6);
+    run("pool: longer than padded", Layout::Padded { seq_lens: too_long.view(), padded_len: 2 }, 12, 6);
+    refuses_length("l2_normalize", rig.answer(11, |d, q, out| d.l2_normalize(q, 3, x.view(), out)));
+    refuses_length("l2_normalize", rig.answer(12, |d, q, out| d.l2_normalize(q, 5, x.view(), out)));
+}

@@ -1,0 +1,124 @@
+//! The textbook in `f64`: one loop per index, nothing clever.
+
+use crate::Activation;
+
+/// A sum of products and the sum of their magnitudes, which bounds the error of any order of adding.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Product {
+    pub(super) value: f64,
+    pub(super) magnitude: f64,
+}
+
+impl Product {
+    /// `Σ a · b`.
+    pub(super) fn sum(pairs: impl Iterator<Item = (f64, f64)>) -> Self {
+        pairs.fold(Self::default(), |sum, (a, b)| Self {
+            value: sum.value + a * b,
+            magnitude: sum.magnitude + (a * b).abs(),
+        })
+    }
+}
+
+/// `x · weightᵀ`, `[rows, out_features]`.
+pub(super) fn linear(x: &[f32], weight: &[f32], in_features: usize) -> Vec<Product> {
+    let mut out = Vec::new();
+    for x in x.chunks_exact(in_features) {
+        for w in weight.chunks_exact(in_features) {
+            out.push(Product::sum(x.iter().zip(w).map(|(&x, &w)| (x.into(), w.into()))));
+        }
+    }
+    out
+}
+
+/// An activation.
+pub(super) fn activate(activation: Activation, x: f64) -> f64 {
+    match activation {
+        Activation::GeluErf => 0.5 * x * erfc(-x / 2f64.sqrt()),
+        Activation::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+            0.5 * x * (1.0 + inner.tanh())
+        }
+        // not `f64::max`, which turns NaN into 0
+        Activation::Relu => {
+            if x < 0.0 {
+                0.0
+            } else {
+                x
+            }
+        }
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Tanh => x.tanh(),
+    }
+}
+
+/// The error function, by its Maclaurin series near zero and by [`erfc`] elsewhere.
+pub(crate) fn erf(x: f64) -> f64 {
+    if x.abs() > 2.0 {
+        return 1.0 - erfc(x);
+    }
+    let (mut term, mut sum) = (x, x);
+    for n in 1..60 {
+        term *= -x * x / f64::from(n);
+        sum += term / f64::from(2 * n + 1);
+    }
+    sum * std::f64::consts::FRAC_2_SQRT_PI
+}
+
+/// `1 − erf(x)`, by the continued fraction of Laplace for large arguments.
+pub(crate) fn erfc(x: f64) -> f64 {
+    if x.is_nan() {
+        return x;
+    }
+    if x.abs() <= 2.0 {
+        return 1.0 - erf(x);
+    }
+    if x < 0.0 {
+        return 2.0 - erfc(-x);
+    }
+    let mut fraction = x;
+    for n in (1..200).rev() {
+        fraction = x + f64::from(n) / 2.0 / fraction;
+    }
+    (-x * x).exp() / fraction / std::f64::consts::PI.sqrt()
+}
+
+/// Softmax of one row; a row of nothing but −∞ (every key masked) has no weights.
+pub(super) fn softmax(row: &[f64]) -> Vec<f64> {
+    let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if most == f64::NEG_INFINITY && !row.iter().any(|v| v.is_nan()) {
+        return vec![0.0; row.len()];
+    }
+    let weights: Vec<f64> = row.iter().map(|v| (v - most).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    weights.iter().map(|w| w / sum).collect()
+}
+
+/// Layer norm of one row, without gain and offset.
+pub(super) fn normalize(row: &[f64], epsilon: f64) -> Vec<f64> {
+    let n = row.len() as f64;
+    let mean = row.iter().sum::<f64>() / n;
+    let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
+    row.iter().map(|v| (v - mean) / (variance + epsilon).sqrt()).collect()
+}
+
+/// Rows of `[rows, columns]` as `f64`.
+pub(super) fn rows(values: &[f32], columns: usize) -> impl Iterator<Item = Vec<f64>> {
+    values.chunks_exact(columns).map(|row| row.iter().map(|&v| v.into()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{erf, erfc};
+
+    /// Values of Abramowitz and Stegun, table 7.1, and of the asymptotic tail.
+    #[test]
+    fn the_error_function_agrees_with_its_table() {
+        for (x, want) in [(0.5, 0.520_499_877_8), (1.0, 0.842_700_792_9), (2.0, 0.995_322_265_0)] {
+            assert!((erf(x) - want).abs() < 1e-10, "erf({x}) = {}", erf(x));
+            assert!((erf(-x) + want).abs() < 1e-10);
+        }
+        assert!((erfc(3.0) / 2.209_049_699_858_544e-5 - 1.0).abs() < 1e-12);
+        assert!((erfc(5.0) / 1.537_459_794_428_035e-12 - 1.0).abs() < 1e-12);
+        assert!((erf(2.0) - erf(2.0 + 1e-15)).abs() < 1e-13, "the two forms meet");
+    }
+}
