@@ -1,1 +1,50 @@
-//! What to compute, in which order, in which bytes: graphs, fusion passes, memory-planned execution
+//! What to compute, in which order, in which bytes: graphs of transformer models, fused, planned and run.
+//!
+//! ```text
+//! Graph ──passes──▶ Program ──bind(Capacity)──▶ BoundProgram ──run(batch)──▶ outputs
+//! textbook          fused, ordered,              every activation             kernels in order,
+//! drawing           laid out                     has an offset                nothing allocated
+//! ```
+//!
+//! A model is drawn once with a [`GraphBuilder`], as a textbook draws it. [`passes`] fuse it; choosing the packed
+//! [`LayoutKind`] takes the padding away; [`Program`] knows the lifetimes of its values, with repeated layers folded
+//! into one; [`Executor`] binds it to sizes, plans the bytes with `turbo-alloc`, and runs it on any device of
+//! `turbo-kernels`.
+//!
+//! | module | what it is about |
+//! |---|---|
+//! | [`graph`], [`op`], [`dim`] | the drawing: values, operators, symbolic sizes |
+//! | [`passes`] | fusion, as a list to be read |
+//! | [`program`], [`fold`] | order, layout, lifetimes |
+//! | [`bind`], [`execute`], [`staging`] | bytes and runs |
+//! | [`cost`], [`print`] | FLOPs and bytes per operator; text and pictures |
+//!
+#![doc = include_str!("../README.md")]
+
+pub mod bind;
+pub mod cost;
+pub mod dim;
+pub mod execute;
+pub mod fold;
+pub mod graph;
+pub mod op;
+pub mod passes;
+pub mod print;
+pub mod program;
+pub mod staging;
+
+mod error;
+mod shape;
+mod verify;
+
+pub use bind::{BoundProgram, Capacity};
+pub use error::GraphError;
+pub use execute::{Executor, ExecutorConfig, OutputId, WeightSource};
+pub use graph::{Graph, GraphBuilder, Input, ValueId};
+pub use op::Op;
+pub use passes::Pass;
+pub use program::{LayoutKind, Program, TraceStep};
+pub use staging::Staging;
+
+pub use turbo_alloc::{PlannerConfig, Policy};
+pub use turbo_kernels::{Activation, Pooling, matmul::Rhs};

@@ -1,0 +1,98 @@
+use turbo_alloc::AllocError;
+use turbo_kernels::{DeviceError, KernelError};
+
+use crate::dim::Shape;
+
+/// Why a graph could not be built, compiled, bound or run.
+#[derive(Debug, thiserror::Error)]
+pub enum GraphError {
+    /// An operator was given a value of the wrong shape.
+    #[error("{op}: input {input} has shape {got}, expected {expected}")]
+    Shape {
+        /// The operator.
+        op: &'static str,
+        /// Which of its inputs.
+        input: usize,
+        /// What it takes.
+        expected: String,
+        /// What it was given.
+        got: Shape,
+    },
+    /// An operator was given too few or too many values.
+    #[error("{op}: takes {expected} inputs, got {got}")]
+    Arity {
+        /// The operator.
+        op: &'static str,
+        /// Inputs it takes.
+        expected: usize,
+        /// Inputs it was given.
+        got: usize,
+    },
+    /// A graph breaks a rule that every graph keeps.
+    #[error("after {stage}: node {node} ({op}): {why}")]
+    Malformed {
+        /// The pass after which it was found, or `build`.
+        stage: &'static str,
+        /// Position of the node.
+        node: usize,
+        /// Its operator.
+        op: &'static str,
+        /// The rule.
+        why: String,
+    },
+    /// A graph without an output computes nothing.
+    #[error("the graph {0:?} has no output")]
+    NoOutput(String),
+    /// The packed layout was asked for, but an operator needs padded rows.
+    #[error("{op} needs padded rows: the packed layout takes the attention pass first")]
+    NotPackable {
+        /// The operator.
+        op: &'static str,
+    },
+    /// A weight could not be had.
+    #[error("weight {name}: {source}")]
+    Weight {
+        /// Its published name.
+        name: String,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A weight has another number of values than its shape says.
+    #[error("weight {name}: expected {expected} values, got {got}")]
+    WeightLength {
+        /// Its published name.
+        name: String,
+        /// Values of the declared shape.
+        expected: usize,
+        /// Values that came.
+        got: usize,
+    },
+    /// A batch without sequences, or with an empty one.
+    #[error("a batch needs at least one sequence, and each at least one token")]
+    EmptyBatch,
+    /// Token types that do not match their ids.
+    #[error("{got} token types for {expected} tokens")]
+    TokenTypes {
+        /// Tokens of the sequence.
+        expected: usize,
+        /// Token types given.
+        got: usize,
+    },
+    /// A sequence that the last batch did not have.
+    #[error("sequence {sequence} of a batch of {batch_size}")]
+    NoSuchSequence {
+        /// What was asked for.
+        sequence: usize,
+        /// What there is.
+        batch_size: usize,
+    },
+    /// The planner refused.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// A kernel refused its arguments or failed.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}

@@ -1,0 +1,288 @@
+//! Runs a program on a device: weights uploaded once, activations in planned chunks, one launch per node.
+//!
+//! One owner, one queue, nodes in order. Per batch: find or make the binding, copy the ids, launch. Within a reserved
+//! capacity that allocates nothing and looks nothing up by name.
+
+mod inputs;
+mod launch;
+mod memory;
+mod weights;
+
+use std::collections::HashMap;
+
+use turbo_alloc::{Planner, PlannerConfig, UsageRecord};
+use turbo_kernels::EncoderKernels;
+
+use crate::{
+    BoundProgram, Capacity, GraphError, Program, Staging, ValueId,
+    dim::{Dim, Extents},
+};
+use inputs::Inputs;
+use launch::Launch;
+use memory::Memory;
+pub use weights::WeightSource;
+use weights::Weights;
+
+/// How an executor keeps its plans.
+#[derive(Clone, Debug)]
+pub struct ExecutorConfig {
+    /// Chunk sizes and when chunks are released.
+    pub planner: PlannerConfig,
+    /// Bindings kept; when full, all go. A kept binding pins its chunks. 0 plans every batch anew for its own sizes,
+    /// as the paper does, and lets the planner's policy release chunks.
+    pub cached_bindings: usize,
+}
+
+impl Default for ExecutorConfig {
+    fn default() -> Self {
+        ExecutorConfig { planner: PlannerConfig::default(), cached_bindings: 4096 }
+    }
+}
+
+impl From<PlannerConfig> for ExecutorConfig {
+    fn from(planner: PlannerConfig) -> Self {
+        ExecutorConfig { planner, ..ExecutorConfig::default() }
+    }
+}
+
+/// A named result of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OutputId(usize);
+
+/// A program on a device.
+pub struct Executor<D: EncoderKernels> {
+    device: D,
+    queue: D::Queue,
+    program: Program,
+    weights: Weights<D>,
+    inputs: Inputs<D>,
+    memory: Memory<D>,
+    planner: Planner,
+    records: Vec<UsageRecord>,
+    bindings: HashMap<Capacity, BoundProgram>,
+    /// The binding of the last batch when none are kept.
+    unkept: BoundProgram,
+    config: ExecutorConfig,
+    outputs: Vec<ValueId>,
+    last: LastBatch,
+}
+
+/// What reading the outputs needs to know of the batch that made them.
+struct LastBatch {
+    extents: Extents,
+    cu_seqlens: Vec<u32>,
+}
+
+impl<D: EncoderKernels> Executor<D> {
+    /// Loads the weights of `program` onto `device`.
+    ///
+    /// # Errors
+    /// A weight that the source cannot give, or that has the wrong length; no device memory; a planner configuration
+    /// that makes no sense.
+    pub fn new(
+        device: D,
+        program: Program,
+        weights: &dyn WeightSource,
+        config: impl Into<ExecutorConfig>,
+    ) -> Result<Self, GraphError> {
+        let config = config.into();
+        let mut queue = device.queue()?;
+        let weights = Weights::load(&device, &mut queue, &program, weights)?;
+        let outputs: Vec<ValueId> = program.graph().outputs().map(|(value, _)| value).collect();
+        Ok(Executor {
+            inputs: Inputs::new(&device, program.layout())?,
+            memory: Memory::new(&device, outputs.len())?,
+            planner: Planner::new(config.planner.clone())?,
+            records: Vec::new(),
+            bindings: HashMap::new(),
+            unkept: BoundProgram::default(),
+            last: LastBatch { extents: Extents::of(&[]), cu_seqlens: Vec::new() },
+            device,
+            queue,
+            program,
+            weights,
+            config,
+            outputs,
+        })
+    }
+
+    /// The output of this name.
+    pub fn output(&self, name: &str) -> Option<OutputId> {
+        self.program.graph().outputs().position(|(_, output)| output == name).map(OutputId)
+    }
+
+    /// The device that this runs on.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// What runs.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Bytes of all chunks that are allocated now.
+    pub fn footprint_bytes(&self) -> usize {
+        self.planner.chunks().map(|chunk| chunk.bytes).sum()
+    }
+
+    /// Bytes of activations that a batch of these sizes would plan, from nothing. Changes nothing.
+    ///
+    /// # Errors
+    /// What the planner refuses.
+    pub fn planned_bytes(&self, extents: &Extents) -> Result<usize, GraphError> {
+        let mut planner = Planner::new(self.config.planner.clone())?;
+        let mut bound = BoundProgram::default();
+        let bucket = Capacity::bucket(extents, self.program.layout());
+        bound.bind_into(&self.program, bucket, &mut planner, &mut Vec::new())?;
+        Ok(bound.plan().footprint())
+    }
+
+    /// Prepares for every batch within `capacity`: binds all buckets, sizes inputs and outputs, and runs one batch of
+    /// the longest sequence so that kernels grow their scratch. Afterwards such batches allocate nothing.
+    ///
+    /// # Errors
+    /// No device memory, or what the planner refuses.
+    pub fn reserve(&mut self, capacity: Capacity) -> Result<(), GraphError> {
+        let layout = self.program.layout();
+        let extents = Extents {
+            batch_size: capacity.batch_size,
+            padded_len: capacity.max_seq_len,
+            total_tokens: capacity.total_tokens,
+            sum_len_sq: 0,
+        };
+        self.inputs.grow(&self.device, capacity.total_tokens, capacity.batch_size)?;
+        self.last.cu_seqlens.reserve(capacity.batch_size + 1);
+        for (index, &output) in self.outputs.iter().enumerate() {
+            let shape = &self.program.value(output).shape;
+            // padded rows are bounded by `total_tokens`, not by the product of the other two bounds
+            let rows = match shape.0[..] {
+                [Dim::BatchSize, Dim::PaddedLen, ref rest @ ..] => {
+                    rest.iter().map(|dim| dim.size(&extents)).product::<usize>() * capacity.total_tokens
+                }
+                _ => shape.elements(&extents),
+            };
+            self.memory.grow_output(&self.device, index, rows * size_of::<f32>())?;
+        }
+        for bucket in capacity.buckets(layout) {
+            if self.config.cached_bindings > 0 {
+                self.binding(bucket)?;
+            }
+        }
+        let longest = vec![0; capacity.max_seq_len.min(capacity.total_tokens).max(1)];
+        let mut staging = Staging::new();
+        staging.push(&longest, &[])?;
+        self.run(&staging)
+    }
+
+    /// Computes all outputs for `batch`; read them with [`Executor::read`] before the next run.
+    ///
+    /// # Errors
+    /// [`GraphError::EmptyBatch`]; an id outside its table; no device memory. The executor stays usable.
+    pub fn run(&mut self, batch: &Staging) -> Result<(), GraphError> {
+        let extents = batch.extents();
+        if extents.batch_size == 0 {
+            return Err(GraphError::EmptyBatch);
+        }
+        let bucket = Capacity::bucket(&extents, self.program.layout());
+        self.binding(bucket)?;
+        self.grow_outputs(&extents)?;
+        self.inputs.upload(&self.device, &mut self.queue, batch)?;
+        self.last.extents = extents;
+        self.last.cu_seqlens.clear();
+        self.last.cu_seqlens.extend_from_slice(batch.cu_seqlens());
+
+        let bound = self.bindings.get(&bucket).unwrap_or(&self.unkept);
+        let mut launch = Launch {
+            device: &self.device,
+            queue: &mut self.queue,
+            program: &self.program,
+            weights: &self.weights,
+            inputs: &self.inputs,
+            memory: &mut self.memory,
+            plan: bound.plan(),
+            outputs: &self.outputs,
+            extents,
+        };
+        self.program.nodes().iter().try_for_each(|node| launch.node(node))
+    }
+
+    /// Appends what output `output` holds for sequence `sequence` of the last batch: `[seq_len, columns]` when there
+    /// is a row per token, `[columns]` when there is one per sequence.
+    ///
+    /// # Errors
+    /// [`GraphError::NoSuchSequence`], or a device failure.
+    pub fn read(&mut self, output: OutputId, sequence: usize, to: &mut Vec<f32>) -> Result<(), GraphError> {
+        let Some(&[first, end]) =
+            self.last.cu_seqlens.get(sequence..sequence + 2).and_then(|ends| ends.as_array())
+        else {
+            return Err(GraphError::NoSuchSequence { sequence, batch_size: self.last.extents.batch_size });
+        };
+        let shape = &self.program.value(self.outputs[output.0]).shape;
+        let (row, rows) = match shape.0[..] {
+            [Dim::TotalTokens, ..] => (first as usize, (end - first) as usize),
+            [Dim::BatchSize, Dim::PaddedLen, ..] => {
+                (sequence * self.last.extents.padded_len, (end - first) as usize)
+            }
+            _ => (sequence, 1),
+        };
+        let columns = shape.last_fixed().unwrap_or(1);
+        let from = self.memory.output(&self.device, output.0, row * columns, rows * columns)?;
+        let start = to.len();
+        to.resize(start + rows * columns, 0.0);
+        Ok(self.device.download(&mut self.queue, from, &mut to[start..])?)
+    }
+
+    /// Makes sure that there is a binding for `bucket`.
+    fn binding(&mut self, bucket: Capacity) -> Result<(), GraphError> {
+        if self.bindings.contains_key(&bucket) {
+            return Ok(());
+        }
+        if self.config.cached_bindings == 0 {
+            let mut bound = std::mem::take(&mut self.unkept);
+            let planned = self.plan(bucket, &mut bound);
+            self.unkept = bound;
+            return planned;
+        }
+        if self.bindings.len() >= self.config.cached_bindings {
+            self.forget_bindings()?;
+        }
+        let mut bound = BoundProgram::default();
+        self.plan(bucket, &mut bound)?;
+        for placement in &bound.plan().placements {
+            self.planner.pin(placement.chunk)?;
+        }
+        self.bindings.insert(bucket, bound);
+        Ok(())
+    }
+
+    /// Plans `bucket` and gives the plan its chunks.
+    fn plan(&mut self, bucket: Capacity, bound: &mut BoundProgram) -> Result<(), GraphError> {
+        bound.bind_into(&self.program, bucket, &mut self.planner, &mut self.records)?;
+        let applied = self.memory.apply(&self.device, bound.plan());
+        if applied.is_err() {
+            // The planner counts on chunks that could not be had: start over with none.
+            self.bindings.clear();
+            self.planner = Planner::new(self.config.planner.clone())?;
+            self.memory.release_chunks();
+        }
+        applied
+    }
+
+    fn forget_bindings(&mut self) -> Result<(), GraphError> {
+        for (_, bound) in self.bindings.drain() {
+            for placement in &bound.plan().placements {
+                self.planner.unpin(placement.chunk)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn grow_outputs(&mut self, extents: &Extents) -> Result<(), GraphError> {
+        for (index, &output) in self.outputs.iter().enumerate() {
+            let bytes = self.program.value(output).shape.elements(extents) * size_of::<f32>();
+            self.memory.grow_output(&self.device, index, bytes)?;
+        }
+        Ok(())
+    }
+}

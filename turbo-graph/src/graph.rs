@@ -1,0 +1,313 @@
+//! A graph of operators over values, and the builder with which a model is drawn.
+
+use turbo_kernels::{Activation, Pooling, matmul::Rhs};
+
+use crate::{
+    GraphError,
+    dim::Shape,
+    op::{HeadColumns, Heads, Op},
+    shape, verify,
+};
+
+/// A value of a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ValueId(pub(crate) u32);
+
+impl ValueId {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a batch brings with it, one `u32` per token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Input {
+    /// Rows of the word table.
+    InputIds,
+    /// Rows of the segment table.
+    TokenTypeIds,
+    /// 0, 1, 2, … from the start of each sequence.
+    PositionIds,
+}
+
+/// A named tensor of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedWeight {
+    /// As published.
+    pub name: String,
+    /// As published.
+    pub shape: Vec<usize>,
+}
+
+/// Where a value lives, and so who owns its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// Constant: tensors of the checkpoint, one below the other along the first axis.
+    Weight(Vec<NamedWeight>),
+    /// Brought by the batch.
+    Input(Input),
+    /// Between two operators: planned, and gone after the batch.
+    Activation,
+    /// Read by the caller: has memory of its own.
+    Output(String),
+}
+
+/// A tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// Its axes.
+    pub shape: Shape,
+    /// Where it lives.
+    pub storage: Storage,
+}
+
+/// An operator applied to values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// What is computed.
+    pub op: Op,
+    /// Of what, in the operator's order.
+    pub inputs: Vec<ValueId>,
+    /// The result.
+    pub output: ValueId,
+    /// The repeated layer that the node belongs to.
+    pub layer: Option<u32>,
+}
+
+/// Operators in an order in which they can run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Graph {
+    name: String,
+    pub(crate) values: Vec<Value>,
+    pub(crate) nodes: Vec<Node>,
+}
+
+impl Graph {
+    /// What the model calls itself.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The operators in order.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// A value.
+    pub fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.index()]
+    }
+
+    /// Every value that a node reads or writes, in order of id.
+    pub fn live_values(&self) -> impl Iterator<Item = (ValueId, &Value)> {
+        let mut live = vec![false; self.values.len()];
+        for node in &self.nodes {
+            node.inputs.iter().for_each(|input| live[input.index()] = true);
+            live[node.output.index()] = true;
+        }
+        self.values
+            .iter()
+            .enumerate()
+            .filter(move |(index, _)| live[*index])
+            .map(|(index, value)| (id(index), value))
+    }
+
+    /// The named results.
+    pub fn outputs(&self) -> impl Iterator<Item = (ValueId, &str)> {
+        self.values.iter().enumerate().filter_map(|(index, value)| match &value.storage {
+            Storage::Output(name) => Some((id(index), name.as_str())),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn add_value(&mut self, shape: Shape, storage: Storage) -> ValueId {
+        self.values.push(Value { shape, storage });
+        id(self.values.len() - 1)
+    }
+
+    /// The node that computes `value`.
+    pub(crate) fn producer(&self, value: ValueId) -> Option<usize> {
+        self.nodes.iter().position(|node| node.output == value)
+    }
+
+    /// The node that reads `value`, when there is just one and the caller does not read it too.
+    pub(crate) fn only_reader(&self, value: ValueId) -> Option<usize> {
+        if self.value(value).storage != Storage::Activation {
+            return None;
+        }
+        let mut readers = (0..self.nodes.len()).filter(|&node| self.nodes[node].inputs.contains(&value));
+        let reader = readers.next()?;
+        readers.next().is_none().then_some(reader)
+    }
+}
+
+fn id(index: usize) -> ValueId {
+    ValueId(u32::try_from(index).expect("a graph has fewer than 2³² values"))
+}
+
+/// Draws a model as a textbook does: one node per operator, sequences padded to one length.
+///
+/// The shapes of the results are inferred; a mistake is an error at the operator that meets it.
+pub struct GraphBuilder {
+    graph: Graph,
+    layer: Option<u32>,
+}
+
+impl GraphBuilder {
+    /// An empty drawing.
+    pub fn new(name: &str) -> Self {
+        let graph = Graph { name: name.to_owned(), values: Vec::new(), nodes: Vec::new() };
+        GraphBuilder { graph, layer: None }
+    }
+
+    /// Ids of the batch, `[batch_size, padded_len]`, u32.
+    pub fn input(&mut self, input: Input) -> ValueId {
+        self.graph.add_value(Shape::per_token(&[]), Storage::Input(input))
+    }
+
+    /// A tensor of the checkpoint, named and shaped as published: linear `[out, in]`, table `[rows, hidden]`, vector `[n]`.
+    pub fn weight(&mut self, name: &str, shape: &[usize]) -> ValueId {
+        let named = NamedWeight { name: name.to_owned(), shape: shape.to_vec() };
+        self.graph.add_value(Shape::fixed(shape), Storage::Weight(vec![named]))
+    }
+
+    /// From now on nodes belong to repeated layer `index`, or to none.
+    pub fn layer(&mut self, index: Option<u32>) {
+        self.layer = index;
+    }
+
+    /// Rows of `table`, `[rows, hidden]`, one per id.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn embed(&mut self, table: ValueId, ids: ValueId) -> Result<ValueId, GraphError> {
+        self.node(Op::Embed, &[table, ids])
+    }
+
+    /// `x · weightᵀ`, weight `[out, in]`.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn matmul(&mut self, x: ValueId, weight: ValueId) -> Result<ValueId, GraphError> {
+        self.node(Op::MatMul, &[x, weight])
+    }
+
+    /// `x + bias`, bias `[columns of x]`.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn add_bias(&mut self, x: ValueId, bias: ValueId) -> Result<ValueId, GraphError> {
+        self.node(Op::AddBias, &[x, bias])
+    }
+
+    /// `a + b`, of one shape.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn add(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, GraphError> {
+        self.node(Op::Add, &[a, b])
+    }
+
+    /// `factor · x`.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn scale(&mut self, x: ValueId, factor: f32) -> Result<ValueId, GraphError> {
+        self.node(Op::Scale { factor }, &[x])
+    }
+
+    /// `activation(x)`.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn activate(&mut self, x: ValueId, activation: Activation) -> Result<ValueId, GraphError> {
+        self.node(Op::Activate(activation), &[x])
+    }
+
+    /// Layer norm over the last axis.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn layer_norm(
+        &mut self,
+        x: ValueId,
+        gain: ValueId,
+        offset: ValueId,
+        epsilon: f32,
+    ) -> Result<ValueId, GraphError> {
+        self.node(Op::LayerNorm { epsilon }, &[x, gain, offset])
+    }
+
+    /// `[batch_size, padded_len, hidden]` to `[batch_size, num_heads, padded_len, hidden / num_heads]`.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`], also when `num_heads` does not divide the hidden size.
+    pub fn split_heads(&mut self, x: ValueId, num_heads: usize) -> Result<ValueId, GraphError> {
+        let hidden = self.graph.value(x).shape.last_fixed().unwrap_or(0);
+        let head_dim = if num_heads > 0 && hidden.is_multiple_of(num_heads) { hidden / num_heads } else { 0 };
+        self.node(Op::SplitHeads(HeadColumns { first: 0, num_heads, head_dim }), &[x])
+    }
+
+    /// `[batch_size, num_heads, padded_len, head_dim]` to `[batch_size, padded_len, num_heads · head_dim]`.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn merge_heads(&mut self, x: ValueId) -> Result<ValueId, GraphError> {
+        self.node(Op::MergeHeads, &[x])
+    }
+
+    /// One product per sequence and head: `a · b`, or `a · bᵀ`.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn batched_matmul(&mut self, a: ValueId, b: ValueId, rhs: Rhs) -> Result<ValueId, GraphError> {
+        let apart = Heads::Apart;
+        self.node(Op::BatchedMatMul { rhs, a: apart, b: apart, out: apart }, &[a, b])
+    }
+
+    /// −∞ where the key is padding.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn mask(&mut self, scores: ValueId) -> Result<ValueId, GraphError> {
+        self.node(Op::Mask, &[scores])
+    }
+
+    /// Softmax over the last axis.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn softmax(&mut self, scores: ValueId) -> Result<ValueId, GraphError> {
+        self.node(Op::Softmax, &[scores])
+    }
+
+    /// `[batch_size, padded_len, hidden]` to `[batch_size, hidden]`.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn pool(&mut self, x: ValueId, pooling: Pooling) -> Result<ValueId, GraphError> {
+        self.node(Op::Pool(pooling), &[x])
+    }
+
+    /// Names a computed value as a result that the caller reads.
+    pub fn output(&mut self, name: &str, value: ValueId) {
+        self.graph.values[value.index()].storage = Storage::Output(name.to_owned());
+    }
+
+    /// The finished graph.
+    ///
+    /// # Errors
+    /// [`GraphError::NoOutput`], [`GraphError::Malformed`].
+    pub fn finish(self) -> Result<Graph, GraphError> {
+        verify::verify(&self.graph, "build")?;
+        Ok(self.graph)
+    }
+
+    fn node(&mut self, op: Op, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let shapes: Vec<&Shape> = inputs.iter().map(|&input| &self.graph.value(input).shape).collect();
+        let output = shape::infer(&op, &shapes)?;
+        let output = self.graph.add_value(output, Storage::Activation);
+        self.graph.nodes.push(Node { op, inputs: inputs.to_vec(), output, layer: self.layer });
+        Ok(output)
+    }
+}

@@ -1,0 +1,54 @@
+//! Splitting and merging heads is a matter of strides: the batched products read and write the columns themselves.
+
+use crate::{
+    dim::Dim,
+    graph::{Graph, ValueId},
+    op::{HeadColumns, Heads, Op},
+};
+
+pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
+    (0..graph.nodes.len()).any(|product| read_columns(graph, product) || write_columns(graph, product))
+}
+
+/// Lets an operand of `product` be read from the tensor that it would be split from.
+fn read_columns(graph: &mut Graph, product: usize) -> bool {
+    let Op::BatchedMatMul { a, b, rhs, out } = graph.nodes[product].op else { return false };
+    for operand in 0..2 {
+        let Some((split, columns)) = split_of(graph, graph.nodes[product].inputs[operand]) else { continue };
+        let within = Heads::Within(columns);
+        let (a, b) = if operand == 0 { (within, b) } else { (a, within) };
+        graph.nodes[product].op = Op::BatchedMatMul { a, b, rhs, out };
+        graph.nodes[product].inputs[operand] = graph.nodes[split].inputs[0];
+        super::remove(graph, &[split]);
+        return true;
+    }
+    false
+}
+
+fn split_of(graph: &Graph, operand: ValueId) -> Option<(usize, HeadColumns)> {
+    graph.only_reader(operand)?;
+    let split = graph.producer(operand)?;
+    match graph.nodes[split].op {
+        Op::SplitHeads(columns) => Some((split, columns)),
+        _ => None,
+    }
+}
+
+/// Lets the result of `product` be written into the columns that it would be merged to.
+fn write_columns(graph: &mut Graph, product: usize) -> bool {
+    let node = &graph.nodes[product];
+    let Op::BatchedMatMul { rhs, a, b, out: Heads::Apart } = node.op else { return false };
+    let Some(merge) =
+        graph.only_reader(node.output).filter(|&reader| graph.nodes[reader].op == Op::MergeHeads)
+    else {
+        return false;
+    };
+    let [_, Dim::Fixed(num_heads), _, Dim::Fixed(head_dim)] = graph.value(node.output).shape.0[..] else {
+        return false;
+    };
+    let columns = HeadColumns { first: 0, num_heads, head_dim };
+    graph.nodes[product].op = Op::BatchedMatMul { rhs, a, b, out: Heads::Within(columns) };
+    graph.nodes[product].output = graph.nodes[merge].output;
+    super::remove(graph, &[merge]);
+    true
+}

@@ -1,0 +1,6 @@
+//! A graph as text and as a picture.
+
+mod svg;
+mod text;
+
+pub use svg::svg;

@@ -1,0 +1,111 @@
+//! A fused graph in its final order and layout, and what planning needs to know of it.
+
+use turbo_alloc::UsageRecord;
+
+use crate::{
+    GraphError,
+    dim::Extents,
+    fold::Slots,
+    graph::{Graph, Node, Value, ValueId},
+    passes::{self, Pass},
+    verify,
+};
+
+/// How the sequences of a batch share a tensor of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LayoutKind {
+    /// One block of rows per sequence, all as long as the longest.
+    Padded,
+    /// Rows of all sequences one after the other.
+    Packed,
+}
+
+/// A graph ready to be bound: fused, ordered, laid out, its values assigned to planning slots.
+#[derive(Clone, Debug)]
+pub struct Program {
+    graph: Graph,
+    layout: LayoutKind,
+    slots: Slots,
+}
+
+/// What one step of compilation made of a graph.
+#[derive(Clone, Debug)]
+pub struct TraceStep {
+    /// The pass.
+    pub pass: &'static str,
+    /// Places that it rewrote.
+    pub rewrites: usize,
+    /// The graph after it.
+    pub graph: Graph,
+}
+
+impl Program {
+    /// Fuses `graph` with `passes` and lays it out.
+    ///
+    /// # Errors
+    /// [`GraphError::NotPackable`] when the packed layout is asked for without the attention pass;
+    /// [`GraphError::Malformed`] when a pass breaks a rule, which is a defect of the pass.
+    pub fn compile(graph: &Graph, layout: LayoutKind, passes: &[Pass]) -> Result<Self, GraphError> {
+        Self::compile_traced(graph, layout, passes, |_| ())
+    }
+
+    /// As [`Program::compile`], and shows the graph after each pass.
+    ///
+    /// # Errors
+    /// As [`Program::compile`].
+    pub fn compile_traced(
+        graph: &Graph,
+        layout: LayoutKind,
+        passes: &[Pass],
+        mut show: impl FnMut(TraceStep),
+    ) -> Result<Self, GraphError> {
+        let mut graph = graph.clone();
+        for pass in passes {
+            let rewrites = pass.run(&mut graph);
+            verify::verify(&graph, pass.name)?;
+            show(TraceStep { pass: pass.name, rewrites, graph: graph.clone() });
+        }
+        if layout == LayoutKind::Packed {
+            passes::pack(&mut graph)?;
+            verify::verify(&graph, "pack")?;
+            show(TraceStep { pass: "pack", rewrites: 1, graph: graph.clone() });
+        }
+        let slots = Slots::of(&graph);
+        Ok(Program { graph, layout, slots })
+    }
+
+    /// The fused graph.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// How rows are laid out.
+    pub fn layout(&self) -> LayoutKind {
+        self.layout
+    }
+
+    /// The nodes in the order in which they run.
+    pub fn nodes(&self) -> &[Node] {
+        self.graph.nodes()
+    }
+
+    /// A value of the fused graph.
+    pub fn value(&self, id: ValueId) -> &Value {
+        self.graph.value(id)
+    }
+
+    /// What is planned: one record per slot, repeated layers once.
+    pub fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    /// Usage records of every activation for a batch, unfolded: what a checker compares a plan with.
+    ///
+    /// Sizes in bytes; operator indices are positions in [`Program::nodes`].
+    pub fn usage_records(&self, extents: &Extents) -> Vec<(ValueId, UsageRecord)> {
+        crate::fold::activations(&self.graph)
+            .into_iter()
+            .map(|life| (life.value, life.record(&self.graph, extents)))
+            .collect()
+    }
+}
