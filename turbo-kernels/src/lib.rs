@@ -40,6 +40,7 @@ pub mod softmax;
 pub mod suite;
 
 mod error;
+mod lanes;
 mod layout;
 mod math;
 mod sequences;

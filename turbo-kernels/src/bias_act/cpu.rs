@@ -4,7 +4,8 @@ use super::{Activation, BiasAct, apply};
 use crate::{
     KernelError,
     device::{Cpu, CpuQueue},
-    simd::{Kernel, Simd, SupportedIsa},
+    lanes,
+    simd::{Kernel, Simd},
 };
 
 /// Values of one piece of work: 128 KiB in and out, some ten microseconds where memory is the limit.
@@ -20,10 +21,11 @@ impl BiasAct for Cpu {
     ) -> Result<(), KernelError> {
         KernelError::check_rows("add_bias", "x", bias.len(), x.len())?;
         KernelError::check_length("add_bias", "out", x.len(), out.len())?;
-        let values = (PIECE / bias.len().max(1)).max(1) * bias.len().max(1);
+        let hidden_size = bias.len().max(1);
+        let values = (PIECE / hidden_size).max(1) * hidden_size;
         Ok(queue.for_each_chunk(out, values, 0, |piece, out, _| {
             let x = &x[piece * values..][..out.len()];
-            for (x, out) in x.chunks_exact(bias.len()).zip(out.chunks_exact_mut(bias.len())) {
+            for (x, out) in x.chunks_exact(hidden_size).zip(out.chunks_exact_mut(hidden_size)) {
                 self.supported_isa().run(Add { a: x, b: bias, out });
             }
         })?)
@@ -38,7 +40,7 @@ impl BiasAct for Cpu {
     ) -> Result<(), KernelError> {
         KernelError::check_length("activate", "out", x.len(), out.len())?;
         Ok(queue.for_each_chunk(out, PIECE, 0, |piece, out, _| {
-            activate_values(self.supported_isa(), activation, &x[piece * PIECE..][..out.len()], out);
+            self.supported_isa().run(Activate { x: &x[piece * PIECE..][..out.len()], activation, out });
         })?)
     }
 
@@ -66,15 +68,11 @@ impl BiasAct for Cpu {
     }
 }
 
-/// `out = activation(x)`; `x` and `out` have one length.
-pub(crate) fn activate_values(isa: SupportedIsa, activation: Activation, x: &[f32], out: &mut [f32]) {
-    isa.run(Activate { x, activation, out });
-}
-
-struct Activate<'a> {
-    x: &'a [f32],
-    activation: Activation,
-    out: &'a mut [f32],
+/// `out = activation(x)` for slices of one length.
+pub(crate) struct Activate<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) activation: Activation,
+    pub(crate) out: &'a mut [f32],
 }
 
 impl Kernel for Activate<'_> {
@@ -82,10 +80,7 @@ impl Kernel for Activate<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let activation = self.activation;
-        for (x, out) in self.x.chunks(S::LANES).zip(self.out.chunks_mut(S::LANES)) {
-            write(s, apply(s, activation, read(s, x)), out);
-        }
+        lanes::map(s, self.x, 0.0, self.out, |x| apply(s, self.activation, x));
     }
 }
 
@@ -100,10 +95,7 @@ impl Kernel for Add<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let terms = self.a.chunks(S::LANES).zip(self.b.chunks(S::LANES));
-        for ((a, b), out) in terms.zip(self.out.chunks_mut(S::LANES)) {
-            write(s, s.add(read(s, a), read(s, b)), out);
-        }
+        lanes::zip(s, self.a, self.b, self.out, |a, b| s.add(a, b));
     }
 }
 
@@ -119,20 +111,6 @@ impl Kernel for Scale<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let factor = s.splat(self.factor);
-        for (x, out) in self.x.chunks(S::LANES).zip(self.out.chunks_mut(S::LANES)) {
-            write(s, s.mul(factor, read(s, x)), out);
-        }
+        lanes::map(s, self.x, 0.0, self.out, |x| s.mul(factor, x));
     }
-}
-
-/// A vector, or what is left of a row with zeros behind it.
-#[inline(always)]
-fn read<S: Simd>(s: S, from: &[f32]) -> S::F32 {
-    if from.len() == S::LANES { s.load(from) } else { s.load_partial(from, 0.0) }
-}
-
-/// As much of `v` as `to` holds.
-#[inline(always)]
-fn write<S: Simd>(s: S, v: S::F32, to: &mut [f32]) {
-    if to.len() == S::LANES { s.store(v, to) } else { s.store_partial(v, to) }
 }

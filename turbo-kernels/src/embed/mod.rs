@@ -1,5 +1,7 @@
 //! Embedding tables: rows by id, and the sum of several tables with its layer norm.
 
+mod cpu;
+
 use crate::{KernelError, device::Device, norm::NormWeights};
 
 /// One table and the row that each token takes from it.

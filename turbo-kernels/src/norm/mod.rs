@@ -1,5 +1,11 @@
 //! Layer normalisation, alone or with the bias and residual that come before it. Variance by two passes, in f32 lanes.
 
+mod cpu;
+mod row;
+
+pub(crate) use cpu::for_each_row;
+pub(crate) use row::normalize;
+
 use crate::{KernelError, device::Device};
 
 /// Gain and offset of a layer norm, each `[hidden_size]`, and its epsilon.

@@ -1,5 +1,7 @@
 //! From one row per token to one row per sequence.
 
+mod cpu;
+
 use crate::{KernelError, Layout, device::Device};
 
 /// Which row, or which combination of rows, stands for the sequence.

@@ -1,5 +1,8 @@
 //! Softmax over attention scores: scale, mask the padding keys, subtract the maximum, normalise.
 
+mod cpu;
+mod row;
+
 use crate::{KernelError, device::Device};
 
 /// Sizes of a score tensor, `[batch_size, num_heads, queries, keys]`.

@@ -24,4 +24,8 @@ macro_rules! on_every_cpu {
 
 on_every_cpu! {
     bias_act => super::bias_act,
+    embed => super::embed,
+    norm => super::norm,
+    pool => super::pool,
+    softmax => super::softmax,
 }

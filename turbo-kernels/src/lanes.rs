@@ -1,0 +1,78 @@
+//! A row, vector by vector: the tail of a row is a vector with filled lanes, so every value takes the same steps
+//! wherever the row ends, and every row the same order of steps wherever it lies.
+
+use crate::simd::Simd;
+
+/// Independent accumulators of a fold: additions take several cycles, and each waits for the one before it.
+const CHAINS: usize = 4;
+
+/// A vector of `from`, or what is left of it with `fill` in the other lanes.
+#[inline(always)]
+pub(crate) fn read<S: Simd>(s: S, from: &[f32], fill: f32) -> S::F32 {
+    if from.len() >= S::LANES { s.load(from) } else { s.load_partial(from, fill) }
+}
+
+/// As much of `v` as `to` holds.
+#[inline(always)]
+pub(crate) fn write<S: Simd>(s: S, v: S::F32, to: &mut [f32]) {
+    if to.len() >= S::LANES { s.store(v, to) } else { s.store_partial(v, to) }
+}
+
+/// `row[i] = f(row[i])`; lanes behind the end see `fill`.
+#[inline(always)]
+pub(crate) fn update<S: Simd>(s: S, row: &mut [f32], fill: f32, f: impl Fn(S::F32) -> S::F32) {
+    for part in row.chunks_mut(S::LANES) {
+        write(s, f(read(s, part, fill)), part);
+    }
+}
+
+/// `out[i] = f(x[i])` for rows of one length; lanes behind the end see `fill`.
+#[inline(always)]
+pub(crate) fn map<S: Simd>(s: S, x: &[f32], fill: f32, out: &mut [f32], f: impl Fn(S::F32) -> S::F32) {
+    for (x, out) in x.chunks(S::LANES).zip(out.chunks_mut(S::LANES)) {
+        write(s, f(read(s, x, fill)), out);
+    }
+}
+
+/// `out[i] = f(a[i], b[i])` for rows of one length; lanes behind the end see 0.
+#[inline(always)]
+pub(crate) fn zip<S: Simd>(
+    s: S,
+    a: &[f32],
+    b: &[f32],
+    out: &mut [f32],
+    f: impl Fn(S::F32, S::F32) -> S::F32,
+) {
+    for ((a, b), out) in a.chunks(S::LANES).zip(b.chunks(S::LANES)).zip(out.chunks_mut(S::LANES)) {
+        write(s, f(read(s, a, 0.0), read(s, b, 0.0)), out);
+    }
+}
+
+/// Folds a row into one vector: vector `i` goes to chain `i mod 4`, then the chains are joined in pairs.
+#[inline(always)]
+pub(crate) fn fold<S: Simd>(
+    s: S,
+    row: &[f32],
+    fill: f32,
+    start: S::F32,
+    step: impl Fn(S::F32, S::F32) -> S::F32,
+    join: impl Fn(S::F32, S::F32) -> S::F32,
+) -> S::F32 {
+    let mut chains = [start; CHAINS];
+    let mut blocks = row.chunks_exact(CHAINS * S::LANES);
+    for block in &mut blocks {
+        for (i, chain) in chains.iter_mut().enumerate() {
+            *chain = step(*chain, s.load(&block[i * S::LANES..]));
+        }
+    }
+    for (chain, part) in chains.iter_mut().zip(blocks.remainder().chunks(S::LANES)) {
+        *chain = step(*chain, read(s, part, fill));
+    }
+    join(join(chains[0], chains[1]), join(chains[2], chains[3]))
+}
+
+/// `Σ f(row[i])`; `f(fill)` must be 0.
+#[inline(always)]
+pub(crate) fn sum<S: Simd>(s: S, row: &[f32], fill: f32, f: impl Fn(S::F32) -> S::F32) -> f32 {
+    s.reduce_sum(fold(s, row, fill, s.splat(0.0), |sum, v| s.add(sum, f(v)), |a, b| s.add(a, b)))
+}

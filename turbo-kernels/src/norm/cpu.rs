@@ -1,0 +1,103 @@
+//! Layer norms on the CPU: whole rows, several to a piece, each in cache from its first pass to its last.
+
+use super::{
+    Norm, NormWeights,
+    row::{NormRow, normalize},
+};
+use crate::{
+    KernelError,
+    device::{Cpu, CpuQueue},
+    lanes,
+    simd::{Kernel, Simd},
+};
+
+/// Values of one piece of work: some five microseconds.
+pub(crate) const PIECE: usize = 8 * 1024;
+
+impl Norm for Cpu {
+    fn layer_norm(
+        &self,
+        queue: &mut CpuQueue,
+        x: &[f32],
+        weights: NormWeights<&[f32]>,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let hidden_size = weights.checked("layer_norm", x, out)?;
+        for_each_row(queue, hidden_size, out, |first, row| {
+            row.copy_from_slice(&x[first..][..hidden_size]);
+            self.supported_isa().run(NormRow { row, weights });
+        })
+    }
+
+    fn bias_residual_layer_norm(
+        &self,
+        queue: &mut CpuQueue,
+        x: &[f32],
+        bias: &[f32],
+        residual: &[f32],
+        weights: NormWeights<&[f32]>,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        const NAME: &str = "bias_residual_layer_norm";
+        let hidden_size = weights.checked(NAME, x, out)?;
+        KernelError::check_length(NAME, "bias", hidden_size, bias.len())?;
+        KernelError::check_length(NAME, "residual", x.len(), residual.len())?;
+        for_each_row(queue, hidden_size, out, |first, row| {
+            let x = &x[first..][..hidden_size];
+            let residual = &residual[first..][..hidden_size];
+            self.supported_isa().run(BiasResidualRow { x, bias, residual, weights, row });
+        })
+    }
+}
+
+impl NormWeights<&[f32]> {
+    /// The `hidden_size` of a layer norm from `x` to `out`, if everything fits.
+    pub(crate) fn checked(&self, kernel: &'static str, x: &[f32], out: &[f32]) -> Result<usize, KernelError> {
+        let hidden_size = self.gain.len();
+        KernelError::check_length(kernel, "offset", hidden_size, self.offset.len())?;
+        KernelError::check_rows(kernel, "x", hidden_size, x.len())?;
+        KernelError::check_length(kernel, "out", x.len(), out.len())?;
+        Ok(hidden_size)
+    }
+}
+
+/// Calls `work(first value, row)` for every row of `out`, in parallel.
+pub(crate) fn for_each_row(
+    queue: &mut CpuQueue,
+    hidden_size: usize,
+    out: &mut [f32],
+    work: impl Fn(usize, &mut [f32]) + Sync,
+) -> Result<(), KernelError> {
+    if out.is_empty() {
+        return Ok(());
+    }
+    let values = (PIECE / hidden_size).max(1) * hidden_size;
+    Ok(queue.for_each_chunk(out, values, 0, |piece, out, _| {
+        for (i, row) in out.chunks_exact_mut(hidden_size).enumerate() {
+            work(piece * values + i * hidden_size, row);
+        }
+    })?)
+}
+
+struct BiasResidualRow<'a> {
+    x: &'a [f32],
+    bias: &'a [f32],
+    residual: &'a [f32],
+    weights: NormWeights<&'a [f32]>,
+    row: &'a mut [f32],
+}
+
+impl Kernel for BiasResidualRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let terms =
+            self.x.chunks(S::LANES).zip(self.bias.chunks(S::LANES)).zip(self.residual.chunks(S::LANES));
+        for (((x, bias), residual), out) in terms.zip(self.row.chunks_mut(S::LANES)) {
+            let sum = s.add(lanes::read(s, x, 0.0), lanes::read(s, bias, 0.0));
+            lanes::write(s, s.add(sum, lanes::read(s, residual, 0.0)), out);
+        }
+        normalize(s, self.row, self.weights);
+    }
+}

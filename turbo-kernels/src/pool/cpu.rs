@@ -1,0 +1,103 @@
+//! Pooling on the CPU, a sequence to a piece.
+
+use super::{Pool, Pooling};
+use crate::{
+    KernelError, Layout,
+    device::{Cpu, CpuQueue},
+    lanes,
+    norm::for_each_row,
+    sequences::Sequences,
+    simd::{Kernel, Simd},
+};
+
+/// Norms below this divide as if they were this, as in `torch.nn.functional.normalize`.
+const LEAST_NORM: f32 = 1e-12;
+
+impl Pool for Cpu {
+    fn pool(
+        &self,
+        queue: &mut CpuQueue,
+        pooling: Pooling,
+        layout: Layout<&[u32]>,
+        x: &[f32],
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let batch_size = match layout {
+            Layout::Padded { seq_lens, .. } => seq_lens.len(),
+            Layout::Packed { cu_seqlens } => cu_seqlens.len().saturating_sub(1),
+        };
+        let hidden_size = out.len().checked_div(batch_size).unwrap_or(0);
+        KernelError::check_length("pool", "out", hidden_size * batch_size, out.len())?;
+        let sequences = Sequences::checked("pool", layout, "x", hidden_size, x.len())?;
+        if out.is_empty() {
+            return Ok(());
+        }
+        Ok(queue.for_each_chunk(out, hidden_size, 0, |b, out, _| {
+            let tokens = sequences.tokens(b);
+            let rows = &x[tokens.start * hidden_size..tokens.end * hidden_size];
+            if rows.is_empty() {
+                return out.fill(0.0);
+            }
+            match pooling {
+                Pooling::Cls => out.copy_from_slice(&rows[..hidden_size]),
+                Pooling::LastToken => out.copy_from_slice(&rows[rows.len() - hidden_size..]),
+                Pooling::Mean => self.supported_isa().run(MeanRow { rows, out }),
+            }
+        })?)
+    }
+
+    fn l2_normalize(
+        &self,
+        queue: &mut CpuQueue,
+        hidden_size: usize,
+        x: &[f32],
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        KernelError::check_rows("l2_normalize", "x", hidden_size, x.len())?;
+        KernelError::check_length("l2_normalize", "out", x.len(), out.len())?;
+        for_each_row(queue, hidden_size, out, |first, out| {
+            self.supported_isa().run(L2Row { x: &x[first..][..hidden_size], out });
+        })
+    }
+}
+
+/// The mean of at least one row of `out.len()` values: their sum in ascending order, divided by their number.
+struct MeanRow<'a> {
+    rows: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for MeanRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let hidden_size = self.out.len();
+        let count = s.splat((self.rows.len() / hidden_size) as f32);
+        self.out.copy_from_slice(&self.rows[..hidden_size]);
+        for row in self.rows[hidden_size..].chunks_exact(hidden_size) {
+            for (x, sum) in row.chunks(S::LANES).zip(self.out.chunks_mut(S::LANES)) {
+                lanes::write(s, s.add(lanes::read(s, sum, 0.0), lanes::read(s, x, 0.0)), sum);
+            }
+        }
+        lanes::update(s, self.out, 0.0, |sum| s.div(sum, count));
+    }
+}
+
+/// `out = x / ‖x‖₂`.
+pub(crate) struct L2Row<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Kernel for L2Row<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let norm = lanes::sum(s, self.x, 0.0, |x| s.mul(x, x)).sqrt();
+        // not `f32::max`, which forgets NaN
+        let divisor = s.splat(if norm < LEAST_NORM { LEAST_NORM } else { norm });
+        lanes::map(s, self.x, 0.0, self.out, |x| s.div(x, divisor));
+    }
+}
