@@ -90,10 +90,10 @@ pub enum Violation {
 /// The first [`Violation`] found.
 ///
 /// ```
-/// use turbo_alloc::{Planner, PlannerConfig, UsageRecord, Violation, check};
+/// use turbo_alloc::{Planner, UsageRecord, Violation, check};
 ///
 /// let records = [0, 1].map(|op| UsageRecord { first_op: op, last_op: op + 1, size: 1024 });
-/// let mut plan = Planner::new(PlannerConfig::default())?.plan(&records)?;
+/// let mut plan = Planner::default().plan(&records)?;
 /// assert_eq!(check(&records, &plan, 256), Ok(()));
 ///
 /// plan.placements[1] = plan.placements[0]; // both are alive during operator 1

@@ -1,4 +1,37 @@
 //! Usage records in, chunk offsets out: a memory planner for tensors whose sizes change from run to run.
+//!
+//! A program whose inputs vary in length needs other tensors every time. This planner knows when each
+//! of them is alive, lets those that never meet share bytes, and keeps the device's memory in chunks
+//! from one request to the next. It owns no memory and meets no device: values in, values out.
+//!
+//! ```text
+//!   usage records                     memory plan
+//!   (first_op, last_op, size)         placements, grow, release
+//!
+//!   a (0, 2, 6 KiB)     ┌─────────┐   chunk 0 ┊ b b .       bytes ▲
+//!   b (0, 1, 2 KiB)  ──▶│ Planner │──▶        ┊ a a a             │
+//!   c (2, 3, 8 KiB)     └─────────┘   chunk 1 ┊ . . c c           └──▶ operators
+//!                      keeps its chunks
+//! ```
+//!
+//! ```
+//! use turbo_alloc::{Planner, UsageRecord, check, peak_live_bytes};
+//!
+//! let mut planner = Planner::default();
+//! for seq_len in [200usize, 240] {
+//!     let tensor = |first_op, last_op, width| UsageRecord { first_op, last_op, size: seq_len * width * 4 };
+//!     let records = [tensor(0, 1, 768), tensor(1, 2, 3072), tensor(2, 3, 768)];
+//!     let plan = planner.plan(&records)?; // obtain plan.grow, give back plan.release, run
+//!     assert_eq!(check(&records, &plan, 256), Ok(()));
+//!     assert!(plan.footprint() >= peak_live_bytes(&records));
+//! }
+//! # Ok::<(), turbo_alloc::AllocError>(())
+//! ```
+//!
+//! In reading order: [`UsageRecord`] and [`peak_live_bytes`] (what is asked), [`MemoryPlan`] (what is
+//! answered), [`PlannerConfig`] and [`Policy`], [`Planner`] (Algorithm 1), [`check`](check()) and
+//! [`Ledger`] (is the answer sound?), [`Strategy`] and [`baselines`] (what others do), [`report`]
+//! (tables and pictures).
 
 pub mod baselines;
 mod check;
@@ -17,3 +50,7 @@ pub use plan::{Chunk, ChunkId, MemoryPlan, Placement};
 pub use planner::Planner;
 pub use record::{UsageRecord, peak_live_bytes};
 pub use strategy::{DeviceUse, Strategy};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

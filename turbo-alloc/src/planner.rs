@@ -45,6 +45,13 @@ struct Held {
     pins: u32,
 }
 
+/// A planner without chunks, from the default config.
+impl Default for Planner {
+    fn default() -> Self {
+        Self::new(PlannerConfig::default()).expect("the default config is valid")
+    }
+}
+
 impl Planner {
     /// A planner without chunks.
     ///

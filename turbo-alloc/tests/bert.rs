@@ -1,13 +1,13 @@
 //! The plan of a real model as text: a change of behaviour appears as a readable diff.
 
-#[path = "../examples/workload/encoder.rs"]
-mod encoder;
+#[path = "../examples/figure6/picture.rs"]
+mod figure6;
 
-use turbo_alloc::{AllocError, Planner, PlannerConfig, check};
+use turbo_alloc::{AllocError, Planner, check};
 
 /// One BERT-base layer of `seq_len` tokens: its chunks, then a line for each tensor.
 fn snapshot(planner: &mut Planner, seq_len: usize) -> Result<String, AllocError> {
-    let (names, records): (Vec<_>, Vec<_>) = encoder::encoder(1, seq_len).into_iter().unzip();
+    let (names, records) = figure6::layer(seq_len);
     let plan = planner.plan(&records)?;
     assert_eq!(check(&records, &plan, 256), Ok(()));
     let mut lines = vec![format!("{seq_len} tokens, footprint {}", plan.footprint())];
@@ -25,7 +25,7 @@ fn snapshot(planner: &mut Planner, seq_len: usize) -> Result<String, AllocError>
 /// Figure 6 of PPoPP'21: from 200 to 240 tokens one more chunk is allocated and the offsets move.
 #[test]
 fn a_longer_request_adds_one_chunk() {
-    let mut planner = Planner::new(PlannerConfig::default()).unwrap();
+    let mut planner = Planner::default();
     insta::assert_snapshot!(snapshot(&mut planner, 200).unwrap(), @r"
     200 tokens, footprint 5046272
     chunk 0: 2949120 bytes, new
@@ -59,4 +59,11 @@ fn a_longer_request_adds_one_chunk() {
     intermediate 8..=10  chunk 0        0..2949120
     output       10..=11  chunk 1        0..737280
     ");
+}
+
+#[test]
+fn the_picture_in_the_readme_is_this_plan() {
+    let picture = figure6::before_and_after().unwrap();
+    let shown = include_str!("../docs/figure6.svg");
+    assert!(picture == shown, "run the example figure6 and put its output into docs/figure6.svg");
 }

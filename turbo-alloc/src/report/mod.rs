@@ -37,10 +37,10 @@ pub struct Column {
 ///
 /// ```
 /// use turbo_alloc::baselines::Naive;
-/// use turbo_alloc::{Planner, PlannerConfig, UsageRecord, report};
+/// use turbo_alloc::{Planner, UsageRecord, report};
 ///
 /// let request = vec![UsageRecord { first_op: 0, last_op: 1, size: 3 << 20 }];
-/// let mut planner = Planner::new(PlannerConfig::default())?;
+/// let mut planner = Planner::default();
 /// let report = report::compare(&mut [&mut planner, &mut Naive::default()], &vec![request; 10])?;
 /// assert_eq!(report.columns[0].new_bytes(), report.columns[0].max_footprint()); // obtained once
 /// assert_eq!(report.columns[1].new_bytes(), 10 * (3 << 20)); // obtained every time

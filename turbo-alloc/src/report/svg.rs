@@ -5,8 +5,9 @@
 //! a longer request moved; the same record has the same colour in all of them. Plain text is written,
 //! because a picture of rectangles and labels needs no library.
 
-use std::fmt::Write;
+mod canvas;
 
+use self::canvas::Canvas;
 use crate::{Chunk, MemoryPlan, Placement, UsageRecord};
 
 /// One plan and the words around it.
@@ -47,13 +48,13 @@ pub fn draw(pictures: &[Picture]) -> String {
     let bottom = MARGIN + TITLE + panels_height;
     let height = bottom + AXIS_BELOW + legend.height() + MARGIN;
 
-    let mut svg = Svg::new(width, height);
+    let mut canvas = Canvas::new(width, height);
     for (i, picture) in pictures.iter().enumerate() {
         let left = MARGIN + i as f64 * (AXIS_LEFT + PANEL_WIDTH + COLUMN_GAP) + AXIS_LEFT;
-        draw_plan(&mut svg, picture, &scale, left, bottom);
+        draw_plan(&mut canvas, picture, &scale, left, bottom);
     }
-    legend.draw(&mut svg, bottom + AXIS_BELOW);
-    svg.finish()
+    legend.draw(&mut canvas, bottom + AXIS_BELOW);
+    canvas.finish()
 }
 
 /// What is common to all plans, so that they can be compared by eye.
@@ -109,49 +110,49 @@ fn human(bytes: usize) -> String {
 }
 
 /// Chunks from the bottom up, in the order in which they were appended, over one axis of operators.
-fn draw_plan(svg: &mut Svg, picture: &Picture, scale: &Scale, left: f64, bottom: f64) {
+fn draw_plan(canvas: &mut Canvas, picture: &Picture, scale: &Scale, left: f64, bottom: f64) {
     let plan = picture.plan;
     let heading = format!("{}: footprint {}", picture.title, human(plan.footprint()));
-    svg.text(left, MARGIN + 12.0, "title", &heading);
+    canvas.text(left, MARGIN + 12.0, "title", &heading);
     let mut base = bottom;
     for chunk in &plan.chunks {
         let top = base - scale.height(chunk.bytes);
-        svg.rect([left, top, PANEL_WIDTH, base - top], "panel", "#f6f6f4", "");
-        draw_grid(svg, scale, chunk, left, base);
+        canvas.rect([left, top, PANEL_WIDTH, base - top], "panel", "#f6f6f4", "");
+        draw_grid(canvas, scale, chunk, left, base);
         let placed = picture.records.iter().zip(&plan.placements).enumerate();
         for (i, (record, place)) in placed.filter(|(_, (record, at))| at.chunk == chunk.id && record.size > 0)
         {
-            draw_tensor(svg, picture, scale, i, record, place, (left, base));
+            draw_tensor(canvas, picture, scale, i, record, place, (left, base));
         }
-        svg.upward_text(left - AXIS_LEFT + 10.0, (top + base) / 2.0, "axis middle", "bytes in the chunk");
+        canvas.upward_text(left - AXIS_LEFT + 10.0, (top + base) / 2.0, "axis middle", "bytes in the chunk");
         let news = if plan.grow.contains(chunk) { ", new" } else { "" };
-        svg.text(left, top - 6.0, "chunk", &format!("{}: {}{news}", chunk.id, human(chunk.bytes)));
+        canvas.text(left, top - 6.0, "chunk", &format!("{}: {}{news}", chunk.id, human(chunk.bytes)));
         base = top - PANEL_GAP;
     }
-    draw_operators(svg, scale, left, bottom);
+    draw_operators(canvas, scale, left, bottom);
 }
 
 /// Labelled lines at round addresses.
-fn draw_grid(svg: &mut Svg, scale: &Scale, chunk: &Chunk, left: f64, base: f64) {
+fn draw_grid(canvas: &mut Canvas, scale: &Scale, chunk: &Chunk, left: f64, base: f64) {
     for address in (0..=chunk.bytes).step_by(scale.byte_step) {
         let y = base - scale.height(address);
-        svg.line(left - 4.0, y, left + PANEL_WIDTH, y, "grid");
-        svg.text(left - 8.0, y + 3.5, "tick end", &human(address));
+        canvas.line(left - 4.0, y, left + PANEL_WIDTH, y, "grid");
+        canvas.text(left - 8.0, y + 3.5, "tick end", &human(address));
     }
 }
 
 /// Ticks in the middle of operators, since a tensor fills whole ones.
-fn draw_operators(svg: &mut Svg, scale: &Scale, left: f64, bottom: f64) {
+fn draw_operators(canvas: &mut Canvas, scale: &Scale, left: f64, bottom: f64) {
     for op in (0..scale.ops).step_by(scale.op_step as usize) {
         let x = left + (scale.x(op) + scale.x(op + 1)) / 2.0;
-        svg.line(x, bottom, x, bottom + 4.0, "mark");
-        svg.text(x, bottom + 16.0, "tick middle", &op.to_string());
+        canvas.line(x, bottom, x, bottom + 4.0, "mark");
+        canvas.text(x, bottom + 16.0, "tick middle", &op.to_string());
     }
-    svg.text(left + PANEL_WIDTH / 2.0, bottom + 33.0, "axis middle", "operator, in order of execution");
+    canvas.text(left + PANEL_WIDTH / 2.0, bottom + 33.0, "axis middle", "operator, in order of execution");
 }
 
 fn draw_tensor(
-    svg: &mut Svg,
+    canvas: &mut Canvas,
     picture: &Picture,
     scale: &Scale,
     i: usize,
@@ -166,10 +167,10 @@ fn draw_tensor(
         "{name}: operators {} to {}, {} bytes at {}",
         record.first_op, record.last_op, record.size, place.offset
     );
-    svg.rect([from, y, to - from, height], "tensor", colour(i), &tooltip);
+    canvas.rect([from, y, to - from, height], "tensor", colour(i), &tooltip);
     let fits = name.chars().count() as f64 * 6.4 + 6.0 <= to - from && height >= 13.0;
     if fits {
-        svg.text((from + to) / 2.0, y + height / 2.0 + 4.0, "name middle", &name);
+        canvas.text((from + to) / 2.0, y + height / 2.0 + 4.0, "name middle", &name);
     }
 }
 
@@ -209,74 +210,14 @@ impl Legend {
         self.names.len().div_ceil(self.per_line) as f64 * LEGEND_LINE
     }
 
-    fn draw(&self, svg: &mut Svg, top: f64) {
+    fn draw(&self, canvas: &mut Canvas, top: f64) {
         for (i, name) in self.names.iter().enumerate() {
             let x = MARGIN + (i % self.per_line) as f64 * LEGEND_COLUMN;
             let y = top + (i / self.per_line) as f64 * LEGEND_LINE;
-            svg.rect([x, y, 12.0, 12.0], "tensor", colour(i), "");
-            svg.text(x + 18.0, y + 10.5, "name", name);
+            canvas.rect([x, y, 12.0, 12.0], "tensor", colour(i), "");
+            canvas.text(x + 18.0, y + 10.5, "name", name);
         }
     }
-}
-
-/// The handful of elements that are needed, with every text escaped.
-struct Svg(String);
-
-impl Svg {
-    const STYLE: &str = "text{font-family:Helvetica,Arial,sans-serif;font-size:12px;fill:#222}\
-        .title{font-size:15px;font-weight:bold}.chunk{font-weight:bold}.tick{font-size:11px;fill:#555}\
-        .name,.axis{font-size:11px}.end{text-anchor:end}.middle{text-anchor:middle}\
-        .panel{stroke:#888}.tensor{stroke:#333;stroke-width:.7}.grid{stroke:#d6d6d2}.mark{stroke:#888}";
-
-    fn new(width: f64, height: f64) -> Self {
-        Self(format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
-             viewBox=\"0 0 {width:.0} {height:.0}\">\n<style>{}</style>\n\
-             <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-            Self::STYLE
-        ))
-    }
-
-    fn rect(&mut self, [x, y, width, height]: [f64; 4], class: &str, fill: &str, tooltip: &str) {
-        let tooltip =
-            if tooltip.is_empty() { String::new() } else { format!("<title>{}</title>", escape(tooltip)) };
-        self.push(format_args!(
-            "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
-             fill=\"{fill}\">{tooltip}</rect>\n"
-        ));
-    }
-
-    fn line(&mut self, x1: f64, y1: f64, x2: f64, y2: f64, class: &str) {
-        self.push(format_args!(
-            "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>\n"
-        ));
-    }
-
-    fn text(&mut self, x: f64, y: f64, class: &str, text: &str) {
-        let text = escape(text);
-        self.push(format_args!("<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{text}</text>\n"));
-    }
-
-    /// Reads from below to above.
-    fn upward_text(&mut self, x: f64, y: f64, class: &str, text: &str) {
-        let text = escape(text);
-        self.push(format_args!(
-            "<text class=\"{class}\" transform=\"translate({x:.1} {y:.1}) rotate(-90)\">{text}</text>\n"
-        ));
-    }
-
-    fn push(&mut self, element: std::fmt::Arguments) {
-        self.0.write_fmt(element).expect("a String takes every text");
-    }
-
-    fn finish(mut self) -> String {
-        self.0.push_str("</svg>\n");
-        self.0
-    }
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]
