@@ -50,31 +50,16 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     step("format", &|| cargo(workspace, &["fmt", "--all", "--check"]));
     step("arrows", &|| drawn_arrows(workspace));
     step("scripts", &|| scripts(workspace));
-    step("clippy", &|| {
-        cargo(workspace, &["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"])
-    });
-    step("docs", &|| {
-        let mut doc = workspace.cargo();
-        doc.args(["doc", "--quiet", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings");
-        process::run(&mut doc)
-    });
+    step("clippy", &|| clippy(workspace, &["--workspace", "--all-targets", "--all-features"]));
+    step("docs", &|| docs(workspace));
     for krate in &workspace.crates {
         for features in krate.feature_sets() {
-            let name = [&["alone:".into(), krate.name.clone()], features.as_slice()].concat().join(" ");
-            step(&name, &|| {
-                let mut check = workspace.cargo();
-                check.args(["check", "--quiet", "--package", &krate.name]).args(&features);
-                process::run(&mut check)
-            });
+            let alone: Vec<&str> =
+                ["--package", &krate.name].into_iter().chain(features.iter().map(String::as_str)).collect();
+            step(&format!("alone: {}", alone[1..].join(" ")), &|| clippy(workspace, &alone));
         }
     }
-    step("packages", &|| {
-        let mut arguments_of_cargo = vec!["package", "--quiet", "--workspace", "--allow-dirty"];
-        if !arguments.verify_packages {
-            arguments_of_cargo.push("--no-verify");
-        }
-        cargo(workspace, &arguments_of_cargo)
-    });
+    step("packages", &|| packages(workspace, arguments.verify_packages));
 
     print!("{}", summary(&outcomes));
     let failed: Vec<&str> = outcomes.iter().filter(|o| !o.passed).map(|o| o.name.as_str()).collect();
@@ -97,6 +82,22 @@ fn tools(workspace: &Workspace) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// `cargo check` and more; unlike it, it can refuse warnings without rebuilding the dependencies.
+fn clippy(workspace: &Workspace, what: &[&str]) -> Result<()> {
+    cargo(workspace, &[&["clippy", "--quiet"], what, &["--", "--deny", "warnings"]].concat())
+}
+
+fn docs(workspace: &Workspace) -> Result<()> {
+    let mut doc = workspace.cargo();
+    doc.args(["doc", "--quiet", "--workspace", "--no-deps", "--all-features"]);
+    process::run(doc.env("RUSTDOCFLAGS", "--deny warnings"))
+}
+
+fn packages(workspace: &Workspace, verify: bool) -> Result<()> {
+    let how = if verify { &[][..] } else { &["--no-verify"] };
+    cargo(workspace, &[&["package", "--quiet", "--workspace", "--allow-dirty"], how].concat())
 }
 
 fn drawn_arrows(workspace: &Workspace) -> Result<()> {
