@@ -6,10 +6,26 @@
 //! Which side records what is said in [`metric_names`](crate::metric_names). The recorder has to be installed before
 //! an engine starts; without one nothing is counted.
 
+mod admission;
+mod config;
 mod error;
+mod finish;
+mod health;
+mod metrics;
+mod queue;
+mod runner;
+mod server;
+mod ticket;
+mod tokens;
 mod types;
+mod warm_up;
+mod worker;
 
+pub use config::{EngineConfig, Model, StartError};
 pub use error::EngineError;
+pub use runner::{BuildRunner, Capacity, Progress, Rows, RunError, Runner, Sequence};
+pub use server::Engine;
+pub use tokens::{Encoded, Tokenize, TokenizeError};
 pub use types::{
     EmbedRequest, EmbedResponse, Health, Input, ModelInfo, OutputKind, Row, Timings, Truncation,
 };

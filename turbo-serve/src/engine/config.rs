@@ -1,0 +1,163 @@
+//! What can be chosen about an engine, and what is served.
+
+use std::{
+    num::{NonZeroU64, NonZeroUsize},
+    sync::Arc,
+    time::Duration,
+};
+
+use turbo_sched::{Dispatch, Layout, Limits, Policy};
+
+use super::{BuildRunner, Capacity, RunError, Tokenize};
+
+/// How an engine batches and whom it admits. The limits are those of text-embeddings-inference.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Which inputs share a batch.
+    pub batching: Policy,
+    /// When a batch is formed.
+    pub dispatch: Dispatch,
+    /// Most tokens of one batch, counted with padding where the model pads.
+    pub max_batch_tokens: usize,
+    /// Most inputs of one batch; `None`: as many as the tokens allow.
+    pub max_batch_requests: Option<usize>,
+    /// Most inputs of one request.
+    pub max_client_batch_size: usize,
+    /// Most inputs in the server at a time.
+    pub max_concurrent_requests: usize,
+    /// What happens to inputs that are too long when their request does not say: cut at the end, or refused.
+    pub auto_truncate: bool,
+    /// Threads that make tokens.
+    pub tokenization_workers: usize,
+    /// Time for measuring batches before the engine is ready.
+    pub warm_up: Duration,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            batching: Policy::OptimalSplit,
+            dispatch: Dispatch::Hungry,
+            max_batch_tokens: 16_384,
+            max_batch_requests: None,
+            max_client_batch_size: 32,
+            max_concurrent_requests: 512,
+            auto_truncate: true,
+            tokenization_workers: default_tokenization_workers(),
+            warm_up: Duration::from_secs(10),
+        }
+    }
+}
+
+/// One thread fewer than the machine runs at once, 1 to 64: the worker needs one of them.
+fn default_tokenization_workers() -> usize {
+    std::thread::available_parallelism().map_or(1, |threads| (threads.get() - 1).clamp(1, 64))
+}
+
+/// A model to serve: what protocols tell about it, and how to make its runner.
+pub struct Model {
+    /// As it was given: a path or a short name.
+    pub model_id: String,
+    /// Last component of its path.
+    pub name: String,
+    /// `cls`, `mean` or `last_token`.
+    pub pooling: &'static str,
+    /// Values of one row.
+    pub hidden_size: usize,
+    /// Ids are below this.
+    pub vocab_size: usize,
+    /// Most tokens of one input.
+    pub max_input_length: usize,
+    /// What it runs on, as a person calls it.
+    pub device: String,
+    /// How the sequences of a batch share a tensor.
+    pub layout: Layout,
+    /// Without one, inputs must be ids.
+    pub tokenizer: Option<Arc<dyn Tokenize>>,
+    /// Makes its runner, on the worker's thread.
+    pub build: BuildRunner,
+}
+
+/// Why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A limit of 0.
+    #[error("{name} must be at least 1")]
+    Zero {
+        /// Which limit.
+        name: &'static str,
+    },
+    /// One input would not fit into a batch.
+    #[error(
+        "max_batch_tokens is {max_batch_tokens}, but one input of this model may have {max_input_length} tokens: raise it to at least that"
+    )]
+    BatchTokens {
+        /// What was asked for.
+        max_batch_tokens: usize,
+        /// What the model needs.
+        max_input_length: usize,
+    },
+    /// More inputs than the queue can count.
+    #[error("max_concurrent_requests is {got}, at most {limit} are possible")]
+    Concurrency {
+        /// What was asked for.
+        got: usize,
+        /// The most there can be.
+        limit: usize,
+    },
+    /// The model could not be made ready.
+    #[error("the model could not be made ready")]
+    Runner(#[source] RunError),
+    /// It was made, and panicked on a batch of the warm-up.
+    #[error("the model panicked while it was being made ready: {0}")]
+    Panicked(String),
+    /// A thread could not be started.
+    #[error("a thread could not be started")]
+    Thread(#[from] std::io::Error),
+}
+
+impl EngineConfig {
+    /// Whether `model` can be served with these limits.
+    pub(super) fn check(&self, model: &Model) -> Result<(), StartError> {
+        let most = u32::MAX as usize >> 4; // far below the largest semaphore of any platform
+        for (name, value) in [
+            ("max_batch_tokens", self.max_batch_tokens),
+            ("max_batch_requests", self.max_batch_requests.unwrap_or(1)),
+            ("max_client_batch_size", self.max_client_batch_size),
+            ("max_concurrent_requests", self.max_concurrent_requests),
+            ("tokenization_workers", self.tokenization_workers),
+        ] {
+            if value == 0 {
+                return Err(StartError::Zero { name });
+            }
+        }
+        if self.max_concurrent_requests > most {
+            return Err(StartError::Concurrency { got: self.max_concurrent_requests, limit: most });
+        }
+        let (max_batch_tokens, max_input_length) = (self.max_batch_tokens, model.max_input_length);
+        if max_batch_tokens < max_input_length {
+            return Err(StartError::BatchTokens { max_batch_tokens, max_input_length });
+        }
+        Ok(())
+    }
+
+    /// The largest batch that can come up: no more inputs than are admitted, none without a token.
+    pub(super) fn capacity(&self, model: &Model) -> Capacity {
+        let admitted = self.max_concurrent_requests.min(self.max_batch_tokens);
+        Capacity {
+            batch_size: self.max_batch_requests.unwrap_or(admitted).min(admitted),
+            total_tokens: self.max_batch_tokens,
+            max_seq_len: model.max_input_length,
+        }
+    }
+}
+
+impl Capacity {
+    /// The same bounds, for the batcher.
+    pub(super) fn limits(&self) -> Limits {
+        Limits {
+            max_batch_size: NonZeroUsize::new(self.batch_size).unwrap_or(NonZeroUsize::MIN),
+            max_batch_tokens: NonZeroU64::new(self.total_tokens as u64).unwrap_or(NonZeroU64::MIN),
+        }
+    }
+}

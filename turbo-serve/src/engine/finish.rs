@@ -1,0 +1,44 @@
+//! From the worker's answers to a response: what is left to do per row, off the worker thread.
+
+use std::time::{Duration, Instant};
+
+use super::{EmbedResponse, OutputKind, Row, Timings, ticket::Answer};
+
+/// The response to a request that began at `started`; `answers` are in the order of its inputs, at least one.
+///
+/// A pooled row is cut to the first `dimensions` values and then normalised: a Matryoshka prefix has norm 1 again.
+pub(super) fn finish(
+    answers: Vec<Answer>,
+    output: OutputKind,
+    hidden_size: usize,
+    characters: usize,
+    started: Instant,
+) -> EmbedResponse {
+    let inputs = u32::try_from(answers.len()).unwrap_or(u32::MAX).max(1);
+    let mean = |of: fn(&Answer) -> Duration| answers.iter().map(of).sum::<Duration>() / inputs;
+    let (tokenization, queue, inference) =
+        (mean(|answer| answer.tokenization), mean(|answer| answer.queue), mean(|answer| answer.inference));
+    let tokens = answers.iter().map(|answer| answer.tokens).sum();
+    let rows = answers.into_iter().map(|answer| row(answer, output, hidden_size)).collect();
+    let timings = Timings { total: started.elapsed(), tokenization, queue, inference };
+    EmbedResponse { rows, timings, characters, tokens }
+}
+
+fn row(Answer { mut values, tokens, .. }: Answer, output: OutputKind, hidden_size: usize) -> Row {
+    match output {
+        OutputKind::Tokens => Row { values, row_len: hidden_size, tokens },
+        OutputKind::Pooled { normalize, dimensions } => {
+            values.truncate(dimensions.unwrap_or(hidden_size));
+            if normalize {
+                l2_normalize(&mut values);
+            }
+            Row { row_len: values.len(), values, tokens }
+        }
+    }
+}
+
+/// Divides by the L2 norm; a norm below 1e-12 counts as 1e-12, as the reference does.
+fn l2_normalize(row: &mut [f32]) {
+    let norm = row.iter().map(|x| x * x).sum::<f32>().sqrt().max(1e-12);
+    row.iter_mut().for_each(|x| *x /= norm);
+}

@@ -1,0 +1,85 @@
+//! What the engine counts. Handles are made once: on the worker's path there is no lookup by name.
+
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+
+use super::{queue::Job, ticket::Answer};
+use crate::metric_names as names;
+
+/// What the queue counts.
+pub(super) struct QueueMetrics {
+    queue_size: Gauge,
+    batch_size: Histogram,
+    batch_tokens: Histogram,
+    input_length: Histogram,
+    dropped: Counter,
+}
+
+impl QueueMetrics {
+    pub(super) fn new() -> Self {
+        Self {
+            queue_size: gauge!(names::QUEUE_SIZE),
+            batch_size: histogram!(names::BATCH_NEXT_SIZE),
+            batch_tokens: histogram!(names::BATCH_NEXT_TOKENS),
+            input_length: histogram!(names::REQUEST_INPUT_LENGTH),
+            dropped: counter!(names::REQUEST_FAILURE, names::ERR => names::failure::DROPPED),
+        }
+    }
+
+    /// So many inputs wait.
+    pub(super) fn waiting(&self, inputs: usize) {
+        self.queue_size.set(inputs as f64);
+    }
+
+    /// This batch goes to the model.
+    pub(super) fn batch(&self, jobs: &[Job]) {
+        self.batch_size.record(jobs.len() as f64);
+        self.batch_tokens.record(jobs.iter().map(Job::tokens).sum::<usize>() as f64);
+        jobs.iter().for_each(|job| self.input_length.record(job.tokens() as f64));
+    }
+
+    /// The client of an input has gone before its batch.
+    pub(super) fn dropped(&self) {
+        self.dropped.increment(1);
+    }
+}
+
+/// What is counted per input of an accepted request.
+pub(super) struct EmbedMetrics {
+    count: Counter,
+    success: Counter,
+    duration: Histogram,
+    tokenization: Histogram,
+    queue: Histogram,
+    inference: Histogram,
+}
+
+impl EmbedMetrics {
+    pub(super) fn new() -> Self {
+        Self {
+            count: counter!(names::EMBED_COUNT),
+            success: counter!(names::EMBED_SUCCESS),
+            duration: histogram!(names::EMBED_DURATION),
+            tokenization: histogram!(names::EMBED_TOKENIZATION_DURATION),
+            queue: histogram!(names::EMBED_QUEUE_DURATION),
+            inference: histogram!(names::EMBED_INFERENCE_DURATION),
+        }
+    }
+
+    /// So many inputs came in.
+    pub(super) fn accepted(&self, inputs: u64) {
+        self.count.increment(inputs);
+    }
+
+    /// The inputs of a request that took `total` have their answers.
+    pub(super) fn answered(&self, answers: &[Answer], total: Duration) {
+        self.success.increment(answers.len() as u64);
+        for answer in answers {
+            self.duration.record(total);
+            self.tokenization.record(answer.tokenization);
+            self.queue.record(answer.queue);
+            self.inference.record(answer.inference);
+        }
+    }
+}

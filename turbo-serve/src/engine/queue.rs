@@ -1,0 +1,208 @@
+//! What waits for the worker: one bounded channel in, the batcher behind it.
+//!
+//! In: jobs of requests. Out: the jobs of the batch to run now. The batcher sees ids, lengths and times only; this file
+//! keeps the jobs themselves, and drops those whose client has gone.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel},
+    },
+    time::{Duration, Instant},
+};
+
+use turbo_sched::{Batcher, Candidate, Decision, Request, RequestId};
+
+use super::{EngineError, metrics::QueueMetrics, runner::Sequence, ticket::Ticket, tokens::Encoded};
+
+/// One input on its way to the runner.
+pub(super) struct Job {
+    pub ticket: Arc<Ticket>,
+    /// Which input of the ticket.
+    pub input: usize,
+    pub encoded: Encoded,
+    pub encoded_at: Instant,
+}
+
+impl Job {
+    pub(super) fn sequence(&self) -> Sequence<'_> {
+        Sequence { input_ids: &self.encoded.input_ids, token_type_ids: &self.encoded.token_type_ids }
+    }
+
+    pub(super) fn tokens(&self) -> usize {
+        self.encoded.input_ids.len()
+    }
+}
+
+enum Message {
+    Submit(Vec<Job>),
+    Stop,
+}
+
+/// The sending half. Every message holds at least one slot of admission while it is under way, so a channel of as many
+/// messages as there are slots never blocks.
+#[derive(Clone)]
+pub(super) struct Inbox(SyncSender<Message>);
+
+impl Inbox {
+    /// All jobs of one request; at least one.
+    pub(super) fn submit(&self, jobs: Vec<Job>) {
+        let Err(refused) = self.0.try_send(Message::Submit(jobs)) else { return };
+        if let std::sync::mpsc::TrySendError::Full(Message::Submit(jobs))
+        | std::sync::mpsc::TrySendError::Disconnected(Message::Submit(jobs)) = refused
+            && let Some(job) = jobs.first()
+        {
+            job.ticket.fail(EngineError::Backend("the worker has ended".into()));
+        }
+    }
+
+    /// Tells the worker to end when everything before this is answered.
+    pub(super) fn stop(&self) {
+        // A worker that has ended already needs no telling.
+        drop(self.0.send(Message::Stop));
+    }
+}
+
+/// A channel for `slots` requests and one word to stop.
+pub(super) fn inbox(slots: usize) -> (Inbox, Outbox) {
+    let (sender, receiver) = sync_channel(slots + 1);
+    (Inbox(sender), Outbox(receiver))
+}
+
+/// The receiving half.
+pub(super) struct Outbox(Receiver<Message>);
+
+/// What the worker does next.
+pub(super) enum Next {
+    /// Runs the batch that was written to `into`.
+    Run(Candidate),
+    /// Looks again: something may have changed.
+    Again,
+    /// Ends.
+    Stop,
+}
+
+/// The waiting jobs.
+pub(super) struct Queue {
+    outbox: Receiver<Message>,
+    batcher: Batcher,
+    waiting: HashMap<RequestId, Job>,
+    gone: Vec<RequestId>,
+    next_id: u64,
+    epoch: Instant,
+    stopping: bool,
+    metrics: QueueMetrics,
+}
+
+impl Queue {
+    /// Times of the batcher are since `epoch`; at most `slots` jobs wait.
+    pub(super) fn new(outbox: Outbox, batcher: Batcher, slots: usize, epoch: Instant) -> Self {
+        Self {
+            outbox: outbox.0,
+            batcher,
+            waiting: HashMap::with_capacity(slots),
+            gone: Vec::with_capacity(slots),
+            next_id: 0,
+            epoch,
+            stopping: false,
+            metrics: QueueMetrics::new(),
+        }
+    }
+
+    /// Decides what a free runner does now; blocks while there is nothing to do.
+    pub(super) fn next(&mut self, into: &mut Vec<Job>) -> Next {
+        self.take_in();
+        self.withdraw();
+        self.metrics.waiting(self.waiting.len());
+        let now = self.epoch.elapsed();
+        match self.batcher.poll(now) {
+            Decision::Run(run) => {
+                into.extend(run.ids.iter().filter_map(|id| self.waiting.remove(id)));
+                self.metrics.batch(into);
+                Next::Run(run.candidate)
+            }
+            Decision::WaitUntil(at) => {
+                self.wait(at.saturating_sub(now));
+                Next::Again
+            }
+            Decision::Idle if self.stopping => Next::Stop,
+            Decision::Idle => {
+                match self.outbox.recv() {
+                    Ok(message) => self.accept(message),
+                    Err(_) => self.stopping = true,
+                }
+                Next::Again
+            }
+        }
+    }
+
+    /// Takes in what arrives during `time` at most, and returns as soon as something has.
+    pub(super) fn wait(&mut self, time: Duration) {
+        match self.outbox.recv_timeout(time) {
+            Ok(message) => self.accept(message),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                // Nothing will arrive any more; what waits still waits for its time.
+                self.stopping = true;
+                std::thread::sleep(time);
+            }
+        }
+    }
+
+    /// Waiting jobs, and the time they are predicted to take.
+    pub(super) fn backlog(&self) -> (usize, Duration) {
+        (self.waiting.len(), self.batcher.backlog())
+    }
+
+    /// Learns how long a batch took.
+    pub(super) fn observe(&mut self, candidate: &Candidate, time: Duration) {
+        if let Err(error) = self.batcher.observe(candidate, time) {
+            tracing::warn!(%error, "a batch taught nothing");
+        }
+    }
+
+    /// What a batch is predicted to take.
+    pub(super) fn predict(&self, candidate: &Candidate) -> Duration {
+        self.batcher.cost_model().cost(candidate).as_duration()
+    }
+
+    fn take_in(&mut self) {
+        loop {
+            match self.outbox.try_recv() {
+                Ok(message) => self.accept(message),
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
+                    self.stopping = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, message: Message) {
+        let Message::Submit(jobs) = message else {
+            self.stopping = true;
+            return;
+        };
+        for job in jobs {
+            let id = RequestId(self.next_id);
+            self.next_id += 1;
+            let arrived = job.encoded_at.saturating_duration_since(self.epoch);
+            let seq_len = u32::try_from(job.tokens()).unwrap_or(u32::MAX);
+            self.batcher.push(Request::new(id, seq_len, arrived));
+            self.waiting.insert(id, job);
+        }
+    }
+
+    /// Drops the jobs for which nobody waits.
+    fn withdraw(&mut self) {
+        let gone = self.waiting.iter().filter(|(_, job)| job.ticket.is_withdrawn()).map(|(&id, _)| id);
+        self.gone.extend(gone);
+        for id in self.gone.drain(..) {
+            self.batcher.cancel(id);
+            self.waiting.remove(&id);
+            self.metrics.dropped();
+        }
+    }
+}

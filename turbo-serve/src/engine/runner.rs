@@ -1,0 +1,80 @@
+//! The seam below the engine: one model on one device, behind an object-safe trait.
+//!
+//! In: token ids of a batch. Out: rows of its answers. The engine knows nothing of the device; many models, devices
+//! and pipelines can stand behind this trait.
+
+use turbo_sched::Candidate;
+
+/// What a runner failed with. The engine tells the clients of the batch, and goes on.
+pub type RunError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Makes a runner with memory for the capacity. Called once at start, and again after a batch has panicked: what a
+/// panic leaves behind is not trusted.
+pub type BuildRunner = Box<dyn FnMut(Capacity) -> Result<Box<dyn Runner>, RunError> + Send>;
+
+/// The largest batch a runner has memory for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Sequences.
+    pub batch_size: usize,
+    /// Tokens of all of them; counted with padding where the runner pads.
+    pub total_tokens: usize,
+    /// Tokens of one.
+    pub max_seq_len: usize,
+}
+
+/// Ids of one sequence. `token_type_ids` is as long as `input_ids`, or empty: all zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sequence<'a> {
+    /// Ids, below the model's `vocab_size`.
+    pub input_ids: &'a [u32],
+    /// Which segment each token belongs to.
+    pub token_type_ids: &'a [u32],
+}
+
+/// How far the submitted batch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Its rows are not there yet.
+    Running,
+    /// Its rows can be read until the next one is submitted.
+    Done,
+}
+
+/// Which rows of a sequence to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// One row for the sequence.
+    Pooled,
+    /// One row per token.
+    Tokens,
+}
+
+/// A model on a device, one batch at a time. It is driven by one thread.
+pub trait Runner: Send {
+    /// The largest batch it has memory for.
+    fn capacity(&self) -> Capacity;
+
+    /// Bytes that the activations of `batch` take.
+    fn footprint(&mut self, batch: &Candidate) -> usize;
+
+    /// Starts a batch within the capacity: copies the ids to where the device reads them, and returns. A device
+    /// that computes on the calling thread returns when it has computed.
+    ///
+    /// # Errors
+    /// Whatever the device fails with; the batch is lost and the runner can be used on.
+    fn submit(&mut self, batch: &mut dyn Iterator<Item = Sequence<'_>>) -> Result<(), RunError>;
+
+    /// How far the submitted batch is; does not block.
+    ///
+    /// # Errors
+    /// Whatever the device fails with; the batch is lost and the runner can be used on.
+    fn poll(&mut self) -> Result<Progress, RunError>;
+
+    /// Appends rows of sequence number `sequence` of the batch that is done: `[hidden_size]`, or
+    /// `[seq_len, hidden_size]`; not normalised.
+    ///
+    /// # Errors
+    /// Whatever the device fails with.
+    fn read(&mut self, sequence: usize, rows: Rows, to: &mut Vec<f32>) -> Result<(), RunError>;
+}

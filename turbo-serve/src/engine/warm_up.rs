@@ -1,0 +1,146 @@
+//! What batches cost on this machine, measured before the first request.
+//!
+//! In: a runner, its capacity, a time budget. Out: the cost model that the batcher decides with. A sparse grid of
+//! lengths and batch sizes is run from the smallest batch to the largest; what does not fit into the budget is left to
+//! the model's extrapolation, and traffic corrects it later.
+
+use std::time::{Duration, Instant};
+
+use turbo_sched::{BatchTotal, Candidate, CostModel, CostTable, Layout, PackedCost};
+
+use super::{
+    Capacity, RunError,
+    runner::{Progress, Runner, Sequence},
+};
+
+/// Lengths and batch sizes of the grid are powers of this, and the largest.
+const STEP: usize = 4;
+/// A point is run at most so often; the fastest run counts, the others were disturbed.
+const RUNS: usize = 3;
+/// A point that took this long is not run again: what disturbs a run is short against it.
+const LONG: Duration = Duration::from_millis(100);
+
+/// The cost model of `runner`, from what was run within `budget`. The smallest point is always run.
+///
+/// # Errors
+/// Whatever the runner fails with.
+pub(super) fn warm_up(
+    runner: &mut dyn Runner,
+    layout: Layout,
+    vocab_size: usize,
+    budget: Duration,
+) -> Result<CostModel, RunError> {
+    let started = Instant::now();
+    let grid = grid(runner.capacity());
+    let mut measured: Vec<(Candidate, Duration)> = Vec::with_capacity(grid.len());
+    let mut extrapolated = Vec::new();
+    for &(seq_len, batch_size) in &grid {
+        let candidate: Candidate = std::iter::repeat_n(seq_len, batch_size).collect();
+        let left = budget.saturating_sub(started.elapsed());
+        if !measured.is_empty() && predict(&measured, &candidate) > left {
+            extrapolated.push(candidate);
+            continue;
+        }
+        let time = measure(runner, seq_len, batch_size, vocab_size)?;
+        tracing::debug!(batch_size, seq_len, time_us = time.as_micros() as u64, "measured");
+        measured.push((candidate, time));
+        if measured.len().is_multiple_of(8) {
+            tracing::info!(measured = measured.len(), of = grid.len(), "warming up");
+        }
+    }
+    let took_ms = started.elapsed().as_millis() as u64;
+    tracing::info!(measured = measured.len(), extrapolated = extrapolated.len(), took_ms, "warmed up");
+    if let Some(least) = extrapolated.first() {
+        tracing::info!(
+            batch_size = least.batch_size,
+            seq_len = least.max_seq_len,
+            "costs from this batch on are extrapolated until traffic shows them"
+        );
+    }
+    cost_model(layout, &measured)
+}
+
+fn cost_model(layout: Layout, measured: &[(Candidate, Duration)]) -> Result<CostModel, RunError> {
+    // A clock may be too coarse to see the smallest batch.
+    let seconds = |time: Duration| BatchTotal::from_duration(time.max(Duration::from_nanos(1)));
+    Ok(match layout {
+        Layout::Packed => {
+            let packed = PackedCost::fit(measured.iter().map(|&(batch, time)| (batch, seconds(time))))?;
+            CostModel::Packed(Box::new(packed))
+        }
+        Layout::Padded => CostModel::Padded(CostTable::from_measurements(
+            measured.iter().map(|&(batch, time)| (batch.max_seq_len, batch.batch_size, seconds(time))),
+        )?),
+    })
+}
+
+/// Points `(seq_len, batch_size)` within `capacity`, in ascending order of their tokens.
+fn grid(capacity: Capacity) -> Vec<(u32, usize)> {
+    let mut points = Vec::new();
+    for seq_len in powers_to(capacity.max_seq_len) {
+        let fits = capacity.batch_size.min(capacity.total_tokens / seq_len).max(1);
+        let len = u32::try_from(seq_len).unwrap_or(u32::MAX);
+        points.extend(powers_to(fits).into_iter().map(|batch_size| (len, batch_size)));
+    }
+    points.sort_unstable_by_key(|&(seq_len, batch_size)| (seq_len as usize * batch_size, seq_len));
+    points
+}
+
+/// Powers of [`STEP`] below `largest`, and `largest`.
+fn powers_to(largest: usize) -> Vec<usize> {
+    let powers = std::iter::successors(Some(1), |&n: &usize| n.checked_mul(STEP));
+    powers.take_while(|&n| n < largest).chain([largest]).collect()
+}
+
+/// A guess for a batch larger than those measured: the largest one's time per token, all runs counted.
+fn predict(measured: &[(Candidate, Duration)], candidate: &Candidate) -> Duration {
+    let Some((largest, time)) = measured.last() else { return Duration::ZERO };
+    let once = time.mul_f64(candidate.total_tokens as f64 / largest.total_tokens as f64);
+    if once < LONG { once * RUNS as u32 } else { once }
+}
+
+fn measure(
+    runner: &mut dyn Runner,
+    seq_len: u32,
+    batch_size: usize,
+    vocab_size: usize,
+) -> Result<Duration, RunError> {
+    // Different ids, so that the embedding table is read as traffic reads it; 40503 is odd and near 2^16 / phi.
+    let ids: Vec<u32> =
+        (0..seq_len).map(|i| (u64::from(i) * 40_503 % vocab_size.max(1) as u64) as u32).collect();
+    let mut fastest = Duration::MAX;
+    for _ in 0..RUNS {
+        let started = Instant::now();
+        let sequence = Sequence { input_ids: &ids, token_type_ids: &[] };
+        runner.submit(&mut std::iter::repeat_n(sequence, batch_size))?;
+        while runner.poll()? == Progress::Running {
+            std::thread::yield_now();
+        }
+        fastest = fastest.min(started.elapsed());
+        if fastest >= LONG {
+            break;
+        }
+    }
+    Ok(fastest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grid_stays_within_the_capacity_and_ascends() {
+        let capacity = Capacity { batch_size: 100, total_tokens: 2048, max_seq_len: 512 };
+        let grid = grid(capacity);
+        assert!(grid.iter().all(|&(len, size)| len as usize * size <= 2048 && size <= 100 && len <= 512));
+        assert!(grid.is_sorted_by_key(|&(len, size)| len as usize * size));
+        for corner in [(1, 1), (1, 100), (512, 1), (512, 4)] {
+            assert!(grid.contains(&corner), "{corner:?} is not in {grid:?}");
+        }
+    }
+
+    #[test]
+    fn a_capacity_of_one_token_has_one_point() {
+        assert_eq!(grid(Capacity { batch_size: 1, total_tokens: 1, max_seq_len: 1 }), [(1, 1)]);
+    }
+}

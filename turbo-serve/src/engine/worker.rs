@@ -1,0 +1,160 @@
+//! The thread that computes: it owns the runner, the queue and all mutable state of a model.
+//!
+//! A batch that fails, or panics, costs its own requests and nothing else. After a panic the runner is built anew: what
+//! it leaves behind is not trusted.
+
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use turbo_sched::Candidate;
+
+use super::{
+    BuildRunner, Capacity, EngineError, Health, OutputKind, RunError,
+    admission::Load,
+    health::HealthCell,
+    queue::{Job, Next, Queue},
+    runner::{Progress, Rows, Runner},
+    ticket::Answer,
+};
+
+/// How long the worker listens for new requests between two looks at a batch that a device computes.
+const POLL_EVERY: Duration = Duration::from_micros(50);
+
+pub(super) struct Worker {
+    /// `None` after a panic from which it could not be built anew.
+    pub runner: Option<Box<dyn Runner>>,
+    pub build: BuildRunner,
+    pub capacity: Capacity,
+    pub queue: Queue,
+    pub load: Arc<Load>,
+    pub health: Arc<HealthCell>,
+}
+
+impl Worker {
+    /// Runs batches until told to stop, and all that came before is answered.
+    pub(super) fn run(mut self) {
+        let mut batch = Vec::with_capacity(self.capacity.batch_size);
+        loop {
+            match self.queue.next(&mut batch) {
+                Next::Again => self.report_load(0, Duration::ZERO),
+                Next::Stop => return,
+                Next::Run(candidate) => {
+                    self.report_load(batch.len(), self.queue.predict(&candidate));
+                    self.serve(&mut batch, &candidate);
+                    self.report_load(0, Duration::ZERO);
+                }
+            }
+        }
+    }
+
+    fn report_load(&self, running: usize, time: Duration) {
+        let (waiting, backlog) = self.queue.backlog();
+        self.load.set(waiting + running, backlog.saturating_add(time));
+    }
+
+    /// Computes `batch`, answers its jobs and empties it.
+    fn serve(&mut self, batch: &mut Vec<Job>, candidate: &Candidate) {
+        let started = Instant::now();
+        match self.compute(batch, started) {
+            Ok(inference) => {
+                self.queue.observe(candidate, inference);
+                self.load.observe(batch.len(), inference);
+                batch.clear();
+            }
+            Err(error) => {
+                tracing::error!(error, batch_size = batch.len(), "a batch failed");
+                batch.drain(..).for_each(|job| job.ticket.fail(EngineError::Backend(error.clone())));
+            }
+        }
+    }
+
+    /// Runs the batch and hands out its rows; returns how long the run took, or why there are none.
+    fn compute(&mut self, batch: &[Job], started: Instant) -> Result<Duration, String> {
+        if self.runner.is_none() {
+            self.rebuild()?;
+        }
+        let Self { runner: Some(runner), queue, .. } = self else { return Err("the model is gone".into()) };
+        let runner: &mut dyn Runner = &mut **runner;
+        // What the closure touches: the runner, which is built anew after a panic, and the queue's way in, which only
+        // ever holds whole jobs.
+        let outcome = catch_unwind(AssertUnwindSafe(|| -> Result<Duration, RunError> {
+            runner.submit(&mut batch.iter().map(Job::sequence))?;
+            while runner.poll()? == Progress::Running {
+                queue.wait(POLL_EVERY);
+            }
+            let inference = started.elapsed();
+            answer(runner, batch, started, inference)?;
+            Ok(inference)
+        }));
+        match outcome {
+            Ok(Ok(inference)) => Ok(inference),
+            Ok(Err(error)) => Err(chain(&*error)),
+            Err(panic) => {
+                let error = format!("the batch panicked: {}", panic_message(&*panic));
+                if let Err(why) = self.rebuild() {
+                    tracing::error!(why, "the model could not be built anew");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Replaces the runner. The old one goes first, so that the memory suffices.
+    fn rebuild(&mut self) -> Result<(), String> {
+        self.health.set(Health::Starting);
+        let old = self.runner.take();
+        let (build, capacity) = (&mut self.build, self.capacity);
+        let built = catch_unwind(AssertUnwindSafe(|| {
+            drop(old);
+            build(capacity)
+        }));
+        match built {
+            Ok(Ok(runner)) => {
+                self.runner = Some(runner);
+                self.health.set(Health::Ready);
+                return Ok(());
+            }
+            Ok(Err(error)) => Err(chain(&*error)),
+            Err(panic) => Err(panic_message(&*panic)),
+        }
+        .inspect_err(|_| self.health.set(Health::Failing))
+    }
+}
+
+/// Hands the rows of the batch that is done to its requests.
+fn answer(
+    runner: &mut dyn Runner,
+    batch: &[Job],
+    started: Instant,
+    inference: Duration,
+) -> Result<(), RunError> {
+    for (sequence, job) in batch.iter().enumerate() {
+        let mut values = Vec::new();
+        let rows = match job.ticket.output {
+            OutputKind::Pooled { .. } => Rows::Pooled,
+            OutputKind::Tokens => Rows::Tokens,
+        };
+        runner.read(sequence, rows, &mut values)?;
+        let tokenization = job.encoded_at.saturating_duration_since(job.ticket.started);
+        let queue = started.saturating_duration_since(job.encoded_at);
+        job.ticket
+            .complete(job.input, Answer { values, tokens: job.tokens(), tokenization, queue, inference });
+    }
+    Ok(())
+}
+
+/// An error and its causes, as one line.
+pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// What a panic said.
+pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
+}
