@@ -2,7 +2,7 @@
 //!
 //! Every step runs, also after a failure, so that one run tells everything; each prints its seconds.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -110,35 +110,44 @@ fn drawn_arrows(workspace: &Workspace) -> Result<()> {
 
 /// Reads every shell and Python script as its interpreter would, without running it.
 fn scripts(workspace: &Workspace) -> Result<()> {
-    let shell = tracked(workspace, &["*.sh", ".ci/run"])?;
-    for script in &shell {
+    let Scripts { shell, python } =
+        Scripts::below(&workspace.root, &[&workspace.target, &workspace.models_dir()])?;
+    for script in shell {
         process::run(Command::new("bash").arg("-n").arg(script))?;
     }
-    let python = tracked(workspace, &["*.py"])?;
     // compile() instead of py_compile: that one leaves files behind
     let compile =
         "import sys\nfor path in sys.argv[1:]: compile(open(path, encoding='utf-8').read(), path, 'exec')";
-    process::run(Command::new("python3").arg("-c").arg(compile).args(&python))
+    process::run(Command::new("python3").arg("-c").arg(compile).args(python))
 }
 
-/// Files that git tracks or would track.
-fn tracked(workspace: &Workspace, patterns: &[&str]) -> Result<Vec<PathBuf>> {
-    let mut list = Command::new("git");
-    list.current_dir(&workspace.root).args([
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-        "--",
-    ]);
-    let found = list.args(patterns).output().context("cannot start git")?;
-    if !found.status.success() {
-        bail!("cannot list files: {}", String::from_utf8_lossy(&found.stderr).trim());
+/// The scripts of a checkout, by language.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Scripts {
+    shell: Vec<PathBuf>,
+    python: Vec<PathBuf>,
+}
+
+impl Scripts {
+    /// All scripts below `root`, apart from `skipped` folders and hidden ones (environments, git); `.ci` is ours.
+    fn below(root: &Path, skipped: &[&Path]) -> Result<Self> {
+        let mut found = Self { shell: vec![root.join(".ci/run")], python: vec![] };
+        let mut waiting = vec![root.to_path_buf()];
+        while let Some(folder) = waiting.pop() {
+            for entry in folder.read_dir().with_context(|| format!("cannot list {}", folder.display()))? {
+                let path = entry?.path();
+                let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+                match path.extension().and_then(|extension| extension.to_str()) {
+                    _ if hidden || skipped.contains(&path.as_path()) => {}
+                    _ if path.is_dir() => waiting.push(path),
+                    Some("sh") => found.shell.push(path),
+                    Some("py") => found.python.push(path),
+                    _ => {}
+                }
+            }
+        }
+        Ok(found)
     }
-    let paths = String::from_utf8(found.stdout).context("a path is not UTF-8")?;
-    let paths = paths.split_terminator('\0').map(|path| workspace.root.join(path));
-    Ok(paths.filter(|path| path.exists()).collect()) // a file may be deleted and still tracked
 }
 
 /// A line for each step, and one for all.
@@ -171,8 +180,19 @@ mod tests {
 
     #[test]
     fn scripts_are_found() {
-        let workspace = Workspace::load().unwrap();
-        let found = tracked(&workspace, &["*.py"]).unwrap();
-        assert!(found.contains(&workspace.root.join("reference/make_references.py")), "{found:?}");
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        for file in ["a/b.sh", "a/c/d.py", "a/e.rs", "target/f.sh", ".venv/g.py", "a/.h.py"] {
+            let file = root.join(file);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, "").unwrap();
+        }
+        assert_eq!(
+            Scripts::below(root, &[&root.join("target")]).unwrap(),
+            Scripts {
+                shell: vec![root.join(".ci/run"), root.join("a/b.sh")],
+                python: vec![root.join("a/c/d.py")]
+            }
+        );
     }
 }
