@@ -48,8 +48,9 @@ pub(crate) fn end(child: &mut Child, patience: Duration, hurry: impl Fn() -> boo
 
 #[cfg(unix)]
 fn ask_to_end(child: &mut Child) {
-    // The standard library only knows SIGKILL. A failure means that the child is gone already.
-    let _ = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+    // The standard library only knows SIGKILL, and small systems have `kill` in the shell only.
+    // A failure means that the child is gone already.
+    let _ = Command::new("sh").args(["-c", &format!("kill -TERM {}", child.id())]).status();
 }
 
 #[cfg(not(unix))]
