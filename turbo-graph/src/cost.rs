@@ -98,3 +98,26 @@ const NORM: u64 = 7;
 const SOFTMAX: u64 = 5;
 /// Steps per value of an activation, counted as one evaluation of a short polynomial.
 const ACTIVATION: u64 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{GraphBuilder, Input, dim::Extents};
+
+    #[test]
+    fn a_product_counts_two_per_multiply_add_and_each_byte_once() {
+        let mut g = GraphBuilder::new("product");
+        let (table, ids) = (g.weight("table", &[1000, 8]), g.input(Input::InputIds));
+        let x = g.embed(table, ids).unwrap();
+        let weight = g.weight("w", &[4, 8]);
+        let y = g.matmul(x, weight).unwrap();
+        g.output("y", y);
+        let graph = g.finish().unwrap();
+        let extents = Extents::of(&[3, 2]); // padded: 6 rows
+        assert_eq!(graph.cost(&graph.nodes()[0], &extents), Cost { flops: 0, bytes: 4 * (48 + 48 + 6) });
+        assert_eq!(
+            graph.cost(&graph.nodes()[1], &extents),
+            Cost { flops: 2 * 6 * 8 * 4, bytes: 4 * (6 * 8 + 32 + 6 * 4) }
+        );
+    }
+}

@@ -4,18 +4,22 @@
 //! carry their layer; layers fold when they are alike node by node. The values then share *slots*:
 //!
 //! ```text
-//!  prefix │ layer 0 │ layer 1 │ … │ layer n−1 │ suffix         the timeline as it runs
-//!  prefix │          layer                    │ suffix         the timeline that is planned
+//!  prefix │ period 0 │ period 1 │ … │ period n−1 │ suffix      the timeline as it runs
+//!  prefix │          period                      │ suffix      the timeline that is planned
 //! ```
 //!
-//! * A value that lives inside one layer has the slot of its twin in layer 0.
-//! * What a layer hands to the next (the *carry*) takes one slot for all layers, when a layer has read its own input
-//!   for the last time before it computes its output; else two slots that alternate.
-//! * What lives across the layers keeps its slot from end to end.
+//! * A value that lives inside one period has the slot of its twin in period 0.
+//! * What a period hands to the next (the *carry*) takes one slot for all, when a period has read its own input for
+//!   the last time before it computes its output; else two slots that alternate.
+//! * What lives across the periods keeps its slot from end to end.
+//!
+//! The carry's slot is taken all through the period, although the value may be dead in its middle. So a period need
+//! not begin where a layer does: every shift is tried, and the one of least peak is kept. For a post-norm encoder that
+//! is the point between attention and feed-forward, and folding then costs no byte.
 //!
 //! Graphs without alike layers are planned value by value; nothing but planning time is lost.
 
-use turbo_alloc::UsageRecord;
+use turbo_alloc::{UsageRecord, peak_live_bytes};
 
 use crate::{
     dim::{Extents, Shape},
@@ -71,18 +75,29 @@ pub struct Slot {
 pub struct Slots {
     slots: Vec<Slot>,
     of_value: Vec<Option<u32>>,
-    folded_layers: usize,
+    folded_periods: usize,
 }
 
 impl Slots {
     pub(crate) fn of(graph: &Graph) -> Self {
-        Layers::find(graph).and_then(|layers| layers.fold(graph)).unwrap_or_else(|| Slots::unfolded(graph))
+        let Some(layers) = Layers::find(graph) else { return Slots::unfolded(graph) };
+        let shifts =
+            (0..layers.len).filter_map(|shift| Layers::count(graph, layers.start + shift, layers.len));
+        let foldings = shifts.filter_map(|periods| periods.fold(graph));
+        foldings.min_by_key(Slots::nominal_peak).unwrap_or_else(|| Slots::unfolded(graph))
+    }
+
+    /// Peak bytes of one sequence of common length, to compare foldings by.
+    fn nominal_peak(&self) -> usize {
+        let mut records = Vec::new();
+        self.usage_records_into(&Extents::of(&[128]), &mut records);
+        peak_live_bytes(&records)
     }
 
     /// One slot per activation.
     fn unfolded(graph: &Graph) -> Self {
         let mut slots =
-            Slots { slots: Vec::new(), of_value: vec![None; graph.values.len()], folded_layers: 1 };
+            Slots { slots: Vec::new(), of_value: vec![None; graph.values.len()], folded_periods: 1 };
         for Life { value, first, last } in activations(graph) {
             let slot = slots.push(&graph.value(value).shape, first, last);
             slots.assign(value, slot);
@@ -100,9 +115,9 @@ impl Slots {
         self.of_value[value.index()].map(|slot| slot as usize)
     }
 
-    /// Layers that share one planned layer; 1 when nothing was folded.
-    pub fn folded_layers(&self) -> usize {
-        self.folded_layers
+    /// Periods that share one plan; 1 when nothing was folded.
+    pub fn folded_periods(&self) -> usize {
+        self.folded_periods
     }
 
     /// Writes the usage records of all slots for a batch, sizes in bytes, into `records`.
@@ -121,12 +136,13 @@ impl Slots {
     }
 }
 
-/// Repeated layers that are alike: `count` times `len` nodes from `start` on.
+/// Repeated periods that are alike: `count` times `len` nodes from `start` on. A period is a layer, or as much of the
+/// end of one and the beginning of the next.
 struct Layers {
     start: usize,
     len: usize,
     count: usize,
-    /// Node of a layer whose result the next layer reads, when there is one.
+    /// Node of a period whose result the next period reads, when there is one.
     carry: Option<usize>,
 }
 
@@ -148,13 +164,19 @@ impl Layers {
     fn find(graph: &Graph) -> Option<Self> {
         let start = graph.nodes.iter().position(|node| node.layer == Some(0))?;
         let len = graph.nodes[start..].iter().take_while(|node| node.layer == Some(0)).count();
+        let layers = Layers::count(graph, start, len)?;
+        let last = graph.nodes.iter().rposition(|node| node.layer.is_some())?;
+        (last < layers.end()).then_some(layers)
+    }
+
+    /// As many alike periods as there are from `start` on, when there are several.
+    fn count(graph: &Graph, start: usize, len: usize) -> Option<Self> {
         let mut layers = Layers { start, len, count: 1, carry: None };
         layers.carry = layers.find_carry(graph);
         while layers.is_alike(graph, layers.count) {
             layers.count += 1;
         }
-        let last = graph.nodes.iter().rposition(|node| node.layer.is_some())?;
-        (layers.count > 1 && last < layers.end()).then_some(layers)
+        (layers.count > 1).then_some(layers)
     }
 
     fn end(&self) -> usize {
@@ -177,7 +199,7 @@ impl Layers {
         let Some(nodes) = graph.nodes.get(at..at + self.len) else { return false };
         nodes.iter().enumerate().all(|(index, node)| {
             let twin = &graph.nodes[self.start + index];
-            node.layer == u32::try_from(layer).ok()
+            node.layer.is_some()
                 && node.op == twin.op
                 && graph.value(node.output).shape == graph.value(twin.output).shape
                 && node.inputs.len() == twin.inputs.len()
@@ -222,7 +244,7 @@ impl Layers {
     /// The slots, or nothing when a value is used in a way that folding does not cover.
     fn fold(&self, graph: &Graph) -> Option<Slots> {
         let mut slots =
-            Slots { slots: Vec::new(), of_value: vec![None; graph.values.len()], folded_layers: self.count };
+            Slots { slots: Vec::new(), of_value: vec![None; graph.values.len()], folded_periods: self.count };
         let lives = activations(graph);
         let life_of = |value: ValueId| lives.iter().find(|life| life.value == value);
         let carried_in = self.carried_into_first(graph);

@@ -243,9 +243,19 @@ impl GraphBuilder {
     /// # Errors
     /// [`GraphError::Shape`], also when `num_heads` does not divide the hidden size.
     pub fn split_heads(&mut self, x: ValueId, num_heads: usize) -> Result<ValueId, GraphError> {
-        let hidden = self.graph.value(x).shape.last_fixed().unwrap_or(0);
-        let head_dim = if num_heads > 0 && hidden.is_multiple_of(num_heads) { hidden / num_heads } else { 0 };
-        self.node(Op::SplitHeads(HeadColumns { first: 0, num_heads, head_dim }), &[x])
+        let shape = &self.graph.value(x).shape;
+        match shape.last_fixed().filter(|hidden| num_heads > 0 && hidden.is_multiple_of(num_heads)) {
+            Some(hidden) => {
+                let columns = HeadColumns { first: 0, num_heads, head_dim: hidden / num_heads };
+                self.node(Op::SplitHeads(columns), &[x])
+            }
+            None => Err(GraphError::Shape {
+                op: "split_heads",
+                input: 0,
+                expected: format!("[batch_size, padded_len, a multiple of {num_heads}]"),
+                got: shape.clone(),
+            }),
+        }
     }
 
     /// `[batch_size, num_heads, padded_len, head_dim]` to `[batch_size, padded_len, num_heads · head_dim]`.

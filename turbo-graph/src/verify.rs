@@ -108,3 +108,78 @@ fn check_shape(graph: &Graph, node: &Node) -> Result<(), String> {
     let got = &graph.value(node.output).shape;
     if *got == expected { Ok(()) } else { Err(format!("has shape {got}, its rule says {expected}")) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{GraphBuilder, GraphError, Input};
+
+    /// `scale(embed(table, ids))`, to be broken by a test.
+    fn graph() -> Graph {
+        let mut g = GraphBuilder::new("two nodes");
+        let (table, ids) = (g.weight("table", &[10, 8]), g.input(Input::InputIds));
+        let x = g.embed(table, ids).unwrap();
+        let y = g.scale(x, 2.0).unwrap();
+        g.output("y", y);
+        g.finish().unwrap()
+    }
+
+    fn broken(change: impl Fn(&mut Graph)) -> String {
+        let mut graph = graph();
+        change(&mut graph);
+        verify(&graph, "test").unwrap_err().to_string()
+    }
+
+    #[test]
+    fn each_rule_is_checked() {
+        let cases: [(&str, String); 6] = [
+            (
+                "after test: node 0 (scale): reads %2 before it is computed",
+                broken(|graph| graph.nodes.swap(0, 1)),
+            ),
+            (
+                "after test: node 2 (scale): computes %3 again",
+                broken(|graph| graph.nodes.push(graph.nodes[1].clone())),
+            ),
+            (
+                "after test: node 1 (scale): input 0 is a weight, expected a computed value",
+                broken(|graph| graph.nodes[1].inputs[0] = graph.nodes[0].inputs[0]),
+            ),
+            (
+                "after test: node 1 (scale): has shape [3], its rule says [batch_size, padded_len, 8]",
+                broken(|graph| {
+                    let output = graph.nodes[1].output.index();
+                    graph.values[output].shape = Shape::fixed(&[3]);
+                }),
+            ),
+            (
+                "after test: node 1 (scale): layer Some(0) after layer Some(1)",
+                broken(|graph| (graph.nodes[0].layer, graph.nodes[1].layer) = (Some(1), Some(0))),
+            ),
+            ("the graph \"two nodes\" has no output", broken(|graph| drop(graph.nodes.pop()))),
+        ];
+        for (expected, got) in cases {
+            assert_eq!(got, expected);
+        }
+    }
+
+    #[test]
+    fn shape_mistakes_are_met_at_the_operator() {
+        let mut g = GraphBuilder::new("wrong");
+        let (table, ids) = (g.weight("table", &[10, 8]), g.input(Input::InputIds));
+        let x = g.embed(table, ids).unwrap();
+        let (narrow, vector) = (g.weight("narrow", &[4, 7]), g.weight("vector", &[7]));
+        let message = |result: Result<_, GraphError>| result.map(|_| ()).unwrap_err().to_string();
+        assert_eq!(message(g.matmul(x, narrow)), "matmul: input 1 has shape [4, 7], expected [out, 8]");
+        assert_eq!(message(g.add_bias(x, vector)), "add_bias: input 1 has shape [7], expected [8]");
+        assert_eq!(
+            message(g.split_heads(x, 3)),
+            "split_heads: input 0 has shape [batch_size, padded_len, 8], expected [batch_size, padded_len, a multiple \
+             of 3]"
+        );
+        assert_eq!(
+            message(g.softmax(x)),
+            "softmax: input 0 has shape [batch_size, padded_len, 8], expected [batch_size, num_heads, rows, columns]"
+        );
+    }
+}

@@ -1,0 +1,143 @@
+//! Runs: bits, buckets, chunks, and what happens to bad batches.
+
+mod common;
+
+use std::{borrow::Cow, error::Error, num::NonZeroUsize};
+
+use common::{NamedNoise, SMALL, encoder, sequences};
+use proptest::prelude::*;
+use turbo_graph::{
+    Capacity, Executor, ExecutorConfig, GraphError, LayoutKind, PlannerConfig, Policy, Program, Staging,
+    WeightSource, passes,
+};
+use turbo_kernels::{Cpu, CpuOptions};
+
+fn executor(layout: LayoutKind, threads: usize, config: ExecutorConfig) -> Executor<Cpu> {
+    let program = Program::compile(&encoder(SMALL), layout, passes::ALL).unwrap();
+    let device =
+        Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), ..CpuOptions::default() }).unwrap();
+    Executor::new(device, program, &NamedNoise, config).unwrap()
+}
+
+fn embed(executor: &mut Executor<Cpu>, sequences: &[Vec<u32>]) -> Vec<Vec<f32>> {
+    let mut batch = Staging::new();
+    sequences.iter().for_each(|ids| batch.push(ids, &[]).unwrap());
+    executor.run(&batch).unwrap();
+    let (hidden, pooled) =
+        (executor.output("last_hidden_state").unwrap(), executor.output("pooled").unwrap());
+    (0..sequences.len())
+        .map(|sequence| {
+            let mut values = Vec::new();
+            executor.read(hidden, sequence, &mut values).unwrap();
+            executor.read(pooled, sequence, &mut values).unwrap();
+            values
+        })
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn the_bits_of_a_sequence_do_not_depend_on_its_batch(
+        lens in prop::collection::vec(1_usize..=64, 1..7), threads in 1_usize..=3, padded in any::<bool>(),
+    ) {
+        let layout = if padded { LayoutKind::Padded } else { LayoutKind::Packed };
+        let ids = sequences(&lens, SMALL.vocab_size);
+        let together = embed(&mut executor(layout, threads, ExecutorConfig::default()), &ids);
+        let mut alone = executor(LayoutKind::Packed, 1, ExecutorConfig::default());
+        for (ids, together) in ids.iter().zip(&together) {
+            let alone = &embed(&mut alone, std::slice::from_ref(ids))[0];
+            prop_assert!(alone.iter().map(|v| v.to_bits()).eq(together.iter().map(|v| v.to_bits())));
+        }
+    }
+}
+
+#[test]
+fn within_a_reserved_capacity_no_chunk_is_added() {
+    for layout in [LayoutKind::Packed, LayoutKind::Padded] {
+        let planner = PlannerConfig { chunk_bytes: 4096, ..PlannerConfig::default() };
+        let mut executor = executor(layout, 1, planner.into());
+        executor.reserve(Capacity { batch_size: 8, total_tokens: 128, max_seq_len: 64 }).unwrap();
+        let reserved = executor.footprint_bytes();
+        assert!(reserved > 0);
+        for lens in [&[1][..], &[64], &[64, 64], &[1; 8], &[16; 8], &[3, 50, 7]] {
+            embed(&mut executor, &sequences(lens, SMALL.vocab_size));
+            assert_eq!(executor.footprint_bytes(), reserved, "{lens:?}");
+        }
+    }
+}
+
+/// With the paper's policy and no kept bindings, memory follows the length of the request.
+#[test]
+fn the_papers_policy_gives_chunks_back() {
+    let planner = PlannerConfig { policy: Policy::Paper, chunk_bytes: 4096, ..PlannerConfig::default() };
+    let mut executor = executor(LayoutKind::Packed, 1, ExecutorConfig { planner, cached_bindings: 0 });
+    let mut footprint = |len| {
+        embed(&mut executor, &sequences(&[len], SMALL.vocab_size));
+        executor.footprint_bytes()
+    };
+    let (short, long, short_again) = (footprint(4), footprint(64), footprint(4));
+    assert!(short < long && short_again < long, "{short} {long} {short_again}");
+}
+
+#[test]
+fn a_full_cache_of_bindings_starts_over() {
+    let config = ExecutorConfig { cached_bindings: 2, ..ExecutorConfig::default() };
+    let (mut small, mut large) =
+        (executor(LayoutKind::Packed, 1, config), executor(LayoutKind::Packed, 1, ExecutorConfig::default()));
+    for len in [1, 20, 40, 60, 20, 1, 33] {
+        let ids = sequences(&[len], SMALL.vocab_size);
+        assert_eq!(embed(&mut small, &ids), embed(&mut large, &ids));
+    }
+}
+
+#[test]
+fn bad_batches_are_errors_and_the_next_one_runs() {
+    let mut executor = executor(LayoutKind::Packed, 1, ExecutorConfig::default());
+    let good = sequences(&[5], SMALL.vocab_size);
+    let expected = embed(&mut executor, &good);
+
+    assert!(matches!(executor.run(&Staging::new()), Err(GraphError::EmptyBatch)));
+    let mut batch = Staging::new();
+    assert!(matches!(batch.push(&[], &[]), Err(GraphError::EmptyBatch)));
+    assert!(matches!(batch.push(&[1, 2], &[0]), Err(GraphError::TokenTypes { expected: 2, got: 1 })));
+    batch.push(&[49, 50], &[]).unwrap();
+    let outside = executor.run(&batch).unwrap_err();
+    assert!(outside.to_string().contains("index 50 is outside the table of 50 rows"), "{outside}");
+
+    assert_eq!(embed(&mut executor, &good), expected);
+    let pooled = executor.output("pooled").unwrap();
+    let missing = executor.read(pooled, 1, &mut Vec::new()).unwrap_err();
+    assert_eq!(missing.to_string(), "sequence 1 of a batch of 1");
+}
+
+#[test]
+fn a_missing_weight_is_named() {
+    struct Without(&'static str);
+    impl WeightSource for Without {
+        fn weight(
+            &self,
+            name: &str,
+            shape: &[usize],
+        ) -> Result<Cow<'_, [f32]>, Box<dyn Error + Send + Sync>> {
+            if name == self.0 {
+                return Err("no such tensor".into());
+            }
+            NamedNoise.weight(name, shape).map(|values| values.into_owned().into())
+        }
+    }
+    let program = Program::compile(&encoder(SMALL), LayoutKind::Packed, passes::ALL).unwrap();
+    let device = Cpu::new(CpuOptions::default()).unwrap();
+    let refused = Executor::new(device, program, &Without("layer.1.key.bias"), PlannerConfig::default());
+    let refused = refused.err().expect("a weight is missing");
+    assert_eq!(refused.to_string(), "weight layer.1.key.bias: no such tensor");
+}
+
+#[test]
+fn planned_bytes_grow_with_the_batch_and_cost_nothing() {
+    let executor =
+        executor(LayoutKind::Packed, 1, PlannerConfig { chunk_bytes: 256, ..Default::default() }.into());
+    let planned = |tokens| executor.planned_bytes(&turbo_graph::dim::Extents::of(&[tokens])).unwrap();
+    assert!(planned(16) < planned(64) && planned(64) < planned(512));
+    assert_eq!(executor.footprint_bytes(), 0);
+}

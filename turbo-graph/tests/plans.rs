@@ -1,0 +1,96 @@
+//! Plans made from folded layers are sound for the program as it runs, for every size.
+
+mod common;
+
+use common::{BERT_BASE, SMALL, Sizes, encoder};
+use proptest::prelude::*;
+use turbo_alloc::{MemoryPlan, Planner, PlannerConfig, UsageRecord, check, peak_live_bytes};
+use turbo_graph::{Graph, GraphBuilder, Input, LayoutKind, Pass, Program, dim::Extents, passes};
+
+/// Plans the slots of `program` and gives every activation the place of its slot.
+fn unfolded_plan(program: &Program, extents: &Extents) -> (Vec<UsageRecord>, MemoryPlan) {
+    let mut folded = Vec::new();
+    program.slots().usage_records_into(extents, &mut folded);
+    let mut plan = Planner::new(PlannerConfig::default()).unwrap().plan(&folded).unwrap();
+    let (values, records): (Vec<_>, Vec<_>) = program.usage_records(extents).into_iter().unzip();
+    let places = values.iter().map(|&value| plan.placements[program.slots().of_value(value).unwrap()]);
+    plan.placements = places.collect();
+    (records, plan)
+}
+
+fn program(sizes: Sizes, layout: LayoutKind, passes: &[Pass]) -> Program {
+    Program::compile(&encoder(sizes), layout, passes).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn folded_plans_are_sound_unfolded(lens in prop::collection::vec(1_usize..60, 1..12), fused in any::<bool>()) {
+        let passes = if fused { passes::ALL.to_vec() } else { passes::paper() };
+        let layouts = if fused { vec![LayoutKind::Packed, LayoutKind::Padded] } else { vec![LayoutKind::Padded] };
+        for layout in layouts {
+            let program = program(SMALL, layout, &passes);
+            prop_assert!(program.slots().folded_periods() > 1);
+            let (records, plan) = unfolded_plan(&program, &Extents::of(&lens));
+            prop_assert_eq!(check(&records, &plan, 256), Ok(()));
+        }
+    }
+}
+
+#[test]
+fn the_drawing_itself_folds_too() {
+    let program = program(SMALL, LayoutKind::Padded, &[]);
+    assert!(program.slots().folded_periods() > 1);
+    let (records, plan) = unfolded_plan(&program, &Extents::of(&[5, 9, 2]));
+    assert_eq!(check(&records, &plan, 256), Ok(()));
+}
+
+#[test]
+fn twelve_layers_are_planned_as_one() {
+    let program = program(BERT_BASE, LayoutKind::Packed, passes::ALL);
+    let extents = Extents::of(&[128; 8]);
+    let mut folded = Vec::new();
+    program.slots().usage_records_into(&extents, &mut folded);
+    let unfolded: Vec<_> = program.usage_records(&extents).into_iter().map(|(_, record)| record).collect();
+    // eleven periods from one feed-forward to the next, and half a layer before and after them
+    assert_eq!((program.slots().folded_periods(), folded.len(), unfolded.len()), (11, 13, 84));
+    assert_eq!(peak_live_bytes(&folded), peak_live_bytes(&unfolded), "folding costs no memory here");
+}
+
+/// A chain of products: `step(i)` reads the previous value; `skip` lets one layer read what came before all of them.
+fn chain(layers: u32, skip: bool) -> Graph {
+    let mut g = GraphBuilder::new("chain");
+    let (table, ids) = (g.weight("table", &[10, 8]), g.input(Input::InputIds));
+    let first = g.embed(table, ids).unwrap();
+    let mut x = first;
+    for index in 0..layers {
+        g.layer(Some(index));
+        let weight = g.weight(&format!("w{index}"), &[8, 8]);
+        let product = g.matmul(x, weight).unwrap();
+        x = g.add(product, if skip { first } else { x }).unwrap();
+    }
+    g.layer(None);
+    let last = g.scale(x, 2.0).unwrap();
+    g.output("last", last);
+    g.finish().unwrap()
+}
+
+/// The layer reads its input in the very node that writes its output: the carry needs two places.
+#[test]
+fn a_carry_read_to_the_end_alternates() {
+    for layers in [2, 3, 5] {
+        let program = Program::compile(&chain(layers, false), LayoutKind::Padded, &[]).unwrap();
+        assert!(program.slots().folded_periods() > 1);
+        let (records, plan) = unfolded_plan(&program, &Extents::of(&[100]));
+        assert_eq!(check(&records, &plan, 256), Ok(()));
+    }
+}
+
+/// A value that all layers read lives across them, and the fold has to respect it or give up.
+#[test]
+fn a_value_from_before_the_layers_outlives_them() {
+    for layers in [2, 4] {
+        let program = Program::compile(&chain(layers, true), LayoutKind::Padded, &[]).unwrap();
+        let (records, plan) = unfolded_plan(&program, &Extents::of(&[100]));
+        assert_eq!(check(&records, &plan, 256), Ok(()));
+    }
+}
