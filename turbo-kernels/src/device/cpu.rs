@@ -58,6 +58,7 @@ impl Cpu {
 pub struct CpuQueue {
     team: Team,
     scratch: Vec<CpuBlock>,
+    shared: CpuBlock,
 }
 
 impl CpuQueue {
@@ -72,14 +73,16 @@ impl CpuQueue {
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
     pub(crate) fn reserve_scratch(&mut self, values: usize) -> Result<(), DeviceError> {
-        let bytes =
-            values.checked_mul(size_of::<f32>()).ok_or(DeviceError::OutOfMemory { bytes: usize::MAX })?;
-        for block in &mut self.scratch {
-            if block.bytes() < bytes {
-                *block = CpuBlock::zeroed(bytes)?;
-            }
-        }
-        Ok(())
+        self.scratch.iter_mut().try_for_each(|block| grow(block, values))
+    }
+
+    /// The team, and `values` f32 that all threads share, with whatever is left in them; they grow, never shrink.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    pub(crate) fn team_and_shared(&mut self, values: usize) -> Result<(&mut Team, &mut [f32]), DeviceError> {
+        grow(&mut self.shared, values)?;
+        Ok((&mut self.team, self.shared.view_mut(0, values)?))
     }
 
     /// Calls `work(piece, scratch)` once for every piece in `0..pieces`, shared by the threads as they are free.
@@ -132,6 +135,15 @@ impl CpuQueue {
     }
 }
 
+/// Makes room for `values` f32.
+fn grow(block: &mut CpuBlock, values: usize) -> Result<(), DeviceError> {
+    let bytes = values.checked_mul(size_of::<f32>()).ok_or(DeviceError::OutOfMemory { bytes: usize::MAX })?;
+    if block.bytes() < bytes {
+        *block = CpuBlock::zeroed(bytes)?;
+    }
+    Ok(())
+}
+
 impl Device for Cpu {
     type Block = CpuBlock;
     type Queue = CpuQueue;
@@ -149,7 +161,7 @@ impl Device for Cpu {
             |error: std::io::Error| DeviceError::Failed { what: "starting threads", why: error.to_string() };
         let team = Team::new(self.settings.threads).map_err(failed)?;
         let scratch = (0..team.threads()).map(|_| CpuBlock::zeroed(0)).collect::<Result<_, _>>()?;
-        Ok(CpuQueue { team, scratch })
+        Ok(CpuQueue { team, scratch, shared: CpuBlock::zeroed(0)? })
     }
 
     fn allocate(&self, bytes: usize) -> Result<CpuBlock, DeviceError> {

@@ -10,6 +10,7 @@ use std::fmt::Debug;
 pub use block::CpuBlock;
 pub use cpu::{Cpu, CpuOptions, CpuQueue};
 pub(crate) use shared::SharedMut;
+pub(crate) use team::Team;
 
 use crate::simd::Isa;
 

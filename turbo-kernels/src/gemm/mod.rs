@@ -1,5 +1,11 @@
 //! `out = epilogue(x · weightᵀ)` with constant weights, packed once.
 
+mod cpu;
+mod pack;
+mod tile;
+
+pub use pack::PackedWeight;
+
 use crate::{Activation, KernelError, device::Device};
 
 /// What is done to each product before it is stored.

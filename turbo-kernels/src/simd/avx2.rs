@@ -38,6 +38,7 @@ const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
 impl Simd for Avx2 {
     const LANES: usize = 8;
+    const REGISTERS: usize = 16;
     type F32 = __m256;
     type Mask = __m256;
 
@@ -67,6 +68,12 @@ impl Simd for Avx2 {
     unsafe fn store_ptr(self, v: __m256, to: *mut f32) {
         // SAFETY: the caller passes a pointer that is valid for writing 8 values; no alignment is assumed.
         unsafe { _mm256_storeu_ps(to, v) }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, at: *const f32) {
+        // SAFETY: `self` exists, so the machine has the instruction; a prefetch reads nothing and cannot fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
 
     registers! {

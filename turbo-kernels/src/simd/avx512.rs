@@ -49,6 +49,7 @@ fn first(len: usize) -> __mmask16 {
 
 impl Simd for Avx512 {
     const LANES: usize = 16;
+    const REGISTERS: usize = 32;
     type F32 = __m512;
     type Mask = __mmask16;
 
@@ -74,6 +75,12 @@ impl Simd for Avx512 {
     unsafe fn store_ptr(self, v: __m512, to: *mut f32) {
         // SAFETY: the caller passes a pointer that is valid for writing 16 values; no alignment is assumed.
         unsafe { _mm512_storeu_ps(to, v) }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, at: *const f32) {
+        // SAFETY: `self` exists, so the machine has the instruction; a prefetch reads nothing and cannot fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
 
     registers! {

@@ -43,6 +43,8 @@ pub(crate) trait Kernel {
 pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Values in one vector, a power of two.
     const LANES: usize;
+    /// Vectors that the register file holds.
+    const REGISTERS: usize;
     /// One vector.
     type F32: Copy;
     /// One truth per lane.
@@ -90,6 +92,9 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// # Safety
     /// `to` is valid for writing `LANES` values.
     unsafe fn store_ptr(self, v: Self::F32, to: *mut f32);
+
+    /// Asks for the line of `at` to be brought into the second-level cache; any address is fine.
+    fn prefetch(self, at: *const f32);
 
     /// `a + b`.
     fn add(self, a: Self::F32, b: Self::F32) -> Self::F32;

@@ -32,6 +32,8 @@ fn mul_add(a: f32, b: f32, c: f32) -> f32 {
 
 impl Simd for Portable {
     const LANES: usize = LANES;
+    // 16 registers of 4 values on x86-64, 32 on aarch64
+    const REGISTERS: usize = if cfg!(target_arch = "aarch64") { 16 } else { 8 };
     type F32 = Vector;
     type Mask = [bool; LANES];
 
@@ -61,6 +63,9 @@ impl Simd for Portable {
         // SAFETY: the caller passes a pointer that is valid for writing `LANES` values; no alignment is assumed.
         unsafe { to.cast::<Vector>().write_unaligned(v) }
     }
+
+    #[inline(always)]
+    fn prefetch(self, _: *const f32) {}
 
     #[inline(always)]
     fn add(self, a: Vector, b: Vector) -> Vector {

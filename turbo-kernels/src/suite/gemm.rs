@@ -43,11 +43,11 @@ impl Case {
         let (x, weight) = (numbers.values(rows * in_features), numbers.values(out_features * in_features));
         let (bias, residual) = (numbers.values(out_features), numbers.values(rows * out_features));
         let products = twin::linear(&x, &weight, in_features);
-        let with = |extra: &dyn Fn(usize) -> f64| -> Vec<Product> {
+        let with = |products: &[Product], term: &dyn Fn(usize) -> f64| -> Vec<Product> {
             products
                 .iter()
                 .enumerate()
-                .map(|(i, p)| Product { value: p.value + extra(i), magnitude: p.magnitude + extra(i).abs() })
+                .map(|(i, p)| Product { value: p.value + term(i), magnitude: p.magnitude + term(i).abs() })
                 .collect()
         };
         let of_bias = |i: usize| f64::from(bias[i % out_features]);
@@ -71,13 +71,13 @@ impl Case {
             });
         };
         run("none", Epilogue::None, &products, None);
-        let biased = with(&of_bias);
+        let biased = with(&products, &of_bias);
         run("bias", Epilogue::Bias(bias_on.view()), &biased, None);
         for activation in ACTIVATIONS {
             let name = format!("bias, {activation:?}");
             run(&name, Epilogue::BiasAct(bias_on.view(), activation), &biased, Some(activation));
         }
-        let both = with(&|i| of_bias(i) + f64::from(residual[i]));
+        let both = with(&biased, &|i| f64::from(residual[i]));
         run(
             "bias, residual",
             Epilogue::BiasResidual { bias: bias_on.view(), residual: residual_on.view() },

@@ -23,7 +23,9 @@ macro_rules! on_every_cpu {
 }
 
 on_every_cpu! {
+    attention => super::attention,
     bias_act => super::bias_act,
+    gemm => super::gemm,
     embed => super::embed,
     norm => super::norm,
     pool => super::pool,

@@ -1,0 +1,192 @@
+//! The orders in which the tile kernel reads its two operands.
+//!
+//! A weight is cut into panels of [`panel_width`] output features, `[panel][k][column]`, the last panel padded with
+//! zeros: the kernel reads it front to back, once.
+//!
+//! Activations are cut into tiles of rows, `[k / RUN][row][RUN]`: the kernel broadcasts single values at constant
+//! distances, whatever the row stride was, and packing is a copy of whole cache lines, not a transposition.
+
+use crate::{
+    KernelError,
+    device::CpuBlock,
+    simd::{Kernel, Simd, SupportedIsa},
+};
+
+/// Values of a row that stay together: one cache line.
+pub(super) const RUN: usize = 16;
+
+/// Output features of one panel: two vectors.
+pub(super) const fn panel_width<S: Simd>() -> usize {
+    2 * S::LANES
+}
+
+/// Rows of the largest tile: two accumulators a row; two registers hold the panel, two are left to broadcast.
+pub(super) const fn tile_rows<S: Simd>() -> usize {
+    (S::REGISTERS - 4) / 2
+}
+
+/// A constant matrix `[out_features, in_features]`, packed for one instruction set.
+#[derive(Debug)]
+pub struct PackedWeight {
+    panels: CpuBlock,
+    out_features: usize,
+    in_features: usize,
+    panel_width: usize,
+    tile_rows: usize,
+    isa: SupportedIsa,
+}
+
+impl PackedWeight {
+    /// Packs row-major values.
+    pub(super) fn new(
+        isa: SupportedIsa,
+        weight: &[f32],
+        out_features: usize,
+        in_features: usize,
+    ) -> Result<PackedWeight, KernelError> {
+        let expected = out_features.saturating_mul(in_features);
+        if weight.len() != expected {
+            return Err(KernelError::Length {
+                kernel: "pack",
+                argument: "weight",
+                expected,
+                got: weight.len(),
+            });
+        }
+        let (panel_width, tile_rows) = isa.run(Sizes);
+        let values = out_features.next_multiple_of(panel_width) * in_features;
+        let mut panels = CpuBlock::zeroed(values * size_of::<f32>())?;
+        let packed = panels.view_mut::<f32>(0, values)?;
+        if in_features > 0 {
+            let panel_values = panel_width * in_features;
+            for (panel, columns) in packed.chunks_exact_mut(panel_values).zip(weight.chunks(panel_values)) {
+                for (column, values) in columns.chunks_exact(in_features).enumerate() {
+                    for (line, value) in panel.chunks_exact_mut(panel_width).zip(values) {
+                        line[column] = *value;
+                    }
+                }
+            }
+        }
+        Ok(PackedWeight { panels, out_features, in_features, panel_width, tile_rows, isa })
+    }
+
+    /// Rows of the matrix: values of each result.
+    #[must_use]
+    pub fn out_features(&self) -> usize {
+        self.out_features
+    }
+
+    /// Columns of the matrix: values of each input.
+    #[must_use]
+    pub fn in_features(&self) -> usize {
+        self.in_features
+    }
+
+    /// Memory it takes, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.panels.bytes()
+    }
+
+    pub(super) fn isa(&self) -> SupportedIsa {
+        self.isa
+    }
+
+    pub(super) fn panel_width(&self) -> usize {
+        self.panel_width
+    }
+
+    /// Rows of the largest tile of this weight's kernel.
+    pub(super) fn tile_rows(&self) -> usize {
+        self.tile_rows
+    }
+
+    pub(super) fn panel_count(&self) -> usize {
+        self.out_features.div_ceil(self.panel_width)
+    }
+
+    /// `[in_features, panel_width]`.
+    pub(super) fn panel(&self, index: usize) -> &[f32] {
+        let values = self.panel_width * self.in_features;
+        self.panels.view(index * values * size_of::<f32>(), values).expect("the block holds every panel")
+    }
+}
+
+/// Panel width and tile rows of an instruction set.
+struct Sizes;
+
+impl Kernel for Sizes {
+    type Output = (usize, usize);
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> (usize, usize) {
+        (panel_width::<S>(), tile_rows::<S>())
+    }
+}
+
+/// Values that a packed tile of `rows` rows takes.
+pub(super) fn tile_values(rows: usize, in_features: usize) -> usize {
+    rows * in_features.next_multiple_of(RUN)
+}
+
+/// Packs `rows` rows of `x`, `[rows, in_features]`, into `tile`. What is past the end of a row is left as it is.
+pub(super) fn pack_tile(x: &[f32], rows: usize, in_features: usize, tile: &mut [f32]) {
+    for (row, values) in x.chunks_exact(in_features.max(1)).enumerate() {
+        let lines = tile[row * RUN..].chunks_mut(rows * RUN);
+        let (runs, tail) = values.as_chunks::<RUN>();
+        let mut lines = lines.take(in_features.div_ceil(RUN));
+        for (run, line) in runs.iter().zip(&mut lines) {
+            line[..RUN].copy_from_slice(run);
+        }
+        if let Some(line) = lines.next() {
+            line[..tail.len()].copy_from_slice(tail);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::supported;
+
+    #[test]
+    fn panels_hold_columns_side_by_side() {
+        for isa in supported() {
+            for (n, k) in [(1, 1), (5, 3), (32, 7), (33, 2), (70, 17), (4, 0), (0, 4)] {
+                let weight: Vec<f32> = (0..n * k).map(|i| i as f32 + 1.0).collect();
+                let packed = PackedWeight::new(isa, &weight, n, k).unwrap();
+                let width = packed.panel_width();
+                for panel in 0..packed.panel_count() {
+                    for (i, value) in packed.panel(panel).iter().enumerate() {
+                        let (column, row) = (panel * width + i % width, i / width);
+                        let want = if column < n { weight[column * k + row] } else { 0.0 };
+                        assert_eq!(*value, want);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_weight_of_another_size_is_refused() {
+        for isa in supported() {
+            let error = PackedWeight::new(isa, &[0.0; 5], 2, 3).unwrap_err();
+            assert_eq!(error.to_string(), "pack: weight holds 5 values, expected 6");
+            assert!(PackedWeight::new(isa, &[0.0; 5], usize::MAX, 3).is_err());
+        }
+    }
+
+    #[test]
+    fn tiles_hold_runs_of_rows() {
+        for (rows, k) in [(1, 5), (3, 16), (2, 33), (14, 40)] {
+            let x: Vec<f32> = (0..rows * k).map(|i| i as f32 + 1.0).collect();
+            let mut tile = vec![f32::NAN; tile_values(rows, k)];
+            pack_tile(&x, rows, k, &mut tile);
+            for row in 0..rows {
+                for i in 0..k {
+                    assert_eq!(tile[i / RUN * rows * RUN + row * RUN + i % RUN], x[row * k + i]);
+                }
+            }
+        }
+    }
+}

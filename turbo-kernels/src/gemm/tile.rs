@@ -1,0 +1,148 @@
+//! The tile kernel: up to 14 rows times one panel, accumulators in registers; then the epilogue.
+
+use super::{
+    Epilogue,
+    pack::{RUN, panel_width, tile_rows},
+};
+use crate::{
+    bias_act,
+    device::SharedMut,
+    simd::{Kernel, Simd},
+};
+
+/// Bytes ahead of the reader at which the panel is prefetched: some 40 ns of a full tile at two lines a step.
+const PREFETCH: usize = 4096;
+
+/// Tiles of rows times a run of panels.
+pub(super) struct Tiles<'a, I> {
+    /// The tiles: first row, rows, packed values.
+    pub(super) tiles: I,
+    /// The panels: first column, packed values.
+    pub(super) panels: std::ops::Range<usize>,
+    pub(super) weight: &'a super::PackedWeight,
+    pub(super) epilogue: Epilogue<&'a [f32]>,
+    /// `[rows, out_features]`; nobody else writes the columns of these panels in the rows of these tiles.
+    pub(super) out: SharedMut<'a, f32>,
+}
+
+/// A tile of packed activations.
+#[derive(Clone, Copy)]
+pub(super) struct Tile<'a> {
+    pub(super) first_row: usize,
+    pub(super) rows: usize,
+    /// As [`super::pack::pack_tile`] left them.
+    pub(super) values: &'a [f32],
+}
+
+impl<'a, I: Iterator<Item = Tile<'a>> + Clone> Kernel for Tiles<'a, I> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        // the largest product: 14 rows of two 16-lane vectors
+        let mut products = [0.0; 14 * 32];
+        for panel in self.panels.clone() {
+            let values = self.weight.panel(panel);
+            for tile in self.tiles.clone() {
+                multiply(s, tile, values, self.weight.in_features(), &mut products);
+                self.finish(s, tile, panel * panel_width::<S>(), &products);
+            }
+        }
+    }
+}
+
+impl<'a, I> Tiles<'a, I> {
+    /// Stores the products of one tile, from column `first` on, through the epilogue.
+    #[inline(always)]
+    fn finish<S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]) {
+        let n = self.weight.out_features();
+        let columns = panel_width::<S>().min(n - first);
+        for (row, products) in products.chunks_exact(panel_width::<S>()).take(tile.rows).enumerate() {
+            let start = (tile.first_row + row) * n + first;
+            // SAFETY: the creator of `self` promised that these columns of these rows are written by nobody else, and
+            // one row is borrowed at a time.
+            let out = unsafe { self.out.slice(start, columns) };
+            for (half, out) in out.chunks_mut(S::LANES).enumerate() {
+                let at = half * S::LANES..half * S::LANES + out.len();
+                let v = s.load(&products[half * S::LANES..]);
+                let part = |values: &[f32], first: usize| load(s, &values[first + at.start..first + at.end]);
+                let v = match self.epilogue {
+                    Epilogue::None => v,
+                    Epilogue::Bias(bias) => s.add(v, part(bias, first)),
+                    Epilogue::BiasAct(bias, activation) => {
+                        bias_act::apply(s, activation, s.add(v, part(bias, first)))
+                    }
+                    Epilogue::BiasResidual { bias, residual } => {
+                        s.add(s.add(v, part(bias, first)), part(residual, start))
+                    }
+                };
+                if out.len() == S::LANES { s.store(v, out) } else { s.store_partial(v, out) }
+            }
+        }
+    }
+}
+
+/// At most one vector of values.
+#[inline(always)]
+fn load<S: Simd>(s: S, values: &[f32]) -> S::F32 {
+    if values.len() == S::LANES { s.load(values) } else { s.load_partial(values, 0.0) }
+}
+
+/// `products[row][column] = Σₖ tile[row][k] · panel[k][column]`, one chain over ascending `k` from zero each.
+#[inline(always)]
+fn multiply<S: Simd>(s: S, tile: Tile<'_>, panel: &[f32], k: usize, products: &mut [f32; 14 * 32]) {
+    macro_rules! instances {
+        ($($rows:literal)*) => {
+            match tile.rows {
+                $($rows if $rows <= tile_rows::<S>() => product::<S, $rows>(s, tile.values, panel, k, products),)*
+                rows => unreachable!("tiles have 1 to {} rows, not {rows}", tile_rows::<S>()),
+            }
+        };
+    }
+    instances!(1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+}
+
+/// [`multiply`] for `ROWS` rows.
+#[inline(always)]
+fn product<S: Simd, const ROWS: usize>(
+    s: S,
+    tile: &[f32],
+    panel: &[f32],
+    k: usize,
+    products: &mut [f32; 14 * 32],
+) {
+    let width = panel_width::<S>();
+    // the last row of the last run ends with the last value of k
+    let runs_before = k.saturating_sub(1) / RUN * ROWS * RUN;
+    assert!(
+        panel.len() >= k * width
+            && (k == 0 || tile.len() >= runs_before + (ROWS - 1) * RUN + (k - 1) % RUN + 1)
+    );
+    let mut sums = [[s.splat(0.0); 2]; ROWS];
+    let mut weights = panel.as_ptr();
+    let mut values = tile.as_ptr();
+    let mut left = k;
+    while left > 0 {
+        let run = left.min(RUN);
+        for i in 0..run {
+            s.prefetch(weights.wrapping_byte_add(PREFETCH));
+            s.prefetch(weights.wrapping_byte_add(PREFETCH + 64));
+            // SAFETY: `weights` has advanced by one line of `width` values for each of fewer than `k` steps, and the
+            // panel holds `k` lines.
+            let (low, high) = unsafe { (s.load_ptr(weights), s.load_ptr(weights.add(S::LANES))) };
+            for (row, sums) in sums.iter_mut().enumerate() {
+                // SAFETY: value `i` of `row` in this run; the assertion covers the last one of the last run.
+                let x = s.splat(unsafe { *values.add(row * RUN + i) });
+                sums[0] = s.mul_add(x, low, sums[0]);
+                sums[1] = s.mul_add(x, high, sums[1]);
+            }
+            weights = weights.wrapping_add(width);
+        }
+        values = values.wrapping_add(ROWS * RUN);
+        left -= run;
+    }
+    for (sums, line) in sums.iter().zip(products.chunks_exact_mut(width)) {
+        s.store(sums[0], line);
+        s.store(sums[1], &mut line[S::LANES..]);
+    }
+}
