@@ -6,8 +6,8 @@
 //!
 //! | recorded by | metrics |
 //! |---|---|
-//! | the protocol | `te_request_*` per request, `te_embed_*` per input, and every failure a client is told |
-//! | the engine | [`QUEUE_SIZE`], [`BATCH_NEXT_SIZE`], [`BATCH_NEXT_TOKENS`], [`REQUEST_INPUT_LENGTH`], and [`REQUEST_FAILURE`] with [`failure::DROPPED`], which no client hears of |
+//! | the protocol | `te_request_*` per request, and [`REQUEST_FAILURE`] for every failure that a client is told |
+//! | the engine | `te_embed_*` per input, [`QUEUE_SIZE`], [`BATCH_NEXT_SIZE`], [`BATCH_NEXT_TOKENS`], [`REQUEST_INPUT_LENGTH`], and [`REQUEST_FAILURE`] with [`failure::DROPPED`], which no client hears of |
 
 /// Counter, label `method`: requests received.
 pub const REQUEST_COUNT: &str = "te_request_count";
@@ -70,6 +70,8 @@ pub mod failure {
     pub const BATCH_SIZE: &str = "batch_size";
     /// The model failed.
     pub const INFERENCE: &str = "inference";
+    /// The server is stopping, or its model cannot be run.
+    pub const UNHEALTHY: &str = "unhealthy";
     /// The client went away before its answer was ready.
     pub const DROPPED: &str = "dropped";
 }

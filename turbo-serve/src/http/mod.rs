@@ -1,1 +1,43 @@
-//! The HTTP protocols, on top of any [`Embedder`](crate::engine::Embedder).
+//! The engine over HTTP: text-embeddings-inference's routes, and OpenAI's embeddings.
+//!
+//! In: bytes of a request. Out: bytes of an answer. What is computed in between is the [`Embedder`]'s business;
+//! nothing here knows a model, a tokenizer or a batch.
+//!
+//! ```text
+//! bytes ─▶ body (limit, type, JSON) ─▶ tei / openai ─▶ EmbedRequest ─▶ Embedder
+//! bytes ◀─ write (floats) ◀─ headers, metrics ◀─────── EmbedResponse ◀────┘
+//!      ◀─ error (one JSON body per protocol, whatever went wrong)
+//! ```
+//!
+//! | route | answer |
+//! |---|---|
+//! | `POST /embed` | `[[f32]]`, one row per input |
+//! | `POST /embed_all` | `[[[f32]]]`, one row per token of each input |
+//! | `POST /v1/embeddings`, `POST /embeddings` | OpenAI's list of embeddings |
+//! | `GET /info` | what is served, and within which limits |
+//! | `GET /health`, `/ping`, `/` | 200, or 503 while requests are not answered |
+//! | `GET /metrics` | Prometheus text, names in [`metric_names`](crate::metric_names) |
+//!
+//! An error is always JSON: `{"error": …, "error_type": "Validation"}` on TEI's routes,
+//! `{"message": …, "code": 422, "type": "Validation"}` on OpenAI's. Beyond text-embeddings-inference, that holds for
+//! bodies that are not JSON, too large or of another type, for unknown routes and wrong methods, and a refused
+//! request is told when to come back (`Retry-After`, `retry-after-ms`).
+//!
+//! [`Embedder`]: crate::engine::Embedder
+
+mod answer;
+mod body;
+mod error;
+mod headers;
+mod inputs;
+mod metrics;
+mod observe;
+mod openai;
+mod router;
+mod serve;
+mod tei;
+mod write;
+
+pub use metrics::{Metrics, MetricsError};
+pub use router::{HttpOptions, router};
+pub use serve::serve;

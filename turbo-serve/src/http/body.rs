@@ -1,0 +1,131 @@
+//! The body of a request: bounded, of the right type, JSON, and an object of the right fields.
+//!
+//! Whatever is wrong is told in the JSON of the route's protocol, where axum's own extractor answers with plain text.
+
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    body::{Body, HttpBody},
+    extract::{FromRequest, Request},
+    http::{HeaderMap, StatusCode, header},
+    response::IntoResponse,
+};
+use serde::de::{DeserializeOwned, IgnoredAny};
+
+use super::{error::ApiError, router::Server};
+
+/// What is read of a refused body, so that its sender comes to the point of reading the answer: a connection closed on
+/// unread bytes is reset, and the answer with it.
+const DISCARDED_BYTES: usize = 64 << 20;
+/// For how long a refused body is read.
+const DISCARDING: Duration = Duration::from_secs(2);
+
+/// The fields of a route's request, and the protocol that words its errors.
+pub(super) trait RequestBody: DeserializeOwned {
+    /// How failures are told.
+    type Error: From<ApiError> + IntoResponse;
+}
+
+/// Extracts a request body.
+pub(super) struct Json<T> {
+    /// What it says.
+    pub(super) body: T,
+    /// When its last byte had come.
+    pub(super) received: Instant,
+}
+
+impl<T: RequestBody> FromRequest<Server> for Json<T> {
+    type Rejection = T::Error;
+
+    async fn from_request(request: Request, server: &Server) -> Result<Self, T::Error> {
+        let (head, body) = request.into_parts();
+        if !says_json(&head.headers) {
+            let said = head
+                .headers
+                .get(header::CONTENT_TYPE)
+                .map_or("none".into(), |value| format!("`{}`", String::from_utf8_lossy(value.as_bytes())));
+            let message = format!("expected content-type `application/json`, got {said}");
+            return Err(ApiError::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, message).into());
+        }
+        let bytes = read(&head.headers, body, server.payload_limit()).await?;
+        let received = Instant::now();
+        Ok(Self { body: parse(&bytes)?, received })
+    }
+}
+
+/// Whether the content type is `application/json` or `application/…+json`, with any parameters.
+fn says_json(headers: &HeaderMap) -> bool {
+    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let subtype = essence.strip_prefix("application/");
+    subtype.is_some_and(|subtype| subtype == "json" || subtype.ends_with("+json"))
+}
+
+async fn read(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+    let too_large = || {
+        let message = format!("body is larger than the limit of {limit} bytes");
+        ApiError::refused(StatusCode::PAYLOAD_TOO_LARGE, message)
+    };
+    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    let announced: usize = announced.unwrap_or(0);
+    if announced > limit {
+        // one who asks first sends nothing after this answer
+        if !headers.contains_key(header::EXPECT) {
+            discard(body).await;
+        }
+        return Err(too_large());
+    }
+    let mut bytes = Vec::with_capacity(announced);
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        let frame = frame.map_err(|error| {
+            ApiError::refused(StatusCode::BAD_REQUEST, format!("body ended early: {error}"))
+        })?;
+        let Ok(data) = frame.into_data() else { continue }; // trailers
+        if bytes.len() + data.len() > limit {
+            discard(body).await;
+            return Err(too_large());
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(bytes)
+}
+
+/// Reads a body to its end without keeping it, within bounds.
+async fn discard(mut body: Body) {
+    let reading = async {
+        let mut left = DISCARDED_BYTES;
+        while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+            match left.checked_sub(frame.data_ref().map_or(0, |data| data.len())) {
+                Some(rest) => left = rest,
+                None => break,
+            }
+        }
+    };
+    // either way the answer is sent: who is still sending now may not see it
+    let _ = tokio::time::timeout(DISCARDING, reading).await;
+}
+
+/// Not JSON is 400, JSON that says something else than was asked for is 422.
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let not_json = |error: serde_json::Error| {
+        let message = format!("body is not JSON: {error}");
+        ApiError::refused(StatusCode::BAD_REQUEST, message)
+    };
+    // serde reads a struct from a list, too: `["a text", true]` would be taken for `inputs` and `truncate`
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        serde_json::from_slice::<IgnoredAny>(bytes).map_err(not_json)?;
+        return Err(ApiError::validation("expected a JSON object, got another JSON value"));
+    }
+    serde_json::from_slice(bytes).map_err(|error| {
+        // 1e999 is JSON, but serde_json counts it as bad syntax
+        if error.is_data() || error.to_string().starts_with("number out of range") {
+            ApiError::validation(error.to_string())
+        } else {
+            not_json(error)
+        }
+    })
+}

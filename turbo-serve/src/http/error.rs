@@ -1,0 +1,169 @@
+//! Why a request failed, as its client is told: a status, a type, a sentence.
+//!
+//! The types, their spelling and their statuses are those of text-embeddings-inference (which documents them in lower
+//! case and sends them in camel case; clients match what is sent).
+
+use std::time::Duration;
+
+use axum::{
+    http::{HeaderName, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+
+use crate::{engine::EngineError, metric_names::failure};
+
+/// Milliseconds to wait, beside `Retry-After`, which has whole seconds only; OpenAI's clients read it first.
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+
+/// What kind of failure it was; serialised by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) enum ErrorType {
+    Unhealthy,
+    Backend,
+    Overloaded,
+    Validation,
+    Tokenizer,
+    Empty,
+}
+
+impl ErrorType {
+    fn status(self) -> StatusCode {
+        match self {
+            Self::Unhealthy => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Backend => StatusCode::FAILED_DEPENDENCY,
+            Self::Overloaded => StatusCode::TOO_MANY_REQUESTS,
+            Self::Validation | Self::Tokenizer => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Empty => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+/// A failure before it is written in the words of a protocol: [`TeiError`] or [`OpenAiError`].
+#[derive(Clone, Debug)]
+pub(super) struct ApiError {
+    status: StatusCode,
+    error_type: ErrorType,
+    message: String,
+    retry_after: Option<Duration>,
+    failure: Failure,
+}
+
+/// The label under which a failed request is counted; travels in the response's extensions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failure(pub(super) &'static str);
+
+impl ApiError {
+    /// A failure with its type's usual status.
+    fn new(error_type: ErrorType, failure: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            status: error_type.status(),
+            error_type,
+            message: message.into(),
+            retry_after: None,
+            failure: Failure(failure),
+        }
+    }
+
+    /// A request that says something wrong: 422.
+    pub(super) fn validation(message: impl Into<String>) -> Self {
+        Self::new(ErrorType::Validation, failure::VALIDATION, message)
+    }
+
+    /// A request that HTTP has its own status for: 400, 404, 405, 413 or 415.
+    pub(super) fn refused(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, ..Self::validation(message) }
+    }
+
+    /// An answer that cannot be given: 424.
+    pub(super) fn backend(message: impl Into<String>) -> Self {
+        Self::new(ErrorType::Backend, failure::INFERENCE, message)
+    }
+
+    /// A server that does not answer requests now: 503.
+    pub(super) fn unhealthy(message: impl Into<String>) -> Self {
+        Self::new(ErrorType::Unhealthy, failure::UNHEALTHY, message)
+    }
+
+    fn respond(self, body: Vec<u8>) -> Response {
+        let mut response = (self.status, [(header::CONTENT_TYPE, "application/json")], body).into_response();
+        if let Some(wait) = self.retry_after {
+            let millis = wait.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX);
+            let headers = response.headers_mut();
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(millis.div_ceil(1000)));
+            headers.insert(RETRY_AFTER_MS, HeaderValue::from(millis));
+        }
+        response.extensions_mut().insert(self.failure);
+        response
+    }
+}
+
+impl From<EngineError> for ApiError {
+    fn from(error: EngineError) -> Self {
+        let message = error.to_string();
+        let (error_type, label) = match &error {
+            EngineError::Overloaded { .. } => (ErrorType::Overloaded, failure::OVERLOADED),
+            EngineError::Empty => (ErrorType::Empty, failure::VALIDATION),
+            EngineError::TooManyInputs { .. } => (ErrorType::Validation, failure::BATCH_SIZE),
+            EngineError::TooLong { .. } => (ErrorType::Validation, failure::TOKENIZATION),
+            EngineError::EmptyInput { .. }
+            | EngineError::InvalidId { .. }
+            | EngineError::InvalidDimensions { .. } => (ErrorType::Validation, failure::VALIDATION),
+            EngineError::NoTokenizer | EngineError::Tokenizer(_) => {
+                (ErrorType::Tokenizer, failure::TOKENIZATION)
+            }
+            EngineError::Backend(_) => (ErrorType::Backend, failure::INFERENCE),
+            EngineError::Stopping => (ErrorType::Unhealthy, failure::UNHEALTHY),
+        };
+        let retry_after = match error {
+            EngineError::Overloaded { retry_after } => Some(retry_after),
+            _ => None,
+        };
+        Self { retry_after, ..Self::new(error_type, label, message) }
+    }
+}
+
+/// A failure in text-embeddings-inference's words.
+pub(super) struct TeiError(ApiError);
+
+impl From<ApiError> for TeiError {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for TeiError {
+    fn into_response(self) -> Response {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            error: &'a str,
+            error_type: ErrorType,
+        }
+        let body = Body { error: &self.0.message, error_type: self.0.error_type };
+        let body = serde_json::to_vec(&body).expect("two strings are always JSON");
+        self.0.respond(body)
+    }
+}
+
+/// A failure as text-embeddings-inference words it on OpenAI's routes.
+pub(super) struct OpenAiError(ApiError);
+
+impl From<ApiError> for OpenAiError {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for OpenAiError {
+    fn into_response(self) -> Response {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            message: &'a str,
+            code: u16,
+            r#type: ErrorType,
+        }
+        let body = Body { message: &self.0.message, code: self.0.status.as_u16(), r#type: self.0.error_type };
+        let body = serde_json::to_vec(&body).expect("two strings and a number are always JSON");
+        self.0.respond(body)
+    }
+}

@@ -1,0 +1,42 @@
+//! What an answer's headers tell about the work: text-embeddings-inference's, all times in whole milliseconds.
+
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::engine::EmbedResponse;
+
+const COMPUTE_TYPE: HeaderName = HeaderName::from_static("x-compute-type");
+const COMPUTE_TIME: HeaderName = HeaderName::from_static("x-compute-time");
+const COMPUTE_CHARACTERS: HeaderName = HeaderName::from_static("x-compute-characters");
+const COMPUTE_TOKENS: HeaderName = HeaderName::from_static("x-compute-tokens");
+const TOTAL_TIME: HeaderName = HeaderName::from_static("x-total-time");
+const TOKENIZATION_TIME: HeaderName = HeaderName::from_static("x-tokenization-time");
+const QUEUE_TIME: HeaderName = HeaderName::from_static("x-queue-time");
+const INFERENCE_TIME: HeaderName = HeaderName::from_static("x-inference-time");
+
+/// The kind of device as `x-compute-type` has it: the first word of what a person calls it.
+pub(super) fn compute_type(device: &str) -> HeaderValue {
+    let kind = device.split_whitespace().next().unwrap_or_default();
+    HeaderValue::from_str(kind).unwrap_or(HeaderValue::from_static("unknown"))
+}
+
+/// Headers of an answer that took `total` from the request's last byte to the answer's.
+pub(super) fn of(response: &EmbedResponse, compute_type: HeaderValue, total: Duration) -> HeaderMap {
+    let millis = |time: Duration| number(time.as_millis());
+    let timings = &response.timings;
+    HeaderMap::from_iter([
+        (COMPUTE_TYPE, compute_type),
+        (COMPUTE_TIME, millis(total)),
+        (COMPUTE_CHARACTERS, number(response.characters as u128)),
+        (COMPUTE_TOKENS, number(response.tokens as u128)),
+        (TOTAL_TIME, millis(total)),
+        (TOKENIZATION_TIME, millis(timings.tokenization)),
+        (QUEUE_TIME, millis(timings.queue)),
+        (INFERENCE_TIME, millis(timings.inference)),
+    ])
+}
+
+fn number(value: u128) -> HeaderValue {
+    HeaderValue::from(u64::try_from(value).unwrap_or(u64::MAX))
+}

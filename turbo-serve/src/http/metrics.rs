@@ -1,0 +1,166 @@
+//! Counters of requests, and the text that Prometheus reads.
+//!
+//! Metrics are global to the process, as the `metrics` macros are: the engine records where it works, several servers
+//! in one process count together, and each can show the whole.
+
+use std::{
+    sync::{Arc, OnceLock},
+    thread,
+    time::Duration,
+};
+
+use metrics::{Counter, Histogram, counter, histogram};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+use crate::{
+    engine::Timings,
+    metric_names::{
+        BATCH_NEXT_SIZE, BATCH_NEXT_TOKENS, ERR, METHOD, REQUEST_COUNT, REQUEST_DURATION, REQUEST_FAILURE,
+        REQUEST_INFERENCE_DURATION, REQUEST_INPUT_LENGTH, REQUEST_QUEUE_DURATION, REQUEST_SUCCESS,
+        REQUEST_TOKENIZATION_DURATION, method,
+    },
+};
+
+/// How often recorded durations are folded into their buckets, whether or not anybody reads them: else a server that
+/// nobody watches would keep every one.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Why metrics cannot be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MetricsError {
+    /// The process has a recorder that was not installed here. If it is Prometheus', pass its handle to
+    /// [`Metrics::from`].
+    #[error("the process has another metrics recorder already: expected none, or the one of an earlier call")]
+    OtherRecorder,
+}
+
+/// Where requests are counted and what `/metrics` shows; cheap to clone.
+#[derive(Clone)]
+pub struct Metrics {
+    prometheus: PrometheusHandle,
+    requests: Arc<Requests>,
+}
+
+/// Handles to the metrics of every request, looked up once.
+struct Requests {
+    single: Method,
+    batch: Method,
+    duration: Histogram,
+    tokenization: Histogram,
+    queue: Histogram,
+    inference: Histogram,
+}
+
+struct Method {
+    count: Counter,
+    success: Counter,
+}
+
+/// Whether a request's `inputs` were one or a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arity {
+    Single,
+    Batch,
+}
+
+impl Metrics {
+    /// Makes a Prometheus recorder that of the process, with the buckets of text-embeddings-inference. Call it before
+    /// an engine starts: what is recorded before is lost. Later calls answer the same.
+    ///
+    /// # Errors
+    /// [`MetricsError::OtherRecorder`] when somebody else has installed a recorder.
+    pub fn install() -> Result<Self, MetricsError> {
+        static INSTALLED: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
+        let installed = INSTALLED.get_or_init(|| {
+            let recorder = with_buckets(PrometheusBuilder::new()).build_recorder();
+            let handle = recorder.handle();
+            metrics::set_global_recorder(recorder).ok()?;
+            keep_up(handle.clone());
+            Some(handle)
+        });
+        installed.clone().map(Self::from).ok_or(MetricsError::OtherRecorder)
+    }
+
+    /// All metrics of the process in Prometheus' text format.
+    #[must_use]
+    pub fn render(&self) -> String {
+        self.prometheus.render()
+    }
+
+    /// A request was understood.
+    pub(super) fn received(&self, arity: Arity) {
+        self.requests.method(arity).count.increment(1);
+    }
+
+    /// A request was answered with 200, `total` after it arrived.
+    pub(super) fn answered(&self, arity: Arity, timings: &Timings, total: Duration) {
+        let requests = &self.requests;
+        requests.method(arity).success.increment(1);
+        requests.duration.record(total.as_secs_f64());
+        requests.tokenization.record(timings.tokenization.as_secs_f64());
+        requests.queue.record(timings.queue.as_secs_f64());
+        requests.inference.record(timings.inference.as_secs_f64());
+    }
+
+    /// A request failed, for the reason [`failure`](crate::metric_names::failure) names.
+    pub(super) fn failed(&self, reason: &'static str) {
+        counter!(REQUEST_FAILURE, ERR => reason).increment(1);
+    }
+}
+
+impl From<PrometheusHandle> for Metrics {
+    /// Shows the metrics of a recorder that the program has already made that of the process, and looks after.
+    fn from(prometheus: PrometheusHandle) -> Self {
+        let method = |method: &'static str| Method {
+            count: counter!(REQUEST_COUNT, METHOD => method),
+            success: counter!(REQUEST_SUCCESS, METHOD => method),
+        };
+        let requests = Requests {
+            single: method(method::SINGLE),
+            batch: method(method::BATCH),
+            duration: histogram!(REQUEST_DURATION),
+            tokenization: histogram!(REQUEST_TOKENIZATION_DURATION),
+            queue: histogram!(REQUEST_QUEUE_DURATION),
+            inference: histogram!(REQUEST_INFERENCE_DURATION),
+        };
+        Self { prometheus, requests: Arc::new(requests) }
+    }
+}
+
+impl Requests {
+    fn method(&self, arity: Arity) -> &Method {
+        match arity {
+            Arity::Single => &self.single,
+            Arity::Batch => &self.batch,
+        }
+    }
+}
+
+/// Folds what was recorded into its buckets now and then, for as long as the process lives.
+fn keep_up(prometheus: PrometheusHandle) {
+    let upkeep = move || {
+        loop {
+            thread::sleep(UPKEEP);
+            prometheus.run_upkeep();
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("metrics".to_owned()).spawn(upkeep) {
+        tracing::warn!(%error, "no thread for metrics: they take memory until somebody reads `/metrics`");
+    }
+}
+
+/// Durations: 35 buckets from 15 µs, each 1.5 times the one before; sizes and lengths: powers of two.
+fn with_buckets(builder: PrometheusBuilder) -> PrometheusBuilder {
+    let durations: Vec<f64> = (1..=35).map(|n| 1e-5 * 1.5_f64.powi(n)).collect();
+    let powers_of_two = |count: i32| (0..count).map(|n| 2.0_f64.powi(n)).collect::<Vec<_>>();
+    [
+        (Matcher::Suffix("duration".to_owned()), durations),
+        (Matcher::Full(REQUEST_INPUT_LENGTH.to_owned()), powers_of_two(20)),
+        (Matcher::Full(BATCH_NEXT_SIZE.to_owned()), powers_of_two(13)),
+        (Matcher::Full(BATCH_NEXT_TOKENS.to_owned()), powers_of_two(21)),
+    ]
+    .into_iter()
+    .fold(builder, |builder, (matcher, buckets)| {
+        builder.set_buckets_for_metric(matcher, &buckets).expect("no list of buckets is empty")
+    })
+}

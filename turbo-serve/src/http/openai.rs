@@ -1,0 +1,60 @@
+//! `POST /v1/embeddings`, as OpenAI's clients call it.
+
+use axum::{extract::State, response::Response};
+use serde::Deserialize;
+
+use super::{
+    answer::{Question, answer},
+    body::{Json, RequestBody},
+    error::OpenAiError,
+    inputs::Inputs,
+    router::Server,
+    write::{self, Encoding},
+};
+use crate::engine::OutputKind;
+
+/// Body of `POST /v1/embeddings`. Fields not named here are ignored, `user` among them.
+#[derive(Deserialize)]
+pub(super) struct EmbeddingsBody {
+    input: Inputs,
+    /// One model is served, so it answers to any name.
+    #[serde(rename = "model")]
+    _model: Option<String>,
+    #[serde(default)]
+    encoding_format: EncodingFormat,
+    dimensions: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum EncodingFormat {
+    #[default]
+    Float,
+    Base64,
+}
+
+impl RequestBody for EmbeddingsBody {
+    type Error = OpenAiError;
+}
+
+/// `POST /v1/embeddings`: normalised rows; inputs that are too long are treated as the server does by default.
+pub(super) async fn embeddings(
+    State(server): State<Server>,
+    Json { body, received }: Json<EmbeddingsBody>,
+) -> Result<Response, OpenAiError> {
+    let question = Question {
+        inputs: body.input,
+        output: OutputKind::Pooled { normalize: true, dimensions: body.dimensions },
+        truncation: None,
+        received,
+    };
+    let encoding = match body.encoding_format {
+        EncodingFormat::Float => Encoding::Float,
+        EncodingFormat::Base64 => Encoding::Base64,
+    };
+    let model = server.engine().info().name.clone();
+    let write = move |response: &crate::engine::EmbedResponse| {
+        write::openai_list(&response.rows, encoding, &model, response.tokens)
+    };
+    Ok(answer(&server, question, write).await?)
+}

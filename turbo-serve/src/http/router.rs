@@ -1,0 +1,105 @@
+//! Which path leads where, and what all routes share.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, Request},
+    http::{HeaderValue, StatusCode},
+    middleware,
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+
+use super::{
+    Metrics,
+    error::{ApiError, OpenAiError, TeiError},
+    headers, observe, openai, tei,
+};
+use crate::engine::Embedder;
+
+/// What can be chosen about HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HttpOptions {
+    /// Most bytes of a request's body; more is 413.
+    pub payload_limit: usize,
+}
+
+impl Default for HttpOptions {
+    fn default() -> Self {
+        Self { payload_limit: 2_000_000 }
+    }
+}
+
+/// What every handler may ask for; cheap to clone.
+#[derive(Clone)]
+pub(super) struct Server(Arc<Shared>);
+
+struct Shared {
+    engine: Arc<dyn Embedder>,
+    metrics: Metrics,
+    options: HttpOptions,
+    compute_type: HeaderValue,
+}
+
+impl Server {
+    pub(super) fn engine(&self) -> &dyn Embedder {
+        &*self.0.engine
+    }
+
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
+    pub(super) fn payload_limit(&self) -> usize {
+        self.0.options.payload_limit
+    }
+
+    /// Value of `x-compute-type`.
+    pub(super) fn compute_type(&self) -> HeaderValue {
+        self.0.compute_type.clone()
+    }
+}
+
+/// All routes of the server, for [`serve`](super::serve()) or for nesting in a server of one's own.
+pub fn router(engine: Arc<dyn Embedder>, metrics: Metrics, options: HttpOptions) -> Router {
+    let compute_type = headers::compute_type(&engine.info().device);
+    let server = Server(Arc::new(Shared { engine, metrics, options, compute_type }));
+    Router::new()
+        .route("/embed", post(tei::embed))
+        .route("/embed_all", post(tei::embed_all))
+        .route("/v1/embeddings", post(openai::embeddings))
+        .route("/embeddings", post(openai::embeddings))
+        .route("/info", get(tei::info))
+        .route("/health", get(tei::health))
+        .route("/ping", get(tei::health))
+        .route("/", get(tei::health))
+        .route("/metrics", get(tei::metrics))
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_method)
+        // the body extractor has its own limit, and its own answer
+        .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn_with_state(server.clone(), observe::observe))
+        .with_state(server)
+}
+
+async fn unknown_route(request: Request) -> Response {
+    let message = format!("no route `{}`", request.uri().path());
+    refuse(&request, StatusCode::NOT_FOUND, message)
+}
+
+async fn wrong_method(request: Request) -> Response {
+    let message = format!("`{}` does not take {}", request.uri().path(), request.method());
+    refuse(&request, StatusCode::METHOD_NOT_ALLOWED, message)
+}
+
+/// Refuses in the words of the protocol that the path belongs to.
+fn refuse(request: &Request, status: StatusCode, message: String) -> Response {
+    let error = ApiError::refused(status, message);
+    let path = request.uri().path();
+    if path.starts_with("/v1/") || path == "/embeddings" {
+        OpenAiError::from(error).into_response()
+    } else {
+        TeiError::from(error).into_response()
+    }
+}

@@ -1,0 +1,189 @@
+//! Answers as JSON bytes: the last step of the hot path, where a vector of 384 numbers becomes 4.5 KB of text.
+//!
+//! Every number is written with the fewest digits that read back as the same `f32`, straight into one buffer that was
+//! sized before. JSON has no word for a number that is not finite; such an answer is an error, not `null`.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::to_writer;
+
+use crate::engine::Row;
+
+/// Bytes to expect of one value and its comma, so that the buffer rarely grows: a sign, `0.`, two zeros and nine
+/// digits are 14.
+const BYTES_PER_VALUE: usize = 14;
+
+/// An answer holds NaN or infinity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("inference failed: the answer to input {input} has the value {value}, which is not a finite number")]
+pub(super) struct NotFinite {
+    /// Which input, counted from 0.
+    pub(super) input: usize,
+    /// NaN or infinity, as text, so that two errors compare equal.
+    pub(super) value: &'static str,
+}
+
+/// How a row of numbers is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Encoding {
+    /// A JSON list.
+    Float,
+    /// A JSON string: base64 of the little-endian `f32`s.
+    Base64,
+}
+
+/// `[[f32]]`: the values of each input as one list.
+pub(super) fn embeddings(inputs: &[Row]) -> Result<Vec<u8>, NotFinite> {
+    check_finite(inputs)?;
+    let mut out = buffer(inputs);
+    list(&mut out, inputs, |out, row| numbers(out, &row.values));
+    Ok(out)
+}
+
+/// `[[[f32]]]`: per input one list for each of its tokens.
+pub(super) fn token_embeddings(inputs: &[Row]) -> Result<Vec<u8>, NotFinite> {
+    check_finite(inputs)?;
+    let mut out = buffer(inputs);
+    list(&mut out, inputs, |out, row| {
+        list(out, row.values.chunks_exact(row.row_len.max(1)), numbers);
+    });
+    Ok(out)
+}
+
+/// OpenAI's list of embeddings; `tokens` is what it bills.
+pub(super) fn openai_list(
+    inputs: &[Row],
+    encoding: Encoding,
+    model: &str,
+    tokens: usize,
+) -> Result<Vec<u8>, NotFinite> {
+    check_finite(inputs)?;
+    let mut out = buffer(inputs);
+    out.extend_from_slice(br#"{"object":"list","data":"#);
+    list(&mut out, inputs.iter().enumerate(), |out, (index, row)| {
+        out.extend_from_slice(br#"{"object":"embedding","embedding":"#);
+        match encoding {
+            Encoding::Float => numbers(out, &row.values),
+            Encoding::Base64 => base64_string(out, &row.values),
+        }
+        out.extend_from_slice(br#","index":"#);
+        json(out, &index);
+        out.push(b'}');
+    });
+    out.extend_from_slice(br#","model":"#);
+    json(&mut out, model);
+    out.extend_from_slice(br#","usage":{"prompt_tokens":"#);
+    json(&mut out, &tokens);
+    out.extend_from_slice(br#","total_tokens":"#);
+    json(&mut out, &tokens);
+    out.extend_from_slice(b"}}");
+    Ok(out)
+}
+
+/// How many numbers an answer holds: what writing it costs.
+pub(super) fn values_in(inputs: &[Row]) -> usize {
+    inputs.iter().map(|row| row.values.len()).sum()
+}
+
+fn check_finite(inputs: &[Row]) -> Result<(), NotFinite> {
+    for (input, row) in inputs.iter().enumerate() {
+        if let Some(value) = row.values.iter().find(|value| !value.is_finite()) {
+            return Err(NotFinite { input, value: if value.is_nan() { "NaN" } else { "infinity" } });
+        }
+    }
+    Ok(())
+}
+
+fn buffer(inputs: &[Row]) -> Vec<u8> {
+    // 128 bytes hold what surrounds an input, and the usage once
+    Vec::with_capacity(values_in(inputs) * BYTES_PER_VALUE + (inputs.len() + 1) * 128)
+}
+
+fn list<T>(out: &mut Vec<u8>, items: impl IntoIterator<Item = T>, mut write: impl FnMut(&mut Vec<u8>, T)) {
+    out.push(b'[');
+    for (index, item) in items.into_iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        write(out, item);
+    }
+    out.push(b']');
+}
+
+fn numbers(out: &mut Vec<u8>, values: &[f32]) {
+    json(out, values);
+}
+
+fn base64_string(out: &mut Vec<u8>, values: &[f32]) {
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    out.push(b'"');
+    let start = out.len();
+    out.resize(start + bytes.len().div_ceil(3) * 4, 0);
+    STANDARD.encode_slice(&bytes, &mut out[start..]).expect("four characters hold three bytes");
+    out.push(b'"');
+}
+
+fn json<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
+    to_writer(out, value).expect("numbers and strings are always JSON, and a Vec takes all bytes");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(values: &[f32], row_len: usize) -> Row {
+        Row { values: values.to_vec(), row_len, tokens: values.len() / row_len }
+    }
+
+    #[test]
+    fn shapes_are_nested_as_promised() {
+        let inputs = [row(&[1.0, -0.5], 2), row(&[0.25, 3.0], 2)];
+        assert_eq!(embeddings(&inputs).unwrap(), b"[[1.0,-0.5],[0.25,3.0]]");
+        assert_eq!(token_embeddings(&inputs).unwrap(), b"[[[1.0,-0.5]],[[0.25,3.0]]]");
+        assert_eq!(token_embeddings(&[row(&[1.0, 2.0, 3.0, 4.0], 2)]).unwrap(), b"[[[1.0,2.0],[3.0,4.0]]]");
+        assert_eq!(
+            openai_list(&inputs[..1], Encoding::Float, "a \"b\"", 7).unwrap(),
+            br#"{"object":"list","data":[{"object":"embedding","embedding":[1.0,-0.5],"index":0}],"model":"a \"b\"","usage":{"prompt_tokens":7,"total_tokens":7}}"#
+        );
+        assert_eq!(
+            openai_list(&[row(&[1.0], 1)], Encoding::Base64, "m", 1).unwrap(),
+            br#"{"object":"list","data":[{"object":"embedding","embedding":"AACAPw==","index":0}],"model":"m","usage":{"prompt_tokens":1,"total_tokens":1}}"#
+        );
+    }
+
+    #[test]
+    fn numbers_read_back_as_the_same_bits() {
+        // every exponent, both signs, and the neighbours of each power of two
+        let mut values = vec![0.0, -0.0, f32::MIN_POSITIVE, f32::MAX, f32::MIN, 1.0e-45, 0.1, 16_777_216.0];
+        for exponent in 0..255u32 {
+            for mantissa in [0, 1, 0x2aaaaa, 0x7fffff] {
+                values.push(f32::from_bits(exponent << 23 | mantissa));
+                values.push(-f32::from_bits(exponent << 23 | mantissa));
+            }
+        }
+        let text = embeddings(&[row(&values, values.len())]).unwrap();
+        let read: Vec<Vec<f32>> = serde_json::from_slice(&text).unwrap();
+        let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&read[0]), bits(&values));
+    }
+
+    #[test]
+    fn the_buffer_is_sized_for_usual_embeddings() {
+        let values: Vec<f32> = (0..384).map(|i| (i as f32 * 0.37).sin() * 0.05).collect();
+        let inputs = vec![row(&values, 384); 8];
+        for out in [embeddings(&inputs), openai_list(&inputs, Encoding::Base64, "minilm", 9)] {
+            assert!(out.unwrap().capacity() <= buffer(&inputs).capacity(), "the buffer grew");
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_is_an_error_that_names_the_input() {
+        for (value, name) in [(f32::NAN, "NaN"), (f32::INFINITY, "infinity"), (f32::NEG_INFINITY, "infinity")]
+        {
+            let inputs = [row(&[1.0], 1), row(&[value], 1)];
+            let expected = Err(NotFinite { input: 1, value: name });
+            assert_eq!(embeddings(&inputs), expected);
+            assert_eq!(token_embeddings(&inputs), expected);
+            assert_eq!(openai_list(&inputs, Encoding::Base64, "m", 2), expected);
+        }
+    }
+}

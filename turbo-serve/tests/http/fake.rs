@@ -1,0 +1,318 @@
+//! An engine whose answers are known, and a server with it on a loopback port.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use serde_json::Value;
+use tokio::sync::oneshot;
+use turbo_serve::{
+    engine::{
+        EmbedRequest, EmbedResponse, Embedder, EngineError, Health, Input, ModelInfo, OutputKind, Pending,
+        Row, Timings, Truncation,
+    },
+    http::{HttpOptions, Metrics, router, serve},
+};
+
+/// Values of a row.
+pub(crate) const HIDDEN: usize = 4;
+/// Most inputs of a request.
+pub(crate) const MAX_CLIENT_BATCH_SIZE: usize = 8;
+/// Most bytes of a body.
+pub(crate) const PAYLOAD_LIMIT: usize = 10_000;
+
+/// Answers at once, unless the first input is a text that asks for something else.
+pub(crate) struct Fake {
+    info: ModelInfo,
+    health: Health,
+    /// The last request that came.
+    pub(crate) seen: std::sync::Mutex<Option<EmbedRequest>>,
+    /// Requests for the text `wait` that were started.
+    pub(crate) waiting: AtomicUsize,
+    /// Of those, the ones that were dropped before they were answered.
+    pub(crate) withdrawn: AtomicUsize,
+}
+
+impl Fake {
+    /// An engine in that state of health.
+    pub(crate) fn new(health: Health) -> Self {
+        let info = ModelInfo {
+            model_id: "models/fake".to_owned(),
+            name: "fake".to_owned(),
+            dtype: "float32",
+            pooling: "mean",
+            max_input_length: 16,
+            max_batch_tokens: 64,
+            max_batch_requests: None,
+            max_client_batch_size: MAX_CLIENT_BATCH_SIZE,
+            max_concurrent_requests: 512,
+            auto_truncate: true,
+            tokenization_workers: 1,
+            hidden_size: HIDDEN,
+            vocab_size: 1000,
+            device: "cpu (fake, 1 thread)".to_owned(),
+            has_tokenizer: true,
+            version: "1.2.3",
+        };
+        Self { info, health, seen: None.into(), waiting: 0.into(), withdrawn: 0.into() }
+    }
+
+    fn check(&self, request: &EmbedRequest) -> Result<(), EngineError> {
+        let limit = self.info.max_client_batch_size;
+        match request.inputs.len() {
+            0 => return Err(EngineError::Empty),
+            got if got > limit => return Err(EngineError::TooManyInputs { got, limit }),
+            _ => {}
+        }
+        for (input, content) in request.inputs.iter().enumerate() {
+            if tokens(content) == 0 {
+                return Err(EngineError::EmptyInput { input });
+            }
+            if request.truncation == Some(Truncation::Off) && tokens(content) > self.info.max_input_length {
+                let (tokens, limit) = (tokens(content), self.info.max_input_length);
+                return Err(EngineError::TooLong { input, tokens, limit });
+            }
+        }
+        match request.output {
+            OutputKind::Pooled { dimensions: Some(got), .. } if !(1..=HIDDEN).contains(&got) => {
+                Err(EngineError::InvalidDimensions { got, limit: HIDDEN })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn answer(&self, request: EmbedRequest) -> Result<EmbedResponse, EngineError> {
+        *self.seen.lock().unwrap() = Some(request.clone());
+        self.check(&request)?;
+        let Some(Input::Text(first)) = request.inputs.first() else {
+            return Ok(response(&request, None));
+        };
+        match first.as_str() {
+            "overloaded" => Err(EngineError::Overloaded { retry_after: Duration::from_micros(1_200_300) }),
+            "tokenizer" => Err(EngineError::Tokenizer("it is of no use".to_owned())),
+            "no tokenizer" => Err(EngineError::NoTokenizer),
+            "backend" => Err(EngineError::Backend("the \"device\" is\non fire".to_owned())),
+            "stopping" => Err(EngineError::Stopping),
+            "invalid id" => Err(EngineError::InvalidId { input: 0, id: 1000, vocab_size: 1000 }),
+            "nan" => Ok(response(&request, Some(f32::NAN))),
+            "infinity" => Ok(response(&request, Some(f32::INFINITY))),
+            "slow" => {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                Ok(response(&request, None))
+            }
+            "wait" => {
+                self.waiting.fetch_add(1, Ordering::SeqCst);
+                let _withdrawn = CountOnDrop(&self.withdrawn);
+                std::future::pending().await
+            }
+            _ => Ok(response(&request, None)),
+        }
+    }
+}
+
+struct CountOnDrop<'a>(&'a AtomicUsize);
+
+impl Drop for CountOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Embedder for Fake {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn embed(&self, request: EmbedRequest) -> Pending<'_> {
+        Box::pin(self.answer(request))
+    }
+
+    fn health(&self) -> Health {
+        self.health
+    }
+}
+
+/// The fake tokenizer: a token per byte and one around them; ids are taken as they are.
+pub(crate) fn tokens(input: &Input) -> usize {
+    match input {
+        Input::Text(text) => text.len() + 1,
+        Input::Ids(ids) => ids.len(),
+    }
+}
+
+/// The fake model: row `token` of an input, a function of the input alone.
+pub(crate) fn row(input: &Input, token: usize) -> [f32; HIDDEN] {
+    let mut state = 0x9e37_79b9_u32;
+    let mut mix = |value: u32| state = (state ^ value).wrapping_mul(0x85eb_ca6b).rotate_left(13);
+    match input {
+        Input::Text(text) => text.bytes().for_each(|byte| mix(byte.into())),
+        Input::Ids(ids) => ids.iter().for_each(|&id| mix(id)),
+    }
+    mix(token as u32);
+    [0, 1, 2, 3].map(|i: u32| {
+        let bits = state.rotate_left(i * 7).wrapping_mul(0xc2b2_ae35 + i);
+        (f64::from(bits) / f64::from(u32::MAX) - 0.5) as f32
+    })
+}
+
+fn response(request: &EmbedRequest, last_value: Option<f32>) -> EmbedResponse {
+    let mut rows: Vec<Row> = request
+        .inputs
+        .iter()
+        .map(|input| match request.output {
+            OutputKind::Pooled { dimensions, .. } => {
+                let row_len = dimensions.unwrap_or(HIDDEN);
+                Row { values: row(input, 0)[..row_len].to_vec(), row_len, tokens: tokens(input) }
+            }
+            OutputKind::Tokens => {
+                let values = (0..tokens(input)).flat_map(|token| row(input, token)).collect();
+                Row { values, row_len: HIDDEN, tokens: tokens(input) }
+            }
+        })
+        .collect();
+    if let (Some(value), Some(row)) = (last_value, rows.last_mut()) {
+        row.values.pop();
+        row.values.push(value);
+    }
+    EmbedResponse {
+        characters: request.inputs.iter().map(characters).sum(),
+        tokens: rows.iter().map(|row| row.tokens).sum(),
+        rows,
+        timings: Timings {
+            total: Duration::from_micros(7500),
+            tokenization: Duration::from_micros(1900),
+            queue: Duration::from_micros(2100),
+            inference: Duration::from_micros(3999),
+        },
+    }
+}
+
+fn characters(input: &Input) -> usize {
+    match input {
+        Input::Text(text) => text.chars().count(),
+        Input::Ids(_) => 0,
+    }
+}
+
+/// A router over that engine.
+pub(crate) fn routes(engine: Arc<Fake>) -> axum::Router {
+    let metrics = Metrics::install().expect("no test installs another recorder");
+    router(engine, metrics, HttpOptions { payload_limit: PAYLOAD_LIMIT })
+}
+
+/// A server on a loopback port, stopped when dropped.
+pub(crate) struct Server {
+    pub(crate) engine: Arc<Fake>,
+    pub(crate) address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        Self::with_health(Health::Ready)
+    }
+
+    pub(crate) fn with_health(health: Health) -> Self {
+        let engine = Arc::new(Fake::new(health));
+        let (stop, stopped) = oneshot::channel();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = routes(engine.clone());
+        let thread = std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            runtime.block_on(async {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                let stopped = async { stopped.await.unwrap_or_default() };
+                serve(listener, router, stopped).await.unwrap();
+            });
+        });
+        Self { engine, address, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Tells the server to stop.
+    pub(crate) fn stop(&mut self) {
+        let _ = self.stop.take().map(|stop| stop.send(()));
+    }
+
+    /// Waits until it has.
+    pub(crate) fn join(&mut self) {
+        self.thread.take().unwrap().join().unwrap();
+    }
+
+    pub(crate) fn post(&self, path: &str, body: impl AsRef<[u8]>) -> Reply {
+        self.send("POST", path, &[("content-type", "application/json")], body)
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Reply {
+        self.send("GET", path, &[], "")
+    }
+
+    /// One request on a connection of its own.
+    pub(crate) fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl AsRef<[u8]>,
+    ) -> Reply {
+        let agent: ureq::Agent = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .allow_non_standard_methods(true)
+            .timeout_global(Some(Duration::from_secs(20)))
+            .build()
+            .into();
+        let mut request =
+            ureq::http::Request::builder().method(method).uri(format!("http://{}{path}", self.address));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let body = body.as_ref().to_vec();
+        let reply = if body.is_empty() && method != "POST" {
+            agent.run(request.body(()).unwrap())
+        } else {
+            agent.run(request.body(body).unwrap())
+        };
+        let mut reply = reply.unwrap();
+        let body = reply.body_mut().with_config().limit(1 << 30).read_to_vec().unwrap();
+        Reply { status: reply.status().as_u16(), headers: reply.headers().clone(), body }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What came back.
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: ureq::http::HeaderMap,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Reply {
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).expect("an answer is UTF-8")
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {:?}", self.text()))
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).unwrap_or_else(|| panic!("no header {name}")).to_str().unwrap()
+    }
+}

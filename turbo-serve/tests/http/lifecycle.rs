@@ -1,0 +1,99 @@
+//! Clients that go, servers that stop.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use crate::fake::Server;
+
+fn request(body: &str) -> String {
+    let length = body.len();
+    format!(
+        "POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+}
+
+/// Waits until `condition`, or fails after a time that is far too long.
+#[track_caller]
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(10), "{what} did not come");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_client_that_goes_withdraws_its_request() {
+    let server = Server::start();
+    let mut client = TcpStream::connect(server.address).unwrap();
+    client.write_all(request(r#"{"inputs":"wait"}"#).as_bytes()).unwrap();
+    wait_until("the request", || server.engine.waiting.load(Ordering::SeqCst) == 1);
+    assert_eq!(server.engine.withdrawn.load(Ordering::SeqCst), 0);
+    drop(client);
+    wait_until("its withdrawal", || server.engine.withdrawn.load(Ordering::SeqCst) == 1);
+    assert_eq!(server.post("/embed", r#"{"inputs":"a"}"#).status, 200);
+}
+
+#[test]
+fn a_client_that_goes_in_the_middle_of_its_body_harms_nobody() {
+    let server = Server::start();
+    let whole = request(r#"{"inputs":"a text"}"#);
+    for cut in [1, 20, whole.len() - 5] {
+        let mut client = TcpStream::connect(server.address).unwrap();
+        client.write_all(&whole.as_bytes()[..cut]).unwrap();
+    }
+    assert_eq!(server.post("/embed", r#"{"inputs":"a"}"#).status, 200);
+    assert!(server.engine.withdrawn.load(Ordering::SeqCst) == 0);
+}
+
+#[test]
+fn one_connection_carries_good_and_bad_requests() {
+    let server = Server::start();
+    let mut client = TcpStream::connect(server.address).unwrap();
+    let mut answers = String::new();
+    for body in [r#"{"inputs":"a"}"#, "{", r#"{"inputs":[]}"#, r#"{"inputs":"b"}"#] {
+        client.write_all(request(body).as_bytes()).unwrap();
+        let mut buffer = [0; 4096];
+        let read = client.read(&mut buffer).unwrap();
+        answers.push_str(std::str::from_utf8(&buffer[..read]).unwrap().lines().next().unwrap());
+        answers.push('\n');
+    }
+    let expected = ["200 OK", "400 Bad Request", "400 Bad Request", "200 OK"];
+    let expected: String = expected.map(|status| format!("HTTP/1.1 {status}\n")).concat();
+    assert_eq!(answers, expected);
+}
+
+#[test]
+fn one_who_asks_before_sending_too_much_is_told_not_to() {
+    let server = Server::start();
+    let mut client = TcpStream::connect(server.address).unwrap();
+    let head = "POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 99999999\r\nexpect: 100-continue\r\n\r\n";
+    let start = Instant::now();
+    client.write_all(head.as_bytes()).unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    assert!(answer.contains(r#""error_type":"Validation""#), "{answer}");
+    assert!(start.elapsed() < Duration::from_secs(1), "took {:?}", start.elapsed());
+}
+
+#[test]
+fn stopping_answers_what_was_accepted() {
+    let mut server = Server::start();
+    let mut client = TcpStream::connect(server.address).unwrap();
+    client.write_all(request(r#"{"inputs":"slow"}"#).as_bytes()).unwrap();
+    wait_until("the request", || server.engine.seen.lock().unwrap().is_some());
+    let idle = TcpStream::connect(server.address).unwrap();
+    server.stop();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    assert!(answer.contains("\r\n\r\n[["), "{answer}");
+    server.join();
+    assert!(TcpStream::connect(server.address).is_err(), "the port is closed");
+    drop(idle);
+}

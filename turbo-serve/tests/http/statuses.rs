@@ -1,0 +1,246 @@
+//! Everything that can go wrong: its status, its type, always a JSON body in the protocol's words, and the next request
+//! works.
+
+use serde_json::json;
+use turbo_serve::engine::Health;
+
+use crate::fake::{PAYLOAD_LIMIT, Reply, Server};
+
+/// Checks an error of text-embeddings-inference's routes; `said` is part of its sentence.
+#[track_caller]
+fn assert_tei(what: &str, reply: &Reply, status: u16, error_type: &str, said: &str) {
+    assert_eq!(reply.status, status, "{what}: {}", reply.text());
+    assert_eq!(reply.header("content-type"), "application/json", "{what}");
+    let body = reply.json();
+    assert_eq!(body["error_type"], error_type, "{what}: {body}");
+    let message = body["error"].as_str().unwrap_or_else(|| panic!("{what}: no `error` in {body}"));
+    assert!(message.contains(said), "{what}: {message:?} does not say {said:?}");
+    assert_eq!(body.as_object().unwrap().len(), 2, "{what}: {body}");
+}
+
+/// Checks an error of OpenAI's routes.
+#[track_caller]
+fn assert_openai(what: &str, reply: &Reply, status: u16, error_type: &str, said: &str) {
+    assert_eq!(reply.status, status, "{what}: {}", reply.text());
+    assert_eq!(reply.header("content-type"), "application/json", "{what}");
+    let body = reply.json();
+    assert_eq!(body["type"], error_type, "{what}: {body}");
+    assert_eq!(body["code"], status, "{what}: {body}");
+    let message = body["message"].as_str().unwrap_or_else(|| panic!("{what}: no `message` in {body}"));
+    assert!(message.contains(said), "{what}: {message:?} does not say {said:?}");
+    assert_eq!(body.as_object().unwrap().len(), 3, "{what}: {body}");
+}
+
+#[track_caller]
+fn assert_works(server: &Server) {
+    assert_eq!(server.post("/embed", r#"{"inputs":"a text"}"#).status, 200);
+}
+
+const VALIDATION: &str = "Validation";
+
+/// `inputs` that are wrong on every route: value, status, type, part of the sentence.
+fn bad_inputs() -> Vec<(String, u16, &'static str, &'static str)> {
+    let nine = json!(["a", "b", "c", "d", "e", "f", "g", "h", "i"]).to_string();
+    let owned = [
+        ("[]", 400, "Empty", "`inputs` cannot be empty"),
+        ("null", 422, VALIDATION, "null, expected a text"),
+        ("true", 422, VALIDATION, "boolean `true`, expected a text"),
+        ("7", 422, VALIDATION, "integer `7`, expected a text"),
+        ("{\"a\":1}", 422, VALIDATION, "map, expected a text"),
+        ("[null]", 422, VALIDATION, "null, expected a text, a list of token ids or a token id"),
+        ("[[]]", 422, VALIDATION, "input 0 has no tokens"),
+        ("[[1],[]]", 422, VALIDATION, "input 1 has no tokens"),
+        (
+            "[1,-1]",
+            422,
+            VALIDATION,
+            "integer `-1`, expected a token id (an integer from 0 to 4294967295) at [1]",
+        ),
+        ("[[1,2],[3,1.5]]", 422, VALIDATION, "floating point `1.5`, expected a token id"),
+        ("[[1,4294967296]]", 422, VALIDATION, "integer `4294967296`, expected a token id"),
+        ("[[1,99999999999999999999999]]", 422, VALIDATION, "expected a token id"),
+        ("[[1e400]]", 422, VALIDATION, "number out of range"),
+        ("[1,\"a\"]", 422, VALIDATION, "string \"a\", expected a token id"),
+        ("[\"a\",1]", 422, VALIDATION, "integer `1`, expected a text or a list of token ids at [1]"),
+        ("[[[1]]]", 422, VALIDATION, "sequence, expected a token id"),
+        ("[[[[[[[[[[[[1]]]]]]]]]]]]", 422, VALIDATION, "sequence, expected a token id"),
+        ("\"overloaded\"", 429, "Overloaded", "overloaded"),
+        ("\"tokenizer\"", 422, "Tokenizer", "it is of no use"),
+        ("\"no tokenizer\"", 422, "Tokenizer", "send token ids"),
+        ("\"backend\"", 424, "Backend", "the \"device\" is\non fire"),
+        ("[\"nan\",\"b\"]", 424, "Backend", "the answer to input 1 has the value NaN"),
+        ("\"infinity\"", 424, "Backend", "infinity"),
+        ("\"stopping\"", 503, "Unhealthy", "stopping"),
+        ("\"invalid id\"", 422, VALIDATION, "token id 1000"),
+        ("\"\\ud800\"", 400, VALIDATION, "body is not JSON"),
+    ];
+    let mut all: Vec<_> = owned.into_iter().map(|(i, s, t, m)| (i.to_owned(), s, t, m)).collect();
+    all.push((nine, 422, VALIDATION, "batch size 9 > maximum allowed batch size 8"));
+    all
+}
+
+#[test]
+fn inputs_that_are_wrong() {
+    let server = Server::start();
+    for (inputs, status, error_type, said) in bad_inputs() {
+        for path in ["/embed", "/embed_all"] {
+            let reply = server.post(path, format!(r#"{{"inputs":{inputs}}}"#));
+            assert_tei(&format!("{path} {inputs}"), &reply, status, error_type, said);
+            assert_works(&server);
+        }
+        for path in ["/v1/embeddings", "/embeddings"] {
+            let reply = server.post(path, format!(r#"{{"input":{inputs}}}"#));
+            assert_openai(&format!("{path} {inputs}"), &reply, status, error_type, said);
+            assert_works(&server);
+        }
+    }
+}
+
+#[test]
+fn bodies_that_are_wrong() {
+    let server = Server::start();
+    let deep = format!(r#"{{"inputs":{}1{}}}"#, "[".repeat(4000), "]".repeat(4000));
+    let deep_unknown = format!(r#"{{"inputs":"a","x":{}1{}}}"#, "[".repeat(4000), "]".repeat(4000));
+    let too_large = format!(r#"{{"inputs":"{}"}}"#, "a".repeat(PAYLOAD_LIMIT));
+    for (body, status, said) in [
+        ("", 400, "body is not JSON: EOF"),
+        ("{", 400, "body is not JSON: EOF"),
+        ("not JSON", 400, "body is not JSON: expected ident"),
+        (r#"{"inputs":"a"} x"#, 400, "body is not JSON: trailing characters"),
+        (r#"{"inputs":"a",}"#, 400, "body is not JSON: trailing comma"),
+        (r#"{"inputs":"a", normalize: true}"#, 400, "body is not JSON: key must be a string"),
+        ("{}", 422, "missing field `inputs`"),
+        ("null", 422, "expected a JSON object"),
+        ("[\"a\", true]", 422, "expected a JSON object"),
+        ("\"a\"", 422, "expected a JSON object"),
+        (r#"{"inputs":"a","inputs":"b"}"#, 422, "duplicate field `inputs`"),
+        (r#"{"inputs":"a","truncate":"yes"}"#, 422, "string \"yes\", expected a boolean"),
+        (r#"{"inputs":"a","truncation_direction":"up"}"#, 422, "unknown variant `up`, expected"),
+        (r#"{"inputs":"a","prompt_name":"query"}"#, 422, "`prompt_name` is `query`"),
+        (r#"{"inputs":"a","prompt_name":7}"#, 422, "integer `7`, expected a string"),
+        (&deep, 422, "sequence, expected a token id"),
+        (&too_large, 413, "larger than the limit of 10000 bytes"),
+    ] {
+        for path in ["/embed", "/embed_all"] {
+            assert_tei(&format!("{path} {body:.60}"), &server.post(path, body), status, VALIDATION, said);
+            assert_works(&server);
+        }
+    }
+    for (body, said) in [
+        (r#"{"inputs":"a","normalize":1}"#, "integer `1`, expected a boolean"),
+        (r#"{"inputs":"a","dimensions":-1}"#, "integer `-1`, expected"),
+        (r#"{"inputs":"a","dimensions":0}"#, "`dimensions` is 0, the model's rows have 1 to 4 values"),
+        (r#"{"inputs":"a","dimensions":5}"#, "`dimensions` is 5"),
+        (
+            r#"{"inputs":"aaaaaaaaaaaaaaaaaaaaaaaaa","truncate":false}"#,
+            "input 0 has 26 tokens, the model takes at most 16",
+        ),
+    ] {
+        assert_tei(body, &server.post("/embed", body), 422, VALIDATION, said);
+    }
+    for (body, status, said) in [
+        ("{", 400, "body is not JSON"),
+        (r#"{"inputs":"a"}"#, 422, "missing field `input`"),
+        (
+            r#"{"input":"a","encoding_format":"hex"}"#,
+            422,
+            "unknown variant `hex`, expected `float` or `base64`",
+        ),
+        (r#"{"input":"a","dimensions":9}"#, 422, "`dimensions` is 9"),
+        (&too_large, 413, "larger than the limit of 10000 bytes"),
+    ] {
+        assert_openai(body, &server.post("/v1/embeddings", body), status, VALIDATION, said);
+        assert_works(&server);
+    }
+    assert_eq!(
+        server.post("/embed", deep_unknown).status,
+        200,
+        "depth in a field that is ignored does no harm"
+    );
+}
+
+#[test]
+fn a_body_that_is_not_utf8_is_not_json() {
+    let server = Server::start();
+    assert_tei("bytes", &server.post("/embed", b"{\"inputs\":\"\xff\xfe\"}"), 400, VALIDATION, "not JSON");
+    assert_works(&server);
+}
+
+#[test]
+fn a_body_over_the_limit_is_read_to_its_end_before_the_answer() {
+    let server = Server::start();
+    // far more than the buffers of two sockets: an answer to a connection closed too early would be lost
+    let body = format!(r#"{{"inputs":"{}"}}"#, "a".repeat(20 << 20));
+    for _ in 0..3 {
+        assert_tei("20 MiB", &server.post("/embed", &body), 413, VALIDATION, "limit of 10000 bytes");
+    }
+    assert_works(&server);
+}
+
+#[test]
+fn content_types() {
+    let server = Server::start();
+    let body = r#"{"inputs":"a"}"#;
+    for content_type in ["application/json", "Application/JSON; charset=utf-8", "application/ld+json"] {
+        let reply = server.send("POST", "/embed", &[("content-type", content_type)], body);
+        assert_eq!(reply.status, 200, "{content_type}");
+    }
+    for content_type in ["text/plain", "application/x-www-form-urlencoded", "json", "application/jsonp", ""] {
+        let reply = server.send("POST", "/embed", &[("content-type", content_type)], body);
+        let said = format!("expected content-type `application/json`, got `{content_type}`");
+        assert_tei(content_type, &reply, 415, VALIDATION, &said);
+        assert_works(&server);
+    }
+    let openai = server.send("POST", "/v1/embeddings", &[("content-type", "text/plain")], r#"{"input":"a"}"#);
+    assert_openai("text", &openai, 415, VALIDATION, "expected content-type");
+}
+
+#[test]
+fn routes_and_methods_that_do_not_exist() {
+    let server = Server::start();
+    for path in ["/embedd", "/embed/", "/v2/health", "/%00", "//embed"] {
+        assert_tei(path, &server.get(path), 404, VALIDATION, "no route");
+    }
+    assert_openai("/v1/models", &server.get("/v1/models"), 404, VALIDATION, "no route `/v1/models`");
+    for (method, path, allowed) in
+        [("GET", "/embed", "POST"), ("PUT", "/embed_all", "POST"), ("POST", "/info", "GET,HEAD")]
+    {
+        let reply = server.send(method, path, &[], "");
+        assert_tei(path, &reply, 405, VALIDATION, &format!("`{path}` does not take {method}"));
+        assert_eq!(reply.header("allow"), allowed);
+    }
+    assert_openai("GET /embeddings", &server.get("/embeddings"), 405, VALIDATION, "does not take GET");
+    assert_works(&server);
+}
+
+#[test]
+fn a_full_queue_says_when_to_come_back() {
+    let server = Server::start();
+    for (path, field) in [("/embed", "inputs"), ("/v1/embeddings", "input")] {
+        let reply = server.post(path, format!(r#"{{"{field}":"overloaded"}}"#));
+        assert_eq!(reply.status, 429);
+        // 1.2003 s, rounded up
+        assert_eq!(reply.header("retry-after"), "2");
+        assert_eq!(reply.header("retry-after-ms"), "1201");
+    }
+    assert!(!server.post("/embed", r#"{"inputs":"backend"}"#).headers.contains_key("retry-after"));
+}
+
+#[test]
+fn health_follows_the_engine() {
+    for (health, said) in [
+        (Health::Ready, None),
+        (Health::Starting, Some("being prepared")),
+        (Health::Failing, Some("cannot be run")),
+        (Health::Stopping, Some("stopping")),
+    ] {
+        let server = Server::with_health(health);
+        for path in ["/health", "/ping", "/"] {
+            let reply = server.get(path);
+            match said {
+                None => assert_eq!((reply.status, reply.text()), (200, ""), "{path}"),
+                Some(said) => assert_tei(path, &reply, 503, "Unhealthy", said),
+            }
+        }
+    }
+}
