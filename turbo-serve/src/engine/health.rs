@@ -22,7 +22,7 @@ impl HealthCell {
     pub(super) fn set(&self, health: Health) {
         let next = |old| (old != code(Health::Stopping)).then_some(code(health));
         // An error says that the state was final, and it stays so.
-        drop(self.0.fetch_update(SeqCst, SeqCst, next));
+        let _ = self.0.fetch_update(SeqCst, SeqCst, next);
     }
 }
 

@@ -58,30 +58,33 @@ impl Worker {
 
     /// Computes `batch`, answers its jobs and empties it.
     fn serve(&mut self, batch: &mut Vec<Job>, candidate: &Candidate) {
-        let started = Instant::now();
-        match self.compute(batch, started) {
+        match self.compute(batch) {
             Ok(inference) => {
                 self.queue.observe(candidate, inference);
                 self.load.observe(batch.len(), inference);
                 batch.clear();
             }
-            Err(error) => {
-                tracing::error!(error, batch_size = batch.len(), "a batch failed");
-                batch.drain(..).for_each(|job| job.ticket.fail(EngineError::Backend(error.clone())));
+            Err(Failure::Refused(why)) => fail(batch, &why),
+            Err(Failure::Panicked(why)) => {
+                fail(batch, &format!("the batch panicked: {why}"));
+                if let Err(why) = self.rebuild() {
+                    tracing::error!(why, "the model could not be built anew");
+                }
             }
         }
     }
 
-    /// Runs the batch and hands out its rows; returns how long the run took, or why there are none.
-    fn compute(&mut self, batch: &[Job], started: Instant) -> Result<Duration, String> {
+    /// Runs the batch and hands out its rows; returns how long the run took.
+    fn compute(&mut self, batch: &[Job]) -> Result<Duration, Failure> {
         if self.runner.is_none() {
-            self.rebuild()?;
+            self.rebuild().map_err(Failure::Refused)?;
         }
-        let Self { runner: Some(runner), queue, .. } = self else { return Err("the model is gone".into()) };
-        let runner: &mut dyn Runner = &mut **runner;
-        // What the closure touches: the runner, which is built anew after a panic, and the queue's way in, which only
+        let Self { runner, queue, .. } = self;
+        let runner = runner.as_deref_mut().expect("it was there, or has just been built anew");
+        // What the closure changes: the runner, which is built anew after a panic, and the queue's way in, which only
         // ever holds whole jobs.
         let outcome = catch_unwind(AssertUnwindSafe(|| -> Result<Duration, RunError> {
+            let started = Instant::now();
             runner.submit(&mut batch.iter().map(Job::sequence))?;
             while runner.poll()? == Progress::Running {
                 queue.wait(POLL_EVERY);
@@ -90,17 +93,9 @@ impl Worker {
             answer(runner, batch, started, inference)?;
             Ok(inference)
         }));
-        match outcome {
-            Ok(Ok(inference)) => Ok(inference),
-            Ok(Err(error)) => Err(chain(&*error)),
-            Err(panic) => {
-                let error = format!("the batch panicked: {}", panic_message(&*panic));
-                if let Err(why) = self.rebuild() {
-                    tracing::error!(why, "the model could not be built anew");
-                }
-                Err(error)
-            }
-        }
+        outcome
+            .map_err(|panic| Failure::Panicked(panic_message(&*panic)))?
+            .map_err(|error| Failure::Refused(chain(&*error)))
     }
 
     /// Replaces the runner. The old one goes first, so that the memory suffices.
@@ -123,6 +118,19 @@ impl Worker {
         }
         .inspect_err(|_| self.health.set(Health::Failing))
     }
+}
+
+/// Why a batch has no answers.
+enum Failure {
+    /// The runner said so, and can be used on.
+    Refused(String),
+    /// What the runner is now nobody knows.
+    Panicked(String),
+}
+
+fn fail(batch: &mut Vec<Job>, why: &str) {
+    tracing::error!(why, batch_size = batch.len(), "a batch failed");
+    batch.drain(..).for_each(|job| job.ticket.fail(EngineError::Backend(why.to_owned())));
 }
 
 /// Hands the rows of the batch that is done to its requests.

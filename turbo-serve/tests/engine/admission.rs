@@ -1,0 +1,100 @@
+//! Who comes in, and what is told to those who do not.
+
+use std::time::Duration;
+
+use turbo_serve::engine::{EmbedRequest, Embedder, EngineConfig, EngineError, OutputKind, StartError};
+
+use crate::fake::{begin, config, embed, firsts, request, start, try_start, wait};
+
+#[test]
+fn a_request_takes_a_slot_per_input_or_none() {
+    let (engine, control) = start(&EngineConfig { max_concurrent_requests: 3, ..config() });
+    control.close();
+    let first = begin(&engine, request([&[1], &[2]]));
+    assert!(matches!(embed(&engine, [&[3], &[4]]), Err(EngineError::Overloaded { .. })));
+    let second = begin(&engine, request([&[5]]));
+    assert!(matches!(embed(&engine, [&[6]]), Err(EngineError::Overloaded { .. })));
+    control.open();
+    assert_eq!(firsts(&wait(first).unwrap()), [1, 2]);
+    assert_eq!(firsts(&wait(second).unwrap()), [5]);
+    assert_eq!(firsts(&embed(&engine, [&[7], &[8], &[9]]).unwrap()), [7, 8, 9]);
+}
+
+#[test]
+fn slots_are_free_when_the_answer_arrives() {
+    let (engine, _control) = start(&EngineConfig { max_concurrent_requests: 1, ..config() });
+    for id in 0..200 {
+        assert_eq!(firsts(&embed(&engine, [&[id]]).unwrap()), [id]);
+        assert!(matches!(embed(&engine, [&[]]), Err(EngineError::EmptyInput { input: 0 })));
+    }
+}
+
+#[test]
+fn a_busy_server_says_when_to_come_back() {
+    let (engine, control) = start(&EngineConfig { max_concurrent_requests: 4, ..config() });
+    control.close();
+    let slow = begin(&engine, request([&[1]]));
+    control.wait_for_batches(1);
+    std::thread::sleep(Duration::from_millis(300));
+    control.open();
+    wait(slow).unwrap();
+
+    // A batch took 0.3 s, so three of which the worker cannot know yet take a while.
+    control.close();
+    let running = begin(&engine, request([&[1]]));
+    control.wait_for_batches(2);
+    let waiting = begin(&engine, request([&[2], &[3], &[4]]));
+    let Err(EngineError::Overloaded { retry_after }) = embed(&engine, [&[5]]) else { panic!("admitted") };
+    assert!((Duration::from_millis(300)..Duration::from_secs(30)).contains(&retry_after), "{retry_after:?}");
+    control.open();
+    wait(running).unwrap();
+    wait(waiting).unwrap();
+}
+
+#[test]
+fn bad_requests_are_told_why_and_compute_nothing() {
+    let (engine, control) =
+        start(&EngineConfig { max_client_batch_size: 2, auto_truncate: false, ..config() });
+    let long = [1; 9];
+    let dimensions = |got| EmbedRequest {
+        output: OutputKind::Pooled { normalize: true, dimensions: Some(got) },
+        ..request([&[1]])
+    };
+    for (request, expected) in [
+        (request([]), EngineError::Empty),
+        (request([&[1], &[2], &[3]]), EngineError::TooManyInputs { got: 3, limit: 2 }),
+        (request([&[1], &long]), EngineError::TooLong { input: 1, tokens: 9, limit: 8 }),
+        (request([&[1], &[1000]]), EngineError::InvalidId { input: 1, id: 1000, vocab_size: 1000 }),
+        (request([&[], &[1]]), EngineError::EmptyInput { input: 0 }),
+        (dimensions(0), EngineError::InvalidDimensions { got: 0, limit: 3 }),
+        (dimensions(4), EngineError::InvalidDimensions { got: 4, limit: 3 }),
+    ] {
+        assert_eq!(wait(engine.embed(request)), Err(expected));
+    }
+    assert_eq!(firsts(&embed(&engine, [&[5]]).unwrap()), [5]);
+    assert_eq!(control.batches(), [[5]]);
+}
+
+#[test]
+fn a_request_larger_than_all_slots_is_not_told_to_come_back() {
+    let (engine, _control) = start(&EngineConfig { max_concurrent_requests: 2, ..config() });
+    assert_eq!(embed(&engine, [&[1], &[2], &[3]]), Err(EngineError::TooManyInputs { got: 3, limit: 2 }));
+    assert_eq!(engine.info().max_client_batch_size, 2);
+}
+
+#[test]
+fn limits_that_contradict_each_other_are_refused_at_start() {
+    let start_error = |config| try_start(&config).0.expect_err("started");
+    assert!(matches!(
+        start_error(EngineConfig { max_batch_tokens: 7, ..config() }),
+        StartError::BatchTokens { max_batch_tokens: 7, max_input_length: 8 }
+    ));
+    assert!(matches!(
+        start_error(EngineConfig { max_batch_requests: Some(0), ..config() }),
+        StartError::Zero { name: "max_batch_requests" }
+    ));
+    assert!(matches!(
+        start_error(EngineConfig { max_concurrent_requests: usize::MAX, ..config() }),
+        StartError::Concurrency { .. }
+    ));
+}

@@ -1,0 +1,76 @@
+//! What a client gets back.
+
+use turbo_serve::engine::{EmbedRequest, Embedder, EngineConfig, EngineError, Input, OutputKind, Truncation};
+
+use crate::fake::{HIDDEN_SIZE, config, embed, firsts, request, start, wait};
+
+#[test]
+fn rows_come_in_the_order_of_the_inputs() {
+    // Batches of at most two: the answers of one request arrive in pieces.
+    let (engine, control) = start(&EngineConfig { max_batch_requests: Some(2), ..config() });
+    let response = embed(&engine, [&[5, 5, 5], &[1], &[4, 4], &[2], &[3; 8]]).unwrap();
+    assert_eq!(firsts(&response), [5, 1, 4, 2, 3]);
+    assert_eq!(response.tokens, 15);
+    assert_eq!(response.rows.iter().map(|row| row.tokens).collect::<Vec<_>>(), [3, 1, 2, 1, 8]);
+    assert!(control.batches().len() >= 3);
+}
+
+#[test]
+fn a_pooled_row_is_cut_first_and_normalised_then() {
+    let (engine, _control) = start(&config());
+    let ask = |normalize, dimensions| {
+        let output = OutputKind::Pooled { normalize, dimensions };
+        wait(engine.embed(EmbedRequest { output, ..request([&[8, 1, 3, 2, 2, 2]]) })).unwrap().rows.remove(0)
+    };
+    assert_eq!(ask(false, None).values, [8.0, 6.0, 18.0]);
+    assert_eq!(ask(false, Some(2)).values, [8.0, 6.0]);
+    let row = ask(true, Some(2));
+    assert_eq!((row.values.as_slice(), row.row_len), (&[0.8, 0.6][..], 2));
+}
+
+#[test]
+fn token_rows_and_pooled_rows_share_a_batch() {
+    let (engine, control) = start(&config());
+    control.close();
+    let first = crate::fake::begin(&engine, request([&[9]]));
+    control.wait_for_batches(1);
+    let tokens = EmbedRequest { output: OutputKind::Tokens, ..request([&[7, 6]]) };
+    let (tokens, pooled) =
+        (crate::fake::begin(&engine, tokens), crate::fake::begin(&engine, request([&[5]])));
+    control.open();
+    wait(first).unwrap();
+    let (tokens, pooled) = (wait(tokens).unwrap(), wait(pooled).unwrap());
+    assert_eq!(tokens.rows[0].values, [7.0, 0.0, 1.0, 6.0, 1.0, 1.0]);
+    assert_eq!(tokens.rows[0].row_len, HIDDEN_SIZE);
+    assert_eq!(pooled.rows[0].values, [5.0, 1.0, 5.0]);
+    assert_eq!(control.batches(), [vec![9], vec![7, 5]]);
+}
+
+#[test]
+fn long_inputs_are_cut_where_the_request_says() {
+    let (engine, _control) = start(&config());
+    let ids: Vec<u32> = (1..=10).collect();
+    for (truncation, first_id) in [(None, 1), (Some(Truncation::Right), 1), (Some(Truncation::Left), 3)] {
+        let response = wait(engine.embed(EmbedRequest { truncation, ..request([&ids]) })).unwrap();
+        assert_eq!((firsts(&response), response.tokens), (vec![first_id], 8), "{truncation:?}");
+    }
+    let off = EmbedRequest { truncation: Some(Truncation::Off), ..request([&ids]) };
+    assert_eq!(wait(engine.embed(off)), Err(EngineError::TooLong { input: 0, tokens: 10, limit: 8 }));
+}
+
+#[test]
+fn without_a_tokenizer_text_is_refused() {
+    let (engine, _control) = start(&config());
+    let text = EmbedRequest { inputs: vec![Input::Text("hello".into())], ..request([]) };
+    assert_eq!(wait(engine.embed(text)), Err(EngineError::NoTokenizer));
+    assert!(!engine.info().has_tokenizer);
+    assert_eq!(engine.info().tokenization_workers, 0);
+}
+
+#[test]
+fn times_add_up() {
+    let (engine, _control) = start(&config());
+    let timings = embed(&engine, [&[1], &[2]]).unwrap().timings;
+    assert!(timings.tokenization + timings.queue + timings.inference <= timings.total, "{timings:?}");
+    assert!(!timings.inference.is_zero());
+}

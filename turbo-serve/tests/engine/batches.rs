@@ -1,0 +1,93 @@
+//! What runs together, and what does not run at all.
+
+use std::time::{Duration, Instant};
+
+use turbo_sched::{Dispatch, Policy};
+use turbo_serve::engine::EngineConfig;
+
+use crate::fake::{begin, config, embed, eventually, is_ready, request, start, wait};
+
+/// Runs five requests that wait together, behind one that holds the worker; returns what ran after it.
+fn batches_of_five(config: &EngineConfig) -> Vec<Vec<u32>> {
+    let (engine, control) = start(config);
+    control.close();
+    let first = begin(&engine, request([&[100]]));
+    control.wait_for_batches(1);
+    let waiting: Vec<_> = (1..=5).map(|id| begin(&engine, request([&[id, id]]))).collect();
+    control.open();
+    wait(first).unwrap();
+    waiting.into_iter().for_each(|pending| drop(wait(pending).unwrap()));
+    control.batches().split_off(1)
+}
+
+#[test]
+fn what_waits_together_runs_together() {
+    assert_eq!(batches_of_five(&config()), [[1, 2, 3, 4, 5]]);
+    let naive = EngineConfig { batching: Policy::WholeQueue, ..config() };
+    assert_eq!(batches_of_five(&naive), [[1, 2, 3, 4, 5]]);
+}
+
+#[test]
+fn without_batching_each_input_runs_alone() {
+    let none = EngineConfig { batching: Policy::OneByOne, ..config() };
+    assert_eq!(batches_of_five(&none), [[1], [2], [3], [4], [5]]);
+}
+
+#[test]
+fn limits_of_a_batch_are_kept() {
+    let two = EngineConfig { max_batch_requests: Some(2), ..config() };
+    assert!(batches_of_five(&two).iter().all(|batch| batch.len() <= 2));
+    let tokens = EngineConfig { max_batch_tokens: 8, ..config() };
+    assert!(batches_of_five(&tokens).iter().all(|batch| batch.len() <= 4));
+}
+
+#[test]
+fn the_inputs_of_a_request_arrive_together() {
+    let (engine, control) = start(&config());
+    embed(&engine, [&[1], &[2], &[3]]).unwrap();
+    assert_eq!(control.batches(), [[1, 2, 3]]);
+}
+
+#[test]
+fn a_lazy_engine_waits_for_company() {
+    let timeout = Duration::from_millis(150);
+    let dispatch = Dispatch::Lazy { timeout, slo: Duration::from_secs(60) };
+    let (engine, control) = start(&EngineConfig { dispatch, ..config() });
+    let started = Instant::now();
+    let mut first = begin(&engine, request([&[1]]));
+    std::thread::sleep(timeout / 3);
+    assert!(!is_ready(&mut first));
+    let second = begin(&engine, request([&[2]]));
+    wait(first).unwrap();
+    wait(second).unwrap();
+    assert!(started.elapsed() >= timeout);
+    assert_eq!(control.batches(), [[1, 2]]);
+}
+
+#[test]
+fn a_client_that_has_gone_is_never_computed() {
+    let (engine, control) = start(&EngineConfig { max_concurrent_requests: 4, ..config() });
+    control.close();
+    let running = begin(&engine, request([&[1]]));
+    control.wait_for_batches(1);
+    let gone = begin(&engine, request([&[2], &[3]]));
+    let stays = begin(&engine, request([&[4]]));
+    drop(gone);
+    control.open();
+    wait(running).unwrap();
+    wait(stays).unwrap();
+    assert_eq!(control.batches(), [[1], [4]]);
+    // and its slots are free again
+    eventually(|| embed(&engine, [&[5], &[6], &[7], &[8]]).is_ok());
+}
+
+#[test]
+fn a_client_that_goes_while_its_batch_runs_harms_nobody() {
+    let (engine, control) = start(&config());
+    control.close();
+    let gone = begin(&engine, request([&[1]]));
+    control.wait_for_batches(1);
+    drop(gone);
+    control.open();
+    assert!(embed(&engine, [&[2]]).is_ok());
+}

@@ -1,0 +1,62 @@
+//! A batch that fails costs its own requests and nothing else.
+
+use turbo_serve::engine::{Embedder, Engine, EngineError, Health, RunError, StartError};
+
+use crate::fake::{
+    BREAKS, Control, FAILS, PANICS, begin, config, embed, firsts, model, request, start, wait,
+};
+
+fn backend(result: Result<turbo_serve::engine::EmbedResponse, EngineError>) -> String {
+    match result {
+        Err(EngineError::Backend(why)) => why,
+        other => panic!("expected a backend error, got {other:?}"),
+    }
+}
+
+#[test]
+fn a_failed_batch_says_why_and_the_next_one_works() {
+    let (engine, control) = start(&config());
+    assert_eq!(backend(embed(&engine, [&[FAILS]])), "the device fell off the bus");
+    assert_eq!(engine.health(), Health::Ready);
+    assert_eq!(firsts(&embed(&engine, [&[1]]).unwrap()), [1]);
+    assert_eq!(control.builds(), 1, "an error is no reason to build the model anew");
+}
+
+#[test]
+fn a_panic_fails_its_batch_alone() {
+    let (engine, control) = start(&config());
+    control.close();
+    let first = begin(&engine, request([&[1]]));
+    control.wait_for_batches(1);
+    let panics = begin(&engine, request([&[2], &[PANICS]]));
+    control.open();
+    assert_eq!(firsts(&wait(first).unwrap()), [1]);
+    assert_eq!(backend(wait(panics)), "the batch panicked: an invariant broke");
+    assert_eq!(firsts(&embed(&engine, [&[3], &[4]]).unwrap()), [3, 4]);
+    assert_eq!(control.builds(), 2, "what a panic leaves behind is not trusted");
+    assert_eq!(engine.health(), Health::Ready);
+}
+
+#[test]
+fn a_model_that_cannot_be_built_anew_is_tried_again() {
+    let (engine, control) = start(&config());
+    backend(embed(&engine, [&[BREAKS]]));
+    // The client has its answer before or after the attempt to build the model; the next batch tries again.
+    assert_eq!(firsts(&embed(&engine, [&[5]]).unwrap()), [5]);
+    assert_eq!(control.builds(), 3);
+    assert_eq!(engine.health(), Health::Ready);
+}
+
+#[test]
+fn a_model_that_cannot_be_built_does_not_start() {
+    let control = std::sync::Arc::new(Control::default());
+    let build = |error: fn() -> RunError| {
+        let mut model = model(&control);
+        model.build = Box::new(move |_| Err(error()));
+        Engine::start(model, &config()).expect_err("started")
+    };
+    let error = build(|| "tensor `x` is missing".into());
+    assert!(matches!(&error, StartError::Runner(why) if why.to_string() == "tensor `x` is missing"));
+    let error = build(|| panic!("out of luck"));
+    assert!(matches!(&error, StartError::Panicked(why) if why == "out of luck"), "{error}");
+}

@@ -1,0 +1,233 @@
+//! A runner that the tests hold by the hand: it can be stopped before a batch, and told to fail or to panic.
+//!
+//! Its answer for a sequence is `[first id, number of tokens, sum of ids]`, per token `[id, position, 1]`.
+
+use std::{
+    future::Future,
+    sync::{Arc, Condvar, Mutex},
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use turbo_sched::{Candidate, Layout};
+use turbo_serve::engine::{
+    Capacity, EmbedRequest, EmbedResponse, Embedder, Engine, EngineConfig, EngineError, Input, Model,
+    OutputKind, Pending, Progress, Rows, RunError, Runner, Sequence, StartError,
+};
+
+pub(crate) const HIDDEN_SIZE: usize = 3;
+pub(crate) const MAX_INPUT_LENGTH: usize = 8;
+/// A batch with this id fails.
+pub(crate) const FAILS: u32 = 900;
+/// A batch with this id panics.
+pub(crate) const PANICS: u32 = 901;
+/// A batch with this id panics, and the model cannot be built for the next time.
+pub(crate) const BREAKS: u32 = 902;
+pub(crate) const VOCAB_SIZE: usize = 1000;
+/// Nothing in these tests takes this long, unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What tests and runner share.
+#[derive(Default)]
+pub(crate) struct Control {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Batches since the warm-up, as the first ids of their sequences.
+    batches: Vec<Vec<u32>>,
+    warm: bool,
+    closed: bool,
+    builds: usize,
+    builds_fail: usize,
+}
+
+impl Control {
+    /// Lets no batch through from now on.
+    pub(crate) fn close(&self) {
+        self.change(|state| state.closed = true);
+    }
+
+    /// Lets batches through again.
+    pub(crate) fn open(&self) {
+        self.change(|state| state.closed = false);
+    }
+
+    /// What ran since the warm-up, a closed one included.
+    pub(crate) fn batches(&self) -> Vec<Vec<u32>> {
+        self.state.lock().unwrap().batches.clone()
+    }
+
+    /// Waits until so many batches were started.
+    pub(crate) fn wait_for_batches(&self, count: usize) {
+        self.wait_until(|state| state.batches.len() >= count);
+    }
+
+    /// How often the runner was built.
+    pub(crate) fn builds(&self) -> usize {
+        self.state.lock().unwrap().builds
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock().unwrap());
+        self.changed.notify_all();
+    }
+
+    fn wait_until(&self, reached: impl Fn(&State) -> bool) {
+        let state = self.state.lock().unwrap();
+        let (state, timeout) =
+            self.changed.wait_timeout_while(state, PATIENCE, |state| !reached(state)).unwrap();
+        drop(state);
+        assert!(!timeout.timed_out(), "waited in vain");
+    }
+
+    fn build(self: &Arc<Self>, capacity: Capacity) -> Result<Box<dyn Runner>, RunError> {
+        let mut fails = false;
+        self.change(|state| {
+            state.builds += 1;
+            fails = state.builds_fail > 0;
+            state.builds_fail = state.builds_fail.saturating_sub(1);
+        });
+        if fails {
+            return Err("no memory left".into());
+        }
+        Ok(Box::new(FakeRunner { control: Arc::clone(self), capacity, batch: Vec::new() }))
+    }
+}
+
+struct FakeRunner {
+    control: Arc<Control>,
+    capacity: Capacity,
+    batch: Vec<Vec<u32>>,
+}
+
+impl Runner for FakeRunner {
+    fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    fn footprint(&mut self, batch: &Candidate) -> usize {
+        batch.total_tokens as usize * HIDDEN_SIZE * size_of::<f32>()
+    }
+
+    fn submit(&mut self, batch: &mut dyn Iterator<Item = Sequence<'_>>) -> Result<(), RunError> {
+        self.batch = batch.map(|sequence| sequence.input_ids.to_vec()).collect();
+        let has = |id| self.batch.iter().flatten().any(|&x| x == id);
+        let warm = self.control.state.lock().unwrap().warm;
+        if warm {
+            let firsts = self.batch.iter().map(|ids| ids[0]).collect();
+            self.control.change(|state| state.batches.push(firsts));
+            self.control.wait_until(|state| !state.closed);
+        }
+        if warm && has(FAILS) {
+            return Err("the device fell off the bus".into());
+        }
+        if warm && has(BREAKS) {
+            self.control.change(|state| state.builds_fail = 1);
+        }
+        assert!(!(warm && (has(PANICS) || has(BREAKS))), "an invariant broke");
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Result<Progress, RunError> {
+        Ok(Progress::Done)
+    }
+
+    fn read(&mut self, sequence: usize, rows: Rows, to: &mut Vec<f32>) -> Result<(), RunError> {
+        let ids = &self.batch[sequence];
+        match rows {
+            Rows::Pooled => to.extend([ids[0] as f32, ids.len() as f32, ids.iter().sum::<u32>() as f32]),
+            Rows::Tokens => {
+                to.extend(ids.iter().enumerate().flat_map(|(i, &id)| [id as f32, i as f32, 1.0]));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A configuration for quick tests: no budget for the warm-up beyond its first batch.
+pub(crate) fn config() -> EngineConfig {
+    EngineConfig { max_batch_tokens: 64, warm_up: Duration::ZERO, ..EngineConfig::default() }
+}
+
+pub(crate) fn model(control: &Arc<Control>) -> Model {
+    let control = Arc::clone(control);
+    Model {
+        model_id: "models/fake".into(),
+        name: "fake".into(),
+        pooling: "mean",
+        hidden_size: HIDDEN_SIZE,
+        vocab_size: VOCAB_SIZE,
+        max_input_length: MAX_INPUT_LENGTH,
+        device: "test".into(),
+        layout: Layout::Packed,
+        tokenizer: None,
+        build: Box::new(move |capacity| control.build(capacity)),
+    }
+}
+
+/// An engine that is warm, and the hand on its runner.
+pub(crate) fn start(config: &EngineConfig) -> (Engine, Arc<Control>) {
+    let (engine, control) = try_start(config);
+    (engine.unwrap(), control)
+}
+
+pub(crate) fn try_start(config: &EngineConfig) -> (Result<Engine, StartError>, Arc<Control>) {
+    let control = Arc::new(Control::default());
+    let engine = Engine::start(model(&control), config);
+    control.change(|state| state.warm = true);
+    (engine, control)
+}
+
+/// A request for pooled rows as the model leaves them.
+pub(crate) fn request<const N: usize>(inputs: [&[u32]; N]) -> EmbedRequest {
+    EmbedRequest {
+        inputs: inputs.map(|ids| Input::Ids(ids.to_vec())).to_vec(),
+        output: OutputKind::Pooled { normalize: false, dimensions: None },
+        truncation: None,
+    }
+}
+
+/// Calls the engine without waiting: the request is under way when this returns.
+pub(crate) fn begin(engine: &Engine, request: EmbedRequest) -> Pending<'_> {
+    let mut pending = engine.embed(request);
+    let first = pending.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(first.is_pending(), "answered at once: {first:?}");
+    pending
+}
+
+/// Waits for an answer, for a while.
+pub(crate) fn wait<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, &mut future).await.expect("waited in vain") })
+}
+
+/// Asks and waits.
+pub(crate) fn embed<const N: usize>(
+    engine: &Engine,
+    inputs: [&[u32]; N],
+) -> Result<EmbedResponse, EngineError> {
+    wait(engine.embed(request(inputs)))
+}
+
+/// The first values of the rows: by the fake's rule the first ids of the inputs.
+pub(crate) fn firsts(response: &EmbedResponse) -> Vec<u32> {
+    response.rows.iter().map(|row| row.values[0] as u32).collect()
+}
+
+/// Waits until `reached`, for a while.
+pub(crate) fn eventually(reached: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !reached() {
+        assert!(Instant::now() < deadline, "waited in vain");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether a future is done already.
+pub(crate) fn is_ready<F: Future + Unpin>(future: &mut F) -> bool {
+    matches!(std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(_))
+}
