@@ -120,12 +120,20 @@ mod tests {
         torch.serve(&records).unwrap().new_bytes / MIB
     }
 
+    /// In a segment of 20 MiB lie 2, 4 and 14; the 4 dies and a tensor of `middle` takes its place;
+    /// the 14 dies too. A last tensor of 14 MiB and the rest behind `middle` fits only if there is one.
+    fn new_mib_if_the_rest_is_needed(middle: usize) -> usize {
+        let rest = 4 * MIB - middle;
+        let records =
+            [(0, 2, 2 * MIB), (0, 0, 4 * MIB), (0, 1, 14 * MIB), (1, 2, middle), (2, 2, 14 * MIB + rest)]
+                .map(|(first_op, last_op, size)| UsageRecord { first_op, last_op, size });
+        TorchCaching::default().serve(&records).unwrap().new_bytes / MIB
+    }
+
     #[test]
     fn large_blocks_split_only_when_more_than_a_mebibyte_is_left() {
-        assert_eq!(new_mib(&mut TorchCaching::default(), &[9 * MIB, 9 * MIB, 2 * MIB]), 20);
-        // the second of 9.5 MiB takes a block of 10.5 whole: no mebibyte is left for the third
-        let half = 19 * MIB / 2;
-        assert_eq!(new_mib(&mut TorchCaching::default(), &[half, half, MIB + 512]), 40);
+        assert_eq!(new_mib_if_the_rest_is_needed(3 * MIB - 512), 20);
+        assert_eq!(new_mib_if_the_rest_is_needed(3 * MIB), 20 + 16); // 15 MiB, rounded up to 2
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! As Figure 6 of PPoPP'21: each chunk is a panel as tall as it is large, and a tensor fills its
 //! bytes during its life. Several plans stand side by side on the same scales, so that one sees what
-//! a longer request moved; the same record has the same colour in all of them. Plain text is written,
+//! a longer request moved; tensors of one name have one colour in all of them. Plain text is written,
 //! because a picture of rectangles and labels needs no library.
 
 mod canvas;
@@ -32,13 +32,13 @@ const PANEL_WIDTH: f64 = 460.0;
 const PANELS_HEIGHT: f64 = 430.0; // of all chunks of the largest plan together, without the gaps
 const PANEL_GAP: f64 = 34.0;
 const COLUMN_GAP: f64 = 36.0;
+const UPWARD_LABEL: f64 = 100.0; // room that "bytes in the chunk" needs
 const LEGEND_LINE: f64 = 20.0;
 const LEGEND_COLUMN: f64 = 150.0;
 
 /// Draws the plans side by side; SVG text.
 ///
-/// # Panics
-/// If a plan and its records do not belong together: [`check`](crate::check) tells.
+/// What is drawn is what the plan says, sound or not: [`check`](crate::check()) tells which.
 pub fn draw(pictures: &[Picture]) -> String {
     let scale = Scale::of(pictures);
     let n = pictures.len() as f64;
@@ -124,7 +124,10 @@ fn draw_plan(canvas: &mut Canvas, picture: &Picture, scale: &Scale, left: f64, b
         {
             draw_tensor(canvas, picture, scale, i, record, place, (left, base));
         }
-        canvas.upward_text(left - AXIS_LEFT + 10.0, (top + base) / 2.0, "axis middle", "bytes in the chunk");
+        if base - top >= UPWARD_LABEL {
+            let middle = (top + base) / 2.0;
+            canvas.upward_text(left - AXIS_LEFT + 10.0, middle, "axis middle", "bytes in the chunk");
+        }
         let news = if plan.grow.contains(chunk) { ", new" } else { "" };
         canvas.text(left, top - 6.0, "chunk", &format!("{}: {}{news}", chunk.id, human(chunk.bytes)));
         base = top - PANEL_GAP;
@@ -161,13 +164,14 @@ fn draw_tensor(
     (left, base): (f64, f64),
 ) {
     let (from, to) = (left + scale.x(record.first_op), left + scale.x(record.last_op.saturating_add(1)));
-    let (y, height) = (base - scale.height(place.offset + record.size), scale.height(record.size));
+    let (y, height) =
+        (base - scale.height(place.offset.saturating_add(record.size)), scale.height(record.size));
     let name = name(picture, i);
     let tooltip = format!(
         "{name}: operators {} to {}, {} bytes at {}",
         record.first_op, record.last_op, record.size, place.offset
     );
-    canvas.rect([from, y, to - from, height], "tensor", colour(i), &tooltip);
+    canvas.rect([from, y, to - from, height], "tensor", colour(picture, i), &tooltip);
     let fits = name.chars().count() as f64 * 6.4 + 6.0 <= to - from && height >= 13.0;
     if fits {
         canvas.text((from + to) / 2.0, y + height / 2.0 + 4.0, "name middle", &name);
@@ -178,43 +182,55 @@ fn name(picture: &Picture, i: usize) -> String {
     picture.names.get(i).map_or_else(|| i.to_string(), |name| (*name).to_string())
 }
 
-/// Twelve light colours that stay apart in print and for most colour-blind readers; a thirteenth
-/// record begins again, and has its name on it.
-fn colour(i: usize) -> &'static str {
-    const COLOURS: [&str; 12] = [
-        "#8ecae6", "#ffb703", "#a7c957", "#f4978e", "#cdb4db", "#90be6d", "#f9c74f", "#bde0fe", "#e5989b",
-        "#80cbc4", "#d4a373", "#b8c0ff",
-    ];
-    COLOURS[i % COLOURS.len()]
+/// The colour of a record: that of the first record of its name.
+fn colour(picture: &Picture, i: usize) -> &'static str {
+    let name = picture.names.get(i);
+    let first = name.and_then(|name| picture.names.iter().position(|other| other == name));
+    COLOURS[first.unwrap_or(i) % COLOURS.len()]
 }
 
-/// Names of the records, with the colour of each: narrow tensors have no room for theirs.
+/// Twelve light colours that stay apart in print and for most colour-blind readers; a thirteenth name
+/// begins again, and stands on its tensor where there is room.
+const COLOURS: [&str; 12] = [
+    "#8ecae6", "#ffb703", "#a7c957", "#f4978e", "#cdb4db", "#90be6d", "#f9c74f", "#bde0fe", "#e5989b",
+    "#80cbc4", "#d4a373", "#b8c0ff",
+];
+
+/// Names and their colours: narrow tensors have no room for theirs.
 struct Legend {
-    names: Vec<String>,
+    entries: Vec<(String, &'static str)>,
     per_line: usize,
 }
 
 impl Legend {
-    /// Beyond this many records a legend explains nothing.
+    /// Beyond this many names a legend explains nothing.
     const MOST: usize = 36;
 
     fn of(pictures: &[Picture], width: f64) -> Self {
-        let longest = pictures.iter().max_by_key(|picture| picture.records.len());
-        let names = longest
-            .filter(|picture| picture.records.len() <= Self::MOST)
-            .map_or_else(Vec::new, |picture| (0..picture.records.len()).map(|i| name(picture, i)).collect());
-        Self { names, per_line: ((width / LEGEND_COLUMN) as usize).max(1) }
+        let mut entries: Vec<(String, &'static str)> = Vec::new();
+        for picture in pictures {
+            for i in 0..picture.records.len() {
+                let name = name(picture, i);
+                if entries.iter().all(|(other, _)| *other != name) {
+                    entries.push((name, colour(picture, i)));
+                }
+                if entries.len() > Self::MOST {
+                    return Self { entries: Vec::new(), per_line: 1 };
+                }
+            }
+        }
+        Self { entries, per_line: ((width / LEGEND_COLUMN) as usize).max(1) }
     }
 
     fn height(&self) -> f64 {
-        self.names.len().div_ceil(self.per_line) as f64 * LEGEND_LINE
+        self.entries.len().div_ceil(self.per_line) as f64 * LEGEND_LINE
     }
 
     fn draw(&self, canvas: &mut Canvas, top: f64) {
-        for (i, name) in self.names.iter().enumerate() {
+        for (i, (name, colour)) in self.entries.iter().enumerate() {
             let x = MARGIN + (i % self.per_line) as f64 * LEGEND_COLUMN;
             let y = top + (i / self.per_line) as f64 * LEGEND_LINE;
-            canvas.rect([x, y, 12.0, 12.0], "tensor", colour(i), "");
+            canvas.rect([x, y, 12.0, 12.0], "tensor", colour, "");
             canvas.text(x + 18.0, y + 10.5, "name", name);
         }
     }
@@ -267,6 +283,16 @@ mod tests {
         let svg = draw(&[Picture { title: "a<b & \"c\"", records: &records, plan: &plan, names: &["<q>"] }]);
         assert!(svg.contains("a&lt;b &amp; &quot;c&quot;"));
         assert!(svg.contains("&lt;q&gt;") && !svg.contains("<q>"));
+    }
+
+    #[test]
+    fn tensors_of_one_name_share_a_colour_and_a_line_of_the_legend() {
+        let records = [record(0, 0, 1 << 20), record(1, 1, 1 << 20), record(2, 2, 1 << 20)];
+        let plan = planned(&records);
+        let svg = draw(&[Picture { title: "", records: &records, plan: &plan, names: &["q", "k", "q"] }]);
+        let tensors_and_legend = |colour| svg.matches(&format!("fill=\"{colour}\"")).count();
+        assert_eq!((tensors_and_legend(COLOURS[0]), tensors_and_legend(COLOURS[1])), (2 + 1, 1 + 1));
+        assert_eq!(tensors_and_legend(COLOURS[2]), 0);
     }
 
     #[test]
