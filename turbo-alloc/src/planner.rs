@@ -92,8 +92,8 @@ impl Planner {
     /// Time O(n²) in the number of records.
     ///
     /// # Errors
-    /// A record whose `first_op` is after its `last_op`, or sizes whose chunks could pass
-    /// `usize::MAX` bytes in all. Then neither `self` nor `plan` has changed.
+    /// A record whose `first_op` is after its `last_op`, sizes whose chunks could pass `usize::MAX`
+    /// bytes in all, or no ids left after four billion chunks. Then neither `self` nor `plan` has changed.
     pub fn plan_into(&mut self, records: &[UsageRecord], plan: &mut MemoryPlan) -> Result<(), AllocError> {
         self.admit(records)?;
         plan.clear();
