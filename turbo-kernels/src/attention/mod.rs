@@ -1,5 +1,8 @@
 //! Multi-head attention as one operation: scores never leave the core's cache.
 
+mod cpu;
+mod head;
+
 use crate::{KernelError, Layout, device::Device};
 
 /// Sizes of an attention.

@@ -3,6 +3,8 @@
 mod cpu;
 mod row;
 
+pub(crate) use row::{exponentials, inverse_or_zero};
+
 use crate::{KernelError, device::Device};
 
 /// Sizes of a score tensor, `[batch_size, num_heads, queries, keys]`.

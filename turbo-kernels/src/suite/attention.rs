@@ -4,7 +4,7 @@ use super::{
     ROUNDING, WIDTHS,
     numbers::Numbers,
     pool::cu_seqlens,
-    rig::{Placed, Rig, compare, refuses_length},
+    rig::{Placed, Rig, compare, refuses_length, refuses_size},
     twin::{self, Product},
 };
 use crate::{Attention, Layout, attention::AttentionShape};
@@ -145,28 +145,40 @@ fn keeps_nan_in_its_sequence<D: Attention>(device: &D) {
     }
 }
 
+/// Sizes that the length of a buffer tells.
 fn refuses_wrong_lengths<D: Attention>(device: &D) {
-    let shape = AttentionShape { num_heads: 2, head_dim: 2, scale: 1.0 };
+    let mut rig = Rig::new(device);
+    let (qkv, lens) = (rig.put(&[0.0; 36]), rig.put_u32(&[1, 1, 1]));
+    for (case, qkv_len, out_len) in [
+        ("attention: qkv too short", 35, 12),
+        ("attention: out too short", 36, 11),
+        ("attention: rows", 24, 8),
+    ] {
+        let layout = Layout::Padded { seq_lens: lens.view(), padded_len: 1 };
+        let answer = rig
+            .answer(out_len, |d, queue, out| d.attention(queue, NARROW, layout, qkv.part(0, qkv_len), out));
+        refuses_length(case, answer);
+    }
+}
+
+const NARROW: AttentionShape = AttentionShape { num_heads: 2, head_dim: 2, scale: 1.0 };
+
+/// Layouts that contradict themselves or the buffers.
+pub(super) fn refuses_broken_layouts<D: Attention>(device: &D) {
     let mut rig = Rig::new(device);
     let qkv = rig.put(&[0.0; 36]);
-    let (sums, beyond, falling, late) =
-        (rig.put_u32(&[0, 1, 3]), rig.put_u32(&[0, 1, 4]), rig.put_u32(&[0, 3, 2]), rig.put_u32(&[1, 2, 3]));
-    let mut run = |case, layout, qkv_len, out_len| {
-        let answer =
-            rig.answer(out_len, |d, queue, out| d.attention(queue, shape, layout, qkv.part(0, qkv_len), out));
-        refuses_length(case, answer);
+    let mut packed = |cu_seqlens: &[u32]| {
+        let sums = rig.put_u32(cu_seqlens);
+        let layout = Layout::Packed { cu_seqlens: sums.view() };
+        rig.answer(12, |d, queue, out| d.attention(queue, NARROW, layout, qkv.view(), out))
     };
-    let packed = || Layout::Packed { cu_seqlens: sums.view() };
-    run("attention: qkv too short", packed(), 35, 12);
-    run("attention: out too short", packed(), 36, 11);
-    run("attention: fewer rows than the layout", packed(), 24, 8);
-    run("attention: the last sum is beyond the rows", Layout::Packed { cu_seqlens: beyond.view() }, 36, 12);
-    run("attention: prefix sums fall", Layout::Packed { cu_seqlens: falling.view() }, 36, 12);
-    run("attention: prefix sums begin late", Layout::Packed { cu_seqlens: late.view() }, 36, 12);
-    let lens = rig.put_u32(&[2, 1]);
-    let answer = rig.answer(12, |d, queue, out| {
-        let layout = Layout::Padded { seq_lens: lens.view(), padded_len: 1 };
-        d.attention(queue, shape, layout, qkv.view(), out)
-    });
-    refuses_length("attention: longer than padded", answer);
+    assert!(packed(&[0, 1, 3]).is_ok(), "attention: the layout fits");
+    refuses_length("attention: the last sum is beyond the rows", packed(&[0, 1, 4]));
+    refuses_length("attention: no sums", packed(&[]));
+    refuses_size("attention: prefix sums fall", packed(&[0, 3, 2, 3]));
+    refuses_size("attention: prefix sums begin late", packed(&[1, 2, 3]));
+    let lens = rig.put_u32(&[1, 2, 1]);
+    let layout = Layout::Padded { seq_lens: lens.view(), padded_len: 1 };
+    let answer = rig.answer(12, |d, queue, out| d.attention(queue, NARROW, layout, qkv.view(), out));
+    refuses_size("attention: longer than padded", answer);
 }

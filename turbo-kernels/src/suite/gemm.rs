@@ -61,9 +61,9 @@ impl Case {
                 .unwrap_or_else(|e| panic!("{self:?} {name}: {e}"));
             let values: Vec<f64> =
                 want.iter().map(|p| activation.map_or(p.value, |a| twin::activate(a, p.value))).collect();
-            // A chain of k additions in any order errs by k roundings of the sum of magnitudes; bias and residual are
+            // A chain of k steps errs by k roundings of the sum of magnitudes, or 2k without FMA; bias and residual are
             // two more. No activation is steeper than 1.13; its own error is 3e-7 · max(1, |x|).
-            let chain = ROUNDING * (in_features + 2) as f64;
+            let chain = ROUNDING * (2 * in_features + 2) as f64;
             let steep = if activation.is_some() { 1.13 } else { 1.0 };
             let own = if activation.is_some() { 3e-7 } else { 0.0 };
             compare((self, name), &out, &values, |i| {

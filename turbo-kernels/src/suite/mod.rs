@@ -9,7 +9,7 @@
 //!
 //! [`all`] holds on any device.
 
-use crate::EncoderKernels;
+use crate::{Attention, Embed, EncoderKernels, Pool};
 
 mod attention;
 mod bias_act;
@@ -42,6 +42,17 @@ const WIDTHS: [usize; 13] = [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 65];
 
 /// Half a unit in the last place of an f32 near 1: the error of one rounding, relative to its result.
 const ROUNDING: f64 = 1.0 / (1u64 << 24) as f64;
+
+/// What only a device that can read ids and lengths before it works is able to refuse: ids outside their table, layouts
+/// that contradict themselves.
+///
+/// # Panics
+/// When it does not, or has written something before it does.
+pub fn indices<D: Embed + Pool + Attention>(device: &D) {
+    embed::refuses_ids_outside(device);
+    pool::refuses_broken_layouts(device);
+    attention::refuses_broken_layouts(device);
+}
 
 /// Every family.
 ///

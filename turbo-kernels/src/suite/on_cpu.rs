@@ -27,6 +27,7 @@ on_every_cpu! {
     bias_act => super::bias_act,
     gemm => super::gemm,
     embed => super::embed,
+    indices => super::indices,
     norm => super::norm,
     pool => super::pool,
     softmax => super::softmax,

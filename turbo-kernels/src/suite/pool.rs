@@ -3,7 +3,7 @@
 use super::{
     ROUNDING, WIDTHS,
     numbers::Numbers,
-    rig::{Placed, Rig, compare, refuses_length},
+    rig::{Placed, Rig, compare, refuses_length, refuses_size},
     twin,
 };
 use crate::{Layout, Pool, Pooling};
@@ -116,21 +116,35 @@ fn normalizes<D: Pool>(device: &D, hidden_size: usize) {
     compare(("l2_normalize", hidden_size), &out, &want, |i| relative * want[i].abs() + 1e-37);
 }
 
+/// Sizes that the length of a buffer tells.
 fn refuses_wrong_lengths<D: Pool>(device: &D) {
     let mut rig = Rig::new(device);
-    let x = rig.put(&[0.0; 12]);
-    let (sums, beyond, falling) = (rig.put_u32(&[0, 1, 4]), rig.put_u32(&[0, 1, 5]), rig.put_u32(&[0, 4, 3]));
-    let (lens, too_long) = (rig.put_u32(&[2, 1]), rig.put_u32(&[2, 3]));
-    let mut run = |case, layout, x_len, out_len| {
-        let answer = rig.answer(out_len, |d, q, out| d.pool(q, Pooling::Mean, layout, x.part(0, x_len), out));
-        assert!(answer.is_err(), "{case}: accepted");
+    let (x, lens) = (rig.put(&[0.0; 12]), rig.put_u32(&[2, 1]));
+    let mut run = |x_len, out_len| {
+        let layout = Layout::Padded { seq_lens: lens.view(), padded_len: 2 };
+        rig.answer(out_len, |d, q, out| d.pool(q, Pooling::Mean, layout, x.part(0, x_len), out))
     };
-    run("pool: x too short", Layout::Packed { cu_seqlens: sums.view() }, 11, 6);
-    run("pool: out is no whole rows", Layout::Packed { cu_seqlens: sums.view() }, 12, 5);
-    run("pool: a sequence ends beyond x", Layout::Packed { cu_seqlens: beyond.view() }, 12, 6);
-    run("pool: prefix sums fall", Layout::Packed { cu_seqlens: falling.view() }, 12, 6);
-    run("pool: x too short", Layout::Padded { seq_lens: lens.view(), padded_len: 2 }, 11, 6);
-    run("pool: longer than padded", Layout::Padded { seq_lens: too_long.view(), padded_len: 2 }, 12, 6);
+    assert!(run(12, 6).is_ok(), "pool: the layout fits");
+    refuses_length("pool: x too short", run(11, 6));
+    refuses_length("pool: out has no whole rows", run(12, 5));
     refuses_length("l2_normalize", rig.answer(11, |d, q, out| d.l2_normalize(q, 3, x.view(), out)));
     refuses_length("l2_normalize", rig.answer(12, |d, q, out| d.l2_normalize(q, 5, x.view(), out)));
+}
+
+/// Layouts that contradict themselves or the buffers.
+pub(super) fn refuses_broken_layouts<D: Pool>(device: &D) {
+    let mut rig = Rig::new(device);
+    let x = rig.put(&[0.0; 12]);
+    let mut packed = |cu_seqlens: &[u32]| {
+        let sums = rig.put_u32(cu_seqlens);
+        let layout = Layout::Packed { cu_seqlens: sums.view() };
+        rig.answer(6, |d, q, out| d.pool(q, Pooling::Mean, layout, x.view(), out))
+    };
+    assert!(packed(&[0, 1, 4]).is_ok(), "pool: the layout fits");
+    refuses_length("pool: a sequence ends beyond x", packed(&[0, 1, 5]));
+    refuses_size("pool: prefix sums fall", packed(&[0, 4, 3]));
+    let lens = rig.put_u32(&[2, 3]);
+    let layout = Layout::Padded { seq_lens: lens.view(), padded_len: 2 };
+    let answer = rig.answer(6, |d, q, out| d.pool(q, Pooling::Mean, layout, x.view(), out));
+    refuses_size("pool: longer than padded", answer);
 }

@@ -117,6 +117,11 @@ pub(super) fn refuses_length(case: &str, answer: Result<Vec<f32>, KernelError>) 
     );
 }
 
+/// The kernel refused a size that contradicts the others.
+pub(super) fn refuses_size(case: &str, answer: Result<Vec<f32>, KernelError>) {
+    assert!(matches!(answer, Err(KernelError::Size { .. })), "{case}: expected a wrong size, got {answer:?}");
+}
+
 #[cfg(test)]
 mod tests {
     use super::compare;
