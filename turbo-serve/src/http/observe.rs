@@ -25,7 +25,7 @@ pub(super) async fn observe(State(server): State<Server>, request: Request, next
         path = request.uri().path(),
         id = id.as_ref().and_then(|id| id.to_str().ok()),
     );
-    let asks = request.method() == Method::POST;
+    let asks = request.method() == Method::POST; // for embeddings; health is asked for otherwise
     let mut response = next.run(request).instrument(span.clone()).await;
     if let Some(Failure(reason)) = response.extensions().get().filter(|_| asks) {
         server.metrics().failed(reason);

@@ -82,6 +82,25 @@ fn one_who_asks_before_sending_too_much_is_told_not_to() {
 }
 
 #[test]
+fn the_limit_holds_for_bodies_of_unannounced_length() {
+    let server = Server::start();
+    let head = "POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n";
+    let chunk = format!("{:x}\r\n{}\r\n", 4000, "a".repeat(4000));
+    for (chunks, expected) in [(2, "HTTP/1.1 200 "), (3, "HTTP/1.1 413 "), (3000, "HTTP/1.1 413 ")] {
+        let mut client = TcpStream::connect(server.address).unwrap();
+        client.write_all(head.as_bytes()).unwrap();
+        client.write_all(b"b\r\n{\"inputs\":\"\r\n").unwrap();
+        for _ in 0..chunks {
+            client.write_all(chunk.as_bytes()).unwrap();
+        }
+        client.write_all(b"2\r\n\"}\r\n0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with(expected), "{chunks} chunks: {answer}");
+    }
+}
+
+#[test]
 fn stopping_answers_what_was_accepted() {
     let mut server = Server::start();
     let mut client = TcpStream::connect(server.address).unwrap();
