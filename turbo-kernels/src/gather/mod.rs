@@ -1,5 +1,7 @@
 //! Moving rows: heads apart and together again. The textbook draws these steps; fusion makes them vanish.
 
+mod cpu;
+
 use crate::{KernelError, device::Device, matmul::HeadStrides};
 
 /// Reordering of values.
@@ -7,7 +9,8 @@ pub trait Gather: Device {
     /// Copies `[batch_size, num_heads, rows, head_dim]` values from one order to another.
     ///
     /// # Errors
-    /// [`KernelError::Length`] when strides reach outside a buffer.
+    /// [`KernelError::Length`] when strides reach outside a buffer; [`KernelError::Size`] when two values of `to` may
+    /// share an element.
     fn copy_heads(
         &self,
         queue: &mut Self::Queue,

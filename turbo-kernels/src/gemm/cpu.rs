@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use super::{
     Epilogue, Gemm,
-    pack::{PackedWeight, pack_tile, tile_values},
+    pack::{EvenTiles, PackedWeight, pack_tile, tile_values},
     tile::{Tile, Tiles},
 };
 use crate::{
@@ -68,10 +68,10 @@ impl Gemm for Cpu {
             return Ok(());
         }
         let stride = tile_values(tiles.most_rows(), weight.in_features());
-        let per_slab = (SLAB_BYTES / size_of::<f32>() / stride.max(1)).clamp(1, tiles.count);
+        let per_slab = (SLAB_BYTES / size_of::<f32>() / stride.max(1)).clamp(1, tiles.count());
         let (team, packed) = queue.team_and_shared(per_slab * stride)?;
-        for first in (0..tiles.count).step_by(per_slab) {
-            let numbers = first..tiles.count.min(first + per_slab);
+        for first in (0..tiles.count()).step_by(per_slab) {
+            let numbers = first..tiles.count().min(first + per_slab);
             pack(team, x, weight.in_features(), tiles, numbers.clone(), packed, stride);
             job.multiply(team, Slab { tiles, numbers, stride, values: packed });
         }
@@ -102,29 +102,6 @@ fn check(
     Ok(rows)
 }
 
-/// Rows cut into tiles whose heights differ by one at most: 40 = 14 + 13 + 13, so no tile is nearly empty.
-#[derive(Clone, Copy, Debug)]
-struct EvenTiles {
-    rows: usize,
-    count: usize,
-}
-
-impl EvenTiles {
-    fn new(rows: usize, most: usize) -> EvenTiles {
-        EvenTiles { rows, count: rows.div_ceil(most) }
-    }
-
-    fn most_rows(self) -> usize {
-        self.rows.div_ceil(self.count)
-    }
-
-    /// Rows of tile `index`.
-    fn range(self, index: usize) -> Range<usize> {
-        let start = |tile: usize| self.rows / self.count * tile + (self.rows % self.count).min(tile);
-        start(index)..start(index + 1)
-    }
-}
-
 /// Packs the tiles `numbers`, `stride` values apart.
 fn pack(
     team: &mut Team,
@@ -144,8 +121,7 @@ fn pack(
             let rows = tiles.range(tile);
             // SAFETY: tiles lie `stride` values apart and each is packed in one piece.
             let to = unsafe { packed.slice((tile - numbers.start) * stride, stride) };
-            let x = &x[rows.start * in_features..rows.end * in_features];
-            pack_tile(x, rows.len(), in_features, to);
+            pack_tile(rows.map(|row| &x[row * in_features..][..in_features]), in_features, to);
         }
     });
 }
@@ -237,19 +213,6 @@ mod tests {
 
     use super::*;
     use crate::{Activation, CpuOptions, Device, Isa};
-
-    #[test]
-    fn rows_spread_evenly() {
-        let tiles = EvenTiles::new(40, 14);
-        assert_eq!((0..tiles.count).map(|i| tiles.range(i)).collect::<Vec<_>>(), [0..14, 14..27, 27..40]);
-        for rows in 1..200 {
-            let tiles = EvenTiles::new(rows, 14);
-            let heights: Vec<usize> = (0..tiles.count).map(|i| tiles.range(i).len()).collect();
-            assert_eq!(heights.iter().sum::<usize>(), rows);
-            assert_eq!(heights[0], tiles.most_rows());
-            assert!(tiles.most_rows() <= 14 && heights.iter().all(|height| height + 1 >= heights[0]));
-        }
-    }
 
     proptest! {
         #[test]

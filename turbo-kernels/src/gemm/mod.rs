@@ -5,6 +5,8 @@ mod pack;
 mod tile;
 
 pub use pack::PackedWeight;
+pub(crate) use pack::{EvenTiles, TileSizes, pack_tile, panel_width, tile_rows, tile_values};
+pub(crate) use tile::{Tile, multiply};
 
 use crate::{Activation, KernelError, device::Device};
 

@@ -6,6 +6,8 @@
 //! Activations are cut into tiles of rows, `[k / RUN][row][RUN]`: the kernel broadcasts single values at constant
 //! distances, whatever the row stride was, and packing is a copy of whole cache lines, not a transposition.
 
+use std::ops::Range;
+
 use crate::{
     KernelError,
     device::CpuBlock,
@@ -16,12 +18,12 @@ use crate::{
 pub(super) const RUN: usize = 16;
 
 /// Output features of one panel: two vectors.
-pub(super) const fn panel_width<S: Simd>() -> usize {
+pub(crate) const fn panel_width<S: Simd>() -> usize {
     2 * S::LANES
 }
 
 /// Rows of the largest tile: two accumulators a row; two registers hold the panel, two are left to broadcast.
-pub(super) const fn tile_rows<S: Simd>() -> usize {
+pub(crate) const fn tile_rows<S: Simd>() -> usize {
     (S::REGISTERS - 4) / 2
 }
 
@@ -53,7 +55,7 @@ impl PackedWeight {
                 got: weight.len(),
             });
         }
-        let (panel_width, tile_rows) = isa.run(Sizes);
+        let (panel_width, tile_rows) = isa.run(TileSizes);
         let values = out_features.next_multiple_of(panel_width) * in_features;
         let mut panels = CpuBlock::zeroed(values * size_of::<f32>())?;
         let packed = panels.view_mut::<f32>(0, values)?;
@@ -113,9 +115,9 @@ impl PackedWeight {
 }
 
 /// Panel width and tile rows of an instruction set.
-struct Sizes;
+pub(crate) struct TileSizes;
 
-impl Kernel for Sizes {
+impl Kernel for TileSizes {
     type Output = (usize, usize);
 
     #[inline(always)]
@@ -124,22 +126,58 @@ impl Kernel for Sizes {
     }
 }
 
+/// Rows cut into tiles whose heights differ by one at most: 40 = 14 + 13 + 13, so no tile is nearly empty.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EvenTiles {
+    rows: usize,
+    count: usize,
+}
+
+impl EvenTiles {
+    /// Tiles of at most `most` rows.
+    pub(crate) fn new(rows: usize, most: usize) -> EvenTiles {
+        EvenTiles { rows, count: rows.div_ceil(most) }
+    }
+
+    /// How many.
+    pub(crate) fn count(self) -> usize {
+        self.count
+    }
+
+    /// Rows of the highest; there must be one.
+    pub(super) fn most_rows(self) -> usize {
+        self.rows.div_ceil(self.count)
+    }
+
+    /// Rows of tile `index`.
+    pub(crate) fn range(self, index: usize) -> Range<usize> {
+        let start = |tile: usize| self.rows / self.count * tile + (self.rows % self.count).min(tile);
+        start(index)..start(index + 1)
+    }
+}
+
 /// Values that a packed tile of `rows` rows takes.
-pub(super) fn tile_values(rows: usize, in_features: usize) -> usize {
+pub(crate) fn tile_values(rows: usize, in_features: usize) -> usize {
     rows * in_features.next_multiple_of(RUN)
 }
 
-/// Packs `rows` rows of `x`, `[rows, in_features]`, into `tile`. What is past the end of a row is left as it is.
-pub(super) fn pack_tile(x: &[f32], rows: usize, in_features: usize, tile: &mut [f32]) {
-    for (row, values) in x.chunks_exact(in_features.max(1)).enumerate() {
-        let lines = tile[row * RUN..].chunks_mut(rows * RUN);
+/// Packs rows of `in_features` values into `tile`. What is past the end of a row is left as it is.
+#[inline(always)]
+pub(crate) fn pack_tile<'a>(
+    rows: impl ExactSizeIterator<Item = &'a [f32]>,
+    in_features: usize,
+    tile: &mut [f32],
+) {
+    let line = rows.len() * RUN;
+    let tile = &mut tile[..tile_values(rows.len(), in_features)];
+    for (row, values) in rows.enumerate() {
         let (runs, tail) = values.as_chunks::<RUN>();
-        let mut lines = lines.take(in_features.div_ceil(RUN));
+        let mut lines = tile.chunks_exact_mut(line);
         for (run, line) in runs.iter().zip(&mut lines) {
-            line[..RUN].copy_from_slice(run);
+            line[row * RUN..][..RUN].copy_from_slice(run);
         }
         if let Some(line) = lines.next() {
-            line[..tail.len()].copy_from_slice(tail);
+            line[row * RUN..][..tail.len()].copy_from_slice(tail);
         }
     }
 }
@@ -177,11 +215,24 @@ mod tests {
     }
 
     #[test]
+    fn rows_spread_evenly() {
+        let tiles = EvenTiles::new(40, 14);
+        assert_eq!((0..tiles.count()).map(|i| tiles.range(i)).collect::<Vec<_>>(), [0..14, 14..27, 27..40]);
+        for rows in 1..200 {
+            let tiles = EvenTiles::new(rows, 14);
+            let heights: Vec<usize> = (0..tiles.count()).map(|i| tiles.range(i).len()).collect();
+            assert_eq!(heights.iter().sum::<usize>(), rows);
+            assert_eq!(heights[0], tiles.most_rows());
+            assert!(tiles.most_rows() <= 14 && heights.iter().all(|height| height + 1 >= heights[0]));
+        }
+    }
+
+    #[test]
     fn tiles_hold_runs_of_rows() {
         for (rows, k) in [(1, 5), (3, 16), (2, 33), (14, 40)] {
             let x: Vec<f32> = (0..rows * k).map(|i| i as f32 + 1.0).collect();
             let mut tile = vec![f32::NAN; tile_values(rows, k)];
-            pack_tile(&x, rows, k, &mut tile);
+            pack_tile((0..rows).map(|row| &x[row * k..][..k]), k, &mut tile);
             for row in 0..rows {
                 for i in 0..k {
                     assert_eq!(tile[i / RUN * rows * RUN + row * RUN + i % RUN], x[row * k + i]);

@@ -27,11 +27,11 @@ pub(super) struct Tiles<'a, I> {
 
 /// A tile of packed activations.
 #[derive(Clone, Copy)]
-pub(super) struct Tile<'a> {
-    pub(super) first_row: usize,
-    pub(super) rows: usize,
+pub(crate) struct Tile<'a> {
+    pub(crate) first_row: usize,
+    pub(crate) rows: usize,
     /// As [`super::pack::pack_tile`] left them.
-    pub(super) values: &'a [f32],
+    pub(crate) values: &'a [f32],
 }
 
 impl<'a, I: Iterator<Item = Tile<'a>> + Clone> Kernel for Tiles<'a, I> {
@@ -90,7 +90,13 @@ fn load<S: Simd>(s: S, values: &[f32]) -> S::F32 {
 
 /// `products[row][column] = Σₖ tile[row][k] · panel[k][column]`, one chain over ascending `k` from zero each.
 #[inline(always)]
-fn multiply<S: Simd>(s: S, tile: Tile<'_>, panel: &[f32], k: usize, products: &mut [f32; 14 * 32]) {
+pub(crate) fn multiply<S: Simd>(
+    s: S,
+    tile: Tile<'_>,
+    panel: &[f32],
+    k: usize,
+    products: &mut [f32; 14 * 32],
+) {
     macro_rules! instances {
         ($($rows:literal)*) => {
             match tile.rows {
@@ -115,8 +121,7 @@ fn product<S: Simd, const ROWS: usize>(
     // the last row of the last run ends with the last value of k
     let runs_before = k.saturating_sub(1) / RUN * ROWS * RUN;
     assert!(
-        panel.len() >= k * width
-            && (k == 0 || tile.len() >= runs_before + (ROWS - 1) * RUN + (k - 1) % RUN + 1)
+        panel.len() >= k * width && (k == 0 || tile.len() > runs_before + (ROWS - 1) * RUN + (k - 1) % RUN)
     );
     let mut sums = [[s.splat(0.0); 2]; ROWS];
     let mut weights = panel.as_ptr();

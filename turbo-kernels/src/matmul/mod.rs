@@ -1,20 +1,11 @@
 //! The two batched products of unfused attention: `q · kᵀ` and `p · v`, one small matrix per sequence and head.
 
-use crate::{KernelError, device::Device};
+mod cpu;
+mod strides;
 
-/// Where the matrices of all sequences and heads lie in one tensor: value `(b, h, i, j)` is element
-/// `first + b · batch_stride + h · head_stride + i · row_stride + j`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeadStrides {
-    /// Element of `(0, 0, 0, 0)`.
-    pub first: usize,
-    /// Elements from one sequence to the next.
-    pub batch_stride: usize,
-    /// Elements from one head to the next.
-    pub head_stride: usize,
-    /// Elements from one row to the next.
-    pub row_stride: usize,
-}
+pub use strides::HeadStrides;
+
+use crate::{KernelError, device::Device};
 
 /// Whether the second factor is read by rows or by columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,7 +36,8 @@ pub trait BatchedMatMul: Device {
     /// `out[b, h] = a[b, h] · b[b, h]` for every sequence and head, each value one chain over ascending `k`.
     ///
     /// # Errors
-    /// [`KernelError::Length`] when strides reach outside a buffer.
+    /// [`KernelError::Length`] when strides reach outside a buffer; [`KernelError::Size`] when two values of `out` may
+    /// share an element.
     #[allow(clippy::too_many_arguments)]
     fn batched_matmul(
         &self,

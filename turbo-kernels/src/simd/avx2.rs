@@ -85,7 +85,6 @@ impl Simd for Avx2 {
         fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fmadd_ps(a, b, c);
         fn max(a: __m256, b: __m256) -> __m256 = _mm256_max_ps(a, b);
         fn min(a: __m256, b: __m256) -> __m256 = _mm256_min_ps(a, b);
-        fn sqrt(v: __m256) -> __m256 = _mm256_sqrt_ps(v);
         fn abs(v: __m256) -> __m256 = _mm256_andnot_ps(_mm256_set1_ps(-0.0), v);
         fn copy_sign(magnitude: __m256, sign: __m256) -> __m256 = _mm256_or_ps(
             _mm256_andnot_ps(_mm256_set1_ps(-0.0), magnitude),

@@ -92,7 +92,6 @@ impl Simd for Avx512 {
         fn mul_add(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
         fn max(a: __m512, b: __m512) -> __m512 = _mm512_max_ps(a, b);
         fn min(a: __m512, b: __m512) -> __m512 = _mm512_min_ps(a, b);
-        fn sqrt(v: __m512) -> __m512 = _mm512_sqrt_ps(v);
         fn abs(v: __m512) -> __m512 = _mm512_abs_ps(v);
         fn copy_sign(magnitude: __m512, sign: __m512) -> __m512 =
             _mm512_or_ps(_mm512_abs_ps(magnitude), _mm512_and_ps(sign, _mm512_set1_ps(-0.0)));

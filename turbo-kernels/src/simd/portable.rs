@@ -103,11 +103,6 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn sqrt(self, v: Vector) -> Vector {
-        v.map(f32::sqrt)
-    }
-
-    #[inline(always)]
     fn abs(self, v: Vector) -> Vector {
         v.map(f32::abs)
     }

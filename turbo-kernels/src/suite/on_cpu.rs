@@ -1,5 +1,6 @@
 use std::num::NonZeroUsize;
 
+use super::bits;
 use crate::{Cpu, CpuOptions, Isa};
 
 /// Every instruction set of this machine with one, two and three threads.
@@ -25,10 +26,38 @@ macro_rules! on_every_cpu {
 on_every_cpu! {
     attention => super::attention,
     bias_act => super::bias_act,
+    gather => super::gather,
     gemm => super::gemm,
+    matmul => super::matmul,
     embed => super::embed,
     indices => super::indices,
     norm => super::norm,
     pool => super::pool,
     softmax => super::softmax,
+}
+
+/// Within one instruction set neither batch mates nor the number of threads change a bit.
+#[test]
+fn bits_do_not_depend_on_the_batch_or_the_threads() {
+    for isa in Isa::available() {
+        let mut alone: Option<Vec<_>> = None;
+        for cpu in every_cpu().filter(|cpu| cpu.isa() == isa) {
+            let answers = bits::answers(&cpu);
+            let first = alone.get_or_insert_with(|| answers.clone());
+            for ((name, got), (_, want)) in answers.iter().zip(first) {
+                bits::assert_same(&format!("{name} on {isa} with {} threads", cpu.threads()), got, want);
+            }
+        }
+    }
+}
+
+#[test]
+fn products_are_one_chain() {
+    for cpu in every_cpu() {
+        match cpu.isa() {
+            // without FMA a step rounds twice
+            Isa::Portable if cfg!(target_arch = "x86_64") => bits::chains(&cpu, |a, b, sum| a * b + sum),
+            _ => bits::chains(&cpu, f32::mul_add),
+        }
+    }
 }
