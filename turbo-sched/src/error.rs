@@ -58,11 +58,13 @@ pub enum SchedError {
         /// The most cells a table may have.
         max: usize,
     },
-    /// A saved moment of the packed cost is impossible.
-    #[error("moment {name} must be finite and not negative, got {got}")]
-    Moment {
-        /// Which moment.
+    /// A saved sum of the packed cost is impossible.
+    #[error("{name} must be finite and {bound}, got {got}")]
+    Sum {
+        /// Which sum.
         name: &'static str,
+        /// What it must be.
+        bound: &'static str,
         /// The value given.
         got: f64,
     },

@@ -20,7 +20,9 @@ mod split;
 pub use batches::{Batches, PlannedBatch};
 pub use candidate::Candidate;
 pub use cost::{BatchTotal, CostModel, CostRows, CostTable, Estimate, PackedCost, PerRequest, Source};
-pub use dispatch::{Batcher, BatcherConfig, Decision, Dispatch, Priority, Request, RequestId, Run};
+pub use dispatch::{
+    BatchOrder, Batcher, BatcherConfig, Decision, Dispatch, Priority, Request, RequestId, Run,
+};
 pub use error::SchedError;
 pub use limits::{Layout, Limits};
 pub use policy::{Planner, Policy};

@@ -7,7 +7,8 @@
 //!
 //! Fit: least squares on the *relative* error, so that a short batch counts as much as a long one. Recent
 //! batches fade out, the warm-up keeps a small constant weight: where traffic shows only one kind of batch, it
-//! says what the others cost, which forgetting alone would unlearn.
+//! says what the others cost *relative to that one*, which forgetting alone would unlearn. So its costs are
+//! scaled by how much slower than then the machine is now, and a slower machine is not held back by them.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,17 +20,21 @@ use crate::error::SchedError;
 const RETAIN: f64 = 0.98;
 
 /// Weight of the whole warm-up, in batches. Recent traffic reaches `1 / (1 − RETAIN)` = 50: it decides where it
-/// has something to say, even on a machine that has become several times slower since (whose batches weigh less,
-/// their error being relative to a larger cost).
-const WARM_UP_WEIGHT: f64 = 0.5;
+/// has something to say.
+const WARM_UP_WEIGHT: f64 = 2.0;
 
 /// Cost of packed batches, in the caller's unit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Learnt", into = "Learnt")]
 pub struct PackedCost {
     learnt: Learnt,
-    coefficients: [f64; nnls::N],
+    /// The line through the warm-up alone.
+    at_warm_up: Line,
+    line: Line,
 }
+
+/// Coefficients in the order of [`features`].
+type Line = [f64; nnls::N];
 
 /// What a saved model holds: all that was measured, from which the coefficients follow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -37,8 +42,17 @@ pub struct PackedCost {
 struct Learnt {
     warm_up: Moments,
     recent: Moments,
+    slowdown: Slowdown,
     /// The largest of each size that was measured.
     largest: Candidate,
+}
+
+/// How much slower than at warm-up recent batches were: a weighted mean that starts at 1.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Slowdown {
+    sum: f64,
+    weight: f64,
 }
 
 /// Weighted sums over batches: normal equations of the relative error.
@@ -68,14 +82,14 @@ impl PackedCost {
             return Err(SchedError::NoMeasurement);
         }
         warm_up.scale(WARM_UP_WEIGHT / count);
-        Ok(Self::solved(Learnt { warm_up, recent: Moments::default(), largest }))
+        let slowdown = Slowdown { sum: WARM_UP_WEIGHT, weight: WARM_UP_WEIGHT };
+        Ok(Self::solved(Learnt { warm_up, recent: Moments::default(), slowdown, largest }))
     }
 
     /// What `candidate` costs.
     #[must_use]
     pub fn cost(&self, candidate: &Candidate) -> BatchTotal {
-        let terms = features(candidate).into_iter().zip(self.coefficients);
-        BatchTotal(terms.map(|(size, coefficient)| size * coefficient).sum())
+        BatchTotal(on(&self.line, candidate))
     }
 
     /// What `candidate` costs, and whether larger batches than it were measured. It is never
@@ -93,48 +107,55 @@ impl PackedCost {
     /// [`SchedError::Cost`] when `measured` is not finite and above 0, [`SchedError::Zero`] for an empty batch.
     pub fn update(&mut self, candidate: &Candidate, measured: BatchTotal) -> Result<(), SchedError> {
         check_measurement(candidate.max_seq_len, candidate.batch_size, measured)?;
-        self.learnt.recent.scale(RETAIN);
-        self.learnt.recent.add(candidate, measured);
-        self.learnt.largest = largest_of(&self.learnt.largest, candidate);
-        self.coefficients = self.learnt.solve();
+        let Learnt { recent, slowdown, largest, .. } = &mut self.learnt;
+        recent.scale(RETAIN);
+        recent.add(candidate, measured);
+        slowdown.sum = slowdown.sum * RETAIN + measured.0 / on(&self.at_warm_up, candidate);
+        slowdown.weight = slowdown.weight * RETAIN + 1.0;
+        *largest = largest_of(largest, candidate);
+        self.line = self.learnt.solve();
         Ok(())
     }
 
     /// Cost of a batch before its first token.
     #[must_use]
     pub fn fixed(&self) -> f64 {
-        self.coefficients[0]
+        self.line[0]
     }
 
     /// Cost per token of `total_tokens`.
     #[must_use]
     pub fn per_token(&self) -> f64 {
-        self.coefficients[1]
+        self.line[1]
     }
 
     /// Cost per unit of `sum_len_sq`.
     #[must_use]
     pub fn per_len_sq(&self) -> f64 {
-        self.coefficients[2]
+        self.line[2]
     }
 
     /// Cost per request of `batch_size`.
     #[must_use]
     pub fn per_request(&self) -> f64 {
-        self.coefficients[3]
+        self.line[3]
     }
 
     fn solved(learnt: Learnt) -> Self {
-        Self { coefficients: learnt.solve(), learnt }
+        let at_warm_up = nnls::solve(&learnt.warm_up.gram, &learnt.warm_up.rhs);
+        Self { at_warm_up, line: learnt.solve(), learnt }
     }
 }
 
 impl Learnt {
-    fn solve(&self) -> [f64; nnls::N] {
-        let mut all = self.warm_up.clone();
+    /// The line through recent batches and the warm-up, the latter as if it ran on the machine of today.
+    fn solve(&self) -> Line {
+        let faster = self.slowdown.weight / self.slowdown.sum;
+        let mut all = self.recent.clone();
         for i in 0..nnls::N {
-            all.rhs[i] += self.recent.rhs[i];
-            (0..nnls::N).for_each(|j| all.gram[i][j] += self.recent.gram[i][j]);
+            // Sizes are stored divided by the cost: once in `rhs`, twice in `gram`.
+            all.rhs[i] += self.warm_up.rhs[i] * faster;
+            (0..nnls::N).for_each(|j| all.gram[i][j] += self.warm_up.gram[i][j] * faster * faster);
         }
         nnls::solve(&all.gram, &all.rhs)
     }
@@ -162,14 +183,19 @@ impl TryFrom<Learnt> for PackedCost {
         let of = |name, moments: &Moments| {
             let mut sums = moments.rhs.iter().chain(moments.gram.as_flattened());
             match sums.find(|sum| !sum.is_finite() || **sum < 0.0) {
-                Some(&got) => Err(SchedError::Moment { name, got }),
+                Some(&got) => Err(SchedError::Sum { name, bound: "not negative", got }),
                 None => Ok(()),
             }
         };
         of("warm_up", &learnt.warm_up)?;
         of("recent", &learnt.recent)?;
+        for got in [learnt.slowdown.sum, learnt.slowdown.weight] {
+            if !(got.is_finite() && got > 0.0) {
+                return Err(SchedError::Sum { name: "slowdown", bound: "above 0", got });
+            }
+        }
         let packed = Self::solved(learnt);
-        match packed.coefficients.iter().any(|&coefficient| coefficient > 0.0) {
+        match packed.at_warm_up.iter().any(|&coefficient| coefficient > 0.0) {
             true => Ok(packed),
             false => Err(SchedError::NoMeasurement),
         }
@@ -183,8 +209,13 @@ impl From<PackedCost> for Learnt {
 }
 
 /// The sizes in the order of the coefficients.
-fn features(candidate: &Candidate) -> [f64; nnls::N] {
+fn features(candidate: &Candidate) -> Line {
     [1.0, candidate.total_tokens as f64, candidate.sum_len_sq as f64, candidate.batch_size as f64]
+}
+
+/// The value of a line at a batch.
+fn on(line: &Line, candidate: &Candidate) -> f64 {
+    features(candidate).into_iter().zip(line).map(|(size, coefficient)| size * coefficient).sum()
 }
 
 /// The larger of each size.

@@ -18,6 +18,7 @@ use crate::error::SchedError;
 use crate::limits::Limits;
 use crate::policy::{Planner, Policy};
 
+pub use order::BatchOrder;
 pub use request::{Priority, Request, RequestId};
 
 /// When a batch is formed.
@@ -39,14 +40,16 @@ pub enum Dispatch {
 ///
 /// The policy decides which requests share a batch, not which batch is first. With [`Policy::OptimalSplit`]
 /// that is, in this order: the batch of the request that is longest overdue; the highest priority in it; the
-/// earliest deadline in it; the least cost per request (Smith's rule, which minimises the mean wait). The other
-/// policies serve the batch of the request that came first.
+/// earliest deadline in it; what [`BatchOrder`] says. The other policies serve the batch of the request that
+/// came first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatcherConfig {
     /// Which requests share a batch.
     pub policy: Policy,
     /// When a batch is formed.
     pub dispatch: Dispatch,
+    /// Which batch goes first where neither priorities nor deadlines decide.
+    pub order: BatchOrder,
     /// The largest batch.
     pub limits: Limits,
     /// Requests that are planned at once, from the front of the order of service; bounds the time of a poll.
@@ -57,13 +60,14 @@ pub struct BatcherConfig {
 }
 
 impl BatcherConfig {
-    /// The split, hungry, over 256 requests, overdue after one second.
+    /// The split, hungry, oldest first, over 256 requests, overdue after one second.
     #[must_use]
     pub fn with_limits(limits: Limits) -> Self {
         const WINDOW: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not 0");
         Self {
             policy: Policy::OptimalSplit,
             dispatch: Dispatch::Hungry,
+            order: BatchOrder::OldestFirst,
             limits,
             window: WINDOW,
             overdue_after: Duration::from_secs(1),
@@ -149,12 +153,12 @@ impl Batcher {
         if self.queue.is_empty() {
             return Decision::Idle;
         }
-        self.arrange(now);
-        let total = self.planner.plan(&self.lens, |batch| self.cost.cost(batch)).total_cost();
-        let run_at = self.run_at(total.as_duration());
+        let run_at = self.run_at();
         if now < run_at {
             return Decision::WaitUntil(run_at);
         }
+        self.arrange(now);
+        self.planner.plan(&self.lens, |batch| self.cost.cost(batch));
         let (candidate, cost) = self.choose(now);
         self.take();
         Decision::Run(Run { ids: &self.ids, candidate, cost })
@@ -220,13 +224,17 @@ impl Batcher {
         self.lens.extend(self.order.iter().map(|&position| self.queue[position].seq_len));
     }
 
-    /// The earliest moment at which a batch should start, if running all that waits takes `total`.
-    fn run_at(&self, total: Duration) -> Duration {
+    /// The earliest moment at which a batch should start. It moves only when the queue or the costs do.
+    ///
+    /// The paper asks how long the current batch would take. What waits may become several batches, and the
+    /// oldest request may be in the last of them, so the time of all is taken.
+    fn run_at(&self) -> Duration {
         let Dispatch::Lazy { timeout, slo } = self.config.dispatch else { return Duration::ZERO };
-        let waiting: Candidate = self.lens.iter().copied().collect();
+        let waiting: Candidate = self.queue.iter().map(|request| request.seq_len).collect();
         if self.config.limits.full(self.cost.layout(), &waiting) {
             return Duration::ZERO;
         }
+        let total = self.backlog();
         let last_starts = self.queue.iter().map(|request| {
             let half_slo = request.arrived.saturating_add(slo / 2).saturating_sub(total);
             let deadline = request.deadline.unwrap_or(Duration::MAX).saturating_sub(total);
@@ -240,15 +248,15 @@ impl Batcher {
         let first = &self.queue[self.order[0]];
         let serve_first = self.config.policy != Policy::OptimalSplit
             || order::is_overdue(first, now, self.config.overdue_after);
-        let key = |batch: &PlannedBatch<'_>| {
-            order::of_batch(batch.members.iter().map(|&member| &self.queue[self.order[member]]))
+        let rank = |batch: &PlannedBatch<'_>| {
+            let requests = batch.members.iter().map(|&member| &self.queue[self.order[member]]);
+            order::of_batch(requests, batch.cost, self.config.order)
         };
-        let smith = |batch: &PlannedBatch<'_>| batch.cost.per_request(batch.members.len()).0;
         let mut batches = self.planner.batches().iter();
         let batch = if serve_first {
             batches.find(|batch| batch.members.contains(&0))
         } else {
-            batches.min_by(|a, b| key(a).cmp(&key(b)).then(smith(a).total_cmp(&smith(b))))
+            batches.min_by(|a, b| rank(a).total_cmp(&rank(b)))
         };
         let batch = batch.expect("every request of a queue that is not empty is in a batch");
         self.chosen.clear();

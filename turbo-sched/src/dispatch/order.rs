@@ -1,9 +1,22 @@
-//! Who goes first, among requests and among batches. Smaller keys go first.
+//! Who goes first, among requests and among batches. What compares as less goes first.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::time::Duration;
 
 use super::request::{Priority, Request};
+use crate::cost::{BatchTotal, PerRequest};
+
+/// Which of several batches goes first where neither priorities nor deadlines decide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BatchOrder {
+    /// The batch of the request that came first. The others gain company meanwhile, so that under load batches
+    /// are larger: in simulation the order that carries more traffic, with the shorter tail.
+    OldestFirst,
+    /// The batch of least cost per request: Smith's rule, which minimises the mean wait of a queue that gets no
+    /// more requests. On a machine that is not busy a few percent are gained in the mean and more lost in the
+    /// tail, since the long requests are always passed over; on a busy one both are worse.
+    CheapestFirst,
+}
 
 /// Whether a request has been passed over for long enough.
 pub(super) fn is_overdue(request: &Request, now: Duration, overdue_after: Duration) -> bool {
@@ -24,10 +37,44 @@ pub(super) fn of_service(
     (Reverse(request.priority), request.deadline.unwrap_or(Duration::MAX), request.arrived)
 }
 
-/// Order among batches that hold no overdue request: by highest priority, then by earliest deadline.
-pub(super) fn of_batch<'a>(requests: impl Iterator<Item = &'a Request>) -> (Reverse<Priority>, Duration) {
-    requests.fold((Reverse(Priority::default()), Duration::MAX), |(priority, deadline), request| {
-        let earliest = request.deadline.unwrap_or(Duration::MAX).min(deadline);
-        (priority.min(Reverse(request.priority)), earliest)
-    })
+/// The rank of a batch that holds no overdue request.
+pub(super) fn of_batch<'a>(
+    requests: impl Iterator<Item = &'a Request>,
+    cost: BatchTotal,
+    order: BatchOrder,
+) -> Rank {
+    let mut rank = Rank {
+        priority: Priority::default(),
+        deadline: Duration::MAX,
+        arrived: Duration::MAX,
+        cost: PerRequest::default(),
+    };
+    let mut batch_size = 0;
+    for request in requests {
+        rank.priority = rank.priority.max(request.priority);
+        rank.deadline = rank.deadline.min(request.deadline.unwrap_or(Duration::MAX));
+        rank.arrived = rank.arrived.min(request.arrived);
+        batch_size += 1;
+    }
+    match order {
+        BatchOrder::OldestFirst => rank,
+        BatchOrder::CheapestFirst => {
+            Rank { arrived: Duration::ZERO, cost: cost.per_request(batch_size), ..rank }
+        }
+    }
+}
+
+/// By priority, by deadline, by arrival, by cost per request; equal where the order does not ask.
+pub(super) struct Rank {
+    priority: Priority,
+    deadline: Duration,
+    arrived: Duration,
+    cost: PerRequest,
+}
+
+impl Rank {
+    pub(super) fn total_cmp(&self, other: &Self) -> Ordering {
+        let exact = |rank: &Self| (Reverse(rank.priority), rank.deadline, rank.arrived);
+        exact(self).cmp(&exact(other)).then(self.cost.0.total_cmp(&other.cost.0))
+    }
 }

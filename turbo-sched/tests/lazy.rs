@@ -1,0 +1,55 @@
+//! When a lazy batcher starts a batch.
+
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::time::Duration;
+
+use turbo_sched::{
+    BatchTotal, Batcher, BatcherConfig, CostModel, CostTable, Decision, Dispatch, Limits, Request, RequestId,
+};
+
+/// What a lazy batcher decides at `now` about `(seq_len, arrived, deadline)`: `None` to run, or when to ask again.
+/// Batches of at most 4 requests and 100 padded tokens take 10 ms whatever they hold; times are in ms.
+fn waits(timeout: u64, slo: u64, now: u64, requests: &[(u32, u64, Option<u64>)]) -> Option<u64> {
+    let flat = [(1, 1), (1, 4), (100, 1), (100, 4)].map(|(len, size)| (len, size, BatchTotal(0.01)));
+    let table = CostTable::from_measurements(flat).expect("four valid points");
+    let limits = Limits {
+        max_batch_size: NonZeroUsize::new(4).expect("above 0"),
+        max_batch_tokens: NonZeroU64::new(100).expect("above 0"),
+    };
+    let millis = Duration::from_millis;
+    let dispatch = Dispatch::Lazy { timeout: millis(timeout), slo: millis(slo) };
+    let config = BatcherConfig { dispatch, ..BatcherConfig::with_limits(limits) };
+    let mut batcher = Batcher::new(config, CostModel::Padded(table));
+    for (id, &(seq_len, arrived, deadline)) in (0..).zip(requests) {
+        let request = Request::new(RequestId(id), seq_len, millis(arrived));
+        batcher.push(Request { deadline: deadline.map(millis), ..request });
+    }
+    match batcher.poll(millis(now)) {
+        Decision::Run(_) => None,
+        Decision::WaitUntil(moment) => Some(u64::try_from(moment.as_millis()).expect("small")),
+        Decision::Idle => panic!("requests wait"),
+    }
+}
+
+#[test]
+fn the_first_of_four_reasons_starts_a_batch() {
+    let one = &[(5, 100, None)][..];
+    let two = &[(5, 100, None), (6, 120, None)][..];
+    for (why, timeout, slo, now, requests, expected) in [
+        ("the timeout of the oldest", 50, 1000, 100, one, Some(150)),
+        ("the timeout has come", 50, 1000, 150, one, None),
+        ("the timeout is counted from the oldest", 50, 1000, 130, two, Some(150)),
+        ("half of the SLO less 10 ms of execution", 500, 200, 100, one, Some(190)),
+        ("wait and execution make half of the SLO", 500, 200, 190, one, None),
+        ("a millisecond before", 500, 200, 189, one, Some(190)),
+        ("an SLO that execution alone exceeds", 500, 10, 100, one, None),
+        ("a deadline less execution", 500, 1000, 100, &[(5, 100, None), (5, 100, Some(160))], Some(150)),
+        ("a deadline that has passed", 500, 1000, 100, &[(5, 100, Some(90))], None),
+        ("as many requests as a batch holds", 500, 1000, 100, &[(5, 100, None); 4], None),
+        ("one request fewer", 500, 1000, 100, &[(5, 100, None); 3], Some(590)),
+        ("as many padded tokens as a batch holds", 500, 1000, 100, &[(5, 100, None), (50, 100, None)], None),
+        ("a request longer than that", 500, 1000, 100, &[(300, 100, None)], None),
+    ] {
+        assert_eq!(waits(timeout, slo, now, requests), expected, "{why}");
+    }
+}
