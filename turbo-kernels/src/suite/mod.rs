@@ -7,9 +7,11 @@
 //! Every input lies between NaNs and every output between guard values, off the alignment of vectors, so a read or a
 //! write next to a buffer shows.
 //!
-//! [`all`] holds on any device.
+//! [`all`] holds on any device. [`bits`] holds where a device promises that the bits of a row depend on that row alone.
 
 use crate::{Attention, Embed, EncoderKernels, Pool};
+
+pub mod bits;
 
 mod attention;
 mod bias_act;

@@ -46,6 +46,11 @@ impl<'d, D: Device> Rig<'d, D> {
         Self { device, queue }
     }
 
+    /// Where it runs.
+    pub(super) fn device(&self) -> &'d D {
+        self.device
+    }
+
     /// Uploads f32 values between NaNs.
     pub(super) fn put(&mut self, values: &[f32]) -> Placed<D, f32> {
         self.place(values, f32::NAN)

@@ -1,0 +1,325 @@
+//! The bits of a row: the same alone as in a batch, whatever lies beside it.
+//!
+//! For devices that promise this, as the CPU does. Each kernel runs on a batch and on parts of it; the parts must come
+//! out as they did in the batch. Whether numbers of threads agree is for the caller to see: [`answers`] gives all that
+//! was computed.
+
+use std::ops::Range;
+
+use super::{
+    matmul::{element, interleaved, separate},
+    numbers::Numbers,
+    pool::cu_seqlens,
+    rig::{Placed, Rig},
+};
+use crate::{
+    Activation, BatchedMatMul, Device, EncoderKernels, Epilogue, Gemm, KernelError, Layout, Pooling,
+    attention::AttentionShape,
+    embed::Lookup,
+    matmul::{HeadStrides, MatMulShape, Rhs},
+    norm::NormWeights,
+    softmax::ScoreShape,
+};
+
+/// Values of a row: two vectors and a tail on every instruction set.
+const WIDTH: usize = 37;
+/// Rows of a batch: more than a tile of any kernel, and no multiple of one.
+const ROWS: usize = 61;
+/// Rows of the parts: one, and enough to fill tiles otherwise than the batch does.
+const PARTS: [usize; 5] = [1, 2, 3, 13, 40];
+/// Lengths of sequences: one token, a vector and its neighbours, and more rows than a piece of attention.
+const SEQ_LENS: [u32; 7] = [1, 150, 2, 16, 33, 5, 17];
+/// One odd shape of attention.
+const ATTENTION: AttentionShape = AttentionShape { num_heads: 3, head_dim: 20, scale: 0.22 };
+
+/// Runs every kernel on a batch and on its parts; gives the values of the batches.
+///
+/// # Panics
+/// When a part has other bits than in its batch.
+pub fn answers<D: EncoderKernels>(device: &D) -> Vec<(&'static str, Vec<f32>)> {
+    let mut rig = Rig::new(device);
+    let mut answers = element_wise(&mut rig);
+    answers.extend(normed(&mut rig));
+    answers.extend(products(&mut rig));
+    answers.extend(sequences(&mut rig));
+    answers.push(batched_products(&mut rig));
+    answers.push(masked(&mut rig));
+    answers
+}
+
+/// Compares every bit, but takes all NaNs for one.
+///
+/// # Panics
+/// When a value differs.
+pub fn assert_same(kernel: &str, got: &[f32], want: &[f32]) {
+    assert_eq!(got.len(), want.len(), "{kernel}: length");
+    let differs = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan());
+    if let Some(i) = got.iter().zip(want).position(differs) {
+        panic!("{kernel}: value {i} has the bits of {:e}, expected those of {:e}", got[i], want[i]);
+    }
+}
+
+/// A kernel on `ROWS` rows of `width` values and on parts of them.
+fn each_part<D: Device>(
+    rig: &mut Rig<'_, D>,
+    name: &'static str,
+    width: usize,
+    kernel: impl Fn(&D, &mut D::Queue, Range<usize>, D::ViewMut<'_, f32>) -> Result<(), KernelError>,
+) -> (&'static str, Vec<f32>) {
+    let mut run = |rows: Range<usize>| {
+        rig.answer(rows.len() * width, |d, queue, out| kernel(d, queue, rows, out))
+            .unwrap_or_else(|e| panic!("{name}: {e}"))
+    };
+    let batch = run(0..ROWS);
+    for part in PARTS {
+        for first in (0..=ROWS - part).step_by(part) {
+            let rows = first..first + part;
+            assert_same(name, &run(rows.clone()), &batch[rows.start * width..rows.end * width]);
+        }
+    }
+    (name, batch)
+}
+
+/// Rows of `width` values on the device.
+fn part<D: Device>(of: &Placed<D, f32>, width: usize, rows: Range<usize>) -> D::View<'_, f32> {
+    of.part(rows.start * width, rows.len() * width)
+}
+
+fn element_wise<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, Vec<f32>)> {
+    let x = rig.put(&Numbers::new(1).around(0.0, 6.0, ROWS * WIDTH));
+    let bias = rig.put(&Numbers::new(2).values(WIDTH));
+    let mut activate = |name, activation| {
+        each_part(rig, name, WIDTH, |d, q, rows, out| d.activate(q, part(&x, WIDTH, rows), activation, out))
+    };
+    let mut answers = vec![
+        activate("gelu (erf)", Activation::GeluErf),
+        activate("gelu (tanh)", Activation::GeluTanh),
+        activate("relu", Activation::Relu),
+        activate("silu", Activation::Silu),
+        activate("tanh", Activation::Tanh),
+    ];
+    answers.push(each_part(rig, "add_bias", WIDTH, |d, q, rows, out| {
+        d.add_bias(q, part(&x, WIDTH, rows), bias.view(), out)
+    }));
+    answers
+}
+
+fn normed<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>); 4] {
+    let mut numbers = Numbers::new(3);
+    let [x, residual, table] = [0; 3].map(|_| rig.put(&numbers.values(ROWS * WIDTH)));
+    let [bias, gain, offset] = [0; 3].map(|_| rig.put(&numbers.values(WIDTH)));
+    let ids = rig.put_u32(&numbers.indices(ROWS, ROWS));
+    let weights = || NormWeights { gain: gain.view(), offset: offset.view(), epsilon: 1e-12 };
+    [
+        each_part(rig, "layer_norm", WIDTH, |d, q, rows, out| {
+            d.layer_norm(q, part(&x, WIDTH, rows), weights(), out)
+        }),
+        each_part(rig, "bias_residual_layer_norm", WIDTH, |d, q, rows, out| {
+            let (x, residual) = (part(&x, WIDTH, rows.clone()), part(&residual, WIDTH, rows));
+            d.bias_residual_layer_norm(q, x, bias.view(), residual, weights(), out)
+        }),
+        each_part(rig, "embed_sum_layer_norm", WIDTH, |d, q, rows, out| {
+            let lookup = Lookup { table: table.view(), ids: ids.part(rows.start, rows.len()) };
+            d.embed_sum_layer_norm(q, [lookup; 3], weights(), out)
+        }),
+        each_part(rig, "l2_normalize", WIDTH, |d, q, rows, out| {
+            d.l2_normalize(q, WIDTH, part(&x, WIDTH, rows), out)
+        }),
+    ]
+}
+
+fn products<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>); 3] {
+    const OUT: usize = 101;
+    const IN: usize = 130;
+    let mut numbers = Numbers::new(4);
+    let packed = rig.device().pack(&numbers.values(OUT * IN), OUT, IN).expect("the weight has its shape");
+    let x = rig.put(&numbers.values(ROWS * IN));
+    let (bias, residual) = (rig.put(&numbers.values(OUT)), rig.put(&numbers.values(ROWS * OUT)));
+    [
+        each_part(rig, "gemm", OUT, |d, q, rows, out| {
+            d.gemm(q, part(&x, IN, rows), &packed, Epilogue::None, out)
+        }),
+        each_part(rig, "gemm, bias, gelu", OUT, |d, q, rows, out| {
+            let epilogue = Epilogue::BiasAct(bias.view(), Activation::GeluErf);
+            d.gemm(q, part(&x, IN, rows), &packed, epilogue, out)
+        }),
+        each_part(rig, "gemm, bias, residual", OUT, |d, q, rows, out| {
+            let residual = part(&residual, OUT, rows.clone());
+            let epilogue = Epilogue::BiasResidual { bias: bias.view(), residual };
+            d.gemm(q, part(&x, IN, rows), &packed, epilogue, out)
+        }),
+    ]
+}
+
+/// Unfused scores: each row of each sequence alone.
+fn batched_products<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> (&'static str, Vec<f32>) {
+    let shape = MatMulShape { batch_size: 3, num_heads: 2, m: 19, n: WIDTH, k: 21 };
+    let MatMulShape { batch_size, num_heads, m, n, k } = shape;
+    let mut numbers = Numbers::new(5);
+    let a = rig.put(&numbers.values(batch_size * num_heads * m * k));
+    let b = rig.put(&numbers.values(batch_size * num_heads * n * k));
+    let (a_at, b_at) = (interleaved(0, num_heads, m, k), interleaved(0, num_heads, n, k));
+    let out_at = separate(num_heads, m, n);
+    let mut run = |shape: MatMulShape, a_first, b_first| {
+        let at = |strides, first| HeadStrides { first, ..strides };
+        let out_at = separate(shape.num_heads, shape.m, shape.n);
+        rig.answer(shape.batch_size * shape.num_heads * shape.m * shape.n, |d, q, out| {
+            let (a, b) = ((a.view(), at(a_at, a_first)), (b.view(), at(b_at, b_first), Rhs::Transposed));
+            d.batched_matmul(q, shape, a, b, (out, out_at))
+        })
+        .unwrap_or_else(|e| panic!("batched_matmul: {e}"))
+    };
+    let batch = run(shape, 0, 0);
+    let alone = MatMulShape { batch_size: 1, num_heads: 1, m: 1, n, k };
+    for sequence in 0..batch_size {
+        for head in 0..num_heads {
+            for row in 0..m {
+                let got =
+                    run(alone, element(a_at, sequence, head, row, 0), element(b_at, sequence, head, 0, 0));
+                let first = element(out_at, sequence, head, row, 0);
+                assert_same("batched_matmul", &got, &batch[first..first + n]);
+            }
+        }
+    }
+    ("batched_matmul", batch)
+}
+
+/// A masked row is the row of its visible keys alone, with zeros behind it.
+fn masked<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> (&'static str, Vec<f32>) {
+    let lens = [WIDTH as u32, 1, 18];
+    let shape = ScoreShape { batch_size: lens.len(), num_heads: 2, queries: 5, keys: WIDTH };
+    let scores = rig.put(&Numbers::new(6).around(0.0, 8.0, 30 * WIDTH));
+    let on_lens = rig.put_u32(&lens);
+    let batch = rig
+        .answer(30 * WIDTH, |d, q, out| {
+            d.scale_mask_softmax(q, shape, scores.view(), Some(on_lens.view()), 0.3, out)
+        })
+        .expect("the shape fits");
+    for (row, values) in batch.chunks_exact(WIDTH).enumerate() {
+        let keys = lens[row / 10] as usize;
+        let alone = ScoreShape { batch_size: 1, num_heads: 1, queries: 1, keys };
+        let mut want = rig
+            .answer(keys, |d, q, out| {
+                d.scale_mask_softmax(q, alone, scores.part(row * WIDTH, keys), None, 0.3, out)
+            })
+            .expect("the shape fits");
+        want.resize(WIDTH, 0.0);
+        assert_same("scale_mask_softmax", values, &want);
+    }
+    ("scale_mask_softmax", batch)
+}
+
+/// Attention and mean of sequences: packed, padded and each alone.
+fn sequences<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>); 2] {
+    let hidden_size = ATTENTION.num_heads * ATTENTION.head_dim;
+    let attention = each_sequence(rig, "attention", 3 * hidden_size, |d, q, layout, x, out| {
+        d.attention(q, ATTENTION, layout, x, out)
+    });
+    let mean =
+        each_sequence(rig, "mean", WIDTH, |d, q, layout, x, out| d.pool(q, Pooling::Mean, layout, x, out));
+    [attention, mean]
+}
+
+fn each_sequence<D: EncoderKernels>(
+    rig: &mut Rig<'_, D>,
+    name: &'static str,
+    width: usize,
+    kernel: impl Fn(
+        &D,
+        &mut D::Queue,
+        Layout<D::View<'_, u32>>,
+        D::View<'_, f32>,
+        D::ViewMut<'_, f32>,
+    ) -> Result<(), KernelError>,
+) -> (&'static str, Vec<f32>) {
+    // what comes out of `rows` rows in `batch_size` sequences
+    let values =
+        |rows: usize, batch_size: usize| if name == "mean" { batch_size * width } else { rows * width / 3 };
+    let mut run = |x: &[f32], layout: Layout<&[u32]>, batch_size: usize| {
+        let x_on = rig.put(x);
+        let (Layout::Padded { seq_lens: lens, .. } | Layout::Packed { cu_seqlens: lens }) = layout;
+        let lens = rig.put_u32(lens);
+        rig.answer(values(x.len() / width, batch_size), |d, q, out| {
+            let layout = match layout {
+                Layout::Padded { padded_len, .. } => Layout::Padded { seq_lens: lens.view(), padded_len },
+                Layout::Packed { .. } => Layout::Packed { cu_seqlens: lens.view() },
+            };
+            kernel(d, q, layout, x_on.view(), out)
+        })
+        .unwrap_or_else(|e| panic!("{name}: {e}"))
+    };
+    let sums = cu_seqlens(&SEQ_LENS);
+    let x = Numbers::new(7).around(0.0, 2.0, sums[SEQ_LENS.len()] as usize * width);
+    let batch = run(&x, Layout::Packed { cu_seqlens: &sums }, SEQ_LENS.len());
+
+    let padded_len = 151;
+    let mut padded = vec![0.5; SEQ_LENS.len() * padded_len * width];
+    for (b, pair) in sums.windows(2).enumerate() {
+        let rows = &x[pair[0] as usize * width..pair[1] as usize * width];
+        padded[b * padded_len * width..][..rows.len()].copy_from_slice(rows);
+        let alone = run(rows, Layout::Packed { cu_seqlens: &[0, SEQ_LENS[b]] }, 1);
+        assert_same(name, &alone, &batch[values(pair[0] as usize, b)..values(pair[1] as usize, b + 1)]);
+    }
+    let spread = run(&padded, Layout::Padded { seq_lens: &SEQ_LENS, padded_len }, SEQ_LENS.len());
+    for (b, pair) in sums.windows(2).enumerate() {
+        let want = &batch[values(pair[0] as usize, b)..values(pair[1] as usize, b + 1)];
+        assert_same(name, &spread[values(b * padded_len, b)..][..want.len()], want);
+    }
+    (name, batch)
+}
+
+/// The rule behind it, for products: each value is one chain of `step(a, b, sum)` over ascending `k` from 0, and then
+/// bias and residual are added in this order.
+///
+/// # Panics
+/// When a value has other bits.
+pub fn chains<D: Gemm + BatchedMatMul>(device: &D, step: impl Fn(f32, f32, f32) -> f32) {
+    let mut rig = Rig::new(device);
+    for (rows, out_features, in_features) in [(1, 33, 700), (9, 50, 2049), (40, 7, 64), (131, 129, 65)] {
+        let mut numbers = Numbers::new(rows);
+        let (x, weight) = (numbers.values(rows * in_features), numbers.values(out_features * in_features));
+        let (bias, residual) = (numbers.values(out_features), numbers.values(rows * out_features));
+        let mut want = Vec::new();
+        for x in x.chunks_exact(in_features) {
+            for w in weight.chunks_exact(in_features) {
+                want.push(x.iter().zip(w).fold(0.0, |sum, (x, w)| step(*x, *w, sum)));
+            }
+        }
+        let packed = device.pack(&weight, out_features, in_features).expect("the weight has its shape");
+        let (x, bias_on, residual_on) = (rig.put(&x), rig.put(&bias), rig.put(&residual));
+        let mut run = |epilogue| {
+            rig.answer(want.len(), |d, q, out| d.gemm(q, x.view(), &packed, epilogue, out))
+                .unwrap_or_else(|e| panic!("gemm: {e}"))
+        };
+        assert_same("gemm", &run(Epilogue::None), &want);
+        let biased: Vec<f32> = want.iter().zip(bias.iter().cycle()).map(|(x, bias)| x + bias).collect();
+        assert_same("gemm, bias", &run(Epilogue::Bias(bias_on.view())), &biased);
+        let both: Vec<f32> = biased.iter().zip(&residual).map(|(x, residual)| x + residual).collect();
+        let epilogue = Epilogue::BiasResidual { bias: bias_on.view(), residual: residual_on.view() };
+        assert_same("gemm, bias, residual", &run(epilogue), &both);
+        transposed(&mut rig, &mut numbers, (rows, out_features, in_features), &step);
+    }
+}
+
+/// `a · bᵀ` of one head.
+fn transposed<D: BatchedMatMul>(
+    rig: &mut Rig<'_, D>,
+    numbers: &mut Numbers,
+    (m, n, k): (usize, usize, usize),
+    step: impl Fn(f32, f32, f32) -> f32,
+) {
+    let (a, b) = (numbers.values(m * k), numbers.values(n * k));
+    let mut want = Vec::new();
+    for a in a.chunks_exact(k) {
+        want.extend(b.chunks_exact(k).map(|b| a.iter().zip(b).fold(0.0, |sum, (a, b)| step(*a, *b, sum))));
+    }
+    let (a, b) = (rig.put(&a), rig.put(&b));
+    let shape = MatMulShape { batch_size: 1, num_heads: 1, m, n, k };
+    let got = rig
+        .answer(m * n, |d, q, out| {
+            let b = (b.view(), separate(1, n, k), Rhs::Transposed);
+            d.batched_matmul(q, shape, (a.view(), separate(1, m, k)), b, (out, separate(1, m, n)))
+        })
+        .unwrap_or_else(|e| panic!("batched_matmul: {e}"));
+    assert_same("batched_matmul", &got, &want);
+}
