@@ -1,1 +1,20 @@
-//! The figures and tables of the papers, as data
+//! The figures and tables of the papers, as data: model, lengths, seed, rivals. Each runs the real code and leaves a
+//! record (JSON), a plot (SVG) and a summary.
+//!
+//! ```text
+//! Workload + Checkpoint ──figure──▶ rows ──▶ record.json · plot.svg · a few lines to read
+//! ```
+//!
+//! | module | what it is about |
+//! |---|---|
+//! | [`figures`] | one file per figure |
+//! | [`workload`] | lengths of requests, by seed |
+//! | [`checkpoint`] | random weights of a named shape |
+//! | [`record`] | what a run leaves, with machine, commit and date |
+//!
+//! `turbo-bench/peers` holds the scripts that measure other engines.
+
+pub mod checkpoint;
+pub mod figures;
+pub mod record;
+pub mod workload;

@@ -31,6 +31,7 @@ pub mod device;
 pub mod embed;
 pub mod gather;
 pub mod gemm;
+pub mod limits;
 pub mod matmul;
 pub mod norm;
 pub mod pool;

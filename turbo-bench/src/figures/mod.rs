@@ -1,0 +1,3 @@
+//! One figure, one file: its data, its run, its plot.
+
+pub mod planning;

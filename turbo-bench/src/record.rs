@@ -1,0 +1,79 @@
+//! What a run leaves behind: numbers with the machine, commit and date that they belong to.
+
+use std::{fs, path::Path, process::Command};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+/// Where and when numbers were measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Provenance {
+    /// RFC 3339, UTC.
+    pub date: String,
+    /// Commit of the working tree, with `+` when it was changed; `unknown` outside a checkout.
+    pub commit: String,
+    /// Processor, as the system names it.
+    pub processor: String,
+    /// Logical cores that the process may use.
+    pub cores: usize,
+    /// Device, instruction set and threads, as turbo names them.
+    pub device: String,
+}
+
+impl Provenance {
+    /// Of this process, now.
+    pub fn here(device: String) -> Self {
+        Provenance {
+            date: OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_else(|_| "unknown".to_owned()),
+            commit: commit(),
+            processor: processor(),
+            cores: std::thread::available_parallelism().map_or(1, Into::into),
+            device,
+        }
+    }
+}
+
+/// A figure's numbers.
+#[derive(Debug, Serialize)]
+pub struct Record<'a, Data: Serialize, Row: Serialize, Summary: Serialize> {
+    /// Name of the figure.
+    pub figure: &'a str,
+    /// Where and when.
+    pub provenance: Provenance,
+    /// What was run.
+    pub data: Data,
+    /// What it comes to.
+    pub summary: Summary,
+    /// What was measured.
+    pub rows: &'a [Row],
+}
+
+impl<Data: Serialize, Row: Serialize, Summary: Serialize> Record<'_, Data, Row, Summary> {
+    /// Writes `FIGURE.json` to `dir`.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, dir: &Path) -> Result<()> {
+        fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let file = dir.join(format!("{}.json", self.figure));
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
+    }
+}
+
+fn commit() -> String {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return "unknown".to_owned() };
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| !changes.is_empty());
+    if changed { commit + "+" } else { commit }
+}
+
+fn processor() -> String {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+}
