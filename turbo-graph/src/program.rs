@@ -33,7 +33,7 @@ pub struct Program {
 pub struct TraceStep {
     /// The pass.
     pub pass: &'static str,
-    /// Places that it rewrote.
+    /// Places that it rewrote; for the packed layout, shapes.
     pub rewrites: usize,
     /// The graph after it.
     pub graph: Graph,
@@ -66,9 +66,9 @@ impl Program {
             show(TraceStep { pass: pass.name, rewrites, graph: graph.clone() });
         }
         if layout == LayoutKind::Packed {
-            passes::pack(&mut graph)?;
+            let rewrites = passes::pack(&mut graph)?;
             verify::verify(&graph, "pack")?;
-            show(TraceStep { pass: "pack", rewrites: 1, graph: graph.clone() });
+            show(TraceStep { pass: "pack", rewrites, graph: graph.clone() });
         }
         let slots = Slots::of(&graph);
         Ok(Program { graph, layout, slots })

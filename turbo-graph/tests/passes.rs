@@ -11,7 +11,7 @@ fn every_pass_shows_what_it_does() {
     let graph = encoder(SMALL);
     let mut shown = format!("drawn\n{graph}");
     Program::compile_traced(&graph, LayoutKind::Packed, passes::ALL, |step| {
-        shown += &format!("\n{} ({} places)\n{}", step.pass, step.rewrites, step.graph);
+        shown += &format!("\n{}: {} rewritten\n{}", step.pass, step.rewrites, step.graph);
     })
     .unwrap();
     insta::assert_snapshot!(shown);
@@ -66,4 +66,16 @@ fn run(passes: &[Pass], layout: LayoutKind) -> Vec<f32> {
 fn assert_close(a: &[f32], b: &[f32], what: &str) {
     let worst = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(worst < 2e-5, "{what}: differs by {worst}");
+}
+
+#[test]
+fn the_picture_shows_every_operator_of_one_layer() {
+    let program = Program::compile(&encoder(SMALL), LayoutKind::Packed, passes::ALL).unwrap();
+    let picture = turbo_graph::print::svg(program.graph(), "an <encoder>");
+    for text in
+        ["an &lt;encoder&gt;", "3 layers, each:", "attention 3×8", "linear GeluErf", "[total_tokens, 72]"]
+    {
+        assert!(picture.contains(text), "{text}");
+    }
+    assert_eq!(picture.matches("rx=\"6\"").count(), 9, "a box per operator, layers once");
 }

@@ -9,18 +9,20 @@ use crate::{
     graph::Graph,
 };
 
-/// Rewrites the shapes of `graph` to the packed layout.
+/// Rewrites the shapes of `graph` to the packed layout; returns how many changed.
 ///
 /// # Errors
 /// [`GraphError::NotPackable`].
-pub(crate) fn pack(graph: &mut Graph) -> Result<(), GraphError> {
+pub(crate) fn pack(graph: &mut Graph) -> Result<usize, GraphError> {
     if let Some(node) = graph.nodes.iter().find(|node| node.op.needs_padding()) {
         return Err(GraphError::NotPackable { op: node.op.name() });
     }
+    let mut changed = 0;
     for value in &mut graph.values {
         if let [Dim::BatchSize, Dim::PaddedLen, rest @ ..] = &value.shape.0[..] {
             value.shape = Shape([&[Dim::TotalTokens], rest].concat());
+            changed += 1;
         }
     }
-    Ok(())
+    Ok(changed)
 }

@@ -5,7 +5,8 @@ use std::fmt::Write;
 
 use super::text::{Line, lines};
 use crate::{
-    graph::{Graph, Node},
+    fold,
+    graph::{Graph, Node, ValueId},
     op::Op,
 };
 
@@ -37,7 +38,7 @@ pub fn svg(graph: &Graph, title: &str) -> String {
             }
         }
     }
-    draw_edges(&mut body, &boxes);
+    draw_edges(&mut body, graph, &boxes);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
          height=\"{height}\" font-family=\"sans-serif\" font-size=\"13\">\n\
@@ -70,13 +71,11 @@ fn draw_box(body: &mut String, graph: &Graph, node: &Node, y: usize) {
 }
 
 /// A straight line to the next box, an arc on the right to those further down.
-fn draw_edges(body: &mut String, boxes: &[(&Node, usize)]) {
+fn draw_edges(body: &mut String, graph: &Graph, boxes: &[(&Node, usize)]) {
     for (index, (producer, from)) in boxes.iter().enumerate() {
-        for (distance, (_, to)) in boxes[index + 1..]
-            .iter()
-            .enumerate()
-            .filter(|(_, (reader, _))| reader.inputs.contains(&producer.output))
-        {
+        for (distance, (_, to)) in boxes[index + 1..].iter().enumerate().filter(|(_, (reader, _))| {
+            reader.inputs.iter().any(|&input| shown(graph, input) == producer.output)
+        }) {
             let start = from + BOX_HEIGHT;
             if distance == 0 {
                 let x = BOX_X + BOX_WIDTH / 2;
@@ -94,6 +93,18 @@ fn draw_edges(body: &mut String, boxes: &[(&Node, usize)]) {
             );
         }
     }
+}
+
+/// The value that stands for `value` in the picture: of those computed in repeated layers, the one in the first.
+fn shown(graph: &Graph, value: ValueId) -> ValueId {
+    let twin = || {
+        let (layer, count) = fold::repeated_layers(graph)?;
+        let producer = graph.producer(value)?;
+        let all = layer.start..layer.start + layer.len() * count;
+        all.contains(&producer)
+            .then(|| graph.nodes()[layer.start + (producer - layer.start) % layer.len()].output)
+    };
+    twin().unwrap_or(value)
 }
 
 fn frame(body: &mut String, top: usize, height: usize) {

@@ -8,16 +8,16 @@ use turbo_graph::{Activation, Graph, GraphBuilder, GraphError, Input, Pooling, R
 
 /// Sizes of an encoder.
 #[derive(Clone, Copy, Debug)]
-pub struct Sizes {
-    pub num_layers: u32,
-    pub hidden_size: usize,
-    pub num_heads: usize,
-    pub intermediate_size: usize,
-    pub vocab_size: usize,
-    pub positions: usize,
+pub(crate) struct Sizes {
+    pub(crate) num_layers: u32,
+    pub(crate) hidden_size: usize,
+    pub(crate) num_heads: usize,
+    pub(crate) intermediate_size: usize,
+    pub(crate) vocab_size: usize,
+    pub(crate) positions: usize,
 }
 
-pub const SMALL: Sizes = Sizes {
+pub(crate) const SMALL: Sizes = Sizes {
     num_layers: 3,
     hidden_size: 24,
     num_heads: 3,
@@ -26,7 +26,7 @@ pub const SMALL: Sizes = Sizes {
     positions: 64,
 };
 
-pub const BERT_BASE: Sizes = Sizes {
+pub(crate) const BERT_BASE: Sizes = Sizes {
     num_layers: 12,
     hidden_size: 768,
     num_heads: 12,
@@ -35,7 +35,7 @@ pub const BERT_BASE: Sizes = Sizes {
     positions: 512,
 };
 
-pub fn encoder(sizes: Sizes) -> Graph {
+pub(crate) fn encoder(sizes: Sizes) -> Graph {
     draw(sizes).expect("the drawing is right")
 }
 
@@ -100,7 +100,7 @@ fn norm(g: &mut GraphBuilder, name: &str, x: ValueId, hidden: usize) -> Result<V
 }
 
 /// Values in ±0.5 drawn from the tensor's name, gains around 1.
-pub struct NamedNoise;
+pub(crate) struct NamedNoise;
 
 impl WeightSource for NamedNoise {
     fn weight(&self, name: &str, shape: &[usize]) -> Result<Cow<'_, [f32]>, Box<dyn Error + Send + Sync>> {
@@ -117,7 +117,7 @@ impl WeightSource for NamedNoise {
 }
 
 /// Ids for sequences of these lengths, different in every place.
-pub fn sequences(lens: &[usize], vocab_size: usize) -> Vec<Vec<u32>> {
+pub(crate) fn sequences(lens: &[usize], vocab_size: usize) -> Vec<Vec<u32>> {
     let id = |sequence: usize, token: usize| ((sequence * 31 + token * 17 + 3) % vocab_size) as u32;
     lens.iter().enumerate().map(|(s, &len)| (0..len).map(|t| id(s, t)).collect()).collect()
 }
