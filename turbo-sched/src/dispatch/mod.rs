@@ -54,8 +54,8 @@ pub struct BatcherConfig {
     pub limits: Limits,
     /// Requests that are planned at once, from the front of the order of service; bounds the time of a poll.
     pub window: NonZeroUsize,
-    /// A request that has waited this long goes before all that have not, oldest first. So it waits at most
-    /// this long plus one batch for each older request.
+    /// A request that has waited this long goes before all that have not, oldest first. So, hungry, it
+    /// waits at most this long, plus the batch that runs then, plus one batch for each older request.
     pub overdue_after: Duration,
 }
 
@@ -89,7 +89,7 @@ pub enum Decision<'a> {
 /// A batch to run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Run<'a> {
-    /// Its requests, in order of service.
+    /// Its requests: by length where batches are padded, else in order of service.
     pub ids: &'a [RequestId],
     /// What it holds: to be given back to [`Batcher::observe`].
     pub candidate: Candidate,
