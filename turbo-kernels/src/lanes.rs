@@ -1,5 +1,9 @@
 //! A row, vector by vector: the tail of a row is a vector with filled lanes, so every value takes the same steps
 //! wherever the row ends, and every row the same order of steps wherever it lies.
+//!
+//! Closures that are passed here are an instruction or two. A larger one may be compiled as a function of its own, and
+//! then without the vector instructions (measured: attention a dozen times slower); whoever has more to do writes the
+//! loop over [`read`] and [`write`].
 
 use crate::simd::Simd;
 

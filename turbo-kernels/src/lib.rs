@@ -15,6 +15,9 @@
 //! | [`matmul`] | the two batched products of attention, unfused |
 //! | [`attention`] | packed or padded multi-head attention, fused |
 //! | [`softmax`], [`norm`], [`bias_act`], [`embed`], [`gather`], [`pool`] | what stands between the products |
+//! | [`slices`] | the row kernels as plain functions on slices |
+//!
+//! Plain helpers: [`limits`] measures what the machine can do at most, [`MappedFile`] is a file as memory.
 //!
 //! # Bits
 //! On the CPU the answer for one sequence has the same bits alone, with any batch mates, with any number of threads:
@@ -35,6 +38,7 @@ pub mod limits;
 pub mod matmul;
 pub mod norm;
 pub mod pool;
+pub mod slices;
 pub mod softmax;
 
 #[cfg(any(test, feature = "testing"))]
@@ -62,6 +66,10 @@ pub use norm::Norm;
 pub use pool::{Pool, Pooling};
 pub use simd::Isa;
 pub use softmax::Softmax;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 /// Everything an encoder needs of a device.
 pub trait EncoderKernels:

@@ -42,7 +42,7 @@ pub(crate) fn exp_nonpositive<S: Simd>(s: S, x: S::F32) -> S::F32 {
     let fraction = polynomial(
         s,
         r,
-        [1.0, 1.0, 0.499_999_94, 0.166_665_21, 0.041_668_266, 0.008_368_677_5, 0.001_382_073_4],
+        [1.0, 1.0, 0.499_999_94, 0.166_665_21, 0.041_668_266, 0.008_368_677, 0.001_382_073_4],
     );
     let value = s.mul(fraction, s.pow2(n));
     s.select(s.less(x, s.splat(LEAST)), s.splat(0.0), value)

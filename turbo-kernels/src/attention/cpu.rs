@@ -109,24 +109,25 @@ impl Kernel for Piece<'_> {
 mod tests {
     use super::*;
 
-    fn runs(cu_seqlens: &[u32], num_heads: usize, threads: usize) -> Vec<Range<usize>> {
+    /// Where runs begin, and where the last one ends.
+    fn bounds(cu_seqlens: &[u32], num_heads: usize, threads: usize) -> Vec<usize> {
         let rows = cu_seqlens[cu_seqlens.len() - 1] as usize;
         let sequences = Sequences::checked("k", Layout::Packed { cu_seqlens }, "x", 1, rows).unwrap();
         let cut = Cut::new(sequences, num_heads, threads);
-        (0..cut.runs).map(|run| cut.run(run)).collect()
+        (0..=cut.runs).map(|run| cut.start(run)).collect()
     }
 
     #[test]
-    fn one_sequence_is_cut_where_there_are_more_threads_than_heads() {
-        assert_eq!(runs(&[0, 500], 12, 2), [0..500]);
-        assert_eq!(runs(&[0, 520], 12, 2), [0..260, 260..520]);
-        assert_eq!(runs(&[0, 500], 2, 2), [0..125, 125..250, 250..375, 375..500]);
-        assert_eq!(runs(&[0, 5], 1, 8), [0..5]);
+    fn one_sequence_is_cut_where_heads_are_few() {
+        assert_eq!(bounds(&[0, 500], 12, 2), [0, 500]);
+        assert_eq!(bounds(&[0, 520], 12, 2), [0, 260, 520]);
+        assert_eq!(bounds(&[0, 500], 2, 2), [0, 125, 250, 375, 500]);
+        assert_eq!(bounds(&[0, 5], 1, 8), [0, 5]);
     }
 
     #[test]
     fn short_sequences_stay_whole() {
-        assert_eq!(runs(&[0, 30, 80, 110, 160, 200], 1, 1), [0..30, 30..80, 80..110, 110..200]);
+        assert_eq!(bounds(&[0, 30, 80, 110, 160, 200], 1, 1), [0, 30, 80, 110, 200]);
     }
 
     #[test]
@@ -135,12 +136,9 @@ mod tests {
             [&[0u32, 1, 1, 700, 701, 2000, 2003][..], &[0, 3, 40, 41, 200, 201], &[0, 64, 128, 129]]
         {
             for (num_heads, threads) in [(1, 1), (1, 3), (3, 2), (12, 16)] {
-                let mut next = 0;
-                for run in runs(cu_seqlens, num_heads, threads) {
-                    assert!(run.start == next && run.end >= run.start, "{run:?} after {next}");
-                    next = run.end;
-                }
-                assert_eq!(next, cu_seqlens[cu_seqlens.len() - 1] as usize);
+                let bounds = bounds(cu_seqlens, num_heads, threads);
+                assert!(bounds.is_sorted() && bounds[0] == 0, "{bounds:?}");
+                assert_eq!(bounds.last(), cu_seqlens.last().map(|&rows| rows as usize).as_ref());
             }
         }
     }

@@ -165,9 +165,11 @@ impl Block<'_> {
                 s.store(high, &mut to[S::LANES..]);
             }
         }
-        let inverses: [f32; M] = std::array::from_fn(|m| {
-            inverse_or_zero(exponentials(s, &mut scratch[m * stride..][..self.keys], scale))
-        });
+        let mut inverses = [0.0; M];
+        // a loop: what is passed to `array::from_fn` is compiled apart, without the vector instructions
+        for (m, inverse) in inverses.iter_mut().enumerate() {
+            *inverse = inverse_or_zero(exponentials(s, &mut scratch[m * stride..][..self.keys], scale));
+        }
         let weights: [&[f32]; M] = std::array::from_fn(|m| &scratch[m * stride..][..self.keys]);
         for column in (0..head_dim).step_by(columns) {
             let panel = &self.value_panels[column * self.keys..][..columns * self.keys];

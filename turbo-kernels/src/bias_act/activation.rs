@@ -29,7 +29,7 @@ fn gelu_erf<S: Simd>(s: S, x: S::F32) -> S::F32 {
 /// `x/2 · (1 + tanh u) = x · sigmoid(2u)` with `u = √(2/π) · (x + 0.044715·x³)`.
 #[inline(always)]
 fn gelu_tanh<S: Simd>(s: S, x: S::F32) -> S::F32 {
-    const TWICE_ROOT_TWO_OVER_PI: f32 = 1.595_769_1;
+    const TWICE_ROOT_TWO_OVER_PI: f32 = 1.595_769;
     let cubic = s.mul_add(s.mul(x, x), s.splat(0.044_715), s.splat(1.0));
     let twice_u = s.mul(s.mul(x, s.splat(TWICE_ROOT_TWO_OVER_PI)), cubic);
     s.mul(x, math::sigmoid(s, twice_u))

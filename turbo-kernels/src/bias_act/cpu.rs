@@ -80,7 +80,9 @@ impl Kernel for Activate<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        lanes::map(s, self.x, 0.0, self.out, |x| apply(s, self.activation, x));
+        for (x, out) in self.x.chunks(S::LANES).zip(self.out.chunks_mut(S::LANES)) {
+            lanes::write(s, apply(s, self.activation, lanes::read(s, x, 0.0)), out);
+        }
     }
 }
 

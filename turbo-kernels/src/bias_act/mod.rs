@@ -4,6 +4,7 @@ mod activation;
 mod cpu;
 
 pub(crate) use activation::apply;
+pub(crate) use cpu::Activate;
 
 use crate::{KernelError, device::Device};
 

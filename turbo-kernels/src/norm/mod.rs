@@ -4,7 +4,7 @@ mod cpu;
 mod row;
 
 pub(crate) use cpu::for_each_row;
-pub(crate) use row::normalize;
+pub(crate) use row::{NormRow, normalize};
 
 use crate::{KernelError, device::Device};
 

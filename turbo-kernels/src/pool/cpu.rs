@@ -62,9 +62,9 @@ impl Pool for Cpu {
 }
 
 /// The mean of at least one row of `out.len()` values: their sum in ascending order, divided by their number.
-struct MeanRow<'a> {
-    rows: &'a [f32],
-    out: &'a mut [f32],
+pub(crate) struct MeanRow<'a> {
+    pub(crate) rows: &'a [f32],
+    pub(crate) out: &'a mut [f32],
 }
 
 impl Kernel for MeanRow<'_> {

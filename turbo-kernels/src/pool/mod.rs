@@ -2,6 +2,8 @@
 
 mod cpu;
 
+pub(crate) use cpu::{L2Row, MeanRow};
+
 use crate::{KernelError, Layout, device::Device};
 
 /// Which row, or which combination of rows, stands for the sequence.

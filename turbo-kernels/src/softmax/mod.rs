@@ -3,6 +3,7 @@
 mod cpu;
 mod row;
 
+pub(crate) use cpu::SoftmaxRow;
 pub(crate) use row::{exponentials, inverse_or_zero};
 
 use crate::{KernelError, device::Device};

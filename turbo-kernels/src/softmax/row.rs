@@ -26,7 +26,10 @@ pub(crate) fn exponentials<S: Simd>(s: S, row: &mut [f32], scale: f32) -> f32 {
         return 0.0;
     }
     let most = s.splat(most);
-    lanes::update(s, row, f32::NEG_INFINITY, |x| math::exp_nonpositive(s, s.sub(x, most)));
+    for part in row.chunks_mut(S::LANES) {
+        let x = lanes::read(s, part, f32::NEG_INFINITY);
+        lanes::write(s, math::exp_nonpositive(s, s.sub(x, most)), part);
+    }
     lanes::sum(s, row, 0.0, |e| e)
 }
 

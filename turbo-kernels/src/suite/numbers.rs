@@ -45,6 +45,6 @@ mod tests {
     fn values_fill_their_range() {
         let values = Numbers::new(1).values(10_000);
         let (least, most) = values.iter().fold((0f32, 0f32), |(a, b), &v| (a.min(v), b.max(v)));
-        assert!(-1.0 <= least && least < -0.99 && 0.99 < most && most < 1.0, "{least}..{most}");
+        assert!((-1.0..-0.99).contains(&least) && (0.99..1.0).contains(&most), "{least}..{most}");
     }
 }

@@ -1,0 +1,134 @@
+//! The row kernels as plain functions: slices in, slices out, one thread, no device and no queue.
+//!
+//! Matrices are row-major. The best vector instructions of the machine are used; a row has the bits that the CPU device
+//! gives it under the same instructions.
+//!
+//! ```
+//! use turbo_kernels::{Activation, norm::NormWeights, slices};
+//!
+//! let x = [1.0, 2.0, 3.0, -1.0, 0.0, 1.0]; // [2, 3]
+//! let mut y = [0.0; 6];
+//! slices::softmax_rows(&x, 3, &mut y)?;
+//! assert!((y[..3].iter().sum::<f32>() - 1.0).abs() < 1e-6);
+//!
+//! let weights = NormWeights { gain: &[1.0; 3][..], offset: &[0.5; 3][..], epsilon: 1e-12 };
+//! slices::layer_norm_rows(&x, weights, &mut y)?;
+//! assert!((y[0] - (0.5 - 1.5f32.sqrt())).abs() < 1e-6 && y[1] == 0.5);
+//!
+//! slices::activate(Activation::GeluErf, &x, &mut y)?;
+//! assert!((y[0] - 0.841_344_7).abs() < 1e-6 && y[4] == 0.0);
+//! # Ok::<(), turbo_kernels::KernelError>(())
+//! ```
+
+use crate::{
+    Activation, Isa, KernelError,
+    bias_act::Activate,
+    norm::{NormRow, NormWeights},
+    pool::{L2Row, MeanRow},
+    simd::SupportedIsa,
+    softmax::SoftmaxRow,
+};
+
+/// `out = softmax(x)` for each row of `columns` values. A row of nothing but −∞ is all 0.
+///
+/// # Errors
+/// [`KernelError::Length`] unless `x` is whole rows and `out` has its length.
+pub fn softmax_rows(x: &[f32], columns: usize, out: &mut [f32]) -> Result<(), KernelError> {
+    KernelError::check_rows("softmax_rows", "x", columns, x.len())?;
+    KernelError::check_length("softmax_rows", "out", x.len(), out.len())?;
+    out.copy_from_slice(x);
+    let isa = best();
+    out.chunks_exact_mut(columns.max(1)).for_each(|row| isa.run(SoftmaxRow { row, scale: 1.0 }));
+    Ok(())
+}
+
+/// `out = (x − mean) / √(variance + ε) · gain + offset` for each row of `gain.len()` values; two passes, corrected.
+///
+/// # Errors
+/// [`KernelError::Length`] unless `gain` and `offset` have one length, `x` is whole rows and `out` has its length.
+pub fn layer_norm_rows(x: &[f32], weights: NormWeights<&[f32]>, out: &mut [f32]) -> Result<(), KernelError> {
+    let hidden_size = weights.checked("layer_norm_rows", x, out)?;
+    out.copy_from_slice(x);
+    let isa = best();
+    out.chunks_exact_mut(hidden_size.max(1)).for_each(|row| isa.run(NormRow { row, weights }));
+    Ok(())
+}
+
+/// `out = activation(x)`, off by at most 3e-7 · max(1, |x|).
+///
+/// # Errors
+/// [`KernelError::Length`] unless both have one length.
+pub fn activate(activation: Activation, x: &[f32], out: &mut [f32]) -> Result<(), KernelError> {
+    KernelError::check_length("activate", "out", x.len(), out.len())?;
+    best().run(Activate { x, activation, out });
+    Ok(())
+}
+
+/// `out = x / ‖x‖₂` for each row of `columns` values; a norm below 1e-12 counts as 1e-12.
+///
+/// # Errors
+/// [`KernelError::Length`] unless `x` is whole rows and `out` has its length.
+pub fn l2_normalize_rows(x: &[f32], columns: usize, out: &mut [f32]) -> Result<(), KernelError> {
+    KernelError::check_rows("l2_normalize_rows", "x", columns, x.len())?;
+    KernelError::check_length("l2_normalize_rows", "out", x.len(), out.len())?;
+    let (isa, columns) = (best(), columns.max(1));
+    for (x, out) in x.chunks_exact(columns).zip(out.chunks_exact_mut(columns)) {
+        isa.run(L2Row { x, out });
+    }
+    Ok(())
+}
+
+/// `out` = the mean of the rows of `x`, `[rows, out.len()]`, added in ascending order; 0 where there is no row.
+///
+/// # Errors
+/// [`KernelError::Length`] unless `x` is whole rows.
+pub fn mean_of_rows(x: &[f32], out: &mut [f32]) -> Result<(), KernelError> {
+    KernelError::check_rows("mean_of_rows", "x", out.len(), x.len())?;
+    if x.is_empty() {
+        out.fill(0.0);
+    } else {
+        best().run(MeanRow { rows: x, out });
+    }
+    Ok(())
+}
+
+fn best() -> SupportedIsa {
+    SupportedIsa::check(Isa::detect()).expect("what was detected is supported")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_independent() {
+        let x = [3.0, 4.0, 0.0, 0.0, f32::NEG_INFINITY, 1.0];
+        let mut out = [9.0; 6];
+        l2_normalize_rows(&x[..4], 2, &mut out[..4]).unwrap();
+        assert_eq!(out[..4], [0.6, 0.8, 0.0, 0.0]);
+        softmax_rows(&x[2..], 2, &mut out[2..]).unwrap();
+        assert_eq!(out[2..], [0.5, 0.5, 0.0, 1.0]);
+        mean_of_rows(&x[..4], &mut out[..2]).unwrap();
+        assert_eq!(out[..2], [1.5, 2.0]);
+        mean_of_rows(&[], &mut out[..2]).unwrap();
+        assert_eq!(out[..2], [0.0, 0.0]);
+    }
+
+    #[test]
+    fn wrong_lengths_are_errors() {
+        let mut out = [0.0; 6];
+        let weights = NormWeights { gain: &[1.0; 4][..], offset: &[1.0; 4][..], epsilon: 1e-5 };
+        let refused = [
+            softmax_rows(&[0.0; 6], 4, &mut out),
+            softmax_rows(&[0.0; 4], 2, &mut out),
+            softmax_rows(&[0.0; 6], 0, &mut out),
+            layer_norm_rows(&[0.0; 6], weights, &mut out),
+            activate(Activation::Relu, &[0.0; 5], &mut out),
+            l2_normalize_rows(&[0.0; 6], 5, &mut out),
+            mean_of_rows(&[0.0; 7], &mut out),
+        ];
+        for (i, result) in refused.into_iter().enumerate() {
+            assert!(matches!(result, Err(KernelError::Length { .. })), "case {i}: {result:?}");
+        }
+    }
+}
