@@ -1,4 +1,4 @@
-//! Answers as JSON bytes: the last step of the hot path, where a vector of 384 numbers becomes 4.5 KB of text.
+//! Answers as JSON bytes: the last step of the hot path, where a vector of 384 numbers becomes 4.7 KB of text.
 //!
 //! Every number is written with the fewest digits that read back as the same `f32`, straight into one buffer that was
 //! sized before. JSON has no word for a number that is not finite; such an answer is an error, not `null`.

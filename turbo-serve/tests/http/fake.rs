@@ -2,14 +2,16 @@
 
 use std::{
     net::SocketAddr,
+    ops::{Deref, DerefMut},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use axum::Router;
 use serde_json::Value;
 use tokio::sync::oneshot;
 use turbo_serve::{
@@ -116,7 +118,8 @@ impl Fake {
     }
 }
 
-struct CountOnDrop<'a>(&'a AtomicUsize);
+/// Counts when it goes.
+pub(crate) struct CountOnDrop<'a>(pub(crate) &'a AtomicUsize);
 
 impl Drop for CountOnDrop<'_> {
     fn drop(&mut self) {
@@ -201,17 +204,22 @@ fn characters(input: &Input) -> usize {
 }
 
 /// A router over that engine.
-pub(crate) fn routes(engine: Arc<Fake>) -> axum::Router {
+pub(crate) fn routes(engine: Arc<Fake>) -> Router {
     let metrics = Metrics::install().expect("no test installs another recorder");
     router(engine, metrics, HttpOptions { payload_limit: PAYLOAD_LIMIT })
 }
 
 /// A server on a loopback port, stopped when dropped.
-pub(crate) struct Server {
-    pub(crate) engine: Arc<Fake>,
+pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// One with the fake engine.
+pub(crate) struct Server {
+    pub(crate) engine: Arc<Fake>,
+    running: Running,
 }
 
 impl Server {
@@ -221,11 +229,32 @@ impl Server {
 
     pub(crate) fn with_health(health: Health) -> Self {
         let engine = Arc::new(Fake::new(health));
+        let running = Running::start(routes(engine.clone()));
+        Self { engine, running }
+    }
+}
+
+impl Deref for Server {
+    type Target = Running;
+
+    fn deref(&self) -> &Running {
+        &self.running
+    }
+}
+
+impl DerefMut for Server {
+    fn deref_mut(&mut self) -> &mut Running {
+        &mut self.running
+    }
+}
+
+impl Running {
+    /// Serves these routes from a thread of its own.
+    pub(crate) fn start(router: Router) -> Self {
         let (stop, stopped) = oneshot::channel();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
-        let router = routes(engine.clone());
         let thread = std::thread::spawn(move || {
             let runtime =
                 tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -235,7 +264,7 @@ impl Server {
                 serve(listener, router, stopped).await.unwrap();
             });
         });
-        Self { engine, address, stop: Some(stop), thread: Some(thread) }
+        Self { address, stop: Some(stop), thread: Some(thread) }
     }
 
     /// Tells the server to stop.
@@ -287,7 +316,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for Running {
     fn drop(&mut self) {
         self.stop();
         if let Some(thread) = self.thread.take() {
@@ -314,5 +343,27 @@ impl Reply {
 
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).unwrap_or_else(|| panic!("no header {name}")).to_str().unwrap()
+    }
+}
+
+/// Checks an error of text-embeddings-inference's routes; `said` is part of its sentence.
+#[track_caller]
+pub(crate) fn assert_tei(what: &str, reply: &Reply, status: u16, error_type: &str, said: &str) {
+    assert_eq!(reply.status, status, "{what}: {}", reply.text());
+    assert_eq!(reply.header("content-type"), "application/json", "{what}");
+    let body = reply.json();
+    assert_eq!(body["error_type"], error_type, "{what}: {body}");
+    let message = body["error"].as_str().unwrap_or_else(|| panic!("{what}: no `error` in {body}"));
+    assert!(message.contains(said), "{what}: {message:?} does not say {said:?}");
+    assert_eq!(body.as_object().unwrap().len(), 2, "{what}: {body}");
+}
+
+/// Waits until `condition`, or fails after a time that is far too long.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(10), "{what} did not come");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }

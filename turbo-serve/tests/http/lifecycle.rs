@@ -7,23 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::fake::Server;
+use crate::fake::{Server, wait_until};
 
-fn request(body: &str) -> String {
+/// The bytes of a request to embed.
+pub(crate) fn request(body: &str) -> String {
     let length = body.len();
     format!(
         "POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
     )
-}
-
-/// Waits until `condition`, or fails after a time that is far too long.
-#[track_caller]
-fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(10), "{what} did not come");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 #[test]

@@ -1,9 +1,10 @@
-//! The protocols over HTTP, against an engine that computes nothing: statuses, bodies, headers, metrics, cancelling,
+//! The protocols over HTTP, against an engine that knows its answers beforehand, and against the real one: statuses, bodies, headers, metrics, cancelling,
 //! stopping, and input that nobody would write on purpose.
 
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 
 mod answers;
+mod engine;
 mod fake;
 mod fuzz;
 mod lifecycle;

@@ -4,19 +4,7 @@
 use serde_json::json;
 use turbo_serve::engine::Health;
 
-use crate::fake::{PAYLOAD_LIMIT, Reply, Server};
-
-/// Checks an error of text-embeddings-inference's routes; `said` is part of its sentence.
-#[track_caller]
-fn assert_tei(what: &str, reply: &Reply, status: u16, error_type: &str, said: &str) {
-    assert_eq!(reply.status, status, "{what}: {}", reply.text());
-    assert_eq!(reply.header("content-type"), "application/json", "{what}");
-    let body = reply.json();
-    assert_eq!(body["error_type"], error_type, "{what}: {body}");
-    let message = body["error"].as_str().unwrap_or_else(|| panic!("{what}: no `error` in {body}"));
-    assert!(message.contains(said), "{what}: {message:?} does not say {said:?}");
-    assert_eq!(body.as_object().unwrap().len(), 2, "{what}: {body}");
-}
+use crate::fake::{PAYLOAD_LIMIT, Reply, Server, assert_tei};
 
 /// Checks an error of OpenAI's routes.
 #[track_caller]
