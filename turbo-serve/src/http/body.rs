@@ -48,6 +48,7 @@ impl<T: RequestBody> FromRequest<Server> for Json<T> {
                 .headers
                 .get(header::CONTENT_TYPE)
                 .map_or("none".into(), |value| format!("`{}`", String::from_utf8_lossy(value.as_bytes())));
+            discard(&head.headers, body).await;
             let message = format!("expected content-type `application/json`, got {said}");
             return Err(ApiError::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, message).into());
         }
@@ -73,10 +74,7 @@ async fn read(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Vec<u
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     let announced: usize = announced.unwrap_or(0);
     if announced > limit {
-        // one who asks first sends nothing after this answer
-        if !headers.contains_key(header::EXPECT) {
-            discard(body).await;
-        }
+        discard(headers, body).await;
         return Err(too_large());
     }
     let mut bytes = Vec::with_capacity(announced);
@@ -86,7 +84,7 @@ async fn read(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Vec<u
         })?;
         let Ok(data) = frame.into_data() else { continue }; // trailers
         if bytes.len() + data.len() > limit {
-            discard(body).await;
+            discard(headers, body).await;
             return Err(too_large());
         }
         bytes.extend_from_slice(&data);
@@ -94,8 +92,11 @@ async fn read(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Vec<u
     Ok(bytes)
 }
 
-/// Reads a body to its end without keeping it, within bounds.
-async fn discard(mut body: Body) {
+/// Reads a refused body to its end without keeping it, within bounds.
+pub(super) async fn discard(headers: &HeaderMap, mut body: Body) {
+    if headers.contains_key(header::EXPECT) {
+        return; // who asks before sending sends nothing after a refusal
+    }
     let reading = async {
         let mut left = DISCARDED_BYTES;
         while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    extract::{DefaultBodyLimit, Request},
+    extract::Request,
     http::{HeaderValue, StatusCode},
     middleware,
     response::{IntoResponse, Response},
@@ -13,6 +13,7 @@ use axum::{
 
 use super::{
     Metrics,
+    body::discard,
     error::{ApiError, OpenAiError, TeiError},
     headers, observe, openai, tei,
 };
@@ -77,26 +78,26 @@ pub fn router(engine: Arc<dyn Embedder>, metrics: Metrics, options: HttpOptions)
         .route("/metrics", get(tei::metrics))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
-        // the body extractor has its own limit, and its own answer
-        .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn_with_state(server.clone(), observe::observe))
         .with_state(server)
 }
 
 async fn unknown_route(request: Request) -> Response {
     let message = format!("no route `{}`", request.uri().path());
-    refuse(&request, StatusCode::NOT_FOUND, message)
+    refuse(request, StatusCode::NOT_FOUND, message).await
 }
 
 async fn wrong_method(request: Request) -> Response {
     let message = format!("`{}` does not take {}", request.uri().path(), request.method());
-    refuse(&request, StatusCode::METHOD_NOT_ALLOWED, message)
+    refuse(request, StatusCode::METHOD_NOT_ALLOWED, message).await
 }
 
 /// Refuses in the words of the protocol that the path belongs to.
-fn refuse(request: &Request, status: StatusCode, message: String) -> Response {
+async fn refuse(request: Request, status: StatusCode, message: String) -> Response {
+    let (head, body) = request.into_parts();
+    discard(&head.headers, body).await;
     let error = ApiError::refused(status, message);
-    let path = request.uri().path();
+    let path = head.uri.path();
     if path.starts_with("/v1/") || path == "/embeddings" {
         OpenAiError::from(error).into_response()
     } else {

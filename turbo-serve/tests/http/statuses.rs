@@ -155,12 +155,17 @@ fn a_body_that_is_not_utf8_is_not_json() {
 }
 
 #[test]
-fn a_body_over_the_limit_is_read_to_its_end_before_the_answer() {
+fn a_refused_body_is_read_to_its_end_before_the_answer() {
     let server = Server::start();
     // far more than the buffers of two sockets: an answer to a connection closed too early would be lost
     let body = format!(r#"{{"inputs":"{}"}}"#, "a".repeat(20 << 20));
-    for _ in 0..3 {
+    let text = [("content-type", "text/plain")];
+    for _ in 0..2 {
         assert_tei("20 MiB", &server.post("/embed", &body), 413, VALIDATION, "limit of 10000 bytes");
+        let reply = server.send("POST", "/embed", &text, &body);
+        assert_tei("20 MiB of text", &reply, 415, VALIDATION, "content-type");
+        assert_tei("20 MiB to nowhere", &server.post("/nowhere", &body), 404, VALIDATION, "no route");
+        assert_tei("20 MiB to /info", &server.post("/info", &body), 405, VALIDATION, "does not take POST");
     }
     assert_works(&server);
 }
