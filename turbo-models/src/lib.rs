@@ -1,1 +1,44 @@
-//! Graphs and weights of published transformer checkpoints, from a folder to vectors
+//! Graphs and weights of published transformer checkpoints, from a folder to vectors.
+//!
+//! ```text
+//! folder ─Checkpoint::open─▶ config, weights (mapped), tokenizer ─graph─▶ Graph ─Encoder::new─▶ compiled for a device
+//!
+//! text ─TextTokenizer::encode─▶ Encoded ─Staging::push─▶ batch ─Encoder::run─▶ a vector per text, or per token
+//! ```
+//!
+//! | item | what it is about |
+//! |---|---|
+//! | [`Checkpoint`], [`ModelConfig`] | what a folder holds, checked to the last tensor |
+//! | [`TextTokenizer`], [`Truncation`], [`InputLimits`] | from text to ids that the model can take |
+//! | [`Encoder`], [`EncoderOptions`], [`l2_normalize`] | from ids to vectors |
+//! | [`ModelError`], [`TokenizeError`] | one line naming file and field, or what is wrong with an input |
+//!
+#![doc = include_str!("../README.md")]
+
+mod architectures;
+mod checkpoint;
+mod config;
+mod drawing;
+mod encoder;
+mod error;
+mod json;
+mod limits;
+mod modules;
+mod normalize;
+mod safetensors_file;
+mod tokenize;
+mod vocab_txt;
+mod weights;
+
+pub use checkpoint::Checkpoint;
+pub use config::ModelConfig;
+pub use encoder::{Encoder, EncoderOptions};
+pub use error::ModelError;
+pub use limits::{Encoded, InputLimits};
+pub use normalize::l2_normalize;
+pub use tokenize::{TextTokenizer, TokenizeError, Truncation};
+
+pub use turbo_graph::{
+    Capacity, Graph, GraphError, LayoutKind, PlannerConfig, Pooling, Staging, WeightSource,
+};
+pub use turbo_kernels::Activation;

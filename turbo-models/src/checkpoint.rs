@@ -1,0 +1,140 @@
+//! A model folder, opened: everything in it is checked, its weights are mapped and not copied.
+
+use std::{
+    borrow::Cow,
+    error::Error,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use turbo_graph::{Graph, Pooling, WeightSource};
+
+use crate::{
+    InputLimits, ModelConfig, ModelError, TextTokenizer, TokenizeError, architectures::Architecture,
+    modules::SentenceModules, tokenize::LetterCase, weights::Weights,
+};
+
+/// A published model in a folder. The files must not change while it is open: they are mapped.
+pub struct Checkpoint {
+    dir: PathBuf,
+    name: String,
+    config: ModelConfig,
+    architecture: &'static Architecture,
+    weights: Weights,
+    modules: SentenceModules,
+    tokenizer: Option<TextTokenizer>,
+    warnings: Vec<String>,
+}
+
+impl Checkpoint {
+    /// Opens the folder `dir` and checks what it holds, to the last tensor that the model needs.
+    ///
+    /// # Errors
+    /// [`ModelError`], one line naming the file and the field or tensor. No number in a file is believed before the
+    /// files were found to hold as much: nothing is allocated by it.
+    pub fn open(dir: &Path) -> Result<Self, ModelError> {
+        let dir =
+            fs::canonicalize(dir).map_err(|source| ModelError::Read { file: dir.to_owned(), source })?;
+        let (config, architecture) = ModelConfig::open(&dir)?;
+        let weights = Weights::open(&dir, architecture.tensor_prefix)?;
+        // Drawing the graph is what asks for every weight; how it pools does not matter for that.
+        architecture.graph(&config, &weights, Pooling::Mean)?;
+        let modules = SentenceModules::open(&dir)?;
+        let limits = limits(&config, &modules);
+        let case = if modules.do_lower_case { LetterCase::Lowered } else { LetterCase::Kept };
+        let tokenizer = TextTokenizer::open_with(&dir, limits, case)?;
+        let warnings = warnings(&config, &modules, tokenizer.as_ref());
+        let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
+        Ok(Self { dir, name, config, architecture, weights, modules, tokenizer, warnings })
+    }
+
+    /// The last component of the folder's path.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The folder, as an absolute path without links.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Sizes and choices of the model.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Most tokens of one input: what the position table has, or the folder's own smaller limit.
+    pub fn max_input_length(&self) -> usize {
+        self.limits().max_input_length
+    }
+
+    /// The bounds inside which every input must lie.
+    pub fn limits(&self) -> InputLimits {
+        limits(&self.config, &self.modules)
+    }
+
+    /// Proves that `input_ids`, whoever made them, can be run.
+    ///
+    /// # Errors
+    /// [`TokenizeError::Empty`], [`TokenizeError::TooLong`], [`TokenizeError::Vocabulary`].
+    pub fn check_ids(&self, input_ids: &[u32]) -> Result<(), TokenizeError> {
+        self.limits().check_ids(input_ids)
+    }
+
+    /// How the folder says that token vectors become one; `None` where it does not say.
+    pub fn pooling(&self) -> Option<Pooling> {
+        self.modules.pooling
+    }
+
+    /// Whether the folder says that the pooled vector is divided by its L2 norm.
+    pub fn normalizes(&self) -> bool {
+        self.modules.normalize
+    }
+
+    /// The folder's tokenizer under the model's limits; `None` where it has none, and only ids can be run.
+    pub fn tokenizer(&self) -> Option<&TextTokenizer> {
+        self.tokenizer.as_ref()
+    }
+
+    /// What is odd about the folder but does not stop it from working.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// The model as a textbook draws it, with outputs `last_hidden_state` (a row per token) and `pooled` (a row per
+    /// sequence).
+    ///
+    /// # Errors
+    /// [`ModelError::Graph`].
+    pub fn graph(&self, pooling: Pooling) -> Result<Graph, ModelError> {
+        self.architecture.graph(&self.config, &self.weights, pooling)
+    }
+}
+
+impl WeightSource for Checkpoint {
+    fn weight(&self, name: &str, shape: &[usize]) -> Result<Cow<'_, [f32]>, Box<dyn Error + Send + Sync>> {
+        Ok(self.weights.values(name, shape)?)
+    }
+}
+
+fn limits(config: &ModelConfig, modules: &SentenceModules) -> InputLimits {
+    let positions = config.max_position_embeddings;
+    InputLimits {
+        max_input_length: modules.max_seq_length.map_or(positions, |limit| limit.min(positions)),
+        vocab_size: config.vocab_size,
+        type_vocab_size: config.type_vocab_size,
+    }
+}
+
+fn warnings(
+    config: &ModelConfig,
+    modules: &SentenceModules,
+    tokenizer: Option<&TextTokenizer>,
+) -> Vec<String> {
+    let (positions, rows) = (config.max_position_embeddings, config.vocab_size);
+    let limit = modules.max_seq_length.filter(|limit| *limit > positions);
+    let limit = limit.map(|limit| format!("max_seq_length is {limit}, the model has {positions} positions"));
+    let known = tokenizer.map(TextTokenizer::vocab_size).filter(|known| *known != rows);
+    let known = known.map(|known| format!("the tokenizer knows {known} tokens, the model has {rows}"));
+    limit.into_iter().chain(known).collect()
+}

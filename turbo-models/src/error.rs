@@ -1,0 +1,119 @@
+use std::{fmt, path::PathBuf};
+
+use turbo_graph::GraphError;
+
+/// Why a model folder was refused, or a batch could not run.
+///
+/// Each message is one line that names the file, and the field or tensor in it.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// A file could not be read or mapped.
+    #[error("{file}: {source}")]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file that should be JSON is not, or not of the expected form.
+    #[error("{file}: {why}")]
+    Json {
+        /// The file.
+        file: PathBuf,
+        /// What the parser said.
+        why: String,
+    },
+    /// A field of a JSON file is missing or has a value that makes no sense.
+    #[error("{file}: {field}: {why}")]
+    Field {
+        /// The file.
+        file: PathBuf,
+        /// The field.
+        field: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A field asks for something that is not implemented.
+    #[error("{file}: {field} is {value:?}, supported: {supported}")]
+    Unsupported {
+        /// The file.
+        file: PathBuf,
+        /// The field.
+        field: &'static str,
+        /// What it asks for.
+        value: String,
+        /// What it may ask for.
+        supported: String,
+    },
+    /// The weights are not a sound safetensors file.
+    #[error("{file}: {why}")]
+    Weights {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it, with the tensor's name where there is one.
+        why: String,
+    },
+    /// The model needs a tensor that the files do not have.
+    #[error("{file}: tensor {tensor} is missing")]
+    MissingTensor {
+        /// The file that should have it.
+        file: PathBuf,
+        /// Its published name.
+        tensor: String,
+    },
+    /// A tensor does not have the shape that the configuration calls for.
+    #[error("{file}: tensor {tensor} has shape {got:?}, expected {expected:?}")]
+    Shape {
+        /// The file.
+        file: PathBuf,
+        /// The tensor's name in it.
+        tensor: String,
+        /// Shape that the configuration calls for.
+        expected: Vec<usize>,
+        /// Shape in the file.
+        got: Vec<usize>,
+    },
+    /// A tensor holds values of a type that cannot be computed with.
+    #[error("{file}: tensor {tensor} holds {got}, expected F32, F16 or BF16")]
+    Dtype {
+        /// The file.
+        file: PathBuf,
+        /// The tensor's name in it.
+        tensor: String,
+        /// Type in the file.
+        got: String,
+    },
+    /// The tokenizer's files make no tokenizer.
+    #[error("{file}: {why}")]
+    Tokenizer {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// An input that the model cannot take.
+    #[error(transparent)]
+    Input(#[from] crate::TokenizeError),
+    /// The graph could not be built, or the device failed.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+}
+
+/// Longest foreign message that is passed on, in characters.
+const MAX_MESSAGE: usize = 300;
+
+/// The first characters of a foreign message, on one line: it may quote the file it is about.
+pub(crate) fn one_line(message: impl fmt::Display) -> String {
+    message.to_string().chars().take(MAX_MESSAGE).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_messages_become_one_short_line() {
+        assert_eq!(one_line("a\nb\tc"), "a b c");
+        assert_eq!(one_line("x".repeat(1000)).len(), MAX_MESSAGE);
+    }
+}

@@ -1,0 +1,77 @@
+//! A JSON file of named fields, read field by field, so that an error names the field.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::{ModelError, error::one_line};
+
+/// The object in one JSON file.
+pub(crate) struct JsonObject {
+    file: PathBuf,
+    fields: Map<String, Value>,
+}
+
+impl JsonObject {
+    /// Reads `file`; `None` when there is none.
+    pub(crate) fn open(file: PathBuf) -> Result<Option<Self>, ModelError> {
+        let fields = read_json(&file)?;
+        Ok(fields.map(|fields| Self { file, fields }))
+    }
+
+    /// The file it was read from.
+    pub(crate) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// The value of `field`; `None` when it is absent or null, which published files mean alike.
+    pub(crate) fn get<T: DeserializeOwned>(&self, field: &'static str) -> Result<Option<T>, ModelError> {
+        match self.fields.get(field) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => {
+                T::deserialize(value).map(Some).map_err(|error| self.wrong(field, one_line(error)))
+            }
+        }
+    }
+
+    /// An error about `field`.
+    pub(crate) fn wrong(&self, field: &'static str, why: impl Into<String>) -> ModelError {
+        ModelError::Field { file: self.file.clone(), field, why: why.into() }
+    }
+
+    /// An error about a value of `field` that nothing here implements.
+    pub(crate) fn unsupported(
+        &self,
+        field: &'static str,
+        value: impl Into<String>,
+        supported: impl Into<String>,
+    ) -> ModelError {
+        ModelError::Unsupported {
+            file: self.file.clone(),
+            field,
+            value: one_line(value.into()),
+            supported: supported.into(),
+        }
+    }
+
+    /// Names and values of the fields.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.fields.iter()
+    }
+}
+
+/// Reads and parses `file`; `None` when there is none.
+pub(crate) fn read_json<T: DeserializeOwned>(file: &Path) -> Result<Option<T>, ModelError> {
+    let text = match fs::read(file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(ModelError::Read { file: file.to_owned(), source }),
+    };
+    serde_json::from_slice(&text)
+        .map(Some)
+        .map_err(|error| ModelError::Json { file: file.to_owned(), why: one_line(error) })
+}

@@ -1,0 +1,192 @@
+//! The tensors of a model folder under one set of names, whatever the files call them.
+//!
+//! Three things differ between files of one architecture: whether names carry the prefix of a model with a head
+//! (`bert.`), whether layer norms are called `gamma` and `beta`, and how many files there are. All three are settled
+//! once, when the folder is opened.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    path::{Component, Path, PathBuf},
+};
+
+use crate::{
+    ModelError,
+    error::one_line,
+    json::JsonObject,
+    safetensors_file::{SafetensorsFile, StoredTensor},
+};
+
+const SINGLE_FILE: &str = "model.safetensors";
+const SHARD_INDEX: &str = "model.safetensors.index.json";
+
+/// Old layer norm names and what they are called now.
+const LEGACY_ENDINGS: [(&str, &str); 2] =
+    [("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")];
+
+/// All tensors of a folder, mapped.
+pub(crate) struct Weights {
+    /// The file that lists them: what an error about a missing tensor names.
+    list: PathBuf,
+    files: Vec<SafetensorsFile>,
+    /// By today's name, without prefix.
+    tensors: HashMap<String, (FileId, StoredTensor)>,
+}
+
+#[derive(Clone, Copy)]
+struct FileId(usize);
+
+impl Weights {
+    /// Opens `model.safetensors` of the folder `dir`, or the shards that its index lists. `prefix` is what a model with
+    /// a head puts before the names of its encoder.
+    pub(crate) fn open(dir: &Path, prefix: &str) -> Result<Self, ModelError> {
+        let single = dir.join(SINGLE_FILE);
+        let (list, files, stored) = match JsonObject::open(dir.join(SHARD_INDEX))? {
+            Some(index) if !single.exists() => open_shards(dir, &index)?,
+            _ => {
+                let (file, tensors) = SafetensorsFile::open(single.clone())?;
+                (single, vec![file], tensors.into_iter().map(|tensor| (FileId(0), tensor)).collect())
+            }
+        };
+        Ok(Self { list, files, tensors: by_canonical_name(stored, prefix) })
+    }
+
+    /// Proves that the files have `name` with `shape`, in a type that can be read.
+    ///
+    /// # Errors
+    /// [`ModelError::MissingTensor`], [`ModelError::Shape`], [`ModelError::Dtype`].
+    pub(crate) fn check(&self, name: &str, shape: &[usize]) -> Result<(), ModelError> {
+        let (file, tensor) = self.find(name, shape)?;
+        file.float_type(tensor).map(drop)
+    }
+
+    /// The values of `name`, as f32.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub(crate) fn values(&self, name: &str, shape: &[usize]) -> Result<Cow<'_, [f32]>, ModelError> {
+        let (file, tensor) = self.find(name, shape)?;
+        file.values(tensor)
+    }
+
+    fn find(&self, name: &str, shape: &[usize]) -> Result<(&SafetensorsFile, &StoredTensor), ModelError> {
+        let (file, tensor) = self
+            .tensors
+            .get(name)
+            .ok_or_else(|| ModelError::MissingTensor { file: self.list.clone(), tensor: name.to_owned() })?;
+        let file = &self.files[file.0];
+        if tensor.shape != shape {
+            return Err(ModelError::Shape {
+                file: file.path().clone(),
+                tensor: one_line(&tensor.name),
+                expected: shape.to_vec(),
+                got: tensor.shape.clone(),
+            });
+        }
+        Ok((file, tensor))
+    }
+}
+
+type Opened = (PathBuf, Vec<SafetensorsFile>, Vec<(FileId, StoredTensor)>);
+
+/// Opens each shard that the index names, once, and keeps the tensors that the index says it has.
+fn open_shards(dir: &Path, index: &JsonObject) -> Result<Opened, ModelError> {
+    const FIELD: &str = "weight_map";
+    let map: BTreeMap<String, String> = index.get(FIELD)?.ok_or_else(|| index.wrong(FIELD, "is missing"))?;
+    let mut of_shard: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (tensor, shard) in map {
+        of_shard.entry(shard).or_default().insert(tensor);
+    }
+    let (mut files, mut stored) = (Vec::new(), Vec::new());
+    for (shard, mut expected) in of_shard {
+        if !is_file_name(&shard) {
+            let why = format!("{:?} is not the name of a file in this folder", one_line(shard));
+            return Err(index.wrong(FIELD, why));
+        }
+        let (file, tensors) = SafetensorsFile::open(dir.join(shard))?;
+        let id = FileId(files.len());
+        stored.extend(tensors.into_iter().filter(|tensor| expected.remove(&tensor.name)).map(|t| (id, t)));
+        if let Some(tensor) = expected.pop_first() {
+            return Err(ModelError::MissingTensor { file: file.path().clone(), tensor: one_line(tensor) });
+        }
+        files.push(file);
+    }
+    Ok((index.file().to_owned(), files, stored))
+}
+
+/// Whether `name` stays inside the folder it is joined to.
+fn is_file_name(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    let first = components.next();
+    matches!(first, Some(Component::Normal(only)) if only == name) && components.next().is_none()
+}
+
+/// Takes the prefix and the old endings off. Where two tensors of a file then have one name, the one that was called
+/// so already wins, and a prefixed one over one without.
+fn by_canonical_name(
+    mut stored: Vec<(FileId, StoredTensor)>,
+    prefix: &str,
+) -> HashMap<String, (FileId, StoredTensor)> {
+    let canonical = |name: &str| {
+        let short = name.strip_prefix(prefix).unwrap_or(name);
+        let renamed = LEGACY_ENDINGS
+            .iter()
+            .find_map(|(old, new)| short.strip_suffix(old).map(|layer| format!("{layer}{new}")));
+        let rank = (renamed.is_some(), !name.starts_with(prefix));
+        (rank, renamed.unwrap_or_else(|| short.to_owned()))
+    };
+    stored.sort_by_key(|(_, tensor)| canonical(&tensor.name));
+    let mut tensors = HashMap::new();
+    for (file, tensor) in stored {
+        tensors.entry(canonical(&tensor.name).1).or_insert((file, tensor));
+    }
+    tensors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Which stored tensor each name finds.
+    fn found(stored: &[&str]) -> BTreeMap<String, String> {
+        let tensor = |name: &&str| StoredTensor {
+            name: (*name).to_owned(),
+            dtype: safetensors::Dtype::F32,
+            shape: vec![],
+            bytes: 0..4,
+        };
+        let stored = stored.iter().map(|name| (FileId(0), tensor(name))).collect();
+        by_canonical_name(stored, "bert.")
+            .into_iter()
+            .map(|(name, (_, tensor))| (name, tensor.name))
+            .collect()
+    }
+
+    #[test]
+    fn names_lose_prefix_and_age() {
+        let stored =
+            ["bert.a.LayerNorm.gamma", "bert.a.LayerNorm.beta", "bert.b.weight", "cls.weight", "c.gamma"];
+        let expected = ["a.LayerNorm.weight", "a.LayerNorm.bias", "b.weight", "cls.weight", "c.gamma"];
+        let expected = expected.iter().map(|n| (*n).to_owned()).zip(stored.iter().map(|n| (*n).to_owned()));
+        assert_eq!(found(&stored), expected.collect());
+    }
+
+    #[test]
+    fn of_two_with_one_name_the_modern_and_the_prefixed_one_wins() {
+        let winner = |stored: &[&str]| found(stored).remove("x.LayerNorm.bias").unwrap();
+        let (modern, old) = ("bert.x.LayerNorm.bias", "bert.x.LayerNorm.beta");
+        let bare = "x.LayerNorm.bias";
+        for stored in [[modern, old, bare], [bare, old, modern], [old, bare, modern]] {
+            assert_eq!(winner(&stored), modern);
+        }
+        assert_eq!(winner(&[old, bare]), bare);
+    }
+
+    #[test]
+    fn file_names_stay_in_their_folder() {
+        assert!(is_file_name("model-00001-of-00002.safetensors"));
+        for name in ["", ".", "..", "a/b", "a/", "./a", "/a", "a/../b"] {
+            assert!(!is_file_name(name), "{name}");
+        }
+    }
+}

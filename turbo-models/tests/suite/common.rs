@@ -1,0 +1,54 @@
+//! Where the fixtures are, and what is in them.
+
+use std::path::PathBuf;
+
+use safetensors::{SafeTensors, tensor::Dtype};
+use turbo_models::Encoded;
+
+/// The folder `name` of the fixtures.
+pub(crate) fn data(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+/// An input and what the reference makes of it.
+pub(crate) struct Row {
+    /// Its ids.
+    pub(crate) input: Encoded,
+    /// `[seq_len, hidden_size]`.
+    pub(crate) hidden: Vec<f32>,
+}
+
+/// The rows of a fixture's `golden.safetensors`, of the lengths at which kernels take another path.
+pub(crate) fn golden_rows(fixture: &str, num_layers: u32) -> Vec<Row> {
+    let file = std::fs::read(data(fixture).join("golden.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&file).unwrap();
+    let ids = |name: &str| -> Vec<u32> {
+        let tensor = file.tensor(name).unwrap();
+        assert_eq!(tensor.dtype(), Dtype::I64);
+        tensor.data().as_chunks().0.iter().map(|id| i64::from_le_bytes(*id).try_into().unwrap()).collect()
+    };
+    let hidden = file.tensor(&format!("rows.hidden_states.{num_layers}")).unwrap();
+    assert_eq!(hidden.dtype(), Dtype::F32);
+    let hidden_size = hidden.shape()[1];
+    let hidden: Vec<f32> =
+        hidden.data().as_chunks().0.iter().map(|value| f32::from_le_bytes(*value)).collect();
+    let (input_ids, token_type_ids) = (ids("rows.input_ids"), ids("rows.token_type_ids"));
+    let rows = ids("rows.cu_seqlens");
+    rows.windows(2)
+        .map(|ends| {
+            let tokens = ends[0] as usize..ends[1] as usize;
+            let input = Encoded {
+                input_ids: input_ids[tokens.clone()].to_vec(),
+                token_type_ids: token_type_ids[tokens.clone()].to_vec(),
+            };
+            Row { input, hidden: hidden[tokens.start * hidden_size..tokens.end * hidden_size].to_vec() }
+        })
+        .collect()
+}
+
+/// The largest difference between two rows of the same length.
+pub(crate) fn max_difference(got: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(got.len(), expected.len());
+    // NaN is larger than any difference
+    got.iter().zip(expected).map(|(g, e)| (g - e).abs()).fold(0.0, |max, d| if d <= max { max } else { d })
+}

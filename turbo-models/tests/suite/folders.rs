@@ -1,0 +1,99 @@
+//! What a folder may lack or say differently.
+
+use std::{fs, path::Path};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use turbo_models::{Checkpoint, Pooling, Truncation};
+
+use crate::common::data;
+
+/// A copy of the tiny sentence model, to be changed.
+fn copy() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("1_Pooling")).unwrap();
+    for file in [
+        "config.json",
+        "model.safetensors",
+        "modules.json",
+        "1_Pooling/config.json",
+        "sentence_bert_config.json",
+        "tokenizer.json",
+    ] {
+        fs::copy(data("tiny-sentence").join(file), dir.path().join(file)).unwrap();
+    }
+    dir
+}
+
+fn edit(dir: &Path, file: &str, edit: impl FnOnce(&mut Value)) {
+    let mut json = serde_json::from_slice(&fs::read(dir.join(file)).unwrap()).unwrap();
+    edit(&mut json);
+    fs::write(dir.join(file), json.to_string()).unwrap();
+}
+
+#[test]
+fn a_folder_of_weights_alone_serves_ids() {
+    let dir = copy();
+    for file in ["modules.json", "1_Pooling/config.json", "sentence_bert_config.json", "tokenizer.json"] {
+        fs::remove_file(dir.path().join(file)).unwrap();
+    }
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    assert!(checkpoint.tokenizer().is_none());
+    assert_eq!((checkpoint.pooling(), checkpoint.normalizes()), (None, false));
+    assert_eq!(checkpoint.max_input_length(), 64, "the position table is the limit");
+    assert_eq!(checkpoint.check_ids(&[0, 102]), Ok(()));
+    assert!(checkpoint.check_ids(&[103]).is_err());
+}
+
+#[test]
+fn a_limit_beyond_the_position_table_is_a_warning() {
+    let dir = copy();
+    edit(dir.path(), "sentence_bert_config.json", |json| json["max_seq_length"] = 512.into());
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    assert_eq!(checkpoint.max_input_length(), 64);
+    assert_eq!(checkpoint.warnings(), ["max_seq_length is 512, the model has 64 positions"]);
+}
+
+#[test]
+fn a_tokenizer_with_another_vocabulary_is_a_warning() {
+    let dir = copy();
+    edit(dir.path(), "tokenizer.json", |json| {
+        json["model"]["vocab"].as_object_mut().unwrap().remove("batch");
+    });
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    assert_eq!(checkpoint.warnings(), ["the tokenizer knows 102 tokens, the model has 103"]);
+}
+
+#[test]
+fn lower_casing_may_be_asked_for_beside_the_tokenizer() {
+    let dir = copy();
+    edit(dir.path(), "tokenizer.json", |json| json["normalizer"]["lowercase"] = false.into());
+    let ids = || {
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        checkpoint.tokenizer().unwrap().encode("CAT", Truncation::Off).unwrap().input_ids
+    };
+    assert_eq!(ids(), [2, 1, 3]);
+    edit(dir.path(), "sentence_bert_config.json", |json| json["do_lower_case"] = true.into());
+    assert_eq!(ids(), [2, 90, 3]);
+}
+
+#[test]
+fn pooling_may_be_the_first_token() {
+    let dir = copy();
+    edit(dir.path(), "1_Pooling/config.json", |json| {
+        json["pooling_mode_mean_tokens"] = false.into();
+        json["pooling_mode_cls_token"] = true.into();
+    });
+    assert_eq!(Checkpoint::open(dir.path()).unwrap().pooling(), Some(Pooling::Cls));
+}
+
+/// Hub downloads are links into a store of blobs.
+#[cfg(unix)]
+#[test]
+fn files_may_be_links() {
+    let (dir, store) = (copy(), tempfile::tempdir().unwrap());
+    let (file, blob) = (dir.path().join("model.safetensors"), store.path().join("blob"));
+    fs::rename(&file, &blob).unwrap();
+    std::os::unix::fs::symlink(&blob, &file).unwrap();
+    Checkpoint::open(dir.path()).unwrap();
+}

@@ -1,0 +1,95 @@
+//! Hidden states against those of the reference implementation in float64.
+
+use std::{collections::BTreeSet, fs};
+
+use turbo_graph::{Executor, Pass, PlannerConfig, Program, passes};
+use turbo_kernels::{Cpu, CpuOptions};
+use turbo_models::{Checkpoint, Encoded, LayoutKind, Pooling, Staging};
+
+use crate::common::{Row, data, golden_rows, max_difference};
+
+/// The reference itself loses up to 1e-5 in float32, in values of magnitude 3 after at most three layers; another
+/// order of summation may lose as much again, and this leaves room for a few times that. A dropped bias, a wrong
+/// activation or a mask off by one is off by 1e-2 and more.
+const TOLERANCE: f32 = 1e-4;
+
+/// Every way to compute the same thing.
+fn variants() -> Vec<(&'static str, LayoutKind, Vec<Pass>)> {
+    vec![
+        ("packed, fused", LayoutKind::Packed, passes::ALL.to_vec()),
+        ("padded, fused", LayoutKind::Padded, passes::ALL.to_vec()),
+        ("padded, fused as in the paper", LayoutKind::Padded, passes::paper()),
+        ("padded, unfused", LayoutKind::Padded, Vec::new()),
+    ]
+}
+
+/// Hidden states of the inputs of each batch.
+fn hidden(checkpoint: &Checkpoint, layout: LayoutKind, passes: &[Pass], batches: &[&[Row]]) -> Vec<Vec<f32>> {
+    let graph = checkpoint.graph(Pooling::Mean).unwrap();
+    let program = Program::compile(&graph, layout, passes).unwrap();
+    let cpu = Cpu::new(CpuOptions::default()).unwrap();
+    let mut executor = Executor::new(cpu, program, checkpoint, PlannerConfig::default()).unwrap();
+    let output = executor.output("last_hidden_state").unwrap();
+    let mut all = Vec::new();
+    for batch in batches {
+        let mut staging = Staging::new();
+        for Row { input: Encoded { input_ids, token_type_ids }, .. } in *batch {
+            staging.push(input_ids, token_type_ids).unwrap();
+        }
+        executor.run(&staging).unwrap();
+        for sequence in 0..batch.len() {
+            let mut rows = Vec::new();
+            executor.read(output, sequence, &mut rows).unwrap();
+            all.push(rows);
+        }
+    }
+    all
+}
+
+fn matches_the_reference(fixture: &str) {
+    let checkpoint = Checkpoint::open(&data(fixture)).unwrap();
+    let rows = golden_rows(fixture, checkpoint.config().num_hidden_layers);
+    let longest = rows.iter().map(|row| row.input.input_ids.len()).max().unwrap();
+    assert_eq!(longest, checkpoint.max_input_length(), "{fixture}: the goldens reach the limit");
+    let batched: Vec<&[Row]> = vec![&rows];
+    let alone: Vec<&[Row]> = rows.chunks(1).collect();
+    for (name, layout, passes) in variants() {
+        for (company, batches) in [("batched", &batched), ("alone", &alone)] {
+            let outputs = hidden(&checkpoint, layout, &passes, batches);
+            for (row, output) in rows.iter().zip(&outputs) {
+                let difference = max_difference(output, &row.hidden);
+                let tokens = row.input.input_ids.len();
+                assert!(
+                    difference < TOLERANCE,
+                    "{fixture}, {name}, {company}, {tokens} tokens: off by {difference}"
+                );
+            }
+        }
+    }
+}
+
+macro_rules! fixtures {
+    ($($test:ident: $fixture:literal),* $(,)?) => {
+        $(#[test] fn $test() { matches_the_reference($fixture); })*
+
+        const FIXTURES: &[&str] = &[$($fixture),*];
+    };
+}
+
+fixtures! {
+    base: "bert-base",
+    relu: "bert-relu",
+    masked_lm_with_legacy_names: "bert-mlm-legacy",
+    bfloat16_file: "bert-bf16",
+    float16_file: "bert-f16",
+    sharded: "bert-sharded",
+    odd_sizes: "bert-odd",
+}
+
+#[test]
+fn no_fixture_is_forgotten() {
+    let folders =
+        fs::read_dir(data("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let folders: BTreeSet<String> = folders.filter(|name| name.starts_with("bert-")).collect();
+    assert_eq!(folders, FIXTURES.iter().map(|name| (*name).to_owned()).collect());
+}

@@ -1,0 +1,12 @@
+//! Everything that is tested through the public interface, in one program.
+
+#![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
+
+mod bits;
+mod broken_folders;
+mod common;
+mod folders;
+mod golden;
+mod minilm;
+mod sentences;
+mod tokenizer;

@@ -1,0 +1,194 @@
+//! Ids are those of the reference; truncation is that of the reference too, though far less of a long text is read.
+
+use std::fs;
+
+use proptest::prelude::*;
+use serde_json::Value;
+use tokenizers::{Tokenizer, TruncationDirection, TruncationParams};
+use turbo_models::{InputLimits, TextTokenizer, TokenizeError, Truncation};
+
+use crate::common::data;
+
+fn limits(max_input_length: usize) -> InputLimits {
+    InputLimits { max_input_length, vocab_size: 103, type_vocab_size: 2 }
+}
+
+fn word_piece(max_input_length: usize) -> TextTokenizer {
+    TextTokenizer::open(&data("tokenizer-wordpiece"), limits(max_input_length)).unwrap().unwrap()
+}
+
+/// The reference's own encoding of `text`, truncated by it.
+fn reference(text: &str, max_length: usize, direction: TruncationDirection) -> Vec<u32> {
+    let mut tokenizer = Tokenizer::from_file(data("tokenizer-wordpiece/tokenizer.json")).unwrap();
+    let truncation = TruncationParams { max_length, direction, ..Default::default() };
+    tokenizer.with_padding(None).with_truncation(Some(truncation)).unwrap();
+    tokenizer.encode(text, true).unwrap().get_ids().to_vec()
+}
+
+fn golden() -> Vec<(String, Vec<u32>)> {
+    let golden = fs::read(data("tokenizer-wordpiece/golden.json")).unwrap();
+    let golden: Value = serde_json::from_slice(&golden).unwrap();
+    let encodings = golden["encodings"].as_array().unwrap().iter();
+    encodings
+        .map(|encoding| {
+            let ids = serde_json::from_value(encoding["ids"].clone()).unwrap();
+            (encoding["text"].as_str().unwrap().to_owned(), ids)
+        })
+        .collect()
+}
+
+#[test]
+fn ids_are_the_reference_s_without_the_file_s_padding() {
+    let golden = golden();
+    assert!(golden.len() >= 5);
+    for (text, ids) in golden {
+        let encoded = word_piece(64).encode(&text, Truncation::Off).unwrap();
+        assert_eq!(encoded.input_ids, ids, "{text:?}");
+        assert_eq!(encoded.token_type_ids, vec![0; ids.len()], "{text:?}");
+    }
+}
+
+/// The file says 16; the model's limit counts.
+#[test]
+fn the_file_s_truncation_is_overridden() {
+    let text = "cat ".repeat(100);
+    assert_eq!(word_piece(64).encode(&text, Truncation::Right).unwrap().input_ids.len(), 64);
+    assert_eq!(word_piece(5).encode(&text, Truncation::Left).unwrap().input_ids, [2, 90, 90, 90, 3]);
+}
+
+#[test]
+fn without_truncation_a_long_text_is_refused() {
+    let refused = |text: &str, limit| word_piece(limit).encode(text, Truncation::Off).unwrap_err();
+    assert_eq!(refused("cat cat cat", 4), TokenizeError::TooLong { tokens: 5, limit: 4 });
+    // Counting stops early: a megabyte is not tokenised to say no.
+    let huge = refused(&"cat ".repeat(250_000), 4);
+    assert!(matches!(huge, TokenizeError::TooLong { tokens: 5..100, limit: 4 }), "{huge:?}");
+    // Blanks give no tokens, however many there are.
+    let blanks = format!("{}cat", " ".repeat(100_000));
+    assert_eq!(word_piece(3).encode(&blanks, Truncation::Off).unwrap().input_ids, [2, 90, 3]);
+}
+
+#[test]
+fn special_tokens_alone_may_be_too_many() {
+    for truncation in [Truncation::Off, Truncation::Left, Truncation::Right] {
+        let error = word_piece(1).encode("cat", truncation).unwrap_err();
+        assert_eq!(error, TokenizeError::TooLong { tokens: 3, limit: 1 });
+    }
+    assert_eq!(word_piece(2).encode("cat", Truncation::Right).unwrap().input_ids, [2, 3]);
+}
+
+#[test]
+fn an_id_that_the_model_lacks_is_refused() {
+    let limits = InputLimits { vocab_size: 91, ..limits(8) };
+    let tokenizer = TextTokenizer::open(&data("tokenizer-wordpiece"), limits).unwrap().unwrap();
+    assert_eq!(tokenizer.encode("cat", Truncation::Off).unwrap().input_ids, [2, 90, 3]);
+    let error = tokenizer.encode("cat sat", Truncation::Off).unwrap_err();
+    assert_eq!(error, TokenizeError::Vocabulary { id: 91, vocab_size: 91 });
+}
+
+/// The same vocabulary as `vocab.txt` gives the same ids as `tokenizer.json`.
+#[test]
+fn old_folders_have_only_a_vocabulary() {
+    let json = fs::read(data("tokenizer-wordpiece/tokenizer.json")).unwrap();
+    let json: Value = serde_json::from_slice(&json).unwrap();
+    let mut tokens: Vec<(&String, u64)> =
+        json["model"]["vocab"].as_object().unwrap().iter().map(|(t, id)| (t, id.as_u64().unwrap())).collect();
+    tokens.sort_by_key(|(_, id)| *id);
+    let lines: String = tokens.iter().map(|(token, _)| format!("{token}\n")).collect();
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("vocab.txt"), lines).unwrap();
+    let tokenizer = TextTokenizer::open(dir.path(), limits(64)).unwrap().unwrap();
+    for (text, ids) in golden() {
+        assert_eq!(tokenizer.encode(&text, Truncation::Off).unwrap().input_ids, ids, "{text:?}");
+    }
+    let masked = tokenizer.encode("the [MASK] sat", Truncation::Off).unwrap();
+    assert_eq!(masked.input_ids, [2, 89, 4, 91, 3]);
+
+    fs::write(dir.path().join("tokenizer_config.json"), r#"{"do_lower_case": false}"#).unwrap();
+    let tokenizer = TextTokenizer::open(dir.path(), limits(64)).unwrap().unwrap();
+    let upper = tokenizer.encode("CAT", Truncation::Off).unwrap().input_ids;
+    assert_eq!(upper, [2, 1, 3], "upper case is unknown when nothing lowers it");
+}
+
+#[test]
+fn files_that_make_no_tokenizer_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(TextTokenizer::open(dir.path(), limits(8)).unwrap().is_none());
+    let error = || {
+        let error = TextTokenizer::open(dir.path(), limits(8)).err().unwrap().to_string();
+        error.replace(&format!("{}/", dir.path().display()), "")
+    };
+    fs::write(dir.path().join("vocab.txt"), "[UNK]\n[CLS]\ncat\n").unwrap();
+    assert_eq!(error(), "vocab.txt: [SEP] is missing");
+    fs::write(dir.path().join("tokenizer.json"), "{\"model\":\n 3}").unwrap();
+    assert!(error().starts_with("tokenizer.json: "), "{}", error());
+    assert_eq!(error().lines().count(), 1);
+}
+
+/// Normalisation deletes a vertical tab, which makes one overlong word of `batching` and the rest. So a piece of text must
+/// not end there, though it looks like white space.
+#[test]
+fn a_text_is_not_cut_where_normalisation_joins() {
+    let text = format!("{}cat batching\u{b}{} the", " ".repeat(53), "q".repeat(100));
+    assert_eq!(text.find('\u{b}'), Some(65), "just behind the first piece for four tokens");
+    let encoded = word_piece(4).encode(&text, Truncation::Right).unwrap();
+    assert_eq!(encoded.input_ids, reference(&text, 4, TruncationDirection::Right));
+    assert_eq!(encoded.input_ids, [2, 90, 1, 3]);
+}
+
+/// Words, blanks of every kind, and characters that normalisation deletes, splits, joins or keeps apart.
+fn texts() -> impl Strategy<Value = String> {
+    let pieces = prop::sample::select(vec![
+        "cat",
+        "the",
+        "tokens",
+        "batching",
+        "[MASK]",
+        "[SEP",
+        "]",
+        ".",
+        "-",
+        "é",
+        "e\u{301}",
+        "東",
+        "京都",
+        "😀",
+        "Σ",
+        "İ",
+        " ",
+        " ",
+        " ",
+        "  ",
+        "\t",
+        "\n",
+        "\u{b}",
+        "\u{85}",
+        "\u{a0}",
+        "\u{200b}",
+        "\u{301}",
+        "\0",
+        "\u{fffd}",
+        "unbroken_and_longer_than_the_first_piece_of_text_that_is_tokenised_for_the_smallest_of_the_limits_here",
+    ]);
+    prop::collection::vec(pieces, 0..120).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn truncation_equals_that_of_the_whole_text(text in texts(), limit in 3_usize..12) {
+        let tokenizer = word_piece(limit);
+        let directions =
+            [(Truncation::Right, TruncationDirection::Right), (Truncation::Left, TruncationDirection::Left)];
+        for (ours, theirs) in directions {
+            let encoded = tokenizer.encode(&text, ours).unwrap();
+            prop_assert_eq!(&encoded.input_ids, &reference(&text, limit, theirs));
+            prop_assert_eq!(encoded.token_type_ids.len(), encoded.input_ids.len());
+        }
+        let whole = reference(&text, usize::MAX, TruncationDirection::Right);
+        match tokenizer.encode(&text, Truncation::Off) {
+            Ok(encoded) => prop_assert_eq!(encoded.input_ids, whole),
+            Err(TokenizeError::TooLong { tokens, .. }) => prop_assert!(limit < tokens && tokens <= whole.len()),
+            Err(other) => prop_assert!(false, "{}", other),
+        }
+    }
+}
