@@ -69,8 +69,12 @@ pub(crate) fn fold<S: Simd>(
             *chain = step(*chain, s.load(&block[i * S::LANES..]));
         }
     }
-    for (chain, part) in chains.iter_mut().zip(blocks.remainder().chunks(S::LANES)) {
-        *chain = step(*chain, read(s, part, fill));
+    let rest = blocks.remainder();
+    // counted, so that it is unrolled and the chains stay in registers
+    for (i, chain) in chains.iter_mut().enumerate() {
+        if i * S::LANES < rest.len() {
+            *chain = step(*chain, read(s, &rest[i * S::LANES..], fill));
+        }
     }
     join(join(chains[0], chains[1]), join(chains[2], chains[3]))
 }

@@ -31,6 +31,9 @@ const MOST_COLUMNS: usize = VECTORS * 16;
 /// Rows of a block where registers are most.
 const MOST_ROWS: usize = 8;
 
+/// Keys and dimensions that are transposed at once.
+const SQUARE: usize = 8;
+
 /// One head of a batch.
 #[derive(Clone, Copy)]
 pub(super) struct Head<'a> {
@@ -105,20 +108,17 @@ impl Head<'_> {
         &self.qkv[first..first + head_dim]
     }
 
-    /// Panels of `[head_dim][columns]`, a key to a column; columns behind the last key are 0.
+    /// Panels of `[head_dim][columns]`, a key to a column. Columns behind the last key hold anything: nobody looks at
+    /// their scores.
     #[inline(always)]
     fn arrange_keys(&self, keys: Range<usize>, columns: usize, panels: &mut [f32]) {
         let starts = keys.clone().step_by(columns);
         for (first, panel) in starts.zip(panels.chunks_exact_mut(self.shape.head_dim * columns)) {
-            let last = keys.end.min(first + columns);
-            if last - first < columns {
-                panel.fill(0.0);
-            }
-            for (column, row) in (first..last).enumerate() {
-                let key = self.part(Third::Key, row);
-                for (value, line) in key.iter().zip(panel.chunks_exact_mut(columns)) {
-                    line[column] = *value;
-                }
+            let end = keys.end.min(first + columns);
+            for row in (first..end).step_by(SQUARE) {
+                let rows: [&[f32]; SQUARE] =
+                    std::array::from_fn(|i| self.part(Third::Key, (row + i).min(end - 1)));
+                transpose(rows, &mut panel[row - first..], columns);
             }
         }
     }
@@ -135,6 +135,24 @@ impl Head<'_> {
                 line[width..].fill(0.0);
             }
         }
+    }
+}
+
+/// `to[k · stride + i] = rows[i][k]` for rows of one length.
+#[inline(always)]
+fn transpose(rows: [&[f32]; SQUARE], to: &mut [f32], stride: usize) {
+    let len = rows[0].len();
+    let rows = rows.map(|row| &row[..len]);
+    // Whole squares in straight code: a loop over values becomes scatters, which are several times slower.
+    let whole = len - len % SQUARE;
+    for k in (0..whole).step_by(SQUARE) {
+        let square = rows.map(|row| <[f32; SQUARE]>::try_from(&row[k..k + SQUARE]).expect("its length"));
+        for i in 0..SQUARE {
+            to[(k + i) * stride..][..SQUARE].copy_from_slice(&square.map(|row| row[i]));
+        }
+    }
+    for k in whole..len {
+        to[k * stride..][..SQUARE].copy_from_slice(&rows.map(|row| row[k]));
     }
 }
 
@@ -192,13 +210,15 @@ impl Block<'_> {
 /// `rows · panel` for `M` rows and a panel of `[rows[m].len()][VECTORS · LANES]`, each value one chain from 0.
 #[inline(always)]
 fn product<S: Simd, const M: usize>(s: S, rows: [&[f32]; M], panel: &[f32]) -> [[S::F32; VECTORS]; M] {
-    let depth = rows[0].len();
-    let rows = rows.map(|row| &row[..depth]);
+    let lines = panel.chunks_exact(VECTORS * S::LANES);
+    assert!(rows.iter().all(|row| row.len() == lines.len()));
     let mut sums = [[s.splat(0.0); VECTORS]; M];
-    for (k, line) in panel.chunks_exact(VECTORS * S::LANES).take(depth).enumerate() {
+    for (k, line) in lines.enumerate() {
         let (low, high) = (s.load(line), s.load(&line[S::LANES..]));
         for (sum, row) in sums.iter_mut().zip(&rows) {
-            let x = s.splat(row[k]);
+            // SAFETY: `k` counts the lines of the panel, and each row has as many values. With a check per value the
+            // rows' pointers and lengths do not fit the registers, and the loop waits for the stack.
+            let x = s.splat(unsafe { *row.get_unchecked(k) });
             sum[0] = s.mul_add(x, low, sum[0]);
             sum[1] = s.mul_add(x, high, sum[1]);
         }

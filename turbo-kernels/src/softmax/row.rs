@@ -8,29 +8,38 @@ use crate::{lanes, math, simd::Simd};
 /// taken in a fixed order from the start of the row, so the bits depend on nothing but the row.
 #[inline(always)]
 pub(crate) fn exponentials<S: Simd>(s: S, row: &mut [f32], scale: f32) -> f32 {
-    let factor = s.splat(scale);
-    let least = s.splat(f32::NEG_INFINITY);
-    // scaled first, in place: what lies behind the end can then be −∞ whatever the scale
-    lanes::update(s, row, 0.0, |x| s.mul(x, factor));
-    let most = s.reduce_max(lanes::fold(
-        s,
-        row,
-        f32::NEG_INFINITY,
-        least,
-        |most, v| s.max(most, v),
-        |a, b| s.max(a, b),
-    ));
+    let most = scale_and_find_greatest(s, row, scale);
     // −∞ − −∞ is NaN, so a row without keys ends here; `max` forgets NaN, which must not end with the others
     if most == f32::NEG_INFINITY && !row.iter().any(|v| v.is_nan()) {
         row.fill(0.0);
         return 0.0;
     }
     let most = s.splat(most);
+    let mut sum = s.splat(0.0);
     for part in row.chunks_mut(S::LANES) {
+        // behind the end: e^−∞, which is 0
         let x = lanes::read(s, part, f32::NEG_INFINITY);
-        lanes::write(s, math::exp_nonpositive(s, s.sub(x, most)), part);
+        let e = math::exp_nonpositive(s, s.sub(x, most));
+        lanes::write(s, e, part);
+        sum = s.add(sum, e);
     }
-    lanes::sum(s, row, 0.0, |e| e)
+    s.reduce_sum(sum)
+}
+
+#[inline(always)]
+fn scale_and_find_greatest<S: Simd>(s: S, row: &mut [f32], scale: f32) -> f32 {
+    let factor = s.splat(scale);
+    let mut most = s.splat(f32::NEG_INFINITY);
+    let mut parts = row.chunks_exact_mut(S::LANES);
+    for part in &mut parts {
+        let x = s.mul(s.load(part), factor);
+        s.store(x, part);
+        most = s.max(most, x);
+    }
+    let tail = parts.into_remainder();
+    lanes::write(s, s.mul(lanes::read(s, tail, 0.0), factor), tail);
+    // read again: what lies behind the end is −∞ after scaling, whatever the scale
+    s.reduce_max(s.max(most, lanes::read(s, tail, f32::NEG_INFINITY)))
 }
 
 /// Softmax of a row of scores, in place; a row without keys is all 0.
