@@ -52,20 +52,28 @@ impl BertShape {
             "max_position_embeddings": self.max_position_embeddings,
         });
         std::fs::write(dir.join("config.json"), config.to_string()).context("cannot write config.json")?;
-        let tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)> =
-            self.tensors().into_iter().map(|(name, shape)| (name.clone(), (shape.clone(), values(&name, &shape)))).collect();
+        let tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)> = self
+            .tensors()
+            .into_iter()
+            .map(|(name, shape)| (name.clone(), (shape.clone(), values(&name, &shape))))
+            .collect();
         let views = tensors
             .iter()
-            .map(|(name, (shape, bytes))| Ok((name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes)?)))
+            .map(|(name, (shape, bytes))| {
+                Ok((name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes)?))
+            })
             .collect::<Result<Vec<_>>>()?;
         let file = dir.join("model.safetensors");
-        safetensors::serialize_to_file(views, None, &file).with_context(|| format!("cannot write {}", file.display()))
+        safetensors::serialize_to_file(views, None, &file)
+            .with_context(|| format!("cannot write {}", file.display()))
     }
 
     /// Names and shapes, as published.
     fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         let (hidden, wide) = (self.hidden_size, self.intermediate_size);
-        let norm = |name: &str| vec![(format!("{name}.weight"), vec![hidden]), (format!("{name}.bias"), vec![hidden])];
+        let norm = |name: &str| {
+            vec![(format!("{name}.weight"), vec![hidden]), (format!("{name}.bias"), vec![hidden])]
+        };
         let linear = |name: &str, out: usize, columns: usize| {
             vec![(format!("{name}.weight"), vec![out, columns]), (format!("{name}.bias"), vec![out])]
         };
@@ -92,7 +100,8 @@ impl BertShape {
 
 fn values(name: &str, shape: &[usize]) -> Vec<u8> {
     let gain = name.ends_with("LayerNorm.weight");
-    let mut state = name.bytes().fold(0x9e37_79b9_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let mut state =
+        name.bytes().fold(0x9e37_79b9_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     let next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         if gain { 1.0_f32 } else { (state >> 8) as f32 / (1 << 24) as f32 * 0.04 - 0.02 }

@@ -18,3 +18,7 @@ pub mod checkpoint;
 pub mod figures;
 pub mod record;
 pub mod workload;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

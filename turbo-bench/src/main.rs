@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 use turbo_bench::figures::planning;
 use turbo_kernels::{Cpu, CpuOptions, Isa};
@@ -44,8 +44,7 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<()> {
-    let isa = Isa::from_env().context("TURBO_CPU")?;
-    let device = Cpu::new(CpuOptions { threads: cli.threads, isa })?;
+    let device = Cpu::new(CpuOptions { threads: cli.threads, isa: Some(Isa::from_env()?) })?;
     match cli.figure {
         Figure::Planning { requests } => {
             let data = planning::Data { requests, ..planning::Data::default() };

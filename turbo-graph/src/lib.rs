@@ -17,7 +17,7 @@
 //! | [`passes`] | fusion, as a list to be read |
 //! | [`program`], [`fold`] | order, layout, lifetimes |
 //! | [`bind`], [`execute`], [`staging`] | bytes and runs |
-//! | [`cost`], [`print`] | FLOPs and bytes per operator; text and pictures |
+//! | [`cost`], [`print`](mod@print) | FLOPs and bytes per operator; text and pictures |
 //!
 #![doc = include_str!("../README.md")]
 

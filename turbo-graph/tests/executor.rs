@@ -1,5 +1,7 @@
 //! Runs: bits, buckets, chunks, and what happens to bad batches.
 
+#![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
+
 mod common;
 
 use std::{borrow::Cow, error::Error, num::NonZeroUsize};

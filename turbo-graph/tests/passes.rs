@@ -1,5 +1,7 @@
 //! What each pass makes of the textbook encoder, and that it computes the same.
 
+#![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
+
 mod common;
 
 use common::{NamedNoise, SMALL, encoder, sequences};

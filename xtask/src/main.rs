@@ -6,11 +6,13 @@
 //! | `model` | a pinned package on PyPI | a verified model folder |
 //! | `golden` | `reference/make_references.py` | the fixtures under `turbo-models/tests/data` |
 //! | `check` | the working tree | all that a review expects, with seconds per step |
+//! | `bench` | a figure of the papers | its record and plot under `turbo-bench/results` |
 //!
 //! It uses no other crate of the workspace, so it builds in seconds and runs when they do not.
 //! CI (`.ci/run`) calls these same commands.
 
 mod arrows;
+mod bench;
 mod check;
 mod demo;
 mod digest;
@@ -49,6 +51,7 @@ enum Command {
     Model(model::Arguments),
     Golden(golden::Arguments),
     Check(check::Arguments),
+    Bench(bench::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -75,6 +78,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Model(arguments) => model::run(&workspace, progress, &arguments),
         Command::Golden(arguments) => golden::run(&workspace, &arguments),
         Command::Check(arguments) => check::run(&workspace, &arguments),
+        Command::Bench(arguments) => bench::run(&workspace, &arguments),
     }
 }
 

@@ -85,17 +85,15 @@ pub fn run(data: &Data, device: Cpu, out: &Path) -> Result<Summary> {
     let config = ExecutorConfig { planner: PlannerConfig::default(), cached_bindings: 0 };
     let mut executor = Executor::new(device, program.clone(), &checkpoint, config)?;
     let mut planning = Planning::new(&program)?;
+    executor.run(&request(*data.lens.end(), data.model.vocab_size)?)?; // first touch of weights and chunks
 
-    let bar = ProgressBar::new(data.requests as u64).with_style(ProgressStyle::with_template(
-        "planning {bar:40} {pos}/{len} requests, {eta} left",
-    )?);
+    let bar = ProgressBar::new(data.requests as u64)
+        .with_style(ProgressStyle::with_template("planning {bar:40} {pos}/{len} requests, {eta} left")?);
     let mut rows = Vec::new();
     for seq_len in workload::uniform(&data.lens, data.requests, data.seed) {
         let extents = Extents::of(&[seq_len]);
         let (plan, unfolded) = (planning.folded(&extents)?, planning.unfolded(&extents)?);
-        let ids: Vec<u32> = (0..seq_len).map(|token| (token * 7919 % data.model.vocab_size) as u32).collect();
-        let mut staging = Staging::new();
-        staging.push(&ids, &[])?;
+        let staging = request(seq_len, data.model.vocab_size)?;
         let start = Instant::now();
         executor.run(&staging)?;
         rows.push(Row {
@@ -113,6 +111,14 @@ pub fn run(data: &Data, device: Cpu, out: &Path) -> Result<Summary> {
     Record { figure: "planning", provenance, data, summary: &summary, rows: &rows }.write(out)?;
     plot(&rows, &out.join("planning.svg"))?;
     Ok(summary)
+}
+
+/// One request of `seq_len` tokens.
+fn request(seq_len: usize, vocab_size: usize) -> Result<Staging> {
+    let ids: Vec<u32> = (0..seq_len).map(|token| (token * 7919 % vocab_size) as u32).collect();
+    let mut staging = Staging::new();
+    staging.push(&ids, &[])?;
+    Ok(staging)
 }
 
 /// The planners beside the one that the executor has, so that planning alone is timed.
@@ -175,7 +181,8 @@ impl std::fmt::Display for Summary {
 }
 
 fn plot(rows: &[Row], file: &Path) -> Result<()> {
-    let most = rows.iter().map(|row| row.unfolded_plan_us.max(row.plan_us) / row.run_ms / 10.0).fold(0.0, f64::max);
+    let most =
+        rows.iter().map(|row| row.unfolded_plan_us.max(row.plan_us) / row.run_ms / 10.0).fold(0.0, f64::max);
     let longest = rows.iter().map(|row| row.seq_len).max().unwrap_or(1) as f64;
     let area = SVGBackend::new(file, (820, 460)).into_drawing_area();
     area.fill(&WHITE)?;
@@ -185,12 +192,16 @@ fn plot(rows: &[Row], file: &Path) -> Result<()> {
         .x_label_area_size(44)
         .y_label_area_size(70)
         .build_cartesian_2d(0.0..longest * 1.02, 0.0..most * 1.1)?;
-    chart.configure_mesh().x_desc("tokens").y_desc("planning / running, %").light_line_style(WHITE).draw()?;
-    let series: [(&str, RGBColor, fn(&Row) -> f64); 2] = [
-        ("every layer planned", RGBColor(214, 120, 40), |row| row.unfolded_plan_us),
-        ("layers folded", RGBColor(30, 100, 180), |row| row.plan_us),
-    ];
-    for (label, colour, planning) in series {
+    chart
+        .configure_mesh()
+        .x_label_formatter(&|tokens| format!("{tokens:.0}"))
+        .x_desc("tokens")
+        .y_desc("planning / running, %")
+        .light_line_style(WHITE)
+        .draw()?;
+    let (orange, blue) = (RGBColor(214, 120, 40), RGBColor(30, 100, 180));
+    for (label, colour, folded) in [("every layer planned", orange, false), ("layers folded", blue, true)] {
+        let planning = |row: &Row| if folded { row.plan_us } else { row.unfolded_plan_us };
         let points = rows.iter().map(|row| (row.seq_len as f64, planning(row) / row.run_ms / 10.0));
         chart
             .draw_series(points.map(|point| Circle::new(point, 3, colour.filled())))?

@@ -2,7 +2,7 @@
 
 use turbo_alloc::MemoryPlan;
 use turbo_kernels::{
-    EncoderKernels, Epilogue, Span,
+    Device, EncoderKernels, Epilogue, Span,
     attention::AttentionShape,
     embed::Lookup,
     gather::HeadShape,
@@ -208,11 +208,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         ScoreShape { batch_size: size(0), num_heads: size(1), queries: size(2), keys: size(3) }
     }
 
-    fn lookup(
-        &self,
-        node: &Node,
-        input: usize,
-    ) -> Result<Lookup<D::View<'a, f32>, D::View<'a, u32>>, GraphError> {
+    fn lookup(&self, node: &Node, input: usize) -> Result<LookupOn<'a, D>, GraphError> {
         let table = self.weights.plain(self.device, node.inputs[input])?;
         let Storage::Input(ids) = self.program.value(node.inputs[input + 1]).storage else {
             unreachable!("the verifier checked that lookups read ids of the batch")
@@ -246,6 +242,9 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         }
     }
 }
+
+/// A lookup in a table on device `D`.
+type LookupOn<'a, D> = Lookup<<D as Device>::View<'a, f32>, <D as Device>::View<'a, u32>>;
 
 /// Sizes and strides of a tensor of heads.
 struct HeadPlaces {

@@ -92,7 +92,7 @@ impl<D: EncoderKernels> Executor<D> {
         Ok(Executor {
             inputs: Inputs::new(&device, program.layout())?,
             memory: Memory::new(&device, outputs.len())?,
-            planner: Planner::new(config.planner.clone())?,
+            planner: Planner::new(config.planner)?,
             records: Vec::new(),
             bindings: HashMap::new(),
             unkept: BoundProgram::default(),
@@ -131,7 +131,7 @@ impl<D: EncoderKernels> Executor<D> {
     /// # Errors
     /// What the planner refuses.
     pub fn planned_bytes(&self, extents: &Extents) -> Result<usize, GraphError> {
-        let mut planner = Planner::new(self.config.planner.clone())?;
+        let mut planner = Planner::new(self.config.planner)?;
         let mut bound = BoundProgram::default();
         let bucket = Capacity::bucket(extents, self.program.layout());
         bound.bind_into(&self.program, bucket, &mut planner, &mut Vec::new())?;
@@ -263,7 +263,7 @@ impl<D: EncoderKernels> Executor<D> {
         if applied.is_err() {
             // The planner counts on chunks that could not be had: start over with none.
             self.bindings.clear();
-            self.planner = Planner::new(self.config.planner.clone())?;
+            self.planner = Planner::new(self.config.planner)?;
             self.memory.release_chunks();
         }
         applied
