@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use turbo_sched::{Dispatch, Layout, Limits, Policy};
+use turbo_sched::{Candidate, Dispatch, Layout, Limits, Policy};
 
 use super::{BuildRunner, Capacity, RunError, Tokenize};
 
@@ -153,6 +153,23 @@ impl EngineConfig {
 }
 
 impl Capacity {
+    /// The batch that takes most memory.
+    pub(super) fn largest(&self, layout: Layout) -> Candidate {
+        let Self { batch_size, total_tokens, max_seq_len } = *self;
+        match layout {
+            Layout::Packed => Candidate {
+                batch_size,
+                max_seq_len: u32::try_from(max_seq_len).unwrap_or(u32::MAX),
+                total_tokens: total_tokens as u64,
+                sum_len_sq: (total_tokens as u64).saturating_mul(max_seq_len as u64),
+            },
+            Layout::Padded => {
+                let rows = (total_tokens / max_seq_len.max(1)).clamp(1, batch_size.max(1));
+                std::iter::repeat_n(u32::try_from(max_seq_len).unwrap_or(u32::MAX), rows).collect()
+            }
+        }
+    }
+
     /// The same bounds, for the batcher.
     pub(super) fn limits(&self) -> Limits {
         Limits {

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use turbo_models::l2_normalize;
+
 use super::{EmbedResponse, OutputKind, Row, Timings, ticket::Answer};
 
 /// The response to a request that began at `started`; `answers` are in the order of its inputs, at least one.
@@ -35,10 +37,4 @@ fn row(Answer { mut values, tokens, .. }: Answer, output: OutputKind, hidden_siz
             Row { row_len: values.len(), values, tokens }
         }
     }
-}
-
-/// Divides by the L2 norm; a norm below 1e-12 counts as 1e-12, as the reference does.
-fn l2_normalize(row: &mut [f32]) {
-    let norm = row.iter().map(|x| x * x).sum::<f32>().sqrt().max(1e-12);
-    row.iter_mut().for_each(|x| *x /= norm);
 }

@@ -8,6 +8,7 @@
 
 mod admission;
 mod config;
+mod encoder;
 mod error;
 mod finish;
 mod health;
@@ -22,6 +23,7 @@ mod warm_up;
 mod worker;
 
 pub use config::{EngineConfig, Model, StartError};
+pub use encoder::OpenError;
 pub use error::EngineError;
 pub use runner::{BuildRunner, Capacity, Progress, Rows, RunError, Runner, Sequence};
 pub use server::Engine;

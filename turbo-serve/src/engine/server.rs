@@ -232,6 +232,12 @@ impl WorkerStart {
     fn prepare(mut self) -> Result<Worker, StartError> {
         let mut runner = (self.model.build)(self.capacity).map_err(StartError::Runner)?;
         let (layout, vocab_size) = (self.model.layout, self.model.vocab_size);
+        let largest = self.capacity.largest(layout);
+        tracing::info!(
+            activations_mb = runner.footprint(&largest) / 1_000_000,
+            max_batch_tokens = self.capacity.total_tokens,
+            "memory for the largest batch is reserved"
+        );
         let costs =
             warm_up(&mut *runner, layout, vocab_size, self.config.warm_up).map_err(StartError::Runner)?;
         let batcher = BatcherConfig {

@@ -1,5 +1,7 @@
 //! The engine over a runner whose speed and failures the tests command.
 
+#![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
+
 mod admission;
 mod answers;
 mod batches;

@@ -1,0 +1,90 @@
+//! The command line: arguments in, an exit code out.
+//!
+//! | exit code | means |
+//! |---|---|
+//! | 0 | done; for `serve`: told to stop, and all accepted requests were answered |
+//! | 1 | it failed; one line on standard error says why |
+//! | 2 | the arguments make no sense |
+
+mod device;
+mod log;
+mod model_id;
+mod serve;
+mod shutdown;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Serve transformer models whose inputs vary in length
+#[derive(Parser)]
+#[command(name = "turbo", version, max_term_width = 110)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Serve(serve::Arguments),
+    /// List what models can run on here
+    Devices,
+}
+
+/// Runs the command line of this process.
+pub(crate) fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Serve(arguments) => serve::run(&arguments),
+        Command::Devices => device::list(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", one_line(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// An error and its causes as one line. Some errors already quote their cause; it is not said twice.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain().map(ToString::to_string).filter(|cause| !cause.is_empty()) {
+        if line.is_empty() {
+            line = cause;
+        } else if !line.ends_with(&cause) {
+            line = format!("{line}: {cause}");
+        }
+    }
+    line.replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_of_serve_has_its_variable() {
+        let command = Arguments::command();
+        let serve = command.find_subcommand("serve").unwrap();
+        for argument in serve.get_arguments().filter(|argument| argument.get_id() != "help") {
+            let flag = argument.get_long().unwrap();
+            let expected = flag.replace('-', "_").to_uppercase();
+            assert_eq!(argument.get_env().and_then(|name| name.to_str()), Some(&*expected), "--{flag}");
+            assert!(argument.get_help().is_some(), "--{flag} says nothing");
+        }
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let quoted = anyhow::anyhow!("no such file").context("config.json: no such file").context("models/x");
+        assert_eq!(one_line(&quoted), "models/x: config.json: no such file");
+    }
+}

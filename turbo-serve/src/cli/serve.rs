@@ -1,0 +1,282 @@
+//! `turbo serve`: from arguments to a server, until told to stop.
+
+use std::{
+    io::Write,
+    net::{IpAddr, SocketAddr},
+    num::{NonZeroU64, NonZeroUsize},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use clap::{ArgAction, Args, ValueEnum};
+use tokio::net::TcpSocket;
+use turbo_models::Pooling;
+use turbo_sched::{Dispatch, Layout, Policy};
+use turbo_serve::{
+    engine::{Engine, EngineConfig, Model},
+    http::{self, HttpOptions, Metrics},
+};
+
+use super::{device, log, model_id, shutdown::Signals};
+
+/// How long a lazy server waits for company, as a share of the promised time.
+const LAZY_SHARE: u32 = 4;
+
+/// Connections that the system accepts before the server gets to them.
+const BACKLOG: u32 = 1024;
+
+/// Serve a model over HTTP
+///
+/// Answers /embed, /embed_all, /info, /health and /metrics as text-embeddings-inference does, and /v1/embeddings as
+/// OpenAI does. When it is ready it prints one line on standard output: `listening on http://ADDRESS`; logs go to
+/// standard error. SIGTERM and Ctrl-C stop it after the accepted requests are answered; a second one stops it at once.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  turbo serve --model-id minilm                          the model that `cargo xtask model` fetches
+  turbo serve --model-id path/to/folder --port 0         a free port; the line on standard output says which
+  turbo serve --model-id minilm --batching none          one input at a time, to see what batching brings
+  MODEL_ID=minilm PORT=8080 turbo serve                  every flag can be set by its variable
+
+Try it:
+  curl http://127.0.0.1:3000/embed -H 'content-type: application/json' -d '{\"inputs\": \"What is a good soup?\"}'")]
+pub(super) struct Arguments {
+    /// A model folder (config.json, safetensors, tokenizer.json), or the short name `minilm`
+    #[arg(long, env, value_name = "PATH|NAME", help_heading = "Model")]
+    model_id: String,
+    /// Where models with short names are kept
+    #[arg(
+        long,
+        env = "TURBO_MODELS_DIR",
+        value_name = "DIR",
+        default_value = "models",
+        help_heading = "Model"
+    )]
+    turbo_models_dir: PathBuf,
+    /// How token vectors become one; by default what the model folder says
+    #[arg(long, env, value_enum, help_heading = "Model")]
+    pooling: Option<PoolingArgument>,
+    /// Cut inputs that are too long (at the end) when a request does not say; with `false` they are refused
+    #[arg(long, env, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = false,
+          default_missing_value = "true", action = ArgAction::Set, help_heading = "Model")]
+    auto_truncate: bool,
+
+    /// `auto` or `cpu`
+    #[arg(long, env, default_value = "auto", help_heading = "Machine")]
+    device: String,
+    /// Threads that share a batch; by default as many as the system lets this process use
+    #[arg(long, env, value_name = "N", help_heading = "Machine")]
+    threads: Option<NonZeroUsize>,
+    /// Threads that make tokens; by default one fewer than the system lets this process use
+    #[arg(long, env, value_name = "N", help_heading = "Machine")]
+    tokenization_workers: Option<NonZeroUsize>,
+
+    /// Which inputs share a batch
+    #[arg(long, env, value_enum, default_value_t = Batching::Dp, help_heading = "Batches")]
+    batching: Batching,
+    /// When a batch is formed
+    #[arg(long, env, value_enum, default_value_t = DispatchArgument::Hungry, help_heading = "Batches")]
+    dispatch: DispatchArgument,
+    /// Time from arrival to answer that `--dispatch lazy` keeps: it starts a batch by half of it, and waits a quarter
+    /// at most for company
+    #[arg(long, env, value_name = "MS", default_value = "100", help_heading = "Batches")]
+    slo_ms: NonZeroU64,
+    /// How the sequences of a batch share a tensor
+    #[arg(long, env, value_enum, default_value_t = LayoutArgument::Packed, help_heading = "Batches")]
+    layout: LayoutArgument,
+    /// Most tokens of one batch, padding included with `--layout padded`; memory is reserved for them
+    #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_batch_tokens, help_heading = "Batches")]
+    max_batch_tokens: usize,
+    /// Most inputs of one batch; by default as many as the tokens allow
+    #[arg(long, env, value_name = "N", help_heading = "Batches")]
+    max_batch_requests: Option<usize>,
+
+    /// Address to listen on; 0.0.0.0 is every address of this machine
+    #[arg(long, env, value_name = "IP|NAME", default_value = "0.0.0.0", help_heading = "HTTP")]
+    hostname: String,
+    /// Port to listen on; 0 picks a free one
+    #[arg(short, long, env, value_name = "N", default_value_t = 3000, help_heading = "HTTP")]
+    port: u16,
+    /// Most inputs in the server at a time; what comes on top is told to come back later (429)
+    #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_concurrent_requests, help_heading = "HTTP")]
+    max_concurrent_requests: usize,
+    /// Most inputs of one request
+    #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_client_batch_size, help_heading = "HTTP")]
+    max_client_batch_size: usize,
+    /// Most bytes of one request's body
+    #[arg(long, env, value_name = "BYTES", default_value_t = HttpOptions::default().payload_limit, help_heading = "HTTP")]
+    payload_limit: usize,
+    /// Log JSON instead of lines for people; `RUST_LOG` says how much is logged
+    #[arg(long, env, help_heading = "Logs")]
+    json_output: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum PoolingArgument {
+    /// The vector of the first token
+    Cls,
+    /// The mean of all vectors
+    Mean,
+    /// The vector of the last token
+    LastToken,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Batching {
+    /// The cheapest cuts of the queue, by dynamic programming over measured costs
+    Dp,
+    /// The whole queue, as far as the limits allow
+    Naive,
+    /// One input at a time
+    None,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum DispatchArgument {
+    /// As soon as the model is free
+    Hungry,
+    /// When a batch is full or half of `--slo-ms` would be gone
+    Lazy,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LayoutArgument {
+    /// End to end, without padding
+    Packed,
+    /// Each padded to the longest, for comparison
+    Padded,
+}
+
+/// Serves until told to stop.
+///
+/// # Errors
+/// When the model, the device or the address cannot be used.
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    log::start(arguments.json_output);
+    let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
+    let served = runtime.block_on(serve(arguments));
+    // A model that was still being loaded when the signal came is left alone.
+    runtime.shutdown_background();
+    served
+}
+
+async fn serve(arguments: &Arguments) -> Result<()> {
+    let mut signals = Signals::listen().context("cannot listen for signals")?;
+    // Bound before the model is loaded, so that a port in use is told at once; listening when it is warm, so that
+    // nobody is connected to a server that does not answer yet.
+    let address = resolve(&arguments.hostname, arguments.port).await?;
+    let socket = bind(address).with_context(|| format!("cannot listen on {address}"))?;
+
+    let metrics = Metrics::install()?;
+    let engine = tokio::select! {
+        engine = start(arguments) => engine?,
+        () = signals.next() => return Ok(()),
+    };
+    let listener = socket.listen(BACKLOG).with_context(|| format!("cannot listen on {address}"))?;
+    let options = HttpOptions { payload_limit: arguments.payload_limit };
+    let router = http::router(Arc::new(engine.clone()), metrics, options);
+    announce(listener.local_addr().context("cannot tell the port")?)?;
+
+    let (stopping, stopped) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        signals.next().await;
+        tracing::info!("stopping: accepted requests are answered first");
+        // The server may have failed in the meantime; then nobody listens.
+        let _ = stopping.send(());
+        signals.next().await;
+        tracing::warn!("stopped at once");
+        std::process::exit(1);
+    });
+    http::serve(listener, router, async move { drop(stopped.await) }).await.context("the server failed")?;
+    engine.stop().await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// The model, warm, on a thread where it may block.
+async fn start(arguments: &Arguments) -> Result<Engine> {
+    let folder = model_id::folder(&arguments.model_id, &arguments.turbo_models_dir)?;
+    let device = device::choose(&arguments.device, arguments.threads)?;
+    let (model_id, layout) = (arguments.model_id.clone(), arguments.layout.into());
+    let (pooling, config) = (arguments.pooling.map(Into::into), arguments.config());
+    let blocking = move || -> Result<Engine> {
+        let model = Model::open(&folder, model_id, device, layout, pooling)?;
+        tracing::info!(model = model.name, device = model.device, pooling = model.pooling, "loading");
+        Ok(Engine::start(model, &config)?)
+    };
+    tokio::task::spawn_blocking(blocking).await.context("the model panicked while it was loaded")?
+}
+
+async fn resolve(hostname: &str, port: u16) -> Result<SocketAddr> {
+    if let Ok(ip) = hostname.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, port));
+    }
+    let found = tokio::net::lookup_host((hostname, port)).await;
+    let mut found = found.with_context(|| format!("--hostname {hostname}"))?;
+    found.next().with_context(|| format!("--hostname {hostname}: it has no address"))
+}
+
+fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // As every server does on Unix: a restart need not wait for connections of the last run to be forgotten.
+    socket.set_reuseaddr(cfg!(unix))?;
+    socket.bind(address)?;
+    Ok(socket)
+}
+
+/// Tells whoever started the server where it is: one line, at once, even into a pipe.
+fn announce(address: SocketAddr) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "listening on http://{address}").context("cannot write to standard output")?;
+    stdout.flush().context("cannot write to standard output")
+}
+
+impl Arguments {
+    fn config(&self) -> EngineConfig {
+        let default = EngineConfig::default();
+        EngineConfig {
+            batching: match self.batching {
+                Batching::Dp => Policy::OptimalSplit,
+                Batching::Naive => Policy::WholeQueue,
+                Batching::None => Policy::OneByOne,
+            },
+            dispatch: match self.dispatch {
+                DispatchArgument::Hungry => Dispatch::Hungry,
+                DispatchArgument::Lazy => {
+                    let slo = Duration::from_millis(self.slo_ms.get());
+                    Dispatch::Lazy { timeout: slo / LAZY_SHARE, slo }
+                }
+            },
+            max_batch_tokens: self.max_batch_tokens,
+            max_batch_requests: self.max_batch_requests,
+            max_client_batch_size: self.max_client_batch_size,
+            max_concurrent_requests: self.max_concurrent_requests,
+            auto_truncate: self.auto_truncate,
+            tokenization_workers: self
+                .tokenization_workers
+                .map_or(default.tokenization_workers, NonZeroUsize::get),
+            warm_up: default.warm_up,
+        }
+    }
+}
+
+impl From<PoolingArgument> for Pooling {
+    fn from(pooling: PoolingArgument) -> Self {
+        match pooling {
+            PoolingArgument::Cls => Self::Cls,
+            PoolingArgument::Mean => Self::Mean,
+            PoolingArgument::LastToken => Self::LastToken,
+        }
+    }
+}
+
+impl From<LayoutArgument> for Layout {
+    fn from(layout: LayoutArgument) -> Self {
+        match layout {
+            LayoutArgument::Packed => Self::Packed,
+            LayoutArgument::Padded => Self::Padded,
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! From packing a batch to the last kernel, nothing is allocated for shapes within the reserved capacity.
+//!
+//! A test of its own, because it counts every allocation of the process.
+#![allow(unsafe_code)]
+
+use std::{
+    alloc::{GlobalAlloc, Layout as Bytes, System},
+    num::NonZeroUsize,
+    path::Path,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use turbo_kernels::{Cpu, CpuOptions};
+use turbo_sched::Layout;
+use turbo_serve::engine::{Capacity, Model, Progress, Sequence};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is passed on to the system's allocator unchanged; the counter allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Bytes) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`, which is the system's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Bytes) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+        // SAFETY: as in `alloc`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Bytes, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+        // SAFETY: `ptr` came from this allocator, so from the system's, with the same layout.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Bytes) {
+        // SAFETY: `ptr` came from this allocator, so from the system's, with the same layout.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const CAPACITY: Capacity = Capacity { batch_size: 16, total_tokens: 256, max_seq_len: 48 };
+
+#[test]
+fn a_warm_runner_allocates_nothing() {
+    assert!(allocations_of(|| drop(std::hint::black_box(vec![0_u8; 4096]))) > 0, "nothing is counted");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data/tiny-sentence");
+    let ids: Vec<u32> = (0..48).map(|i| i * 7 % 100).collect();
+    for (layout, threads) in
+        [(Layout::Packed, 1), (Layout::Packed, 2), (Layout::Padded, 1), (Layout::Padded, 2)]
+    {
+        let cpu = Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), isa: None }).unwrap();
+        let mut model = Model::open(&folder, "tiny".into(), cpu, layout, None).unwrap();
+        let mut runner = (model.build)(CAPACITY).unwrap();
+        // What the engine's warm-up does among other things: the largest batches.
+        for (len, batch_size) in [(16, 16), (48, 5)] {
+            let sequence = Sequence { input_ids: &ids[..len], token_type_ids: &[] };
+            runner.submit(&mut std::iter::repeat_n(sequence, batch_size)).unwrap();
+        }
+        let shapes: &[&[usize]] =
+            &[&[1], &[48], &[3, 1, 2], &[16; 16], &[48; 5], &[1; 16], &[33, 5, 17], &[48, 40, 1], &[2]];
+        for lens in shapes {
+            let sequence = |&len| Sequence { input_ids: &ids[..len], token_type_ids: &[] };
+            let allocations = allocations_of(|| {
+                runner.submit(&mut lens.iter().map(sequence)).unwrap();
+                assert_eq!(runner.poll().unwrap(), Progress::Done);
+            });
+            assert_eq!(allocations, 0, "{lens:?}, {layout:?}, {threads} threads");
+        }
+    }
+}
+
+/// How often anything in this process allocated while `work` ran. There is one test here, so nothing else runs.
+fn allocations_of(work: impl FnOnce()) -> usize {
+    let before = ALLOCATIONS.load(Relaxed);
+    work();
+    ALLOCATIONS.load(Relaxed) - before
+}

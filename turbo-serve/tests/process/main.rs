@@ -1,0 +1,146 @@
+//! The binary as a user meets it: arguments, signals, exit codes, what it prints.
+
+#![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
+
+mod server;
+
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+use server::{Server, Signal, run, tiny_model};
+
+#[test]
+fn it_prints_where_it_is_and_answers_there() {
+    let server = Server::start(&[]);
+    let (status, rows) = server.post("/embed", &json!({ "inputs": ["the cat", "a dog sat"] }));
+    assert_eq!((status, rows.as_array().map(Vec::len)), (200, Some(2)));
+    assert_eq!(server.get("/health").0, 200);
+    let (_, info) = server.get("/info");
+    assert_eq!(info["max_input_length"], 48);
+    assert_eq!(info["served_model_name"], "tiny-sentence");
+    let (code, output) = server.end(Signal::Terminate);
+    assert_eq!(code, Some(0), "{output}");
+}
+
+#[test]
+fn arguments_reach_the_engine() {
+    let server = Server::start(&[
+        "--batching=naive",
+        "--layout=padded",
+        "--threads=1",
+        "--pooling=cls",
+        "--auto-truncate=false",
+        "--max-batch-tokens=96",
+        "--max-batch-requests=2",
+        "--max-client-batch-size=3",
+        "--max-concurrent-requests=4",
+        "--json-output",
+    ]);
+    let (_, info) = server.get("/info");
+    for (field, expected) in [
+        ("model_type", json!({ "embedding": { "pooling": "cls" } })),
+        ("auto_truncate", json!(false)),
+        ("max_batch_tokens", json!(96)),
+        ("max_batch_requests", json!(2)),
+        ("max_client_batch_size", json!(3)),
+        ("max_concurrent_requests", json!(4)),
+    ] {
+        assert_eq!(info[field], expected, "{field}");
+    }
+    let long = "cat ".repeat(100);
+    assert_eq!(server.post("/embed", &json!({ "inputs": long })).0, 422);
+    assert_eq!(server.post("/embed", &json!({ "inputs": ["cat", "dog", "sat"] })).0, 200);
+    let (code, output) = server.end(Signal::Interrupt);
+    assert_eq!(code, Some(0), "{output}");
+    assert!(output.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{output}");
+}
+
+#[test]
+fn accepted_requests_are_answered_before_it_ends() {
+    // It waits a second for company, so the request is surely under way when the signal comes.
+    let server = Server::start(&["--dispatch=lazy", "--slo-ms=4000"]);
+    let address = server.address().to_owned();
+    let client = thread::spawn(move || server::post(&address, "/embed", &json!({ "inputs": "the cat" })));
+    server.wait_until_accepted(1);
+    let (code, output) = server.end(Signal::Terminate);
+    assert_eq!(client.join().unwrap().0, 200);
+    assert_eq!(code, Some(0), "{output}");
+}
+
+#[test]
+fn a_folder_without_a_tokenizer_serves_ids() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(tiny_model().join(file), folder.path().join(file)).unwrap();
+    }
+    let no_pooling = run(&["serve", "--port=0", "--hostname=127.0.0.1", "--model-id", path(folder.path())]);
+    assert_fails(no_pooling, &["--pooling"]);
+    let server = Server::start_model(folder.path(), &["--pooling=mean"]);
+    assert_eq!(server.post("/embed", &json!({ "inputs": [[2, 5, 3]] })).0, 200);
+    assert_eq!(server.post("/embed", &json!({ "inputs": "text" })).0, 422);
+    assert_eq!(server.end(Signal::Terminate).0, Some(0));
+}
+
+#[test]
+fn a_bad_model_is_one_clear_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let serve = |model: &Path| run(&["serve", "--port=0", "--hostname=127.0.0.1", "--model-id", path(model)]);
+    assert_fails(serve(&folder.path().join("missing")), &["missing", "no such folder"]);
+    assert_fails(serve(folder.path()), &["config.json"]);
+    std::fs::copy(tiny_model().join("config.json"), folder.path().join("config.json")).unwrap();
+    assert_fails(serve(folder.path()), &["safetensors"]);
+    let weights = std::fs::read(tiny_model().join("model.safetensors")).unwrap();
+    std::fs::write(folder.path().join("model.safetensors"), &weights[..weights.len() / 2]).unwrap();
+    assert_fails(serve(folder.path()), &["model.safetensors"]);
+}
+
+#[test]
+fn what_cannot_work_is_told_before_the_model_is_loaded() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let tiny = tiny_model();
+    let serve = |more: &[&str]| {
+        let arguments = ["serve", "--hostname=127.0.0.1", "--model-id", path(&tiny)];
+        run(&[&arguments, more].concat())
+    };
+    assert_fails(serve(&["--port", &port]), &["cannot listen on 127.0.0.1", &port]);
+    assert_fails(serve(&["--port=0", "--device=cuda:0"]), &["cuda:0", "CPU only"]);
+    assert_fails(serve(&["--port=0", "--max-batch-tokens=47"]), &["47", "48"]);
+    let minilm =
+        ["serve", "--hostname=127.0.0.1", "--port=0", "--model-id=minilm", "--turbo-models-dir=nowhere"];
+    assert_fails(run(&minilm), &["cargo xtask model"]);
+}
+
+#[test]
+fn devices_are_listed() {
+    let (code, output) = run(&["devices"]);
+    assert_eq!(code, Some(0));
+    assert!(output.starts_with("cpu ("), "{output}");
+}
+
+/// Exit code 1, and one line that says all of `said`.
+fn assert_fails((code, output): (Option<i32>, String), said: &[&str]) {
+    assert_eq!(code, Some(1), "{output}");
+    let errors: Vec<_> = output.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert_eq!(errors.len(), 1, "{output}");
+    assert!(said.iter().all(|said| errors[0].contains(said)), "{said:?} not in {output}");
+    assert!(output.ends_with(&format!("{}\n", errors[0])) && !output.contains("panicked"), "{output}");
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Time that a step of a test may take on a machine that is busy with other things.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The folder of the tests' model, built into another crate's tests.
+fn data() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data")
+}

@@ -1,0 +1,155 @@
+//! A server as a child process on a loopback port; ended when dropped.
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc,
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use crate::{PATIENCE, data};
+
+pub(crate) struct Server {
+    child: Child,
+    address: String,
+    errors: Option<JoinHandle<String>>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Signal {
+    Terminate,
+    Interrupt,
+}
+
+pub(crate) fn tiny_model() -> PathBuf {
+    data().join("tiny-sentence")
+}
+
+/// The program without the variables of whoever runs the tests: each of them is an argument.
+fn turbo() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_turbo"));
+    command.env_clear().env("RUST_LOG", "info").stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs the program to its end; the output is all that it printed, standard output first.
+pub(crate) fn run(arguments: &[&str]) -> (Option<i32>, String) {
+    let mut child = turbo().args(arguments).spawn().unwrap();
+    let (stdout, stderr) = (drain(child.stdout.take().unwrap()), drain(child.stderr.take().unwrap()));
+    let status = wait(&mut child);
+    (status.code(), stdout.join().unwrap() + &stderr.join().unwrap())
+}
+
+impl Server {
+    /// Serves the tiny model.
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::start_model(&tiny_model(), arguments)
+    }
+
+    pub(crate) fn start_model(model: &Path, arguments: &[&str]) -> Self {
+        let mut command = turbo();
+        command.args(["serve", "--hostname=127.0.0.1", "--port=0", "--model-id"]).arg(model).args(arguments);
+        let mut child = command.spawn().unwrap();
+        let errors = drain(child.stderr.take().unwrap());
+        let (lines, first_line) = mpsc::channel();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        thread::spawn(move || {
+            let mut line = String::new();
+            stdout.read_line(&mut line).map(|_| lines.send(line))
+        });
+        let mut server = Self { child, address: String::new(), errors: Some(errors) };
+        let line = first_line.recv_timeout(PATIENCE).unwrap();
+        let address = line.strip_prefix("listening on http://").and_then(|rest| rest.strip_suffix('\n'));
+        let Some(address) = address else {
+            panic!("printed {line:?}, then {}", server.end(Signal::Terminate).1)
+        };
+        server.address = address.to_owned();
+        server
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        post(&self.address, path, body)
+    }
+
+    pub(crate) fn get(&self, path: &str) -> (u16, Value) {
+        let (status, text) = self.get_text(path);
+        (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
+
+    fn get_text(&self, path: &str) -> (u16, String) {
+        let mut response = agent().get(format!("http://{}{path}", self.address)).call().unwrap();
+        (response.status().as_u16(), response.body_mut().read_to_string().unwrap())
+    }
+
+    /// Waits until so many inputs were accepted.
+    pub(crate) fn wait_until_accepted(&self, inputs: u64) {
+        let started = Instant::now();
+        let accepted = format!("te_embed_count {inputs}");
+        while !self.get_text("/metrics").1.lines().any(|line| line == accepted) {
+            assert!(started.elapsed() < PATIENCE, "nothing was accepted");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Asks it to end and waits until it has; returns its exit code and its log.
+    pub(crate) fn end(mut self, signal: Signal) -> (Option<i32>, String) {
+        let name = match signal {
+            Signal::Terminate => "TERM",
+            Signal::Interrupt => "INT",
+        };
+        // The shell's own `kill`: there need not be a program of that name.
+        let kill = format!("kill -{name} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        let status = wait(&mut self.child);
+        (status.code(), self.errors.take().unwrap().join().unwrap())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already, as it should have.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn post(address: &str, path: &str, body: &Value) -> (u16, Value) {
+    let mut response = agent().post(format!("http://{address}{path}")).send_json(json!(body)).unwrap();
+    (response.status().as_u16(), response.body_mut().read_json().unwrap())
+}
+
+fn agent() -> ureq::Agent {
+    let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE));
+    config.build().into()
+}
+
+fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut text = String::new();
+        pipe.read_to_string(&mut text).map(|_| text).unwrap()
+    })
+}
+
+/// Waits for the end, and makes it come when it does not.
+fn wait(child: &mut Child) -> ExitStatus {
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if started.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("did not end within {PATIENCE:?}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
