@@ -11,6 +11,7 @@ use std::{
     sync::Arc,
 };
 
+use serde_json::Value;
 use tokenizers::{ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, Tokenizer, tokenizer::Encoding};
 
 use crate::{Encoded, InputLimits, ModelError, error::one_line, vocab_txt};
@@ -163,12 +164,33 @@ impl Shared {
 }
 
 fn read(file: PathBuf) -> Result<Tokenizer, ModelError> {
-    match std::fs::read(&file) {
-        Ok(json) => {
-            Tokenizer::from_bytes(json).map_err(|error| ModelError::Tokenizer { file, why: one_line(error) })
-        }
-        Err(source) => Err(ModelError::Read { file, source }),
+    let json = match std::fs::read(&file) {
+        Ok(json) => json,
+        Err(source) => return Err(ModelError::Read { file, source }),
+    };
+    let tokenizer = Tokenizer::from_bytes(json).map_err(one_line);
+    let sound = tokenizer.and_then(|tokenizer| {
+        let steps = serde_json::to_value(tokenizer.get_post_processor()).map_err(one_line)?;
+        wrong_template(&steps).map_or(Ok(tokenizer), Err)
+    });
+    sound.map_err(|why| ModelError::Tokenizer { file, why })
+}
+
+/// What is wrong with the template that puts special tokens around one text, if there is one among the steps after
+/// tokenising. The library takes it as it comes and panics when it first uses it.
+fn wrong_template(steps: &Value) -> Option<String> {
+    if let Some(steps) = steps["processors"].as_array() {
+        return steps.iter().find_map(wrong_template);
     }
+    let known = steps["special_tokens"].as_object()?;
+    steps["single"].as_array()?.iter().find_map(|piece| {
+        if piece["Sequence"]["id"] == "B" {
+            return Some("post_processor: the template of one text asks for a second".to_owned());
+        }
+        let token = piece["SpecialToken"]["id"].as_str()?;
+        let why = || format!("post_processor: {token} is not among its special_tokens");
+        (!known.contains_key(token)).then(|| one_line(why()))
+    })
 }
 
 /// Whether the tokens of a text up to a blank are the first tokens of the whole text, and likewise from its end: so it

@@ -3,7 +3,7 @@
 use std::fs;
 
 use proptest::prelude::*;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokenizers::{Tokenizer, TruncationDirection, TruncationParams};
 use turbo_models::{InputLimits, TextTokenizer, TokenizeError, Truncation};
 
@@ -123,6 +123,38 @@ fn files_that_make_no_tokenizer_are_named() {
     fs::write(dir.path().join("tokenizer.json"), "{\"model\":\n 3}").unwrap();
     assert!(error().starts_with("tokenizer.json: "), "{}", error());
     assert_eq!(error().lines().count(), 1);
+}
+
+/// The library would panic at the first text.
+#[test]
+fn templates_of_unknown_tokens_are_refused() {
+    let cases: [(&str, Value, &str); 3] = [
+        ("special_tokens", json!({}), "[CLS] is not among its special_tokens"),
+        (
+            "single",
+            json!([{"SpecialToken": {"id": "[X]", "type_id": 0}}]),
+            "[X] is not among its special_tokens",
+        ),
+        (
+            "single",
+            json!([{"Sequence": {"id": "B", "type_id": 0}}]),
+            "the template of one text asks for a second",
+        ),
+    ];
+    for (field, value, why) in cases {
+        for in_sequence in [false, true] {
+            let file = fs::read(data("tokenizer-wordpiece/tokenizer.json")).unwrap();
+            let mut file: Value = serde_json::from_slice(&file).unwrap();
+            file["post_processor"][field] = value.clone();
+            if in_sequence {
+                file["post_processor"] = json!({"type": "Sequence", "processors": [file["post_processor"]]});
+            }
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join("tokenizer.json"), file.to_string()).unwrap();
+            let error = TextTokenizer::open(dir.path(), limits(8)).err().unwrap().to_string();
+            assert!(error.ends_with(&format!("tokenizer.json: post_processor: {why}")), "{error}");
+        }
+    }
 }
 
 /// Normalisation deletes a vertical tab, which makes one overlong word of `batching` and the rest. So a piece of text must
