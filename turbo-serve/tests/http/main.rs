@@ -9,3 +9,4 @@ mod fake;
 mod fuzz;
 mod lifecycle;
 mod statuses;
+mod tiny;

@@ -1,0 +1,133 @@
+//! Real text in, right vectors out: a whole model folder behind the routes, against its golden answers.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use turbo_kernels::{Cpu, CpuOptions};
+use turbo_sched::Layout;
+use turbo_serve::{
+    engine::{Engine, EngineConfig, Model},
+    http::{HttpOptions, Metrics, router},
+};
+
+use crate::fake::{Running, assert_tei};
+
+/// The golden values are float64; ours are f32, through two layers, of a size around 2: a few of its last places.
+const TOLERANCE: f32 = 2e-6;
+
+#[derive(Deserialize)]
+struct Golden {
+    sentences: Vec<Sentence>,
+}
+
+#[derive(Deserialize)]
+struct Sentence {
+    text: String,
+    input_ids: Vec<u32>,
+    /// Mean of the token rows.
+    mean: Vec<f32>,
+    /// The same, normalised.
+    embedding: Vec<f32>,
+}
+
+fn start() -> (Running, Vec<Sentence>) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data/tiny-sentence");
+    let golden: Golden = serde_json::from_slice(&std::fs::read(folder.join("golden.json")).unwrap()).unwrap();
+    let metrics = Metrics::install().unwrap();
+    let device = Cpu::new(CpuOptions::default()).unwrap();
+    let model = Model::open(&folder, "tiny-sentence".to_owned(), device, Layout::Packed, None).unwrap();
+    let config = EngineConfig { warm_up: Duration::from_millis(50), ..EngineConfig::default() };
+    let engine = Engine::start(model, &config).unwrap();
+    let server = Running::start(router(Arc::new(engine), metrics, HttpOptions::default()));
+    (server, golden.sentences)
+}
+
+#[track_caller]
+fn assert_near(what: &str, got: &[f32], expected: &[f32]) {
+    assert_eq!(got.len(), expected.len(), "{what}");
+    let far = got.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(far <= TOLERANCE, "{what}: {far} apart, at most {TOLERANCE} expected");
+}
+
+fn rows(value: &Value) -> Vec<Vec<f32>> {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+#[test]
+fn text_and_ids_become_the_golden_vectors() {
+    let (server, sentences) = start();
+    let texts: Vec<&str> = sentences.iter().map(|sentence| sentence.text.as_str()).collect();
+    let ids: Vec<&[u32]> = sentences.iter().map(|sentence| sentence.input_ids.as_slice()).collect();
+    for (what, inputs) in [("text", json!(texts)), ("ids", json!(ids))] {
+        let reply = server.post("/embed", json!({ "inputs": inputs }).to_string());
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        let tokens: usize = ids.iter().map(|ids| ids.len()).sum();
+        assert_eq!(reply.header("x-compute-tokens").parse(), Ok(tokens), "{what}");
+        let raw = server.post("/embed", json!({ "inputs": inputs, "normalize": false }).to_string());
+        for (row, sentence) in rows(&reply.json()).iter().zip(&sentences) {
+            assert_near(&format!("{what} {:?}", sentence.text), row, &sentence.embedding);
+        }
+        for (row, sentence) in rows(&raw.json()).iter().zip(&sentences) {
+            assert_near(&format!("{what} {:?}, not normalised", sentence.text), row, &sentence.mean);
+        }
+        // the same bytes alone as among others: no bit depends on batch mates
+        for (index, input) in inputs.as_array().unwrap().iter().enumerate() {
+            let alone = server.post("/embed", json!({ "inputs": input }).to_string());
+            assert_eq!(rows(&alone.json())[0], rows(&reply.json())[index], "{what} {input}");
+        }
+    }
+}
+
+#[test]
+fn token_rows_average_to_the_pooled_row() {
+    let (server, sentences) = start();
+    for sentence in &sentences {
+        let reply = server.post("/embed_all", json!({ "inputs": sentence.text }).to_string());
+        let tokens = rows(&reply.json()[0]);
+        assert_eq!(tokens.len(), sentence.input_ids.len(), "{:?}", sentence.text);
+        let mean: Vec<f32> = (0..sentence.mean.len())
+            .map(|column| tokens.iter().map(|row| row[column]).sum::<f32>() / tokens.len() as f32)
+            .collect();
+        assert_near(&sentence.text, &mean, &sentence.mean);
+    }
+}
+
+#[test]
+fn openai_gives_the_same_vectors() {
+    let (server, sentences) = start();
+    let texts: Vec<&str> = sentences.iter().map(|sentence| sentence.text.as_str()).collect();
+    let body = json!({ "input": texts, "model": "any", "encoding_format": "base64" });
+    let reply = server.post("/v1/embeddings", body.to_string()).json();
+    assert_eq!(reply["model"], "tiny-sentence");
+    let tokens: usize = sentences.iter().map(|sentence| sentence.input_ids.len()).sum();
+    assert_eq!(reply["usage"], json!({"prompt_tokens": tokens, "total_tokens": tokens}));
+    for (index, sentence) in sentences.iter().enumerate() {
+        let bytes = STANDARD.decode(reply["data"][index]["embedding"].as_str().unwrap()).unwrap();
+        let row: Vec<f32> =
+            bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect();
+        assert_near(&sentence.text, &row, &sentence.embedding);
+    }
+}
+
+#[test]
+fn limits_are_those_of_the_folder() {
+    let (server, _) = start();
+    let info = server.get("/info").json();
+    assert_eq!((&info["max_input_length"], &info["model_dtype"]), (&json!(48), &json!("float32")));
+    assert_eq!(info["model_type"], json!({"embedding": {"pooling": "mean"}}));
+    let long = "hello ".repeat(60);
+    let reply = server.post("/embed", json!({ "inputs": long, "truncate": false }).to_string());
+    assert_tei("62 tokens", &reply, 422, "Validation", "62 tokens, the model takes at most 48");
+    let reply = server.post("/embed", json!({ "inputs": [2, 103, 3] }).to_string());
+    assert_tei("id 103", &reply, 422, "Validation", "token id 103");
+    let ids: Vec<u32> = vec![5; 49];
+    let reply = server.post("/embed", json!({ "inputs": ids, "truncate": false }).to_string());
+    assert_tei("49 ids", &reply, 422, "Validation", "49 tokens");
+    for truncation_direction in ["left", "right"] {
+        let body = json!({ "inputs": long, "truncate": true, "truncation_direction": truncation_direction });
+        let reply = server.post("/embed", body.to_string());
+        assert_eq!((reply.status, reply.header("x-compute-tokens")), (200, "48"), "{truncation_direction}");
+    }
+}
