@@ -27,7 +27,8 @@ pub trait Attention: Device {
     /// (their values mean nothing), and no row attends to padding.
     ///
     /// # Errors
-    /// [`KernelError::Length`] when the buffers do not fit the layout.
+    /// [`KernelError::Length`] when the buffers do not fit the layout; [`KernelError::Size`] when the layout contradicts
+    /// itself (where the device can tell).
     fn attention(
         &self,
         queue: &mut Self::Queue,

@@ -1,4 +1,5 @@
-//! Layer normalisation, alone or with the bias and residual that come before it. Variance by two passes, in f32 lanes.
+//! Layer normalisation, alone or with the bias and residual that come before it. Variance by two passes, in f32 lanes;
+//! never E[x²] − E[x]², which cancels.
 
 mod cpu;
 mod row;
@@ -33,7 +34,7 @@ pub trait Norm: Device {
         out: Self::ViewMut<'_, f32>,
     ) -> Result<(), KernelError>;
 
-    /// `out = layer_norm(x + bias + residual)`; `bias` is `[hidden_size]`, the others `[rows, hidden_size]`.
+    /// `out = layer_norm((x + bias) + residual)`; `bias` is `[hidden_size]`, the others `[rows, hidden_size]`.
     ///
     /// # Errors
     /// [`KernelError::Length`].

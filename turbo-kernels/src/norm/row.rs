@@ -48,3 +48,27 @@ pub(crate) fn normalize<S: Simd>(s: S, row: &mut [f32], weights: NormWeights<&[f
         lanes::write(s, y, part);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::supported;
+
+    /// An offset that f32 adds to small values without rounding them leaves the answer as precise as it was.
+    #[test]
+    fn a_mean_far_from_zero_costs_nothing() {
+        let small: Vec<f32> = (0..300).map(|i| ((i * 7919) % 256) as f32 / 128.0 - 1.0).collect();
+        let (gain, offset) = (vec![1.0; 300], vec![0.0; 300]);
+        let weights = NormWeights { gain: &gain[..], offset: &offset[..], epsilon: 1e-12 };
+        for isa in supported() {
+            let normalized = |center: f32| {
+                let mut row: Vec<f32> = small.iter().map(|v| v + center).collect();
+                isa.run(NormRow { row: &mut row, weights });
+                row
+            };
+            for (a, b) in normalized(0.0).iter().zip(normalized(8192.0)) {
+                assert!((a - b).abs() < 1e-6, "{isa:?}: {a} and {b}");
+            }
+        }
+    }
+}

@@ -22,7 +22,7 @@ pub trait Pool: Device {
     /// `x` is `[rows, hidden_size]` in `layout`, `out` is `[batch_size, hidden_size]`. A sequence without tokens gives 0.
     ///
     /// # Errors
-    /// [`KernelError::Length`].
+    /// [`KernelError::Length`]; [`KernelError::Size`] when the layout contradicts itself (where the device can tell).
     fn pool(
         &self,
         queue: &mut Self::Queue,

@@ -24,7 +24,8 @@ pub struct ScoreShape {
 /// Softmax along the last axis of a score tensor.
 pub trait Softmax: Device {
     /// `out = softmax(scale · scores)`, where keys `j ≥ seq_lens[b]` get weight 0; a row without keys is all 0.
-    /// Without `seq_lens` every key counts.
+    /// Without `seq_lens` every key counts. A row of nothing but −∞ has no keys either, so that [`Softmax::mask`] and a
+    /// softmax without `seq_lens` give what both give together; NaN in a visible key makes its row NaN.
     ///
     /// # Errors
     /// [`KernelError::Length`].

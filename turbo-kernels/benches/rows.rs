@@ -1,0 +1,77 @@
+//! What stands between the products, at 128 rows of BERT-base and one thread, beside a copy of the same bytes.
+//!
+//! `cargo bench -p turbo-kernels --bench rows`; `TURBO_CPU=avx2` and so on choose the vectors.
+//!
+//! `vs copy` is the time over that of copying as many values as the kernel writes, in the same cache: the floor of any
+//! kernel that reads and writes once. Times are medians.
+
+use std::{num::NonZeroUsize, time::Instant};
+
+use turbo_kernels::{
+    Activation, BiasAct, Cpu, CpuOptions, Device, KernelError, Norm, Pool, Softmax, device::CpuQueue,
+    norm::NormWeights, softmax::ScoreShape,
+};
+
+const ROWS: usize = 128;
+const HIDDEN_SIZE: usize = 768;
+const INTERMEDIATE_SIZE: usize = 3072;
+/// Scores of 12 heads.
+const SCORES: ScoreShape = ScoreShape { batch_size: 1, num_heads: 12, queries: ROWS, keys: ROWS };
+/// Seconds for each number.
+const SECONDS: f64 = 0.1;
+
+fn main() -> Result<(), KernelError> {
+    // `cargo test --benches` runs this without the flag: then once is enough
+    let seconds = if std::env::args().any(|a| a == "--bench") { SECONDS } else { 0.0 };
+    let cpu = Cpu::new(CpuOptions { threads: NonZeroUsize::new(1), isa: None })?;
+    let mut queue = cpu.queue()?;
+    println!("{}\n{:>26} {:>10} {:>10} {:>8}", cpu.name(), "kernel", "us", "ns/value", "vs copy");
+    let mut run = |name: &str, len: usize, kernel: Kernel<'_>| -> Result<(), KernelError> {
+        let (time, copy) =
+            (median(&mut queue, len, seconds, kernel)?, median(&mut queue, len, seconds, &copy)?);
+        println!("{name:>26} {:>10.1} {:>10.3} {:>8.1}", time * 1e6, time * 1e9 / len as f64, time / copy);
+        Ok(())
+    };
+    let (hidden, wide) = (ROWS * HIDDEN_SIZE, ROWS * INTERMEDIATE_SIZE);
+    for (name, activation) in [
+        ("gelu (erf)", Activation::GeluErf),
+        ("gelu (tanh)", Activation::GeluTanh),
+        ("relu", Activation::Relu),
+        ("silu", Activation::Silu),
+        ("tanh", Activation::Tanh),
+    ] {
+        run(name, wide, &|queue, x, out| cpu.activate(queue, x, activation, out))?;
+    }
+    let ones = vec![1.0; HIDDEN_SIZE];
+    let weights = NormWeights { gain: &ones[..], offset: &ones[..], epsilon: 1e-12 };
+    run("layer_norm", hidden, &|queue, x, out| cpu.layer_norm(queue, x, weights, out))?;
+    run("bias_residual_layer_norm", hidden, &|queue, x, out| {
+        cpu.bias_residual_layer_norm(queue, x, &ones, x, weights, out)
+    })?;
+    run("scale_mask_softmax", SCORES.num_heads * ROWS * ROWS, &|queue, x, out| {
+        cpu.scale_mask_softmax(queue, SCORES, x, Some(&[ROWS as u32]), 0.125, out)
+    })?;
+    run("l2_normalize", hidden, &|queue, x, out| cpu.l2_normalize(queue, HIDDEN_SIZE, x, out))
+}
+
+type Kernel<'a> = &'a dyn Fn(&mut CpuQueue, &[f32], &mut [f32]) -> Result<(), KernelError>;
+
+fn copy(_: &mut CpuQueue, x: &[f32], out: &mut [f32]) -> Result<(), KernelError> {
+    out.copy_from_slice(x);
+    Ok(())
+}
+
+/// Median time of one call on `len` values over `seconds` of them.
+fn median(queue: &mut CpuQueue, len: usize, seconds: f64, kernel: Kernel<'_>) -> Result<f64, KernelError> {
+    let x: Vec<f32> = (0..len).map(|i| (i % 251) as f32 / 25.0 - 5.0).collect();
+    let mut out = vec![0.0; len];
+    let mut times = Vec::new();
+    let begin = Instant::now();
+    while times.len() < 3 || begin.elapsed().as_secs_f64() < seconds {
+        let start = Instant::now();
+        kernel(queue, &x, &mut out)?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}

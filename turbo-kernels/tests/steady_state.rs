@@ -1,0 +1,87 @@
+//! Once a queue has seen the largest shapes, kernels allocate nothing.
+
+use std::{
+    alloc::{GlobalAlloc, Layout as Size, System},
+    num::NonZeroUsize,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use turbo_kernels::{
+    Activation, Attention, BiasAct, Cpu, CpuOptions, Device, Embed, Epilogue, Gemm, KernelError, Layout,
+    Norm, Pool, Pooling, Softmax, attention::AttentionShape, device::CpuQueue, embed::Lookup,
+    norm::NormWeights, softmax::ScoreShape,
+};
+
+/// The system's allocator, counting.
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+#[allow(unsafe_code)]
+// SAFETY: every call goes to the system's allocator with the arguments it came with.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, size: Size) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(size) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, size: Size) {
+        // SAFETY: the caller keeps the contract of `dealloc`, and `at` came from `System`.
+        unsafe { System.dealloc(at, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const HEADS: AttentionShape = AttentionShape { num_heads: 4, head_dim: 16, scale: 0.25 };
+const HIDDEN_SIZE: usize = 64;
+const MOST_TOKENS: usize = 200;
+
+/// A layer's kernels over two sequences of `tokens` tokens together.
+fn layer<'a>(
+    cpu: &Cpu,
+    queue: &mut CpuQueue,
+    weight: &<Cpu as Gemm>::Weight,
+    values: &'a [f32],
+    out: &mut [f32],
+    tokens: usize,
+) -> Result<(), KernelError> {
+    let cu_seqlens = [0, tokens as u32 / 3, tokens as u32];
+    let layout: Layout<&[u32]> = Layout::Packed { cu_seqlens: &cu_seqlens };
+    let (ids, row): ([u32; MOST_TOKENS], &'a [f32]) = ([0; MOST_TOKENS], &values[..HIDDEN_SIZE]);
+    let (x, out) = (&values[..tokens * HIDDEN_SIZE], &mut out[..tokens * HIDDEN_SIZE]);
+    let weights = NormWeights { gain: row, offset: row, epsilon: 1e-12 };
+    let lookup = Lookup { table: x, ids: &ids[..tokens] };
+    cpu.embed_sum_layer_norm(queue, [lookup; 3], weights, out)?;
+    cpu.attention(queue, HEADS, layout, &values[..3 * tokens * HIDDEN_SIZE], out)?;
+    cpu.gemm(queue, x, weight, Epilogue::BiasAct(row, Activation::GeluErf), out)?;
+    cpu.bias_residual_layer_norm(queue, x, row, x, weights, out)?;
+    cpu.activate(queue, x, Activation::GeluTanh, out)?;
+    let scores = ScoreShape { batch_size: 1, num_heads: 1, queries: tokens, keys: HIDDEN_SIZE };
+    cpu.scale_mask_softmax(queue, scores, x, Some(&[40]), 0.5, out)?;
+    cpu.pool(queue, Pooling::Mean, layout, x, &mut out[..2 * HIDDEN_SIZE])?;
+    cpu.l2_normalize(queue, HIDDEN_SIZE, x, out)
+}
+
+#[test]
+fn a_warm_queue_allocates_nothing() {
+    for threads in [1, 2] {
+        let cpu = Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), isa: None }).unwrap();
+        let mut queue = cpu.queue().unwrap();
+        let values: Vec<f32> =
+            (0..3 * MOST_TOKENS * HIDDEN_SIZE).map(|i| (i % 17) as f32 / 8.0 - 1.0).collect();
+        let mut out = vec![0.0; MOST_TOKENS * HIDDEN_SIZE];
+        let weight = cpu.pack(&values[..HIDDEN_SIZE * HIDDEN_SIZE], HIDDEN_SIZE, HIDDEN_SIZE).unwrap();
+        let mut allocations = |tokens| {
+            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            layer(&cpu, &mut queue, &weight, &values, &mut out, tokens).unwrap();
+            ALLOCATIONS.load(Ordering::Relaxed) - before
+        };
+        assert!(allocations(MOST_TOKENS) > 0, "the first call makes the scratch, and the counter counts");
+        for tokens in [MOST_TOKENS, 2, 7, 150, MOST_TOKENS, 64] {
+            assert_eq!(allocations(tokens), 0, "{tokens} tokens on {threads} threads");
+        }
+    }
+}
