@@ -11,7 +11,7 @@ use super::{
     router::Server,
     write::{self, Encoding},
 };
-use crate::engine::OutputKind;
+use crate::engine::{EmbedResponse, OutputKind};
 
 /// Body of `POST /v1/embeddings`. Fields not named here are ignored, `user` among them.
 #[derive(Deserialize)]
@@ -53,8 +53,7 @@ pub(super) async fn embeddings(
         EncodingFormat::Base64 => Encoding::Base64,
     };
     let model = server.engine().info().name.clone();
-    let write = move |response: &crate::engine::EmbedResponse| {
-        write::openai_list(&response.rows, encoding, &model, response.tokens)
-    };
+    let write =
+        move |response: &EmbedResponse| write::openai_list(&response.rows, encoding, &model, response.tokens);
     Ok(answer(&server, question, write).await?)
 }
