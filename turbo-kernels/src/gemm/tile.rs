@@ -10,8 +10,10 @@ use crate::{
     simd::{Kernel, Simd},
 };
 
-/// Bytes ahead of the reader at which the panel is prefetched: some 40 ns of a full tile at two lines a step.
-const PREFETCH: usize = 4096;
+/// Bytes ahead of the reader at which the panel is prefetched, past its end into the next one. Measured on a Zen 5
+/// server, 10 rows times 64 MB of weights: none gives 38 % of the multiply-add peak, 4 KiB 62 %, 16 KiB 90 %,
+/// and twice that no more.
+const PREFETCH: usize = 16 << 10;
 
 /// Tiles of rows times a run of panels.
 pub(super) struct Tiles<'a, I> {
