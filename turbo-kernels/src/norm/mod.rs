@@ -1,5 +1,5 @@
 //! Layer normalisation, alone or with the bias and residual that come before it. Variance by two passes, in f32 lanes;
-//! never E[x²] − E[x]², which cancels.
+//! never the mean square less the squared mean, which cancels.
 
 mod cpu;
 mod row;
