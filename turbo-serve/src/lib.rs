@@ -1,4 +1,12 @@
 //! From request to response: the turbo engine and server.
+//!
+//! | module | what it is about |
+//! |---|---|
+//! | [`engine`] | inputs in, rows out: admission, tokens, queue, batches; no protocol |
+//! | [`http`] | text-embeddings-inference's routes and OpenAI's embeddings over any [`engine::Embedder`] |
+//! | [`metric_names`] | what is counted, and by whom |
+//!
+#![doc = include_str!("../README.md")]
 
 pub mod engine;
 pub mod http;

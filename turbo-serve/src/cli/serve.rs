@@ -12,10 +12,8 @@ use std::{
 use anyhow::{Context, Result};
 use clap::{ArgAction, Args, ValueEnum};
 use tokio::net::TcpSocket;
-use turbo_models::Pooling;
-use turbo_sched::{Dispatch, Layout, Policy};
 use turbo_serve::{
-    engine::{Engine, EngineConfig, Model},
+    engine::{Dispatch, Engine, EngineConfig, Layout, Model, Policy, Pooling},
     http::{self, HttpOptions, Metrics},
 };
 

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 use super::EngineError;
 
@@ -29,11 +29,14 @@ impl Admission {
     /// Takes `inputs` slots, or none.
     ///
     /// # Errors
-    /// [`EngineError::Overloaded`].
+    /// [`EngineError::Overloaded`], or [`EngineError::Stopping`] after [`Admission::drain`].
     pub(super) fn reserve(&self, inputs: u32) -> Result<OwnedSemaphorePermit, EngineError> {
-        Arc::clone(&self.slots).try_acquire_many_owned(inputs).map_err(|_| {
-            let inside = self.total as usize - self.slots.available_permits();
-            EngineError::Overloaded { retry_after: self.load.time_left(inside) }
+        Arc::clone(&self.slots).try_acquire_many_owned(inputs).map_err(|error| match error {
+            TryAcquireError::Closed => EngineError::Stopping,
+            TryAcquireError::NoPermits => {
+                let inside = self.total as usize - self.slots.available_permits();
+                EngineError::Overloaded { retry_after: self.load.time_left(inside) }
+            }
         })
     }
 

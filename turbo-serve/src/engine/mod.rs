@@ -1,6 +1,17 @@
-//! From inputs to rows: admission, tokens, queue, batches, answers.
+//! From inputs to rows: admission, tokens, queue, batches, answers. No protocol, no device.
 //!
-//! Protocols speak to the trait [`Embedder`], so that they can be tested against a fake.
+//! ```text
+//! embed ─▶ admission ─▶ tokens ─────▶ queue ────▶ worker ─▶ runner (encoder)
+//!          a slot per   threads make  Batcher of  owns all
+//!          input        ids, or fail  turbo-sched state
+//!   ▲                                               │
+//!   └──── finish ◀──── ticket ◀───── rows ──────────┘
+//!         cut, norm    gathers, one reply per request
+//! ```
+//!
+//! * [`Engine`] is started from a [`Model`] and an [`EngineConfig`]; [`Model::open`] makes a model from a folder.
+//! * Protocols speak to the trait [`Embedder`], so that they can be tested against a fake.
+//! * A model on a device is a [`Runner`]; its own tokenizer is a [`Tokenize`]. Both can be one's own.
 //!
 //! # Metrics
 //! Which side records what is said in [`metric_names`](crate::metric_names). The recorder has to be installed before
@@ -30,6 +41,13 @@ pub use server::Engine;
 pub use tokens::{Encoded, Tokenize, TokenizeError};
 pub use types::{
     EmbedRequest, EmbedResponse, Health, Input, ModelInfo, OutputKind, Row, Timings, Truncation,
+};
+
+/// What an engine is configured with, from the crates below.
+pub use {
+    turbo_kernels::{Cpu, CpuOptions},
+    turbo_models::Pooling,
+    turbo_sched::{Dispatch, Layout, Policy},
 };
 
 use std::{future::Future, pin::Pin};

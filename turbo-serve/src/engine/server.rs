@@ -211,6 +211,7 @@ impl WorkerStart {
     fn spawn(self) -> Result<JoinHandle<()>, StartError> {
         let (ready, is_ready) = mpsc::sync_channel(1);
         let thread = std::thread::Builder::new().name("turbo-worker".into());
+        let health = Arc::clone(&self.health);
         let thread = thread.spawn(move || {
             let prepared = catch_unwind(AssertUnwindSafe(|| self.prepare()))
                 .unwrap_or_else(|panic| Err(StartError::Panicked(panic_message(&*panic))));
@@ -218,7 +219,11 @@ impl WorkerStart {
             if let Ok(worker) = worker
                 && ready.send(Ok(())).is_ok()
             {
-                worker.run();
+                // A batch that panics is caught where it runs; this is for the worker's own mistakes.
+                if catch_unwind(AssertUnwindSafe(|| worker.run())).is_err() {
+                    tracing::error!("the worker has ended, no request can be answered any more");
+                }
+                health.set(Health::Failing);
             }
         })?;
         match is_ready.recv() {
