@@ -177,8 +177,13 @@ pub(crate) fn start(config: &EngineConfig) -> (Engine, Arc<Control>) {
 pub(crate) fn try_start(config: &EngineConfig) -> (Result<Engine, StartError>, Arc<Control>) {
     let control = Arc::new(Control::default());
     let engine = Engine::start(model(&control), config);
-    control.change(|state| state.warm = true);
+    warm(&control);
     (engine, control)
+}
+
+/// From now on the runner counts its batches and obeys: the warm-up is over.
+pub(crate) fn warm(control: &Control) {
+    control.change(|state| state.warm = true);
 }
 
 /// A request for pooled rows as the model leaves them.

@@ -8,3 +8,4 @@ mod batches;
 mod failures;
 mod fake;
 mod stop;
+mod texts;

@@ -1,0 +1,82 @@
+//! Texts: made into tokens off the caller's thread, all of a request or none.
+
+use std::sync::Arc;
+
+use turbo_serve::engine::{
+    EmbedRequest, Embedder, Encoded, Engine, EngineConfig, EngineError, Input, Tokenize, TokenizeError,
+    Truncation,
+};
+
+use crate::fake::{Control, MAX_INPUT_LENGTH, config, firsts, model, request, wait, warm};
+
+/// Numbers separated by spaces are the ids; it dislikes some texts.
+struct Numbers;
+
+impl Tokenize for Numbers {
+    fn encode(&self, text: &str, truncation: Truncation) -> Result<Encoded, TokenizeError> {
+        assert_ne!(text, "panic");
+        let parse =
+            |word: &str| word.parse().map_err(|_| TokenizeError::Failed(format!("no number: {word}")));
+        let mut input_ids = text.split_whitespace().map(parse).collect::<Result<Vec<u32>, _>>()?;
+        let (tokens, limit) = (input_ids.len(), MAX_INPUT_LENGTH);
+        if truncation == Truncation::Off && tokens > limit {
+            return Err(TokenizeError::TooLong { tokens, limit });
+        }
+        input_ids.truncate(limit);
+        Ok(Encoded { input_ids, token_type_ids: Vec::new() })
+    }
+}
+
+fn start(tokenization_workers: usize) -> (Engine, Arc<Control>) {
+    let control = Arc::new(Control::default());
+    let mut model = model(&control);
+    model.tokenizer = Some(Arc::new(Numbers));
+    let engine = Engine::start(model, &EngineConfig { tokenization_workers, ..config() }).unwrap();
+    warm(&control);
+    (engine, control)
+}
+
+fn texts<const N: usize>(texts: [&str; N]) -> EmbedRequest {
+    EmbedRequest { inputs: texts.map(|text| Input::Text(text.into())).to_vec(), ..request([]) }
+}
+
+#[test]
+fn texts_and_ids_share_a_request_and_a_batch() {
+    for workers in [1, 4] {
+        let (engine, control) = start(workers);
+        let mut mixed = texts(["7 7 7", "5", "3 4"]);
+        mixed.inputs.insert(1, Input::Ids(vec![9]));
+        let response = wait(engine.embed(mixed)).unwrap();
+        assert_eq!(firsts(&response), [7, 9, 5, 3]);
+        assert_eq!((response.tokens, response.characters), (7, 9));
+        assert_eq!(control.batches(), [[7, 9, 5, 3]]);
+    }
+}
+
+#[test]
+fn one_bad_text_fails_its_request_before_anything_is_computed() {
+    let (engine, control) = start(2);
+    let long = "1 ".repeat(9);
+    let failed = |why: &str| EngineError::Tokenizer(why.into());
+    for (bad, expected) in [
+        ("x", failed("no number: x")),
+        ("panic", failed("it panicked on this text")),
+        ("", EngineError::EmptyInput { input: 1 }),
+        ("1000", EngineError::InvalidId { input: 1, id: 1000, vocab_size: 1000 }),
+        (&long, EngineError::TooLong { input: 1, tokens: 9, limit: 8 }),
+    ] {
+        let request = EmbedRequest { truncation: Some(Truncation::Off), ..texts(["1", bad, "2"]) };
+        assert_eq!(wait(engine.embed(request)), Err(expected), "{bad:?}");
+    }
+    assert!(control.batches().is_empty());
+    assert_eq!(firsts(&wait(engine.embed(texts(["6"]))).unwrap()), [6]);
+}
+
+#[test]
+fn texts_accepted_before_a_stop_are_answered() {
+    let (engine, _control) = start(1);
+    let pending = crate::fake::begin(&engine, texts(["1", "2", "3"]));
+    wait(engine.stop());
+    assert_eq!(firsts(&wait(pending).unwrap()), [1, 2, 3]);
+    assert_eq!(wait(engine.embed(texts(["4"]))), Err(EngineError::Stopping));
+}
