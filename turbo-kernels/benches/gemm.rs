@@ -3,10 +3,10 @@
 //! `cargo bench -p turbo-kernels --bench gemm`; `TURBO_CPU=avx2` and so on choose the kernel, and words after `--`
 //! the shapes (`768x3072`).
 //!
-//! Weights rotate over 192 MB of copies, more than caches hold, as the layers of a model do; the bias is fused; times are medians. `peak` is
-//! the share of the measured multiply-add peak; `floor` the share of the rate at which the operations at that peak, or
-//! one reading of the weight from memory, whichever takes longer, would be done. Above 100 % of the floor, part of the
-//! weights stayed in the last-level cache.
+//! Weights rotate over 192 MB of copies, more than caches hold, as the layers of a model do; the bias is fused; times
+//! are medians. `peak` is the share of the measured multiply-add peak; `floor` the share of the rate at which the
+//! operations at that peak, or one reading of the weight from memory, whichever takes longer, would be done. Above
+//! 100 % of the floor, part of the weights stayed in a cache.
 
 use std::{num::NonZeroUsize, time::Instant};
 
@@ -23,8 +23,9 @@ const SECONDS: f64 = 0.15;
 
 fn main() -> Result<(), KernelError> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // `cargo test --benches` runs this without the flag: then once is enough
-    let seconds = if arguments.iter().any(|a| a == "--bench") { SECONDS } else { 0.0 };
+    // `cargo test --benches` runs this without the flag: then it is enough that it runs
+    let (seconds, copies) =
+        if arguments.iter().any(|a| a == "--bench") { (SECONDS, COPIES) } else { (0.0, 0) };
     let wanted: Vec<&String> = arguments.iter().filter(|a| !a.starts_with("--")).collect();
     for threads in [1, 2] {
         let cpu = Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), isa: None })?;
@@ -43,7 +44,7 @@ fn main() -> Result<(), KernelError> {
             let shape = format!("{k}x{n}");
             if wanted.is_empty() || wanted.contains(&&shape) {
                 for rows in ROWS {
-                    let time = median_seconds(&cpu, rows, n, k, seconds)?;
+                    let time = median_seconds(&cpu, [rows, n, k], seconds, copies)?;
                     let flops = 2.0 * (rows * n * k) as f64;
                     let floor = (flops / limits.flops).max((4 * n * k) as f64 / limits.memory_bytes);
                     println!(
@@ -60,13 +61,17 @@ fn main() -> Result<(), KernelError> {
     Ok(())
 }
 
-/// Median time of one product over `seconds` of them.
-fn median_seconds(cpu: &Cpu, rows: usize, n: usize, k: usize, seconds: f64) -> Result<f64, KernelError> {
+/// Median time of one product over `seconds` of them, with `copies` bytes of weights.
+fn median_seconds(
+    cpu: &Cpu,
+    [rows, n, k]: [usize; 3],
+    seconds: f64,
+    copies: usize,
+) -> Result<f64, KernelError> {
     let values = |len: usize| -> Vec<f32> { (0..len).map(|i| (i % 251) as f32 / 125.0 - 1.0).collect() };
     let weights: Vec<_> = {
         let weight = values(n * k);
-        let copies = (COPIES / (4 * n * k)).max(2);
-        (0..copies).map(|_| cpu.pack(&weight, n, k)).collect::<Result<_, _>>()?
+        (0..(copies / (4 * n * k)).max(2)).map(|_| cpu.pack(&weight, n, k)).collect::<Result<_, _>>()?
     };
     let (x, bias, mut out) = (values(rows * k), values(n), vec![0.0; rows * n]);
     let mut queue = cpu.queue()?;

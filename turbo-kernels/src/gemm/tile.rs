@@ -17,9 +17,8 @@ const PREFETCH: usize = 16 << 10;
 
 /// Tiles of rows times a run of panels.
 pub(super) struct Tiles<'a, I> {
-    /// The tiles: first row, rows, packed values.
     pub(super) tiles: I,
-    /// The panels: first column, packed values.
+    /// Their numbers.
     pub(super) panels: std::ops::Range<usize>,
     pub(super) weight: &'a super::PackedWeight,
     pub(super) epilogue: Epilogue<&'a [f32]>,
