@@ -139,6 +139,12 @@ impl Graph {
         let reader = readers.next()?;
         readers.next().is_none().then_some(reader)
     }
+
+    /// The node that computes `value` for one reader alone, so that both may become one.
+    pub(crate) fn private_producer(&self, value: ValueId) -> Option<usize> {
+        self.only_reader(value)?;
+        self.producer(value)
+    }
 }
 
 fn id(index: usize) -> ValueId {

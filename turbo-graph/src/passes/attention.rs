@@ -2,20 +2,14 @@
 
 use turbo_kernels::matmul::Rhs;
 
+use super::Fusion;
 use crate::{
     graph::{Graph, Node},
     op::{HeadColumns, Heads, Op},
 };
 
-pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
-    let found = (0..graph.nodes.len()).find_map(|scores| pattern(graph, scores));
-    let Some((last, node, others)) = found else { return false };
-    super::replace(graph, last, node, &others);
-    true
-}
-
 /// `a·bᵀ` of queries and keys, its softmax, and the product with the values: all columns of one tensor, in that order.
-fn pattern(graph: &Graph, scores: usize) -> Option<(usize, Node, [usize; 2])> {
+pub(super) fn pattern(graph: &Graph, scores: usize) -> Option<Fusion> {
     let product = &graph.nodes[scores];
     let Op::BatchedMatMul {
         rhs: Rhs::Transposed,
@@ -45,5 +39,5 @@ fn pattern(graph: &Graph, scores: usize) -> Option<(usize, Node, [usize; 2])> {
     }
     let op = Op::Attention { num_heads, head_dim, scale };
     let node = Node { op, inputs: vec![qkv], output: graph.nodes[context].output, layer: product.layer };
-    Some((context, node, [scores, softmax]))
+    Some(Fusion { node, last: context, others: vec![scores, softmax] })
 }

@@ -1,24 +1,18 @@
 //! A product, its bias and its activation become one operator: bias and activation ride in the product's epilogue.
 
+use super::Fusion;
 use crate::{
     graph::{Graph, Node},
     op::Op,
 };
 
-pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
-    let found = (0..graph.nodes.len()).find_map(|add_bias| pattern(graph, add_bias));
-    let Some((last, node, others)) = found else { return false };
-    super::replace(graph, last, node, &others);
-    true
-}
-
-fn pattern(graph: &Graph, add_bias: usize) -> Option<(usize, Node, Vec<usize>)> {
+pub(super) fn pattern(graph: &Graph, add_bias: usize) -> Option<Fusion> {
     let biased = &graph.nodes[add_bias];
     if biased.op != Op::AddBias {
         return None;
     }
-    graph.only_reader(biased.inputs[0])?;
-    let matmul = graph.producer(biased.inputs[0]).filter(|&node| graph.nodes[node].op == Op::MatMul)?;
+    let matmul =
+        graph.private_producer(biased.inputs[0]).filter(|&node| graph.nodes[node].op == Op::MatMul)?;
     let inputs = vec![graph.nodes[matmul].inputs[0], graph.nodes[matmul].inputs[1], biased.inputs[1]];
 
     let activate = graph.only_reader(biased.output).and_then(|reader| match graph.nodes[reader].op {
@@ -30,5 +24,6 @@ fn pattern(graph: &Graph, add_bias: usize) -> Option<(usize, Node, Vec<usize>)> 
         None => (add_bias, None, vec![matmul]),
     };
     let output = graph.nodes[last].output;
-    Some((last, Node { op: Op::Linear { activation }, inputs, output, layer: biased.layer }, others))
+    let node = Node { op: Op::Linear { activation }, inputs, output, layer: biased.layer };
+    Some(Fusion { node, last, others })
 }

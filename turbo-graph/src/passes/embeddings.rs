@@ -1,18 +1,12 @@
 //! `layer_norm((a[i] + b[j]) + c[k])` becomes one operator that reads each row once.
 
+use super::Fusion;
 use crate::{
     graph::{Graph, Node, ValueId},
     op::Op,
 };
 
-pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
-    let found = (0..graph.nodes.len()).find_map(|last| pattern(graph, last));
-    let Some((last, node, others)) = found else { return false };
-    super::replace(graph, last, node, &others);
-    true
-}
-
-fn pattern(graph: &Graph, last: usize) -> Option<(usize, Node, [usize; 5])> {
+pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
     let norm = &graph.nodes[last];
     let Op::LayerNorm { epsilon } = norm.op else { return None };
     let outer = inner(graph, norm.inputs[0], Op::Add)?;
@@ -26,11 +20,10 @@ fn pattern(graph: &Graph, last: usize) -> Option<(usize, Node, [usize; 5])> {
         lookups.iter().flat_map(|&lookup| graph.nodes[lookup].inputs.clone()).collect();
     inputs.extend_from_slice(&norm.inputs[1..]);
     let node = Node { op: Op::EmbedSumLayerNorm { epsilon }, inputs, output: norm.output, layer: norm.layer };
-    Some((last, node, [outer, sum, lookups[0], lookups[1], lookups[2]]))
+    Some(Fusion { node, last, others: vec![outer, sum, lookups[0], lookups[1], lookups[2]] })
 }
 
 /// The node that computes `value` for one reader alone, when it is an `op`.
 fn inner(graph: &Graph, value: ValueId, op: Op) -> Option<usize> {
-    graph.only_reader(value)?;
-    graph.producer(value).filter(|&node| graph.nodes[node].op == op)
+    graph.private_producer(value).filter(|&node| graph.nodes[node].op == op)
 }

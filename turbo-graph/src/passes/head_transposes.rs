@@ -26,8 +26,7 @@ fn read_columns(graph: &mut Graph, product: usize) -> bool {
 }
 
 fn split_of(graph: &Graph, operand: ValueId) -> Option<(usize, HeadColumns)> {
-    graph.only_reader(operand)?;
-    let split = graph.producer(operand)?;
+    let split = graph.private_producer(operand)?;
     match graph.nodes[split].op {
         Op::SplitHeads(columns) => Some((split, columns)),
         _ => None,

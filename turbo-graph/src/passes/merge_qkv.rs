@@ -62,8 +62,7 @@ fn projection(graph: &Graph, heads: ValueId) -> Option<Projection> {
 }
 
 fn sole(graph: &Graph, value: ValueId, wanted: impl Fn(&Op) -> bool) -> Option<usize> {
-    graph.only_reader(value)?;
-    graph.producer(value).filter(|&node| wanted(&graph.nodes[node].op))
+    graph.private_producer(value).filter(|&node| wanted(&graph.nodes[node].op))
 }
 
 fn merge(graph: &mut Graph, projections: &[Projection; 3]) {

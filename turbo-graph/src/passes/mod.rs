@@ -22,42 +22,64 @@ pub(crate) use pack::pack;
 pub struct Pass {
     /// What it does, in the words of the printed trace.
     pub name: &'static str,
-    /// Rewrites the first place where its pattern stands, or says that there is none.
-    rewrite_one: fn(&mut Graph) -> bool,
+    rule: Rule,
+}
+
+#[derive(Clone, Copy)]
+enum Rule {
+    /// Says which nodes become one, when a pattern ends (or begins) at this node.
+    Fuse(fn(&Graph, usize) -> Option<Fusion>),
+    /// Rewrites the first place where the pattern stands, or says that there is none.
+    Rewrite(fn(&mut Graph) -> bool),
+}
+
+/// Nodes that become one.
+struct Fusion {
+    /// The new node.
+    node: Node,
+    /// The node whose place it takes: the last of the pattern, so that all inputs are computed before it.
+    last: usize,
+    /// The nodes that vanish.
+    others: Vec<usize>,
 }
 
 impl Pass {
     /// Rewrites every place where the pattern stands; returns how many there were.
     pub(crate) fn run(&self, graph: &mut Graph) -> usize {
         let mut rewrites = 0;
-        while (self.rewrite_one)(graph) {
+        while self.rewrite_one(graph) {
             rewrites += 1;
         }
         rewrites
+    }
+
+    fn rewrite_one(&self, graph: &mut Graph) -> bool {
+        let pattern = match self.rule {
+            Rule::Rewrite(rewrite) => return rewrite(graph),
+            Rule::Fuse(pattern) => pattern,
+        };
+        let Some(fusion) = (0..graph.nodes.len()).find_map(|node| pattern(graph, node)) else { return false };
+        graph.nodes[fusion.last] = fusion.node;
+        remove(graph, &fusion.others);
+        true
     }
 }
 
 /// Every pass, in the order in which they feed each other.
 pub const ALL: &[Pass] = &[
-    Pass { name: "fuse embeddings", rewrite_one: embeddings::rewrite_one },
-    Pass { name: "merge qkv", rewrite_one: merge_qkv::rewrite_one },
-    Pass { name: "fuse bias, residual, norm", rewrite_one: bias_residual_norm::rewrite_one },
-    Pass { name: "fuse bias, activation", rewrite_one: bias_act::rewrite_one },
-    Pass { name: "fuse scale, mask, softmax", rewrite_one: softmax::rewrite_one },
-    Pass { name: "head transposes away", rewrite_one: head_transposes::rewrite_one },
-    Pass { name: "fuse attention", rewrite_one: attention::rewrite_one },
-    Pass { name: "dead values", rewrite_one: dead_values::rewrite_one },
+    Pass { name: "fuse embeddings", rule: Rule::Fuse(embeddings::pattern) },
+    Pass { name: "merge qkv", rule: Rule::Rewrite(merge_qkv::rewrite_one) },
+    Pass { name: "fuse bias, residual, norm", rule: Rule::Fuse(bias_residual_norm::pattern) },
+    Pass { name: "fuse bias, activation", rule: Rule::Fuse(bias_act::pattern) },
+    Pass { name: "fuse scale, mask, softmax", rule: Rule::Fuse(softmax::pattern) },
+    Pass { name: "head transposes away", rule: Rule::Rewrite(head_transposes::rewrite_one) },
+    Pass { name: "fuse attention", rule: Rule::Fuse(attention::pattern) },
+    Pass { name: "dead values", rule: Rule::Rewrite(dead_values::rewrite_one) },
 ];
 
 /// The passes of the paper (PPoPP'21, §4.1): all but fused attention, so that scores are a tensor. Padded layout only.
 pub fn paper() -> Vec<Pass> {
     ALL.iter().filter(|pass| pass.name != "fuse attention").copied().collect()
-}
-
-/// Replaces the nodes of a pattern by one: `last` becomes `node`, `others` vanish.
-fn replace(graph: &mut Graph, last: usize, node: Node, others: &[usize]) {
-    graph.nodes[last] = node;
-    remove(graph, others);
 }
 
 fn remove(graph: &mut Graph, nodes: &[usize]) {
