@@ -126,7 +126,55 @@ fn measure(
 
 #[cfg(test)]
 mod tests {
+    use turbo_sched::Source;
+
     use super::*;
+    use crate::engine::Rows;
+
+    /// Takes 0.1 ms per token.
+    struct Slow {
+        capacity: Capacity,
+    }
+
+    impl Runner for Slow {
+        fn capacity(&self) -> Capacity {
+            self.capacity
+        }
+
+        fn footprint(&mut self, _: &Candidate) -> usize {
+            0
+        }
+
+        fn submit(&mut self, batch: &mut dyn Iterator<Item = Sequence<'_>>) -> Result<(), RunError> {
+            let tokens: usize = batch.map(|sequence| sequence.input_ids.len()).sum();
+            std::thread::sleep(Duration::from_micros(100) * tokens as u32);
+            Ok(())
+        }
+
+        fn poll(&mut self) -> Result<Progress, RunError> {
+            Ok(Progress::Done)
+        }
+
+        fn read(&mut self, _: usize, _: Rows, _: &mut Vec<f32>) -> Result<(), RunError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_the_budget_does_not_reach_is_extrapolated() {
+        let capacity = Capacity { batch_size: 64, total_tokens: 1 << 14, max_seq_len: 512 };
+        for layout in [Layout::Packed, Layout::Padded] {
+            let started = Instant::now();
+            let costs = warm_up(&mut Slow { capacity }, layout, 100, Duration::from_millis(200)).unwrap();
+            // The whole grid takes many seconds; the largest batch alone takes 1.6.
+            assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+            let batch = |len, size| std::iter::repeat_n(len, size).collect::<Candidate>();
+            assert_ne!(costs.estimate(&batch(4, 4)).source, Source::Extrapolated, "{layout:?}");
+            let largest = costs.estimate(&batch(512, 32));
+            assert_eq!(largest.source, Source::Extrapolated, "{layout:?}");
+            assert!((0.3..10.0).contains(&largest.cost.0), "{layout:?}: {largest:?}");
+        }
+    }
 
     #[test]
     fn the_grid_stays_within_the_capacity_and_ascends() {
