@@ -4,7 +4,7 @@ use turbo_kernels::matmul::Rhs;
 
 use super::Fusion;
 use crate::{
-    graph::{Graph, Node},
+    graph::Graph,
     op::{HeadColumns, Heads, Op},
 };
 
@@ -38,6 +38,5 @@ pub(super) fn pattern(graph: &Graph, scores: usize) -> Option<Fusion> {
         return None;
     }
     let op = Op::Attention { num_heads, head_dim, scale };
-    let node = Node { op, inputs: vec![qkv], output: graph.nodes[context].output, layer: product.layer };
-    Some(Fusion { node, last: context, others: vec![scores, softmax] })
+    Some(Fusion { op, inputs: vec![qkv], last: context, others: vec![scores, softmax] })
 }

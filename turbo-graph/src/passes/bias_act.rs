@@ -1,10 +1,7 @@
 //! A product, its bias and its activation become one operator: bias and activation ride in the product's epilogue.
 
 use super::Fusion;
-use crate::{
-    graph::{Graph, Node},
-    op::Op,
-};
+use crate::{graph::Graph, op::Op};
 
 pub(super) fn pattern(graph: &Graph, add_bias: usize) -> Option<Fusion> {
     let biased = &graph.nodes[add_bias];
@@ -23,7 +20,5 @@ pub(super) fn pattern(graph: &Graph, add_bias: usize) -> Option<Fusion> {
         Some((reader, activation)) => (reader, Some(activation), vec![matmul, add_bias]),
         None => (add_bias, None, vec![matmul]),
     };
-    let output = graph.nodes[last].output;
-    let node = Node { op: Op::Linear { activation }, inputs, output, layer: biased.layer };
-    Some(Fusion { node, last, others })
+    Some(Fusion { op: Op::Linear { activation }, inputs, last, others })
 }

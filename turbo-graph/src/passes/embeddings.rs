@@ -2,7 +2,7 @@
 
 use super::Fusion;
 use crate::{
-    graph::{Graph, Node, ValueId},
+    graph::{Graph, ValueId},
     op::Op,
 };
 
@@ -19,8 +19,8 @@ pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
     let mut inputs: Vec<ValueId> =
         lookups.iter().flat_map(|&lookup| graph.nodes[lookup].inputs.clone()).collect();
     inputs.extend_from_slice(&norm.inputs[1..]);
-    let node = Node { op: Op::EmbedSumLayerNorm { epsilon }, inputs, output: norm.output, layer: norm.layer };
-    Some(Fusion { node, last, others: vec![outer, sum, lookups[0], lookups[1], lookups[2]] })
+    let others = vec![outer, sum, lookups[0], lookups[1], lookups[2]];
+    Some(Fusion { op: Op::EmbedSumLayerNorm { epsilon }, inputs, last, others })
 }
 
 /// The node that computes `value` for one reader alone, when it is an `op`.

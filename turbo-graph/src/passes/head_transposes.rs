@@ -10,19 +10,22 @@ pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
     (0..graph.nodes.len()).any(|product| read_columns(graph, product) || write_columns(graph, product))
 }
 
-/// Lets an operand of `product` be read from the tensor that it would be split from.
+/// Lets an operand of `product` be read from the tensor that it would be split from; both, when they are the same.
 fn read_columns(graph: &mut Graph, product: usize) -> bool {
-    let Op::BatchedMatMul { a, b, rhs, out } = graph.nodes[product].op else { return false };
-    for operand in 0..2 {
-        let Some((split, columns)) = split_of(graph, graph.nodes[product].inputs[operand]) else { continue };
-        let within = Heads::Within(columns);
-        let (a, b) = if operand == 0 { (within, b) } else { (a, within) };
-        graph.nodes[product].op = Op::BatchedMatMul { a, b, rhs, out };
-        graph.nodes[product].inputs[operand] = graph.nodes[split].inputs[0];
-        super::remove(graph, &[split]);
-        return true;
+    let Op::BatchedMatMul { mut a, mut b, rhs, out } = graph.nodes[product].op else { return false };
+    let operands = graph.nodes[product].inputs.clone();
+    let Some((split, columns)) = operands.iter().find_map(|&operand| split_of(graph, operand)) else {
+        return false;
+    };
+    let (heads, rows) = (graph.nodes[split].output, graph.nodes[split].inputs[0]);
+    for (place, operand) in [&mut a, &mut b].into_iter().zip(&mut graph.nodes[product].inputs) {
+        if *operand == heads {
+            (*place, *operand) = (Heads::Within(columns), rows);
+        }
     }
-    false
+    graph.nodes[product].op = Op::BatchedMatMul { a, b, rhs, out };
+    super::remove(graph, &[split]);
+    true
 }
 
 fn split_of(graph: &Graph, operand: ValueId) -> Option<(usize, HeadColumns)> {

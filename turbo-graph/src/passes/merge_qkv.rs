@@ -22,7 +22,8 @@ pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
     true
 }
 
-/// Queries, keys and values of the attention whose scores are computed by node `scores`, when they share their input.
+/// Queries, keys and values of the attention whose scores are computed by node `scores`, when they are three and share
+/// their input.
 fn pattern(graph: &Graph, scores: usize) -> Option<[Projection; 3]> {
     let node = &graph.nodes[scores];
     if !matches!(node.op, Op::BatchedMatMul { rhs: Rhs::Transposed, .. }) {
@@ -34,7 +35,7 @@ fn pattern(graph: &Graph, scores: usize) -> Option<[Projection; 3]> {
     let v = projection(graph, graph.nodes[context].inputs[1])?;
     let x = graph.nodes[q.matmul].inputs[0];
     let shared = [&k, &v].iter().all(|other| graph.nodes[other.matmul].inputs[0] == x);
-    shared.then_some([q, k, v])
+    (shared && q.split != k.split).then_some([q, k, v])
 }
 
 /// The product that the probabilities of these scores enter as first factor.

@@ -13,7 +13,10 @@ mod merge_qkv;
 mod pack;
 mod softmax;
 
-use crate::graph::{Graph, Node};
+use crate::{
+    graph::{Graph, Node, ValueId},
+    op::Op,
+};
 
 pub(crate) use pack::pack;
 
@@ -35,9 +38,12 @@ enum Rule {
 
 /// Nodes that become one.
 struct Fusion {
-    /// The new node.
-    node: Node,
-    /// The node whose place it takes: the last of the pattern, so that all inputs are computed before it.
+    /// What the new node computes.
+    op: Op,
+    /// Of what.
+    inputs: Vec<ValueId>,
+    /// The node whose place, layer and result it takes: the last of the pattern, so that all inputs are computed
+    /// before it.
     last: usize,
     /// The nodes that vanish.
     others: Vec<usize>,
@@ -59,7 +65,8 @@ impl Pass {
             Rule::Fuse(pattern) => pattern,
         };
         let Some(fusion) = (0..graph.nodes.len()).find_map(|node| pattern(graph, node)) else { return false };
-        graph.nodes[fusion.last] = fusion.node;
+        let Node { output, layer, .. } = graph.nodes[fusion.last];
+        graph.nodes[fusion.last] = Node { op: fusion.op, inputs: fusion.inputs, output, layer };
         remove(graph, &fusion.others);
         true
     }

@@ -1,10 +1,7 @@
 //! Scale, mask and softmax of the scores become one operator.
 
 use super::Fusion;
-use crate::{
-    graph::{Graph, Node},
-    op::Op,
-};
+use crate::{graph::Graph, op::Op};
 
 pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
     let softmax = &graph.nodes[last];
@@ -21,7 +18,5 @@ pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
         Some((node, factor)) => (graph.nodes[node].inputs[0], factor, vec![mask, node]),
         None => (scores, 1.0, vec![mask]),
     };
-    let (output, layer) = (softmax.output, softmax.layer);
-    let node = Node { op: Op::ScaleMaskSoftmax { scale }, inputs: vec![scores], output, layer };
-    Some(Fusion { node, last, others })
+    Some(Fusion { op: Op::ScaleMaskSoftmax { scale }, inputs: vec![scores], last, others })
 }

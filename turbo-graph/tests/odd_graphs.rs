@@ -1,0 +1,138 @@
+//! Graphs that no textbook draws: every pass has to leave them right, be it by leaving them alone.
+
+#![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
+
+mod common;
+
+use common::{NamedNoise, sequences};
+use turbo_graph::{
+    Activation, Executor, Graph, GraphBuilder, GraphError, Input, LayoutKind, Pass, PlannerConfig, Pooling,
+    Program, Rhs, Staging, ValueId, passes,
+};
+use turbo_kernels::{Cpu, CpuOptions};
+
+const HIDDEN: usize = 8;
+const VOCABULARY: usize = 10;
+
+/// A graph of rows of `HIDDEN` columns: `draw` goes from the embedded ids to the output `rows`.
+fn graph(draw: impl Fn(&mut GraphBuilder, ValueId) -> Result<ValueId, GraphError>) -> Graph {
+    let mut g = GraphBuilder::new("odd");
+    let (table, ids) = (g.weight("table", &[VOCABULARY, HIDDEN]), g.input(Input::InputIds));
+    let x = g.embed(table, ids).unwrap();
+    let rows = draw(&mut g, x).unwrap();
+    g.layer(None);
+    g.output("rows", rows);
+    g.finish().unwrap()
+}
+
+fn biased(g: &mut GraphBuilder, name: &str, x: ValueId) -> Result<ValueId, GraphError> {
+    let weight = g.weight(&format!("{name}.weight"), &[HIDDEN, HIDDEN]);
+    let bias = g.weight(&format!("{name}.bias"), &[HIDDEN]);
+    let product = g.matmul(x, weight)?;
+    g.add_bias(product, bias)
+}
+
+fn norm(g: &mut GraphBuilder, x: ValueId) -> Result<ValueId, GraphError> {
+    let (gain, offset) = (g.weight("gain", &[HIDDEN]), g.weight("offset", &[HIDDEN]));
+    g.layer_norm(x, gain, offset, 1e-12)
+}
+
+fn rows(graph: &Graph, passes: &[Pass]) -> Vec<f32> {
+    let program = Program::compile(graph, LayoutKind::Padded, passes).unwrap();
+    let device = Cpu::new(CpuOptions::default()).unwrap();
+    let mut executor = Executor::new(device, program, &NamedNoise, PlannerConfig::default()).unwrap();
+    let mut batch = Staging::new();
+    sequences(&[5, 3], VOCABULARY).iter().for_each(|ids| batch.push(ids, &[]).unwrap());
+    executor.run(&batch).unwrap();
+    let (output, mut values) = (executor.output("rows").unwrap(), Vec::new());
+    (0..2).for_each(|sequence| executor.read(output, sequence, &mut values).unwrap());
+    assert_eq!(values.len(), 8 * HIDDEN);
+    values
+}
+
+/// A few sums of eight values of order 1, in another order.
+fn fusing_changes_nothing(graph: &Graph) {
+    let (drawn, fused) = (rows(graph, &[]), rows(graph, passes::ALL));
+    let worst = drawn.iter().zip(&fused).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst < 1e-5, "differs by {worst}\n{graph}");
+}
+
+#[test]
+fn a_biased_product_that_is_its_own_residual() {
+    fusing_changes_nothing(&graph(|g, x| {
+        let y = biased(g, "y", x)?;
+        let twice = g.add(y, y)?;
+        norm(g, twice)
+    }));
+}
+
+/// Queries that are the keys too, as in the Reformer.
+#[test]
+fn queries_that_are_the_keys() {
+    fusing_changes_nothing(&graph(|g, x| {
+        let (q, v) = (biased(g, "q", x)?, biased(g, "v", x)?);
+        let (q, v) = (g.split_heads(q, 2)?, g.split_heads(v, 2)?);
+        let scores = g.batched_matmul(q, q, Rhs::Transposed)?;
+        let scores = g.mask(scores)?;
+        let probabilities = g.softmax(scores)?;
+        let context = g.batched_matmul(probabilities, v, Rhs::Normal)?;
+        g.merge_heads(context)
+    }));
+}
+
+/// The activation belongs to the layer after that of its product, and something of that layer stands between them.
+#[test]
+fn a_pattern_across_layers() {
+    fusing_changes_nothing(&graph(|g, x| {
+        g.layer(Some(0));
+        let y = biased(g, "y", x)?;
+        g.layer(Some(1));
+        let z = biased(g, "z", x)?;
+        let active = g.activate(y, Activation::Tanh)?;
+        g.add(active, z)
+    }));
+}
+
+/// Embeddings whose sum is read twice, and one that is added to itself.
+#[test]
+fn embeddings_that_are_read_twice() {
+    fusing_changes_nothing(&graph(|g, x| {
+        let twice = g.add(x, x)?;
+        let four = g.add(twice, twice)?;
+        norm(g, four)
+    }));
+    fusing_changes_nothing(&graph(|g, x| {
+        let table = g.weight("other", &[VOCABULARY, HIDDEN]);
+        let ids = g.input(Input::InputIds);
+        let y = g.embed(table, ids)?;
+        let sum = g.add(x, x)?;
+        let sum = g.add(sum, y)?;
+        norm(g, sum)
+    }));
+}
+
+#[test]
+fn a_softmax_without_mask_or_scale() {
+    fusing_changes_nothing(&graph(|g, x| {
+        let heads = g.split_heads(x, 4)?;
+        let scores = g.batched_matmul(heads, heads, Rhs::Transposed)?;
+        let masked = g.mask(scores)?;
+        let scaled = g.scale(masked, 0.5)?; // after the mask: −∞ stays −∞
+        let probabilities = g.softmax(scaled)?;
+        let context = g.batched_matmul(probabilities, heads, Rhs::Normal)?;
+        g.merge_heads(context)
+    }));
+}
+
+#[test]
+fn an_output_in_the_middle_of_a_pattern_stays() {
+    let mut g = GraphBuilder::new("middle");
+    let (table, ids) = (g.weight("table", &[VOCABULARY, HIDDEN]), g.input(Input::InputIds));
+    let x = g.embed(table, ids).unwrap();
+    let y = biased(&mut g, "y", x).unwrap();
+    let active = g.activate(y, Activation::Relu).unwrap();
+    let pooled = g.pool(active, Pooling::Cls).unwrap();
+    g.output("rows", y);
+    g.output("pooled", pooled);
+    fusing_changes_nothing(&g.finish().unwrap());
+}
