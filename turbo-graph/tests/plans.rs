@@ -4,21 +4,10 @@
 
 mod common;
 
-use common::{BERT_BASE, SMALL, Sizes, encoder};
+use common::{BERT_BASE, SMALL, Sizes, encoder, unfolded_plan};
 use proptest::prelude::*;
-use turbo_alloc::{MemoryPlan, Planner, PlannerConfig, UsageRecord, check, peak_live_bytes};
+use turbo_alloc::{check, peak_live_bytes};
 use turbo_graph::{Graph, GraphBuilder, Input, LayoutKind, Pass, Program, dim::Extents, passes};
-
-/// Plans the slots of `program` and gives every activation the place of its slot.
-fn unfolded_plan(program: &Program, extents: &Extents) -> (Vec<UsageRecord>, MemoryPlan) {
-    let mut folded = Vec::new();
-    program.slots().usage_records_into(extents, &mut folded);
-    let mut plan = Planner::new(PlannerConfig::default()).unwrap().plan(&folded).unwrap();
-    let (values, records): (Vec<_>, Vec<_>) = program.usage_records(extents).into_iter().unzip();
-    let places = values.iter().map(|&value| plan.placements[program.slots().of_value(value).unwrap()]);
-    plan.placements = places.collect();
-    (records, plan)
-}
 
 fn program(sizes: Sizes, layout: LayoutKind, passes: &[Pass]) -> Program {
     Program::compile(&encoder(sizes), layout, passes).unwrap()

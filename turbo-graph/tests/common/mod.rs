@@ -4,7 +4,11 @@
 
 use std::{borrow::Cow, error::Error};
 
-use turbo_graph::{Activation, Graph, GraphBuilder, GraphError, Input, Pooling, Rhs, ValueId, WeightSource};
+use turbo_alloc::{MemoryPlan, Planner, PlannerConfig, UsageRecord};
+use turbo_graph::{
+    Activation, Graph, GraphBuilder, GraphError, Input, Pooling, Program, Rhs, ValueId, WeightSource,
+    dim::Extents,
+};
 
 /// Sizes of an encoder.
 #[derive(Clone, Copy, Debug)]
@@ -120,4 +124,20 @@ impl WeightSource for NamedNoise {
 pub(crate) fn sequences(lens: &[usize], vocab_size: usize) -> Vec<Vec<u32>> {
     let id = |sequence: usize, token: usize| ((sequence * 31 + token * 17 + 3) % vocab_size) as u32;
     lens.iter().enumerate().map(|(s, &len)| (0..len).map(|t| id(s, t)).collect()).collect()
+}
+
+/// Plans the slots of `program` and gives every activation the place of its slot.
+pub(crate) fn unfolded_plan(program: &Program, extents: &Extents) -> (Vec<UsageRecord>, MemoryPlan) {
+    let mut folded = Vec::new();
+    program.slots().usage_records_into(extents, &mut folded);
+    let mut plan = Planner::new(PlannerConfig::default())
+        .expect("the slots can be planned")
+        .plan(&folded)
+        .expect("the slots can be planned");
+    let (values, records): (Vec<_>, Vec<_>) = program.usage_records(extents).into_iter().unzip();
+    let places = values
+        .iter()
+        .map(|&value| plan.placements[program.slots().of_value(value).expect("every activation has a slot")]);
+    plan.placements = places.collect();
+    (records, plan)
 }
