@@ -66,7 +66,7 @@ fn steps(len: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Step>> {
 fn plans() -> impl Strategy<Value = Plan> {
     let layers = (steps(1..7), 0..6_u32, prop::option::weighted(0.2, 0..6_u32));
     let around =
-        (steps(0..3), steps(0..3), prop::collection::vec(0..30_usize, 0..3), 1..3_usize, any::<bool>());
+        (steps(0..3), steps(0..3), prop::collection::vec(0..30_usize, 0..3), 1..3_usize, prop::bool::weighted(0.3));
     (layers, around).prop_map(|((layer, layers, odd), (prefix, suffix, outputs, reach, global))| Plan {
         prefix,
         layer,
@@ -157,5 +157,5 @@ fn layered_graphs_fold() {
         program.slots().folded_periods() > 1
     });
     let folded = folded.count();
-    assert!(folded > 80, "{folded} of 400 graphs were folded");
+    assert!(folded > 40, "{folded} of 400 graphs were folded");
 }
