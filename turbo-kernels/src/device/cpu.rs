@@ -54,6 +54,10 @@ impl Cpu {
     }
 }
 
+/// Scratch that all threads share is made at once as large as the packed activations of a product may get: how much
+/// of it a product takes does not simply grow with its rows, so a queue could not be warmed by its largest batch.
+const LEAST_SHARED_VALUES: usize = (4 << 20) / size_of::<f32>();
+
 /// A team of threads, the caller's included, and scratch memory for each.
 pub struct CpuQueue {
     team: Team,
@@ -81,7 +85,7 @@ impl CpuQueue {
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
     pub(crate) fn team_and_shared(&mut self, values: usize) -> Result<(&mut Team, &mut [f32]), DeviceError> {
-        grow(&mut self.shared, values)?;
+        grow(&mut self.shared, values.max(LEAST_SHARED_VALUES))?;
         Ok((&mut self.team, self.shared.view_mut(0, values)?))
     }
 
