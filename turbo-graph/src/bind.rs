@@ -24,9 +24,25 @@ pub struct Capacity {
 }
 
 impl Capacity {
+    /// What just holds a batch.
+    pub(crate) fn of(extents: &Extents) -> Self {
+        let Extents { batch_size, padded_len, total_tokens, .. } = *extents;
+        Capacity { batch_size, total_tokens, max_seq_len: padded_len }
+    }
+
+    /// This capacity without what no batch can use: every sequence has a token, and each row holds one.
+    pub(crate) fn usable(&self) -> Self {
+        let total_tokens = self.total_tokens;
+        Capacity {
+            batch_size: self.batch_size.min(total_tokens),
+            total_tokens,
+            max_seq_len: self.max_seq_len.min(total_tokens),
+        }
+    }
+
     /// The bucket of a batch: the sizes that its binding is planned for. What a layout does not depend on is 0.
     pub(crate) fn bucket(extents: &Extents, layout: LayoutKind) -> Self {
-        let batch_size = extents.batch_size.next_power_of_two();
+        let batch_size = extents.batch_size.checked_next_power_of_two().unwrap_or(usize::MAX);
         match layout {
             LayoutKind::Packed => {
                 Capacity { batch_size, total_tokens: round_up(extents.total_tokens), max_seq_len: 0 }
@@ -84,8 +100,9 @@ const SMALLEST: usize = 16;
 
 /// `rows` rounded up to one of eight steps per doubling, none below [`SMALLEST`].
 fn round_up(rows: usize) -> usize {
-    let step = ((rows.max(1).next_power_of_two() / 2) / 8).max(SMALLEST);
-    rows.max(1).div_ceil(step) * step
+    let half = rows.max(1).checked_next_power_of_two().map_or(1 << (usize::BITS - 1), |power| power / 2);
+    let step = (half / 8).max(SMALLEST);
+    rows.max(1).div_ceil(step).saturating_mul(step)
 }
 
 /// The buckets of row counts up to `max`, each with the smallest count that rounds up to it.
@@ -145,7 +162,7 @@ mod tests {
 
     #[test]
     fn rows_round_up_by_an_eighth_at_most() {
-        for rows in 1..5000 {
+        for rows in (1..5000).chain([usize::MAX / 2, usize::MAX / 2 + 2, usize::MAX]) {
             let up = round_up(rows);
             assert!(up >= rows && (up - rows < SMALLEST || (up - rows) * 8 <= rows), "{rows} became {up}");
         }

@@ -54,9 +54,9 @@ impl Shape {
         Shape(rows.into_iter().chain(rest.iter().copied().map(Dim::Fixed)).collect())
     }
 
-    /// Values of a tensor of this shape.
+    /// Values of a tensor of this shape; `usize::MAX` when there are more, which nothing can hold.
     pub fn elements(&self, extents: &Extents) -> usize {
-        self.0.iter().map(|dim| dim.size(extents)).product()
+        self.0.iter().fold(1, |elements, dim| elements.saturating_mul(dim.size(extents)))
     }
 
     /// The last axis, where it is known.

@@ -55,7 +55,7 @@ fn last_use(graph: &Graph, value: ValueId, first: usize) -> usize {
 
 fn record(first: usize, last: usize, shape: &Shape, extents: &Extents) -> UsageRecord {
     let position = |node: usize| u32::try_from(node).expect("a graph has fewer than 2³² nodes");
-    let size = shape.elements(extents) * size_of::<f32>();
+    let size = shape.elements(extents).saturating_mul(size_of::<f32>());
     UsageRecord { first_op: position(first), last_op: position(last), size }
 }
 

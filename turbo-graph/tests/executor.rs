@@ -9,8 +9,8 @@ use std::{borrow::Cow, error::Error, num::NonZeroUsize};
 use common::{NamedNoise, SMALL, encoder, sequences};
 use proptest::prelude::*;
 use turbo_graph::{
-    Capacity, Executor, ExecutorConfig, GraphError, LayoutKind, PlannerConfig, Policy, Program, Staging,
-    WeightSource, passes,
+    Capacity, Executor, ExecutorConfig, GraphBuilder, GraphError, Input, LayoutKind, OutputId, PlannerConfig,
+    Policy, Pooling, Program, Rhs, Staging, WeightSource, dim::Extents, passes,
 };
 use turbo_kernels::{Cpu, CpuOptions};
 
@@ -139,7 +139,93 @@ fn a_missing_weight_is_named() {
 fn planned_bytes_grow_with_the_batch_and_cost_nothing() {
     let executor =
         executor(LayoutKind::Packed, 1, PlannerConfig { chunk_bytes: 256, ..Default::default() }.into());
-    let planned = |tokens| executor.planned_bytes(&turbo_graph::dim::Extents::of(&[tokens])).unwrap();
+    let planned = |tokens| executor.planned_bytes(&Extents::of(&[tokens])).unwrap();
     assert!(planned(16) < planned(64) && planned(64) < planned(512));
     assert_eq!(executor.footprint_bytes(), 0);
+}
+
+/// What a failed run left behind is nobody's answer, and neither is that of the batch before.
+#[test]
+fn after_a_failed_run_there_is_nothing_to_read() {
+    let mut executor = executor(LayoutKind::Packed, 1, ExecutorConfig::default());
+    embed(&mut executor, &sequences(&[5], SMALL.vocab_size));
+    let mut batch = Staging::new();
+    batch.push(&[1, 2, 50], &[]).unwrap();
+    executor.run(&batch).unwrap_err();
+    let pooled = executor.output("pooled").unwrap();
+    let missing = executor.read(pooled, 0, &mut Vec::new()).unwrap_err();
+    assert_eq!(missing.to_string(), "sequence 0 of a batch of 0");
+
+    embed(&mut executor, &sequences(&[5], SMALL.vocab_size));
+    executor.reserve(Capacity { batch_size: 1, total_tokens: 8, max_seq_len: 8 }).unwrap();
+    let missing = executor.read(pooled, 0, &mut Vec::new()).unwrap_err();
+    assert_eq!(missing.to_string(), "sequence 0 of a batch of 0");
+}
+
+/// Memory that no machine has is an error, and the executor goes on with what it can have.
+#[test]
+fn a_capacity_beyond_all_memory_is_refused() {
+    for layout in [LayoutKind::Packed, LayoutKind::Padded] {
+        for tokens in [1 << 58, 1 << 60, usize::MAX / 4, usize::MAX] {
+            let mut executor = executor(layout, 1, ExecutorConfig::default());
+            let good = sequences(&[5, 9], SMALL.vocab_size);
+            let expected = embed(&mut executor, &good);
+            let capacity = Capacity { batch_size: 2, total_tokens: tokens, max_seq_len: 64 };
+            let refused = executor.reserve(capacity).unwrap_err();
+            assert!(refused.to_string().starts_with("out of device memory"), "{refused}");
+            let extents = Extents { batch_size: 2, padded_len: tokens, total_tokens: tokens, sum_len_sq: 0 };
+            assert!(executor.planned_bytes(&extents).is_err());
+            assert_eq!(embed(&mut executor, &good), expected);
+        }
+    }
+}
+
+/// Without kept bindings a batch is planned for its own sizes, to the row.
+#[test]
+fn without_kept_bindings_nothing_is_rounded_up() {
+    let planner =
+        PlannerConfig { policy: Policy::Paper, chunk_bytes: 256, scale: 1.0, ..PlannerConfig::default() };
+    let planned = |cached_bindings, tokens| {
+        let executor = executor(LayoutKind::Packed, 1, ExecutorConfig { planner, cached_bindings });
+        executor.planned_bytes(&Extents::of(&[tokens])).unwrap()
+    };
+    assert!(planned(0, 40) < planned(0, 41) && planned(0, 41) < planned(0, 42));
+    assert_eq!(planned(1, 40), planned(1, 42));
+}
+
+/// Scores of 2²⁰ × 2²⁰ for 64 heads are more than any address space has: the planner grows a chunk that the device cannot
+/// give, and both start over.
+#[test]
+fn chunks_that_cannot_be_had_leave_no_trace() {
+    let mut g = GraphBuilder::new("wide scores");
+    let (table, ids) = (g.weight("table", &[10, 64]), g.input(Input::InputIds));
+    let x = g.embed(table, ids).unwrap();
+    let heads = g.split_heads(x, 64).unwrap();
+    let scores = g.batched_matmul(heads, heads, Rhs::Transposed).unwrap();
+    let context = g.batched_matmul(scores, heads, Rhs::Normal).unwrap();
+    let rows = g.merge_heads(context).unwrap();
+    let pooled = g.pool(rows, Pooling::Mean).unwrap();
+    g.output("pooled", pooled);
+    let program = Program::compile(&g.finish().unwrap(), LayoutKind::Padded, &[]).unwrap();
+    let device = Cpu::new(CpuOptions::default()).unwrap();
+    let mut executor = Executor::new(device, program, &NamedNoise, PlannerConfig::default()).unwrap();
+    let answer = |executor: &mut Executor<Cpu>| {
+        let (mut batch, mut values) = (Staging::new(), Vec::new());
+        batch.push(&[1, 2, 3], &[]).unwrap();
+        executor.run(&batch).unwrap();
+        executor.read(pooled_of(executor), 0, &mut values).unwrap();
+        values
+    };
+    let expected = answer(&mut executor);
+    let footprint = executor.footprint_bytes();
+    let capacity = Capacity { batch_size: 1, total_tokens: 1 << 20, max_seq_len: 1 << 20 };
+    let refused = executor.reserve(capacity).unwrap_err();
+    assert!(matches!(refused, GraphError::Device(_)), "{refused}");
+    assert_eq!(executor.footprint_bytes(), 0);
+    assert_eq!(answer(&mut executor), expected);
+    assert_eq!(executor.footprint_bytes(), footprint);
+}
+
+fn pooled_of(executor: &Executor<Cpu>) -> OutputId {
+    executor.output("pooled").unwrap()
 }

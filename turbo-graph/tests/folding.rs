@@ -65,8 +65,13 @@ fn steps(len: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Step>> {
 
 fn plans() -> impl Strategy<Value = Plan> {
     let layers = (steps(1..7), 0..6_u32, prop::option::weighted(0.2, 0..6_u32));
-    let around =
-        (steps(0..3), steps(0..3), prop::collection::vec(0..30_usize, 0..3), 1..3_usize, prop::bool::weighted(0.3));
+    let around = (
+        steps(0..3),
+        steps(0..3),
+        prop::collection::vec(0..30_usize, 0..3),
+        1..3_usize,
+        prop::bool::weighted(0.3),
+    );
     (layers, around).prop_map(|((layer, layers, odd), (prefix, suffix, outputs, reach, global))| Plan {
         prefix,
         layer,

@@ -41,15 +41,16 @@ impl<D: Device> Inputs<D> {
     pub(crate) fn grow(&mut self, device: &D, rows: usize, batch_size: usize) -> Result<(), GraphError> {
         if rows > self.max_rows {
             for block in &mut self.ids {
-                *block = device.allocate(rows * size_of::<u32>())?;
+                *block = device.allocate(rows.saturating_mul(size_of::<u32>()))?;
             }
             self.max_rows = rows;
         }
         if batch_size + 1 > self.max_lengths {
-            self.lengths = device.allocate((batch_size + 1) * size_of::<u32>())?;
+            self.lengths = device.allocate((batch_size + 1).saturating_mul(size_of::<u32>()))?;
             self.max_lengths = batch_size + 1;
         }
         if self.layout == LayoutKind::Padded {
+            self.padded.clear(); // room is counted from the length
             self.padded.reserve(self.max_rows.max(self.max_lengths));
         }
         Ok(())

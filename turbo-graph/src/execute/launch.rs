@@ -229,7 +229,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
 
     /// The bytes of a computed value for this batch.
     fn span(&self, value: ValueId) -> Span {
-        let bytes = self.program.value(value).shape.elements(&self.extents) * size_of::<f32>();
+        let bytes = self.program.value(value).shape.elements(&self.extents).saturating_mul(size_of::<f32>());
         match self.program.slots().of_value(value) {
             Some(slot) => {
                 let place = self.plan.placements[slot];

@@ -73,6 +73,14 @@ struct LastBatch {
     cu_seqlens: Vec<u32>,
 }
 
+impl LastBatch {
+    /// From now on there is nothing to read.
+    fn forget(&mut self) {
+        self.extents = Extents::of(&[]);
+        self.cu_seqlens.clear();
+    }
+}
+
 impl<D: EncoderKernels> Executor<D> {
     /// Loads the weights of `program` onto `device`.
     ///
@@ -133,18 +141,20 @@ impl<D: EncoderKernels> Executor<D> {
     pub fn planned_bytes(&self, extents: &Extents) -> Result<usize, GraphError> {
         let mut planner = Planner::new(self.config.planner)?;
         let mut bound = BoundProgram::default();
-        let bucket = Capacity::bucket(extents, self.program.layout());
-        bound.bind_into(&self.program, bucket, &mut planner, &mut Vec::new())?;
+        bound.bind_into(&self.program, self.planned_for(extents), &mut planner, &mut Vec::new())?;
         Ok(bound.plan().footprint())
     }
 
     /// Prepares for every batch within `capacity`: binds all buckets, sizes inputs and outputs, and runs one batch of
-    /// the longest sequence so that kernels grow their scratch. Afterwards such batches allocate nothing.
+    /// the longest sequence so that kernels grow their scratch. Afterwards such batches allocate nothing, as long as
+    /// [`ExecutorConfig::cached_bindings`] are enough for all buckets (of which there are some hundreds). Leaves
+    /// nothing to [`Executor::read`].
     ///
     /// # Errors
-    /// No device memory, or what the planner refuses.
+    /// No device memory; what the planner refuses; a longest sequence that has no row in a table of positions.
     pub fn reserve(&mut self, capacity: Capacity) -> Result<(), GraphError> {
         let layout = self.program.layout();
+        let capacity = capacity.usable();
         let extents = Extents {
             batch_size: capacity.batch_size,
             padded_len: capacity.max_seq_len,
@@ -157,42 +167,41 @@ impl<D: EncoderKernels> Executor<D> {
             let shape = &self.program.value(output).shape;
             // padded rows are bounded by `total_tokens`, not by the product of the other two bounds
             let rows = match shape.0[..] {
-                [Dim::BatchSize, Dim::PaddedLen, ref rest @ ..] => {
-                    rest.iter().map(|dim| dim.size(&extents)).product::<usize>() * capacity.total_tokens
-                }
+                [Dim::BatchSize, Dim::PaddedLen, ref rest @ ..] => rest
+                    .iter()
+                    .fold(capacity.total_tokens, |rows, dim| rows.saturating_mul(dim.size(&extents))),
                 _ => shape.elements(&extents),
             };
-            self.memory.grow_output(&self.device, index, rows * size_of::<f32>())?;
+            self.memory.grow_output(&self.device, index, rows.saturating_mul(size_of::<f32>()))?;
         }
-        for bucket in capacity.buckets(layout) {
-            if self.config.cached_bindings > 0 {
-                self.binding(bucket)?;
-            }
+        if self.config.cached_bindings > 0 {
+            capacity.buckets(layout).into_iter().try_for_each(|bucket| self.binding(bucket))?;
         }
-        let longest = vec![0; capacity.max_seq_len.min(capacity.total_tokens).max(1)];
+        let longest = vec![0; capacity.max_seq_len.max(1)];
         let mut staging = Staging::new();
         staging.push(&longest, &[])?;
-        self.run(&staging)
+        self.run(&staging)?;
+        self.last.forget();
+        Ok(())
     }
 
     /// Computes all outputs for `batch`; read them with [`Executor::read`] before the next run.
     ///
     /// # Errors
-    /// [`GraphError::EmptyBatch`]; an id outside its table; no device memory. The executor stays usable.
+    /// [`GraphError::EmptyBatch`]; an id outside its table; no device memory. The executor stays usable, and there is
+    /// nothing to read until a run succeeds.
     pub fn run(&mut self, batch: &Staging) -> Result<(), GraphError> {
+        self.last.forget();
         let extents = batch.extents();
         if extents.batch_size == 0 {
             return Err(GraphError::EmptyBatch);
         }
-        let bucket = Capacity::bucket(&extents, self.program.layout());
-        self.binding(bucket)?;
+        let planned_for = self.planned_for(&extents);
+        self.binding(planned_for)?;
         self.grow_outputs(&extents)?;
         self.inputs.upload(&self.device, &mut self.queue, batch)?;
-        self.last.extents = extents;
-        self.last.cu_seqlens.clear();
-        self.last.cu_seqlens.extend_from_slice(batch.cu_seqlens());
 
-        let bound = self.bindings.get(&bucket).unwrap_or(&self.unkept);
+        let bound = self.bindings.get(&planned_for).unwrap_or(&self.unkept);
         let mut launch = Launch {
             device: &self.device,
             queue: &mut self.queue,
@@ -204,7 +213,10 @@ impl<D: EncoderKernels> Executor<D> {
             outputs: &self.outputs,
             extents,
         };
-        self.program.nodes().iter().try_for_each(|node| launch.node(node))
+        self.program.nodes().iter().try_for_each(|node| launch.node(node))?;
+        self.last.extents = extents;
+        self.last.cu_seqlens.extend_from_slice(batch.cu_seqlens());
+        Ok(())
     }
 
     /// Appends what output `output` holds for sequence `sequence` of the last batch: `[seq_len, columns]` when there
@@ -231,6 +243,14 @@ impl<D: EncoderKernels> Executor<D> {
         let start = to.len();
         to.resize(start + rows * columns, 0.0);
         Ok(self.device.download(&mut self.queue, from, &mut to[start..])?)
+    }
+
+    /// The sizes that a batch is planned for.
+    fn planned_for(&self, extents: &Extents) -> Capacity {
+        match self.config.cached_bindings {
+            0 => Capacity::of(extents),
+            _ => Capacity::bucket(extents, self.program.layout()),
+        }
     }
 
     /// Makes sure that there is a binding for `bucket`.
@@ -280,7 +300,7 @@ impl<D: EncoderKernels> Executor<D> {
 
     fn grow_outputs(&mut self, extents: &Extents) -> Result<(), GraphError> {
         for (index, &output) in self.outputs.iter().enumerate() {
-            let bytes = self.program.value(output).shape.elements(extents) * size_of::<f32>();
+            let bytes = self.program.value(output).shape.elements(extents).saturating_mul(size_of::<f32>());
             self.memory.grow_output(&self.device, index, bytes)?;
         }
         Ok(())

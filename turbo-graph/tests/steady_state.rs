@@ -1,0 +1,105 @@
+//! Within a reserved capacity a batch allocates nothing, from the ids to the answers.
+
+#![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
+
+mod common;
+
+use std::{
+    alloc::{GlobalAlloc, Layout as Size, System},
+    num::NonZeroUsize,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use common::{NamedNoise, Sizes, encoder};
+use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
+use turbo_graph::{Capacity, Executor, LayoutKind, Pass, PlannerConfig, Program, Staging, passes};
+use turbo_kernels::{Cpu, CpuOptions};
+
+/// The system's allocator, counting.
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+#[allow(unsafe_code)]
+// SAFETY: every call goes to the system's allocator with the arguments it came with. `alloc_zeroed` and `realloc` are
+// the trait's own, which call `alloc`.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, size: Size) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(size) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, size: Size) {
+        // SAFETY: the caller keeps the contract of `dealloc`, and `at` came from `System`.
+        unsafe { System.dealloc(at, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Wide enough that the packed activations of some hundred rows exceed every bound on the scratch of a product.
+const WIDE: Sizes = Sizes {
+    num_layers: 2,
+    hidden_size: 48,
+    num_heads: 3,
+    intermediate_size: 2048,
+    vocab_size: 50,
+    positions: 64,
+};
+
+const CAPACITY: Capacity = Capacity { batch_size: 24, total_tokens: 600, max_seq_len: 64 };
+
+/// Lengths of sequences that together are within [`CAPACITY`], padding counted where the layout has it.
+fn batches(layout: LayoutKind) -> impl Strategy<Value = Vec<usize>> {
+    prop::collection::vec(1..=CAPACITY.max_seq_len, 1..=CAPACITY.batch_size).prop_map(move |mut lens| {
+        let rows = |lens: &[usize]| match layout {
+            LayoutKind::Packed => lens.iter().sum::<usize>(),
+            LayoutKind::Padded => lens.len() * lens.iter().max().unwrap(),
+        };
+        while rows(&lens) > CAPACITY.total_tokens {
+            lens.pop();
+        }
+        lens
+    })
+}
+
+fn allocations_of_batches(layout: LayoutKind, passes: &[Pass], threads: usize) {
+    let program = Program::compile(&encoder(WIDE), layout, passes).unwrap();
+    let device =
+        Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), ..CpuOptions::default() }).unwrap();
+    let mut executor = Executor::new(device, program, &NamedNoise, PlannerConfig::default()).unwrap();
+    let outputs = ["last_hidden_state", "pooled"].map(|name| executor.output(name).unwrap());
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    executor.reserve(CAPACITY).unwrap();
+    assert!(ALLOCATIONS.load(Ordering::Relaxed) > before, "the counter counts");
+
+    let mut staging = Staging::with_capacity(CAPACITY);
+    let mut answers = Vec::with_capacity((CAPACITY.total_tokens + CAPACITY.batch_size) * WIDE.hidden_size);
+    let ids = [7; CAPACITY.max_seq_len];
+    let mut runner = TestRunner::deterministic();
+    for _ in 0..40 {
+        let lens = batches(layout).new_tree(&mut runner).unwrap().current();
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        staging.clear();
+        answers.clear();
+        lens.iter().for_each(|&len| staging.push(&ids[..len], &[]).unwrap());
+        executor.run(&staging).unwrap();
+        for output in outputs {
+            (0..lens.len()).for_each(|sequence| executor.read(output, sequence, &mut answers).unwrap());
+        }
+        let made = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        assert_eq!(made, 0, "{layout:?} with {threads} threads: a batch of {lens:?}");
+    }
+}
+
+/// One test, since the counter is the process's.
+#[test]
+fn a_reserved_executor_allocates_nothing() {
+    for threads in [1, 2] {
+        allocations_of_batches(LayoutKind::Packed, passes::ALL, threads);
+        allocations_of_batches(LayoutKind::Padded, passes::ALL, threads);
+        allocations_of_batches(LayoutKind::Padded, &passes::paper(), threads);
+    }
+}
