@@ -1,8 +1,11 @@
 //! From symbolic sizes to bytes: a program bound to a capacity has an offset for every activation.
 //!
 //! A plan made for some sizes serves all smaller ones, since offsets only ever leave more room. So batches share
-//! bindings by *bucket*: sizes are rounded up (at most an eighth in rows), planned once, and found again in a cache.
+//! bindings by *bucket*: sizes are rounded up, rows by at most an eighth (or to 16) and padded sequences by an eighth too,
+//! planned once, and found again in a cache.
 //! Rounding moves offsets only; kernels run on the sizes of the batch.
+
+use std::ops::RangeInclusive;
 
 use turbo_alloc::{MemoryPlan, Planner, UsageRecord};
 
@@ -42,37 +45,35 @@ impl Capacity {
 
     /// The bucket of a batch: the sizes that its binding is planned for. What a layout does not depend on is 0.
     pub(crate) fn bucket(extents: &Extents, layout: LayoutKind) -> Self {
-        let batch_size = extents.batch_size.checked_next_power_of_two().unwrap_or(usize::MAX);
+        let batch_size = round_batch(extents.batch_size, layout);
         match layout {
             LayoutKind::Packed => {
-                Capacity { batch_size, total_tokens: round_up(extents.total_tokens), max_seq_len: 0 }
+                Capacity { batch_size, total_tokens: round_rows(extents.total_tokens), max_seq_len: 0 }
             }
             LayoutKind::Padded => {
-                Capacity { batch_size, total_tokens: 0, max_seq_len: round_up(extents.padded_len) }
+                Capacity { batch_size, total_tokens: 0, max_seq_len: round_rows(extents.padded_len) }
             }
         }
     }
 
-    /// Every bucket that a batch within this capacity can fall into, the largest first.
+    /// Every bucket that a batch within this capacity can fall into, those of most rows first.
     pub(crate) fn buckets(&self, layout: LayoutKind) -> Vec<Capacity> {
-        let batch_sizes =
-            || std::iter::successors(Some(1), |b| Some(b * 2)).take_while(|b| b / 2 < self.batch_size);
         let mut buckets = Vec::new();
-        for rows in row_buckets(match layout {
+        let most_rows = match layout {
             LayoutKind::Packed => self.total_tokens,
             LayoutKind::Padded => self.max_seq_len,
-        }) {
-            for batch_size in batch_sizes() {
-                // the smallest batch that rounds up to this bucket
-                let (least_batch, least_rows) = (batch_size / 2 + 1, rows.start);
+        };
+        for rows in ranges(most_rows, round_rows) {
+            for batch in ranges(self.batch_size, |batch_size| round_batch(batch_size, layout)) {
+                // whether the smallest batch that rounds up to this bucket is within the capacity
+                let (batch_size, end) = (*batch.end(), *rows.end());
                 let (fits, bucket) = match layout {
-                    LayoutKind::Packed => (
-                        least_batch <= rows.end,
-                        Capacity { batch_size, total_tokens: rows.end, max_seq_len: 0 },
-                    ),
+                    LayoutKind::Packed => {
+                        (*batch.start() <= end, Capacity { batch_size, total_tokens: end, max_seq_len: 0 })
+                    }
                     LayoutKind::Padded => (
-                        least_batch * least_rows <= self.total_tokens,
-                        Capacity { batch_size, total_tokens: 0, max_seq_len: rows.end },
+                        batch.start() * rows.start() <= self.total_tokens,
+                        Capacity { batch_size, total_tokens: 0, max_seq_len: end },
                     ),
                 };
                 if fits {
@@ -80,7 +81,8 @@ impl Capacity {
                 }
             }
         }
-        buckets.reverse();
+        let rows = |bucket: &Capacity| bucket.total_tokens.max(bucket.batch_size * bucket.max_seq_len);
+        buckets.sort_by_key(|bucket| std::cmp::Reverse((rows(bucket), bucket.batch_size)));
         buckets
     }
 
@@ -95,29 +97,36 @@ impl Capacity {
     }
 }
 
-/// Smallest bucket, and the step between the small ones.
-const SMALLEST: usize = 16;
+/// Rows are planned for this many at least, and in steps of no less.
+const LEAST_ROWS: usize = 16;
 
-/// `rows` rounded up to one of eight steps per doubling, none below [`SMALLEST`].
-fn round_up(rows: usize) -> usize {
-    let half = rows.max(1).checked_next_power_of_two().map_or(1 << (usize::BITS - 1), |power| power / 2);
-    let step = (half / 8).max(SMALLEST);
-    rows.max(1).div_ceil(step).saturating_mul(step)
+fn round_rows(rows: usize) -> usize {
+    round_up(rows, LEAST_ROWS)
 }
 
-/// The buckets of row counts up to `max`, each with the smallest count that rounds up to it.
-fn row_buckets(max: usize) -> impl Iterator<Item = RowBucket> {
+/// Packed, few values have a row per sequence, so few buckets are worth more than a tight one.
+fn round_batch(batch_size: usize, layout: LayoutKind) -> usize {
+    match layout {
+        LayoutKind::Packed => batch_size.checked_next_power_of_two().unwrap_or(usize::MAX),
+        LayoutKind::Padded => round_up(batch_size, 1),
+    }
+}
+
+/// `count` rounded up to one of eight steps per doubling, none smaller than `least`.
+fn round_up(count: usize, least: usize) -> usize {
+    let half = count.max(1).checked_next_power_of_two().map_or(1 << (usize::BITS - 1), |power| power / 2);
+    let step = (half / 8).max(least);
+    count.max(1).div_ceil(step).saturating_mul(step)
+}
+
+/// Counts up to `most`, in ranges of those that `round` to one, which is their end.
+fn ranges(most: usize, round: impl Fn(usize) -> usize) -> impl Iterator<Item = RangeInclusive<usize>> {
     let mut start = 1;
     std::iter::from_fn(move || {
-        let bucket = (start <= max).then(|| RowBucket { start, end: round_up(start) })?;
-        start = bucket.end + 1;
-        Some(bucket)
+        let range = (start <= most).then(|| start..=round(start))?;
+        start = range.end() + 1;
+        Some(range)
     })
-}
-
-struct RowBucket {
-    start: usize,
-    end: usize,
 }
 
 /// Where the activations of a program lie, for batches up to a capacity.
@@ -161,27 +170,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_round_up_by_an_eighth_at_most() {
-        for rows in (1..5000).chain([usize::MAX / 2, usize::MAX / 2 + 2, usize::MAX]) {
-            let up = round_up(rows);
-            assert!(up >= rows && (up - rows < SMALLEST || (up - rows) * 8 <= rows), "{rows} became {up}");
+    fn sizes_round_up_by_an_eighth_at_most() {
+        for count in (1..5000).chain([usize::MAX / 2, usize::MAX / 2 + 2, usize::MAX]) {
+            for least in [1, LEAST_ROWS] {
+                let up = round_up(count, least);
+                assert!(
+                    up >= count && (up - count < least || up - count <= count / 8),
+                    "{count} became {up}"
+                );
+            }
         }
-        assert_eq!([1, 16, 17, 128, 129, 256, 257, 300].map(round_up), [16, 16, 32, 128, 144, 256, 288, 320]);
+        let rows = [1, 16, 17, 128, 129, 256, 257, 300].map(round_rows);
+        assert_eq!(rows, [16, 16, 32, 128, 144, 256, 288, 320]);
+        let batch = |layout| [1, 5, 15, 17, 33].map(|batch_size| round_batch(batch_size, layout));
+        assert_eq!(batch(LayoutKind::Padded), [1, 5, 15, 18, 36]);
+        assert_eq!(batch(LayoutKind::Packed), [1, 8, 16, 32, 64]);
     }
 
     #[test]
     fn every_batch_within_a_capacity_falls_into_a_listed_bucket() {
         for layout in [LayoutKind::Packed, LayoutKind::Padded] {
-            let capacity = Capacity { batch_size: 6, total_tokens: 300, max_seq_len: 70 };
+            let capacity = Capacity { batch_size: 40, total_tokens: 300, max_seq_len: 70 };
             let buckets = capacity.buckets(layout);
-            for batch_size in 1..=6 {
+            for batch_size in 1..=40 {
                 for len in 1..=70 {
-                    let extents = Extents::of(&vec![len; batch_size]);
-                    if extents.total_tokens <= capacity.total_tokens {
-                        assert!(
-                            buckets.contains(&Capacity::bucket(&extents, layout)),
-                            "{extents:?} {layout:?}"
-                        );
+                    for short in [1, len / 2 + 1, len] {
+                        let mut lens = vec![short; batch_size];
+                        lens[0] = len;
+                        let extents = Extents::of(&lens);
+                        let rows = match layout {
+                            LayoutKind::Packed => extents.total_tokens,
+                            LayoutKind::Padded => batch_size * len,
+                        };
+                        let listed = buckets.contains(&Capacity::bucket(&extents, layout));
+                        assert!(rows > capacity.total_tokens || listed, "{extents:?} {layout:?}");
                     }
                 }
             }

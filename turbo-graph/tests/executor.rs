@@ -229,3 +229,22 @@ fn chunks_that_cannot_be_had_leave_no_trace() {
 fn pooled_of(executor: &Executor<Cpu>) -> OutputId {
     executor.output("pooled").unwrap()
 }
+
+/// The largest buckets are bound first, so that all others find room in their chunks.
+#[test]
+fn all_buckets_together_take_what_the_largest_takes() {
+    for layout in [LayoutKind::Packed, LayoutKind::Padded] {
+        let planner = PlannerConfig { chunk_bytes: 4096, ..PlannerConfig::default() };
+        let mut executor = executor(layout, 1, planner.into());
+        let capacity = Capacity { batch_size: 32, total_tokens: 1024, max_seq_len: 64 };
+        executor.reserve(capacity).unwrap();
+        let planned = |lens: &[usize]| executor.planned_bytes(&Extents::of(lens)).unwrap();
+        let largest = planned(&[32; 32]).max(planned(&[64; 16]));
+        // padded, 29 sequences of 33 tokens are planned as 32 of 48: half as much again
+        let reserved = executor.footprint_bytes();
+        assert!(
+            reserved <= largest + largest / 2 + 4096,
+            "{layout:?}: {reserved}, the largest takes {largest}"
+        );
+    }
+}
