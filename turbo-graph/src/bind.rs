@@ -1,9 +1,8 @@
 //! From symbolic sizes to bytes: a program bound to a capacity has an offset for every activation.
 //!
 //! A plan made for some sizes serves all smaller ones, since offsets only ever leave more room. So batches share
-//! bindings by *bucket*: sizes are rounded up, rows by at most an eighth (or to 16) and padded sequences by an eighth too,
-//! planned once, and found again in a cache.
-//! Rounding moves offsets only; kernels run on the sizes of the batch.
+//! bindings by *bucket*: sizes are rounded up (rows by at most an eighth or to 16, padded sequences by an eighth too),
+//! planned once, and found again in a cache. Rounding moves offsets only; kernels run on the sizes of the batch.
 
 use std::ops::RangeInclusive;
 

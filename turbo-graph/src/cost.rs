@@ -1,10 +1,8 @@
 //! What an operator costs for a batch: floating-point operations, and bytes that must pass at least once.
 
-use turbo_kernels::matmul::Rhs;
-
 use crate::{
     dim::{Dim, Extents},
-    graph::{Graph, Node, Storage, ValueId},
+    graph::{Graph, Node, ValueId},
     op::{Heads, Op},
 };
 
@@ -33,7 +31,7 @@ impl std::iter::Sum for Cost {
 
 impl Graph {
     /// The cost of one node for a batch. Element-wise steps count one operation per value and step; of an embedding
-    /// table only the rows taken count.
+    /// table only the rows taken count, of a tensor that holds several heads only the columns read.
     pub fn cost(&self, node: &Node, extents: &Extents) -> Cost {
         let elements = |value: ValueId| self.value(value).shape.elements(extents) as u64;
         let (out, first) = (elements(node.output), elements(node.inputs[0]));
@@ -50,18 +48,29 @@ impl Graph {
             Op::EmbedSumLayerNorm { .. } => out * (NORM + 2),
             Op::Softmax => out * SOFTMAX,
             Op::ScaleMaskSoftmax { .. } => out * (SOFTMAX + 1),
-            Op::BatchedMatMul { rhs, a, .. } => 2 * out * self.summed(node, rhs, a, extents),
+            Op::BatchedMatMul { a, .. } => 2 * out * self.summed(node, a, extents),
             Op::Attention { num_heads, head_dim, .. } => {
                 let scores = num_heads as u64 * self.score_count(node, extents);
                 scores * (4 * head_dim as u64 + SOFTMAX + 1)
             }
             Op::Pool(_) => first,
         };
-        let values = node.inputs.iter().enumerate().map(|(index, &input)| match self.value(input).storage {
-            Storage::Weight(_) if self.is_table(node, index) => out,
-            _ => elements(input),
-        });
+        let values = (0..node.inputs.len()).map(|input| self.values_read(node, input, out, extents));
         Cost { flops, bytes: 4 * (out + values.sum::<u64>()) }
+    }
+
+    /// Values of an input that the operator has to read, for a result of `out` values.
+    fn values_read(&self, node: &Node, input: usize, out: u64, extents: &Extents) -> u64 {
+        let shape = &self.value(node.inputs[input]).shape;
+        match (node.op, input) {
+            (Op::Embed, 0) | (Op::EmbedSumLayerNorm { .. }, 0 | 2 | 4) => out,
+            (Op::BatchedMatMul { a: Heads::Within(columns), .. }, 0)
+            | (Op::BatchedMatMul { b: Heads::Within(columns), .. }, 1) => {
+                let width = shape.last_fixed().unwrap_or(0).max(1);
+                (shape.elements(extents) / width * columns.num_heads * columns.head_dim) as u64
+            }
+            _ => shape.elements(extents) as u64,
+        }
     }
 
     /// The cost of all nodes for a batch.
@@ -73,11 +82,12 @@ impl Graph {
         2 * out * self.value(node.inputs[1]).shape.last_fixed().unwrap_or(0) as u64
     }
 
-    fn summed(&self, node: &Node, rhs: Rhs, a: Heads, extents: &Extents) -> u64 {
-        match (rhs, a) {
-            (Rhs::Transposed, Heads::Within(columns)) => columns.head_dim as u64,
-            _ => self.value(node.inputs[0]).shape.0.last().map_or(0, |dim| dim.size(extents)) as u64,
-        }
+    fn summed(&self, node: &Node, a: Heads, extents: &Extents) -> u64 {
+        let summed = match a {
+            Heads::Within(columns) => columns.head_dim,
+            Heads::Apart => self.value(node.inputs[0]).shape.0.last().map_or(0, |dim| dim.size(extents)),
+        };
+        summed as u64
     }
 
     /// Scores of one head over the batch.
@@ -85,10 +95,6 @@ impl Graph {
         let padded = self.value(node.inputs[0]).shape.0.contains(&Dim::PaddedLen);
         let scores = if padded { extents.batch_size * extents.padded_len.pow(2) } else { extents.sum_len_sq };
         scores as u64
-    }
-
-    fn is_table(&self, node: &Node, input: usize) -> bool {
-        matches!((node.op, input), (Op::Embed, 0) | (Op::EmbedSumLayerNorm { .. }, 0 | 2 | 4))
     }
 }
 
@@ -102,7 +108,55 @@ const ACTIVATION: u64 = 8;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{GraphBuilder, Input, dim::Extents};
+    use crate::{GraphBuilder, Input, LayoutKind, Program, Rhs, dim::Extents, passes};
+
+    /// `softmax(mask(scale · q·kᵀ)) · v` of three projections, from 24 columns in 3 heads.
+    fn attention() -> Graph {
+        let mut g = GraphBuilder::new("attention");
+        let (table, ids) = (g.weight("table", &[10, 24]), g.input(Input::InputIds));
+        let x = g.embed(table, ids).unwrap();
+        let [q, k, v] = ["q", "k", "v"].map(|name| {
+            let (weight, bias) = (g.weight(name, &[24, 24]), g.weight(&format!("{name}.bias"), &[24]));
+            let product = g.matmul(x, weight).unwrap();
+            let projected = g.add_bias(product, bias).unwrap();
+            g.split_heads(projected, 3).unwrap()
+        });
+        let scores = g.batched_matmul(q, k, Rhs::Transposed).unwrap();
+        let scores = g.scale(scores, 0.5).unwrap();
+        let scores = g.mask(scores).unwrap();
+        let probabilities = g.softmax(scores).unwrap();
+        let context = g.batched_matmul(probabilities, v, Rhs::Normal).unwrap();
+        let context = g.merge_heads(context).unwrap();
+        g.output("context", context);
+        g.finish().unwrap()
+    }
+
+    fn costs_of(graph: &Graph, op: &str, extents: &Extents) -> Vec<Cost> {
+        let nodes = graph.nodes().iter().filter(|node| node.op.name() == op);
+        nodes.map(|node| graph.cost(node, extents)).collect()
+    }
+
+    #[test]
+    fn attention_costs_what_the_layout_makes_it_compute() {
+        let extents = Extents::of(&[5, 3]); // padded: 10 rows and 2 · 25 scores a head; packed: 8 rows and 34 scores
+        for (layout, rows, scores) in [(LayoutKind::Padded, 10, 3 * 50), (LayoutKind::Packed, 8, 3 * 34)] {
+            let program = Program::compile(&attention(), layout, passes::ALL).unwrap();
+            let expected = Cost { flops: scores * (4 * 8 + 6), bytes: 4 * rows * (72 + 24) };
+            assert_eq!(costs_of(program.graph(), "attention", &extents), [expected], "{layout:?}");
+        }
+    }
+
+    /// A product costs the same whether its heads lie apart or in the columns of a wider tensor.
+    #[test]
+    fn where_heads_lie_costs_nothing() {
+        let extents = Extents::of(&[5, 3]);
+        let (drawn, paper) =
+            (attention(), Program::compile(&attention(), LayoutKind::Padded, &passes::paper()).unwrap());
+        let expected = Cost { flops: 2 * 150 * 8, bytes: 4 * (10 * 24 + 10 * 24 + 150) };
+        for graph in [&drawn, paper.graph()] {
+            assert_eq!(costs_of(graph, "batched_matmul", &extents), [expected; 2], "{graph}");
+        }
+    }
 
     #[test]
     fn a_product_counts_two_per_multiply_add_and_each_byte_once() {
