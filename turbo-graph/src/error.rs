@@ -1,3 +1,5 @@
+//! What can go wrong between a drawing and its answers.
+
 use turbo_alloc::AllocError;
 use turbo_kernels::{DeviceError, KernelError};
 
@@ -38,6 +40,14 @@ pub enum GraphError {
         /// Its operator.
         op: &'static str,
         /// The rule.
+        why: String,
+    },
+    /// A result was given a name that it cannot have.
+    #[error("output {name:?}: {why}")]
+    Output {
+        /// The name.
+        name: String,
+        /// Why not.
         why: String,
     },
     /// A graph without an output computes nothing.

@@ -9,7 +9,7 @@ use crate::{
     shape, verify,
 };
 
-/// A value of a graph.
+/// A value of a graph; means nothing to another graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ValueId(pub(crate) u32);
 
@@ -157,13 +157,15 @@ fn id(index: usize) -> ValueId {
 pub struct GraphBuilder {
     graph: Graph,
     layer: Option<u32>,
+    /// The first output that could not be named, told when the drawing is finished.
+    wrong_output: Option<GraphError>,
 }
 
 impl GraphBuilder {
     /// An empty drawing.
     pub fn new(name: &str) -> Self {
         let graph = Graph { name: name.to_owned(), values: Vec::new(), nodes: Vec::new() };
-        GraphBuilder { graph, layer: None }
+        GraphBuilder { graph, layer: None, wrong_output: None }
     }
 
     /// Ids of the batch, `[batch_size, padded_len]`, u32.
@@ -177,7 +179,8 @@ impl GraphBuilder {
         self.graph.add_value(Shape::fixed(shape), Storage::Weight(vec![named]))
     }
 
-    /// From now on nodes belong to repeated layer `index`, or to none.
+    /// From now on nodes belong to repeated layer `index`, or to none. Layers ascend, each in one piece; alike ones
+    /// share one plan and are printed once.
     pub fn layer(&mut self, index: Option<u32>) {
         self.layer = index;
     }
@@ -206,7 +209,7 @@ impl GraphBuilder {
         self.node(Op::AddBias, &[x, bias])
     }
 
-    /// `a + b`, of one shape.
+    /// `a + b`, both of one shape.
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -230,7 +233,7 @@ impl GraphBuilder {
         self.node(Op::Activate(activation), &[x])
     }
 
-    /// Layer norm over the last axis.
+    /// Layer norm over the last axis, of n values; gain and offset `[n]`, the variance is the mean square deviation.
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -272,7 +275,8 @@ impl GraphBuilder {
         self.node(Op::MergeHeads, &[x])
     }
 
-    /// One product per sequence and head: `a · b`, or `a · bᵀ`.
+    /// One product per sequence and head, `[batch_size, num_heads, m, k]` times `[batch_size, num_heads, k, n]`: `a · b`,
+    /// or with `b` as `[.., n, k]`, `a · bᵀ`.
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -281,7 +285,7 @@ impl GraphBuilder {
         self.node(Op::BatchedMatMul { rhs, a: apart, b: apart, out: apart }, &[a, b])
     }
 
-    /// −∞ where the key is padding.
+    /// `[batch_size, num_heads, rows, padded_len]` of scores: −∞ where the key is padding.
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -289,7 +293,7 @@ impl GraphBuilder {
         self.node(Op::Mask, &[scores])
     }
 
-    /// Softmax over the last axis.
+    /// Softmax over the last axis of `[batch_size, num_heads, rows, columns]`.
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -305,16 +309,30 @@ impl GraphBuilder {
         self.node(Op::Pool(pooling), &[x])
     }
 
-    /// Names a computed value as a result that the caller reads.
+    /// Names a computed value as a result that the caller reads. A value has one name, and a name one value; other
+    /// wishes are refused by [`GraphBuilder::finish`].
     pub fn output(&mut self, name: &str, value: ValueId) {
-        self.graph.values[value.index()].storage = Storage::Output(name.to_owned());
+        let taken = self.graph.outputs().find(|(_, taken)| *taken == name);
+        let why = match (taken, &self.graph.value(value).storage) {
+            (Some((other, _)), _) => format!("%{} has this name already", other.0),
+            (None, Storage::Output(other)) => format!("%{} is the output {other:?} already", value.0),
+            (None, Storage::Weight(_) | Storage::Input(_)) => format!("%{} is not a computed value", value.0),
+            (None, Storage::Activation) => {
+                self.graph.values[value.index()].storage = Storage::Output(name.to_owned());
+                return;
+            }
+        };
+        self.wrong_output.get_or_insert(GraphError::Output { name: name.to_owned(), why });
     }
 
     /// The finished graph.
     ///
     /// # Errors
-    /// [`GraphError::NoOutput`], [`GraphError::Malformed`].
+    /// [`GraphError::Output`], [`GraphError::NoOutput`], [`GraphError::Malformed`].
     pub fn finish(self) -> Result<Graph, GraphError> {
+        if let Some(error) = self.wrong_output {
+            return Err(error);
+        }
         verify::verify(&self.graph, "build")?;
         Ok(self.graph)
     }

@@ -46,21 +46,30 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
         }
         Op::MergeHeads => {
             inputs.count(1)?;
-            let heads = inputs.heads(0)?;
-            Ok(merged(heads.rows, heads.num_heads, heads.columns))
+            let HeadTensor { num_heads, rows, columns } = inputs.heads(0)?;
+            merged(rows, num_heads, columns)
+                .ok_or_else(|| inputs.wrong(0, "[batch_size, num_heads, rows, head_dim]"))
         }
         Op::BatchedMatMul { rhs, a, b, out } => {
             inputs.count(2)?;
             inputs.batched_product(*rhs, *a, *b, *out)
         }
-        Op::Mask | Op::Softmax | Op::ScaleMaskSoftmax { .. } => {
+        Op::Softmax => {
             inputs.count(1)?;
             inputs.heads(0)?;
             Ok(inputs.shapes[0].clone())
         }
+        Op::Mask | Op::ScaleMaskSoftmax { .. } => {
+            inputs.count(1)?;
+            if inputs.heads(0)?.columns != Dim::PaddedLen {
+                return Err(inputs.wrong(0, "[batch_size, num_heads, rows, padded_len]"));
+            }
+            Ok(inputs.shapes[0].clone())
+        }
         Op::Pool(_) => {
             inputs.count(1)?;
-            Ok(Shape(vec![Dim::BatchSize, Dim::Fixed(inputs.columns(0)?)]))
+            let hidden = inputs.per_token(0, "a row of hidden_size values per token")?;
+            Ok(Shape(vec![Dim::BatchSize, Dim::Fixed(hidden)]))
         }
         Op::Linear { .. } => {
             inputs.count(3)?;
@@ -77,8 +86,9 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
         Op::Attention { num_heads, head_dim, .. } => {
             inputs.count(1)?;
             let hidden = num_heads * head_dim;
-            if hidden == 0 || inputs.columns(0)? != 3 * hidden {
-                return Err(inputs.wrong(0, &format!("rows of 3 × {num_heads} × {head_dim} columns")));
+            let expected = format!("a row of 3 × {num_heads} × {head_dim} values per token");
+            if hidden == 0 || inputs.per_token(0, &expected)? != 3 * hidden {
+                return Err(inputs.wrong(0, &expected));
             }
             Ok(with_columns(inputs.shapes[0], hidden))
         }
@@ -106,9 +116,10 @@ fn with_columns(shape: &Shape, columns: usize) -> Shape {
     Shape(dims)
 }
 
-fn merged(rows: Dim, num_heads: usize, columns: Dim) -> Shape {
-    let Dim::Fixed(head_dim) = columns else { return Shape(vec![Dim::BatchSize, rows, columns]) };
-    Shape(vec![Dim::BatchSize, rows, Dim::Fixed(num_heads * head_dim)])
+/// Heads side by side, where their width is known.
+fn merged(rows: Dim, num_heads: usize, columns: Dim) -> Option<Shape> {
+    let Dim::Fixed(head_dim) = columns else { return None };
+    Some(Shape(vec![Dim::BatchSize, rows, Dim::Fixed(num_heads * head_dim)]))
 }
 
 /// A tensor of heads: `[batch_size, num_heads, rows, columns]`.
@@ -138,6 +149,15 @@ impl Inputs<'_> {
 
     fn columns(&self, input: usize) -> Result<usize, GraphError> {
         self.shapes[input].last_fixed().ok_or_else(|| self.wrong(input, "rows of a fixed number of columns"))
+    }
+
+    /// The columns of a tensor that has a row per token.
+    fn per_token(&self, input: usize, expected: &str) -> Result<usize, GraphError> {
+        match self.shapes[input].0[..] {
+            [Dim::BatchSize, Dim::PaddedLen, Dim::Fixed(columns)]
+            | [Dim::TotalTokens, Dim::Fixed(columns)] => Ok(columns),
+            _ => Err(self.wrong(input, expected)),
+        }
     }
 
     fn vector(&self, input: usize, len: usize) -> Result<(), GraphError> {
@@ -212,10 +232,10 @@ impl Inputs<'_> {
         if a.0[1] != b.0[1] || a.0[3] != inner {
             return Err(self.wrong(1, &format!("heads that fit {a}")));
         }
-        let apart = Shape(vec![Dim::BatchSize, a.0[1], a.0[2], columns]);
         match (out, a.0[1]) {
-            (Heads::Within(_), Dim::Fixed(num_heads)) => Ok(merged(a.0[2], num_heads, columns)),
-            _ => Ok(apart),
+            (Heads::Within(_), Dim::Fixed(num_heads)) => merged(a.0[2], num_heads, columns)
+                .ok_or_else(|| self.wrong(1, "heads of a fixed number of columns")),
+            _ => Ok(Shape(vec![Dim::BatchSize, a.0[1], a.0[2], columns])),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
 /// * Every value is defined before it is read, and defined once.
 /// * Weights stand where weights are expected, and only there.
 /// * Every shape is what the operator's rule says.
-/// * Nodes of one layer stand together, layers in order.
+/// * Nodes of one layer stand together, with none between them, layers in order.
 /// * There is an output, and a node computes it.
 ///
 /// # Errors
@@ -24,7 +24,7 @@ pub(crate) fn verify(graph: &Graph, stage: &'static str) -> Result<(), GraphErro
         .iter()
         .map(|value| matches!(value.storage, Storage::Weight(_) | Storage::Input(_)))
         .collect();
-    let mut layer = None;
+    let (mut layer, mut highest) = (None, None);
     for (index, node) in graph.nodes.iter().enumerate() {
         let check = || -> Result<(), String> {
             if let Some(input) = node.inputs.iter().find(|input| !defined[input.index()]) {
@@ -33,15 +33,13 @@ pub(crate) fn verify(graph: &Graph, stage: &'static str) -> Result<(), GraphErro
             if defined[node.output.index()] {
                 return Err(format!("computes %{} again", node.output.0));
             }
-            if node.layer < layer && node.layer.is_some() {
-                return Err(format!("layer {:?} after layer {layer:?}", node.layer));
-            }
+            check_layer(node.layer, layer, highest)?;
             check_storage(graph, node)?;
             check_shape(graph, node)
         };
         check().map_err(|why| GraphError::Malformed { stage, node: index, op: node.op.name(), why })?;
         defined[node.output.index()] = true;
-        layer = layer.max(node.layer);
+        (layer, highest) = (node.layer, highest.max(node.layer));
     }
     let mut outputs = graph.outputs().peekable();
     if outputs.peek().is_none() || outputs.any(|(value, _)| !defined[value.index()]) {
@@ -80,6 +78,19 @@ fn takes_ids(op: &Op, index: usize) -> bool {
     }
 }
 
+/// Checks the layer of a node against that of the node before, and the highest of all before.
+fn check_layer(layer: Option<u32>, last: Option<u32>, highest: Option<u32>) -> Result<(), String> {
+    match (layer, highest) {
+        (Some(layer), Some(highest)) if layer < highest => {
+            Err(format!("belongs to layer {layer}, after layer {highest}"))
+        }
+        (Some(layer), Some(highest)) if layer == highest && last != Some(layer) => {
+            Err(format!("belongs to layer {layer}, which had ended"))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn check_storage(graph: &Graph, node: &Node) -> Result<(), String> {
     for (index, &input) in node.inputs.iter().enumerate() {
         let expected = match (takes_weight(&node.op, index), takes_ids(&node.op, index)) {
@@ -112,7 +123,7 @@ fn check_shape(graph: &Graph, node: &Node) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{GraphBuilder, GraphError, Input};
+    use crate::{GraphBuilder, GraphError, Input, Pooling, Rhs, ValueId};
 
     /// `scale(embed(table, ids))`, to be broken by a test.
     fn graph() -> Graph {
@@ -132,7 +143,7 @@ mod tests {
 
     #[test]
     fn each_rule_is_checked() {
-        let cases: [(&str, String); 6] = [
+        let cases: [(&str, String); 7] = [
             (
                 "after test: node 0 (scale): reads %2 before it is computed",
                 broken(|graph| graph.nodes.swap(0, 1)),
@@ -153,8 +164,18 @@ mod tests {
                 }),
             ),
             (
-                "after test: node 1 (scale): layer Some(0) after layer Some(1)",
+                "after test: node 1 (scale): belongs to layer 0, after layer 1",
                 broken(|graph| (graph.nodes[0].layer, graph.nodes[1].layer) = (Some(1), Some(0))),
+            ),
+            (
+                "after test: node 2 (scale): belongs to layer 0, which had ended",
+                broken(|graph| {
+                    let (x, shape) =
+                        (graph.nodes[1].output, graph.value(graph.nodes[1].output).shape.clone());
+                    let output = graph.add_value(shape, Storage::Activation);
+                    graph.nodes.push(Node { inputs: vec![x], output, ..graph.nodes[1].clone() });
+                    (graph.nodes[0].layer, graph.nodes[2].layer) = (Some(0), Some(0));
+                }),
             ),
             ("the graph \"two nodes\" has no output", broken(|graph| drop(graph.nodes.pop()))),
         ];
@@ -181,5 +202,56 @@ mod tests {
             message(g.softmax(x)),
             "softmax: input 0 has shape [batch_size, padded_len, 8], expected [batch_size, num_heads, rows, columns]"
         );
+        let heads = g.split_heads(x, 2).unwrap();
+        assert_eq!(
+            message(g.mask(heads)),
+            "mask: input 0 has shape [batch_size, 2, padded_len, 4], expected [batch_size, num_heads, rows, padded_len]"
+        );
+        let scores = g.batched_matmul(heads, heads, Rhs::Transposed).unwrap();
+        assert_eq!(
+            message(g.merge_heads(scores)),
+            "merge_heads: input 0 has shape [batch_size, 2, padded_len, padded_len], expected [batch_size, num_heads, \
+             rows, head_dim]"
+        );
+        assert_eq!(
+            message(g.batched_matmul(heads, heads, Rhs::Normal)),
+            "batched_matmul: input 1 has shape [batch_size, 2, padded_len, 4], expected heads that fit \
+             [batch_size, 2, padded_len, 4]"
+        );
+        let pooled = g.pool(x, Pooling::Mean).unwrap();
+        for (got, wrong) in [(pooled, "[batch_size, 8]"), (heads, "[batch_size, 2, padded_len, 4]")] {
+            let expected =
+                format!("pool: input 0 has shape {wrong}, expected a row of hidden_size values per token");
+            assert_eq!(message(g.pool(got, Pooling::Mean)), expected);
+        }
+        assert_eq!(
+            message(g.add(x, pooled)),
+            "add: input 1 has shape [batch_size, 8], expected [batch_size, padded_len, 8]"
+        );
+        assert_eq!(
+            message(g.layer_norm(x, vector, vector, 1e-12)),
+            "layer_norm: input 1 has shape [7], expected [8]"
+        );
+        assert_eq!(message(g.embed(vector, x)), "embed: input 0 has shape [7], expected [rows, hidden_size]");
+    }
+
+    #[test]
+    fn outputs_are_computed_values_with_one_name_each() {
+        let named = |name: fn(&mut GraphBuilder, ValueId, ValueId)| {
+            let mut g = GraphBuilder::new("outputs");
+            let (table, ids) = (g.weight("table", &[10, 8]), g.input(Input::InputIds));
+            let x = g.embed(table, ids).unwrap();
+            let y = g.scale(x, 2.0).unwrap();
+            g.output("x", x);
+            name(&mut g, table, y);
+            g.finish().map(|_| ()).unwrap_err().to_string()
+        };
+        assert_eq!(named(|g, table, _| g.output("w", table)), "output \"w\": %0 is not a computed value");
+        assert_eq!(named(|g, _, y| g.output("x", y)), "output \"x\": %2 has this name already");
+        let twice = |g: &mut GraphBuilder, _: ValueId, y| {
+            g.output("y", y);
+            g.output("z", y);
+        };
+        assert_eq!(named(twice), "output \"z\": %3 is the output \"y\" already");
     }
 }
