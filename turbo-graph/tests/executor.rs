@@ -248,3 +248,26 @@ fn all_buckets_together_take_what_the_largest_takes() {
         );
     }
 }
+
+/// An output that is neither a row per token nor one per sequence is read whole, a block per sequence.
+#[test]
+fn heads_can_be_read_too() {
+    let mut g = GraphBuilder::new("heads");
+    let (table, ids) = (g.weight("table", &[10, 4]), g.input(Input::InputIds));
+    let x = g.embed(table, ids).unwrap();
+    let heads = g.split_heads(x, 2).unwrap();
+    g.output("rows", x);
+    g.output("heads", heads);
+    let program = Program::compile(&g.finish().unwrap(), LayoutKind::Padded, &[]).unwrap();
+    let device = Cpu::new(CpuOptions::default()).unwrap();
+    let mut executor = Executor::new(device, program, &NamedNoise, PlannerConfig::default()).unwrap();
+    let mut batch = Staging::new();
+    sequences(&[1, 3], 10).iter().for_each(|ids| batch.push(ids, &[]).unwrap());
+    executor.run(&batch).unwrap();
+    let (mut rows, mut heads) = (Vec::new(), Vec::new());
+    executor.read(executor.output("rows").unwrap(), 1, &mut rows).unwrap();
+    executor.read(executor.output("heads").unwrap(), 1, &mut heads).unwrap();
+    let column = |head: usize, row: usize, column: usize| rows[row * 4 + head * 2 + column];
+    let expected = (0..2).flat_map(|h| (0..3).flat_map(move |r| (0..2).map(move |c| (h, r, c))));
+    assert_eq!(heads, expected.map(|(h, r, c)| column(h, r, c)).collect::<Vec<_>>());
+}

@@ -45,7 +45,7 @@ impl From<PlannerConfig> for ExecutorConfig {
     }
 }
 
-/// A named result of a program.
+/// A named result of the program of one executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OutputId(usize);
 
@@ -220,25 +220,30 @@ impl<D: EncoderKernels> Executor<D> {
     }
 
     /// Appends what output `output` holds for sequence `sequence` of the last batch: `[seq_len, columns]` when there
-    /// is a row per token, `[columns]` when there is one per sequence.
+    /// is a row per token, `[columns]` when there is one per sequence; of another output the block of that sequence,
+    /// padding included.
     ///
     /// # Errors
     /// [`GraphError::NoSuchSequence`], or a device failure.
+    ///
+    /// # Panics
+    /// When `output` came from another executor, whose program has more outputs.
     pub fn read(&mut self, output: OutputId, sequence: usize, to: &mut Vec<f32>) -> Result<(), GraphError> {
         let Some(&[first, end]) =
             self.last.cu_seqlens.get(sequence..sequence + 2).and_then(|ends| ends.as_array())
         else {
             return Err(GraphError::NoSuchSequence { sequence, batch_size: self.last.extents.batch_size });
         };
-        let shape = &self.program.value(self.outputs[output.0]).shape;
-        let (row, rows) = match shape.0[..] {
-            [Dim::TotalTokens, ..] => (first as usize, (end - first) as usize),
-            [Dim::BatchSize, Dim::PaddedLen, ..] => {
-                (sequence * self.last.extents.padded_len, (end - first) as usize)
+        let seq_len = (end - first) as usize;
+        let (row, rows, of_row) = match &self.program.value(self.outputs[output.0]).shape.0[..] {
+            [Dim::TotalTokens, of_row @ ..] => (first as usize, seq_len, of_row),
+            [Dim::BatchSize, Dim::PaddedLen, of_row @ ..] => {
+                (sequence * self.last.extents.padded_len, seq_len, of_row)
             }
-            _ => (sequence, 1),
+            [_, of_row @ ..] => (sequence, 1, of_row),
+            [] => unreachable!("every shape rule gives a result an axis for the batch"),
         };
-        let columns = shape.last_fixed().unwrap_or(1);
+        let columns: usize = of_row.iter().map(|dim| dim.size(&self.last.extents)).product();
         let from = self.memory.output(&self.device, output.0, row * columns, rows * columns)?;
         let start = to.len();
         to.resize(start + rows * columns, 0.0);
