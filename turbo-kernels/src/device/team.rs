@@ -52,6 +52,8 @@ struct Shared {
     caller: Mutex<Option<Thread>>,
     caller_waits: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
+    /// Workers that have begun to serve.
+    started: AtomicUsize,
     stop: AtomicBool,
 }
 
@@ -80,6 +82,7 @@ impl Team {
             caller: Mutex::new(None),
             caller_waits: AtomicBool::new(false),
             panic: Mutex::new(None),
+            started: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
         });
         let mut team = Team { shared, workers: Vec::with_capacity(workers) };
@@ -87,6 +90,10 @@ impl Team {
             let shared = Arc::clone(&team.shared);
             let name = format!("turbo-team-{}", index + 1);
             team.workers.push(thread::Builder::new().name(name).spawn(move || shared.serve(index))?);
+        }
+        // A thread allocates while it starts, and nothing may do so once the team works.
+        while team.shared.started.load(Relaxed) < workers {
+            thread::yield_now();
         }
         Ok(team)
     }
@@ -187,6 +194,7 @@ impl Shared {
 impl Shared {
     /// The life of worker `index`, which is thread `index + 1` of the team.
     fn serve(&self, index: usize) {
+        self.started.fetch_add(1, Relaxed);
         let mut last = 0;
         while let Some(epoch) = self.enter(index, last) {
             last = epoch;
