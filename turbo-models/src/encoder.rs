@@ -106,7 +106,7 @@ impl<D: EncoderKernels> Encoder<D> {
 
     /// Bytes of activations that a batch of `capacity` would plan, without running it; `usize::MAX` for sizes that the
     /// planner refuses.
-    pub fn footprint_bytes(&mut self, capacity: Capacity) -> usize {
+    pub fn footprint_bytes(&self, capacity: Capacity) -> usize {
         let Capacity { batch_size, total_tokens, max_seq_len } = capacity;
         let extents = Extents { batch_size, total_tokens, padded_len: max_seq_len, sum_len_sq: 0 };
         self.executor.planned_bytes(&extents).unwrap_or(usize::MAX)

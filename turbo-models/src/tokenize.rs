@@ -7,10 +7,12 @@
 
 use std::{
     borrow::Cow,
+    panic::catch_unwind,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use tokenizers::{ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, Tokenizer, tokenizer::Encoding};
 
@@ -168,12 +170,20 @@ fn read(file: PathBuf) -> Result<Tokenizer, ModelError> {
         Ok(json) => json,
         Err(source) => return Err(ModelError::Read { file, source }),
     };
-    let tokenizer = Tokenizer::from_bytes(json).map_err(one_line);
-    let sound = tokenizer.and_then(|tokenizer| {
+    let sound = parse(&json).and_then(|tokenizer| {
         let steps = serde_json::to_value(tokenizer.get_post_processor()).map_err(one_line)?;
         wrong_template(&steps).map_or(Ok(tokenizer), Err)
     });
     sound.map_err(|why| ModelError::Tokenizer { file, why })
+}
+
+/// The tokenizer that `json` describes. The library panics at some of what is not JSON, or not as it expects.
+fn parse(json: &[u8]) -> Result<Tokenizer, String> {
+    serde_json::from_slice::<IgnoredAny>(json).map_err(one_line)?;
+    match catch_unwind(|| Tokenizer::from_bytes(json)) {
+        Ok(tokenizer) => tokenizer.map_err(one_line),
+        Err(_) => Err("the tokenizer library gave up on it".to_owned()),
+    }
 }
 
 /// What is wrong with the template that puts special tokens around one text, if there is one among the steps after

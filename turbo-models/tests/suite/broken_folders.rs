@@ -383,6 +383,23 @@ proptest! {
         }
     }
 
+    /// The same of the tokenizer.
+    #[test]
+    fn damaged_tokenizers_never_panic(damages in prop::collection::vec(damage(), 1..4)) {
+        let sound = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny-sentence/tokenizer.json");
+        let folder = Folder::sound();
+        let mut file = fs::read(sound).unwrap();
+        for damage in &damages {
+            apply(&mut file, damage, usize::MAX);
+        }
+        folder.write("tokenizer.json", &file);
+        if let Err(error) = Checkpoint::open(folder.path()) {
+            let error = error.to_string();
+            prop_assert_eq!(error.lines().count(), 1, "{}", &error);
+            prop_assert!(error.contains("tokenizer.json: "), "{}", &error);
+        }
+    }
+
     /// The same of the configuration.
     #[test]
     fn damaged_configurations_never_panic(damages in prop::collection::vec(damage(), 1..4)) {
