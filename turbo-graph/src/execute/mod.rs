@@ -153,29 +153,14 @@ impl<D: EncoderKernels> Executor<D> {
     /// # Errors
     /// No device memory; what the planner refuses; a longest sequence that has no row in a table of positions.
     pub fn reserve(&mut self, capacity: Capacity) -> Result<(), GraphError> {
-        let layout = self.program.layout();
+        self.last.forget();
         let capacity = capacity.usable();
-        let extents = Extents {
-            batch_size: capacity.batch_size,
-            padded_len: capacity.max_seq_len,
-            total_tokens: capacity.total_tokens,
-            sum_len_sq: 0,
-        };
         self.inputs.grow(&self.device, capacity.total_tokens, capacity.batch_size)?;
         self.last.cu_seqlens.reserve(capacity.batch_size + 1);
-        for (index, &output) in self.outputs.iter().enumerate() {
-            let shape = &self.program.value(output).shape;
-            // padded rows are bounded by `total_tokens`, not by the product of the other two bounds
-            let rows = match shape.0[..] {
-                [Dim::BatchSize, Dim::PaddedLen, ref rest @ ..] => rest
-                    .iter()
-                    .fold(capacity.total_tokens, |rows, dim| rows.saturating_mul(dim.size(&extents))),
-                _ => shape.elements(&extents),
-            };
-            self.memory.grow_output(&self.device, index, rows.saturating_mul(size_of::<f32>()))?;
-        }
+        self.reserve_outputs(capacity)?;
         if self.config.cached_bindings > 0 {
-            capacity.buckets(layout).into_iter().try_for_each(|bucket| self.binding(bucket))?;
+            let buckets = capacity.buckets(self.program.layout());
+            buckets.into_iter().try_for_each(|bucket| self.binding(bucket))?;
         }
         let longest = vec![0; capacity.max_seq_len.max(1)];
         let mut staging = Staging::new();
@@ -299,6 +284,23 @@ impl<D: EncoderKernels> Executor<D> {
             for placement in &bound.plan().placements {
                 self.planner.unpin(placement.chunk)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Makes room for the outputs of every batch within `capacity`.
+    fn reserve_outputs(&mut self, capacity: Capacity) -> Result<(), GraphError> {
+        let extents = capacity.extents();
+        for (index, &output) in self.outputs.iter().enumerate() {
+            let shape = &self.program.value(output).shape;
+            // padded rows are bounded by `total_tokens`, not by the product of the other two bounds
+            let values = match &shape.0[..] {
+                [Dim::BatchSize, Dim::PaddedLen, of_row @ ..] => of_row
+                    .iter()
+                    .fold(capacity.total_tokens, |values, dim| values.saturating_mul(dim.size(&extents))),
+                _ => shape.elements(&extents),
+            };
+            self.memory.grow_output(&self.device, index, values.saturating_mul(size_of::<f32>()))?;
         }
         Ok(())
     }
