@@ -133,7 +133,9 @@ fn warnings(
 ) -> Vec<String> {
     let (positions, rows) = (config.max_position_embeddings, config.vocab_size);
     let limit = modules.max_seq_length.filter(|limit| *limit > positions);
-    let limit = limit.map(|limit| format!("max_seq_length is {limit}, the model has {positions} positions"));
+    let limit = limit.map(|limit| {
+        format!("sentence_bert_config.json: max_seq_length is {limit}, the model has {positions} positions")
+    });
     let known = tokenizer.map(TextTokenizer::vocab_size).filter(|known| *known != rows);
     let known = known.map(|known| format!("the tokenizer knows {known} tokens, the model has {rows}"));
     limit.into_iter().chain(known).collect()

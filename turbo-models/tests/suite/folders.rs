@@ -51,7 +51,10 @@ fn a_limit_beyond_the_position_table_is_a_warning() {
     edit(dir.path(), "sentence_bert_config.json", |json| json["max_seq_length"] = 512.into());
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     assert_eq!(checkpoint.max_input_length(), 64);
-    assert_eq!(checkpoint.warnings(), ["max_seq_length is 512, the model has 64 positions"]);
+    assert_eq!(
+        checkpoint.warnings(),
+        ["sentence_bert_config.json: max_seq_length is 512, the model has 64 positions"]
+    );
 }
 
 #[test]
