@@ -40,7 +40,7 @@ async fn main() -> anyhow::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
     println!("listening on http://{}", listener.local_addr()?);
     let interrupted = async { tokio::signal::ctrl_c().await.expect("this process may handle Ctrl-C") };
-    http::serve(listener, router, interrupted).await?;
+    http::serve(listener, router, interrupted).await;
     engine.stop().await;
     Ok(())
 }

@@ -22,6 +22,9 @@ use super::{device, log, model_id, shutdown::Signals};
 /// How long a lazy server waits for company, as a share of the promised time.
 const LAZY_SHARE: u32 = 4;
 
+/// How long answers may take to reach their clients after the last one was computed, before the process ends.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
 /// Connections that the system accepts before the server gets to them.
 const BACKLOG: u32 = 1024;
 
@@ -178,19 +181,32 @@ async fn serve(arguments: &Arguments) -> Result<()> {
     announce(listener.local_addr().context("cannot tell the port")?)?;
 
     let (stopping, stopped) = tokio::sync::oneshot::channel();
-    tokio::spawn(async move {
+    let told_to_stop = async move {
         signals.next().await;
         tracing::info!("stopping: accepted requests are answered first");
-        // The server may have failed in the meantime; then nobody listens.
+        // An error would say that nobody waits beside the server, and somebody does.
         let _ = stopping.send(());
-        signals.next().await;
-        tracing::warn!("stopped at once");
-        std::process::exit(1);
-    });
-    http::serve(listener, router, async move { drop(stopped.await) }).await.context("the server failed")?;
+        tokio::spawn(stop_at_once(signals));
+    };
+    let answered = async {
+        drop(stopped.await);
+        engine.stop().await;
+        tokio::time::sleep(LAST_WORDS).await;
+    };
+    tokio::select! {
+        () = http::serve(listener, router, told_to_stop) => {}
+        () = answered => tracing::warn!("clients that had not sent their request, or not read its answer, were cut off"),
+    }
     engine.stop().await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Ends the process when it is told a second time.
+async fn stop_at_once(mut signals: Signals) {
+    signals.next().await;
+    tracing::warn!("stopped at once");
+    std::process::exit(1);
 }
 
 /// The model, warm, on a thread where it may block.

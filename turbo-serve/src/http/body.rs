@@ -9,11 +9,12 @@ use std::{
 };
 
 use axum::{
-    body::{Body, HttpBody},
+    body::{Body, Bytes, HttpBody},
     extract::{FromRequest, Request},
     http::{HeaderMap, StatusCode, header},
     response::IntoResponse,
 };
+use hyper::body::Frame;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::{error::ApiError, router::Server};
@@ -23,6 +24,9 @@ use super::{error::ApiError, router::Server};
 const DISCARDED_BYTES: usize = 64 << 20;
 /// For how long a refused body is read.
 const DISCARDING: Duration = Duration::from_secs(2);
+
+/// For how long a client may send nothing in the middle of a body.
+const STALL: Duration = Duration::from_secs(30);
 
 /// The fields of a route's request, and the protocol that words its errors.
 pub(super) trait RequestBody: DeserializeOwned {
@@ -67,6 +71,10 @@ fn says_json(headers: &HeaderMap) -> bool {
 }
 
 async fn read(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+    let stalled = |_| {
+        let message = format!("body is incomplete: nothing came for {} s", STALL.as_secs());
+        ApiError::refused(StatusCode::REQUEST_TIMEOUT, message)
+    };
     let too_large = || {
         let message = format!("body is larger than the limit of {limit} bytes");
         ApiError::refused(StatusCode::PAYLOAD_TOO_LARGE, message)
@@ -78,7 +86,7 @@ async fn read(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Vec<u
         return Err(too_large());
     }
     let mut bytes = Vec::with_capacity(announced);
-    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+    while let Some(frame) = tokio::time::timeout(STALL, next_frame(&mut body)).await.map_err(stalled)? {
         let frame = frame.map_err(|error| {
             ApiError::refused(StatusCode::BAD_REQUEST, format!("body ended early: {error}"))
         })?;
@@ -92,6 +100,10 @@ async fn read(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Vec<u
     Ok(bytes)
 }
 
+async fn next_frame(body: &mut Body) -> Option<Result<Frame<Bytes>, axum::Error>> {
+    poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await
+}
+
 /// Reads a refused body to its end without keeping it, within bounds.
 pub(super) async fn discard(headers: &HeaderMap, mut body: Body) {
     if headers.contains_key(header::EXPECT) {
@@ -99,7 +111,7 @@ pub(super) async fn discard(headers: &HeaderMap, mut body: Body) {
     }
     let reading = async {
         let mut left = DISCARDED_BYTES;
-        while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        while let Some(Ok(frame)) = next_frame(&mut body).await {
             match left.checked_sub(frame.data_ref().map_or(0, |data| data.len())) {
                 Some(rest) => left = rest,
                 None => break,

@@ -70,7 +70,7 @@ impl ApiError {
         Self::new(ErrorType::Validation, failure::VALIDATION, message)
     }
 
-    /// A request that HTTP has its own status for: 400, 404, 405, 413 or 415.
+    /// A request that HTTP has its own status for: 400, 404, 405, 408, 413 or 415.
     pub(super) fn refused(status: StatusCode, message: impl Into<String>) -> Self {
         Self { status, ..Self::validation(message) }
     }

@@ -11,7 +11,7 @@
 //!
 //! | route | answer |
 //! |---|---|
-//! | `POST /embed` | `[[f32]]`, one row per input |
+//! | `POST /embed`, `POST /` | `[[f32]]`, one row per input |
 //! | `POST /embed_all` | `[[[f32]]]`, one row per token of each input |
 //! | `POST /v1/embeddings`, `POST /embeddings` | OpenAI's list of embeddings |
 //! | `GET /info` | what is served, and within which limits |
@@ -35,6 +35,7 @@ mod observe;
 mod openai;
 mod router;
 mod serve;
+mod stall;
 mod tei;
 mod write;
 

@@ -1,75 +1,145 @@
-//! Listening until told to stop.
+//! Listening until told to stop, to clients of every kind: those that never finish asking, and those that never read
+//! what they asked for.
 
-use std::{
-    future::{Future, IntoFuture},
-    io,
-    time::Duration,
+use std::{future::Future, pin::pin, time::Duration};
+
+use axum::{Router, serve::Listener};
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::graceful::GracefulShutdown,
+    service::TowerToHyperService,
 };
+use tokio::net::{TcpListener, TcpStream};
 
-use axum::{Router, serve::ListenerExt};
-use tokio::{net::TcpListener, sync::oneshot};
+use super::stall::StallLimit;
 
-/// How long accepted requests may still take after the server was told to stop: a client that sends its body a byte
-/// at a time must not keep the process alive.
-const GRACE: Duration = Duration::from_secs(30);
-
-/// Answers requests until `shutdown` resolves; then takes no more, answers those accepted (for at most 30 seconds)
-/// and returns.
-///
-/// # Errors
-/// When the listener fails.
-pub async fn serve(
-    listener: TcpListener,
-    router: Router,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
-    serve_with_grace(listener, router, shutdown, GRACE).await
+/// How long a server waits for others.
+#[derive(Clone, Copy)]
+struct Waits {
+    /// For the head of a connection's next request. Longer than the minute for which load balancers keep an idle
+    /// connection: they must not send into one that is being closed.
+    head: Duration,
+    /// For a client to take another byte of its answer, which is kept in memory as long.
+    stall: Duration,
+    /// For accepted requests after the server was told to stop.
+    grace: Duration,
 }
 
-async fn serve_with_grace(
-    listener: TcpListener,
+const WAITS: Waits =
+    Waits { head: Duration::from_secs(75), stall: Duration::from_secs(30), grace: Duration::from_secs(30) };
+
+/// Answers requests until `shutdown` resolves; then takes no more, answers those accepted (for at most 30 seconds)
+/// and returns. A client that takes longer than 75 seconds over the head of a request, or takes no byte of its answer
+/// for 30 seconds, is cut off.
+pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<Output = ()>) {
+    serve_with(listener, router, shutdown, WAITS).await;
+}
+
+async fn serve_with(
+    mut listener: TcpListener,
     router: Router,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-    grace: Duration,
-) -> io::Result<()> {
-    // small answers must not wait for the acknowledgement of earlier ones
-    let listener = listener.tap_io(|stream| {
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "TCP_NODELAY is not set");
-        }
-    });
-    let (stopping, stopped) = oneshot::channel();
-    let shutdown = async move {
-        shutdown.await;
-        let _ = stopping.send(()); // nobody listens when the listener failed before
-    };
-    let server = axum::serve(listener, router).with_graceful_shutdown(shutdown).into_future();
-    let grace_over = async move {
-        if stopped.await.is_err() {
-            std::future::pending::<()>().await; // `shutdown` was dropped with a server that failed
-        }
-        tokio::time::sleep(grace).await;
-    };
-    tokio::select! {
-        ended = server => ended,
-        () = grace_over => {
-            tracing::warn!(?grace, "requests were still running when their time was over");
-            Ok(())
-        }
+    shutdown: impl Future<Output = ()>,
+    waits: Waits,
+) {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(waits.head);
+    let connections = GracefulShutdown::new();
+    let mut shutdown = pin!(shutdown);
+    loop {
+        // axum's `accept` waits a second where the process has no file descriptor left, and goes on.
+        let (stream, _) = tokio::select! {
+            accepted = Listener::accept(&mut listener) => accepted,
+            () = &mut shutdown => break,
+        };
+        let service = TowerToHyperService::new(router.clone());
+        let io = TokioIo::new(StallLimit::new(without_delay(stream), waits.stall));
+        let connection = connections.watch(http.serve_connection(io, service));
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection broke");
+            }
+        });
     }
+    drop(listener);
+    if tokio::time::timeout(waits.grace, connections.shutdown()).await.is_err() {
+        tracing::warn!(grace = ?waits.grace, "requests were still running when their time was over");
+    }
+}
+
+/// Small answers must not wait for the acknowledgement of earlier ones.
+fn without_delay(stream: TcpStream) -> TcpStream {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "TCP_NODELAY is not set");
+    }
+    stream
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Write, sync::Arc};
+    use std::{
+        io::{Read, Write},
+        net::TcpStream as Client,
+        sync::Arc,
+        time::Instant,
+    };
 
     use axum::{
         body::{Body, to_bytes},
-        routing::post,
+        routing::{get, post},
     };
     use tokio::sync::Notify;
 
     use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+    const SHORT: Duration = Duration::from_millis(50);
+    const WAITS: Waits = Waits { head: LONG, stall: LONG, grace: LONG };
+
+    /// Serves while `client` talks to the address on a thread of its own.
+    fn with_client<T: Send + 'static>(
+        router: Router,
+        waits: Waits,
+        client: impl FnOnce(Client) -> T + Send + 'static,
+    ) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let stream = Client::connect(listener.local_addr().unwrap()).unwrap();
+            stream.set_read_timeout(Some(LONG)).unwrap();
+            let talk = tokio::task::spawn_blocking(move || client(stream));
+            tokio::select! {
+                () = serve_with(listener, router, std::future::pending(), waits) => unreachable!("nobody stops it"),
+                told = talk => told.unwrap(),
+            }
+        })
+    }
+
+    #[test]
+    fn a_client_that_never_ends_its_head_is_cut_off() {
+        for begun in ["", "GET / HTTP/1.1\r\nx-a: b\r\n"] {
+            let read = with_client(Router::new(), Waits { head: SHORT, ..WAITS }, |mut client| {
+                client.write_all(begun.as_bytes()).unwrap();
+                client.read(&mut [0; 100])
+            });
+            assert_eq!(read.unwrap(), 0, "{begun:?}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_never_reads_is_cut_off() {
+        let size = 64 << 20; // far more than the system buffers
+        let router = Router::new().route("/", get(move || async move { vec![0_u8; size] }));
+        let received = with_client(router, Waits { stall: SHORT, ..WAITS }, |mut client| {
+            client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+            std::thread::sleep(20 * SHORT);
+            let mut received = Vec::new();
+            // Ends early, in peace or with a reset.
+            let _ = client.read_to_end(&mut received);
+            received.len()
+        });
+        assert!(received < size, "{received} bytes came");
+    }
 
     #[test]
     fn a_client_that_never_ends_its_body_does_not_keep_the_server() {
@@ -82,12 +152,13 @@ mod tests {
                 drop(to_bytes(body, 100).await);
             });
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let mut client = Client::connect(listener.local_addr().unwrap()).unwrap();
             client.write_all(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf").unwrap();
             let shutdown = async move { arrived.notified().await };
             let router = Router::new().route("/", handler);
-            let serving = serve_with_grace(listener, router, shutdown, Duration::from_millis(20));
-            tokio::time::timeout(Duration::from_secs(10), serving).await.expect("it ends").unwrap();
+            let started = Instant::now();
+            serve_with(listener, router, shutdown, Waits { grace: SHORT, ..WAITS }).await;
+            assert!(started.elapsed() < LONG / 2);
         });
     }
 }

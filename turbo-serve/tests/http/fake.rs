@@ -100,6 +100,7 @@ impl Fake {
             "tokenizer" => Err(EngineError::Tokenizer("it is of no use".to_owned())),
             "no tokenizer" => Err(EngineError::NoTokenizer),
             "backend" => Err(EngineError::Backend("the \"device\" is\non fire".to_owned())),
+            "panic" => panic!("an invariant broke"),
             "stopping" => Err(EngineError::Stopping),
             "invalid id" => Err(EngineError::InvalidId { input: 0, id: 1000, vocab_size: 1000 }),
             "nan" => Ok(response(&request, Some(f32::NAN))),
@@ -261,7 +262,7 @@ impl Running {
             runtime.block_on(async {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 let stopped = async { stopped.await.unwrap_or_default() };
-                serve(listener, router, stopped).await.unwrap();
+                serve(listener, router, stopped).await;
             });
         });
         Self { address, stop: Some(stop), thread: Some(thread) }
