@@ -1,6 +1,11 @@
 //! What every embedding route does between its protocol's request and its protocol's answer.
 
-use std::time::Instant;
+use std::{
+    future::poll_fn,
+    panic::{AssertUnwindSafe, catch_unwind},
+    task::Poll,
+    time::Instant,
+};
 
 use axum::{
     http::header,
@@ -15,7 +20,7 @@ use super::{
     router::Server,
     write::{NotFinite, values_in},
 };
-use crate::engine::{EmbedRequest, EmbedResponse, OutputKind, Truncation};
+use crate::engine::{EmbedRequest, EmbedResponse, OutputKind, Pending, Truncation};
 
 /// Answers with more values than this (about a millisecond of writing) are written on a thread of their own, so that
 /// other connections of this thread need not wait.
@@ -42,12 +47,24 @@ pub(super) async fn answer(
         Inputs::Batch(inputs) => (Arity::Batch, inputs),
     };
     server.metrics().received(arity);
-    let response = server.engine().embed(EmbedRequest { inputs, output, truncation }).await?;
+    let response = caught(|| server.engine().embed(EmbedRequest { inputs, output, truncation })).await?;
     let (response, body) = written(response, write).await?;
     let total = received.elapsed();
     server.metrics().answered(arity, &response.timings, total);
     let headers = headers::of(&response, server.compute_type(), total);
     Ok((headers, [(header::CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+/// The answer of an engine, be it that it panics: else the connection would end without a word.
+async fn caught<'a>(embed: impl FnOnce() -> Pending<'a>) -> Result<EmbedResponse, ApiError> {
+    let panicked = |_| ApiError::backend("inference failed: the engine panicked");
+    // A future that has panicked is not polled again, and what it shared with others is the engine's to look after.
+    let mut answer = catch_unwind(AssertUnwindSafe(embed)).map_err(panicked)?;
+    let polled = poll_fn(|cx| {
+        let poll = catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx)));
+        poll.map_or_else(|panic| Poll::Ready(Err(panic)), |poll| poll.map(Ok))
+    });
+    Ok(polled.await.map_err(panicked)??)
 }
 
 /// Writes small answers at once and large ones elsewhere; gives the response back for its headers.

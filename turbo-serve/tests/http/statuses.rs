@@ -56,6 +56,7 @@ fn bad_inputs() -> Vec<(String, u16, &'static str, &'static str)> {
         ("\"tokenizer\"", 422, "Tokenizer", "it is of no use"),
         ("\"no tokenizer\"", 422, "Tokenizer", "send token ids"),
         ("\"backend\"", 424, "Backend", "the \"device\" is\non fire"),
+        ("\"panic\"", 424, "Backend", "inference failed: the engine panicked"),
         ("[\"nan\",\"b\"]", 424, "Backend", "the answer to input 1 has the value NaN"),
         ("\"infinity\"", 424, "Backend", "infinity"),
         ("\"stopping\"", 503, "Unhealthy", "stopping"),
