@@ -13,22 +13,21 @@ use super::{
 };
 use crate::engine::{EmbedResponse, OutputKind};
 
-/// Body of `POST /v1/embeddings`. Fields not named here are ignored, `user` among them.
+/// Body of `POST /v1/embeddings`. Fields not named here are ignored, `user` among them; `null` is as
+/// good as leaving one out.
 #[derive(Deserialize)]
 pub(super) struct EmbeddingsBody {
     input: Inputs,
     /// One model is served, so it answers to any name.
     #[serde(rename = "model")]
     _model: Option<String>,
-    #[serde(default)]
-    encoding_format: EncodingFormat,
+    encoding_format: Option<EncodingFormat>,
     dimensions: Option<usize>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum EncodingFormat {
-    #[default]
     Float,
     Base64,
 }
@@ -49,8 +48,8 @@ pub(super) async fn embeddings(
         received,
     };
     let encoding = match body.encoding_format {
-        EncodingFormat::Float => Encoding::Float,
-        EncodingFormat::Base64 => Encoding::Base64,
+        Some(EncodingFormat::Float) | None => Encoding::Float,
+        Some(EncodingFormat::Base64) => Encoding::Base64,
     };
     let model = server.engine().info().name.clone();
     let write =

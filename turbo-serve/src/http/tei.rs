@@ -18,25 +18,22 @@ use super::{
 use crate::engine::{Health, ModelInfo, OutputKind, Truncation};
 
 /// Which end of a long input is cut off.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize)]
 enum TruncationDirection {
     #[serde(alias = "left")]
     Left,
-    #[default]
     #[serde(alias = "right")]
     Right,
 }
 
-/// Body of `POST /embed`. Fields not named here are ignored.
+/// Body of `POST /embed`. Fields not named here are ignored; `null` is as good as leaving one out.
 #[derive(Deserialize)]
 pub(super) struct EmbedBody {
     inputs: Inputs,
     truncate: Option<bool>,
-    #[serde(default)]
-    truncation_direction: TruncationDirection,
+    truncation_direction: Option<TruncationDirection>,
     prompt_name: Option<String>,
-    #[serde(default = "normalize_by_default")]
-    normalize: bool,
+    normalize: Option<bool>,
     dimensions: Option<usize>,
 }
 
@@ -45,8 +42,7 @@ pub(super) struct EmbedBody {
 pub(super) struct EmbedAllBody {
     inputs: Inputs,
     truncate: Option<bool>,
-    #[serde(default)]
-    truncation_direction: TruncationDirection,
+    truncation_direction: Option<TruncationDirection>,
     prompt_name: Option<String>,
 }
 
@@ -58,11 +54,7 @@ impl RequestBody for EmbedAllBody {
     type Error = TeiError;
 }
 
-fn normalize_by_default() -> bool {
-    true
-}
-
-/// `POST /embed`: `[[f32]]`, nested for a single input too.
+/// `POST /embed` and `POST /`: `[[f32]]`, nested for a single input too.
 pub(super) async fn embed(
     State(server): State<Server>,
     Json { body, received }: Json<EmbedBody>,
@@ -70,7 +62,7 @@ pub(super) async fn embed(
     no_prompt(body.prompt_name.as_deref())?;
     let question = Question {
         inputs: body.inputs,
-        output: OutputKind::Pooled { normalize: body.normalize, dimensions: body.dimensions },
+        output: OutputKind::Pooled { normalize: body.normalize.unwrap_or(true), dimensions: body.dimensions },
         truncation: Some(truncation(&server, body.truncate, body.truncation_direction)),
         received,
     };
@@ -92,11 +84,11 @@ pub(super) async fn embed_all(
     Ok(answer(&server, question, |response| write::token_embeddings(&response.rows)).await?)
 }
 
-fn truncation(server: &Server, truncate: Option<bool>, direction: TruncationDirection) -> Truncation {
+fn truncation(server: &Server, truncate: Option<bool>, direction: Option<TruncationDirection>) -> Truncation {
     match (truncate.unwrap_or(server.engine().info().auto_truncate), direction) {
         (false, _) => Truncation::Off,
-        (true, TruncationDirection::Left) => Truncation::Left,
-        (true, TruncationDirection::Right) => Truncation::Right,
+        (true, Some(TruncationDirection::Left)) => Truncation::Left,
+        (true, Some(TruncationDirection::Right) | None) => Truncation::Right,
     }
 }
 

@@ -76,6 +76,13 @@ fn options_reach_the_engine() {
         ("/embed", json!({"normalize": false}), (pooled(false, None), default.1)),
         ("/embed", json!({"dimensions": 2}), (pooled(true, Some(2)), default.1)),
         ("/embed", json!({"dimensions": null, "truncate": null, "prompt_name": null}), default),
+        ("/embed", json!({"normalize": null, "truncation_direction": null}), default),
+        (
+            "/v1/embeddings",
+            json!({"encoding_format": null, "dimensions": null, "user": null}),
+            (default.0, None),
+        ),
+        ("/", json!({"dimensions": 3}), (pooled(true, Some(3)), default.1)),
         (
             "/embed",
             json!({"truncate": false, "truncation_direction": "left"}),
