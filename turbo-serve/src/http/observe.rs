@@ -8,7 +8,7 @@ use axum::{
     middleware::Next,
     response::Response,
 };
-use tracing::{Instrument, Level, Span};
+use tracing::{Instrument, Span};
 
 use super::{error::Failure, router::Server};
 
@@ -27,30 +27,26 @@ pub(super) async fn observe(State(server): State<Server>, request: Request, next
     );
     let asks = request.method() == Method::POST; // for embeddings; health is asked for otherwise
     let mut response = next.run(request).instrument(span.clone()).await;
-    if let Some(Failure(reason)) = response.extensions().get().filter(|_| asks) {
+    let failure = response.extensions().get::<Failure>().copied();
+    if let Some(Failure(reason)) = failure.filter(|_| asks) {
         server.metrics().failed(reason);
     }
     if let Some(id) = id {
         response.headers_mut().insert(REQUEST_ID, id);
     }
-    log(&span, response.status(), start);
+    log(&span, response.status(), failure, start);
     response
 }
 
-/// Success is of interest to few, a client's error to some, ours to all.
-fn log(span: &Span, status: StatusCode, start: Instant) {
-    let level = match status {
-        status if status.is_success() => Level::DEBUG,
-        StatusCode::FAILED_DEPENDENCY => Level::ERROR,
-        status if status.is_server_error() => Level::WARN,
-        _ => Level::INFO,
-    };
+/// What is ours to mend is seen by default. What a client does wrong it is told itself, and it is counted: a line for
+/// each would be the loudest when an overloaded server has the least time to write it.
+fn log(span: &Span, status: StatusCode, reason: Option<Failure>, start: Instant) {
     let (status, latency_us) = (status.as_u16(), start.elapsed().as_micros() as u64);
+    let reason = reason.map(|Failure(reason)| reason);
     // a level is part of the call site, so each has its own
-    match level {
-        Level::ERROR => tracing::error!(parent: span, status, latency_us, "failed"),
-        Level::WARN => tracing::warn!(parent: span, status, latency_us, "not answered"),
-        Level::INFO => tracing::info!(parent: span, status, latency_us, "refused"),
+    match status {
+        424 | 500.. => tracing::warn!(parent: span, status, reason, latency_us, "not answered"),
+        400.. => tracing::debug!(parent: span, status, reason, latency_us, "refused"),
         _ => tracing::debug!(parent: span, status, latency_us, "answered"),
     }
 }
