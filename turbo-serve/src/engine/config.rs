@@ -27,7 +27,7 @@ pub struct EngineConfig {
     pub max_concurrent_requests: usize,
     /// What happens to inputs that are too long when their request does not say: cut at the end, or refused.
     pub auto_truncate: bool,
-    /// Threads that make tokens.
+    /// Threads that make tokens of texts; as many again wait for texts of 16 KiB and more.
     pub tokenization_workers: usize,
     /// Time for measuring batches before the engine is ready.
     pub warm_up: Duration,
@@ -48,6 +48,11 @@ impl Default for EngineConfig {
         }
     }
 }
+
+/// The queue's memory for them is reserved at start.
+const MOST_CONCURRENT_REQUESTS: usize = 1 << 20;
+/// A system that runs out of threads ends the process, and not only the thread.
+const MOST_TOKENIZATION_WORKERS: usize = 1 << 10;
 
 /// One thread fewer than the machine runs at once, 1 to 64: the worker needs one of them.
 fn default_tokenization_workers() -> usize {
@@ -97,9 +102,11 @@ pub enum StartError {
         /// What the model needs.
         max_input_length: usize,
     },
-    /// More inputs than the queue can count.
-    #[error("max_concurrent_requests is {got}, at most {limit} are possible")]
-    Concurrency {
+    /// More inputs, or threads, than a server can sensibly have.
+    #[error("{name} is {got}, at most {limit} are possible")]
+    TooMany {
+        /// Which limit.
+        name: &'static str,
         /// What was asked for.
         got: usize,
         /// The most there can be.
@@ -119,7 +126,6 @@ pub enum StartError {
 impl EngineConfig {
     /// Whether `model` can be served with these limits.
     pub(super) fn check(&self, model: &Model) -> Result<(), StartError> {
-        let most = u32::MAX as usize >> 4; // far below the largest semaphore of any platform
         for (name, value) in [
             ("max_batch_tokens", self.max_batch_tokens),
             ("max_batch_requests", self.max_batch_requests.unwrap_or(1)),
@@ -131,8 +137,13 @@ impl EngineConfig {
                 return Err(StartError::Zero { name });
             }
         }
-        if self.max_concurrent_requests > most {
-            return Err(StartError::Concurrency { got: self.max_concurrent_requests, limit: most });
+        for (name, got, limit) in [
+            ("max_concurrent_requests", self.max_concurrent_requests, MOST_CONCURRENT_REQUESTS),
+            ("tokenization_workers", self.tokenization_workers, MOST_TOKENIZATION_WORKERS),
+        ] {
+            if got > limit {
+                return Err(StartError::TooMany { name, got, limit });
+            }
         }
         let (max_batch_tokens, max_input_length) = (self.max_batch_tokens, model.max_input_length);
         if max_batch_tokens < max_input_length {

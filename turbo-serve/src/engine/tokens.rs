@@ -169,52 +169,90 @@ enum Task {
     Stop,
 }
 
+/// A text of so many bytes waits among its like. Making its tokens may take seconds where the tokenizer finds no place
+/// to cut it (2 MB of punctuation: three seconds); shorter ones take 30 ms at most, and mostly microseconds.
+const LONG_TEXT: usize = 16 << 10;
+
 /// The tokenizer threads, and the way in for inputs that need none.
 pub(super) struct Encoders {
     rules: Arc<Rules>,
     inbox: Inbox,
+    short: Lane,
+    long: Lane,
+}
+
+/// Threads that share a queue of texts.
+struct Lane {
     /// Unbounded as a channel; the slots of admitted inputs bound it.
     tasks: Sender<Task>,
     workers: usize,
 }
 
+impl Lane {
+    fn start(
+        name: &str,
+        workers: usize,
+        rules: &Arc<Rules>,
+        inbox: &Inbox,
+    ) -> io::Result<(Self, Vec<JoinHandle<()>>)> {
+        let (tasks, receiver) = channel();
+        let receiver = Arc::new(Mutex::new(receiver));
+        let spawn = |worker| {
+            let (rules, receiver, inbox) = (Arc::clone(rules), Arc::clone(&receiver), inbox.clone());
+            let thread = std::thread::Builder::new().name(format!("turbo-{name}-{worker}"));
+            thread.spawn(move || work(&rules, &receiver, &inbox))
+        };
+        let threads = (0..workers).map(spawn).collect::<io::Result<Vec<_>>>()?;
+        Ok((Self { tasks, workers }, threads))
+    }
+
+    fn send(&self, group: &Arc<Group>, input: usize) {
+        if self.tasks.send(Task::Encode(Arc::clone(group), input)).is_err() {
+            group.ticket.fail(EngineError::Stopping);
+        }
+    }
+
+    fn stop(&self) {
+        for _ in 0..self.workers {
+            // A thread that has ended already needs no telling.
+            drop(self.tasks.send(Task::Stop));
+        }
+    }
+}
+
 impl Encoders {
-    /// Starts `workers` threads.
+    /// Starts `workers` threads for short texts, and as many for long ones: nobody's long text holds up the others.
     pub(super) fn start(
         rules: Rules,
         workers: usize,
         inbox: Inbox,
     ) -> io::Result<(Self, Vec<JoinHandle<()>>)> {
-        let (tasks, receiver) = channel();
-        let (rules, receiver) = (Arc::new(rules), Arc::new(Mutex::new(receiver)));
-        let spawn = |worker| {
-            let (rules, receiver, inbox) = (Arc::clone(&rules), Arc::clone(&receiver), inbox.clone());
-            let thread = std::thread::Builder::new().name(format!("turbo-tokens-{worker}"));
-            thread.spawn(move || work(&rules, &receiver, &inbox))
-        };
-        let threads = (0..workers).map(spawn).collect::<io::Result<Vec<_>>>()?;
-        Ok((Self { rules, inbox, tasks, workers }, threads))
+        let rules = Arc::new(rules);
+        let (short, mut threads) = Lane::start("tokens", workers, &rules, &inbox)?;
+        let (long, more) = Lane::start("long-texts", workers, &rules, &inbox)?;
+        threads.extend(more);
+        Ok((Self { rules, inbox, short, long }, threads))
     }
 
     /// Takes in the inputs of a request. Ids are settled at once, on the calling thread; texts by the threads.
     pub(super) fn encode(&self, ticket: Ticket, inputs: Vec<Input>, truncation: Truncation) {
         let group = Arc::new(Group::new(Arc::new(ticket), inputs, truncation));
         let only_ids = group.inputs.iter().all(|input| matches!(input, Input::Ids(_)));
-        for input in 0..group.inputs.len() {
-            if only_ids || self.rules.tokenizer.is_none() {
-                group.encode(input, &self.rules, &self.inbox);
-            } else if self.tasks.send(Task::Encode(Arc::clone(&group), input)).is_err() {
-                group.ticket.fail(EngineError::Stopping);
+        for (index, input) in group.inputs.iter().enumerate() {
+            match input {
+                _ if only_ids || self.rules.tokenizer.is_none() => {
+                    group.encode(index, &self.rules, &self.inbox);
+                }
+                Input::Text(text) if text.len() >= LONG_TEXT => self.long.send(&group, index),
+                _ => self.short.send(&group, index),
             }
         }
     }
 
     /// Tells threads and worker to end when they have done what came before.
     pub(super) fn stop(&self) {
-        for _ in 0..self.workers {
-            // A thread that has ended already needs no telling.
-            drop(self.tasks.send(Task::Stop));
-        }
+        self.short.stop();
+        self.long.stop();
         self.inbox.stop();
     }
 }

@@ -93,8 +93,11 @@ fn limits_that_contradict_each_other_are_refused_at_start() {
         start_error(EngineConfig { max_batch_requests: Some(0), ..config() }),
         StartError::Zero { name: "max_batch_requests" }
     ));
-    assert!(matches!(
-        start_error(EngineConfig { max_concurrent_requests: usize::MAX, ..config() }),
-        StartError::Concurrency { .. }
-    ));
+    for (name, config) in [
+        ("max_concurrent_requests", EngineConfig { max_concurrent_requests: usize::MAX, ..config() }),
+        ("tokenization_workers", EngineConfig { tokenization_workers: usize::MAX, ..config() }),
+    ] {
+        let error = start_error(config);
+        assert!(matches!(&error, StartError::TooMany { name: said, .. } if *said == name), "{error}");
+    }
 }

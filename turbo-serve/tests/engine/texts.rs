@@ -1,6 +1,9 @@
 //! Texts: made into tokens off the caller's thread, all of a request or none.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use turbo_serve::engine::{
     EmbedRequest, Embedder, Encoded, Engine, EngineConfig, EngineError, Input, Tokenize, TokenizeError,
@@ -9,12 +12,18 @@ use turbo_serve::engine::{
 
 use crate::fake::{Control, MAX_INPUT_LENGTH, config, firsts, model, request, wait, warm};
 
-/// Numbers separated by spaces are the ids; it dislikes some texts.
+/// Numbers separated by spaces are the ids; it dislikes some texts, and takes its time over long ones.
 struct Numbers;
+
+/// While a test holds it, long texts are worked on.
+static LONG_TEXTS: Mutex<()> = Mutex::new(());
 
 impl Tokenize for Numbers {
     fn encode(&self, text: &str, truncation: Truncation) -> Result<Encoded, TokenizeError> {
         assert_ne!(text, "panic");
+        if text.len() > 10_000 {
+            drop(LONG_TEXTS.lock().unwrap_or_else(PoisonError::into_inner));
+        }
         let parse =
             |word: &str| word.parse().map_err(|_| TokenizeError::Failed(format!("no number: {word}")));
         let mut input_ids = text.split_whitespace().map(parse).collect::<Result<Vec<u32>, _>>()?;
@@ -70,6 +79,21 @@ fn one_bad_text_fails_its_request_before_anything_is_computed() {
     }
     assert!(control.batches().is_empty());
     assert_eq!(firsts(&wait(engine.embed(texts(["6"]))).unwrap()), [6]);
+}
+
+#[test]
+fn a_long_text_does_not_hold_up_short_ones() {
+    let (engine, _control) = start(1);
+    let hold = LONG_TEXTS.lock().unwrap();
+    let long = "7 ".repeat(10_000);
+    let mut pending = crate::fake::begin(&engine, texts(["1", &long]));
+    for _ in 0..3 {
+        assert_eq!(firsts(&wait(engine.embed(texts(["2", "3"]))).unwrap()), [2, 3]);
+    }
+    std::thread::sleep(Duration::from_millis(10));
+    assert!(!crate::fake::is_ready(&mut pending));
+    drop(hold);
+    assert_eq!(firsts(&wait(pending).unwrap()), [1, 7]);
 }
 
 #[test]
