@@ -119,6 +119,7 @@ impl Queue {
         match self.batcher.poll(now) {
             Decision::Run(run) => {
                 into.extend(run.ids.iter().filter_map(|id| self.waiting.remove(id)));
+                self.metrics.waiting(self.waiting.len());
                 self.metrics.batch(into);
                 Next::Run(run.candidate)
             }
