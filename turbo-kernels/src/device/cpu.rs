@@ -54,10 +54,6 @@ impl Cpu {
     }
 }
 
-/// Scratch that all threads share is made at once as large as the packed activations of a product may get: how much
-/// of it a product takes does not simply grow with its rows, so a queue could not be warmed by its largest batch.
-const LEAST_SHARED_VALUES: usize = (4 << 20) / size_of::<f32>();
-
 /// A team of threads, the caller's included, and scratch memory for each.
 pub struct CpuQueue {
     team: Team,
@@ -66,6 +62,12 @@ pub struct CpuQueue {
 }
 
 impl CpuQueue {
+    /// Values of shared scratch that a kernel should work within: its share of the last-level cache.
+    ///
+    /// They are made all at once. What a product takes of them does not simply grow with its rows, so a queue could
+    /// not be warmed by its largest batch otherwise.
+    pub(crate) const SHARED_VALUES: usize = (4 << 20) / size_of::<f32>();
+
     /// Threads that share an operation.
     #[must_use]
     pub fn threads(&self) -> usize {
@@ -85,7 +87,7 @@ impl CpuQueue {
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
     pub(crate) fn team_and_shared(&mut self, values: usize) -> Result<(&mut Team, &mut [f32]), DeviceError> {
-        grow(&mut self.shared, values.max(LEAST_SHARED_VALUES))?;
+        grow(&mut self.shared, values.max(Self::SHARED_VALUES))?;
         Ok((&mut self.team, self.shared.view_mut(0, values)?))
     }
 

@@ -24,8 +24,6 @@ use crate::{
     device::{Cpu, CpuQueue, SharedMut, Team},
 };
 
-/// Packed activations at a time: what a slab may take of the last-level cache.
-const SLAB_BYTES: usize = 4 << 20;
 /// Packed activations of one group: half of a second-level cache, the rest is for panels.
 const GROUP_BYTES: usize = 512 << 10;
 /// Values that are packed in one piece.
@@ -68,7 +66,7 @@ impl Gemm for Cpu {
             return Ok(());
         }
         let stride = tile_values(tiles.most_rows(), weight.in_features());
-        let per_slab = (SLAB_BYTES / size_of::<f32>() / stride.max(1)).clamp(1, tiles.count());
+        let per_slab = (CpuQueue::SHARED_VALUES / stride.max(1)).clamp(1, tiles.count());
         let (team, packed) = queue.team_and_shared(per_slab * stride)?;
         for first in (0..tiles.count()).step_by(per_slab) {
             let numbers = first..tiles.count().min(first + per_slab);
