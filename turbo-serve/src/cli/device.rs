@@ -1,6 +1,6 @@
 //! The one place where a device is chosen; everything below is generic over it.
 
-use std::num::NonZeroUsize;
+use std::{io::Write, num::NonZeroUsize};
 
 use anyhow::{Context, Result, bail};
 use turbo_kernels::{
@@ -25,6 +25,5 @@ pub(super) fn choose(name: &str, threads: Option<NonZeroUsize>) -> Result<Cpu> {
 /// When the processor cannot be used.
 pub(super) fn list() -> Result<()> {
     let cpu = choose("cpu", None)?;
-    println!("{}", cpu.name());
-    Ok(())
+    writeln!(std::io::stdout(), "{}", cpu.name()).context("cannot write to standard output")
 }

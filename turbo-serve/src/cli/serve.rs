@@ -2,7 +2,7 @@
 
 use std::{
     io::Write,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     num::{NonZeroU64, NonZeroUsize},
     path::PathBuf,
     sync::Arc,
@@ -94,9 +94,10 @@ pub(super) struct Arguments {
     #[arg(long, env, value_name = "N", help_heading = "Batches")]
     max_batch_requests: Option<usize>,
 
-    /// Address to listen on; 0.0.0.0 is every address of this machine
-    #[arg(long, env, value_name = "IP|NAME", default_value = "0.0.0.0", help_heading = "HTTP")]
-    hostname: String,
+    /// Address to listen on; 0.0.0.0, the default, is every address of this machine. The variable HOSTNAME counts where
+    /// it is an address: shells and containers keep the machine's own name there
+    #[arg(long, value_name = "IP|NAME", help_heading = "HTTP")]
+    hostname: Option<String>,
     /// Port to listen on; 0 picks a free one
     #[arg(short, long, env, value_name = "N", default_value_t = 3000, help_heading = "HTTP")]
     port: u16,
@@ -167,7 +168,10 @@ async fn serve(arguments: &Arguments) -> Result<()> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     // Bound before the model is loaded, so that a port in use is told at once; listening when it is warm, so that
     // nobody is connected to a server that does not answer yet.
-    let address = resolve(&arguments.hostname, arguments.port).await?;
+    let address = match &arguments.hostname {
+        Some(hostname) => resolve(hostname, arguments.port).await?,
+        None => SocketAddr::new(usual_address(std::env::var("HOSTNAME").ok()), arguments.port),
+    };
     let socket = bind(address).with_context(|| format!("cannot listen on {address}"))?;
 
     let metrics = Metrics::install()?;
@@ -221,6 +225,16 @@ async fn start(arguments: &Arguments) -> Result<Engine> {
         Ok(Engine::start(model, &config)?)
     };
     tokio::task::spawn_blocking(blocking).await.context("the model panicked while it was loaded")?
+}
+
+/// Where to listen when no argument says so: the variable `HOSTNAME` where it is an address, else everywhere. A name is
+/// ignored: whoever has not chosen it would get a server that only that name leads to.
+fn usual_address(variable: Option<String>) -> IpAddr {
+    let address = match variable.as_deref() {
+        Some("localhost") => Some(Ipv4Addr::LOCALHOST.into()),
+        variable => variable.and_then(|variable| variable.parse().ok()),
+    };
+    address.unwrap_or(Ipv4Addr::UNSPECIFIED.into())
 }
 
 async fn resolve(hostname: &str, port: u16) -> Result<SocketAddr> {

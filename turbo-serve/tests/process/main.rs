@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use server::{Server, Signal, run, tiny_model};
+use server::{Server, Signal, run, tiny_model, turbo};
 
 #[test]
 fn it_prints_where_it_is_and_answers_there() {
@@ -115,6 +115,17 @@ fn what_cannot_work_is_told_before_the_model_is_loaded() {
     let minilm =
         ["serve", "--hostname=127.0.0.1", "--port=0", "--model-id=minilm", "--turbo-models-dir=nowhere"];
     assert_fails(run(&minilm), &["cargo xtask model"]);
+}
+
+#[test]
+fn the_machines_name_is_no_address_to_listen_on() {
+    for (hostname, expected) in [("a-name-that-leads-nowhere", "0.0.0.0:"), ("127.0.0.1", "127.0.0.1:")] {
+        let mut command = turbo();
+        command.env("HOSTNAME", hostname).args(["serve", "--port=0", "--model-id"]).arg(tiny_model());
+        let server = Server::spawn(command);
+        assert!(server.address().starts_with(expected), "{hostname}: {}", server.address());
+        assert_eq!(server.end(Signal::Terminate).0, Some(0));
+    }
 }
 
 #[test]

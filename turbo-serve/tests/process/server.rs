@@ -30,7 +30,7 @@ pub(crate) fn tiny_model() -> PathBuf {
 }
 
 /// The program without the variables of whoever runs the tests: each of them is an argument.
-fn turbo() -> Command {
+pub(crate) fn turbo() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_turbo"));
     command.env_clear().env("RUST_LOG", "info").stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -54,6 +54,11 @@ impl Server {
     pub(crate) fn start_model(model: &Path, arguments: &[&str]) -> Self {
         let mut command = turbo();
         command.args(["serve", "--hostname=127.0.0.1", "--port=0", "--model-id"]).arg(model).args(arguments);
+        Self::spawn(command)
+    }
+
+    /// Starts it and waits until it says where it is.
+    pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
         let errors = drain(child.stderr.take().unwrap());
         let (lines, first_line) = mpsc::channel();
