@@ -45,7 +45,7 @@ impl Graph {
             Op::Activate(_) => out * ACTIVATION,
             Op::LayerNorm { .. } => out * NORM,
             Op::BiasResidualLayerNorm { .. } => out * (NORM + 2),
-            Op::EmbedSumLayerNorm { .. } => out * (NORM + 2),
+            Op::EmbedSumLayerNorm { lookups, .. } => out * (NORM + lookups as u64 - 1),
             Op::Softmax => out * SOFTMAX,
             Op::ScaleMaskSoftmax { .. } => out * (SOFTMAX + 1),
             Op::BatchedMatMul { a, .. } => 2 * out * self.summed(node, a, extents),
@@ -63,7 +63,12 @@ impl Graph {
     fn values_read(&self, node: &Node, input: usize, out: u64, extents: &Extents) -> u64 {
         let shape = &self.value(node.inputs[input]).shape;
         match (node.op, input) {
-            (Op::Embed, 0) | (Op::EmbedSumLayerNorm { .. }, 0 | 2 | 4) => out,
+            (Op::Embed, 0) => out,
+            (Op::EmbedSumLayerNorm { lookups, .. }, table)
+                if table < 2 * lookups && table.is_multiple_of(2) =>
+            {
+                out
+            }
             (Op::BatchedMatMul { a: Heads::Within(columns), .. }, 0)
             | (Op::BatchedMatMul { b: Heads::Within(columns), .. }, 1) => {
                 let width = shape.last_fixed().unwrap_or(0).max(1);

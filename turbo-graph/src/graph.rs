@@ -26,8 +26,21 @@ pub enum Input {
     InputIds,
     /// Rows of the segment table.
     TokenTypeIds,
+    /// Rows of the position table; nobody brings them, they follow from the sequences.
+    PositionIds(Positions),
+}
+
+/// How the tokens of a sequence are numbered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Positions {
     /// 0, 1, 2, … from the start of each sequence.
-    PositionIds,
+    FromZero,
+    /// As in RoBERTa: `pad_id + 1`, `pad_id + 2`, … over the tokens that are not `pad_id`; those that are stay at
+    /// `pad_id`.
+    AfterPad {
+        /// The id of the padding token.
+        pad_id: u32,
+    },
 }
 
 /// A named tensor of a checkpoint.
@@ -125,6 +138,15 @@ impl Graph {
         id(self.values.len() - 1)
     }
 
+    /// The constant made of these tensors; one value, however often it is asked for.
+    pub(crate) fn weight(&mut self, shape: Shape, tensors: Vec<NamedWeight>) -> ValueId {
+        let storage = Storage::Weight(tensors);
+        match self.values.iter().position(|value| value.storage == storage) {
+            Some(known) => id(known),
+            None => self.add_value(shape, storage),
+        }
+    }
+
     /// The node that computes `value`.
     pub(crate) fn producer(&self, value: ValueId) -> Option<usize> {
         self.nodes.iter().position(|node| node.output == value)
@@ -173,10 +195,11 @@ impl GraphBuilder {
         self.graph.add_value(Shape::per_token(&[]), Storage::Input(input))
     }
 
-    /// A tensor of the checkpoint, named and shaped as published: linear `[out, in]`, table `[rows, hidden]`, vector `[n]`.
+    /// A tensor of the checkpoint, named and shaped as published: linear `[out, in]`, table `[rows, hidden]`, vector
+    /// `[n]`. Asked for again it is the same value, so that shared weights are loaded once.
     pub fn weight(&mut self, name: &str, shape: &[usize]) -> ValueId {
         let named = NamedWeight { name: name.to_owned(), shape: shape.to_vec() };
-        self.graph.add_value(Shape::fixed(shape), Storage::Weight(vec![named]))
+        self.graph.weight(Shape::fixed(shape), vec![named])
     }
 
     /// From now on nodes belong to repeated layer `index`, or to none. Layers ascend, each in one piece; alike ones

@@ -40,7 +40,7 @@ mod verify;
 pub use bind::{BoundProgram, Capacity};
 pub use error::GraphError;
 pub use execute::{Executor, ExecutorConfig, OutputId, WeightSource};
-pub use graph::{Graph, GraphBuilder, Input, ValueId};
+pub use graph::{Graph, GraphBuilder, Input, Positions, ValueId};
 pub use op::Op;
 pub use passes::Pass;
 pub use program::{LayoutKind, Program, TraceStep};

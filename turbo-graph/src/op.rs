@@ -32,6 +32,9 @@ pub enum Heads {
     Within(HeadColumns),
 }
 
+/// Most lookups of one [`Op::EmbedSumLayerNorm`]: words, token types and positions.
+pub const MAX_LOOKUPS: usize = 3;
+
 /// An operator. Each has one result; its inputs are listed in order.
 ///
 /// `Mask`, `ScaleMaskSoftmax`, `Attention` and `Pool` also read the lengths of the batch.
@@ -103,8 +106,10 @@ pub enum Op {
         /// Factor on the scores.
         scale: f32,
     },
-    /// Fused, `[table, ids, table, ids, table, ids, gain, offset]`: `layer_norm` of the sum of three lookups.
+    /// Fused, `[table, ids, …, gain, offset]`: `layer_norm` of the sum of lookups.
     EmbedSumLayerNorm {
+        /// How many there are, up to [`MAX_LOOKUPS`].
+        lookups: usize,
         /// Added to the variance.
         epsilon: f32,
     },
@@ -159,7 +164,7 @@ impl fmt::Display for Op {
             }
             Op::LayerNorm { epsilon }
             | Op::BiasResidualLayerNorm { epsilon }
-            | Op::EmbedSumLayerNorm { epsilon } => write!(f, " ε={epsilon:e}"),
+            | Op::EmbedSumLayerNorm { epsilon, .. } => write!(f, " ε={epsilon:e}"),
             Op::SplitHeads(columns) => write!(f, " {columns}"),
             Op::BatchedMatMul { rhs, a, b, out } => {
                 f.write_str(if *rhs == Rhs::Transposed { " a·bᵀ" } else { " a·b" })?;

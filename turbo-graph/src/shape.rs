@@ -92,17 +92,18 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
             }
             Ok(with_columns(inputs.shapes[0], hidden))
         }
-        Op::EmbedSumLayerNorm { .. } => {
-            inputs.count(8)?;
+        Op::EmbedSumLayerNorm { lookups, .. } => {
+            let gain = 2 * lookups;
+            inputs.count(gain + 2)?;
             let rows = inputs.lookup(0)?;
-            for table in [2, 4] {
+            for table in (2..gain).step_by(2) {
                 if inputs.lookup(table)? != rows {
                     return Err(inputs.wrong(table, &format!("a table of rows {rows}")));
                 }
             }
             let hidden = rows.last_fixed().unwrap_or(0);
-            inputs.vector(6, hidden)?;
-            inputs.vector(7, hidden)?;
+            inputs.vector(gain, hidden)?;
+            inputs.vector(gain + 1, hidden)?;
             Ok(rows)
         }
     }

@@ -54,7 +54,7 @@ pub(crate) fn takes_weight(op: &Op, index: usize) -> bool {
         Op::Embed => index == 0,
         Op::MatMul | Op::AddBias | Op::LayerNorm { .. } | Op::Linear { .. } => index > 0,
         Op::BiasResidualLayerNorm { .. } => index == 1 || index > 2,
-        Op::EmbedSumLayerNorm { .. } => matches!(index, 0 | 2 | 4 | 6 | 7),
+        Op::EmbedSumLayerNorm { lookups, .. } => index.is_multiple_of(2) || index > 2 * lookups,
         Op::Add
         | Op::Scale { .. }
         | Op::Activate(_)
@@ -73,7 +73,7 @@ pub(crate) fn takes_weight(op: &Op, index: usize) -> bool {
 fn takes_ids(op: &Op, index: usize) -> bool {
     match op {
         Op::Embed => index == 1,
-        Op::EmbedSumLayerNorm { .. } => matches!(index, 1 | 3 | 5),
+        Op::EmbedSumLayerNorm { lookups, .. } => !index.is_multiple_of(2) && index < 2 * lookups,
         _ => false,
     }
 }

@@ -6,8 +6,8 @@ mod common;
 
 use common::{NamedNoise, sequences};
 use turbo_graph::{
-    Activation, Executor, Graph, GraphBuilder, GraphError, Input, LayoutKind, Pass, PlannerConfig, Pooling,
-    Program, Rhs, Staging, ValueId, passes,
+    Activation, Executor, Graph, GraphBuilder, GraphError, Input, LayoutKind, Op, Pass, PlannerConfig,
+    Pooling, Positions, Program, Rhs, Staging, ValueId, passes,
 };
 use turbo_kernels::{Cpu, CpuOptions};
 
@@ -135,4 +135,50 @@ fn an_output_in_the_middle_of_a_pattern_stays() {
     g.output("rows", y);
     g.output("pooled", pooled);
     fusing_changes_nothing(&g.finish().unwrap());
+}
+
+/// Rows of table `name` for `ids`.
+fn lookup(g: &mut GraphBuilder, name: &str, ids: Input) -> Result<ValueId, GraphError> {
+    let (table, ids) = (g.weight(name, &[VOCABULARY, HIDDEN]), g.input(ids));
+    g.embed(table, ids)
+}
+
+fn fused_lookups(graph: &Graph) -> Vec<Op> {
+    let program = Program::compile(graph, LayoutKind::Padded, passes::ALL).unwrap();
+    let ops = program.nodes().iter().map(|node| node.op);
+    ops.filter(|op| matches!(op, Op::Embed | Op::EmbedSumLayerNorm { .. })).collect()
+}
+
+#[test]
+fn two_lookups_fuse_as_three_do_and_four_stay_apart() {
+    let positions = Input::PositionIds(Positions::AfterPad { pad_id: 3 });
+    let others = [positions, Input::TokenTypeIds, Input::PositionIds(Positions::FromZero)];
+    for (terms, expected) in [
+        (1, vec![Op::EmbedSumLayerNorm { lookups: 2, epsilon: 1e-12 }]),
+        (2, vec![Op::EmbedSumLayerNorm { lookups: 3, epsilon: 1e-12 }]),
+        (3, vec![Op::Embed; 4]),
+    ] {
+        let sum = graph(|g, x| {
+            let mut sum = x;
+            for (index, &ids) in others[..terms].iter().enumerate() {
+                let term = lookup(g, &format!("table {index}"), ids)?;
+                sum = g.add(sum, term)?;
+            }
+            norm(g, sum)
+        });
+        assert_eq!(fused_lookups(&sum), expected);
+        fusing_changes_nothing(&sum);
+    }
+}
+
+#[test]
+fn lookups_added_from_the_right_stay_apart() {
+    let sum = graph(|g, x| {
+        let (a, b) = (lookup(g, "a", Input::TokenTypeIds)?, lookup(g, "b", Input::InputIds)?);
+        let right = g.add(a, b)?;
+        let sum = g.add(x, right)?;
+        norm(g, sum)
+    });
+    assert_eq!(fused_lookups(&sum), [Op::Embed; 3]);
+    fusing_changes_nothing(&sum);
 }

@@ -54,7 +54,7 @@ fn layer<'a>(
     let (x, out) = (&values[..tokens * HIDDEN_SIZE], &mut out[..tokens * HIDDEN_SIZE]);
     let weights = NormWeights { gain: row, offset: row, epsilon: 1e-12 };
     let lookup = Lookup { table: x, ids: &ids[..tokens] };
-    cpu.embed_sum_layer_norm(queue, [lookup; 3], weights, out)?;
+    cpu.embed_sum_layer_norm(queue, &[lookup; 3], weights, out)?;
     cpu.attention(queue, HEADS, layout, &values[..3 * tokens * HIDDEN_SIZE], out)?;
     cpu.gemm(queue, x, weight, Epilogue::BiasAct(row, Activation::GeluErf), out)?;
     cpu.bias_residual_layer_norm(queue, x, row, x, weights, out)?;

@@ -2,14 +2,15 @@
 
 use turbo_kernels::{Device, Layout};
 
-use crate::{GraphError, LayoutKind, Staging, graph::Input};
-
-const INPUTS: [Input; 3] = [Input::InputIds, Input::TokenTypeIds, Input::PositionIds];
+use crate::{
+    GraphError, LayoutKind, Program, Staging,
+    graph::{Input, Storage},
+};
 
 pub(crate) struct Inputs<D: Device> {
     layout: LayoutKind,
-    /// One block per input, a `u32` per row.
-    ids: [D::Block; 3],
+    /// The inputs that the program reads, each with a block that has a `u32` per row.
+    ids: Vec<(Input, D::Block)>,
     /// `cu_seqlens` when packed, `seq_lens` when padded.
     lengths: D::Block,
     max_rows: usize,
@@ -17,30 +18,38 @@ pub(crate) struct Inputs<D: Device> {
     rows: usize,
     batch_size: usize,
     padded_len: usize,
-    /// Where padded ids are laid out before they are copied.
-    padded: Vec<u32>,
+    /// Where ids and lengths are laid out before they are copied.
+    laid_out: Vec<u32>,
 }
 
 impl<D: Device> Inputs<D> {
-    pub(crate) fn new(device: &D, layout: LayoutKind) -> Result<Self, GraphError> {
-        let block = || device.allocate(0);
+    pub(crate) fn new(device: &D, program: &Program) -> Result<Self, GraphError> {
+        let mut ids: Vec<(Input, D::Block)> = Vec::new();
+        for (_, value) in program.graph().live_values() {
+            match value.storage {
+                Storage::Input(input) if ids.iter().all(|(known, _)| *known != input) => {
+                    ids.push((input, device.allocate(0)?));
+                }
+                _ => {}
+            }
+        }
         Ok(Inputs {
-            layout,
-            ids: [block()?, block()?, block()?],
-            lengths: block()?,
+            layout: program.layout(),
+            ids,
+            lengths: device.allocate(0)?,
             max_rows: 0,
             max_lengths: 0,
             rows: 0,
             batch_size: 0,
             padded_len: 0,
-            padded: Vec::new(),
+            laid_out: Vec::new(),
         })
     }
 
     /// Makes room for `rows` rows and `batch_size` sequences.
     pub(crate) fn grow(&mut self, device: &D, rows: usize, batch_size: usize) -> Result<(), GraphError> {
         if rows > self.max_rows {
-            for block in &mut self.ids {
+            for (_, block) in &mut self.ids {
                 *block = device.allocate(rows.saturating_mul(size_of::<u32>()))?;
             }
             self.max_rows = rows;
@@ -49,10 +58,8 @@ impl<D: Device> Inputs<D> {
             self.lengths = device.allocate((batch_size + 1).saturating_mul(size_of::<u32>()))?;
             self.max_lengths = batch_size + 1;
         }
-        if self.layout == LayoutKind::Padded {
-            self.padded.clear(); // room is counted from the length
-            self.padded.reserve(self.max_rows.max(self.max_lengths));
-        }
+        self.laid_out.clear(); // room is counted from the length
+        self.laid_out.reserve(self.max_rows.max(self.max_lengths));
         Ok(())
     }
 
@@ -64,24 +71,22 @@ impl<D: Device> Inputs<D> {
         batch: &Staging,
     ) -> Result<(), GraphError> {
         (self.batch_size, self.padded_len) = (batch.batch_size(), batch.max_seq_len());
-        self.rows = match self.layout {
-            LayoutKind::Packed => batch.total_tokens(),
-            LayoutKind::Padded => self.batch_size * self.padded_len,
+        let (rows, padded_len) = match self.layout {
+            LayoutKind::Packed => (batch.total_tokens(), None),
+            LayoutKind::Padded => (self.batch_size * self.padded_len, Some(self.padded_len)),
         };
+        self.rows = rows;
         self.grow(device, self.rows, self.batch_size)?;
-        for (block, input) in self.ids.iter_mut().zip(INPUTS) {
-            let ids = match self.layout {
-                LayoutKind::Packed => batch.ids(input),
-                LayoutKind::Padded => pad(batch, input, self.padded_len, &mut self.padded),
-            };
-            device.upload(queue, ids, device.view_mut(block, 0, ids.len())?)?;
+        for (input, block) in &mut self.ids {
+            let ids = batch.rows(*input, padded_len, &mut self.laid_out);
+            device.upload(queue, ids, device.view_mut(block, 0, rows)?)?;
         }
         let lengths = match self.layout {
             LayoutKind::Packed => batch.cu_seqlens(),
             LayoutKind::Padded => {
-                self.padded.clear();
-                self.padded.extend((0..batch.batch_size()).map(|index| batch.seq_len(index) as u32));
-                &self.padded
+                self.laid_out.clear();
+                self.laid_out.extend((0..batch.batch_size()).map(|index| batch.seq_len(index) as u32));
+                &self.laid_out
             }
         };
         Ok(device.upload(queue, lengths, device.view_mut(&mut self.lengths, 0, lengths.len())?)?)
@@ -89,8 +94,9 @@ impl<D: Device> Inputs<D> {
 
     /// One id per row.
     pub(crate) fn ids(&self, device: &D, input: Input) -> Result<D::View<'_, u32>, GraphError> {
-        let index = INPUTS.iter().position(|&known| known == input).expect("every input is listed");
-        Ok(device.view(&self.ids[index], 0, self.rows)?)
+        let found = self.ids.iter().find(|(known, _)| *known == input);
+        let (_, block) = found.expect("every input that the program reads is listed");
+        Ok(device.view(block, 0, self.rows)?)
     }
 
     /// Real tokens of each sequence, in the padded layout.
@@ -109,17 +115,4 @@ impl<D: Device> Inputs<D> {
             }
         })
     }
-}
-
-/// The ids of `input`, each sequence filled up with zeros to `padded_len`.
-fn pad<'a>(batch: &Staging, input: Input, padded_len: usize, to: &'a mut Vec<u32>) -> &'a [u32] {
-    to.clear();
-    let mut ids = batch.ids(input);
-    for index in 0..batch.batch_size() {
-        let (sequence, rest) = ids.split_at(batch.seq_len(index));
-        to.extend_from_slice(sequence);
-        to.resize((index + 1) * padded_len, 0);
-        ids = rest;
-    }
-    to
 }

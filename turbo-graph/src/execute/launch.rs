@@ -2,9 +2,9 @@
 
 use turbo_alloc::MemoryPlan;
 use turbo_kernels::{
-    Device, EncoderKernels, Epilogue, Span,
+    EncoderKernels, Epilogue, Span,
     attention::AttentionShape,
-    embed::Lookup,
+    embed::{Lookup, LookupOn},
     gather::HeadShape,
     matmul::{HeadStrides, MatMulShape, Rhs},
     norm::NormWeights,
@@ -16,7 +16,7 @@ use crate::{
     GraphError, Op, Program, ValueId,
     dim::Extents,
     graph::{Node, Storage},
-    op::Heads,
+    op::{Heads, MAX_LOOKUPS},
 };
 
 /// One batch on its way through the nodes.
@@ -42,11 +42,14 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
                 let ([], [out]) = self.device.views(&mut self.memory.blocks, [], [out])?;
                 self.device.embed(self.queue, lookup, out)?;
             }
-            Op::EmbedSumLayerNorm { epsilon } => {
-                let lookups = [self.lookup(node, 0)?, self.lookup(node, 2)?, self.lookup(node, 4)?];
-                let norm = self.norm(node, 6, epsilon)?;
+            Op::EmbedSumLayerNorm { lookups: count, epsilon } => {
+                let mut lookups = [self.lookup(node, 0)?; MAX_LOOKUPS];
+                for (index, lookup) in lookups.iter_mut().enumerate().take(count).skip(1) {
+                    *lookup = self.lookup(node, 2 * index)?;
+                }
+                let norm = self.norm(node, 2 * count, epsilon)?;
                 let ([], [out]) = self.device.views(&mut self.memory.blocks, [], [out])?;
-                self.device.embed_sum_layer_norm(self.queue, lookups, norm, out)?;
+                self.device.embed_sum_layer_norm(self.queue, &lookups[..count], norm, out)?;
             }
             Op::MatMul => self.gemm(node, Epilogue::None, out)?,
             Op::Linear { activation } => {
@@ -242,9 +245,6 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         }
     }
 }
-
-/// A lookup in a table on device `D`.
-type LookupOn<'a, D> = Lookup<<D as Device>::View<'a, f32>, <D as Device>::View<'a, u32>>;
 
 /// Sizes and strides of a tensor of heads.
 struct HeadPlaces {

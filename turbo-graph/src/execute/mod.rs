@@ -98,7 +98,7 @@ impl<D: EncoderKernels> Executor<D> {
         let weights = Weights::load(&device, &mut queue, &program, weights)?;
         let outputs: Vec<ValueId> = program.graph().outputs().map(|(value, _)| value).collect();
         Ok(Executor {
-            inputs: Inputs::new(&device, program.layout())?,
+            inputs: Inputs::new(&device, &program)?,
             memory: Memory::new(&device, outputs.len())?,
             planner: Planner::new(config.planner)?,
             records: Vec::new(),

@@ -1,26 +1,39 @@
-//! `layer_norm((a[i] + b[j]) + c[k])` becomes one operator that reads each row once.
+//! `layer_norm((a[i] + b[j]) + c[k])` becomes one operator that reads each row once; and so does a sum of two.
 
 use super::Fusion;
 use crate::{
     graph::{Graph, ValueId},
-    op::Op,
+    op::{MAX_LOOKUPS, Op},
 };
 
 pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
     let norm = &graph.nodes[last];
     let Op::LayerNorm { epsilon } = norm.op else { return None };
-    let outer = inner(graph, norm.inputs[0], Op::Add)?;
-    let sum = inner(graph, graph.nodes[outer].inputs[0], Op::Add)?;
-    let lookups = [
-        inner(graph, graph.nodes[sum].inputs[0], Op::Embed)?,
-        inner(graph, graph.nodes[sum].inputs[1], Op::Embed)?,
-        inner(graph, graph.nodes[outer].inputs[1], Op::Embed)?,
-    ];
+    let Sum { adds, lookups } = sum(graph, norm.inputs[0])?;
     let mut inputs: Vec<ValueId> =
         lookups.iter().flat_map(|&lookup| graph.nodes[lookup].inputs.clone()).collect();
     inputs.extend_from_slice(&norm.inputs[1..]);
-    let others = vec![outer, sum, lookups[0], lookups[1], lookups[2]];
-    Some(Fusion { op: Op::EmbedSumLayerNorm { epsilon }, inputs, last, others })
+    let op = Op::EmbedSumLayerNorm { lookups: lookups.len(), epsilon };
+    Some(Fusion { op, inputs, last, others: [adds, lookups].concat() })
+}
+
+/// Nodes that add lookups, from the left, and the lookups in that order.
+struct Sum {
+    adds: Vec<usize>,
+    lookups: Vec<usize>,
+}
+
+/// The lookups that `value` is the sum of: two at least, and no more than one operator takes.
+fn sum(graph: &Graph, mut value: ValueId) -> Option<Sum> {
+    let (mut adds, mut lookups) = (Vec::new(), Vec::new());
+    while let Some(add) = inner(graph, value, Op::Add) {
+        lookups.push(inner(graph, graph.nodes[add].inputs[1], Op::Embed)?);
+        adds.push(add);
+        value = graph.nodes[add].inputs[0];
+    }
+    lookups.push(inner(graph, value, Op::Embed)?);
+    lookups.reverse();
+    (2..=MAX_LOOKUPS).contains(&lookups.len()).then_some(Sum { adds, lookups })
 }
 
 /// The node that computes `value` for one reader alone, when it is an `op`.

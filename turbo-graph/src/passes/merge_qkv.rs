@@ -107,5 +107,5 @@ fn stack(graph: &mut Graph, parts: [ValueId; 3]) -> ValueId {
     }
     let mut shape = named[0].shape.clone();
     shape[0] = named.iter().map(|tensor| tensor.shape[0]).sum();
-    graph.add_value(Shape::fixed(&shape), Storage::Weight(named))
+    graph.weight(Shape::fixed(&shape), named)
 }

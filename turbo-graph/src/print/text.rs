@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{
     fold,
-    graph::{Graph, Input, Node, Storage, ValueId},
+    graph::{Graph, Input, Node, Positions, Storage, ValueId},
 };
 
 impl fmt::Display for Graph {
@@ -41,7 +41,10 @@ impl Graph {
             }
             Storage::Input(Input::InputIds) => "input_ids".to_owned(),
             Storage::Input(Input::TokenTypeIds) => "token_type_ids".to_owned(),
-            Storage::Input(Input::PositionIds) => "position_ids".to_owned(),
+            Storage::Input(Input::PositionIds(Positions::FromZero)) => "position_ids".to_owned(),
+            Storage::Input(Input::PositionIds(Positions::AfterPad { pad_id })) => {
+                format!("position_ids after pad {pad_id}")
+            }
             Storage::Activation | Storage::Output(_) => label(value),
         }
     }

@@ -6,8 +6,8 @@ use std::{borrow::Cow, error::Error};
 
 use turbo_alloc::{MemoryPlan, Planner, PlannerConfig, UsageRecord};
 use turbo_graph::{
-    Activation, Graph, GraphBuilder, GraphError, Input, Pooling, Program, Rhs, ValueId, WeightSource,
-    dim::Extents,
+    Activation, Graph, GraphBuilder, GraphError, Input, Pooling, Positions, Program, Rhs, ValueId,
+    WeightSource, dim::Extents,
 };
 
 /// Sizes of an encoder.
@@ -40,10 +40,15 @@ pub(crate) const BERT_BASE: Sizes = Sizes {
 };
 
 pub(crate) fn encoder(sizes: Sizes) -> Graph {
-    draw(sizes).expect("the drawing is right")
+    draw(sizes, |index| format!("layer.{index}")).expect("the drawing is right")
 }
 
-fn draw(sizes: Sizes) -> Result<Graph, GraphError> {
+/// An encoder whose layers all have the weights of one.
+pub(crate) fn encoder_of_one_layer_s_weights(sizes: Sizes) -> Graph {
+    draw(sizes, |_| "layer".to_owned()).expect("the drawing is right")
+}
+
+fn draw(sizes: Sizes, layer_name: impl Fn(u32) -> String) -> Result<Graph, GraphError> {
     let hidden = sizes.hidden_size;
     let mut g = GraphBuilder::new("encoder");
     let table = |g: &mut GraphBuilder, name, rows, input| {
@@ -52,13 +57,13 @@ fn draw(sizes: Sizes) -> Result<Graph, GraphError> {
     };
     let words = table(&mut g, "words", sizes.vocab_size, Input::InputIds)?;
     let types = table(&mut g, "types", 2, Input::TokenTypeIds)?;
-    let positions = table(&mut g, "positions", sizes.positions, Input::PositionIds)?;
+    let positions = table(&mut g, "positions", sizes.positions, Input::PositionIds(Positions::FromZero))?;
     let sum = g.add(words, types)?;
     let sum = g.add(sum, positions)?;
     let mut x = norm(&mut g, "norm", sum, hidden)?;
     for index in 0..sizes.num_layers {
         g.layer(Some(index));
-        x = layer(&mut g, &sizes, &format!("layer.{index}"), x)?;
+        x = layer(&mut g, &sizes, &layer_name(index), x)?;
     }
     g.layer(None);
     let pooled = g.pool(x, Pooling::Mean)?;

@@ -30,19 +30,28 @@ impl Embed for Cpu {
     fn embed_sum_layer_norm(
         &self,
         queue: &mut CpuQueue,
-        lookups: [Lookup<&[f32], &[u32]>; 3],
+        lookups: &[Lookup<&[f32], &[u32]>],
         weights: NormWeights<&[f32]>,
         out: &mut [f32],
     ) -> Result<(), KernelError> {
         const NAME: &str = "embed_sum_layer_norm";
         let hidden_size = weights.checked(NAME, out, out)?;
         let tokens = KernelError::check_rows(NAME, "out", hidden_size, out.len())?;
-        for lookup in &lookups {
+        let Some((first_lookup, others)) = lookups.split_first() else {
+            return Err(KernelError::Size {
+                kernel: NAME,
+                argument: "lookups",
+                expected: "at least 1",
+                got: 0,
+            });
+        };
+        for lookup in lookups {
             lookup.check(NAME, hidden_size, tokens)?;
         }
         for_each_row(queue, hidden_size, out, |first, out| {
-            let rows = lookups.each_ref().map(|lookup| lookup.row(first / hidden_size, hidden_size));
-            self.supported_isa().run(SumNormRow { rows, weights, out });
+            let token = first / hidden_size;
+            out.copy_from_slice(first_lookup.row(token, hidden_size));
+            self.supported_isa().run(SumNormRow { others, token, weights, out });
         })
     }
 }
@@ -62,8 +71,10 @@ impl<'a> Lookup<&'a [f32], &'a [u32]> {
     }
 }
 
+/// Adds the rows of `token` in the other tables to the first, which lies in `out`, and normalises the sum.
 struct SumNormRow<'a> {
-    rows: [&'a [f32]; 3],
+    others: &'a [Lookup<&'a [f32], &'a [u32]>],
+    token: usize,
     weights: NormWeights<&'a [f32]>,
     out: &'a mut [f32],
 }
@@ -73,10 +84,12 @@ impl Kernel for SumNormRow<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let [a, b, c] = self.rows.map(|row| row.chunks(S::LANES));
-        for (((a, b), c), out) in a.zip(b).zip(c).zip(self.out.chunks_mut(S::LANES)) {
-            let sum = s.add(lanes::read(s, a, 0.0), lanes::read(s, b, 0.0));
-            lanes::write(s, s.add(sum, lanes::read(s, c, 0.0)), out);
+        let hidden_size = self.out.len();
+        for lookup in self.others {
+            let row = lookup.row(self.token, hidden_size).chunks(S::LANES);
+            for (term, out) in row.zip(self.out.chunks_mut(S::LANES)) {
+                lanes::write(s, s.add(lanes::read(s, out, 0.0), lanes::read(s, term, 0.0)), out);
+            }
         }
         normalize(s, self.out, self.weights);
     }

@@ -13,6 +13,9 @@ pub struct Lookup<T, I> {
     pub ids: I,
 }
 
+/// A lookup in memory of device `D`.
+pub type LookupOn<'a, D> = Lookup<<D as Device>::View<'a, f32>, <D as Device>::View<'a, u32>>;
+
 /// Rows of tables.
 pub trait Embed: Device {
     /// `out[t] = table[ids[t]]`; `hidden_size` follows from `out` and `ids`.
@@ -22,18 +25,18 @@ pub trait Embed: Device {
     fn embed(
         &self,
         queue: &mut Self::Queue,
-        lookup: Lookup<Self::View<'_, f32>, Self::View<'_, u32>>,
+        lookup: LookupOn<'_, Self>,
         out: Self::ViewMut<'_, f32>,
     ) -> Result<(), KernelError>;
 
-    /// `out[t] = layer_norm(((a[t] + b[t]) + c[t]))` over three lookups, in that order.
+    /// `out[t] = layer_norm((a[t] + b[t]) + …)` over the lookups, of which there is at least one, in their order.
     ///
     /// # Errors
     /// As [`Embed::embed`].
     fn embed_sum_layer_norm(
         &self,
         queue: &mut Self::Queue,
-        lookups: [Lookup<Self::View<'_, f32>, Self::View<'_, u32>>; 3],
+        lookups: &[LookupOn<'_, Self>],
         weights: NormWeights<Self::View<'_, f32>>,
         out: Self::ViewMut<'_, f32>,
     ) -> Result<(), KernelError>;

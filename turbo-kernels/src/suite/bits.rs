@@ -120,7 +120,7 @@ fn normed<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>);
         }),
         each_part(rig, "embed_sum_layer_norm", WIDTH, |d, q, rows, out| {
             let lookup = Lookup { table: table.view(), ids: ids.part(rows.start, rows.len()) };
-            d.embed_sum_layer_norm(q, [lookup; 3], weights(), out)
+            d.embed_sum_layer_norm(q, &[lookup; 3], weights(), out)
         }),
         each_part(rig, "l2_normalize", WIDTH, |d, q, rows, out| {
             d.l2_normalize(q, WIDTH, part(&x, WIDTH, rows), out)

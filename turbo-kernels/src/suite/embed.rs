@@ -1,9 +1,9 @@
-//! Rows of tables by id, and the sum of three with its layer norm.
+//! Rows of tables by id, and the sum of one, two or three with its layer norm.
 
 use super::{
     ROUNDING, WIDTHS,
     numbers::Numbers,
-    rig::{Rig, compare, refuses_length},
+    rig::{Rig, compare, refuses_length, refuses_size},
     twin,
 };
 use crate::{Embed, KernelError, embed::Lookup, norm::NormWeights};
@@ -51,22 +51,25 @@ fn check<D: Embed>(device: &D, hidden_size: usize) {
     }
 
     let epsilon = 1e-12f32;
-    let out = rig
-        .answer(TOKENS * hidden_size, |d, queue, out| {
-            let weights = NormWeights { gain: on_gain.view(), offset: on_offset.view(), epsilon };
-            d.embed_sum_layer_norm(queue, lookups, weights, out)
-        })
-        .unwrap_or_else(|e| panic!("embed_sum_layer_norm {hidden_size}: {e}"));
-    for (t, got) in out.chunks_exact(hidden_size).enumerate() {
-        // the sums are rounded to f32 before the norm, in this order
-        let sum: Vec<f64> =
-            (0..hidden_size).map(|j| ((rows(0, t)[j] + rows(1, t)[j]) + rows(2, t)[j]).into()).collect();
-        let normal = twin::normalize(&sum, epsilon.into());
-        let want: Vec<f64> =
-            normal.iter().enumerate().map(|(j, y)| y * f64::from(gain[j]) + f64::from(offset[j])).collect();
-        // sums of values near 0 in any order: n/4 roundings and some for the norm itself, at outputs up to n
-        let relative = ROUNDING * (hidden_size as f64 / 4.0 + 12.0);
-        compare(("embed_sum_layer_norm", hidden_size, t), got, &want, |j| relative * (2.0 + normal[j].abs()));
+    for count in 1..=TABLE_ROWS.len() {
+        let out = rig
+            .answer(TOKENS * hidden_size, |d, queue, out| {
+                let weights = NormWeights { gain: on_gain.view(), offset: on_offset.view(), epsilon };
+                d.embed_sum_layer_norm(queue, &lookups[..count], weights, out)
+            })
+            .unwrap_or_else(|e| panic!("embed_sum_layer_norm of {count}, {hidden_size}: {e}"));
+        for (t, got) in out.chunks_exact(hidden_size).enumerate() {
+            // the sums are rounded to f32 before the norm, in this order
+            let term = |j: usize| (1..count).fold(rows(0, t)[j], |sum, table| sum + rows(table, t)[j]);
+            let sum: Vec<f64> = (0..hidden_size).map(|j| term(j).into()).collect();
+            let normal = twin::normalize(&sum, epsilon.into());
+            let scaled = |(j, y): (usize, &f64)| y * f64::from(gain[j]) + f64::from(offset[j]);
+            let want: Vec<f64> = normal.iter().enumerate().map(scaled).collect();
+            // sums of values near 0 in any order: n/4 roundings and some for the norm itself, at outputs up to n
+            let relative = ROUNDING * (hidden_size as f64 / 4.0 + 12.0);
+            let within = |j: usize| relative * (2.0 + normal[j].abs());
+            compare(("embed_sum_layer_norm", hidden_size, (count, t)), got, &want, within);
+        }
     }
 }
 
@@ -87,7 +90,7 @@ pub(super) fn refuses_ids_outside<D: Embed>(device: &D) {
     for lookups in [[bad, good, good], [good, bad, good], [good, good, bad]] {
         refused(rig.answer(6, |d, queue, out| {
             let weights = NormWeights { gain: ones.view(), offset: ones.view(), epsilon: 1e-12 };
-            d.embed_sum_layer_norm(queue, lookups, weights, out)
+            d.embed_sum_layer_norm(queue, &lookups, weights, out)
         }));
     }
 }
@@ -103,12 +106,17 @@ fn refuses_wrong_lengths<D: Embed>(device: &D) {
     refuses_length("embed: the table has no whole rows", rig.answer(6, |d, q, out| d.embed(q, ragged, out)));
     let answer = rig.answer(6, |d, queue, out| {
         let weights = NormWeights { gain: ones.view(), offset: ones.view(), epsilon: 1e-12 };
-        d.embed_sum_layer_norm(queue, [lookup, short, lookup], weights, out)
+        d.embed_sum_layer_norm(queue, &[lookup, short, lookup], weights, out)
     });
     refuses_length("embed_sum_layer_norm: an id is missing", answer);
     let answer = rig.answer(6, |d, queue, out| {
         let weights = NormWeights { gain: ones.view(), offset: two.view(), epsilon: 1e-12 };
-        d.embed_sum_layer_norm(queue, [lookup; 3], weights, out)
+        d.embed_sum_layer_norm(queue, &[lookup; 3], weights, out)
     });
     refuses_length("embed_sum_layer_norm: offset too short", answer);
+    let answer = rig.answer(6, |d, queue, out| {
+        let weights = NormWeights { gain: ones.view(), offset: ones.view(), epsilon: 1e-12 };
+        d.embed_sum_layer_norm(queue, &[], weights, out)
+    });
+    refuses_size("embed_sum_layer_norm: no lookups", answer);
 }

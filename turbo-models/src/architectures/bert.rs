@@ -3,7 +3,7 @@
 //! The order of the sums is that of the transformers library, so that rounding is too. Its pooler and its heads belong
 //! to tasks; their tensors are not asked for.
 
-use turbo_graph::{Input, Rhs, ValueId};
+use turbo_graph::{Input, Positions, Rhs, ValueId};
 
 use super::Architecture;
 use crate::{ModelConfig, ModelError, drawing::Drawing};
@@ -32,7 +32,7 @@ fn embeddings(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId
     };
     let word = table("word", config.vocab_size, Input::InputIds)?;
     let token_type = table("token_type", config.type_vocab_size, Input::TokenTypeIds)?;
-    let position = table("position", config.max_position_embeddings, Input::PositionIds)?;
+    let position = table("position", config.max_position_embeddings, Input::PositionIds(Positions::FromZero))?;
     let sum = drawing.graph.add(word, token_type)?;
     let sum = drawing.graph.add(sum, position)?;
     drawing.layer_norm(sum, "embeddings.LayerNorm", hidden, config.layer_norm_eps)

@@ -1,0 +1,51 @@
+//! A weight that several layers name is one weight: asked for once, and on the device once.
+
+#![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
+
+mod common;
+
+use std::{borrow::Cow, cell::RefCell, collections::BTreeMap, error::Error};
+
+use common::{NamedNoise, SMALL, Sizes, encoder, encoder_of_one_layer_s_weights};
+use turbo_graph::{Executor, LayoutKind, PlannerConfig, Program, WeightSource, passes};
+use turbo_kernels::{Cpu, CpuOptions};
+
+/// Counts the values that each weight is asked for.
+#[derive(Default)]
+struct Counting(RefCell<BTreeMap<String, Vec<usize>>>);
+
+impl WeightSource for Counting {
+    fn weight(&self, name: &str, shape: &[usize]) -> Result<Cow<'_, [f32]>, Box<dyn Error + Send + Sync>> {
+        self.0.borrow_mut().entry(name.to_owned()).or_default().push(shape.iter().product());
+        NamedNoise.weight(name, shape)
+    }
+}
+
+/// What loading a graph came to.
+#[derive(Debug, PartialEq)]
+struct Loaded {
+    values: usize,
+    /// How often the weight loaded most often was.
+    times: usize,
+}
+
+fn loaded(program: Program) -> Loaded {
+    let (device, source) = (Cpu::new(CpuOptions::default()).unwrap(), Counting::default());
+    Executor::new(device, program, &source, PlannerConfig::default()).unwrap();
+    let counts = source.0.take();
+    Loaded { values: counts.values().flatten().sum(), times: counts.values().map(Vec::len).max().unwrap() }
+}
+
+#[test]
+fn layers_that_share_weights_load_those_of_one() {
+    let deep = Sizes { num_layers: 5, ..SMALL };
+    for (layout, passes) in [(LayoutKind::Packed, passes::ALL), (LayoutKind::Padded, &[])] {
+        let compile = |graph| Program::compile(&graph, layout, passes).unwrap();
+        let one = loaded(compile(encoder(Sizes { num_layers: 1, ..SMALL })));
+        let shared = compile(encoder_of_one_layer_s_weights(deep));
+        assert!(shared.slots().folded_periods() > 3, "{layout:?}");
+        assert_eq!(loaded(shared), one, "{layout:?}");
+        assert_eq!(one.times, 1, "{layout:?}");
+        assert!(loaded(compile(encoder(deep))).values > 3 * one.values / 2, "{layout:?}");
+    }
+}
