@@ -158,6 +158,13 @@ impl Queue {
 
     /// Learns how long a batch took.
     pub(super) fn observe(&mut self, candidate: &Candidate, time: Duration) {
+        tracing::debug!(
+            batch_size = candidate.batch_size,
+            total_tokens = candidate.total_tokens,
+            predicted_us = self.predict(candidate).as_micros() as u64,
+            took_us = time.as_micros() as u64,
+            "a batch ran"
+        );
         if let Err(error) = self.batcher.observe(candidate, time) {
             tracing::warn!(%error, "a batch taught nothing");
         }
