@@ -8,4 +8,5 @@ mod batches;
 mod failures;
 mod fake;
 mod stop;
+mod stress;
 mod texts;

@@ -36,11 +36,16 @@ impl Tokenize for Numbers {
     }
 }
 
-fn start(tokenization_workers: usize) -> (Engine, Arc<Control>) {
+fn with_workers(tokenization_workers: usize) -> (Engine, Arc<Control>) {
+    start(&EngineConfig { tokenization_workers, ..config() })
+}
+
+/// An engine that takes numbers as text.
+pub(crate) fn start(config: &EngineConfig) -> (Engine, Arc<Control>) {
     let control = Arc::new(Control::default());
     let mut model = model(&control);
     model.tokenizer = Some(Arc::new(Numbers));
-    let engine = Engine::start(model, &EngineConfig { tokenization_workers, ..config() }).unwrap();
+    let engine = Engine::start(model, config).unwrap();
     warm(&control);
     (engine, control)
 }
@@ -52,7 +57,7 @@ fn texts<const N: usize>(texts: [&str; N]) -> EmbedRequest {
 #[test]
 fn texts_and_ids_share_a_request_and_a_batch() {
     for workers in [1, 4] {
-        let (engine, control) = start(workers);
+        let (engine, control) = with_workers(workers);
         let mut mixed = texts(["7 7 7", "5", "3 4"]);
         mixed.inputs.insert(1, Input::Ids(vec![9]));
         let response = wait(engine.embed(mixed)).unwrap();
@@ -64,7 +69,7 @@ fn texts_and_ids_share_a_request_and_a_batch() {
 
 #[test]
 fn one_bad_text_fails_its_request_before_anything_is_computed() {
-    let (engine, control) = start(2);
+    let (engine, control) = with_workers(2);
     let long = "1 ".repeat(9);
     let failed = |why: &str| EngineError::Tokenizer(why.into());
     for (bad, expected) in [
@@ -83,7 +88,7 @@ fn one_bad_text_fails_its_request_before_anything_is_computed() {
 
 #[test]
 fn a_long_text_does_not_hold_up_short_ones() {
-    let (engine, _control) = start(1);
+    let (engine, _control) = with_workers(1);
     let hold = LONG_TEXTS.lock().unwrap();
     let long = "7 ".repeat(10_000);
     let mut pending = crate::fake::begin(&engine, texts(["1", &long]));
@@ -98,7 +103,7 @@ fn a_long_text_does_not_hold_up_short_ones() {
 
 #[test]
 fn texts_accepted_before_a_stop_are_answered() {
-    let (engine, _control) = start(1);
+    let (engine, _control) = with_workers(1);
     let pending = crate::fake::begin(&engine, texts(["1", "2", "3"]));
     wait(engine.stop());
     assert_eq!(firsts(&wait(pending).unwrap()), [1, 2, 3]);

@@ -62,12 +62,41 @@ fn arguments_reach_the_engine() {
 }
 
 #[test]
+fn every_way_to_batch_gives_the_same_answers() {
+    let texts = ["the cat sat on the mat", "a dog", "", "the dog sat and the cat sat and the dog"];
+    let mut first = None;
+    for batching in ["dp", "naive", "none"] {
+        for dispatch in ["hungry", "lazy"] {
+            for layout in ["packed", "padded"] {
+                let way = [
+                    format!("--batching={batching}"),
+                    format!("--dispatch={dispatch}"),
+                    format!("--layout={layout}"),
+                ];
+                let way = [&way[0], &way[1], &way[2], "--slo-ms=20"];
+                let server = Server::start(&way);
+                let ask = |text: &str| {
+                    let (address, body) = (server.address().to_owned(), json!({ "inputs": [text, text] }));
+                    thread::spawn(move || server::post(&address, "/embed", &body))
+                };
+                let asked: Vec<_> = texts.iter().map(|text| ask(text)).collect();
+                let answers: Vec<_> = asked.into_iter().map(|answer| answer.join().unwrap()).collect();
+                assert!(answers.iter().all(|(status, _)| *status == 200), "{way:?}: {answers:?}");
+                assert_eq!(first.get_or_insert_with(|| answers.clone()), &answers, "{way:?}");
+                server.wait_for_metric("te_queue_size", 0);
+                assert_eq!(server.end(Signal::Terminate).0, Some(0), "{way:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn accepted_requests_are_answered_before_it_ends() {
     // It waits a second for company, so the request is surely under way when the signal comes.
     let server = Server::start(&["--dispatch=lazy", "--slo-ms=4000"]);
     let address = server.address().to_owned();
     let client = thread::spawn(move || server::post(&address, "/embed", &json!({ "inputs": "the cat" })));
-    server.wait_until_accepted(1);
+    server.wait_for_metric("te_embed_count", 1);
     let (code, output) = server.end(Signal::Terminate);
     assert_eq!(client.join().unwrap().0, 200);
     assert_eq!(code, Some(0), "{output}");

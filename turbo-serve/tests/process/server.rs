@@ -95,12 +95,12 @@ impl Server {
         (response.status().as_u16(), response.body_mut().read_to_string().unwrap())
     }
 
-    /// Waits until so many inputs were accepted.
-    pub(crate) fn wait_until_accepted(&self, inputs: u64) {
+    /// Waits until a metric without labels has that value.
+    pub(crate) fn wait_for_metric(&self, name: &str, value: u64) {
         let started = Instant::now();
-        let accepted = format!("te_embed_count {inputs}");
-        while !self.get_text("/metrics").1.lines().any(|line| line == accepted) {
-            assert!(started.elapsed() < PATIENCE, "nothing was accepted");
+        let expected = format!("{name} {value}");
+        while !self.get_text("/metrics").1.lines().any(|line| line == expected) {
+            assert!(started.elapsed() < PATIENCE, "there was no `{expected}`");
             thread::sleep(Duration::from_millis(5));
         }
     }
