@@ -70,7 +70,8 @@ pub(super) struct Arguments {
     /// Threads that share a batch; by default as many as the system lets this process use
     #[arg(long, env, value_name = "N", help_heading = "Machine")]
     threads: Option<NonZeroUsize>,
-    /// Threads that make tokens; by default one fewer than the system lets this process use
+    /// Threads that make tokens, beside one or two for long texts; by default one fewer than the system lets this
+    /// process use
     #[arg(long, env, value_name = "N", help_heading = "Machine")]
     tokenization_workers: Option<NonZeroUsize>,
 

@@ -27,7 +27,7 @@ pub struct EngineConfig {
     pub max_concurrent_requests: usize,
     /// What happens to inputs that are too long when their request does not say: cut at the end, or refused.
     pub auto_truncate: bool,
-    /// Threads that make tokens of texts; as many again wait for texts of 16 KiB and more.
+    /// Threads that make tokens of texts; one or two more wait for texts of 16 KiB and more.
     pub tokenization_workers: usize,
     /// Time for measuring batches before the engine is ready.
     pub warm_up: Duration,

@@ -172,6 +172,9 @@ enum Task {
 /// A text of so many bytes waits among its like. Making its tokens may take seconds where the tokenizer finds no place
 /// to cut it (2 MB of punctuation: three seconds); shorter ones take 30 ms at most, and mostly microseconds.
 const LONG_TEXT: usize = 16 << 10;
+/// Most threads for long texts. Each may take a gigabyte while it works on the worst of them, and two make the tokens of
+/// ordinary long texts faster than a model uses them.
+const LONG_TEXT_WORKERS: usize = 2;
 
 /// The tokenizer threads, and the way in for inputs that need none.
 pub(super) struct Encoders {
@@ -221,7 +224,7 @@ impl Lane {
 }
 
 impl Encoders {
-    /// Starts `workers` threads for short texts, and as many for long ones: nobody's long text holds up the others.
+    /// Starts `workers` threads for short texts, and a few for long ones: nobody's long text holds up the others.
     pub(super) fn start(
         rules: Rules,
         workers: usize,
@@ -229,7 +232,7 @@ impl Encoders {
     ) -> io::Result<(Self, Vec<JoinHandle<()>>)> {
         let rules = Arc::new(rules);
         let (short, mut threads) = Lane::start("tokens", workers, &rules, &inbox)?;
-        let (long, more) = Lane::start("long-texts", workers, &rules, &inbox)?;
+        let (long, more) = Lane::start("long-texts", workers.min(LONG_TEXT_WORKERS), &rules, &inbox)?;
         threads.extend(more);
         Ok((Self { rules, inbox, short, long }, threads))
     }
