@@ -172,11 +172,21 @@ STORED = {"bert-bf16": torch.bfloat16, "bert-f16": torch.float16, "bert-odd": to
 SHARDED = {"bert-sharded": "40KB", "gpt2-sharded": "60KB"}
 # bert-odd has wide rows and a limit of 33 tokens
 FEWER_ROWS = {"bert-odd": (1, 2, 7, 17)}
+# Families that count positions from the ids, past tokens that are padding but not masked.
+PAD_IN_THE_MIDDLE = {"roberta"}
 
 
 def position_limit(cfg):
     """Longest input in tokens; RoBERTa's table has spare rows for padding."""
     return cfg.max_position_embeddings - (cfg.pad_token_id + 1 if cfg.model_type == "roberta" else 0)
+
+
+def put_pad_in_the_middle(cfg, ids, lengths):
+    """Where it makes a difference, rows of 5 tokens and more get a padding id inside; not those at the limit."""
+    if cfg.model_type in PAD_IN_THE_MIDDLE:
+        for i, n in enumerate(lengths):
+            if 5 <= n < position_limit(cfg):
+                ids[i, n // 2] = cfg.pad_token_id
 
 
 def run_encoder(model, ids, mask, types, collect=True):
@@ -227,6 +237,7 @@ def largest_gap(single, exact):
 def batch_goldens(model, cfg, seed, name):
     """One padded batch of three rows, with everything that the model puts out."""
     ids, mask = ragged(cfg.vocab_size, seed, name, cfg.pad_token_id or 0)
+    put_pad_in_the_middle(cfg, ids, LENGTHS)
     types = None
     if getattr(cfg, "type_vocab_size", 0) == 2:
         types = torch.zeros_like(ids)
@@ -250,6 +261,7 @@ def row_goldens(model, cfg, seed, name):
     limit = position_limit(cfg)
     lengths = (*FEWER_ROWS.get(name, ROW_LENGTHS), limit)
     ids, mask = ragged(cfg.vocab_size, seed, name + "/rows", cfg.pad_token_id or 0, lengths=lengths)
+    put_pad_in_the_middle(cfg, ids, lengths)
     types = None
     if getattr(cfg, "type_vocab_size", 0) == 2:
         types = torch.zeros_like(ids)
@@ -753,16 +765,27 @@ def wordpiece():
     return tok
 
 
-def byte_level_bpe():
+def byte_level_bpe(special=()):
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [("t", "h"), ("th", "e"), ("\u0120", "the"), ("a", "t"), ("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o")]
-    vocab = {w: i for i, w in enumerate(alphabet + ["".join(m) for m in merges])}
+    vocab = {w: i for i, w in enumerate([*special, *alphabet, *("".join(m) for m in merges)])}
     tok = Tokenizer(models.BPE(vocab, merges))
     tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tok.decoder = decoders.ByteLevel()
     tok.post_processor = processors.ByteLevel(trim_offsets=False)
-    tok.add_special_tokens(["<|endoftext|>"])
+    if not special:
+        tok.add_special_tokens(["<|endoftext|>"])
+    return tok
+
+
+def roberta():
+    """A byte-level BPE with the special tokens of RoBERTa around the text."""
+    from tokenizers import AddedToken, processors
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    tok = byte_level_bpe(special)
+    tok.post_processor = processors.RobertaProcessing(sep=("</s>", 2), cls=("<s>", 0), add_prefix_space=False)
+    tok.add_special_tokens([*special, AddedToken("<mask>", lstrip=True)])
     return tok
 
 
@@ -780,7 +803,8 @@ def unigram():
     return tok
 
 
-TOKENIZERS = {"tokenizer-wordpiece": wordpiece, "tokenizer-bpe": byte_level_bpe, "tokenizer-unigram": unigram}
+TOKENIZERS = {"tokenizer-wordpiece": wordpiece, "tokenizer-bpe": byte_level_bpe, "tokenizer-roberta": roberta,
+              "tokenizer-unigram": unigram}
 
 
 def make_tokenizer(root, name):

@@ -118,7 +118,7 @@ impl WeightSource for Checkpoint {
 }
 
 fn limits(config: &ModelConfig, modules: &SentenceModules) -> InputLimits {
-    let positions = config.max_position_embeddings;
+    let positions = config.max_input_length();
     InputLimits {
         max_input_length: modules.max_seq_length.map_or(positions, |limit| limit.min(positions)),
         vocab_size: config.vocab_size,
@@ -131,7 +131,7 @@ fn warnings(
     modules: &SentenceModules,
     tokenizer: Option<&TextTokenizer>,
 ) -> Vec<String> {
-    let (positions, rows) = (config.max_position_embeddings, config.vocab_size);
+    let (positions, rows) = (config.max_input_length(), config.vocab_size);
     let limit = modules.max_seq_length.filter(|limit| *limit > positions);
     let limit = limit.map(|limit| {
         format!("sentence_bert_config.json: max_seq_length is {limit}, the model has {positions} positions")

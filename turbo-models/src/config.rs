@@ -1,19 +1,27 @@
-//! What a model looks like: `config.json`, as published. Defaults are those of the transformers library.
+//! What a model looks like: `config.json`, as published. Its family says what the fields are called there.
 
-use std::{fmt::Display, io, path::Path};
+use std::{io, path::Path};
 
 use serde_json::Value;
+use turbo_graph::Positions;
 use turbo_kernels::Activation;
 
-use crate::{ModelError, architectures::Architecture, json::JsonObject};
+use crate::{
+    ModelError,
+    architectures::{Architecture, Name},
+    config_fields::{ConfigFields, Setting},
+    json::JsonObject,
+};
 
-/// The sizes and choices of a model. Fields are named as in `config.json`.
+/// The sizes and choices of a model. Fields are named as most `config.json` files name them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
     /// Family of the model: `bert`.
     pub model_type: String,
     /// Rows of the word embedding table.
     pub vocab_size: usize,
+    /// Width of the embedding tables: `hidden_size`, unless the model projects them to it.
+    pub embedding_size: usize,
     /// Width of a token's vector.
     pub hidden_size: usize,
     /// Number of identical layers.
@@ -24,14 +32,18 @@ pub struct ModelConfig {
     pub intermediate_size: usize,
     /// What is applied between them.
     pub hidden_act: Activation,
-    /// Rows of the position table: the longest input.
+    /// Rows of the position table.
     pub max_position_embeddings: usize,
-    /// Rows of the token type table.
+    /// How the tokens of an input take these rows.
+    pub positions: Positions,
+    /// Rows of the token type table; 0 when the model has none.
     pub type_vocab_size: usize,
     /// Added to the variance in every layer norm.
     pub layer_norm_eps: f32,
     /// Type of the stored weights, as the file says; computation is in f32 whatever it is.
     pub torch_dtype: Option<String>,
+    /// The file, for what is asked of it later.
+    json: JsonObject,
 }
 
 impl ModelConfig {
@@ -42,45 +54,95 @@ impl ModelConfig {
             let source = io::Error::new(io::ErrorKind::NotFound, "there is no such file");
             return Err(ModelError::Read { file, source });
         };
-        let architecture = architecture(&json)?;
+        let (architecture, name) = architecture(&json)?;
         refuse_variants(&json)?;
+        Ok((Self::read(json, name, &architecture.fields)?, architecture))
+    }
+
+    fn read(json: JsonObject, name: &Name, fields: &ConfigFields) -> Result<Self, ModelError> {
+        let hidden_size = fields.hidden_size.size(&json)?;
+        let optional =
+            |setting: Option<Setting<u32>>, none| setting.map_or(Ok(none), |some| some.size(&json));
         let config = Self {
-            model_type: architecture.model_type.to_owned(),
-            vocab_size: size(&json, "vocab_size", 30522)?,
-            hidden_size: size(&json, "hidden_size", 768)?,
-            num_hidden_layers: count(&json, "num_hidden_layers", 12)?,
-            num_attention_heads: size(&json, "num_attention_heads", 12)?,
-            intermediate_size: size(&json, "intermediate_size", 3072)?,
-            hidden_act: activation(&json)?,
-            max_position_embeddings: size(&json, "max_position_embeddings", 512)?,
-            type_vocab_size: size(&json, "type_vocab_size", 2)?,
-            layer_norm_eps: epsilon(&json)?,
+            model_type: name.model_type.to_owned(),
+            vocab_size: fields.vocab_size.size(&json)?,
+            embedding_size: optional(fields.embedding_size, hidden_size)?,
+            hidden_size,
+            num_hidden_layers: fields.num_hidden_layers.count(&json)?,
+            num_attention_heads: fields.num_attention_heads.size(&json)?,
+            intermediate_size: fields.intermediate_size.size(&json)?,
+            hidden_act: fields.hidden_act.activation(&json)?,
+            max_position_embeddings: fields.max_position_embeddings.size(&json)?,
+            positions: positions(&json, fields.positions)?,
+            type_vocab_size: optional(fields.type_vocab_size, 0)?,
+            layer_norm_eps: fields.layer_norm_eps.epsilon(&json)?,
             torch_dtype: json.get("dtype")?.or(json.get("torch_dtype")?),
+            json,
         };
-        if !config.hidden_size.is_multiple_of(config.num_attention_heads) {
-            let (hidden, heads) = (config.hidden_size, config.num_attention_heads);
-            let why = format!("{heads} heads do not divide hidden_size {hidden}");
-            return Err(json.wrong("num_attention_heads", why));
-        }
-        Ok((config, architecture))
+        config.check_heads(fields)?;
+        config.check_positions(fields)?;
+        Ok(config)
     }
 
     /// Width of one head.
     pub fn head_dim(&self) -> usize {
         self.hidden_size / self.num_attention_heads
     }
+
+    /// Most tokens of one input: the rows of the position table that tokens can take.
+    pub fn max_input_length(&self) -> usize {
+        self.max_position_embeddings.saturating_sub(self.spare_positions())
+    }
+
+    /// Rows of the position table up to the one of padding, which no token takes.
+    fn spare_positions(&self) -> usize {
+        match self.positions {
+            Positions::FromZero => 0,
+            Positions::AfterPad { pad_id } => (pad_id as usize).saturating_add(1),
+        }
+    }
+
+    fn check_heads(&self, fields: &ConfigFields) -> Result<(), ModelError> {
+        let (hidden, heads) = (self.hidden_size, self.num_attention_heads);
+        if hidden.is_multiple_of(heads) {
+            return Ok(());
+        }
+        let why = format!("{heads} heads do not divide {} {hidden}", fields.hidden_size.name());
+        Err(self.json.wrong(fields.num_attention_heads.name(), why))
+    }
+
+    fn check_positions(&self, fields: &ConfigFields) -> Result<(), ModelError> {
+        if self.max_input_length() > 0 {
+            return Ok(());
+        }
+        let (rows, spare) = (self.max_position_embeddings, self.spare_positions());
+        let why = format!("is {rows}, expected more than the {spare} rows up to that of pad_token_id");
+        Err(self.json.wrong(fields.max_position_embeddings.name(), why))
+    }
+}
+
+fn positions(json: &JsonObject, default: Positions) -> Result<Positions, ModelError> {
+    match default {
+        Positions::FromZero => Ok(default),
+        Positions::AfterPad { pad_id } => {
+            Ok(Positions::AfterPad { pad_id: json.get("pad_token_id")?.unwrap_or(pad_id) })
+        }
+    }
 }
 
 /// `model_type` decides; files without one are told by the name of the model's class.
-fn architecture(json: &JsonObject) -> Result<&'static Architecture, ModelError> {
-    let all = crate::architectures::ALL;
-    let supported = || all.iter().map(|known| known.model_type).collect::<Vec<_>>().join(", ");
+fn architecture(json: &JsonObject) -> Result<(&'static Architecture, &'static Name), ModelError> {
+    let all = || {
+        let all = crate::architectures::ALL.iter();
+        all.flat_map(|known| known.names.iter().map(move |name| (known, name)))
+    };
+    let supported = || all().map(|(_, name)| name.model_type).collect::<Vec<_>>().join(", ");
     if let Some(model_type) = json.get::<String>("model_type")? {
-        let known = all.iter().find(|known| known.model_type == model_type);
+        let known = all().find(|(_, name)| name.model_type == model_type);
         return known.ok_or_else(|| json.unsupported("model_type", model_type, supported()));
     }
     let classes: Vec<String> = json.get("architectures")?.unwrap_or_default();
-    let known = all.iter().find(|known| classes.iter().any(|class| class.starts_with(known.class_prefix)));
+    let known = all().find(|(_, name)| classes.iter().any(|class| class.starts_with(name.class_prefix)));
     known.ok_or_else(|| json.wrong("model_type", format!("missing, supported: {}", supported())))
 }
 
@@ -101,46 +163,6 @@ fn refuse_variants(json: &JsonObject) -> Result<(), ModelError> {
     Ok(())
 }
 
-fn size(json: &JsonObject, field: &'static str, default: u32) -> Result<usize, ModelError> {
-    Ok(count(json, field, default)? as usize)
-}
-
-/// A positive number. It is trusted only after the weights were found to have it: nothing is allocated by it.
-fn count(json: &JsonObject, field: &'static str, default: u32) -> Result<u32, ModelError> {
-    match json.get(field)?.unwrap_or(default) {
-        0 => Err(out_of_range(json, field, 0, "at least 1")),
-        count => Ok(count),
-    }
-}
-
-fn epsilon(json: &JsonObject) -> Result<f32, ModelError> {
-    const FIELD: &str = "layer_norm_eps";
-    let epsilon: f64 = json.get(FIELD)?.unwrap_or(1e-12);
-    if (0.0..1.0).contains(&epsilon) {
-        Ok(epsilon as f32)
-    } else {
-        Err(out_of_range(json, FIELD, epsilon, "at least 0 and below 1"))
-    }
-}
-
-fn out_of_range(json: &JsonObject, field: &'static str, got: impl Display, expected: &str) -> ModelError {
-    json.wrong(field, format!("is {got}, expected {expected}"))
-}
-
-fn activation(json: &JsonObject) -> Result<Activation, ModelError> {
-    const FIELD: &str = "hidden_act";
-    let name: String = json.get(FIELD)?.unwrap_or_else(|| "gelu".to_owned());
-    let supported = "gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish, tanh";
-    Ok(match name.as_str() {
-        "gelu" => Activation::GeluErf,
-        "gelu_new" | "gelu_pytorch_tanh" => Activation::GeluTanh,
-        "relu" => Activation::Relu,
-        "silu" | "swish" => Activation::Silu,
-        "tanh" => Activation::Tanh,
-        _ => return Err(json.unsupported(FIELD, name, supported)),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,23 +181,48 @@ mod tests {
         let expected = ModelConfig {
             model_type: "bert".to_owned(),
             vocab_size: 30522,
+            embedding_size: 768,
             hidden_size: 768,
             num_hidden_layers: 12,
             num_attention_heads: 12,
             intermediate_size: 3072,
             hidden_act: Activation::GeluErf,
             max_position_embeddings: 512,
+            positions: Positions::FromZero,
             type_vocab_size: 2,
             layer_norm_eps: 1e-12,
             torch_dtype: None,
+            json: config.json.clone(),
         };
         assert_eq!(config, expected);
         assert_eq!(config.head_dim(), 64);
     }
 
+    /// What a family changes of the defaults of BERT, or reads under another name.
+    #[test]
+    fn families_have_their_own_fields_and_defaults() {
+        let bert = |model_type: &str| {
+            let config = open(&format!(r#"{{"model_type": "{model_type}"}}"#)).unwrap();
+            let base = open(r#"{"model_type": "bert"}"#).unwrap();
+            let base = ModelConfig { model_type: model_type.to_owned(), json: config.json.clone(), ..base };
+            (config, base)
+        };
+        let (distilbert, base) = bert("distilbert");
+        assert_eq!(distilbert, ModelConfig { num_hidden_layers: 6, type_vocab_size: 0, ..base });
+        let named = r#"{"model_type": "distilbert", "dim": 24, "n_layers": 3, "n_heads": 4, "hidden_dim": 40,
+            "activation": "relu", "hidden_size": 1, "layer_norm_eps": 0.5, "type_vocab_size": 7}"#;
+        let named = open(named).unwrap();
+        let sizes = (named.hidden_size, named.num_hidden_layers, named.head_dim(), named.intermediate_size);
+        assert_eq!(sizes, (24, 3, 6, 40));
+        assert_eq!((named.hidden_act, named.layer_norm_eps), (Activation::Relu, 1e-12));
+        assert_eq!(named.type_vocab_size, 0);
+    }
+
     #[test]
     fn the_class_tells_the_family_when_nothing_else_does() {
-        assert_eq!(open(r#"{"architectures": ["BertForMaskedLM"]}"#).unwrap().model_type, "bert");
+        for (class, family) in [("BertForMaskedLM", "bert"), ("DistilBertModel", "distilbert")] {
+            assert_eq!(open(&format!(r#"{{"architectures": ["{class}"]}}"#)).unwrap().model_type, family);
+        }
     }
 
     #[test]
@@ -188,9 +235,10 @@ mod tests {
 
     #[test]
     fn every_refusal_names_the_field_and_both_values() {
+        const FAMILIES: &str = "bert, distilbert";
         let cases = [
-            (r#""model_type": "gpt2""#, r#"config.json: model_type is "gpt2", supported: bert"#),
-            (r#""model_type": null"#, "config.json: model_type: missing, supported: bert"),
+            (r#""model_type": "gpt2""#, r#"config.json: model_type is "gpt2", supported: FAMILIES"#),
+            (r#""model_type": null"#, "config.json: model_type: missing, supported: FAMILIES"),
             (r#""model_type": 3"#, "config.json: model_type: invalid type: integer `3`, expected a string"),
             (r#""hidden_size": "x""#, r#"config.json: hidden_size: invalid type: string "x", expected u32"#),
             (r#""hidden_size": 0"#, "config.json: hidden_size: is 0, expected at least 1"),
@@ -223,7 +271,7 @@ mod tests {
             } else {
                 format!(r#"{{"model_type": "bert", {field}}}"#)
             };
-            assert_eq!(open(&config).unwrap_err(), expected);
+            assert_eq!(open(&config).unwrap_err(), expected.replace("FAMILIES", FAMILIES));
         }
     }
 

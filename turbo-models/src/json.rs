@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use crate::{ModelError, error::one_line};
 
 /// The object in one JSON file.
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct JsonObject {
     file: PathBuf,
     fields: Map<String, Value>,

@@ -18,6 +18,7 @@
 mod architectures;
 mod checkpoint;
 mod config;
+mod config_fields;
 mod drawing;
 mod encoder;
 mod error;
@@ -39,6 +40,6 @@ pub use normalize::l2_normalize;
 pub use tokenize::{TextTokenizer, TokenizeError, Truncation};
 
 pub use turbo_graph::{
-    Capacity, Graph, GraphError, LayoutKind, PlannerConfig, Pooling, Staging, WeightSource,
+    Capacity, Graph, GraphError, LayoutKind, PlannerConfig, Pooling, Positions, Staging, WeightSource,
 };
 pub use turbo_kernels::Activation;

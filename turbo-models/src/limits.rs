@@ -18,7 +18,7 @@ pub struct InputLimits {
     pub max_input_length: usize,
     /// Ids of tokens are below this.
     pub vocab_size: usize,
-    /// Ids of token types are below this.
+    /// Ids of token types are below this; 0 when the model has no token types and ignores those it is given.
     pub type_vocab_size: usize,
 }
 
@@ -34,8 +34,10 @@ impl InputLimits {
             return Err(TokenizeError::Uneven { tokens, token_types });
         }
         match outside(&input.token_type_ids, self.type_vocab_size) {
-            Some(id) => Err(TokenizeError::TokenType { id, type_vocab_size: self.type_vocab_size }),
-            None => Ok(()),
+            Some(id) if self.type_vocab_size > 0 => {
+                Err(TokenizeError::TokenType { id, type_vocab_size: self.type_vocab_size })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -85,5 +87,16 @@ mod tests {
         for (ids, types, expected) in cases {
             assert_eq!(check(ids, types).unwrap_err(), expected);
         }
+    }
+
+    #[test]
+    fn a_model_without_token_types_ignores_them() {
+        let limits = InputLimits { max_input_length: 3, vocab_size: 10, type_vocab_size: 0 };
+        let input = |token_type_ids: &[u32]| Encoded {
+            input_ids: vec![1, 2],
+            token_type_ids: token_type_ids.to_vec(),
+        };
+        assert_eq!(limits.check(&input(&[0, 7])), Ok(()));
+        assert_eq!(limits.check(&input(&[0])), Err(TokenizeError::Uneven { tokens: 2, token_types: 1 }));
     }
 }

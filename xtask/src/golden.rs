@@ -17,7 +17,7 @@ use crate::process;
 use crate::workspace::Workspace;
 
 /// What the tests use. The script knows more: models that are not supported yet.
-const FIXTURES: [&str; 9] = [
+const FIXTURES: [&str; 11] = [
     "bert-base",
     "bert-relu",
     "bert-odd",
@@ -25,6 +25,8 @@ const FIXTURES: [&str; 9] = [
     "bert-f16",
     "bert-sharded",
     "bert-mlm-legacy",
+    "distilbert-base",
+    "distilbert-seqcls",
     "tokenizer-wordpiece",
     "tiny-sentence",
 ];

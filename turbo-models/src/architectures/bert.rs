@@ -1,89 +1,66 @@
 //! BERT (Devlin et al., 2018): embeddings, then layers of attention and feed-forward, each with its sum and norm.
 //!
-//! The order of the sums is that of the transformers library, so that rounding is too. Its pooler and its heads belong
-//! to tasks; their tensors are not asked for.
+//! Its pooler and its heads belong to tasks; their tensors are not asked for.
 
-use turbo_graph::{Input, Positions, Rhs, ValueId};
+use turbo_graph::{Positions, ValueId};
 
-use super::Architecture;
-use crate::{ModelConfig, ModelError, drawing::Drawing};
+use super::{
+    Architecture, Name,
+    post_norm::{self, LayerNames},
+};
+use crate::{
+    ModelConfig, ModelError,
+    config_fields::{ConfigFields, Setting},
+    drawing::Drawing,
+};
 
-pub(super) const BERT: Architecture =
-    Architecture { model_type: "bert", class_prefix: "Bert", tensor_prefix: "bert.", draw };
+pub(super) const BERT: Architecture = Architecture {
+    names: &[Name { model_type: "bert", class_prefix: "Bert" }],
+    tensor_prefix: "bert.",
+    fields: FIELDS,
+    draw,
+};
+
+pub(super) const FIELDS: ConfigFields = ConfigFields {
+    vocab_size: Setting::Field("vocab_size", 30522),
+    embedding_size: None,
+    hidden_size: Setting::Field("hidden_size", 768),
+    num_hidden_layers: Setting::Field("num_hidden_layers", 12),
+    num_attention_heads: Setting::Field("num_attention_heads", 12),
+    intermediate_size: Setting::Field("intermediate_size", 3072),
+    hidden_act: Setting::Field("hidden_act", "gelu"),
+    max_position_embeddings: Setting::Field("max_position_embeddings", 512),
+    type_vocab_size: Some(Setting::Field("type_vocab_size", 2)),
+    layer_norm_eps: Setting::Field("layer_norm_eps", 1e-12),
+    positions: Positions::FromZero,
+};
+
+const LAYER: LayerNames = LayerNames {
+    query: "attention.self.query",
+    key: "attention.self.key",
+    value: "attention.self.value",
+    context: "attention.output.dense",
+    attention_norm: "attention.output.LayerNorm",
+    wide: "intermediate.dense",
+    narrow: "output.dense",
+    output_norm: "output.LayerNorm",
+};
 
 /// `[BatchSize, PaddedLen, hidden_size]`: the hidden state of every token.
-fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
-    let mut x = embeddings(drawing, config)?;
+pub(super) fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
+    let x = post_norm::embeddings(drawing, config)?;
+    layers(drawing, config, x)
+}
+
+/// The layers alone, from the first one's input.
+pub(super) fn layers(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    mut x: ValueId,
+) -> Result<ValueId, ModelError> {
     for layer in 0..config.num_hidden_layers {
         drawing.graph.layer(Some(layer));
-        let name = format!("encoder.layer.{layer}");
-        x = attention(drawing, config, &format!("{name}.attention"), x)?;
-        x = feed_forward(drawing, config, &name, x)?;
+        x = post_norm::layer(drawing, config, &LAYER, &format!("encoder.layer.{layer}"), x)?;
     }
     Ok(x)
-}
-
-/// The norm of the sum of what a token is, which of two texts it is in, and where.
-fn embeddings(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
-    let hidden = config.hidden_size;
-    let mut table = |name: &str, rows, ids| {
-        let ids = drawing.graph.input(ids);
-        drawing.embed(&format!("embeddings.{name}_embeddings"), (rows, hidden), ids)
-    };
-    let word = table("word", config.vocab_size, Input::InputIds)?;
-    let token_type = table("token_type", config.type_vocab_size, Input::TokenTypeIds)?;
-    let position = table("position", config.max_position_embeddings, Input::PositionIds(Positions::FromZero))?;
-    let sum = drawing.graph.add(word, token_type)?;
-    let sum = drawing.graph.add(sum, position)?;
-    drawing.layer_norm(sum, "embeddings.LayerNorm", hidden, config.layer_norm_eps)
-}
-
-/// `softmax(q kᵀ / √head_dim) v` per head, then the output matrix, and the sum with `x` under a norm.
-fn attention(
-    drawing: &mut Drawing<'_>,
-    config: &ModelConfig,
-    name: &str,
-    x: ValueId,
-) -> Result<ValueId, ModelError> {
-    let hidden = config.hidden_size;
-    let mut heads = |part: &str| {
-        let rows = drawing.linear(x, &format!("{name}.self.{part}"), (hidden, hidden))?;
-        Ok::<_, ModelError>(drawing.graph.split_heads(rows, config.num_attention_heads)?)
-    };
-    let (query, key, value) = (heads("query")?, heads("key")?, heads("value")?);
-    let graph = &mut drawing.graph;
-    let scores = graph.batched_matmul(query, key, Rhs::Transposed)?;
-    let scores = graph.scale(scores, 1.0 / (config.head_dim() as f32).sqrt())?;
-    let scores = graph.mask(scores)?;
-    let weights = graph.softmax(scores)?;
-    let context = graph.batched_matmul(weights, value, Rhs::Normal)?;
-    let context = graph.merge_heads(context)?;
-    output(drawing, config, &format!("{name}.output"), (context, hidden), x)
-}
-
-/// Two matrices with an activation between them, and the sum with `x` under a norm.
-fn feed_forward(
-    drawing: &mut Drawing<'_>,
-    config: &ModelConfig,
-    name: &str,
-    x: ValueId,
-) -> Result<ValueId, ModelError> {
-    let inner = config.intermediate_size;
-    let wide = drawing.linear(x, &format!("{name}.intermediate.dense"), (config.hidden_size, inner))?;
-    let wide = drawing.graph.activate(wide, config.hidden_act)?;
-    output(drawing, config, &format!("{name}.output"), (wide, inner), x)
-}
-
-/// The end of both halves of a layer: a matrix back to `hidden_size`, plus what came in, normed.
-fn output(
-    drawing: &mut Drawing<'_>,
-    config: &ModelConfig,
-    name: &str,
-    (x, columns): (ValueId, usize),
-    residual: ValueId,
-) -> Result<ValueId, ModelError> {
-    let hidden = config.hidden_size;
-    let dense = drawing.linear(x, &format!("{name}.dense"), (columns, hidden))?;
-    let sum = drawing.graph.add(dense, residual)?;
-    drawing.layer_norm(sum, &format!("{name}.LayerNorm"), hidden, config.layer_norm_eps)
 }

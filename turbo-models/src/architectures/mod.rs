@@ -1,29 +1,42 @@
 //! The models that can be drawn: one file each, and one line in [`ALL`].
+//!
+//! A file says how configurations name the family, what they call its sizes, and how the weights are drawn together.
+//! What several families share stands beside them: [`post_norm`].
 
 mod bert;
+mod distilbert;
+mod post_norm;
 
 use turbo_graph::{Graph, Pooling};
 
-use crate::{ModelConfig, ModelError, drawing::Drawing, weights::Weights};
+use crate::{ModelConfig, ModelError, config_fields::ConfigFields, drawing::Drawing, weights::Weights};
 
 /// Every architecture there is.
-pub(crate) const ALL: &[Architecture] = &[bert::BERT];
+pub(crate) const ALL: &[Architecture] = &[bert::BERT, distilbert::DISTILBERT];
 
 /// Name of the graph output with a row per token.
 pub(crate) const TOKENS: &str = "last_hidden_state";
 /// Name of the graph output with a row per sequence.
 pub(crate) const POOLED: &str = "pooled";
 
-/// How the models of one family are recognised, and drawn.
+/// How the models of one family are recognised, read and drawn.
 pub(crate) struct Architecture {
-    /// `model_type` of their configuration.
-    pub(crate) model_type: &'static str,
-    /// What the names of their classes begin with.
-    pub(crate) class_prefix: &'static str,
+    /// What they are called; several names for one thing are one architecture.
+    pub(crate) names: &'static [Name],
     /// What a model with a head puts before the names of its encoder's tensors.
     pub(crate) tensor_prefix: &'static str,
+    /// What `config.json` calls their sizes.
+    pub(crate) fields: ConfigFields,
     /// Draws the encoder, from ids to the hidden state of every token.
     draw: fn(&mut Drawing<'_>, &ModelConfig) -> Result<turbo_graph::ValueId, ModelError>,
+}
+
+/// How a configuration names its family.
+pub(crate) struct Name {
+    /// `model_type` of the configuration.
+    pub(crate) model_type: &'static str,
+    /// What the names of the model's classes begin with.
+    pub(crate) class_prefix: &'static str,
 }
 
 impl Architecture {
@@ -34,7 +47,7 @@ impl Architecture {
         weights: &Weights,
         pooling: Pooling,
     ) -> Result<Graph, ModelError> {
-        let mut drawing = Drawing::new(self.model_type, weights);
+        let mut drawing = Drawing::new(&config.model_type, weights);
         let tokens = (self.draw)(&mut drawing, config)?;
         drawing.graph.layer(None);
         let pooled = drawing.graph.pool(tokens, pooling)?;

@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeSet, fs};
 
-use turbo_graph::{Executor, Pass, PlannerConfig, Program, passes};
+use serde_json::Value;
+use turbo_graph::{Executor, Op, Pass, PlannerConfig, Program, passes};
 use turbo_kernels::{Cpu, CpuOptions};
 use turbo_models::{Checkpoint, Encoded, LayoutKind, Pooling, Staging};
 
@@ -54,23 +55,49 @@ fn matches_the_reference(fixture: &str) {
     let batched: Vec<&[Row]> = vec![&rows];
     let alone: Vec<&[Row]> = rows.chunks(1).collect();
     for (name, layout, passes) in variants() {
-        for (company, batches) in [("batched", &batched), ("alone", &alone)] {
-            let outputs = hidden(&checkpoint, layout, &passes, batches);
-            for (row, output) in rows.iter().zip(&outputs) {
-                let difference = max_difference(output, &row.hidden);
-                let tokens = row.input.input_ids.len();
-                assert!(
-                    difference < TOLERANCE,
-                    "{fixture}, {name}, {company}, {tokens} tokens: off by {difference}"
-                );
-            }
+        let outputs = hidden(&checkpoint, layout, &passes, &batched);
+        let alone = hidden(&checkpoint, layout, &passes, &alone);
+        for ((row, output), alone) in rows.iter().zip(&outputs).zip(&alone) {
+            let difference = max_difference(output, &row.hidden);
+            let tokens = row.input.input_ids.len();
+            assert!(difference < TOLERANCE, "{fixture}, {name}, {tokens} tokens: off by {difference}");
+            let same =
+                output.iter().map(|value| value.to_bits()).eq(alone.iter().map(|value| value.to_bits()));
+            assert!(same, "{fixture}, {name}, {tokens} tokens: company changes bits");
         }
     }
 }
 
+/// Whatever the family, fusion leaves one operator of the embeddings, one of attention and two norms in a layer, and
+/// layers are planned once.
+fn is_fused_and_folded(fixture: &str) {
+    let checkpoint = Checkpoint::open(&data(fixture)).unwrap();
+    let graph = checkpoint.graph(Pooling::Mean).unwrap();
+    let program = Program::compile(&graph, LayoutKind::Packed, passes::ALL).unwrap();
+    let count = |is: fn(&Op) -> bool| program.nodes().iter().filter(|node| is(&node.op)).count();
+    let layers = count(|op| matches!(op, Op::Attention { .. }));
+    assert!(layers >= checkpoint.config().num_hidden_layers as usize, "{fixture}");
+    assert_eq!(count(|op| matches!(op, Op::EmbedSumLayerNorm { .. })), 1, "{fixture}");
+    assert_eq!(count(|op| matches!(op, Op::BiasResidualLayerNorm { .. })), 2 * layers, "{fixture}");
+    assert_eq!(count(|op| matches!(op, Op::Linear { .. })), 2 * layers + usize::from(projects(&checkpoint)));
+    let unfused = [Op::Embed, Op::MergeHeads, Op::Mask, Op::Softmax, Op::Add, Op::AddBias];
+    assert!(program.nodes().iter().all(|node| !unfused.contains(&node.op)), "{fixture}: {}", program.graph());
+    // a period may be cut where the first or the last layer is not whole
+    let folded = program.slots().folded_periods();
+    assert!(folded + 1 >= layers && folded >= layers.min(2), "{fixture}: {folded} of {layers} layers folded");
+}
+
+/// Whether the embeddings are narrower than the layers.
+fn projects(checkpoint: &Checkpoint) -> bool {
+    checkpoint.config().embedding_size != checkpoint.config().hidden_size
+}
+
 macro_rules! fixtures {
     ($($test:ident: $fixture:literal),* $(,)?) => {
-        $(#[test] fn $test() { matches_the_reference($fixture); })*
+        $(#[test] fn $test() {
+            matches_the_reference($fixture);
+            is_fused_and_folded($fixture);
+        })*
 
         const FIXTURES: &[&str] = &[$($fixture),*];
     };
@@ -84,12 +111,18 @@ fixtures! {
     float16_file: "bert-f16",
     sharded: "bert-sharded",
     odd_sizes: "bert-odd",
+    distilbert: "distilbert-base",
+    distilbert_with_a_head: "distilbert-seqcls",
 }
 
 #[test]
 fn no_fixture_is_forgotten() {
     let folders =
         fs::read_dir(data("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let folders: BTreeSet<String> = folders.filter(|name| name.starts_with("bert-")).collect();
+    let is_encoder = |name: &String| {
+        let golden = fs::read(data(name).join("golden.json"));
+        golden.is_ok_and(|golden| serde_json::from_slice::<Value>(&golden).unwrap()["kind"] == "encoder")
+    };
+    let folders: BTreeSet<String> = folders.filter(is_encoder).collect();
     assert_eq!(folders, FIXTURES.iter().map(|name| (*name).to_owned()).collect());
 }

@@ -5,6 +5,7 @@
 mod bits;
 mod broken_folders;
 mod common;
+mod families;
 mod folders;
 mod golden;
 mod minilm;

@@ -1,0 +1,49 @@
+//! DistilBERT (Sanh et al., 2019): BERT with other names, half the layers, and no token types.
+
+use turbo_graph::ValueId;
+
+use super::{
+    Architecture, Name, bert,
+    post_norm::{self, LayerNames},
+};
+use crate::{
+    ModelConfig, ModelError,
+    config_fields::{ConfigFields, Setting},
+    drawing::Drawing,
+};
+
+pub(super) const DISTILBERT: Architecture = Architecture {
+    names: &[Name { model_type: "distilbert", class_prefix: "DistilBert" }],
+    tensor_prefix: "distilbert.",
+    fields: ConfigFields {
+        hidden_size: Setting::Field("dim", 768),
+        num_hidden_layers: Setting::Field("n_layers", 6),
+        num_attention_heads: Setting::Field("n_heads", 12),
+        intermediate_size: Setting::Field("hidden_dim", 3072),
+        hidden_act: Setting::Field("activation", "gelu"),
+        type_vocab_size: None,
+        layer_norm_eps: Setting::Always(1e-12),
+        ..bert::FIELDS
+    },
+    draw,
+};
+
+const LAYER: LayerNames = LayerNames {
+    query: "attention.q_lin",
+    key: "attention.k_lin",
+    value: "attention.v_lin",
+    context: "attention.out_lin",
+    attention_norm: "sa_layer_norm",
+    wide: "ffn.lin1",
+    narrow: "ffn.lin2",
+    output_norm: "output_layer_norm",
+};
+
+fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
+    let mut x = post_norm::embeddings(drawing, config)?;
+    for layer in 0..config.num_hidden_layers {
+        drawing.graph.layer(Some(layer));
+        x = post_norm::layer(drawing, config, &LAYER, &format!("transformer.layer.{layer}"), x)?;
+    }
+    Ok(x)
+}

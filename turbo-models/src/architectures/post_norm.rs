@@ -1,0 +1,103 @@
+//! What the family of BERT has in common: a norm after every sum, first over the embeddings, then twice in a layer
+//! (Vaswani et al., 2017). Its members differ in names, in the columns of the tables, and in how positions are counted.
+//!
+//! The order of the sums is that of the transformers library, so that rounding is too.
+
+use turbo_graph::{Input, Rhs, ValueId};
+
+use crate::{ModelConfig, ModelError, drawing::Drawing};
+
+/// What a family calls the parts of a layer, below the layer's own name.
+pub(super) struct LayerNames {
+    /// Matrix of queries.
+    pub(super) query: &'static str,
+    /// Matrix of keys.
+    pub(super) key: &'static str,
+    /// Matrix of values.
+    pub(super) value: &'static str,
+    /// Matrix behind attention.
+    pub(super) context: &'static str,
+    /// Norm of its result and what came into the layer.
+    pub(super) attention_norm: &'static str,
+    /// Matrix to `intermediate_size`.
+    pub(super) wide: &'static str,
+    /// Matrix back to `hidden_size`.
+    pub(super) narrow: &'static str,
+    /// Norm of its result and what came into the feed-forward half.
+    pub(super) output_norm: &'static str,
+}
+
+/// `[BatchSize, PaddedLen, embedding_size]`: the norm of the sum of what a token is, which of two texts it is in where
+/// the model knows that, and where.
+pub(super) fn embeddings(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
+    let columns = config.embedding_size;
+    let mut table = |name: &str, rows, ids| {
+        let ids = drawing.graph.input(ids);
+        drawing.embed(&format!("embeddings.{name}_embeddings"), (rows, columns), ids)
+    };
+    let word = table("word", config.vocab_size, Input::InputIds)?;
+    let token_type = match config.type_vocab_size {
+        0 => None,
+        rows => Some(table("token_type", rows, Input::TokenTypeIds)?),
+    };
+    let positions = Input::PositionIds(config.positions);
+    let position = table("position", config.max_position_embeddings, positions)?;
+    let sum = token_type.map_or(Ok(word), |token_type| drawing.graph.add(word, token_type))?;
+    let sum = drawing.graph.add(sum, position)?;
+    drawing.layer_norm(sum, "embeddings.LayerNorm", columns, config.layer_norm_eps)
+}
+
+/// Attention and feed-forward, of the weights below `layer`.
+pub(super) fn layer(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    names: &LayerNames,
+    layer: &str,
+    x: ValueId,
+) -> Result<ValueId, ModelError> {
+    let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+    let name = |part: &str| format!("{layer}.{part}");
+
+    let context = attention(drawing, config, [names.query, names.key, names.value].map(name), x)?;
+    let context = drawing.linear(context, &name(names.context), (hidden, hidden))?;
+    let x = normed_sum(drawing, config, &name(names.attention_norm), context, x)?;
+
+    let wide = drawing.linear(x, &name(names.wide), (hidden, inner))?;
+    let wide = drawing.graph.activate(wide, config.hidden_act)?;
+    let narrow = drawing.linear(wide, &name(names.narrow), (inner, hidden))?;
+    normed_sum(drawing, config, &name(names.output_norm), narrow, x)
+}
+
+/// `softmax(q kᵀ / √head_dim) v` per head, heads side by side; `names` are those of the three matrices.
+fn attention(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    names: [String; 3],
+    x: ValueId,
+) -> Result<ValueId, ModelError> {
+    let hidden = config.hidden_size;
+    let mut heads = |name: &str| {
+        let rows = drawing.linear(x, name, (hidden, hidden))?;
+        Ok::<_, ModelError>(drawing.graph.split_heads(rows, config.num_attention_heads)?)
+    };
+    let (query, key, value) = (heads(&names[0])?, heads(&names[1])?, heads(&names[2])?);
+    let graph = &mut drawing.graph;
+    let scores = graph.batched_matmul(query, key, Rhs::Transposed)?;
+    let scores = graph.scale(scores, 1.0 / (config.head_dim() as f32).sqrt())?;
+    let scores = graph.mask(scores)?;
+    let weights = graph.softmax(scores)?;
+    let context = graph.batched_matmul(weights, value, Rhs::Normal)?;
+    Ok(graph.merge_heads(context)?)
+}
+
+/// The end of both halves of a layer: what was computed plus what came in, normed.
+fn normed_sum(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    name: &str,
+    x: ValueId,
+    residual: ValueId,
+) -> Result<ValueId, ModelError> {
+    let sum = drawing.graph.add(x, residual)?;
+    drawing.layer_norm(sum, name, config.hidden_size, config.layer_norm_eps)
+}
