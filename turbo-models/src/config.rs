@@ -207,6 +207,13 @@ mod tests {
             let base = ModelConfig { model_type: model_type.to_owned(), json: config.json.clone(), ..base };
             (config, base)
         };
+        let positions = Positions::AfterPad { pad_id: 1 };
+        let (roberta, base) = bert("roberta");
+        assert_eq!(roberta, ModelConfig { vocab_size: 50265, positions, ..base });
+        for model_type in ["xlm-roberta", "camembert"] {
+            let (config, base) = bert(model_type);
+            assert_eq!(config, ModelConfig { positions, ..base });
+        }
         let (distilbert, base) = bert("distilbert");
         assert_eq!(distilbert, ModelConfig { num_hidden_layers: 6, type_vocab_size: 0, ..base });
         let named = r#"{"model_type": "distilbert", "dim": 24, "n_layers": 3, "n_heads": 4, "hidden_dim": 40,
@@ -219,8 +226,33 @@ mod tests {
     }
 
     #[test]
+    fn the_rows_up_to_that_of_padding_are_spare() {
+        let config = |rows: u32, pad: &str| {
+            open(&format!(
+                r#"{{"model_type": "roberta", "max_position_embeddings": {rows}, "pad_token_id": {pad}}}"#
+            ))
+        };
+        assert_eq!(config(514, "1").unwrap().max_input_length(), 512);
+        assert_eq!(config(514, "null").unwrap().max_input_length(), 512);
+        assert_eq!(config(8, "0").unwrap().max_input_length(), 7);
+        for (pad, spare) in [(7, 8_u64), (u32::MAX, 1 << 32)] {
+            let why = format!("is 8, expected more than the {spare} rows up to that of pad_token_id");
+            let expected = format!("config.json: max_position_embeddings: {why}");
+            assert_eq!(config(8, &pad.to_string()).unwrap_err(), expected);
+        }
+        let bert = r#"{"model_type": "bert", "max_position_embeddings": 8, "pad_token_id": 900}"#;
+        assert_eq!(open(bert).unwrap().max_input_length(), 8);
+    }
+
+    #[test]
     fn the_class_tells_the_family_when_nothing_else_does() {
-        for (class, family) in [("BertForMaskedLM", "bert"), ("DistilBertModel", "distilbert")] {
+        for (class, family) in [
+            ("BertForMaskedLM", "bert"),
+            ("RobertaModel", "roberta"),
+            ("XLMRobertaForSequenceClassification", "xlm-roberta"),
+            ("CamembertModel", "camembert"),
+            ("DistilBertModel", "distilbert"),
+        ] {
             assert_eq!(open(&format!(r#"{{"architectures": ["{class}"]}}"#)).unwrap().model_type, family);
         }
     }
@@ -235,7 +267,7 @@ mod tests {
 
     #[test]
     fn every_refusal_names_the_field_and_both_values() {
-        const FAMILIES: &str = "bert, distilbert";
+        const FAMILIES: &str = "bert, roberta, xlm-roberta, camembert, distilbert";
         let cases = [
             (r#""model_type": "gpt2""#, r#"config.json: model_type is "gpt2", supported: FAMILIES"#),
             (r#""model_type": null"#, "config.json: model_type: missing, supported: FAMILIES"),

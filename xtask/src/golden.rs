@@ -17,7 +17,7 @@ use crate::process;
 use crate::workspace::Workspace;
 
 /// What the tests use. The script knows more: models that are not supported yet.
-const FIXTURES: [&str; 11] = [
+const FIXTURES: [&str; 14] = [
     "bert-base",
     "bert-relu",
     "bert-odd",
@@ -25,9 +25,12 @@ const FIXTURES: [&str; 11] = [
     "bert-f16",
     "bert-sharded",
     "bert-mlm-legacy",
+    "roberta-base",
+    "roberta-seqcls",
     "distilbert-base",
     "distilbert-seqcls",
     "tokenizer-wordpiece",
+    "tokenizer-roberta",
     "tiny-sentence",
 ];
 

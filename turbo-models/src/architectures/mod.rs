@@ -6,13 +6,15 @@
 mod bert;
 mod distilbert;
 mod post_norm;
+mod roberta;
 
 use turbo_graph::{Graph, Pooling};
 
 use crate::{ModelConfig, ModelError, config_fields::ConfigFields, drawing::Drawing, weights::Weights};
 
 /// Every architecture there is.
-pub(crate) const ALL: &[Architecture] = &[bert::BERT, distilbert::DISTILBERT];
+pub(crate) const ALL: &[Architecture] =
+    &[bert::BERT, roberta::ROBERTA, roberta::XLM_ROBERTA, distilbert::DISTILBERT];
 
 /// Name of the graph output with a row per token.
 pub(crate) const TOKENS: &str = "last_hidden_state";

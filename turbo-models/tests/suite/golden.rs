@@ -111,6 +111,8 @@ fixtures! {
     float16_file: "bert-f16",
     sharded: "bert-sharded",
     odd_sizes: "bert-odd",
+    roberta: "roberta-base",
+    roberta_with_a_head: "roberta-seqcls",
     distilbert: "distilbert-base",
     distilbert_with_a_head: "distilbert-seqcls",
 }

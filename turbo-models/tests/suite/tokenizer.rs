@@ -9,24 +9,36 @@ use turbo_models::{InputLimits, TextTokenizer, TokenizeError, Truncation};
 
 use crate::common::data;
 
+const WORD_PIECE: &str = "tokenizer-wordpiece";
+/// Byte-level BPE.
+const ROBERTA: &str = "tokenizer-roberta";
+
 fn limits(max_input_length: usize) -> InputLimits {
     InputLimits { max_input_length, vocab_size: 103, type_vocab_size: 2 }
 }
 
 fn word_piece(max_input_length: usize) -> TextTokenizer {
-    TextTokenizer::open(&data("tokenizer-wordpiece"), limits(max_input_length)).unwrap().unwrap()
+    tokenizer(WORD_PIECE, limits(max_input_length))
+}
+
+fn roberta(max_input_length: usize) -> TextTokenizer {
+    tokenizer(ROBERTA, InputLimits { vocab_size: 269, type_vocab_size: 1, ..limits(max_input_length) })
+}
+
+fn tokenizer(fixture: &str, limits: InputLimits) -> TextTokenizer {
+    TextTokenizer::open(&data(fixture), limits).unwrap().unwrap()
 }
 
 /// The reference's own encoding of `text`, truncated by it.
-fn reference(text: &str, max_length: usize, direction: TruncationDirection) -> Vec<u32> {
-    let mut tokenizer = Tokenizer::from_file(data("tokenizer-wordpiece/tokenizer.json")).unwrap();
+fn reference(fixture: &str, text: &str, max_length: usize, direction: TruncationDirection) -> Vec<u32> {
+    let mut tokenizer = Tokenizer::from_file(data(fixture).join("tokenizer.json")).unwrap();
     let truncation = TruncationParams { max_length, direction, ..Default::default() };
     tokenizer.with_padding(None).with_truncation(Some(truncation)).unwrap();
     tokenizer.encode(text, true).unwrap().get_ids().to_vec()
 }
 
-fn golden() -> Vec<(String, Vec<u32>)> {
-    let golden = fs::read(data("tokenizer-wordpiece/golden.json")).unwrap();
+fn golden(fixture: &str) -> Vec<(String, Vec<u32>)> {
+    let golden = fs::read(data(fixture).join("golden.json")).unwrap();
     let golden: Value = serde_json::from_slice(&golden).unwrap();
     let encodings = golden["encodings"].as_array().unwrap().iter();
     encodings
@@ -39,13 +51,25 @@ fn golden() -> Vec<(String, Vec<u32>)> {
 
 #[test]
 fn ids_are_the_reference_s_without_the_file_s_padding() {
-    let golden = golden();
-    assert!(golden.len() >= 5);
-    for (text, ids) in golden {
-        let encoded = word_piece(64).encode(&text, Truncation::Off).unwrap();
-        assert_eq!(encoded.input_ids, ids, "{text:?}");
-        assert_eq!(encoded.token_type_ids, vec![0; ids.len()], "{text:?}");
+    for (fixture, tokenizer) in [(WORD_PIECE, word_piece(64)), (ROBERTA, roberta(64))] {
+        let golden = golden(fixture);
+        assert!(golden.len() >= 5);
+        for (text, ids) in golden {
+            let encoded = tokenizer.encode(&text, Truncation::Off).unwrap();
+            assert_eq!(encoded.input_ids, ids, "{fixture}: {text:?}");
+            assert_eq!(encoded.token_type_ids, vec![0; ids.len()], "{fixture}: {text:?}");
+        }
     }
+}
+
+#[test]
+fn roberta_puts_its_own_tokens_around_a_text_and_keeps_blanks_before_words() {
+    let ids = |text, truncation| roberta(5).encode(text, truncation).unwrap().input_ids;
+    assert_eq!(ids("", Truncation::Off), [0, 2]);
+    let (the, blank_the, hello) = (261, 262, 267);
+    assert_eq!(ids("the the", Truncation::Off), [0, the, blank_the, 2]);
+    assert_eq!(ids("hello the the the", Truncation::Right), [0, hello, blank_the, blank_the, 2]);
+    assert_eq!(ids("hello the the the", Truncation::Left), [0, blank_the, blank_the, blank_the, 2]);
 }
 
 /// The file says 16; the model's limit counts.
@@ -98,7 +122,7 @@ fn old_folders_have_only_a_vocabulary() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("vocab.txt"), lines).unwrap();
     let tokenizer = TextTokenizer::open(dir.path(), limits(64)).unwrap().unwrap();
-    for (text, ids) in golden() {
+    for (text, ids) in golden(WORD_PIECE) {
         assert_eq!(tokenizer.encode(&text, Truncation::Off).unwrap().input_ids, ids, "{text:?}");
     }
     let masked = tokenizer.encode("the [MASK] sat", Truncation::Off).unwrap();
@@ -164,7 +188,7 @@ fn a_text_is_not_cut_where_normalisation_joins() {
     let text = format!("{}cat batching\u{b}{} the", " ".repeat(53), "q".repeat(100));
     assert_eq!(text.find('\u{b}'), Some(65), "just behind the first piece for four tokens");
     let encoded = word_piece(4).encode(&text, Truncation::Right).unwrap();
-    assert_eq!(encoded.input_ids, reference(&text, 4, TruncationDirection::Right));
+    assert_eq!(encoded.input_ids, reference(WORD_PIECE, &text, 4, TruncationDirection::Right));
     assert_eq!(encoded.input_ids, [2, 90, 1, 3]);
 }
 
@@ -178,6 +202,10 @@ fn texts() -> impl Strategy<Value = String> {
         "[MASK]",
         "[SEP",
         "]",
+        "<mask>",
+        "<s>",
+        "</s",
+        ">",
         ".",
         "-",
         "é",
@@ -205,22 +233,33 @@ fn texts() -> impl Strategy<Value = String> {
     prop::collection::vec(pieces, 0..120).prop_map(|pieces| pieces.concat())
 }
 
+/// `tokenizer` of `fixture` truncates to `limit` as the reference does.
+fn truncates_as_the_reference(
+    fixture: &str,
+    tokenizer: &TextTokenizer,
+    text: &str,
+    limit: usize,
+) -> Result<(), TestCaseError> {
+    let directions =
+        [(Truncation::Right, TruncationDirection::Right), (Truncation::Left, TruncationDirection::Left)];
+    for (ours, theirs) in directions {
+        let encoded = tokenizer.encode(text, ours).unwrap();
+        prop_assert_eq!(&encoded.input_ids, &reference(fixture, text, limit, theirs));
+        prop_assert_eq!(encoded.token_type_ids.len(), encoded.input_ids.len());
+    }
+    let whole = reference(fixture, text, usize::MAX, TruncationDirection::Right);
+    match tokenizer.encode(text, Truncation::Off) {
+        Ok(encoded) => prop_assert_eq!(encoded.input_ids, whole),
+        Err(TokenizeError::TooLong { tokens, .. }) => prop_assert!(limit < tokens && tokens <= whole.len()),
+        Err(other) => prop_assert!(false, "{}", other),
+    }
+    Ok(())
+}
+
 proptest! {
     #[test]
     fn truncation_equals_that_of_the_whole_text(text in texts(), limit in 3_usize..12) {
-        let tokenizer = word_piece(limit);
-        let directions =
-            [(Truncation::Right, TruncationDirection::Right), (Truncation::Left, TruncationDirection::Left)];
-        for (ours, theirs) in directions {
-            let encoded = tokenizer.encode(&text, ours).unwrap();
-            prop_assert_eq!(&encoded.input_ids, &reference(&text, limit, theirs));
-            prop_assert_eq!(encoded.token_type_ids.len(), encoded.input_ids.len());
-        }
-        let whole = reference(&text, usize::MAX, TruncationDirection::Right);
-        match tokenizer.encode(&text, Truncation::Off) {
-            Ok(encoded) => prop_assert_eq!(encoded.input_ids, whole),
-            Err(TokenizeError::TooLong { tokens, .. }) => prop_assert!(limit < tokens && tokens <= whole.len()),
-            Err(other) => prop_assert!(false, "{}", other),
-        }
+        truncates_as_the_reference(WORD_PIECE, &word_piece(limit), &text, limit)?;
+        truncates_as_the_reference(ROBERTA, &roberta(limit), &text, limit)?;
     }
 }
