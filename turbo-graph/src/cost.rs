@@ -1,5 +1,9 @@
 //! What an operator costs for a batch: floating-point operations, and bytes that must pass at least once.
 
+mod summary;
+
+pub use summary::KindCost;
+
 use crate::{
     dim::{Dim, Extents},
     graph::{Graph, Node, ValueId},

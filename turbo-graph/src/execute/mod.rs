@@ -16,6 +16,7 @@ use turbo_kernels::EncoderKernels;
 use crate::{
     BoundProgram, Capacity, GraphError, Program, Staging, ValueId,
     dim::{Dim, Extents},
+    graph::Node,
 };
 use inputs::Inputs;
 use launch::Launch;
@@ -176,6 +177,19 @@ impl<D: EncoderKernels> Executor<D> {
     /// [`GraphError::EmptyBatch`]; an id outside its table; no device memory. The executor stays usable, and there is
     /// nothing to read until a run succeeds.
     pub fn run(&mut self, batch: &Staging) -> Result<(), GraphError> {
+        self.run_observed(batch, |_| ())
+    }
+
+    /// As [`Executor::run`], and shows each node right before it is launched, so that a caller with a clock learns
+    /// what each takes on a device that computes as it launches.
+    ///
+    /// # Errors
+    /// As [`Executor::run`].
+    pub fn run_observed(
+        &mut self,
+        batch: &Staging,
+        mut observe: impl FnMut(&Node),
+    ) -> Result<(), GraphError> {
         self.last.forget();
         let extents = batch.extents();
         if extents.batch_size == 0 {
@@ -198,7 +212,10 @@ impl<D: EncoderKernels> Executor<D> {
             outputs: &self.outputs,
             extents,
         };
-        self.program.nodes().iter().try_for_each(|node| launch.node(node))?;
+        for node in self.program.nodes() {
+            observe(node);
+            launch.node(node)?;
+        }
         self.last.extents = extents;
         self.last.cu_seqlens.extend_from_slice(batch.cu_seqlens());
         Ok(())
