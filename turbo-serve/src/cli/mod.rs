@@ -6,9 +6,11 @@
 //! | 1 | it failed; one line on standard error says why |
 //! | 2 | the arguments make no sense |
 
+mod bench;
 mod device;
 mod log;
 mod model_id;
+mod output;
 mod serve;
 mod shutdown;
 
@@ -27,6 +29,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Serve(serve::Arguments),
+    Bench(bench::Arguments),
     /// List what models can run on here
     Devices,
 }
@@ -35,6 +38,7 @@ enum Command {
 pub(crate) fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
         Command::Devices => device::list(),
     };
     match done {

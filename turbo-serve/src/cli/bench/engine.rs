@@ -1,0 +1,144 @@
+//! The bare engine under the clock: a compiled model, batches of random ids, and how long each takes.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use turbo_graph::{Executor, LayoutKind, PlannerConfig, Pooling, Program, Staging, passes};
+use turbo_kernels::Cpu;
+use turbo_models::Checkpoint;
+
+use super::random::Random;
+
+/// Ids below this mean something to the models that have them; random text is above.
+const FIRST_WORD: u32 = 1000;
+
+/// A model compiled with every pass for packed rows, and the ids that it is given.
+pub(super) struct Engine {
+    pub(super) executor: Executor<Cpu>,
+    ids: Random,
+    vocab_size: u32,
+    positions: usize,
+}
+
+/// How often a batch is run.
+#[derive(Clone, Copy)]
+pub(super) struct Effort {
+    /// Runs that count.
+    pub(super) reps: usize,
+    /// Time after which no more are begun, once three were.
+    pub(super) most: Duration,
+}
+
+impl Engine {
+    /// Compiles `checkpoint` for `device`.
+    ///
+    /// # Errors
+    /// What compiling or loading fails with.
+    pub(super) fn new(device: Cpu, checkpoint: &Checkpoint) -> Result<Self> {
+        let graph = checkpoint.graph(checkpoint.pooling().unwrap_or(Pooling::Mean))?;
+        let program = Program::compile(&graph, LayoutKind::Packed, passes::ALL)?;
+        let config = checkpoint.config();
+        Ok(Self {
+            executor: Executor::new(device, program, checkpoint, PlannerConfig::default())?,
+            ids: Random::new(1),
+            vocab_size: u32::try_from(config.vocab_size).context("a vocabulary of 2³² tokens")?,
+            positions: config.max_position_embeddings,
+        })
+    }
+
+    /// Whether the model has positions for sequences of these lengths.
+    ///
+    /// # Errors
+    /// The longest that it has none for.
+    pub(super) fn check(&self, seq_lens: &[u32]) -> Result<()> {
+        match seq_lens.iter().max().filter(|&&longest| longest as usize > self.positions) {
+            Some(longest) => bail!("{longest} tokens, but the model has {} positions", self.positions),
+            None => Ok(()),
+        }
+    }
+
+    /// A batch of sequences of these lengths.
+    ///
+    /// # Errors
+    /// A length that the model has no positions for.
+    pub(super) fn batch(&mut self, seq_lens: &[u32]) -> Result<Staging> {
+        self.check(seq_lens)?;
+        let mut batch = Staging::new();
+        let last = self.vocab_size.saturating_sub(1);
+        let first = if last >= FIRST_WORD { FIRST_WORD } else { 0 };
+        for &seq_len in seq_lens {
+            let ids: Vec<u32> = (0..seq_len).map(|_| self.ids.randint(first, last)).collect();
+            batch.push(&ids, &[])?;
+        }
+        Ok(batch)
+    }
+
+    /// Runs `batch` once, from ids to the last hidden state.
+    ///
+    /// # Errors
+    /// What the executor fails with.
+    pub(super) fn time(&mut self, batch: &Staging) -> Result<Duration> {
+        let start = Instant::now();
+        self.executor.run(batch)?;
+        Ok(start.elapsed())
+    }
+
+    /// Runs `batch` to warm up, then as often as `effort` says; the times in ascending order.
+    ///
+    /// # Errors
+    /// What the executor fails with.
+    pub(super) fn times(&mut self, batch: &Staging, effort: Effort) -> Result<Vec<Duration>> {
+        if self.time(batch)? < Duration::from_secs(1) {
+            self.time(batch)?;
+            self.time(batch)?;
+        }
+        let mut times = repeat(effort, || self.time(batch))?;
+        times.sort_unstable();
+        Ok(times)
+    }
+}
+
+/// Calls `once` as often as `effort` says, and keeps what it gives.
+pub(super) fn repeat<T>(effort: Effort, mut once: impl FnMut() -> Result<T>) -> Result<Vec<T>> {
+    let (mut all, start) = (Vec::with_capacity(effort.reps), Instant::now());
+    while all.len() < effort.reps {
+        all.push(once()?);
+        let spent = start.elapsed();
+        if spent > effort.most && (all.len() >= 3 || spent > 4 * effort.most) {
+            break;
+        }
+    }
+    Ok(all)
+}
+
+/// The value at share `q` of ascending `times`.
+pub(super) fn quantile(times: &[Duration], q: f64) -> Duration {
+    times[((q * times.len() as f64) as usize).min(times.len() - 1)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_values_that_were_measured() {
+        let times: Vec<Duration> = (0..10).map(Duration::from_millis).collect();
+        let at = |q| quantile(&times, q).as_millis();
+        assert_eq!([at(0.0), at(0.1), at(0.5), at(0.9), at(1.0)], [0, 1, 5, 9, 9]);
+        assert_eq!(quantile(&times[3..4], 0.9), times[3]);
+    }
+
+    #[test]
+    fn three_runs_count_however_long_they_take() {
+        let none = Effort { reps: 30, most: Duration::ZERO };
+        assert_eq!(repeat(none, || Ok(())).unwrap().len(), 1, "four times nothing is nothing");
+        let some = Effort { reps: 30, most: Duration::from_millis(20) };
+        let slow = || {
+            std::thread::sleep(Duration::from_millis(21));
+            Ok(())
+        };
+        assert_eq!(repeat(some, slow).unwrap().len(), 3);
+        let enough = Effort { reps: 5, most: Duration::from_secs(60) };
+        assert_eq!(repeat(enough, || Ok(())).unwrap().len(), 5);
+    }
+}

@@ -1,0 +1,132 @@
+//! `turbo bench` as a process, on the tests' tiny model: what it prints, and what it refuses.
+
+#![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
+
+use std::{
+    path::Path,
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+
+fn bench(arguments: &[&str]) -> Output {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data/tiny-sentence");
+    let mut turbo = Command::new(env!("CARGO_BIN_EXE_turbo"));
+    turbo.env_clear().arg("bench").arg("--model-id").arg(model).arg("--threads=1");
+    turbo.args(arguments).output().unwrap()
+}
+
+fn printed(arguments: &[&str]) -> String {
+    let output = bench(arguments);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && errors.is_empty(), "{errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Name of each field of a line, in order, and whether it holds a positive number.
+fn fields(line: &str) -> Vec<String> {
+    // Names in order of appearance: a parsed object would sort them.
+    let names = line.trim_matches(['{', '}']).split(",\"").map(|field| field.trim_start_matches('"'));
+    names.map(|field| field.split_once("\":").unwrap().0.to_owned()).collect()
+}
+
+#[test]
+fn each_case_is_one_json_line() {
+    let text = printed(&["--json", "--seq-len=5,40", "--batch-size=1,3", "--reps=5"]);
+    let lines: Vec<&str> = text.lines().collect();
+    let about = |line: &str| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        (line["batch"].as_u64().unwrap(), line["seq_len"].as_u64().unwrap())
+    };
+    assert_eq!(lines.iter().map(|line| about(line)).collect::<Vec<_>>(), [(1, 5), (1, 40), (3, 5), (3, 40)]);
+    for line in lines {
+        let expected = [
+            "peer",
+            "model",
+            "variant",
+            "threads",
+            "batch",
+            "seq_len",
+            "median_ms",
+            "p10",
+            "p90",
+            "floor_ms",
+            "gflops",
+        ];
+        assert_eq!(fields(line), expected);
+        let value: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(
+            (&value["peer"], &value["model"], &value["variant"], &value["threads"]),
+            (&"turbo".into(), &"tiny-sentence".into(), &"f32".into(), &1.into())
+        );
+        let number = |name: &str| value[name].as_f64().unwrap();
+        assert!(number("p10") <= number("median_ms") && number("median_ms") <= number("p90"), "{line}");
+        assert!(number("p10") > 0.0 && number("floor_ms") > 0.0 && number("gflops") > 0.0, "{line}");
+    }
+}
+
+#[test]
+fn each_policy_is_one_json_line() {
+    let policies = ["single", "naive20", "sorted20", "dp"];
+    let text =
+        printed(&["--json", "--workload=uniform:5:60:50:seed0", &format!("--policy={}", policies.join(","))]);
+    assert_eq!(text.lines().count(), policies.len(), "{text}");
+    for (line, policy) in text.lines().zip(policies) {
+        let expected = [
+            "peer",
+            "model",
+            "variant",
+            "threads",
+            "workload",
+            "policy",
+            "total_s",
+            "requests_per_s",
+            "tokens_per_s",
+        ];
+        assert_eq!(fields(line), expected);
+        let value: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(value["policy"], policy);
+        assert_eq!(value["workload"], "uniform:5:60:50:seed0");
+        let (requests, tokens) =
+            (value["requests_per_s"].as_f64().unwrap(), value["tokens_per_s"].as_f64().unwrap());
+        // random.seed(0), fifty of randint(5, 60): 1708 tokens
+        assert!((tokens / requests - 1708.0 / 50.0).abs() < 0.01, "{line}");
+    }
+}
+
+#[test]
+fn people_get_a_table_with_every_operator() {
+    let text = printed(&["--seq-len=7", "--profile", "--reps=5"]);
+    for said in [
+        "tiny-sentence, f32, packed",
+        "GFLOP/s in f32",
+        "floor/median",
+        "linear GeluErf 32→64",
+        "attention",
+        "bias_residual_layer_norm",
+        "in short: matrix products",
+    ] {
+        assert!(text.contains(said), "{said:?} is not in\n{text}");
+    }
+    let widest = text.lines().map(|line| line.chars().count()).max();
+    assert!(widest <= Some(110), "{widest:?} columns\n{text}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_in_one_line() {
+    let cases = [
+        (&["--seq-len=65"][..], 1, "--seq-len: 65 tokens, but the model has 64 positions"),
+        (&["--workload=uniform:60:70:9:seed0"], 1, "tokens, but the model has 64 positions"),
+        (&["--max-seconds=inf"], 1, "--max-seconds inf: expected a number of seconds"),
+        (&["--workload=uniform:5:60"], 2, "3 parts between colons, expected uniform:LO:HI:COUNT:seedS"),
+        (&["--workload=uniform:5:60:9:seed0", "--policy=naive"], 2, "unknown policy \"naive\""),
+        (&["--dtype=f64"], 2, "possible values: f32"),
+    ];
+    for (arguments, code, said) in cases {
+        let output = bench(arguments);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{errors}");
+        assert!(output.stdout.is_empty() && errors.contains(said), "{said:?} is not in {errors:?}");
+        assert!(code == 2 || errors.lines().count() == 1, "{errors}");
+    }
+}
