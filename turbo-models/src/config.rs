@@ -214,6 +214,9 @@ mod tests {
             let (config, base) = bert(model_type);
             assert_eq!(config, ModelConfig { positions, ..base });
         }
+        let (electra, base) = bert("electra");
+        let narrow = ModelConfig { embedding_size: 128, hidden_size: 256, ..base };
+        assert_eq!(electra, ModelConfig { num_attention_heads: 4, intermediate_size: 1024, ..narrow });
         let (distilbert, base) = bert("distilbert");
         assert_eq!(distilbert, ModelConfig { num_hidden_layers: 6, type_vocab_size: 0, ..base });
         let named = r#"{"model_type": "distilbert", "dim": 24, "n_layers": 3, "n_heads": 4, "hidden_dim": 40,
@@ -252,6 +255,7 @@ mod tests {
             ("XLMRobertaForSequenceClassification", "xlm-roberta"),
             ("CamembertModel", "camembert"),
             ("DistilBertModel", "distilbert"),
+            ("ElectraForPreTraining", "electra"),
         ] {
             assert_eq!(open(&format!(r#"{{"architectures": ["{class}"]}}"#)).unwrap().model_type, family);
         }
@@ -267,7 +271,7 @@ mod tests {
 
     #[test]
     fn every_refusal_names_the_field_and_both_values() {
-        const FAMILIES: &str = "bert, roberta, xlm-roberta, camembert, distilbert";
+        const FAMILIES: &str = "bert, roberta, xlm-roberta, camembert, distilbert, electra";
         let cases = [
             (r#""model_type": "gpt2""#, r#"config.json: model_type is "gpt2", supported: FAMILIES"#),
             (r#""model_type": null"#, "config.json: model_type: missing, supported: FAMILIES"),

@@ -17,7 +17,7 @@ use crate::process;
 use crate::workspace::Workspace;
 
 /// What the tests use. The script knows more: models that are not supported yet.
-const FIXTURES: [&str; 14] = [
+const FIXTURES: [&str; 16] = [
     "bert-base",
     "bert-relu",
     "bert-odd",
@@ -29,6 +29,8 @@ const FIXTURES: [&str; 14] = [
     "roberta-seqcls",
     "distilbert-base",
     "distilbert-seqcls",
+    "electra-base",
+    "electra-rtd",
     "tokenizer-wordpiece",
     "tokenizer-roberta",
     "tiny-sentence",

@@ -5,6 +5,7 @@
 
 mod bert;
 mod distilbert;
+mod electra;
 mod post_norm;
 mod roberta;
 
@@ -14,7 +15,7 @@ use crate::{ModelConfig, ModelError, config_fields::ConfigFields, drawing::Drawi
 
 /// Every architecture there is.
 pub(crate) const ALL: &[Architecture] =
-    &[bert::BERT, roberta::ROBERTA, roberta::XLM_ROBERTA, distilbert::DISTILBERT];
+    &[bert::BERT, roberta::ROBERTA, roberta::XLM_ROBERTA, distilbert::DISTILBERT, electra::ELECTRA];
 
 /// Name of the graph output with a row per token.
 pub(crate) const TOKENS: &str = "last_hidden_state";

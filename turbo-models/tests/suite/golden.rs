@@ -115,6 +115,8 @@ fixtures! {
     roberta_with_a_head: "roberta-seqcls",
     distilbert: "distilbert-base",
     distilbert_with_a_head: "distilbert-seqcls",
+    electra: "electra-base",
+    electra_with_a_head: "electra-rtd",
 }
 
 #[test]
