@@ -42,7 +42,7 @@ pub struct ModelConfig {
     pub layer_norm_eps: f32,
     /// Type of the stored weights, as the file says; computation is in f32 whatever it is.
     pub torch_dtype: Option<String>,
-    /// The file, for what is asked of it later.
+    /// The file, for what only one family has.
     json: JsonObject,
 }
 
@@ -92,6 +92,11 @@ impl ModelConfig {
     /// Most tokens of one input: the rows of the position table that tokens can take.
     pub fn max_input_length(&self) -> usize {
         self.max_position_embeddings.saturating_sub(self.spare_positions())
+    }
+
+    /// A number that the family's own file asks for: at least 1, and at most `limit`.
+    pub(crate) fn count_up_to(&self, limit: u32, setting: Setting<u32>) -> Result<u32, ModelError> {
+        setting.count_up_to(limit, &self.json)
     }
 
     /// Rows of the position table up to the one of padding, which no token takes.
@@ -217,6 +222,10 @@ mod tests {
         let (electra, base) = bert("electra");
         let narrow = ModelConfig { embedding_size: 128, hidden_size: 256, ..base };
         assert_eq!(electra, ModelConfig { num_attention_heads: 4, intermediate_size: 1024, ..narrow });
+        let (albert, base) = bert("albert");
+        let wide = ModelConfig { hidden_size: 4096, intermediate_size: 16384, ..base };
+        let wide = ModelConfig { num_attention_heads: 64, hidden_act: Activation::GeluTanh, ..wide };
+        assert_eq!(albert, ModelConfig { vocab_size: 30000, embedding_size: 128, ..wide });
         let (distilbert, base) = bert("distilbert");
         assert_eq!(distilbert, ModelConfig { num_hidden_layers: 6, type_vocab_size: 0, ..base });
         let named = r#"{"model_type": "distilbert", "dim": 24, "n_layers": 3, "n_heads": 4, "hidden_dim": 40,
@@ -256,6 +265,7 @@ mod tests {
             ("CamembertModel", "camembert"),
             ("DistilBertModel", "distilbert"),
             ("ElectraForPreTraining", "electra"),
+            ("AlbertModel", "albert"),
         ] {
             assert_eq!(open(&format!(r#"{{"architectures": ["{class}"]}}"#)).unwrap().model_type, family);
         }
@@ -271,7 +281,7 @@ mod tests {
 
     #[test]
     fn every_refusal_names_the_field_and_both_values() {
-        const FAMILIES: &str = "bert, roberta, xlm-roberta, camembert, distilbert, electra";
+        const FAMILIES: &str = "bert, roberta, xlm-roberta, camembert, distilbert, electra, albert";
         let cases = [
             (r#""model_type": "gpt2""#, r#"config.json: model_type is "gpt2", supported: FAMILIES"#),
             (r#""model_type": null"#, "config.json: model_type: missing, supported: FAMILIES"),

@@ -69,6 +69,14 @@ impl Setting<u32> {
         }
     }
 
+    /// As [`Self::count`], at most `limit`.
+    pub(crate) fn count_up_to(self, limit: u32, json: &JsonObject) -> Result<u32, ModelError> {
+        match self.count(json)? {
+            count if count > limit => Err(self.out_of_range(json, count, &format!("at most {limit}"))),
+            count => Ok(count),
+        }
+    }
+
     pub(crate) fn size(self, json: &JsonObject) -> Result<usize, ModelError> {
         Ok(self.count(json)? as usize)
     }

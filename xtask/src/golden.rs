@@ -17,7 +17,7 @@ use crate::process;
 use crate::workspace::Workspace;
 
 /// What the tests use. The script knows more: models that are not supported yet.
-const FIXTURES: [&str; 16] = [
+const FIXTURES: [&str; 19] = [
     "bert-base",
     "bert-relu",
     "bert-odd",
@@ -31,6 +31,9 @@ const FIXTURES: [&str; 16] = [
     "distilbert-seqcls",
     "electra-base",
     "electra-rtd",
+    "albert-base",
+    "albert-groups",
+    "albert-mlm",
     "tokenizer-wordpiece",
     "tokenizer-roberta",
     "tiny-sentence",

@@ -3,6 +3,7 @@
 //! A file says how configurations name the family, what they call its sizes, and how the weights are drawn together.
 //! What several families share stands beside them: [`post_norm`].
 
+mod albert;
 mod bert;
 mod distilbert;
 mod electra;
@@ -14,8 +15,14 @@ use turbo_graph::{Graph, Pooling};
 use crate::{ModelConfig, ModelError, config_fields::ConfigFields, drawing::Drawing, weights::Weights};
 
 /// Every architecture there is.
-pub(crate) const ALL: &[Architecture] =
-    &[bert::BERT, roberta::ROBERTA, roberta::XLM_ROBERTA, distilbert::DISTILBERT, electra::ELECTRA];
+pub(crate) const ALL: &[Architecture] = &[
+    bert::BERT,
+    roberta::ROBERTA,
+    roberta::XLM_ROBERTA,
+    distilbert::DISTILBERT,
+    electra::ELECTRA,
+    albert::ALBERT,
+];
 
 /// Name of the graph output with a row per token.
 pub(crate) const TOKENS: &str = "last_hidden_state";

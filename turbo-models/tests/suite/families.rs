@@ -1,10 +1,15 @@
 //! What only one family does.
 
-use std::{fs, path::Path};
+use std::{borrow::Cow, cell::RefCell, collections::BTreeMap, error::Error, fs, path::Path};
 
 use serde_json::Value;
+use tempfile::TempDir;
+use turbo_graph::{Executor, Program, passes};
 use turbo_kernels::{Cpu, CpuOptions};
-use turbo_models::{Checkpoint, Encoded, Encoder, EncoderOptions, TokenizeError};
+use turbo_models::{
+    Checkpoint, Encoded, Encoder, EncoderOptions, LayoutKind, PlannerConfig, Pooling, TokenizeError,
+    WeightSource,
+};
 
 use crate::common::{data, golden_rows};
 
@@ -17,6 +22,16 @@ fn open_folder(folder: &Path) -> (Checkpoint, Encoder<Cpu>) {
     let options = EncoderOptions::of(&checkpoint);
     let encoder = Encoder::new(Cpu::new(CpuOptions::default()).unwrap(), &checkpoint, options).unwrap();
     (checkpoint, encoder)
+}
+
+/// The folder of a fixture with other fields in its `config.json`.
+fn copy(fixture: &str, fields: &[(&str, Value)]) -> TempDir {
+    let (from, to) = (data(fixture), tempfile::tempdir().unwrap());
+    fs::copy(from.join("model.safetensors"), to.path().join("model.safetensors")).unwrap();
+    let mut config: Value = serde_json::from_slice(&fs::read(from.join("config.json")).unwrap()).unwrap();
+    fields.iter().for_each(|(field, value)| config[*field] = value.clone());
+    fs::write(to.path().join("config.json"), config.to_string()).unwrap();
+    to
 }
 
 #[test]
@@ -55,23 +70,63 @@ fn roberta_takes_as_many_tokens_as_there_are_rows_behind_that_of_padding() {
 /// Without a matrix between embeddings and layers ELECTRA is BERT.
 #[test]
 fn electra_projects_only_where_widths_differ() {
-    let folder = tempfile::tempdir().unwrap();
     let bert = data("bert-base");
-    fs::copy(bert.join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
-    let mut config: Value = serde_json::from_slice(&fs::read(bert.join("config.json")).unwrap()).unwrap();
-    (config["model_type"], config["embedding_size"]) = ("electra".into(), config["hidden_size"].clone());
-    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-
+    let folder = copy("bert-base", &[("model_type", "electra".into()), ("embedding_size", 32.into())]);
     let input = Encoded { input_ids: vec![7, 8, 9], token_type_ids: vec![0, 1, 1] };
     let [vector, expected] = [folder.path(), &bert]
         .map(|folder| open_folder(folder).1.embed_batch(std::slice::from_ref(&input)).unwrap());
     assert_eq!(vector, expected);
 
-    config["embedding_size"] = 16.into();
-    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let folder = copy("bert-base", &[("model_type", "electra".into()), ("embedding_size", 16.into())]);
     let error = Checkpoint::open(folder.path()).err().unwrap().to_string();
     assert!(
         error.contains("embeddings.word_embeddings.weight has shape [600, 32], expected [600, 16]"),
         "{error}"
     );
+}
+
+/// Counts how often each weight is asked for.
+struct Counting<'a>(&'a Checkpoint, RefCell<BTreeMap<String, u32>>);
+
+impl WeightSource for Counting<'_> {
+    fn weight(&self, name: &str, shape: &[usize]) -> Result<Cow<'_, [f32]>, Box<dyn Error + Send + Sync>> {
+        *self.1.borrow_mut().entry(name.to_owned()).or_default() += 1;
+        self.0.weight(name, shape)
+    }
+}
+
+/// 16 weights of an inner layer, 2 of the projection, 3 tables and a norm.
+#[test]
+fn albert_loads_what_its_layers_share_once() {
+    for (fixture, inner_layers) in [("albert-base", 1), ("albert-groups", 2 * 2)] {
+        let checkpoint = Checkpoint::open(&data(fixture)).unwrap();
+        let graph = checkpoint.graph(Pooling::Mean).unwrap();
+        let program = Program::compile(&graph, LayoutKind::Packed, passes::ALL).unwrap();
+        let (cpu, counting) =
+            (Cpu::new(CpuOptions::default()).unwrap(), Counting(&checkpoint, RefCell::default()));
+        Executor::new(cpu, program, &counting, PlannerConfig::default()).unwrap();
+        let counts = counting.1.into_inner();
+        assert_eq!(counts.len(), 16 * inner_layers + 2 + 3 + 2, "{fixture}");
+        assert!(counts.values().all(|&count| count == 1), "{fixture}: {counts:?}");
+    }
+}
+
+/// No tensor bounds what shares its weights, so the numbers themselves are bounded.
+#[test]
+fn albert_has_no_absurd_number_of_layers() {
+    let cases = [
+        ("num_hidden_layers", u32::MAX, 128),
+        ("inner_group_num", u32::MAX, 128 / 4),
+        ("num_hidden_groups", 5, 4),
+    ];
+    for (field, got, limit) in cases {
+        let folder = copy("albert-groups", &[(field, got.into())]);
+        let error = Checkpoint::open(folder.path()).err().unwrap().to_string();
+        assert!(
+            error.ends_with(&format!("config.json: {field}: is {got}, expected at most {limit}")),
+            "{error}"
+        );
+    }
+    let deepest = copy("albert-base", &[("num_hidden_layers", 128.into())]);
+    assert_eq!(Checkpoint::open(deepest.path()).unwrap().config().num_hidden_layers, 128);
 }

@@ -117,6 +117,9 @@ fixtures! {
     distilbert_with_a_head: "distilbert-seqcls",
     electra: "electra-base",
     electra_with_a_head: "electra-rtd",
+    albert: "albert-base",
+    albert_with_groups_of_inner_layers: "albert-groups",
+    albert_with_a_head: "albert-mlm",
 }
 
 #[test]
