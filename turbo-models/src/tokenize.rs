@@ -203,33 +203,41 @@ fn wrong_template(steps: &Value) -> Option<String> {
     })
 }
 
-/// Whether the tokens of a text up to a blank are the first tokens of the whole text, and likewise from its end: so it
-/// is with BERT's own steps, which look at one word at a time, unless an added token has a blank inside.
+/// Whether the tokens of a text up to a blank are the first tokens of the whole text, and likewise from its end. So it
+/// is with BERT's own steps, which look at one word at a time, and with GPT-2's, whose words begin with the blank
+/// before them; unless an added token has a blank inside.
 fn words_are_independent(tokenizer: &Tokenizer) -> bool {
-    matches!(tokenizer.get_model(), ModelWrapper::WordPiece(_))
-        && matches!(tokenizer.get_pre_tokenizer(), Some(PreTokenizerWrapper::BertPreTokenizer(_)))
-        && matches!(tokenizer.get_normalizer(), None | Some(NormalizerWrapper::BertNormalizer(_)))
-        && !tokenizer
-            .get_added_tokens_decoder()
-            .values()
-            .any(|token| token.content.contains(char::is_whitespace))
+    let normalizer = tokenizer.get_normalizer();
+    let by_word = match (tokenizer.get_model(), tokenizer.get_pre_tokenizer()) {
+        (ModelWrapper::WordPiece(_), Some(PreTokenizerWrapper::BertPreTokenizer(_))) => {
+            matches!(normalizer, None | Some(NormalizerWrapper::BertNormalizer(_)))
+        }
+        (ModelWrapper::BPE(_), Some(PreTokenizerWrapper::ByteLevel(steps))) => {
+            steps.use_regex && normalizer.is_none()
+        }
+        _ => false,
+    };
+    let mut added = tokenizer.get_added_tokens_decoder().into_values();
+    by_word && !added.any(|token| token.content.contains(char::is_whitespace))
 }
 
-/// The end of `text` that truncation keeps, of `bytes` bytes or a few more, up to a blank; all of it where no blank is
-/// left. Only blanks that every normaliser keeps count: others may be deleted, which joins the words around them.
+/// The end of `text` that truncation keeps, of `bytes` bytes or a few more, up to the blank behind a word; all of it
+/// where there is none. Only blanks that every normaliser keeps count: others may be deleted, which joins the words
+/// around them. And only the first behind a word does: several together may be one token.
 fn piece(text: &str, truncation: Truncation, bytes: usize) -> &str {
-    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
     if text.len() <= bytes {
         return text;
     }
+    let ends_word = |&at: &usize| {
+        matches!(text.as_bytes()[at], b' ' | b'\t' | b'\n' | b'\r')
+            && text[..at].chars().next_back().is_some_and(|before| !before.is_whitespace())
+    };
     match truncation {
         Truncation::Off | Truncation::Right => {
-            let more = text.as_bytes()[bytes..].iter().position(is_blank);
-            more.map_or(text, |more| &text[..bytes + more])
+            (bytes..text.len()).find(ends_word).map_or(text, |end| &text[..end])
         }
         Truncation::Left => {
-            let start = text.as_bytes()[..text.len() - bytes].iter().rposition(is_blank);
-            start.map_or(text, |start| &text[start..])
+            (0..text.len() - bytes).rev().find(ends_word).map_or(text, |start| &text[start..])
         }
     }
 }

@@ -87,6 +87,8 @@ fn without_truncation_a_long_text_is_refused() {
     // Counting stops early: a megabyte is not tokenised to say no.
     let huge = refused(&"cat ".repeat(250_000), 4);
     assert!(matches!(huge, TokenizeError::TooLong { tokens: 5..100, limit: 4 }), "{huge:?}");
+    let huge = roberta(4).encode(&"the ".repeat(250_000), Truncation::Off).unwrap_err();
+    assert!(matches!(huge, TokenizeError::TooLong { tokens: 5..100, limit: 4 }), "{huge:?}");
     // Blanks give no tokens, however many there are.
     let blanks = format!("{}cat", " ".repeat(100_000));
     assert_eq!(word_piece(3).encode(&blanks, Truncation::Off).unwrap().input_ids, [2, 90, 3]);
