@@ -66,3 +66,14 @@ impl Architecture {
         drawing.finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    /// The README builds one of the files here.
+    #[test]
+    fn the_readme_shows_a_file_as_it_is() {
+        let (_, shown) = include_str!("../../README.md").split_once("```rs\n").unwrap();
+        let (shown, _) = shown.split_once("```\n").unwrap();
+        assert!(shown.len() > 500 && include_str!("electra.rs").ends_with(shown), "{shown}");
+    }
+}
