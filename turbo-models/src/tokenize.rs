@@ -262,3 +262,27 @@ fn cut(encoding: &Encoding, limit: usize, truncation: Truncation) -> Result<Enco
     let kept = |ids: &[u32]| [&ids[..dropped.start], &ids[dropped.end..]].concat();
     Ok(Encoded { input_ids: kept(ids), token_type_ids: kept(types) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Cut inside the two blanks, the piece would end in a token of one blank where the text may have one of two.
+    #[test]
+    fn a_piece_ends_at_the_first_blank_behind_a_word() {
+        let text = "ab  cde\u{b}f\u{a0} g";
+        let cases = [
+            (Truncation::Right, 1, "ab"),
+            (Truncation::Right, 2, "ab"),
+            (Truncation::Right, 3, text),
+            (Truncation::Off, 2, "ab"),
+            (Truncation::Left, text.len() - 3, "  cde\u{b}f\u{a0} g"),
+            (Truncation::Left, text.len() - 2, text),
+            (Truncation::Left, 1, "  cde\u{b}f\u{a0} g"),
+            (Truncation::Left, text.len(), text),
+        ];
+        for (truncation, bytes, expected) in cases {
+            assert_eq!(piece(text, truncation, bytes), expected, "{truncation:?}, {bytes} bytes");
+        }
+    }
+}
