@@ -46,5 +46,9 @@ pub use passes::Pass;
 pub use program::{LayoutKind, Program, TraceStep};
 pub use staging::Staging;
 
+// What stands below is reached through here: whoever uses this crate needs neither by name.
+pub use turbo_alloc as alloc;
+pub use turbo_kernels as kernels;
+
 pub use turbo_alloc::{PlannerConfig, Policy};
 pub use turbo_kernels::{Activation, Pooling, matmul::Rhs};

@@ -6,8 +6,7 @@
 
 use std::{env, error::Error, path::Path, process::ExitCode};
 
-use turbo_kernels::{Cpu, CpuOptions};
-use turbo_models::{Checkpoint, Encoder, EncoderOptions, Truncation, l2_normalize};
+use turbo_models::{Checkpoint, Cpu, CpuOptions, Encoder, EncoderOptions, Truncation, l2_normalize};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();

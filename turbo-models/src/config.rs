@@ -3,8 +3,7 @@
 use std::{io, path::Path};
 
 use serde_json::Value;
-use turbo_graph::Positions;
-use turbo_kernels::Activation;
+use turbo_graph::{Activation, Positions};
 
 use crate::{
     ModelError,

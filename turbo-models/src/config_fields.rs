@@ -3,8 +3,7 @@
 use std::fmt::Display;
 
 use serde::de::DeserializeOwned;
-use turbo_graph::Positions;
-use turbo_kernels::Activation;
+use turbo_graph::{Activation, Positions};
 
 use crate::{ModelError, json::JsonObject};
 

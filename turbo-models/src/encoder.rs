@@ -1,9 +1,9 @@
 //! A checkpoint compiled for a device: from ids to vectors.
 
+use turbo_graph::kernels::EncoderKernels;
 use turbo_graph::{
     Capacity, Executor, LayoutKind, OutputId, PlannerConfig, Pooling, Program, Staging, dim::Extents, passes,
 };
-use turbo_kernels::EncoderKernels;
 
 use crate::{
     Checkpoint, Encoded, InputLimits, ModelError,

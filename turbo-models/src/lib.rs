@@ -39,7 +39,11 @@ pub use limits::{Encoded, InputLimits};
 pub use normalize::l2_normalize;
 pub use tokenize::{TextTokenizer, TokenizeError, Truncation};
 
+// What stands below is reached through here: whoever uses this crate needs neither by name.
+pub use turbo_graph as graph;
+pub use turbo_graph::kernels::{Cpu, CpuOptions, EncoderKernels, Isa};
+
 pub use turbo_graph::{
-    Capacity, Graph, GraphError, LayoutKind, PlannerConfig, Pooling, Positions, Staging, WeightSource,
+    Activation, Capacity, Graph, GraphError, LayoutKind, PlannerConfig, Pooling, Positions, Staging,
+    WeightSource,
 };
-pub use turbo_kernels::Activation;

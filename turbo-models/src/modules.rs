@@ -4,7 +4,7 @@ use std::path::{Component, Path};
 
 use serde::Deserialize;
 use serde_json::Value;
-use turbo_kernels::Pooling;
+use turbo_graph::Pooling;
 
 use crate::{
     ModelError,

@@ -1,4 +1,4 @@
-use turbo_kernels::slices;
+use turbo_graph::kernels::slices;
 
 /// Divides a vector by its L2 norm, in place; a norm below 1e-12 counts as 1e-12, as in the reference. The cosine of
 /// two vectors is then their dot product.

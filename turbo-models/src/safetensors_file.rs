@@ -9,7 +9,7 @@ use safetensors::{
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use turbo_kernels::MappedFile;
+use turbo_graph::kernels::MappedFile;
 use zerocopy::FromBytes;
 
 use crate::{ModelError, error::one_line};

@@ -3,8 +3,9 @@
 use std::{cell::RefCell, num::NonZeroUsize};
 
 use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
-use turbo_kernels::{Cpu, CpuOptions, Isa};
-use turbo_models::{Checkpoint, Encoded, Encoder, EncoderOptions, LayoutKind, Pooling, Staging};
+use turbo_models::{
+    Checkpoint, Cpu, CpuOptions, Encoded, Encoder, EncoderOptions, Isa, LayoutKind, Pooling, Staging,
+};
 
 use crate::common::data;
 

@@ -5,10 +5,9 @@ use std::{borrow::Cow, cell::RefCell, collections::BTreeMap, error::Error, fs, p
 use serde_json::Value;
 use tempfile::TempDir;
 use turbo_graph::{Executor, Program, passes};
-use turbo_kernels::{Cpu, CpuOptions};
 use turbo_models::{
-    Checkpoint, Encoded, Encoder, EncoderOptions, LayoutKind, PlannerConfig, Pooling, TokenizeError,
-    WeightSource,
+    Checkpoint, Cpu, CpuOptions, Encoded, Encoder, EncoderOptions, LayoutKind, PlannerConfig, Pooling,
+    TokenizeError, WeightSource,
 };
 
 use crate::common::{data, golden_rows};

@@ -4,8 +4,7 @@ use std::{collections::BTreeSet, fs};
 
 use serde_json::Value;
 use turbo_graph::{Executor, Op, Pass, PlannerConfig, Program, passes};
-use turbo_kernels::{Cpu, CpuOptions};
-use turbo_models::{Checkpoint, Encoded, LayoutKind, Pooling, Staging};
+use turbo_models::{Checkpoint, Cpu, CpuOptions, Encoded, LayoutKind, Pooling, Staging};
 
 use crate::common::{Row, data, golden_rows, max_difference};
 

@@ -6,9 +6,9 @@
 use std::{env, fs, path::PathBuf};
 
 use serde::Deserialize;
-use turbo_kernels::{Cpu, CpuOptions};
 use turbo_models::{
-    Checkpoint, Encoded, Encoder, EncoderOptions, LayoutKind, Pooling, Truncation, l2_normalize,
+    Checkpoint, Cpu, CpuOptions, Encoded, Encoder, EncoderOptions, LayoutKind, Pooling, Truncation,
+    l2_normalize,
 };
 
 use crate::common::{data, max_difference};

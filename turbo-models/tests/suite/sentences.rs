@@ -3,10 +3,9 @@
 use std::fs;
 
 use serde::Deserialize;
-use turbo_kernels::{Cpu, CpuOptions};
 use turbo_models::{
-    Capacity, Checkpoint, Encoded, Encoder, EncoderOptions, LayoutKind, ModelError, Pooling, TokenizeError,
-    Truncation, l2_normalize,
+    Capacity, Checkpoint, Cpu, CpuOptions, Encoded, Encoder, EncoderOptions, LayoutKind, ModelError, Pooling,
+    TokenizeError, Truncation, l2_normalize,
 };
 
 use crate::common::{data, max_difference};
