@@ -34,7 +34,8 @@ const PANEL_GAP: f64 = 34.0;
 const COLUMN_GAP: f64 = 36.0;
 const UPWARD_LABEL: f64 = 100.0; // room that "bytes in the chunk" needs
 const LEGEND_LINE: f64 = 20.0;
-const LEGEND_COLUMN: f64 = 150.0;
+const LEGEND_COLUMN: f64 = 150.0; // at least
+const LETTER: f64 = 6.4; // widest that names come to on average
 
 /// Draws the plans side by side; SVG text.
 ///
@@ -172,7 +173,7 @@ fn draw_tensor(
         record.first_op, record.last_op, record.size, place.offset
     );
     canvas.rect([from, y, to - from, height], "tensor", colour(picture, i), &tooltip);
-    let fits = name.chars().count() as f64 * 6.4 + 6.0 <= to - from && height >= 13.0;
+    let fits = name.chars().count() as f64 * LETTER + 6.0 <= to - from && height >= 13.0;
     if fits {
         canvas.text((from + to) / 2.0, y + height / 2.0 + 4.0, "name middle", &name);
     }
@@ -189,17 +190,18 @@ fn colour(picture: &Picture, i: usize) -> &'static str {
     COLOURS[first.unwrap_or(i) % COLOURS.len()]
 }
 
-/// Twelve light colours that stay apart in print and for most colour-blind readers; a thirteenth name
+/// Sixteen light colours that stay apart in print and for most colour-blind readers; the next name
 /// begins again, and stands on its tensor where there is room.
-const COLOURS: [&str; 12] = [
+const COLOURS: [&str; 16] = [
     "#8ecae6", "#ffb703", "#a7c957", "#f4978e", "#cdb4db", "#90be6d", "#f9c74f", "#bde0fe", "#e5989b",
-    "#80cbc4", "#d4a373", "#b8c0ff",
+    "#80cbc4", "#d4a373", "#b8c0ff", "#ffc8dd", "#d8e2a8", "#c9ada7", "#a3b1c6",
 ];
 
 /// Names and their colours: narrow tensors have no room for theirs.
 struct Legend {
     entries: Vec<(String, &'static str)>,
     per_line: usize,
+    column: f64,
 }
 
 impl Legend {
@@ -215,11 +217,13 @@ impl Legend {
                     entries.push((name, colour(picture, i)));
                 }
                 if entries.len() > Self::MOST {
-                    return Self { entries: Vec::new(), per_line: 1 };
+                    return Self { entries: Vec::new(), per_line: 1, column: LEGEND_COLUMN };
                 }
             }
         }
-        Self { entries, per_line: ((width / LEGEND_COLUMN) as usize).max(1) }
+        let longest = entries.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        let column = LEGEND_COLUMN.max(longest as f64 * LETTER + 36.0);
+        Self { entries, per_line: ((width / column) as usize).max(1), column }
     }
 
     fn height(&self) -> f64 {
@@ -228,7 +232,7 @@ impl Legend {
 
     fn draw(&self, canvas: &mut Canvas, top: f64) {
         for (i, (name, colour)) in self.entries.iter().enumerate() {
-            let x = MARGIN + (i % self.per_line) as f64 * LEGEND_COLUMN;
+            let x = MARGIN + (i % self.per_line) as f64 * self.column;
             let y = top + (i / self.per_line) as f64 * LEGEND_LINE;
             canvas.rect([x, y, 12.0, 12.0], "tensor", colour, "");
             canvas.text(x + 18.0, y + 10.5, "name", name);
