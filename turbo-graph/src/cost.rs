@@ -67,7 +67,7 @@ impl Graph {
     fn values_read(&self, node: &Node, input: usize, out: u64, extents: &Extents) -> u64 {
         let shape = &self.value(node.inputs[input]).shape;
         match (node.op, input) {
-            (Op::Embed, 0) => out,
+            (Op::Embed | Op::SplitHeads(_), 0) => out,
             (Op::EmbedSumLayerNorm { lookups, .. }, table)
                 if table < 2 * lookups && table.is_multiple_of(2) =>
             {

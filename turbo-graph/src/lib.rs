@@ -17,7 +17,7 @@
 //! | [`passes`] | fusion, as a list to be read |
 //! | [`program`], [`fold`] | order, layout, lifetimes |
 //! | [`bind`], [`execute`], [`staging`] | bytes and runs |
-//! | [`cost`], [`print`](mod@print) | FLOPs and bytes per operator; text and pictures |
+//! | [`cost`], [`memory`], [`print`](mod@print) | FLOPs and bytes per operator; what is planned; text and pictures |
 //!
 #![doc = include_str!("../README.md")]
 
@@ -27,6 +27,7 @@ pub mod dim;
 pub mod execute;
 pub mod fold;
 pub mod graph;
+pub mod memory;
 pub mod op;
 pub mod passes;
 pub mod print;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{BERT_BASE, encoder};
-use turbo_graph::{LayoutKind, Program, dim::Extents, passes};
+use turbo_graph::{Graph, LayoutKind, Program, dim::Extents, passes};
 
 /// Per token, twelve layers multiply by 4 · 768² and 2 · 768 · 3072 weights, and scores and contexts take 4 · 768 operations
 /// per key and layer. Norms, activations and softmax are the rest, below a per cent.
@@ -33,4 +33,18 @@ fn padding_is_paid_for_in_the_padded_layout_alone() {
     let packed = |lens: &[usize]| flops(LayoutKind::Packed, lens);
     assert_eq!(packed(&[100, 7]), packed(&[100]) + packed(&[7]));
     assert_eq!(flops(LayoutKind::Padded, &[100, 7]), flops(LayoutKind::Padded, &[100, 100]));
+}
+
+/// What fusion is for: no pass makes operators hand more bytes to each other, and all together halve them.
+#[test]
+fn no_pass_makes_a_graph_dearer() {
+    let (drawn, extents) = (encoder(BERT_BASE), Extents::of(&[40, 40]));
+    let handed_on = |graph: &Graph| graph.total_cost(&extents).bytes - graph.weight_bytes_read(&extents);
+    let mut bytes = vec![handed_on(&drawn)];
+    Program::compile_traced(&drawn, LayoutKind::Packed, passes::ALL, |step| {
+        bytes.push(handed_on(&step.graph));
+    })
+    .expect("it compiles");
+    assert!(bytes.is_sorted_by(|before, after| after <= before), "{bytes:?}");
+    assert!(bytes[bytes.len() - 1] * 2 < bytes[0], "{bytes:?}");
 }

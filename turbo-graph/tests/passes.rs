@@ -74,9 +74,15 @@ fn assert_close(a: &[f32], b: &[f32], what: &str) {
 fn the_picture_shows_every_operator_of_one_layer() {
     let program = Program::compile(&encoder(SMALL), LayoutKind::Packed, passes::ALL).unwrap();
     let picture = turbo_graph::print::svg(program.graph(), "an <encoder>");
-    for text in
-        ["an &lt;encoder&gt;", "3 layers, each:", "attention 3×8", "linear GeluErf", "[total_tokens, 72]"]
-    {
+    for text in [
+        "an &lt;encoder&gt;",
+        "3 layers, one after the other:",
+        "→ pooled",
+        "→ last_hidden_state",
+        "attention 3×8",
+        "linear GeluErf",
+        "[total_tokens, 72]",
+    ] {
         assert!(picture.contains(text), "{text}");
     }
     assert_eq!(picture.matches("rx=\"6\"").count(), 9, "a box per operator, layers once");

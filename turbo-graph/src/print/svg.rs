@@ -3,16 +3,20 @@
 
 use std::fmt::Write;
 
-use super::text::{Line, lines};
+use super::{
+    brief::operator,
+    text::{Line, label, lines},
+};
 use crate::{
     fold,
     graph::{Graph, Node, ValueId},
     op::Op,
 };
 
-const WIDTH: usize = 620;
 const BOX_X: usize = 40;
-const BOX_WIDTH: usize = 440;
+const LEAST_BOX_WIDTH: usize = 440;
+/// Room on the right for arcs.
+const ARCS: usize = 140;
 const ROW: usize = 46;
 const BOX_HEIGHT: usize = 32;
 const TOP: usize = 56;
@@ -20,8 +24,7 @@ const TOP: usize = 56;
 /// `graph` as an SVG document.
 pub fn svg(graph: &Graph, title: &str) -> String {
     let lines = lines(graph);
-    let height = TOP + lines.len() * ROW + 16;
-    let mut body = String::new();
+    let mut drawing = Drawing { graph, box_width: box_width(graph, &lines), body: String::new() };
     let mut boxes: Vec<(&Node, usize)> = Vec::new();
     let mut frame_top = 0;
     for (row, line) in lines.iter().enumerate() {
@@ -29,69 +32,116 @@ pub fn svg(graph: &Graph, title: &str) -> String {
         match line {
             Line::Layers { count } => {
                 frame_top = y + ROW / 2;
-                text(&mut body, BOX_X - 8, frame_top - 8, "#555", &format!("{count} layers, each:"));
+                drawing.text(
+                    BOX_X - 8,
+                    frame_top - 8,
+                    "#555",
+                    &format!("{count} layers, one after the other:"),
+                );
             }
-            Line::EndOfLayers => frame(&mut body, frame_top, y + 8 - frame_top),
+            Line::EndOfLayers => drawing.frame(frame_top, y + 8 - frame_top),
             Line::Node(node) | Line::LayerNode(node) => {
-                draw_box(&mut body, graph, node, y);
+                drawing.draw_box(node, y);
                 boxes.push((node, y));
             }
         }
     }
-    draw_edges(&mut body, graph, &boxes);
+    drawing.draw_edges(&boxes);
+    let (width, height) = (BOX_X + drawing.box_width + ARCS, TOP + lines.len() * ROW + 16);
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
          height=\"{height}\" font-family=\"sans-serif\" font-size=\"13\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"{BOX_X}\" y=\"32\" font-size=\"17\" font-weight=\"bold\">{}</text>\n{body}</svg>\n",
-        escape(title)
+         <text x=\"{BOX_X}\" y=\"32\" font-size=\"17\" font-weight=\"bold\">{}</text>\n{}</svg>\n",
+        escape(title),
+        drawing.body
     )
 }
 
-fn draw_box(body: &mut String, graph: &Graph, node: &Node, y: usize) {
-    let fill = colour(&node.op);
-    push(
-        body,
-        format_args!(
-            "<rect x=\"{BOX_X}\" y=\"{y}\" width=\"{BOX_WIDTH}\" height=\"{BOX_HEIGHT}\" rx=\"6\" fill=\"{fill}\" \
-             stroke=\"#444\"/>\n"
-        ),
-    );
-    text(body, BOX_X + 10, y + 21, "#111", &node.op.to_string());
-    let shape = graph.value(node.output).shape.to_string();
-    push(
-        body,
-        format_args!(
-            "<text x=\"{}\" y=\"{}\" text-anchor=\"end\" fill=\"#333\" font-size=\"11\">{}</text>\n",
-            BOX_X + BOX_WIDTH - 10,
-            y + 21,
-            escape(&shape)
-        ),
-    );
+/// Room for the longest line: what is computed in letters of 13 pixels, its shape in letters of 11.
+fn box_width(graph: &Graph, lines: &[Line<'_>]) -> usize {
+    let nodes = lines.iter().filter_map(|line| match line {
+        Line::Node(node) | Line::LayerNode(node) => Some(*node),
+        Line::Layers { .. } | Line::EndOfLayers => None,
+    });
+    let width = |node: &Node| 8 * what(graph, node).chars().count() + 6 * gives(graph, node).chars().count();
+    nodes.map(|node| width(node) + 40).max().unwrap_or(0).max(LEAST_BOX_WIDTH)
 }
 
-/// A straight line to the next box, an arc on the right to those further down.
-fn draw_edges(body: &mut String, graph: &Graph, boxes: &[(&Node, usize)]) {
-    for (index, (producer, from)) in boxes.iter().enumerate() {
-        for (distance, (_, to)) in boxes[index + 1..].iter().enumerate().filter(|(_, (reader, _))| {
-            reader.inputs.iter().any(|&input| shown(graph, input) == producer.output)
-        }) {
-            let start = from + BOX_HEIGHT;
-            if distance == 0 {
-                let x = BOX_X + BOX_WIDTH / 2;
-                push(body, format_args!("<path d=\"M{x} {start} V{to}\" stroke=\"#444\" fill=\"none\"/>\n"));
-                continue;
-            }
-            let (x, reach) = (BOX_X + BOX_WIDTH, 24 + 9 * distance.min(10));
-            let (from, to) = (from + BOX_HEIGHT / 2, to + BOX_HEIGHT / 2);
-            push(
-                body,
-                format_args!(
+/// `%7 linear Relu 384→1536`.
+fn what(graph: &Graph, node: &Node) -> String {
+    format!("{} {}", label(node.output), operator(graph, node))
+}
+
+/// Its shape, and the name of the result that it or its twin in another layer is.
+fn gives(graph: &Graph, node: &Node) -> String {
+    let shape = graph.value(node.output).shape.to_string();
+    let name = graph.outputs().find(|(value, _)| shown(graph, *value) == node.output);
+    name.map_or(shape.clone(), |(_, name)| format!("{shape} → {name}"))
+}
+
+/// A picture that grows.
+struct Drawing<'a> {
+    graph: &'a Graph,
+    box_width: usize,
+    body: String,
+}
+
+impl Drawing<'_> {
+    fn draw_box(&mut self, node: &Node, y: usize) {
+        let (fill, width) = (colour(&node.op), self.box_width);
+        self.push(format_args!(
+            "<rect x=\"{BOX_X}\" y=\"{y}\" width=\"{width}\" height=\"{BOX_HEIGHT}\" rx=\"6\" fill=\"{fill}\" \
+             stroke=\"#444\"/>\n"
+        ));
+        self.text(BOX_X + 10, y + 21, "#111", &what(self.graph, node));
+        let gives = escape(&gives(self.graph, node));
+        self.push(format_args!(
+            "<text x=\"{}\" y=\"{}\" text-anchor=\"end\" fill=\"#333\" font-size=\"11\">{gives}</text>\n",
+            BOX_X + width - 10,
+            y + 21,
+        ));
+    }
+
+    /// A straight line to the next box, an arc on the right to those further down.
+    fn draw_edges(&mut self, boxes: &[(&Node, usize)]) {
+        for (index, (producer, from)) in boxes.iter().enumerate() {
+            for (distance, (reader, to)) in boxes[index + 1..].iter().enumerate() {
+                if !reader.inputs.iter().any(|&input| shown(self.graph, input) == producer.output) {
+                    continue;
+                }
+                if distance == 0 {
+                    let (x, start) = (BOX_X + self.box_width / 2, from + BOX_HEIGHT);
+                    self.push(format_args!(
+                        "<path d=\"M{x} {start} V{to}\" stroke=\"#444\" fill=\"none\"/>\n"
+                    ));
+                    continue;
+                }
+                let (x, reach) = (BOX_X + self.box_width, 24 + 9 * distance.min(10));
+                let (from, to) = (from + BOX_HEIGHT / 2, to + BOX_HEIGHT / 2);
+                self.push(format_args!(
                     "<path d=\"M{x} {from} C{0} {from} {0} {to} {x} {to}\" stroke=\"#888\" fill=\"none\"/>\n",
                     x + reach
-                ),
-            );
+                ));
+            }
         }
+    }
+
+    fn frame(&mut self, top: usize, height: usize) {
+        let (x, width) = (BOX_X - 18, self.box_width + ARCS - 10);
+        self.push(format_args!(
+            "<rect x=\"{x}\" y=\"{top}\" width=\"{width}\" height=\"{height}\" rx=\"10\" fill=\"none\" \
+             stroke=\"#999\" stroke-dasharray=\"5 4\"/>\n"
+        ));
+    }
+
+    fn text(&mut self, x: usize, y: usize, fill: &str, content: &str) {
+        let content = escape(content);
+        self.push(format_args!("<text x=\"{x}\" y=\"{y}\" fill=\"{fill}\">{content}</text>\n"));
+    }
+
+    fn push(&mut self, piece: std::fmt::Arguments<'_>) {
+        self.body.write_fmt(piece).expect("writing to a string cannot fail");
     }
 }
 
@@ -105,26 +155,6 @@ fn shown(graph: &Graph, value: ValueId) -> ValueId {
             .then(|| graph.nodes()[layer.start + (producer - layer.start) % layer.len()].output)
     };
     twin().unwrap_or(value)
-}
-
-fn frame(body: &mut String, top: usize, height: usize) {
-    push(
-        body,
-        format_args!(
-            "<rect x=\"{}\" y=\"{top}\" width=\"{}\" height=\"{height}\" rx=\"10\" fill=\"none\" stroke=\"#999\" \
-             stroke-dasharray=\"5 4\"/>\n",
-            BOX_X - 18,
-            BOX_WIDTH + 130
-        ),
-    );
-}
-
-fn text(body: &mut String, x: usize, y: usize, fill: &str, content: &str) {
-    push(body, format_args!("<text x=\"{x}\" y=\"{y}\" fill=\"{fill}\">{}</text>\n", escape(content)));
-}
-
-fn push(body: &mut String, piece: std::fmt::Arguments<'_>) {
-    body.write_fmt(piece).expect("writing to a string cannot fail");
 }
 
 /// Products blue, attention green, norms yellow, what only moves data grey, the rest orange.

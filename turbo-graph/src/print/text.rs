@@ -50,7 +50,7 @@ impl Graph {
     }
 }
 
-fn label(value: ValueId) -> String {
+pub(super) fn label(value: ValueId) -> String {
     format!("%{}", value.0)
 }
 

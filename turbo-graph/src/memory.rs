@@ -1,0 +1,120 @@
+//! The memory of a program as a value to be read and drawn: what is planned for one batch after the other, and where
+//! it lies.
+//!
+//! The batches are planned by one planner for just their own sizes, as the paper does (PPoPP'21, Figure 6), so that one
+//! sees what a longer batch moves. An [`Executor`](crate::Executor) that keeps its bindings plans for rounded sizes.
+
+use turbo_alloc::{
+    MemoryPlan, Planner, PlannerConfig, UsageRecord, peak_live_bytes,
+    report::svg::{Picture, draw},
+};
+
+use crate::{
+    GraphError, Program,
+    dim::{Extents, Shape},
+    graph::{Node, ValueId},
+};
+
+/// What one batch plans.
+#[derive(Clone, Debug)]
+pub struct PlannedBatch {
+    /// Its sizes.
+    pub extents: Extents,
+    /// What is planned, one for each slot of the program.
+    pub slots: Vec<PlannedSlot>,
+    /// Where the slots lie, in their order; and the chunks before, during and after.
+    pub plan: MemoryPlan,
+    /// Bytes of all activations, repeated layers included, had each its own memory.
+    pub unshared_bytes: usize,
+}
+
+/// A planned tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedSlot {
+    /// The first value that takes it and what computes it: `%9 linear 384→1152`.
+    pub name: String,
+    /// Axes.
+    pub shape: Shape,
+    /// When it is alive, in positions of the folded timeline, and its bytes.
+    pub record: UsageRecord,
+    /// Values that take it in turn, one layer after the other.
+    pub values: usize,
+}
+
+impl PlannedBatch {
+    /// The most bytes that are alive during one operator: no plan can hold fewer.
+    pub fn peak_live_bytes(&self) -> usize {
+        peak_live_bytes(&self.records())
+    }
+
+    /// The usage records of all slots.
+    pub fn records(&self) -> Vec<UsageRecord> {
+        self.slots.iter().map(|slot| slot.record).collect()
+    }
+}
+
+/// Plans `batches` one after the other, from no chunks on.
+///
+/// # Errors
+/// What the planner refuses.
+pub fn plan_batches(
+    program: &Program,
+    batches: &[Extents],
+    config: PlannerConfig,
+) -> Result<Vec<PlannedBatch>, GraphError> {
+    let mut planner = Planner::new(config)?;
+    batches.iter().map(|extents| plan_batch(program, *extents, &mut planner)).collect()
+}
+
+fn plan_batch(
+    program: &Program,
+    extents: Extents,
+    planner: &mut Planner,
+) -> Result<PlannedBatch, GraphError> {
+    let mut records = Vec::new();
+    program.slots().usage_records_into(&extents, &mut records);
+    let takers = takers(program);
+    let slots = program.slots().slots().iter().zip(&records).zip(&takers).map(|((slot, &record), values)| {
+        PlannedSlot { name: name(program, values), shape: slot.shape.clone(), record, values: values.len() }
+    });
+    let sizes = program.usage_records(&extents).into_iter().map(|(_, record)| record.size);
+    Ok(PlannedBatch {
+        extents,
+        slots: slots.collect(),
+        plan: planner.plan(&records)?,
+        unshared_bytes: sizes.fold(0, usize::saturating_add),
+    })
+}
+
+/// For each slot the values that take it, with what computes them, in order.
+fn takers(program: &Program) -> Vec<Vec<(ValueId, &Node)>> {
+    let slots = program.slots();
+    let mut takers = vec![Vec::new(); slots.slots().len()];
+    for node in program.nodes() {
+        if let Some(slot) = slots.of_value(node.output) {
+            takers[slot].push((node.output, node));
+        }
+    }
+    takers
+}
+
+/// Where layers hand a slot on, what they compute says more than what came before the first of them: the last taker's
+/// kind is the name.
+fn name(program: &Program, takers: &[(ValueId, &Node)]) -> String {
+    match (takers.first(), takers.last()) {
+        (Some((first, _)), Some((_, node))) => format!("%{} {}", first.0, program.graph().kind(node)),
+        _ => String::new(),
+    }
+}
+
+/// Time to the right, addresses upward, a rectangle for every tensor; `batches` side by side, each under its title.
+pub fn svg<'a>(batches: impl IntoIterator<Item = (&'a str, &'a PlannedBatch)>) -> String {
+    let (titles, batches): (Vec<_>, Vec<_>) = batches.into_iter().unzip();
+    let records: Vec<_> = batches.iter().map(|batch| batch.records()).collect();
+    let names: Vec<Vec<&str>> =
+        batches.iter().map(|batch| batch.slots.iter().map(|slot| slot.name.as_str()).collect()).collect();
+    let pictures: Vec<_> = (0..batches.len())
+        .map(|i| Picture { title: titles[i], records: &records[i], plan: &batches[i].plan, names: &names[i] })
+        .collect();
+    draw(&pictures)
+}
