@@ -8,6 +8,7 @@
 
 mod bench;
 mod device;
+mod inspect;
 mod log;
 mod model_id;
 mod output;
@@ -30,6 +31,7 @@ struct Arguments {
 enum Command {
     Serve(serve::Arguments),
     Bench(bench::Arguments),
+    Inspect(inspect::Arguments),
     /// List what models can run on here
     Devices,
 }
@@ -39,6 +41,7 @@ pub(crate) fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Inspect(arguments) => inspect::run(&arguments),
         Command::Devices => device::list(),
     };
     match done {

@@ -51,6 +51,18 @@ pub(super) fn count(value: u64) -> String {
     if unit == 0 { value.to_string() } else { rate(scaled) + UNITS[unit] }
 }
 
+/// Bytes in the largest unit that they fill.
+pub(super) fn bytes(value: u64) -> String {
+    const UNITS: [&str; 4] = ["B", "KiB", "MiB", "GiB"];
+    let mut scaled = value as f64;
+    let mut unit = 0;
+    while scaled >= 1024.0 && unit + 1 < UNITS.len() {
+        scaled /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{value} B") } else { format!("{} {}", rate(scaled), UNITS[unit]) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,6 +71,10 @@ mod tests {
     fn numbers_have_three_digits_and_a_unit() {
         let counts = [0, 999, 1000, 72_123, 999_600, 3_580_000_000].map(count);
         assert_eq!(counts, ["0", "999", "1.00 k", "72.1 k", "1.00 M", "3.58 G"]);
+        assert_eq!(
+            [0, 1023, 1024, 3 << 19, 5 << 30].map(bytes),
+            ["0 B", "1023 B", "1.00 KiB", "1.50 MiB", "5.00 GiB"]
+        );
         assert_eq!([0.123, 9.87, 12.34, 456.7].map(rate), ["0.12", "9.87", "12.3", "457"]);
     }
 

@@ -1,0 +1,144 @@
+//! `turbo inspect`: a model from the inside, as turbo sees it.
+//!
+//! In: a model and the sizes of one batch or several. Out: what it consists of, what fusion makes of its graph, what
+//! each operator costs and how fast this machine could be, and where its activations lie. Nothing is run.
+
+mod costs;
+mod graph;
+mod memory;
+mod model;
+mod pictures;
+
+use std::{num::NonZeroUsize, path::PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use turbo_models::Checkpoint;
+use turbo_models::graph::kernels::{Device, limits::Limits};
+use turbo_models::graph::{
+    LayoutKind, PlannerConfig, Pooling, Program, TraceStep, dim::Extents, memory::plan_batches, passes,
+};
+
+use super::{device, model_id, output};
+
+/// Look inside a model: parameters, graph, costs, memory
+///
+/// Prints, in this order: what the model consists of; its graph as a textbook draws it, what each fusion pass rewrites,
+/// and the graph that runs; what every kind of operator costs and how fast this machine could be; where the activations
+/// lie in memory, and what changes from one length to the next. No batch is run; only this machine's ceilings are
+/// measured.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  turbo inspect --model-id minilm                            one input of 128 tokens
+  turbo inspect --model-id minilm --seq-len 200,240          what a longer input does to the memory plan
+  turbo inspect --model-id minilm --batch-size 20 --seq-len 40 --layout padded
+  turbo inspect --model-id minilm --svg pictures             the graphs and the memory plan as SVG files
+
+How to read it:
+  %9            a value; the same name in graph, plan and picture
+  batch_size, padded_len, total_tokens   sizes that are known only when a batch is
+  slot          a planned tensor; activations of repeated layers take the same slots, one layer after the other
+  chunk         a block of memory that is kept between batches
+  limit         time at the ceiling that an operator meets first, with every byte from memory
+  floor         all operations at the peak, or every weight once from memory, whichever takes longer")]
+pub(super) struct Arguments {
+    /// A model folder (config.json, safetensors), or the short name `minilm`
+    #[arg(long, env, value_name = "PATH|NAME")]
+    model_id: String,
+    /// Where models with short names are kept
+    #[arg(long, env = "TURBO_MODELS_DIR", value_name = "DIR", default_value = "models")]
+    turbo_models_dir: PathBuf,
+    /// Tokens of each sequence; with several, separated by commas, batches are planned one after the other
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "128")]
+    seq_len: Vec<NonZeroUsize>,
+    /// Sequences of each batch
+    #[arg(long, value_name = "N", default_value = "1")]
+    batch_size: NonZeroUsize,
+    /// How the sequences of a batch share a tensor
+    #[arg(long, value_enum, default_value_t = LayoutArgument::Packed)]
+    layout: LayoutArgument,
+    /// Print the graph after each pass that rewrote something, and not only the first and the last
+    #[arg(long)]
+    passes: bool,
+    /// Write the graphs and the memory plan into this folder as SVG files
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
+    /// Threads whose ceilings are measured; by default as many as the system lets this process use
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LayoutArgument {
+    /// Side by side, without padding
+    Packed,
+    /// One block each, as long as the longest
+    Padded,
+}
+
+impl From<LayoutArgument> for LayoutKind {
+    fn from(layout: LayoutArgument) -> Self {
+        match layout {
+            LayoutArgument::Packed => Self::Packed,
+            LayoutArgument::Padded => Self::Padded,
+        }
+    }
+}
+
+/// Inspects as the arguments say.
+///
+/// # Errors
+/// No such model, a length that it does not have positions for, a folder that cannot be written to.
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    let folder = model_id::folder(&arguments.model_id, &arguments.turbo_models_dir)?;
+    let cpu = device::choose("cpu", arguments.threads)?;
+    let checkpoint = Checkpoint::open(&folder)?;
+    let batches = arguments.batches(checkpoint.config().max_input_length())?;
+
+    let drawn = checkpoint.graph(checkpoint.pooling().unwrap_or(Pooling::Mean))?;
+    let mut steps: Vec<TraceStep> = Vec::new();
+    let layout = arguments.layout.into();
+    let program = Program::compile_traced(&drawn, layout, passes::ALL, |step| steps.push(step))?;
+    let limits = Limits::measure(&cpu)?;
+    let planned = plan_batches(&program, &batches, PlannerConfig::default())?;
+
+    let name = folder.file_name().map_or(checkpoint.name().into(), |name| name.to_string_lossy());
+    let mut sections = vec![model::section(&name, &checkpoint, &drawn)];
+    sections.push(graph::section(&drawn, &steps, &batches[0], arguments.passes));
+    sections
+        .extend(batches.iter().map(|extents| costs::section(program.graph(), extents, &limits, &cpu.name())));
+    sections.extend(memory::sections(&program, &planned));
+    if let Some(folder) = &arguments.svg {
+        sections.push(pictures::write(folder, &name, &drawn, &steps, &planned)?);
+    }
+    output::line(sections.join("\n").trim_end())
+}
+
+impl Arguments {
+    /// The batch of each length.
+    fn batches(&self, positions: usize) -> Result<Vec<Extents>> {
+        let batch = |seq_len: &NonZeroUsize| {
+            let (seq_len, batch_size) = (seq_len.get(), self.batch_size.get());
+            if seq_len > positions {
+                bail!("--seq-len: {seq_len} tokens, but the model has {positions} positions");
+            }
+            let total_tokens = seq_len.checked_mul(batch_size);
+            let total_tokens = total_tokens.filter(|&tokens| u32::try_from(tokens).is_ok());
+            let total_tokens = total_tokens
+                .with_context(|| format!("--batch-size {batch_size}: a batch has fewer than 2³² tokens"))?;
+            Ok(Extents { batch_size, padded_len: seq_len, total_tokens, sum_len_sq: total_tokens * seq_len })
+        };
+        self.seq_len.iter().map(batch).collect()
+    }
+}
+
+/// `1 × 200 tokens`.
+fn batch_name(extents: &Extents) -> String {
+    format!("{} × {} tokens", extents.batch_size, extents.padded_len)
+}
+
+/// A heading that the eye finds.
+fn heading(title: &str) -> String {
+    format!("── {title} {}\n", "─".repeat(96_usize.saturating_sub(title.chars().count())))
+}

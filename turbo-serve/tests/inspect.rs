@@ -1,0 +1,118 @@
+//! `turbo inspect` as a process, on the tests' tiny model: what it says is what the model and its plan are.
+
+#![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+fn inspect(arguments: &[&str]) -> Output {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data/tiny-sentence");
+    let mut turbo = Command::new(env!("CARGO_BIN_EXE_turbo"));
+    turbo.env_clear().arg("inspect").arg("--model-id").arg(model).arg("--threads=1");
+    turbo.args(arguments).output().unwrap()
+}
+
+fn printed(arguments: &[&str]) -> String {
+    let output = inspect(arguments);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && errors.is_empty(), "{errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The first line that begins so, in columns.
+fn line<'a>(text: &'a str, start: &str) -> Vec<&'a str> {
+    let line = text.lines().find(|line| line.starts_with(start));
+    line.unwrap_or_else(|| panic!("no line begins with {start:?}\n{text}")).split_whitespace().collect()
+}
+
+#[test]
+fn it_says_what_the_model_is_and_what_fusion_makes_of_it() {
+    let text = printed(&["--seq-len=7"]);
+    // embeddings (103 + 2 + 64) · 32 and a norm; two layers of 4 · (32² + 32), 2 · 32 · 64 + 96, and two norms
+    let parameters = 169 * 32 + 64 + 2 * (4 * (1024 + 32) + 2 * 2048 + 96 + 128);
+    assert_eq!(line(&text, "total")[1..3], ["37", &parameters.to_string()]);
+    for pass in [
+        "as drawn",
+        "fuse embeddings",
+        "merge qkv",
+        "fuse bias, residual, norm",
+        "fuse bias, activation",
+        "fuse scale, mask, softmax",
+        "head transposes away",
+        "fuse attention",
+        "dead values",
+        "pack",
+    ] {
+        line(&text, pass);
+    }
+    assert_eq!(line(&text, "merge qkv")[2..7], ["2", "places", "54", "→", "46"], "{text}");
+    let widest = text.lines().map(|line| line.chars().count()).max();
+    assert!(widest <= Some(100), "{widest:?} columns\n{text}");
+}
+
+/// A model so small that every plan is one chunk of the planner's least size.
+#[test]
+fn the_memory_is_that_of_the_plan() {
+    let text = printed(&["--seq-len=7,64", "--batch-size=2"]);
+    for said in ["memory plan of 2 × 7 tokens", "memory plan of 2 × 64 tokens after 2 × 7 tokens"] {
+        assert!(text.contains(said), "{said:?} is not in\n{text}");
+    }
+    assert_eq!(line(&text, "chunk 0")[2..], ["2.00", "MiB", "obtained"]);
+    assert_eq!(line(&text, "footprint")[1..3], ["2.00", "MiB"]);
+    // Most is alive during attention: queries, keys and values, what it gives, and the layer's input for the sum.
+    let peak = 2 * 7 * (96 + 32 + 32) * 4;
+    assert_eq!(line(&text, "peak live")[2..4], [&format!("{:.2}", peak as f64 / 1024.0), "KiB"], "{text}");
+    let second = text.split("after 2 × 7 tokens").nth(1).unwrap();
+    assert_eq!(line(second, "chunk 0")[2..], ["2.00", "MiB", "kept"]);
+}
+
+#[test]
+fn every_graph_and_the_plan_become_pictures() {
+    let folder = tempfile::tempdir().unwrap();
+    let pictures = folder.path().join("made");
+    let text = printed(&["--seq-len=7,64", "--passes", "--svg", pictures.to_str().unwrap()]);
+    let mut files: Vec<String> = fs::read_dir(&pictures)
+        .unwrap()
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .collect();
+    files.sort();
+    assert_eq!(files.first().map(String::as_str), Some("graph-0-drawn.svg"));
+    assert_eq!(files.last().map(String::as_str), Some("memory.svg"));
+    for file in &files {
+        let picture = fs::read_to_string(pictures.join(file)).unwrap();
+        assert!(picture.starts_with("<svg") && picture.ends_with("</svg>\n"), "{file}");
+        assert!(text.lines().any(|line| line == file), "{file} is not said");
+    }
+    assert_eq!(
+        text.matches("── graph after").count(),
+        files.len() - 2,
+        "with --passes every graph is printed"
+    );
+}
+
+#[test]
+fn the_padded_layout_has_its_own_graph_and_plan() {
+    let text = printed(&["--layout=padded", "--seq-len=7"]);
+    assert!(text.contains("[batch_size, padded_len, 96]") && !text.contains("total_tokens"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_inspected_is_refused_in_one_line() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let no_folder = file.path().to_str().unwrap();
+    let cases = [
+        (&["--seq-len=65"][..], "--seq-len: 65 tokens, but the model has 64 positions"),
+        (&["--seq-len=2", "--batch-size=4294967295"], "a batch has fewer than 2³² tokens"),
+        (&["--seq-len=2", "--svg", no_folder], "cannot make"),
+    ];
+    for (arguments, said) in cases {
+        let output = inspect(arguments);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(output.stdout.is_empty() && errors.contains(said), "{said:?} is not in {errors:?}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+}
