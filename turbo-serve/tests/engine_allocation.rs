@@ -10,7 +10,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-use turbo_kernels::{Cpu, CpuOptions};
+use turbo_models::{Cpu, CpuOptions};
 use turbo_sched::Layout;
 use turbo_serve::engine::{Capacity, Model, Progress, Sequence};
 

@@ -5,7 +5,7 @@
 use std::{path::Path, time::Duration};
 
 use serde_json::Value;
-use turbo_kernels::{Cpu, CpuOptions};
+use turbo_models::{Cpu, CpuOptions};
 use turbo_sched::Layout;
 use turbo_serve::engine::{
     EmbedRequest, Embedder, Engine, EngineConfig, EngineError, Input, Model, OutputKind, Truncation,

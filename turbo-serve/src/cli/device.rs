@@ -3,10 +3,7 @@
 use std::{io::Write, num::NonZeroUsize};
 
 use anyhow::{Context, Result, bail};
-use turbo_kernels::{
-    Device,
-    device::{Cpu, CpuOptions},
-};
+use turbo_models::{Cpu, CpuOptions, graph::kernels::Device};
 
 /// The device that `--device` names, with so many threads.
 ///

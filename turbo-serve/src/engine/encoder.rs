@@ -2,10 +2,9 @@
 
 use std::{path::Path, sync::Arc};
 
-use turbo_kernels::EncoderKernels;
 use turbo_models::{
-    Checkpoint, Encoder, EncoderOptions, LayoutKind, ModelError, PlannerConfig, Pooling, Staging,
-    TextTokenizer,
+    Checkpoint, Encoder, EncoderKernels, EncoderOptions, LayoutKind, ModelError, PlannerConfig, Pooling,
+    Staging, TextTokenizer,
 };
 use turbo_sched::{Candidate, Layout};
 

@@ -45,8 +45,7 @@ pub use types::{
 
 /// What an engine is configured with, from the crates below.
 pub use {
-    turbo_kernels::{Cpu, CpuOptions},
-    turbo_models::Pooling,
+    turbo_models::{Cpu, CpuOptions, Pooling},
     turbo_sched::{Dispatch, Layout, Policy},
 };
 

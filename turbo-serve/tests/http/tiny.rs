@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use turbo_kernels::{Cpu, CpuOptions};
+use turbo_models::{Cpu, CpuOptions};
 use turbo_sched::Layout;
 use turbo_serve::{
     engine::{Engine, EngineConfig, Model},

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use turbo_graph::{Executor, LayoutKind, PlannerConfig, Pooling, Program, Staging, passes};
-use turbo_kernels::Cpu;
-use turbo_models::Checkpoint;
+use turbo_models::{
+    Checkpoint, Cpu, LayoutKind, PlannerConfig, Pooling, Staging,
+    graph::{Executor, Program, passes},
+};
 
 use super::random::Random;
 
@@ -42,7 +43,7 @@ impl Engine {
             executor: Executor::new(device, program, checkpoint, PlannerConfig::default())?,
             ids: Random::new(1),
             vocab_size: u32::try_from(config.vocab_size).context("a vocabulary of 2³² tokens")?,
-            positions: config.max_position_embeddings,
+            positions: config.max_input_length(),
         })
     }
 

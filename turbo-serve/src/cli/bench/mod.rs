@@ -14,9 +14,13 @@ use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use turbo_graph::{Staging, dim::Extents};
-use turbo_kernels::{Device, limits::Limits};
-use turbo_models::Checkpoint;
+use turbo_models::{
+    Checkpoint, Staging,
+    graph::{
+        dim::Extents,
+        kernels::{Device, limits::Limits},
+    },
+};
 
 use self::{
     engine::{Effort, Engine, quantile},

@@ -7,8 +7,7 @@ use std::{
 };
 
 use anyhow::Result;
-use turbo_graph::{Graph, Op, Staging, dim::Extents};
-use turbo_kernels::limits::Limits;
+use turbo_models::graph::{Graph, Op, Staging, dim::Extents, kernels::limits::Limits};
 
 use super::engine::{Effort, Engine, repeat};
 use crate::cli::output::{count, ms, percent, rate};

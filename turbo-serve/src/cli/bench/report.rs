@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde::Serialize;
-use turbo_kernels::limits::Limits;
+use turbo_models::graph::kernels::limits::Limits;
 
 use super::workload::Policy;
 use crate::cli::output::{self, ms, percent, rate};
