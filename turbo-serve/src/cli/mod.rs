@@ -10,6 +10,7 @@ mod bench;
 mod device;
 mod inspect;
 mod log;
+mod model_arguments;
 mod model_id;
 mod output;
 mod serve;
