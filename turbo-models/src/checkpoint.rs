@@ -10,8 +10,9 @@ use std::{
 use turbo_graph::{Graph, Pooling, WeightSource};
 
 use crate::{
-    InputLimits, ModelConfig, ModelError, TextTokenizer, TokenizeError, architectures::Architecture,
-    modules::SentenceModules, tokenize::LetterCase, weights::Weights,
+    InputLimits, ModelConfig, ModelError, ScoreFunction, Task, TextTokenizer, TokenizeError,
+    architectures::Architecture, config_labels::Labels, modules::SentenceModules, tokenize::LetterCase,
+    weights::Weights,
 };
 
 /// A published model in a folder. The files must not change while it is open: they are mapped.
@@ -19,6 +20,8 @@ pub struct Checkpoint {
     dir: PathBuf,
     name: String,
     config: ModelConfig,
+    task: Option<Task>,
+    labels: Labels,
     architecture: &'static Architecture,
     weights: Weights,
     modules: SentenceModules,
@@ -38,14 +41,15 @@ impl Checkpoint {
         let (config, architecture) = ModelConfig::open(&dir)?;
         let weights = Weights::open(&dir, architecture.tensor_prefix)?;
         // Drawing the graph is what asks for every weight; how it pools does not matter for that.
-        architecture.graph(&config, &weights, Pooling::Mean)?;
+        architecture.graph(&config, &weights, Pooling::Mean.into())?;
         let modules = SentenceModules::open(&dir)?;
+        let (labels, task) = (config.labels()?, modules.pooling.map(Task::from).or(config.task()?));
         let limits = limits(&config, &modules);
         let case = if modules.do_lower_case { LetterCase::Lowered } else { LetterCase::Kept };
         let tokenizer = TextTokenizer::open_with(&dir, limits, case)?;
         let warnings = warnings(&config, &modules, tokenizer.as_ref());
         let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
-        Ok(Self { dir, name, config, architecture, weights, modules, tokenizer, warnings })
+        Ok(Self { dir, name, config, task, labels, architecture, weights, modules, tokenizer, warnings })
     }
 
     /// The last component of the folder's path.
@@ -81,6 +85,27 @@ impl Checkpoint {
         self.limits().check_ids(input_ids)
     }
 
+    /// What the folder is made for: what its modules say, or else the class of the model; `None` for a bare encoder,
+    /// whose vectors the caller may pool as he likes.
+    pub fn task(&self) -> Option<Task> {
+        self.task
+    }
+
+    /// Whether the folder has what `task` needs, whatever it is made for.
+    pub fn supports(&self, task: Task) -> bool {
+        self.graph(task).is_ok()
+    }
+
+    /// What the logits of a classifier are about, in their order; numbered where the folder names none.
+    pub fn labels(&self) -> &[String] {
+        &self.labels.names
+    }
+
+    /// How these logits become scores.
+    pub fn score_function(&self) -> ScoreFunction {
+        self.labels.score_function
+    }
+
     /// How the folder says that token vectors become one; `None` where it does not say.
     pub fn pooling(&self) -> Option<Pooling> {
         self.modules.pooling
@@ -101,13 +126,14 @@ impl Checkpoint {
         &self.warnings
     }
 
-    /// The model as a textbook draws it, with outputs `last_hidden_state` (a row per token) and `pooled` (a row per
-    /// sequence).
+    /// The model as a textbook draws it, from ids to the outputs of `task`: those named `pooled` (a row per sequence),
+    /// `last_hidden_state` or `token_logits` (a row per token), and `selected_logits` (a row per selected token) that
+    /// the task has. A [`Pooling`] stands for the embedding pooled so.
     ///
     /// # Errors
-    /// [`ModelError::Graph`].
-    pub fn graph(&self, pooling: Pooling) -> Result<Graph, ModelError> {
-        self.architecture.graph(&self.config, &self.weights, pooling)
+    /// A head that the family does not have or whose tensors are missing; [`ModelError::Graph`].
+    pub fn graph(&self, task: impl Into<Task>) -> Result<Graph, ModelError> {
+        self.architecture.graph(&self.config, &self.weights, task.into())
     }
 }
 

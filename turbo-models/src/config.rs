@@ -6,9 +6,10 @@ use serde_json::Value;
 use turbo_graph::{Activation, Positions};
 
 use crate::{
-    ModelError,
+    ModelError, Task,
     architectures::{Architecture, Name},
     config_fields::{ConfigFields, Setting},
+    config_labels::Labels,
     json::JsonObject,
 };
 
@@ -91,6 +92,17 @@ impl ModelConfig {
     /// Most tokens of one input: the rows of the position table that tokens can take.
     pub fn max_input_length(&self) -> usize {
         self.max_position_embeddings.saturating_sub(self.spare_positions())
+    }
+
+    /// What the published class of the model is made for; `None` for a bare encoder.
+    pub(crate) fn task(&self) -> Result<Option<Task>, ModelError> {
+        let classes: Vec<String> = self.json.get("architectures")?.unwrap_or_default();
+        Ok(classes.iter().find_map(|class| Task::of_class(class)))
+    }
+
+    /// What the logits of a classifier mean.
+    pub(crate) fn labels(&self) -> Result<Labels, ModelError> {
+        Labels::read(&self.json)
     }
 
     /// A number that the family's own file asks for: at least 1, and at most `limit`.

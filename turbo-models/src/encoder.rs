@@ -6,8 +6,8 @@ use turbo_graph::{
 };
 
 use crate::{
-    Checkpoint, Encoded, InputLimits, ModelError,
-    architectures::{POOLED, TOKENS},
+    Checkpoint, Encoded, InputLimits, ModelError, Task,
+    architectures::{HIDDEN, POOLED, SELECTED, TOKEN_LOGITS},
 };
 
 /// How an [`Encoder`] computes.
@@ -15,18 +15,18 @@ use crate::{
 pub struct EncoderOptions {
     /// How the sequences of a batch share a tensor.
     pub layout: LayoutKind,
-    /// How token vectors become one.
-    pub pooling: Pooling,
+    /// What is computed.
+    pub task: Task,
     /// How activation memory is planned.
     pub planner: PlannerConfig,
 }
 
 impl EncoderOptions {
-    /// Packed rows, pooled as the folder says, or else by the mean.
+    /// Packed rows, for the task of the folder, or else for vectors pooled by the mean.
     pub fn of(checkpoint: &Checkpoint) -> Self {
         Self {
             layout: LayoutKind::Packed,
-            pooling: checkpoint.pooling().unwrap_or(Pooling::Mean),
+            task: checkpoint.task().unwrap_or(Pooling::Mean.into()),
             planner: PlannerConfig::default(),
         }
     }
@@ -35,11 +35,21 @@ impl EncoderOptions {
 /// A model ready to run. Its weights are its own: the checkpoint may be dropped.
 pub struct Encoder<D: EncoderKernels> {
     executor: Executor<D>,
-    pooled: OutputId,
-    tokens: OutputId,
+    task: Task,
+    pooled: Option<Rows>,
+    tokens: Option<Rows>,
+    selected: Option<Rows>,
     hidden_size: usize,
     limits: InputLimits,
     staging: Staging,
+}
+
+/// One output of the program.
+#[derive(Clone, Copy)]
+struct Rows {
+    output: OutputId,
+    /// Values of a row.
+    len: usize,
 }
 
 impl<D: EncoderKernels> Encoder<D> {
@@ -48,23 +58,45 @@ impl<D: EncoderKernels> Encoder<D> {
     /// # Errors
     /// [`ModelError`].
     pub fn new(device: D, checkpoint: &Checkpoint, options: EncoderOptions) -> Result<Self, ModelError> {
-        let graph = checkpoint.graph(options.pooling)?;
+        let graph = checkpoint.graph(options.task)?;
         let program = Program::compile(&graph, options.layout, passes::ALL)?;
         let executor = Executor::new(device, program, checkpoint, options.planner)?;
-        let output = |name| executor.output(name).expect("every architecture's graph has both outputs");
+        let rows = |names: &[&str]| names.iter().find_map(|name| rows(&executor, name));
         Ok(Self {
-            pooled: output(POOLED),
-            tokens: output(TOKENS),
+            pooled: rows(&[POOLED]),
+            tokens: rows(&[HIDDEN, TOKEN_LOGITS]),
+            selected: rows(&[SELECTED]),
             executor,
+            task: options.task,
             hidden_size: checkpoint.config().hidden_size,
             limits: checkpoint.limits(),
             staging: Staging::new(),
         })
     }
 
-    /// Width of every vector it gives.
+    /// What it computes.
+    pub fn task(&self) -> Task {
+        self.task
+    }
+
+    /// Width of the last hidden state.
     pub fn hidden_size(&self) -> usize {
         self.hidden_size
+    }
+
+    /// Values of a row of [`Self::pooled`]; `None` where the task has no such rows.
+    pub fn pooled_len(&self) -> Option<usize> {
+        self.pooled.map(|rows| rows.len)
+    }
+
+    /// Values of a row of [`Self::tokens`]; `None` where the task has no such rows.
+    pub fn token_len(&self) -> Option<usize> {
+        self.tokens.map(|rows| rows.len)
+    }
+
+    /// Values of a row of [`Self::selected`]; `None` where the task has no such rows.
+    pub fn selected_len(&self) -> Option<usize> {
+        self.selected.map(|rows| rows.len)
     }
 
     /// The bounds inside which every input must lie.
@@ -88,20 +120,40 @@ impl<D: EncoderKernels> Encoder<D> {
         Ok(self.executor.run(batch)?)
     }
 
-    /// Appends the pooled vector of input `sequence` of the last batch, `[hidden_size]`, not normalised.
+    /// Appends the row of input `sequence` of the last batch, `[pooled_len]`; embeddings are not normalised.
     ///
     /// # Errors
-    /// [`ModelError::Graph`] when there was no such input.
+    /// [`ModelError::Rows`] when the task has no such rows, [`ModelError::Graph`] when there was no such input.
     pub fn pooled(&mut self, sequence: usize, to: &mut Vec<f32>) -> Result<(), ModelError> {
-        Ok(self.executor.read(self.pooled, sequence, to)?)
+        self.read(self.pooled, "pooled", sequence, to)
     }
 
-    /// Appends the vectors of all tokens of input `sequence` of the last batch, `[seq_len, hidden_size]`.
+    /// Appends the rows of all tokens of input `sequence` of the last batch, `[seq_len, token_len]`.
     ///
     /// # Errors
-    /// [`ModelError::Graph`] when there was no such input.
+    /// As [`Self::pooled`].
     pub fn tokens(&mut self, sequence: usize, to: &mut Vec<f32>) -> Result<(), ModelError> {
-        Ok(self.executor.read(self.tokens, sequence, to)?)
+        self.read(self.tokens, "token", sequence, to)
+    }
+
+    /// Appends the rows of the tokens that the last batch selected of input `sequence`, in the order in which they were
+    /// selected, `[selected, selected_len]`.
+    ///
+    /// # Errors
+    /// As [`Self::pooled`].
+    pub fn selected(&mut self, sequence: usize, to: &mut Vec<f32>) -> Result<(), ModelError> {
+        self.read(self.selected, "selected", sequence, to)
+    }
+
+    fn read(
+        &mut self,
+        rows: Option<Rows>,
+        name: &'static str,
+        sequence: usize,
+        to: &mut Vec<f32>,
+    ) -> Result<(), ModelError> {
+        let rows = rows.ok_or(ModelError::Rows { task: self.task, rows: name })?;
+        Ok(self.executor.read(rows.output, sequence, to)?)
     }
 
     /// Bytes of activations that a batch of `capacity` would plan, without running it; `usize::MAX` for sizes that the
@@ -112,10 +164,11 @@ impl<D: EncoderKernels> Encoder<D> {
         self.executor.planned_bytes(&extents).unwrap_or(usize::MAX)
     }
 
-    /// The pooled vectors of `inputs`, in their order, as one batch; not normalised.
+    /// The pooled rows of `inputs`, in their order, as one batch; not normalised.
     ///
     /// # Errors
-    /// [`ModelError::Input`] for an input outside the limits, [`ModelError::Graph`].
+    /// [`ModelError::Input`] for an input outside the limits, [`ModelError::Rows`] when the task has no such rows,
+    /// [`ModelError::Graph`].
     pub fn embed_batch(&mut self, inputs: &[Encoded]) -> Result<Vec<Vec<f32>>, ModelError> {
         if inputs.is_empty() {
             return Ok(Vec::new());
@@ -126,11 +179,19 @@ impl<D: EncoderKernels> Encoder<D> {
             self.staging.push(&input.input_ids, &input.token_type_ids)?;
         }
         self.executor.run(&self.staging)?;
-        let mut vector = |sequence| {
-            let mut vector = Vec::with_capacity(self.hidden_size);
-            self.executor.read(self.pooled, sequence, &mut vector)?;
-            Ok(vector)
+        let mut row = |sequence| {
+            let mut row = Vec::with_capacity(self.pooled_len().unwrap_or(0));
+            self.pooled(sequence, &mut row)?;
+            Ok(row)
         };
-        (0..inputs.len()).map(&mut vector).collect()
+        (0..inputs.len()).map(&mut row).collect()
     }
+}
+
+/// The output `name` of the program, where it has one.
+fn rows<D: EncoderKernels>(executor: &Executor<D>, name: &str) -> Option<Rows> {
+    let graph = executor.program().graph();
+    let (value, _) = graph.outputs().find(|(_, output)| *output == name)?;
+    let len = graph.value(value).shape.last_fixed().expect("the columns of every output are known");
+    Some(Rows { output: executor.output(name)?, len })
 }

@@ -2,6 +2,8 @@ use std::{fmt, path::PathBuf};
 
 use turbo_graph::GraphError;
 
+use crate::Task;
+
 /// Why a model folder was refused, or a batch could not run.
 ///
 /// Each message is one line that names the file, and the field or tensor in it.
@@ -82,6 +84,24 @@ pub enum ModelError {
         tensor: String,
         /// Type in the file.
         got: String,
+    },
+    /// The models of this family have no head for the task here.
+    #[error("{model_type} models have no head for {task} here, supported: {supported}")]
+    Head {
+        /// The family.
+        model_type: String,
+        /// What was asked for.
+        task: Task,
+        /// What may be asked for.
+        supported: String,
+    },
+    /// The program of a task does not give such rows.
+    #[error("{task} gives no {rows} rows")]
+    Rows {
+        /// What the encoder was compiled for.
+        task: Task,
+        /// What was asked of it.
+        rows: &'static str,
     },
     /// The tokenizer's files make no tokenizer.
     #[error("{file}: {why}")]

@@ -9,6 +9,7 @@
 //! | item | what it is about |
 //! |---|---|
 //! | [`Checkpoint`], [`ModelConfig`] | what a folder holds, checked to the last tensor |
+//! | [`Task`], [`ScoreFunction`] | what a model is used for |
 //! | [`TextTokenizer`], [`Truncation`], [`InputLimits`] | from text to ids that the model can take |
 //! | [`Encoder`], [`EncoderOptions`], [`l2_normalize`] | from ids to vectors |
 //! | [`ModelError`], [`TokenizeError`] | one line naming file and field, or what is wrong with an input |
@@ -19,6 +20,7 @@ mod architectures;
 mod checkpoint;
 mod config;
 mod config_fields;
+mod config_labels;
 mod drawing;
 mod encoder;
 mod error;
@@ -27,6 +29,7 @@ mod limits;
 mod modules;
 mod normalize;
 mod safetensors_file;
+mod task;
 mod tokenize;
 mod vocab_txt;
 mod weights;
@@ -37,6 +40,7 @@ pub use encoder::{Encoder, EncoderOptions};
 pub use error::ModelError;
 pub use limits::{Encoded, InputLimits};
 pub use normalize::l2_normalize;
+pub use task::{ScoreFunction, Task};
 pub use tokenize::{TextTokenizer, TokenizeError, Truncation};
 
 // What stands below is reached through here: whoever uses this crate needs neither by name.

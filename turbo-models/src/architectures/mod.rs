@@ -10,9 +10,9 @@ mod electra;
 mod post_norm;
 mod roberta;
 
-use turbo_graph::{Graph, Pooling};
+use turbo_graph::Graph;
 
-use crate::{ModelConfig, ModelError, config_fields::ConfigFields, drawing::Drawing, weights::Weights};
+use crate::{ModelConfig, ModelError, Task, config_fields::ConfigFields, drawing::Drawing, weights::Weights};
 
 /// Every architecture there is.
 pub(crate) const ALL: &[Architecture] = &[
@@ -24,8 +24,12 @@ pub(crate) const ALL: &[Architecture] = &[
     albert::ALBERT,
 ];
 
-/// Name of the graph output with a row per token.
-pub(crate) const TOKENS: &str = "last_hidden_state";
+/// Name of the graph output with the hidden state of every token.
+pub(crate) const HIDDEN: &str = "last_hidden_state";
+/// Name of the graph output with the logits of every token.
+pub(crate) const TOKEN_LOGITS: &str = "token_logits";
+/// Name of the graph output with a row per selected token.
+pub(crate) const SELECTED: &str = "selected_logits";
 /// Name of the graph output with a row per sequence.
 pub(crate) const POOLED: &str = "pooled";
 
@@ -55,13 +59,17 @@ impl Architecture {
         &self,
         config: &ModelConfig,
         weights: &Weights,
-        pooling: Pooling,
+        task: Task,
     ) -> Result<Graph, ModelError> {
+        let Task::Embedding { pooling } = task else {
+            let (model_type, supported) = (config.model_type.clone(), "embedding".to_owned());
+            return Err(ModelError::Head { model_type, task, supported });
+        };
         let mut drawing = Drawing::new(&config.model_type, weights);
         let tokens = (self.draw)(&mut drawing, config)?;
         drawing.graph.layer(None);
         let pooled = drawing.graph.pool(tokens, pooling)?;
-        drawing.graph.output(TOKENS, tokens);
+        drawing.graph.output(HIDDEN, tokens);
         drawing.graph.output(POOLED, pooled);
         drawing.finish()
     }

@@ -16,7 +16,7 @@ const FIXTURE: &str = "bert-odd";
 fn encoders(checkpoint: &Checkpoint, isa: Isa, layout: LayoutKind) -> Vec<Encoder<Cpu>> {
     let encoder = |threads| {
         let cpu = Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), isa: Some(isa) }).unwrap();
-        let options = EncoderOptions { layout, pooling: Pooling::Mean, ..EncoderOptions::of(checkpoint) };
+        let options = EncoderOptions { layout, task: Pooling::Mean.into(), ..EncoderOptions::of(checkpoint) };
         Encoder::new(cpu, checkpoint, options).unwrap()
     };
     [1, 2, 3].map(encoder).into()

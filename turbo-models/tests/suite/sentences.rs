@@ -35,7 +35,7 @@ fn checkpoint() -> Checkpoint {
 }
 
 fn encoder(checkpoint: &Checkpoint, layout: LayoutKind, pooling: Pooling) -> Encoder<Cpu> {
-    let options = EncoderOptions { layout, pooling, ..EncoderOptions::of(checkpoint) };
+    let options = EncoderOptions { layout, task: pooling.into(), ..EncoderOptions::of(checkpoint) };
     Encoder::new(Cpu::new(CpuOptions::default()).unwrap(), checkpoint, options).unwrap()
 }
 

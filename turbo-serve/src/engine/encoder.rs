@@ -86,7 +86,7 @@ fn build<D: EncoderKernels>(
         Layout::Padded => LayoutKind::Padded,
     };
     Box::new(move |capacity| {
-        let options = EncoderOptions { layout, pooling, planner: PlannerConfig::default() };
+        let options = EncoderOptions { layout, task: pooling.into(), planner: PlannerConfig::default() };
         let mut encoder = Encoder::new(device.clone(), &checkpoint, options)?;
         encoder.reserve(of_models(capacity))?;
         let staging = Staging::with_capacity(of_models(capacity));

@@ -1,0 +1,168 @@
+//! What the logits of a classifier mean: the labels in `config.json`, and how logits become scores.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::{ModelError, ScoreFunction, json::JsonObject};
+
+/// Labels of a model whose file names none, as in the transformers library.
+const DEFAULT_LABELS: u32 = 2;
+/// Most labels that are numbered without being named; named ones are as many as the file has names.
+const MOST_UNNAMED: u32 = 1 << 16;
+
+/// The labels of a model's head, in the order of its logits.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Labels {
+    pub(crate) names: Vec<String>,
+    pub(crate) score_function: ScoreFunction,
+}
+
+/// What the sentence-transformers library adds to the file of a cross-encoder.
+#[derive(Deserialize)]
+struct SentenceTransformers {
+    /// Path of a Python class.
+    activation_fn: Option<String>,
+}
+
+impl Labels {
+    /// Reads `id2label`, or else counts `num_labels`.
+    pub(crate) fn read(json: &JsonObject) -> Result<Self, ModelError> {
+        let names = match json.get("id2label")? {
+            _ if is_discriminator(json)? => vec!["REPLACED".to_owned()],
+            Some(named) => in_order(json, named)?,
+            None => numbered(json)?,
+        };
+        let score_function = score_function(json, names.len())?;
+        Ok(Self { names, score_function })
+    }
+}
+
+/// Whether the only logit of a token tells that it was replaced: such a model has no labels, only the two of the
+/// default.
+fn is_discriminator(json: &JsonObject) -> Result<bool, ModelError> {
+    let classes: Vec<String> = json.get("architectures")?.unwrap_or_default();
+    Ok(classes.iter().any(|class| class == "ElectraForPreTraining"))
+}
+
+fn in_order(json: &JsonObject, named: BTreeMap<String, String>) -> Result<Vec<String>, ModelError> {
+    let mut names = vec![None; named.len()];
+    for (id, name) in named {
+        let place = id.parse().ok().and_then(|id: usize| names.get_mut(id));
+        *place.ok_or_else(|| json.wrong("id2label", format!("{id:?} is not one of 0, 1, 2, …")))? =
+            Some(name);
+    }
+    let names: Option<Vec<String>> = names.into_iter().collect();
+    match names {
+        Some(names) if !names.is_empty() => Ok(names),
+        _ => Err(json.wrong("id2label", "its keys are not 0, 1, 2, …")),
+    }
+}
+
+fn numbered(json: &JsonObject) -> Result<Vec<String>, ModelError> {
+    match json.get("num_labels")?.unwrap_or(DEFAULT_LABELS) {
+        count @ 1..=MOST_UNNAMED => Ok((0..count).map(|index| format!("LABEL_{index}")).collect()),
+        count => {
+            Err(json
+                .wrong("num_labels", format!("is {count}, expected at least 1 and at most {MOST_UNNAMED}")))
+        }
+    }
+}
+
+/// What the file says, or else what its kind of problem calls for; a single label is right or wrong.
+fn score_function(json: &JsonObject, labels: usize) -> Result<ScoreFunction, ModelError> {
+    const OLD: &str = "sbert_ce_default_activation_function";
+    const NEW: &str = "sentence_transformers";
+    let added = json.get::<SentenceTransformers>(NEW)?.and_then(|added| added.activation_fn);
+    let (field, asked) = match added {
+        Some(class) => (NEW, Some(class)),
+        None => (OLD, json.get::<String>(OLD)?),
+    };
+    if let Some(class) = asked {
+        return match class.rsplit('.').next() {
+            Some("Sigmoid") => Ok(ScoreFunction::Sigmoid),
+            Some("Identity") => Ok(ScoreFunction::Identity),
+            Some("Softmax") => Ok(ScoreFunction::Softmax),
+            _ => Err(json.unsupported(field, class, "Identity, Sigmoid, Softmax")),
+        };
+    }
+    let problem: Option<String> = json.get("problem_type")?;
+    Ok(match problem.as_deref() {
+        Some("regression") => ScoreFunction::Identity,
+        Some("multi_label_classification") => ScoreFunction::Sigmoid,
+        _ if labels == 1 => ScoreFunction::Sigmoid,
+        _ => ScoreFunction::Softmax,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(config: &str) -> Result<Labels, String> {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("config.json"), config).unwrap();
+        let json = JsonObject::open(dir.path().join("config.json")).unwrap().unwrap();
+        let prefix = format!("{}/", dir.path().display());
+        Labels::read(&json).map_err(|error| error.to_string().replace(&prefix, ""))
+    }
+
+    #[test]
+    fn labels_are_named_or_numbered() {
+        let cases: [(&str, &[&str]); 4] = [
+            ("{}", &["LABEL_0", "LABEL_1"]),
+            (r#"{"num_labels": 1}"#, &["LABEL_0"]),
+            (r#"{"id2label": {"1": "b", "0": "a", "2": "c"}}"#, &["a", "b", "c"]),
+            (r#"{"architectures": ["ElectraForPreTraining"]}"#, &["REPLACED"]),
+        ];
+        for (config, expected) in cases {
+            assert_eq!(read(config).unwrap().names, expected);
+        }
+        let many: String = (0..12).map(|id| format!(r#","{id}": "name {id}""#)).collect();
+        let many = read(&format!(r#"{{"id2label": {{{}}}}}"#, &many[1..])).unwrap();
+        assert_eq!(many.names[10], "name 10", "in the order of numbers, not of letters");
+    }
+
+    #[test]
+    fn odd_labels_are_refused() {
+        let cases = [
+            (r#"{"id2label": {}}"#, "id2label: its keys are not 0, 1, 2, …"),
+            (r#"{"id2label": {"0": "a", "00": "b"}}"#, "id2label: its keys are not 0, 1, 2, …"),
+            (r#"{"id2label": {"1": "a"}}"#, r#"id2label: "1" is not one of 0, 1, 2, …"#),
+            (r#"{"id2label": {"x": "a"}}"#, r#"id2label: "x" is not one of 0, 1, 2, …"#),
+            (r#"{"num_labels": 0}"#, "num_labels: is 0, expected at least 1 and at most 65536"),
+            (
+                r#"{"num_labels": 4294967295}"#,
+                "num_labels: is 4294967295, expected at least 1 and at most 65536",
+            ),
+        ];
+        for (config, why) in cases {
+            assert_eq!(read(config).unwrap_err(), format!("config.json: {why}"));
+        }
+    }
+
+    #[test]
+    fn scores_are_what_the_file_asks_for() {
+        use ScoreFunction::{Identity, Sigmoid, Softmax};
+        let cases = [
+            ("{}", Softmax),
+            (r#"{"num_labels": 1}"#, Sigmoid),
+            (r#"{"problem_type": "single_label_classification"}"#, Softmax),
+            (r#"{"problem_type": "multi_label_classification"}"#, Sigmoid),
+            (r#"{"problem_type": "regression", "num_labels": 1}"#, Identity),
+            (r#"{"sentence_transformers": {"version": "4.1.0"}}"#, Softmax),
+            (
+                r#"{"num_labels": 1, "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}"#,
+                Identity,
+            ),
+            (r#"{"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}"#, Sigmoid),
+        ];
+        for (config, expected) in cases {
+            assert_eq!(read(config).unwrap().score_function, expected, "{config}");
+        }
+        let unknown = r#"{"sentence_transformers": {"activation_fn": "torch.nn.Mish"}}"#;
+        let expected =
+            r#"config.json: sentence_transformers is "torch.nn.Mish", supported: Identity, Sigmoid, Softmax"#;
+        assert_eq!(read(unknown).unwrap_err(), expected);
+    }
+}
