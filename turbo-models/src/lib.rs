@@ -31,7 +31,6 @@ mod normalize;
 mod safetensors_file;
 mod task;
 mod tokenize;
-mod vocab_txt;
 mod weights;
 
 pub use checkpoint::Checkpoint;
@@ -41,7 +40,7 @@ pub use error::ModelError;
 pub use limits::{Encoded, InputLimits};
 pub use normalize::l2_normalize;
 pub use task::{ScoreFunction, Task};
-pub use tokenize::{TextTokenizer, TokenizeError, Truncation};
+pub use tokenize::{CharOffsets, Encoding, SpecialTokens, Text, TextTokenizer, TokenizeError, Truncation};
 
 // What stands below is reached through here: whoever uses this crate needs neither by name.
 pub use turbo_graph as graph;

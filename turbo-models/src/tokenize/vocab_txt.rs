@@ -3,8 +3,8 @@
 use std::{fs, io, path::Path};
 
 use tokenizers::{
-    AddedToken, Tokenizer, models::wordpiece::WordPiece, normalizers::BertNormalizer,
-    pre_tokenizers::bert::BertPreTokenizer, processors::bert::BertProcessing,
+    AddedToken, Tokenizer, decoders::wordpiece::WordPiece as WordPieceDecoder, models::wordpiece::WordPiece,
+    normalizers::BertNormalizer, pre_tokenizers::bert::BertPreTokenizer, processors::bert::BertProcessing,
 };
 
 use crate::{ModelError, error::one_line, json::JsonObject};
@@ -15,8 +15,9 @@ const UNK: &str = "[UNK]";
 /// Tokens that are found in a text as they stand.
 const SPECIAL: [&str; 5] = ["[PAD]", UNK, CLS, SEP, "[MASK]"];
 
-/// BERT's tokenizer, as the reference builds it from these two files; `None` when there is no `vocab.txt`.
-pub(crate) fn open(dir: &Path) -> Result<Option<Tokenizer>, ModelError> {
+/// BERT's tokenizer, as the reference builds it from `vocab.txt` of the folder `dir` and from `config`, which is
+/// `tokenizer_config.json`; `None` when there is no `vocab.txt`.
+pub(super) fn open(dir: &Path, config: Option<&JsonObject>) -> Result<Option<Tokenizer>, ModelError> {
     let file = dir.join("vocab.txt");
     let vocabulary = match fs::read(&file) {
         Ok(vocabulary) => vocabulary,
@@ -28,8 +29,7 @@ pub(crate) fn open(dir: &Path) -> Result<Option<Tokenizer>, ModelError> {
     let word_piece =
         WordPiece::builder().vocab(vocabulary).build().map_err(|error| wrong(one_line(error)))?;
     let mut tokenizer = Tokenizer::new(word_piece);
-    let config = JsonObject::open(dir.join("tokenizer_config.json"))?;
-    tokenizer.with_normalizer(Some(normalizer(config.as_ref())?)).map_err(|error| wrong(one_line(error)))?;
+    tokenizer.with_normalizer(Some(normalizer(config)?)).map_err(|error| wrong(one_line(error)))?;
     tokenizer.with_pre_tokenizer(Some(BertPreTokenizer));
     let id = |token| tokenizer.token_to_id(token).ok_or_else(|| wrong(format!("{token} is missing")));
     let (separator, class, _) = (id(SEP)?, id(CLS)?, id(UNK)?);
@@ -38,6 +38,7 @@ pub(crate) fn open(dir: &Path) -> Result<Option<Tokenizer>, ModelError> {
     let known = SPECIAL.into_iter().filter(|token| tokenizer.token_to_id(token).is_some());
     let known: Vec<_> = known.map(|token| AddedToken::from(token, true)).collect();
     tokenizer.add_special_tokens(known).map_err(|error| wrong(one_line(error)))?;
+    tokenizer.with_decoder(Some(WordPieceDecoder::default()));
     Ok(Some(tokenizer))
 }
 

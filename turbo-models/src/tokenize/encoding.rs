@@ -1,0 +1,143 @@
+//! The tokens of an input, each with the place in the text that it came from.
+
+use std::ops::Range;
+
+use super::lower::{LetterCase, LoweredPlaces};
+use crate::Encoded;
+
+/// The tokens of an input. Every list has an entry per token.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Encoding {
+    /// Rows of the word embedding table.
+    pub input_ids: Vec<u32>,
+    /// Rows of the token type table.
+    pub token_type_ids: Vec<u32>,
+    /// The tokens as the vocabulary writes them: `##ing`, `Ġthe`, `▁the`.
+    pub tokens: Vec<String>,
+    /// The bytes of its own text that each token stands for, at character boundaries; `0..0` for special tokens.
+    /// Several tokens of one character have the same bytes.
+    pub offsets: Vec<Range<usize>>,
+    /// The word of its own text that each token belongs to, as the tokenizer splits words; `None` for special tokens.
+    /// Where the beginning of a text was given up, the first word that was read is 0.
+    pub word_ids: Vec<Option<u32>>,
+    /// The text that each token belongs to: 0, or 1 for the second of a pair; `None` for special tokens.
+    pub sequence_ids: Vec<Option<u8>>,
+    /// Whether the token was put around the texts; one that stands in a text is not special, whatever it is.
+    pub special: Vec<bool>,
+}
+
+impl Encoding {
+    /// The ids alone, which are what the model takes.
+    pub fn encoded(&self) -> Encoded {
+        Encoded { input_ids: self.input_ids.clone(), token_type_ids: self.token_type_ids.clone() }
+    }
+
+    /// Number of tokens.
+    pub fn len(&self) -> usize {
+        self.input_ids.len()
+    }
+
+    /// Whether it has no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.input_ids.is_empty()
+    }
+
+    /// What `tokens` are, which came from `texts`.
+    pub(super) fn of(tokens: &tokenizers::Encoding, texts: &[ReadText<'_>]) -> Self {
+        let sequence_ids: Vec<Option<u8>> = sequence_ids(tokens);
+        let places = tokens.get_offsets().iter().zip(&sequence_ids);
+        let offsets = places.map(|(&(start, end), sequence)| {
+            sequence.and_then(|id| texts.get(id as usize)).map_or(0..0, |text| text.place(start..end))
+        });
+        Self {
+            input_ids: tokens.get_ids().to_vec(),
+            token_type_ids: tokens.get_type_ids().to_vec(),
+            tokens: tokens.get_tokens().to_vec(),
+            offsets: offsets.collect(),
+            word_ids: tokens.get_word_ids().to_vec(),
+            special: tokens.get_special_tokens_mask().iter().map(|&special| special != 0).collect(),
+            sequence_ids,
+        }
+    }
+}
+
+fn sequence_ids(tokens: &tokenizers::Encoding) -> Vec<Option<u8>> {
+    let special = tokens.get_special_tokens_mask();
+    let ids = tokens.get_sequence_ids().into_iter().zip(special);
+    // without a step that names the texts, all tokens are of the first
+    ids.map(|(id, &special)| if special != 0 { None } else { id.and_then(|id| u8::try_from(id).ok()) })
+        .collect()
+}
+
+/// A text that was tokenised, from its `skipped`th byte on.
+pub(super) struct ReadText<'a> {
+    text: &'a str,
+    skipped: usize,
+    /// Where the characters are in what the tokenizer saw, if that was something else.
+    lowered: Option<LoweredPlaces>,
+}
+
+impl<'a> ReadText<'a> {
+    pub(super) fn new(text: &'a str, skipped: usize, case: LetterCase) -> Self {
+        let lowered = (case == LetterCase::Lowered).then(|| LoweredPlaces::of(&text[skipped..]));
+        Self { text, skipped, lowered }
+    }
+
+    /// The bytes of the whole text that stand for `bytes` of what the tokenizer saw.
+    fn place(&self, bytes: Range<usize>) -> Range<usize> {
+        let Range { start, end } = match &self.lowered {
+            Some(places) => places.place(bytes),
+            None => bytes,
+        };
+        // the library counts some white space of several bytes as one
+        let start = self.text.floor_char_boundary((self.skipped + start).min(self.text.len()));
+        let end = self.text.ceil_char_boundary((self.skipped + end).min(self.text.len()));
+        start..end.max(start)
+    }
+}
+
+/// Converts bytes of a text to characters, which is how other languages count.
+pub struct CharOffsets {
+    /// Where each character starts; empty where all are of one byte.
+    starts: Vec<usize>,
+}
+
+impl CharOffsets {
+    /// Counts the characters of `text` once.
+    pub fn of(text: &str) -> Self {
+        let starts =
+            if text.is_ascii() { Vec::new() } else { text.char_indices().map(|(at, _)| at).collect() };
+        Self { starts }
+    }
+
+    /// The characters at these bytes; a character that `bytes` cuts counts as if it was whole.
+    pub fn range(&self, bytes: &Range<usize>) -> Range<usize> {
+        if self.starts.is_empty() {
+            return bytes.clone();
+        }
+        let end = self.starts.partition_point(|&start| start < bytes.end);
+        let start = self.starts.partition_point(|&start| start <= bytes.start);
+        // behind the last character: the number of characters
+        let start = if bytes.start < bytes.end { start - 1 } else { end };
+        start..end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_are_counted() {
+        let text = "aé東😀b";
+        let offsets = CharOffsets::of(text);
+        let at: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+        for start in 0..at.len() {
+            for end in start..at.len() {
+                assert_eq!(offsets.range(&(at[start]..at[end])), start..end);
+            }
+        }
+        assert_eq!(offsets.range(&(4..5)), 2..3, "a cut character counts");
+        assert_eq!(CharOffsets::of("plain").range(&(1..3)), 1..3);
+    }
+}

@@ -1,0 +1,93 @@
+//! A tokenizer's files, which are not trusted: what the library would panic at later is found here.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+};
+
+use serde::de::IgnoredAny;
+use serde_json::Value;
+use tokenizers::Tokenizer;
+
+use super::vocab_txt;
+use crate::{ModelError, error::one_line, json::JsonObject};
+
+/// A tokenizer and what the files beside it say of its use.
+pub(super) struct TokenizerFiles {
+    pub(super) tokenizer: Tokenizer,
+    /// The token that stands for one to be filled in, if the vocabulary has it.
+    pub(super) mask: Option<(u32, String)>,
+    /// Whether the model is told which text of a pair a token belongs to.
+    pub(super) types_are_told: bool,
+}
+
+impl TokenizerFiles {
+    /// Reads `tokenizer.json` or else `vocab.txt` of the folder `dir`, and `tokenizer_config.json`; `None` when it has
+    /// neither of the first two.
+    pub(super) fn open(dir: &Path) -> Result<Option<Self>, ModelError> {
+        let file = dir.join("tokenizer.json");
+        let config = JsonObject::open(dir.join("tokenizer_config.json"))?;
+        let tokenizer =
+            if file.exists() { Some(read(file)?) } else { vocab_txt::open(dir, config.as_ref())? };
+        let Some(tokenizer) = tokenizer else { return Ok(None) };
+        let names: Option<Vec<String>> =
+            config.as_ref().map_or(Ok(None), |json| json.get("model_input_names"))?;
+        let types_are_told = names.is_none_or(|names| names.iter().any(|name| name == "token_type_ids"));
+        let mask = mask(config.as_ref(), &tokenizer)?;
+        Ok(Some(Self { tokenizer, mask, types_are_told }))
+    }
+}
+
+fn read(file: PathBuf) -> Result<Tokenizer, ModelError> {
+    let json = match std::fs::read(&file) {
+        Ok(json) => json,
+        Err(source) => return Err(ModelError::Read { file, source }),
+    };
+    let sound = parse(&json).and_then(|tokenizer| {
+        let steps = serde_json::to_value(tokenizer.get_post_processor()).map_err(one_line)?;
+        wrong_template(&steps).map_or(Ok(tokenizer), Err)
+    });
+    sound.map_err(|why| ModelError::Tokenizer { file, why })
+}
+
+/// The tokenizer that `json` describes. The library panics at some of what is not JSON, or not as it expects.
+fn parse(json: &[u8]) -> Result<Tokenizer, String> {
+    serde_json::from_slice::<IgnoredAny>(json).map_err(one_line)?;
+    guarded(|| Tokenizer::from_bytes(json))
+}
+
+/// What a function of the library gives, where it may panic instead of giving an error.
+pub(super) fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    // nothing of ours is changed inside, and the library's own caches hold no half-made entries
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result.map_err(one_line),
+        Err(_) => Err("the tokenizer library gave up on it".to_owned()),
+    }
+}
+
+/// What is wrong with the templates that put special tokens around one text or two, if there are any among the steps
+/// after tokenising. The library takes them as they come and panics when it first uses them.
+fn wrong_template(steps: &Value) -> Option<String> {
+    if let Some(steps) = steps["processors"].as_array() {
+        return steps.iter().find_map(wrong_template);
+    }
+    let known = steps["special_tokens"].as_object()?;
+    let pieces = |template: &str| steps[template].as_array().cloned().unwrap_or_default();
+    if pieces("single").iter().any(|piece| piece["Sequence"]["id"] == "B") {
+        return Some("post_processor: the template of one text asks for a second".to_owned());
+    }
+    let unknown = [pieces("single"), pieces("pair")].concat().into_iter().find_map(|piece| {
+        let token = piece["SpecialToken"]["id"].as_str()?;
+        (!known.contains_key(token)).then(|| token.to_owned())
+    })?;
+    Some(one_line(format!("post_processor: {unknown} is not among its special_tokens")))
+}
+
+/// The token that `mask_token` names, or else the usual one of BERT's kind or of RoBERTa's.
+fn mask(config: Option<&JsonObject>, tokenizer: &Tokenizer) -> Result<Option<(u32, String)>, ModelError> {
+    let named: Option<Value> = config.map_or(Ok(None), |json| json.get("mask_token"))?;
+    // old files name the token, new ones describe it
+    let named = named.and_then(|token| Some(token.as_str().or(token["content"].as_str())?.to_owned()));
+    let known = |token: String| Some((tokenizer.token_to_id(&token)?, token));
+    Ok(named.and_then(known).or_else(|| ["[MASK]", "<mask>"].into_iter().find_map(|it| known(it.to_owned()))))
+}

@@ -1,0 +1,402 @@
+//! From text to ids, exactly as the published tokenizer makes them, with the model's own limit instead of the
+//! truncation and padding that its file happens to carry; and back.
+//!
+//! ```text
+//! text ─read─▶ tokens of the text ─cut─▶ those that fit ─join─▶ with special tokens around: Encoded, or Encoding
+//! ```
+//!
+//! Truncation drops tokens of the texts and keeps the special tokens around them, as the reference does. A text far
+//! longer than the limit is not tokenised as a whole: a piece of it is enough where words are tokenised by themselves,
+//! and one that gave too few tokens is taken again, larger. So the answer is that of the whole text.
+
+mod cuts;
+mod encoding;
+mod error;
+mod file;
+mod lengths;
+mod lower;
+mod text;
+mod vocab_txt;
+
+use std::{cmp::Ordering, ops::Range, path::Path, sync::Arc};
+
+use tokenizers::{PostProcessor, PostProcessorWrapper, Tokenizer, tokenizer::Encoding as Tokens};
+
+pub(crate) use self::lower::LetterCase;
+use self::{
+    cuts::Cuts,
+    encoding::ReadText,
+    file::{TokenizerFiles, guarded},
+};
+pub use self::{
+    encoding::{CharOffsets, Encoding},
+    error::TokenizeError,
+    text::{SpecialTokens, Text, Truncation},
+};
+use crate::{Encoded, InputLimits, ModelError};
+
+/// A published tokenizer under a model's limits. Cheap to clone; one may serve many threads.
+#[derive(Clone)]
+pub struct TextTokenizer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Without its last step, the post-processor.
+    tokenizer: Tokenizer,
+    /// Puts special tokens around one text or two.
+    post_processor: Option<PostProcessorWrapper>,
+    mask: Option<(u32, String)>,
+    limits: InputLimits,
+    case: LetterCase,
+    /// Whether the model is told which text of a pair a token belongs to.
+    types_are_told: bool,
+    cuts: Cuts,
+}
+
+/// Bytes of text per token of the limit in the first piece that is tokenised: three times what English needs.
+const PIECE_BYTES_PER_TOKEN: usize = 16;
+
+/// Bytes of text per token of the limit up to which the tokens of both texts of a pair are counted to see which has
+/// more of them.
+const COUNTED_BYTES_PER_TOKEN: usize = 64;
+
+/// What is wanted of each token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Detail {
+    Ids,
+    Places,
+}
+
+/// The tokens at one end of a text.
+struct Part<'a> {
+    text: &'a str,
+    /// Bytes at its beginning that were not tokenised.
+    skipped: usize,
+    /// Whether nothing was left out at either end.
+    is_whole: bool,
+    tokens: Tokens,
+}
+
+impl TextTokenizer {
+    /// Reads the tokenizer of the folder `dir`, from `tokenizer.json` or else `vocab.txt`; `None` when it has neither.
+    ///
+    /// # Errors
+    /// [`ModelError::Read`], [`ModelError::Json`], [`ModelError::Field`], [`ModelError::Tokenizer`].
+    pub fn open(dir: &Path, limits: InputLimits) -> Result<Option<Self>, ModelError> {
+        Self::open_with(dir, limits, LetterCase::Kept)
+    }
+
+    pub(crate) fn open_with(
+        dir: &Path,
+        limits: InputLimits,
+        case: LetterCase,
+    ) -> Result<Option<Self>, ModelError> {
+        Ok(TokenizerFiles::open(dir)?.map(|files| Self::new(files, limits, case)))
+    }
+
+    fn new(files: TokenizerFiles, limits: InputLimits, case: LetterCase) -> Self {
+        let TokenizerFiles { mut tokenizer, mask, types_are_told } = files;
+        tokenizer.with_padding(None);
+        tokenizer.with_truncation(None).expect("no truncation suits every tokenizer");
+        let post_processor = tokenizer.get_post_processor().cloned();
+        tokenizer.with_post_processor(None::<PostProcessorWrapper>);
+        let cuts = Cuts::of(&tokenizer, case);
+        // a model of one type is never told: it would have no row for the second
+        let types_are_told = types_are_told && limits.type_vocab_size > 1;
+        let shared = Shared { tokenizer, post_processor, mask, limits, case, types_are_told, cuts };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Number of tokens it knows, added ones included.
+    pub fn vocab_size(&self) -> usize {
+        self.shared.tokenizer.get_vocab_size(true)
+    }
+
+    /// The token that stands for one to be filled in: its id and how texts write it, `[MASK]` or `<mask>`.
+    pub fn mask_token(&self) -> Option<(u32, &str)> {
+        self.shared.mask.as_ref().map(|(id, token)| (*id, token.as_str()))
+    }
+
+    /// Ids of a text, or of two that the model compares, with the special tokens that the tokenizer's file asks for; at
+    /// most `max_input_length` of them. The longer text of a pair gives up tokens first.
+    ///
+    /// Departs from the reference in one token of pairs in which each text is by far longer than the limit: of an odd
+    /// number of tokens the text of more bytes keeps one more, instead of the one that would have more tokens.
+    ///
+    /// # Errors
+    /// [`TokenizeError::TooLong`] without truncation, or where not even the special tokens fit; and where the
+    /// tokenizer's ids are not the model's.
+    pub fn encode<'a>(
+        &self,
+        text: impl Into<Text<'a>>,
+        truncation: Truncation,
+    ) -> Result<Encoded, TokenizeError> {
+        let tokens = self.shared.limited(text.into(), truncation, Detail::Ids)?.0;
+        let (input_ids, token_type_ids) = (tokens.get_ids().to_vec(), tokens.get_type_ids().to_vec());
+        let encoded = Encoded { input_ids, token_type_ids };
+        self.shared.limits.check(&encoded)?;
+        Ok(encoded)
+    }
+
+    /// As [`Self::encode`], with the place in the text that each token came from.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_detailed<'a>(
+        &self,
+        text: impl Into<Text<'a>>,
+        truncation: Truncation,
+    ) -> Result<Encoding, TokenizeError> {
+        let (tokens, texts) = self.shared.limited(text.into(), truncation, Detail::Places)?;
+        let encoding = Encoding::of(&tokens, &texts);
+        self.shared.limits.check(&encoding.encoded())?;
+        Ok(encoding)
+    }
+
+    /// All tokens of a text or of two, however many: not for the model, which takes at most `max_input_length`.
+    ///
+    /// # Errors
+    /// [`TokenizeError::Tokenizer`].
+    pub fn tokenize<'a>(
+        &self,
+        text: impl Into<Text<'a>>,
+        special_tokens: SpecialTokens,
+    ) -> Result<Encoding, TokenizeError> {
+        let shared = &*self.shared;
+        let (first, second) = match text.into() {
+            Text::One(text) => (shared.read_all(text)?, None),
+            Text::Pair(first, second) => (shared.read_all(first)?, Some(shared.read_all(second)?)),
+        };
+        let texts = shared.read_texts(&first, second.as_ref());
+        let tokens = shared.join(first.tokens, second.map(|part| part.tokens), special_tokens)?;
+        Ok(Encoding::of(&tokens, &texts))
+    }
+
+    /// A question beside each part of a context that is too long for one input: windows of at most `max_len` tokens,
+    /// special ones included, and at most `max_input_length`. Neighbouring windows share `stride` tokens of the context;
+    /// the question is whole in each. One window where all of it fits.
+    ///
+    /// # Errors
+    /// [`TokenizeError::Window`] where the question leaves at most `stride` tokens to a longer context; and as
+    /// [`Self::encode`].
+    pub fn windows(
+        &self,
+        question: &str,
+        context: &str,
+        max_len: usize,
+        stride: usize,
+    ) -> Result<Vec<Encoding>, TokenizeError> {
+        let shared = &*self.shared;
+        let limit = max_len.min(shared.limits.max_input_length);
+        let question = shared.read_more_than(limit, question, Truncation::Off, Detail::Places)?;
+        let taken_up = question.tokens.len().saturating_add(shared.added_tokens(true));
+        let Some(room) = limit.checked_sub(taken_up) else {
+            return Err(TokenizeError::Window { room: 0, stride });
+        };
+        let context = shared.read_all(context)?;
+        let count = context.tokens.len();
+        if room < count && room <= stride {
+            return Err(TokenizeError::Window { room, stride });
+        }
+        let texts = shared.read_texts(&question, Some(&context));
+        let windows = lengths::windows(count, room, stride).into_iter().map(|window| {
+            let part = some_of(&context.tokens, window);
+            let tokens = shared.join(question.tokens.clone(), Some(part), SpecialTokens::With)?;
+            let encoding = Encoding::of(&tokens, &texts);
+            shared.limits.check(&encoding.encoded())?;
+            Ok(encoding)
+        });
+        windows.collect()
+    }
+
+    /// The text that `ids` stand for, as far as tokens tell; ids that the tokenizer does not know are left out.
+    ///
+    /// # Errors
+    /// [`TokenizeError::Tokenizer`].
+    pub fn decode(&self, ids: &[u32], special_tokens: SpecialTokens) -> Result<String, TokenizeError> {
+        let skip = special_tokens == SpecialTokens::Without;
+        let decoded = guarded(|| self.shared.tokenizer.decode(ids, skip));
+        decoded.map_err(|why| TokenizeError::Tokenizer { why })
+    }
+}
+
+impl Shared {
+    /// The tokens of an input within the limit, special ones around; and the texts that they came from, if their places
+    /// are wanted.
+    fn limited<'a>(
+        &self,
+        text: Text<'a>,
+        truncation: Truncation,
+        detail: Detail,
+    ) -> Result<(Tokens, Vec<ReadText<'a>>), TokenizeError> {
+        let limit = self.limits.max_input_length;
+        let added = self.added_tokens(text.is_pair());
+        let room = limit.saturating_sub(added);
+        let read = |text| self.read_more_than(room, text, truncation, detail);
+        let (mut first, mut second) = match text {
+            Text::One(text) => (read(text)?, None),
+            Text::Pair(first, second) => (read(first)?, Some(read(second)?)),
+        };
+        let count = |part: &Option<Part<'_>>| part.as_ref().map_or(0, |part| part.tokens.len());
+        let tokens = (first.tokens.len() + count(&second)).saturating_add(added);
+        if tokens > limit && (truncation == Truncation::Off || added > limit) {
+            return Err(TokenizeError::TooLong { tokens, limit });
+        }
+        let (of_first, of_second) = match &mut second {
+            None => (first.tokens.len().min(room), 0),
+            Some(second) => self.kept_of_pair(&mut first, second, room, truncation, detail)?,
+        };
+        let texts = match detail {
+            Detail::Ids => Vec::new(),
+            Detail::Places => self.read_texts(&first, second.as_ref()),
+        };
+        let first = first.kept(of_first, truncation);
+        let second = second.map(|part| part.kept(of_second, truncation));
+        Ok((self.join(first, second, SpecialTokens::With)?, texts))
+    }
+
+    /// How many tokens are kept of each text of a pair.
+    fn kept_of_pair<'a>(
+        &self,
+        first: &mut Part<'a>,
+        second: &mut Part<'a>,
+        room: usize,
+        truncation: Truncation,
+        detail: Detail,
+    ) -> Result<(usize, usize), TokenizeError> {
+        let counted = (first.tokens.len(), second.tokens.len());
+        let halves_differ = !room.is_multiple_of(2) && counted.0.min(counted.1) > room / 2;
+        if halves_differ && !(first.is_whole && second.is_whole) {
+            let bytes = COUNTED_BYTES_PER_TOKEN.saturating_mul(self.limits.max_input_length);
+            for part in [&mut *first, &mut *second] {
+                *part = self.read(part.text, truncation, detail, bytes, room)?;
+            }
+        }
+        let (first, second) = (&*first, &*second);
+        let longer = || -> Ordering {
+            if first.is_whole && second.is_whole {
+                first.tokens.len().cmp(&second.tokens.len())
+            } else {
+                first.text.len().cmp(&second.text.len())
+            }
+        };
+        Ok(lengths::longest_first(counted, room, longer))
+    }
+
+    /// Tokens at the end of `text` that truncation keeps: more than `room`, or all.
+    fn read_more_than<'a>(
+        &self,
+        room: usize,
+        text: &'a str,
+        truncation: Truncation,
+        detail: Detail,
+    ) -> Result<Part<'a>, TokenizeError> {
+        let bytes = PIECE_BYTES_PER_TOKEN.saturating_mul(self.limits.max_input_length);
+        self.read(text, truncation, detail, bytes, room)
+    }
+
+    /// All tokens of `text`.
+    fn read_all<'a>(&self, text: &'a str) -> Result<Part<'a>, TokenizeError> {
+        self.read(text, Truncation::Off, Detail::Places, text.len(), 0)
+    }
+
+    /// Tokenises a piece of `text` of `bytes` bytes, then larger ones, until it gives more than `room` tokens or is the
+    /// whole text.
+    fn read<'a>(
+        &self,
+        text: &'a str,
+        truncation: Truncation,
+        detail: Detail,
+        mut bytes: usize,
+        room: usize,
+    ) -> Result<Part<'a>, TokenizeError> {
+        loop {
+            let piece = self.cuts.piece(text, truncation, bytes);
+            let tokens = self.tokens_of(piece, detail)?;
+            let left_out = text.len() - piece.len();
+            if left_out == 0 || tokens.len() > room {
+                let skipped = if truncation == Truncation::Left { left_out } else { 0 };
+                return Ok(Part { text, skipped, is_whole: left_out == 0, tokens });
+            }
+            bytes = bytes.saturating_mul(4);
+        }
+    }
+
+    /// The tokens of `text`, without special ones.
+    fn tokens_of(&self, text: &str, detail: Detail) -> Result<Tokens, TokenizeError> {
+        let text = self.case.applied(text);
+        let tokens = guarded(|| match detail {
+            Detail::Ids => self.tokenizer.encode_fast(text, false),
+            Detail::Places => self.tokenizer.encode(text, false),
+        });
+        tokens.map_err(|why| TokenizeError::Tokenizer { why })
+    }
+
+    /// Number of special tokens that are put around one text or two.
+    fn added_tokens(&self, is_pair: bool) -> usize {
+        self.post_processor.as_ref().map_or(0, |steps| steps.added_tokens(is_pair))
+    }
+
+    /// One text or two as the model wants to see them.
+    fn join(
+        &self,
+        first: Tokens,
+        second: Option<Tokens>,
+        special_tokens: SpecialTokens,
+    ) -> Result<Tokens, TokenizeError> {
+        let add = special_tokens == SpecialTokens::With;
+        let joined = guarded(|| match &self.post_processor {
+            Some(steps) => steps.process(first, second, add),
+            None => Ok(side_by_side(first, second)),
+        });
+        let mut joined = joined.map_err(|why| TokenizeError::Tokenizer { why })?;
+        if !self.types_are_told {
+            joined.set_type_ids(vec![0; joined.len()]);
+        }
+        Ok(joined)
+    }
+
+    fn read_texts<'a>(&self, first: &Part<'a>, second: Option<&Part<'a>>) -> Vec<ReadText<'a>> {
+        let read = |part: &Part<'a>| ReadText::new(part.text, part.skipped, self.case);
+        [Some(first), second].into_iter().flatten().map(read).collect()
+    }
+}
+
+impl Part<'_> {
+    /// `count` of its tokens, from the end that truncation keeps.
+    fn kept(self, count: usize, truncation: Truncation) -> Tokens {
+        let all = self.tokens.len();
+        match truncation {
+            _ if count == all => self.tokens,
+            Truncation::Left => some_of(&self.tokens, all - count..all),
+            Truncation::Off | Truncation::Right => some_of(&self.tokens, 0..count),
+        }
+    }
+}
+
+/// The tokens of two texts without a step that joins them.
+fn side_by_side(mut first: Tokens, second: Option<Tokens>) -> Tokens {
+    if let Some(mut second) = second {
+        first.set_sequence_id(0);
+        second.set_sequence_id(1);
+        second.set_type_ids(vec![1; second.len()]);
+        first.merge_with(second, false);
+    }
+    first
+}
+
+/// Some of the tokens of a text.
+fn some_of(tokens: &Tokens, range: Range<usize>) -> Tokens {
+    Tokens::new(
+        tokens.get_ids()[range.clone()].to_vec(),
+        tokens.get_type_ids()[range.clone()].to_vec(),
+        tokens.get_tokens()[range.clone()].to_vec(),
+        tokens.get_word_ids()[range.clone()].to_vec(),
+        tokens.get_offsets()[range.clone()].to_vec(),
+        tokens.get_special_tokens_mask()[range.clone()].to_vec(),
+        tokens.get_attention_mask()[range].to_vec(),
+        Vec::new(),
+        Default::default(),
+    )
+}
