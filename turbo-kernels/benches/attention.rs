@@ -10,7 +10,8 @@
 use std::{num::NonZeroUsize, time::Instant};
 
 use turbo_kernels::{
-    Attention, Cpu, CpuOptions, Device, KernelError, Layout, attention::AttentionShape, limits::Limits,
+    Attention, AttentionMask, Columns, Cpu, CpuOptions, Device, KernelError, Layout,
+    attention::AttentionShape, limits::Limits,
 };
 
 /// `(model, head_dim)`; both have 12 heads.
@@ -55,17 +56,26 @@ fn median_seconds(
     seq_len: usize,
     seconds: f64,
 ) -> Result<f64, KernelError> {
-    let shape = AttentionShape { num_heads: NUM_HEADS, head_dim, scale: 1.0 / (head_dim as f32).sqrt() };
+    let shape = AttentionShape {
+        num_heads: NUM_HEADS,
+        num_kv_heads: NUM_HEADS,
+        head_dim,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        mask: AttentionMask::Full,
+    };
     let values = batch_size * seq_len * NUM_HEADS * head_dim;
     let qkv: Vec<f32> = (0..3 * values).map(|i| (i % 251) as f32 / 125.0 - 1.0).collect();
     let cu_seqlens: Vec<u32> = (0..=batch_size).map(|b| (b * seq_len) as u32).collect();
+    let hidden_size = NUM_HEADS * head_dim;
+    let part = |first| Columns { rows: &qkv[..], first: first * hidden_size, row_stride: 3 * hidden_size };
     let mut out = vec![0.0; values];
     let mut queue = cpu.queue()?;
     let mut times = Vec::new();
     let begin = Instant::now();
     while times.len() < 3 || begin.elapsed().as_secs_f64() < seconds {
         let start = Instant::now();
-        cpu.attention(&mut queue, shape, Layout::Packed { cu_seqlens: &cu_seqlens }, &qkv, &mut out)?;
+        let layout = Layout::Packed { cu_seqlens: &cu_seqlens[..] };
+        cpu.attention(&mut queue, shape, layout, part(0), part(1), part(2), None, &mut out)?;
         times.push(start.elapsed().as_secs_f64());
     }
     times.sort_by(f64::total_cmp);

@@ -8,8 +8,8 @@
 use std::{num::NonZeroUsize, time::Instant};
 
 use turbo_kernels::{
-    Activation, BiasAct, Cpu, CpuOptions, Device, KernelError, Norm, Pool, Softmax, device::CpuQueue,
-    norm::NormWeights, softmax::ScoreShape,
+    Activation, AttentionMask, BiasAct, Cpu, CpuOptions, Device, KernelError, Norm, Pool, Softmax,
+    device::CpuQueue, norm::NormWeights, softmax::ScoreShape,
 };
 
 const ROWS: usize = 128;
@@ -43,13 +43,13 @@ fn main() -> Result<(), KernelError> {
         run(name, wide, &|queue, x, out| cpu.activate(queue, x, activation, out))?;
     }
     let ones = vec![1.0; HIDDEN_SIZE];
-    let weights = NormWeights { gain: &ones[..], offset: &ones[..], epsilon: 1e-12 };
+    let weights = NormWeights { gain: &ones[..], offset: Some(&ones[..]), epsilon: 1e-12 };
     run("layer_norm", hidden, &|queue, x, out| cpu.layer_norm(queue, x, weights, out))?;
     run("bias_residual_layer_norm", hidden, &|queue, x, out| {
-        cpu.bias_residual_layer_norm(queue, x, &ones, x, weights, out)
+        cpu.bias_residual_layer_norm(queue, x, Some(&ones), x, weights, out)
     })?;
     run("scale_mask_softmax", SCORES.num_heads * ROWS * ROWS, &|queue, x, out| {
-        cpu.scale_mask_softmax(queue, SCORES, x, Some(&[ROWS as u32]), 0.125, out)
+        cpu.scale_mask_softmax(queue, SCORES, x, 0.125, None, Some(&[ROWS as u32]), AttentionMask::Full, out)
     })?;
     run("l2_normalize", hidden, &|queue, x, out| cpu.l2_normalize(queue, HIDDEN_SIZE, x, out))
 }

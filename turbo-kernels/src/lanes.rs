@@ -84,3 +84,10 @@ pub(crate) fn fold<S: Simd>(
 pub(crate) fn sum<S: Simd>(s: S, row: &[f32], fill: f32, f: impl Fn(S::F32) -> S::F32) -> f32 {
     s.reduce_sum(fold(s, row, fill, s.splat(0.0), |sum, v| s.add(sum, f(v)), |a, b| s.add(a, b)))
 }
+
+/// The greater of two in every lane, `b` if they are equal, NaN if either is.
+#[inline(always)]
+pub(crate) fn greater_or_nan<S: Simd>(s: S, a: S::F32, b: S::F32) -> S::F32 {
+    // `max` gives `b` where one is NaN, and with it a NaN of `b`
+    s.select(s.is_nan(a), a, s.max(a, b))
+}

@@ -14,6 +14,7 @@
 //! | [`gemm`] | `x · weightᵀ` with packed constant weights and fused epilogues |
 //! | [`matmul`] | the two batched products of attention, unfused |
 //! | [`attention`] | packed or padded multi-head attention, fused |
+//! | [`rotary`] | positions as rotations of queries and keys |
 //! | [`softmax`], [`norm`], [`bias_act`], [`embed`], [`gather`], [`pool`] | what stands between the products |
 //! | [`slices`] | the row kernels as plain functions on slices |
 //!
@@ -38,12 +39,14 @@ pub mod limits;
 pub mod matmul;
 pub mod norm;
 pub mod pool;
+pub mod rotary;
 pub mod slices;
 pub mod softmax;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod suite;
 
+mod columns;
 mod error;
 mod lanes;
 mod layout;
@@ -52,8 +55,9 @@ mod math;
 mod sequences;
 mod simd;
 
-pub use attention::Attention;
+pub use attention::{Attention, AttentionMask, RelativeBias, RelativeBiasOn, relative_bucket};
 pub use bias_act::{Activation, BiasAct};
+pub use columns::{Columns, ColumnsOn, HeadSizes};
 pub use device::{Cpu, CpuOptions, Device, DeviceError, Element, Span};
 pub use embed::Embed;
 pub use error::KernelError;
@@ -64,6 +68,7 @@ pub use mapped_file::MappedFile;
 pub use matmul::BatchedMatMul;
 pub use norm::Norm;
 pub use pool::{Pool, Pooling};
+pub use rotary::Rotary;
 pub use simd::Isa;
 pub use softmax::Softmax;
 
@@ -73,11 +78,11 @@ struct Readme;
 
 /// Everything an encoder needs of a device.
 pub trait EncoderKernels:
-    Gemm + BatchedMatMul + Softmax + Norm + BiasAct + Embed + Attention + Gather + Pool
+    Gemm + BatchedMatMul + Softmax + Norm + BiasAct + Embed + Attention + Gather + Pool + Rotary
 {
 }
 
-impl<D: Gemm + BatchedMatMul + Softmax + Norm + BiasAct + Embed + Attention + Gather + Pool> EncoderKernels
-    for D
+impl<D: Gemm + BatchedMatMul + Softmax + Norm + BiasAct + Embed + Attention + Gather + Pool + Rotary>
+    EncoderKernels for D
 {
 }

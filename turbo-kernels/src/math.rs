@@ -1,4 +1,4 @@
-//! Exponential, error function, tanh and what is made of them, over the lanes of any [`Simd`].
+//! Exponential, logarithm, error function, tanh and what is made of them, over the lanes of any [`Simd`].
 //!
 //! In and out: vectors of f32. NaN gives NaN, infinities give limits. Errors in units in the last place of the exact
 //! result, on every f32 argument that the tests visit; where there is no FMA, one more:
@@ -9,8 +9,9 @@
 //! | [`erf`] | 1 ulp | odd polynomial near 0; `1 − e^(−t·q(t))` beyond 0.925 |
 //! | [`tanh`] | 1.5 ulp | odd polynomial near 0; `1 − 2e^(−2t) / (1 + e^(−2t))` beyond 0.625 |
 //! | [`sigmoid`] | 2 ulp | by e to minus the magnitude of `x`, so nothing overflows |
+//! | [`ln_1p_nonnegative`] | 2.5 ulp | `n · ln 2 + 2 · artanh`, and what `1 + x` rounded off, divided by it |
 //!
-//! The polynomials are minimax fits in the measure that the result needs (relative error of the function, not of the
+//! The polynomials (but that of the logarithm, which interpolates at Chebyshev nodes) are minimax fits in the measure that the result needs (relative error of the function, not of the
 //! polynomial), by iteratively reweighted least squares on 600 Chebyshev nodes; coefficients were rounded to f32 one
 //! after another, from the low end, each time refitting those that follow. The forms are the classical ones; that of
 //! `erf` fits `−ln(erfc t)/t`, which is smooth and nearly linear.
@@ -27,15 +28,16 @@ fn polynomial<S: Simd, const N: usize>(s: S, x: S::F32, coefficients: [f32; N]) 
     sum
 }
 
+// ln 2 in two parts. The first has nine bits, so that an exponent times it is exact, with or without FMA.
+const LN_2_HIGH: f32 = 355.0 / 512.0;
+const LN_2_LOW: f32 = -2.121_944_4e-4;
+
 /// `eˣ` for `x ≤ 0`, which is all that softmax and the functions below need: nothing can overflow.
 ///
 /// Results below 2⁻¹²⁶ are 0, so no later step meets a subnormal number.
 #[inline(always)]
 pub(crate) fn exp_nonpositive<S: Simd>(s: S, x: S::F32) -> S::F32 {
     const LEAST: f32 = -87.336_54; // ln 2⁻¹²⁶
-    // ln 2 in two parts. The first has nine bits, so that n times it is exact, with or without FMA.
-    const LN_2_HIGH: f32 = 355.0 / 512.0;
-    const LN_2_LOW: f32 = -2.121_944_4e-4;
     let n = s.round(s.mul(x, s.splat(std::f32::consts::LOG2_E)));
     let r = s.mul_add(n, s.splat(-LN_2_HIGH), x);
     let r = s.mul_add(n, s.splat(-LN_2_LOW), r);
@@ -93,6 +95,30 @@ pub(crate) fn sigmoid<S: Simd>(s: S, x: S::F32) -> S::F32 {
     s.div(above, s.add(one, e))
 }
 
+/// `ln(1 + x)` for `x ≥ 0`.
+#[inline(always)]
+pub(crate) fn ln_1p_nonnegative<S: Simd>(s: S, x: S::F32) -> S::F32 {
+    let one = s.splat(1.0);
+    let u = s.add(one, x);
+    // ln(1 + x) = ln u + ln((1 + x) / u), and the second is what the sum lost, relative to it
+    let lost = s.div(s.sub(x, s.sub(u, one)), u);
+    // u = m · 2ⁿ with m between √½ and √2; halved first, so that 2⁻ⁿ stays normal
+    let n = s.exponent(u);
+    let m = s.mul(s.mul(u, s.splat(0.5)), s.pow2(s.sub(one, n)));
+    let low = s.less(m, s.splat(std::f32::consts::SQRT_2));
+    let n = s.select(low, n, s.add(n, one));
+    let f = s.sub(s.select(low, m, s.mul(m, s.splat(0.5))), one);
+    // ln m = 2 · artanh(f / (2 + f))
+    let q = s.div(f, s.add(f, s.splat(2.0)));
+    let square = s.mul(q, q);
+    let beyond = polynomial(s, square, [0.666_666_87, 0.399_887_8, 0.295_799_5]);
+    let ln_m = s.mul_add(s.mul(q, square), beyond, s.add(q, q));
+    let low_part = s.mul_add(n, s.splat(LN_2_LOW), s.add(lost, ln_m));
+    let ln = s.mul_add(n, s.splat(LN_2_HIGH), low_part);
+    // infinity and NaN are their own logarithm
+    s.select(s.less(x, s.splat(f32::INFINITY)), ln, x)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,6 +133,7 @@ mod tests {
         Erf,
         Tanh,
         Sigmoid,
+        Ln1p,
     }
 
     struct Apply<'a>(Function, &'a [f32]);
@@ -124,6 +151,7 @@ mod tests {
                     Function::Erf => erf(s, x),
                     Function::Tanh => tanh(s, x),
                     Function::Sigmoid => sigmoid(s, x),
+                    Function::Ln1p => ln_1p_nonnegative(s, x),
                 };
                 s.store_partial(y, out);
             }
@@ -181,6 +209,12 @@ mod tests {
     }
 
     #[test]
+    fn logarithms_are_within_their_bound() {
+        let positive = arguments(1e-30, f32::MAX, true).into_iter().filter(|x| *x > 0.0);
+        check(Function::Ln1p, &positive.collect::<Vec<_>>(), f64::ln_1p, 2.5);
+    }
+
+    #[test]
     fn limits_and_nan_are_kept() {
         let inf = f32::INFINITY;
         for isa in supported() {
@@ -200,6 +234,8 @@ mod tests {
                 (Function::Sigmoid, inf, 1.0),
                 (Function::Sigmoid, -inf, 0.0),
                 (Function::Sigmoid, 0.0, 0.5),
+                (Function::Ln1p, 0.0, 0.0),
+                (Function::Ln1p, inf, inf),
             ] {
                 let got = at(function, x);
                 assert_eq!(
@@ -208,7 +244,8 @@ mod tests {
                     "{isa:?} {function:?}({x}) = {got}, expected {want}"
                 );
             }
-            for function in [Function::Exp, Function::Erf, Function::Tanh, Function::Sigmoid] {
+            for function in [Function::Exp, Function::Erf, Function::Tanh, Function::Sigmoid, Function::Ln1p]
+            {
                 assert!(at(function, f32::NAN).is_nan(), "{isa:?} {function:?}(NaN)");
             }
         }

@@ -11,7 +11,7 @@
 //! slices::softmax_rows(&x, 3, &mut y)?;
 //! assert!((y[..3].iter().sum::<f32>() - 1.0).abs() < 1e-6);
 //!
-//! let weights = NormWeights { gain: &[1.0; 3][..], offset: &[0.5; 3][..], epsilon: 1e-12 };
+//! let weights = NormWeights { gain: &[1.0; 3][..], offset: Some(&[0.5; 3][..]), epsilon: 1e-12 };
 //! slices::layer_norm_rows(&x, weights, &mut y)?;
 //! assert!((y[0] - (0.5 - 1.5f32.sqrt())).abs() < 1e-6 && y[1] == 0.5);
 //!
@@ -24,7 +24,7 @@ use crate::{
     Activation, Isa, KernelError,
     bias_act::Activate,
     norm::{NormRow, NormWeights},
-    pool::{L2Row, MeanRow},
+    pool::{L2Row, SumRows},
     simd::SupportedIsa,
     softmax::SoftmaxRow,
 };
@@ -38,7 +38,8 @@ pub fn softmax_rows(x: &[f32], columns: usize, out: &mut [f32]) -> Result<(), Ke
     KernelError::check_length("softmax_rows", "out", x.len(), out.len())?;
     out.copy_from_slice(x);
     let isa = best();
-    out.chunks_exact_mut(columns.max(1)).for_each(|row| isa.run(SoftmaxRow { row, scale: 1.0 }));
+    out.chunks_exact_mut(columns.max(1))
+        .for_each(|row| isa.run(SoftmaxRow { row, scale: 1.0, biases: None }));
     Ok(())
 }
 
@@ -87,7 +88,8 @@ pub fn mean_of_rows(x: &[f32], out: &mut [f32]) -> Result<(), KernelError> {
     if x.is_empty() {
         out.fill(0.0);
     } else {
-        best().run(MeanRow { rows: x, out });
+        let divisor = (x.len() / out.len()) as f32;
+        best().run(SumRows { rows: x, divisor, out });
     }
     Ok(())
 }
@@ -117,7 +119,7 @@ mod tests {
     #[test]
     fn wrong_lengths_are_errors() {
         let mut out = [0.0; 6];
-        let weights = NormWeights { gain: &[1.0; 4][..], offset: &[1.0; 4][..], epsilon: 1e-5 };
+        let weights = NormWeights { gain: &[1.0; 4][..], offset: Some(&[1.0; 4][..]), epsilon: 1e-5 };
         let refused = [
             softmax_rows(&[0.0; 6], 4, &mut out),
             softmax_rows(&[0.0; 4], 2, &mut out),

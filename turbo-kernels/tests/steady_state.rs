@@ -7,9 +7,9 @@ use std::{
 };
 
 use turbo_kernels::{
-    Activation, Attention, BiasAct, Cpu, CpuOptions, Device, Embed, Epilogue, Gemm, KernelError, Layout,
-    Norm, Pool, Pooling, Softmax, attention::AttentionShape, device::CpuQueue, embed::Lookup,
-    norm::NormWeights, softmax::ScoreShape,
+    Activation, Attention, AttentionMask, BiasAct, Columns, Cpu, CpuOptions, Device, Embed, Epilogue, Gemm,
+    KernelError, Layout, Norm, Pool, Pooling, Softmax, attention::AttentionShape, device::CpuQueue,
+    embed::Lookup, norm::NormWeights, softmax::ScoreShape,
 };
 
 /// The system's allocator, counting.
@@ -35,7 +35,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const HEADS: AttentionShape = AttentionShape { num_heads: 4, head_dim: 16, scale: 0.25 };
+const HEADS: AttentionShape =
+    AttentionShape { num_heads: 4, num_kv_heads: 4, head_dim: 16, scale: 0.25, mask: AttentionMask::Full };
 const HIDDEN_SIZE: usize = 64;
 const MOST_TOKENS: usize = 200;
 
@@ -52,15 +53,17 @@ fn layer<'a>(
     let layout: Layout<&[u32]> = Layout::Packed { cu_seqlens: &cu_seqlens };
     let (ids, row): ([u32; MOST_TOKENS], &'a [f32]) = ([0; MOST_TOKENS], &values[..HIDDEN_SIZE]);
     let (x, out) = (&values[..tokens * HIDDEN_SIZE], &mut out[..tokens * HIDDEN_SIZE]);
-    let weights = NormWeights { gain: row, offset: row, epsilon: 1e-12 };
+    let weights = NormWeights { gain: row, offset: Some(row), epsilon: 1e-12 };
     let lookup = Lookup { table: x, ids: &ids[..tokens] };
     cpu.embed_sum_layer_norm(queue, &[lookup; 3], weights, out)?;
-    cpu.attention(queue, HEADS, layout, &values[..3 * tokens * HIDDEN_SIZE], out)?;
+    let qkv = &values[..3 * tokens * HIDDEN_SIZE];
+    let part = |first| Columns { rows: qkv, first: first * HIDDEN_SIZE, row_stride: 3 * HIDDEN_SIZE };
+    cpu.attention(queue, HEADS, layout, part(0), part(1), part(2), None, out)?;
     cpu.gemm(queue, x, weight, Epilogue::BiasAct(row, Activation::GeluErf), out)?;
-    cpu.bias_residual_layer_norm(queue, x, row, x, weights, out)?;
+    cpu.bias_residual_layer_norm(queue, x, Some(row), x, weights, out)?;
     cpu.activate(queue, x, Activation::GeluTanh, out)?;
     let scores = ScoreShape { batch_size: 1, num_heads: 1, queries: tokens, keys: HIDDEN_SIZE };
-    cpu.scale_mask_softmax(queue, scores, x, Some(&[40]), 0.5, out)?;
+    cpu.scale_mask_softmax(queue, scores, x, 0.5, None, Some(&[40]), AttentionMask::Full, out)?;
     cpu.pool(queue, Pooling::Mean, layout, x, &mut out[..2 * HIDDEN_SIZE])?;
     cpu.l2_normalize(queue, HIDDEN_SIZE, x, out)
 }

@@ -1,13 +1,14 @@
-//! Attention on the CPU: the batch is cut into pieces of one head and a run of rows, claimed as threads are free.
+//! Attention on the CPU: the batch is cut into pieces of one head of keys and values, with the heads of queries that
+//! read it, and a run of rows, claimed as threads are free.
 
 use std::ops::Range;
 
 use super::{
-    Attention, AttentionShape,
-    head::{Head, scratch_values},
+    Attention, AttentionShape, ByDistance, RelativeBias,
+    head::{Group, scratch_values},
 };
 use crate::{
-    KernelError, Layout,
+    Columns, KernelError, Layout,
     device::{Cpu, CpuQueue, SharedMut},
     sequences::Sequences,
     simd::{Kernel, Simd},
@@ -20,29 +21,70 @@ const MOST_ROWS: usize = 512;
 /// Pieces per thread, if the rows allow: what evens out threads that are not equally fast.
 const PIECES_PER_THREAD: usize = 4;
 
+const NAME: &str = "attention";
+
 impl Attention for Cpu {
     fn attention(
         &self,
         queue: &mut CpuQueue,
         shape: AttentionShape,
         layout: Layout<&[u32]>,
-        qkv: &[f32],
+        q: Columns<&[f32]>,
+        k: Columns<&[f32]>,
+        v: Columns<&[f32]>,
+        bias: Option<RelativeBias<&[f32]>>,
         out: &mut [f32],
     ) -> Result<(), KernelError> {
-        let hidden_size = shape.num_heads * shape.head_dim;
-        let sequences = Sequences::checked("attention", layout, "qkv", 3 * hidden_size, qkv.len())?;
-        KernelError::check_length("attention", "out", sequences.rows() * hidden_size, out.len())?;
+        let sequences = shape.check(layout, [q, k, v], bias, out)?;
         if out.is_empty() {
             return Ok(());
         }
-        let cut = Cut::new(sequences, shape.num_heads, queue.threads());
-        let scratch = scratch_values(sequences.max_seq_len(), shape.head_dim);
+        let AttentionShape { num_heads, num_kv_heads, head_dim, mask, .. } = shape;
+        let cut = Cut::new(sequences, num_kv_heads, queue.threads());
+        let max_seq_len = sequences.max_seq_len();
+        let scratch =
+            scratch_values(cut.rows_of_run, mask.most_visible(cut.rows_of_run, max_seq_len), head_dim);
+        let spread = bias.map_or(0, |bias| ByDistance::values(&bias, num_heads, max_seq_len));
+        let prepare = |spread| bias.map(|bias| ByDistance::new(&bias, max_seq_len, spread));
         let out = SharedMut::new(out);
-        Ok(queue.for_each_piece(cut.runs * shape.num_heads, scratch, |piece, scratch| {
-            let (run, head) = (cut.run(piece / shape.num_heads), piece % shape.num_heads);
-            let head = Head { shape, head, qkv, out };
-            self.supported_isa().run(Piece { head, sequences, run, scratch });
-        })?)
+        Ok(queue.for_each_piece_with(
+            cut.runs * num_kv_heads,
+            scratch,
+            spread,
+            prepare,
+            |piece, scratch, bias| {
+                // from the last run to the first: under a causal mask those are the longest, and no thread should begin
+                // one of them when the others are done
+                let (run, kv_head) = (cut.run(cut.runs - 1 - piece / num_kv_heads), piece % num_kv_heads);
+                let group = Group { shape, kv_head, q, k, v, bias: *bias, out };
+                self.supported_isa().run(Piece { group, sequences, run, scratch });
+            },
+        )?)
+    }
+}
+
+impl AttentionShape {
+    /// The sequences, if everything fits.
+    fn check<'a>(
+        &self,
+        layout: Layout<&'a [u32]>,
+        [q, k, v]: [Columns<&[f32]>; 3],
+        bias: Option<RelativeBias<&[f32]>>,
+        out: &[f32],
+    ) -> Result<Sequences<'a>, KernelError> {
+        let Self { num_heads, num_kv_heads, head_dim, .. } = *self;
+        if num_heads > 0 && (num_kv_heads == 0 || !num_heads.is_multiple_of(num_kv_heads)) {
+            let (argument, expected) = ("num_kv_heads", "a divisor of num_heads");
+            return Err(KernelError::Size { kernel: NAME, argument, expected, got: num_kv_heads });
+        }
+        let width = num_heads.saturating_mul(head_dim);
+        let sequences = Sequences::checked(NAME, layout, "out", width, out.len())?;
+        q.check(NAME, "q", sequences.rows(), width)?;
+        for (argument, columns) in [("k", k), ("v", v)] {
+            columns.check(NAME, argument, sequences.rows(), num_kv_heads.saturating_mul(head_dim))?;
+        }
+        bias.map_or(Ok(()), |bias| bias.check(NAME, num_heads))?;
+        Ok(sequences)
     }
 }
 
@@ -81,9 +123,9 @@ impl<'a> Cut<'a> {
     }
 }
 
-/// One head of a run of rows.
+/// One head of keys and values, and a run of rows.
 struct Piece<'a> {
-    head: Head<'a>,
+    group: Group<'a>,
     sequences: Sequences<'a>,
     run: Range<usize>,
     scratch: &'a mut [f32],
@@ -98,8 +140,8 @@ impl Kernel for Piece<'_> {
         while row < self.run.end {
             let b = self.sequences.of_row(row);
             let end = self.sequences.end(b).min(self.run.end);
-            // SAFETY: runs do not share rows, heads do not share columns, and each piece is done once.
-            unsafe { self.head.attend(s, row..end, self.sequences.tokens(b), self.scratch) };
+            // SAFETY: runs do not share rows, groups do not share columns, and each piece is done once.
+            unsafe { self.group.attend(s, row..end, self.sequences.tokens(b), self.scratch) };
             row = end;
         }
     }

@@ -2,39 +2,57 @@
 
 mod cpu;
 mod head;
+mod mask;
+mod relative;
 
-use crate::{KernelError, Layout, device::Device};
+pub use mask::AttentionMask;
+pub(crate) use relative::ByDistance;
+pub use relative::{RelativeBias, RelativeBiasOn, relative_bucket};
+
+use crate::{ColumnsOn, KernelError, Layout, device::Device};
 
 /// Sizes of an attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionShape {
-    /// Heads.
+    /// Heads of the queries and of the result.
     pub num_heads: usize,
-    /// Values of one head; `hidden_size = num_heads · head_dim`.
+    /// Heads of keys and values, a divisor of `num_heads`: query head `h` reads head `h / (num_heads / num_kv_heads)`.
+    pub num_kv_heads: usize,
+    /// Values of one head.
     pub head_dim: usize,
     /// Factor on the scores, `1/√head_dim` as a rule.
     pub scale: f32,
+    /// Which tokens a token attends to.
+    pub mask: AttentionMask,
 }
 
 /// Attention over the sequences of a batch.
 pub trait Attention: Device {
-    /// `out = softmax(scale · q · kᵀ) · v` per sequence and head.
+    /// `out = softmax(scale · q · kᵀ + bias) · v` per sequence and head, over the keys that the mask lets a row see.
     ///
-    /// * `qkv`: `[rows, 3 · hidden_size]`: queries, keys and values of a row side by side, heads in order.
-    /// * `out`: `[rows, hidden_size]`.
+    /// * `q`: `num_heads · head_dim` columns, heads in order; `k` and `v`: `num_kv_heads · head_dim` columns. The three may
+    ///   lie in one tensor.
+    /// * `bias`: added to the scaled scores, by the distance from query to key.
+    /// * `out`: `[rows, num_heads · head_dim]`.
     ///
-    /// A token attends to the tokens of its own sequence alone. In a padded layout rows of padding are computed too
-    /// (their values mean nothing), and no row attends to padding.
+    /// A token attends to tokens of its own sequence alone. In a padded layout rows of padding are computed too (their
+    /// values mean nothing), and no row attends to padding. Keys that a row does not see cost it nothing and reach its
+    /// values in no way, not even as NaN; a row that sees no key is 0.
     ///
     /// # Errors
-    /// [`KernelError::Length`] when the buffers do not fit the layout; [`KernelError::Size`] when the layout contradicts
-    /// itself (where the device can tell).
+    /// [`KernelError::Length`] when the buffers do not fit the layout; [`KernelError::Size`] when heads do not divide, when
+    /// columns reach beyond their row, when the bias has no buckets, and when the layout contradicts itself (where the
+    /// device can tell).
+    #[allow(clippy::too_many_arguments)]
     fn attention(
         &self,
         queue: &mut Self::Queue,
         shape: AttentionShape,
         layout: Layout<Self::View<'_, u32>>,
-        qkv: Self::View<'_, f32>,
+        q: ColumnsOn<'_, Self>,
+        k: ColumnsOn<'_, Self>,
+        v: ColumnsOn<'_, Self>,
+        bias: Option<RelativeBiasOn<'_, Self>>,
         out: Self::ViewMut<'_, f32>,
     ) -> Result<(), KernelError>;
 }

@@ -15,6 +15,8 @@ pub(crate) fn apply<S: Simd>(s: S, activation: Activation, x: S::F32) -> S::F32 
         Activation::Relu => s.max(s.splat(0.0), x),
         Activation::Silu => s.mul(x, math::sigmoid(s, x)),
         Activation::Tanh => math::tanh(s, x),
+        Activation::Sigmoid => math::sigmoid(s, x),
+        Activation::Log1pRelu => math::ln_1p_nonnegative(s, s.max(s.splat(0.0), x)),
     }
 }
 

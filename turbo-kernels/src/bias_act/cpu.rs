@@ -54,6 +54,36 @@ impl BiasAct for Cpu {
         })?)
     }
 
+    fn mul(&self, queue: &mut CpuQueue, a: &[f32], b: &[f32], out: &mut [f32]) -> Result<(), KernelError> {
+        KernelError::check_length("mul", "b", a.len(), b.len())?;
+        KernelError::check_length("mul", "out", a.len(), out.len())?;
+        Ok(queue.for_each_chunk(out, PIECE, 0, |piece, out, _| {
+            let first = piece * PIECE;
+            let (a, b) = (&a[first..][..out.len()], &b[first..][..out.len()]);
+            self.supported_isa().run(Mul { a, b, out });
+        })?)
+    }
+
+    fn gate(
+        &self,
+        queue: &mut CpuQueue,
+        activation: Activation,
+        x: &[f32],
+        n: usize,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let rows = KernelError::check_rows("gate", "out", n, out.len())?;
+        KernelError::check_length("gate", "x", rows.saturating_mul(n).saturating_mul(2), x.len())?;
+        let rows_of_piece = (PIECE / n.max(1)).max(1);
+        Ok(queue.for_each_chunk(out, rows_of_piece * n.max(1), 0, |piece, out, _| {
+            let x = &x[piece * rows_of_piece * 2 * n..];
+            for (x, out) in x.chunks_exact(2 * n).zip(out.chunks_exact_mut(n)) {
+                let (left, right) = x.split_at(n);
+                self.supported_isa().run(Gate { activation, left, right, out });
+            }
+        })?)
+    }
+
     fn scale(
         &self,
         queue: &mut CpuQueue,
@@ -98,6 +128,42 @@ impl Kernel for Add<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         lanes::zip(s, self.a, self.b, self.out, |a, b| s.add(a, b));
+    }
+}
+
+struct Mul<'a> {
+    a: &'a [f32],
+    b: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for Mul<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        lanes::zip(s, self.a, self.b, self.out, |a, b| s.mul(a, b));
+    }
+}
+
+/// `out = activation(left) · right`.
+struct Gate<'a> {
+    activation: Activation,
+    left: &'a [f32],
+    right: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for Gate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let parts = self.left.chunks(S::LANES).zip(self.right.chunks(S::LANES));
+        for ((left, right), out) in parts.zip(self.out.chunks_mut(S::LANES)) {
+            let activated = apply(s, self.activation, lanes::read(s, left, 0.0));
+            lanes::write(s, s.mul(activated, lanes::read(s, right, 0.0)), out);
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Element-wise steps: bias, activation, sum, scale.
+//! Element-wise steps: bias, activation, sum, product, scale, gate.
 
 mod activation;
 mod cpu;
@@ -21,6 +21,23 @@ pub enum Activation {
     Silu,
     /// `tanh(x)`.
     Tanh,
+    /// `1 / (1 + e⁻ˣ)`.
+    Sigmoid,
+    /// `ln(1 + max(x, 0))`: what SPLADE makes of a logit.
+    Log1pRelu,
+}
+
+impl Activation {
+    /// All of them.
+    pub const ALL: [Activation; 7] = [
+        Activation::GeluErf,
+        Activation::GeluTanh,
+        Activation::Relu,
+        Activation::Silu,
+        Activation::Tanh,
+        Activation::Sigmoid,
+        Activation::Log1pRelu,
+    ];
 }
 
 /// Element-wise steps.
@@ -58,6 +75,34 @@ pub trait BiasAct: Device {
         queue: &mut Self::Queue,
         a: Self::View<'_, f32>,
         b: Self::View<'_, f32>,
+        out: Self::ViewMut<'_, f32>,
+    ) -> Result<(), KernelError>;
+
+    /// `out = a · b`, value by value.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`].
+    fn mul(
+        &self,
+        queue: &mut Self::Queue,
+        a: Self::View<'_, f32>,
+        b: Self::View<'_, f32>,
+        out: Self::ViewMut<'_, f32>,
+    ) -> Result<(), KernelError>;
+
+    /// `out = activation(left) · right`, where `x` is `[rows, 2 · n]`, `left` the first `n` values of a row, `right` the
+    /// others, and `out` is `[rows, n]`.
+    ///
+    /// Source: Shazeer, arXiv 2002.05202.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`].
+    fn gate(
+        &self,
+        queue: &mut Self::Queue,
+        activation: Activation,
+        x: Self::View<'_, f32>,
+        n: usize,
         out: Self::ViewMut<'_, f32>,
     ) -> Result<(), KernelError>;
 

@@ -105,12 +105,33 @@ impl CpuQueue {
         scratch_values: usize,
         work: impl Fn(usize, &mut [f32]) + Sync,
     ) -> Result<(), DeviceError> {
+        self.for_each_piece_with(pieces, scratch_values, 0, |_| (), |piece, scratch, ()| work(piece, scratch))
+    }
+
+    /// [`CpuQueue::for_each_piece`] where all pieces read what `prepare` makes of `shared_values` f32 first, on the
+    /// calling thread.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`] when the scratch had to grow.
+    pub(crate) fn for_each_piece_with<'q, T: Sync>(
+        &'q mut self,
+        pieces: usize,
+        scratch_values: usize,
+        shared_values: usize,
+        prepare: impl FnOnce(&'q mut [f32]) -> T,
+        work: impl Fn(usize, &mut [f32], &T) + Sync,
+    ) -> Result<(), DeviceError> {
         self.reserve_scratch(scratch_values)?;
+        if shared_values > 0 {
+            grow(&mut self.shared, shared_values.max(Self::SHARED_VALUES))?;
+        }
+        let prepared = prepare(self.shared.view_mut(0, shared_values)?);
         let scratch = SharedMut::new(&mut self.scratch);
         self.team.for_each_piece(pieces, |thread, piece| {
             // SAFETY: each thread of the team has its own number and does one piece at a time.
             let own = unsafe { scratch.slice(thread, 1) };
-            work(piece, own[0].view_mut(0, scratch_values).expect("room for it was reserved"));
+            let own = own[0].view_mut(0, scratch_values).expect("room for it was reserved");
+            work(piece, own, &prepared);
         });
         Ok(())
     }

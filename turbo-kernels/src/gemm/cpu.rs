@@ -16,11 +16,13 @@ use std::ops::Range;
 
 use super::{
     Epilogue, Gemm,
+    finish::Store,
+    max_pool,
     pack::{EvenTiles, PackedWeight, pack_tile, tile_values},
-    tile::{Tile, Tiles},
+    tile::{Finish, Tile, Tiles},
 };
 use crate::{
-    KernelError,
+    KernelError, Layout,
     device::{Cpu, CpuQueue, SharedMut, Team},
 };
 
@@ -57,24 +59,51 @@ impl Gemm for Cpu {
         if rows == 0 {
             return Ok(());
         }
-        let tiles = EvenTiles::new(rows, weight.tile_rows());
-        let job = Job { weight, epilogue, out: SharedMut::new(out) };
-        if rows == 1 {
-            // a tile of one row is the row itself
-            let (team, _) = queue.team_and_shared(0)?;
-            job.multiply(team, Slab { tiles, numbers: 0..1, stride: 0, values: x });
-            return Ok(());
-        }
-        let stride = tile_values(tiles.most_rows(), weight.in_features());
-        let per_slab = (CpuQueue::SHARED_VALUES / stride.max(1)).clamp(1, tiles.count());
-        let (team, packed) = queue.team_and_shared(per_slab * stride)?;
-        for first in (0..tiles.count()).step_by(per_slab) {
-            let numbers = first..tiles.count().min(first + per_slab);
-            pack(team, x, weight.in_features(), tiles, numbers.clone(), packed, stride);
-            job.multiply(team, Slab { tiles, numbers, stride, values: packed });
-        }
-        Ok(())
+        let finish = Store { out_features: weight.out_features(), epilogue, out: SharedMut::new(out) };
+        for_each_slab(queue, x, rows, weight, |team, slab| {
+            let pieces = Pieces::new(slab, weight, team.threads());
+            // each piece has its own panels or its own tiles, so nobody else writes these values of the output
+            team.for_each_piece(pieces.count(), |_, piece| slab.multiply(pieces.get(piece), weight, finish));
+        })
     }
+
+    fn gemm_max_pool(
+        &self,
+        queue: &mut CpuQueue,
+        layout: Layout<&[u32]>,
+        x: &[f32],
+        weight: &PackedWeight,
+        bias: Option<&[f32]>,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        max_pool::gemm_max_pool(queue, layout, x, weight, bias, out)
+    }
+}
+
+/// Packs `rows` rows of `x` in slabs that caches hold and gives them to `work`, one after another.
+pub(super) fn for_each_slab(
+    queue: &mut CpuQueue,
+    x: &[f32],
+    rows: usize,
+    weight: &PackedWeight,
+    work: impl Fn(&mut Team, &Slab<'_>),
+) -> Result<(), KernelError> {
+    let tiles = EvenTiles::new(rows, weight.tile_rows());
+    if rows == 1 {
+        // a tile of one row is the row itself
+        let (team, _) = queue.team_and_shared(0)?;
+        work(team, &Slab { tiles, numbers: 0..1, stride: 0, values: x });
+        return Ok(());
+    }
+    let stride = tile_values(tiles.most_rows(), weight.in_features());
+    let per_slab = (CpuQueue::SHARED_VALUES / stride.max(1)).clamp(1, tiles.count());
+    let (team, packed) = queue.team_and_shared(per_slab * stride)?;
+    for first in (0..tiles.count()).step_by(per_slab) {
+        let numbers = first..tiles.count().min(first + per_slab);
+        pack(team, x, weight.in_features(), tiles, numbers.clone(), packed, stride);
+        work(team, &Slab { tiles, numbers, stride, values: packed });
+    }
+    Ok(())
 }
 
 /// The rows, once all buffers fit them.
@@ -125,7 +154,7 @@ fn pack(
 }
 
 /// Packed tiles.
-struct Slab<'a> {
+pub(super) struct Slab<'a> {
     tiles: EvenTiles,
     /// Which tiles.
     numbers: Range<usize>,
@@ -135,6 +164,17 @@ struct Slab<'a> {
 }
 
 impl Slab<'_> {
+    /// Multiplies some of its tiles with some panels.
+    pub(super) fn multiply(
+        &self,
+        (tiles, panels): (Range<usize>, Range<usize>),
+        weight: &PackedWeight,
+        finish: impl Finish,
+    ) {
+        let tiles = tiles.map(|number| self.tile(number));
+        weight.isa().run(Tiles { tiles, panels, weight, finish });
+    }
+
     fn tile(&self, number: usize) -> Tile<'_> {
         let rows = self.tiles.range(number);
         let values = &self.values[(number - self.numbers.start) * self.stride..];
@@ -142,31 +182,9 @@ impl Slab<'_> {
     }
 }
 
-/// What all pieces of a product share.
-#[derive(Clone, Copy)]
-struct Job<'a> {
-    weight: &'a PackedWeight,
-    epilogue: Epilogue<&'a [f32]>,
-    out: SharedMut<'a, f32>,
-}
-
-impl Job<'_> {
-    /// Multiplies the tiles of a slab with every panel.
-    fn multiply(&self, team: &mut Team, slab: Slab<'_>) {
-        let pieces = Pieces::new(&slab, self.weight, team.threads());
-        team.for_each_piece(pieces.count(), |_, piece| {
-            let (tiles, panels) = pieces.get(piece);
-            // Each piece has its own panels or its own tiles, so nobody else writes these values of the output.
-            let tiles = tiles.map(|number| slab.tile(number));
-            let Job { weight, epilogue, out } = *self;
-            weight.isa().run(Tiles { tiles, panels, weight, epilogue, out });
-        });
-    }
-}
-
 /// How a slab is cut into pieces.
 #[derive(Debug)]
-struct Pieces {
+pub(super) struct Pieces {
     tiles: Range<usize>,
     tiles_per_group: usize,
     panels: usize,
@@ -174,7 +192,7 @@ struct Pieces {
 }
 
 impl Pieces {
-    fn new(slab: &Slab<'_>, weight: &PackedWeight, threads: usize) -> Pieces {
+    pub(super) fn new(slab: &Slab<'_>, weight: &PackedWeight, threads: usize) -> Pieces {
         let tiles = slab.numbers.clone();
         let tiles_per_group = (GROUP_BYTES / size_of::<f32>() / slab.stride.max(1)).clamp(1, tiles.len());
         let panels = weight.panel_count();
@@ -186,16 +204,17 @@ impl Pieces {
         Pieces { tiles, tiles_per_group, panels, panels_per_piece }
     }
 
-    fn per_group(&self) -> usize {
+    /// Pieces of one group of tiles; they come one after another.
+    pub(super) fn per_group(&self) -> usize {
         self.panels.div_ceil(self.panels_per_piece)
     }
 
-    fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.tiles.len().div_ceil(self.tiles_per_group) * self.per_group()
     }
 
     /// Tiles and panels of one piece.
-    fn get(&self, piece: usize) -> (Range<usize>, Range<usize>) {
+    pub(super) fn get(&self, piece: usize) -> (Range<usize>, Range<usize>) {
         let tile = self.tiles.start + piece / self.per_group() * self.tiles_per_group;
         let panel = piece % self.per_group() * self.panels_per_piece;
         let tiles = tile..self.tiles.end.min(tile + self.tiles_per_group);

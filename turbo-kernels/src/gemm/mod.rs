@@ -1,6 +1,8 @@
 //! `out = epilogue(x · weightᵀ)` with constant weights, packed once.
 
 mod cpu;
+mod finish;
+mod max_pool;
 mod pack;
 mod tile;
 
@@ -8,7 +10,7 @@ pub use pack::PackedWeight;
 pub(crate) use pack::{EvenTiles, TileSizes, pack_tile, panel_width, tile_rows, tile_values};
 pub(crate) use tile::{Tile, multiply};
 
-use crate::{Activation, KernelError, device::Device};
+use crate::{Activation, KernelError, Layout, device::Device};
 
 /// What is done to each product before it is stored.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +58,23 @@ pub trait Gemm: Device {
         x: Self::View<'_, f32>,
         weight: &Self::Weight,
         epilogue: Epilogue<Self::View<'_, f32>>,
+        out: Self::ViewMut<'_, f32>,
+    ) -> Result<(), KernelError>;
+
+    /// The greatest product of each sequence, column by column: `out[b] = max over its tokens of x · weightᵀ + bias`.
+    ///
+    /// `x` is `[rows, in_features]` in `layout`, `bias` `[out_features]`, `out` `[batch_size, out_features]`. The products
+    /// themselves, `[rows, out_features]`, are stored nowhere. A sequence without tokens gives 0; a NaN is kept.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`]; [`KernelError::Size`] when the layout contradicts itself (where the device can tell).
+    fn gemm_max_pool(
+        &self,
+        queue: &mut Self::Queue,
+        layout: Layout<Self::View<'_, u32>>,
+        x: Self::View<'_, f32>,
+        weight: &Self::Weight,
+        bias: Option<Self::View<'_, f32>>,
         out: Self::ViewMut<'_, f32>,
     ) -> Result<(), KernelError>;
 }

@@ -1,29 +1,27 @@
-//! The tile kernel: up to 14 rows times one panel, accumulators in registers; then the epilogue.
+//! The tile kernel: up to 14 rows times one panel, accumulators in registers; what follows is a [`Finish`].
 
-use super::{
-    Epilogue,
-    pack::{RUN, panel_width, tile_rows},
-};
-use crate::{
-    bias_act,
-    device::SharedMut,
-    simd::{Kernel, Simd},
-};
+use super::pack::{RUN, panel_width, tile_rows};
+use crate::simd::{Kernel, Simd};
 
 /// Bytes ahead of the reader at which the panel is prefetched, past its end into the next one. Measured on a Zen 5
 /// server, 10 rows times 64 MB of weights: none gives 38 % of the multiply-add peak, 4 KiB 62 %, 16 KiB 90 %,
 /// and twice that no more.
 const PREFETCH: usize = 16 << 10;
 
-/// Tiles of rows times a run of panels.
-pub(super) struct Tiles<'a, I> {
+/// What becomes of the products of a tile.
+pub(super) trait Finish: Copy {
+    /// Takes the products of a tile with the panel whose first column is `first`: line `i` of `products`, of panel width,
+    /// is row `i` of the tile; values behind the last column mean nothing.
+    fn finish<S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]);
+}
+
+/// Tiles of rows times a run of panels: panel by panel, tiles in their order.
+pub(super) struct Tiles<'a, I, F> {
     pub(super) tiles: I,
     /// Their numbers.
     pub(super) panels: std::ops::Range<usize>,
     pub(super) weight: &'a super::PackedWeight,
-    pub(super) epilogue: Epilogue<&'a [f32]>,
-    /// `[rows, out_features]`; nobody else writes the columns of these panels in the rows of these tiles.
-    pub(super) out: SharedMut<'a, f32>,
+    pub(super) finish: F,
 }
 
 /// A tile of packed activations.
@@ -35,58 +33,21 @@ pub(crate) struct Tile<'a> {
     pub(crate) values: &'a [f32],
 }
 
-impl<'a, I: Iterator<Item = Tile<'a>> + Clone> Kernel for Tiles<'a, I> {
+impl<'a, I: Iterator<Item = Tile<'a>> + Clone, F: Finish> Kernel for Tiles<'a, I, F> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         // the largest product: 14 rows of two 16-lane vectors
         let mut products = [0.0; 14 * 32];
-        for panel in self.panels.clone() {
+        for panel in self.panels {
             let values = self.weight.panel(panel);
             for tile in self.tiles.clone() {
                 multiply(s, tile, values, self.weight.in_features(), &mut products);
-                self.finish(s, tile, panel * panel_width::<S>(), &products);
+                self.finish.finish(s, tile, panel * panel_width::<S>(), &products);
             }
         }
     }
-}
-
-impl<'a, I> Tiles<'a, I> {
-    /// Stores the products of one tile, from column `first` on, through the epilogue.
-    #[inline(always)]
-    fn finish<S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]) {
-        let n = self.weight.out_features();
-        let columns = panel_width::<S>().min(n - first);
-        for (row, products) in products.chunks_exact(panel_width::<S>()).take(tile.rows).enumerate() {
-            let start = (tile.first_row + row) * n + first;
-            // SAFETY: the creator of `self` promised that these columns of these rows are written by nobody else, and
-            // one row is borrowed at a time.
-            let out = unsafe { self.out.slice(start, columns) };
-            for (half, out) in out.chunks_mut(S::LANES).enumerate() {
-                let at = half * S::LANES..half * S::LANES + out.len();
-                let v = s.load(&products[half * S::LANES..]);
-                let part = |values: &[f32], first: usize| load(s, &values[first + at.start..first + at.end]);
-                let v = match self.epilogue {
-                    Epilogue::None => v,
-                    Epilogue::Bias(bias) => s.add(v, part(bias, first)),
-                    Epilogue::BiasAct(bias, activation) => {
-                        bias_act::apply(s, activation, s.add(v, part(bias, first)))
-                    }
-                    Epilogue::BiasResidual { bias, residual } => {
-                        s.add(s.add(v, part(bias, first)), part(residual, start))
-                    }
-                };
-                if out.len() == S::LANES { s.store(v, out) } else { s.store_partial(v, out) }
-            }
-        }
-    }
-}
-
-/// At most one vector of values.
-#[inline(always)]
-fn load<S: Simd>(s: S, values: &[f32]) -> S::F32 {
-    if values.len() == S::LANES { s.load(values) } else { s.load_partial(values, 0.0) }
 }
 
 /// `products[row][column] = Σₖ tile[row][k] · panel[k][column]`, one chain over ascending `k` from zero each.

@@ -22,10 +22,14 @@ impl BatchedMatMul for Cpu {
         (out, out_at): (&mut [f32], HeadStrides),
     ) -> Result<(), KernelError> {
         const KERNEL: &str = "batched_matmul";
-        let MatMulShape { batch_size, num_heads, m, n, k } = shape;
+        let MatMulShape { batch_size, num_heads, num_kv_heads, m, n, k } = shape;
+        if num_heads > 0 && (num_kv_heads == 0 || !num_heads.is_multiple_of(num_kv_heads)) {
+            let (argument, expected) = ("num_kv_heads", "a divisor of num_heads");
+            return Err(KernelError::Size { kernel: KERNEL, argument, expected, got: num_kv_heads });
+        }
         let b_sizes = match rhs {
-            Rhs::Normal => [batch_size, num_heads, k, n],
-            Rhs::Transposed => [batch_size, num_heads, n, k],
+            Rhs::Normal => [batch_size, num_kv_heads, k, n],
+            Rhs::Transposed => [batch_size, num_kv_heads, n, k],
         };
         let out_sizes = [batch_size, num_heads, m, n];
         a_at.check_inside(KERNEL, "a", [batch_size, num_heads, m, k], a.len())?;
@@ -38,28 +42,28 @@ impl BatchedMatMul for Cpu {
         let isa = self.supported_isa();
         let (width, rows) = isa.run(TileSizes);
         let panel_values = n.next_multiple_of(width) * k;
-        let heads = batch_size * num_heads;
-        let per_piece = (PIECE_WORK / (m * n * k).max(1)).clamp(1, heads);
+        let groups = batch_size * num_kv_heads;
+        let per_piece = (PIECE_WORK / (m * n * k * (num_heads / num_kv_heads)).max(1)).clamp(1, groups);
         let out = SharedMut::new(out);
         Ok(queue.for_each_piece(
-            heads.div_ceil(per_piece),
+            groups.div_ceil(per_piece),
             panel_values + tile_values(rows, k),
             |piece, scratch| {
                 let (panels, tile) = scratch.split_at_mut(panel_values);
-                for number in piece * per_piece..heads.min((piece + 1) * per_piece) {
-                    let head = (number / num_heads, number % num_heads);
-                    isa.run(Head { shape, head, a, a_at, b, b_at, rhs, out, out_at, panels, tile });
+                for number in piece * per_piece..groups.min((piece + 1) * per_piece) {
+                    let group = (number / num_kv_heads, number % num_kv_heads);
+                    isa.run(Group { shape, group, a, a_at, b, b_at, rhs, out, out_at, panels, tile });
                 }
             },
         )?)
     }
 }
 
-/// The product of one sequence and head.
-struct Head<'a> {
+/// The products of one sequence with one head of `b`.
+struct Group<'a> {
     shape: MatMulShape,
-    /// Sequence and head.
-    head: (usize, usize),
+    /// Sequence and head of `b`.
+    group: (usize, usize),
     a: &'a [f32],
     a_at: HeadStrides,
     b: &'a [f32],
@@ -73,25 +77,37 @@ struct Head<'a> {
     tile: &'a mut [f32],
 }
 
-impl Kernel for Head<'_> {
+impl Kernel for Group<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
-        let MatMulShape { m, n, k, .. } = self.shape;
         self.pack_panels(panel_width::<S>());
+        let heads = self.shape.num_heads / self.shape.num_kv_heads;
+        let (sequence, kv_head) = self.group;
+        for head in kv_head * heads..(kv_head + 1) * heads {
+            self.multiply(s, (sequence, head));
+        }
+    }
+}
+
+impl Group<'_> {
+    /// The product of one head of `a` with the packed panels.
+    #[inline(always)]
+    fn multiply<S: Simd>(&mut self, s: S, head: (usize, usize)) {
+        let MatMulShape { m, n, k, .. } = self.shape;
         let tiles = EvenTiles::new(m, tile_rows::<S>());
         let mut products = [0.0; 14 * 32];
         for number in 0..tiles.count() {
             let rows = tiles.range(number);
-            let sources = rows.clone().map(|i| row(self.a, self.a_at, self.head, i, k));
+            let sources = rows.clone().map(|i| row(self.a, self.a_at, head, i, k));
             pack_tile(sources, k, self.tile);
             let tile = Tile { first_row: rows.start, rows: rows.len(), values: self.tile };
             for first in (0..n).step_by(panel_width::<S>()) {
                 multiply(s, tile, &self.panels[first * k..], k, &mut products);
                 let columns = panel_width::<S>().min(n - first);
                 for (i, line) in rows.clone().zip(products.chunks_exact(panel_width::<S>())) {
-                    let start = self.out_at.row(self.head.0, self.head.1, i) + first;
+                    let start = self.out_at.row(head.0, head.1, i) + first;
                     // SAFETY: `check_apart` gave every value an element of its own, and only this call computes the
                     // values of this head.
                     let out = unsafe { self.out.slice(start, columns) };
@@ -100,9 +116,7 @@ impl Kernel for Head<'_> {
             }
         }
     }
-}
 
-impl Head<'_> {
     /// Packs `b` as the tile kernel reads it: `[panel][k][width]`. Columns past the last hold what the scratch held;
     /// their products are not stored.
     fn pack_panels(&mut self, width: usize) {
@@ -113,13 +127,13 @@ impl Head<'_> {
             match self.rhs {
                 Rhs::Normal => {
                     for (i, line) in panel.chunks_exact_mut(width).enumerate() {
-                        let values = row(self.b, self.b_at, self.head, i, n);
+                        let values = row(self.b, self.b_at, self.group, i, n);
                         line[..columns].copy_from_slice(&values[first..][..columns]);
                     }
                 }
                 Rhs::Transposed => {
                     for column in 0..columns {
-                        let values = row(self.b, self.b_at, self.head, first + column, k);
+                        let values = row(self.b, self.b_at, self.group, first + column, k);
                         for (line, value) in panel.chunks_exact_mut(width).zip(values) {
                             line[column] = *value;
                         }
@@ -144,7 +158,7 @@ mod tests {
 
     #[test]
     fn bits_are_those_of_one_chain() {
-        let shape = MatMulShape { batch_size: 2, num_heads: 3, m: 19, n: 37, k: 29 };
+        let shape = MatMulShape { batch_size: 2, num_heads: 3, num_kv_heads: 3, m: 19, n: 37, k: 29 };
         let MatMulShape { m, n, k, .. } = shape;
         let values = |len: usize| -> Vec<f32> { (0..len).map(|i| (i as f32 * 0.7).sin()).collect() };
         let (a, b) = (values(6 * m * k), values(6 * n * k));
@@ -174,7 +188,7 @@ mod tests {
     #[test]
     fn values_that_share_an_element_are_refused() {
         let cpu = Cpu::new(CpuOptions::default()).unwrap();
-        let shape = MatMulShape { batch_size: 1, num_heads: 1, m: 2, n: 2, k: 1 };
+        let shape = MatMulShape { batch_size: 1, num_heads: 1, num_kv_heads: 1, m: 2, n: 2, k: 1 };
         let at = HeadStrides { first: 0, batch_stride: 4, head_stride: 4, row_stride: 1 };
         let mut out = [0.0; 4];
         let answer = cpu.batched_matmul(

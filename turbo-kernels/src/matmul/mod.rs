@@ -17,12 +17,16 @@ pub enum Rhs {
 }
 
 /// Sizes of a batched product: `batch_size · num_heads` times `[m, k] · [k, n]`.
+///
+/// `b` may have fewer heads than `a` and the result, as keys and values of grouped queries do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatMulShape {
     /// Sequences.
     pub batch_size: usize,
-    /// Heads of each sequence.
+    /// Heads of each sequence, in `a` and in the result.
     pub num_heads: usize,
+    /// Heads of each sequence in `b`, a divisor of `num_heads`: head `h` reads head `h / (num_heads / num_kv_heads)`.
+    pub num_kv_heads: usize,
     /// Rows of the result.
     pub m: usize,
     /// Columns of the result.
@@ -33,11 +37,12 @@ pub struct MatMulShape {
 
 /// Products of two activations.
 pub trait BatchedMatMul: Device {
-    /// `out[b, h] = a[b, h] · b[b, h]` for every sequence and head, each value one chain over ascending `k`.
+    /// `out[s, h] = a[s, h] · b[s, h / group]` for every sequence and head, where `group` heads of `a` share one of `b`;
+    /// each value is one chain over ascending `k`.
     ///
     /// # Errors
     /// [`KernelError::Length`] when strides reach outside a buffer; [`KernelError::Size`] when two values of `out` may
-    /// share an element.
+    /// share an element, and when the heads of `b` do not divide those of `a`.
     #[allow(clippy::too_many_arguments)]
     fn batched_matmul(
         &self,

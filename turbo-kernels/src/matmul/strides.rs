@@ -15,7 +15,7 @@ pub struct HeadStrides {
 }
 
 /// Sequences, heads of each, rows of each, values of each.
-pub(crate) type HeadSizes = [usize; 4];
+pub(crate) type Sizes = [usize; 4];
 
 impl HeadStrides {
     /// Element of `(b, h, i, 0)`.
@@ -31,7 +31,7 @@ impl HeadStrides {
         &self,
         kernel: &'static str,
         argument: &'static str,
-        sizes: HeadSizes,
+        sizes: Sizes,
         len: usize,
     ) -> Result<(), KernelError> {
         if sizes.contains(&0) {
@@ -55,7 +55,7 @@ impl HeadStrides {
         &self,
         kernel: &'static str,
         argument: &'static str,
-        sizes: HeadSizes,
+        sizes: Sizes,
     ) -> Result<(), KernelError> {
         let mut axes = self.axes(sizes);
         axes.sort_unstable();
@@ -70,7 +70,7 @@ impl HeadStrides {
         Ok(())
     }
 
-    fn axes(&self, [batch_size, num_heads, rows, values]: HeadSizes) -> [(usize, usize); 4] {
+    fn axes(&self, [batch_size, num_heads, rows, values]: Sizes) -> [(usize, usize); 4] {
         [(self.batch_stride, batch_size), (self.head_stride, num_heads), (self.row_stride, rows), (1, values)]
     }
 }
@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    fn elements(at: HeadStrides, sizes: HeadSizes) -> Vec<usize> {
+    fn elements(at: HeadStrides, sizes: Sizes) -> Vec<usize> {
         let [batch_size, num_heads, rows, values] = sizes;
         let mut elements = Vec::new();
         for b in 0..batch_size {

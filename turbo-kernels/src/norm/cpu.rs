@@ -1,11 +1,11 @@
-//! Layer norms on the CPU: whole rows, several to a piece, each in cache from its first pass to its last.
+//! Norms on the CPU: whole rows, several to a piece, each in cache from its first pass to its last.
 
 use super::{
     Norm, NormWeights,
-    row::{NormRow, normalize},
+    row::{NormRow, RmsRow, normalize},
 };
 use crate::{
-    KernelError,
+    Columns, HeadSizes, KernelError,
     device::{Cpu, CpuQueue},
     lanes,
     simd::{Kernel, Simd},
@@ -33,19 +33,56 @@ impl Norm for Cpu {
         &self,
         queue: &mut CpuQueue,
         x: &[f32],
-        bias: &[f32],
+        bias: Option<&[f32]>,
         residual: &[f32],
         weights: NormWeights<&[f32]>,
         out: &mut [f32],
     ) -> Result<(), KernelError> {
         const NAME: &str = "bias_residual_layer_norm";
         let hidden_size = weights.checked(NAME, x, out)?;
-        KernelError::check_length(NAME, "bias", hidden_size, bias.len())?;
+        bias.map_or(Ok(()), |bias| KernelError::check_length(NAME, "bias", hidden_size, bias.len()))?;
         KernelError::check_length(NAME, "residual", x.len(), residual.len())?;
         for_each_row(queue, hidden_size, out, |first, row| {
             let x = &x[first..][..hidden_size];
             let residual = &residual[first..][..hidden_size];
             self.supported_isa().run(BiasResidualRow { x, bias, residual, weights, row });
+        })
+    }
+
+    fn rms_norm(
+        &self,
+        queue: &mut CpuQueue,
+        x: &[f32],
+        gain: &[f32],
+        epsilon: f32,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        KernelError::check_rows("rms_norm", "x", gain.len(), x.len())?;
+        KernelError::check_length("rms_norm", "out", x.len(), out.len())?;
+        for_each_row(queue, gain.len(), out, |first, out| {
+            self.supported_isa().run(RmsRow { x: &x[first..][..gain.len()], gain, epsilon, out });
+        })
+    }
+
+    fn head_rms_norm(
+        &self,
+        queue: &mut CpuQueue,
+        heads: HeadSizes,
+        x: Columns<&[f32]>,
+        gain: &[f32],
+        epsilon: f32,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        const NAME: &str = "head_rms_norm";
+        let (width, head_dim) = (heads.width(), heads.head_dim);
+        let rows = KernelError::check_rows(NAME, "out", width, out.len())?;
+        x.check(NAME, "x", rows, width)?;
+        KernelError::check_length(NAME, "gain", head_dim, gain.len())?;
+        for_each_row(queue, width, out, |first, out| {
+            let x = x.part(first / width, 0, width);
+            for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
+                self.supported_isa().run(RmsRow { x, gain, epsilon, out });
+            }
         })
     }
 }
@@ -54,7 +91,8 @@ impl NormWeights<&[f32]> {
     /// The `hidden_size` of a layer norm from `x` to `out`, if everything fits.
     pub(crate) fn checked(&self, kernel: &'static str, x: &[f32], out: &[f32]) -> Result<usize, KernelError> {
         let hidden_size = self.gain.len();
-        KernelError::check_length(kernel, "offset", hidden_size, self.offset.len())?;
+        let offset = self.offset.map_or(hidden_size, <[f32]>::len);
+        KernelError::check_length(kernel, "offset", hidden_size, offset)?;
         KernelError::check_rows(kernel, "x", hidden_size, x.len())?;
         KernelError::check_length(kernel, "out", x.len(), out.len())?;
         Ok(hidden_size)
@@ -81,7 +119,7 @@ pub(crate) fn for_each_row(
 
 struct BiasResidualRow<'a> {
     x: &'a [f32],
-    bias: &'a [f32],
+    bias: Option<&'a [f32]>,
     residual: &'a [f32],
     weights: NormWeights<&'a [f32]>,
     row: &'a mut [f32],
@@ -92,11 +130,16 @@ impl Kernel for BiasResidualRow<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let terms =
-            self.x.chunks(S::LANES).zip(self.bias.chunks(S::LANES)).zip(self.residual.chunks(S::LANES));
-        for (((x, bias), residual), out) in terms.zip(self.row.chunks_mut(S::LANES)) {
-            let sum = s.add(lanes::read(s, x, 0.0), lanes::read(s, bias, 0.0));
-            lanes::write(s, s.add(sum, lanes::read(s, residual, 0.0)), out);
+        match self.bias {
+            None => lanes::zip(s, self.x, self.residual, self.row, |x, residual| s.add(x, residual)),
+            Some(bias) => {
+                let terms = self.x.chunks(S::LANES).zip(bias.chunks(S::LANES));
+                let rest = self.residual.chunks(S::LANES).zip(self.row.chunks_mut(S::LANES));
+                for ((x, bias), (residual, out)) in terms.zip(rest) {
+                    let sum = s.add(lanes::read(s, x, 0.0), lanes::read(s, bias, 0.0));
+                    lanes::write(s, s.add(sum, lanes::read(s, residual, 0.0)), out);
+                }
+            }
         }
         normalize(s, self.row, self.weights);
     }

@@ -1,5 +1,5 @@
-//! Layer normalisation, alone or with the bias and residual that come before it. Variance by two passes, in f32 lanes;
-//! never the mean square less the squared mean, which cancels.
+//! Normalisation of rows: layer norm, alone or with the bias and residual that come before it, and RMS norm. Variance by
+//! two passes, in f32 lanes; never the mean square less the squared mean, which cancels.
 
 mod cpu;
 mod row;
@@ -7,15 +7,15 @@ mod row;
 pub(crate) use cpu::for_each_row;
 pub(crate) use row::{NormRow, normalize};
 
-use crate::{KernelError, device::Device};
+use crate::{ColumnsOn, HeadSizes, KernelError, device::Device};
 
 /// Gain and offset of a layer norm, each `[hidden_size]`, and its epsilon.
 #[derive(Clone, Copy, Debug)]
 pub struct NormWeights<V> {
     /// `weight` in published checkpoints.
     pub gain: V,
-    /// `bias` in published checkpoints.
-    pub offset: V,
+    /// `bias` in published checkpoints; some have none.
+    pub offset: Option<V>,
     /// Added to the variance.
     pub epsilon: f32,
 }
@@ -42,9 +42,39 @@ pub trait Norm: Device {
         &self,
         queue: &mut Self::Queue,
         x: Self::View<'_, f32>,
-        bias: Self::View<'_, f32>,
+        bias: Option<Self::View<'_, f32>>,
         residual: Self::View<'_, f32>,
         weights: NormWeights<Self::View<'_, f32>>,
+        out: Self::ViewMut<'_, f32>,
+    ) -> Result<(), KernelError>;
+
+    /// `out = x / √(mean of x² + ε) · gain`, per row of `gain.len()` values.
+    ///
+    /// Source: Zhang and Sennrich, NeurIPS 2019.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`].
+    fn rms_norm(
+        &self,
+        queue: &mut Self::Queue,
+        x: Self::View<'_, f32>,
+        gain: Self::View<'_, f32>,
+        epsilon: f32,
+        out: Self::ViewMut<'_, f32>,
+    ) -> Result<(), KernelError>;
+
+    /// [`Norm::rms_norm`] of each head by itself: `x` are `num_heads · head_dim` columns, `gain` is `[head_dim]` and the
+    /// same for every head, `out` is `[rows, num_heads · head_dim]`.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`]; [`KernelError::Size`] for columns that reach beyond their row.
+    fn head_rms_norm(
+        &self,
+        queue: &mut Self::Queue,
+        heads: HeadSizes,
+        x: ColumnsOn<'_, Self>,
+        gain: Self::View<'_, f32>,
+        epsilon: f32,
         out: Self::ViewMut<'_, f32>,
     ) -> Result<(), KernelError>;
 }

@@ -1,4 +1,4 @@
-//! Layer norm of one row that lies in cache, for the kernels here and for embeddings.
+//! Norms of one row that lies in cache, for the kernels here and for embeddings.
 
 use super::NormWeights;
 use crate::{
@@ -42,10 +42,39 @@ pub(crate) fn normalize<S: Simd>(s: S, row: &mut [f32], weights: NormWeights<&[f
     let variance = (lanes::sum(s, row, mean, deviation) / n - left * left).max(0.0);
     let inverse = s.splat(1.0 / (variance + weights.epsilon).sqrt());
     let parts = row.chunks_mut(S::LANES).zip(weights.gain.chunks(S::LANES));
-    for ((part, gain), offset) in parts.zip(weights.offset.chunks(S::LANES)) {
-        let unit = s.mul(centered(lanes::read(s, part, 0.0)), inverse);
-        let y = s.mul_add(unit, lanes::read(s, gain, 0.0), lanes::read(s, offset, 0.0));
-        lanes::write(s, y, part);
+    match weights.offset {
+        Some(offset) => {
+            for ((part, gain), offset) in parts.zip(offset.chunks(S::LANES)) {
+                let unit = s.mul(centered(lanes::read(s, part, 0.0)), inverse);
+                let y = s.mul_add(unit, lanes::read(s, gain, 0.0), lanes::read(s, offset, 0.0));
+                lanes::write(s, y, part);
+            }
+        }
+        None => {
+            for (part, gain) in parts {
+                let unit = s.mul(centered(lanes::read(s, part, 0.0)), inverse);
+                lanes::write(s, s.mul(unit, lanes::read(s, gain, 0.0)), part);
+            }
+        }
+    }
+}
+
+/// `out = x / √(mean of x² + ε) · gain`, all of one length.
+pub(crate) struct RmsRow<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) gain: &'a [f32],
+    pub(crate) epsilon: f32,
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Kernel for RmsRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let mean = lanes::sum(s, self.x, 0.0, |x| s.mul(x, x)) / self.x.len() as f32;
+        let inverse = s.splat(1.0 / (mean + self.epsilon).sqrt());
+        lanes::zip(s, self.x, self.gain, self.out, |x, gain| s.mul(s.mul(x, inverse), gain));
     }
 }
 
@@ -59,7 +88,7 @@ mod tests {
     fn a_mean_far_from_zero_costs_nothing() {
         let small: Vec<f32> = (0..300).map(|i| ((i * 7919) % 256) as f32 / 128.0 - 1.0).collect();
         let (gain, offset) = (vec![1.0; 300], vec![0.0; 300]);
-        let weights = NormWeights { gain: &gain[..], offset: &offset[..], epsilon: 1e-12 };
+        let weights = NormWeights { gain: &gain[..], offset: Some(&offset[..]), epsilon: 1e-12 };
         for isa in supported() {
             let normalized = |center: f32| {
                 let mut row: Vec<f32> = small.iter().map(|v| v + center).collect();

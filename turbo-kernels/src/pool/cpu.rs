@@ -38,10 +38,14 @@ impl Pool for Cpu {
             if rows.is_empty() {
                 return out.fill(0.0);
             }
+            let (isa, count) = (self.supported_isa(), tokens.len() as f32);
             match pooling {
                 Pooling::Cls => out.copy_from_slice(&rows[..hidden_size]),
                 Pooling::LastToken => out.copy_from_slice(&rows[rows.len() - hidden_size..]),
-                Pooling::Mean => self.supported_isa().run(MeanRow { rows, out }),
+                Pooling::Mean => isa.run(SumRows { rows, divisor: count, out }),
+                Pooling::MeanSqrtLen => isa.run(SumRows { rows, divisor: count.sqrt(), out }),
+                Pooling::WeightedMean => isa.run(WeightedRows { rows, out }),
+                Pooling::Max => isa.run(MaxRows { rows, out }),
             }
         })?)
     }
@@ -61,26 +65,77 @@ impl Pool for Cpu {
     }
 }
 
-/// The mean of at least one row of `out.len()` values: their sum in ascending order, divided by their number.
-pub(crate) struct MeanRow<'a> {
+/// The sum of at least one row of `out.len()` values, in ascending order, divided.
+pub(crate) struct SumRows<'a> {
     pub(crate) rows: &'a [f32],
+    pub(crate) divisor: f32,
     pub(crate) out: &'a mut [f32],
 }
 
-impl Kernel for MeanRow<'_> {
+impl Kernel for SumRows<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let hidden_size = self.out.len();
-        let count = s.splat((self.rows.len() / hidden_size) as f32);
-        self.out.copy_from_slice(&self.rows[..hidden_size]);
-        for row in self.rows[hidden_size..].chunks_exact(hidden_size) {
+        let (first, others) = self.rows.split_at(self.out.len());
+        self.out.copy_from_slice(first);
+        for row in others.chunks_exact(self.out.len()) {
             for (x, sum) in row.chunks(S::LANES).zip(self.out.chunks_mut(S::LANES)) {
                 lanes::write(s, s.add(lanes::read(s, sum, 0.0), lanes::read(s, x, 0.0)), sum);
             }
         }
-        lanes::update(s, self.out, 0.0, |sum| s.div(sum, count));
+        let divisor = s.splat(self.divisor);
+        lanes::update(s, self.out, 0.0, |sum| s.div(sum, divisor));
+    }
+}
+
+/// The mean of at least one row of `out.len()` values, in ascending order, row `i` with weight `i + 1`.
+struct WeightedRows<'a> {
+    rows: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for WeightedRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (first, others) = self.rows.split_at(self.out.len());
+        self.out.copy_from_slice(first);
+        let mut weight = 1.0;
+        let mut total = 1.0;
+        for row in others.chunks_exact(self.out.len()) {
+            weight += 1.0;
+            total += weight;
+            let weight = s.splat(weight);
+            for (x, sum) in row.chunks(S::LANES).zip(self.out.chunks_mut(S::LANES)) {
+                lanes::write(s, s.mul_add(weight, lanes::read(s, x, 0.0), lanes::read(s, sum, 0.0)), sum);
+            }
+        }
+        let total = s.splat(total);
+        lanes::update(s, self.out, 0.0, |sum| s.div(sum, total));
+    }
+}
+
+/// The greatest of at least one row of `out.len()` values, column by column.
+struct MaxRows<'a> {
+    rows: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for MaxRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (first, others) = self.rows.split_at(self.out.len());
+        self.out.copy_from_slice(first);
+        for row in others.chunks_exact(self.out.len()) {
+            for (x, most) in row.chunks(S::LANES).zip(self.out.chunks_mut(S::LANES)) {
+                let greater = lanes::greater_or_nan(s, lanes::read(s, most, 0.0), lanes::read(s, x, 0.0));
+                lanes::write(s, greater, most);
+            }
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod cpu;
 
-pub(crate) use cpu::{L2Row, MeanRow};
+pub(crate) use cpu::{L2Row, SumRows};
 
 use crate::{KernelError, Layout, device::Device};
 
@@ -15,6 +15,24 @@ pub enum Pooling {
     Mean,
     /// The last token.
     LastToken,
+    /// The greatest of all tokens, column by column; a NaN is kept.
+    Max,
+    /// The sum of all tokens over the square root of their number.
+    MeanSqrtLen,
+    /// The mean of all tokens, token `i` (from 0) with weight `i + 1`.
+    WeightedMean,
+}
+
+impl Pooling {
+    /// All of them.
+    pub const ALL: [Pooling; 6] = [
+        Pooling::Cls,
+        Pooling::Mean,
+        Pooling::LastToken,
+        Pooling::Max,
+        Pooling::MeanSqrtLen,
+        Pooling::WeightedMean,
+    ];
 }
 
 /// Pooling and normalisation of pooled rows.

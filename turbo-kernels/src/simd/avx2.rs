@@ -92,6 +92,9 @@ impl Simd for Avx2 {
         fn round(v: __m256) -> __m256 = _mm256_round_ps::<NEAREST>(v);
         fn pow2(n: __m256) -> __m256 = _mm256_castsi256_ps(_mm256_slli_epi32::<23>(
             _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127))));
+        fn exponent(v: __m256) -> __m256 = _mm256_cvtepi32_ps(_mm256_sub_epi32(
+            _mm256_srli_epi32::<23>(_mm256_castps_si256(v)), _mm256_set1_epi32(127)));
+        fn is_nan(v: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_UNORD_Q>(v, v);
         fn less(a: __m256, b: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_LT_OQ>(a, b);
         fn select(mask: __m256, a: __m256, b: __m256) -> __m256 = _mm256_blendv_ps(b, a, mask);
         fn reduce_sum(v: __m256) -> f32 = sum(v);

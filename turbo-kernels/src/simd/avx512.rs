@@ -98,6 +98,8 @@ impl Simd for Avx512 {
         fn round(v: __m512) -> __m512 = _mm512_roundscale_ps::<NEAREST>(v);
         fn pow2(n: __m512) -> __m512 = _mm512_castsi512_ps(_mm512_slli_epi32::<23>(
             _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127))));
+        fn exponent(v: __m512) -> __m512 = _mm512_getexp_ps(v);
+        fn is_nan(v: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
         fn less(a: __m512, b: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b);
         fn select(mask: __mmask16, a: __m512, b: __m512) -> __m512 = _mm512_mask_blend_ps(mask, b, a);
         fn reduce_sum(v: __m512) -> f32 = super::avx2::sum(_mm256_add_ps(low(v), high(v)));

@@ -118,6 +118,10 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn round(self, v: Self::F32) -> Self::F32;
     /// `2ⁿ` for integral `n` in `-126..=127`; nothing useful elsewhere.
     fn pow2(self, n: Self::F32) -> Self::F32;
+    /// `⌊log₂ v⌋` for normal `v > 0`; nothing useful elsewhere.
+    fn exponent(self, v: Self::F32) -> Self::F32;
+    /// Whether it is NaN.
+    fn is_nan(self, v: Self::F32) -> Self::Mask;
     /// `a < b`, false for NaN.
     fn less(self, a: Self::F32, b: Self::F32) -> Self::Mask;
     /// `if mask { a } else { b }`.
@@ -159,6 +163,8 @@ mod tests {
                 row("round", s.round(a)),
                 row("select", s.select(s.less(a, b), a, b)),
                 row("pow2", s.pow2(s.round(s.min(s.max(a, s.splat(-126.0)), s.splat(127.0))))),
+                row("exponent", s.exponent(s.max(s.min(s.abs(a), s.splat(1e38)), s.splat(1e-30)))),
+                row("is_nan", s.select(s.is_nan(b), a, b)),
                 row("splat", s.splat(3.5)),
             ]
         }
@@ -197,6 +203,17 @@ mod tests {
             "pow2" => {
                 let low = if a > -126.0 { a } else { -126.0 };
                 f64::from(if low < 127.0 { low } else { 127.0 }).round_ties_even().exp2() as f32
+            }
+            "exponent" => {
+                let most = if a.abs() < 1e38 { a.abs() } else { 1e38 };
+                f64::from(if most > 1e-30 { most } else { 1e-30 }).log2().floor() as f32
+            }
+            "is_nan" => {
+                if b.is_nan() {
+                    a
+                } else {
+                    b
+                }
             }
             "splat" => 3.5,
             other => panic!("no twin for {other}"),

@@ -129,6 +129,16 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn exponent(self, v: Vector) -> Vector {
+        v.map(|v| ((v.to_bits() >> 23) as i32 - 127) as f32)
+    }
+
+    #[inline(always)]
+    fn is_nan(self, v: Vector) -> [bool; LANES] {
+        v.map(f32::is_nan)
+    }
+
+    #[inline(always)]
     fn less(self, a: Vector, b: Vector) -> [bool; LANES] {
         std::array::from_fn(|i| a[i] < b[i])
     }

@@ -1,9 +1,13 @@
 //! Softmax on the CPU: whole rows, several to a piece, each in cache from its first pass to its last.
 
+use std::ops::Range;
+
 use super::{ScoreShape, Softmax, row};
 use crate::{
-    KernelError,
-    device::{Cpu, CpuQueue},
+    AttentionMask, KernelError, RelativeBias,
+    attention::ByDistance,
+    device::{Cpu, CpuQueue, SharedMut},
+    lanes,
     simd::{Kernel, Simd},
 };
 
@@ -16,16 +20,21 @@ impl Softmax for Cpu {
         queue: &mut CpuQueue,
         shape: ScoreShape,
         scores: &[f32],
-        seq_lens: Option<&[u32]>,
         scale: f32,
+        bias: Option<RelativeBias<&[f32]>>,
+        seq_lens: Option<&[u32]>,
+        mask: AttentionMask,
         out: &mut [f32],
     ) -> Result<(), KernelError> {
-        check("scale_mask_softmax", shape, scores, seq_lens, out)?;
-        for_each_row(queue, shape, seq_lens, out, |first, visible, out| {
-            let (row, masked) = out.split_at_mut(visible);
-            row.copy_from_slice(&scores[first..][..visible]);
-            masked.fill(0.0);
-            self.supported_isa().run(SoftmaxRow { row, scale });
+        shape.check("scale_mask_softmax", scores, bias, seq_lens, out)?;
+        for_each_row(queue, shape, bias, out, |row, biases, out| {
+            let visible = row.visible(shape, seq_lens, mask);
+            out[..visible.start].fill(0.0);
+            out[visible.end..].fill(0.0);
+            let out = &mut out[visible.clone()];
+            out.copy_from_slice(&scores[row.first + visible.start..][..visible.len()]);
+            let biases = biases.map(|biases| &biases[visible]);
+            self.supported_isa().run(SoftmaxRow { row: out, scale, biases });
         })
     }
 
@@ -35,49 +44,100 @@ impl Softmax for Cpu {
         shape: ScoreShape,
         scores: &[f32],
         seq_lens: &[u32],
+        mask: AttentionMask,
         out: &mut [f32],
     ) -> Result<(), KernelError> {
-        check("mask", shape, scores, Some(seq_lens), out)?;
-        for_each_row(queue, shape, Some(seq_lens), out, |first, visible, out| {
-            out[..visible].copy_from_slice(&scores[first..][..visible]);
-            out[visible..].fill(f32::NEG_INFINITY);
+        shape.check("mask", scores, None, Some(seq_lens), out)?;
+        for_each_row(queue, shape, None, out, |row, _, out| {
+            let visible = row.visible(shape, Some(seq_lens), mask);
+            out[..visible.start].fill(f32::NEG_INFINITY);
+            out[visible.end..].fill(f32::NEG_INFINITY);
+            out[visible.clone()].copy_from_slice(&scores[row.first + visible.start..][..visible.len()]);
+        })
+    }
+
+    fn add_relative_bias(
+        &self,
+        queue: &mut CpuQueue,
+        shape: ScoreShape,
+        scores: &[f32],
+        bias: RelativeBias<&[f32]>,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        shape.check("add_relative_bias", scores, Some(bias), None, out)?;
+        for_each_row(queue, shape, Some(bias), out, |row, biases, out| {
+            let scores = &scores[row.first..][..out.len()];
+            let biases = biases.unwrap_or_default();
+            self.supported_isa().run(AddRow { scores, biases, out });
         })
     }
 }
 
-fn check(
-    kernel: &'static str,
-    shape: ScoreShape,
-    scores: &[f32],
-    seq_lens: Option<&[u32]>,
-    out: &[f32],
-) -> Result<(), KernelError> {
-    let ScoreShape { batch_size, num_heads, queries, keys } = shape;
-    let values = [num_heads, queries, keys].into_iter().fold(batch_size, usize::saturating_mul);
-    KernelError::check_length(kernel, "scores", values, scores.len())?;
-    KernelError::check_length(kernel, "out", values, out.len())?;
-    seq_lens.map_or(Ok(()), |lens| KernelError::check_length(kernel, "seq_lens", batch_size, lens.len()))
+impl ScoreShape {
+    fn check(
+        &self,
+        kernel: &'static str,
+        scores: &[f32],
+        bias: Option<RelativeBias<&[f32]>>,
+        seq_lens: Option<&[u32]>,
+        out: &[f32],
+    ) -> Result<(), KernelError> {
+        let Self { batch_size, num_heads, queries, keys } = *self;
+        let values = [num_heads, queries, keys].into_iter().fold(batch_size, usize::saturating_mul);
+        KernelError::check_length(kernel, "scores", values, scores.len())?;
+        KernelError::check_length(kernel, "out", values, out.len())?;
+        bias.map_or(Ok(()), |bias| bias.check(kernel, num_heads))?;
+        seq_lens.map_or(Ok(()), |lens| KernelError::check_length(kernel, "seq_lens", batch_size, lens.len()))
+    }
 }
 
-/// Calls `work(first value, visible keys, row)` for every row, in parallel.
+/// A row of scores.
+struct Row {
+    /// Its first value.
+    first: usize,
+    sequence: usize,
+    query: usize,
+}
+
+impl Row {
+    /// The keys that count.
+    fn visible(&self, shape: ScoreShape, seq_lens: Option<&[u32]>, mask: AttentionMask) -> Range<usize> {
+        let keys = seq_lens.map_or(shape.keys, |lens| shape.keys.min(lens[self.sequence] as usize));
+        mask.visible(self.query, keys)
+    }
+}
+
+/// Calls `work(row, biases, values of out)` for every row, in parallel.
 fn for_each_row(
     queue: &mut CpuQueue,
     shape: ScoreShape,
-    seq_lens: Option<&[u32]>,
+    bias: Option<RelativeBias<&[f32]>>,
     out: &mut [f32],
-    work: impl Fn(usize, usize, &mut [f32]) + Sync,
+    work: impl Fn(Row, Option<&[f32]>, &mut [f32]) + Sync,
 ) -> Result<(), KernelError> {
-    let keys = shape.keys;
+    let ScoreShape { num_heads, queries, keys, .. } = shape;
     if out.is_empty() {
         return Ok(());
     }
-    let rows_of_sequence = shape.num_heads * shape.queries;
+    let longest = keys.max(queries);
     let rows_of_piece = (PIECE / keys).max(1);
-    Ok(queue.for_each_chunk(out, rows_of_piece * keys, 0, |piece, out, _| {
-        for (i, out) in out.chunks_exact_mut(keys).enumerate() {
-            let row = piece * rows_of_piece + i;
-            let visible = seq_lens.map_or(keys, |lens| keys.min(lens[row / rows_of_sequence] as usize));
-            work(row * keys, visible, out);
+    let rows = out.len() / keys;
+    let spread = bias.map_or(0, |bias| ByDistance::values(&bias, num_heads, longest));
+    let prepare = |spread| bias.map(|bias| ByDistance::new(&bias, longest, spread));
+    let biases_of_row = if bias.is_some() { keys } else { 0 };
+    let out = SharedMut::new(out);
+    let pieces = rows.div_ceil(rows_of_piece);
+    Ok(queue.for_each_piece_with(pieces, biases_of_row, spread, prepare, |piece, scratch, bias| {
+        for number in piece * rows_of_piece..rows.min((piece + 1) * rows_of_piece) {
+            let (sequence, head, query) =
+                (number / queries / num_heads, number / queries % num_heads, number % queries);
+            let biases = bias.map(|bias| {
+                bias.write(head, -(query as isize), scratch);
+                &*scratch
+            });
+            // SAFETY: rows do not overlap, and each is worked on once.
+            let out = unsafe { out.slice(number * keys, keys) };
+            work(Row { first: number * keys, sequence, query }, biases, out);
         }
     })?)
 }
@@ -86,6 +146,8 @@ fn for_each_row(
 pub(crate) struct SoftmaxRow<'a> {
     pub(crate) row: &'a mut [f32],
     pub(crate) scale: f32,
+    /// Added to the scaled scores; at least as many.
+    pub(crate) biases: Option<&'a [f32]>,
 }
 
 impl Kernel for SoftmaxRow<'_> {
@@ -93,6 +155,22 @@ impl Kernel for SoftmaxRow<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        row::softmax(s, self.row, self.scale);
+        row::softmax(s, self.row, self.scale, self.biases);
+    }
+}
+
+/// `out = scores + biases`.
+struct AddRow<'a> {
+    scores: &'a [f32],
+    biases: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for AddRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        lanes::zip(s, self.scores, self.biases, self.out, |a, b| s.add(a, b));
     }
 }

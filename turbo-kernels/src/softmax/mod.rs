@@ -1,12 +1,12 @@
-//! Softmax over attention scores: scale, mask the padding keys, subtract the maximum, normalise.
+//! Softmax over attention scores: scale, add a relative bias, mask, subtract the maximum, normalise.
 
 mod cpu;
 mod row;
 
 pub(crate) use cpu::SoftmaxRow;
-pub(crate) use row::{exponentials, inverse_or_zero};
+pub(crate) use row::{exponentials, exponentials_with_bias, inverse_or_zero};
 
-use crate::{KernelError, device::Device};
+use crate::{AttentionMask, KernelError, RelativeBiasOn, device::Device};
 
 /// Sizes of a score tensor, `[batch_size, num_heads, queries, keys]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,25 +21,30 @@ pub struct ScoreShape {
     pub keys: usize,
 }
 
-/// Softmax along the last axis of a score tensor.
+/// Softmax along the last axis of a score tensor. Query `i` and key `i` of a sequence are its token `i`.
 pub trait Softmax: Device {
-    /// `out = softmax(scale · scores)`, where keys `j ≥ seq_lens[b]` get weight 0; a row without keys is all 0.
-    /// Without `seq_lens` every key counts. A row of nothing but −∞ has no keys either, so that [`Softmax::mask`] and a
-    /// softmax without `seq_lens` give what both give together; NaN in a visible key makes its row NaN.
+    /// `out = softmax(scale · scores + bias)`, where keys `j ≥ seq_lens[b]` and keys that `mask` hides from query `i` get
+    /// weight 0; a row without keys is all 0. Without `seq_lens` every key is a token. A row of nothing but −∞ has no keys
+    /// either, so that [`Softmax::mask`] and a softmax without masks give what both give together; NaN in a visible key
+    /// makes its row NaN.
     ///
     /// # Errors
-    /// [`KernelError::Length`].
+    /// [`KernelError::Length`]; [`KernelError::Size`] for a bias without buckets.
+    #[allow(clippy::too_many_arguments)]
     fn scale_mask_softmax(
         &self,
         queue: &mut Self::Queue,
         shape: ScoreShape,
         scores: Self::View<'_, f32>,
-        seq_lens: Option<Self::View<'_, u32>>,
         scale: f32,
+        bias: Option<RelativeBiasOn<'_, Self>>,
+        seq_lens: Option<Self::View<'_, u32>>,
+        mask: AttentionMask,
         out: Self::ViewMut<'_, f32>,
     ) -> Result<(), KernelError>;
 
-    /// `out = scores`, but −∞ for keys `j ≥ seq_lens[b]`: the mask of the textbook, as a step of its own.
+    /// `out = scores`, but −∞ for keys `j ≥ seq_lens[b]` and those that `mask` hides: the mask of the textbook, as a step
+    /// of its own.
     ///
     /// # Errors
     /// [`KernelError::Length`].
@@ -49,6 +54,20 @@ pub trait Softmax: Device {
         shape: ScoreShape,
         scores: Self::View<'_, f32>,
         seq_lens: Self::View<'_, u32>,
+        mask: AttentionMask,
+        out: Self::ViewMut<'_, f32>,
+    ) -> Result<(), KernelError>;
+
+    /// `out = scores + bias`, by the distance from query to key: the relative bias of the textbook, as a step of its own.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`]; [`KernelError::Size`] for a bias without buckets.
+    fn add_relative_bias(
+        &self,
+        queue: &mut Self::Queue,
+        shape: ScoreShape,
+        scores: Self::View<'_, f32>,
+        bias: RelativeBiasOn<'_, Self>,
         out: Self::ViewMut<'_, f32>,
     ) -> Result<(), KernelError>;
 }

@@ -26,6 +26,17 @@ pub(crate) fn exponentials<S: Simd>(s: S, row: &mut [f32], scale: f32) -> f32 {
     s.reduce_sum(sum)
 }
 
+/// [`exponentials`] of `scale·score + bias`, two roundings; there are at least as many biases as scores.
+#[inline(always)]
+pub(crate) fn exponentials_with_bias<S: Simd>(s: S, row: &mut [f32], scale: f32, biases: &[f32]) -> f32 {
+    let factor = s.splat(scale);
+    for (part, biases) in row.chunks_mut(S::LANES).zip(biases.chunks(S::LANES)) {
+        let scaled = s.mul(lanes::read(s, part, 0.0), factor);
+        lanes::write(s, s.add(scaled, lanes::read(s, biases, 0.0)), part);
+    }
+    exponentials(s, row, 1.0)
+}
+
 #[inline(always)]
 fn scale_and_find_greatest<S: Simd>(s: S, row: &mut [f32], scale: f32) -> f32 {
     let factor = s.splat(scale);
@@ -42,10 +53,13 @@ fn scale_and_find_greatest<S: Simd>(s: S, row: &mut [f32], scale: f32) -> f32 {
     s.reduce_max(s.max(most, lanes::read(s, tail, f32::NEG_INFINITY)))
 }
 
-/// Softmax of a row of scores, in place; a row without keys is all 0.
+/// Softmax of `scale·score + bias`, in place; a row without keys is all 0.
 #[inline(always)]
-pub(crate) fn softmax<S: Simd>(s: S, row: &mut [f32], scale: f32) {
-    let sum = exponentials(s, row, scale);
+pub(crate) fn softmax<S: Simd>(s: S, row: &mut [f32], scale: f32, biases: Option<&[f32]>) {
+    let sum = match biases {
+        None => exponentials(s, row, scale),
+        Some(biases) => exponentials_with_bias(s, row, scale, biases),
+    };
     let inverse = s.splat(inverse_or_zero(sum));
     lanes::update(s, row, 0.0, |e| s.mul(e, inverse));
 }

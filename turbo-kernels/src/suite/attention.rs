@@ -7,7 +7,7 @@ use super::{
     rig::{Placed, Rig, compare, refuses_length, refuses_size},
     twin::{self, Product},
 };
-use crate::{Attention, Layout, attention::AttentionShape};
+use crate::{Attention, AttentionMask, Columns, ColumnsOn, Device, Layout, attention::AttentionShape};
 
 /// Attention in both layouts.
 ///
@@ -41,8 +41,10 @@ impl Case<'_> {
     fn shape(&self) -> AttentionShape {
         AttentionShape {
             num_heads: self.num_heads,
+            num_kv_heads: self.num_heads,
             head_dim: self.head_dim,
             scale: 1.0 / (self.head_dim as f32).sqrt(),
+            mask: AttentionMask::Full,
         }
     }
 
@@ -81,7 +83,8 @@ impl Case<'_> {
         let hidden_size = self.num_heads * self.head_dim;
         let out = rig
             .answer(rows * hidden_size, |d, queue, out| {
-                d.attention(queue, self.shape(), layout, on_qkv.view(), out)
+                let [q, k, v] = thirds::<D>(on_qkv.view(), hidden_size);
+                d.attention(queue, self.shape(), layout, q, k, v, None, out)
             })
             .unwrap_or_else(|e| panic!("{self:?}: {e}"));
         for (&start, &len) in starts.iter().zip(self.seq_lens) {
@@ -124,7 +127,13 @@ impl Case<'_> {
 /// NaN in one value reaches that sequence's column; NaN in a key the whole sequence; other sequences never.
 fn keeps_nan_in_its_sequence<D: Attention>(device: &D) {
     const HIDDEN: usize = 8;
-    let shape = AttentionShape { num_heads: 1, head_dim: HIDDEN, scale: 0.3 };
+    let shape = AttentionShape {
+        num_heads: 1,
+        num_kv_heads: 1,
+        head_dim: HIDDEN,
+        scale: 0.3,
+        mask: AttentionMask::Full,
+    };
     let seq_lens = [5u32, 4, 6];
     let mut qkv = Numbers::new(4).values(15 * 3 * HIDDEN);
     qkv[6 * 3 * HIDDEN + HIDDEN + 2] = f32::NAN; // a key of the second sequence
@@ -133,7 +142,10 @@ fn keeps_nan_in_its_sequence<D: Attention>(device: &D) {
     let (qkv, sums) = (rig.put(&qkv), rig.put_u32(&cu_seqlens(&seq_lens)));
     let layout = Layout::Packed { cu_seqlens: sums.view() };
     let out = rig
-        .answer(15 * HIDDEN, |d, queue, out| d.attention(queue, shape, layout, qkv.view(), out))
+        .answer(15 * HIDDEN, |d, queue, out| {
+            let [q, k, v] = thirds::<D>(qkv.view(), HIDDEN);
+            d.attention(queue, shape, layout, q, k, v, None, out)
+        })
         .expect("the layout fits");
     for (i, v) in out.iter().enumerate() {
         let expected = match i / HIDDEN {
@@ -155,13 +167,21 @@ fn refuses_wrong_lengths<D: Attention>(device: &D) {
         ("attention: rows", 24, 8),
     ] {
         let layout = Layout::Padded { seq_lens: lens.view(), padded_len: 1 };
-        let answer = rig
-            .answer(out_len, |d, queue, out| d.attention(queue, NARROW, layout, qkv.part(0, qkv_len), out));
+        let answer = rig.answer(out_len, |d, queue, out| {
+            let [q, k, v] = thirds::<D>(qkv.part(0, qkv_len), 4);
+            d.attention(queue, NARROW, layout, q, k, v, None, out)
+        });
         refuses_length(case, answer);
     }
 }
 
-const NARROW: AttentionShape = AttentionShape { num_heads: 2, head_dim: 2, scale: 1.0 };
+const NARROW: AttentionShape =
+    AttentionShape { num_heads: 2, num_kv_heads: 2, head_dim: 2, scale: 1.0, mask: AttentionMask::Full };
+
+/// Queries, keys and values of merged rows.
+fn thirds<'a, D: Device>(rows: D::View<'a, f32>, hidden_size: usize) -> [ColumnsOn<'a, D>; 3] {
+    [0, 1, 2].map(|third| Columns { rows, first: third * hidden_size, row_stride: 3 * hidden_size })
+}
 
 /// Layouts that contradict themselves or the buffers.
 pub(super) fn refuses_broken_layouts<D: Attention>(device: &D) {
@@ -170,7 +190,10 @@ pub(super) fn refuses_broken_layouts<D: Attention>(device: &D) {
     let mut packed = |cu_seqlens: &[u32]| {
         let sums = rig.put_u32(cu_seqlens);
         let layout = Layout::Packed { cu_seqlens: sums.view() };
-        rig.answer(12, |d, queue, out| d.attention(queue, NARROW, layout, qkv.view(), out))
+        rig.answer(12, |d, queue, out| {
+            let [q, k, v] = thirds::<D>(qkv.view(), 4);
+            d.attention(queue, NARROW, layout, q, k, v, None, out)
+        })
     };
     assert!(packed(&[0, 1, 3]).is_ok(), "attention: the layout fits");
     refuses_length("attention: the last sum is beyond the rows", packed(&[0, 1, 4]));
@@ -179,6 +202,9 @@ pub(super) fn refuses_broken_layouts<D: Attention>(device: &D) {
     refuses_size("attention: prefix sums begin late", packed(&[1, 2, 3]));
     let lens = rig.put_u32(&[1, 2, 1]);
     let layout = Layout::Padded { seq_lens: lens.view(), padded_len: 1 };
-    let answer = rig.answer(12, |d, queue, out| d.attention(queue, NARROW, layout, qkv.view(), out));
+    let answer = rig.answer(12, |d, queue, out| {
+        let [q, k, v] = thirds::<D>(qkv.view(), 4);
+        d.attention(queue, NARROW, layout, q, k, v, None, out)
+    });
     refuses_size("attention: longer than padded", answer);
 }

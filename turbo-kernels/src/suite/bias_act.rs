@@ -72,9 +72,7 @@ fn sums_are_rounded_once<D: BiasAct>(device: &D, width: usize) {
 fn activations<D: BiasAct>(device: &D, values: &[f32]) {
     let mut rig = Rig::new(device);
     let x = rig.put(values);
-    for activation in
-        [Activation::GeluErf, Activation::GeluTanh, Activation::Relu, Activation::Silu, Activation::Tanh]
-    {
+    for activation in Activation::ALL {
         let out = rig
             .answer(values.len(), |d, queue, out| d.activate(queue, x.view(), activation, out))
             .unwrap_or_else(|e| panic!("{activation:?}: {e}"));

@@ -13,7 +13,8 @@ use super::{
     rig::{Placed, Rig},
 };
 use crate::{
-    Activation, BatchedMatMul, Device, EncoderKernels, Epilogue, Gemm, KernelError, Layout, Pooling,
+    Activation, AttentionMask, BatchedMatMul, Columns, Device, EncoderKernels, Epilogue, Gemm, KernelError,
+    Layout, Pooling,
     attention::AttentionShape,
     embed::Lookup,
     matmul::{HeadStrides, MatMulShape, Rhs},
@@ -30,7 +31,8 @@ const PARTS: [usize; 5] = [1, 2, 3, 13, 40];
 /// Lengths of sequences: one token, a vector and its neighbours, and more rows than a piece of attention.
 const SEQ_LENS: [u32; 7] = [1, 150, 2, 16, 33, 5, 17];
 /// One odd shape of attention.
-const ATTENTION: AttentionShape = AttentionShape { num_heads: 3, head_dim: 20, scale: 0.22 };
+const ATTENTION: AttentionShape =
+    AttentionShape { num_heads: 3, num_kv_heads: 3, head_dim: 20, scale: 0.22, mask: AttentionMask::Full };
 
 /// Runs every kernel on a batch and on its parts; gives the values of the batches.
 ///
@@ -109,14 +111,14 @@ fn normed<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>);
     let [x, residual, table] = [0; 3].map(|_| rig.put(&numbers.values(ROWS * WIDTH)));
     let [bias, gain, offset] = [0; 3].map(|_| rig.put(&numbers.values(WIDTH)));
     let ids = rig.put_u32(&numbers.indices(ROWS, ROWS));
-    let weights = || NormWeights { gain: gain.view(), offset: offset.view(), epsilon: 1e-12 };
+    let weights = || NormWeights { gain: gain.view(), offset: Some(offset.view()), epsilon: 1e-12 };
     [
         each_part(rig, "layer_norm", WIDTH, |d, q, rows, out| {
             d.layer_norm(q, part(&x, WIDTH, rows), weights(), out)
         }),
         each_part(rig, "bias_residual_layer_norm", WIDTH, |d, q, rows, out| {
             let (x, residual) = (part(&x, WIDTH, rows.clone()), part(&residual, WIDTH, rows));
-            d.bias_residual_layer_norm(q, x, bias.view(), residual, weights(), out)
+            d.bias_residual_layer_norm(q, x, Some(bias.view()), residual, weights(), out)
         }),
         each_part(rig, "embed_sum_layer_norm", WIDTH, |d, q, rows, out| {
             let lookup = Lookup { table: table.view(), ids: ids.part(rows.start, rows.len()) };
@@ -153,8 +155,8 @@ fn products<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>
 
 /// Unfused scores: each row of each sequence alone.
 fn batched_products<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> (&'static str, Vec<f32>) {
-    let shape = MatMulShape { batch_size: 3, num_heads: 2, m: 19, n: WIDTH, k: 21 };
-    let MatMulShape { batch_size, num_heads, m, n, k } = shape;
+    let shape = MatMulShape { batch_size: 3, num_heads: 2, num_kv_heads: 2, m: 19, n: WIDTH, k: 21 };
+    let MatMulShape { batch_size, num_heads, m, n, k, .. } = shape;
     let mut numbers = Numbers::new(5);
     let a = rig.put(&numbers.values(batch_size * num_heads * m * k));
     let b = rig.put(&numbers.values(batch_size * num_heads * n * k));
@@ -170,7 +172,7 @@ fn batched_products<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> (&'static str, V
         .unwrap_or_else(|e| panic!("batched_matmul: {e}"))
     };
     let batch = run(shape, 0, 0);
-    let alone = MatMulShape { batch_size: 1, num_heads: 1, m: 1, n, k };
+    let alone = MatMulShape { batch_size: 1, num_heads: 1, num_kv_heads: 1, m: 1, n, k };
     for sequence in 0..batch_size {
         for head in 0..num_heads {
             for row in 0..m {
@@ -192,7 +194,16 @@ fn masked<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> (&'static str, Vec<f32>) {
     let on_lens = rig.put_u32(&lens);
     let batch = rig
         .answer(30 * WIDTH, |d, q, out| {
-            d.scale_mask_softmax(q, shape, scores.view(), Some(on_lens.view()), 0.3, out)
+            d.scale_mask_softmax(
+                q,
+                shape,
+                scores.view(),
+                0.3,
+                None,
+                Some(on_lens.view()),
+                AttentionMask::Full,
+                out,
+            )
         })
         .expect("the shape fits");
     for (row, values) in batch.chunks_exact(WIDTH).enumerate() {
@@ -200,7 +211,16 @@ fn masked<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> (&'static str, Vec<f32>) {
         let alone = ScoreShape { batch_size: 1, num_heads: 1, queries: 1, keys };
         let mut want = rig
             .answer(keys, |d, q, out| {
-                d.scale_mask_softmax(q, alone, scores.part(row * WIDTH, keys), None, 0.3, out)
+                d.scale_mask_softmax(
+                    q,
+                    alone,
+                    scores.part(row * WIDTH, keys),
+                    0.3,
+                    None,
+                    None,
+                    AttentionMask::Full,
+                    out,
+                )
             })
             .expect("the shape fits");
         want.resize(WIDTH, 0.0);
@@ -213,7 +233,8 @@ fn masked<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> (&'static str, Vec<f32>) {
 fn sequences<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>); 2] {
     let hidden_size = ATTENTION.num_heads * ATTENTION.head_dim;
     let attention = each_sequence(rig, "attention", 3 * hidden_size, |d, q, layout, x, out| {
-        d.attention(q, ATTENTION, layout, x, out)
+        let part = |first| Columns { rows: x, first: first * hidden_size, row_stride: 3 * hidden_size };
+        d.attention(q, ATTENTION, layout, part(0), part(1), part(2), None, out)
     });
     let mean =
         each_sequence(rig, "mean", WIDTH, |d, q, layout, x, out| d.pool(q, Pooling::Mean, layout, x, out));
@@ -314,7 +335,7 @@ fn transposed<D: BatchedMatMul>(
         want.extend(b.chunks_exact(k).map(|b| a.iter().zip(b).fold(0.0, |sum, (a, b)| step(*a, *b, sum))));
     }
     let (a, b) = (rig.put(&a), rig.put(&b));
-    let shape = MatMulShape { batch_size: 1, num_heads: 1, m, n, k };
+    let shape = MatMulShape { batch_size: 1, num_heads: 1, num_kv_heads: 1, m, n, k };
     let got = rig
         .answer(m * n, |d, q, out| {
             let b = (b.view(), separate(1, n, k), Rhs::Transposed);

@@ -54,7 +54,7 @@ fn check<D: Embed>(device: &D, hidden_size: usize) {
     for count in 1..=TABLE_ROWS.len() {
         let out = rig
             .answer(TOKENS * hidden_size, |d, queue, out| {
-                let weights = NormWeights { gain: on_gain.view(), offset: on_offset.view(), epsilon };
+                let weights = NormWeights { gain: on_gain.view(), offset: Some(on_offset.view()), epsilon };
                 d.embed_sum_layer_norm(queue, &lookups[..count], weights, out)
             })
             .unwrap_or_else(|e| panic!("embed_sum_layer_norm of {count}, {hidden_size}: {e}"));
@@ -89,7 +89,7 @@ pub(super) fn refuses_ids_outside<D: Embed>(device: &D) {
     refused(rig.answer(6, |d, queue, out| d.embed(queue, bad, out)));
     for lookups in [[bad, good, good], [good, bad, good], [good, good, bad]] {
         refused(rig.answer(6, |d, queue, out| {
-            let weights = NormWeights { gain: ones.view(), offset: ones.view(), epsilon: 1e-12 };
+            let weights = NormWeights { gain: ones.view(), offset: Some(ones.view()), epsilon: 1e-12 };
             d.embed_sum_layer_norm(queue, &lookups, weights, out)
         }));
     }
@@ -105,17 +105,17 @@ fn refuses_wrong_lengths<D: Embed>(device: &D) {
     let ragged = Lookup { table: table.part(0, 11), ids: ids.view() };
     refuses_length("embed: the table has no whole rows", rig.answer(6, |d, q, out| d.embed(q, ragged, out)));
     let answer = rig.answer(6, |d, queue, out| {
-        let weights = NormWeights { gain: ones.view(), offset: ones.view(), epsilon: 1e-12 };
+        let weights = NormWeights { gain: ones.view(), offset: Some(ones.view()), epsilon: 1e-12 };
         d.embed_sum_layer_norm(queue, &[lookup, short, lookup], weights, out)
     });
     refuses_length("embed_sum_layer_norm: an id is missing", answer);
     let answer = rig.answer(6, |d, queue, out| {
-        let weights = NormWeights { gain: ones.view(), offset: two.view(), epsilon: 1e-12 };
+        let weights = NormWeights { gain: ones.view(), offset: Some(two.view()), epsilon: 1e-12 };
         d.embed_sum_layer_norm(queue, &[lookup; 3], weights, out)
     });
     refuses_length("embed_sum_layer_norm: offset too short", answer);
     let answer = rig.answer(6, |d, queue, out| {
-        let weights = NormWeights { gain: ones.view(), offset: ones.view(), epsilon: 1e-12 };
+        let weights = NormWeights { gain: ones.view(), offset: Some(ones.view()), epsilon: 1e-12 };
         d.embed_sum_layer_norm(queue, &[], weights, out)
     });
     refuses_size("embed_sum_layer_norm: no lookups", answer);

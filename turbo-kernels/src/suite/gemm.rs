@@ -8,10 +8,6 @@ use super::{
 };
 use crate::{Activation, Epilogue, Gemm};
 
-/// Activations that an epilogue may apply.
-const ACTIVATIONS: [Activation; 5] =
-    [Activation::GeluErf, Activation::GeluTanh, Activation::Relu, Activation::Silu, Activation::Tanh];
-
 /// Products with packed weights under every epilogue.
 ///
 /// # Panics
@@ -73,7 +69,7 @@ impl Case {
         run("none", Epilogue::None, &products, None);
         let biased = with(&products, &of_bias);
         run("bias", Epilogue::Bias(bias_on.view()), &biased, None);
-        for activation in ACTIVATIONS {
+        for activation in Activation::ALL {
             let name = format!("bias, {activation:?}");
             run(&name, Epilogue::BiasAct(bias_on.view(), activation), &biased, Some(activation));
         }

@@ -19,12 +19,20 @@ pub fn matmul<D: BatchedMatMul>(device: &D) {
     for width in WIDTHS {
         for (m, n, k) in [(3, width, 8), (3, 8, width), (width, 5, 16)] {
             for rhs in [Rhs::Normal, Rhs::Transposed] {
-                check(device, MatMulShape { batch_size: 2, num_heads: 3, m, n, k }, rhs);
+                check(device, MatMulShape { batch_size: 2, num_heads: 3, num_kv_heads: 3, m, n, k }, rhs);
             }
         }
     }
-    check(device, MatMulShape { batch_size: 1, num_heads: 2, m: 50, n: 100, k: 64 }, Rhs::Transposed);
-    check(device, MatMulShape { batch_size: 1, num_heads: 2, m: 50, n: 64, k: 100 }, Rhs::Normal);
+    check(
+        device,
+        MatMulShape { batch_size: 1, num_heads: 2, num_kv_heads: 2, m: 50, n: 100, k: 64 },
+        Rhs::Transposed,
+    );
+    check(
+        device,
+        MatMulShape { batch_size: 1, num_heads: 2, num_kv_heads: 2, m: 50, n: 64, k: 100 },
+        Rhs::Normal,
+    );
     refuses_strides_outside(device);
 }
 
@@ -46,7 +54,7 @@ pub(super) fn element(strides: HeadStrides, b: usize, h: usize, i: usize, j: usi
 }
 
 fn check<D: BatchedMatMul>(device: &D, shape: MatMulShape, rhs: Rhs) {
-    let MatMulShape { batch_size, num_heads, m, n, k } = shape;
+    let MatMulShape { batch_size, num_heads, m, n, k, .. } = shape;
     let heads = batch_size * num_heads;
     let (b_rows, b_columns) = match rhs {
         Rhs::Normal => (k, n),
@@ -89,7 +97,7 @@ fn check<D: BatchedMatMul>(device: &D, shape: MatMulShape, rhs: Rhs) {
 }
 
 fn refuses_strides_outside<D: BatchedMatMul>(device: &D) {
-    let shape = MatMulShape { batch_size: 2, num_heads: 2, m: 3, n: 3, k: 3 };
+    let shape = MatMulShape { batch_size: 2, num_heads: 2, num_kv_heads: 2, m: 3, n: 3, k: 3 };
     let mut rig = Rig::new(device);
     let values = rig.put(&[0.0; 36]);
     let fits = separate(2, 3, 3);

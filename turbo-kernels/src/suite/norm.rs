@@ -38,7 +38,7 @@ fn check<D: Norm>(device: &D, hidden_size: usize, epsilon: f32, center: f32, spr
     let mut rig = Rig::new(device);
     let [on_x, on_residual, on_bias, on_gain, on_offset] =
         [&x, &residual, &bias, &gain, &offset].map(|values| rig.put(values));
-    let weights = || NormWeights { gain: on_gain.view(), offset: on_offset.view(), epsilon };
+    let weights = || NormWeights { gain: on_gain.view(), offset: Some(on_offset.view()), epsilon };
 
     let case = (hidden_size, epsilon, center, spread);
     let out = rig
@@ -49,7 +49,14 @@ fn check<D: Norm>(device: &D, hidden_size: usize, epsilon: f32, center: f32, spr
         x.iter().enumerate().map(|(i, x)| (x + bias[i % hidden_size]) + residual[i]).collect();
     let fused = rig
         .answer(x.len(), |d, queue, out| {
-            d.bias_residual_layer_norm(queue, on_x.view(), on_bias.view(), on_residual.view(), weights(), out)
+            d.bias_residual_layer_norm(
+                queue,
+                on_x.view(),
+                Some(on_bias.view()),
+                on_residual.view(),
+                weights(),
+                out,
+            )
         })
         .unwrap_or_else(|e| panic!("bias_residual_layer_norm {case:?}: {e}"));
     for (name, input, got) in [("layer_norm", &x, &out), ("bias_residual_layer_norm", &summed, &fused)] {
@@ -88,7 +95,8 @@ fn constant_rows_give_the_offset<D: Norm>(device: &D) {
         let [x, gain, on_offset] = [&x, &gain, &offset].map(|values| rig.put(values));
         let out = rig
             .answer(3 * hidden_size, |d, queue, out| {
-                let weights = NormWeights { gain: gain.view(), offset: on_offset.view(), epsilon: 1e-12 };
+                let weights =
+                    NormWeights { gain: gain.view(), offset: Some(on_offset.view()), epsilon: 1e-12 };
                 d.layer_norm(queue, x.view(), weights, out)
             })
             .expect("lengths agree");
@@ -105,7 +113,7 @@ fn keeps_nan_in_its_row<D: Norm>(device: &D) {
     let (x, ones) = (rig.put(&x), rig.put(&[1.0; N]));
     let out = rig
         .answer(3 * N, |d, queue, out| {
-            let weights = NormWeights { gain: ones.view(), offset: ones.view(), epsilon: 1e-12 };
+            let weights = NormWeights { gain: ones.view(), offset: Some(ones.view()), epsilon: 1e-12 };
             d.layer_norm(queue, x.view(), weights, out)
         })
         .expect("lengths agree");
@@ -121,7 +129,7 @@ fn refuses_wrong_lengths<D: Norm>(device: &D) {
                    offset: &super::rig::Placed<D, f32>,
                    out_len| {
         let answer = rig.answer(out_len, |d, queue, out| {
-            let weights = NormWeights { gain: gain.view(), offset: offset.view(), epsilon: 1e-12 };
+            let weights = NormWeights { gain: gain.view(), offset: Some(offset.view()), epsilon: 1e-12 };
             d.layer_norm(queue, x.view(), weights, out)
         });
         refuses_length(case, answer);
@@ -129,13 +137,13 @@ fn refuses_wrong_lengths<D: Norm>(device: &D) {
     run("layer_norm: offset too short", &six, &three, &two, 6);
     run("layer_norm: x too short", &three, &three, &three, 6);
     run("layer_norm: no whole rows", &six, &three, &three, 5);
-    let weights = || NormWeights { gain: three.view(), offset: three.view(), epsilon: 1e-12 };
+    let weights = || NormWeights { gain: three.view(), offset: Some(three.view()), epsilon: 1e-12 };
     for (case, bias, residual) in [
         ("bias_residual_layer_norm: bias too short", &two, &six),
         ("bias_residual_layer_norm: residual too short", &three, &three),
     ] {
         let answer = rig.answer(6, |d, queue, out| {
-            d.bias_residual_layer_norm(queue, six.view(), bias.view(), residual.view(), weights(), out)
+            d.bias_residual_layer_norm(queue, six.view(), Some(bias.view()), residual.view(), weights(), out)
         });
         refuses_length(case, answer);
     }

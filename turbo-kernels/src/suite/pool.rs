@@ -18,7 +18,7 @@ const PADDED_LEN: usize = 34;
 /// When the device departs from the twin.
 pub fn pool<D: Pool>(device: &D) {
     for hidden_size in WIDTHS.into_iter().chain([384]) {
-        for pooling in [Pooling::Cls, Pooling::Mean, Pooling::LastToken] {
+        for pooling in Pooling::ALL {
             packed(device, hidden_size, pooling);
             padded(device, hidden_size, pooling);
         }
@@ -77,19 +77,37 @@ fn check<D: Pool>(
     let value = |row: usize, j: usize| f64::from(x[row * hidden_size + j]);
     let mut want = Vec::new();
     for (&start, len) in starts.iter().zip(SEQ_LENS.map(|len| len as usize)) {
-        want.extend((0..hidden_size).map(|j| match pooling {
-            _ if len == 0 => 0.0,
-            Pooling::Cls => value(start, j),
-            Pooling::Mean => (start..start + len).map(|row| value(row, j)).sum::<f64>() / len as f64,
-            Pooling::LastToken => value(start + len - 1, j),
+        let rows = start..start + len;
+        want.extend((0..hidden_size).map(|j| {
+            let column = rows.clone().map(|row| value(row, j));
+            match pooling {
+                _ if len == 0 => 0.0,
+                Pooling::Cls => value(start, j),
+                Pooling::Mean => column.sum::<f64>() / len as f64,
+                Pooling::LastToken => value(start + len - 1, j),
+                Pooling::Max => column.fold(f64::NEG_INFINITY, f64::max),
+                Pooling::MeanSqrtLen => column.sum::<f64>() / (len as f64).sqrt(),
+                Pooling::WeightedMean => {
+                    let weight = |i| (i + 1) as f64;
+                    column.enumerate().map(|(i, x)| weight(i) * x).sum::<f64>()
+                        / (0..len).map(weight).sum::<f64>()
+                }
+            }
         }));
     }
     let out = rig
         .answer(want.len(), |d, queue, out| d.pool(queue, pooling, layout, on_x.view(), out))
         .unwrap_or_else(|e| panic!("{pooling:?} {hidden_size}: {e}"));
-    // rows are copied exactly; a mean of n values below 1 takes n roundings
-    let of_mean = if pooling == Pooling::Mean { ROUNDING * f64::from(SEQ_LENS[5]) } else { 0.0 };
-    compare((pooling, hidden_size), &out, &want, |_| of_mean);
+    // rows are copied exactly; a mean of n values below 1 takes n roundings, twice that without FMA where they are
+    // weighted, and √n instead of n divides a sum of n roundings by √n less
+    let most = f64::from(SEQ_LENS[5]);
+    let roundings = match pooling {
+        Pooling::Cls | Pooling::LastToken | Pooling::Max => 0.0,
+        Pooling::Mean => most,
+        Pooling::WeightedMean => 2.0 * most,
+        Pooling::MeanSqrtLen => most * most.sqrt(),
+    };
+    compare((pooling, hidden_size), &out, &want, |_| ROUNDING * roundings);
 }
 
 fn normalizes<D: Pool>(device: &D, hidden_size: usize) {

@@ -6,7 +6,7 @@ use super::{
     rig::{Rig, compare, refuses_length},
     twin,
 };
-use crate::{Softmax, softmax::ScoreShape};
+use crate::{AttentionMask, Softmax, softmax::ScoreShape};
 
 /// Softmax of scores, fused with scale and mask, and the mask alone.
 ///
@@ -36,7 +36,7 @@ fn check<D: Softmax>(device: &D, shape: ScoreShape, scores: &[f32], lens: Option
     let out = rig
         .answer(scores.len(), |d, queue, out| {
             let lens = on_lens.as_ref().map(|lens| lens.view());
-            d.scale_mask_softmax(queue, shape, on_device.view(), lens, scale, out)
+            d.scale_mask_softmax(queue, shape, on_device.view(), scale, None, lens, AttentionMask::Full, out)
         })
         .unwrap_or_else(|e| panic!("{shape:?}: {e}"));
     // A rounding of scale · score or of the difference to the maximum moves the exponent by that much, absolutely;
@@ -62,7 +62,9 @@ fn masks<D: Softmax>(device: &D, shape: ScoreShape, scores: &[f32], lens: &[u32]
     let mut rig = Rig::new(device);
     let (on_device, on_lens) = (rig.put(scores), rig.put_u32(lens));
     let out = rig
-        .answer(scores.len(), |d, q, out| d.mask(q, shape, on_device.view(), on_lens.view(), out))
+        .answer(scores.len(), |d, q, out| {
+            d.mask(q, shape, on_device.view(), on_lens.view(), AttentionMask::Full, out)
+        })
         .unwrap_or_else(|e| panic!("mask, {shape:?}: {e}"));
     for (i, (&got, &score)) in out.iter().zip(scores).enumerate() {
         let visible = lens[i / (shape.num_heads * shape.queries * shape.keys)] as usize;
@@ -90,15 +92,27 @@ fn refuses_wrong_lengths<D: Softmax>(device: &D) {
     let (scores, one, two) = (rig.put(&[0.0; 12]), rig.put_u32(&[3]), rig.put_u32(&[3, 3]));
     let mut run = |case, scores_len, out_len, lens: Option<&super::rig::Placed<D, u32>>| {
         let answer = rig.answer(out_len, |d, queue, out| {
-            d.scale_mask_softmax(queue, shape, scores.part(0, scores_len), lens.map(|l| l.view()), 1.0, out)
+            let lens = lens.map(|l| l.view());
+            d.scale_mask_softmax(
+                queue,
+                shape,
+                scores.part(0, scores_len),
+                1.0,
+                None,
+                lens,
+                AttentionMask::Full,
+                out,
+            )
         });
         refuses_length(case, answer);
     };
     run("softmax: scores too short", 11, 12, None);
     run("softmax: out too short", 12, 11, None);
     run("softmax: a length is missing", 12, 12, Some(&one));
-    let masked = rig.answer(11, |d, q, out| d.mask(q, shape, scores.view(), two.view(), out));
+    let masked =
+        rig.answer(11, |d, q, out| d.mask(q, shape, scores.view(), two.view(), AttentionMask::Full, out));
     refuses_length("mask: out too short", masked);
-    let masked = rig.answer(12, |d, q, out| d.mask(q, shape, scores.view(), one.view(), out));
+    let masked =
+        rig.answer(12, |d, q, out| d.mask(q, shape, scores.view(), one.view(), AttentionMask::Full, out));
     refuses_length("mask: a length is missing", masked);
 }

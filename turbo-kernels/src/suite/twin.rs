@@ -48,6 +48,8 @@ pub(super) fn activate(activation: Activation, x: f64) -> f64 {
         }
         Activation::Silu => x / (1.0 + (-x).exp()),
         Activation::Tanh => x.tanh(),
+        Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        Activation::Log1pRelu => activate(Activation::Relu, x).ln_1p(),
     }
 }
 

@@ -1,0 +1,87 @@
+use std::ops::Range;
+
+/// Which tokens of its sequence a token attends to. Positions are counted from the first token of the sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AttentionMask {
+    /// All of them.
+    Full,
+    /// Those up to itself: position `i` sees `j ≤ i`.
+    Causal,
+    /// Those near it: position `i` sees `|i − j| ≤ reach`.
+    Window {
+        /// The farthest distance that is seen, on either side.
+        reach: usize,
+    },
+}
+
+impl AttentionMask {
+    /// The positions below `keys` that position `row` sees. Both ends never fall as `row` grows.
+    #[must_use]
+    pub fn visible(self, row: usize, keys: usize) -> Range<usize> {
+        match self {
+            Self::Full => 0..keys,
+            Self::Causal => 0..keys.min(row.saturating_add(1)),
+            Self::Window { reach } => {
+                let end = row.saturating_add(reach).saturating_add(1);
+                keys.min(row.saturating_sub(reach))..keys.min(end)
+            }
+        }
+    }
+
+    /// The positions below `keys` that any of `rows` sees.
+    pub(crate) fn visible_to_any(self, rows: Range<usize>, keys: usize) -> Range<usize> {
+        if rows.is_empty() {
+            return 0..0;
+        }
+        self.visible(rows.start, keys).start..self.visible(rows.end - 1, keys).end
+    }
+
+    /// The most positions that `rows` consecutive ones see of `keys`.
+    pub(crate) fn most_visible(self, rows: usize, keys: usize) -> usize {
+        match self {
+            Self::Full | Self::Causal => keys,
+            Self::Window { reach } => keys.min(reach.saturating_mul(2).saturating_add(rows)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn masks() -> impl Strategy<Value = AttentionMask> {
+        prop_oneof![
+            Just(AttentionMask::Full),
+            Just(AttentionMask::Causal),
+            (0..20usize).prop_map(|reach| AttentionMask::Window { reach }),
+        ]
+    }
+
+    proptest! {
+        /// Against the definition, key by key.
+        #[test]
+        fn ranges_hold_what_is_seen(mask in masks(), first in 0..30usize, rows in 1..9usize, keys in 0..40usize) {
+            let sees = |i: usize, j: usize| match mask {
+                AttentionMask::Full => true,
+                AttentionMask::Causal => j <= i,
+                AttentionMask::Window { reach } => i.abs_diff(j) <= reach,
+            };
+            for row in first..first + rows {
+                let seen: Vec<usize> = (0..keys).filter(|&key| sees(row, key)).collect();
+                prop_assert_eq!(mask.visible(row, keys).collect::<Vec<_>>(), seen);
+                prop_assert!(mask.visible(row, keys).end <= mask.visible(row + 1, keys).end);
+                prop_assert!(mask.visible(row, keys).start <= mask.visible(row + 1, keys).start);
+            }
+            let any = mask.visible_to_any(first..first + rows, keys);
+            prop_assert!(any.len() <= mask.most_visible(rows, keys));
+            prop_assert!((first..first + rows).all(|row| mask.visible(row, keys).all(|key| any.contains(&key))));
+        }
+    }
+
+    #[test]
+    fn giant_reaches_do_not_wrap() {
+        assert_eq!(AttentionMask::Window { reach: usize::MAX }.visible(7, 9), 0..9);
+    }
+}

@@ -1,0 +1,67 @@
+use crate::KernelError;
+
+/// Columns of rows that may hold more than them: value `(i, j)` is element `i · row_stride + first + j` of `rows`.
+///
+/// Queries, keys and values of a merged projection are three of these over one tensor.
+#[derive(Clone, Copy, Debug)]
+pub struct Columns<V> {
+    /// `[rows, row_stride]`, f32.
+    pub rows: V,
+    /// The first of the columns.
+    pub first: usize,
+    /// Values of a whole row.
+    pub row_stride: usize,
+}
+
+/// Columns in memory of device `D`.
+pub type ColumnsOn<'a, D> = Columns<<D as crate::Device>::View<'a, f32>>;
+
+impl<V> Columns<V> {
+    /// All columns of rows of `width` values.
+    pub fn all(rows: V, width: usize) -> Self {
+        Self { rows, first: 0, row_stride: width }
+    }
+}
+
+impl<'a> Columns<&'a [f32]> {
+    /// Whether these are `width` columns of `rows` rows.
+    ///
+    /// # Errors
+    /// [`KernelError::Size`] when they reach into the next row, [`KernelError::Length`] for another number of rows.
+    pub(crate) fn check(
+        &self,
+        kernel: &'static str,
+        argument: &'static str,
+        rows: usize,
+        width: usize,
+    ) -> Result<(), KernelError> {
+        if self.first.saturating_add(width) > self.row_stride {
+            let expected = "a row stride behind the last column";
+            return Err(KernelError::Size { kernel, argument, expected, got: self.row_stride });
+        }
+        KernelError::check_length(kernel, argument, rows.saturating_mul(self.row_stride), self.rows.len())
+    }
+
+    /// `len` values of row `row`, from column `column` of these on.
+    #[inline(always)]
+    pub(crate) fn part(&self, row: usize, column: usize, len: usize) -> &'a [f32] {
+        &self.rows[row * self.row_stride + self.first + column..][..len]
+    }
+}
+
+/// Heads side by side in the columns of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HeadSizes {
+    /// Heads.
+    pub num_heads: usize,
+    /// Values of each head.
+    pub head_dim: usize,
+}
+
+impl HeadSizes {
+    /// Columns of all heads.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.num_heads.saturating_mul(self.head_dim)
+    }
+}
