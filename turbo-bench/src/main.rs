@@ -1,9 +1,11 @@
-//! `turbo-bench FIGURE`: runs a figure and writes its record and plot.
+//! `turbo-bench FIGURE`: runs a figure and writes its record and plot. `turbo-bench random NAME`: a model to time.
+
+mod random;
 
 use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use turbo_bench::figures::planning;
 use turbo_kernels::{Cpu, CpuOptions, Isa};
 
@@ -12,25 +14,32 @@ use turbo_kernels::{Cpu, CpuOptions, Isa};
 #[command(max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
-    figure: Figure,
-
-    /// Where records and plots go
-    #[arg(long, global = true, default_value = "turbo-bench/results")]
-    out: PathBuf,
-
-    /// Compute threads; all cores when not given
-    #[arg(long, global = true)]
-    threads: Option<NonZeroUsize>,
+    command: Command,
 }
 
 #[derive(Subcommand)]
-enum Figure {
+enum Command {
     /// What planning costs beside running (TurboTransformers, Figure 13): BERT-base, lengths uniform 5 to 500
     Planning {
         /// Requests, one at a time
         #[arg(long, default_value_t = 150)]
         requests: usize,
+        #[command(flatten)]
+        common: Common,
     },
+    Random(random::Arguments),
+}
+
+/// What every figure lets one choose.
+#[derive(Args)]
+struct Common {
+    /// Where records and plots go
+    #[arg(long, default_value = "turbo-bench/results")]
+    out: PathBuf,
+
+    /// Compute threads; all cores when not given
+    #[arg(long)]
+    threads: Option<NonZeroUsize>,
 }
 
 fn main() -> ExitCode {
@@ -44,13 +53,25 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<()> {
-    let device = Cpu::new(CpuOptions { threads: cli.threads, isa: Some(Isa::from_env()?) })?;
-    match cli.figure {
-        Figure::Planning { requests } => {
+    match cli.command {
+        Command::Planning { requests, common } => {
+            let device = Cpu::new(CpuOptions { threads: common.threads, isa: Some(Isa::from_env()?) })?;
             let data = planning::Data { requests, ..planning::Data::default() };
-            println!("{}", planning::run(&data, device, &cli.out)?);
+            println!("{}", planning::run(&data, device, &common.out)?);
+            println!("written to {}", common.out.display());
         }
+        Command::Random(arguments) => random::run(&arguments)?,
     }
-    println!("written to {}", cli.out.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
 }

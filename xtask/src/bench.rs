@@ -1,5 +1,7 @@
 //! `cargo xtask bench`: runs a figure of turbo-bench in release, from the workspace root.
 
+use std::process::Command;
+
 use anyhow::Result;
 
 use crate::process;
@@ -20,7 +22,12 @@ pub(crate) struct Arguments {
 /// # Errors
 /// When it does not build, or fails.
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
+    process::run(turbo_bench(workspace).args(&arguments.figure))
+}
+
+/// `turbo-bench`, built in release if need be, run from the workspace root.
+pub(crate) fn turbo_bench(workspace: &Workspace) -> Command {
     let mut cargo = workspace.cargo();
-    cargo.args(["run", "--release", "--package", "turbo-bench", "--"]);
-    process::run(cargo.args(&arguments.figure))
+    cargo.args(["run", "--quiet", "--release", "--package", "turbo-bench", "--"]);
+    cargo
 }

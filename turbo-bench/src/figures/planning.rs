@@ -20,7 +20,7 @@ use turbo_kernels::{Cpu, Device};
 use turbo_models::{Checkpoint, Pooling};
 
 use crate::{
-    checkpoint::{BERT_BASE, BertShape},
+    checkpoint::Model,
     record::{Provenance, Record},
     workload,
 };
@@ -29,7 +29,7 @@ use crate::{
 #[derive(Clone, Debug, Serialize)]
 pub struct Data {
     /// The model; weights are random.
-    pub model: BertShape,
+    pub model: Model,
     /// Lengths of requests, uniform.
     pub lens: RangeInclusive<usize>,
     /// Number of requests, one at a time.
@@ -40,7 +40,7 @@ pub struct Data {
 
 impl Default for Data {
     fn default() -> Self {
-        Data { model: BERT_BASE, lens: 5..=500, requests: 150, seed: 0 }
+        Data { model: Model::BertBase, lens: 5..=500, requests: 150, seed: 0 }
     }
 }
 
@@ -78,14 +78,15 @@ pub struct Summary {
 /// When the model cannot be written, loaded or run, or the results cannot be written.
 pub fn run(data: &Data, device: Cpu, out: &Path) -> Result<Summary> {
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
-    data.model.write(folder.path())?;
+    let shape = data.model.shape();
+    shape.write(folder.path(), 0, drop)?;
     let checkpoint = Checkpoint::open(folder.path())?;
     let program = Program::compile(&checkpoint.graph(Pooling::Mean)?, LayoutKind::Packed, passes::ALL)?;
     let provenance = Provenance::here(device.name());
     let config = ExecutorConfig { planner: PlannerConfig::default(), cached_bindings: 0 };
     let mut executor = Executor::new(device, program.clone(), &checkpoint, config)?;
     let mut planning = Planning::new(&program)?;
-    executor.run(&request(*data.lens.end(), data.model.vocab_size)?)?; // first touch of weights and chunks
+    executor.run(&request(*data.lens.end(), shape.vocab_size())?)?; // first touch of weights and chunks
 
     let bar = ProgressBar::new(data.requests as u64)
         .with_style(ProgressStyle::with_template("planning {bar:40} {pos}/{len} requests, {eta} left")?);
@@ -93,7 +94,7 @@ pub fn run(data: &Data, device: Cpu, out: &Path) -> Result<Summary> {
     for seq_len in workload::uniform(&data.lens, data.requests, data.seed) {
         let extents = Extents::of(&[seq_len]);
         let (plan, unfolded) = (planning.folded(&extents)?, planning.unfolded(&extents)?);
-        let staging = request(seq_len, data.model.vocab_size)?;
+        let staging = request(seq_len, shape.vocab_size())?;
         let start = Instant::now();
         executor.run(&staging)?;
         rows.push(Row {

@@ -1,0 +1,210 @@
+//! What each family writes into `config.json`, and how it calls its tensors.
+
+use serde_json::{Value, json};
+
+use super::{
+    Shape,
+    file::{Dtype, Tensor, Values},
+};
+
+/// The sizes that most encoders have.
+pub(super) struct Sizes {
+    layers: usize,
+    hidden: usize,
+    heads: usize,
+    wide: usize,
+    vocab: usize,
+    positions: usize,
+    /// Width of the embedding tables, where the model projects them.
+    narrow: usize,
+}
+
+/// Devlin et al., 2018; also ELECTRA's discriminator (Clark et al., 2020).
+pub(super) const BERT_BASE: Sizes =
+    Sizes { layers: 12, hidden: 768, heads: 12, wide: 3072, vocab: 30522, positions: 512, narrow: 768 };
+pub(super) const BERT_LARGE: Sizes =
+    Sizes { layers: 24, hidden: 1024, heads: 16, wide: 4096, narrow: 1024, ..BERT_BASE };
+/// all-MiniLM-L6-v2 (Wang et al., 2020).
+pub(super) const MINILM: Sizes = Sizes { layers: 6, hidden: 384, wide: 1536, narrow: 384, ..BERT_BASE };
+/// Sanh et al., 2019.
+pub(super) const DISTILBERT_BASE: Sizes = Sizes { layers: 6, ..BERT_BASE };
+/// Liu et al., 2019; two rows of the position table belong to padding.
+pub(super) const ROBERTA_BASE: Sizes = Sizes { vocab: 50265, positions: 514, ..BERT_BASE };
+/// Lan et al., 2020.
+pub(super) const ALBERT_BASE: Sizes = Sizes { vocab: 30000, narrow: 128, ..BERT_BASE };
+pub(super) const ALBERT_XXLARGE: Sizes = Sizes { hidden: 4096, heads: 64, wide: 16384, ..ALBERT_BASE };
+/// Tensors in the order in which they are written.
+#[derive(Default)]
+struct Tensors(Vec<Tensor>);
+
+impl Tensors {
+    fn push(&mut self, name: String, shape: &[usize], values: Values) {
+        self.0.push(Tensor { name, shape: shape.to_vec(), values });
+    }
+
+    /// `[rows, columns]` under its own name plus `.weight`.
+    fn matrix(&mut self, name: &str, rows: usize, columns: usize) {
+        self.push(format!("{name}.weight"), &[rows, columns], Values::AroundZero);
+    }
+
+    fn bias(&mut self, name: &str, size: usize) {
+        self.push(format!("{name}.bias"), &[size], Values::AroundZero);
+    }
+
+    fn gain(&mut self, name: &str, size: usize) {
+        self.push(format!("{name}.weight"), &[size], Values::AroundOne);
+    }
+
+    fn linear(&mut self, name: &str, rows: usize, columns: usize) {
+        self.matrix(name, rows, columns);
+        self.bias(name, rows);
+    }
+
+    fn norm(&mut self, name: &str, size: usize) {
+        self.gain(name, size);
+        self.bias(name, size);
+    }
+
+    /// Word, position and, with `types` rows, token type tables, and their norm.
+    fn embeddings(&mut self, sizes: &Sizes, types: usize) {
+        self.matrix("embeddings.word_embeddings", sizes.vocab, sizes.narrow);
+        self.matrix("embeddings.position_embeddings", sizes.positions, sizes.narrow);
+        if types > 0 {
+            self.matrix("embeddings.token_type_embeddings", types, sizes.narrow);
+        }
+        self.norm("embeddings.LayerNorm", sizes.narrow);
+    }
+
+    /// The layers of BERT.
+    fn bert_layers(&mut self, sizes: &Sizes) {
+        let &Sizes { hidden, wide, .. } = sizes;
+        for layer in 0..sizes.layers {
+            let name = format!("encoder.layer.{layer}");
+            for part in ["query", "key", "value"] {
+                self.linear(&format!("{name}.attention.self.{part}"), hidden, hidden);
+            }
+            self.linear(&format!("{name}.attention.output.dense"), hidden, hidden);
+            self.norm(&format!("{name}.attention.output.LayerNorm"), hidden);
+            self.linear(&format!("{name}.intermediate.dense"), wide, hidden);
+            self.linear(&format!("{name}.output.dense"), hidden, wide);
+            self.norm(&format!("{name}.output.LayerNorm"), hidden);
+        }
+    }
+}
+
+impl Sizes {
+    fn shape(&self, own: Value, tensors: Tensors) -> Shape {
+        let mut config = json!({
+            "hidden_size": self.hidden,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "intermediate_size": self.wide,
+            "hidden_act": "gelu",
+            "vocab_size": self.vocab,
+            "max_position_embeddings": self.positions,
+            "layer_norm_eps": 1e-12,
+        });
+        merge(&mut config, own);
+        Shape { config, dtype: Dtype::F32, tensors: tensors.0 }
+    }
+
+    pub(super) fn bert(&self) -> Shape {
+        let mut tensors = Tensors::default();
+        tensors.embeddings(self, 2);
+        tensors.bert_layers(self);
+        tensors.linear("pooler.dense", self.hidden, self.hidden);
+        let own = json!({ "model_type": "bert", "architectures": ["BertModel"], "type_vocab_size": 2 });
+        self.shape(own, tensors)
+    }
+
+    pub(super) fn roberta(&self) -> Shape {
+        let mut tensors = Tensors::default();
+        tensors.embeddings(self, 1);
+        tensors.bert_layers(self);
+        tensors.linear("pooler.dense", self.hidden, self.hidden);
+        let own = json!({
+            "model_type": "roberta",
+            "architectures": ["RobertaModel"],
+            "type_vocab_size": 1,
+            "layer_norm_eps": 1e-5,
+            "pad_token_id": 1,
+            "bos_token_id": 0,
+            "eos_token_id": 2,
+        });
+        self.shape(own, tensors)
+    }
+
+    pub(super) fn electra(&self) -> Shape {
+        let mut tensors = Tensors::default();
+        tensors.embeddings(self, 2);
+        tensors.bert_layers(self);
+        let own = json!({
+            "model_type": "electra",
+            "architectures": ["ElectraModel"],
+            "type_vocab_size": 2,
+            "embedding_size": self.narrow,
+        });
+        self.shape(own, tensors)
+    }
+
+    pub(super) fn distilbert(&self) -> Shape {
+        let &Sizes { hidden, wide, .. } = self;
+        let mut tensors = Tensors::default();
+        tensors.embeddings(self, 0);
+        for layer in 0..self.layers {
+            let name = format!("transformer.layer.{layer}");
+            for part in ["q_lin", "k_lin", "v_lin", "out_lin"] {
+                tensors.linear(&format!("{name}.attention.{part}"), hidden, hidden);
+            }
+            tensors.norm(&format!("{name}.sa_layer_norm"), hidden);
+            tensors.linear(&format!("{name}.ffn.lin1"), wide, hidden);
+            tensors.linear(&format!("{name}.ffn.lin2"), hidden, wide);
+            tensors.norm(&format!("{name}.output_layer_norm"), hidden);
+        }
+        let config = json!({
+            "model_type": "distilbert",
+            "architectures": ["DistilBertModel"],
+            "dim": hidden,
+            "n_layers": self.layers,
+            "n_heads": self.heads,
+            "hidden_dim": wide,
+            "activation": "gelu",
+            "vocab_size": self.vocab,
+            "max_position_embeddings": self.positions,
+        });
+        Shape { config, dtype: Dtype::F32, tensors: tensors.0 }
+    }
+
+    pub(super) fn albert(&self) -> Shape {
+        let &Sizes { hidden, wide, .. } = self;
+        let mut tensors = Tensors::default();
+        tensors.embeddings(self, 2);
+        tensors.linear("encoder.embedding_hidden_mapping_in", hidden, self.narrow);
+        let name = "encoder.albert_layer_groups.0.albert_layers.0";
+        tensors.norm(&format!("{name}.full_layer_layer_norm"), hidden);
+        for part in ["query", "key", "value", "dense"] {
+            tensors.linear(&format!("{name}.attention.{part}"), hidden, hidden);
+        }
+        tensors.norm(&format!("{name}.attention.LayerNorm"), hidden);
+        tensors.linear(&format!("{name}.ffn"), wide, hidden);
+        tensors.linear(&format!("{name}.ffn_output"), hidden, wide);
+        tensors.linear("pooler", hidden, hidden);
+        let own = json!({
+            "model_type": "albert",
+            "architectures": ["AlbertModel"],
+            "type_vocab_size": 2,
+            "embedding_size": self.narrow,
+            "hidden_act": "gelu_new",
+            "num_hidden_groups": 1,
+            "inner_group_num": 1,
+        });
+        self.shape(own, tensors)
+    }
+}
+
+/// Puts the fields of `own` into `config`, over those it has.
+fn merge(config: &mut Value, own: Value) {
+    if let (Value::Object(config), Value::Object(own)) = (config, own) {
+        config.extend(own);
+    }
+}

@@ -1,0 +1,194 @@
+//! Checkpoints of a named shape with random weights: timing needs the sizes, not the knowledge.
+//!
+//! ```text
+//! Model ──shape──▶ config.json, names and shapes of tensors ──write──▶ a folder that turbo and transformers load
+//! ```
+//!
+//! Tensors are called as in the published checkpoint, so that the reference implementation's `from_pretrained` finds
+//! every one of them. All of them are random, biases and gains too: zeros and ones would hide a loader that drops them.
+
+mod families;
+mod file;
+
+use std::{fs, io, path::Path};
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use serde::Serialize;
+use serde_json::Value;
+
+pub use file::{Dtype, Tensor, Values};
+
+/// A published model whose shape is known here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Model {
+    /// BERT-base: 12 layers, hidden size 768; 438 MB
+    BertBase,
+    /// BERT-large: 24 layers, hidden size 1024; 1.3 GB
+    BertLarge,
+    /// all-MiniLM-L6: 6 layers, hidden size 384; 91 MB
+    Minilm,
+    /// DistilBERT-base: 6 layers, hidden size 768; 265 MB
+    DistilbertBase,
+    /// RoBERTa-base: 12 layers, hidden size 768; 499 MB
+    RobertaBase,
+    /// ALBERT-base: 12 layers that share weights, hidden size 768; 47 MB
+    AlbertBase,
+    /// ALBERT-xxlarge: 12 layers that share weights, hidden size 4096; 890 MB
+    AlbertXxlarge,
+    /// ELECTRA-base: 12 layers, hidden size 768; 436 MB
+    ElectraBase,
+}
+
+/// What a checkpoint consists of before it has values.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// `config.json`.
+    pub config: Value,
+    /// Type that the weights are stored in.
+    pub dtype: Dtype,
+    /// Names and shapes, as published.
+    pub tensors: Vec<Tensor>,
+}
+
+impl Model {
+    /// What people call it, and what its folder is called.
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// Its sizes.
+    pub fn shape(self) -> Shape {
+        match self {
+            Self::BertBase => families::BERT_BASE.bert(),
+            Self::BertLarge => families::BERT_LARGE.bert(),
+            Self::Minilm => families::MINILM.bert(),
+            Self::DistilbertBase => families::DISTILBERT_BASE.distilbert(),
+            Self::RobertaBase => families::ROBERTA_BASE.roberta(),
+            Self::AlbertBase => families::ALBERT_BASE.albert(),
+            Self::AlbertXxlarge => families::ALBERT_XXLARGE.albert(),
+            Self::ElectraBase => families::BERT_BASE.electra(),
+        }
+    }
+}
+
+impl Shape {
+    /// Writes `config.json` and `model.safetensors` into `dir`, which must exist; the same bytes for the same seed.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn write(&self, dir: &Path, seed: u64, progress: impl FnMut(u64)) -> Result<()> {
+        let file = dir.join("config.json");
+        let config = serde_json::to_string_pretty(&self.config)? + "\n";
+        fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
+        let file = dir.join("model.safetensors");
+        file::write(&file, self.dtype, &self.tensors, seed, progress)
+            .with_context(|| format!("cannot write {}", file.display()))
+    }
+
+    /// Whether the folder `dir` holds this checkpoint with this seed.
+    pub fn is_in(&self, dir: &Path, seed: u64) -> bool {
+        let config = fs::read(dir.join("config.json")).ok();
+        let config = config.and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+        let weights = file::is_written(&dir.join("model.safetensors"), self.dtype, &self.tensors, seed);
+        config.as_ref() == Some(&self.config) && weights.unwrap_or(false)
+    }
+
+    /// Makes sure that the folder `dir` is this checkpoint with this seed: it appears complete or not at all, and is
+    /// left alone where it is there already. Says whether it was written.
+    ///
+    /// # Errors
+    /// When `dir` is something else, or cannot be written.
+    pub fn ensure(&self, dir: &Path, seed: u64, progress: impl FnMut(u64)) -> Result<bool> {
+        if self.is_in(dir, seed) {
+            return Ok(false);
+        }
+        if dir.exists() {
+            bail!("{} is there already and something else; remove it, or give another place", dir.display());
+        }
+        let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let cannot = || format!("cannot write to {}", parent.display());
+        fs::create_dir_all(parent).with_context(cannot)?;
+        let scratch = tempfile::Builder::new().prefix(".writing-").tempdir_in(parent).with_context(cannot)?;
+        self.write(scratch.path(), seed, progress)?;
+        readable_by_all(scratch.path()).with_context(cannot)?;
+        fs::rename(scratch.path(), dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        Ok(true)
+    }
+
+    /// Bytes of all weights.
+    pub fn bytes(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.len() * self.dtype.size()).sum()
+    }
+
+    /// Ids are below this.
+    pub fn vocab_size(&self) -> usize {
+        self.config["vocab_size"].as_u64().unwrap_or(0) as usize
+    }
+}
+
+/// A scratch folder is its owner's alone; a model need not be.
+fn readable_by_all(dir: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    #[cfg(not(unix))]
+    let _ = dir;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use turbo_models::Checkpoint;
+
+    use super::*;
+
+    /// Opening checks every tensor's name and shape. Holes in place of the values: most of these models are large.
+    #[test]
+    fn every_model_opens() {
+        for model in Model::value_variants() {
+            let dir = tempfile::tempdir().unwrap();
+            let Shape { config, dtype, tensors } = model.shape();
+            fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+            file::write_holes(&dir.path().join("model.safetensors"), dtype, &tensors).unwrap();
+            let opened = Checkpoint::open(dir.path());
+            assert!(opened.is_ok(), "{}: {}", model.name(), opened.err().unwrap());
+        }
+    }
+
+    #[test]
+    fn the_sizes_that_are_told_are_those_of_the_files() {
+        for model in Model::value_variants() {
+            let told = model.to_possible_value().unwrap().get_help().unwrap().to_string();
+            let told = told.split("; ").nth(1).unwrap();
+            let bytes = model.shape().bytes() as f64;
+            let expected = if bytes < 999.5e6 {
+                format!("{:.0} MB", bytes / 1e6)
+            } else {
+                format!("{:.1} GB", bytes / 1e9)
+            };
+            assert!(told.starts_with(&expected), "{}: {told:?}, expected {expected:?}", model.name());
+        }
+    }
+
+    #[test]
+    fn a_folder_appears_whole_and_is_not_overwritten() {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = parent.path().join("new/albert");
+        let mut shape = Model::AlbertBase.shape();
+        shape.tensors.truncate(2);
+        let mut written = 0;
+        assert!(shape.ensure(&dir, 0, |bytes| written += bytes).unwrap());
+        assert_eq!(written, shape.bytes());
+        let names = |dir: &Path| -> Vec<_> {
+            let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|it| it.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(&dir), ["config.json", "model.safetensors"]);
+        assert_eq!(names(&parent.path().join("new")), ["albert"], "no scratch is left");
+        assert!(!shape.ensure(&dir, 0, |_| panic!("written again")).unwrap());
+        let error = shape.ensure(&dir, 1, drop).unwrap_err().to_string();
+        assert!(error.contains("is there already and something else"), "{error}");
+    }
+}
