@@ -23,13 +23,15 @@ pub struct Capacity {
     pub total_tokens: usize,
     /// Longest sequence.
     pub max_seq_len: usize,
+    /// Selected tokens of all sequences.
+    pub selected_rows: usize,
 }
 
 impl Capacity {
     /// What just holds a batch.
     pub(crate) fn of(extents: &Extents) -> Self {
-        let Extents { batch_size, padded_len, total_tokens, .. } = *extents;
-        Capacity { batch_size, total_tokens, max_seq_len: padded_len }
+        let Extents { batch_size, padded_len, total_tokens, selected_rows, .. } = *extents;
+        Capacity { batch_size, total_tokens, max_seq_len: padded_len, selected_rows }
     }
 
     /// This capacity without what no batch can use: every sequence has a token, and each row holds one.
@@ -39,49 +41,50 @@ impl Capacity {
             batch_size: self.batch_size.min(total_tokens),
             total_tokens,
             max_seq_len: self.max_seq_len.min(total_tokens),
+            selected_rows: self.selected_rows,
         }
     }
 
     /// The bucket of a batch: the sizes that its binding is planned for. What a layout does not depend on is 0.
     pub(crate) fn bucket(extents: &Extents, layout: LayoutKind) -> Self {
-        let batch_size = round_batch(extents.batch_size, layout);
-        match layout {
-            LayoutKind::Packed => {
-                Capacity { batch_size, total_tokens: round_rows(extents.total_tokens), max_seq_len: 0 }
-            }
-            LayoutKind::Padded => {
-                Capacity { batch_size, total_tokens: 0, max_seq_len: round_rows(extents.padded_len) }
-            }
+        let (total_tokens, max_seq_len) = match layout {
+            LayoutKind::Packed => (round_rows(extents.total_tokens), 0),
+            LayoutKind::Padded => (0, round_rows(extents.padded_len)),
+        };
+        Capacity {
+            batch_size: round_batch(extents.batch_size, layout),
+            total_tokens,
+            max_seq_len,
+            selected_rows: round_selected(extents.selected_rows),
         }
     }
 
     /// Every bucket that a batch within this capacity can fall into, those of most rows first.
     pub(crate) fn buckets(&self, layout: LayoutKind) -> Vec<Capacity> {
-        let mut buckets = Vec::new();
         let most_rows = match layout {
             LayoutKind::Packed => self.total_tokens,
             LayoutKind::Padded => self.max_seq_len,
         };
+        let selections: Vec<usize> = std::iter::once(0)
+            .chain(ranges(self.selected_rows, round_selected).map(|range| *range.end()))
+            .collect();
+        let mut buckets = Vec::new();
         for rows in ranges(most_rows, round_rows) {
             for batch in ranges(self.batch_size, |batch_size| round_batch(batch_size, layout)) {
                 // whether the smallest batch that rounds up to this bucket is within the capacity
                 let (batch_size, end) = (*batch.end(), *rows.end());
-                let (fits, bucket) = match layout {
-                    LayoutKind::Packed => {
-                        (*batch.start() <= end, Capacity { batch_size, total_tokens: end, max_seq_len: 0 })
-                    }
-                    LayoutKind::Padded => (
-                        batch.start() * rows.start() <= self.total_tokens,
-                        Capacity { batch_size, total_tokens: 0, max_seq_len: end },
-                    ),
+                let (fits, total_tokens, max_seq_len) = match layout {
+                    LayoutKind::Packed => (*batch.start() <= end, end, 0),
+                    LayoutKind::Padded => (batch.start() * rows.start() <= self.total_tokens, 0, end),
                 };
-                if fits {
-                    buckets.push(bucket);
-                }
+                let bucket =
+                    |&selected_rows| Capacity { batch_size, total_tokens, max_seq_len, selected_rows };
+                buckets.extend(selections.iter().filter(|_| fits).map(bucket));
             }
         }
         let rows = |bucket: &Capacity| bucket.total_tokens.max(bucket.batch_size * bucket.max_seq_len);
-        buckets.sort_by_key(|bucket| std::cmp::Reverse((rows(bucket), bucket.batch_size)));
+        buckets
+            .sort_by_key(|bucket| std::cmp::Reverse((rows(bucket), bucket.batch_size, bucket.selected_rows)));
         buckets
     }
 
@@ -92,6 +95,7 @@ impl Capacity {
             padded_len: self.max_seq_len,
             total_tokens: self.total_tokens,
             sum_len_sq: 0,
+            selected_rows: self.selected_rows,
         }
     }
 }
@@ -109,6 +113,16 @@ fn round_batch(batch_size: usize, layout: LayoutKind) -> usize {
         LayoutKind::Packed => batch_size.checked_next_power_of_two().unwrap_or(usize::MAX),
         LayoutKind::Padded => round_up(batch_size, 1),
     }
+}
+
+/// Behind a selection stand a few values, narrow beside those of all rows: steps of eight times keep the buckets few. A
+/// batch that selects nothing is planned so.
+fn round_selected(selected_rows: usize) -> usize {
+    let mut rounded = if selected_rows == 0 { 0 } else { LEAST_ROWS };
+    while rounded < selected_rows {
+        rounded = rounded.saturating_mul(8);
+    }
+    rounded
 }
 
 /// `count` rounded up to one of eight steps per doubling, none smaller than `least`.
@@ -179,6 +193,8 @@ mod tests {
                 );
             }
         }
+        assert_eq!([0, 1, 16, 17, 128, 129].map(round_selected), [0, 16, 16, 128, 128, 1024]);
+        assert_eq!(round_selected(usize::MAX), usize::MAX);
         let rows = [1, 16, 17, 128, 129, 256, 257, 300].map(round_rows);
         assert_eq!(rows, [16, 16, 32, 128, 144, 256, 288, 320]);
         let batch = |layout| [1, 5, 15, 17, 33].map(|batch_size| round_batch(batch_size, layout));
@@ -189,14 +205,14 @@ mod tests {
     #[test]
     fn every_batch_within_a_capacity_falls_into_a_listed_bucket() {
         for layout in [LayoutKind::Packed, LayoutKind::Padded] {
-            let capacity = Capacity { batch_size: 40, total_tokens: 300, max_seq_len: 70 };
+            let capacity = Capacity { batch_size: 40, total_tokens: 300, max_seq_len: 70, selected_rows: 20 };
             let buckets = capacity.buckets(layout);
             for batch_size in 1..=40 {
                 for len in 1..=70 {
-                    for short in [1, len / 2 + 1, len] {
+                    for (short, selected_rows) in [(1, 0), (len / 2 + 1, 16), (len, 20)] {
                         let mut lens = vec![short; batch_size];
                         lens[0] = len;
-                        let extents = Extents::of(&lens);
+                        let extents = Extents { selected_rows, ..Extents::of(&lens) };
                         let rows = match layout {
                             LayoutKind::Packed => extents.total_tokens,
                             LayoutKind::Padded => batch_size * len,
@@ -211,8 +227,8 @@ mod tests {
 
     #[test]
     fn the_largest_bucket_comes_first() {
-        let capacity = Capacity { batch_size: 4, total_tokens: 100, max_seq_len: 100 };
+        let capacity = Capacity { batch_size: 4, total_tokens: 100, max_seq_len: 100, ..Capacity::default() };
         let first = capacity.buckets(LayoutKind::Packed)[0];
-        assert_eq!(first, Capacity { batch_size: 4, total_tokens: 112, max_seq_len: 0 });
+        assert_eq!(first, Capacity { batch_size: 4, total_tokens: 112, max_seq_len: 0, selected_rows: 0 });
     }
 }

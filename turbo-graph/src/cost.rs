@@ -4,10 +4,12 @@ mod summary;
 
 pub use summary::KindCost;
 
+use turbo_kernels::AttentionMask;
+
 use crate::{
     dim::{Dim, Extents},
     graph::{Graph, Node, ValueId},
-    op::{Heads, Op},
+    op::{HeadColumns, Heads, Op},
 };
 
 /// The floor of an operator.
@@ -34,28 +36,42 @@ impl std::iter::Sum for Cost {
 }
 
 impl Graph {
-    /// The cost of one node for a batch. Element-wise steps count one operation per value and step; of an embedding
-    /// table only the rows taken count, of a tensor that holds several heads only the columns read.
+    /// The cost of one node for a batch. Element-wise steps count one operation per value and step; of a table only the
+    /// rows taken count, of a tensor that holds several heads only the columns read, of attention the keys that are
+    /// seen. What windows hide in the packed layout is exact for sequences of one length, and for others as if all had
+    /// the mean length of their tokens.
     pub fn cost(&self, node: &Node, extents: &Extents) -> Cost {
         let elements = |value: ValueId| self.value(value).shape.elements(extents) as u64;
         let (out, first) = (elements(node.output), elements(node.inputs[0]));
+        let given = |input: usize| u64::from(node.inputs.len() > input);
         let flops = match node.op {
-            Op::Embed | Op::SplitHeads(_) | Op::MergeHeads | Op::Mask => 0,
+            Op::Embed | Op::SplitHeads(_) | Op::MergeHeads | Op::Mask(_) | Op::Select => 0,
             Op::MatMul => self.product_flops(node, out),
             Op::Linear { activation } => {
-                self.product_flops(node, out) + out * if activation.is_some() { 1 + ACTIVATION } else { 1 }
+                let after = given(2) + if activation.is_some() { ACTIVATION } else { 0 };
+                self.product_flops(node, out) + out * after
             }
-            Op::AddBias | Op::Add | Op::Scale { .. } => out,
+            Op::ResidualLinear => self.product_flops(node, out) + out * (1 + given(3)),
+            Op::LinearMaxPool => {
+                let out_features = self.value(node.output).shape.last_fixed().unwrap_or(0);
+                let product = first / self.summed_columns(node).max(1) * out_features as u64;
+                self.product_flops(node, product) + product * (1 + given(2))
+            }
+            Op::AddBias | Op::Add | Op::Mul | Op::Scale { .. } | Op::AddRelativeBias(_) => out,
             Op::Activate(_) => out * ACTIVATION,
+            Op::Gate(_) => out * (ACTIVATION + 1),
             Op::LayerNorm { .. } => out * NORM,
+            Op::RmsNorm { .. } | Op::HeadRmsNorm { .. } => out * RMS_NORM,
+            Op::ResidualLayerNorm { .. } => out * (NORM + 1),
             Op::BiasResidualLayerNorm { .. } => out * (NORM + 2),
             Op::EmbedSumLayerNorm { lookups, .. } => out * (NORM + lookups as u64 - 1),
+            Op::Rotary(_) => out * ROTARY,
             Op::Softmax => out * SOFTMAX,
-            Op::ScaleMaskSoftmax { .. } => out * (SOFTMAX + 1),
+            Op::ScaleMaskSoftmax { .. } => out * (SOFTMAX + 1 + given(1)),
             Op::BatchedMatMul { a, .. } => 2 * out * self.summed(node, a, extents),
-            Op::Attention { num_heads, head_dim, .. } => {
-                let scores = num_heads as u64 * self.score_count(node, extents);
-                scores * (4 * head_dim as u64 + SOFTMAX + 1)
+            Op::Attention { q, mask, .. } => {
+                let scores = q.num_heads as u64 * self.score_count(node, mask, extents);
+                scores * (4 * q.head_dim as u64 + SOFTMAX + 1 + given(3))
             }
             Op::Pool(_) => first,
         };
@@ -66,18 +82,18 @@ impl Graph {
     /// Values of an input that the operator has to read, for a result of `out` values.
     fn values_read(&self, node: &Node, input: usize, out: u64, extents: &Extents) -> u64 {
         let shape = &self.value(node.inputs[input]).shape;
+        if let Some(heads) = columns_read(&node.op, input) {
+            let width = shape.last_fixed().unwrap_or(0).max(1);
+            return (shape.elements(extents) / width * heads.width()) as u64;
+        }
         match (node.op, input) {
-            (Op::Embed | Op::SplitHeads(_), 0) => out,
+            (Op::Embed | Op::Select, 0) => out,
             (Op::EmbedSumLayerNorm { lookups, .. }, table)
                 if table < 2 * lookups && table.is_multiple_of(2) =>
             {
                 out
             }
-            (Op::BatchedMatMul { a: Heads::Within(columns), .. }, 0)
-            | (Op::BatchedMatMul { b: Heads::Within(columns), .. }, 1) => {
-                let width = shape.last_fixed().unwrap_or(0).max(1);
-                (shape.elements(extents) / width * columns.num_heads * columns.head_dim) as u64
-            }
+            (Op::Rotary(heads), 1) => (extents.padded_len * heads.head_dim) as u64,
             _ => shape.elements(extents) as u64,
         }
     }
@@ -88,7 +104,12 @@ impl Graph {
     }
 
     fn product_flops(&self, node: &Node, out: u64) -> u64 {
-        2 * out * self.value(node.inputs[1]).shape.last_fixed().unwrap_or(0) as u64
+        2 * out * self.summed_columns(node)
+    }
+
+    /// Columns of the matrix that a product reads.
+    fn summed_columns(&self, node: &Node) -> u64 {
+        self.value(node.inputs[1]).shape.last_fixed().unwrap_or(0) as u64
     }
 
     fn summed(&self, node: &Node, a: Heads, extents: &Extents) -> u64 {
@@ -99,16 +120,46 @@ impl Graph {
         summed as u64
     }
 
-    /// Scores of one head over the batch.
-    fn score_count(&self, node: &Node, extents: &Extents) -> u64 {
+    /// Scores of one head over the batch, those that are masked left out; padding is not.
+    fn score_count(&self, node: &Node, mask: AttentionMask, extents: &Extents) -> u64 {
         let padded = self.value(node.inputs[0]).shape.0.contains(&Dim::PaddedLen);
-        let scores = if padded { extents.batch_size * extents.padded_len.pow(2) } else { extents.sum_len_sq };
-        scores as u64
+        let (rows, squares) = if padded {
+            (extents.batch_size * extents.padded_len, extents.batch_size * extents.padded_len.pow(2))
+        } else {
+            (extents.total_tokens, extents.sum_len_sq)
+        };
+        match mask {
+            AttentionMask::Full => squares as u64,
+            AttentionMask::Causal => (squares + rows) as u64 / 2,
+            AttentionMask::Window { reach } => {
+                let len = squares as f64 / (rows as f64).max(1.0);
+                let reach = (reach as f64).min(len - 1.0).max(0.0);
+                // of 2 · reach + 1 keys, both ends of a sequence miss reach · (reach + 1) / 2
+                (rows as f64 * (2.0 * reach + 1.0 - reach * (reach + 1.0) / len.max(1.0))).round() as u64
+            }
+        }
+    }
+}
+
+/// The columns that an operator reads of an input, where it does not read all.
+fn columns_read(op: &Op, input: usize) -> Option<HeadColumns> {
+    match (op, input) {
+        (Op::SplitHeads(heads) | Op::Rotary(heads) | Op::HeadRmsNorm { heads, .. }, 0) => Some(*heads),
+        (Op::BatchedMatMul { a: Heads::Within(heads), .. }, 0)
+        | (Op::BatchedMatMul { b: Heads::Within(heads), .. }, 1) => Some(*heads),
+        (Op::Attention { q, .. }, 0) => Some(*q),
+        (Op::Attention { k, .. }, 1) => Some(*k),
+        (Op::Attention { v, .. }, 2) => Some(*v),
+        _ => None,
     }
 }
 
 /// Steps per value: mean, deviation, square, sum, scale, offset.
 const NORM: u64 = 7;
+/// Steps per value: square, sum, scale, gain.
+const RMS_NORM: u64 = 4;
+/// Steps per value: two products and their sum.
+const ROTARY: u64 = 3;
 /// Steps per value: maximum, difference, exponential, sum, quotient.
 const SOFTMAX: u64 = 5;
 /// Steps per value of an activation, counted as one evaluation of a short polynomial.
@@ -117,7 +168,7 @@ const ACTIVATION: u64 = 8;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{GraphBuilder, Input, LayoutKind, Program, Rhs, dim::Extents, passes};
+    use crate::{AttentionMask, GraphBuilder, Input, LayoutKind, Program, Rhs, dim::Extents, passes};
 
     /// `softmax(mask(scale · q·kᵀ)) · v` of three projections, from 24 columns in 3 heads.
     fn attention() -> Graph {
@@ -132,7 +183,7 @@ mod tests {
         });
         let scores = g.batched_matmul(q, k, Rhs::Transposed).unwrap();
         let scores = g.scale(scores, 0.5).unwrap();
-        let scores = g.mask(scores).unwrap();
+        let scores = g.mask(scores, AttentionMask::Full).unwrap();
         let probabilities = g.softmax(scores).unwrap();
         let context = g.batched_matmul(probabilities, v, Rhs::Normal).unwrap();
         let context = g.merge_heads(context).unwrap();

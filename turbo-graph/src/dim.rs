@@ -11,6 +11,8 @@ pub enum Dim {
     PaddedLen,
     /// Rows of all sequences in the packed layout.
     TotalTokens,
+    /// Tokens that the batch selects.
+    SelectedRows,
     /// Known when the model is.
     Fixed(usize),
 }
@@ -22,6 +24,7 @@ impl Dim {
             Dim::BatchSize => extents.batch_size,
             Dim::PaddedLen => extents.padded_len,
             Dim::TotalTokens => extents.total_tokens,
+            Dim::SelectedRows => extents.selected_rows,
             Dim::Fixed(size) => size,
         }
     }
@@ -33,6 +36,7 @@ impl fmt::Display for Dim {
             Dim::BatchSize => f.write_str("batch_size"),
             Dim::PaddedLen => f.write_str("padded_len"),
             Dim::TotalTokens => f.write_str("total_tokens"),
+            Dim::SelectedRows => f.write_str("selected_rows"),
             Dim::Fixed(size) => write!(f, "{size}"),
         }
     }
@@ -79,7 +83,7 @@ impl fmt::Display for Shape {
 }
 
 /// The sizes of one batch, or of the largest batch that a plan must hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extents {
     /// Sequences.
     pub batch_size: usize,
@@ -89,16 +93,19 @@ pub struct Extents {
     pub total_tokens: usize,
     /// Sum of `seq_len²`: what packed attention costs.
     pub sum_len_sq: usize,
+    /// Tokens that the batch selects.
+    pub selected_rows: usize,
 }
 
 impl Extents {
-    /// The extents of sequences of these lengths.
+    /// The extents of sequences of these lengths, of which no token is selected.
     pub fn of(seq_lens: &[usize]) -> Self {
         Extents {
             batch_size: seq_lens.len(),
             padded_len: seq_lens.iter().copied().max().unwrap_or(0),
             total_tokens: seq_lens.iter().sum(),
             sum_len_sq: seq_lens.iter().map(|len| len * len).sum(),
+            selected_rows: 0,
         }
     }
 }

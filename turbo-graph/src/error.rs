@@ -25,8 +25,8 @@ pub enum GraphError {
     Arity {
         /// The operator.
         op: &'static str,
-        /// Inputs it takes.
-        expected: usize,
+        /// Inputs it takes, `2 or 3` where one may be left out.
+        expected: String,
         /// Inputs it was given.
         got: usize,
     },
@@ -87,6 +87,14 @@ pub enum GraphError {
         expected: usize,
         /// Token types given.
         got: usize,
+    },
+    /// A token was selected that its sequence does not have.
+    #[error("selected token {position} of a sequence of {seq_len}")]
+    NoSuchToken {
+        /// What was selected, counted from 0.
+        position: u32,
+        /// Tokens of the sequence.
+        seq_len: usize,
     },
     /// A sequence that the last batch did not have.
     #[error("sequence {sequence} of a batch of {batch_size}")]

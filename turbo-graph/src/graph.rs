@@ -1,11 +1,12 @@
 //! A graph of operators over values, and the builder with which a model is drawn.
 
-use turbo_kernels::{Activation, Pooling, matmul::Rhs};
+use turbo_kernels::{Activation, AttentionMask, Pooling, matmul::Rhs};
 
 use crate::{
     GraphError,
     dim::Shape,
-    op::{HeadColumns, Heads, Op},
+    op::{HeadColumns, Heads, Op, RelativeBuckets},
+    rotary::RotaryTable,
     shape, verify,
 };
 
@@ -53,10 +54,12 @@ pub struct NamedWeight {
 }
 
 /// Where a value lives, and so who owns its bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Storage {
     /// Constant: tensors of the checkpoint, one below the other along the first axis.
     Weight(Vec<NamedWeight>),
+    /// Constant: made when the program is loaded.
+    Computed(RotaryTable),
     /// Brought by the batch.
     Input(Input),
     /// Between two operators: planned, and gone after the batch.
@@ -66,7 +69,7 @@ pub enum Storage {
 }
 
 /// A tensor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Value {
     /// Its axes.
     pub shape: Shape,
@@ -140,7 +143,10 @@ impl Graph {
 
     /// The constant made of these tensors; one value, however often it is asked for.
     pub(crate) fn weight(&mut self, shape: Shape, tensors: Vec<NamedWeight>) -> ValueId {
-        let storage = Storage::Weight(tensors);
+        self.constant(shape, Storage::Weight(tensors))
+    }
+
+    fn constant(&mut self, shape: Shape, storage: Storage) -> ValueId {
         match self.values.iter().position(|value| value.storage == storage) {
             Some(known) => id(known),
             None => self.add_value(shape, storage),
@@ -202,6 +208,14 @@ impl GraphBuilder {
         self.graph.weight(Shape::fixed(shape), vec![named])
     }
 
+    /// The table that [`GraphBuilder::rotary`] reads, `[positions, head_dim]`: made when the program is loaded, and one
+    /// value however often it is asked for. `inverse_frequencies` are the radians per position of each pair of columns,
+    /// `head_dim / 2` of them: `base^(−2i / head_dim)` as a rule.
+    pub fn rotary_table(&mut self, inverse_frequencies: &[f64], positions: usize) -> ValueId {
+        let table = RotaryTable { inverse_frequencies: inverse_frequencies.to_vec(), positions };
+        self.graph.constant(Shape::fixed(&table.shape()), Storage::Computed(table))
+    }
+
     /// From now on nodes belong to repeated layer `index`, or to none. Layers ascend, each in one piece; alike ones
     /// share one plan and are printed once.
     pub fn layer(&mut self, index: Option<u32>) {
@@ -240,6 +254,14 @@ impl GraphBuilder {
         self.node(Op::Add, &[a, b])
     }
 
+    /// `a · b` value by value, both of one shape.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn mul(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, GraphError> {
+        self.node(Op::Mul, &[a, b])
+    }
+
     /// `factor · x`.
     ///
     /// # Errors
@@ -256,7 +278,17 @@ impl GraphBuilder {
         self.node(Op::Activate(activation), &[x])
     }
 
-    /// Layer norm over the last axis, of n values; gain and offset `[n]`, the variance is the mean square deviation.
+    /// `activation(left) · right` of rows that are two halves, `[.., 2n]` to `[.., n]`: a gated feed-forward whose two
+    /// matrices are published as one. Two matrices are drawn with [`GraphBuilder::activate`] and [`GraphBuilder::mul`].
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`], also when the number of columns is odd.
+    pub fn gate(&mut self, x: ValueId, activation: Activation) -> Result<ValueId, GraphError> {
+        self.node(Op::Gate(activation), &[x])
+    }
+
+    /// Layer norm over the last axis, of n values; gain and, where there is one, offset `[n]`. The variance is the mean
+    /// square deviation.
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -264,10 +296,44 @@ impl GraphBuilder {
         &mut self,
         x: ValueId,
         gain: ValueId,
-        offset: ValueId,
+        offset: Option<ValueId>,
         epsilon: f32,
     ) -> Result<ValueId, GraphError> {
-        self.node(Op::LayerNorm { epsilon }, &[x, gain, offset])
+        let inputs: Vec<ValueId> = [x, gain].into_iter().chain(offset).collect();
+        self.node(Op::LayerNorm { epsilon }, &inputs)
+    }
+
+    /// `x / √(mean of squares + ε) · gain` over the last axis, of n values; gain `[n]`.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn rms_norm(&mut self, x: ValueId, gain: ValueId, epsilon: f32) -> Result<ValueId, GraphError> {
+        self.node(Op::RmsNorm { epsilon }, &[x, gain])
+    }
+
+    /// As [`GraphBuilder::rms_norm`], each head by itself, with the one gain `[head_dim]`: a row per token to
+    /// `[batch_size, padded_len, num_heads · head_dim]`, without the columns that are not of `heads`.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn head_rms_norm(
+        &mut self,
+        x: ValueId,
+        heads: HeadColumns,
+        gain: ValueId,
+        epsilon: f32,
+    ) -> Result<ValueId, GraphError> {
+        self.node(Op::HeadRmsNorm { heads, epsilon }, &[x, gain])
+    }
+
+    /// Turns every head by the position of its row: a row per token to `[batch_size, padded_len, num_heads · head_dim]`,
+    /// without the columns that are not of `heads`. Column `i` of a head turns with `i + head_dim / 2`. `table`:
+    /// [`GraphBuilder::rotary_table`]. Drawn before the heads are split.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn rotary(&mut self, x: ValueId, heads: HeadColumns, table: ValueId) -> Result<ValueId, GraphError> {
+        self.node(Op::Rotary(heads), &[x, table])
     }
 
     /// `[batch_size, padded_len, hidden]` to `[batch_size, num_heads, padded_len, hidden / num_heads]`.
@@ -290,6 +356,15 @@ impl GraphBuilder {
         }
     }
 
+    /// The heads that lie in these columns, `[batch_size, padded_len, columns]` to
+    /// `[batch_size, num_heads, padded_len, head_dim]`: for projections that are published as one matrix.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn split_heads_at(&mut self, x: ValueId, heads: HeadColumns) -> Result<ValueId, GraphError> {
+        self.node(Op::SplitHeads(heads), &[x])
+    }
+
     /// `[batch_size, num_heads, padded_len, head_dim]` to `[batch_size, padded_len, num_heads · head_dim]`.
     ///
     /// # Errors
@@ -299,7 +374,8 @@ impl GraphBuilder {
     }
 
     /// One product per sequence and head, `[batch_size, num_heads, m, k]` times `[batch_size, num_heads, k, n]`: `a · b`,
-    /// or with `b` as `[.., n, k]`, `a · bᵀ`.
+    /// or with `b` as `[.., n, k]`, `a · bᵀ`. `b` may have fewer heads, of which each serves as many neighbours of `a`:
+    /// grouped queries.
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -308,12 +384,30 @@ impl GraphBuilder {
         self.node(Op::BatchedMatMul { rhs, a: apart, b: apart, out: apart }, &[a, b])
     }
 
-    /// `[batch_size, num_heads, rows, padded_len]` of scores: −∞ where the key is padding.
+    /// `[batch_size, num_heads, padded_len, padded_len]` of scores, plus `table[bucket, head]` of a table
+    /// `[num_buckets, num_heads]`: the bucket follows from how far the key is from the query, two-sided, with logarithmic
+    /// steps up to `max_distance` (T5, MPNet).
     ///
     /// # Errors
     /// [`GraphError::Shape`].
-    pub fn mask(&mut self, scores: ValueId) -> Result<ValueId, GraphError> {
-        self.node(Op::Mask, &[scores])
+    pub fn add_relative_bias(
+        &mut self,
+        scores: ValueId,
+        table: ValueId,
+        num_buckets: usize,
+        max_distance: usize,
+    ) -> Result<ValueId, GraphError> {
+        let buckets = RelativeBuckets { num_buckets, max_distance };
+        self.node(Op::AddRelativeBias(buckets), &[scores, table])
+    }
+
+    /// `[batch_size, num_heads, rows, padded_len]` of scores: −∞ where the key is padding, or where `mask` hides it from
+    /// the query.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn mask(&mut self, scores: ValueId, mask: AttentionMask) -> Result<ValueId, GraphError> {
+        self.node(Op::Mask(mask), &[scores])
     }
 
     /// Softmax over the last axis of `[batch_size, num_heads, rows, columns]`.
@@ -332,6 +426,16 @@ impl GraphBuilder {
         self.node(Op::Pool(pooling), &[x])
     }
 
+    /// Rows of the tokens that the batch selects ([`Staging::select`](crate::Staging::select)), in the order of the
+    /// sequences: `[batch_size, padded_len, hidden]` to `[selected_rows, hidden]`. What follows is computed for these
+    /// rows alone.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn select(&mut self, x: ValueId) -> Result<ValueId, GraphError> {
+        self.node(Op::Select, &[x])
+    }
+
     /// Names a computed value as a result that the caller reads. A value has one name, and a name one value; other
     /// wishes are refused by [`GraphBuilder::finish`].
     pub fn output(&mut self, name: &str, value: ValueId) {
@@ -339,7 +443,9 @@ impl GraphBuilder {
         let why = match (taken, &self.graph.value(value).storage) {
             (Some((other, _)), _) => format!("%{} has this name already", other.0),
             (None, Storage::Output(other)) => format!("%{} is the output {other:?} already", value.0),
-            (None, Storage::Weight(_) | Storage::Input(_)) => format!("%{} is not a computed value", value.0),
+            (None, Storage::Weight(_) | Storage::Computed(_) | Storage::Input(_)) => {
+                format!("%{} is not a computed value", value.0)
+            }
             (None, Storage::Activation) => {
                 self.graph.values[value.index()].storage = Storage::Output(name.to_owned());
                 return;

@@ -13,7 +13,7 @@
 //!
 //! | module | what it is about |
 //! |---|---|
-//! | [`graph`], [`op`], [`dim`] | the drawing: values, operators, symbolic sizes |
+//! | [`graph`], [`op`], [`dim`], [`rotary`] | the drawing: values, operators, symbolic sizes, computed constants |
 //! | [`passes`] | fusion, as a list to be read |
 //! | [`program`], [`fold`] | order, layout, lifetimes |
 //! | [`bind`], [`execute`], [`staging`] | bytes and runs |
@@ -32,6 +32,7 @@ pub mod op;
 pub mod passes;
 pub mod print;
 pub mod program;
+pub mod rotary;
 pub mod staging;
 
 mod error;
@@ -42,7 +43,7 @@ pub use bind::{BoundProgram, Capacity};
 pub use error::GraphError;
 pub use execute::{Executor, ExecutorConfig, OutputId, WeightSource};
 pub use graph::{Graph, GraphBuilder, Input, Positions, ValueId};
-pub use op::Op;
+pub use op::{HeadColumns, Op};
 pub use passes::Pass;
 pub use program::{LayoutKind, Program, TraceStep};
 pub use staging::Staging;
@@ -52,4 +53,4 @@ pub use turbo_alloc as alloc;
 pub use turbo_kernels as kernels;
 
 pub use turbo_alloc::{PlannerConfig, Policy};
-pub use turbo_kernels::{Activation, Pooling, matmul::Rhs};
+pub use turbo_kernels::{Activation, AttentionMask, Pooling, matmul::Rhs};

@@ -3,9 +3,9 @@
 
 use std::fmt;
 
-use turbo_kernels::{Activation, Pooling, matmul::Rhs};
+use turbo_kernels::{Activation, AttentionMask, Pooling, matmul::Rhs};
 
-/// Which columns of a row hold the heads of one of queries, keys or values.
+/// Which columns of a row hold the heads of queries, keys or values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HeadColumns {
     /// First column.
@@ -19,8 +19,23 @@ pub struct HeadColumns {
 impl HeadColumns {
     /// One past the last column.
     pub fn end(&self) -> usize {
-        self.first + self.num_heads * self.head_dim
+        self.first + self.width()
     }
+
+    /// Columns of all heads.
+    pub fn width(&self) -> usize {
+        self.num_heads * self.head_dim
+    }
+}
+
+/// How the distance of a key from its query chooses a row of a table `[num_buckets, num_heads]` (T5, MPNet): half of the
+/// buckets for keys after the query, single distances first, then logarithmic steps up to `max_distance`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RelativeBuckets {
+    /// Rows of the table.
+    pub num_buckets: usize,
+    /// Distances from here on share the last bucket.
+    pub max_distance: usize,
 }
 
 /// Where a batched product finds or puts its heads.
@@ -35,9 +50,10 @@ pub enum Heads {
 /// Most lookups of one [`Op::EmbedSumLayerNorm`]: words, token types and positions.
 pub const MAX_LOOKUPS: usize = 3;
 
-/// An operator. Each has one result; its inputs are listed in order.
+/// An operator. Each has one result; its inputs are listed in order, and those with a question mark may be left out.
 ///
-/// `Mask`, `ScaleMaskSoftmax`, `Attention` and `Pool` also read the lengths of the batch.
+/// `Mask`, `AddRelativeBias`, `Rotary`, `ScaleMaskSoftmax`, `Attention`, `Pool` and `LinearMaxPool` also read the lengths
+/// of the batch, `Select` the tokens that it selects.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op {
     /// `[table, ids]`: rows of a table.
@@ -48,6 +64,8 @@ pub enum Op {
     AddBias,
     /// `[a, b]`.
     Add,
+    /// `[a, b]`: value by value.
+    Mul,
     /// `[x]`: times a constant.
     Scale {
         /// The constant.
@@ -55,16 +73,32 @@ pub enum Op {
     },
     /// `[x]`.
     Activate(Activation),
-    /// `[x, gain, offset]`.
+    /// `[x]`: `activation(left half) · right half` of every row.
+    Gate(Activation),
+    /// `[x, gain, offset?]`.
     LayerNorm {
         /// Added to the variance.
         epsilon: f32,
     },
+    /// `[x, gain]`: by the root of the mean square.
+    RmsNorm {
+        /// Added to the mean square.
+        epsilon: f32,
+    },
+    /// `[x, gain]`: every head by itself, gain `[head_dim]`; the result has the columns of the heads alone.
+    HeadRmsNorm {
+        /// Where the heads lie.
+        heads: HeadColumns,
+        /// Added to the mean square.
+        epsilon: f32,
+    },
+    /// `[x, table]`: every head turned by the position of its row; the result has the columns of the heads alone.
+    Rotary(HeadColumns),
     /// `[x]`: `[batch_size, padded_len, columns]` to `[batch_size, num_heads, padded_len, head_dim]`.
     SplitHeads(HeadColumns),
     /// `[x]`: `[batch_size, num_heads, padded_len, head_dim]` to `[batch_size, padded_len, num_heads · head_dim]`.
     MergeHeads,
-    /// `[a, b]`: one product per sequence and head.
+    /// `[a, b]`: one product per sequence and head of `a`; neighbouring heads share one of `b` when it has fewer.
     BatchedMatMul {
         /// How `b` is read.
         rhs: Rhs,
@@ -75,38 +109,62 @@ pub enum Op {
         /// Where the heads of the result go.
         out: Heads,
     },
-    /// `[scores]`: −∞ for keys of padding.
-    Mask,
+    /// `[scores, table]`: plus a value per head that depends on how far a key is from its query.
+    AddRelativeBias(RelativeBuckets),
+    /// `[scores]`: −∞ for keys of padding, and for those that the mask hides.
+    Mask(AttentionMask),
     /// `[scores]`.
     Softmax,
     /// `[x]`: `[rows, hidden_size]` to `[batch_size, hidden_size]`.
     Pool(Pooling),
+    /// `[x]`: `[rows, hidden_size]` to `[selected_rows, hidden_size]`.
+    Select,
 
-    /// Fused, `[x, weight, bias]`: `activation(x · weightᵀ + bias)`.
+    /// Fused, `[x, weight, bias?]`: `activation(x · weightᵀ + bias)`.
     Linear {
         /// Applied last.
         activation: Option<Activation>,
     },
-    /// Fused, `[x, bias, residual, gain, offset]`: `layer_norm(x + bias + residual)`.
+    /// Fused, `[x, weight, residual, bias?]`: `x · weightᵀ + bias + residual`.
+    ResidualLinear,
+    /// Fused, `[x, weight, bias?]`: the maximum of each sequence's rows of `x · weightᵀ + bias`, which is never stored.
+    LinearMaxPool,
+    /// Fused, `[x, residual, gain, offset?]`: `layer_norm(x + residual)`.
+    ResidualLayerNorm {
+        /// Added to the variance.
+        epsilon: f32,
+    },
+    /// Fused, `[x, bias, residual, gain, offset?]`: `layer_norm(x + bias + residual)`.
     BiasResidualLayerNorm {
         /// Added to the variance.
         epsilon: f32,
     },
-    /// Fused, `[scores]`: `softmax(mask(scale · scores))`.
+    /// Fused, `[scores, table?]`: `softmax(mask(scale · scores + relative bias))`.
     ScaleMaskSoftmax {
         /// Factor on the scores.
         scale: f32,
+        /// Which keys a query sees.
+        mask: AttentionMask,
+        /// How the table is read, when there is one.
+        bias: Option<RelativeBuckets>,
     },
-    /// Fused, `[qkv]`: queries, keys and values side by side to contexts; scores stay in the kernel.
+    /// Fused, `[q, k, v, table?]`: contexts, heads side by side; scores stay in the kernel. The first three may be one
+    /// tensor.
     Attention {
-        /// Heads.
-        num_heads: usize,
-        /// Columns of each head.
-        head_dim: usize,
+        /// Where the queries lie.
+        q: HeadColumns,
+        /// Where the keys lie; neighbouring query heads share one when there are fewer.
+        k: HeadColumns,
+        /// Where the values lie, as many heads as keys.
+        v: HeadColumns,
         /// Factor on the scores.
         scale: f32,
+        /// Which keys a query sees.
+        mask: AttentionMask,
+        /// How the table is read, when there is one.
+        bias: Option<RelativeBuckets>,
     },
-    /// Fused, `[table, ids, …, gain, offset]`: `layer_norm` of the sum of lookups.
+    /// Fused, `[table, ids, …, gain, offset?]`: `layer_norm` of the sum of lookups.
     EmbedSumLayerNorm {
         /// How many there are, up to [`MAX_LOOKUPS`].
         lookups: usize,
@@ -123,16 +181,26 @@ impl Op {
             Op::MatMul => "matmul",
             Op::AddBias => "add_bias",
             Op::Add => "add",
+            Op::Mul => "mul",
             Op::Scale { .. } => "scale",
             Op::Activate(_) => "activate",
+            Op::Gate(_) => "gate",
             Op::LayerNorm { .. } => "layer_norm",
+            Op::RmsNorm { .. } => "rms_norm",
+            Op::HeadRmsNorm { .. } => "head_rms_norm",
+            Op::Rotary(_) => "rotary",
             Op::SplitHeads(_) => "split_heads",
             Op::MergeHeads => "merge_heads",
             Op::BatchedMatMul { .. } => "batched_matmul",
-            Op::Mask => "mask",
+            Op::AddRelativeBias(_) => "add_relative_bias",
+            Op::Mask(_) => "mask",
             Op::Softmax => "softmax",
             Op::Pool(_) => "pool",
+            Op::Select => "select",
             Op::Linear { .. } => "linear",
+            Op::ResidualLinear => "residual_linear",
+            Op::LinearMaxPool => "linear_max_pool",
+            Op::ResidualLayerNorm { .. } => "residual_layer_norm",
             Op::BiasResidualLayerNorm { .. } => "bias_residual_layer_norm",
             Op::ScaleMaskSoftmax { .. } => "scale_mask_softmax",
             Op::Attention { .. } => "attention",
@@ -147,7 +215,8 @@ impl Op {
             Op::SplitHeads(_)
                 | Op::MergeHeads
                 | Op::BatchedMatMul { .. }
-                | Op::Mask
+                | Op::AddRelativeBias(_)
+                | Op::Mask(_)
                 | Op::Softmax
                 | Op::ScaleMaskSoftmax { .. }
         )
@@ -159,13 +228,16 @@ impl fmt::Display for Op {
         f.write_str(self.name())?;
         match self {
             Op::Scale { factor } => write!(f, " ×{factor}"),
-            Op::Activate(activation) | Op::Linear { activation: Some(activation) } => {
+            Op::Activate(activation) | Op::Gate(activation) | Op::Linear { activation: Some(activation) } => {
                 write!(f, " {activation:?}")
             }
             Op::LayerNorm { epsilon }
+            | Op::RmsNorm { epsilon }
+            | Op::ResidualLayerNorm { epsilon }
             | Op::BiasResidualLayerNorm { epsilon }
             | Op::EmbedSumLayerNorm { epsilon, .. } => write!(f, " ε={epsilon:e}"),
-            Op::SplitHeads(columns) => write!(f, " {columns}"),
+            Op::HeadRmsNorm { heads, epsilon } => write!(f, " {heads} ε={epsilon:e}"),
+            Op::SplitHeads(columns) | Op::Rotary(columns) => write!(f, " {columns}"),
             Op::BatchedMatMul { rhs, a, b, out } => {
                 f.write_str(if *rhs == Rhs::Transposed { " a·bᵀ" } else { " a·b" })?;
                 for (name, heads) in [("a", a), ("b", b), ("out", out)] {
@@ -175,11 +247,45 @@ impl fmt::Display for Op {
                 }
                 Ok(())
             }
+            Op::AddRelativeBias(buckets) => write!(f, " {buckets}"),
+            Op::Mask(mask) => write_mask(f, *mask),
             Op::Pool(pooling) => write!(f, " {pooling:?}"),
-            Op::ScaleMaskSoftmax { scale } => write!(f, " ×{scale}"),
-            Op::Attention { num_heads, head_dim, scale } => write!(f, " {num_heads}×{head_dim} ×{scale}"),
+            Op::ScaleMaskSoftmax { scale, mask, bias } => {
+                write!(f, " ×{scale}")?;
+                write_mask(f, *mask)?;
+                bias.map_or(Ok(()), |buckets| write!(f, " {buckets}"))
+            }
+            Op::Attention { q, k, v, scale, mask, bias } => {
+                write!(f, " {}×{}", q.num_heads, q.head_dim)?;
+                if k.num_heads != q.num_heads {
+                    write!(f, "/{}", k.num_heads)?;
+                }
+                // side by side, or each at the beginning, is what one expects
+                let firsts = [q.first, k.first, v.first];
+                if firsts != [0; 3] && firsts != [0, q.end(), k.end()] {
+                    write!(f, "@{},{},{}", q.first, k.first, v.first)?;
+                }
+                write!(f, " ×{scale}")?;
+                write_mask(f, *mask)?;
+                bias.map_or(Ok(()), |buckets| write!(f, " {buckets}"))
+            }
             _ => Ok(()),
         }
+    }
+}
+
+/// ` causal`, ` ±64`, or nothing when every key is seen.
+fn write_mask(f: &mut fmt::Formatter<'_>, mask: AttentionMask) -> fmt::Result {
+    match mask {
+        AttentionMask::Full => Ok(()),
+        AttentionMask::Causal => f.write_str(" causal"),
+        AttentionMask::Window { reach } => write!(f, " ±{reach}"),
+    }
+}
+
+impl fmt::Display for RelativeBuckets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} buckets to {}", self.num_buckets, self.max_distance)
     }
 }
 

@@ -1,11 +1,11 @@
 //! The shape rule of every operator: from the shapes of its inputs to that of its result.
 
-use turbo_kernels::matmul::Rhs;
+use turbo_kernels::{AttentionMask, matmul::Rhs};
 
 use crate::{
     GraphError,
     dim::{Dim, Shape},
-    op::{HeadColumns, Heads, Op},
+    op::{HeadColumns, Heads, Op, RelativeBuckets},
 };
 
 /// The shape of `op`'s result.
@@ -28,7 +28,7 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
             inputs.vector(1, inputs.columns(0)?)?;
             Ok(inputs.shapes[0].clone())
         }
-        Op::Add => {
+        Op::Add | Op::Mul => {
             inputs.count(2)?;
             inputs.same(1, 0)
         }
@@ -36,9 +36,30 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
             inputs.count(1)?;
             Ok(inputs.shapes[0].clone())
         }
+        Op::Gate(_) => {
+            inputs.count(1)?;
+            match inputs.columns(0)? {
+                columns if columns.is_multiple_of(2) => Ok(with_columns(inputs.shapes[0], columns / 2)),
+                _ => Err(inputs.wrong(0, "rows of two halves")),
+            }
+        }
         Op::LayerNorm { .. } => {
-            inputs.count(3)?;
+            inputs.count_with_optional(2)?;
             inputs.norm(0, 1)
+        }
+        Op::RmsNorm { .. } => {
+            inputs.count(2)?;
+            inputs.norm(0, 1)
+        }
+        Op::HeadRmsNorm { heads, .. } => {
+            inputs.count(2)?;
+            inputs.vector(1, heads.head_dim)?;
+            inputs.columns_of_heads(0, *heads)
+        }
+        Op::Rotary(heads) => {
+            inputs.count(2)?;
+            inputs.rotary_table(1, heads.head_dim)?;
+            inputs.columns_of_heads(0, *heads)
         }
         Op::SplitHeads(columns) => {
             inputs.count(1)?;
@@ -59,42 +80,65 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
             inputs.heads(0)?;
             Ok(inputs.shapes[0].clone())
         }
-        Op::Mask | Op::ScaleMaskSoftmax { .. } => {
+        Op::AddRelativeBias(buckets) => {
+            inputs.count(2)?;
+            inputs.scores(AttentionMask::Full, Some((1, *buckets)))
+        }
+        Op::Mask(mask) => {
             inputs.count(1)?;
-            if inputs.heads(0)?.columns != Dim::PaddedLen {
-                return Err(inputs.wrong(0, "[batch_size, num_heads, rows, padded_len]"));
-            }
-            Ok(inputs.shapes[0].clone())
+            inputs.scores(*mask, None)
+        }
+        Op::ScaleMaskSoftmax { mask, bias, .. } => {
+            inputs.count(1 + usize::from(bias.is_some()))?;
+            inputs.scores(*mask, bias.map(|buckets| (1, buckets)))
         }
         Op::Pool(_) => {
             inputs.count(1)?;
             let hidden = inputs.per_token(0, "a row of hidden_size values per token")?;
             Ok(Shape(vec![Dim::BatchSize, Dim::Fixed(hidden)]))
         }
+        Op::Select => {
+            inputs.count(1)?;
+            let hidden = inputs.per_token(0, "a row of hidden_size values per token")?;
+            Ok(Shape(vec![Dim::SelectedRows, Dim::Fixed(hidden)]))
+        }
         Op::Linear { .. } => {
-            inputs.count(3)?;
-            let product = inputs.product(0, 1)?;
-            inputs.vector(2, product.last_fixed().unwrap_or(0))?;
-            Ok(product)
+            inputs.count_with_optional(2)?;
+            inputs.biased_product(2)
+        }
+        Op::ResidualLinear => {
+            inputs.count_with_optional(3)?;
+            let product = inputs.biased_product(3)?;
+            if *inputs.shapes[2] == product {
+                Ok(product)
+            } else {
+                Err(inputs.wrong(2, &product.to_string()))
+            }
+        }
+        Op::LinearMaxPool => {
+            inputs.count_with_optional(2)?;
+            inputs.per_token(0, "a row of values per token")?;
+            let product = inputs.biased_product(2)?;
+            Ok(Shape(vec![Dim::BatchSize, Dim::Fixed(product.last_fixed().unwrap_or(0))]))
+        }
+        Op::ResidualLayerNorm { .. } => {
+            inputs.count_with_optional(3)?;
+            inputs.same(1, 0)?;
+            inputs.norm(0, 2)
         }
         Op::BiasResidualLayerNorm { .. } => {
-            inputs.count(5)?;
+            inputs.count_with_optional(4)?;
             inputs.vector(1, inputs.columns(0)?)?;
             inputs.same(2, 0)?;
             inputs.norm(0, 3)
         }
-        Op::Attention { num_heads, head_dim, .. } => {
-            inputs.count(1)?;
-            let hidden = num_heads * head_dim;
-            let expected = format!("a row of 3 × {num_heads} × {head_dim} values per token");
-            if hidden == 0 || inputs.per_token(0, &expected)? != 3 * hidden {
-                return Err(inputs.wrong(0, &expected));
-            }
-            Ok(with_columns(inputs.shapes[0], hidden))
+        Op::Attention { q, k, v, bias, .. } => {
+            inputs.count(3 + usize::from(bias.is_some()))?;
+            inputs.attention(*q, *k, *v, *bias)
         }
         Op::EmbedSumLayerNorm { lookups, .. } => {
             let gain = 2 * lookups;
-            inputs.count(gain + 2)?;
+            inputs.count_with_optional(gain + 1)?;
             let rows = inputs.lookup(0)?;
             for table in (2..gain).step_by(2) {
                 if inputs.lookup(table)? != rows {
@@ -102,8 +146,7 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
                 }
             }
             let hidden = rows.last_fixed().unwrap_or(0);
-            inputs.vector(gain, hidden)?;
-            inputs.vector(gain + 1, hidden)?;
+            inputs.norm_weights(gain, hidden)?;
             Ok(rows)
         }
     }
@@ -140,6 +183,15 @@ impl Inputs<'_> {
         if self.shapes.len() == expected {
             return Ok(());
         }
+        Err(GraphError::Arity { op: self.op, expected: expected.to_string(), got: self.shapes.len() })
+    }
+
+    /// `least` inputs, or one more.
+    fn count_with_optional(&self, least: usize) -> Result<(), GraphError> {
+        if (least..=least + 1).contains(&self.shapes.len()) {
+            return Ok(());
+        }
+        let expected = format!("{least} or {}", least + 1);
         Err(GraphError::Arity { op: self.op, expected, got: self.shapes.len() })
     }
 
@@ -191,12 +243,90 @@ impl Inputs<'_> {
         }
     }
 
-    /// Rows at `x` with gain and offset at `weights` and after it.
+    /// The product of the first two inputs, and the bias at `bias` if it is given.
+    fn biased_product(&self, bias: usize) -> Result<Shape, GraphError> {
+        let product = self.product(0, 1)?;
+        if bias < self.shapes.len() {
+            self.vector(bias, product.last_fixed().unwrap_or(0))?;
+        }
+        Ok(product)
+    }
+
+    /// Rows at `x` with the weights of a norm from `weights` on.
     fn norm(&self, x: usize, weights: usize) -> Result<Shape, GraphError> {
-        let columns = self.columns(x)?;
-        self.vector(weights, columns)?;
-        self.vector(weights + 1, columns)?;
+        self.norm_weights(weights, self.columns(x)?)?;
         Ok(self.shapes[x].clone())
+    }
+
+    /// Gain and, if it is given, offset: the last inputs.
+    fn norm_weights(&self, first: usize, columns: usize) -> Result<(), GraphError> {
+        (first..self.shapes.len()).try_for_each(|input| self.vector(input, columns))
+    }
+
+    /// A row per token that holds these heads, to their columns alone.
+    fn columns_of_heads(&self, input: usize, heads: HeadColumns) -> Result<Shape, GraphError> {
+        let expected = format!("a row per token that holds heads {heads}");
+        let width = self.per_token(input, &expected)?;
+        if heads.width() == 0 || heads.end() > width {
+            return Err(self.wrong(input, &expected));
+        }
+        Ok(with_columns(self.shapes[input], heads.width()))
+    }
+
+    fn rotary_table(&self, input: usize, head_dim: usize) -> Result<(), GraphError> {
+        match self.shapes[input].0[..] {
+            [Dim::Fixed(_), Dim::Fixed(columns)] if columns == head_dim && columns.is_multiple_of(2) => {
+                Ok(())
+            }
+            _ => Err(self.wrong(input, &format!("[positions, {head_dim}], an even number of columns"))),
+        }
+    }
+
+    /// Scores at the first input. What depends on the place of a query needs a row for each.
+    fn scores(
+        &self,
+        mask: AttentionMask,
+        bias: Option<(usize, RelativeBuckets)>,
+    ) -> Result<Shape, GraphError> {
+        let HeadTensor { num_heads, rows, columns } = self.heads(0)?;
+        let places = mask != AttentionMask::Full || bias.is_some();
+        match (rows, columns) {
+            (Dim::PaddedLen, Dim::PaddedLen) => {}
+            (_, Dim::PaddedLen) if !places => {}
+            _ if places => return Err(self.wrong(0, "[batch_size, num_heads, padded_len, padded_len]")),
+            _ => return Err(self.wrong(0, "[batch_size, num_heads, rows, padded_len]")),
+        }
+        if let Some((table, buckets)) = bias {
+            self.bias_table(table, buckets, num_heads)?;
+        }
+        Ok(self.shapes[0].clone())
+    }
+
+    fn bias_table(&self, input: usize, buckets: RelativeBuckets, num_heads: usize) -> Result<(), GraphError> {
+        let expected = Shape::fixed(&[buckets.num_buckets, num_heads]);
+        if *self.shapes[input] == expected { Ok(()) } else { Err(self.wrong(input, &expected.to_string())) }
+    }
+
+    /// Contexts of queries, keys and values at the first three inputs, and a table of biases after them.
+    fn attention(
+        &self,
+        q: HeadColumns,
+        k: HeadColumns,
+        v: HeadColumns,
+        bias: Option<RelativeBuckets>,
+    ) -> Result<Shape, GraphError> {
+        let contexts = self.columns_of_heads(0, q)?;
+        for (input, heads) in [(1, k), (2, v)] {
+            let own = self.columns_of_heads(input, heads)?;
+            let fits = heads.head_dim == q.head_dim
+                && heads.num_heads == k.num_heads
+                && q.num_heads.is_multiple_of(heads.num_heads);
+            if !fits || own.0[..own.0.len() - 1] != contexts.0[..contexts.0.len() - 1] {
+                return Err(self.wrong(input, &format!("rows of heads that fit the queries' {q}")));
+            }
+        }
+        bias.map_or(Ok(()), |buckets| self.bias_table(3, buckets, q.num_heads))?;
+        Ok(contexts)
     }
 
     fn heads(&self, input: usize) -> Result<HeadTensor, GraphError> {
@@ -230,7 +360,11 @@ impl Inputs<'_> {
     fn batched_product(&self, rhs: Rhs, a: Heads, b: Heads, out: Heads) -> Result<Shape, GraphError> {
         let (a, b) = (self.heads_of(0, a)?, self.heads_of(1, b)?);
         let (columns, inner) = if rhs == Rhs::Transposed { (b.0[2], b.0[3]) } else { (b.0[3], b.0[2]) };
-        if a.0[1] != b.0[1] || a.0[3] != inner {
+        let grouped = match (a.0[1], b.0[1]) {
+            (Dim::Fixed(queries), Dim::Fixed(keys)) => keys > 0 && queries.is_multiple_of(keys),
+            _ => false,
+        };
+        if !grouped || a.0[3] != inner {
             return Err(self.wrong(1, &format!("heads that fit {a}")));
         }
         match (out, a.0[1]) {

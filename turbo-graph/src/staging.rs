@@ -13,6 +13,10 @@ pub struct Staging {
     input_ids: Vec<u32>,
     token_type_ids: Vec<u32>,
     cu_seqlens: Vec<u32>,
+    /// Selected tokens, as positions in their sequences.
+    selected: Vec<u32>,
+    /// As `cu_seqlens`, over the selected tokens.
+    cu_selected: Vec<u32>,
 }
 
 impl Default for Staging {
@@ -29,10 +33,19 @@ impl Staging {
 
     /// An empty batch that takes batches within `capacity` without allocating.
     pub fn with_capacity(capacity: Capacity) -> Self {
-        let mut cu_seqlens = Vec::with_capacity(capacity.batch_size + 1);
-        cu_seqlens.push(0);
+        let prefix_sums = || {
+            let mut sums = Vec::with_capacity(capacity.batch_size + 1);
+            sums.push(0);
+            sums
+        };
         let ids = || Vec::with_capacity(capacity.total_tokens);
-        Staging { input_ids: ids(), token_type_ids: ids(), cu_seqlens }
+        Staging {
+            input_ids: ids(),
+            token_type_ids: ids(),
+            cu_seqlens: prefix_sums(),
+            selected: Vec::with_capacity(capacity.selected_rows),
+            cu_selected: prefix_sums(),
+        }
     }
 
     /// Forgets the sequences and keeps the memory.
@@ -40,6 +53,8 @@ impl Staging {
         self.input_ids.clear();
         self.token_type_ids.clear();
         self.cu_seqlens.truncate(1);
+        self.selected.clear();
+        self.cu_selected.truncate(1);
     }
 
     /// Appends a sequence. No `token_type_ids` means all 0.
@@ -57,6 +72,24 @@ impl Staging {
         self.token_type_ids.extend_from_slice(token_type_ids);
         self.token_type_ids.resize(self.input_ids.len(), 0);
         self.cu_seqlens.push(u32::try_from(self.input_ids.len()).expect("a batch has fewer than 2³² tokens"));
+        self.cu_selected.push(self.cu_selected[self.cu_selected.len() - 1]);
+        Ok(())
+    }
+
+    /// Selects tokens of the sequence that was pushed last, by their positions in it: what is drawn behind
+    /// [`GraphBuilder::select`](crate::GraphBuilder::select) is computed for these, in this order. Another call appends.
+    ///
+    /// # Errors
+    /// [`GraphError::NoSuchToken`], also when there is no sequence yet; nothing is selected then.
+    pub fn select(&mut self, positions: &[u32]) -> Result<(), GraphError> {
+        let seq_len = self.batch_size().checked_sub(1).map_or(0, |last| self.seq_len(last));
+        if let Some(&position) = positions.iter().find(|&&position| position as usize >= seq_len) {
+            return Err(GraphError::NoSuchToken { position, seq_len });
+        }
+        self.selected.extend_from_slice(positions);
+        if let (false, Some(end)) = (positions.is_empty(), self.cu_selected.last_mut()) {
+            *end = u32::try_from(self.selected.len()).expect("a batch selects fewer than 2³² tokens");
+        }
         Ok(())
     }
 
@@ -68,6 +101,11 @@ impl Staging {
     /// Sum of `seq_len`.
     pub fn total_tokens(&self) -> usize {
         self.input_ids.len()
+    }
+
+    /// Selected tokens of all sequences.
+    pub fn selected_rows(&self) -> usize {
+        self.selected.len()
     }
 
     /// Tokens of sequence `index`.
@@ -90,6 +128,7 @@ impl Staging {
             padded_len: self.max_seq_len(),
             total_tokens: self.total_tokens(),
             sum_len_sq: (0..self.batch_size()).map(|index| self.seq_len(index).pow(2)).sum(),
+            selected_rows: self.selected_rows(),
         }
     }
 
@@ -132,6 +171,25 @@ impl Staging {
     pub(crate) fn cu_seqlens(&self) -> &[u32] {
         &self.cu_seqlens
     }
+
+    pub(crate) fn cu_selected(&self) -> &[u32] {
+        &self.cu_selected
+    }
+
+    /// Where the selected tokens lie among the rows of the batch, written to `to`.
+    pub(crate) fn lay_out_selected(&self, padded_len: Option<usize>, to: &mut Vec<u32>) {
+        to.clear();
+        for (index, ends) in self.cu_selected.windows(2).enumerate() {
+            let first = match padded_len {
+                Some(padded_len) => {
+                    u32::try_from(index * padded_len).expect("a batch has fewer than 2³² rows")
+                }
+                None => self.cu_seqlens[index],
+            };
+            let positions = &self.selected[ends[0] as usize..ends[1] as usize];
+            to.extend(positions.iter().map(|position| first + position));
+        }
+    }
 }
 
 /// The positions of one sequence: `pad_id` plus the number of tokens up to here that are not padding, or `pad_id`.
@@ -168,6 +226,29 @@ mod tests {
             assert_eq!(rows(input, None), [a, b, c, d, e, f, g]);
             assert_eq!(rows(input, Some(4)), [a, b, c, d, e, 0, 0, 0, f, g, 0, 0]);
         }
+    }
+
+    #[test]
+    fn selected_tokens_are_rows_of_the_batch() {
+        let mut batch = Staging::new();
+        let selects =
+            |batch: &mut Staging, positions: &[u32]| batch.select(positions).map_err(|e| e.to_string());
+        assert_eq!(selects(&mut batch, &[0]).unwrap_err(), "selected token 0 of a sequence of 0");
+        batch.push(&[7, 1, 8, 9], &[]).unwrap();
+        selects(&mut batch, &[3]).unwrap();
+        selects(&mut batch, &[1, 1]).unwrap();
+        batch.push(&[1], &[]).unwrap();
+        batch.push(&[5, 6], &[]).unwrap();
+        assert_eq!(selects(&mut batch, &[0, 2]).unwrap_err(), "selected token 2 of a sequence of 2");
+        selects(&mut batch, &[1]).unwrap();
+
+        let mut rows = vec![99];
+        batch.lay_out_selected(None, &mut rows);
+        assert_eq!((rows.as_slice(), batch.cu_selected()), (&[3, 1, 1, 6][..], &[0, 3, 3, 4][..]));
+        batch.lay_out_selected(Some(4), &mut rows);
+        assert_eq!(rows, [3, 1, 1, 9]);
+        batch.clear();
+        assert_eq!((batch.selected_rows(), batch.cu_selected()), (0, &[0][..]));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::{
 /// Checks `graph` against the rules; `stage` names the pass that made it.
 ///
 /// * Every value is defined before it is read, and defined once.
-/// * Weights stand where weights are expected, and only there.
+/// * Weights and other constants stand where they are expected, and only there.
 /// * Every shape is what the operator's rule says.
 /// * Nodes of one layer stand together, with none between them, layers in order.
 /// * There is an output, and a node computes it.
@@ -19,11 +19,7 @@ use crate::{
 /// # Errors
 /// [`GraphError::Malformed`] names the first node that breaks a rule; [`GraphError::NoOutput`].
 pub(crate) fn verify(graph: &Graph, stage: &'static str) -> Result<(), GraphError> {
-    let mut defined: Vec<bool> = graph
-        .values
-        .iter()
-        .map(|value| matches!(value.storage, Storage::Weight(_) | Storage::Input(_)))
-        .collect();
+    let mut defined: Vec<bool> = graph.values.iter().map(|value| !is_computed(&value.storage)).collect();
     let (mut layer, mut highest) = (None, None);
     for (index, node) in graph.nodes.iter().enumerate() {
         let check = || -> Result<(), String> {
@@ -48,24 +44,42 @@ pub(crate) fn verify(graph: &Graph, stage: &'static str) -> Result<(), GraphErro
     Ok(())
 }
 
-/// Whether input `index` of `op` is a tensor of the checkpoint.
-pub(crate) fn takes_weight(op: &Op, index: usize) -> bool {
+/// Whether an operator has to compute what is stored so.
+fn is_computed(storage: &Storage) -> bool {
+    matches!(storage, Storage::Activation | Storage::Output(_))
+}
+
+/// Whether input `index` of `op` is a constant: a tensor of the checkpoint, or one made of its configuration.
+pub(crate) fn takes_constant(op: &Op, index: usize) -> bool {
     match op {
         Op::Embed => index == 0,
-        Op::MatMul | Op::AddBias | Op::LayerNorm { .. } | Op::Linear { .. } => index > 0,
+        Op::MatMul
+        | Op::AddBias
+        | Op::LayerNorm { .. }
+        | Op::RmsNorm { .. }
+        | Op::HeadRmsNorm { .. }
+        | Op::Rotary(_)
+        | Op::AddRelativeBias(_)
+        | Op::ScaleMaskSoftmax { .. }
+        | Op::Linear { .. }
+        | Op::LinearMaxPool => index > 0,
+        Op::ResidualLinear => index == 1 || index > 2,
+        Op::ResidualLayerNorm { .. } => index > 1,
         Op::BiasResidualLayerNorm { .. } => index == 1 || index > 2,
+        Op::Attention { .. } => index > 2,
         Op::EmbedSumLayerNorm { lookups, .. } => index.is_multiple_of(2) || index > 2 * lookups,
         Op::Add
+        | Op::Mul
         | Op::Scale { .. }
         | Op::Activate(_)
+        | Op::Gate(_)
         | Op::SplitHeads(_)
         | Op::MergeHeads
         | Op::BatchedMatMul { .. }
-        | Op::Mask
+        | Op::Mask(_)
         | Op::Softmax
         | Op::Pool(_)
-        | Op::ScaleMaskSoftmax { .. }
-        | Op::Attention { .. } => false,
+        | Op::Select => false,
     }
 }
 
@@ -93,13 +107,13 @@ fn check_layer(layer: Option<u32>, last: Option<u32>, highest: Option<u32>) -> R
 
 fn check_storage(graph: &Graph, node: &Node) -> Result<(), String> {
     for (index, &input) in node.inputs.iter().enumerate() {
-        let expected = match (takes_weight(&node.op, index), takes_ids(&node.op, index)) {
+        let expected = match (takes_constant(&node.op, index), takes_ids(&node.op, index)) {
             (true, _) => "a weight",
             (_, true) => "ids of the batch",
             _ => "a computed value",
         };
         let got = match graph.value(input).storage {
-            Storage::Weight(_) => "a weight",
+            Storage::Weight(_) | Storage::Computed(_) => "a weight",
             Storage::Input(_) => "ids of the batch",
             Storage::Activation | Storage::Output(_) => "a computed value",
         };
@@ -107,9 +121,9 @@ fn check_storage(graph: &Graph, node: &Node) -> Result<(), String> {
             return Err(format!("input {index} is {got}, expected {expected}"));
         }
     }
-    match graph.value(node.output).storage {
-        Storage::Activation | Storage::Output(_) => Ok(()),
-        Storage::Weight(_) | Storage::Input(_) => Err("computes a constant".to_owned()),
+    match is_computed(&graph.value(node.output).storage) {
+        true => Ok(()),
+        false => Err("computes a constant".to_owned()),
     }
 }
 
@@ -123,7 +137,7 @@ fn check_shape(graph: &Graph, node: &Node) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{GraphBuilder, GraphError, Input, Pooling, Rhs, ValueId};
+    use crate::{AttentionMask, GraphBuilder, GraphError, Input, Pooling, Rhs, ValueId};
 
     /// `scale(embed(table, ids))`, to be broken by a test.
     fn graph() -> Graph {
@@ -204,7 +218,7 @@ mod tests {
         );
         let heads = g.split_heads(x, 2).unwrap();
         assert_eq!(
-            message(g.mask(heads)),
+            message(g.mask(heads, AttentionMask::Full)),
             "mask: input 0 has shape [batch_size, 2, padded_len, 4], expected [batch_size, num_heads, rows, padded_len]"
         );
         let scores = g.batched_matmul(heads, heads, Rhs::Transposed).unwrap();
@@ -229,7 +243,7 @@ mod tests {
             "add: input 1 has shape [batch_size, 8], expected [batch_size, padded_len, 8]"
         );
         assert_eq!(
-            message(g.layer_norm(x, vector, vector, 1e-12)),
+            message(g.layer_norm(x, vector, Some(vector), 1e-12)),
             "layer_norm: input 1 has shape [7], expected [8]"
         );
         assert_eq!(message(g.embed(vector, x)), "embed: input 0 has shape [7], expected [rows, hidden_size]");

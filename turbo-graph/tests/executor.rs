@@ -59,7 +59,9 @@ fn within_a_reserved_capacity_no_chunk_is_added() {
     for layout in [LayoutKind::Packed, LayoutKind::Padded] {
         let planner = PlannerConfig { chunk_bytes: 4096, ..PlannerConfig::default() };
         let mut executor = executor(layout, 1, planner.into());
-        executor.reserve(Capacity { batch_size: 8, total_tokens: 128, max_seq_len: 64 }).unwrap();
+        executor
+            .reserve(Capacity { batch_size: 8, total_tokens: 128, max_seq_len: 64, selected_rows: 0 })
+            .unwrap();
         let reserved = executor.footprint_bytes();
         assert!(reserved > 0);
         for lens in [&[1][..], &[64], &[64, 64], &[1; 8], &[16; 8], &[3, 50, 7]] {
@@ -157,7 +159,7 @@ fn after_a_failed_run_there_is_nothing_to_read() {
     assert_eq!(missing.to_string(), "sequence 0 of a batch of 0");
 
     embed(&mut executor, &sequences(&[5], SMALL.vocab_size));
-    executor.reserve(Capacity { batch_size: 1, total_tokens: 8, max_seq_len: 8 }).unwrap();
+    executor.reserve(Capacity { batch_size: 1, total_tokens: 8, max_seq_len: 8, selected_rows: 0 }).unwrap();
     let missing = executor.read(pooled, 0, &mut Vec::new()).unwrap_err();
     assert_eq!(missing.to_string(), "sequence 0 of a batch of 0");
 }
@@ -170,10 +172,17 @@ fn a_capacity_beyond_all_memory_is_refused() {
             let mut executor = executor(layout, 1, ExecutorConfig::default());
             let good = sequences(&[5, 9], SMALL.vocab_size);
             let expected = embed(&mut executor, &good);
-            let capacity = Capacity { batch_size: 2, total_tokens: tokens, max_seq_len: 64 };
+            let capacity =
+                Capacity { batch_size: 2, total_tokens: tokens, max_seq_len: 64, selected_rows: 0 };
             let refused = executor.reserve(capacity).unwrap_err();
             assert!(refused.to_string().starts_with("out of device memory"), "{refused}");
-            let extents = Extents { batch_size: 2, padded_len: tokens, total_tokens: tokens, sum_len_sq: 0 };
+            let extents = Extents {
+                batch_size: 2,
+                padded_len: tokens,
+                total_tokens: tokens,
+                sum_len_sq: 0,
+                selected_rows: 0,
+            };
             assert!(executor.planned_bytes(&extents).is_err());
             assert_eq!(embed(&mut executor, &good), expected);
         }
@@ -218,7 +227,7 @@ fn chunks_that_cannot_be_had_leave_no_trace() {
     };
     let expected = answer(&mut executor);
     let footprint = executor.footprint_bytes();
-    let capacity = Capacity { batch_size: 1, total_tokens: 1 << 20, max_seq_len: 1 << 20 };
+    let capacity = Capacity { batch_size: 1, total_tokens: 1 << 20, max_seq_len: 1 << 20, selected_rows: 0 };
     let refused = executor.reserve(capacity).unwrap_err();
     assert!(matches!(refused, GraphError::Device(_)), "{refused}");
     assert_eq!(executor.footprint_bytes(), 0);
@@ -236,7 +245,7 @@ fn all_buckets_together_take_what_the_largest_takes() {
     for layout in [LayoutKind::Packed, LayoutKind::Padded] {
         let planner = PlannerConfig { chunk_bytes: 4096, ..PlannerConfig::default() };
         let mut executor = executor(layout, 1, planner.into());
-        let capacity = Capacity { batch_size: 32, total_tokens: 1024, max_seq_len: 64 };
+        let capacity = Capacity { batch_size: 32, total_tokens: 1024, max_seq_len: 64, selected_rows: 0 };
         executor.reserve(capacity).unwrap();
         let planned = |lens: &[usize]| executor.planned_bytes(&Extents::of(lens)).unwrap();
         let largest = planned(&[32; 32]).max(planned(&[64; 16]));

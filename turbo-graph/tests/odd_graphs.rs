@@ -6,8 +6,8 @@ mod common;
 
 use common::{NamedNoise, sequences};
 use turbo_graph::{
-    Activation, Executor, Graph, GraphBuilder, GraphError, Input, LayoutKind, Op, Pass, PlannerConfig,
-    Pooling, Positions, Program, Rhs, Staging, ValueId, passes,
+    Activation, AttentionMask, Executor, Graph, GraphBuilder, GraphError, Input, LayoutKind, Op, Pass,
+    PlannerConfig, Pooling, Positions, Program, Rhs, Staging, ValueId, passes,
 };
 use turbo_kernels::{Cpu, CpuOptions};
 
@@ -34,7 +34,7 @@ fn biased(g: &mut GraphBuilder, name: &str, x: ValueId) -> Result<ValueId, Graph
 
 fn norm(g: &mut GraphBuilder, x: ValueId) -> Result<ValueId, GraphError> {
     let (gain, offset) = (g.weight("gain", &[HIDDEN]), g.weight("offset", &[HIDDEN]));
-    g.layer_norm(x, gain, offset, 1e-12)
+    g.layer_norm(x, gain, Some(offset), 1e-12)
 }
 
 fn rows(graph: &Graph, passes: &[Pass]) -> Vec<f32> {
@@ -73,7 +73,7 @@ fn queries_that_are_the_keys() {
         let (q, v) = (biased(g, "q", x)?, biased(g, "v", x)?);
         let (q, v) = (g.split_heads(q, 2)?, g.split_heads(v, 2)?);
         let scores = g.batched_matmul(q, q, Rhs::Transposed)?;
-        let scores = g.mask(scores)?;
+        let scores = g.mask(scores, AttentionMask::Full)?;
         let probabilities = g.softmax(scores)?;
         let context = g.batched_matmul(probabilities, v, Rhs::Normal)?;
         g.merge_heads(context)
@@ -116,7 +116,7 @@ fn a_softmax_without_mask_or_scale() {
     fusing_changes_nothing(&graph(|g, x| {
         let heads = g.split_heads(x, 4)?;
         let scores = g.batched_matmul(heads, heads, Rhs::Transposed)?;
-        let masked = g.mask(scores)?;
+        let masked = g.mask(scores, AttentionMask::Full)?;
         let scaled = g.scale(masked, 0.5)?; // after the mask: −∞ stays −∞
         let probabilities = g.softmax(scaled)?;
         let context = g.batched_matmul(probabilities, heads, Rhs::Normal)?;

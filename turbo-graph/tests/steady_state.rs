@@ -49,7 +49,7 @@ const WIDE: Sizes = Sizes {
     positions: 64,
 };
 
-const CAPACITY: Capacity = Capacity { batch_size: 24, total_tokens: 600, max_seq_len: 64 };
+const CAPACITY: Capacity = Capacity { batch_size: 24, total_tokens: 600, max_seq_len: 64, selected_rows: 0 };
 
 /// Lengths of sequences that together are within [`CAPACITY`], padding counted where the layout has it.
 fn batches(layout: LayoutKind) -> impl Strategy<Value = Vec<usize>> {

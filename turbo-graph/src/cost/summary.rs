@@ -44,7 +44,9 @@ impl Graph {
             _ => String::new(),
         };
         match node.op {
-            Op::MatMul | Op::Linear { activation: None } => format!("{name} {}", factor()),
+            Op::MatMul | Op::Linear { activation: None } | Op::ResidualLinear | Op::LinearMaxPool => {
+                format!("{name} {}", factor())
+            }
             Op::Linear { activation: Some(activation) } => format!("{name} {activation:?} {}", factor()),
             _ => name.to_owned(),
         }

@@ -3,7 +3,7 @@
 use turbo_kernels::{Device, Layout};
 
 use crate::{
-    GraphError, LayoutKind, Program, Staging,
+    GraphError, LayoutKind, Op, Program, Staging,
     graph::{Input, Storage},
 };
 
@@ -13,11 +13,15 @@ pub(crate) struct Inputs<D: Device> {
     ids: Vec<(Input, D::Block)>,
     /// `cu_seqlens` when packed, `seq_lens` when padded.
     lengths: D::Block,
+    /// Rows of the selected tokens, where the program selects.
+    selected: Option<D::Block>,
+    max_selected: usize,
     max_rows: usize,
     max_lengths: usize,
     rows: usize,
     batch_size: usize,
     padded_len: usize,
+    selected_rows: usize,
     /// Where ids and lengths are laid out before they are copied.
     laid_out: Vec<u32>,
 }
@@ -33,21 +37,31 @@ impl<D: Device> Inputs<D> {
                 _ => {}
             }
         }
+        let selects = program.nodes().iter().any(|node| node.op == Op::Select);
         Ok(Inputs {
             layout: program.layout(),
             ids,
             lengths: device.allocate(0)?,
+            selected: selects.then(|| device.allocate(0)).transpose()?,
+            max_selected: 0,
             max_rows: 0,
             max_lengths: 0,
             rows: 0,
             batch_size: 0,
             padded_len: 0,
+            selected_rows: 0,
             laid_out: Vec::new(),
         })
     }
 
-    /// Makes room for `rows` rows and `batch_size` sequences.
-    pub(crate) fn grow(&mut self, device: &D, rows: usize, batch_size: usize) -> Result<(), GraphError> {
+    /// Makes room for `rows` rows of `batch_size` sequences, `selected` of them selected.
+    pub(crate) fn grow(
+        &mut self,
+        device: &D,
+        rows: usize,
+        batch_size: usize,
+        selected: usize,
+    ) -> Result<(), GraphError> {
         if rows > self.max_rows {
             for (_, block) in &mut self.ids {
                 *block = device.allocate(rows.saturating_mul(size_of::<u32>()))?;
@@ -58,8 +72,12 @@ impl<D: Device> Inputs<D> {
             self.lengths = device.allocate((batch_size + 1).saturating_mul(size_of::<u32>()))?;
             self.max_lengths = batch_size + 1;
         }
+        if let Some(block) = self.selected.as_mut().filter(|_| selected > self.max_selected) {
+            *block = device.allocate(selected.saturating_mul(size_of::<u32>()))?;
+            self.max_selected = selected;
+        }
         self.laid_out.clear(); // room is counted from the length
-        self.laid_out.reserve(self.max_rows.max(self.max_lengths));
+        self.laid_out.reserve(self.max_rows.max(self.max_lengths).max(self.max_selected));
         Ok(())
     }
 
@@ -75,11 +93,15 @@ impl<D: Device> Inputs<D> {
             LayoutKind::Packed => (batch.total_tokens(), None),
             LayoutKind::Padded => (self.batch_size * self.padded_len, Some(self.padded_len)),
         };
-        self.rows = rows;
-        self.grow(device, self.rows, self.batch_size)?;
+        (self.rows, self.selected_rows) = (rows, batch.selected_rows());
+        self.grow(device, self.rows, self.batch_size, self.selected_rows)?;
         for (input, block) in &mut self.ids {
             let ids = batch.rows(*input, padded_len, &mut self.laid_out);
             device.upload(queue, ids, device.view_mut(block, 0, rows)?)?;
+        }
+        if let Some(block) = &mut self.selected {
+            batch.lay_out_selected(padded_len, &mut self.laid_out);
+            device.upload(queue, &self.laid_out, device.view_mut(block, 0, self.laid_out.len())?)?;
         }
         let lengths = match self.layout {
             LayoutKind::Packed => batch.cu_seqlens(),
@@ -97,6 +119,12 @@ impl<D: Device> Inputs<D> {
         let found = self.ids.iter().find(|(known, _)| *known == input);
         let (_, block) = found.expect("every input that the program reads is listed");
         Ok(device.view(block, 0, self.rows)?)
+    }
+
+    /// The rows of the selected tokens.
+    pub(crate) fn selected(&self, device: &D) -> Result<D::View<'_, u32>, GraphError> {
+        let block = self.selected.as_ref().expect("the program selects, so there is a block");
+        Ok(device.view(block, 0, self.selected_rows)?)
     }
 
     /// Real tokens of each sequence, in the padded layout.

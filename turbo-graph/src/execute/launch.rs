@@ -2,21 +2,25 @@
 
 use turbo_alloc::MemoryPlan;
 use turbo_kernels::{
-    EncoderKernels, Epilogue, Span,
+    AttentionMask, Columns, EncoderKernels, Epilogue, HeadSizes, Span,
     attention::AttentionShape,
     embed::{Lookup, LookupOn},
-    gather::HeadShape,
-    matmul::{HeadStrides, MatMulShape, Rhs},
-    norm::NormWeights,
+    matmul::{MatMulShape, Rhs},
     softmax::ScoreShape,
 };
 
-use super::{inputs::Inputs, memory::Memory, weights::Weights};
+use super::{
+    constants::Constants,
+    heads::{HeadCopy, HeadPlaces},
+    inputs::Inputs,
+    memory::Memory,
+    weights::Weights,
+};
 use crate::{
     GraphError, Op, Program, ValueId,
     dim::Extents,
     graph::{Node, Storage},
-    op::{Heads, MAX_LOOKUPS},
+    op::{HeadColumns, Heads, MAX_LOOKUPS, RelativeBuckets},
 };
 
 /// One batch on its way through the nodes.
@@ -33,9 +37,12 @@ pub(crate) struct Launch<'a, D: EncoderKernels> {
 }
 
 impl<'a, D: EncoderKernels> Launch<'a, D> {
-    /// Runs one node.
+    /// Runs one node; nothing, when its result has no rows because the batch selects none.
     pub(crate) fn node(&mut self, node: &Node) -> Result<(), GraphError> {
         let out = self.span(node.output);
+        if out.bytes == 0 {
+            return Ok(());
+        }
         match node.op {
             Op::Embed => {
                 let lookup = self.lookup(node, 0)?;
@@ -47,32 +54,44 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
                 for (index, lookup) in lookups.iter_mut().enumerate().take(count).skip(1) {
                     *lookup = self.lookup(node, 2 * index)?;
                 }
-                let norm = self.norm(node, 2 * count, epsilon)?;
+                let norm = self.constants(node).norm(2 * count, epsilon)?;
                 let ([], [out]) = self.device.views(&mut self.memory.blocks, [], [out])?;
                 self.device.embed_sum_layer_norm(self.queue, &lookups[..count], norm, out)?;
             }
+            Op::Add | Op::Mul => {
+                let reads = self.spans(node);
+                let ([a, b], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
+                match node.op {
+                    Op::Mul => self.device.mul(self.queue, a, b, out)?,
+                    _ => self.device.add(self.queue, a, b, out)?,
+                }
+            }
             Op::MatMul => self.gemm(node, Epilogue::None, out)?,
             Op::Linear { activation } => {
-                let bias = self.weights.plain(self.device, node.inputs[2])?;
-                let epilogue = match activation {
-                    Some(activation) => Epilogue::BiasAct(bias, activation),
-                    None => Epilogue::Bias(bias),
+                let epilogue = match (self.constants(node).optional(2)?, activation) {
+                    (None, None) => Epilogue::None,
+                    (None, Some(_)) => unreachable!("no pass makes a product without bias activate"),
+                    (Some(bias), None) => Epilogue::Bias(bias),
+                    (Some(bias), Some(activation)) => Epilogue::BiasAct(bias, activation),
                 };
                 self.gemm(node, epilogue, out)?;
             }
+            Op::ResidualLinear => self.residual_gemm(node, out)?,
+            Op::ResidualLayerNorm { epsilon } => self.residual_norm(node, [0, 1], None, epsilon, out)?,
             Op::BiasResidualLayerNorm { epsilon } => {
-                let bias = self.weights.plain(self.device, node.inputs[1])?;
-                let norm = self.norm(node, 3, epsilon)?;
-                let reads = [self.span(node.inputs[0]), self.span(node.inputs[2])];
-                let ([x, residual], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
-                self.device.bias_residual_layer_norm(self.queue, x, bias, residual, norm, out)?;
-            }
-            Op::Add => {
-                let reads = [self.span(node.inputs[0]), self.span(node.inputs[1])];
-                let ([a, b], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
-                self.device.add(self.queue, a, b, out)?;
+                self.residual_norm(node, [0, 2], Some(1), epsilon, out)?
             }
             Op::BatchedMatMul { rhs, a, b, out: to } => self.batched_matmul(node, rhs, [a, b, to], out)?,
+            Op::Attention { q, k, v, scale, mask, bias } => {
+                let shape = AttentionShape {
+                    num_heads: q.num_heads,
+                    num_kv_heads: k.num_heads,
+                    head_dim: q.head_dim,
+                    scale,
+                    mask,
+                };
+                self.attention(node, shape, [q, k, v], bias, out)?;
+            }
             _ => self.one_input(node, out)?,
         }
         Ok(())
@@ -80,46 +99,70 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
 
     /// The operators that read one computed value.
     fn one_input(&mut self, node: &Node, out: Span) -> Result<(), GraphError> {
-        let read = self.span(node.inputs[0]);
-        let split = self.head_copy(node);
-        let scores = self.score_shape(node);
-        let device = self.device;
-        let ([x], [out]) = device.views(&mut self.memory.blocks, [read], [out])?;
+        let (device, inputs) = (self.device, self.inputs);
+        let (scores, copy) = (self.score_shape(node), HeadCopy::of(self.program, &self.extents, node));
+        let (constants, row_stride) = (self.constants(node), self.columns(node.inputs[0]));
+        let reads = self.spans(node);
+        let ([x], [out]) = device.views(&mut self.memory.blocks, reads, [out])?;
+        let heads = |heads: HeadColumns| Columns { rows: x, first: heads.first, row_stride };
         let queue = &mut *self.queue;
         match node.op {
-            Op::AddBias => device.add_bias(queue, x, self.weights.plain(device, node.inputs[1])?, out)?,
+            Op::AddBias => device.add_bias(queue, x, constants.plain(1)?, out)?,
             Op::Scale { factor } => device.scale(queue, x, factor, out)?,
             Op::Activate(activation) => device.activate(queue, x, activation, out)?,
+            Op::Gate(activation) => device.gate(queue, activation, x, row_stride / 2, out)?,
             Op::LayerNorm { epsilon } => {
-                let norm = NormWeights {
-                    gain: self.weights.plain(device, node.inputs[1])?,
-                    offset: self.weights.plain(device, node.inputs[2])?,
+                device.layer_norm(queue, x, constants.norm(1, epsilon)?, out)?;
+            }
+            Op::RmsNorm { epsilon } => device.rms_norm(queue, x, constants.plain(1)?, epsilon, out)?,
+            Op::HeadRmsNorm { heads: columns, epsilon } => {
+                device.head_rms_norm(
+                    queue,
+                    sizes(columns),
+                    heads(columns),
+                    constants.plain(1)?,
                     epsilon,
-                };
-                device.layer_norm(queue, x, norm, out)?;
+                    out,
+                )?;
+            }
+            Op::Rotary(columns) => {
+                let layout = inputs.layout(device)?;
+                device.rotary(queue, sizes(columns), layout, heads(columns), constants.plain(1)?, out)?;
             }
             Op::SplitHeads(_) | Op::MergeHeads => {
-                let (shape, from, to) = split.expect("splitting and merging heads is a copy between strides");
+                let HeadCopy { shape, from, to } =
+                    copy.expect("splitting and merging heads is a copy between strides");
                 device.copy_heads(queue, shape, (x, from), (out, to))?;
             }
-            Op::Mask => device.mask(queue, scores, x, self.inputs.seq_lens(device)?, out)?,
-            Op::Softmax => device.scale_mask_softmax(queue, scores, x, None, 1.0, out)?,
-            Op::ScaleMaskSoftmax { scale } => {
-                let seq_lens = Some(self.inputs.seq_lens(device)?);
-                device.scale_mask_softmax(queue, scores, x, seq_lens, scale, out)?;
+            Op::AddRelativeBias(buckets) => {
+                let bias = constants.relative_bias(1, Some(buckets))?.expect("there are buckets");
+                device.add_relative_bias(queue, scores, x, bias, out)?;
             }
-            Op::Attention { num_heads, head_dim, scale } => {
-                let shape = AttentionShape { num_heads, head_dim, scale };
-                device.attention(queue, shape, self.inputs.layout(device)?, x, out)?;
+            Op::Mask(mask) => device.mask(queue, scores, x, inputs.seq_lens(device)?, mask, out)?,
+            Op::Softmax => {
+                device.scale_mask_softmax(queue, scores, x, 1.0, None, None, AttentionMask::Full, out)?;
             }
-            Op::Pool(pooling) => device.pool(queue, pooling, self.inputs.layout(device)?, x, out)?,
+            Op::ScaleMaskSoftmax { scale, mask, bias } => {
+                let (bias, seq_lens) = (constants.relative_bias(1, bias)?, Some(inputs.seq_lens(device)?));
+                device.scale_mask_softmax(queue, scores, x, scale, bias, seq_lens, mask, out)?;
+            }
+            Op::Pool(pooling) => device.pool(queue, pooling, inputs.layout(device)?, x, out)?,
+            Op::Select => device.embed(queue, Lookup { table: x, ids: inputs.selected(device)? }, out)?,
+            Op::LinearMaxPool => {
+                let (layout, bias) = (inputs.layout(device)?, constants.optional(2)?);
+                device.gemm_max_pool(queue, layout, x, constants.matrix(), bias, out)?;
+            }
             Op::Embed
             | Op::EmbedSumLayerNorm { .. }
+            | Op::Add
+            | Op::Mul
             | Op::MatMul
             | Op::Linear { .. }
+            | Op::ResidualLinear
+            | Op::ResidualLayerNorm { .. }
             | Op::BiasResidualLayerNorm { .. }
-            | Op::Add
-            | Op::BatchedMatMul { .. } => unreachable!("{} does not read one computed value", node.op.name()),
+            | Op::BatchedMatMul { .. }
+            | Op::Attention { .. } => unreachable!("{} does not read one computed value", node.op.name()),
         }
         Ok(())
     }
@@ -130,79 +173,80 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         epilogue: Epilogue<D::View<'a, f32>>,
         out: Span,
     ) -> Result<(), GraphError> {
-        let read = self.span(node.inputs[0]);
-        let weight = self.weights.packed(node.inputs[1]);
-        let ([x], [out]) = self.device.views(&mut self.memory.blocks, [read], [out])?;
+        let weight = self.constants(node).matrix();
+        let reads = self.spans(node);
+        let ([x], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
         Ok(self.device.gemm(self.queue, x, weight, epilogue, out)?)
+    }
+
+    fn residual_gemm(&mut self, node: &Node, out: Span) -> Result<(), GraphError> {
+        let (weight, bias) = (self.constants(node).matrix(), self.constants(node).optional(3)?);
+        let reads = [self.span(node.inputs[0]), self.span(node.inputs[2])];
+        let ([x, residual], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
+        let epilogue = match bias {
+            Some(bias) => Epilogue::BiasResidual { bias, residual },
+            None => unreachable!("no pass adds a residual to a product without bias"),
+        };
+        Ok(self.device.gemm(self.queue, x, weight, epilogue, out)?)
+    }
+
+    /// `read`: the inputs that are `x` and the residual; the norm's weights come after all that are named.
+    fn residual_norm(
+        &mut self,
+        node: &Node,
+        read: [usize; 2],
+        bias: Option<usize>,
+        epsilon: f32,
+        out: Span,
+    ) -> Result<(), GraphError> {
+        let constants = self.constants(node);
+        let norm = constants.norm(read[1] + 1, epsilon)?;
+        let bias = bias.map(|input| constants.plain(input)).transpose()?;
+        let reads = read.map(|input| self.span(node.inputs[input]));
+        let ([x, residual], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
+        Ok(self.device.bias_residual_layer_norm(self.queue, x, bias, residual, norm, out)?)
     }
 
     fn batched_matmul(
         &mut self,
         node: &Node,
         rhs: Rhs,
-        [a, b, to]: [Heads; 3],
+        heads: [Heads; 3],
         out: Span,
     ) -> Result<(), GraphError> {
-        let reads = [self.span(node.inputs[0]), self.span(node.inputs[1])];
-        let (a, b) = (self.heads(node.inputs[0], a), self.heads(node.inputs[1], b));
-        let to = self.heads(node.output, to);
+        let values = [node.inputs[0], node.inputs[1], node.output];
+        let places = |index: usize| HeadPlaces::of(self.program, &self.extents, values[index], heads[index]);
+        let (a, b, to) = (places(0), places(1), places(2));
         let shape = MatMulShape {
             batch_size: self.extents.batch_size,
             num_heads: a.num_heads,
+            num_kv_heads: b.num_heads,
             m: a.rows,
             n: if rhs == Rhs::Transposed { b.rows } else { b.columns },
             k: a.columns,
         };
+        let reads = self.spans(node);
         let ([a_view, b_view], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
         let (a, b, out) = ((a_view, a.strides), (b_view, b.strides, rhs), (out, to.strides));
         Ok(self.device.batched_matmul(self.queue, shape, a, b, out)?)
     }
 
-    /// The copy that a split or merge of heads is.
-    fn head_copy(&self, node: &Node) -> Option<(HeadShape, HeadStrides, HeadStrides)> {
-        let (from, to) = match node.op {
-            Op::SplitHeads(columns) => {
-                (self.heads(node.inputs[0], Heads::Within(columns)), self.heads(node.output, Heads::Apart))
-            }
-            Op::MergeHeads => {
-                let from = self.heads(node.inputs[0], Heads::Apart);
-                let columns =
-                    crate::op::HeadColumns { first: 0, num_heads: from.num_heads, head_dim: from.columns };
-                (from, self.heads(node.output, Heads::Within(columns)))
-            }
-            _ => return None,
-        };
-        let shape = HeadShape {
-            batch_size: self.extents.batch_size,
-            num_heads: from.num_heads,
-            rows: from.rows,
-            head_dim: from.columns,
-        };
-        Some((shape, from.strides, to.strides))
-    }
-
-    /// Where the heads of `value` lie.
-    fn heads(&self, value: ValueId, heads: Heads) -> HeadPlaces {
-        let dims = &self.program.value(value).shape.0;
-        let size = |axis: usize| dims.get(axis).map_or(0, |dim| dim.size(&self.extents));
-        match heads {
-            Heads::Apart => {
-                let (num_heads, rows, columns) = (size(1), size(2), size(3));
-                let (head_stride, batch_stride) = (rows * columns, num_heads * rows * columns);
-                let strides = HeadStrides { first: 0, batch_stride, head_stride, row_stride: columns };
-                HeadPlaces { num_heads, rows, columns, strides }
-            }
-            Heads::Within(columns) => {
-                let (rows, width) = (size(1), size(2));
-                let strides = HeadStrides {
-                    first: columns.first,
-                    batch_stride: rows * width,
-                    head_stride: columns.head_dim,
-                    row_stride: width,
-                };
-                HeadPlaces { num_heads: columns.num_heads, rows, columns: columns.head_dim, strides }
-            }
-        }
+    fn attention(
+        &mut self,
+        node: &Node,
+        shape: AttentionShape,
+        heads: [HeadColumns; 3],
+        bias: Option<RelativeBuckets>,
+        out: Span,
+    ) -> Result<(), GraphError> {
+        let bias = self.constants(node).relative_bias(3, bias)?;
+        let layout = self.inputs.layout(self.device)?;
+        let strides = [0, 1, 2].map(|input| self.columns(node.inputs[input]));
+        let reads = self.spans::<3>(node);
+        let ([q, k, v], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
+        let columns = |i: usize, rows| Columns { rows, first: heads[i].first, row_stride: strides[i] };
+        let (q, k, v) = (columns(0, q), columns(1, k), columns(2, v));
+        Ok(self.device.attention(self.queue, shape, layout, q, k, v, bias, out)?)
     }
 
     fn score_shape(&self, node: &Node) -> ScoreShape {
@@ -212,22 +256,25 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
     }
 
     fn lookup(&self, node: &Node, input: usize) -> Result<LookupOn<'a, D>, GraphError> {
-        let table = self.weights.plain(self.device, node.inputs[input])?;
+        let table = self.constants(node).plain(input)?;
         let Storage::Input(ids) = self.program.value(node.inputs[input + 1]).storage else {
             unreachable!("the verifier checked that lookups read ids of the batch")
         };
         Ok(Lookup { table, ids: self.inputs.ids(self.device, ids)? })
     }
 
-    fn norm(
-        &self,
-        node: &Node,
-        first: usize,
-        epsilon: f32,
-    ) -> Result<NormWeights<D::View<'a, f32>>, GraphError> {
-        let gain = self.weights.plain(self.device, node.inputs[first])?;
-        let offset = self.weights.plain(self.device, node.inputs[first + 1])?;
-        Ok(NormWeights { gain, offset, epsilon })
+    fn constants<'n>(&self, node: &'n Node) -> Constants<'a, 'n, D> {
+        Constants { device: self.device, weights: self.weights, node }
+    }
+
+    /// Columns of a value's rows.
+    fn columns(&self, value: ValueId) -> usize {
+        self.program.value(value).shape.last_fixed().unwrap_or(0)
+    }
+
+    /// The bytes of the first computed values that a node reads.
+    fn spans<const N: usize>(&self, node: &Node) -> [Span; N] {
+        std::array::from_fn(|input| self.span(node.inputs[input]))
     }
 
     /// The bytes of a computed value for this batch.
@@ -246,10 +293,6 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
     }
 }
 
-/// Sizes and strides of a tensor of heads.
-struct HeadPlaces {
-    num_heads: usize,
-    rows: usize,
-    columns: usize,
-    strides: HeadStrides,
+fn sizes(HeadColumns { num_heads, head_dim, .. }: HeadColumns) -> HeadSizes {
+    HeadSizes { num_heads, head_dim }
 }

@@ -3,12 +3,14 @@
 //! One owner, one queue, nodes in order. Per batch: find or make the binding, copy the ids, launch. Within a reserved
 //! capacity that allocates nothing and looks nothing up by name.
 
+mod constants;
+mod heads;
 mod inputs;
 mod launch;
 mod memory;
 mod weights;
 
-use std::collections::HashMap;
+use std::{collections::HashMap, ops::Range};
 
 use turbo_alloc::{Planner, PlannerConfig, UsageRecord};
 use turbo_kernels::EncoderKernels;
@@ -72,6 +74,7 @@ pub struct Executor<D: EncoderKernels> {
 struct LastBatch {
     extents: Extents,
     cu_seqlens: Vec<u32>,
+    cu_selected: Vec<u32>,
 }
 
 impl LastBatch {
@@ -79,6 +82,15 @@ impl LastBatch {
     fn forget(&mut self) {
         self.extents = Extents::of(&[]);
         self.cu_seqlens.clear();
+        self.cu_selected.clear();
+    }
+
+    /// The rows of sequence `sequence` among those that `prefix_sums` shares out.
+    fn rows(&self, prefix_sums: &[u32], sequence: usize) -> Result<Range<usize>, GraphError> {
+        match prefix_sums.get(sequence..).and_then(<[u32]>::first_chunk) {
+            Some(&[first, end]) => Ok(first as usize..end as usize),
+            None => Err(GraphError::NoSuchSequence { sequence, batch_size: self.extents.batch_size }),
+        }
     }
 }
 
@@ -105,7 +117,7 @@ impl<D: EncoderKernels> Executor<D> {
             records: Vec::new(),
             bindings: HashMap::new(),
             unkept: BoundProgram::default(),
-            last: LastBatch { extents: Extents::of(&[]), cu_seqlens: Vec::new() },
+            last: LastBatch { extents: Extents::of(&[]), cu_seqlens: Vec::new(), cu_selected: Vec::new() },
             device,
             queue,
             program,
@@ -156,8 +168,10 @@ impl<D: EncoderKernels> Executor<D> {
     pub fn reserve(&mut self, capacity: Capacity) -> Result<(), GraphError> {
         self.last.forget();
         let capacity = capacity.usable();
-        self.inputs.grow(&self.device, capacity.total_tokens, capacity.batch_size)?;
-        self.last.cu_seqlens.reserve(capacity.batch_size + 1);
+        let Capacity { batch_size, total_tokens, selected_rows, .. } = capacity;
+        self.inputs.grow(&self.device, total_tokens, batch_size, selected_rows)?;
+        self.last.cu_seqlens.reserve(batch_size + 1);
+        self.last.cu_selected.reserve(batch_size + 1);
         self.reserve_outputs(capacity)?;
         if self.config.cached_bindings > 0 {
             let buckets = capacity.buckets(self.program.layout());
@@ -166,6 +180,7 @@ impl<D: EncoderKernels> Executor<D> {
         let longest = vec![0; capacity.max_seq_len.max(1)];
         let mut staging = Staging::new();
         staging.push(&longest, &[])?;
+        staging.select(&vec![0; selected_rows])?;
         self.run(&staging)?;
         self.last.forget();
         Ok(())
@@ -218,12 +233,13 @@ impl<D: EncoderKernels> Executor<D> {
         }
         self.last.extents = extents;
         self.last.cu_seqlens.extend_from_slice(batch.cu_seqlens());
+        self.last.cu_selected.extend_from_slice(batch.cu_selected());
         Ok(())
     }
 
     /// Appends what output `output` holds for sequence `sequence` of the last batch: `[seq_len, columns]` when there
-    /// is a row per token, `[columns]` when there is one per sequence; of another output the block of that sequence,
-    /// padding included.
+    /// is a row per token, `[columns]` when there is one per sequence, a row per selected token of that sequence when
+    /// there is one for each of these; of another output the block of that sequence, padding included.
     ///
     /// # Errors
     /// [`GraphError::NoSuchSequence`], or a device failure.
@@ -231,24 +247,22 @@ impl<D: EncoderKernels> Executor<D> {
     /// # Panics
     /// When `output` came from another executor, whose program has more outputs.
     pub fn read(&mut self, output: OutputId, sequence: usize, to: &mut Vec<f32>) -> Result<(), GraphError> {
-        let Some(&[first, end]) =
-            self.last.cu_seqlens.get(sequence..sequence + 2).and_then(|ends| ends.as_array())
-        else {
-            return Err(GraphError::NoSuchSequence { sequence, batch_size: self.last.extents.batch_size });
-        };
-        let seq_len = (end - first) as usize;
-        let (row, rows, of_row) = match &self.program.value(self.outputs[output.0]).shape.0[..] {
-            [Dim::TotalTokens, of_row @ ..] => (first as usize, seq_len, of_row),
+        let tokens = self.last.rows(&self.last.cu_seqlens, sequence)?;
+        let padded_len = self.last.extents.padded_len;
+        let (rows, of_row) = match &self.program.value(self.outputs[output.0]).shape.0[..] {
+            [Dim::TotalTokens, of_row @ ..] => (tokens, of_row),
             [Dim::BatchSize, Dim::PaddedLen, of_row @ ..] => {
-                (sequence * self.last.extents.padded_len, seq_len, of_row)
+                (sequence * padded_len..sequence * padded_len + tokens.len(), of_row)
             }
-            [_, of_row @ ..] => (sequence, 1, of_row),
+            [Dim::SelectedRows, of_row @ ..] => (self.last.rows(&self.last.cu_selected, sequence)?, of_row),
+            [_, of_row @ ..] => (sequence..sequence + 1, of_row),
             [] => unreachable!("every shape rule gives a result an axis for the batch"),
         };
         let columns: usize = of_row.iter().map(|dim| dim.size(&self.last.extents)).product();
-        let from = self.memory.output(&self.device, output.0, row * columns, rows * columns)?;
+        let (first, values) = (rows.start * columns, rows.len() * columns);
+        let from = self.memory.output(&self.device, output.0, first, values)?;
         let start = to.len();
-        to.resize(start + rows * columns, 0.0);
+        to.resize(start + values, 0.0);
         Ok(self.device.download(&mut self.queue, from, &mut to[start..])?)
     }
 

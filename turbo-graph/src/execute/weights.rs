@@ -1,4 +1,4 @@
-//! Weights on the device, in the form that their operators want: plain, or packed for products.
+//! Constants on the device, in the form that their operators want: plain, or packed for products.
 
 use std::borrow::Cow;
 
@@ -22,7 +22,7 @@ pub trait WeightSource {
     ) -> Result<Cow<'_, [f32]>, Box<dyn std::error::Error + Send + Sync>>;
 }
 
-/// The weights of a program, by value.
+/// The constants of a program, by value.
 pub(crate) struct Weights<D: Gemm> {
     plain: Vec<Option<(D::Block, usize)>>,
     packed: Vec<Option<D::Weight>>,
@@ -37,8 +37,11 @@ impl<D: Gemm> Weights<D> {
     ) -> Result<Self, GraphError> {
         let mut weights = Weights { plain: Vec::new(), packed: Vec::new() };
         for (value, described) in program.graph().live_values() {
-            let Storage::Weight(parts) = &described.storage else { continue };
-            let values = read(source, parts)?;
+            let values = match &described.storage {
+                Storage::Weight(parts) => read(source, parts)?,
+                Storage::Computed(table) => Cow::Owned(table.values()),
+                Storage::Input(_) | Storage::Activation | Storage::Output(_) => continue,
+            };
             let forms = Forms::of(program, value);
             if forms.packed {
                 let [out_features, in_features] = dims(&described.shape);
@@ -78,13 +81,18 @@ impl Forms {
         let mut forms = Forms { plain: false, packed: false };
         for node in program.nodes() {
             for (index, _) in node.inputs.iter().enumerate().filter(|(_, input)| **input == value) {
-                let is_factor = matches!(node.op, Op::MatMul | Op::Linear { .. }) && index == 1;
+                let is_factor = is_product(&node.op) && index == 1;
                 forms.packed |= is_factor;
                 forms.plain |= !is_factor;
             }
         }
         forms
     }
+}
+
+/// Whether the second input is the matrix of a product.
+fn is_product(op: &Op) -> bool {
+    matches!(op, Op::MatMul | Op::Linear { .. } | Op::ResidualLinear | Op::LinearMaxPool)
 }
 
 /// The tensors one below the other.

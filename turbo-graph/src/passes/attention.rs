@@ -5,10 +5,10 @@ use turbo_kernels::matmul::Rhs;
 use super::Fusion;
 use crate::{
     graph::Graph,
-    op::{HeadColumns, Heads, Op},
+    op::{Heads, Op},
 };
 
-/// `a·bᵀ` of queries and keys, its softmax, and the product with the values: all columns of one tensor, in that order.
+/// `a·bᵀ` of queries and keys, its softmax, and the product with the values, each read from columns.
 pub(super) fn pattern(graph: &Graph, scores: usize) -> Option<Fusion> {
     let product = &graph.nodes[scores];
     let Op::BatchedMatMul {
@@ -21,22 +21,19 @@ pub(super) fn pattern(graph: &Graph, scores: usize) -> Option<Fusion> {
         return None;
     };
     let softmax = graph.only_reader(product.output)?;
-    let Op::ScaleMaskSoftmax { scale } = graph.nodes[softmax].op else { return None };
+    let Op::ScaleMaskSoftmax { scale, mask, bias } = graph.nodes[softmax].op else { return None };
     let context = graph.only_reader(graph.nodes[softmax].output)?;
     let Op::BatchedMatMul { rhs: Rhs::Normal, a: Heads::Apart, b: Heads::Within(v), out: Heads::Within(_) } =
         graph.nodes[context].op
     else {
         return None;
     };
-    let qkv = product.inputs[0];
-    if product.inputs[1] != qkv || graph.nodes[context].inputs[1] != qkv {
-        return None;
+    if (v.num_heads, v.head_dim) != (k.num_heads, k.head_dim) {
+        return None; // the kernel takes keys and values of one kind
     }
-    let HeadColumns { num_heads, head_dim, .. } = q;
-    let at = |first: usize| HeadColumns { first: first * num_heads * head_dim, num_heads, head_dim };
-    if [q, k, v] != [at(0), at(1), at(2)] || graph.value(qkv).shape.last_fixed() != Some(v.end()) {
-        return None;
-    }
-    let op = Op::Attention { num_heads, head_dim, scale };
-    Some(Fusion { op, inputs: vec![qkv], last: context, others: vec![scores, softmax] })
+    let mut inputs = product.inputs.clone();
+    inputs.push(graph.nodes[context].inputs[1]);
+    inputs.extend_from_slice(&graph.nodes[softmax].inputs[1..]);
+    let op = Op::Attention { q, k, v, scale, mask, bias };
+    Some(Fusion { op, inputs, last: context, others: vec![scores, softmax] })
 }

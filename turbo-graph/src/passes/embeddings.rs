@@ -1,4 +1,5 @@
-//! `layer_norm((a[i] + b[j]) + c[k])` becomes one operator that reads each row once; and so does a sum of two.
+//! `layer_norm((a[i] + b[j]) + c[k])` becomes one operator that reads each row once; and so does a sum of two, or one
+//! lookup alone.
 
 use super::Fusion;
 use crate::{
@@ -23,7 +24,7 @@ struct Sum {
     lookups: Vec<usize>,
 }
 
-/// The lookups that `value` is the sum of: two at least, and no more than one operator takes.
+/// The lookups that `value` is the sum of, no more than one operator takes.
 fn sum(graph: &Graph, mut value: ValueId) -> Option<Sum> {
     let (mut adds, mut lookups) = (Vec::new(), Vec::new());
     while let Some(add) = inner(graph, value, Op::Add) {
@@ -33,7 +34,7 @@ fn sum(graph: &Graph, mut value: ValueId) -> Option<Sum> {
     }
     lookups.push(inner(graph, value, Op::Embed)?);
     lookups.reverse();
-    (2..=MAX_LOOKUPS).contains(&lookups.len()).then_some(Sum { adds, lookups })
+    (lookups.len() <= MAX_LOOKUPS).then_some(Sum { adds, lookups })
 }
 
 /// The node that computes `value` for one reader alone, when it is an `op`.

@@ -5,12 +5,17 @@
 
 mod attention;
 mod bias_act;
-mod bias_residual_norm;
 mod dead_values;
 mod embeddings;
 mod head_transposes;
-mod merge_qkv;
+mod max_pool;
+mod merge_gate;
+mod merge_projections;
+mod merge_rotations;
 mod pack;
+mod projection;
+mod residual;
+mod residual_norm;
 mod softmax;
 
 use crate::{
@@ -75,10 +80,14 @@ impl Pass {
 /// Every pass, in the order in which they feed each other.
 pub const ALL: &[Pass] = &[
     Pass { name: "fuse embeddings", rule: Rule::Fuse(embeddings::pattern) },
-    Pass { name: "merge qkv", rule: Rule::Rewrite(merge_qkv::rewrite_one) },
-    Pass { name: "fuse bias, residual, norm", rule: Rule::Fuse(bias_residual_norm::pattern) },
+    Pass { name: "merge projections", rule: Rule::Rewrite(merge_projections::rewrite_one) },
+    Pass { name: "merge rotations", rule: Rule::Rewrite(merge_rotations::rewrite_one) },
+    Pass { name: "merge gate", rule: Rule::Rewrite(merge_gate::rewrite_one) },
+    Pass { name: "fuse bias, residual, norm", rule: Rule::Fuse(residual_norm::pattern) },
     Pass { name: "fuse bias, activation", rule: Rule::Fuse(bias_act::pattern) },
-    Pass { name: "fuse scale, mask, softmax", rule: Rule::Fuse(softmax::pattern) },
+    Pass { name: "fuse product, residual", rule: Rule::Fuse(residual::pattern) },
+    Pass { name: "fuse product, maximum", rule: Rule::Rewrite(max_pool::rewrite_one) },
+    Pass { name: "fuse scale, bias, mask, softmax", rule: Rule::Fuse(softmax::pattern) },
     Pass { name: "head transposes away", rule: Rule::Rewrite(head_transposes::rewrite_one) },
     Pass { name: "fuse attention", rule: Rule::Fuse(attention::pattern) },
     Pass { name: "dead values", rule: Rule::Rewrite(dead_values::rewrite_one) },

@@ -1,22 +1,34 @@
-//! Scale, mask and softmax of the scores become one operator.
+//! Scale, relative bias, mask and softmax of the scores become one operator.
 
 use super::Fusion;
-use crate::{graph::Graph, op::Op};
+use crate::{
+    graph::{Graph, ValueId},
+    op::Op,
+};
 
+/// `softmax(mask(scale · scores + relative bias))`; the scale and the bias may be missing.
 pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
     let softmax = &graph.nodes[last];
     if softmax.op != Op::Softmax {
         return None;
     }
-    let mask = graph.private_producer(softmax.inputs[0]).filter(|&node| graph.nodes[node].op == Op::Mask)?;
-    let scores = graph.nodes[mask].inputs[0];
-    let scaled = graph.private_producer(scores).and_then(|node| match graph.nodes[node].op {
-        Op::Scale { factor } => Some((node, factor)),
-        _ => None,
-    });
-    let (scores, scale, others) = match scaled {
-        Some((node, factor)) => (graph.nodes[node].inputs[0], factor, vec![mask, node]),
-        None => (scores, 1.0, vec![mask]),
-    };
-    Some(Fusion { op: Op::ScaleMaskSoftmax { scale }, inputs: vec![scores], last, others })
+    let masked = graph.private_producer(softmax.inputs[0])?;
+    let Op::Mask(mask) = graph.nodes[masked].op else { return None };
+    let (mut scores, mut others) = (graph.nodes[masked].inputs[0], vec![masked]);
+    let (mut scale, mut bias, mut table) = (1.0, None, None);
+    if let Some((node, Op::AddRelativeBias(buckets))) = producer(graph, scores) {
+        (scores, bias, table) =
+            (graph.nodes[node].inputs[0], Some(buckets), Some(graph.nodes[node].inputs[1]));
+        others.push(node);
+    }
+    if let Some((node, Op::Scale { factor })) = producer(graph, scores) {
+        (scores, scale) = (graph.nodes[node].inputs[0], factor);
+        others.push(node);
+    }
+    let inputs = [scores].into_iter().chain(table).collect();
+    Some(Fusion { op: Op::ScaleMaskSoftmax { scale, mask, bias }, inputs, last, others })
+}
+
+fn producer(graph: &Graph, value: ValueId) -> Option<(usize, Op)> {
+    graph.private_producer(value).map(|node| (node, graph.nodes[node].op))
 }

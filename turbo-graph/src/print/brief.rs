@@ -6,7 +6,7 @@ use super::text::{Line, label, lines};
 use crate::{
     Op,
     dim::{Dim, Shape},
-    fold,
+    fold::Repeated,
     graph::{Graph, Input, Node, Storage, ValueId},
 };
 
@@ -42,8 +42,11 @@ impl fmt::Display for Brief<'_> {
         for (line, row) in lines.iter().zip(&rows) {
             let bar = if matches!(line, Line::LayerNode(_)) { "│" } else { " " };
             match (line, row) {
-                (Line::Layers { count }, _) => {
+                (Line::Layers { count, layers: 1 }, _) => {
                     writeln!(f, "┌ {count} layers like this one{}", handed_on(graph))?
+                }
+                (Line::Layers { count, layers }, _) => {
+                    writeln!(f, "┌ {count} times these {layers} layers{}", handed_on(graph))?
                 }
                 (_, Some([value, what, dims, of])) => writeln!(
                     f,
@@ -59,11 +62,11 @@ impl fmt::Display for Brief<'_> {
 
 /// `: each next one reads %55 for %13`, when layers hand something on.
 fn handed_on(graph: &Graph) -> String {
-    let Some((layer, _)) = fold::repeated_layers(graph) else { return String::new() };
+    let Some(Repeated { first, .. }) = Repeated::of(graph) else { return String::new() };
     let inputs =
-        |start: usize| graph.nodes()[start..start + layer.len()].iter().flat_map(|node| &node.inputs);
-    let inside = |value| graph.producer(value).is_some_and(|producer| layer.contains(&producer));
-    let mut pairs = inputs(layer.start).zip(inputs(layer.end));
+        |start: usize| graph.nodes()[start..start + first.len()].iter().flat_map(|node| &node.inputs);
+    let inside = |value| graph.producer(value).is_some_and(|producer| first.contains(&producer));
+    let mut pairs = inputs(first.start).zip(inputs(first.end));
     let handed = pairs.find(|&(&first, &second)| inside(second) && !inside(first));
     handed.map_or_else(String::new, |(first, second)| {
         format!(": each next one reads {} for {}", label(*second), label(*first))
@@ -72,8 +75,8 @@ fn handed_on(graph: &Graph) -> String {
 
 /// ` out of the last: %265 → last_hidden_state`, for results that the first layer, which is shown, does not give.
 fn named_in_last_layer(graph: &Graph) -> String {
-    let Some((layer, count)) = fold::repeated_layers(graph) else { return String::new() };
-    let hidden = layer.end..layer.start + layer.len() * count;
+    let Some(repeated) = Repeated::of(graph) else { return String::new() };
+    let hidden = repeated.first.end..repeated.all().end;
     let given =
         graph.outputs().filter(|(value, _)| graph.producer(*value).is_some_and(|at| hidden.contains(&at)));
     let given: Vec<String> = given.map(|(value, name)| format!("{} → {name}", label(value))).collect();
@@ -83,7 +86,9 @@ fn named_in_last_layer(graph: &Graph) -> String {
 /// Value, operator, shape, what is read and what is named.
 fn row(graph: &Graph, node: &Node) -> [String; 4] {
     let value = graph.value(node.output);
-    let read = node.inputs.iter().filter_map(|&input| argument(graph, input)).collect::<Vec<_>>().join(" ");
+    let mut read: Vec<String> = node.inputs.iter().filter_map(|&input| argument(graph, input)).collect();
+    read.dedup(); // queries, keys and values of one tensor
+    let read = read.join(" ");
     let named = match &value.storage {
         Storage::Output(name) => format!(" → {name}"),
         _ => String::new(),
@@ -94,19 +99,21 @@ fn row(graph: &Graph, node: &Node) -> [String; 4] {
 /// The operator, and for a product by a weight how wide it is before and after.
 pub(super) fn operator(graph: &Graph, node: &Node) -> String {
     match (node.op, node.inputs.get(1).map(|&weight| &graph.value(weight).shape)) {
-        (Op::MatMul | Op::Linear { .. }, Some(Shape(dims))) => match dims[..] {
-            [Dim::Fixed(out_features), Dim::Fixed(in_features)] => {
-                format!("{} {in_features}→{out_features}", node.op)
+        (Op::MatMul | Op::Linear { .. } | Op::ResidualLinear | Op::LinearMaxPool, Some(Shape(dims))) => {
+            match dims[..] {
+                [Dim::Fixed(out_features), Dim::Fixed(in_features)] => {
+                    format!("{} {in_features}→{out_features}", node.op)
+                }
+                _ => node.op.to_string(),
             }
-            _ => node.op.to_string(),
-        },
+        }
         _ => node.op.to_string(),
     }
 }
 
 fn argument(graph: &Graph, value: ValueId) -> Option<String> {
     match graph.value(value).storage {
-        Storage::Weight(_) => None,
+        Storage::Weight(_) | Storage::Computed(_) => None,
         Storage::Input(Input::InputIds) => Some("ids".to_owned()),
         Storage::Input(Input::TokenTypeIds) => Some("types".to_owned()),
         Storage::Input(Input::PositionIds(_)) => Some("positions".to_owned()),

@@ -8,7 +8,7 @@ use super::{
     text::{Line, label, lines},
 };
 use crate::{
-    fold,
+    fold::Repeated,
     graph::{Graph, Node, ValueId},
     op::Op,
 };
@@ -24,20 +24,20 @@ const TOP: usize = 56;
 /// `graph` as an SVG document.
 pub fn svg(graph: &Graph, title: &str) -> String {
     let lines = lines(graph);
-    let mut drawing = Drawing { graph, box_width: box_width(graph, &lines), body: String::new() };
+    let shown = Shown { graph, repeated: Repeated::of(graph) };
+    let mut drawing = Drawing { box_width: box_width(&shown, &lines), shown, body: String::new() };
     let mut boxes: Vec<(&Node, usize)> = Vec::new();
     let mut frame_top = 0;
     for (row, line) in lines.iter().enumerate() {
         let y = TOP + row * ROW;
         match line {
-            Line::Layers { count } => {
+            Line::Layers { count, layers } => {
                 frame_top = y + ROW / 2;
-                drawing.text(
-                    BOX_X - 8,
-                    frame_top - 8,
-                    "#555",
-                    &format!("{count} layers, one after the other:"),
-                );
+                let title = match layers {
+                    1 => format!("{count} layers, one after the other:"),
+                    _ => format!("{count} times {layers} layers, one after the other:"),
+                };
+                drawing.text(BOX_X - 8, frame_top - 8, "#555", &title);
             }
             Line::EndOfLayers => drawing.frame(frame_top, y + 8 - frame_top),
             Line::Node(node) | Line::LayerNode(node) => {
@@ -59,30 +59,47 @@ pub fn svg(graph: &Graph, title: &str) -> String {
 }
 
 /// Room for the longest line: what is computed in letters of 13 pixels, its shape in letters of 11.
-fn box_width(graph: &Graph, lines: &[Line<'_>]) -> usize {
+fn box_width(shown: &Shown<'_>, lines: &[Line<'_>]) -> usize {
     let nodes = lines.iter().filter_map(|line| match line {
         Line::Node(node) | Line::LayerNode(node) => Some(*node),
         Line::Layers { .. } | Line::EndOfLayers => None,
     });
-    let width = |node: &Node| 8 * what(graph, node).chars().count() + 6 * gives(graph, node).chars().count();
+    let width = |node: &Node| 8 * shown.what(node).chars().count() + 6 * shown.gives(node).chars().count();
     nodes.map(|node| width(node) + 40).max().unwrap_or(0).max(LEAST_BOX_WIDTH)
 }
 
-/// `%7 linear Relu 384→1536`.
-fn what(graph: &Graph, node: &Node) -> String {
-    format!("{} {}", label(node.output), operator(graph, node))
+/// A graph as it is shown: repeated layers once.
+struct Shown<'a> {
+    graph: &'a Graph,
+    repeated: Option<Repeated>,
 }
 
-/// Its shape, and the name of the result that it or its twin in another layer is.
-fn gives(graph: &Graph, node: &Node) -> String {
-    let shape = graph.value(node.output).shape.to_string();
-    let name = graph.outputs().find(|(value, _)| shown(graph, *value) == node.output);
-    name.map_or(shape.clone(), |(_, name)| format!("{shape} → {name}"))
+impl Shown<'_> {
+    /// `%7 linear Relu 384→1536`.
+    fn what(&self, node: &Node) -> String {
+        format!("{} {}", label(node.output), operator(self.graph, node))
+    }
+
+    /// Its shape, and the name of the result that it or its twin in another layer is.
+    fn gives(&self, node: &Node) -> String {
+        let shape = self.graph.value(node.output).shape.to_string();
+        let name = self.graph.outputs().find(|(value, _)| self.stands_for(*value) == node.output);
+        name.map_or(shape.clone(), |(_, name)| format!("{shape} → {name}"))
+    }
+
+    /// The value that stands for `value`: of those computed in repeated layers, the one in the first.
+    fn stands_for(&self, value: ValueId) -> ValueId {
+        let twin = || {
+            let twin = self.repeated.as_ref()?.twin(self.graph.producer(value)?)?;
+            Some(self.graph.nodes()[twin].output)
+        };
+        twin().unwrap_or(value)
+    }
 }
 
 /// A picture that grows.
 struct Drawing<'a> {
-    graph: &'a Graph,
+    shown: Shown<'a>,
     box_width: usize,
     body: String,
 }
@@ -94,8 +111,8 @@ impl Drawing<'_> {
             "<rect x=\"{BOX_X}\" y=\"{y}\" width=\"{width}\" height=\"{BOX_HEIGHT}\" rx=\"6\" fill=\"{fill}\" \
              stroke=\"#444\"/>\n"
         ));
-        self.text(BOX_X + 10, y + 21, "#111", &what(self.graph, node));
-        let gives = escape(&gives(self.graph, node));
+        self.text(BOX_X + 10, y + 21, "#111", &self.shown.what(node));
+        let gives = escape(&self.shown.gives(node));
         self.push(format_args!(
             "<text x=\"{}\" y=\"{}\" text-anchor=\"end\" fill=\"#333\" font-size=\"11\">{gives}</text>\n",
             BOX_X + width - 10,
@@ -107,7 +124,7 @@ impl Drawing<'_> {
     fn draw_edges(&mut self, boxes: &[(&Node, usize)]) {
         for (index, (producer, from)) in boxes.iter().enumerate() {
             for (distance, (reader, to)) in boxes[index + 1..].iter().enumerate() {
-                if !reader.inputs.iter().any(|&input| shown(self.graph, input) == producer.output) {
+                if !reader.inputs.iter().any(|&input| self.shown.stands_for(input) == producer.output) {
                     continue;
                 }
                 if distance == 0 {
@@ -145,26 +162,31 @@ impl Drawing<'_> {
     }
 }
 
-/// The value that stands for `value` in the picture: of those computed in repeated layers, the one in the first.
-fn shown(graph: &Graph, value: ValueId) -> ValueId {
-    let twin = || {
-        let (layer, count) = fold::repeated_layers(graph)?;
-        let producer = graph.producer(value)?;
-        let all = layer.start..layer.start + layer.len() * count;
-        all.contains(&producer)
-            .then(|| graph.nodes()[layer.start + (producer - layer.start) % layer.len()].output)
-    };
-    twin().unwrap_or(value)
-}
-
 /// Products blue, attention green, norms yellow, what only moves data grey, the rest orange.
 fn colour(op: &Op) -> &'static str {
     match op {
-        Op::MatMul | Op::Linear { .. } | Op::BatchedMatMul { .. } => "#cfe2ff",
+        Op::MatMul
+        | Op::Linear { .. }
+        | Op::ResidualLinear
+        | Op::LinearMaxPool
+        | Op::BatchedMatMul { .. } => "#cfe2ff",
         Op::Attention { .. } | Op::Softmax | Op::ScaleMaskSoftmax { .. } => "#d1e7dd",
-        Op::LayerNorm { .. } | Op::BiasResidualLayerNorm { .. } | Op::EmbedSumLayerNorm { .. } => "#fff3cd",
-        Op::Embed | Op::SplitHeads(_) | Op::MergeHeads | Op::Mask => "#e9ecef",
-        Op::AddBias | Op::Add | Op::Scale { .. } | Op::Activate(_) | Op::Pool(_) => "#ffe5d0",
+        Op::LayerNorm { .. }
+        | Op::RmsNorm { .. }
+        | Op::HeadRmsNorm { .. }
+        | Op::ResidualLayerNorm { .. }
+        | Op::BiasResidualLayerNorm { .. }
+        | Op::EmbedSumLayerNorm { .. } => "#fff3cd",
+        Op::Embed | Op::SplitHeads(_) | Op::MergeHeads | Op::Mask(_) | Op::Select => "#e9ecef",
+        Op::AddBias
+        | Op::Add
+        | Op::Mul
+        | Op::Scale { .. }
+        | Op::Activate(_)
+        | Op::Gate(_)
+        | Op::Rotary(_)
+        | Op::AddRelativeBias(_)
+        | Op::Pool(_) => "#ffe5d0",
     }
 }
 

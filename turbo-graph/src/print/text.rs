@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::{
-    fold,
+    fold::Repeated,
     graph::{Graph, Input, Node, Positions, Storage, ValueId},
 };
 
@@ -17,7 +17,8 @@ impl fmt::Display for Graph {
         for line in lines(self) {
             match line {
                 Line::Node(node) => writeln!(f, "  {}", self.describe(node))?,
-                Line::Layers { count } => writeln!(f, "  ┌ {count} layers like this one")?,
+                Line::Layers { count, layers: 1 } => writeln!(f, "  ┌ {count} layers like this one")?,
+                Line::Layers { count, layers } => writeln!(f, "  ┌ {count} times these {layers} layers")?,
                 Line::LayerNode(node) => writeln!(f, "  │ {}", self.describe(node))?,
                 Line::EndOfLayers => writeln!(f, "  └")?,
             }
@@ -39,6 +40,10 @@ impl Graph {
             Storage::Weight(parts) => {
                 parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>().join(" ‖ ")
             }
+            Storage::Computed(table) => {
+                let [positions, columns] = table.shape();
+                format!("rotary table {positions}×{columns}")
+            }
             Storage::Input(Input::InputIds) => "input_ids".to_owned(),
             Storage::Input(Input::TokenTypeIds) => "token_type_ids".to_owned(),
             Storage::Input(Input::PositionIds(Positions::FromZero)) => "position_ids".to_owned(),
@@ -58,9 +63,9 @@ pub(super) fn label(value: ValueId) -> String {
 pub(super) enum Line<'a> {
     /// A node outside the repeated layers.
     Node(&'a Node),
-    /// The first of so many layers begins.
-    Layers { count: usize },
-    /// A node of that layer.
+    /// The first of so many periods begins, each of so many layers.
+    Layers { count: usize, layers: usize },
+    /// A node of that period.
     LayerNode(&'a Node),
     /// The layers end.
     EndOfLayers,
@@ -68,14 +73,14 @@ pub(super) enum Line<'a> {
 
 pub(super) fn lines(graph: &Graph) -> Vec<Line<'_>> {
     let nodes = graph.nodes();
-    let Some((layer, count)) = fold::repeated_layers(graph) else {
+    let Some(repeated) = Repeated::of(graph) else {
         return nodes.iter().map(Line::Node).collect();
     };
-    let after = layer.start + layer.len() * count;
-    let mut lines: Vec<Line<'_>> = nodes[..layer.start].iter().map(Line::Node).collect();
-    lines.push(Line::Layers { count });
-    lines.extend(nodes[layer].iter().map(Line::LayerNode));
+    let (before, after) = (&nodes[..repeated.first.start], &nodes[repeated.all().end..]);
+    let mut lines: Vec<Line<'_>> = before.iter().map(Line::Node).collect();
+    lines.push(Line::Layers { count: repeated.count, layers: repeated.layers });
+    lines.extend(nodes[repeated.first].iter().map(Line::LayerNode));
     lines.push(Line::EndOfLayers);
-    lines.extend(nodes[after..].iter().map(Line::Node));
+    lines.extend(after.iter().map(Line::Node));
     lines
 }

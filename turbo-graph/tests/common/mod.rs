@@ -2,12 +2,14 @@
 
 #![allow(dead_code)] // every suite uses its part
 
+pub(crate) mod families;
+
 use std::{borrow::Cow, error::Error};
 
 use turbo_alloc::{MemoryPlan, Planner, PlannerConfig, UsageRecord};
 use turbo_graph::{
-    Activation, Graph, GraphBuilder, GraphError, Input, Pooling, Positions, Program, Rhs, ValueId,
-    WeightSource, dim::Extents,
+    Activation, AttentionMask, Graph, GraphBuilder, GraphError, Input, Pooling, Positions, Program, Rhs,
+    ValueId, WeightSource, dim::Extents,
 };
 
 /// Sizes of an encoder.
@@ -80,7 +82,7 @@ fn layer(g: &mut GraphBuilder, sizes: &Sizes, name: &str, x: ValueId) -> Result<
     });
     let scores = g.batched_matmul(q?, k?, Rhs::Transposed)?;
     let scores = g.scale(scores, 1.0 / ((hidden / heads) as f32).sqrt())?;
-    let scores = g.mask(scores)?;
+    let scores = g.mask(scores, AttentionMask::Full)?;
     let probabilities = g.softmax(scores)?;
     let context = g.batched_matmul(probabilities, v?, Rhs::Normal)?;
     let context = g.merge_heads(context)?;
@@ -105,7 +107,7 @@ fn linear(g: &mut GraphBuilder, name: &str, x: ValueId, k: usize, n: usize) -> R
 fn norm(g: &mut GraphBuilder, name: &str, x: ValueId, hidden: usize) -> Result<ValueId, GraphError> {
     let (gain, offset) =
         (g.weight(&format!("{name}.gain"), &[hidden]), g.weight(&format!("{name}.offset"), &[hidden]));
-    g.layer_norm(x, gain, offset, 1e-12)
+    g.layer_norm(x, gain, Some(offset), 1e-12)
 }
 
 /// Values in ±0.5 drawn from the tensor's name, gains around 1.

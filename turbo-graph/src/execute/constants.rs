@@ -1,0 +1,49 @@
+//! The constants that one node reads, as its kernel takes them.
+
+use turbo_kernels::{EncoderKernels, RelativeBias, norm::NormWeights};
+
+use super::weights::Weights;
+use crate::{GraphError, graph::Node, op::RelativeBuckets};
+
+/// The constants of `node`, by the positions of its inputs.
+pub(super) struct Constants<'a, 'n, D: EncoderKernels> {
+    pub(super) device: &'a D,
+    pub(super) weights: &'a Weights<D>,
+    pub(super) node: &'n Node,
+}
+
+impl<'a, D: EncoderKernels> Constants<'a, '_, D> {
+    /// A table or vector.
+    pub(super) fn plain(&self, input: usize) -> Result<D::View<'a, f32>, GraphError> {
+        self.weights.plain(self.device, self.node.inputs[input])
+    }
+
+    /// A vector that may be left out.
+    pub(super) fn optional(&self, input: usize) -> Result<Option<D::View<'a, f32>>, GraphError> {
+        (input < self.node.inputs.len()).then(|| self.plain(input)).transpose()
+    }
+
+    /// The matrix of a product: its second input.
+    pub(super) fn matrix(&self) -> &'a D::Weight {
+        self.weights.packed(self.node.inputs[1])
+    }
+
+    /// Gain and, if there is one, offset, from input `first` on.
+    pub(super) fn norm(
+        &self,
+        first: usize,
+        epsilon: f32,
+    ) -> Result<NormWeights<D::View<'a, f32>>, GraphError> {
+        Ok(NormWeights { gain: self.plain(first)?, offset: self.optional(first + 1)?, epsilon })
+    }
+
+    /// The table of biases at `input`, when there is one.
+    pub(super) fn relative_bias(
+        &self,
+        input: usize,
+        buckets: Option<RelativeBuckets>,
+    ) -> Result<Option<RelativeBias<D::View<'a, f32>>>, GraphError> {
+        let Some(RelativeBuckets { num_buckets, max_distance }) = buckets else { return Ok(None) };
+        Ok(Some(RelativeBias { table: self.plain(input)?, num_buckets, max_distance }))
+    }
+}

@@ -1,0 +1,179 @@
+//! Lifetimes of activations, and the folding of repeated layers: one layer is planned, and all use its offsets.
+//!
+//! The paper plans one layer and reuses the addresses (PPoPP'21, §6.2.2). Here that is derived, not assumed. Nodes
+//! carry their layer; layers fold when they are alike node by node, and where kinds of layers take turns, a period is
+//! one turn of all. The values then share *slots*:
+//!
+//! ```text
+//!  prefix │ period 0 │ period 1 │ … │ period n−1 │ suffix      the timeline as it runs
+//!  prefix │          period                      │ suffix      the timeline that is planned
+//! ```
+//!
+//! * A value that lives inside one period has the slot of its twin in period 0.
+//! * What a period hands to the next (the *carry*) takes one slot for all, when a period has read its own input for
+//!   the last time before it computes its output; else two slots that alternate.
+//! * What lives across the periods keeps its slot from end to end.
+//!
+//! The carry's slot is taken all through the period, although the value may be dead in its middle. So a period need
+//! not begin where a layer does: every shift is tried, and the one of least peak is kept. For a post-norm encoder that
+//! is the point between attention and feed-forward, and folding then costs no byte.
+//!
+//! Graphs without alike layers are planned value by value; nothing but planning time is lost.
+
+mod periods;
+mod share;
+
+use std::ops::Range;
+
+use turbo_alloc::{UsageRecord, peak_live_bytes};
+
+use crate::{
+    dim::{Extents, Shape},
+    graph::{Graph, Storage, ValueId},
+};
+use periods::{Finder, Periods};
+
+/// When an activation lives, in positions of nodes; both ends inclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Life {
+    pub(crate) value: ValueId,
+    pub(crate) first: usize,
+    pub(crate) last: usize,
+}
+
+impl Life {
+    pub(crate) fn record(&self, graph: &Graph, extents: &Extents) -> UsageRecord {
+        record(self.first, self.last, &graph.value(self.value).shape, extents)
+    }
+}
+
+/// The activations of `graph` in order of computation, each with its life.
+pub(crate) fn activations(graph: &Graph) -> Vec<Life> {
+    let mut last_use: Vec<Option<usize>> = vec![None; graph.values.len()];
+    for (position, node) in graph.nodes.iter().enumerate() {
+        node.inputs.iter().for_each(|input| last_use[input.index()] = Some(position));
+    }
+    let computed = graph.nodes.iter().enumerate();
+    let lives = computed.filter(|(_, node)| graph.value(node.output).storage == Storage::Activation);
+    lives
+        .map(|(first, node)| Life {
+            value: node.output,
+            first,
+            last: last_use[node.output.index()].unwrap_or(first),
+        })
+        .collect()
+}
+
+fn record(first: usize, last: usize, shape: &Shape, extents: &Extents) -> UsageRecord {
+    let position = |node: usize| u32::try_from(node).expect("a graph has fewer than 2³² nodes");
+    let size = shape.elements(extents).saturating_mul(size_of::<f32>());
+    UsageRecord { first_op: position(first), last_op: position(last), size }
+}
+
+/// One planned tensor, which several values may take in turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Axes of the values that take it.
+    pub shape: Shape,
+    /// First position on the folded timeline.
+    pub first: usize,
+    /// Last position on the folded timeline, inclusive.
+    pub last: usize,
+}
+
+/// Which values share which planned tensors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slots {
+    slots: Vec<Slot>,
+    of_value: Vec<Option<u32>>,
+    folded_periods: usize,
+}
+
+impl Slots {
+    pub(crate) fn of(graph: &Graph) -> Self {
+        let finder = Finder::new(graph);
+        let Some(layers) = finder.find() else { return Slots::unfolded(graph) };
+        let shifts = (0..layers.len).filter_map(|shift| finder.count(layers.start + shift, layers.len));
+        let foldings = shifts.filter_map(|periods| periods.fold(graph));
+        foldings.min_by_key(Slots::nominal_peak).unwrap_or_else(|| Slots::unfolded(graph))
+    }
+
+    /// Peak bytes of one sequence of common length, to compare foldings by.
+    fn nominal_peak(&self) -> usize {
+        let mut records = Vec::new();
+        self.usage_records_into(&Extents::of(&[128]), &mut records);
+        peak_live_bytes(&records)
+    }
+
+    /// One slot per activation.
+    fn unfolded(graph: &Graph) -> Self {
+        let mut slots =
+            Slots { slots: Vec::new(), of_value: vec![None; graph.values.len()], folded_periods: 1 };
+        for Life { value, first, last } in activations(graph) {
+            let slot = slots.push(&graph.value(value).shape, first, last);
+            slots.assign(value, slot);
+        }
+        slots
+    }
+
+    /// The planned tensors.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// The slot that an activation takes.
+    pub fn of_value(&self, value: ValueId) -> Option<usize> {
+        self.of_value[value.index()].map(|slot| slot as usize)
+    }
+
+    /// Periods that share one plan; 1 when nothing was folded.
+    pub fn folded_periods(&self) -> usize {
+        self.folded_periods
+    }
+
+    /// Writes the usage records of all slots for a batch, sizes in bytes, into `records`.
+    pub fn usage_records_into(&self, extents: &Extents, records: &mut Vec<UsageRecord>) {
+        records.clear();
+        records.extend(self.slots.iter().map(|slot| record(slot.first, slot.last, &slot.shape, extents)));
+    }
+
+    fn push(&mut self, shape: &Shape, first: usize, last: usize) -> usize {
+        self.slots.push(Slot { shape: shape.clone(), first, last });
+        self.slots.len() - 1
+    }
+
+    fn assign(&mut self, value: ValueId, slot: usize) {
+        self.of_value[value.index()] = Some(u32::try_from(slot).expect("fewer than 2³² slots"));
+    }
+}
+
+/// What is printed once of layers that are alike.
+pub(crate) struct Repeated {
+    /// The nodes of the first period.
+    pub(crate) first: Range<usize>,
+    /// How many periods there are.
+    pub(crate) count: usize,
+    /// Layers of each: more than one where kinds of layers take turns.
+    pub(crate) layers: usize,
+}
+
+impl Repeated {
+    pub(crate) fn of(graph: &Graph) -> Option<Self> {
+        let Periods { start, len, count, .. } = Finder::new(graph).find()?;
+        let first = start..start + len;
+        let layer = |node: usize| graph.nodes[node].layer;
+        let layers = 1 + first.clone().skip(1).filter(|&node| layer(node) != layer(node - 1)).count();
+        Some(Repeated { first, count, layers })
+    }
+
+    /// The nodes of all periods.
+    pub(crate) fn all(&self) -> Range<usize> {
+        self.first.start..self.first.start + self.first.len() * self.count
+    }
+
+    /// The position in the first period of the node that stands at `node` in any.
+    pub(crate) fn twin(&self, node: usize) -> Option<usize> {
+        let all = self.all();
+        all.contains(&node).then(|| all.start + (node - all.start) % self.first.len())
+    }
+}

@@ -1,0 +1,42 @@
+//! Queries and keys that lie side by side are turned in one go.
+
+use super::projection::{is_read_by_columns, read_within};
+use crate::{
+    graph::{Graph, Node},
+    op::{HeadColumns, Op},
+};
+
+pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
+    let turned: Vec<(usize, HeadColumns)> = (0..graph.nodes.len())
+        .filter_map(|node| match graph.nodes[node].op {
+            Op::Rotary(heads) if is_read_by_columns(graph, graph.nodes[node].output) => Some((node, heads)),
+            _ => None,
+        })
+        .collect();
+    let pair = turned.iter().find_map(|&left| {
+        turned.iter().find(|&&right| are_neighbours(graph, left, right)).map(|&right| (left, right))
+    });
+    let Some(((left, heads), (right, others))) = pair else { return false };
+    let both = HeadColumns { num_heads: heads.num_heads + others.num_heads, ..heads };
+    let (first, second) = (graph.nodes[left].output, graph.nodes[right].output);
+    let Node { inputs, layer, .. } = graph.nodes[left].clone();
+    let mut shape = graph.value(first).shape.clone();
+    shape.0.pop();
+    shape.0.push(crate::dim::Dim::Fixed(both.width()));
+    let output = graph.add_value(shape, crate::graph::Storage::Activation);
+    // the earlier of the two places: both read the same values
+    graph.nodes[left.min(right)] = Node { op: Op::Rotary(both), inputs, output, layer };
+    super::remove(graph, &[left.max(right)]);
+    read_within(graph, first, output, 0);
+    read_within(graph, second, output, heads.width());
+    true
+}
+
+/// Whether the heads of `right` begin where those of `left` end, of one tensor, turned alike.
+fn are_neighbours(graph: &Graph, left: (usize, HeadColumns), right: (usize, HeadColumns)) -> bool {
+    let (a, b) = (&graph.nodes[left.0], &graph.nodes[right.0]);
+    a.inputs == b.inputs
+        && a.layer == b.layer
+        && left.1.end() == right.1.first
+        && left.1.head_dim == right.1.head_dim
+}

@@ -1,0 +1,119 @@
+//! What the passes share that put products of one input side by side: finding such products, and making them one.
+
+use crate::{
+    dim::{Dim, Shape},
+    graph::{Graph, NamedWeight, Node, Storage, ValueId},
+    op::{HeadColumns, Op},
+};
+
+/// `matmul(x, weight)` or `add_bias(matmul(x, weight), bias)`.
+#[derive(Clone, Copy)]
+pub(super) struct Projection {
+    matmul: usize,
+    add_bias: Option<usize>,
+    /// The result.
+    pub(super) value: ValueId,
+    /// Columns of the result.
+    pub(super) width: usize,
+}
+
+impl Projection {
+    /// The projection that begins with the product at node `matmul`.
+    pub(super) fn of_product(graph: &Graph, matmul: usize) -> Option<Self> {
+        let node = graph.nodes.get(matmul).filter(|node| node.op == Op::MatMul)?;
+        let is_published = |input: ValueId| matches!(graph.value(input).storage, Storage::Weight(_));
+        let add_bias = graph.only_reader(node.output).filter(|&reader| {
+            let reader = &graph.nodes[reader];
+            reader.op == Op::AddBias && reader.layer == node.layer && is_published(reader.inputs[1])
+        });
+        let value = graph.nodes[add_bias.unwrap_or(matmul)].output;
+        let width = graph.value(value).shape.last_fixed()?;
+        is_published(node.inputs[1]).then_some(Projection { matmul, add_bias, value, width })
+    }
+
+    /// The projection whose result is `value`.
+    pub(super) fn of_result(graph: &Graph, value: ValueId) -> Option<Self> {
+        let producer = graph.producer(value)?;
+        let matmul = match graph.nodes[producer].op {
+            Op::AddBias => graph.private_producer(graph.nodes[producer].inputs[0])?,
+            _ => producer,
+        };
+        Projection::of_product(graph, matmul).filter(|projection| projection.value == value)
+    }
+
+    /// Whether both read one input, in one layer, and both or none have a bias.
+    pub(super) fn is_beside(&self, other: &Projection, graph: &Graph) -> bool {
+        let (a, b) = (&graph.nodes[self.matmul], &graph.nodes[other.matmul]);
+        self.matmul != other.matmul
+            && (a.inputs[0], a.layer, self.add_bias.is_some())
+                == (b.inputs[0], b.layer, other.add_bias.is_some())
+    }
+}
+
+/// Replaces these projections, each beside the first, by one whose columns are theirs in order; returns its result. The
+/// readers still have to be told.
+pub(super) fn side_by_side(graph: &mut Graph, projections: &[Projection]) -> ValueId {
+    let first = projections.iter().map(|p| p.matmul).min().expect("there is a projection to replace");
+    let Node { ref inputs, layer, .. } = graph.nodes[first];
+    let x = inputs[0];
+    let weights: Vec<_> = projections.iter().map(|p| graph.nodes[p.matmul].inputs[1]).collect();
+    let biases: Vec<_> =
+        projections.iter().filter_map(|p| p.add_bias).map(|node| graph.nodes[node].inputs[1]).collect();
+    let mut shape = graph.value(x).shape.clone();
+    shape.0.pop();
+    shape.0.push(Dim::Fixed(projections.iter().map(|p| p.width).sum()));
+
+    let mut merged = graph.add_value(shape.clone(), Storage::Activation);
+    let weight = stack(graph, &weights);
+    let mut nodes = vec![Node { op: Op::MatMul, inputs: vec![x, weight], output: merged, layer }];
+    if !biases.is_empty() {
+        let inputs = vec![merged, stack(graph, &biases)];
+        merged = graph.add_value(shape, Storage::Activation);
+        nodes.push(Node { op: Op::AddBias, inputs, output: merged, layer });
+    }
+    let gone: Vec<usize> = projections.iter().flat_map(|p| [Some(p.matmul), p.add_bias]).flatten().collect();
+    super::remove(graph, &gone);
+    // `first` was the first of the nodes removed, so what now stands there came after all it needs.
+    graph.nodes.splice(first..first, nodes);
+    merged
+}
+
+/// One weight that holds the given ones below each other.
+fn stack(graph: &mut Graph, parts: &[ValueId]) -> ValueId {
+    let mut named: Vec<NamedWeight> = Vec::new();
+    for &part in parts {
+        if let Storage::Weight(tensors) = &graph.value(part).storage {
+            named.extend_from_slice(tensors);
+        }
+    }
+    let mut shape = named[0].shape.clone();
+    shape[0] = named.iter().map(|tensor| tensor.shape[0]).sum();
+    graph.weight(Shape::fixed(&shape), named)
+}
+
+/// The columns that `op` reads of its first input, when it can read them from a wider tensor as well.
+fn columns_read(op: &mut Op) -> Option<&mut HeadColumns> {
+    match op {
+        Op::SplitHeads(columns) | Op::Rotary(columns) | Op::HeadRmsNorm { heads: columns, .. } => {
+            Some(columns)
+        }
+        _ => None,
+    }
+}
+
+/// Whether every reader of `value` could read its columns from a wider tensor, and there is one.
+pub(super) fn is_read_by_columns(graph: &Graph, value: ValueId) -> bool {
+    let mut readers = graph.nodes.iter().filter(|node| node.inputs.contains(&value)).peekable();
+    graph.value(value).storage == Storage::Activation
+        && readers.peek().is_some()
+        && readers.all(|node| columns_read(&mut node.op.clone()).is_some())
+}
+
+/// Lets the readers of `value` find its columns in `wider`, from column `first` on.
+pub(super) fn read_within(graph: &mut Graph, value: ValueId, wider: ValueId, first: usize) {
+    for node in graph.nodes.iter_mut().filter(|node| node.inputs.contains(&value)) {
+        let columns = columns_read(&mut node.op).expect("every reader was asked before");
+        columns.first += first;
+        node.inputs[0] = wider;
+    }
+}

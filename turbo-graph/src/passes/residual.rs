@@ -1,0 +1,28 @@
+//! A product and the residual that is added to it become one operator: the stream of a pre-norm model, whose sums are
+//! read by the next norm and by the next sum, so that norms cannot take them in.
+
+use super::Fusion;
+use crate::{
+    graph::{Graph, ValueId},
+    op::Op,
+};
+
+pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
+    let add = &graph.nodes[last];
+    let (Op::Add, [a, b]) = (add.op, &add.inputs[..]) else { return None };
+    if a == b {
+        return None; // the product is needed on both sides of the sum
+    }
+    [(*a, *b), (*b, *a)].into_iter().find_map(|(product, residual)| of(graph, last, product, residual))
+}
+
+fn of(graph: &Graph, last: usize, product: ValueId, residual: ValueId) -> Option<Fusion> {
+    let producer = graph.private_producer(product)?;
+    let node = &graph.nodes[producer];
+    let mut inputs = match node.op {
+        Op::Linear { activation: None } => node.inputs.clone(),
+        _ => return None,
+    };
+    inputs.insert(2, residual);
+    Some(Fusion { op: Op::ResidualLinear, inputs, last, others: vec![producer] })
+}

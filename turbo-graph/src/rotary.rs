@@ -1,0 +1,58 @@
+//! The table of rotary position embeddings (Su et al., 2021): a constant that no checkpoint holds, made when a program
+//! is loaded.
+
+/// What a rotary table is made of: how fast each pair of columns turns, and how far.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RotaryTable {
+    /// Radians per position of column `i` and its partner `i + head_dim / 2`; `head_dim / 2` of them.
+    pub inverse_frequencies: Vec<f64>,
+    /// Rows: one more than the highest position.
+    pub positions: usize,
+}
+
+impl RotaryTable {
+    /// `[positions, head_dim]`.
+    pub fn shape(&self) -> [usize; 2] {
+        [self.positions, 2 * self.inverse_frequencies.len()]
+    }
+
+    /// The rows, each the cosines of its angles and then their sines.
+    ///
+    /// An angle is a product in f32, since the models were trained with that: at position 8000 it is off by up to
+    /// 2.4e-4, which a product in f64 would not repeat. Cosine and sine of that angle are exact to the last bit or so.
+    pub fn values(&self) -> Vec<f32> {
+        let mut values = Vec::with_capacity(self.shape().iter().product());
+        for position in 0..self.positions {
+            let angle = |&frequency: &f64| f64::from(position as f32 * frequency as f32);
+            values.extend(self.inverse_frequencies.iter().map(|frequency| angle(frequency).cos() as f32));
+            values.extend(self.inverse_frequencies.iter().map(|frequency| angle(frequency).sin() as f32));
+        }
+        values
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_cosines_then_sines() {
+        let table = RotaryTable { inverse_frequencies: vec![1.0, 0.01], positions: 3 };
+        assert_eq!(table.shape(), [3, 4]);
+        let values = table.values();
+        assert_eq!(values[..4], [1.0, 1.0, 0.0, 0.0]);
+        let expected = [2_f64.cos(), 0.02_f64.cos(), 2_f64.sin(), 0.02_f64.sin()];
+        assert!(
+            values[8..].iter().zip(expected).all(|(got, expected)| (f64::from(*got) - expected).abs() < 1e-7)
+        );
+    }
+
+    /// 8191 · 0.7 is no f32: the reference turns by the nearest one.
+    #[test]
+    fn an_angle_is_rounded_as_the_reference_rounds_it() {
+        let table = RotaryTable { inverse_frequencies: vec![0.7], positions: 8192 };
+        let rounded = 8191.0_f32 * 0.7_f32;
+        assert_ne!(f64::from(rounded), 8191.0 * 0.7);
+        assert_eq!(table.values()[2 * 8191], f64::from(rounded).cos() as f32);
+    }
+}

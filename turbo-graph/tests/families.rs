@@ -1,0 +1,171 @@
+//! Graphs in the shape of today's encoders: what the passes make of them, and that it computes the same.
+
+#![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
+
+mod common;
+
+use std::fmt::Write;
+
+use common::{NamedNoise, families, sequences, unfolded_plan};
+use proptest::prelude::*;
+use turbo_alloc::check;
+use turbo_graph::{
+    Executor, Graph, LayoutKind, Op, Pass, PlannerConfig, Program, Staging, dim::Extents, passes, print,
+};
+use turbo_kernels::{Cpu, CpuOptions};
+
+const LENS: [usize; 5] = [9, 1, 30, 4, 17];
+
+/// An executor, and what it gives for a batch.
+struct Model(Executor<Cpu>);
+
+impl Model {
+    fn of(graph: &Graph, layout: LayoutKind, passes: &[Pass]) -> Self {
+        let program = Program::compile(graph, layout, passes).unwrap();
+        let device = Cpu::new(CpuOptions::default()).unwrap();
+        Model(Executor::new(device, program, &NamedNoise, PlannerConfig::default()).unwrap())
+    }
+
+    /// All outputs of each sequence, one after the other.
+    fn answers(&mut self, ids: &[Vec<u32>]) -> Vec<Vec<f32>> {
+        let mut batch = Staging::new();
+        for ids in ids {
+            batch.push(ids, &[]).unwrap();
+            // the last and the first token of every sequence but short ones
+            let selected = [ids.len() as u32 - 1, 0];
+            batch.select(if ids.len() > 3 { &selected } else { &[] }).unwrap();
+        }
+        self.0.run(&batch).unwrap();
+        let named = ["tokens", "pooled", "selected"].map(|name| self.0.output(name));
+        let mut answer = |sequence| {
+            let mut values = Vec::new();
+            named.iter().flatten().for_each(|&output| self.0.read(output, sequence, &mut values).unwrap());
+            values
+        };
+        (0..ids.len()).map(&mut answer).collect()
+    }
+}
+
+/// Values are of order 1 to 10; seven layers of f32 sums in another order differ by some ulp each.
+fn assert_close(a: &[Vec<f32>], b: &[Vec<f32>], what: &str) {
+    assert!(a.iter().map(Vec::len).eq(b.iter().map(Vec::len)), "{what}");
+    let worst = a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst < 5e-5, "{what}: differs by {worst}");
+    assert!(a.iter().flatten().all(|value| value.is_finite()), "{what}");
+}
+
+#[test]
+fn every_prefix_of_the_passes_computes_the_same() {
+    let ids = sequences(&LENS, families::VOCABULARY);
+    for (name, graph) in families::all() {
+        let drawn = Model::of(&graph, LayoutKind::Padded, &[]).answers(&ids);
+        for count in 1..=passes::ALL.len() {
+            let fused = Model::of(&graph, LayoutKind::Padded, &passes::ALL[..count]).answers(&ids);
+            assert_close(&drawn, &fused, &format!("{name}, {}", passes::ALL[count - 1].name));
+        }
+        let papers = Model::of(&graph, LayoutKind::Padded, &passes::paper()).answers(&ids);
+        assert_close(&drawn, &papers, &format!("{name}, the paper's passes"));
+    }
+}
+
+/// What is left of each family: every line of it is a launch.
+#[test]
+fn little_is_left_of_each_family() {
+    let mut shown = String::new();
+    for (name, graph) in families::all() {
+        let program = Program::compile(&graph, LayoutKind::Packed, passes::ALL).unwrap();
+        writeln!(shown, "{name}, {} drawn\n{}", graph.nodes().len(), print::brief(program.graph())).unwrap();
+    }
+    insta::assert_snapshot!(shown);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+    /// Packed or padded, alone or among others: the same bits.
+    #[test]
+    fn the_bits_of_a_sequence_do_not_depend_on_its_batch(
+        lens in prop::collection::vec(1_usize..=64, 1..6), padded in any::<bool>(),
+    ) {
+        let layout = if padded { LayoutKind::Padded } else { LayoutKind::Packed };
+        let ids = sequences(&lens, families::VOCABULARY);
+        for (name, graph) in families::all() {
+            let together = Model::of(&graph, layout, passes::ALL).answers(&ids);
+            let mut alone = Model::of(&graph, LayoutKind::Packed, passes::ALL);
+            for (ids, together) in ids.iter().zip(&together) {
+                let alone = &alone.answers(std::slice::from_ref(ids))[0];
+                prop_assert!(alone.iter().map(|v| v.to_bits()).eq(together.iter().map(|v| v.to_bits())), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn folded_plans_are_sound_unfolded(lens in prop::collection::vec(1_usize..60, 1..12), drawn in any::<bool>()) {
+        for (name, graph) in families::all() {
+            let (layout, passes) =
+                if drawn { (LayoutKind::Padded, &[][..]) } else { (LayoutKind::Packed, passes::ALL) };
+            let program = Program::compile(&graph, layout, passes).unwrap();
+            let extents = Extents { selected_rows: lens[0], ..Extents::of(&lens) };
+            let (records, plan) = unfolded_plan(&program, &extents);
+            prop_assert_eq!(check(&records, &plan, 256), Ok(()), "{}", name);
+        }
+    }
+}
+
+/// Where local and global layers take turns, a turn of three is what is planned; the first layer is unlike all others.
+#[test]
+fn layers_that_take_turns_fold() {
+    let folded = |name: &str, layout, passes| {
+        Program::compile(&families::family(name), layout, passes).unwrap().slots().folded_periods()
+    };
+    for (layout, passes) in [(LayoutKind::Packed, passes::ALL), (LayoutKind::Padded, &[])] {
+        assert_eq!(folded("ModernBERT", layout, passes), 2);
+        for name in ["Qwen3", "MPNet", "Nomic"] {
+            assert!(folded(name, layout, passes) > 1, "{name}");
+        }
+        assert_eq!(folded("SPLADE", layout, passes), 1, "there is one layer");
+    }
+    let text = Program::compile(&families::family("ModernBERT"), LayoutKind::Packed, passes::ALL)
+        .unwrap()
+        .graph()
+        .to_string();
+    assert!(text.contains("┌ 2 times these 3 layers"), "{text}");
+}
+
+/// No family needs a head copied, a score stored, or an addition of its own.
+#[test]
+fn what_should_fuse_does() {
+    for (name, graph) in families::all() {
+        let program = Program::compile(&graph, LayoutKind::Packed, passes::ALL).unwrap();
+        let left: Vec<String> =
+            program.nodes().iter().map(|node| node.op).filter(is_unfused).map(|op| op.to_string()).collect();
+        assert!(left.is_empty(), "{name}: {left:?}");
+    }
+}
+
+fn is_unfused(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::SplitHeads(_)
+            | Op::MergeHeads
+            | Op::BatchedMatMul { .. }
+            | Op::AddRelativeBias(_)
+            | Op::Mask(_)
+            | Op::Softmax
+            | Op::ScaleMaskSoftmax { .. }
+            | Op::AddBias
+            | Op::Mul
+            | Op::Scale { .. }
+    )
+}
+
+/// Nothing is selected by many batches: what stands behind the selection is then not launched.
+#[test]
+fn a_batch_may_select_nothing() {
+    let graph = families::family("masked words");
+    for layout in [LayoutKind::Packed, LayoutKind::Padded] {
+        let mut model = Model::of(&graph, layout, passes::ALL);
+        assert_eq!(model.answers(&[vec![1, 2]]), model.answers(&[vec![1, 2]]));
+        let (some, none) = (model.answers(&[vec![1, 2, 3, 4]]), model.answers(&[vec![1, 2, 3]]));
+        assert_eq!([some[0].len(), none[0].len()], [3 + 2 * families::VOCABULARY, 3]);
+    }
+}
