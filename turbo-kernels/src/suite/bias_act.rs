@@ -1,7 +1,7 @@
-//! Element-wise steps. Additions and products are one rounding of the exact value, so they are compared bit for bit.
+//! Element-wise steps and gates. Additions and products are one rounding of the exact value, so they are compared bit for bit.
 
 use super::{
-    WIDTHS,
+    ROUNDING, WIDTHS,
     numbers::Numbers,
     rig::{Rig, compare, refuses_length},
     twin,
@@ -34,7 +34,7 @@ const ARGUMENTS: [f32; 22] = [
     f32::NAN,
 ];
 
-/// Bias, activation, sum and scale.
+/// Bias, activation, sum, product, scale and gate.
 ///
 /// # Panics
 /// When the device departs from the twin.
@@ -42,6 +42,7 @@ pub fn bias_act<D: BiasAct>(device: &D) {
     for width in WIDTHS {
         sums_are_rounded_once(device, width);
         activations(device, &Numbers::new(width).around(0.0, 6.0, width));
+        gates(device, width);
     }
     activations(device, &ARGUMENTS);
     activations(device, &Numbers::new(9).around(0.0, 12.0, 5000));
@@ -59,6 +60,10 @@ fn sums_are_rounded_once<D: BiasAct>(device: &D, width: usize) {
         rig.answer(a.len(), |d, q, out| d.add(q, on_a.view(), on_b.view(), out)).expect("lengths agree");
     let want: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
     assert_eq!(out, want, "add");
+    let out =
+        rig.answer(a.len(), |d, q, out| d.mul(q, on_a.view(), on_b.view(), out)).expect("lengths agree");
+    let want: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a * b).collect();
+    assert_eq!(out, want, "mul");
     let out = rig
         .answer(a.len(), |d, q, out| d.add_bias(q, on_a.view(), on_bias.view(), out))
         .expect("lengths agree");
@@ -83,6 +88,31 @@ fn activations<D: BiasAct>(device: &D, values: &[f32]) {
     }
 }
 
+/// `activation(left) · right` of rows that hold both.
+fn gates<D: BiasAct>(device: &D, n: usize) {
+    const ROWS: usize = 3;
+    let x = Numbers::new(n).around(0.0, 4.0, ROWS * 2 * n);
+    let mut rig = Rig::new(device);
+    let on_x = rig.put(&x);
+    for activation in Activation::ALL {
+        let out = rig
+            .answer(ROWS * n, |d, queue, out| d.gate(queue, activation, on_x.view(), n, out))
+            .unwrap_or_else(|e| panic!("gate {activation:?}: {e}"));
+        let pair = |i: usize| (f64::from(x[i / n * 2 * n + i % n]), f64::from(x[i / n * 2 * n + n + i % n]));
+        let want: Vec<f64> = (0..ROWS * n)
+            .map(|i| {
+                let (left, right) = pair(i);
+                twin::activate(activation, left) * right
+            })
+            .collect();
+        // the stated error of the activation, times the other factor, and the rounding of the product
+        compare(("gate", activation, n), &out, &want, |i| {
+            let (left, right) = pair(i);
+            3e-7 * left.abs().max(1.0) * right.abs() + ROUNDING * want[i].abs()
+        });
+    }
+}
+
 fn refuses_wrong_lengths<D: BiasAct>(device: &D) {
     let mut rig = Rig::new(device);
     let (four, six) = (rig.put(&[0.0; 4]), rig.put(&[0.0; 6]));
@@ -90,5 +120,10 @@ fn refuses_wrong_lengths<D: BiasAct>(device: &D) {
     refuses_length("add", rig.answer(4, |d, q, out| d.add(q, six.view(), six.view(), out)));
     refuses_length("add_bias", rig.answer(6, |d, q, out| d.add_bias(q, six.view(), four.view(), out)));
     refuses_length("activate", rig.answer(4, |d, q, out| d.activate(q, six.view(), Activation::Relu, out)));
+    refuses_length("mul", rig.answer(6, |d, q, out| d.mul(q, six.view(), four.view(), out)));
+    refuses_length("mul", rig.answer(4, |d, q, out| d.mul(q, six.view(), six.view(), out)));
+    let relu = Activation::Relu;
+    refuses_length("gate", rig.answer(4, |d, q, out| d.gate(q, relu, six.view(), 2, out)));
+    refuses_length("gate", rig.answer(3, |d, q, out| d.gate(q, relu, six.view(), 2, out)));
     refuses_length("scale", rig.answer(4, |d, q, out| d.scale(q, six.view(), 2.0, out)));
 }

@@ -3,7 +3,7 @@
 use super::{
     ROUNDING, WIDTHS,
     numbers::Numbers,
-    rig::{Rig, compare, refuses_length},
+    rig::{Rig, compare, refuses_length, refuses_size},
     twin::Product,
 };
 use crate::{
@@ -19,7 +19,9 @@ pub fn matmul<D: BatchedMatMul>(device: &D) {
     for width in WIDTHS {
         for (m, n, k) in [(3, width, 8), (3, 8, width), (width, 5, 16)] {
             for rhs in [Rhs::Normal, Rhs::Transposed] {
-                check(device, MatMulShape { batch_size: 2, num_heads: 3, num_kv_heads: 3, m, n, k }, rhs);
+                for num_kv_heads in [4, 2, 1] {
+                    check(device, MatMulShape { batch_size: 2, num_heads: 4, num_kv_heads, m, n, k }, rhs);
+                }
             }
         }
     }
@@ -54,7 +56,7 @@ pub(super) fn element(strides: HeadStrides, b: usize, h: usize, i: usize, j: usi
 }
 
 fn check<D: BatchedMatMul>(device: &D, shape: MatMulShape, rhs: Rhs) {
-    let MatMulShape { batch_size, num_heads, m, n, k, .. } = shape;
+    let MatMulShape { batch_size, num_heads, num_kv_heads, m, n, k } = shape;
     let heads = batch_size * num_heads;
     let (b_rows, b_columns) = match rhs {
         Rhs::Normal => (k, n),
@@ -62,9 +64,9 @@ fn check<D: BatchedMatMul>(device: &D, shape: MatMulShape, rhs: Rhs) {
     };
     let mut numbers = Numbers::new(m * 31 + n * 7 + k);
     let a = numbers.values(heads * m * k + 3);
-    let b = numbers.values(heads * b_rows * b_columns + 5);
+    let b = numbers.values(batch_size * num_kv_heads * b_rows * b_columns + 5);
     let a_at = interleaved(3, num_heads, m, k);
-    let b_at = interleaved(5, num_heads, b_rows, b_columns);
+    let b_at = interleaved(5, num_kv_heads, b_rows, b_columns);
     let out_at = separate(num_heads, m, n);
 
     let mut want = vec![Product::default(); heads * m * n];
@@ -73,8 +75,8 @@ fn check<D: BatchedMatMul>(device: &D, shape: MatMulShape, rhs: Rhs) {
             for i in 0..m {
                 for j in 0..n {
                     let b_element = |x| match rhs {
-                        Rhs::Normal => element(b_at, s, h, x, j),
-                        Rhs::Transposed => element(b_at, s, h, j, x),
+                        Rhs::Normal => element(b_at, s, h / (num_heads / num_kv_heads), x, j),
+                        Rhs::Transposed => element(b_at, s, h / (num_heads / num_kv_heads), j, x),
                     };
                     want[element(out_at, s, h, i, j)] = Product::sum(
                         (0..k).map(|x| (a[element(a_at, s, h, i, x)].into(), b[b_element(x)].into())),
@@ -111,5 +113,11 @@ fn refuses_strides_outside<D: BatchedMatMul>(device: &D) {
             d.batched_matmul(queue, shape, (values.view(), a), (values.view(), b, Rhs::Normal), (out, out_at))
         });
         refuses_length(case, answer);
+    }
+    for num_kv_heads in [0, 3, 4] {
+        let shape = MatMulShape { num_kv_heads, ..shape };
+        let (a, b) = ((values.view(), fits), (values.view(), fits, Rhs::Normal));
+        let answer = rig.answer(36, |d, queue, out| d.batched_matmul(queue, shape, a, b, (out, fits)));
+        refuses_size("matmul: heads do not divide", answer);
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! [`all`] holds on any device. [`bits`] holds where a device promises that the bits of a row depend on that row alone.
 
-use crate::{Attention, Embed, EncoderKernels, Pool};
+use crate::{Attention, Embed, EncoderKernels, Gemm, Pool, Rotary};
 
 pub mod bits;
 
@@ -19,10 +19,12 @@ mod embed;
 mod gather;
 mod gemm;
 mod matmul;
+mod max_pool;
 mod norm;
 mod numbers;
 mod pool;
 mod rig;
+mod rotary;
 mod softmax;
 pub(crate) mod twin;
 
@@ -35,8 +37,10 @@ pub use embed::embed;
 pub use gather::gather;
 pub use gemm::gemm;
 pub use matmul::matmul;
+pub use max_pool::max_pool;
 pub use norm::norm;
 pub use pool::pool;
+pub use rotary::rotary;
 pub use softmax::softmax;
 
 /// One value, and the vectors of 8, 16 and 32 lanes with their neighbours.
@@ -50,10 +54,12 @@ const ROUNDING: f64 = 1.0 / (1u64 << 24) as f64;
 ///
 /// # Panics
 /// When it does not, or has written something before it does.
-pub fn indices<D: Embed + Pool + Attention>(device: &D) {
+pub fn indices<D: Embed + Gemm + Pool + Attention + Rotary>(device: &D) {
     embed::refuses_ids_outside(device);
     pool::refuses_broken_layouts(device);
     attention::refuses_broken_layouts(device);
+    max_pool::refuses_broken_layouts(device);
+    rotary::refuses_short_tables(device);
 }
 
 /// Every family.
@@ -63,6 +69,7 @@ pub fn indices<D: Embed + Pool + Attention>(device: &D) {
 /// arguments that do not fit.
 pub fn all<D: EncoderKernels>(device: &D) {
     gemm(device);
+    max_pool(device);
     matmul(device);
     gather(device);
     bias_act(device);
@@ -70,5 +77,6 @@ pub fn all<D: EncoderKernels>(device: &D) {
     norm(device);
     embed(device);
     pool(device);
+    rotary(device);
     attention(device);
 }

@@ -1,17 +1,17 @@
-//! Layer norm, alone and behind bias and residual.
+//! Layer norm, alone and behind bias and residual; RMS norm, of rows and of heads.
 
 use super::{
     ROUNDING, WIDTHS,
     numbers::Numbers,
-    rig::{Rig, compare, refuses_length},
+    rig::{Placed, Rig, compare, refuses_length, refuses_size},
     twin,
 };
-use crate::{Norm, norm::NormWeights};
+use crate::{Columns, HeadSizes, Norm, norm::NormWeights};
 
 /// Rows of each case; odd, so that no pairing of rows comes out even.
 const ROWS: usize = 5;
 
-/// Layer norms of rows.
+/// Norms of rows.
 ///
 /// # Panics
 /// When the device departs from the twin.
@@ -22,7 +22,13 @@ pub fn norm<D: Norm>(device: &D) {
             for (center, spread) in [(0.0, 1.0), (1e4, 1.0), (-100.0, 0.1), (0.0, 1e4), (0.0, 1e-4)] {
                 check(device, hidden_size, epsilon, center, spread);
             }
+            for spread in [1.0, 1e4, 1e-4] {
+                rms_of_rows(device, hidden_size, epsilon, spread);
+            }
         }
+    }
+    for head_dim in WIDTHS.into_iter().chain([64, 128]) {
+        rms_of_heads(device, HeadSizes { num_heads: 3, head_dim });
     }
     constant_rows_give_the_offset(device);
     keeps_nan_in_its_row(device);
@@ -63,6 +69,69 @@ fn check<D: Norm>(device: &D, hidden_size: usize, epsilon: f32, center: f32, spr
         let (want, allowed) = expected(input, &gain, &offset, epsilon);
         compare((name, case), got, &want, |i| allowed[i]);
     }
+
+    // what checkpoints without biases need
+    let bare = || NormWeights { gain: on_gain.view(), offset: None, epsilon };
+    let out = rig
+        .answer(x.len(), |d, queue, out| d.layer_norm(queue, on_x.view(), bare(), out))
+        .unwrap_or_else(|e| panic!("layer_norm {case:?}: {e}"));
+    let summed: Vec<f32> = x.iter().zip(&residual).map(|(x, residual)| x + residual).collect();
+    let fused = rig
+        .answer(x.len(), |d, queue, out| {
+            d.bias_residual_layer_norm(queue, on_x.view(), None, on_residual.view(), bare(), out)
+        })
+        .unwrap_or_else(|e| panic!("bias_residual_layer_norm {case:?}: {e}"));
+    let zeros = vec![0.0; hidden_size];
+    for (name, input, got) in [("no offset", &x, &out), ("no offset, no bias", &summed, &fused)] {
+        let (want, allowed) = expected(input, &gain, &zeros, epsilon);
+        compare((name, case), got, &want, |i| allowed[i]);
+    }
+}
+
+fn rms_of_rows<D: Norm>(device: &D, hidden_size: usize, epsilon: f32, spread: f32) {
+    let mut numbers = Numbers::new(hidden_size);
+    let x = numbers.around(0.0, spread, ROWS * hidden_size);
+    let gain = numbers.values(hidden_size);
+    let mut rig = Rig::new(device);
+    let (on_x, on_gain) = (rig.put(&x), rig.put(&gain));
+    let case = ("rms_norm", hidden_size, epsilon, spread);
+    let out = rig
+        .answer(x.len(), |d, queue, out| d.rms_norm(queue, on_x.view(), on_gain.view(), epsilon, out))
+        .unwrap_or_else(|e| panic!("{case:?}: {e}"));
+    compare_rms(case, &out, &x, &gain, epsilon);
+}
+
+fn rms_of_heads<D: Norm>(device: &D, heads: HeadSizes) {
+    const FIRST: usize = 7;
+    let (width, epsilon) = (heads.width(), 1e-6);
+    let mut numbers = Numbers::new(width);
+    let (x, gain) = (numbers.values(ROWS * width), numbers.values(heads.head_dim));
+    let row_stride = FIRST + width + 2;
+    let mut wide = vec![f32::NAN; ROWS * row_stride];
+    for (row, wide) in x.chunks_exact(width).zip(wide.chunks_exact_mut(row_stride)) {
+        wide[FIRST..FIRST + width].copy_from_slice(row);
+    }
+    let mut rig = Rig::new(device);
+    let (wide, on_gain) = (rig.put(&wide), rig.put(&gain));
+    let out = rig
+        .answer(x.len(), |d, queue, out| {
+            let x = Columns { rows: wide.view(), first: FIRST, row_stride };
+            d.head_rms_norm(queue, heads, x, on_gain.view(), epsilon, out)
+        })
+        .unwrap_or_else(|e| panic!("head_rms_norm {heads:?}: {e}"));
+    compare_rms(("head_rms_norm", heads), &out, &x, &gain, epsilon);
+}
+
+/// Rows as long as `gain`.
+fn compare_rms(case: impl std::fmt::Debug, got: &[f32], x: &[f32], gain: &[f32], epsilon: f32) {
+    let want: Vec<f64> = twin::rows(x, gain.len())
+        .flat_map(|row| twin::rms_normalize(&row, epsilon.into()))
+        .zip(gain.iter().cycle())
+        .map(|(y, &gain)| y * f64::from(gain))
+        .collect();
+    // n/2 roundings of a sum of positive values, halved by the root; mean, epsilon, root, inverse and two products
+    let relative = ROUNDING * (gain.len() as f64 / 2.0 + 6.0);
+    compare(case, got, &want, |i| relative * want[i].abs() + 1e-37);
 }
 
 /// The answer and how far each value may be off it.
@@ -123,11 +192,7 @@ fn keeps_nan_in_its_row<D: Norm>(device: &D) {
 fn refuses_wrong_lengths<D: Norm>(device: &D) {
     let mut rig = Rig::new(device);
     let (six, three, two) = (rig.put(&[0.0; 6]), rig.put(&[0.0; 3]), rig.put(&[0.0; 2]));
-    let mut run = |case,
-                   x: &super::rig::Placed<D, f32>,
-                   gain: &super::rig::Placed<D, f32>,
-                   offset: &super::rig::Placed<D, f32>,
-                   out_len| {
+    let mut run = |case, x: &Placed<D, f32>, gain: &Placed<D, f32>, offset: &Placed<D, f32>, out_len| {
         let answer = rig.answer(out_len, |d, queue, out| {
             let weights = NormWeights { gain: gain.view(), offset: Some(offset.view()), epsilon: 1e-12 };
             d.layer_norm(queue, x.view(), weights, out)
@@ -147,4 +212,16 @@ fn refuses_wrong_lengths<D: Norm>(device: &D) {
         });
         refuses_length(case, answer);
     }
+    refuses_length("rms_norm", rig.answer(5, |d, q, out| d.rms_norm(q, six.view(), three.view(), 1e-6, out)));
+    refuses_length("rms_norm", rig.answer(6, |d, q, out| d.rms_norm(q, two.view(), three.view(), 1e-6, out)));
+    let mut heads = |num_heads, head_dim, first, row_stride, gain: &Placed<D, f32>, out_len| {
+        rig.answer(out_len, |d, q, out| {
+            let x = Columns { rows: six.view(), first, row_stride };
+            d.head_rms_norm(q, HeadSizes { num_heads, head_dim }, x, gain.view(), 1e-6, out)
+        })
+    };
+    assert!(heads(1, 2, 1, 3, &two, 4).is_ok(), "head_rms_norm: everything fits");
+    refuses_length("head_rms_norm: gain of another head", heads(1, 2, 1, 3, &three, 4));
+    refuses_length("head_rms_norm: out too short", heads(1, 2, 1, 3, &two, 2));
+    refuses_size("head_rms_norm: columns leave the row", heads(1, 2, 2, 3, &two, 4));
 }

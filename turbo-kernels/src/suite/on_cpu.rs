@@ -29,10 +29,12 @@ on_every_cpu! {
     gather => super::gather,
     gemm => super::gemm,
     matmul => super::matmul,
+    max_pool => super::max_pool,
     embed => super::embed,
     indices => super::indices,
     norm => super::norm,
     pool => super::pool,
+    rotary => super::rotary,
     softmax => super::softmax,
 }
 

@@ -24,6 +24,7 @@ pub fn pool<D: Pool>(device: &D) {
         }
         normalizes(device, hidden_size);
     }
+    the_maximum_keeps_nan(device);
     refuses_wrong_lengths(device);
 }
 
@@ -132,6 +133,25 @@ fn normalizes<D: Pool>(device: &D, hidden_size: usize) {
     // n/2 roundings of a sum of positive values, halved by the root, and the quotient's; 1e-37: subnormal squares
     let relative = ROUNDING * (hidden_size as f64 / 2.0 + 4.0);
     compare(("l2_normalize", hidden_size), &out, &want, |i| relative * want[i].abs() + 1e-37);
+}
+
+/// Wherever among the rows it lies.
+fn the_maximum_keeps_nan<D: Pool>(device: &D) {
+    let mut rig = Rig::new(device);
+    let sums = rig.put_u32(&[0, 3, 6]);
+    for row in 0..3 {
+        let mut x = Numbers::new(1).values(6 * 19);
+        x[row * 19 + 17] = f32::NAN;
+        let x = rig.put(&x);
+        let layout = Layout::Packed { cu_seqlens: sums.view() };
+        let out = rig
+            .answer(2 * 19, |d, q, out| d.pool(q, Pooling::Max, layout, x.view(), out))
+            .expect("the layout fits");
+        assert!(
+            out.iter().enumerate().all(|(i, v)| v.is_nan() == (i == 17)),
+            "max: NaN of row {row}: {out:?}"
+        );
+    }
 }
 
 /// Sizes that the length of a buffer tells.

@@ -1,14 +1,14 @@
-//! Scale, mask, softmax.
+//! Scale, relative bias, mask, softmax.
 
 use super::{
     ROUNDING, WIDTHS,
     numbers::Numbers,
-    rig::{Rig, compare, refuses_length},
+    rig::{Placed, Rig, compare, refuses_length, refuses_size},
     twin,
 };
-use crate::{AttentionMask, Softmax, softmax::ScoreShape};
+use crate::{AttentionMask, RelativeBias, Softmax, softmax::ScoreShape};
 
-/// Softmax of scores, fused with scale and mask, and the mask alone.
+/// Softmax of scores, fused with scale, bias and mask; mask and bias alone.
 ///
 /// # Panics
 /// When the device departs from the twin.
@@ -18,59 +18,134 @@ pub fn softmax<D: Softmax>(device: &D) {
         let lens = [keys as u32, 0, keys.div_ceil(2) as u32];
         for spread in [1.0, 1e4] {
             let scores = Numbers::new(keys).around(0.0, spread, 18 * keys);
-            check(device, shape, &scores, None, 1.0);
-            check(device, shape, &scores, None, 0.125);
-            check(device, shape, &scores, Some(&lens), 0.125);
-            masks(device, shape, &scores, &lens);
+            let plain = Step { shape, scale: 1.0, biased: false, lens: None, mask: AttentionMask::Full };
+            plain.check(device, &scores);
+            Step { scale: 0.125, ..plain }.check(device, &scores);
+            for mask in [AttentionMask::Full, AttentionMask::Causal, AttentionMask::Window { reach: 1 }] {
+                let masked = Step { scale: 0.125, lens: Some(&lens), mask, ..plain };
+                masked.check(device, &scores);
+                masked.check_mask(device, &scores, &lens);
+                Step { biased: true, ..masked }.check(device, &scores);
+            }
+            plain.check_bias(device, &scores);
         }
     }
     special_values(device);
     refuses_wrong_lengths(device);
 }
 
-fn check<D: Softmax>(device: &D, shape: ScoreShape, scores: &[f32], lens: Option<&[u32]>, scale: f32) {
-    let want = expected(shape, scores, lens, scale);
-    let mut rig = Rig::new(device);
-    let on_device = rig.put(scores);
-    let on_lens = lens.map(|lens| rig.put_u32(lens));
-    let out = rig
-        .answer(scores.len(), |d, queue, out| {
-            let lens = on_lens.as_ref().map(|lens| lens.view());
-            d.scale_mask_softmax(queue, shape, on_device.view(), scale, None, lens, AttentionMask::Full, out)
-        })
-        .unwrap_or_else(|e| panic!("{shape:?}: {e}"));
-    // A rounding of scale · score or of the difference to the maximum moves the exponent by that much, absolutely;
-    // the exponential, the sum over the keys and the division add the rest. 1e-37: what f32 flushes to zero.
-    let most = scores.iter().fold(0f32, |most, v| most.max((v * scale).abs()));
-    let relative = ROUNDING * (3.0 * f64::from(most) + shape.keys as f64 + 8.0);
-    compare((shape, lens, scale), &out, &want, |i| relative * want[i] + 1e-37);
+/// Buckets and greatest distance of the bias.
+const BUCKETS: (usize, usize) = (8, 40);
+
+/// What happens to scores.
+#[derive(Clone, Copy, Debug)]
+struct Step<'a> {
+    shape: ScoreShape,
+    scale: f32,
+    biased: bool,
+    lens: Option<&'a [u32]>,
+    mask: AttentionMask,
 }
 
-fn expected(shape: ScoreShape, scores: &[f32], lens: Option<&[u32]>, scale: f32) -> Vec<f64> {
-    let rows_of_sequence = shape.num_heads * shape.queries;
-    let mut want = Vec::new();
-    for (i, row) in twin::rows(scores, shape.keys).enumerate() {
-        let visible = lens.map_or(shape.keys, |lens| lens[i / rows_of_sequence] as usize);
-        let scaled: Vec<f64> = row[..visible].iter().map(|v| v * f64::from(scale)).collect();
-        want.extend(twin::softmax(&scaled));
-        want.extend(vec![0.0; shape.keys - visible]);
+impl Step<'_> {
+    fn table(&self) -> Vec<f32> {
+        Numbers::new(3).values(BUCKETS.0 * self.shape.num_heads)
     }
-    want
+
+    /// Sequence, head, query and key of a score.
+    fn place(&self, i: usize) -> [usize; 4] {
+        let ScoreShape { num_heads, queries, keys, .. } = self.shape;
+        [i / keys / queries / num_heads, i / keys / queries % num_heads, i / keys % queries, i % keys]
+    }
+
+    fn bias(&self, i: usize) -> f32 {
+        let [_, head, query, key] = self.place(i);
+        let bucket = twin::bucket(key as isize - query as isize, BUCKETS.0, BUCKETS.1);
+        self.table()[bucket * self.shape.num_heads + head]
+    }
+
+    fn is_visible(&self, i: usize) -> bool {
+        let [sequence, _, query, key] = self.place(i);
+        self.lens.is_none_or(|lens| key < lens[sequence] as usize) && twin::sees(self.mask, query, key)
+    }
+
+    fn check<D: Softmax>(&self, device: &D, scores: &[f32]) {
+        let want = self.expected(scores);
+        let mut rig = Rig::new(device);
+        let (on_device, table) = (rig.put(scores), rig.put(&self.table()));
+        let on_lens = self.lens.map(|lens| rig.put_u32(lens));
+        let out = rig
+            .answer(scores.len(), |d, queue, out| {
+                let lens = on_lens.as_ref().map(|lens| lens.view());
+                let bias = self.biased.then(|| relative_bias(&table));
+                d.scale_mask_softmax(
+                    queue,
+                    self.shape,
+                    on_device.view(),
+                    self.scale,
+                    bias,
+                    lens,
+                    self.mask,
+                    out,
+                )
+            })
+            .unwrap_or_else(|e| panic!("{self:?}: {e}"));
+        // A rounding of scale · score + bias or of the difference to the maximum moves the exponent by that much,
+        // absolutely; the exponential, the sum over the keys and the division add the rest. 1e-37: what f32 flushes to
+        // zero.
+        let most = scores.iter().fold(1f32, |most, v| most.max((v * self.scale).abs()));
+        let relative = ROUNDING * (4.0 * f64::from(most) + self.shape.keys as f64 + 9.0);
+        compare(self, &out, &want, |i| relative * want[i] + 1e-37);
+    }
+
+    fn expected(&self, scores: &[f32]) -> Vec<f64> {
+        let keys = self.shape.keys;
+        let mut want = Vec::new();
+        for (row, scores) in twin::rows(scores, keys).enumerate() {
+            let at = |key: usize| row * keys + key;
+            let biased = |key: usize| if self.biased { f64::from(self.bias(at(key))) } else { 0.0 };
+            let scaled: Vec<f64> = (0..keys)
+                .filter(|&key| self.is_visible(at(key)))
+                .map(|key| scores[key] * f64::from(self.scale) + biased(key))
+                .collect();
+            let mut weights = twin::softmax(&scaled).into_iter();
+            want.extend(
+                (0..keys)
+                    .map(|key| if self.is_visible(at(key)) { weights.next().unwrap_or(0.0) } else { 0.0 }),
+            );
+        }
+        want
+    }
+
+    fn check_mask<D: Softmax>(&self, device: &D, scores: &[f32], lens: &[u32]) {
+        let mut rig = Rig::new(device);
+        let (on_device, on_lens) = (rig.put(scores), rig.put_u32(lens));
+        let out = rig
+            .answer(scores.len(), |d, q, out| {
+                d.mask(q, self.shape, on_device.view(), on_lens.view(), self.mask, out)
+            })
+            .unwrap_or_else(|e| panic!("mask, {self:?}: {e}"));
+        for (i, (&got, &score)) in out.iter().zip(scores).enumerate() {
+            let want = if self.is_visible(i) { score } else { f32::NEG_INFINITY };
+            assert!(got == want, "mask, {self:?}: value {i} is {got}, expected {want}");
+        }
+    }
+
+    fn check_bias<D: Softmax>(&self, device: &D, scores: &[f32]) {
+        let mut rig = Rig::new(device);
+        let (on_device, table) = (rig.put(scores), rig.put(&self.table()));
+        let out = rig
+            .answer(scores.len(), |d, q, out| {
+                d.add_relative_bias(q, self.shape, on_device.view(), relative_bias(&table), out)
+            })
+            .unwrap_or_else(|e| panic!("add_relative_bias, {self:?}: {e}"));
+        let want: Vec<f32> = scores.iter().enumerate().map(|(i, score)| score + self.bias(i)).collect();
+        assert_eq!(out, want, "add_relative_bias, {self:?}");
+    }
 }
 
-fn masks<D: Softmax>(device: &D, shape: ScoreShape, scores: &[f32], lens: &[u32]) {
-    let mut rig = Rig::new(device);
-    let (on_device, on_lens) = (rig.put(scores), rig.put_u32(lens));
-    let out = rig
-        .answer(scores.len(), |d, q, out| {
-            d.mask(q, shape, on_device.view(), on_lens.view(), AttentionMask::Full, out)
-        })
-        .unwrap_or_else(|e| panic!("mask, {shape:?}: {e}"));
-    for (i, (&got, &score)) in out.iter().zip(scores).enumerate() {
-        let visible = lens[i / (shape.num_heads * shape.queries * shape.keys)] as usize;
-        let want = if i % shape.keys < visible { score } else { f32::NEG_INFINITY };
-        assert!(got == want, "mask, {shape:?}: value {i} is {got}, expected {want}");
-    }
+fn relative_bias<D: Softmax>(table: &Placed<D, f32>) -> RelativeBias<D::View<'_, f32>> {
+    RelativeBias { table: table.view(), num_buckets: BUCKETS.0, max_distance: BUCKETS.1 }
 }
 
 /// NaN takes its own row unless it is masked; −∞ is a key without weight; a row of them has no weights.
@@ -82,15 +157,17 @@ fn special_values<D: Softmax>(device: &D) {
     scores[KEYS + 17] = f32::NAN;
     scores[2 * KEYS..3 * KEYS].fill(f32::NEG_INFINITY);
     scores[3 * KEYS] = f32::NEG_INFINITY;
-    check(device, shape, &scores, Some(&[17]), 0.5);
-    check(device, shape, &scores, None, 0.5);
+    let plain = Step { shape, scale: 0.5, biased: false, lens: None, mask: AttentionMask::Full };
+    plain.check(device, &scores);
+    Step { lens: Some(&[17]), ..plain }.check(device, &scores);
+    Step { biased: true, ..plain }.check(device, &scores);
 }
 
 fn refuses_wrong_lengths<D: Softmax>(device: &D) {
     let shape = ScoreShape { batch_size: 2, num_heads: 1, queries: 2, keys: 3 };
     let mut rig = Rig::new(device);
     let (scores, one, two) = (rig.put(&[0.0; 12]), rig.put_u32(&[3]), rig.put_u32(&[3, 3]));
-    let mut run = |case, scores_len, out_len, lens: Option<&super::rig::Placed<D, u32>>| {
+    let mut run = |case, scores_len, out_len, lens: Option<&Placed<D, u32>>| {
         let answer = rig.answer(out_len, |d, queue, out| {
             let lens = lens.map(|l| l.view());
             d.scale_mask_softmax(
@@ -115,4 +192,12 @@ fn refuses_wrong_lengths<D: Softmax>(device: &D) {
     let masked =
         rig.answer(12, |d, q, out| d.mask(q, shape, scores.view(), one.view(), AttentionMask::Full, out));
     refuses_length("mask: a length is missing", masked);
+    let table = rig.put(&[0.0; 8]);
+    let mut biased = |len, num_buckets, max_distance| {
+        let bias = RelativeBias { table: table.part(0, len), num_buckets, max_distance };
+        rig.answer(12, |d, q, out| d.add_relative_bias(q, shape, scores.view(), bias, out))
+    };
+    assert!(biased(8, 8, 16).is_ok(), "add_relative_bias: everything fits");
+    refuses_length("add_relative_bias: table too short", biased(7, 8, 16));
+    refuses_size("add_relative_bias: too few buckets", biased(2, 2, 16));
 }

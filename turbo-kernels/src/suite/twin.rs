@@ -1,6 +1,6 @@
 //! The textbook in `f64`: one loop per index, nothing clever.
 
-use crate::Activation;
+use crate::{Activation, AttentionMask};
 
 /// A sum of products and the sum of their magnitudes, which bounds the error of any order of adding.
 #[derive(Clone, Copy, Default)]
@@ -95,12 +95,41 @@ pub(super) fn softmax(row: &[f64]) -> Vec<f64> {
     weights.iter().map(|w| w / sum).collect()
 }
 
+/// Whether position `i` sees position `j`.
+pub(super) fn sees(mask: AttentionMask, i: usize, j: usize) -> bool {
+    match mask {
+        AttentionMask::Full => true,
+        AttentionMask::Causal => j <= i,
+        AttentionMask::Window { reach } => i.abs_diff(j) <= reach,
+    }
+}
+
+/// The bucket of a relative position, by logarithms in `f64`; the hair added puts whole logarithms where they belong.
+pub(super) fn bucket(distance: isize, num_buckets: usize, max_distance: usize) -> usize {
+    let of_side = num_buckets / 2;
+    let exact = of_side / 2;
+    let side = if distance > 0 { of_side } else { 0 };
+    let distance = distance.unsigned_abs();
+    if distance < exact {
+        return side + distance;
+    }
+    let part = (distance as f64 / exact as f64).ln() / (max_distance as f64 / exact as f64).ln();
+    let beyond = (part * (of_side - exact) as f64 + 1e-6).floor() as usize;
+    side + (exact + beyond).min(of_side - 1)
+}
+
 /// Layer norm of one row, without gain and offset.
 pub(super) fn normalize(row: &[f64], epsilon: f64) -> Vec<f64> {
     let n = row.len() as f64;
     let mean = row.iter().sum::<f64>() / n;
     let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
     row.iter().map(|v| (v - mean) / (variance + epsilon).sqrt()).collect()
+}
+
+/// RMS norm of one row, without gain.
+pub(super) fn rms_normalize(row: &[f64], epsilon: f64) -> Vec<f64> {
+    let mean = row.iter().map(|v| v * v).sum::<f64>() / row.len() as f64;
+    row.iter().map(|v| v / (mean + epsilon).sqrt()).collect()
 }
 
 /// Rows of `[rows, columns]` as `f64`.
