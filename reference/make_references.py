@@ -928,6 +928,12 @@ def describe(path):
     return {"bytes": sum(f.stat().st_size for f in files), "sha256": digest.hexdigest()}
 
 
+def pipelines():
+    """What make_pipelines.py writes; it imports this file."""
+    import make_pipelines
+    return make_pipelines.PIPELINES
+
+
 def make(root, name, seed):
     if name in ENCODERS:
         return make_encoder(root, name, seed)
@@ -937,11 +943,13 @@ def make(root, name, seed):
         return RNNS[name](root, seed)
     if name in TOKENIZERS:
         return make_tokenizer(root, name)
+    if name in pipelines():
+        return pipelines()[name](root, name)
     return {"bert-mlm-legacy": make_legacy, "tiny-sentence": make_tiny_sentence}[name](root, seed)
 
 
 def main():
-    known = [*ENCODERS, "bert-mlm-legacy", *GENERATORS, *RNNS, *TOKENIZERS, "tiny-sentence"]
+    known = [*ENCODERS, "bert-mlm-legacy", *GENERATORS, *RNNS, *TOKENIZERS, "tiny-sentence", *pipelines()]
     ap = argparse.ArgumentParser(description="Write tiny reference models and golden outputs.")
     ap.add_argument("--out", help="directory to write fixtures to")
     ap.add_argument("--only", help="comma-separated subset (default: all)")

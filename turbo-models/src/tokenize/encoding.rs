@@ -22,6 +22,9 @@ pub struct Encoding {
     pub word_ids: Vec<Option<u32>>,
     /// The text that each token belongs to: 0, or 1 for the second of a pair; `None` for special tokens.
     pub sequence_ids: Vec<Option<u8>>,
+    /// Whether the token goes on with the word of the token before it, where words are what people read as such: in
+    /// `New-York` and `don't` BERT's kind of tokenizer sees three, others one, since they only know blanks.
+    pub continues_word: Vec<bool>,
     /// Whether the token was put around the texts; one that stands in a text is not special, whatever it is.
     pub special: Vec<bool>,
 }
@@ -43,17 +46,24 @@ impl Encoding {
     }
 
     /// What `tokens` are, which came from `texts`.
-    pub(super) fn of(tokens: &tokenizers::Encoding, texts: &[ReadText<'_>]) -> Self {
+    pub(super) fn of(tokens: &tokenizers::Encoding, texts: &[ReadText<'_>], words: &WordRule) -> Self {
         let sequence_ids: Vec<Option<u8>> = sequence_ids(tokens);
+        let text_of = |sequence: &Option<u8>| sequence.and_then(|id| texts.get(id as usize));
         let places = tokens.get_offsets().iter().zip(&sequence_ids);
-        let offsets = places.map(|(&(start, end), sequence)| {
-            sequence.and_then(|id| texts.get(id as usize)).map_or(0..0, |text| text.place(start..end))
+        let offsets: Vec<Range<usize>> = places
+            .map(|(&(start, end), sequence)| text_of(sequence).map_or(0..0, |text| text.place(start..end)))
+            .collect();
+        let tokens_in_text =
+            tokens.get_ids().iter().zip(tokens.get_tokens()).zip(&sequence_ids).zip(&offsets);
+        let continues_word = tokens_in_text.map(|(((&id, token), sequence), place)| {
+            text_of(sequence).is_some_and(|text| words.continues(id, token, text.text, place.start))
         });
         Self {
+            continues_word: continues_word.collect(),
             input_ids: tokens.get_ids().to_vec(),
             token_type_ids: tokens.get_type_ids().to_vec(),
             tokens: tokens.get_tokens().to_vec(),
-            offsets: offsets.collect(),
+            offsets,
             word_ids: tokens.get_word_ids().to_vec(),
             special: tokens.get_special_tokens_mask().iter().map(|&special| special != 0).collect(),
             sequence_ids,
@@ -67,6 +77,28 @@ fn sequence_ids(tokens: &tokenizers::Encoding) -> Vec<Option<u8>> {
     // without a step that names the texts, all tokens are of the first
     ids.map(|(id, &special)| if special != 0 { None } else { id.and_then(|id| u8::try_from(id).ok()) })
         .collect()
+}
+
+/// How a token is seen to continue the word of the one before it. Source: the token classification pipeline of the
+/// transformers library. It compares lengths where a prefix marks such tokens, which an accent that normalisation takes
+/// away misleads; here the prefix is looked at.
+pub(super) struct WordRule {
+    /// What such tokens begin with; without one, blanks in the text tell.
+    pub(super) prefix: Option<String>,
+    /// The id of what the vocabulary does not know, which begins a word.
+    pub(super) unknown: Option<u32>,
+}
+
+impl WordRule {
+    fn continues(&self, id: u32, token: &str, text: &str, start: usize) -> bool {
+        if Some(id) == self.unknown {
+            return false;
+        }
+        match &self.prefix {
+            Some(prefix) => token.starts_with(prefix.as_str()),
+            None => start > 0 && !text[..start].ends_with(' ') && !text[start..].starts_with(' '),
+        }
+    }
 }
 
 /// A text that was tokenised, from its `skipped`th byte on.

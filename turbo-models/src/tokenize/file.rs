@@ -7,9 +7,9 @@ use std::{
 
 use serde::de::IgnoredAny;
 use serde_json::Value;
-use tokenizers::Tokenizer;
+use tokenizers::{ModelWrapper, Tokenizer};
 
-use super::vocab_txt;
+use super::{encoding::WordRule, vocab_txt};
 use crate::{ModelError, error::one_line, json::JsonObject};
 
 /// A tokenizer and what the files beside it say of its use.
@@ -17,6 +17,8 @@ pub(super) struct TokenizerFiles {
     pub(super) tokenizer: Tokenizer,
     /// The token that stands for one to be filled in, if the vocabulary has it.
     pub(super) mask: Option<(u32, String)>,
+    /// How a token is seen to continue the word of the one before it.
+    pub(super) words: WordRule,
     /// Whether the model is told which text of a pair a token belongs to.
     pub(super) types_are_told: bool,
 }
@@ -33,8 +35,13 @@ impl TokenizerFiles {
         let names: Option<Vec<String>> =
             config.as_ref().map_or(Ok(None), |json| json.get("model_input_names"))?;
         let types_are_told = names.is_none_or(|names| names.iter().any(|name| name == "token_type_ids"));
-        let mask = mask(config.as_ref(), &tokenizer)?;
-        Ok(Some(Self { tokenizer, mask, types_are_told }))
+        let mask = named_token(config.as_ref(), "mask_token", ["[MASK]", "<mask>"], &tokenizer)?;
+        let unknown = named_token(config.as_ref(), "unk_token", ["[UNK]", "<unk>"], &tokenizer)?;
+        let words = WordRule {
+            prefix: prefix_inside_words(tokenizer.get_model()),
+            unknown: unknown.map(|(id, _)| id),
+        };
+        Ok(Some(Self { tokenizer, mask, words, types_are_told }))
     }
 }
 
@@ -83,11 +90,26 @@ fn wrong_template(steps: &Value) -> Option<String> {
     Some(one_line(format!("post_processor: {unknown} is not among its special_tokens")))
 }
 
-/// The token that `mask_token` names, or else the usual one of BERT's kind or of RoBERTa's.
-fn mask(config: Option<&JsonObject>, tokenizer: &Tokenizer) -> Result<Option<(u32, String)>, ModelError> {
-    let named: Option<Value> = config.map_or(Ok(None), |json| json.get("mask_token"))?;
+/// The token that `field` names, or else the usual one of BERT's kind or of RoBERTa's, if the vocabulary has it.
+fn named_token(
+    config: Option<&JsonObject>,
+    field: &'static str,
+    usual: [&str; 2],
+    tokenizer: &Tokenizer,
+) -> Result<Option<(u32, String)>, ModelError> {
+    let named: Option<Value> = config.map_or(Ok(None), |json| json.get(field))?;
     // old files name the token, new ones describe it
     let named = named.and_then(|token| Some(token.as_str().or(token["content"].as_str())?.to_owned()));
     let known = |token: String| Some((tokenizer.token_to_id(&token)?, token));
-    Ok(named.and_then(known).or_else(|| ["[MASK]", "<mask>"].into_iter().find_map(|it| known(it.to_owned()))))
+    Ok(named.and_then(known).or_else(|| usual.into_iter().find_map(|token| known(token.to_owned()))))
+}
+
+/// What tokens inside a word begin with, where they can be told from those at its beginning.
+fn prefix_inside_words(model: &ModelWrapper) -> Option<String> {
+    let prefix = match model {
+        ModelWrapper::WordPiece(model) => Some(model.continuing_subword_prefix.clone()),
+        ModelWrapper::BPE(model) => model.continuing_subword_prefix.clone(),
+        _ => None,
+    };
+    prefix.filter(|prefix| !prefix.is_empty())
 }

@@ -25,7 +25,7 @@ use tokenizers::{PostProcessor, PostProcessorWrapper, Tokenizer, tokenizer::Enco
 pub(crate) use self::lower::LetterCase;
 use self::{
     cuts::Cuts,
-    encoding::ReadText,
+    encoding::{ReadText, WordRule},
     file::{TokenizerFiles, guarded},
 };
 pub use self::{
@@ -39,6 +39,7 @@ use crate::{Encoded, InputLimits, ModelError};
 #[derive(Clone)]
 pub struct TextTokenizer {
     shared: Arc<Shared>,
+    limits: InputLimits,
 }
 
 struct Shared {
@@ -47,7 +48,7 @@ struct Shared {
     /// Puts special tokens around one text or two.
     post_processor: Option<PostProcessorWrapper>,
     mask: Option<(u32, String)>,
-    limits: InputLimits,
+    words: WordRule,
     case: LetterCase,
     /// Whether the model is told which text of a pair a token belongs to.
     types_are_told: bool,
@@ -96,7 +97,7 @@ impl TextTokenizer {
     }
 
     fn new(files: TokenizerFiles, limits: InputLimits, case: LetterCase) -> Self {
-        let TokenizerFiles { mut tokenizer, mask, types_are_told } = files;
+        let TokenizerFiles { mut tokenizer, mask, words, types_are_told } = files;
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).expect("no truncation suits every tokenizer");
         let post_processor = tokenizer.get_post_processor().cloned();
@@ -104,8 +105,14 @@ impl TextTokenizer {
         let cuts = Cuts::of(&tokenizer, case);
         // a model of one type is never told: it would have no row for the second
         let types_are_told = types_are_told && limits.type_vocab_size > 1;
-        let shared = Shared { tokenizer, post_processor, mask, limits, case, types_are_told, cuts };
-        Self { shared: Arc::new(shared) }
+        let shared = Shared { tokenizer, post_processor, mask, words, case, types_are_told, cuts };
+        Self { shared: Arc::new(shared), limits }
+    }
+
+    /// The same tokenizer for inputs of at most `max_input_length` tokens, if that is less than the model's own limit.
+    pub fn limited_to(&self, max_input_length: usize) -> Self {
+        let max_input_length = max_input_length.min(self.limits.max_input_length);
+        Self { shared: Arc::clone(&self.shared), limits: InputLimits { max_input_length, ..self.limits } }
     }
 
     /// Number of tokens it knows, added ones included.
@@ -132,10 +139,10 @@ impl TextTokenizer {
         text: impl Into<Text<'a>>,
         truncation: Truncation,
     ) -> Result<Encoded, TokenizeError> {
-        let tokens = self.shared.limited(text.into(), truncation, Detail::Ids)?.0;
+        let tokens = self.limited(text.into(), truncation, Detail::Ids)?.0;
         let (input_ids, token_type_ids) = (tokens.get_ids().to_vec(), tokens.get_type_ids().to_vec());
         let encoded = Encoded { input_ids, token_type_ids };
-        self.shared.limits.check(&encoded)?;
+        self.limits.check(&encoded)?;
         Ok(encoded)
     }
 
@@ -148,9 +155,9 @@ impl TextTokenizer {
         text: impl Into<Text<'a>>,
         truncation: Truncation,
     ) -> Result<Encoding, TokenizeError> {
-        let (tokens, texts) = self.shared.limited(text.into(), truncation, Detail::Places)?;
-        let encoding = Encoding::of(&tokens, &texts);
-        self.shared.limits.check(&encoding.encoded())?;
+        let (tokens, texts) = self.limited(text.into(), truncation, Detail::Places)?;
+        let encoding = Encoding::of(&tokens, &texts, &self.shared.words);
+        self.limits.check(&encoding.encoded())?;
         Ok(encoding)
     }
 
@@ -163,14 +170,13 @@ impl TextTokenizer {
         text: impl Into<Text<'a>>,
         special_tokens: SpecialTokens,
     ) -> Result<Encoding, TokenizeError> {
-        let shared = &*self.shared;
         let (first, second) = match text.into() {
-            Text::One(text) => (shared.read_all(text)?, None),
-            Text::Pair(first, second) => (shared.read_all(first)?, Some(shared.read_all(second)?)),
+            Text::One(text) => (self.read_all(text)?, None),
+            Text::Pair(first, second) => (self.read_all(first)?, Some(self.read_all(second)?)),
         };
-        let texts = shared.read_texts(&first, second.as_ref());
-        let tokens = shared.join(first.tokens, second.map(|part| part.tokens), special_tokens)?;
-        Ok(Encoding::of(&tokens, &texts))
+        let texts = self.read_texts(&first, second.as_ref());
+        let tokens = self.join(first.tokens, second.map(|part| part.tokens), special_tokens)?;
+        Ok(Encoding::of(&tokens, &texts, &self.shared.words))
     }
 
     /// A question beside each part of a context that is too long for one input: windows of at most `max_len` tokens,
@@ -187,24 +193,23 @@ impl TextTokenizer {
         max_len: usize,
         stride: usize,
     ) -> Result<Vec<Encoding>, TokenizeError> {
-        let shared = &*self.shared;
-        let limit = max_len.min(shared.limits.max_input_length);
-        let question = shared.read_more_than(limit, question, Truncation::Off, Detail::Places)?;
-        let taken_up = question.tokens.len().saturating_add(shared.added_tokens(true));
+        let limit = max_len.min(self.limits.max_input_length);
+        let question = self.read_more_than(limit, question, Truncation::Off, Detail::Places)?;
+        let taken_up = question.tokens.len().saturating_add(self.added_tokens(true));
         let Some(room) = limit.checked_sub(taken_up) else {
             return Err(TokenizeError::Window { room: 0, stride });
         };
-        let context = shared.read_all(context)?;
+        let context = self.read_all(context)?;
         let count = context.tokens.len();
         if room < count && room <= stride {
             return Err(TokenizeError::Window { room, stride });
         }
-        let texts = shared.read_texts(&question, Some(&context));
+        let texts = self.read_texts(&question, Some(&context));
         let windows = lengths::windows(count, room, stride).into_iter().map(|window| {
             let part = some_of(&context.tokens, window);
-            let tokens = shared.join(question.tokens.clone(), Some(part), SpecialTokens::With)?;
-            let encoding = Encoding::of(&tokens, &texts);
-            shared.limits.check(&encoding.encoded())?;
+            let tokens = self.join(question.tokens.clone(), Some(part), SpecialTokens::With)?;
+            let encoding = Encoding::of(&tokens, &texts, &self.shared.words);
+            self.limits.check(&encoding.encoded())?;
             Ok(encoding)
         });
         windows.collect()
@@ -221,7 +226,8 @@ impl TextTokenizer {
     }
 }
 
-impl Shared {
+/// The steps of encoding.
+impl TextTokenizer {
     /// The tokens of an input within the limit, special ones around; and the texts that they came from, if their places
     /// are wanted.
     fn limited<'a>(
@@ -312,7 +318,7 @@ impl Shared {
         room: usize,
     ) -> Result<Part<'a>, TokenizeError> {
         loop {
-            let piece = self.cuts.piece(text, truncation, bytes);
+            let piece = self.shared.cuts.piece(text, truncation, bytes);
             let tokens = self.tokens_of(piece, detail)?;
             let left_out = text.len() - piece.len();
             if left_out == 0 || tokens.len() > room {
@@ -325,17 +331,17 @@ impl Shared {
 
     /// The tokens of `text`, without special ones.
     fn tokens_of(&self, text: &str, detail: Detail) -> Result<Tokens, TokenizeError> {
-        let text = self.case.applied(text);
+        let text = self.shared.case.applied(text);
         let tokens = guarded(|| match detail {
-            Detail::Ids => self.tokenizer.encode_fast(text, false),
-            Detail::Places => self.tokenizer.encode(text, false),
+            Detail::Ids => self.shared.tokenizer.encode_fast(text, false),
+            Detail::Places => self.shared.tokenizer.encode(text, false),
         });
         tokens.map_err(|why| TokenizeError::Tokenizer { why })
     }
 
     /// Number of special tokens that are put around one text or two.
     fn added_tokens(&self, is_pair: bool) -> usize {
-        self.post_processor.as_ref().map_or(0, |steps| steps.added_tokens(is_pair))
+        self.shared.post_processor.as_ref().map_or(0, |steps| steps.added_tokens(is_pair))
     }
 
     /// One text or two as the model wants to see them.
@@ -346,19 +352,19 @@ impl Shared {
         special_tokens: SpecialTokens,
     ) -> Result<Tokens, TokenizeError> {
         let add = special_tokens == SpecialTokens::With;
-        let joined = guarded(|| match &self.post_processor {
+        let joined = guarded(|| match &self.shared.post_processor {
             Some(steps) => steps.process(first, second, add),
             None => Ok(side_by_side(first, second)),
         });
         let mut joined = joined.map_err(|why| TokenizeError::Tokenizer { why })?;
-        if !self.types_are_told {
+        if !self.shared.types_are_told {
             joined.set_type_ids(vec![0; joined.len()]);
         }
         Ok(joined)
     }
 
     fn read_texts<'a>(&self, first: &Part<'a>, second: Option<&Part<'a>>) -> Vec<ReadText<'a>> {
-        let read = |part: &Part<'a>| ReadText::new(part.text, part.skipped, self.case);
+        let read = |part: &Part<'a>| ReadText::new(part.text, part.skipped, self.shared.case);
         [Some(first), second].into_iter().flatten().map(read).collect()
     }
 }

@@ -11,3 +11,4 @@ mod golden;
 mod minilm;
 mod sentences;
 mod tokenizer;
+mod tokenizer_golden;

@@ -1,11 +1,15 @@
 //! Ids are those of the reference; truncation is that of the reference too, though far less of a long text is read.
+//! Broken files give one line.
 
 use std::fs;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use tokenizers::{Tokenizer, TruncationDirection, TruncationParams};
-use turbo_models::{InputLimits, TextTokenizer, TokenizeError, Truncation};
+use tokenizers::{
+    Encoding, PostProcessor, PostProcessorWrapper, Tokenizer, TruncationDirection, TruncationParams,
+    truncate_encodings,
+};
+use turbo_models::{CharOffsets, InputLimits, SpecialTokens, TextTokenizer, TokenizeError, Truncation};
 
 use crate::common::data;
 
@@ -30,11 +34,31 @@ fn tokenizer(fixture: &str, limits: InputLimits) -> TextTokenizer {
 }
 
 /// The reference's own encoding of `text`, truncated by it.
-fn reference(fixture: &str, text: &str, max_length: usize, direction: TruncationDirection) -> Vec<u32> {
+fn reference(fixture: &str, text: &str, max_length: usize, direction: TruncationDirection) -> Encoding {
+    reference_of(fixture, &[text], max_length, direction)
+}
+
+/// Of one text or two. They are tokenised as a whole: newer versions of the library stop at `max_length`, so that they do
+/// not see which text of a pair is the longer one.
+fn reference_of(
+    fixture: &str,
+    texts: &[&str],
+    max_length: usize,
+    direction: TruncationDirection,
+) -> Encoding {
     let mut tokenizer = Tokenizer::from_file(data(fixture).join("tokenizer.json")).unwrap();
-    let truncation = TruncationParams { max_length, direction, ..Default::default() };
-    tokenizer.with_padding(None).with_truncation(Some(truncation)).unwrap();
-    tokenizer.encode(text, true).unwrap().get_ids().to_vec()
+    let mut bare = tokenizer.clone();
+    bare.with_padding(None).with_post_processor(None::<PostProcessorWrapper>).with_truncation(None).unwrap();
+    let mut whole = texts.iter().map(|text| bare.encode(*text, false).unwrap());
+    let added = tokenizer.get_post_processor().unwrap().added_tokens(texts.len() == 2);
+    let truncation = TruncationParams { max_length: max_length - added, direction, ..Default::default() };
+    let (mut first, mut second) =
+        truncate_encodings(whole.next().unwrap(), whole.next(), &truncation).unwrap();
+    // each part that was cut off would be joined with each of the other text's
+    first.set_overflowing(Vec::new());
+    second.iter_mut().for_each(|second| second.set_overflowing(Vec::new()));
+    tokenizer.with_padding(None).with_truncation(None).unwrap();
+    tokenizer.post_process(first, second, true).unwrap()
 }
 
 fn golden(fixture: &str) -> Vec<(String, Vec<u32>)> {
@@ -154,7 +178,12 @@ fn files_that_make_no_tokenizer_are_named() {
 /// The library would panic at the first text.
 #[test]
 fn templates_of_unknown_tokens_are_refused() {
-    let cases: [(&str, Value, &str); 3] = [
+    let cases: [(&str, Value, &str); 4] = [
+        (
+            "pair",
+            json!([{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "[Y]", "type_id": 0}}]),
+            "[Y] is not among its special_tokens",
+        ),
         ("special_tokens", json!({}), "[CLS] is not among its special_tokens"),
         (
             "single",
@@ -190,7 +219,8 @@ fn a_text_is_not_cut_where_normalisation_joins() {
     let text = format!("{}cat batching\u{b}{} the", " ".repeat(53), "q".repeat(100));
     assert_eq!(text.find('\u{b}'), Some(65), "just behind the first piece for four tokens");
     let encoded = word_piece(4).encode(&text, Truncation::Right).unwrap();
-    assert_eq!(encoded.input_ids, reference(WORD_PIECE, &text, 4, TruncationDirection::Right));
+    let whole = reference(WORD_PIECE, &text, 4, TruncationDirection::Right);
+    assert_eq!(encoded.input_ids, whole.get_ids());
     assert_eq!(encoded.input_ids, [2, 90, 1, 3]);
 }
 
@@ -230,38 +260,163 @@ fn texts() -> impl Strategy<Value = String> {
         "\u{301}",
         "\0",
         "\u{fffd}",
+        "[MASK].",
+        "]]",
+        "、",
+        "\u{37e}",
+        "—",
         "unbroken_and_longer_than_the_first_piece_of_text_that_is_tokenised_for_the_smallest_of_the_limits_here",
     ]);
     prop::collection::vec(pieces, 0..120).prop_map(|pieces| pieces.concat())
 }
 
-/// `tokenizer` of `fixture` truncates to `limit` as the reference does.
+const DIRECTIONS: [(Truncation, TruncationDirection); 2] =
+    [(Truncation::Right, TruncationDirection::Right), (Truncation::Left, TruncationDirection::Left)];
+
+/// `tokenizer` of `fixture` truncates to `limit` as the reference does, and knows where the tokens came from.
 fn truncates_as_the_reference(
     fixture: &str,
     tokenizer: &TextTokenizer,
     text: &str,
     limit: usize,
 ) -> Result<(), TestCaseError> {
-    let directions =
-        [(Truncation::Right, TruncationDirection::Right), (Truncation::Left, TruncationDirection::Left)];
-    for (ours, theirs) in directions {
+    for (ours, theirs) in DIRECTIONS {
         let encoded = tokenizer.encode(text, ours).unwrap();
-        prop_assert_eq!(&encoded.input_ids, &reference(fixture, text, limit, theirs));
-        prop_assert_eq!(encoded.token_type_ids.len(), encoded.input_ids.len());
+        let expected = reference(fixture, text, limit, theirs);
+        prop_assert_eq!(&encoded.input_ids, expected.get_ids());
+        let detailed = tokenizer.encode_detailed(text, ours).unwrap();
+        prop_assert_eq!(detailed.encoded(), encoded);
+        for (place, (start, end)) in detailed.offsets.iter().zip(expected.get_offsets()) {
+            // a character of which only some bytes became a token is given whole
+            prop_assert!(place.start <= *start && place.end >= *end && text.get(place.clone()).is_some());
+        }
     }
     let whole = reference(fixture, text, usize::MAX, TruncationDirection::Right);
     match tokenizer.encode(text, Truncation::Off) {
-        Ok(encoded) => prop_assert_eq!(encoded.input_ids, whole),
+        Ok(encoded) => prop_assert_eq!(encoded.input_ids, whole.get_ids()),
         Err(TokenizeError::TooLong { tokens, .. }) => prop_assert!(limit < tokens && tokens <= whole.len()),
         Err(other) => prop_assert!(false, "{}", other),
     }
     Ok(())
 }
 
+fn truncates_pairs_as_the_reference(
+    fixture: &str,
+    tokenizer: &TextTokenizer,
+    pair: (&str, &str),
+    limit: usize,
+) -> Result<(), TestCaseError> {
+    // both texts are read to their ends to see which has more tokens
+    let counted = pair.0.len().max(pair.1.len()) <= 64 * limit;
+    for (ours, theirs) in DIRECTIONS {
+        let encoded = tokenizer.encode(pair, ours).unwrap();
+        let expected = reference_of(fixture, &[pair.0, pair.1], limit, theirs);
+        if counted {
+            prop_assert_eq!(&encoded.input_ids, expected.get_ids());
+            prop_assert_eq!(&encoded.token_type_ids, expected.get_type_ids());
+        }
+        prop_assert_eq!(encoded.input_ids.len(), expected.len());
+    }
+    Ok(())
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(80))]
+
     #[test]
     fn truncation_equals_that_of_the_whole_text(text in texts(), limit in 3_usize..12) {
         truncates_as_the_reference(WORD_PIECE, &word_piece(limit), &text, limit)?;
         truncates_as_the_reference(ROBERTA, &roberta(limit), &text, limit)?;
     }
+
+    #[test]
+    fn truncation_of_pairs_equals_that_of_the_whole_texts(first in texts(), second in texts(), limit in 5_usize..20) {
+        truncates_pairs_as_the_reference(WORD_PIECE, &word_piece(limit), (&first, &second), limit)?;
+        truncates_pairs_as_the_reference(ROBERTA, &roberta(limit), (&first, &second), limit)?;
+    }
+
+    #[test]
+    fn characters_are_those_of_the_library(text in texts()) {
+        let ours = word_piece(1000).tokenize(text.as_str(), SpecialTokens::Without).unwrap();
+        let library = Tokenizer::from_file(data(WORD_PIECE).join("tokenizer.json")).unwrap();
+        let theirs = library.encode_char_offsets(text.as_str(), false).unwrap();
+        let characters = CharOffsets::of(&text);
+        let ours: Vec<_> = ours.offsets.iter().map(|bytes| characters.range(bytes)).map(|at| (at.start, at.end)).collect();
+        // the file truncates to 16
+        prop_assert_eq!(&ours[..theirs.len().min(ours.len())], theirs.get_offsets());
+    }
+}
+
+/// A text without blanks is cut at its punctuation; where that is in a token that is looked for first, elsewhere.
+#[test]
+fn long_texts_without_blanks_are_cut() {
+    let limit = 6;
+    let texts = [
+        ".".repeat(100_000),
+        "東京".repeat(50_000),
+        "cat,".repeat(50_000),
+        "[MASK].".repeat(20_000),
+        "[[]]".repeat(20_000),
+    ];
+    for text in texts {
+        let refused = word_piece(limit).encode(&text, Truncation::Off).unwrap_err();
+        let TokenizeError::TooLong { tokens, .. } = refused else { panic!("{refused}") };
+        assert!(text.contains('[') || tokens < 200, "{tokens} tokens of {:?}… were counted", &text[..8]);
+        truncates_as_the_reference(WORD_PIECE, &word_piece(limit), &text, limit).unwrap();
+    }
+}
+
+/// Both are far longer than what is counted, and the room is odd: the longer one keeps one token more.
+#[test]
+fn pairs_of_far_too_long_texts_are_not_read_to_their_ends() {
+    let (short, long) = ("cat ".repeat(100_000), "the ".repeat(100_001));
+    let kept = |first: &str, second: &str| {
+        let ids = word_piece(8).encode((first, second), Truncation::Right).unwrap().input_ids;
+        ids.iter().filter(|id| **id == 90).count()
+    };
+    assert_eq!((kept(&short, &long), kept(&long, &short)), (2, 2));
+    let refused = word_piece(8).encode((short.as_str(), long.as_str()), Truncation::Off).unwrap_err();
+    assert!(matches!(refused, TokenizeError::TooLong { tokens: 9..200, limit: 8 }), "{refused:?}");
+}
+
+#[test]
+fn pairs_keep_their_special_tokens_or_are_refused() {
+    let refused = word_piece(2).encode(("cat", "the"), Truncation::Right).unwrap_err();
+    assert_eq!(refused, TokenizeError::TooLong { tokens: 5, limit: 2 });
+    let bare = word_piece(3).encode(("cat", "the"), Truncation::Right).unwrap();
+    assert_eq!((bare.input_ids, bare.token_type_ids), (vec![2, 3, 3], vec![0, 0, 1]));
+}
+
+#[test]
+fn types_are_told_only_to_models_that_have_them() {
+    let pair = ("cat", "the");
+    let types = |tokenizer: TextTokenizer| tokenizer.encode(pair, Truncation::Off).unwrap().token_type_ids;
+    assert_eq!(types(word_piece(9)), [0, 0, 0, 1, 1]);
+    for type_vocab_size in [0, 1] {
+        assert_eq!(types(tokenizer(WORD_PIECE, InputLimits { type_vocab_size, ..limits(9) })), [0; 5]);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::copy(data(WORD_PIECE).join("tokenizer.json"), dir.path().join("tokenizer.json")).unwrap();
+    for (names, expected) in
+        [(r#"["input_ids"]"#, [0; 5]), (r#"["input_ids", "token_type_ids"]"#, [0, 0, 0, 1, 1])]
+    {
+        let config = format!(r#"{{"model_input_names": {names}}}"#);
+        fs::write(dir.path().join("tokenizer_config.json"), config).unwrap();
+        assert_eq!(types(TextTokenizer::open(dir.path(), limits(9)).unwrap().unwrap()), expected);
+    }
+}
+
+#[test]
+fn questions_that_fill_a_window_are_refused() {
+    let windows =
+        |question: &str, max_len, stride| word_piece(64).windows(question, "cat cat cat", max_len, stride);
+    assert_eq!(windows("the the", 7, 2).unwrap_err(), TokenizeError::Window { room: 2, stride: 2 });
+    assert_eq!(windows("the the", 4, 0).unwrap_err(), TokenizeError::Window { room: 0, stride: 0 });
+    assert_eq!(
+        windows(&"the ".repeat(100_000), 64, 0).unwrap_err(),
+        TokenizeError::Window { room: 0, stride: 0 }
+    );
+    assert_eq!(windows("the the", 7, 1).unwrap().len(), 2);
+    assert_eq!(windows("the the", 8, 9).unwrap().len(), 1, "all of it fits");
+    assert_eq!(windows("the", usize::MAX, 9).unwrap().len(), 1, "the model's limit holds too");
 }
