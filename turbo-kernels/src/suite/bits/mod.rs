@@ -6,16 +6,18 @@
 
 use std::ops::Range;
 
+mod chains;
+mod sequences;
+
+pub use chains::chains;
+
 use super::{
     matmul::{element, interleaved, separate},
     numbers::Numbers,
-    pool::cu_seqlens,
     rig::{Placed, Rig},
 };
 use crate::{
-    Activation, AttentionMask, BatchedMatMul, Columns, Device, EncoderKernels, Epilogue, Gemm, KernelError,
-    Layout, Pooling,
-    attention::AttentionShape,
+    Activation, AttentionMask, Columns, Device, EncoderKernels, Epilogue, HeadSizes, KernelError,
     embed::Lookup,
     matmul::{HeadStrides, MatMulShape, Rhs},
     norm::NormWeights,
@@ -24,16 +26,12 @@ use crate::{
 
 /// Values of a row: two vectors and a tail on every instruction set.
 const WIDTH: usize = 37;
+/// Values of a head, two of which fit a row.
+const HEAD_DIM: usize = 18;
 /// Rows of a batch: more than a tile of any kernel, and no multiple of one.
 const ROWS: usize = 61;
 /// Rows of the parts: one, and enough to fill tiles otherwise than the batch does.
 const PARTS: [usize; 5] = [1, 2, 3, 13, 40];
-/// Lengths of sequences: one token, a vector and its neighbours, and more rows than a piece of attention.
-const SEQ_LENS: [u32; 7] = [1, 150, 2, 16, 33, 5, 17];
-/// One odd shape of attention.
-const ATTENTION: AttentionShape =
-    AttentionShape { num_heads: 3, num_kv_heads: 3, head_dim: 20, scale: 0.22, mask: AttentionMask::Full };
-
 /// Runs every kernel on a batch and on its parts; gives the values of the batches.
 ///
 /// # Panics
@@ -43,7 +41,7 @@ pub fn answers<D: EncoderKernels>(device: &D) -> Vec<(&'static str, Vec<f32>)> {
     let mut answers = element_wise(&mut rig);
     answers.extend(normed(&mut rig));
     answers.extend(products(&mut rig));
-    answers.extend(sequences(&mut rig));
+    answers.extend(sequences::sequences(&mut rig));
     answers.push(batched_products(&mut rig));
     answers.push(masked(&mut rig));
     answers
@@ -90,23 +88,27 @@ fn part<D: Device>(of: &Placed<D, f32>, width: usize, rows: Range<usize>) -> D::
 fn element_wise<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, Vec<f32>)> {
     let x = rig.put(&Numbers::new(1).around(0.0, 6.0, ROWS * WIDTH));
     let bias = rig.put(&Numbers::new(2).values(WIDTH));
-    let mut activate = |name, activation| {
-        each_part(rig, name, WIDTH, |d, q, rows, out| d.activate(q, part(&x, WIDTH, rows), activation, out))
-    };
-    let mut answers = vec![
-        activate("gelu (erf)", Activation::GeluErf),
-        activate("gelu (tanh)", Activation::GeluTanh),
-        activate("relu", Activation::Relu),
-        activate("silu", Activation::Silu),
-        activate("tanh", Activation::Tanh),
-    ];
+    let names = ["gelu (erf)", "gelu (tanh)", "relu", "silu", "tanh", "sigmoid", "ln(1 + relu)"];
+    let mut answers = Vec::new();
+    for (name, activation) in names.into_iter().zip(Activation::ALL) {
+        answers.push(each_part(rig, name, WIDTH, |d, q, rows, out| {
+            d.activate(q, part(&x, WIDTH, rows), activation, out)
+        }));
+    }
+    let halves = rig.put(&Numbers::new(8).values(ROWS * 2 * WIDTH));
+    answers.push(each_part(rig, "gate", WIDTH, |d, q, rows, out| {
+        d.gate(q, Activation::GeluErf, part(&halves, 2 * WIDTH, rows), WIDTH, out)
+    }));
+    answers.push(each_part(rig, "mul", WIDTH, |d, q, rows, out| {
+        d.mul(q, part(&x, WIDTH, rows.clone()), part(&x, WIDTH, rows), out)
+    }));
     answers.push(each_part(rig, "add_bias", WIDTH, |d, q, rows, out| {
         d.add_bias(q, part(&x, WIDTH, rows), bias.view(), out)
     }));
     answers
 }
 
-fn normed<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>); 4] {
+fn normed<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>); 7] {
     let mut numbers = Numbers::new(3);
     let [x, residual, table] = [0; 3].map(|_| rig.put(&numbers.values(ROWS * WIDTH)));
     let [bias, gain, offset] = [0; 3].map(|_| rig.put(&numbers.values(WIDTH)));
@@ -119,6 +121,19 @@ fn normed<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>);
         each_part(rig, "bias_residual_layer_norm", WIDTH, |d, q, rows, out| {
             let (x, residual) = (part(&x, WIDTH, rows.clone()), part(&residual, WIDTH, rows));
             d.bias_residual_layer_norm(q, x, Some(bias.view()), residual, weights(), out)
+        }),
+        each_part(rig, "residual_layer_norm, no bias, no offset", WIDTH, |d, q, rows, out| {
+            let (x, residual) = (part(&x, WIDTH, rows.clone()), part(&residual, WIDTH, rows));
+            let weights = NormWeights { gain: gain.view(), offset: None, epsilon: 1e-5 };
+            d.bias_residual_layer_norm(q, x, None, residual, weights, out)
+        }),
+        each_part(rig, "rms_norm", WIDTH, |d, q, rows, out| {
+            d.rms_norm(q, part(&x, WIDTH, rows), gain.view(), 1e-6, out)
+        }),
+        each_part(rig, "head_rms_norm", 2 * HEAD_DIM, |d, q, rows, out| {
+            let heads = HeadSizes { num_heads: 2, head_dim: HEAD_DIM };
+            let x = Columns { rows: part(&x, WIDTH, rows), first: 1, row_stride: WIDTH };
+            d.head_rms_norm(q, heads, x, gain.part(0, HEAD_DIM), 1e-6, out)
         }),
         each_part(rig, "embed_sum_layer_norm", WIDTH, |d, q, rows, out| {
             let lookup = Lookup { table: table.view(), ids: ids.part(rows.start, rows.len()) };
@@ -227,120 +242,4 @@ fn masked<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> (&'static str, Vec<f32>) {
         assert_same("scale_mask_softmax", values, &want);
     }
     ("scale_mask_softmax", batch)
-}
-
-/// Attention and mean of sequences: packed, padded and each alone.
-fn sequences<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>); 2] {
-    let hidden_size = ATTENTION.num_heads * ATTENTION.head_dim;
-    let attention = each_sequence(rig, "attention", 3 * hidden_size, |d, q, layout, x, out| {
-        let part = |first| Columns { rows: x, first: first * hidden_size, row_stride: 3 * hidden_size };
-        d.attention(q, ATTENTION, layout, part(0), part(1), part(2), None, out)
-    });
-    let mean =
-        each_sequence(rig, "mean", WIDTH, |d, q, layout, x, out| d.pool(q, Pooling::Mean, layout, x, out));
-    [attention, mean]
-}
-
-fn each_sequence<D: EncoderKernels>(
-    rig: &mut Rig<'_, D>,
-    name: &'static str,
-    width: usize,
-    kernel: impl Fn(
-        &D,
-        &mut D::Queue,
-        Layout<D::View<'_, u32>>,
-        D::View<'_, f32>,
-        D::ViewMut<'_, f32>,
-    ) -> Result<(), KernelError>,
-) -> (&'static str, Vec<f32>) {
-    // what comes out of `rows` rows in `batch_size` sequences
-    let values =
-        |rows: usize, batch_size: usize| if name == "mean" { batch_size * width } else { rows * width / 3 };
-    let mut run = |x: &[f32], layout: Layout<&[u32]>, batch_size: usize| {
-        let x_on = rig.put(x);
-        let (Layout::Padded { seq_lens: lens, .. } | Layout::Packed { cu_seqlens: lens }) = layout;
-        let lens = rig.put_u32(lens);
-        rig.answer(values(x.len() / width, batch_size), |d, q, out| {
-            let layout = match layout {
-                Layout::Padded { padded_len, .. } => Layout::Padded { seq_lens: lens.view(), padded_len },
-                Layout::Packed { .. } => Layout::Packed { cu_seqlens: lens.view() },
-            };
-            kernel(d, q, layout, x_on.view(), out)
-        })
-        .unwrap_or_else(|e| panic!("{name}: {e}"))
-    };
-    let sums = cu_seqlens(&SEQ_LENS);
-    let x = Numbers::new(7).around(0.0, 2.0, sums[SEQ_LENS.len()] as usize * width);
-    let batch = run(&x, Layout::Packed { cu_seqlens: &sums }, SEQ_LENS.len());
-
-    let padded_len = 151;
-    let mut padded = vec![0.5; SEQ_LENS.len() * padded_len * width];
-    for (b, pair) in sums.windows(2).enumerate() {
-        let rows = &x[pair[0] as usize * width..pair[1] as usize * width];
-        padded[b * padded_len * width..][..rows.len()].copy_from_slice(rows);
-        let alone = run(rows, Layout::Packed { cu_seqlens: &[0, SEQ_LENS[b]] }, 1);
-        assert_same(name, &alone, &batch[values(pair[0] as usize, b)..values(pair[1] as usize, b + 1)]);
-    }
-    let spread = run(&padded, Layout::Padded { seq_lens: &SEQ_LENS, padded_len }, SEQ_LENS.len());
-    for (b, pair) in sums.windows(2).enumerate() {
-        let want = &batch[values(pair[0] as usize, b)..values(pair[1] as usize, b + 1)];
-        assert_same(name, &spread[values(b * padded_len, b)..][..want.len()], want);
-    }
-    (name, batch)
-}
-
-/// The rule behind it, for products: each value is one chain of `step(a, b, sum)` over ascending `k` from 0, and then
-/// bias and residual are added in this order.
-///
-/// # Panics
-/// When a value has other bits.
-pub fn chains<D: Gemm + BatchedMatMul>(device: &D, step: impl Fn(f32, f32, f32) -> f32) {
-    let mut rig = Rig::new(device);
-    for (rows, out_features, in_features) in [(1, 33, 700), (9, 50, 2049), (40, 7, 64), (131, 129, 65)] {
-        let mut numbers = Numbers::new(rows);
-        let (x, weight) = (numbers.values(rows * in_features), numbers.values(out_features * in_features));
-        let (bias, residual) = (numbers.values(out_features), numbers.values(rows * out_features));
-        let mut want = Vec::new();
-        for x in x.chunks_exact(in_features) {
-            for w in weight.chunks_exact(in_features) {
-                want.push(x.iter().zip(w).fold(0.0, |sum, (x, w)| step(*x, *w, sum)));
-            }
-        }
-        let packed = device.pack(&weight, out_features, in_features).expect("the weight has its shape");
-        let (x, bias_on, residual_on) = (rig.put(&x), rig.put(&bias), rig.put(&residual));
-        let mut run = |epilogue| {
-            rig.answer(want.len(), |d, q, out| d.gemm(q, x.view(), &packed, epilogue, out))
-                .unwrap_or_else(|e| panic!("gemm: {e}"))
-        };
-        assert_same("gemm", &run(Epilogue::None), &want);
-        let biased: Vec<f32> = want.iter().zip(bias.iter().cycle()).map(|(x, bias)| x + bias).collect();
-        assert_same("gemm, bias", &run(Epilogue::Bias(bias_on.view())), &biased);
-        let both: Vec<f32> = biased.iter().zip(&residual).map(|(x, residual)| x + residual).collect();
-        let epilogue = Epilogue::BiasResidual { bias: bias_on.view(), residual: residual_on.view() };
-        assert_same("gemm, bias, residual", &run(epilogue), &both);
-        transposed(&mut rig, &mut numbers, (rows, out_features, in_features), &step);
-    }
-}
-
-/// `a · bᵀ` of one head.
-fn transposed<D: BatchedMatMul>(
-    rig: &mut Rig<'_, D>,
-    numbers: &mut Numbers,
-    (m, n, k): (usize, usize, usize),
-    step: impl Fn(f32, f32, f32) -> f32,
-) {
-    let (a, b) = (numbers.values(m * k), numbers.values(n * k));
-    let mut want = Vec::new();
-    for a in a.chunks_exact(k) {
-        want.extend(b.chunks_exact(k).map(|b| a.iter().zip(b).fold(0.0, |sum, (a, b)| step(*a, *b, sum))));
-    }
-    let (a, b) = (rig.put(&a), rig.put(&b));
-    let shape = MatMulShape { batch_size: 1, num_heads: 1, num_kv_heads: 1, m, n, k };
-    let got = rig
-        .answer(m * n, |d, q, out| {
-            let b = (b.view(), separate(1, n, k), Rhs::Transposed);
-            d.batched_matmul(q, shape, (a.view(), separate(1, m, k)), b, (out, separate(1, m, n)))
-        })
-        .unwrap_or_else(|e| panic!("batched_matmul: {e}"));
-    assert_same("batched_matmul", &got, &want);
 }

@@ -1,0 +1,148 @@
+//! Kernels on sequences: the same bits packed, padded and alone.
+
+use super::{super::pool::cu_seqlens, Numbers, Rig, WIDTH, assert_same};
+use crate::{
+    AttentionMask, Columns, EncoderKernels, HeadSizes, KernelError, Layout, Pooling, RelativeBias,
+    attention::AttentionShape,
+};
+
+/// Lengths of sequences: one token, a vector and its neighbours, and more rows than a piece of attention.
+const SEQ_LENS: [u32; 7] = [1, 150, 2, 16, 33, 5, 17];
+const PADDED_LEN: usize = 151;
+/// Values of a head: two vectors and a tail on every instruction set.
+const HEAD_DIM: usize = 20;
+/// Buckets and greatest distance of the relative bias.
+const BUCKETS: (usize, usize) = (16, 50);
+
+/// A kernel on sequences: rows of so many values in; rows of tokens or of sequences out.
+#[derive(Clone, Copy)]
+struct Task {
+    name: &'static str,
+    from: usize,
+    to: To,
+}
+
+/// Rows of how many values come out.
+#[derive(Clone, Copy)]
+enum To {
+    /// One per row.
+    Rows(usize),
+    /// One per sequence.
+    Sequences(usize),
+}
+
+impl Task {
+    /// Where the answer for a row or sequence begins, given how many come before it.
+    fn values(&self, rows: usize, sequences: usize) -> usize {
+        match self.to {
+            To::Rows(width) => rows * width,
+            To::Sequences(width) => sequences * width,
+        }
+    }
+}
+
+/// Attention, rotary positions and poolings.
+pub(super) fn sequences<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, Vec<f32>)> {
+    let mut answers = attentions(rig);
+    let heads = HeadSizes { num_heads: 2, head_dim: HEAD_DIM };
+    let table = rig.put(&Numbers::new(9).values(150 * HEAD_DIM));
+    let task = Task { name: "rotary", from: heads.width(), to: To::Rows(heads.width()) };
+    answers.push(each_sequence(rig, task, |d, q, layout, x, out| {
+        d.rotary(q, heads, layout, Columns::all(x, heads.width()), table.view(), out)
+    }));
+    for (name, pooling) in [
+        ("mean", Pooling::Mean),
+        ("max", Pooling::Max),
+        ("sum over root", Pooling::MeanSqrtLen),
+        ("weighted mean", Pooling::WeightedMean),
+    ] {
+        let task = Task { name, from: WIDTH, to: To::Sequences(WIDTH) };
+        answers.push(each_sequence(rig, task, |d, q, layout, x, out| d.pool(q, pooling, layout, x, out)));
+    }
+    const VOCAB: usize = 101;
+    let mut numbers = Numbers::new(10);
+    let weight =
+        rig.device().pack(&numbers.values(VOCAB * WIDTH), VOCAB, WIDTH).expect("the weight has its shape");
+    let bias = rig.put(&numbers.values(VOCAB));
+    let task = Task { name: "gemm_max_pool", from: WIDTH, to: To::Sequences(VOCAB) };
+    answers.push(each_sequence(rig, task, |d, q, layout, x, out| {
+        d.gemm_max_pool(q, layout, x, &weight, Some(bias.view()), out)
+    }));
+    answers
+}
+
+/// Every mask, with and without a relative bias, grouped heads among them.
+fn attentions<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, Vec<f32>)> {
+    let (num_buckets, max_distance) = BUCKETS;
+    let window = AttentionMask::Window { reach: 9 };
+    let mut answers = Vec::new();
+    for (name, mask, num_kv_heads, biased) in [
+        ("attention", AttentionMask::Full, 4, false),
+        ("attention, biased", AttentionMask::Full, 4, true),
+        ("attention, causal, grouped", AttentionMask::Causal, 2, false),
+        ("attention, window", window, 4, false),
+        ("attention, window, grouped, biased", window, 1, true),
+    ] {
+        let shape = AttentionShape { num_heads: 4, num_kv_heads, head_dim: HEAD_DIM, scale: 0.22, mask };
+        let (q_width, kv_width) = (4 * HEAD_DIM, num_kv_heads * HEAD_DIM);
+        let row_stride = q_width + 2 * kv_width;
+        let table = rig.put(&Numbers::new(11).values(num_buckets * 4));
+        let task = Task { name, from: row_stride, to: To::Rows(q_width) };
+        answers.push(each_sequence(rig, task, |d, queue, layout, x, out| {
+            let [q, k, v] =
+                [0, q_width, q_width + kv_width].map(|first| Columns { rows: x, first, row_stride });
+            let bias = biased.then(|| RelativeBias { table: table.view(), num_buckets, max_distance });
+            d.attention(queue, shape, layout, q, k, v, bias, out)
+        }));
+    }
+    answers
+}
+
+fn each_sequence<D: EncoderKernels>(
+    rig: &mut Rig<'_, D>,
+    task: Task,
+    kernel: impl Fn(
+        &D,
+        &mut D::Queue,
+        Layout<D::View<'_, u32>>,
+        D::View<'_, f32>,
+        D::ViewMut<'_, f32>,
+    ) -> Result<(), KernelError>,
+) -> (&'static str, Vec<f32>) {
+    let Task { name, from, .. } = task;
+    let mut run = |x: &[f32], layout: Layout<&[u32]>, batch_size: usize| {
+        let x_on = rig.put(x);
+        let (Layout::Padded { seq_lens: lens, .. } | Layout::Packed { cu_seqlens: lens }) = layout;
+        let lens = rig.put_u32(lens);
+        rig.answer(task.values(x.len() / from, batch_size), |d, q, out| {
+            let layout = match layout {
+                Layout::Padded { padded_len, .. } => Layout::Padded { seq_lens: lens.view(), padded_len },
+                Layout::Packed { .. } => Layout::Packed { cu_seqlens: lens.view() },
+            };
+            kernel(d, q, layout, x_on.view(), out)
+        })
+        .unwrap_or_else(|e| panic!("{name}: {e}"))
+    };
+    let sums = cu_seqlens(&SEQ_LENS);
+    let x = Numbers::new(7).around(0.0, 2.0, sums[SEQ_LENS.len()] as usize * from);
+    let batch = run(&x, Layout::Packed { cu_seqlens: &sums }, SEQ_LENS.len());
+
+    let mut padded = vec![0.5; SEQ_LENS.len() * PADDED_LEN * from];
+    for (b, pair) in sums.windows(2).enumerate() {
+        let rows = &x[pair[0] as usize * from..pair[1] as usize * from];
+        padded[b * PADDED_LEN * from..][..rows.len()].copy_from_slice(rows);
+        let alone = run(rows, Layout::Packed { cu_seqlens: &[0, SEQ_LENS[b]] }, 1);
+        assert_same(
+            name,
+            &alone,
+            &batch[task.values(pair[0] as usize, b)..task.values(pair[1] as usize, b + 1)],
+        );
+    }
+    let layout = Layout::Padded { seq_lens: &SEQ_LENS[..], padded_len: PADDED_LEN };
+    let spread = run(&padded, layout, SEQ_LENS.len());
+    for (b, pair) in sums.windows(2).enumerate() {
+        let want = &batch[task.values(pair[0] as usize, b)..task.values(pair[1] as usize, b + 1)];
+        assert_same(name, &spread[task.values(b * PADDED_LEN, b)..][..want.len()], want);
+    }
+    (name, batch)
+}
