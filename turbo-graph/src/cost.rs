@@ -170,20 +170,26 @@ mod tests {
     use super::*;
     use crate::{AttentionMask, GraphBuilder, Input, LayoutKind, Program, Rhs, dim::Extents, passes};
 
-    /// `softmax(mask(scale · q·kᵀ)) · v` of three projections, from 24 columns in 3 heads.
     fn attention() -> Graph {
+        masked_attention(AttentionMask::Full, 3)
+    }
+
+    /// `softmax(mask(scale · q·kᵀ)) · v` of three projections, from 24 columns in 3 heads, keys and values in fewer.
+    fn masked_attention(mask: AttentionMask, kv_heads: usize) -> Graph {
         let mut g = GraphBuilder::new("attention");
         let (table, ids) = (g.weight("table", &[10, 24]), g.input(Input::InputIds));
         let x = g.embed(table, ids).unwrap();
-        let [q, k, v] = ["q", "k", "v"].map(|name| {
-            let (weight, bias) = (g.weight(name, &[24, 24]), g.weight(&format!("{name}.bias"), &[24]));
+        let [q, k, v] = [("q", 3), ("k", kv_heads), ("v", kv_heads)].map(|(name, heads)| {
+            let columns = 8 * heads;
+            let (weight, bias) =
+                (g.weight(name, &[columns, 24]), g.weight(&format!("{name}.bias"), &[columns]));
             let product = g.matmul(x, weight).unwrap();
             let projected = g.add_bias(product, bias).unwrap();
-            g.split_heads(projected, 3).unwrap()
+            g.split_heads(projected, heads).unwrap()
         });
         let scores = g.batched_matmul(q, k, Rhs::Transposed).unwrap();
         let scores = g.scale(scores, 0.5).unwrap();
-        let scores = g.mask(scores, AttentionMask::Full).unwrap();
+        let scores = g.mask(scores, mask).unwrap();
         let probabilities = g.softmax(scores).unwrap();
         let context = g.batched_matmul(probabilities, v, Rhs::Normal).unwrap();
         let context = g.merge_heads(context).unwrap();
@@ -204,6 +210,46 @@ mod tests {
             let expected = Cost { flops: scores * (4 * 8 + 6), bytes: 4 * rows * (72 + 24) };
             assert_eq!(costs_of(program.graph(), "attention", &extents), [expected], "{layout:?}");
         }
+    }
+
+    /// Scores of one head by counting what each query sees, against the closed forms.
+    #[test]
+    fn what_a_mask_hides_costs_nothing() {
+        let counted = |mask: AttentionMask, len: usize| -> u64 {
+            (0..len).map(|query| mask.visible(query, len).len() as u64).sum()
+        };
+        let flops = |program: &Program, lens: &[usize]| {
+            costs_of(program.graph(), "attention", &Extents::of(lens))[0].flops
+        };
+        let masks = [0, 1, 3, 64, 1000].map(|reach| AttentionMask::Window { reach });
+        for mask in masks.into_iter().chain([AttentionMask::Full, AttentionMask::Causal]) {
+            let compile = |layout| Program::compile(&masked_attention(mask, 3), layout, passes::ALL).unwrap();
+            let (packed, padded) = (compile(LayoutKind::Packed), compile(LayoutKind::Padded));
+            for len in [1, 2, 3, 4, 5, 64, 65, 300, 8192] {
+                let expected = 3 * (4 * 8 + 6) * counted(mask, len);
+                assert_eq!(flops(&packed, &[len]), expected, "{mask:?}, {len}");
+                assert_eq!(flops(&packed, &[len; 3]), 3 * expected, "{mask:?}, three of {len}");
+                assert_eq!(flops(&padded, &[len, 1]), 2 * expected, "{mask:?}, {len} and padding");
+            }
+            // of two lengths: exact but for windows, which cut only the longer one
+            let (got, exact) = (flops(&packed, &[300, 20]), counted(mask, 300) + counted(mask, 20));
+            let ratio = got as f64 / (3 * (4 * 8 + 6) * exact) as f64;
+            let bound = if let AttentionMask::Window { .. } = mask { 0.05 } else { 0.0 };
+            assert!((ratio - 1.0).abs() <= bound, "{mask:?}: {ratio}");
+        }
+    }
+
+    /// Keys and values in one head instead of three: as many operations, fewer bytes.
+    #[test]
+    fn grouped_queries_save_bytes_alone() {
+        let cost = |kv_heads| {
+            let graph = masked_attention(AttentionMask::Causal, kv_heads);
+            let program = Program::compile(&graph, LayoutKind::Packed, passes::ALL).unwrap();
+            costs_of(program.graph(), "attention", &Extents::of(&[10]))[0]
+        };
+        let (all, grouped) = (cost(3), cost(1));
+        assert_eq!(all.flops, grouped.flops);
+        assert_eq!((all.bytes, grouped.bytes), (4 * 10 * (24 + 72), 4 * 10 * (24 + 24 + 16)));
     }
 
     /// A product costs the same whether its heads lie apart or in the columns of a wider tensor.

@@ -248,11 +248,10 @@ impl fmt::Display for Op {
                 Ok(())
             }
             Op::AddRelativeBias(buckets) => write!(f, " {buckets}"),
-            Op::Mask(mask) => write_mask(f, *mask),
+            Op::Mask(mask) => write!(f, "{}", MaskSuffix(*mask)),
             Op::Pool(pooling) => write!(f, " {pooling:?}"),
             Op::ScaleMaskSoftmax { scale, mask, bias } => {
-                write!(f, " ×{scale}")?;
-                write_mask(f, *mask)?;
+                write!(f, " ×{scale}{}", MaskSuffix(*mask))?;
                 bias.map_or(Ok(()), |buckets| write!(f, " {buckets}"))
             }
             Op::Attention { q, k, v, scale, mask, bias } => {
@@ -265,8 +264,7 @@ impl fmt::Display for Op {
                 if firsts != [0; 3] && firsts != [0, q.end(), k.end()] {
                     write!(f, "@{},{},{}", q.first, k.first, v.first)?;
                 }
-                write!(f, " ×{scale}")?;
-                write_mask(f, *mask)?;
+                write!(f, " ×{scale}{}", MaskSuffix(*mask))?;
                 bias.map_or(Ok(()), |buckets| write!(f, " {buckets}"))
             }
             _ => Ok(()),
@@ -275,11 +273,15 @@ impl fmt::Display for Op {
 }
 
 /// ` causal`, ` ±64`, or nothing when every key is seen.
-fn write_mask(f: &mut fmt::Formatter<'_>, mask: AttentionMask) -> fmt::Result {
-    match mask {
-        AttentionMask::Full => Ok(()),
-        AttentionMask::Causal => f.write_str(" causal"),
-        AttentionMask::Window { reach } => write!(f, " ±{reach}"),
+pub(crate) struct MaskSuffix(pub(crate) AttentionMask);
+
+impl fmt::Display for MaskSuffix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            AttentionMask::Full => Ok(()),
+            AttentionMask::Causal => f.write_str(" causal"),
+            AttentionMask::Window { reach } => write!(f, " ±{reach}"),
+        }
     }
 }
 

@@ -303,8 +303,17 @@ impl Inputs<'_> {
     }
 
     fn bias_table(&self, input: usize, buckets: RelativeBuckets, num_heads: usize) -> Result<(), GraphError> {
-        let expected = Shape::fixed(&[buckets.num_buckets, num_heads]);
-        if *self.shapes[input] == expected { Ok(()) } else { Err(self.wrong(input, &expected.to_string())) }
+        let RelativeBuckets { num_buckets, max_distance } = buckets;
+        let expected = Shape::fixed(&[num_buckets, num_heads]);
+        if *self.shapes[input] != expected {
+            return Err(self.wrong(input, &expected.to_string()));
+        }
+        // half of one side's buckets hold a distance each, and the others those from there on
+        if num_buckets < 4 || max_distance <= num_buckets / 4 {
+            let expected = format!("at least 4 buckets, a quarter of them below distance {max_distance}");
+            return Err(self.wrong(input, &expected));
+        }
+        Ok(())
     }
 
     /// Contexts of queries, keys and values at the first three inputs, and a table of biases after them.

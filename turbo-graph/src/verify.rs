@@ -137,7 +137,9 @@ fn check_shape(graph: &Graph, node: &Node) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AttentionMask, GraphBuilder, GraphError, Input, Pooling, Rhs, ValueId};
+    use crate::{
+        Activation, AttentionMask, GraphBuilder, GraphError, HeadColumns, Input, Pooling, Rhs, ValueId,
+    };
 
     /// `scale(embed(table, ids))`, to be broken by a test.
     fn graph() -> Graph {
@@ -247,6 +249,65 @@ mod tests {
             "layer_norm: input 1 has shape [7], expected [8]"
         );
         assert_eq!(message(g.embed(vector, x)), "embed: input 0 has shape [7], expected [rows, hidden_size]");
+    }
+
+    #[test]
+    fn what_today_s_encoders_add_has_shapes_too() {
+        let mut g = GraphBuilder::new("wrong");
+        let (table, ids) = (g.weight("table", &[10, 9]), g.input(Input::InputIds));
+        let x = g.embed(table, ids).unwrap();
+        let (gain, heads) = (g.weight("gain", &[3]), HeadColumns { first: 0, num_heads: 2, head_dim: 4 });
+        let turns = g.rotary_table(&[1.0, 0.5], 16);
+        assert_eq!(turns, g.rotary_table(&[1.0, 0.5], 16), "asked for again it is the same value");
+        let (buckets, mask) = (g.weight("buckets", &[8, 2]), AttentionMask::Causal);
+        let (split, one) = (g.split_heads_at(x, heads).unwrap(), g.split_heads(x, 1).unwrap());
+        let scores = g.batched_matmul(split, split, Rhs::Transposed).unwrap();
+        let context = g.batched_matmul(scores, one, Rhs::Normal).unwrap();
+        let pooled = g.pool(x, Pooling::Max).unwrap();
+        let row = "[batch_size, padded_len, 9]";
+        let cases = [
+            (g.gate(x, Activation::Silu), format!("gate: input 0 has shape {row}, expected rows of two halves")),
+            (g.mul(x, pooled), format!("mul: input 1 has shape [batch_size, 9], expected {row}")),
+            (g.rms_norm(x, gain, 1e-6), "rms_norm: input 1 has shape [3], expected [9]".to_owned()),
+            (
+                g.head_rms_norm(x, heads, gain, 1e-6),
+                "head_rms_norm: input 1 has shape [3], expected [4]".to_owned(),
+            ),
+            (
+                g.rotary(x, HeadColumns { first: 2, ..heads }, turns),
+                format!("rotary: input 0 has shape {row}, expected a row per token that holds heads 2×4@2"),
+            ),
+            (
+                g.rotary(x, HeadColumns { head_dim: 3, ..heads }, turns),
+                "rotary: input 1 has shape [16, 4], expected [positions, 3], an even number of columns".to_owned(),
+            ),
+            (
+                g.mask(context, mask),
+                "mask: input 0 has shape [batch_size, 2, padded_len, 9], expected \
+                 [batch_size, num_heads, padded_len, padded_len]"
+                    .to_owned(),
+            ),
+            (
+                g.add_relative_bias(scores, buckets, 16, 20),
+                "add_relative_bias: input 1 has shape [8, 2], expected [16, 2]".to_owned(),
+            ),
+            (
+                g.add_relative_bias(scores, buckets, 8, 2),
+                "add_relative_bias: input 1 has shape [8, 2], expected at least 4 buckets, a quarter of them below \
+                 distance 2"
+                    .to_owned(),
+            ),
+            (
+                g.select(pooled),
+                "select: input 0 has shape [batch_size, 9], expected a row of hidden_size values per token".to_owned(),
+            ),
+        ];
+        for (got, expected) in cases {
+            assert_eq!(got.unwrap_err().to_string(), expected);
+        }
+        let few = g.split_heads_at(x, HeadColumns { num_heads: 3, head_dim: 3, first: 0 }).unwrap();
+        let refused = g.batched_matmul(few, split, Rhs::Normal).unwrap_err().to_string();
+        assert!(refused.ends_with("expected heads that fit [batch_size, 3, padded_len, 3]"), "{refused}");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::{
     Op,
     dim::Extents,
     graph::{Graph, Node, Storage},
+    op::MaskSuffix,
 };
 
 /// The operators of one kind, together.
@@ -36,7 +37,8 @@ impl Cost {
 }
 
 impl Graph {
-    /// What a table calls an operator: its name, and for a product what tells it from others, `linear GeluErf 384→1536`.
+    /// What a table calls an operator: its name, and what tells it from others that cost something else, as in
+    /// `linear GeluErf 384→1536` and `attention ±64`.
     pub fn kind(&self, node: &Node) -> String {
         let name = node.op.name();
         let factor = || match self.value(node.inputs[1]).shape.0[..] {
@@ -48,6 +50,7 @@ impl Graph {
                 format!("{name} {}", factor())
             }
             Op::Linear { activation: Some(activation) } => format!("{name} {activation:?} {}", factor()),
+            Op::Attention { mask, .. } => format!("{name}{}", MaskSuffix(mask)),
             _ => name.to_owned(),
         }
     }
