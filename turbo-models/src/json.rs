@@ -24,6 +24,12 @@ impl JsonObject {
         Ok(fields.map(|fields| Self { file, fields }))
     }
 
+    /// Reads `file`, which must be there.
+    pub(crate) fn open_existing(file: PathBuf) -> Result<Self, ModelError> {
+        let missing = || io::Error::new(io::ErrorKind::NotFound, "there is no such file");
+        Self::open(file.clone())?.ok_or_else(|| ModelError::Read { file, source: missing() })
+    }
+
     /// The file it was read from.
     pub(crate) fn file(&self) -> &Path {
         &self.file

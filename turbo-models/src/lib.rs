@@ -38,6 +38,7 @@ pub use config::ModelConfig;
 pub use encoder::{Encoder, EncoderOptions};
 pub use error::ModelError;
 pub use limits::{Encoded, InputLimits};
+pub use modules::Prompts;
 pub use normalize::l2_normalize;
 pub use task::{ScoreFunction, Task};
 pub use tokenize::{CharOffsets, Encoding, SpecialTokens, Text, TextTokenizer, TokenizeError, Truncation};

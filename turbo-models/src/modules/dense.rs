@@ -1,0 +1,82 @@
+//! A matrix behind the pooled vector, in a folder of its own.
+
+use std::path::{Path, PathBuf};
+
+use turbo_graph::Activation;
+
+use crate::{ModelError, json::JsonObject};
+
+/// `activation(x · Wᵀ + b)` of a pooled vector `x`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Dense {
+    /// The folder of its weights: `linear.weight` `[out_features, in_features]`, `linear.bias` `[out_features]`.
+    pub(crate) path: PathBuf,
+    /// Width of what it takes.
+    pub(crate) in_features: usize,
+    /// Width of what it gives.
+    pub(crate) out_features: usize,
+    /// Whether there is a `b`.
+    pub(crate) bias: bool,
+    /// `None`: the identity.
+    pub(crate) activation: Option<Activation>,
+}
+
+const WEIGHTS: &str = "model.safetensors";
+const PICKLE: &str = "pytorch_model.bin";
+
+impl Dense {
+    /// Reads `config.json` of the module's folder `path`. The weights are not read, but they are there.
+    ///
+    /// # Errors
+    /// [`ModelError`] naming file and field.
+    pub(crate) fn open(path: &Path) -> Result<Self, ModelError> {
+        let json = JsonObject::open_existing(path.join("config.json"))?;
+        for (field, expected) in
+            [("module_input_name", "sentence_embedding"), ("module_output_name", "sentence_embedding")]
+        {
+            let name: Option<String> = json.get(field)?;
+            if let Some(other) = name.filter(|name| name != expected) {
+                return Err(json.unsupported(field, other, expected));
+            }
+        }
+        if !path.join(WEIGHTS).exists() && path.join(PICKLE).exists() {
+            return Err(ModelError::Unsupported {
+                file: path.to_owned(),
+                field: "the file of weights",
+                value: PICKLE.to_owned(),
+                supported: WEIGHTS.to_owned(),
+            });
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            in_features: width(&json, "in_features")?,
+            out_features: width(&json, "out_features")?,
+            bias: json.get("bias")?.unwrap_or(true),
+            activation: activation(&json)?,
+        })
+    }
+}
+
+/// Believed when the weights were found to have it: nothing is allocated by it.
+fn width(json: &JsonObject, field: &'static str) -> Result<usize, ModelError> {
+    match json.get::<u32>(field)? {
+        None => Err(json.wrong(field, "is missing")),
+        Some(0) => Err(json.wrong(field, "is 0, expected at least 1")),
+        Some(width) => Ok(width as usize),
+    }
+}
+
+/// What the path of a Python class stands for; the hyperbolic tangent where none is named, as in the library.
+fn activation(json: &JsonObject) -> Result<Option<Activation>, ModelError> {
+    const FIELD: &str = "activation_function";
+    let Some(class) = json.get::<String>(FIELD)? else { return Ok(Some(Activation::Tanh)) };
+    match class.rsplit('.').next() {
+        Some("Identity") => Ok(None),
+        Some("Tanh") => Ok(Some(Activation::Tanh)),
+        Some("ReLU") => Ok(Some(Activation::Relu)),
+        Some("GELU") => Ok(Some(Activation::GeluErf)),
+        Some("SiLU") => Ok(Some(Activation::Silu)),
+        Some("Sigmoid") => Ok(Some(Activation::Sigmoid)),
+        _ => Err(json.unsupported(FIELD, class, "GELU, Identity, ReLU, Sigmoid, SiLU, Tanh")),
+    }
+}

@@ -1,0 +1,496 @@
+//! What follows the encoder in a folder of the sentence-transformers library: pooling, matrices, normalisation; and
+//! what comes before it: a length limit, prompts.
+
+mod dense;
+mod pooling;
+mod prompts;
+
+use std::path::{Component, Path, PathBuf};
+
+use serde::Deserialize;
+use turbo_graph::Pooling;
+
+pub(crate) use self::dense::Dense;
+pub use self::prompts::Prompts;
+use crate::{
+    ModelError,
+    error::one_line,
+    json::{JsonObject, read_json},
+};
+
+/// From `modules.json` and the folders it names, `sentence_bert_config.json` and `config_sentence_transformers.json`,
+/// each of which may be absent.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct SentenceModules {
+    /// How token vectors become one.
+    pub(crate) pooling: Option<Pooling>,
+    /// What that one is multiplied with, in this order.
+    pub(crate) dense: Vec<Dense>,
+    /// Whether it is divided by its L2 norm then.
+    pub(crate) normalize: bool,
+    /// Whether the model gives weights of its vocabulary instead (SPLADE).
+    pub(crate) splade: bool,
+    /// Longest input, special tokens included; the position table may allow more.
+    pub(crate) max_seq_length: Option<usize>,
+    /// Whether texts are lower-cased before the tokenizer sees them.
+    pub(crate) do_lower_case: bool,
+    /// What is put in front of texts.
+    pub(crate) prompts: Prompts,
+}
+
+/// An entry of `modules.json`.
+#[derive(Deserialize)]
+struct Module {
+    /// Folder with its configuration; need not exist where there is nothing to configure.
+    path: String,
+    /// Path of its Python class.
+    r#type: String,
+}
+
+/// The list of modules, for errors about it.
+struct List<'a> {
+    dir: &'a Path,
+    file: PathBuf,
+}
+
+/// What the modules up to some place of the list make of an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Text,
+    TokenVectors,
+    Vector,
+    UnitVector,
+    WordLogits,
+    WordWeights,
+}
+
+/// The files of the length limit: the library wrote them by family at first.
+const LIMITS: [&str; 7] = [
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+];
+
+/// The modules that are known here.
+const CLASSES: [&str; 7] =
+    ["Transformer", "Pooling", "Dense", "Normalize", "Dropout", "MLMTransformer", "SpladePooling"];
+
+impl SentenceModules {
+    /// Reads them from the folder `dir`.
+    ///
+    /// # Errors
+    /// [`ModelError`], naming the file and the field in it: what is not implemented, or not in an order that makes sense.
+    pub(crate) fn open(dir: &Path) -> Result<Self, ModelError> {
+        let mut modules = Self { prompts: Prompts::open(dir)?, ..Self::default() };
+        modules.read_limits(dir)?;
+        let file = dir.join("modules.json");
+        match read_json::<Vec<Module>>(&file)? {
+            Some(list) => modules.read_list(&List { dir, file }, &list)?,
+            None => modules.pooling = pooling::open(&dir.join("1_Pooling"))?,
+        }
+        Ok(modules)
+    }
+
+    fn read_limits(&mut self, dir: &Path) -> Result<(), ModelError> {
+        for name in LIMITS {
+            let Some(json) = JsonObject::open(dir.join(name))? else { continue };
+            self.max_seq_length = json.get("max_seq_length")?;
+            self.do_lower_case = json.get("do_lower_case")?.unwrap_or(false);
+            return match self.max_seq_length {
+                Some(0) => Err(json.wrong("max_seq_length", "is 0, expected at least 1")),
+                _ => Ok(()),
+            };
+        }
+        Ok(())
+    }
+
+    fn read_list(&mut self, list: &List<'_>, modules: &[Module]) -> Result<(), ModelError> {
+        let last = modules.iter().try_fold(Stage::Text, |stage, module| self.add(list, module, stage))?;
+        match last {
+            Stage::WordLogits => Err(list.out_of_order("the list ends", last)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds a module behind those that led to `stage`; gives what it makes of that.
+    fn add(&mut self, list: &List<'_>, module: &Module, stage: Stage) -> Result<Stage, ModelError> {
+        let class = module.r#type.rsplit('.').next().unwrap_or_default();
+        match (class, stage) {
+            ("Transformer" | "MLMTransformer", Stage::Text) if !module.path.is_empty() => {
+                Err(list.unsupported("path", &module.path, "the folder itself"))
+            }
+            ("Transformer", Stage::Text) => Ok(Stage::TokenVectors),
+            ("MLMTransformer", Stage::Text) => Ok(Stage::WordLogits),
+            ("Pooling", Stage::TokenVectors) => {
+                self.pooling = pooling::open(&list.folder(module)?)?;
+                Ok(Stage::Vector)
+            }
+            ("SpladePooling", Stage::WordLogits) => {
+                pooling::check_splade(&list.folder(module)?)?;
+                self.splade = true;
+                Ok(Stage::WordWeights)
+            }
+            ("Dense", Stage::Vector) => {
+                self.add_dense(list, Dense::open(&list.folder(module)?)?)?;
+                Ok(Stage::Vector)
+            }
+            ("Normalize", Stage::Vector | Stage::UnitVector) => {
+                self.normalize = true;
+                Ok(Stage::UnitVector)
+            }
+            // does something in training only
+            ("Dropout", stage) => Ok(stage),
+            (class, stage) if CLASSES.contains(&class) => {
+                Err(list.out_of_order(&format!("{class} is out of order"), stage))
+            }
+            (other, _) => Err(list.unsupported("type", other, &CLASSES.join(", "))),
+        }
+    }
+
+    fn add_dense(&mut self, list: &List<'_>, dense: Dense) -> Result<(), ModelError> {
+        if let Some(before) = self.dense.last().filter(|before| before.out_features != dense.in_features) {
+            let why = format!(
+                "Dense takes {} features, the one before gives {}",
+                dense.in_features, before.out_features
+            );
+            return Err(list.wrong("type", why));
+        }
+        self.dense.push(dense);
+        Ok(())
+    }
+}
+
+impl List<'_> {
+    fn folder(&self, module: &Module) -> Result<PathBuf, ModelError> {
+        if stays_inside(&module.path) {
+            Ok(self.dir.join(&module.path))
+        } else {
+            Err(self.unsupported("path", &module.path, "a folder in this one"))
+        }
+    }
+
+    fn out_of_order(&self, found: &str, stage: Stage) -> ModelError {
+        let expected = match stage {
+            Stage::Text => "Transformer or MLMTransformer first",
+            Stage::TokenVectors => "Pooling behind Transformer",
+            Stage::WordLogits => "SpladePooling behind MLMTransformer",
+            Stage::Vector => "Dense or Normalize behind Pooling and Dense",
+            Stage::UnitVector => "nothing behind Normalize",
+            Stage::WordWeights => "nothing behind SpladePooling",
+        };
+        self.wrong("type", format!("{found}, expected {expected}"))
+    }
+
+    fn wrong(&self, field: &'static str, why: String) -> ModelError {
+        ModelError::Field { file: self.file.clone(), field, why }
+    }
+
+    fn unsupported(&self, field: &'static str, value: &str, supported: &str) -> ModelError {
+        ModelError::Unsupported {
+            file: self.file.clone(),
+            field,
+            value: one_line(value),
+            supported: supported.to_owned(),
+        }
+    }
+}
+
+fn stays_inside(path: &str) -> bool {
+    Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, fs};
+
+    use proptest::prelude::*;
+    use turbo_graph::Activation;
+
+    use super::*;
+
+    /// Opens a folder with these files; its name is taken out of what comes back.
+    fn open(files: &[(&str, &str)]) -> Result<SentenceModules, String> {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, content) in files {
+            let file = dir.path().join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, content).unwrap();
+        }
+        let prefix = format!("{}/", dir.path().display());
+        let opened = SentenceModules::open(dir.path());
+        let mut modules = opened.map_err(|error| error.to_string().replace(&prefix, ""))?;
+        for dense in &mut modules.dense {
+            dense.path = dense.path.strip_prefix(dir.path()).unwrap().to_owned();
+        }
+        Ok(modules)
+    }
+
+    /// A list of these modules, each in the folder of its class, the first in the folder itself.
+    fn list(classes: &[&str]) -> String {
+        let entries: Vec<String> = classes
+            .iter()
+            .map(|class| {
+                let path = if class.ends_with("Transformer") { "" } else { class };
+                format!(r#"{{"path": "{path}", "type": "sentence_transformers.models.{class}"}}"#)
+            })
+            .collect();
+        format!("[{}]", entries.join(", "))
+    }
+
+    fn open_list(classes: &[&str], more: &[(&str, &str)]) -> Result<SentenceModules, String> {
+        let list = list(classes);
+        open(&[&[("modules.json", list.as_str())], more].concat())
+    }
+
+    fn open_pooling(config: &str) -> Result<SentenceModules, String> {
+        open_list(&["Transformer", "Pooling", "Normalize"], &[("Pooling/config.json", config)])
+    }
+
+    const DENSE: &str = r#"{"in_features": 8, "out_features": 4, "bias": false,
+        "activation_function": "torch.nn.modules.linear.Identity"}"#;
+
+    #[test]
+    fn a_folder_without_any_of_it_asks_for_nothing() {
+        assert_eq!(open(&[]), Ok(SentenceModules::default()));
+    }
+
+    #[test]
+    fn one_flag_decides_and_normalize_needs_no_folder() {
+        let cases = [
+            ("cls_token", "cls", Pooling::Cls),
+            ("mean_tokens", "mean", Pooling::Mean),
+            ("max_tokens", "max", Pooling::Max),
+            ("mean_sqrt_len_tokens", "mean_sqrt_len_tokens", Pooling::MeanSqrtLen),
+            ("weightedmean_tokens", "weightedmean", Pooling::WeightedMean),
+            ("lasttoken", "lasttoken", Pooling::LastToken),
+        ];
+        for (flag, mode, expected) in cases {
+            let old = format!(r#"{{"pooling_mode_{flag}": true, "pooling_mode_x_tokens": false}}"#);
+            for config in [old, format!(r#"{{"pooling_mode": "{mode}", "include_prompt": true}}"#)] {
+                let modules = open_pooling(&config).unwrap();
+                assert_eq!((modules.pooling, modules.normalize), (Some(expected), true), "{config}");
+            }
+        }
+    }
+
+    #[test]
+    fn pooling_is_found_without_a_list_of_modules() {
+        let modules = open(&[("1_Pooling/config.json", r#"{"pooling_mode_cls_token": true}"#)]).unwrap();
+        assert_eq!((modules.pooling, modules.normalize), (Some(Pooling::Cls), false));
+    }
+
+    #[test]
+    fn the_length_limit_is_read_under_each_of_its_names() {
+        for name in LIMITS {
+            let modules = open(&[(name, r#"{"max_seq_length": 256, "do_lower_case": true}"#)]).unwrap();
+            assert_eq!((modules.max_seq_length, modules.do_lower_case), (Some(256), true), "{name}");
+        }
+        let zero = open(&[("sentence_bert_config.json", r#"{"max_seq_length": 0}"#)]).unwrap_err();
+        assert_eq!(zero, "sentence_bert_config.json: max_seq_length: is 0, expected at least 1");
+    }
+
+    #[test]
+    fn dense_modules_are_read_in_order() {
+        let second = r#"{"in_features": 4, "out_features": 6}"#;
+        let files = [("Dense/config.json", DENSE), ("Other.Dense/config.json", second)];
+        let modules =
+            open_list(&["Transformer", "Pooling", "Dense", "Other.Dense", "Dropout", "Normalize"], &files)
+                .unwrap();
+        let identity =
+            Dense { path: "Dense".into(), in_features: 8, out_features: 4, bias: false, activation: None };
+        let default = Dense {
+            path: "Other.Dense".into(),
+            in_features: 4,
+            out_features: 6,
+            bias: true,
+            activation: Some(Activation::Tanh),
+        };
+        assert_eq!((modules.dense, modules.normalize), (vec![identity, default], true));
+        let wider = open_list(&["Transformer", "Pooling", "Dense", "Dense"], &files).unwrap_err();
+        assert_eq!(wider, "modules.json: type: Dense takes 8 features, the one before gives 4");
+    }
+
+    #[test]
+    fn sparse_encoders_are_known() {
+        let config = r#"{"pooling_strategy": "max", "activation_function": "relu"}"#;
+        let splade = ["MLMTransformer", "SpladePooling"];
+        assert!(open_list(&splade, &[("SpladePooling/config.json", config)]).unwrap().splade);
+        assert!(open_list(&splade, &[]).unwrap().splade);
+        let sum = open_list(&splade, &[("SpladePooling/config.json", r#"{"pooling_strategy": "sum"}"#)]);
+        assert_eq!(
+            sum.unwrap_err(),
+            r#"SpladePooling/config.json: pooling_strategy is "sum", supported: max"#
+        );
+    }
+
+    #[test]
+    fn prompts_are_read() {
+        let read = |config: &str| open(&[("config_sentence_transformers.json", config)]).map(|it| it.prompts);
+        let both = r#"{"prompts": {"query": "search: ", "document": "", "none": null}, "default_prompt_name": "query"}"#;
+        let prompts = read(both).unwrap();
+        let named =
+            [("document", ""), ("query", "search: ")].map(|(name, text)| (name.to_owned(), text.to_owned()));
+        assert_eq!(prompts.named, BTreeMap::from(named));
+        assert_eq!((prompts.default_prompt(), prompts.get("none")), (Some("search: "), None));
+        assert_eq!(read(r#"{"default_prompt_name": null}"#).unwrap(), Prompts::default());
+        let unknown = read(r#"{"prompts": {"a": "", "b": ""}, "default_prompt_name": "c"}"#).unwrap_err();
+        let expected = r#"config_sentence_transformers.json: default_prompt_name is "c", supported: one of its prompts: a, b"#;
+        assert_eq!(unknown, expected);
+    }
+
+    #[test]
+    fn what_is_not_implemented_is_named() {
+        let supported = "supported: one of cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken";
+        let cases = [
+            (r#"{"pooling_mode": "attention"}"#, "attention"),
+            (r#"{"pooling_mode_mean_tokens": true, "pooling_mode_max_tokens": true}"#, "max and mean"),
+            (r#"{"pooling_mode_mean_tokens": false}"#, ""),
+        ];
+        for (config, mode) in cases {
+            let expected = format!("Pooling/config.json: pooling_mode is {mode:?}, {supported}");
+            assert_eq!(open_pooling(config).unwrap_err(), expected);
+        }
+        let without = open_pooling(r#"{"pooling_mode": "mean", "include_prompt": false}"#).unwrap_err();
+        assert_eq!(without, r#"Pooling/config.json: include_prompt is "false", supported: true"#);
+        let unknown = open_list(&["WordWeights"], &[]).unwrap_err();
+        let classes = CLASSES.join(", ");
+        assert_eq!(unknown, format!(r#"modules.json: type is "WordWeights", supported: {classes}"#));
+        let outside = r#"[{"path": "", "type": "Transformer"}, {"path": "../1_Pooling", "type": "Pooling"}]"#;
+        let expected = r#"modules.json: path is "../1_Pooling", supported: a folder in this one"#;
+        assert_eq!(open(&[("modules.json", outside)]).unwrap_err(), expected);
+    }
+
+    #[test]
+    fn broken_dense_modules_are_named() {
+        let open_dense = |config: &str| {
+            open_list(&["Transformer", "Pooling", "Dense"], &[("Dense/config.json", config)]).unwrap_err()
+        };
+        let cases = [
+            (r#"{"out_features": 4}"#, "Dense/config.json: in_features: is missing"),
+            (
+                r#"{"in_features": 4, "out_features": 0}"#,
+                "Dense/config.json: out_features: is 0, expected at least 1",
+            ),
+            (
+                r#"{"in_features": 4, "out_features": 4, "activation_function": "torch.nn.Mish"}"#,
+                r#"Dense/config.json: activation_function is "torch.nn.Mish", supported: GELU, Identity, ReLU, Sigmoid, SiLU, Tanh"#,
+            ),
+            (
+                r#"{"in_features": 4, "out_features": 4, "module_input_name": "token_embeddings"}"#,
+                r#"Dense/config.json: module_input_name is "token_embeddings", supported: sentence_embedding"#,
+            ),
+        ];
+        for (config, expected) in cases {
+            assert_eq!(open_dense(config), expected);
+        }
+        let missing = open_list(&["Transformer", "Pooling", "Dense"], &[]).unwrap_err();
+        assert_eq!(missing, "Dense/config.json: there is no such file");
+        let files = [("Dense/config.json", DENSE), ("Dense/pytorch_model.bin", "")];
+        let pickle = open_list(&["Transformer", "Pooling", "Dense"], &files).unwrap_err();
+        assert_eq!(
+            pickle,
+            r#"Dense: the file of weights is "pytorch_model.bin", supported: model.safetensors"#
+        );
+    }
+
+    #[test]
+    fn modules_out_of_order_are_named() {
+        let cases: [(&[&str], &str); 7] = [
+            (&["Pooling"], "Pooling is out of order, expected Transformer or MLMTransformer first"),
+            (&["Transformer", "Dense"], "Dense is out of order, expected Pooling behind Transformer"),
+            (
+                &["Transformer", "Transformer"],
+                "Transformer is out of order, expected Pooling behind Transformer",
+            ),
+            (
+                &["Transformer", "Pooling", "Pooling"],
+                "Pooling is out of order, expected Dense or Normalize behind Pooling and Dense",
+            ),
+            (
+                &["Transformer", "Pooling", "Normalize", "Dense"],
+                "Dense is out of order, expected nothing behind Normalize",
+            ),
+            (
+                &["MLMTransformer", "Pooling"],
+                "Pooling is out of order, expected SpladePooling behind MLMTransformer",
+            ),
+            (&["MLMTransformer"], "the list ends, expected SpladePooling behind MLMTransformer"),
+        ];
+        for (classes, why) in cases {
+            assert_eq!(open_list(classes, &[]).unwrap_err(), format!("modules.json: type: {why}"));
+        }
+    }
+
+    /// Parts of the files, sound and not.
+    fn json() -> impl Strategy<Value = String> {
+        let words = [
+            "path",
+            "type",
+            "Transformer",
+            "Pooling",
+            "Dense",
+            "Normalize",
+            "MLMTransformer",
+            "SpladePooling",
+            "in_features",
+            "out_features",
+            "bias",
+            "activation_function",
+            "pooling_mode",
+            "pooling_mode_mean_tokens",
+            "include_prompt",
+            "prompts",
+            "default_prompt_name",
+            "max_seq_length",
+            "mean",
+            "",
+            "..",
+            "\u{0}",
+            "a\nb",
+        ];
+        let leaf = prop_oneof![
+            prop::sample::select(words.to_vec()).prop_map(serde_json::Value::from),
+            any::<bool>().prop_map(serde_json::Value::from),
+            any::<i64>().prop_map(serde_json::Value::from),
+            (0_u32..9).prop_map(serde_json::Value::from),
+            Just(serde_json::Value::Null),
+        ];
+        let value = leaf.prop_recursive(3, 24, 6, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(serde_json::Value::from),
+                prop::collection::btree_map(prop::sample::select(words.to_vec()), inner, 0..6).prop_map(
+                    |fields| { fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect() }
+                ),
+            ]
+        });
+        (value, 0_usize..400).prop_map(|(value, cut)| {
+            let text = value.to_string();
+            let cut = text.floor_char_boundary(cut.min(text.len()));
+            if cut % 3 == 0 { text[..cut].to_owned() } else { text }
+        })
+    }
+
+    proptest! {
+        /// Whatever the files hold: modules, or an error of one line.
+        #[test]
+        fn no_file_makes_it_panic(list in json(), pooling in json(), dense in json(), limits in json(), prompts in json()) {
+            let sound = self::list(&["Transformer", "Pooling", "Dense"]);
+            for list in [&list, &sound] {
+                let opened = open(&[
+                    ("modules.json", list),
+                    ("Pooling/config.json", &pooling),
+                    ("Dense/config.json", &dense),
+                    ("sentence_bert_config.json", &limits),
+                    ("config_sentence_transformers.json", &prompts),
+                ]);
+                if let Err(error) = opened {
+                    prop_assert_eq!(error.lines().count(), 1, "{}", error);
+                }
+            }
+        }
+    }
+}

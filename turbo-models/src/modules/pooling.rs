@@ -1,0 +1,60 @@
+//! How the configuration of a pooling module makes one vector of the tokens' vectors.
+
+use std::path::Path;
+
+use serde_json::Value;
+use turbo_graph::Pooling;
+
+use crate::{ModelError, json::JsonObject};
+
+/// The mode that `config.json` of the module's folder `path` switches on; `None` without the file.
+///
+/// # Errors
+/// [`ModelError`] naming file and field: no mode or several, or one that leaves out the tokens of a prompt.
+pub(super) fn open(path: &Path) -> Result<Option<Pooling>, ModelError> {
+    let Some(json) = JsonObject::open(path.join("config.json"))? else { return Ok(None) };
+    if json.get("include_prompt")? == Some(false) {
+        return Err(json.unsupported("include_prompt", "false", "true"));
+    }
+    mode(&json).map(Some)
+}
+
+/// The pooling of a sparse encoder: only that of Formal et al., 2021, is known here.
+///
+/// # Errors
+/// [`ModelError`] naming file and field.
+pub(super) fn check_splade(path: &Path) -> Result<(), ModelError> {
+    let Some(json) = JsonObject::open(path.join("config.json"))? else { return Ok(()) };
+    for (field, expected) in [("pooling_strategy", "max"), ("activation_function", "relu")] {
+        let value: Option<String> = json.get(field)?;
+        if let Some(other) = value.filter(|value| value != expected) {
+            return Err(json.unsupported(field, other, expected));
+        }
+    }
+    Ok(())
+}
+
+/// Old files have a flag per mode, new ones name it.
+fn mode(json: &JsonObject) -> Result<Pooling, ModelError> {
+    const FIELD: &str = "pooling_mode";
+    let flags = json.iter().filter(|(_, value)| **value == Value::Bool(true));
+    let flags = flags.filter_map(|(field, _)| field.strip_prefix("pooling_mode_"));
+    let modes: Vec<String> = match json.get::<String>(FIELD)? {
+        Some(mode) => vec![mode],
+        None => flags.map(|flag| flag.strip_suffix("_tokens").unwrap_or(flag).to_owned()).collect(),
+    };
+    let modes: Vec<&str> = modes.iter().map(String::as_str).collect();
+    match modes[..] {
+        ["cls" | "cls_token"] => Ok(Pooling::Cls),
+        ["mean"] => Ok(Pooling::Mean),
+        ["max"] => Ok(Pooling::Max),
+        ["mean_sqrt_len"] | ["mean_sqrt_len_tokens"] => Ok(Pooling::MeanSqrtLen),
+        ["weightedmean"] => Ok(Pooling::WeightedMean),
+        ["lasttoken"] => Ok(Pooling::LastToken),
+        _ => Err(json.unsupported(
+            FIELD,
+            modes.join(" and "),
+            "one of cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken",
+        )),
+    }
+}

@@ -1,0 +1,47 @@
+//! What is put in front of texts: some models want to know whether a text is a query or a document.
+
+use std::{collections::BTreeMap, path::Path};
+
+use crate::{ModelError, json::JsonObject};
+
+/// The prompts of a folder, from `config_sentence_transformers.json`. Each is put in front of a text as it stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prompts {
+    /// Their texts, by name: `query`, `document`.
+    pub named: BTreeMap<String, String>,
+    /// The name of the one that is used when nobody asks for one; it is among `named`.
+    pub default_name: Option<String>,
+}
+
+impl Prompts {
+    /// The prompt called `name`.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.named.get(name).map(String::as_str)
+    }
+
+    /// The prompt that is used when nobody asks for one.
+    pub fn default_prompt(&self) -> Option<&str> {
+        self.default_name.as_deref().and_then(|name| self.get(name))
+    }
+
+    /// Reads those of the folder `dir`, which may have none.
+    pub(super) fn open(dir: &Path) -> Result<Self, ModelError> {
+        let Some(json) = JsonObject::open(dir.join("config_sentence_transformers.json"))? else {
+            return Ok(Self::default());
+        };
+        let named: BTreeMap<String, Option<String>> = json.get("prompts")?.unwrap_or_default();
+        let named = named.into_iter().filter_map(|(name, text)| Some((name, text?))).collect();
+        let prompts = Self { named, default_name: json.get("default_prompt_name")? };
+        match &prompts.default_name {
+            Some(name) if !prompts.named.contains_key(name) => {
+                let known: Vec<&str> = prompts.named.keys().map(String::as_str).collect();
+                Err(json.unsupported(
+                    "default_prompt_name",
+                    name,
+                    format!("one of its prompts: {}", known.join(", ")),
+                ))
+            }
+            _ => Ok(prompts),
+        }
+    }
+}
