@@ -6,8 +6,8 @@ mod common;
 
 use common::{NamedNoise, sequences};
 use turbo_graph::{
-    Activation, AttentionMask, Executor, Graph, GraphBuilder, GraphError, Input, LayoutKind, Op, Pass,
-    PlannerConfig, Pooling, Positions, Program, Rhs, Staging, ValueId, passes,
+    Activation, AttentionMask, Executor, Graph, GraphBuilder, GraphError, HeadColumns, Input, LayoutKind, Op,
+    Pass, PlannerConfig, Pooling, Positions, Program, Rhs, Staging, ValueId, passes,
 };
 use turbo_kernels::{Cpu, CpuOptions};
 
@@ -181,4 +181,146 @@ fn lookups_added_from_the_right_stay_apart() {
     });
     assert_eq!(fused_lookups(&sum), [Op::Embed; 3]);
     fusing_changes_nothing(&sum);
+}
+
+fn product(g: &mut GraphBuilder, name: &str, x: ValueId, columns: usize) -> Result<ValueId, GraphError> {
+    let weight = g.weight(name, &[columns, HIDDEN]);
+    g.matmul(x, weight)
+}
+
+/// What is left of `graph`, by names of operators, once it is known to compute the same.
+fn left(graph: &Graph) -> Vec<&'static str> {
+    fusing_changes_nothing(graph);
+    let program = Program::compile(graph, LayoutKind::Padded, passes::ALL).unwrap();
+    program.nodes().iter().map(|node| node.op.name()).collect()
+}
+
+fn half(first: usize) -> HeadColumns {
+    HeadColumns { first, num_heads: 1, head_dim: HIDDEN / 2 }
+}
+
+/// Of three products of one input, only those are merged whose readers look for columns.
+#[test]
+fn a_product_that_is_read_whole_stays_apart() {
+    let graph = graph(|g, x| {
+        let (a, b, c) =
+            (product(g, "a", x, HIDDEN)?, product(g, "b", x, HIDDEN)?, product(g, "c", x, HIDDEN)?);
+        let split = |g: &mut GraphBuilder, value| {
+            let heads = g.split_heads(value, 2)?;
+            g.merge_heads(heads)
+        };
+        let (a, whole, c) = (split(g, a)?, split(g, b)?, split(g, c)?);
+        let sum = g.add(a, c)?;
+        let sum = g.add(sum, whole)?;
+        g.mul(sum, b)
+    });
+    let left = left(&graph);
+    assert_eq!(left.iter().filter(|name| **name == "matmul").count(), 2, "{left:?}");
+}
+
+/// Two layers read one value; merging would compute for one of them in the other.
+#[test]
+fn products_of_two_layers_stay_apart() {
+    let graph = graph(|g, x| {
+        let mut parts = Vec::new();
+        for layer in 0..2 {
+            g.layer(Some(layer));
+            let rows = product(g, &format!("layer.{layer}"), x, HIDDEN)?;
+            let heads = g.split_heads(rows, 2)?;
+            parts.push(g.merge_heads(heads)?);
+        }
+        g.add(parts[0], parts[1])
+    });
+    assert_eq!(left(&graph).iter().filter(|name| **name == "matmul").count(), 2);
+}
+
+#[test]
+fn rotations_are_merged_where_columns_meet_and_tables_agree() {
+    let rotations = |second: usize, same_table: bool, read_whole: bool| {
+        let graph = graph(|g, x| {
+            let (table, other) = (g.rotary_table(&[1.0, 0.3], 9), g.rotary_table(&[1.0, 0.4], 9));
+            let q = g.rotary(x, half(0), table)?;
+            let k = g.rotary(x, half(second), if same_table { table } else { other })?;
+            let (queries, keys) = (g.split_heads(q, 1)?, g.split_heads(k, 1)?);
+            let scores = g.batched_matmul(queries, keys, Rhs::Transposed)?;
+            let scores = g.mask(scores, AttentionMask::Causal)?;
+            let (probabilities, values) = (g.softmax(scores)?, g.split_heads(x, 1)?);
+            let context = g.batched_matmul(probabilities, values, Rhs::Normal)?;
+            if read_whole {
+                let whole = g.pool(k, Pooling::Cls)?;
+                g.output("whole", whole);
+            }
+            g.merge_heads(context)
+        });
+        left(&graph).iter().filter(|name| **name == "rotary").count()
+    };
+    assert_eq!(rotations(HIDDEN / 2, true, false), 1);
+    assert_eq!(rotations(HIDDEN / 2, true, true), 2, "one is read whole");
+    assert_eq!(rotations(HIDDEN / 2, false, false), 2, "the tables differ");
+    assert_eq!(rotations(0, true, false), 2, "both turn the same columns");
+}
+
+/// `a · b` where both factors are activated, where the activated one is read again, and where inputs differ.
+#[test]
+fn what_is_no_gate_stays_apart() {
+    type Draw = fn(&mut GraphBuilder, ValueId) -> Result<ValueId, GraphError>;
+    let draw: [Draw; 3] = [
+        |g, x| {
+            let a = product(g, "a", x, HIDDEN)?;
+            let a = g.activate(a, Activation::Silu)?;
+            g.mul(a, a)
+        },
+        |g, x| {
+            let (a, b) = (product(g, "a", x, HIDDEN)?, product(g, "b", x, HIDDEN)?);
+            let a = g.activate(a, Activation::Silu)?;
+            let gated = g.mul(a, b)?;
+            g.add(gated, a)
+        },
+        |g, x| {
+            let a = product(g, "a", x, HIDDEN)?;
+            let b = product(g, "b", a, HIDDEN)?;
+            let a = g.activate(a, Activation::Silu)?;
+            g.mul(a, b)
+        },
+    ];
+    for draw in draw {
+        let left = left(&graph(draw));
+        assert!(left.contains(&"mul") && !left.contains(&"gate"), "{left:?}");
+    }
+}
+
+/// The maximum of activated logits, where the activation falls, where the logits are a result too, and where it fuses.
+#[test]
+fn a_maximum_takes_in_products_that_nobody_else_reads() {
+    let left = |activation, logits_are_named: bool| {
+        let mut g = GraphBuilder::new("maximum");
+        let (table, ids) = (g.weight("table", &[VOCABULARY, HIDDEN]), g.input(Input::InputIds));
+        let x = g.embed(table, ids).unwrap();
+        let logits = biased(&mut g, "logits", x).unwrap();
+        let active = g.activate(logits, activation).unwrap();
+        let most = g.pool(active, Pooling::Max).unwrap();
+        g.output("rows", x);
+        g.output("pooled", most);
+        if logits_are_named {
+            g.output("logits", logits);
+        }
+        left(&g.finish().unwrap())
+    };
+    assert_eq!(left(Activation::Log1pRelu, false), ["embed", "linear_max_pool", "activate"]);
+    assert_eq!(left(Activation::GeluErf, false), ["embed", "linear", "pool"]);
+    assert_eq!(left(Activation::Relu, true), ["embed", "linear", "pool", "activate"]);
+}
+
+#[test]
+fn sums_of_products_are_residuals_on_one_side() {
+    let both = graph(|g, x| {
+        let (a, b) = (biased(g, "a", x)?, biased(g, "b", x)?);
+        g.add(a, b)
+    });
+    assert_eq!(left(&both), ["embed", "linear", "residual_linear"]);
+    let itself = graph(|g, x| {
+        let a = biased(g, "a", x)?;
+        g.add(a, a)
+    });
+    assert_eq!(left(&itself), ["embed", "linear", "add"]);
 }
