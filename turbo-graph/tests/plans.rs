@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{BERT_BASE, SMALL, Sizes, encoder, unfolded_plan};
+use common::{BERT_BASE, SMALL, Sizes, encoder, families, unfolded_plan};
 use proptest::prelude::*;
 use turbo_alloc::{check, peak_live_bytes};
 use turbo_graph::{Graph, GraphBuilder, Input, LayoutKind, Pass, Program, dim::Extents, passes};
@@ -45,6 +45,20 @@ fn twelve_layers_are_planned_as_one() {
     // eleven periods from one feed-forward to the next, and half a layer before and after them
     assert_eq!((program.slots().folded_periods(), folded.len(), unfolded.len()), (11, 13, 84));
     assert_eq!(peak_live_bytes(&folded), peak_live_bytes(&unfolded), "folding costs no memory here");
+}
+
+/// Scores are nowhere a tensor: a text of 8192 tokens takes sixteen times what one of 512 takes.
+#[test]
+fn memory_grows_with_the_tokens_and_not_with_their_square() {
+    for (name, graph) in families::all() {
+        let program = Program::compile(&graph, LayoutKind::Packed, passes::ALL).unwrap();
+        let peak = |len| {
+            let mut records = Vec::new();
+            program.slots().usage_records_into(&Extents::of(&[len]), &mut records);
+            peak_live_bytes(&records)
+        };
+        assert!(peak(8192) <= 16 * peak(512), "{name}: {} for 8192, {} for 512", peak(8192), peak(512));
+    }
 }
 
 /// A chain of products: `step(i)` reads the previous value; `skip` lets one layer read what came before all of them.
