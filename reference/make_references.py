@@ -140,11 +140,6 @@ ALB = dict(E32, embedding_size=16, num_hidden_groups=1, inner_group_num=1)
 
 ENCODERS = {  # fixture: (model class, config class, config arguments, labels)
     "bert-base": ("BertModel", "BertConfig", dict(E32, vocab_size=600), None),
-    "bert-seqcls": ("BertForSequenceClassification", "BertConfig", dict(E32, vocab_size=200), 3),
-    "bert-rerank": ("BertForSequenceClassification", "BertConfig", dict(E32, vocab_size=200), 1),
-    "bert-tokcls": ("BertForTokenClassification", "BertConfig", dict(E32, vocab_size=200), 5),
-    "bert-qa": ("BertForQuestionAnswering", "BertConfig", dict(E32, vocab_size=200), None),
-    "bert-mlm": ("BertForMaskedLM", "BertConfig", dict(E32, vocab_size=200), None),
     "bert-relu": ("BertModel", "BertConfig", dict(E32, vocab_size=200, hidden_act="relu", layer_norm_eps=1e-6), None),
     "bert-bf16": ("BertModel", "BertConfig", dict(E32, vocab_size=200), None),
     "bert-f16": ("BertModel", "BertConfig", dict(E32, vocab_size=200), None),
@@ -157,14 +152,70 @@ ENCODERS = {  # fixture: (model class, config class, config arguments, labels)
     "albert-groups": ("AlbertModel", "AlbertConfig",
                       dict(ALB, vocab_size=200, num_hidden_layers=4, num_hidden_groups=2, inner_group_num=2,
                            intermediate_size=40, hidden_act="gelu"), None),
-    "albert-mlm": ("AlbertForMaskedLM", "AlbertConfig", dict(ALB, vocab_size=200), None),
     "distilbert-base": ("DistilBertModel", "DistilBertConfig", dict(DB, vocab_size=600), None),
-    "distilbert-seqcls": ("DistilBertForSequenceClassification", "DistilBertConfig", dict(DB, vocab_size=200), 3),
-    "distilbert-qa": ("DistilBertForQuestionAnswering", "DistilBertConfig", dict(DB, vocab_size=200), None),
     "roberta-base": ("RobertaModel", "RobertaConfig", dict(ROB, vocab_size=600), None),
-    "roberta-seqcls": ("RobertaForSequenceClassification", "RobertaConfig", dict(ROB, vocab_size=200), 3),
     "electra-base": ("ElectraModel", "ElectraConfig", dict(E32, vocab_size=600, embedding_size=16), None),
-    "electra-rtd": ("ElectraForPreTraining", "ElectraConfig", dict(E32, vocab_size=200, embedding_size=16), None),
+}
+
+# The smaller a fixture with a head, the more of them: every family with every head.
+H16 = dict(vocab_size=61, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
+           max_position_embeddings=24)
+D16 = dict(vocab_size=61, dim=16, n_layers=1, n_heads=2, hidden_dim=24, max_position_embeddings=24)
+AFTER_PAD = dict(H16, max_position_embeddings=26, pad_token_id=1, layer_norm_eps=1e-5)
+MODERN = dict(vocab_size=61, hidden_size=24, num_hidden_layers=4, num_attention_heads=2, intermediate_size=36,
+              max_position_embeddings=64, local_attention=8, global_attn_every_n_layers=3, pad_token_id=0, bos_token_id=1,
+              cls_token_id=1, eos_token_id=2, sep_token_id=2, reference_compile=False)
+MODERN_HEAD = dict(MODERN, hidden_size=16, num_hidden_layers=2, intermediate_size=24, max_position_embeddings=24)
+QWEN = dict(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+            intermediate_size=48, max_position_embeddings=64, rope_theta=1e6, pad_token_id=0)
+QWEN_HEAD = dict(QWEN, vocab_size=61, hidden_size=16, num_hidden_layers=1, intermediate_size=24,
+                 max_position_embeddings=24)
+NOMIC = dict(vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_inner=48, n_positions=64)
+GTE = dict(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+           max_position_embeddings=64)
+
+HEADS = {  # fixture: (model class, config class, config arguments, labels); rows alone, and what the head makes of them
+    **{f"bert-{head}": (f"BertFor{cls}", "BertConfig", H16, labels) for head, cls, labels in (
+        ("seqcls", "SequenceClassification", 3), ("rerank", "SequenceClassification", 1),
+        ("tokcls", "TokenClassification", 5), ("qa", "QuestionAnswering", None), ("mlm", "MaskedLM", None))},
+    **{f"{family}-{head}": (f"{prefix}For{cls}", f"{prefix}Config", dict(kw, **extra), labels)
+       for family, prefix, kw, extra in (
+           ("roberta", "Roberta", AFTER_PAD, dict(type_vocab_size=1)), ("distilbert", "DistilBert", D16, {}),
+           ("electra", "Electra", H16, dict(embedding_size=8)), ("albert", "Albert", H16, dict(embedding_size=8)),
+           ("mpnet", "MPNet", AFTER_PAD, {}))
+       for head, cls, labels in (
+           ("seqcls", "SequenceClassification", 3), ("tokcls", "TokenClassification", 5), ("qa", "QuestionAnswering", None),
+           ("mlm", "MaskedLM", None))},
+    "electra-rtd": ("ElectraForPreTraining", "ElectraConfig", dict(H16, embedding_size=8), None),
+    # the same architecture as RoBERTa under other names
+    "xlm-roberta-base": ("XLMRobertaModel", "XLMRobertaConfig", dict(AFTER_PAD, type_vocab_size=1), None),
+    "xlm-roberta-rerank": ("XLMRobertaForSequenceClassification", "XLMRobertaConfig",
+                           dict(AFTER_PAD, type_vocab_size=1), 1),
+    "camembert-base": ("CamembertModel", "CamembertConfig", dict(AFTER_PAD, type_vocab_size=1), None),
+    "camembert-mlm": ("CamembertForMaskedLM", "CamembertConfig", dict(AFTER_PAD, type_vocab_size=1), None),
+    "mpnet-base": ("MPNetModel", "MPNetConfig",
+                   dict(ROB, vocab_size=97, intermediate_size=48, type_vocab_size=2), None),
+    "modernbert-base": ("ModernBertModel", "ModernBertConfig", MODERN, None),
+    "modernbert-seqcls": ("ModernBertForSequenceClassification", "ModernBertConfig", MODERN_HEAD, 3),
+    "modernbert-mean": ("ModernBertForSequenceClassification", "ModernBertConfig",
+                        dict(MODERN_HEAD, classifier_pooling="mean", classifier_bias=True, norm_bias=True, mlp_bias=True,
+                             attention_bias=True), 1),
+    "modernbert-tokcls": ("ModernBertForTokenClassification", "ModernBertConfig", MODERN_HEAD, 5),
+    "modernbert-qa": ("ModernBertForQuestionAnswering", "ModernBertConfig", MODERN_HEAD, None),
+    "modernbert-mlm": ("ModernBertForMaskedLM", "ModernBertConfig", MODERN_HEAD, None),
+    "qwen3-base": ("Qwen3Model", "Qwen3Config", QWEN, None),
+    # heads wider than the hidden size has room for, and a prefix; the tied output matrix is not in the file
+    "qwen3-wide": ("Qwen3ForCausalLM", "Qwen3Config", dict(QWEN, head_dim=16, tie_word_embeddings=True), None),
+    "qwen3-rerank": ("Qwen3ForSequenceClassification", "Qwen3Config", QWEN_HEAD, 1),
+    "qwen3-tokcls": ("Qwen3ForTokenClassification", "Qwen3Config", QWEN_HEAD, 5),
+    # not in this version of the library: written out below
+    "nomic-base": ("NomicBertModel", "NomicBertConfig", NOMIC, None),
+    "gte-base": ("NewModel", "NewConfig",
+                 dict(GTE, rope_theta=500000.0, rope_scaling={"type": "ntk", "factor": 2.0}, type_vocab_size=0), None),
+    "gte-rerank": ("NewForSequenceClassification", "NewConfig",
+                   dict(GTE, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
+                        max_position_embeddings=24, rope_theta=20000.0, rope_scaling={"type": "ntk", "factor": 8.0},
+                        type_vocab_size=1), 1),
 }
 
 # How a checkpoint is stored, where it is not one float32 file. Goldens come from the widened weights.
@@ -173,12 +224,12 @@ SHARDED = {"bert-sharded": "40KB", "gpt2-sharded": "60KB"}
 # bert-odd has wide rows and a limit of 33 tokens
 FEWER_ROWS = {"bert-odd": (1, 2, 7, 17)}
 # Families that count positions from the ids, past tokens that are padding but not masked.
-PAD_IN_THE_MIDDLE = {"roberta"}
+PAD_IN_THE_MIDDLE = {"roberta", "xlm-roberta", "camembert", "mpnet"}
 
 
 def position_limit(cfg):
     """Longest input in tokens; RoBERTa's table has spare rows for padding."""
-    return cfg.max_position_embeddings - (cfg.pad_token_id + 1 if cfg.model_type == "roberta" else 0)
+    return cfg.max_position_embeddings - (cfg.pad_token_id + 1 if cfg.model_type in PAD_IN_THE_MIDDLE else 0)
 
 
 def put_pad_in_the_middle(cfg, ids, lengths):
@@ -303,23 +354,273 @@ def make_encoder(root, name, seed):
     return out
 
 
+def model_of(cls, cfg_cls, kw, labels):
+    """A model of the library, or of this file."""
+    if cfg_cls in OWN_CONFIGS:
+        cfg = OWN_CONFIGS[cfg_cls](**kw, architectures=[cls], **({"num_labels": labels} if labels else {}))
+        return OWN_MODELS[cls](cfg).eval(), cfg
+    cfg = getattr(hf, cfg_cls)(**kw)
+    if labels:
+        cfg.num_labels = labels
+    return eager(getattr(hf, cls), cfg), cfg
+
+
+def make_head(root, name, seed):
+    """A model with a head, or a bare one where that is small: rows alone, the last hidden state and what the head
+    makes of it. `rows.head` has a row per input or per token."""
+    cls, cfg_cls, kw, labels = HEADS[name]
+    model, cfg = model_of(cls, cfg_cls, kw, labels)
+    fill(model, seed, 0, name)
+    out = new_dir(root, name)
+    model.save_pretrained(out)
+    model.double()
+    limit = position_limit(cfg)
+    lengths = (1, 2, 7, 17, limit) if limit < 33 else (*ROW_LENGTHS, limit)
+    ids, mask = ragged(cfg.vocab_size, seed, name + "/rows", cfg.pad_token_id or 0, lengths=lengths)
+    put_pad_in_the_middle(cfg, ids, lengths)
+    types = None
+    if getattr(cfg, "type_vocab_size", 0) == 2 and cfg.model_type != "mpnet":
+        types = torch.zeros_like(ids)
+        for i, n in enumerate(lengths):
+            types[i, (n + 1) // 2:n] = 1
+    per_token = not (cls.endswith("SequenceClassification"))
+    rows = {"hidden": [], "head": []}
+    whole = (run_encoder(model.base_model, ids, mask, types, False), run_encoder(model, ids, mask, types, False))
+    for i, n in enumerate(lengths):
+        alone = (ids[i:i + 1, :n], mask[i:i + 1, :n], None if types is None else types[i:i + 1, :n])
+        hidden = run_encoder(model.base_model, *alone, False).last_hidden_state[0]
+        assert (hidden - whole[0].last_hidden_state[i, :n]).abs().max() < 1e-9, f"{name}: row {i} depends on padding"
+        rows["hidden"].append(hidden)
+        if cls.endswith(("Model", "CausalLM")):
+            continue
+        together, single = (head_values(out, per_token) for out in (whole[1], run_encoder(model, *alone, False)))
+        together = together[i, :n] if per_token else together[i:i + 1]
+        assert (single[0] - together).abs().max() < 1e-9, f"{name}: the head's row {i} depends on padding"
+        rows["head"].append(single[0] if per_token else single)
+    real = mask.bool()
+    t = {"rows.cu_seqlens": torch.tensor([0, *np.cumsum(lengths)]), "rows.input_ids": ids[real],
+         "rows.last_hidden_state": torch.cat(rows["hidden"])}
+    if types is not None:
+        t["rows.token_type_ids"] = types[real]
+    if rows["head"]:
+        t["rows.head"] = torch.cat(rows["head"])
+    save_goldens(out, t, meta_of("encoder", cls, 0))
+    return out
+
+
+def in_float64():
+    """Newer models compute softmax and RMS norms in float32 whatever the model's type is: a reference must not."""
+    softmax, norm = torch.nn.functional.softmax, hf.models.qwen3.modeling_qwen3.Qwen3RMSNorm
+
+    def wide_softmax(x, dim=None, _stacklevel=3, dtype=None):
+        return softmax(x, dim=dim, dtype=None if x.dtype == torch.float64 else dtype)
+
+    def forward(self, x):
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
+
+    torch.nn.functional.softmax, norm.forward = wide_softmax, forward
+
+
+def head_values(out, per_token):
+    """The logits as one tensor, labels or words along the last axis."""
+    if "start_logits" in out:
+        return torch.stack([out["start_logits"], out["end_logits"]], -1)
+    return out["logits"][..., None] if per_token and out["logits"].dim() == 2 else out["logits"]
+
+
 def make_legacy(root, seed):
     """bert-mlm under the names of checkpoints converted from TensorFlow, plus tensors nobody needs."""
     with tempfile.TemporaryDirectory() as scratch:
-        src = make_encoder(Path(scratch), "bert-mlm", seed)
+        src = make_head(Path(scratch), "bert-mlm", seed)
         out = new_dir(root, "bert-mlm-legacy")
         old = load_file(str(src / "model.safetensors"))
         new = {k.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): v
                for k, v in old.items()}
-        new["bert.embeddings.position_ids"] = torch.arange(64).unsqueeze(0)
+        new["bert.embeddings.position_ids"] = torch.arange(24).unsqueeze(0)
         new["cls.predictions.decoder.weight"] = old["bert.embeddings.word_embeddings.weight"].clone()
         new["cls.predictions.decoder.bias"] = old["cls.predictions.bias"].clone()
-        new["cls.seq_relationship.weight"] = torch.zeros(2, 32)
+        new["cls.seq_relationship.weight"] = torch.zeros(2, 16)
         new["cls.seq_relationship.bias"] = torch.zeros(2)
         save_file(new, str(out / "model.safetensors"), metadata={"format": "pt"})
         for f in ("config.json", "golden.safetensors", "golden.json"):
             shutil.copy(src / f, out / f)
     return out
+
+
+# ---------------------------- encoders that the library has in a later version
+
+# Two families of the Hub bring their own Python code. What follows was written from the facts of their published
+# configurations and tensors and of how text-embeddings-inference computes them; it is checked against itself only, and
+# its rotation against the library's.
+
+class OwnConfig:
+    """What config.json holds, with attributes."""
+
+    def __init__(self, defaults, given):
+        self.fields = {**defaults, **given}
+
+    def __getattr__(self, name):
+        try:
+            return self.__dict__["fields"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class NomicBertConfig(OwnConfig):
+    def __init__(self, **kw):
+        labels = kw.pop("num_labels", None)
+        super().__init__(dict(
+            model_type="nomic_bert", activation_function="swiglu", causal=False, layer_norm_epsilon=1e-12,
+            max_trained_positions=2048, mlp_fc1_bias=False, mlp_fc2_bias=False, parallel_block=False, prenorm=False,
+            qkv_proj_bias=False, rotary_emb_base=1000, rotary_emb_fraction=1.0, rotary_emb_interleaved=False,
+            rotary_emb_scale_base=None, rotary_scaling_factor=None, scale_attn_weights=True, type_vocab_size=2,
+            use_rms_norm=False, pad_token_id=0, torch_dtype="float32"), kw)
+        assert labels is None
+        self.max_position_embeddings = self.n_positions
+        self.hidden_size = self.n_embd
+
+
+class NewConfig(OwnConfig):
+    def __init__(self, **kw):
+        labels = kw.pop("num_labels", None)
+        if labels:
+            kw["id2label"] = {str(i): f"LABEL_{i}" for i in range(labels)}
+        super().__init__(dict(
+            model_type="new", hidden_act="gelu", layer_norm_eps=1e-12, layer_norm_type="layer_norm",
+            logn_attention_clip1=False, logn_attention_scale=False, pack_qkv=True, position_embedding_type="rope",
+            pad_token_id=0, torch_dtype="float32"), kw)
+
+
+OWN_CONFIGS = {"NomicBertConfig": NomicBertConfig, "NewConfig": NewConfig}
+
+
+def rotate(x, base, scale=1.0):
+    """Rotary positions of [.., tokens, head_dim]: column i turns with i + head_dim / 2."""
+    n, dim = x.shape[-2:]
+    frequency = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim) / scale
+    angle = torch.arange(n, dtype=torch.float64)[:, None] * frequency
+    cos, sin = (torch.cat([f, f], -1) for f in (angle.cos(), angle.sin()))
+    from transformers.models.modernbert.modeling_modernbert import rotate_half
+    return x * cos + rotate_half(x) * sin
+
+
+class Names(torch.nn.Module):
+    """A node in the tree of published names."""
+
+    def __init__(self, **children):
+        super().__init__()
+        for name, child in children.items():
+            self.add_module(name, child)
+
+
+class OwnEncoder(torch.nn.Module):
+    """Common to both: post-norm layers of packed projections, rotary positions and a gated feed-forward part."""
+
+    def hidden(self, x, mask):
+        heads = self.heads
+        bias = torch.where(mask[:, None, None, :].bool(), 0.0, -torch.inf).double()
+        for i in range(self.layers):
+            qkv = self.project(i, x)
+            b, n, width = x.shape
+            q, k, v = (part.view(b, n, heads, width // heads).transpose(1, 2) for part in qkv.split(width, -1))
+            q, k = (rotate(part, *self.rotary) for part in (q, k))
+            weights = (q @ k.transpose(-1, -2) / (width // heads) ** 0.5 + bias).softmax(-1)
+            context = (weights @ v).transpose(1, 2).reshape(b, n, width)
+            x = self.rest(i, context, x)
+        return x
+
+    def save_pretrained(self, out):
+        put_json(out / "config.json", self.config.fields)
+        save_file({name: p.detach().contiguous() for name, p in self.state_dict().items()}, str(out / "model.safetensors"),
+                  metadata={"format": "pt"})
+
+    @property
+    def base_model(self):
+        return self
+
+
+class NomicBertModel(OwnEncoder):
+    def __init__(self, cfg):
+        super().__init__()
+        nn, n, inner, eps = torch.nn, cfg.n_embd, cfg.n_inner, cfg.layer_norm_epsilon
+        self.config, self.heads, self.layers = cfg, cfg.n_head, cfg.n_layer
+        self.rotary = (cfg.rotary_emb_base,)
+        self.embeddings = Names(word_embeddings=nn.Embedding(cfg.vocab_size, n),
+                                token_type_embeddings=nn.Embedding(cfg.type_vocab_size, n))
+        self.emb_ln = nn.LayerNorm(n, eps)
+
+        def linear(i, o):
+            return nn.Linear(i, o, bias=False)
+        self.encoder = Names(layers=nn.ModuleList(
+            Names(attn=Names(Wqkv=linear(n, 3 * n), out_proj=linear(n, n)),
+                  mlp=Names(fc11=linear(n, inner), fc12=linear(n, inner), fc2=linear(inner, n)),
+                  norm1=nn.LayerNorm(n, eps), norm2=nn.LayerNorm(n, eps)) for _ in range(cfg.n_layer)))
+
+    def project(self, i, x):
+        return self.encoder.layers[i].attn.Wqkv(x)
+
+    def rest(self, i, context, x):
+        layer = self.encoder.layers[i]
+        x = layer.norm1(layer.attn.out_proj(context) + x)
+        gated = layer.mlp.fc11(x) * torch.nn.functional.silu(layer.mlp.fc12(x))
+        return layer.norm2(layer.mlp.fc2(gated) + x)
+
+    def forward(self, input_ids, attention_mask, token_type_ids, **_):
+        x = self.embeddings.word_embeddings(input_ids) + self.embeddings.token_type_embeddings(token_type_ids)
+        return hf.modeling_outputs.BaseModelOutput(last_hidden_state=self.hidden(self.emb_ln(x), attention_mask))
+
+
+class NewModel(OwnEncoder):
+    def __init__(self, cfg):
+        super().__init__()
+        nn, n, inner, eps = torch.nn, cfg.hidden_size, cfg.intermediate_size, cfg.layer_norm_eps
+        self.config, self.heads, self.layers = cfg, cfg.num_attention_heads, cfg.num_hidden_layers
+        factor = cfg.rope_scaling["factor"]
+        self.rotary = (cfg.rope_theta * factor, factor ** (2 / (n // self.heads)))
+        tables = dict(word_embeddings=nn.Embedding(cfg.vocab_size, n), LayerNorm=nn.LayerNorm(n, eps))
+        if cfg.type_vocab_size:
+            tables["token_type_embeddings"] = nn.Embedding(cfg.type_vocab_size, n)
+        self.embeddings = Names(**tables)
+        self.encoder = Names(layer=nn.ModuleList(
+            Names(attention=Names(qkv_proj=nn.Linear(n, 3 * n), o_proj=nn.Linear(n, n)),
+                  mlp=Names(up_gate_proj=nn.Linear(n, 2 * inner, bias=False), down_proj=nn.Linear(inner, n)),
+                  attn_ln=nn.LayerNorm(n, eps), mlp_ln=nn.LayerNorm(n, eps)) for _ in range(self.layers)))
+
+    def project(self, i, x):
+        return self.encoder.layer[i].attention.qkv_proj(x)
+
+    def rest(self, i, context, x):
+        layer = self.encoder.layer[i]
+        x = layer.attn_ln(layer.attention.o_proj(context) + x)
+        up, gated = layer.mlp.up_gate_proj(x).chunk(2, -1)
+        return layer.mlp_ln(layer.mlp.down_proj(torch.nn.functional.gelu(gated) * up) + x)
+
+    def forward(self, input_ids, attention_mask, **_):
+        x = self.embeddings.word_embeddings(input_ids)
+        if self.config.type_vocab_size:
+            x = x + self.embeddings.token_type_embeddings(torch.zeros_like(input_ids))
+        x = self.hidden(self.embeddings.LayerNorm(x), attention_mask)
+        return hf.modeling_outputs.BaseModelOutput(last_hidden_state=x)
+
+
+class NewForSequenceClassification(OwnEncoder):
+    def __init__(self, cfg):
+        super().__init__()
+        self.config, self.new = cfg, NewModel(cfg)
+        self.new.pooler = Names(dense=torch.nn.Linear(cfg.hidden_size, cfg.hidden_size))
+        self.classifier = torch.nn.Linear(cfg.hidden_size, len(cfg.id2label))
+
+    @property
+    def base_model(self):
+        return self.new
+
+    def forward(self, **kw):
+        first = self.new(**kw).last_hidden_state[:, 0]
+        return hf.modeling_outputs.SequenceClassifierOutput(logits=self.classifier(self.new.pooler.dense(first).tanh()))
+
+
+OWN_MODELS = {"NomicBertModel": NomicBertModel, "NewModel": NewModel,
+              "NewForSequenceClassification": NewForSequenceClassification}
 
 
 # --------------------------------------------------------- generative models
@@ -874,6 +1175,109 @@ def make_tiny_sentence(root, seed):
     return out
 
 
+# ------------------------------------------------- other small folders, whole
+
+T16 = dict(H16, max_position_embeddings=48)
+
+
+def tiny(root, name, seed, cls, **kw):
+    """A folder with a WordPiece tokenizer and a model of float32 weights, which comes back in float64."""
+    out = new_dir(root, name)
+    tok = wordpiece()
+    tok.save(str(out / "tokenizer.json"))
+    model = eager(getattr(hf, cls), hf.BertConfig(**dict(T16, vocab_size=tok.get_vocab_size(), **kw)))
+    fill(model, seed, 0, name)
+    model.save_pretrained(out)
+    tok.enable_truncation(T16["max_position_embeddings"])
+    return out, tok, model.double()
+
+
+def put_modules(out, *modules):
+    put_json(out / "modules.json", [{"idx": i, "name": str(i), "path": path, "type": "sentence_transformers." + cls}
+                                    for i, (path, cls) in enumerate(modules)])
+
+
+def listed(t):
+    return [round(x, 8) for x in t.tolist()]
+
+
+def of_texts(tok, texts, compute):
+    """What `compute` makes of the batch of one that each text is, or each pair of texts."""
+    rows = []
+    for text in texts:
+        e = tok.encode(*text) if isinstance(text, list) else tok.encode(text)
+        with torch.no_grad():
+            values = compute(dict(input_ids=torch.tensor([e.ids]), token_type_ids=torch.tensor([e.type_ids])))
+        rows.append({"text": text, "input_ids": e.ids, "token_type_ids": e.type_ids,
+                     **{key: listed(value) for key, value in values.items()}})
+    return rows
+
+
+def put_sentences(out, cls, rows, **more):
+    put_json(out / "golden.json", meta_of("sentence", cls, 0, golden_dtype="float64, eight decimals", sentences=rows, **more))
+    return out
+
+
+def make_tiny_splade(root, seed):
+    """A weight for every word of the vocabulary: the maximum over the tokens of log(1 + relu(logit))."""
+    out, tok, model = tiny(root, "tiny-splade", seed, "BertForMaskedLM")
+    put_modules(out, ("", "sparse_encoder.models.MLMTransformer"), ("1_SpladePooling", "sparse_encoder.models.SpladePooling"))
+    (out / "1_SpladePooling").mkdir()
+    put_json(out / "1_SpladePooling" / "config.json", {
+        "pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": tok.get_vocab_size()})
+
+    def weights(inputs):
+        return {"pooled": model(**inputs).logits[0].relu().log1p().amax(0)}
+    return put_sentences(out, "BertForMaskedLM", of_texts(tok, TINY_SENTENCES, weights))
+
+
+def make_tiny_dense(root, seed):
+    """Two dense modules behind the mean, the first with tanh and a bias, the second with neither; and prompts."""
+    name = "tiny-dense"
+    out, tok, model = tiny(root, name, seed, "BertModel")
+    dense = []
+    for i, (wide, narrow, bias, act) in enumerate(((16, 12, True, "Tanh"), (12, 6, False, "Identity"))):
+        path = out / f"{i + 2}_Dense"
+        path.mkdir()
+        t = weights(seed, f"{name}/{i}", {"linear.weight": (narrow, wide), **({"linear.bias": (narrow,)} if bias else {})})
+        save_file(t, str(path / "model.safetensors"), metadata={"format": "pt"})
+        module = "activation" if act == "Tanh" else "linear"
+        put_json(path / "config.json", {"in_features": wide, "out_features": narrow, "bias": bias,
+                                        "activation_function": f"torch.nn.modules.{module}.{act}"})
+        dense.append((t["linear.weight"].double(), t["linear.bias"].double() if bias else 0.0,
+                      torch.tanh if act == "Tanh" else lambda x: x))
+    put_modules(out, ("", "models.Transformer"), ("1_Pooling", "models.Pooling"), ("2_Dense", "models.Dense"),
+                ("3_Dense", "models.Dense"), ("4_Normalize", "models.Normalize"))
+    (out / "1_Pooling").mkdir()
+    put_json(out / "1_Pooling" / "config.json", {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True})
+    put_json(out / "config_sentence_transformers.json", {
+        "prompts": {"query": "the query: ", "document": ""}, "default_prompt_name": None, "similarity_fn_name": "cosine"})
+
+    def vectors(inputs):
+        x = model(**inputs).last_hidden_state[0].mean(0)
+        for weight, bias, act in dense:
+            x = act(weight @ x + bias)
+        return {"pooled": x, "embedding": torch.nn.functional.normalize(x, dim=0)}
+    return put_sentences(out, "BertModel", of_texts(tok, TINY_SENTENCES, vectors), pooling="mean", normalize=True)
+
+
+def make_tiny_cross_encoder(root, seed):
+    """One logit for a pair of texts; the score is the logit itself."""
+    out, tok, model = tiny(root, "tiny-cross-encoder", seed, "BertForSequenceClassification", num_labels=1)
+    config = json.loads((out / "config.json").read_text())
+    config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.1.0"}
+    put_json(out / "config.json", config)
+    pairs = [["hello", text] for text in TINY_SENTENCES] + [[TINY_SENTENCES[3], TINY_SENTENCES[1]]]
+
+    def logits(inputs):
+        return {"pooled": model(**inputs).logits[0]}
+    return put_sentences(out, "BertForSequenceClassification", of_texts(tok, pairs, logits))
+
+
+TINY = {"tiny-sentence": make_tiny_sentence, "tiny-splade": make_tiny_splade, "tiny-dense": make_tiny_dense,
+        "tiny-cross-encoder": make_tiny_cross_encoder}
+
+
 # ---------------------------------------------------- a real sentence encoder
 
 SENTENCES = [
@@ -937,6 +1341,8 @@ def pipelines():
 def make(root, name, seed):
     if name in ENCODERS:
         return make_encoder(root, name, seed)
+    if name in HEADS:
+        return make_head(root, name, seed)
     if name in GENERATORS:
         return make_generator(root, name, seed)
     if name in RNNS:
@@ -945,11 +1351,11 @@ def make(root, name, seed):
         return make_tokenizer(root, name)
     if name in pipelines():
         return pipelines()[name](root, name)
-    return {"bert-mlm-legacy": make_legacy, "tiny-sentence": make_tiny_sentence}[name](root, seed)
+    return {"bert-mlm-legacy": make_legacy, **TINY}[name](root, seed)
 
 
 def main():
-    known = [*ENCODERS, "bert-mlm-legacy", *GENERATORS, *RNNS, *TOKENIZERS, "tiny-sentence", *pipelines()]
+    known = [*ENCODERS, *HEADS, "bert-mlm-legacy", *GENERATORS, *RNNS, *TOKENIZERS, *TINY, *pipelines()]
     ap = argparse.ArgumentParser(description="Write tiny reference models and golden outputs.")
     ap.add_argument("--out", help="directory to write fixtures to")
     ap.add_argument("--only", help="comma-separated subset (default: all)")
@@ -974,6 +1380,7 @@ def main():
     for name in want:
         if name not in known:
             ap.error(f"unknown fixture {name!r}")
+    in_float64()
     root = Path(a.out)
     root.mkdir(parents=True, exist_ok=True)
     index_path = root / "index.json"
