@@ -11,8 +11,7 @@ use turbo_graph::{Graph, Pooling, WeightSource};
 
 use crate::{
     InputLimits, ModelConfig, ModelError, ScoreFunction, Task, TextTokenizer, TokenizeError,
-    architectures::Architecture, config_labels::Labels, modules::SentenceModules, tokenize::LetterCase,
-    weights::Weights,
+    architectures::Architecture, modules::SentenceModules, tokenize::LetterCase, weights::Weights,
 };
 
 /// A published model in a folder. The files must not change while it is open: they are mapped.
@@ -21,7 +20,6 @@ pub struct Checkpoint {
     name: String,
     config: ModelConfig,
     task: Option<Task>,
-    labels: Labels,
     architecture: &'static Architecture,
     weights: Weights,
     modules: SentenceModules,
@@ -43,13 +41,13 @@ impl Checkpoint {
         // Drawing the graph is what asks for every weight; how it pools does not matter for that.
         architecture.graph(&config, &weights, Pooling::Mean.into())?;
         let modules = SentenceModules::open(&dir)?;
-        let (labels, task) = (config.labels()?, modules.pooling.map(Task::from).or(config.task()?));
+        let task = modules.pooling.map(Task::from).or(config.task()?);
         let limits = limits(&config, &modules);
         let case = if modules.do_lower_case { LetterCase::Lowered } else { LetterCase::Kept };
         let tokenizer = TextTokenizer::open_with(&dir, limits, case)?;
         let warnings = warnings(&config, &modules, tokenizer.as_ref());
         let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
-        Ok(Self { dir, name, config, task, labels, architecture, weights, modules, tokenizer, warnings })
+        Ok(Self { dir, name, config, task, architecture, weights, modules, tokenizer, warnings })
     }
 
     /// The last component of the folder's path.
@@ -98,12 +96,12 @@ impl Checkpoint {
 
     /// What the logits of a classifier are about, in their order; numbered where the folder names none.
     pub fn labels(&self) -> &[String] {
-        &self.labels.names
+        &self.config.labels().names
     }
 
     /// How these logits become scores.
     pub fn score_function(&self) -> ScoreFunction {
-        self.labels.score_function
+        self.config.labels().score_function
     }
 
     /// How the folder says that token vectors become one; `None` where it does not say.

@@ -1,8 +1,8 @@
 //! What a model looks like: `config.json`, as published. Its family says what the fields are called there.
 
-use std::{io, path::Path};
+use std::{fmt::Display, io, path::Path};
 
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 use turbo_graph::{Activation, Positions};
 
 use crate::{
@@ -10,6 +10,7 @@ use crate::{
     architectures::{Architecture, Name},
     config_fields::{ConfigFields, Setting},
     config_labels::Labels,
+    drawing::Bias,
     json::JsonObject,
 };
 
@@ -26,22 +27,28 @@ pub struct ModelConfig {
     pub hidden_size: usize,
     /// Number of identical layers.
     pub num_hidden_layers: u32,
-    /// Heads of each attention; divides `hidden_size`.
+    /// Heads of queries of each attention.
     pub num_attention_heads: usize,
+    /// Heads of keys and values; divides `num_attention_heads`.
+    pub num_key_value_heads: usize,
     /// Width between the two matrices of the feed-forward part.
     pub intermediate_size: usize,
     /// What is applied between them.
     pub hidden_act: Activation,
-    /// Rows of the position table.
+    /// Rows of the position table, or positions that the model's angles were made for.
     pub max_position_embeddings: usize,
-    /// How the tokens of an input take these rows.
+    /// How the tokens of an input take these positions.
     pub positions: Positions,
     /// Rows of the token type table; 0 when the model has none.
     pub type_vocab_size: usize,
-    /// Added to the variance in every layer norm.
+    /// Added to the variance, or to the mean square, in every norm.
     pub layer_norm_eps: f32,
     /// Type of the stored weights, as the file says; computation is in f32 whatever it is.
     pub torch_dtype: Option<String>,
+    /// Columns of a head.
+    head_dim: usize,
+    /// What the logits of a classifier mean.
+    labels: Labels,
     /// The file, for what only one family has.
     json: JsonObject,
 }
@@ -55,28 +62,34 @@ impl ModelConfig {
             return Err(ModelError::Read { file, source });
         };
         let (architecture, name) = architecture(&json)?;
-        refuse_variants(&json)?;
-        Ok((Self::read(json, name, &architecture.fields)?, architecture))
+        architecture.fields.only.iter().try_for_each(|only| only.check(&json))?;
+        Ok((Self::from_json(json, name, &architecture.fields)?, architecture))
     }
 
-    fn read(json: JsonObject, name: &Name, fields: &ConfigFields) -> Result<Self, ModelError> {
+    fn from_json(json: JsonObject, name: &Name, fields: &ConfigFields) -> Result<Self, ModelError> {
         let hidden_size = fields.hidden_size.size(&json)?;
         let optional =
             |setting: Option<Setting<u32>>, none| setting.map_or(Ok(none), |some| some.size(&json));
+        let num_attention_heads = fields.num_attention_heads.size(&json)?;
+        let key_value_heads =
+            fields.num_key_value_heads.map(|field| Setting::Field(field, num_attention_heads as u32));
         let config = Self {
             model_type: name.model_type.to_owned(),
             vocab_size: fields.vocab_size.size(&json)?,
             embedding_size: optional(fields.embedding_size, hidden_size)?,
             hidden_size,
             num_hidden_layers: fields.num_hidden_layers.count(&json)?,
-            num_attention_heads: fields.num_attention_heads.size(&json)?,
+            num_attention_heads,
+            num_key_value_heads: optional(key_value_heads, num_attention_heads)?,
             intermediate_size: fields.intermediate_size.size(&json)?,
             hidden_act: fields.hidden_act.activation(&json)?,
-            max_position_embeddings: fields.max_position_embeddings.size(&json)?,
-            positions: positions(&json, fields.positions)?,
-            type_vocab_size: optional(fields.type_vocab_size, 0)?,
+            max_position_embeddings: max_positions(&json, fields)?,
+            positions: fields.positions.positions(&json)?,
+            type_vocab_size: fields.type_vocab_size.map_or(Ok(0), |some| some.value(&json))? as usize,
             layer_norm_eps: fields.layer_norm_eps.epsilon(&json)?,
             torch_dtype: json.get("dtype")?.or(json.get("torch_dtype")?),
+            head_dim: optional(fields.head_dim, hidden_size / num_attention_heads)?,
+            labels: Labels::read(&json)?,
             json,
         };
         config.check_heads(fields)?;
@@ -86,10 +99,10 @@ impl ModelConfig {
 
     /// Width of one head.
     pub fn head_dim(&self) -> usize {
-        self.hidden_size / self.num_attention_heads
+        self.head_dim
     }
 
-    /// Most tokens of one input: the rows of the position table that tokens can take.
+    /// Most tokens of one input: the positions that tokens can take.
     pub fn max_input_length(&self) -> usize {
         self.max_position_embeddings.saturating_sub(self.spare_positions())
     }
@@ -101,13 +114,63 @@ impl ModelConfig {
     }
 
     /// What the logits of a classifier mean.
-    pub(crate) fn labels(&self) -> Result<Labels, ModelError> {
-        Labels::read(&self.json)
+    pub(crate) fn labels(&self) -> &Labels {
+        &self.labels
     }
 
-    /// A number that the family's own file asks for: at least 1, and at most `limit`.
+    /// Logits of a classifier.
+    pub(crate) fn num_labels(&self) -> usize {
+        self.labels.names.len()
+    }
+
+    /// What the family's own file asks for.
+    pub(crate) fn read<T: Copy + DeserializeOwned>(&self, setting: Setting<T>) -> Result<T, ModelError> {
+        setting.value(&self.json)
+    }
+
+    /// A field that may be absent.
+    pub(crate) fn optional<T: DeserializeOwned>(&self, field: &'static str) -> Result<Option<T>, ModelError> {
+        self.json.get(field)
+    }
+
+    /// A number that is at least 1.
+    pub(crate) fn count(&self, setting: Setting<u32>) -> Result<u32, ModelError> {
+        setting.count(&self.json)
+    }
+
+    /// A number that is at least 1, and at most `limit`.
     pub(crate) fn count_up_to(&self, limit: u32, setting: Setting<u32>) -> Result<u32, ModelError> {
         setting.count_up_to(limit, &self.json)
+    }
+
+    /// Whether something has a bias.
+    pub(crate) fn bias(&self, setting: Setting<bool>) -> Result<Bias, ModelError> {
+        Ok(if self.read(setting)? { Bias::With } else { Bias::Without })
+    }
+
+    /// A word.
+    pub(crate) fn word(&self, setting: Setting<&'static str>) -> Result<String, ModelError> {
+        setting.word(&self.json)
+    }
+
+    /// An activation by its name.
+    pub(crate) fn activation(&self, setting: Setting<&'static str>) -> Result<Activation, ModelError> {
+        setting.activation(&self.json)
+    }
+
+    /// An error about a field.
+    pub(crate) fn wrong(&self, field: &'static str, why: impl Into<String>) -> ModelError {
+        self.json.wrong(field, why)
+    }
+
+    /// An error about a value that nothing here implements.
+    pub(crate) fn unsupported(
+        &self,
+        field: &'static str,
+        value: impl Display,
+        supported: &str,
+    ) -> ModelError {
+        self.json.unsupported(field, value.to_string(), supported)
     }
 
     /// Rows of the position table up to the one of padding, which no token takes.
@@ -119,12 +182,16 @@ impl ModelConfig {
     }
 
     fn check_heads(&self, fields: &ConfigFields) -> Result<(), ModelError> {
-        let (hidden, heads) = (self.hidden_size, self.num_attention_heads);
-        if hidden.is_multiple_of(heads) {
-            return Ok(());
+        let (hidden, heads, shared) = (self.hidden_size, self.num_attention_heads, self.num_key_value_heads);
+        if fields.head_dim.is_none() && !hidden.is_multiple_of(heads) {
+            let why = format!("{heads} heads do not divide {} {hidden}", fields.hidden_size.name());
+            return Err(self.json.wrong(fields.num_attention_heads.name(), why));
         }
-        let why = format!("{heads} heads do not divide {} {hidden}", fields.hidden_size.name());
-        Err(self.json.wrong(fields.num_attention_heads.name(), why))
+        if !heads.is_multiple_of(shared) {
+            let why = format!("{shared} heads of keys and values do not divide {heads} heads");
+            return Err(self.json.wrong(fields.num_key_value_heads.unwrap_or("model_type"), why));
+        }
+        Ok(())
     }
 
     fn check_positions(&self, fields: &ConfigFields) -> Result<(), ModelError> {
@@ -137,12 +204,12 @@ impl ModelConfig {
     }
 }
 
-fn positions(json: &JsonObject, default: Positions) -> Result<Positions, ModelError> {
-    match default {
-        Positions::FromZero => Ok(default),
-        Positions::AfterPad { pad_id } => {
-            Ok(Positions::AfterPad { pad_id: json.get("pad_token_id")?.unwrap_or(pad_id) })
-        }
+/// The positions there are; of a model that was stretched, those at which that changes nothing.
+fn max_positions(json: &JsonObject, fields: &ConfigFields) -> Result<usize, ModelError> {
+    let positions = fields.max_position_embeddings.size(json)?;
+    match fields.stretched_behind {
+        Some((field, trained)) if json.get::<f64>(field)?.is_some() => Ok(positions.min(trained.size(json)?)),
+        _ => Ok(positions),
     }
 }
 
@@ -160,23 +227,6 @@ fn architecture(json: &JsonObject) -> Result<(&'static Architecture, &'static Na
     let classes: Vec<String> = json.get("architectures")?.unwrap_or_default();
     let known = all().find(|(_, name)| classes.iter().any(|class| class.starts_with(name.class_prefix)));
     known.ok_or_else(|| json.wrong("model_type", format!("missing, supported: {}", supported())))
-}
-
-/// Fields that change what the model computes in ways nothing here does.
-fn refuse_variants(json: &JsonObject) -> Result<(), ModelError> {
-    const FIXED: [(&str, &str); 3] =
-        [("position_embedding_type", "absolute"), ("is_decoder", "false"), ("add_cross_attention", "false")];
-    for (field, only) in FIXED {
-        let value = match json.get::<Value>(field)? {
-            None => continue,
-            Some(Value::String(text)) => text,
-            Some(other) => other.to_string(),
-        };
-        if value != only {
-            return Err(json.unsupported(field, value, only));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -208,6 +258,9 @@ mod tests {
             type_vocab_size: 2,
             layer_norm_eps: 1e-12,
             torch_dtype: None,
+            num_key_value_heads: 12,
+            head_dim: 64,
+            labels: config.labels.clone(),
             json: config.json.clone(),
         };
         assert_eq!(config, expected);
@@ -232,10 +285,12 @@ mod tests {
         }
         let (electra, base) = bert("electra");
         let narrow = ModelConfig { embedding_size: 128, hidden_size: 256, ..base };
-        assert_eq!(electra, ModelConfig { num_attention_heads: 4, intermediate_size: 1024, ..narrow });
+        let narrow = ModelConfig { num_attention_heads: 4, num_key_value_heads: 4, ..narrow };
+        assert_eq!(electra, ModelConfig { intermediate_size: 1024, ..narrow });
         let (albert, base) = bert("albert");
         let wide = ModelConfig { hidden_size: 4096, intermediate_size: 16384, ..base };
-        let wide = ModelConfig { num_attention_heads: 64, hidden_act: Activation::GeluTanh, ..wide };
+        let wide = ModelConfig { num_attention_heads: 64, num_key_value_heads: 64, ..wide };
+        let wide = ModelConfig { hidden_act: Activation::GeluTanh, ..wide };
         assert_eq!(albert, ModelConfig { vocab_size: 30000, embedding_size: 128, ..wide });
         let (distilbert, base) = bert("distilbert");
         assert_eq!(distilbert, ModelConfig { num_hidden_layers: 6, type_vocab_size: 0, ..base });
@@ -246,6 +301,82 @@ mod tests {
         assert_eq!(sizes, (24, 3, 6, 40));
         assert_eq!((named.hidden_act, named.layer_norm_eps), (Activation::Relu, 1e-12));
         assert_eq!(named.type_vocab_size, 0);
+    }
+
+    /// Heads need not share out the hidden size, and several may share one of keys and values.
+    #[test]
+    fn qwen3_says_how_wide_its_heads_are() {
+        let config = |fields: &str| open(&format!(r#"{{"model_type": "qwen3"{fields}}}"#));
+        let default = config("").unwrap();
+        assert_eq!(
+            (default.head_dim(), default.num_key_value_heads, default.layer_norm_eps),
+            (128, 32, 1e-6)
+        );
+        let named =
+            r#", "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 96"#;
+        let named = config(named).unwrap();
+        assert_eq!((named.head_dim(), named.num_key_value_heads), (96, 8));
+        let expected = "config.json: num_key_value_heads: 3 heads of keys and values do not divide 32 heads";
+        assert_eq!(config(r#", "num_key_value_heads": 3"#).unwrap_err(), expected);
+    }
+
+    /// Where positions are stretched beyond what the model was trained with, inputs end there.
+    #[test]
+    fn nomic_s_stretched_positions_are_not_used() {
+        let config = |fields: &str| {
+            let common =
+                r#""activation_function": "swiglu", "rotary_emb_fraction": 1.0, "n_positions": 8192"#;
+            open(&format!(r#"{{"model_type": "nomic_bert", {common}, {fields}}}"#)).unwrap()
+        };
+        assert_eq!(config(r#""rotary_scaling_factor": null"#).max_input_length(), 8192);
+        assert_eq!(config(r#""rotary_scaling_factor": 2"#).max_input_length(), 2048);
+        let trained = r#""rotary_scaling_factor": 2.0, "max_trained_positions": 512"#;
+        assert_eq!(config(trained).max_input_length(), 512);
+    }
+
+    /// What would compute something else than what is drawn.
+    #[test]
+    fn variants_of_families_are_refused() {
+        let cases = [
+            (
+                r#""model_type": "mpnet", "relative_attention_num_buckets": 16"#,
+                "relative_attention_num_buckets is \"16\", supported: 32",
+            ),
+            (r#""model_type": "new", "pack_qkv": false"#, "pack_qkv is \"false\", supported: true"),
+            (
+                r#""model_type": "new", "position_embedding_type": "absolute""#,
+                "position_embedding_type is \"absolute\", supported: rope",
+            ),
+            (
+                r#""model_type": "new", "logn_attention_scale": true"#,
+                "logn_attention_scale is \"true\", supported: false",
+            ),
+            (
+                r#""model_type": "new", "layer_norm_type": "rms_norm""#,
+                "layer_norm_type is \"rms_norm\", supported: layer_norm",
+            ),
+            (
+                r#""model_type": "qwen3", "use_sliding_window": true"#,
+                "use_sliding_window is \"true\", supported: false",
+            ),
+            (r#""model_type": "nomic_bert""#, "activation_function is \"gelu_new\", supported: swiglu"),
+            (
+                r#""model_type": "nomic_bert", "activation_function": "swiglu""#,
+                "rotary_emb_fraction is \"0.0\", supported: 1, 1.0",
+            ),
+            (
+                r#""model_type": "nomic_bert", "activation_function": "swiglu", "rotary_emb_fraction": 1, "rotary_emb_interleaved": true"#,
+                "rotary_emb_interleaved is \"true\", supported: false",
+            ),
+            (
+                r#""model_type": "nomic_bert", "activation_function": "swiglu", "rotary_emb_fraction": 1, "moe_every_n_layers": 2"#,
+                "moe_every_n_layers is \"2\", supported: 0, null",
+            ),
+        ];
+        for (fields, why) in cases {
+            let error = open(&format!("{{{fields}}}")).unwrap_err();
+            assert_eq!(error, format!("config.json: {why}"));
+        }
     }
 
     #[test]
@@ -277,6 +408,10 @@ mod tests {
             ("DistilBertModel", "distilbert"),
             ("ElectraForPreTraining", "electra"),
             ("AlbertModel", "albert"),
+            ("MPNetModel", "mpnet"),
+            ("ModernBertForMaskedLM", "modernbert"),
+            ("NewModel", "new"),
+            ("Qwen3ForCausalLM", "qwen3"),
         ] {
             assert_eq!(open(&format!(r#"{{"architectures": ["{class}"]}}"#)).unwrap().model_type, family);
         }
@@ -292,7 +427,8 @@ mod tests {
 
     #[test]
     fn every_refusal_names_the_field_and_both_values() {
-        const FAMILIES: &str = "bert, roberta, xlm-roberta, camembert, distilbert, electra, albert";
+        const FAMILIES: &str = "bert, roberta, xlm-roberta, camembert, distilbert, electra, albert, mpnet, \
+             modernbert, nomic_bert, new, qwen3";
         let cases = [
             (r#""model_type": "gpt2""#, r#"config.json: model_type is "gpt2", supported: FAMILIES"#),
             (r#""model_type": null"#, "config.json: model_type: missing, supported: FAMILIES"),

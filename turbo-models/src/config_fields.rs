@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use turbo_graph::{Activation, Positions};
 
 use crate::{ModelError, json::JsonObject};
@@ -26,18 +27,50 @@ pub(crate) struct ConfigFields {
     pub(crate) hidden_size: Setting<u32>,
     pub(crate) num_hidden_layers: Setting<u32>,
     pub(crate) num_attention_heads: Setting<u32>,
+    /// `None`, or absent: as many as heads of queries.
+    pub(crate) num_key_value_heads: Option<&'static str>,
+    /// `None`: the heads share out `hidden_size`.
+    pub(crate) head_dim: Option<Setting<u32>>,
     pub(crate) intermediate_size: Setting<u32>,
     pub(crate) hidden_act: Setting<&'static str>,
     pub(crate) max_position_embeddings: Setting<u32>,
     /// `None`: no token types.
     pub(crate) type_vocab_size: Option<Setting<u32>>,
     pub(crate) layer_norm_eps: Setting<f64>,
-    /// With the padding token's id where the file does not say.
-    pub(crate) positions: Positions,
+    /// Where the tokens stand in the position table: behind the padding token of this field.
+    pub(crate) positions: Setting<Positions>,
+    /// Where this field is given, positions are stretched behind this many, and inputs end there.
+    pub(crate) stretched_behind: Option<(&'static str, Setting<u32>)>,
+    /// What else must be as it is here.
+    pub(crate) only: &'static [Only],
+}
+
+/// A field that changes what the models compute, and the values for which they are drawn right.
+pub(crate) struct Only {
+    pub(crate) field: &'static str,
+    /// As JSON, strings without their quotes.
+    pub(crate) values: &'static [&'static str],
+    /// What counts where the field is absent or null.
+    pub(crate) default: &'static str,
+}
+
+impl Only {
+    /// Refuses every other value.
+    pub(crate) fn check(&self, json: &JsonObject) -> Result<(), ModelError> {
+        let value = match json.get::<Value>(self.field)? {
+            None => self.default.to_owned(),
+            Some(Value::String(text)) => text,
+            Some(other) => other.to_string(),
+        };
+        match self.values.contains(&value.as_str()) {
+            true => Ok(()),
+            false => Err(json.unsupported(self.field, value, self.values.join(", "))),
+        }
+    }
 }
 
 impl<T: Copy + DeserializeOwned> Setting<T> {
-    fn value(self, json: &JsonObject) -> Result<T, ModelError> {
+    pub(crate) fn value(self, json: &JsonObject) -> Result<T, ModelError> {
         match self {
             Setting::Field(field, default) => Ok(json.get(field)?.unwrap_or(default)),
             Setting::Always(value) => Ok(value),
@@ -90,12 +123,27 @@ impl Setting<f64> {
     }
 }
 
+impl Setting<Positions> {
+    pub(crate) fn positions(self, json: &JsonObject) -> Result<Positions, ModelError> {
+        match self {
+            Setting::Field(field, Positions::AfterPad { pad_id }) => {
+                Ok(Positions::AfterPad { pad_id: json.get(field)?.unwrap_or(pad_id) })
+            }
+            Setting::Field(_, positions) | Setting::Always(positions) => Ok(positions),
+        }
+    }
+}
+
 impl Setting<&'static str> {
+    pub(crate) fn word(self, json: &JsonObject) -> Result<String, ModelError> {
+        match self {
+            Setting::Field(field, default) => Ok(json.get(field)?.unwrap_or_else(|| default.to_owned())),
+            Setting::Always(name) => Ok(name.to_owned()),
+        }
+    }
+
     pub(crate) fn activation(self, json: &JsonObject) -> Result<Activation, ModelError> {
-        let name = match self {
-            Setting::Field(field, default) => json.get(field)?.unwrap_or_else(|| default.to_owned()),
-            Setting::Always(name) => name.to_owned(),
-        };
+        let name = self.word(json)?;
         let supported = "gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish, tanh";
         Ok(match name.as_str() {
             "gelu" => Activation::GeluErf,

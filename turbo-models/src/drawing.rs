@@ -1,8 +1,20 @@
 //! The pencil of every architecture: nodes that come in groups, and weights that are checked as they are named.
 
+use std::ops::Range;
+
 use turbo_graph::{Graph, GraphBuilder, ValueId};
 
-use crate::{ModelError, weights::Weights};
+use crate::{
+    ModelError,
+    weights::{self, Weights},
+};
+
+/// Whether a matrix or a norm has a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bias {
+    With,
+    Without,
+}
 
 /// A graph being drawn for the weights of one folder.
 ///
@@ -18,6 +30,11 @@ impl<'a> Drawing<'a> {
     /// An empty graph called `name`.
     pub(crate) fn new(name: &str, weights: &'a Weights) -> Self {
         Self { graph: GraphBuilder::new(name), weights }
+    }
+
+    /// Whether the folder has a tensor of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.weights.has(name)
     }
 
     /// The published weight `name` with `shape`.
@@ -42,12 +59,42 @@ impl<'a> Drawing<'a> {
         &mut self,
         x: ValueId,
         name: &str,
+        sizes: (usize, usize),
+    ) -> Result<ValueId, ModelError> {
+        self.linear_with(x, name, sizes, Bias::With)
+    }
+
+    /// As [`Self::linear`], where the bias may be missing.
+    pub(crate) fn linear_with(
+        &mut self,
+        x: ValueId,
+        name: &str,
         (inputs, outputs): (usize, usize),
+        bias: Bias,
     ) -> Result<ValueId, ModelError> {
         let weight = self.weight(&format!("{name}.weight"), &[outputs, inputs])?;
-        let bias = self.weight(&format!("{name}.bias"), &[outputs])?;
         let product = self.graph.matmul(x, weight)?;
-        Ok(self.graph.add_bias(product, bias)?)
+        match bias {
+            Bias::Without => Ok(product),
+            Bias::With => {
+                let bias = self.weight(&format!("{name}.bias"), &[outputs])?;
+                Ok(self.graph.add_bias(product, bias)?)
+            }
+        }
+    }
+
+    /// `x · {rows of name.weight}ᵀ`: the part of a published matrix `[height, inputs]` that makes the columns `rows`.
+    pub(crate) fn product_of_rows(
+        &mut self,
+        x: ValueId,
+        name: &str,
+        (inputs, height): (usize, usize),
+        rows: Range<usize>,
+    ) -> Result<ValueId, ModelError> {
+        let name = format!("{name}.weight");
+        self.weights.check(&name, &[height, inputs])?;
+        let part = self.graph.weight(&weights::rows_of(&name, &rows), &[rows.len(), inputs]);
+        Ok(self.graph.matmul(x, part)?)
     }
 
     /// Layer norm of rows of `columns` values, with gain `{name}.weight` and offset `{name}.bias`.
@@ -58,9 +105,36 @@ impl<'a> Drawing<'a> {
         columns: usize,
         epsilon: f32,
     ) -> Result<ValueId, ModelError> {
+        self.layer_norm_with(x, name, columns, epsilon, Bias::With)
+    }
+
+    /// As [`Self::layer_norm`], where the offset may be missing.
+    pub(crate) fn layer_norm_with(
+        &mut self,
+        x: ValueId,
+        name: &str,
+        columns: usize,
+        epsilon: f32,
+        offset: Bias,
+    ) -> Result<ValueId, ModelError> {
         let gain = self.weight(&format!("{name}.weight"), &[columns])?;
-        let offset = self.weight(&format!("{name}.bias"), &[columns])?;
+        let offset = match offset {
+            Bias::With => Some(self.weight(&format!("{name}.bias"), &[columns])?),
+            Bias::Without => None,
+        };
         Ok(self.graph.layer_norm(x, gain, offset, epsilon)?)
+    }
+
+    /// Norm by the root of the mean square of rows of `columns` values, with gain `{name}.weight`.
+    pub(crate) fn rms_norm(
+        &mut self,
+        x: ValueId,
+        name: &str,
+        columns: usize,
+        epsilon: f32,
+    ) -> Result<ValueId, ModelError> {
+        let gain = self.weight(&format!("{name}.weight"), &[columns])?;
+        Ok(self.graph.rms_norm(x, gain, epsilon)?)
     }
 
     /// The finished graph.

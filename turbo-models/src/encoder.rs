@@ -159,8 +159,9 @@ impl<D: EncoderKernels> Encoder<D> {
     /// Bytes of activations that a batch of `capacity` would plan, without running it; `usize::MAX` for sizes that the
     /// planner refuses.
     pub fn footprint_bytes(&self, capacity: Capacity) -> usize {
-        let Capacity { batch_size, total_tokens, max_seq_len } = capacity;
-        let extents = Extents { batch_size, total_tokens, padded_len: max_seq_len, sum_len_sq: 0 };
+        let Capacity { batch_size, total_tokens, max_seq_len, selected_rows } = capacity;
+        let padded_len = max_seq_len;
+        let extents = Extents { batch_size, total_tokens, padded_len, sum_len_sq: 0, selected_rows };
         self.executor.planned_bytes(&extents).unwrap_or(usize::MAX)
     }
 

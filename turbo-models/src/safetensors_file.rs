@@ -91,7 +91,32 @@ impl SafetensorsFile {
     /// # Errors
     /// [`ModelError::Dtype`].
     pub(crate) fn values(&self, tensor: &StoredTensor) -> Result<Cow<'_, [f32]>, ModelError> {
-        let bytes = &self.map[tensor.bytes.clone()];
+        self.values_of_bytes(tensor, tensor.bytes.clone())
+    }
+
+    /// Some neighbouring values of one of its tensors.
+    ///
+    /// # Errors
+    /// [`ModelError::Dtype`].
+    pub(crate) fn values_of_part(
+        &self,
+        tensor: &StoredTensor,
+        values: Range<usize>,
+    ) -> Result<Cow<'_, [f32]>, ModelError> {
+        let width = match self.float_type(tensor)? {
+            FloatType::F32 => size_of::<f32>(),
+            FloatType::F16 | FloatType::Bf16 => size_of::<u16>(),
+        };
+        let start = tensor.bytes.start;
+        self.values_of_bytes(tensor, start + values.start * width..start + values.end * width)
+    }
+
+    fn values_of_bytes(
+        &self,
+        tensor: &StoredTensor,
+        bytes: Range<usize>,
+    ) -> Result<Cow<'_, [f32]>, ModelError> {
+        let bytes = &self.map[bytes];
         Ok(match self.float_type(tensor)? {
             FloatType::F32 => match <[f32]>::ref_from_bytes(bytes) {
                 Ok(values) if cfg!(target_endian = "little") => Cow::Borrowed(values),

@@ -7,6 +7,7 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Range,
     path::{Component, Path, PathBuf},
 };
 
@@ -51,6 +52,11 @@ impl Weights {
         Ok(Self { list, files, tensors: by_canonical_name(stored, prefix) })
     }
 
+    /// Whether the files have a tensor of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
     /// Proves that the files have `name` with `shape`, in a type that can be read.
     ///
     /// # Errors
@@ -60,30 +66,56 @@ impl Weights {
         file.float_type(tensor).map(drop)
     }
 
-    /// The values of `name`, as f32.
+    /// The values of `name`, or of the rows of a tensor that [`rows_of`] names, as f32.
     ///
     /// # Errors
     /// As [`Self::check`].
     pub(crate) fn values(&self, name: &str, shape: &[usize]) -> Result<Cow<'_, [f32]>, ModelError> {
+        if let Some((whole, rows)) = parse_rows(name) {
+            let (file, tensor) = self.tensor(whole)?;
+            return match tensor.shape[..] {
+                [height, columns] if rows.end <= height && [rows.len(), columns] == shape => {
+                    file.values_of_part(tensor, rows.start * columns..rows.end * columns)
+                }
+                _ => Err(wrong_shape(file, tensor, shape)),
+            };
+        }
         let (file, tensor) = self.find(name, shape)?;
         file.values(tensor)
     }
 
     fn find(&self, name: &str, shape: &[usize]) -> Result<(&SafetensorsFile, &StoredTensor), ModelError> {
-        let (file, tensor) = self
-            .tensors
-            .get(name)
-            .ok_or_else(|| ModelError::MissingTensor { file: self.list.clone(), tensor: name.to_owned() })?;
-        let file = &self.files[file.0];
-        if tensor.shape != shape {
-            return Err(ModelError::Shape {
-                file: file.path().clone(),
-                tensor: one_line(&tensor.name),
-                expected: shape.to_vec(),
-                got: tensor.shape.clone(),
-            });
+        match self.tensor(name)? {
+            (file, tensor) if tensor.shape != shape => Err(wrong_shape(file, tensor, shape)),
+            found => Ok(found),
         }
-        Ok((file, tensor))
+    }
+
+    fn tensor(&self, name: &str) -> Result<(&SafetensorsFile, &StoredTensor), ModelError> {
+        let missing = || ModelError::MissingTensor { file: self.list.clone(), tensor: name.to_owned() };
+        let (file, tensor) = self.tensors.get(name).ok_or_else(missing)?;
+        Ok((&self.files[file.0], tensor))
+    }
+}
+
+/// What the rows `rows` of the matrix `name` are called in a graph.
+pub(crate) fn rows_of(name: &str, rows: &Range<usize>) -> String {
+    format!("{name}[{}..{}]", rows.start, rows.end)
+}
+
+/// The matrix and the rows that [`rows_of`] made a name of.
+fn parse_rows(name: &str) -> Option<(&str, Range<usize>)> {
+    let (whole, rows) = name.strip_suffix(']')?.rsplit_once('[')?;
+    let (start, end) = rows.split_once("..")?;
+    Some((whole, start.parse().ok()?..end.parse().ok()?))
+}
+
+fn wrong_shape(file: &SafetensorsFile, tensor: &StoredTensor, expected: &[usize]) -> ModelError {
+    ModelError::Shape {
+        file: file.path().clone(),
+        tensor: one_line(&tensor.name),
+        expected: expected.to_vec(),
+        got: tensor.shape.clone(),
     }
 }
 
@@ -180,6 +212,15 @@ mod tests {
             assert_eq!(winner(&stored), modern);
         }
         assert_eq!(winner(&[old, bare]), bare);
+    }
+
+    #[test]
+    fn rows_of_a_matrix_have_a_name() {
+        let name = rows_of("a.weight", &(3..7));
+        assert_eq!((name.as_str(), parse_rows(&name)), ("a.weight[3..7]", Some(("a.weight", 3..7))));
+        for other in ["a.weight", "a[3]", "a[x..y]", "a[1..2]b"] {
+            assert_eq!(parse_rows(other), None, "{other}");
+        }
     }
 
     #[test]

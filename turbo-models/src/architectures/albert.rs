@@ -3,14 +3,15 @@
 //! Layers are dealt out to groups in order, and all layers of a group are the same few inner layers one after the other.
 //! Each weight is loaded once, however many layers use it.
 
-use turbo_graph::ValueId;
+use turbo_graph::{Activation, Pooling, ValueId};
 
 use super::{
     Architecture, Name, bert,
+    heads::{self, HasBias, Head, Step, Width, Words},
     post_norm::{self, LayerNames},
 };
 use crate::{
-    ModelConfig, ModelError,
+    ModelConfig, ModelError, Task,
     config_fields::{ConfigFields, Setting},
     drawing::Drawing,
 };
@@ -35,8 +36,37 @@ pub(super) const ALBERT: Architecture = Architecture {
         hidden_act: Setting::Field("hidden_act", "gelu_new"),
         ..bert::FIELDS
     },
+    heads: HEADS,
     draw,
 };
+
+const HEADS: &[Head] = &[
+    Head {
+        task: Task::SequenceClassification,
+        steps: &[
+            Step::Pool(Pooling::Cls),
+            Step::Linear("pooler", Width::Hidden, HasBias::Always),
+            Step::Activate(Activation::Tanh),
+            Step::Linear("classifier", Width::Labels, HasBias::Always),
+        ],
+    },
+    heads::TOKEN_CLASSIFIER,
+    heads::ANSWERS,
+    Head {
+        task: Task::MaskedLm,
+        steps: &[
+            Step::Linear("predictions.dense", Width::Embedding, HasBias::Always),
+            Step::HiddenAct,
+            Step::Norm("predictions.LayerNorm", HasBias::Always),
+            Step::Words(Words {
+                table: heads::WORD_TABLE,
+                matrix: "predictions.decoder",
+                bias: &["predictions.bias", "predictions.decoder.bias"],
+                has_bias: HasBias::Always,
+            }),
+        ],
+    },
+];
 
 const LAYER: LayerNames = LayerNames {
     query: "attention.query",

@@ -1,16 +1,17 @@
 //! BERT (Devlin et al., 2018): embeddings, then layers of attention and feed-forward, each with its sum and norm.
 //!
-//! Its pooler and its heads belong to tasks; their tensors are not asked for.
+//! Its pooler belongs to the head of a sequence classifier; nobody else asks for it.
 
-use turbo_graph::{Positions, ValueId};
+use turbo_graph::{Activation, Pooling, Positions, ValueId};
 
 use super::{
     Architecture, Name,
+    heads::{self, HasBias, Head, Step, Width, Words},
     post_norm::{self, LayerNames},
 };
 use crate::{
-    ModelConfig, ModelError,
-    config_fields::{ConfigFields, Setting},
+    ModelConfig, ModelError, Task,
+    config_fields::{ConfigFields, Only, Setting},
     drawing::Drawing,
 };
 
@@ -18,8 +19,37 @@ pub(super) const BERT: Architecture = Architecture {
     names: &[Name { model_type: "bert", class_prefix: "Bert" }],
     tensor_prefix: "bert.",
     fields: FIELDS,
+    heads: HEADS,
     draw,
 };
+
+const HEADS: &[Head] = &[
+    Head {
+        task: Task::SequenceClassification,
+        steps: &[
+            Step::Pool(Pooling::Cls),
+            Step::Linear("pooler.dense", Width::Hidden, HasBias::Always),
+            Step::Activate(Activation::Tanh),
+            Step::Linear("classifier", Width::Labels, HasBias::Always),
+        ],
+    },
+    heads::TOKEN_CLASSIFIER,
+    heads::ANSWERS,
+    Head {
+        task: Task::MaskedLm,
+        steps: &[
+            Step::Linear("cls.predictions.transform.dense", Width::Hidden, HasBias::Always),
+            Step::HiddenAct,
+            Step::Norm("cls.predictions.transform.LayerNorm", HasBias::Always),
+            Step::Words(Words {
+                table: heads::WORD_TABLE,
+                matrix: "cls.predictions.decoder",
+                bias: &["cls.predictions.bias", "cls.predictions.decoder.bias"],
+                has_bias: HasBias::Always,
+            }),
+        ],
+    },
+];
 
 pub(super) const FIELDS: ConfigFields = ConfigFields {
     vocab_size: Setting::Field("vocab_size", 30522),
@@ -27,12 +57,20 @@ pub(super) const FIELDS: ConfigFields = ConfigFields {
     hidden_size: Setting::Field("hidden_size", 768),
     num_hidden_layers: Setting::Field("num_hidden_layers", 12),
     num_attention_heads: Setting::Field("num_attention_heads", 12),
+    num_key_value_heads: None,
+    head_dim: None,
     intermediate_size: Setting::Field("intermediate_size", 3072),
     hidden_act: Setting::Field("hidden_act", "gelu"),
     max_position_embeddings: Setting::Field("max_position_embeddings", 512),
     type_vocab_size: Some(Setting::Field("type_vocab_size", 2)),
     layer_norm_eps: Setting::Field("layer_norm_eps", 1e-12),
-    positions: Positions::FromZero,
+    positions: Setting::Always(Positions::FromZero),
+    stretched_behind: None,
+    only: &[
+        Only { field: "position_embedding_type", values: &["absolute"], default: "absolute" },
+        Only { field: "is_decoder", values: &["false"], default: "false" },
+        Only { field: "add_cross_attention", values: &["false"], default: "false" },
+    ],
 };
 
 const LAYER: LayerNames = LayerNames {

@@ -1,13 +1,14 @@
 //! DistilBERT (Sanh et al., 2019): BERT with other names, half the layers, and no token types.
 
-use turbo_graph::ValueId;
+use turbo_graph::{Activation, Pooling, ValueId};
 
 use super::{
     Architecture, Name, bert,
+    heads::{self, HasBias, Head, Step, Width, Words},
     post_norm::{self, LayerNames},
 };
 use crate::{
-    ModelConfig, ModelError,
+    ModelConfig, ModelError, Task,
     config_fields::{ConfigFields, Setting},
     drawing::Drawing,
 };
@@ -25,8 +26,37 @@ pub(super) const DISTILBERT: Architecture = Architecture {
         layer_norm_eps: Setting::Always(1e-12),
         ..bert::FIELDS
     },
+    heads: HEADS,
     draw,
 };
+
+const HEADS: &[Head] = &[
+    Head {
+        task: Task::SequenceClassification,
+        steps: &[
+            Step::Pool(Pooling::Cls),
+            Step::Linear("pre_classifier", Width::Hidden, HasBias::Always),
+            Step::Activate(Activation::Relu),
+            Step::Linear("classifier", Width::Labels, HasBias::Always),
+        ],
+    },
+    heads::TOKEN_CLASSIFIER,
+    heads::ANSWERS,
+    Head {
+        task: Task::MaskedLm,
+        steps: &[
+            Step::Linear("vocab_transform", Width::Hidden, HasBias::Always),
+            Step::HiddenAct,
+            Step::Norm("vocab_layer_norm", HasBias::Always),
+            Step::Words(Words {
+                table: heads::WORD_TABLE,
+                matrix: "vocab_projector",
+                bias: &["vocab_projector.bias"],
+                has_bias: HasBias::Always,
+            }),
+        ],
+    },
+];
 
 const LAYER: LayerNames = LayerNames {
     query: "attention.q_lin",

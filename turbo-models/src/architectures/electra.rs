@@ -1,13 +1,54 @@
 //! ELECTRA (Clark et al., 2020): BERT whose embeddings may be narrower than its layers, with a matrix between them.
 
-use turbo_graph::ValueId;
+use turbo_graph::{Activation, Pooling, ValueId};
 
-use super::{Architecture, Name, bert, post_norm};
+use super::{
+    Architecture, Name, bert,
+    heads::{self, HasBias, Head, Step, Width, Words},
+    post_norm,
+};
 use crate::{
-    ModelConfig, ModelError,
+    ModelConfig, ModelError, Task,
     config_fields::{ConfigFields, Setting},
     drawing::Drawing,
 };
+
+const HEADS: &[Head] = &[
+    Head {
+        task: Task::SequenceClassification,
+        steps: &[
+            Step::Pool(Pooling::Cls),
+            Step::Linear("classifier.dense", Width::Hidden, HasBias::Always),
+            Step::Activate(Activation::GeluErf),
+            Step::Linear("classifier.out_proj", Width::Labels, HasBias::Always),
+        ],
+    },
+    heads::TOKEN_CLASSIFIER,
+    // the discriminator: was this token replaced?
+    Head {
+        task: Task::TokenClassification,
+        steps: &[
+            Step::Linear("discriminator_predictions.dense", Width::Hidden, HasBias::Always),
+            Step::HiddenAct,
+            Step::Linear("discriminator_predictions.dense_prediction", Width::Fixed(1), HasBias::Always),
+        ],
+    },
+    heads::ANSWERS,
+    Head {
+        task: Task::MaskedLm,
+        steps: &[
+            Step::Linear("generator_predictions.dense", Width::Embedding, HasBias::Always),
+            Step::Activate(Activation::GeluErf),
+            Step::Norm("generator_predictions.LayerNorm", HasBias::Always),
+            Step::Words(Words {
+                table: heads::WORD_TABLE,
+                matrix: "generator_lm_head",
+                bias: &["generator_lm_head.bias"],
+                has_bias: HasBias::Always,
+            }),
+        ],
+    },
+];
 
 pub(super) const ELECTRA: Architecture = Architecture {
     names: &[Name { model_type: "electra", class_prefix: "Electra" }],
@@ -19,6 +60,7 @@ pub(super) const ELECTRA: Architecture = Architecture {
         intermediate_size: Setting::Field("intermediate_size", 1024),
         ..bert::FIELDS
     },
+    heads: HEADS,
     draw,
 };
 

@@ -1,17 +1,26 @@
 //! The models that can be drawn: one file each, and one line in [`ALL`].
 //!
 //! A file says how configurations name the family, what they call its sizes, and how the weights are drawn together.
-//! What several families share stands beside them: [`post_norm`].
+//! What several families share stands beside them: [`post_norm`], [`attention`], [`rotary`] positions, and [`heads`].
 
 mod albert;
+mod attention;
 mod bert;
 mod distilbert;
 mod electra;
+mod gte;
+mod heads;
+mod modernbert;
+mod mpnet;
+mod nomic;
 mod post_norm;
+mod qwen3;
 mod roberta;
+mod rotary;
 
 use turbo_graph::Graph;
 
+use self::heads::Head;
 use crate::{ModelConfig, ModelError, Task, config_fields::ConfigFields, drawing::Drawing, weights::Weights};
 
 /// Every architecture there is.
@@ -22,6 +31,11 @@ pub(crate) const ALL: &[Architecture] = &[
     distilbert::DISTILBERT,
     electra::ELECTRA,
     albert::ALBERT,
+    mpnet::MPNET,
+    modernbert::MODERNBERT,
+    nomic::NOMIC,
+    gte::GTE,
+    qwen3::QWEN3,
 ];
 
 /// Name of the graph output with the hidden state of every token.
@@ -41,6 +55,8 @@ pub(crate) struct Architecture {
     pub(crate) tensor_prefix: &'static str,
     /// What `config.json` calls their sizes.
     pub(crate) fields: ConfigFields,
+    /// What may follow the encoder, besides pooling.
+    heads: &'static [Head],
     /// Draws the encoder, from ids to the hidden state of every token.
     draw: fn(&mut Drawing<'_>, &ModelConfig) -> Result<turbo_graph::ValueId, ModelError>,
 }
@@ -61,17 +77,27 @@ impl Architecture {
         weights: &Weights,
         task: Task,
     ) -> Result<Graph, ModelError> {
-        let Task::Embedding { pooling } = task else {
-            let (model_type, supported) = (config.model_type.clone(), "embedding".to_owned());
-            return Err(ModelError::Head { model_type, task, supported });
-        };
         let mut drawing = Drawing::new(&config.model_type, weights);
-        let tokens = (self.draw)(&mut drawing, config)?;
+        let hidden = (self.draw)(&mut drawing, config)?;
         drawing.graph.layer(None);
-        let pooled = drawing.graph.pool(tokens, pooling)?;
-        drawing.graph.output(HIDDEN, tokens);
-        drawing.graph.output(POOLED, pooled);
+        let result = match task {
+            Task::Embedding { pooling } => {
+                drawing.graph.output(HIDDEN, hidden);
+                drawing.graph.pool(hidden, pooling)?
+            }
+            _ => heads::draw(self.heads, &mut drawing, config, task, hidden)?,
+        };
+        drawing.graph.output(output(task), result);
         drawing.finish()
+    }
+}
+
+/// What the result of `task` is called.
+fn output(task: Task) -> &'static str {
+    match task {
+        Task::Embedding { .. } | Task::SparseEmbedding | Task::SequenceClassification => POOLED,
+        Task::TokenClassification | Task::QuestionAnswering => TOKEN_LOGITS,
+        Task::MaskedLm => SELECTED,
     }
 }
 
@@ -80,8 +106,14 @@ mod tests {
     /// The README builds one of the files here.
     #[test]
     fn the_readme_shows_a_file_as_it_is() {
-        let (_, shown) = include_str!("../../README.md").split_once("```rs\n").unwrap();
-        let (shown, _) = shown.split_once("```\n").unwrap();
-        assert!(shown.len() > 500 && include_str!("electra.rs").ends_with(shown), "{shown}");
+        let file = include_str!("electra.rs");
+        let mut shown = include_str!("../../README.md").split("```rs\n").skip(1).map(|rest| {
+            let (shown, _) = rest.split_once("```\n").unwrap();
+            shown
+        });
+        let (architecture, head) = (shown.next().unwrap(), shown.next().unwrap());
+        assert!(architecture.len() > 500 && file.ends_with(architecture), "{architecture}");
+        let head: String = head.lines().map(|line| format!("    {line}\n")).collect();
+        assert!(head.len() > 300 && file.contains(&head), "{head}");
     }
 }

@@ -3,8 +3,9 @@
 //!
 //! The order of the sums is that of the transformers library, so that rounding is too.
 
-use turbo_graph::{Input, Rhs, ValueId};
+use turbo_graph::{AttentionMask, Input, ValueId};
 
+use super::attention::{Attention, HeadRows, RelativeBias};
 use crate::{ModelConfig, ModelError, drawing::Drawing};
 
 /// What a family calls the parts of a layer, below the layer's own name.
@@ -55,10 +56,27 @@ pub(super) fn layer(
     layer: &str,
     x: ValueId,
 ) -> Result<ValueId, ModelError> {
+    biased_layer(drawing, config, names, layer, x, None)
+}
+
+/// As [`layer`], with a bias on the scores of attention.
+pub(super) fn biased_layer(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    names: &LayerNames,
+    layer: &str,
+    x: ValueId,
+    bias: Option<RelativeBias>,
+) -> Result<ValueId, ModelError> {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
     let name = |part: &str| format!("{layer}.{part}");
 
-    let context = attention(drawing, config, [names.query, names.key, names.value].map(name), x)?;
+    let mut project = |part: &str| {
+        let rows = drawing.linear(x, &name(part), (hidden, hidden))?;
+        Ok::<_, ModelError>(HeadRows::all(rows, config.num_attention_heads, config.head_dim()))
+    };
+    let (query, key, value) = (project(names.query)?, project(names.key)?, project(names.value)?);
+    let context = Attention { query, key, value, mask: AttentionMask::Full, bias }.draw(drawing)?;
     let context = drawing.linear(context, &name(names.context), (hidden, hidden))?;
     let x = normed_sum(drawing, config, &name(names.attention_norm), context, x)?;
 
@@ -68,30 +86,8 @@ pub(super) fn layer(
     normed_sum(drawing, config, &name(names.output_norm), narrow, x)
 }
 
-/// `softmax(q kᵀ / √head_dim) v` per head, heads side by side; `names` are those of the three matrices.
-fn attention(
-    drawing: &mut Drawing<'_>,
-    config: &ModelConfig,
-    names: [String; 3],
-    x: ValueId,
-) -> Result<ValueId, ModelError> {
-    let hidden = config.hidden_size;
-    let mut heads = |name: &str| {
-        let rows = drawing.linear(x, name, (hidden, hidden))?;
-        Ok::<_, ModelError>(drawing.graph.split_heads(rows, config.num_attention_heads)?)
-    };
-    let (query, key, value) = (heads(&names[0])?, heads(&names[1])?, heads(&names[2])?);
-    let graph = &mut drawing.graph;
-    let scores = graph.batched_matmul(query, key, Rhs::Transposed)?;
-    let scores = graph.scale(scores, 1.0 / (config.head_dim() as f32).sqrt())?;
-    let scores = graph.mask(scores)?;
-    let weights = graph.softmax(scores)?;
-    let context = graph.batched_matmul(weights, value, Rhs::Normal)?;
-    Ok(graph.merge_heads(context)?)
-}
-
 /// The end of both halves of a layer: what was computed plus what came in, normed.
-fn normed_sum(
+pub(super) fn normed_sum(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,
     name: &str,

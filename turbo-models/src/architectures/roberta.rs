@@ -3,15 +3,22 @@
 //! The position table has a row for padding and none before it is taken, so that an input may have `pad_token_id + 1`
 //! tokens fewer than the table has rows.
 
-use turbo_graph::Positions;
+use turbo_graph::{Activation, Pooling, Positions};
 
-use super::{Architecture, Name, bert};
-use crate::config_fields::{ConfigFields, Setting};
+use super::{
+    Architecture, Name, bert,
+    heads::{self, HasBias, Head, Step, Width, Words},
+};
+use crate::{
+    Task,
+    config_fields::{ConfigFields, Setting},
+};
 
 pub(super) const ROBERTA: Architecture = Architecture {
     names: &[Name { model_type: "roberta", class_prefix: "Roberta" }],
     tensor_prefix: "roberta.",
     fields: ConfigFields { vocab_size: Setting::Field("vocab_size", 50265), ..FIELDS },
+    heads: HEADS,
     draw: bert::draw,
 };
 
@@ -25,4 +32,35 @@ pub(super) const XLM_ROBERTA: Architecture = Architecture {
     ..ROBERTA
 };
 
-const FIELDS: ConfigFields = ConfigFields { positions: Positions::AfterPad { pad_id: 1 }, ..bert::FIELDS };
+const FIELDS: ConfigFields = ConfigFields {
+    positions: Setting::Field("pad_token_id", Positions::AfterPad { pad_id: 1 }),
+    ..bert::FIELDS
+};
+
+pub(super) const HEADS: &[Head] = &[
+    Head {
+        task: Task::SequenceClassification,
+        steps: &[
+            Step::Pool(Pooling::Cls),
+            Step::Linear("classifier.dense", Width::Hidden, HasBias::Always),
+            Step::Activate(Activation::Tanh),
+            Step::Linear("classifier.out_proj", Width::Labels, HasBias::Always),
+        ],
+    },
+    heads::TOKEN_CLASSIFIER,
+    heads::ANSWERS,
+    Head {
+        task: Task::MaskedLm,
+        steps: &[
+            Step::Linear("lm_head.dense", Width::Hidden, HasBias::Always),
+            Step::Activate(Activation::GeluErf),
+            Step::Norm("lm_head.layer_norm", HasBias::Always),
+            Step::Words(Words {
+                table: heads::WORD_TABLE,
+                matrix: "lm_head.decoder",
+                bias: &["lm_head.bias", "lm_head.decoder.bias"],
+                has_bias: HasBias::Always,
+            }),
+        ],
+    },
+];

@@ -14,8 +14,10 @@ pub(crate) fn data(name: &str) -> PathBuf {
 pub(crate) struct Row {
     /// Its ids.
     pub(crate) input: Encoded,
-    /// `[seq_len, hidden_size]`.
+    /// The last hidden state, `[seq_len, hidden_size]`.
     pub(crate) hidden: Vec<f32>,
+    /// What the head makes of it: a row for the input, or for each token. Empty without a head.
+    pub(crate) head: Vec<f32>,
 }
 
 /// The rows of a fixture's `golden.safetensors`, of the lengths at which kernels take another path.
@@ -27,25 +29,36 @@ pub(crate) fn golden_rows(fixture: &str, num_layers: u32) -> Vec<Row> {
         assert_eq!(tensor.dtype(), Dtype::I64);
         tensor.data().as_chunks().0.iter().map(|id| i64::from_le_bytes(*id).try_into().unwrap()).collect()
     };
-    let hidden = file.tensor(&format!("rows.hidden_states.{num_layers}")).unwrap();
-    assert_eq!(hidden.dtype(), Dtype::F32);
-    let hidden_size = hidden.shape()[1];
-    let hidden: Vec<f32> =
-        hidden.data().as_chunks().0.iter().map(|value| f32::from_le_bytes(*value)).collect();
+    // values, and how many there are in a row
+    let rows_of = |name: &str| -> Option<(Vec<f32>, usize)> {
+        let tensor = file.tensor(name).ok()?;
+        assert_eq!(tensor.dtype(), Dtype::F32);
+        let values = tensor.data().as_chunks().0.iter().map(|value| f32::from_le_bytes(*value));
+        Some((values.collect(), tensor.shape()[1]))
+    };
+    let hidden = rows_of("rows.last_hidden_state");
+    let hidden = hidden.or_else(|| rows_of(&format!("rows.hidden_states.{num_layers}")));
+    let (hidden, hidden_size) = hidden.unwrap();
+    let (head, head_width) = rows_of("rows.head").unwrap_or_default();
     let input_ids = ids("rows.input_ids");
     let types = "rows.token_type_ids";
     let token_type_ids = if file.tensor(types).is_ok() { ids(types) } else { vec![0; input_ids.len()] };
     let rows = ids("rows.cu_seqlens");
-    rows.windows(2)
-        .map(|ends| {
-            let tokens = ends[0] as usize..ends[1] as usize;
-            let input = Encoded {
-                input_ids: input_ids[tokens.clone()].to_vec(),
-                token_type_ids: token_type_ids[tokens.clone()].to_vec(),
-            };
-            Row { input, hidden: hidden[tokens.start * hidden_size..tokens.end * hidden_size].to_vec() }
-        })
-        .collect()
+    let per_input = head.len() == (rows.len() - 1) * head_width;
+    let row = |(index, ends): (usize, &[u32])| {
+        let tokens = ends[0] as usize..ends[1] as usize;
+        let input = Encoded {
+            input_ids: input_ids[tokens.clone()].to_vec(),
+            token_type_ids: token_type_ids[tokens.clone()].to_vec(),
+        };
+        let of_head = if per_input { index..index + 1 } else { tokens.clone() };
+        Row {
+            input,
+            hidden: hidden[tokens.start * hidden_size..tokens.end * hidden_size].to_vec(),
+            head: head[of_head.start * head_width..of_head.end * head_width].to_vec(),
+        }
+    };
+    rows.windows(2).enumerate().map(row).collect()
 }
 
 /// The largest difference between two rows of the same length.

@@ -126,7 +126,12 @@ fn ids_outside_the_limits_are_refused_and_the_next_batch_works() {
 #[test]
 fn a_larger_capacity_has_a_larger_footprint() {
     let mut encoder = encoder(&checkpoint(), LayoutKind::Packed, Pooling::Mean);
-    let capacity = |batch_size| Capacity { batch_size, total_tokens: batch_size * 48, max_seq_len: 48 };
+    let capacity = |batch_size| Capacity {
+        batch_size,
+        total_tokens: batch_size * 48,
+        max_seq_len: 48,
+        ..Capacity::default()
+    };
     encoder.reserve(capacity(4)).unwrap();
     let (small, large) = (encoder.footprint_bytes(capacity(1)), encoder.footprint_bytes(capacity(400)));
     assert!(0 < small && small < large, "{small} {large}");

@@ -1,0 +1,75 @@
+//! Attention as a textbook draws it (Vaswani et al., 2017), with what later models add: masks, heads that share keys and
+//! values (Ainslie et al., 2023), and a bias that depends on the distance (Raffel et al., 2020).
+
+use turbo_graph::{AttentionMask, HeadColumns, Rhs, ValueId};
+
+use crate::{ModelError, drawing::Drawing};
+
+/// Rows with a head's values in each of some groups of columns, side by side.
+#[derive(Clone, Copy)]
+pub(super) struct HeadRows {
+    /// `[BatchSize, PaddedLen, columns]`.
+    pub(super) rows: ValueId,
+    /// Which columns.
+    pub(super) heads: HeadColumns,
+}
+
+impl HeadRows {
+    /// Rows that are `num_heads` heads and nothing else.
+    pub(super) fn all(rows: ValueId, num_heads: usize, head_dim: usize) -> Self {
+        Self { rows, heads: HeadColumns { first: 0, num_heads, head_dim } }
+    }
+
+    /// The three equal parts of rows in which queries, keys and values stand side by side.
+    pub(super) fn thirds(rows: ValueId, num_heads: usize, head_dim: usize) -> [Self; 3] {
+        [0, 1, 2].map(|third| Self {
+            rows,
+            heads: HeadColumns { first: third * num_heads * head_dim, num_heads, head_dim },
+        })
+    }
+
+    /// The same heads, turned by their positions.
+    pub(super) fn turned(self, drawing: &mut Drawing<'_>, table: ValueId) -> Result<Self, ModelError> {
+        let HeadColumns { num_heads, head_dim, .. } = self.heads;
+        Ok(Self::all(drawing.graph.rotary(self.rows, self.heads, table)?, num_heads, head_dim))
+    }
+}
+
+/// A bias on the scores by the distance of query and key.
+#[derive(Clone, Copy)]
+pub(super) struct RelativeBias {
+    /// `[num_buckets, num_heads]`.
+    pub(super) table: ValueId,
+    /// Rows of the table.
+    pub(super) num_buckets: usize,
+    /// Distances from here on share the last row of their side.
+    pub(super) max_distance: usize,
+}
+
+/// What attends to what.
+pub(super) struct Attention {
+    pub(super) query: HeadRows,
+    pub(super) key: HeadRows,
+    pub(super) value: HeadRows,
+    /// Which keys a query sees.
+    pub(super) mask: AttentionMask,
+    pub(super) bias: Option<RelativeBias>,
+}
+
+impl Attention {
+    /// `softmax(mask(q kᵀ / √head_dim + bias)) v` per head, heads side by side.
+    pub(super) fn draw(self, drawing: &mut Drawing<'_>) -> Result<ValueId, ModelError> {
+        let graph = &mut drawing.graph;
+        let mut split = |of: HeadRows| graph.split_heads_at(of.rows, of.heads);
+        let (query, key, value) = (split(self.query)?, split(self.key)?, split(self.value)?);
+        let scores = graph.batched_matmul(query, key, Rhs::Transposed)?;
+        let mut scores = graph.scale(scores, 1.0 / (self.query.heads.head_dim as f32).sqrt())?;
+        if let Some(RelativeBias { table, num_buckets, max_distance }) = self.bias {
+            scores = graph.add_relative_bias(scores, table, num_buckets, max_distance)?;
+        }
+        let scores = graph.mask(scores, self.mask)?;
+        let weights = graph.softmax(scores)?;
+        let context = graph.batched_matmul(weights, value, Rhs::Normal)?;
+        Ok(graph.merge_heads(context)?)
+    }
+}

@@ -1,0 +1,124 @@
+//! GTE (Zhang et al., 2024): BERT with rotary positions, one matrix for queries, keys and values, and one for both sides
+//! of a gated feed-forward part. Configurations call it "new". Older GTE models are BERT.
+
+use turbo_graph::{Activation, AttentionMask, Input, Pooling, ValueId};
+
+use super::{
+    Architecture, Name,
+    attention::{Attention, HeadRows},
+    bert,
+    heads::{HasBias, Head, Step, TOKEN_CLASSIFIER, Width},
+    post_norm,
+    rotary::{self, RopeScaling},
+};
+use crate::{
+    ModelConfig, ModelError, Task,
+    config_fields::{ConfigFields, Only, Setting},
+    drawing::Drawing,
+};
+
+const THETA: Setting<f64> = Setting::Field("rope_theta", 10_000.0);
+
+pub(super) const GTE: Architecture = Architecture {
+    names: &[Name { model_type: "new", class_prefix: "New" }],
+    tensor_prefix: "new.",
+    fields: ConfigFields {
+        vocab_size: Setting::Field("vocab_size", 30528),
+        max_position_embeddings: Setting::Field("max_position_embeddings", 2048),
+        type_vocab_size: Some(Setting::Field("type_vocab_size", 1)),
+        only: &[
+            Only { field: "position_embedding_type", values: &["rope"], default: "rope" },
+            Only { field: "layer_norm_type", values: &["layer_norm"], default: "layer_norm" },
+            Only { field: "pack_qkv", values: &["true"], default: "true" },
+            Only { field: "logn_attention_scale", values: &["false"], default: "false" },
+        ],
+        ..bert::FIELDS
+    },
+    heads: &[
+        // newer files have a pooler before the classifier
+        Head {
+            task: Task::SequenceClassification,
+            steps: &[
+                Step::Pool(Pooling::Cls),
+                Step::Linear("pooler.dense", Width::Hidden, HasBias::Always),
+                Step::Activate(Activation::Tanh),
+                Step::Linear("classifier", Width::Labels, HasBias::Always),
+            ],
+        },
+        Head {
+            task: Task::SequenceClassification,
+            steps: &[Step::Pool(Pooling::Cls), Step::Linear("classifier", Width::Labels, HasBias::Always)],
+        },
+        TOKEN_CLASSIFIER,
+    ],
+    draw,
+};
+
+fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
+    let (hidden, table) = (config.hidden_size, positions(drawing, config)?);
+    let ids = drawing.graph.input(Input::InputIds);
+    let mut x = drawing.embed("embeddings.word_embeddings", (config.vocab_size, hidden), ids)?;
+    if config.type_vocab_size > 0 {
+        let ids = drawing.graph.input(Input::TokenTypeIds);
+        let types =
+            drawing.embed("embeddings.token_type_embeddings", (config.type_vocab_size, hidden), ids)?;
+        x = drawing.graph.add(x, types)?;
+    }
+    let mut x = drawing.layer_norm(x, "embeddings.LayerNorm", hidden, config.layer_norm_eps)?;
+    for layer in 0..config.num_hidden_layers {
+        drawing.graph.layer(Some(layer));
+        let name = format!("encoder.layer.{layer}");
+        let context = attention(drawing, config, &format!("{name}.attention"), table, x)?;
+        x = post_norm::normed_sum(drawing, config, &format!("{name}.attn_ln"), context, x)?;
+        let narrow = feed_forward(drawing, config, &format!("{name}.mlp"), x)?;
+        x = post_norm::normed_sum(drawing, config, &format!("{name}.mlp_ln"), narrow, x)?;
+    }
+    Ok(x)
+}
+
+/// Stretched models turn by a larger base, and all of them slower by the same factor.
+fn positions(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
+    let theta = rotary::theta(config, THETA)?;
+    match config.optional::<RopeScaling>(rotary::SCALING)? {
+        None => rotary::table(drawing, config, theta, 1.0),
+        Some(RopeScaling { r#type, factor: Some(factor) }) if r#type == "ntk" && factor >= 1.0 => {
+            rotary::table(drawing, config, theta * factor, factor.powf(2.0 / config.head_dim() as f64))
+        }
+        Some(scaling) => Err(config.unsupported(
+            rotary::SCALING,
+            format!("{} by {:?}", scaling.r#type, scaling.factor),
+            "ntk by at least 1",
+        )),
+    }
+}
+
+fn attention(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    name: &str,
+    table: ValueId,
+    x: ValueId,
+) -> Result<ValueId, ModelError> {
+    let hidden = config.hidden_size;
+    let rows = drawing.linear(x, &format!("{name}.qkv_proj"), (hidden, 3 * hidden))?;
+    let [query, key, value] = HeadRows::thirds(rows, config.num_attention_heads, config.head_dim());
+    let (query, key) = (query.turned(drawing, table)?, key.turned(drawing, table)?);
+    let context = Attention { query, key, value, mask: AttentionMask::Full, bias: None }.draw(drawing)?;
+    drawing.linear(context, &format!("{name}.o_proj"), (hidden, hidden))
+}
+
+/// The second half of the wide matrix is the gate.
+fn feed_forward(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    name: &str,
+    x: ValueId,
+) -> Result<ValueId, ModelError> {
+    let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+    let wide = format!("{name}.up_gate_proj");
+    let up = drawing.product_of_rows(x, &wide, (hidden, 2 * inner), 0..inner)?;
+    let gate = drawing.product_of_rows(x, &wide, (hidden, 2 * inner), inner..2 * inner)?;
+    let gate = drawing.graph.activate(gate, config.hidden_act)?;
+    let gated = drawing.graph.mul(gate, up)?;
+    drawing.linear(gated, &format!("{name}.down_proj"), (inner, hidden))
+}

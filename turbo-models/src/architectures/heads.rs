@@ -1,0 +1,214 @@
+//! What follows the encoder for a task: a few steps from hidden states to logits, given as data.
+
+use turbo_graph::{Activation, Pooling, ValueId};
+
+use crate::{
+    ModelConfig, ModelError, Task,
+    config_fields::Setting,
+    drawing::{Bias, Drawing},
+};
+
+/// A head that models of a family may have.
+pub(crate) struct Head {
+    /// What it is for. Of a family's heads for one task a model has the first whose first matrix is in its file.
+    pub(crate) task: Task,
+    /// From the hidden state to the logits.
+    pub(crate) steps: &'static [Step],
+}
+
+/// One step of a head.
+pub(crate) enum Step {
+    /// One row of each input.
+    Pool(Pooling),
+    /// The same, `cls` or `mean` as this field says.
+    PoolAs(Setting<&'static str>),
+    /// A matrix, and a bias where there is one, under this name.
+    Linear(&'static str, Width, HasBias),
+    /// The same activation in all models of the family.
+    Activate(Activation),
+    /// The activation that this field names.
+    ActivateAs(Setting<&'static str>),
+    /// The activation of the layers.
+    HiddenAct,
+    /// A layer norm with the layers' epsilon.
+    Norm(&'static str, HasBias),
+    /// The last step of a language model.
+    Words(Words),
+}
+
+/// Columns that a step makes.
+pub(crate) enum Width {
+    /// Those of the layers.
+    Hidden,
+    /// Those of the embedding tables.
+    Embedding,
+    /// One per label.
+    Labels,
+    /// This many.
+    Fixed(usize),
+}
+
+/// Whether the models of a family have a bias somewhere.
+#[derive(Clone, Copy)]
+pub(crate) enum HasBias {
+    Always,
+    Never,
+    /// As this field says.
+    If(Setting<bool>),
+}
+
+/// A logit per token of the vocabulary: the product with the word embeddings, as a rule.
+pub(crate) struct Words {
+    /// The table of the embeddings.
+    pub(crate) table: &'static str,
+    /// The matrix of a model that does not share them.
+    pub(crate) matrix: &'static str,
+    /// The bias; files from different times name it differently, and the first is meant where none is there.
+    pub(crate) bias: &'static [&'static str],
+    /// Whether it has one.
+    pub(crate) has_bias: HasBias,
+}
+
+const TIED: Setting<bool> = Setting::Field("tie_word_embeddings", true);
+
+impl HasBias {
+    fn of(self, config: &ModelConfig) -> Result<Bias, ModelError> {
+        match self {
+            HasBias::Always => Ok(Bias::With),
+            HasBias::Never => Ok(Bias::Without),
+            HasBias::If(setting) => config.bias(setting),
+        }
+    }
+}
+
+fn pooling(config: &ModelConfig, setting: Setting<&'static str>) -> Result<Pooling, ModelError> {
+    match config.word(setting)?.as_str() {
+        "cls" => Ok(Pooling::Cls),
+        "mean" => Ok(Pooling::Mean),
+        other => Err(config.unsupported(setting.name(), other, "cls, mean")),
+    }
+}
+
+/// The head for `task` among `heads`; a sparse embedding is made by that of a masked language model.
+fn head<'a>(
+    heads: &'a [Head],
+    drawing: &Drawing<'_>,
+    config: &ModelConfig,
+    task: Task,
+) -> Result<&'a Head, ModelError> {
+    let of_task = if task == Task::SparseEmbedding { Task::MaskedLm } else { task };
+    let is_there = |head: &&Head| {
+        let mut matrices = head.steps.iter().filter_map(|step| match step {
+            Step::Linear(name, ..) => Some(name),
+            _ => None,
+        });
+        matrices.next().is_none_or(|name| drawing.has(&format!("{name}.weight")))
+    };
+    let mut of_family = heads.iter().filter(|head| head.task == of_task).peekable();
+    let first = of_family.peek().copied();
+    of_family.find(is_there).or(first).ok_or_else(|| {
+        let mut supported = vec!["embedding"];
+        for name in heads.iter().map(|head| head.task.name()) {
+            if !supported.contains(&name) {
+                supported.push(name);
+            }
+        }
+        ModelError::Head { model_type: config.model_type.clone(), task, supported: supported.join(", ") }
+    })
+}
+
+/// From the hidden state of every token to the result of `task`: for each input, each token, or each selected token.
+pub(super) fn draw(
+    heads: &[Head],
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    task: Task,
+    hidden: ValueId,
+) -> Result<ValueId, ModelError> {
+    let head = head(heads, drawing, config, task)?;
+    match task {
+        Task::MaskedLm => {
+            let selected = drawing.graph.select(hidden)?;
+            steps(drawing, config, head, selected)
+        }
+        Task::SparseEmbedding => {
+            let logits = steps(drawing, config, head, hidden)?;
+            // log(1 + relu(x)) never falls, so the maximum may be taken first
+            let most = drawing.graph.pool(logits, Pooling::Max)?;
+            Ok(drawing.graph.activate(most, Activation::Log1pRelu)?)
+        }
+        _ => steps(drawing, config, head, hidden),
+    }
+}
+
+fn steps(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    head: &Head,
+    mut x: ValueId,
+) -> Result<ValueId, ModelError> {
+    let mut columns = config.hidden_size;
+    for step in head.steps {
+        x = match step {
+            Step::Pool(pooling) => drawing.graph.pool(x, *pooling)?,
+            Step::PoolAs(setting) => drawing.graph.pool(x, pooling(config, *setting)?)?,
+            Step::Linear(name, width, bias) => {
+                let from = std::mem::replace(&mut columns, width.columns(config));
+                drawing.linear_with(x, name, (from, columns), bias.of(config)?)?
+            }
+            Step::Activate(activation) => drawing.graph.activate(x, *activation)?,
+            Step::ActivateAs(setting) => drawing.graph.activate(x, config.activation(*setting)?)?,
+            Step::HiddenAct => drawing.graph.activate(x, config.hidden_act)?,
+            Step::Norm(name, bias) => {
+                drawing.layer_norm_with(x, name, columns, config.layer_norm_eps, bias.of(config)?)?
+            }
+            Step::Words(words) => self::words(drawing, config, words, x, columns)?,
+        };
+    }
+    Ok(x)
+}
+
+fn words(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    words: &Words,
+    x: ValueId,
+    columns: usize,
+) -> Result<ValueId, ModelError> {
+    let rows = config.vocab_size;
+    let matrix = if config.read(TIED)? { words.table } else { words.matrix };
+    let matrix = drawing.weight(&format!("{matrix}.weight"), &[rows, columns])?;
+    let logits = drawing.graph.matmul(x, matrix)?;
+    if words.has_bias.of(config)? == Bias::Without {
+        return Ok(logits);
+    }
+    let bias = words.bias.iter().find(|name| drawing.has(name)).unwrap_or(&words.bias[0]);
+    let bias = drawing.weight(bias, &[rows])?;
+    Ok(drawing.graph.add_bias(logits, bias)?)
+}
+
+impl Width {
+    fn columns(&self, config: &ModelConfig) -> usize {
+        match self {
+            Width::Hidden => config.hidden_size,
+            Width::Embedding => config.embedding_size,
+            Width::Labels => config.num_labels(),
+            Width::Fixed(columns) => *columns,
+        }
+    }
+}
+
+/// What nearly every family calls the table of its word embeddings.
+pub(super) const WORD_TABLE: &str = "embeddings.word_embeddings";
+
+/// A label per token by one matrix, as nearly every family has it.
+pub(super) const TOKEN_CLASSIFIER: Head = Head {
+    task: Task::TokenClassification,
+    steps: &[Step::Linear("classifier", Width::Labels, HasBias::Always)],
+};
+
+/// Start and end of an answer by one matrix, as nearly every family has it.
+pub(super) const ANSWERS: Head = Head {
+    task: Task::QuestionAnswering,
+    steps: &[Step::Linear("qa_outputs", Width::Fixed(2), HasBias::Always)],
+};

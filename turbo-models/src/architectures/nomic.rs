@@ -1,0 +1,101 @@
+//! Nomic BERT (Nussbaum et al., 2024): BERT with rotary positions, one matrix for queries, keys and values, a gated
+//! feed-forward part, and no biases.
+
+use turbo_graph::{AttentionMask, Input, ValueId};
+
+use super::{
+    Architecture, Name,
+    attention::{Attention, HeadRows},
+    bert, post_norm, rotary,
+};
+use crate::{
+    ModelConfig, ModelError,
+    config_fields::{ConfigFields, Only, Setting},
+    drawing::Drawing,
+};
+
+const THETA: Setting<f64> = Setting::Field("rotary_emb_base", 10_000.0);
+const PROJECTION_BIAS: Setting<bool> = Setting::Field("qkv_proj_bias", true);
+const WIDE_BIAS: Setting<bool> = Setting::Field("mlp_fc1_bias", true);
+const NARROW_BIAS: Setting<bool> = Setting::Field("mlp_fc2_bias", true);
+
+pub(super) const NOMIC: Architecture = Architecture {
+    names: &[Name { model_type: "nomic_bert", class_prefix: "NomicBert" }],
+    tensor_prefix: "bert.",
+    fields: ConfigFields {
+        hidden_size: Setting::Field("n_embd", 768),
+        num_hidden_layers: Setting::Field("n_layer", 12),
+        num_attention_heads: Setting::Field("n_head", 12),
+        intermediate_size: Setting::Field("n_inner", 3072),
+        hidden_act: Setting::Always("silu"),
+        max_position_embeddings: Setting::Field("n_positions", 2048),
+        // stretching starts behind the trained positions: up to there it changes nothing
+        stretched_behind: Some(("rotary_scaling_factor", Setting::Field("max_trained_positions", 2048))),
+        layer_norm_eps: Setting::Field("layer_norm_epsilon", 1e-5),
+        only: &[
+            Only { field: "activation_function", values: &["swiglu"], default: "gelu_new" },
+            Only { field: "rotary_emb_fraction", values: &["1", "1.0"], default: "0.0" },
+            Only { field: "rotary_emb_interleaved", values: &["false"], default: "false" },
+            Only { field: "rotary_emb_scale_base", values: &["null"], default: "null" },
+            Only { field: "scale_attn_weights", values: &["true"], default: "true" },
+            Only { field: "prenorm", values: &["false"], default: "false" },
+            Only { field: "parallel_block", values: &["false"], default: "false" },
+            Only { field: "use_rms_norm", values: &["false"], default: "false" },
+            Only { field: "causal", values: &["false"], default: "false" },
+            Only { field: "moe_every_n_layers", values: &["0", "null"], default: "null" },
+        ],
+        ..bert::FIELDS
+    },
+    heads: &[],
+    draw,
+};
+
+fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
+    let hidden = config.hidden_size;
+    let theta = rotary::theta(config, THETA)?;
+    let table = rotary::table(drawing, config, theta, 1.0)?;
+    let ids = drawing.graph.input(Input::InputIds);
+    let x = drawing.embed("embeddings.word_embeddings", (config.vocab_size, hidden), ids)?;
+    let ids = drawing.graph.input(Input::TokenTypeIds);
+    let types = drawing.embed("embeddings.token_type_embeddings", (config.type_vocab_size, hidden), ids)?;
+    let mut x = post_norm::normed_sum(drawing, config, "emb_ln", x, types)?;
+    for layer in 0..config.num_hidden_layers {
+        drawing.graph.layer(Some(layer));
+        let name = format!("encoder.layers.{layer}");
+        let context = attention(drawing, config, &format!("{name}.attn"), table, x)?;
+        x = post_norm::normed_sum(drawing, config, &format!("{name}.norm1"), context, x)?;
+        let narrow = feed_forward(drawing, config, &format!("{name}.mlp"), x)?;
+        x = post_norm::normed_sum(drawing, config, &format!("{name}.norm2"), narrow, x)?;
+    }
+    Ok(x)
+}
+
+fn attention(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    name: &str,
+    table: ValueId,
+    x: ValueId,
+) -> Result<ValueId, ModelError> {
+    let (hidden, bias) = (config.hidden_size, config.bias(PROJECTION_BIAS)?);
+    let rows = drawing.linear_with(x, &format!("{name}.Wqkv"), (hidden, 3 * hidden), bias)?;
+    let [query, key, value] = HeadRows::thirds(rows, config.num_attention_heads, config.head_dim());
+    let (query, key) = (query.turned(drawing, table)?, key.turned(drawing, table)?);
+    let context = Attention { query, key, value, mask: AttentionMask::Full, bias: None }.draw(drawing)?;
+    drawing.linear_with(context, &format!("{name}.out_proj"), (hidden, hidden), bias)
+}
+
+/// The second of the two wide matrices is the gate.
+fn feed_forward(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    name: &str,
+    x: ValueId,
+) -> Result<ValueId, ModelError> {
+    let (sizes, bias) = ((config.hidden_size, config.intermediate_size), config.bias(WIDE_BIAS)?);
+    let up = drawing.linear_with(x, &format!("{name}.fc11"), sizes, bias)?;
+    let gate = drawing.linear_with(x, &format!("{name}.fc12"), sizes, bias)?;
+    let gate = drawing.graph.activate(gate, config.hidden_act)?;
+    let gated = drawing.graph.mul(gate, up)?;
+    drawing.linear_with(gated, &format!("{name}.fc2"), (sizes.1, sizes.0), config.bias(NARROW_BIAS)?)
+}

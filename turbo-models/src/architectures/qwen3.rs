@@ -1,0 +1,122 @@
+//! Qwen3 (Yang et al., 2025) as an embedder: a causal decoder whose last token has seen the whole input. Norms by root
+//! mean square before the parts of a layer, and of every head of queries and keys; several heads of queries share one of
+//! keys and values; rotary positions; a gated feed-forward part; no biases.
+
+use turbo_graph::{AttentionMask, Input, Pooling, ValueId};
+
+use super::{
+    Architecture, Name,
+    attention::{Attention, HeadRows},
+    bert,
+    heads::{HasBias, Head, Step, Width},
+    rotary,
+};
+use crate::{
+    ModelConfig, ModelError, Task,
+    config_fields::{ConfigFields, Only, Setting},
+    drawing::{Bias, Drawing},
+};
+
+const THETA: Setting<f64> = Setting::Field("rope_theta", 10_000.0);
+const ATTENTION_BIAS: Setting<bool> = Setting::Field("attention_bias", false);
+
+pub(super) const QWEN3: Architecture = Architecture {
+    names: &[Name { model_type: "qwen3", class_prefix: "Qwen3" }],
+    tensor_prefix: "model.",
+    fields: ConfigFields {
+        vocab_size: Setting::Field("vocab_size", 151_936),
+        hidden_size: Setting::Field("hidden_size", 4096),
+        num_hidden_layers: Setting::Field("num_hidden_layers", 32),
+        num_attention_heads: Setting::Field("num_attention_heads", 32),
+        num_key_value_heads: Some("num_key_value_heads"),
+        head_dim: Some(Setting::Field("head_dim", 128)),
+        intermediate_size: Setting::Field("intermediate_size", 22016),
+        hidden_act: Setting::Field("hidden_act", "silu"),
+        max_position_embeddings: Setting::Field("max_position_embeddings", 32768),
+        type_vocab_size: None,
+        layer_norm_eps: Setting::Field("rms_norm_eps", 1e-6),
+        only: &[
+            Only { field: "use_sliding_window", values: &["false"], default: "false" },
+            // later versions of the reference write the base of the angles there
+            Only { field: "rope_parameters", values: &["null"], default: "null" },
+        ],
+        ..bert::FIELDS
+    },
+    heads: &[
+        Head {
+            task: Task::SequenceClassification,
+            steps: &[Step::Pool(Pooling::LastToken), Step::Linear("score", Width::Labels, HasBias::Never)],
+        },
+        Head {
+            task: Task::TokenClassification,
+            steps: &[Step::Linear("score", Width::Labels, HasBias::Always)],
+        },
+    ],
+    draw,
+};
+
+fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
+    rotary::refuse_scaling(config)?;
+    let theta = rotary::theta(config, THETA)?;
+    let table = rotary::table(drawing, config, theta, 1.0)?;
+    let bias = config.bias(ATTENTION_BIAS)?;
+    let (hidden, epsilon) = (config.hidden_size, config.layer_norm_eps);
+
+    let ids = drawing.graph.input(Input::InputIds);
+    let mut x = drawing.embed("embed_tokens", (config.vocab_size, hidden), ids)?;
+    for layer in 0..config.num_hidden_layers {
+        drawing.graph.layer(Some(layer));
+        let name = format!("layers.{layer}");
+        let normed = drawing.rms_norm(x, &format!("{name}.input_layernorm"), hidden, epsilon)?;
+        let context = attention(drawing, config, &format!("{name}.self_attn"), table, bias, normed)?;
+        x = drawing.graph.add(x, context)?;
+        let normed = drawing.rms_norm(x, &format!("{name}.post_attention_layernorm"), hidden, epsilon)?;
+        let narrow = feed_forward(drawing, config, &format!("{name}.mlp"), normed)?;
+        x = drawing.graph.add(x, narrow)?;
+    }
+    drawing.graph.layer(None);
+    drawing.rms_norm(x, "norm", hidden, epsilon)
+}
+
+fn attention(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    name: &str,
+    table: ValueId,
+    bias: Bias,
+    x: ValueId,
+) -> Result<ValueId, ModelError> {
+    let (hidden, head_dim) = (config.hidden_size, config.head_dim());
+    let mut project = |part: &str, num_heads| {
+        let sizes = (hidden, num_heads * head_dim);
+        let rows = drawing.linear_with(x, &format!("{name}.{part}_proj"), sizes, bias)?;
+        Ok::<_, ModelError>(HeadRows::all(rows, num_heads, head_dim))
+    };
+    let query = project("q", config.num_attention_heads)?;
+    let key = project("k", config.num_key_value_heads)?;
+    let value = project("v", config.num_key_value_heads)?;
+    let mut turned = |of: HeadRows, norm: &str| {
+        let gain = drawing.weight(&format!("{name}.{norm}.weight"), &[head_dim])?;
+        let rows = drawing.graph.head_rms_norm(of.rows, of.heads, gain, config.layer_norm_eps)?;
+        HeadRows::all(rows, of.heads.num_heads, head_dim).turned(drawing, table)
+    };
+    let (query, key) = (turned(query, "q_norm")?, turned(key, "k_norm")?);
+    let context = Attention { query, key, value, mask: AttentionMask::Causal, bias: None }.draw(drawing)?;
+    let columns = config.num_attention_heads * head_dim;
+    drawing.linear_with(context, &format!("{name}.o_proj"), (columns, hidden), bias)
+}
+
+fn feed_forward(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    name: &str,
+    x: ValueId,
+) -> Result<ValueId, ModelError> {
+    let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+    let mut wide =
+        |part: &str| drawing.linear_with(x, &format!("{name}.{part}_proj"), (hidden, inner), Bias::Without);
+    let (gate, up) = (wide("gate")?, wide("up")?);
+    let gate = drawing.graph.activate(gate, config.hidden_act)?;
+    let gated = drawing.graph.mul(gate, up)?;
+    drawing.linear_with(gated, &format!("{name}.down_proj"), (inner, hidden), Bias::Without)
+}

@@ -1,0 +1,59 @@
+//! Positions as angles (Su et al., 2021): every pair of columns of a head turns at its own speed.
+
+use serde::Deserialize;
+use turbo_graph::ValueId;
+
+use crate::{ModelConfig, ModelError, config_fields::Setting, drawing::Drawing};
+
+/// Most positions of a table: no tensor bounds their number. Published models have up to 262144.
+const MOST_POSITIONS: usize = 1 << 18;
+
+/// The field that says how a model was stretched to longer inputs.
+pub(super) const SCALING: &str = "rope_scaling";
+
+/// How a model was stretched to longer inputs than it had been trained with.
+#[derive(Deserialize)]
+pub(super) struct RopeScaling {
+    #[serde(alias = "rope_type")]
+    pub(super) r#type: String,
+    pub(super) factor: Option<f64>,
+}
+
+/// A speed of turning: the base of its powers.
+pub(super) fn theta(config: &ModelConfig, setting: Setting<f64>) -> Result<f64, ModelError> {
+    match config.read(setting)? {
+        theta if theta.is_finite() && theta > 0.0 => Ok(theta),
+        theta => Err(config.wrong(setting.name(), format!("is {theta}, expected more than 0"))),
+    }
+}
+
+/// Refuses models that were stretched.
+pub(super) fn refuse_scaling(config: &ModelConfig) -> Result<(), ModelError> {
+    match config.optional::<RopeScaling>(SCALING)? {
+        Some(scaling) if scaling.r#type != "default" => {
+            Err(config.unsupported(SCALING, scaling.r#type, "default"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The table for heads whose column `i` turns by `theta^(−2i / head_dim) / slower` radians per position.
+pub(super) fn table(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    theta: f64,
+    slower: f64,
+) -> Result<ValueId, ModelError> {
+    let (head_dim, positions) = (config.head_dim(), config.max_position_embeddings);
+    if !head_dim.is_multiple_of(2) {
+        let why = format!("makes heads of {head_dim} columns, expected an even number");
+        return Err(config.wrong("num_attention_heads", why));
+    }
+    if positions > MOST_POSITIONS {
+        let why = format!("is {positions}, expected at most {MOST_POSITIONS}");
+        return Err(config.wrong("max_position_embeddings", why));
+    }
+    let frequency = |pair: usize| theta.powf(-2.0 * pair as f64 / head_dim as f64) / slower;
+    let frequencies: Vec<f64> = (0..head_dim / 2).map(frequency).collect();
+    Ok(drawing.graph.rotary_table(&frequencies, positions))
+}
