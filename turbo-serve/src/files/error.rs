@@ -1,0 +1,101 @@
+use std::io;
+
+/// Why a file cannot be read or written any further.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The system said no.
+    #[error("{file}: {source}")]
+    Io {
+        /// The file.
+        file: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A name that does not say what is in the file.
+    #[error("{file}: cannot tell its format from its name, known are {known}; {flag} says it otherwise")]
+    Format {
+        /// The file.
+        file: String,
+        /// Ends of names that are known.
+        known: String,
+        /// The flag that says the format.
+        flag: &'static str,
+    },
+    /// A format that cannot hold what is asked of it.
+    #[error("{file}: {format} {why}")]
+    Unfit {
+        /// The file.
+        file: String,
+        /// The format.
+        format: &'static str,
+        /// What it cannot do.
+        why: String,
+    },
+    /// A column that is not there.
+    #[error("{file}: no column {column:?}, it has: {}", list(available))]
+    Column {
+        /// The file, with the line where that matters.
+        file: String,
+        /// The column.
+        column: String,
+        /// The columns that are there.
+        available: Vec<String>,
+    },
+    /// A file that is not of its format.
+    #[error("{file}: {why}")]
+    Broken {
+        /// The file, with the line where there is one.
+        file: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// An output that is there already.
+    #[error("{file} exists: pass --overwrite to replace it")]
+    Exists {
+        /// The file.
+        file: String,
+    },
+    /// An output that is there already and was not finished.
+    #[error("{file} exists and is unfinished: pass --resume to go on with it, or --overwrite to begin anew")]
+    Unfinished {
+        /// The file.
+        file: String,
+    },
+    /// An output that was begun differently.
+    #[error("{file} was begun with {field} {was}, not {is}: go on with the same, or pass --overwrite")]
+    Differs {
+        /// The file.
+        file: String,
+        /// What differs.
+        field: String,
+        /// What it was.
+        was: String,
+        /// What it is.
+        is: String,
+    },
+    /// The model failed.
+    #[error("the model failed: {why}")]
+    Model {
+        /// What it said.
+        why: String,
+    },
+}
+
+impl FileError {
+    /// For `map_err` where a file is read or written.
+    pub(crate) fn io(file: &str) -> impl Fn(io::Error) -> Self {
+        move |source| Self::Io { file: file.to_owned(), source }
+    }
+}
+
+/// The first names of a list that may be long.
+pub(crate) fn list(names: &[String]) -> String {
+    const SHOWN: usize = 20;
+    let mut text = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len() {
+        0 => text.push_str("none"),
+        SHOWN.. if names.len() > SHOWN => text.push_str(&format!(" and {} more", names.len() - SHOWN)),
+        _ => {}
+    }
+    text
+}

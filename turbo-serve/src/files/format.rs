@@ -1,0 +1,101 @@
+//! What is in a file, by its name.
+
+use std::path::Path;
+
+use super::FileError;
+
+/// Formats of rows that can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InputFormat {
+    /// A text per line.
+    Lines,
+    /// A JSON object per line.
+    Jsonl,
+    /// Values separated by commas, names in the first line.
+    Csv,
+    /// Values separated by tabs, names in the first line.
+    Tsv,
+    /// Parquet.
+    Parquet,
+}
+
+/// Formats of answers that can be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputFormat {
+    /// A JSON object per line.
+    Jsonl,
+    /// One array of numpy, `[rows, dimensions]` in f32.
+    Npy,
+    /// A folder of Parquet files.
+    Parquet,
+}
+
+impl InputFormat {
+    const ENDS: &[(&str, Self)] = &[
+        ("txt", Self::Lines),
+        ("jsonl", Self::Jsonl),
+        ("ndjson", Self::Jsonl),
+        ("csv", Self::Csv),
+        ("tsv", Self::Tsv),
+        ("parquet", Self::Parquet),
+    ];
+
+    /// The format that the name `file` tells; standard input holds lines.
+    ///
+    /// # Errors
+    /// [`FileError::Format`].
+    pub fn of(file: &str, flag: &'static str) -> Result<Self, FileError> {
+        if file == super::STANDARD { Ok(Self::Lines) } else { by_end(file, Self::ENDS, flag) }
+    }
+}
+
+impl OutputFormat {
+    const ENDS: &[(&str, Self)] =
+        &[("jsonl", Self::Jsonl), ("ndjson", Self::Jsonl), ("npy", Self::Npy), ("parquet", Self::Parquet)];
+
+    /// The format that the name `file` tells; on standard output it is JSONL.
+    ///
+    /// # Errors
+    /// [`FileError::Format`].
+    pub fn of(file: &str, flag: &'static str) -> Result<Self, FileError> {
+        if file == super::STANDARD { Ok(Self::Jsonl) } else { by_end(file, Self::ENDS, flag) }
+    }
+
+    /// As people write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Jsonl => "JSONL",
+            Self::Npy => "NPY",
+            Self::Parquet => "Parquet",
+        }
+    }
+}
+
+fn by_end<T: Copy>(file: &str, known: &[(&str, T)], flag: &'static str) -> Result<T, FileError> {
+    let end = Path::new(file).extension().and_then(|end| end.to_str()).unwrap_or_default();
+    let found = known.iter().find(|(name, _)| name.eq_ignore_ascii_case(end));
+    found.map(|(_, format)| *format).ok_or_else(|| FileError::Format {
+        file: file.to_owned(),
+        known: known.iter().map(|(end, _)| format!(".{end}")).collect::<Vec<_>>().join(" "),
+        flag,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_tells_its_format() {
+        let input = |file| InputFormat::of(file, "--input-format").ok();
+        assert_eq!(input("a/b.TXT"), Some(InputFormat::Lines));
+        assert_eq!(input("b.jsonl"), Some(InputFormat::Jsonl));
+        assert_eq!(input("-"), Some(InputFormat::Lines));
+        assert_eq!((input("b.json"), input("parquet"), input(".csv")), (None, None, None));
+        let error = OutputFormat::of("out.json", "--format").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "out.json: cannot tell its format from its name, known are .jsonl .ndjson .npy .parquet; --format says it otherwise"
+        );
+    }
+}

@@ -1,0 +1,32 @@
+//! Files of texts in, files of answers out, a row for a row.
+//!
+//! ```text
+//! file ─read─▶ rows ─▶ tokenizer threads ─▶ window, by length ─▶ batches ─▶ model ─▶ writer thread ─▶ file
+//!              (number, cells or what is wrong)                             rows in the order of the input
+//! ```
+//!
+//! | module | what it is about |
+//! |---|---|
+//! | [`read`] | text lines, JSONL, CSV, TSV and Parquet as rows of cells |
+//! | [`write`](mod@write) | answers as JSONL, NPY or Parquet, at any moment fit to be continued |
+//! | [`pipeline`] | the threads between, and how a window becomes batches |
+//!
+//! Every row of the input gives exactly one row of the output, in order, also a row that could not be read or does not
+//! suit the model: its answer says what was wrong. So how many rows a file of answers has is all that a later run must
+//! know to go on. Everything is bounded: rows in bytes, windows in tokens, queues in windows; memory does not grow with
+//! the file.
+
+mod error;
+mod format;
+pub mod pipeline;
+pub mod read;
+pub mod write;
+
+pub use error::FileError;
+pub use format::{InputFormat, OutputFormat};
+
+/// Most bytes of one row of an input: what is longer is more likely a file without line ends, or a quote left open.
+pub const MAX_ROW_BYTES: usize = 16 << 20;
+
+/// The name of a file that stands for standard input or output.
+pub const STANDARD: &str = "-";

@@ -1,0 +1,344 @@
+//! The way from rows to answers: threads, windows, batches.
+//!
+//! ```text
+//! reader thread ─chunks─▶ tokenizer threads ─▶ this thread: window, batches, model ─▶ writer thread
+//!                 in turn                 in turn                             whole windows, in order
+//! ```
+//!
+//! Chunks go round the tokenizer threads in turn and come back in turn, so order costs nothing and a slow chunk holds
+//! back the others: what is under way is bounded. Every queue is bounded too, so whoever is fastest waits.
+
+mod window;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread::{self, JoinHandle},
+};
+
+use turbo_models::Encoded;
+
+use super::{
+    FileError,
+    read::{Cell, Row, Rows},
+    write::{Answer, Output},
+};
+use window::Window;
+
+/// What is made of each row: what the model is given, and what becomes of what it gives. The same row must always give
+/// the same answer.
+pub trait Job: Send + Sync + 'static {
+    /// What is needed of a row until its answer is there.
+    type Kept: Send + 'static;
+
+    /// The inputs of a row, on a tokenizer thread.
+    ///
+    /// # Errors
+    /// What is wrong with the row, in one line.
+    fn prepare(&self, cells: Vec<Cell>) -> Result<Prepared<Self::Kept>, String>;
+
+    /// The answer of a row from what the model gave for each of its inputs, on the writer thread.
+    ///
+    /// # Errors
+    /// What is wrong with the row, in one line.
+    fn answer(&self, kept: Self::Kept, outputs: Vec<Vec<f32>>) -> Result<Answer, String>;
+}
+
+/// A row that is ready for the model.
+pub struct Prepared<K> {
+    /// The inputs of the model: one, or as many as the row has documents.
+    pub inputs: Vec<Encoded>,
+    /// What is needed to make an answer of what the model gives.
+    pub kept: K,
+}
+
+/// What computes.
+pub trait Compute {
+    /// What the model gives for each input of a batch, in their order.
+    ///
+    /// # Errors
+    /// What the model failed with; it is not asked again.
+    fn run(&mut self, batch: &[&Encoded]) -> Result<Vec<Vec<f32>>, String>;
+}
+
+/// How much there is of everything.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Most tokens of a batch; an input that has more is a batch of its own.
+    pub batch_tokens: usize,
+    /// Tokens that are sorted by length at a time.
+    pub window_tokens: usize,
+    /// Threads that make tokens.
+    pub tokenizer_threads: usize,
+}
+
+/// What whoever watches is told; called on the writer thread.
+pub trait Watch: Send + 'static {
+    /// So many rows were written; the last reached to `end` in the input.
+    fn written(&mut self, rows: u64, end: u64);
+    /// The row that begins in line `number` of the input has no answer.
+    fn bad_row(&mut self, number: u64, why: &str);
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Every row has its answer.
+    Finished,
+    /// It was told to stop; the output is sound and can be continued.
+    Interrupted,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// How it ended.
+    pub ending: Ending,
+    /// Rows of the output, earlier runs included.
+    pub rows: u64,
+    /// Those without an answer.
+    pub bad_rows: u64,
+}
+
+/// Most rows of a window, however short they are.
+const WINDOW_ROWS: usize = 4096;
+
+/// Rows that travel together.
+const CHUNK_ROWS: usize = 64;
+
+/// Bytes of text that travel together, unless one row has more.
+const CHUNK_BYTES: usize = 1 << 18;
+
+/// Answers every row of `rows` that `output` does not have yet, until done or until `stop` is true.
+///
+/// # Errors
+/// [`FileError`]. The output then holds what was answered before, and can be continued.
+pub fn run<J: Job>(
+    rows: Rows,
+    job: &Arc<J>,
+    compute: &mut dyn Compute,
+    output: Output,
+    sizes: Sizes,
+    watch: impl Watch,
+    stop: &AtomicBool,
+) -> Result<Summary, FileError> {
+    let chunks = tokenizers(rows, output.rows(), job, sizes.tokenizer_threads);
+    let writer = Writer::start(job, output, watch);
+    let computed = compute_all(chunks, compute, sizes, &writer.windows, stop);
+    let (output, written) = writer.join();
+    let (rows, bad_rows) = (output.rows(), output.bad_rows());
+    let ending = match (&computed, &written) {
+        (Ok(ending), Ok(())) => *ending,
+        _ => Ending::Interrupted,
+    };
+    let closed = match ending {
+        Ending::Finished => output.finish(),
+        Ending::Interrupted => output.interrupt(),
+    };
+    // What could not be written is why the rest was not computed, so it is said first.
+    written?;
+    computed?;
+    closed?;
+    Ok(Summary { ending, rows, bad_rows })
+}
+
+/// A row on its way.
+struct Item<K> {
+    number: u64,
+    end: u64,
+    row: Result<Prepared<K>, String>,
+}
+
+type Chunk<T> = Result<Vec<T>, FileError>;
+
+/// Where the chunks of rows come out again, in turn.
+struct Chunks<K> {
+    lanes: Vec<Receiver<Chunk<Item<K>>>>,
+    turn: usize,
+}
+
+impl<K> Iterator for Chunks<K> {
+    type Item = Chunk<Item<K>>;
+
+    /// The next chunk. The first lane that has ended is the one where the next chunk would have been.
+    fn next(&mut self) -> Option<Self::Item> {
+        let chunk = self.lanes[self.turn].recv().ok()?;
+        self.turn = (self.turn + 1) % self.lanes.len();
+        Some(chunk)
+    }
+}
+
+/// Starts the reader and the tokenizer threads. They end when the input does, or when nobody takes their chunks; nobody
+/// waits for them, since the reader may wait for input that never comes.
+fn tokenizers<J: Job>(rows: Rows, skip: u64, job: &Arc<J>, threads: usize) -> Chunks<J::Kept> {
+    let mut read = Vec::new();
+    let mut lanes = Vec::new();
+    for _ in 0..threads.max(1) {
+        let (to_worker, from_reader) = sync_channel::<Chunk<Row>>(1);
+        let (to_window, from_worker) = sync_channel(1);
+        let job = Arc::clone(job);
+        thread::spawn(move || {
+            for chunk in from_reader {
+                let prepared = chunk.map(|rows| rows.into_iter().map(|row| prepare(&*job, row)).collect());
+                if to_window.send(prepared).is_err() {
+                    return;
+                }
+            }
+        });
+        read.push(to_worker);
+        lanes.push(from_worker);
+    }
+    thread::spawn(move || {
+        let mut lane = read.iter().cycle();
+        for chunk in chunks_of(rows, skip) {
+            let lane = lane.next().expect("there is at least one lane");
+            if lane.send(chunk).is_err() {
+                return;
+            }
+        }
+    });
+    Chunks { lanes, turn: 0 }
+}
+
+fn prepare<J: Job>(job: &J, Row { number, end, cells }: Row) -> Item<J::Kept> {
+    Item { number, end, row: cells.and_then(|cells| job.prepare(cells)) }
+}
+
+/// Rows in chunks, without the first `skip`. An error stands alone, behind the rows before it.
+fn chunks_of(rows: Rows, skip: u64) -> impl Iterator<Item = Chunk<Row>> {
+    let mut rows = rows.enumerate().filter(move |(index, row)| *index as u64 >= skip || row.is_err());
+    let mut error = None;
+    std::iter::from_fn(move || {
+        if let Some(error) = error.take() {
+            return Some(Err(error));
+        }
+        let (mut chunk, mut bytes) = (Vec::new(), 0);
+        while chunk.len() < CHUNK_ROWS && bytes < CHUNK_BYTES {
+            match rows.next() {
+                Some((_, Ok(row))) => {
+                    bytes += row.cells.as_ref().map_or(0, |cells| cells.iter().map(bytes_of).sum());
+                    chunk.push(row);
+                }
+                Some((_, Err(failed))) => {
+                    error = Some(failed);
+                    break;
+                }
+                None => break,
+            }
+        }
+        if chunk.is_empty() { error.take().map(Err) } else { Some(Ok(chunk)) }
+    })
+}
+
+fn bytes_of(cell: &Cell) -> usize {
+    match cell {
+        Cell::Text(text) => text.len(),
+        Cell::List(texts) => texts.iter().map(String::len).sum(),
+    }
+}
+
+/// Fills windows, computes them and hands them on.
+fn compute_all<K>(
+    chunks: Chunks<K>,
+    compute: &mut dyn Compute,
+    sizes: Sizes,
+    windows: &SyncSender<Answered<K>>,
+    stop: &AtomicBool,
+) -> Result<Ending, FileError> {
+    let mut window = Window::default();
+    for chunk in chunks {
+        let chunk = match chunk {
+            Ok(chunk) => chunk,
+            Err(error) => {
+                // What was read before it is answered.
+                hand_on(&mut window, compute, sizes, windows, stop)?;
+                return Err(error);
+            }
+        };
+        for item in chunk {
+            window.push(item);
+            if window.tokens() >= sizes.window_tokens || window.rows() >= WINDOW_ROWS {
+                match hand_on(&mut window, compute, sizes, windows, stop)? {
+                    Ending::Finished => {}
+                    Ending::Interrupted => return Ok(Ending::Interrupted),
+                }
+            }
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Ok(Ending::Interrupted);
+        }
+    }
+    hand_on(&mut window, compute, sizes, windows, stop)
+}
+
+/// Computes what is in the window. Whoever does not take it has failed, and says so itself.
+fn hand_on<K>(
+    window: &mut Window<K>,
+    compute: &mut dyn Compute,
+    sizes: Sizes,
+    windows: &SyncSender<Answered<K>>,
+    stop: &AtomicBool,
+) -> Result<Ending, FileError> {
+    let go_on = || !stop.load(Ordering::Relaxed);
+    let answered = window.compute(compute, sizes.batch_tokens, go_on);
+    let answered = answered.map_err(|why| FileError::Model { why })?;
+    let taken = answered.is_some_and(|answered| windows.send(answered).is_ok());
+    Ok(if taken { Ending::Finished } else { Ending::Interrupted })
+}
+
+/// A row, and what the model gave for its inputs.
+struct AnsweredRow<K> {
+    number: u64,
+    end: u64,
+    row: Result<(K, Vec<Vec<f32>>), String>,
+}
+
+type Answered<K> = Vec<AnsweredRow<K>>;
+
+/// The thread that writes.
+struct Writer<K> {
+    windows: SyncSender<Answered<K>>,
+    thread: JoinHandle<(Output, Result<(), FileError>)>,
+}
+
+impl<K: Send + 'static> Writer<K> {
+    fn start<J: Job<Kept = K>>(job: &Arc<J>, mut output: Output, mut watch: impl Watch) -> Self {
+        let (windows, answered) = sync_channel::<Answered<K>>(1);
+        let job = Arc::clone(job);
+        let thread = thread::spawn(move || {
+            let written =
+                answered.into_iter().try_for_each(|rows| write(&*job, rows, &mut output, &mut watch));
+            (output, written)
+        });
+        Self { windows, thread }
+    }
+
+    /// Waits until everything is written.
+    fn join(self) -> (Output, Result<(), FileError>) {
+        drop(self.windows);
+        match self.thread.join() {
+            Ok(done) => done,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+fn write<J: Job>(
+    job: &J,
+    rows: Answered<J::Kept>,
+    output: &mut Output,
+    watch: &mut impl Watch,
+) -> Result<(), FileError> {
+    for AnsweredRow { number, end, row } in rows {
+        let answer = row.and_then(|(kept, outputs)| job.answer(kept, outputs));
+        if let Err(why) = &answer {
+            watch.bad_row(number, why);
+        }
+        output.write(answer.as_ref().map_err(String::as_str))?;
+        watch.written(output.rows(), end);
+    }
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! Files as rows of cells.
+//!
+//! In: a file, its format, and the names of the columns that are wanted. Out: for each row its number and either a cell
+//! for every wanted column, in the order they were named, or one line on what is wrong with the row. A row that is
+//! wrong does not stop the reading; a file that is not what it should be does.
+
+mod csv;
+mod jsonl;
+mod lines;
+#[cfg(feature = "parquet")]
+mod parquet;
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader},
+};
+
+use super::{FileError, InputFormat, STANDARD};
+
+/// One row of a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Number of the line that it begins in, from 1; without lines, of the row.
+    pub number: u64,
+    /// How far into the file it reaches, in the units of [`Rows::total`].
+    pub end: u64,
+    /// The wanted cells, or what is wrong with the row.
+    pub cells: Result<Vec<Cell>, String>,
+}
+
+/// The value of a column in a row.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cell {
+    /// A text.
+    Text(String),
+    /// Several texts.
+    List(Vec<String>),
+}
+
+/// An open file. Its iterator ends after the first error.
+pub struct Rows {
+    /// What messages call the file.
+    pub name: String,
+    /// Size of the file, in bytes or rows, where it is known.
+    pub total: Option<u64>,
+    rows: Box<dyn Iterator<Item = Result<Row, FileError>> + Send>,
+}
+
+impl Rows {
+    /// Opens `file`, or standard input where that is `-`. `columns` are the wanted ones; lines of text have one,
+    /// whatever it is called.
+    ///
+    /// # Errors
+    /// [`FileError`] when it is not there, has no such column, or cannot be of that format.
+    pub fn open(file: &str, format: InputFormat, columns: &[String]) -> Result<Self, FileError> {
+        if file == STANDARD {
+            let name = "standard input".to_owned();
+            if format == InputFormat::Parquet {
+                let why = "is read from its end: it has to be a file".to_owned();
+                return Err(FileError::Unfit { file: name, format: "Parquet", why });
+            }
+            return Self::stream(name, None, BufReader::new(io::stdin()), format, columns);
+        }
+        let name = file.to_owned();
+        let opened = File::open(file).map_err(FileError::io(file))?;
+        let size = opened.metadata().map_err(FileError::io(file))?;
+        if size.is_dir() {
+            return Err(FileError::Broken { file: name, why: "it is a folder, expected a file".to_owned() });
+        }
+        if format == InputFormat::Parquet {
+            return parquet_rows(name, opened, columns);
+        }
+        // A pipe has a name too, and no size.
+        let size = size.is_file().then_some(size.len());
+        Self::stream(name, size, BufReader::with_capacity(1 << 16, opened), format, columns)
+    }
+
+    fn stream(
+        name: String,
+        total: Option<u64>,
+        input: impl BufRead + Send + 'static,
+        format: InputFormat,
+        columns: &[String],
+    ) -> Result<Self, FileError> {
+        let rows: Box<dyn Iterator<Item = Result<Row, FileError>> + Send> = match format {
+            InputFormat::Lines if columns.len() != 1 => {
+                let why =
+                    format!("have one column, and {} are needed: {}", columns.len(), columns.join(", "));
+                return Err(FileError::Unfit { file: name, format: "lines of text", why });
+            }
+            InputFormat::Lines => Box::new(lines::Texts::new(name.clone(), input)),
+            InputFormat::Jsonl => Box::new(jsonl::Objects::new(name.clone(), input, columns)),
+            InputFormat::Csv => Box::new(csv::Records::open(name.clone(), input, b',', columns)?),
+            InputFormat::Tsv => Box::new(csv::Records::open(name.clone(), input, b'\t', columns)?),
+            InputFormat::Parquet => unreachable!("Parquet is no stream, both callers have taken care of it"),
+        };
+        Ok(Self { name, total, rows })
+    }
+}
+
+impl Iterator for Rows {
+    type Item = Result<Row, FileError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.rows.next()
+    }
+}
+
+#[cfg(feature = "parquet")]
+fn parquet_rows(name: String, file: File, columns: &[String]) -> Result<Rows, FileError> {
+    let rows = parquet::Records::open(name.clone(), file, columns)?;
+    Ok(Rows { name, total: Some(rows.total), rows: Box::new(rows) })
+}
+
+#[cfg(not(feature = "parquet"))]
+fn parquet_rows(name: String, _: File, _: &[String]) -> Result<Rows, FileError> {
+    let why = "is not in this build: it was made without the feature `parquet`".to_owned();
+    Err(FileError::Unfit { file: name, format: "Parquet", why })
+}
+
+/// Where each of `columns` stands among the names `available`.
+fn positions(file: &str, columns: &[String], available: &[String]) -> Result<Vec<usize>, FileError> {
+    let find = |column: &String| {
+        let missing = || FileError::Column {
+            file: file.to_owned(),
+            column: column.clone(),
+            available: available.to_vec(),
+        };
+        available.iter().position(|name| name == column).ok_or_else(missing)
+    };
+    columns.iter().map(find).collect()
+}

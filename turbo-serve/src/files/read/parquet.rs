@@ -1,0 +1,129 @@
+//! Rows of a Parquet file.
+
+use std::{
+    fs::File,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use ::parquet::{
+    basic::Type as PhysicalType,
+    errors::ParquetError,
+    file::reader::{FileReader, SerializedFileReader},
+    record::{Field, Row as Record, reader::RowIter},
+    schema::types::Type,
+};
+
+use super::{Cell, Row, positions};
+use crate::files::FileError;
+
+/// The wanted columns of every row; other columns are not read. One page of each is in memory at a time.
+pub(super) struct Records {
+    file: String,
+    columns: Vec<String>,
+    records: RowIter<'static>,
+    /// Rows in the file, as it says.
+    pub(super) total: u64,
+    number: u64,
+    failed: bool,
+}
+
+impl Records {
+    /// # Errors
+    /// [`FileError::Column`]; [`FileError::Broken`] when it is not Parquet, or a column does not hold texts.
+    pub(super) fn open(file: String, opened: File, columns: &[String]) -> Result<Self, FileError> {
+        let reader = guarded(&file, || SerializedFileReader::new(opened))?;
+        let metadata = reader.metadata().file_metadata();
+        let total = u64::try_from(metadata.num_rows()).unwrap_or(0);
+        let projection = projection(&file, metadata.schema(), columns)?;
+        let records = guarded(&file, || RowIter::from_file_into(Box::new(reader)).project(Some(projection)))?;
+        Ok(Self { file, columns: columns.to_vec(), records, total, number: 0, failed: false })
+    }
+}
+
+impl Iterator for Records {
+    type Item = Result<Row, FileError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed || self.number == self.total {
+            return None;
+        }
+        self.number += 1;
+        let place = format!("{}:{}", self.file, self.number);
+        let ended =
+            || ParquetError::General(format!("it has {} rows and says {}", self.number - 1, self.total));
+        let record = guarded(&place, || self.records.next().unwrap_or_else(|| Err(ended())));
+        self.failed = record.is_err();
+        Some(record.map(|record| Row {
+            number: self.number,
+            end: self.number,
+            cells: cells(record, &self.columns),
+        }))
+    }
+}
+
+/// Calls the library, which panics at some of what is not sound.
+fn guarded<T>(place: &str, call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, FileError> {
+    let broken = |why| FileError::Broken { file: place.to_owned(), why };
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(broken(error.to_string())),
+        Err(_) => Err(broken("not sound: the Parquet library gave up on it".to_owned())),
+    }
+}
+
+/// The schema without the columns that nobody wants.
+fn projection(file: &str, schema: &Type, columns: &[String]) -> Result<Type, FileError> {
+    let fields = schema.get_fields();
+    let names: Vec<String> = fields.iter().map(|field| field.name().to_owned()).collect();
+    let mut wanted: Vec<usize> = positions(file, columns, &names)?;
+    for &at in &wanted {
+        if !holds_texts(&fields[at]) {
+            let why = format!("column {:?} holds no texts", names[at]);
+            return Err(FileError::Broken { file: file.to_owned(), why });
+        }
+    }
+    wanted.sort_unstable();
+    wanted.dedup();
+    let kept: Vec<Arc<Type>> = wanted.into_iter().map(|at| Arc::clone(&fields[at])).collect();
+    let projection = Type::group_type_builder(schema.name()).with_fields(kept).build();
+    projection.map_err(|error| FileError::Broken { file: file.to_owned(), why: error.to_string() })
+}
+
+/// Whether a column is made of texts alone: one each row, or a list.
+fn holds_texts(field: &Type) -> bool {
+    match field {
+        Type::PrimitiveType { physical_type, .. } => *physical_type == PhysicalType::BYTE_ARRAY,
+        Type::GroupType { fields, .. } => fields.len() == 1 && holds_texts(&fields[0]),
+    }
+}
+
+fn cells(record: Record, columns: &[String]) -> Result<Vec<Cell>, String> {
+    let fields = record.into_columns();
+    let cell = |column: &String| {
+        let field = fields.iter().find(|(name, _)| name == column);
+        let (_, field) = field.ok_or_else(|| format!("no value of {column:?}"))?;
+        match field {
+            Field::ListInternal(list) => list
+                .elements()
+                .iter()
+                .map(|field| text(field, column))
+                .collect::<Result<_, _>>()
+                .map(Cell::List),
+            field => text(field, column).map(Cell::Text),
+        }
+    };
+    columns.iter().map(cell).collect()
+}
+
+fn text(field: &Field, column: &str) -> Result<String, String> {
+    match field {
+        Field::Str(text) => Ok(text.clone()),
+        Field::Bytes(bytes) => match bytes.as_utf8() {
+            Ok(text) => Ok(text.to_owned()),
+            Err(_) => Err(format!("the value of {column:?} is not UTF-8")),
+        },
+        Field::Null => Err(format!("the value of {column:?} is null, expected a text")),
+        _ => Err(format!("the value of {column:?} is no text")),
+    }
+}

@@ -1,0 +1,74 @@
+use serde::Serialize;
+
+/// The answer of one row.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Answer {
+    /// A vector.
+    Embedding(Vec<f32>),
+    /// Labels of the whole text, the likeliest first.
+    Labels(Vec<Class>),
+    /// Stretches of the text that have a label, in order.
+    Entities(Vec<Entity>),
+    /// The documents of the row, the best first.
+    Ranking(Vec<Ranked>),
+    /// How well the row's only document suits its query.
+    Score(f32),
+}
+
+/// A label of a text.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Class {
+    /// Its name in the model.
+    pub label: String,
+    /// How sure the model is.
+    pub score: f32,
+}
+
+/// A stretch of a text with a label.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Entity {
+    /// The label.
+    pub entity: String,
+    /// How sure the model is.
+    pub score: f32,
+    /// What stands there.
+    pub word: String,
+    /// First character, from 0.
+    pub start: usize,
+    /// Behind the last character.
+    pub end: usize,
+}
+
+/// A document of a ranking.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ranked {
+    /// Its place in the input, from 0.
+    pub index: u64,
+    /// How well it suits the query.
+    pub score: f32,
+    /// The document, where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+}
+
+/// What every answer of a file is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// [`Answer::Embedding`] of so many values.
+    Embedding {
+        /// Length of the vectors.
+        dimensions: usize,
+    },
+    /// [`Answer::Labels`].
+    Labels,
+    /// [`Answer::Entities`].
+    Entities,
+    /// [`Answer::Ranking`].
+    Ranking {
+        /// Whether the documents are repeated.
+        with_text: bool,
+    },
+    /// [`Answer::Score`].
+    Score,
+}

@@ -1,0 +1,186 @@
+//! A folder of Parquet files, `part-00000.parquet` and so on, of [`PART_ROWS`] rows each.
+//!
+//! A Parquet file ends in its own table of contents, so none can be continued. A part is written aside and gets its
+//! name when it is whole. An interruption closes the last part early; to continue, a part with fewer rows is removed
+//! and its rows are made again, so that the parts are those of a run without interruption, byte for byte.
+
+mod columns;
+
+use std::{
+    fs::{self, File},
+    io::{self, ErrorKind},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use ::parquet::{
+    basic::Compression,
+    errors::ParquetError,
+    file::{
+        properties::{EnabledStatistics, WriterProperties},
+        reader::{FileReader, SerializedFileReader},
+        writer::SerializedFileWriter,
+    },
+};
+
+use self::columns::Table;
+use super::{Answer, Begun, Kind, Sink, unfinished::sync_folder};
+use crate::files::FileError;
+
+/// Rows of every part but the last.
+const PART_ROWS: u64 = 10_000;
+
+/// Bytes of answers after which a row group is written: what is held back until then.
+const GROUP_BYTES: usize = 8 << 20;
+
+struct Parts {
+    folder: PathBuf,
+    kind: Kind,
+    /// Rows before the open part.
+    rows: u64,
+    part: Option<Part>,
+}
+
+/// A part that is being written.
+struct Part {
+    writer: SerializedFileWriter<File>,
+    table: Table,
+    rows: u64,
+}
+
+/// Makes the folder, and finds the parts to go on behind.
+pub(super) fn begin(folder: &Path, kind: &Kind, resume: bool) -> Result<Begun, FileError> {
+    let name = folder.display().to_string();
+    let io = FileError::io(&name);
+    if folder.exists() && !folder.is_dir() {
+        let why = "it is a file, and Parquet is written as a folder of parts".to_owned();
+        return Err(FileError::Broken { file: name.clone(), why });
+    }
+    fs::create_dir_all(folder).map_err(&io)?;
+    let mut rows = 0;
+    if resume {
+        while is_whole(&part_path(folder, rows))? {
+            rows += PART_ROWS;
+        }
+    }
+    remove_parts_behind(folder, rows).map_err(&io)?;
+    let parts = Parts { folder: folder.to_owned(), kind: kind.clone(), rows, part: None };
+    Ok(Begun { sink: Box::new(parts), rows })
+}
+
+/// The part whose first row is `row`.
+fn part_path(folder: &Path, row: u64) -> PathBuf {
+    folder.join(format!("part-{:05}.parquet", row / PART_ROWS))
+}
+
+/// Whether a part has all its rows; not when it is not there.
+fn is_whole(part: &Path) -> Result<bool, FileError> {
+    let name = part.display().to_string();
+    let file = match File::open(part) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        file => file.map_err(FileError::io(&name))?,
+    };
+    let reader = SerializedFileReader::new(file);
+    let reader = reader.map_err(|error| FileError::Broken { file: name, why: error.to_string() })?;
+    Ok(reader.metadata().file_metadata().num_rows() == PART_ROWS as i64)
+}
+
+/// Removes the parts from row `row` on, and nothing else.
+fn remove_parts_behind(folder: &Path, row: u64) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let number = path.file_name().and_then(|name| name.to_str()).and_then(part_number);
+        if number.is_some_and(|number| number >= row / PART_ROWS) {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+fn part_number(name: &str) -> Option<u64> {
+    let number = name.strip_prefix("part-")?.split_once('.')?;
+    ["parquet", "parquet.tmp"].contains(&number.1).then(|| number.0.parse().ok())?
+}
+
+impl Parts {
+    fn open(&self) -> io::Result<Part> {
+        let table = Table::new(&self.kind);
+        let file = File::create(self.aside())?;
+        // Without a dictionary: vectors do not repeat. Statistics of vectors say nothing, and cost.
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::SNAPPY)
+            .set_dictionary_enabled(false)
+            .set_statistics_enabled(EnabledStatistics::None)
+            .set_created_by(concat!("turbo-serve ", env!("CARGO_PKG_VERSION")).to_owned())
+            .build();
+        let writer =
+            SerializedFileWriter::new(file, table.schema(), Arc::new(properties)).map_err(of_parquet)?;
+        Ok(Part { writer, table, rows: 0 })
+    }
+
+    fn aside(&self) -> PathBuf {
+        part_path(&self.folder, self.rows).with_extension("parquet.tmp")
+    }
+
+    fn close_part(&mut self) -> io::Result<()> {
+        let Some(mut part) = self.part.take() else { return Ok(()) };
+        part.write_group()?;
+        let file = part.writer.into_inner().map_err(of_parquet)?;
+        file.sync_all()?;
+        let path = part_path(&self.folder, self.rows);
+        fs::rename(self.aside(), &path)?;
+        self.rows += part.rows;
+        sync_folder(&path)
+    }
+}
+
+impl Part {
+    fn write_group(&mut self) -> io::Result<()> {
+        if self.table.is_empty() {
+            return Ok(());
+        }
+        let mut group = self.writer.next_row_group().map_err(of_parquet)?;
+        self.table.write(&mut group).map_err(of_parquet)?;
+        group.close().map(drop).map_err(of_parquet)
+    }
+}
+
+impl Sink for Parts {
+    fn write(&mut self, index: u64, answer: Result<&Answer, &str>) -> io::Result<()> {
+        let mut part = match self.part.take() {
+            Some(part) => part,
+            None => self.open()?,
+        };
+        part.table.push(index, answer)?;
+        part.rows += 1;
+        if part.table.bytes() >= GROUP_BYTES {
+            part.write_group()?;
+        }
+        let full = part.rows == PART_ROWS;
+        self.part = Some(part);
+        if full { self.close_part() } else { Ok(()) }
+    }
+
+    /// Whole parts are on the disk already, and others could not be read.
+    fn sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        if self.rows == 0 && self.part.is_none() {
+            // Nothing was written; a part without rows still says what the columns are.
+            self.part = Some(self.open()?);
+        }
+        self.close_part()
+    }
+}
+
+fn of_parquet(error: ParquetError) -> io::Error {
+    match error {
+        ParquetError::External(source) => match source.downcast::<io::Error>() {
+            Ok(source) => *source,
+            Err(source) => io::Error::other(source),
+        },
+        other => io::Error::other(other),
+    }
+}

@@ -1,0 +1,124 @@
+use std::{io, path::PathBuf};
+
+/// Why a model could not be had from the Hub; each says in one line what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    /// There is no such model, or not for whoever asks: the Hub does not tell these apart.
+    #[error(
+        "{model}: {endpoint} has no such model, or it is private: check the name; a private one needs --hf-token or \
+         HF_TOKEN"
+    )]
+    Missing {
+        /// The model.
+        model: String,
+        /// The Hub.
+        endpoint: String,
+    },
+    /// The model has no such branch, tag or commit.
+    #[error("{model}: it has no revision {revision:?}: {endpoint}/{model}/tree/main lists those it has")]
+    Revision {
+        /// The model.
+        model: String,
+        /// What was asked for.
+        revision: String,
+        /// The Hub.
+        endpoint: String,
+    },
+    /// Its owner wants to be asked first.
+    #[error(
+        "{model}: its owner has set conditions: accept them at {endpoint}/{model}, then pass --hf-token or HF_TOKEN of \
+         the account that did"
+    )]
+    Gated {
+        /// The model.
+        model: String,
+        /// The Hub.
+        endpoint: String,
+    },
+    /// The token is wrong.
+    #[error(
+        "{model}: {endpoint} does not know the token it was given: check --hf-token or HF_TOKEN, or log in anew"
+    )]
+    Token {
+        /// The model.
+        model: String,
+        /// The Hub.
+        endpoint: String,
+    },
+    /// A token that cannot be sent.
+    #[error("the token for the Hub has characters that no token has: check --hf-token, HF_TOKEN or its file")]
+    TokenForm,
+    /// Too many questions in too short a time.
+    #[error(
+        "{model}: {endpoint} asks to wait (429): try again in a few minutes, or pass --hf-token or HF_TOKEN"
+    )]
+    Busy {
+        /// The model.
+        model: String,
+        /// The Hub.
+        endpoint: String,
+    },
+    /// No answer.
+    #[error(
+        "{model}: {endpoint} is out of reach ({why}): check the network, HF_ENDPOINT and proxies, or pass the path of a \
+         folder with its files"
+    )]
+    Unreachable {
+        /// The model.
+        model: String,
+        /// The Hub.
+        endpoint: String,
+        /// What the network said.
+        why: String,
+    },
+    /// Nothing may be asked, and the cache does not have it.
+    #[error(
+        "{model}: HF_HUB_OFFLINE is set, and {cache} does not have all its files: fetch it once without, or pass the \
+         path of a folder with its files"
+    )]
+    Offline {
+        /// The model.
+        model: String,
+        /// The cache.
+        cache: PathBuf,
+    },
+    /// It has no weights that can be read.
+    #[error(
+        "{model}: it has no safetensors weights{}: look for a revision or a copy that has",
+        other(others)
+    )]
+    NoWeights {
+        /// The model.
+        model: String,
+        /// Weights in other formats that it has.
+        others: Vec<String>,
+    },
+    /// It is not a model of the kind that is served here.
+    #[error("{model}: it has no {file}: it is not a model that the transformers library could load")]
+    NoModel {
+        /// The model.
+        model: String,
+        /// What is missing.
+        file: String,
+    },
+    /// An answer that makes no sense.
+    #[error("{model}: {why}")]
+    Broken {
+        /// The model, with the file where there is one.
+        model: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The cache cannot be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// The place.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+fn other(others: &[String]) -> String {
+    if others.is_empty() { String::new() } else { format!(" (but {})", others.join(", ")) }
+}

@@ -1,0 +1,254 @@
+//! The transfer of files into the cache, on a thread of its own.
+
+use std::{fs, path::Path, thread, time::Duration};
+
+use hf_hub::{
+    Cache,
+    api::{
+        Progress,
+        sync::{Api, ApiBuilder, ApiError, ApiRepo},
+    },
+};
+
+use super::{
+    HubError, HubSettings,
+    ask::{Answer, refused},
+    repo, wanted,
+};
+
+/// What is to be fetched.
+pub(super) struct Plan {
+    pub(super) name: String,
+    pub(super) answer: Answer,
+}
+
+/// What the thread that waits is told.
+pub(super) enum Event {
+    Begin {
+        files: usize,
+        bytes: u64,
+    },
+    Bytes(u64),
+    /// Somebody else fetches the same file.
+    Waiting,
+    Done(Result<(), HubError>),
+}
+
+/// How often a transfer is taken up again, when nothing arrives in between.
+const ATTEMPTS: u32 = 4;
+
+/// A client of the Hub that is asked as the settings say.
+pub(super) fn api_of(settings: &HubSettings, name: &str) -> Result<Api, HubError> {
+    let builder = ApiBuilder::from_cache(Cache::new(settings.cache.clone()))
+        .with_endpoint(settings.endpoint.clone())
+        .with_token(settings.token.clone())
+        .with_progress(false)
+        .with_user_agent("turbo", env!("CARGO_PKG_VERSION"));
+    builder.build().map_err(|error| HubError::Broken { model: name.to_owned(), why: error.to_string() })
+}
+
+/// Fetches what the cache does not have: first what says what the model is, then what that speaks of.
+pub(super) fn fetch(
+    plan: &Plan,
+    settings: &HubSettings,
+    cache: &Cache,
+    tell: &dyn Fn(Event) -> bool,
+) -> Result<(), HubError> {
+    let Plan { name, answer } = plan;
+    let folder = cache.repo(repo(name, &answer.sha)).pointer_path(&answer.sha);
+    let listed: Vec<String> = answer.siblings.iter().map(|file| file.path.clone()).collect();
+    let transfer = Transfer {
+        plan,
+        settings,
+        // Of the commit, and not of the branch, which may move on meanwhile.
+        api: api_of(settings, name)?.repo(repo(name, &answer.sha)),
+        folder: &folder,
+        tell,
+    };
+    transfer.files(&wanted::descriptions(name, &listed)?)?;
+    let broken = |why| HubError::Broken { model: name.clone(), why };
+    let described = wanted::described(&folder).map_err(broken)?;
+    let there: Vec<String> = described.into_iter().filter(|file| listed.contains(file)).collect();
+    transfer.files(&there)?;
+    if wanted::is_whole(&folder) {
+        return Ok(());
+    }
+    Err(broken("the Hub does not have all the weights that its index speaks of".to_owned()))
+}
+
+struct Transfer<'a> {
+    plan: &'a Plan,
+    settings: &'a HubSettings,
+    api: ApiRepo,
+    folder: &'a Path,
+    tell: &'a dyn Fn(Event) -> bool,
+}
+
+/// How a transfer went wrong.
+enum Failure {
+    /// It cannot go right.
+    Final(HubError),
+    /// It may go right the next time, from where it is.
+    Again(HubError),
+    /// What is there already is of no use.
+    Anew(HubError),
+    /// Somebody else is fetching the file.
+    Locked,
+}
+
+impl Transfer<'_> {
+    fn files(&self, files: &[String]) -> Result<(), HubError> {
+        let missing: Vec<&String> = files.iter().filter(|file| !self.folder.join(file).exists()).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let size_of =
+            |file: &&&String| self.plan.answer.siblings.iter().find(|listed| listed.path == ***file)?.size;
+        let bytes = missing.iter().filter_map(|file| size_of(&file)).sum();
+        (self.tell)(Event::Begin { files: missing.len(), bytes });
+        missing.into_iter().try_for_each(|file| self.file(file))
+    }
+
+    /// Fetches one file, however often that takes.
+    fn file(&self, file: &str) -> Result<(), HubError> {
+        if !wanted::stays_inside(file) {
+            return Err(self.broken(file, "its name leads out of the folder".to_owned()));
+        }
+        let (mut failures, mut told) = (0, 0);
+        loop {
+            let before = told;
+            let error = match self.attempt(file, &mut told) {
+                Ok(()) => return Ok(()),
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Locked) => {
+                    self.wait(Duration::from_millis(500));
+                    // Whoever has fetched it has put it there.
+                    if self.folder.join(file).exists() {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                Err(Failure::Again(error)) => error,
+                Err(Failure::Anew(error)) => {
+                    self.remove_partial(file);
+                    error
+                }
+            };
+            failures = if told > before { 1 } else { failures + 1 };
+            if failures == ATTEMPTS {
+                return Err(error);
+            }
+            self.wait(self.settings.pause * failures);
+        }
+    }
+
+    fn wait(&self, time: Duration) {
+        (self.tell)(Event::Waiting);
+        thread::sleep(time);
+    }
+
+    /// * `told`: bytes of the file that whoever waits has been told of.
+    fn attempt(&self, file: &str, told: &mut u64) -> Result<(), Failure> {
+        let mut size = 0;
+        let counter = Counter { tell: self.tell, size: &mut size, told, here: 0 };
+        let path =
+            self.api.download_with_progress(file, counter).map_err(|error| self.failure(file, error))?;
+        let got = fs::metadata(&path).map(|metadata| metadata.len());
+        if matches!(got, Ok(got) if got == size) {
+            return Ok(());
+        }
+        let why = format!("{} bytes arrived, and not {size}", got.unwrap_or(0));
+        // The blob that the name leads to is as wrong as the name.
+        for wrong in [fs::canonicalize(&path), Ok(path)].into_iter().flatten() {
+            let _ = fs::remove_file(wrong);
+        }
+        Err(Failure::Again(self.broken(file, why)))
+    }
+
+    fn failure(&self, file: &str, error: ApiError) -> Failure {
+        let Plan { name, answer } = self.plan;
+        let unreachable = |why: String| HubError::Unreachable {
+            model: name.clone(),
+            endpoint: self.settings.endpoint.clone(),
+            why: format!("{file}: {why}"),
+        };
+        match error {
+            ApiError::LockAcquisition(_) => Failure::Locked,
+            ApiError::InvalidResume => {
+                Failure::Anew(self.broken(file, "more arrived than there is".to_owned()))
+            }
+            ApiError::IoError(source) if is_of_network(&source) => {
+                Failure::Again(unreachable(source.to_string()))
+            }
+            ApiError::IoError(source) => {
+                Failure::Final(HubError::Io { path: self.settings.cache.display().to_string(), source })
+            }
+            ApiError::RequestError(error) => match *error {
+                // All bytes were there already.
+                ureq::Error::StatusCode(416) => Failure::Anew(unreachable("status 416".to_owned())),
+                ureq::Error::StatusCode(status @ (429 | 500..)) => {
+                    Failure::Again(refused(self.settings, name, &answer.sha, status, None))
+                }
+                ureq::Error::StatusCode(401) => Failure::Final(HubError::Gated {
+                    model: name.clone(),
+                    endpoint: self.settings.endpoint.clone(),
+                }),
+                ureq::Error::StatusCode(status) => {
+                    Failure::Final(refused(self.settings, name, &answer.sha, status, None))
+                }
+                other => Failure::Again(unreachable(other.to_string())),
+            },
+            other => Failure::Final(self.broken(file, other.to_string())),
+        }
+    }
+
+    /// Removes what has arrived of a file.
+    fn remove_partial(&self, file: &str) {
+        let cache = Cache::new(self.settings.cache.clone());
+        let api = api_of(self.settings, &self.plan.name);
+        if let Ok(metadata) = api.and_then(|api| {
+            api.metadata(&self.api.url(file)).map_err(|error| self.broken(file, error.to_string()))
+        }) {
+            let blob = cache.repo(repo(&self.plan.name, &self.plan.answer.sha)).blob_path(metadata.etag());
+            // Where it cannot be removed the next attempt fails as this one did.
+            let _ = fs::remove_file(blob.with_extension("part"));
+        }
+    }
+
+    fn broken(&self, file: &str, why: String) -> HubError {
+        HubError::Broken { model: format!("{}/{file}", self.plan.name), why }
+    }
+}
+
+/// Whether a failed copy failed at the Hub's end, and not at the disk's.
+fn is_of_network(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof};
+    let kind = error.kind();
+    let raw = error.raw_os_error().is_some();
+    matches!(kind, BrokenPipe | ConnectionAborted | ConnectionReset | TimedOut | UnexpectedEof) || !raw
+}
+
+/// Passes on what arrives, once: an attempt begins with what earlier ones brought.
+struct Counter<'a> {
+    tell: &'a dyn Fn(Event) -> bool,
+    size: &'a mut u64,
+    told: &'a mut u64,
+    /// Bytes that are here.
+    here: u64,
+}
+
+impl Progress for Counter<'_> {
+    fn init(&mut self, size: usize, _: &str) {
+        *self.size = size as u64;
+    }
+
+    fn update(&mut self, bytes: usize) {
+        self.here += bytes as u64;
+        if self.here > *self.told {
+            (self.tell)(Event::Bytes(self.here - *self.told));
+            *self.told = self.here;
+        }
+    }
+
+    fn finish(&mut self) {}
+}

@@ -1,0 +1,210 @@
+//! Models by their names on the Hugging Face Hub: a name in, a folder with the files out.
+//!
+//! ```text
+//! name, revision ─▶ what the Hub has, and its commit ─▶ the files that turbo reads ─▶ cache ─▶ snapshots/COMMIT
+//! ```
+//!
+//! Files lie where every other tool of the Hub keeps them (`models--OWNER--NAME/{blobs,refs,snapshots}`), so nothing is
+//! fetched twice. All files of a model are those of one commit. The crate `hf-hub` knows the cache, redirects and
+//! ranges; added here are what it leaves open: which files, one commit for all, sizes that are checked, a broken transfer
+//! that is taken up again, a silent Hub that is given up, and what to say of each answer.
+//!
+//! | variable | what it changes |
+//! |---|---|
+//! | `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME` | where the cache is |
+//! | `HF_TOKEN`, `HUGGING_FACE_HUB_TOKEN`, `HF_TOKEN_PATH` | who asks; else the file that `hf auth login` writes |
+//! | `HF_HUB_OFFLINE`, `TRANSFORMERS_OFFLINE` | nothing is asked, only the cache is looked at |
+//! | `HF_ENDPOINT` | another Hub |
+
+mod ask;
+mod error;
+mod fetch;
+mod settings;
+mod wanted;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use hf_hub::{Cache, Repo, RepoType};
+
+pub use error::HubError;
+pub use settings::HubSettings;
+
+use fetch::{Event, Plan};
+
+/// The branch that is meant when nobody says which.
+pub const MAIN: &str = "main";
+
+/// A Hub and a cache of it.
+pub struct Hub {
+    settings: HubSettings,
+    cache: Cache,
+}
+
+/// A model whose files are all in the cache.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The folder with the files.
+    pub folder: PathBuf,
+    /// The commit that they are of.
+    pub commit: String,
+    /// Why the Hub could not say whether there is a newer one, when it could not.
+    pub stale: Option<HubError>,
+}
+
+/// What whoever waits is told.
+pub trait Watch {
+    /// So many files and bytes are to come.
+    fn begin(&mut self, files: usize, bytes: u64);
+    /// So many bytes more are here.
+    fn advance(&mut self, bytes: u64);
+    /// It is over, well or not.
+    fn end(&mut self);
+}
+
+impl Watch for () {
+    fn begin(&mut self, _: usize, _: u64) {}
+    fn advance(&mut self, _: u64) {}
+    fn end(&mut self) {}
+}
+
+/// Whether `name` could be that of a model on the Hub: `name`, or `owner/name`.
+pub fn is_model_name(name: &str) -> bool {
+    let part = |part: &str| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let ends_well = !part.starts_with(['-', '.']) && !part.ends_with(['-', '.']);
+        (1..=96).contains(&part.len()) && part.chars().all(allowed) && ends_well && !part.contains("..")
+    };
+    name.split('/').count() <= 2 && name.split('/').all(part)
+}
+
+impl Hub {
+    /// A Hub as the settings say.
+    pub fn new(settings: HubSettings) -> Self {
+        let cache = Cache::new(settings.cache.clone());
+        Self { settings, cache }
+    }
+
+    /// Where the cache is.
+    pub fn cache(&self) -> &Path {
+        &self.settings.cache
+    }
+
+    /// The files of model `name` at `revision`, a branch, tag or commit: from the cache where they are there, else from
+    /// the Hub. When the Hub is out of reach, what the cache has is taken. Blocks.
+    ///
+    /// # Errors
+    /// [`HubError`], one line that says what to do.
+    pub fn model(&self, name: &str, revision: &str, watch: &mut dyn Watch) -> Result<Snapshot, HubError> {
+        if is_commit(revision)
+            && let Some(snapshot) = self.cached_commit(name, revision)
+        {
+            return Ok(snapshot);
+        }
+        if self.settings.offline {
+            let cache = self.settings.cache.clone();
+            let missing = HubError::Offline { model: name.to_owned(), cache };
+            return self.cached(name, revision).ok_or(missing);
+        }
+        match ask::about(&self.settings, name, revision) {
+            Ok(answer) => {
+                let plan = Plan { name: name.to_owned(), answer };
+                self.fetch(plan, revision, watch)
+            }
+            Err(error @ HubError::Unreachable { .. }) => match self.cached(name, revision) {
+                Some(snapshot) => Ok(Snapshot { stale: Some(error), ..snapshot }),
+                None => Err(error),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Fetches on a thread of its own, so that a Hub that says nothing any more can be given up.
+    fn fetch(&self, plan: Plan, revision: &str, watch: &mut dyn Watch) -> Result<Snapshot, HubError> {
+        let (name, commit) = (plan.name.clone(), plan.answer.sha.clone());
+        let (settings, cache) = (self.settings.clone(), self.cache.clone());
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || {
+            let done = fetch::fetch(&plan, &settings, &cache, &|event| tell.send(event).is_ok());
+            // Nobody listens who has given up.
+            let _ = tell.send(Event::Done(done));
+        });
+        let done = loop {
+            match told.recv_timeout(self.settings.patience) {
+                Ok(Event::Begin { files, bytes }) => watch.begin(files, bytes),
+                Ok(Event::Bytes(bytes)) => watch.advance(bytes),
+                Ok(Event::Waiting) => {}
+                Ok(Event::Done(done)) => break done,
+                Err(mpsc::RecvTimeoutError::Timeout) => break Err(self.silent(&name)),
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    break Err(HubError::Broken { model: name.clone(), why: "the transfer panicked".into() });
+                }
+            }
+        };
+        watch.end();
+        done?;
+        let repo = self.cache.repo(repo(&name, revision));
+        if !is_commit(revision) {
+            let cache = self.settings.cache.display().to_string();
+            repo.create_ref(&commit).map_err(|source| HubError::Io { path: cache, source })?;
+        }
+        Ok(Snapshot { folder: repo.pointer_path(&commit), commit, stale: None })
+    }
+
+    fn silent(&self, name: &str) -> HubError {
+        let seconds = self.settings.patience.as_secs();
+        HubError::Unreachable {
+            model: name.to_owned(),
+            endpoint: self.settings.endpoint.clone(),
+            why: format!("it sent nothing for {seconds} s; what has arrived is kept, try again"),
+        }
+    }
+
+    /// What the cache has of `revision`, if that is a whole model.
+    fn cached(&self, name: &str, revision: &str) -> Option<Snapshot> {
+        let refs = self.cache.path().join(repo(name, revision).folder_name()).join("refs");
+        let commit = std::fs::read_to_string(refs.join(revision)).ok();
+        let commit = commit.map_or_else(|| revision.to_owned(), |commit| commit.trim().to_owned());
+        if is_commit(&commit) { self.cached_commit(name, &commit) } else { None }
+    }
+
+    fn cached_commit(&self, name: &str, commit: &str) -> Option<Snapshot> {
+        let folder = self.cache.repo(repo(name, commit)).pointer_path(commit);
+        let whole = wanted::is_whole(&folder);
+        whole.then(|| Snapshot { folder, commit: commit.to_owned(), stale: None })
+    }
+}
+
+fn repo(name: &str, revision: &str) -> Repo {
+    Repo::with_revision(name.to_owned(), RepoType::Model, revision.to_owned())
+}
+
+/// Whether a revision is the full name of a commit, which never means anything else later.
+fn is_commit(revision: &str) -> bool {
+    revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// How long the Hub may take to begin with an answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_that_the_hub_allows() {
+        for name in ["gpt2", "BAAI/bge-small-en-v1.5", "a/b_c.d", "sentence-transformers/all-MiniLM-L6-v2"] {
+            assert!(is_model_name(name), "{name}");
+        }
+        for name in
+            ["", "/", "a/", "/a", "a/b/c", "./a", "../a", "a/..", "a b", "a/b\n", "~/a", "-a/b", "a/b.", "ä"]
+        {
+            assert!(!is_model_name(name), "{name}");
+        }
+        assert!(!is_model_name(&"a".repeat(97)));
+    }
+}

@@ -1,0 +1,144 @@
+//! Which Hub, as whom, and where its files are kept: flags first, then variables, then what is usual.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use super::HubError;
+
+/// How a [`Hub`](super::Hub) is used.
+#[derive(Clone)]
+pub struct HubSettings {
+    /// Where the Hub is, without a slash at the end.
+    pub endpoint: String,
+    /// Who asks.
+    pub token: Option<String>,
+    /// Where files are kept.
+    pub cache: PathBuf,
+    /// Whether only the cache is looked at.
+    pub offline: bool,
+    /// How long a transfer may stand still before it is given up.
+    pub patience: Duration,
+    /// Pause before a broken transfer is taken up again; longer each time.
+    pub pause: Duration,
+}
+
+/// The Hub when no variable says otherwise.
+const ENDPOINT: &str = "https://huggingface.co";
+
+impl HubSettings {
+    /// Settings as this process's variables say, with a token and a cache that come first where they are given.
+    ///
+    /// # Errors
+    /// [`HubError::TokenForm`]; [`HubError::Io`] where nothing says where a cache could be.
+    pub fn from_env(token: Option<String>, cache: Option<PathBuf>) -> Result<Self, HubError> {
+        Self::new(token, cache, |name| std::env::var(name).ok(), std::env::home_dir())
+    }
+
+    fn new(
+        token: Option<String>,
+        cache: Option<PathBuf>,
+        variable: impl Fn(&str) -> Option<String>,
+        home: Option<PathBuf>,
+    ) -> Result<Self, HubError> {
+        let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let path = |name: &str| variable(name).map(PathBuf::from);
+        let usual = || path("XDG_CACHE_HOME").or_else(|| Some(home.as_ref()?.join(".cache")));
+        let hf_home = path("HF_HOME").or_else(|| Some(usual()?.join("huggingface")));
+        let cache = cache.or_else(|| path("HF_HUB_CACHE")).or_else(|| path("HUGGINGFACE_HUB_CACHE"));
+        let cache = cache.or_else(|| Some(hf_home.as_ref()?.join("hub"))).ok_or_else(no_home)?;
+        let token_file = path("HF_TOKEN_PATH").or_else(|| Some(hf_home.as_ref()?.join("token")));
+        let token = token.or_else(|| variable("HF_TOKEN")).or_else(|| variable("HUGGING_FACE_HUB_TOKEN"));
+        let token = token.or_else(|| std::fs::read_to_string(token_file?).ok());
+        let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
+        if token.as_ref().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
+            return Err(HubError::TokenForm);
+        }
+        let endpoint = variable("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned());
+        let offline = ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]
+            .into_iter()
+            .filter_map(variable)
+            .any(|value| is_yes(&value));
+        Ok(Self {
+            endpoint: endpoint.trim_end_matches('/').to_owned(),
+            token,
+            cache: absolute(&cache),
+            offline,
+            patience: Duration::from_secs(60),
+            pause: Duration::from_secs(1),
+        })
+    }
+}
+
+/// Links in the cache are relative to it, and are made from whole paths.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+fn no_home() -> HubError {
+    let source = std::io::Error::other("there is no home folder: pass --huggingface-hub-cache or HF_HOME");
+    HubError::Io { path: "cache of the Hub".to_owned(), source }
+}
+
+/// What counts as yes in the variables of the Hub's tools.
+fn is_yes(value: &str) -> bool {
+    ["1", "on", "yes", "true"].iter().any(|yes| yes.eq_ignore_ascii_case(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(variables: &[(&str, &str)]) -> HubSettings {
+        let variable = |name: &str| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        };
+        HubSettings::new(None, None, variable, Some("/home/me".into())).ok().unwrap()
+    }
+
+    #[test]
+    fn the_cache_is_where_other_tools_have_it() {
+        let cases: [(&[(&str, &str)], &str); 5] = [
+            (&[], "/home/me/.cache/huggingface/hub"),
+            (&[("XDG_CACHE_HOME", "/x")], "/x/huggingface/hub"),
+            (&[("HF_HOME", "/hf"), ("XDG_CACHE_HOME", "/x")], "/hf/hub"),
+            (&[("HF_HOME", "/hf"), ("HUGGINGFACE_HUB_CACHE", "/old")], "/old"),
+            (&[("HF_HUB_CACHE", "/new"), ("HUGGINGFACE_HUB_CACHE", "/old")], "/new"),
+        ];
+        for (variables, expected) in cases {
+            assert_eq!(settings(variables).cache, Path::new(expected), "{variables:?}");
+        }
+        let given = HubSettings::new(None, Some("/given".into()), |_| Some("/other".into()), None);
+        assert_eq!(given.ok().unwrap().cache, Path::new("/given"));
+        assert!(HubSettings::new(None, None, |_| None, None).is_err());
+    }
+
+    #[test]
+    fn a_token_is_a_flag_a_variable_or_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("token"), "hf_file\n").unwrap();
+        let home = folder.path().to_str().unwrap();
+        let token = |more: &[(&str, &str)]| settings(&[&[("HF_HOME", home)], more].concat()).token;
+        assert_eq!(token(&[]).as_deref(), Some("hf_file"));
+        assert_eq!(
+            token(&[("HF_TOKEN", ""), ("HUGGING_FACE_HUB_TOKEN", "hf_old")]).as_deref(),
+            Some("hf_old")
+        );
+        assert_eq!(
+            token(&[("HF_TOKEN", "hf_new"), ("HUGGING_FACE_HUB_TOKEN", "hf_old")]).as_deref(),
+            Some("hf_new")
+        );
+        assert_eq!(settings(&[("HF_HOME", "/nowhere")]).token, None);
+        let odd = HubSettings::new(Some("two words".into()), None, |_| None, Some("/".into()));
+        assert!(matches!(odd, Err(HubError::TokenForm)));
+    }
+
+    #[test]
+    fn offline_is_said_as_everywhere() {
+        for (value, expected) in [("1", true), ("ON", true), ("true", true), ("0", false), ("", false)] {
+            assert_eq!(settings(&[("HF_HUB_OFFLINE", value)]).offline, expected, "{value:?}");
+        }
+        assert_eq!(settings(&[("HF_ENDPOINT", "http://h:1/")]).endpoint, "http://h:1");
+    }
+}

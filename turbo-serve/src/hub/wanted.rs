@@ -1,0 +1,158 @@
+//! Which files of a model turbo reads.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::HubError;
+
+/// Files that say what the model is. Where they are there, they are fetched, before the weights.
+const DESCRIPTIONS: [&str; 10] = [
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    MODULES,
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    INDEX,
+];
+const MODULES: &str = "modules.json";
+const WEIGHTS: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Those of the files `listed` that say what the model is.
+///
+/// # Errors
+/// [`HubError::NoModel`], [`HubError::NoWeights`].
+pub(super) fn descriptions(model: &str, listed: &[String]) -> Result<Vec<String>, HubError> {
+    let has = |name: &str| listed.iter().any(|file| file == name);
+    if !has("config.json") {
+        return Err(HubError::NoModel { model: model.to_owned(), file: "config.json".to_owned() });
+    }
+    if !has(WEIGHTS) && !has(INDEX) {
+        let is_other = |file: &&String| {
+            [".bin", ".h5", ".gguf", ".onnx", ".msgpack"].iter().any(|end| file.ends_with(end))
+                && !file.contains('/')
+        };
+        let others = listed.iter().filter(is_other).take(3).cloned().collect();
+        return Err(HubError::NoWeights { model: model.to_owned(), others });
+    }
+    // Shards are of no use beside the one file.
+    let wanted = |name: &&&str| has(name) && !(**name == INDEX && has(WEIGHTS));
+    Ok(DESCRIPTIONS.iter().filter(wanted).map(|name| (*name).to_owned()).collect())
+}
+
+/// The files that the descriptions in `folder` speak of: weights, and the modules of a sentence-transformers model.
+///
+/// # Errors
+/// What is wrong with a description.
+pub(super) fn described(folder: &Path) -> Result<Vec<String>, String> {
+    let mut files = Vec::new();
+    if folder.join(INDEX).exists() {
+        files.extend(shards(&json(folder, INDEX)?));
+    } else {
+        files.push(WEIGHTS.to_owned());
+    }
+    if folder.join(MODULES).exists() {
+        let modules = json(folder, MODULES)?;
+        let paths = modules.as_array().into_iter().flatten().filter_map(|module| module["path"].as_str());
+        for path in paths.map(|path| path.trim_matches('/')).filter(|path| !path.is_empty()) {
+            files.extend([format!("{path}/config.json"), format!("{path}/{WEIGHTS}")]);
+        }
+    }
+    Ok(files)
+}
+
+/// Whether `folder` has a model with all its weights.
+pub(super) fn is_whole(folder: &Path) -> bool {
+    let there = |file: &str| folder.join(file).exists();
+    let shards_there = || match json(folder, INDEX) {
+        Ok(index) => shards(&index).iter().all(|shard| there(shard)),
+        Err(_) => false,
+    };
+    there("config.json") && (there(WEIGHTS) || shards_there())
+}
+
+/// Whether a path leads to a file below the folder it is taken from.
+pub(super) fn stays_inside(path: &str) -> bool {
+    !path.is_empty() && !path.contains('\\') && path.split('/').all(|part| !matches!(part, "" | "." | ".."))
+}
+
+fn shards(index: &Value) -> Vec<String> {
+    let files = index["weight_map"].as_object().into_iter().flat_map(|map| map.values());
+    let mut shards: Vec<String> = files.filter_map(|file| file.as_str().map(str::to_owned)).collect();
+    shards.sort();
+    shards.dedup();
+    shards
+}
+
+fn json(folder: &Path, file: &str) -> Result<Value, String> {
+    let text = std::fs::read(folder.join(file)).map_err(|error| format!("{file}: {error}"))?;
+    serde_json::from_slice(&text).map_err(|error| format!("{file}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(files: &[&str]) -> Vec<String> {
+        files.iter().map(|&file| file.to_owned()).collect()
+    }
+
+    #[test]
+    fn only_what_is_read_is_fetched() {
+        let all = listed(&[
+            "README.md",
+            "config.json",
+            "model.safetensors",
+            INDEX,
+            "onnx/model.onnx",
+            "tokenizer.json",
+        ]);
+        assert_eq!(descriptions("m", &all).unwrap(), ["config.json", "tokenizer.json"]);
+        let sharded = listed(&["config.json", INDEX, "model-00001-of-00002.safetensors"]);
+        assert_eq!(descriptions("m", &sharded).unwrap(), ["config.json", INDEX]);
+    }
+
+    #[test]
+    fn what_cannot_be_loaded_is_said_before_anything_is_fetched() {
+        let error = |files: &[&str]| descriptions("m", &listed(files)).unwrap_err().to_string();
+        assert!(error(&["README.md"]).contains("no config.json"));
+        let bin = error(&["config.json", "pytorch_model.bin", "onnx/model.onnx"]);
+        assert!(bin.contains("no safetensors weights (but pytorch_model.bin):"), "{bin}");
+    }
+
+    #[test]
+    fn modules_and_shards_follow_from_the_descriptions() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| std::fs::write(folder.path().join(file), text).unwrap();
+        write(MODULES, r#"[{"path": ""}, {"path": "1_Pooling"}, {"path": "2_Dense/"}]"#);
+        let files = described(folder.path()).unwrap();
+        let expected = [
+            "model.safetensors",
+            "1_Pooling/config.json",
+            "1_Pooling/model.safetensors",
+            "2_Dense/config.json",
+            "2_Dense/model.safetensors",
+        ];
+        assert_eq!(files, expected);
+        write(INDEX, r#"{"weight_map": {"a": "s2", "b": "s1", "c": "s2"}}"#);
+        assert_eq!(described(folder.path()).unwrap()[..2], ["s1", "s2"]);
+        write("config.json", "{}");
+        write("s1", "");
+        assert!(!is_whole(folder.path()));
+        write("s2", "");
+        assert!(is_whole(folder.path()));
+        write(MODULES, "oops");
+        assert!(described(folder.path()).unwrap_err().starts_with(MODULES));
+    }
+
+    #[test]
+    fn no_file_lies_outside() {
+        assert!(["a", "a/b.c", "..a/b"].into_iter().all(stays_inside));
+        assert!(!["", "/a", "a//b", "../a", "a/../b", "a/.", "a\\b"].into_iter().any(stays_inside));
+    }
+}
