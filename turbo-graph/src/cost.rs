@@ -4,7 +4,7 @@ mod summary;
 
 pub use summary::KindCost;
 
-use turbo_kernels::AttentionMask;
+use turbo_kernels::{AttentionMask, Pooling};
 
 use crate::{
     dim::{Dim, Extents},
@@ -36,16 +36,17 @@ impl std::iter::Sum for Cost {
 }
 
 impl Graph {
-    /// The cost of one node for a batch. Element-wise steps count one operation per value and step; of a table only the
-    /// rows taken count, of a tensor that holds several heads only the columns read, of attention the keys that are
-    /// seen. What windows hide in the packed layout is exact for sequences of one length, and for others as if all had
-    /// the mean length of their tokens.
+    /// The cost of one node for a batch. Element-wise steps count one operation per value and step; of tables and of
+    /// tensors that rows are picked from only the rows taken count, of a tensor that holds several heads only the
+    /// columns read, of attention the keys that are seen. What windows hide in the packed layout is exact for sequences
+    /// of one length, and for others as if all had the mean length of their tokens.
     pub fn cost(&self, node: &Node, extents: &Extents) -> Cost {
         let elements = |value: ValueId| self.value(value).shape.elements(extents) as u64;
         let (out, first) = (elements(node.output), elements(node.inputs[0]));
         let given = |input: usize| u64::from(node.inputs.len() > input);
         let flops = match node.op {
             Op::Embed | Op::SplitHeads(_) | Op::MergeHeads | Op::Mask(_) | Op::Select => 0,
+            Op::Pool(Pooling::Cls | Pooling::LastToken) => 0,
             Op::MatMul => self.product_flops(node, out),
             Op::Linear { activation } => {
                 let after = given(2) + if activation.is_some() { ACTIVATION } else { 0 };
@@ -87,7 +88,7 @@ impl Graph {
             return (shape.elements(extents) / width * heads.width()) as u64;
         }
         match (node.op, input) {
-            (Op::Embed | Op::Select, 0) => out,
+            (Op::Embed | Op::Select | Op::Pool(Pooling::Cls | Pooling::LastToken), 0) => out,
             (Op::EmbedSumLayerNorm { lookups, .. }, table)
                 if table < 2 * lookups && table.is_multiple_of(2) =>
             {

@@ -79,7 +79,9 @@ struct Encoder {
     /// Vocabulary logits are pooled, or those of selected tokens are an output.
     head: Option<Activation>,
     selects: bool,
-    /// A projection of the first layer is an output too.
+    /// The rows of all tokens are an output too.
+    shows_tokens: bool,
+    /// So is a projection of the first layer.
     shows_queries: bool,
 }
 
@@ -129,13 +131,14 @@ fn encoders() -> impl Strategy<Value = Encoder> {
     let pooling = prop::sample::select(Pooling::ALL.to_vec());
     let head = prop::option::of(prop::sample::select(Activation::ALL.to_vec()));
     let layers = prop::collection::vec(layers(), 1..3);
-    (layers, 1..5_u32, pooling, head, any::<bool>(), prop::bool::weighted(0.2)).prop_map(
-        |(layers, count, pooling, head, selects, shows_queries)| Encoder {
+    (layers, 1..5_u32, pooling, head, any::<bool>(), any::<bool>(), prop::bool::weighted(0.2)).prop_map(
+        |(layers, count, pooling, head, selects, shows_tokens, shows_queries)| Encoder {
             layers,
             count,
             pooling,
             head,
             selects,
+            shows_tokens,
             shows_queries,
         },
     )
@@ -291,7 +294,9 @@ fn draw(encoder: &Encoder) -> Result<Graph, GraphError> {
     pencil.g.layer(None);
     pencil.name = "head".to_owned();
     let mut rows = pencil.norm("norm", x, NormKind::Layer)?;
-    pencil.g.output("tokens", rows);
+    if encoder.shows_tokens {
+        pencil.g.output("tokens", rows);
+    }
     if encoder.selects {
         let selected = pencil.g.select(rows)?;
         let logits = pencil.product("decoder", selected, (HIDDEN, VOCABULARY), true)?;

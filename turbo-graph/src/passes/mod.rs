@@ -13,6 +13,7 @@ mod merge_gate;
 mod merge_projections;
 mod merge_rotations;
 mod pack;
+mod pick_early;
 mod projection;
 mod residual;
 mod residual_norm;
@@ -90,6 +91,7 @@ pub const ALL: &[Pass] = &[
     Pass { name: "fuse scale, bias, mask, softmax", rule: Rule::Fuse(softmax::pattern) },
     Pass { name: "head transposes away", rule: Rule::Rewrite(head_transposes::rewrite_one) },
     Pass { name: "fuse attention", rule: Rule::Fuse(attention::pattern) },
+    Pass { name: "pick rows early", rule: Rule::Rewrite(pick_early::rewrite_one) },
     Pass { name: "dead values", rule: Rule::Rewrite(dead_values::rewrite_one) },
 ];
 

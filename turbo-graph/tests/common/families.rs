@@ -19,13 +19,14 @@ type Draw = fn(&mut GraphBuilder) -> Result<(), GraphError>;
 
 /// All of them, by name.
 pub(crate) fn all() -> Vec<(&'static str, Graph)> {
-    let drawn: [(&str, Draw); 6] = [
+    let drawn: [(&str, Draw); 7] = [
         ("ModernBERT", modern_bert),
         ("Qwen3", qwen3),
         ("MPNet", mpnet),
         ("Nomic", nomic),
         ("SPLADE", splade),
         ("masked words", masked_words),
+        ("classifier", classifier),
     ];
     drawn.into_iter().map(|(name, draw)| (name, graph(name, draw))).collect()
 }
@@ -258,9 +259,11 @@ fn short_bert(g: &mut GraphBuilder) -> Drawn {
     let x = words(g)?;
     let positions = lookup(g, "positions", POSITIONS, Input::PositionIds(Positions::FromZero))?;
     let sum = g.add(x, positions)?;
-    let x = norm(g, "embeddings.norm", sum)?;
-    g.layer(Some(0));
-    let x = post_norm_layer(g, "layer.0", x, None)?;
+    let mut x = norm(g, "embeddings.norm", sum)?;
+    for layer in 0..3 {
+        g.layer(Some(layer));
+        x = post_norm_layer(g, &format!("layer.{layer}"), x, None)?;
+    }
     g.layer(None);
     Ok(x)
 }
@@ -275,12 +278,18 @@ fn splade(g: &mut GraphBuilder) -> Result<(), GraphError> {
     Ok(())
 }
 
-/// Logits of the selected tokens alone, and a classifier on the first token.
+/// Logits of the selected tokens alone.
 fn masked_words(g: &mut GraphBuilder) -> Result<(), GraphError> {
     let x = short_bert(g)?;
     let rows = g.select(x)?;
     let logits = vocabulary_head(g, rows)?;
     g.output("selected", logits);
+    Ok(())
+}
+
+/// Logits of three classes from the first token.
+fn classifier(g: &mut GraphBuilder) -> Result<(), GraphError> {
+    let x = short_bert(g)?;
     let first = g.pool(x, Pooling::Cls)?;
     let pooled = linear(g, "pooler", first, (HIDDEN, HIDDEN))?;
     let pooled = g.activate(pooled, Activation::Tanh)?;
