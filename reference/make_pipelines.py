@@ -226,8 +226,6 @@ def make_fill_mask(root, name):
     mask = tok.mask_token
     for text in [f"the {mask} sat on the mat", f"hello, {mask}! two {mask}s", mask]:
         for options in [dict(top_k=5), dict(top_k=5, targets=["the", "hello"])]:
-            if "targets" in options and text.count(mask) > 1:
-                continue  # the reference takes the second mask's for the first's
             filled = pipe(text, **options)
             ids = tok(text)["input_ids"]
             at = [i for i, token in enumerate(ids) if token == tok.mask_token_id]

@@ -10,8 +10,10 @@
 //! |---|---|
 //! | [`Checkpoint`], [`ModelConfig`] | what a folder holds, checked to the last tensor |
 //! | [`Task`], [`ScoreFunction`] | what a model is used for |
-//! | [`TextTokenizer`], [`Truncation`], [`InputLimits`] | from text to ids that the model can take |
+//! | [`TextTokenizer`], [`Text`], [`Truncation`], [`InputLimits`] | from text to ids that the model can take |
+//! | [`Encoding`], [`CharOffsets`] | where in the text each token came from |
 //! | [`Encoder`], [`EncoderOptions`], [`l2_normalize`] | from ids to vectors |
+//! | [`tasks`] | from logits to labels, entities, answers, words |
 //! | [`ModelError`], [`TokenizeError`] | one line naming file and field, or what is wrong with an input |
 //!
 #![doc = include_str!("../README.md")]
@@ -30,6 +32,7 @@ mod modules;
 mod normalize;
 mod safetensors_file;
 mod task;
+pub mod tasks;
 mod tokenize;
 mod weights;
 

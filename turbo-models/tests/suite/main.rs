@@ -10,5 +10,6 @@ mod folders;
 mod golden;
 mod minilm;
 mod sentences;
+mod tasks;
 mod tokenizer;
 mod tokenizer_golden;

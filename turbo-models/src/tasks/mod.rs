@@ -1,0 +1,50 @@
+//! From what a model gives to what people asked for: labels, entities, answers, words. Pure functions of logits and of
+//! the [`Encoding`](crate::Encoding) that the model was given; no device, no tokenizer.
+//!
+//! | function | takes | gives |
+//! |---|---|---|
+//! | [`classify`], [`rank`] | a logit per label; scores | labels or inputs, best first |
+//! | [`entities`] | a logit per label, of each token | parts of the text with their label |
+//! | [`answers`] | logits of start and end, of each token of each window | parts of the context |
+//! | [`fill_mask`], [`filled_text`] | a logit per token of the vocabulary | tokens for the mask, and the text with one of them |
+//! | [`sparse`] | a weight per token of the vocabulary | those that are not zero |
+//!
+//! They follow the pipelines of the transformers library; where one departs from them, it says so. Every span is bytes of
+//! the text, at character boundaries. An infinite logit counts as the largest number, and NaN is an error: no score is
+//! ever anything else than a number.
+
+mod answers;
+mod classify;
+mod entities;
+mod fill_mask;
+mod scores;
+mod sparse;
+
+pub use self::{
+    answers::{Answer, AnswerOptions, AnswerWindow, Edges, NullAnswer, answers},
+    classify::{LabelScore, classify, rank},
+    entities::{Aggregation, Entity, entities},
+    fill_mask::{TokenScore, fill_mask, filled_text, mask_positions},
+    sparse::{SparseValue, sparse},
+};
+
+/// Why logits have no answer in them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TaskError {
+    /// The model broke down.
+    #[error("the model gave NaN in place {index} of {len} logits")]
+    NotANumber {
+        /// Where it is.
+        index: usize,
+        /// Number of logits.
+        len: usize,
+    },
+    /// The logits are not those of the input.
+    #[error("{got} logits, expected {expected}")]
+    Length {
+        /// Number of logits that the input has.
+        expected: usize,
+        /// Number of logits that there are.
+        got: usize,
+    },
+}
