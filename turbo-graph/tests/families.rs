@@ -6,7 +6,7 @@ mod common;
 
 use std::fmt::Write;
 
-use common::{NamedNoise, families, sequences, unfolded_plan};
+use common::{NamedNoise, families, sequences, twin, unfolded_plan};
 use proptest::prelude::*;
 use turbo_alloc::check;
 use turbo_graph::{
@@ -17,6 +17,13 @@ use turbo_graph::{
 use turbo_kernels::{Cpu, CpuOptions};
 
 const LENS: [usize; 5] = [9, 1, 30, 4, 17];
+
+const OUTPUTS: [&str; 3] = ["tokens", "pooled", "selected"];
+
+/// The last and the first token of every sequence but short ones.
+fn selected(ids: &[u32]) -> Vec<u32> {
+    if ids.len() > 3 { vec![ids.len() as u32 - 1, 0] } else { Vec::new() }
+}
 
 /// An executor, and what it gives for a batch.
 struct Model(Executor<Cpu>);
@@ -33,12 +40,10 @@ impl Model {
         let mut batch = Staging::new();
         for ids in ids {
             batch.push(ids, &[]).unwrap();
-            // the last and the first token of every sequence but short ones
-            let selected = [ids.len() as u32 - 1, 0];
-            batch.select(if ids.len() > 3 { &selected } else { &[] }).unwrap();
+            batch.select(&selected(ids)).unwrap();
         }
         self.0.run(&batch).unwrap();
-        let named = ["tokens", "pooled", "selected"].map(|name| self.0.output(name));
+        let named = OUTPUTS.map(|name| self.0.output(name));
         let mut answer = |sequence| {
             let mut values = Vec::new();
             named.iter().flatten().for_each(|&output| self.0.read(output, sequence, &mut values).unwrap());
@@ -67,6 +72,26 @@ fn every_prefix_of_the_passes_computes_the_same() {
         }
         let papers = Model::of(&graph, LayoutKind::Padded, &passes::paper()).answers(&ids);
         assert_close(&drawn, &papers, &format!("{name}, the paper's passes"));
+    }
+}
+
+/// Against the drawing evaluated operator by operator in f64, a sequence at a time.
+#[test]
+fn every_family_computes_what_is_drawn() {
+    let ids = sequences(&LENS, families::VOCABULARY);
+    for (name, graph) in families::all() {
+        let drawn: Vec<Vec<f32>> = ids
+            .iter()
+            .map(|ids| {
+                let selected = selected(ids);
+                let outputs = twin::evaluate(&graph, &twin::Sequence { ids, selected: &selected });
+                let named = OUTPUTS.iter().filter_map(|name| outputs.get(*name));
+                named.flatten().map(|&value| value as f32).collect()
+            })
+            .collect();
+        for (layout, passes) in [(LayoutKind::Padded, &[][..]), (LayoutKind::Packed, passes::ALL)] {
+            assert_close(&drawn, &Model::of(&graph, layout, passes).answers(&ids), name);
+        }
     }
 }
 

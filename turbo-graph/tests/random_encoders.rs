@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{NamedNoise, sequences, unfolded_plan};
+use common::{NamedNoise, sequences, twin, unfolded_plan};
 use proptest::prelude::*;
 use turbo_alloc::check;
 use turbo_graph::{
@@ -19,6 +19,7 @@ const HEADS: usize = 4;
 const INNER: usize = 12;
 const VOCABULARY: usize = 20;
 const LENS: [usize; 3] = [5, 1, 12];
+const OUTPUTS: [&str; 4] = ["tokens", "selected", "pooled", "queries"];
 
 /// Where norms stand.
 #[derive(Clone, Copy, Debug)]
@@ -321,13 +322,28 @@ fn answers(graph: &Graph, layout: LayoutKind, passes: &[Pass]) -> Vec<f32> {
     let mut batch = Staging::new();
     for ids in sequences(&LENS, VOCABULARY) {
         batch.push(&ids, &[]).unwrap();
-        batch.select(&[0, ids.len() as u32 / 2]).unwrap();
+        batch.select(&selected(&ids)).unwrap();
     }
     executor.run(&batch).unwrap();
-    let outputs = ["tokens", "selected", "pooled", "queries"].map(|name| executor.output(name));
+    let outputs = OUTPUTS.map(|name| executor.output(name));
     let mut values = Vec::new();
-    for output in outputs.into_iter().flatten() {
-        (0..LENS.len()).for_each(|sequence| executor.read(output, sequence, &mut values).unwrap());
+    for sequence in 0..LENS.len() {
+        outputs.iter().flatten().for_each(|&output| executor.read(output, sequence, &mut values).unwrap());
+    }
+    values
+}
+
+fn selected(ids: &[u32]) -> [u32; 2] {
+    [0, ids.len() as u32 / 2]
+}
+
+/// The same by the naive twin.
+fn expected(graph: &Graph) -> Vec<f32> {
+    let mut values = Vec::new();
+    for ids in sequences(&LENS, VOCABULARY) {
+        let outputs = twin::evaluate(graph, &twin::Sequence { ids: &ids, selected: &selected(&ids) });
+        let named = OUTPUTS.iter().filter_map(|name| outputs.get(*name));
+        values.extend(named.flatten().map(|&value| value as f32));
     }
     values
 }
@@ -346,6 +362,8 @@ proptest! {
         let graph = draw(&encoder).unwrap();
         let drawn = answers(&graph, LayoutKind::Padded, &[]);
         prop_assert!(drawn.iter().all(|value| value.is_finite()));
+        let worst = distance(&expected(&graph), &drawn);
+        prop_assert!(worst < 5e-4, "the drawing differs from its twin by {worst}");
         for count in 1..=passes::ALL.len() {
             let worst = distance(&drawn, &answers(&graph, LayoutKind::Padded, &passes::ALL[..count]));
             prop_assert!(worst < 2e-4, "{}: {worst}", passes::ALL[count - 1].name);

@@ -3,6 +3,7 @@
 #![allow(dead_code)] // every suite uses its part
 
 pub(crate) mod families;
+pub(crate) mod twin;
 
 use std::{borrow::Cow, error::Error};
 

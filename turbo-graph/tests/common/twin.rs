@@ -1,0 +1,262 @@
+//! The naive twin of an executor: a drawing evaluated operator by operator, one sequence at a time, in f64.
+
+use std::collections::BTreeMap;
+
+use turbo_graph::{
+    Activation, Graph, Input, Op, Pooling, Positions, Rhs, WeightSource,
+    dim::Dim,
+    graph::{Node, Storage},
+    op::HeadColumns,
+};
+
+use super::NamedNoise;
+
+/// One sequence of a batch.
+pub(crate) struct Sequence<'a> {
+    pub(crate) ids: &'a [u32],
+    pub(crate) selected: &'a [u32],
+}
+
+/// Values of one sequence: `heads` matrices, one below the other.
+#[derive(Clone)]
+struct Tensor {
+    heads: usize,
+    rows: usize,
+    columns: usize,
+    values: Vec<f64>,
+}
+
+impl Tensor {
+    fn rows(rows: usize, columns: usize, value: impl Fn(usize, usize) -> f64) -> Self {
+        Self::heads(1, rows, columns, |_, row, column| value(row, column))
+    }
+
+    fn heads(heads: usize, rows: usize, columns: usize, value: impl Fn(usize, usize, usize) -> f64) -> Self {
+        let mut values = Vec::with_capacity(heads * rows * columns);
+        for head in 0..heads {
+            for row in 0..rows {
+                values.extend((0..columns).map(|column| value(head, row, column)));
+            }
+        }
+        Tensor { heads, rows, columns, values }
+    }
+
+    fn at(&self, head: usize, row: usize, column: usize) -> f64 {
+        self.values[(head * self.rows + row) * self.columns + column]
+    }
+
+    fn map(&self, value: impl Fn(f64) -> f64) -> Self {
+        Tensor { values: self.values.iter().map(|&v| value(v)).collect(), ..*self }
+    }
+
+    fn zip(&self, other: &Tensor, value: impl Fn(f64, f64) -> f64) -> Self {
+        let pairs = self.values.iter().zip(&other.values);
+        Tensor { values: pairs.map(|(&a, &b)| value(a, b)).collect(), ..*self }
+    }
+
+    /// Every row by itself.
+    fn map_rows(&self, value: impl Fn(usize, usize, &[f64]) -> Vec<f64>) -> Self {
+        let rows = self.values.chunks(self.columns.max(1)).enumerate();
+        let values: Vec<f64> =
+            rows.flat_map(|(index, row)| value(index / self.rows, index % self.rows, row)).collect();
+        let columns = values.len() / (self.heads * self.rows).max(1);
+        Tensor { columns, values, ..*self }
+    }
+}
+
+/// The outputs of a drawing for one sequence, by name.
+pub(crate) fn evaluate(graph: &Graph, sequence: &Sequence<'_>) -> BTreeMap<String, Vec<f64>> {
+    let mut values = BTreeMap::new();
+    for node in graph.nodes() {
+        for &input in &node.inputs {
+            if let Some(constant) = constant(graph, input, sequence) {
+                values.insert(input, constant);
+            }
+        }
+        let inputs: Vec<&Tensor> = node.inputs.iter().map(|input| &values[input]).collect();
+        let result = compute(node, &inputs, sequence);
+        values.insert(node.output, result);
+    }
+    graph.outputs().map(|(value, name)| (name.to_owned(), values[&value].values.clone())).collect()
+}
+
+/// What is not computed by a node: weights, tables and ids.
+fn constant(graph: &Graph, value: turbo_graph::ValueId, sequence: &Sequence<'_>) -> Option<Tensor> {
+    let described = graph.value(value);
+    let values: Vec<f64> = match &described.storage {
+        Storage::Weight(parts) => {
+            let named = NamedNoise.weight(&parts[0].name, &parts[0].shape).expect("noise has every weight");
+            named.iter().map(|&v| f64::from(v)).collect()
+        }
+        Storage::Computed(table) => table.values().into_iter().map(f64::from).collect(),
+        Storage::Input(input) => {
+            let ids = sequence.ids.iter().enumerate();
+            let id = |(position, &id): (usize, &u32)| match input {
+                Input::InputIds => f64::from(id),
+                Input::TokenTypeIds => 0.0,
+                Input::PositionIds(Positions::FromZero) => position as f64,
+                Input::PositionIds(Positions::AfterPad { pad_id }) => {
+                    let tokens = sequence.ids[..=position].iter().filter(|&id| id != pad_id).count();
+                    f64::from(*pad_id) + if id == *pad_id { 0.0 } else { tokens as f64 }
+                }
+            };
+            ids.map(id).collect()
+        }
+        Storage::Activation | Storage::Output(_) => return None,
+    };
+    let columns = match described.shape.0.last() {
+        Some(Dim::Fixed(columns)) => *columns,
+        _ => 1,
+    };
+    Some(Tensor { heads: 1, rows: values.len() / columns, columns, values })
+}
+
+fn compute(node: &Node, inputs: &[&Tensor], sequence: &Sequence<'_>) -> Tensor {
+    let x = inputs[0];
+    let vector = |input: usize, column: usize| inputs[input].at(0, 0, column);
+    match node.op {
+        Op::Embed => Tensor::rows(inputs[1].rows, x.columns, |row, column| {
+            x.at(0, inputs[1].at(0, row, 0) as usize, column)
+        }),
+        Op::MatMul => {
+            let weight = inputs[1];
+            Tensor::rows(x.rows, weight.rows, |row, column| {
+                (0..x.columns).map(|k| x.at(0, row, k) * weight.at(0, column, k)).sum()
+            })
+        }
+        Op::AddBias => {
+            Tensor::rows(x.rows, x.columns, |row, column| x.at(0, row, column) + vector(1, column))
+        }
+        Op::Add => x.zip(inputs[1], |a, b| a + b),
+        Op::Mul => x.zip(inputs[1], |a, b| a * b),
+        Op::Scale { factor } => x.map(|v| v * f64::from(factor)),
+        Op::Activate(activation) => x.map(|v| activate(activation, v)),
+        Op::Gate(activation) => {
+            let n = x.columns / 2;
+            Tensor::rows(x.rows, n, |row, i| activate(activation, x.at(0, row, i)) * x.at(0, row, n + i))
+        }
+        Op::LayerNorm { epsilon } => x.map_rows(|_, _, row| {
+            let n = row.len() as f64;
+            let mean = row.iter().sum::<f64>() / n;
+            let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
+            let root = (variance + f64::from(epsilon)).sqrt();
+            let offset = |i: usize| inputs.get(2).map_or(0.0, |offset| offset.at(0, 0, i));
+            row.iter().enumerate().map(|(i, v)| (v - mean) / root * vector(1, i) + offset(i)).collect()
+        }),
+        Op::RmsNorm { epsilon } => x.map_rows(|_, _, row| rms_norm(row, epsilon, |i| vector(1, i))),
+        Op::HeadRmsNorm { heads, epsilon } => x.map_rows(|_, _, row| {
+            let heads = columns_of(heads, row);
+            heads
+                .chunks(inputs[1].columns)
+                .flat_map(|head| rms_norm(head, epsilon, |i| vector(1, i)))
+                .collect()
+        }),
+        Op::Rotary(heads) => x.map_rows(|_, position, row| {
+            let turned = |head: &[f64]| -> Vec<f64> {
+                let half = head.len() / 2;
+                let (cos, sin) = (|i| inputs[1].at(0, position, i), |i| inputs[1].at(0, position, half + i));
+                let first = (0..half).map(|i| head[i] * cos(i) - head[half + i] * sin(i));
+                let second = (0..half).map(|i| head[half + i] * cos(i) + head[i] * sin(i));
+                first.chain(second).collect()
+            };
+            columns_of(heads, row).chunks(heads.head_dim).flat_map(turned).collect()
+        }),
+        Op::SplitHeads(heads) => {
+            Tensor::heads(heads.num_heads, x.rows, heads.head_dim, |head, row, column| {
+                x.at(0, row, heads.first + head * heads.head_dim + column)
+            })
+        }
+        Op::MergeHeads => Tensor::rows(x.rows, x.heads * x.columns, |row, column| {
+            x.at(column / x.columns, row, column % x.columns)
+        }),
+        Op::BatchedMatMul { rhs, .. } => {
+            let b = inputs[1];
+            let (columns, group) =
+                (if rhs == Rhs::Transposed { b.rows } else { b.columns }, x.heads / b.heads);
+            Tensor::heads(x.heads, x.rows, columns, |head, row, column| {
+                let factor = |k| match rhs {
+                    Rhs::Transposed => b.at(head / group, column, k),
+                    Rhs::Normal => b.at(head / group, k, column),
+                };
+                (0..x.columns).map(|k| x.at(head, row, k) * factor(k)).sum()
+            })
+        }
+        Op::AddRelativeBias(buckets) => Tensor::heads(x.heads, x.rows, x.columns, |head, query, key| {
+            let distance = key as isize - query as isize;
+            let bucket = turbo_kernels::relative_bucket(distance, buckets.num_buckets, buckets.max_distance);
+            x.at(head, query, key) + inputs[1].at(0, bucket, head)
+        }),
+        Op::Mask(mask) => Tensor::heads(x.heads, x.rows, x.columns, |head, query, key| {
+            let seen = mask.visible(query, x.columns).contains(&key);
+            if seen { x.at(head, query, key) } else { f64::NEG_INFINITY }
+        }),
+        Op::Softmax => x.map_rows(|_, _, row| {
+            let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let exponentials: Vec<f64> = row.iter().map(|v| (v - most).exp()).collect();
+            let sum: f64 = exponentials.iter().sum();
+            exponentials.iter().map(|v| v / sum).collect()
+        }),
+        Op::Pool(pooling) => Tensor::rows(1, x.columns, |_, column| {
+            let values: Vec<f64> = (0..x.rows).map(|row| x.at(0, row, column)).collect();
+            pool(pooling, &values)
+        }),
+        Op::Select => Tensor::rows(sequence.selected.len(), x.columns, |row, column| {
+            x.at(0, sequence.selected[row] as usize, column)
+        }),
+        op => unreachable!("{} is not drawn", op.name()),
+    }
+}
+
+fn columns_of(heads: HeadColumns, row: &[f64]) -> &[f64] {
+    &row[heads.first..heads.end()]
+}
+
+fn rms_norm(row: &[f64], epsilon: f32, gain: impl Fn(usize) -> f64) -> Vec<f64> {
+    let mean_square = row.iter().map(|v| v * v).sum::<f64>() / row.len() as f64;
+    let root = (mean_square + f64::from(epsilon)).sqrt();
+    row.iter().enumerate().map(|(i, v)| v / root * gain(i)).collect()
+}
+
+fn pool(pooling: Pooling, values: &[f64]) -> f64 {
+    let (sum, n) = (values.iter().sum::<f64>(), values.len() as f64);
+    match pooling {
+        Pooling::Cls => values[0],
+        Pooling::LastToken => values[values.len() - 1],
+        Pooling::Mean => sum / n,
+        Pooling::MeanSqrtLen => sum / n.sqrt(),
+        Pooling::Max => values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        Pooling::WeightedMean => {
+            let weighted: f64 = values.iter().zip(1..).map(|(v, weight)| v * f64::from(weight)).sum();
+            weighted / (n * (n + 1.0) / 2.0)
+        }
+    }
+}
+
+fn activate(activation: Activation, x: f64) -> f64 {
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    match activation {
+        Activation::GeluErf => x / 2.0 * (1.0 + erf(x / 2.0_f64.sqrt())),
+        Activation::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+            x / 2.0 * (1.0 + inner.tanh())
+        }
+        Activation::Relu => x.max(0.0),
+        Activation::Silu => x * sigmoid(x),
+        Activation::Tanh => x.tanh(),
+        Activation::Sigmoid => sigmoid(x),
+        Activation::Log1pRelu => x.max(0.0).ln_1p(),
+    }
+}
+
+/// `2/√π · e^(−x²) · Σ 2ⁿ x^(2n+1) / (2n+1)!!`, all terms of one sign.
+fn erf(x: f64) -> f64 {
+    if x.abs() > 6.0 {
+        return x.signum();
+    }
+    let (mut sum, mut term) = (x, x);
+    for n in 1..200 {
+        term *= 2.0 * x * x / f64::from(2 * n + 1);
+        sum += term;
+    }
+    2.0 / std::f64::consts::PI.sqrt() * (-x * x).exp() * sum
+}
