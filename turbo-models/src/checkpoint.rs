@@ -10,9 +10,21 @@ use std::{
 use turbo_graph::{Graph, Pooling, WeightSource};
 
 use crate::{
-    InputLimits, ModelConfig, ModelError, ScoreFunction, Task, TextTokenizer, TokenizeError,
-    architectures::Architecture, modules::SentenceModules, tokenize::LetterCase, weights::Weights,
+    InputLimits, ModelConfig, ModelError, Prompts, RowLens, ScoreFunction, Task, TextTokenizer,
+    TokenizeError,
+    architectures::{Architecture, dense_prefix},
+    modules::{Dense, SentenceModules},
+    tokenize::LetterCase,
+    weights::Weights,
 };
+
+/// What to do otherwise than the folder says.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// Folder of the one dense module behind pooling, below the model's, instead of those that the folder names: some
+    /// models come with one for each width of vector.
+    pub dense_path: Option<PathBuf>,
+}
 
 /// A published model in a folder. The files must not change while it is open: they are mapped.
 pub struct Checkpoint {
@@ -28,26 +40,45 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the folder `dir` and checks what it holds, to the last tensor that the model needs.
+    /// Opens the folder `dir` and checks what it holds, to the last tensor that an embedding needs.
     ///
     /// # Errors
     /// [`ModelError`], one line naming the file and the field or tensor. No number in a file is believed before the
     /// files were found to hold as much: nothing is allocated by it.
     pub fn open(dir: &Path) -> Result<Self, ModelError> {
+        Self::open_with(dir, &OpenOptions::default())
+    }
+
+    /// As [`Self::open`], where the folder is not to be taken as it is.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_with(dir: &Path, options: &OpenOptions) -> Result<Self, ModelError> {
         let dir =
             fs::canonicalize(dir).map_err(|source| ModelError::Read { file: dir.to_owned(), source })?;
         let (config, architecture) = ModelConfig::open(&dir)?;
-        let weights = Weights::open(&dir, architecture.tensor_prefix)?;
-        // Drawing the graph is what asks for every weight; how it pools does not matter for that.
-        architecture.graph(&config, &weights, Pooling::Mean.into())?;
-        let modules = SentenceModules::open(&dir)?;
-        let task = modules.pooling.map(Task::from).or(config.task()?);
+        let mut modules = SentenceModules::open(&dir)?;
+        if let Some(path) = &options.dense_path {
+            modules.dense = vec![Dense::open(&dir.join(path))?];
+        }
+        let mut weights = Weights::open(&dir, architecture.tensor_prefix)?;
+        for (index, module) in modules.dense.iter().enumerate() {
+            weights.add(dense_prefix(index), Weights::open(&module.path, "")?);
+        }
         let limits = limits(&config, &modules);
         let case = if modules.do_lower_case { LetterCase::Lowered } else { LetterCase::Kept };
         let tokenizer = TextTokenizer::open_with(&dir, limits, case)?;
-        let warnings = warnings(&config, &modules, tokenizer.as_ref());
+        let task = if modules.splade { Some(Task::SparseEmbedding) } else { modules.pooling.map(Task::from) };
+        let task = task.or(config.task()?);
         let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
-        Ok(Self { dir, name, config, task, architecture, weights, modules, tokenizer, warnings })
+        let warnings = warnings(&config, &modules, tokenizer.as_ref());
+        let mut checkpoint =
+            Self { dir, name, config, task, architecture, weights, modules, tokenizer, warnings };
+        // Drawing the graph is what asks for every weight; how it pools does not matter for that.
+        checkpoint.graph(Pooling::Mean)?;
+        let lacking = task.and_then(|task| checkpoint.graph(task).err().map(|error| (task, error)));
+        checkpoint.warnings.extend(lacking.map(|(task, error)| format!("no {task}: {error}")));
+        Ok(checkpoint)
     }
 
     /// The last component of the folder's path.
@@ -94,6 +125,19 @@ impl Checkpoint {
         self.graph(task).is_ok()
     }
 
+    /// Values in the rows that `task` gives.
+    ///
+    /// # Errors
+    /// As [`Self::graph`].
+    pub fn row_lens(&self, task: Task) -> Result<RowLens, ModelError> {
+        Ok(RowLens::of(&self.graph(task)?))
+    }
+
+    /// What the folder's authors put before texts, by name.
+    pub fn prompts(&self) -> &Prompts {
+        &self.modules.prompts
+    }
+
     /// What the logits of a classifier are about, in their order; numbered where the folder names none.
     pub fn labels(&self) -> &[String] {
         &self.config.labels().names
@@ -131,7 +175,7 @@ impl Checkpoint {
     /// # Errors
     /// A head that the family does not have or whose tensors are missing; [`ModelError::Graph`].
     pub fn graph(&self, task: impl Into<Task>) -> Result<Graph, ModelError> {
-        self.architecture.graph(&self.config, &self.weights, task.into())
+        self.architecture.graph(&self.config, &self.weights, &self.modules.dense, task.into())
     }
 }
 

@@ -6,8 +6,8 @@ use turbo_graph::{
 };
 
 use crate::{
-    Checkpoint, Encoded, InputLimits, ModelError, Task,
-    architectures::{HIDDEN, POOLED, SELECTED, TOKEN_LOGITS},
+    Checkpoint, Encoded, InputLimits, ModelError, RowLens, Task,
+    rows::{HIDDEN, POOLED, SELECTED, TOKEN_LOGITS},
 };
 
 /// How an [`Encoder`] computes.
@@ -36,20 +36,13 @@ impl EncoderOptions {
 pub struct Encoder<D: EncoderKernels> {
     executor: Executor<D>,
     task: Task,
-    pooled: Option<Rows>,
-    tokens: Option<Rows>,
-    selected: Option<Rows>,
+    pooled: Option<OutputId>,
+    tokens: Option<OutputId>,
+    selected: Option<OutputId>,
+    row_lens: RowLens,
     hidden_size: usize,
     limits: InputLimits,
     staging: Staging,
-}
-
-/// One output of the program.
-#[derive(Clone, Copy)]
-struct Rows {
-    output: OutputId,
-    /// Values of a row.
-    len: usize,
 }
 
 impl<D: EncoderKernels> Encoder<D> {
@@ -61,11 +54,11 @@ impl<D: EncoderKernels> Encoder<D> {
         let graph = checkpoint.graph(options.task)?;
         let program = Program::compile(&graph, options.layout, passes::ALL)?;
         let executor = Executor::new(device, program, checkpoint, options.planner)?;
-        let rows = |names: &[&str]| names.iter().find_map(|name| rows(&executor, name));
         Ok(Self {
-            pooled: rows(&[POOLED]),
-            tokens: rows(&[HIDDEN, TOKEN_LOGITS]),
-            selected: rows(&[SELECTED]),
+            pooled: executor.output(POOLED),
+            tokens: executor.output(HIDDEN).or(executor.output(TOKEN_LOGITS)),
+            selected: executor.output(SELECTED),
+            row_lens: RowLens::of(&graph),
             executor,
             task: options.task,
             hidden_size: checkpoint.config().hidden_size,
@@ -86,17 +79,17 @@ impl<D: EncoderKernels> Encoder<D> {
 
     /// Values of a row of [`Self::pooled`]; `None` where the task has no such rows.
     pub fn pooled_len(&self) -> Option<usize> {
-        self.pooled.map(|rows| rows.len)
+        self.row_lens.pooled
     }
 
     /// Values of a row of [`Self::tokens`]; `None` where the task has no such rows.
     pub fn token_len(&self) -> Option<usize> {
-        self.tokens.map(|rows| rows.len)
+        self.row_lens.tokens
     }
 
     /// Values of a row of [`Self::selected`]; `None` where the task has no such rows.
     pub fn selected_len(&self) -> Option<usize> {
-        self.selected.map(|rows| rows.len)
+        self.row_lens.selected
     }
 
     /// The bounds inside which every input must lie.
@@ -147,13 +140,13 @@ impl<D: EncoderKernels> Encoder<D> {
 
     fn read(
         &mut self,
-        rows: Option<Rows>,
-        name: &'static str,
+        output: Option<OutputId>,
+        rows: &'static str,
         sequence: usize,
         to: &mut Vec<f32>,
     ) -> Result<(), ModelError> {
-        let rows = rows.ok_or(ModelError::Rows { task: self.task, rows: name })?;
-        Ok(self.executor.read(rows.output, sequence, to)?)
+        let output = output.ok_or(ModelError::Rows { task: self.task, rows })?;
+        Ok(self.executor.read(output, sequence, to)?)
     }
 
     /// Bytes of activations that a batch of `capacity` would plan, without running it; `usize::MAX` for sizes that the
@@ -187,12 +180,4 @@ impl<D: EncoderKernels> Encoder<D> {
         };
         (0..inputs.len()).map(&mut row).collect()
     }
-}
-
-/// The output `name` of the program, where it has one.
-fn rows<D: EncoderKernels>(executor: &Executor<D>, name: &str) -> Option<Rows> {
-    let graph = executor.program().graph();
-    let (value, _) = graph.outputs().find(|(_, output)| *output == name)?;
-    let len = graph.value(value).shape.last_fixed().expect("the columns of every output are known");
-    Some(Rows { output: executor.output(name)?, len })
 }

@@ -9,7 +9,7 @@
 //! | item | what it is about |
 //! |---|---|
 //! | [`Checkpoint`], [`ModelConfig`] | what a folder holds, checked to the last tensor |
-//! | [`Task`], [`ScoreFunction`] | what a model is used for |
+//! | [`Task`], [`RowLens`], [`ScoreFunction`] | what a model is used for, and what it puts out |
 //! | [`TextTokenizer`], [`Text`], [`Truncation`], [`InputLimits`] | from text to ids that the model can take |
 //! | [`Encoding`], [`CharOffsets`] | where in the text each token came from |
 //! | [`Encoder`], [`EncoderOptions`], [`l2_normalize`] | from ids to vectors |
@@ -30,19 +30,21 @@ mod json;
 mod limits;
 mod modules;
 mod normalize;
+mod rows;
 mod safetensors_file;
 mod task;
 pub mod tasks;
 mod tokenize;
 mod weights;
 
-pub use checkpoint::Checkpoint;
+pub use checkpoint::{Checkpoint, OpenOptions};
 pub use config::ModelConfig;
 pub use encoder::{Encoder, EncoderOptions};
 pub use error::ModelError;
 pub use limits::{Encoded, InputLimits};
 pub use modules::Prompts;
 pub use normalize::l2_normalize;
+pub use rows::RowLens;
 pub use task::{ScoreFunction, Task};
 pub use tokenize::{CharOffsets, Encoding, SpecialTokens, Text, TextTokenizer, TokenizeError, Truncation};
 

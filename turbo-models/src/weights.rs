@@ -32,6 +32,8 @@ pub(crate) struct Weights {
     files: Vec<SafetensorsFile>,
     /// By today's name, without prefix.
     tensors: HashMap<String, (FileId, StoredTensor)>,
+    /// Those of other folders, under names of their own behind a prefix.
+    parts: Vec<(String, Weights)>,
 }
 
 #[derive(Clone, Copy)]
@@ -49,12 +51,17 @@ impl Weights {
                 (single, vec![file], tensors.into_iter().map(|tensor| (FileId(0), tensor)).collect())
             }
         };
-        Ok(Self { list, files, tensors: by_canonical_name(stored, prefix) })
+        Ok(Self { list, files, tensors: by_canonical_name(stored, prefix), parts: Vec::new() })
+    }
+
+    /// Adds the tensors of another folder, their names behind `prefix`.
+    pub(crate) fn add(&mut self, prefix: String, part: Weights) {
+        self.parts.push((prefix, part));
     }
 
     /// Whether the files have a tensor of this name.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.tensors.contains_key(name)
+        self.tensor(name).is_ok()
     }
 
     /// Proves that the files have `name` with `shape`, in a type that can be read.
@@ -92,6 +99,10 @@ impl Weights {
     }
 
     fn tensor(&self, name: &str) -> Result<(&SafetensorsFile, &StoredTensor), ModelError> {
+        let part = self.parts.iter().find_map(|(prefix, part)| Some((part, name.strip_prefix(prefix)?)));
+        if let Some((part, name)) = part {
+            return part.tensor(name);
+        }
         let missing = || ModelError::MissingTensor { file: self.list.clone(), tensor: name.to_owned() };
         let (file, tensor) = self.tensors.get(name).ok_or_else(missing)?;
         Ok((&self.files[file.0], tensor))

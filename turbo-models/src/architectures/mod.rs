@@ -6,6 +6,7 @@
 mod albert;
 mod attention;
 mod bert;
+mod dense;
 mod distilbert;
 mod electra;
 mod gte;
@@ -20,8 +21,16 @@ mod rotary;
 
 use turbo_graph::Graph;
 
+pub(crate) use self::dense::prefix as dense_prefix;
 use self::heads::Head;
-use crate::{ModelConfig, ModelError, Task, config_fields::ConfigFields, drawing::Drawing, weights::Weights};
+use crate::{
+    ModelConfig, ModelError, Task,
+    config_fields::ConfigFields,
+    drawing::Drawing,
+    modules::Dense,
+    rows::{HIDDEN, POOLED, SELECTED, TOKEN_LOGITS},
+    weights::Weights,
+};
 
 /// Every architecture there is.
 pub(crate) const ALL: &[Architecture] = &[
@@ -37,15 +46,6 @@ pub(crate) const ALL: &[Architecture] = &[
     gte::GTE,
     qwen3::QWEN3,
 ];
-
-/// Name of the graph output with the hidden state of every token.
-pub(crate) const HIDDEN: &str = "last_hidden_state";
-/// Name of the graph output with the logits of every token.
-pub(crate) const TOKEN_LOGITS: &str = "token_logits";
-/// Name of the graph output with a row per selected token.
-pub(crate) const SELECTED: &str = "selected_logits";
-/// Name of the graph output with a row per sequence.
-pub(crate) const POOLED: &str = "pooled";
 
 /// How the models of one family are recognised, read and drawn.
 pub(crate) struct Architecture {
@@ -70,11 +70,13 @@ pub(crate) struct Name {
 }
 
 impl Architecture {
-    /// The textbook graph of a model of this family, checked against its weights.
+    /// The textbook graph of a model of this family, checked against its weights; `dense` follows the pooling of an
+    /// embedding.
     pub(crate) fn graph(
         &self,
         config: &ModelConfig,
         weights: &Weights,
+        dense: &[Dense],
         task: Task,
     ) -> Result<Graph, ModelError> {
         let mut drawing = Drawing::new(&config.model_type, weights);
@@ -83,7 +85,8 @@ impl Architecture {
         let result = match task {
             Task::Embedding { pooling } => {
                 drawing.graph.output(HIDDEN, hidden);
-                drawing.graph.pool(hidden, pooling)?
+                let pooled = drawing.graph.pool(hidden, pooling)?;
+                dense::draw(&mut drawing, config, dense, pooled)?
             }
             _ => heads::draw(self.heads, &mut drawing, config, task, hidden)?,
         };

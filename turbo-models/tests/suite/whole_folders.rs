@@ -1,0 +1,267 @@
+//! Folders as their libraries publish them, from text to what their task gives, against the reference in float64.
+
+use std::{fs, path::Path};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use turbo_models::{
+    Checkpoint, Cpu, CpuOptions, Encoder, EncoderOptions, LayoutKind, ModelError, OpenOptions, Pooling,
+    RowLens, ScoreFunction, Task, Text, Truncation, l2_normalize,
+};
+
+use crate::common::{data, max_difference};
+
+#[derive(Deserialize)]
+struct Golden {
+    sentences: Vec<Row>,
+}
+
+/// A text or a pair of texts, and what comes of it.
+#[derive(Deserialize)]
+struct Row {
+    text: OneOrTwo,
+    input_ids: Vec<u32>,
+    token_type_ids: Vec<u32>,
+    pooled: Vec<f32>,
+    #[serde(default)]
+    embedding: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrTwo {
+    One(String),
+    Two(String, String),
+}
+
+impl OneOrTwo {
+    fn text(&self) -> Text<'_> {
+        match self {
+            OneOrTwo::One(text) => text.as_str().into(),
+            OneOrTwo::Two(first, second) => (first.as_str(), second.as_str()).into(),
+        }
+    }
+}
+
+fn golden(folder: &str) -> Vec<Row> {
+    let golden = fs::read(data(folder).join("golden.json")).unwrap();
+    serde_json::from_slice::<Golden>(&golden).unwrap().sentences
+}
+
+fn encoder(checkpoint: &Checkpoint, options: EncoderOptions) -> Result<Encoder<Cpu>, ModelError> {
+    Encoder::new(Cpu::new(CpuOptions::default()).unwrap(), checkpoint, options)
+}
+
+/// Rows of every text of `folder`, in both layouts; 1e-5: there is one layer, and PyTorch's float32 loses 1e-6.
+fn matches_from_text(folder: &str) {
+    let (checkpoint, golden) = (Checkpoint::open(&data(folder)).unwrap(), golden(folder));
+    assert_eq!(checkpoint.warnings(), [""; 0], "{folder}");
+    let tokenizer = checkpoint.tokenizer().unwrap();
+    let encode = |row: &Row| tokenizer.encode(row.text.text(), Truncation::Right).unwrap();
+    let inputs: Vec<_> = golden.iter().map(encode).collect();
+    for layout in [LayoutKind::Packed, LayoutKind::Padded] {
+        let options = EncoderOptions { layout, ..EncoderOptions::of(&checkpoint) };
+        let mut encoder = encoder(&checkpoint, options).unwrap();
+        let rows = encoder.embed_batch(&inputs).unwrap();
+        for ((row, mut got), input) in golden.iter().zip(rows).zip(&inputs) {
+            assert_eq!((&input.input_ids, &input.token_type_ids), (&row.input_ids, &row.token_type_ids));
+            let difference = max_difference(&got, &row.pooled);
+            assert!(difference < 1e-5, "{folder}, {layout:?}: off by {difference}");
+            if checkpoint.normalizes() {
+                l2_normalize(&mut got);
+                let difference = max_difference(&got, &row.embedding);
+                assert!(difference < 1e-5, "{folder}, {layout:?}, normalised: off by {difference}");
+            }
+        }
+    }
+}
+
+#[test]
+fn splade() {
+    matches_from_text("tiny-splade");
+    let checkpoint = Checkpoint::open(&data("tiny-splade")).unwrap();
+    assert_eq!(checkpoint.task(), Some(Task::SparseEmbedding));
+    let words = checkpoint.config().vocab_size;
+    let row_lens = |task| checkpoint.row_lens(task).unwrap();
+    let sparse = RowLens { pooled: Some(words), tokens: None, selected: None };
+    assert_eq!(row_lens(Task::SparseEmbedding), sparse);
+    let masked = RowLens { pooled: None, tokens: None, selected: Some(words) };
+    assert_eq!(row_lens(Task::MaskedLm), masked);
+    let zeros = golden("tiny-splade").iter().flat_map(|row| row.pooled.clone()).filter(|w| *w == 0.0).count();
+    assert!(zeros > 20, "most words of a sparse vector weigh nothing: {zeros}");
+}
+
+#[test]
+fn dense_modules_and_prompts() {
+    matches_from_text("tiny-dense");
+    let checkpoint = Checkpoint::open(&data("tiny-dense")).unwrap();
+    assert_eq!(checkpoint.task(), Some(Pooling::Mean.into()));
+    let lens = RowLens { pooled: Some(6), tokens: Some(16), selected: None };
+    assert_eq!(checkpoint.row_lens(Pooling::Mean.into()).unwrap(), lens);
+    assert!(checkpoint.normalizes());
+    assert_eq!(checkpoint.prompts().get("query"), Some("the query: "));
+}
+
+#[test]
+fn cross_encoder() {
+    matches_from_text("tiny-cross-encoder");
+    let checkpoint = Checkpoint::open(&data("tiny-cross-encoder")).unwrap();
+    assert_eq!(checkpoint.task(), Some(Task::SequenceClassification));
+    assert_eq!(checkpoint.labels(), ["LABEL_0"]);
+    assert_eq!(checkpoint.score_function(), ScoreFunction::Identity);
+}
+
+/// A copy of a fixture, to be changed.
+fn copy(fixture: &str) -> TempDir {
+    fn copy_below(from: &Path, to: &Path) {
+        fs::create_dir_all(to).unwrap();
+        for entry in fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            let to = to.join(entry.file_name());
+            match entry.file_type().unwrap().is_dir() {
+                true => copy_below(&entry.path(), &to),
+                false => drop(fs::copy(entry.path(), to).unwrap()),
+            }
+        }
+    }
+    let to = tempfile::tempdir().unwrap();
+    copy_below(&data(fixture), to.path());
+    to
+}
+
+fn set(file: &Path, field: &str, value: Value) {
+    let mut json: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    json[field] = value;
+    fs::write(file, json.to_string()).unwrap();
+}
+
+fn error(folder: &Path) -> String {
+    let error = Checkpoint::open(folder).err().unwrap().to_string();
+    error.replace(&format!("{}/", fs::canonicalize(folder).unwrap().display()), "")
+}
+
+#[test]
+fn another_dense_module_may_be_asked_for() {
+    let folder = copy("tiny-dense");
+    fs::rename(folder.path().join("2_Dense"), folder.path().join("2_Dense_12")).unwrap();
+    assert_eq!(error(folder.path()), "2_Dense/config.json: there is no such file");
+    fs::rename(folder.path().join("2_Dense_12"), folder.path().join("2_Dense")).unwrap();
+    let options = OpenOptions { dense_path: Some("2_Dense".into()) };
+    let checkpoint = Checkpoint::open_with(folder.path(), &options).unwrap();
+    assert_eq!(checkpoint.row_lens(Pooling::Mean.into()).unwrap().pooled, Some(12));
+    // that module takes what the first one gives
+    let options = OpenOptions { dense_path: Some("3_Dense".into()) };
+    let refused = Checkpoint::open_with(folder.path(), &options).err().unwrap().to_string();
+    assert!(refused.ends_with("3_Dense/config.json: in_features: is 12, expected 16"), "{refused}");
+}
+
+#[test]
+fn a_dense_module_without_its_tensors_is_named() {
+    let folder = copy("tiny-dense");
+    set(&folder.path().join("3_Dense/config.json"), "bias", json!(true));
+    assert_eq!(error(folder.path()), "3_Dense/model.safetensors: tensor linear.bias is missing");
+    set(&folder.path().join("3_Dense/config.json"), "out_features", json!(7));
+    let wrong = "3_Dense/model.safetensors: tensor linear.weight has shape [6, 12], expected [7, 12]";
+    assert_eq!(error(folder.path()), wrong);
+}
+
+/// The class names a head that the file does not have: vectors can be had, logits cannot.
+#[test]
+fn a_missing_head_is_one_line_where_it_is_wanted() {
+    let folder = copy("bert-base");
+    set(&folder.path().join("config.json"), "architectures", json!(["BertForSequenceClassification"]));
+    set(&folder.path().join("config.json"), "id2label", json!({"0": "no", "1": "yes", "2": "perhaps"}));
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(checkpoint.task(), Some(Task::SequenceClassification));
+    assert_eq!(checkpoint.labels(), ["no", "yes", "perhaps"]);
+    let missing = "model.safetensors: tensor classifier.weight is missing";
+    let [warning] = checkpoint.warnings() else { panic!("{:?}", checkpoint.warnings()) };
+    assert!(warning.starts_with("no sequence-classification: ") && warning.ends_with(missing), "{warning}");
+    assert!(!checkpoint.supports(Task::SequenceClassification));
+    let refused = encoder(&checkpoint, EncoderOptions::of(&checkpoint)).err().unwrap().to_string();
+    assert!(refused.ends_with(missing), "{refused}");
+    let options = EncoderOptions { task: Pooling::Cls.into(), ..EncoderOptions::of(&checkpoint) };
+    assert!(encoder(&checkpoint, options).is_ok());
+}
+
+#[test]
+fn more_labels_than_logits_are_noticed() {
+    let folder = copy("bert-seqcls");
+    set(&folder.path().join("config.json"), "id2label", json!({"0": "no", "1": "yes"}));
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let refused = checkpoint.graph(Task::SequenceClassification).unwrap_err().to_string();
+    assert!(refused.ends_with("tensor classifier.weight has shape [3, 16], expected [2, 16]"), "{refused}");
+}
+
+#[test]
+fn a_task_that_the_family_has_no_head_for_is_refused() {
+    let checkpoint = Checkpoint::open(&data("qwen3-base")).unwrap();
+    let refused = checkpoint.graph(Task::MaskedLm).unwrap_err().to_string();
+    let supported = "embedding, sequence-classification, token-classification";
+    assert_eq!(refused, format!("qwen3 models have no head for masked-lm here, supported: {supported}"));
+    assert!(!checkpoint.supports(Task::SparseEmbedding) && checkpoint.supports(Pooling::LastToken.into()));
+    let nomic = Checkpoint::open(&data("nomic-base")).unwrap();
+    let refused = nomic.graph(Task::QuestionAnswering).unwrap_err().to_string();
+    assert_eq!(refused, "nomic_bert models have no head for question-answering here, supported: embedding");
+}
+
+#[test]
+fn rows_that_a_task_does_not_give_are_refused() {
+    let checkpoint = Checkpoint::open(&data("bert-seqcls")).unwrap();
+    let mut encoder = encoder(&checkpoint, EncoderOptions::of(&checkpoint)).unwrap();
+    assert_eq!((encoder.pooled_len(), encoder.token_len(), encoder.selected_len()), (Some(3), None, None));
+    let input = turbo_models::Encoded { input_ids: vec![5, 6], token_type_ids: Vec::new() };
+    assert_eq!(encoder.embed_batch(&[input]).unwrap()[0].len(), 3);
+    let refused = encoder.tokens(0, &mut Vec::new()).unwrap_err().to_string();
+    assert_eq!(refused, "sequence-classification gives no token rows");
+    let refused = encoder.selected(0, &mut Vec::new()).unwrap_err().to_string();
+    assert_eq!(refused, "sequence-classification gives no selected rows");
+}
+
+/// A matrix of its own where the file says that it is not that of the embeddings.
+#[test]
+fn words_may_have_a_matrix_of_their_own() {
+    let folder = copy("bert-mlm");
+    set(&folder.path().join("config.json"), "tie_word_embeddings", json!(false));
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let refused = checkpoint.graph(Task::MaskedLm).unwrap_err().to_string();
+    assert!(refused.ends_with("tensor cls.predictions.decoder.weight is missing"), "{refused}");
+    let folder = copy("bert-mlm-legacy");
+    set(&folder.path().join("config.json"), "tie_word_embeddings", json!(false));
+    assert!(Checkpoint::open(folder.path()).unwrap().supports(Task::MaskedLm));
+}
+
+#[test]
+fn ways_to_stretch_positions_that_are_not_drawn_are_refused() {
+    let cases = [
+        (
+            "qwen3-base",
+            json!({"rope_type": "yarn", "factor": 4.0}),
+            r#"rope_scaling is "yarn", supported: default"#,
+        ),
+        (
+            "gte-base",
+            json!({"type": "dynamic", "factor": 2.0}),
+            r#"rope_scaling is "dynamic by Some(2.0)", supported: ntk by at least 1"#,
+        ),
+        (
+            "gte-base",
+            json!({"type": "ntk", "factor": 0.5}),
+            r#"rope_scaling is "ntk by Some(0.5)", supported: ntk by at least 1"#,
+        ),
+    ];
+    for (fixture, scaling, why) in cases {
+        let folder = copy(fixture);
+        set(&folder.path().join("config.json"), "rope_scaling", scaling);
+        assert_eq!(error(folder.path()), format!("config.json: {why}"));
+    }
+    let folder = copy("qwen3-base");
+    set(&folder.path().join("config.json"), "rope_scaling", json!({"rope_type": "default"}));
+    Checkpoint::open(folder.path()).unwrap();
+    set(&folder.path().join("config.json"), "max_position_embeddings", json!(u32::MAX));
+    let absurd = "config.json: max_position_embeddings: is 4294967295, expected at most 262144";
+    assert_eq!(error(folder.path()), absurd);
+    set(&folder.path().join("config.json"), "rope_theta", json!(0));
+    assert_eq!(error(folder.path()), "config.json: rope_theta: is 0, expected more than 0");
+}
