@@ -10,6 +10,7 @@ mod folders;
 mod golden;
 mod long;
 mod minilm;
+mod pipelines;
 mod sentences;
 mod tasks;
 mod tokenizer;
