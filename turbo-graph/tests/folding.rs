@@ -36,7 +36,8 @@ enum Step {
 #[derive(Clone, Debug)]
 struct Plan {
     prefix: Vec<Step>,
-    layer: Vec<Step>,
+    /// Layers of these kinds take turns.
+    kinds: Vec<Vec<Step>>,
     layers: u32,
     /// This layer computes one node more.
     odd: Option<u32>,
@@ -64,7 +65,8 @@ fn steps(len: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn plans() -> impl Strategy<Value = Plan> {
-    let layers = (steps(1..7), 0..6_u32, prop::option::weighted(0.2, 0..6_u32));
+    let kinds = prop::collection::vec(steps(1..7), 1..4);
+    let layers = (kinds, 0..10_u32, prop::option::weighted(0.2, 0..10_u32));
     let around = (
         steps(0..3),
         steps(0..3),
@@ -72,9 +74,9 @@ fn plans() -> impl Strategy<Value = Plan> {
         1..3_usize,
         prop::bool::weighted(0.3),
     );
-    (layers, around).prop_map(|((layer, layers, odd), (prefix, suffix, outputs, reach, global))| Plan {
+    (layers, around).prop_map(|((kinds, layers, odd), (prefix, suffix, outputs, reach, global))| Plan {
         prefix,
-        layer,
+        kinds,
         layers,
         odd,
         suffix,
@@ -117,7 +119,8 @@ fn graph(plan: &Plan) -> Graph {
         let mut seen = if plan.global { vec![all[0]] } else { Vec::new() };
         seen.extend_from_slice(&all[all.len().saturating_sub(plan.reach)..]);
         let before = seen.len();
-        draw(&mut g, &format!("layer.{index}"), &plan.layer, &mut seen);
+        let kind = &plan.kinds[index as usize % plan.kinds.len()];
+        draw(&mut g, &format!("layer.{index}"), kind, &mut seen);
         if plan.odd == Some(index) {
             draw(&mut g, "odd", &[Step::Scale { of: 0 }], &mut seen);
         }
@@ -162,5 +165,5 @@ fn layered_graphs_fold() {
         program.slots().folded_periods() > 1
     });
     let folded = folded.count();
-    assert!(folded > 40, "{folded} of 400 graphs were folded");
+    assert!(folded > 100, "{folded} of 400 graphs were folded");
 }
