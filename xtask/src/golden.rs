@@ -17,7 +17,7 @@ use crate::process;
 use crate::workspace::Workspace;
 
 /// What the tests use. The script knows more: models that are not supported yet.
-const FIXTURES: [&str; 62] = [
+const FIXTURES: [&str; 74] = [
     "bert-base",
     "bert-relu",
     "bert-odd",
@@ -76,6 +76,18 @@ const FIXTURES: [&str; 62] = [
     "gte-rerank",
     "tokenizer-wordpiece",
     "tokenizer-roberta",
+    "encodings-wordpiece",
+    "encodings-roberta",
+    "encodings-xlm-roberta",
+    "pipeline-classify",
+    "pipeline-entities-wordpiece",
+    "pipeline-entities-roberta",
+    "pipeline-entities-xlm-roberta",
+    "pipeline-answers-wordpiece",
+    "pipeline-answers-roberta",
+    "pipeline-answers-xlm-roberta",
+    "pipeline-fill-mask-wordpiece",
+    "pipeline-fill-mask-roberta",
     "tiny-sentence",
     "tiny-splade",
     "tiny-dense",
