@@ -13,7 +13,7 @@
 //!
 //! | module | what it is about |
 //! |---|---|
-//! | [`graph`], [`op`], [`dim`], [`rotary`] | the drawing: values, operators, symbolic sizes, computed constants |
+//! | [`builder`], [`graph`], [`op`], [`dim`], [`rotary`] | the drawing: values, operators, symbolic sizes, computed constants |
 //! | [`passes`] | fusion, as a list to be read |
 //! | [`program`], [`fold`] | order, layout, lifetimes |
 //! | [`bind`], [`execute`], [`staging`] | bytes and runs |
@@ -22,6 +22,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod bind;
+pub mod builder;
 pub mod cost;
 pub mod dim;
 pub mod execute;
@@ -40,9 +41,10 @@ mod shape;
 mod verify;
 
 pub use bind::{BoundProgram, Capacity};
+pub use builder::GraphBuilder;
 pub use error::GraphError;
 pub use execute::{Executor, ExecutorConfig, OutputId, WeightSource};
-pub use graph::{Graph, GraphBuilder, Input, Positions, ValueId};
+pub use graph::{Graph, Input, Positions, ValueId};
 pub use op::{HeadColumns, Op};
 pub use passes::Pass;
 pub use program::{LayoutKind, Program, TraceStep};
