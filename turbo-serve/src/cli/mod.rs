@@ -5,9 +5,13 @@
 //! | 0 | done; for `serve`: told to stop, and all accepted requests were answered |
 //! | 1 | it failed; one line on standard error says why |
 //! | 2 | the arguments make no sense |
+//! | 3 | `embed`, `classify`, `rerank`: some rows of the input have no answer; each was told on standard error |
+//! | 130 | the same three: interrupted; what was written is sound and can be gone on with |
 
 mod bench;
 mod device;
+mod fetching;
+mod files;
 mod inspect;
 mod log;
 mod model_arguments;
@@ -31,6 +35,9 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Serve(serve::Arguments),
+    Embed(files::embed::Arguments),
+    Classify(files::classify::Arguments),
+    Rerank(files::rerank::Arguments),
     Bench(bench::Arguments),
     Inspect(inspect::Arguments),
     /// List what models can run on here
@@ -40,18 +47,26 @@ enum Command {
 /// Runs the command line of this process.
 pub(crate) fn main() -> ExitCode {
     let done = match Arguments::parse().command {
-        Command::Serve(arguments) => serve::run(&arguments),
-        Command::Bench(arguments) => bench::run(&arguments),
-        Command::Inspect(arguments) => inspect::run(&arguments),
-        Command::Devices => device::list(),
+        Command::Serve(arguments) => serve::run(&arguments).map(well),
+        Command::Embed(arguments) => files::embed::run(&arguments),
+        Command::Classify(arguments) => files::classify::run(&arguments),
+        Command::Rerank(arguments) => files::rerank::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments).map(well),
+        Command::Inspect(arguments) => inspect::run(&arguments).map(well),
+        Command::Devices => device::list().map(well),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {}", one_line(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The exit code of a command that either works or fails.
+fn well((): ()) -> ExitCode {
+    ExitCode::SUCCESS
 }
 
 /// An error and its causes as one line. Some errors already quote their cause; it is not said twice.

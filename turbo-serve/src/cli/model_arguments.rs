@@ -2,14 +2,19 @@
 
 use std::{num::NonZeroUsize, path::PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use turbo_models::Cpu;
+use turbo_serve::hub::{self, Hub, HubSettings};
 
-use super::{device, model_id};
+use super::{
+    device,
+    fetching::Fetching,
+    model_id::{self, Place},
+};
 
 /// Which model, and what it runs on. Commands take it with `#[command(flatten)]`.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(super) struct ModelArguments {
     /// A model folder (config.json, safetensors, tokenizer.json), the short name `minilm`, or a name on the Hugging
     /// Face Hub such as `sentence-transformers/all-MiniLM-L6-v2`
@@ -74,10 +79,33 @@ impl ModelArguments {
     /// # Errors
     /// When there is no such model, one line that says what to do about it.
     pub(super) fn local(&self) -> Result<LocalModel> {
-        let folder = model_id::folder(&self.model_id, &self.turbo_models_dir)?;
-        let last = folder.canonicalize().unwrap_or_else(|_| folder.clone());
-        let name = last.file_name().unwrap_or(last.as_os_str()).to_string_lossy().into_owned();
-        Ok(LocalModel { folder, name, sha: None })
+        match model_id::place(&self.model_id, &self.turbo_models_dir)? {
+            Place::Folder(folder) => {
+                if let Some(revision) = &self.revision {
+                    bail!(
+                        "--revision {revision}: {} is a folder, and only the Hub has revisions",
+                        folder.display()
+                    );
+                }
+                let last = folder.canonicalize().unwrap_or_else(|_| folder.clone());
+                let name = last.file_name().unwrap_or(last.as_os_str()).to_string_lossy().into_owned();
+                Ok(LocalModel { folder, name, sha: None })
+            }
+            Place::Hub(name) => self.fetched(&name),
+        }
+    }
+
+    fn fetched(&self, name: &str) -> Result<LocalModel> {
+        let settings = HubSettings::from_env(self.hf_token.clone(), self.huggingface_hub_cache.clone())?;
+        let revision = self.revision.as_deref().unwrap_or(hub::MAIN);
+        let found = Hub::new(settings).model(name, revision, &mut Fetching::new(name));
+        let found =
+            found.with_context(|| format!("--model-id {name}: no such folder, so it is one of the Hub's"))?;
+        if let Some(why) = found.stale {
+            eprintln!("warning: using what the cache has: {why}");
+        }
+        let last = name.rsplit('/').next().unwrap_or(name).to_owned();
+        Ok(LocalModel { folder: found.folder, name: last, sha: Some(found.commit) })
     }
 
     /// The device that was asked for.

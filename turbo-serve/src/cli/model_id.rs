@@ -1,35 +1,66 @@
-//! From what the user called a model to its folder.
+//! From what the user called a model to its folder, or to its name on the Hub.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use turbo_serve::hub;
 
-/// Models that `cargo xtask model` fetches, by the folder it puts them in.
-const SHORT_NAMES: [&str; 1] = ["minilm"];
+/// Models that `cargo xtask model` fetches, by the folder it puts them in, and their names on the Hub.
+const SHORT_NAMES: [(&str, &str); 1] = [("minilm", "sentence-transformers/all-MiniLM-L6-v2")];
 
-/// The folder of `model_id`: a path, or a short name that stands for a folder in `models`.
+/// Where a model is.
+#[derive(Debug, PartialEq)]
+pub(super) enum Place {
+    /// In a folder of this machine.
+    Folder(PathBuf),
+    /// On the Hub, by this name.
+    Hub(String),
+}
+
+/// The place of `model_id`: a path, a short name that stands for a folder in `models`, or a name on the Hub. A folder
+/// comes first.
 ///
 /// # Errors
-/// When there is no such folder.
-pub(super) fn folder(model_id: &str, models: &Path) -> Result<PathBuf> {
+/// When it can be none of these.
+pub(super) fn place(model_id: &str, models: &Path) -> Result<Place> {
     let path = PathBuf::from(model_id);
     if path.is_dir() {
-        return Ok(path);
+        return Ok(Place::Folder(path));
     }
     if path.exists() {
         bail!("--model-id {model_id}: it is a file, expected a model folder");
     }
-    if !SHORT_NAMES.contains(&model_id) {
+    if let Some((_, on_the_hub)) = SHORT_NAMES.iter().find(|(name, _)| *name == model_id) {
+        let folder = models.join(model_id);
+        if folder.is_dir() {
+            return Ok(Place::Folder(folder));
+        }
         bail!(
-            "--model-id {model_id}: no such folder, and no short name (there is: {})",
-            SHORT_NAMES.join(", ")
+            "--model-id {model_id}: {} is not there: fetch it with `cargo xtask model`, or pass {on_the_hub}, its name on \
+             the Hub",
+            folder.display()
         );
     }
-    let folder = models.join(model_id);
-    if !folder.is_dir() {
-        bail!("--model-id {model_id}: {} is not there, fetch it with `cargo xtask model`", folder.display());
+    if hub::is_model_name(model_id) {
+        return Ok(Place::Hub(model_id.to_owned()));
     }
-    Ok(folder)
+    let short_names: Vec<&str> = SHORT_NAMES.iter().map(|(name, _)| *name).collect();
+    bail!(
+        "--model-id {model_id}: no such folder; it is no short name either (there is: {}), and no name on the Hub \
+         (OWNER/NAME)",
+        short_names.join(", ")
+    )
+}
+
+/// The folder of `model_id`, for commands that look at folders alone.
+///
+/// # Errors
+/// When there is no such folder.
+pub(super) fn folder(model_id: &str, models: &Path) -> Result<PathBuf> {
+    match place(model_id, models)? {
+        Place::Folder(folder) => Ok(folder),
+        Place::Hub(name) => bail!("--model-id {name}: no such folder"),
+    }
 }
 
 #[cfg(test)]
@@ -39,10 +70,11 @@ mod tests {
     #[test]
     fn a_short_name_is_a_folder_among_the_models() {
         let models = tempfile::tempdir().unwrap();
-        let error = folder("minilm", models.path()).unwrap_err().to_string();
+        let error = place("minilm", models.path()).unwrap_err().to_string();
         assert!(error.contains("cargo xtask model"), "{error}");
-        std::fs::create_dir(models.path().join("minilm")).unwrap();
-        assert_eq!(folder("minilm", models.path()).unwrap(), models.path().join("minilm"));
+        let folder = models.path().join("minilm");
+        std::fs::create_dir(&folder).unwrap();
+        assert_eq!(place("minilm", models.path()).unwrap(), Place::Folder(folder));
     }
 
     #[test]
@@ -53,8 +85,16 @@ mod tests {
         for (model_id, said) in
             [("does/not/exist", "no such folder"), (file.to_str().unwrap(), "it is a file")]
         {
-            let error = folder(model_id, models.path()).unwrap_err().to_string();
+            let error = place(model_id, models.path()).unwrap_err().to_string();
             assert!(error.contains(model_id) && error.contains(said), "{error}");
         }
+    }
+
+    #[test]
+    fn what_is_no_folder_may_be_on_the_hub() {
+        let models = tempfile::tempdir().unwrap();
+        assert_eq!(place("owner/name", models.path()).unwrap(), Place::Hub("owner/name".into()));
+        let folder = models.path().to_str().unwrap();
+        assert_eq!(place(folder, Path::new("nowhere")).unwrap(), Place::Folder(folder.into()));
     }
 }

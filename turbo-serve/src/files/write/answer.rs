@@ -12,8 +12,15 @@ pub enum Answer {
     Entities(Vec<Entity>),
     /// The documents of the row, the best first.
     Ranking(Vec<Ranked>),
-    /// How well the row's only document suits its query.
-    Score(f32),
+    /// How well the document that the row is suits the query.
+    #[serde(untagged)]
+    Score {
+        /// The greater the better.
+        score: f32,
+        /// The document, where it was asked for.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        text: Option<String>,
+    },
 }
 
 /// A label of a text.
@@ -70,5 +77,8 @@ pub enum Kind {
         with_text: bool,
     },
     /// [`Answer::Score`].
-    Score,
+    Score {
+        /// Whether the document is repeated.
+        with_text: bool,
+    },
 }

@@ -151,7 +151,7 @@ mod tests {
             Answer::Embedding(vec![0.5, -1.0, f32::NAN]),
             Answer::Labels(vec![super::super::Class { label: text("a\"b"), score: 0.25 }]),
             Answer::Ranking(vec![super::super::Ranked { index: 3, score: 1.0, text: None }]),
-            Answer::Score(2.0),
+            Answer::Score { score: 2.0, text: Some(text("t")) },
         ];
         for (index, answer) in answers.iter().enumerate() {
             sink.write(index as u64, Ok(answer)).unwrap();
@@ -163,7 +163,7 @@ mod tests {
             "{\"index\":0,\"embedding\":[0.5,-1.0,null]}",
             "{\"index\":1,\"labels\":[{\"label\":\"a\\\"b\",\"score\":0.25}]}",
             "{\"index\":2,\"ranking\":[{\"index\":3,\"score\":1.0}]}",
-            "{\"index\":3,\"score\":2.0}",
+            "{\"index\":3,\"score\":2.0,\"text\":\"t\"}",
             "{\"index\":4,\"error\":\"line 5: no\"}",
         ];
         assert_eq!(written.lines().collect::<Vec<_>>(), expected);

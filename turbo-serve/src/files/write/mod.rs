@@ -5,6 +5,7 @@
 //! how far it has come is what the file itself holds. Whole rows are on the disk every few seconds.
 
 mod answer;
+mod best;
 mod jsonl;
 mod npy;
 #[cfg(feature = "parquet")]
@@ -38,6 +39,8 @@ pub struct Target<'a> {
     pub job: &'a Job,
     /// What becomes of a file that is there already.
     pub existing: Existing,
+    /// Of scores, so many of the best alone are written, the best first, when all are known.
+    pub best: Option<usize>,
 }
 
 /// What becomes of an output that is there already.
@@ -99,11 +102,14 @@ impl Output {
         if target.format == OutputFormat::Npy && !matches!(target.kind, Kind::Embedding { .. }) {
             return unfit("holds vectors only: choose JSONL or Parquet");
         }
+        if target.best.is_some() && target.existing == Existing::Continue {
+            return unfit("with the best rows alone cannot be resumed: they are known at the end");
+        }
         if file == STANDARD {
             return match (target.format, target.existing) {
                 (OutputFormat::Jsonl, Existing::Continue) => unfit("on standard output cannot be resumed"),
                 (OutputFormat::Jsonl, _) => {
-                    let sink = Box::new(jsonl::Jsonl::standard_output());
+                    let sink = best::only(target.best, Box::new(jsonl::Jsonl::standard_output()));
                     Ok(Opened::Ready(Self::new("standard output".into(), Begun { sink, rows: 0 }, None)))
                 }
                 _ => unfit("needs a file, standard output takes JSONL"),
@@ -123,7 +129,8 @@ impl Output {
         // Before the file: a file without it beside is a complete one.
         let unfinished = Unfinished { job: target.job.clone(), bad_rows };
         unfinished.write(&file)?;
-        let begun = begin(target, resume)?;
+        let Begun { sink, rows } = begin(target, resume)?;
+        let begun = Begun { sink: best::only(target.best, sink), rows };
         let mut output = Self::new(file, begun, Some(unfinished));
         output.bad_rows = bad_rows;
         Ok(Opened::Ready(output))

@@ -73,7 +73,10 @@ impl Table {
                 columns.extend([("documents", List, ints()), ("scores", List, floats())]);
                 columns.extend(with_text.then(|| ("texts", List, texts())));
             }
-            Kind::Score => columns.push(("score", Optional, floats())),
+            Kind::Score { with_text } => {
+                columns.push(("score", Optional, floats()));
+                columns.extend(with_text.then(|| ("text", Optional, texts())));
+            }
         }
         columns.push(("error", Optional, texts()));
         Self { columns, bytes: 0, rows: 0 }
@@ -136,7 +139,8 @@ impl Table {
 fn push_cell(name: &str, shape: Shape, values: &mut Values, answer: &Answer) -> io::Result<()> {
     match (name, answer) {
         ("embedding", Answer::Embedding(vector)) => values.floats(shape, vector.iter().copied()),
-        ("score", Answer::Score(score)) => values.floats(shape, [*score]),
+        ("score", Answer::Score { score, .. }) => values.floats(shape, [*score]),
+        ("text", Answer::Score { text, .. }) => values.texts(shape, text.as_deref().map(|text| [text])),
         ("labels", Answer::Labels(all)) => values.texts(shape, Some(all.iter().map(|class| &*class.label))),
         ("scores", Answer::Labels(all)) => values.floats(shape, all.iter().map(|class| class.score)),
         ("entities", Answer::Entities(all)) => values.texts(shape, Some(all.iter().map(|it| &*it.entity))),

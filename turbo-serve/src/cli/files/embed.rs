@@ -1,0 +1,181 @@
+//! `turbo embed`: a vector for each text of a file.
+
+use std::{num::NonZeroUsize, process::ExitCode};
+
+use anyhow::{Result, bail};
+use clap::{ArgAction, Args, ValueEnum};
+use turbo_models::{Pooling, Task, TextTokenizer, Truncation, l2_normalize};
+use turbo_serve::files::{
+    pipeline::{self, Prepared},
+    read::Cell,
+    write::{Answer, Kind},
+};
+
+use super::{FileArguments, Work, model::OpenModel};
+use crate::cli::model_arguments::ModelArguments;
+
+const EXAMPLES: &str = "\
+Examples:
+  turbo embed --model-id minilm texts.txt vectors.npy
+  turbo embed --model-id BAAI/bge-small-en-v1.5 articles.jsonl vectors.parquet --column body
+  turbo embed --model-id minilm articles.csv vectors.npy --column title --resume
+  echo 'a good soup' | turbo embed --model-id minilm --quiet | jq .embedding
+
+numpy.load('vectors.npy', mmap_mode='r')[17] is then the vector of the 18th row.";
+
+/// Make a vector of each text of a file
+#[derive(Args)]
+#[command(after_help = super::short_help(EXAMPLES), after_long_help = super::long_help(EXAMPLES))]
+pub(in crate::cli) struct Arguments {
+    #[command(flatten)]
+    model: ModelArguments,
+    #[command(flatten)]
+    files: FileArguments,
+
+    /// Column with the texts
+    #[arg(long, alias = "text-field", value_name = "NAME", default_value = "text", help_heading = "Files")]
+    column: String,
+    /// How token vectors become one; by default what the model folder says
+    #[arg(long, env, value_enum, help_heading = "Model")]
+    pooling: Option<PoolingArgument>,
+    /// Whether vectors are divided by their length; by default what the model folder says
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set,
+          help_heading = "Model")]
+    normalize: Option<bool>,
+    /// So many values of each vector, for models that were trained for it; normalising comes after
+    #[arg(long, value_name = "N", help_heading = "Model")]
+    dimensions: Option<NonZeroUsize>,
+    /// Text to put in front of each text
+    #[arg(long, value_name = "TEXT", conflicts_with = "prompt_name", help_heading = "Model")]
+    prompt: Option<String>,
+    /// Name of one of the model's own prompts to put in front of each text; by default its default, if it has one
+    #[arg(long, value_name = "NAME", help_heading = "Model")]
+    prompt_name: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum PoolingArgument {
+    /// The vector of the first token
+    Cls,
+    /// The mean of all vectors
+    Mean,
+    /// The vector of the last token
+    LastToken,
+    /// The greatest value of all tokens, in each place
+    Max,
+}
+
+impl From<PoolingArgument> for Pooling {
+    fn from(pooling: PoolingArgument) -> Self {
+        match pooling {
+            PoolingArgument::Cls => Self::Cls,
+            PoolingArgument::Mean => Self::Mean,
+            PoolingArgument::LastToken => Self::LastToken,
+            PoolingArgument::Max => Self::Max,
+        }
+    }
+}
+
+/// Embeds as the arguments say.
+///
+/// # Errors
+/// No such file or model, a model that cannot do it, an output that cannot be written.
+pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let columns = [arguments.column.clone()];
+    let rows = arguments.files.open(&columns)?;
+    let model = OpenModel::open(&arguments.model)?;
+    let task = arguments.task(&model)?;
+    let prompt = arguments.prompt(&model)?;
+    let mut compiled = model.compile(&arguments.model, task)?;
+    let dimensions = arguments.dimensions(compiled.pooled_len()?)?;
+    let normalize = arguments.normalize.unwrap_or(model.checkpoint.normalizes());
+
+    let mut description = arguments.files.job("embed", &columns);
+    model.describe(&arguments.model, &mut description);
+    let choices = [
+        ("--pooling", format!("{task:?}")),
+        ("--normalize", normalize.to_string()),
+        ("--dimensions", dimensions.to_string()),
+        ("--prompt", prompt.clone()),
+    ];
+    description.extend(choices.map(|(flag, value)| (flag.to_owned(), value)));
+    let truncation = arguments.files.truncation();
+    let job = Embed { tokenizer: model.tokenizer.clone(), prompt, truncation, dimensions, normalize };
+    drop(model);
+    let kind = Kind::Embedding { dimensions };
+    arguments.files.run(Work { rows, job, compute: &mut compiled, kind, description, best: None })
+}
+
+impl Arguments {
+    fn task(&self, model: &OpenModel) -> Result<Task> {
+        let asked = self.pooling.map(Pooling::from).or(model.checkpoint.pooling());
+        match (asked, model.checkpoint.task()) {
+            (Some(pooling), _) => Ok(pooling.into()),
+            (None, Some(Task::SparseEmbedding)) => {
+                bail!("{}: it makes sparse vectors: for dense ones pass --pooling", model.shown())
+            }
+            _ => bail!(
+                "{}: it does not say how to pool token vectors: pass --pooling cls, mean, last-token or max",
+                model.shown()
+            ),
+        }
+    }
+
+    fn prompt(&self, model: &OpenModel) -> Result<String> {
+        let prompts = model.checkpoint.prompts();
+        let prompt = match (&self.prompt, &self.prompt_name) {
+            (Some(prompt), _) => Some(prompt.as_str()),
+            (None, None) => prompts.default_prompt(),
+            (None, Some(name)) => match prompts.get(name) {
+                Some(prompt) => Some(prompt),
+                None => {
+                    let known: Vec<&str> = prompts.named.keys().map(String::as_str).collect();
+                    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                    bail!("--prompt-name {name}: the model's prompts are: {known}")
+                }
+            },
+        };
+        Ok(prompt.unwrap_or_default().to_owned())
+    }
+
+    fn dimensions(&self, of_model: usize) -> Result<usize> {
+        match self.dimensions.map(NonZeroUsize::get) {
+            Some(asked) if asked > of_model => {
+                bail!("--dimensions {asked}: the model's vectors have {of_model}")
+            }
+            Some(asked) => Ok(asked),
+            None => Ok(of_model),
+        }
+    }
+}
+
+struct Embed {
+    tokenizer: TextTokenizer,
+    prompt: String,
+    truncation: Truncation,
+    dimensions: usize,
+    normalize: bool,
+}
+
+impl pipeline::Job for Embed {
+    type Kept = ();
+
+    fn prepare(&self, cells: Vec<Cell>) -> Result<Prepared<()>, String> {
+        let mut text = super::only_text(cells)?;
+        if !self.prompt.is_empty() {
+            text.insert_str(0, &self.prompt);
+        }
+        let input =
+            self.tokenizer.encode(text.as_str(), self.truncation).map_err(|error| error.to_string())?;
+        Ok(Prepared { inputs: vec![input], kept: () })
+    }
+
+    fn answer(&self, (): (), outputs: Vec<Vec<f32>>) -> Result<Answer, String> {
+        let mut vector = super::only_output(outputs)?;
+        vector.truncate(self.dimensions);
+        if self.normalize {
+            l2_normalize(&mut vector);
+        }
+        Ok(Answer::Embedding(vector))
+    }
+}

@@ -1,0 +1,307 @@
+//! `turbo embed`, `turbo classify` and `turbo rerank`: files in, files out.
+//!
+//! What all three share is here: the flags for files, the model, how it ends.
+
+pub(super) mod classify;
+pub(super) mod embed;
+mod model;
+mod progress;
+pub(super) mod rerank;
+
+use std::{
+    io::ErrorKind,
+    num::NonZeroUsize,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use anyhow::{Context, Result};
+use clap::{ArgAction, Args, ValueEnum};
+use turbo_models::Truncation;
+use turbo_serve::files::{
+    FileError, InputFormat, OutputFormat, STANDARD,
+    pipeline::{self, Compute, Ending, Sizes, Summary},
+    read::{Cell, Rows},
+    write::{Existing, Job, Kind, Opened, Output, Target},
+};
+
+use progress::Progress;
+
+/// Some rows have no answer; each was told on standard error.
+const SOME_BAD: u8 = 3;
+
+/// Stopped by a signal, as shells say it of Ctrl-C.
+const INTERRUPTED: u8 = 130;
+
+/// Behind `-h`: how it is used, and where the rest is.
+fn short_help(examples: &str) -> String {
+    format!("{examples}\n\n--help says more: formats, bad rows, --resume, exit codes.")
+}
+
+/// Behind `--help`.
+fn long_help(examples: &str) -> String {
+    format!("{examples}\n\n{ABOUT_FILES}")
+}
+
+/// What the help of all three says of files.
+const ABOUT_FILES: &str = "\
+Formats of the input, by the end of its name:
+  .txt             a text per line, an empty line is an empty text
+  .jsonl .ndjson   an object per line
+  .csv .tsv        names in the first line
+  .parquet         snappy, gzip, lz4 or no compression
+  -                standard input, lines of text unless --input-format says otherwise
+
+Formats of the output:
+  .jsonl           an object per line: {\"index\":0,…}, and {\"index\":7,\"error\":\"…\"} for a row without an answer
+  .npy             one array [rows, dimensions] of f32, vectors only; a row without an answer is NaN throughout
+  .parquet         a folder of files of 10000 rows; the column `error` says why a row has no answer
+  -                standard output, JSONL
+
+The output has a row for each row of the input, in the same order. A row that cannot be read or does not suit the model
+is told on standard error with its line, and the rest goes on.
+
+Ctrl-C leaves a sound file, and OUTPUT.unfinished beside it. The same command with --resume goes on where it stopped and
+ends with the file of a run that was never stopped, byte for byte; where nothing was begun it begins.
+
+Exit codes: 0 every row has its answer; 1 it failed; 2 the arguments make no sense; 3 some rows have no answer;
+130 it was interrupted.";
+
+/// Which files, and how they are worked through.
+#[derive(Args)]
+pub(super) struct FileArguments {
+    /// The file to read, or `-` for standard input
+    #[arg(value_name = "INPUT", default_value = STANDARD)]
+    input: String,
+    /// The file to write, or `-` for standard output
+    #[arg(value_name = "OUTPUT", default_value = STANDARD)]
+    output: String,
+
+    /// Format of the input, where its name does not say
+    #[arg(long, value_enum, help_heading = "Files")]
+    input_format: Option<InputArgument>,
+    /// Format of the output, where its name does not say
+    #[arg(long, value_enum, help_heading = "Files")]
+    format: Option<OutputArgument>,
+    /// Replace an output that is there already
+    #[arg(long, help_heading = "Files", conflicts_with = "resume")]
+    overwrite: bool,
+    /// Go on with an output that was interrupted; begin where there is none
+    #[arg(long, help_heading = "Files")]
+    resume: bool,
+    /// Print neither progress nor a summary; rows without an answer are told all the same
+    #[arg(short, long, help_heading = "Files")]
+    quiet: bool,
+
+    /// Cut texts that are too long for the model, at the end; with `false` such a row has no answer
+    #[arg(long, env, value_name = "BOOL", default_value_t = true, num_args = 0..=1,
+          default_missing_value = "true", action = ArgAction::Set, help_heading = "Model")]
+    auto_truncate: bool,
+
+    /// Most tokens of one batch
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_BATCH_TOKENS, help_heading = "Machine")]
+    max_batch_tokens: NonZeroUsize,
+    /// Threads that make tokens; by default one fewer than the system lets this process use
+    #[arg(long, env, value_name = "N", help_heading = "Machine")]
+    tokenization_workers: Option<NonZeroUsize>,
+}
+
+/// Beyond this the CPU gains nothing, and an interruption loses more.
+const DEFAULT_BATCH_TOKENS: NonZeroUsize = NonZeroUsize::new(4096).expect("it is not zero");
+
+/// Batches that are sorted by length at a time.
+const WINDOW_BATCHES: usize = 8;
+
+#[derive(Clone, Copy, ValueEnum)]
+enum InputArgument {
+    /// A text per line
+    Text,
+    /// An object per line
+    Jsonl,
+    /// Values between commas, names in the first line
+    Csv,
+    /// Values between tabs, names in the first line
+    Tsv,
+    /// Parquet
+    Parquet,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum OutputArgument {
+    /// An object per line
+    Jsonl,
+    /// An array of numpy
+    Npy,
+    /// A folder of Parquet files
+    Parquet,
+}
+
+impl FileArguments {
+    fn truncation(&self) -> Truncation {
+        if self.auto_truncate { Truncation::Right } else { Truncation::Off }
+    }
+
+    fn input_format(&self) -> Result<InputFormat, FileError> {
+        Ok(match self.input_format {
+            None => return InputFormat::of(&self.input, "--input-format"),
+            Some(InputArgument::Text) => InputFormat::Lines,
+            Some(InputArgument::Jsonl) => InputFormat::Jsonl,
+            Some(InputArgument::Csv) => InputFormat::Csv,
+            Some(InputArgument::Tsv) => InputFormat::Tsv,
+            Some(InputArgument::Parquet) => InputFormat::Parquet,
+        })
+    }
+
+    fn output_format(&self) -> Result<OutputFormat, FileError> {
+        Ok(match self.format {
+            None => return OutputFormat::of(&self.output, "--format"),
+            Some(OutputArgument::Jsonl) => OutputFormat::Jsonl,
+            Some(OutputArgument::Npy) => OutputFormat::Npy,
+            Some(OutputArgument::Parquet) => OutputFormat::Parquet,
+        })
+    }
+
+    fn existing(&self) -> Existing {
+        match (self.overwrite, self.resume) {
+            (true, _) => Existing::Replace,
+            (_, true) => Existing::Continue,
+            _ => Existing::Keep,
+        }
+    }
+
+    fn sizes(&self) -> Sizes {
+        let spare = || thread::available_parallelism().map_or(1, |all| all.get().saturating_sub(1).max(1));
+        let batch_tokens = self.max_batch_tokens.get();
+        Sizes {
+            batch_tokens,
+            window_tokens: batch_tokens.saturating_mul(WINDOW_BATCHES),
+            tokenizer_threads: self.tokenization_workers.map_or_else(spare, NonZeroUsize::get),
+        }
+    }
+
+    /// Opens the input before anything that takes time, so that a wrong name is told at once.
+    fn open(&self, columns: &[String]) -> Result<Rows, FileError> {
+        // A wrong name of the output is told as soon.
+        self.output_format()?;
+        Rows::open(&self.input, self.input_format()?, columns)
+    }
+
+    /// What the answers are made from, so far as it is about files.
+    fn job(&self, command: &str, columns: &[String]) -> Job {
+        let field = |name: &str, value: String| (name.to_owned(), value);
+        Job::from([
+            field("command", command.to_owned()),
+            field("input", self.input.clone()),
+            field("columns", columns.join(", ")),
+            field("--auto-truncate", self.auto_truncate.to_string()),
+        ])
+    }
+
+    /// Answers all rows.
+    fn run<J: pipeline::Job>(&self, work: Work<'_, J>) -> Result<ExitCode> {
+        let target = Target {
+            file: &self.output,
+            format: self.output_format()?,
+            kind: work.kind,
+            job: &work.description,
+            existing: self.existing(),
+            best: work.best,
+        };
+        let output = match Output::open(&target)? {
+            Opened::Ready(output) => output,
+            Opened::Complete => {
+                self.say(format_args!("{} is complete: nothing to go on with", self.output));
+                return Ok(ExitCode::SUCCESS);
+            }
+        };
+        let stop = stop_on_signals()?;
+        let progress = Progress::start(&work.rows, output.rows(), self.quiet);
+        let meter = progress.meter();
+        let done = pipeline::run(
+            work.rows,
+            &Arc::new(work.job),
+            work.compute,
+            output,
+            self.sizes(),
+            progress,
+            &stop,
+        );
+        match done {
+            Ok(summary) => Ok(self.end(summary, &meter)),
+            // Whoever reads has had enough, as `head` has.
+            Err(FileError::Io { source, .. }) if self.is_pipe() && source.kind() == ErrorKind::BrokenPipe => {
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn is_pipe(&self) -> bool {
+        self.output == STANDARD
+    }
+
+    fn end(&self, Summary { ending, rows, bad_rows }: Summary, meter: &progress::Meter) -> ExitCode {
+        let bad = if bad_rows > 0 { format!("; {bad_rows} have no answer") } else { String::new() };
+        match ending {
+            Ending::Finished => {
+                self.say(format_args!("{rows} rows, {}{bad}", meter.rate(rows)));
+                if bad_rows > 0 { ExitCode::from(SOME_BAD) } else { ExitCode::SUCCESS }
+            }
+            Ending::Interrupted => {
+                let go_on = if self.is_pipe() { "" } else { ": the same command with --resume goes on" };
+                self.say(format_args!("interrupted after {rows} rows{bad}{go_on}"));
+                ExitCode::from(INTERRUPTED)
+            }
+        }
+    }
+
+    fn say(&self, what: std::fmt::Arguments<'_>) {
+        if !self.quiet {
+            eprintln!("{what}");
+        }
+    }
+}
+
+/// What one of the commands does with rows.
+struct Work<'a, J> {
+    rows: Rows,
+    job: J,
+    compute: &'a mut dyn Compute,
+    kind: Kind,
+    description: Job,
+    best: Option<usize>,
+}
+
+/// True after SIGINT, SIGTERM or SIGHUP; a second one ends the process at once.
+fn stop_on_signals() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&stop);
+    let handler = move || {
+        if told.swap(true, Ordering::Relaxed) {
+            std::process::exit(INTERRUPTED.into());
+        }
+    };
+    ctrlc::set_handler(handler).context("cannot listen for signals")?;
+    Ok(stop)
+}
+
+/// The text of a row that has one column.
+fn only_text(cells: Vec<Cell>) -> Result<String, String> {
+    cells.into_iter().next().ok_or_else(|| "no value".to_owned()).and_then(text)
+}
+
+fn text(cell: Cell) -> Result<String, String> {
+    match cell {
+        Cell::Text(text) => Ok(text),
+        Cell::List(texts) => Err(format!("a list of {} texts, expected a text", texts.len())),
+    }
+}
+
+/// What the model gave for a row of one input.
+fn only_output(outputs: Vec<Vec<f32>>) -> Result<Vec<f32>, String> {
+    outputs.into_iter().next().ok_or_else(|| "the model gave nothing".to_owned())
+}

@@ -1,0 +1,115 @@
+//! The model of a command on files.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use turbo_models::{
+    Checkpoint, Cpu, Encoded, Encoder, EncoderOptions, ModelError, Staging, Task, TextTokenizer,
+};
+use turbo_serve::files::{pipeline::Compute, write::Job};
+
+use crate::cli::model_arguments::{LocalModel, ModelArguments};
+
+/// An opened model, before anything is compiled.
+pub(super) struct OpenModel {
+    pub(super) checkpoint: Checkpoint,
+    pub(super) tokenizer: TextTokenizer,
+    pub(super) local: LocalModel,
+}
+
+impl OpenModel {
+    /// # Errors
+    /// When there is no such model, it cannot be run, or has no tokenizer.
+    pub(super) fn open(arguments: &ModelArguments) -> Result<Self> {
+        let local = arguments.local()?;
+        let checkpoint = Checkpoint::open(&local.folder)?;
+        checkpoint.warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
+        let Some(tokenizer) = checkpoint.tokenizer().cloned() else {
+            bail!(
+                "{}: it has neither tokenizer.json nor vocab.txt, and texts need one",
+                shown(&local.folder)
+            );
+        };
+        Ok(Self { checkpoint, tokenizer, local })
+    }
+
+    /// Compiles it for a task.
+    ///
+    /// # Errors
+    /// When it has no head for the task, or the device fails.
+    pub(super) fn compile(&self, arguments: &ModelArguments, task: Task) -> Result<Compiled> {
+        let options = EncoderOptions { task, ..EncoderOptions::of(&self.checkpoint) };
+        let encoder = Encoder::new(arguments.device()?, &self.checkpoint, options)?;
+        let rows = if encoder.pooled_len().is_some() { Output::Pooled } else { Output::Tokens };
+        let rows = if task == Task::TokenClassification { Output::Tokens } else { rows };
+        Ok(Compiled { encoder, staging: Staging::new(), rows })
+    }
+
+    /// Adds to `job` which model it is.
+    pub(super) fn describe(&self, arguments: &ModelArguments, job: &mut Job) {
+        job.insert("--model-id".into(), arguments.model_id.clone());
+        job.insert("--dtype".into(), arguments.dtype.name().into());
+        job.extend(self.local.sha.clone().map(|sha| ("commit".to_owned(), sha)));
+    }
+
+    /// The folder as messages name it.
+    pub(super) fn shown(&self) -> String {
+        shown(&self.local.folder)
+    }
+}
+
+/// What a model is made for, in words.
+pub(super) fn purpose(task: Option<Task>) -> String {
+    task.map_or_else(|| "a bare encoder".to_owned(), |task| format!("for {task}"))
+}
+
+fn shown(folder: &Path) -> String {
+    folder.display().to_string()
+}
+
+/// A model on its device.
+pub(super) struct Compiled {
+    encoder: Encoder<Cpu>,
+    staging: Staging,
+    rows: Output,
+}
+
+/// What is read of each input.
+#[derive(Clone, Copy)]
+enum Output {
+    Pooled,
+    Tokens,
+}
+
+impl Compiled {
+    /// Length of the row of each input.
+    ///
+    /// # Errors
+    /// When the task has none.
+    pub(super) fn pooled_len(&self) -> Result<usize> {
+        self.encoder.pooled_len().context("this task gives no row per input")
+    }
+
+    fn outputs(&mut self, batch: &[&Encoded]) -> Result<Vec<Vec<f32>>, ModelError> {
+        self.staging.clear();
+        for input in batch {
+            self.staging.push(&input.input_ids, &input.token_type_ids)?;
+        }
+        self.encoder.run(&self.staging)?;
+        let read = |sequence| {
+            let mut row = Vec::new();
+            match self.rows {
+                Output::Pooled => self.encoder.pooled(sequence, &mut row)?,
+                Output::Tokens => self.encoder.tokens(sequence, &mut row)?,
+            }
+            Ok(row)
+        };
+        (0..batch.len()).map(read).collect()
+    }
+}
+
+impl Compute for Compiled {
+    fn run(&mut self, batch: &[&Encoded]) -> Result<Vec<Vec<f32>>, String> {
+        self.outputs(batch).map_err(|error| error.to_string())
+    }
+}

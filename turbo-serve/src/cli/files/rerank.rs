@@ -1,0 +1,195 @@
+//! `turbo rerank`: how well documents suit queries.
+
+use std::{num::NonZeroUsize, process::ExitCode};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use turbo_models::{ScoreFunction, Task, TextTokenizer, Truncation, tasks};
+use turbo_serve::files::{
+    pipeline::{self, Prepared},
+    read::Cell,
+    write::{Answer, Kind, Ranked},
+};
+
+use super::{FileArguments, Work, model::OpenModel};
+use crate::cli::model_arguments::ModelArguments;
+
+const EXAMPLES: &str = "\
+Examples:
+  turbo rerank --model-id BAAI/bge-reranker-base --query 'a good soup' recipes.txt scores.jsonl
+  turbo rerank --model-id BAAI/bge-reranker-base --query 'a good soup' recipes.txt --top-k 10 --return-text
+  turbo rerank --model-id BAAI/bge-reranker-base questions.jsonl rankings.jsonl --top-k 3
+
+With --query each row of the input is a document and gets a score, in the input's order:
+  {\"index\":0,\"score\":0.02}
+and with --top-k only the best are written, the best first. Without --query each row has a query of its own and its
+documents, a list of texts or a single one, and gets a ranking of them:
+  {\"index\":0,\"ranking\":[{\"index\":2,\"score\":0.98},…]}";
+
+/// Score documents against a query, or each row's documents against its query
+#[derive(Args)]
+#[command(after_help = super::short_help(EXAMPLES), after_long_help = super::long_help(EXAMPLES))]
+pub(in crate::cli) struct Arguments {
+    #[command(flatten)]
+    model: ModelArguments,
+    #[command(flatten)]
+    files: FileArguments,
+
+    /// One query for all rows; each row is then a document
+    #[arg(long, value_name = "TEXT", help_heading = "Files")]
+    query: Option<String>,
+    /// Column with the query of each row
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "query",
+        conflicts_with = "query",
+        help_heading = "Files"
+    )]
+    query_column: String,
+    /// Column with the documents; by default `text` with --query, else `documents`
+    #[arg(long, alias = "column", alias = "text-field", value_name = "NAME", help_heading = "Files")]
+    documents_column: Option<String>,
+    /// So many of the best documents: of all with --query, else of each row
+    #[arg(long, value_name = "N", help_heading = "Answers")]
+    top_k: Option<NonZeroUsize>,
+    /// Repeat the documents in the output
+    #[arg(long, help_heading = "Answers")]
+    return_text: bool,
+    /// Logits instead of scores between 0 and 1
+    #[arg(long, help_heading = "Answers")]
+    raw_scores: bool,
+}
+
+/// Ranks as the arguments say.
+///
+/// # Errors
+/// No such file or model, a model that does not score pairs, an output that cannot be written.
+pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let documents = |usual: &str| arguments.documents_column.clone().unwrap_or_else(|| usual.to_owned());
+    let columns = match arguments.query {
+        Some(_) => vec![documents("text")],
+        None => vec![arguments.query_column.clone(), documents("documents")],
+    };
+    let rows = arguments.files.open(&columns)?;
+    let model = OpenModel::open(&arguments.model)?;
+    let labels = model.checkpoint.labels().len();
+    if model.checkpoint.task() != Some(Task::SequenceClassification) || labels != 1 {
+        let is = model.checkpoint.task().map_or("a bare encoder".to_owned(), |task| format!("for {task}"));
+        let has = if labels == 1 { String::new() } else { format!(" with {labels} labels") };
+        bail!(
+            "{}: it is {is}{has}, expected a cross-encoder: sequence classification with one label",
+            model.shown()
+        );
+    }
+    let mut description = arguments.files.job("rerank", &columns);
+    model.describe(&arguments.model, &mut description);
+    let top_k = arguments.top_k.map(NonZeroUsize::get);
+    let choices = [
+        ("--query", arguments.query.clone().unwrap_or_default()),
+        ("--top-k", top_k.map_or_else(|| "all".to_owned(), |top_k| top_k.to_string())),
+        ("--return-text", arguments.return_text.to_string()),
+        ("--raw-scores", arguments.raw_scores.to_string()),
+    ];
+    description.extend(choices.map(|(flag, value)| (flag.to_owned(), value)));
+    let pairs = Pairs {
+        tokenizer: model.tokenizer.clone(),
+        truncation: arguments.files.truncation(),
+        function: if arguments.raw_scores {
+            ScoreFunction::Identity
+        } else {
+            model.checkpoint.score_function()
+        },
+        with_text: arguments.return_text,
+    };
+    let mut compiled = model.compile(&arguments.model, Task::SequenceClassification)?;
+    drop(model);
+    let (compute, with_text) = (&mut compiled, arguments.return_text);
+    match &arguments.query {
+        Some(query) => {
+            let job = Score { pairs, query: query.clone() };
+            let kind = Kind::Score { with_text };
+            arguments.files.run(Work { rows, job, compute, kind, description, best: top_k })
+        }
+        None => {
+            let job = Rank { pairs, top_k };
+            let kind = Kind::Ranking { with_text };
+            arguments.files.run(Work { rows, job, compute, kind, description, best: None })
+        }
+    }
+}
+
+/// How a query and documents become scores.
+struct Pairs {
+    tokenizer: TextTokenizer,
+    truncation: Truncation,
+    function: ScoreFunction,
+    with_text: bool,
+}
+
+impl Pairs {
+    fn prepare(&self, query: &str, documents: Vec<String>) -> Result<Prepared<Vec<String>>, String> {
+        let encode = |document: &String| self.tokenizer.encode((query, document.as_str()), self.truncation);
+        let inputs =
+            documents.iter().map(encode).collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+        Ok(Prepared { inputs, kept: documents })
+    }
+
+    fn score(&self, logits: &[f32]) -> Result<f32, String> {
+        let scores = tasks::classify(logits, self.function).map_err(|error| error.to_string())?;
+        scores.first().map(|score| score.score).ok_or_else(|| "the model gave nothing".to_owned())
+    }
+}
+
+/// Each row is a document for the one query.
+struct Score {
+    pairs: Pairs,
+    query: String,
+}
+
+impl pipeline::Job for Score {
+    type Kept = Vec<String>;
+
+    fn prepare(&self, cells: Vec<Cell>) -> Result<Prepared<Self::Kept>, String> {
+        self.pairs.prepare(&self.query, vec![super::only_text(cells)?])
+    }
+
+    fn answer(&self, documents: Self::Kept, outputs: Vec<Vec<f32>>) -> Result<Answer, String> {
+        let score = self.pairs.score(&super::only_output(outputs)?)?;
+        let text = documents.into_iter().next().filter(|_| self.pairs.with_text);
+        Ok(Answer::Score { score, text })
+    }
+}
+
+/// Each row has its query and its documents.
+struct Rank {
+    pairs: Pairs,
+    top_k: Option<usize>,
+}
+
+impl pipeline::Job for Rank {
+    type Kept = Vec<String>;
+
+    fn prepare(&self, cells: Vec<Cell>) -> Result<Prepared<Self::Kept>, String> {
+        let mut cells = cells.into_iter();
+        let (Some(query), Some(documents)) = (cells.next(), cells.next()) else {
+            return Err("a query and documents are needed".to_owned());
+        };
+        let documents = match documents {
+            Cell::Text(document) => vec![document],
+            Cell::List(documents) => documents,
+        };
+        self.pairs.prepare(&super::text(query)?, documents)
+    }
+
+    fn answer(&self, documents: Self::Kept, outputs: Vec<Vec<f32>>) -> Result<Answer, String> {
+        let scores = outputs.iter().map(|logits| self.pairs.score(logits)).collect::<Result<Vec<_>, _>>()?;
+        let ranked = |index: usize| Ranked {
+            index: index as u64,
+            score: scores[index],
+            text: self.pairs.with_text.then(|| documents[index].clone()),
+        };
+        let best = tasks::rank(&scores).into_iter().take(self.top_k.unwrap_or(usize::MAX));
+        Ok(Answer::Ranking(best.map(ranked).collect()))
+    }
+}
