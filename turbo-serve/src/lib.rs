@@ -4,10 +4,14 @@
 //! |---|---|
 //! | [`engine`] | inputs in, rows out: admission, tokens, queue, batches; no protocol |
 //! | [`http`] | text-embeddings-inference's routes and OpenAI's embeddings over any [`engine::Embedder`] |
+//! | [`files`] | files of texts in, files of answers out, a row for a row |
+//! | [`hub`] | models by their names on the Hugging Face Hub |
 //! | [`metric_names`] | what is counted, and by whom |
 //!
 #![doc = include_str!("../README.md")]
 
 pub mod engine;
+pub mod files;
 pub mod http;
+pub mod hub;
 pub mod metric_names;
