@@ -9,6 +9,7 @@
 //! longer than the limit is not tokenised as a whole: a piece of it is enough where words are tokenised by themselves,
 //! and one that gave too few tokens is taken again, larger. So the answer is that of the whole text.
 
+mod cut_rules;
 mod cuts;
 mod encoding;
 mod error;

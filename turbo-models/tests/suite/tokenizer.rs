@@ -1,10 +1,11 @@
 //! Ids are those of the reference; truncation is that of the reference too, though far less of a long text is read.
 //! Broken files give one line.
 
-use std::fs;
+use std::{fs, path::PathBuf, sync::LazyLock};
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokenizers::{
     Encoding, PostProcessor, PostProcessorWrapper, Tokenizer, TruncationDirection, TruncationParams,
     truncate_encodings,
@@ -16,6 +17,28 @@ use crate::common::data;
 const WORD_PIECE: &str = "tokenizer-wordpiece";
 /// Byte-level BPE.
 const ROBERTA: &str = "tokenizer-roberta";
+/// Unigram.
+const XLM_ROBERTA: &str = "encodings-xlm-roberta";
+/// Byte-level BPE behind an expression of its own; made of RoBERTa's by [`folder`].
+const QWEN: &str = "qwen";
+
+/// The folder of a tokenizer.
+fn folder(fixture: &str) -> PathBuf {
+    static QWEN_FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
+        let json = fs::read(data(ROBERTA).join("tokenizer.json")).unwrap();
+        let mut json: Value = serde_json::from_slice(&json).unwrap();
+        json["normalizer"] = json!({"type": "NFC"});
+        let words = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+        let split =
+            json!({"type": "Split", "pattern": {"Regex": words}, "behavior": "Isolated", "invert": false});
+        let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false});
+        json["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": [split, bytes]});
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
+        dir
+    });
+    if fixture == QWEN { QWEN_FOLDER.path().to_owned() } else { data(fixture) }
+}
 
 fn limits(max_input_length: usize) -> InputLimits {
     InputLimits { max_input_length, vocab_size: 103, type_vocab_size: 2 }
@@ -29,8 +52,12 @@ fn roberta(max_input_length: usize) -> TextTokenizer {
     tokenizer(ROBERTA, InputLimits { vocab_size: 269, type_vocab_size: 1, ..limits(max_input_length) })
 }
 
+fn of_any_vocabulary(fixture: &str, max_input_length: usize) -> TextTokenizer {
+    tokenizer(fixture, InputLimits { max_input_length, vocab_size: 1000, type_vocab_size: 1 })
+}
+
 fn tokenizer(fixture: &str, limits: InputLimits) -> TextTokenizer {
-    TextTokenizer::open(&data(fixture), limits).unwrap().unwrap()
+    TextTokenizer::open(&folder(fixture), limits).unwrap().unwrap()
 }
 
 /// The reference's own encoding of `text`, truncated by it.
@@ -46,7 +73,7 @@ fn reference_of(
     max_length: usize,
     direction: TruncationDirection,
 ) -> Encoding {
-    let mut tokenizer = Tokenizer::from_file(data(fixture).join("tokenizer.json")).unwrap();
+    let mut tokenizer = Tokenizer::from_file(folder(fixture).join("tokenizer.json")).unwrap();
     let mut bare = tokenizer.clone();
     bare.with_padding(None).with_post_processor(None::<PostProcessorWrapper>).with_truncation(None).unwrap();
     let mut whole = texts.iter().map(|text| bare.encode(*text, false).unwrap());
@@ -327,6 +354,9 @@ proptest! {
     fn truncation_equals_that_of_the_whole_text(text in texts(), limit in 3_usize..12) {
         truncates_as_the_reference(WORD_PIECE, &word_piece(limit), &text, limit)?;
         truncates_as_the_reference(ROBERTA, &roberta(limit), &text, limit)?;
+        for fixture in [XLM_ROBERTA, QWEN] {
+            truncates_as_the_reference(fixture, &of_any_vocabulary(fixture, limit), &text, limit)?;
+        }
     }
 
     #[test]
@@ -361,8 +391,22 @@ fn long_texts_without_blanks_are_cut() {
     for text in texts {
         let refused = word_piece(limit).encode(&text, Truncation::Off).unwrap_err();
         let TokenizeError::TooLong { tokens, .. } = refused else { panic!("{refused}") };
-        assert!(text.contains('[') || tokens < 200, "{tokens} tokens of {:?}… were counted", &text[..8]);
+        assert!(tokens < 200, "{tokens} tokens of {:?}… were counted", &text[..8]);
         truncates_as_the_reference(WORD_PIECE, &word_piece(limit), &text, limit).unwrap();
+    }
+}
+
+#[test]
+fn long_texts_of_words_are_cut() {
+    for fixture in [WORD_PIECE, ROBERTA, XLM_ROBERTA, QWEN] {
+        for text in ["the cat ".repeat(20_000), "2 cats, 3 mats; ".repeat(10_000)] {
+            let limit = 6;
+            let tokenizer = of_any_vocabulary(fixture, limit);
+            let refused = tokenizer.encode(&text, Truncation::Off).unwrap_err();
+            let TokenizeError::TooLong { tokens, .. } = refused else { panic!("{refused}") };
+            assert!(tokens < 200, "{fixture}: {tokens} tokens were counted");
+            truncates_as_the_reference(fixture, &tokenizer, &text, limit).unwrap();
+        }
     }
 }
 
