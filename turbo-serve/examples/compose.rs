@@ -9,7 +9,7 @@ use axum::{Router, extract::Query, routing::get};
 use tokio::net::TcpListener;
 use turbo_serve::{
     engine::{
-        Cpu, CpuOptions, EmbedRequest, Embedder, Engine, EngineConfig, EngineError, Input, Layout, Model,
+        Cpu, CpuOptions, Engine, EngineConfig, EngineError, Infer, InferRequest, Input, Model, OpenOptions,
         OutputKind,
     },
     http::{self, HttpOptions, Metrics},
@@ -22,7 +22,7 @@ async fn main() -> anyhow::Result<()> {
     let folder = std::env::args().nth(1).unwrap_or_else(|| "models/minilm".into());
     let metrics = Metrics::install()?;
     let device = Cpu::new(CpuOptions::default())?;
-    let model = Model::open(Path::new(&folder), folder.clone(), device, Layout::Packed, None)?;
+    let model = Model::open(Path::new(&folder), device, OpenOptions::default())?;
     let engine = Engine::start(model, &EngineConfig::default())?;
 
     let words = Arc::new(vectors(&engine, WORDS).await?);
@@ -49,7 +49,7 @@ async fn main() -> anyhow::Result<()> {
 async fn vectors<const N: usize>(engine: &Engine, texts: [&str; N]) -> Result<Vec<Vec<f32>>, EngineError> {
     let inputs = texts.map(|text| Input::Text(text.into())).to_vec();
     let output = OutputKind::Pooled { normalize: true, dimensions: None };
-    let response = engine.embed(EmbedRequest { inputs, output, truncation: None }).await?;
+    let response = engine.infer(InferRequest::new(inputs, output)).await?;
     Ok(response.rows.into_iter().map(|row| row.values).collect())
 }
 

@@ -3,9 +3,8 @@
 //! | module | what it is about |
 //! |---|---|
 //! | [`engine`] | inputs in, rows out: admission, tokens, queue, batches; no protocol |
-//! | [`http`] | text-embeddings-inference's routes and OpenAI's embeddings over any [`engine::Embedder`] |
-//! | [`files`] | files of texts in, files of answers out, a row for a row |
-//! | [`hub`] | models by their names on the Hugging Face Hub |
+//! | [`http`] | text-embeddings-inference's routes and OpenAI's embeddings over any [`engine::Infer`] |
+//! | [`tasks`] | from rows to what they mean: labels, answers, words |
 //! | [`metric_names`] | what is counted, and by whom |
 //!
 #![doc = include_str!("../README.md")]
@@ -15,3 +14,4 @@ pub mod files;
 pub mod http;
 pub mod hub;
 pub mod metric_names;
+pub mod tasks;

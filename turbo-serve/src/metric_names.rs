@@ -7,7 +7,7 @@
 //! | recorded by | metrics |
 //! |---|---|
 //! | the protocol | `te_request_*` per request, and [`REQUEST_FAILURE`] for every failure that a client is told |
-//! | the engine | `te_embed_*` per input, [`QUEUE_SIZE`], [`BATCH_NEXT_SIZE`], [`BATCH_NEXT_TOKENS`], [`REQUEST_INPUT_LENGTH`], and [`REQUEST_FAILURE`] with [`failure::DROPPED`], which no client hears of |
+//! | the engine | [`EMBED`] or [`PREDICT`] per input, [`QUEUE_SIZE`], [`BATCH_NEXT_SIZE`], [`BATCH_NEXT_TOKENS`], [`REQUEST_INPUT_LENGTH`], and [`REQUEST_FAILURE`] with [`failure::DROPPED`], which no client hears of |
 
 /// Counter, label `method`: requests received.
 pub const REQUEST_COUNT: &str = "te_request_count";
@@ -26,18 +26,42 @@ pub const REQUEST_INFERENCE_DURATION: &str = "te_request_inference_duration";
 /// Histogram, tokens: length of an input after truncation.
 pub const REQUEST_INPUT_LENGTH: &str = "te_request_input_length";
 
-/// Counter: inputs to embed.
-pub const EMBED_COUNT: &str = "te_embed_count";
-/// Counter: inputs embedded.
-pub const EMBED_SUCCESS: &str = "te_embed_success";
-/// Histogram, seconds: one input from arrival to its embedding.
-pub const EMBED_DURATION: &str = "te_embed_duration";
-/// Histogram, seconds: tokenization of one input.
-pub const EMBED_TOKENIZATION_DURATION: &str = "te_embed_tokenization_duration";
-/// Histogram, seconds: one input's wait for its batch.
-pub const EMBED_QUEUE_DURATION: &str = "te_embed_queue_duration";
-/// Histogram, seconds: the model's time on the batch that held the input.
-pub const EMBED_INFERENCE_DURATION: &str = "te_embed_inference_duration";
+/// Names of what is counted per input, all of which begin with the task's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskNames {
+    /// Counter: inputs that came in.
+    pub count: &'static str,
+    /// Counter: inputs that were answered.
+    pub success: &'static str,
+    /// Histogram, seconds: one input from arrival to its answer.
+    pub duration: &'static str,
+    /// Histogram, seconds: tokenization of one input.
+    pub tokenization_duration: &'static str,
+    /// Histogram, seconds: one input's wait for its batch.
+    pub queue_duration: &'static str,
+    /// Histogram, seconds: the model's time on the batch that held the input.
+    pub inference_duration: &'static str,
+}
+
+/// Of models that give vectors, dense or sparse.
+pub const EMBED: TaskNames = TaskNames {
+    count: "te_embed_count",
+    success: "te_embed_success",
+    duration: "te_embed_duration",
+    tokenization_duration: "te_embed_tokenization_duration",
+    queue_duration: "te_embed_queue_duration",
+    inference_duration: "te_embed_inference_duration",
+};
+
+/// Of models that give scores: of labels, of words, of the places of an answer.
+pub const PREDICT: TaskNames = TaskNames {
+    count: "te_predict_count",
+    success: "te_predict_success",
+    duration: "te_predict_duration",
+    tokenization_duration: "te_predict_tokenization_duration",
+    queue_duration: "te_predict_queue_duration",
+    inference_duration: "te_predict_inference_duration",
+};
 
 /// Gauge: inputs waiting for a batch.
 pub const QUEUE_SIZE: &str = "te_queue_size";
@@ -72,6 +96,8 @@ pub mod failure {
     pub const INFERENCE: &str = "inference";
     /// The server is stopping, or its model cannot be run.
     pub const UNHEALTHY: &str = "unhealthy";
+    /// The model is for another task than the route.
+    pub const MODEL_TYPE: &str = "model_type";
     /// The client went away before its answer was ready.
     pub const DROPPED: &str = "dropped";
 }

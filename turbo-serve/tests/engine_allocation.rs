@@ -12,7 +12,7 @@ use std::{
 
 use turbo_models::{Cpu, CpuOptions};
 use turbo_sched::Layout;
-use turbo_serve::engine::{Capacity, Model, Progress, Sequence};
+use turbo_serve::engine::{Capacity, Model, OpenOptions, Progress, Sequence};
 
 struct Counting;
 
@@ -58,17 +58,17 @@ fn a_warm_runner_allocates_nothing() {
         [(Layout::Packed, 1), (Layout::Packed, 2), (Layout::Padded, 1), (Layout::Padded, 2)]
     {
         let cpu = Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), isa: None }).unwrap();
-        let mut model = Model::open(&folder, "tiny".into(), cpu, layout, None).unwrap();
+        let mut model = Model::open(&folder, cpu, OpenOptions { layout, ..OpenOptions::default() }).unwrap();
         let mut runner = (model.build)(CAPACITY).unwrap();
         // What the engine's warm-up does among other things: the largest batches.
         for (len, batch_size) in [(16, 16), (48, 5)] {
-            let sequence = Sequence { input_ids: &ids[..len], token_type_ids: &[] };
+            let sequence = Sequence::of(&ids[..len]);
             runner.submit(&mut std::iter::repeat_n(sequence, batch_size)).unwrap();
         }
         let shapes: &[&[usize]] =
             &[&[1], &[48], &[3, 1, 2], &[16; 16], &[48; 5], &[1; 16], &[33, 5, 17], &[48, 40, 1], &[2]];
         for lens in shapes {
-            let sequence = |&len| Sequence { input_ids: &ids[..len], token_type_ids: &[] };
+            let sequence = |&len| Sequence::of(&ids[..len]);
             let allocations = allocations_of(|| {
                 runner.submit(&mut lens.iter().map(sequence)).unwrap();
                 assert_eq!(runner.poll().unwrap(), Progress::Done);

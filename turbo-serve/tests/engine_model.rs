@@ -8,7 +8,7 @@ use serde_json::Value;
 use turbo_models::{Cpu, CpuOptions};
 use turbo_sched::Layout;
 use turbo_serve::engine::{
-    EmbedRequest, Embedder, Engine, EngineConfig, EngineError, Input, Model, OutputKind, Truncation,
+    Engine, EngineConfig, EngineError, Infer, InferRequest, Input, Model, OpenOptions, OutputKind, Truncation,
 };
 
 /// The reference is f64; ours is f32 through two layers whose hidden states are of order 1.
@@ -37,7 +37,7 @@ fn golden() -> Vec<Golden> {
 
 fn start(layout: Layout) -> Engine {
     let cpu = Cpu::new(CpuOptions::default()).unwrap();
-    let model = Model::open(&folder(), "tiny".into(), cpu, layout, None).unwrap();
+    let model = Model::open(&folder(), cpu, OpenOptions { layout, ..OpenOptions::default() }).unwrap();
     let config = EngineConfig { max_batch_tokens: 512, warm_up: Duration::ZERO, ..EngineConfig::default() };
     Engine::start(model, &config).unwrap()
 }
@@ -48,9 +48,9 @@ fn embed(
     truncation: Option<Truncation>,
 ) -> Result<Vec<Vec<f32>>, EngineError> {
     let output = OutputKind::Pooled { normalize: true, dimensions: None };
-    let request = EmbedRequest { inputs, output, truncation };
+    let request = InferRequest { inputs, output, truncation, prompt_name: None };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let response = runtime.block_on(engine.embed(request))?;
+    let response = runtime.block_on(engine.infer(request))?;
     Ok(response.rows.into_iter().map(|row| row.values).collect())
 }
 

@@ -13,11 +13,14 @@ use anyhow::{Context, Result};
 use clap::{ArgAction, Args, ValueEnum};
 use tokio::net::TcpSocket;
 use turbo_serve::{
-    engine::{Dispatch, Engine, EngineConfig, Layout, Model, Policy, Pooling},
+    engine::{
+        DefaultPrompt, Dispatch, Engine, EngineConfig, Layout, Model, ModelInfo, OpenOptions, Policy,
+        Pooling, Task,
+    },
     http::{self, HttpOptions, Metrics},
 };
 
-use super::{device, log, model_id, shutdown::Signals};
+use super::{log, model_arguments::ModelArguments, shutdown::Signals};
 
 /// How long a lazy server waits for company, as a share of the promised time.
 const LAZY_SHARE: u32 = 4;
@@ -30,9 +33,11 @@ const BACKLOG: u32 = 1024;
 
 /// Serve a model over HTTP
 ///
-/// Answers /embed, /embed_all, /info, /health and /metrics as text-embeddings-inference does, and /v1/embeddings as
-/// OpenAI does. When it is ready it prints one line on standard output: `listening on http://ADDRESS`; logs go to
-/// standard error. SIGTERM and Ctrl-C stop it after the accepted requests are answered; a second one stops it at once.
+/// Answers as text-embeddings-inference does (/embed, /embed_all, /embed_sparse, /similarity, /predict, /rerank,
+/// /tokenize, /decode, /info, /health, /metrics), and /v1/embeddings as OpenAI does. What the model is for its folder
+/// says; the other routes say which one to use. When it is ready it prints one line on standard output: `listening on
+/// http://ADDRESS`; logs go to standard error. SIGTERM and Ctrl-C stop it after the accepted requests are answered; a
+/// second one stops it at once.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -44,32 +49,27 @@ Examples:
 Try it:
   curl http://127.0.0.1:3000/embed -H 'content-type: application/json' -d '{\"inputs\": \"What is a good soup?\"}'")]
 pub(super) struct Arguments {
-    /// A model folder (config.json, safetensors, tokenizer.json), or the short name `minilm`
-    #[arg(long, env, value_name = "PATH|NAME", help_heading = "Model")]
-    model_id: String,
-    /// Where models with short names are kept
-    #[arg(
-        long,
-        env = "TURBO_MODELS_DIR",
-        value_name = "DIR",
-        default_value = "models",
-        help_heading = "Model"
-    )]
-    turbo_models_dir: PathBuf,
-    /// How token vectors become one; by default what the model folder says
+    #[command(flatten)]
+    model: ModelArguments,
+    /// How token vectors become one, or `splade`; by default the model does what its folder is made for
     #[arg(long, env, value_enum, help_heading = "Model")]
     pooling: Option<PoolingArgument>,
+    /// Which of the model's prompts is put before texts when a request names none; by default what the model folder
+    /// says
+    #[arg(long, env, value_name = "NAME", conflicts_with = "default_prompt", help_heading = "Model")]
+    default_prompt_name: Option<String>,
+    /// Text that is put before texts when a request names no prompt
+    #[arg(long, env, value_name = "TEXT", help_heading = "Model")]
+    default_prompt: Option<String>,
+    /// Folder of the dense module behind pooling, below the model's, for models that have one for each width of vector
+    /// (`2_Dense_1024`); by default those that the model folder names
+    #[arg(long, env, value_name = "DIR", help_heading = "Model")]
+    dense_path: Option<PathBuf>,
     /// Cut inputs that are too long (at the end) when a request does not say; with `false` they are refused
     #[arg(long, env, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = false,
           default_missing_value = "true", action = ArgAction::Set, help_heading = "Model")]
     auto_truncate: bool,
 
-    /// `auto` or `cpu`
-    #[arg(long, env, default_value = "auto", help_heading = "Machine")]
-    device: String,
-    /// Threads that share a batch; by default as many as the system lets this process use
-    #[arg(long, env, value_name = "N", help_heading = "Machine")]
-    threads: Option<NonZeroUsize>,
     /// Threads that make tokens, beside one or two for long texts; by default one fewer than the system lets this
     /// process use
     #[arg(long, env, value_name = "N", help_heading = "Machine")]
@@ -88,10 +88,12 @@ pub(super) struct Arguments {
     /// How the sequences of a batch share a tensor
     #[arg(long, env, value_enum, default_value_t = LayoutArgument::Packed, help_heading = "Batches")]
     layout: LayoutArgument,
-    /// Most tokens of one batch, padding included with `--layout padded`; memory is reserved for them
+    /// Most tokens of one batch, padding included with `--layout padded`; memory is reserved for them. Longer inputs
+    /// are cut to it, or with `--auto-truncate false` it has to be as large as the model's limit
     #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_batch_tokens, help_heading = "Batches")]
     max_batch_tokens: usize,
-    /// Most inputs of one batch; by default as many as the tokens allow
+    /// Most inputs of one batch; by default as many as the tokens allow, and for models whose answers are as long as
+    /// their vocabulary as many as have 256 MiB of them
     #[arg(long, env, value_name = "N", help_heading = "Batches")]
     max_batch_requests: Option<usize>,
 
@@ -124,6 +126,8 @@ enum PoolingArgument {
     Mean,
     /// The vector of the last token
     LastToken,
+    /// The words of the vocabulary, weighted by the head of a masked language model
+    Splade,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -216,13 +220,14 @@ async fn stop_at_once(mut signals: Signals) {
 
 /// The model, warm, on a thread where it may block.
 async fn start(arguments: &Arguments) -> Result<Engine> {
-    let folder = model_id::folder(&arguments.model_id, &arguments.turbo_models_dir)?;
-    let device = device::choose(&arguments.device, arguments.threads)?;
-    let (model_id, layout) = (arguments.model_id.clone(), arguments.layout.into());
-    let (pooling, config) = (arguments.pooling.map(Into::into), arguments.config());
+    let (model, config) = (arguments.model.clone(), arguments.config());
+    let options = arguments.open_options();
     let blocking = move || -> Result<Engine> {
-        let model = Model::open(&folder, model_id, device, layout, pooling)?;
-        tracing::info!(model = model.name, device = model.device, pooling = model.pooling, "loading");
+        let local = model.local()?;
+        let options = OpenOptions { name: Some(local.name), sha: local.sha, ..options };
+        let model = Model::open(&local.folder, model.device()?, options)?;
+        let ModelInfo { name, device, task, .. } = &model.info;
+        tracing::info!(model = name, device, %task, "loading");
         Ok(Engine::start(model, &config)?)
     };
     tokio::task::spawn_blocking(blocking).await.context("the model panicked while it was loaded")?
@@ -263,6 +268,19 @@ fn announce(address: SocketAddr) -> Result<()> {
 }
 
 impl Arguments {
+    /// What is chosen about the model beside where it is.
+    fn open_options(&self) -> OpenOptions {
+        let named = self.default_prompt_name.clone().map(DefaultPrompt::Named);
+        OpenOptions {
+            model_id: Some(self.model.model_id.clone()),
+            layout: self.layout.into(),
+            task: self.pooling.map(Into::into),
+            dense_path: self.dense_path.clone(),
+            default_prompt: named.or(self.default_prompt.clone().map(DefaultPrompt::Text)),
+            ..OpenOptions::default()
+        }
+    }
+
     fn config(&self) -> EngineConfig {
         let default = EngineConfig::default();
         EngineConfig {
@@ -286,17 +304,18 @@ impl Arguments {
             tokenization_workers: self
                 .tokenization_workers
                 .map_or(default.tokenization_workers, NonZeroUsize::get),
-            warm_up: default.warm_up,
+            ..default
         }
     }
 }
 
-impl From<PoolingArgument> for Pooling {
+impl From<PoolingArgument> for Task {
     fn from(pooling: PoolingArgument) -> Self {
         match pooling {
-            PoolingArgument::Cls => Self::Cls,
-            PoolingArgument::Mean => Self::Mean,
-            PoolingArgument::LastToken => Self::LastToken,
+            PoolingArgument::Cls => Pooling::Cls.into(),
+            PoolingArgument::Mean => Pooling::Mean.into(),
+            PoolingArgument::LastToken => Pooling::LastToken.into(),
+            PoolingArgument::Splade => Self::SparseEmbedding,
         }
     }
 }

@@ -2,13 +2,15 @@
 
 use std::{
     num::{NonZeroU64, NonZeroUsize},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
 
+use turbo_models::Task;
 use turbo_sched::{Candidate, Dispatch, Layout, Limits, Policy};
 
-use super::{BuildRunner, Capacity, RunError, Tokenize};
+use super::{BuildRunner, Capacity, EngineInfo, MAX_SELECTED, ModelInfo, RunError, Tokenize};
 
 /// How an engine batches and whom it admits. The limits are those of text-embeddings-inference.
 #[derive(Clone, Debug)]
@@ -19,7 +21,8 @@ pub struct EngineConfig {
     pub dispatch: Dispatch,
     /// Most tokens of one batch, counted with padding where the model pads.
     pub max_batch_tokens: usize,
-    /// Most inputs of one batch; `None`: as many as the tokens allow.
+    /// Most inputs of one batch; `None`: as many as the tokens allow, and for models whose rows are as wide as their
+    /// vocabulary as many as have 256 MiB of them.
     pub max_batch_requests: Option<usize>,
     /// Most inputs of one request.
     pub max_client_batch_size: usize,
@@ -31,6 +34,8 @@ pub struct EngineConfig {
     pub tokenization_workers: usize,
     /// Time for measuring batches before the engine is ready.
     pub warm_up: Duration,
+    /// Folder in which measured costs are kept between runs; `None`: they are measured at every start.
+    pub cost_cache: Option<PathBuf>,
 }
 
 impl Default for EngineConfig {
@@ -45,6 +50,7 @@ impl Default for EngineConfig {
             auto_truncate: true,
             tokenization_workers: default_tokenization_workers(),
             warm_up: Duration::from_secs(10),
+            cost_cache: None,
         }
     }
 }
@@ -59,26 +65,16 @@ fn default_tokenization_workers() -> usize {
     std::thread::available_parallelism().map_or(1, |threads| (threads.get() - 1).clamp(1, 64))
 }
 
-/// A model to serve: what protocols tell about it, and how to make its runner.
+/// A model to serve: what is known of it, and how to make its runner.
 pub struct Model {
-    /// As it was given: a path or a short name.
-    pub model_id: String,
-    /// Last component of its path.
-    pub name: String,
-    /// `cls`, `mean` or `last_token`.
-    pub pooling: &'static str,
-    /// Values of one row.
-    pub hidden_size: usize,
-    /// Ids are below this.
-    pub vocab_size: usize,
-    /// Most tokens of one input.
-    pub max_input_length: usize,
-    /// What it runs on, as a person calls it.
-    pub device: String,
+    /// What is known of it.
+    pub info: ModelInfo,
     /// How the sequences of a batch share a tensor.
     pub layout: Layout,
     /// Without one, inputs must be ids.
     pub tokenizer: Option<Arc<dyn Tokenize>>,
+    /// Says what is computed, operator by operator; costs measured for it are kept under it. `None`: they are not kept.
+    pub identity: Option<String>,
     /// Makes its runner, on the worker's thread.
     pub build: BuildRunner,
 }
@@ -94,7 +90,7 @@ pub enum StartError {
     },
     /// One input would not fit into a batch.
     #[error(
-        "max_batch_tokens is {max_batch_tokens}, but one input of this model may have {max_input_length} tokens: raise it to at least that"
+        "max_batch_tokens is {max_batch_tokens}, but one input of this model may have {max_input_length} tokens: raise it to at least that, or let inputs be cut (auto_truncate)"
     )]
     BatchTokens {
         /// What was asked for.
@@ -145,20 +141,64 @@ impl EngineConfig {
                 return Err(StartError::TooMany { name, got, limit });
             }
         }
-        let (max_batch_tokens, max_input_length) = (self.max_batch_tokens, model.max_input_length);
-        if max_batch_tokens < max_input_length {
+        let (max_batch_tokens, max_input_length) = (self.max_batch_tokens, model.info.max_input_length);
+        if max_batch_tokens < max_input_length && !self.auto_truncate {
             return Err(StartError::BatchTokens { max_batch_tokens, max_input_length });
         }
         Ok(())
     }
 
+    /// What is served with these limits.
+    pub(super) fn info(&self, model: &Model) -> EngineInfo {
+        let (own, limit) = (model.info.max_input_length, self.max_batch_tokens);
+        if own > limit {
+            // Models of 32k tokens are common, inputs of so many are not, and memory is reserved for the longest.
+            tracing::warn!(
+                max_input_length = own,
+                max_batch_tokens = limit,
+                "inputs are cut to fit into a batch"
+            );
+        }
+        EngineInfo {
+            model: model.info.clone(),
+            max_input_length: own.min(limit),
+            max_batch_tokens: limit,
+            max_batch_requests: self.max_batch_requests.or_else(|| bounded_by_rows(&model.info)),
+            // A request larger than all slots together could never be admitted: it is told so, not to come back later.
+            max_client_batch_size: self.max_client_batch_size.min(self.max_concurrent_requests),
+            max_concurrent_requests: self.max_concurrent_requests,
+            auto_truncate: self.auto_truncate,
+            tokenization_workers: if model.tokenizer.is_some() { self.tokenization_workers } else { 0 },
+            version: env!("CARGO_PKG_VERSION"),
+        }
+    }
+}
+
+/// Memory that a model's rows as wide as its vocabulary may take by default. A batch of 512 inputs with 128 masked
+/// tokens each would have 8 GB of them with BERT's vocabulary, and 65 GB with XLM-R's.
+const VOCABULARY_ROWS: usize = 256 << 20;
+
+/// The inputs of a batch whose rows fit into [`VOCABULARY_ROWS`], for models whose rows are as wide as the vocabulary:
+/// one row per input of a sparse embedding, [`MAX_SELECTED`] of a masked language model. (Not a limit of rows, which
+/// the batcher does not know: it counts inputs and tokens.)
+fn bounded_by_rows(model: &ModelInfo) -> Option<usize> {
+    let (width, rows) = match model.task {
+        Task::SparseEmbedding => (model.rows.pooled?, 1),
+        Task::MaskedLm => (model.rows.selected?, MAX_SELECTED),
+        _ => return None,
+    };
+    let bytes = width.saturating_mul(rows * size_of::<f32>()).max(1);
+    Some((VOCABULARY_ROWS / bytes).max(1))
+}
+
+impl EngineInfo {
     /// The largest batch that can come up: no more inputs than are admitted, none without a token.
-    pub(super) fn capacity(&self, model: &Model) -> Capacity {
+    pub(super) fn capacity(&self) -> Capacity {
         let admitted = self.max_concurrent_requests.min(self.max_batch_tokens);
         Capacity {
             batch_size: self.max_batch_requests.unwrap_or(admitted).min(admitted),
             total_tokens: self.max_batch_tokens,
-            max_seq_len: model.max_input_length,
+            max_seq_len: self.max_input_length,
         }
     }
 }

@@ -1,22 +1,63 @@
-//! A published model on a device, as the engine's [`Model`]: the one file of the engine that knows turbo-models.
+//! A published model on a device, as the engine's [`Model`]: the one file of the engine that knows how turbo-models
+//! opens and runs one.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use turbo_models::{
-    Checkpoint, Encoder, EncoderKernels, EncoderOptions, LayoutKind, ModelError, PlannerConfig, Pooling,
-    Staging, TextTokenizer,
+    Checkpoint, Encoder, EncoderKernels, EncoderOptions, Encoding, LayoutKind, ModelError, PlannerConfig,
+    SpecialTokens, Staging, Task, Text, TextTokenizer, Truncation,
 };
 use turbo_sched::{Candidate, Layout};
 
 use super::{
-    BuildRunner, Capacity, Encoded, Model, Progress, Rows, RunError, Runner, Sequence, Tokenize,
-    TokenizeError, Truncation,
+    BuildRunner, Capacity, Encoded, Extent, MAX_SELECTED, MaskToken, Model, ModelInfo, Progress, Prompts,
+    RowWidths, Rows, RunError, Runner, Sequence, Tokenize, TokenizeError,
 };
+
+/// What can be chosen about a model beside what its folder says.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// What clients are told; `None` is the folder's path.
+    pub model_id: Option<String>,
+    /// What people call it; `None` is the last component of the folder's path.
+    pub name: Option<String>,
+    /// Its commit on the Hub, where it came from there.
+    pub sha: Option<String>,
+    /// How the sequences of a batch share a tensor.
+    pub layout: Layout,
+    /// What is computed; `None` is what the folder is made for.
+    pub task: Option<Task>,
+    /// Folder of the one dense module behind pooling, below the model's, instead of those that it names.
+    pub dense_path: Option<PathBuf>,
+    /// What is put before texts; `None` is what the folder says.
+    pub default_prompt: Option<DefaultPrompt>,
+}
+
+impl Default for OpenOptions {
+    /// Packed, and the rest as the folder says.
+    fn default() -> Self {
+        let layout = Layout::Packed;
+        let (task, dense_path, default_prompt) = (None, None, None);
+        Self { model_id: None, name: None, sha: None, layout, task, dense_path, default_prompt }
+    }
+}
+
+/// The prompt of requests that name none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DefaultPrompt {
+    /// One of the folder's.
+    Named(String),
+    /// This text.
+    Text(String),
+}
 
 /// Why a folder cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The folder is not a model, or not one that can be run.
+    /// The folder is not a model, or not one that can be run for this task.
     #[error(transparent)]
     Model(#[from] ModelError),
     /// The folder does not say how token vectors become one, and nobody else did.
@@ -27,76 +68,97 @@ pub enum OpenError {
         /// The folder.
         folder: String,
     },
+    /// The default prompt is none of the folder's.
+    #[error("the default prompt is to be `{name}`, but the model's prompts are: {known}")]
+    Prompt {
+        /// What was asked for.
+        name: String,
+        /// Those there are.
+        known: String,
+    },
 }
 
 impl Model {
     /// Opens the model in the folder `dir`, to run on `device`.
     ///
-    /// * `model_id`: what clients are told.
-    /// * `layout`: how the sequences of a batch share a tensor.
-    /// * `pooling`: `None` is what the folder says.
-    ///
     /// # Errors
     /// [`OpenError`]: one line that names file and field.
-    pub fn open<D: EncoderKernels>(
-        dir: &Path,
-        model_id: String,
-        device: D,
-        layout: Layout,
-        pooling: Option<Pooling>,
-    ) -> Result<Self, OpenError> {
-        let checkpoint = Checkpoint::open(dir)?;
+    pub fn open<D: EncoderKernels>(dir: &Path, device: D, options: OpenOptions) -> Result<Self, OpenError> {
+        let dense_path = options.dense_path;
+        let checkpoint = Checkpoint::open_with(dir, &turbo_models::OpenOptions { dense_path })?;
         checkpoint.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         let no_pooling = || OpenError::Pooling { folder: dir.display().to_string() };
-        let pooling = pooling.or(checkpoint.pooling()).ok_or_else(no_pooling)?;
-        let tokenizer = checkpoint.tokenizer().cloned().map(|it| Arc::new(it) as Arc<dyn Tokenize>);
-        Ok(Self {
-            model_id,
-            name: checkpoint.name().to_owned(),
-            pooling: pooling_name(pooling),
-            hidden_size: checkpoint.config().hidden_size,
-            vocab_size: checkpoint.limits().vocab_size,
-            max_input_length: checkpoint.max_input_length(),
+        let task = options.task.or(checkpoint.task()).ok_or_else(no_pooling)?;
+        let info = ModelInfo {
+            model_id: options.model_id.unwrap_or_else(|| dir.display().to_string()),
+            sha: options.sha,
+            name: options.name.unwrap_or_else(|| checkpoint.name().to_owned()),
+            dtype: "float32",
             device: device.name(),
-            layout,
-            tokenizer,
-            build: build(device, checkpoint, layout, pooling),
-        })
+            task,
+            labels: checkpoint.labels().to_vec(),
+            score_function: checkpoint.score_function(),
+            mask_token: checkpoint.tokenizer().and_then(mask_token),
+            prompts: prompts(&checkpoint, options.default_prompt)?,
+            rows: row_widths(&checkpoint, task)?,
+            max_input_length: checkpoint.max_input_length(),
+            vocab_size: checkpoint.limits().vocab_size,
+            type_vocab_size: checkpoint.limits().type_vocab_size,
+        };
+        let tokenizer = checkpoint.tokenizer().cloned().map(|it| Arc::new(it) as Arc<dyn Tokenize>);
+        let (layout, identity) = (options.layout, Some(checkpoint.graph(task)?.to_string()));
+        Ok(Self { info, layout, tokenizer, identity, build: build(device, checkpoint, layout, task) })
     }
 }
 
-/// The name in text-embeddings-inference's `/info`.
-fn pooling_name(pooling: Pooling) -> &'static str {
-    match pooling {
-        Pooling::Cls => "cls",
-        Pooling::Mean => "mean",
-        Pooling::LastToken => "last_token",
-    }
+fn mask_token(tokenizer: &TextTokenizer) -> Option<MaskToken> {
+    tokenizer.mask_token().map(|(id, text)| MaskToken { id, text: text.to_owned() })
+}
+
+/// The rows that the graph of `task` gives.
+fn row_widths(checkpoint: &Checkpoint, task: Task) -> Result<RowWidths, ModelError> {
+    let rows = checkpoint.row_lens(task)?;
+    Ok(RowWidths { pooled: rows.pooled, tokens: rows.tokens, selected: rows.selected })
+}
+
+/// The folder's prompts, and the one that is used where a request names none.
+fn prompts(checkpoint: &Checkpoint, default: Option<DefaultPrompt>) -> Result<Prompts, OpenError> {
+    let turbo_models::Prompts { named, default_name } = checkpoint.prompts().clone();
+    let default = match default.or(default_name.map(DefaultPrompt::Named)) {
+        None => None,
+        Some(DefaultPrompt::Text(text)) => Some(text),
+        Some(DefaultPrompt::Named(name)) => match named.get(&name) {
+            Some(text) => Some(text.clone()),
+            None if named.is_empty() => return Err(OpenError::Prompt { name, known: "none".into() }),
+            None => {
+                let known = named.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+                return Err(OpenError::Prompt { name, known });
+            }
+        },
+    };
+    Ok(Prompts { named, default })
 }
 
 /// Compiles the checkpoint, with memory for the capacity.
-fn build<D: EncoderKernels>(
-    device: D,
-    checkpoint: Checkpoint,
-    layout: Layout,
-    pooling: Pooling,
-) -> BuildRunner {
+fn build<D: EncoderKernels>(device: D, checkpoint: Checkpoint, layout: Layout, task: Task) -> BuildRunner {
     let layout = match layout {
         Layout::Packed => LayoutKind::Packed,
         Layout::Padded => LayoutKind::Padded,
     };
     Box::new(move |capacity| {
-        let options = EncoderOptions { layout, task: pooling.into(), planner: PlannerConfig::default() };
+        let options = EncoderOptions { layout, task, planner: PlannerConfig::default() };
         let mut encoder = Encoder::new(device.clone(), &checkpoint, options)?;
-        encoder.reserve(of_models(capacity))?;
-        let staging = Staging::with_capacity(of_models(capacity));
-        Ok(Box::new(EncoderRunner { encoder, staging, capacity }))
+        let selects = encoder.selected_len().is_some();
+        encoder.reserve(of_models(capacity, selects))?;
+        let staging = Staging::with_capacity(of_models(capacity, selects));
+        Ok(Box::new(EncoderRunner { encoder, staging, capacity, selects }))
     })
 }
 
-fn of_models(capacity: Capacity) -> turbo_models::Capacity {
+fn of_models(capacity: Capacity, selects: bool) -> turbo_models::Capacity {
     let Capacity { batch_size, total_tokens, max_seq_len } = capacity;
-    turbo_models::Capacity { batch_size, total_tokens, max_seq_len }
+    let selected_rows = if selects { (batch_size * MAX_SELECTED).min(total_tokens) } else { 0 };
+    turbo_models::Capacity { batch_size, total_tokens, max_seq_len, selected_rows }
 }
 
 /// An encoder whose device computes on the thread that submits.
@@ -104,6 +166,8 @@ struct EncoderRunner<D: EncoderKernels> {
     encoder: Encoder<D>,
     staging: Staging,
     capacity: Capacity,
+    /// Whether it gives rows of selected tokens.
+    selects: bool,
 }
 
 impl<D: EncoderKernels> Runner for EncoderRunner<D> {
@@ -112,17 +176,21 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
     }
 
     fn footprint(&mut self, batch: &Candidate) -> usize {
-        self.encoder.footprint_bytes(turbo_models::Capacity {
+        let capacity = Capacity {
             batch_size: batch.batch_size,
             total_tokens: usize::try_from(batch.total_tokens).unwrap_or(usize::MAX),
             max_seq_len: batch.max_seq_len as usize,
-        })
+        };
+        self.encoder.footprint_bytes(of_models(capacity, self.selects))
     }
 
     fn submit(&mut self, batch: &mut dyn Iterator<Item = Sequence<'_>>) -> Result<(), RunError> {
         self.staging.clear();
-        for Sequence { input_ids, token_type_ids } in batch {
+        for Sequence { input_ids, token_type_ids, selected } in batch {
             self.staging.push(input_ids, token_type_ids)?;
+            if self.selects {
+                self.staging.select(selected)?;
+            }
         }
         Ok(self.encoder.run(&self.staging)?)
     }
@@ -135,30 +203,45 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
         match rows {
             Rows::Pooled => self.encoder.pooled(sequence, to)?,
             Rows::Tokens => self.encoder.tokens(sequence, to)?,
+            Rows::Selected => self.encoder.selected(sequence, to)?,
         }
         Ok(())
     }
 }
 
 impl Tokenize for TextTokenizer {
-    fn encode(&self, text: &str, truncation: Truncation) -> Result<Encoded, TokenizeError> {
-        let turbo_models::Encoded { input_ids, token_type_ids } =
-            self.encode(text, truncation.into()).map_err(|error| match error {
-                turbo_models::TokenizeError::TooLong { tokens, limit } => {
-                    TokenizeError::TooLong { tokens, limit }
-                }
-                other => TokenizeError::Failed(other.to_string()),
-            })?;
-        Ok(Encoded { input_ids, token_type_ids })
+    fn encode(&self, text: Text<'_>, truncation: Truncation) -> Result<Encoded, TokenizeError> {
+        let turbo_models::Encoded { input_ids, token_type_ids } = self.encode(text, truncation)?;
+        Ok(Encoded { input_ids, token_type_ids, selected: Vec::new() })
+    }
+
+    fn tokens(&self, text: Text<'_>, extent: Extent) -> Result<Vec<Encoding>, TokenizeError> {
+        Ok(match (extent, text) {
+            (Extent::Whole(special), _) => vec![self.tokenize(text, special)?],
+            (Extent::Input(truncation), _) => vec![self.encode_detailed(text, truncation)?],
+            (Extent::Windows { max_len, stride }, Text::Pair(question, context)) => {
+                self.windows(question, context, max_len, stride)?
+            }
+            (Extent::Windows { .. }, Text::One(_)) => {
+                return Err(TokenizeError::Failed("windows are over the second of two texts".into()));
+            }
+        })
+    }
+
+    fn decode(&self, ids: &[u32], special: SpecialTokens) -> Result<String, TokenizeError> {
+        Ok(self.decode(ids, special)?)
+    }
+
+    fn limited_to(&self, max_input_length: usize) -> Arc<dyn Tokenize> {
+        Arc::new(self.limited_to(max_input_length))
     }
 }
 
-impl From<Truncation> for turbo_models::Truncation {
-    fn from(truncation: Truncation) -> Self {
-        match truncation {
-            Truncation::Off => Self::Off,
-            Truncation::Left => Self::Left,
-            Truncation::Right => Self::Right,
+impl From<turbo_models::TokenizeError> for TokenizeError {
+    fn from(error: turbo_models::TokenizeError) -> Self {
+        match error {
+            turbo_models::TokenizeError::TooLong { tokens, limit } => Self::TooLong { tokens, limit },
+            other => Self::Failed(other.to_string()),
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use turbo_models::Task;
+
 /// Why a request was not answered. Each variant is something that a client, or a protocol, acts on differently.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
@@ -50,13 +52,51 @@ pub enum EngineError {
         /// One past the last valid id.
         vocab_size: usize,
     },
+    /// Token types that the model does not have, or not one per token.
+    #[error("input {input}: {why}")]
+    InvalidTokenTypes {
+        /// Which input, counted from 0.
+        input: usize,
+        /// What is wrong with them.
+        why: String,
+    },
+    /// Selected tokens that the input does not have, none, or too many.
+    #[error("input {input}: {why}")]
+    InvalidSelection {
+        /// Which input, counted from 0.
+        input: usize,
+        /// What is wrong with them.
+        why: String,
+    },
     /// `dimensions` asks for no value, or for more than the model has.
     #[error("`dimensions` is {got}, the model's rows have 1 to {limit} values")]
     InvalidDimensions {
         /// What was asked for.
         got: usize,
-        /// `hidden_size`.
+        /// Values of a pooled row.
         limit: usize,
+    },
+    /// Rows that a model for this task does not have.
+    #[error("this model is for {task}: it has no {rows} rows")]
+    NoSuchRows {
+        /// What the model is for.
+        task: Task,
+        /// Which rows: pooled, token or selected.
+        rows: &'static str,
+    },
+    /// A prompt that the model does not have.
+    #[error("`prompt_name` is `{name}`, {}", known_prompts(known))]
+    UnknownPrompt {
+        /// What was asked for.
+        name: String,
+        /// Those there are.
+        known: Vec<String>,
+    },
+    /// A prompt was named, and an input is not a plain text.
+    #[error("`prompt_name` is for texts, and input {input} is a pair of texts or a list of token ids")]
+    PromptNeedsText {
+        /// Which input, counted from 0.
+        input: usize,
     },
     /// A text, and the model folder has no tokenizer.
     #[error("this model has no tokenizer: send token ids instead of text")]
@@ -70,4 +110,11 @@ pub enum EngineError {
     /// The server is stopping and takes no new requests.
     #[error("server is stopping")]
     Stopping,
+}
+
+fn known_prompts(known: &[String]) -> String {
+    if known.is_empty() {
+        return "but this model has no prompts: leave it out".into();
+    }
+    format!("this model's prompts are `{}`", known.join("`, `"))
 }

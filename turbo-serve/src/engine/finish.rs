@@ -4,33 +4,34 @@ use std::time::{Duration, Instant};
 
 use turbo_models::l2_normalize;
 
-use super::{EmbedResponse, OutputKind, Row, Timings, ticket::Answer};
+use super::{InferResponse, OutputKind, Row, Timings, Usage, ticket::Answer};
 
-/// The response to a request that began at `started`; `answers` are in the order of its inputs, at least one.
+/// The response to a request that began at `started`; `answers` are in the order of its inputs, at least one, in rows
+/// of `row_len` values.
 ///
 /// A pooled row is cut to the first `dimensions` values and then normalised: a Matryoshka prefix has norm 1 again.
 pub(super) fn finish(
     answers: Vec<Answer>,
     output: OutputKind,
-    hidden_size: usize,
+    row_len: usize,
     characters: usize,
     started: Instant,
-) -> EmbedResponse {
+) -> InferResponse {
     let inputs = u32::try_from(answers.len()).unwrap_or(u32::MAX).max(1);
     let mean = |of: fn(&Answer) -> Duration| answers.iter().map(of).sum::<Duration>() / inputs;
     let (tokenization, queue, inference) =
         (mean(|answer| answer.tokenization), mean(|answer| answer.queue), mean(|answer| answer.inference));
     let tokens = answers.iter().map(|answer| answer.tokens).sum();
-    let rows = answers.into_iter().map(|answer| row(answer, output, hidden_size)).collect();
+    let rows = answers.into_iter().map(|answer| row(answer, output, row_len)).collect();
     let timings = Timings { total: started.elapsed(), tokenization, queue, inference };
-    EmbedResponse { rows, timings, characters, tokens }
+    InferResponse { rows, usage: Usage { timings, characters, tokens } }
 }
 
-fn row(Answer { mut values, tokens, .. }: Answer, output: OutputKind, hidden_size: usize) -> Row {
+fn row(Answer { mut values, tokens, .. }: Answer, output: OutputKind, row_len: usize) -> Row {
     match output {
-        OutputKind::Tokens => Row { values, row_len: hidden_size, tokens },
+        OutputKind::Tokens | OutputKind::Selected => Row { values, row_len, tokens },
         OutputKind::Pooled { normalize, dimensions } => {
-            values.truncate(dimensions.unwrap_or(hidden_size));
+            values.truncate(dimensions.unwrap_or(row_len));
             if normalize {
                 l2_normalize(&mut values);
             }

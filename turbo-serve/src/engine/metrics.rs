@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use turbo_models::Task;
 
 use super::{queue::Job, ticket::Answer};
 use crate::metric_names as names;
@@ -45,8 +46,8 @@ impl QueueMetrics {
     }
 }
 
-/// What is counted per input of an accepted request.
-pub(super) struct EmbedMetrics {
+/// What is counted per input of an accepted request, under the names of the model's task.
+pub(super) struct TaskMetrics {
     count: Counter,
     success: Counter,
     duration: Histogram,
@@ -55,15 +56,22 @@ pub(super) struct EmbedMetrics {
     inference: Histogram,
 }
 
-impl EmbedMetrics {
-    pub(super) fn new() -> Self {
+impl TaskMetrics {
+    pub(super) fn new(task: Task) -> Self {
+        let names = match task {
+            Task::Embedding { .. } | Task::SparseEmbedding => &names::EMBED,
+            Task::SequenceClassification
+            | Task::TokenClassification
+            | Task::QuestionAnswering
+            | Task::MaskedLm => &names::PREDICT,
+        };
         Self {
-            count: counter!(names::EMBED_COUNT),
-            success: counter!(names::EMBED_SUCCESS),
-            duration: histogram!(names::EMBED_DURATION),
-            tokenization: histogram!(names::EMBED_TOKENIZATION_DURATION),
-            queue: histogram!(names::EMBED_QUEUE_DURATION),
-            inference: histogram!(names::EMBED_INFERENCE_DURATION),
+            count: counter!(names.count),
+            success: counter!(names.success),
+            duration: histogram!(names.duration),
+            tokenization: histogram!(names.tokenization_duration),
+            queue: histogram!(names.queue_duration),
+            inference: histogram!(names.inference_duration),
         }
     }
 

@@ -1,16 +1,18 @@
 //! From inputs to rows: admission, tokens, queue, batches, answers. No protocol, no device.
 //!
 //! ```text
-//! embed ─▶ admission ─▶ tokens ─────▶ queue ────▶ worker ─▶ runner (encoder)
+//! infer ─▶ admission ─▶ encoders ───▶ queue ────▶ worker ─▶ runner (encoder)
 //!          a slot per   threads make  Batcher of  owns all
 //!          input        ids, or fail  turbo-sched state
-//!   ▲                                               │
+//!   ▲                        │                      │
+//!   │   tokenize, decode ◀───┘                      │
 //!   └──── finish ◀──── ticket ◀───── rows ──────────┘
 //!         cut, norm    gathers, one reply per request
 //! ```
 //!
 //! * [`Engine`] is started from a [`Model`] and an [`EngineConfig`]; [`Model::open`] makes a model from a folder.
-//! * Protocols speak to the trait [`Embedder`], so that they can be tested against a fake.
+//! * Protocols speak to the trait [`Infer`], so that they can be tested against a fake. It knows rows, not what they
+//!   mean: that is [`tasks`](crate::tasks).
 //! * A model on a device is a [`Runner`]; its own tokenizer is a [`Tokenize`]. Both can be one's own.
 //!
 //! # Metrics
@@ -19,49 +21,66 @@
 
 mod admission;
 mod config;
+mod cost_cache;
 mod encoder;
+mod encoders;
 mod error;
 mod finish;
+mod gather;
 mod health;
+mod info;
+mod lanes;
 mod metrics;
+mod prompts;
 mod queue;
+mod rules;
 mod runner;
 mod server;
 mod ticket;
-mod tokens;
+mod tokenize;
 mod types;
 mod warm_up;
 mod worker;
 
 pub use config::{EngineConfig, Model, StartError};
-pub use encoder::OpenError;
+pub use encoder::{DefaultPrompt, OpenError, OpenOptions};
 pub use error::EngineError;
+pub use info::{EngineInfo, MaskToken, ModelInfo, RowWidths};
+pub use prompts::{Prompt, Prompts};
 pub use runner::{BuildRunner, Capacity, Progress, Rows, RunError, Runner, Sequence};
 pub use server::Engine;
-pub use tokens::{Encoded, Tokenize, TokenizeError};
+pub use tokenize::{DecodeRequest, Extent, Texts, Tokenize, TokenizeError, TokenizeRequest, Tokenized};
 pub use types::{
-    EmbedRequest, EmbedResponse, Health, Input, ModelInfo, OutputKind, Row, Timings, Truncation,
+    Encoded, Health, InferRequest, InferResponse, Input, MAX_SELECTED, OutputKind, Row, Timings, Usage,
 };
 
-/// What an engine is configured with, from the crates below.
+/// What an engine is configured with and asked for, from the crates below.
 pub use {
-    turbo_models::{Cpu, CpuOptions, Pooling},
+    turbo_models::{
+        Cpu, CpuOptions, Encoding, Pooling, ScoreFunction, SpecialTokens, Task, Text, Truncation,
+    },
     turbo_sched::{Dispatch, Layout, Policy},
 };
 
 use std::{future::Future, pin::Pin};
 
 /// An answer that is still being worked on. Dropping it withdraws the request.
-pub type Pending<'a> = Pin<Box<dyn Future<Output = Result<EmbedResponse, EngineError>> + Send + 'a>>;
+pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send + 'a>>;
 
 /// What a protocol needs of an engine.
-pub trait Embedder: Send + Sync + 'static {
+pub trait Infer: Send + Sync + 'static {
     /// What is served, and within which limits.
-    fn info(&self) -> &ModelInfo;
+    fn info(&self) -> &EngineInfo;
 
     /// Answers a request: all of its inputs, or the first error. Dropping the future withdraws the request: inputs
     /// that are not yet in a running batch are never computed.
-    fn embed(&self, request: EmbedRequest) -> Pending<'_>;
+    fn infer(&self, request: InferRequest) -> Pending<'_, InferResponse>;
+
+    /// Makes tokens of texts, to be looked at. Texts take slots as inputs do.
+    fn tokenize(&self, request: TokenizeRequest) -> Pending<'_, Vec<Tokenized>>;
+
+    /// Makes texts of tokens. Lists of ids take slots as inputs do.
+    fn decode(&self, request: DecodeRequest) -> Pending<'_, Vec<String>>;
 
     /// Whether requests are answered. Cheap: asked by load balancers all the time.
     fn health(&self) -> Health;

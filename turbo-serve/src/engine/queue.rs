@@ -12,9 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use turbo_sched::{Batcher, Candidate, Decision, Request, RequestId};
+use turbo_sched::{Batcher, Candidate, CostModel, Decision, Request, RequestId};
 
-use super::{EngineError, metrics::QueueMetrics, runner::Sequence, ticket::Ticket, tokens::Encoded};
+use super::{Encoded, EngineError, metrics::QueueMetrics, runner::Sequence, ticket::Ticket};
 
 /// One input on its way to the runner.
 pub(super) struct Job {
@@ -27,7 +27,8 @@ pub(super) struct Job {
 
 impl Job {
     pub(super) fn sequence(&self) -> Sequence<'_> {
-        Sequence { input_ids: &self.encoded.input_ids, token_type_ids: &self.encoded.token_type_ids }
+        let Encoded { input_ids, token_type_ids, selected } = &self.encoded;
+        Sequence { input_ids, token_type_ids, selected }
     }
 
     pub(super) fn tokens(&self) -> usize {
@@ -170,9 +171,14 @@ impl Queue {
         }
     }
 
+    /// What batches cost, as far as is known.
+    pub(super) fn costs(&self) -> &CostModel {
+        self.batcher.cost_model()
+    }
+
     /// What a batch is predicted to take.
     pub(super) fn predict(&self, candidate: &Candidate) -> Duration {
-        self.batcher.cost_model().cost(candidate).as_duration()
+        self.costs().cost(candidate).as_duration()
     }
 
     fn take_in(&mut self) {

@@ -30,6 +30,16 @@ pub struct Sequence<'a> {
     pub input_ids: &'a [u32],
     /// Which segment each token belongs to.
     pub token_type_ids: &'a [u32],
+    /// Positions of the tokens whose rows may be read as [`Rows::Selected`]; a model that has none ignores them.
+    pub selected: &'a [u32],
+}
+
+impl<'a> Sequence<'a> {
+    /// Of one segment, with its first token selected.
+    #[must_use]
+    pub fn of(input_ids: &'a [u32]) -> Self {
+        Self { input_ids, token_type_ids: &[], selected: &[0] }
+    }
 }
 
 /// How far the submitted batch is.
@@ -48,6 +58,8 @@ pub enum Rows {
     Pooled,
     /// One row per token.
     Tokens,
+    /// One row per selected token, in the order of [`Sequence::selected`].
+    Selected,
 }
 
 /// A model on a device, one batch at a time. It is driven by one thread.
@@ -71,10 +83,10 @@ pub trait Runner: Send {
     /// Whatever the device fails with; the batch is lost and the runner can be used on.
     fn poll(&mut self) -> Result<Progress, RunError>;
 
-    /// Appends rows of sequence number `sequence` of the batch that is done: `[hidden_size]`, or
-    /// `[seq_len, hidden_size]`; not normalised.
+    /// Appends rows of sequence number `sequence` of the batch that is done, as the model leaves them: `[pooled]`,
+    /// `[seq_len, tokens]` or `[selected.len(), selected]`, as wide as [`RowWidths`](super::RowWidths) says.
     ///
     /// # Errors
-    /// Whatever the device fails with.
+    /// Whatever the device fails with; rows that the model does not have.
     fn read(&mut self, sequence: usize, rows: Rows, to: &mut Vec<f32>) -> Result<(), RunError>;
 }

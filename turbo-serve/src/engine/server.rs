@@ -10,17 +10,21 @@ use std::{
 
 use turbo_sched::{Batcher, BatcherConfig};
 
+use tokio::sync::OwnedSemaphorePermit;
+
 use super::{
-    Capacity, EmbedRequest, EmbedResponse, Embedder, EngineConfig, EngineError, Health, Input, Model,
-    ModelInfo, OutputKind, Pending, StartError,
+    Capacity, DecodeRequest, EngineConfig, EngineError, EngineInfo, Health, Infer, InferRequest,
+    InferResponse, Input, Model, OutputKind, Pending, StartError, TokenizeRequest, Tokenized,
     admission::{Admission, Load},
+    cost_cache::{CostCache, CostKeeper, CostKey},
+    encoders::Encoders,
     finish::finish,
     health::HealthCell,
-    metrics::EmbedMetrics,
-    queue::{Inbox, Outbox, Queue, inbox},
-    ticket::Ticket,
-    tokens::{Encoders, Rules},
-    warm_up::warm_up,
+    metrics::TaskMetrics,
+    queue::{Outbox, Queue, inbox},
+    rules::{Manner, Rules},
+    ticket::{Receiver, Ticket},
+    warm_up::costs,
     worker::{Worker, panic_message},
 };
 
@@ -32,11 +36,11 @@ use super::{
 pub struct Engine(Arc<Shared>);
 
 struct Shared {
-    info: ModelInfo,
+    info: EngineInfo,
     health: Arc<HealthCell>,
     admission: Admission,
     encoders: Encoders,
-    metrics: EmbedMetrics,
+    metrics: TaskMetrics,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -47,20 +51,22 @@ impl Engine {
     /// [`StartError`]: limits that contradict each other, or a model that cannot be built or run.
     pub fn start(model: Model, config: &EngineConfig) -> Result<Self, StartError> {
         config.check(&model)?;
-        let info = info(&model, config);
+        let info = config.info(&model);
         let slots = config.max_concurrent_requests;
         let (inbox, outbox) = inbox(slots);
         let epoch = Instant::now();
         let load = Arc::new(Load::new(epoch));
         let health = Arc::new(HealthCell::new(Health::Starting));
+        let limit = info.max_input_length;
         let rules = Rules {
-            tokenizer: model.tokenizer.clone(),
-            max_input_length: model.max_input_length,
-            vocab_size: model.vocab_size,
+            tokenizer: model.tokenizer.as_ref().map(|tokenizer| tokenizer.limited_to(limit)),
+            max_input_length: limit,
+            vocab_size: info.model.vocab_size,
+            type_vocab_size: info.model.type_vocab_size,
         };
 
         let start = WorkerStart {
-            capacity: config.capacity(&model),
+            capacity: info.capacity(),
             model,
             config: config.clone(),
             outbox,
@@ -69,15 +75,15 @@ impl Engine {
             health: Arc::clone(&health),
         };
         let worker = start.spawn()?;
-        let (encoders, mut threads) = start_encoders(rules, config.tokenization_workers, inbox)?;
+        let (encoders, mut threads) = Encoders::start(rules, config.tokenization_workers, inbox)?;
         threads.push(worker);
         let total = u32::try_from(slots).unwrap_or(u32::MAX);
         Ok(Self(Arc::new(Shared {
+            metrics: TaskMetrics::new(info.model.task),
             info,
             health,
             admission: Admission::new(total, load),
             encoders,
-            metrics: EmbedMetrics::new(),
             threads: Mutex::new(threads),
         })))
     }
@@ -94,32 +100,62 @@ impl Engine {
         drop(tokio::task::spawn_blocking(join).await);
     }
 
-    async fn answer(&self, request: EmbedRequest) -> Result<EmbedResponse, EngineError> {
+    async fn answer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
         let shared = &*self.0;
         let started = Instant::now();
-        shared.check(&request)?;
-        let EmbedRequest { inputs, output, truncation } = request;
-        let count = u32::try_from(inputs.len()).unwrap_or(u32::MAX);
-        let slots = shared.admission.reserve(count)?;
+        let row_len = shared.check(&request)?;
+        let InferRequest { inputs, output, truncation, prompt_name } = request;
+        let manner = Manner {
+            truncation: truncation.unwrap_or_else(|| shared.info.default_truncation()),
+            prompt: shared.info.model.prompts.choose(prompt_name.as_deref())?,
+            selects: output == OutputKind::Selected,
+        };
+        let slots = shared.reserve(inputs.len())?;
         let characters = inputs.iter().map(characters).sum();
+        shared.metrics.accepted(inputs.len() as u64);
         let (ticket, reply) = Ticket::new(started, inputs.len(), output, slots);
-        let truncation = truncation.unwrap_or_else(|| shared.info.default_truncation());
-        shared.metrics.accepted(count.into());
-        shared.encoders.encode(ticket, inputs, truncation);
-        let gone = || EngineError::Backend("the worker has ended".into());
-        let answers = reply.await.map_err(|_| gone())??;
+        shared.encoders.encode(ticket, inputs, manner);
+        let answers = received(reply).await?;
         shared.metrics.answered(&answers, started.elapsed());
-        Ok(finish(answers, output, shared.info.hidden_size, characters, started))
+        Ok(finish(answers, output, row_len, characters, started))
+    }
+
+    async fn tokens(&self, request: TokenizeRequest) -> Result<Vec<Tokenized>, EngineError> {
+        let shared = &*self.0;
+        shared.check_count(request.texts.len())?;
+        let prompt = shared.info.model.prompts.choose(request.prompt_name.as_deref())?;
+        let slots = shared.reserve(request.texts.len())?;
+        received(shared.encoders.tokenize(request, prompt, slots)).await
+    }
+
+    async fn texts(&self, request: DecodeRequest) -> Result<Vec<String>, EngineError> {
+        let shared = &*self.0;
+        shared.check_count(request.ids.len())?;
+        let slots = shared.reserve(request.ids.len())?;
+        received(shared.encoders.decode(request, slots)).await
     }
 }
 
-impl Embedder for Engine {
-    fn info(&self) -> &ModelInfo {
+/// The answer, be it that nobody is left to give one.
+async fn received<T>(reply: Receiver<T>) -> Result<Vec<T>, EngineError> {
+    reply.await.unwrap_or_else(|_| Err(EngineError::Backend("the worker has ended".into())))
+}
+
+impl Infer for Engine {
+    fn info(&self) -> &EngineInfo {
         &self.0.info
     }
 
-    fn embed(&self, request: EmbedRequest) -> Pending<'_> {
+    fn infer(&self, request: InferRequest) -> Pending<'_, InferResponse> {
         Box::pin(self.answer(request))
+    }
+
+    fn tokenize(&self, request: TokenizeRequest) -> Pending<'_, Vec<Tokenized>> {
+        Box::pin(self.tokens(request))
+    }
+
+    fn decode(&self, request: DecodeRequest) -> Pending<'_, Vec<String>> {
+        Box::pin(self.texts(request))
     }
 
     fn health(&self) -> Health {
@@ -134,65 +170,41 @@ impl fmt::Debug for Engine {
 }
 
 impl Shared {
-    /// What can be said of a request before anything is reserved for it.
-    fn check(&self, request: &EmbedRequest) -> Result<(), EngineError> {
-        if self.health.get() == Health::Stopping {
-            return Err(EngineError::Stopping);
-        }
-        let (got, limit) = (request.inputs.len(), self.info.max_client_batch_size);
-        if got == 0 {
-            return Err(EngineError::Empty);
-        }
-        if got > limit {
-            return Err(EngineError::TooManyInputs { got, limit });
-        }
-        if let OutputKind::Pooled { dimensions: Some(got), .. } = request.output {
-            let limit = self.info.hidden_size;
-            if got == 0 || got > limit {
-                return Err(EngineError::InvalidDimensions { got, limit });
+    /// What can be said of a request before anything is reserved for it; gives the width of the model's rows.
+    fn check(&self, request: &InferRequest) -> Result<usize, EngineError> {
+        self.check_count(request.inputs.len())?;
+        let model = &self.info.model;
+        let no_such = || EngineError::NoSuchRows { task: model.task, rows: request.output.rows() };
+        let limit = model.rows.of(request.output).ok_or_else(no_such)?;
+        match request.output {
+            OutputKind::Pooled { dimensions: Some(got), .. } if got == 0 || got > limit => {
+                Err(EngineError::InvalidDimensions { got, limit })
             }
+            _ => Ok(limit),
         }
-        Ok(())
+    }
+
+    fn check_count(&self, got: usize) -> Result<(), EngineError> {
+        let limit = self.info.max_client_batch_size;
+        match got {
+            _ if self.health.get() == Health::Stopping => Err(EngineError::Stopping),
+            0 => Err(EngineError::Empty),
+            _ if got > limit => Err(EngineError::TooManyInputs { got, limit }),
+            _ => Ok(()),
+        }
+    }
+
+    fn reserve(&self, inputs: usize) -> Result<OwnedSemaphorePermit, EngineError> {
+        self.admission.reserve(u32::try_from(inputs).unwrap_or(u32::MAX))
     }
 }
 
 fn characters(input: &Input) -> usize {
     match input {
         Input::Text(text) => text.chars().count(),
-        Input::Ids(_) => 0,
+        Input::Pair(first, second) => first.chars().count() + second.chars().count(),
+        Input::Ids(_) | Input::Encoded(_) => 0,
     }
-}
-
-fn info(model: &Model, config: &EngineConfig) -> ModelInfo {
-    ModelInfo {
-        model_id: model.model_id.clone(),
-        name: model.name.clone(),
-        dtype: "float32",
-        pooling: model.pooling,
-        max_input_length: model.max_input_length,
-        max_batch_tokens: config.max_batch_tokens,
-        max_batch_requests: config.max_batch_requests,
-        // A request larger than all slots together could never be admitted: it is told so, not to come back later.
-        max_client_batch_size: config.max_client_batch_size.min(config.max_concurrent_requests),
-        max_concurrent_requests: config.max_concurrent_requests,
-        auto_truncate: config.auto_truncate,
-        tokenization_workers: if model.tokenizer.is_some() { config.tokenization_workers } else { 0 },
-        hidden_size: model.hidden_size,
-        vocab_size: model.vocab_size,
-        device: model.device.clone(),
-        has_tokenizer: model.tokenizer.is_some(),
-        version: env!("CARGO_PKG_VERSION"),
-    }
-}
-
-/// Without a tokenizer there is nothing for its threads to do.
-fn start_encoders(
-    rules: Rules,
-    workers: usize,
-    inbox: Inbox,
-) -> Result<(Encoders, Vec<JoinHandle<()>>), StartError> {
-    let workers = if rules.tokenizer.is_some() { workers } else { 0 };
-    Ok(Encoders::start(rules, workers, inbox)?)
 }
 
 /// All that the worker's thread is born with.
@@ -236,15 +248,16 @@ impl WorkerStart {
     /// Builds the model and measures it.
     fn prepare(mut self) -> Result<Worker, StartError> {
         let mut runner = (self.model.build)(self.capacity).map_err(StartError::Runner)?;
-        let (layout, vocab_size) = (self.model.layout, self.model.vocab_size);
+        let (layout, vocab_size) = (self.model.layout, self.model.info.vocab_size);
         let largest = self.capacity.largest(layout);
         tracing::info!(
             activations_mb = runner.footprint(&largest) / 1_000_000,
             max_batch_tokens = self.capacity.total_tokens,
             "memory for the largest batch is reserved"
         );
-        let costs =
-            warm_up(&mut *runner, layout, vocab_size, self.config.warm_up).map_err(StartError::Runner)?;
+        let cache = self.cost_cache();
+        let costs = costs(&mut *runner, layout, vocab_size, self.config.warm_up, cache.as_ref())
+            .map_err(StartError::Runner)?;
         let batcher = BatcherConfig {
             policy: self.config.batching,
             dispatch: self.config.dispatch,
@@ -258,8 +271,17 @@ impl WorkerStart {
             build: self.model.build,
             capacity: self.capacity,
             queue,
+            keeper: CostKeeper::new(cache),
             load: self.load,
             health: self.health,
         })
+    }
+
+    /// Where costs measured for this model are kept, if they are.
+    fn cost_cache(&self) -> Option<CostCache> {
+        let Model { info, layout, identity, .. } = &self.model;
+        let (dir, computes) = (self.config.cost_cache.as_deref()?, identity.as_deref()?);
+        let key = CostKey::new(&info.name, computes, (info.dtype, &info.device), *layout, self.capacity);
+        Some(CostCache::new(dir, key))
     }
 }

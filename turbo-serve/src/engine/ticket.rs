@@ -12,7 +12,7 @@ use super::{EngineError, OutputKind};
 /// What the worker made of one input.
 #[derive(Debug)]
 pub(super) struct Answer {
-    /// `[rows, hidden_size]`, as the model leaves them.
+    /// `[rows, row_len]`, as the model leaves them.
     pub values: Vec<f32>,
     pub tokens: usize,
     pub tokenization: Duration,
@@ -20,11 +20,41 @@ pub(super) struct Answer {
     pub inference: Duration,
 }
 
-/// All answers in the order of the inputs, or the first error.
-pub(super) type Reply = Result<Vec<Answer>, EngineError>;
+/// The way back to a client, who gets what all inputs of its request became, in their order, or the first error.
+///
+/// It holds the slots of the request, which go back before the answer leaves: a client that sends its next request on
+/// receiving it must find them free. When the last owner drops it unanswered, the receiver learns that there will be no
+/// answer.
+#[derive(Debug)]
+pub(super) struct Reply<T>(Option<(Sender<T>, OwnedSemaphorePermit)>);
 
-/// A request that was admitted. Its inputs share it; when the last of them drops it unanswered, the receiver learns
-/// that there will be no answer.
+type Sender<T> = oneshot::Sender<Result<Vec<T>, EngineError>>;
+
+/// Where the client of a [`Reply`] waits.
+pub(super) type Receiver<T> = oneshot::Receiver<Result<Vec<T>, EngineError>>;
+
+impl<T> Reply<T> {
+    pub(super) fn new(slots: OwnedSemaphorePermit) -> (Self, Receiver<T>) {
+        let (sender, receiver) = oneshot::channel();
+        (Self(Some((sender, slots))), receiver)
+    }
+
+    /// Whether nobody waits any more: the client has gone, or has its answer.
+    pub(super) fn is_withdrawn(&self) -> bool {
+        self.0.as_ref().is_none_or(|(sender, _)| sender.is_closed())
+    }
+
+    /// Answers, unless that was done before.
+    pub(super) fn send(&mut self, answer: Result<Vec<T>, EngineError>) {
+        if let Some((sender, slots)) = self.0.take() {
+            drop(slots);
+            // The client may have gone in this very moment; then nobody misses the answer.
+            drop(sender.send(answer));
+        }
+    }
+}
+
+/// A request that was admitted and is to be computed; its inputs share it.
 #[derive(Debug)]
 pub(super) struct Ticket {
     pub started: Instant,
@@ -36,9 +66,7 @@ pub(super) struct Ticket {
 struct Open {
     answers: Vec<Option<Answer>>,
     missing: usize,
-    /// Taken by whoever answers. The slots go back before the answer leaves: a client that sends its next request
-    /// on receiving it must find them free.
-    reply: Option<(oneshot::Sender<Reply>, OwnedSemaphorePermit)>,
+    reply: Reply<Answer>,
 }
 
 impl Ticket {
@@ -47,16 +75,16 @@ impl Ticket {
         inputs: usize,
         output: OutputKind,
         slots: OwnedSemaphorePermit,
-    ) -> (Self, oneshot::Receiver<Reply>) {
-        let (reply, receiver) = oneshot::channel();
+    ) -> (Self, Receiver<Answer>) {
+        let (reply, receiver) = Reply::new(slots);
         let answers = std::iter::repeat_with(|| None).take(inputs).collect();
-        let open = Mutex::new(Open { answers, missing: inputs, reply: Some((reply, slots)) });
+        let open = Mutex::new(Open { answers, missing: inputs, reply });
         (Self { started, output, open }, receiver)
     }
 
-    /// Whether nobody waits any more: the client has gone, or the request was already answered with an error.
+    /// Whether nobody waits any more.
     pub(super) fn is_withdrawn(&self) -> bool {
-        self.lock().reply.as_ref().is_none_or(|(reply, _)| reply.is_closed())
+        self.lock().reply.is_withdrawn()
     }
 
     /// Sets the answer of one input; the last one sends all of them.
@@ -67,27 +95,17 @@ impl Ticket {
         }
         if open.missing == 0 {
             let answers = open.answers.drain(..).flatten().collect();
-            open.send(Ok(answers));
+            open.reply.send(Ok(answers));
         }
     }
 
     /// Answers the whole request with an error, unless it has an answer.
     pub(super) fn fail(&self, error: EngineError) {
-        self.lock().send(Err(error));
+        self.lock().reply.send(Err(error));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Open> {
         // Nothing in here panics half-way, so a poisoned lock still guards a whole value.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Open {
-    fn send(&mut self, answer: Reply) {
-        if let Some((reply, slots)) = self.reply.take() {
-            drop(slots);
-            // The client may have gone in this very moment; then nobody misses the answer.
-            drop(reply.send(answer));
-        }
     }
 }

@@ -1,17 +1,38 @@
-//! What goes into an [`Embedder`](super::Embedder) and what comes out: plain values, no protocol, no device.
+//! What goes into an engine and what comes out: plain values, no protocol, no device.
 
 use std::time::Duration;
 
-/// One text to embed, or its tokens.
+use turbo_models::Truncation;
+
+/// One input to a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// A text; the model's tokenizer adds its special tokens.
     Text(String),
+    /// Two texts that the model looks at together: a question and a document, a premise and a hypothesis.
+    Pair(String, String),
     /// Token ids, used verbatim: no special tokens are added.
     Ids(Vec<u32>),
+    /// All that the model reads, used verbatim.
+    Encoded(Encoded),
 }
 
-/// What a request wants back for each input.
+/// What a model reads of one input. `token_type_ids` is as long as `input_ids`, or empty: all zero.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Encoded {
+    /// Ids of the tokens, special tokens included.
+    pub input_ids: Vec<u32>,
+    /// Which segment each token belongs to.
+    pub token_type_ids: Vec<u32>,
+    /// Positions of the tokens whose rows [`OutputKind::Selected`] gives, ascending, at most [`MAX_SELECTED`].
+    pub selected: Vec<u32>,
+}
+
+/// Most tokens of one input that can be selected.
+pub const MAX_SELECTED: usize = 128;
+
+/// What a request wants back for each input. Which of them a model has follows from its task:
+/// [`ModelInfo::rows`](super::ModelInfo::rows).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputKind {
     /// One row per input.
@@ -21,51 +42,82 @@ pub enum OutputKind {
         /// Keep the first so many values, before normalising (Matryoshka); `None` keeps all.
         dimensions: Option<usize>,
     },
-    /// One row per token of the input, as the last layer leaves them.
+    /// One row per token of the input.
     Tokens,
+    /// One row per token that [`Encoded::selected`] names.
+    Selected,
 }
 
-/// What happens to an input longer than the model's limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Truncation {
-    /// It is refused with [`EngineError::TooLong`](super::EngineError::TooLong).
-    Off,
-    /// Tokens at the start are dropped.
-    Left,
-    /// Tokens at the end are dropped.
-    Right,
+impl OutputKind {
+    /// The pooled row as the model leaves it: logits of labels, weights of words.
+    pub const RAW: Self = Self::Pooled { normalize: false, dimensions: None };
+
+    /// What its rows are called.
+    pub(super) fn rows(self) -> &'static str {
+        match self {
+            Self::Pooled { .. } => "pooled",
+            Self::Tokens => "token",
+            Self::Selected => "selected",
+        }
+    }
 }
 
 /// Inputs that are answered together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EmbedRequest {
+pub struct InferRequest {
     /// One to `max_client_batch_size` inputs.
     pub inputs: Vec<Input>,
     /// What is wanted for each of them.
     pub output: OutputKind,
-    /// What happens to inputs that are too long; `None` is the server's default.
+    /// What happens to inputs that are too long; `None` is the server's default. [`Input::Encoded`] is never cut.
     pub truncation: Option<Truncation>,
+    /// Which of the model's prompts is put before each text; `None` is the default one, if there is one. The default
+    /// is not for pairs and ids; a request that names one may have neither.
+    pub prompt_name: Option<String>,
+}
+
+impl InferRequest {
+    /// A request with the server's defaults.
+    #[must_use]
+    pub fn new(inputs: Vec<Input>, output: OutputKind) -> Self {
+        Self { inputs, output, truncation: None, prompt_name: None }
+    }
 }
 
 /// The answer to one input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// `[rows, row_len]`: one row for [`OutputKind::Pooled`], `tokens` rows for [`OutputKind::Tokens`].
+    /// `[rows, row_len]`: one row for [`OutputKind::Pooled`], `tokens` rows for [`OutputKind::Tokens`], one for each
+    /// selected token for [`OutputKind::Selected`].
     pub values: Vec<f32>,
-    /// Values per row: `hidden_size`, or the `dimensions` asked for.
+    /// Values per row: what the model has, or the `dimensions` asked for.
     pub row_len: usize,
     /// Tokens of the input after truncation, special tokens included.
     pub tokens: usize,
 }
 
+impl Row {
+    /// The rows, one after the other.
+    pub fn rows(&self) -> std::slice::ChunksExact<'_, f32> {
+        self.values.chunks_exact(self.row_len.max(1))
+    }
+}
+
 /// The answers to a request, in the order of its inputs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct EmbedResponse {
+pub struct InferResponse {
     /// One per input.
     pub rows: Vec<Row>,
+    /// What it took.
+    pub usage: Usage,
+}
+
+/// What a request took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
     /// Where the time went.
     pub timings: Timings,
-    /// Unicode characters of all text inputs.
+    /// Unicode characters of all texts, prompts not counted.
     pub characters: usize,
     /// Tokens of all inputs after truncation.
     pub tokens: usize,
@@ -96,49 +148,4 @@ pub enum Health {
     Failing,
     /// New requests are refused, accepted ones are being answered.
     Stopping,
-}
-
-/// What is served, and within which limits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModelInfo {
-    /// As it was given: a path or a short name.
-    pub model_id: String,
-    /// Last component of the model's path.
-    pub name: String,
-    /// What is computed in: `float32`.
-    pub dtype: &'static str,
-    /// `cls`, `mean` or `last_token`.
-    pub pooling: &'static str,
-    /// Most tokens of one input.
-    pub max_input_length: usize,
-    /// Most tokens of one batch.
-    pub max_batch_tokens: usize,
-    /// Most inputs of one batch, where the server was given a limit.
-    pub max_batch_requests: Option<usize>,
-    /// Most inputs of one request.
-    pub max_client_batch_size: usize,
-    /// Most inputs in the server at a time.
-    pub max_concurrent_requests: usize,
-    /// What happens to inputs that are too long when a request does not say: cut at the end, or refused.
-    pub auto_truncate: bool,
-    /// Threads that make tokens.
-    pub tokenization_workers: usize,
-    /// Values of one row.
-    pub hidden_size: usize,
-    /// Ids are below this.
-    pub vocab_size: usize,
-    /// What the model runs on, as a person calls it: `cpu (avx512, 2 threads)`.
-    pub device: String,
-    /// Without one, inputs must be ids.
-    pub has_tokenizer: bool,
-    /// Version of this server.
-    pub version: &'static str,
-}
-
-impl ModelInfo {
-    /// What happens to an input that is too long when its request does not say.
-    #[must_use]
-    pub fn default_truncation(&self) -> Truncation {
-        if self.auto_truncate { Truncation::Right } else { Truncation::Off }
-    }
 }

@@ -15,6 +15,7 @@ use turbo_sched::Candidate;
 use super::{
     BuildRunner, Capacity, EngineError, Health, OutputKind, RunError,
     admission::Load,
+    cost_cache::CostKeeper,
     health::HealthCell,
     queue::{Job, Next, Queue},
     runner::{Progress, Rows, Runner},
@@ -30,6 +31,7 @@ pub(super) struct Worker {
     pub build: BuildRunner,
     pub capacity: Capacity,
     pub queue: Queue,
+    pub keeper: CostKeeper,
     pub load: Arc<Load>,
     pub health: Arc<HealthCell>,
 }
@@ -41,7 +43,7 @@ impl Worker {
         loop {
             match self.queue.next(&mut batch) {
                 Next::Again => self.report_load(0, Duration::ZERO),
-                Next::Stop => return,
+                Next::Stop => return self.keeper.finish(self.queue.costs()),
                 Next::Run(candidate) => {
                     self.report_load(batch.len(), self.queue.predict(&candidate));
                     self.serve(&mut batch, &candidate);
@@ -61,6 +63,7 @@ impl Worker {
         match self.compute(batch) {
             Ok(inference) => {
                 self.queue.observe(candidate, inference);
+                self.keeper.learnt(self.queue.costs());
                 self.load.observe(batch.len(), inference);
                 batch.clear();
             }
@@ -145,6 +148,7 @@ fn answer(
         let rows = match job.ticket.output {
             OutputKind::Pooled { .. } => Rows::Pooled,
             OutputKind::Tokens => Rows::Tokens,
+            OutputKind::Selected => Rows::Selected,
         };
         runner.read(sequence, rows, &mut values)?;
         let tokenization = job.encoded_at.saturating_duration_since(job.ticket.started);

@@ -1,4 +1,4 @@
-//! What every embedding route does between its protocol's request and its protocol's answer.
+//! What every route that asks the model does between its protocol's request and its protocol's answer.
 
 use std::{
     future::poll_fn,
@@ -12,15 +12,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::{
-    error::ApiError,
-    headers,
-    inputs::Inputs,
-    metrics::Arity,
-    router::Server,
-    write::{NotFinite, values_in},
-};
-use crate::engine::{EmbedRequest, EmbedResponse, OutputKind, Pending, Truncation};
+use super::{error::ApiError, headers, inputs::Counted, metrics::Arity, router::Server, write::values_in};
+use crate::engine::{InferRequest, InferResponse, OutputKind, Pending, Truncation, Usage};
 
 /// Answers with more values than this (about a millisecond of writing) are written on a thread of their own, so that
 /// other connections of this thread need not wait.
@@ -28,10 +21,12 @@ const VALUES_WRITTEN_HERE: usize = 1 << 15;
 
 /// A request in the words of no protocol.
 pub(super) struct Question {
-    pub(super) inputs: Inputs,
+    pub(super) inputs: Counted,
     pub(super) output: OutputKind,
     /// `None` is the server's default.
     pub(super) truncation: Option<Truncation>,
+    /// `None` is the model's default.
+    pub(super) prompt_name: Option<String>,
     pub(super) received: Instant,
 }
 
@@ -39,27 +34,40 @@ pub(super) struct Question {
 pub(super) async fn answer(
     server: &Server,
     question: Question,
-    write: impl FnOnce(&EmbedResponse) -> Result<Vec<u8>, NotFinite> + Send + 'static,
+    write: impl FnOnce(&InferResponse) -> Result<Vec<u8>, ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
-    let Question { inputs, output, truncation, received } = question;
-    let (arity, inputs) = match inputs {
-        Inputs::Single(input) => (Arity::Single, vec![input]),
-        Inputs::Batch(inputs) => (Arity::Batch, inputs),
-    };
+    let Question { inputs: Counted { inputs, arity }, output, truncation, prompt_name, received } = question;
     server.metrics().received(arity);
-    let response = caught(|| server.engine().embed(EmbedRequest { inputs, output, truncation })).await?;
-    let (response, body) = written(response, write).await?;
+    let request = InferRequest { inputs, output, truncation, prompt_name };
+    let response = caught(|| server.engine().infer(request)).await?;
+    let (usage, body) = written(response, write).await?;
+    Ok(answered(server, arity, &usage, received, body))
+}
+
+/// Counts an answer, and says in its headers what it took.
+pub(super) fn answered(
+    server: &Server,
+    arity: Arity,
+    usage: &Usage,
+    received: Instant,
+    body: Vec<u8>,
+) -> Response {
     let total = received.elapsed();
-    server.metrics().answered(arity, &response.timings, total);
-    let headers = headers::of(&response, server.compute_type(), total);
-    Ok((headers, [(header::CONTENT_TYPE, "application/json")], body).into_response())
+    server.metrics().answered(arity, &usage.timings, total);
+    let headers = headers::of(usage, server.compute_type(), total);
+    (headers, json(body)).into_response()
+}
+
+/// A body of JSON.
+pub(super) fn json(body: Vec<u8>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 /// The answer of an engine, be it that it panics: else the connection would end without a word.
-async fn caught<'a>(embed: impl FnOnce() -> Pending<'a>) -> Result<EmbedResponse, ApiError> {
+pub(super) async fn caught<'a, T>(ask: impl FnOnce() -> Pending<'a, T>) -> Result<T, ApiError> {
     let panicked = |_| ApiError::backend("inference failed: the engine panicked");
     // A future that has panicked is not polled again, and what it shared with others is the engine's to look after.
-    let mut answer = catch_unwind(AssertUnwindSafe(embed)).map_err(panicked)?;
+    let mut answer = catch_unwind(AssertUnwindSafe(ask)).map_err(panicked)?;
     let polled = poll_fn(|cx| {
         let poll = catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx)));
         poll.map_or_else(|panic| Poll::Ready(Err(panic)), |poll| poll.map(Ok))
@@ -67,21 +75,24 @@ async fn caught<'a>(embed: impl FnOnce() -> Pending<'a>) -> Result<EmbedResponse
     Ok(polled.await.map_err(panicked)??)
 }
 
-/// Writes small answers at once and large ones elsewhere; gives the response back for its headers.
+/// Writes small answers at once and large ones elsewhere.
 async fn written(
-    response: EmbedResponse,
-    write: impl FnOnce(&EmbedResponse) -> Result<Vec<u8>, NotFinite> + Send + 'static,
-) -> Result<(EmbedResponse, Vec<u8>), ApiError> {
-    let (response, body) = if values_in(&response.rows) <= VALUES_WRITTEN_HERE {
-        let body = write(&response);
-        (response, body)
+    response: InferResponse,
+    write: impl FnOnce(&InferResponse) -> Result<Vec<u8>, ApiError> + Send + 'static,
+) -> Result<(Usage, Vec<u8>), ApiError> {
+    let usage = response.usage;
+    let body = if values_in(&response.rows) <= VALUES_WRITTEN_HERE {
+        write(&response)?
     } else {
-        let writing = tokio::task::spawn_blocking(move || {
-            let body = write(&response);
-            (response, body)
-        });
-        writing.await.map_err(|error| ApiError::backend(format!("writing the answer failed: {error}")))?
+        elsewhere(move || write(&response)).await?
     };
-    let body = body.map_err(|error| ApiError::backend(error.to_string()))?;
-    Ok((response, body))
+    Ok((usage, body))
+}
+
+/// Does work that takes long on a thread of its own.
+pub(super) async fn elsewhere<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let worked = tokio::task::spawn_blocking(work).await;
+    worked.map_err(|error| ApiError::backend(format!("writing the answer failed: {error}")))?
 }

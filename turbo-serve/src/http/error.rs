@@ -10,7 +10,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
+use turbo_models::tasks::TaskError;
 
+use super::write::NotFinite;
 use crate::{engine::EngineError, metric_names::failure};
 
 /// Milliseconds to wait, beside `Retry-After`, which has whole seconds only; OpenAI's clients read it first.
@@ -80,6 +82,16 @@ impl ApiError {
         Self::new(ErrorType::Backend, failure::INFERENCE, message)
     }
 
+    /// A model that is for something else: 424.
+    pub(super) fn wrong_model(message: impl Into<String>) -> Self {
+        Self::new(ErrorType::Backend, failure::MODEL_TYPE, message)
+    }
+
+    /// A request without anything to answer: 400.
+    pub(super) fn empty(message: impl Into<String>) -> Self {
+        Self::new(ErrorType::Empty, failure::VALIDATION, message)
+    }
+
     /// A server that does not answer requests now: 503.
     pub(super) fn unhealthy(message: impl Into<String>) -> Self {
         Self::new(ErrorType::Unhealthy, failure::UNHEALTHY, message)
@@ -108,7 +120,12 @@ impl From<EngineError> for ApiError {
             EngineError::TooLong { .. } => (ErrorType::Validation, failure::TOKENIZATION),
             EngineError::EmptyInput { .. }
             | EngineError::InvalidId { .. }
-            | EngineError::InvalidDimensions { .. } => (ErrorType::Validation, failure::VALIDATION),
+            | EngineError::InvalidTokenTypes { .. }
+            | EngineError::InvalidSelection { .. }
+            | EngineError::InvalidDimensions { .. }
+            | EngineError::UnknownPrompt { .. }
+            | EngineError::PromptNeedsText { .. } => (ErrorType::Validation, failure::VALIDATION),
+            EngineError::NoSuchRows { .. } => (ErrorType::Backend, failure::MODEL_TYPE),
             EngineError::NoTokenizer | EngineError::Tokenizer(_) => {
                 (ErrorType::Tokenizer, failure::TOKENIZATION)
             }
@@ -120,6 +137,18 @@ impl From<EngineError> for ApiError {
             _ => None,
         };
         Self { retry_after, ..Self::new(error_type, label, message) }
+    }
+}
+
+impl From<NotFinite> for ApiError {
+    fn from(error: NotFinite) -> Self {
+        Self::backend(error.to_string())
+    }
+}
+
+impl From<TaskError> for ApiError {
+    fn from(error: TaskError) -> Self {
+        Self::backend(format!("inference failed: {error}"))
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::engine::EmbedResponse;
+use crate::engine::Usage;
 
 const COMPUTE_TYPE: HeaderName = HeaderName::from_static("x-compute-type");
 const COMPUTE_TIME: HeaderName = HeaderName::from_static("x-compute-time");
@@ -22,14 +22,14 @@ pub(super) fn compute_type(device: &str) -> HeaderValue {
 }
 
 /// Headers of an answer that took `total` from the request's last byte to the answer's.
-pub(super) fn of(response: &EmbedResponse, compute_type: HeaderValue, total: Duration) -> HeaderMap {
+pub(super) fn of(usage: &Usage, compute_type: HeaderValue, total: Duration) -> HeaderMap {
     let millis = |time: Duration| number(time.as_millis());
-    let timings = &response.timings;
+    let timings = &usage.timings;
     HeaderMap::from_iter([
         (COMPUTE_TYPE, compute_type),
         (COMPUTE_TIME, millis(total)),
-        (COMPUTE_CHARACTERS, number(response.characters as u128)),
-        (COMPUTE_TOKENS, number(response.tokens as u128)),
+        (COMPUTE_CHARACTERS, number(usage.characters as u128)),
+        (COMPUTE_TOKENS, number(usage.tokens as u128)),
         (TOTAL_TIME, millis(total)),
         (TOKENIZATION_TIME, millis(timings.tokenization)),
         (QUEUE_TIME, millis(timings.queue)),

@@ -1,18 +1,25 @@
 //! The engine over HTTP: text-embeddings-inference's routes, and OpenAI's embeddings.
 //!
-//! In: bytes of a request. Out: bytes of an answer. What is computed in between is the [`Embedder`]'s business;
+//! In: bytes of a request. Out: bytes of an answer. What is computed in between is the [`Infer`]'s business;
 //! nothing here knows a model, a tokenizer or a batch.
 //!
 //! ```text
-//! bytes ─▶ body (limit, type, JSON) ─▶ tei / openai ─▶ EmbedRequest ─▶ Embedder
-//! bytes ◀─ write (floats) ◀─ headers, metrics ◀─────── EmbedResponse ◀────┘
+//! bytes ─▶ body (limit, type, JSON) ─▶ tei / openai ─▶ InferRequest ─▶ Infer
+//! bytes ◀─ write (floats) ◀─ headers, metrics ◀─────── InferResponse ◀────┘
 //!      ◀─ error (one JSON body per protocol, whatever went wrong)
 //! ```
 //!
 //! | route | answer |
 //! |---|---|
-//! | `POST /embed`, `POST /` | `[[f32]]`, one row per input |
-//! | `POST /embed_all` | `[[[f32]]]`, one row per token of each input |
+//! | `POST /embed` | `[[f32]]`, a vector per input |
+//! | `POST /embed_all` | `[[[f32]]]`, a vector per token of each input |
+//! | `POST /embed_sparse` | `[[{"index", "value"}]]`, the words that each input is about |
+//! | `POST /similarity` | `[f32]`, how like the source sentence each sentence is |
+//! | `POST /predict` | `[{"score", "label"}]`, or a list of them, the best first |
+//! | `POST /rerank` | `[{"index", "score", "text"}]`, the best first |
+//! | `POST /pipeline/{task}` | the tasks of Hugging Face's inference clients, as they send and read them |
+//! | `POST /tokenize`, `POST /decode` | what the model reads of a text, and back |
+//! | `POST /`, `POST /invocations` | the one of these that the model is for |
 //! | `POST /v1/embeddings`, `POST /embeddings` | OpenAI's list of embeddings |
 //! | `GET /info` | what is served, and within which limits |
 //! | `GET /health`, `/ping`, `/` | 200, or 503 while requests are not answered |
@@ -23,8 +30,9 @@
 //! bodies that are not JSON, too large or of another type, for unknown routes and wrong methods, and a refused
 //! request is told when to come back (`Retry-After`, `retry-after-ms`).
 //!
-//! [`Embedder`]: crate::engine::Embedder
+//! [`Infer`]: crate::engine::Infer
 
+mod ability;
 mod answer;
 mod body;
 mod error;
@@ -33,6 +41,7 @@ mod inputs;
 mod metrics;
 mod observe;
 mod openai;
+mod pipeline;
 mod router;
 mod serve;
 mod stall;

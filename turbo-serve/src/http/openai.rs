@@ -4,6 +4,7 @@ use axum::{extract::State, response::Response};
 use serde::Deserialize;
 
 use super::{
+    ability::Ability,
     answer::{Question, answer},
     body::{Json, RequestBody},
     error::OpenAiError,
@@ -11,7 +12,7 @@ use super::{
     router::Server,
     write::{self, Encoding},
 };
-use crate::engine::{EmbedResponse, OutputKind};
+use crate::engine::{InferResponse, OutputKind};
 
 /// Body of `POST /v1/embeddings`. Fields not named here are ignored, `user` among them; `null` is as
 /// good as leaving one out.
@@ -41,18 +42,21 @@ pub(super) async fn embeddings(
     State(server): State<Server>,
     Json { body, received }: Json<EmbeddingsBody>,
 ) -> Result<Response, OpenAiError> {
+    Ability::Embed.check(&server.engine().info().model)?;
     let question = Question {
-        inputs: body.input,
+        inputs: body.input.0,
         output: OutputKind::Pooled { normalize: true, dimensions: body.dimensions },
         truncation: None,
+        prompt_name: None,
         received,
     };
     let encoding = match body.encoding_format {
         Some(EncodingFormat::Float) | None => Encoding::Float,
         Some(EncodingFormat::Base64) => Encoding::Base64,
     };
-    let model = server.engine().info().name.clone();
-    let write =
-        move |response: &EmbedResponse| write::openai_list(&response.rows, encoding, &model, response.tokens);
+    let model = server.engine().info().model.name.clone();
+    let write = move |response: &InferResponse| {
+        Ok(write::openai_list(&response.rows, encoding, &model, response.usage.tokens)?)
+    };
     Ok(answer(&server, question, write).await?)
 }

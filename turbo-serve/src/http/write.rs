@@ -44,7 +44,40 @@ pub(super) fn token_embeddings(inputs: &[Row]) -> Result<Vec<u8>, NotFinite> {
     check_finite(inputs)?;
     let mut out = buffer(inputs);
     list(&mut out, inputs, |out, row| {
-        list(out, row.values.chunks_exact(row.row_len.max(1)), numbers);
+        list(out, row.rows(), numbers);
+    });
+    Ok(out)
+}
+
+/// `[[{"index": …, "value": …}]]`: per input the values that are not 0, each with its place.
+pub(super) fn sparse_embeddings(inputs: &[Row]) -> Result<Vec<u8>, NotFinite> {
+    check_finite(inputs)?;
+    let mut out = Vec::new();
+    list(&mut out, inputs, |out, row| {
+        let weights = row.values.iter().enumerate().filter(|&(_, &value)| value != 0.0);
+        list(out, weights, |out, (index, value)| {
+            out.extend_from_slice(br#"{"index":"#);
+            json(out, &index);
+            out.extend_from_slice(br#","value":"#);
+            json(out, value);
+            out.push(b'}');
+        });
+    });
+    Ok(out)
+}
+
+/// `[f32]`: the cosine between the first row and each of the others, which are all of norm 1, or 0.
+pub(super) fn cosines(inputs: &[Row]) -> Result<Vec<u8>, NotFinite> {
+    check_finite(inputs)?;
+    let cosine = |a: &Row, b: &Row| {
+        // Each product of two f32 is exact in f64.
+        a.values.iter().zip(&b.values).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum::<f64>()
+    };
+    let (first, others) =
+        inputs.split_first().map_or((None, inputs), |(first, others)| (Some(first), others));
+    let mut out = Vec::with_capacity(inputs.len() * BYTES_PER_VALUE + 2);
+    list(&mut out, others, |out, row| {
+        json(out, &first.map_or(0.0, |first| cosine(first, row)).clamp(-1.0, 1.0))
     });
     Ok(out)
 }
@@ -84,7 +117,8 @@ pub(super) fn values_in(inputs: &[Row]) -> usize {
     inputs.iter().map(|row| row.values.len()).sum()
 }
 
-fn check_finite(inputs: &[Row]) -> Result<(), NotFinite> {
+/// Refuses what JSON has no number for.
+pub(super) fn check_finite(inputs: &[Row]) -> Result<(), NotFinite> {
     for (input, row) in inputs.iter().enumerate() {
         if let Some(value) = row.values.iter().find(|value| !value.is_finite()) {
             return Err(NotFinite { input, value: if value.is_nan() { "NaN" } else { "infinity" } });
@@ -151,6 +185,15 @@ mod tests {
     }
 
     #[test]
+    fn a_sparse_vector_has_no_zeros() {
+        let inputs = [row(&[0.0, 1.5, -0.0, -2.0], 4), row(&[0.0], 1)];
+        assert_eq!(
+            sparse_embeddings(&inputs).unwrap(),
+            br#"[[{"index":1,"value":1.5},{"index":3,"value":-2.0}],[]]"#
+        );
+    }
+
+    #[test]
     fn numbers_read_back_as_the_same_bits() {
         // every exponent, both signs, and the neighbours of each power of two
         let mut values = vec![0.0, -0.0, f32::MIN_POSITIVE, f32::MAX, f32::MIN, 1.0e-45, 0.1, 16_777_216.0];
@@ -183,6 +226,7 @@ mod tests {
             let expected = Err(NotFinite { input: 1, value: name });
             assert_eq!(embeddings(&inputs), expected);
             assert_eq!(token_embeddings(&inputs), expected);
+            assert_eq!(sparse_embeddings(&inputs), expected);
             assert_eq!(openai_list(&inputs, Encoding::Base64, "m", 2), expected);
         }
     }

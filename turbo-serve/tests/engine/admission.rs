@@ -1,10 +1,13 @@
 //! Who comes in, and what is told to those who do not.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use turbo_serve::engine::{EmbedRequest, Embedder, EngineConfig, EngineError, OutputKind, StartError};
+use turbo_serve::engine::{
+    Engine, EngineConfig, EngineError, Infer, InferRequest, OutputKind, RowWidths, StartError, Task,
+    Truncation,
+};
 
-use crate::fake::{begin, config, embed, firsts, request, start, try_start, wait};
+use crate::fake::{Control, begin, config, embed, firsts, model, request, start, try_start, wait};
 
 #[test]
 fn a_request_takes_a_slot_per_input_or_none() {
@@ -56,7 +59,7 @@ fn bad_requests_are_told_why_and_compute_nothing() {
     let (engine, control) =
         start(&EngineConfig { max_client_batch_size: 2, auto_truncate: false, ..config() });
     let long = [1; 9];
-    let dimensions = |got| EmbedRequest {
+    let dimensions = |got| InferRequest {
         output: OutputKind::Pooled { normalize: true, dimensions: Some(got) },
         ..request([&[1]])
     };
@@ -69,7 +72,7 @@ fn bad_requests_are_told_why_and_compute_nothing() {
         (dimensions(0), EngineError::InvalidDimensions { got: 0, limit: 3 }),
         (dimensions(4), EngineError::InvalidDimensions { got: 4, limit: 3 }),
     ] {
-        assert_eq!(wait(engine.embed(request)), Err(expected));
+        assert_eq!(wait(engine.infer(request)), Err(expected));
     }
     assert_eq!(firsts(&embed(&engine, [&[5]]).unwrap()), [5]);
     assert_eq!(control.batches(), [[5]]);
@@ -86,7 +89,7 @@ fn a_request_larger_than_all_slots_is_not_told_to_come_back() {
 fn limits_that_contradict_each_other_are_refused_at_start() {
     let start_error = |config| try_start(&config).0.expect_err("started");
     assert!(matches!(
-        start_error(EngineConfig { max_batch_tokens: 7, ..config() }),
+        start_error(EngineConfig { max_batch_tokens: 7, auto_truncate: false, ..config() }),
         StartError::BatchTokens { max_batch_tokens: 7, max_input_length: 8 }
     ));
     assert!(matches!(
@@ -100,4 +103,31 @@ fn limits_that_contradict_each_other_are_refused_at_start() {
         let error = start_error(config);
         assert!(matches!(&error, StartError::TooMany { name: said, .. } if *said == name), "{error}");
     }
+}
+
+#[test]
+fn inputs_are_cut_to_what_fits_into_a_batch() {
+    let (engine, _control) = start(&EngineConfig { max_batch_tokens: 7, ..config() });
+    assert_eq!((engine.info().max_input_length, engine.info().model.max_input_length), (7, 8));
+    assert_eq!(embed(&engine, [&[1; 8]]).unwrap().usage.tokens, 7);
+    let whole = InferRequest { truncation: Some(Truncation::Off), ..request([&[1; 8]]) };
+    assert_eq!(wait(engine.infer(whole)), Err(EngineError::TooLong { input: 0, tokens: 8, limit: 7 }));
+}
+
+#[test]
+fn rows_as_wide_as_the_vocabulary_bound_the_batches() {
+    let limit = |task, pooled, selected, config: EngineConfig| {
+        let control = Arc::new(Control::default());
+        let mut model = model(&control);
+        model.info.task = task;
+        model.info.rows = RowWidths { pooled, tokens: None, selected };
+        Engine::start(model, &config).unwrap().info().max_batch_requests
+    };
+    // 256 MiB of rows of 30522 values: 2198 of them
+    assert_eq!(limit(Task::SparseEmbedding, Some(30_522), None, config()), Some(2198));
+    assert_eq!(limit(Task::MaskedLm, None, Some(30_522), config()), Some(17));
+    assert_eq!(limit(Task::MaskedLm, None, Some(1 << 30), config()), Some(1));
+    let asked = EngineConfig { max_batch_requests: Some(9), ..config() };
+    assert_eq!(limit(Task::MaskedLm, None, Some(30_522), asked), Some(9));
+    assert_eq!(limit(Task::SequenceClassification, Some(2), None, config()), None);
 }

@@ -1,12 +1,12 @@
 //! A batch that fails costs its own requests and nothing else.
 
-use turbo_serve::engine::{Embedder, Engine, EngineError, Health, RunError, StartError};
+use turbo_serve::engine::{Engine, EngineError, Health, Infer, RunError, StartError};
 
 use crate::fake::{
     BREAKS, Control, FAILS, PANICS, begin, config, embed, firsts, model, request, start, wait,
 };
 
-fn backend(result: Result<turbo_serve::engine::EmbedResponse, EngineError>) -> String {
+fn backend(result: Result<turbo_serve::engine::InferResponse, EngineError>) -> String {
     match result {
         Err(EngineError::Backend(why)) => why,
         other => panic!("expected a backend error, got {other:?}"),

@@ -1,6 +1,7 @@
 //! A runner that the tests hold by the hand: it can be stopped before a batch, and told to fail or to panic.
 //!
-//! Its answer for a sequence is `[first id, number of tokens, sum of ids]`, per token `[id, position, 1]`.
+//! Its answer for a sequence is `[first id, number of tokens, sum of ids]`, per token `[id, position, 1]`, and per
+//! selected token `[id, position]`.
 
 use std::{
     future::Future,
@@ -11,8 +12,9 @@ use std::{
 
 use turbo_sched::{Candidate, Layout};
 use turbo_serve::engine::{
-    Capacity, EmbedRequest, EmbedResponse, Embedder, Engine, EngineConfig, EngineError, Input, Model,
-    OutputKind, Pending, Progress, Rows, RunError, Runner, Sequence, StartError,
+    Capacity, Engine, EngineConfig, EngineError, Infer, InferRequest, InferResponse, Input, Model, ModelInfo,
+    OutputKind, Pending, Pooling, Progress, Prompts, RowWidths, Rows, RunError, Runner, ScoreFunction,
+    Sequence, StartError,
 };
 
 pub(crate) const HIDDEN_SIZE: usize = 3;
@@ -93,7 +95,12 @@ impl Control {
         if fails {
             return Err("no memory left".into());
         }
-        Ok(Box::new(FakeRunner { control: Arc::clone(self), capacity, batch: Vec::new() }))
+        Ok(Box::new(FakeRunner {
+            control: Arc::clone(self),
+            capacity,
+            batch: Vec::new(),
+            selected: Vec::new(),
+        }))
     }
 }
 
@@ -101,6 +108,7 @@ struct FakeRunner {
     control: Arc<Control>,
     capacity: Capacity,
     batch: Vec<Vec<u32>>,
+    selected: Vec<Vec<u32>>,
 }
 
 impl Runner for FakeRunner {
@@ -113,7 +121,8 @@ impl Runner for FakeRunner {
     }
 
     fn submit(&mut self, batch: &mut dyn Iterator<Item = Sequence<'_>>) -> Result<(), RunError> {
-        self.batch = batch.map(|sequence| sequence.input_ids.to_vec()).collect();
+        (self.batch, self.selected) =
+            batch.map(|sequence| (sequence.input_ids.to_vec(), sequence.selected.to_vec())).unzip();
         let has = |id| self.batch.iter().flatten().any(|&x| x == id);
         let warm = self.control.state.lock().unwrap().warm;
         if warm {
@@ -142,6 +151,10 @@ impl Runner for FakeRunner {
             Rows::Tokens => {
                 to.extend(ids.iter().enumerate().flat_map(|(i, &id)| [id as f32, i as f32, 1.0]));
             }
+            Rows::Selected => {
+                let row = |&at: &u32| [ids[at as usize] as f32, at as f32];
+                to.extend(self.selected[sequence].iter().flat_map(row));
+            }
         }
         Ok(())
     }
@@ -155,16 +168,31 @@ pub(crate) fn config() -> EngineConfig {
 pub(crate) fn model(control: &Arc<Control>) -> Model {
     let control = Arc::clone(control);
     Model {
-        model_id: "models/fake".into(),
-        name: "fake".into(),
-        pooling: "mean",
-        hidden_size: HIDDEN_SIZE,
-        vocab_size: VOCAB_SIZE,
-        max_input_length: MAX_INPUT_LENGTH,
-        device: "test".into(),
+        info: info(),
         layout: Layout::Packed,
         tokenizer: None,
+        identity: None,
         build: Box::new(move |capacity| control.build(capacity)),
+    }
+}
+
+/// A model that has rows of every kind.
+fn info() -> ModelInfo {
+    ModelInfo {
+        model_id: "models/fake".into(),
+        sha: None,
+        name: "fake".into(),
+        dtype: "float32",
+        device: "test".into(),
+        task: Pooling::Mean.into(),
+        labels: Vec::new(),
+        score_function: ScoreFunction::Identity,
+        mask_token: None,
+        prompts: Prompts::default(),
+        rows: RowWidths { pooled: Some(HIDDEN_SIZE), tokens: Some(HIDDEN_SIZE), selected: Some(2) },
+        max_input_length: MAX_INPUT_LENGTH,
+        vocab_size: VOCAB_SIZE,
+        type_vocab_size: 2,
     }
 }
 
@@ -187,17 +215,14 @@ pub(crate) fn warm(control: &Control) {
 }
 
 /// A request for pooled rows as the model leaves them.
-pub(crate) fn request<const N: usize>(inputs: [&[u32]; N]) -> EmbedRequest {
-    EmbedRequest {
-        inputs: inputs.map(|ids| Input::Ids(ids.to_vec())).to_vec(),
-        output: OutputKind::Pooled { normalize: false, dimensions: None },
-        truncation: None,
-    }
+pub(crate) fn request<const N: usize>(inputs: [&[u32]; N]) -> InferRequest {
+    let inputs = inputs.map(|ids| Input::Ids(ids.to_vec())).to_vec();
+    InferRequest::new(inputs, OutputKind::RAW)
 }
 
 /// Calls the engine without waiting: the request is under way when this returns.
-pub(crate) fn begin(engine: &Engine, request: EmbedRequest) -> Pending<'_> {
-    let mut pending = engine.embed(request);
+pub(crate) fn begin(engine: &Engine, request: InferRequest) -> Pending<'_, InferResponse> {
+    let mut pending = engine.infer(request);
     let first = pending.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(first.is_pending(), "answered at once: {first:?}");
     pending
@@ -214,12 +239,12 @@ pub(crate) fn wait<T>(future: impl Future<Output = T>) -> T {
 pub(crate) fn embed<const N: usize>(
     engine: &Engine,
     inputs: [&[u32]; N],
-) -> Result<EmbedResponse, EngineError> {
-    wait(engine.embed(request(inputs)))
+) -> Result<InferResponse, EngineError> {
+    wait(engine.infer(request(inputs)))
 }
 
 /// The first values of the rows: by the fake's rule the first ids of the inputs.
-pub(crate) fn firsts(response: &EmbedResponse) -> Vec<u32> {
+pub(crate) fn firsts(response: &InferResponse) -> Vec<u32> {
     response.rows.iter().map(|row| row.values[0] as u32).collect()
 }
 

@@ -1,6 +1,6 @@
 //! Stopping: nothing accepted is lost, nothing new is taken.
 
-use turbo_serve::engine::{Embedder, EngineError, Health};
+use turbo_serve::engine::{EngineError, Health, Infer};
 
 use crate::fake::{begin, config, embed, firsts, is_ready, request, start, wait};
 

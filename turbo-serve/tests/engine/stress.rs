@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use turbo_serve::engine::{EmbedRequest, Embedder, Engine, EngineConfig, EngineError, Health, Input};
+use turbo_serve::engine::{Engine, EngineConfig, EngineError, Health, Infer, InferRequest, Input};
 
 use crate::{
     fake::{BREAKS, FAILS, PANICS, config, embed, eventually, firsts, request, wait},
@@ -53,10 +53,10 @@ fn nothing_is_left_behind() {
 
     // Only a request that takes every slot tells that each of them is free.
     let all =
-        EmbedRequest { inputs: (1..=SLOTS as u32).map(|id| Input::Ids(vec![id])).collect(), ..request([]) };
-    eventually(|| wait(engine.embed(all.clone())).is_ok());
+        InferRequest { inputs: (1..=SLOTS as u32).map(|id| Input::Ids(vec![id])).collect(), ..request([]) };
+    eventually(|| wait(engine.infer(all.clone())).is_ok());
     let ids: Vec<u32> = (1..=SLOTS as u32).collect();
-    assert_eq!(firsts(&wait(engine.embed(all)).unwrap()), ids);
+    assert_eq!(firsts(&wait(engine.infer(all)).unwrap()), ids);
     assert_eq!(engine.health(), Health::Ready);
     wait(engine.stop());
     assert_eq!(embed(&engine, [&[1]]), Err(EngineError::Stopping));
@@ -85,7 +85,7 @@ async fn client(engine: Engine, seed: u64, end: Instant) -> Tally {
         };
         let is_good = bad.is_none();
         inputs.extend(bad);
-        let answer = engine.embed(EmbedRequest { inputs, ..request([]) });
+        let answer = engine.infer(InferRequest { inputs, ..request([]) });
         // A third are given up: at once, or while they are tokens, wait or run.
         let patience = match random.below(3) {
             0 => Duration::from_micros(random.below(500).into()),

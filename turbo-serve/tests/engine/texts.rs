@@ -6,33 +6,66 @@ use std::{
 };
 
 use turbo_serve::engine::{
-    EmbedRequest, Embedder, Encoded, Engine, EngineConfig, EngineError, Input, Tokenize, TokenizeError,
-    Truncation,
+    DecodeRequest, Encoded, Encoding, Engine, EngineConfig, EngineError, Extent, Infer, InferRequest, Input,
+    Prompts, SpecialTokens, Text, Texts, Tokenize, TokenizeError, TokenizeRequest, Truncation,
 };
 
-use crate::fake::{Control, MAX_INPUT_LENGTH, config, firsts, model, request, wait, warm};
+use crate::fake::{Control, config, firsts, model, request, wait, warm};
 
-/// Numbers separated by spaces are the ids; it dislikes some texts, and takes its time over long ones.
-struct Numbers;
+/// Numbers separated by spaces are the ids; it dislikes some texts, and takes its time over long ones. Between the two
+/// of a pair it puts a 0.
+struct Numbers {
+    limit: usize,
+}
 
 /// While a test holds it, long texts are worked on.
 static LONG_TEXTS: Mutex<()> = Mutex::new(());
 
-impl Tokenize for Numbers {
-    fn encode(&self, text: &str, truncation: Truncation) -> Result<Encoded, TokenizeError> {
+impl Numbers {
+    fn ids(text: &str) -> Result<Vec<u32>, TokenizeError> {
         assert_ne!(text, "panic");
         if text.len() > 10_000 {
             drop(LONG_TEXTS.lock().unwrap_or_else(PoisonError::into_inner));
         }
         let parse =
             |word: &str| word.parse().map_err(|_| TokenizeError::Failed(format!("no number: {word}")));
-        let mut input_ids = text.split_whitespace().map(parse).collect::<Result<Vec<u32>, _>>()?;
-        let (tokens, limit) = (input_ids.len(), MAX_INPUT_LENGTH);
+        text.split_whitespace().map(parse).collect()
+    }
+
+    fn all(text: Text<'_>) -> Result<Vec<u32>, TokenizeError> {
+        match text {
+            Text::One(text) => Self::ids(text),
+            Text::Pair(first, second) => Ok([Self::ids(first)?, vec![0], Self::ids(second)?].concat()),
+        }
+    }
+}
+
+impl Tokenize for Numbers {
+    fn encode(&self, text: Text<'_>, truncation: Truncation) -> Result<Encoded, TokenizeError> {
+        let mut input_ids = Self::all(text)?;
+        let (tokens, limit) = (input_ids.len(), self.limit);
         if truncation == Truncation::Off && tokens > limit {
             return Err(TokenizeError::TooLong { tokens, limit });
         }
         input_ids.truncate(limit);
-        Ok(Encoded { input_ids, token_type_ids: Vec::new() })
+        Ok(Encoded { input_ids, ..Encoded::default() })
+    }
+
+    fn tokens(&self, text: Text<'_>, extent: Extent) -> Result<Vec<Encoding>, TokenizeError> {
+        let of = |ids: &[u32]| Encoding { input_ids: ids.to_vec(), ..Encoding::default() };
+        let ids = Self::all(text)?;
+        Ok(match extent {
+            Extent::Windows { max_len, .. } => ids.chunks(max_len).map(of).collect(),
+            Extent::Whole(_) | Extent::Input(_) => vec![of(&ids)],
+        })
+    }
+
+    fn decode(&self, ids: &[u32], _: SpecialTokens) -> Result<String, TokenizeError> {
+        Ok(ids.iter().map(u32::to_string).collect::<Vec<_>>().join(" "))
+    }
+
+    fn limited_to(&self, limit: usize) -> Arc<dyn Tokenize> {
+        Arc::new(Self { limit })
     }
 }
 
@@ -44,14 +77,21 @@ fn with_workers(tokenization_workers: usize) -> (Engine, Arc<Control>) {
 pub(crate) fn start(config: &EngineConfig) -> (Engine, Arc<Control>) {
     let control = Arc::new(Control::default());
     let mut model = model(&control);
-    model.tokenizer = Some(Arc::new(Numbers));
+    model.tokenizer = Some(Arc::new(Numbers { limit: usize::MAX }));
+    model.info.prompts = prompts();
     let engine = Engine::start(model, config).unwrap();
     warm(&control);
     (engine, control)
 }
 
-fn texts<const N: usize>(texts: [&str; N]) -> EmbedRequest {
-    EmbedRequest { inputs: texts.map(|text| Input::Text(text.into())).to_vec(), ..request([]) }
+/// The default one is for plain texts.
+fn prompts() -> Prompts {
+    let named = [("nine", "9 "), ("none", "")].map(|(name, text)| (name.into(), text.into()));
+    Prompts { named: named.into(), default: None }
+}
+
+fn texts<const N: usize>(texts: [&str; N]) -> InferRequest {
+    InferRequest { inputs: texts.map(|text| Input::Text(text.into())).to_vec(), ..request([]) }
 }
 
 #[test]
@@ -60,9 +100,9 @@ fn texts_and_ids_share_a_request_and_a_batch() {
         let (engine, control) = with_workers(workers);
         let mut mixed = texts(["7 7 7", "5", "3 4"]);
         mixed.inputs.insert(1, Input::Ids(vec![9]));
-        let response = wait(engine.embed(mixed)).unwrap();
+        let response = wait(engine.infer(mixed)).unwrap();
         assert_eq!(firsts(&response), [7, 9, 5, 3]);
-        assert_eq!((response.tokens, response.characters), (7, 9));
+        assert_eq!((response.usage.tokens, response.usage.characters), (7, 9));
         assert_eq!(control.batches(), [[7, 9, 5, 3]]);
     }
 }
@@ -79,11 +119,11 @@ fn one_bad_text_fails_its_request_before_anything_is_computed() {
         ("1000", EngineError::InvalidId { input: 1, id: 1000, vocab_size: 1000 }),
         (&long, EngineError::TooLong { input: 1, tokens: 9, limit: 8 }),
     ] {
-        let request = EmbedRequest { truncation: Some(Truncation::Off), ..texts(["1", bad, "2"]) };
-        assert_eq!(wait(engine.embed(request)), Err(expected), "{bad:?}");
+        let request = InferRequest { truncation: Some(Truncation::Off), ..texts(["1", bad, "2"]) };
+        assert_eq!(wait(engine.infer(request)), Err(expected), "{bad:?}");
     }
     assert!(control.batches().is_empty());
-    assert_eq!(firsts(&wait(engine.embed(texts(["6"]))).unwrap()), [6]);
+    assert_eq!(firsts(&wait(engine.infer(texts(["6"]))).unwrap()), [6]);
 }
 
 #[test]
@@ -93,7 +133,7 @@ fn a_long_text_does_not_hold_up_short_ones() {
     let long = "7 ".repeat(10_000);
     let mut pending = crate::fake::begin(&engine, texts(["1", &long]));
     for _ in 0..3 {
-        assert_eq!(firsts(&wait(engine.embed(texts(["2", "3"]))).unwrap()), [2, 3]);
+        assert_eq!(firsts(&wait(engine.infer(texts(["2", "3"]))).unwrap()), [2, 3]);
     }
     std::thread::sleep(Duration::from_millis(10));
     assert!(!crate::fake::is_ready(&mut pending));
@@ -107,5 +147,100 @@ fn texts_accepted_before_a_stop_are_answered() {
     let pending = crate::fake::begin(&engine, texts(["1", "2", "3"]));
     wait(engine.stop());
     assert_eq!(firsts(&wait(pending).unwrap()), [1, 2, 3]);
-    assert_eq!(wait(engine.embed(texts(["4"]))), Err(EngineError::Stopping));
+    assert_eq!(wait(engine.infer(texts(["4"]))), Err(EngineError::Stopping));
+}
+
+#[test]
+fn pairs_and_texts_share_a_request() {
+    let (engine, control) = with_workers(2);
+    let mut mixed = texts(["7 7"]);
+    mixed.inputs.push(Input::Pair("5 6".into(), "4 x".replace('x', "3")));
+    let response = wait(engine.infer(mixed)).unwrap();
+    assert_eq!(response.rows[1].values, [5.0, 5.0, 18.0]);
+    assert_eq!((response.usage.tokens, response.usage.characters), (7, 9));
+    assert_eq!(control.batches(), [[7, 5]]);
+}
+
+#[test]
+fn prompts_are_put_before_texts_and_nothing_else() {
+    let control = Arc::new(Control::default());
+    let mut model = model(&control);
+    model.tokenizer = Some(Arc::new(Numbers { limit: 8 }));
+    model.info.prompts = Prompts { default: Some("8 ".into()), ..prompts() };
+    let engine = Engine::start(model, &config()).unwrap();
+    warm(&control);
+    let ask = |inputs: Vec<Input>, name: Option<&str>| {
+        let prompt_name = name.map(str::to_owned);
+        wait(engine.infer(InferRequest { inputs, prompt_name, ..request([]) }))
+            .map(|response| firsts(&response))
+    };
+    let all = || vec![Input::Text("1".into()), Input::Pair("2".into(), "3".into()), Input::Ids(vec![4])];
+    assert_eq!(ask(all(), None), Ok(vec![8, 2, 4]));
+    assert_eq!(ask(vec![Input::Text("1".into())], Some("nine")), Ok(vec![9]));
+    assert_eq!(ask(vec![Input::Text("1".into())], Some("none")), Ok(vec![1]));
+    assert_eq!(ask(all(), Some("nine")), Err(EngineError::PromptNeedsText { input: 1 }));
+    let known = vec!["nine".into(), "none".into()];
+    assert_eq!(ask(all(), Some("ten")), Err(EngineError::UnknownPrompt { name: "ten".into(), known }));
+}
+
+fn tokenize(engine: &Engine, texts: Vec<Texts>, extent: Extent) -> Result<Vec<Vec<Vec<u32>>>, EngineError> {
+    let request = TokenizeRequest { texts, extent, prompt_name: None };
+    let ids = |encoding: &Encoding| encoding.input_ids.clone();
+    let tokenized = wait(engine.tokenize(request))?;
+    Ok(tokenized.iter().map(|it| it.encodings.iter().map(ids).collect()).collect())
+}
+
+#[test]
+fn tokens_are_given_without_the_model() {
+    let (engine, control) = with_workers(2);
+    let one = |text: &str| Texts::One(text.into());
+    let whole = Extent::Whole(SpecialTokens::With);
+    let long = "1 ".repeat(20);
+    let all = tokenize(&engine, vec![one("1 2"), one(&long)], whole).unwrap();
+    assert_eq!(all, [vec![vec![1, 2]], vec![vec![1; 20]]]);
+    let pair = Texts::Pair("1 2".into(), "3 4 5".into());
+    let windows = tokenize(&engine, vec![pair], Extent::Windows { max_len: 4, stride: 0 }).unwrap();
+    assert_eq!(windows, [[vec![1, 2, 0, 3], vec![4, 5]]]);
+    let named = TokenizeRequest { texts: vec![one("1")], extent: whole, prompt_name: Some("nine".into()) };
+    assert_eq!(wait(engine.tokenize(named)).unwrap()[0].texts, one("9 1"));
+    let ids = DecodeRequest { ids: vec![vec![1, 2], vec![]], special: SpecialTokens::Without };
+    assert_eq!(wait(engine.decode(ids)).unwrap(), ["1 2", ""]);
+    assert!(control.batches().is_empty());
+}
+
+#[test]
+fn what_asks_for_tokens_has_the_limits_of_what_asks_the_model() {
+    let limits = EngineConfig { max_client_batch_size: 3, max_concurrent_requests: 4, ..config() };
+    let (engine, _control) = start(&limits);
+    let whole = Extent::Whole(SpecialTokens::With);
+    let ask = |texts: &[&str]| {
+        tokenize(&engine, texts.iter().map(|&text| Texts::One(text.into())).collect(), whole)
+    };
+    assert_eq!(ask(&[]), Err(EngineError::Empty));
+    assert_eq!(ask(&["1"; 4]), Err(EngineError::TooManyInputs { got: 4, limit: 3 }));
+    assert_eq!(ask(&["1", "panic"]), Err(EngineError::Tokenizer("it panicked on this text".into())));
+    assert_eq!(ask(&["1", "x", "y"]), Err(EngineError::Tokenizer("no number: x".into())));
+    let hold = LONG_TEXTS.lock().unwrap();
+    let long = Texts::One("7 ".repeat(10_000));
+    let request = TokenizeRequest { texts: vec![long; 2], extent: whole, prompt_name: None };
+    let mut pending = engine.tokenize(request);
+    assert!(!crate::fake::is_ready(&mut pending));
+    assert!(matches!(ask(&["1"; 3]), Err(EngineError::Overloaded { .. })), "two of four slots are taken");
+    assert_eq!(ask(&["1"; 2]).unwrap().len(), 2);
+    drop(hold);
+    assert_eq!(wait(pending).unwrap().len(), 2);
+    assert_eq!(ask(&["1"; 3]).unwrap().len(), 3);
+    wait(engine.stop());
+    assert_eq!(ask(&["1"]), Err(EngineError::Stopping));
+    let ids = DecodeRequest { ids: vec![vec![1]], special: SpecialTokens::Without };
+    assert_eq!(wait(engine.decode(ids)), Err(EngineError::Stopping));
+}
+
+#[test]
+fn without_a_tokenizer_there_are_no_tokens() {
+    let (engine, _control) = crate::fake::start(&config());
+    let whole = Extent::Whole(SpecialTokens::With);
+    assert_eq!(tokenize(&engine, vec![Texts::One("1".into())], whole), Err(EngineError::NoTokenizer));
+    let ids = DecodeRequest { ids: vec![vec![1]], special: SpecialTokens::Without };
+    assert_eq!(wait(engine.decode(ids)), Err(EngineError::NoTokenizer));
 }

@@ -2,7 +2,7 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
-use turbo_serve::engine::{EmbedRequest, Input, OutputKind, Truncation};
+use turbo_serve::engine::{InferRequest, Input, OutputKind, Truncation};
 
 use crate::fake::{HIDDEN, Server, row, tokens};
 
@@ -112,7 +112,8 @@ fn options_reach_the_engine() {
         let reply = server.post(path, body.to_string());
         assert_eq!(reply.status, 200, "{path} {options}: {}", reply.text());
         let seen = server.engine.seen.lock().unwrap().take();
-        let expected = EmbedRequest { inputs: vec![text("hi")], output, truncation };
+        let inputs = vec![text("hi")];
+        let expected = InferRequest { inputs, output, truncation, prompt_name: None };
         assert_eq!(seen, Some(expected), "{path} {options}");
     }
 }

@@ -15,14 +15,15 @@ use serde_json::json;
 use turbo_sched::{Candidate, Layout};
 use turbo_serve::{
     engine::{
-        Capacity, EmbedRequest, Embedder, Engine, EngineConfig, Health, Model, ModelInfo, Pending, Progress,
-        Rows, RunError, Runner, Sequence,
+        Capacity, DecodeRequest, Engine, EngineConfig, EngineInfo, Health, Infer, InferRequest,
+        InferResponse, Model, ModelInfo, Pending, Progress, RowWidths, Rows, RunError, Runner, Sequence,
+        TokenizeRequest, Tokenized,
     },
     http::{HttpOptions, Metrics, router},
 };
 
 use crate::{
-    fake::{CountOnDrop, Running, assert_tei, wait_until},
+    fake::{self, CountOnDrop, Running, assert_tei, wait_until},
     lifecycle::request,
 };
 
@@ -71,6 +72,7 @@ impl Runner for Echo {
         match rows {
             Rows::Pooled => to.extend([ids[0] as f32, ids.len() as f32]),
             Rows::Tokens => to.extend(ids.iter().enumerate().flat_map(|(i, &id)| [id as f32, i as f32])),
+            Rows::Selected => return Err("it has no such rows".into()),
         }
         Ok(())
     }
@@ -83,17 +85,25 @@ struct Seen {
     ended: AtomicUsize,
 }
 
-impl Embedder for Seen {
-    fn info(&self) -> &ModelInfo {
+impl Infer for Seen {
+    fn info(&self) -> &EngineInfo {
         self.engine.info()
     }
 
-    fn embed(&self, request: EmbedRequest) -> Pending<'_> {
+    fn infer(&self, request: InferRequest) -> Pending<'_, InferResponse> {
         Box::pin(async {
             let _ended = CountOnDrop(&self.ended);
             self.asked.fetch_add(1, Ordering::SeqCst);
-            self.engine.embed(request).await
+            self.engine.infer(request).await
         })
+    }
+
+    fn tokenize(&self, request: TokenizeRequest) -> Pending<'_, Vec<Tokenized>> {
+        self.engine.tokenize(request)
+    }
+
+    fn decode(&self, request: DecodeRequest) -> Pending<'_, Vec<String>> {
+        self.engine.decode(request)
     }
 
     fn health(&self) -> Health {
@@ -113,15 +123,15 @@ fn start() -> Whole {
     let hand = Arc::new(Hand::default());
     let built = Arc::clone(&hand);
     let model = Model {
-        model_id: "models/echo".into(),
-        name: "echo".into(),
-        pooling: "mean",
-        hidden_size: 2,
-        vocab_size: 1000,
-        max_input_length: 8,
-        device: "cpu".into(),
+        info: ModelInfo {
+            name: "echo".into(),
+            rows: RowWidths { pooled: Some(2), tokens: Some(2), selected: None },
+            max_input_length: 8,
+            ..fake::embedding()
+        },
         layout: Layout::Packed,
         tokenizer: None,
+        identity: None,
         build: Box::new(move |capacity| {
             Ok(Box::new(Echo { hand: Arc::clone(&built), capacity, batch: Vec::new() }))
         }),

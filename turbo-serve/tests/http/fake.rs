@@ -16,8 +16,9 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use turbo_serve::{
     engine::{
-        EmbedRequest, EmbedResponse, Embedder, EngineError, Health, Input, ModelInfo, OutputKind, Pending,
-        Row, Timings, Truncation,
+        DecodeRequest, Encoding, EngineError, EngineInfo, Extent, Health, Infer, InferRequest, InferResponse,
+        Input, ModelInfo, OutputKind, Pending, Pooling, Prompts, Row, RowWidths, ScoreFunction,
+        SpecialTokens, Task, Texts, Timings, TokenizeRequest, Tokenized, Truncation, Usage,
     },
     http::{HttpOptions, Metrics, router, serve},
 };
@@ -29,12 +30,49 @@ pub(crate) const MAX_CLIENT_BATCH_SIZE: usize = 8;
 /// Most bytes of a body.
 pub(crate) const PAYLOAD_LIMIT: usize = 10_000;
 
-/// Answers at once, unless the first input is a text that asks for something else.
+/// What is known of a model that gives vectors.
+pub(crate) fn embedding() -> ModelInfo {
+    ModelInfo {
+        model_id: "models/fake".to_owned(),
+        sha: None,
+        name: "fake".to_owned(),
+        dtype: "float32",
+        device: "cpu (fake, 1 thread)".to_owned(),
+        task: Pooling::Mean.into(),
+        labels: Vec::new(),
+        score_function: ScoreFunction::Identity,
+        mask_token: None,
+        prompts: Prompts::default(),
+        rows: RowWidths { pooled: Some(HIDDEN), tokens: Some(HIDDEN), selected: None },
+        max_input_length: 16,
+        vocab_size: 1000,
+        type_vocab_size: 1,
+    }
+}
+
+/// Of one that gives a logit per label.
+pub(crate) fn classifier<const N: usize>(labels: [&str; N]) -> ModelInfo {
+    ModelInfo {
+        task: Task::SequenceClassification,
+        labels: labels.map(str::to_owned).to_vec(),
+        score_function: if N == 1 { ScoreFunction::Sigmoid } else { ScoreFunction::Softmax },
+        rows: RowWidths { pooled: Some(N), tokens: None, selected: None },
+        ..embedding()
+    }
+}
+
+/// Of one that gives a weight per token of its vocabulary.
+pub(crate) fn sparse() -> ModelInfo {
+    let rows = RowWidths { pooled: Some(HIDDEN), tokens: None, selected: None };
+    ModelInfo { task: Task::SparseEmbedding, rows, ..embedding() }
+}
+
+/// Answers at once, unless the first text asks for something else.
 pub(crate) struct Fake {
-    info: ModelInfo,
+    info: EngineInfo,
     health: Health,
     /// The last request that came.
-    pub(crate) seen: std::sync::Mutex<Option<EmbedRequest>>,
+    pub(crate) seen: std::sync::Mutex<Option<InferRequest>>,
     /// Requests for the text `wait` that were started.
     pub(crate) waiting: AtomicUsize,
     /// Of those, the ones that were dropped before they were answered.
@@ -42,36 +80,38 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    /// An engine in that state of health.
-    pub(crate) fn new(health: Health) -> Self {
-        let info = ModelInfo {
-            model_id: "models/fake".to_owned(),
-            name: "fake".to_owned(),
-            dtype: "float32",
-            pooling: "mean",
-            max_input_length: 16,
+    /// An engine with this model.
+    pub(crate) fn of(model: ModelInfo, health: Health) -> Self {
+        let info = EngineInfo {
+            max_input_length: model.max_input_length,
+            model,
             max_batch_tokens: 64,
             max_batch_requests: None,
             max_client_batch_size: MAX_CLIENT_BATCH_SIZE,
             max_concurrent_requests: 512,
             auto_truncate: true,
             tokenization_workers: 1,
-            hidden_size: HIDDEN,
-            vocab_size: 1000,
-            device: "cpu (fake, 1 thread)".to_owned(),
-            has_tokenizer: true,
             version: "1.2.3",
         };
         Self { info, health, seen: None.into(), waiting: 0.into(), withdrawn: 0.into() }
     }
 
-    fn check(&self, request: &EmbedRequest) -> Result<(), EngineError> {
-        let limit = self.info.max_client_batch_size;
-        match request.inputs.len() {
-            0 => return Err(EngineError::Empty),
-            got if got > limit => return Err(EngineError::TooManyInputs { got, limit }),
-            _ => {}
+    /// One that gives vectors, in that state of health.
+    pub(crate) fn new(health: Health) -> Self {
+        Self::of(embedding(), health)
+    }
+
+    fn check_count(&self, got: usize) -> Result<(), EngineError> {
+        match (got, self.info.max_client_batch_size) {
+            (0, _) => Err(EngineError::Empty),
+            (got, limit) if got > limit => Err(EngineError::TooManyInputs { got, limit }),
+            _ => Ok(()),
         }
+    }
+
+    fn check(&self, request: &InferRequest) -> Result<(), EngineError> {
+        self.check_count(request.inputs.len())?;
+        self.info.model.prompts.choose(request.prompt_name.as_deref())?;
         for (input, content) in request.inputs.iter().enumerate() {
             if tokens(content) == 0 {
                 return Err(EngineError::EmptyInput { input });
@@ -89,34 +129,86 @@ impl Fake {
         }
     }
 
-    async fn answer(&self, request: EmbedRequest) -> Result<EmbedResponse, EngineError> {
+    async fn answer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
         *self.seen.lock().unwrap() = Some(request.clone());
         self.check(&request)?;
-        let Some(Input::Text(first)) = request.inputs.first() else {
-            return Ok(response(&request, None));
+        let width = self.info.model.rows.of(request.output).expect("the route has looked");
+        let first = match request.inputs.first() {
+            Some(Input::Text(text) | Input::Pair(text, _)) => text.as_str(),
+            _ => "",
         };
-        match first.as_str() {
-            "overloaded" => Err(EngineError::Overloaded { retry_after: Duration::from_micros(1_200_300) }),
-            "tokenizer" => Err(EngineError::Tokenizer("it is of no use".to_owned())),
-            "no tokenizer" => Err(EngineError::NoTokenizer),
-            "backend" => Err(EngineError::Backend("the \"device\" is\non fire".to_owned())),
-            "panic" => panic!("an invariant broke"),
-            "stopping" => Err(EngineError::Stopping),
-            "invalid id" => Err(EngineError::InvalidId { input: 0, id: 1000, vocab_size: 1000 }),
-            "nan" => Ok(response(&request, Some(f32::NAN))),
-            "infinity" => Ok(response(&request, Some(f32::INFINITY))),
+        match first {
+            "nan" => Ok(response(&request, width, Some(f32::NAN))),
+            "infinity" => Ok(response(&request, width, Some(f32::INFINITY))),
             "slow" => {
                 tokio::time::sleep(Duration::from_millis(300)).await;
-                Ok(response(&request, None))
+                Ok(response(&request, width, None))
             }
             "wait" => {
                 self.waiting.fetch_add(1, Ordering::SeqCst);
                 let _withdrawn = CountOnDrop(&self.withdrawn);
                 std::future::pending().await
             }
-            _ => Ok(response(&request, None)),
+            text => told_to_fail(text).map_or_else(|| Ok(response(&request, width, None)), Err),
         }
     }
+
+    async fn tokens(&self, request: TokenizeRequest) -> Result<Vec<Tokenized>, EngineError> {
+        self.check_count(request.texts.len())?;
+        let prompt = self.info.model.prompts.choose(request.prompt_name.as_deref())?;
+        let tokenized = |texts: Texts| {
+            let Texts::One(text) = texts else { panic!("no route asks for pairs") };
+            told_to_fail(&text).map_or(Ok(()), Err)?;
+            let text = prompt.before(&text).into_owned();
+            let encodings = vec![bytes(&text, request.extent)];
+            Ok(Tokenized { texts: Texts::One(text), encodings })
+        };
+        request.texts.into_iter().map(tokenized).collect()
+    }
+
+    async fn texts(&self, request: DecodeRequest) -> Result<Vec<String>, EngineError> {
+        self.check_count(request.ids.len())?;
+        let special = request.special == SpecialTokens::With;
+        let letter = |&id: &u32| match char::from_u32(id) {
+            Some('^' | '$') if !special => None,
+            letter => letter,
+        };
+        Ok(request.ids.iter().map(|ids| ids.iter().filter_map(letter).collect()).collect())
+    }
+}
+
+/// The error that a text asks for.
+fn told_to_fail(text: &str) -> Option<EngineError> {
+    Some(match text {
+        "overloaded" => EngineError::Overloaded { retry_after: Duration::from_micros(1_200_300) },
+        "tokenizer" => EngineError::Tokenizer("it is of no use".to_owned()),
+        "no tokenizer" => EngineError::NoTokenizer,
+        "backend" => EngineError::Backend("the \"device\" is\non fire".to_owned()),
+        "panic" => panic!("an invariant broke"),
+        "stopping" => EngineError::Stopping,
+        "invalid id" => EngineError::InvalidId { input: 0, id: 1000, vocab_size: 1000 },
+        _ => return None,
+    })
+}
+
+/// A token per letter, whose id is its number, between `^` and `$`.
+fn bytes(text: &str, extent: Extent) -> Encoding {
+    let mut encoding = Encoding::default();
+    let mut push = |token: char, bytes: std::ops::Range<usize>, special| {
+        encoding.input_ids.push(token.into());
+        encoding.tokens.push(format!("<{token}>"));
+        encoding.offsets.push(bytes);
+        encoding.special.push(special);
+    };
+    let with = extent == Extent::Whole(SpecialTokens::With);
+    if with {
+        push('^', 0..0, true);
+    }
+    text.char_indices().for_each(|(at, letter)| push(letter, at..at + letter.len_utf8(), false));
+    if with {
+        push('$', 0..0, true);
+    }
+    encoding
 }
 
 /// Counts when it goes.
@@ -128,13 +220,21 @@ impl Drop for CountOnDrop<'_> {
     }
 }
 
-impl Embedder for Fake {
-    fn info(&self) -> &ModelInfo {
+impl Infer for Fake {
+    fn info(&self) -> &EngineInfo {
         &self.info
     }
 
-    fn embed(&self, request: EmbedRequest) -> Pending<'_> {
+    fn infer(&self, request: InferRequest) -> Pending<'_, InferResponse> {
         Box::pin(self.answer(request))
+    }
+
+    fn tokenize(&self, request: TokenizeRequest) -> Pending<'_, Vec<Tokenized>> {
+        Box::pin(self.tokens(request))
+    }
+
+    fn decode(&self, request: DecodeRequest) -> Pending<'_, Vec<String>> {
+        Box::pin(self.texts(request))
     }
 
     fn health(&self) -> Health {
@@ -146,7 +246,9 @@ impl Embedder for Fake {
 pub(crate) fn tokens(input: &Input) -> usize {
     match input {
         Input::Text(text) => text.len() + 1,
+        Input::Pair(first, second) => first.len() + second.len() + 2,
         Input::Ids(ids) => ids.len(),
+        Input::Encoded(encoded) => encoded.input_ids.len(),
     }
 }
 
@@ -156,7 +258,9 @@ pub(crate) fn row(input: &Input, token: usize) -> [f32; HIDDEN] {
     let mut mix = |value: u32| state = (state ^ value).wrapping_mul(0x85eb_ca6b).rotate_left(13);
     match input {
         Input::Text(text) => text.bytes().for_each(|byte| mix(byte.into())),
+        Input::Pair(first, second) => format!("{first}|{second}").bytes().for_each(|byte| mix(byte.into())),
         Input::Ids(ids) => ids.iter().for_each(|&id| mix(id)),
+        Input::Encoded(encoded) => encoded.input_ids.iter().for_each(|&id| mix(id)),
     }
     mix(token as u32);
     [0, 1, 2, 3].map(|i: u32| {
@@ -165,16 +269,16 @@ pub(crate) fn row(input: &Input, token: usize) -> [f32; HIDDEN] {
     })
 }
 
-fn response(request: &EmbedRequest, last_value: Option<f32>) -> EmbedResponse {
+fn response(request: &InferRequest, width: usize, last_value: Option<f32>) -> InferResponse {
     let mut rows: Vec<Row> = request
         .inputs
         .iter()
         .map(|input| match request.output {
             OutputKind::Pooled { dimensions, .. } => {
-                let row_len = dimensions.unwrap_or(HIDDEN);
+                let row_len = dimensions.unwrap_or(width);
                 Row { values: row(input, 0)[..row_len].to_vec(), row_len, tokens: tokens(input) }
             }
-            OutputKind::Tokens => {
+            OutputKind::Tokens | OutputKind::Selected => {
                 let values = (0..tokens(input)).flat_map(|token| row(input, token)).collect();
                 Row { values, row_len: HIDDEN, tokens: tokens(input) }
             }
@@ -184,23 +288,22 @@ fn response(request: &EmbedRequest, last_value: Option<f32>) -> EmbedResponse {
         row.values.pop();
         row.values.push(value);
     }
-    EmbedResponse {
-        characters: request.inputs.iter().map(characters).sum(),
-        tokens: rows.iter().map(|row| row.tokens).sum(),
-        rows,
-        timings: Timings {
-            total: Duration::from_micros(7500),
-            tokenization: Duration::from_micros(1900),
-            queue: Duration::from_micros(2100),
-            inference: Duration::from_micros(3999),
-        },
-    }
+    let timings = Timings {
+        total: Duration::from_micros(7500),
+        tokenization: Duration::from_micros(1900),
+        queue: Duration::from_micros(2100),
+        inference: Duration::from_micros(3999),
+    };
+    let characters = request.inputs.iter().map(characters).sum();
+    let tokens = rows.iter().map(|row| row.tokens).sum();
+    InferResponse { rows, usage: Usage { timings, characters, tokens } }
 }
 
 fn characters(input: &Input) -> usize {
     match input {
         Input::Text(text) => text.chars().count(),
-        Input::Ids(_) => 0,
+        Input::Pair(first, second) => first.chars().count() + second.chars().count(),
+        Input::Ids(_) | Input::Encoded(_) => 0,
     }
 }
 
@@ -229,7 +332,15 @@ impl Server {
     }
 
     pub(crate) fn with_health(health: Health) -> Self {
-        let engine = Arc::new(Fake::new(health));
+        Self::of(Fake::new(health))
+    }
+
+    pub(crate) fn with_model(model: ModelInfo) -> Self {
+        Self::of(Fake::of(model, Health::Ready))
+    }
+
+    fn of(engine: Fake) -> Self {
+        let engine = Arc::new(engine);
         let running = Running::start(routes(engine.clone()));
         Self { engine, running }
     }

@@ -6,9 +6,8 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use turbo_models::{Cpu, CpuOptions};
-use turbo_sched::Layout;
 use turbo_serve::{
-    engine::{Engine, EngineConfig, Model},
+    engine::{Engine, EngineConfig, Model, OpenOptions},
     http::{HttpOptions, Metrics, router},
 };
 
@@ -37,7 +36,7 @@ fn start() -> (Running, Vec<Sentence>) {
     let golden: Golden = serde_json::from_slice(&std::fs::read(folder.join("golden.json")).unwrap()).unwrap();
     let metrics = Metrics::install().unwrap();
     let device = Cpu::new(CpuOptions::default()).unwrap();
-    let model = Model::open(&folder, "tiny-sentence".to_owned(), device, Layout::Packed, None).unwrap();
+    let model = Model::open(&folder, device, OpenOptions::default()).unwrap();
     let config = EngineConfig { warm_up: Duration::from_millis(50), ..EngineConfig::default() };
     let engine = Engine::start(model, &config).unwrap();
     let server = Running::start(router(Arc::new(engine), metrics, HttpOptions::default()));

@@ -140,7 +140,7 @@ fn what_cannot_work_is_told_before_the_model_is_loaded() {
     };
     assert_fails(serve(&["--port", &port]), &["cannot listen on 127.0.0.1", &port]);
     assert_fails(serve(&["--port=0", "--device=cuda:0"]), &["cuda:0", "CPU only"]);
-    assert_fails(serve(&["--port=0", "--max-batch-tokens=47"]), &["47", "48"]);
+    assert_fails(serve(&["--port=0", "--max-batch-tokens=47", "--auto-truncate=false"]), &["47", "48"]);
     let minilm =
         ["serve", "--hostname=127.0.0.1", "--port=0", "--model-id=minilm", "--turbo-models-dir=nowhere"];
     assert_fails(run(&minilm), &["cargo xtask model"]);

@@ -127,7 +127,8 @@ impl Arguments {
             let total_tokens = total_tokens.filter(|&tokens| u32::try_from(tokens).is_ok());
             let total_tokens = total_tokens
                 .with_context(|| format!("--batch-size {batch_size}: a batch has fewer than 2³² tokens"))?;
-            Ok(Extents { batch_size, padded_len: seq_len, total_tokens, sum_len_sq: total_tokens * seq_len })
+            let sum_len_sq = total_tokens * seq_len;
+            Ok(Extents { batch_size, padded_len: seq_len, total_tokens, sum_len_sq, selected_rows: 0 })
         };
         self.seq_len.iter().map(batch).collect()
     }

@@ -1,0 +1,129 @@
+//! From inputs to tokens: ids are settled on the calling thread, texts on the tokenizer threads.
+//!
+//! In: the inputs of an admitted request. Out: its [`Job`]s to the worker, all at once, or an error to its client. So
+//! a request with one bad input computes nothing, and the inputs of a good one can share a batch. Requests that want
+//! tokens, and no model, take the same way and are answered from here.
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+    thread::JoinHandle,
+    time::Instant,
+};
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{
+    DecodeRequest, Encoded, EngineError, Input, Prompt, TokenizeRequest, Tokenized,
+    gather::{Gather, Parts, Recipient},
+    lanes::Lanes,
+    queue::{Inbox, Job},
+    rules::{Manner, Rules},
+    ticket::{Receiver, Reply, Ticket},
+};
+
+/// The tokenizer threads, and the way in for inputs that need none.
+pub(super) struct Encoders {
+    rules: Arc<Rules>,
+    inbox: Inbox,
+    lanes: Lanes,
+}
+
+/// The worker, to whom the inputs of a ticket go together.
+struct ToWorker {
+    ticket: Arc<Ticket>,
+    inbox: Inbox,
+}
+
+impl Recipient<Encoded> for ToWorker {
+    fn is_withdrawn(&self) -> bool {
+        self.ticket.is_withdrawn()
+    }
+
+    fn receive(&self, whole: Result<Vec<Encoded>, EngineError>) {
+        let encoded_at = Instant::now();
+        let job = |(input, encoded)| Job { ticket: Arc::clone(&self.ticket), input, encoded, encoded_at };
+        match whole {
+            Ok(encoded) => self.inbox.submit(encoded.into_iter().enumerate().map(job).collect()),
+            Err(error) => self.ticket.fail(error),
+        }
+    }
+}
+
+impl Encoders {
+    /// Starts the threads; without a tokenizer there is nothing for them to do.
+    pub(super) fn start(
+        rules: Rules,
+        workers: usize,
+        inbox: Inbox,
+    ) -> io::Result<(Self, Vec<JoinHandle<()>>)> {
+        let workers = if rules.tokenizer.is_some() { workers } else { 0 };
+        let (lanes, threads) = Lanes::start(workers)?;
+        Ok((Self { rules: Arc::new(rules), inbox, lanes }, threads))
+    }
+
+    /// Takes in the inputs of a request for the model.
+    pub(super) fn encode(&self, ticket: Ticket, inputs: Vec<Input>, manner: Manner) {
+        let bytes: Vec<usize> = inputs.iter().map(text_bytes).collect();
+        let no_text = !inputs.iter().any(|input| matches!(input, Input::Text(_) | Input::Pair(..)));
+        let rules = Arc::clone(&self.rules);
+        let make = move |input: usize| rules.encode(input, &inputs[input], &manner);
+        let recipient = ToWorker { ticket: Arc::new(ticket), inbox: self.inbox.clone() };
+        self.work(Arc::new(Gather::new(bytes.len(), make, recipient)), &bytes, no_text);
+    }
+
+    /// Takes in a request for tokens.
+    pub(super) fn tokenize(
+        &self,
+        request: TokenizeRequest,
+        prompt: Prompt,
+        slots: OwnedSemaphorePermit,
+    ) -> Receiver<Tokenized> {
+        let bytes: Vec<usize> = request.texts.iter().map(super::Texts::bytes).collect();
+        let rules = Arc::clone(&self.rules);
+        self.reply(move |text| rules.tokens(text, &request, &prompt), &bytes, slots)
+    }
+
+    /// Takes in a request for the text of tokens.
+    pub(super) fn decode(&self, request: DecodeRequest, slots: OwnedSemaphorePermit) -> Receiver<String> {
+        let bytes: Vec<usize> = request.ids.iter().map(Vec::len).collect();
+        let rules = Arc::clone(&self.rules);
+        self.reply(move |list| rules.decode(list, &request), &bytes, slots)
+    }
+
+    /// Tells threads and worker to end when they have done what came before.
+    pub(super) fn stop(&self) {
+        self.lanes.stop();
+        self.inbox.stop();
+    }
+
+    fn reply<T: Send + 'static>(
+        &self,
+        make: impl Fn(usize) -> Result<T, EngineError> + Send + Sync + 'static,
+        bytes: &[usize],
+        slots: OwnedSemaphorePermit,
+    ) -> Receiver<T> {
+        let (reply, receiver) = Reply::new(slots);
+        self.work(Arc::new(Gather::new(bytes.len(), make, Mutex::new(reply))), bytes, false);
+        receiver
+    }
+
+    fn work(&self, parts: Arc<dyn Parts>, bytes: &[usize], here: bool) {
+        for (part, &bytes) in bytes.iter().enumerate() {
+            if here || self.rules.tokenizer.is_none() {
+                parts.work(part);
+            } else {
+                self.lanes.send(&parts, part, bytes);
+            }
+        }
+    }
+}
+
+/// How much text a thread will have to read.
+fn text_bytes(input: &Input) -> usize {
+    match input {
+        Input::Text(text) => text.len(),
+        Input::Pair(first, second) => first.len() + second.len(),
+        Input::Ids(_) | Input::Encoded(_) => 0,
+    }
+}

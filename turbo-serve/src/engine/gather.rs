@@ -1,0 +1,96 @@
+//! The parts of one request while threads work on them: whoever finishes the last part hands over the whole.
+//!
+//! So a request with one bad part comes to nothing, and what the parts of a good one became stays together.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{EngineError, ticket::Reply};
+
+/// Parts that can be worked on in any order, by any thread, each once.
+pub(super) trait Parts: Send + Sync {
+    /// Works on part number `part`.
+    fn work(&self, part: usize);
+
+    /// Gives the whole up.
+    fn fail(&self, error: EngineError);
+}
+
+/// Who gets the whole.
+pub(super) trait Recipient<T>: Send + Sync {
+    /// Whether nobody waits for it any more.
+    fn is_withdrawn(&self) -> bool;
+
+    /// Takes what the parts became, in their order, or the first error. Called once.
+    fn receive(&self, whole: Result<Vec<T>, EngineError>);
+}
+
+/// Parts that `make` turns into `T`s for a recipient.
+pub(super) struct Gather<T, F, R> {
+    make: F,
+    recipient: R,
+    made: Mutex<Made<T>>,
+}
+
+struct Made<T> {
+    parts: Vec<Option<T>>,
+    missing: usize,
+    error: Option<EngineError>,
+}
+
+impl<T, F, R> Gather<T, F, R> {
+    /// `parts` parts, at least one.
+    pub(super) fn new(parts: usize, make: F, recipient: R) -> Self {
+        let none = std::iter::repeat_with(|| None).take(parts).collect();
+        Self { make, recipient, made: Mutex::new(Made { parts: none, missing: parts, error: None }) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Made<T>> {
+        // Nothing foreign runs under the lock, so a poisoned one still guards a whole value.
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T, F, R> Parts for Gather<T, F, R>
+where
+    T: Send,
+    F: Fn(usize) -> Result<T, EngineError> + Send + Sync,
+    R: Recipient<T>,
+{
+    fn work(&self, part: usize) {
+        let skip = self.lock().error.is_some() || self.recipient.is_withdrawn();
+        let made = (!skip).then(|| (self.make)(part));
+        let mut all = self.lock();
+        all.missing -= 1;
+        match made {
+            Some(Ok(made)) => all.parts[part] = Some(made),
+            Some(Err(error)) => all.error = all.error.take().or(Some(error)),
+            None => {}
+        }
+        if all.missing > 0 {
+            return;
+        }
+        let (parts, error) = (std::mem::take(&mut all.parts), all.error.take());
+        drop(all);
+        match error {
+            Some(error) => self.recipient.receive(Err(error)),
+            None if self.recipient.is_withdrawn() => {}
+            None => self.recipient.receive(Ok(parts.into_iter().flatten().collect())),
+        }
+    }
+
+    fn fail(&self, error: EngineError) {
+        self.lock().error.get_or_insert(error.clone());
+        self.recipient.receive(Err(error));
+    }
+}
+
+/// A client that wants the whole as it is.
+impl<T: Send> Recipient<T> for Mutex<Reply<T>> {
+    fn is_withdrawn(&self) -> bool {
+        self.lock().unwrap_or_else(PoisonError::into_inner).is_withdrawn()
+    }
+
+    fn receive(&self, whole: Result<Vec<T>, EngineError>) {
+        self.lock().unwrap_or_else(PoisonError::into_inner).send(whole);
+    }
+}

@@ -1,0 +1,89 @@
+//! The tokenizer threads: short texts share one queue, long ones another, so that nobody waits for somebody else's book.
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread::JoinHandle,
+};
+
+use super::{EngineError, gather::Parts};
+
+/// A text of so many bytes waits among its like. Making its tokens may take seconds where the tokenizer finds no place
+/// to cut it (2 MB of punctuation: three seconds); shorter ones take 30 ms at most, and mostly microseconds.
+const LONG_TEXT: usize = 16 << 10;
+/// Most threads for long texts. Each may take a gigabyte while it works on the worst of them, and two make the tokens of
+/// ordinary long texts faster than a model uses them.
+const LONG_TEXT_WORKERS: usize = 2;
+
+/// Threads that work on the parts of requests.
+pub(super) struct Lanes {
+    short: Lane,
+    long: Lane,
+}
+
+impl Lanes {
+    /// Starts `workers` threads for short texts, and a few for long ones.
+    pub(super) fn start(workers: usize) -> io::Result<(Self, Vec<JoinHandle<()>>)> {
+        let (short, mut threads) = Lane::start("tokens", workers)?;
+        let (long, more) = Lane::start("long-texts", workers.min(LONG_TEXT_WORKERS))?;
+        threads.extend(more);
+        Ok((Self { short, long }, threads))
+    }
+
+    /// Has part number `part`, which is about `bytes` bytes of text, worked on.
+    pub(super) fn send(&self, parts: &Arc<dyn Parts>, part: usize, bytes: usize) {
+        let lane = if bytes >= LONG_TEXT { &self.long } else { &self.short };
+        if lane.tasks.send(Message::Work(Arc::clone(parts), part)).is_err() {
+            parts.fail(EngineError::Stopping);
+        }
+    }
+
+    /// Tells the threads to end when they have done what came before.
+    pub(super) fn stop(&self) {
+        for lane in [&self.short, &self.long] {
+            for _ in 0..lane.workers {
+                // A thread that has ended already needs no telling.
+                drop(lane.tasks.send(Message::Stop));
+            }
+        }
+    }
+}
+
+/// Threads that share a queue.
+struct Lane {
+    /// Unbounded as a channel; the slots of admitted inputs bound it.
+    tasks: Sender<Message>,
+    workers: usize,
+}
+
+enum Message {
+    Work(Arc<dyn Parts>, usize),
+    Stop,
+}
+
+impl Lane {
+    fn start(name: &str, workers: usize) -> io::Result<(Self, Vec<JoinHandle<()>>)> {
+        let (tasks, receiver) = channel();
+        let receiver = Arc::new(Mutex::new(receiver));
+        let spawn = |worker| {
+            let receiver = Arc::clone(&receiver);
+            let thread = std::thread::Builder::new().name(format!("turbo-{name}-{worker}"));
+            thread.spawn(move || work(&receiver))
+        };
+        let threads = (0..workers).map(spawn).collect::<io::Result<Vec<_>>>()?;
+        Ok((Self { tasks, workers }, threads))
+    }
+}
+
+fn work(tasks: &Mutex<Receiver<Message>>) {
+    loop {
+        let task = tasks.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        match task {
+            Ok(Message::Work(parts, part)) => parts.work(part),
+            Ok(Message::Stop) | Err(_) => return,
+        }
+    }
+}

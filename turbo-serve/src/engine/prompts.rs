@@ -1,0 +1,93 @@
+//! What some embedding models want to read before a text: `query: `, `Represent this sentence: `.
+
+use std::collections::BTreeMap;
+
+use super::EngineError;
+
+/// A model's prompts, and the one that is put before a text when its request names none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prompts {
+    /// Texts by their names.
+    pub named: BTreeMap<String, String>,
+    /// The text, not the name.
+    pub default: Option<String>,
+}
+
+impl Prompts {
+    /// What to put before the texts of a request.
+    ///
+    /// # Errors
+    /// [`EngineError::UnknownPrompt`], which names those there are.
+    pub fn choose(&self, name: Option<&str>) -> Result<Prompt, EngineError> {
+        let Some(name) = name else {
+            return Ok(self.default.clone().map_or(Prompt::None, Prompt::Default));
+        };
+        let unknown = || EngineError::UnknownPrompt {
+            name: name.to_owned(),
+            known: self.named.keys().cloned().collect(),
+        };
+        self.named.get(name).cloned().map(Prompt::Named).ok_or_else(unknown)
+    }
+}
+
+/// What is put before the texts of one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Prompt {
+    /// Nothing.
+    None,
+    /// The model's default; what is not a plain text goes without.
+    Default(String),
+    /// What the request asked for; what is not a plain text is refused.
+    Named(String),
+}
+
+impl Prompt {
+    /// The text with what is put before it.
+    #[must_use]
+    pub fn before<'a>(&self, text: &'a str) -> std::borrow::Cow<'a, str> {
+        match self {
+            Self::None => text.into(),
+            Self::Default(prompt) | Self::Named(prompt) => format!("{prompt}{text}").into(),
+        }
+    }
+
+    /// Refuses what is not a plain text, where a prompt was asked for by name.
+    pub(super) fn check(&self, input: usize) -> Result<(), EngineError> {
+        match self {
+            Self::Named(_) => Err(EngineError::PromptNeedsText { input }),
+            Self::None | Self::Default(_) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prompts() -> Prompts {
+        let named = [("query", "query: "), ("document", "")].map(|(name, text)| (name.into(), text.into()));
+        Prompts { named: named.into(), default: Some("text: ".into()) }
+    }
+
+    #[test]
+    fn the_default_is_for_who_names_none() {
+        let before = |name| prompts().choose(name).map(|prompt| prompt.before("a").into_owned());
+        assert_eq!(before(None), Ok("text: a".into()));
+        assert_eq!(before(Some("query")), Ok("query: a".into()));
+        assert_eq!(before(Some("document")), Ok("a".into()));
+        assert_eq!(Prompts::default().choose(None), Ok(Prompt::None));
+    }
+
+    #[test]
+    fn an_unknown_name_is_told_the_known_ones() {
+        let error = prompts().choose(Some("passage")).unwrap_err();
+        let known = vec!["document".into(), "query".into()];
+        assert_eq!(error, EngineError::UnknownPrompt { name: "passage".into(), known });
+        assert_eq!(
+            error.to_string(),
+            "`prompt_name` is `passage`, this model's prompts are `document`, `query`"
+        );
+        let none = Prompts::default().choose(Some("passage")).unwrap_err().to_string();
+        assert_eq!(none, "`prompt_name` is `passage`, but this model has no prompts: leave it out");
+    }
+}

@@ -1,0 +1,225 @@
+//! What makes an input valid, and how it becomes what the model reads: length limits, truncation and prompts are settled
+//! here, once.
+//!
+//! In: one input of a request. Out: its [`Encoded`], which the model can run whatever other inputs share its batch.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use turbo_models::{Text, Truncation};
+
+use super::{
+    DecodeRequest, Encoded, EngineError, Input, MAX_SELECTED, Prompt, Texts, Tokenize, TokenizeError,
+    TokenizeRequest, Tokenized,
+};
+
+/// The bounds of a model, and its tokenizer.
+pub(super) struct Rules {
+    pub tokenizer: Option<Arc<dyn Tokenize>>,
+    pub max_input_length: usize,
+    pub vocab_size: usize,
+    pub type_vocab_size: usize,
+}
+
+/// How the inputs of one request are made into tokens.
+pub(super) struct Manner {
+    pub truncation: Truncation,
+    pub prompt: Prompt,
+    /// Whether each input has to select tokens.
+    pub selects: bool,
+}
+
+impl Rules {
+    /// What the model reads of input number `input` of its request.
+    pub(super) fn encode(
+        &self,
+        input: usize,
+        value: &Input,
+        manner: &Manner,
+    ) -> Result<Encoded, EngineError> {
+        let (truncation, prompt) = (manner.truncation, &manner.prompt);
+        let encode = |text: Text<'_>| self.ask(input, |tokenizer| tokenizer.encode(text, truncation));
+        let encoded = match value {
+            Input::Text(text) => encode(Text::One(&prompt.before(text)))?,
+            Input::Pair(first, second) => {
+                prompt.check(input)?;
+                encode(Text::Pair(first, second))?
+            }
+            Input::Ids(ids) => {
+                prompt.check(input)?;
+                Encoded { input_ids: self.cut(input, ids, truncation)?.to_vec(), ..Encoded::default() }
+            }
+            Input::Encoded(encoded) => {
+                prompt.check(input)?;
+                self.cut(input, &encoded.input_ids, Truncation::Off)?;
+                encoded.clone()
+            }
+        };
+        // Ids of a tokenizer are looked at too: its vocabulary may be larger than the model's.
+        self.check_ids(input, &encoded)?;
+        check_selection(input, &encoded, manner.selects)?;
+        Ok(encoded)
+    }
+
+    /// The tokens of text number `input` of `request`, to be looked at.
+    pub(super) fn tokens(
+        &self,
+        input: usize,
+        request: &TokenizeRequest,
+        prompt: &Prompt,
+    ) -> Result<Tokenized, EngineError> {
+        let texts = match &request.texts[input] {
+            Texts::One(text) => Texts::One(prompt.before(text).into_owned()),
+            Texts::Pair(first, second) => {
+                prompt.check(input)?;
+                Texts::Pair(first.clone(), second.clone())
+            }
+        };
+        let text = match &texts {
+            Texts::One(text) => Text::One(text),
+            Texts::Pair(first, second) => Text::Pair(first, second),
+        };
+        let encodings = self.ask(input, |tokenizer| tokenizer.tokens(text, request.extent))?;
+        Ok(Tokenized { texts, encodings })
+    }
+
+    /// The text of list number `input` of the ids of `request`.
+    pub(super) fn decode(&self, input: usize, request: &DecodeRequest) -> Result<String, EngineError> {
+        self.ask(input, |tokenizer| tokenizer.decode(&request.ids[input], request.special))
+    }
+
+    /// Asks the tokenizer. It is foreign code that meets any text in the world; its panic must cost one request only.
+    fn ask<T>(
+        &self,
+        input: usize,
+        question: impl FnOnce(&dyn Tokenize) -> Result<T, TokenizeError>,
+    ) -> Result<T, EngineError> {
+        let tokenizer = self.tokenizer.as_deref().ok_or(EngineError::NoTokenizer)?;
+        match catch_unwind(AssertUnwindSafe(|| question(tokenizer))) {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(TokenizeError::TooLong { tokens, limit })) => {
+                Err(EngineError::TooLong { input, tokens, limit })
+            }
+            Ok(Err(TokenizeError::Failed(why))) => Err(EngineError::Tokenizer(why)),
+            Err(_) => Err(EngineError::Tokenizer("it panicked on this text".into())),
+        }
+    }
+
+    fn cut<'a>(
+        &self,
+        input: usize,
+        ids: &'a [u32],
+        truncation: Truncation,
+    ) -> Result<&'a [u32], EngineError> {
+        let (tokens, limit) = (ids.len(), self.max_input_length);
+        match truncation {
+            _ if tokens <= limit => Ok(ids),
+            Truncation::Off => Err(EngineError::TooLong { input, tokens, limit }),
+            Truncation::Left => Ok(&ids[tokens - limit..]),
+            Truncation::Right => Ok(&ids[..limit]),
+        }
+    }
+
+    fn check_ids(&self, input: usize, encoded: &Encoded) -> Result<(), EngineError> {
+        let Encoded { input_ids, token_type_ids, .. } = encoded;
+        let (tokens, types) = (input_ids.len(), token_type_ids.len());
+        if tokens == 0 {
+            return Err(EngineError::EmptyInput { input });
+        }
+        let vocab_size = self.vocab_size;
+        if let Some(&id) = input_ids.iter().find(|&&id| id as usize >= vocab_size) {
+            return Err(EngineError::InvalidId { input, id, vocab_size });
+        }
+        let wrong = |why| Err(EngineError::InvalidTokenTypes { input, why });
+        if types != 0 && types != tokens {
+            return wrong(format!("it has {types} token types for {tokens} tokens"));
+        }
+        let limit = self.type_vocab_size.max(1);
+        match token_type_ids.iter().find(|&&id| id as usize >= limit) {
+            Some(id) => wrong(format!("it has token type {id}, the model's are below {limit}")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn check_selection(input: usize, encoded: &Encoded, selects: bool) -> Result<(), EngineError> {
+    let (selected, tokens) = (&encoded.selected, encoded.input_ids.len());
+    let wrong = |why| Err(EngineError::InvalidSelection { input, why });
+    if selects && selected.is_empty() {
+        return wrong("it selects no token".into());
+    }
+    if selected.len() > MAX_SELECTED {
+        return wrong(format!("it selects {} tokens, at most {MAX_SELECTED} are possible", selected.len()));
+    }
+    if !selected.is_sorted_by(|a, b| a < b) {
+        return wrong("the tokens it selects are not in ascending order, each once".into());
+    }
+    match selected.last() {
+        Some(&last) if last as usize >= tokens => wrong(format!("it selects token {last} of {tokens}")),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encode(value: Input, truncation: Truncation, selects: bool) -> Result<Encoded, EngineError> {
+        let rules = Rules { tokenizer: None, max_input_length: 3, vocab_size: 10, type_vocab_size: 2 };
+        rules.encode(7, &value, &Manner { truncation, prompt: Prompt::None, selects })
+    }
+
+    #[test]
+    fn ids_are_checked_and_cut() {
+        let too_long = EngineError::TooLong { input: 7, tokens: 4, limit: 3 };
+        let invalid = EngineError::InvalidId { input: 7, id: 10, vocab_size: 10 };
+        for (ids, truncation, expected) in [
+            (&[1, 2, 3][..], Truncation::Off, Ok(&[1, 2, 3][..])),
+            (&[1, 2, 3, 4], Truncation::Off, Err(too_long)),
+            (&[1, 2, 3, 4], Truncation::Left, Ok(&[2, 3, 4])),
+            (&[1, 2, 3, 4], Truncation::Right, Ok(&[1, 2, 3])),
+            (&[1, 2, 3, 10], Truncation::Right, Ok(&[1, 2, 3])),
+            (&[9, 10], Truncation::Off, Err(invalid)),
+            (&[], Truncation::Off, Err(EngineError::EmptyInput { input: 7 })),
+        ] {
+            let got = encode(Input::Ids(ids.to_vec()), truncation, false);
+            assert_eq!(got.map(|encoded| encoded.input_ids), expected.map(<[u32]>::to_vec), "{ids:?}");
+        }
+    }
+
+    #[test]
+    fn what_comes_encoded_is_checked_and_never_cut() {
+        let all = |input_ids: &[u32], token_type_ids: &[u32], selected: &[u32]| {
+            let (input_ids, token_type_ids) = (input_ids.to_vec(), token_type_ids.to_vec());
+            Encoded { input_ids, token_type_ids, selected: selected.to_vec() }
+        };
+        for (encoded, selects, said) in [
+            (all(&[1, 2, 3], &[0, 1, 1], &[0, 2]), true, None),
+            (all(&[1, 2, 3], &[], &[]), false, None),
+            (all(&[1, 2, 3, 4], &[], &[]), false, Some("has 4 tokens, the model takes at most 3")),
+            (all(&[1, 2], &[0], &[]), false, Some("input 7: it has 1 token types for 2 tokens")),
+            (all(&[1], &[2], &[]), false, Some("input 7: it has token type 2, the model's are below 2")),
+            (all(&[1], &[], &[1]), false, Some("input 7: it selects token 1 of 1")),
+            (all(&[1, 2], &[], &[1, 0]), false, Some("are not in ascending order")),
+            (all(&[1, 2], &[], &[1, 1]), false, Some("are not in ascending order, each once")),
+            (all(&[1], &[], &[]), true, Some("input 7: it selects no token")),
+            (all(&[1], &[], &[0; 129]), true, Some("selects 129 tokens, at most 128")),
+        ] {
+            let got = encode(Input::Encoded(encoded.clone()), Truncation::Right, selects);
+            match (got, said) {
+                (Ok(got), None) => assert_eq!(got, encoded),
+                (Err(error), Some(said)) => assert!(error.to_string().contains(said), "{error}"),
+                (got, said) => panic!("{encoded:?}: got {got:?}, expected {said:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn text_needs_a_tokenizer() {
+        for text in [Input::Text("hello".into()), Input::Pair("a".into(), "b".into())] {
+            assert_eq!(encode(text, Truncation::Off, false), Err(EngineError::NoTokenizer));
+        }
+    }
+}

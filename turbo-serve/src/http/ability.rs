@@ -1,0 +1,92 @@
+//! Which route answers for which model, and what the others say.
+
+use super::error::ApiError;
+use crate::engine::{ModelInfo, Task};
+
+/// What a route gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ability {
+    /// A vector per input.
+    Embed,
+    /// A vector per token.
+    EmbedAll,
+    /// The words that an input is about, each with its weight.
+    EmbedSparse,
+    /// How alike texts are.
+    Similarity,
+    /// Scores of labels.
+    Predict,
+    /// Texts in the order of their score, of which there is one.
+    Rerank,
+    /// Words that have labels.
+    TokenClassification,
+    /// Where in a text an answer is.
+    QuestionAnswering,
+    /// Words that fit into a gap.
+    FillMask,
+}
+
+impl Ability {
+    /// What is asked of this model where nothing else is said: `POST /`.
+    pub(super) fn of(model: &ModelInfo) -> Self {
+        match model.task {
+            Task::Embedding { .. } => Self::Embed,
+            Task::SparseEmbedding => Self::EmbedSparse,
+            Task::SequenceClassification if model.labels.len() == 1 => Self::Rerank,
+            Task::SequenceClassification => Self::Predict,
+            Task::TokenClassification => Self::TokenClassification,
+            Task::QuestionAnswering => Self::QuestionAnswering,
+            Task::MaskedLm => Self::FillMask,
+        }
+    }
+
+    /// Refuses on behalf of models that cannot do it.
+    pub(super) fn check(self, model: &ModelInfo) -> Result<(), ApiError> {
+        let main = Self::of(model);
+        let can = match self {
+            // A sparse vector is a vector, if a long one.
+            Self::Embed | Self::Similarity => matches!(main, Self::Embed | Self::EmbedSparse),
+            Self::EmbedAll => main == Self::Embed,
+            // One label is a classifier, too.
+            Self::Predict => matches!(main, Self::Predict | Self::Rerank),
+            _ => main == self,
+        };
+        if can {
+            return Ok(());
+        }
+        let message = format!(
+            "{} needs {}, and this model is for {}: use {}",
+            self.path(),
+            self.needs(),
+            model.task,
+            main.path()
+        );
+        Err(ApiError::wrong_model(message))
+    }
+
+    fn path(self) -> &'static str {
+        match self {
+            Self::Embed => "`/embed`",
+            Self::EmbedAll => "`/embed_all`",
+            Self::EmbedSparse => "`/embed_sparse`",
+            Self::Similarity => "`/similarity`",
+            Self::Predict => "`/predict`",
+            Self::Rerank => "`/rerank`",
+            Self::TokenClassification => "`/pipeline/token-classification`",
+            Self::QuestionAnswering => "`/pipeline/question-answering`",
+            Self::FillMask => "`/pipeline/fill-mask`",
+        }
+    }
+
+    fn needs(self) -> &'static str {
+        match self {
+            Self::Embed | Self::EmbedAll | Self::Similarity => "an embedding model",
+            Self::EmbedSparse => "an embedding model with SPLADE pooling",
+            Self::Predict => "a sequence classifier",
+            Self::Rerank => "a sequence classifier with one label",
+            Self::TokenClassification => "a token classifier",
+            Self::QuestionAnswering => "a model for question answering",
+            Self::FillMask => "a masked language model",
+        }
+    }
+}

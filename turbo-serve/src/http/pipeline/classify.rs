@@ -1,0 +1,83 @@
+//! `POST /pipeline/text-classification`.
+
+use axum::{extract::State, response::Response};
+use serde::{Deserialize, Serialize};
+use turbo_models::tasks::{TaskError, classify};
+
+use crate::{
+    engine::{InferResponse, Input, OutputKind, Row, ScoreFunction},
+    http::{
+        ability::Ability,
+        answer::{Question, answer},
+        body::{Json, RequestBody},
+        error::TeiError,
+        inputs::{Counted, TextList},
+        router::Server,
+        write::check_finite,
+    },
+};
+
+/// Its body.
+#[derive(Deserialize)]
+pub(in crate::http) struct ClassifyBody {
+    inputs: TextList,
+    parameters: Option<Parameters>,
+}
+
+#[derive(Default, Deserialize)]
+struct Parameters {
+    function_to_apply: Option<Function>,
+    top_k: Option<usize>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Function {
+    Sigmoid,
+    Softmax,
+    None,
+}
+
+impl RequestBody for ClassifyBody {
+    type Error = TeiError;
+}
+
+#[derive(Serialize)]
+struct Label<'a> {
+    label: &'a str,
+    score: f32,
+}
+
+/// `[[{"label", "score"}]]`, a list for one text, too; the best first.
+pub(in crate::http) async fn text_classification(
+    State(server): State<Server>,
+    Json { body, received }: Json<ClassifyBody>,
+) -> Result<Response, TeiError> {
+    let model = &server.engine().info().model;
+    Ability::Predict.check(model)?;
+    let Parameters { function_to_apply, top_k } = body.parameters.unwrap_or_default();
+    let function = match function_to_apply {
+        None => model.score_function,
+        Some(Function::Sigmoid) => ScoreFunction::Sigmoid,
+        Some(Function::Softmax) => ScoreFunction::Softmax,
+        Some(Function::None) => ScoreFunction::Identity,
+    };
+    let (labels, top_k) = (model.labels.clone(), top_k.unwrap_or(usize::MAX));
+    let question = Question {
+        inputs: Counted::batch(body.inputs.texts.into_iter().map(Input::Text).collect()),
+        output: OutputKind::RAW,
+        truncation: None,
+        prompt_name: None,
+        received,
+    };
+    let write = move |response: &InferResponse| {
+        check_finite(&response.rows)?;
+        let of_row = |row: &Row| -> Result<Vec<Label<'_>>, TaskError> {
+            let scores = classify(&row.values, function)?.into_iter().take(top_k);
+            Ok(scores.map(|it| Label { label: &labels[it.index], score: it.score }).collect())
+        };
+        let all = response.rows.iter().map(of_row).collect::<Result<Vec<_>, _>>()?;
+        Ok(serde_json::to_vec(&all).expect("numbers and strings are always JSON"))
+    };
+    Ok(answer(&server, question, write).await?)
+}

@@ -1,0 +1,127 @@
+//! `POST /pipeline/token-classification`.
+
+use axum::{extract::State, response::Response};
+use serde::{Deserialize, Serialize};
+use turbo_models::{CharOffsets, tasks::Aggregation};
+
+use crate::{
+    http::{
+        ability::Ability,
+        answer::{answered, caught, elsewhere},
+        body::{Json, RequestBody},
+        error::TeiError,
+        inputs::TextList,
+        metrics::Arity,
+        router::Server,
+    },
+    tasks::{EntityRequest, FoundEntity, entities},
+};
+
+/// Its body.
+#[derive(Deserialize)]
+pub(in crate::http) struct EntitiesBody {
+    inputs: TextList,
+    parameters: Option<Parameters>,
+}
+
+#[derive(Default, Deserialize)]
+struct Parameters {
+    aggregation_strategy: Option<Strategy>,
+    ignore_labels: Option<Vec<String>>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Strategy {
+    None,
+    Simple,
+    First,
+    Average,
+    Max,
+}
+
+impl RequestBody for EntitiesBody {
+    type Error = TeiError;
+}
+
+/// An entity of one token, as the model labels it.
+#[derive(Serialize)]
+struct Token<'a> {
+    entity: &'a str,
+    score: f32,
+    index: usize,
+    word: &'a str,
+    start: usize,
+    end: usize,
+}
+
+/// An entity of words. `word` is what stands in the text, where the transformers library puts tokens together.
+#[derive(Serialize)]
+struct Group<'a> {
+    entity_group: &'a str,
+    score: f32,
+    word: &'a str,
+    start: usize,
+    end: usize,
+}
+
+/// `[{"entity_group", …}]` for one text, `[[…]]` for several; `[{"entity", …}]` without aggregation.
+pub(in crate::http) async fn token_classification(
+    State(server): State<Server>,
+    Json { body, received }: Json<EntitiesBody>,
+) -> Result<Response, TeiError> {
+    Ability::TokenClassification.check(&server.engine().info().model)?;
+    let parameters = body.parameters.unwrap_or_default();
+    // What hosted models answer with where nothing is said.
+    let aggregation = match parameters.aggregation_strategy.unwrap_or(Strategy::Simple) {
+        Strategy::None => Aggregation::None,
+        Strategy::Simple => Aggregation::Simple,
+        Strategy::First => Aggregation::First,
+        Strategy::Average => Aggregation::Average,
+        Strategy::Max => Aggregation::Max,
+    };
+    let TextList { texts, arity } = body.inputs;
+    server.metrics().received(arity);
+    let request = EntityRequest {
+        texts: texts.clone(),
+        aggregation,
+        ignored: parameters.ignore_labels.unwrap_or_else(|| vec!["O".into()]),
+        truncation: None,
+    };
+    let found = caught(|| Box::pin(entities(server.engine(), request))).await?;
+    let usage = found.usage;
+    let body = elsewhere(move || Ok(json(&texts, &found.found, aggregation, arity)));
+    Ok(answered(&server, arity, &usage, received, body.await?))
+}
+
+fn json(texts: &[String], found: &[Vec<FoundEntity>], aggregation: Aggregation, arity: Arity) -> Vec<u8> {
+    let of_text = |(text, entities): (&String, &Vec<FoundEntity>)| {
+        let characters = CharOffsets::of(text);
+        let value = |entity: &FoundEntity| {
+            let FoundEntity { label, score, bytes, tokens, token } = entity;
+            let (range, score) = (characters.range(bytes), *score);
+            let (start, end) = (range.start, range.end);
+            let value = if aggregation == Aggregation::None {
+                serde_json::to_value(Token {
+                    entity: label,
+                    score,
+                    index: tokens.start,
+                    word: token,
+                    start,
+                    end,
+                })
+            } else {
+                let word = text.get(bytes.clone()).unwrap_or_default();
+                serde_json::to_value(Group { entity_group: label, score, word, start, end })
+            };
+            value.expect("numbers and strings are always JSON")
+        };
+        entities.iter().map(value).collect::<Vec<_>>()
+    };
+    let mut all = texts.iter().zip(found).map(of_text);
+    let json = match arity {
+        Arity::Single => serde_json::to_vec(&all.next().unwrap_or_default()),
+        Arity::Batch => serde_json::to_vec(&all.collect::<Vec<_>>()),
+    };
+    json.expect("numbers and strings are always JSON")
+}

@@ -1,0 +1,73 @@
+//! `POST /pipeline/fill-mask`.
+
+use axum::{extract::State, response::Response};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    http::{
+        ability::Ability,
+        answer::{answered, caught},
+        body::{Json, RequestBody},
+        error::TeiError,
+        metrics::Arity,
+        router::Server,
+    },
+    tasks::{Filled, GapRequest, fill_gaps},
+};
+
+/// Its body.
+#[derive(Deserialize)]
+pub(in crate::http) struct GapBody {
+    inputs: String,
+    parameters: Option<Parameters>,
+}
+
+#[derive(Default, Deserialize)]
+struct Parameters {
+    top_k: Option<usize>,
+    targets: Option<Vec<String>>,
+}
+
+impl RequestBody for GapBody {
+    type Error = TeiError;
+}
+
+#[derive(Serialize)]
+struct Word<'a> {
+    score: f32,
+    token: u32,
+    token_str: &'a str,
+    sequence: &'a str,
+}
+
+/// Words for a gap where nothing is said.
+const TOP_K: usize = 5;
+
+/// `[{"score", "token", "token_str", "sequence"}]` for one gap, `[[…]]` for several.
+pub(in crate::http) async fn fill_mask(
+    State(server): State<Server>,
+    Json { body, received }: Json<GapBody>,
+) -> Result<Response, TeiError> {
+    Ability::FillMask.check(&server.engine().info().model)?;
+    let Parameters { top_k, targets } = body.parameters.unwrap_or_default();
+    let request = GapRequest { text: body.inputs, top_k: top_k.unwrap_or(TOP_K), targets };
+    server.metrics().received(Arity::Single);
+    let found = caught(|| Box::pin(fill_gaps(server.engine(), request))).await?;
+    Ok(answered(&server, Arity::Single, &found.usage, received, json(&found.found)))
+}
+
+fn json(found: &[Vec<Filled>]) -> Vec<u8> {
+    let gaps: Vec<Vec<Word<'_>>> = found.iter().map(|gap| gap.iter().map(Word::from).collect()).collect();
+    let json = match gaps.as_slice() {
+        [gap] => serde_json::to_vec(gap),
+        gaps => serde_json::to_vec(gaps),
+    };
+    json.expect("numbers and strings are always JSON")
+}
+
+impl<'a> From<&'a Filled> for Word<'a> {
+    fn from(filled: &'a Filled) -> Self {
+        let Filled { score, token, text, sequence } = filled;
+        Self { score: *score, token: *token, token_str: text, sequence }
+    }
+}

@@ -1,0 +1,123 @@
+//! `POST /pipeline/question-answering`.
+
+use axum::{extract::State, response::Response};
+use serde::{Deserialize, Serialize};
+use turbo_models::{
+    CharOffsets,
+    tasks::{AnswerOptions, Edges, NullAnswer},
+};
+
+use crate::{
+    http::{
+        ability::Ability,
+        answer::{answered, caught},
+        body::{Json, RequestBody},
+        error::{ApiError, TeiError},
+        metrics::Arity,
+        router::Server,
+    },
+    tasks::{FoundAnswer, QuestionRequest, answer_question},
+};
+
+/// Its body.
+#[derive(Deserialize)]
+pub(in crate::http) struct QuestionBody {
+    inputs: Inputs,
+    parameters: Option<Parameters>,
+}
+
+#[derive(Deserialize)]
+struct Inputs {
+    question: String,
+    context: String,
+}
+
+#[derive(Default, Deserialize)]
+struct Parameters {
+    top_k: Option<usize>,
+    doc_stride: Option<usize>,
+    max_answer_len: Option<usize>,
+    max_seq_len: Option<usize>,
+    handle_impossible_answer: Option<bool>,
+    align_to_words: Option<bool>,
+}
+
+impl RequestBody for QuestionBody {
+    type Error = TeiError;
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    score: f32,
+    start: usize,
+    end: usize,
+    answer: &'a str,
+}
+
+/// Most tokens of an answer that may be asked for: as many spans are looked at for every token of the context.
+const MOST_ANSWER_LEN: usize = 512;
+
+/// `{"score", "start", "end", "answer"}`, a list of them for `top_k` above 1.
+pub(in crate::http) async fn question_answering(
+    State(server): State<Server>,
+    Json { body, received }: Json<QuestionBody>,
+) -> Result<Response, TeiError> {
+    Ability::QuestionAnswering.check(&server.engine().info().model)?;
+    let Inputs { question, context } = body.inputs;
+    let request =
+        body.parameters.unwrap_or_default().apply(QuestionRequest::new(question, context.clone()))?;
+    let top_k = request.options.top_k;
+    server.metrics().received(Arity::Single);
+    let found = caught(|| Box::pin(answer_question(server.engine(), request))).await?;
+    let body = json(&context, &found.found, top_k);
+    Ok(answered(&server, Arity::Single, &found.usage, received, body))
+}
+
+impl Parameters {
+    fn apply(self, mut request: QuestionRequest) -> Result<QuestionRequest, ApiError> {
+        let default = request.options;
+        for (name, value, limit) in [
+            ("top_k", self.top_k, usize::MAX),
+            ("max_answer_len", self.max_answer_len, MOST_ANSWER_LEN),
+            ("max_seq_len", self.max_seq_len, usize::MAX),
+        ] {
+            match value {
+                Some(0) => return Err(ApiError::validation(format!("`{name}` is 0, expected at least 1"))),
+                Some(got) if got > limit => {
+                    return Err(ApiError::validation(format!("`{name}` is {got}, expected at most {limit}")));
+                }
+                _ => {}
+            }
+        }
+        request.max_seq_len = self.max_seq_len.unwrap_or(request.max_seq_len);
+        request.stride = self.doc_stride.unwrap_or(request.stride);
+        request.options = AnswerOptions {
+            top_k: self.top_k.unwrap_or(default.top_k),
+            max_answer_len: self.max_answer_len.unwrap_or(default.max_answer_len),
+            null_answer: match self.handle_impossible_answer {
+                Some(true) => NullAnswer::Allowed,
+                Some(false) | None => default.null_answer,
+            },
+            edges: match self.align_to_words {
+                Some(false) => Edges::Tokens,
+                Some(true) | None => default.edges,
+            },
+        };
+        Ok(request)
+    }
+}
+
+fn json(context: &str, found: &[FoundAnswer], top_k: usize) -> Vec<u8> {
+    let characters = CharOffsets::of(context);
+    let mut answers = found.iter().map(|found| {
+        let range = characters.range(&found.bytes);
+        Answer { score: found.score, start: range.start, end: range.end, answer: &found.text }
+    });
+    let none = Answer { score: 0.0, start: 0, end: 0, answer: "" };
+    let json = match top_k {
+        // Nothing was found in an empty context: an answer of nothing, that is sure to be wrong.
+        1 => serde_json::to_vec(&answers.next().unwrap_or(none)),
+        _ => serde_json::to_vec(&answers.collect::<Vec<_>>()),
+    };
+    json.expect("numbers and strings are always JSON")
+}

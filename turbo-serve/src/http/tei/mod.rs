@@ -1,0 +1,35 @@
+//! The routes of text-embeddings-inference, as its clients call them. In all bodies, fields that are not named here are
+//! ignored, and `null` is as good as leaving one out.
+
+mod classify;
+mod embed;
+mod info;
+mod tokens;
+
+use serde::Deserialize;
+
+use super::router::Server;
+use crate::engine::Truncation;
+
+pub(super) use classify::{predict, rerank};
+pub(super) use embed::{embed, embed_all, embed_sparse, similarity};
+pub(super) use info::{health, info, metrics};
+pub(super) use tokens::{decode, tokenize};
+
+/// Which end of a long input is cut off.
+#[derive(Clone, Copy, Debug, Deserialize)]
+enum TruncationDirection {
+    #[serde(alias = "left")]
+    Left,
+    #[serde(alias = "right")]
+    Right,
+}
+
+/// What a request wants done to inputs that are too long.
+fn truncation(server: &Server, truncate: Option<bool>, direction: Option<TruncationDirection>) -> Truncation {
+    match (truncate.unwrap_or(server.engine().info().auto_truncate), direction) {
+        (false, _) => Truncation::Off,
+        (true, Some(TruncationDirection::Left)) => Truncation::Left,
+        (true, Some(TruncationDirection::Right) | None) => Truncation::Right,
+    }
+}

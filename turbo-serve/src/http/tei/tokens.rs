@@ -1,0 +1,101 @@
+//! The routes of the tokenizer alone: `/tokenize`, `/decode`.
+
+use axum::{extract::State, response::Response};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    engine::{DecodeRequest, Encoding, Extent, SpecialTokens, Texts, TokenizeRequest, Tokenized},
+    http::{
+        answer::{caught, elsewhere, json},
+        body::{Json, RequestBody},
+        error::{ApiError, TeiError},
+        inputs::{IdLists, TextList},
+        router::Server,
+    },
+};
+
+/// Body of `POST /tokenize`.
+#[derive(Deserialize)]
+pub(in crate::http) struct TokenizeBody {
+    inputs: TextList,
+    add_special_tokens: Option<bool>,
+    prompt_name: Option<String>,
+}
+
+/// Body of `POST /decode`.
+#[derive(Deserialize)]
+pub(in crate::http) struct DecodeBody {
+    ids: IdLists,
+    skip_special_tokens: Option<bool>,
+}
+
+impl RequestBody for TokenizeBody {
+    type Error = TeiError;
+}
+
+impl RequestBody for DecodeBody {
+    type Error = TeiError;
+}
+
+/// One token. `start` and `stop` are bytes of the text, its prompt included; special tokens have none.
+#[derive(Serialize)]
+struct Token<'a> {
+    id: u32,
+    text: &'a str,
+    special: bool,
+    start: Option<usize>,
+    stop: Option<usize>,
+}
+
+/// `[[{"id", "text", "special", "start", "stop"}]]`.
+pub(in crate::http) async fn tokenize(
+    State(server): State<Server>,
+    Json { body, .. }: Json<TokenizeBody>,
+) -> Result<Response, TeiError> {
+    let special = match body.add_special_tokens.unwrap_or(true) {
+        true => SpecialTokens::With,
+        false => SpecialTokens::Without,
+    };
+    let texts = body.inputs.texts.into_iter().map(Texts::One).collect();
+    let request = TokenizeRequest { texts, extent: Extent::Whole(special), prompt_name: body.prompt_name };
+    let tokenized = caught(|| server.engine().tokenize(request)).await?;
+    // 2 MB of text have up to as many tokens, and each is a hundred bytes of JSON.
+    let body = elsewhere(move || {
+        let all: Vec<Vec<Token<'_>>> = tokenized.iter().map(tokens).collect();
+        Ok(serde_json::to_vec(&all).expect("numbers and strings are always JSON"))
+    });
+    Ok(json(body.await?))
+}
+
+fn tokens(tokenized: &Tokenized) -> Vec<Token<'_>> {
+    let (Texts::One(text) | Texts::Pair(text, _)) = &tokenized.texts;
+    let of = |encoding| (0..Encoding::len(encoding)).map(move |index| token(encoding, index, text));
+    tokenized.encodings.iter().flat_map(of).collect()
+}
+
+fn token<'a>(encoding: &'a Encoding, index: usize, text: &'a str) -> Token<'a> {
+    let (id, special) = (encoding.input_ids[index], encoding.special[index]);
+    if special {
+        return Token { id, text: &encoding.tokens[index], special, start: None, stop: None };
+    }
+    let bytes = encoding.offsets[index].clone();
+    let (start, stop) = (Some(bytes.start), Some(bytes.end));
+    Token { id, text: text.get(bytes).unwrap_or_default(), special, start, stop }
+}
+
+/// `[str]`.
+pub(in crate::http) async fn decode(
+    State(server): State<Server>,
+    Json { body, .. }: Json<DecodeBody>,
+) -> Result<Response, TeiError> {
+    let ids = body.ids.0;
+    if ids.is_empty() {
+        return Err(ApiError::empty("`ids` cannot be empty").into());
+    }
+    let special = match body.skip_special_tokens.unwrap_or(true) {
+        true => SpecialTokens::Without,
+        false => SpecialTokens::With,
+    };
+    let texts = caught(|| server.engine().decode(DecodeRequest { ids, special })).await?;
+    Ok(json(serde_json::to_vec(&texts).expect("strings are always JSON")))
+}

@@ -1,0 +1,134 @@
+//! Words that fit where a text has a mask.
+
+use turbo_models::tasks::{TokenScore, fill_mask, mask_positions};
+
+use super::{Found, Meter, aside, input};
+use crate::engine::{
+    DecodeRequest, Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, SpecialTokens, Texts,
+    TokenizeRequest,
+};
+
+/// A text with gaps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GapRequest {
+    /// It has the model's mask token in one or more places.
+    pub text: String,
+    /// Words for each of them.
+    pub top_k: usize,
+    /// The only words that are looked at; of those that are several tokens the first counts. `None`: all tokens of the
+    /// vocabulary.
+    pub targets: Option<Vec<String>>,
+}
+
+/// A word that fits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Filled {
+    /// Between 0 and 1.
+    pub score: f32,
+    /// Its id.
+    pub token: u32,
+    /// Its text.
+    pub text: String,
+    /// The whole text with this word; other gaps stay as they are.
+    pub sequence: String,
+}
+
+/// Most words that are given for one text, all gaps together: each is a text that is put together.
+pub const MOST_FILLED: usize = 1000;
+
+/// For each gap of the text the words that fit best, the best first.
+///
+/// # Errors
+/// Those of the engine; a text without a gap, or with too many, is [`EngineError::InvalidSelection`].
+pub async fn fill_gaps(
+    engine: &dyn Infer,
+    request: GapRequest,
+) -> Result<Found<Vec<Vec<Filled>>>, EngineError> {
+    let GapRequest { text, top_k, targets } = request;
+    let mut meter = Meter::start(text.chars().count());
+    let extent = Extent::Input(engine.info().default_truncation());
+    let encoding = tokens(engine, vec![text], extent).await?.swap_remove(0);
+    let gaps = gaps(engine, &encoding, top_k)?;
+    let targets = match targets {
+        Some(words) => Some(first_tokens(engine, words).await?),
+        None => None,
+    };
+    meter.tokenized();
+
+    let selected = gaps.iter().filter_map(|&gap| u32::try_from(gap).ok()).collect();
+    let inputs = vec![input(&encoding, selected)];
+    let response = engine.infer(InferRequest::new(inputs, OutputKind::Selected)).await?;
+    meter.inferred(&response.usage);
+    let best = aside(move || {
+        let rows = response.rows.iter().flat_map(crate::engine::Row::rows);
+        rows.map(|logits| fill_mask(logits, top_k, targets.as_deref())).collect::<Result<Vec<_>, _>>()
+    });
+    let filled = texts(engine, &encoding.input_ids, &gaps, best.await?).await?;
+    Ok(meter.finish(filled))
+}
+
+/// Where the text has gaps.
+fn gaps(engine: &dyn Infer, encoding: &Encoding, top_k: usize) -> Result<Vec<usize>, EngineError> {
+    let wrong = |why| Err(EngineError::InvalidSelection { input: 0, why });
+    let Some(mask) = &engine.info().model.mask_token else {
+        return wrong("the model's tokenizer has no mask token".into());
+    };
+    let gaps = mask_positions(&encoding.input_ids, mask.id);
+    match gaps.len() {
+        0 => wrong(format!("there is no `{}` in it", mask.text)),
+        count if count.saturating_mul(top_k) > MOST_FILLED => wrong(format!(
+            "{top_k} words for each of its {count} gaps are asked for, at most {MOST_FILLED} together are possible"
+        )),
+        _ => Ok(gaps),
+    }
+}
+
+/// The tokens of each text.
+async fn tokens(
+    engine: &dyn Infer,
+    texts: Vec<String>,
+    extent: Extent,
+) -> Result<Vec<Encoding>, EngineError> {
+    let texts = texts.into_iter().map(Texts::One).collect();
+    let tokenized = engine.tokenize(TokenizeRequest { texts, extent, prompt_name: None }).await?;
+    Ok(tokenized.into_iter().flat_map(|it| it.encodings).collect())
+}
+
+/// The first token of each word.
+async fn first_tokens(engine: &dyn Infer, words: Vec<String>) -> Result<Vec<u32>, EngineError> {
+    let encodings = tokens(engine, words, Extent::Whole(SpecialTokens::Without)).await?;
+    Ok(encodings.iter().filter_map(|encoding| encoding.input_ids.first().copied()).collect())
+}
+
+/// Puts the texts of the tokens together, in requests of as many as one request may have.
+async fn texts(
+    engine: &dyn Infer,
+    input_ids: &[u32],
+    gaps: &[usize],
+    best: Vec<Vec<TokenScore>>,
+) -> Result<Vec<Vec<Filled>>, EngineError> {
+    // The other gaps are special tokens, too.
+    let special = if gaps.len() > 1 { SpecialTokens::With } else { SpecialTokens::Without };
+    let tokens: Vec<(usize, TokenScore)> =
+        gaps.iter().zip(&best).flat_map(|(&gap, best)| best.iter().map(move |&token| (gap, token))).collect();
+    let limit = engine.info().max_client_batch_size;
+    let (mut words, mut sequences) = (Vec::new(), Vec::new());
+    for some in tokens.chunks(limit) {
+        let ids = some.iter().map(|(_, token)| vec![token.id]).collect();
+        words.extend(engine.decode(DecodeRequest { ids, special: SpecialTokens::With }).await?);
+        let whole = |&(gap, token): &(usize, TokenScore)| {
+            let mut ids = input_ids.to_vec();
+            ids[gap] = token.id;
+            ids
+        };
+        let ids = some.iter().map(whole).collect();
+        sequences.extend(engine.decode(DecodeRequest { ids, special }).await?);
+    }
+    let mut filled = tokens.iter().zip(words).zip(sequences).map(|(((_, token), text), sequence)| Filled {
+        score: token.score,
+        token: token.id,
+        text,
+        sequence,
+    });
+    Ok(best.iter().map(|best| filled.by_ref().take(best.len()).collect()).collect())
+}

@@ -1,0 +1,85 @@
+//! Answers to a question in a context of any length, by windows that overlap.
+
+use std::ops::Range;
+
+use turbo_models::tasks::{AnswerOptions, AnswerWindow, answers};
+
+use super::{Found, Meter, aside, input};
+use crate::engine::{EngineError, Extent, Infer, InferRequest, OutputKind, Texts, TokenizeRequest};
+
+/// A question, and the text that holds its answer.
+#[derive(Clone, Debug)]
+pub struct QuestionRequest {
+    /// What is asked.
+    pub question: String,
+    /// Where the answer is looked for.
+    pub context: String,
+    /// Most tokens of a window; what the model takes, if that is less.
+    pub max_seq_len: usize,
+    /// Tokens of the context that two neighbouring windows share.
+    pub stride: usize,
+    /// What counts as an answer.
+    pub options: AnswerOptions,
+}
+
+impl QuestionRequest {
+    /// With windows of 384 tokens that share 128, as the transformers library has them.
+    #[must_use]
+    pub fn new(question: String, context: String) -> Self {
+        Self { question, context, max_seq_len: 384, stride: 128, options: AnswerOptions::default() }
+    }
+}
+
+/// A part of the context.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FoundAnswer {
+    /// Between 0 and 1.
+    pub score: f32,
+    /// The part, as it stands in the context; empty where there is no answer.
+    pub text: String,
+    /// Its bytes.
+    pub bytes: Range<usize>,
+}
+
+/// The answers to a question, the best first.
+///
+/// The windows go to the model in requests of as many as one request may have, one after the other: a long context takes
+/// longer, not more slots.
+///
+/// # Errors
+/// Those of the engine. A question that leaves no room in a window is [`EngineError::Tokenizer`].
+pub async fn answer_question(
+    engine: &dyn Infer,
+    request: QuestionRequest,
+) -> Result<Found<Vec<FoundAnswer>>, EngineError> {
+    let QuestionRequest { question, context, max_seq_len, stride, options } = request;
+    let mut meter = Meter::start(question.chars().count() + context.chars().count());
+    let max_len = max_seq_len.min(engine.info().max_input_length);
+    let extent = Extent::Windows { max_len, stride: stride.min(max_len / 2) };
+    let texts = vec![Texts::Pair(question, context.clone())];
+    let tokenized = engine.tokenize(TokenizeRequest { texts, extent, prompt_name: None }).await?;
+    let windows: Vec<_> = tokenized.into_iter().flat_map(|it| it.encodings).collect();
+    meter.tokenized();
+
+    let mut logits = Vec::with_capacity(windows.len());
+    for some in windows.chunks(engine.info().max_client_batch_size) {
+        let inputs = some.iter().map(|window| input(window, Vec::new())).collect();
+        let response = engine.infer(InferRequest::new(inputs, OutputKind::Tokens)).await?;
+        meter.inferred(&response.usage);
+        logits.extend(response.rows);
+    }
+    let found = aside(move || {
+        let windows: Vec<_> = windows
+            .iter()
+            .zip(&logits)
+            .map(|(encoding, row)| AnswerWindow { encoding, logits: &row.values })
+            .collect();
+        let answers = answers(&context, &windows, &options)?;
+        Ok(answers.into_iter().map(|answer| found_answer(&context, answer.score, answer.bytes)).collect())
+    });
+    Ok(meter.finish(found.await?))
+}
+
+fn found_answer(context: &str, score: f32, bytes: Range<usize>) -> FoundAnswer {
+    FoundAnswer { score, text: context.get(bytes.clone()).unwrap_or_default().to_owned(), bytes }
+}
