@@ -128,6 +128,24 @@ impl Graph {
         })
     }
 
+    /// Of nodes that do the same to values of the same shapes, the first; by position.
+    pub(crate) fn distinct_nodes(&self) -> Vec<usize> {
+        let shapes = |node: &Node| {
+            let values = node.inputs.iter().chain([&node.output]);
+            values.map(|&value| &self.value(value).shape).collect::<Vec<_>>()
+        };
+        let mut distinct: Vec<usize> = Vec::new();
+        for (position, node) in self.nodes.iter().enumerate() {
+            let alike = |&other: &usize| {
+                self.nodes[other].op == node.op && shapes(&self.nodes[other]) == shapes(node)
+            };
+            if !distinct.iter().any(alike) {
+                distinct.push(position);
+            }
+        }
+        distinct
+    }
+
     pub(crate) fn add_value(&mut self, shape: Shape, storage: Storage) -> ValueId {
         self.values.push(Value { shape, storage });
         id(self.values.len() - 1)

@@ -158,10 +158,11 @@ impl<D: EncoderKernels> Executor<D> {
         Ok(bound.plan().footprint())
     }
 
-    /// Prepares for every batch within `capacity`: binds all buckets, sizes inputs and outputs, and runs one batch of
-    /// the longest sequence so that kernels grow their scratch. Afterwards such batches allocate nothing, as long as
-    /// [`ExecutorConfig::cached_bindings`] are enough for all buckets (of which there are some hundreds). Leaves
-    /// nothing to [`Executor::read`].
+    /// Prepares for every batch within `capacity`: binds all buckets, sizes inputs and outputs, and launches every kernel
+    /// on the longest sequence so that it grows its scratch; of alike launches, such as those of repeated layers, one, for
+    /// eight thousand tokens take a while. Afterwards such batches allocate nothing, as long as
+    /// [`ExecutorConfig::cached_bindings`] are enough for all buckets (of which there are some hundreds). Leaves nothing
+    /// to [`Executor::read`].
     ///
     /// # Errors
     /// No device memory; what the planner refuses; a longest sequence that has no row in a table of positions.
@@ -181,7 +182,8 @@ impl<D: EncoderKernels> Executor<D> {
         let mut staging = Staging::new();
         staging.push(&longest, &[])?;
         staging.select(&vec![0; selected_rows])?;
-        self.run(&staging)?;
+        let kinds = self.program.graph().distinct_nodes();
+        self.launch(&staging, |position, _| kinds.contains(&position))?;
         self.last.forget();
         Ok(())
     }
@@ -205,6 +207,18 @@ impl<D: EncoderKernels> Executor<D> {
         batch: &Staging,
         mut observe: impl FnMut(&Node),
     ) -> Result<(), GraphError> {
+        self.launch(batch, |_, node| {
+            observe(node);
+            true
+        })
+    }
+
+    /// Launches the nodes that are wanted, by position, in order.
+    fn launch(
+        &mut self,
+        batch: &Staging,
+        mut wanted: impl FnMut(usize, &Node) -> bool,
+    ) -> Result<(), GraphError> {
         self.last.forget();
         let extents = batch.extents();
         if extents.batch_size == 0 {
@@ -227,9 +241,10 @@ impl<D: EncoderKernels> Executor<D> {
             outputs: &self.outputs,
             extents,
         };
-        for node in self.program.nodes() {
-            observe(node);
-            launch.node(node)?;
+        for (position, node) in self.program.nodes().iter().enumerate() {
+            if wanted(position, node) {
+                launch.node(node)?;
+            }
         }
         self.last.extents = extents;
         self.last.cu_seqlens.extend_from_slice(batch.cu_seqlens());
