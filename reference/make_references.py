@@ -171,6 +171,9 @@ QWEN = dict(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_he
 QWEN_HEAD = dict(QWEN, vocab_size=61, hidden_size=16, num_hidden_layers=1, intermediate_size=24,
                  max_position_embeddings=24)
 NOMIC = dict(vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_inner=48, n_positions=64)
+GTE_HEAD = dict(vocab_size=61, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
+                max_position_embeddings=24, rope_theta=20000.0, rope_scaling={"type": "ntk", "factor": 8.0},
+                type_vocab_size=1)
 GTE = dict(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
            max_position_embeddings=64)
 
@@ -212,10 +215,8 @@ HEADS = {  # fixture: (model class, config class, config arguments, labels); row
     "nomic-base": ("NomicBertModel", "NomicBertConfig", NOMIC, None),
     "gte-base": ("NewModel", "NewConfig",
                  dict(GTE, rope_theta=500000.0, rope_scaling={"type": "ntk", "factor": 2.0}, type_vocab_size=0), None),
-    "gte-rerank": ("NewForSequenceClassification", "NewConfig",
-                   dict(GTE, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
-                        max_position_embeddings=24, rope_theta=20000.0, rope_scaling={"type": "ntk", "factor": 8.0},
-                        type_vocab_size=1), 1),
+    **{f"gte-{head}": (f"NewFor{cls}", "NewConfig", GTE_HEAD, labels) for head, cls, labels in (
+        ("rerank", "SequenceClassification", 1), ("tokcls", "TokenClassification", 5), ("mlm", "MaskedLM", None))},
 }
 
 # How a checkpoint is stored, where it is not one float32 file. Goldens come from the widened weights.
@@ -619,8 +620,44 @@ class NewForSequenceClassification(OwnEncoder):
         return hf.modeling_outputs.SequenceClassifierOutput(logits=self.classifier(self.new.pooler.dense(first).tanh()))
 
 
+class NewForTokenClassification(OwnEncoder):
+    def __init__(self, cfg):
+        super().__init__()
+        self.config, self.new = cfg, NewModel(cfg)
+        self.classifier = torch.nn.Linear(cfg.hidden_size, len(cfg.id2label))
+
+    @property
+    def base_model(self):
+        return self.new
+
+    def forward(self, **kw):
+        return hf.modeling_outputs.TokenClassifierOutput(logits=self.classifier(self.new(**kw).last_hidden_state))
+
+
+class NewForMaskedLM(OwnEncoder):
+    """The matrix is that of the embeddings, and the file has it once."""
+
+    def __init__(self, cfg):
+        super().__init__()
+        nn, n = torch.nn, cfg.hidden_size
+        self.config, self.new = cfg, NewModel(cfg)
+        self.lm_head = Names(dense=nn.Linear(n, n), norm=nn.LayerNorm(n, cfg.layer_norm_eps), decoder=Names())
+        self.lm_head.decoder.bias = nn.Parameter(torch.zeros(cfg.vocab_size))
+
+    @property
+    def base_model(self):
+        return self.new
+
+    def forward(self, **kw):
+        x = self.lm_head.dense(self.new(**kw).last_hidden_state)
+        x = self.lm_head.norm(torch.nn.functional.gelu(x))
+        logits = x @ self.new.embeddings.word_embeddings.weight.T + self.lm_head.decoder.bias
+        return hf.modeling_outputs.MaskedLMOutput(logits=logits)
+
+
 OWN_MODELS = {"NomicBertModel": NomicBertModel, "NewModel": NewModel,
-              "NewForSequenceClassification": NewForSequenceClassification}
+              "NewForSequenceClassification": NewForSequenceClassification,
+              "NewForTokenClassification": NewForTokenClassification, "NewForMaskedLM": NewForMaskedLM}
 
 
 # --------------------------------------------------------- generative models

@@ -133,6 +133,11 @@ impl ModelConfig {
         self.json.get(field)
     }
 
+    /// Whether the file says null, which is not always the same as not to say anything.
+    pub(crate) fn is_null(&self, field: &str) -> bool {
+        self.json.iter().any(|(name, value)| name == field && value.is_null())
+    }
+
     /// A number that is at least 1.
     pub(crate) fn count(&self, setting: Setting<u32>) -> Result<u32, ModelError> {
         setting.count(&self.json)

@@ -17,7 +17,7 @@ use crate::process;
 use crate::workspace::Workspace;
 
 /// What the tests use. The script knows more: models that are not supported yet.
-const FIXTURES: [&str; 74] = [
+const FIXTURES: [&str; 76] = [
     "bert-base",
     "bert-relu",
     "bert-odd",
@@ -74,6 +74,8 @@ const FIXTURES: [&str; 74] = [
     "nomic-base",
     "gte-base",
     "gte-rerank",
+    "gte-tokcls",
+    "gte-mlm",
     "tokenizer-wordpiece",
     "tokenizer-roberta",
     "encodings-wordpiece",

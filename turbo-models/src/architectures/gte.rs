@@ -7,7 +7,7 @@ use super::{
     Architecture, Name,
     attention::{Attention, HeadRows},
     bert,
-    heads::{HasBias, Head, Step, TOKEN_CLASSIFIER, Width},
+    heads::{self, HasBias, Head, Step, Width, Words},
     post_norm,
     rotary::{self, RopeScaling},
 };
@@ -49,7 +49,21 @@ pub(super) const GTE: Architecture = Architecture {
             task: Task::SequenceClassification,
             steps: &[Step::Pool(Pooling::Cls), Step::Linear("classifier", Width::Labels, HasBias::Always)],
         },
-        TOKEN_CLASSIFIER,
+        heads::TOKEN_CLASSIFIER,
+        Head {
+            task: Task::MaskedLm,
+            steps: &[
+                Step::Linear("lm_head.dense", Width::Hidden, HasBias::Always),
+                Step::HiddenAct,
+                Step::Norm("lm_head.norm", HasBias::Always),
+                Step::Words(Words {
+                    table: heads::WORD_TABLE,
+                    matrix: "lm_head.decoder",
+                    bias: &["lm_head.decoder.bias"],
+                    has_bias: HasBias::Always,
+                }),
+            ],
+        },
     ],
     draw,
 };
@@ -78,7 +92,7 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
 
 /// Stretched models turn by a larger base, and all of them slower by the same factor.
 fn positions(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
-    let theta = rotary::theta(config, THETA)?;
+    let theta = rotary::theta(config, rotary::Layers::All, THETA)?;
     match config.optional::<RopeScaling>(rotary::SCALING)? {
         None => rotary::table(drawing, config, theta, 1.0),
         Some(RopeScaling { r#type, factor: Some(factor) }) if r#type == "ntk" && factor >= 1.0 => {

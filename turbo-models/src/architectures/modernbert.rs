@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     ModelConfig, ModelError, Task,
-    config_fields::{ConfigFields, Only, Setting},
+    config_fields::{ConfigFields, Setting},
     drawing::{Bias, Drawing},
 };
 
@@ -36,8 +36,7 @@ pub(super) const MODERNBERT: Architecture = Architecture {
         max_position_embeddings: Setting::Field("max_position_embeddings", 8192),
         type_vocab_size: None,
         layer_norm_eps: Setting::Field("norm_eps", 1e-5),
-        // later versions of the reference write the bases of the angles there
-        only: &[Only { field: "rope_parameters", values: &["null"], default: "null" }],
+        only: &[],
         ..bert::FIELDS
     },
     heads: HEADS,
@@ -110,13 +109,16 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
         mlp_bias: config.bias(MLP_BIAS)?,
         norm_bias: config.bias(NORM_BIAS)?,
     };
-    let theta = rotary::theta(config, GLOBAL_THETA)?;
+    rotary::refuse_scaling(config)?;
+    let theta = rotary::theta(config, rotary::Layers::Global, GLOBAL_THETA)?;
     let global = Sight { mask: AttentionMask::Full, table: rotary::table(drawing, config, theta, 1.0)? };
-    let theta = rotary::theta(config, LOCAL_THETA)?;
+    // null is not the default here, but the other layers' base
+    let local = if config.is_null(LOCAL_THETA.name()) { GLOBAL_THETA } else { LOCAL_THETA };
+    let theta = rotary::theta(config, rotary::Layers::Local, local)?;
     let reach = config.count(LOCAL_TOKENS)? as usize / 2;
     let local =
         Sight { mask: AttentionMask::Window { reach }, table: rotary::table(drawing, config, theta, 1.0)? };
-    let global_every = config.count(GLOBAL_EVERY)?;
+    let global_layers = GlobalLayers::of(config)?;
 
     let ids = drawing.graph.input(Input::InputIds);
     let words = (config.vocab_size, config.hidden_size);
@@ -124,7 +126,7 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
     let mut x = layers.norm(drawing, "embeddings.norm", x)?;
     for layer in 0..config.num_hidden_layers {
         drawing.graph.layer(Some(layer));
-        let sight = if layer.is_multiple_of(global_every) { global } else { local };
+        let sight = if global_layers.has(layer) { global } else { local };
         let name = format!("layers.{layer}");
         // what comes out of the embeddings is normed already
         let normed = if layer == 0 { x } else { layers.norm(drawing, &format!("{name}.attn_norm"), x)? };
@@ -136,6 +138,40 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
     }
     drawing.graph.layer(None);
     layers.norm(drawing, "final_norm", x)
+}
+
+/// Which layers see the whole input.
+enum GlobalLayers {
+    /// They come at regular distances.
+    Every(u32),
+    /// The file says it of each layer.
+    Listed(Vec<bool>),
+}
+
+impl GlobalLayers {
+    fn of(config: &ModelConfig) -> Result<Self, ModelError> {
+        const LIST: &str = "layer_types";
+        let Some(list) = config.optional::<Vec<String>>(LIST)? else {
+            return Ok(Self::Every(config.count(GLOBAL_EVERY)?));
+        };
+        if list.len() != config.num_hidden_layers as usize {
+            let why = format!("lists {} of {} layers", list.len(), config.num_hidden_layers);
+            return Err(config.wrong(LIST, why));
+        }
+        let is_global = |name: &String| match name.as_str() {
+            "full_attention" => Ok(true),
+            "sliding_attention" => Ok(false),
+            other => Err(config.unsupported(LIST, other, "full_attention, sliding_attention")),
+        };
+        Ok(Self::Listed(list.iter().map(is_global).collect::<Result<_, _>>()?))
+    }
+
+    fn has(&self, layer: u32) -> bool {
+        match self {
+            Self::Every(distance) => layer.is_multiple_of(*distance),
+            Self::Listed(is_global) => is_global[layer as usize],
+        }
+    }
 }
 
 impl Layers {

@@ -35,11 +35,7 @@ pub(super) const QWEN3: Architecture = Architecture {
         max_position_embeddings: Setting::Field("max_position_embeddings", 32768),
         type_vocab_size: None,
         layer_norm_eps: Setting::Field("rms_norm_eps", 1e-6),
-        only: &[
-            Only { field: "use_sliding_window", values: &["false"], default: "false" },
-            // later versions of the reference write the base of the angles there
-            Only { field: "rope_parameters", values: &["null"], default: "null" },
-        ],
+        only: &[Only { field: "use_sliding_window", values: &["false"], default: "false" }],
         ..bert::FIELDS
     },
     heads: &[
@@ -57,7 +53,7 @@ pub(super) const QWEN3: Architecture = Architecture {
 
 fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
     rotary::refuse_scaling(config)?;
-    let theta = rotary::theta(config, THETA)?;
+    let theta = rotary::theta(config, rotary::Layers::All, THETA)?;
     let table = rotary::table(drawing, config, theta, 1.0)?;
     let bias = config.bias(ATTENTION_BIAS)?;
     let (hidden, epsilon) = (config.hidden_size, config.layer_norm_eps);

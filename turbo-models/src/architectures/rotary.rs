@@ -19,11 +19,53 @@ pub(super) struct RopeScaling {
     pub(super) factor: Option<f64>,
 }
 
-/// A speed of turning: the base of its powers.
-pub(super) fn theta(config: &ModelConfig, setting: Setting<f64>) -> Result<f64, ModelError> {
-    match config.read(setting)? {
-        theta if theta.is_finite() && theta > 0.0 => Ok(theta),
-        theta => Err(config.wrong(setting.name(), format!("is {theta}, expected more than 0"))),
+/// Which layers share a speed of turning.
+#[derive(Clone, Copy)]
+pub(super) enum Layers {
+    /// Every one.
+    All,
+    /// Those that see the whole input, of a model that has others too.
+    Global,
+    /// The others.
+    Local,
+}
+
+/// The field in which later versions of the reference write how positions turn.
+const PARAMETERS: &str = "rope_parameters";
+
+/// How positions turn in some layers.
+#[derive(Default, Deserialize)]
+struct RopeParameters {
+    rope_type: Option<String>,
+    rope_theta: Option<f64>,
+}
+
+/// How positions turn in layers of either kind.
+#[derive(Default, Deserialize)]
+struct RopeParametersByLayer {
+    full_attention: Option<RopeParameters>,
+    sliding_attention: Option<RopeParameters>,
+}
+
+/// A speed of turning, the base of its powers: that of `setting`, unless the file is of a later version.
+pub(super) fn theta(config: &ModelConfig, layers: Layers, setting: Setting<f64>) -> Result<f64, ModelError> {
+    let by_layer = || config.optional::<RopeParametersByLayer>(PARAMETERS).map(Option::unwrap_or_default);
+    let parameters = match layers {
+        Layers::All => config.optional::<RopeParameters>(PARAMETERS)?,
+        Layers::Global => by_layer()?.full_attention,
+        Layers::Local => by_layer()?.sliding_attention,
+    };
+    let RopeParameters { rope_type, rope_theta } = parameters.unwrap_or_default();
+    if let Some(other) = rope_type.filter(|name| name != "default") {
+        return Err(config.unsupported(PARAMETERS, other, "default"));
+    }
+    let (field, theta) = match rope_theta {
+        Some(theta) => (PARAMETERS, theta),
+        None => (setting.name(), config.read(setting)?),
+    };
+    match theta.is_finite() && theta > 0.0 {
+        true => Ok(theta),
+        false => Err(config.wrong(field, format!("is {theta}, expected more than 0"))),
     }
 }
 

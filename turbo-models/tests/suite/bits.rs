@@ -4,54 +4,72 @@ use std::{cell::RefCell, num::NonZeroUsize};
 
 use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
 use turbo_models::{
-    Checkpoint, Cpu, CpuOptions, Encoded, Encoder, EncoderOptions, Isa, LayoutKind, Pooling, Staging,
+    Checkpoint, Cpu, CpuOptions, Encoded, Encoder, EncoderOptions, InputLimits, Isa, LayoutKind, Pooling,
+    Staging, Task,
 };
 
 use crate::common::data;
 
+/// A fixture and what is computed of it.
+type Case = (&'static str, Task);
+
 /// Hidden size 96 in heads of 32, intermediate size 200: no multiple of every vector width.
-const FIXTURE: &str = "bert-odd";
+const ODD: Case = ("bert-odd", Task::Embedding { pooling: Pooling::Mean });
 
 /// One encoder per number of threads.
-fn encoders(checkpoint: &Checkpoint, isa: Isa, layout: LayoutKind) -> Vec<Encoder<Cpu>> {
+fn encoders(checkpoint: &Checkpoint, isa: Isa, layout: LayoutKind, task: Task) -> Vec<Encoder<Cpu>> {
     let encoder = |threads| {
         let cpu = Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), isa: Some(isa) }).unwrap();
-        let options = EncoderOptions { layout, task: Pooling::Mean.into(), ..EncoderOptions::of(checkpoint) };
+        let options = EncoderOptions { layout, task, ..EncoderOptions::of(checkpoint) };
         Encoder::new(cpu, checkpoint, options).unwrap()
     };
     [1, 2, 3].map(encoder).into()
 }
 
-/// The bits of the pooled vector and of every token's, for each input of one batch.
+/// The bits of every row that the task gives, for each input of one batch. Every other token is selected.
 fn answers(encoder: &mut Encoder<Cpu>, batch: &[Encoded]) -> Vec<Vec<u32>> {
+    let selected = |input: &Encoded| -> Vec<u32> { (0..input.input_ids.len() as u32).step_by(2).collect() };
     let mut staging = Staging::new();
     for input in batch {
         staging.push(&input.input_ids, &input.token_type_ids).unwrap();
+        if encoder.selected_len().is_some() {
+            staging.select(&selected(input)).unwrap();
+        }
     }
     encoder.run(&staging).unwrap();
-    let mut answer = |sequence| {
-        let mut values = Vec::new();
-        encoder.pooled(sequence, &mut values).unwrap();
-        encoder.tokens(sequence, &mut values).unwrap();
-        assert_eq!(values.len(), (1 + batch[sequence].input_ids.len()) * encoder.hidden_size());
+    let mut answer = |sequence: usize| {
+        let (mut values, mut expected) = (Vec::new(), 0);
+        if let Some(len) = encoder.pooled_len() {
+            encoder.pooled(sequence, &mut values).unwrap();
+            expected += len;
+        }
+        if let Some(len) = encoder.token_len() {
+            encoder.tokens(sequence, &mut values).unwrap();
+            expected += len * batch[sequence].input_ids.len();
+        }
+        if let Some(len) = encoder.selected_len() {
+            encoder.selected(sequence, &mut values).unwrap();
+            expected += len * selected(&batch[sequence]).len();
+        }
+        assert_eq!(values.len(), expected);
         values.into_iter().map(f32::to_bits).collect()
     };
     (0..batch.len()).map(&mut answer).collect()
 }
 
-fn inputs(vocab_size: u32, limit: usize) -> impl Strategy<Value = Encoded> {
-    vec((0..vocab_size, 0_u32..2), 1..=limit).prop_map(|tokens| {
+fn inputs(limits: InputLimits) -> impl Strategy<Value = Encoded> {
+    let types = limits.type_vocab_size.clamp(1, 2) as u32;
+    vec((0..limits.vocab_size as u32, 0..types), 1..=limits.max_input_length).prop_map(|tokens| {
         let (input_ids, token_type_ids) = tokens.into_iter().unzip();
         Encoded { input_ids, token_type_ids }
     })
 }
 
-fn bits_do_not_depend_on_company(layout: LayoutKind) {
-    let checkpoint = Checkpoint::open(&data(FIXTURE)).unwrap();
-    let limits = checkpoint.limits();
-    let batches = vec(inputs(limits.vocab_size as u32, limits.max_input_length), 1..10);
+fn bits_do_not_depend_on_company((fixture, task): Case, layout: LayoutKind, cases: u32) {
+    let checkpoint = Checkpoint::open(&data(fixture)).unwrap();
+    let batches = vec(inputs(checkpoint.limits()), 1..10);
     for isa in Isa::available() {
-        let encoders = RefCell::new(encoders(&checkpoint, isa, layout));
+        let encoders = RefCell::new(encoders(&checkpoint, isa, layout, task));
         let test = |batch: Vec<Encoded>| {
             let mut encoders = encoders.borrow_mut();
             let alone: Vec<Vec<u32>> =
@@ -59,22 +77,48 @@ fn bits_do_not_depend_on_company(layout: LayoutKind) {
             for (index, encoder) in encoders.iter_mut().enumerate() {
                 let threads = index + 1;
                 for (sequence, (together, alone)) in answers(encoder, &batch).iter().zip(&alone).enumerate() {
-                    prop_assert!(together == alone, "{isa}, {threads} threads, sequence {sequence}");
+                    prop_assert!(
+                        together == alone,
+                        "{fixture}, {isa}, {threads} threads, sequence {sequence}"
+                    );
                 }
             }
             Ok(())
         };
-        let config = ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() };
+        let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
         TestRunner::new(config).run(&batches, test).unwrap();
     }
 }
 
 #[test]
 fn packed() {
-    bits_do_not_depend_on_company(LayoutKind::Packed);
+    bits_do_not_depend_on_company(ODD, LayoutKind::Packed, 24);
 }
 
 #[test]
 fn padded() {
-    bits_do_not_depend_on_company(LayoutKind::Padded);
+    bits_do_not_depend_on_company(ODD, LayoutKind::Padded, 24);
+}
+
+/// Masks, biases, positions, gates and heads, each in a model that has them.
+#[test]
+fn every_family_and_task() {
+    let embedding = |pooling| Task::Embedding { pooling };
+    let cases = [
+        ("mpnet-base", embedding(Pooling::Max)),
+        ("modernbert-base", embedding(Pooling::Cls)),
+        ("nomic-base", embedding(Pooling::Mean)),
+        ("gte-base", embedding(Pooling::MeanSqrtLen)),
+        ("qwen3-wide", embedding(Pooling::LastToken)),
+        ("modernbert-mean", Task::SequenceClassification),
+        ("electra-tokcls", Task::TokenClassification),
+        ("albert-qa", Task::QuestionAnswering),
+        ("roberta-mlm", Task::MaskedLm),
+        ("bert-mlm", Task::SparseEmbedding),
+    ];
+    for case in cases {
+        for layout in [LayoutKind::Packed, LayoutKind::Padded] {
+            bits_do_not_depend_on_company(case, layout, 4);
+        }
+    }
 }

@@ -139,9 +139,9 @@ fn bits(values: &[f32]) -> impl Iterator<Item = u32> {
 
 /// Whatever the family, fusion leaves one operator of attention in a layer and nothing of the textbook's, and layers
 /// are planned once.
-fn is_fused_and_folded(fixture: &str) {
+fn is_fused_and_folded(fixture: &str, task: Task) {
     let checkpoint = Checkpoint::open(&data(fixture)).unwrap();
-    let graph = checkpoint.graph(Pooling::Mean).unwrap();
+    let graph = checkpoint.graph(task).unwrap();
     let program = Program::compile(&graph, LayoutKind::Packed, passes::ALL).unwrap();
     let count = |is: fn(&Op) -> bool| program.nodes().iter().filter(|node| is(&node.op)).count();
     let layers = count(|op| matches!(op, Op::Attention { .. }));
@@ -192,12 +192,13 @@ macro_rules! fixtures {
     ) => {
         $(#[test] fn $test() {
             matches_the_reference($fixture, HIDDEN);
-            is_fused_and_folded($fixture);
+            is_fused_and_folded($fixture, HIDDEN.task);
         })*
 
         $(#[test] fn $head_test() {
             matches_the_reference($head_fixture, HIDDEN);
-            is_fused_and_folded($head_fixture);
+            is_fused_and_folded($head_fixture, HIDDEN.task);
+            is_fused_and_folded($head_fixture, Task::$task);
             head_matches_the_reference($head_fixture, Task::$task);
         })*
 
@@ -263,6 +264,8 @@ fixtures! {
         modernbert_answers: "modernbert-qa" QuestionAnswering,
         modernbert_words: "modernbert-mlm" MaskedLm,
         gte_one_label: "gte-rerank" SequenceClassification,
+        gte_tokens: "gte-tokcls" TokenClassification,
+        gte_words: "gte-mlm" MaskedLm,
         qwen3_one_label: "qwen3-rerank" SequenceClassification,
         qwen3_tokens: "qwen3-tokcls" TokenClassification,
     }

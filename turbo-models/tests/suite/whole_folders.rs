@@ -257,6 +257,10 @@ fn ways_to_stretch_positions_that_are_not_drawn_are_refused() {
         assert_eq!(error(folder.path()), format!("config.json: {why}"));
     }
     let folder = copy("qwen3-base");
+    let yarn = json!({"rope_type": "yarn", "rope_theta": 1e6});
+    set(&folder.path().join("config.json"), "rope_parameters", yarn);
+    assert_eq!(error(folder.path()), r#"config.json: rope_parameters is "yarn", supported: default"#);
+    set(&folder.path().join("config.json"), "rope_parameters", Value::Null);
     set(&folder.path().join("config.json"), "rope_scaling", json!({"rope_type": "default"}));
     Checkpoint::open(folder.path()).unwrap();
     set(&folder.path().join("config.json"), "max_position_embeddings", json!(u32::MAX));
@@ -264,4 +268,62 @@ fn ways_to_stretch_positions_that_are_not_drawn_are_refused() {
     assert_eq!(error(folder.path()), absurd);
     set(&folder.path().join("config.json"), "rope_theta", json!(0));
     assert_eq!(error(folder.path()), "config.json: rope_theta: is 0, expected more than 0");
+}
+
+/// The hidden states of one input.
+fn hidden_states(folder: &Path) -> Vec<f32> {
+    let checkpoint = Checkpoint::open(folder).unwrap();
+    let options = EncoderOptions { task: Pooling::Cls.into(), ..EncoderOptions::of(&checkpoint) };
+    let mut encoder = encoder(&checkpoint, options).unwrap();
+    let input = turbo_models::Encoded { input_ids: (5..45).collect(), token_type_ids: Vec::new() };
+    encoder.embed_batch(&[input]).unwrap();
+    let mut rows = Vec::new();
+    encoder.tokens(0, &mut rows).unwrap();
+    rows
+}
+
+/// Later versions of the reference write the same model in other fields.
+#[test]
+fn configurations_of_later_versions_mean_the_same() {
+    let defaults = json!({
+        "full_attention": {"rope_type": "default", "rope_theta": 160_000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0}
+    });
+    let types = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"];
+    let cases: [(&str, &[(&str, Value)]); 2] = [
+        (
+            "modernbert-base",
+            &[
+                ("global_rope_theta", Value::Null),
+                ("local_rope_theta", Value::Null),
+                ("global_attn_every_n_layers", Value::Null),
+                ("rope_parameters", defaults),
+                ("layer_types", json!(types)),
+            ],
+        ),
+        (
+            "qwen3-base",
+            &[
+                ("rope_theta", Value::Null),
+                ("rope_parameters", json!({"rope_type": "default", "rope_theta": 1e6})),
+            ],
+        ),
+    ];
+    for (fixture, fields) in cases {
+        let (folder, old) = (copy(fixture), hidden_states(&data(fixture)));
+        let file = folder.path().join("config.json");
+        fields.iter().for_each(|(field, value)| set(&file, field, value.clone()));
+        assert!(hidden_states(folder.path()) == old, "{fixture}");
+    }
+    let folder = copy("modernbert-base");
+    let file = folder.path().join("config.json");
+    set(&file, "local_rope_theta", json!(160_000.0));
+    let turned = hidden_states(folder.path());
+    set(&file, "local_rope_theta", Value::Null);
+    assert!(hidden_states(folder.path()) == turned, "null is the global layers' base");
+    set(&file, "layer_types", json!(types[1..]));
+    assert_eq!(error(folder.path()), "config.json: layer_types: lists 3 of 4 layers");
+    set(&file, "layer_types", json!(["x", "x", "x", "x"]));
+    let other = r#"config.json: layer_types is "x", supported: full_attention, sliding_attention"#;
+    assert_eq!(error(folder.path()), other);
 }
