@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{SMALL, encoder};
+use common::{SMALL, encoder, families};
 use turbo_alloc::{Ledger, check};
 use turbo_graph::{LayoutKind, PlannerConfig, Program, dim::Extents, memory, passes, print};
 
@@ -31,6 +31,19 @@ fn a_graph_fits_a_hundred_columns() {
     );
     let drawn = print::brief(&encoder(SMALL)).to_string();
     assert!(drawn.lines().all(|line| line.chars().count() <= 100), "{drawn}");
+}
+
+#[test]
+fn families_fit_too() {
+    for (name, graph) in families::all() {
+        let fused = Program::compile(&graph, LayoutKind::Packed, passes::ALL).expect("it compiles");
+        for graph in [&graph, fused.graph()] {
+            let shown = print::brief(graph).to_string();
+            assert!(shown.lines().all(|line| line.chars().count() <= 100), "{name}\n{shown}");
+            let picture = print::svg(graph, name);
+            assert_eq!(picture.contains("2 times 3 layers, one after the other:"), name == "ModernBERT");
+        }
+    }
 }
 
 #[test]
