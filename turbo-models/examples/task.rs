@@ -14,8 +14,8 @@
 use std::{env, error::Error, path::Path, process::ExitCode};
 
 use turbo_models::{
-    Checkpoint, Cpu, CpuOptions, Encoded, Encoder, EncoderOptions, SpecialTokens, Staging, Task, Text,
-    TextTokenizer, Truncation,
+    Checkpoint, Cpu, CpuOptions, Encoded, Encoder, EncoderOptions, ModelError, SpecialTokens, Staging, Task,
+    Text, TextTokenizer, Truncation,
     tasks::{
         Aggregation, AnswerOptions, AnswerWindow, answers, classify, entities, fill_mask, filled_text,
         mask_positions, sparse,
@@ -66,12 +66,15 @@ fn run(folder: &Path, text: Text<'_>) -> Outcome<()> {
     }
 }
 
+/// What appends the rows of one input of the last batch.
+type Read = fn(&mut Encoder<Cpu>, usize, &mut Vec<f32>) -> Result<(), ModelError>;
+
 /// The rows that `read` takes of each input, run as one batch; tokens in `selected` are selected in each.
 fn rows(
     encoder: &mut Encoder<Cpu>,
     inputs: &[Encoded],
     selected: &[u32],
-    read: fn(&mut Encoder<Cpu>, usize, &mut Vec<f32>) -> Result<(), turbo_models::ModelError>,
+    read: Read,
 ) -> Outcome<Vec<Vec<f32>>> {
     let mut batch = Staging::new();
     for input in inputs {
