@@ -8,12 +8,13 @@
 use std::{num::NonZeroUsize, time::Instant};
 
 use turbo_kernels::{
-    Activation, AttentionMask, BiasAct, Cpu, CpuOptions, Device, KernelError, Norm, Pool, Softmax,
-    device::CpuQueue, norm::NormWeights, softmax::ScoreShape,
+    Activation, AttentionMask, BiasAct, Columns, Cpu, CpuOptions, Device, HeadSizes, KernelError, Layout,
+    Norm, Pool, Pooling, Rotary, Softmax, device::CpuQueue, norm::NormWeights, softmax::ScoreShape,
 };
 
 const ROWS: usize = 128;
 const HIDDEN_SIZE: usize = 768;
+const HEAD_DIM: usize = 64;
 const INTERMEDIATE_SIZE: usize = 3072;
 /// Scores of 12 heads.
 const SCORES: ScoreShape = ScoreShape { batch_size: 1, num_heads: 12, queries: ROWS, keys: ROWS };
@@ -39,15 +40,36 @@ fn main() -> Result<(), KernelError> {
         ("relu", Activation::Relu),
         ("silu", Activation::Silu),
         ("tanh", Activation::Tanh),
+        ("sigmoid", Activation::Sigmoid),
+        ("ln(1 + relu)", Activation::Log1pRelu),
     ] {
         run(name, wide, &|queue, x, out| cpu.activate(queue, x, activation, out))?;
     }
     let ones = vec![1.0; HIDDEN_SIZE];
+    run("gate (gelu), 2 in, 1 out", wide, &|queue, x, out| {
+        let (n, half) = (INTERMEDIATE_SIZE / 2, out.len() / 2);
+        cpu.gate(queue, Activation::GeluErf, x, n, &mut out[..half])
+    })?;
     let weights = NormWeights { gain: &ones[..], offset: Some(&ones[..]), epsilon: 1e-12 };
     run("layer_norm", hidden, &|queue, x, out| cpu.layer_norm(queue, x, weights, out))?;
     run("bias_residual_layer_norm", hidden, &|queue, x, out| {
         cpu.bias_residual_layer_norm(queue, x, Some(&ones), x, weights, out)
     })?;
+    run("rms_norm", hidden, &|queue, x, out| cpu.rms_norm(queue, x, &ones, 1e-6, out))?;
+    let heads = HeadSizes { num_heads: HIDDEN_SIZE / HEAD_DIM, head_dim: HEAD_DIM };
+    run("head_rms_norm", hidden, &|queue, x, out| {
+        cpu.head_rms_norm(queue, heads, Columns::all(x, HIDDEN_SIZE), &ones[..HEAD_DIM], 1e-6, out)
+    })?;
+    let angles = vec![0.5; ROWS * HEAD_DIM];
+    let layout = || Layout::Packed { cu_seqlens: &[0, ROWS as u32][..] };
+    run("rotary", hidden, &|queue, x, out| {
+        cpu.rotary(queue, heads, layout(), Columns::all(x, HIDDEN_SIZE), &angles, out)
+    })?;
+    for (name, pooling) in
+        [("mean", Pooling::Mean), ("max", Pooling::Max), ("weighted mean", Pooling::WeightedMean)]
+    {
+        run(name, hidden, &|queue, x, out| cpu.pool(queue, pooling, layout(), x, &mut out[..HIDDEN_SIZE]))?;
+    }
     run("scale_mask_softmax", SCORES.num_heads * ROWS * ROWS, &|queue, x, out| {
         cpu.scale_mask_softmax(queue, SCORES, x, 0.125, None, Some(&[ROWS as u32]), AttentionMask::Full, out)
     })?;

@@ -91,3 +91,25 @@ pub(crate) fn greater_or_nan<S: Simd>(s: S, a: S::F32, b: S::F32) -> S::F32 {
     // `max` gives `b` where one is NaN, and with it a NaN of `b`
     s.select(s.is_nan(a), a, s.max(a, b))
 }
+
+/// Rows that [`transpose`] takes at once.
+pub(crate) const SQUARE: usize = 8;
+
+/// `to[k · stride + i] = rows[i][k]` for rows of one length.
+#[inline(always)]
+pub(crate) fn transpose<S: Simd>(s: S, rows: [&[f32]; SQUARE], to: &mut [f32], stride: usize) {
+    let len = rows[0].len();
+    assert!(rows.iter().all(|row| row.len() == len));
+    assert!(len == 0 || to.len() >= (len - 1) * stride + SQUARE);
+    let whole = len - len % SQUARE;
+    for k in (0..whole).step_by(SQUARE) {
+        // SAFETY: each row holds the values from `k` to `k + 7`, and `to` a square's columns at each of these; a
+        // mutable and shared slices do not overlap.
+        unsafe {
+            s.transpose_ptr(rows.map(|row| row.as_ptr().add(k)), to.as_mut_ptr().add(k * stride), stride)
+        };
+    }
+    for k in whole..len {
+        to[k * stride..][..SQUARE].copy_from_slice(&rows.map(|row| row[k]));
+    }
+}

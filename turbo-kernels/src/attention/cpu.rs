@@ -47,19 +47,14 @@ impl Attention for Cpu {
         let spread = bias.map_or(0, |bias| ByDistance::values(&bias, num_heads, max_seq_len));
         let prepare = |spread| bias.map(|bias| ByDistance::new(&bias, max_seq_len, spread));
         let out = SharedMut::new(out);
-        Ok(queue.for_each_piece_with(
-            cut.runs * num_kv_heads,
-            scratch,
-            spread,
-            prepare,
-            |piece, scratch, bias| {
-                // from the last run to the first: under a causal mask those are the longest, and no thread should begin
-                // one of them when the others are done
-                let (run, kv_head) = (cut.run(cut.runs - 1 - piece / num_kv_heads), piece % num_kv_heads);
-                let group = Group { shape, kv_head, q, k, v, bias: *bias, out };
-                self.supported_isa().run(Piece { group, sequences, run, scratch });
-            },
-        )?)
+        let pieces = cut.runs * num_kv_heads;
+        Ok(queue.for_each_piece_with(pieces, scratch, spread, prepare, |piece, scratch, bias| {
+            // from the last run to the first: under a causal mask those are the longest, and no thread should begin
+            // one of them when the others are done
+            let (run, kv_head) = (cut.run(cut.runs - 1 - piece / num_kv_heads), piece % num_kv_heads);
+            let group = Group { shape, kv_head, q, k, v, bias: *bias, out };
+            self.supported_isa().run(Piece { group, sequences, run, scratch });
+        })?)
     }
 }
 
@@ -97,9 +92,9 @@ struct Cut<'a> {
 }
 
 impl<'a> Cut<'a> {
-    fn new(sequences: Sequences<'a>, num_heads: usize, threads: usize) -> Self {
+    fn new(sequences: Sequences<'a>, num_kv_heads: usize, threads: usize) -> Self {
         let rows = sequences.rows();
-        let wanted = (PIECES_PER_THREAD * threads).div_ceil(num_heads);
+        let wanted = (PIECES_PER_THREAD * threads).div_ceil(num_kv_heads);
         let rows_of_run = rows.div_ceil(wanted).clamp(LEAST_ROWS, MOST_ROWS);
         // even ones: 520 rows are twice 260, not 512 and 8
         let rows_of_run = rows.div_ceil(rows.div_ceil(rows_of_run));

@@ -4,6 +4,7 @@ mod cpu;
 mod head;
 mod mask;
 mod relative;
+mod weights;
 
 pub use mask::AttentionMask;
 pub(crate) use relative::ByDistance;

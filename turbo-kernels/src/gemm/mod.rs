@@ -7,8 +7,8 @@ mod pack;
 mod tile;
 
 pub use pack::PackedWeight;
-pub(crate) use pack::{EvenTiles, TileSizes, pack_tile, panel_width, tile_rows, tile_values};
-pub(crate) use tile::{Tile, multiply};
+pub(crate) use pack::{EvenTiles, RUN, TileSizes, pack_tile, panel_width, tile_rows, tile_values};
+pub(crate) use tile::{Places, Tile, multiply};
 
 use crate::{Activation, KernelError, Layout, device::Device};
 

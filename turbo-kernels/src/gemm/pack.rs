@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Values of a row that stay together: one cache line.
-pub(super) const RUN: usize = 16;
+pub(crate) const RUN: usize = 16;
 
 /// Output features of one panel: two vectors.
 pub(crate) const fn panel_width<S: Simd>() -> usize {

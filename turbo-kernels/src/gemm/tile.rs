@@ -43,26 +43,44 @@ impl<'a, I: Iterator<Item = Tile<'a>> + Clone, F: Finish> Kernel for Tiles<'a, I
         for panel in self.panels {
             let values = self.weight.panel(panel);
             for tile in self.tiles.clone() {
-                multiply(s, tile, values, self.weight.in_features(), &mut products);
+                multiply(s, tile, values, self.weight.in_features(), &mut products, Places::rows::<S>());
                 self.finish.finish(s, tile, panel * panel_width::<S>(), &products);
             }
         }
     }
 }
 
-/// `products[row][column] = Σₖ tile[row][k] · panel[k][column]`, one chain over ascending `k` from zero each.
+/// Where the products of a tile with a panel are put: the vectors of row `i` begin at `i · row` and `i · row + half`.
+#[derive(Clone, Copy)]
+pub(crate) struct Places {
+    pub(crate) row: usize,
+    pub(crate) half: usize,
+}
+
+impl Places {
+    /// Rows of panel width, one after another.
+    #[inline(always)]
+    pub(crate) fn rows<S: Simd>() -> Places {
+        Places { row: panel_width::<S>(), half: S::LANES }
+    }
+}
+
+/// `Σₖ tile[row][k] · panel[k][column]`, one chain over ascending `k` from zero each.
 #[inline(always)]
 pub(crate) fn multiply<S: Simd>(
     s: S,
     tile: Tile<'_>,
     panel: &[f32],
     k: usize,
-    products: &mut [f32; 14 * 32],
+    products: &mut [f32],
+    places: Places,
 ) {
     macro_rules! instances {
         ($($rows:literal)*) => {
             match tile.rows {
-                $($rows if $rows <= tile_rows::<S>() => product::<S, $rows>(s, tile.values, panel, k, products),)*
+                $($rows if $rows <= tile_rows::<S>() => {
+                    product::<S, $rows>(s, tile.values, panel, k, products, places)
+                },)*
                 rows => unreachable!("tiles have 1 to {} rows, not {rows}", tile_rows::<S>()),
             }
         };
@@ -77,7 +95,8 @@ fn product<S: Simd, const ROWS: usize>(
     tile: &[f32],
     panel: &[f32],
     k: usize,
-    products: &mut [f32; 14 * 32],
+    products: &mut [f32],
+    places: Places,
 ) {
     let width = panel_width::<S>();
     // the last row of the last run ends with the last value of k
@@ -108,8 +127,8 @@ fn product<S: Simd, const ROWS: usize>(
         values = values.wrapping_add(ROWS * RUN);
         left -= run;
     }
-    for (sums, line) in sums.iter().zip(products.chunks_exact_mut(width)) {
-        s.store(sums[0], line);
-        s.store(sums[1], &mut line[S::LANES..]);
+    for (row, sums) in sums.iter().enumerate() {
+        s.store(sums[0], &mut products[row * places.row..]);
+        s.store(sums[1], &mut products[row * places.row + places.half..]);
     }
 }

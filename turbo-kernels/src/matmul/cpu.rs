@@ -5,7 +5,7 @@ use super::{BatchedMatMul, HeadStrides, MatMulShape, Rhs};
 use crate::{
     KernelError,
     device::{Cpu, CpuQueue, SharedMut},
-    gemm::{EvenTiles, Tile, TileSizes, multiply, pack_tile, panel_width, tile_rows, tile_values},
+    gemm::{EvenTiles, Places, Tile, TileSizes, multiply, pack_tile, panel_width, tile_rows, tile_values},
     simd::{Kernel, Simd},
 };
 
@@ -104,7 +104,7 @@ impl Group<'_> {
             pack_tile(sources, k, self.tile);
             let tile = Tile { first_row: rows.start, rows: rows.len(), values: self.tile };
             for first in (0..n).step_by(panel_width::<S>()) {
-                multiply(s, tile, &self.panels[first * k..], k, &mut products);
+                multiply(s, tile, &self.panels[first * k..], k, &mut products, Places::rows::<S>());
                 let columns = panel_width::<S>().min(n - first);
                 for (i, line) in rows.clone().zip(products.chunks_exact(panel_width::<S>())) {
                     let start = self.out_at.row(head.0, head.1, i) + first;

@@ -71,6 +71,12 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn transpose_ptr(self, rows: [*const f32; 8], to: *mut f32, stride: usize) {
+        // SAFETY: the caller keeps the contract; `self` exists, so the machine has the instructions.
+        unsafe { transpose(rows, to, stride) }
+    }
+
+    #[inline(always)]
     fn prefetch(self, at: *const f32) {
         // SAFETY: `self` exists, so the machine has the instruction; a prefetch reads nothing and cannot fault.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
@@ -118,4 +124,32 @@ pub(super) fn greatest(v: __m256) -> f32 {
     let v = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
     let v = _mm_max_ps(v, _mm_movehl_ps(v, v));
     _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)))
+}
+
+/// [`Simd::transpose_ptr`]: pairs of rows are interleaved, then pairs of pairs, then halves.
+///
+/// # Safety
+/// As there.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn transpose(rows: [*const f32; 8], to: *mut f32, stride: usize) {
+    // SAFETY: the caller promises 8 values in each row; no alignment is assumed.
+    let row = rows.map(|row| unsafe { _mm256_loadu_ps(row) });
+    let pair = |a: usize, b: usize| (_mm256_unpacklo_ps(row[a], row[b]), _mm256_unpackhi_ps(row[a], row[b]));
+    let ((a, b), (c, d), (e, f), (g, h)) = (pair(0, 1), pair(2, 3), pair(4, 5), pair(6, 7));
+    let low = |x, y| _mm256_shuffle_ps::<0b01_00_01_00>(x, y);
+    let high = |x, y| _mm256_shuffle_ps::<0b11_10_11_10>(x, y);
+    let first = [low(a, c), high(a, c), low(b, d), high(b, d)]; // rows 0..4 of columns k and k + 4
+    let second = [low(e, g), high(e, g), low(f, h), high(f, h)]; // rows 4..8
+    for k in 0..4 {
+        let (near, far) = (
+            _mm256_permute2f128_ps::<0x20>(first[k], second[k]),
+            _mm256_permute2f128_ps::<0x31>(first[k], second[k]),
+        );
+        // SAFETY: the caller promises 8 values at each of the 8 strides.
+        unsafe {
+            _mm256_storeu_ps(to.add(k * stride), near);
+            _mm256_storeu_ps(to.add((k + 4) * stride), far);
+        }
+    }
 }

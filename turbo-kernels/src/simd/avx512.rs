@@ -78,6 +78,12 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn transpose_ptr(self, rows: [*const f32; 8], to: *mut f32, stride: usize) {
+        // SAFETY: the caller keeps the contract; `self` exists, so the machine has the instructions.
+        unsafe { super::avx2::transpose(rows, to, stride) }
+    }
+
+    #[inline(always)]
     fn prefetch(self, at: *const f32) {
         // SAFETY: `self` exists, so the machine has the instruction; a prefetch reads nothing and cannot fault.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }

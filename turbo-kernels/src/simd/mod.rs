@@ -93,6 +93,12 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// `to` is valid for writing `LANES` values.
     unsafe fn store_ptr(self, v: Self::F32, to: *mut f32);
 
+    /// Transposes a square: value `k` of row `i` goes to `to[k · stride + i]`.
+    ///
+    /// # Safety
+    /// Each of `rows` is valid for reading 8 initialised values, and `to` for writing `7 · stride + 8`; none of them overlap.
+    unsafe fn transpose_ptr(self, rows: [*const f32; 8], to: *mut f32, stride: usize);
+
     /// Asks for the line of `at` to be brought into the second-level cache; any address is fine.
     fn prefetch(self, at: *const f32);
 
@@ -295,6 +301,35 @@ mod tests {
                 let want: f32 = values[..taken].iter().sum::<f32>() - (lanes - taken) as f32;
                 assert_eq!(sum, want);
                 assert_eq!(max, if taken == 0 { -1.0 } else { taken as f32 });
+            }
+        }
+    }
+
+    struct Square<'a>(&'a [f32], usize, &'a mut [f32]);
+
+    impl Kernel for Square<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) {
+            let rows = std::array::from_fn(|i| self.0[i * 8..][..8].as_ptr());
+            let to = &mut self.2[..7 * self.1 + 8];
+            // SAFETY: the rows hold 8 values each, the target all that is written, and both are slices.
+            unsafe { s.transpose_ptr(rows, to.as_mut_ptr(), self.1) };
+        }
+    }
+
+    #[test]
+    fn squares_are_transposed() {
+        let from: Vec<f32> = (0..64u8).map(f32::from).collect();
+        for isa in supported() {
+            for stride in [8, 11, 32] {
+                let mut to = vec![-1.0; 7 * stride + 8];
+                isa.run(Square(&from, stride, &mut to));
+                for (at, got) in to.into_iter().enumerate() {
+                    let (k, i) = (at / stride, at % stride);
+                    assert_eq!(got, if i < 8 { from[i * 8 + k] } else { -1.0 }, "{isa:?}, stride {stride}");
+                }
             }
         }
     }

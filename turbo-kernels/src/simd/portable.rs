@@ -65,6 +65,16 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn transpose_ptr(self, rows: [*const f32; 8], to: *mut f32, stride: usize) {
+        for (i, row) in rows.into_iter().enumerate() {
+            for k in 0..8 {
+                // SAFETY: the caller promises 8 values in each row, and 8 at each of the 8 strides of `to`.
+                unsafe { *to.add(k * stride + i) = *row.add(k) };
+            }
+        }
+    }
+
+    #[inline(always)]
     fn prefetch(self, _: *const f32) {}
 
     #[inline(always)]

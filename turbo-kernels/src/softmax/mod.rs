@@ -4,7 +4,7 @@ mod cpu;
 mod row;
 
 pub(crate) use cpu::SoftmaxRow;
-pub(crate) use row::{exponentials, exponentials_with_bias, inverse_or_zero};
+pub(crate) use row::inverse_or_zero;
 
 use crate::{AttentionMask, KernelError, RelativeBiasOn, device::Device};
 

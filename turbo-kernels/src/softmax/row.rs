@@ -1,4 +1,4 @@
-//! Softmax of one row, for the kernel here and for attention.
+//! Softmax of one row.
 
 use crate::{lanes, math, simd::Simd};
 
@@ -7,7 +7,7 @@ use crate::{lanes, math, simd::Simd};
 /// The sum is 0 exactly when the row has no key that counts (it is empty, or all −∞): the row is then all 0. Sums are
 /// taken in a fixed order from the start of the row, so the bits depend on nothing but the row.
 #[inline(always)]
-pub(crate) fn exponentials<S: Simd>(s: S, row: &mut [f32], scale: f32) -> f32 {
+fn exponentials<S: Simd>(s: S, row: &mut [f32], scale: f32) -> f32 {
     let most = scale_and_find_greatest(s, row, scale);
     // −∞ − −∞ is NaN, so a row without keys ends here; `max` forgets NaN, which must not end with the others
     if most == f32::NEG_INFINITY && !row.iter().any(|v| v.is_nan()) {
@@ -28,7 +28,7 @@ pub(crate) fn exponentials<S: Simd>(s: S, row: &mut [f32], scale: f32) -> f32 {
 
 /// [`exponentials`] of `scale·score + bias`, two roundings; there are at least as many biases as scores.
 #[inline(always)]
-pub(crate) fn exponentials_with_bias<S: Simd>(s: S, row: &mut [f32], scale: f32, biases: &[f32]) -> f32 {
+fn exponentials_with_bias<S: Simd>(s: S, row: &mut [f32], scale: f32, biases: &[f32]) -> f32 {
     let factor = s.splat(scale);
     for (part, biases) in row.chunks_mut(S::LANES).zip(biases.chunks(S::LANES)) {
         let scaled = s.mul(lanes::read(s, part, 0.0), factor);
