@@ -14,5 +14,7 @@ mod pipelines;
 mod sentences;
 mod tasks;
 mod tokenizer;
+mod tokenizer_broken;
 mod tokenizer_golden;
+mod tokenizer_truncation;
 mod whole_folders;

@@ -1,44 +1,15 @@
-//! Ids are those of the reference; truncation is that of the reference too, though far less of a long text is read.
-//! Broken files give one line.
+//! Ids are those of the reference, within the model's limits; files that make no tokenizer are named.
 
-use std::{fs, path::PathBuf, sync::LazyLock};
+use std::fs;
 
-use proptest::prelude::*;
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tokenizers::{
-    Encoding, PostProcessor, PostProcessorWrapper, Tokenizer, TruncationDirection, TruncationParams,
-    truncate_encodings,
-};
-use turbo_models::{CharOffsets, InputLimits, SpecialTokens, TextTokenizer, TokenizeError, Truncation};
+use turbo_models::{InputLimits, TextTokenizer, TokenizeError, Truncation};
 
 use crate::common::data;
 
 const WORD_PIECE: &str = "tokenizer-wordpiece";
 /// Byte-level BPE.
 const ROBERTA: &str = "tokenizer-roberta";
-/// Unigram.
-const XLM_ROBERTA: &str = "encodings-xlm-roberta";
-/// Byte-level BPE behind an expression of its own; made of RoBERTa's by [`folder`].
-const QWEN: &str = "qwen";
-
-/// The folder of a tokenizer.
-fn folder(fixture: &str) -> PathBuf {
-    static QWEN_FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
-        let json = fs::read(data(ROBERTA).join("tokenizer.json")).unwrap();
-        let mut json: Value = serde_json::from_slice(&json).unwrap();
-        json["normalizer"] = json!({"type": "NFC"});
-        let words = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-        let split =
-            json!({"type": "Split", "pattern": {"Regex": words}, "behavior": "Isolated", "invert": false});
-        let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false});
-        json["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": [split, bytes]});
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
-        dir
-    });
-    if fixture == QWEN { QWEN_FOLDER.path().to_owned() } else { data(fixture) }
-}
 
 fn limits(max_input_length: usize) -> InputLimits {
     InputLimits { max_input_length, vocab_size: 103, type_vocab_size: 2 }
@@ -52,40 +23,8 @@ fn roberta(max_input_length: usize) -> TextTokenizer {
     tokenizer(ROBERTA, InputLimits { vocab_size: 269, type_vocab_size: 1, ..limits(max_input_length) })
 }
 
-fn of_any_vocabulary(fixture: &str, max_input_length: usize) -> TextTokenizer {
-    tokenizer(fixture, InputLimits { max_input_length, vocab_size: 1000, type_vocab_size: 1 })
-}
-
 fn tokenizer(fixture: &str, limits: InputLimits) -> TextTokenizer {
-    TextTokenizer::open(&folder(fixture), limits).unwrap().unwrap()
-}
-
-/// The reference's own encoding of `text`, truncated by it.
-fn reference(fixture: &str, text: &str, max_length: usize, direction: TruncationDirection) -> Encoding {
-    reference_of(fixture, &[text], max_length, direction)
-}
-
-/// Of one text or two. They are tokenised as a whole: newer versions of the library stop at `max_length`, so that they do
-/// not see which text of a pair is the longer one.
-fn reference_of(
-    fixture: &str,
-    texts: &[&str],
-    max_length: usize,
-    direction: TruncationDirection,
-) -> Encoding {
-    let mut tokenizer = Tokenizer::from_file(folder(fixture).join("tokenizer.json")).unwrap();
-    let mut bare = tokenizer.clone();
-    bare.with_padding(None).with_post_processor(None::<PostProcessorWrapper>).with_truncation(None).unwrap();
-    let mut whole = texts.iter().map(|text| bare.encode(*text, false).unwrap());
-    let added = tokenizer.get_post_processor().unwrap().added_tokens(texts.len() == 2);
-    let truncation = TruncationParams { max_length: max_length - added, direction, ..Default::default() };
-    let (mut first, mut second) =
-        truncate_encodings(whole.next().unwrap(), whole.next(), &truncation).unwrap();
-    // each part that was cut off would be joined with each of the other text's
-    first.set_overflowing(Vec::new());
-    second.iter_mut().for_each(|second| second.set_overflowing(Vec::new()));
-    tokenizer.with_padding(None).with_truncation(None).unwrap();
-    tokenizer.post_process(first, second, true).unwrap()
+    TextTokenizer::open(&data(fixture), limits).unwrap().unwrap()
 }
 
 fn golden(fixture: &str) -> Vec<(String, Vec<u32>)> {
@@ -237,190 +176,6 @@ fn templates_of_unknown_tokens_are_refused() {
             assert!(error.ends_with(&format!("tokenizer.json: post_processor: {why}")), "{error}");
         }
     }
-}
-
-/// Normalisation deletes a vertical tab, which makes one overlong word of `batching` and the rest. So a piece of text must
-/// not end there, though it looks like white space.
-#[test]
-fn a_text_is_not_cut_where_normalisation_joins() {
-    let text = format!("{}cat batching\u{b}{} the", " ".repeat(53), "q".repeat(100));
-    assert_eq!(text.find('\u{b}'), Some(65), "just behind the first piece for four tokens");
-    let encoded = word_piece(4).encode(&text, Truncation::Right).unwrap();
-    let whole = reference(WORD_PIECE, &text, 4, TruncationDirection::Right);
-    assert_eq!(encoded.input_ids, whole.get_ids());
-    assert_eq!(encoded.input_ids, [2, 90, 1, 3]);
-}
-
-/// Words, blanks of every kind, and characters that normalisation deletes, splits, joins or keeps apart.
-fn texts() -> impl Strategy<Value = String> {
-    let pieces = prop::sample::select(vec![
-        "cat",
-        "the",
-        "tokens",
-        "batching",
-        "[MASK]",
-        "[SEP",
-        "]",
-        "<mask>",
-        "<s>",
-        "</s",
-        ">",
-        ".",
-        "-",
-        "é",
-        "e\u{301}",
-        "東",
-        "京都",
-        "😀",
-        "Σ",
-        "İ",
-        " ",
-        " ",
-        " ",
-        "  ",
-        "\t",
-        "\n",
-        "\u{b}",
-        "\u{85}",
-        "\u{a0}",
-        "\u{200b}",
-        "\u{301}",
-        "\0",
-        "\u{fffd}",
-        "[MASK].",
-        "]]",
-        "、",
-        "\u{37e}",
-        "—",
-        "unbroken_and_longer_than_the_first_piece_of_text_that_is_tokenised_for_the_smallest_of_the_limits_here",
-    ]);
-    prop::collection::vec(pieces, 0..120).prop_map(|pieces| pieces.concat())
-}
-
-const DIRECTIONS: [(Truncation, TruncationDirection); 2] =
-    [(Truncation::Right, TruncationDirection::Right), (Truncation::Left, TruncationDirection::Left)];
-
-/// `tokenizer` of `fixture` truncates to `limit` as the reference does, and knows where the tokens came from.
-fn truncates_as_the_reference(
-    fixture: &str,
-    tokenizer: &TextTokenizer,
-    text: &str,
-    limit: usize,
-) -> Result<(), TestCaseError> {
-    for (ours, theirs) in DIRECTIONS {
-        let encoded = tokenizer.encode(text, ours).unwrap();
-        let expected = reference(fixture, text, limit, theirs);
-        prop_assert_eq!(&encoded.input_ids, expected.get_ids());
-        let detailed = tokenizer.encode_detailed(text, ours).unwrap();
-        prop_assert_eq!(detailed.encoded(), encoded);
-        for (place, (start, end)) in detailed.offsets.iter().zip(expected.get_offsets()) {
-            // a character of which only some bytes became a token is given whole
-            prop_assert!(place.start <= *start && place.end >= *end && text.get(place.clone()).is_some());
-        }
-    }
-    let whole = reference(fixture, text, usize::MAX, TruncationDirection::Right);
-    match tokenizer.encode(text, Truncation::Off) {
-        Ok(encoded) => prop_assert_eq!(encoded.input_ids, whole.get_ids()),
-        Err(TokenizeError::TooLong { tokens, .. }) => prop_assert!(limit < tokens && tokens <= whole.len()),
-        Err(other) => prop_assert!(false, "{}", other),
-    }
-    Ok(())
-}
-
-fn truncates_pairs_as_the_reference(
-    fixture: &str,
-    tokenizer: &TextTokenizer,
-    pair: (&str, &str),
-    limit: usize,
-) -> Result<(), TestCaseError> {
-    // both texts are read to their ends to see which has more tokens
-    let counted = pair.0.len().max(pair.1.len()) <= 64 * limit;
-    for (ours, theirs) in DIRECTIONS {
-        let encoded = tokenizer.encode(pair, ours).unwrap();
-        let expected = reference_of(fixture, &[pair.0, pair.1], limit, theirs);
-        if counted {
-            prop_assert_eq!(&encoded.input_ids, expected.get_ids());
-            prop_assert_eq!(&encoded.token_type_ids, expected.get_type_ids());
-        }
-        prop_assert_eq!(encoded.input_ids.len(), expected.len());
-    }
-    Ok(())
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(80))]
-
-    #[test]
-    fn truncation_equals_that_of_the_whole_text(text in texts(), limit in 3_usize..12) {
-        truncates_as_the_reference(WORD_PIECE, &word_piece(limit), &text, limit)?;
-        truncates_as_the_reference(ROBERTA, &roberta(limit), &text, limit)?;
-        for fixture in [XLM_ROBERTA, QWEN] {
-            truncates_as_the_reference(fixture, &of_any_vocabulary(fixture, limit), &text, limit)?;
-        }
-    }
-
-    #[test]
-    fn truncation_of_pairs_equals_that_of_the_whole_texts(first in texts(), second in texts(), limit in 5_usize..20) {
-        truncates_pairs_as_the_reference(WORD_PIECE, &word_piece(limit), (&first, &second), limit)?;
-        truncates_pairs_as_the_reference(ROBERTA, &roberta(limit), (&first, &second), limit)?;
-    }
-
-    #[test]
-    fn characters_are_those_of_the_library(text in texts()) {
-        let ours = word_piece(1000).tokenize(text.as_str(), SpecialTokens::Without).unwrap();
-        let library = Tokenizer::from_file(data(WORD_PIECE).join("tokenizer.json")).unwrap();
-        let theirs = library.encode_char_offsets(text.as_str(), false).unwrap();
-        let characters = CharOffsets::of(&text);
-        let ours: Vec<_> = ours.offsets.iter().map(|bytes| characters.range(bytes)).map(|at| (at.start, at.end)).collect();
-        // the file truncates to 16
-        prop_assert_eq!(&ours[..theirs.len().min(ours.len())], theirs.get_offsets());
-    }
-}
-
-/// A text without blanks is cut at its punctuation; where that is in a token that is looked for first, elsewhere.
-#[test]
-fn long_texts_without_blanks_are_cut() {
-    let limit = 6;
-    let texts = [
-        ".".repeat(100_000),
-        "東京".repeat(50_000),
-        "cat,".repeat(50_000),
-        "[MASK].".repeat(20_000),
-        "[[]]".repeat(20_000),
-    ];
-    for text in texts {
-        let refused = word_piece(limit).encode(&text, Truncation::Off).unwrap_err();
-        let TokenizeError::TooLong { tokens, .. } = refused else { panic!("{refused}") };
-        assert!(tokens < 200, "{tokens} tokens of {:?}… were counted", &text[..8]);
-        truncates_as_the_reference(WORD_PIECE, &word_piece(limit), &text, limit).unwrap();
-    }
-}
-
-#[test]
-fn long_texts_of_words_are_cut() {
-    for fixture in [WORD_PIECE, ROBERTA, XLM_ROBERTA, QWEN] {
-        for text in ["the cat ".repeat(20_000), "2 cats, 3 mats; ".repeat(10_000)] {
-            let limit = 6;
-            let tokenizer = of_any_vocabulary(fixture, limit);
-            let refused = tokenizer.encode(&text, Truncation::Off).unwrap_err();
-            let TokenizeError::TooLong { tokens, .. } = refused else { panic!("{refused}") };
-            assert!(tokens < 200, "{fixture}: {tokens} tokens were counted");
-            truncates_as_the_reference(fixture, &tokenizer, &text, limit).unwrap();
-        }
-    }
-}
-
-/// Both are far longer than what is counted, and the room is odd: the longer one keeps one token more.
-#[test]
-fn pairs_of_far_too_long_texts_are_not_read_to_their_ends() {
-    let (short, long) = ("cat ".repeat(100_000), "the ".repeat(100_001));
-    let kept = |first: &str, second: &str| {
-        let ids = word_piece(8).encode((first, second), Truncation::Right).unwrap().input_ids;
-        ids.iter().filter(|id| **id == 90).count()
-    };
-    assert_eq!((kept(&short, &long), kept(&long, &short)), (2, 2));
-    let refused = word_piece(8).encode((short.as_str(), long.as_str()), Truncation::Off).unwrap_err();
-    assert!(matches!(refused, TokenizeError::TooLong { tokens: 9..200, limit: 8 }), "{refused:?}");
 }
 
 #[test]
