@@ -98,6 +98,7 @@ enum Failure {
 
 impl Transfer<'_> {
     fn files(&self, files: &[String]) -> Result<(), HubError> {
+        files.iter().for_each(|file| self.take_from_other_commit(file));
         let missing: Vec<&String> = files.iter().filter(|file| !self.folder.join(file).exists()).collect();
         if missing.is_empty() {
             return Ok(());
@@ -108,6 +109,39 @@ impl Transfer<'_> {
         (self.tell)(Event::Begin { files: missing.len(), bytes });
         missing.into_iter().try_for_each(|file| self.file(file))
     }
+
+    /// Many files are the same in several commits, and blobs are named after what is in them. Whatever goes wrong here,
+    /// the file is fetched.
+    #[cfg(unix)]
+    fn take_from_other_commit(&self, file: &str) {
+        let path = self.folder.join(file);
+        let repo_folder = self.folder.parent().and_then(Path::parent);
+        let Some(blobs) = repo_folder.map(|folder| folder.join("blobs")).filter(|blobs| blobs.is_dir())
+        else {
+            return;
+        };
+        if path.exists() || !wanted::stays_inside(file) {
+            return;
+        }
+        let api = api_of(self.settings, &self.plan.name).ok();
+        let Some(metadata) = api.and_then(|api| api.metadata(&self.api.url(file)).ok()) else { return };
+        let blob = blobs.join(metadata.etag());
+        if !fs::metadata(&blob).is_ok_and(|blob| blob.is_file() && blob.len() == metadata.size() as u64) {
+            return;
+        }
+        let up = "../".repeat(file.split('/').count() + 1);
+        let linked = path
+            .parent()
+            .map_or(Ok(()), fs::create_dir_all)
+            .and_then(|()| std::os::unix::fs::symlink(format!("{up}blobs/{}", metadata.etag()), &path));
+        if let Err(error) = linked {
+            tracing::debug!(file, %error, "fetched again");
+        }
+    }
+
+    /// Without links every commit has its own files.
+    #[cfg(not(unix))]
+    fn take_from_other_commit(&self, _: &str) {}
 
     /// Fetches one file, however often that takes.
     fn file(&self, file: &str) -> Result<(), HubError> {
