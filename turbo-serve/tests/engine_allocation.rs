@@ -12,7 +12,7 @@ use std::{
 
 use turbo_models::{Cpu, CpuOptions};
 use turbo_sched::Layout;
-use turbo_serve::engine::{Capacity, Model, OpenOptions, Progress, Sequence};
+use turbo_serve::engine::{Capacity, Model, OpenOptions, Progress, Runner, Sequence};
 
 struct Counting;
 
@@ -52,29 +52,47 @@ const CAPACITY: Capacity = Capacity { batch_size: 16, total_tokens: 256, max_seq
 #[test]
 fn a_warm_runner_allocates_nothing() {
     assert!(allocations_of(|| drop(std::hint::black_box(vec![0_u8; 4096]))) > 0, "nothing is counted");
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data/tiny-sentence");
+    // Pooled by the mean, logits of labels, weights of words, logits of selected tokens, logits of tokens.
+    for fixture in [
+        "tiny-sentence",
+        "pipeline-classify",
+        "tiny-splade",
+        "pipeline-fill-mask-wordpiece",
+        "pipeline-answers-wordpiece",
+    ] {
+        for (layout, threads) in
+            [(Layout::Packed, 1), (Layout::Packed, 2), (Layout::Padded, 1), (Layout::Padded, 2)]
+        {
+            let what = format!("{fixture}, {layout:?}, {threads} threads");
+            check(&mut *runner(fixture, layout, threads), &what);
+        }
+    }
+}
+
+fn runner(fixture: &str, layout: Layout, threads: usize) -> Box<dyn Runner> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data").join(fixture);
+    let cpu = Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), isa: None }).unwrap();
+    let mut model = Model::open(&folder, cpu, OpenOptions { layout, ..OpenOptions::default() }).unwrap();
+    (model.build)(CAPACITY).unwrap()
+}
+
+fn check(runner: &mut dyn Runner, what: &str) {
     let ids: Vec<u32> = (0..48).map(|i| i * 7 % 100).collect();
-    for (layout, threads) in
-        [(Layout::Packed, 1), (Layout::Packed, 2), (Layout::Padded, 1), (Layout::Padded, 2)]
-    {
-        let cpu = Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), isa: None }).unwrap();
-        let mut model = Model::open(&folder, cpu, OpenOptions { layout, ..OpenOptions::default() }).unwrap();
-        let mut runner = (model.build)(CAPACITY).unwrap();
-        // What the engine's warm-up does among other things: the largest batches.
-        for (len, batch_size) in [(16, 16), (48, 5)] {
-            let sequence = Sequence::of(&ids[..len]);
-            runner.submit(&mut std::iter::repeat_n(sequence, batch_size)).unwrap();
-        }
-        let shapes: &[&[usize]] =
-            &[&[1], &[48], &[3, 1, 2], &[16; 16], &[48; 5], &[1; 16], &[33, 5, 17], &[48, 40, 1], &[2]];
-        for lens in shapes {
-            let sequence = |&len| Sequence::of(&ids[..len]);
-            let allocations = allocations_of(|| {
-                runner.submit(&mut lens.iter().map(sequence)).unwrap();
-                assert_eq!(runner.poll().unwrap(), Progress::Done);
-            });
-            assert_eq!(allocations, 0, "{lens:?}, {layout:?}, {threads} threads");
-        }
+    let positions: Vec<u32> = (0..48).collect();
+    // What the engine's warm-up does among other things: the largest batches.
+    for (len, batch_size) in [(16, 16), (48, 5)] {
+        runner.submit(&mut std::iter::repeat_n(Sequence::of(&ids[..len]), batch_size)).unwrap();
+    }
+    let shapes: &[&[usize]] =
+        &[&[1], &[48], &[3, 1, 2], &[16; 16], &[48; 5], &[1; 16], &[33, 5, 17], &[48, 40, 1], &[2]];
+    for lens in shapes {
+        // Every token is selected, which is the most there can be.
+        let sequence = |&len: &usize| Sequence { selected: &positions[..len], ..Sequence::of(&ids[..len]) };
+        let allocations = allocations_of(|| {
+            runner.submit(&mut lens.iter().map(sequence)).unwrap();
+            assert_eq!(runner.poll().unwrap(), Progress::Done);
+        });
+        assert_eq!(allocations, 0, "{lens:?}, {what}");
     }
 }
 

@@ -7,41 +7,72 @@ use axum::{
     body::{Body, to_bytes},
     http::{Request, StatusCode, header},
 };
-use proptest::{collection::vec, prelude::*, sample::select};
+use proptest::{collection::vec, prelude::*, sample::select, strategy::ValueTree, test_runner::TestRunner};
 use serde_json::Value;
 use tower::ServiceExt;
 use turbo_serve::engine::Health;
 
-use crate::fake::{Fake, routes};
+use crate::fake::{Fake, classifier, embedding, routes, sparse};
 
-const PATHS: [&str; 3] = ["/embed", "/embed_all", "/v1/embeddings"];
+/// Every route that reads a body, with the model that answers it.
+const ROUTES: [(Model, &str); 14] = [
+    (Model::Vectors, "/embed"),
+    (Model::Vectors, "/embed_all"),
+    (Model::Vectors, "/v1/embeddings"),
+    (Model::Vectors, "/similarity"),
+    (Model::Vectors, "/tokenize"),
+    (Model::Vectors, "/decode"),
+    (Model::Vectors, "/invocations"),
+    (Model::Weights, "/embed_sparse"),
+    (Model::Scores, "/predict"),
+    (Model::Scores, "/pipeline/text-classification"),
+    (Model::Ranks, "/rerank"),
+    (Model::Ranks, "/"),
+    (Model::Vectors, "/pipeline/sentence-similarity"),
+    (Model::Vectors, "/pipeline/feature-extraction"),
+];
 
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+#[derive(Clone, Copy, Debug)]
+enum Model {
+    Vectors,
+    Weights,
+    Scores,
+    Ranks,
 }
 
-/// Sends bytes as JSON and checks the promise that holds for all bytes; returns the status.
-fn send(runtime: &tokio::runtime::Runtime, router: &Router, path: &str, body: &[u8]) -> StatusCode {
-    runtime.block_on(async {
-        let request = Request::post(path).header(header::CONTENT_TYPE, "application/json");
-        let request = request.body(Body::from(body.to_vec())).unwrap();
-        let response = router.clone().oneshot(request).await.unwrap();
-        let status = response.status();
-        assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
-        let answer = to_bytes(response.into_body(), usize::MAX).await.unwrap();
-        let answer: Value = serde_json::from_slice(&answer).expect("every answer is JSON");
-        if status.is_success() {
-            assert!(answer.is_array() || answer["object"] == "list", "{answer}");
-        } else {
-            assert!([400, 413, 422].contains(&status.as_u16()), "{status} {answer}");
-            assert!(answer["error_type"].is_string() || answer["type"].is_string(), "{answer}");
-        }
-        status
-    })
+/// A server of each model.
+struct Servers {
+    runtime: tokio::runtime::Runtime,
+    routers: [Router; 4],
 }
 
-fn fake() -> Router {
-    routes(Arc::new(Fake::new(Health::Ready)))
+impl Servers {
+    fn new() -> Self {
+        let models = [embedding(), sparse(), classifier(["x", "y"]), classifier(["x"])];
+        let routers = models.map(|model| routes(Arc::new(Fake::of(model, Health::Ready))));
+        Self { runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(), routers }
+    }
+
+    /// Sends bytes as JSON and checks the promise that holds for all bytes; returns the status.
+    fn send(&self, (model, path): (Model, &str), body: &[u8]) -> StatusCode {
+        let router = self.routers[model as usize].clone();
+        self.runtime.block_on(async {
+            let request = Request::post(path).header(header::CONTENT_TYPE, "application/json");
+            let request = request.body(Body::from(body.to_vec())).unwrap();
+            let response = router.oneshot(request).await.unwrap();
+            let status = response.status();
+            assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
+            let answer = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+            let answer: Value = serde_json::from_slice(&answer).expect("every answer is JSON");
+            if status.is_success() {
+                assert!(answer.is_array() || answer["object"] == "list", "{answer}");
+            } else {
+                assert!([400, 413, 422].contains(&status.as_u16()), "{path}: {status} {answer}");
+                assert!(answer["error_type"].is_string() || answer["type"].is_string(), "{answer}");
+            }
+            status
+        })
+    }
 }
 
 /// Any JSON, of the words that matter here; not the texts at which the fake engine fails on purpose.
@@ -56,7 +87,7 @@ fn json_value() -> impl Strategy<Value = Value> {
         select(vec!["left", "Right", "float", "base64"]).prop_map(Value::from),
     ];
     leaf.prop_recursive(4, 24, 4, |inner| {
-        let key = select(vec!["inputs", "input", "truncate", "x"]);
+        let key = select(vec!["inputs", "input", "truncate", "source_sentence", "sentences", "top_k", "x"]);
         prop_oneof![
             vec(inner.clone(), 0..5).prop_map(Value::from),
             vec((key, inner), 0..4)
@@ -78,17 +109,30 @@ fn request_value() -> impl Strategy<Value = Value> {
         "model",
         "user",
         "encoding_format",
+        "ids",
+        "skip_special_tokens",
+        "add_special_tokens",
+        "query",
+        "texts",
+        "raw_scores",
+        "return_text",
+        "parameters",
     ];
+    let text = || "[a-c]{0,5}".prop_map(Value::from);
+    let texts = || vec("[a-c]{0,5}", 1..3).prop_map(Value::from);
+    let ids = || vec(0..900u32, 1..4).prop_map(Value::from);
     let inputs = prop_oneof![
-        "[a-c]{0,5}".prop_map(Value::from),
-        vec(
-            prop_oneof!["[a-c]{0,5}".prop_map(Value::from), vec(0..900u32, 1..4).prop_map(Value::from)],
-            1..4
-        )
-        .prop_map(Value::from),
+        text(),
+        vec(prop_oneof![text(), ids()], 1..4).prop_map(Value::from),
+        vec(texts(), 1..4).prop_map(Value::from),
+        (text(), texts())
+            .prop_map(|(one, all)| serde_json::json!({"source_sentence": one, "sentences": all})),
     ];
-    (inputs, vec((select(names), json_value()), 0..3)).prop_map(|(inputs, fields)| {
-        let mut body = serde_json::json!({ "inputs": inputs, "input": inputs });
+    let known = (inputs, ids(), text(), texts());
+    (known, vec((select(names), json_value()), 0..3)).prop_map(|((inputs, ids, query, texts), fields)| {
+        let mut body = serde_json::json!({
+            "inputs": inputs, "input": inputs, "ids": ids, "query": query, "texts": texts,
+        });
         for (name, value) in fields {
             body[name] = value;
         }
@@ -98,36 +142,42 @@ fn request_value() -> impl Strategy<Value = Value> {
 
 #[test]
 fn requests_of_the_right_form_are_answered() {
-    // the strategy below must reach beyond errors, else it says nothing about answers
-    let (runtime, router) = (runtime(), fake());
-    for path in PATHS {
-        assert_eq!(send(&runtime, &router, path, br#"{"inputs":["a",[1]],"input":"a"}"#), StatusCode::OK);
+    // the strategies below must reach beyond errors, else they say nothing about answers
+    let (servers, mut runner) = (Servers::new(), TestRunner::deterministic());
+    let bodies: Vec<Value> =
+        (0..200).map(|_| request_value().new_tree(&mut runner).unwrap().current()).collect();
+    for route in ROUTES {
+        let answered = bodies
+            .iter()
+            .filter(|body| servers.send(route, body.to_string().as_bytes()) == StatusCode::OK)
+            .count();
+        assert!(answered > 10, "{route:?} answered {answered} of 200");
     }
 }
 
 #[test]
 fn any_bytes() {
-    let (runtime, router) = (runtime(), fake());
-    proptest!(ProptestConfig::with_cases(400), |(path in select(&PATHS[..]), body in vec(any::<u8>(), 0..200))| {
-        send(&runtime, &router, path, &body);
+    let servers = Servers::new();
+    proptest!(ProptestConfig::with_cases(400), |(route in select(&ROUTES[..]), body in vec(any::<u8>(), 0..200))| {
+        servers.send(route, &body);
     });
 }
 
 #[test]
 fn any_json() {
-    let (runtime, router) = (runtime(), fake());
-    proptest!(ProptestConfig::with_cases(400), |(path in select(&PATHS[..]), body in request_value())| {
-        send(&runtime, &router, path, body.to_string().as_bytes());
+    let servers = Servers::new();
+    proptest!(ProptestConfig::with_cases(1000), |(route in select(&ROUTES[..]), body in request_value())| {
+        servers.send(route, body.to_string().as_bytes());
     });
 }
 
 #[test]
 fn json_with_a_few_bytes_changed() {
-    let (runtime, router) = (runtime(), fake());
+    let servers = Servers::new();
     let change =
         (any::<prop::sample::Index>(), select(b"{}[]\",:0123456789.-eEtfn\\ \x00\xff".to_vec()), 0..3u8);
-    proptest!(ProptestConfig::with_cases(400), |(
-        path in select(&PATHS[..]),
+    proptest!(ProptestConfig::with_cases(1000), |(
+        route in select(&ROUTES[..]),
         body in request_value(),
         changes in vec(change, 1..4),
     )| {
@@ -141,6 +191,6 @@ fn json_with_a_few_bytes_changed() {
                 _ => {}
             }
         }
-        send(&runtime, &router, path, &body);
+        servers.send(route, &body);
     });
 }

@@ -8,5 +8,7 @@ mod engine;
 mod fake;
 mod fuzz;
 mod lifecycle;
+mod models;
 mod statuses;
+mod tei;
 mod tiny;

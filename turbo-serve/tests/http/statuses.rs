@@ -4,7 +4,7 @@
 use serde_json::json;
 use turbo_serve::engine::Health;
 
-use crate::fake::{PAYLOAD_LIMIT, Reply, Server, assert_tei};
+use crate::fake::{PAYLOAD_LIMIT, Reply, Server, assert_tei, classifier, sparse};
 
 /// Checks an error of OpenAI's routes.
 #[track_caller]
@@ -83,6 +83,184 @@ fn inputs_that_are_wrong() {
             assert_works(&server);
         }
     }
+}
+
+/// Errors of the engine that a text asks the fake for: text, status, type, part of the sentence.
+const ASKED_FOR: [(&str, u16, &str, &str); 8] = [
+    ("overloaded", 429, "Overloaded", "overloaded"),
+    ("tokenizer", 422, "Tokenizer", "it is of no use"),
+    ("no tokenizer", 422, "Tokenizer", "send token ids"),
+    ("backend", 424, "Backend", "on fire"),
+    ("panic", 424, "Backend", "inference failed: the engine panicked"),
+    ("nan", 424, "Backend", "has the value NaN"),
+    ("infinity", 424, "Backend", "has the value infinity"),
+    ("stopping", 503, "Unhealthy", "stopping"),
+];
+
+#[test]
+fn the_engines_errors_are_told_on_every_route() {
+    let one = |field: &str, text: &str| json!({ field: text });
+    let (sentences, texts) = (
+        |text: &str| json!({"inputs": {"source_sentence": text, "sentences": ["b"]}}),
+        |text: &str| json!({"query": text, "texts": ["a", "b"]}),
+    );
+    let (vectors, weights) = (Server::start(), Server::with_model(sparse()));
+    let (scores, ranks) = (Server::with_model(classifier(["x", "y"])), Server::with_model(classifier(["x"])));
+    for (text, status, error_type, said) in ASKED_FOR {
+        let pairs = json!({ "inputs": [[text, "b"], ["c"]] });
+        for (server, path, body) in [
+            (&weights, "/embed_sparse", one("inputs", text)),
+            (&vectors, "/similarity", sentences(text)),
+            (&vectors, "/pipeline/sentence-similarity", sentences(text)),
+            (&scores, "/predict", one("inputs", text)),
+            (&scores, "/predict", pairs),
+            (&scores, "/pipeline/text-classification", one("inputs", text)),
+            (&ranks, "/rerank", texts(text)),
+        ] {
+            let reply = server.post(path, body.to_string());
+            assert_tei(&format!("{path} {body}"), &reply, status, error_type, said);
+        }
+        if !["nan", "infinity"].contains(&text) {
+            let reply = vectors.post("/tokenize", one("inputs", text).to_string());
+            assert_tei(&format!("/tokenize {text}"), &reply, status, error_type, said);
+        }
+    }
+    assert_works(&vectors);
+}
+
+#[test]
+fn bodies_that_are_wrong_on_the_other_routes() {
+    let (vectors, weights) = (Server::start(), Server::with_model(sparse()));
+    let (scores, ranks) = (Server::with_model(classifier(["x", "y"])), Server::with_model(classifier(["x"])));
+    let nine = json!(["a", "b", "c", "d", "e", "f", "g", "h", "i"]).to_string();
+    let many = format!(r#"{{"query":"q","texts":{nine}}}"#);
+    let eight =
+        format!(r#"{{"inputs":{{"source_sentence":"s","sentences":{}}}}}"#, nine.replace(r#","i""#, ""));
+    let too_large = format!(r#"{{"inputs":"{}"}}"#, "a".repeat(PAYLOAD_LIMIT));
+    for (server, path, body, status, error_type, said) in [
+        (&weights, "/embed_sparse", r#"{"inputs":[]}"#, 400, "Empty", "`inputs` cannot be empty"),
+        (
+            &weights,
+            "/embed_sparse",
+            r#"{"inputs":["a",7]}"#,
+            422,
+            VALIDATION,
+            "a text or a list of token ids at [1]",
+        ),
+        (&scores, "/predict", r#"{"inputs":[]}"#, 400, "Empty", "`inputs` cannot be empty"),
+        (
+            &scores,
+            "/predict",
+            r#"{"inputs":[1,2]}"#,
+            422,
+            VALIDATION,
+            "integer `1`, expected a text or a list of texts",
+        ),
+        (
+            &scores,
+            "/predict",
+            r#"{"inputs":["a","b","c"]}"#,
+            422,
+            VALIDATION,
+            "invalid length 3, expected a text, a pair",
+        ),
+        (
+            &scores,
+            "/predict",
+            r#"{"inputs":[["a"],[]]}"#,
+            422,
+            VALIDATION,
+            "0 texts, expected one or two at [1]",
+        ),
+        (
+            &scores,
+            "/predict",
+            r#"{"inputs":"a","raw_scores":1}"#,
+            422,
+            VALIDATION,
+            "integer `1`, expected a boolean",
+        ),
+        (&ranks, "/rerank", r#"{"texts":["a"]}"#, 422, VALIDATION, "missing field `query`"),
+        (&ranks, "/rerank", r#"{"query":"q"}"#, 422, VALIDATION, "missing field `texts`"),
+        (&ranks, "/rerank", r#"{"query":"q","texts":[]}"#, 400, "Empty", "`texts` cannot be empty"),
+        (
+            &ranks,
+            "/rerank",
+            r#"{"query":"q","texts":"a"}"#,
+            422,
+            VALIDATION,
+            "string \"a\", expected a sequence",
+        ),
+        (
+            &ranks,
+            "/rerank",
+            r#"{"query":"q","texts":["a",7]}"#,
+            422,
+            VALIDATION,
+            "integer `7`, expected a string",
+        ),
+        (&ranks, "/rerank", &many, 422, VALIDATION, "batch size 9 > maximum allowed batch size 8"),
+        (&vectors, "/similarity", r#"{"inputs":"a"}"#, 422, VALIDATION, "string \"a\", expected struct"),
+        (
+            &vectors,
+            "/similarity",
+            r#"{"inputs":{"sentences":["a"]}}"#,
+            422,
+            VALIDATION,
+            "missing field `source_sentence`",
+        ),
+        (
+            &vectors,
+            "/similarity",
+            r#"{"inputs":{"source_sentence":"a","sentences":[]}}"#,
+            400,
+            "Empty",
+            "`inputs.sentences` cannot be empty",
+        ),
+        (&vectors, "/similarity", &eight, 422, VALIDATION, "batch size 9 > maximum allowed batch size 8"),
+        (&vectors, "/tokenize", r#"{"inputs":[]}"#, 400, "Empty", "`inputs` cannot be empty"),
+        (&vectors, "/tokenize", r#"{"inputs":[1]}"#, 422, VALIDATION, "integer `1`, expected a text at [0]"),
+        (
+            &vectors,
+            "/tokenize",
+            r#"{"inputs":"a","prompt_name":"x"}"#,
+            422,
+            VALIDATION,
+            "`prompt_name` is `x`",
+        ),
+        (&vectors, "/decode", r#"{"ids":[]}"#, 400, "Empty", "`ids` cannot be empty"),
+        (
+            &vectors,
+            "/decode",
+            r#"{"ids":"a"}"#,
+            422,
+            VALIDATION,
+            "string \"a\", expected a list of token ids",
+        ),
+        (&vectors, "/decode", r#"{"ids":[1,-1]}"#, 422, VALIDATION, "integer `-1`, expected a token id"),
+        (&vectors, "/decode", r#"{"inputs":[1]}"#, 422, VALIDATION, "missing field `ids`"),
+    ] {
+        let reply = server.post(path, body);
+        assert_tei(&format!("{path} {body:.60}"), &reply, status, error_type, said);
+    }
+    for path in [
+        "/embed_sparse",
+        "/similarity",
+        "/predict",
+        "/rerank",
+        "/tokenize",
+        "/decode",
+        "/invocations",
+        "/pipeline/fill-mask",
+    ] {
+        assert_tei(path, &vectors.post(path, "{"), 400, VALIDATION, "body is not JSON");
+        assert_tei(path, &vectors.post(path, "[]"), 422, VALIDATION, "expected a JSON object");
+        assert_tei(path, &vectors.post(path, &too_large), 413, VALIDATION, "larger than the limit");
+        let text = vectors.send("POST", path, &[("content-type", "text/plain")], "{}");
+        assert_tei(path, &text, 415, VALIDATION, "expected content-type");
+        assert_tei(path, &vectors.get(path), 405, VALIDATION, "does not take GET");
+    }
+    assert_works(&vectors);
 }
 
 #[test]

@@ -65,6 +65,9 @@ struct Group<'a> {
     end: usize,
 }
 
+/// How vocabularies write what they do not have; the text tells more.
+const UNKNOWN: [&str; 2] = ["[UNK]", "<unk>"];
+
 /// `[{"entity_group", …}]` for one text, `[[…]]` for several; `[{"entity", …}]` without aggregation.
 pub(in crate::http) async fn token_classification(
     State(server): State<Server>,
@@ -101,17 +104,12 @@ fn json(texts: &[String], found: &[Vec<FoundEntity>], aggregation: Aggregation, 
             let FoundEntity { label, score, bytes, tokens, token } = entity;
             let (range, score) = (characters.range(bytes), *score);
             let (start, end) = (range.start, range.end);
+            let written = text.get(bytes.clone()).unwrap_or_default();
             let value = if aggregation == Aggregation::None {
-                serde_json::to_value(Token {
-                    entity: label,
-                    score,
-                    index: tokens.start,
-                    word: token,
-                    start,
-                    end,
-                })
+                let word = if UNKNOWN.contains(&token.as_str()) { written } else { token };
+                serde_json::to_value(Token { entity: label, score, index: tokens.start, word, start, end })
             } else {
-                let word = text.get(bytes.clone()).unwrap_or_default();
+                let word = written;
                 serde_json::to_value(Group { entity_group: label, score, word, start, end })
             };
             value.expect("numbers and strings are always JSON")

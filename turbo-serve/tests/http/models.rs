@@ -1,0 +1,324 @@
+//! Whole folders of every task behind the routes, against what the reference makes of them: text in, answers out.
+
+use std::{fs, path::PathBuf, sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+use turbo_serve::{
+    engine::{Cpu, CpuOptions, Engine, EngineConfig, Layout, Model, OpenOptions, Pooling, Task},
+    http::{HttpOptions, Metrics, router},
+};
+
+use crate::fake::{Reply, Running, assert_tei};
+
+/// The references are of float32 pipelines or float64 models; ours sums in another order, and scores go through an
+/// exponential.
+const TOLERANCE: f64 = 2e-5;
+
+fn folder(fixture: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data").join(fixture)
+}
+
+fn start(fixture: &str, options: OpenOptions) -> Running {
+    start_with(fixture, options, EngineConfig::default())
+}
+
+fn start_with(fixture: &str, options: OpenOptions, config: EngineConfig) -> Running {
+    let metrics = Metrics::install().unwrap();
+    let device = Cpu::new(CpuOptions::default()).unwrap();
+    let model = Model::open(&folder(fixture), device, options).unwrap();
+    let config = EngineConfig { warm_up: Duration::ZERO, max_batch_tokens: 1024, ..config };
+    let engine = Engine::start(model, &config).unwrap();
+    Running::start(router(Arc::new(engine), metrics, HttpOptions::default()))
+}
+
+/// A server of the folder as it is, and the cases of its golden file.
+fn serve(fixture: &str) -> (Running, Vec<Value>) {
+    serve_in_parts(fixture, EngineConfig::default().max_client_batch_size)
+}
+
+/// The same, where a request has at most `limit` inputs: what needs more has to ask several times.
+fn serve_in_parts(fixture: &str, limit: usize) -> (Running, Vec<Value>) {
+    let golden: Value =
+        serde_json::from_slice(&fs::read(folder(fixture).join("golden.json")).unwrap()).unwrap();
+    let cases = golden.get("cases").or(golden.get("sentences")).unwrap().as_array().unwrap().clone();
+    assert!(!cases.is_empty());
+    let config = EngineConfig { max_client_batch_size: limit, ..EngineConfig::default() };
+    (start_with(fixture, OpenOptions::default(), config), cases)
+}
+
+#[track_caller]
+fn ok(reply: &Reply) -> Value {
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    reply.json()
+}
+
+#[track_caller]
+fn assert_near(got: &Value, expected: f64, of: &Value) {
+    let got = got.as_f64().unwrap_or_else(|| panic!("{of}: {got} is no number"));
+    assert!((got - expected).abs() < TOLERANCE, "{of}: got {got}, expected {expected}");
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().unwrap_or_else(|| panic!("{value} is no list"))
+}
+
+#[test]
+fn a_classifier_scores_texts_and_pairs() {
+    let (server, cases) = serve("pipeline-classify");
+    let mut batch = Vec::new();
+    for case in &cases {
+        for (options, scores) in [(json!({}), "softmax"), (json!({ "raw_scores": true }), "none")] {
+            let mut body = options;
+            body["inputs"] = case["inputs"].clone();
+            let answer = ok(&server.post("/predict", body.to_string()));
+            let expected = list(&case["scores"][scores]);
+            assert_eq!(list(&answer).len(), expected.len());
+            for (got, expected) in list(&answer).iter().zip(expected) {
+                assert_eq!(got["label"], expected["label"], "{case}");
+                assert_near(&got["score"], expected["score"].as_f64().unwrap(), case);
+            }
+        }
+        batch.push(case["inputs"].clone());
+    }
+    let alone = ok(&server.post("/predict", json!({ "inputs": cases[0]["inputs"] }).to_string()));
+    let together = ok(&server.post("/predict", json!({ "inputs": batch }).to_string()));
+    assert_eq!((list(&together).len(), &together[0]), (cases.len(), &alone), "the same bits in company");
+    let text = cases[0]["inputs"][0].clone();
+    let body = json!({ "inputs": text, "parameters": { "function_to_apply": "sigmoid", "top_k": 2 } });
+    let answer = ok(&server.post("/pipeline/text-classification", body.to_string()));
+    assert_eq!(list(&answer[0]).len(), 2);
+    assert_near(&answer[0][0]["score"], cases[0]["scores"]["sigmoid"][0]["score"].as_f64().unwrap(), &body);
+    assert_tei(
+        "/rerank",
+        &server.post("/rerank", r#"{"query":"a","texts":["b"]}"#),
+        424,
+        "Backend",
+        "`/predict`",
+    );
+}
+
+#[test]
+fn a_cross_encoder_ranks_texts() {
+    let (server, cases) = serve("tiny-cross-encoder");
+    let query = cases[0]["text"][0].clone();
+    let of_query: Vec<&Value> = cases.iter().filter(|case| case["text"][0] == query).collect();
+    let texts: Vec<&Value> = of_query.iter().map(|case| &case["text"][1]).collect();
+    let logits: Vec<f64> = of_query.iter().map(|case| case["pooled"][0].as_f64().unwrap()).collect();
+    assert!(texts.len() > 2);
+    for raw in [true, false] {
+        let body = json!({ "query": query, "texts": texts, "raw_scores": raw, "return_text": true });
+        let answer = ok(&server.post("/", body.to_string()));
+        let mut before = f64::INFINITY;
+        for rank in list(&answer) {
+            let index = rank["index"].as_u64().unwrap() as usize;
+            let expected = if raw { logits[index] } else { 1.0 / (1.0 + (-logits[index]).exp()) };
+            assert_near(&rank["score"], expected, rank);
+            assert_eq!(rank["text"], *texts[index]);
+            assert!(rank["score"].as_f64().unwrap() <= before, "{answer}");
+            before = rank["score"].as_f64().unwrap();
+        }
+        assert_eq!(list(&answer).len(), texts.len());
+    }
+    assert_eq!(server.get("/info").json()["model_type"]["reranker"]["id2label"]["0"], "LABEL_0");
+    let metrics = server.get("/metrics");
+    assert!(metrics.text().contains("# TYPE te_predict_inference_duration histogram"), "{}", metrics.text());
+}
+
+#[test]
+fn a_sparse_encoder_weighs_words() {
+    let (server, cases) = serve("tiny-splade");
+    let (folder, masked) = ("pipeline-fill-mask-wordpiece", Some(Task::SparseEmbedding));
+    for case in &cases {
+        let answer = ok(&server.post("/embed_sparse", json!({ "inputs": case["text"] }).to_string()));
+        let mut weights = vec![0.0; list(&case["pooled"]).len()];
+        for word in list(&answer[0]) {
+            weights[word["index"].as_u64().unwrap() as usize] = word["value"].as_f64().unwrap();
+            assert_ne!(word["value"], 0.0);
+        }
+        for (got, expected) in weights.iter().zip(list(&case["pooled"])) {
+            assert_near(&json!(got), expected.as_f64().unwrap(), &case["text"]);
+        }
+    }
+    assert_eq!(server.get("/info").json()["model_type"], json!({ "embedding": { "pooling": "splade" } }));
+    // Any masked language model is one, when it is asked to be.
+    let server = start(folder, OpenOptions { task: masked, ..OpenOptions::default() });
+    assert!(!list(&ok(&server.post("/", r#"{"inputs":"the cat"}"#))[0]).is_empty());
+}
+
+#[test]
+fn dense_modules_and_prompts_of_a_folder_are_used() {
+    let (server, cases) = serve("tiny-dense");
+    for case in &cases {
+        for (normalize, expected) in [(true, &case["embedding"]), (false, &case["pooled"])] {
+            let body = json!({ "inputs": case["text"], "normalize": normalize });
+            let answer = ok(&server.post("/embed", body.to_string()));
+            assert_eq!(list(&answer[0]).len(), list(expected).len(), "the width behind the dense modules");
+            for (got, expected) in list(&answer[0]).iter().zip(list(expected)) {
+                assert_near(got, expected.as_f64().unwrap(), &case["text"]);
+            }
+        }
+    }
+    let embed = |inputs: &str, prompt: Option<&str>| {
+        ok(&server.post("/embed", json!({ "inputs": inputs, "prompt_name": prompt }).to_string()))
+    };
+    assert_eq!(embed("cat", Some("query")), embed("the query: cat", None));
+    assert_eq!(embed("cat", Some("document")), embed("cat", None));
+    assert_ne!(embed("cat", Some("query")), embed("cat", None));
+    let reply = server.post("/embed", r#"{"inputs":"cat","prompt_name":"x"}"#);
+    assert_tei("prompt", &reply, 422, "Validation", "this model's prompts are `document`, `query`");
+    let named = turbo_serve::engine::DefaultPrompt::Named("query".into());
+    let defaulted =
+        start("tiny-dense", OpenOptions { default_prompt: Some(named), ..OpenOptions::default() });
+    let answer = ok(&defaulted.post("/embed", r#"{"inputs":"cat"}"#));
+    assert_eq!(answer, embed("cat", Some("query")));
+    let like = json!({ "inputs": { "source_sentence": "cat", "sentences": ["cat", "the dog sat"] } });
+    let answer = ok(&server.post("/similarity", like.to_string()));
+    assert_near(&answer[0], 1.0, &like);
+    assert!(answer[1].as_f64().unwrap() < 1.0, "{answer}");
+}
+
+fn server_limit(server: &Running) -> usize {
+    server.get("/info").json()["max_input_length"].as_u64().unwrap() as usize
+}
+
+#[test]
+fn tokens_are_those_of_the_tokenizer() {
+    let (server, cases) = serve("tiny-dense");
+    for case in &cases {
+        let text = case["text"].as_str().unwrap();
+        let answer = ok(&server.post("/tokenize", json!({ "inputs": text }).to_string()));
+        let ids: Vec<Value> = list(&answer[0]).iter().map(|token| token["id"].clone()).collect();
+        // Longer ones are cut for the model, and not here.
+        if list(&case["input_ids"]).len() < server_limit(&server) {
+            assert_eq!(json!(ids), case["input_ids"]);
+        }
+        for token in list(&answer[0]) {
+            if token["special"] == false {
+                let [start, stop] = ["start", "stop"].map(|side| token[side].as_u64().unwrap() as usize);
+                assert_eq!(token["text"], text[start..stop], "{token}");
+            }
+        }
+        let decoded = ok(&server.post("/decode", json!({ "ids": ids }).to_string()));
+        assert!(!decoded[0].as_str().unwrap().contains("[CLS]"), "{decoded}");
+    }
+}
+
+#[test]
+fn answers_are_parts_of_the_context() {
+    for fixture in ["pipeline-answers-wordpiece", "pipeline-answers-roberta", "pipeline-answers-xlm-roberta"]
+    {
+        let (server, cases) = serve_in_parts(fixture, 1);
+        let mut windows = 0;
+        for case in &cases {
+            let mut parameters = case["options"].clone();
+            (parameters["max_seq_len"], parameters["doc_stride"]) =
+                (case["max_len"].clone(), case["stride"].clone());
+            let inputs = json!({ "question": case["question"], "context": case["context"] });
+            let body = json!({ "inputs": inputs, "parameters": parameters });
+            let answer = ok(&server.post("/pipeline/question-answering", body.to_string()));
+            let answers = if answer.is_array() { list(&answer).to_vec() } else { vec![answer] };
+            windows = windows.max(list(&case["windows"]).len());
+            let context: Vec<char> = case["context"].as_str().unwrap().chars().collect();
+            for answer in &answers {
+                let [start, end] = ["start", "end"].map(|side| answer[side].as_u64().unwrap() as usize);
+                assert_eq!(
+                    answer["answer"],
+                    context[start..end].iter().collect::<String>(),
+                    "{fixture}: {answer}"
+                );
+            }
+            let expected = list(&case["answers"]);
+            for (got, expected) in answers.iter().zip(expected) {
+                assert_near(&got["score"], expected["score"].as_f64().unwrap(), &body);
+                for field in ["start", "end", "answer"] {
+                    assert_eq!(got[field], expected[field], "{fixture} {body}");
+                }
+            }
+        }
+        assert!(windows > 1, "{fixture}: no context is longer than a window");
+    }
+}
+
+#[test]
+fn entities_are_parts_of_the_text() {
+    for fixture in
+        ["pipeline-entities-wordpiece", "pipeline-entities-roberta", "pipeline-entities-xlm-roberta"]
+    {
+        let (server, cases) = serve(fixture);
+        for case in &cases {
+            for strategy in ["none", "simple", "first", "average", "max"] {
+                let expected = list(&case["entities"][strategy]);
+                let parameters = json!({ "aggregation_strategy": strategy, "ignore_labels": ["O"] });
+                let body = json!({ "inputs": case["text"], "parameters": parameters });
+                let answer = ok(&server.post("/pipeline/token-classification", body.to_string()));
+                let text: Vec<char> = case["text"].as_str().unwrap().chars().collect();
+                let label = if strategy == "none" { "entity" } else { "entity_group" };
+                assert_eq!(list(&answer).len(), expected.len(), "{fixture} {body}: {answer}");
+                for (got, expected) in list(&answer).iter().zip(expected) {
+                    assert_eq!(
+                        (&got[label], &got["start"]),
+                        (&expected["label"], &expected["start"]),
+                        "{body}"
+                    );
+                    assert_near(&got["score"], expected["score"].as_f64().unwrap(), &body);
+                    let [start, end] = ["start", "end"].map(|side| got[side].as_u64().unwrap() as usize);
+                    let word: String = text[start..end].iter().collect();
+                    assert_eq!(
+                        got["word"],
+                        if strategy == "none" { expected["word"].clone() } else { json!(word) }
+                    );
+                }
+            }
+        }
+        let both = json!({ "inputs": [cases[0]["text"], cases[1]["text"]] });
+        let answer = ok(&server.post("/", both.to_string()));
+        assert!(answer[0].is_array() && list(&answer).len() == 2, "{answer}");
+    }
+}
+
+#[test]
+fn words_fill_the_gaps_of_a_text() {
+    for fixture in ["pipeline-fill-mask-wordpiece", "pipeline-fill-mask-roberta"] {
+        let (server, cases) = serve_in_parts(fixture, 2);
+        for case in cases.iter().filter(|case| list(&case["targets"]).is_empty()) {
+            let body = json!({ "inputs": case["text"], "parameters": { "top_k": case["top_k"] } });
+            let answer = ok(&server.post("/pipeline/fill-mask", body.to_string()));
+            let gaps = list(&case["filled"]);
+            let got = if gaps.len() == 1 { vec![answer] } else { list(&answer).to_vec() };
+            assert_eq!(got.len(), gaps.len(), "{fixture} {body}");
+            for (got, expected) in got.iter().zip(gaps) {
+                assert_eq!(list(got).len(), list(expected).len());
+                for (got, expected) in list(got).iter().zip(list(expected)) {
+                    assert_near(&got["score"], expected["score"].as_f64().unwrap(), &body);
+                    for field in ["token", "token_str", "sequence"] {
+                        assert_eq!(got[field], expected[field], "{fixture} {body}");
+                    }
+                }
+            }
+        }
+        let reply = server.post("/", r#"{"inputs":"no gap"}"#);
+        assert_tei("no gap", &reply, 422, "Validation", "input 0: there is no `");
+        let info = server.get("/info").json();
+        assert!(info["model_type"]["masked_lm"]["mask_token"].is_string(), "{info}");
+        assert!(info["max_batch_requests"].as_u64().unwrap() >= 1);
+    }
+}
+
+#[test]
+fn every_layout_answers_alike() {
+    let answers = [Layout::Packed, Layout::Padded].map(|layout| {
+        let options = || OpenOptions { layout, ..OpenOptions::default() };
+        let classifier = start("pipeline-classify", options());
+        let masked = start("pipeline-fill-mask-wordpiece", options());
+        let inputs = json!({ "inputs": [["the cat"], ["the cat sat on the mat", "a dog"], ["hello"]] });
+        let gaps = json!({ "inputs": "the [MASK] sat on the [MASK]" });
+        let mean = Some(Pooling::Mean.into());
+        let vectors = start("pipeline-classify", OpenOptions { task: mean, ..options() });
+        [
+            ok(&classifier.post("/predict", inputs.to_string())),
+            ok(&masked.post("/", gaps.to_string())),
+            ok(&vectors.post("/embed", r#"{"inputs":["the cat sat","hello"]}"#)),
+        ]
+    });
+    assert_eq!(answers[0], answers[1], "the bits of a row do not depend on the layout");
+}
