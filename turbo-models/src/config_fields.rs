@@ -155,3 +155,146 @@ impl Setting<&'static str> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::ModelConfig;
+
+    fn open(config: &str) -> Result<ModelConfig, String> {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("config.json"), config).unwrap();
+        let prefix = format!("{}/", dir.path().display());
+        let opened = ModelConfig::open(dir.path()).map_err(|error| error.to_string().replace(&prefix, ""));
+        opened.map(|(config, _)| config)
+    }
+
+    /// Heads need not share out the hidden size, and several may share one of keys and values.
+    #[test]
+    fn qwen3_says_how_wide_its_heads_are() {
+        let config = |fields: &str| open(&format!(r#"{{"model_type": "qwen3"{fields}}}"#));
+        let default = config("").unwrap();
+        assert_eq!(
+            (default.head_dim(), default.num_key_value_heads, default.layer_norm_eps),
+            (128, 32, 1e-6)
+        );
+        let named =
+            r#", "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 96"#;
+        let named = config(named).unwrap();
+        assert_eq!((named.head_dim(), named.num_key_value_heads), (96, 8));
+        let expected = "config.json: num_key_value_heads: 3 heads of keys and values do not divide 32 heads";
+        assert_eq!(config(r#", "num_key_value_heads": 3"#).unwrap_err(), expected);
+    }
+
+    /// Where positions are stretched beyond what the model was trained with, inputs end there.
+    #[test]
+    fn nomic_s_stretched_positions_are_not_used() {
+        let config = |fields: &str| {
+            let common =
+                r#""activation_function": "swiglu", "rotary_emb_fraction": 1.0, "n_positions": 8192"#;
+            open(&format!(r#"{{"model_type": "nomic_bert", {common}, {fields}}}"#)).unwrap()
+        };
+        assert_eq!(config(r#""rotary_scaling_factor": null"#).max_input_length(), 8192);
+        assert_eq!(config(r#""rotary_scaling_factor": 2"#).max_input_length(), 2048);
+        let trained = r#""rotary_scaling_factor": 2.0, "max_trained_positions": 512"#;
+        assert_eq!(config(trained).max_input_length(), 512);
+    }
+
+    /// What would compute something else than what is drawn.
+    #[test]
+    fn variants_of_families_are_refused() {
+        let cases = [
+            (
+                r#""model_type": "mpnet", "relative_attention_num_buckets": 16"#,
+                "relative_attention_num_buckets is \"16\", supported: 32",
+            ),
+            (r#""model_type": "new", "pack_qkv": false"#, "pack_qkv is \"false\", supported: true"),
+            (
+                r#""model_type": "new", "position_embedding_type": "absolute""#,
+                "position_embedding_type is \"absolute\", supported: rope",
+            ),
+            (
+                r#""model_type": "new", "logn_attention_scale": true"#,
+                "logn_attention_scale is \"true\", supported: false",
+            ),
+            (
+                r#""model_type": "new", "layer_norm_type": "rms_norm""#,
+                "layer_norm_type is \"rms_norm\", supported: layer_norm",
+            ),
+            (
+                r#""model_type": "qwen3", "use_sliding_window": true"#,
+                "use_sliding_window is \"true\", supported: false",
+            ),
+            (r#""model_type": "nomic_bert""#, "activation_function is \"gelu_new\", supported: swiglu"),
+            (
+                r#""model_type": "nomic_bert", "activation_function": "swiglu""#,
+                "rotary_emb_fraction is \"0.0\", supported: 1, 1.0",
+            ),
+            (
+                r#""model_type": "nomic_bert", "activation_function": "swiglu", "rotary_emb_fraction": 1, "rotary_emb_interleaved": true"#,
+                "rotary_emb_interleaved is \"true\", supported: false",
+            ),
+            (
+                r#""model_type": "nomic_bert", "activation_function": "swiglu", "rotary_emb_fraction": 1, "moe_every_n_layers": 2"#,
+                "moe_every_n_layers is \"2\", supported: 0, null",
+            ),
+        ];
+        for (fields, why) in cases {
+            let error = open(&format!("{{{fields}}}")).unwrap_err();
+            assert_eq!(error, format!("config.json: {why}"));
+        }
+    }
+
+    /// What the best known models of the newer families say of themselves, as far as it matters or might be taken amiss.
+    #[test]
+    fn published_configurations_are_read() {
+        let nomic = open(
+            r#"{"activation_function": "swiglu", "architectures": ["NomicBertModel"], "causal": false,
+            "layer_norm_epsilon": 1e-12, "max_trained_positions": 2048, "mlp_fc1_bias": false, "mlp_fc2_bias": false,
+            "model_type": "nomic_bert", "n_embd": 768, "n_head": 12, "n_inner": 3072, "n_layer": 12,
+            "n_positions": 8192, "pad_vocab_size_multiple": 64, "parallel_block": false, "prenorm": false,
+            "qkv_proj_bias": false, "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0,
+            "rotary_emb_interleaved": false, "rotary_emb_scale_base": null, "rotary_scaling_factor": null,
+            "scale_attn_weights": true, "type_vocab_size": 2, "use_rms_norm": false, "vocab_size": 30528}"#,
+        )
+        .unwrap();
+        assert_eq!((nomic.max_input_length(), nomic.head_dim(), nomic.type_vocab_size), (8192, 64, 2));
+        let gte = open(
+            r#"{"architectures": ["NewModel"], "hidden_act": "gelu", "hidden_size": 768, "intermediate_size": 3072,
+            "layer_norm_eps": 1e-12, "layer_norm_type": "layer_norm", "logn_attention_clip1": false,
+            "logn_attention_scale": false, "max_position_embeddings": 8192, "model_type": "new",
+            "num_attention_heads": 12, "num_hidden_layers": 12, "pack_qkv": true, "pad_token_id": 0,
+            "position_embedding_type": "rope", "rope_scaling": {"factor": 2.0, "type": "ntk"}, "rope_theta": 500000,
+            "type_vocab_size": 0, "unpad_inputs": false, "use_memory_efficient_attention": false,
+            "vocab_size": 30528}"#,
+        )
+        .unwrap();
+        assert_eq!((gte.max_input_length(), gte.head_dim(), gte.type_vocab_size), (8192, 64, 0));
+        let modernbert = open(
+            r#"{"architectures": ["ModernBertForMaskedLM"], "attention_bias": false, "classifier_pooling": "mean",
+            "decoder_bias": true, "global_attn_every_n_layers": 3, "global_rope_theta": 160000.0,
+            "hidden_activation": "gelu", "hidden_size": 768, "intermediate_size": 1152, "layer_norm_eps": 1e-05,
+            "local_attention": 128, "local_rope_theta": 10000.0, "max_position_embeddings": 8192,
+            "model_type": "modernbert", "norm_bias": false, "norm_eps": 1e-05, "num_attention_heads": 12,
+            "num_hidden_layers": 22, "position_embedding_type": "absolute", "vocab_size": 50368}"#,
+        )
+        .unwrap();
+        assert_eq!((modernbert.max_input_length(), modernbert.head_dim()), (8192, 64));
+        let qwen3 = open(
+            r#"{"architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "head_dim": 128,
+            "hidden_act": "silu", "hidden_size": 1024, "intermediate_size": 3072, "max_position_embeddings": 32768,
+            "max_window_layers": 28, "model_type": "qwen3", "num_attention_heads": 16, "num_hidden_layers": 28,
+            "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000,
+            "sliding_window": null, "tie_word_embeddings": true, "use_sliding_window": false, "vocab_size": 151669}"#,
+        )
+        .unwrap();
+        assert_eq!((qwen3.max_input_length(), qwen3.head_dim(), qwen3.num_key_value_heads), (32768, 128, 8));
+        let mpnet = open(
+            r#"{"architectures": ["MPNetForMaskedLM"], "hidden_act": "gelu", "hidden_size": 768,
+            "intermediate_size": 3072, "layer_norm_eps": 1e-05, "max_position_embeddings": 514,
+            "model_type": "mpnet", "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 1,
+            "relative_attention_num_buckets": 32, "vocab_size": 30527}"#,
+        )
+        .unwrap();
+        assert_eq!((mpnet.max_input_length(), mpnet.type_vocab_size), (512, 0));
+    }
+}

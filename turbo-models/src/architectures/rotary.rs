@@ -8,6 +8,10 @@ use crate::{ModelConfig, ModelError, config_fields::Setting, drawing::Drawing};
 /// Most positions of a table: no tensor bounds their number. Published models have up to 262144.
 const MOST_POSITIONS: usize = 1 << 18;
 
+/// Most columns of a head that turns: the speeds are listed before a tensor says how many there are. Published models
+/// have up to 256.
+const MOST_COLUMNS: usize = 4096;
+
 /// The field that says how a model was stretched to longer inputs.
 pub(super) const SCALING: &str = "rope_scaling";
 
@@ -87,9 +91,14 @@ pub(super) fn table(
     slower: f64,
 ) -> Result<ValueId, ModelError> {
     let (head_dim, positions) = (config.head_dim(), config.max_position_embeddings);
+    let width = if config.is_given("head_dim") { "head_dim" } else { "hidden_size" };
     if !head_dim.is_multiple_of(2) {
         let why = format!("makes heads of {head_dim} columns, expected an even number");
-        return Err(config.wrong("num_attention_heads", why));
+        return Err(config.wrong(width, why));
+    }
+    if head_dim > MOST_COLUMNS {
+        let why = format!("makes heads of {head_dim} columns, expected at most {MOST_COLUMNS}");
+        return Err(config.wrong(width, why));
     }
     if positions > MOST_POSITIONS {
         let why = format!("is {positions}, expected at most {MOST_POSITIONS}");

@@ -400,6 +400,29 @@ proptest! {
         }
     }
 
+    /// The same of the configuration of every family.
+    #[test]
+    fn damaged_configurations_of_any_family_never_panic(
+        damages in prop::collection::vec(damage(), 1..4),
+        family in prop::sample::select(vec![
+            "albert-groups", "distilbert-seqcls", "electra-mlm", "mpnet-mlm", "modernbert-mean", "nomic-base",
+            "gte-rerank", "qwen3-wide",
+        ]),
+    ) {
+        let sound = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(family);
+        let folder = Folder::sound();
+        folder.write("model.safetensors", fs::read(sound.join("model.safetensors")).unwrap());
+        let mut file = fs::read(sound.join("config.json")).unwrap();
+        for damage in &damages {
+            apply(&mut file, damage, usize::MAX);
+        }
+        folder.write("config.json", &file);
+        match Checkpoint::open(folder.path()) {
+            Ok(checkpoint) => prop_assert!(checkpoint.warnings().iter().all(|line| line.lines().count() == 1)),
+            Err(error) => prop_assert_eq!(error.to_string().lines().count(), 1, "{}", error),
+        }
+    }
+
     /// The same of the configuration.
     #[test]
     fn damaged_configurations_never_panic(damages in prop::collection::vec(damage(), 1..4)) {

@@ -130,7 +130,16 @@ fn head_matches_the_reference(fixture: &str, task: Task) {
     matches_the_reference(fixture, of_head(task));
     if task == Task::MaskedLm {
         matches_the_reference(fixture, SPARSE);
+        takes_the_maximum_as_it_multiplies(&checkpoint);
     }
+}
+
+/// Logits of all words for all tokens at once would not fit: the maximum is taken in the product.
+fn takes_the_maximum_as_it_multiplies(checkpoint: &Checkpoint) {
+    let graph = checkpoint.graph(Task::SparseEmbedding).unwrap();
+    let program = Program::compile(&graph, LayoutKind::Packed, passes::ALL).unwrap();
+    let fused = program.nodes().iter().filter(|node| node.op == Op::LinearMaxPool).count();
+    assert_eq!(fused, 1, "{}", program.graph());
 }
 
 fn bits(values: &[f32]) -> impl Iterator<Item = u32> {

@@ -266,6 +266,12 @@ fn ways_to_stretch_positions_that_are_not_drawn_are_refused() {
     set(&folder.path().join("config.json"), "max_position_embeddings", json!(u32::MAX));
     let absurd = "config.json: max_position_embeddings: is 4294967295, expected at most 262144";
     assert_eq!(error(folder.path()), absurd);
+    set(&folder.path().join("config.json"), "head_dim", json!(u32::MAX));
+    let absurd = "config.json: head_dim: makes heads of 4294967295 columns, expected an even number";
+    assert_eq!(error(folder.path()), absurd);
+    set(&folder.path().join("config.json"), "head_dim", json!(u32::MAX - 1));
+    let absurd = "config.json: head_dim: makes heads of 4294967294 columns, expected at most 4096";
+    assert_eq!(error(folder.path()), absurd);
     set(&folder.path().join("config.json"), "rope_theta", json!(0));
     assert_eq!(error(folder.path()), "config.json: rope_theta: is 0, expected more than 0");
 }
