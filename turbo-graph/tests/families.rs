@@ -178,6 +178,7 @@ fn is_unfused(op: &Op) -> bool {
             | Op::Mask(_)
             | Op::Softmax
             | Op::ScaleMaskSoftmax { .. }
+            | Op::Add
             | Op::AddBias
             | Op::Mul
             | Op::Scale { .. }

@@ -68,11 +68,10 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
             }
             Op::MatMul => self.gemm(node, Epilogue::None, out)?,
             Op::Linear { activation } => {
-                let epilogue = match (self.constants(node).optional(2)?, activation) {
-                    (None, None) => Epilogue::None,
-                    (None, Some(_)) => unreachable!("no pass makes a product without bias activate"),
-                    (Some(bias), None) => Epilogue::Bias(bias),
-                    (Some(bias), Some(activation)) => Epilogue::BiasAct(bias, activation),
+                let bias = self.constants(node).bias(2, self.columns(node.output))?;
+                let epilogue = match activation {
+                    Some(activation) => Epilogue::BiasAct(bias, activation),
+                    None => Epilogue::Bias(bias),
                 };
                 self.gemm(node, epilogue, out)?;
             }
@@ -180,14 +179,11 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
     }
 
     fn residual_gemm(&mut self, node: &Node, out: Span) -> Result<(), GraphError> {
-        let (weight, bias) = (self.constants(node).matrix(), self.constants(node).optional(3)?);
+        let constants = self.constants(node);
+        let (weight, bias) = (constants.matrix(), constants.bias(3, self.columns(node.output))?);
         let reads = [self.span(node.inputs[0]), self.span(node.inputs[2])];
         let ([x, residual], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
-        let epilogue = match bias {
-            Some(bias) => Epilogue::BiasResidual { bias, residual },
-            None => unreachable!("no pass adds a residual to a product without bias"),
-        };
-        Ok(self.device.gemm(self.queue, x, weight, epilogue, out)?)
+        Ok(self.device.gemm(self.queue, x, weight, Epilogue::BiasResidual { bias, residual }, out)?)
     }
 
     /// `read`: the inputs that are `x` and the residual; the norm's weights come after all that are named.

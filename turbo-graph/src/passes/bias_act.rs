@@ -12,26 +12,22 @@ pub(super) fn pattern(graph: &Graph, matmul: usize) -> Option<Fusion> {
         return None;
     }
     let (mut nodes, mut inputs) = (vec![matmul], product.inputs.clone());
-    if let Some(add_bias) = reader(graph, product.output, |op| *op == Op::AddBias) {
+    let mut result = product.output;
+    if let Some((add_bias, Op::AddBias)) = reader(graph, result) {
         nodes.push(add_bias);
         inputs.push(graph.nodes[add_bias].inputs[1]);
+        result = graph.nodes[add_bias].output;
     }
-    if nodes.len() == 1 {
-        return None;
-    }
-    let result = graph.nodes[nodes[nodes.len() - 1]].output;
     let mut activation = None;
-    if let Some(activate) = reader(graph, result, |op| matches!(op, Op::Activate(_))) {
-        if let Op::Activate(function) = graph.nodes[activate].op {
-            activation = Some(function);
-        }
+    if let Some((activate, Op::Activate(function))) = reader(graph, result) {
         nodes.push(activate);
+        activation = Some(function);
     }
     let last = nodes.pop().filter(|_| !nodes.is_empty())?;
     Some(Fusion { op: Op::Linear { activation }, inputs, last, others: nodes })
 }
 
-/// The only reader of `value`, when it is such an operator.
-fn reader(graph: &Graph, value: ValueId, wanted: impl Fn(&Op) -> bool) -> Option<usize> {
-    graph.only_reader(value).filter(|&reader| wanted(&graph.nodes[reader].op))
+/// The only reader of `value`.
+fn reader(graph: &Graph, value: ValueId) -> Option<(usize, Op)> {
+    graph.only_reader(value).map(|reader| (reader, graph.nodes[reader].op))
 }

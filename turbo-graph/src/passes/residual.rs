@@ -20,7 +20,7 @@ fn of(graph: &Graph, last: usize, product: ValueId, residual: ValueId) -> Option
     let producer = graph.private_producer(product)?;
     let node = &graph.nodes[producer];
     let mut inputs = match node.op {
-        Op::Linear { activation: None } => node.inputs.clone(),
+        Op::MatMul | Op::Linear { activation: None } => node.inputs.clone(),
         _ => return None,
     };
     inputs.insert(2, residual);
