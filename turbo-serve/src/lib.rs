@@ -5,6 +5,8 @@
 //! | [`engine`] | inputs in, rows out: admission, tokens, queue, batches; no protocol |
 //! | [`http`] | text-embeddings-inference's routes and OpenAI's embeddings over any [`engine::Infer`] |
 //! | [`tasks`] | from rows to what they mean: labels, answers, words |
+//! | [`files`] | files of texts in, files of answers out, a row for a row |
+//! | [`hub`] | models by their names on the Hugging Face Hub |
 //! | [`metric_names`] | what is counted, and by whom |
 //!
 #![doc = include_str!("../README.md")]
