@@ -44,7 +44,7 @@ impl Gemm for Cpu {
         out_features: usize,
         in_features: usize,
     ) -> Result<PackedWeight, KernelError> {
-        PackedWeight::new(self.supported_isa(), weight, out_features, in_features)
+        PackedWeight::new(self.supported_isa(), self.threads(), weight, out_features, in_features)
     }
 
     fn gemm(

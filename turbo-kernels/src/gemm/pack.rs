@@ -6,16 +6,20 @@
 //! Activations are cut into tiles of rows, `[k / RUN][row][RUN]`: the kernel broadcasts single values at constant
 //! distances, whatever the row stride was, and packing is a copy of whole cache lines, not a transposition.
 
-use std::ops::Range;
+use std::{num::NonZeroUsize, ops::Range, thread};
 
 use crate::{
     KernelError,
     device::CpuBlock,
+    lanes,
     simd::{Kernel, Simd, SupportedIsa},
 };
 
 /// Values of a row that stay together: one cache line.
 pub(crate) const RUN: usize = 16;
+
+/// Values that are worth a thread when a weight is packed: a few times what starting one costs.
+const VALUES_PER_THREAD: usize = 256 << 10;
 
 /// Output features of one panel: two vectors.
 pub(crate) const fn panel_width<S: Simd>() -> usize {
@@ -39,35 +43,35 @@ pub struct PackedWeight {
 }
 
 impl PackedWeight {
-    /// Packs row-major values.
+    /// Packs row-major values on `threads` threads.
     pub(super) fn new(
         isa: SupportedIsa,
+        threads: NonZeroUsize,
         weight: &[f32],
         out_features: usize,
         in_features: usize,
     ) -> Result<PackedWeight, KernelError> {
         let expected = out_features.saturating_mul(in_features);
-        if weight.len() != expected {
-            return Err(KernelError::Length {
-                kernel: "pack",
-                argument: "weight",
-                expected,
-                got: weight.len(),
-            });
-        }
+        KernelError::check_length("pack", "weight", expected, weight.len())?;
         let (panel_width, tile_rows) = isa.run(TileSizes);
         let values = out_features.next_multiple_of(panel_width) * in_features;
         let mut panels = CpuBlock::zeroed(values * size_of::<f32>())?;
         let packed = panels.view_mut::<f32>(0, values)?;
-        if in_features > 0 {
-            let panel_values = panel_width * in_features;
-            for (panel, columns) in packed.chunks_exact_mut(panel_values).zip(weight.chunks(panel_values)) {
-                for (column, values) in columns.chunks_exact(in_features).enumerate() {
-                    for (line, value) in panel.chunks_exact_mut(panel_width).zip(values) {
-                        line[column] = *value;
-                    }
+        let panel_values = panel_width * in_features;
+        if panel_values > 0 {
+            let panels = out_features.div_ceil(panel_width);
+            let worth = (weight.len() / VALUES_PER_THREAD).max(1);
+            let part = panels.div_ceil(threads.get().min(worth)).max(1) * panel_values;
+            thread::scope(|scope| {
+                let mut parts = packed.chunks_mut(part).zip(weight.chunks(part));
+                let own = parts.next();
+                for (packed, weight) in parts {
+                    scope.spawn(move || isa.run(PackPanels { packed, weight, in_features }));
                 }
-            }
+                if let Some((packed, weight)) = own {
+                    isa.run(PackPanels { packed, weight, in_features });
+                }
+            });
         }
         Ok(PackedWeight { panels, out_features, in_features, panel_width, tile_rows, isa })
     }
@@ -111,6 +115,38 @@ impl PackedWeight {
     pub(super) fn panel(&self, index: usize) -> &[f32] {
         let values = self.panel_width * self.in_features;
         self.panels.view(index * values * size_of::<f32>(), values).expect("the block holds every panel")
+    }
+}
+
+/// Packs whole panels of output features; what the last one lacks stays as it is.
+struct PackPanels<'a> {
+    packed: &'a mut [f32],
+    weight: &'a [f32],
+    in_features: usize,
+}
+
+impl Kernel for PackPanels<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (width, k) = (panel_width::<S>(), self.in_features);
+        let panels = self.packed.chunks_exact_mut(width * k).zip(self.weight.chunks(width * k));
+        for (panel, columns) in panels {
+            let whole = columns.len() / k / lanes::SQUARE * lanes::SQUARE;
+            for first in (0..whole).step_by(lanes::SQUARE) {
+                let mut rows = [&columns[..0]; lanes::SQUARE];
+                for (i, row) in rows.iter_mut().enumerate() {
+                    *row = &columns[(first + i) * k..][..k];
+                }
+                lanes::transpose(s, rows, &mut panel[first..], width);
+            }
+            for (column, values) in columns.chunks_exact(k).enumerate().skip(whole) {
+                for (line, value) in panel.chunks_exact_mut(width).zip(values) {
+                    line[column] = *value;
+                }
+            }
+        }
     }
 }
 
@@ -192,7 +228,7 @@ mod tests {
         for isa in supported() {
             for (n, k) in [(1, 1), (5, 3), (32, 7), (33, 2), (70, 17), (4, 0), (0, 4)] {
                 let weight: Vec<f32> = (0..n * k).map(|i| i as f32 + 1.0).collect();
-                let packed = PackedWeight::new(isa, &weight, n, k).unwrap();
+                let packed = PackedWeight::new(isa, NonZeroUsize::MIN, &weight, n, k).unwrap();
                 let width = packed.panel_width();
                 for panel in 0..packed.panel_count() {
                     for (i, value) in packed.panel(panel).iter().enumerate() {
@@ -206,11 +242,27 @@ mod tests {
     }
 
     #[test]
+    fn threads_pack_the_same() {
+        let (n, k) = (1030, 1021); // four threads' worth, and no whole panels
+        let weight: Vec<f32> = (0..n * k).map(|i| i as f32).collect();
+        for isa in supported() {
+            let packed = |threads| {
+                let threads = NonZeroUsize::new(threads).unwrap();
+                let packed = PackedWeight::new(isa, threads, &weight, n, k).unwrap();
+                (0..packed.panel_count()).flat_map(|i| packed.panel(i).to_vec()).collect::<Vec<_>>()
+            };
+            let alone = packed(1);
+            assert!([2, 3, 7].iter().all(|&threads| packed(threads) == alone));
+        }
+    }
+
+    #[test]
     fn a_weight_of_another_size_is_refused() {
         for isa in supported() {
-            let error = PackedWeight::new(isa, &[0.0; 5], 2, 3).unwrap_err();
+            let new = |n, k| PackedWeight::new(isa, NonZeroUsize::MIN, &[0.0; 5], n, k);
+            let error = new(2, 3).unwrap_err();
             assert_eq!(error.to_string(), "pack: weight holds 5 values, expected 6");
-            assert!(PackedWeight::new(isa, &[0.0; 5], usize::MAX, 3).is_err());
+            assert!(new(usize::MAX, 3).is_err());
         }
     }
 

@@ -31,15 +31,12 @@ pub(crate) fn normalize<S: Simd>(s: S, row: &mut [f32], weights: NormWeights<&[f
     let n = row.len() as f32;
     let mean = lanes::sum(s, row, 0.0, |x| x) / n;
     let center = s.splat(mean);
-    let left = lanes::sum(s, row, mean, |x| s.sub(x, center)) / n;
+    let (differences, squares) = differences(s, row, mean);
+    let left = differences / n;
     let left_over = s.splat(left);
     let centered = |x| s.sub(s.sub(x, center), left_over);
-    let deviation = |x| {
-        let d = s.sub(x, center);
-        s.mul(d, d)
-    };
     // E[d²] − E[d]², where E[d] is a rounding: nothing cancels unless everything does
-    let variance = (lanes::sum(s, row, mean, deviation) / n - left * left).max(0.0);
+    let variance = (squares / n - left * left).max(0.0);
     let inverse = s.splat(1.0 / (variance + weights.epsilon).sqrt());
     let parts = row.chunks_mut(S::LANES).zip(weights.gain.chunks(S::LANES));
     match weights.offset {
@@ -57,6 +54,31 @@ pub(crate) fn normalize<S: Simd>(s: S, row: &mut [f32], weights: NormWeights<&[f
             }
         }
     }
+}
+
+/// `Σ d` and `Σ d²` with `d = row[i] − mean`, in one pass: two chains each, even and odd vectors.
+#[inline(always)]
+fn differences<S: Simd>(s: S, row: &[f32], mean: f32) -> (f32, f32) {
+    let center = s.splat(mean);
+    let mut sums = [s.splat(0.0); 2];
+    let mut squares = [s.splat(0.0); 2];
+    let mut pairs = row.chunks_exact(2 * S::LANES);
+    for pair in &mut pairs {
+        for (i, (sum, square)) in sums.iter_mut().zip(&mut squares).enumerate() {
+            let d = s.sub(s.load(&pair[i * S::LANES..]), center);
+            *sum = s.add(*sum, d);
+            *square = s.mul_add(d, d, *square);
+        }
+    }
+    let rest = pairs.remainder();
+    for (i, (sum, square)) in sums.iter_mut().zip(&mut squares).enumerate() {
+        if i * S::LANES < rest.len() {
+            let d = s.sub(lanes::read(s, &rest[i * S::LANES..], mean), center);
+            *sum = s.add(*sum, d);
+            *square = s.mul_add(d, d, *square);
+        }
+    }
+    (s.reduce_sum(s.add(sums[0], sums[1])), s.reduce_sum(s.add(squares[0], squares[1])))
 }
 
 /// `out = x / √(mean of x² + ε) · gain`, all of one length.
