@@ -211,6 +211,12 @@ HEADS = {  # fixture: (model class, config class, config arguments, labels); row
     "qwen3-wide": ("Qwen3ForCausalLM", "Qwen3Config", dict(QWEN, head_dim=16, tie_word_embeddings=True), None),
     "qwen3-rerank": ("Qwen3ForSequenceClassification", "Qwen3Config", QWEN_HEAD, 1),
     "qwen3-tokcls": ("Qwen3ForTokenClassification", "Qwen3Config", QWEN_HEAD, 5),
+    # beyond the distances that share a bucket, beyond the published window, and where angles are large
+    "mpnet-long": ("MPNetModel", "MPNetConfig", dict(AFTER_PAD, max_position_embeddings=302), None),
+    "modernbert-long": ("ModernBertModel", "ModernBertConfig",
+                        dict(MODERN_HEAD, local_attention=128, global_attn_every_n_layers=2, max_position_embeddings=400),
+                        None),
+    "qwen3-long": ("Qwen3Model", "Qwen3Config", dict(QWEN_HEAD, max_position_embeddings=600), None),
     # not in this version of the library: written out below
     "nomic-base": ("NomicBertModel", "NomicBertConfig", NOMIC, None),
     "gte-base": ("NewModel", "NewConfig",
@@ -224,6 +230,7 @@ STORED = {"bert-bf16": torch.bfloat16, "bert-f16": torch.float16, "bert-odd": to
 SHARDED = {"bert-sharded": "40KB", "gpt2-sharded": "60KB"}
 # bert-odd has wide rows and a limit of 33 tokens
 FEWER_ROWS = {"bert-odd": (1, 2, 7, 17)}
+LONG_ROWS = {"mpnet-long": (3, 140, 300), "modernbert-long": (70, 129, 400), "qwen3-long": (2, 600)}
 # Families that count positions from the ids, past tokens that are padding but not masked.
 PAD_IN_THE_MIDDLE = {"roberta", "xlm-roberta", "camembert", "mpnet"}
 
@@ -376,7 +383,7 @@ def make_head(root, name, seed):
     model.save_pretrained(out)
     model.double()
     limit = position_limit(cfg)
-    lengths = (1, 2, 7, 17, limit) if limit < 33 else (*ROW_LENGTHS, limit)
+    lengths = LONG_ROWS.get(name, (1, 2, 7, 17, limit) if limit < 33 else (*ROW_LENGTHS, limit))
     ids, mask = ragged(cfg.vocab_size, seed, name + "/rows", cfg.pad_token_id or 0, lengths=lengths)
     put_pad_in_the_middle(cfg, ids, lengths)
     types = None

@@ -17,7 +17,7 @@ use crate::process;
 use crate::workspace::Workspace;
 
 /// What the tests use. The script knows more: models that are not supported yet.
-const FIXTURES: [&str; 76] = [
+const FIXTURES: [&str; 79] = [
     "bert-base",
     "bert-relu",
     "bert-odd",
@@ -61,16 +61,19 @@ const FIXTURES: [&str; 76] = [
     "mpnet-tokcls",
     "mpnet-qa",
     "mpnet-mlm",
+    "mpnet-long",
     "modernbert-base",
     "modernbert-seqcls",
     "modernbert-mean",
     "modernbert-tokcls",
     "modernbert-qa",
     "modernbert-mlm",
+    "modernbert-long",
     "qwen3-base",
     "qwen3-wide",
     "qwen3-rerank",
     "qwen3-tokcls",
+    "qwen3-long",
     "nomic-base",
     "gte-base",
     "gte-rerank",

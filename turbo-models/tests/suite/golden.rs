@@ -236,6 +236,9 @@ fixtures! {
         gte: "gte-base",
         qwen3: "qwen3-base",
         qwen3_with_wide_heads: "qwen3-wide",
+        mpnet_beyond_its_buckets: "mpnet-long",
+        modernbert_beyond_its_window: "modernbert-long",
+        qwen3_at_large_angles: "qwen3-long",
     }
     heads: {
         bert_sequences: "bert-seqcls" SequenceClassification,
