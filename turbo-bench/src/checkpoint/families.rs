@@ -33,6 +33,13 @@ pub(super) const ROBERTA_BASE: Sizes = Sizes { vocab: 50265, positions: 514, ..B
 /// Lan et al., 2020.
 pub(super) const ALBERT_BASE: Sizes = Sizes { vocab: 30000, narrow: 128, ..BERT_BASE };
 pub(super) const ALBERT_XXLARGE: Sizes = Sizes { hidden: 4096, heads: 64, wide: 16384, ..ALBERT_BASE };
+/// Song et al., 2020.
+pub(super) const MPNET_BASE: Sizes = Sizes { vocab: 30527, positions: 514, ..BERT_BASE };
+/// nomic-embed-text-v1.5 (Nussbaum et al., 2024).
+pub(super) const NOMIC_BASE: Sizes = Sizes { vocab: 30528, positions: 8192, ..BERT_BASE };
+/// gte-base-en-v1.5 (Zhang et al., 2024).
+pub(super) const GTE_BASE: Sizes = Sizes { vocab: 30528, positions: 8192, ..BERT_BASE };
+
 /// Tensors in the order in which they are written.
 #[derive(Default)]
 struct Tensors(Vec<Tensor>);
@@ -200,6 +207,203 @@ impl Sizes {
         });
         self.shape(own, tensors)
     }
+
+    pub(super) fn mpnet(&self) -> Shape {
+        let &Sizes { hidden, wide, .. } = self;
+        let mut tensors = Tensors::default();
+        tensors.embeddings(self, 0);
+        for layer in 0..self.layers {
+            let name = format!("encoder.layer.{layer}");
+            for part in ["q", "k", "v", "o"] {
+                tensors.linear(&format!("{name}.attention.attn.{part}"), hidden, hidden);
+            }
+            tensors.norm(&format!("{name}.attention.LayerNorm"), hidden);
+            tensors.linear(&format!("{name}.intermediate.dense"), wide, hidden);
+            tensors.linear(&format!("{name}.output.dense"), hidden, wide);
+            tensors.norm(&format!("{name}.output.LayerNorm"), hidden);
+        }
+        tensors.matrix("encoder.relative_attention_bias", RELATIVE_BUCKETS, self.heads);
+        tensors.linear("pooler.dense", hidden, hidden);
+        let own = json!({
+            "model_type": "mpnet",
+            "architectures": ["MPNetModel"],
+            "layer_norm_eps": 1e-5,
+            "relative_attention_num_buckets": RELATIVE_BUCKETS,
+            "pad_token_id": 1,
+            "bos_token_id": 0,
+            "eos_token_id": 2,
+        });
+        self.shape(own, tensors)
+    }
+
+    pub(super) fn nomic(&self) -> Shape {
+        let &Sizes { hidden, wide, .. } = self;
+        let mut tensors = Tensors::default();
+        tensors.matrix("embeddings.word_embeddings", self.vocab, hidden);
+        tensors.matrix("embeddings.token_type_embeddings", 2, hidden);
+        tensors.norm("emb_ln", hidden);
+        for layer in 0..self.layers {
+            let name = format!("encoder.layers.{layer}");
+            tensors.matrix(&format!("{name}.attn.Wqkv"), 3 * hidden, hidden);
+            tensors.matrix(&format!("{name}.attn.out_proj"), hidden, hidden);
+            tensors.matrix(&format!("{name}.mlp.fc11"), wide, hidden);
+            tensors.matrix(&format!("{name}.mlp.fc12"), wide, hidden);
+            tensors.matrix(&format!("{name}.mlp.fc2"), hidden, wide);
+            tensors.norm(&format!("{name}.norm1"), hidden);
+            tensors.norm(&format!("{name}.norm2"), hidden);
+        }
+        let config = json!({
+            "model_type": "nomic_bert",
+            "architectures": ["NomicBertModel"],
+            "n_embd": hidden,
+            "n_layer": self.layers,
+            "n_head": self.heads,
+            "n_inner": wide,
+            "n_positions": self.positions,
+            "activation_function": "swiglu",
+            "vocab_size": self.vocab,
+            "type_vocab_size": 2,
+            "layer_norm_epsilon": 1e-12,
+            "rotary_emb_fraction": 1.0,
+            "rotary_emb_base": 1000,
+            "rotary_emb_interleaved": false,
+            "rotary_scaling_factor": null,
+            "qkv_proj_bias": false,
+            "mlp_fc1_bias": false,
+            "mlp_fc2_bias": false,
+            "prenorm": false,
+            "parallel_block": false,
+            "use_rms_norm": false,
+            "causal": false,
+        });
+        Shape { config, dtype: Dtype::F32, tensors: tensors.0 }
+    }
+
+    pub(super) fn gte(&self) -> Shape {
+        let &Sizes { hidden, wide, .. } = self;
+        let mut tensors = Tensors::default();
+        tensors.matrix("embeddings.word_embeddings", self.vocab, hidden);
+        tensors.norm("embeddings.LayerNorm", hidden);
+        for layer in 0..self.layers {
+            let name = format!("encoder.layer.{layer}");
+            tensors.linear(&format!("{name}.attention.qkv_proj"), 3 * hidden, hidden);
+            tensors.linear(&format!("{name}.attention.o_proj"), hidden, hidden);
+            tensors.matrix(&format!("{name}.mlp.up_gate_proj"), 2 * wide, hidden);
+            tensors.linear(&format!("{name}.mlp.down_proj"), hidden, wide);
+            tensors.norm(&format!("{name}.attn_ln"), hidden);
+            tensors.norm(&format!("{name}.mlp_ln"), hidden);
+        }
+        let own = json!({
+            "model_type": "new",
+            "architectures": ["NewModel"],
+            "type_vocab_size": 0,
+            "position_embedding_type": "rope",
+            "rope_theta": 500_000,
+            "rope_scaling": { "factor": 2.0, "type": "ntk" },
+            "layer_norm_type": "layer_norm",
+            "pack_qkv": true,
+            "unpad_inputs": false,
+            "use_memory_efficient_attention": false,
+            "logn_attention_scale": false,
+        });
+        self.shape(own, tensors)
+    }
+}
+
+/// T5's two-sided buckets (Raffel et al., 2020).
+const RELATIVE_BUCKETS: usize = 32;
+
+/// Warner et al., 2024.
+pub(super) fn modernbert_base() -> Shape {
+    let (layers, hidden, wide, vocab) = (22, 768, 1152, 50368);
+    let mut tensors = Tensors::default();
+    tensors.matrix("embeddings.tok_embeddings", vocab, hidden);
+    tensors.gain("embeddings.norm", hidden);
+    for layer in 0..layers {
+        let name = format!("layers.{layer}");
+        if layer > 0 {
+            tensors.gain(&format!("{name}.attn_norm"), hidden); // before the first layer it is the embeddings' own
+        }
+        tensors.matrix(&format!("{name}.attn.Wqkv"), 3 * hidden, hidden);
+        tensors.matrix(&format!("{name}.attn.Wo"), hidden, hidden);
+        tensors.gain(&format!("{name}.mlp_norm"), hidden);
+        tensors.matrix(&format!("{name}.mlp.Wi"), 2 * wide, hidden);
+        tensors.matrix(&format!("{name}.mlp.Wo"), hidden, wide);
+    }
+    tensors.gain("final_norm", hidden);
+    let config = json!({
+        "model_type": "modernbert",
+        "architectures": ["ModernBertModel"],
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 12,
+        "intermediate_size": wide,
+        "hidden_activation": "gelu",
+        "vocab_size": vocab,
+        "max_position_embeddings": 8192,
+        "norm_eps": 1e-5,
+        "norm_bias": false,
+        "attention_bias": false,
+        "mlp_bias": false,
+        "global_attn_every_n_layers": 3,
+        "local_attention": 128,
+        "global_rope_theta": 160_000.0,
+        "local_rope_theta": 10_000.0,
+        "bos_token_id": 50281,
+        "cls_token_id": 50281,
+        "eos_token_id": 50282,
+        "sep_token_id": 50282,
+        "pad_token_id": 50283,
+    });
+    Shape { config, dtype: Dtype::F32, tensors: tensors.0 }
+}
+
+/// Qwen3-Embedding-0.6B (Zhang et al., 2025).
+pub(super) fn qwen3_small() -> Shape {
+    let (layers, hidden, wide, vocab) = (28, 1024, 3072, 151_669);
+    let (heads, kv_heads, head_dim) = (16, 8, 128);
+    let mut tensors = Tensors::default();
+    tensors.matrix("embed_tokens", vocab, hidden);
+    for layer in 0..layers {
+        let name = format!("layers.{layer}");
+        tensors.gain(&format!("{name}.input_layernorm"), hidden);
+        for (part, heads) in [("q_proj", heads), ("k_proj", kv_heads), ("v_proj", kv_heads)] {
+            tensors.matrix(&format!("{name}.self_attn.{part}"), heads * head_dim, hidden);
+        }
+        tensors.gain(&format!("{name}.self_attn.q_norm"), head_dim);
+        tensors.gain(&format!("{name}.self_attn.k_norm"), head_dim);
+        tensors.matrix(&format!("{name}.self_attn.o_proj"), hidden, heads * head_dim);
+        tensors.gain(&format!("{name}.post_attention_layernorm"), hidden);
+        for part in ["gate_proj", "up_proj"] {
+            tensors.matrix(&format!("{name}.mlp.{part}"), wide, hidden);
+        }
+        tensors.matrix(&format!("{name}.mlp.down_proj"), hidden, wide);
+    }
+    tensors.gain("norm", hidden);
+    let config = json!({
+        "model_type": "qwen3",
+        "architectures": ["Qwen3Model"],
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "intermediate_size": wide,
+        "hidden_act": "silu",
+        "vocab_size": vocab,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1_000_000,
+        "rope_scaling": null,
+        "attention_bias": false,
+        "use_sliding_window": false,
+        "sliding_window": null,
+        "tie_word_embeddings": true,
+        "bos_token_id": 151_643,
+        "eos_token_id": 151_643,
+        "torch_dtype": "bfloat16",
+    });
+    Shape { config, dtype: Dtype::Bf16, tensors: tensors.0 }
 }
 
 /// Puts the fields of `own` into `config`, over those it has.

@@ -39,6 +39,18 @@ pub enum Model {
     AlbertXxlarge,
     /// ELECTRA-base: 12 layers, hidden size 768; 436 MB
     ElectraBase,
+    /// MPNet-base: 12 layers, hidden size 768, relative positions; 438 MB
+    MpnetBase,
+    /// ModernBERT-base: 22 layers, hidden size 768, local and global attention, 8k tokens; 596 MB
+    ModernbertBase,
+    /// nomic-embed-text: 12 layers, hidden size 768, rotary positions, gated, 8k tokens; 547 MB
+    NomicBase,
+    /// gte-base-en-v1.5: 12 layers, hidden size 768, rotary positions, gated, 8k tokens; 547 MB
+    GteBase,
+    /// Qwen3-Embedding-0.6B: 28 layers, hidden size 1024, causal, grouped queries, 32k tokens; 1.2 GB in bfloat16
+    #[value(name = "qwen3-0.6b")]
+    #[serde(rename = "qwen3-0.6b")]
+    Qwen3Small,
 }
 
 /// What a checkpoint consists of before it has values.
@@ -69,6 +81,11 @@ impl Model {
             Self::AlbertBase => families::ALBERT_BASE.albert(),
             Self::AlbertXxlarge => families::ALBERT_XXLARGE.albert(),
             Self::ElectraBase => families::BERT_BASE.electra(),
+            Self::MpnetBase => families::MPNET_BASE.mpnet(),
+            Self::ModernbertBase => families::modernbert_base(),
+            Self::NomicBase => families::NOMIC_BASE.nomic(),
+            Self::GteBase => families::GTE_BASE.gte(),
+            Self::Qwen3Small => families::qwen3_small(),
         }
     }
 }
