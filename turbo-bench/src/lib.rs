@@ -11,12 +11,18 @@
 //! | [`workload`] | lengths of requests, by seed |
 //! | [`checkpoint`] | random weights of a named shape |
 //! | [`record`] | what a run leaves, with machine, commit and date |
+//! | [`rival`] | another engine as a process that times batches when told to |
+//! | [`load`] | who else used the machine meanwhile |
+//! | [`progress`] | how far a figure is |
 //!
 //! `turbo-bench/peers` holds the scripts that measure other engines.
 
 pub mod checkpoint;
 pub mod figures;
+pub mod load;
+pub mod progress;
 pub mod record;
+pub mod rival;
 pub mod workload;
 
 #[cfg(doctest)]

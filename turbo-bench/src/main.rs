@@ -1,12 +1,13 @@
 //! `turbo-bench FIGURE`: runs a figure and writes its record and plot. `turbo-bench random NAME`: a model to time.
 
+mod encoder;
 mod random;
 
 use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use turbo_bench::figures::planning;
+use turbo_bench::{figures::planning, rival::turbo};
 use turbo_kernels::{Cpu, CpuOptions, Isa};
 
 /// The figures and tables of the papers, as data.
@@ -27,7 +28,16 @@ enum Command {
         #[command(flatten)]
         common: Common,
     },
+    Encoder(encoder::Arguments),
     Random(random::Arguments),
+    /// Time batches of a model when told to on standard input, as JSON lines; how turbo takes part in `encoder`
+    Peer {
+        /// A model folder
+        model: PathBuf,
+        /// Compute threads; all cores when not given
+        #[arg(long)]
+        threads: Option<NonZeroUsize>,
+    },
 }
 
 /// What every figure lets one choose.
@@ -60,7 +70,12 @@ fn run(cli: Cli) -> Result<()> {
             println!("{}", planning::run(&data, device, &common.out)?);
             println!("written to {}", common.out.display());
         }
+        Command::Encoder(arguments) => encoder::run(&arguments)?,
         Command::Random(arguments) => random::run(&arguments)?,
+        Command::Peer { model, threads } => {
+            let device = Cpu::new(CpuOptions { threads, isa: Some(Isa::from_env()?) })?;
+            turbo::serve(&model, device, std::io::stdin().lock(), std::io::stdout().lock())?;
+        }
     }
     Ok(())
 }

@@ -3,11 +3,11 @@
 use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// Where and when numbers were measured.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Provenance {
     /// RFC 3339, UTC.
     pub date: String,
@@ -35,10 +35,10 @@ impl Provenance {
 }
 
 /// A figure's numbers.
-#[derive(Debug, Serialize)]
-pub struct Record<'a, Data: Serialize, Row: Serialize, Summary: Serialize> {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record<Data, Row, Summary> {
     /// Name of the figure.
-    pub figure: &'a str,
+    pub figure: String,
     /// Where and when.
     pub provenance: Provenance,
     /// What was run.
@@ -46,10 +46,10 @@ pub struct Record<'a, Data: Serialize, Row: Serialize, Summary: Serialize> {
     /// What it comes to.
     pub summary: Summary,
     /// What was measured.
-    pub rows: &'a [Row],
+    pub rows: Vec<Row>,
 }
 
-impl<Data: Serialize, Row: Serialize, Summary: Serialize> Record<'_, Data, Row, Summary> {
+impl<Data: Serialize, Row: Serialize, Summary: Serialize> Record<Data, Row, Summary> {
     /// Writes `FIGURE.json` to `dir`.
     ///
     /// # Errors
@@ -59,6 +59,17 @@ impl<Data: Serialize, Row: Serialize, Summary: Serialize> Record<'_, Data, Row, 
         let file = dir.join(format!("{}.json", self.figure));
         let text = serde_json::to_string_pretty(self)? + "\n";
         fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
+    }
+}
+
+impl<Data: DeserializeOwned, Row: DeserializeOwned, Summary: DeserializeOwned> Record<Data, Row, Summary> {
+    /// Reads what [`Record::write`] wrote.
+    ///
+    /// # Errors
+    /// When there is no such file, or it holds something else.
+    pub fn read(file: &Path) -> Result<Self> {
+        let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("{} is no such record", file.display()))
     }
 }
 

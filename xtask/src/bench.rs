@@ -1,15 +1,19 @@
 //! `cargo xtask bench`: runs a figure of turbo-bench in release, from the workspace root.
+//!
+//! The figure `encoder` compares turbo with engines that live in Python: they are installed first.
 
 use std::process::Command;
 
 use anyhow::Result;
 
+use crate::peers;
 use crate::process;
 use crate::workspace::Workspace;
 
-/// Run a figure of the papers and write its record and plot to turbo-bench/results
+/// Run a figure, or compare with other engines; records and pictures go to turbo-bench/results
 ///
-/// `cargo xtask bench -- --help` lists the figures and what can be set.
+/// `cargo xtask bench -- --help` lists the figures and what can be set. `cargo xtask bench encoder` compares with
+/// ONNX Runtime, OpenVINO and PyTorch (about 8 minutes on an idle machine; the first time it installs them).
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The figure and its flags, passed to turbo-bench
@@ -22,7 +26,20 @@ pub(crate) struct Arguments {
 /// # Errors
 /// When it does not build, or fails.
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
-    process::run(turbo_bench(workspace).args(&arguments.figure))
+    let mut bench = turbo_bench(workspace);
+    if needs_peers(&arguments.figure) {
+        bench.env(peers::VARIABLE, peers::python(workspace)?);
+    }
+    process::run(bench.args(&arguments.figure))
+}
+
+/// Whether the engines that turbo is compared with have to be there.
+fn needs_peers(figure: &[String]) -> bool {
+    let asks = |flag: &str| figure.iter().any(|argument| argument == flag);
+    figure.first().is_some_and(|name| name == "encoder")
+        && !asks("--help")
+        && !asks("-h")
+        && !asks("--python")
 }
 
 /// `turbo-bench`, built in release if need be, run from the workspace root.
@@ -30,4 +47,21 @@ pub(crate) fn turbo_bench(workspace: &Workspace) -> Command {
     let mut cargo = workspace.cargo();
     cargo.args(["run", "--quiet", "--release", "--package", "turbo-bench", "--"]);
     cargo
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_comparison_needs_the_others() {
+        let needs = |line: &str| needs_peers(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        assert!(needs("encoder") && needs("encoder --rounds 3"));
+        assert!(
+            !needs("planning")
+                && !needs("encoder --help")
+                && !needs("--help")
+                && !needs("encoder --python p")
+        );
+    }
 }

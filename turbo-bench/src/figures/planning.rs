@@ -11,7 +11,6 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
 use plotters::prelude::*;
 use serde::Serialize;
 use turbo_alloc::{MemoryPlan, Planner, PlannerConfig, UsageRecord};
@@ -21,6 +20,7 @@ use turbo_models::{Checkpoint, Pooling};
 
 use crate::{
     checkpoint::Model,
+    progress,
     record::{Provenance, Record},
     workload,
 };
@@ -88,8 +88,7 @@ pub fn run(data: &Data, device: Cpu, out: &Path) -> Result<Summary> {
     let mut planning = Planning::new(&program)?;
     executor.run(&request(*data.lens.end(), shape.vocab_size())?)?; // first touch of weights and chunks
 
-    let bar = ProgressBar::new(data.requests as u64)
-        .with_style(ProgressStyle::with_template("planning {bar:40} {pos}/{len} requests, {eta} left")?);
+    let bar = progress::bar("planning", data.requests)?;
     let mut rows = Vec::new();
     for seq_len in workload::uniform(&data.lens, data.requests, data.seed) {
         let extents = Extents::of(&[seq_len]);
@@ -109,8 +108,9 @@ pub fn run(data: &Data, device: Cpu, out: &Path) -> Result<Summary> {
     bar.finish_and_clear();
 
     let summary = Summary::of(&rows);
-    Record { figure: "planning", provenance, data, summary: &summary, rows: &rows }.write(out)?;
     plot(&rows, &out.join("planning.svg"))?;
+    let (data, of_rows) = (data.clone(), summary.clone());
+    Record { figure: "planning".to_owned(), provenance, data, summary: of_rows, rows }.write(out)?;
     Ok(summary)
 }
 

@@ -1,0 +1,224 @@
+//! The other side of a comparison: a process that times batches when it is told to, and sleeps otherwise.
+//!
+//! ```text
+//! {"batches": [[12, 7], [30]], "warm_up": 1, "runs": 3} ──▶ rival ──▶ {"ms": [[9.1, 9.0, 9.2], [8.0, 8.1, 8.0]]}
+//! ```
+//!
+//! Requests and answers are JSON lines. turbo speaks them as `turbo-bench peer` ([`turbo`]), the others as
+//! `peers/peer_process.py`, so nobody is measured in another way than the rest. A batch is the lengths of its
+//! sequences; their ids follow from that ([`token`]), so that outputs can be compared too.
+
+pub mod turbo;
+
+use std::{
+    fs::File,
+    io::{BufRead, BufReader, Read, Seek, SeekFrom, Write},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+/// What a rival is asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+pub enum Request {
+    /// To run each batch `warm_up` times uncounted, then `runs` times.
+    Time {
+        /// Lengths of the sequences of each batch.
+        batches: Vec<Vec<u32>>,
+        /// Runs before those that count.
+        warm_up: usize,
+        /// Runs that count.
+        runs: usize,
+    },
+    /// For the first and the last token's vector of each sequence of one batch.
+    Rows {
+        /// Lengths of its sequences.
+        rows: Vec<u32>,
+    },
+}
+
+/// What a rival says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// It has loaded its model.
+    Ready {
+        /// Name and version of what computes.
+        library: String,
+        /// Which of its ways to compute.
+        variant: String,
+    },
+    /// Milliseconds of each run of each batch.
+    Ms(Vec<Vec<f64>>),
+    /// Vectors of the tokens that were asked for.
+    Rows(Vec<Vec<f32>>),
+}
+
+/// Id of token `t` in a sequence of `n`, the same for every rival; a vocabulary of BERT's size loses its first thousand
+/// ids, which mean something.
+pub fn token(t: u32, n: u32, vocab_size: usize) -> u32 {
+    let mixed = u64::from(t) * 7919 + u64::from(n) * 104_729;
+    if vocab_size >= 30_000 { 1000 + (mixed % 29_000) as u32 } else { (mixed % vocab_size as u64) as u32 }
+}
+
+/// A process that has loaded its model.
+pub struct Rival {
+    name: String,
+    library: String,
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+    errors: File,
+}
+
+impl Rival {
+    /// Starts `command` and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not start, or ends; the last lines that it wrote say why.
+    pub fn start(name: &str, command: &mut Command) -> Result<Self> {
+        let errors = tempfile::tempfile().context("cannot make a temporary file")?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors.try_clone()?);
+        let mut child = command.spawn().with_context(|| format!("cannot start {name}: {command:?}"))?;
+        let to = child.stdin.take().context("its standard input was asked for")?;
+        let from = BufReader::new(child.stdout.take().context("its standard output was asked for")?);
+        let (name, library) = (name.to_owned(), String::new());
+        let mut rival = Self { name, library, child, to, from, errors };
+        match rival.answer()? {
+            Answer::Ready { library, variant } => rival.library = format!("{library} ({variant})"),
+            other => bail!("{}: expected that it is ready, got {other:?}", rival.name),
+        }
+        Ok(rival)
+    }
+
+    /// What the comparison calls it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Name, version and variant of what computes.
+    pub fn library(&self) -> &str {
+        &self.library
+    }
+
+    /// Its process.
+    pub fn process_id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Milliseconds of `runs` runs of each batch.
+    ///
+    /// # Errors
+    /// When it ends, or answers something else.
+    pub fn time(&mut self, batches: &[Vec<u32>], warm_up: usize, runs: usize) -> Result<Vec<Vec<f64>>> {
+        match self.ask(&Request::Time { batches: batches.to_vec(), warm_up, runs })? {
+            Answer::Ms(ms) if ms.len() == batches.len() && ms.iter().all(|times| times.len() == runs) => {
+                Ok(ms)
+            }
+            other => {
+                bail!("{}: expected {runs} times of {} batches, got {other:?}", self.name, batches.len())
+            }
+        }
+    }
+
+    /// The first and the last token's vector of each sequence of a batch.
+    ///
+    /// # Errors
+    /// When it ends, or answers something else.
+    pub fn rows(&mut self, lens: &[u32]) -> Result<Vec<Vec<f32>>> {
+        match self.ask(&Request::Rows { rows: lens.to_vec() })? {
+            Answer::Rows(rows) if rows.len() == 2 * lens.len() => Ok(rows),
+            other => bail!("{}: expected {} rows, got {other:?}", self.name, 2 * lens.len()),
+        }
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Answer> {
+        let line = serde_json::to_string(request)? + "\n";
+        // Where it has ended, reading its answer says why.
+        drop(self.to.write_all(line.as_bytes()).and_then(|()| self.to.flush()));
+        self.answer()
+    }
+
+    fn answer(&mut self) -> Result<Answer> {
+        let mut line = String::new();
+        let read =
+            self.from.read_line(&mut line).with_context(|| format!("cannot read from {}", self.name))?;
+        if read == 0 {
+            let said = self.last_words();
+            bail!("{} ended; it said:\n{said}", self.name);
+        }
+        serde_json::from_str(&line)
+            .with_context(|| format!("{} does not speak the protocol: {line}", self.name))
+    }
+
+    fn last_words(&mut self) -> String {
+        const LINES: usize = 12;
+        let mut text = Vec::new();
+        let read = self.errors.seek(SeekFrom::Start(0)).and_then(|_| self.errors.read_to_end(&mut text));
+        if let Err(error) = read {
+            return error.to_string();
+        }
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(LINES)..].join("\n")
+    }
+}
+
+impl Drop for Rival {
+    fn drop(&mut self) {
+        // It may have ended by itself, and then there is nothing to do.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lines_are_those_of_the_other_side() {
+        let time = r#"{"batches":[[12,7],[30]],"warm_up":1,"runs":3}"#;
+        let asked = Request::Time { batches: vec![vec![12, 7], vec![30]], warm_up: 1, runs: 3 };
+        assert_eq!(serde_json::to_string(&asked).unwrap(), time);
+        assert_eq!(serde_json::from_str::<Request>(time).unwrap(), asked);
+        let rows = Request::Rows { rows: vec![12, 7] };
+        assert_eq!(serde_json::to_string(&rows).unwrap(), r#"{"rows":[12,7]}"#);
+        let ready = r#"{"ready": {"library": "onnxruntime 1.31.1", "variant": "fused"}}"#;
+        let said = Answer::Ready { library: "onnxruntime 1.31.1".into(), variant: "fused".into() };
+        assert_eq!(serde_json::from_str::<Answer>(ready).unwrap(), said);
+        let ms = r#"{"ms": [[9.1], [8.0]]}"#;
+        assert_eq!(serde_json::from_str::<Answer>(ms).unwrap(), Answer::Ms(vec![vec![9.1], vec![8.0]]));
+    }
+
+    /// What `token(t, n)` of `peers/peer_process.py` gives.
+    #[test]
+    fn ids_are_those_of_the_other_side() {
+        assert_eq!([(0, 12), (11, 12), (499, 500)].map(|(t, n)| token(t, n, 30522)), [10748, 10857, 28081]);
+        assert!((0..100).all(|t| token(t, 100, 103) < 103));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_rival_that_ends_says_why() {
+        let mut shell = Command::new("sh");
+        let error = Rival::start("it", shell.args(["-c", "echo no such model >&2; exit 1"])).err().unwrap();
+        assert!(error.to_string().contains("it ended; it said:\nno such model"), "{error}");
+        let mut shell = Command::new("sh");
+        let error = Rival::start("it", shell.args(["-c", "echo hello"])).err().unwrap();
+        assert!(error.to_string().contains("it does not speak the protocol: hello"), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn an_answer_to_another_question_is_refused() {
+        let script =
+            r#"echo '{"ready":{"library":"l","variant":"v"}}'; read line; echo '{"ms":[[1.0]]}'; read line"#;
+        let mut rival = Rival::start("it", Command::new("sh").args(["-c", script])).unwrap();
+        assert_eq!(rival.library(), "l (v)");
+        let error = rival.time(&[vec![5]], 0, 2).unwrap_err().to_string();
+        assert!(error.starts_with("it: expected 2 times of 1 batches"), "{error}");
+    }
+}

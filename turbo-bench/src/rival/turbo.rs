@@ -1,0 +1,96 @@
+//! turbo as a rival among the others: the bare engine, from ids to the last hidden state, packed.
+
+use std::{
+    io::{BufRead, Write},
+    path::Path,
+    time::Instant,
+};
+
+use anyhow::{Context, Result};
+use turbo_graph::LayoutKind;
+use turbo_kernels::{Cpu, Device};
+use turbo_models::{Checkpoint, Encoder, EncoderOptions, PlannerConfig, Pooling, Staging};
+
+use super::{Answer, Request, token};
+
+/// Answers requests until there are no more.
+///
+/// # Errors
+/// When the model cannot be loaded or run, or a request makes no sense.
+pub fn serve(model: &Path, device: Cpu, requests: impl BufRead, mut answers: impl Write) -> Result<()> {
+    let mut turbo = Turbo::load(model, device)?;
+    let mut say = |answer: &Answer| -> Result<()> {
+        writeln!(answers, "{}", serde_json::to_string(answer)?)?;
+        Ok(answers.flush()?)
+    };
+    let library = format!("turbo {}, {}", env!("CARGO_PKG_VERSION"), turbo.device);
+    say(&Answer::Ready { library, variant: "f32".into() })?;
+    for line in requests.lines() {
+        let line = line?;
+        let request = serde_json::from_str(&line).with_context(|| format!("no request: {line}"))?;
+        say(&turbo.answer(&request)?)?;
+    }
+    Ok(())
+}
+
+struct Turbo {
+    encoder: Encoder<Cpu>,
+    device: String,
+    vocab_size: usize,
+    staging: Staging,
+}
+
+impl Turbo {
+    fn load(model: &Path, device: Cpu) -> Result<Self> {
+        let checkpoint = Checkpoint::open(model)?;
+        let name = device.name();
+        let task = Pooling::Mean.into(); // every row of the last hidden state is computed, as the rivals do
+        let options = EncoderOptions { layout: LayoutKind::Packed, task, planner: PlannerConfig::default() };
+        let encoder = Encoder::new(device, &checkpoint, options)?;
+        let vocab_size = checkpoint.limits().vocab_size;
+        Ok(Self { encoder, device: name, vocab_size, staging: Staging::new() })
+    }
+
+    fn answer(&mut self, request: &Request) -> Result<Answer> {
+        match request {
+            Request::Time { batches, warm_up, runs } => {
+                let time = |batch: &Vec<u32>| self.time(batch, *warm_up, *runs);
+                Ok(Answer::Ms(batches.iter().map(time).collect::<Result<_>>()?))
+            }
+            Request::Rows { rows } => self.rows(rows),
+        }
+    }
+
+    fn time(&mut self, lens: &[u32], warm_up: usize, runs: usize) -> Result<Vec<f64>> {
+        self.stage(lens)?;
+        let once = |_| {
+            let start = Instant::now();
+            self.encoder.run(&self.staging)?;
+            Ok(start.elapsed().as_secs_f64() * 1e3)
+        };
+        let times = (0..warm_up + runs).map(once).collect::<Result<Vec<f64>>>()?;
+        Ok(times[warm_up..].to_vec())
+    }
+
+    fn rows(&mut self, lens: &[u32]) -> Result<Answer> {
+        self.stage(lens)?;
+        self.encoder.run(&self.staging)?;
+        let mut rows = Vec::new();
+        for (sequence, &len) in lens.iter().enumerate() {
+            let mut tokens = Vec::new();
+            self.encoder.tokens(sequence, &mut tokens)?;
+            let width = tokens.len() / len as usize;
+            rows.extend([tokens[..width].to_vec(), tokens[tokens.len() - width..].to_vec()]);
+        }
+        Ok(Answer::Rows(rows))
+    }
+
+    fn stage(&mut self, lens: &[u32]) -> Result<()> {
+        self.staging.clear();
+        for &len in lens {
+            let ids: Vec<u32> = (0..len).map(|t| token(t, len, self.vocab_size)).collect();
+            self.staging.push(&ids, &[])?;
+        }
+        Ok(())
+    }
+}
