@@ -74,7 +74,7 @@ type Span = (usize, usize, f32);
 /// The best answers, the best first.
 ///
 /// Its score is the product of two probabilities, that an answer starts with its first token and ends with its last;
-/// each sums to 1 over the context in a window and the first token, which stands for no answer. Of each window the best
+/// each sums to 1 over the context in a window and a special token in front of it all, which stands for no answer. Of each window the best
 /// `top_k` are looked at. Those of the same text, whatever its case, are one answer where it was first found, and their
 /// scores are added. The score of no answer is the least of all windows.
 ///
@@ -125,10 +125,11 @@ fn in_context(encoding: &Encoding, token: usize) -> bool {
     encoding.sequence_ids[token] == Some(1)
 }
 
-/// For each token the probability that an answer starts (`side` 0) or ends (1) there: over the context and the first
-/// token; 0 for others.
+/// For each token the probability that an answer starts (`side` 0) or ends (1) there: over the context and a special
+/// first token; 0 for others.
 fn probabilities(window: &AnswerWindow<'_>, side: usize) -> Vec<f64> {
-    let takes_part = |token: usize| token == 0 || in_context(window.encoding, token);
+    let takes_part =
+        |token: usize| token == 0 && window.encoding.special[0] || in_context(window.encoding, token);
     let tokens: Vec<usize> = (0..window.encoding.len()).filter(|token| takes_part(*token)).collect();
     let scores = softmax(tokens.iter().map(|token| window.logits[2 * token + side]));
     let mut probabilities = vec![0.0; window.encoding.len()];

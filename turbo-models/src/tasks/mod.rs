@@ -1,5 +1,5 @@
 //! From what a model gives to what people asked for: labels, entities, answers, words. Pure functions of logits and of
-//! the [`Encoding`](crate::Encoding) that the model was given; no device, no tokenizer.
+//! the [`Encoding`](crate::Encoding) that the model was given; no device, and a tokenizer only to write text again.
 //!
 //! | function | takes | gives |
 //! |---|---|---|
@@ -12,6 +12,15 @@
 //! They follow the pipelines of the transformers library; where one departs from them, it says so. Every span is bytes of
 //! the text, at character boundaries. An infinite logit counts as the largest number, and NaN is an error: no score is
 //! ever anything else than a number.
+//!
+//! ```
+//! use turbo_models::{ScoreFunction, tasks::classify};
+//!
+//! let labels = ["negative", "neutral", "positive"];
+//! let best = classify(&[-1.2, 0.3, 2.9], ScoreFunction::Softmax)?[0];
+//! assert_eq!((labels[best.index], best.score > 0.9), ("positive", true));
+//! # Ok::<(), turbo_models::tasks::TaskError>(())
+//! ```
 
 mod answers;
 mod classify;
