@@ -7,15 +7,19 @@
 //! are medians. `peak` is the share of the measured multiply-add peak; `floor` the share of the rate at which the
 //! operations at that peak, or one reading of the weight from memory, whichever takes longer, would be done. Above
 //! 100 % of the floor, part of the weights stayed in a cache.
+//!
+//! The last lines of each table are the vocabulary's product, folded into the maximum of two sequences (`max`).
 
 use std::{num::NonZeroUsize, time::Instant};
 
-use turbo_kernels::{Cpu, CpuOptions, Device, Epilogue, Gemm, KernelError, limits::Limits};
+use turbo_kernels::{Cpu, CpuOptions, Device, Epilogue, Gemm, KernelError, Layout, limits::Limits};
 
 /// `(in_features, out_features)`.
 const SHAPES: [(usize, usize); 8] =
     [(768, 768), (768, 2304), (768, 3072), (3072, 768), (384, 384), (384, 1152), (384, 1536), (1536, 384)];
 const ROWS: [usize; 5] = [1, 10, 40, 128, 500];
+/// Of a masked-language head.
+const VOCABULARY: (usize, usize) = (768, 30_522);
 /// Bytes of all copies of a weight.
 const COPIES: usize = 192 << 20;
 /// Seconds for each number.
@@ -37,18 +41,20 @@ fn main() -> Result<(), KernelError> {
             limits.memory_bytes / 1e9
         );
         println!(
-            "{:>11} {:>5} {:>10} {:>8} {:>6} {:>6}",
+            "{:>12} {:>5} {:>10} {:>8} {:>6} {:>6}",
             "in x out", "rows", "us", "GFLOP/s", "peak", "floor"
         );
-        for (k, n) in SHAPES {
-            let shape = format!("{k}x{n}");
+        let products =
+            SHAPES.iter().map(|&shape| (shape, false)).chain([(VOCABULARY, false), (VOCABULARY, true)]);
+        for ((k, n), pooled) in products {
+            let shape = format!("{k}x{n}{}", if pooled { "max" } else { "" });
             if wanted.is_empty() || wanted.contains(&&shape) {
                 for rows in ROWS {
-                    let time = median_seconds(&cpu, [rows, n, k], seconds, copies)?;
+                    let time = median_seconds(&cpu, [rows, n, k], pooled, seconds, copies)?;
                     let flops = 2.0 * (rows * n * k) as f64;
                     let floor = (flops / limits.flops).max((4 * n * k) as f64 / limits.memory_bytes);
                     println!(
-                        "{shape:>11} {rows:>5} {:>10.1} {:>8.1} {:>5.1}% {:>5.1}%",
+                        "{shape:>12} {rows:>5} {:>10.1} {:>8.1} {:>5.1}% {:>5.1}%",
                         time * 1e6,
                         flops / time / 1e9,
                         flops / time / limits.flops * 100.0,
@@ -65,6 +71,7 @@ fn main() -> Result<(), KernelError> {
 fn median_seconds(
     cpu: &Cpu,
     [rows, n, k]: [usize; 3],
+    pooled: bool,
     seconds: f64,
     copies: usize,
 ) -> Result<f64, KernelError> {
@@ -73,14 +80,20 @@ fn median_seconds(
         let weight = values(n * k);
         (0..(copies / (4 * n * k)).max(2)).map(|_| cpu.pack(&weight, n, k)).collect::<Result<_, _>>()?
     };
-    let (x, bias, mut out) = (values(rows * k), values(n), vec![0.0; rows * n]);
+    let (x, bias, mut out) = (values(rows * k), values(n), vec![0.0; rows.max(2) * n]);
     let mut queue = cpu.queue()?;
     let mut times = Vec::new();
     let begin = Instant::now();
     while times.len() < 3 || begin.elapsed().as_secs_f64() < seconds {
         let weight = &weights[times.len() % weights.len()];
         let start = Instant::now();
-        cpu.gemm(&mut queue, &x, weight, Epilogue::Bias(&bias), &mut out)?;
+        if pooled {
+            let cu_seqlens = [0, rows as u32 / 2, rows as u32];
+            let layout = Layout::Packed { cu_seqlens: &cu_seqlens[..] };
+            cpu.gemm_max_pool(&mut queue, layout, &x, weight, Some(&bias), &mut out[..2 * n])?;
+        } else {
+            cpu.gemm(&mut queue, &x, weight, Epilogue::Bias(&bias), &mut out[..rows * n])?;
+        }
         times.push(start.elapsed().as_secs_f64());
     }
     times.sort_by(f64::total_cmp);

@@ -8,8 +8,8 @@ use std::{
 
 use turbo_kernels::{
     Activation, Attention, AttentionMask, BiasAct, Columns, Cpu, CpuOptions, Device, Embed, Epilogue, Gemm,
-    KernelError, Layout, Norm, Pool, Pooling, Softmax, attention::AttentionShape, device::CpuQueue,
-    embed::Lookup, norm::NormWeights, softmax::ScoreShape,
+    HeadSizes, KernelError, Layout, Norm, Pool, Pooling, RelativeBias, Rotary, Softmax,
+    attention::AttentionShape, device::CpuQueue, embed::Lookup, norm::NormWeights, softmax::ScoreShape,
 };
 
 /// The system's allocator, counting.
@@ -37,6 +37,7 @@ static ALLOCATOR: Counting = Counting;
 
 const HEADS: AttentionShape =
     AttentionShape { num_heads: 4, num_kv_heads: 4, head_dim: 16, scale: 0.25, mask: AttentionMask::Full };
+const SIZES: HeadSizes = HeadSizes { num_heads: 4, head_dim: 16 };
 const HIDDEN_SIZE: usize = 64;
 const MOST_TOKENS: usize = 200;
 
@@ -59,11 +60,22 @@ fn layer<'a>(
     let qkv = &values[..3 * tokens * HIDDEN_SIZE];
     let part = |first| Columns { rows: qkv, first: first * HIDDEN_SIZE, row_stride: 3 * HIDDEN_SIZE };
     cpu.attention(queue, HEADS, layout, part(0), part(1), part(2), None, out)?;
+    let masked = AttentionShape { num_kv_heads: 2, mask: AttentionMask::Causal, ..HEADS };
+    let bias = RelativeBias { table: &values[..32], num_buckets: 8, max_distance: 20 };
+    cpu.attention(queue, masked, layout, part(0), part(1), part(2), Some(bias), out)?;
+    cpu.rotary(queue, SIZES, layout, part(0), &values[..tokens * SIZES.head_dim], out)?;
+    cpu.head_rms_norm(queue, SIZES, part(1), &row[..SIZES.head_dim], 1e-6, out)?;
+    cpu.rms_norm(queue, x, row, 1e-6, out)?;
+    cpu.gate(queue, Activation::Silu, &values[..2 * tokens * HIDDEN_SIZE], HIDDEN_SIZE, out)?;
+    cpu.mul(queue, x, x, out)?;
+    cpu.gemm_max_pool(queue, layout, x, weight, Some(row), &mut out[..2 * HIDDEN_SIZE])?;
     cpu.gemm(queue, x, weight, Epilogue::BiasAct(row, Activation::GeluErf), out)?;
     cpu.bias_residual_layer_norm(queue, x, Some(row), x, weights, out)?;
     cpu.activate(queue, x, Activation::GeluTanh, out)?;
     let scores = ScoreShape { batch_size: 1, num_heads: 1, queries: tokens, keys: HIDDEN_SIZE };
     cpu.scale_mask_softmax(queue, scores, x, 0.5, None, Some(&[40]), AttentionMask::Full, out)?;
+    let square = ScoreShape { batch_size: 1, num_heads: 4, queries: 1, keys: tokens };
+    cpu.add_relative_bias(queue, square, &x[..4 * tokens], bias, &mut out[..4 * tokens])?;
     cpu.pool(queue, Pooling::Mean, layout, x, &mut out[..2 * HIDDEN_SIZE])?;
     cpu.l2_normalize(queue, HIDDEN_SIZE, x, out)
 }
