@@ -8,7 +8,7 @@
 //!
 //! | item | what it is about |
 //! |---|---|
-//! | [`Checkpoint`], [`ModelConfig`] | what a folder holds, checked to the last tensor |
+//! | [`Checkpoint`], [`OpenOptions`], [`ModelConfig`], [`Prompts`] | what a folder holds, checked to the last tensor |
 //! | [`Task`], [`RowLens`], [`ScoreFunction`] | what a model is used for, and what it puts out |
 //! | [`TextTokenizer`], [`Text`], [`Truncation`], [`InputLimits`] | from text to ids that the model can take |
 //! | [`Encoding`], [`CharOffsets`] | where in the text each token came from |

@@ -163,6 +163,7 @@ fn is_fused_and_folded(fixture: &str, task: Task) {
                 | Op::Mask(_)
                 | Op::Softmax
                 | Op::AddBias
+                | Op::Add
                 | Op::Mul
                 | Op::Scale { .. }
         )
