@@ -14,7 +14,10 @@ use turbo_serve::files::{
     write::{Answer, Class, Entity, Kind},
 };
 
-use super::{FileArguments, Work, model::OpenModel};
+use super::{
+    FileArguments, Work,
+    model::{OpenModel, purpose},
+};
 use crate::cli::model_arguments::ModelArguments;
 
 const EXAMPLES: &str = "\
@@ -129,7 +132,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
             arguments.files.run(Work { rows, job, compute: &mut compiled, kind, description, best: None })
         }
         other => {
-            let is = super::model::purpose(other);
+            let is = purpose(other);
             bail!("{}: it is {is}, expected a model for sequence or token classification", model.shown())
         }
     }

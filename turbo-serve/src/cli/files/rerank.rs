@@ -11,7 +11,10 @@ use turbo_serve::files::{
     write::{Answer, Kind, Ranked},
 };
 
-use super::{FileArguments, Work, model::OpenModel};
+use super::{
+    FileArguments, Work,
+    model::{OpenModel, purpose},
+};
 use crate::cli::model_arguments::ModelArguments;
 
 const EXAMPLES: &str = "\
@@ -48,7 +51,7 @@ pub(in crate::cli) struct Arguments {
     )]
     query_column: String,
     /// Column with the documents; by default `text` with --query, else `documents`
-    #[arg(long, alias = "column", alias = "text-field", value_name = "NAME", help_heading = "Files")]
+    #[arg(long, visible_alias = "column", alias = "text-field", value_name = "NAME", help_heading = "Files")]
     documents_column: Option<String>,
     /// So many of the best documents: of all with --query, else of each row
     #[arg(long, value_name = "N", help_heading = "Answers")]
@@ -73,14 +76,12 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let rows = arguments.files.open(&columns)?;
     let model = OpenModel::open(&arguments.model)?;
-    let labels = model.checkpoint.labels().len();
-    if model.checkpoint.task() != Some(Task::SequenceClassification) || labels != 1 {
-        let is = model.checkpoint.task().map_or("a bare encoder".to_owned(), |task| format!("for {task}"));
-        let has = if labels == 1 { String::new() } else { format!(" with {labels} labels") };
-        bail!(
-            "{}: it is {is}{has}, expected a cross-encoder: sequence classification with one label",
-            model.shown()
-        );
+    match (model.checkpoint.task(), model.checkpoint.labels().len()) {
+        (Some(Task::SequenceClassification), 1) => {}
+        (Some(Task::SequenceClassification), labels) => {
+            bail!("{}: it has {labels} labels, expected a cross-encoder, which has one", model.shown())
+        }
+        (other, _) => bail!("{}: it is {}, expected a cross-encoder", model.shown(), purpose(other)),
     }
     let mut description = arguments.files.job("rerank", &columns);
     model.describe(&arguments.model, &mut description);

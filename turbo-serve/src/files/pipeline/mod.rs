@@ -14,9 +14,10 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
-        mpsc::{Receiver, SyncSender, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use turbo_models::Encoded;
@@ -160,14 +161,32 @@ struct Chunks<K> {
     turn: usize,
 }
 
-impl<K> Iterator for Chunks<K> {
-    type Item = Chunk<Item<K>>;
+/// What a lane has to give.
+enum Turn<T> {
+    Chunk(Chunk<T>),
+    /// There are no more.
+    End,
+    /// Nothing came before it was told to stop.
+    Stopped,
+}
 
+/// How long a stop may go unnoticed while the input is silent.
+const GLANCE: Duration = Duration::from_millis(50);
+
+impl<K> Chunks<K> {
     /// The next chunk. The first lane that has ended is the one where the next chunk would have been.
-    fn next(&mut self) -> Option<Self::Item> {
-        let chunk = self.lanes[self.turn].recv().ok()?;
-        self.turn = (self.turn + 1) % self.lanes.len();
-        Some(chunk)
+    fn next(&mut self, stop: &AtomicBool) -> Turn<Item<K>> {
+        loop {
+            match self.lanes[self.turn].recv_timeout(GLANCE) {
+                Ok(chunk) => {
+                    self.turn = (self.turn + 1) % self.lanes.len();
+                    return Turn::Chunk(chunk);
+                }
+                Err(RecvTimeoutError::Disconnected) => return Turn::End,
+                Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => return Turn::Stopped,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
     }
 }
 
@@ -242,21 +261,23 @@ fn bytes_of(cell: &Cell) -> usize {
 
 /// Fills windows, computes them and hands them on.
 fn compute_all<K>(
-    chunks: Chunks<K>,
+    mut chunks: Chunks<K>,
     compute: &mut dyn Compute,
     sizes: Sizes,
     windows: &SyncSender<Answered<K>>,
     stop: &AtomicBool,
 ) -> Result<Ending, FileError> {
     let mut window = Window::default();
-    for chunk in chunks {
-        let chunk = match chunk {
-            Ok(chunk) => chunk,
-            Err(error) => {
+    loop {
+        let chunk = match chunks.next(stop) {
+            Turn::Chunk(Ok(chunk)) => chunk,
+            Turn::Chunk(Err(error)) => {
                 // What was read before it is answered.
                 hand_on(&mut window, compute, sizes, windows, stop)?;
                 return Err(error);
             }
+            Turn::End => return hand_on(&mut window, compute, sizes, windows, stop),
+            Turn::Stopped => return Ok(Ending::Interrupted),
         };
         for item in chunk {
             window.push(item);
@@ -271,7 +292,6 @@ fn compute_all<K>(
             return Ok(Ending::Interrupted);
         }
     }
-    hand_on(&mut window, compute, sizes, windows, stop)
 }
 
 /// Computes what is in the window. Whoever does not take it has failed, and says so itself.

@@ -1,0 +1,255 @@
+//! What each command writes, from each format to each, and what it says of what it cannot do.
+
+use std::{fs, path::Path};
+
+use serde_json::Value;
+
+use crate::{
+    command::{run, run_with_input, turbo},
+    model,
+};
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+const TEXTS: [&str; 4] = ["the cat sat on the mat", "a dog", "", "the dog, \"the\" cat"];
+
+#[test]
+fn every_format_of_the_input_gives_the_same_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let tiny = model("tiny-sentence");
+    let write = |name: &str, content: String| fs::write(folder.path().join(name), content).unwrap();
+    write("in.txt", TEXTS.join("\r\n") + "\n");
+    write("in.jsonl", TEXTS.map(|text| serde_json::json!({ "id": 7, "body": text }).to_string()).join("\n"));
+    let quoted = TEXTS.map(|text| format!("\"{}\"", text.replace('"', "\"\"")));
+    write("in.csv", format!("id,body\n{}", quoted.clone().map(|text| format!("7,{text}\n")).concat()));
+    write("in.tsv", format!("body\tid\n{}", quoted.map(|text| format!("{text}\t7\n")).concat()));
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    // A ranking that repeats its documents is a Parquet file with texts.
+    let rank = ["--query=cat", "--return-text", "--quiet", &path("in.txt"), &path("texts.parquet")];
+    assert_eq!(run(turbo("rerank", &model("tiny-cross-encoder"), &rank)).0, Some(0));
+
+    let (code, expected, said) = run(turbo("embed", &tiny, &["--quiet", &path("in.txt")]));
+    assert_eq!((code, said.as_str(), lines(&expected).len()), (Some(0), "", 4));
+    for (name, column) in [
+        ("in.jsonl", "--column=body"),
+        ("in.csv", "--column=body"),
+        ("in.tsv", "--text-field=body"),
+        ("texts.parquet/part-00000.parquet", "--column=text"),
+    ] {
+        let (code, answers, said) = run(turbo("embed", &tiny, &["--quiet", column, &path(name)]));
+        assert_eq!((code, said.as_str()), (Some(0), ""), "{name}");
+        assert_eq!(answers, expected, "{name}");
+    }
+    let from_pipe = turbo("embed", &tiny, &["-", "--quiet", "--input-format=jsonl", "--column=body"]);
+    let jsonl = fs::read(path("in.jsonl")).unwrap();
+    assert_eq!(run_with_input(from_pipe, &jsonl), (Some(0), expected.clone(), String::new()));
+
+    // Cutting and normalising as the flags say.
+    let flags = ["--quiet", "--dimensions=8", "--normalize=true", &path("in.txt")];
+    for row in lines(&run(turbo("embed", &tiny, &flags)).1) {
+        let vector: Vec<f64> =
+            row["embedding"].as_array().unwrap().iter().map(|it| it.as_f64().unwrap()).collect();
+        let length = vector.iter().map(|value| value * value).sum::<f64>();
+        // Each of eight squares is rounded to f32.
+        assert!(vector.len() == 8 && (length - 1.0).abs() < 1e-6, "{length}");
+    }
+}
+
+#[test]
+fn some_bad_rows_are_exit_code_three() {
+    let tiny = model("tiny-sentence");
+    let input = "{\"text\": \"a cat\"}\n{\"text\": 3}\n";
+    let command = turbo("embed", &tiny, &["--input-format=jsonl", "--auto-truncate=false"]);
+    let (code, answers, said) =
+        run_with_input(command, format!("{input}{{\"text\": \"{}\"}}\n", "cat ".repeat(100)).as_bytes());
+    assert_eq!(code, Some(3));
+    let answers = lines(&answers);
+    assert!(answers[0]["embedding"].is_array());
+    assert_eq!(answers[1]["error"], "field \"text\" is a number, expected a text");
+    assert!(answers[2]["error"].as_str().unwrap().contains("longer than 48 tokens"), "{}", answers[2]);
+    let said: Vec<&str> = said.lines().collect();
+    assert_eq!(said[0], "standard input:2: field \"text\" is a number, expected a text");
+    assert!(said[1].starts_with("standard input:3: ") && said[2].starts_with("3 rows, "), "{said:?}");
+    assert!(said[2].ends_with("; 2 have no answer") && said.len() == 3, "{said:?}");
+
+    let many = "oops\n".repeat(50);
+    let (code, answers, said) =
+        run_with_input(turbo("embed", &tiny, &["--input-format=jsonl"]), many.as_bytes());
+    assert_eq!((code, answers.lines().count(), said.lines().count()), (Some(3), 50, 22));
+    assert!(said.contains("further rows without an answer are only counted"), "{said}");
+}
+
+#[test]
+fn documents_are_scored_and_the_best_found() {
+    let cross_encoder = model("tiny-cross-encoder");
+    let documents = "the cat sat\na dog\nthe mat\non the mat sat a cat\n";
+    let score = |more: &[&str]| {
+        let arguments = [&["--query=the cat", "--quiet"], more].concat();
+        let (code, answers, said) =
+            run_with_input(turbo("rerank", &cross_encoder, &arguments), documents.as_bytes());
+        assert_eq!((code, said.as_str()), (Some(0), ""));
+        lines(&answers)
+    };
+    let all = score(&[]);
+    assert_eq!(all.iter().map(|row| row["index"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    let best = score(&["--top-k=2", "--return-text"]);
+    let by_score = |row: &Value| row["score"].as_f64().unwrap();
+    let mut expected = all.clone();
+    expected.sort_by(|a, b| by_score(b).total_cmp(&by_score(a)));
+    for (best, expected) in best.iter().zip(&expected) {
+        assert_eq!((&best["index"], &best["score"]), (&expected["index"], &expected["score"]));
+        assert_eq!(best["text"], documents.lines().nth(best["index"].as_u64().unwrap() as usize).unwrap());
+    }
+    assert_eq!(best.len(), 2);
+
+    // The same documents in one row, ranked.
+    let row = serde_json::json!({ "query": "the cat", "documents": documents.lines().collect::<Vec<_>>() })
+        .to_string();
+    let command = turbo("rerank", &cross_encoder, &["--input-format=jsonl", "--quiet", "--top-k=3"]);
+    let (code, answers, _) = run_with_input(command, format!("{row}\n{row}\n").as_bytes());
+    let rankings = lines(&answers);
+    assert_eq!((code, rankings.len()), (Some(0), 2));
+    let ranking = rankings[1]["ranking"].as_array().unwrap();
+    assert_eq!(ranking.len(), 3);
+    for (ranked, expected) in ranking.iter().zip(&expected) {
+        assert_eq!((&ranked["index"], &ranked["score"]), (&expected["index"], &expected["score"]));
+    }
+}
+
+#[test]
+fn pairs_are_classified() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("in.csv");
+    fs::write(&input, "premise,hypothesis\nthe cat,a cat sat\na dog,the mat\n").unwrap();
+    let arguments = [input.to_str().unwrap(), "--quiet", "--column=premise", "--pair-column=hypothesis"];
+    let (code, answers, said) = run(turbo("classify", &model("tiny-cross-encoder"), &arguments));
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    let answers = lines(&answers);
+    assert_eq!(answers.len(), 2);
+    let score = answers[0]["labels"][0]["score"].as_f64().unwrap();
+    assert!(answers[0]["labels"][0]["label"].is_string() && score.is_finite(), "{}", answers[0]);
+    // The order of a pair is part of it.
+    fs::write(&input, "hypothesis,premise\nthe cat,a cat sat\n").unwrap();
+    let turned = lines(&run(turbo("classify", &model("tiny-cross-encoder"), &arguments)).1);
+    assert_ne!(turned[0]["labels"][0]["score"], answers[0]["labels"][0]["score"]);
+}
+
+#[test]
+fn what_cannot_be_done_is_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let csv = folder.path().join("in.csv");
+    fs::write(&csv, "id,body\n1,a cat\n").unwrap();
+    let csv = csv.to_str().unwrap();
+    let not_parquet = folder.path().join("in.parquet");
+    fs::write(&not_parquet, "no").unwrap();
+    let not_parquet = not_parquet.to_str().unwrap();
+    let out = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (jsonl, json, npy) = (out("out.jsonl"), out("out.json"), out("out.npy"));
+    let (embedder, cross_encoder) = (model("tiny-sentence"), model("tiny-cross-encoder"));
+    let cases: [(&str, &Path, &[&str], &str); 14] = [
+        ("embed", &embedder, &[csv, &jsonl], "in.csv: no column \"text\", it has: id, body"),
+        ("embed", &embedder, &["nope.txt", &jsonl], "nope.txt: No such file"),
+        (
+            "embed",
+            &embedder,
+            &["in.doc", &jsonl],
+            "known are .txt .jsonl .ndjson .csv .tsv .parquet; --input-format",
+        ),
+        ("embed", &embedder, &[csv, &json], "known are .jsonl .ndjson .npy .parquet; --format"),
+        ("embed", &embedder, &[not_parquet, &jsonl], "in.parquet: "),
+        (
+            "embed",
+            &embedder,
+            &["-", "--input-format=parquet", &jsonl],
+            "standard input: Parquet is read from its end",
+        ),
+        ("embed", &embedder, &[csv, "--column=body", "--format=npy"], "-: NPY needs a file"),
+        (
+            "embed",
+            &embedder,
+            &[csv, &jsonl, "--column=body", "--dimensions=33"],
+            "the model's vectors have 32",
+        ),
+        (
+            "embed",
+            &embedder,
+            &[csv, &jsonl, "--column=body", "--prompt-name=q"],
+            "the model's prompts are: none",
+        ),
+        (
+            "classify",
+            &embedder,
+            &[csv, &jsonl, "--column=body"],
+            "expected a model for sequence or token classification",
+        ),
+        (
+            "classify",
+            &cross_encoder,
+            &["--pair-column=b"],
+            "lines of text have one column, and 2 are needed: text, b",
+        ),
+        ("rerank", &embedder, &["--query=q"], "it is for embedding, expected a cross-encoder"),
+        ("rerank", &cross_encoder, &["--query=q", csv, &npy, "--column=body"], "NPY holds vectors only"),
+        ("rerank", &cross_encoder, &[csv, &jsonl], "no column \"query\", it has: id, body"),
+    ];
+    for (command, model, arguments, said) in cases {
+        let (code, stdout, stderr) = run(turbo(command, model, arguments));
+        assert_eq!((code, stdout.as_str()), (Some(1), ""), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(said) && stderr.starts_with("error: "), "{said:?} is not in {stderr:?}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    }
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "something was begun: {left:?}");
+}
+
+/// Whoever has read enough is no error.
+#[test]
+fn a_reader_that_leaves_ends_it_in_peace() {
+    let tiny = model("tiny-sentence");
+    let command = format!(
+        "yes 'the cat' | {} embed --model-id {} --quiet | head -n 2",
+        env!("CARGO_BIN_EXE_turbo"),
+        tiny.display()
+    );
+    let output = std::process::Command::new("sh").args(["-c", &command]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!((text.lines().count(), String::from_utf8(output.stderr).unwrap().as_str()), (2, ""));
+}
+
+#[test]
+fn the_help_says_what_happens_to_bad_rows() {
+    for command in ["embed", "classify", "rerank"] {
+        let mut turbo = std::process::Command::new(env!("CARGO_BIN_EXE_turbo"));
+        let help = turbo.args([command, "--help"]).output().unwrap().stdout;
+        let help = String::from_utf8(help).unwrap();
+        for said in ["Examples:", "--resume", "NaN", "Exit codes:", "--column", "HF_TOKEN"] {
+            assert!(help.contains(said), "{command}: {said} is not in\n{help}");
+        }
+    }
+}
+
+/// The real model, where `cargo xtask model` has brought it.
+#[test]
+fn minilm_knows_what_is_alike() {
+    let models =
+        std::env::var("TURBO_MODELS_DIR").map_or_else(|_| crate::model("../../../models"), Into::into);
+    let minilm = models.join("minilm");
+    if !minilm.is_dir() {
+        assert!(std::env::var("TURBO_REQUIRE_MINILM").is_err(), "{} is not there", minilm.display());
+        eprintln!("skipped: {} is not there", minilm.display());
+        return;
+    }
+    let texts = "A cat sits on the mat.\nThe kitten lies on a rug.\nInterest rates rose again.\n";
+    let (code, answers, said) = run_with_input(turbo("embed", &minilm, &["--quiet"]), texts.as_bytes());
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    let vectors: Vec<Vec<f64>> = lines(&answers)
+        .iter()
+        .map(|row| row["embedding"].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect())
+        .collect();
+    let cosine = |a: usize, b: usize| vectors[a].iter().zip(&vectors[b]).map(|(a, b)| a * b).sum::<f64>();
+    assert_eq!(vectors[0].len(), 384);
+    assert!((cosine(0, 0) - 1.0).abs() < 1e-5, "its folder says that vectors are normalised");
+    assert!(cosine(0, 1) > 0.4 && cosine(0, 2) < 0.2, "{} {}", cosine(0, 1), cosine(0, 2));
+}

@@ -1,0 +1,114 @@
+//! Signals in the middle of a run, and `--resume`.
+
+use std::{fs, path::Path, process::Command};
+
+use crate::{
+    command::{Done, run_with_input, signal_at, turbo},
+    contents, model, texts,
+};
+
+struct Files {
+    folder: tempfile::TempDir,
+    input: String,
+}
+
+impl Files {
+    fn new(count: usize) -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), input: texts(count) }
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The command from standard input to a file.
+    fn embed(&self, output: &str, more: &[&str]) -> Command {
+        let output = self.path(output);
+        // Small batches: what is interrupted has many windows behind it.
+        let size = if more.iter().any(|flag| flag.contains("batch")) { "" } else { "--max-batch-tokens=512" };
+        let files = ["-", output.to_str().unwrap(), size];
+        let files = &files[..if size.is_empty() { 2 } else { 3 }];
+        turbo("embed", &model("tiny-sentence"), &[files, more].concat())
+    }
+
+    fn run(&self, output: &str, more: &[&str]) -> Done {
+        run_with_input(self.embed(output, more), self.input.as_bytes())
+    }
+}
+
+/// Rows of a sound array of numpy with 32 columns.
+fn npy_rows(file: &Path) -> usize {
+    let bytes = fs::read(file).unwrap();
+    let header = String::from_utf8_lossy(&bytes[..128]).into_owned();
+    let rows = header.split("'shape': (").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+    let rows: usize = rows.parse().unwrap();
+    assert_eq!(bytes.len(), 128 + rows * 32 * 4, "{header}");
+    rows
+}
+
+#[test]
+fn an_interrupted_run_goes_on_to_the_same_bytes() {
+    // Formats come to the disk in different pieces: buffers, and parts of ten thousand rows.
+    for (format, count, first_bytes) in
+        [("jsonl", 2000, 300_000), ("npy", 4000, 200_000), ("parquet", 11_000, 1000)]
+    {
+        let files = Files::new(count);
+        let (whole, parts) = (format!("whole.{format}"), format!("parts.{format}"));
+        assert_eq!(files.run(&whole, &["--quiet"]), (Some(0), String::new(), String::new()));
+        let output = files.path(&parts);
+        let unfinished = files.path(&format!("{parts}.unfinished"));
+        let (code, _, said) = signal_at(files.embed(&parts, &[]), &files.input, "INT", &output, first_bytes);
+        assert_eq!(code, Some(130), "{said}");
+        assert!(said.starts_with("interrupted after ") && said.ends_with("--resume goes on\n"), "{said}");
+        assert!(unfinished.exists());
+        match format {
+            "jsonl" => {
+                let text = fs::read_to_string(&output).unwrap();
+                let whole_lines =
+                    text.lines().all(|line| line.starts_with("{\"index\":") && line.ends_with("]}"));
+                assert!(whole_lines && text.ends_with('\n') && text.lines().count() < count);
+            }
+            "npy" => assert!((1..count).contains(&npy_rows(&output))),
+            _ => assert!(contents(&output).keys().all(|name| name.ends_with(".parquet"))),
+        }
+        // Without being told what to do it does nothing, and not with another model's vectors either.
+        let (code, _, said) = files.run(&parts, &[]);
+        assert_eq!(code, Some(1));
+        assert!(said.contains("is unfinished: pass --resume to go on with it, or --overwrite"), "{said}");
+        let (code, _, said) = files.run(&parts, &["--resume", "--pooling=cls"]);
+        assert_eq!(code, Some(1));
+        assert!(said.contains("was begun with --pooling"), "{said}");
+
+        let (code, _, said) = files.run(&parts, &["--resume"]);
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.starts_with(&format!("{count} rows, ")), "{said}");
+        assert!(contents(&files.path(&whole)) == contents(&output), "{format}: other bytes");
+        assert!(!unfinished.exists());
+        let (code, _, said) = files.run(&parts, &["--resume"]);
+        assert_eq!((code, said.ends_with("is complete: nothing to go on with\n")), (Some(0), true), "{said}");
+    }
+}
+
+#[test]
+fn a_killed_run_goes_on_to_the_same_bytes() {
+    for (format, count, first_bytes) in [("jsonl", 2000, 300_000), ("npy", 4000, 200_000)] {
+        let files = Files::new(count);
+        let (whole, parts) = (format!("whole.{format}"), format!("parts.{format}"));
+        assert_eq!(files.run(&whole, &["--quiet"]).0, Some(0));
+        let output = files.path(&parts);
+        let killed = signal_at(files.embed(&parts, &[]), &files.input, "KILL", &output, first_bytes);
+        assert_eq!(killed.0, None);
+        assert_eq!(files.run(&parts, &["--resume", "--quiet"]).0, Some(0));
+        assert!(contents(&files.path(&whole)) == contents(&output), "{format}: other bytes");
+    }
+}
+
+/// Threads, batches and company change no bit of an answer.
+#[test]
+fn the_bytes_do_not_depend_on_batches_or_threads() {
+    let files = Files::new(500);
+    assert_eq!(files.run("a.npy", &["--quiet", "--threads=1"]).0, Some(0));
+    let other = ["--quiet", "--threads=2", "--tokenization-workers=3", "--max-batch-tokens=200"];
+    assert_eq!(files.run("b.npy", &other).0, Some(0));
+    assert!(contents(&files.path("a.npy")) == contents(&files.path("b.npy")));
+}

@@ -1,0 +1,33 @@
+//! Memory does not grow with the file.
+
+use std::{fs, io::Write, process::Stdio};
+
+use crate::{command::turbo, model, texts};
+
+/// Most memory that embedding so many lines from standard input held at any time, in KiB.
+#[cfg(target_os = "linux")]
+fn peak_kib(lines: usize) -> usize {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("out.npy");
+    let arguments = ["-", output.to_str().unwrap(), "--quiet", "--threads=1"];
+    let mut child =
+        turbo("embed", &model("tiny-sentence"), &arguments).stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(texts(lines).as_bytes()).unwrap();
+    // It waits for more, so it is still there to be asked; a window and the queues at most are missing.
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(fs::metadata(&output).unwrap().len() as usize, 128 + lines * 32 * 4);
+    peak
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_ten_times_as_long_takes_no_more_memory() {
+    let (short, long) = (peak_kib(10_000), peak_kib(100_000));
+    // What allocators keep varies by a few MiB; a hundred thousand vectors alone would be 12, and their texts 10.
+    assert!(long < short + 6 * 1024, "{short} KiB, then {long} KiB");
+}
