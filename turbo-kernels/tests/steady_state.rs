@@ -80,8 +80,39 @@ fn layer<'a>(
     cpu.l2_normalize(queue, HIDDEN_SIZE, x, out)
 }
 
+/// Attention's scratch is that of the longest sequence, however many others lie beside it.
+fn one_long_sequence_warms_attention_for_many_short_ones() {
+    let cpu = Cpu::new(CpuOptions { threads: NonZeroUsize::new(2), isa: None }).unwrap();
+    let mut queue = cpu.queue().unwrap();
+    let values = vec![0.5; 3000 * 3 * HIDDEN_SIZE];
+    let mut out = vec![0.0; 3000 * HIDDEN_SIZE];
+    for mask in [AttentionMask::Full, AttentionMask::Causal, AttentionMask::Window { reach: 20 }] {
+        let mut attend = |batch_size: u32, seq_len: u32| {
+            let cu_seqlens: Vec<u32> = (0..=batch_size).map(|b| b * seq_len).collect();
+            let layout = Layout::Packed { cu_seqlens: &cu_seqlens[..] };
+            let rows = (batch_size * seq_len) as usize;
+            let qkv = &values[..rows * 3 * HIDDEN_SIZE];
+            let [q, k, v] = [0, 1, 2].map(|third| Columns {
+                rows: qkv,
+                first: third * HIDDEN_SIZE,
+                row_stride: 3 * HIDDEN_SIZE,
+            });
+            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            let out = &mut out[..rows * HIDDEN_SIZE];
+            cpu.attention(&mut queue, AttentionShape { mask, ..HEADS }, layout, q, k, v, None, out).unwrap();
+            ALLOCATIONS.load(Ordering::Relaxed) - before
+        };
+        attend(1, 100);
+        for (batch_size, seq_len) in [(30, 100), (7, 64), (200, 3), (1, 99)] {
+            assert_eq!(attend(batch_size, seq_len), 0, "{batch_size} x {seq_len}, {mask:?}");
+        }
+    }
+}
+
+/// One test: a second thread of tests would allocate too.
 #[test]
 fn a_warm_queue_allocates_nothing() {
+    one_long_sequence_warms_attention_for_many_short_ones();
     for threads in [1, 2] {
         let cpu = Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), isa: None }).unwrap();
         let mut queue = cpu.queue().unwrap();

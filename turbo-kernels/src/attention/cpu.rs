@@ -42,8 +42,8 @@ impl Attention for Cpu {
         let AttentionShape { num_heads, num_kv_heads, head_dim, mask, .. } = shape;
         let cut = Cut::new(sequences, num_kv_heads, queue.threads());
         let max_seq_len = sequences.max_seq_len();
-        let scratch =
-            scratch_values(cut.rows_of_run, mask.most_visible(cut.rows_of_run, max_seq_len), head_dim);
+        // of the longest sequence alone, whatever the run: so a queue that has seen it has seen everything
+        let scratch = scratch_values(MOST_ROWS, mask.most_visible(MOST_ROWS, max_seq_len), head_dim);
         let spread = bias.map_or(0, |bias| ByDistance::values(&bias, num_heads, max_seq_len));
         let prepare = |spread| bias.map(|bias| ByDistance::new(&bias, max_seq_len, spread));
         let out = SharedMut::new(out);
