@@ -17,9 +17,10 @@ mod file;
 mod lengths;
 mod lower;
 mod text;
+mod tokens;
 mod vocab_txt;
 
-use std::{cmp::Ordering, ops::Range, path::Path, sync::Arc};
+use std::{cmp::Ordering, path::Path, sync::Arc};
 
 use tokenizers::{PostProcessor, PostProcessorWrapper, Tokenizer, tokenizer::Encoding as Tokens};
 
@@ -28,6 +29,7 @@ use self::{
     cuts::Cuts,
     encoding::{ReadText, WordRule},
     file::{TokenizerFiles, guarded},
+    tokens::{AllTokens, side_by_side, some_of},
 };
 pub use self::{
     encoding::{CharOffsets, Encoding},
@@ -62,6 +64,9 @@ const PIECE_BYTES_PER_TOKEN: usize = 16;
 /// Bytes of text per token of the limit up to which the tokens of both texts of a pair are counted to see which has
 /// more of them.
 const COUNTED_BYTES_PER_TOKEN: usize = 64;
+
+/// Bytes of text that are tokenised at once where all of a text is.
+const WHOLE_PIECE_BYTES: usize = 1 << 16;
 
 /// What is wanted of each token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -303,9 +308,21 @@ impl TextTokenizer {
         self.read(text, truncation, detail, bytes, room)
     }
 
-    /// All tokens of `text`.
+    /// All tokens of `text`, piece after piece: while it works the library needs some hundred bytes per token.
     fn read_all<'a>(&self, text: &'a str) -> Result<Part<'a>, TokenizeError> {
-        self.read(text, Truncation::Off, Detail::Places, text.len(), 0)
+        let piece_bytes = match self.shared.case {
+            LetterCase::Kept => WHOLE_PIECE_BYTES,
+            // places are those in the text that was lowered as a whole
+            LetterCase::Lowered => text.len(),
+        };
+        let mut all = AllTokens::default();
+        let mut rest = text;
+        while !rest.is_empty() {
+            let piece = self.shared.cuts.piece(rest, Truncation::Right, piece_bytes);
+            all.append(&self.tokens_of(piece, Detail::Places)?, text.len() - rest.len());
+            rest = &rest[piece.len()..];
+        }
+        Ok(Part { text, skipped: 0, is_whole: true, tokens: all.into_tokens() })
     }
 
     /// Tokenises a piece of `text` of `bytes` bytes, then larger ones, until it gives more than `room` tokens or is the
@@ -380,30 +397,4 @@ impl Part<'_> {
             Truncation::Off | Truncation::Right => some_of(&self.tokens, 0..count),
         }
     }
-}
-
-/// The tokens of two texts without a step that joins them.
-fn side_by_side(mut first: Tokens, second: Option<Tokens>) -> Tokens {
-    if let Some(mut second) = second {
-        first.set_sequence_id(0);
-        second.set_sequence_id(1);
-        second.set_type_ids(vec![1; second.len()]);
-        first.merge_with(second, false);
-    }
-    first
-}
-
-/// Some of the tokens of a text.
-fn some_of(tokens: &Tokens, range: Range<usize>) -> Tokens {
-    Tokens::new(
-        tokens.get_ids()[range.clone()].to_vec(),
-        tokens.get_type_ids()[range.clone()].to_vec(),
-        tokens.get_tokens()[range.clone()].to_vec(),
-        tokens.get_word_ids()[range.clone()].to_vec(),
-        tokens.get_offsets()[range.clone()].to_vec(),
-        tokens.get_special_tokens_mask()[range.clone()].to_vec(),
-        tokens.get_attention_mask()[range].to_vec(),
-        Vec::new(),
-        Default::default(),
-    )
 }

@@ -192,6 +192,28 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3))]
+
+    /// A text that is tokenised in several pieces has the tokens, places and words of the whole.
+    #[test]
+    fn pieces_together_are_the_whole(text in texts(), between in prop::sample::select(vec![" cat", ".", " ", "a"])) {
+        let text = (text + between).repeat(100_000 / 600);
+        for subject in SUBJECTS.iter() {
+            let ours = subject.ours.tokenize(text.as_str(), SpecialTokens::Without).unwrap();
+            let whole = subject.bare.encode(text.as_str(), false).unwrap();
+            let theirs = subject.special_tokens.process(whole, None, false).unwrap();
+            prop_assert_eq!(&ours.input_ids, theirs.get_ids(), "{}", subject.name);
+            prop_assert_eq!(&ours.tokens, theirs.get_tokens());
+            prop_assert_eq!(&ours.word_ids, theirs.get_word_ids());
+            // of some white space of several bytes the library takes one away
+            let boundaries = |&(start, end)| text.floor_char_boundary(start)..text.ceil_char_boundary(end);
+            let places: Vec<_> = theirs.get_offsets().iter().map(boundaries).collect();
+            prop_assert_eq!(&ours.offsets, &places);
+        }
+    }
+}
+
 /// Normalisation deletes a vertical tab, which makes one overlong word of `batching` and the rest. So a piece of text must
 /// not end there, though it looks like white space.
 #[test]

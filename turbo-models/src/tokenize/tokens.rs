@@ -1,0 +1,68 @@
+//! The library's tokens of texts, put together and taken apart.
+
+use std::ops::Range;
+
+use tokenizers::tokenizer::Encoding as Tokens;
+
+/// The tokens of consecutive pieces of a text.
+#[derive(Default)]
+pub(super) struct AllTokens {
+    ids: Vec<u32>,
+    tokens: Vec<String>,
+    words: Vec<Option<u32>>,
+    offsets: Vec<(usize, usize)>,
+}
+
+impl AllTokens {
+    /// Adds those of the piece that starts at byte `start`.
+    pub(super) fn append(&mut self, piece: &Tokens, start: usize) {
+        let words = self.words.last().copied().flatten().map_or(0, |last| last + 1);
+        self.ids.extend(piece.get_ids());
+        self.tokens.extend_from_slice(piece.get_tokens());
+        self.words.extend(piece.get_word_ids().iter().map(|word| word.map(|word| words + word)));
+        self.offsets.extend(piece.get_offsets().iter().map(|&(from, to)| (start + from, start + to)));
+    }
+
+    /// All of them.
+    pub(super) fn into_tokens(self) -> Tokens {
+        let count = self.ids.len();
+        let (none, all) = (vec![0; count], vec![1; count]);
+        Tokens::new(
+            self.ids,
+            none.clone(),
+            self.tokens,
+            self.words,
+            self.offsets,
+            none,
+            all,
+            Vec::new(),
+            Default::default(),
+        )
+    }
+}
+
+/// The tokens of two texts without a step that joins them.
+pub(super) fn side_by_side(mut first: Tokens, second: Option<Tokens>) -> Tokens {
+    if let Some(mut second) = second {
+        first.set_sequence_id(0);
+        second.set_sequence_id(1);
+        second.set_type_ids(vec![1; second.len()]);
+        first.merge_with(second, false);
+    }
+    first
+}
+
+/// Some of the tokens of a text.
+pub(super) fn some_of(tokens: &Tokens, range: Range<usize>) -> Tokens {
+    Tokens::new(
+        tokens.get_ids()[range.clone()].to_vec(),
+        tokens.get_type_ids()[range.clone()].to_vec(),
+        tokens.get_tokens()[range.clone()].to_vec(),
+        tokens.get_word_ids()[range.clone()].to_vec(),
+        tokens.get_offsets()[range.clone()].to_vec(),
+        tokens.get_special_tokens_mask()[range.clone()].to_vec(),
+        tokens.get_attention_mask()[range].to_vec(),
+        Vec::new(),
+        Default::default(),
+    )
+}
