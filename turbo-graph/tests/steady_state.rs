@@ -10,9 +10,9 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use common::{NamedNoise, Sizes, encoder};
+use common::{NamedNoise, Sizes, encoder, families};
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
-use turbo_graph::{Capacity, Executor, LayoutKind, Pass, PlannerConfig, Program, Staging, passes};
+use turbo_graph::{Capacity, Executor, Graph, LayoutKind, Pass, PlannerConfig, Program, Staging, passes};
 use turbo_kernels::{Cpu, CpuOptions};
 
 /// The system's allocator, counting.
@@ -49,7 +49,7 @@ const WIDE: Sizes = Sizes {
     positions: 64,
 };
 
-const CAPACITY: Capacity = Capacity { batch_size: 24, total_tokens: 600, max_seq_len: 64, selected_rows: 0 };
+const CAPACITY: Capacity = Capacity { batch_size: 24, total_tokens: 600, max_seq_len: 64, selected_rows: 48 };
 
 /// Lengths of sequences that together are within [`CAPACITY`], padding counted where the layout has it.
 fn batches(layout: LayoutKind) -> impl Strategy<Value = Vec<usize>> {
@@ -65,41 +65,50 @@ fn batches(layout: LayoutKind) -> impl Strategy<Value = Vec<usize>> {
     })
 }
 
-fn allocations_of_batches(layout: LayoutKind, passes: &[Pass], threads: usize) {
-    let program = Program::compile(&encoder(WIDE), layout, passes).unwrap();
+fn allocations_of_batches(graph: &Graph, layout: LayoutKind, passes: &[Pass], threads: usize) {
+    let program = Program::compile(graph, layout, passes).unwrap();
     let device =
         Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), ..CpuOptions::default() }).unwrap();
     let mut executor = Executor::new(device, program, &NamedNoise, PlannerConfig::default()).unwrap();
-    let outputs = ["last_hidden_state", "pooled"].map(|name| executor.output(name).unwrap());
+    let outputs: Vec<_> = graph.outputs().map(|(_, name)| executor.output(name).unwrap()).collect();
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     executor.reserve(CAPACITY).unwrap();
     assert!(ALLOCATIONS.load(Ordering::Relaxed) > before, "the counter counts");
 
     let mut staging = Staging::with_capacity(CAPACITY);
-    let mut answers = Vec::with_capacity((CAPACITY.total_tokens + CAPACITY.batch_size) * WIDE.hidden_size);
+    let rows = CAPACITY.total_tokens + CAPACITY.batch_size + CAPACITY.selected_rows;
+    let mut answers = Vec::with_capacity(rows * 64);
     let ids = [7; CAPACITY.max_seq_len];
     let mut runner = TestRunner::deterministic();
-    for _ in 0..40 {
+    for _ in 0..20 {
         let lens = batches(layout).new_tree(&mut runner).unwrap().current();
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         staging.clear();
         answers.clear();
-        lens.iter().for_each(|&len| staging.push(&ids[..len], &[]).unwrap());
+        for &len in &lens {
+            staging.push(&ids[..len], &[]).unwrap();
+            staging.select(if len > 20 { &[20, 0] } else { &[] }).unwrap();
+        }
         executor.run(&staging).unwrap();
-        for output in outputs {
+        for &output in &outputs {
             (0..lens.len()).for_each(|sequence| executor.read(output, sequence, &mut answers).unwrap());
         }
         let made = ALLOCATIONS.load(Ordering::Relaxed) - before;
-        assert_eq!(made, 0, "{layout:?} with {threads} threads: a batch of {lens:?}");
+        assert_eq!(made, 0, "{} {layout:?} with {threads} threads: a batch of {lens:?}", graph.name());
     }
 }
 
 /// One test, since the counter is the process's.
 #[test]
 fn a_reserved_executor_allocates_nothing() {
+    let families = families::all();
+    let graphs = || families.iter().map(|(_, graph)| graph);
+    let wide = encoder(WIDE);
     for threads in [1, 2] {
-        allocations_of_batches(LayoutKind::Packed, passes::ALL, threads);
-        allocations_of_batches(LayoutKind::Padded, passes::ALL, threads);
-        allocations_of_batches(LayoutKind::Padded, &passes::paper(), threads);
+        for graph in graphs().chain([&wide]) {
+            allocations_of_batches(graph, LayoutKind::Packed, passes::ALL, threads);
+        }
+        allocations_of_batches(&wide, LayoutKind::Padded, passes::ALL, threads);
+        allocations_of_batches(&wide, LayoutKind::Padded, &passes::paper(), threads);
     }
 }
