@@ -398,3 +398,46 @@ impl Part<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn open(fixture: &str, max_input_length: usize, case: LetterCase) -> TextTokenizer {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(fixture);
+        let limits = InputLimits { max_input_length, vocab_size: 1000, type_vocab_size: 2 };
+        TextTokenizer::open_with(&dir, limits, case).unwrap().unwrap()
+    }
+
+    fn texts() -> impl Strategy<Value = String> {
+        let pieces =
+            vec!["The ", "CAT", "İ", "ΑΣ", "Σ. Α", "ẞ", "[MASK]", "ﬁ", "😀", " ", ".", "É", "E\u{301}", "東"];
+        prop::collection::vec(prop::sample::select(pieces), 0..60).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// The tokens are those of the text in lower case, also where it is cut; the places are in the text itself.
+        #[test]
+        fn lowered_texts_keep_their_places(text in texts(), limit in 3_usize..8) {
+            for fixture in ["encodings-wordpiece", "encodings-roberta"] {
+                let [kept, lowered] = [LetterCase::Kept, LetterCase::Lowered].map(|case| open(fixture, limit, case));
+                let in_lower_case = text.to_lowercase();
+                for truncation in [Truncation::Left, Truncation::Right] {
+                    let expected = kept.encode(&in_lower_case, truncation).unwrap();
+                    let got = lowered.encode_detailed(&text, truncation).unwrap();
+                    prop_assert_eq!(got.encoded(), expected);
+                    let there = kept.encode_detailed(&in_lower_case, truncation).unwrap();
+                    for (place, there) in got.offsets.iter().zip(&there.offsets) {
+                        let slice = text.get(place.clone()).map(str::to_lowercase);
+                        let lower = in_lower_case[there.clone()].replace('ς', "σ");
+                        prop_assert!(slice.is_some_and(|slice| slice.replace('ς', "σ").contains(&lower)));
+                    }
+                }
+            }
+        }
+    }
+}
