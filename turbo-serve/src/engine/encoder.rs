@@ -14,7 +14,7 @@ use turbo_sched::{Candidate, Layout};
 
 use super::{
     BuildRunner, Capacity, Encoded, Extent, MAX_SELECTED, MaskToken, Model, ModelInfo, Progress, Prompts,
-    RowWidths, Rows, RunError, Runner, Sequence, Tokenize, TokenizeError,
+    Rows, RunError, Runner, Sequence, Tokenize, TokenizeError,
 };
 
 /// What can be chosen about a model beside what its folder says.
@@ -100,7 +100,7 @@ impl Model {
             score_function: checkpoint.score_function(),
             mask_token: checkpoint.tokenizer().and_then(mask_token),
             prompts: prompts(&checkpoint, options.default_prompt)?,
-            rows: row_widths(&checkpoint, task)?,
+            rows: checkpoint.row_lens(task)?,
             max_input_length: checkpoint.max_input_length(),
             vocab_size: checkpoint.limits().vocab_size,
             type_vocab_size: checkpoint.limits().type_vocab_size,
@@ -113,12 +113,6 @@ impl Model {
 
 fn mask_token(tokenizer: &TextTokenizer) -> Option<MaskToken> {
     tokenizer.mask_token().map(|(id, text)| MaskToken { id, text: text.to_owned() })
-}
-
-/// The rows that the graph of `task` gives.
-fn row_widths(checkpoint: &Checkpoint, task: Task) -> Result<RowWidths, ModelError> {
-    let rows = checkpoint.row_lens(task)?;
-    Ok(RowWidths { pooled: rows.pooled, tokens: rows.tokens, selected: rows.selected })
 }
 
 /// The folder's prompts, and the one that is used where a request names none.

@@ -20,7 +20,7 @@ pub(super) trait Recipient<T>: Send + Sync {
     /// Whether nobody waits for it any more.
     fn is_withdrawn(&self) -> bool;
 
-    /// Takes what the parts became, in their order, or the first error. Called once.
+    /// Takes what the parts became, in their order, or the first error; what comes after the first call is of no use.
     fn receive(&self, whole: Result<Vec<T>, EngineError>);
 }
 

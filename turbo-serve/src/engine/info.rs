@@ -1,6 +1,6 @@
 //! What is known of a model, and what serving it adds.
 
-use turbo_models::{ScoreFunction, Task};
+use turbo_models::{RowLens, ScoreFunction, Task};
 
 use super::{OutputKind, Prompts, Truncation};
 
@@ -28,7 +28,7 @@ pub struct ModelInfo {
     /// What may be put before texts.
     pub prompts: Prompts,
     /// The rows it gives.
-    pub rows: RowWidths,
+    pub rows: RowLens,
     /// Most tokens of one input.
     pub max_input_length: usize,
     /// Ids are below this.
@@ -46,25 +46,14 @@ pub struct MaskToken {
     pub text: String,
 }
 
-/// Values of a row of each kind; `None` where the model's task has no such rows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RowWidths {
-    /// Of the row of an input.
-    pub pooled: Option<usize>,
-    /// Of the row of a token.
-    pub tokens: Option<usize>,
-    /// Of the row of a selected token.
-    pub selected: Option<usize>,
-}
-
-impl RowWidths {
-    /// Values of a row of this kind.
+impl ModelInfo {
+    /// Values of a row of this kind; `None` where the model's task has no such rows.
     #[must_use]
-    pub fn of(&self, output: OutputKind) -> Option<usize> {
+    pub fn row_len(&self, output: OutputKind) -> Option<usize> {
         match output {
-            OutputKind::Pooled { .. } => self.pooled,
-            OutputKind::Tokens => self.tokens,
-            OutputKind::Selected => self.selected,
+            OutputKind::Pooled { .. } => self.rows.pooled,
+            OutputKind::Tokens => self.rows.tokens,
+            OutputKind::Selected => self.rows.selected,
         }
     }
 }

@@ -45,7 +45,7 @@ mod worker;
 pub use config::{EngineConfig, Model, StartError};
 pub use encoder::{DefaultPrompt, OpenError, OpenOptions};
 pub use error::EngineError;
-pub use info::{EngineInfo, MaskToken, ModelInfo, RowWidths};
+pub use info::{EngineInfo, MaskToken, ModelInfo};
 pub use prompts::{Prompt, Prompts};
 pub use runner::{BuildRunner, Capacity, Progress, Rows, RunError, Runner, Sequence};
 pub use server::Engine;
@@ -57,7 +57,7 @@ pub use types::{
 /// What an engine is configured with and asked for, from the crates below.
 pub use {
     turbo_models::{
-        Cpu, CpuOptions, Encoding, Pooling, ScoreFunction, SpecialTokens, Task, Text, Truncation,
+        Cpu, CpuOptions, Encoding, Pooling, RowLens, ScoreFunction, SpecialTokens, Task, Text, Truncation,
     },
     turbo_sched::{Dispatch, Layout, Policy},
 };

@@ -84,7 +84,7 @@ pub trait Runner: Send {
     fn poll(&mut self) -> Result<Progress, RunError>;
 
     /// Appends rows of sequence number `sequence` of the batch that is done, as the model leaves them: `[pooled]`,
-    /// `[seq_len, tokens]` or `[selected.len(), selected]`, as wide as [`RowWidths`](super::RowWidths) says.
+    /// `[seq_len, tokens]` or `[selected.len(), selected]`, as wide as [`RowLens`](super::RowLens) says.
     ///
     /// # Errors
     /// Whatever the device fails with; rows that the model does not have.

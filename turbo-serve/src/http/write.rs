@@ -71,14 +71,12 @@ pub(super) fn cosines(inputs: &[Row]) -> Result<Vec<u8>, NotFinite> {
     check_finite(inputs)?;
     let cosine = |a: &Row, b: &Row| {
         // Each product of two f32 is exact in f64.
-        a.values.iter().zip(&b.values).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum::<f64>()
+        let sum: f64 = a.values.iter().zip(&b.values).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
+        sum.clamp(-1.0, 1.0) as f32
     };
-    let (first, others) =
-        inputs.split_first().map_or((None, inputs), |(first, others)| (Some(first), others));
+    let Some((first, others)) = inputs.split_first() else { return Ok(b"[]".to_vec()) };
     let mut out = Vec::with_capacity(inputs.len() * BYTES_PER_VALUE + 2);
-    list(&mut out, others, |out, row| {
-        json(out, &first.map_or(0.0, |first| cosine(first, row)).clamp(-1.0, 1.0))
-    });
+    list(&mut out, others, |out, row| json(out, &cosine(first, row)));
     Ok(out)
 }
 

@@ -3,8 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use turbo_serve::engine::{
-    Engine, EngineConfig, EngineError, Infer, InferRequest, OutputKind, RowWidths, StartError, Task,
-    Truncation,
+    Engine, EngineConfig, EngineError, Infer, InferRequest, OutputKind, RowLens, StartError, Task, Truncation,
 };
 
 use crate::fake::{Control, begin, config, embed, firsts, model, request, start, try_start, wait};
@@ -120,7 +119,7 @@ fn rows_as_wide_as_the_vocabulary_bound_the_batches() {
         let control = Arc::new(Control::default());
         let mut model = model(&control);
         model.info.task = task;
-        model.info.rows = RowWidths { pooled, tokens: None, selected };
+        model.info.rows = RowLens { pooled, tokens: None, selected };
         Engine::start(model, &config).unwrap().info().max_batch_requests
     };
     // 256 MiB of rows of 30522 values: 2198 of them

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use turbo_serve::engine::{
-    Encoded, Engine, EngineConfig, EngineError, Infer, InferRequest, Input, OutputKind, RowWidths, Task,
+    Encoded, Engine, EngineConfig, EngineError, Infer, InferRequest, Input, OutputKind, RowLens, Task,
     Truncation,
 };
 
@@ -100,7 +100,7 @@ fn rows_that_the_model_does_not_have_are_refused() {
     let control = Arc::new(Control::default());
     let mut model = model(&control);
     model.info.task = Task::SequenceClassification;
-    model.info.rows = RowWidths { pooled: Some(HIDDEN_SIZE), ..RowWidths::default() };
+    model.info.rows = RowLens { pooled: Some(HIDDEN_SIZE), tokens: None, selected: None };
     let engine = Engine::start(model, &config()).unwrap();
     let error =
         wait(engine.infer(InferRequest { output: OutputKind::Tokens, ..request([&[1]]) })).unwrap_err();

@@ -13,7 +13,7 @@ use std::{
 use turbo_sched::{Candidate, Layout};
 use turbo_serve::engine::{
     Capacity, Engine, EngineConfig, EngineError, Infer, InferRequest, InferResponse, Input, Model, ModelInfo,
-    OutputKind, Pending, Pooling, Progress, Prompts, RowWidths, Rows, RunError, Runner, ScoreFunction,
+    OutputKind, Pending, Pooling, Progress, Prompts, RowLens, Rows, RunError, Runner, ScoreFunction,
     Sequence, StartError,
 };
 
@@ -189,7 +189,7 @@ fn info() -> ModelInfo {
         score_function: ScoreFunction::Identity,
         mask_token: None,
         prompts: Prompts::default(),
-        rows: RowWidths { pooled: Some(HIDDEN_SIZE), tokens: Some(HIDDEN_SIZE), selected: Some(2) },
+        rows: RowLens { pooled: Some(HIDDEN_SIZE), tokens: Some(HIDDEN_SIZE), selected: Some(2) },
         max_input_length: MAX_INPUT_LENGTH,
         vocab_size: VOCAB_SIZE,
         type_vocab_size: 2,

@@ -16,7 +16,7 @@ use turbo_sched::{Candidate, Layout};
 use turbo_serve::{
     engine::{
         Capacity, DecodeRequest, Engine, EngineConfig, EngineInfo, Health, Infer, InferRequest,
-        InferResponse, Model, ModelInfo, Pending, Progress, RowWidths, Rows, RunError, Runner, Sequence,
+        InferResponse, Model, ModelInfo, Pending, Progress, RowLens, Rows, RunError, Runner, Sequence,
         TokenizeRequest, Tokenized,
     },
     http::{HttpOptions, Metrics, router},
@@ -125,7 +125,7 @@ fn start() -> Whole {
     let model = Model {
         info: ModelInfo {
             name: "echo".into(),
-            rows: RowWidths { pooled: Some(2), tokens: Some(2), selected: None },
+            rows: RowLens { pooled: Some(2), tokens: Some(2), selected: None },
             max_input_length: 8,
             ..fake::embedding()
         },

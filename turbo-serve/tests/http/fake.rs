@@ -17,8 +17,8 @@ use tokio::sync::oneshot;
 use turbo_serve::{
     engine::{
         DecodeRequest, Encoding, EngineError, EngineInfo, Extent, Health, Infer, InferRequest, InferResponse,
-        Input, ModelInfo, OutputKind, Pending, Pooling, Prompts, Row, RowWidths, ScoreFunction,
-        SpecialTokens, Task, Texts, Timings, TokenizeRequest, Tokenized, Truncation, Usage,
+        Input, ModelInfo, OutputKind, Pending, Pooling, Prompts, Row, RowLens, ScoreFunction, SpecialTokens,
+        Task, Texts, Timings, TokenizeRequest, Tokenized, Truncation, Usage,
     },
     http::{HttpOptions, Metrics, router, serve},
 };
@@ -43,7 +43,7 @@ pub(crate) fn embedding() -> ModelInfo {
         score_function: ScoreFunction::Identity,
         mask_token: None,
         prompts: Prompts::default(),
-        rows: RowWidths { pooled: Some(HIDDEN), tokens: Some(HIDDEN), selected: None },
+        rows: RowLens { pooled: Some(HIDDEN), tokens: Some(HIDDEN), selected: None },
         max_input_length: 16,
         vocab_size: 1000,
         type_vocab_size: 1,
@@ -56,14 +56,14 @@ pub(crate) fn classifier<const N: usize>(labels: [&str; N]) -> ModelInfo {
         task: Task::SequenceClassification,
         labels: labels.map(str::to_owned).to_vec(),
         score_function: if N == 1 { ScoreFunction::Sigmoid } else { ScoreFunction::Softmax },
-        rows: RowWidths { pooled: Some(N), tokens: None, selected: None },
+        rows: RowLens { pooled: Some(N), tokens: None, selected: None },
         ..embedding()
     }
 }
 
 /// Of one that gives a weight per token of its vocabulary.
 pub(crate) fn sparse() -> ModelInfo {
-    let rows = RowWidths { pooled: Some(HIDDEN), tokens: None, selected: None };
+    let rows = RowLens { pooled: Some(HIDDEN), tokens: None, selected: None };
     ModelInfo { task: Task::SparseEmbedding, rows, ..embedding() }
 }
 
@@ -132,7 +132,7 @@ impl Fake {
     async fn answer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
         *self.seen.lock().unwrap() = Some(request.clone());
         self.check(&request)?;
-        let width = self.info.model.rows.of(request.output).expect("the route has looked");
+        let width = self.info.model.row_len(request.output).expect("the route has looked");
         let first = match request.inputs.first() {
             Some(Input::Text(text) | Input::Pair(text, _)) => text.as_str(),
             _ => "",

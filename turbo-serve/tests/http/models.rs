@@ -2,6 +2,7 @@
 
 use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
+use axum::Router;
 use serde_json::{Value, json};
 use turbo_serve::{
     engine::{Cpu, CpuOptions, Engine, EngineConfig, Layout, Model, OpenOptions, Pooling, Task},
@@ -23,12 +24,21 @@ fn start(fixture: &str, options: OpenOptions) -> Running {
 }
 
 fn start_with(fixture: &str, options: OpenOptions, config: EngineConfig) -> Running {
+    Running::start(routes_with(fixture, options, config))
+}
+
+/// The routes over an engine with the model of that folder.
+pub(crate) fn routes(fixture: &str) -> Router {
+    routes_with(fixture, OpenOptions::default(), EngineConfig::default())
+}
+
+fn routes_with(fixture: &str, options: OpenOptions, config: EngineConfig) -> Router {
     let metrics = Metrics::install().unwrap();
     let device = Cpu::new(CpuOptions::default()).unwrap();
     let model = Model::open(&folder(fixture), device, options).unwrap();
     let config = EngineConfig { warm_up: Duration::ZERO, max_batch_tokens: 1024, ..config };
     let engine = Engine::start(model, &config).unwrap();
-    Running::start(router(Arc::new(engine), metrics, HttpOptions::default()))
+    router(Arc::new(engine), metrics, HttpOptions::default())
 }
 
 /// A server of the folder as it is, and the cases of its golden file.
@@ -302,6 +312,113 @@ fn words_fill_the_gaps_of_a_text() {
         assert!(info["model_type"]["masked_lm"]["mask_token"].is_string(), "{info}");
         assert!(info["max_batch_requests"].as_u64().unwrap() >= 1);
     }
+}
+
+#[test]
+fn what_is_wrong_with_a_pipelines_request() {
+    let (answers, entities) = (serve("pipeline-answers-wordpiece").0, serve("pipeline-entities-wordpiece").0);
+    let gaps = serve("pipeline-fill-mask-wordpiece").0;
+    let (questions, tokens, masks) =
+        ("/pipeline/question-answering", "/pipeline/token-classification", "/pipeline/fill-mask");
+    let ask = |parameters: Value| json!({ "inputs": { "question": "who?", "context": "the cat" }, "parameters": parameters });
+    let long = "the cat sat on the mat ".repeat(20);
+    for (server, path, body, status, error_type, said) in [
+        (
+            &answers,
+            questions,
+            json!({ "inputs": "who?" }),
+            422,
+            "Validation",
+            "string \"who?\", expected struct",
+        ),
+        (
+            &answers,
+            questions,
+            json!({ "inputs": { "context": "a" } }),
+            422,
+            "Validation",
+            "missing field `question`",
+        ),
+        (
+            &answers,
+            questions,
+            ask(json!({ "top_k": 0 })),
+            422,
+            "Validation",
+            "`top_k` is 0, expected at least 1",
+        ),
+        (&answers, questions, ask(json!({ "top_k": -1 })), 422, "Validation", "integer `-1`"),
+        (
+            &answers,
+            questions,
+            ask(json!({ "max_answer_len": 513 })),
+            422,
+            "Validation",
+            "`max_answer_len` is 513",
+        ),
+        (&answers, questions, ask(json!({ "max_seq_len": 3 })), 422, "Tokenizer", "leaves"),
+        (
+            &answers,
+            questions,
+            json!({ "inputs": { "question": long, "context": "a" } }),
+            422,
+            "Tokenizer",
+            "the question leaves",
+        ),
+        (&entities, tokens, json!({ "inputs": [] }), 400, "Empty", "`inputs` cannot be empty"),
+        (
+            &entities,
+            tokens,
+            json!({ "inputs": [1] }),
+            422,
+            "Validation",
+            "integer `1`, expected a text at [0]",
+        ),
+        (
+            &entities,
+            tokens,
+            json!({ "inputs": "a", "parameters": { "aggregation_strategy": "best" } }),
+            422,
+            "Validation",
+            "unknown variant `best`",
+        ),
+        (&gaps, masks, json!({ "inputs": "no gap" }), 422, "Validation", "there is no `[MASK]` in it"),
+        (
+            &gaps,
+            masks,
+            json!({ "inputs": ["[MASK]"] }),
+            422,
+            "Validation",
+            "invalid type: sequence, expected a string",
+        ),
+        (
+            &gaps,
+            masks,
+            json!({ "inputs": "[MASK]", "parameters": { "top_k": 1001 } }),
+            422,
+            "Validation",
+            "1001 words for each of its 1 gaps",
+        ),
+        (
+            &gaps,
+            masks,
+            json!({ "inputs": "[MASK]", "parameters": { "targets": [] } }),
+            400,
+            "Empty",
+            "cannot be empty",
+        ),
+    ] {
+        let reply = server.post(path, body.to_string());
+        assert_tei(&format!("{path} {body:.80}"), &reply, status, error_type, said);
+    }
+    let none = ok(&answers.post(questions, ask(json!({ "top_k": 9 })).to_string()));
+    assert!(none.is_array(), "{none}");
+    let empty = json!({ "inputs": { "question": "who?", "context": "" } });
+    let answer = ok(&answers.post(questions, empty.to_string()));
+    assert_eq!(answer["answer"], "", "{answer}");
+    let targets = json!({ "inputs": "a [MASK] c", "parameters": { "targets": ["the", "cat"] } });
+    let words = ok(&gaps.post(masks, targets.to_string()));
+    assert_eq!(list(&words).len(), 2, "{words}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use turbo_serve::engine::{
-    Input, MaskToken, ModelInfo, OutputKind, Prompts, RowWidths, ScoreFunction, Task, Truncation,
+    Input, MaskToken, ModelInfo, OutputKind, Prompts, RowLens, ScoreFunction, Task, Truncation,
 };
 
 use crate::fake::{HIDDEN, Server, assert_tei, classifier, embedding, row, sparse};
@@ -247,7 +247,11 @@ fn decode_gives_the_text_back() {
 
 /// Of every task, and where `/` leads.
 fn models() -> [(ModelInfo, &'static str); 7] {
-    let task = |task| ModelInfo { task, rows: RowWidths::default(), ..embedding() };
+    let task = |task| ModelInfo {
+        task,
+        rows: RowLens { pooled: None, tokens: None, selected: None },
+        ..embedding()
+    };
     [
         (embedding(), "/embed"),
         (sparse(), "/embed_sparse"),
