@@ -62,6 +62,51 @@ fn arguments_reach_the_engine() {
 }
 
 #[test]
+fn arguments_choose_what_the_model_does() {
+    let start = |fixture: &str, arguments: &[&str]| Server::start_model(&data().join(fixture), arguments);
+    let embed = |server: &Server, text: &str| server.post("/embed", &json!({ "inputs": text }));
+
+    let server = start("pipeline-fill-mask-wordpiece", &["--pooling=splade"]);
+    assert_eq!(server.get("/info").1["model_type"], json!({ "embedding": { "pooling": "splade" } }));
+    assert_eq!(server.post("/embed_sparse", &json!({ "inputs": "the cat" })).0, 200);
+    assert_eq!(server.end(Signal::Terminate).0, Some(0));
+
+    let plain = start("tiny-dense", &[]);
+    for (argument, prompt) in [
+        ("--default-prompt-name=query", "the query: "),
+        ("--default-prompt=say ", "say "),
+        ("--json-output", ""),
+    ] {
+        let server = start("tiny-dense", &[argument]);
+        assert_eq!(embed(&server, "cat"), embed(&plain, &format!("{prompt}cat")), "{argument}");
+        assert_eq!(server.end(Signal::Terminate).0, Some(0));
+    }
+    let narrow = start("tiny-dense", &["--dense-path=2_Dense"]);
+    let width = |server: &Server| embed(server, "cat").1[0].as_array().unwrap().len();
+    assert_ne!(width(&narrow), width(&plain), "one dense module instead of two");
+    assert_eq!(plain.end(Signal::Terminate).0, Some(0));
+
+    let folder = data().join("tiny-dense");
+    let refused = |argument: &str| {
+        run(&["serve", "--port=0", "--hostname=127.0.0.1", "--model-id", path(&folder), argument])
+    };
+    assert_fails(refused("--default-prompt-name=x"), &["`x`", "`document`, `query`"]);
+    assert_fails(refused("--dense-path=9_Dense"), &["9_Dense"]);
+    assert_fails(refused("--pooling=splade"), &["tiny-dense"]);
+}
+
+#[test]
+fn inputs_longer_than_a_batch_are_cut_and_that_is_said() {
+    let server = Server::start(&["--max-batch-tokens=20"]);
+    let (_, info) = server.get("/info");
+    assert_eq!((&info["max_input_length"], &info["max_batch_tokens"]), (&json!(20), &json!(20)));
+    assert_eq!(server.post("/embed", &json!({ "inputs": "cat ".repeat(100) })).0, 200);
+    let (code, output) = server.end(Signal::Terminate);
+    assert_eq!(code, Some(0), "{output}");
+    assert!(output.contains("inputs are cut to fit into a batch"), "{output}");
+}
+
+#[test]
 fn every_way_to_batch_gives_the_same_answers() {
     let texts = ["the cat sat on the mat", "a dog", "", "the dog sat and the cat sat and the dog"];
     let mut first = None;
