@@ -1,13 +1,13 @@
 //! Attention at the shapes of published encoders, beside what the machine can do.
 //!
-//! `cargo bench -p turbo-kernels --bench attention`; `TURBO_CPU=avx2` and so on choose the vectors, and words after `--`
-//! the models (`ModernBERT/local`).
+//! `cargo bench -p turbo-kernels --bench attention`; `TURBO_CPU=avx2` and so on choose the vectors, and words after
+//! `--` the models (`ModernBERT/local`).
 //!
-//! `peak` is the share of the measured multiply-add peak that the two products reach, `4 · head_dim` operations for each
-//! head and each pair of query and key that the mask lets see each other. The floor of the time is those operations at
-//! the peak; exponentials, one a pair, come on top and are not counted: at some sixteen instructions for a vector of
-//! them they alone are a tenth of the products' instructions at `head_dim` 64 and a fifth at 32. Times are medians;
-//! short batches are in cache.
+//! `peak` is the share of the measured multiply-add peak that the two products reach, `4 · head_dim` operations for
+//! each head and each pair of query and key that the mask lets see each other. The floor of the time is those
+//! operations at the peak; exponentials, one a pair, come on top and are not counted: at some sixteen instructions for
+//! a vector of them they alone are a tenth of the products' instructions at `head_dim` 64 and a fifth at 32. Times are
+//! medians; short batches are in cache.
 
 use std::{num::NonZeroUsize, time::Instant};
 

@@ -11,10 +11,11 @@
 //! | [`sigmoid`] | 2 ulp | by e to minus the magnitude of `x`, so nothing overflows |
 //! | [`ln_1p_nonnegative`] | 2.5 ulp | `n · ln 2 + 2 · artanh`, and what `1 + x` rounded off, divided by it |
 //!
-//! The polynomials (but that of the logarithm, which interpolates at Chebyshev nodes) are minimax fits in the measure that the result needs (relative error of the function, not of the
+//! The polynomials are minimax fits in the measure that the result needs (relative error of the function, not of the
 //! polynomial), by iteratively reweighted least squares on 600 Chebyshev nodes; coefficients were rounded to f32 one
-//! after another, from the low end, each time refitting those that follow. The forms are the classical ones; that of
-//! `erf` fits `−ln(erfc t)/t`, which is smooth and nearly linear.
+//! after another, from the low end, each time refitting those that follow. That of the logarithm interpolates at three
+//! Chebyshev nodes, which is enough. The forms are the classical ones; that of `erf` fits `−ln(erfc t)/t`, which is
+//! smooth and nearly linear.
 
 use crate::simd::Simd;
 

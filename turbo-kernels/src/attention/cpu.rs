@@ -144,7 +144,10 @@ impl Kernel for Piece<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
+
     use super::*;
+    use crate::{AttentionMask, CpuOptions, Device};
 
     /// Where runs begin, and where the last one ends.
     fn bounds(cu_seqlens: &[u32], num_heads: usize, threads: usize) -> Vec<usize> {
@@ -177,6 +180,37 @@ mod tests {
                 assert!(bounds.is_sorted() && bounds[0] == 0, "{bounds:?}");
                 assert_eq!(bounds.last(), cu_seqlens.last().map(|&rows| rows as usize).as_ref());
             }
+        }
+    }
+
+    /// One head over one sequence of rows that hold query, key and value side by side.
+    fn attend(cpu: &Cpu, mask: AttentionMask, qkv: &[f32]) -> Vec<u32> {
+        const HEAD_DIM: usize = 16;
+        let rows = qkv.len() / (3 * HEAD_DIM);
+        let shape = AttentionShape { num_heads: 1, num_kv_heads: 1, head_dim: HEAD_DIM, scale: 0.25, mask };
+        let [q, k, v] =
+            [0, 1, 2].map(|third| Columns { rows: qkv, first: third * HEAD_DIM, row_stride: 3 * HEAD_DIM });
+        let mut out = vec![f32::NAN; rows * HEAD_DIM];
+        let cu_seqlens = [0, rows as u32];
+        let layout = Layout::Packed { cu_seqlens: &cu_seqlens[..] };
+        cpu.attention(&mut cpu.queue().unwrap(), shape, layout, q, k, v, None, &mut out).unwrap();
+        out.into_iter().map(f32::to_bits).collect()
+    }
+
+    /// What a row sees is all that it depends on, to the bit: under a causal mask the tokens before it, within a window
+    /// those around it, and how far it is into its sequence only by whole vectors.
+    #[test]
+    fn rows_of_eight_thousand_tokens_depend_on_what_they_see() {
+        const ROW: usize = 3 * 16;
+        let qkv: Vec<f32> = (0..8192 * ROW).map(|i| ((i * 7919) % 1009) as f32 / 500.0 - 1.0).collect();
+        let window = AttentionMask::Window { reach: 64 };
+        for isa in crate::Isa::available() {
+            let cpu = Cpu::new(CpuOptions { threads: NonZeroUsize::new(2), isa: Some(isa) }).unwrap();
+            let causal = attend(&cpu, AttentionMask::Causal, &qkv);
+            assert_eq!(attend(&cpu, AttentionMask::Causal, &qkv[..777 * ROW]), causal[..777 * 16]);
+            let near = attend(&cpu, window, &qkv);
+            let part = attend(&cpu, window, &qkv[4928 * ROW..5440 * ROW]);
+            assert_eq!(part[64 * 16..448 * 16], near[4992 * 16..5376 * 16]);
         }
     }
 }

@@ -6,13 +6,13 @@
 //!                                                 tile of weights · panel ◀─────┘ ─▶ out [rows][head_dim] / sums
 //! ```
 //!
-//! Both products are the tile kernel of [`crate::gemm`]: every value is one chain of fused multiply-adds over ascending
-//! `k`, and lanes never meet. Which rows share a tile changes nothing in their chains: where one row of a tile sees a key
-//! that another does not, the other's weight is 0, which adds nothing to a sum, as long as values are finite. Where some
-//! value is not, rows go one by one, each over its own keys.
+//! Both products are the tile kernel of [`crate::gemm`]: every value is one chain of fused multiply-adds over
+//! ascending `k`, and lanes never meet. Which rows share a tile changes nothing in their chains: where one row of a
+//! tile sees a key that another does not, the other's weight is 0, which adds nothing to a sum, as long as values are
+//! finite. Where some value is not, rows go one by one, each over its own keys.
 //!
-//! The scores of a tile are whole rows: 14 rows of 512 keys are 28 KiB and stay in the first cache, of 8192 keys 448 KiB
-//! and stay in the second. An online softmax would save that memory and pay with rescaling at every tile; here the
+//! The scores of a tile are whole rows: 14 rows of 512 keys are 28 KiB and stay in the first cache, of 8192 keys 448
+//! KiB and stay in the second. An online softmax would save that memory and pay with rescaling at every tile; here the
 //! maximum is exact before the first exponential.
 
 use std::ops::Range;
@@ -54,8 +54,8 @@ pub(super) fn scratch_values(rows: usize, keys: usize, head_dim: usize) -> usize
 }
 
 impl Group<'_> {
-    /// Writes the columns of this group's heads in the rows `queries`, which belong to the sequence of the rows `tokens`
-    /// (or to the padding behind it).
+    /// Writes the columns of this group's heads in the rows `queries`, which belong to the sequence of the rows
+    /// `tokens` (or to the padding behind it).
     ///
     /// # Safety
     /// While this runs, nobody else uses these columns of the rows `queries` of `out`.

@@ -31,8 +31,8 @@ pub struct AttentionShape {
 pub trait Attention: Device {
     /// `out = softmax(scale · q · kᵀ + bias) · v` per sequence and head, over the keys that the mask lets a row see.
     ///
-    /// * `q`: `num_heads · head_dim` columns, heads in order; `k` and `v`: `num_kv_heads · head_dim` columns. The three may
-    ///   lie in one tensor.
+    /// * `q`: `num_heads · head_dim` columns, heads in order; `k` and `v`: `num_kv_heads · head_dim` columns. The
+    ///   three may lie in one tensor.
     /// * `bias`: added to the scaled scores, by the distance from query to key.
     /// * `out`: `[rows, num_heads · head_dim]`.
     ///
@@ -41,9 +41,9 @@ pub trait Attention: Device {
     /// values in no way, not even as NaN; a row that sees no key is 0.
     ///
     /// # Errors
-    /// [`KernelError::Length`] when the buffers do not fit the layout; [`KernelError::Size`] when heads do not divide, when
-    /// columns reach beyond their row, when the bias has no buckets, and when the layout contradicts itself (where the
-    /// device can tell).
+    /// [`KernelError::Length`] when the buffers do not fit the layout; [`KernelError::Size`] when heads do not divide,
+    /// when columns reach beyond their row, when the bias has no buckets, and when the layout contradicts itself
+    /// (where the device can tell).
     #[allow(clippy::too_many_arguments)]
     fn attention(
         &self,

@@ -23,7 +23,8 @@ pub type RelativeBiasOn<'a, D> = RelativeBias<<D as crate::Device>::View<'a, f32
 /// As the published models were trained, the logarithm's steps are rounded to f32.
 ///
 /// Source: Raffel et al., JMLR 21 (2020), section 2.1; the bidirectional form. `num_buckets` is at least 4,
-/// `max_distance` more than `num_buckets / 4`; other numbers give a bucket below `num_buckets.max(1)` that means nothing.
+/// `max_distance` more than `num_buckets / 4`; other numbers give a bucket below `num_buckets.max(1)` that means
+/// nothing.
 #[must_use]
 pub fn relative_bucket(distance: isize, num_buckets: usize, max_distance: usize) -> usize {
     let of_side = num_buckets / 2;

@@ -29,8 +29,8 @@ pub(super) struct Scores<'a> {
 }
 
 impl Scores<'_> {
-    /// Replaces the scores of the keys `visible` by `e^(scale·score + bias − greatest)` and the others of `counted` by 0;
-    /// gives the inverse of the sum, or 0 where no key counts: none is visible, or all are −∞.
+    /// Replaces the scores of the keys `visible` by `e^(scale·score + bias − greatest)` and the others of `counted` by
+    /// 0; gives the inverse of the sum, or 0 where no key counts: none is visible, or all are −∞.
     ///
     /// `biases` are those of the keys from the first of the tile on.
     #[inline(always)]

@@ -90,8 +90,8 @@ pub trait BiasAct: Device {
         out: Self::ViewMut<'_, f32>,
     ) -> Result<(), KernelError>;
 
-    /// `out = activation(left) · right`, where `x` is `[rows, 2 · n]`, `left` the first `n` values of a row, `right` the
-    /// others, and `out` is `[rows, n]`.
+    /// `out = activation(left) · right`, where `x` is `[rows, 2 · n]`, `left` the first `n` values of a row, `right`
+    /// the others, and `out` is `[rows, n]`.
     ///
     /// Source: Shazeer, arXiv 2002.05202.
     ///

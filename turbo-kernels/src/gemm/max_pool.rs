@@ -1,5 +1,5 @@
-//! The greatest product of each sequence on the CPU: the tiles and panels of a product, whose values are folded into the
-//! result as they leave the registers.
+//! The greatest product of each sequence on the CPU: the tiles and panels of a product, whose values are folded into
+//! the result as they leave the registers.
 //!
 //! A sequence may lie in several groups of tiles, so groups are done one after another, each by all threads, which have
 //! the panels apart. The bias is added at the end: adding one number rounds greater sums to greater results, so the

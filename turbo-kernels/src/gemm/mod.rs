@@ -63,8 +63,9 @@ pub trait Gemm: Device {
 
     /// The greatest product of each sequence, column by column: `out[b] = max over its tokens of x · weightᵀ + bias`.
     ///
-    /// `x` is `[rows, in_features]` in `layout`, `bias` `[out_features]`, `out` `[batch_size, out_features]`. The products
-    /// themselves, `[rows, out_features]`, are stored nowhere. A sequence without tokens gives 0; a NaN is kept.
+    /// `x` is `[rows, in_features]` in `layout`, `bias` `[out_features]`, `out` `[batch_size, out_features]`. The
+    /// products themselves, `[rows, out_features]`, are stored nowhere. A sequence without tokens gives 0; a NaN is
+    /// kept.
     ///
     /// # Errors
     /// [`KernelError::Length`]; [`KernelError::Size`] when the layout contradicts itself (where the device can tell).

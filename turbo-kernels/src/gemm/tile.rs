@@ -10,8 +10,8 @@ const PREFETCH: usize = 16 << 10;
 
 /// What becomes of the products of a tile.
 pub(super) trait Finish: Copy {
-    /// Takes the products of a tile with the panel whose first column is `first`: line `i` of `products`, of panel width,
-    /// is row `i` of the tile; values behind the last column mean nothing.
+    /// Takes the products of a tile with the panel whose first column is `first`: line `i` of `products`, of panel
+    /// width, is row `i` of the tile; values behind the last column mean nothing.
     fn finish<S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]);
 }
 

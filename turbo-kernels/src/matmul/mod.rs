@@ -37,8 +37,8 @@ pub struct MatMulShape {
 
 /// Products of two activations.
 pub trait BatchedMatMul: Device {
-    /// `out[s, h] = a[s, h] · b[s, h / group]` for every sequence and head, where `group` heads of `a` share one of `b`;
-    /// each value is one chain over ascending `k`.
+    /// `out[s, h] = a[s, h] · b[s, h / group]` for every sequence and head, where `group` heads of `a` share one of
+    /// `b`; each value is one chain over ascending `k`.
     ///
     /// # Errors
     /// [`KernelError::Length`] when strides reach outside a buffer; [`KernelError::Size`] when two values of `out` may

@@ -1,5 +1,5 @@
-//! Normalisation of rows: layer norm, alone or with the bias and residual that come before it, and RMS norm. Variance by
-//! two passes, in f32 lanes; never the mean square less the squared mean, which cancels.
+//! Normalisation of rows: layer norm, alone or with the bias and residual that come before it, and RMS norm. Variance
+//! by two passes, in f32 lanes; never the mean square less the squared mean, which cancels.
 
 mod cpu;
 mod row;
@@ -63,8 +63,8 @@ pub trait Norm: Device {
         out: Self::ViewMut<'_, f32>,
     ) -> Result<(), KernelError>;
 
-    /// [`Norm::rms_norm`] of each head by itself: `x` are `num_heads · head_dim` columns, `gain` is `[head_dim]` and the
-    /// same for every head, `out` is `[rows, num_heads · head_dim]`.
+    /// [`Norm::rms_norm`] of each head by itself: `x` are `num_heads · head_dim` columns, `gain` is `[head_dim]` and
+    /// the same for every head, `out` is `[rows, num_heads · head_dim]`.
     ///
     /// # Errors
     /// [`KernelError::Length`]; [`KernelError::Size`] for columns that reach beyond their row.

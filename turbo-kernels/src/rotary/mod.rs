@@ -10,14 +10,15 @@ pub trait Rotary: Device {
     /// `out = [x1 · cos − x2 · sin, x2 · cos + x1 · sin]`.
     ///
     /// * `x`: `num_heads · head_dim` columns; `out`: `[rows, num_heads · head_dim]`.
-    /// * `table`: `[positions, head_dim]`: the cosines of the first half of a head, then its sines. A row's position is its
-    ///   index within its sequence. Rows of padding become 0.
+    /// * `table`: `[positions, head_dim]`: the cosines of the first half of a head, then its sines. A row's position
+    ///   is its index within its sequence. Rows of padding become 0.
     ///
-    /// Source: Su et al., Neurocomputing 568 (2024), in the form that pairs halves, as published checkpoints are trained.
+    /// Source: Su et al., Neurocomputing 568 (2024), in the form that pairs halves, as published checkpoints are
+    /// trained.
     ///
     /// # Errors
-    /// [`KernelError::Length`]; [`KernelError::Size`] for an odd `head_dim`, for columns that reach beyond their row, and
-    /// (where the device can tell) for a sequence longer than the table and a layout that contradicts itself.
+    /// [`KernelError::Length`]; [`KernelError::Size`] for an odd `head_dim`, for columns that reach beyond their row,
+    /// and (where the device can tell) for a sequence longer than the table and a layout that contradicts itself.
     fn rotary(
         &self,
         queue: &mut Self::Queue,

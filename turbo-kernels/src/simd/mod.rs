@@ -96,7 +96,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Transposes a square: value `k` of row `i` goes to `to[k · stride + i]`.
     ///
     /// # Safety
-    /// Each of `rows` is valid for reading 8 initialised values, and `to` for writing `7 · stride + 8`; none of them overlap.
+    /// Each of `rows` is valid for reading 8 initialised values, and `to` for writing `7 · stride + 8`; none of them
+    /// overlap.
     unsafe fn transpose_ptr(self, rows: [*const f32; 8], to: *mut f32, stride: usize);
 
     /// Asks for the line of `at` to be brought into the second-level cache; any address is fine.

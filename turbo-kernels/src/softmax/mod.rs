@@ -23,10 +23,10 @@ pub struct ScoreShape {
 
 /// Softmax along the last axis of a score tensor. Query `i` and key `i` of a sequence are its token `i`.
 pub trait Softmax: Device {
-    /// `out = softmax(scale · scores + bias)`, where keys `j ≥ seq_lens[b]` and keys that `mask` hides from query `i` get
-    /// weight 0; a row without keys is all 0. Without `seq_lens` every key is a token. A row of nothing but −∞ has no keys
-    /// either, so that [`Softmax::mask`] and a softmax without masks give what both give together; NaN in a visible key
-    /// makes its row NaN.
+    /// `out = softmax(scale · scores + bias)`, where keys `j ≥ seq_lens[b]` and keys that `mask` hides from query `i`
+    /// get weight 0; a row without keys is all 0. Without `seq_lens` every key is a token. A row of nothing but −∞ has
+    /// no keys either, so that [`Softmax::mask`] and a softmax without masks give what both give together; NaN in a
+    /// visible key makes its row NaN.
     ///
     /// # Errors
     /// [`KernelError::Length`]; [`KernelError::Size`] for a bias without buckets.
@@ -43,8 +43,8 @@ pub trait Softmax: Device {
         out: Self::ViewMut<'_, f32>,
     ) -> Result<(), KernelError>;
 
-    /// `out = scores`, but −∞ for keys `j ≥ seq_lens[b]` and those that `mask` hides: the mask of the textbook, as a step
-    /// of its own.
+    /// `out = scores`, but −∞ for keys `j ≥ seq_lens[b]` and those that `mask` hides: the mask of the textbook, as a
+    /// step of its own.
     ///
     /// # Errors
     /// [`KernelError::Length`].
@@ -58,7 +58,8 @@ pub trait Softmax: Device {
         out: Self::ViewMut<'_, f32>,
     ) -> Result<(), KernelError>;
 
-    /// `out = scores + bias`, by the distance from query to key: the relative bias of the textbook, as a step of its own.
+    /// `out = scores + bias`, by the distance from query to key: the relative bias of the textbook, as a step of its
+    /// own.
     ///
     /// # Errors
     /// [`KernelError::Length`]; [`KernelError::Size`] for a bias without buckets.

@@ -229,8 +229,8 @@ fn spread_apart(
     padded
 }
 
-/// NaN in a value reaches that column of the rows that see it; NaN in a key those rows whole; nothing else, and no other
-/// sequence.
+/// NaN in a value reaches that column of the rows that see it; NaN in a key those rows whole; nothing else, and no
+/// other sequence.
 fn keeps_nan_to_those_who_see_it<D: Attention>(device: &D, mask: AttentionMask) {
     const HIDDEN: usize = 8;
     let shape = AttentionShape { num_heads: 1, num_kv_heads: 1, head_dim: HIDDEN, scale: 0.3, mask };

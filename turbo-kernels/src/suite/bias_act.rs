@@ -1,4 +1,5 @@
-//! Element-wise steps and gates. Additions and products are one rounding of the exact value, so they are compared bit for bit.
+//! Element-wise steps and gates. Additions and products are one rounding of the exact value, so they are compared bit
+//! for bit.
 
 use super::{
     ROUNDING, WIDTHS,
