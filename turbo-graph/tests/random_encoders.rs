@@ -356,7 +356,7 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
     fn every_prefix_of_the_passes_computes_the_same(encoder in encoders()) {
         let graph = draw(&encoder).unwrap();
