@@ -112,6 +112,11 @@ proptest! {
         fs::write(&file, content).unwrap();
         read(&file, InputFormat::Parquet, &["error"]);
     }
+}
+
+proptest! {
+    // Each waits for the disk a few times.
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// What is to be gone on with may be anything: it is gone on with or refused, and only ever cut.
     #[test]

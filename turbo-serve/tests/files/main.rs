@@ -9,6 +9,7 @@ mod fuzz;
 mod interruptions;
 mod made_up;
 mod memory;
+mod parquet;
 mod pipeline;
 
 use std::{

@@ -172,6 +172,9 @@ impl pipeline::Job for Embed {
 
     fn answer(&self, (): (), outputs: Vec<Vec<f32>>) -> Result<Answer, String> {
         let mut vector = super::only_output(outputs)?;
+        if let Some(place) = vector.iter().position(|value| !value.is_finite()) {
+            return Err(format!("the model gave {} in place {place}", vector[place]));
+        }
         vector.truncate(self.dimensions);
         if self.normalize {
             l2_normalize(&mut vector);

@@ -7,9 +7,12 @@ use std::{
 };
 
 use ::parquet::{
-    basic::Type as PhysicalType,
+    basic::{Compression, Type as PhysicalType},
     errors::ParquetError,
-    file::reader::{FileReader, SerializedFileReader},
+    file::{
+        metadata::ParquetMetaData,
+        reader::{FileReader, SerializedFileReader},
+    },
     record::{Field, Row as Record, reader::RowIter},
     schema::types::Type,
 };
@@ -35,6 +38,7 @@ impl Records {
         let reader = guarded(&file, || SerializedFileReader::new(opened))?;
         let metadata = reader.metadata().file_metadata();
         let total = u64::try_from(metadata.num_rows()).unwrap_or(0);
+        check_codecs(&file, reader.metadata(), columns)?;
         let projection = projection(&file, metadata.schema(), columns)?;
         let records = guarded(&file, || RowIter::from_file_into(Box::new(reader)).project(Some(projection)))?;
         Ok(Self { file, columns: columns.to_vec(), records, total, number: 0, failed: false })
@@ -70,6 +74,22 @@ fn guarded<T>(place: &str, call: impl FnOnce() -> Result<T, ParquetError>) -> Re
         Ok(Err(error)) => Err(broken(error.to_string())),
         Err(_) => Err(broken("not sound: the Parquet library gave up on it".to_owned())),
     }
+}
+
+/// Whether this build can read how the wanted columns are compressed.
+fn check_codecs(file: &str, metadata: &ParquetMetaData, columns: &[String]) -> Result<(), FileError> {
+    use Compression::{GZIP, LZ4, LZ4_RAW, SNAPPY, UNCOMPRESSED};
+    let chunks = metadata.row_groups().iter().flat_map(|group| group.columns());
+    let wanted = |name: Option<&String>| name.is_some_and(|name| columns.contains(name));
+    for chunk in chunks.filter(|chunk| wanted(chunk.column_path().parts().first())) {
+        if !matches!(chunk.compression(), UNCOMPRESSED | SNAPPY | GZIP(_) | LZ4 | LZ4_RAW) {
+            let (name, codec) = (chunk.column_path().string(), chunk.compression());
+            let why =
+                format!("column {name:?} is compressed with {codec}, expected snappy, gzip, lz4 or nothing");
+            return Err(FileError::Broken { file: file.to_owned(), why });
+        }
+    }
+    Ok(())
 }
 
 /// The schema without the columns that nobody wants.
