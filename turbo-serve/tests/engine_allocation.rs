@@ -2,6 +2,7 @@
 //!
 //! A test of its own, because it counts every allocation of the process.
 #![allow(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 
 use std::{
     alloc::{GlobalAlloc, Layout as Bytes, System},

@@ -1,5 +1,7 @@
 //! `POST /pipeline/token-classification`.
 
+use std::ops::Range;
+
 use axum::{extract::State, response::Response};
 use serde::{Deserialize, Serialize};
 use turbo_models::{CharOffsets, tasks::Aggregation};
@@ -65,6 +67,13 @@ struct Group<'a> {
     end: usize,
 }
 
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Entity<'a> {
+    Token(Token<'a>),
+    Group(Group<'a>),
+}
+
 /// How vocabularies write what they do not have; the text tells more.
 const UNKNOWN: [&str; 2] = ["[UNK]", "<unk>"];
 
@@ -98,28 +107,27 @@ pub(in crate::http) async fn token_classification(
 }
 
 fn json(texts: &[String], found: &[Vec<FoundEntity>], aggregation: Aggregation, arity: Arity) -> Vec<u8> {
-    let of_text = |(text, entities): (&String, &Vec<FoundEntity>)| {
-        let characters = CharOffsets::of(text);
-        let value = |entity: &FoundEntity| {
-            let FoundEntity { label, score, bytes, tokens, token } = entity;
-            let (range, score) = (characters.range(bytes), *score);
-            let (start, end) = (range.start, range.end);
-            let written = text.get(bytes.clone()).unwrap_or_default();
-            let value = if aggregation == Aggregation::None {
-                let word = if UNKNOWN.contains(&token.as_str()) { written } else { token };
-                serde_json::to_value(Token { entity: label, score, index: tokens.start, word, start, end })
-            } else {
-                let word = written;
-                serde_json::to_value(Group { entity_group: label, score, word, start, end })
-            };
-            value.expect("numbers and strings are always JSON")
-        };
-        entities.iter().map(value).collect::<Vec<_>>()
-    };
-    let mut all = texts.iter().zip(found).map(of_text);
+    let mut all = texts.iter().zip(found).map(|(text, found)| in_text(text, found, aggregation));
     let json = match arity {
         Arity::Single => serde_json::to_vec(&all.next().unwrap_or_default()),
         Arity::Batch => serde_json::to_vec(&all.collect::<Vec<_>>()),
     };
     json.expect("numbers and strings are always JSON")
+}
+
+/// The entities of one text, with their places in characters.
+fn in_text<'a>(text: &'a str, found: &'a [FoundEntity], aggregation: Aggregation) -> Vec<Entity<'a>> {
+    let characters = CharOffsets::of(text);
+    let entity = |found: &'a FoundEntity| {
+        let FoundEntity { label, score, bytes, tokens, token } = found;
+        let Range { start, end } = characters.range(bytes);
+        let (score, written) = (*score, text.get(bytes.clone()).unwrap_or_default());
+        if aggregation == Aggregation::None {
+            let word = if UNKNOWN.contains(&token.as_str()) { written } else { token };
+            Entity::Token(Token { entity: label, score, index: tokens.start, word, start, end })
+        } else {
+            Entity::Group(Group { entity_group: label, score, word: written, start, end })
+        }
+    };
+    found.iter().map(entity).collect()
 }
