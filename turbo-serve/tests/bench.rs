@@ -10,17 +10,24 @@ use std::{
 use serde_json::Value;
 
 fn bench(arguments: &[&str]) -> Output {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data/tiny-sentence");
+    bench_model("tiny-sentence", arguments)
+}
+
+fn bench_model(model: &str, arguments: &[&str]) -> Output {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data").join(model);
     let mut turbo = Command::new(env!("CARGO_BIN_EXE_turbo"));
     turbo.env_clear().arg("bench").arg("--model-id").arg(model).arg("--threads=1");
     turbo.args(arguments).output().unwrap()
 }
 
 fn printed(arguments: &[&str]) -> String {
-    let output = bench(arguments);
-    let errors = String::from_utf8(output.stderr).unwrap();
+    said(&bench(arguments))
+}
+
+fn said(output: &Output) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && errors.is_empty(), "{errors}");
-    String::from_utf8(output.stdout).unwrap()
+    String::from_utf8(output.stdout.clone()).unwrap()
 }
 
 /// Name of each field of a line, in order, and whether it holds a positive number.
@@ -112,11 +119,33 @@ fn people_get_a_table_with_every_operator() {
     assert!(widest <= Some(110), "{widest:?} columns\n{text}");
 }
 
+/// Every kind of model and head runs: what it costs has a floor, and every operator a family.
+#[test]
+fn every_family_and_every_head_is_timed() {
+    for (model, arguments) in [
+        ("mpnet-base", &["--seq-len=9"][..]),
+        ("modernbert-base", &["--seq-len=9"]),
+        ("nomic-base", &["--seq-len=9"]),
+        ("qwen3-base", &["--seq-len=9"]),
+        ("bert-mlm", &["--seq-len=9", "--batch-size=3"]),
+        ("bert-seqcls", &["--seq-len=9"]),
+        ("bert-seqcls", &["--seq-len=9", "--task=embedding"]),
+        ("tiny-splade", &["--seq-len=9"]),
+    ] {
+        let text = said(&bench_model(model, &[arguments, &["--reps=3", "--profile"]].concat()));
+        assert!(text.contains(model) && text.contains("in short: matrix products"), "{model}:\n{text}");
+        let embeds = text.contains("from ids to the last hidden state");
+        let head = ["-mlm", "-seqcls", "-splade"].iter().any(|head| model.contains(head));
+        assert_eq!(embeds, !head || arguments.contains(&"--task=embedding"), "{model}:\n{text}");
+    }
+}
+
 #[test]
 fn what_cannot_be_measured_is_refused_in_one_line() {
     let cases = [
         (&["--seq-len=65"][..], 1, "--seq-len: 65 tokens, but the model has 64 positions"),
         (&["--workload=uniform:60:70:9:seed0"], 1, "tokens, but the model has 64 positions"),
+        (&["--task=masked-lm"], 1, "--task masked-lm: tiny-sentence has no weights for it"),
         (&["--max-seconds=inf"], 1, "--max-seconds inf: expected a number of seconds"),
         (&["--workload=uniform:5:60"], 2, "3 parts between colons, expected uniform:LO:HI:COUNT:seedS"),
         (&["--workload=uniform:5:60:9:seed0", "--policy=naive"], 2, "unknown policy \"naive\""),

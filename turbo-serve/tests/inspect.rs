@@ -9,14 +9,21 @@ use std::{
 };
 
 fn inspect(arguments: &[&str]) -> Output {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data/tiny-sentence");
+    inspect_model("tiny-sentence", arguments)
+}
+
+fn inspect_model(model: &str, arguments: &[&str]) -> Output {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data").join(model);
     let mut turbo = Command::new(env!("CARGO_BIN_EXE_turbo"));
     turbo.env_clear().arg("inspect").arg("--model-id").arg(model).arg("--threads=1");
     turbo.args(arguments).output().unwrap()
 }
 
 fn printed(arguments: &[&str]) -> String {
-    let output = inspect(arguments);
+    said(inspect(arguments))
+}
+
+fn said(output: Output) -> String {
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success() && errors.is_empty(), "{errors}");
     String::from_utf8(output.stdout).unwrap()
@@ -37,10 +44,10 @@ fn it_says_what_the_model_is_and_what_fusion_makes_of_it() {
     for pass in [
         "as drawn",
         "fuse embeddings",
-        "merge qkv",
+        "merge projections",
         "fuse bias, residual, norm",
         "fuse bias, activation",
-        "fuse scale, mask, softmax",
+        "fuse scale, bias, mask, softmax",
         "head transposes away",
         "fuse attention",
         "dead values",
@@ -48,7 +55,7 @@ fn it_says_what_the_model_is_and_what_fusion_makes_of_it() {
     ] {
         line(&text, pass);
     }
-    assert_eq!(line(&text, "merge qkv")[2..7], ["2", "places", "54", "→", "46"], "{text}");
+    assert_eq!(line(&text, "merge projections")[2..7], ["2", "places", "54", "→", "46"], "{text}");
     let widest = text.lines().map(|line| line.chars().count()).max();
     assert!(widest <= Some(100), "{widest:?} columns\n{text}");
 }
@@ -99,6 +106,51 @@ fn the_padded_layout_has_its_own_graph_and_plan() {
     assert!(text.contains("[batch_size, padded_len, 96]") && !text.contains("total_tokens"), "{text}");
 }
 
+/// What is special of a family is in its graph and its numbers.
+#[test]
+fn families_and_heads_are_seen() {
+    for (model, arguments, expected) in [
+        ("mpnet-base", &[][..], &["relative"][..]),
+        ("modernbert-base", &[], &["rotary", "attention ±4", "gate"]),
+        ("nomic-base", &[], &["rotary", "gate"]),
+        ("qwen3-base", &[], &["rms_norm", "causal", "of keys and values", "head_rms_norm"]),
+        ("bert-mlm", &[], &["task masked-lm", "selected_rows", "[2, "]),
+        ("bert-seqcls", &[], &["task sequence-classification, ", " labels"]),
+        ("bert-seqcls", &["--task=embedding"], &["pooling not said, Mean here"]),
+        ("tiny-splade", &[], &["task sparse-embedding"]),
+    ] {
+        let output = inspect_model(model, &[arguments, &["--seq-len=9", "--batch-size=2"]].concat());
+        let text = said(output);
+        for part in expected {
+            assert!(text.contains(part), "{model}: {part:?} is not in\n{text}");
+        }
+        let widest = text.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(100), "{model}: {widest:?} columns\n{text}");
+    }
+}
+
+/// A model of rotary positions has no table of them, so the tiny one takes as many as its config says.
+#[test]
+fn eight_thousand_tokens_are_planned() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data/modernbert-base");
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(fixture.join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+    let config = fs::read(fixture.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    config["max_position_embeddings"] = 8192.into();
+    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+
+    let text = said(inspect_model(folder.path().to_str().unwrap(), &["--seq-len=1024,8192"]));
+    let peak = |after: &str| -> f64 {
+        let plan = text.split(after).nth(1).unwrap();
+        let peak = line(plan, "peak live");
+        let unit = if peak[3] == "MiB" { 1024.0 } else { 1.0 };
+        peak[2].parse::<f64>().unwrap() * unit
+    };
+    let (short, long) = (peak("memory plan of 1 × 1024 tokens"), peak("after 1 × 1024 tokens"));
+    assert!((long / short - 8.0).abs() < 0.2, "memory grows with the tokens: {short} KiB, then {long} KiB");
+}
+
 #[test]
 fn what_cannot_be_inspected_is_refused_in_one_line() {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -107,6 +159,7 @@ fn what_cannot_be_inspected_is_refused_in_one_line() {
         (&["--seq-len=65"][..], "--seq-len: 65 tokens, but the model has 64 positions"),
         (&["--seq-len=2", "--batch-size=4294967295"], "a batch has fewer than 2³² tokens"),
         (&["--seq-len=2", "--svg", no_folder], "cannot make"),
+        (&["--task=question-answering"], "--task question-answering: tiny-sentence has no weights for it"),
     ];
     for (arguments, said) in cases {
         let output = inspect(arguments);

@@ -9,6 +9,7 @@
 //! | 130 | the same three: interrupted; what was written is sound and can be gone on with |
 
 mod bench;
+mod cost_cache;
 mod device;
 mod fetching;
 mod files;
@@ -19,6 +20,7 @@ mod model_id;
 mod output;
 mod serve;
 mod shutdown;
+mod task;
 
 use std::process::ExitCode;
 

@@ -20,7 +20,12 @@ use turbo_serve::{
     http::{self, HttpOptions, Metrics},
 };
 
-use super::{log, model_arguments::ModelArguments, shutdown::Signals};
+use super::{
+    cost_cache::{self, CostCacheArgument},
+    log,
+    model_arguments::ModelArguments,
+    shutdown::Signals,
+};
 
 /// How long a lazy server waits for company, as a share of the promised time.
 const LAZY_SHARE: u32 = 4;
@@ -96,6 +101,10 @@ pub(super) struct Arguments {
     /// their vocabulary as many as have 256 MiB of them
     #[arg(long, env, value_name = "N", help_heading = "Batches")]
     max_batch_requests: Option<usize>,
+    /// Folder in which measured costs of batches are kept, so that the next start need not measure them; `off` measures
+    /// at every start. By default turbo/costs in the user's folder for caches (XDG_CACHE_HOME, ~/.cache)
+    #[arg(long, env, value_name = "DIR|off", help_heading = "Batches")]
+    cost_cache: Option<CostCacheArgument>,
 
     /// Address to listen on; 0.0.0.0, the default, is every address of this machine. The variable HOSTNAME counts where
     /// it is an address: shells and containers keep the machine's own name there
@@ -304,6 +313,7 @@ impl Arguments {
             tokenization_workers: self
                 .tokenization_workers
                 .map_or(default.tokenization_workers, NonZeroUsize::get),
+            cost_cache: cost_cache::folder(self.cost_cache.as_ref()),
             ..default
         }
     }

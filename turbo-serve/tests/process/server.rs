@@ -57,6 +57,14 @@ impl Server {
         Self::spawn(command)
     }
 
+    /// Serves the tiny model for a user whose home is `home`.
+    pub(crate) fn start_in(home: &Path, arguments: &[&str]) -> Self {
+        let mut command = turbo();
+        command.env("HOME", home).args(["serve", "--hostname=127.0.0.1", "--port=0", "--model-id"]);
+        command.arg(tiny_model()).args(arguments);
+        Self::spawn(command)
+    }
+
     /// Starts it and waits until it says where it is.
     pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();

@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use turbo_models::{
-    Checkpoint, Cpu, LayoutKind, PlannerConfig, Pooling, Staging,
+    Checkpoint, Cpu, LayoutKind, PlannerConfig, Staging, Task,
     graph::{Executor, Program, passes},
 };
 
 use super::random::Random;
+use crate::cli::task;
 
 /// Ids below this mean something to the models that have them; random text is above.
 const FIRST_WORD: u32 = 1000;
@@ -19,6 +20,8 @@ pub(super) struct Engine {
     ids: Random,
     vocab_size: u32,
     positions: usize,
+    /// Tokens of each sequence that are selected: its first ones.
+    selected_rows: usize,
 }
 
 /// How often a batch is run.
@@ -31,12 +34,12 @@ pub(super) struct Effort {
 }
 
 impl Engine {
-    /// Compiles `checkpoint` for `device`.
+    /// Compiles `checkpoint` for `device` and `task`.
     ///
     /// # Errors
     /// What compiling or loading fails with.
-    pub(super) fn new(device: Cpu, checkpoint: &Checkpoint) -> Result<Self> {
-        let graph = checkpoint.graph(checkpoint.pooling().unwrap_or(Pooling::Mean))?;
+    pub(super) fn new(device: Cpu, checkpoint: &Checkpoint, task: Task) -> Result<Self> {
+        let graph = checkpoint.graph(task)?;
         let program = Program::compile(&graph, LayoutKind::Packed, passes::ALL)?;
         let config = checkpoint.config();
         Ok(Self {
@@ -44,6 +47,7 @@ impl Engine {
             ids: Random::new(1),
             vocab_size: u32::try_from(config.vocab_size).context("a vocabulary of 2³² tokens")?,
             positions: config.max_input_length(),
+            selected_rows: task::selected_rows(task),
         })
     }
 
@@ -70,6 +74,8 @@ impl Engine {
         for &seq_len in seq_lens {
             let ids: Vec<u32> = (0..seq_len).map(|_| self.ids.randint(first, last)).collect();
             batch.push(&ids, &[])?;
+            let selected: Vec<u32> = (0..seq_len).take(self.selected_rows).collect();
+            batch.select(&selected)?;
         }
         Ok(batch)
     }

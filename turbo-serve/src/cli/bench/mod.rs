@@ -1,7 +1,8 @@
 //! `turbo bench`: the bare engine under the clock, beside what this machine can do at most.
 //!
 //! In: a model, and batches or a stream of requests. Out: a table, or JSON lines of the form that the benches of other
-//! engines print. No text, no queue, no sockets: what is timed is one call from ids to the last hidden state.
+//! engines print. No text, no queue, no sockets: what is timed is one call from ids to the last hidden state, or to what
+//! the model's head makes of it.
 
 mod cuts;
 mod engine;
@@ -10,10 +11,10 @@ mod random;
 mod report;
 mod workload;
 
-use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
+use std::{num::NonZeroUsize, time::Duration};
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use turbo_models::{
     Checkpoint, Staging,
     graph::{
@@ -28,7 +29,10 @@ use self::{
     report::{Case, Form, Printer, Stream, Subject, rounded, rounded_ms},
     workload::{Policy, Workload},
 };
-use super::{device, model_id};
+use super::{
+    model_arguments::ModelArguments,
+    task::{self, TaskArgument},
+};
 
 /// Time the bare engine: from ids to the last hidden state
 ///
@@ -54,21 +58,11 @@ With --json each case is a line
 and each policy of a workload a line
   {\"peer\",\"model\",\"variant\",\"threads\",\"workload\",\"policy\",\"total_s\",\"requests_per_s\",\"tokens_per_s\"}")]
 pub(super) struct Arguments {
-    /// A model folder (config.json, safetensors), or the short name `minilm`
-    #[arg(long, env, value_name = "PATH|NAME", help_heading = "Model")]
-    model_id: String,
-    /// Where models with short names are kept
-    #[arg(
-        long,
-        env = "TURBO_MODELS_DIR",
-        value_name = "DIR",
-        default_value = "models",
-        help_heading = "Model"
-    )]
-    turbo_models_dir: PathBuf,
-    /// Type that is computed in
-    #[arg(long, value_enum, default_value_t = Dtype::F32, help_heading = "Model")]
-    dtype: Dtype,
+    #[command(flatten)]
+    model: ModelArguments,
+    /// What is computed; by default what the folder is made for
+    #[arg(long, value_enum, help_heading = "Model")]
+    task: Option<TaskArgument>,
 
     /// Tokens of each sequence; several are separated by commas
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "128", help_heading = "Batches")]
@@ -90,9 +84,6 @@ pub(super) struct Arguments {
     )]
     policy: Vec<Policy>,
 
-    /// Threads that share a batch; by default as many as the system lets this process use
-    #[arg(long, value_name = "N", help_heading = "Measuring")]
-    threads: Option<NonZeroUsize>,
     /// Most runs of each batch, after three to warm up
     #[arg(long, value_name = "N", default_value = "30", help_heading = "Measuring")]
     reps: NonZeroUsize,
@@ -107,33 +98,27 @@ pub(super) struct Arguments {
     profile: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Dtype {
-    /// Single precision
-    F32,
-}
-
 /// Benches as the arguments say.
 ///
 /// # Errors
 /// No such model, a length that it does not have positions for, no memory.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
-    let folder = model_id::folder(&arguments.model_id, &arguments.turbo_models_dir)?;
-    let cpu = device::choose("cpu", arguments.threads)?;
-    let checkpoint = Checkpoint::open(&folder)?;
+    let model = arguments.model.local()?;
+    let cpu = arguments.model.device()?;
+    let checkpoint = Checkpoint::open(&model.folder)?;
+    let task = task::of(arguments.task, &checkpoint)?;
     let printer = Printer {
+        span: task::span(task),
         form: if arguments.json { Form::Json } else { Form::Table },
         subject: Subject {
             peer: "turbo",
-            model: folder.file_name().map_or(checkpoint.name().into(), |name| name.to_string_lossy().into()),
-            variant: match arguments.dtype {
-                Dtype::F32 => "f32",
-            },
+            model: model.name,
+            variant: arguments.model.dtype.name(),
             threads: cpu.threads().get(),
         },
     };
     let effort = arguments.effort()?;
-    let mut engine = Engine::new(cpu.clone(), &checkpoint)?;
+    let mut engine = Engine::new(cpu.clone(), &checkpoint, task)?;
     let limits = Limits::measure(&cpu)?;
     let mut bench = Bench { engine: &mut engine, limits, effort, printer };
     match &arguments.workload {

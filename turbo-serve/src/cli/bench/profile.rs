@@ -121,11 +121,18 @@ impl Family {
 
     fn of(op: &Op) -> Self {
         match op {
-            Op::MatMul | Op::Linear { .. } => Family::Products,
-            Op::Attention { .. } | Op::BatchedMatMul { .. } | Op::Softmax | Op::ScaleMaskSoftmax { .. } => {
-                Family::Attention
-            }
-            Op::LayerNorm { .. } | Op::BiasResidualLayerNorm { .. } => Family::Norms,
+            Op::MatMul | Op::Linear { .. } | Op::ResidualLinear | Op::LinearMaxPool => Family::Products,
+            Op::Attention { .. }
+            | Op::BatchedMatMul { .. }
+            | Op::AddRelativeBias(_)
+            | Op::Mask(_)
+            | Op::Softmax
+            | Op::ScaleMaskSoftmax { .. } => Family::Attention,
+            Op::LayerNorm { .. }
+            | Op::RmsNorm { .. }
+            | Op::HeadRmsNorm { .. }
+            | Op::ResidualLayerNorm { .. }
+            | Op::BiasResidualLayerNorm { .. } => Family::Norms,
             _ => Family::Rest,
         }
     }
@@ -134,7 +141,7 @@ impl Family {
         match self {
             Family::Products => "matrix products",
             Family::Attention => "attention",
-            Family::Norms => "layer norms",
+            Family::Norms => "norms",
             Family::Rest => "the rest",
         }
     }

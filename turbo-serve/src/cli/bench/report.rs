@@ -90,6 +90,8 @@ pub(super) enum Form {
 /// Prints results as they come.
 pub(super) struct Printer {
     pub(super) form: Form,
+    /// From where to where a run goes.
+    pub(super) span: String,
     pub(super) subject: Subject,
 }
 
@@ -98,7 +100,8 @@ impl Printer {
     pub(super) fn heading(&self, device: &str, limits: &Limits) -> Result<()> {
         let Subject { model, variant, .. } = &self.subject;
         self.person(&format!(
-            "{model}, {variant}, packed, from ids to the last hidden state, on {device}\n{}\n",
+            "{model}, {variant}, packed, {}, on {device}\n{}\n",
+            self.span,
             ceilings(limits)
         ))
     }

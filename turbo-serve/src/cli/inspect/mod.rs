@@ -13,13 +13,17 @@ use std::{num::NonZeroUsize, path::PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use turbo_models::Checkpoint;
 use turbo_models::graph::kernels::{Device, limits::Limits};
 use turbo_models::graph::{
-    LayoutKind, PlannerConfig, Pooling, Program, TraceStep, dim::Extents, memory::plan_batches, passes,
+    LayoutKind, PlannerConfig, Program, TraceStep, dim::Extents, memory::plan_batches, passes,
 };
+use turbo_models::{Checkpoint, Task};
 
-use super::{device, model_id, output};
+use super::{
+    model_arguments::ModelArguments,
+    output,
+    task::{self, TaskArgument},
+};
 
 /// Look inside a model: parameters, graph, costs, memory
 ///
@@ -34,6 +38,7 @@ Examples:
   turbo inspect --model-id minilm --seq-len 200,240          what a longer input does to the memory plan
   turbo inspect --model-id minilm --batch-size 20 --seq-len 40 --layout padded
   turbo inspect --model-id minilm --svg pictures             the graphs and the memory plan as SVG files
+  turbo inspect --model-id path/to/folder --task masked-lm   the same encoder with its vocabulary head
 
 How to read it:
   %9            a value; the same name in graph, plan and picture
@@ -43,12 +48,12 @@ How to read it:
   limit         time at the ceiling that an operator meets first, with every byte from memory
   floor         all operations at the peak, or every weight once from memory, whichever takes longer")]
 pub(super) struct Arguments {
-    /// A model folder (config.json, safetensors), or the short name `minilm`
-    #[arg(long, env, value_name = "PATH|NAME")]
-    model_id: String,
-    /// Where models with short names are kept
-    #[arg(long, env = "TURBO_MODELS_DIR", value_name = "DIR", default_value = "models")]
-    turbo_models_dir: PathBuf,
+    #[command(flatten)]
+    model: ModelArguments,
+    /// What is computed; by default what the folder is made for
+    #[arg(long, value_enum, help_heading = "Model")]
+    task: Option<TaskArgument>,
+
     /// Tokens of each sequence; with several, separated by commas, batches are planned one after the other
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "128")]
     seq_len: Vec<NonZeroUsize>,
@@ -64,9 +69,6 @@ pub(super) struct Arguments {
     /// Write the graphs and the memory plan into this folder as SVG files
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
-    /// Threads whose ceilings are measured; by default as many as the system lets this process use
-    #[arg(long, value_name = "N")]
-    threads: Option<NonZeroUsize>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -91,33 +93,34 @@ impl From<LayoutArgument> for LayoutKind {
 /// # Errors
 /// No such model, a length that it does not have positions for, a folder that cannot be written to.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
-    let folder = model_id::folder(&arguments.model_id, &arguments.turbo_models_dir)?;
-    let cpu = device::choose("cpu", arguments.threads)?;
-    let checkpoint = Checkpoint::open(&folder)?;
-    let batches = arguments.batches(checkpoint.config().max_input_length())?;
+    let model = arguments.model.local()?;
+    let cpu = arguments.model.device()?;
+    let checkpoint = Checkpoint::open(&model.folder)?;
+    let task = task::of(arguments.task, &checkpoint)?;
+    let batches = arguments.batches(checkpoint.config().max_input_length(), task)?;
 
-    let drawn = checkpoint.graph(checkpoint.pooling().unwrap_or(Pooling::Mean))?;
+    let drawn = checkpoint.graph(task)?;
     let mut steps: Vec<TraceStep> = Vec::new();
     let layout = arguments.layout.into();
     let program = Program::compile_traced(&drawn, layout, passes::ALL, |step| steps.push(step))?;
     let limits = Limits::measure(&cpu)?;
     let planned = plan_batches(&program, &batches, PlannerConfig::default())?;
 
-    let name = folder.file_name().map_or(checkpoint.name().into(), |name| name.to_string_lossy());
-    let mut sections = vec![model::section(&name, &checkpoint, &drawn)];
+    let name = &model.name;
+    let mut sections = vec![model::section(name, &checkpoint, task, &drawn)];
     sections.push(graph::section(&drawn, &steps, &batches[0], arguments.passes));
     sections
         .extend(batches.iter().map(|extents| costs::section(program.graph(), extents, &limits, &cpu.name())));
     sections.extend(memory::sections(&program, &planned));
     if let Some(folder) = &arguments.svg {
-        sections.push(pictures::write(folder, &name, &drawn, &steps, &planned)?);
+        sections.push(pictures::write(folder, name, &drawn, &steps, &planned)?);
     }
     output::line(sections.join("\n").trim_end())
 }
 
 impl Arguments {
     /// The batch of each length.
-    fn batches(&self, positions: usize) -> Result<Vec<Extents>> {
+    fn batches(&self, positions: usize, task: Task) -> Result<Vec<Extents>> {
         let batch = |seq_len: &NonZeroUsize| {
             let (seq_len, batch_size) = (seq_len.get(), self.batch_size.get());
             if seq_len > positions {
@@ -128,7 +131,8 @@ impl Arguments {
             let total_tokens = total_tokens
                 .with_context(|| format!("--batch-size {batch_size}: a batch has fewer than 2³² tokens"))?;
             let sum_len_sq = total_tokens * seq_len;
-            Ok(Extents { batch_size, padded_len: seq_len, total_tokens, sum_len_sq, selected_rows: 0 })
+            let selected_rows = batch_size * task::selected_rows(task);
+            Ok(Extents { batch_size, padded_len: seq_len, total_tokens, sum_len_sq, selected_rows })
         };
         self.seq_len.iter().map(batch).collect()
     }

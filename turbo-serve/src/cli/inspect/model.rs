@@ -2,24 +2,27 @@
 
 use std::{collections::HashSet, fmt::Write};
 
-use turbo_models::Checkpoint;
 use turbo_models::graph::{
     Graph,
     graph::{NamedWeight, Storage},
 };
+use turbo_models::{Checkpoint, Task};
 
 use super::heading;
 use crate::cli::output::{bytes, count, percent};
 
-pub(super) fn section(name: &str, checkpoint: &Checkpoint, drawn: &Graph) -> String {
+pub(super) fn section(name: &str, checkpoint: &Checkpoint, task: Task, drawn: &Graph) -> String {
     let config = checkpoint.config();
     let mut text = heading(&format!("{name}: {}", config.model_type));
-    let pooling = checkpoint.pooling().map_or("not said, mean here".to_owned(), |it| format!("{it:?}"));
+    let grouped = match config.num_key_value_heads {
+        all if all == config.num_attention_heads => String::new(),
+        groups => format!(" ({groups} of keys and values)"),
+    };
     _ = write!(
         text,
-        "{} layers, hidden_size {}, {} heads of {}, intermediate_size {}, {:?}\n\
+        "{} layers, hidden_size {}, {} heads of {}{grouped}, intermediate_size {}, {:?}\n\
          vocab_size {}, inputs of up to {} tokens, positions for {}\n\
-         pooling {pooling}{}; computed in f32{}\n\n",
+         {}{}; computed in f32{}\n\n",
         config.num_hidden_layers,
         config.hidden_size,
         config.num_attention_heads,
@@ -29,10 +32,25 @@ pub(super) fn section(name: &str, checkpoint: &Checkpoint, drawn: &Graph) -> Str
         config.vocab_size,
         checkpoint.max_input_length(),
         config.max_input_length(),
+        purpose(checkpoint, task),
         if checkpoint.normalizes() { ", then divided by its length" } else { "" },
         config.torch_dtype.as_ref().map_or(String::new(), |dtype| format!(", stored as {dtype}")),
     );
     text + &parameters(drawn)
+}
+
+/// What is computed, in the words of the model.
+fn purpose(checkpoint: &Checkpoint, task: Task) -> String {
+    match task {
+        Task::Embedding { pooling } if checkpoint.pooling() == Some(pooling) => {
+            format!("pooling {pooling:?}")
+        }
+        Task::Embedding { pooling } => format!("pooling not said, {pooling:?} here"),
+        Task::SequenceClassification | Task::TokenClassification => {
+            format!("task {task}, {} labels", checkpoint.labels().len())
+        }
+        other => format!("task {other}"),
+    }
 }
 
 /// Parameters whose names differ in a layer's number only.
