@@ -76,6 +76,19 @@ pub enum EngineError {
         /// Values of a pooled row.
         limit: usize,
     },
+    /// A context whose windows over it would be too many tokens together.
+    #[error(
+        "the context may have {windows} windows of {max_len} tokens, at most {limit} tokens together are possible: \
+         shorten it or the question, or let windows share less"
+    )]
+    TooManyWindows {
+        /// Windows, if each byte were a token.
+        windows: usize,
+        /// Tokens of one.
+        max_len: usize,
+        /// Most tokens of all.
+        limit: usize,
+    },
     /// Rows that a model for this task does not have.
     #[error("this model is for {task}: it has no {rows} rows")]
     NoSuchRows {

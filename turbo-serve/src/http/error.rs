@@ -122,6 +122,7 @@ impl From<EngineError> for ApiError {
             | EngineError::InvalidId { .. }
             | EngineError::InvalidTokenTypes { .. }
             | EngineError::InvalidSelection { .. }
+            | EngineError::TooManyWindows { .. }
             | EngineError::InvalidDimensions { .. }
             | EngineError::UnknownPrompt { .. }
             | EngineError::PromptNeedsText { .. } => (ErrorType::Validation, failure::VALIDATION),

@@ -5,7 +5,9 @@ use std::ops::Range;
 use turbo_models::tasks::{AnswerOptions, AnswerWindow, answers};
 
 use super::{Found, Meter, aside, input};
-use crate::engine::{EngineError, Extent, Infer, InferRequest, OutputKind, Texts, TokenizeRequest};
+use crate::engine::{
+    Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, SpecialTokens, Texts, TokenizeRequest,
+};
 
 /// A question, and the text that holds its answer.
 #[derive(Clone, Debug)]
@@ -47,7 +49,8 @@ pub struct FoundAnswer {
 /// longer, not more slots.
 ///
 /// # Errors
-/// Those of the engine. A question that leaves no room in a window is [`EngineError::Tokenizer`].
+/// Those of the engine. A question that leaves no room in a window is [`EngineError::Tokenizer`], a context of too many
+/// windows [`EngineError::TooManyWindows`].
 pub async fn answer_question(
     engine: &dyn Infer,
     request: QuestionRequest,
@@ -55,7 +58,9 @@ pub async fn answer_question(
     let QuestionRequest { question, context, max_seq_len, stride, options } = request;
     let mut meter = Meter::start(question.chars().count() + context.chars().count());
     let max_len = max_seq_len.min(engine.info().max_input_length);
-    let extent = Extent::Windows { max_len, stride: stride.min(max_len / 2) };
+    let stride = stride.min(max_len / 2);
+    check_windows(engine, &question, context.len(), max_len, stride).await?;
+    let extent = Extent::Windows { max_len, stride };
     let texts = vec![Texts::Pair(question, context.clone())];
     let tokenized = engine.tokenize(TokenizeRequest { texts, extent, prompt_name: None }).await?;
     let windows: Vec<_> = tokenized.into_iter().flat_map(|it| it.encodings).collect();
@@ -78,6 +83,33 @@ pub async fn answer_question(
         Ok(answers.into_iter().map(|answer| found_answer(&context, answer.score, answer.bytes)).collect())
     });
     Ok(meter.finish(found.await?))
+}
+
+/// Most tokens of all windows over a context together, its bytes counted as tokens. With the usual windows that is 5 MB
+/// of text. The limit is for questions that nearly fill a window: each window is then a step of a few tokens, and as
+/// many are made of a long context as take all memory.
+const MOST_WINDOW_TOKENS: usize = 1 << 23;
+/// Special tokens around and between a question and its context, at most.
+const SPECIAL_TOKENS: usize = 4;
+
+/// Refuses what would be too many windows, before they are made.
+async fn check_windows(
+    engine: &dyn Infer,
+    question: &str,
+    context_bytes: usize,
+    max_len: usize,
+    stride: usize,
+) -> Result<(), EngineError> {
+    let texts = vec![Texts::One(question.to_owned())];
+    let extent = Extent::Whole(SpecialTokens::Without);
+    let tokenized = engine.tokenize(TokenizeRequest { texts, extent, prompt_name: None }).await?;
+    let taken: usize = tokenized.iter().flat_map(|it| &it.encodings).map(Encoding::len).sum();
+    let step = max_len.saturating_sub(taken + SPECIAL_TOKENS + stride).max(1);
+    let windows = context_bytes / step;
+    if windows.saturating_mul(max_len) > MOST_WINDOW_TOKENS {
+        return Err(EngineError::TooManyWindows { windows, max_len, limit: MOST_WINDOW_TOKENS });
+    }
+    Ok(())
 }
 
 fn found_answer(context: &str, score: f32, bytes: Range<usize>) -> FoundAnswer {

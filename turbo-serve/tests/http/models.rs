@@ -411,6 +411,11 @@ fn what_is_wrong_with_a_pipelines_request() {
         let reply = server.post(path, body.to_string());
         assert_tei(&format!("{path} {body:.80}"), &reply, status, error_type, said);
     }
+    // Windows of 64 tokens that share 32 and hold a question of 24 go on by a few tokens each.
+    let (question, context) = ("the cat ".repeat(12), "a ".repeat(450_000));
+    let body = json!({ "inputs": { "question": question, "context": context } });
+    let reply = answers.post(questions, body.to_string());
+    assert_tei("windows", &reply, 422, "Validation", "windows of 64 tokens, at most 8388608 tokens together");
     let none = ok(&answers.post(questions, ask(json!({ "top_k": 9 })).to_string()));
     assert!(none.is_array(), "{none}");
     let empty = json!({ "inputs": { "question": "who?", "context": "" } });
