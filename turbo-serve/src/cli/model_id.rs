@@ -52,17 +52,6 @@ pub(super) fn place(model_id: &str, models: &Path) -> Result<Place> {
     )
 }
 
-/// The folder of `model_id`, for commands that look at folders alone.
-///
-/// # Errors
-/// When there is no such folder.
-pub(super) fn folder(model_id: &str, models: &Path) -> Result<PathBuf> {
-    match place(model_id, models)? {
-        Place::Folder(folder) => Ok(folder),
-        Place::Hub(name) => bail!("--model-id {name}: no such folder"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -64,7 +64,7 @@ impl Progress {
 impl Watch for Progress {
     fn written(&mut self, rows: u64, end: u64) {
         self.bar.set_position(end);
-        if rows % 64 == 0 {
+        if rows.is_multiple_of(64) {
             self.bar.set_message(format!("{rows} rows, {}", self.meter.rate(rows)));
         }
     }

@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(&header[..10], b"\x93NUMPY\x01\x00\x76\x00");
         let text = std::str::from_utf8(&header[10..]).unwrap();
         assert_eq!(text.trim_end(), "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }");
-        assert!(text.ends_with('\n') && header.len() % 64 == 0);
+        assert!(text.ends_with('\n') && header.len().is_multiple_of(64));
         assert_eq!(super::header(u64::MAX, usize::MAX)[HEADER_BYTES - 1], b'\n', "the largest fits");
     }
 
