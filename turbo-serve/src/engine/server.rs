@@ -175,7 +175,7 @@ impl Shared {
         self.check_count(request.inputs.len())?;
         let model = &self.info.model;
         let no_such = || EngineError::NoSuchRows { task: model.task, rows: request.output.rows() };
-        let limit = model.rows.of(request.output).ok_or_else(no_such)?;
+        let limit = model.row_len(request.output).ok_or_else(no_such)?;
         match request.output {
             OutputKind::Pooled { dimensions: Some(got), .. } if got == 0 || got > limit => {
                 Err(EngineError::InvalidDimensions { got, limit })
