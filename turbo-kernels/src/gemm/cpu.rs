@@ -116,16 +116,16 @@ fn check(
     let n = weight.out_features();
     let rows = KernelError::check_rows("gemm", "out", n, out.len())?;
     KernelError::check_length("gemm", "x", rows.saturating_mul(weight.in_features()), x.len())?;
-    match epilogue {
-        Epilogue::None => {}
-        Epilogue::Bias(bias) | Epilogue::BiasAct(bias, _) => {
-            KernelError::check_length("gemm", "bias", n, bias.len())?;
-        }
-        Epilogue::BiasResidual { bias, residual } => {
-            KernelError::check_length("gemm", "bias", n, bias.len())?;
-            KernelError::check_length("gemm", "residual", out.len(), residual.len())?;
-        }
-    }
+    let (bias, residual) = match epilogue {
+        Epilogue::None | Epilogue::Act(_) => (None, None),
+        Epilogue::Bias(bias) | Epilogue::BiasAct(bias, _) => (Some(bias), None),
+        Epilogue::Residual(residual) => (None, Some(residual)),
+        Epilogue::BiasResidual { bias, residual } => (Some(bias), Some(residual)),
+    };
+    bias.map_or(Ok(()), |bias| KernelError::check_length("gemm", "bias", n, bias.len()))?;
+    residual.map_or(Ok(()), |residual| {
+        KernelError::check_length("gemm", "residual", out.len(), residual.len())
+    })?;
     Ok(rows)
 }
 

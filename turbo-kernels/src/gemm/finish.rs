@@ -28,27 +28,25 @@ impl Finish for Store<'_> {
             for (half, out) in out.chunks_mut(S::LANES).enumerate() {
                 let at = half * S::LANES..half * S::LANES + out.len();
                 let v = s.load(&products[half * S::LANES..]);
-                let part = |values: &[f32], first: usize| load(s, &values[first + at.start..first + at.end]);
+                let part = |values: &[f32], first: usize| {
+                    lanes::read(s, &values[first + at.start..first + at.end], 0.0)
+                };
                 let v = match self.epilogue {
                     Epilogue::None => v,
                     Epilogue::Bias(bias) => s.add(v, part(bias, first)),
+                    Epilogue::Act(activation) => bias_act::apply(s, activation, v),
                     Epilogue::BiasAct(bias, activation) => {
                         bias_act::apply(s, activation, s.add(v, part(bias, first)))
                     }
+                    Epilogue::Residual(residual) => s.add(v, part(residual, start)),
                     Epilogue::BiasResidual { bias, residual } => {
                         s.add(s.add(v, part(bias, first)), part(residual, start))
                     }
                 };
-                if out.len() == S::LANES { s.store(v, out) } else { s.store_partial(v, out) }
+                lanes::write(s, v, out);
             }
         }
     }
-}
-
-/// At most one vector of values.
-#[inline(always)]
-fn load<S: Simd>(s: S, values: &[f32]) -> S::F32 {
-    if values.len() == S::LANES { s.load(values) } else { s.load_partial(values, 0.0) }
 }
 
 /// Keeps the greatest product of each sequence; the tiles of a sequence must come in their order.

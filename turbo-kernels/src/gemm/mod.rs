@@ -19,8 +19,12 @@ pub enum Epilogue<V> {
     None,
     /// `+ bias`, `[out_features]`.
     Bias(V),
+    /// `activation(·)`.
+    Act(Activation),
     /// `activation(· + bias)`, bias `[out_features]`.
     BiasAct(V, Activation),
+    /// `+ residual`, `[rows, out_features]`.
+    Residual(V),
     /// `+ bias + residual`, bias `[out_features]`, residual `[rows, out_features]`.
     BiasResidual {
         /// `[out_features]`.

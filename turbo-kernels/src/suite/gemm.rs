@@ -72,8 +72,11 @@ impl Case {
         for activation in Activation::ALL {
             let name = format!("bias, {activation:?}");
             run(&name, Epilogue::BiasAct(bias_on.view(), activation), &biased, Some(activation));
+            run(&format!("{activation:?}"), Epilogue::Act(activation), &products, Some(activation));
         }
-        let both = with(&biased, &|i| f64::from(residual[i]));
+        let of_residual = |i: usize| f64::from(residual[i]);
+        run("residual", Epilogue::Residual(residual_on.view()), &with(&products, &of_residual), None);
+        let both = with(&biased, &of_residual);
         run(
             "bias, residual",
             Epilogue::BiasResidual { bias: bias_on.view(), residual: residual_on.view() },
@@ -115,6 +118,7 @@ fn refuses_wrong_lengths<D: Gemm>(device: &D) {
     run("gemm: out is no multiple of a row", 8, Epilogue::None, 7);
     run("gemm: bias too short", 8, Epilogue::Bias(short.view()), 6);
     run("gemm: bias too short", 8, Epilogue::BiasAct(short.view(), Activation::Relu), 6);
+    run("gemm: residual too short", 8, Epilogue::Residual(short.view()), 6);
     run(
         "gemm: residual too short",
         8,

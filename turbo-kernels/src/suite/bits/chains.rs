@@ -32,6 +32,8 @@ pub fn chains<D: Gemm + BatchedMatMul>(device: &D, step: impl Fn(f32, f32, f32) 
         assert_same("gemm", &run(Epilogue::None), &want);
         let biased: Vec<f32> = want.iter().zip(bias.iter().cycle()).map(|(x, bias)| x + bias).collect();
         assert_same("gemm, bias", &run(Epilogue::Bias(bias_on.view())), &biased);
+        let summed: Vec<f32> = want.iter().zip(&residual).map(|(x, residual)| x + residual).collect();
+        assert_same("gemm, residual", &run(Epilogue::Residual(residual_on.view())), &summed);
         let both: Vec<f32> = biased.iter().zip(&residual).map(|(x, residual)| x + residual).collect();
         let epilogue = Epilogue::BiasResidual { bias: bias_on.view(), residual: residual_on.view() };
         assert_same("gemm, bias, residual", &run(epilogue), &both);
