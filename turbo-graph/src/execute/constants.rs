@@ -23,11 +23,6 @@ impl<'a, D: EncoderKernels> Constants<'a, '_, D> {
         (input < self.node.inputs.len()).then(|| self.plain(input)).transpose()
     }
 
-    /// The bias of a product of `len` columns; zeros, where it is left out.
-    pub(super) fn bias(&self, input: usize, len: usize) -> Result<D::View<'a, f32>, GraphError> {
-        self.optional(input)?.map_or_else(|| self.weights.zeros(self.device, len), Ok)
-    }
-
     /// The matrix of a product: its second input.
     pub(super) fn matrix(&self) -> &'a D::Weight {
         self.weights.packed(self.node.inputs[1])

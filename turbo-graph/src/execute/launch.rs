@@ -68,10 +68,11 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
             }
             Op::MatMul => self.gemm(node, Epilogue::None, out)?,
             Op::Linear { activation } => {
-                let bias = self.constants(node).bias(2, self.columns(node.output))?;
-                let epilogue = match activation {
-                    Some(activation) => Epilogue::BiasAct(bias, activation),
-                    None => Epilogue::Bias(bias),
+                let epilogue = match (self.constants(node).optional(2)?, activation) {
+                    (Some(bias), Some(activation)) => Epilogue::BiasAct(bias, activation),
+                    (Some(bias), None) => Epilogue::Bias(bias),
+                    (None, Some(activation)) => Epilogue::Act(activation),
+                    (None, None) => Epilogue::None,
                 };
                 self.gemm(node, epilogue, out)?;
             }
@@ -180,10 +181,14 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
 
     fn residual_gemm(&mut self, node: &Node, out: Span) -> Result<(), GraphError> {
         let constants = self.constants(node);
-        let (weight, bias) = (constants.matrix(), constants.bias(3, self.columns(node.output))?);
+        let (weight, bias) = (constants.matrix(), constants.optional(3)?);
         let reads = [self.span(node.inputs[0]), self.span(node.inputs[2])];
         let ([x, residual], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
-        Ok(self.device.gemm(self.queue, x, weight, Epilogue::BiasResidual { bias, residual }, out)?)
+        let epilogue = match bias {
+            Some(bias) => Epilogue::BiasResidual { bias, residual },
+            None => Epilogue::Residual(residual),
+        };
+        Ok(self.device.gemm(self.queue, x, weight, epilogue, out)?)
     }
 
     /// `read`: the inputs that are `x` and the residual; the norm's weights come after all that are named.

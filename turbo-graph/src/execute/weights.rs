@@ -26,8 +26,6 @@ pub trait WeightSource {
 pub(crate) struct Weights<D: Gemm> {
     plain: Vec<Option<(D::Block, usize)>>,
     packed: Vec<Option<D::Weight>>,
-    /// As many as the widest product without a bias has columns: what fuses more than a bias takes a bias.
-    zeros: D::Block,
 }
 
 impl<D: Gemm> Weights<D> {
@@ -37,8 +35,7 @@ impl<D: Gemm> Weights<D> {
         program: &Program,
         source: &dyn WeightSource,
     ) -> Result<Self, GraphError> {
-        let zeros = upload(device, queue, &vec![0.0; widest_without_bias(program)])?;
-        let mut weights = Weights { plain: Vec::new(), packed: Vec::new(), zeros };
+        let mut weights = Weights { plain: Vec::new(), packed: Vec::new() };
         for (value, described) in program.graph().live_values() {
             let values = match &described.storage {
                 Storage::Weight(parts) => read(source, parts)?,
@@ -64,11 +61,6 @@ impl<D: Gemm> Weights<D> {
         let (block, len) =
             self.plain[value.index()].as_ref().expect("the program reads this weight as it is");
         Ok(device.view(block, 0, *len)?)
-    }
-
-    /// The bias of a product that has none.
-    pub(crate) fn zeros(&self, device: &D, len: usize) -> Result<D::View<'_, f32>, GraphError> {
-        Ok(device.view(&self.zeros, 0, len)?)
     }
 
     /// A factor of a product.
@@ -101,16 +93,6 @@ fn upload<D: Gemm>(device: &D, queue: &mut D::Queue, values: &[f32]) -> Result<D
     let mut block = device.allocate(std::mem::size_of_val(values))?;
     device.upload(queue, values, device.view_mut(&mut block, 0, values.len())?)?;
     Ok(block)
-}
-
-/// Columns of the widest product that fuses an activation or a residual and no bias.
-fn widest_without_bias(program: &Program) -> usize {
-    let without = program.nodes().iter().filter(|node| match node.op {
-        Op::Linear { .. } => node.inputs.len() == 2,
-        Op::ResidualLinear => node.inputs.len() == 3,
-        _ => false,
-    });
-    without.filter_map(|node| program.value(node.output).shape.last_fixed()).max().unwrap_or(0)
 }
 
 /// Whether the second input is the matrix of a product.
