@@ -24,6 +24,7 @@ pub fn pool<D: Pool>(device: &D) {
         }
         normalizes(device, hidden_size);
     }
+    weights_of_long_sequences_are_exact(device);
     the_maximum_keeps_nan(device);
     refuses_wrong_lengths(device);
 }
@@ -99,8 +100,8 @@ fn check<D: Pool>(
     let out = rig
         .answer(want.len(), |d, queue, out| d.pool(queue, pooling, layout, on_x.view(), out))
         .unwrap_or_else(|e| panic!("{pooling:?} {hidden_size}: {e}"));
-    // rows are copied exactly; a mean of n values below 1 takes n roundings, twice that without FMA where they are
-    // weighted, and √n instead of n divides a sum of n roundings by √n less
+    // rows are copied exactly; a mean of n values below 1 takes n roundings, twice that where weights are rounded and,
+    // without FMA, products too; √n instead of n divides a sum of n roundings by √n less
     let most = f64::from(SEQ_LENS[5]);
     let roundings = match pooling {
         Pooling::Cls | Pooling::LastToken | Pooling::Max => 0.0,
@@ -133,6 +134,22 @@ fn normalizes<D: Pool>(device: &D, hidden_size: usize) {
     // n/2 roundings of a sum of positive values, halved by the root, and the quotient's; 1e-37: subnormal squares
     let relative = ROUNDING * (hidden_size as f64 / 2.0 + 4.0);
     compare(("l2_normalize", hidden_size), &out, &want, |i| relative * want[i].abs() + 1e-37);
+}
+
+/// The weights of 8192 tokens add up to more than f32 counts to.
+fn weights_of_long_sequences_are_exact<D: Pool>(device: &D) {
+    const LEN: usize = 8192;
+    let mut x = vec![0.0; LEN];
+    x[LEN - 1] = 1.0;
+    let mut rig = Rig::new(device);
+    let (x, sums) = (rig.put(&x), rig.put_u32(&[0, LEN as u32]));
+    let layout = Layout::Packed { cu_seqlens: sums.view() };
+    let out = rig
+        .answer(1, |d, queue, out| d.pool(queue, Pooling::WeightedMean, layout, x.view(), out))
+        .expect("the layout fits");
+    let want = 2.0 / (LEN + 1) as f64;
+    // all other terms are 0: the weight and, where they are apart, the quotient and the total are rounded
+    compare("weighted mean of many", &out, &[want], |_| 3.0 * ROUNDING * want);
 }
 
 /// Wherever among the rows it lies.
