@@ -116,10 +116,11 @@ impl Kernel for Activate<'_> {
     }
 }
 
-struct Add<'a> {
-    a: &'a [f32],
-    b: &'a [f32],
-    out: &'a mut [f32],
+/// `out = a + b` for slices of one length.
+pub(crate) struct Add<'a> {
+    pub(crate) a: &'a [f32],
+    pub(crate) b: &'a [f32],
+    pub(crate) out: &'a mut [f32],
 }
 
 impl Kernel for Add<'_> {

@@ -4,7 +4,7 @@ mod activation;
 mod cpu;
 
 pub(crate) use activation::apply;
-pub(crate) use cpu::Activate;
+pub(crate) use cpu::{Activate, Add};
 
 use crate::{KernelError, device::Device};
 

@@ -6,8 +6,8 @@ use super::{ScoreShape, Softmax, row};
 use crate::{
     AttentionMask, KernelError, RelativeBias,
     attention::ByDistance,
+    bias_act::Add,
     device::{Cpu, CpuQueue, SharedMut},
-    lanes,
     simd::{Kernel, Simd},
 };
 
@@ -67,8 +67,7 @@ impl Softmax for Cpu {
         shape.check("add_relative_bias", scores, Some(bias), None, out)?;
         for_each_row(queue, shape, Some(bias), out, |row, biases, out| {
             let scores = &scores[row.first..][..out.len()];
-            let biases = biases.unwrap_or_default();
-            self.supported_isa().run(AddRow { scores, biases, out });
+            self.supported_isa().run(Add { a: scores, b: biases.unwrap_or_default(), out });
         })
     }
 }
@@ -156,21 +155,5 @@ impl Kernel for SoftmaxRow<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         row::softmax(s, self.row, self.scale, self.biases);
-    }
-}
-
-/// `out = scores + biases`.
-struct AddRow<'a> {
-    scores: &'a [f32],
-    biases: &'a [f32],
-    out: &'a mut [f32],
-}
-
-impl Kernel for AddRow<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        lanes::zip(s, self.scores, self.biases, self.out, |a, b| s.add(a, b));
     }
 }
