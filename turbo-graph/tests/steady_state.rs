@@ -12,7 +12,7 @@ use std::{
 
 use common::{NamedNoise, Sizes, encoder, families};
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
-use turbo_graph::{Capacity, Executor, Graph, LayoutKind, Pass, PlannerConfig, Program, Staging, passes};
+use turbo_graph::{Capacity, Executor, ExecutorConfig, Graph, LayoutKind, Pass, Program, Staging, passes};
 use turbo_kernels::{Cpu, CpuOptions};
 
 /// The system's allocator, counting.
@@ -65,11 +65,17 @@ fn batches(layout: LayoutKind) -> impl Strategy<Value = Vec<usize>> {
     })
 }
 
-fn allocations_of_batches(graph: &Graph, layout: LayoutKind, passes: &[Pass], threads: usize) {
+fn allocations_of_batches(
+    graph: &Graph,
+    layout: LayoutKind,
+    passes: &[Pass],
+    threads: usize,
+    config: ExecutorConfig,
+) {
     let program = Program::compile(graph, layout, passes).unwrap();
     let device =
         Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), ..CpuOptions::default() }).unwrap();
-    let mut executor = Executor::new(device, program, &NamedNoise, PlannerConfig::default()).unwrap();
+    let mut executor = Executor::new(device, program, &NamedNoise, config).unwrap();
     let outputs: Vec<_> = graph.outputs().map(|(_, name)| executor.output(name).unwrap()).collect();
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     executor.reserve(CAPACITY).unwrap();
@@ -106,9 +112,19 @@ fn a_reserved_executor_allocates_nothing() {
     let wide = encoder(WIDE);
     for threads in [1, 2] {
         for graph in graphs().chain([&wide]) {
-            allocations_of_batches(graph, LayoutKind::Packed, passes::ALL, threads);
+            allocations_of_batches(
+                graph,
+                LayoutKind::Packed,
+                passes::ALL,
+                threads,
+                ExecutorConfig::default(),
+            );
         }
-        allocations_of_batches(&wide, LayoutKind::Padded, passes::ALL, threads);
-        allocations_of_batches(&wide, LayoutKind::Padded, &passes::paper(), threads);
+        for passes in [passes::ALL, &passes::paper()] {
+            allocations_of_batches(&wide, LayoutKind::Padded, passes, threads, ExecutorConfig::default());
+        }
     }
+    // what is reserved is kept, be it more than the bindings that are kept otherwise
+    let few = ExecutorConfig { cached_bindings: 2, ..ExecutorConfig::default() };
+    allocations_of_batches(&wide, LayoutKind::Packed, passes::ALL, 1, few);
 }

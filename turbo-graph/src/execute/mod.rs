@@ -31,8 +31,8 @@ use weights::Weights;
 pub struct ExecutorConfig {
     /// Chunk sizes and when chunks are released.
     pub planner: PlannerConfig,
-    /// Bindings kept; when full, all go. A kept binding pins its chunks. 0 plans every batch anew for its own sizes,
-    /// as the paper does, and lets the planner's policy release chunks.
+    /// Bindings kept, or as many more as [`Executor::reserve`] makes; when full, all go. A kept binding pins its chunks.
+    /// 0 plans every batch anew for its own sizes, as the paper does, and lets the planner's policy release chunks.
     pub cached_bindings: usize,
 }
 
@@ -160,9 +160,9 @@ impl<D: EncoderKernels> Executor<D> {
 
     /// Prepares for every batch within `capacity`: binds all buckets, sizes inputs and outputs, and launches every kernel
     /// on the longest sequence so that it grows its scratch; of alike launches, such as those of repeated layers, one, for
-    /// eight thousand tokens take a while. Afterwards such batches allocate nothing, as long as
-    /// [`ExecutorConfig::cached_bindings`] are enough for all buckets (of which there are some hundreds). Leaves nothing
-    /// to [`Executor::read`].
+    /// eight thousand tokens take a while. Afterwards such batches allocate nothing, unless
+    /// [`ExecutorConfig::cached_bindings`] is 0. There are some hundreds of buckets, and some thousands where tokens are
+    /// selected. Leaves nothing to [`Executor::read`].
     ///
     /// # Errors
     /// No device memory; what the planner refuses; a longest sequence that has no row in a table of positions.
@@ -176,6 +176,9 @@ impl<D: EncoderKernels> Executor<D> {
         self.reserve_outputs(capacity)?;
         if self.config.cached_bindings > 0 {
             let buckets = capacity.buckets(self.program.layout());
+            // else the last ones would push out the first
+            let all = self.bindings.len() + buckets.len();
+            self.config.cached_bindings = self.config.cached_bindings.max(all);
             buckets.into_iter().try_for_each(|bucket| self.binding(bucket))?;
         }
         let longest = vec![0; capacity.max_seq_len.max(1)];
