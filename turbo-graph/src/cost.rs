@@ -56,7 +56,7 @@ impl Graph {
             Op::LinearMaxPool => {
                 let out_features = self.value(node.output).shape.last_fixed().unwrap_or(0);
                 let product = first / self.summed_columns(node).max(1) * out_features as u64;
-                self.product_flops(node, product) + product * (1 + given(2))
+                self.product_flops(node, product) + product + out * given(2)
             }
             Op::AddBias | Op::Add | Op::Mul | Op::Scale { .. } | Op::AddRelativeBias(_) => out,
             Op::Activate(_) => out * ACTIVATION,
@@ -263,6 +263,23 @@ mod tests {
         for graph in [&drawn, paper.graph()] {
             assert_eq!(costs_of(graph, "batched_matmul", &extents), [expected; 2], "{graph}");
         }
+    }
+
+    /// Logits are compared as they come, and the bias is added to the greatest alone.
+    #[test]
+    fn a_maximum_adds_its_bias_once_per_sequence() {
+        let mut g = GraphBuilder::new("maximum");
+        let (table, ids) = (g.weight("table", &[10, 8]), g.input(Input::InputIds));
+        let (weight, bias) = (g.weight("w", &[30, 8]), g.weight("b", &[30]));
+        let x = g.embed(table, ids).unwrap();
+        let logits = g.matmul(x, weight).unwrap();
+        let logits = g.add_bias(logits, bias).unwrap();
+        let most = g.pool(logits, Pooling::Max).unwrap();
+        g.output("most", most);
+        let program = Program::compile(&g.finish().unwrap(), LayoutKind::Packed, passes::ALL).unwrap();
+        let expected =
+            Cost { flops: 5 * 30 * (2 * 8 + 1) + 2 * 30, bytes: 4 * (5 * 8 + 30 * 8 + 30 + 2 * 30) };
+        assert_eq!(costs_of(program.graph(), "linear_max_pool", &Extents::of(&[3, 2])), [expected]);
     }
 
     #[test]
