@@ -17,14 +17,14 @@ pub struct HeadColumns {
 }
 
 impl HeadColumns {
-    /// One past the last column.
+    /// One past the last column; `usize::MAX` when there are more, which no row holds.
     pub fn end(&self) -> usize {
-        self.first + self.width()
+        self.first.saturating_add(self.width())
     }
 
     /// Columns of all heads.
     pub fn width(&self) -> usize {
-        self.num_heads * self.head_dim
+        self.num_heads.saturating_mul(self.head_dim)
     }
 }
 

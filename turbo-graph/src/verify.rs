@@ -278,6 +278,21 @@ mod tests {
                 format!("rotary: input 0 has shape {row}, expected a row per token that holds heads 2×4@2"),
             ),
             (
+                g.rotary(x, HeadColumns { first: usize::MAX, ..heads }, turns),
+                format!(
+                    "rotary: input 0 has shape {row}, expected a row per token that holds heads 2×4@{}",
+                    usize::MAX
+                ),
+            ),
+            (
+                g.split_heads_at(x, HeadColumns { num_heads: usize::MAX, ..heads }),
+                format!(
+                    "split_heads: input 0 has shape {row}, expected [batch_size, padded_len, columns] that hold heads \
+                     {}×4",
+                    usize::MAX
+                ),
+            ),
+            (
                 g.rotary(x, HeadColumns { head_dim: 3, ..heads }, turns),
                 "rotary: input 1 has shape [16, 4], expected [positions, 3], an even number of columns".to_owned(),
             ),
