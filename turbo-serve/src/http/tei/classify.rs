@@ -6,7 +6,7 @@ use turbo_models::tasks::{LabelScore, TaskError, classify, rank};
 
 use super::{TruncationDirection, truncation};
 use crate::{
-    engine::{InferResponse, Input, ModelInfo, OutputKind, Row, ScoreFunction},
+    engine::{EngineError, InferResponse, Input, ModelInfo, OutputKind, Row, ScoreFunction},
     http::{
         ability::Ability,
         answer::{Question, answer},
@@ -122,6 +122,11 @@ pub(in crate::http) async fn rerank(
     let RerankBody { query, texts, return_text, .. } = body;
     if texts.is_empty() {
         return Err(ApiError::empty("`texts` cannot be empty").into());
+    }
+    // Before the query is copied for each: a megabyte of query, and three hundred thousand empty texts, are 2 MB.
+    let (got, limit) = (texts.len(), server.engine().info().max_client_batch_size);
+    if got > limit {
+        return Err(ApiError::from(EngineError::TooManyInputs { got, limit }).into());
     }
     let function = score_function(model, body.raw_scores);
     let returned = return_text.unwrap_or(false).then(|| texts.clone());
