@@ -14,7 +14,7 @@ use std::{
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    DecodeRequest, Encoded, EngineError, Input, Prompt, TokenizeRequest, Tokenized,
+    DecodeRequest, Encoded, EngineError, Input, TokenizeRequest, Tokenized,
     gather::{Gather, Parts, Recipient},
     lanes::Lanes,
     queue::{Inbox, Job},
@@ -76,12 +76,11 @@ impl Encoders {
     pub(super) fn tokenize(
         &self,
         request: TokenizeRequest,
-        prompt: Prompt,
         slots: OwnedSemaphorePermit,
     ) -> Receiver<Tokenized> {
         let bytes: Vec<usize> = request.texts.iter().map(super::Texts::bytes).collect();
         let rules = Arc::clone(&self.rules);
-        self.reply(move |text| rules.tokens(text, &request, &prompt), &bytes, slots)
+        self.reply(move |text| rules.tokens(text, &request), &bytes, slots)
     }
 
     /// Takes in a request for the text of tokens.

@@ -89,6 +89,21 @@ pub enum EngineError {
         /// Most tokens of all.
         limit: usize,
     },
+    /// A context of so many windows that the answers looked at in all of them would be too many tokens together.
+    #[error(
+        "the context may have {windows} windows, and in each {top_k} answers (`top_k`) of up to {answer_len} tokens \
+         would be looked at, at most {limit} tokens together are possible: ask for fewer or shorter ones"
+    )]
+    TooManyAnswers {
+        /// Windows, if each byte were a token.
+        windows: usize,
+        /// Answers of one window.
+        top_k: usize,
+        /// Most tokens of one answer.
+        answer_len: usize,
+        /// Most tokens of all.
+        limit: usize,
+    },
     /// Rows that a model for this task does not have.
     #[error("this model is for {task}: it has no {rows} rows")]
     NoSuchRows {

@@ -64,12 +64,8 @@ impl Rules {
     }
 
     /// The tokens of text number `input` of `request`, to be looked at.
-    pub(super) fn tokens(
-        &self,
-        input: usize,
-        request: &TokenizeRequest,
-        prompt: &Prompt,
-    ) -> Result<Tokenized, EngineError> {
+    pub(super) fn tokens(&self, input: usize, request: &TokenizeRequest) -> Result<Tokenized, EngineError> {
+        let prompt = &request.prompt;
         let texts = match &request.texts[input] {
             Texts::One(text) => Texts::One(prompt.before(text).into_owned()),
             Texts::Pair(first, second) => {

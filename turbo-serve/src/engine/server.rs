@@ -123,9 +123,8 @@ impl Engine {
     async fn tokens(&self, request: TokenizeRequest) -> Result<Vec<Tokenized>, EngineError> {
         let shared = &*self.0;
         shared.check_count(request.texts.len())?;
-        let prompt = shared.info.model.prompts.choose(request.prompt_name.as_deref())?;
         let slots = shared.reserve(request.texts.len())?;
-        received(shared.encoders.tokenize(request, prompt, slots)).await
+        received(shared.encoders.tokenize(request, slots)).await
     }
 
     async fn texts(&self, request: DecodeRequest) -> Result<Vec<String>, EngineError> {

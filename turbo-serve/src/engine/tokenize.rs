@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use turbo_models::{Encoding, SpecialTokens, Text, Truncation};
 
-use super::Encoded;
+use super::{Encoded, Prompt};
 
 /// From text to tokens and back; shared by all tokenizer threads.
 pub trait Tokenize: Send + Sync {
@@ -69,8 +69,8 @@ pub struct TokenizeRequest {
     pub texts: Vec<Texts>,
     /// How much of each.
     pub extent: Extent,
-    /// As in [`InferRequest`](super::InferRequest).
-    pub prompt_name: Option<String>,
+    /// What is put before each: one that [`Prompts::choose`](super::Prompts::choose) gave, or nothing.
+    pub prompt: Prompt,
 }
 
 /// A text by itself, or two that the model looks at together.

@@ -123,6 +123,7 @@ impl From<EngineError> for ApiError {
             | EngineError::InvalidTokenTypes { .. }
             | EngineError::InvalidSelection { .. }
             | EngineError::TooManyWindows { .. }
+            | EngineError::TooManyAnswers { .. }
             | EngineError::InvalidDimensions { .. }
             | EngineError::UnknownPrompt { .. }
             | EngineError::PromptNeedsText { .. } => (ErrorType::Validation, failure::VALIDATION),

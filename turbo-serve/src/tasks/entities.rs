@@ -6,7 +6,7 @@ use turbo_models::tasks::Aggregation;
 
 use super::{Found, Meter, aside, input};
 use crate::engine::{
-    EngineError, Extent, Infer, InferRequest, OutputKind, Texts, TokenizeRequest, Truncation,
+    EngineError, Extent, Infer, InferRequest, OutputKind, Prompt, Texts, TokenizeRequest, Truncation,
 };
 
 /// Texts to look for entities in.
@@ -49,7 +49,7 @@ pub async fn entities(
     let mut meter = Meter::start(texts.iter().map(|text| text.chars().count()).sum());
     let extent = Extent::Input(truncation.unwrap_or_else(|| engine.info().default_truncation()));
     let texts = texts.into_iter().map(Texts::One).collect();
-    let tokenized = engine.tokenize(TokenizeRequest { texts, extent, prompt_name: None }).await?;
+    let tokenized = engine.tokenize(TokenizeRequest { texts, extent, prompt: Prompt::None }).await?;
     let encodings: Vec<_> = tokenized.into_iter().flat_map(|it| it.encodings).collect();
     meter.tokenized();
 

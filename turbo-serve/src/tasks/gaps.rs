@@ -4,8 +4,8 @@ use turbo_models::tasks::{TokenScore, fill_mask, mask_positions};
 
 use super::{Found, Meter, aside, input};
 use crate::engine::{
-    DecodeRequest, Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, SpecialTokens, Texts,
-    TokenizeRequest,
+    DecodeRequest, Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, Prompt, SpecialTokens,
+    Texts, TokenizeRequest,
 };
 
 /// A text with gaps.
@@ -15,8 +15,8 @@ pub struct GapRequest {
     pub text: String,
     /// Words for each of them.
     pub top_k: usize,
-    /// The only words that are looked at; of those that are several tokens the first counts. `None`: all tokens of the
-    /// vocabulary.
+    /// The only words that are looked at, at most [`MOST_TARGETS`]; of those that are several tokens the first counts.
+    /// `None`: all tokens of the vocabulary.
     pub targets: Option<Vec<String>>,
 }
 
@@ -35,16 +35,20 @@ pub struct Filled {
 
 /// Most words that are given for one text, all gaps together: each is a text that is put together.
 pub const MOST_FILLED: usize = 1000;
+/// Most words that may be the only ones to be looked at.
+pub const MOST_TARGETS: usize = 1000;
 
 /// For each gap of the text the words that fit best, the best first.
 ///
 /// # Errors
-/// Those of the engine; a text without a gap, or with too many, is [`EngineError::InvalidSelection`].
+/// Those of the engine; a text without a gap, or with too many, and targets without tokens, or too many, are
+/// [`EngineError::InvalidSelection`].
 pub async fn fill_gaps(
     engine: &dyn Infer,
     request: GapRequest,
 ) -> Result<Found<Vec<Vec<Filled>>>, EngineError> {
     let GapRequest { text, top_k, targets } = request;
+    let top_k = top_k.min(targets.as_ref().map_or(usize::MAX, Vec::len));
     let mut meter = Meter::start(text.chars().count());
     let extent = Extent::Input(engine.info().default_truncation());
     let encoding = tokens(engine, vec![text], extent).await?.swap_remove(0);
@@ -67,9 +71,12 @@ pub async fn fill_gaps(
     Ok(meter.finish(filled))
 }
 
+fn wrong<T>(why: String) -> Result<T, EngineError> {
+    Err(EngineError::InvalidSelection { input: 0, why })
+}
+
 /// Where the text has gaps.
 fn gaps(engine: &dyn Infer, encoding: &Encoding, top_k: usize) -> Result<Vec<usize>, EngineError> {
-    let wrong = |why| Err(EngineError::InvalidSelection { input: 0, why });
     let Some(mask) = &engine.info().model.mask_token else {
         return wrong("the model's tokenizer has no mask token".into());
     };
@@ -77,7 +84,8 @@ fn gaps(engine: &dyn Infer, encoding: &Encoding, top_k: usize) -> Result<Vec<usi
     match gaps.len() {
         0 => wrong(format!("there is no `{}` in it", mask.text)),
         count if count.saturating_mul(top_k) > MOST_FILLED => wrong(format!(
-            "{top_k} words for each of its {count} gaps are asked for, at most {MOST_FILLED} together are possible"
+            "{top_k} words (`top_k`) for each of its gaps, of which there are {count}, are asked for, at most \
+             {MOST_FILLED} together are possible"
         )),
         _ => Ok(gaps),
     }
@@ -90,14 +98,25 @@ async fn tokens(
     extent: Extent,
 ) -> Result<Vec<Encoding>, EngineError> {
     let texts = texts.into_iter().map(Texts::One).collect();
-    let tokenized = engine.tokenize(TokenizeRequest { texts, extent, prompt_name: None }).await?;
+    let tokenized = engine.tokenize(TokenizeRequest { texts, extent, prompt: Prompt::None }).await?;
     Ok(tokenized.into_iter().flat_map(|it| it.encodings).collect())
 }
 
-/// The first token of each word.
+/// The first token of each word, in requests of as many as one request may have.
 async fn first_tokens(engine: &dyn Infer, words: Vec<String>) -> Result<Vec<u32>, EngineError> {
-    let encodings = tokens(engine, words, Extent::Whole(SpecialTokens::Without)).await?;
-    Ok(encodings.iter().filter_map(|encoding| encoding.input_ids.first().copied()).collect())
+    if words.len() > MOST_TARGETS {
+        return wrong(format!("there are {} `targets`, at most {MOST_TARGETS} are possible", words.len()));
+    }
+    let mut first = Vec::with_capacity(words.len());
+    for some in words.chunks(engine.info().max_client_batch_size) {
+        for encoding in tokens(engine, some.to_vec(), Extent::Whole(SpecialTokens::Without)).await? {
+            match encoding.input_ids.first() {
+                Some(&token) => first.push(token),
+                None => return wrong(format!("`targets`[{}] has no tokens", first.len())),
+            }
+        }
+    }
+    Ok(first)
 }
 
 /// Puts the texts of the tokens together, in requests of as many as one request may have.

@@ -13,7 +13,7 @@ mod gaps;
 mod questions;
 
 pub use entities::{EntityRequest, FoundEntity, entities};
-pub use gaps::{Filled, GapRequest, MOST_FILLED, fill_gaps};
+pub use gaps::{Filled, GapRequest, MOST_FILLED, MOST_TARGETS, fill_gaps};
 pub use questions::{FoundAnswer, QuestionRequest, answer_question};
 
 use std::time::{Duration, Instant};

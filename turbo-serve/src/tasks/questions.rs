@@ -6,7 +6,8 @@ use turbo_models::tasks::{AnswerOptions, AnswerWindow, answers};
 
 use super::{Found, Meter, aside, input};
 use crate::engine::{
-    Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, SpecialTokens, Texts, TokenizeRequest,
+    Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, Prompt, SpecialTokens, Texts,
+    TokenizeRequest,
 };
 
 /// A question, and the text that holds its answer.
@@ -50,7 +51,7 @@ pub struct FoundAnswer {
 ///
 /// # Errors
 /// Those of the engine. A question that leaves no room in a window is [`EngineError::Tokenizer`], a context of too many
-/// windows [`EngineError::TooManyWindows`].
+/// windows [`EngineError::TooManyWindows`], or [`EngineError::TooManyAnswers`] for so many answers of each.
 pub async fn answer_question(
     engine: &dyn Infer,
     request: QuestionRequest,
@@ -59,10 +60,11 @@ pub async fn answer_question(
     let mut meter = Meter::start(question.chars().count() + context.chars().count());
     let max_len = max_seq_len.min(engine.info().max_input_length);
     let stride = stride.min(max_len / 2);
-    check_windows(engine, &question, context.len(), max_len, stride).await?;
+    let windows = windows(engine, &question, context.len(), max_len, stride).await?;
+    check_size(windows, max_len, &options)?;
     let extent = Extent::Windows { max_len, stride };
     let texts = vec![Texts::Pair(question, context.clone())];
-    let tokenized = engine.tokenize(TokenizeRequest { texts, extent, prompt_name: None }).await?;
+    let tokenized = engine.tokenize(TokenizeRequest { texts, extent, prompt: Prompt::None }).await?;
     let windows: Vec<_> = tokenized.into_iter().flat_map(|it| it.encodings).collect();
     meter.tokenized();
 
@@ -85,29 +87,39 @@ pub async fn answer_question(
     Ok(meter.finish(found.await?))
 }
 
-/// Most tokens of all windows over a context together, its bytes counted as tokens. With the usual windows that is 5 MB
-/// of text. The limit is for questions that nearly fill a window: each window is then a step of a few tokens, and as
-/// many are made of a long context as take all memory.
-const MOST_WINDOW_TOKENS: usize = 1 << 23;
+/// Most tokens of all windows over a context together, its bytes counted as tokens: what is known of each takes some
+/// 200 bytes. With the usual windows that is 2.5 MB of text. The limit is for questions that nearly fill a window: each
+/// window is then a step of a few tokens, and as many are made of a long context as take all memory.
+const MOST_WINDOW_TOKENS: usize = 1 << 22;
+/// Most tokens of the answers that are looked at, `top_k` of each window: each is a text that is kept and compared.
+const MOST_ANSWER_TOKENS: usize = 1 << 24;
 /// Special tokens around and between a question and its context, at most.
 const SPECIAL_TOKENS: usize = 4;
 
-/// Refuses what would be too many windows, before they are made.
-async fn check_windows(
+/// How many windows there will be, at most.
+async fn windows(
     engine: &dyn Infer,
     question: &str,
     context_bytes: usize,
     max_len: usize,
     stride: usize,
-) -> Result<(), EngineError> {
+) -> Result<usize, EngineError> {
     let texts = vec![Texts::One(question.to_owned())];
     let extent = Extent::Whole(SpecialTokens::Without);
-    let tokenized = engine.tokenize(TokenizeRequest { texts, extent, prompt_name: None }).await?;
+    let tokenized = engine.tokenize(TokenizeRequest { texts, extent, prompt: Prompt::None }).await?;
     let taken: usize = tokenized.iter().flat_map(|it| &it.encodings).map(Encoding::len).sum();
     let step = max_len.saturating_sub(taken + SPECIAL_TOKENS + stride).max(1);
-    let windows = context_bytes / step;
+    Ok(context_bytes.div_ceil(step))
+}
+
+/// Refuses what would take too long or too much memory, before the windows are made.
+fn check_size(windows: usize, max_len: usize, options: &AnswerOptions) -> Result<(), EngineError> {
     if windows.saturating_mul(max_len) > MOST_WINDOW_TOKENS {
         return Err(EngineError::TooManyWindows { windows, max_len, limit: MOST_WINDOW_TOKENS });
+    }
+    let (top_k, answer_len) = (options.top_k, options.max_answer_len.min(max_len));
+    if windows.saturating_mul(top_k).saturating_mul(answer_len) > MOST_ANSWER_TOKENS {
+        return Err(EngineError::TooManyAnswers { windows, top_k, answer_len, limit: MOST_ANSWER_TOKENS });
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::{
 
 use turbo_serve::engine::{
     DecodeRequest, Encoded, Encoding, Engine, EngineConfig, EngineError, Extent, Infer, InferRequest, Input,
-    Prompts, SpecialTokens, Text, Texts, Tokenize, TokenizeError, TokenizeRequest, Truncation,
+    Prompt, Prompts, SpecialTokens, Text, Texts, Tokenize, TokenizeError, TokenizeRequest, Truncation,
 };
 
 use crate::fake::{Control, config, firsts, model, request, wait, warm};
@@ -184,7 +184,7 @@ fn prompts_are_put_before_texts_and_nothing_else() {
 }
 
 fn tokenize(engine: &Engine, texts: Vec<Texts>, extent: Extent) -> Result<Vec<Vec<Vec<u32>>>, EngineError> {
-    let request = TokenizeRequest { texts, extent, prompt_name: None };
+    let request = TokenizeRequest { texts, extent, prompt: Prompt::None };
     let ids = |encoding: &Encoding| encoding.input_ids.clone();
     let tokenized = wait(engine.tokenize(request))?;
     Ok(tokenized.iter().map(|it| it.encodings.iter().map(ids).collect()).collect())
@@ -201,7 +201,7 @@ fn tokens_are_given_without_the_model() {
     let pair = Texts::Pair("1 2".into(), "3 4 5".into());
     let windows = tokenize(&engine, vec![pair], Extent::Windows { max_len: 4, stride: 0 }).unwrap();
     assert_eq!(windows, [[vec![1, 2, 0, 3], vec![4, 5]]]);
-    let named = TokenizeRequest { texts: vec![one("1")], extent: whole, prompt_name: Some("nine".into()) };
+    let named = TokenizeRequest { texts: vec![one("1")], extent: whole, prompt: Prompt::Named("9 ".into()) };
     assert_eq!(wait(engine.tokenize(named)).unwrap()[0].texts, one("9 1"));
     let ids = DecodeRequest { ids: vec![vec![1, 2], vec![]], special: SpecialTokens::Without };
     assert_eq!(wait(engine.decode(ids)).unwrap(), ["1 2", ""]);
@@ -222,7 +222,7 @@ fn what_asks_for_tokens_has_the_limits_of_what_asks_the_model() {
     assert_eq!(ask(&["1", "x", "y"]), Err(EngineError::Tokenizer("no number: x".into())));
     let hold = LONG_TEXTS.lock().unwrap();
     let long = Texts::One("7 ".repeat(10_000));
-    let request = TokenizeRequest { texts: vec![long; 2], extent: whole, prompt_name: None };
+    let request = TokenizeRequest { texts: vec![long; 2], extent: whole, prompt: Prompt::None };
     let mut pending = engine.tokenize(request);
     assert!(!crate::fake::is_ready(&mut pending));
     assert!(matches!(ask(&["1"; 3]), Err(EngineError::Overloaded { .. })), "two of four slots are taken");

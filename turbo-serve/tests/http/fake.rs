@@ -155,7 +155,7 @@ impl Fake {
 
     async fn tokens(&self, request: TokenizeRequest) -> Result<Vec<Tokenized>, EngineError> {
         self.check_count(request.texts.len())?;
-        let prompt = self.info.model.prompts.choose(request.prompt_name.as_deref())?;
+        let prompt = request.prompt;
         let tokenized = |texts: Texts| {
             let Texts::One(text) = texts else { panic!("no route asks for pairs") };
             told_to_fail(&text).map_or(Ok(()), Err)?;

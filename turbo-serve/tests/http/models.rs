@@ -5,7 +5,9 @@ use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 use axum::Router;
 use serde_json::{Value, json};
 use turbo_serve::{
-    engine::{Cpu, CpuOptions, Engine, EngineConfig, Layout, Model, OpenOptions, Pooling, Task},
+    engine::{
+        Cpu, CpuOptions, DefaultPrompt, Engine, EngineConfig, Layout, Model, OpenOptions, Pooling, Task,
+    },
     http::{HttpOptions, Metrics, router},
 };
 
@@ -130,6 +132,10 @@ fn a_cross_encoder_ranks_texts() {
         assert_eq!(list(&answer).len(), texts.len());
     }
     assert_eq!(server.get("/info").json()["model_type"]["reranker"]["id2label"]["0"], "LABEL_0");
+    // A query for each of these texts would be 45 GB.
+    let body = json!({ "query": "a".repeat(100_000), "texts": vec![""; 450_000] });
+    let reply = server.post("/rerank", body.to_string());
+    assert_tei("many texts", &reply, 422, "Validation", "batch size 450000 > maximum allowed batch size");
     let metrics = server.get("/metrics");
     assert!(metrics.text().contains("# TYPE te_predict_inference_duration histogram"), "{}", metrics.text());
 }
@@ -329,7 +335,7 @@ fn what_is_wrong_with_a_pipelines_request() {
             json!({ "inputs": "who?" }),
             422,
             "Validation",
-            "string \"who?\", expected struct",
+            "string \"who?\", expected a JSON object",
         ),
         (
             &answers,
@@ -346,6 +352,14 @@ fn what_is_wrong_with_a_pipelines_request() {
             422,
             "Validation",
             "`top_k` is 0, expected at least 1",
+        ),
+        (
+            &answers,
+            questions,
+            ask(json!({ "top_k": 1001 })),
+            422,
+            "Validation",
+            "`top_k` is 1001, expected at most",
         ),
         (&answers, questions, ask(json!({ "top_k": -1 })), 422, "Validation", "integer `-1`"),
         (
@@ -397,7 +411,7 @@ fn what_is_wrong_with_a_pipelines_request() {
             json!({ "inputs": "[MASK]", "parameters": { "top_k": 1001 } }),
             422,
             "Validation",
-            "1001 words for each of its 1 gaps",
+            "1001 words (`top_k`) for each of its gaps",
         ),
         (
             &gaps,
@@ -405,7 +419,31 @@ fn what_is_wrong_with_a_pipelines_request() {
             json!({ "inputs": "[MASK]", "parameters": { "targets": [] } }),
             400,
             "Empty",
-            "cannot be empty",
+            "`targets` cannot be empty",
+        ),
+        (
+            &gaps,
+            masks,
+            json!({ "inputs": "[MASK]", "parameters": { "targets": vec!["a"; 1001] } }),
+            422,
+            "Validation",
+            "there are 1001 `targets`, at most 1000",
+        ),
+        (
+            &gaps,
+            masks,
+            json!({ "inputs": "[MASK]", "parameters": { "targets": ["a", ""] } }),
+            422,
+            "Validation",
+            "`targets`[1] has no tokens",
+        ),
+        (
+            &gaps,
+            masks,
+            json!({ "inputs": "[MASK]", "parameters": { "top_k": 0 } }),
+            422,
+            "Validation",
+            "`top_k` is 0, expected at least 1",
         ),
     ] {
         let reply = server.post(path, body.to_string());
@@ -415,7 +453,12 @@ fn what_is_wrong_with_a_pipelines_request() {
     let (question, context) = ("the cat ".repeat(12), "a ".repeat(450_000));
     let body = json!({ "inputs": { "question": question, "context": context } });
     let reply = answers.post(questions, body.to_string());
-    assert_tei("windows", &reply, 422, "Validation", "windows of 64 tokens, at most 8388608 tokens together");
+    assert_tei("windows", &reply, 422, "Validation", "tokens, at most 4194304 tokens together");
+    // A thousand texts for each of thousands of windows would be kept and compared.
+    let inputs = json!({ "question": "who?", "context": "a ".repeat(200_000) });
+    let body = json!({ "inputs": inputs, "parameters": { "top_k": 1000 } });
+    let reply = answers.post(questions, body.to_string());
+    assert_tei("answers", &reply, 422, "Validation", "1000 answers (`top_k`) of up to 15 tokens");
     let none = ok(&answers.post(questions, ask(json!({ "top_k": 9 })).to_string()));
     assert!(none.is_array(), "{none}");
     let empty = json!({ "inputs": { "question": "who?", "context": "" } });
@@ -424,6 +467,28 @@ fn what_is_wrong_with_a_pipelines_request() {
     let targets = json!({ "inputs": "a [MASK] c", "parameters": { "targets": ["the", "cat"] } });
     let words = ok(&gaps.post(masks, targets.to_string()));
     assert_eq!(list(&words).len(), 2, "{words}");
+    let many: Vec<String> = ('a'..='z').chain('0'..='9').map(String::from).collect();
+    let targets = json!({ "inputs": "a [MASK] c", "parameters": { "targets": many, "top_k": 1000 } });
+    assert_eq!(list(&ok(&gaps.post(masks, targets.to_string()))).len(), 36, "more than one request may have");
+}
+
+#[test]
+fn default_prompts_are_not_for_texts_whose_parts_are_told() {
+    for (fixture, body) in [
+        ("pipeline-entities-wordpiece", json!({ "inputs": "the cat sat" })),
+        (
+            "pipeline-fill-mask-wordpiece",
+            json!({ "inputs": "a [MASK] c", "parameters": { "targets": ["the", "cat"] } }),
+        ),
+        ("pipeline-answers-wordpiece", json!({ "inputs": { "question": "who?", "context": "the cat" } })),
+    ] {
+        let default_prompt = Some(DefaultPrompt::Text("hello ".into()));
+        let answers = [None, default_prompt].map(|default_prompt| {
+            let server = start(fixture, OpenOptions { default_prompt, ..OpenOptions::default() });
+            ok(&server.post("/", body.to_string()))
+        });
+        assert_eq!(answers[0], answers[1], "{fixture}");
+    }
 }
 
 #[test]

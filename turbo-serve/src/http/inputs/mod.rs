@@ -6,6 +6,7 @@
 //! | `/predict` | a text, a pair of texts, or a list of lists of one or two | [`PredictInputs`] |
 //! | `/tokenize` | a text, or a list of texts | [`TextList`] |
 //! | `/decode` | a list of ids, or a list of such lists | [`IdLists`] |
+//! | `/similarity`, questions, `parameters` | an object | [`Object`] |
 //!
 //! Each is read in one pass, without trying one form after another: the first element of a list tells what the others
 //! have to be. So an error names the value, its position and what was expected there, which an untagged enum cannot.
@@ -13,6 +14,7 @@
 mod element;
 mod embed;
 mod lists;
+mod object;
 mod predict;
 
 use super::metrics::Arity;
@@ -20,6 +22,7 @@ use crate::engine::Input;
 
 pub(super) use embed::Inputs;
 pub(super) use lists::{IdLists, TextList};
+pub(super) use object::Object;
 pub(super) use predict::PredictInputs;
 
 /// The inputs of a request, and whether they came as one or as a list.

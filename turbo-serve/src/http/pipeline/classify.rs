@@ -4,6 +4,7 @@ use axum::{extract::State, response::Response};
 use serde::{Deserialize, Serialize};
 use turbo_models::tasks::{TaskError, classify};
 
+use super::at_least_one;
 use crate::{
     engine::{InferResponse, Input, OutputKind, Row, ScoreFunction},
     http::{
@@ -11,7 +12,7 @@ use crate::{
         answer::{Question, answer},
         body::{Json, RequestBody},
         error::TeiError,
-        inputs::{Counted, TextList},
+        inputs::{Counted, Object, TextList},
         router::Server,
         write::check_finite,
     },
@@ -21,7 +22,7 @@ use crate::{
 #[derive(Deserialize)]
 pub(in crate::http) struct ClassifyBody {
     inputs: TextList,
-    parameters: Option<Parameters>,
+    parameters: Option<Object<Parameters>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -55,14 +56,14 @@ pub(in crate::http) async fn text_classification(
 ) -> Result<Response, TeiError> {
     let model = &server.engine().info().model;
     Ability::Predict.check(model)?;
-    let Parameters { function_to_apply, top_k } = body.parameters.unwrap_or_default();
+    let Parameters { function_to_apply, top_k } = body.parameters.unwrap_or_default().0;
     let function = match function_to_apply {
         None => model.score_function,
         Some(Function::Sigmoid) => ScoreFunction::Sigmoid,
         Some(Function::Softmax) => ScoreFunction::Softmax,
         Some(Function::None) => ScoreFunction::Identity,
     };
-    let (labels, top_k) = (model.labels.clone(), top_k.unwrap_or(usize::MAX));
+    let (labels, top_k) = (model.labels.clone(), at_least_one("top_k", top_k)?.unwrap_or(usize::MAX));
     let question = Question {
         inputs: Counted::batch(body.inputs.texts.into_iter().map(Input::Text).collect()),
         output: OutputKind::RAW,

@@ -12,7 +12,7 @@ use crate::{
         answer::{answered, caught, elsewhere},
         body::{Json, RequestBody},
         error::TeiError,
-        inputs::TextList,
+        inputs::{Object, TextList},
         metrics::Arity,
         router::Server,
     },
@@ -23,7 +23,7 @@ use crate::{
 #[derive(Deserialize)]
 pub(in crate::http) struct EntitiesBody {
     inputs: TextList,
-    parameters: Option<Parameters>,
+    parameters: Option<Object<Parameters>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -83,7 +83,7 @@ pub(in crate::http) async fn token_classification(
     Json { body, received }: Json<EntitiesBody>,
 ) -> Result<Response, TeiError> {
     Ability::TokenClassification.check(&server.engine().info().model)?;
-    let parameters = body.parameters.unwrap_or_default();
+    let parameters = body.parameters.unwrap_or_default().0;
     // What hosted models answer with where nothing is said.
     let aggregation = match parameters.aggregation_strategy.unwrap_or(Strategy::Simple) {
         Strategy::None => Aggregation::None,

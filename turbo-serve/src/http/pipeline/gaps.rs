@@ -3,12 +3,14 @@
 use axum::{extract::State, response::Response};
 use serde::{Deserialize, Serialize};
 
+use super::at_least_one;
 use crate::{
     http::{
         ability::Ability,
         answer::{answered, caught},
         body::{Json, RequestBody},
-        error::TeiError,
+        error::{ApiError, TeiError},
+        inputs::Object,
         metrics::Arity,
         router::Server,
     },
@@ -19,7 +21,7 @@ use crate::{
 #[derive(Deserialize)]
 pub(in crate::http) struct GapBody {
     inputs: String,
-    parameters: Option<Parameters>,
+    parameters: Option<Object<Parameters>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -49,8 +51,12 @@ pub(in crate::http) async fn fill_mask(
     Json { body, received }: Json<GapBody>,
 ) -> Result<Response, TeiError> {
     Ability::FillMask.check(&server.engine().info().model)?;
-    let Parameters { top_k, targets } = body.parameters.unwrap_or_default();
-    let request = GapRequest { text: body.inputs, top_k: top_k.unwrap_or(TOP_K), targets };
+    let Parameters { top_k, targets } = body.parameters.unwrap_or_default().0;
+    if targets.as_ref().is_some_and(Vec::is_empty) {
+        return Err(ApiError::empty("`targets` cannot be empty: leave it out").into());
+    }
+    let top_k = at_least_one("top_k", top_k)?.unwrap_or(TOP_K);
+    let request = GapRequest { text: body.inputs, top_k, targets };
     server.metrics().received(Arity::Single);
     let found = caught(|| Box::pin(fill_gaps(server.engine(), request))).await?;
     Ok(answered(&server, Arity::Single, &found.usage, received, json(&found.found)))

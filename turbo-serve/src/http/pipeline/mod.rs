@@ -19,3 +19,13 @@ pub(super) use classify::text_classification;
 pub(super) use entities::token_classification;
 pub(super) use gaps::fill_mask;
 pub(super) use questions::question_answering;
+
+use super::error::ApiError;
+
+/// Refuses a count of nothing.
+fn at_least_one(name: &str, count: Option<usize>) -> Result<Option<usize>, ApiError> {
+    match count {
+        Some(0) => Err(ApiError::validation(format!("`{name}` is 0, expected at least 1"))),
+        count => Ok(count),
+    }
+}

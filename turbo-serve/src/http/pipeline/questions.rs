@@ -7,12 +7,14 @@ use turbo_models::{
     tasks::{AnswerOptions, Edges, NullAnswer},
 };
 
+use super::at_least_one;
 use crate::{
     http::{
         ability::Ability,
         answer::{answered, caught},
         body::{Json, RequestBody},
         error::{ApiError, TeiError},
+        inputs::Object,
         metrics::Arity,
         router::Server,
     },
@@ -22,8 +24,8 @@ use crate::{
 /// Its body.
 #[derive(Deserialize)]
 pub(in crate::http) struct QuestionBody {
-    inputs: Inputs,
-    parameters: Option<Parameters>,
+    inputs: Object<Inputs>,
+    parameters: Option<Object<Parameters>>,
 }
 
 #[derive(Deserialize)]
@@ -56,6 +58,8 @@ struct Answer<'a> {
 
 /// Most tokens of an answer that may be asked for: as many spans are looked at for every token of the context.
 const MOST_ANSWER_LEN: usize = 512;
+/// Most answers that may be asked for: as many are looked at in every window.
+const MOST_ANSWERS: usize = 1000;
 
 /// `{"score", "start", "end", "answer"}`, a list of them for `top_k` above 1.
 pub(in crate::http) async fn question_answering(
@@ -63,9 +67,9 @@ pub(in crate::http) async fn question_answering(
     Json { body, received }: Json<QuestionBody>,
 ) -> Result<Response, TeiError> {
     Ability::QuestionAnswering.check(&server.engine().info().model)?;
-    let Inputs { question, context } = body.inputs;
+    let Inputs { question, context } = body.inputs.0;
     let request =
-        body.parameters.unwrap_or_default().apply(QuestionRequest::new(question, context.clone()))?;
+        body.parameters.unwrap_or_default().0.apply(QuestionRequest::new(question, context.clone()))?;
     let top_k = request.options.top_k;
     server.metrics().received(Arity::Single);
     let found = caught(|| Box::pin(answer_question(server.engine(), request))).await?;
@@ -76,24 +80,19 @@ pub(in crate::http) async fn question_answering(
 impl Parameters {
     fn apply(self, mut request: QuestionRequest) -> Result<QuestionRequest, ApiError> {
         let default = request.options;
-        for (name, value, limit) in [
-            ("top_k", self.top_k, usize::MAX),
-            ("max_answer_len", self.max_answer_len, MOST_ANSWER_LEN),
-            ("max_seq_len", self.max_seq_len, usize::MAX),
-        ] {
-            match value {
-                Some(0) => return Err(ApiError::validation(format!("`{name}` is 0, expected at least 1"))),
-                Some(got) if got > limit => {
-                    return Err(ApiError::validation(format!("`{name}` is {got}, expected at most {limit}")));
-                }
-                _ => {}
+        for (name, value, limit) in
+            [("top_k", self.top_k, MOST_ANSWERS), ("max_answer_len", self.max_answer_len, MOST_ANSWER_LEN)]
+        {
+            if let Some(got) = value.filter(|&got| got > limit) {
+                return Err(ApiError::validation(format!("`{name}` is {got}, expected at most {limit}")));
             }
         }
-        request.max_seq_len = self.max_seq_len.unwrap_or(request.max_seq_len);
+        request.max_seq_len = at_least_one("max_seq_len", self.max_seq_len)?.unwrap_or(request.max_seq_len);
         request.stride = self.doc_stride.unwrap_or(request.stride);
         request.options = AnswerOptions {
-            top_k: self.top_k.unwrap_or(default.top_k),
-            max_answer_len: self.max_answer_len.unwrap_or(default.max_answer_len),
+            top_k: at_least_one("top_k", self.top_k)?.unwrap_or(default.top_k),
+            max_answer_len: at_least_one("max_answer_len", self.max_answer_len)?
+                .unwrap_or(default.max_answer_len),
             null_answer: match self.handle_impossible_answer {
                 Some(true) => NullAnswer::Allowed,
                 Some(false) | None => default.null_answer,

@@ -11,7 +11,7 @@ use crate::{
         answer::{Question, answer},
         body::{Json, RequestBody},
         error::{ApiError, TeiError},
-        inputs::{Counted, Inputs},
+        inputs::{Counted, Inputs, Object},
         router::Server,
         write,
     },
@@ -40,8 +40,8 @@ pub(in crate::http) struct EmbedAllBody {
 /// Body of `POST /similarity`.
 #[derive(Deserialize)]
 pub(in crate::http) struct SimilarityBody {
-    inputs: Sentences,
-    parameters: Option<Parameters>,
+    inputs: Object<Sentences>,
+    parameters: Option<Object<Parameters>>,
 }
 
 #[derive(Deserialize)]
@@ -124,11 +124,11 @@ pub(in crate::http) async fn similarity(
     Json { body, received }: Json<SimilarityBody>,
 ) -> Result<Response, TeiError> {
     Ability::Similarity.check(&server.engine().info().model)?;
-    let Sentences { source_sentence, sentences } = body.inputs;
+    let Sentences { source_sentence, sentences } = body.inputs.0;
     if sentences.is_empty() {
         return Err(ApiError::empty("`inputs.sentences` cannot be empty").into());
     }
-    let parameters = body.parameters.unwrap_or_default();
+    let parameters = body.parameters.unwrap_or_default().0;
     let inputs = [source_sentence].into_iter().chain(sentences).map(Input::Text).collect();
     let question = Question {
         inputs: Counted::batch(inputs),

@@ -57,7 +57,9 @@ pub(in crate::http) async fn tokenize(
         false => SpecialTokens::Without,
     };
     let texts = body.inputs.texts.into_iter().map(Texts::One).collect();
-    let request = TokenizeRequest { texts, extent: Extent::Whole(special), prompt_name: body.prompt_name };
+    let prompt = server.engine().info().model.prompts.choose(body.prompt_name.as_deref());
+    let prompt = prompt.map_err(ApiError::from)?;
+    let request = TokenizeRequest { texts, extent: Extent::Whole(special), prompt };
     let tokenized = caught(|| server.engine().tokenize(request)).await?;
     // 2 MB of text have up to as many tokens, and each is a hundred bytes of JSON.
     let body = elsewhere(move || {
