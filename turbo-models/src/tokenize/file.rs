@@ -9,7 +9,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 use tokenizers::{ModelWrapper, Tokenizer};
 
-use super::{encoding::WordRule, vocab_txt};
+use super::{byte_bpe, encoding::WordRule, vocab_txt};
 use crate::{ModelError, error::one_line, json::JsonObject};
 
 /// A tokenizer and what the files beside it say of its use.
@@ -24,14 +24,11 @@ pub(super) struct TokenizerFiles {
 }
 
 impl TokenizerFiles {
-    /// Reads `tokenizer.json` or else `vocab.txt` of the folder `dir`, and `tokenizer_config.json`; `None` when it has
-    /// neither of the first two.
+    /// Reads `tokenizer.json` of the folder `dir`, or else what older folders have, and `tokenizer_config.json`; `None`
+    /// when there is no tokenizer.
     pub(super) fn open(dir: &Path) -> Result<Option<Self>, ModelError> {
-        let file = dir.join("tokenizer.json");
         let config = JsonObject::open(dir.join("tokenizer_config.json"))?;
-        let tokenizer =
-            if file.exists() { Some(read(file)?) } else { vocab_txt::open(dir, config.as_ref())? };
-        let Some(tokenizer) = tokenizer else { return Ok(None) };
+        let Some(tokenizer) = open_any(dir, config.as_ref())? else { return Ok(None) };
         let names: Option<Vec<String>> =
             config.as_ref().map_or(Ok(None), |json| json.get("model_input_names"))?;
         let types_are_told = names.is_none_or(|names| names.iter().any(|name| name == "token_type_ids"));
@@ -42,6 +39,18 @@ impl TokenizerFiles {
             unknown: unknown.map(|(id, _)| id),
         };
         Ok(Some(Self { tokenizer, mask, words, types_are_told }))
+    }
+}
+
+/// From the newest of the files that there are.
+fn open_any(dir: &Path, config: Option<&JsonObject>) -> Result<Option<Tokenizer>, ModelError> {
+    let file = dir.join("tokenizer.json");
+    if file.exists() {
+        return read(file).map(Some);
+    }
+    match vocab_txt::open(dir, config)? {
+        Some(tokenizer) => Ok(Some(tokenizer)),
+        None => byte_bpe::open(dir, config),
     }
 }
 

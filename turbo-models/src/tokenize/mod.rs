@@ -9,6 +9,7 @@
 //! longer than the limit is not tokenised as a whole: a piece of it is enough where words are tokenised by themselves,
 //! and one that gave too few tokens is taken again, larger. So the answer is that of the whole text.
 
+mod byte_bpe;
 mod cut_rules;
 mod cuts;
 mod encoding;
@@ -86,7 +87,8 @@ struct Part<'a> {
 }
 
 impl TextTokenizer {
-    /// Reads the tokenizer of the folder `dir`, from `tokenizer.json` or else `vocab.txt`; `None` when it has neither.
+    /// Reads the tokenizer of the folder `dir`, from `tokenizer.json`, or else BERT's from `vocab.txt`, or else RoBERTa's
+    /// from `vocab.json` and `merges.txt`; `None` when it has none of them.
     ///
     /// # Errors
     /// [`ModelError::Read`], [`ModelError::Json`], [`ModelError::Field`], [`ModelError::Tokenizer`].

@@ -126,6 +126,44 @@ fn old_folders_have_only_a_vocabulary() {
     assert_eq!(upper, [2, 1, 3], "upper case is unknown when nothing lowers it");
 }
 
+/// The same vocabulary as `vocab.json` and `merges.txt` gives the same encodings as `tokenizer.json`.
+#[test]
+fn old_folders_of_roberta_have_a_vocabulary_and_merges() {
+    let json = fs::read(data(ROBERTA).join("tokenizer.json")).unwrap();
+    let json: Value = serde_json::from_slice(&json).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let merge = |pair: &Value| match pair {
+        Value::String(pair) => format!("{pair}\n"),
+        pair => format!("{} {}\n", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()),
+    };
+    let merges: String = json["model"]["merges"].as_array().unwrap().iter().map(merge).collect();
+    let mut vocabulary = json["model"]["vocab"].clone();
+    for token in json["added_tokens"].as_array().unwrap() {
+        vocabulary[token["content"].as_str().unwrap()] = token["id"].clone();
+    }
+    fs::write(dir.path().join("vocab.json"), vocabulary.to_string()).unwrap();
+    assert!(TextTokenizer::open(dir.path(), limits(64)).unwrap().is_none(), "the merges are missing");
+    fs::write(dir.path().join("merges.txt"), format!("#version: 0.2\n{merges}")).unwrap();
+    let limits = InputLimits { vocab_size: 269, type_vocab_size: 1, ..limits(64) };
+    let (old, new) = (TextTokenizer::open(dir.path(), limits).unwrap().unwrap(), roberta(64));
+    let texts: Vec<String> = golden(ROBERTA).into_iter().map(|(text, _)| text).collect();
+    for text in texts.iter().map(String::as_str).chain(["the <mask>.", " the  é"]) {
+        let detailed = |tokenizer: &TextTokenizer| tokenizer.encode_detailed(text, Truncation::Off).unwrap();
+        assert_eq!(detailed(&old), detailed(&new), "{text:?}");
+    }
+    let pair = |tokenizer: &TextTokenizer| tokenizer.encode(("the", "hello"), Truncation::Off).unwrap();
+    assert_eq!(pair(&old), pair(&new));
+    assert_eq!(old.mask_token(), new.mask_token());
+
+    let ids = |text| {
+        let tokenizer = TextTokenizer::open(dir.path(), limits).unwrap().unwrap();
+        tokenizer.encode(text, Truncation::Off).unwrap().input_ids
+    };
+    assert_ne!(ids("the"), ids(" the"));
+    fs::write(dir.path().join("tokenizer_config.json"), r#"{"add_prefix_space": true}"#).unwrap();
+    assert_eq!(ids("the"), ids(" the"));
+}
+
 #[test]
 fn files_that_make_no_tokenizer_are_named() {
     let dir = tempfile::tempdir().unwrap();
@@ -134,6 +172,13 @@ fn files_that_make_no_tokenizer_are_named() {
         let error = TextTokenizer::open(dir.path(), limits(8)).err().unwrap().to_string();
         error.replace(&format!("{}/", dir.path().display()), "")
     };
+    fs::write(dir.path().join("vocab.json"), r#"{"<s>": 0, "a": 1, "b": 2}"#).unwrap();
+    fs::write(dir.path().join("merges.txt"), "#version: 0.2\na b\n").unwrap();
+    assert!(error().starts_with("vocab.json: ") && error().contains("ab"), "{}", error());
+    fs::write(dir.path().join("merges.txt"), "#version: 0.2\n").unwrap();
+    assert_eq!(error(), "vocab.json: </s> is missing");
+    fs::write(dir.path().join("merges.txt"), "\na b\nc\n").unwrap();
+    assert_eq!(error(), "merges.txt: line 3 is \"c\", expected two tokens");
     fs::write(dir.path().join("vocab.txt"), "[UNK]\n[CLS]\ncat\n").unwrap();
     assert_eq!(error(), "vocab.txt: [SEP] is missing");
     fs::write(dir.path().join("tokenizer.json"), "{\"model\":\n 3}").unwrap();

@@ -1,0 +1,66 @@
+//! The tokenizer of RoBERTa's older folders: `vocab.json`, the ids of its tokens, `merges.txt`, the pairs that become one
+//! token in their order, and `tokenizer_config.json`.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use tokenizers::{
+    AddedToken, Tokenizer,
+    models::bpe::{BPE, Merges, Vocab},
+    pre_tokenizers::byte_level::ByteLevel,
+    processors::roberta::RobertaProcessing,
+};
+
+use super::file::guarded;
+use crate::{
+    ModelError,
+    error::one_line,
+    json::{JsonObject, read_json},
+};
+
+const CLS: &str = "<s>";
+const SEP: &str = "</s>";
+const MASK: &str = "<mask>";
+/// Tokens that are found in a text as they stand; the mask takes the blanks before it too.
+const SPECIAL: [&str; 4] = [CLS, "<pad>", SEP, "<unk>"];
+
+/// RoBERTa's tokenizer, as the reference builds it from `vocab.json` and `merges.txt` of the folder `dir` and from
+/// `config`, which is `tokenizer_config.json`; `None` when one of the first two is not there.
+pub(super) fn open(dir: &Path, config: Option<&JsonObject>) -> Result<Option<Tokenizer>, ModelError> {
+    let (file, merges) = (dir.join("vocab.json"), dir.join("merges.txt"));
+    if !merges.exists() {
+        return Ok(None);
+    }
+    let Some(vocabulary) = read_json::<BTreeMap<String, u32>>(&file)? else { return Ok(None) };
+    let vocabulary: Vocab = vocabulary.into_iter().collect();
+    let merges = read_merges(&merges)?;
+    let wrong = |why: String| ModelError::Tokenizer { file: file.clone(), why };
+    let model = guarded(|| BPE::builder().vocab_and_merges(vocabulary, merges).build()).map_err(wrong)?;
+    let mut tokenizer = Tokenizer::new(model);
+    let prefix_space = config.map_or(Ok(None), |config| config.get("add_prefix_space"))?.unwrap_or(false);
+    tokenizer.with_pre_tokenizer(Some(ByteLevel::default().add_prefix_space(prefix_space)));
+    tokenizer.with_decoder(Some(ByteLevel::default()));
+    let id = |token| tokenizer.token_to_id(token).ok_or_else(|| wrong(format!("{token} is missing")));
+    let around = RobertaProcessing::new((SEP.into(), id(SEP)?), (CLS.into(), id(CLS)?));
+    tokenizer.with_post_processor(Some(around.add_prefix_space(prefix_space)));
+    // Not one that the vocabulary lacks: it would get an id of its own, which the model has no row for.
+    let special = SPECIAL.map(|token| AddedToken::from(token, true));
+    let special = special.into_iter().chain([AddedToken::from(MASK, true).lstrip(true)]);
+    let known: Vec<_> = special.filter(|token| tokenizer.token_to_id(&token.content).is_some()).collect();
+    tokenizer.add_special_tokens(known).map_err(|error| wrong(one_line(error)))?;
+    Ok(Some(tokenizer))
+}
+
+fn read_merges(file: &Path) -> Result<Merges, ModelError> {
+    let text =
+        fs::read_to_string(file).map_err(|source| ModelError::Read { file: file.to_owned(), source })?;
+    let lines = text.lines().enumerate();
+    let merges = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with("#version"));
+    let pair = |(index, line): (usize, &str)| match line.split(' ').collect::<Vec<_>>()[..] {
+        [left, right] => Ok((left.to_owned(), right.to_owned())),
+        _ => {
+            let why = one_line(format!("line {} is {line:?}, expected two tokens", index + 1));
+            Err(ModelError::Tokenizer { file: file.to_owned(), why })
+        }
+    };
+    merges.map(pair).collect()
+}
