@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde_json::Value;
 
-use crate::{ModelError, ScoreFunction, json::JsonObject};
+use crate::{ModelError, ScoreFunction, error::one_line, json::JsonObject};
 
 /// Labels of a model whose file names none, as in the transformers library.
 const DEFAULT_LABELS: u32 = 2;
@@ -45,12 +46,18 @@ fn is_discriminator(json: &JsonObject) -> Result<bool, ModelError> {
     Ok(classes.iter().any(|class| class == "ElectraForPreTraining"))
 }
 
-fn in_order(json: &JsonObject, named: BTreeMap<String, String>) -> Result<Vec<String>, ModelError> {
+fn in_order(json: &JsonObject, named: BTreeMap<String, Value>) -> Result<Vec<String>, ModelError> {
     let mut names = vec![None; named.len()];
     for (id, name) in named {
         let place = id.parse().ok().and_then(|id: usize| names.get_mut(id));
-        *place.ok_or_else(|| json.wrong("id2label", format!("{id:?} is not one of 0, 1, 2, …")))? =
-            Some(name);
+        let place =
+            place.ok_or_else(|| json.wrong("id2label", format!("{id:?} is not one of 0, 1, 2, …")))?;
+        *place = Some(match name {
+            Value::String(name) => name,
+            // stars, grades
+            Value::Number(name) => name.to_string(),
+            other => return Err(json.wrong("id2label", one_line(format!("{other} is no label")))),
+        });
     }
     let names: Option<Vec<String>> = names.into_iter().collect();
     match names {
@@ -109,8 +116,9 @@ mod tests {
 
     #[test]
     fn labels_are_named_or_numbered() {
-        let cases: [(&str, &[&str]); 4] = [
+        let cases: [(&str, &[&str]); 5] = [
             ("{}", &["LABEL_0", "LABEL_1"]),
+            (r#"{"id2label": {"0": 1, "1": 2}}"#, &["1", "2"]),
             (r#"{"num_labels": 1}"#, &["LABEL_0"]),
             (r#"{"id2label": {"1": "b", "0": "a", "2": "c"}}"#, &["a", "b", "c"]),
             (r#"{"architectures": ["ElectraForPreTraining"]}"#, &["REPLACED"]),
@@ -130,6 +138,7 @@ mod tests {
             (r#"{"id2label": {"0": "a", "00": "b"}}"#, "id2label: its keys are not 0, 1, 2, …"),
             (r#"{"id2label": {"1": "a"}}"#, r#"id2label: "1" is not one of 0, 1, 2, …"#),
             (r#"{"id2label": {"x": "a"}}"#, r#"id2label: "x" is not one of 0, 1, 2, …"#),
+            (r#"{"id2label": {"0": ["a"]}}"#, r#"id2label: ["a"] is no label"#),
             (r#"{"num_labels": 0}"#, "num_labels: is 0, expected at least 1 and at most 65536"),
             (
                 r#"{"num_labels": 4294967295}"#,
