@@ -230,11 +230,11 @@ fn a_text_is_not_cut_where_normalisation_joins() {
 fn long_texts_without_blanks_are_cut() {
     let limit = 6;
     let texts = [
-        ".".repeat(100_000),
-        "東京".repeat(50_000),
-        "cat,".repeat(50_000),
-        "[MASK].".repeat(20_000),
-        "[[]]".repeat(20_000),
+        ".".repeat(20_000),
+        "東京".repeat(10_000),
+        "cat,".repeat(10_000),
+        "[MASK].".repeat(4_000),
+        "[[]]".repeat(4_000),
     ];
     for text in texts {
         let refused = word_piece().ours.limited_to(limit).encode(&text, Truncation::Off).unwrap_err();
@@ -247,7 +247,7 @@ fn long_texts_without_blanks_are_cut() {
 #[test]
 fn long_texts_of_words_are_cut() {
     for subject in SUBJECTS.iter() {
-        for text in ["the cat ".repeat(20_000), "2 cats, 3 mats; ".repeat(10_000)] {
+        for text in ["the cat ".repeat(4_000), "2 cats, 3 mats; ".repeat(2_000)] {
             let limit = 6;
             let refused = subject.ours.limited_to(limit).encode(&text, Truncation::Off).unwrap_err();
             let TokenizeError::TooLong { tokens, .. } = refused else { panic!("{refused}") };
