@@ -66,12 +66,18 @@ impl Checkpoint {
             weights.add(dense_prefix(index), Weights::open(&module.path, "")?);
         }
         let limits = limits(&config, &modules);
-        let case = if modules.do_lower_case { LetterCase::Lowered } else { LetterCase::Kept };
+        let case = if modules.inputs.do_lower_case { LetterCase::Lowered } else { LetterCase::Kept };
         let tokenizer = TextTokenizer::open_with(&dir, limits, case)?;
         let task = if modules.splade { Some(Task::SparseEmbedding) } else { modules.pooling.map(Task::from) };
         let task = task.or(config.task()?);
         let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
-        let warnings = warnings(&config, &modules, tokenizer.as_ref());
+        let mut warnings = warnings(&config, &modules, tokenizer.as_ref());
+        if let Some(class) = config.generator()?.filter(|_| task.is_none()) {
+            warnings.push(format!(
+                "config.json: {class} writes words, which is not done here: there are only its vectors, whose pooling \
+                 the folder does not say"
+            ));
+        }
         let mut checkpoint =
             Self { dir, name, config, task, architecture, weights, modules, tokenizer, warnings };
         // Drawing the graph is what asks for every weight; how it pools does not matter for that.
@@ -188,7 +194,7 @@ impl WeightSource for Checkpoint {
 fn limits(config: &ModelConfig, modules: &SentenceModules) -> InputLimits {
     let positions = config.max_input_length();
     InputLimits {
-        max_input_length: modules.max_seq_length.map_or(positions, |limit| limit.min(positions)),
+        max_input_length: modules.inputs.max_length().map_or(positions, |limit| limit.min(positions)),
         vocab_size: config.vocab_size,
         type_vocab_size: config.type_vocab_size,
     }
@@ -200,7 +206,7 @@ fn warnings(
     tokenizer: Option<&TextTokenizer>,
 ) -> Vec<String> {
     let (positions, rows) = (config.max_input_length(), config.vocab_size);
-    let limit = modules.max_seq_length.filter(|limit| *limit > positions);
+    let limit = modules.inputs.max_seq_length.filter(|limit| *limit > positions);
     let limit = limit.map(|limit| {
         format!("sentence_bert_config.json: max_seq_length is {limit}, the model has {positions} positions")
     });

@@ -113,6 +113,12 @@ impl ModelConfig {
         Ok(classes.iter().find_map(|class| Task::of_class(class)))
     }
 
+    /// The published class, if it is one that writes on: rerankers of that kind ask it for a yes or a no.
+    pub(crate) fn generator(&self) -> Result<Option<String>, ModelError> {
+        let classes: Vec<String> = self.json.get("architectures")?.unwrap_or_default();
+        Ok(classes.into_iter().find(|class| class.ends_with("ForCausalLM")))
+    }
+
     /// What the logits of a classifier mean.
     pub(crate) fn labels(&self) -> &Labels {
         &self.labels
@@ -362,7 +368,7 @@ mod tests {
     #[test]
     fn every_refusal_names_the_field_and_both_values() {
         const FAMILIES: &str = "bert, roberta, xlm-roberta, camembert, distilbert, electra, albert, mpnet, \
-             modernbert, nomic_bert, new, qwen3";
+             modernbert, nomic_bert, new, gte, qwen3";
         let cases = [
             (r#""model_type": "gpt2""#, r#"config.json: model_type is "gpt2", supported: FAMILIES"#),
             (r#""model_type": null"#, "config.json: model_type: missing, supported: FAMILIES"),

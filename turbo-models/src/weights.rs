@@ -20,6 +20,8 @@ use crate::{
 
 const SINGLE_FILE: &str = "model.safetensors";
 const SHARD_INDEX: &str = "model.safetensors.index.json";
+/// What reading could run any code.
+const PICKLE: &str = "pytorch_model.bin";
 
 /// Old layer norm names and what they are called now.
 const LEGACY_ENDINGS: [(&str, &str); 2] =
@@ -42,10 +44,22 @@ struct FileId(usize);
 impl Weights {
     /// Opens `model.safetensors` of the folder `dir`, or the shards that its index lists. `prefix` is what a model with
     /// a head puts before the names of its encoder.
+    ///
+    /// # Errors
+    /// [`ModelError::Read`], [`ModelError::Weights`], [`ModelError::MissingTensor`] for a shard that lacks what the index
+    /// promises; [`ModelError::Unsupported`] for a folder with pickled weights only.
     pub(crate) fn open(dir: &Path, prefix: &str) -> Result<Self, ModelError> {
         let single = dir.join(SINGLE_FILE);
         let (list, files, stored) = match JsonObject::open(dir.join(SHARD_INDEX))? {
             Some(index) if !single.exists() => open_shards(dir, &index)?,
+            _ if !single.exists() && dir.join(PICKLE).exists() => {
+                return Err(ModelError::Unsupported {
+                    file: dir.to_owned(),
+                    field: "the file of weights",
+                    value: PICKLE.to_owned(),
+                    supported: SINGLE_FILE.to_owned(),
+                });
+            }
             _ => {
                 let (file, tensors) = SafetensorsFile::open(single.clone())?;
                 (single, vec![file], tensors.into_iter().map(|tensor| (FileId(0), tensor)).collect())

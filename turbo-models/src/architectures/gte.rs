@@ -1,5 +1,5 @@
 //! GTE (Zhang et al., 2024): BERT with rotary positions, one matrix for queries, keys and values, and one for both sides
-//! of a gated feed-forward part. Configurations call it "new". Older GTE models are BERT.
+//! of a gated feed-forward part. Configurations call it "new", those of Snowflake's models "gte". Older GTE models are BERT.
 
 use turbo_graph::{Activation, AttentionMask, Input, Pooling, ValueId};
 
@@ -67,6 +67,10 @@ pub(super) const GTE: Architecture = Architecture {
     ],
     draw,
 };
+
+/// The same under its own name.
+pub(super) const GTE_BY_NAME: Architecture =
+    Architecture { names: &[Name { model_type: "gte", class_prefix: "Gte" }], tensor_prefix: "gte.", ..GTE };
 
 fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
     let (hidden, table) = (config.hidden_size, positions(drawing, config)?);

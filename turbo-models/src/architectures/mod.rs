@@ -44,6 +44,7 @@ pub(crate) const ALL: &[Architecture] = &[
     modernbert::MODERNBERT,
     nomic::NOMIC,
     gte::GTE,
+    gte::GTE_BY_NAME,
     qwen3::QWEN3,
 ];
 

@@ -21,11 +21,8 @@ pub(crate) struct Dense {
     pub(crate) activation: Option<Activation>,
 }
 
-const WEIGHTS: &str = "model.safetensors";
-const PICKLE: &str = "pytorch_model.bin";
-
 impl Dense {
-    /// Reads `config.json` of the module's folder `path`. The weights are not read, but they are there.
+    /// Reads `config.json` of the module's folder `path`. The weights are not looked at.
     ///
     /// # Errors
     /// [`ModelError`] naming file and field.
@@ -38,14 +35,6 @@ impl Dense {
             if let Some(other) = name.filter(|name| name != expected) {
                 return Err(json.unsupported(field, other, expected));
             }
-        }
-        if !path.join(WEIGHTS).exists() && path.join(PICKLE).exists() {
-            return Err(ModelError::Unsupported {
-                file: path.to_owned(),
-                field: "the file of weights",
-                value: PICKLE.to_owned(),
-                supported: WEIGHTS.to_owned(),
-            });
         }
         Ok(Self {
             path: path.to_owned(),

@@ -2,6 +2,7 @@
 //! what comes before it: a length limit, prompts.
 
 mod dense;
+mod inputs;
 mod pooling;
 mod prompts;
 
@@ -11,15 +12,12 @@ use serde::Deserialize;
 use turbo_graph::Pooling;
 
 pub(crate) use self::dense::Dense;
+use self::inputs::{EncoderGives, EncoderInputs};
 pub use self::prompts::Prompts;
-use crate::{
-    ModelError,
-    error::one_line,
-    json::{JsonObject, read_json},
-};
+use crate::{ModelError, error::one_line, json::read_json};
 
-/// From `modules.json` and the folders it names, `sentence_bert_config.json` and `config_sentence_transformers.json`,
-/// each of which may be absent.
+/// From `modules.json` and the folders it names, `sentence_bert_config.json`, `tokenizer_config.json` and
+/// `config_sentence_transformers.json`, each of which may be absent.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct SentenceModules {
     /// How token vectors become one.
@@ -30,10 +28,8 @@ pub(crate) struct SentenceModules {
     pub(crate) normalize: bool,
     /// Whether the model gives weights of its vocabulary instead (SPLADE).
     pub(crate) splade: bool,
-    /// Longest input, special tokens included; the position table may allow more.
-    pub(crate) max_seq_length: Option<usize>,
-    /// Whether texts are lower-cased before the tokenizer sees them.
-    pub(crate) do_lower_case: bool,
+    /// What the encoder takes, and gives to the others.
+    pub(crate) inputs: EncoderInputs,
     /// What is put in front of texts.
     pub(crate) prompts: Prompts,
 }
@@ -64,17 +60,6 @@ enum Stage {
     WordWeights,
 }
 
-/// The files of the length limit: the library wrote them by family at first.
-const LIMITS: [&str; 7] = [
-    "sentence_bert_config.json",
-    "sentence_roberta_config.json",
-    "sentence_distilbert_config.json",
-    "sentence_camembert_config.json",
-    "sentence_albert_config.json",
-    "sentence_xlm-roberta_config.json",
-    "sentence_xlnet_config.json",
-];
-
 /// The modules that are known here.
 const CLASSES: [&str; 7] =
     ["Transformer", "Pooling", "Dense", "Normalize", "Dropout", "MLMTransformer", "SpladePooling"];
@@ -85,27 +70,14 @@ impl SentenceModules {
     /// # Errors
     /// [`ModelError`], naming the file and the field in it: what is not implemented, or not in an order that makes sense.
     pub(crate) fn open(dir: &Path) -> Result<Self, ModelError> {
-        let mut modules = Self { prompts: Prompts::open(dir)?, ..Self::default() };
-        modules.read_limits(dir)?;
+        let (inputs, prompts) = (EncoderInputs::open(dir)?, Prompts::open(dir)?);
+        let mut modules = Self { inputs, prompts, ..Self::default() };
         let file = dir.join("modules.json");
         match read_json::<Vec<Module>>(&file)? {
             Some(list) => modules.read_list(&List { dir, file }, &list)?,
             None => modules.pooling = pooling::open(&dir.join("1_Pooling"))?,
         }
         Ok(modules)
-    }
-
-    fn read_limits(&mut self, dir: &Path) -> Result<(), ModelError> {
-        for name in LIMITS {
-            let Some(json) = JsonObject::open(dir.join(name))? else { continue };
-            self.max_seq_length = json.get("max_seq_length")?;
-            self.do_lower_case = json.get("do_lower_case")?.unwrap_or(false);
-            return match self.max_seq_length {
-                Some(0) => Err(json.wrong("max_seq_length", "is 0, expected at least 1")),
-                _ => Ok(()),
-            };
-        }
-        Ok(())
     }
 
     fn read_list(&mut self, list: &List<'_>, modules: &[Module]) -> Result<(), ModelError> {
@@ -123,7 +95,10 @@ impl SentenceModules {
             ("Transformer" | "MLMTransformer", Stage::Text) if !module.path.is_empty() => {
                 Err(list.unsupported("path", &module.path, "the folder itself"))
             }
-            ("Transformer", Stage::Text) => Ok(Stage::TokenVectors),
+            ("Transformer", Stage::Text) => Ok(match self.inputs.gives {
+                EncoderGives::Vectors => Stage::TokenVectors,
+                EncoderGives::WordLogits => Stage::WordLogits,
+            }),
             ("MLMTransformer", Stage::Text) => Ok(Stage::WordLogits),
             ("Pooling", Stage::TokenVectors) => {
                 self.pooling = pooling::open(&list.folder(module)?)?;
@@ -177,7 +152,7 @@ impl List<'_> {
         let expected = match stage {
             Stage::Text => "Transformer or MLMTransformer first",
             Stage::TokenVectors => "Pooling behind Transformer",
-            Stage::WordLogits => "SpladePooling behind MLMTransformer",
+            Stage::WordLogits => "SpladePooling behind the logits of words",
             Stage::Vector => "Dense or Normalize behind Pooling and Dense",
             Stage::UnitVector => "nothing behind Normalize",
             Stage::WordWeights => "nothing behind SpladePooling",
@@ -285,12 +260,53 @@ mod tests {
 
     #[test]
     fn the_length_limit_is_read_under_each_of_its_names() {
-        for name in LIMITS {
+        for name in inputs::FILES {
             let modules = open(&[(name, r#"{"max_seq_length": 256, "do_lower_case": true}"#)]).unwrap();
-            assert_eq!((modules.max_seq_length, modules.do_lower_case), (Some(256), true), "{name}");
+            assert_eq!(
+                (modules.inputs.max_length(), modules.inputs.do_lower_case),
+                (Some(256), true),
+                "{name}"
+            );
         }
         let zero = open(&[("sentence_bert_config.json", r#"{"max_seq_length": 0}"#)]).unwrap_err();
         assert_eq!(zero, "sentence_bert_config.json: max_seq_length: is 0, expected at least 1");
+    }
+
+    /// Later versions of the library leave the limit to the tokenizer, and so do folders that it never saw.
+    #[test]
+    fn the_tokenizer_s_limit_counts_where_no_other_is_given() {
+        let limit = |own: &str, tokenizer: &str| {
+            let files = [("sentence_bert_config.json", own), ("tokenizer_config.json", tokenizer)];
+            open(&files).map(|modules| modules.inputs.max_length())
+        };
+        let tokenizer = r#"{"model_max_length": 256}"#;
+        for own in ["{}", r#"{"max_seq_length": null}"#, r#"{"transformer_task": "feature-extraction"}"#] {
+            assert_eq!(limit(own, tokenizer), Ok(Some(256)), "{own}");
+        }
+        assert_eq!(limit(r#"{"max_seq_length": 300}"#, tokenizer), Ok(Some(300)));
+        let none = limit("{}", r#"{"model_max_length": 1000000000000000019884624838656}"#).unwrap();
+        assert!(none.is_some_and(|tokens| tokens > 1 << 60), "{none:?}");
+        for none in ["{}", r#"{"model_max_length": null}"#, r#"{"model_max_length": -1}"#] {
+            assert_eq!(limit("{}", none), Ok(None), "{none}");
+        }
+        let error = limit("{}", r#"{"model_max_length": "many"}"#).unwrap_err();
+        assert!(error.starts_with("tokenizer_config.json: model_max_length: "), "{error}");
+    }
+
+    /// What once was the class of the module is now a field beside it.
+    #[test]
+    fn the_encoder_s_task_is_told_by_its_file() {
+        let modules = |classes: &[&str], task: &str| {
+            let task = format!(r#"{{"transformer_task": "{task}"}}"#);
+            open_list(classes, &[("sentence_bert_config.json", task.as_str())])
+        };
+        assert!(modules(&["Transformer", "SpladePooling"], "fill-mask").unwrap().splade);
+        let cross_encoder = modules(&["Transformer"], "sequence-classification").unwrap();
+        assert_eq!((cross_encoder.pooling, cross_encoder.splade), (None, false));
+        let error = modules(&["Transformer", "Pooling"], "fill-mask").unwrap_err();
+        assert!(error.contains("Pooling is out of order"), "{error}");
+        let error = modules(&["Transformer", "LogitScore"], "text-generation").unwrap_err();
+        assert!(error.contains("transformer_task is \"text-generation\", supported: feature"), "{error}");
     }
 
     #[test]
@@ -389,12 +405,6 @@ mod tests {
         }
         let missing = open_list(&["Transformer", "Pooling", "Dense"], &[]).unwrap_err();
         assert_eq!(missing, "Dense/config.json: there is no such file");
-        let files = [("Dense/config.json", DENSE), ("Dense/pytorch_model.bin", "")];
-        let pickle = open_list(&["Transformer", "Pooling", "Dense"], &files).unwrap_err();
-        assert_eq!(
-            pickle,
-            r#"Dense: the file of weights is "pytorch_model.bin", supported: model.safetensors"#
-        );
     }
 
     #[test]
@@ -416,9 +426,9 @@ mod tests {
             ),
             (
                 &["MLMTransformer", "Pooling"],
-                "Pooling is out of order, expected SpladePooling behind MLMTransformer",
+                "Pooling is out of order, expected SpladePooling behind the logits of words",
             ),
-            (&["MLMTransformer"], "the list ends, expected SpladePooling behind MLMTransformer"),
+            (&["MLMTransformer"], "the list ends, expected SpladePooling behind the logits of words"),
         ];
         for (classes, why) in cases {
             assert_eq!(open_list(classes, &[]).unwrap_err(), format!("modules.json: type: {why}"));

@@ -166,6 +166,64 @@ fn a_dense_module_without_its_tensors_is_named() {
     assert_eq!(error(folder.path()), wrong);
 }
 
+/// Pickles are not read, of whichever part.
+#[test]
+fn pickled_weights_are_named() {
+    for module in ["", "2_Dense"] {
+        let folder = copy("tiny-dense");
+        let dir = folder.path().join(module);
+        fs::rename(dir.join("model.safetensors"), dir.join("pytorch_model.bin")).unwrap();
+        let error = Checkpoint::open(folder.path()).err().unwrap().to_string();
+        let expected = r#"the file of weights is "pytorch_model.bin", supported: model.safetensors"#;
+        assert!(error.ends_with(expected), "{error}");
+        assert_eq!(error.contains("2_Dense: "), module == "2_Dense", "{error}");
+    }
+}
+
+/// As later versions of the library write what `tiny-splade` says with the classes of its modules.
+#[test]
+fn splade_of_later_versions() {
+    let folder = copy("tiny-splade");
+    let modules = json!([
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_SpladePooling",
+            "type": "sentence_transformers.sparse_encoder.modules.splade_pooling.SpladePooling"},
+    ]);
+    fs::write(folder.path().join("modules.json"), modules.to_string()).unwrap();
+    let inputs = json!({"transformer_task": "fill-mask", "module_output_name": "token_embeddings"});
+    fs::write(folder.path().join("sentence_bert_config.json"), inputs.to_string()).unwrap();
+    fs::write(folder.path().join("tokenizer_config.json"), r#"{"model_max_length": 9}"#).unwrap();
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!((checkpoint.task(), checkpoint.max_input_length()), (Some(Task::SparseEmbedding), 9));
+}
+
+/// A reranker that would have to write its answer.
+#[test]
+fn models_that_write_give_vectors_only() {
+    let folder = copy("qwen3-base");
+    set(&folder.path().join("config.json"), "architectures", json!(["Qwen3ForCausalLM"]));
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(checkpoint.task(), None);
+    let [warning] = checkpoint.warnings() else { panic!("{:?}", checkpoint.warnings()) };
+    assert!(warning.starts_with("config.json: Qwen3ForCausalLM writes words, "), "{warning}");
+}
+
+/// Snowflake's copy of GTE calls everything by another name.
+#[test]
+fn gte_by_its_own_name() {
+    let folder = copy("gte-mlm");
+    set(&folder.path().join("config.json"), "model_type", json!("gte"));
+    let weights = folder.path().join("model.safetensors");
+    let mut bytes = fs::read(&weights).unwrap();
+    let names: Vec<usize> = (0..bytes.len() - 5).filter(|at| &bytes[*at..at + 5] == b"\"new.").collect();
+    assert!(names.len() > 10);
+    names.into_iter().for_each(|at| bytes[at..at + 5].copy_from_slice(b"\"gte."));
+    fs::write(&weights, bytes).unwrap();
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(checkpoint.config().model_type, "gte");
+    assert!(checkpoint.supports(Task::MaskedLm));
+}
+
 /// The class names a head that the file does not have: vectors can be had, logits cannot.
 #[test]
 fn a_missing_head_is_one_line_where_it_is_wanted() {

@@ -1,0 +1,85 @@
+//! What a folder says of the encoder at the head of its modules: how long its inputs are at most, whether their letters
+//! are lowered, and what it gives.
+
+use std::path::Path;
+
+use crate::{ModelError, json::JsonObject};
+
+/// From `sentence_bert_config.json` and `tokenizer_config.json`, each of which may be absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct EncoderInputs {
+    /// Longest input, special tokens included, as the library's own file says; the position table may have less.
+    pub(crate) max_seq_length: Option<usize>,
+    /// The same as the tokenizer's file says, which counts where the other is silent. Often a number beyond all reason.
+    model_max_length: Option<usize>,
+    /// Whether texts are lower-cased before the tokenizer sees them.
+    pub(crate) do_lower_case: bool,
+    /// What the modules behind the encoder find.
+    pub(super) gives: EncoderGives,
+}
+
+/// What an encoder gives for every token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum EncoderGives {
+    /// Its vector; a classifier counts as that, since nothing follows it.
+    #[default]
+    Vectors,
+    /// A logit per token of the vocabulary.
+    WordLogits,
+}
+
+/// The files of the library: it wrote them by family at first.
+pub(super) const FILES: [&str; 7] = [
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+];
+
+impl EncoderInputs {
+    /// Reads them from the folder `dir`.
+    ///
+    /// # Errors
+    /// [`ModelError`] naming file and field.
+    pub(super) fn open(dir: &Path) -> Result<Self, ModelError> {
+        let mut inputs = Self { model_max_length: model_max_length(dir)?, ..Self::default() };
+        for name in FILES {
+            let Some(json) = JsonObject::open(dir.join(name))? else { continue };
+            inputs.max_seq_length = json.get("max_seq_length")?;
+            if inputs.max_seq_length == Some(0) {
+                return Err(json.wrong("max_seq_length", "is 0, expected at least 1"));
+            }
+            inputs.do_lower_case = json.get("do_lower_case")?.unwrap_or(false);
+            inputs.gives = gives(&json)?;
+            break;
+        }
+        Ok(inputs)
+    }
+
+    /// Most tokens of an input, as far as a file says; there may be fewer positions.
+    pub(crate) fn max_length(&self) -> Option<usize> {
+        self.max_seq_length.or(self.model_max_length)
+    }
+}
+
+/// Files without a limit say 1e30.
+fn model_max_length(dir: &Path) -> Result<Option<usize>, ModelError> {
+    let Some(json) = JsonObject::open(dir.join("tokenizer_config.json"))? else { return Ok(None) };
+    let tokens: Option<f64> = json.get("model_max_length")?;
+    Ok(tokens.filter(|tokens| *tokens >= 1.0).map(|tokens| tokens as usize))
+}
+
+/// Later versions of the library say it here, earlier ones in the name of the module's class.
+fn gives(json: &JsonObject) -> Result<EncoderGives, ModelError> {
+    const FIELD: &str = "transformer_task";
+    match json.get::<String>(FIELD)?.as_deref() {
+        None | Some("feature-extraction" | "sequence-classification") => Ok(EncoderGives::Vectors),
+        Some("fill-mask") => Ok(EncoderGives::WordLogits),
+        Some(other) => {
+            Err(json.unsupported(FIELD, other, "feature-extraction, fill-mask, sequence-classification"))
+        }
+    }
+}
