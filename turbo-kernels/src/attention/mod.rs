@@ -37,8 +37,8 @@ pub trait Attention: Device {
     /// * `out`: `[rows, num_heads · head_dim]`.
     ///
     /// A token attends to tokens of its own sequence alone. In a padded layout rows of padding are computed too (their
-    /// values mean nothing), and no row attends to padding. Keys that a row does not see cost it nothing and reach its
-    /// values in no way, not even as NaN; a row that sees no key is 0.
+    /// values mean nothing), and no row attends to padding. Keys that a row does not see reach its values in no way, not
+    /// even as NaN, and cost nothing where its neighbours do not see them either; a row that sees no key is 0.
     ///
     /// # Errors
     /// [`KernelError::Length`] when the buffers do not fit the layout; [`KernelError::Size`] when heads do not divide,
