@@ -53,6 +53,20 @@ impl KernelError {
         if got == expected { Ok(()) } else { Err(KernelError::Length { kernel, argument, expected, got }) }
     }
 
+    /// As many heads of `num_heads` share each of `num_kv_heads`.
+    pub(crate) fn check_grouping(
+        kernel: &'static str,
+        num_heads: usize,
+        num_kv_heads: usize,
+    ) -> Result<(), KernelError> {
+        // `is_multiple_of(0)` holds for 0 alone
+        if num_heads.is_multiple_of(num_kv_heads) {
+            return Ok(());
+        }
+        let (argument, expected) = ("num_kv_heads", "a divisor of num_heads");
+        Err(KernelError::Size { kernel, argument, expected, got: num_kv_heads })
+    }
+
     /// `values` are whole rows of `row_len` values; gives their number.
     pub(crate) fn check_rows(
         kernel: &'static str,

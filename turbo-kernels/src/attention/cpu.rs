@@ -68,10 +68,7 @@ impl AttentionShape {
         out: &[f32],
     ) -> Result<Sequences<'a>, KernelError> {
         let Self { num_heads, num_kv_heads, head_dim, .. } = *self;
-        if num_heads > 0 && (num_kv_heads == 0 || !num_heads.is_multiple_of(num_kv_heads)) {
-            let (argument, expected) = ("num_kv_heads", "a divisor of num_heads");
-            return Err(KernelError::Size { kernel: NAME, argument, expected, got: num_kv_heads });
-        }
+        KernelError::check_grouping(NAME, num_heads, num_kv_heads)?;
         let width = num_heads.saturating_mul(head_dim);
         let sequences = Sequences::checked(NAME, layout, "out", width, out.len())?;
         q.check(NAME, "q", sequences.rows(), width)?;

@@ -23,10 +23,7 @@ impl BatchedMatMul for Cpu {
     ) -> Result<(), KernelError> {
         const KERNEL: &str = "batched_matmul";
         let MatMulShape { batch_size, num_heads, num_kv_heads, m, n, k } = shape;
-        if num_heads > 0 && (num_kv_heads == 0 || !num_heads.is_multiple_of(num_kv_heads)) {
-            let (argument, expected) = ("num_kv_heads", "a divisor of num_heads");
-            return Err(KernelError::Size { kernel: KERNEL, argument, expected, got: num_kv_heads });
-        }
+        KernelError::check_grouping(KERNEL, num_heads, num_kv_heads)?;
         let b_sizes = match rhs {
             Rhs::Normal => [batch_size, num_kv_heads, k, n],
             Rhs::Transposed => [batch_size, num_kv_heads, n, k],
