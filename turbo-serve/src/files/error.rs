@@ -61,6 +61,12 @@ pub enum FileError {
         /// The file.
         file: String,
     },
+    /// An output that another process is writing.
+    #[error("{file} is being written by another process: let it end first")]
+    Busy {
+        /// The file.
+        file: String,
+    },
     /// An output that was begun differently.
     #[error("{file} was begun with {field} {was}, not {is}: go on with the same, or pass --overwrite")]
     Differs {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use turbo_serve::files::{
     FileError,
     pipeline::{Ending, Sizes, Summary},
-    write::{Existing, Opened},
+    write::{Answer, Existing, Opened},
 };
 
 use crate::{
@@ -114,20 +114,68 @@ fn what_is_there_is_not_touched_without_being_asked() {
     assert!(matches!(open(Existing::Keep), Err(FileError::Exists { .. })));
     // Nothing says that it is unfinished.
     assert!(matches!(open(Existing::Continue), Ok(Opened::Complete)));
-    fs::write(folder.path().join("out.jsonl.unfinished"), r#"{"job": {"model": "other"}, "bad_rows": 0}"#)
-        .unwrap();
+    fs::write(folder.path().join("out.jsonl.unfinished"), r#"{"job": {"model": "other"}}"#).unwrap();
     let error = open(Existing::Continue).err().unwrap().to_string();
     assert!(
         error.contains("was begun with model other, not sums: go on with the same, or pass --overwrite"),
         "{error}"
     );
     assert!(matches!(open(Existing::Keep), Err(FileError::Unfinished { .. })));
-    fs::write(folder.path().join("out.jsonl.unfinished"), r#"{"job": {"model": "sums"}, "bad_rows": 0}"#)
-        .unwrap();
+    fs::write(folder.path().join("out.jsonl.unfinished"), r#"{"job": {"model": "sums"}}"#).unwrap();
     let error = open(Existing::Continue).err().unwrap().to_string();
     assert!(error.contains("its first line was not written by this command"), "{error}");
     assert_eq!(fs::read_to_string(&output).unwrap(), "precious\n");
     assert!(open(Existing::Replace).is_ok());
+}
+
+#[test]
+fn an_output_has_one_writer() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("in.txt");
+    fs::write(&input, texts(10)).unwrap();
+    for name in ["out.jsonl", "out.npy", "out.parquet"] {
+        let output = folder.path().join(name);
+        let open = |existing| Run { existing, ..Run::new(&input, &output) }.open();
+        let Opened::Ready(first) = open(Existing::Keep).unwrap() else { panic!("it is complete") };
+        for existing in [Existing::Keep, Existing::Continue, Existing::Replace] {
+            assert!(matches!(open(existing), Err(FileError::Busy { .. })), "{name}: {existing:?}");
+        }
+        // Whoever ends gives it free.
+        first.interrupt().unwrap();
+        assert!(matches!(open(Existing::Keep), Err(FileError::Unfinished { .. })), "{name}");
+        assert!(open(Existing::Continue).is_ok(), "{name}");
+    }
+    assert!(
+        fs::read_dir(folder.path())
+            .unwrap()
+            .all(|entry| { !entry.unwrap().file_name().to_str().unwrap().ends_with(".tmp") })
+    );
+}
+
+/// Also when nobody said how many, as after a crash.
+#[test]
+fn rows_without_an_answer_are_counted_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("in.jsonl");
+    let line = |row: usize| {
+        if row.is_multiple_of(5) { "oops\n".to_owned() } else { format!("{{\"text\":\"{row}\"}}\n") }
+    };
+    fs::write(&input, (0..11_000).map(line).collect::<String>()).unwrap();
+    for (name, kept) in [("out.jsonl", 10_500), ("out.npy", 10_500), ("out.parquet", 10_000)] {
+        let output = folder.path().join(name);
+        let run = Run { existing: Existing::Continue, ..Run::new(&input, &output) };
+        let Opened::Ready(mut begun) = run.open().unwrap() else { panic!("it is complete") };
+        let answer = Answer::Embedding(vec![0.0, 1.0]);
+        for row in 0..10_500 {
+            begun.write(if row % 5 == 0 { Err("oops") } else { Ok(&answer) }).unwrap();
+        }
+        begun.interrupt().unwrap();
+        let Opened::Ready(again) = run.open().unwrap() else { panic!("it is complete") };
+        assert_eq!((again.rows(), again.bad_rows()), (kept, kept / 5), "{name}");
+        drop(again);
+        let summary = run.run(&mut Adder::default()).unwrap();
+        assert_eq!((summary.rows, summary.bad_rows), (11_000, 2200), "{name}");
+    }
 }
 
 proptest! {
@@ -155,7 +203,8 @@ proptest! {
                 prop_assert!(summary.rows <= count as u64);
             }
         }
-        if let Opened::Ready(_) = again.open().unwrap() {
+        let is_complete = matches!(again.open().unwrap(), Opened::Complete);
+        if !is_complete {
             let summary = again.run(&mut Adder::default()).unwrap();
             prop_assert_eq!(summary, expected);
         }

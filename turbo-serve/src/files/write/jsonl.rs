@@ -40,7 +40,7 @@ pub(super) fn begin(path: &Path, resume: bool) -> Result<Begun, FileError> {
     let io = FileError::io(&name);
     let mut file = OpenOptions::new();
     let mut file = file.read(true).write(true).create(true).truncate(!resume).open(path).map_err(&io)?;
-    let (rows, end) = whole_lines(&mut BufReader::new(&file)).map_err(&io)?;
+    let Whole { rows, bad_rows, end } = whole_lines(&mut BufReader::new(&file)).map_err(&io)?;
     if rows == 0 && file.metadata().map_err(&io)?.len() > 0 && !is_torn_first_line(&mut file).map_err(&io)? {
         let why = "its first line was not written by this command".to_owned();
         return Err(FileError::Broken { file: name.clone(), why });
@@ -48,22 +48,31 @@ pub(super) fn begin(path: &Path, resume: bool) -> Result<Begun, FileError> {
     file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end))).map_err(&io)?;
     sync_folder(path).map_err(&io)?;
     let to = Stream::File(BufWriter::with_capacity(1 << 18, file));
-    Ok(Begun { sink: Box::new(Jsonl { to, line: Vec::new() }), rows })
+    Ok(Begun { sink: Box::new(Jsonl { to, line: Vec::new() }), rows, bad_rows })
 }
 
-/// How many lines from the beginning are whole and count upwards from 0, and where they end.
-fn whole_lines(input: &mut impl BufRead) -> io::Result<(u64, u64)> {
-    let (mut rows, mut end) = (0, 0);
+/// The lines from the beginning that are whole and count upwards from 0.
+#[derive(Debug, Default, PartialEq)]
+struct Whole {
+    rows: u64,
+    bad_rows: u64,
+    /// Where they end.
+    end: u64,
+}
+
+fn whole_lines(input: &mut impl BufRead) -> io::Result<Whole> {
+    let mut whole = Whole::default();
     let mut line = Vec::new();
     loop {
         line.clear();
         let read = input.read_until(b'\n', &mut line)?;
-        let whole = line.starts_with(head(rows).as_bytes()) && line.ends_with(b"}\n");
-        if !whole {
-            return Ok((rows, end));
-        }
-        rows += 1;
-        end += read as u64;
+        let Some(answer) = line.strip_prefix(head(whole.rows).as_bytes()).filter(|_| line.ends_with(b"}\n"))
+        else {
+            return Ok(whole);
+        };
+        whole.rows += 1;
+        whole.bad_rows += u64::from(answer.starts_with(b"\"error\":"));
+        whole.end += read as u64;
     }
 }
 
@@ -120,16 +129,18 @@ impl Sink for Jsonl {
 mod tests {
     use super::*;
 
-    fn lines_of(text: &str) -> (u64, u64) {
-        whole_lines(&mut text.as_bytes()).unwrap()
+    /// Rows, those without an answer, and where they end.
+    fn lines_of(text: &str) -> (u64, u64, u64) {
+        let Whole { rows, bad_rows, end } = whole_lines(&mut text.as_bytes()).unwrap();
+        (rows, bad_rows, end)
     }
 
     #[test]
     fn only_whole_lines_in_order_count() {
         let first = "{\"index\":0,\"score\":1.0}\n";
         let second = "{\"index\":1,\"error\":\"x\"}\n";
-        assert_eq!(lines_of(""), (0, 0));
-        assert_eq!(lines_of(&format!("{first}{second}")), (2, 48));
+        assert_eq!(lines_of(""), (0, 0, 0));
+        assert_eq!(lines_of(&format!("{first}{second}")), (2, 1, 48));
         for torn in [
             "{\"ind",
             "{\"index\":1,\"score\":1.",
@@ -137,7 +148,7 @@ mod tests {
             "\0\0\0\0",
             "{\"index\":2,}\n",
         ] {
-            assert_eq!(lines_of(&format!("{first}{torn}")), (1, 24), "{torn:?}");
+            assert_eq!(lines_of(&format!("{first}{torn}")), (1, 0, 24), "{torn:?}");
         }
     }
 

@@ -19,7 +19,7 @@ use std::{
 };
 
 use super::{FileError, OutputFormat, STANDARD};
-use unfinished::Unfinished;
+use unfinished::{Unfinished, folder_of};
 
 pub use answer::{Answer, Class, Entity, Kind, Ranked};
 pub use unfinished::Job;
@@ -82,17 +82,18 @@ trait Sink: Send {
     fn close(&mut self) -> io::Result<()>;
 }
 
-/// A sink, and the rows that it has already.
+/// A sink, the rows that it has already, and those of them without an answer.
 struct Begun {
     sink: Box<dyn Sink>,
     rows: u64,
+    bad_rows: u64,
 }
 
 impl Output {
     /// Opens a target.
     ///
     /// # Errors
-    /// [`FileError::Exists`], [`FileError::Unfinished`], [`FileError::Differs`]; [`FileError::Unfit`] where the format
+    /// [`FileError::Exists`], [`FileError::Unfinished`], [`FileError::Busy`], [`FileError::Differs`]; [`FileError::Unfit`] where the format
     /// cannot hold the answers; [`FileError::Broken`] where what is to be continued was not made here.
     pub fn open(target: &Target<'_>) -> Result<Opened, FileError> {
         let file = target.file.to_owned();
@@ -110,34 +111,36 @@ impl Output {
                 (OutputFormat::Jsonl, Existing::Continue) => unfit("on standard output cannot be resumed"),
                 (OutputFormat::Jsonl, _) => {
                     let sink = best::only(target.best, Box::new(jsonl::Jsonl::standard_output()));
-                    Ok(Opened::Ready(Self::new("standard output".into(), Begun { sink, rows: 0 }, None)))
+                    Ok(Opened::Ready(Self::new(
+                        "standard output".into(),
+                        Begun { sink, rows: 0, bad_rows: 0 },
+                        None,
+                    )))
                 }
                 _ => unfit("needs a file, standard output takes JSONL"),
             };
         }
+        if !folder_of(Path::new(&file)).is_dir() {
+            let why = "the folder that it is to be in is not there".to_owned();
+            return Err(FileError::Broken { file, why });
+        }
         let there = fs::symlink_metadata(&file).is_ok();
-        let begun_before = Unfinished::read(&file)?;
-        match (target.existing, &begun_before) {
+        match (target.existing, unfinished::job_of(&file)?) {
             (Existing::Keep, None) if there => return Err(FileError::Exists { file }),
             (Existing::Keep, Some(_)) if there => return Err(FileError::Unfinished { file }),
             (Existing::Continue, None) if there => return Ok(Opened::Complete),
-            (Existing::Continue, Some(before)) if there => before.check(&file, target.job)?,
+            (Existing::Continue, Some(before)) if there => unfinished::check(&file, &before, target.job)?,
             _ => {}
         }
-        let resume = there && target.existing == Existing::Continue;
-        let bad_rows = begun_before.filter(|_| resume).map_or(0, |before| before.bad_rows);
         // Before the file: a file without it beside is a complete one.
-        let unfinished = Unfinished { job: target.job.clone(), bad_rows };
-        unfinished.write(&file)?;
-        let Begun { sink, rows } = begin(target, resume)?;
-        let begun = Begun { sink: best::only(target.best, sink), rows };
-        let mut output = Self::new(file, begun, Some(unfinished));
-        output.bad_rows = bad_rows;
-        Ok(Opened::Ready(output))
+        let unfinished = Unfinished::begin(&file, target.job)?;
+        let begun = begin(target, there && target.existing == Existing::Continue)?;
+        let begun = Begun { sink: best::only(target.best, begun.sink), ..begun };
+        Ok(Opened::Ready(Self::new(file, begun, Some(unfinished))))
     }
 
-    fn new(file: String, Begun { sink, rows }: Begun, unfinished: Option<Unfinished>) -> Self {
-        Self { file, sink, unfinished, rows, bad_rows: 0, synced: Instant::now() }
+    fn new(file: String, Begun { sink, rows, bad_rows }: Begun, unfinished: Option<Unfinished>) -> Self {
+        Self { file, sink, unfinished, rows, bad_rows, synced: Instant::now() }
     }
 
     /// Rows that it holds: the next answer is that of this row, counted from 0.
@@ -171,7 +174,7 @@ impl Output {
     /// [`FileError::Io`].
     pub fn finish(mut self) -> Result<(), FileError> {
         self.sink.close().map_err(FileError::io(&self.file))?;
-        if self.unfinished.is_some() { Unfinished::remove(&self.file) } else { Ok(()) }
+        self.unfinished.map_or(Ok(()), Unfinished::remove)
     }
 
     /// Leaves it as it is: sound, and to be continued some other time.
@@ -179,11 +182,7 @@ impl Output {
     /// # Errors
     /// [`FileError::Io`].
     pub fn interrupt(mut self) -> Result<(), FileError> {
-        self.sink.close().map_err(FileError::io(&self.file))?;
-        match self.unfinished.take() {
-            Some(unfinished) => Unfinished { bad_rows: self.bad_rows, ..unfinished }.write(&self.file),
-            None => Ok(()),
-        }
+        self.sink.close().map_err(FileError::io(&self.file))
     }
 }
 

@@ -33,12 +33,13 @@ pub(super) fn begin(path: &Path, dimensions: usize, resume: bool) -> Result<Begu
     let mut file = OpenOptions::new();
     let mut file = file.read(true).write(true).create(true).truncate(!resume).open(path).map_err(&io)?;
     let rows = if resume { rows_of(&mut file, &name, dimensions)? } else { 0 };
-    let end = HEADER_BYTES as u64 + rows * 4 * dimensions as u64;
+    let bad_rows = bad_rows_of(&mut file, rows, dimensions).map_err(&io)?;
+    let end = row_at(rows, dimensions);
     file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end))).map_err(&io)?;
     let to = BufWriter::with_capacity(1 << 18, file);
     let mut npy = Npy { to, dimensions, rows, row: Vec::new() };
     npy.sync().and_then(|()| sync_folder(path)).map_err(&io)?;
-    Ok(Begun { sink: Box::new(npy), rows })
+    Ok(Begun { sink: Box::new(npy), rows, bad_rows })
 }
 
 /// The first bytes of an array of so many rows.
@@ -77,6 +78,23 @@ fn rows_of(file: &mut File, name: &str, dimensions: usize) -> Result<u64, FileEr
         return Err(broken(format!("it has {got} bytes, too few for the {rows} rows that it speaks of")));
     }
     Ok(rows)
+}
+
+/// Where row `row` begins.
+fn row_at(row: u64, dimensions: usize) -> u64 {
+    HEADER_BYTES as u64 + row * 4 * dimensions as u64
+}
+
+/// How many of the first `rows` begin with NaN, as no answer does.
+fn bad_rows_of(file: &mut File, rows: u64, dimensions: usize) -> io::Result<u64> {
+    let mut bad_rows = 0;
+    for row in 0..rows {
+        let mut value = [0; 4];
+        file.seek(SeekFrom::Start(row_at(row, dimensions)))?;
+        file.read_exact(&mut value)?;
+        bad_rows += u64::from(f32::from_le_bytes(value).is_nan());
+    }
+    Ok(bad_rows)
 }
 
 impl Sink for Npy {
@@ -143,7 +161,8 @@ mod tests {
         std::fs::write(&path, [&whole[..], &[7; 5]].concat()).unwrap();
         let begun = begin(&path, 2, true).unwrap();
         drop(begun.sink);
-        assert_eq!((begun.rows, std::fs::read(&path).unwrap()), (2, whole.clone()));
+        assert_eq!((begun.rows, begun.bad_rows), (2, 1));
+        assert_eq!(std::fs::read(&path).unwrap(), whole);
         assert!(
             whole[136..144].chunks(4).all(|value| f32::from_le_bytes(value.try_into().unwrap()).is_nan())
         );

@@ -17,10 +17,12 @@ use ::parquet::{
     basic::Compression,
     errors::ParquetError,
     file::{
+        metadata::{ParquetMetaData, RowGroupMetaData},
         properties::{EnabledStatistics, WriterProperties},
         reader::{FileReader, SerializedFileReader},
         writer::SerializedFileWriter,
     },
+    schema::types::ColumnPath,
 };
 
 use self::columns::Table;
@@ -57,15 +59,16 @@ pub(super) fn begin(folder: &Path, kind: &Kind, resume: bool) -> Result<Begun, F
         return Err(FileError::Broken { file: name.clone(), why });
     }
     fs::create_dir_all(folder).map_err(&io)?;
-    let mut rows = 0;
+    let (mut rows, mut bad_rows) = (0, 0);
     if resume {
-        while is_whole(&part_path(folder, rows))? {
+        while let Some(bad_rows_of_part) = whole_part(&part_path(folder, rows))? {
             rows += PART_ROWS;
+            bad_rows += bad_rows_of_part;
         }
     }
     remove_parts_behind(folder, rows).map_err(&io)?;
     let parts = Parts { folder: folder.to_owned(), kind: kind.clone(), rows, part: None };
-    Ok(Begun { sink: Box::new(parts), rows })
+    Ok(Begun { sink: Box::new(parts), rows, bad_rows })
 }
 
 /// The part whose first row is `row`.
@@ -73,16 +76,27 @@ fn part_path(folder: &Path, row: u64) -> PathBuf {
     folder.join(format!("part-{:05}.parquet", row / PART_ROWS))
 }
 
-/// Whether a part has all its rows; not when it is not there.
-fn is_whole(part: &Path) -> Result<bool, FileError> {
+/// Of a part that has all its rows, how many have no answer; `None` of one that has not, or is not there.
+fn whole_part(part: &Path) -> Result<Option<u64>, FileError> {
     let name = part.display().to_string();
     let file = match File::open(part) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         file => file.map_err(FileError::io(&name))?,
     };
     let reader = SerializedFileReader::new(file);
     let reader = reader.map_err(|error| FileError::Broken { file: name, why: error.to_string() })?;
-    Ok(reader.metadata().file_metadata().num_rows() == PART_ROWS as i64)
+    let is_whole = reader.metadata().file_metadata().num_rows() == PART_ROWS as i64;
+    Ok(is_whole.then(|| bad_rows(reader.metadata())))
+}
+
+/// Rows with an error, by the statistics of its column.
+fn bad_rows(part: &ParquetMetaData) -> u64 {
+    let of_group = |group: &RowGroupMetaData| {
+        let errors = group.columns().iter().find(|column| column.column_path().parts() == [columns::ERROR]);
+        let nulls = errors.and_then(|column| column.statistics()?.null_count_opt());
+        nulls.map_or(0, |nulls| (group.num_rows() as u64).saturating_sub(nulls))
+    };
+    part.row_groups().iter().map(of_group).sum()
 }
 
 /// Removes the parts from row `row` on, and nothing else.
@@ -106,11 +120,13 @@ impl Parts {
     fn open(&self) -> io::Result<Part> {
         let table = Table::new(&self.kind);
         let file = File::create(self.aside())?;
-        // Without a dictionary: vectors do not repeat. Statistics of vectors say nothing, and cost.
+        // Without a dictionary: vectors do not repeat. Statistics of vectors say nothing, and cost; those of errors
+        // count the rows without an answer.
         let properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
             .set_dictionary_enabled(false)
             .set_statistics_enabled(EnabledStatistics::None)
+            .set_column_statistics_enabled(ColumnPath::from(columns::ERROR), EnabledStatistics::Chunk)
             .set_created_by(concat!("turbo-serve ", env!("CARGO_PKG_VERSION")).to_owned())
             .build();
         let writer =

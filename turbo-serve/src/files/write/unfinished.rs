@@ -1,8 +1,11 @@
-//! The small file beside an output that is not complete.
+//! The small file beside an output that is not complete: what the output is made from, and whose it is meanwhile.
+//!
+//! It is locked as long as somebody writes the output. The system takes the lock back however a process ends, so none is
+//! ever left behind; where a file system has no locks, two runs on one output are not told apart.
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
+    fs::{self, File, OpenOptions, TryLockError},
     io::{ErrorKind, Write},
     path::{Path, PathBuf},
 };
@@ -14,68 +17,118 @@ use crate::files::FileError;
 /// What an output is made from, by name: the command, the model, the input, whatever changes the answers.
 pub type Job = BTreeMap<String, String>;
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
+struct Content {
+    job: Job,
+}
+
+/// An output that this process alone writes until this value is dropped.
+#[derive(Debug)]
 pub(super) struct Unfinished {
-    pub(super) job: Job,
-    /// Rows without an answer when it was last interrupted.
-    pub(super) bad_rows: u64,
+    path: PathBuf,
+    locked: File,
 }
 
 impl Unfinished {
-    fn path(file: &str) -> PathBuf {
-        PathBuf::from(format!("{}.unfinished", file.trim_end_matches('/')))
-    }
-
-    /// What stands beside `file`, if anything does.
-    pub(super) fn read(file: &str) -> Result<Option<Self>, FileError> {
-        let path = Self::path(file);
-        let json = match fs::read(&path) {
-            Ok(json) => json,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(FileError::io(&path.display().to_string())(error)),
-        };
-        let parsed = serde_json::from_slice(&json);
-        parsed.map(Some).map_err(|error| FileError::Broken {
-            file: path.display().to_string(),
-            why: format!("{error}; without it the output counts as complete"),
-        })
-    }
-
-    /// Written aside and renamed: it is whole or not there.
-    pub(super) fn write(&self, file: &str) -> Result<(), FileError> {
-        let path = Self::path(file);
+    /// Says of `file` what it is made from. Written aside and renamed: it is whole or not there.
+    ///
+    /// # Errors
+    /// [`FileError::Busy`], [`FileError::Io`].
+    pub(super) fn begin(file: &str, job: &Job) -> Result<Self, FileError> {
+        let path = path(file);
         let aside = path.with_extension("unfinished.tmp");
-        let written = File::create(&aside).and_then(|mut to| {
-            to.write_all(&serde_json::to_vec(self)?)?;
+        let io = FileError::io(file);
+        // Not truncated before it is locked: it may be what another process is about to rename.
+        let opened = OpenOptions::new().write(true).create(true).truncate(false).open(&aside);
+        let mut to = opened.map_err(&io)?;
+        lock(&to, file)?;
+        if let Err(busy) = job_of(file) {
+            // Best effort: the next run locks and writes it anew.
+            drop(fs::remove_file(&aside));
+            return Err(busy);
+        }
+        let written = to.set_len(0).and_then(|()| {
+            to.write_all(&serde_json::to_vec(&Content { job: job.clone() })?)?;
             to.sync_all()?;
             fs::rename(&aside, &path)?;
             sync_folder(&path)
         });
-        written.map_err(FileError::io(&path.display().to_string()))
+        written.map_err(io)?;
+        Ok(Self { path, locked: to })
     }
 
-    pub(super) fn remove(file: &str) -> Result<(), FileError> {
-        let path = Self::path(file);
-        fs::remove_file(&path).map_err(FileError::io(&path.display().to_string()))
+    /// The output is complete.
+    pub(super) fn remove(self) -> Result<(), FileError> {
+        fs::remove_file(&self.path).map_err(FileError::io(&self.path.display().to_string()))
     }
+}
 
-    /// Whether the output was begun as `job` says.
-    pub(super) fn check(&self, file: &str, job: &Job) -> Result<(), FileError> {
-        let none = || "nothing".to_owned();
-        for field in self.job.keys().chain(job.keys()) {
-            let (was, is) = (self.job.get(field), job.get(field));
-            if was != is {
-                let (was, is) = (was.cloned().unwrap_or_else(none), is.cloned().unwrap_or_else(none));
-                return Err(FileError::Differs { file: file.to_owned(), field: field.clone(), was, is });
-            }
-        }
-        Ok(())
+impl Drop for Unfinished {
+    /// Not left to closing: a process that is being started from this one may hold the same file for a moment.
+    fn drop(&mut self) {
+        drop(self.locked.unlock());
     }
+}
+
+/// What `file` was begun with, if it is not complete.
+///
+/// # Errors
+/// [`FileError::Busy`] while somebody writes it; [`FileError::Broken`], [`FileError::Io`].
+pub(super) fn job_of(file: &str) -> Result<Option<Job>, FileError> {
+    let path = path(file);
+    let name = path.display().to_string();
+    let opened = match File::open(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(FileError::io(&name))?,
+    };
+    lock(&opened, file)?;
+    let json = std::io::read_to_string(&opened);
+    drop(opened.unlock());
+    let json = json.map_err(FileError::io(&name))?;
+    let parsed = serde_json::from_str(&json);
+    parsed.map(|Content { job }| Some(job)).map_err(|error| FileError::Broken {
+        file: name,
+        why: format!("{error}; without it the output counts as complete"),
+    })
+}
+
+/// Whether what was begun as `was` can be gone on with as `is`.
+///
+/// # Errors
+/// [`FileError::Differs`].
+pub(super) fn check(file: &str, was: &Job, is: &Job) -> Result<(), FileError> {
+    let value = |job: &Job, field| job.get(field).cloned().unwrap_or_else(|| "nothing".to_owned());
+    match was.keys().chain(is.keys()).find(|field| was.get(*field) != is.get(*field)) {
+        None => Ok(()),
+        Some(field) => Err(FileError::Differs {
+            file: file.to_owned(),
+            field: field.clone(),
+            was: value(was, field),
+            is: value(is, field),
+        }),
+    }
+}
+
+/// Locks `opened`, which stands beside the output `file`, until it is closed.
+fn lock(opened: &File, file: &str) -> Result<(), FileError> {
+    match opened.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(FileError::Busy { file: file.to_owned() }),
+        // Some file systems have no locks.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+    }
+}
+
+fn path(file: &str) -> PathBuf {
+    PathBuf::from(format!("{}.unfinished", file.trim_end_matches('/')))
 }
 
 /// A new name lasts once its folder is on the disk.
 pub(super) fn sync_folder(file: &Path) -> std::io::Result<()> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // Only Unix opens folders as files.
-    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
+    if cfg!(unix) { File::open(folder_of(file))?.sync_all() } else { Ok(()) }
+}
+
+/// The folder that `file` is in.
+pub(super) fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

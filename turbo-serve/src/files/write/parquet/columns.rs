@@ -14,6 +14,9 @@ use ::parquet::{
 
 use super::super::{Answer, Kind};
 
+/// The column that says why a row has no answer.
+pub(super) const ERROR: &str = "error";
+
 /// The rows of a row group.
 pub(super) struct Table {
     columns: Vec<(&'static str, Shape, Values)>,
@@ -78,7 +81,7 @@ impl Table {
                 columns.extend(with_text.then(|| ("text", Optional, texts())));
             }
         }
-        columns.push(("error", Optional, texts()));
+        columns.push((ERROR, Optional, texts()));
         Self { columns, bytes: 0, rows: 0 }
     }
 
@@ -106,7 +109,7 @@ impl Table {
         for (name, shape, values) in &mut self.columns {
             match (*name, answer) {
                 ("index", _) => values.ints(*shape, Some([index as i64])),
-                ("error", answer) => values.texts(*shape, answer.err().map(|error| [error])),
+                (ERROR, answer) => values.texts(*shape, answer.err().map(|error| [error])),
                 (_, Err(_)) => values.none(),
                 (name, Ok(answer)) => push_cell(name, *shape, values, answer)?,
             }
