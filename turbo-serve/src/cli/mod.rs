@@ -60,7 +60,7 @@ pub(crate) fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {}", one_line(&error));
+            output::note(&format!("error: {}", one_line(&error)));
             ExitCode::FAILURE
         }
     }

@@ -11,6 +11,7 @@ use super::{
     device,
     fetching::Fetching,
     model_id::{self, Place},
+    output,
 };
 
 /// Which model, and what it runs on. Commands take it with `#[command(flatten)]`.
@@ -102,7 +103,7 @@ impl ModelArguments {
         let found =
             found.with_context(|| format!("--model-id {name}: no such folder, so it is one of the Hub's"))?;
         if let Some(why) = found.stale {
-            eprintln!("warning: using what the cache has: {why}");
+            output::note(&format!("warning: using what the cache has: {why}"));
         }
         let last = name.rsplit('/').next().unwrap_or(name).to_owned();
         Ok(LocalModel { folder: found.folder, name: last, sha: Some(found.commit) })

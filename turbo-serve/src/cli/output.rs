@@ -19,6 +19,12 @@ pub(super) fn line(text: &str) -> Result<()> {
     }
 }
 
+/// Writes a line to standard error. Nothing hangs on whether somebody reads it: where nobody does, as behind a pipe that
+/// was closed, work goes on.
+pub(super) fn note(line: &str) {
+    drop(writeln!(std::io::stderr().lock(), "{line}"));
+}
+
 /// A time in milliseconds.
 pub(super) fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3

@@ -325,3 +325,59 @@ fn minilm_knows_what_is_alike() {
     assert!((cosine(0, 0) - 1.0).abs() < 1e-5, "its folder says that vectors are normalised");
     assert!(cosine(0, 1) > 0.4 && cosine(0, 2) < 0.2, "{} {}", cosine(0, 1), cosine(0, 2));
 }
+
+#[test]
+fn an_output_does_not_take_the_place_of_its_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let input = "{\"text\": \"a cat\"}\n";
+    fs::write(path("in.jsonl"), input).unwrap();
+    fs::hard_link(path("in.jsonl"), path("other name.jsonl")).unwrap();
+    fs::create_dir(path("parts.parquet")).unwrap();
+    fs::write(path("parts.parquet/part-00000.jsonl"), input).unwrap();
+    for (from, to) in [
+        ("in.jsonl", "in.jsonl"),
+        ("in.jsonl", "parts.parquet/../in.jsonl"),
+        ("in.jsonl", "other name.jsonl"),
+        ("parts.parquet/part-00000.jsonl", "parts.parquet"),
+    ] {
+        let (code, _, said) =
+            run(turbo("embed", &model("tiny-sentence"), &[&path(from), &path(to), "--overwrite"]));
+        assert_eq!(code, Some(1), "{to}");
+        assert!(said.contains("it is the input") && said.lines().count() == 1, "{said}");
+        assert_eq!(fs::read_to_string(path(from)).unwrap(), input);
+    }
+}
+
+#[test]
+fn what_is_wrong_is_told_before_the_output_is_begun() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::write(path("in.jsonl"), "{\"text\": \"a cat\"}\n").unwrap();
+    fs::write(path("twice.csv"), "text,text\na,b\n").unwrap();
+    fs::write(path("out.npy"), "precious").unwrap();
+    for (input, output, more, said_so) in [
+        ("in.jsonl", "out.npy", "--column=body", "in.jsonl:1: no column \"body\", it has: text"),
+        ("twice.csv", "out.npy", "--quiet", "it has several columns \"text\""),
+        ("in.jsonl", "no folder/out.npy", "--quiet", "out.npy: the folder that it is to be in is not there"),
+    ] {
+        let arguments = [&path(input), &path(output), "--overwrite", more];
+        let (code, _, said) = run(turbo("embed", &model("tiny-sentence"), &arguments));
+        assert!(code == Some(1) && said.contains(said_so), "{said}");
+    }
+    assert_eq!(fs::read_to_string(path("out.npy")).unwrap(), "precious");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
+#[test]
+fn nobody_has_to_read_what_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::write(path("in.jsonl"), "{\"text\": 1}\n".repeat(9)).unwrap();
+    let mut command = turbo("embed", &model("tiny-sentence"), &[&path("in.jsonl"), &path("out.jsonl")]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    command.stderr(writer);
+    assert_eq!(run(command).0, Some(3));
+    assert_eq!(fs::read_to_string(path("out.jsonl")).unwrap().lines().count(), 9);
+}

@@ -3,7 +3,7 @@
 use std::{fs, path::Path, process::Command};
 
 use crate::{
-    command::{Done, run_with_input, signal_at, turbo},
+    command::{Done, run, run_with_input, signal_at, turbo},
     contents, model, texts,
 };
 
@@ -111,4 +111,22 @@ fn the_bytes_do_not_depend_on_batches_or_threads() {
     let other = ["--quiet", "--threads=2", "--tokenization-workers=3", "--max-batch-tokens=200"];
     assert_eq!(files.run("b.npy", &other).0, Some(0));
     assert!(contents(&files.path("a.npy")) == contents(&files.path("b.npy")));
+}
+
+#[test]
+fn an_input_that_has_changed_is_not_gone_on_with() {
+    let files = Files::new(0);
+    let (input, output) = (files.path("in.txt"), files.path("out.jsonl"));
+    let text = texts(20_000);
+    fs::write(&input, &text).unwrap();
+    let paths = [input.to_str().unwrap(), output.to_str().unwrap()];
+    let embed = |flag| turbo("embed", &model("tiny-sentence"), &[&paths[..], &[flag]].concat());
+    let (code, _, said) = signal_at(embed("--max-batch-tokens=512"), "", "INT", &output, 300_000);
+    assert_eq!(code, Some(130), "{said}");
+    let begun = contents(&output);
+    fs::write(&input, format!("one more\n{text}")).unwrap();
+    let (code, _, said) = run(embed("--resume"));
+    assert_eq!(code, Some(1));
+    assert!(said.contains("was begun with") && said.contains("input"), "{said}");
+    assert!(contents(&output) == begun);
 }

@@ -5,6 +5,7 @@
 pub(super) mod classify;
 pub(super) mod embed;
 mod model;
+mod paths;
 mod progress;
 pub(super) mod rerank;
 
@@ -29,6 +30,7 @@ use turbo_serve::files::{
     write::{Existing, Job, Kind, Opened, Output, Target},
 };
 
+use super::output;
 use progress::Progress;
 
 /// Some rows have no answer; each was told on standard error.
@@ -66,7 +68,8 @@ The output has a row for each row of the input, in the same order. A row that ca
 is told on standard error with its line, and the rest goes on.
 
 Ctrl-C leaves a sound file, and OUTPUT.unfinished beside it. The same command with --resume goes on where it stopped and
-ends with the file of a run that was never stopped, byte for byte; where nothing was begun it begins.
+ends with the file of a run that was never stopped, byte for byte; where nothing was begun it begins. An input that has
+changed since is refused.
 
 Exit codes: 0 every row has its answer; 1 it failed; 2 the arguments make no sense; 3 some rows have no answer;
 130 it was interrupted.";
@@ -184,21 +187,24 @@ impl FileArguments {
     }
 
     /// Opens the input before anything that takes time, so that a wrong name is told at once.
-    fn open(&self, columns: &[String]) -> Result<Rows, FileError> {
+    fn open(&self, columns: &[String]) -> Result<Rows> {
         // A wrong name of the output is told as soon.
         self.output_format()?;
-        Rows::open(&self.input, self.input_format()?, columns)
+        paths::check_apart(&self.input, &self.output)?;
+        Ok(Rows::open(&self.input, self.input_format()?, columns)?)
     }
 
     /// What the answers are made from, so far as it is about files.
     fn job(&self, command: &str, columns: &[String]) -> Job {
         let field = |name: &str, value: String| (name.to_owned(), value);
-        Job::from([
+        let mut job = Job::from([
             field("command", command.to_owned()),
             field("input", self.input.clone()),
             field("columns", columns.join(", ")),
             field("--auto-truncate", self.auto_truncate.to_string()),
-        ])
+        ]);
+        job.extend(paths::state(&self.input));
+        job
     }
 
     /// Answers all rows.
@@ -211,27 +217,33 @@ impl FileArguments {
             existing: self.existing(),
             best: work.best,
         };
-        let output = match Output::open(&target)? {
-            Opened::Ready(output) => output,
+        let answers = match Output::open(&target)? {
+            Opened::Ready(answers) => answers,
             Opened::Complete => {
                 self.say(format_args!("{} is complete: nothing to go on with", self.output));
                 return Ok(ExitCode::SUCCESS);
             }
         };
         let stop = stop_on_signals()?;
-        let progress = Progress::start(&work.rows, output.rows(), self.quiet);
+        let go_on = match (self.is_pipe(), work.best) {
+            (true, _) => "",
+            (false, None) => ": the same command with --resume goes on",
+            // The best of all are known at the end.
+            (false, Some(_)) => ": --overwrite begins anew",
+        };
+        let progress = Progress::start(&work.rows, answers.rows(), self.quiet);
         let meter = progress.meter();
         let done = pipeline::run(
             work.rows,
             &Arc::new(work.job),
             work.compute,
-            output,
+            answers,
             self.sizes(),
             progress,
             &stop,
         );
         match done {
-            Ok(summary) => Ok(self.end(summary, &meter)),
+            Ok(summary) => Ok(self.end(summary, &meter, go_on)),
             // Whoever reads has had enough, as `head` has.
             Err(FileError::Io { source, .. }) if self.is_pipe() && source.kind() == ErrorKind::BrokenPipe => {
                 Ok(ExitCode::SUCCESS)
@@ -244,7 +256,9 @@ impl FileArguments {
         self.output == STANDARD
     }
 
-    fn end(&self, Summary { ending, rows, bad_rows }: Summary, meter: &progress::Meter) -> ExitCode {
+    /// Says how it ended, and after an interruption how to `go_on`.
+    fn end(&self, summary: Summary, meter: &progress::Meter, go_on: &str) -> ExitCode {
+        let Summary { ending, rows, bad_rows } = summary;
         let bad = if bad_rows > 0 { format!("; {bad_rows} have no answer") } else { String::new() };
         match ending {
             Ending::Finished => {
@@ -252,7 +266,6 @@ impl FileArguments {
                 if bad_rows > 0 { ExitCode::from(SOME_BAD) } else { ExitCode::SUCCESS }
             }
             Ending::Interrupted => {
-                let go_on = if self.is_pipe() { "" } else { ": the same command with --resume goes on" };
                 self.say(format_args!("interrupted after {rows} rows{bad}{go_on}"));
                 ExitCode::from(INTERRUPTED)
             }
@@ -261,7 +274,7 @@ impl FileArguments {
 
     fn say(&self, what: std::fmt::Arguments<'_>) {
         if !self.quiet {
-            eprintln!("{what}");
+            output::note(&what.to_string());
         }
     }
 }

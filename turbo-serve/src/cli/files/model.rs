@@ -8,7 +8,10 @@ use turbo_models::{
 };
 use turbo_serve::files::{pipeline::Compute, write::Job};
 
-use crate::cli::model_arguments::{LocalModel, ModelArguments};
+use crate::cli::{
+    model_arguments::{LocalModel, ModelArguments},
+    output,
+};
 
 /// An opened model, before anything is compiled.
 pub(super) struct OpenModel {
@@ -23,7 +26,7 @@ impl OpenModel {
     pub(super) fn open(arguments: &ModelArguments) -> Result<Self> {
         let local = arguments.local()?;
         let checkpoint = Checkpoint::open(&local.folder)?;
-        checkpoint.warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
+        checkpoint.warnings().iter().for_each(|warning| output::note(&format!("warning: {warning}")));
         let Some(tokenizer) = checkpoint.tokenizer().cloned() else {
             bail!(
                 "{}: it has neither tokenizer.json nor vocab.txt, and texts need one",

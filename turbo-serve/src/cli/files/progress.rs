@@ -57,7 +57,7 @@ impl Progress {
     }
 
     fn line(&self, line: &str) {
-        self.bar.suspend(|| eprintln!("{line}"));
+        self.bar.suspend(|| output::note(line));
     }
 }
 

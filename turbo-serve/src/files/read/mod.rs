@@ -89,7 +89,12 @@ impl Rows {
                 return Err(FileError::Unfit { file: name, format: "lines of text", why });
             }
             InputFormat::Lines => Box::new(lines::Texts::new(name.clone(), input)),
-            InputFormat::Jsonl => Box::new(jsonl::Objects::new(name.clone(), input, columns)),
+            InputFormat::Jsonl => {
+                let mut objects = jsonl::Objects::new(name.clone(), input, columns);
+                // A wrong column is told now, and not when the output has been begun.
+                let first = objects.next().transpose()?;
+                Box::new(first.map(Ok).into_iter().chain(objects))
+            }
             InputFormat::Csv => Box::new(csv::Records::open(name.clone(), input, b',', columns)?),
             InputFormat::Tsv => Box::new(csv::Records::open(name.clone(), input, b'\t', columns)?),
             InputFormat::Parquet => unreachable!("Parquet is no stream, both callers have taken care of it"),
@@ -126,7 +131,15 @@ fn positions(file: &str, columns: &[String], available: &[String]) -> Result<Vec
             column: column.clone(),
             available: available.to_vec(),
         };
-        available.iter().position(|name| name == column).ok_or_else(missing)
+        let mut found = available.iter().enumerate().filter(|(_, name)| *name == column).map(|(at, _)| at);
+        let at = found.next().ok_or_else(missing)?;
+        match found.next() {
+            None => Ok(at),
+            Some(_) => Err(FileError::Broken {
+                file: file.to_owned(),
+                why: format!("it has several columns {column:?}"),
+            }),
+        }
     };
     columns.iter().map(find).collect()
 }
