@@ -6,7 +6,7 @@ mod common;
 
 use std::fmt::Write;
 
-use common::{NamedNoise, families, sequences, twin, unfolded_plan};
+use common::{NamedNoise, families, greatest, sequences, twin, unfolded_plan};
 use proptest::prelude::*;
 use turbo_alloc::check;
 use turbo_graph::{
@@ -56,7 +56,7 @@ impl Model {
 /// Values are of order 1 to 10; seven layers of f32 sums in another order differ by some ulp each.
 fn assert_close(a: &[Vec<f32>], b: &[Vec<f32>], what: &str) {
     assert!(a.iter().map(Vec::len).eq(b.iter().map(Vec::len)), "{what}");
-    let worst = a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let worst = greatest(a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| (a - b).abs()));
     assert!(worst < 5e-5, "{what}: differs by {worst}");
     assert!(a.iter().flatten().all(|value| value.is_finite()), "{what}");
 }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{NamedNoise, sequences};
+use common::{NamedNoise, greatest, sequences};
 use turbo_graph::{
     Activation, AttentionMask, Executor, Graph, GraphBuilder, GraphError, HeadColumns, Input, LayoutKind, Op,
     Pass, PlannerConfig, Pooling, Positions, Program, Rhs, Staging, ValueId, passes,
@@ -53,7 +53,7 @@ fn rows(graph: &Graph, passes: &[Pass]) -> Vec<f32> {
 /// A few sums of eight values of order 1, in another order.
 fn fusing_changes_nothing(graph: &Graph) {
     let (drawn, fused) = (rows(graph, &[]), rows(graph, passes::ALL));
-    let worst = drawn.iter().zip(&fused).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let worst = greatest(drawn.iter().zip(&fused).map(|(a, b)| (a - b).abs()));
     assert!(worst < 1e-5, "differs by {worst}\n{graph}");
 }
 
@@ -323,4 +323,55 @@ fn sums_of_products_are_residuals_on_one_side() {
         g.add(a, a)
     });
     assert_eq!(left(&itself), ["embed", "linear", "add"]);
+}
+
+/// Outputs `a` and `b` of two sequences, of which the first selects a token twice and the second none.
+fn picked(graph: &Graph, layout: LayoutKind, passes: &[Pass]) -> Vec<f32> {
+    let program = Program::compile(graph, layout, passes).unwrap();
+    let device = Cpu::new(CpuOptions::default()).unwrap();
+    let mut executor = Executor::new(device, program, &NamedNoise, PlannerConfig::default()).unwrap();
+    let mut batch = Staging::new();
+    for (ids, selected) in sequences(&[5, 3], VOCABULARY).iter().zip([&[4, 1, 4][..], &[]]) {
+        batch.push(ids, &[]).unwrap();
+        batch.select(selected).unwrap();
+    }
+    executor.run(&batch).unwrap();
+    let (outputs, mut values) = (["a", "b"].map(|name| executor.output(name).unwrap()), Vec::new());
+    for sequence in 0..2 {
+        outputs.iter().for_each(|&output| executor.read(output, sequence, &mut values).unwrap());
+    }
+    values
+}
+
+/// Rows that are picked more than once: in two ways, twice in one way, before and after what they go through.
+#[test]
+fn rows_that_are_picked_more_than_once() {
+    type Draw = fn(&mut GraphBuilder, ValueId, ValueId) -> Result<[ValueId; 2], GraphError>;
+    let draw: [Draw; 5] = [
+        |g, _, y| Ok([g.pool(y, Pooling::Cls)?, g.pool(y, Pooling::LastToken)?]),
+        |g, _, y| Ok([g.pool(y, Pooling::Cls)?, g.pool(y, Pooling::Cls)?]),
+        |g, x, y| Ok([g.pool(y, Pooling::Cls)?, g.pool(x, Pooling::Cls)?]),
+        |g, x, y| Ok([g.select(x)?, g.select(y)?]),
+        |g, x, y| Ok([g.select(y)?, g.pool(x, Pooling::LastToken)?]),
+    ];
+    for draw in draw {
+        let mut g = GraphBuilder::new("picked");
+        let (table, ids) = (g.weight("table", &[VOCABULARY, HIDDEN]), g.input(Input::InputIds));
+        let x = g.embed(table, ids).unwrap();
+        let y = biased(&mut g, "y", x).unwrap();
+        let sum = g.add(x, y).unwrap();
+        let y = norm(&mut g, sum).unwrap();
+        let [a, b] = draw(&mut g, x, y).unwrap();
+        g.output("a", a);
+        g.output("b", b);
+        let graph = g.finish().unwrap();
+        let drawn = picked(&graph, LayoutKind::Padded, &[]);
+        for layout in [LayoutKind::Padded, LayoutKind::Packed] {
+            let fused = picked(&graph, layout, passes::ALL);
+            assert_eq!(drawn.len(), fused.len());
+            // as for `fusing_changes_nothing`
+            let worst = greatest(drawn.iter().zip(&fused).map(|(a, b)| (a - b).abs()));
+            assert!(worst < 1e-5, "{layout:?} differs by {worst}\n{graph}");
+        }
+    }
 }

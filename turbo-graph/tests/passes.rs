@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{NamedNoise, SMALL, encoder, sequences};
+use common::{NamedNoise, SMALL, encoder, greatest, sequences};
 use turbo_graph::{Executor, LayoutKind, Pass, PlannerConfig, Program, Staging, passes};
 use turbo_kernels::{Cpu, CpuOptions};
 
@@ -69,7 +69,7 @@ fn run(passes: &[Pass], layout: LayoutKind) -> Vec<f32> {
 
 /// Values are of order 1 after a layer norm; three layers of f32 sums in another order differ by a few ulp each.
 fn assert_close(a: &[f32], b: &[f32], what: &str) {
-    let worst = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let worst = greatest(a.iter().zip(b).map(|(a, b)| (a - b).abs()));
     assert!(worst < 2e-5, "{what}: differs by {worst}");
 }
 

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{NamedNoise, sequences, twin, unfolded_plan};
+use common::{NamedNoise, greatest, sequences, twin, unfolded_plan};
 use proptest::prelude::*;
 use turbo_alloc::check;
 use turbo_graph::{
@@ -352,7 +352,7 @@ fn expected(graph: &Graph) -> Vec<f32> {
 /// orders then differ by some hundred ulp.
 fn distance(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(a, b)| (a - b).abs() / a.abs().max(1.0)).fold(0.0, f32::max)
+    greatest(a.iter().zip(b).map(|(a, b)| (a - b).abs() / a.abs().max(1.0)))
 }
 
 proptest! {

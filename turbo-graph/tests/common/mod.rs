@@ -13,6 +13,11 @@ use turbo_graph::{
     ValueId, WeightSource, dim::Extents,
 };
 
+/// The greatest of some distances, NaN if one of them is: `f32::max` would forget it.
+pub(crate) fn greatest(distances: impl Iterator<Item = f32>) -> f32 {
+    distances.fold(0.0, |most, distance| if distance > most || distance.is_nan() { distance } else { most })
+}
+
 /// Sizes of an encoder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
