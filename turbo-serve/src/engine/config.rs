@@ -159,11 +159,13 @@ impl EngineConfig {
                 "inputs are cut to fit into a batch"
             );
         }
+        let admitted = self.max_concurrent_requests.min(limit);
+        let by_rows = bounded_by_rows(&model.info).filter(|&most| most < admitted);
         EngineInfo {
             model: model.info.clone(),
             max_input_length: own.min(limit),
             max_batch_tokens: limit,
-            max_batch_requests: self.max_batch_requests.or_else(|| bounded_by_rows(&model.info)),
+            max_batch_requests: self.max_batch_requests.or(by_rows),
             // A request larger than all slots together could never be admitted: it is told so, not to come back later.
             max_client_batch_size: self.max_client_batch_size.min(self.max_concurrent_requests),
             max_concurrent_requests: self.max_concurrent_requests,

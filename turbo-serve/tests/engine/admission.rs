@@ -123,7 +123,9 @@ fn rows_as_wide_as_the_vocabulary_bound_the_batches() {
         Engine::start(model, &config).unwrap().info().max_batch_requests
     };
     // 256 MiB of rows of 30522 values: 2198 of them
-    assert_eq!(limit(Task::SparseEmbedding, Some(30_522), None, config()), Some(2198));
+    let many = EngineConfig { max_concurrent_requests: 4096, max_batch_tokens: 4096, ..config() };
+    assert_eq!(limit(Task::SparseEmbedding, Some(30_522), None, many), Some(2198));
+    assert_eq!(limit(Task::SparseEmbedding, Some(30_522), None, config()), None, "no more are admitted");
     assert_eq!(limit(Task::MaskedLm, None, Some(30_522), config()), Some(17));
     assert_eq!(limit(Task::MaskedLm, None, Some(1 << 30), config()), Some(1));
     let asked = EngineConfig { max_batch_requests: Some(9), ..config() };
