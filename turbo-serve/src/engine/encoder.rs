@@ -89,6 +89,9 @@ impl Model {
         checkpoint.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         let no_pooling = || OpenError::Pooling { folder: dir.display().to_string() };
         let task = options.task.or(checkpoint.task()).ok_or_else(no_pooling)?;
+        if options.default_prompt.is_some() && !reads_prompts(task) {
+            tracing::warn!("the default prompt is not used: this model is for {task}");
+        }
         let info = ModelInfo {
             model_id: options.model_id.unwrap_or_else(|| dir.display().to_string()),
             sha: options.sha,
@@ -113,6 +116,14 @@ impl Model {
 
 fn mask_token(tokenizer: &TextTokenizer) -> Option<MaskToken> {
     tokenizer.mask_token().map(|(id, text)| MaskToken { id, text: text.to_owned() })
+}
+
+/// Whether a prompt may stand before texts: where parts of them are told it may not.
+fn reads_prompts(task: Task) -> bool {
+    match task {
+        Task::Embedding { .. } | Task::SparseEmbedding | Task::SequenceClassification => true,
+        Task::TokenClassification | Task::QuestionAnswering | Task::MaskedLm => false,
+    }
 }
 
 /// The folder's prompts, and the one that is used where a request names none.

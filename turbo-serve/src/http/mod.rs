@@ -1,10 +1,12 @@
-//! The engine over HTTP: text-embeddings-inference's routes, and OpenAI's embeddings.
+//! The engine over HTTP: text-embeddings-inference's routes, OpenAI's embeddings, and the tasks of Hugging Face's
+//! inference clients.
 //!
 //! In: bytes of a request. Out: bytes of an answer. What is computed in between is the [`Infer`]'s business;
 //! nothing here knows a model, a tokenizer or a batch.
 //!
 //! ```text
 //! bytes ─▶ body (limit, type, JSON) ─▶ tei / openai ─▶ InferRequest ─▶ Infer
+//!                                   ─▶ pipeline ─▶ tasks ─▶ several ──────▲
 //! bytes ◀─ write (floats) ◀─ headers, metrics ◀─────── InferResponse ◀────┘
 //!      ◀─ error (one JSON body per protocol, whatever went wrong)
 //! ```

@@ -7,8 +7,8 @@ use super::{
     ability::Ability,
     answer::{Question, answer},
     body::{Json, RequestBody},
-    error::OpenAiError,
-    inputs::Inputs,
+    error::{ApiError, OpenAiError},
+    inputs::{Count, Inputs},
     router::Server,
     write::{self, Encoding},
 };
@@ -23,7 +23,7 @@ pub(super) struct EmbeddingsBody {
     #[serde(rename = "model")]
     _model: Option<String>,
     encoding_format: Option<EncodingFormat>,
-    dimensions: Option<usize>,
+    dimensions: Option<Count>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -43,9 +43,12 @@ pub(super) async fn embeddings(
     Json { body, received }: Json<EmbeddingsBody>,
 ) -> Result<Response, OpenAiError> {
     Ability::Embed.check(&server.engine().info().model)?;
+    if body.input.0.inputs.is_empty() {
+        return Err(ApiError::empty("`input` cannot be empty").into());
+    }
     let question = Question {
         inputs: body.input.0,
-        output: OutputKind::Pooled { normalize: true, dimensions: body.dimensions },
+        output: OutputKind::Pooled { normalize: true, dimensions: body.dimensions.map(|Count(count)| count) },
         truncation: None,
         prompt_name: None,
         received,

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
-use turbo_models::tasks::Aggregation;
+use turbo_models::tasks::{self, Aggregation};
 
 use super::{Found, Meter, aside, input};
 use crate::engine::{
-    EngineError, Extent, Infer, InferRequest, OutputKind, Prompt, Texts, TokenizeRequest, Truncation,
+    Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, Prompt, Row, Texts, TokenizeRequest,
+    Truncation,
 };
 
 /// Texts to look for entities in.
@@ -59,8 +60,8 @@ pub async fn entities(
     let labels = engine.info().model.labels.clone();
     let found = aside(move || {
         let ignored: Vec<&str> = ignored.iter().map(String::as_str).collect();
-        let of_text = |(encoding, row): (&crate::engine::Encoding, &crate::engine::Row)| {
-            let found = turbo_models::tasks::entities(encoding, &row.values, &labels, aggregation, &ignored)?;
+        let of_text = |(encoding, row): (&Encoding, &Row)| {
+            let found = tasks::entities(encoding, &row.values, &labels, aggregation, &ignored)?;
             let owned = found.into_iter().map(|entity| FoundEntity {
                 label: entity.label.to_owned(),
                 score: entity.score,

@@ -4,8 +4,8 @@ use turbo_models::tasks::{TokenScore, fill_mask, mask_positions};
 
 use super::{Found, Meter, aside, input};
 use crate::engine::{
-    DecodeRequest, Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, Prompt, SpecialTokens,
-    Texts, TokenizeRequest,
+    DecodeRequest, Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, Prompt, Row,
+    SpecialTokens, Texts, TokenizeRequest,
 };
 
 /// A text with gaps.
@@ -64,7 +64,7 @@ pub async fn fill_gaps(
     let response = engine.infer(InferRequest::new(inputs, OutputKind::Selected)).await?;
     meter.inferred(&response.usage);
     let best = aside(move || {
-        let rows = response.rows.iter().flat_map(crate::engine::Row::rows);
+        let rows = response.rows.iter().flat_map(Row::rows);
         rows.map(|logits| fill_mask(logits, top_k, targets.as_deref())).collect::<Result<Vec<_>, _>>()
     });
     let filled = texts(engine, &encoding.input_ids, &gaps, best.await?).await?;
@@ -82,7 +82,10 @@ fn gaps(engine: &dyn Infer, encoding: &Encoding, top_k: usize) -> Result<Vec<usi
     };
     let gaps = mask_positions(&encoding.input_ids, mask.id);
     match gaps.len() {
-        0 => wrong(format!("there is no `{}` in it", mask.text)),
+        // Said with their number: a mask behind a cut is not among them.
+        0 => {
+            wrong(format!("there is no `{}` in the {} tokens that are read of it", mask.text, encoding.len()))
+        }
         count if count.saturating_mul(top_k) > MOST_FILLED => wrong(format!(
             "{top_k} words (`top_k`) for each of its gaps, of which there are {count}, are asked for, at most \
              {MOST_FILLED} together are possible"

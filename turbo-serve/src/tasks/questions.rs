@@ -19,7 +19,7 @@ pub struct QuestionRequest {
     pub context: String,
     /// Most tokens of a window; what the model takes, if that is less.
     pub max_seq_len: usize,
-    /// Tokens of the context that two neighbouring windows share.
+    /// Tokens of the context that two neighbouring windows share; half a window, if that is less.
     pub stride: usize,
     /// What counts as an answer.
     pub options: AnswerOptions,

@@ -30,7 +30,7 @@ const VALIDATION: &str = "Validation";
 fn bad_inputs() -> Vec<(String, u16, &'static str, &'static str)> {
     let nine = json!(["a", "b", "c", "d", "e", "f", "g", "h", "i"]).to_string();
     let owned = [
-        ("[]", 400, "Empty", "`inputs` cannot be empty"),
+        ("[]", 400, "Empty", "` cannot be empty"),
         ("null", 422, VALIDATION, "null, expected a text"),
         ("true", 422, VALIDATION, "boolean `true`, expected a text"),
         ("7", 422, VALIDATION, "integer `7`, expected a text"),
@@ -83,6 +83,8 @@ fn inputs_that_are_wrong() {
             assert_works(&server);
         }
     }
+    let none = server.post("/v1/embeddings", r#"{"input":[]}"#);
+    assert_openai("none", &none, 400, "Empty", "`input` cannot be empty");
 }
 
 /// Errors of the engine that a text asks the fake for: text, status, type, part of the sentence.

@@ -7,10 +7,12 @@
 //! | `/tokenize` | a text, or a list of texts | [`TextList`] |
 //! | `/decode` | a list of ids, or a list of such lists | [`IdLists`] |
 //! | `/similarity`, questions, `parameters` | an object | [`Object`] |
+//! | `dimensions`, `top_k` and their like | a whole number | [`Count`] |
 //!
 //! Each is read in one pass, without trying one form after another: the first element of a list tells what the others
 //! have to be. So an error names the value, its position and what was expected there, which an untagged enum cannot.
 
+mod count;
 mod element;
 mod embed;
 mod lists;
@@ -20,6 +22,7 @@ mod predict;
 use super::metrics::Arity;
 use crate::engine::Input;
 
+pub(super) use count::Count;
 pub(super) use embed::Inputs;
 pub(super) use lists::{IdLists, TextList};
 pub(super) use object::Object;

@@ -12,7 +12,7 @@ use crate::{
         answer::{Question, answer},
         body::{Json, RequestBody},
         error::TeiError,
-        inputs::{Counted, Object, TextList},
+        inputs::{Count, Counted, Object, TextList},
         router::Server,
         write::check_finite,
     },
@@ -28,7 +28,7 @@ pub(in crate::http) struct ClassifyBody {
 #[derive(Default, Deserialize)]
 struct Parameters {
     function_to_apply: Option<Function>,
-    top_k: Option<usize>,
+    top_k: Option<Count>,
 }
 
 #[derive(Clone, Copy, Deserialize)]

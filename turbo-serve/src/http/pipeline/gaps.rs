@@ -7,14 +7,14 @@ use super::at_least_one;
 use crate::{
     http::{
         ability::Ability,
-        answer::{answered, caught},
+        answer::{answered, caught, elsewhere},
         body::{Json, RequestBody},
         error::{ApiError, TeiError},
-        inputs::Object,
+        inputs::{Count, Object},
         metrics::Arity,
         router::Server,
     },
-    tasks::{Filled, GapRequest, fill_gaps},
+    tasks::{Filled, Found, GapRequest, fill_gaps},
 };
 
 /// Its body.
@@ -26,7 +26,7 @@ pub(in crate::http) struct GapBody {
 
 #[derive(Default, Deserialize)]
 struct Parameters {
-    top_k: Option<usize>,
+    top_k: Option<Count>,
     targets: Option<Vec<String>>,
 }
 
@@ -58,8 +58,10 @@ pub(in crate::http) async fn fill_mask(
     let top_k = at_least_one("top_k", top_k)?.unwrap_or(TOP_K);
     let request = GapRequest { text: body.inputs, top_k, targets };
     server.metrics().received(Arity::Single);
-    let found = caught(|| Box::pin(fill_gaps(server.engine(), request))).await?;
-    Ok(answered(&server, Arity::Single, &found.usage, received, json(&found.found)))
+    let Found { found, usage } = caught(|| Box::pin(fill_gaps(server.engine(), request))).await?;
+    // A thousand sequences of thousands of tokens are megabytes.
+    let body = elsewhere(move || Ok(json(&found)));
+    Ok(answered(&server, Arity::Single, &usage, received, body.await?))
 }
 
 fn json(found: &[Vec<Filled>]) -> Vec<u8> {

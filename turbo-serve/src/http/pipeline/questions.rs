@@ -11,14 +11,14 @@ use super::at_least_one;
 use crate::{
     http::{
         ability::Ability,
-        answer::{answered, caught},
+        answer::{answered, caught, elsewhere},
         body::{Json, RequestBody},
         error::{ApiError, TeiError},
-        inputs::Object,
+        inputs::{Count, Object},
         metrics::Arity,
         router::Server,
     },
-    tasks::{FoundAnswer, QuestionRequest, answer_question},
+    tasks::{Found, FoundAnswer, QuestionRequest, answer_question},
 };
 
 /// Its body.
@@ -36,10 +36,10 @@ struct Inputs {
 
 #[derive(Default, Deserialize)]
 struct Parameters {
-    top_k: Option<usize>,
-    doc_stride: Option<usize>,
-    max_answer_len: Option<usize>,
-    max_seq_len: Option<usize>,
+    top_k: Option<Count>,
+    doc_stride: Option<Count>,
+    max_answer_len: Option<Count>,
+    max_seq_len: Option<Count>,
     handle_impossible_answer: Option<bool>,
     align_to_words: Option<bool>,
 }
@@ -72,9 +72,10 @@ pub(in crate::http) async fn question_answering(
         body.parameters.unwrap_or_default().0.apply(QuestionRequest::new(question, context.clone()))?;
     let top_k = request.options.top_k;
     server.metrics().received(Arity::Single);
-    let found = caught(|| Box::pin(answer_question(server.engine(), request))).await?;
-    let body = json(&context, &found.found, top_k);
-    Ok(answered(&server, Arity::Single, &found.usage, received, body))
+    let Found { found, usage } = caught(|| Box::pin(answer_question(server.engine(), request))).await?;
+    // Counting the characters of a long context takes milliseconds.
+    let body = elsewhere(move || Ok(json(&context, &found, top_k)));
+    Ok(answered(&server, Arity::Single, &usage, received, body.await?))
 }
 
 impl Parameters {
@@ -83,12 +84,12 @@ impl Parameters {
         for (name, value, limit) in
             [("top_k", self.top_k, MOST_ANSWERS), ("max_answer_len", self.max_answer_len, MOST_ANSWER_LEN)]
         {
-            if let Some(got) = value.filter(|&got| got > limit) {
+            if let Some(Count(got)) = value.filter(|count| count.0 > limit) {
                 return Err(ApiError::validation(format!("`{name}` is {got}, expected at most {limit}")));
             }
         }
         request.max_seq_len = at_least_one("max_seq_len", self.max_seq_len)?.unwrap_or(request.max_seq_len);
-        request.stride = self.doc_stride.unwrap_or(request.stride);
+        request.stride = self.doc_stride.map_or(request.stride, |Count(stride)| stride);
         request.options = AnswerOptions {
             top_k: at_least_one("top_k", self.top_k)?.unwrap_or(default.top_k),
             max_answer_len: at_least_one("max_answer_len", self.max_answer_len)?

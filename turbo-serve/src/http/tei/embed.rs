@@ -11,7 +11,7 @@ use crate::{
         answer::{Question, answer},
         body::{Json, RequestBody},
         error::{ApiError, TeiError},
-        inputs::{Counted, Inputs, Object},
+        inputs::{Count, Counted, Inputs, Object},
         router::Server,
         write,
     },
@@ -25,7 +25,7 @@ pub(in crate::http) struct EmbedBody {
     truncation_direction: Option<TruncationDirection>,
     prompt_name: Option<String>,
     normalize: Option<bool>,
-    dimensions: Option<usize>,
+    dimensions: Option<Count>,
 }
 
 /// Body of `POST /embed_all` and `POST /embed_sparse`: as [`EmbedBody`], without what concerns dense pooled rows.
@@ -77,7 +77,10 @@ pub(in crate::http) async fn embed(
     Ability::Embed.check(&server.engine().info().model)?;
     let question = Question {
         inputs: body.inputs.0,
-        output: OutputKind::Pooled { normalize: body.normalize.unwrap_or(true), dimensions: body.dimensions },
+        output: OutputKind::Pooled {
+            normalize: body.normalize.unwrap_or(true),
+            dimensions: body.dimensions.map(|Count(count)| count),
+        },
         truncation: Some(truncation(&server, body.truncate, body.truncation_direction)),
         prompt_name: body.prompt_name,
         received,

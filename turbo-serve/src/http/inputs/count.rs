@@ -1,0 +1,64 @@
+//! A number of things.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, Unexpected, Visitor},
+};
+
+/// A number of things, whose errors say what serde calls `usize`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::http) struct Count(pub(in crate::http) usize);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_u64(CountVisitor)
+    }
+}
+
+struct CountVisitor;
+
+impl Visitor<'_> for CountVisitor {
+    type Value = Count;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("a whole number, 0 or above")
+    }
+
+    fn visit_u64<E: Error>(self, count: u64) -> Result<Count, E> {
+        let too_large = |_| E::invalid_value(Unexpected::Unsigned(count), &self);
+        usize::try_from(count).map(Count).map_err(too_large)
+    }
+
+    fn visit_i64<E: Error>(self, count: i64) -> Result<Count, E> {
+        Err(E::invalid_value(Unexpected::Signed(count), &self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_numbers_count() {
+        let read = serde_json::from_str::<Count>;
+        assert_eq!(read("0").unwrap(), Count(0));
+        assert_eq!(read("7").unwrap(), Count(7));
+        for (json, got) in [
+            ("-1", "invalid value: integer `-1`"),
+            ("1.5", "invalid type: floating point `1.5`"),
+            ("18446744073709551616", "invalid type: floating point"),
+            (r#""7""#, r#"invalid type: string "7""#),
+            ("null", "invalid type: null"),
+        ] {
+            let error = read(json).unwrap_err();
+            let said = error.to_string();
+            assert!(
+                said.starts_with(got) && said.contains("expected a whole number, 0 or above"),
+                "{json}: {said}"
+            );
+            assert!(error.is_data(), "{json}");
+        }
+    }
+}
