@@ -3,18 +3,21 @@
 
 mod dense;
 mod inputs;
+mod list;
 mod pooling;
 mod prompts;
 
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 
-use serde::Deserialize;
 use turbo_graph::Pooling;
 
 pub(crate) use self::dense::Dense;
-use self::inputs::{EncoderGives, EncoderInputs};
 pub use self::prompts::Prompts;
-use crate::{ModelError, error::one_line, json::read_json};
+use self::{
+    inputs::{EncoderGives, EncoderInputs},
+    list::{List, Module},
+};
+use crate::{ModelError, json::read_json};
 
 /// From `modules.json` and the folders it names, `sentence_bert_config.json`, `tokenizer_config.json` and
 /// `config_sentence_transformers.json`, each of which may be absent.
@@ -34,36 +37,6 @@ pub(crate) struct SentenceModules {
     pub(crate) prompts: Prompts,
 }
 
-/// An entry of `modules.json`.
-#[derive(Deserialize)]
-struct Module {
-    /// Folder with its configuration; need not exist where there is nothing to configure.
-    path: String,
-    /// Path of its Python class.
-    r#type: String,
-}
-
-/// The list of modules, for errors about it.
-struct List<'a> {
-    dir: &'a Path,
-    file: PathBuf,
-}
-
-/// What the modules up to some place of the list make of an input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Text,
-    TokenVectors,
-    Vector,
-    UnitVector,
-    WordLogits,
-    WordWeights,
-}
-
-/// The modules that are known here.
-const CLASSES: [&str; 7] =
-    ["Transformer", "Pooling", "Dense", "Normalize", "Dropout", "MLMTransformer", "SpladePooling"];
-
 impl SentenceModules {
     /// Reads them from the folder `dir`.
     ///
@@ -79,103 +52,6 @@ impl SentenceModules {
         }
         Ok(modules)
     }
-
-    fn read_list(&mut self, list: &List<'_>, modules: &[Module]) -> Result<(), ModelError> {
-        let last = modules.iter().try_fold(Stage::Text, |stage, module| self.add(list, module, stage))?;
-        match last {
-            Stage::WordLogits => Err(list.out_of_order("the list ends", last)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Adds a module behind those that led to `stage`; gives what it makes of that.
-    fn add(&mut self, list: &List<'_>, module: &Module, stage: Stage) -> Result<Stage, ModelError> {
-        let class = module.r#type.rsplit('.').next().unwrap_or_default();
-        match (class, stage) {
-            ("Transformer" | "MLMTransformer", Stage::Text) if !module.path.is_empty() => {
-                Err(list.unsupported("path", &module.path, "the folder itself"))
-            }
-            ("Transformer", Stage::Text) => Ok(match self.inputs.gives {
-                EncoderGives::Vectors => Stage::TokenVectors,
-                EncoderGives::WordLogits => Stage::WordLogits,
-            }),
-            ("MLMTransformer", Stage::Text) => Ok(Stage::WordLogits),
-            ("Pooling", Stage::TokenVectors) => {
-                self.pooling = pooling::open(&list.folder(module)?)?;
-                Ok(Stage::Vector)
-            }
-            ("SpladePooling", Stage::WordLogits) => {
-                pooling::check_splade(&list.folder(module)?)?;
-                self.splade = true;
-                Ok(Stage::WordWeights)
-            }
-            ("Dense", Stage::Vector) => {
-                self.add_dense(list, Dense::open(&list.folder(module)?)?)?;
-                Ok(Stage::Vector)
-            }
-            ("Normalize", Stage::Vector | Stage::UnitVector) => {
-                self.normalize = true;
-                Ok(Stage::UnitVector)
-            }
-            // does something in training only
-            ("Dropout", stage) => Ok(stage),
-            (class, stage) if CLASSES.contains(&class) => {
-                Err(list.out_of_order(&format!("{class} is out of order"), stage))
-            }
-            (other, _) => Err(list.unsupported("type", other, &CLASSES.join(", "))),
-        }
-    }
-
-    fn add_dense(&mut self, list: &List<'_>, dense: Dense) -> Result<(), ModelError> {
-        if let Some(before) = self.dense.last().filter(|before| before.out_features != dense.in_features) {
-            let why = format!(
-                "Dense takes {} features, the one before gives {}",
-                dense.in_features, before.out_features
-            );
-            return Err(list.wrong("type", why));
-        }
-        self.dense.push(dense);
-        Ok(())
-    }
-}
-
-impl List<'_> {
-    fn folder(&self, module: &Module) -> Result<PathBuf, ModelError> {
-        if stays_inside(&module.path) {
-            Ok(self.dir.join(&module.path))
-        } else {
-            Err(self.unsupported("path", &module.path, "a folder in this one"))
-        }
-    }
-
-    fn out_of_order(&self, found: &str, stage: Stage) -> ModelError {
-        let expected = match stage {
-            Stage::Text => "Transformer or MLMTransformer first",
-            Stage::TokenVectors => "Pooling behind Transformer",
-            Stage::WordLogits => "SpladePooling behind the logits of words",
-            Stage::Vector => "Dense or Normalize behind Pooling and Dense",
-            Stage::UnitVector => "nothing behind Normalize",
-            Stage::WordWeights => "nothing behind SpladePooling",
-        };
-        self.wrong("type", format!("{found}, expected {expected}"))
-    }
-
-    fn wrong(&self, field: &'static str, why: String) -> ModelError {
-        ModelError::Field { file: self.file.clone(), field, why }
-    }
-
-    fn unsupported(&self, field: &'static str, value: &str, supported: &str) -> ModelError {
-        ModelError::Unsupported {
-            file: self.file.clone(),
-            field,
-            value: one_line(value),
-            supported: supported.to_owned(),
-        }
-    }
-}
-
-fn stays_inside(path: &str) -> bool {
-    Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
 }
 
 #[cfg(test)]
@@ -249,6 +125,13 @@ mod tests {
                 let modules = open_pooling(&config).unwrap();
                 assert_eq!((modules.pooling, modules.normalize), (Some(expected), true), "{config}");
             }
+        }
+    }
+
+    #[test]
+    fn the_mean_is_taken_where_nothing_is_switched_on() {
+        for config in [r#"{"word_embedding_dimension": 8}"#, r#"{"pooling_mode_cls_token": false}"#] {
+            assert_eq!(open_pooling(config).unwrap().pooling, Some(Pooling::Mean), "{config}");
         }
     }
 
@@ -364,7 +247,6 @@ mod tests {
         let cases = [
             (r#"{"pooling_mode": "attention"}"#, "attention"),
             (r#"{"pooling_mode_mean_tokens": true, "pooling_mode_max_tokens": true}"#, "max and mean"),
-            (r#"{"pooling_mode_mean_tokens": false}"#, ""),
         ];
         for (config, mode) in cases {
             let expected = format!("Pooling/config.json: pooling_mode is {mode:?}, {supported}");
@@ -373,7 +255,7 @@ mod tests {
         let without = open_pooling(r#"{"pooling_mode": "mean", "include_prompt": false}"#).unwrap_err();
         assert_eq!(without, r#"Pooling/config.json: include_prompt is "false", supported: true"#);
         let unknown = open_list(&["WordWeights"], &[]).unwrap_err();
-        let classes = CLASSES.join(", ");
+        let classes = list::CLASSES.join(", ");
         assert_eq!(unknown, format!(r#"modules.json: type is "WordWeights", supported: {classes}"#));
         let outside = r#"[{"path": "", "type": "Transformer"}, {"path": "../1_Pooling", "type": "Pooling"}]"#;
         let expected = r#"modules.json: path is "../1_Pooling", supported: a folder in this one"#;

@@ -10,7 +10,7 @@ use crate::{ModelError, json::JsonObject};
 /// The mode that `config.json` of the module's folder `path` switches on; `None` without the file.
 ///
 /// # Errors
-/// [`ModelError`] naming file and field: no mode or several, or one that leaves out the tokens of a prompt.
+/// [`ModelError`] naming file and field: several modes, or one that leaves out the tokens of a prompt.
 pub(super) fn open(path: &Path) -> Result<Option<Pooling>, ModelError> {
     let Some(json) = JsonObject::open(path.join("config.json"))? else { return Ok(None) };
     if json.get("include_prompt")? == Some(false) {
@@ -46,7 +46,8 @@ fn mode(json: &JsonObject) -> Result<Pooling, ModelError> {
     let modes: Vec<&str> = modes.iter().map(String::as_str).collect();
     match modes[..] {
         ["cls" | "cls_token"] => Ok(Pooling::Cls),
-        ["mean"] => Ok(Pooling::Mean),
+        // what the library takes where nothing is switched on
+        [] | ["mean"] => Ok(Pooling::Mean),
         ["max"] => Ok(Pooling::Max),
         ["mean_sqrt_len"] | ["mean_sqrt_len_tokens"] => Ok(Pooling::MeanSqrtLen),
         ["weightedmean"] => Ok(Pooling::WeightedMean),

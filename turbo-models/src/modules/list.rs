@@ -1,0 +1,141 @@
+//! The modules of `modules.json`, one behind the other: each has to make sense of what the one before it gives.
+
+use std::path::{Component, Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::{Dense, EncoderGives, SentenceModules, pooling};
+use crate::{ModelError, error::one_line};
+
+/// An entry of `modules.json`.
+#[derive(Deserialize)]
+pub(super) struct Module {
+    /// Folder with its configuration; need not exist where there is nothing to configure.
+    path: String,
+    /// Path of its Python class.
+    r#type: String,
+}
+
+/// The list of modules, for errors about it.
+pub(super) struct List<'a> {
+    pub(super) dir: &'a Path,
+    pub(super) file: PathBuf,
+}
+
+/// What the modules up to some place of the list make of an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Text,
+    TokenVectors,
+    Vector,
+    UnitVector,
+    WordLogits,
+    WordWeights,
+}
+
+/// The modules that are known here.
+pub(super) const CLASSES: [&str; 7] =
+    ["Transformer", "Pooling", "Dense", "Normalize", "Dropout", "MLMTransformer", "SpladePooling"];
+
+impl SentenceModules {
+    /// Reads the list, which says all about pooling and what follows it.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(super) fn read_list(&mut self, list: &List<'_>, modules: &[Module]) -> Result<(), ModelError> {
+        let last = modules.iter().try_fold(Stage::Text, |stage, module| self.add(list, module, stage))?;
+        match last {
+            Stage::WordLogits => Err(list.out_of_order("the list ends", last)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds a module behind those that led to `stage`; gives what it makes of that.
+    fn add(&mut self, list: &List<'_>, module: &Module, stage: Stage) -> Result<Stage, ModelError> {
+        let class = module.r#type.rsplit('.').next().unwrap_or_default();
+        match (class, stage) {
+            ("Transformer" | "MLMTransformer", Stage::Text) if !module.path.is_empty() => {
+                Err(list.unsupported("path", &module.path, "the folder itself"))
+            }
+            ("Transformer", Stage::Text) => Ok(match self.inputs.gives {
+                EncoderGives::Vectors => Stage::TokenVectors,
+                EncoderGives::WordLogits => Stage::WordLogits,
+            }),
+            ("MLMTransformer", Stage::Text) => Ok(Stage::WordLogits),
+            ("Pooling", Stage::TokenVectors) => {
+                self.pooling = pooling::open(&list.folder(module)?)?;
+                Ok(Stage::Vector)
+            }
+            ("SpladePooling", Stage::WordLogits) => {
+                pooling::check_splade(&list.folder(module)?)?;
+                self.splade = true;
+                Ok(Stage::WordWeights)
+            }
+            ("Dense", Stage::Vector) => {
+                self.add_dense(list, Dense::open(&list.folder(module)?)?)?;
+                Ok(Stage::Vector)
+            }
+            ("Normalize", Stage::Vector | Stage::UnitVector) => {
+                self.normalize = true;
+                Ok(Stage::UnitVector)
+            }
+            // does something in training only
+            ("Dropout", stage) => Ok(stage),
+            (class, stage) if CLASSES.contains(&class) => {
+                Err(list.out_of_order(&format!("{class} is out of order"), stage))
+            }
+            (other, _) => Err(list.unsupported("type", other, &CLASSES.join(", "))),
+        }
+    }
+
+    fn add_dense(&mut self, list: &List<'_>, dense: Dense) -> Result<(), ModelError> {
+        if let Some(before) = self.dense.last().filter(|before| before.out_features != dense.in_features) {
+            let why = format!(
+                "Dense takes {} features, the one before gives {}",
+                dense.in_features, before.out_features
+            );
+            return Err(list.wrong("type", why));
+        }
+        self.dense.push(dense);
+        Ok(())
+    }
+}
+
+impl List<'_> {
+    fn folder(&self, module: &Module) -> Result<PathBuf, ModelError> {
+        if stays_inside(&module.path) {
+            Ok(self.dir.join(&module.path))
+        } else {
+            Err(self.unsupported("path", &module.path, "a folder in this one"))
+        }
+    }
+
+    fn out_of_order(&self, found: &str, stage: Stage) -> ModelError {
+        let expected = match stage {
+            Stage::Text => "Transformer or MLMTransformer first",
+            Stage::TokenVectors => "Pooling behind Transformer",
+            Stage::WordLogits => "SpladePooling behind the logits of words",
+            Stage::Vector => "Dense or Normalize behind Pooling and Dense",
+            Stage::UnitVector => "nothing behind Normalize",
+            Stage::WordWeights => "nothing behind SpladePooling",
+        };
+        self.wrong("type", format!("{found}, expected {expected}"))
+    }
+
+    fn wrong(&self, field: &'static str, why: String) -> ModelError {
+        ModelError::Field { file: self.file.clone(), field, why }
+    }
+
+    fn unsupported(&self, field: &'static str, value: &str, supported: &str) -> ModelError {
+        ModelError::Unsupported {
+            file: self.file.clone(),
+            field,
+            value: one_line(value),
+            supported: supported.to_owned(),
+        }
+    }
+}
+
+fn stays_inside(path: &str) -> bool {
+    Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
+}
