@@ -71,7 +71,7 @@ impl Checkpoint {
         let task = if modules.splade { Some(Task::SparseEmbedding) } else { modules.pooling.map(Task::from) };
         let task = task.or(config.task()?);
         let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
-        let mut warnings = warnings(&config, &modules, tokenizer.as_ref());
+        let mut warnings = warnings(&dir, &config, &modules, tokenizer.as_ref());
         if let Some(class) = config.generator()?.filter(|_| task.is_none()) {
             warnings.push(format!(
                 "config.json: {class} writes words, which is not done here: there are only its vectors, whose pooling \
@@ -200,7 +200,14 @@ fn limits(config: &ModelConfig, modules: &SentenceModules) -> InputLimits {
     }
 }
 
+/// Most rows that fill a table of words up to a round number, as many models do.
+const MOST_SPARE_ROWS: usize = 127;
+
+/// Files of tokenizers that are not read.
+const SENTENCE_PIECE: [&str; 2] = ["sentencepiece.bpe.model", "spiece.model"];
+
 fn warnings(
+    dir: &Path,
     config: &ModelConfig,
     modules: &SentenceModules,
     tokenizer: Option<&TextTokenizer>,
@@ -210,7 +217,13 @@ fn warnings(
     let limit = limit.map(|limit| {
         format!("sentence_bert_config.json: max_seq_length is {limit}, the model has {positions} positions")
     });
-    let known = tokenizer.map(TextTokenizer::vocab_size).filter(|known| *known != rows);
-    let known = known.map(|known| format!("the tokenizer knows {known} tokens, the model has {rows}"));
-    limit.into_iter().chain(known).collect()
+    let tokenizer = match tokenizer.map(TextTokenizer::vocab_size) {
+        None => SENTENCE_PIECE
+            .iter()
+            .find(|file| dir.join(file).exists())
+            .map(|file| format!("{file} is not read: without tokenizer.json there are ids only")),
+        Some(known) => (known > rows || rows - known > MOST_SPARE_ROWS)
+            .then(|| format!("the tokenizer knows {known} tokens, the model has {rows}")),
+    };
+    limit.into_iter().chain(tokenizer).collect()
 }

@@ -57,14 +57,30 @@ fn a_limit_beyond_the_position_table_is_a_warning() {
     );
 }
 
+/// Fewer tokens than rows are usual, tables are filled up to a round number; more cannot be run.
 #[test]
-fn a_tokenizer_with_another_vocabulary_is_a_warning() {
+fn a_tokenizer_of_more_tokens_than_rows_is_a_warning() {
+    for (change, expected) in [(-1, None), (1, Some("the tokenizer knows 104 tokens, the model has 103"))] {
+        let dir = copy();
+        edit(dir.path(), "tokenizer.json", |json| {
+            let vocabulary = json["model"]["vocab"].as_object_mut().unwrap();
+            match change {
+                -1 => drop(vocabulary.remove("batch").unwrap()),
+                _ => drop(vocabulary.insert("novel".to_owned(), 103.into())),
+            }
+        });
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        assert_eq!(checkpoint.warnings(), expected.as_slice());
+    }
+}
+
+#[test]
+fn a_tokenizer_that_is_not_read_is_named() {
     let dir = copy();
-    edit(dir.path(), "tokenizer.json", |json| {
-        json["model"]["vocab"].as_object_mut().unwrap().remove("batch");
-    });
+    fs::rename(dir.path().join("tokenizer.json"), dir.path().join("sentencepiece.bpe.model")).unwrap();
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
-    assert_eq!(checkpoint.warnings(), ["the tokenizer knows 102 tokens, the model has 103"]);
+    let expected = "sentencepiece.bpe.model is not read: without tokenizer.json there are ids only";
+    assert_eq!(checkpoint.warnings(), [expected]);
 }
 
 #[test]
