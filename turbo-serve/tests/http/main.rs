@@ -9,6 +9,7 @@ mod fake;
 mod fuzz;
 mod lifecycle;
 mod models;
+mod pipelines;
 mod statuses;
 mod tei;
 mod tiny;
