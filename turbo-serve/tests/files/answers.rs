@@ -356,17 +356,34 @@ fn what_is_wrong_is_told_before_the_output_is_begun() {
     fs::write(path("in.jsonl"), "{\"text\": \"a cat\"}\n").unwrap();
     fs::write(path("twice.csv"), "text,text\na,b\n").unwrap();
     fs::write(path("out.npy"), "precious").unwrap();
+    fs::create_dir(path("folder")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
     for (input, output, more, said_so) in [
         ("in.jsonl", "out.npy", "--column=body", "in.jsonl:1: no column \"body\", it has: text"),
         ("twice.csv", "out.npy", "--quiet", "it has several columns \"text\""),
         ("in.jsonl", "no folder/out.npy", "--quiet", "out.npy: the folder that it is to be in is not there"),
+        ("in.jsonl", "folder", "--format=jsonl", "folder: it is a folder, expected a file"),
+        ("in.jsonl", "out.npy", "--format=parquet", "out.npy: it is a file, and Parquet"),
+        ("in.jsonl", "socket", "--format=jsonl", "socket: it is no regular file; `-` is standard output"),
     ] {
         let arguments = [&path(input), &path(output), "--overwrite", more];
         let (code, _, said) = run(turbo("embed", &model("tiny-sentence"), &arguments));
         assert!(code == Some(1) && said.contains(said_so), "{said}");
     }
     assert_eq!(fs::read_to_string(path("out.npy")).unwrap(), "precious");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 5, "nothing was left beside");
+}
+
+#[test]
+fn a_column_may_be_both_of_a_pair() {
+    let input = "{\"text\": \"a cat\"}\n";
+    let pairs = ["--input-format=jsonl", "--pair-column=text", "--quiet"];
+    let (code, answers, said) =
+        run_with_input(turbo("classify", &model("tiny-cross-encoder"), &pairs), input.as_bytes());
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    let scored = ["--query=a cat", "--quiet"];
+    let expected = run_with_input(turbo("rerank", &model("tiny-cross-encoder"), &scored), b"a cat\n").1;
+    assert_eq!(lines(&answers)[0]["labels"][0]["score"], lines(&expected)[0]["score"]);
 }
 
 #[test]

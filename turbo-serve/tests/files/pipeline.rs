@@ -166,8 +166,8 @@ fn rows_without_an_answer_are_counted_once() {
         let run = Run { existing: Existing::Continue, ..Run::new(&input, &output) };
         let Opened::Ready(mut begun) = run.open().unwrap() else { panic!("it is complete") };
         let answer = Answer::Embedding(vec![0.0, 1.0]);
-        for row in 0..10_500 {
-            begun.write(if row % 5 == 0 { Err("oops") } else { Ok(&answer) }).unwrap();
+        for row in 0..10_500_u32 {
+            begun.write(if row.is_multiple_of(5) { Err("oops") } else { Ok(&answer) }).unwrap();
         }
         begun.interrupt().unwrap();
         let Opened::Ready(again) = run.open().unwrap() else { panic!("it is complete") };

@@ -39,8 +39,8 @@ impl<R: BufRead> Objects<R> {
             };
             let (number, end) = (self.lines.number, self.lines.end);
             let cells = match line {
-                Ok(mut object) => {
-                    let cells = self.columns.iter().map(|column| take(&mut object, column)).collect();
+                Ok(object) => {
+                    let cells = self.columns.iter().map(|column| cell(&object, column)).collect();
                     match cells {
                         Err(Lack::Column(column)) if self.progress == Progress::First => {
                             let file = format!("{}:{number}", self.file);
@@ -102,19 +102,14 @@ fn object(line: &str) -> Result<Map<String, Value>, String> {
     }
 }
 
-fn take(object: &mut Map<String, Value>, column: &str) -> Result<Cell, Lack> {
+/// The value of a column; two may be the same column.
+fn cell(object: &Map<String, Value>, column: &str) -> Result<Cell, Lack> {
     let wrong = |value: &Value| Lack::Type { column: column.to_owned(), got: kind(value) };
-    match object.get_mut(column).map(Value::take) {
+    let text = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(|| wrong(value));
+    match object.get(column) {
         None => Err(Lack::Column(column.to_owned())),
-        Some(Value::String(text)) => Ok(Cell::Text(text)),
-        Some(Value::Array(values)) => {
-            let text = |value| match value {
-                Value::String(text) => Ok(text),
-                other => Err(wrong(&other)),
-            };
-            values.into_iter().map(text).collect::<Result<_, _>>().map(Cell::List)
-        }
-        Some(other) => Err(wrong(&other)),
+        Some(Value::Array(values)) => values.iter().map(text).collect::<Result<_, _>>().map(Cell::List),
+        Some(value) => text(value).map(Cell::Text),
     }
 }
 

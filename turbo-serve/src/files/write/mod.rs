@@ -120,21 +120,29 @@ impl Output {
                 _ => unfit("needs a file, standard output takes JSONL"),
             };
         }
-        if !folder_of(Path::new(&file)).is_dir() {
-            let why = "the folder that it is to be in is not there".to_owned();
-            return Err(FileError::Broken { file, why });
-        }
+        check_place(Path::new(&file), target.format)
+            .map_err(|why| FileError::Broken { file: file.clone(), why: why.to_owned() })?;
         let there = fs::symlink_metadata(&file).is_ok();
-        match (target.existing, unfinished::job_of(&file)?) {
+        let begun_before = unfinished::job_of(&file)?;
+        match (target.existing, &begun_before) {
             (Existing::Keep, None) if there => return Err(FileError::Exists { file }),
             (Existing::Keep, Some(_)) if there => return Err(FileError::Unfinished { file }),
             (Existing::Continue, None) if there => return Ok(Opened::Complete),
-            (Existing::Continue, Some(before)) if there => unfinished::check(&file, &before, target.job)?,
+            (Existing::Continue, Some(before)) if there => unfinished::check(&file, before, target.job)?,
             _ => {}
         }
         // Before the file: a file without it beside is a complete one.
         let unfinished = Unfinished::begin(&file, target.job)?;
-        let begun = begin(target, there && target.existing == Existing::Continue)?;
+        let begun = match begin(target, there && target.existing == Existing::Continue) {
+            Ok(begun) => begun,
+            Err(error) => {
+                // What stands there is what it was.
+                if begun_before.is_none() {
+                    unfinished.remove()?;
+                }
+                return Err(error);
+            }
+        };
         let begun = Begun { sink: best::only(target.best, begun.sink), ..begun };
         Ok(Opened::Ready(Self::new(file, begun, Some(unfinished))))
     }
@@ -183,6 +191,25 @@ impl Output {
     /// [`FileError::Io`].
     pub fn interrupt(mut self) -> Result<(), FileError> {
         self.sink.close().map_err(FileError::io(&self.file))
+    }
+}
+
+/// Whether an output of that format can be at `path`, before anything is written there.
+fn check_place(path: &Path, format: OutputFormat) -> Result<(), &'static str> {
+    if !folder_of(path).is_dir() {
+        return Err("the folder that it is to be in is not there");
+    }
+    match (fs::metadata(path), format) {
+        (Ok(there), OutputFormat::Parquet) if !there.is_dir() => {
+            Err("it is a file, and Parquet is written as a folder of parts")
+        }
+        (Ok(there), OutputFormat::Jsonl | OutputFormat::Npy) if there.is_dir() => {
+            Err("it is a folder, expected a file")
+        }
+        (Ok(there), OutputFormat::Jsonl | OutputFormat::Npy) if !there.is_file() => {
+            Err("it is no regular file; `-` is standard output, which may lead anywhere")
+        }
+        _ => Ok(()),
     }
 }
 

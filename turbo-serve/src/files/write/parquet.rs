@@ -54,10 +54,6 @@ struct Part {
 pub(super) fn begin(folder: &Path, kind: &Kind, resume: bool) -> Result<Begun, FileError> {
     let name = folder.display().to_string();
     let io = FileError::io(&name);
-    if folder.exists() && !folder.is_dir() {
-        let why = "it is a file, and Parquet is written as a folder of parts".to_owned();
-        return Err(FileError::Broken { file: name.clone(), why });
-    }
     fs::create_dir_all(folder).map_err(&io)?;
     let (mut rows, mut bad_rows) = (0, 0);
     if resume {
