@@ -7,18 +7,21 @@ use serde_json::Value;
 use super::HubError;
 
 /// Files that say what the model is. Where they are there, they are fetched, before the weights.
-const DESCRIPTIONS: [&str; 10] = [
+const DESCRIPTIONS: [&str; 12] = [
     "config.json",
-    "tokenizer.json",
+    TOKENIZER,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.txt",
+    "vocab.json",
+    "merges.txt",
     MODULES,
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
     INDEX,
 ];
+const TOKENIZER: &str = "tokenizer.json";
 const MODULES: &str = "modules.json";
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -40,8 +43,13 @@ pub(super) fn descriptions(model: &str, listed: &[String]) -> Result<Vec<String>
         let others = listed.iter().filter(is_other).take(3).cloned().collect();
         return Err(HubError::NoWeights { model: model.to_owned(), others });
     }
-    // Shards are of no use beside the one file.
-    let wanted = |name: &&&str| has(name) && !(**name == INDEX && has(WEIGHTS));
+    // Shards are of no use beside the one file, and so are the parts of a tokenizer.
+    let is_spare = |name: &str| match name {
+        INDEX => has(WEIGHTS),
+        "vocab.txt" | "vocab.json" | "merges.txt" => has(TOKENIZER),
+        _ => false,
+    };
+    let wanted = |name: &&&str| has(name) && !is_spare(name);
     Ok(DESCRIPTIONS.iter().filter(wanted).map(|name| (*name).to_owned()).collect())
 }
 
@@ -111,8 +119,12 @@ mod tests {
             INDEX,
             "onnx/model.onnx",
             "tokenizer.json",
+            "vocab.json",
+            "merges.txt",
         ]);
         assert_eq!(descriptions("m", &all).unwrap(), ["config.json", "tokenizer.json"]);
+        let parts = listed(&["config.json", "model.safetensors", "vocab.json", "merges.txt"]);
+        assert_eq!(descriptions("m", &parts).unwrap(), ["config.json", "vocab.json", "merges.txt"]);
         let sharded = listed(&["config.json", INDEX, "model-00001-of-00002.safetensors"]);
         assert_eq!(descriptions("m", &sharded).unwrap(), ["config.json", INDEX]);
     }
