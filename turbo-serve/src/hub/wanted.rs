@@ -50,7 +50,15 @@ pub(super) fn descriptions(model: &str, listed: &[String]) -> Result<Vec<String>
         _ => false,
     };
     let wanted = |name: &&&str| has(name) && !is_spare(name);
-    Ok(DESCRIPTIONS.iter().filter(wanted).map(|name| (*name).to_owned()).collect())
+    let named = DESCRIPTIONS.iter().filter(wanted).map(|name| (*name).to_owned());
+    Ok(named.chain(listed.iter().filter(|file| is_of_a_family(file)).cloned()).collect())
+}
+
+/// Whether a file is what sentence-transformers once wrote in the place of `sentence_bert_config.json`, such as
+/// `sentence_roberta_config.json`.
+fn is_of_a_family(file: &str) -> bool {
+    let family = file.strip_prefix("sentence_").and_then(|rest| rest.strip_suffix("_config.json"));
+    family.is_some_and(|family| family != "bert")
 }
 
 /// The files that the descriptions in `folder` speak of: weights, and the modules of a sentence-transformers model.
@@ -125,6 +133,8 @@ mod tests {
         assert_eq!(descriptions("m", &all).unwrap(), ["config.json", "tokenizer.json"]);
         let parts = listed(&["config.json", "model.safetensors", "vocab.json", "merges.txt"]);
         assert_eq!(descriptions("m", &parts).unwrap(), ["config.json", "vocab.json", "merges.txt"]);
+        let of_a_family = ["config.json", "model.safetensors", "sentence_roberta_config.json"];
+        assert_eq!(descriptions("m", &listed(&of_a_family)).unwrap(), [of_a_family[0], of_a_family[2]]);
         let sharded = listed(&["config.json", INDEX, "model-00001-of-00002.safetensors"]);
         assert_eq!(descriptions("m", &sharded).unwrap(), ["config.json", INDEX]);
     }
