@@ -375,6 +375,13 @@ fn what_is_wrong_is_told_before_the_output_is_begun() {
 }
 
 #[test]
+fn ranking_lines_needs_a_query() {
+    let (code, _, said) = run_with_input(turbo("rerank", &model("tiny-cross-encoder"), &[]), b"a cat\n");
+    assert_eq!(code, Some(1));
+    assert!(said.contains("pass --query") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
 fn a_column_may_be_both_of_a_pair() {
     let input = "{\"text\": \"a cat\"}\n";
     let pairs = ["--input-format=jsonl", "--pair-column=text", "--quiet"];

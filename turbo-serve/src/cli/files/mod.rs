@@ -159,6 +159,10 @@ impl FileArguments {
         })
     }
 
+    fn is_lines(&self) -> Result<bool, FileError> {
+        Ok(self.input_format()? == InputFormat::Lines)
+    }
+
     fn output_format(&self) -> Result<OutputFormat, FileError> {
         Ok(match self.format {
             None => return OutputFormat::of(&self.output, "--format"),

@@ -74,6 +74,9 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Some(_) => vec![documents("text")],
         None => vec![arguments.query_column.clone(), documents("documents")],
     };
+    if arguments.query.is_none() && arguments.files.is_lines()? {
+        bail!("lines of text have no column for the query: pass --query, or a file of another format");
+    }
     let rows = arguments.files.open(&columns)?;
     let model = OpenModel::open(&arguments.model)?;
     match (model.checkpoint.task(), model.checkpoint.labels().len()) {
