@@ -29,7 +29,7 @@ impl OpenModel {
         checkpoint.warnings().iter().for_each(|warning| output::note(&format!("warning: {warning}")));
         let Some(tokenizer) = checkpoint.tokenizer().cloned() else {
             bail!(
-                "{}: it has neither tokenizer.json nor vocab.txt, and texts need one",
+                "{}: it has no tokenizer (tokenizer.json, vocab.txt, or vocab.json and merges.txt), and texts need one",
                 shown(&local.folder)
             );
         };
