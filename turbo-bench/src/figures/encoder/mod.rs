@@ -16,7 +16,7 @@ mod picture;
 mod streams;
 mod table;
 
-use std::{ops::RangeInclusive, path::Path};
+use std::{ops::RangeInclusive, path::Path, time::Duration};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -138,7 +138,7 @@ pub fn run(
     mut start: impl FnMut(&str) -> Result<Field>,
 ) -> Result<Comparison> {
     let before = load::average();
-    let limits = Limits::measure(device)?;
+    let limits = limits(device)?;
     let (mut rows, mut rivals, mut largest_difference) = (Vec::new(), Vec::new(), 0.0_f32);
     for subject in &data.models {
         let floor = Floor::new(&folder(&subject.model), limits)?;
@@ -159,6 +159,22 @@ pub fn run(
     let provenance = Provenance::here(device.name());
     Ok(Record { figure: "encoder".to_owned(), provenance, data: data.clone(), summary, rows })
 }
+
+/// The machine's limits, the best of several looks: one second in which a core does something else would halve them.
+fn limits(device: &Cpu) -> Result<Limits> {
+    let mut best = Limits::measure(device)?;
+    for _ in 1..LOOKS {
+        std::thread::sleep(BETWEEN_LOOKS);
+        let Limits { flops, memory_bytes } = Limits::measure(device)?;
+        best.flops = best.flops.max(flops);
+        best.memory_bytes = best.memory_bytes.max(memory_bytes);
+    }
+    Ok(best)
+}
+
+/// How often the limits are measured.
+const LOOKS: usize = 5;
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// Writes the record and the picture to `out`.
 ///

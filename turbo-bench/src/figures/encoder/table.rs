@@ -54,7 +54,7 @@ fn about(comparison: &Comparison) -> String {
     format!(
         "From ids to the last hidden state, f32, {} threads, median of {} rounds in turns, on {} with {} cores ({}, \
          commit {}{foreign}).\n{}. All compute the same: vectors differ by at most {:.0e}. *Limit* is turbo's share of \
-         what this machine can do at most,\n{:.0} GFLOP/s and {:.0} GB/s, both measured in the same run.\n",
+         what this machine can do at most,\n{:.0} GFLOP/s and {:.0} GB/s, both measured in the same run.{}\n",
         data.threads,
         data.rounds,
         provenance.processor,
@@ -65,7 +65,18 @@ fn about(comparison: &Comparison) -> String {
         summary.largest_difference,
         summary.peak_gflops,
         summary.peak_gb_per_s,
+        doubt(comparison),
     )
+}
+
+/// What is to be said of a limit that was beaten: it was measured while the machine was slower.
+fn doubt(comparison: &Comparison) -> &'static str {
+    let beaten = cases(comparison).any(|case| case.rival == TURBO && case.median_ms < case.floor_ms);
+    if beaten {
+        " Shares above 100 % show\nthat this limit was measured too low: read them against each other only."
+    } else {
+        ""
+    }
 }
 
 /// The rivals in the order of the record, each once.
