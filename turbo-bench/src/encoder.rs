@@ -15,7 +15,7 @@ use turbo_bench::{
 };
 use turbo_kernels::{Cpu, CpuOptions, Isa};
 
-/// turbo beside other engines: BERT-base and MiniLM, from ids to the last hidden state (about 8 minutes)
+/// turbo beside other engines: BERT-base and MiniLM, from ids to the last hidden state (about a quarter of an hour)
 ///
 /// All engines load the same random weights and take turns, so that whatever else the machine does hits all alike. The
 /// record and the picture go to turbo-bench/results, the tables into README.md, whatever they say.

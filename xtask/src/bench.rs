@@ -13,7 +13,7 @@ use crate::workspace::Workspace;
 /// Run a figure, or compare with other engines; records and pictures go to turbo-bench/results
 ///
 /// `cargo xtask bench -- --help` lists the figures and what can be set. `cargo xtask bench encoder` compares with
-/// ONNX Runtime, OpenVINO and PyTorch (about 8 minutes on an idle machine; the first time it installs them).
+/// ONNX Runtime, OpenVINO and PyTorch (about a quarter of an hour on an idle machine; the first time it installs them).
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The figure and its flags, passed to turbo-bench
