@@ -55,6 +55,7 @@ mod tests {
     fn graph(edges: &[(&str, &[&str])]) -> Vec<Crate> {
         let krate = |(name, uses): &(&str, &[&str])| Crate {
             name: name.to_string(),
+            version: "0.1.0".into(),
             features: vec![],
             dependencies: uses.iter().map(|d| d.to_string()).collect(),
         };

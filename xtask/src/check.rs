@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::arrows;
+use crate::packages;
 use crate::process;
 use crate::workspace::Workspace;
 
@@ -18,7 +19,7 @@ use crate::workspace::Workspace;
 /// are `cargo test --workspace`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Build each package from its archive too, as `cargo publish` would (some minutes)
+    /// Build each package from what its archive holds too, as `cargo publish` would
     #[arg(long)]
     verify_packages: bool,
 }
@@ -59,7 +60,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
             step(&format!("alone: {}", alone[1..].join(" ")), &|| clippy(workspace, &alone));
         }
     }
-    step("packages", &|| packages(workspace, arguments.verify_packages));
+    step("packages", &|| packages::run(workspace, arguments.verify_packages));
 
     print!("{}", summary(&outcomes));
     let failed: Vec<&str> = outcomes.iter().filter(|o| !o.passed).map(|o| o.name.as_str()).collect();
@@ -93,11 +94,6 @@ fn docs(workspace: &Workspace) -> Result<()> {
     let mut doc = workspace.cargo();
     doc.args(["doc", "--quiet", "--workspace", "--no-deps", "--all-features"]);
     process::run(doc.env("RUSTDOCFLAGS", "--deny warnings"))
-}
-
-fn packages(workspace: &Workspace, verify: bool) -> Result<()> {
-    let how = if verify { &[][..] } else { &["--no-verify"] };
-    cargo(workspace, &[&["package", "--quiet", "--workspace", "--allow-dirty"], how].concat())
 }
 
 fn drawn_arrows(workspace: &Workspace) -> Result<()> {

@@ -19,6 +19,7 @@ mod digest;
 mod golden;
 mod interrupt;
 mod model;
+mod packages;
 mod peers;
 mod process;
 mod progress;

@@ -20,6 +20,7 @@ pub(crate) struct Workspace {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Crate {
     pub(crate) name: String,
+    pub(crate) version: String,
     /// Features other than `default`, in alphabetical order.
     pub(crate) features: Vec<String>,
     /// Packages it depends on, of every kind (normal, dev, build), whether ours or not.
@@ -70,6 +71,7 @@ impl Crate {
     fn of(package: &Package) -> Self {
         Self {
             name: package.name.to_string(),
+            version: package.version.to_string(),
             features: package.features.keys().filter(|name| *name != "default").cloned().collect(),
             dependencies: package.dependencies.iter().map(|d| d.name.clone()).collect(),
         }
@@ -95,6 +97,7 @@ mod tests {
     fn with_features(features: &[&str]) -> Crate {
         Crate {
             name: "a".into(),
+            version: "0.1.0".into(),
             features: features.iter().map(|f| f.to_string()).collect(),
             dependencies: vec![],
         }
