@@ -12,7 +12,7 @@
 
 use std::{num::NonZeroUsize, time::Instant};
 
-use turbo_kernels::{Cpu, CpuOptions, Device, Epilogue, Gemm, KernelError, Layout, limits::Limits};
+use turbo_kernels::{Cpu, CpuOptions, DType, Device, Epilogue, Gemm, KernelError, Layout, limits::Limits};
 
 /// `(in_features, out_features)`.
 const SHAPES: [(usize, usize); 8] =
@@ -78,7 +78,9 @@ fn median_seconds(
     let values = |len: usize| -> Vec<f32> { (0..len).map(|i| (i % 251) as f32 / 125.0 - 1.0).collect() };
     let weights: Vec<_> = {
         let weight = values(n * k);
-        (0..(copies / (4 * n * k)).max(2)).map(|_| cpu.pack(&weight, n, k)).collect::<Result<_, _>>()?
+        (0..(copies / (4 * n * k)).max(2))
+            .map(|_| cpu.pack(&weight, n, k, DType::F32))
+            .collect::<Result<_, _>>()?
     };
     let (x, bias, mut out) = (values(rows * k), values(n), vec![0.0; rows.max(2) * n]);
     let mut queue = cpu.queue()?;

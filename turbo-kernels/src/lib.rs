@@ -47,6 +47,7 @@ pub mod softmax;
 pub mod suite;
 
 mod columns;
+mod dtype;
 mod error;
 mod lanes;
 mod layout;
@@ -59,6 +60,7 @@ pub use attention::{Attention, AttentionMask, RelativeBias, RelativeBiasOn, rela
 pub use bias_act::{Activation, BiasAct};
 pub use columns::{Columns, ColumnsOn, HeadSizes};
 pub use device::{Cpu, CpuOptions, Device, DeviceError, Element, Span};
+pub use dtype::{DType, UnknownDType};
 pub use embed::Embed;
 pub use error::KernelError;
 pub use gather::Gather;

@@ -7,8 +7,8 @@ use std::{
 };
 
 use turbo_kernels::{
-    Activation, Attention, AttentionMask, BiasAct, Columns, Cpu, CpuOptions, Device, Embed, Epilogue, Gemm,
-    HeadSizes, KernelError, Layout, Norm, Pool, Pooling, RelativeBias, Rotary, Softmax,
+    Activation, Attention, AttentionMask, BiasAct, Columns, Cpu, CpuOptions, DType, Device, Embed, Epilogue,
+    Gemm, HeadSizes, KernelError, Layout, Norm, Pool, Pooling, RelativeBias, Rotary, Softmax,
     attention::AttentionShape, device::CpuQueue, embed::Lookup, norm::NormWeights, softmax::ScoreShape,
 };
 
@@ -120,7 +120,8 @@ fn a_warm_queue_allocates_nothing() {
         let values: Vec<f32> =
             (0..3 * MOST_TOKENS * HIDDEN_SIZE).map(|i| (i % 17) as f32 / 8.0 - 1.0).collect();
         let mut out = vec![0.0; MOST_TOKENS * HIDDEN_SIZE];
-        let weight = cpu.pack(&values[..HIDDEN_SIZE * HIDDEN_SIZE], HIDDEN_SIZE, HIDDEN_SIZE).unwrap();
+        let weight =
+            cpu.pack(&values[..HIDDEN_SIZE * HIDDEN_SIZE], HIDDEN_SIZE, HIDDEN_SIZE, DType::F32).unwrap();
         let mut allocations = |tokens| {
             let before = ALLOCATIONS.load(Ordering::Relaxed);
             layer(&cpu, &mut queue, &weight, &values, &mut out, tokens).unwrap();

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use turbo_kernels::Gemm;
+use turbo_kernels::{DType, Gemm};
 
 use crate::{
     GraphError, Op, Program, ValueId,
@@ -45,7 +45,7 @@ impl<D: Gemm> Weights<D> {
             let forms = Forms::of(program, value);
             if forms.packed {
                 let [out_features, in_features] = dims(&described.shape);
-                let packed = device.pack(&values, out_features, in_features)?;
+                let packed = device.pack(&values, out_features, in_features, DType::F32)?;
                 set(&mut weights.packed, value, packed);
             }
             if forms.plain {

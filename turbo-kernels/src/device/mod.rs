@@ -31,10 +31,15 @@ impl Element for u32 {
     const NAME: &'static str = "u32";
 }
 
+impl Element for u8 {
+    const NAME: &'static str = "u8";
+}
+
 mod sealed {
     pub trait Sealed {}
     impl Sealed for f32 {}
     impl Sealed for u32 {}
+    impl Sealed for u8 {}
 }
 
 /// Bytes `offset..offset + bytes` of block number `block` in a slice of blocks.

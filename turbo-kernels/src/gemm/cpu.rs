@@ -22,7 +22,7 @@ use super::{
     tile::{Finish, Tile, Tiles},
 };
 use crate::{
-    KernelError, Layout,
+    DType, KernelError, Layout,
     device::{Cpu, CpuQueue, SharedMut, Team},
 };
 
@@ -43,8 +43,27 @@ impl Gemm for Cpu {
         weight: &[f32],
         out_features: usize,
         in_features: usize,
+        dtype: DType,
     ) -> Result<PackedWeight, KernelError> {
-        PackedWeight::new(self.supported_isa(), self.threads(), weight, out_features, in_features)
+        PackedWeight::new(self.supported_isa(), self.threads(), weight, [out_features, in_features], dtype)
+    }
+
+    fn image<'w>(&self, weight: &'w PackedWeight) -> Option<&'w [u8]> {
+        Some(weight.image())
+    }
+
+    fn restore(
+        &self,
+        image: &[u8],
+        out_features: usize,
+        in_features: usize,
+        dtype: DType,
+    ) -> Result<PackedWeight, KernelError> {
+        PackedWeight::restore(self.supported_isa(), image, [out_features, in_features], dtype)
+    }
+
+    fn packing(&self, dtype: DType) -> String {
+        PackedWeight::packing(self.supported_isa(), dtype)
     }
 
     fn gemm(
@@ -282,7 +301,7 @@ mod tests {
             let (x, w) = (values(rows * k, 1), values(n * k, 2));
             let (bias, residual) = (values(n, 3), values(rows * n, 4));
             for cpu in cpus(threads) {
-                let weight = cpu.pack(&w, n, k).unwrap();
+                let weight = cpu.pack(&w, n, k, DType::F32).unwrap();
                 let fused = cpu.isa() != Isa::Portable || cfg!(target_arch = "aarch64");
                 let together = product(&cpu, &x, &weight, Epilogue::BiasResidual { bias: &bias, residual: &residual });
                 for (i, got) in together.iter().enumerate() {
@@ -308,7 +327,7 @@ mod tests {
         let (rows, n, k) = (700, 40, 3072);
         let (x, w) = (values(rows * k, 1), values(n * k, 2));
         for cpu in cpus(3) {
-            let weight = cpu.pack(&w, n, k).unwrap();
+            let weight = cpu.pack(&w, n, k, DType::F32).unwrap();
             let together = product(&cpu, &x, &weight, Epilogue::None);
             for row in [0, 1, 13, 14, 340, 341, 342, 699] {
                 let alone = product(&cpu, &x[row * k..][..k], &weight, Epilogue::None);
@@ -320,7 +339,7 @@ mod tests {
     #[test]
     fn an_empty_sum_is_the_epilogue() {
         for cpu in cpus(2) {
-            let weight = cpu.pack(&[], 3, 0).unwrap();
+            let weight = cpu.pack(&[], 3, 0, DType::F32).unwrap();
             let mut out = [f32::NAN; 6];
             cpu.gemm(&mut cpu.queue().unwrap(), &[], &weight, Epilogue::Bias(&[1.0, 2.0, 3.0]), &mut out)
                 .unwrap();

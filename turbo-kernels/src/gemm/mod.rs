@@ -10,7 +10,7 @@ pub use pack::PackedWeight;
 pub(crate) use pack::{EvenTiles, RUN, TileSizes, pack_tile, panel_width, tile_rows, tile_values};
 pub(crate) use tile::{Places, Tile, multiply};
 
-use crate::{Activation, KernelError, Layout, device::Device};
+use crate::{Activation, DType, KernelError, Layout, device::Device};
 
 /// What is done to each product before it is stored.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +39,8 @@ pub trait Gemm: Device {
     /// A weight in the order in which this device's kernel reads it.
     type Weight: Send + Sync;
 
-    /// Packs `weight`, `[out_features, in_features]` row-major as published checkpoints store it.
+    /// Packs `weight`, `[out_features, in_features]` row-major as published checkpoints store it, for products in
+    /// `dtype`.
     ///
     /// # Errors
     /// [`KernelError::Length`], or no device memory.
@@ -48,7 +49,26 @@ pub trait Gemm: Device {
         weight: &[f32],
         out_features: usize,
         in_features: usize,
+        dtype: DType,
     ) -> Result<Self::Weight, KernelError>;
+
+    /// The bytes of a packed weight, for whoever keeps them; `None` where a device does not give them away.
+    fn image<'w>(&self, weight: &'w Self::Weight) -> Option<&'w [u8]>;
+
+    /// The weight of which `image` is the [`Gemm::image`], made under the same name of [`Gemm::packing`].
+    ///
+    /// # Errors
+    /// [`KernelError::Length`] when a weight of this shape has another number of bytes; no device memory.
+    fn restore(
+        &self,
+        image: &[u8],
+        out_features: usize,
+        in_features: usize,
+        dtype: DType,
+    ) -> Result<Self::Weight, KernelError>;
+
+    /// The name of the order of bytes in an image: images of one name can be exchanged. It is safe in a file's name.
+    fn packing(&self, dtype: DType) -> String;
 
     /// `x` is `[rows, in_features]`, `out` is `[rows, out_features]`; `rows` follows from `out`.
     ///

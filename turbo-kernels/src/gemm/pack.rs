@@ -9,7 +9,7 @@
 use std::{num::NonZeroUsize, ops::Range, thread};
 
 use crate::{
-    KernelError,
+    DType, KernelError,
     device::CpuBlock,
     lanes,
     simd::{Kernel, Simd, SupportedIsa},
@@ -40,6 +40,7 @@ pub struct PackedWeight {
     panel_width: usize,
     tile_rows: usize,
     isa: SupportedIsa,
+    dtype: DType,
 }
 
 impl PackedWeight {
@@ -48,15 +49,15 @@ impl PackedWeight {
         isa: SupportedIsa,
         threads: NonZeroUsize,
         weight: &[f32],
-        out_features: usize,
-        in_features: usize,
+        [out_features, in_features]: [usize; 2],
+        dtype: DType,
     ) -> Result<PackedWeight, KernelError> {
         let expected = out_features.saturating_mul(in_features);
         KernelError::check_length("pack", "weight", expected, weight.len())?;
-        let (panel_width, tile_rows) = isa.run(TileSizes);
-        let values = out_features.next_multiple_of(panel_width) * in_features;
-        let mut panels = CpuBlock::zeroed(values * size_of::<f32>())?;
-        let packed = panels.view_mut::<f32>(0, values)?;
+        let mut whole = PackedWeight::zeroed(isa, [out_features, in_features], dtype)?;
+        let values = whole.panels.bytes() / size_of::<f32>();
+        let packed = whole.panels.view_mut::<f32>(0, values)?;
+        let panel_width = whole.panel_width;
         let panel_values = panel_width * in_features;
         if panel_values > 0 {
             let panels = out_features.div_ceil(panel_width);
@@ -73,7 +74,52 @@ impl PackedWeight {
                 }
             });
         }
-        Ok(PackedWeight { panels, out_features, in_features, panel_width, tile_rows, isa })
+        Ok(whole)
+    }
+
+    /// A weight of zeros.
+    fn zeroed(
+        isa: SupportedIsa,
+        [out_features, in_features]: [usize; 2],
+        dtype: DType,
+    ) -> Result<PackedWeight, KernelError> {
+        let (panel_width, tile_rows) = isa.run(TileSizes);
+        let values = out_features
+            .checked_next_multiple_of(panel_width)
+            .map_or(usize::MAX, |columns| columns.saturating_mul(in_features));
+        let panels = CpuBlock::zeroed(values.saturating_mul(size_of::<f32>()))?;
+        Ok(PackedWeight { panels, out_features, in_features, panel_width, tile_rows, isa, dtype })
+    }
+
+    /// The weight of which `image` is the [`PackedWeight::image`].
+    pub(super) fn restore(
+        isa: SupportedIsa,
+        image: &[u8],
+        shape: [usize; 2],
+        dtype: DType,
+    ) -> Result<PackedWeight, KernelError> {
+        let mut whole = PackedWeight::zeroed(isa, shape, dtype)?;
+        let bytes = whole.panels.bytes();
+        KernelError::check_length("restore", "image", bytes, image.len())?;
+        whole.panels.view_mut::<u8>(0, bytes)?.copy_from_slice(image);
+        Ok(whole)
+    }
+
+    /// The order of bytes: instruction set, dtype, panel width, and a number that grows when the order changes.
+    pub(super) fn packing(isa: SupportedIsa, dtype: DType) -> String {
+        let (panel_width, _) = isa.run(TileSizes);
+        format!("{}-{dtype}-{panel_width}-1", isa.isa())
+    }
+
+    /// All panels.
+    pub(super) fn image(&self) -> &[u8] {
+        self.panels.view(0, self.panels.bytes()).expect("the block holds its own bytes")
+    }
+
+    /// What it holds and what products with it are computed in.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.dtype
     }
 
     /// Rows of the matrix: values of each result.
@@ -228,7 +274,7 @@ mod tests {
         for isa in supported() {
             for (n, k) in [(1, 1), (5, 3), (32, 7), (33, 2), (70, 17), (4, 0), (0, 4)] {
                 let weight: Vec<f32> = (0..n * k).map(|i| i as f32 + 1.0).collect();
-                let packed = PackedWeight::new(isa, NonZeroUsize::MIN, &weight, n, k).unwrap();
+                let packed = PackedWeight::new(isa, NonZeroUsize::MIN, &weight, [n, k], DType::F32).unwrap();
                 let width = packed.panel_width();
                 for panel in 0..packed.panel_count() {
                     for (i, value) in packed.panel(panel).iter().enumerate() {
@@ -248,7 +294,7 @@ mod tests {
         for isa in supported() {
             let packed = |threads| {
                 let threads = NonZeroUsize::new(threads).unwrap();
-                let packed = PackedWeight::new(isa, threads, &weight, n, k).unwrap();
+                let packed = PackedWeight::new(isa, threads, &weight, [n, k], DType::F32).unwrap();
                 (0..packed.panel_count()).flat_map(|i| packed.panel(i).to_vec()).collect::<Vec<_>>()
             };
             let alone = packed(1);
@@ -259,10 +305,26 @@ mod tests {
     #[test]
     fn a_weight_of_another_size_is_refused() {
         for isa in supported() {
-            let new = |n, k| PackedWeight::new(isa, NonZeroUsize::MIN, &[0.0; 5], n, k);
+            let new = |n, k| PackedWeight::new(isa, NonZeroUsize::MIN, &[0.0; 5], [n, k], DType::F32);
             let error = new(2, 3).unwrap_err();
             assert_eq!(error.to_string(), "pack: weight holds 5 values, expected 6");
             assert!(new(usize::MAX, 3).is_err());
+        }
+    }
+
+    #[test]
+    fn images_are_restored() {
+        let (n, k) = (37, 11);
+        let weight: Vec<f32> = (0..n * k).map(|i| i as f32).collect();
+        for (isa, dtype) in supported().flat_map(|isa| DType::ALL.map(|dtype| (isa, dtype))) {
+            let packed = PackedWeight::new(isa, NonZeroUsize::MIN, &weight, [n, k], dtype).unwrap();
+            let restored = PackedWeight::restore(isa, packed.image(), [n, k], dtype).unwrap();
+            assert!(restored.image() == packed.image() && restored.dtype() == dtype);
+            let short = &packed.image()[1..];
+            let error = PackedWeight::restore(isa, short, [n, k], dtype).unwrap_err().to_string();
+            let (expected, got) = (packed.image().len(), short.len());
+            assert_eq!(error, format!("restore: image holds {got} values, expected {expected}"));
+            assert!(PackedWeight::restore(isa, short, [usize::MAX, k], dtype).is_err());
         }
     }
 

@@ -6,7 +6,7 @@ use super::{
     rig::{Rig, compare, refuses_length},
     twin::{self, Product},
 };
-use crate::{Activation, Epilogue, Gemm};
+use crate::{Activation, DType, Epilogue, Gemm};
 
 /// Products with packed weights under every epilogue.
 ///
@@ -49,7 +49,8 @@ impl Case {
         let of_bias = |i: usize| f64::from(bias[i % out_features]);
 
         let mut rig = Rig::new(device);
-        let packed = device.pack(&weight, out_features, in_features).expect("the weight has its shape");
+        let packed =
+            device.pack(&weight, out_features, in_features, DType::F32).expect("the weight has its shape");
         let (x, bias_on, residual_on) = (rig.put(&x), rig.put(&bias), rig.put(&residual));
         let mut run = |name: &str, epilogue, want: &[Product], activation: Option<Activation>| {
             let out = rig
@@ -92,7 +93,7 @@ fn keeps_nan_in_its_row<D: Gemm>(device: &D) {
     let mut x = Numbers::new(1).values(3 * N);
     x[N + 4] = f32::NAN;
     let weight = Numbers::new(2).values(N * N);
-    let packed = device.pack(&weight, N, N).expect("the weight has its shape");
+    let packed = device.pack(&weight, N, N, DType::F32).expect("the weight has its shape");
     let x = rig.put(&x);
     let out = rig
         .answer(3 * N, |d, queue, out| d.gemm(queue, x.view(), &packed, Epilogue::None, out))
@@ -105,8 +106,8 @@ fn keeps_nan_in_its_row<D: Gemm>(device: &D) {
 
 fn refuses_wrong_lengths<D: Gemm>(device: &D) {
     let mut rig = Rig::new(device);
-    assert!(device.pack(&[0.0; 11], 3, 4).is_err(), "gemm: packed 11 values as 3 × 4");
-    let packed = device.pack(&[0.0; 12], 3, 4).expect("the weight has its shape");
+    assert!(device.pack(&[0.0; 11], 3, 4, DType::F32).is_err(), "gemm: packed 11 values as 3 × 4");
+    let packed = device.pack(&[0.0; 12], 3, 4, DType::F32).expect("the weight has its shape");
     let (x, short) = (rig.put(&[0.0; 8]), rig.put(&[0.0; 2]));
     let mut run = |case, x_len, epilogue, out_len| {
         let answer =

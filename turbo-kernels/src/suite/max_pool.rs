@@ -7,7 +7,7 @@ use super::{
     rig::{Rig, compare, refuses_length, refuses_size},
     twin,
 };
-use crate::{Gemm, Layout};
+use crate::{DType, Gemm, Layout};
 
 /// Lengths of the sequences of a batch; one has no tokens, and one more than a tile of any kernel.
 const SEQ_LENS: [u32; 5] = [3, 1, 0, 40, 12];
@@ -40,7 +40,8 @@ fn check<D: Gemm>(device: &D, out_features: usize, in_features: usize) {
         padded[b * PADDED_LEN * in_features..][..rows.len()].copy_from_slice(rows);
     }
     let mut rig = Rig::new(device);
-    let weight = device.pack(&weight, out_features, in_features).expect("the weight has its shape");
+    let weight =
+        device.pack(&weight, out_features, in_features, DType::F32).expect("the weight has its shape");
     let (x, padded, on_bias) = (rig.put(&x), rig.put(&padded), rig.put(&bias));
     let (sums_on, lens) = (rig.put_u32(&sums), rig.put_u32(&SEQ_LENS));
     for biased in [false, true] {
@@ -73,7 +74,8 @@ fn check<D: Gemm>(device: &D, out_features: usize, in_features: usize) {
 fn keeps_nan_in_its_sequence<D: Gemm>(device: &D) {
     const N: usize = 9;
     let mut rig = Rig::new(device);
-    let weight = device.pack(&Numbers::new(2).values(N * N), N, N).expect("the weight has its shape");
+    let weight =
+        device.pack(&Numbers::new(2).values(N * N), N, N, DType::F32).expect("the weight has its shape");
     let sums = rig.put_u32(&[0, 20, 40, 60]);
     for row in [20, 27, 39] {
         let mut x = Numbers::new(1).values(60 * N);
@@ -90,7 +92,7 @@ fn keeps_nan_in_its_sequence<D: Gemm>(device: &D) {
 
 fn refuses_wrong_lengths<D: Gemm>(device: &D) {
     let mut rig = Rig::new(device);
-    let weight = device.pack(&[0.0; 12], 3, 4).expect("the weight has its shape");
+    let weight = device.pack(&[0.0; 12], 3, 4, DType::F32).expect("the weight has its shape");
     let (x, lens) = (rig.put(&[0.0; 16]), rig.put_u32(&[2, 1]));
     let mut run = |x_len, bias_len: Option<usize>, out_len| {
         let layout = Layout::Padded { seq_lens: lens.view(), padded_len: 2 };
@@ -108,7 +110,7 @@ fn refuses_wrong_lengths<D: Gemm>(device: &D) {
 /// Layouts that contradict themselves.
 pub(super) fn refuses_broken_layouts<D: Gemm>(device: &D) {
     let mut rig = Rig::new(device);
-    let weight = device.pack(&[0.0; 12], 3, 4).expect("the weight has its shape");
+    let weight = device.pack(&[0.0; 12], 3, 4, DType::F32).expect("the weight has its shape");
     let (x, sums) = (rig.put(&[0.0; 8]), rig.put_u32(&[0, 2, 1, 2]));
     let answer = rig.answer(9, |d, q, out| {
         d.gemm_max_pool(q, Layout::Packed { cu_seqlens: sums.view() }, x.view(), &weight, None, out)

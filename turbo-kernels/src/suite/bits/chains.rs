@@ -2,7 +2,7 @@
 
 use super::{super::matmul::separate, Numbers, Rig, assert_same};
 use crate::{
-    BatchedMatMul, Epilogue, Gemm,
+    BatchedMatMul, DType, Epilogue, Gemm,
     matmul::{MatMulShape, Rhs},
 };
 
@@ -23,7 +23,8 @@ pub fn chains<D: Gemm + BatchedMatMul>(device: &D, step: impl Fn(f32, f32, f32) 
                 want.push(x.iter().zip(w).fold(0.0, |sum, (x, w)| step(*x, *w, sum)));
             }
         }
-        let packed = device.pack(&weight, out_features, in_features).expect("the weight has its shape");
+        let packed =
+            device.pack(&weight, out_features, in_features, DType::F32).expect("the weight has its shape");
         let (x, bias_on, residual_on) = (rig.put(&x), rig.put(&bias), rig.put(&residual));
         let mut run = |epilogue| {
             rig.answer(want.len(), |d, q, out| d.gemm(q, x.view(), &packed, epilogue, out))

@@ -17,7 +17,7 @@ use super::{
     rig::{Placed, Rig},
 };
 use crate::{
-    Activation, AttentionMask, Columns, Device, EncoderKernels, Epilogue, HeadSizes, KernelError,
+    Activation, AttentionMask, Columns, DType, Device, EncoderKernels, Epilogue, HeadSizes, KernelError,
     embed::Lookup,
     matmul::{HeadStrides, MatMulShape, Rhs},
     norm::NormWeights,
@@ -149,7 +149,8 @@ fn products<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>
     const OUT: usize = 101;
     const IN: usize = 130;
     let mut numbers = Numbers::new(4);
-    let packed = rig.device().pack(&numbers.values(OUT * IN), OUT, IN).expect("the weight has its shape");
+    let packed =
+        rig.device().pack(&numbers.values(OUT * IN), OUT, IN, DType::F32).expect("the weight has its shape");
     let x = rig.put(&numbers.values(ROWS * IN));
     let (bias, residual) = (rig.put(&numbers.values(OUT)), rig.put(&numbers.values(ROWS * OUT)));
     [

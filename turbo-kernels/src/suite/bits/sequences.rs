@@ -2,7 +2,7 @@
 
 use super::{super::pool::cu_seqlens, Numbers, Rig, WIDTH, assert_same};
 use crate::{
-    AttentionMask, Columns, EncoderKernels, HeadSizes, KernelError, Layout, Pooling, RelativeBias,
+    AttentionMask, Columns, DType, EncoderKernels, HeadSizes, KernelError, Layout, Pooling, RelativeBias,
     attention::AttentionShape,
 };
 
@@ -61,8 +61,10 @@ pub(super) fn sequences<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'stati
     }
     const VOCAB: usize = 101;
     let mut numbers = Numbers::new(10);
-    let weight =
-        rig.device().pack(&numbers.values(VOCAB * WIDTH), VOCAB, WIDTH).expect("the weight has its shape");
+    let weight = rig
+        .device()
+        .pack(&numbers.values(VOCAB * WIDTH), VOCAB, WIDTH, DType::F32)
+        .expect("the weight has its shape");
     let bias = rig.put(&numbers.values(VOCAB));
     let task = Task { name: "gemm_max_pool", from: WIDTH, to: To::Sequences(VOCAB) };
     answers.push(each_sequence(rig, task, |d, q, layout, x, out| {

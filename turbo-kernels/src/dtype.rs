@@ -1,0 +1,78 @@
+//! What the products of a model are computed in.
+
+use std::{fmt, str::FromStr};
+
+/// The numbers that a packed weight holds and that a product multiplies. Between operations every value is f32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum DType {
+    /// 32-bit floats: exact up to the rounding of each multiply-add.
+    #[default]
+    F32,
+    /// bfloat16, 8 bits of precision: weights and activations are rounded to nearest even, sums are f32.
+    Bf16,
+    /// 8-bit integers: weights symmetric with a scale per output feature, activations with a scale and zero point per
+    /// row, sums exact.
+    Int8,
+}
+
+impl DType {
+    /// All of them, the widest first.
+    pub const ALL: [DType; 3] = [DType::F32, DType::Bf16, DType::Int8];
+
+    /// Bytes that a weight of this type takes.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        match self {
+            DType::F32 => 4,
+            DType::Bf16 => 2,
+            DType::Int8 => 1,
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            DType::F32 => "f32",
+            DType::Bf16 => "bf16",
+            DType::Int8 => "int8",
+        })
+    }
+}
+
+/// A name that is no [`DType`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown dtype {name:?}, expected f32, bf16 or int8")]
+pub struct UnknownDType {
+    /// What was given.
+    pub name: String,
+}
+
+impl FromStr for DType {
+    type Err = UnknownDType;
+
+    fn from_str(name: &str) -> Result<DType, UnknownDType> {
+        DType::ALL
+            .into_iter()
+            .find(|dtype| dtype.to_string() == name)
+            .ok_or_else(|| UnknownDType { name: name.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back() {
+        for dtype in DType::ALL {
+            assert_eq!(dtype.to_string().parse::<DType>().unwrap(), dtype);
+        }
+    }
+
+    #[test]
+    fn unknown_names_are_refused_by_name() {
+        let error = "fp16".parse::<DType>().unwrap_err();
+        assert_eq!(error.to_string(), "unknown dtype \"fp16\", expected f32, bf16 or int8");
+    }
+}
