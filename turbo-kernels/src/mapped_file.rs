@@ -1,6 +1,11 @@
 //! Files as memory.
 
-use std::{fs::File, io, ops::Deref, path::Path};
+use std::{
+    fs::File,
+    io,
+    ops::{Deref, Range},
+    path::Path,
+};
 
 use memmap2::Mmap;
 
@@ -36,6 +41,24 @@ impl MappedFile {
         let bytes = unsafe { Mmap::map(&file)? };
         Ok(MappedFile { bytes })
     }
+
+    /// Lets go of the memory behind `bytes`, whole pages of it: they no longer count as resident, and are read again
+    /// when they are touched. Only a hint, and nothing where the system knows no such call.
+    ///
+    /// # Panics
+    /// When `bytes` reach beyond the file.
+    pub fn release(&self, bytes: Range<usize>) {
+        assert!(bytes.end <= self.bytes.len(), "{bytes:?} of {} bytes", self.bytes.len());
+        #[cfg(unix)]
+        if !bytes.is_empty() {
+            let dont_need = memmap2::UncheckedAdvice::DontNeed;
+            // SAFETY: the advice may drop pages that hold what nobody else has; this mapping is only ever read, so its
+            // pages hold what the file has, and a later access through any slice of it reads the same bytes again.
+            let advised = unsafe { self.bytes.unchecked_advise_range(dont_need, bytes.start, bytes.len()) };
+            // what was refused stays resident, which is what it was before
+            drop(advised);
+        }
+    }
 }
 
 impl Deref for MappedFile {
@@ -59,6 +82,29 @@ mod tests {
         let mapped = MappedFile::open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(&*mapped, &bytes[..]);
+    }
+
+    #[test]
+    fn released_bytes_are_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights");
+        let bytes: Vec<u8> = (0..100_000).map(|i| (i % 251) as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let mapped = MappedFile::open(&path).unwrap();
+        for range in [0..100_000, 5000..70_001, 99_999..100_000, 0..0, 100_000..100_000] {
+            assert_eq!(&*mapped, &bytes[..]);
+            mapped.release(range);
+            assert_eq!(&*mapped, &bytes[..]);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "10..10001 of 10000 bytes")]
+    fn bytes_beyond_the_file_are_not_released() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights");
+        std::fs::write(&path, [0; 10_000]).unwrap();
+        MappedFile::open(&path).unwrap().release(10..10_001);
     }
 
     #[test]
