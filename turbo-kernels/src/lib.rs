@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`device`] | memory, views, the execution queue, the CPU |
 //! | [`gemm`] | `x · weightᵀ` with packed constant weights and fused epilogues |
+//! | [`feed_forward`] | two of them with an activation or a gate between, whose values stay in cache |
 //! | [`matmul`] | the two batched products of attention, unfused |
 //! | [`attention`] | packed or padded multi-head attention, fused |
 //! | [`rotary`] | positions as rotations of queries and keys |
@@ -33,6 +34,7 @@ pub mod attention;
 pub mod bias_act;
 pub mod device;
 pub mod embed;
+pub mod feed_forward;
 pub mod gather;
 pub mod gemm;
 pub mod limits;
@@ -63,6 +65,7 @@ pub use device::{Cpu, CpuOptions, Device, DeviceError, Element, Span};
 pub use dtype::{DType, UnknownDType};
 pub use embed::Embed;
 pub use error::KernelError;
+pub use feed_forward::{FeedForward, Hidden};
 pub use gather::Gather;
 pub use gemm::{Epilogue, Gemm};
 pub use layout::Layout;

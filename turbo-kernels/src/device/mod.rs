@@ -73,6 +73,12 @@ pub trait Device: Clone + Send + Sync + 'static {
     /// When the device cannot give one.
     fn queue(&self) -> Result<Self::Queue, DeviceError>;
 
+    /// Does `work`, whose kernels follow each other closely: on the CPU the team's threads stay at hand meanwhile, so
+    /// that handing them an operation costs a fraction of a microsecond. Regions may be nested.
+    fn region<T>(&self, queue: &mut Self::Queue, work: impl FnOnce(&mut Self::Queue) -> T) -> T {
+        work(queue)
+    }
+
     /// A block of at least `bytes` bytes, zeroed.
     ///
     /// # Errors

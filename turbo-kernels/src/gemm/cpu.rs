@@ -24,6 +24,8 @@ use super::{
 use crate::{
     DType, KernelError, Layout,
     device::{Cpu, CpuQueue, SharedMut, Team},
+    feed_forward::{self, FeedForward},
+    norm::{NormRow, NormWeights, for_each_row},
 };
 
 /// Packed activations of one group: half of a second-level cache, the rest is for panels.
@@ -84,6 +86,33 @@ impl Gemm for Cpu {
             // each piece has its own panels or its own tiles, so nobody else writes these values of the output
             team.for_each_piece(pieces.count(), |_, piece| slab.multiply(pieces.get(piece), weight, finish));
         })
+    }
+
+    fn gemm_norm(
+        &self,
+        queue: &mut CpuQueue,
+        x: &[f32],
+        weight: &PackedWeight,
+        bias: Option<&[f32]>,
+        residual: Option<&[f32]>,
+        norm: NormWeights<&[f32]>,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        norm.fits("gemm_norm", weight.out_features())?;
+        self.gemm(queue, x, weight, Epilogue::sum(bias, residual), out)?;
+        for_each_row(queue, weight.out_features(), out, |_, row| {
+            self.supported_isa().run(NormRow { row, weights: norm });
+        })
+    }
+
+    fn feed_forward(
+        &self,
+        queue: &mut CpuQueue,
+        x: &[f32],
+        layer: FeedForward<'_, PackedWeight, &[f32]>,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        feed_forward::feed_forward(self, queue, x, layer, out)
     }
 
     fn gemm_max_pool(

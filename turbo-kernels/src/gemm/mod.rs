@@ -10,7 +10,9 @@ pub use pack::PackedWeight;
 pub(crate) use pack::{EvenTiles, RUN, TileSizes, pack_tile, panel_width, tile_rows, tile_values};
 pub(crate) use tile::{Places, Tile, multiply};
 
-use crate::{Activation, DType, KernelError, Layout, device::Device};
+use crate::{
+    Activation, DType, KernelError, Layout, device::Device, feed_forward::FeedForward, norm::NormWeights,
+};
 
 /// What is done to each product before it is stored.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +34,19 @@ pub enum Epilogue<V> {
         /// `[rows, out_features]`.
         residual: V,
     },
+}
+
+impl<V> Epilogue<V> {
+    /// `+ bias + residual`, as far as there are any.
+    #[must_use]
+    pub fn sum(bias: Option<V>, residual: Option<V>) -> Self {
+        match (bias, residual) {
+            (None, None) => Epilogue::None,
+            (Some(bias), None) => Epilogue::Bias(bias),
+            (None, Some(residual)) => Epilogue::Residual(residual),
+            (Some(bias), Some(residual)) => Epilogue::BiasResidual { bias, residual },
+        }
+    }
 }
 
 /// Products with a constant matrix.
@@ -82,6 +97,39 @@ pub trait Gemm: Device {
         x: Self::View<'_, f32>,
         weight: &Self::Weight,
         epilogue: Epilogue<Self::View<'_, f32>>,
+        out: Self::ViewMut<'_, f32>,
+    ) -> Result<(), KernelError>;
+
+    /// `out = layer_norm(x · weightᵀ + bias + residual)`: [`Gemm::gemm`] and then [`crate::Norm::layer_norm`], to the
+    /// bit where the device promises bits, in one operation.
+    ///
+    /// `x` is `[rows, in_features]`, `bias` `[out_features]`, `residual` and `out` are `[rows, out_features]`.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`] when a buffer does not fit the weight's shape.
+    #[allow(clippy::too_many_arguments)]
+    fn gemm_norm(
+        &self,
+        queue: &mut Self::Queue,
+        x: Self::View<'_, f32>,
+        weight: &Self::Weight,
+        bias: Option<Self::View<'_, f32>>,
+        residual: Option<Self::View<'_, f32>>,
+        norm: NormWeights<Self::View<'_, f32>>,
+        out: Self::ViewMut<'_, f32>,
+    ) -> Result<(), KernelError>;
+
+    /// A whole feed-forward layer, per block of rows, so that the wide values between its products stay in cache: the
+    /// same bits as its parts one after another, where the device promises bits.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`] when a buffer does not fit the weights' shapes, [`KernelError::Size`] when these do not
+    /// fit each other.
+    fn feed_forward(
+        &self,
+        queue: &mut Self::Queue,
+        x: Self::View<'_, f32>,
+        layer: FeedForward<'_, Self::Weight, Self::View<'_, f32>>,
         out: Self::ViewMut<'_, f32>,
     ) -> Result<(), KernelError>;
 

@@ -91,11 +91,17 @@ impl NormWeights<&[f32]> {
     /// The `hidden_size` of a layer norm from `x` to `out`, if everything fits.
     pub(crate) fn checked(&self, kernel: &'static str, x: &[f32], out: &[f32]) -> Result<usize, KernelError> {
         let hidden_size = self.gain.len();
-        let offset = self.offset.map_or(hidden_size, <[f32]>::len);
-        KernelError::check_length(kernel, "offset", hidden_size, offset)?;
+        self.fits(kernel, hidden_size)?;
         KernelError::check_rows(kernel, "x", hidden_size, x.len())?;
         KernelError::check_length(kernel, "out", x.len(), out.len())?;
         Ok(hidden_size)
+    }
+
+    /// Rows of `hidden_size` values can be normalised with them.
+    pub(crate) fn fits(&self, kernel: &'static str, hidden_size: usize) -> Result<(), KernelError> {
+        KernelError::check_length(kernel, "gain", hidden_size, self.gain.len())?;
+        let offset = self.offset.map_or(hidden_size, <[f32]>::len);
+        KernelError::check_length(kernel, "offset", hidden_size, offset)
     }
 }
 

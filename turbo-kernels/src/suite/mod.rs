@@ -16,6 +16,7 @@ pub mod bits;
 mod attention;
 mod bias_act;
 mod embed;
+mod feed_forward;
 mod gather;
 mod gemm;
 mod matmul;
@@ -34,6 +35,7 @@ mod on_cpu;
 pub use attention::attention;
 pub use bias_act::bias_act;
 pub use embed::embed;
+pub use feed_forward::{feed_forward, feed_forward_is_its_parts};
 pub use gather::gather;
 pub use gemm::gemm;
 pub use matmul::matmul;
@@ -69,6 +71,7 @@ pub fn indices<D: Embed + Gemm + Pool + Attention + Rotary>(device: &D) {
 /// arguments that do not fit.
 pub fn all<D: EncoderKernels>(device: &D) {
     gemm(device);
+    feed_forward(device);
     max_pool(device);
     matmul(device);
     gather(device);

@@ -27,6 +27,8 @@ on_every_cpu! {
     attention => super::attention,
     bias_act => super::bias_act,
     gather => super::gather,
+    feed_forward => super::feed_forward,
+    feed_forward_is_its_parts => super::feed_forward_is_its_parts,
     gemm => super::gemm,
     matmul => super::matmul,
     max_pool => super::max_pool,

@@ -17,7 +17,8 @@ use super::{
     rig::{Placed, Rig},
 };
 use crate::{
-    Activation, AttentionMask, Columns, DType, Device, EncoderKernels, Epilogue, HeadSizes, KernelError,
+    Activation, AttentionMask, Columns, DType, Device, EncoderKernels, Epilogue, FeedForward, HeadSizes,
+    Hidden, KernelError,
     embed::Lookup,
     matmul::{HeadStrides, MatMulShape, Rhs},
     norm::NormWeights,
@@ -145,7 +146,7 @@ fn normed<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>);
     ]
 }
 
-fn products<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>); 3] {
+fn products<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>); 5] {
     const OUT: usize = 101;
     const IN: usize = 130;
     let mut numbers = Numbers::new(4);
@@ -153,7 +154,27 @@ fn products<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>
         rig.device().pack(&numbers.values(OUT * IN), OUT, IN, DType::F32).expect("the weight has its shape");
     let x = rig.put(&numbers.values(ROWS * IN));
     let (bias, residual) = (rig.put(&numbers.values(OUT)), rig.put(&numbers.values(ROWS * OUT)));
+    let down =
+        rig.device().pack(&numbers.values(IN * OUT), IN, OUT, DType::F32).expect("the weight has its shape");
     [
+        each_part(rig, "gemm, bias, norm", OUT, |d, q, rows, out| {
+            let norm = NormWeights { gain: bias.view(), offset: Some(bias.view()), epsilon: 1e-12 };
+            let residual = part(&residual, OUT, rows.clone());
+            d.gemm_norm(q, part(&x, IN, rows), &packed, Some(bias.view()), Some(residual), norm, out)
+        }),
+        each_part(rig, "feed_forward", IN, |d, q, rows, out| {
+            let x = part(&x, IN, rows);
+            let layer = FeedForward {
+                up: &packed,
+                up_bias: Some(bias.view()),
+                hidden: Hidden::Activation(Activation::GeluErf),
+                down: &down,
+                down_bias: None,
+                residual: Some(x),
+                norm: None,
+            };
+            d.feed_forward(q, x, layer, out)
+        }),
         each_part(rig, "gemm", OUT, |d, q, rows, out| {
             d.gemm(q, part(&x, IN, rows), &packed, Epilogue::None, out)
         }),

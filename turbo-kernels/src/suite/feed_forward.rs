@@ -1,0 +1,283 @@
+//! Products that go on to a norm, and whole feed-forward layers: against the textbook, and against their parts.
+
+use super::{
+    ROUNDING,
+    bits::assert_same,
+    numbers::Numbers,
+    rig::{Placed, Rig, compare, refuses_length, refuses_size},
+    twin,
+};
+use crate::{Activation, BiasAct, DType, Epilogue, FeedForward, Gemm, Hidden, Norm, norm::NormWeights};
+
+/// Feed-forward layers and products that are normalised.
+///
+/// # Panics
+/// When the device departs from the twin.
+pub fn feed_forward<D: Gemm>(device: &D) {
+    for hidden in [Hidden::Activation(Activation::GeluErf), Hidden::Gate(Activation::Silu)] {
+        for (rows, size, wide) in
+            [(1, 33, 70), (5, 7, 1), (13, 16, 33), (15, 40, 17), (0, 8, 8), (61, 37, 101), (130, 24, 300)]
+        {
+            let layer = Layer::new(device, hidden, rows, size, wide);
+            for parts in Parts::ALL {
+                layer.matches_the_textbook(parts);
+            }
+        }
+    }
+    refuses_what_does_not_fit(device);
+}
+
+/// The same bits as the operations that it stands for, and the same for a row alone, where the device promises bits.
+///
+/// # Panics
+/// When a value has other bits.
+pub fn feed_forward_is_its_parts<D: Gemm + Norm + BiasAct>(device: &D) {
+    for hidden in [Activation::GeluErf, Activation::Relu, Activation::GeluTanh]
+        .map(Hidden::Activation)
+        .into_iter()
+        .chain([Hidden::Gate(Activation::Silu)])
+    {
+        for (rows, size, wide) in [(1, 65, 130), (2, 37, 101), (29, 96, 384), (200, 64, 777)] {
+            let layer = Layer::new(device, hidden, rows, size, wide);
+            for parts in Parts::ALL {
+                layer.matches_its_parts(parts);
+            }
+        }
+    }
+}
+
+/// Which of the optional operands there are.
+#[derive(Clone, Copy, Debug)]
+struct Parts {
+    biases: bool,
+    residual: bool,
+    norm: bool,
+}
+
+impl Parts {
+    const ALL: [Parts; 4] = [
+        Parts { biases: true, residual: true, norm: true },
+        Parts { biases: true, residual: false, norm: true },
+        Parts { biases: false, residual: true, norm: false },
+        Parts { biases: true, residual: false, norm: false },
+    ];
+}
+
+const EPSILON: f32 = 1e-5;
+
+/// A layer from `size` to `wide` values a row and back, on the host and on the device.
+struct Layer<'d, D: Gemm> {
+    device: &'d D,
+    hidden: Hidden,
+    rows: usize,
+    size: usize,
+    wide: usize,
+    /// x, up, up's bias, down, down's bias, residual, gain, offset.
+    host: [Vec<f32>; 8],
+    placed: [Placed<D, f32>; 8],
+    up: D::Weight,
+    down: D::Weight,
+}
+
+impl<'d, D: Gemm> Layer<'d, D> {
+    fn new(device: &'d D, hidden: Hidden, rows: usize, size: usize, wide: usize) -> Self {
+        let up_features = hidden.up_features(wide);
+        let mut numbers = Numbers::new(rows + size * 3 + wide * 7);
+        let host = [rows * size, up_features * size, up_features, size * wide, size, rows * size, size, size]
+            .map(|len| numbers.values(len));
+        let mut rig = Rig::new(device);
+        let placed = host.each_ref().map(|values| rig.put(values));
+        let up = device.pack(&host[1], up_features, size, DType::F32).expect("the weight has its shape");
+        let down = device.pack(&host[3], size, wide, DType::F32).expect("the weight has its shape");
+        Layer { device, hidden, rows, size, wide, host, placed, up, down }
+    }
+
+    fn case(&self, parts: Parts) -> String {
+        format!("feed_forward {:?} {}x{}x{} {parts:?}", self.hidden, self.rows, self.size, self.wide)
+    }
+
+    fn norm(&self) -> NormWeights<D::View<'_, f32>> {
+        NormWeights { gain: self.placed[6].view(), offset: Some(self.placed[7].view()), epsilon: EPSILON }
+    }
+
+    /// What the device makes of rows `first..first + rows`.
+    fn run(&self, parts: Parts, first: usize, rows: usize) -> Vec<f32> {
+        let [x, _, up_bias, _, down_bias, residual, ..] = &self.placed;
+        let (first, len) = (first * self.size, rows * self.size);
+        Rig::new(self.device)
+            .answer(len, |d, queue, out| {
+                let layer = FeedForward {
+                    up: &self.up,
+                    up_bias: parts.biases.then(|| up_bias.view()),
+                    hidden: self.hidden,
+                    down: &self.down,
+                    down_bias: parts.biases.then(|| down_bias.view()),
+                    residual: parts.residual.then(|| residual.part(first, len)),
+                    norm: parts.norm.then(|| self.norm()),
+                };
+                d.feed_forward(queue, x.part(first, len), layer, out)
+            })
+            .unwrap_or_else(|e| panic!("{}: {e}", self.case(parts)))
+    }
+
+    fn matches_the_textbook(&self, parts: Parts) {
+        let [x, up, up_bias, down, down_bias, residual, gain, offset] = &self.host;
+        let (size, wide) = (self.size, self.wide);
+        let up_features = self.hidden.up_features(wide);
+        let bias = |bias: &[f32], i: usize| if parts.biases { f64::from(bias[i]) } else { 0.0 };
+        let chain = |len: usize| ROUNDING * (2 * len + 4) as f64;
+        // value and error of every result of the first product; no activation is steeper than 1.13
+        let ups: Vec<(f64, f64)> = twin::linear(x, up, size)
+            .iter()
+            .enumerate()
+            .map(|(i, p)| {
+                let bias = bias(up_bias, i % up_features);
+                (p.value + bias, chain(size) * (p.magnitude + bias.abs()))
+            })
+            .collect();
+        let activated = |activation, (value, error): (f64, f64)| {
+            (twin::activate(activation, value), 1.13 * error + 3e-7 * value.abs().max(1.0))
+        };
+        let mut want = Vec::new();
+        let mut allowed = Vec::new();
+        for (row, ups) in ups.chunks_exact(up_features).enumerate() {
+            let hidden: Vec<(f64, f64)> = match self.hidden {
+                Hidden::Activation(activation) => ups.iter().map(|&up| activated(activation, up)).collect(),
+                Hidden::Gate(activation) => ups[..wide]
+                    .iter()
+                    .zip(&ups[wide..])
+                    .map(|(&left, &(right, right_error))| {
+                        let (left, left_error) = activated(activation, left);
+                        let error = left_error * right.abs() + right_error * left.abs();
+                        (left * right, 2.0 * error + ROUNDING * (left * right).abs())
+                    })
+                    .collect(),
+            };
+            let mut sums = Vec::new();
+            let mut errors = Vec::new();
+            for (column, down) in down.chunks_exact(wide).enumerate() {
+                let residual = if parts.residual { f64::from(residual[row * size + column]) } else { 0.0 };
+                let bias = bias(down_bias, column);
+                let mut sum = bias + residual;
+                let mut magnitude = bias.abs() + residual.abs();
+                let mut error = 0.0;
+                for (&(value, of_value), &weight) in hidden.iter().zip(down) {
+                    let weight = f64::from(weight);
+                    sum += value * weight;
+                    magnitude += (value * weight).abs();
+                    error += of_value * weight.abs();
+                }
+                sums.push(sum);
+                errors.push(error + chain(wide) * magnitude);
+            }
+            if parts.norm {
+                let mean = sums.iter().sum::<f64>() / size as f64;
+                let spread = (sums.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / size as f64
+                    + f64::from(EPSILON))
+                .sqrt();
+                let error = errors.iter().copied().fold(0.0, f64::max);
+                let most = sums.iter().map(|v| (v - mean).abs()).fold(0.0, f64::max);
+                for (i, y) in twin::normalize(&sums, EPSILON.into()).into_iter().enumerate() {
+                    let (gain, offset) = (f64::from(gain[i]), f64::from(offset[i]));
+                    want.push(y * gain + offset);
+                    // a value, the mean and the spread are off by the greatest error each; the norm itself is a chain
+                    let relative = most / spread;
+                    let of_norm = ROUNDING * (size + 8) as f64 * (relative + 1.0);
+                    allowed.push(
+                        gain.abs() * (2.0 * error / spread * (1.0 + relative) + of_norm)
+                            + ROUNDING * offset.abs(),
+                    );
+                }
+            } else {
+                want.extend(sums);
+                allowed.extend(errors);
+            }
+        }
+        compare(self.case(parts), &self.run(parts, 0, self.rows), &want, |i| allowed[i]);
+    }
+}
+
+impl<D: Gemm + Norm + BiasAct> Layer<'_, D> {
+    fn matches_its_parts(&self, parts: Parts) {
+        let whole = self.run(parts, 0, self.rows);
+        for (first, rows) in [(0, 1), (self.rows - 1, 1), (self.rows / 2, 1), (self.rows / 3, self.rows / 2)]
+        {
+            let alone = self.run(parts, first, rows);
+            assert_same(&self.case(parts), &alone, &whole[first * self.size..][..alone.len()]);
+        }
+        let [x, _, up_bias, _, down_bias, residual, ..] = &self.placed;
+        let mut rig = Rig::new(self.device);
+        let up_bias = parts.biases.then(|| up_bias.view());
+        let up_len = self.rows * self.hidden.up_features(self.wide);
+        let hidden = match self.hidden {
+            Hidden::Activation(activation) => rig.answer(up_len, |d, queue, out| {
+                let epilogue =
+                    up_bias.map_or(Epilogue::Act(activation), |bias| Epilogue::BiasAct(bias, activation));
+                d.gemm(queue, x.view(), &self.up, epilogue, out)
+            }),
+            Hidden::Gate(activation) => {
+                let raw = rig.answer(up_len, |d, queue, out| {
+                    let epilogue = up_bias.map_or(Epilogue::None, Epilogue::Bias);
+                    d.gemm(queue, x.view(), &self.up, epilogue, out)
+                });
+                let raw = rig.put(&raw.expect("the shapes fit"));
+                rig.answer(self.rows * self.wide, |d, queue, out| {
+                    d.gate(queue, activation, raw.view(), self.wide, out)
+                })
+            }
+        };
+        let hidden = rig.put(&hidden.expect("the shapes fit"));
+        let down_bias = || parts.biases.then(|| down_bias.view());
+        let residual = || parts.residual.then(|| residual.view());
+        let summed = rig.answer(self.rows * self.size, |d, queue, out| {
+            d.gemm(queue, hidden.view(), &self.down, Epilogue::sum(down_bias(), residual()), out)
+        });
+        let mut want = summed.expect("the shapes fit");
+        if parts.norm {
+            let summed = rig.put(&want);
+            let normed =
+                rig.answer(want.len(), |d, queue, out| d.layer_norm(queue, summed.view(), self.norm(), out));
+            want = normed.expect("the shapes fit");
+            let fused = rig.answer(want.len(), |d, queue, out| {
+                d.gemm_norm(queue, hidden.view(), &self.down, down_bias(), residual(), self.norm(), out)
+            });
+            assert_same("gemm_norm", &fused.expect("the shapes fit"), &want);
+        }
+        assert_same(&self.case(parts), &whole, &want);
+    }
+}
+
+fn refuses_what_does_not_fit<D: Gemm>(device: &D) {
+    let mut rig = Rig::new(device);
+    let weight = |n: usize, k: usize| {
+        device.pack(&vec![0.5; n * k], n, k, DType::F32).expect("the weight has its shape")
+    };
+    let (up, down, gated) = (weight(6, 4), weight(4, 6), weight(12, 4));
+    let values = rig.put(&[1.0; 12]);
+    let of = |len: usize| values.part(0, len);
+    let act = Hidden::Activation(Activation::Relu);
+    let gate = Hidden::Gate(Activation::Relu);
+    let mut run = |x: usize, up, up_bias: usize, hidden, residual: usize, gain: usize, out: usize| {
+        rig.answer(out, |d, queue, out| {
+            let layer = FeedForward {
+                up,
+                up_bias: Some(of(up_bias)),
+                hidden,
+                down: &down,
+                down_bias: None,
+                residual: Some(of(residual)),
+                norm: Some(NormWeights { gain: of(gain), offset: None, epsilon: EPSILON }),
+            };
+            d.feed_forward(queue, of(x), layer, out)
+        })
+    };
+    run(8, &up, 6, act, 8, 4, 8).expect("everything fits");
+    run(8, &gated, 12, gate, 8, 4, 8).expect("everything fits");
+    refuses_length("feed_forward: x too short", run(4, &up, 6, act, 8, 4, 8));
+    refuses_length("feed_forward: out is no multiple of a row", run(8, &up, 6, act, 8, 4, 7));
+    refuses_length("feed_forward: bias too short", run(8, &up, 5, act, 8, 4, 8));
+    refuses_length("feed_forward: residual too short", run(8, &up, 6, act, 7, 4, 8));
+    refuses_length("feed_forward: gain too short", run(8, &up, 6, act, 8, 3, 8));
+    refuses_size("feed_forward: a gate of half the width", run(8, &up, 6, gate, 8, 4, 8));
+    refuses_size("feed_forward: twice the width without a gate", run(8, &gated, 12, act, 8, 4, 8));
+}
