@@ -12,7 +12,7 @@
 use std::{num::NonZeroUsize, time::Instant};
 
 use turbo_kernels::{
-    Attention, AttentionMask, Columns, Cpu, CpuOptions, Device, KernelError, Layout, RelativeBias,
+    Attention, AttentionMask, Columns, Cpu, CpuOptions, DType, Device, KernelError, Layout, RelativeBias,
     attention::AttentionShape, limits::Limits,
 };
 
@@ -108,7 +108,7 @@ impl Model {
     ) -> Result<f64, KernelError> {
         let Model { num_heads, num_kv_heads, head_dim, mask, .. } = *self;
         let scale = 1.0 / (head_dim as f32).sqrt();
-        let shape = AttentionShape { num_heads, num_kv_heads, head_dim, scale, mask };
+        let shape = AttentionShape { num_heads, num_kv_heads, head_dim, scale, mask, dtype: DType::F32 };
         let (rows, q_width, kv_width) = (batch_size * seq_len, num_heads * head_dim, num_kv_heads * head_dim);
         let row_stride = q_width + 2 * kv_width;
         let qkv: Vec<f32> = (0..rows * row_stride).map(|i| (i % 251) as f32 / 125.0 - 1.0).collect();

@@ -35,8 +35,14 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const HEADS: AttentionShape =
-    AttentionShape { num_heads: 4, num_kv_heads: 4, head_dim: 16, scale: 0.25, mask: AttentionMask::Full };
+const HEADS: AttentionShape = AttentionShape {
+    num_heads: 4,
+    num_kv_heads: 4,
+    head_dim: 16,
+    scale: 0.25,
+    mask: AttentionMask::Full,
+    dtype: DType::F32,
+};
 const SIZES: HeadSizes = HeadSizes { num_heads: 4, head_dim: 16 };
 const HIDDEN_SIZE: usize = 64;
 const MOST_TOKENS: usize = 200;

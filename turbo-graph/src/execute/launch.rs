@@ -2,7 +2,7 @@
 
 use turbo_alloc::MemoryPlan;
 use turbo_kernels::{
-    AttentionMask, Columns, EncoderKernels, Epilogue, HeadSizes, Span,
+    AttentionMask, Columns, DType, EncoderKernels, Epilogue, HeadSizes, Span,
     attention::AttentionShape,
     embed::{Lookup, LookupOn},
     matmul::{MatMulShape, Rhs},
@@ -89,6 +89,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
                     head_dim: q.head_dim,
                     scale,
                     mask,
+                    dtype: DType::F32,
                 };
                 self.attention(node, shape, [q, k, v], bias, out)?;
             }

@@ -144,7 +144,7 @@ mod tests {
     use std::num::NonZeroUsize;
 
     use super::*;
-    use crate::{AttentionMask, CpuOptions, Device};
+    use crate::{AttentionMask, CpuOptions, DType, Device};
 
     /// Where runs begin, and where the last one ends.
     fn bounds(cu_seqlens: &[u32], num_heads: usize, threads: usize) -> Vec<usize> {
@@ -184,7 +184,14 @@ mod tests {
     fn attend(cpu: &Cpu, mask: AttentionMask, qkv: &[f32]) -> Vec<u32> {
         const HEAD_DIM: usize = 16;
         let rows = qkv.len() / (3 * HEAD_DIM);
-        let shape = AttentionShape { num_heads: 1, num_kv_heads: 1, head_dim: HEAD_DIM, scale: 0.25, mask };
+        let shape = AttentionShape {
+            num_heads: 1,
+            num_kv_heads: 1,
+            head_dim: HEAD_DIM,
+            scale: 0.25,
+            mask,
+            dtype: DType::F32,
+        };
         let [q, k, v] =
             [0, 1, 2].map(|third| Columns { rows: qkv, first: third * HEAD_DIM, row_stride: 3 * HEAD_DIM });
         let mut out = vec![f32::NAN; rows * HEAD_DIM];

@@ -10,7 +10,7 @@ pub use mask::AttentionMask;
 pub(crate) use relative::ByDistance;
 pub use relative::{RelativeBias, RelativeBiasOn, relative_bucket};
 
-use crate::{ColumnsOn, KernelError, Layout, device::Device};
+use crate::{ColumnsOn, DType, KernelError, Layout, device::Device};
 
 /// Sizes of an attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,6 +25,9 @@ pub struct AttentionShape {
     pub scale: f32,
     /// Which tokens a token attends to.
     pub mask: AttentionMask,
+    /// What the two products multiply: f32, or queries, keys, values and weights rounded to bfloat16 where the device
+    /// has instructions for that. Sums and softmax are f32 always; [`DType::Int8`] means [`DType::Bf16`].
+    pub dtype: DType,
 }
 
 /// Attention over the sequences of a batch.

@@ -10,7 +10,8 @@ use super::{
     twin::{self, Product},
 };
 use crate::{
-    Attention, AttentionMask, Columns, ColumnsOn, Device, Layout, RelativeBias, attention::AttentionShape,
+    Attention, AttentionMask, Columns, ColumnsOn, DType, Device, Layout, RelativeBias,
+    attention::AttentionShape,
 };
 
 /// Masks that see little, much and everything.
@@ -90,6 +91,7 @@ impl Case<'_> {
             head_dim: self.head_dim,
             scale: 1.0 / (self.head_dim as f32).sqrt(),
             mask: self.mask,
+            dtype: DType::F32,
         }
     }
 
@@ -233,7 +235,14 @@ fn spread_apart(
 /// other sequence.
 fn keeps_nan_to_those_who_see_it<D: Attention>(device: &D, mask: AttentionMask) {
     const HIDDEN: usize = 8;
-    let shape = AttentionShape { num_heads: 1, num_kv_heads: 1, head_dim: HIDDEN, scale: 0.3, mask };
+    let shape = AttentionShape {
+        num_heads: 1,
+        num_kv_heads: 1,
+        head_dim: HIDDEN,
+        scale: 0.3,
+        mask,
+        dtype: DType::F32,
+    };
     let seq_lens = [5u32, 24, 36];
     let mut qkv = Numbers::new(4).values(65 * 3 * HIDDEN);
     let (key, value) = (13, 19); // within the second and the third sequence
@@ -264,8 +273,14 @@ fn keeps_nan_to_those_who_see_it<D: Attention>(device: &D, mask: AttentionMask) 
     }
 }
 
-const NARROW: AttentionShape =
-    AttentionShape { num_heads: 2, num_kv_heads: 2, head_dim: 2, scale: 1.0, mask: AttentionMask::Full };
+const NARROW: AttentionShape = AttentionShape {
+    num_heads: 2,
+    num_kv_heads: 2,
+    head_dim: 2,
+    scale: 1.0,
+    mask: AttentionMask::Full,
+    dtype: DType::F32,
+};
 
 /// Queries, keys and values of merged rows.
 fn thirds<'a, D: Device>(rows: D::View<'a, f32>, hidden_size: usize) -> [ColumnsOn<'a, D>; 3] {

@@ -85,7 +85,14 @@ fn attentions<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, Vec
         ("attention, window", window, 4, false),
         ("attention, window, grouped, biased", window, 1, true),
     ] {
-        let shape = AttentionShape { num_heads: 4, num_kv_heads, head_dim: HEAD_DIM, scale: 0.22, mask };
+        let shape = AttentionShape {
+            num_heads: 4,
+            num_kv_heads,
+            head_dim: HEAD_DIM,
+            scale: 0.22,
+            mask,
+            dtype: DType::F32,
+        };
         let (q_width, kv_width) = (4 * HEAD_DIM, num_kv_heads * HEAD_DIM);
         let row_stride = q_width + 2 * kv_width;
         let table = rig.put(&Numbers::new(11).values(num_buckets * 4));
