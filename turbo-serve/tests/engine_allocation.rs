@@ -82,7 +82,7 @@ fn check(runner: &mut dyn Runner, what: &str) {
     let positions: Vec<u32> = (0..48).collect();
     // What the engine's warm-up does among other things: the largest batches.
     for (len, batch_size) in [(16, 16), (48, 5)] {
-        runner.submit(&mut std::iter::repeat_n(Sequence::of(&ids[..len]), batch_size)).unwrap();
+        runner.submit(&mut std::iter::repeat_n(Sequence::of(&ids[..len]), batch_size), &mut || true).unwrap();
     }
     let shapes: &[&[usize]] =
         &[&[1], &[48], &[3, 1, 2], &[16; 16], &[48; 5], &[1; 16], &[33, 5, 17], &[48, 40, 1], &[2]];
@@ -90,7 +90,7 @@ fn check(runner: &mut dyn Runner, what: &str) {
         // Every token is selected, which is the most there can be.
         let sequence = |&len: &usize| Sequence { selected: &positions[..len], ..Sequence::of(&ids[..len]) };
         let allocations = allocations_of(|| {
-            runner.submit(&mut lens.iter().map(sequence)).unwrap();
+            runner.submit(&mut lens.iter().map(sequence), &mut || true).unwrap();
             assert_eq!(runner.poll().unwrap(), Progress::Done);
         });
         assert_eq!(allocations, 0, "{lens:?}, {what}");

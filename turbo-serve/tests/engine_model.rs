@@ -8,7 +8,8 @@ use serde_json::Value;
 use turbo_models::{Cpu, CpuOptions};
 use turbo_sched::Layout;
 use turbo_serve::engine::{
-    Engine, EngineConfig, EngineError, Infer, InferRequest, Input, Model, OpenOptions, OutputKind, Truncation,
+    BatchTokens, Engine, EngineConfig, EngineError, Infer, InferRequest, Input, Model, OpenOptions,
+    OutputKind, Truncation,
 };
 
 /// The reference is f64; ours is f32 through two layers whose hidden states are of order 1.
@@ -38,7 +39,11 @@ fn golden() -> Vec<Golden> {
 fn start(layout: Layout) -> Engine {
     let cpu = Cpu::new(CpuOptions::default()).unwrap();
     let model = Model::open(&folder(), cpu, OpenOptions { layout, ..OpenOptions::default() }).unwrap();
-    let config = EngineConfig { max_batch_tokens: 512, warm_up: Duration::ZERO, ..EngineConfig::default() };
+    let config = EngineConfig {
+        max_batch_tokens: BatchTokens::AtMost(512),
+        warm_up: Duration::ZERO,
+        ..EngineConfig::default()
+    };
     Engine::start(model, &config).unwrap()
 }
 

@@ -9,13 +9,13 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{ArgAction, Args, ValueEnum};
 use tokio::net::TcpSocket;
 use turbo_serve::{
     engine::{
-        DefaultPrompt, Dispatch, Engine, EngineConfig, Layout, Model, ModelInfo, OpenOptions, Policy,
-        Pooling, Task,
+        BatchTokens, DefaultPrompt, Dispatch, Engine, EngineConfig, Layout, Model, ModelInfo, OpenOptions,
+        Policy, Pooling, Task,
     },
     http::{self, HttpOptions, Metrics},
 };
@@ -33,6 +33,9 @@ const LAZY_SHARE: u32 = 4;
 /// How long answers may take to reach their clients after the last one was computed, before the process ends.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
+/// How long it takes at most to tell those who wait that they wait in vain.
+const REFUSALS: Duration = Duration::from_millis(200);
+
 /// Connections that the system accepts before the server gets to them.
 const BACKLOG: u32 = 1024;
 
@@ -42,7 +45,7 @@ const BACKLOG: u32 = 1024;
 /// /tokenize, /decode, /info, /health, /metrics), and /v1/embeddings as OpenAI does. What the model is for its folder
 /// says; the other routes say which one to use. When it is ready it prints one line on standard output: `listening on
 /// http://ADDRESS`; logs go to standard error. SIGTERM and Ctrl-C stop it after the accepted requests are answered; a
-/// second one stops it at once.
+/// second one stops it at once: who still waits is told so.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -93,10 +96,12 @@ pub(super) struct Arguments {
     /// How the sequences of a batch share a tensor
     #[arg(long, env, value_enum, default_value_t = LayoutArgument::Packed, help_heading = "Batches")]
     layout: LayoutArgument,
-    /// Most tokens of one batch, padding included with `--layout padded`; memory is reserved for them. Longer inputs
-    /// are cut to it, or with `--auto-truncate false` it has to be as large as the model's limit
-    #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_batch_tokens, help_heading = "Batches")]
-    max_batch_tokens: usize,
+    /// Most tokens of one batch, padding included with `--layout padded`; memory is reserved for them. By default what
+    /// this machine computes in 100 ms, as measured at start, 16384 at most; one input alone may be as long as the model
+    /// takes. Inputs longer than a number given here are cut to it, or with `--auto-truncate false` it has to be as large
+    /// as the model's limit
+    #[arg(long, env, value_name = "N", help_heading = "Batches")]
+    max_batch_tokens: Option<usize>,
     /// Most inputs of one batch; by default as many as the tokens allow, and for models whose answers are as long as
     /// their vocabulary as many as have 256 MiB of them
     #[arg(long, env, value_name = "N", help_heading = "Batches")]
@@ -199,12 +204,16 @@ async fn serve(arguments: &Arguments) -> Result<()> {
     announce(listener.local_addr().context("cannot tell the port")?)?;
 
     let (stopping, stopped) = tokio::sync::oneshot::channel();
+    let (hurrying, hurried) = tokio::sync::oneshot::channel();
     let told_to_stop = async move {
         signals.next().await;
         tracing::info!("stopping: accepted requests are answered first");
         // An error would say that nobody waits beside the server, and somebody does.
         let _ = stopping.send(());
-        tokio::spawn(stop_at_once(signals));
+        tokio::spawn(async move {
+            signals.next().await;
+            hurrying.send(())
+        });
     };
     let answered = async {
         drop(stopped.await);
@@ -212,19 +221,19 @@ async fn serve(arguments: &Arguments) -> Result<()> {
         tokio::time::sleep(LAST_WORDS).await;
     };
     tokio::select! {
+        Ok(()) = hurried => {
+            engine.abandon();
+            tokio::time::sleep(REFUSALS).await;
+            bail!("told twice to stop: what was not answered was refused");
+        }
         () = http::serve(listener, router, told_to_stop) => {}
         () = answered => tracing::warn!("clients that had not sent their request, or not read its answer, were cut off"),
     }
+    // Who waits now was not answered within the grace of `http::serve`: a batch of theirs ends at its next layer.
+    engine.abandon();
     engine.stop().await;
     tracing::info!("stopped");
     Ok(())
-}
-
-/// Ends the process when it is told a second time.
-async fn stop_at_once(mut signals: Signals) {
-    signals.next().await;
-    tracing::warn!("stopped at once");
-    std::process::exit(1);
 }
 
 /// The model, warm, on a thread where it may block.
@@ -305,7 +314,7 @@ impl Arguments {
                     Dispatch::Lazy { timeout: slo / LAZY_SHARE, slo }
                 }
             },
-            max_batch_tokens: self.max_batch_tokens,
+            max_batch_tokens: self.max_batch_tokens.map_or(default.max_batch_tokens, BatchTokens::AtMost),
             max_batch_requests: self.max_batch_requests,
             max_client_batch_size: self.max_client_batch_size,
             max_concurrent_requests: self.max_concurrent_requests,

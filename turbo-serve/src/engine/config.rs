@@ -10,7 +10,7 @@ use std::{
 use turbo_models::Task;
 use turbo_sched::{Candidate, Dispatch, Layout, Limits, Policy};
 
-use super::{BuildRunner, Capacity, EngineInfo, MAX_SELECTED, ModelInfo, RunError, Tokenize};
+use super::{BatchTokens, BuildRunner, Capacity, EngineInfo, MAX_SELECTED, ModelInfo, RunError, Tokenize};
 
 /// How an engine batches and whom it admits. The limits are those of text-embeddings-inference.
 #[derive(Clone, Debug)]
@@ -19,8 +19,8 @@ pub struct EngineConfig {
     pub batching: Policy,
     /// When a batch is formed.
     pub dispatch: Dispatch,
-    /// Most tokens of one batch, counted with padding where the model pads.
-    pub max_batch_tokens: usize,
+    /// Most tokens of one batch.
+    pub max_batch_tokens: BatchTokens,
     /// Most inputs of one batch; `None`: as many as the tokens allow, and for models whose rows are as wide as their
     /// vocabulary as many as have 256 MiB of them.
     pub max_batch_requests: Option<usize>,
@@ -43,7 +43,7 @@ impl Default for EngineConfig {
         Self {
             batching: Policy::OptimalSplit,
             dispatch: Dispatch::Hungry,
-            max_batch_tokens: 16_384,
+            max_batch_tokens: BatchTokens::default(),
             max_batch_requests: None,
             max_client_batch_size: 32,
             max_concurrent_requests: 512,
@@ -123,7 +123,7 @@ impl EngineConfig {
     /// Whether `model` can be served with these limits.
     pub(super) fn check(&self, model: &Model) -> Result<(), StartError> {
         for (name, value) in [
-            ("max_batch_tokens", self.max_batch_tokens),
+            ("max_batch_tokens", self.max_batch_tokens.most()),
             ("max_batch_requests", self.max_batch_requests.unwrap_or(1)),
             ("max_client_batch_size", self.max_client_batch_size),
             ("max_concurrent_requests", self.max_concurrent_requests),
@@ -141,16 +141,17 @@ impl EngineConfig {
                 return Err(StartError::TooMany { name, got, limit });
             }
         }
-        let (max_batch_tokens, max_input_length) = (self.max_batch_tokens, model.info.max_input_length);
+        let (max_batch_tokens, max_input_length) =
+            (self.max_batch_tokens.most(), model.info.max_input_length);
         if max_batch_tokens < max_input_length && !self.auto_truncate {
             return Err(StartError::BatchTokens { max_batch_tokens, max_input_length });
         }
         Ok(())
     }
 
-    /// What is served with these limits.
+    /// What is served with these limits, before it is known how many tokens a batch may have: the most there can be.
     pub(super) fn info(&self, model: &Model) -> EngineInfo {
-        let (own, limit) = (model.info.max_input_length, self.max_batch_tokens);
+        let (own, limit) = (model.info.max_input_length, self.max_batch_tokens.most());
         if own > limit {
             // Models of 32k tokens are common, inputs of so many are not, and memory is reserved for the longest.
             tracing::warn!(
@@ -194,12 +195,14 @@ fn bounded_by_rows(model: &ModelInfo) -> Option<usize> {
 }
 
 impl EngineInfo {
-    /// The largest batch that can come up: no more inputs than are admitted, none without a token.
-    pub(super) fn capacity(&self) -> Capacity {
-        let admitted = self.max_concurrent_requests.min(self.max_batch_tokens);
+    /// The largest batch of at most so many tokens that can come up: no more inputs than are admitted, none without a
+    /// token, and room for the longest one alone.
+    pub(super) fn capacity_of(&self, tokens: usize) -> Capacity {
+        let total_tokens = tokens.max(self.max_input_length);
+        let admitted = self.max_concurrent_requests.min(total_tokens);
         Capacity {
             batch_size: self.max_batch_requests.unwrap_or(admitted).min(admitted),
-            total_tokens: self.max_batch_tokens,
+            total_tokens,
             max_seq_len: self.max_input_length,
         }
     }
@@ -223,11 +226,11 @@ impl Capacity {
         }
     }
 
-    /// The same bounds, for the batcher.
-    pub(super) fn limits(&self) -> Limits {
+    /// The same bounds, for the batcher, where several inputs share no more than so many tokens.
+    pub(super) fn limits(&self, shared_tokens: usize) -> Limits {
         Limits {
             max_batch_size: NonZeroUsize::new(self.batch_size).unwrap_or(NonZeroUsize::MIN),
-            max_batch_tokens: NonZeroU64::new(self.total_tokens as u64).unwrap_or(NonZeroU64::MIN),
+            max_batch_tokens: NonZeroU64::new(shared_tokens as u64).unwrap_or(NonZeroU64::MIN),
         }
     }
 }

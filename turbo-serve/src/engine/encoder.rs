@@ -7,8 +7,8 @@ use std::{
 };
 
 use turbo_models::{
-    Checkpoint, Encoder, EncoderKernels, EncoderOptions, Encoding, LayoutKind, ModelError, PlannerConfig,
-    SpecialTokens, Staging, Task, Text, TextTokenizer, Truncation,
+    Checkpoint, Encoder, EncoderKernels, EncoderOptions, Encoding, LayoutKind, ModelError, SpecialTokens,
+    Staging, Task, Text, TextTokenizer, Truncation,
 };
 use turbo_sched::{Candidate, Layout};
 
@@ -151,7 +151,7 @@ fn build<D: EncoderKernels>(device: D, checkpoint: Checkpoint, layout: Layout, t
         Layout::Padded => LayoutKind::Padded,
     };
     Box::new(move |capacity| {
-        let options = EncoderOptions { layout, task, planner: PlannerConfig::default() };
+        let options = EncoderOptions { layout, task, ..EncoderOptions::of(&checkpoint) };
         let mut encoder = Encoder::new(device.clone(), &checkpoint, options)?;
         let selects = encoder.selected_len().is_some();
         encoder.reserve(of_models(capacity, selects))?;
@@ -189,7 +189,19 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
         self.encoder.footprint_bytes(of_models(capacity, self.selects))
     }
 
-    fn submit(&mut self, batch: &mut dyn Iterator<Item = Sequence<'_>>) -> Result<(), RunError> {
+    fn reserve(&mut self, capacity: Capacity) -> Result<(), RunError> {
+        let of_models = of_models(capacity, self.selects);
+        self.encoder.reserve(of_models)?;
+        self.staging = Staging::with_capacity(of_models);
+        self.capacity = capacity;
+        Ok(())
+    }
+
+    fn submit(
+        &mut self,
+        batch: &mut dyn Iterator<Item = Sequence<'_>>,
+        _keep_going: &mut dyn FnMut() -> bool,
+    ) -> Result<(), RunError> {
         self.staging.clear();
         for Sequence { input_ids, token_type_ids, selected } in batch {
             self.staging.push(input_ids, token_type_ids)?;

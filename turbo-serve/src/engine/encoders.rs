@@ -96,6 +96,11 @@ impl Encoders {
         self.inbox.stop();
     }
 
+    /// Has the worker look at what waits.
+    pub(super) fn wake(&self) {
+        self.inbox.wake();
+    }
+
     fn reply<T: Send + 'static>(
         &self,
         make: impl Fn(usize) -> Result<T, EngineError> + Send + Sync + 'static,

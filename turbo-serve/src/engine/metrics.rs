@@ -40,7 +40,7 @@ impl QueueMetrics {
         jobs.iter().for_each(|job| self.input_length.record(job.tokens() as f64));
     }
 
-    /// The client of an input has gone before its batch.
+    /// The client of an input has gone before its batch was computed.
     pub(super) fn dropped(&self) {
         self.dropped.increment(1);
     }

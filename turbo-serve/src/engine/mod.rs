@@ -20,6 +20,7 @@
 //! an engine starts; without one nothing is counted.
 
 mod admission;
+mod batch_tokens;
 mod config;
 mod cost_cache;
 mod encoder;
@@ -42,6 +43,7 @@ mod types;
 mod warm_up;
 mod worker;
 
+pub use batch_tokens::BatchTokens;
 pub use config::{EngineConfig, Model, StartError};
 pub use encoder::{DefaultPrompt, OpenError, OpenOptions};
 pub use error::EngineError;

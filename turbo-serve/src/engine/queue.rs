@@ -7,6 +7,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
         mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel},
     },
     time::{Duration, Instant},
@@ -38,7 +39,10 @@ impl Job {
 
 enum Message {
     Submit(Vec<Job>),
+    /// To end when all that came before is answered.
     Stop,
+    /// To look whether what waits is still to be computed.
+    Wake,
 }
 
 /// The sending half. Every message holds at least one slot of admission while it is under way, so a channel of as many
@@ -62,6 +66,12 @@ impl Inbox {
     pub(super) fn stop(&self) {
         // A worker that has ended already needs no telling.
         drop(self.0.send(Message::Stop));
+    }
+
+    /// Has the worker look at what waits, if it sleeps.
+    pub(super) fn wake(&self) {
+        // A full channel has something for it to look at, and a worker that has ended sleeps no more.
+        drop(self.0.try_send(Message::Wake));
     }
 }
 
@@ -93,12 +103,20 @@ pub(super) struct Queue {
     next_id: u64,
     epoch: Instant,
     stopping: bool,
+    /// Whether nothing is computed any more, be it that somebody waits.
+    abandoned: Arc<AtomicBool>,
     metrics: QueueMetrics,
 }
 
 impl Queue {
-    /// Times of the batcher are since `epoch`; at most `slots` jobs wait.
-    pub(super) fn new(outbox: Outbox, batcher: Batcher, slots: usize, epoch: Instant) -> Self {
+    /// Times of the batcher are since `epoch`; at most `slots` jobs wait, until they are `abandoned`.
+    pub(super) fn new(
+        outbox: Outbox,
+        batcher: Batcher,
+        slots: usize,
+        epoch: Instant,
+        abandoned: Arc<AtomicBool>,
+    ) -> Self {
         Self {
             outbox: outbox.0,
             batcher,
@@ -107,6 +125,7 @@ impl Queue {
             next_id: 0,
             epoch,
             stopping: false,
+            abandoned,
             metrics: QueueMetrics::new(),
         }
     }
@@ -195,9 +214,10 @@ impl Queue {
     }
 
     fn accept(&mut self, message: Message) {
-        let Message::Submit(jobs) = message else {
-            self.stopping = true;
-            return;
+        let jobs = match message {
+            Message::Submit(jobs) => jobs,
+            Message::Stop => return self.stopping = true,
+            Message::Wake => return,
         };
         for job in jobs {
             let id = RequestId(self.next_id);
@@ -209,14 +229,31 @@ impl Queue {
         }
     }
 
-    /// Drops the jobs for which nobody waits.
+    /// Drops the jobs for which nobody waits, or all when they are abandoned.
     fn withdraw(&mut self) {
-        let gone = self.waiting.iter().filter(|(_, job)| job.ticket.is_withdrawn()).map(|(&id, _)| id);
-        self.gone.extend(gone);
+        let abandoned = self.abandoned.load(Relaxed);
+        let gone = self.waiting.iter().filter(|(_, job)| abandoned || job.ticket.is_withdrawn());
+        self.gone.extend(gone.map(|(&id, _)| id));
         for id in self.gone.drain(..) {
             self.batcher.cancel(id);
-            self.waiting.remove(&id);
-            self.metrics.dropped();
+            if let Some(job) = self.waiting.remove(&id) {
+                give_up(&job, abandoned, &self.metrics);
+            }
         }
+    }
+
+    /// Drops the jobs of a batch that was given up.
+    pub(super) fn give_up(&self, batch: &mut Vec<Job>) {
+        let abandoned = self.abandoned.load(Relaxed);
+        batch.drain(..).for_each(|job| give_up(&job, abandoned, &self.metrics));
+    }
+}
+
+/// Tells the client of a job that will not be computed, if there is one.
+fn give_up(job: &Job, abandoned: bool, metrics: &QueueMetrics) {
+    if abandoned {
+        job.ticket.fail(EngineError::Stopping);
+    } else {
+        metrics.dropped();
     }
 }

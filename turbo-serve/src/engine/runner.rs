@@ -49,6 +49,8 @@ pub enum Progress {
     Running,
     /// Its rows can be read until the next one is submitted.
     Done,
+    /// It was given up on the way, for nobody waits for it; there is nothing to read.
+    Stopped,
 }
 
 /// Which rows of a sequence to read.
@@ -67,15 +69,27 @@ pub trait Runner: Send {
     /// The largest batch it has memory for.
     fn capacity(&self) -> Capacity;
 
+    /// Gets memory for batches up to `capacity`, which is no smaller than the one it has. Called once, when it is known
+    /// how large batches may become.
+    ///
+    /// # Errors
+    /// No such memory.
+    fn reserve(&mut self, capacity: Capacity) -> Result<(), RunError>;
+
     /// Bytes that the activations of `batch` take.
     fn footprint(&mut self, batch: &Candidate) -> usize;
 
     /// Starts a batch within the capacity: copies the ids to where the device reads them, and returns. A device
-    /// that computes on the calling thread returns when it has computed.
+    /// that computes on the calling thread returns when it has computed, and asks `keep_going` now and then, such as
+    /// between layers; when that says no it gives the batch up ([`Progress::Stopped`]).
     ///
     /// # Errors
     /// Whatever the device fails with; the batch is lost and the runner can be used on.
-    fn submit(&mut self, batch: &mut dyn Iterator<Item = Sequence<'_>>) -> Result<(), RunError>;
+    fn submit(
+        &mut self,
+        batch: &mut dyn Iterator<Item = Sequence<'_>>,
+        keep_going: &mut dyn FnMut() -> bool,
+    ) -> Result<(), RunError>;
 
     /// How far the submitted batch is; does not block.
     ///

@@ -3,7 +3,11 @@
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc,
+    },
     thread::JoinHandle,
     time::Instant,
 };
@@ -16,6 +20,7 @@ use super::{
     Capacity, DecodeRequest, EngineConfig, EngineError, EngineInfo, Health, Infer, InferRequest,
     InferResponse, Input, Model, OutputKind, Pending, StartError, TokenizeRequest, Tokenized,
     admission::{Admission, Load},
+    batch_tokens::longest_of,
     cost_cache::{CostCache, CostKeeper, CostKey},
     encoders::Encoders,
     finish::finish,
@@ -24,7 +29,7 @@ use super::{
     queue::{Outbox, Queue, inbox},
     rules::{Manner, Rules},
     ticket::{Receiver, Ticket},
-    warm_up::costs,
+    warm_up::{Warm, WarmUp},
     worker::{Worker, panic_message},
 };
 
@@ -42,6 +47,8 @@ struct Shared {
     encoders: Encoders,
     metrics: TaskMetrics,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Whether what was accepted is not computed any more.
+    abandoned: Arc<AtomicBool>,
 }
 
 impl Engine {
@@ -51,7 +58,7 @@ impl Engine {
     /// [`StartError`]: limits that contradict each other, or a model that cannot be built or run.
     pub fn start(model: Model, config: &EngineConfig) -> Result<Self, StartError> {
         config.check(&model)?;
-        let info = config.info(&model);
+        let mut info = config.info(&model);
         let slots = config.max_concurrent_requests;
         let (inbox, outbox) = inbox(slots);
         let epoch = Instant::now();
@@ -65,16 +72,19 @@ impl Engine {
             type_vocab_size: info.model.type_vocab_size,
         };
 
+        let abandoned = Arc::new(AtomicBool::new(false));
         let start = WorkerStart {
-            capacity: info.capacity(),
+            info: info.clone(),
             model,
             config: config.clone(),
             outbox,
             epoch,
             load: Arc::clone(&load),
             health: Arc::clone(&health),
+            abandoned: Arc::clone(&abandoned),
         };
-        let worker = start.spawn()?;
+        let (worker, capacity) = start.spawn()?;
+        info.max_batch_tokens = capacity.total_tokens;
         let (encoders, mut threads) = Encoders::start(rules, config.tokenization_workers, inbox)?;
         threads.push(worker);
         let total = u32::try_from(slots).unwrap_or(u32::MAX);
@@ -85,19 +95,32 @@ impl Engine {
             admission: Admission::new(total, load),
             encoders,
             threads: Mutex::new(threads),
+            abandoned,
         })))
     }
 
     /// Refuses new requests, waits until all accepted ones are answered, and ends the threads. A second call waits for
-    /// the same.
+    /// the same; [`Engine::abandon`] makes an end of it.
     pub async fn stop(&self) {
         self.0.health.set(Health::Stopping);
         self.0.admission.drain().await;
         self.0.encoders.stop();
-        let threads = std::mem::take(&mut *self.0.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        let join = move || threads.into_iter().for_each(|thread| drop(thread.join()));
+        let shared = Arc::clone(&self.0);
+        // Under the lock, so that a second call waits for the same, be it that the first one's future is gone.
+        let join = move || {
+            let mut threads = shared.threads.lock().unwrap_or_else(PoisonError::into_inner);
+            threads.drain(..).for_each(|thread| drop(thread.join()));
+        };
         // Joining blocks, if only for the time a thread takes to end; the runtime may be gone at shutdown.
         drop(tokio::task::spawn_blocking(join).await);
+    }
+
+    /// Gives up what was accepted: whoever waits is told that the server is stopping, and a running batch ends at its
+    /// next layer, where its device computes layer by layer. New requests are refused; [`Engine::stop`] ends soon.
+    pub fn abandon(&self) {
+        self.0.health.set(Health::Stopping);
+        self.0.abandoned.store(true, Relaxed);
+        self.0.encoders.wake();
     }
 
     async fn answer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
@@ -210,16 +233,17 @@ fn characters(input: &Input) -> usize {
 struct WorkerStart {
     model: Model,
     config: EngineConfig,
-    capacity: Capacity,
+    info: EngineInfo,
     outbox: Outbox,
     epoch: Instant,
     load: Arc<Load>,
     health: Arc<HealthCell>,
+    abandoned: Arc<AtomicBool>,
 }
 
 impl WorkerStart {
-    /// Starts the thread and waits until its model is warm, or has failed.
-    fn spawn(self) -> Result<JoinHandle<()>, StartError> {
+    /// Starts the thread and waits until its model is warm, or has failed; gives the largest batch.
+    fn spawn(self) -> Result<(JoinHandle<()>, Capacity), StartError> {
         let (ready, is_ready) = mpsc::sync_channel(1);
         let thread = std::thread::Builder::new().name("turbo-worker".into());
         let health = Arc::clone(&self.health);
@@ -228,7 +252,7 @@ impl WorkerStart {
                 .unwrap_or_else(|panic| Err(StartError::Panicked(panic_message(&*panic))));
             let worker = prepared.map_err(|error| ready.send(Err(error)));
             if let Ok(worker) = worker
-                && ready.send(Ok(())).is_ok()
+                && ready.send(Ok(worker.capacity)).is_ok()
             {
                 // A batch that panics is caught where it runs; this is for the worker's own mistakes.
                 if catch_unwind(AssertUnwindSafe(|| worker.run())).is_err() {
@@ -238,7 +262,7 @@ impl WorkerStart {
             }
         })?;
         match is_ready.recv() {
-            Ok(Ok(())) => Ok(thread),
+            Ok(Ok(capacity)) => Ok((thread, capacity)),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(StartError::Panicked("its thread ended".into())),
         }
@@ -246,41 +270,53 @@ impl WorkerStart {
 
     /// Builds the model and measures it.
     fn prepare(mut self) -> Result<Worker, StartError> {
-        let mut runner = (self.model.build)(self.capacity).map_err(StartError::Runner)?;
-        let (layout, vocab_size) = (self.model.layout, self.model.info.vocab_size);
-        let largest = self.capacity.largest(layout);
+        let layout = self.model.layout;
+        let warm_up = WarmUp {
+            layout,
+            vocab_size: self.model.info.vocab_size,
+            budget: self.config.warm_up,
+            max_batch_tokens: self.config.max_batch_tokens,
+            info: &self.info,
+        };
+        let first = warm_up.first_capacity();
+        let mut runner = (self.model.build)(first).map_err(StartError::Runner)?;
+        let cache = self.cost_cache(first);
+        let warm = warm_up.run(&mut *runner, cache.as_ref()).map_err(StartError::Runner)?;
+        let Warm { costs, capacity, shared_tokens } = warm;
         tracing::info!(
-            activations_mb = runner.footprint(&largest) / 1_000_000,
-            max_batch_tokens = self.capacity.total_tokens,
+            max_batch_tokens = capacity.total_tokens,
+            several_inputs_share = shared_tokens,
+            predicted_ms =
+                costs.cost(&longest_of(shared_tokens, capacity.max_seq_len)).as_duration().as_millis() as u64,
+            activations_mb = runner.footprint(&capacity.largest(layout)) / 1_000_000,
             "memory for the largest batch is reserved"
         );
-        let cache = self.cost_cache();
-        let costs = costs(&mut *runner, layout, vocab_size, self.config.warm_up, cache.as_ref())
-            .map_err(StartError::Runner)?;
         let batcher = BatcherConfig {
             policy: self.config.batching,
             dispatch: self.config.dispatch,
-            ..BatcherConfig::with_limits(self.capacity.limits())
+            ..BatcherConfig::with_limits(capacity.limits(shared_tokens))
         };
         let slots = self.config.max_concurrent_requests;
-        let queue = Queue::new(self.outbox, Batcher::new(batcher, costs), slots, self.epoch);
+        let abandoned = Arc::clone(&self.abandoned);
+        let queue = Queue::new(self.outbox, Batcher::new(batcher, costs), slots, self.epoch, abandoned);
         self.health.set(Health::Ready);
         Ok(Worker {
             runner: Some(runner),
             build: self.model.build,
-            capacity: self.capacity,
+            capacity,
             queue,
             keeper: CostKeeper::new(cache),
             load: self.load,
             health: self.health,
+            abandoned: self.abandoned,
         })
     }
 
     /// Where costs measured for this model are kept, if they are.
-    fn cost_cache(&self) -> Option<CostCache> {
+    fn cost_cache(&self, measured: Capacity) -> Option<CostCache> {
         let Model { info, layout, identity, .. } = &self.model;
         let (dir, computes) = (self.config.cost_cache.as_deref()?, identity.as_deref()?);
-        let key = CostKey::new(&info.name, computes, (info.dtype, &info.device), *layout, self.capacity);
+        let key = CostKey::new(&info.name, computes, (info.dtype, &info.device), *layout, measured);
         Some(CostCache::new(dir, key))
     }
 }

@@ -1,16 +1,17 @@
 //! What batches cost on this machine, measured before the first request.
 //!
-//! In: a runner, its capacity, a time budget. Out: the cost model that the batcher decides with. A sparse grid of
-//! lengths and batch sizes is run from the smallest batch to the largest; what does not fit into the budget is left to
-//! the model's extrapolation, and traffic corrects it later. Where an earlier run has left its costs, a few batches are
-//! run to see whether they still hold.
+//! In: a runner with memory for one input, a time budget. Out: the cost model that the batcher decides with, how large
+//! batches may become, and the runner with memory for them. A sparse grid of lengths and batch sizes is run from the
+//! smallest batch to the largest; what does not fit into the budget is left to the model's extrapolation, and traffic
+//! corrects it later. Where an earlier run has left its costs, a few batches are run to see whether they still hold.
 
 use std::time::{Duration, Instant};
 
 use turbo_sched::{BatchTotal, Candidate, CostModel, CostTable, Layout, PackedCost};
 
 use super::{
-    Capacity, RunError,
+    BatchTokens, Capacity, EngineInfo, RunError,
+    batch_tokens::tokens_within,
     cost_cache::CostCache,
     runner::{Progress, Runner, Sequence},
 };
@@ -28,111 +29,183 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 /// neither tells what batches cost now.
 const ODD: f64 = 4.0;
 
-/// The cost model of `runner`: what `cache` has kept, if it still holds; else measured within `budget`, and kept.
-///
-/// # Errors
-/// Whatever the runner fails with.
-pub(super) fn costs(
-    runner: &mut dyn Runner,
-    layout: Layout,
-    vocab_size: usize,
-    budget: Duration,
-    cache: Option<&CostCache>,
-) -> Result<CostModel, RunError> {
-    if let Some(kept) = cache.and_then(CostCache::load).filter(|kept| kept.layout() == layout)
-        && let Some(costs) = confirmed(kept, runner, vocab_size)?
-    {
-        return Ok(costs);
-    }
-    let costs = warm_up(runner, layout, vocab_size, budget)?;
-    if let Some(cache) = cache {
-        cache.save(costs.clone());
-    }
-    Ok(costs)
+/// What is measured, and within which bounds.
+pub(super) struct WarmUp<'a> {
+    pub layout: Layout,
+    pub vocab_size: usize,
+    /// Time for measuring.
+    pub budget: Duration,
+    pub max_batch_tokens: BatchTokens,
+    /// The limits that the largest batch follows from.
+    pub info: &'a EngineInfo,
 }
 
-/// `kept`, having learnt from a few batches of this machine now; `None` where they contradict it. The batches are the
-/// smallest, and larger ones that should take no longer than [`LONG`].
-fn confirmed(
-    mut kept: CostModel,
-    runner: &mut dyn Runner,
-    vocab_size: usize,
-) -> Result<Option<CostModel>, RunError> {
-    let started = Instant::now();
-    let short = |&(seq_len, batch_size): &(u32, usize)| {
-        kept.cost(&batch_of(seq_len, batch_size)).as_duration() <= LONG
-    };
-    let short: Vec<(u32, usize)> = grid(runner.capacity()).into_iter().filter(short).collect();
-    let Some(last) = short.len().checked_sub(1) else { return Ok(None) };
-    let mut points = vec![0, last / 2, last];
-    points.dedup();
-    for (seq_len, batch_size) in points.into_iter().map(|point| short[point]) {
-        let time = measure(runner, seq_len, batch_size, vocab_size)?;
-        let candidate = batch_of(seq_len, batch_size);
-        let expected = kept.cost(&candidate).as_duration();
-        let ratio = time.as_secs_f64() / expected.as_secs_f64();
-        if !(1.0 / ODD..=ODD).contains(&ratio) {
-            tracing::warn!(
-                batch_size,
-                seq_len,
-                ?expected,
-                ?time,
-                "the kept costs do not hold: measured again"
-            );
-            return Ok(None);
-        }
-        kept.update(&candidate, BatchTotal::from_duration(time))?;
-    }
-    tracing::info!(took_ms = started.elapsed().as_millis() as u64, "warmed up, the kept costs hold");
-    Ok(Some(kept))
+/// What the batcher is to know of a runner that is warm.
+pub(super) struct Warm {
+    pub costs: CostModel,
+    /// The largest batch; the runner has memory for it.
+    pub capacity: Capacity,
+    /// Most tokens that several inputs may share; one alone may have more.
+    pub shared_tokens: usize,
 }
 
-/// The cost model of `runner`, from what was run within `budget`. The smallest point is always run.
-///
-/// # Errors
-/// Whatever the runner fails with.
-fn warm_up(
-    runner: &mut dyn Runner,
-    layout: Layout,
-    vocab_size: usize,
-    budget: Duration,
-) -> Result<CostModel, RunError> {
-    let started = Instant::now();
-    let grid = grid(runner.capacity());
-    let mut measured: Vec<(Candidate, Duration)> = Vec::with_capacity(grid.len());
-    let mut extrapolated = Vec::new();
-    let mut told = started;
-    for &(seq_len, batch_size) in &grid {
-        let candidate = batch_of(seq_len, batch_size);
-        let left = budget.saturating_sub(started.elapsed());
-        if !measured.is_empty() && predict(&measured, &candidate) > left {
-            extrapolated.push(candidate);
-            continue;
+impl WarmUp<'_> {
+    /// What is known before anything is measured: where a time bounds the batches, that one input must fit.
+    pub(super) fn first_capacity(&self) -> Capacity {
+        match self.max_batch_tokens {
+            BatchTokens::AtMost(tokens) => self.info.capacity_of(tokens),
+            BatchTokens::Within(_) => self.info.capacity_of(0),
         }
-        let time = measure(runner, seq_len, batch_size, vocab_size)?;
-        tracing::debug!(batch_size, seq_len, time_us = time.as_micros() as u64, "measured");
-        measured.push((candidate, time));
-        if told.elapsed() >= TELL_EVERY {
-            told = Instant::now();
-            let seconds_left = budget.saturating_sub(started.elapsed()).as_secs();
+    }
+
+    /// Warms `runner` up, which was built for [`WarmUp::first_capacity`]: costs are what `cache` has kept, if they still
+    /// hold; else they are measured, and kept.
+    ///
+    /// # Errors
+    /// Whatever the runner fails with.
+    pub(super) fn run(&self, runner: &mut dyn Runner, cache: Option<&CostCache>) -> Result<Warm, RunError> {
+        if let Some(kept) = cache.and_then(CostCache::load).filter(|kept| kept.layout() == self.layout)
+            && let Some(costs) = self.confirmed(kept, runner)?
+        {
+            return self.sized(costs, runner);
+        }
+        let mut measuring = Measuring::new(self);
+        let mut warm = self.sized(measuring.costs(runner)?, runner)?;
+        if warm.capacity != self.first_capacity() {
+            // What more fits is so far a guess from smaller batches. It is not guessed a second time.
+            let most = warm.shared_tokens;
+            let costs = measuring.costs(runner)?;
+            warm = Warm { shared_tokens: self.shared_tokens(&costs).min(most), costs, ..warm };
+        }
+        measuring.tell();
+        if let Some(cache) = cache {
+            cache.save(warm.costs.clone());
+        }
+        Ok(warm)
+    }
+
+    /// Has the runner reserve memory for the batches that `costs` allow.
+    fn sized(&self, costs: CostModel, runner: &mut dyn Runner) -> Result<Warm, RunError> {
+        let shared_tokens = self.shared_tokens(&costs);
+        let capacity = self.info.capacity_of(shared_tokens);
+        if capacity != runner.capacity() {
+            runner.reserve(capacity)?;
+        }
+        Ok(Warm { costs, capacity, shared_tokens })
+    }
+
+    fn shared_tokens(&self, costs: &CostModel) -> usize {
+        match self.max_batch_tokens {
+            BatchTokens::AtMost(tokens) => tokens,
+            BatchTokens::Within(limit) => {
+                tokens_within(costs, limit, self.info.max_input_length, BatchTokens::MOST)
+            }
+        }
+    }
+
+    /// `kept`, having learnt from a few batches of this machine now; `None` where they contradict it. The batches are
+    /// the smallest, and larger ones that should take no longer than [`LONG`].
+    fn confirmed(&self, mut kept: CostModel, runner: &mut dyn Runner) -> Result<Option<CostModel>, RunError> {
+        let started = Instant::now();
+        let short = |&(seq_len, batch_size): &(u32, usize)| {
+            kept.cost(&batch_of(seq_len, batch_size)).as_duration() <= LONG
+        };
+        let short: Vec<(u32, usize)> = grid(runner.capacity()).into_iter().filter(short).collect();
+        let Some(last) = short.len().checked_sub(1) else { return Ok(None) };
+        let mut points = vec![0, last / 2, last];
+        points.dedup();
+        for (seq_len, batch_size) in points.into_iter().map(|point| short[point]) {
+            let time = measure(runner, seq_len, batch_size, self.vocab_size)?;
+            let candidate = batch_of(seq_len, batch_size);
+            let expected = kept.cost(&candidate).as_duration();
+            let ratio = time.as_secs_f64() / expected.as_secs_f64();
+            if !(1.0 / ODD..=ODD).contains(&ratio) {
+                tracing::warn!(
+                    batch_size,
+                    seq_len,
+                    ?expected,
+                    ?time,
+                    "the kept costs do not hold: measured again"
+                );
+                return Ok(None);
+            }
+            kept.update(&candidate, BatchTotal::from_duration(time))?;
+        }
+        tracing::info!(took_ms = started.elapsed().as_millis() as u64, "warmed up, the kept costs hold");
+        Ok(Some(kept))
+    }
+
+    /// Whether a batch that is predicted to take `time` may come up: one of several inputs that takes far too long will
+    /// not be formed. (Twice the limit, for the prediction may be wrong.)
+    fn may_come_up(&self, batch_size: usize, time: Duration) -> bool {
+        match self.max_batch_tokens {
+            BatchTokens::Within(limit) => batch_size == 1 || time <= limit * 2,
+            BatchTokens::AtMost(_) => true,
+        }
+    }
+}
+
+/// The batches that were run so far, of the runner's grid.
+struct Measuring<'a> {
+    warm_up: &'a WarmUp<'a>,
+    started: Instant,
+    told: Instant,
+    measured: Vec<(Candidate, Duration)>,
+    /// The smallest batch that the budget did not reach.
+    beyond: Option<Candidate>,
+}
+
+impl<'a> Measuring<'a> {
+    fn new(warm_up: &'a WarmUp<'a>) -> Self {
+        let now = Instant::now();
+        Self { warm_up, started: now, told: now, measured: Vec::new(), beyond: None }
+    }
+
+    /// Runs what was not run yet of the grid within the runner's capacity and the budget, and fits the costs to all of
+    /// it. The smallest point is always run.
+    fn costs(&mut self, runner: &mut dyn Runner) -> Result<CostModel, RunError> {
+        let WarmUp { layout, vocab_size, budget, .. } = *self.warm_up;
+        let grid = grid(runner.capacity());
+        for &(seq_len, batch_size) in &grid {
+            let candidate = batch_of(seq_len, batch_size);
+            if self.measured.iter().any(|(measured, _)| *measured == candidate) {
+                continue;
+            }
+            if !self.measured.is_empty() {
+                let once = predict(&self.measured, &candidate);
+                if !self.warm_up.may_come_up(batch_size, once) {
+                    continue;
+                }
+                if runs_of(once) > budget.saturating_sub(self.started.elapsed()) {
+                    self.beyond.get_or_insert(candidate);
+                    continue;
+                }
+            }
+            let time = measure(runner, seq_len, batch_size, vocab_size)?;
+            tracing::debug!(batch_size, seq_len, time_us = time.as_micros() as u64, "measured");
+            self.measured.push((candidate, time));
+            if self.told.elapsed() >= TELL_EVERY {
+                self.told = Instant::now();
+                let seconds_left = budget.saturating_sub(self.started.elapsed()).as_secs();
+                let measured = self.measured.len();
+                tracing::info!(measured, of = grid.len(), seconds_left, "measuring what batches cost");
+            }
+        }
+        cost_model(layout, &self.measured)
+    }
+
+    /// Says what was done.
+    fn tell(&self) {
+        let took_ms = self.started.elapsed().as_millis() as u64;
+        tracing::info!(measured = self.measured.len(), took_ms, "warmed up");
+        if let Some(Candidate { batch_size, max_seq_len, .. }) = self.beyond {
             tracing::info!(
-                measured = measured.len(),
-                of = grid.len(),
-                seconds_left,
-                "measuring what batches cost"
+                batch_size,
+                seq_len = max_seq_len,
+                "costs from this batch on are extrapolated until traffic shows them"
             );
         }
     }
-    let took_ms = started.elapsed().as_millis() as u64;
-    tracing::info!(measured = measured.len(), extrapolated = extrapolated.len(), took_ms, "warmed up");
-    if let Some(least) = extrapolated.first() {
-        tracing::info!(
-            batch_size = least.batch_size,
-            seq_len = least.max_seq_len,
-            "costs from this batch on are extrapolated until traffic shows them"
-        );
-    }
-    cost_model(layout, &measured)
 }
 
 fn batch_of(seq_len: u32, batch_size: usize) -> Candidate {
@@ -171,10 +244,16 @@ fn powers_to(largest: usize) -> Vec<usize> {
     powers.take_while(|&n| n < largest).chain([largest]).collect()
 }
 
-/// A guess for a batch larger than those measured: the largest one's time per token, all runs counted.
+/// A guess for a batch that was not run: the time per token of the largest one that was.
 fn predict(measured: &[(Candidate, Duration)], candidate: &Candidate) -> Duration {
-    let Some((largest, time)) = measured.last() else { return Duration::ZERO };
-    let once = time.mul_f64(candidate.total_tokens as f64 / largest.total_tokens as f64);
+    let largest = measured.iter().max_by_key(|(largest, _)| largest.total_tokens);
+    largest.map_or(Duration::ZERO, |(largest, time)| {
+        time.mul_f64(candidate.total_tokens as f64 / largest.total_tokens as f64)
+    })
+}
+
+/// Time of all runs of a batch that takes `once`.
+fn runs_of(once: Duration) -> Duration {
     if once < LONG { once * RUNS as u32 } else { once }
 }
 
@@ -191,7 +270,7 @@ fn measure(
     for _ in 0..RUNS {
         let started = Instant::now();
         let sequence = Sequence::of(&ids);
-        runner.submit(&mut std::iter::repeat_n(sequence, batch_size))?;
+        runner.submit(&mut std::iter::repeat_n(sequence, batch_size), &mut || true)?;
         while runner.poll()? == Progress::Running {
             std::thread::yield_now();
         }
@@ -205,10 +284,11 @@ fn measure(
 
 #[cfg(test)]
 mod tests {
+    use turbo_models::{Pooling, RowLens, ScoreFunction};
     use turbo_sched::Source;
 
     use super::*;
-    use crate::engine::{Rows, cost_cache::CostKey};
+    use crate::engine::{ModelInfo, Prompts, Rows, cost_cache::CostKey};
 
     /// Takes 0.1 ms per token.
     struct Slow {
@@ -225,7 +305,16 @@ mod tests {
             0
         }
 
-        fn submit(&mut self, batch: &mut dyn Iterator<Item = Sequence<'_>>) -> Result<(), RunError> {
+        fn reserve(&mut self, capacity: Capacity) -> Result<(), RunError> {
+            self.capacity = capacity;
+            Ok(())
+        }
+
+        fn submit(
+            &mut self,
+            batch: &mut dyn Iterator<Item = Sequence<'_>>,
+            _keep_going: &mut dyn FnMut() -> bool,
+        ) -> Result<(), RunError> {
             self.batches += 1;
             let tokens: usize = batch.map(|sequence| sequence.input_ids.len()).sum();
             std::thread::sleep(Duration::from_micros(100) * tokens as u32);
@@ -241,42 +330,116 @@ mod tests {
         }
     }
 
+    /// A model of inputs up to `max_input_length`, before it is known how many tokens a batch may have.
+    fn info(max_input_length: usize, max_concurrent_requests: usize) -> EngineInfo {
+        EngineInfo {
+            model: ModelInfo {
+                model_id: "slow".into(),
+                sha: None,
+                name: "slow".into(),
+                dtype: "float32",
+                device: "sleep".into(),
+                task: Pooling::Mean.into(),
+                labels: Vec::new(),
+                score_function: ScoreFunction::Identity,
+                mask_token: None,
+                prompts: Prompts::default(),
+                rows: RowLens { pooled: Some(1), tokens: None, selected: None },
+                max_input_length,
+                vocab_size: 100,
+                type_vocab_size: 1,
+            },
+            max_input_length,
+            max_batch_tokens: BatchTokens::MOST,
+            max_batch_requests: None,
+            max_client_batch_size: 32,
+            max_concurrent_requests,
+            auto_truncate: true,
+            tokenization_workers: 1,
+            version: "0",
+        }
+    }
+
+    /// What a start comes to, and the batches that it ran.
+    fn started(
+        info: &EngineInfo,
+        (layout, max_batch_tokens): (Layout, BatchTokens),
+        budget_ms: u64,
+        cache: Option<&CostCache>,
+    ) -> (Warm, usize) {
+        let budget = Duration::from_millis(budget_ms);
+        let warm_up = WarmUp { layout, vocab_size: 100, budget, max_batch_tokens, info };
+        let mut runner = Slow { capacity: warm_up.first_capacity(), batches: 0 };
+        let warm = warm_up.run(&mut runner, cache).unwrap();
+        assert_eq!(warm.capacity, runner.capacity, "the runner has memory for what it is told");
+        (warm, runner.batches)
+    }
+
     #[test]
     fn what_the_budget_does_not_reach_is_extrapolated() {
-        let capacity = Capacity { batch_size: 64, total_tokens: 1 << 14, max_seq_len: 512 };
         for layout in [Layout::Packed, Layout::Padded] {
-            let started = Instant::now();
-            let costs =
-                warm_up(&mut Slow { capacity, batches: 0 }, layout, 100, Duration::from_millis(200)).unwrap();
+            let begun = Instant::now();
+            let (warm, _) = started(&info(512, 64), (layout, BatchTokens::AtMost(1 << 14)), 200, None);
             // The whole grid takes many seconds; the largest batch alone takes 1.6.
-            assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
-            let batch = |len, size| std::iter::repeat_n(len, size).collect::<Candidate>();
-            assert_ne!(costs.estimate(&batch(4, 4)).source, Source::Extrapolated, "{layout:?}");
-            let largest = costs.estimate(&batch(512, 32));
+            assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+            assert_eq!((warm.capacity.total_tokens, warm.shared_tokens), (1 << 14, 1 << 14));
+            let costs = warm.costs;
+            assert_ne!(costs.estimate(&batch_of(4, 4)).source, Source::Extrapolated, "{layout:?}");
+            let largest = costs.estimate(&batch_of(512, 32));
             assert_eq!(largest.source, Source::Extrapolated, "{layout:?}");
             assert!((0.3..10.0).contains(&largest.cost.0), "{layout:?}: {largest:?}");
         }
     }
 
-    /// What a start with `cache` ran, and the costs it came to.
-    fn started(cache: &CostCache) -> (usize, CostModel) {
-        let capacity = Capacity { batch_size: 16, total_tokens: 64, max_seq_len: 16 };
-        let mut runner = Slow { capacity, batches: 0 };
-        let budget = Duration::from_millis(100);
-        let costs = costs(&mut runner, Layout::Packed, 100, budget, Some(cache)).unwrap();
-        (runner.batches, costs)
+    /// 0.1 ms per token: 30 ms are 300 tokens, less where sleeping takes longer than asked for.
+    const WITHIN: BatchTokens = BatchTokens::Within(Duration::from_millis(30));
+
+    #[test]
+    fn a_batch_is_as_large_as_its_time_allows_and_one_input_alone_as_long_as_it_may_be() {
+        for layout in [Layout::Packed, Layout::Padded] {
+            // More than one input fits: memory is reserved for what was not known before it was measured.
+            let (warm, _) = started(&info(16, 64), (layout, WITHIN), 1000, None);
+            assert!((100..=310).contains(&warm.shared_tokens), "{layout:?}: {}", warm.shared_tokens);
+            assert_eq!(warm.capacity.batch_size, 64);
+            assert!(warm.capacity.total_tokens >= warm.shared_tokens);
+            // One input takes longer than that: it runs alone, the others share no more than fits.
+            let (warm, _) = started(&info(1024, 8), (layout, WITHIN), 1000, None);
+            assert!((100..=310).contains(&warm.shared_tokens), "{layout:?}: {}", warm.shared_tokens);
+            assert_eq!((warm.capacity.total_tokens, warm.capacity.max_seq_len), (1024, 1024));
+        }
     }
+
+    #[test]
+    fn batches_that_will_never_be_formed_are_not_measured() {
+        let ran = |tokens| started(&info(512, 64), (Layout::Packed, tokens), 10_000, None).1;
+        let (bounded, all) =
+            (ran(BatchTokens::Within(Duration::from_millis(2))), ran(BatchTokens::AtMost(512)));
+        assert!(bounded < all, "{bounded} and {all}");
+    }
+
+    const SMALL: (Layout, BatchTokens) = (Layout::Packed, BatchTokens::AtMost(64));
 
     #[test]
     fn a_second_start_runs_three_points_only() {
         let folder = tempfile::tempdir().unwrap();
         let cache = cache_in(folder.path());
-        let (measured, first) = started(&cache);
-        let (again, second) = started(&cache);
+        let (first, measured) = started(&info(16, 16), SMALL, 100, Some(&cache));
+        let (second, again) = started(&info(16, 16), SMALL, 100, Some(&cache));
         assert!(measured > 20 && again <= 3 * RUNS, "{measured}, then {again}");
         let largest = batch_of(16, 4);
-        let ratio = second.cost(&largest).0 / first.cost(&largest).0;
+        let ratio = second.costs.cost(&largest).0 / first.costs.cost(&largest).0;
         assert!((0.5..2.0).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn kept_costs_tell_how_large_batches_may_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = cache_in(folder.path());
+        let (first, _) = started(&info(16, 64), (Layout::Packed, WITHIN), 1000, Some(&cache));
+        let (second, again) = started(&info(16, 64), (Layout::Packed, WITHIN), 1000, Some(&cache));
+        assert!(again <= 3 * RUNS, "{again}");
+        let ratio = second.shared_tokens as f64 / first.shared_tokens as f64;
+        assert!((0.5..2.0).contains(&ratio), "{} and {}", first.shared_tokens, second.shared_tokens);
     }
 
     #[test]
@@ -288,9 +451,9 @@ mod tests {
                 |(len, size)| (batch_of(len, size), BatchTotal(per_token * f64::from(len) * size as f64)),
             );
             cache.save(CostModel::Packed(Box::new(PackedCost::fit(other).unwrap())));
-            let (measured, costs) = started(&cache);
+            let (warm, measured) = started(&info(16, 16), SMALL, 100, Some(&cache));
             assert!(measured > 20, "{measured}");
-            let cost = costs.cost(&batch_of(16, 4)).0;
+            let cost = warm.costs.cost(&batch_of(16, 4)).0;
             assert!((2e-3..0.1).contains(&cost), "64 tokens of 0.1 ms took {cost} s");
         }
     }

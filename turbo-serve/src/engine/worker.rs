@@ -1,12 +1,16 @@
 //! The thread that computes: it owns the runner, the queue and all mutable state of a model.
 //!
-//! A batch that fails, or panics, costs its own requests and nothing else. After a panic the runner is built anew: what
+//! A batch that fails, or panics, costs its own requests and nothing else; one for which nobody waits any more is given
+//! up at its next layer. After a panic the runner is built anew: what
 //! it leaves behind is not trusted.
 
 use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -34,6 +38,7 @@ pub(super) struct Worker {
     pub keeper: CostKeeper,
     pub load: Arc<Load>,
     pub health: Arc<HealthCell>,
+    pub abandoned: Arc<AtomicBool>,
 }
 
 impl Worker {
@@ -61,12 +66,13 @@ impl Worker {
     /// Computes `batch`, answers its jobs and empties it.
     fn serve(&mut self, batch: &mut Vec<Job>, candidate: &Candidate) {
         match self.compute(batch) {
-            Ok(inference) => {
+            Ok(Some(inference)) => {
                 self.queue.observe(candidate, inference);
                 self.keeper.learnt(self.queue.costs());
                 self.load.observe(batch.len(), inference);
                 batch.clear();
             }
+            Ok(None) => self.queue.give_up(batch),
             Err(Failure::Refused(why)) => fail(batch, &why),
             Err(Failure::Panicked(why)) => {
                 fail(batch, &format!("the batch panicked: {why}"));
@@ -77,24 +83,31 @@ impl Worker {
         }
     }
 
-    /// Runs the batch and hands out its rows; returns how long the run took.
-    fn compute(&mut self, batch: &[Job]) -> Result<Duration, Failure> {
+    /// Runs the batch and hands out its rows; returns how long the run took, or `None` where it was given up: a batch
+    /// for which nobody waits any more ends at its next layer.
+    fn compute(&mut self, batch: &[Job]) -> Result<Option<Duration>, Failure> {
         if self.runner.is_none() {
             self.rebuild().map_err(Failure::Refused)?;
         }
-        let Self { runner, queue, .. } = self;
+        let Self { runner, queue, abandoned, .. } = self;
         let runner = runner.as_deref_mut().expect("it was there, or has just been built anew");
         // What the closure changes: the runner, which is built anew after a panic, and the queue's way in, which only
         // ever holds whole jobs.
-        let outcome = catch_unwind(AssertUnwindSafe(|| -> Result<Duration, RunError> {
+        let outcome = catch_unwind(AssertUnwindSafe(|| -> Result<Option<Duration>, RunError> {
+            let mut wanted =
+                || !abandoned.load(Relaxed) && batch.iter().any(|job| !job.ticket.is_withdrawn());
             let started = Instant::now();
-            runner.submit(&mut batch.iter().map(Job::sequence))?;
-            while runner.poll()? == Progress::Running {
-                queue.wait(POLL_EVERY);
+            runner.submit(&mut batch.iter().map(Job::sequence), &mut wanted)?;
+            loop {
+                match runner.poll()? {
+                    Progress::Running => queue.wait(POLL_EVERY),
+                    Progress::Done => break,
+                    Progress::Stopped => return Ok(None),
+                }
             }
             let inference = started.elapsed();
             answer(runner, batch, started, inference)?;
-            Ok(inference)
+            Ok(Some(inference))
         }));
         outcome
             .map_err(|panic| Failure::Panicked(panic_message(&*panic)))?

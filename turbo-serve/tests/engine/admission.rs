@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use turbo_serve::engine::{
-    Engine, EngineConfig, EngineError, Infer, InferRequest, OutputKind, RowLens, StartError, Task, Truncation,
+    BatchTokens, Engine, EngineConfig, EngineError, Infer, InferRequest, OutputKind, RowLens, StartError,
+    Task, Truncation,
 };
 
 use crate::fake::{Control, begin, config, embed, firsts, model, request, start, try_start, wait};
@@ -88,7 +89,11 @@ fn a_request_larger_than_all_slots_is_not_told_to_come_back() {
 fn limits_that_contradict_each_other_are_refused_at_start() {
     let start_error = |config| try_start(&config).0.expect_err("started");
     assert!(matches!(
-        start_error(EngineConfig { max_batch_tokens: 7, auto_truncate: false, ..config() }),
+        start_error(EngineConfig {
+            max_batch_tokens: BatchTokens::AtMost(7),
+            auto_truncate: false,
+            ..config()
+        }),
         StartError::BatchTokens { max_batch_tokens: 7, max_input_length: 8 }
     ));
     assert!(matches!(
@@ -106,7 +111,7 @@ fn limits_that_contradict_each_other_are_refused_at_start() {
 
 #[test]
 fn inputs_are_cut_to_what_fits_into_a_batch() {
-    let (engine, _control) = start(&EngineConfig { max_batch_tokens: 7, ..config() });
+    let (engine, _control) = start(&EngineConfig { max_batch_tokens: BatchTokens::AtMost(7), ..config() });
     assert_eq!((engine.info().max_input_length, engine.info().model.max_input_length), (7, 8));
     assert_eq!(embed(&engine, [&[1; 8]]).unwrap().usage.tokens, 7);
     let whole = InferRequest { truncation: Some(Truncation::Off), ..request([&[1; 8]]) };
@@ -123,7 +128,11 @@ fn rows_as_wide_as_the_vocabulary_bound_the_batches() {
         Engine::start(model, &config).unwrap().info().max_batch_requests
     };
     // 256 MiB of rows of 30522 values: 2198 of them
-    let many = EngineConfig { max_concurrent_requests: 4096, max_batch_tokens: 4096, ..config() };
+    let many = EngineConfig {
+        max_concurrent_requests: 4096,
+        max_batch_tokens: BatchTokens::AtMost(4096),
+        ..config()
+    };
     assert_eq!(limit(Task::SparseEmbedding, Some(30_522), None, many), Some(2198));
     assert_eq!(limit(Task::SparseEmbedding, Some(30_522), None, config()), None, "no more are admitted");
     assert_eq!(limit(Task::MaskedLm, None, Some(30_522), config()), Some(17));

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use turbo_sched::{Dispatch, Policy};
-use turbo_serve::engine::EngineConfig;
+use turbo_serve::engine::{BatchTokens, EngineConfig};
 
 use crate::fake::{begin, config, embed, eventually, is_ready, request, start, wait};
 
@@ -37,7 +37,7 @@ fn without_batching_each_input_runs_alone() {
 fn limits_of_a_batch_are_kept() {
     let two = EngineConfig { max_batch_requests: Some(2), ..config() };
     assert!(batches_of_five(&two).iter().all(|batch| batch.len() <= 2));
-    let tokens = EngineConfig { max_batch_tokens: 8, ..config() };
+    let tokens = EngineConfig { max_batch_tokens: BatchTokens::AtMost(8), ..config() };
     assert!(batches_of_five(&tokens).iter().all(|batch| batch.len() <= 4));
 }
 

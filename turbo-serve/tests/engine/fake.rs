@@ -12,9 +12,9 @@ use std::{
 
 use turbo_sched::{Candidate, Layout};
 use turbo_serve::engine::{
-    Capacity, Engine, EngineConfig, EngineError, Infer, InferRequest, InferResponse, Input, Model, ModelInfo,
-    OutputKind, Pending, Pooling, Progress, Prompts, RowLens, Rows, RunError, Runner, ScoreFunction,
-    Sequence, StartError,
+    BatchTokens, Capacity, Engine, EngineConfig, EngineError, Infer, InferRequest, InferResponse, Input,
+    Model, ModelInfo, OutputKind, Pending, Pooling, Progress, Prompts, RowLens, Rows, RunError, Runner,
+    ScoreFunction, Sequence, StartError,
 };
 
 pub(crate) const HIDDEN_SIZE: usize = 3;
@@ -85,6 +85,19 @@ impl Control {
         assert!(!timeout.timed_out(), "waited in vain");
     }
 
+    /// A batch that takes until the control is open, with a layer each millisecond; `false` when it was given up.
+    fn passes(&self, keep_going: &mut dyn FnMut() -> bool) -> bool {
+        let deadline = Instant::now() + PATIENCE;
+        while self.state.lock().unwrap().closed {
+            assert!(Instant::now() < deadline, "waited in vain");
+            if !keep_going() {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
     fn build(self: &Arc<Self>, capacity: Capacity) -> Result<Box<dyn Runner>, RunError> {
         let mut fails = false;
         self.change(|state| {
@@ -100,6 +113,7 @@ impl Control {
             capacity,
             batch: Vec::new(),
             selected: Vec::new(),
+            stopped: false,
         }))
     }
 }
@@ -109,6 +123,7 @@ struct FakeRunner {
     capacity: Capacity,
     batch: Vec<Vec<u32>>,
     selected: Vec<Vec<u32>>,
+    stopped: bool,
 }
 
 impl Runner for FakeRunner {
@@ -116,11 +131,20 @@ impl Runner for FakeRunner {
         self.capacity
     }
 
+    fn reserve(&mut self, capacity: Capacity) -> Result<(), RunError> {
+        self.capacity = capacity;
+        Ok(())
+    }
+
     fn footprint(&mut self, batch: &Candidate) -> usize {
         batch.total_tokens as usize * HIDDEN_SIZE * size_of::<f32>()
     }
 
-    fn submit(&mut self, batch: &mut dyn Iterator<Item = Sequence<'_>>) -> Result<(), RunError> {
+    fn submit(
+        &mut self,
+        batch: &mut dyn Iterator<Item = Sequence<'_>>,
+        keep_going: &mut dyn FnMut() -> bool,
+    ) -> Result<(), RunError> {
         (self.batch, self.selected) =
             batch.map(|sequence| (sequence.input_ids.to_vec(), sequence.selected.to_vec())).unzip();
         let has = |id| self.batch.iter().flatten().any(|&x| x == id);
@@ -128,7 +152,7 @@ impl Runner for FakeRunner {
         if warm {
             let firsts = self.batch.iter().map(|ids| ids[0]).collect();
             self.control.change(|state| state.batches.push(firsts));
-            self.control.wait_until(|state| !state.closed);
+            self.stopped = !self.control.passes(keep_going);
         }
         if warm && has(FAILS) {
             return Err("the device fell off the bus".into());
@@ -141,7 +165,7 @@ impl Runner for FakeRunner {
     }
 
     fn poll(&mut self) -> Result<Progress, RunError> {
-        Ok(Progress::Done)
+        Ok(if self.stopped { Progress::Stopped } else { Progress::Done })
     }
 
     fn read(&mut self, sequence: usize, rows: Rows, to: &mut Vec<f32>) -> Result<(), RunError> {
@@ -162,7 +186,11 @@ impl Runner for FakeRunner {
 
 /// A configuration for quick tests: no budget for the warm-up beyond its first batch.
 pub(crate) fn config() -> EngineConfig {
-    EngineConfig { max_batch_tokens: 64, warm_up: Duration::ZERO, ..EngineConfig::default() }
+    EngineConfig {
+        max_batch_tokens: BatchTokens::AtMost(64),
+        warm_up: Duration::ZERO,
+        ..EngineConfig::default()
+    }
 }
 
 pub(crate) fn model(control: &Arc<Control>) -> Model {

@@ -1,4 +1,4 @@
-//! Stopping: nothing accepted is lost, nothing new is taken.
+//! Stopping: nothing accepted is lost, nothing new is taken; and what nobody waits for is not computed to its end.
 
 use turbo_serve::engine::{EngineError, Health, Infer};
 
@@ -40,4 +40,64 @@ fn dropping_the_last_handle_ends_the_worker() {
     drop(engine);
     // the worker holds the runner, and with it the second handle on the control
     crate::fake::eventually(|| std::sync::Arc::strong_count(&control) == 1);
+}
+
+#[test]
+fn a_batch_for_which_nobody_waits_ends_at_its_next_layer() {
+    let (engine, control) = start(&config());
+    control.close();
+    let one = begin(&engine, request([&[1]]));
+    control.wait_for_batches(1);
+    let two = begin(&engine, request([&[2], &[3]]));
+    drop(one);
+    // The control stays closed: the worker comes to the second batch only by giving the first one up.
+    control.wait_for_batches(2);
+    control.open();
+    assert_eq!(firsts(&wait(two).unwrap()), [2, 3]);
+    assert_eq!(control.batches(), [vec![1], vec![2, 3]]);
+    assert_eq!(firsts(&embed(&engine, [&[4]]).unwrap()), [4], "the runner can be used on");
+}
+
+#[test]
+fn a_batch_goes_on_for_the_one_who_still_waits() {
+    let (engine, control) = start(&config());
+    control.close();
+    let first = begin(&engine, request([&[9]]));
+    control.wait_for_batches(1);
+    let (gone, stays) = (begin(&engine, request([&[1]])), begin(&engine, request([&[2]])));
+    control.open();
+    wait(first).unwrap();
+    control.close();
+    control.wait_for_batches(2);
+    drop(gone);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    control.open();
+    assert_eq!(firsts(&wait(stays).unwrap()), [2]);
+    assert_eq!(control.batches().len(), 2, "the batch was not begun again");
+}
+
+#[test]
+fn who_waits_for_an_engine_that_is_abandoned_is_told() {
+    let (engine, control) = start(&config());
+    control.close();
+    let running = begin(&engine, request([&[1]]));
+    control.wait_for_batches(1);
+    let waiting = begin(&engine, request([&[2], &[3]]));
+    let mut stop = Box::pin(engine.stop());
+    assert!(!is_ready(&mut stop));
+    engine.abandon();
+    for pending in [running, waiting] {
+        assert_eq!(wait(pending), Err(EngineError::Stopping));
+    }
+    wait(stop);
+    assert_eq!(embed(&engine, [&[4]]), Err(EngineError::Stopping));
+    assert_eq!(control.batches(), [vec![1]], "what waited was not begun");
+}
+
+#[test]
+fn an_idle_engine_can_be_abandoned() {
+    let (engine, _control) = start(&config());
+    engine.abandon();
+    assert_eq!(embed(&engine, [&[1]]), Err(EngineError::Stopping));
+    wait(engine.stop());
 }

@@ -15,7 +15,7 @@ use serde_json::json;
 use turbo_sched::{Candidate, Layout};
 use turbo_serve::{
     engine::{
-        Capacity, DecodeRequest, Engine, EngineConfig, EngineInfo, Health, Infer, InferRequest,
+        BatchTokens, Capacity, DecodeRequest, Engine, EngineConfig, EngineInfo, Health, Infer, InferRequest,
         InferResponse, Model, ModelInfo, Pending, Progress, RowLens, Rows, RunError, Runner, Sequence,
         TokenizeRequest, Tokenized,
     },
@@ -49,11 +49,20 @@ impl Runner for Echo {
         self.capacity
     }
 
+    fn reserve(&mut self, capacity: Capacity) -> Result<(), RunError> {
+        self.capacity = capacity;
+        Ok(())
+    }
+
     fn footprint(&mut self, batch: &Candidate) -> usize {
         batch.total_tokens as usize
     }
 
-    fn submit(&mut self, batch: &mut dyn Iterator<Item = Sequence<'_>>) -> Result<(), RunError> {
+    fn submit(
+        &mut self,
+        batch: &mut dyn Iterator<Item = Sequence<'_>>,
+        _keep_going: &mut dyn FnMut() -> bool,
+    ) -> Result<(), RunError> {
         self.batch = batch.map(|sequence| sequence.input_ids.to_vec()).collect();
         self.hand.sequences.fetch_add(self.batch.len(), Ordering::SeqCst);
         assert!(!self.batch.iter().flatten().any(|&id| id == PANICS), "an invariant broke");
@@ -137,7 +146,7 @@ fn start() -> Whole {
         }),
     };
     let config = EngineConfig {
-        max_batch_tokens: 64,
+        max_batch_tokens: BatchTokens::AtMost(64),
         max_concurrent_requests: 4,
         max_client_batch_size: 4,
         warm_up: Duration::ZERO,

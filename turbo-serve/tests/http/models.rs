@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 use axum::Router;
 use serde_json::{Value, json};
 use turbo_serve::{
-    engine::{Cpu, CpuOptions, Engine, EngineConfig, Layout, Model, OpenOptions, Pooling, Task},
+    engine::{BatchTokens, Cpu, CpuOptions, Engine, EngineConfig, Layout, Model, OpenOptions, Pooling, Task},
     http::{HttpOptions, Metrics, router},
 };
 
@@ -36,7 +36,8 @@ fn routes_with(fixture: &str, options: OpenOptions, config: EngineConfig) -> Rou
     let metrics = Metrics::install().unwrap();
     let device = Cpu::new(CpuOptions::default()).unwrap();
     let model = Model::open(&folder(fixture), device, options).unwrap();
-    let config = EngineConfig { warm_up: Duration::ZERO, max_batch_tokens: 1024, ..config };
+    let config =
+        EngineConfig { warm_up: Duration::ZERO, max_batch_tokens: BatchTokens::AtMost(1024), ..config };
     let engine = Engine::start(model, &config).unwrap();
     router(Arc::new(engine), metrics, HttpOptions::default())
 }

@@ -149,6 +149,21 @@ fn accepted_requests_are_answered_before_it_ends() {
 }
 
 #[test]
+fn told_twice_it_refuses_what_is_not_answered() {
+    // It waits a quarter of an hour for company.
+    let server = Server::start(&["--dispatch=lazy", "--slo-ms=3600000"]);
+    let address = server.address().to_owned();
+    let client = thread::spawn(move || server::post(&address, "/embed", &json!({ "inputs": "the cat" })));
+    server.wait_for_metric("te_embed_count", 1);
+    server.signal(Signal::Terminate);
+    thread::sleep(Duration::from_millis(300)); // two signals at once are one
+    let (code, output) = server.end(Signal::Terminate);
+    assert_eq!(client.join().unwrap().0, 503);
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("error: told twice to stop"), "{output}");
+}
+
+#[test]
 fn a_folder_without_a_tokenizer_serves_ids() {
     let folder = tempfile::tempdir().unwrap();
     for file in ["config.json", "model.safetensors"] {

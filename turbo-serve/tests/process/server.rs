@@ -115,6 +115,13 @@ impl Server {
 
     /// Asks it to end and waits until it has; returns its exit code and its log.
     pub(crate) fn end(mut self, signal: Signal) -> (Option<i32>, String) {
+        self.signal(signal);
+        let status = wait(&mut self.child);
+        (status.code(), self.errors.take().unwrap().join().unwrap())
+    }
+
+    /// Asks it to end.
+    pub(crate) fn signal(&self, signal: Signal) {
         let name = match signal {
             Signal::Terminate => "TERM",
             Signal::Interrupt => "INT",
@@ -122,8 +129,6 @@ impl Server {
         // The shell's own `kill`: there need not be a program of that name.
         let kill = format!("kill -{name} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
-        let status = wait(&mut self.child);
-        (status.code(), self.errors.take().unwrap().join().unwrap())
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use turbo_sched::{BatchTotal, Candidate, Layout, Limits, PackedCost, split};
-use turbo_serve::engine::EngineConfig;
+use turbo_serve::engine::BatchTokens;
 
 use super::engine::Engine;
 
@@ -19,12 +19,13 @@ const RUNS: usize = 3;
 /// A point that took this long is not run again.
 const LONG: Duration = Duration::from_millis(100);
 
-/// How many consecutive requests each batch takes, within the token limit that a server has.
+/// How many consecutive requests each batch takes, within the tokens that a server's batches
+/// may have: nobody waits for the end of one, so their time has no limit.
 ///
 /// # Errors
 /// What the engine fails with.
 pub(super) fn cheapest(engine: &mut Engine, lengths: &[u32], budget: Duration) -> Result<Vec<usize>> {
-    let tokens = NonZeroU64::new(EngineConfig::default().max_batch_tokens as u64);
+    let tokens = NonZeroU64::new(BatchTokens::MOST as u64);
     let limits = Limits {
         max_batch_size: NonZeroUsize::MAX,
         max_batch_tokens: tokens.context("a server's batches hold tokens")?,
