@@ -59,7 +59,6 @@ pub struct CpuQueue {
     team: Team,
     scratch: Vec<CpuBlock>,
     shared: CpuBlock,
-    hidden: CpuBlock,
 }
 
 impl CpuQueue {
@@ -67,7 +66,7 @@ impl CpuQueue {
     ///
     /// They are made all at once. What a product takes of them does not simply grow with its rows, so a queue could
     /// not be warmed by its largest batch otherwise.
-    pub(crate) const SHARED_VALUES: usize = (4 << 20) / size_of::<f32>();
+    pub(crate) const SHARED_VALUES: usize = (8 << 20) / size_of::<f32>();
 
     /// Threads that share an operation.
     #[must_use]
@@ -90,16 +89,6 @@ impl CpuQueue {
     pub(crate) fn team_and_shared(&mut self, values: usize) -> Result<(&mut Team, &mut [f32]), DeviceError> {
         grow(&mut self.shared, values.max(Self::SHARED_VALUES))?;
         Ok((&mut self.team, self.shared.view_mut(0, values)?))
-    }
-
-    /// Room for `values` f32 that outlive a kernel; to be given back.
-    pub(crate) fn take_hidden(&mut self, values: usize) -> Result<CpuBlock, DeviceError> {
-        grow(&mut self.hidden, values)?;
-        Ok(std::mem::replace(&mut self.hidden, CpuBlock::zeroed(0)?))
-    }
-
-    pub(crate) fn give_hidden(&mut self, block: CpuBlock) {
-        self.hidden = block;
     }
 
     /// Calls `work(piece, scratch)` once for every piece in `0..pieces`, shared by the threads as they are free.
@@ -199,7 +188,7 @@ impl Device for Cpu {
             |error: std::io::Error| DeviceError::Failed { what: "starting threads", why: error.to_string() };
         let team = Team::new(self.settings.threads).map_err(failed)?;
         let scratch = (0..team.threads()).map(|_| CpuBlock::zeroed(0)).collect::<Result<_, _>>()?;
-        Ok(CpuQueue { team, scratch, shared: CpuBlock::zeroed(0)?, hidden: CpuBlock::zeroed(0)? })
+        Ok(CpuQueue { team, scratch, shared: CpuBlock::zeroed(0)? })
     }
 
     fn allocate(&self, bytes: usize) -> Result<CpuBlock, DeviceError> {

@@ -22,6 +22,15 @@ impl<'a, T> SharedMut<'a, T> {
         SharedMut { first: values.as_mut_ptr(), len: values.len(), borrow: PhantomData }
     }
 
+    /// Values `start..start + len`, still shared.
+    ///
+    /// # Panics
+    /// When they are not all inside.
+    pub(crate) fn part(&self, start: usize, len: usize) -> SharedMut<'a, T> {
+        assert!(start <= self.len && len <= self.len - start, "{start} + {len} exceeds {}", self.len);
+        SharedMut { first: self.first.wrapping_add(start), len, borrow: PhantomData }
+    }
+
     /// Values `start..start + len`.
     ///
     /// # Panics
@@ -35,5 +44,20 @@ impl<'a, T> SharedMut<'a, T> {
         // SAFETY: the values lie inside the slice that is borrowed for 'a, and the caller promises to be the only
         // one who uses them.
         unsafe { slice::from_raw_parts_mut(self.first.add(start), len) }
+    }
+
+    /// Values `start..start + len`, to read.
+    ///
+    /// # Panics
+    /// When they are not all inside.
+    ///
+    /// # Safety
+    /// While the result lives, nobody writes any of them.
+    #[inline(always)]
+    pub(crate) unsafe fn read(&self, start: usize, len: usize) -> &'a [T] {
+        assert!(start <= self.len && len <= self.len - start, "{start} + {len} exceeds {}", self.len);
+        // SAFETY: the values lie inside the slice that is borrowed for 'a, and the caller promises that they stay
+        // as they are.
+        unsafe { slice::from_raw_parts(self.first.add(start), len) }
     }
 }

@@ -1,16 +1,27 @@
-//! The two products of a feed-forward layer on the CPU, per block of rows.
+//! Feed-forward layers on the CPU: both products as one step of the team, group of rows by group of rows.
+//!
+//! ```text
+//! pack x │ up: group × run of panels │ (gate, pack) │ down: group × run of panels │ normalise rows
+//! ```
+//!
+//! A group has as many rows as leave its hidden values in half of a second-level cache. The first product's epilogue
+//! writes them in the order in which the second one reads them, where the format packs value by value; gates, and
+//! formats that have to see whole rows, take a stage between.
 
 use super::{FeedForward, Hidden};
 use crate::{
-    BiasAct, Epilogue, Gemm, KernelError,
-    device::{Cpu, CpuQueue},
-    gemm::PackedWeight,
-    norm::NormWeights,
+    Activation, Epilogue, KernelError, bias_act,
+    device::{Cpu, CpuQueue, SharedMut},
+    gemm::{
+        Course, Finish, Format, FormatKernel, Groups, PackedRows, PackedWeight, Piece, RING, Store, Tile,
+        panel_width, row_of,
+    },
+    lanes,
+    norm::{NormGroup, NormWeights},
+    simd::{Kernel, Simd},
 };
 
 const NAME: &str = "feed_forward";
-/// Values of the first product that are alive at once: a share of the caches.
-const HIDDEN_VALUES: usize = 256 << 10;
 
 pub(crate) fn feed_forward(
     cpu: &Cpu,
@@ -20,41 +31,206 @@ pub(crate) fn feed_forward(
     out: &mut [f32],
 ) -> Result<(), KernelError> {
     layer.check(x, out)?;
-    let FeedForward { up, up_bias, hidden, down, down_bias, residual, norm } = layer;
-    let (n, k, wide) = (down.out_features(), up.in_features(), up.out_features());
-    let rows_of_block = (HIDDEN_VALUES / (2 * wide).max(1)).max(1);
-    let mut values = queue.take_hidden(rows_of_block * (wide + down.in_features()))?;
-    let (raw, gated) = values
-        .view_mut::<f32>(0, rows_of_block * (wide + down.in_features()))?
-        .split_at_mut(rows_of_block * wide);
-    let mut first = 0;
-    for out in out.chunks_mut((rows_of_block * n).max(1)) {
-        let rows = out.len() / n;
-        let x = &x[first * k..][..rows * k];
-        let raw = &mut raw[..rows * wide];
-        let input: &[f32] = match hidden {
-            Hidden::Activation(activation) => {
-                let epilogue =
-                    up_bias.map_or(Epilogue::Act(activation), |bias| Epilogue::BiasAct(bias, activation));
-                cpu.gemm(queue, x, up, epilogue, raw)?;
-                raw
-            }
-            Hidden::Gate(activation) => {
-                cpu.gemm(queue, x, up, up_bias.map_or(Epilogue::None, Epilogue::Bias), raw)?;
-                let gated = &mut gated[..rows * down.in_features()];
-                cpu.gate(queue, activation, raw, down.in_features(), gated)?;
-                gated
-            }
-        };
-        let residual = residual.map(|residual| &residual[first * n..][..rows * n]);
-        match norm {
-            Some(norm) => cpu.gemm_norm(queue, input, down, down_bias, residual, norm, out)?,
-            None => cpu.gemm(queue, input, down, Epilogue::sum(down_bias, residual), out)?,
-        }
-        first += rows;
+    if out.is_empty() {
+        return Ok(());
     }
-    queue.give_hidden(values);
+    let FeedForward { up, up_bias, hidden, down, down_bias, residual, norm } = layer;
+    let rows = out.len() / down.out_features();
+    let groups = Groups::new(rows, if up.tile_words(1) > down.tile_words(1) { up } else { down });
+    let between = Between::of(hidden, up, down);
+    let (for_x, for_hidden) = (PackedRows::words(groups, up), PackedRows::words(groups, down));
+    let (team, words) = queue.team_and_shared(for_x + for_hidden + between.values(groups, up))?;
+    let (for_x, rest) = words.split_at_mut(for_x);
+    let (for_hidden, raw) = rest.split_at_mut(for_hidden);
+    let input = PackedRows::of(groups, up, x, SharedMut::new(for_x));
+    let packed = PackedRows::ring(groups, down, SharedMut::new(for_hidden));
+    let raw = Raw { values: SharedMut::new(raw), groups, width: up.out_features(), between };
+
+    let threads = team.threads();
+    let (up_panels, down_panels) =
+        (groups.panels_per_piece(up, threads), groups.panels_per_piece(down, threads));
+    let out = SharedMut::new(out);
+    let norm = norm.map(|weights| NormGroup { isa: cpu.supported_isa(), weights, out });
+    let pieces = [
+        input.pieces(),
+        up.panel_count().div_ceil(up_panels),
+        if between == Between::Nothing { 0 } else { packed.pieces() },
+        down.panel_count().div_ceil(down_panels),
+        norm.map_or(0, |norm| norm.pieces(groups.most_rows())),
+    ];
+    // Each stage has what it reads from the stages before it in its group, and a place in the rings is free when the
+    // group that had it is done: the course runs a piece no sooner.
+    Course { groups: groups.count(), pieces }.run(team, |_, Piece { group, stage, index }| match stage {
+        // SAFETY: a tile is packed in one piece.
+        0 => unsafe { input.pack(group, index, |row| row_of(x, row, up)) },
+        1 => {
+            let panels = up.panels(index * up_panels, up_panels);
+            match (between, hidden) {
+                (Between::Nothing, Hidden::Activation(activation)) => {
+                    let finish = Put { bias: up_bias, activation, columns: up.out_features(), to: packed };
+                    // SAFETY: the group is packed, and the piece has its own columns of the hidden values.
+                    unsafe { input.multiply(group, panels, finish) }
+                }
+                // SAFETY: the group is packed, and the piece has its own columns of the raw values.
+                _ => unsafe { input.multiply(group, panels, raw.store(group, up_bias, hidden)) },
+            }
+        }
+        2 => {
+            for row in groups.rows_of_piece(group, index) {
+                if let Hidden::Gate(activation) = hidden {
+                    // SAFETY: the rows of a tile are gated in one piece.
+                    let values = unsafe { raw.row_mut(group, row) };
+                    cpu.supported_isa().run(GateRow { activation, values });
+                }
+            }
+            // SAFETY: a tile is packed in one piece, which is the only one that uses its raw rows.
+            unsafe { packed.pack(group, index, |row| &raw.row(group, row)[..down.in_features()]) }
+        }
+        3 => {
+            let panels = down.panels(index * down_panels, down_panels);
+            let epilogue = Epilogue::sum(down_bias, residual);
+            let finish = Store { out_features: down.out_features(), epilogue, first_row: 0, out };
+            // SAFETY: the group is packed, and the piece has its own columns of the output.
+            unsafe { packed.multiply(group, panels, finish) }
+        }
+        _ => {
+            let norm = norm.expect("without a norm its stage has no pieces");
+            // SAFETY: all columns of the rows are there, and no other piece has these rows.
+            unsafe { norm.run(groups.rows(group), index) }
+        }
+    });
     Ok(())
+}
+
+/// What stands between the first product's epilogue and the second product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Between {
+    /// The epilogue packs.
+    Nothing,
+    /// The values of whole rows.
+    Rows,
+}
+
+impl Between {
+    fn of(hidden: Hidden, up: &PackedWeight, down: &PackedWeight) -> Between {
+        let direct = matches!(hidden, Hidden::Activation(_)) && up.dtype() == down.dtype();
+        if direct && down.run(ValueByValue) { Between::Nothing } else { Between::Rows }
+    }
+
+    /// Raw values that are alive at once.
+    fn values(self, groups: Groups, up: &PackedWeight) -> usize {
+        match self {
+            Between::Nothing => 0,
+            Between::Rows => RING.min(groups.count()) * groups.most_rows() * up.out_features(),
+        }
+    }
+}
+
+struct ValueByValue;
+
+impl FormatKernel for ValueByValue {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run<F: Format, S: Simd>(self, _: S) -> bool {
+        F::VALUE_BY_VALUE
+    }
+}
+
+/// Results of the first product, row by row, of the groups that are alive.
+#[derive(Clone, Copy)]
+struct Raw<'a> {
+    values: SharedMut<'a, f32>,
+    groups: Groups,
+    width: usize,
+    between: Between,
+}
+
+impl<'a> Raw<'a> {
+    /// Stores the products of a group.
+    fn store<'s>(&self, group: usize, bias: Option<&'s [f32]>, hidden: Hidden) -> Store<'s>
+    where
+        'a: 's,
+    {
+        let epilogue = match (hidden, bias) {
+            (Hidden::Activation(activation), None) => Epilogue::Act(activation),
+            (Hidden::Activation(activation), Some(bias)) => Epilogue::BiasAct(bias, activation),
+            (Hidden::Gate(_), None) => Epilogue::None,
+            (Hidden::Gate(_), Some(bias)) => Epilogue::Bias(bias),
+        };
+        let of_group = self.groups.most_rows() * self.width;
+        let out = self.values.part(group % RING * of_group, of_group);
+        Store { out_features: self.width, epilogue, first_row: self.groups.rows(group).start, out }
+    }
+
+    fn start(&self, group: usize, row: usize) -> usize {
+        debug_assert!(self.between == Between::Rows);
+        (group % RING * self.groups.most_rows() + row - self.groups.rows(group).start) * self.width
+    }
+
+    /// # Safety
+    /// While the result lives, nobody else uses the row.
+    unsafe fn row_mut(&self, group: usize, row: usize) -> &'a mut [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.values.slice(self.start(group, row), self.width) }
+    }
+
+    /// # Safety
+    /// While the result lives, nobody writes the row.
+    unsafe fn row(&self, group: usize, row: usize) -> &'a [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.values.read(self.start(group, row), self.width) }
+    }
+}
+
+/// `values = activation(left) · right`, in the left half.
+struct GateRow<'a> {
+    activation: Activation,
+    values: &'a mut [f32],
+}
+
+impl Kernel for GateRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (left, right) = self.values.split_at_mut(self.values.len() / 2);
+        for (left, right) in left.chunks_mut(S::LANES).zip(right.chunks(S::LANES)) {
+            let activated = bias_act::apply(s, self.activation, lanes::read(s, left, 0.0));
+            lanes::write(s, s.mul(activated, lanes::read(s, right, 0.0)), left);
+        }
+    }
+}
+
+/// Puts activated products where the second product reads them.
+#[derive(Clone, Copy)]
+struct Put<'a> {
+    bias: Option<&'a [f32]>,
+    activation: Activation,
+    columns: usize,
+    /// Nobody else writes the columns of these panels in the rows of these tiles.
+    to: PackedRows<'a>,
+}
+
+impl Finish for Put<'_> {
+    #[inline(always)]
+    fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]) {
+        for half in 0..panel_width::<S>() / S::LANES {
+            let column = first + half * S::LANES;
+            if column >= self.columns {
+                break;
+            }
+            let bias = self.bias.map(|bias| lanes::read(s, &bias[column..], 0.0));
+            for row in 0..tile.rows {
+                let product = s.load(&products[row * panel_width::<S>() + half * S::LANES..]);
+                let sum = bias.map_or(product, |bias| s.add(product, bias));
+                let words = F::words_of::<S>(tile.rows, row, column);
+                // SAFETY: the creator of `self` promised that nobody else writes these columns of these rows.
+                let words = unsafe { self.to.words_of_tile(tile.first_row, words) };
+                F::put(s, bias_act::apply(s, self.activation, sum), words);
+            }
+        }
+    }
 }
 
 impl FeedForward<'_, PackedWeight, &[f32]> {

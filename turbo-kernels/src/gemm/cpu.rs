@@ -1,41 +1,32 @@
 //! The product on the CPU.
 //!
 //! ```text
-//! rows ─even tiles of ≤ 14─▶ slab (packed activations, shared) ─▶ pieces: group of tiles × run of panels
+//! rows ─ tiles of ≤ 14, groups of tiles ─▶ pack ─▶ multiply: a group × a run of panels ─▶ normalise rows
 //! ```
 //!
-//! Threads claim pieces in the order of groups, so a group of tiles stays in the second-level cache while the panels
-//! of the weight stream past it. Nothing is cut along `k`: a product stays in its registers from the first to the last
+//! It is one step of the team: a [`Course`] says in which order pieces are claimed. A group of tiles stays in the
+//! second-level cache while the panels of the weight stream past it. A product is one chain from the first to the last
 //! multiply-add, so its bits depend neither on the other rows nor on the threads.
 //!
 //! # Floor
 //! `2 · rows · out · in` operations at the FMA peak, and the packed weight once from memory; `benches/gemm.rs` prints
 //! the share of both.
 
-use std::ops::Range;
-
 use super::{
     Epilogue, Gemm,
+    course::{Course, Piece},
     finish::Store,
     max_pool,
-    pack::{EvenTiles, PackedWeight, pack_tile, tile_values},
-    tile::{Finish, Tile, Tiles},
+    pack::PackedWeight,
+    rows::{Groups, PackedRows},
+    tile::Finish,
 };
 use crate::{
     DType, KernelError, Layout,
-    device::{Cpu, CpuQueue, SharedMut, Team},
+    device::{Cpu, CpuQueue, SharedMut},
     feed_forward::{self, FeedForward},
-    norm::{NormRow, NormWeights, for_each_row},
+    norm::{NormGroup, NormWeights},
 };
-
-/// Packed activations of one group: half of a second-level cache, the rest is for panels.
-const GROUP_BYTES: usize = 512 << 10;
-/// Values that are packed in one piece.
-const PACK_VALUES: usize = 32 << 10;
-/// Multiply-adds that are worth a piece: some ten microseconds.
-const PIECE_WORK: usize = 1 << 20;
-/// Multiply-adds in the time that a weight value takes to arrive from memory.
-const WORK_PER_WEIGHT: usize = 16;
 
 impl Gemm for Cpu {
     type Weight = PackedWeight;
@@ -80,12 +71,9 @@ impl Gemm for Cpu {
         if rows == 0 {
             return Ok(());
         }
-        let finish = Store { out_features: weight.out_features(), epilogue, out: SharedMut::new(out) };
-        for_each_slab(queue, x, rows, weight, |team, slab| {
-            let pieces = Pieces::new(slab, weight, team.threads());
-            // each piece has its own panels or its own tiles, so nobody else writes these values of the output
-            team.for_each_piece(pieces.count(), |_, piece| slab.multiply(pieces.get(piece), weight, finish));
-        })
+        let finish =
+            Store { out_features: weight.out_features(), epilogue, first_row: 0, out: SharedMut::new(out) };
+        product(queue, x, rows, weight, finish, None)
     }
 
     fn gemm_norm(
@@ -99,10 +87,15 @@ impl Gemm for Cpu {
         out: &mut [f32],
     ) -> Result<(), KernelError> {
         norm.fits("gemm_norm", weight.out_features())?;
-        self.gemm(queue, x, weight, Epilogue::sum(bias, residual), out)?;
-        for_each_row(queue, weight.out_features(), out, |_, row| {
-            self.supported_isa().run(NormRow { row, weights: norm });
-        })
+        let epilogue = Epilogue::sum(bias, residual);
+        let rows = check(x, weight, epilogue, out)?;
+        if rows == 0 {
+            return Ok(());
+        }
+        let out = SharedMut::new(out);
+        let finish = Store { out_features: weight.out_features(), epilogue, first_row: 0, out };
+        let norm = NormGroup { isa: self.supported_isa(), weights: norm, out };
+        product(queue, x, rows, weight, finish, Some(norm))
     }
 
     fn feed_forward(
@@ -128,30 +121,63 @@ impl Gemm for Cpu {
     }
 }
 
-/// Packs `rows` rows of `x` in slabs that caches hold and gives them to `work`, one after another.
-pub(super) fn for_each_slab(
+/// `rows` rows, packed, multiplied, given to `finish` and, when all columns of a group of rows are there, normalised.
+fn product(
     queue: &mut CpuQueue,
     x: &[f32],
     rows: usize,
     weight: &PackedWeight,
-    work: impl Fn(&mut Team, &Slab<'_>),
+    finish: impl Finish,
+    norm: Option<NormGroup<'_>>,
 ) -> Result<(), KernelError> {
-    let tiles = EvenTiles::new(rows, weight.tile_rows());
-    if rows == 1 {
-        // a tile of one row is the row itself
-        let (team, _) = queue.team_and_shared(0)?;
-        work(team, &Slab { tiles, numbers: 0..1, stride: 0, values: x });
-        return Ok(());
-    }
-    let stride = tile_values(tiles.most_rows(), weight.in_features());
-    let per_slab = (CpuQueue::SHARED_VALUES / stride.max(1)).clamp(1, tiles.count());
-    let (team, packed) = queue.team_and_shared(per_slab * stride)?;
-    for first in (0..tiles.count()).step_by(per_slab) {
-        let numbers = first..tiles.count().min(first + per_slab);
-        pack(team, x, weight.in_features(), tiles, numbers.clone(), packed, stride);
-        work(team, &Slab { tiles, numbers, stride, values: packed });
+    let groups = Groups::new(rows, weight);
+    let (team, words) = queue.team_and_shared(PackedRows::words(groups, weight))?;
+    let packed = PackedRows::of(groups, weight, x, SharedMut::new(words));
+    let panels = groups.panels_per_piece(weight, team.threads());
+    let norm_pieces = norm.map_or(0, |norm| norm.pieces(groups.most_rows()));
+    let pieces = [packed.pieces(), weight.panel_count().div_ceil(panels), norm_pieces];
+    Course { groups: groups.count(), pieces }.run(team, |_, Piece { group, stage, index }| match stage {
+        // SAFETY: a tile is packed in one piece, and the course runs it when the group whose place it takes is done.
+        0 => unsafe { packed.pack(group, index, |row| row_of(x, row, weight)) },
+        // SAFETY: the course runs it when the group is packed. A piece has its own panels or its own rows, so nobody
+        // else writes these values of the output.
+        1 => unsafe { packed.multiply(group, weight.panels(index * panels, panels), finish) },
+        _ => {
+            let norm = norm.expect("without a norm its stage has no pieces");
+            // SAFETY: the course runs it when all columns of these rows are there, and no other piece has these rows.
+            unsafe { norm.run(groups.rows(group), index) }
+        }
+    });
+    Ok(())
+}
+
+/// `product` whose groups of rows are done one after another, so that `finish` sees the rows of a panel in order.
+pub(super) fn product_in_order(
+    queue: &mut CpuQueue,
+    x: &[f32],
+    rows: usize,
+    weight: &PackedWeight,
+    finish: impl Finish,
+) -> Result<(), KernelError> {
+    let groups = Groups::new(rows, weight);
+    let (team, words) = queue.team_and_shared(PackedRows::words(groups, weight))?;
+    let packed = PackedRows::of(groups, weight, x, SharedMut::new(words));
+    let panels = groups.panels_per_piece(weight, team.threads());
+    let pieces = [packed.pieces(), weight.panel_count().div_ceil(panels)];
+    for group in 0..groups.count() {
+        Course { groups: 1, pieces }.run(team, |_, Piece { stage, index, .. }| match stage {
+            // SAFETY: a tile is packed in one piece, and the groups before are done.
+            0 => unsafe { packed.pack(group, index, |row| row_of(x, row, weight)) },
+            // SAFETY: the course runs it when the group is packed; a piece has its own panels.
+            _ => unsafe { packed.multiply(group, weight.panels(index * panels, panels), finish) },
+        });
     }
     Ok(())
+}
+
+/// Row `row` of `x`, which meets `weight`.
+pub(crate) fn row_of<'x>(x: &'x [f32], row: usize, weight: &PackedWeight) -> &'x [f32] {
+    &x[row * weight.in_features()..][..weight.in_features()]
 }
 
 /// The rows, once all buffers fit them.
@@ -177,99 +203,6 @@ fn check(
     Ok(rows)
 }
 
-/// Packs the tiles `numbers`, `stride` values apart.
-fn pack(
-    team: &mut Team,
-    x: &[f32],
-    in_features: usize,
-    tiles: EvenTiles,
-    numbers: Range<usize>,
-    packed: &mut [f32],
-    stride: usize,
-) {
-    // a copy: worth sharing from where it exceeds a first-level cache
-    let per_piece = (PACK_VALUES / stride.max(1)).max(1);
-    let packed = SharedMut::new(packed);
-    team.for_each_piece(numbers.len().div_ceil(per_piece), |_, piece| {
-        let first = numbers.start + piece * per_piece;
-        for tile in first..numbers.end.min(first + per_piece) {
-            let rows = tiles.range(tile);
-            // SAFETY: tiles lie `stride` values apart and each is packed in one piece.
-            let to = unsafe { packed.slice((tile - numbers.start) * stride, stride) };
-            pack_tile(rows.map(|row| &x[row * in_features..][..in_features]), in_features, to);
-        }
-    });
-}
-
-/// Packed tiles.
-pub(super) struct Slab<'a> {
-    tiles: EvenTiles,
-    /// Which tiles.
-    numbers: Range<usize>,
-    /// Values from one tile to the next.
-    stride: usize,
-    values: &'a [f32],
-}
-
-impl Slab<'_> {
-    /// Multiplies some of its tiles with some panels.
-    pub(super) fn multiply(
-        &self,
-        (tiles, panels): (Range<usize>, Range<usize>),
-        weight: &PackedWeight,
-        finish: impl Finish,
-    ) {
-        let tiles = tiles.map(|number| self.tile(number));
-        weight.isa().run(Tiles { tiles, panels, weight, finish });
-    }
-
-    fn tile(&self, number: usize) -> Tile<'_> {
-        let rows = self.tiles.range(number);
-        let values = &self.values[(number - self.numbers.start) * self.stride..];
-        Tile { first_row: rows.start, rows: rows.len(), values }
-    }
-}
-
-/// How a slab is cut into pieces.
-#[derive(Debug)]
-pub(super) struct Pieces {
-    tiles: Range<usize>,
-    tiles_per_group: usize,
-    panels: usize,
-    panels_per_piece: usize,
-}
-
-impl Pieces {
-    pub(super) fn new(slab: &Slab<'_>, weight: &PackedWeight, threads: usize) -> Pieces {
-        let tiles = slab.numbers.clone();
-        let tiles_per_group = (GROUP_BYTES / size_of::<f32>() / slab.stride.max(1)).clamp(1, tiles.len());
-        let panels = weight.panel_count();
-        let rows = tiles_per_group * slab.tiles.most_rows();
-        let work = (rows + WORK_PER_WEIGHT) * weight.panel_width() * weight.in_features();
-        // at least four pieces a thread, where there are as many panels
-        let most = (panels * tiles.len().div_ceil(tiles_per_group)).div_ceil(4 * threads);
-        let panels_per_piece = (PIECE_WORK / work.max(1)).clamp(1, most.min(panels).max(1));
-        Pieces { tiles, tiles_per_group, panels, panels_per_piece }
-    }
-
-    /// Pieces of one group of tiles; they come one after another.
-    pub(super) fn per_group(&self) -> usize {
-        self.panels.div_ceil(self.panels_per_piece)
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.tiles.len().div_ceil(self.tiles_per_group) * self.per_group()
-    }
-
-    /// Tiles and panels of one piece.
-    pub(super) fn get(&self, piece: usize) -> (Range<usize>, Range<usize>) {
-        let tile = self.tiles.start + piece / self.per_group() * self.tiles_per_group;
-        let panel = piece % self.per_group() * self.panels_per_piece;
-        let tiles = tile..self.tiles.end.min(tile + self.tiles_per_group);
-        (tiles, panel..self.panels.min(panel + self.panels_per_piece))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroUsize;
@@ -278,24 +211,6 @@ mod tests {
 
     use super::*;
     use crate::{Activation, CpuOptions, Device, Isa};
-
-    proptest! {
-        #[test]
-        fn pieces_cover_every_tile_and_panel_once(
-            tiles in 1..40usize, first in 0..9usize, tiles_per_group in 1..9usize,
-            panels in 0..40usize, panels_per_piece in 1..9usize,
-        ) {
-            let pieces = Pieces { tiles: first..first + tiles, tiles_per_group, panels, panels_per_piece };
-            let mut seen = vec![0; tiles * panels];
-            for piece in 0..pieces.count() {
-                let (tiles, panels_of) = pieces.get(piece);
-                for tile in tiles {
-                    panels_of.clone().for_each(|panel| seen[(tile - first) * panels + panel] += 1);
-                }
-            }
-            prop_assert!(seen.iter().all(|count| *count == 1));
-        }
-    }
 
     /// Values whose sums round, from a small generator.
     fn values(len: usize, seed: usize) -> Vec<f32> {

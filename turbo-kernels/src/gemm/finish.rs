@@ -2,6 +2,7 @@
 
 use super::{
     Epilogue,
+    format::Format,
     pack::panel_width,
     tile::{Finish, Tile},
 };
@@ -9,19 +10,21 @@ use crate::{bias_act, device::SharedMut, lanes, sequences::Sequences, simd::Simd
 
 /// Stores each product through an epilogue.
 #[derive(Clone, Copy)]
-pub(super) struct Store<'a> {
-    pub(super) out_features: usize,
-    pub(super) epilogue: Epilogue<&'a [f32]>,
+pub(crate) struct Store<'a> {
+    pub(crate) out_features: usize,
+    pub(crate) epilogue: Epilogue<&'a [f32]>,
+    /// Which row of the product is the first of `out` and of the residual.
+    pub(crate) first_row: usize,
     /// `[rows, out_features]`; nobody else writes the columns of these panels in the rows of these tiles.
-    pub(super) out: SharedMut<'a, f32>,
+    pub(crate) out: SharedMut<'a, f32>,
 }
 
 impl Finish for Store<'_> {
     #[inline(always)]
-    fn finish<S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]) {
+    fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]) {
         let columns = panel_width::<S>().min(self.out_features - first);
         for (row, products) in products.chunks_exact(panel_width::<S>()).take(tile.rows).enumerate() {
-            let start = (tile.first_row + row) * self.out_features + first;
+            let start = (tile.first_row - self.first_row + row) * self.out_features + first;
             // SAFETY: the creator of `self` promised that these columns of these rows are written by nobody else, and
             // one row is borrowed at a time.
             let out = unsafe { self.out.slice(start, columns) };
@@ -60,7 +63,7 @@ pub(super) struct KeepGreatest<'a> {
 
 impl Finish for KeepGreatest<'_> {
     #[inline(always)]
-    fn finish<S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]) {
+    fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]) {
         let columns = panel_width::<S>().min(self.out_features - first);
         let mut b = self.sequences.of_row(tile.first_row);
         for (row, products) in products.chunks_exact(panel_width::<S>()).take(tile.rows).enumerate() {

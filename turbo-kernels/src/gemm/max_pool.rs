@@ -5,11 +5,7 @@
 //! the panels apart. The bias is added at the end: adding one number rounds greater sums to greater results, so the
 //! greatest of the sums is the sum of the greatest, to the bit.
 
-use super::{
-    cpu::{Pieces, for_each_slab},
-    finish::KeepGreatest,
-    pack::PackedWeight,
-};
+use super::{cpu::product_in_order, finish::KeepGreatest, pack::PackedWeight};
 use crate::{
     KernelError, Layout,
     device::{CpuQueue, SharedMut},
@@ -36,15 +32,7 @@ pub(super) fn gemm_max_pool(
     out.fill(f32::NEG_INFINITY);
     if sequences.rows() > 0 {
         let finish = KeepGreatest { out_features, sequences, out: SharedMut::new(out) };
-        for_each_slab(queue, x, sequences.rows(), weight, |team, slab| {
-            let pieces = Pieces::new(slab, weight, team.threads());
-            for first in (0..pieces.count()).step_by(pieces.per_group()) {
-                // the pieces of a group have their own panels, so nobody else uses these columns of the output
-                team.for_each_piece(pieces.per_group(), |_, piece| {
-                    slab.multiply(pieces.get(first + piece), weight, finish);
-                });
-            }
-        })?;
+        product_in_order(queue, x, sequences.rows(), weight, finish)?;
     }
     Ok(queue.for_each_chunk(out, out_features, 0, |b, out, _| {
         if sequences.tokens(b).is_empty() {

@@ -1,14 +1,22 @@
 //! `out = epilogue(x · weightᵀ)` with constant weights, packed once.
 
+mod course;
 mod cpu;
 mod finish;
+mod format;
 mod max_pool;
 mod pack;
+mod rows;
 mod tile;
 
+pub(crate) use course::{Course, Piece, RING};
+pub(crate) use cpu::row_of;
+pub(crate) use finish::Store;
+pub(crate) use format::{Format, FormatKernel};
 pub use pack::PackedWeight;
 pub(crate) use pack::{EvenTiles, RUN, TileSizes, pack_tile, panel_width, tile_rows, tile_values};
-pub(crate) use tile::{Places, Tile, multiply};
+pub(crate) use rows::{Groups, PackedRows};
+pub(crate) use tile::{Finish, Places, Tile, multiply};
 
 use crate::{
     Activation, DType, KernelError, Layout, device::Device, feed_forward::FeedForward, norm::NormWeights,

@@ -6,8 +6,9 @@
 //! Activations are cut into tiles of rows, `[k / RUN][row][RUN]`: the kernel broadcasts single values at constant
 //! distances, whatever the row stride was, and packing is a copy of whole cache lines, not a transposition.
 
-use std::{num::NonZeroUsize, ops::Range, thread};
+use std::{marker::PhantomData, num::NonZeroUsize, ops::Range, thread};
 
+use super::format::{F32, Format, FormatKernel};
 use crate::{
     DType, KernelError,
     device::CpuBlock,
@@ -140,10 +141,6 @@ impl PackedWeight {
         self.panels.bytes()
     }
 
-    pub(super) fn isa(&self) -> SupportedIsa {
-        self.isa
-    }
-
     pub(super) fn panel_width(&self) -> usize {
         self.panel_width
     }
@@ -153,14 +150,55 @@ impl PackedWeight {
         self.tile_rows
     }
 
-    pub(super) fn panel_count(&self) -> usize {
+    pub(crate) fn panel_count(&self) -> usize {
         self.out_features.div_ceil(self.panel_width)
+    }
+
+    /// Runs `kernel` for the format of its dtype.
+    pub(crate) fn run<K: FormatKernel>(&self, kernel: K) -> K::Output {
+        self.isa.run(In(kernel, PhantomData::<F32>))
+    }
+
+    /// Words of a packed tile of `rows` rows that meet it.
+    pub(crate) fn tile_words(&self, rows: usize) -> usize {
+        self.run(TileWords { rows, in_features: self.in_features })
+    }
+
+    /// At most `count` panels from panel `first` on.
+    pub(crate) fn panels(&self, first: usize, count: usize) -> Range<usize> {
+        first..self.panel_count().min(first + count)
     }
 
     /// `[in_features, panel_width]`.
     pub(super) fn panel(&self, index: usize) -> &[f32] {
         let values = self.panel_width * self.in_features;
         self.panels.view(index * values * size_of::<f32>(), values).expect("the block holds every panel")
+    }
+}
+
+/// A kernel in one format.
+struct In<K, F>(K, PhantomData<F>);
+
+impl<K: FormatKernel, F: Format> Kernel for In<K, F> {
+    type Output = K::Output;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> K::Output {
+        self.0.run::<F, S>(s)
+    }
+}
+
+struct TileWords {
+    rows: usize,
+    in_features: usize,
+}
+
+impl FormatKernel for TileWords {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<F: Format, S: Simd>(self, _: S) -> usize {
+        F::tile_words(self.rows, self.in_features)
     }
 }
 
@@ -224,6 +262,19 @@ impl EvenTiles {
     /// How many.
     pub(crate) fn count(self) -> usize {
         self.count
+    }
+
+    /// All rows.
+    pub(crate) fn rows(self) -> usize {
+        self.rows
+    }
+
+    /// The tile that `row` lies in.
+    #[inline(always)]
+    pub(crate) fn of_row(self, row: usize) -> usize {
+        let (low, higher) = (self.rows / self.count, self.rows % self.count);
+        let in_higher = higher * (low + 1);
+        if row < in_higher { row / (low + 1) } else { higher + (row - in_higher) / low }
     }
 
     /// Rows of the highest; there must be one.
@@ -337,6 +388,9 @@ mod tests {
             let heights: Vec<usize> = (0..tiles.count()).map(|i| tiles.range(i).len()).collect();
             assert_eq!(heights.iter().sum::<usize>(), rows);
             assert_eq!(heights[0], tiles.most_rows());
+            for tile in 0..tiles.count() {
+                assert!(tiles.range(tile).all(|row| tiles.of_row(row) == tile));
+            }
             assert!(tiles.most_rows() <= 14 && heights.iter().all(|height| height + 1 >= heights[0]));
         }
     }

@@ -1,7 +1,10 @@
 //! The tile kernel: up to 14 rows times one panel, accumulators in registers; what follows is a [`Finish`].
 
-use super::pack::{RUN, panel_width, tile_rows};
-use crate::simd::{Kernel, Simd};
+use super::{
+    format::{Format, FormatKernel},
+    pack::{RUN, panel_width, tile_rows},
+};
+use crate::simd::Simd;
 
 /// Bytes ahead of the reader at which the panel is prefetched, past its end into the next one. Measured on a Zen 5
 /// server, 10 rows times 64 MB of weights: none gives 38 % of the multiply-add peak, 4 KiB 62 %, 16 KiB 90 %,
@@ -9,10 +12,10 @@ use crate::simd::{Kernel, Simd};
 const PREFETCH: usize = 16 << 10;
 
 /// What becomes of the products of a tile.
-pub(super) trait Finish: Copy {
-    /// Takes the products of a tile with the panel whose first column is `first`: line `i` of `products`, of panel
+pub(crate) trait Finish: Copy + Send + Sync {
+    /// Takes the products, in format `F`, of a tile with the panel whose first column is `first`: line `i` of `products`, of panel
     /// width, is row `i` of the tile; values behind the last column mean nothing.
-    fn finish<S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]);
+    fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]);
 }
 
 /// Tiles of rows times a run of panels: panel by panel, tiles in their order.
@@ -29,22 +32,22 @@ pub(super) struct Tiles<'a, I, F> {
 pub(crate) struct Tile<'a> {
     pub(crate) first_row: usize,
     pub(crate) rows: usize,
-    /// As [`super::pack::pack_tile`] left them.
+    /// As its format packs them.
     pub(crate) values: &'a [f32],
 }
 
-impl<'a, I: Iterator<Item = Tile<'a>> + Clone, F: Finish> Kernel for Tiles<'a, I, F> {
+impl<'a, I: Iterator<Item = Tile<'a>> + Clone, E: Finish> FormatKernel for Tiles<'a, I, E> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
+    fn run<F: Format, S: Simd>(self, s: S) {
         // the largest product: 14 rows of two 16-lane vectors
         let mut products = [0.0; 14 * 32];
         for panel in self.panels {
             let values = self.weight.panel(panel);
             for tile in self.tiles.clone() {
-                multiply(s, tile, values, self.weight.in_features(), &mut products, Places::rows::<S>());
-                self.finish.finish(s, tile, panel * panel_width::<S>(), &products);
+                F::multiply(s, tile, values, self.weight.in_features(), &mut products, Places::rows::<S>());
+                self.finish.finish::<F, S>(s, tile, panel * panel_width::<S>(), &products);
             }
         }
     }

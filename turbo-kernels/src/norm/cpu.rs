@@ -1,14 +1,16 @@
 //! Norms on the CPU: whole rows, several to a piece, each in cache from its first pass to its last.
 
+use std::ops::Range;
+
 use super::{
     Norm, NormWeights,
     row::{NormRow, RmsRow, normalize},
 };
 use crate::{
     Columns, HeadSizes, KernelError,
-    device::{Cpu, CpuQueue},
+    device::{Cpu, CpuQueue, SharedMut},
     lanes,
-    simd::{Kernel, Simd},
+    simd::{Kernel, Simd, SupportedIsa},
 };
 
 /// Values of one piece of work: some five microseconds.
@@ -121,6 +123,41 @@ pub(crate) fn for_each_row(
             work(piece * values + i * hidden_size, row);
         }
     })?)
+}
+
+/// The norm of rows that other steps of the same operation write.
+#[derive(Clone, Copy)]
+pub(crate) struct NormGroup<'a> {
+    pub(crate) isa: SupportedIsa,
+    pub(crate) weights: NormWeights<&'a [f32]>,
+    /// `[rows, gain.len()]`.
+    pub(crate) out: SharedMut<'a, f32>,
+}
+
+impl NormGroup<'_> {
+    /// Rows of one piece.
+    fn rows_of_piece(&self) -> usize {
+        (PIECE / self.weights.gain.len().max(1)).max(1)
+    }
+
+    /// Pieces of a group of `rows` rows.
+    pub(crate) fn pieces(&self, rows: usize) -> usize {
+        rows.div_ceil(self.rows_of_piece())
+    }
+
+    /// Normalises part `piece` of `rows` in place, if there is such a part.
+    ///
+    /// # Safety
+    /// Nobody else uses these rows meanwhile.
+    pub(crate) unsafe fn run(&self, rows: Range<usize>, piece: usize) {
+        let hidden_size = self.weights.gain.len();
+        let first = rows.start + piece * self.rows_of_piece();
+        for row in first..rows.end.min(first + self.rows_of_piece()) {
+            // SAFETY: the caller's promise; one row is borrowed at a time.
+            let row = unsafe { self.out.slice(row * hidden_size, hidden_size) };
+            self.isa.run(NormRow { row, weights: self.weights });
+        }
+    }
 }
 
 struct BiasResidualRow<'a> {

@@ -4,7 +4,7 @@
 mod cpu;
 mod row;
 
-pub(crate) use cpu::for_each_row;
+pub(crate) use cpu::{NormGroup, for_each_row};
 pub(crate) use row::{NormRow, normalize};
 
 use crate::{ColumnsOn, HeadSizes, KernelError, device::Device};

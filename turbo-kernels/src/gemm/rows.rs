@@ -1,0 +1,217 @@
+//! Rows on their way into a product: cut into even tiles, packed group by group into a ring that stays in cache.
+
+use std::ops::Range;
+
+use super::{
+    PackedWeight,
+    course::RING,
+    format::{Format, FormatKernel},
+    pack::EvenTiles,
+    tile::{Finish, Tile, Tiles},
+};
+use crate::{device::SharedMut, simd::Simd};
+
+/// Packed rows of one group: half of a second-level cache, the rest is for panels.
+const GROUP_BYTES: usize = 512 << 10;
+/// Multiply-adds that are worth a piece: some ten microseconds.
+const PIECE_WORK: usize = 1 << 20;
+/// Multiply-adds in the time that a weight value takes to arrive from memory.
+const WORK_PER_WEIGHT: usize = 16;
+
+/// Rows in tiles, and tiles in groups.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Groups {
+    tiles: EvenTiles,
+    tiles_per_group: usize,
+}
+
+impl Groups {
+    /// Groups of rows, at least one of them, whose packed tiles fit half of a second-level cache where `widest` reads them: the weight
+    /// with the most values a row among those that the rows meet.
+    pub(crate) fn new(rows: usize, widest: &PackedWeight) -> Groups {
+        let tiles = EvenTiles::new(rows, widest.tile_rows());
+        let tile_bytes = widest.tile_words(tiles.most_rows()) * size_of::<f32>();
+        let tiles_per_group = (GROUP_BYTES / tile_bytes.max(1)).clamp(1, tiles.count());
+        Groups { tiles, tiles_per_group }
+    }
+
+    /// How many.
+    pub(crate) fn count(&self) -> usize {
+        self.tiles.count().div_ceil(self.tiles_per_group)
+    }
+
+    /// Tiles of one group.
+    pub(crate) fn tiles(&self, group: usize) -> Range<usize> {
+        let first = group * self.tiles_per_group;
+        first..self.tiles.count().min(first + self.tiles_per_group)
+    }
+
+    /// Rows of tile `index` of a group; none behind its last.
+    pub(crate) fn rows_of_piece(&self, group: usize, index: usize) -> Range<usize> {
+        let tiles = self.tiles(group);
+        if index < tiles.len() { self.tiles.range(tiles.start + index) } else { 0..0 }
+    }
+
+    /// Rows of one group.
+    pub(crate) fn rows(&self, group: usize) -> Range<usize> {
+        let tiles = self.tiles(group);
+        self.tiles.range(tiles.start).start..self.tiles.range(tiles.end - 1).end
+    }
+
+    /// Rows of the largest group.
+    pub(crate) fn most_rows(&self) -> usize {
+        self.tiles_per_group * self.tiles.most_rows()
+    }
+
+    /// How the panels of `weight` are cut into pieces for one group: panels of a piece.
+    pub(crate) fn panels_per_piece(&self, weight: &PackedWeight, threads: usize) -> usize {
+        let work = (self.most_rows() + WORK_PER_WEIGHT) * weight.panel_width() * weight.in_features();
+        // at least four pieces a thread, where there are as many panels
+        let most = (weight.panel_count() * self.count()).div_ceil(4 * threads);
+        (PIECE_WORK / work.max(1)).clamp(1, most.min(weight.panel_count()).max(1))
+    }
+}
+
+/// The packed form of rows, of which a few groups at a time are in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct PackedRows<'a> {
+    groups: Groups,
+    weight: &'a PackedWeight,
+    /// Words from one tile to the next.
+    stride: usize,
+    words: Words<'a>,
+}
+
+/// Where packed rows lie.
+#[derive(Clone, Copy)]
+enum Words<'a> {
+    /// One row, which is a tile as it is.
+    Row(&'a [f32]),
+    /// [`RING`] groups.
+    Ring(SharedMut<'a, f32>),
+}
+
+impl<'a> PackedRows<'a> {
+    /// Words of the ring for rows that meet `weight`.
+    pub(crate) fn words(groups: Groups, weight: &PackedWeight) -> usize {
+        let of_group = groups.tiles_per_group * weight.tile_words(groups.tiles.most_rows());
+        RING.min(groups.count()) * of_group
+    }
+
+    /// Rows to be packed into `words`, as many as [`PackedRows::words`] says.
+    pub(crate) fn ring(groups: Groups, weight: &'a PackedWeight, words: SharedMut<'a, f32>) -> Self {
+        let stride = weight.tile_words(groups.tiles.most_rows());
+        PackedRows { groups, weight, stride, words: Words::Ring(words) }
+    }
+
+    /// `rows` of `x`, to be packed into `words`; a row that is a tile as it is stays where it is.
+    pub(crate) fn of(
+        groups: Groups,
+        weight: &'a PackedWeight,
+        x: &'a [f32],
+        words: SharedMut<'a, f32>,
+    ) -> Self {
+        let mut packed = Self::ring(groups, weight, words);
+        if groups.tiles.rows() == 1 && weight.run(RowIsTile) {
+            packed.words = Words::Row(x);
+        }
+        packed
+    }
+
+    /// Pieces in which a group is packed: tiles.
+    pub(crate) fn pieces(&self) -> usize {
+        match self.words {
+            Words::Row(_) => 0,
+            Words::Ring(_) => self.groups.tiles_per_group,
+        }
+    }
+
+    /// Packs tile `index` of `group`, if there is one: `row(i)` are the values of row `i`.
+    ///
+    /// # Safety
+    /// Nobody else packs, puts or multiplies this tile, or the one [`RING`] groups before it, meanwhile.
+    pub(crate) unsafe fn pack<'x>(
+        &self,
+        group: usize,
+        index: usize,
+        row: impl Fn(usize) -> &'x [f32] + Clone,
+    ) {
+        let tile = self.groups.tiles(group).start + index;
+        if tile < self.groups.tiles(group).end {
+            // SAFETY: the caller's promise.
+            let to = unsafe { self.tile_mut(tile) };
+            let rows = self.groups.tiles.range(tile).map(row);
+            self.weight.run(PackTile { rows, in_features: self.weight.in_features(), to });
+        }
+    }
+
+    /// Multiplies the tiles of a group with some panels.
+    ///
+    /// # Safety
+    /// The group has been packed, and nobody writes it meanwhile.
+    pub(crate) unsafe fn multiply(&self, group: usize, panels: Range<usize>, finish: impl Finish) {
+        let tiles = self.groups.tiles(group).map(|tile| {
+            let rows = self.groups.tiles.range(tile);
+            let values = match self.words {
+                Words::Row(row) => row,
+                // SAFETY: the caller's promise: these words have been written, and stay as they are.
+                Words::Ring(words) => unsafe { words.read(self.start(tile), self.stride) },
+            };
+            Tile { first_row: rows.start, rows: rows.len(), values }
+        });
+        self.weight.run(Tiles { tiles, panels, weight: self.weight, finish });
+    }
+
+    /// Words `words` of the tile that row `first_row` lies in.
+    ///
+    /// # Safety
+    /// While the result lives, nobody else has it.
+    #[inline(always)]
+    pub(crate) unsafe fn words_of_tile(&self, first_row: usize, words: Range<usize>) -> &'a mut [f32] {
+        let start = self.start(self.groups.tiles.of_row(first_row));
+        let Words::Ring(ring) = self.words else { unreachable!("a row is not written") };
+        // SAFETY: the caller's promise.
+        unsafe { ring.slice(start + words.start, words.len()) }
+    }
+
+    /// # Safety
+    /// While the result lives, nobody else uses the tile, or the one [`RING`] groups before it.
+    unsafe fn tile_mut(&self, tile: usize) -> &'a mut [f32] {
+        let Words::Ring(ring) = self.words else { unreachable!("a row is not packed") };
+        // SAFETY: the caller's promise.
+        unsafe { ring.slice(self.start(tile), self.stride) }
+    }
+
+    /// First word of a tile in the ring.
+    #[inline(always)]
+    fn start(&self, tile: usize) -> usize {
+        let (group, index) = (tile / self.groups.tiles_per_group, tile % self.groups.tiles_per_group);
+        (group % RING * self.groups.tiles_per_group + index) * self.stride
+    }
+}
+
+struct RowIsTile;
+
+impl FormatKernel for RowIsTile {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run<F: Format, S: Simd>(self, _: S) -> bool {
+        F::ROW_IS_TILE
+    }
+}
+
+struct PackTile<'a, I> {
+    rows: I,
+    in_features: usize,
+    to: &'a mut [f32],
+}
+
+impl<'x, I: ExactSizeIterator<Item = &'x [f32]> + Clone> FormatKernel for PackTile<'_, I> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: Format, S: Simd>(self, s: S) {
+        F::pack_tile(s, self.rows, self.in_features, self.to);
+    }
+}
