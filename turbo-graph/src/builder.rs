@@ -7,6 +7,7 @@ use crate::{
     dim::Shape,
     graph::{Graph, Input, NamedWeight, Node, Storage, ValueId},
     op::{HeadColumns, Heads, Op, RelativeBuckets},
+    precision::Precision,
     rotary::RotaryTable,
     shape, verify,
 };
@@ -24,7 +25,12 @@ pub struct GraphBuilder {
 impl GraphBuilder {
     /// An empty drawing.
     pub fn new(name: &str) -> Self {
-        let graph = Graph { name: name.to_owned(), values: Vec::new(), nodes: Vec::new() };
+        let graph = Graph {
+            name: name.to_owned(),
+            values: Vec::new(),
+            nodes: Vec::new(),
+            precision: Precision::default(),
+        };
         GraphBuilder { graph, layer: None, wrong_output: None }
     }
 

@@ -4,7 +4,7 @@ mod summary;
 
 pub use summary::KindCost;
 
-use turbo_kernels::{AttentionMask, Pooling};
+use turbo_kernels::{AttentionMask, DType, Hidden, Pooling};
 
 use crate::{
     dim::{Dim, Extents},
@@ -17,6 +17,10 @@ use crate::{
 pub struct Cost {
     /// Additions, multiplications and the like; a fused multiply-add counts two.
     pub flops: u64,
+    /// Those of them that are of bf16 products.
+    pub bf16_flops: u64,
+    /// Those of them that are of int8 products.
+    pub int8_ops: u64,
     /// Bytes of inputs, weights and results, each once.
     pub bytes: u64,
 }
@@ -25,7 +29,12 @@ impl std::ops::Add for Cost {
     type Output = Cost;
 
     fn add(self, other: Cost) -> Cost {
-        Cost { flops: self.flops + other.flops, bytes: self.bytes + other.bytes }
+        Cost {
+            flops: self.flops + other.flops,
+            bf16_flops: self.bf16_flops + other.bf16_flops,
+            int8_ops: self.int8_ops + other.int8_ops,
+            bytes: self.bytes + other.bytes,
+        }
     }
 }
 
@@ -39,24 +48,63 @@ impl Graph {
     /// The cost of one node for a batch. Element-wise steps count one operation per value and step; of tables and of
     /// tensors that rows are picked from only the rows taken count, of a tensor that holds several heads only the
     /// columns read, of attention the keys that are seen. What windows hide in the packed layout is exact for sequences
-    /// of one length, and for others as if all had the mean length of their tokens.
+    /// of one length, and for others as if all had the mean length of their tokens. Matrices count in their dtype, without
+    /// the scales of int8.
     pub fn cost(&self, node: &Node, extents: &Extents) -> Cost {
-        let elements = |value: ValueId| self.value(value).shape.elements(extents) as u64;
-        let (out, first) = (elements(node.output), elements(node.inputs[0]));
-        let given = |input: usize| u64::from(node.inputs.len() > input);
-        let flops = match node.op {
-            Op::Embed | Op::SplitHeads(_) | Op::MergeHeads | Op::Mask(_) | Op::Select => 0,
-            Op::Pool(Pooling::Cls | Pooling::LastToken) => 0,
-            Op::MatMul => self.product_flops(node, out),
-            Op::Linear { activation } => {
-                let after = given(2) + if activation.is_some() { ACTIVATION } else { 0 };
-                self.product_flops(node, out) + out * after
+        let (multiplied, beside) = (self.product_flops(node, extents), self.other_flops(node, extents));
+        let of_dtype = |dtype| if self.dtype(node) == dtype { multiplied } else { 0 };
+        let read = (0..node.inputs.len()).map(|input| self.bytes_read(node, input, extents));
+        Cost {
+            flops: multiplied + beside,
+            bf16_flops: of_dtype(DType::Bf16),
+            int8_ops: of_dtype(DType::Int8),
+            bytes: 4 * self.elements(node.output, extents) + read.sum::<u64>(),
+        }
+    }
+
+    fn elements(&self, value: ValueId, extents: &Extents) -> u64 {
+        self.value(value).shape.elements(extents) as u64
+    }
+
+    /// Operations of the products of a node.
+    fn product_flops(&self, node: &Node, extents: &Extents) -> u64 {
+        match node.op {
+            Op::BatchedMatMul { a, .. } => {
+                2 * self.elements(node.output, extents) * self.summed(node, a, extents)
             }
-            Op::ResidualLinear => self.product_flops(node, out) + out * (1 + given(3)),
+            Op::Attention { q, mask, .. } => {
+                q.num_heads as u64 * self.score_count(node, mask, extents) * 4 * q.head_dim as u64
+            }
+            _ => {
+                let weights = self.factors(node).map(|matrix| self.matrix(matrix).iter().product::<usize>());
+                2 * self.product_rows(node, extents) * weights.sum::<usize>() as u64
+            }
+        }
+    }
+
+    /// Operations of a node beside its products.
+    fn other_flops(&self, node: &Node, extents: &Extents) -> u64 {
+        let out = self.elements(node.output, extents);
+        let given = |input: usize| u64::from(node.inputs.len() > input);
+        match node.op {
+            Op::Embed | Op::SplitHeads(_) | Op::MergeHeads | Op::Mask(_) | Op::Select => 0,
+            Op::Pool(Pooling::Cls | Pooling::LastToken) | Op::MatMul | Op::BatchedMatMul { .. } => 0,
+            Op::Linear { activation } => out * (given(2) + if activation.is_some() { ACTIVATION } else { 0 }),
+            Op::ResidualLinear => out * (1 + given(3)),
+            Op::LinearLayerNorm { adds, .. } => out * (adds.count() as u64 + NORM),
+            Op::FeedForward(parts) => {
+                let [wide, hidden] = [self.matrix(node.inputs[1])[0], self.matrix(node.inputs[2])[1]];
+                let between = match parts.hidden {
+                    Hidden::Activation(_) => hidden as u64 * ACTIVATION,
+                    Hidden::Gate(_) => hidden as u64 * (ACTIVATION + 1),
+                };
+                let norm = if parts.norm.is_some() { NORM } else { 0 };
+                self.product_rows(node, extents) * (wide as u64 * u64::from(parts.up_bias) + between)
+                    + out * (parts.adds.count() as u64 + norm)
+            }
             Op::LinearMaxPool => {
-                let out_features = self.value(node.output).shape.last_fixed().unwrap_or(0);
-                let product = first / self.summed_columns(node).max(1) * out_features as u64;
-                self.product_flops(node, product) + product + out * given(2)
+                let columns = self.value(node.output).shape.last_fixed().unwrap_or(0) as u64;
+                self.product_rows(node, extents) * columns + out * given(2)
             }
             Op::AddBias | Op::Add | Op::Mul | Op::Scale { .. } | Op::AddRelativeBias(_) => out,
             Op::Activate(_) => out * ACTIVATION,
@@ -69,19 +117,35 @@ impl Graph {
             Op::Rotary(_) => out * ROTARY,
             Op::Softmax => out * SOFTMAX,
             Op::ScaleMaskSoftmax { .. } => out * (SOFTMAX + 1 + given(1)),
-            Op::BatchedMatMul { a, .. } => 2 * out * self.summed(node, a, extents),
             Op::Attention { q, mask, .. } => {
-                let scores = q.num_heads as u64 * self.score_count(node, mask, extents);
-                scores * (4 * q.head_dim as u64 + SOFTMAX + 1 + given(3))
+                q.num_heads as u64 * self.score_count(node, mask, extents) * (SOFTMAX + 1 + given(3))
             }
-            Op::Pool(_) => first,
+            Op::Pool(_) => self.elements(node.inputs[0], extents),
+        }
+    }
+
+    /// Rows that a product with a constant matrix multiplies.
+    fn product_rows(&self, node: &Node, extents: &Extents) -> u64 {
+        let columns = self.value(node.inputs[0]).shape.last_fixed().unwrap_or(1).max(1);
+        self.elements(node.inputs[0], extents) / columns as u64
+    }
+
+    /// Bytes of an input that the operator has to read; of a value that it reads whole in several places, in the first.
+    fn bytes_read(&self, node: &Node, input: usize, extents: &Extents) -> u64 {
+        let value = node.inputs[input];
+        if columns_read(&node.op, input).is_none() && node.inputs[..input].contains(&value) {
+            return 0;
+        }
+        let dtype = match node.op.factors().contains(&input) {
+            true => self.matrix_dtype(value),
+            false => DType::F32,
         };
-        let values = (0..node.inputs.len()).map(|input| self.values_read(node, input, out, extents));
-        Cost { flops, bytes: 4 * (out + values.sum::<u64>()) }
+        self.values_read(node, input, extents) * dtype.bytes() as u64
     }
 
     /// Values of an input that the operator has to read, for a result of `out` values.
-    fn values_read(&self, node: &Node, input: usize, out: u64, extents: &Extents) -> u64 {
+    fn values_read(&self, node: &Node, input: usize, extents: &Extents) -> u64 {
+        let out = self.elements(node.output, extents);
         let shape = &self.value(node.inputs[input]).shape;
         if let Some(heads) = columns_read(&node.op, input) {
             let width = shape.last_fixed().unwrap_or(0).max(1);
@@ -102,15 +166,6 @@ impl Graph {
     /// The cost of all nodes for a batch.
     pub fn total_cost(&self, extents: &Extents) -> Cost {
         self.nodes().iter().map(|node| self.cost(node, extents)).sum()
-    }
-
-    fn product_flops(&self, node: &Node, out: u64) -> u64 {
-        2 * out * self.summed_columns(node)
-    }
-
-    /// Columns of the matrix that a product reads.
-    fn summed_columns(&self, node: &Node) -> u64 {
-        self.value(node.inputs[1]).shape.last_fixed().unwrap_or(0) as u64
     }
 
     fn summed(&self, node: &Node, a: Heads, extents: &Extents) -> u64 {
@@ -208,7 +263,8 @@ mod tests {
         let extents = Extents::of(&[5, 3]); // padded: 10 rows and 2 · 25 scores a head; packed: 8 rows and 34 scores
         for (layout, rows, scores) in [(LayoutKind::Padded, 10, 3 * 50), (LayoutKind::Packed, 8, 3 * 34)] {
             let program = Program::compile(&attention(), layout, passes::ALL).unwrap();
-            let expected = Cost { flops: scores * (4 * 8 + 6), bytes: 4 * rows * (72 + 24) };
+            let expected =
+                Cost { flops: scores * (4 * 8 + 6), bytes: 4 * rows * (72 + 24), ..Cost::default() };
             assert_eq!(costs_of(program.graph(), "attention", &extents), [expected], "{layout:?}");
         }
     }
@@ -259,7 +315,7 @@ mod tests {
         let extents = Extents::of(&[5, 3]);
         let (drawn, paper) =
             (attention(), Program::compile(&attention(), LayoutKind::Padded, &passes::paper()).unwrap());
-        let expected = Cost { flops: 2 * 150 * 8, bytes: 4 * (10 * 24 + 10 * 24 + 150) };
+        let expected = Cost { flops: 2 * 150 * 8, bytes: 4 * (10 * 24 + 10 * 24 + 150), ..Cost::default() };
         for graph in [&drawn, paper.graph()] {
             assert_eq!(costs_of(graph, "batched_matmul", &extents), [expected; 2], "{graph}");
         }
@@ -277,8 +333,11 @@ mod tests {
         let most = g.pool(logits, Pooling::Max).unwrap();
         g.output("most", most);
         let program = Program::compile(&g.finish().unwrap(), LayoutKind::Packed, passes::ALL).unwrap();
-        let expected =
-            Cost { flops: 5 * 30 * (2 * 8 + 1) + 2 * 30, bytes: 4 * (5 * 8 + 30 * 8 + 30 + 2 * 30) };
+        let expected = Cost {
+            flops: 5 * 30 * (2 * 8 + 1) + 2 * 30,
+            bytes: 4 * (5 * 8 + 30 * 8 + 30 + 2 * 30),
+            ..Cost::default()
+        };
         assert_eq!(costs_of(program.graph(), "linear_max_pool", &Extents::of(&[3, 2])), [expected]);
     }
 
@@ -292,10 +351,13 @@ mod tests {
         g.output("y", y);
         let graph = g.finish().unwrap();
         let extents = Extents::of(&[3, 2]); // padded: 6 rows
-        assert_eq!(graph.cost(&graph.nodes()[0], &extents), Cost { flops: 0, bytes: 4 * (48 + 48 + 6) });
+        assert_eq!(
+            graph.cost(&graph.nodes()[0], &extents),
+            Cost { flops: 0, bytes: 4 * (48 + 48 + 6), ..Cost::default() }
+        );
         assert_eq!(
             graph.cost(&graph.nodes()[1], &extents),
-            Cost { flops: 2 * 6 * 8 * 4, bytes: 4 * (6 * 8 + 32 + 6 * 4) }
+            Cost { flops: 2 * 6 * 8 * 4, bytes: 4 * (6 * 8 + 32 + 6 * 4), ..Cost::default() }
         );
     }
 }

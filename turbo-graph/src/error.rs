@@ -80,6 +80,9 @@ pub enum GraphError {
     /// A batch without sequences, or with an empty one.
     #[error("a batch needs at least one sequence, and each at least one token")]
     EmptyBatch,
+    /// The caller of [`Executor::run_while`](crate::Executor::run_while) wanted no more of it.
+    #[error("stopped between two layers")]
+    Stopped,
     /// Token types that do not match their ids.
     #[error("{got} token types for {expected} tokens")]
     TokenTypes {

@@ -1,6 +1,11 @@
 //! A graph of operators over values.
 
-use crate::{dim::Shape, op::Op, rotary::RotaryTable};
+use crate::{
+    dim::{Dim, Shape},
+    op::Op,
+    precision::Precision,
+    rotary::RotaryTable,
+};
 
 /// A value of a graph; means nothing to another graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,6 +65,18 @@ pub enum Storage {
     Output(String),
 }
 
+impl Storage {
+    /// The tensors that a constant is made of, joined by `+`; nothing for what is no constant of a checkpoint.
+    pub(crate) fn weight_name(&self) -> String {
+        match self {
+            Storage::Weight(parts) => {
+                parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>().join("+")
+            }
+            _ => String::new(),
+        }
+    }
+}
+
 /// A tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Value {
@@ -88,6 +105,7 @@ pub struct Graph {
     pub(crate) name: String,
     pub(crate) values: Vec<Value>,
     pub(crate) nodes: Vec<Node>,
+    pub(crate) precision: Precision,
 }
 
 impl Graph {
@@ -128,16 +146,39 @@ impl Graph {
         })
     }
 
-    /// Of nodes that do the same to values of the same shapes, the first; by position.
+    /// `[out_features, in_features]` of the matrix of a product.
+    pub(crate) fn matrix(&self, value: ValueId) -> [usize; 2] {
+        match self.value(value).shape.0[..] {
+            [Dim::Fixed(out_features), Dim::Fixed(in_features)] => [out_features, in_features],
+            _ => unreachable!("the verifier checked that a factor is a matrix of fixed size"),
+        }
+    }
+
+    /// How wide rows are before a product and after it, and between two of them: `384→1536→384`; nothing for what does not
+    /// multiply.
+    pub(crate) fn widths(&self, node: &Node) -> String {
+        let mut factors = self.factors(node).map(|matrix| self.matrix(matrix));
+        match (factors.next(), factors.next()) {
+            (Some([out, width]), None) => format!(" {width}→{out}"),
+            (Some([_, width]), Some([out, inner])) => format!(" {width}→{inner}→{out}"),
+            (None, _) => String::new(),
+        }
+    }
+
+    /// Of nodes that do the same to values of the same shapes, in the same dtype, the first; by position.
     pub(crate) fn distinct_nodes(&self) -> Vec<usize> {
         let shapes = |node: &Node| {
             let values = node.inputs.iter().chain([&node.output]);
             values.map(|&value| &self.value(value).shape).collect::<Vec<_>>()
         };
+        let dtype = |matrix| self.matrix_dtype(matrix);
         let mut distinct: Vec<usize> = Vec::new();
         for (position, node) in self.nodes.iter().enumerate() {
             let alike = |&other: &usize| {
-                self.nodes[other].op == node.op && shapes(&self.nodes[other]) == shapes(node)
+                let other = &self.nodes[other];
+                other.op == node.op
+                    && shapes(other) == shapes(node)
+                    && self.factors(other).map(dtype).eq(self.factors(node).map(dtype))
             };
             if !distinct.iter().any(alike) {
                 distinct.push(position);

@@ -37,13 +37,14 @@ pub mod rotary;
 pub mod staging;
 
 mod error;
+mod precision;
 mod shape;
 mod verify;
 
 pub use bind::{BoundProgram, Capacity};
 pub use builder::GraphBuilder;
 pub use error::GraphError;
-pub use execute::{Executor, ExecutorConfig, OutputId, WeightSource};
+pub use execute::{Executor, ExecutorConfig, OutputId, PackedStore, WeightBytes, WeightSource};
 pub use graph::{Graph, Input, Positions, ValueId};
 pub use op::{HeadColumns, Op};
 pub use passes::Pass;
@@ -55,4 +56,4 @@ pub use turbo_alloc as alloc;
 pub use turbo_kernels as kernels;
 
 pub use turbo_alloc::{PlannerConfig, Policy};
-pub use turbo_kernels::{Activation, AttentionMask, Pooling, matmul::Rhs};
+pub use turbo_kernels::{Activation, AttentionMask, DType, Hidden, Pooling, matmul::Rhs};

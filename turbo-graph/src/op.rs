@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use turbo_kernels::{Activation, AttentionMask, Pooling, matmul::Rhs};
+use turbo_kernels::{Activation, AttentionMask, Hidden, Pooling, matmul::Rhs};
 
 /// Which columns of a row hold the heads of queries, keys or values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,6 +45,66 @@ pub enum Heads {
     Apart,
     /// In columns of `[batch_size, padded_len, ..]`.
     Within(HeadColumns),
+}
+
+/// What is added to a product before it is done: which of two optional inputs there are, side by side, a bias and then a
+/// residual.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Addends {
+    /// A value per column.
+    pub bias: bool,
+    /// A value per value.
+    pub residual: bool,
+}
+
+impl Addends {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        usize::from(self.bias) + usize::from(self.residual)
+    }
+
+    /// Where they stand when the first of them is input `first`.
+    pub(crate) fn places(&self, first: usize) -> AddendPlaces {
+        AddendPlaces {
+            bias: self.bias.then_some(first),
+            residual: self.residual.then_some(first + usize::from(self.bias)),
+            next: first + self.count(),
+        }
+    }
+}
+
+/// Positions of optional inputs.
+#[derive(Clone, Copy)]
+pub(crate) struct AddendPlaces {
+    pub(crate) bias: Option<usize>,
+    pub(crate) residual: Option<usize>,
+    /// The input after them.
+    pub(crate) next: usize,
+}
+
+/// What an [`Op::FeedForward`] does with its rows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FeedForwardParts {
+    /// What stands between the two products.
+    pub hidden: Hidden,
+    /// Whether the first product has a bias.
+    pub up_bias: bool,
+    /// What is added to the second product.
+    pub adds: Addends,
+    /// The ε of a layer norm of the sum, when there is one.
+    pub norm: Option<f32>,
+}
+
+impl FeedForwardParts {
+    /// Where the bias of the first product stands.
+    pub(crate) fn up_bias(&self) -> Option<usize> {
+        self.up_bias.then_some(3)
+    }
+
+    /// Where the addends of the second product stand; the gain of the norm comes next.
+    pub(crate) fn places(&self) -> AddendPlaces {
+        self.adds.places(3 + usize::from(self.up_bias))
+    }
 }
 
 /// Most lookups of one [`Op::EmbedSumLayerNorm`]: words, token types and positions.
@@ -127,6 +187,16 @@ pub enum Op {
     },
     /// Fused, `[x, weight, residual, bias?]`: `x · weightᵀ + bias + residual`.
     ResidualLinear,
+    /// Fused, `[x, weight, bias?, residual?, gain, offset?]`: `layer_norm(x · weightᵀ + bias + residual)`.
+    LinearLayerNorm {
+        /// Which of bias and residual there are.
+        adds: Addends,
+        /// Added to the variance.
+        epsilon: f32,
+    },
+    /// Fused, `[x, up, down, up bias?, bias?, residual?, gain?, offset?]`: `hidden(x · upᵀ + up bias) · downᵀ + bias +
+    /// residual`, and its layer norm; the wide rows between the products are never stored whole.
+    FeedForward(FeedForwardParts),
     /// Fused, `[x, weight, bias?]`: the maximum of each sequence's rows of `x · weightᵀ + bias`, which is never stored.
     LinearMaxPool,
     /// Fused, `[x, residual, gain, offset?]`: `layer_norm(x + residual)`.
@@ -199,12 +269,27 @@ impl Op {
             Op::Select => "select",
             Op::Linear { .. } => "linear",
             Op::ResidualLinear => "residual_linear",
+            Op::LinearLayerNorm { .. } => "linear_layer_norm",
+            Op::FeedForward(_) => "feed_forward",
             Op::LinearMaxPool => "linear_max_pool",
             Op::ResidualLayerNorm { .. } => "residual_layer_norm",
             Op::BiasResidualLayerNorm { .. } => "bias_residual_layer_norm",
             Op::ScaleMaskSoftmax { .. } => "scale_mask_softmax",
             Op::Attention { .. } => "attention",
             Op::EmbedSumLayerNorm { .. } => "embed_sum_layer_norm",
+        }
+    }
+
+    /// The inputs that are matrices of products with constant weights.
+    pub fn factors(&self) -> &'static [usize] {
+        match self {
+            Op::MatMul
+            | Op::Linear { .. }
+            | Op::ResidualLinear
+            | Op::LinearLayerNorm { .. }
+            | Op::LinearMaxPool => &[1],
+            Op::FeedForward(_) => &[1, 2],
+            _ => &[],
         }
     }
 
@@ -233,9 +318,17 @@ impl fmt::Display for Op {
             }
             Op::LayerNorm { epsilon }
             | Op::RmsNorm { epsilon }
+            | Op::LinearLayerNorm { epsilon, .. }
             | Op::ResidualLayerNorm { epsilon }
             | Op::BiasResidualLayerNorm { epsilon }
             | Op::EmbedSumLayerNorm { epsilon, .. } => write!(f, " ε={epsilon:e}"),
+            Op::FeedForward(parts) => {
+                match parts.hidden {
+                    Hidden::Activation(activation) => write!(f, " {activation:?}")?,
+                    Hidden::Gate(activation) => write!(f, " gate {activation:?}")?,
+                }
+                parts.norm.map_or(Ok(()), |epsilon| write!(f, " ε={epsilon:e}"))
+            }
             Op::HeadRmsNorm { heads, epsilon } => write!(f, " {heads} ε={epsilon:e}"),
             Op::SplitHeads(columns) | Op::Rotary(columns) => write!(f, " {columns}"),
             Op::BatchedMatMul { rhs, a, b, out } => {

@@ -1,6 +1,7 @@
 //! A fused graph in its final order and layout, and what planning needs to know of it.
 
 use turbo_alloc::UsageRecord;
+use turbo_kernels::DType;
 
 use crate::{
     GraphError,
@@ -8,6 +9,7 @@ use crate::{
     fold::Slots,
     graph::{Graph, Node, Value, ValueId},
     passes::{self, Pass},
+    precision::Precision,
     verify,
 };
 
@@ -72,6 +74,15 @@ impl Program {
         }
         let slots = Slots::of(&graph);
         Ok(Program { graph, layout, slots })
+    }
+
+    /// This program with the products of its layers, and those with the vocabulary, in `dtype`; matrices that have a tensor
+    /// of `sensitive` stay bf16 where `dtype` is int8. Names that are no matrix of the program mean nothing. What the graph
+    /// says of costs, and prints, is of that dtype from now on. A new program is f32.
+    #[must_use]
+    pub fn with_dtype(mut self, dtype: DType, sensitive: &[String]) -> Self {
+        self.graph.precision = Precision::of(&self.graph, dtype, sensitive);
+        self
     }
 
     /// The fused graph.

@@ -1,11 +1,11 @@
 //! The shape rule of every operator: from the shapes of its inputs to that of its result.
 
-use turbo_kernels::{AttentionMask, matmul::Rhs};
+use turbo_kernels::{AttentionMask, Hidden, matmul::Rhs};
 
 use crate::{
     GraphError,
     dim::{Dim, Shape},
-    op::{HeadColumns, Heads, Op, RelativeBuckets},
+    op::{AddendPlaces, FeedForwardParts, HeadColumns, Heads, Op, RelativeBuckets},
 };
 
 /// The shape of `op`'s result.
@@ -115,6 +115,14 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
                 Err(inputs.wrong(2, &product.to_string()))
             }
         }
+        Op::LinearLayerNorm { adds, .. } => {
+            let places = adds.places(2);
+            inputs.count_with_optional(places.next + 1)?;
+            let rows = inputs.product(0, 1)?;
+            inputs.addends(places, &rows)?;
+            inputs.norm_of(&rows, places.next)
+        }
+        Op::FeedForward(parts) => inputs.feed_forward(parts),
         Op::LinearMaxPool => {
             inputs.count_with_optional(2)?;
             inputs.per_token(0, "a row of values per token")?;
@@ -236,9 +244,15 @@ impl Inputs<'_> {
     }
 
     fn product(&self, x: usize, weight: usize) -> Result<Shape, GraphError> {
-        let columns = self.columns(x)?;
+        self.columns(x)?;
+        self.product_of(self.shapes[x], weight)
+    }
+
+    /// The product of rows of a fixed number of columns.
+    fn product_of(&self, rows: &Shape, weight: usize) -> Result<Shape, GraphError> {
+        let columns = rows.last_fixed().unwrap_or(0);
         match self.shapes[weight].0[..] {
-            [Dim::Fixed(out), Dim::Fixed(k)] if k == columns => Ok(with_columns(self.shapes[x], out)),
+            [Dim::Fixed(out), Dim::Fixed(k)] if k == columns => Ok(with_columns(rows, out)),
             _ => Err(self.wrong(weight, &format!("[out, {columns}]"))),
         }
     }
@@ -252,10 +266,47 @@ impl Inputs<'_> {
         Ok(product)
     }
 
+    /// A bias and a residual of rows that a product gives.
+    fn addends(&self, places: AddendPlaces, rows: &Shape) -> Result<(), GraphError> {
+        places.bias.map_or(Ok(()), |bias| self.vector(bias, rows.last_fixed().unwrap_or(0)))?;
+        match places.residual.filter(|&residual| self.shapes[residual] != rows) {
+            Some(residual) => Err(self.wrong(residual, &rows.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    fn feed_forward(&self, parts: &FeedForwardParts) -> Result<Shape, GraphError> {
+        let places = parts.places();
+        match parts.norm {
+            Some(_) => self.count_with_optional(places.next + 1)?,
+            None => self.count(places.next)?,
+        }
+        let up = self.product(0, 1)?;
+        let wide = up.last_fixed().unwrap_or(0);
+        parts.up_bias().map_or(Ok(()), |bias| self.vector(bias, wide))?;
+        let hidden = match parts.hidden {
+            Hidden::Activation(_) => wide,
+            Hidden::Gate(_) if wide.is_multiple_of(2) => wide / 2,
+            Hidden::Gate(_) => return Err(self.wrong(1, "an even number of rows")),
+        };
+        let rows = self.product_of(&with_columns(&up, hidden), 2)?;
+        self.addends(places, &rows)?;
+        match parts.norm {
+            Some(_) => self.norm_of(&rows, places.next),
+            None => Ok(rows),
+        }
+    }
+
     /// Rows at `x` with the weights of a norm from `weights` on.
     fn norm(&self, x: usize, weights: usize) -> Result<Shape, GraphError> {
-        self.norm_weights(weights, self.columns(x)?)?;
-        Ok(self.shapes[x].clone())
+        self.columns(x)?;
+        self.norm_of(self.shapes[x], weights)
+    }
+
+    /// Rows of a fixed number of columns with the weights of a norm from `weights` on.
+    fn norm_of(&self, rows: &Shape, weights: usize) -> Result<Shape, GraphError> {
+        self.norm_weights(weights, rows.last_fixed().unwrap_or(0))?;
+        Ok(rows.clone())
     }
 
     /// Gain and, if it is given, offset: the last inputs.

@@ -64,6 +64,8 @@ pub(crate) fn takes_constant(op: &Op, index: usize) -> bool {
         | Op::Linear { .. }
         | Op::LinearMaxPool => index > 0,
         Op::ResidualLinear => index == 1 || index > 2,
+        Op::LinearLayerNorm { adds, .. } => index > 0 && Some(index) != adds.places(2).residual,
+        Op::FeedForward(parts) => index > 0 && Some(index) != parts.places().residual,
         Op::ResidualLayerNorm { .. } => index > 1,
         Op::BiasResidualLayerNorm { .. } => index == 1 || index > 2,
         Op::Attention { .. } => index > 2,

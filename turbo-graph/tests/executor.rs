@@ -75,7 +75,11 @@ fn within_a_reserved_capacity_no_chunk_is_added() {
 #[test]
 fn the_papers_policy_gives_chunks_back() {
     let planner = PlannerConfig { policy: Policy::Paper, chunk_bytes: 4096, ..PlannerConfig::default() };
-    let mut executor = executor(LayoutKind::Packed, 1, ExecutorConfig { planner, cached_bindings: 0 });
+    let mut executor = executor(
+        LayoutKind::Packed,
+        1,
+        ExecutorConfig { planner, cached_bindings: 0, ..ExecutorConfig::default() },
+    );
     let mut footprint = |len| {
         embed(&mut executor, &sequences(&[len], SMALL.vocab_size));
         executor.footprint_bytes()
@@ -164,6 +168,37 @@ fn after_a_failed_run_there_is_nothing_to_read() {
     assert_eq!(missing.to_string(), "sequence 0 of a batch of 0");
 }
 
+/// Between any two layers, before the first and after the last; what was stopped has no answer, and the next batch runs.
+#[test]
+fn a_batch_can_be_stopped_between_layers() {
+    for layout in [LayoutKind::Packed, LayoutKind::Padded] {
+        let mut executor = executor(layout, 2, ExecutorConfig::default());
+        let ids = sequences(&[5, 40], SMALL.vocab_size);
+        let expected = embed(&mut executor, &ids);
+        let pooled = executor.output("pooled").unwrap();
+        let mut batch = Staging::new();
+        ids.iter().for_each(|ids| batch.push(ids, &[]).unwrap());
+        let questions = SMALL.num_layers as usize + 1;
+        for allowed in 0..=questions {
+            let mut asked = 0;
+            let run = executor.run_while(&batch, || {
+                asked += 1;
+                asked <= allowed
+            });
+            match run {
+                Ok(()) => assert_eq!((asked, allowed), (questions, questions)),
+                Err(GraphError::Stopped) => {
+                    assert_eq!(asked, allowed + 1);
+                    let missing = executor.read(pooled, 0, &mut Vec::new()).unwrap_err();
+                    assert_eq!(missing.to_string(), "sequence 0 of a batch of 0");
+                }
+                Err(other) => panic!("{other}"),
+            }
+            assert_eq!(embed(&mut executor, &ids), expected);
+        }
+    }
+}
+
 /// Memory that no machine has is an error, and the executor goes on with what it can have.
 #[test]
 fn a_capacity_beyond_all_memory_is_refused() {
@@ -195,7 +230,11 @@ fn without_kept_bindings_nothing_is_rounded_up() {
     let planner =
         PlannerConfig { policy: Policy::Paper, chunk_bytes: 256, scale: 1.0, ..PlannerConfig::default() };
     let planned = |cached_bindings, tokens| {
-        let executor = executor(LayoutKind::Packed, 1, ExecutorConfig { planner, cached_bindings });
+        let executor = executor(
+            LayoutKind::Packed,
+            1,
+            ExecutorConfig { planner, cached_bindings, ..ExecutorConfig::default() },
+        );
         executor.planned_bytes(&Extents::of(&[tokens])).unwrap()
     };
     assert!(planned(0, 40) < planned(0, 41) && planned(0, 41) < planned(0, 42));

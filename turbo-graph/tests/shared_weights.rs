@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::{borrow::Cow, cell::RefCell, collections::BTreeMap, error::Error};
+use std::{borrow::Cow, collections::BTreeMap, error::Error, sync::Mutex};
 
 use common::{NamedNoise, SMALL, Sizes, encoder, encoder_of_one_layer_s_weights};
 use turbo_graph::{Executor, LayoutKind, PlannerConfig, Program, WeightSource, passes};
@@ -12,11 +12,11 @@ use turbo_kernels::{Cpu, CpuOptions};
 
 /// Counts the values that each weight is asked for.
 #[derive(Default)]
-struct Counting(RefCell<BTreeMap<String, Vec<usize>>>);
+struct Counting(Mutex<BTreeMap<String, Vec<usize>>>);
 
 impl WeightSource for Counting {
     fn weight(&self, name: &str, shape: &[usize]) -> Result<Cow<'_, [f32]>, Box<dyn Error + Send + Sync>> {
-        self.0.borrow_mut().entry(name.to_owned()).or_default().push(shape.iter().product());
+        self.0.lock().unwrap().entry(name.to_owned()).or_default().push(shape.iter().product());
         NamedNoise.weight(name, shape)
     }
 }
@@ -32,7 +32,7 @@ struct Loaded {
 fn loaded(program: Program) -> Loaded {
     let (device, source) = (Cpu::new(CpuOptions::default()).unwrap(), Counting::default());
     Executor::new(device, program, &source, PlannerConfig::default()).unwrap();
-    let counts = source.0.take();
+    let counts = source.0.into_inner().unwrap();
     Loaded { values: counts.values().flatten().sum(), times: counts.values().map(Vec::len).max().unwrap() }
 }
 

@@ -83,7 +83,7 @@ pub fn run(data: &Data, device: Cpu, out: &Path) -> Result<Summary> {
     let checkpoint = Checkpoint::open(folder.path())?;
     let program = Program::compile(&checkpoint.graph(Pooling::Mean)?, LayoutKind::Packed, passes::ALL)?;
     let provenance = Provenance::here(device.name());
-    let config = ExecutorConfig { planner: PlannerConfig::default(), cached_bindings: 0 };
+    let config = ExecutorConfig { cached_bindings: 0, ..ExecutorConfig::default() };
     let mut executor = Executor::new(device, program.clone(), &checkpoint, config)?;
     let mut planning = Planning::new(&program)?;
     executor.run(&request(*data.lens.end(), shape.vocab_size())?)?; // first touch of weights and chunks

@@ -6,14 +6,14 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use turbo_kernels::limits::Limits;
+use turbo_kernels::{DType, Hidden, limits::Limits};
 
 use super::Cost;
 use crate::{
     Op,
     dim::Extents,
     graph::{Graph, Node, Storage},
-    op::MaskSuffix,
+    op::{FeedForwardParts, MaskSuffix},
 };
 
 /// The operators of one kind, together.
@@ -32,7 +32,7 @@ pub struct KindCost {
 impl Cost {
     /// The least time for this when all bytes pass through memory: that of the scarcer of the two.
     pub fn limit(&self, limits: &Limits) -> Duration {
-        slower(self.flops, self.bytes, limits)
+        slower(self, self.bytes, limits)
     }
 }
 
@@ -40,18 +40,22 @@ impl Graph {
     /// What a table calls an operator: its name, and what tells it from others that cost something else, as in
     /// `linear GeluErf 384→1536` and `attention ±64`.
     pub fn kind(&self, node: &Node) -> String {
-        let name = node.op.name();
-        let factor = || match self.value(node.inputs[1]).shape.0[..] {
-            [out_features, in_features] => format!("{in_features}→{out_features}"),
-            _ => String::new(),
-        };
+        let mut kind = node.op.name().to_owned();
         match node.op {
-            Op::MatMul | Op::Linear { activation: None } | Op::ResidualLinear | Op::LinearMaxPool => {
-                format!("{name} {}", factor())
+            Op::Linear { activation: Some(activation) } => kind += &format!(" {activation:?}"),
+            Op::FeedForward(FeedForwardParts { hidden: Hidden::Activation(activation), .. }) => {
+                kind += &format!(" {activation:?}");
             }
-            Op::Linear { activation: Some(activation) } => format!("{name} {activation:?} {}", factor()),
-            Op::Attention { mask, .. } => format!("{name}{}", MaskSuffix(mask)),
-            _ => name.to_owned(),
+            Op::FeedForward(FeedForwardParts { hidden: Hidden::Gate(activation), .. }) => {
+                kind += &format!(" gate {activation:?}");
+            }
+            Op::Attention { mask, .. } => kind += &MaskSuffix(mask).to_string(),
+            _ => {}
+        }
+        kind += &self.widths(node);
+        match self.dtype(node) {
+            DType::F32 => kind,
+            dtype => format!("{kind} {dtype}"),
         }
     }
 
@@ -74,18 +78,17 @@ impl Graph {
 
     /// The time that no machine of these limits goes below for a batch, were all activations to stay in caches.
     pub fn floor(&self, extents: &Extents, limits: &Limits) -> Duration {
-        slower(self.total_cost(extents).flops, self.weight_bytes_read(extents), limits)
+        slower(&self.total_cost(extents), self.weight_bytes_read(extents), limits)
     }
 
     /// Bytes of the weights that a batch reads, each once however often it is used; of tables the rows taken.
     pub fn weight_bytes_read(&self, extents: &Extents) -> u64 {
         let mut read: BTreeMap<Vec<&str>, u64> = BTreeMap::new();
         for node in self.nodes() {
-            let out = self.value(node.output).shape.elements(extents) as u64;
             for (input, &value) in node.inputs.iter().enumerate() {
                 let Storage::Weight(parts) = &self.value(value).storage else { continue };
                 let name = parts.iter().map(|part| part.name.as_str()).collect();
-                let bytes = 4 * self.values_read(node, input, out, extents);
+                let bytes = self.bytes_read(node, input, extents);
                 let of_name = read.entry(name).or_default();
                 *of_name = bytes.max(*of_name);
             }
@@ -94,8 +97,13 @@ impl Graph {
     }
 }
 
-fn slower(flops: u64, bytes: u64, limits: &Limits) -> Duration {
-    Duration::from_secs_f64((flops as f64 / limits.flops).max(bytes as f64 / limits.memory_bytes))
+/// The operations of `cost` at the peak of their dtypes, or `bytes` from memory.
+fn slower(cost: &Cost, bytes: u64, limits: &Limits) -> Duration {
+    let f32_flops = cost.flops - cost.bf16_flops - cost.int8_ops;
+    let computed = f32_flops as f64 / limits.flops
+        + cost.bf16_flops as f64 / limits.flops
+        + cost.int8_ops as f64 / limits.flops;
+    Duration::from_secs_f64(computed.max(bytes as f64 / limits.memory_bytes))
 }
 
 #[cfg(test)]

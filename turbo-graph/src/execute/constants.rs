@@ -23,9 +23,14 @@ impl<'a, D: EncoderKernels> Constants<'a, '_, D> {
         (input < self.node.inputs.len()).then(|| self.plain(input)).transpose()
     }
 
-    /// The matrix of a product: its second input.
-    pub(super) fn matrix(&self) -> &'a D::Weight {
-        self.weights.packed(self.node.inputs[1])
+    /// A vector that stands at `input`, if anywhere.
+    pub(super) fn given(&self, input: Option<usize>) -> Result<Option<D::View<'a, f32>>, GraphError> {
+        input.map(|input| self.plain(input)).transpose()
+    }
+
+    /// The matrix of a product.
+    pub(super) fn matrix(&self, input: usize) -> &'a D::Weight {
+        self.weights.packed(self.node.inputs[input])
     }
 
     /// Gain and, if there is one, offset, from input `first` on.

@@ -2,7 +2,7 @@
 
 use turbo_alloc::MemoryPlan;
 use turbo_kernels::{
-    AttentionMask, Columns, DType, EncoderKernels, Epilogue, HeadSizes, Span,
+    AttentionMask, Columns, EncoderKernels, Epilogue, FeedForward, HeadSizes, Span,
     attention::AttentionShape,
     embed::{Lookup, LookupOn},
     matmul::{MatMulShape, Rhs},
@@ -20,7 +20,7 @@ use crate::{
     GraphError, Op, Program, ValueId,
     dim::Extents,
     graph::{Node, Storage},
-    op::{HeadColumns, Heads, MAX_LOOKUPS, RelativeBuckets},
+    op::{AddendPlaces, Addends, FeedForwardParts, HeadColumns, Heads, MAX_LOOKUPS, RelativeBuckets},
 };
 
 /// One batch on its way through the nodes.
@@ -77,6 +77,8 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
                 self.gemm(node, epilogue, out)?;
             }
             Op::ResidualLinear => self.residual_gemm(node, out)?,
+            Op::LinearLayerNorm { adds, epsilon } => self.gemm_norm(node, adds, epsilon, out)?,
+            Op::FeedForward(parts) => self.feed_forward(node, parts, out)?,
             Op::ResidualLayerNorm { epsilon } => self.residual_norm(node, [0, 1], None, epsilon, out)?,
             Op::BiasResidualLayerNorm { epsilon } => {
                 self.residual_norm(node, [0, 2], Some(1), epsilon, out)?
@@ -89,7 +91,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
                     head_dim: q.head_dim,
                     scale,
                     mask,
-                    dtype: DType::F32,
+                    dtype: self.program.graph().dtype(node),
                 };
                 self.attention(node, shape, [q, k, v], bias, out)?;
             }
@@ -151,7 +153,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
             Op::Select => device.embed(queue, Lookup { table: x, ids: inputs.selected(device)? }, out)?,
             Op::LinearMaxPool => {
                 let (layout, bias) = (inputs.layout(device)?, constants.optional(2)?);
-                device.gemm_max_pool(queue, layout, x, constants.matrix(), bias, out)?;
+                device.gemm_max_pool(queue, layout, x, constants.matrix(1), bias, out)?;
             }
             Op::Embed
             | Op::EmbedSumLayerNorm { .. }
@@ -160,6 +162,8 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
             | Op::MatMul
             | Op::Linear { .. }
             | Op::ResidualLinear
+            | Op::LinearLayerNorm { .. }
+            | Op::FeedForward(_)
             | Op::ResidualLayerNorm { .. }
             | Op::BiasResidualLayerNorm { .. }
             | Op::BatchedMatMul { .. }
@@ -174,15 +178,42 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         epilogue: Epilogue<D::View<'a, f32>>,
         out: Span,
     ) -> Result<(), GraphError> {
-        let weight = self.constants(node).matrix();
+        let weight = self.constants(node).matrix(1);
         let reads = self.spans(node);
         let ([x], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
         Ok(self.device.gemm(self.queue, x, weight, epilogue, out)?)
     }
 
+    fn gemm_norm(&mut self, node: &Node, adds: Addends, epsilon: f32, out: Span) -> Result<(), GraphError> {
+        let (constants, places) = (self.constants(node), adds.places(2));
+        let weight = constants.matrix(1);
+        let (bias, norm) = (constants.given(places.bias)?, constants.norm(places.next, epsilon)?);
+        let reads = self.rows_and_residual(node, places);
+        let ([x, residual], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
+        let residual = places.residual.map(|_| residual);
+        Ok(self.device.gemm_norm(self.queue, x, weight, bias, residual, norm, out)?)
+    }
+
+    fn feed_forward(&mut self, node: &Node, parts: FeedForwardParts, out: Span) -> Result<(), GraphError> {
+        let (constants, places) = (self.constants(node), parts.places());
+        let norm = parts.norm.map(|epsilon| constants.norm(places.next, epsilon)).transpose()?;
+        let (up_bias, down_bias) = (constants.given(parts.up_bias())?, constants.given(places.bias)?);
+        let (up, down) = (constants.matrix(1), constants.matrix(2));
+        let reads = self.rows_and_residual(node, places);
+        let ([x, residual], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
+        let residual = places.residual.map(|_| residual);
+        let layer = FeedForward { up, up_bias, hidden: parts.hidden, down, down_bias, residual, norm };
+        Ok(self.device.feed_forward(self.queue, x, layer, out)?)
+    }
+
+    /// The rows that a product multiplies, and its residual; the rows again, when there is none.
+    fn rows_and_residual(&self, node: &Node, places: AddendPlaces) -> [Span; 2] {
+        [0, places.residual.unwrap_or(0)].map(|input| self.span(node.inputs[input]))
+    }
+
     fn residual_gemm(&mut self, node: &Node, out: Span) -> Result<(), GraphError> {
         let constants = self.constants(node);
-        let (weight, bias) = (constants.matrix(), constants.optional(3)?);
+        let (weight, bias) = (constants.matrix(1), constants.optional(3)?);
         let reads = [self.span(node.inputs[0]), self.span(node.inputs[2])];
         let ([x, residual], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
         let epilogue = match bias {

@@ -7,13 +7,15 @@ mod constants;
 mod heads;
 mod inputs;
 mod launch;
+mod load;
 mod memory;
+mod sources;
 mod weights;
 
 use std::{collections::HashMap, ops::Range};
 
 use turbo_alloc::{Planner, PlannerConfig, UsageRecord};
-use turbo_kernels::EncoderKernels;
+use turbo_kernels::{DType, EncoderKernels};
 
 use crate::{
     BoundProgram, Capacity, GraphError, Program, Staging, ValueId,
@@ -23,10 +25,11 @@ use crate::{
 use inputs::Inputs;
 use launch::Launch;
 use memory::Memory;
-pub use weights::WeightSource;
+pub use sources::{PackedStore, WeightSource};
+pub use weights::WeightBytes;
 use weights::Weights;
 
-/// How an executor keeps its plans.
+/// How an executor keeps its plans, and in what it multiplies.
 #[derive(Clone, Debug)]
 pub struct ExecutorConfig {
     /// Chunk sizes and when chunks are released.
@@ -34,11 +37,20 @@ pub struct ExecutorConfig {
     /// Bindings kept, or as many more as [`Executor::reserve`] makes; when full, all go. A kept binding pins its chunks.
     /// 0 plans every batch anew for its own sizes, as the paper does, and lets the planner's policy release chunks.
     pub cached_bindings: usize,
+    /// What the products of layers, and those with the vocabulary, are computed in ([`Program::with_dtype`]).
+    pub dtype: DType,
+    /// Tensors of matrices that stay bf16 where `dtype` is int8.
+    pub sensitive: Vec<String>,
 }
 
 impl Default for ExecutorConfig {
     fn default() -> Self {
-        ExecutorConfig { planner: PlannerConfig::default(), cached_bindings: 4096 }
+        ExecutorConfig {
+            planner: PlannerConfig::default(),
+            cached_bindings: 4096,
+            dtype: DType::default(),
+            sensitive: Vec::new(),
+        }
     }
 }
 
@@ -106,9 +118,24 @@ impl<D: EncoderKernels> Executor<D> {
         weights: &dyn WeightSource,
         config: impl Into<ExecutorConfig>,
     ) -> Result<Self, GraphError> {
+        Self::load(device, program, weights, None, config)
+    }
+
+    /// As [`Executor::new`]; a matrix that `store` has packed is not read and packed again, and others are given to it.
+    ///
+    /// # Errors
+    /// As [`Executor::new`].
+    pub fn load(
+        device: D,
+        program: Program,
+        weights: &dyn WeightSource,
+        store: Option<&dyn PackedStore>,
+        config: impl Into<ExecutorConfig>,
+    ) -> Result<Self, GraphError> {
         let config = config.into();
+        let program = program.with_dtype(config.dtype, &config.sensitive);
         let mut queue = device.queue()?;
-        let weights = Weights::load(&device, &mut queue, &program, weights)?;
+        let weights = Weights::load(&device, &mut queue, &program, weights, store)?;
         let outputs: Vec<ValueId> = program.graph().outputs().map(|(value, _)| value).collect();
         Ok(Executor {
             inputs: Inputs::new(&device, &program)?,
@@ -140,6 +167,11 @@ impl<D: EncoderKernels> Executor<D> {
     /// What runs.
     pub fn program(&self) -> &Program {
         &self.program
+    }
+
+    /// Bytes of the weights on the device.
+    pub fn weight_bytes(&self) -> WeightBytes {
+        self.weights.bytes()
     }
 
     /// Bytes of all chunks that are allocated now.
@@ -186,7 +218,7 @@ impl<D: EncoderKernels> Executor<D> {
         staging.push(&longest, &[])?;
         staging.select(&vec![0; selected_rows])?;
         let kinds = self.program.graph().distinct_nodes();
-        self.launch(&staging, |position, _| kinds.contains(&position))?;
+        self.launch(&staging, |position, _| Ok(kinds.contains(&position)))?;
         self.last.forget();
         Ok(())
     }
@@ -212,15 +244,34 @@ impl<D: EncoderKernels> Executor<D> {
     ) -> Result<(), GraphError> {
         self.launch(batch, |_, node| {
             observe(node);
-            true
+            Ok(true)
         })
     }
 
-    /// Launches the nodes that are wanted, by position, in order.
+    /// As [`Executor::run`], and asks between two layers, and before the first and after the last, whether to go on: a
+    /// long batch need not hold up whoever has to stop.
+    ///
+    /// # Errors
+    /// As [`Executor::run`]; [`GraphError::Stopped`] as soon as `keep_going` says no.
+    pub fn run_while(
+        &mut self,
+        batch: &Staging,
+        mut keep_going: impl FnMut() -> bool,
+    ) -> Result<(), GraphError> {
+        let mut layer = None;
+        self.launch(batch, |_, node| {
+            if std::mem::replace(&mut layer, node.layer) != node.layer && !keep_going() {
+                return Err(GraphError::Stopped);
+            }
+            Ok(true)
+        })
+    }
+
+    /// Launches the nodes that are wanted, by position, in order, as one region of the device.
     fn launch(
         &mut self,
         batch: &Staging,
-        mut wanted: impl FnMut(usize, &Node) -> bool,
+        mut wanted: impl FnMut(usize, &Node) -> Result<bool, GraphError>,
     ) -> Result<(), GraphError> {
         self.last.forget();
         let extents = batch.extents();
@@ -233,22 +284,25 @@ impl<D: EncoderKernels> Executor<D> {
         self.inputs.upload(&self.device, &mut self.queue, batch)?;
 
         let bound = self.bindings.get(&planned_for).unwrap_or(&self.unkept);
-        let mut launch = Launch {
-            device: &self.device,
-            queue: &mut self.queue,
-            program: &self.program,
-            weights: &self.weights,
-            inputs: &self.inputs,
-            memory: &mut self.memory,
-            plan: bound.plan(),
-            outputs: &self.outputs,
-            extents,
-        };
-        for (position, node) in self.program.nodes().iter().enumerate() {
-            if wanted(position, node) {
-                launch.node(node)?;
+        self.device.region(&mut self.queue, |queue| {
+            let mut launch = Launch {
+                device: &self.device,
+                queue,
+                program: &self.program,
+                weights: &self.weights,
+                inputs: &self.inputs,
+                memory: &mut self.memory,
+                plan: bound.plan(),
+                outputs: &self.outputs,
+                extents,
+            };
+            for (position, node) in self.program.nodes().iter().enumerate() {
+                if wanted(position, node)? {
+                    launch.node(node)?;
+                }
             }
-        }
+            Ok::<_, GraphError>(())
+        })?;
         self.last.extents = extents;
         self.last.cu_seqlens.extend_from_slice(batch.cu_seqlens());
         self.last.cu_selected.extend_from_slice(batch.cu_selected());

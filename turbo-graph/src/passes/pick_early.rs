@@ -70,6 +70,8 @@ fn is_row_by_row(op: &Op) -> bool {
         | Op::RmsNorm { .. }
         | Op::Linear { .. }
         | Op::ResidualLinear
+        | Op::LinearLayerNorm { .. }
+        | Op::FeedForward(_)
         | Op::ResidualLayerNorm { .. }
         | Op::BiasResidualLayerNorm { .. } => true,
         // lookups read ids of all tokens; heads are of rows that know their sequence

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use super::text::{Line, label, lines};
+use turbo_kernels::DType;
+
 use crate::{
-    Op,
-    dim::{Dim, Shape},
     fold::Repeated,
     graph::{Graph, Input, Node, Storage, ValueId},
 };
@@ -56,7 +56,7 @@ impl fmt::Display for Brief<'_> {
                 _ => writeln!(f, "└{}", named_in_last_layer(graph))?,
             }
         }
-        Ok(())
+        graph.kept_in_bf16().iter().try_for_each(|name| writeln!(f, "  bf16 instead of int8: {name}"))
     }
 }
 
@@ -96,19 +96,13 @@ fn row(graph: &Graph, node: &Node) -> [String; 4] {
     [label(node.output), operator(graph, node), value.shape.to_string(), format!("of {read}{named}")]
 }
 
-/// The operator, and for a product by a weight how wide it is before and after.
+/// The operator, how wide rows are before and after its products, and in what it multiplies unless that is f32.
 pub(super) fn operator(graph: &Graph, node: &Node) -> String {
-    match (node.op, node.inputs.get(1).map(|&weight| &graph.value(weight).shape)) {
-        (Op::MatMul | Op::Linear { .. } | Op::ResidualLinear | Op::LinearMaxPool, Some(Shape(dims))) => {
-            match dims[..] {
-                [Dim::Fixed(out_features), Dim::Fixed(in_features)] => {
-                    format!("{} {in_features}→{out_features}", node.op)
-                }
-                _ => node.op.to_string(),
-            }
-        }
-        _ => node.op.to_string(),
-    }
+    let dtype = match graph.dtype(node) {
+        DType::F32 => String::new(),
+        dtype => format!(" {dtype}"),
+    };
+    format!("{}{}{dtype}", node.op, graph.widths(node))
 }
 
 fn argument(graph: &Graph, value: ValueId) -> Option<String> {

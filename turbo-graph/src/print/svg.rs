@@ -168,6 +168,8 @@ fn colour(op: &Op) -> &'static str {
         Op::MatMul
         | Op::Linear { .. }
         | Op::ResidualLinear
+        | Op::LinearLayerNorm { .. }
+        | Op::FeedForward(_)
         | Op::LinearMaxPool
         | Op::BatchedMatMul { .. } => "#cfe2ff",
         Op::Attention { .. } | Op::Softmax | Op::ScaleMaskSoftmax { .. } => "#d1e7dd",

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use turbo_kernels::DType;
+
 use crate::{
     fold::Repeated,
     graph::{Graph, Input, Node, Positions, Storage, ValueId},
@@ -23,7 +25,7 @@ impl fmt::Display for Graph {
                 Line::EndOfLayers => writeln!(f, "  └")?,
             }
         }
-        Ok(())
+        self.kept_in_bf16().iter().try_for_each(|name| writeln!(f, "  bf16 instead of int8: {name}"))
     }
 }
 
@@ -32,7 +34,11 @@ impl Graph {
     fn describe(&self, node: &Node) -> String {
         let inputs: Vec<String> = node.inputs.iter().map(|&input| self.argument(input)).collect();
         let shape = &self.value(node.output).shape;
-        format!("{} {shape} = {} ({})", label(node.output), node.op, inputs.join(", "))
+        let dtype = match self.dtype(node) {
+            DType::F32 => String::new(),
+            dtype => format!(" {dtype}"),
+        };
+        format!("{} {shape} = {}{dtype} ({})", label(node.output), node.op, inputs.join(", "))
     }
 
     fn argument(&self, value: ValueId) -> String {

@@ -1,0 +1,231 @@
+//! Loading the constants of a program: read, packed and uploaded by several threads, a constant after the other.
+
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    panic::resume_unwind,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use turbo_kernels::{DType, Gemm};
+
+use super::{PackedStore, WeightSource};
+use crate::{
+    GraphError, Program, ValueId,
+    graph::{NamedWeight, Storage, Value},
+};
+
+/// A constant on the device.
+pub(super) struct Loaded<D: Gemm> {
+    /// As it is, with the number of its values.
+    pub(super) plain: Option<(D::Block, usize)>,
+    /// As the matrix of products, with the number of its bytes.
+    pub(super) packed: Option<(D::Weight, usize)>,
+}
+
+/// What loading needs to know.
+pub(super) struct Loader<'a, D: Gemm> {
+    device: &'a D,
+    queue: Mutex<&'a mut D::Queue>,
+    program: &'a Program,
+    source: &'a dyn WeightSource,
+    store: Option<&'a dyn PackedStore>,
+    /// How many constants are still to be made of each tensor.
+    pending: Mutex<HashMap<&'a str, usize>>,
+}
+
+impl<'a, D: Gemm> Loader<'a, D> {
+    pub(super) fn new(
+        device: &'a D,
+        queue: &'a mut D::Queue,
+        program: &'a Program,
+        source: &'a dyn WeightSource,
+        store: Option<&'a dyn PackedStore>,
+    ) -> Self {
+        let mut pending = HashMap::new();
+        for (_, value) in program.graph().live_values() {
+            parts(value).iter().for_each(|part| *pending.entry(part.name.as_str()).or_default() += 1);
+        }
+        Loader { device, queue: Mutex::new(queue), program, source, store, pending: Mutex::new(pending) }
+    }
+
+    /// Every constant of the program, in no order. Packing is bound by memory, but also by conversions and page faults, so
+    /// that as many threads as the process may use are worth it.
+    ///
+    /// # Errors
+    /// That of the first constant that could not be loaded.
+    pub(super) fn load_all(&self) -> Result<Vec<(ValueId, Loaded<D>)>, GraphError> {
+        let is_constant = |value: &Value| matches!(value.storage, Storage::Weight(_) | Storage::Computed(_));
+        let constants = self.program.graph().live_values().filter(|(_, value)| is_constant(value));
+        let constants: Vec<ValueId> = constants.map(|(value, _)| value).collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut loaded = Vec::new();
+            while let Some(&value) = constants.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let result = self.load(value);
+                if result.is_err() {
+                    next.store(constants.len(), Ordering::Relaxed); // what comes later is not needed any more
+                }
+                loaded.push((value, result));
+            }
+            loaded
+        };
+        let threads = thread::available_parallelism().map_or(1, usize::from).min(constants.len());
+        let mut loaded = thread::scope(|scope| {
+            // a thread that cannot be had leaves its work to the others
+            let helper = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
+            let helpers: Vec<_> = (1..threads).filter_map(helper).collect();
+            let mut loaded = work();
+            for helper in helpers {
+                loaded.extend(helper.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            }
+            loaded
+        });
+        // constants are taken up in order, so of those that fail the first is always among them
+        loaded.sort_by_key(|(value, _)| *value);
+        loaded.into_iter().map(|(value, loaded)| Ok((value, loaded?))).collect()
+    }
+
+    fn load(&self, value: ValueId) -> Result<Loaded<D>, GraphError> {
+        let described = self.program.value(value);
+        let forms = Forms::of(self.program, value);
+        let matrix = forms.packed.then(|| Matrix::of(self.program, value));
+        let mut packed = matrix.as_ref().and_then(|matrix| self.restore(matrix));
+        let mut plain = None;
+        if forms.plain || (forms.packed && packed.is_none()) {
+            let values = self.values(described)?;
+            if let (Some(matrix), None) = (&matrix, &packed) {
+                packed = Some(self.pack(matrix, &values)?);
+            }
+            if forms.plain {
+                plain = Some((self.upload(&values)?, values.len()));
+            }
+        }
+        parts(described).iter().for_each(|part| self.is_done_with(&part.name));
+        let of_packed = |weight: D::Weight| {
+            let bytes = self.device.image(&weight).map(<[u8]>::len);
+            let bytes = bytes.or(matrix.as_ref().map(Matrix::bytes)).unwrap_or(0);
+            (weight, bytes)
+        };
+        Ok(Loaded { plain, packed: packed.map(of_packed) })
+    }
+
+    /// A matrix as it was packed another time.
+    fn restore(&self, matrix: &Matrix) -> Option<D::Weight> {
+        let image = self.store_of(matrix)?.load(&matrix.name, &self.device.packing(matrix.dtype))?;
+        self.device.restore(&image, matrix.out_features, matrix.in_features, matrix.dtype).ok()
+    }
+
+    fn pack(&self, matrix: &Matrix, values: &[f32]) -> Result<D::Weight, GraphError> {
+        let Matrix { name, out_features, in_features, dtype } = matrix;
+        let weight = self.device.pack(values, *out_features, *in_features, *dtype)?;
+        if let (Some(store), Some(image)) = (self.store_of(matrix), self.device.image(&weight)) {
+            store.store(name, &self.device.packing(*dtype), image);
+        }
+        Ok(weight)
+    }
+
+    /// Where a matrix of the checkpoint is kept.
+    fn store_of(&self, matrix: &Matrix) -> Option<&'a dyn PackedStore> {
+        self.store.filter(|_| !matrix.name.is_empty())
+    }
+
+    /// The values of a constant, tensors one below the other.
+    fn values(&self, constant: &Value) -> Result<Cow<'a, [f32]>, GraphError> {
+        if let Storage::Computed(table) = &constant.storage {
+            return Ok(Cow::Owned(table.values()));
+        }
+        let mut values = Vec::new();
+        for part in parts(constant) {
+            let failed = |source| GraphError::Weight { name: part.name.clone(), source };
+            let tensor = self.source.weight(&part.name, &part.shape).map_err(failed)?;
+            let expected = part.shape.iter().product();
+            if tensor.len() != expected {
+                let (name, got) = (part.name.clone(), tensor.len());
+                return Err(GraphError::WeightLength { name, expected, got });
+            }
+            if parts(constant).len() == 1 {
+                return Ok(tensor);
+            }
+            values.extend_from_slice(&tensor);
+        }
+        Ok(Cow::Owned(values))
+    }
+
+    fn upload(&self, values: &[f32]) -> Result<D::Block, GraphError> {
+        let mut block = self.device.allocate(size_of_val(values))?;
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        self.device.upload(&mut **queue, values, self.device.view_mut(&mut block, 0, values.len())?)?;
+        Ok(block)
+    }
+
+    /// Tells the source when this was the last constant made of a tensor.
+    fn is_done_with(&self, name: &str) {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = pending.get_mut(name) {
+            *count -= 1;
+            if *count == 0 {
+                drop(pending);
+                self.source.done(name);
+            }
+        }
+    }
+}
+
+/// The matrix of products.
+struct Matrix {
+    /// What a store calls it; empty for what is not of a checkpoint.
+    name: String,
+    out_features: usize,
+    in_features: usize,
+    dtype: DType,
+}
+
+impl Matrix {
+    fn of(program: &Program, value: ValueId) -> Self {
+        let graph = program.graph();
+        let ([out_features, in_features], dtype) = (graph.matrix(value), graph.matrix_dtype(value));
+        let name = match graph.value(value).storage.weight_name() {
+            tensors if tensors.is_empty() => tensors,
+            tensors => format!("{tensors}[{out_features},{in_features}]"),
+        };
+        Matrix { name, out_features, in_features, dtype }
+    }
+
+    /// Bytes of its values, where the device does not say how many it takes.
+    fn bytes(&self) -> usize {
+        self.out_features * self.in_features * self.dtype.bytes()
+    }
+}
+
+/// How the operators of a program read a constant; a tied one may be read both ways.
+struct Forms {
+    plain: bool,
+    packed: bool,
+}
+
+impl Forms {
+    fn of(program: &Program, value: ValueId) -> Self {
+        let mut forms = Forms { plain: false, packed: false };
+        for node in program.nodes() {
+            for (index, _) in node.inputs.iter().enumerate().filter(|(_, input)| **input == value) {
+                let is_factor = node.op.factors().contains(&index);
+                forms.packed |= is_factor;
+                forms.plain |= !is_factor;
+            }
+        }
+        forms
+    }
+}
+
+/// The tensors of a checkpoint that a value is made of.
+fn parts(value: &Value) -> &[NamedWeight] {
+    match &value.storage {
+        Storage::Weight(parts) => parts,
+        _ => &[],
+    }
+}
