@@ -13,17 +13,14 @@ fn program(layout: LayoutKind) -> Program {
 #[test]
 fn a_graph_fits_a_hundred_columns() {
     let expected = "
-  %13   embed_sum_layer_norm ε=1e-12      [total_tokens, 24]  of ids types positions
+  %13   embed_sum_layer_norm ε=1e-12           [total_tokens, 24]  of ids types positions
 ┌ 3 layers like this one: each next one reads %55 for %13
-│ %144  linear 24→72                      [total_tokens, 72]  of %13
-│ %34   attention 3×8 ×0.35355338         [total_tokens, 24]  of %144
-│ %37   matmul 24→24                      [total_tokens, 24]  of %34
-│ %42   bias_residual_layer_norm ε=1e-12  [total_tokens, 24]  of %37 %13
-│ %47   linear GeluErf 24→40              [total_tokens, 40]  of %42
-│ %50   matmul 40→24                      [total_tokens, 24]  of %47
-│ %55   bias_residual_layer_norm ε=1e-12  [total_tokens, 24]  of %50 %42
+│ %144  linear 24→72                           [total_tokens, 72]  of %13
+│ %34   attention 3×8 ×0.35355338              [total_tokens, 24]  of %144
+│ %42   linear_layer_norm ε=1e-12 24→24        [total_tokens, 24]  of %34 %13
+│ %55   feed_forward GeluErf ε=1e-12 24→40→24  [total_tokens, 24]  of %42
 └ out of the last: %139 → last_hidden_state
-  %140  pool Mean                         [batch_size, 24]    of %139 → pooled
+  %140  pool Mean                              [batch_size, 24]    of %139 → pooled
 ";
     assert_eq!(
         print::brief(program(LayoutKind::Packed).graph()).to_string(),

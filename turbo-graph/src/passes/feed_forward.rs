@@ -1,0 +1,69 @@
+//! The two products of a feed-forward, what stands between them and what is added behind them become one operator, so
+//! that the wide rows between them stay in cache, a block after the other.
+//!
+//! In repeated layers alone: two products of a head behind them are not wider between than at their ends.
+
+use turbo_kernels::Hidden;
+
+use super::Fusion;
+use crate::{
+    graph::{Graph, ValueId},
+    op::{Addends, FeedForwardParts, Op},
+};
+
+pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
+    let down = &graph.nodes[last];
+    down.layer?;
+    let [wide, weight, addends @ ..] = &down.inputs[..] else { return None };
+    let (adds, norm) = match down.op {
+        Op::MatMul => (Addends::default(), None),
+        Op::Linear { activation: None } => (Addends { bias: !addends.is_empty(), residual: false }, None),
+        Op::ResidualLinear => (Addends { bias: addends.len() > 1, residual: true }, None),
+        Op::LinearLayerNorm { adds, epsilon } => (adds, Some(epsilon)),
+        _ => return None,
+    };
+    let Up { hidden, x, up, bias, nodes } = Up::of(graph, *wide)?;
+    if nodes.iter().any(|&node| graph.nodes[node].layer != down.layer) {
+        return None;
+    }
+    let mut addends = addends.to_vec();
+    if down.op == Op::ResidualLinear {
+        addends.reverse(); // its residual stands before its bias
+    }
+    let parts = FeedForwardParts { hidden, up_bias: bias.is_some(), adds, norm };
+    let inputs = [x, up, *weight].into_iter().chain(bias).chain(addends).collect();
+    Some(Fusion { op: Op::FeedForward(parts), inputs, last, others: nodes })
+}
+
+/// The first product, and what is made of it.
+struct Up {
+    hidden: Hidden,
+    x: ValueId,
+    up: ValueId,
+    bias: Option<ValueId>,
+    nodes: Vec<usize>,
+}
+
+impl Up {
+    /// What gives `wide` to one reader alone.
+    fn of(graph: &Graph, wide: ValueId) -> Option<Self> {
+        let activated = graph.private_producer(wide)?;
+        let (hidden, product, nodes) = match graph.nodes[activated].op {
+            Op::Linear { activation: Some(activation) } => {
+                (Hidden::Activation(activation), activated, vec![activated])
+            }
+            Op::Gate(activation) => {
+                let product = graph.private_producer(graph.nodes[activated].inputs[0])?;
+                match graph.nodes[product].op {
+                    Op::MatMul | Op::Linear { activation: None } => {
+                        (Hidden::Gate(activation), product, vec![activated, product])
+                    }
+                    _ => return None,
+                }
+            }
+            _ => return None,
+        };
+        let inputs = &graph.nodes[product].inputs;
+        Some(Up { hidden, x: inputs[0], up: inputs[1], bias: inputs.get(2).copied(), nodes })
+    }
+}

@@ -1,0 +1,154 @@
+//! Products in bf16 and int8: which they are, what they cost, and that their bits depend on the sequence alone.
+
+#![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
+
+mod common;
+
+use common::{BERT_BASE, NamedNoise, SMALL, encoder, families, sequences};
+use turbo_graph::{
+    DType, Executor, ExecutorConfig, Graph, LayoutKind, Op, Program, Staging, dim::Extents, passes, print,
+};
+use turbo_kernels::{Cpu, CpuOptions, limits::Limits};
+
+const QUANTISED: [DType; 2] = [DType::Bf16, DType::Int8];
+
+fn compile(graph: &Graph, layout: LayoutKind, dtype: DType, sensitive: &[&str]) -> Program {
+    let sensitive: Vec<String> = sensitive.iter().map(|&name| name.to_owned()).collect();
+    Program::compile(graph, layout, passes::ALL).unwrap().with_dtype(dtype, &sensitive)
+}
+
+/// Layers and the vocabulary take the dtype, heads stay f32, and so does everything when nothing is asked for.
+#[test]
+fn products_in_layers_and_with_the_vocabulary_take_the_dtype() {
+    for (name, graph) in families::all() {
+        let drawn = Program::compile(&graph, LayoutKind::Packed, passes::ALL).unwrap();
+        assert!(drawn.nodes().iter().all(|node| drawn.graph().dtype(node) == DType::F32), "{name}");
+        for dtype in DType::ALL {
+            let program = compile(&graph, LayoutKind::Packed, dtype, &[]);
+            for node in program.nodes() {
+                let vocabulary = program.value(node.output).shape.last_fixed() == Some(families::VOCABULARY);
+                let expected = match node.op {
+                    Op::Attention { .. } if dtype == DType::Int8 => DType::Bf16,
+                    Op::Attention { .. } => dtype,
+                    op if op.factors().is_empty() => DType::F32,
+                    _ if node.layer.is_some() || vocabulary => dtype,
+                    _ => DType::F32,
+                };
+                assert_eq!(program.graph().dtype(node), expected, "{name}: {}", node.op);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_stays_bf16_is_listed() {
+    let sensitive = ["layer.1.wide.weight", "layer.2.k.weight", "pooler.weight", "nothing"];
+    let program = compile(&families::family("classifier"), LayoutKind::Packed, DType::Int8, &sensitive);
+    let expected = "
+  %9    embed_sum_layer_norm ε=1e-5                [total_tokens, 32]  of ids positions
+┌ 2 layers like this one: each next one reads %51 for %9
+│ %149  linear 32→96 int8                          [total_tokens, 96]  of %9
+│ %30   attention 4×8 ×0.35355338 bf16             [total_tokens, 32]  of %149
+│ %38   linear_layer_norm ε=1e-5 32→32 int8        [total_tokens, 32]  of %30 %9
+│ %51   feed_forward GeluErf ε=1e-5 32→40→32 int8  [total_tokens, 32]  of %38
+└
+";
+    let shown = print::brief(program.graph()).to_string();
+    assert!(shown.starts_with(expected.trim_start_matches('\n')), "{shown}");
+    let kept = [
+        "layer.1.wide.weight",
+        "layer.1.narrow.weight",
+        "layer.2.q.weight+layer.2.k.weight+layer.2.v.weight",
+    ];
+    let lines = kept.map(|name| format!("  bf16 instead of int8: {name}\n")).concat();
+    assert!(shown.ends_with(&lines), "{shown}");
+    assert!(program.graph().to_string().ends_with(&lines));
+    let mut listed = program.graph().kept_in_bf16().to_vec();
+    listed.sort_unstable_by_key(|name| kept.iter().position(|kept| kept == name));
+    assert_eq!(listed, kept);
+
+    let bf16 = compile(&families::family("classifier"), LayoutKind::Packed, DType::Bf16, &sensitive);
+    assert!(bf16.graph().kept_in_bf16().is_empty(), "nothing was asked to be int8");
+}
+
+/// BERT-base: 85 million weights in its layers, a token takes 170 million operations by them.
+#[test]
+fn a_narrower_dtype_costs_fewer_bytes_and_less_time() {
+    let extents = Extents::of(&[128]);
+    let of = |dtype| compile(&encoder(BERT_BASE), LayoutKind::Packed, dtype, &[]);
+    let weights = |dtype| of(dtype).graph().weight_bytes_read(&extents) as f64;
+    let (all, in_layers) = (weights(DType::F32), 4.0 * 84.9e6);
+    for (dtype, share) in [(DType::Bf16, 0.5), (DType::Int8, 0.25)] {
+        let saved = (all - weights(dtype)) / (in_layers * (1.0 - share));
+        assert!((saved - 1.0).abs() < 0.01, "{dtype}: {saved} of what was worked out");
+    }
+
+    let total = |dtype| of(dtype).graph().total_cost(&extents);
+    let (f32, bf16, int8) = (total(DType::F32), total(DType::Bf16), total(DType::Int8));
+    assert_eq!([f32.bf16_flops, f32.int8_ops, bf16.int8_ops], [0; 3]);
+    assert_eq!([f32.flops, f32.flops], [bf16.flops, int8.flops], "as many operations");
+    let attention = 128 * 128 * 12 * 4 * 768;
+    assert_eq!((int8.bf16_flops, int8.int8_ops + attention), (attention, bf16.bf16_flops));
+    assert!(f32.bytes > bf16.bytes && bf16.bytes > int8.bytes);
+
+    let limits = Limits::measure(&Cpu::new(CpuOptions::default()).unwrap()).unwrap();
+    let floor = |dtype| of(dtype).graph().floor(&Extents::of(&[1]), &limits);
+    assert!(floor(DType::F32) > floor(DType::Bf16) && floor(DType::Bf16) > floor(DType::Int8));
+}
+
+/// Last hidden states and pooled rows of each sequence.
+fn embed(layout: LayoutKind, dtype: DType, threads: usize, ids: &[&[u32]]) -> Vec<Vec<f32>> {
+    let program = Program::compile(&encoder(SMALL), layout, passes::ALL).unwrap();
+    let options = CpuOptions { threads: std::num::NonZeroUsize::new(threads), ..CpuOptions::default() };
+    let config = ExecutorConfig { dtype, ..ExecutorConfig::default() };
+    let mut executor = Executor::new(Cpu::new(options).unwrap(), program, &NamedNoise, config).unwrap();
+    let mut batch = Staging::new();
+    ids.iter().for_each(|ids| batch.push(ids, &[]).unwrap());
+    executor.run(&batch).unwrap();
+    let outputs = ["last_hidden_state", "pooled"].map(|name| executor.output(name).unwrap());
+    let mut answer = |sequence| {
+        let mut values = Vec::new();
+        outputs.iter().for_each(|&output| executor.read(output, sequence, &mut values).unwrap());
+        values
+    };
+    (0..ids.len()).map(&mut answer).collect()
+}
+
+#[test]
+fn the_bits_of_a_sequence_do_not_depend_on_its_batch() {
+    let ids = sequences(&[9, 1, 33, 64, 17], SMALL.vocab_size);
+    let ids: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
+    for dtype in QUANTISED {
+        for (layout, threads) in [(LayoutKind::Packed, 1), (LayoutKind::Packed, 2), (LayoutKind::Padded, 2)] {
+            let together = embed(layout, dtype, threads, &ids);
+            for (ids, together) in ids.iter().zip(together) {
+                let alone = &embed(LayoutKind::Packed, dtype, 1, &[ids])[0];
+                assert!(
+                    alone.iter().map(|v| v.to_bits()).eq(together.iter().map(|v| v.to_bits())),
+                    "{dtype}, {layout:?}, {threads} threads, {} tokens",
+                    ids.len()
+                );
+            }
+        }
+    }
+}
+
+/// Weights here are noise, which hides less than those of a model do: every layer's rows point the same way to some
+/// parts in a thousand for bf16 (8 bits), and to some in a hundred for int8.
+#[test]
+fn rows_point_where_those_of_f32_do() {
+    let ids = sequences(&[40], SMALL.vocab_size);
+    let rows = |dtype| embed(LayoutKind::Packed, dtype, 2, &[&ids[0]]).remove(0);
+    let exact = rows(DType::F32);
+    for (dtype, least) in [(DType::Bf16, 0.999), (DType::Int8, 0.98)] {
+        let rows = rows(dtype);
+        let pairs = exact.chunks(SMALL.hidden_size).zip(rows.chunks(SMALL.hidden_size));
+        let worst = pairs.map(|(a, b)| cosine(a, b)).fold(f64::INFINITY, f64::min);
+        assert!(worst >= least, "{dtype}: {worst}");
+    }
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
+    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+}
