@@ -10,10 +10,11 @@ use std::{
 use turbo_graph::{Graph, Pooling, WeightSource};
 
 use crate::{
-    InputLimits, ModelConfig, ModelError, Prompts, RowLens, ScoreFunction, Task, TextTokenizer,
+    InputLimits, ModelConfig, ModelError, Outputs, Prompts, RowLens, ScoreFunction, Task, TextTokenizer,
     TokenizeError,
     architectures::{Architecture, dense_prefix},
     modules::{Dense, SentenceModules},
+    packed::{KeyMaker, ModelKey},
     tokenize::LetterCase,
     weights::Weights,
 };
@@ -181,13 +182,40 @@ impl Checkpoint {
     /// # Errors
     /// A head that the family does not have or whose tensors are missing; [`ModelError::Graph`].
     pub fn graph(&self, task: impl Into<Task>) -> Result<Graph, ModelError> {
-        self.architecture.graph(&self.config, &self.weights, &self.modules.dense, task.into())
+        self.graph_with(task, Outputs::All)
+    }
+
+    /// As [`Self::graph`], with some of the outputs.
+    ///
+    /// # Errors
+    /// As [`Self::graph`].
+    pub fn graph_with(&self, task: impl Into<Task>, outputs: Outputs) -> Result<Graph, ModelError> {
+        self.architecture.graph(&self.config, &self.weights, &self.modules.dense, task.into(), outputs)
+    }
+}
+
+impl Checkpoint {
+    /// What tells the packed form of these weights from that of others.
+    pub(crate) fn key(&self) -> ModelKey {
+        let mut key = KeyMaker::new();
+        key.bytes(self.architecture.tensor_prefix.as_bytes());
+        self.weights.identify(&mut key);
+        key.finish()
+    }
+
+    /// Lets go of the memory behind the files of weights; what is read again comes from the files again.
+    pub(crate) fn release_weights(&self) {
+        self.weights.release_all();
     }
 }
 
 impl WeightSource for Checkpoint {
     fn weight(&self, name: &str, shape: &[usize]) -> Result<Cow<'_, [f32]>, Box<dyn Error + Send + Sync>> {
         Ok(self.weights.values(name, shape)?)
+    }
+
+    fn done(&self, name: &str) {
+        self.weights.release(name);
     }
 }
 

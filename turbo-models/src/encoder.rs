@@ -1,12 +1,14 @@
 //! A checkpoint compiled for a device: from ids to vectors.
 
-use turbo_graph::kernels::EncoderKernels;
+use turbo_graph::kernels::{DType, EncoderKernels};
 use turbo_graph::{
-    Capacity, Executor, LayoutKind, OutputId, PlannerConfig, Pooling, Program, Staging, dim::Extents, passes,
+    Capacity, Executor, ExecutorConfig, LayoutKind, OutputId, PackedStore, PlannerConfig, Pooling, Program,
+    Staging, WeightBytes, dim::Extents, passes,
 };
 
 use crate::{
-    Checkpoint, Encoded, InputLimits, ModelError, RowLens, Task,
+    CacheUse, Checkpoint, Encoded, InputLimits, ModelError, Outputs, PackedCache, RowLens, Task,
+    packed::PackedImages,
     rows::{HIDDEN, POOLED, SELECTED, TOKEN_LOGITS},
 };
 
@@ -17,17 +19,40 @@ pub struct EncoderOptions {
     pub layout: LayoutKind,
     /// What is computed.
     pub task: Task,
+    /// Which of the task's rows.
+    pub outputs: Outputs,
+    /// What the products of the layers, and those with the vocabulary, are computed in. All else, heads included, is f32.
+    pub dtype: DType,
     /// How activation memory is planned.
     pub planner: PlannerConfig,
+    /// Where packed weights are kept from one start to the next; `None` packs them at every start.
+    pub packed_cache: Option<PackedCache>,
+}
+
+/// Memory that an encoder holds, in bytes.
+///
+/// Beside it there are a few vectors of batch size and the row buffers of the CPU's threads. The files of weights are
+/// mapped as long as the [`Checkpoint`] lives, and let go of once they were packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncoderMemory {
+    /// Matrices, packed for products.
+    pub packed_bytes: usize,
+    /// Tables of embeddings, biases, norms.
+    pub table_bytes: usize,
+    /// Activations: as much as the largest batch so far needed, or the one reserved for.
+    pub plan_bytes: usize,
 }
 
 impl EncoderOptions {
-    /// Packed rows, for the task of the folder, or else for vectors pooled by the mean.
+    /// Packed rows in f32, for the task of the folder, or else for vectors pooled by the mean; all outputs, no cache.
     pub fn of(checkpoint: &Checkpoint) -> Self {
         Self {
             layout: LayoutKind::Packed,
             task: checkpoint.task().unwrap_or(Pooling::Mean.into()),
+            outputs: Outputs::All,
+            dtype: DType::F32,
             planner: PlannerConfig::default(),
+            packed_cache: None,
         }
     }
 }
@@ -42,27 +67,36 @@ pub struct Encoder<D: EncoderKernels> {
     row_lens: RowLens,
     hidden_size: usize,
     limits: InputLimits,
+    cache_use: Option<CacheUse>,
     staging: Staging,
 }
 
 impl<D: EncoderKernels> Encoder<D> {
-    /// Compiles `checkpoint` with every pass and copies its weights to `device`.
+    /// Compiles `checkpoint` with every pass and packs its weights for `device`, or copies what the cache has. The memory
+    /// behind the checkpoint's files is let go.
     ///
     /// # Errors
     /// [`ModelError`].
     pub fn new(device: D, checkpoint: &Checkpoint, options: EncoderOptions) -> Result<Self, ModelError> {
-        let graph = checkpoint.graph(options.task)?;
-        let program = Program::compile(&graph, options.layout, passes::ALL)?;
-        let executor = Executor::new(device, program, checkpoint, options.planner)?;
+        let EncoderOptions { layout, task, outputs, dtype, planner, packed_cache } = options;
+        let graph = checkpoint.graph_with(task, outputs)?;
+        let program = Program::compile(&graph, layout, passes::ALL)?;
+        let packing = device.packing(dtype);
+        let images = packed_cache.map(|cache| cache.images(checkpoint.name(), checkpoint.key(), &packing));
+        let store = images.as_ref().map(|images| images as &dyn PackedStore);
+        let config = ExecutorConfig { planner, dtype, ..ExecutorConfig::default() };
+        let executor = Executor::load(device, program, checkpoint, store, config)?;
+        checkpoint.release_weights();
         Ok(Self {
             pooled: executor.output(POOLED),
             tokens: executor.output(HIDDEN).or(executor.output(TOKEN_LOGITS)),
             selected: executor.output(SELECTED),
             row_lens: RowLens::of(&graph),
             executor,
-            task: options.task,
+            task,
             hidden_size: checkpoint.config().hidden_size,
             limits: checkpoint.limits(),
+            cache_use: images.map(PackedImages::finish),
             staging: Staging::new(),
         })
     }
@@ -97,6 +131,21 @@ impl<D: EncoderKernels> Encoder<D> {
         self.limits
     }
 
+    /// What the cache of packed weights was good for; `None` without one.
+    pub fn cache_use(&self) -> Option<&CacheUse> {
+        self.cache_use.as_ref()
+    }
+
+    /// Memory that it holds now.
+    pub fn memory(&self) -> EncoderMemory {
+        let WeightBytes { packed, tables } = self.executor.weight_bytes();
+        EncoderMemory {
+            packed_bytes: packed,
+            table_bytes: tables,
+            plan_bytes: self.executor.footprint_bytes(),
+        }
+    }
+
     /// Plans ahead: batches within `capacity` then allocate nothing.
     ///
     /// # Errors
@@ -111,6 +160,15 @@ impl<D: EncoderKernels> Encoder<D> {
     /// [`ModelError::Graph`].
     pub fn run(&mut self, batch: &Staging) -> Result<(), ModelError> {
         Ok(self.executor.run(batch)?)
+    }
+
+    /// As [`Self::run`], as long as `keep_going` says so; it is asked between layers.
+    ///
+    /// # Errors
+    /// As [`Self::run`]; [`GraphError::Stopped`](turbo_graph::GraphError::Stopped) when it said no: then there is nothing
+    /// to read, and the encoder is ready for the next batch.
+    pub fn run_while(&mut self, batch: &Staging, keep_going: impl FnMut() -> bool) -> Result<(), ModelError> {
+        Ok(self.executor.run_while(batch, keep_going)?)
     }
 
     /// Appends the row of input `sequence` of the last batch, `[pooled_len]`; embeddings are not normalised.

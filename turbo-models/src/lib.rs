@@ -12,7 +12,8 @@
 //! | [`Task`], [`RowLens`], [`ScoreFunction`] | what a model is used for, and what it puts out |
 //! | [`TextTokenizer`], [`Text`], [`Truncation`], [`InputLimits`] | from text to ids that the model can take |
 //! | [`Encoding`], [`CharOffsets`] | where in the text each token came from |
-//! | [`Encoder`], [`EncoderOptions`], [`l2_normalize`] | from ids to vectors |
+//! | [`Encoder`], [`EncoderOptions`], [`DType`], [`Outputs`], [`l2_normalize`] | from ids to vectors |
+//! | [`PackedCache`], [`CacheUse`] | packed weights on disk, so that a second start takes milliseconds |
 //! | [`tasks`] | from logits to labels, entities, answers, words |
 //! | [`ModelError`], [`TokenizeError`] | one line naming file and field, or what is wrong with an input |
 //!
@@ -30,6 +31,8 @@ mod json;
 mod limits;
 mod modules;
 mod normalize;
+mod outputs;
+mod packed;
 mod rows;
 mod safetensors_file;
 mod task;
@@ -39,18 +42,20 @@ mod weights;
 
 pub use checkpoint::{Checkpoint, OpenOptions};
 pub use config::ModelConfig;
-pub use encoder::{Encoder, EncoderOptions};
+pub use encoder::{Encoder, EncoderMemory, EncoderOptions};
 pub use error::ModelError;
 pub use limits::{Encoded, InputLimits};
 pub use modules::Prompts;
 pub use normalize::l2_normalize;
+pub use outputs::Outputs;
+pub use packed::{CacheUse, PackedCache};
 pub use rows::RowLens;
 pub use task::{ScoreFunction, Task};
 pub use tokenize::{CharOffsets, Encoding, SpecialTokens, Text, TextTokenizer, TokenizeError, Truncation};
 
 // What stands below is reached through here: whoever uses this crate needs neither by name.
 pub use turbo_graph as graph;
-pub use turbo_graph::kernels::{Cpu, CpuOptions, EncoderKernels, Isa};
+pub use turbo_graph::kernels::{Cpu, CpuOptions, DType, EncoderKernels, Isa};
 
 pub use turbo_graph::{
     Activation, Capacity, Graph, GraphError, LayoutKind, PlannerConfig, Pooling, Positions, Staging,

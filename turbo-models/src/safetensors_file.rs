@@ -1,6 +1,6 @@
 //! One mapped safetensors file: its header, checked, and the bytes of its tensors.
 
-use std::{borrow::Cow, ops::Range, path::PathBuf};
+use std::{borrow::Cow, fs, ops::Range, path::PathBuf, time::SystemTime};
 
 use half::{bf16, f16};
 use safetensors::{
@@ -12,13 +12,20 @@ use serde_json::{Map, Value};
 use turbo_graph::kernels::MappedFile;
 use zerocopy::FromBytes;
 
-use crate::{ModelError, error::one_line};
+use crate::{ModelError, error::one_line, packed::KeyMaker};
 
 /// A file of named tensors, mapped.
 pub(crate) struct SafetensorsFile {
     path: PathBuf,
     map: MappedFile,
+    /// Where the data begins, behind the header.
+    data: usize,
+    /// When it was last changed, where the system knows.
+    modified: Option<SystemTime>,
 }
+
+/// Bytes of a tensor that tell it from others: more than its share of a page is not read faster.
+const SAMPLE: usize = 256;
 
 /// Where one tensor lies in its file.
 #[derive(Debug)]
@@ -48,6 +55,7 @@ impl SafetensorsFile {
     /// [`ModelError::Read`]; [`ModelError::Weights`] when the header lies: every tensor is inside the file, no two
     /// overlap, and each holds as many bytes as its shape and type call for.
     pub(crate) fn open(path: PathBuf) -> Result<(Self, Vec<StoredTensor>), ModelError> {
+        let modified = fs::metadata(&path).and_then(|metadata| metadata.modified()).ok();
         let map = match MappedFile::open(&path) {
             Ok(map) => map,
             Err(source) => return Err(ModelError::Read { file: path, source }),
@@ -61,12 +69,36 @@ impl SafetensorsFile {
             StoredTensor { name, dtype, shape, bytes: data + start..data + end }
         });
         let tensors = tensors.collect();
-        Ok((Self { path, map }, tensors))
+        Ok((Self { path, map, data, modified }, tensors))
     }
 
     /// Where it was read from.
     pub(crate) fn path(&self) -> &PathBuf {
         &self.path
+    }
+
+    /// Adds what tells this file from others, but for its tensors.
+    pub(crate) fn identify(&self, key: &mut KeyMaker) {
+        key.bytes(&self.map.len().to_le_bytes());
+        key.time(self.modified);
+        key.bytes(&self.map[..self.data]);
+    }
+
+    /// Adds some bytes from the middle of a tensor.
+    pub(crate) fn identify_tensor(&self, tensor: &StoredTensor, key: &mut KeyMaker) {
+        let bytes = &self.map[tensor.bytes.clone()];
+        let first = bytes.len().saturating_sub(SAMPLE) / 2;
+        key.bytes(&bytes[first..bytes.len().min(first + SAMPLE)]);
+    }
+
+    /// Lets go of the memory behind `bytes`; they are read again when they are touched.
+    pub(crate) fn release(&self, bytes: Range<usize>) {
+        self.map.release(bytes);
+    }
+
+    /// All of its bytes.
+    pub(crate) fn bytes(&self) -> Range<usize> {
+        0..self.map.len()
     }
 
     /// How the values of one of its tensors are to be read.

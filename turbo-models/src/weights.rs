@@ -15,6 +15,7 @@ use crate::{
     ModelError,
     error::one_line,
     json::JsonObject,
+    packed::KeyMaker,
     safetensors_file::{SafetensorsFile, StoredTensor},
 };
 
@@ -103,6 +104,32 @@ impl Weights {
         }
         let (file, tensor) = self.find(name, shape)?;
         file.values(tensor)
+    }
+
+    /// Lets go of the memory behind the tensor `name`, or the one of which [`rows_of`] names rows.
+    pub(crate) fn release(&self, name: &str) {
+        let whole = parse_rows(name).map_or(name, |(whole, _)| whole);
+        if let Ok((file, tensor)) = self.tensor(whole) {
+            file.release(tensor.bytes.clone());
+        }
+    }
+
+    /// Lets go of the memory behind all files.
+    pub(crate) fn release_all(&self) {
+        self.files.iter().for_each(|file| file.release(file.bytes()));
+        self.parts.iter().for_each(|(_, part)| part.release_all());
+    }
+
+    /// Adds what tells these weights from others.
+    pub(crate) fn identify(&self, key: &mut KeyMaker) {
+        self.files.iter().for_each(|file| file.identify(key));
+        let mut tensors: Vec<_> = self.tensors.values().map(|(file, tensor)| (file.0, tensor)).collect();
+        tensors.sort_by_key(|(file, tensor)| (*file, tensor.bytes.start));
+        tensors.into_iter().for_each(|(file, tensor)| self.files[file].identify_tensor(tensor, key));
+        for (prefix, part) in &self.parts {
+            key.bytes(prefix.as_bytes());
+            part.identify(key);
+        }
     }
 
     fn find(&self, name: &str, shape: &[usize]) -> Result<(&SafetensorsFile, &StoredTensor), ModelError> {

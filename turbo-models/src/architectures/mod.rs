@@ -24,7 +24,7 @@ use turbo_graph::Graph;
 pub(crate) use self::dense::prefix as dense_prefix;
 use self::heads::Head;
 use crate::{
-    ModelConfig, ModelError, Task,
+    ModelConfig, ModelError, Outputs, Task,
     config_fields::ConfigFields,
     drawing::Drawing,
     modules::Dense,
@@ -71,21 +71,24 @@ pub(crate) struct Name {
 }
 
 impl Architecture {
-    /// The textbook graph of a model of this family, checked against its weights; `dense` follows the pooling of an
-    /// embedding.
+    /// The textbook graph of a model of this family, checked against its weights: what `task` has of `outputs`. `dense`
+    /// follows the pooling of an embedding.
     pub(crate) fn graph(
         &self,
         config: &ModelConfig,
         weights: &Weights,
         dense: &[Dense],
         task: Task,
+        outputs: Outputs,
     ) -> Result<Graph, ModelError> {
         let mut drawing = Drawing::new(&config.model_type, weights);
         let hidden = (self.draw)(&mut drawing, config)?;
         drawing.graph.layer(None);
         let result = match task {
             Task::Embedding { pooling } => {
-                drawing.graph.output(HIDDEN, hidden);
+                if outputs == Outputs::All {
+                    drawing.graph.output(HIDDEN, hidden);
+                }
                 let pooled = drawing.graph.pool(hidden, pooling)?;
                 dense::draw(&mut drawing, config, dense, pooled)?
             }

@@ -212,7 +212,7 @@ macro_rules! fixtures {
             head_matches_the_reference($head_fixture, Task::$task);
         })*
 
-        const FIXTURES: &[&str] = &[$($fixture,)* $($head_fixture),*];
+        pub(crate) const FIXTURES: &[&str] = &[$($fixture,)* $($head_fixture),*];
     };
 }
 

@@ -10,6 +10,8 @@ mod folders;
 mod golden;
 mod long;
 mod minilm;
+mod outputs;
+mod packed_cache;
 mod pipelines;
 mod sentences;
 mod tasks;

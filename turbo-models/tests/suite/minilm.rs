@@ -27,7 +27,8 @@ struct Sentence {
     embedding: Vec<f32>,
 }
 
-fn folder() -> Option<PathBuf> {
+/// Where it is.
+pub(crate) fn folder() -> Option<PathBuf> {
     let models = env::var_os("TURBO_MODELS_DIR").map(PathBuf::from);
     let models = models.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../models"));
     let folder = models.join("minilm");

@@ -1,0 +1,70 @@
+//! Packed weights kept on disk: a second start copies what the first one has read, converted and reordered.
+//!
+//! In: a folder, the identity of a model's files ([`ModelKey`]), the name of the order in which its weights are packed.
+//! Out: one file for each such pair, written aside and renamed. A reader sees a whole file or none, and processes that
+//! start together never wait for each other: the last one wins, with the same bytes. Nothing here stops a start: what
+//! cannot be used is packed anew, what cannot be written is packed again the next time, and [`CacheUse`] says so.
+//!
+//! The folder is trusted as the model's own is: checksums tell damage, not intent.
+
+mod file;
+mod images;
+mod model_key;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::ModelError;
+
+pub(crate) use self::{
+    images::PackedImages,
+    model_key::{KeyMaker, ModelKey},
+};
+
+/// A folder for packed weights, of any number of models; may be shared by processes and emptied at any time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PackedCache {
+    dir: PathBuf,
+}
+
+impl PackedCache {
+    /// Uses the folder `dir`, made where it is missing.
+    ///
+    /// # Errors
+    /// [`ModelError::Read`] when it cannot be made.
+    pub fn open(dir: &Path) -> Result<Self, ModelError> {
+        fs::create_dir_all(dir).map_err(|source| ModelError::Read { file: dir.to_owned(), source })?;
+        Ok(Self { dir: dir.to_owned() })
+    }
+
+    /// The folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The images of one model in one packing. `name` is what people call the model: it is for whoever looks into the
+    /// folder.
+    pub(crate) fn images(&self, name: &str, key: ModelKey, packing: &str) -> PackedImages {
+        let is_plain = |c: &char| c.is_ascii_alphanumeric() || "-_.".contains(*c);
+        let name: String = name.chars().filter(is_plain).take(LONGEST_NAME).collect();
+        PackedImages::open(self.dir.join(format!("{name}-{packing}-{key}.packed")), key)
+    }
+}
+
+/// Names of models are cut after so many characters: those of files have a limit.
+const LONGEST_NAME: usize = 80;
+
+/// What an encoder found in a [`PackedCache`], and left there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheUse {
+    /// The file of this model in this packing.
+    pub file: PathBuf,
+    /// Weights that were copied from it.
+    pub restored: usize,
+    /// Weights that were packed, because the file lacked them.
+    pub packed: usize,
+    /// Why the file could not be used or written, in one line. A file that was not there yet is no reason.
+    pub warning: Option<String>,
+}
