@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result};
 use turbo_graph::LayoutKind;
 use turbo_kernels::{Cpu, Device};
-use turbo_models::{Checkpoint, Encoder, EncoderOptions, PlannerConfig, Pooling, Staging};
+use turbo_models::{Checkpoint, Encoder, EncoderOptions, Pooling, Staging};
 
 use super::{Answer, Request, token};
 
@@ -45,7 +45,7 @@ impl Turbo {
         let checkpoint = Checkpoint::open(model)?;
         let name = device.name();
         let task = Pooling::Mean.into(); // every row of the last hidden state is computed, as the rivals do
-        let options = EncoderOptions { layout: LayoutKind::Packed, task, planner: PlannerConfig::default() };
+        let options = EncoderOptions { layout: LayoutKind::Packed, task, ..EncoderOptions::of(&checkpoint) };
         let encoder = Encoder::new(device, &checkpoint, options)?;
         let vocab_size = checkpoint.limits().vocab_size;
         Ok(Self { encoder, device: name, vocab_size, staging: Staging::new() })
