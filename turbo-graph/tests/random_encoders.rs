@@ -8,8 +8,8 @@ use common::{NamedNoise, greatest, sequences, twin, unfolded_plan};
 use proptest::prelude::*;
 use turbo_alloc::check;
 use turbo_graph::{
-    Activation, AttentionMask, Executor, Graph, GraphBuilder, GraphError, HeadColumns, Input, LayoutKind,
-    Pass, PlannerConfig, Pooling, Program, Rhs, Staging, ValueId, dim::Extents, passes,
+    Activation, AttentionMask, DType, Executor, ExecutorConfig, Graph, GraphBuilder, GraphError, HeadColumns,
+    Input, LayoutKind, Pass, Pooling, Program, Rhs, Staging, ValueId, dim::Extents, passes,
 };
 use turbo_kernels::{Cpu, CpuOptions};
 
@@ -316,19 +316,30 @@ fn draw(encoder: &Encoder) -> Result<Graph, GraphError> {
 }
 
 fn answers(graph: &Graph, layout: LayoutKind, passes: &[Pass]) -> Vec<f32> {
+    answers_named(&OUTPUTS, graph, layout, passes, DType::F32)
+}
+
+fn answers_named(
+    names: &[&str],
+    graph: &Graph,
+    layout: LayoutKind,
+    passes: &[Pass],
+    dtype: DType,
+) -> Vec<f32> {
     let program = Program::compile(graph, layout, passes).unwrap();
     let device = Cpu::new(CpuOptions::default()).unwrap();
-    let mut executor = Executor::new(device, program, &NamedNoise, PlannerConfig::default()).unwrap();
+    let config = ExecutorConfig { dtype, ..ExecutorConfig::default() };
+    let mut executor = Executor::new(device, program, &NamedNoise, config).unwrap();
     let mut batch = Staging::new();
     for ids in sequences(&LENS, VOCABULARY) {
         batch.push(&ids, &[]).unwrap();
         batch.select(&selected(&ids)).unwrap();
     }
     executor.run(&batch).unwrap();
-    let outputs = OUTPUTS.map(|name| executor.output(name));
+    let outputs: Vec<_> = names.iter().filter_map(|name| executor.output(name)).collect();
     let mut values = Vec::new();
     for sequence in 0..LENS.len() {
-        outputs.iter().flatten().for_each(|&output| executor.read(output, sequence, &mut values).unwrap());
+        outputs.iter().for_each(|&output| executor.read(output, sequence, &mut values).unwrap());
     }
     values
 }
@@ -373,6 +384,23 @@ proptest! {
             answers(&graph, LayoutKind::Packed, passes::ALL),
         );
         prop_assert!(padded.iter().map(|v| v.to_bits()).eq(packed.iter().map(|v| v.to_bits())));
+    }
+
+    /// Where nobody asks for the rows of all tokens, the last layer computes those that are pooled, and these to the bit.
+    #[test]
+    fn rows_that_are_picked_early_have_the_bits_of_all(
+        encoder in encoders(),
+        pooling in prop::sample::select(vec![Pooling::Cls, Pooling::LastToken]),
+        dtype in prop::sample::select(DType::ALL.to_vec()),
+        padded in any::<bool>(),
+    ) {
+        let layout = if padded { LayoutKind::Padded } else { LayoutKind::Packed };
+        let [all, picked] = [true, false].map(|shows_tokens| {
+            let graph = draw(&Encoder { pooling, shows_tokens, selects: false, ..encoder.clone() }).unwrap();
+            answers_named(&["pooled"], &graph, layout, passes::ALL, dtype)
+        });
+        prop_assert_eq!(all.len(), picked.len());
+        prop_assert!(all.iter().map(|v| v.to_bits()).eq(picked.iter().map(|v| v.to_bits())), "{}", dtype);
     }
 
     #[test]

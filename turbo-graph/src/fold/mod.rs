@@ -15,8 +15,9 @@
 //! * What lives across the periods keeps its slot from end to end.
 //!
 //! The carry's slot is taken all through the period, although the value may be dead in its middle. So a period need
-//! not begin where a layer does: every shift is tried, and the one of least peak is kept. For a post-norm encoder that
-//! is the point between attention and feed-forward, and folding then costs no byte.
+//! not begin where a layer does: every shift is tried, and the one of least peak is kept. For a post-norm encoder whose
+//! feed-forward is left in pieces that is the point between attention and feed-forward; fused, it is the layer itself.
+//! Folding costs no byte then.
 //!
 //! Graphs without alike layers are planned value by value; nothing but planning time is lost.
 
