@@ -169,6 +169,7 @@ fn is_fused_and_folded(fixture: &str, task: Task) {
         )
     };
     assert!(program.nodes().iter().all(|node| !unfused(&node.op)), "{fixture}: {}", program.graph());
+    assert_eq!(count(|op| matches!(op, Op::FeedForward(_))), layers, "{fixture}: {}", program.graph());
     // a period may be cut where the first or the last layer is not whole; of ModernBERT's layers two in three are alike
     let folded = program.slots().folded_periods();
     let expected = match checkpoint.config().model_type.as_str() {
@@ -178,7 +179,7 @@ fn is_fused_and_folded(fixture: &str, task: Task) {
     assert!(folded >= expected, "{fixture}: {folded} of {layers} layers folded");
 }
 
-/// The family of BERT has one operator for its embeddings and two norms in a layer.
+/// The family of BERT has one operator for its embeddings and four in a layer, norms included.
 fn is_fused_as_bert(fixture: &str) {
     let checkpoint = Checkpoint::open(&data(fixture)).unwrap();
     let graph = checkpoint.graph(Pooling::Mean).unwrap();
@@ -186,8 +187,11 @@ fn is_fused_as_bert(fixture: &str) {
     let count = |is: fn(&Op) -> bool| program.nodes().iter().filter(|node| is(&node.op)).count();
     let layers = count(|op| matches!(op, Op::Attention { .. }));
     assert_eq!(count(|op| matches!(op, Op::EmbedSumLayerNorm { .. })), 1, "{fixture}");
-    assert_eq!(count(|op| matches!(op, Op::BiasResidualLayerNorm { .. })), 2 * layers, "{fixture}");
-    assert_eq!(count(|op| matches!(op, Op::Linear { .. })), 2 * layers + usize::from(projects(&checkpoint)));
+    assert_eq!(count(|op| matches!(op, Op::LinearLayerNorm { .. })), layers, "{fixture}");
+    assert_eq!(count(|op| matches!(op, Op::FeedForward(parts) if parts.norm.is_some())), layers, "{fixture}");
+    assert_eq!(count(|op| matches!(op, Op::Linear { .. })), layers + usize::from(projects(&checkpoint)));
+    // and the mean of the rows
+    assert_eq!(program.nodes().len(), 4 * layers + 2 + usize::from(projects(&checkpoint)), "{fixture}");
 }
 
 /// Whether the embeddings are narrower than the layers.
