@@ -1,8 +1,9 @@
 //! What differs between the dtypes of products: how rows and panels are packed, and how a tile is multiplied.
 
 use super::{
-    pack::{RUN, pack_tile, tile_values},
+    pack::{RUN, pack_tile, panel_width, tile_values},
     tile::{Places, Tile, multiply},
+    words::transpose,
 };
 use crate::simd::Simd;
 
@@ -15,8 +16,14 @@ pub(crate) trait Format: Copy + Send + Sync + 'static {
     /// as they are known; otherwise whole rows must be there first.
     const VALUE_BY_VALUE: bool;
 
+    /// Words of a packed panel.
+    fn panel_words<S: Simd>(in_features: usize) -> usize;
+
+    /// Packs up to a panel's width of output features, `[columns, in_features]` row-major, into a panel of zeros.
+    fn pack_panel<S: Simd>(s: S, columns: &[f32], in_features: usize, panel: &mut [f32]);
+
     /// Words of a packed tile of `rows` rows.
-    fn tile_words(rows: usize, in_features: usize) -> usize;
+    fn tile_words<S: Simd>(rows: usize, in_features: usize) -> usize;
 
     /// Packs rows of `in_features` values into `tile`.
     fn pack_tile<'a, S: Simd>(
@@ -62,7 +69,16 @@ impl Format for F32 {
     const ROW_IS_TILE: bool = true;
     const VALUE_BY_VALUE: bool = true;
 
-    fn tile_words(rows: usize, in_features: usize) -> usize {
+    fn panel_words<S: Simd>(in_features: usize) -> usize {
+        panel_width::<S>() * in_features
+    }
+
+    #[inline(always)]
+    fn pack_panel<S: Simd>(s: S, columns: &[f32], in_features: usize, panel: &mut [f32]) {
+        transpose(s, columns, in_features, 0..in_features, panel);
+    }
+
+    fn tile_words<S: Simd>(rows: usize, in_features: usize) -> usize {
         tile_values(rows, in_features)
     }
 

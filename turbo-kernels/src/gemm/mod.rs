@@ -1,13 +1,18 @@
 //! `out = epilogue(x · weightᵀ)` with constant weights, packed once.
 
+mod bf16;
 mod course;
 mod cpu;
 mod finish;
 mod format;
+mod int8;
 mod max_pool;
+#[cfg(test)]
+mod narrow_tests;
 mod pack;
 mod rows;
 mod tile;
+mod words;
 
 pub(crate) use course::{Course, Piece, RING};
 pub(crate) use cpu::row_of;

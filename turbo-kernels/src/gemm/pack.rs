@@ -8,11 +8,14 @@
 
 use std::{marker::PhantomData, num::NonZeroUsize, ops::Range, thread};
 
-use super::format::{F32, Format, FormatKernel};
+use super::{
+    bf16::Bf16,
+    format::{F32, Format, FormatKernel},
+    int8::{Int8, MOST_FEATURES},
+};
 use crate::{
     DType, KernelError,
     device::CpuBlock,
-    lanes,
     simd::{Kernel, Simd, SupportedIsa},
 };
 
@@ -32,16 +35,15 @@ pub(crate) const fn tile_rows<S: Simd>() -> usize {
     (S::REGISTERS - 4) / 2
 }
 
-/// A constant matrix `[out_features, in_features]`, packed for one instruction set.
+/// A constant matrix `[out_features, in_features]`, packed for one instruction set and [`DType`].
 #[derive(Debug)]
 pub struct PackedWeight {
     panels: CpuBlock,
     out_features: usize,
     in_features: usize,
-    panel_width: usize,
-    tile_rows: usize,
     isa: SupportedIsa,
     dtype: DType,
+    shape: Shape,
 }
 
 impl PackedWeight {
@@ -58,20 +60,20 @@ impl PackedWeight {
         let mut whole = PackedWeight::zeroed(isa, [out_features, in_features], dtype)?;
         let values = whole.panels.bytes() / size_of::<f32>();
         let packed = whole.panels.view_mut::<f32>(0, values)?;
-        let panel_width = whole.panel_width;
-        let panel_values = panel_width * in_features;
-        if panel_values > 0 {
-            let panels = out_features.div_ceil(panel_width);
+        if !weight.is_empty() {
             let worth = (weight.len() / VALUES_PER_THREAD).max(1);
-            let part = panels.div_ceil(threads.get().min(worth)).max(1) * panel_values;
+            let panels = out_features.div_ceil(whole.shape.panel_width);
+            let panels_per_part = panels.div_ceil(threads.get().min(worth));
+            let packed = packed.chunks_mut(panels_per_part * whole.shape.panel_words);
+            let weight = weight.chunks(panels_per_part * whole.shape.panel_width * in_features);
             thread::scope(|scope| {
-                let mut parts = packed.chunks_mut(part).zip(weight.chunks(part));
+                let mut parts = packed.zip(weight);
                 let own = parts.next();
                 for (packed, weight) in parts {
-                    scope.spawn(move || isa.run(PackPanels { packed, weight, in_features }));
+                    scope.spawn(move || run(isa, dtype, PackPanels { packed, weight, in_features }));
                 }
                 if let Some((packed, weight)) = own {
-                    isa.run(PackPanels { packed, weight, in_features });
+                    run(isa, dtype, PackPanels { packed, weight, in_features });
                 }
             });
         }
@@ -84,32 +86,38 @@ impl PackedWeight {
         [out_features, in_features]: [usize; 2],
         dtype: DType,
     ) -> Result<PackedWeight, KernelError> {
-        let (panel_width, tile_rows) = isa.run(TileSizes);
-        let values = out_features
-            .checked_next_multiple_of(panel_width)
-            .map_or(usize::MAX, |columns| columns.saturating_mul(in_features));
-        let panels = CpuBlock::zeroed(values.saturating_mul(size_of::<f32>()))?;
-        Ok(PackedWeight { panels, out_features, in_features, panel_width, tile_rows, isa, dtype })
+        let shape = PackedWeight::shape(isa, dtype, in_features)?;
+        let panels = CpuBlock::zeroed(shape.bytes(out_features))?;
+        Ok(PackedWeight { panels, out_features, in_features, isa, dtype, shape })
+    }
+
+    fn shape(isa: SupportedIsa, dtype: DType, in_features: usize) -> Result<Shape, KernelError> {
+        if dtype == DType::Int8 && in_features > MOST_FEATURES {
+            let (argument, expected) = ("in_features", "at most 65536 with int8");
+            return Err(KernelError::Size { kernel: "pack", argument, expected, got: in_features });
+        }
+        Ok(run(isa, dtype, Measure { in_features }))
     }
 
     /// The weight of which `image` is the [`PackedWeight::image`].
     pub(super) fn restore(
         isa: SupportedIsa,
         image: &[u8],
-        shape: [usize; 2],
+        [out_features, in_features]: [usize; 2],
         dtype: DType,
     ) -> Result<PackedWeight, KernelError> {
-        let mut whole = PackedWeight::zeroed(isa, shape, dtype)?;
-        let bytes = whole.panels.bytes();
-        KernelError::check_length("restore", "image", bytes, image.len())?;
-        whole.panels.view_mut::<u8>(0, bytes)?.copy_from_slice(image);
+        let expected = PackedWeight::shape(isa, dtype, in_features)?.bytes(out_features);
+        KernelError::check_length("restore", "image", expected, image.len())?;
+        let mut whole = PackedWeight::zeroed(isa, [out_features, in_features], dtype)?;
+        whole.panels.view_mut::<u8>(0, expected)?.copy_from_slice(image);
         Ok(whole)
     }
 
-    /// The order of bytes: instruction set, dtype, panel width, and a number that grows when the order changes.
+    /// The order of bytes: dtype, panel width, and a number that grows when the order changes. Instruction sets whose
+    /// panels are equally wide share images.
     pub(super) fn packing(isa: SupportedIsa, dtype: DType) -> String {
         let (panel_width, _) = isa.run(TileSizes);
-        format!("{}-{dtype}-{panel_width}-1", isa.isa())
+        format!("{dtype}-{panel_width}-1")
     }
 
     /// All panels.
@@ -141,22 +149,24 @@ impl PackedWeight {
         self.panels.bytes()
     }
 
-    pub(super) fn panel_width(&self) -> usize {
-        self.panel_width
+    /// Words of a panel.
+    pub(super) fn panel_words(&self) -> usize {
+        self.shape.panel_words
     }
 
     /// Rows of the largest tile of this weight's kernel.
     pub(super) fn tile_rows(&self) -> usize {
-        self.tile_rows
+        self.shape.tile_rows
     }
 
     pub(crate) fn panel_count(&self) -> usize {
-        self.out_features.div_ceil(self.panel_width)
+        self.out_features.div_ceil(self.shape.panel_width)
     }
 
-    /// Runs `kernel` for the format of its dtype.
+    /// Runs `kernel` with the format of its dtype and the instructions that multiply it best.
+    #[inline]
     pub(crate) fn run<K: FormatKernel>(&self, kernel: K) -> K::Output {
-        self.isa.run(In(kernel, PhantomData::<F32>))
+        run(self.isa, self.dtype, kernel)
     }
 
     /// Words of a packed tile of `rows` rows that meet it.
@@ -169,10 +179,53 @@ impl PackedWeight {
         first..self.panel_count().min(first + count)
     }
 
-    /// `[in_features, panel_width]`.
+    /// [`Format::panel_words`] words.
     pub(super) fn panel(&self, index: usize) -> &[f32] {
-        let values = self.panel_width * self.in_features;
-        self.panels.view(index * values * size_of::<f32>(), values).expect("the block holds every panel")
+        let words = self.shape.panel_words;
+        self.panels.view(index * words * size_of::<f32>(), words).expect("the block holds every panel")
+    }
+}
+
+/// Sizes that follow from format, instruction set and input features.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    panel_width: usize,
+    panel_words: usize,
+    tile_rows: usize,
+}
+
+impl Shape {
+    /// Of all panels; so many that no memory holds them where they cannot be counted.
+    fn bytes(&self, out_features: usize) -> usize {
+        let panels = out_features.div_ceil(self.panel_width);
+        panels.saturating_mul(self.panel_words).saturating_mul(size_of::<f32>())
+    }
+}
+
+struct Measure {
+    in_features: usize,
+}
+
+impl FormatKernel for Measure {
+    type Output = Shape;
+
+    #[inline(always)]
+    fn run<F: Format, S: Simd>(self, _: S) -> Shape {
+        Shape {
+            panel_width: panel_width::<S>(),
+            panel_words: F::panel_words::<S>(self.in_features),
+            tile_rows: tile_rows::<S>(),
+        }
+    }
+}
+
+/// Runs `kernel` in the format of `dtype`.
+#[inline]
+fn run<K: FormatKernel>(isa: SupportedIsa, dtype: DType, kernel: K) -> K::Output {
+    match dtype {
+        DType::F32 => isa.run(In(kernel, PhantomData::<F32>)),
+        DType::Bf16 => isa.run_bf16(In(kernel, PhantomData::<Bf16>)),
+        DType::Int8 => isa.run_int8(In(kernel, PhantomData::<Int8>)),
     }
 }
 
@@ -198,7 +251,7 @@ impl FormatKernel for TileWords {
 
     #[inline(always)]
     fn run<F: Format, S: Simd>(self, _: S) -> usize {
-        F::tile_words(self.rows, self.in_features)
+        F::tile_words::<S>(self.rows, self.in_features)
     }
 }
 
@@ -209,27 +262,14 @@ struct PackPanels<'a> {
     in_features: usize,
 }
 
-impl Kernel for PackPanels<'_> {
+impl FormatKernel for PackPanels<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let (width, k) = (panel_width::<S>(), self.in_features);
-        let panels = self.packed.chunks_exact_mut(width * k).zip(self.weight.chunks(width * k));
-        for (panel, columns) in panels {
-            let whole = columns.len() / k / lanes::SQUARE * lanes::SQUARE;
-            for first in (0..whole).step_by(lanes::SQUARE) {
-                let mut rows = [&columns[..0]; lanes::SQUARE];
-                for (i, row) in rows.iter_mut().enumerate() {
-                    *row = &columns[(first + i) * k..][..k];
-                }
-                lanes::transpose(s, rows, &mut panel[first..], width);
-            }
-            for (column, values) in columns.chunks_exact(k).enumerate().skip(whole) {
-                for (line, value) in panel.chunks_exact_mut(width).zip(values) {
-                    line[column] = *value;
-                }
-            }
+    fn run<F: Format, S: Simd>(self, s: S) {
+        let panels = self.packed.chunks_exact_mut(F::panel_words::<S>(self.in_features));
+        for (panel, columns) in panels.zip(self.weight.chunks(panel_width::<S>() * self.in_features)) {
+            F::pack_panel(s, columns, self.in_features, panel);
         }
     }
 }
@@ -326,7 +366,7 @@ mod tests {
             for (n, k) in [(1, 1), (5, 3), (32, 7), (33, 2), (70, 17), (4, 0), (0, 4)] {
                 let weight: Vec<f32> = (0..n * k).map(|i| i as f32 + 1.0).collect();
                 let packed = PackedWeight::new(isa, NonZeroUsize::MIN, &weight, [n, k], DType::F32).unwrap();
-                let width = packed.panel_width();
+                let (width, _) = isa.run(TileSizes);
                 for panel in 0..packed.panel_count() {
                     for (i, value) in packed.panel(panel).iter().enumerate() {
                         let (column, row) = (panel * width + i % width, i / width);

@@ -13,9 +13,9 @@ use crate::{device::SharedMut, simd::Simd};
 
 /// Packed rows of one group: half of a second-level cache, the rest is for panels.
 const GROUP_BYTES: usize = 512 << 10;
-/// Multiply-adds that are worth a piece: some ten microseconds.
+/// Multiply-adds of words that are worth a piece: some ten microseconds.
 const PIECE_WORK: usize = 1 << 20;
-/// Multiply-adds in the time that a weight value takes to arrive from memory.
+/// Multiply-adds in the time that a word of weights takes to arrive from memory.
 const WORK_PER_WEIGHT: usize = 16;
 
 /// Rows in tiles, and tiles in groups.
@@ -65,7 +65,7 @@ impl Groups {
 
     /// How the panels of `weight` are cut into pieces for one group: panels of a piece.
     pub(crate) fn panels_per_piece(&self, weight: &PackedWeight, threads: usize) -> usize {
-        let work = (self.most_rows() + WORK_PER_WEIGHT) * weight.panel_width() * weight.in_features();
+        let work = (self.most_rows() + WORK_PER_WEIGHT) * weight.panel_words();
         // at least four pieces a thread, where there are as many panels
         let most = (weight.panel_count() * self.count()).div_ceil(4 * threads);
         (PIECE_WORK / work.max(1)).clamp(1, most.min(weight.panel_count()).max(1))

@@ -9,7 +9,7 @@ use crate::simd::Simd;
 /// Bytes ahead of the reader at which the panel is prefetched, past its end into the next one. Measured on a Zen 5
 /// server, 10 rows times 64 MB of weights: none gives 38 % of the multiply-add peak, 4 KiB 62 %, 16 KiB 90 %,
 /// and twice that no more.
-const PREFETCH: usize = 16 << 10;
+pub(super) const PREFETCH: usize = 16 << 10;
 
 /// What becomes of the products of a tile.
 pub(crate) trait Finish: Copy + Send + Sync {

@@ -40,6 +40,7 @@ impl Simd for Avx2 {
     const LANES: usize = 8;
     const REGISTERS: usize = 16;
     type F32 = __m256;
+    type I32 = __m256i;
     type Mask = __m256;
 
     #[inline(always)]
@@ -105,6 +106,32 @@ impl Simd for Avx2 {
         fn select(mask: __m256, a: __m256, b: __m256) -> __m256 = _mm256_blendv_ps(b, a, mask);
         fn reduce_sum(v: __m256) -> f32 = sum(v);
         fn reduce_max(v: __m256) -> f32 = greatest(v);
+
+        fn splat_i32(x: i32) -> __m256i = _mm256_set1_epi32(x);
+        fn bits(v: __m256) -> __m256i = _mm256_castps_si256(v);
+        fn float(v: __m256i) -> __m256 = _mm256_castsi256_ps(v);
+        fn to_i32(v: __m256) -> __m256i = _mm256_cvtps_epi32(v);
+        fn convert(v: __m256i) -> __m256 = _mm256_cvtepi32_ps(v);
+        fn add_i32(a: __m256i, b: __m256i) -> __m256i = _mm256_add_epi32(a, b);
+        fn sub_i32(a: __m256i, b: __m256i) -> __m256i = _mm256_sub_epi32(a, b);
+        fn mul_i32(a: __m256i, b: __m256i) -> __m256i = _mm256_mullo_epi32(a, b);
+        fn and(a: __m256i, b: __m256i) -> __m256i = _mm256_and_si256(a, b);
+        fn or(a: __m256i, b: __m256i) -> __m256i = _mm256_or_si256(a, b);
+        fn even_bytes(v: __m256i) -> __m256i = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(v));
+        fn odd_bytes(v: __m256i) -> __m256i = _mm256_srai_epi16::<8>(v);
+        fn dot_i16(a: __m256i, b: __m256i) -> __m256i = _mm256_madd_epi16(a, b);
+    }
+
+    #[inline(always)]
+    fn shift_left<const N: u32>(self, v: __m256i) -> __m256i {
+        // SAFETY: `self` exists, so the machine has the instruction; it touches registers only.
+        unsafe { _mm256_sll_epi32(v, _mm_cvtsi32_si128(N as i32)) }
+    }
+
+    #[inline(always)]
+    fn shift_right<const N: u32>(self, v: __m256i) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_srl_epi32(v, _mm_cvtsi32_si128(N as i32)) }
     }
 }
 

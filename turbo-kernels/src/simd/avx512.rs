@@ -1,10 +1,15 @@
-use std::arch::x86_64::*;
+use std::{arch::x86_64::*, mem::transmute};
 
-use super::{Kernel, Simd};
+use super::{Kernel, Simd, wide};
 
-/// 512-bit vectors of 16 values.
+/// 512-bit vectors of 16 values, and the dot products of [`BF16`] or [`VNNI`] or neither.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512(());
+pub(crate) struct Avx512<const DOTS: u8 = 0>(());
+
+/// AVX512-BF16.
+const BF16: u8 = 1;
+/// AVX512-VNNI.
+const VNNI: u8 = 2;
 
 impl Avx512 {
     /// The token, where the machine has the instructions.
@@ -19,13 +24,41 @@ impl Avx512 {
     }
 }
 
+/// Whether a machine that has [`Avx512`] has [`BF16`] too.
+pub(super) fn has_bf16() -> bool {
+    is_x86_feature_detected!("avx512bf16")
+}
+
+/// Whether a machine that has [`Avx512`] has [`VNNI`] too.
+pub(super) fn has_vnni() -> bool {
+    is_x86_feature_detected!("avx512vnni")
+}
+
 /// Runs `kernel` as code of this instruction set.
 ///
 /// # Safety
 /// [`Avx512::detect`] gave a token on this machine.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run(Avx512(()))
+    kernel.run(Avx512::<0>(()))
+}
+
+/// [`run`] with dot products of bf16.
+///
+/// # Safety
+/// As [`run`], and the machine has AVX512-BF16.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+pub(super) unsafe fn run_bf16<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Avx512::<BF16>(()))
+}
+
+/// [`run`] with dot products of bytes.
+///
+/// # Safety
+/// As [`run`], and the machine has AVX512-VNNI.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
+pub(super) unsafe fn run_int8<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Avx512::<VNNI>(()))
 }
 
 /// Methods that are one expression over registers each.
@@ -47,10 +80,13 @@ fn first(len: usize) -> __mmask16 {
     if len >= 16 { !0 } else { (1 << len) - 1 }
 }
 
-impl Simd for Avx512 {
+impl<const DOTS: u8> Simd for Avx512<DOTS> {
+    const DOT_BF16: bool = DOTS == BF16;
+    const DOT_INT8: bool = DOTS == VNNI;
     const LANES: usize = 16;
     const REGISTERS: usize = 32;
     type F32 = __m512;
+    type I32 = __m512i;
     type Mask = __mmask16;
 
     #[inline(always)]
@@ -110,6 +146,68 @@ impl Simd for Avx512 {
         fn select(mask: __mmask16, a: __m512, b: __m512) -> __m512 = _mm512_mask_blend_ps(mask, b, a);
         fn reduce_sum(v: __m512) -> f32 = super::avx2::sum(_mm256_add_ps(low(v), high(v)));
         fn reduce_max(v: __m512) -> f32 = super::avx2::greatest(_mm256_max_ps(low(v), high(v)));
+
+        fn splat_i32(x: i32) -> __m512i = _mm512_set1_epi32(x);
+        fn bits(v: __m512) -> __m512i = _mm512_castps_si512(v);
+        fn float(v: __m512i) -> __m512 = _mm512_castsi512_ps(v);
+        fn to_i32(v: __m512) -> __m512i = _mm512_cvtps_epi32(v);
+        fn convert(v: __m512i) -> __m512 = _mm512_cvtepi32_ps(v);
+        fn add_i32(a: __m512i, b: __m512i) -> __m512i = _mm512_add_epi32(a, b);
+        fn sub_i32(a: __m512i, b: __m512i) -> __m512i = _mm512_sub_epi32(a, b);
+        fn mul_i32(a: __m512i, b: __m512i) -> __m512i = _mm512_mullo_epi32(a, b);
+        fn and(a: __m512i, b: __m512i) -> __m512i = _mm512_and_si512(a, b);
+        fn or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
+        fn even_bytes(v: __m512i) -> __m512i = _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(v));
+        fn odd_bytes(v: __m512i) -> __m512i = _mm512_srai_epi16::<8>(v);
+        fn dot_i16(a: __m512i, b: __m512i) -> __m512i = _mm512_madd_epi16(a, b);
+    }
+
+    #[inline(always)]
+    fn shift_left<const N: u32>(self, v: __m512i) -> __m512i {
+        // SAFETY: `self` exists, so the machine has the instruction; it touches registers only.
+        unsafe { _mm512_slli_epi32::<N>(v) }
+    }
+
+    #[inline(always)]
+    fn shift_right<const N: u32>(self, v: __m512i) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_srli_epi32::<N>(v) }
+    }
+
+    #[inline(always)]
+    fn dot_int8(self, x: __m512i, w: __m512i, sum: __m512i) -> __m512i {
+        if DOTS == VNNI {
+            // SAFETY: only `run_int8` makes such a token, and its callers know that the machine has the instruction.
+            unsafe { _mm512_dpbusd_epi32(sum, x, w) }
+        } else {
+            wide::dot_int8(self, x, w, sum)
+        }
+    }
+
+    #[inline(always)]
+    fn dot_bf16(self, x: __m512i, w: __m512i, sum: __m512) -> __m512 {
+        if DOTS == BF16 {
+            // SAFETY: only `run_bf16` makes such a token, and its callers know that the machine has the instruction;
+            // a vector of words and one of bf16 are the same bits.
+            unsafe {
+                _mm512_dpbf16_ps(sum, transmute::<__m512i, __m512bh>(x), transmute::<__m512i, __m512bh>(w))
+            }
+        } else {
+            wide::dot_bf16(self, x, w, sum)
+        }
+    }
+
+    #[inline(always)]
+    fn pair_bf16(self, first: __m512, second: __m512) -> __m512i {
+        if DOTS == BF16 {
+            // SAFETY: as for `dot_bf16`.
+            unsafe {
+                let pairs = transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(second, first));
+                _mm512_rol_epi32::<16>(pairs)
+            }
+        } else {
+            wide::pair_bf16(self, first, second)
+        }
     }
 }
 

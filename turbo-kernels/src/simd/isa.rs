@@ -112,6 +112,32 @@ impl SupportedIsa {
             _ => kernel.run(Portable),
         }
     }
+
+    /// [`SupportedIsa::run`] for a kernel that multiplies bf16: with [`super::Simd::dot_bf16`] where the machine has it.
+    #[inline]
+    pub(crate) fn run_bf16<K: Kernel>(self, kernel: K) -> K::Output {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 if super::avx512::has_bf16() => {
+                // SAFETY: `check` found that this machine has the vectors, and the guard their dot product.
+                unsafe { super::avx512::run_bf16(kernel) }
+            }
+            _ => self.run(kernel),
+        }
+    }
+
+    /// [`SupportedIsa::run`] for a kernel that multiplies bytes: with [`super::Simd::dot_int8`] where the machine has it.
+    #[inline]
+    pub(crate) fn run_int8<K: Kernel>(self, kernel: K) -> K::Output {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 if super::avx512::has_vnni() => {
+                // SAFETY: `check` found that this machine has the vectors, and the guard their dot product.
+                unsafe { super::avx512::run_int8(kernel) }
+            }
+            _ => self.run(kernel),
+        }
+    }
 }
 
 /// Every instruction set of this machine, for tests that visit them all.

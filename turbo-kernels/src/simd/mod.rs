@@ -24,6 +24,7 @@ mod avx2;
 mod avx512;
 mod isa;
 mod portable;
+mod wide;
 
 pub use isa::Isa;
 pub(crate) use isa::SupportedIsa;
@@ -138,6 +139,110 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn reduce_sum(self, v: Self::F32) -> f32;
     /// Greatest of all lanes, by halves as [`Simd::reduce_sum`], each step a [`Simd::max`].
     fn reduce_max(self, v: Self::F32) -> f32;
+
+    /// Whether [`Simd::dot_bf16`] is an instruction.
+    const DOT_BF16: bool = false;
+    /// Whether [`Simd::dot_int8`] is an instruction.
+    const DOT_INT8: bool = false;
+    /// `LANES` words of 32 bits: integers, pairs of bf16 or of i16, four bytes.
+    type I32: Copy;
+
+    /// `x` in every lane.
+    fn splat_i32(self, x: i32) -> Self::I32;
+
+    /// `LANES` words from `from` on, aligned or not.
+    ///
+    /// # Safety
+    /// `from` is valid for reading `LANES` initialised words.
+    #[inline(always)]
+    unsafe fn load_i32_ptr(self, from: *const i32) -> Self::I32 {
+        // SAFETY: the caller's promise; every word is an f32 too.
+        self.bits(unsafe { self.load_ptr(from.cast()) })
+    }
+
+    /// Writes `v` from `to` on, aligned or not.
+    ///
+    /// # Safety
+    /// `to` is valid for writing `LANES` words.
+    #[inline(always)]
+    unsafe fn store_i32_ptr(self, v: Self::I32, to: *mut i32) {
+        // SAFETY: the caller's promise.
+        unsafe { self.store_ptr(self.float(v), to.cast()) }
+    }
+
+    /// The bits of each lane.
+    fn bits(self, v: Self::F32) -> Self::I32;
+    /// The floats with these bits.
+    fn float(self, v: Self::I32) -> Self::F32;
+    /// The nearest integers, halves to even; nothing useful outside of `i32`.
+    fn to_i32(self, v: Self::F32) -> Self::I32;
+    /// The nearest floats.
+    fn convert(self, v: Self::I32) -> Self::F32;
+    /// `a + b`, wrapping.
+    fn add_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// `a − b`, wrapping.
+    fn sub_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// `a · b`, wrapping.
+    fn mul_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// `a & b`.
+    fn and(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// `a | b`.
+    fn or(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// `v · 2ᴺ`, wrapping.
+    fn shift_left<const N: u32>(self, v: Self::I32) -> Self::I32;
+    /// `v` as unsigned words, divided by `2ᴺ`.
+    fn shift_right<const N: u32>(self, v: Self::I32) -> Self::I32;
+
+    /// Bytes 0 and 2 of each word as a pair of i16.
+    fn even_bytes(self, v: Self::I32) -> Self::I32;
+    /// Bytes 1 and 3 of each word as a pair of i16.
+    fn odd_bytes(self, v: Self::I32) -> Self::I32;
+    /// The sum of the two products of pairs of i16.
+    fn dot_i16(self, a: Self::I32, b: Self::I32) -> Self::I32;
+
+    /// `sum` plus the products of four u8 in `x` with four i8 in `w`, wrapping.
+    #[inline(always)]
+    fn dot_int8(self, x: Self::I32, w: Self::I32, sum: Self::I32) -> Self::I32 {
+        wide::dot_int8(self, x, w, sum)
+    }
+
+    /// The bf16 in the upper half of each word.
+    #[inline(always)]
+    fn upper_bf16(self, v: Self::I32) -> Self::F32 {
+        self.float(self.and(v, self.splat_i32(!0xffff)))
+    }
+
+    /// The bf16 in the lower half of each word.
+    #[inline(always)]
+    fn lower_bf16(self, v: Self::I32) -> Self::F32 {
+        self.float(self.shift_left::<16>(v))
+    }
+
+    /// `lower(x) · lower(w) + (upper(x) · upper(w) + sum)`, as two [`Simd::mul_add`]; the instruction takes subnormal
+    /// numbers for zeros, in arguments and results.
+    #[inline(always)]
+    fn dot_bf16(self, x: Self::I32, w: Self::I32, sum: Self::F32) -> Self::F32 {
+        wide::dot_bf16(self, x, w, sum)
+    }
+
+    /// The nearest bf16 of each lane, halves to even, as f32.
+    #[inline(always)]
+    fn round_bf16(self, v: Self::F32) -> Self::F32 {
+        let bits = self.bits(v);
+        let last = self.and(self.shift_right::<16>(bits), self.splat_i32(1));
+        let up = self.add_i32(bits, self.add_i32(last, self.splat_i32(0x7fff)));
+        // rounding up could carry the payload of a NaN into its sign
+        let quiet = self.float(self.or(bits, self.splat_i32(0x0040_0000)));
+        let rounded = self.select(self.is_nan(v), quiet, self.float(up));
+        self.upper_bf16(self.bits(rounded))
+    }
+
+    /// Two vectors of values that follow each other, as bf16 in pairs: the first of each pair in the upper half, so that
+    /// [`Simd::dot_bf16`] takes it first. The instruction takes subnormal numbers for zeros.
+    #[inline(always)]
+    fn pair_bf16(self, first: Self::F32, second: Self::F32) -> Self::I32 {
+        wide::pair_bf16(self, first, second)
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ const LANES: usize = 8;
 pub(crate) struct Portable;
 
 type Vector = [f32; LANES];
+type Words = [i32; LANES];
 
 #[inline(always)]
 fn zip(a: Vector, b: Vector, f: impl Fn(f32, f32) -> f32) -> Vector {
@@ -35,6 +36,7 @@ impl Simd for Portable {
     // 16 registers of 4 values on x86-64, 32 on aarch64
     const REGISTERS: usize = if cfg!(target_arch = "aarch64") { 16 } else { 8 };
     type F32 = Vector;
+    type I32 = Words;
     type Mask = [bool; LANES];
 
     #[inline(always)]
@@ -166,5 +168,80 @@ impl Simd for Portable {
     #[inline(always)]
     fn reduce_max(self, v: Vector) -> f32 {
         fold(v, greater)
+    }
+
+    #[inline(always)]
+    fn splat_i32(self, x: i32) -> Words {
+        [x; LANES]
+    }
+
+    #[inline(always)]
+    fn bits(self, v: Vector) -> Words {
+        v.map(|v| v.to_bits() as i32)
+    }
+
+    #[inline(always)]
+    fn float(self, v: Words) -> Vector {
+        v.map(|v| f32::from_bits(v as u32))
+    }
+
+    #[inline(always)]
+    fn to_i32(self, v: Vector) -> Words {
+        self.round(v).map(|v| v as i32)
+    }
+
+    #[inline(always)]
+    fn convert(self, v: Words) -> Vector {
+        v.map(|v| v as f32)
+    }
+
+    #[inline(always)]
+    fn add_i32(self, a: Words, b: Words) -> Words {
+        std::array::from_fn(|i| a[i].wrapping_add(b[i]))
+    }
+
+    #[inline(always)]
+    fn sub_i32(self, a: Words, b: Words) -> Words {
+        std::array::from_fn(|i| a[i].wrapping_sub(b[i]))
+    }
+
+    #[inline(always)]
+    fn mul_i32(self, a: Words, b: Words) -> Words {
+        std::array::from_fn(|i| a[i].wrapping_mul(b[i]))
+    }
+
+    #[inline(always)]
+    fn and(self, a: Words, b: Words) -> Words {
+        std::array::from_fn(|i| a[i] & b[i])
+    }
+
+    #[inline(always)]
+    fn or(self, a: Words, b: Words) -> Words {
+        std::array::from_fn(|i| a[i] | b[i])
+    }
+
+    #[inline(always)]
+    fn shift_left<const N: u32>(self, v: Words) -> Words {
+        v.map(|v| v << N)
+    }
+
+    #[inline(always)]
+    fn shift_right<const N: u32>(self, v: Words) -> Words {
+        v.map(|v| ((v as u32) >> N) as i32)
+    }
+
+    #[inline(always)]
+    fn even_bytes(self, v: Words) -> Words {
+        v.map(|v| (v << 8 >> 8 & !0xffff) | (v << 24 >> 24 & 0xffff))
+    }
+
+    #[inline(always)]
+    fn odd_bytes(self, v: Words) -> Words {
+        v.map(|v| (v >> 8 & !0xffff) | (v << 16 >> 24 & 0xffff))
+    }
+
+    #[inline(always)]
+    fn dot_i16(self, a: Words, b: Words) -> Words {
+        std::array::from_fn(|i| (a[i] << 16 >> 16) * (b[i] << 16 >> 16) + (a[i] >> 16) * (b[i] >> 16))
     }
 }

@@ -1,0 +1,146 @@
+//! Products of bfloat16: operands are rounded to 8 bits of precision, nearest even; sums are f32.
+//!
+//! Each product is one chain of multiply-adds over ascending `k`, as with f32 operands, and to the same bits on every
+//! instruction set with FMA: the dot product of AVX512-BF16 takes the upper halves of its words first, so that is where
+//! even `k` lie. It departs in one point, which no model meets: subnormal numbers are zeros to it.
+//!
+//! # Error
+//! Rounding an operand errs by 2⁻⁹ of it at most, so a product by 2⁻⁸ · Σ |x · w| and what the chain adds.
+
+use std::ops::Range;
+
+use super::{
+    format::Format,
+    pack::{RUN, panel_width},
+    tile::{Places, Tile},
+    words::{self, Narrow},
+};
+use crate::{lanes, simd::Simd};
+
+/// Pairs of bfloat16.
+#[derive(Clone, Copy)]
+pub(crate) struct Bf16;
+
+impl Narrow for Bf16 {
+    const PER_WORD: usize = 2;
+    const PARAMETERS: usize = 0;
+    type Sum<S: Simd> = S::F32;
+
+    #[inline(always)]
+    fn parts<S: Simd>() -> usize {
+        if S::DOT_BF16 { 1 } else { 2 }
+    }
+
+    #[inline(always)]
+    fn place<S: Simd>(word: usize, part: usize) -> usize {
+        word * Self::parts::<S>() + part
+    }
+
+    #[inline(always)]
+    fn part<S: Simd>(s: S, words: S::I32, part: usize) -> S::I32 {
+        match part {
+            _ if S::DOT_BF16 => words,
+            0 => s.bits(s.upper_bf16(words)),
+            _ => s.bits(s.lower_bf16(words)),
+        }
+    }
+
+    #[inline(always)]
+    fn dot<S: Simd>(s: S, x: S::I32, weight: S::I32, sum: S::F32) -> S::F32 {
+        if S::DOT_BF16 { s.dot_bf16(x, weight, sum) } else { s.mul_add(s.float(x), s.float(weight), sum) }
+    }
+
+    #[inline(always)]
+    fn zero<S: Simd>(s: S) -> S::F32 {
+        s.splat(0.0)
+    }
+
+    #[inline(always)]
+    fn value<S: Simd>(_: S, sum: S::F32, _: &[f32], _: &[f32], _: usize) -> S::F32 {
+        sum
+    }
+}
+
+impl Format for Bf16 {
+    const ROW_IS_TILE: bool = false;
+    const VALUE_BY_VALUE: bool = true;
+
+    fn panel_words<S: Simd>(in_features: usize) -> usize {
+        words::panel_words::<S, Self>(in_features)
+    }
+
+    #[inline(always)]
+    fn pack_panel<S: Simd>(s: S, columns: &[f32], in_features: usize, panel: &mut [f32]) {
+        let width = panel_width::<S>();
+        words::pack_columns::<S, Self>(s, columns, in_features, panel, |lines, words| {
+            for (pair, words) in lines.chunks_exact(2 * width).zip(words.chunks_exact_mut(width)) {
+                for at in (0..width).step_by(S::LANES) {
+                    let [even, odd] = [at, width + at].map(|at| s.bits(s.round_bf16(s.load(&pair[at..]))));
+                    s.store(s.float(s.or(even, s.shift_right::<16>(odd))), &mut words[at..]);
+                }
+            }
+        });
+    }
+
+    fn tile_words<S: Simd>(rows: usize, in_features: usize) -> usize {
+        rows * words::row_words::<S, Self>(in_features)
+    }
+
+    #[inline(always)]
+    fn words_of<S: Simd>(rows: usize, row: usize, column: usize) -> Range<usize> {
+        let run = RUN * Self::parts::<S>();
+        let of_values = |values: usize| values / Self::PER_WORD * Self::parts::<S>();
+        let values = RUN * Self::PER_WORD;
+        let first = (column / values * rows + row) * run + of_values(column % values);
+        first..first + of_values(S::LANES)
+    }
+
+    #[inline(always)]
+    fn put<S: Simd>(s: S, values: S::F32, words: &mut [f32]) {
+        if S::DOT_BF16 {
+            lanes::write(s, s.float(s.pair_bf16(values, values)), words);
+        } else {
+            s.store(s.round_bf16(values), words);
+        }
+    }
+
+    #[inline(always)]
+    fn pack_tile<'a, S: Simd>(
+        s: S,
+        rows: impl ExactSizeIterator<Item = &'a [f32]> + Clone,
+        in_features: usize,
+        tile: &mut [f32],
+    ) {
+        let run = RUN * Self::parts::<S>();
+        let line = rows.len() * run;
+        for (row, values) in rows.enumerate() {
+            let runs = values[..in_features].chunks(2 * RUN);
+            for (values, line) in runs.zip(tile.chunks_exact_mut(line)) {
+                let words = &mut line[row * run..][..run];
+                if S::DOT_BF16 {
+                    for (pairs, words) in values.chunks(2 * S::LANES).zip(words.chunks_exact_mut(S::LANES)) {
+                        let first = lanes::read(s, pairs, 0.0);
+                        let second = lanes::read(s, &pairs[pairs.len().min(S::LANES)..], 0.0);
+                        s.store(s.float(s.pair_bf16(first, second)), words);
+                    }
+                } else {
+                    for (values, words) in values.chunks(S::LANES).zip(words.chunks_exact_mut(S::LANES)) {
+                        s.store(s.round_bf16(lanes::read(s, values, 0.0)), words);
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn multiply<S: Simd>(
+        s: S,
+        tile: Tile<'_>,
+        panel: &[f32],
+        in_features: usize,
+        products: &mut [f32],
+        places: Places,
+    ) {
+        words::multiply::<S, Self>(s, tile, panel, in_features, products, places);
+    }
+}

@@ -1,0 +1,271 @@
+//! Products of bytes: weights are symmetric with a scale per column, activations have a scale and a zero point per row,
+//! found while they are packed; sums are exact.
+//!
+//! ```text
+//! weight      w ≈ column_scale · q,              q = round(w · 127 / max |w|)            in -127..=127
+//! activation  x ≈ row_scale · (p - zero),        p = round(x · 255 / range) + zero       in 0..=255
+//! product     Σ x · w ≈ row_scale · column_scale · (Σ p · q - zero · Σ q)
+//! ```
+//!
+//! `range` reaches from the least to the greatest value of the row, 0 included, so that 0 is exact. Σ q is kept behind
+//! the panel. The steps of quantisation are the same correctly rounded operations on every instruction set and the sums
+//! are integers, so the products have the same bits on all of them.
+//!
+//! # Error
+//! `p` errs by 1 of 255 parts of the row's range at most (half a part each for the value and the zero point), `q` by half
+//! of 127 parts of the column's greatest magnitude: a product by
+//! `Σ |x - x̂| · |w| + |x̂| · |w - ŵ|` ≤ `k · (range / 255 · max |w| + max |x̂| · max |w| / 254)` at worst, and about
+//! `√k` of that where errors are independent. One large value among small ones costs the small ones their precision.
+//!
+//! # What is not a number
+//! A row or column that holds a NaN or an infinity gives NaN. Values within [`LEAST`] of zero are zeros.
+
+use std::ops::Range;
+
+use super::{
+    format::Format,
+    pack::{RUN, panel_width},
+    tile::{Places, Tile},
+    words::{self, Narrow},
+};
+use crate::{lanes, simd::Simd};
+
+/// Bytes, four to a word.
+///
+/// Which of a run's values share a word is free as long as both operands agree: of `n` words, word `i` holds the values
+/// `i`, `i + n`, `i + 2n` and `i + 3n`, so that packing takes no shuffles.
+#[derive(Clone, Copy)]
+pub(crate) struct Int8;
+
+/// Values of `k` whose products an i32 surely holds.
+pub(super) const MOST_FEATURES: usize = 1 << 16;
+
+/// The least range or magnitude that is told from zero; the inverse of less may overflow.
+const LEAST: f32 = 1e-30;
+
+impl Narrow for Int8 {
+    const PER_WORD: usize = 4;
+    /// Scale and zero point; scale and sum of the weights.
+    const PARAMETERS: usize = 2;
+    type Sum<S: Simd> = S::I32;
+
+    #[inline(always)]
+    fn parts<S: Simd>() -> usize {
+        if S::DOT_INT8 { 1 } else { 2 }
+    }
+
+    #[inline(always)]
+    fn place<S: Simd>(word: usize, part: usize) -> usize {
+        part * RUN + word
+    }
+
+    #[inline(always)]
+    fn part<S: Simd>(s: S, words: S::I32, part: usize) -> S::I32 {
+        match part {
+            _ if S::DOT_INT8 => words,
+            0 => s.even_bytes(words),
+            _ => s.odd_bytes(words),
+        }
+    }
+
+    #[inline(always)]
+    fn dot<S: Simd>(s: S, x: S::I32, weight: S::I32, sum: S::I32) -> S::I32 {
+        if S::DOT_INT8 { s.dot_int8(x, weight, sum) } else { s.add_i32(sum, s.dot_i16(x, weight)) }
+    }
+
+    #[inline(always)]
+    fn zero<S: Simd>(s: S) -> S::I32 {
+        s.splat_i32(0)
+    }
+
+    #[inline(always)]
+    fn value<S: Simd>(s: S, sum: S::I32, row: &[f32], columns: &[f32], at: usize) -> S::F32 {
+        let width = panel_width::<S>();
+        let scale = s.mul(s.splat(row[0]), s.load(&columns[at..]));
+        let zeros = s.mul_i32(s.splat_i32(row[1].to_bits() as i32), s.bits(s.load(&columns[width + at..])));
+        s.mul(s.convert(s.sub_i32(sum, zeros)), scale)
+    }
+}
+
+/// How the values of a row become bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Quantizer {
+    /// Of one step.
+    scale: f32,
+    /// Steps in one.
+    inverse: f32,
+    zero: f32,
+}
+
+impl Quantizer {
+    /// What is multiplied by this becomes NaN.
+    const NOTHING: Quantizer = Quantizer { scale: f32::NAN, inverse: 0.0, zero: 0.0 };
+    const ZEROS: Quantizer = Quantizer { scale: 0.0, inverse: 0.0, zero: 0.0 };
+
+    /// For values from `least` to `greatest`, NaN if one of them is; 0 lies between.
+    fn of_row(least: f32, greatest: f32) -> Quantizer {
+        let range = greatest - least;
+        if !range.is_finite() {
+            Quantizer::NOTHING
+        } else if range < LEAST {
+            Quantizer::ZEROS
+        } else {
+            let inverse = 255.0 / range;
+            Quantizer { scale: range / 255.0, inverse, zero: (-least * inverse).round_ties_even() }
+        }
+    }
+
+    /// For values of a column, as [`Quantizer::of_row`].
+    fn of_column(least: f32, greatest: f32) -> Quantizer {
+        let most = greatest.max(-least);
+        if !(greatest - least).is_finite() {
+            Quantizer::NOTHING
+        } else if most < LEAST {
+            Quantizer::ZEROS
+        } else {
+            Quantizer { scale: most / 127.0, inverse: 127.0 / most, zero: 0.0 }
+        }
+    }
+}
+
+/// Least and greatest of a row and 0, NaN if one of its values is.
+#[inline(always)]
+fn extremes<S: Simd>(s: S, row: &[f32]) -> (f32, f32) {
+    let zero = s.splat(0.0);
+    let greatest = lanes::fold(
+        s,
+        row,
+        0.0,
+        zero,
+        |a, b| lanes::greater_or_nan(s, a, b),
+        |a, b| lanes::greater_or_nan(s, a, b),
+    );
+    let least = lanes::fold(s, row, 0.0, zero, |a, b| s.min(a, b), |a, b| s.min(a, b));
+    // a NaN in `greatest` must survive the fold of its lanes
+    let greatest =
+        if s.reduce_sum(s.sub(greatest, greatest)) == 0.0 { s.reduce_max(greatest) } else { f32::NAN };
+    (-s.reduce_max(s.sub(zero, least)), greatest)
+}
+
+impl Format for Int8 {
+    const ROW_IS_TILE: bool = false;
+    const VALUE_BY_VALUE: bool = false;
+
+    fn panel_words<S: Simd>(in_features: usize) -> usize {
+        words::panel_words::<S, Self>(in_features)
+    }
+
+    #[inline(always)]
+    fn pack_panel<S: Simd>(s: S, columns: &[f32], in_features: usize, panel: &mut [f32]) {
+        let width = panel_width::<S>();
+        let (panel, kept) = panel.split_at_mut(words::words::<Self>(in_features) * width);
+        let (scales, sums) = kept.split_at_mut(width);
+        let mut inverses = [0.0; 32];
+        for (column, values) in columns.chunks_exact(in_features).enumerate() {
+            let (least, greatest) = extremes(s, values);
+            let quantizer = Quantizer::of_column(least, greatest);
+            (scales[column], inverses[column]) = (quantizer.scale, quantizer.inverse);
+        }
+        words::pack_columns::<S, Self>(s, columns, in_features, panel, |lines, words| {
+            let count = words.len() / width;
+            for (i, words) in words.chunks_exact_mut(width).enumerate() {
+                for at in (0..width).step_by(S::LANES) {
+                    let inverse = s.load(&inverses[at..]);
+                    let mut word = s.splat_i32(0);
+                    let mut sum = s.bits(s.load(&sums[at..]));
+                    for j in 0..4 {
+                        let value = s.load(&lines[(i + j * count) * width + at..]);
+                        // NaN times 0 is NaN, and no integer
+                        let q =
+                            s.to_i32(s.min(s.max(s.mul(value, inverse), s.splat(-127.0)), s.splat(127.0)));
+                        sum = s.add_i32(sum, q);
+                        word = s.or(word, byte(s, q, j));
+                    }
+                    s.store(s.float(word), &mut words[at..]);
+                    s.store(s.float(sum), &mut sums[at..]);
+                }
+            }
+        });
+    }
+
+    fn tile_words<S: Simd>(rows: usize, in_features: usize) -> usize {
+        rows * words::row_words::<S, Self>(in_features)
+    }
+
+    fn words_of<S: Simd>(_: usize, _: usize, _: usize) -> Range<usize> {
+        unreachable!("a value alone does not say which byte it becomes")
+    }
+
+    fn put<S: Simd>(_: S, _: S::F32, _: &mut [f32]) {
+        unreachable!("a value alone does not say which byte it becomes")
+    }
+
+    #[inline(always)]
+    fn pack_tile<'a, S: Simd>(
+        s: S,
+        rows: impl ExactSizeIterator<Item = &'a [f32]> + Clone,
+        in_features: usize,
+        tile: &mut [f32],
+    ) {
+        let run = RUN * Self::parts::<S>();
+        let line = rows.len() * run;
+        let runs = words::words::<Self>(in_features).div_ceil(RUN);
+        let (tile, kept) = tile.split_at_mut(runs * line);
+        for ((row, values), kept) in rows.enumerate().zip(kept.chunks_exact_mut(Self::PARAMETERS)) {
+            let (least, greatest) = extremes(s, values);
+            let quantizer = Quantizer::of_row(least, greatest);
+            kept.copy_from_slice(&[quantizer.scale, f32::from_bits(quantizer.zero as u32)]);
+            for (values, line) in values.chunks(RUN * Self::PER_WORD).zip(tile.chunks_exact_mut(line)) {
+                quantize(s, quantizer, values, &mut line[row * run..][..run]);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn multiply<S: Simd>(
+        s: S,
+        tile: Tile<'_>,
+        panel: &[f32],
+        in_features: usize,
+        products: &mut [f32],
+        places: Places,
+    ) {
+        words::multiply::<S, Self>(s, tile, panel, in_features, products, places);
+    }
+}
+
+/// Quantises a run of a row.
+#[inline(always)]
+fn quantize<S: Simd>(s: S, quantizer: Quantizer, values: &[f32], words: &mut [f32]) {
+    let (inverse, zero) = (s.splat(quantizer.inverse), s.splat(quantizer.zero));
+    let count = values.len().div_ceil(Int8::PER_WORD);
+    for at in (0..count).step_by(S::LANES) {
+        let mut bytes = [s.splat_i32(0); 4];
+        for (j, q) in bytes.iter_mut().enumerate() {
+            let value = lanes::read(s, values.get(j * count + at..).unwrap_or(&[]), 0.0);
+            let steps = s.add(s.mul(value, inverse), zero);
+            *q = s.to_i32(s.min(s.max(steps, s.splat(0.0)), s.splat(255.0)));
+        }
+        let [a, b, c, d] = bytes;
+        let even = s.or(a, s.shift_left::<16>(c));
+        let odd = s.or(b, s.shift_left::<16>(d));
+        if S::DOT_INT8 {
+            s.store(s.float(s.or(even, s.shift_left::<8>(odd))), &mut words[at..]);
+        } else {
+            s.store(s.float(even), &mut words[at..]);
+            s.store(s.float(odd), &mut words[RUN + at..]);
+        }
+    }
+}
+
+/// The lowest byte of `v` as byte `j` of a word.
+#[inline(always)]
+fn byte<S: Simd>(s: S, v: S::I32, j: usize) -> S::I32 {
+    let byte = s.and(v, s.splat_i32(0xff));
+    match j {
+        0 => byte,
+        1 => s.shift_left::<8>(byte),
+        2 => s.shift_left::<16>(byte),
+        _ => s.shift_left::<24>(byte),
+    }
+}

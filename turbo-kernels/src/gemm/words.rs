@@ -1,0 +1,184 @@
+//! Products of numbers narrower than a word: several values of `k` share each of its words.
+//!
+//! ```text
+//! panel  [words of k][column]                        then what the format keeps per column
+//! tile   [words of k / RUN][row][RUN × parts]        then what the format keeps per row
+//! ```
+//!
+//! Where a set has a dot product of such words, the kernel broadcasts a word of activations and multiplies it with a
+//! vector of words of weights. Elsewhere it widens the weights part by part, and activations are packed as wide as
+//! that: two words for one of the weights.
+
+use super::{
+    pack::{RUN, panel_width, tile_rows},
+    tile::{PREFETCH, Places, Tile},
+};
+use crate::{lanes, simd::Simd};
+
+/// Numbers of which several fit a word.
+pub(super) trait Narrow: 'static {
+    /// Values of `k` in a word.
+    const PER_WORD: usize;
+    /// Words that are kept for each row of a tile and each column of a panel.
+    const PARAMETERS: usize;
+    /// A vector of unfinished sums.
+    type Sum<S: Simd>: Copy;
+
+    /// Parts in which a word of weights is multiplied: one where there is a dot product, else two.
+    fn parts<S: Simd>() -> usize;
+
+    /// Where part `part` of word `word` lies in a run of activations.
+    fn place<S: Simd>(word: usize, part: usize) -> usize;
+
+    /// A part of a word of weights, as [`Narrow::dot`] wants it.
+    fn part<S: Simd>(s: S, words: S::I32, part: usize) -> S::I32;
+
+    /// `sum` plus a part of the products.
+    fn dot<S: Simd>(s: S, x: S::I32, weight: S::I32, sum: Self::Sum<S>) -> Self::Sum<S>;
+
+    /// No products yet.
+    fn zero<S: Simd>(s: S) -> Self::Sum<S>;
+
+    /// The finished sums of columns `at..at + LANES`, given what is kept for the row and for all columns.
+    fn value<S: Simd>(s: S, sum: Self::Sum<S>, row: &[f32], columns: &[f32], at: usize) -> S::F32;
+}
+
+/// Words of `k` values.
+pub(super) fn words<N: Narrow>(k: usize) -> usize {
+    k.div_ceil(N::PER_WORD)
+}
+
+/// Words of each row in a packed tile.
+pub(super) fn row_words<S: Simd, N: Narrow>(k: usize) -> usize {
+    words::<N>(k).next_multiple_of(RUN) * N::parts::<S>() + N::PARAMETERS
+}
+
+/// [`super::Format::panel_words`].
+pub(super) fn panel_words<S: Simd, N: Narrow>(k: usize) -> usize {
+    panel_width::<S>() * (words::<N>(k) + N::PARAMETERS)
+}
+
+/// Values of the longest run: sixteen words of four.
+const MOST_RUN: usize = 4 * RUN;
+/// The widest panel: two vectors of sixteen.
+const MOST_WIDTH: usize = 32;
+
+/// Turns columns of `k` values into lines of panel width, run by run: `pack` is given the lines of a run and how many
+/// words they make, and writes these words, `[words][panel width]`.
+#[inline(always)]
+pub(super) fn pack_columns<S: Simd, N: Narrow>(
+    s: S,
+    columns: &[f32],
+    k: usize,
+    panel: &mut [f32],
+    mut pack: impl FnMut(&[f32], &mut [f32]),
+) {
+    let width = panel_width::<S>();
+    let mut lines = [0.0; MOST_RUN * MOST_WIDTH];
+    let run = RUN * N::PER_WORD;
+    for (first, words) in (0..k).step_by(run).zip(panel.chunks_mut(RUN * width)) {
+        let len = run.min(k - first);
+        transpose(s, columns, k, first..first + len, &mut lines);
+        let words = &mut words[..len.div_ceil(N::PER_WORD) * width];
+        lines[len * width..run * width].fill(0.0);
+        pack(&lines[..run * width], words);
+    }
+}
+
+/// `to[(k - range.start) · panel width + column] = columns[column][k]` for the `k` of `range`.
+#[inline(always)]
+pub(super) fn transpose<S: Simd>(
+    s: S,
+    columns: &[f32],
+    k: usize,
+    range: std::ops::Range<usize>,
+    to: &mut [f32],
+) {
+    let width = panel_width::<S>();
+    let whole = columns.len() / k / lanes::SQUARE * lanes::SQUARE;
+    for first in (0..whole).step_by(lanes::SQUARE) {
+        let mut rows = [&columns[..0]; lanes::SQUARE];
+        for (i, row) in rows.iter_mut().enumerate() {
+            *row = &columns[(first + i) * k..][range.clone()];
+        }
+        lanes::transpose(s, rows, &mut to[first..], width);
+    }
+    for (column, values) in columns.chunks_exact(k).enumerate().skip(whole) {
+        for (line, value) in to.chunks_exact_mut(width).zip(&values[range.clone()]) {
+            line[column] = *value;
+        }
+    }
+}
+
+/// [`super::Format::multiply`].
+#[inline(always)]
+pub(super) fn multiply<S: Simd, N: Narrow>(
+    s: S,
+    tile: Tile<'_>,
+    panel: &[f32],
+    k: usize,
+    products: &mut [f32],
+    places: Places,
+) {
+    macro_rules! instances {
+        ($($rows:literal)*) => {
+            match tile.rows {
+                $($rows if $rows <= tile_rows::<S>() => {
+                    product::<S, N, $rows>(s, tile.values, panel, words::<N>(k), products, places)
+                },)*
+                rows => unreachable!("tiles have 1 to {} rows, not {rows}", tile_rows::<S>()),
+            }
+        };
+    }
+    instances!(1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+}
+
+/// [`multiply`] for `ROWS` rows.
+#[inline(always)]
+fn product<S: Simd, N: Narrow, const ROWS: usize>(
+    s: S,
+    tile: &[f32],
+    panel: &[f32],
+    words: usize,
+    products: &mut [f32],
+    places: Places,
+) {
+    let (width, run_words) = (panel_width::<S>(), RUN * N::parts::<S>());
+    let (values, rows) = tile.split_at(words.div_ceil(RUN) * ROWS * run_words);
+    let (weights, columns) = panel.split_at(words * width);
+    let mut sums = [[N::zero(s); 2]; ROWS];
+    let mut left = words;
+    let mut weights = weights.as_ptr().cast::<i32>();
+    let mut values = values.as_ptr().cast::<i32>();
+    while left > 0 {
+        let run = left.min(RUN);
+        for word in 0..run {
+            s.prefetch(weights.wrapping_byte_add(PREFETCH).cast());
+            s.prefetch(weights.wrapping_byte_add(PREFETCH + 64).cast());
+            // SAFETY: `weights` has advanced by one line of `width` words for each of fewer than `words` steps, and
+            // began where that many lines do.
+            let (low, high) = unsafe { (s.load_i32_ptr(weights), s.load_i32_ptr(weights.add(S::LANES))) };
+            for part in 0..N::parts::<S>() {
+                let (low, high) = (N::part(s, low, part), N::part(s, high, part));
+                for (row, sums) in sums.iter_mut().enumerate() {
+                    // SAFETY: a word of `row` in this run, of which the tile holds as many as there are words.
+                    let x = s.splat_i32(unsafe { *values.add(row * run_words + N::place::<S>(word, part)) });
+                    sums[0] = N::dot(s, x, low, sums[0]);
+                    sums[1] = N::dot(s, x, high, sums[1]);
+                }
+            }
+            weights = weights.wrapping_add(width);
+        }
+        values = values.wrapping_add(ROWS * run_words);
+        left -= run;
+    }
+    let rows = &rows[..ROWS * N::PARAMETERS];
+    for (row, sums) in sums.iter().enumerate() {
+        let kept = &rows[row * N::PARAMETERS..][..N::PARAMETERS];
+        s.store(N::value(s, sums[0], kept, columns, 0), &mut products[row * places.row..]);
+        s.store(
+            N::value(s, sums[1], kept, columns, S::LANES),
+            &mut products[row * places.row + places.half..],
+        );
+    }
+}
