@@ -1,8 +1,19 @@
 //! The processor that the program runs on.
 
-use std::{num::NonZeroUsize, sync::Arc, thread};
+use std::{
+    num::NonZeroUsize,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
 
-use super::{CpuBlock, Device, DeviceError, Element, SharedMut, Span, block, team::Team};
+use super::{
+    CpuBlock, Device, DeviceError, Element, SharedMut, Span, block,
+    team::{Team, look},
+};
 use crate::simd::{Isa, SupportedIsa};
 
 /// How a [`Cpu`] is used.
@@ -72,6 +83,27 @@ impl CpuQueue {
     #[must_use]
     pub fn threads(&self) -> usize {
         self.team.threads()
+    }
+
+    /// What it costs to hand an operation over to every thread and to have it back, in a region: the least of many,
+    /// each an operation of one empty piece a thread, which ends when all threads have met. 0 for one thread.
+    pub fn hand_over(&mut self) -> Duration {
+        let threads = self.team.threads();
+        let _held = self.team.hold();
+        let mut least = Duration::MAX;
+        for _ in 0..2000 {
+            let met = AtomicUsize::new(0);
+            let start = Instant::now();
+            self.team.for_each_piece(threads, |_, _| {
+                met.fetch_add(1, Relaxed);
+                let mut looks = 0;
+                while met.load(Relaxed) < threads {
+                    look(&mut looks);
+                }
+            });
+            least = least.min(start.elapsed());
+        }
+        if threads == 1 { Duration::ZERO } else { least }
     }
 
     /// Lets every thread have `values` f32 of scratch; grows, never shrinks.
@@ -189,6 +221,11 @@ impl Device for Cpu {
         let team = Team::new(self.settings.threads).map_err(failed)?;
         let scratch = (0..team.threads()).map(|_| CpuBlock::zeroed(0)).collect::<Result<_, _>>()?;
         Ok(CpuQueue { team, scratch, shared: CpuBlock::zeroed(0)? })
+    }
+
+    fn region<T>(&self, queue: &mut CpuQueue, work: impl FnOnce(&mut CpuQueue) -> T) -> T {
+        let _held = queue.team.hold();
+        work(queue)
     }
 
     fn allocate(&self, bytes: usize) -> Result<CpuBlock, DeviceError> {

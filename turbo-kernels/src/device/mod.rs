@@ -10,7 +10,7 @@ use std::fmt::Debug;
 pub use block::CpuBlock;
 pub use cpu::{Cpu, CpuOptions, CpuQueue};
 pub(crate) use shared::SharedMut;
-pub(crate) use team::Team;
+pub(crate) use team::{Team, look};
 
 use crate::simd::Isa;
 

@@ -1,66 +1,75 @@
-//! Threads that share one operation: fork, claim small pieces, join.
+//! Threads that share one operation: publish, claim small pieces, wait for the last.
 //!
-//! A region is opened by the caller, who works in it too. Workers that are awake enter at once (they spin for some
-//! tens of microseconds after the last region); parked ones are woken and enter when they come. The caller closes
-//! the region when no piece is left and waits only for the workers inside, so a worker that wakes too late costs
-//! nothing, and one whose core is taken by somebody else holds up at most one piece. An idle team is parked and uses
-//! no CPU.
+//! ```text
+//! caller   job, pieces ─▶ claims ──── works ──── counts ─▶ next job
+//! workers  look at the claims ─▶ claim ─▶ work ─▶ count ─▶ look …   (outside a region: some tens of µs, then park)
+//! ```
 //!
-//! Nested regions cannot be written: opening one needs `&mut Team`.
+//! One word holds how many pieces there are and how many are claimed, so whoever adds one to it knows whether it has a
+//! piece, and of which job: a claimed piece keeps its job alive. Nobody enters or leaves, so a worker that comes late
+//! costs nothing, and one whose core is taken by somebody else holds up at most one piece. Handing an operation over
+//! takes a few transfers of a cache line.
+//!
+//! In a region ([`Team::hold`]) the workers do not park, so that many short operations can follow each other; there
+//! they offer their core to others every few tens of microseconds. An idle team is parked and uses no CPU.
 
 use std::{
     any::Any,
     cell::UnsafeCell,
+    hint::spin_loop,
     num::NonZeroUsize,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*},
     },
-    thread::{self, JoinHandle, Thread},
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-/// How long a thread spins before it parks: longer than the serial steps between two operations, and short enough
+/// How long a worker spins before it parks: longer than the serial steps between two operations, and short enough
 /// that an idle server is idle.
 const SPIN: Duration = Duration::from_micros(40);
+/// Looks between two readings of the clock.
+const LOOKS: u32 = 64;
+/// Looks between two offers of the core to somebody else: some tens of microseconds.
+const PATIENCE: u32 = 1 << 9;
 
-/// A worker may enter the region.
-const OPEN: u64 = 1 << 31;
-/// One region.
-const EPOCH: u64 = 1 << 32;
-/// Workers inside the region.
-const INSIDE: u64 = OPEN - 1;
+/// In a word of claims: one claimed piece; the upper half is the number of pieces.
+const PIECES: u32 = 32;
 
-/// The work of one region, whose lifetime is that of the region.
-type Job = *const (dyn Fn(usize) + Sync);
+/// The work of one job, whose lifetime is that of [`Team::for_each_piece`].
+type Job = *const (dyn Fn(usize, usize) + Sync);
 
-/// On a cache line of its own, so that claiming does not disturb its neighbours.
+/// On a cache line of its own (two, as they are fetched in pairs), so that it does not disturb its neighbours.
 #[repr(align(128))]
 struct Line<T>(T);
 
 struct Shared {
-    /// Region number, [`OPEN`], and the number of workers inside.
-    state: Line<AtomicU64>,
-    /// The next piece to be claimed.
-    next: Line<AtomicUsize>,
-    /// Work of the open region.
-    job: UnsafeCell<Option<Job>>,
+    claims: Line<Claims>,
+    /// Pieces that workers have done of the job.
+    done: Line<AtomicUsize>,
+    /// Regions that are open: no worker parks.
+    held: Line<AtomicUsize>,
     /// Which workers are parked or about to be.
     parked: Box<[Line<AtomicBool>]>,
-    /// The caller, while it waits for workers to leave.
-    caller: Mutex<Option<Thread>>,
-    caller_waits: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     /// Workers that have begun to serve.
     started: AtomicUsize,
     stop: AtomicBool,
 }
 
-// SAFETY: `job` is written by the caller while no worker is inside and the region is closed, and read by workers
-// that entered; entering synchronises with opening through `state`. The closure behind it is `Sync`.
+/// The job and what is claimed of it, in one line: whoever claims has the job at hand.
+struct Claims {
+    /// Number of pieces, and number of claims, which may exceed it.
+    word: AtomicU64,
+    job: UnsafeCell<Option<Job>>,
+}
+
+// SAFETY: `job` is written by the caller while no piece is claimed, and read by whoever has claimed one; claiming
+// synchronises with publishing through `word`. The closure behind it is `Sync`.
 unsafe impl Sync for Shared {}
-// SAFETY: as above; the pointer is only followed while the caller keeps the closure alive in `Team::run`.
+// SAFETY: as above; the pointer is only followed while the caller keeps the closure alive in `for_each_piece`.
 unsafe impl Send for Shared {}
 
 /// The calling thread and `threads − 1` workers.
@@ -75,12 +84,10 @@ impl Team {
     pub(crate) fn new(threads: NonZeroUsize) -> std::io::Result<Team> {
         let workers = threads.get() - 1;
         let shared = Arc::new(Shared {
-            state: Line(AtomicU64::new(0)),
-            next: Line(AtomicUsize::new(0)),
-            job: UnsafeCell::new(None),
+            claims: Line(Claims { word: AtomicU64::new(0), job: UnsafeCell::new(None) }),
+            done: Line(AtomicUsize::new(0)),
+            held: Line(AtomicUsize::new(0)),
             parked: (0..workers).map(|_| Line(AtomicBool::new(false))).collect(),
-            caller: Mutex::new(None),
-            caller_waits: AtomicBool::new(false),
             panic: Mutex::new(None),
             started: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
@@ -98,56 +105,49 @@ impl Team {
         Ok(team)
     }
 
-    /// Threads that may work in a region, the caller included.
+    /// Threads that may work on a job, the caller included.
     pub(crate) fn threads(&self) -> usize {
         self.workers.len() + 1
+    }
+
+    /// Opens a region: until the result is dropped no worker parks. Regions may be nested.
+    pub(crate) fn hold(&self) -> Held {
+        self.shared.held.0.fetch_add(1, SeqCst);
+        self.wake(self.workers.len());
+        Held(Arc::clone(&self.shared))
     }
 
     /// Calls `work(thread, piece)` once for every piece in `0..pieces`, on whichever thread claims it; the caller is
     /// thread 0. Pieces are claimed in ascending order. Allocates nothing.
     ///
     /// # Panics
-    /// When `work` panicked, with its payload, after every thread has left. Some pieces are then not done.
+    /// When `work` panicked, with its payload, after every piece is over. When there are 2³² pieces.
     pub(crate) fn for_each_piece(&mut self, pieces: usize, work: impl Fn(usize, usize) + Sync) {
         if pieces <= 1 || self.workers.is_empty() {
             (0..pieces).for_each(|piece| work(0, piece));
             return;
         }
-        self.shared.next.0.store(0, Relaxed);
-        let next = &self.shared.next.0;
-        let claim = |thread: usize| {
-            loop {
-                let piece = next.fetch_add(1, Relaxed);
-                if piece >= pieces {
-                    break;
-                }
-                work(thread, piece);
-            }
-        };
-        self.run(pieces - 1, &claim);
+        self.shared.publish(pieces, &work);
+        if self.shared.held.0.load(Relaxed) == 0 {
+            self.wake(pieces - 1);
+        }
+        let own = self.shared.take_pieces(0);
+        let mut waiting = 0;
+        while self.shared.done.0.load(Acquire) + own < pieces {
+            look(&mut waiting);
+        }
+        let panicked = self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(payload) = panicked {
+            resume_unwind(payload);
+        }
     }
 
-    /// Opens a region, wakes at most `helpers` workers, works too, closes it and waits for those inside.
-    ///
-    /// Called by `for_each_piece` alone, whose `&mut self` makes it the only region.
-    fn run(&self, helpers: usize, job: &(dyn Fn(usize) + Sync)) {
-        // SAFETY: the lifetime is erased, not extended: `close` waits for every worker inside, a closed region lets
-        // nobody in, and nothing between here and there unwinds, so `job` outlives every use.
-        let erased = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), Job>(job) };
-        // SAFETY: the last region is closed and empty, so no worker reads the cell, and this is the only
-        // caller, as `for_each_piece` holds `&mut self`.
-        unsafe { *self.shared.job.get() = Some(erased) };
-        self.shared.open();
-        for (parked, worker) in self.shared.parked.iter().zip(&self.workers).take(helpers) {
+    /// Wakes at most `most` workers that are parked.
+    fn wake(&self, most: usize) {
+        for (parked, worker) in self.shared.parked.iter().zip(&self.workers).take(most) {
             if parked.0.load(SeqCst) && parked.0.swap(false, SeqCst) {
                 worker.thread().unpark();
             }
-        }
-        let own = catch_unwind(AssertUnwindSafe(|| job(0)));
-        self.shared.close();
-        let theirs = self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(payload) = own.err().or(theirs) {
-            resume_unwind(payload);
         }
     }
 }
@@ -163,120 +163,116 @@ impl Drop for Team {
     }
 }
 
-/// The caller's side.
-impl Shared {
-    fn open(&self) {
-        let epoch = self.state.0.load(Relaxed) & !(EPOCH - 1);
-        self.state.0.store(epoch.wrapping_add(EPOCH) | OPEN, SeqCst);
-    }
+/// An open region.
+pub(crate) struct Held(Arc<Shared>);
 
-    fn close(&self) {
-        let inside = self.state.0.fetch_and(!OPEN, SeqCst) & INSIDE;
-        let mut waiting = Waiting::start();
-        while inside > 0 && self.state.0.load(Acquire) & INSIDE > 0 {
-            if !waiting.spin() {
-                return self.park_until_empty();
-            }
-        }
-    }
-
-    fn park_until_empty(&self) {
-        *self.caller.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current());
-        self.caller_waits.store(true, SeqCst);
-        while self.state.0.load(SeqCst) & INSIDE > 0 {
-            thread::park();
-        }
-        self.caller_waits.store(false, SeqCst);
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.held.0.fetch_sub(1, SeqCst);
     }
 }
 
-/// The workers' side.
 impl Shared {
+    /// Makes `work` the job, of which nothing is claimed.
+    ///
+    /// Called by `for_each_piece` alone, which returns when the job is done, and whose `&mut self` makes it the only
+    /// caller.
+    fn publish(&self, pieces: usize, work: &(dyn Fn(usize, usize) + Sync)) {
+        let pieces = u32::try_from(pieces).expect("an operation has fewer than 2^32 pieces");
+        // SAFETY: the lifetime is erased, not extended: the job is followed by whoever has claimed a piece of it, and
+        // `for_each_piece` does not return or unwind before every piece is counted.
+        let erased = unsafe { std::mem::transmute::<&(dyn Fn(usize, usize) + Sync), Job>(work) };
+        // SAFETY: every piece of the job before is counted, so nobody has a claim and reads the cell.
+        unsafe { *self.claims.0.job.get() = Some(erased) };
+        self.done.0.store(0, Relaxed);
+        self.claims.0.word.store(u64::from(pieces) << PIECES, SeqCst);
+    }
+
+    /// Whether a piece may be left.
+    fn has_pieces(&self, order: std::sync::atomic::Ordering) -> bool {
+        let word = self.claims.0.word.load(order);
+        (word as u32) < (word >> PIECES) as u32
+    }
+
+    /// Does pieces until none is left; gives their number. Panics are kept for the caller.
+    fn take_pieces(&self, thread: usize) -> usize {
+        let mut taken = 0;
+        loop {
+            let over = catch_unwind(AssertUnwindSafe(|| {
+                while self.has_pieces(Relaxed) {
+                    let word = self.claims.0.word.fetch_add(1, Acquire);
+                    let piece = word as u32;
+                    if piece >= (word >> PIECES) as u32 {
+                        break;
+                    }
+                    taken += 1;
+                    // SAFETY: a piece is claimed and not counted, so the caller neither writes the cell nor leaves
+                    // `for_each_piece`, where the closure lives; claiming made the write of the cell visible.
+                    let work = unsafe { (*self.claims.0.job.get()).map(|job| &*job) };
+                    work.expect("a job is set before it is published")(thread, piece as usize);
+                }
+            }));
+            match over {
+                Ok(()) => return taken,
+                Err(payload) => {
+                    *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(payload);
+                }
+            }
+        }
+    }
+
     /// The life of worker `index`, which is thread `index + 1` of the team.
     fn serve(&self, index: usize) {
         self.started.fetch_add(1, Relaxed);
-        let mut last = 0;
-        while let Some(epoch) = self.enter(index, last) {
-            last = epoch;
-            // SAFETY: this thread is inside the region, so the caller neither writes the cell nor leaves `run`,
-            // where the closure lives; entering made the write of the cell visible.
-            let work = unsafe { (*self.job.get()).map(|job| &*job) };
-            let work = work.expect("a region is opened after its job is set");
-            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| work(index + 1))) {
-                *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(payload);
+        while self.wait(index) {
+            let taken = self.take_pieces(index + 1);
+            if taken > 0 {
+                self.done.0.fetch_add(taken, Release);
             }
-            self.leave();
         }
     }
 
-    /// Waits for a region after number `last` and enters it; `None` when the team is dropped.
-    fn enter(&self, index: usize, last: u64) -> Option<u64> {
-        let mut waiting = Waiting::start();
-        loop {
+    /// Returns when there may be work, or with false when the team is dropped.
+    fn wait(&self, index: usize) -> bool {
+        let mut since = None;
+        let mut looks = 0;
+        while !self.has_pieces(Relaxed) {
+            look(&mut looks);
+            if !looks.is_multiple_of(LOOKS) {
+                continue;
+            }
             if self.stop.load(SeqCst) {
-                return None;
+                return false;
             }
-            let state = self.state.0.load(SeqCst);
-            if may_enter(state, last) {
-                if self.state.0.compare_exchange(state, state + 1, SeqCst, Relaxed).is_ok() {
-                    return Some(state / EPOCH);
-                }
-            } else if state & OPEN != 0 {
-                // The others are at their last pieces, and the next region will follow.
-                waiting = Waiting::start();
-                waiting.spin();
-            } else if !waiting.spin() {
-                self.park(index, last);
-                waiting = Waiting::start();
+            if self.held.0.load(Relaxed) > 0 {
+                since = None;
+            } else if since.get_or_insert_with(Instant::now).elapsed() > SPIN {
+                self.park(index);
+                since = None;
             }
         }
+        true
     }
 
-    fn park(&self, index: usize, last: u64) {
+    fn park(&self, index: usize) {
         let parked = &self.parked[index].0;
         parked.store(true, SeqCst);
-        // Looked at once more, so that a region that was opened in between is not slept through.
-        if !may_enter(self.state.0.load(SeqCst), last) && !self.stop.load(SeqCst) {
+        // Looked at once more, so that nothing that was published in between is slept through.
+        let wanted = self.has_pieces(SeqCst) || self.held.0.load(SeqCst) > 0 || self.stop.load(SeqCst);
+        if !wanted {
             thread::park();
         }
         parked.store(false, SeqCst);
     }
-
-    fn leave(&self) {
-        let before = self.state.0.fetch_sub(1, SeqCst);
-        let last_of_closed = before & (OPEN | INSIDE) == 1;
-        if !last_of_closed || !self.caller_waits.load(SeqCst) {
-            return;
-        }
-        let caller = self.caller.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(caller) = caller {
-            caller.unpark();
-        }
-    }
 }
 
-fn may_enter(state: u64, last: u64) -> bool {
-    state & OPEN != 0 && state / EPOCH != last
-}
-
-/// A short wait that yields to whoever needs the core more.
-struct Waiting {
-    since: Instant,
-}
-
-impl Waiting {
-    fn start() -> Waiting {
-        Waiting { since: Instant::now() }
-    }
-
-    /// Waits for a moment; false when it is time to park.
-    fn spin(&mut self) -> bool {
-        (0..64).for_each(|_| std::hint::spin_loop());
-        let waited = self.since.elapsed();
-        if waited > SPIN / 8 {
-            thread::yield_now();
-        }
-        waited < SPIN
+/// Waits for a moment between two looks, and now and then for as long as somebody else needs the core.
+pub(crate) fn look(looks: &mut u32) {
+    *looks = looks.wrapping_add(1);
+    if looks.is_multiple_of(PATIENCE) {
+        thread::yield_now();
+    } else {
+        spin_loop();
     }
 }
 
@@ -355,16 +351,42 @@ mod tests {
             .unwrap();
     }
 
+    #[test]
+    fn a_region_keeps_its_workers_until_it_ends() {
+        let mut team = team(3);
+        for _ in 0..3 {
+            let outer = team.hold();
+            drop(team.hold());
+            for pieces in 0..200 {
+                let count = AtomicUsize::new(0);
+                team.for_each_piece(pieces, |_, _| {
+                    count.fetch_add(1, Relaxed);
+                });
+                assert_eq!(count.load(Relaxed), pieces);
+            }
+            thread::sleep(SPIN * 20);
+            assert!(team.shared.parked.iter().all(|parked| !parked.0.load(SeqCst)), "parked in a region");
+            drop(outer);
+            assert!(all_park(&team), "workers still spin");
+        }
+    }
+
+    fn all_park(team: &Team) -> bool {
+        let patience = Instant::now();
+        while !team.shared.parked.iter().all(|parked| parked.0.load(SeqCst)) {
+            if patience.elapsed() > Duration::from_secs(5) {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
     /// Processor time of the calling thread's process would be disturbed by other tests, so this looks at the flags.
     #[test]
     fn idle_workers_park() {
         let mut team = team(3);
         team.for_each_piece(64, |_, _| ());
-        let parked = |team: &Team| team.shared.parked.iter().all(|parked| parked.0.load(SeqCst));
-        let patience = Instant::now();
-        while !parked(&team) {
-            assert!(patience.elapsed() < Duration::from_secs(5), "workers still spin");
-            thread::sleep(Duration::from_millis(1));
-        }
+        assert!(all_park(&team), "workers still spin");
     }
 }

@@ -9,19 +9,12 @@
 //! and the first stage of the next group fills what waiting there is. Pieces are claimed in ascending order and wait
 //! for earlier ones only, so somebody always gets on.
 
-use std::{
-    hint::spin_loop,
-    sync::atomic::{AtomicUsize, Ordering::*},
-    thread::yield_now,
-};
+use std::sync::atomic::{AtomicUsize, Ordering::*};
 
-use crate::device::Team;
+use crate::device::{Team, look};
 
 /// Groups whose intermediate results are alive at once: the one being finished, the one being worked on, and the next.
 pub(crate) const RING: usize = 3;
-/// Looks at a counter between two offers of the core to somebody else: some tens of microseconds.
-const PATIENCE: usize = 1 << 10;
-
 /// A piece of a [`Course`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
@@ -120,18 +113,13 @@ impl Drop for Count<'_> {
 fn wait_for(count: &AtomicUsize, target: usize) {
     let mut looks = 0;
     while count.load(Acquire) < target {
-        looks += 1;
-        if looks % PATIENCE == 0 {
-            yield_now();
-        } else {
-            spin_loop();
-        }
+        look(&mut looks);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::HashSet, num::NonZeroUsize, sync::Mutex};
+    use std::{collections::HashSet, num::NonZeroUsize, sync::Mutex, thread::yield_now};
 
     use proptest::prelude::*;
 
