@@ -8,9 +8,11 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
     io::{self, Seek, SeekFrom, Write},
     ops::Range,
     path::Path,
+    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +25,10 @@ use crate::error::one_line;
 
 /// The format and its version.
 const MAGIC: [u8; 8] = *b"turbopk1";
+/// What files are called while they are written.
+const UNFINISHED: &str = ".packing-";
+/// Files that were not finished by then never will be: whoever wrote them was killed.
+const GIVEN_UP: Duration = Duration::from_secs(24 * 3600);
 /// Images begin at multiples of it: those of a page.
 const ALIGNMENT: u64 = 4096;
 
@@ -150,7 +156,8 @@ impl NewFile {
     /// An empty one, to be renamed to `path`. Dropped before, it leaves nothing.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let dir = path.parent().expect("the file lies in the folder of the cache");
-        let file = tempfile::Builder::new().prefix(".").suffix(".packed").tempfile_in(dir)?;
+        remove_given_up(dir)?;
+        let file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(dir)?;
         Ok(Self { file, end: Header::BYTES as u64, images: BTreeMap::new() })
     }
 
@@ -184,4 +191,16 @@ impl NewFile {
         self.file.persist(path).map_err(|error| error.error)?;
         Ok(())
     }
+}
+
+fn remove_given_up(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let is_old = || entry.metadata().and_then(|metadata| metadata.modified()).ok()?.elapsed().ok();
+        if entry.file_name().to_string_lossy().starts_with(UNFINISHED) && is_old() > Some(GIVEN_UP) {
+            // somebody else may have been faster
+            drop(fs::remove_file(entry.path()));
+        }
+    }
+    Ok(())
 }

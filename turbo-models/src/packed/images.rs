@@ -62,6 +62,7 @@ impl PackedImages {
         let mut state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(mut new) = state.new.take() {
             let kept = self.found.as_ref().map_or(Ok(()), |found| keep(found, &state.restored, &mut new));
+            drop(self.found); // some systems do not rename over a mapped file
             let written = kept.and_then(|()| new.finish(&self.path, self.key));
             written.unwrap_or_else(|error| state.cannot_write(&error));
         }
@@ -138,7 +139,12 @@ impl PackedStore for PackedImages {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path, thread};
+    use std::{
+        fs,
+        path::Path,
+        thread,
+        time::{Duration, SystemTime},
+    };
 
     use proptest::prelude::*;
 
@@ -262,6 +268,19 @@ mod tests {
         fs::write(cache.dir(), "no folder").unwrap();
         let error = PackedCache::open(cache.dir()).unwrap_err().to_string();
         assert!(error.contains("down: "), "{error}");
+    }
+
+    #[test]
+    fn what_killed_processes_left_is_removed_after_a_while() {
+        let dir = tempfile::tempdir().unwrap();
+        let [old, young, other] = [".packing-a", ".packing-b", "precious"].map(|name| dir.path().join(name));
+        [&old, &young, &other].into_iter().for_each(|file| fs::write(file, "half").unwrap());
+        let two_days_ago = SystemTime::now() - Duration::from_secs(2 * 24 * 3600);
+        for file in [&old, &other] {
+            fs::File::options().write(true).open(file).unwrap().set_modified(two_days_ago).unwrap();
+        }
+        start(images(dir.path()), F32, &WEIGHTS);
+        assert_eq!([old, young, other].map(|file| file.exists()), [false, true, true]);
     }
 
     #[test]

@@ -43,3 +43,33 @@ impl KeyMaker {
         ModelKey(self.0.finish_128())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn key(fill: impl Fn(&mut KeyMaker)) -> String {
+        let mut key = KeyMaker::new();
+        fill(&mut key);
+        key.finish().to_string()
+    }
+
+    #[test]
+    fn everything_counts() {
+        let epoch = SystemTime::UNIX_EPOCH;
+        let keys = [
+            key(|_| ()),
+            key(|key| key.bytes(b"")),
+            key(|key| ["ab", "c"].into_iter().for_each(|piece| key.bytes(piece.as_bytes()))),
+            key(|key| ["a", "bc"].into_iter().for_each(|piece| key.bytes(piece.as_bytes()))),
+            key(|key| key.time(None)),
+            key(|key| key.time(Some(epoch + Duration::from_nanos(1)))),
+        ];
+        for (i, one) in keys.iter().enumerate() {
+            assert_eq!(one.len(), 32);
+            assert!(!keys[..i].contains(one), "{i}");
+        }
+    }
+}

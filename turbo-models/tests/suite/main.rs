@@ -5,6 +5,7 @@
 mod bits;
 mod broken_folders;
 mod common;
+mod dtypes;
 mod families;
 mod folders;
 mod golden;
@@ -14,6 +15,7 @@ mod outputs;
 mod packed_cache;
 mod pipelines;
 mod sentences;
+mod similarity;
 mod tasks;
 mod tokenizer;
 mod tokenizer_broken;
