@@ -56,8 +56,13 @@ impl Narrow for Bf16 {
     }
 
     #[inline(always)]
-    fn value<S: Simd>(_: S, sum: S::F32, _: &[f32], _: &[f32], _: usize) -> S::F32 {
+    fn bits<S: Simd>(_: S, sum: S::F32) -> S::F32 {
         sum
+    }
+
+    #[inline(always)]
+    fn value<S: Simd>(_: S, bits: S::F32, _: &[f32], _: &[f32], _: usize) -> S::F32 {
+        bits
     }
 }
 

@@ -79,11 +79,16 @@ impl Narrow for Int8 {
     }
 
     #[inline(always)]
-    fn value<S: Simd>(s: S, sum: S::I32, row: &[f32], columns: &[f32], at: usize) -> S::F32 {
+    fn bits<S: Simd>(s: S, sum: S::I32) -> S::F32 {
+        s.float(sum)
+    }
+
+    #[inline(always)]
+    fn value<S: Simd>(s: S, bits: S::F32, row: &[f32], columns: &[f32], at: usize) -> S::F32 {
         let width = panel_width::<S>();
         let scale = s.mul(s.splat(row[0]), s.load(&columns[at..]));
         let zeros = s.mul_i32(s.splat_i32(row[1].to_bits() as i32), s.bits(s.load(&columns[width + at..])));
-        s.mul(s.convert(s.sub_i32(sum, zeros)), scale)
+        s.mul(s.convert(s.sub_i32(s.bits(bits), zeros)), scale)
     }
 }
 

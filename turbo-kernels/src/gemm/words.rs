@@ -39,8 +39,11 @@ pub(super) trait Narrow: 'static {
     /// No products yet.
     fn zero<S: Simd>(s: S) -> Self::Sum<S>;
 
-    /// The finished sums of columns `at..at + LANES`, given what is kept for the row and for all columns.
-    fn value<S: Simd>(s: S, sum: Self::Sum<S>, row: &[f32], columns: &[f32], at: usize) -> S::F32;
+    /// The bits of a sum.
+    fn bits<S: Simd>(s: S, sum: Self::Sum<S>) -> S::F32;
+
+    /// The finished sums of columns `at..at + LANES`, given their bits and what is kept for the row and for all columns.
+    fn value<S: Simd>(s: S, bits: S::F32, row: &[f32], columns: &[f32], at: usize) -> S::F32;
 }
 
 /// Words of `k` values.
@@ -172,13 +175,18 @@ fn product<S: Simd, N: Narrow, const ROWS: usize>(
         values = values.wrapping_add(ROWS * run_words);
         left -= run;
     }
-    let rows = &rows[..ROWS * N::PARAMETERS];
     for (row, sums) in sums.iter().enumerate() {
-        let kept = &rows[row * N::PARAMETERS..][..N::PARAMETERS];
-        s.store(N::value(s, sums[0], kept, columns, 0), &mut products[row * places.row..]);
-        s.store(
-            N::value(s, sums[1], kept, columns, S::LANES),
-            &mut products[row * places.row + places.half..],
-        );
+        s.store(N::bits(s, sums[0]), &mut products[row * places.row..]);
+        s.store(N::bits(s, sums[1]), &mut products[row * places.row + places.half..]);
+    }
+    // In a loop of its own: where finishing a sum is more than storing it, the loop is not unrolled, and sums that are
+    // chosen by number live in memory from the first product on.
+    if N::PARAMETERS > 0 {
+        for (row, kept) in rows.chunks_exact(N::PARAMETERS).take(ROWS).enumerate() {
+            for (half, at) in [(0, 0), (places.half, S::LANES)] {
+                let products = &mut products[row * places.row + half..];
+                s.store(N::value(s, s.load(products), kept, columns, at), products);
+            }
+        }
     }
 }
