@@ -2,6 +2,11 @@
 
 use std::{fmt, str::FromStr};
 
+use crate::{
+    Cpu,
+    simd::{Kernel, Simd},
+};
+
 /// The numbers that a packed weight holds and that a product multiplies. Between operations every value is f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DType {
@@ -40,6 +45,33 @@ impl fmt::Display for DType {
     }
 }
 
+impl Cpu {
+    /// How products of `dtype` are computed here, in a few words.
+    #[must_use]
+    pub fn computes(&self, dtype: DType) -> &'static str {
+        let isa = self.supported_isa();
+        match dtype {
+            DType::F32 => "multiply-adds of f32",
+            DType::Bf16 if isa.run_bf16(HasDots)[0] => "dot products of AVX512-BF16",
+            DType::Bf16 => "widened to f32: no AVX512-BF16 in use",
+            DType::Int8 if isa.run_int8(HasDots)[1] => "dot products of AVX512-VNNI",
+            DType::Int8 => "widened to 16 bits: no AVX512-VNNI in use",
+        }
+    }
+}
+
+/// Whether there are dot products of bf16 and of bytes.
+struct HasDots;
+
+impl Kernel for HasDots {
+    type Output = [bool; 2];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> [bool; 2] {
+        [S::DOT_BF16, S::DOT_INT8]
+    }
+}
+
 /// A name that is no [`DType`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown dtype {name:?}, expected f32, bf16 or int8")]
@@ -62,11 +94,25 @@ impl FromStr for DType {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{CpuOptions, Isa};
 
     #[test]
     fn names_parse_back() {
         for dtype in DType::ALL {
             assert_eq!(dtype.to_string().parse::<DType>().unwrap(), dtype);
+        }
+    }
+
+    #[test]
+    fn only_the_widest_vectors_have_dot_products() {
+        for isa in Isa::available() {
+            let cpu = Cpu::new(CpuOptions { threads: None, isa: Some(isa) }).unwrap();
+            assert_eq!(cpu.computes(DType::F32), "multiply-adds of f32");
+            for dtype in [DType::Bf16, DType::Int8] {
+                let how = cpu.computes(dtype);
+                assert!(how.contains("AVX512"), "{how}");
+                assert!(isa == Isa::Avx512 || how.starts_with("widened"), "{isa}: {how}");
+            }
         }
     }
 

@@ -17,6 +17,11 @@ pub struct Limits {
     /// f32 operations a second; a multiply-add is two. On the portable path of x86-64, with its 16 small registers,
     /// no loop reaches the ceiling, and a product may do a little better than this.
     pub flops: f64,
+    /// As `flops` with operands of bf16: of the dot product where the machine has one, else of f32 multiply-adds.
+    pub bf16_flops: f64,
+    /// Operations a second on integers of 8 bits, in the way in which products of [`crate::DType::Int8`] are computed; a
+    /// multiply-add is two.
+    pub int8_ops: f64,
     /// Bytes read from memory a second.
     pub memory_bytes: f64,
 }
@@ -31,22 +36,29 @@ const STEPS: usize = 20_000;
 const RUNS: usize = 7;
 
 impl Limits {
-    /// Measures for a quarter of a second, with 256 MiB.
+    /// Measures for a third of a second, with 256 MiB.
     ///
     /// # Errors
     /// When there is no memory or no thread.
     pub fn measure(cpu: &Cpu) -> Result<Limits, DeviceError> {
         let mut queue = cpu.queue()?;
-        Ok(Limits { flops: flops(cpu, &mut queue)?, memory_bytes: memory_bytes(cpu, &mut queue)? })
+        let isa = cpu.supported_isa();
+        Ok(Limits {
+            flops: operations(&mut queue, |steps| isa.run(Chains { steps }))?,
+            bf16_flops: operations(&mut queue, |steps| isa.run_bf16(Bf16Chains { steps }))?,
+            int8_ops: operations(&mut queue, |steps| isa.run_int8(Int8Chains { steps }))?,
+            memory_bytes: memory_bytes(cpu, &mut queue)?,
+        })
     }
 }
 
-fn flops(cpu: &Cpu, queue: &mut CpuQueue) -> Result<f64, DeviceError> {
+/// Operations a second of chains, which give the multiply-adds of a step.
+fn operations(queue: &mut CpuQueue, chains: impl Fn(usize) -> usize + Sync) -> Result<f64, DeviceError> {
     let pieces = 64 * queue.threads();
-    let per_piece = 2 * STEPS * cpu.supported_isa().run(Chains { steps: 1 });
+    let per_piece = 2 * STEPS * chains(1);
     let time = best_time(|| {
         queue.for_each_piece(pieces, 0, |_, _| {
-            cpu.supported_isa().run(Chains { steps: STEPS });
+            chains(STEPS);
         })
     })?;
     Ok((pieces * per_piece) as f64 / time.as_secs_f64())
@@ -75,7 +87,7 @@ fn best_time(mut run: impl FnMut() -> Result<(), DeviceError>) -> Result<Duratio
     Ok(best)
 }
 
-/// Independent chains of multiply-adds, as many as hide the latency of one; gives the values in a step.
+/// Independent chains of multiply-adds, as many as hide the latency of one; gives the multiply-adds in a step.
 struct Chains {
     steps: usize,
 }
@@ -85,24 +97,80 @@ impl Kernel for Chains {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> usize {
-        // Five chains of the portable path on x86-64 are spilled to the stack and run at a quarter of the speed of four.
-        if S::REGISTERS >= 16 { chains::<S, 12>(s, self.steps) } else { chains::<S, 4>(s, self.steps) }
+        let (x, y) = (s.splat(black_box(0.999)), s.splat(black_box(0.001)));
+        chains::<S, _>(self.steps, s.splat(1.0), |sum| s.mul_add(sum, x, y), |sum| s.reduce_sum(sum))
+            * S::LANES
+    }
+}
+
+/// [`Chains`] of [`Simd::dot_bf16`].
+struct Bf16Chains {
+    steps: usize,
+}
+
+impl Kernel for Bf16Chains {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> usize {
+        if !S::DOT_BF16 {
+            return Chains { steps: self.steps }.run(s);
+        }
+        let x = s.splat_i32(black_box(0x3c00_3c00));
+        let chains =
+            chains::<S, _>(self.steps, s.splat(1.0), |sum| s.dot_bf16(x, x, sum), |sum| s.reduce_sum(sum));
+        2 * chains * S::LANES
+    }
+}
+
+/// [`Chains`] of [`Simd::dot_int8`], or of what stands for half of one.
+struct Int8Chains {
+    steps: usize,
+}
+
+impl Kernel for Int8Chains {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> usize {
+        let x = s.splat_i32(black_box(0x0102_0304));
+        // each product depends on the sum before, or the compiler would find that they are all the same
+        let step = |sum| {
+            if S::DOT_INT8 { s.dot_int8(sum, x, sum) } else { s.add_i32(sum, s.dot_i16(sum, x)) }
+        };
+        let chains = chains::<S, _>(self.steps, s.splat_i32(1), step, |sum| s.reduce_sum(s.convert(sum)));
+        (if S::DOT_INT8 { 4 } else { 2 }) * chains * S::LANES
+    }
+}
+
+/// As many chains as registers hold; gives their number.
+#[inline(always)]
+fn chains<S: Simd, T: Copy>(steps: usize, start: T, step: impl Fn(T) -> T, end: impl Fn(T) -> f32) -> usize {
+    // Five chains of the portable path on x86-64 are spilled to the stack and run at a quarter of the speed of four.
+    match S::REGISTERS {
+        32.. => some_chains::<T, 24>(steps, start, step, end),
+        16.. => some_chains::<T, 12>(steps, start, step, end),
+        _ => some_chains::<T, 4>(steps, start, step, end),
     }
 }
 
 #[inline(always)]
-fn chains<S: Simd, const N: usize>(s: S, steps: usize) -> usize {
-    let (x, y) = (s.splat(black_box(0.999)), s.splat(black_box(0.001)));
-    let mut sums = [s.splat(1.0); N];
+fn some_chains<T: Copy, const N: usize>(
+    steps: usize,
+    start: T,
+    step: impl Fn(T) -> T,
+    end: impl Fn(T) -> f32,
+) -> usize {
+    let mut sums = [start; N];
     for _ in 0..steps {
         for sum in &mut sums {
-            *sum = s.mul_add(*sum, x, y);
+            *sum = step(*sum);
         }
     }
-    sums.iter().for_each(|sum| {
-        black_box(s.reduce_sum(*sum));
-    });
-    N * S::LANES
+    for sum in sums {
+        black_box(end(sum));
+    }
+    N
 }
 
 /// Sum of whole groups of vectors.
@@ -134,7 +202,9 @@ mod tests {
     fn ceilings_are_those_of_a_computer() {
         let cpu = Cpu::new(CpuOptions { threads: NonZeroUsize::new(1), isa: Some(Isa::detect()) }).unwrap();
         let limits = Limits::measure(&cpu).unwrap();
-        assert!((1e8..1e14).contains(&limits.flops), "{limits:?}");
+        for operations in [limits.flops, limits.bf16_flops, limits.int8_ops] {
+            assert!((1e8..1e14).contains(&operations), "{limits:?}");
+        }
         assert!((1e8..1e13).contains(&limits.memory_bytes), "{limits:?}");
     }
 

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use crate::{Activation, GraphBuilder, Input, LayoutKind, Program, passes};
 
-    const LIMITS: Limits = Limits { flops: 1e9, memory_bytes: 1e6 };
+    const LIMITS: Limits = Limits { flops: 1e9, bf16_flops: 2e9, int8_ops: 4e9, memory_bytes: 1e6 };
 
     /// `relu(x · wᵀ + b) · wᵀ` of looked-up rows: the matrix is used twice.
     fn twice() -> Graph {

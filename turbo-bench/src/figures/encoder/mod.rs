@@ -165,7 +165,7 @@ fn limits(device: &Cpu) -> Result<Limits> {
     let mut best = Limits::measure(device)?;
     for _ in 1..LOOKS {
         std::thread::sleep(BETWEEN_LOOKS);
-        let Limits { flops, memory_bytes } = Limits::measure(device)?;
+        let Limits { flops, memory_bytes, .. } = Limits::measure(device)?;
         best.flops = best.flops.max(flops);
         best.memory_bytes = best.memory_bytes.max(memory_bytes);
     }
