@@ -5,6 +5,7 @@
 //!
 //! | function | error | method |
 //! |---|---|---|
+//! | [`exp2`] | 2.5 ulp | `2ⁿ · 2^r`, `r` within ±½, polynomial of degree 5 |
 //! | [`exp_nonpositive`] | 1 ulp | `2ⁿ · e^r`, `r` within ±ln 2 / 2, polynomial of degree 6 |
 //! | [`erf`] | 1 ulp | odd polynomial near 0; `1 − e^(−t·q(t))` beyond 0.925 |
 //! | [`tanh`] | 1.5 ulp | odd polynomial near 0; `1 − 2e^(−2t) / (1 + e^(−2t))` beyond 0.625 |
@@ -21,7 +22,7 @@ use crate::simd::Simd;
 
 /// `c₀ + c₁·x + c₂·x² + …` by Horner's rule.
 #[inline(always)]
-fn polynomial<S: Simd, const N: usize>(s: S, x: S::F32, coefficients: [f32; N]) -> S::F32 {
+pub(crate) fn polynomial<S: Simd, const N: usize>(s: S, x: S::F32, coefficients: [f32; N]) -> S::F32 {
     let mut sum = s.splat(coefficients[N - 1]);
     for c in coefficients[..N - 1].iter().rev() {
         sum = s.mul_add(sum, x, s.splat(*c));
@@ -47,8 +48,27 @@ pub(crate) fn exp_nonpositive<S: Simd>(s: S, x: S::F32) -> S::F32 {
         r,
         [1.0, 1.0, 0.499_999_94, 0.166_665_21, 0.041_668_266, 0.008_368_677, 0.001_382_073_4],
     );
-    let value = s.mul(fraction, s.pow2(n));
-    s.select(s.less(x, s.splat(LEAST)), s.splat(0.0), value)
+    s.select(s.less(x, s.splat(LEAST)), s.splat(0.0), s.scale(fraction, n))
+}
+
+/// `2ˣ` for `x ≤ 127`.
+///
+/// Results below 2⁻¹²⁶ are 0, so no later step meets a subnormal number.
+#[inline(always)]
+pub(crate) fn exp2<S: Simd>(s: S, x: S::F32) -> S::F32 {
+    s.select(s.less(x, s.splat(-126.0)), s.splat(0.0), exp2_normal(s, x))
+}
+
+/// `2ˣ` for `x` in `-126..=127`; nothing useful elsewhere, except that NaN stays NaN.
+#[inline(always)]
+pub(crate) fn exp2_normal<S: Simd>(s: S, x: S::F32) -> S::F32 {
+    let n = s.round(x);
+    let fraction = polynomial(
+        s,
+        s.sub(x, n),
+        [1.0, std::f32::consts::LN_2, 0.240_222_83, 0.055_505_585, 0.009_669_66, 0.001_330_051_6],
+    );
+    s.scale(fraction, n)
 }
 
 /// The error function.
@@ -130,6 +150,7 @@ mod tests {
 
     #[derive(Clone, Copy, Debug)]
     enum Function {
+        Exp2,
         Exp,
         Erf,
         Tanh,
@@ -148,6 +169,7 @@ mod tests {
             for (x, out) in self.1.chunks(S::LANES).zip(out.chunks_mut(S::LANES)) {
                 let x = s.load_partial(x, 0.0);
                 let y = match self.0 {
+                    Function::Exp2 => exp2(s, x),
                     Function::Exp => exp_nonpositive(s, x),
                     Function::Erf => erf(s, x),
                     Function::Tanh => tanh(s, x),
@@ -195,6 +217,11 @@ mod tests {
     }
 
     #[test]
+    fn powers_of_two_are_within_their_bound() {
+        check(Function::Exp2, &arguments(1e-9, 125.99, true), f64::exp2, 2.5);
+    }
+
+    #[test]
     fn error_functions_are_within_their_bound() {
         check(Function::Erf, &arguments(1e-30, 20.0, true), twin::erf, 1.0);
     }
@@ -221,6 +248,11 @@ mod tests {
         for isa in supported() {
             let at = |function, x| isa.run(Apply(function, &[x]))[0];
             for (function, x, want) in [
+                (Function::Exp2, 0.0, 1.0),
+                (Function::Exp2, -126.0, f32::MIN_POSITIVE),
+                (Function::Exp2, -126.01, 0.0),
+                (Function::Exp2, -1e30, 0.0),
+                (Function::Exp2, -inf, 0.0),
                 (Function::Exp, 0.0, 1.0),
                 (Function::Exp, -0.0, 1.0),
                 (Function::Exp, -87.4, 0.0),
@@ -245,8 +277,14 @@ mod tests {
                     "{isa:?} {function:?}({x}) = {got}, expected {want}"
                 );
             }
-            for function in [Function::Exp, Function::Erf, Function::Tanh, Function::Sigmoid, Function::Ln1p]
-            {
+            for function in [
+                Function::Exp2,
+                Function::Exp,
+                Function::Erf,
+                Function::Tanh,
+                Function::Sigmoid,
+                Function::Ln1p,
+            ] {
                 assert!(at(function, f32::NAN).is_nan(), "{isa:?} {function:?}(NaN)");
             }
         }

@@ -8,7 +8,7 @@ use std::{
 
 use turbo_kernels::{
     Activation, Attention, AttentionMask, BiasAct, Columns, Cpu, CpuOptions, DType, Device, Embed, Epilogue,
-    Gemm, HeadSizes, KernelError, Layout, Norm, Pool, Pooling, RelativeBias, Rotary, Softmax,
+    Gemm, HeadSizes, KernelError, Layout, Norm, Pool, Pooling, Queries, RelativeBias, Rotary, Softmax,
     attention::AttentionShape, device::CpuQueue, embed::Lookup, norm::NormWeights, softmax::ScoreShape,
 };
 
@@ -42,6 +42,7 @@ const HEADS: AttentionShape = AttentionShape {
     scale: 0.25,
     mask: AttentionMask::Full,
     dtype: DType::F32,
+    queries: Queries::All,
 };
 const SIZES: HeadSizes = HeadSizes { num_heads: 4, head_dim: 16 };
 const HIDDEN_SIZE: usize = 64;

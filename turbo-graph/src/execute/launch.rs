@@ -2,7 +2,7 @@
 
 use turbo_alloc::MemoryPlan;
 use turbo_kernels::{
-    AttentionMask, Columns, EncoderKernels, Epilogue, FeedForward, HeadSizes, Span,
+    AttentionMask, Columns, EncoderKernels, Epilogue, FeedForward, HeadSizes, Queries, Span,
     attention::AttentionShape,
     embed::{Lookup, LookupOn},
     matmul::{MatMulShape, Rhs},
@@ -92,6 +92,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
                     scale,
                     mask,
                     dtype: self.program.graph().dtype(node),
+                    queries: Queries::All,
                 };
                 self.attention(node, shape, [q, k, v], bias, out)?;
             }

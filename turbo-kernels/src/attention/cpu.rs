@@ -1,11 +1,10 @@
-//! Attention on the CPU: the batch is cut into pieces of one head of keys and values, with the heads of queries that
-//! read it, and a run of rows, claimed as threads are free.
+//! Attention on the CPU: the batch is cut into pieces of some heads and a run of rows, claimed as threads are free.
 
 use std::ops::Range;
 
 use super::{
-    Attention, AttentionShape, ByDistance, RelativeBias,
-    head::{Group, scratch_values},
+    Attention, AttentionShape, ByDistance, Queries, RelativeBias,
+    head::{Head, MOST_ROWS, scratch_values},
 };
 use crate::{
     Columns, KernelError, Layout,
@@ -14,12 +13,17 @@ use crate::{
     simd::{Kernel, Simd},
 };
 
-/// Rows of a piece: enough that rearranging keys and values (once per piece and sequence) is a small part of it, few
+/// Rows of a run: enough that packing keys and values (once per run, head and sequence) is a small part of it, few
 /// enough that a thread whose core was taken holds up little.
 const LEAST_ROWS: usize = 64;
-const MOST_ROWS: usize = 512;
 /// Pieces per thread, if the rows allow: what evens out threads that are not equally fast.
 const PIECES_PER_THREAD: usize = 4;
+/// Pieces per thread, if heads can be kept together: a head is asked for while the one before it is computed.
+const MOST_PIECES_PER_THREAD: usize = 8;
+/// Multiply-adds that are worth a piece: some microseconds.
+const PIECE_WORK: usize = 1 << 18;
+/// What a row costs beside its keys, in keys.
+const KEYS_PER_ROW: usize = 16;
 
 const NAME: &str = "attention";
 
@@ -39,22 +43,31 @@ impl Attention for Cpu {
         if out.is_empty() {
             return Ok(());
         }
-        let AttentionShape { num_heads, num_kv_heads, head_dim, mask, .. } = shape;
-        let cut = Cut::new(sequences, num_kv_heads, queue.threads());
+        let num_heads = shape.num_heads;
+        let cut = Cut::new(sequences, shape, queue.threads());
         let max_seq_len = sequences.max_seq_len();
-        // of the longest sequence alone, whatever the run: so a queue that has seen it has seen everything
-        let scratch = scratch_values(MOST_ROWS, mask.most_visible(MOST_ROWS, max_seq_len), head_dim);
         let spread = bias.map_or(0, |bias| ByDistance::values(&bias, num_heads, max_seq_len));
         let prepare = |spread| bias.map(|bias| ByDistance::new(&bias, max_seq_len, spread));
         let out = SharedMut::new(out);
-        let pieces = cut.runs * num_kv_heads;
-        Ok(queue.for_each_piece_with(pieces, scratch, spread, prepare, |piece, scratch, bias| {
-            // from the last run to the first: under a causal mask those are the longest, and no thread should begin
-            // one of them when the others are done
-            let (run, kv_head) = (cut.run(cut.runs - 1 - piece / num_kv_heads), piece % num_kv_heads);
-            let group = Group { shape, kv_head, q, k, v, bias: *bias, out };
-            self.supported_isa().run(Piece { group, sequences, run, scratch });
-        })?)
+        let parts = num_heads.div_ceil(cut.heads);
+        let scratch = scratch_values(shape.head_dim);
+        Ok(queue.for_each_piece_with(
+            cut.runs * parts,
+            scratch,
+            spread,
+            prepare,
+            |piece, scratch, bias| {
+                // from the last run to the first: under a causal mask those are the longest, and no thread should begin
+                // one of them when the others are done
+                let (run, part) = (cut.run(cut.runs - 1 - piece / parts), piece % parts);
+                let heads = part * cut.heads..num_heads.min((part + 1) * cut.heads);
+                for head in heads.clone() {
+                    let prefetch_next = head + 1 < heads.end;
+                    let head = Head { shape, head, q, k, v, bias: *bias, prefetch_next, out };
+                    self.supported_isa().run(Piece { head, sequences, run: run.clone(), scratch });
+                }
+            },
+        )?)
     }
 }
 
@@ -67,11 +80,17 @@ impl AttentionShape {
         bias: Option<RelativeBias<&[f32]>>,
         out: &[f32],
     ) -> Result<Sequences<'a>, KernelError> {
-        let Self { num_heads, num_kv_heads, head_dim, .. } = *self;
+        let Self { num_heads, num_kv_heads, head_dim, queries, .. } = *self;
         KernelError::check_grouping(NAME, num_heads, num_kv_heads)?;
         let width = num_heads.saturating_mul(head_dim);
-        let sequences = Sequences::checked(NAME, layout, "out", width, out.len())?;
-        q.check(NAME, "q", sequences.rows(), width)?;
+        let sequences = if queries == Queries::All {
+            Sequences::checked(NAME, layout, "out", width, out.len())?
+        } else {
+            let sequences = Sequences::checked(NAME, layout, "k", k.row_stride, k.rows.len())?;
+            KernelError::check_length(NAME, "out", sequences.len().saturating_mul(width), out.len())?;
+            sequences
+        };
+        q.check(NAME, "q", self.query_rows(&sequences), width)?;
         for (argument, columns) in [("k", k), ("v", v)] {
             columns.check(NAME, argument, sequences.rows(), num_kv_heads.saturating_mul(head_dim))?;
         }
@@ -80,22 +99,45 @@ impl AttentionShape {
     }
 }
 
-/// How the rows of a batch are cut into runs. It decides who computes a row, never what comes out.
+impl AttentionShape {
+    /// Rows of queries and of the result.
+    fn query_rows(&self, sequences: &Sequences<'_>) -> usize {
+        if self.queries == Queries::All { sequences.rows() } else { sequences.len() }
+    }
+}
+
+/// How a batch is cut into runs of rows and groups of heads. It decides who computes a row, never what comes out.
 #[derive(Clone, Copy)]
 struct Cut<'a> {
     sequences: Sequences<'a>,
+    queries: Queries,
+    /// Rows of queries.
+    rows: usize,
     rows_of_run: usize,
     runs: usize,
+    /// Heads of a piece.
+    heads: usize,
 }
 
 impl<'a> Cut<'a> {
-    fn new(sequences: Sequences<'a>, num_kv_heads: usize, threads: usize) -> Self {
-        let rows = sequences.rows();
-        let wanted = (PIECES_PER_THREAD * threads).div_ceil(num_kv_heads);
-        let rows_of_run = rows.div_ceil(wanted).clamp(LEAST_ROWS, MOST_ROWS);
+    fn new(sequences: Sequences<'a>, shape: AttentionShape, threads: usize) -> Self {
+        let AttentionShape { num_heads, head_dim, mask, queries, .. } = shape;
+        let rows = shape.query_rows(&sequences);
+        let wanted = (PIECES_PER_THREAD * threads).div_ceil(num_heads);
+        // several short sequences, or one: the heads of its rows lie in the same pages, and are read one after another
+        let (least, most) = match queries {
+            Queries::All => (LEAST_ROWS, sequences.max_seq_len().clamp(LEAST_ROWS, MOST_ROWS)),
+            Queries::First | Queries::Last => (1, MOST_ROWS),
+        };
+        let rows_of_run = rows.div_ceil(wanted).clamp(least, most);
         // even ones: 520 rows are twice 260, not 512 and 8
         let rows_of_run = rows.div_ceil(rows.div_ceil(rows_of_run));
-        Self { sequences, rows_of_run, runs: rows.div_ceil(rows_of_run) }
+        let runs = rows.div_ceil(rows_of_run);
+        let keys = KEYS_PER_ROW + mask.most_visible(rows_of_run, sequences.max_seq_len());
+        let work = [2, num_heads, head_dim, keys].into_iter().fold(rows_of_run, usize::saturating_mul);
+        let most_parts = (MOST_PIECES_PER_THREAD * threads).div_ceil(runs).min(num_heads);
+        let parts = (work / PIECE_WORK).clamp(1, most_parts);
+        Self { sequences, queries, rows, rows_of_run, runs, heads: num_heads.div_ceil(parts) }
     }
 
     fn run(&self, run: usize) -> Range<usize> {
@@ -106,8 +148,11 @@ impl<'a> Cut<'a> {
     /// a sequence that two runs share are rearranged twice.
     fn start(&self, run: usize) -> usize {
         let row = run * self.rows_of_run;
-        if row >= self.sequences.rows() {
-            return self.sequences.rows();
+        if row >= self.rows {
+            return self.rows;
+        }
+        if self.queries != Queries::All {
+            return row;
         }
         let b = self.sequences.of_row(row);
         let first = self.sequences.tokens(b).start;
@@ -115,9 +160,9 @@ impl<'a> Cut<'a> {
     }
 }
 
-/// One head of keys and values, and a run of rows.
+/// One head, and a run of rows.
 struct Piece<'a> {
-    group: Group<'a>,
+    head: Head<'a>,
     sequences: Sequences<'a>,
     run: Range<usize>,
     scratch: &'a mut [f32],
@@ -130,11 +175,32 @@ impl Kernel for Piece<'_> {
     fn run<S: Simd>(self, s: S) {
         let mut row = self.run.start;
         while row < self.run.end {
-            let b = self.sequences.of_row(row);
-            let end = self.sequences.end(b).min(self.run.end);
-            // SAFETY: runs do not share rows, groups do not share columns, and each piece is done once.
-            unsafe { self.group.attend(s, row..end, self.sequences.tokens(b), self.scratch) };
+            let (rows, tokens) = self.part(row);
+            let end = row + rows.len();
+            // SAFETY: runs do not share rows, heads do not share columns, and each piece is done once.
+            unsafe { self.head.attend(s, rows, row, tokens, self.scratch) };
             row = end;
+        }
+    }
+}
+
+impl Piece<'_> {
+    /// The positions in one sequence of the rows from `row` on, and the rows of its tokens.
+    fn part(&self, row: usize) -> (Range<usize>, Range<usize>) {
+        match self.head.shape.queries {
+            Queries::All => {
+                let b = self.sequences.of_row(row);
+                let tokens = self.sequences.tokens(b);
+                // a sequence that is not cut may be longer than a run
+                let end = self.sequences.end(b).min(self.run.end).min(row + MOST_ROWS);
+                (row - tokens.start..end - tokens.start, tokens)
+            }
+            Queries::First => (0..1, self.sequences.tokens(row)),
+            Queries::Last => {
+                let tokens = self.sequences.tokens(row);
+                let last = tokens.len().saturating_sub(1);
+                (last..last + 1, tokens)
+            }
         }
     }
 }
@@ -150,7 +216,17 @@ mod tests {
     fn bounds(cu_seqlens: &[u32], num_heads: usize, threads: usize) -> Vec<usize> {
         let rows = cu_seqlens[cu_seqlens.len() - 1] as usize;
         let sequences = Sequences::checked("k", Layout::Packed { cu_seqlens }, "x", 1, rows).unwrap();
-        let cut = Cut::new(sequences, num_heads, threads);
+        let (mask, dtype) = (AttentionMask::Full, DType::F32);
+        let shape = AttentionShape {
+            num_heads,
+            num_kv_heads: num_heads,
+            head_dim: 64,
+            scale: 1.0,
+            mask,
+            dtype,
+            queries: Queries::All,
+        };
+        let cut = Cut::new(sequences, shape, threads);
         (0..=cut.runs).map(|run| cut.start(run)).collect()
     }
 
@@ -191,6 +267,7 @@ mod tests {
             scale: 0.25,
             mask,
             dtype: DType::F32,
+            queries: Queries::All,
         };
         let [q, k, v] =
             [0, 1, 2].map(|third| Columns { rows: qkv, first: third * HEAD_DIM, row_stride: 3 * HEAD_DIM });

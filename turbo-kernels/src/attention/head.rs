@@ -1,231 +1,518 @@
-//! Attention of the heads that share one head of keys and values, within one sequence.
+//! Attention of one head, for a run of rows of one sequence.
 //!
 //! ```text
-//! keys   ─ transposed ─▶ panels [head_dim][W]     tile of queries · panel ─▶ tile of scores [keys]
-//! values ─ rearranged ─▶ panels [keys][W]                                       │ exponentials, sums
-//!                                                 tile of weights · panel ◀─────┘ ─▶ out [rows][head_dim] / sums
+//! queries ─ transposed ─▶ blocks [head_dim][lanes]
+//! keys    ─ packed ─────▶ tiles of keys  · block ─▶ scores [keys][lanes] ─ exponentials ─▶ weights [keys][lanes]
+//! values  ─ packed ─────▶ [keys][head_dim] · weights, a query to a row ─▶ sums [rows][head_dim] ─▶ / totals
 //! ```
 //!
-//! Both products are the tile kernel of [`crate::gemm`]: every value is one chain of fused multiply-adds over
-//! ascending `k`, and lanes never meet. Which rows share a tile changes nothing in their chains: where one row of a
-//! tile sees a key that another does not, the other's weight is 0, which adds nothing to a sum, as long as values are
-//! finite. Where some value is not, rows go one by one, each over its own keys.
+//! Tiles of keys come in their order, and every block of queries sees each: a tile's keys, values and weights stay in
+//! the caches, however long the sequence is, and memory is bounded. Where a sequence is longer than a tile, sums wait
+//! in scratch for the next one (see [`super::weights`]).
 //!
-//! The scores of a tile are whole rows: 14 rows of 512 keys are 28 KiB and stay in the first cache, of 8192 keys 448
-//! KiB and stay in the second. An online softmax would save that memory and pay with rescaling at every tile; here the
-//! maximum is exact before the first exponential.
+//! Every score is one chain of fused multiply-adds over ascending `k`, every sum one over ascending keys, continued from
+//! tile to tile; lanes never meet. Where one query of a block sees a key that another does not, the other's weight is
+//! 0, which adds nothing to a sum, as long as values are finite. Where some value is not, rows go one by one, each over
+//! its own keys.
 
 use std::ops::Range;
 
-use super::{AttentionMask, AttentionShape, ByDistance, weights::Scores};
+use super::{
+    AttentionMask, AttentionShape, ByDistance,
+    product::{Order, multiply, with_rows},
+    weights::{MOST_QUERIES, Scale, State, Tile, Visible},
+};
 use crate::{
     Columns,
     device::SharedMut,
-    gemm::{EvenTiles, Places, RUN, Tile, multiply, pack_tile, panel_width, tile_rows, tile_values},
+    gemm::{EvenTiles, pack_tile, tile_rows, tile_values},
     lanes,
-    simd::Simd,
+    simd::{Kernel, Simd},
 };
 
-/// Columns of a panel where vectors are longest.
-const MOST_COLUMNS: usize = 32;
-/// Rows of a tile where registers are most.
-const MOST_ROWS: usize = 14;
+/// Lanes of the longest vectors.
+const MOST_LANES: usize = MOST_QUERIES / 2;
+/// Rows of a run at most.
+pub(super) const MOST_ROWS: usize = 512;
+/// Values of a cache line.
+const LINE: usize = 16;
+/// Keys of a tile: its weights take a third of a first-level cache, and with twice as many nothing was faster.
+const TILE_KEYS: usize = 128;
+/// Keys of a tile under a window, which sees little of any tile.
+const WINDOW_TILE_KEYS: usize = 64;
 
-/// The heads of queries that share one head of keys and values.
+/// A head of queries, and the keys and values that it reads.
 #[derive(Clone, Copy)]
-pub(super) struct Group<'a> {
+pub(super) struct Head<'a> {
     pub(super) shape: AttentionShape,
-    pub(super) kv_head: usize,
+    pub(super) head: usize,
     pub(super) q: Columns<&'a [f32]>,
     pub(super) k: Columns<&'a [f32]>,
     pub(super) v: Columns<&'a [f32]>,
     pub(super) bias: Option<ByDistance<'a>>,
+    /// Whether the next head comes next, over the same rows: what it reads is asked for while this one computes.
+    pub(super) prefetch_next: bool,
     /// `[rows, num_heads · head_dim]`.
     pub(super) out: SharedMut<'a, f32>,
 }
 
-/// Scratch that [`Group::attend`] needs for at most so many rows that see so many keys, whatever the instruction set.
-pub(super) fn scratch_values(rows: usize, keys: usize, head_dim: usize) -> usize {
-    // keys are taken from a multiple of the columns on
-    let wide_keys = keys.next_multiple_of(MOST_COLUMNS) + MOST_COLUMNS;
-    let wide_dim = head_dim.next_multiple_of(MOST_COLUMNS);
-    let (queries, scores) = (tile_values(MOST_ROWS, head_dim), MOST_ROWS * wide_keys);
-    rows + wide_keys + queries + scores + wide_keys * (head_dim + wide_dim)
+/// Scratch of one run, cut up.
+struct Scratch<'a> {
+    /// Blocks of queries, `[head_dim][lanes]` each.
+    queries: &'a mut [f32],
+    /// Tiles of a product, one after another.
+    keys: &'a mut [f32],
+    /// `[keys][whole vectors]`.
+    values: &'a mut [f32],
+    /// `[keys][lanes]`.
+    weights: &'a mut [f32],
+    biases: &'a mut [f32],
+    /// Greatest scores and totals of each block.
+    states: &'a mut [f32],
+    /// `[rows][whole vectors]`.
+    sums: &'a mut [f32],
 }
 
-impl Group<'_> {
-    /// Writes the columns of this group's heads in the rows `queries`, which belong to the sequence of the rows
-    /// `tokens` (or to the padding behind it).
+impl<'a> Scratch<'a> {
+    /// Values of each part, whatever the instruction set.
+    fn sizes(head_dim: usize) -> [usize; 7] {
+        let wide = head_dim.next_multiple_of(MOST_LANES);
+        [
+            MOST_ROWS * head_dim,
+            tile_values(TILE_KEYS, head_dim),
+            TILE_KEYS * wide,
+            TILE_KEYS * MOST_QUERIES,
+            TILE_KEYS + MOST_QUERIES,
+            // blocks of the shortest vectors have the longest states
+            2 * MOST_ROWS,
+            MOST_ROWS * wide,
+        ]
+    }
+
+    fn cut(mut scratch: &'a mut [f32], head_dim: usize) -> Scratch<'a> {
+        let [queries, keys, values, weights, biases, states, sums] = Self::sizes(head_dim).map(|len| {
+            let (part, rest) = std::mem::take(&mut scratch).split_at_mut(len);
+            scratch = rest;
+            part
+        });
+        Scratch { queries, keys, values, weights, biases, states, sums }
+    }
+}
+
+/// Scratch that [`Head::attend`] needs, whatever the instruction set.
+pub(super) fn scratch_values(head_dim: usize) -> usize {
+    Scratch::sizes(head_dim).into_iter().sum()
+}
+
+/// Queries of a whole block.
+#[inline(always)]
+fn block_queries<S: Simd>() -> usize {
+    2 * S::LANES
+}
+
+impl Head<'_> {
+    /// Writes this head's columns of at most [`MOST_ROWS`] rows, from `first_row` on in queries and result: those at the
+    /// positions `rows` of the sequence whose keys and values are the rows `tokens` (or in the padding behind it).
     ///
     /// # Safety
-    /// While this runs, nobody else uses these columns of the rows `queries` of `out`.
+    /// While this runs, nobody else uses these columns of these rows of `out`.
     #[inline(always)]
     pub(super) unsafe fn attend<S: Simd>(
         &self,
         s: S,
-        queries: Range<usize>,
+        rows: Range<usize>,
+        first_row: usize,
         tokens: Range<usize>,
         scratch: &mut [f32],
     ) {
-        let AttentionShape { num_heads, num_kv_heads, head_dim, mask, .. } = self.shape;
-        let columns = panel_width::<S>();
-        let rows = queries.start - tokens.start..queries.end - tokens.start;
+        let AttentionShape { head_dim, scale, mask, .. } = self.shape;
+        let mut scratch = Scratch::cut(scratch, head_dim);
         let seen = mask.visible_to_any(rows.clone(), tokens.len());
-        // from a whole panel on, so that a key has its place in a vector whatever rows are attended from
-        let keys = seen.start / columns * columns..seen.end;
-        let wide_keys = keys.len().next_multiple_of(columns);
-        let (distances, scratch) = scratch.split_at_mut(rows.len() + wide_keys);
-        let (key_panels, scratch) = scratch.split_at_mut(wide_keys * head_dim);
-        let (value_panels, scratch) = scratch.split_at_mut(keys.len() * head_dim.next_multiple_of(columns));
-        let (query_tile, scores) = scratch.split_at_mut(tile_values(tile_rows::<S>(), head_dim));
-        let key_rows = tokens.start + keys.start..tokens.start + keys.end;
-        self.arrange_keys(s, key_rows.clone(), key_panels);
-        let finite = self.arrange_values(s, key_rows, value_panels);
-        let rows_of_tile = if finite || mask == AttentionMask::Full { tile_rows::<S>() } else { 1 };
-        let tiles = EvenTiles::new(rows.len(), rows_of_tile);
-        let heads = num_heads / num_kv_heads;
-        for head in self.kv_head * heads..(self.kv_head + 1) * heads {
-            let last = rows.end - 1;
-            let biases = self.bias.map(|bias| {
-                bias.write(head, keys.start as isize - last as isize, distances);
-                (&*distances, last)
-            });
-            let (tokens, keys) = (tokens.clone(), keys.clone());
-            let block = Block { group: self, head, tokens, keys, key_panels, value_panels, biases };
-            for tile in 0..tiles.count() {
-                let tile = tiles.range(tile);
-                let tile = rows.start + tile.start..rows.start + tile.end;
-                // SAFETY: these rows are among `queries`, this head among the group's, and the caller promises both.
-                unsafe { block.attend(s, tile, query_tile, scores) };
-            }
+        self.arrange_queries(s, first_row..first_row + rows.len(), scratch.queries);
+        let (greatest, totals) = scratch.states.split_at_mut(MOST_ROWS);
+        greatest.fill(f32::NEG_INFINITY);
+        totals.fill(0.0);
+        let run = Run { head: self, tokens, rows, first_row, scale: Scale::new(scale, self.bias.is_some()) };
+        if seen.is_empty() {
+            // SAFETY: the caller promises these rows.
+            return unsafe { run.write_zeros() };
+        }
+        let tile_keys =
+            if matches!(mask, AttentionMask::Window { .. }) { WINDOW_TILE_KEYS } else { TILE_KEYS };
+        for tile in seen.start / tile_keys..seen.end.div_ceil(tile_keys) {
+            let keys = seen.start.max(tile * tile_keys)..seen.end.min((tile + 1) * tile_keys);
+            // SAFETY: the caller promises these rows.
+            unsafe { run.attend_to(s, keys, &mut scratch) };
         }
     }
 
-    /// Panels of `[head_dim][columns]`, a key to a column. Columns behind the last key hold anything: nobody looks at
-    /// their scores.
+    /// Blocks of `[head_dim][lanes]`, a query to a lane. Lanes behind the last query hold anything: nobody looks at
+    /// what comes of them.
     #[inline(always)]
-    fn arrange_keys<S: Simd>(&self, s: S, keys: Range<usize>, panels: &mut [f32]) {
-        let (head_dim, columns) = (self.shape.head_dim, panel_width::<S>());
-        let starts = keys.clone().step_by(columns);
-        for (first, panel) in starts.zip(panels.chunks_exact_mut((head_dim * columns).max(1))) {
-            let end = keys.end.min(first + columns);
+    fn arrange_queries<S: Simd>(&self, s: S, queries: Range<usize>, blocks: &mut [f32]) {
+        let (head_dim, line) = (self.shape.head_dim, block_queries::<S>());
+        let starts = queries.clone().step_by(line);
+        for (first, block) in starts.zip(blocks.chunks_mut((head_dim * line).max(1))) {
+            let end = queries.end.min(first + line);
+            // a block of one vector has lines of one vector
+            let line = if end - first <= S::LANES { S::LANES } else { line };
             for row in (first..end).step_by(lanes::SQUARE) {
-                let rows: [&[f32]; lanes::SQUARE] = std::array::from_fn(|i| {
-                    self.k.part((row + i).min(end - 1), self.kv_head * head_dim, head_dim)
-                });
-                lanes::transpose(s, rows, &mut panel[row - first..], columns);
+                let mut rows: [&[f32]; lanes::SQUARE] = [&[]; lanes::SQUARE];
+                for (i, part) in rows.iter_mut().enumerate() {
+                    *part = self.q.part((row + i).min(end - 1), self.head * head_dim, head_dim);
+                }
+                lanes::transpose(s, rows, &mut block[row - first..], line);
+                for row in row..end.min(row + lanes::SQUARE) {
+                    self.prefetch_next(s, self.q, self.head, row);
+                }
             }
         }
     }
 
-    /// Panels of `[keys][columns]`, a dimension of the head to a column; columns behind the last are 0. Gives whether
-    /// every value is finite.
+    /// Asks for the columns of the next head in a row that this one has just read.
     #[inline(always)]
-    fn arrange_values<S: Simd>(&self, s: S, keys: Range<usize>, panels: &mut [f32]) -> bool {
-        let (head_dim, columns) = (self.shape.head_dim, panel_width::<S>());
-        let panel_values = keys.len() * columns;
-        let mut difference = s.splat(0.0);
-        for (i, row) in keys.enumerate() {
-            let values = self.v.part(row, self.kv_head * head_dim, head_dim);
-            for first in (0..head_dim.next_multiple_of(columns)).step_by(S::LANES) {
-                let v = lanes::read(s, &values[first.min(head_dim)..], 0.0);
-                // 0 unless v is infinite or NaN
-                difference = s.add(difference, s.sub(v, v));
-                s.store(v, &mut panels[first / columns * panel_values + i * columns + first % columns..]);
+    fn prefetch_next<S: Simd>(&self, s: S, columns: Columns<&[f32]>, head: usize, row: usize) {
+        if self.prefetch_next {
+            let head_dim = self.shape.head_dim;
+            let first = row * columns.row_stride + columns.first + (head + 1) * head_dim;
+            for value in (first..first + head_dim).step_by(LINE) {
+                s.prefetch(columns.rows.as_ptr().wrapping_add(value));
             }
         }
-        s.reduce_sum(difference) == 0.0
+    }
+
+    /// The head of keys and values.
+    fn kv_head(&self) -> usize {
+        self.head / (self.shape.num_heads / self.shape.num_kv_heads)
     }
 }
 
-/// The arranged keys and values of one sequence, and a head that reads them.
-struct Block<'a> {
-    group: &'a Group<'a>,
-    head: usize,
+/// A head and consecutive rows of a sequence.
+struct Run<'a> {
+    head: &'a Head<'a>,
     /// Rows of the sequence.
     tokens: Range<usize>,
-    /// Which of them are arranged, counted from the first.
-    keys: Range<usize>,
-    key_panels: &'a [f32],
-    value_panels: &'a [f32],
-    /// This head's biases by distance, and the row whose distance to the first key comes first.
-    biases: Option<(&'a [f32], usize)>,
+    /// Positions that attend.
+    rows: Range<usize>,
+    /// The row of the first of them in queries and result.
+    first_row: usize,
+    scale: Scale,
 }
 
-impl Block<'_> {
-    /// Attends from the rows `rows` of the sequence, at most a tile of them.
+impl<'a> Run<'a> {
+    /// Lets every block attend to the keys of one tile.
     ///
     /// # Safety
     /// While this runs, nobody else uses this head's columns of these rows of `out`.
     #[inline(always)]
-    unsafe fn attend<S: Simd>(&self, s: S, rows: Range<usize>, query_tile: &mut [f32], scores: &mut [f32]) {
-        let AttentionShape { head_dim, scale, mask, .. } = self.group.shape;
-        let columns = panel_width::<S>();
-        let seen = mask.visible_to_any(rows.clone(), self.tokens.len());
-        let first_panel = (seen.start - self.keys.start) / columns;
-        // the first key of the tile of scores
-        let first_key = self.keys.start + first_panel * columns;
-        let first_row = self.tokens.start + rows.start;
-        let queries = (first_row..first_row + rows.len())
-            .map(|row| self.group.q.part(row, self.head * head_dim, head_dim));
-        pack_tile(queries, head_dim, query_tile);
-        let tile = Tile { first_row, rows: rows.len(), values: query_tile };
-        let panels =
-            self.key_panels[first_panel * head_dim * columns..].chunks_exact((head_dim * columns).max(1));
-        let panels_seen = (seen.end - first_key).div_ceil(columns);
-        let of_panel = scores.chunks_exact_mut(rows.len() * columns).take(panels_seen);
-        for (panel, scores) in panels.zip(of_panel) {
-            let half = if columns == RUN { S::LANES } else { rows.len() * RUN };
-            multiply(s, tile, panel, head_dim, scores, Places { row: RUN, half });
+    unsafe fn attend_to<S: Simd>(&self, s: S, keys: Range<usize>, scratch: &mut Scratch<'_>) {
+        let tiles = EvenTiles::new(keys.len(), tile_rows::<S>());
+        self.pack_keys(s, keys.clone(), tiles, scratch.keys);
+        let finite = self.pack_values(s, keys.clone(), scratch.values);
+        let by_row = !finite && self.head.shape.mask != AttentionMask::Full;
+        for (number, first) in self.rows.clone().step_by(block_queries::<S>()).enumerate() {
+            let rows = first..self.rows.end.min(first + block_queries::<S>());
+            let block = Block { run: self, rows, number, keys: keys.clone(), tiles, by_row };
+            // SAFETY: these rows are among those that the caller promises.
+            unsafe {
+                if block.rows.len() > S::LANES {
+                    block.attend::<S, 2>(s, scratch);
+                } else {
+                    block.attend::<S, 1>(s, scratch);
+                }
+            }
         }
-        let mut inverses = [0.0; MOST_ROWS];
-        // where the product with the values begins: for one row exactly, else at a whole line of the tile
-        let skipped =
-            if rows.len() == 1 { seen.start - first_key } else { (seen.start - first_key) / RUN * RUN };
-        let counted = skipped..seen.end - first_key;
-        for (m, inverse) in inverses.iter_mut().enumerate().take(rows.len()) {
-            let visible = mask.visible(rows.start + m, self.tokens.len());
-            let visible = visible.start - first_key..visible.end - first_key;
-            let biases = self
-                .biases
-                .map(|(biases, last)| &biases[last - (rows.start + m) + first_key - self.keys.start..]);
-            let mut row = Scores { tile: scores, rows: rows.len(), row: m };
-            *inverse = row.weigh(s, visible, counted.clone(), scale, biases);
-        }
-        let tile = Tile { first_row, rows: rows.len(), values: &scores[skipped * rows.len()..] };
-        // SAFETY: the caller promises these rows.
-        unsafe { self.sum_values(s, tile, first_key - self.keys.start + skipped, counted.len(), &inverses) };
     }
 
-    /// Writes the sums of `keys` values from the arranged key `first` on, by the weights of a tile.
+    /// Packs keys in tiles of a product.
+    #[inline(always)]
+    fn pack_keys<S: Simd>(&self, s: S, keys: Range<usize>, tiles: EvenTiles, to: &mut [f32]) {
+        let (head, head_dim) = (self.head, self.head.shape.head_dim);
+        for tile in 0..tiles.count() {
+            let range = tiles.range(tile);
+            let first = self.tokens.start + keys.start;
+            let rows = (first + range.start..first + range.end)
+                .map(|row| head.k.part(row, head.kv_head() * head_dim, head_dim));
+            pack_tile(rows, head_dim, &mut to[tile_values(range.start, head_dim)..]);
+            for row in first + range.start..first + range.end {
+                head.prefetch_next(s, head.k, head.kv_head(), row);
+            }
+        }
+    }
+
+    /// Packs values, `[keys][whole vectors]`, 0 behind the last dimension. Gives whether every value is finite.
+    #[inline(always)]
+    fn pack_values<S: Simd>(&self, s: S, keys: Range<usize>, to: &mut [f32]) -> bool {
+        let (head, head_dim) = (self.head, self.head.shape.head_dim);
+        let line = head_dim.next_multiple_of(S::LANES).max(1);
+        let mut difference = s.splat(0.0);
+        for (key, to) in keys.zip(to.chunks_exact_mut(line)) {
+            let row = self.tokens.start + key;
+            let values = head.v.part(row, head.kv_head() * head_dim, head_dim);
+            head.prefetch_next(s, head.v, head.kv_head(), row);
+            for (from, to) in values.chunks(S::LANES).zip(to.chunks_exact_mut(S::LANES)) {
+                let v = lanes::read(s, from, 0.0);
+                // 0 unless v is infinite or NaN
+                difference = s.add(difference, s.sub(v, v));
+                s.store(v, to);
+            }
+        }
+        s.reduce_sum(difference) == 0.0
+    }
+
+    /// The answer of rows that see no key.
     ///
     /// # Safety
-    /// As for [`Block::attend`].
+    /// As for [`Run::attend_to`].
+    unsafe fn write_zeros(&self) {
+        for row in self.rows.clone() {
+            // SAFETY: the caller promises this row.
+            unsafe { self.out(row, 0, self.head.shape.head_dim) }.fill(0.0);
+        }
+    }
+
+    /// `len` of this head's columns from `column` on, in the row at position `row`.
+    ///
+    /// # Safety
+    /// The row is one of these, nobody else uses its columns of this head, and the last result is gone.
     #[inline(always)]
-    unsafe fn sum_values<S: Simd>(
+    unsafe fn out(&self, row: usize, column: usize, len: usize) -> &'a mut [f32] {
+        let AttentionShape { num_heads, head_dim, .. } = self.head.shape;
+        let row = self.first_row + row - self.rows.start;
+        let start = (row * num_heads + self.head.head) * head_dim + column;
+        // SAFETY: columns of this head, in a row that the caller promises.
+        unsafe { self.head.out.slice(start, len) }
+    }
+}
+
+/// Queries that are lanes of one or two vectors, and a tile of keys.
+struct Block<'a> {
+    run: &'a Run<'a>,
+    /// Positions of the queries.
+    rows: Range<usize>,
+    /// Which block of the run.
+    number: usize,
+    /// Positions of the keys.
+    keys: Range<usize>,
+    /// How they are cut into tiles of a product.
+    tiles: EvenTiles,
+    /// Whether some value is not finite and each row must keep to its own keys.
+    by_row: bool,
+}
+
+impl Block<'_> {
+    /// # Safety
+    /// As for [`Run::attend_to`].
+    #[inline(always)]
+    unsafe fn attend<S: Simd, const VECTORS: usize>(&self, s: S, scratch: &mut Scratch<'_>) {
+        let Run { head, scale, .. } = *self.run;
+        let (head_dim, mask, len) = (head.shape.head_dim, head.shape.mask, self.run.tokens.len());
+        let all = mask.visible_to_any(self.rows.clone(), len);
+        let seen = all.start.max(self.keys.start)..all.end.min(self.keys.end);
+        if seen.is_empty() {
+            return;
+        }
+        let lines = &mut scratch.weights[..self.keys.len() * VECTORS * S::LANES];
+        let queries = &scratch.queries[self.number * block_queries::<S>() * head_dim..];
+        let mut tile = Tile { lines, seen: seen.start - self.keys.start..seen.end - self.keys.start };
+        let mut greatest = self.score::<S, VECTORS>(s, scratch.keys, queries, &mut tile);
+        let sees_all = mask.visible(self.rows.start, len).end >= seen.end
+            && mask.visible(self.rows.end - 1, len).start <= seen.start;
+        if scale.comes_first() || !sees_all || seen != self.keys {
+            let visible = Visible::new(mask, self.rows.start, self.keys.start, len);
+            let biases = head.bias.map(|bias| {
+                let last = seen.end as isize - 1 - self.rows.start as isize;
+                bias.write_falling(head.head, last, scratch.biases);
+                &*scratch.biases
+            });
+            greatest = tile.adjust::<S, VECTORS>(s, scale, biases, (!sees_all).then_some(&visible));
+        }
+        let (most, totals) = scratch.states.split_at_mut(MOST_ROWS);
+        let at = self.number * block_queries::<S>()..(self.number + 1) * block_queries::<S>();
+        let mut state = State { greatest: &mut most[at.clone()], totals: &mut totals[at] };
+        let before = tile.weigh::<S, VECTORS>(s, scale, &greatest, &mut state);
+        let inverses = state.inverses(s);
+        let sums = Sums {
+            block: self,
+            weights: tile.lines,
+            line: VECTORS * S::LANES,
+            values: scratch.values,
+            before: (all.start < self.keys.start).then_some(&before),
+            inverses: (all.end <= self.keys.end).then_some(&inverses),
+            sums: scratch.sums,
+        };
+        // SAFETY: the caller promises these rows.
+        unsafe { sums.add(s, tile.seen) };
+    }
+
+    /// Scores of the tiles that hold a seen key; gives the greatest of each query over these tiles.
+    #[inline(always)]
+    fn score<S: Simd, const VECTORS: usize>(
         &self,
         s: S,
-        tile: Tile<'_>,
-        first: usize,
-        keys: usize,
-        inverses: &[f32; MOST_ROWS],
-    ) {
-        let AttentionShape { num_heads, head_dim, .. } = self.group.shape;
-        let columns = panel_width::<S>();
-        let mut sums = [0.0; MOST_ROWS * MOST_COLUMNS];
-        for column in (0..head_dim).step_by(columns) {
-            let panel = &self.value_panels[column * self.keys.len()..][first * columns..];
-            multiply(s, tile, panel, keys, &mut sums, Places::rows::<S>());
-            let width = columns.min(head_dim - column);
-            for (m, sums) in sums.chunks_exact(columns).take(tile.rows).enumerate() {
-                let start = ((tile.first_row + m) * num_heads + self.head) * head_dim + column;
-                // SAFETY: this is a part of this head's columns in row `m` of the tile, which the caller promises.
-                let out = unsafe { self.group.out.slice(start, width) };
-                let inverse = s.splat(inverses[m]);
-                for (out, sums) in out.chunks_mut(S::LANES).zip(sums.chunks_exact(S::LANES)) {
-                    // adding 0 makes −0, which weights of 0 may or may not leave, one of both zeros
-                    lanes::write(s, s.mul_add(s.load(sums), inverse, s.splat(0.0)), out);
+        keys: &[f32],
+        queries: &[f32],
+        tile: &mut Tile<'_>,
+    ) -> [f32; MOST_QUERIES] {
+        let head_dim = self.run.head.shape.head_dim;
+        let mut greatest = [f32::NEG_INFINITY; MOST_QUERIES];
+        for number in 0..self.tiles.count() {
+            let range = self.tiles.range(number);
+            if range.end <= tile.seen.start || range.start >= tile.seen.end {
+                continue;
+            }
+            let keys = &keys[tile_values(range.start, head_dim)..];
+            let lines = &mut tile.lines[range.start * VECTORS * S::LANES..];
+            with_rows!(S, range.len(), ROWS => {
+                let greatest = &mut greatest;
+                s.call(Score::<VECTORS, ROWS> { keys, queries, head_dim, lines, greatest });
+            });
+        }
+        greatest
+    }
+}
+
+/// Scores of `ROWS` keys with the queries in the lanes of `VECTORS` vectors.
+struct Score<'a, const VECTORS: usize, const ROWS: usize> {
+    /// A packed tile.
+    keys: &'a [f32],
+    /// `[head_dim][queries]`.
+    queries: &'a [f32],
+    head_dim: usize,
+    /// `[keys][queries]`.
+    lines: &'a mut [f32],
+    /// The greatest so far, raised.
+    greatest: &'a mut [f32; MOST_QUERIES],
+}
+
+impl<const VECTORS: usize, const ROWS: usize> Kernel for Score<'_, VECTORS, ROWS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let line = VECTORS * S::LANES;
+        let zeros = [[s.splat(0.0); VECTORS]; ROWS];
+        let keys = (self.keys, Order::packed(ROWS));
+        let scores: [[S::F32; VECTORS]; ROWS] = multiply(s, keys, (self.queries, line), self.head_dim, zeros);
+        let mut greatest = [s.splat(0.0); VECTORS];
+        for (i, greatest) in greatest.iter_mut().enumerate() {
+            *greatest = s.load(&self.greatest[i * S::LANES..]);
+        }
+        for (scores, to) in scores.into_iter().zip(self.lines[..ROWS * line].chunks_exact_mut(line)) {
+            for (i, score) in scores.into_iter().enumerate() {
+                s.store(score, &mut to[i * S::LANES..]);
+                greatest[i] = s.max(score, greatest[i]); // forgets NaN, which comes back as a weight
+            }
+        }
+        for (i, greatest) in greatest.into_iter().enumerate() {
+            s.store(greatest, &mut self.greatest[i * S::LANES..]);
+        }
+    }
+}
+
+/// The second product: weights of a block's queries times the values of a tile of keys.
+struct Sums<'a> {
+    block: &'a Block<'a>,
+    /// `[keys][queries]`, lines of `line` values.
+    weights: &'a [f32],
+    line: usize,
+    /// `[keys][whole vectors]`.
+    values: &'a [f32],
+    /// Factors on what earlier tiles of keys left in `sums`, if there were any.
+    before: Option<&'a [f32; MOST_QUERIES]>,
+    /// Factors on the result, if this is the last tile of keys.
+    inverses: Option<&'a [f32; MOST_QUERIES]>,
+    /// Sums of the whole run between tiles of keys, `[rows][whole vectors]`.
+    sums: &'a mut [f32],
+}
+
+impl Sums<'_> {
+    /// Adds the values of the keys `seen`, counted from the first of the tile.
+    ///
+    /// # Safety
+    /// As for [`Run::attend_to`].
+    #[inline(always)]
+    unsafe fn add<S: Simd>(mut self, s: S, seen: Range<usize>) {
+        let Block { run, rows, by_row, .. } = self.block;
+        let head_dim = run.head.shape.head_dim;
+        let tiles = EvenTiles::new(rows.len(), if *by_row { 1 } else { tile_rows::<S>() });
+        for tile in 0..tiles.count() {
+            let queries = tiles.range(tile);
+            let keys = if *by_row { self.visible(queries.start, &seen) } else { seen.clone() };
+            for column in (0..head_dim).step_by(2 * S::LANES) {
+                let of = &mut self;
+                let (query, keys) = (queries.start, keys.clone());
+                with_rows!(S, queries.len(), ROWS => if head_dim - column > S::LANES {
+                    s.call(SumValues::<2, ROWS> { of, query, keys, column });
+                } else {
+                    s.call(SumValues::<1, ROWS> { of, query, keys, column });
+                });
+            }
+        }
+    }
+
+    /// Those of the keys `seen` that one query sees.
+    fn visible(&self, query: usize, seen: &Range<usize>) -> Range<usize> {
+        let Block { run, rows, keys, .. } = self.block;
+        let visible = run.head.shape.mask.visible(rows.start + query, run.tokens.len());
+        let start = visible.start.saturating_sub(keys.start).max(seen.start);
+        let end = visible.end.saturating_sub(keys.start).min(seen.end);
+        if start < end { start..end } else { 0..0 }
+    }
+}
+
+/// `VECTORS` vectors of the sums of `ROWS` queries; made where the promise of [`Run::attend_to`] holds.
+struct SumValues<'a, 'b, const VECTORS: usize, const ROWS: usize> {
+    of: &'a mut Sums<'b>,
+    /// The first query of the block.
+    query: usize,
+    /// Keys of the tile.
+    keys: Range<usize>,
+    /// The first dimension of the head.
+    column: usize,
+}
+
+impl<const VECTORS: usize, const ROWS: usize> Kernel for SumValues<'_, '_, VECTORS, ROWS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { of, query, keys, column } = self;
+        let Block { run, rows, .. } = of.block;
+        let head_dim = run.head.shape.head_dim;
+        let line = head_dim.next_multiple_of(S::LANES);
+        // of the whole run
+        let first = rows.start - run.rows.start + query;
+        let mut sums = [[s.splat(0.0); VECTORS]; ROWS];
+        if let Some(before) = of.before {
+            for (row, sums) in sums.iter_mut().enumerate() {
+                let (factor, from) =
+                    (s.splat(before[query + row]), &of.sums[(first + row) * line + column..]);
+                for (i, sum) in sums.iter_mut().enumerate() {
+                    *sum = s.mul(s.load(&from[i * S::LANES..]), factor);
                 }
+            }
+        }
+        let weights = (&of.weights[keys.start * of.line + query..], Order::columns(of.line));
+        let values = (&of.values[keys.start * line + column..], line);
+        let sums: [[S::F32; VECTORS]; ROWS] = multiply(s, weights, values, keys.len(), sums);
+        let Some(inverses) = of.inverses else {
+            for (row, sums) in sums.into_iter().enumerate() {
+                let to = &mut of.sums[(first + row) * line + column..];
+                for (i, sum) in sums.into_iter().enumerate() {
+                    s.store(sum, &mut to[i * S::LANES..]);
+                }
+            }
+            return;
+        };
+        for (row, sums) in sums.into_iter().enumerate() {
+            let width = (head_dim - column).min(VECTORS * S::LANES);
+            // SAFETY: a row of the block, which whoever made `self` was promised, and one is borrowed at a time.
+            let to = unsafe { run.out(rows.start + query + row, column, width) };
+            let inverse = s.splat(inverses[query + row]);
+            for (sum, to) in sums.into_iter().zip(to.chunks_mut(S::LANES)) {
+                // adding 0 makes −0, which weights of 0 may or may not leave, one of both zeros
+                lanes::write(s, s.mul_add(sum, inverse, s.splat(0.0)), to);
             }
         }
     }

@@ -3,6 +3,7 @@
 mod cpu;
 mod head;
 mod mask;
+mod product;
 mod relative;
 mod weights;
 
@@ -28,6 +29,22 @@ pub struct AttentionShape {
     /// What the two products multiply: f32, or queries, keys, values and weights rounded to bfloat16 where the device
     /// has instructions for that. Sums and softmax are f32 always; [`DType::Int8`] means [`DType::Bf16`].
     pub dtype: DType,
+    /// Which tokens attend.
+    pub queries: Queries,
+}
+
+/// Which tokens of a sequence attend. Whoever reads one row of each sequence alone needs no other.
+///
+/// A row that attends has the same bits whichever others do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Queries {
+    /// All of them: queries and results have the rows of keys and values.
+    #[default]
+    All,
+    /// The first one: queries and results have one row per sequence.
+    First,
+    /// The last one: queries and results have one row per sequence.
+    Last,
 }
 
 /// Attention over the sequences of a batch.
@@ -38,6 +55,8 @@ pub trait Attention: Device {
     ///   three may lie in one tensor.
     /// * `bias`: added to the scaled scores, by the distance from query to key.
     /// * `out`: `[rows, num_heads · head_dim]`.
+    ///
+    /// Unless [`Queries::All`] attend, `q` and `out` have one row per sequence, `k` and `v` those of the layout.
     ///
     /// A token attends to tokens of its own sequence alone. In a padded layout rows of padding are computed too (their
     /// values mean nothing), and no row attends to padding. Keys that a row does not see reach its values in no way, not

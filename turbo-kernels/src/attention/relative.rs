@@ -101,6 +101,12 @@ impl<'a> ByDistance<'a> {
         near.copy_from_slice(&values[start..][..near.len()]);
         far.fill(values[width - 1]);
     }
+
+    /// The biases of `head` for the distances `first`, `first − 1`, … as many as `out` holds.
+    pub(crate) fn write_falling(&self, head: usize, first: isize, out: &mut [f32]) {
+        self.write(head, first.saturating_add(1).saturating_sub_unsigned(out.len()), out);
+        out.reverse();
+    }
 }
 
 #[cfg(test)]
@@ -134,9 +140,12 @@ mod tests {
                 for len in 0..=(most - first + 1) as usize {
                     let mut out = vec![f32::NAN; len];
                     spread.write(1, first, &mut out);
-                    for (distance, got) in (first..).zip(out) {
+                    for (distance, &got) in (first..).zip(&out) {
                         assert_eq!(got, table[2 * relative_bucket(distance, 32, 20) + 1], "{distance}");
                     }
+                    let mut falling = vec![f32::NAN; len];
+                    spread.write_falling(1, first + len as isize - 1, &mut falling);
+                    assert!(falling.iter().rev().eq(&out));
                 }
             }
         }

@@ -1,130 +1,184 @@
-//! From scores to weights, in the tile that the next product reads.
+//! From scores to weights: a tile of keys, with a block of queries in the lanes, so that every step is one of lanes.
+//!
+//! The greatest score so far is kept for each query, and exponentials are relative to it; where a later tile of keys
+//! holds a greater one, what was summed before is scaled down to it. Each tile of keys is counted from the start of the
+//! sequence, so this depends on nothing but the query and the keys that it sees.
+//!
+//! Exponentials are of base 2, and the scale is part of their argument: `2^(c·score − c·greatest)` with
+//! `c = scale · log₂ e`, in one multiply-add.
+//!
+//! Source: Milakov and Gimelshein, arXiv 1805.02867; tiles as in Dao et al., NeurIPS 2022.
 
 use std::ops::Range;
 
-use crate::{gemm::RUN, math, simd::Simd, softmax::inverse_or_zero};
+use super::AttentionMask;
+use crate::{math, simd::Simd};
 
-/// Lanes of the longest vectors.
-const MOST_LANES: usize = 16;
-/// Zeros, then ones: read from the right place, it tells the first lanes from the others.
-const EDGE: [f32; 2 * MOST_LANES] = {
-    let mut edge = [0.0; 2 * MOST_LANES];
-    let mut lane = MOST_LANES;
-    while lane < edge.len() {
-        edge[lane] = 1.0;
-        lane += 1;
-    }
-    edge
-};
+/// Queries of the widest block: two vectors where they are longest.
+pub(super) const MOST_QUERIES: usize = 32;
 
-/// A row of a tile of scores. The tile begins with a key whose number is a multiple of every vector's length, so a key
-/// has its lane whatever else the tile holds, and sums have one order.
-pub(super) struct Scores<'a> {
-    /// `[keys / RUN][rows][RUN]`, as [`crate::gemm::pack_tile`] packs.
-    pub(super) tile: &'a mut [f32],
-    /// Rows of the tile.
-    pub(super) rows: usize,
-    /// Which of them.
-    pub(super) row: usize,
+/// How a score becomes the argument of an exponential.
+#[derive(Clone, Copy)]
+pub(super) struct Scale {
+    /// Factor on a score, in powers of two.
+    factor: f32,
+    /// Whether scores are multiplied before the greatest is found: it is not that of the scores themselves where a bias
+    /// is added, or where the factor is not positive.
+    first: bool,
 }
 
-impl Scores<'_> {
-    /// Replaces the scores of the keys `visible` by `e^(scale·score + bias − greatest)` and the others of `counted` by
-    /// 0; gives the inverse of the sum, or 0 where no key counts: none is visible, or all are −∞.
+impl Scale {
+    pub(super) fn new(scale: f32, biased: bool) -> Scale {
+        let factor = (f64::from(scale) * std::f64::consts::LOG2_E) as f32;
+        Scale { factor, first: biased || !(factor > 0.0 && factor < f32::INFINITY) }
+    }
+
+    /// Whether [`Tile::adjust`] has to be called, whatever the mask.
+    pub(super) fn comes_first(self) -> bool {
+        self.first
+    }
+
+    /// Factor on what [`Tile::adjust`] leaves.
+    fn rest(self) -> f32 {
+        if self.first { 1.0 } else { self.factor }
+    }
+}
+
+/// What is known of the queries of a block, a lane each.
+pub(super) struct State<'a> {
+    /// Their greatest score, −∞ before the first.
+    pub(super) greatest: &'a mut [f32],
+    /// Sum of their weights, 0 before the first.
+    pub(super) totals: &'a mut [f32],
+}
+
+/// Scores of a tile of keys, which become weights.
+pub(super) struct Tile<'a> {
+    /// `[keys][queries]`, lines of `VECTORS` vectors.
+    pub(super) lines: &'a mut [f32],
+    /// The keys that any query of the block sees, counted from the first line.
+    pub(super) seen: Range<usize>,
+}
+
+/// Which keys each query sees, counted from the first line of a tile.
+pub(super) struct Visible {
+    starts: [f32; MOST_QUERIES],
+    ends: [f32; MOST_QUERIES],
+}
+
+impl Visible {
+    /// For the queries from position `query` on and the lines from key `first` on, of `keys` keys.
+    pub(super) fn new(mask: AttentionMask, query: usize, first: usize, keys: usize) -> Visible {
+        let (mut starts, mut ends) = ([0.0; MOST_QUERIES], [0.0; MOST_QUERIES]);
+        for (lane, (start, end)) in starts.iter_mut().zip(&mut ends).enumerate() {
+            let visible = mask.visible(query + lane, keys);
+            // a tile has few keys, so numbers that f32 rounds are far outside of it
+            *start = visible.start.saturating_sub(first) as f32;
+            *end = visible.end.saturating_sub(first) as f32;
+        }
+        Visible { starts, ends }
+    }
+}
+
+impl Tile<'_> {
+    /// Brings scores into the form whose greatest counts: scaled where `scale` asks for it, with the biases of their
+    /// distances, −∞ where a query does not see a key. Gives the greatest.
     ///
-    /// `biases` are those of the keys from the first of the tile on.
+    /// `biases`: that of the last seen key and the first query, and on to lower distances.
     #[inline(always)]
-    pub(super) fn weigh<S: Simd>(
+    pub(super) fn adjust<S: Simd, const VECTORS: usize>(
         &mut self,
         s: S,
-        visible: Range<usize>,
-        counted: Range<usize>,
-        scale: f32,
+        scale: Scale,
         biases: Option<&[f32]>,
-    ) -> f32 {
-        if visible.is_empty() {
-            self.fill(counted, 0.0);
-            return 0.0;
+        visible: Option<&Visible>,
+    ) -> [f32; MOST_QUERIES] {
+        let line = VECTORS * S::LANES;
+        let (factor, log2_e) = (s.splat(scale.factor), s.splat(std::f32::consts::LOG2_E));
+        let hidden = s.splat(f32::NEG_INFINITY);
+        let mut greatest = [hidden; VECTORS];
+        for key in self.seen.clone() {
+            let number = s.splat(key as f32);
+            for (i, greatest) in greatest.iter_mut().enumerate() {
+                let at = &mut self.lines[key * line + i * S::LANES..][..S::LANES];
+                let mut x = s.load(at);
+                if scale.first {
+                    x = match biases {
+                        None => s.mul(x, factor),
+                        Some(biases) => {
+                            let bias = s.load(&biases[self.seen.end - 1 - key + i * S::LANES..]);
+                            s.mul_add(x, factor, s.mul(bias, log2_e))
+                        }
+                    };
+                }
+                if let Some(Visible { starts, ends }) = visible {
+                    let (start, end) = (s.load(&starts[i * S::LANES..]), s.load(&ends[i * S::LANES..]));
+                    x = s.select(s.less(number, start), hidden, s.select(s.less(number, end), x, hidden));
+                }
+                s.store(x, at);
+                *greatest = s.max(x, *greatest); // forgets NaN, which comes back as a weight
+            }
         }
-        // the vectors that hold a visible key
-        let vectors = visible.start / S::LANES..visible.end.div_ceil(S::LANES);
-        let keys = vectors.start * S::LANES..vectors.end * S::LANES;
-        self.fill(counted.start..keys.start, 0.0);
-        self.fill(keys.end..counted.end, 0.0);
-        let most = self.scale(s, vectors.clone(), &visible, scale, biases);
-        // −∞ − −∞ is NaN, so a row without keys ends here; `max` forgets NaN, which must not end with the others
-        if most == f32::NEG_INFINITY && !self.holds_nan(s, vectors.clone()) {
-            self.fill(keys, 0.0);
-            return 0.0;
+        let mut of_queries = [f32::NEG_INFINITY; MOST_QUERIES];
+        for (greatest, to) in greatest.into_iter().zip(of_queries.chunks_exact_mut(S::LANES)) {
+            s.store(greatest, to);
         }
-        let most = s.splat(most);
-        let mut sum = s.splat(0.0);
-        for vector in vectors {
-            let at = self.at::<S>(vector);
-            let e = math::exp_nonpositive(s, s.sub(s.load(&self.tile[at..]), most));
-            s.store(e, &mut self.tile[at..]);
-            sum = s.add(sum, e);
-        }
-        inverse_or_zero(s.reduce_sum(sum))
+        of_queries
     }
 
-    /// Replaces scores by `scale·score + bias`, two roundings, and what is not visible by −∞; gives the greatest.
+    /// Replaces scores by weights and takes them into `state`; gives the factor on all that came before.
     #[inline(always)]
-    fn scale<S: Simd>(
+    pub(super) fn weigh<S: Simd, const VECTORS: usize>(
         &mut self,
         s: S,
-        vectors: Range<usize>,
-        visible: &Range<usize>,
-        scale: f32,
-        biases: Option<&[f32]>,
-    ) -> f32 {
-        let factor = s.splat(scale);
-        let mut most = s.splat(f32::NEG_INFINITY);
-        for vector in vectors {
-            let (at, first) = (self.at::<S>(vector), vector * S::LANES);
-            let mut x = s.mul(s.load(&self.tile[at..]), factor);
-            if let Some(biases) = biases {
-                x = s.add(x, s.load(&biases[first..]));
+        scale: Scale,
+        greatest: &[f32; MOST_QUERIES],
+        state: &mut State<'_>,
+    ) -> [f32; MOST_QUERIES] {
+        let line = VECTORS * S::LANES;
+        let factor = s.splat(scale.rest());
+        let zero = s.splat(0.0);
+        let mut shifts = [zero; VECTORS];
+        let mut before = [1.0; MOST_QUERIES];
+        for (i, shift) in shifts.iter_mut().enumerate() {
+            let lanes = i * S::LANES..(i + 1) * S::LANES;
+            let old = s.load(&state.greatest[lanes.clone()]);
+            let greatest = s.max(s.load(&greatest[lanes.clone()]), old);
+            s.store(greatest, &mut state.greatest[lanes.clone()]);
+            // where nothing is seen yet, −∞ would take itself off
+            let seen = s.less(s.splat(f32::NEG_INFINITY), greatest);
+            *shift = s.sub(zero, s.select(seen, s.mul(greatest, factor), zero));
+            // the product rounded as in the shift, so that an old score that is still the greatest gives 1
+            s.store(math::exp2(s, s.add(s.mul(old, factor), *shift)), &mut before[lanes]);
+        }
+        let mut sums = [zero; VECTORS];
+        for at in self.lines[self.seen.start * line..self.seen.end * line].chunks_exact_mut(line) {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                let at = &mut at[i * S::LANES..(i + 1) * S::LANES];
+                let weight = math::exp2(s, s.mul_add(s.load(at), factor, shifts[i]));
+                s.store(weight, at);
+                *sum = s.add(*sum, weight);
             }
-            if first < visible.start || first + S::LANES > visible.end {
-                let hidden = s.splat(f32::NEG_INFINITY);
-                let before = visible.start.saturating_sub(first);
-                let behind = (first + S::LANES).saturating_sub(visible.end);
-                x = s.select(s.less(s.load(&EDGE[MOST_LANES - before..]), s.splat(0.5)), hidden, x);
-                x = s.select(
-                    s.less(s.splat(0.5), s.load(&EDGE[MOST_LANES - S::LANES + behind..])),
-                    hidden,
-                    x,
-                );
-            }
-            s.store(x, &mut self.tile[at..]);
-            most = s.max(most, x);
         }
-        s.reduce_max(most)
-    }
-
-    #[inline(always)]
-    fn holds_nan<S: Simd>(&self, s: S, vectors: Range<usize>) -> bool {
-        let mut sum = s.splat(0.0);
-        for vector in vectors {
-            // −∞, which the others are, adds to −∞
-            sum = s.add(sum, s.load(&self.tile[self.at::<S>(vector)..]));
+        for (i, sum) in sums.into_iter().enumerate() {
+            let lanes = i * S::LANES..(i + 1) * S::LANES;
+            let (total, before) = (s.load(&state.totals[lanes.clone()]), s.load(&before[lanes.clone()]));
+            s.store(s.mul_add(total, before, sum), &mut state.totals[lanes]);
         }
-        s.reduce_sum(sum).is_nan()
+        before
     }
+}
 
-    /// Where vector `vector` of the row begins.
+impl State<'_> {
+    /// The inverse of each sum of weights, or 0 where no key counts: none is visible, or all are −∞.
     #[inline(always)]
-    fn at<S: Simd>(&self, vector: usize) -> usize {
-        let key = vector * S::LANES;
-        (key / RUN * self.rows + self.row) * RUN + key % RUN
-    }
-
-    /// Puts `value` in the places of `keys`.
-    #[inline(always)]
-    fn fill(&mut self, keys: Range<usize>, value: f32) {
-        for key in keys {
-            self.tile[(key / RUN * self.rows + self.row) * RUN + key % RUN] = value;
+    pub(super) fn inverses<S: Simd>(&self, s: S) -> [f32; MOST_QUERIES] {
+        let mut inverses = [0.0; MOST_QUERIES];
+        for (inverse, total) in inverses.chunks_exact_mut(S::LANES).zip(self.totals.chunks_exact(S::LANES)) {
+            let total = s.load(total);
+            // NaN stays NaN
+            s.store(s.select(s.less(s.splat(0.0), total), s.div(s.splat(1.0), total), total), inverse);
         }
+        inverses
     }
 }

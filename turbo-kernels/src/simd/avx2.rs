@@ -23,6 +23,16 @@ pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx2(()))
 }
 
+/// [`run`], never inlined.
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn call<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Avx2(()))
+}
+
 /// Methods that are one expression over registers each.
 macro_rules! registers {
     ($(fn $name:ident($($arg:ident: $type:ty),*) -> $out:ty = $body:expr;)*) => {$(
@@ -42,6 +52,12 @@ impl Simd for Avx2 {
     type F32 = __m256;
     type I32 = __m256i;
     type Mask = __m256;
+
+    #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        // SAFETY: `self` exists, so the machine has the instructions.
+        unsafe { call(kernel) }
+    }
 
     #[inline(always)]
     fn load_partial(self, from: &[f32], fill: f32) -> __m256 {

@@ -61,6 +61,36 @@ pub(super) unsafe fn run_int8<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx512::<VNNI>(()))
 }
 
+/// [`run`], never inlined.
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+unsafe fn call<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Avx512::<0>(()))
+}
+
+/// [`run_bf16`], never inlined.
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+unsafe fn call_bf16<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Avx512::<BF16>(()))
+}
+
+/// [`run_int8`], never inlined.
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
+unsafe fn call_int8<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Avx512::<VNNI>(()))
+}
+
 /// Methods that are one expression over registers each.
 macro_rules! registers {
     ($(fn $name:ident($($arg:ident: $type:ty),*) -> $out:ty = $body:expr;)*) => {$(
@@ -88,6 +118,18 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
     type F32 = __m512;
     type I32 = __m512i;
     type Mask = __mmask16;
+
+    #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        // SAFETY: `self` exists, so the machine has the instructions.
+        unsafe {
+            match DOTS {
+                BF16 => call_bf16(kernel),
+                VNNI => call_int8(kernel),
+                _ => call(kernel),
+            }
+        }
+    }
 
     #[inline(always)]
     fn load_partial(self, from: &[f32], fill: f32) -> __m512 {
@@ -140,6 +182,7 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
         fn round(v: __m512) -> __m512 = _mm512_roundscale_ps::<NEAREST>(v);
         fn pow2(n: __m512) -> __m512 = _mm512_castsi512_ps(_mm512_slli_epi32::<23>(
             _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127))));
+        fn scale(v: __m512, n: __m512) -> __m512 = _mm512_scalef_ps(v, n);
         fn exponent(v: __m512) -> __m512 = _mm512_getexp_ps(v);
         fn is_nan(v: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
         fn less(a: __m512, b: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b);

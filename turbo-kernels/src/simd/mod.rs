@@ -51,6 +51,10 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// One truth per lane.
     type Mask: Copy;
 
+    /// Runs `kernel` as a function of its own, with these instructions: for what would be too much code to inline
+    /// wherever it is used.
+    fn call<K: Kernel>(self, kernel: K) -> K::Output;
+
     /// `x` in every lane.
     fn splat(self, x: f32) -> Self::F32;
 
@@ -126,6 +130,11 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn round(self, v: Self::F32) -> Self::F32;
     /// `2ⁿ` for integral `n` in `-126..=127`; nothing useful elsewhere.
     fn pow2(self, n: Self::F32) -> Self::F32;
+    /// `v · 2ⁿ` for integral `n` in `-126..=127`; nothing useful elsewhere, except that NaN in `v` stays NaN.
+    #[inline(always)]
+    fn scale(self, v: Self::F32, n: Self::F32) -> Self::F32 {
+        self.mul(v, self.pow2(n))
+    }
     /// `⌊log₂ v⌋` for normal `v > 0`; nothing useful elsewhere.
     fn exponent(self, v: Self::F32) -> Self::F32;
     /// Whether it is NaN.

@@ -1,4 +1,4 @@
-use super::Simd;
+use super::{Kernel, Simd};
 
 const LANES: usize = 8;
 
@@ -38,6 +38,11 @@ impl Simd for Portable {
     type F32 = Vector;
     type I32 = Words;
     type Mask = [bool; LANES];
+
+    #[inline(never)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.run(self)
+    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> Vector {

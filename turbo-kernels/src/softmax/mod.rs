@@ -4,7 +4,6 @@ mod cpu;
 mod row;
 
 pub(crate) use cpu::SoftmaxRow;
-pub(crate) use row::inverse_or_zero;
 
 use crate::{AttentionMask, KernelError, RelativeBiasOn, device::Device};
 

@@ -66,6 +66,6 @@ pub(crate) fn softmax<S: Simd>(s: S, row: &mut [f32], scale: f32, biases: Option
 
 /// What the exponentials are multiplied by. Their sum is at least 1, unless no key counts.
 #[inline(always)]
-pub(crate) fn inverse_or_zero(sum: f32) -> f32 {
+fn inverse_or_zero(sum: f32) -> f32 {
     if sum == 0.0 { 0.0 } else { 1.0 / sum }
 }

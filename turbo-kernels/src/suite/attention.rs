@@ -4,13 +4,14 @@ use std::ops::Range;
 
 use super::{
     ROUNDING, WIDTHS,
+    bits::assert_same,
     numbers::Numbers,
     pool::cu_seqlens,
     rig::{Rig, compare, refuses_length, refuses_size},
     twin::{self, Product},
 };
 use crate::{
-    Attention, AttentionMask, Columns, ColumnsOn, DType, Device, Layout, RelativeBias,
+    Attention, AttentionMask, Columns, ColumnsOn, DType, Device, Layout, Queries, RelativeBias,
     attention::AttentionShape,
 };
 
@@ -61,7 +62,56 @@ pub fn attention<D: Attention>(device: &D) {
     for mask in MASKS {
         keeps_nan_to_those_who_see_it(device, mask);
     }
+    for mask in MASKS {
+        one_query_of_each_sequence_is_its_row(device, mask);
+    }
     refuses_wrong_sizes(device);
+}
+
+/// Queries of one row per sequence give, to the bit, what that row is among all.
+fn one_query_of_each_sequence_is_its_row<D: Attention>(device: &D, mask: AttentionMask) {
+    const HIDDEN: usize = 16;
+    let seq_lens = [3, 0, 40, 140];
+    let sums = cu_seqlens(&seq_lens);
+    let rows = sums[seq_lens.len()] as usize;
+    let mut numbers = Numbers::new(rows);
+    let (q, kv, table) =
+        (numbers.values(rows * HIDDEN), numbers.values(rows * HIDDEN), numbers.values(8 * 2));
+    let mut rig = Rig::new(device);
+    let (on_kv, on_table, on_sums) = (rig.put(&kv), rig.put(&table), rig.put_u32(&sums));
+    let mut run = |queries, q: &[f32]| {
+        let on_q = rig.put(q);
+        rig.answer(q.len(), |d, queue, out| {
+            let dtype = DType::F32;
+            let shape = AttentionShape {
+                num_heads: 2,
+                num_kv_heads: 1,
+                head_dim: 8,
+                scale: 0.3,
+                mask,
+                dtype,
+                queries,
+            };
+            let layout = Layout::Packed { cu_seqlens: on_sums.view() };
+            let [k, v] = [0, 8].map(|first| Columns { rows: on_kv.view(), first, row_stride: HIDDEN });
+            let bias = RelativeBias { table: on_table.view(), num_buckets: 8, max_distance: 20 };
+            d.attention(queue, shape, layout, Columns::all(on_q.view(), HIDDEN), k, v, Some(bias), out)
+        })
+        .unwrap_or_else(|e| panic!("{queries:?}: {e}"))
+    };
+    let all = run(Queries::All, &q);
+    for queries in [Queries::First, Queries::Last] {
+        let row = |b: usize| if queries == Queries::First { sums[b] } else { sums[b + 1] - 1 } as usize;
+        // the empty sequence has a query that sees nothing
+        let of_rows = |values: &[f32], empty: f32| -> Vec<f32> {
+            let of_row = |b: usize| match seq_lens[b] {
+                0 => vec![empty; HIDDEN],
+                _ => values[row(b) * HIDDEN..][..HIDDEN].to_vec(),
+            };
+            (0..seq_lens.len()).flat_map(of_row).collect()
+        };
+        assert_same("one query", &run(queries, &of_rows(&q, 0.5)), &of_rows(&all, 0.0));
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +142,7 @@ impl Case<'_> {
             scale: 1.0 / (self.head_dim as f32).sqrt(),
             mask: self.mask,
             dtype: DType::F32,
+            queries: Queries::All,
         }
     }
 
@@ -242,6 +293,7 @@ fn keeps_nan_to_those_who_see_it<D: Attention>(device: &D, mask: AttentionMask) 
         scale: 0.3,
         mask,
         dtype: DType::F32,
+        queries: Queries::All,
     };
     let seq_lens = [5u32, 24, 36];
     let mut qkv = Numbers::new(4).values(65 * 3 * HIDDEN);
@@ -280,6 +332,7 @@ const NARROW: AttentionShape = AttentionShape {
     scale: 1.0,
     mask: AttentionMask::Full,
     dtype: DType::F32,
+    queries: Queries::All,
 };
 
 /// Queries, keys and values of merged rows.

@@ -2,8 +2,8 @@
 
 use super::{super::pool::cu_seqlens, Numbers, Rig, WIDTH, assert_same};
 use crate::{
-    AttentionMask, Columns, DType, EncoderKernels, HeadSizes, KernelError, Layout, Pooling, RelativeBias,
-    attention::AttentionShape,
+    AttentionMask, Columns, DType, EncoderKernels, HeadSizes, KernelError, Layout, Pooling, Queries,
+    RelativeBias, attention::AttentionShape,
 };
 
 /// Lengths of sequences: one token, a vector and its neighbours, and more rows than a piece of attention.
@@ -92,6 +92,7 @@ fn attentions<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, Vec
             scale: 0.22,
             mask,
             dtype: DType::F32,
+            queries: Queries::All,
         };
         let (q_width, kv_width) = (4 * HEAD_DIM, num_kv_heads * HEAD_DIM);
         let row_stride = q_width + 2 * kv_width;

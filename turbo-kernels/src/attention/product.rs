@@ -1,0 +1,105 @@
+//! The product that both halves of attention are made of: a few rows, value by value, times lines of vectors.
+//!
+//! ```text
+//! scores    keys,    broadcast · queries, a lane each     [keys][queries]
+//! sums      weights, broadcast · values,  vectors         [queries][head_dim]
+//! ```
+//!
+//! Every result is one chain of fused multiply-adds over ascending `k` in one lane of one register.
+
+use crate::{gemm::RUN, simd::Simd};
+
+/// Where the rows lie whose values are broadcast: value `k` of row `i` at `i · row + k % run · step + k / run · next`.
+#[derive(Clone, Copy)]
+pub(super) struct Order {
+    row: usize,
+    step: usize,
+    run: usize,
+    next: usize,
+}
+
+impl Order {
+    /// As [`crate::gemm::pack_tile`] packs `rows` rows.
+    #[inline(always)]
+    pub(super) fn packed(rows: usize) -> Order {
+        Order { row: RUN, step: 1, run: RUN, next: rows * RUN }
+    }
+
+    /// Rows side by side, `line` values from one `k` to the next.
+    #[inline(always)]
+    pub(super) fn columns(line: usize) -> Order {
+        Order { row: 1, step: line, run: usize::MAX, next: 0 }
+    }
+
+    /// Value `k` of row `row`.
+    #[inline(always)]
+    fn at(&self, row: usize, k: usize) -> usize {
+        row * self.row + k % self.run * self.step + k / self.run * self.next
+    }
+}
+
+/// Adds `Σₖ rows[i][k] · lines[k][vector]` to `sums[i][vector]`; lines are `line` values apart.
+///
+/// # Panics
+/// When a row or a line reaches beyond its slice.
+#[inline(always)]
+pub(super) fn multiply<S: Simd, const ROWS: usize, const VECTORS: usize>(
+    s: S,
+    (rows, order): (&[f32], Order),
+    (lines, line): (&[f32], usize),
+    k: usize,
+    mut sums: [[S::F32; VECTORS]; ROWS],
+) -> [[S::F32; VECTORS]; ROWS] {
+    if k == 0 {
+        return sums;
+    }
+    // in the packed order, the last value of the last row is behind all others; in the other too
+    assert!(rows.len() > order.at(ROWS - 1, k - 1) && lines.len() >= (k - 1) * line + VECTORS * S::LANES);
+    let (mut first, mut vectors_at, mut left) = (rows.as_ptr(), lines.as_ptr(), k);
+    while left > 0 {
+        let (run, mut value) = (left.min(order.run), first);
+        for _ in 0..run {
+            let mut vectors = [s.splat(0.0); VECTORS];
+            for (i, vector) in vectors.iter_mut().enumerate() {
+                // SAFETY: of fewer than `k` lines before it, each is `line` values long, and the assertion covers the
+                // last one.
+                *vector = unsafe { s.load_ptr(vectors_at.add(i * S::LANES)) };
+            }
+            for (i, sums) in sums.iter_mut().enumerate() {
+                // SAFETY: a value of row `i`, none of which lies behind the one that the assertion covers.
+                let x = s.splat(unsafe { *value.add(i * order.row) });
+                for (sum, vector) in sums.iter_mut().zip(vectors) {
+                    *sum = s.mul_add(x, vector, *sum);
+                }
+            }
+            vectors_at = vectors_at.wrapping_add(line);
+            value = value.wrapping_add(order.step);
+        }
+        first = first.wrapping_add(order.next);
+        left -= run;
+    }
+    sums
+}
+
+/// An expression in which a number of rows is a constant; tiles have at most as many as registers allow.
+macro_rules! with_rows {
+    ($simd:ty, $rows:expr, $count:ident => $body:expr) => {
+        with_rows!(@ $simd, $rows, $count, $body, 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
+    };
+    (@ $simd:ty, $rows:expr, $count:ident, $body:expr, $($number:literal)*) => {
+        match $rows {
+            $($number => with_rows!(# $simd, $number, $count, $body),)*
+            rows => unreachable!("tiles have 1 to 14 rows, not {rows}"),
+        }
+    };
+    (# $simd:ty, $number:literal, $count:ident, $body:expr) => {
+        // decided before code is made, so that none is made for what cannot be
+        if const { $number <= $crate::gemm::tile_rows::<$simd>() } {
+            const $count: usize = $number;
+            $body
+        } else {
+            unreachable!("{} rows are more than registers hold", $number)
+        }
+    };
+}
+pub(super) use with_rows;
