@@ -23,9 +23,10 @@
 use crate::{
     Activation, Isa, KernelError,
     bias_act::Activate,
+    lanes, math,
     norm::{NormRow, NormWeights},
     pool::{L2Row, SumRows},
-    simd::SupportedIsa,
+    simd::{Kernel, Simd, SupportedIsa},
     softmax::SoftmaxRow,
 };
 
@@ -65,6 +66,16 @@ pub fn activate(activation: Activation, x: &[f32], out: &mut [f32]) -> Result<()
     Ok(())
 }
 
+/// `out = erf(x)`, the error function, off by at most 1 unit in the last place (2 without FMA).
+///
+/// # Errors
+/// [`KernelError::Length`] unless both have one length.
+pub fn erf(x: &[f32], out: &mut [f32]) -> Result<(), KernelError> {
+    KernelError::check_length("erf", "out", x.len(), out.len())?;
+    best().run(Erf { x, out });
+    Ok(())
+}
+
 /// `out = x / ‖x‖₂` for each row of `columns` values; a norm below 1e-12 counts as 1e-12.
 ///
 /// # Errors
@@ -94,6 +105,22 @@ pub fn mean_of_rows(x: &[f32], out: &mut [f32]) -> Result<(), KernelError> {
     Ok(())
 }
 
+struct Erf<'a> {
+    x: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for Erf<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for (x, out) in self.x.chunks(S::LANES).zip(self.out.chunks_mut(S::LANES)) {
+            lanes::write(s, math::erf(s, lanes::read(s, x, 0.0)), out);
+        }
+    }
+}
+
 fn best() -> SupportedIsa {
     SupportedIsa::check(Isa::detect()).expect("what was detected is supported")
 }
@@ -112,6 +139,8 @@ mod tests {
         assert_eq!(out[2..], [0.5, 0.5, 0.0, 1.0]);
         mean_of_rows(&x[..4], &mut out[..2]).unwrap();
         assert_eq!(out[..2], [1.5, 2.0]);
+        erf(&[0.0, -0.5, 9.0], &mut out[..3]).unwrap();
+        assert_eq!(out[..3], [0.0, -0.520_499_9, 1.0]);
         mean_of_rows(&[], &mut out[..2]).unwrap();
         assert_eq!(out[..2], [0.0, 0.0]);
     }
@@ -126,6 +155,7 @@ mod tests {
             softmax_rows(&[0.0; 6], 0, &mut out),
             layer_norm_rows(&[0.0; 6], weights, &mut out),
             activate(Activation::Relu, &[0.0; 5], &mut out),
+            erf(&[0.0; 5], &mut out),
             l2_normalize_rows(&[0.0; 6], 5, &mut out),
             mean_of_rows(&[0.0; 7], &mut out),
         ];

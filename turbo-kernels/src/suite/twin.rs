@@ -31,7 +31,7 @@ pub(super) fn linear(x: &[f32], weight: &[f32], in_features: usize) -> Vec<Produ
 }
 
 /// An activation.
-pub(super) fn activate(activation: Activation, x: f64) -> f64 {
+pub(crate) fn activate(activation: Activation, x: f64) -> f64 {
     match activation {
         Activation::GeluErf => 0.5 * x * erfc(-x / 2f64.sqrt()),
         Activation::GeluTanh => {
