@@ -4,7 +4,7 @@ mod summary;
 
 pub use summary::KindCost;
 
-use turbo_kernels::{AttentionMask, DType, Hidden, Pooling};
+use turbo_kernels::{AttentionMask, DType, Hidden, Pooling, Queries};
 
 use crate::{
     dim::{Dim, Extents},
@@ -72,8 +72,8 @@ impl Graph {
             Op::BatchedMatMul { a, .. } => {
                 2 * self.elements(node.output, extents) * self.summed(node, a, extents)
             }
-            Op::Attention { q, mask, .. } => {
-                q.num_heads as u64 * self.score_count(node, mask, extents) * 4 * q.head_dim as u64
+            Op::Attention { queries, q, mask, .. } => {
+                q.num_heads as u64 * self.score_count(node, queries, mask, extents) * 4 * q.head_dim as u64
             }
             _ => {
                 let weights = self.factors(node).map(|matrix| self.matrix(matrix).iter().product::<usize>());
@@ -117,8 +117,8 @@ impl Graph {
             Op::Rotary(_) => out * ROTARY,
             Op::Softmax => out * SOFTMAX,
             Op::ScaleMaskSoftmax { .. } => out * (SOFTMAX + 1 + given(1)),
-            Op::Attention { q, mask, .. } => {
-                q.num_heads as u64 * self.score_count(node, mask, extents) * (SOFTMAX + 1 + given(3))
+            Op::Attention { queries, q, mask, .. } => {
+                q.num_heads as u64 * self.score_count(node, queries, mask, extents) * (SOFTMAX + 1 + given(3))
             }
             Op::Pool(_) => self.elements(node.inputs[0], extents),
         }
@@ -177,23 +177,30 @@ impl Graph {
     }
 
     /// Scores of one head over the batch, those that are masked left out; padding is not.
-    fn score_count(&self, node: &Node, mask: AttentionMask, extents: &Extents) -> u64 {
-        let padded = self.value(node.inputs[0]).shape.0.contains(&Dim::PaddedLen);
+    fn score_count(&self, node: &Node, queries: Queries, mask: AttentionMask, extents: &Extents) -> u64 {
+        let padded = self.value(node.inputs[1]).shape.0.contains(&Dim::PaddedLen);
         let (rows, squares) = if padded {
             (extents.batch_size * extents.padded_len, extents.batch_size * extents.padded_len.pow(2))
         } else {
             (extents.total_tokens, extents.sum_len_sq)
         };
-        match mask {
-            AttentionMask::Full => squares as u64,
-            AttentionMask::Causal => (squares + rows) as u64 / 2,
-            AttentionMask::Window { reach } => {
-                let len = squares as f64 / (rows as f64).max(1.0);
-                let reach = (reach as f64).min(len - 1.0).max(0.0);
+        let len = match queries {
+            Queries::All => squares as f64 / (rows as f64).max(1.0),
+            Queries::First | Queries::Last => rows as f64 / (extents.batch_size as f64).max(1.0),
+        };
+        let reach = |reach: usize| (reach as f64).min(len - 1.0).max(0.0);
+        let seen = match (queries, mask) {
+            (Queries::All, AttentionMask::Full) => return squares as u64,
+            (Queries::All, AttentionMask::Causal) => return (squares + rows) as u64 / 2,
+            (Queries::All, AttentionMask::Window { reach: r }) => {
                 // of 2 · reach + 1 keys, both ends of a sequence miss reach · (reach + 1) / 2
-                (rows as f64 * (2.0 * reach + 1.0 - reach * (reach + 1.0) / len.max(1.0))).round() as u64
+                rows as f64 * (2.0 * reach(r) + 1.0 - reach(r) * (reach(r) + 1.0) / len.max(1.0))
             }
-        }
+            (Queries::First, AttentionMask::Causal) => extents.batch_size as f64,
+            (_, AttentionMask::Full | AttentionMask::Causal) => rows as f64,
+            (_, AttentionMask::Window { reach: r }) => extents.batch_size as f64 * (reach(r) + 1.0),
+        };
+        seen.round() as u64
     }
 }
 
@@ -232,6 +239,15 @@ mod tests {
 
     /// `softmax(mask(scale · q·kᵀ)) · v` of three projections, from 24 columns in 3 heads, keys and values in fewer.
     fn masked_attention(mask: AttentionMask, kv_heads: usize) -> Graph {
+        attention_then(mask, kv_heads, |_, context| context)
+    }
+
+    /// What `then` makes of the contexts.
+    fn attention_then(
+        mask: AttentionMask,
+        kv_heads: usize,
+        then: impl Fn(&mut GraphBuilder, ValueId) -> ValueId,
+    ) -> Graph {
         let mut g = GraphBuilder::new("attention");
         let (table, ids) = (g.weight("table", &[10, 24]), g.input(Input::InputIds));
         let x = g.embed(table, ids).unwrap();
@@ -249,6 +265,7 @@ mod tests {
         let probabilities = g.softmax(scores).unwrap();
         let context = g.batched_matmul(probabilities, v, Rhs::Normal).unwrap();
         let context = g.merge_heads(context).unwrap();
+        let context = then(&mut g, context);
         g.output("context", context);
         g.finish().unwrap()
     }
@@ -293,6 +310,25 @@ mod tests {
             let ratio = got as f64 / (3 * (4 * 8 + 6) * exact) as f64;
             let bound = if let AttentionMask::Window { .. } = mask { 0.05 } else { 0.0 };
             assert!((ratio - 1.0).abs() <= bound, "{mask:?}: {ratio}");
+        }
+    }
+
+    /// Of a context that is picked by itself the one query counts, and the keys that it sees.
+    #[test]
+    fn one_query_costs_what_it_sees() {
+        let masks = [0, 3, 1000].map(|reach| AttentionMask::Window { reach });
+        for mask in masks.into_iter().chain([AttentionMask::Full, AttentionMask::Causal]) {
+            for (pooling, last) in [(Pooling::Cls, false), (Pooling::LastToken, true)] {
+                let graph = attention_then(mask, 3, |g, context| g.pool(context, pooling).unwrap());
+                let program = Program::compile(&graph, LayoutKind::Packed, passes::ALL).unwrap();
+                for len in [1, 2, 5, 300] {
+                    let seen = mask.visible(if last { len - 1 } else { 0 }, len).len() as u64;
+                    let cost = costs_of(program.graph(), "attention", &Extents::of(&[len; 2]))[0];
+                    assert_eq!(cost.flops, 2 * 3 * (4 * 8 + 6) * seen, "{mask:?} {pooling:?} {len}");
+                    // a query, keys and values of all tokens, a context
+                    assert_eq!(cost.bytes, 4 * (2 * 24 + 2 * len as u64 * 48 + 2 * 24), "{mask:?} {len}");
+                }
+            }
         }
     }
 

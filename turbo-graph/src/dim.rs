@@ -52,6 +52,12 @@ impl Shape {
         Shape(sizes.iter().copied().map(Dim::Fixed).collect())
     }
 
+    /// These rows with another number of columns.
+    pub(crate) fn with_columns(&self, columns: usize) -> Self {
+        let rows = &self.0[..self.0.len().saturating_sub(1)];
+        Shape([rows, &[Dim::Fixed(columns)]].concat())
+    }
+
     /// `[batch_size, padded_len, ..rest]`: one row per token, as a textbook draws it.
     pub fn per_token(rest: &[usize]) -> Self {
         let rows = [Dim::BatchSize, Dim::PaddedLen];

@@ -197,6 +197,13 @@ impl Graph {
         self.constant(shape, Storage::Weight(tensors))
     }
 
+    /// The constant that these tensors are below each other, at least one and as wide as the first.
+    pub(crate) fn stack(&mut self, tensors: Vec<NamedWeight>) -> ValueId {
+        let mut shape = tensors[0].shape.clone();
+        shape[0] = tensors.iter().map(|tensor| tensor.shape[0]).sum();
+        self.weight(Shape::fixed(&shape), tensors)
+    }
+
     pub(crate) fn constant(&mut self, shape: Shape, storage: Storage) -> ValueId {
         match self.values.iter().position(|value| value.storage == storage) {
             Some(known) => id(known),

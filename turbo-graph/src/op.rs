@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use turbo_kernels::{Activation, AttentionMask, Hidden, Pooling, matmul::Rhs};
+use turbo_kernels::{Activation, AttentionMask, Hidden, Pooling, Queries, matmul::Rhs};
 
 /// Which columns of a row hold the heads of queries, keys or values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -219,8 +219,10 @@ pub enum Op {
         bias: Option<RelativeBuckets>,
     },
     /// Fused, `[q, k, v, table?]`: contexts, heads side by side; scores stay in the kernel. The first three may be one
-    /// tensor.
+    /// tensor when every token asks; else the first has a row per sequence.
     Attention {
+        /// Which tokens of a sequence ask: all, or one whose context alone is computed.
+        queries: Queries,
         /// Where the queries lie.
         q: HeadColumns,
         /// Where the keys lie; neighbouring query heads share one when there are fewer.
@@ -347,14 +349,15 @@ impl fmt::Display for Op {
                 write!(f, " ×{scale}{}", MaskSuffix(*mask))?;
                 bias.map_or(Ok(()), |buckets| write!(f, " {buckets}"))
             }
-            Op::Attention { q, k, v, scale, mask, bias } => {
-                write!(f, " {}×{}", q.num_heads, q.head_dim)?;
+            Op::Attention { queries, q, k, v, scale, mask, bias } => {
+                write!(f, "{} {}×{}", QueriesSuffix(*queries), q.num_heads, q.head_dim)?;
                 if k.num_heads != q.num_heads {
                     write!(f, "/{}", k.num_heads)?;
                 }
-                // side by side, or each at the beginning, is what one expects
+                // side by side, or each at the beginning, is what one expects, and few queries in a tensor of their own
+                let beside = if *queries == Queries::All { q.end() } else { 0 };
                 let firsts = [q.first, k.first, v.first];
-                if firsts != [0; 3] && firsts != [0, q.end(), k.end()] {
+                if firsts != [0; 3] && firsts != [0, beside, beside + k.width()] {
                     write!(f, "@{},{},{}", q.first, k.first, v.first)?;
                 }
                 write!(f, " ×{scale}{}", MaskSuffix(*mask))?;
@@ -362,6 +365,19 @@ impl fmt::Display for Op {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// ` of the first`, or nothing when every token asks.
+pub(crate) struct QueriesSuffix(pub(crate) Queries);
+
+impl fmt::Display for QueriesSuffix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Queries::All => "",
+            Queries::First => " of the first",
+            Queries::Last => " of the last",
+        })
     }
 }
 

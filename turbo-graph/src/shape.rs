@@ -1,6 +1,6 @@
 //! The shape rule of every operator: from the shapes of its inputs to that of its result.
 
-use turbo_kernels::{AttentionMask, Hidden, matmul::Rhs};
+use turbo_kernels::{AttentionMask, Hidden, Queries, matmul::Rhs};
 
 use crate::{
     GraphError,
@@ -39,7 +39,7 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
         Op::Gate(_) => {
             inputs.count(1)?;
             match inputs.columns(0)? {
-                columns if columns.is_multiple_of(2) => Ok(with_columns(inputs.shapes[0], columns / 2)),
+                columns if columns.is_multiple_of(2) => Ok(inputs.shapes[0].with_columns(columns / 2)),
                 _ => Err(inputs.wrong(0, "rows of two halves")),
             }
         }
@@ -140,9 +140,10 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
             inputs.same(2, 0)?;
             inputs.norm(0, 3)
         }
-        Op::Attention { q, k, v, bias, .. } => {
+        Op::Attention { queries, q, k, v, bias, .. } => {
             inputs.count(3 + usize::from(bias.is_some()))?;
-            inputs.attention(*q, *k, *v, *bias)
+            let contexts = inputs.attention(*q, *k, *v, *bias)?;
+            inputs.queries(*queries, *q, contexts)
         }
         Op::EmbedSumLayerNorm { lookups, .. } => {
             let gain = 2 * lookups;
@@ -158,14 +159,6 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
             Ok(rows)
         }
     }
-}
-
-/// `shape` with another last axis.
-fn with_columns(shape: &Shape, columns: usize) -> Shape {
-    let mut dims = shape.0.clone();
-    dims.pop();
-    dims.push(Dim::Fixed(columns));
-    Shape(dims)
 }
 
 /// Heads side by side, where their width is known.
@@ -252,7 +245,7 @@ impl Inputs<'_> {
     fn product_of(&self, rows: &Shape, weight: usize) -> Result<Shape, GraphError> {
         let columns = rows.last_fixed().unwrap_or(0);
         match self.shapes[weight].0[..] {
-            [Dim::Fixed(out), Dim::Fixed(k)] if k == columns => Ok(with_columns(rows, out)),
+            [Dim::Fixed(out), Dim::Fixed(k)] if k == columns => Ok(rows.with_columns(out)),
             _ => Err(self.wrong(weight, &format!("[out, {columns}]"))),
         }
     }
@@ -289,7 +282,7 @@ impl Inputs<'_> {
             Hidden::Gate(_) if wide.is_multiple_of(2) => wide / 2,
             Hidden::Gate(_) => return Err(self.wrong(1, "an even number of rows")),
         };
-        let rows = self.product_of(&with_columns(&up, hidden), 2)?;
+        let rows = self.product_of(&up.with_columns(hidden), 2)?;
         self.addends(places, &rows)?;
         match parts.norm {
             Some(_) => self.norm_of(&rows, places.next),
@@ -321,7 +314,7 @@ impl Inputs<'_> {
         if heads.width() == 0 || heads.end() > width {
             return Err(self.wrong(input, &expected));
         }
-        Ok(with_columns(self.shapes[input], heads.width()))
+        Ok(self.shapes[input].with_columns(heads.width()))
     }
 
     fn rotary_table(&self, input: usize, head_dim: usize) -> Result<(), GraphError> {
@@ -375,18 +368,32 @@ impl Inputs<'_> {
         v: HeadColumns,
         bias: Option<RelativeBuckets>,
     ) -> Result<Shape, GraphError> {
-        let contexts = self.columns_of_heads(0, q)?;
+        let keys = self.columns_of_heads(1, k)?;
         for (input, heads) in [(1, k), (2, v)] {
             let own = self.columns_of_heads(input, heads)?;
             let fits = heads.head_dim == q.head_dim
                 && heads.num_heads == k.num_heads
                 && q.num_heads.is_multiple_of(heads.num_heads);
-            if !fits || own.0[..own.0.len() - 1] != contexts.0[..contexts.0.len() - 1] {
+            if !fits || own != keys {
                 return Err(self.wrong(input, &format!("rows of heads that fit the queries' {q}")));
             }
         }
         bias.map_or(Ok(()), |buckets| self.bias_table(3, buckets, q.num_heads))?;
-        Ok(contexts)
+        Ok(keys.with_columns(q.width()))
+    }
+
+    /// The contexts of those tokens that ask, of `contexts` of all; the queries have as many rows.
+    fn queries(&self, queries: Queries, q: HeadColumns, contexts: Shape) -> Result<Shape, GraphError> {
+        let (rows, expected) = match queries {
+            Queries::All => (contexts, format!("a row per token that holds heads {q}")),
+            Queries::First | Queries::Last => {
+                let rows = Shape(vec![Dim::BatchSize, Dim::Fixed(q.width())]);
+                (rows, format!("a row per sequence that holds heads {q}"))
+            }
+        };
+        let width = self.shapes[0].last_fixed().unwrap_or(0);
+        let fits = q.width() > 0 && q.end() <= width && *self.shapes[0] == rows.with_columns(width);
+        if fits { Ok(rows) } else { Err(self.wrong(0, &expected)) }
     }
 
     fn heads(&self, input: usize) -> Result<HeadTensor, GraphError> {

@@ -45,21 +45,18 @@ fn what_stays_bf16_is_listed() {
     let sensitive = ["layer.1.wide.weight", "layer.2.k.weight", "pooler.weight", "nothing"];
     let program = compile(&families::family("classifier"), LayoutKind::Packed, DType::Int8, &sensitive);
     let expected = "
-  %9    embed_sum_layer_norm ε=1e-5                [total_tokens, 32]  of ids positions
+  %9    embed_sum_layer_norm ε=1e-5                  [total_tokens, 32]  of ids positions
 ┌ 2 layers like this one: each next one reads %51 for %9
-│ %149  linear 32→96 int8                          [total_tokens, 96]  of %9
-│ %30   attention 4×8 ×0.35355338 bf16             [total_tokens, 32]  of %149
-│ %38   linear_layer_norm ε=1e-5 32→32 int8        [total_tokens, 32]  of %30 %9
-│ %51   feed_forward GeluErf ε=1e-5 32→40→32 int8  [total_tokens, 32]  of %38
+│ %149  linear 32→96 int8                            [total_tokens, 96]  of %9
+│ %30   attention 4×8 ×0.35355338 bf16               [total_tokens, 32]  of %149
+│ %38   linear_layer_norm ε=1e-5 32→32 int8          [total_tokens, 32]  of %30 %9
+│ %51   feed_forward GeluErf ε=1e-5 32→40→32 int8    [total_tokens, 32]  of %38
 └
 ";
     let shown = print::brief(program.graph()).to_string();
     assert!(shown.starts_with(expected.trim_start_matches('\n')), "{shown}");
-    let kept = [
-        "layer.1.wide.weight",
-        "layer.1.narrow.weight",
-        "layer.2.q.weight+layer.2.k.weight+layer.2.v.weight",
-    ];
+    // of the last layer the queries are a product of their own
+    let kept = ["layer.1.wide.weight", "layer.1.narrow.weight", "layer.2.k.weight+layer.2.v.weight"];
     let lines = kept.map(|name| format!("  bf16 instead of int8: {name}\n")).concat();
     assert!(shown.ends_with(&lines), "{shown}");
     assert!(program.graph().to_string().ends_with(&lines));
@@ -144,7 +141,7 @@ fn rows_point_where_those_of_f32_do() {
         let rows = rows(dtype);
         let pairs = exact.chunks(SMALL.hidden_size).zip(rows.chunks(SMALL.hidden_size));
         let worst = pairs.map(|(a, b)| cosine(a, b)).fold(f64::INFINITY, f64::min);
-        assert!(worst >= least, "{dtype}: {worst}");
+        assert!(worst >= least && worst < 1.0 - 1e-9, "{dtype}: {worst}");
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
     Op,
     dim::Extents,
     graph::{Graph, Node, Storage},
-    op::{FeedForwardParts, MaskSuffix},
+    op::{FeedForwardParts, MaskSuffix, QueriesSuffix},
 };
 
 /// The operators of one kind, together.
@@ -49,7 +49,9 @@ impl Graph {
             Op::FeedForward(FeedForwardParts { hidden: Hidden::Gate(activation), .. }) => {
                 kind += &format!(" gate {activation:?}");
             }
-            Op::Attention { mask, .. } => kind += &MaskSuffix(mask).to_string(),
+            Op::Attention { queries, mask, .. } => {
+                kind += &format!("{}{}", QueriesSuffix(queries), MaskSuffix(mask));
+            }
             _ => {}
         }
         kind += &self.widths(node);

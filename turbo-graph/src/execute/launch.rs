@@ -2,7 +2,7 @@
 
 use turbo_alloc::MemoryPlan;
 use turbo_kernels::{
-    AttentionMask, Columns, EncoderKernels, Epilogue, FeedForward, HeadSizes, Queries, Span,
+    AttentionMask, Columns, EncoderKernels, Epilogue, FeedForward, HeadSizes, Span,
     attention::AttentionShape,
     embed::{Lookup, LookupOn},
     matmul::{MatMulShape, Rhs},
@@ -84,7 +84,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
                 self.residual_norm(node, [0, 2], Some(1), epsilon, out)?
             }
             Op::BatchedMatMul { rhs, a, b, out: to } => self.batched_matmul(node, rhs, [a, b, to], out)?,
-            Op::Attention { q, k, v, scale, mask, bias } => {
+            Op::Attention { queries, q, k, v, scale, mask, bias } => {
                 let shape = AttentionShape {
                     num_heads: q.num_heads,
                     num_kv_heads: k.num_heads,
@@ -92,7 +92,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
                     scale,
                     mask,
                     dtype: self.program.graph().dtype(node),
-                    queries: Queries::All,
+                    queries,
                 };
                 self.attention(node, shape, [q, k, v], bias, out)?;
             }

@@ -39,7 +39,8 @@ pub struct ExecutorConfig {
     pub cached_bindings: usize,
     /// What the products of layers, and those with the vocabulary, are computed in ([`Program::with_dtype`]).
     pub dtype: DType,
-    /// Tensors of matrices that stay bf16 where `dtype` is int8.
+    /// Tensors of matrices that stay bf16 where `dtype` is int8. Queries, keys and values are one product in most layers
+    /// and two in a last one that is pruned: name all of them or none.
     pub sensitive: Vec<String>,
 }
 

@@ -1,6 +1,6 @@
 //! Scores, softmax and context become one operator that keeps the scores to itself, so that padding can go.
 
-use turbo_kernels::matmul::Rhs;
+use turbo_kernels::{Queries, matmul::Rhs};
 
 use super::Fusion;
 use crate::{
@@ -34,6 +34,6 @@ pub(super) fn pattern(graph: &Graph, scores: usize) -> Option<Fusion> {
     let mut inputs = product.inputs.clone();
     inputs.push(graph.nodes[context].inputs[1]);
     inputs.extend_from_slice(&graph.nodes[softmax].inputs[1..]);
-    let op = Op::Attention { q, k, v, scale, mask, bias };
+    let op = Op::Attention { queries: Queries::All, q, k, v, scale, mask, bias };
     Some(Fusion { op, inputs, last: context, others: vec![scores, softmax] })
 }

@@ -20,6 +20,7 @@ mod projection;
 mod residual;
 mod residual_norm;
 mod softmax;
+mod split_queries;
 
 use crate::{
     graph::{Graph, Node, ValueId},

@@ -1,18 +1,51 @@
 //! Rows are picked before what is computed row by row: behind the last attention, a classifier needs its first token
 //! alone, and vocabulary logits the selected tokens alone.
 //!
-//! `pick(f(x, residual))` becomes `f(pick(x), pick(residual))`, as long as nobody else reads the rows.
+//! `pick(f(x, residual))` becomes `f(pick(x), pick(residual))`, as long as nobody else reads the rows. Of an attention
+//! whose first or last rows are picked, these tokens alone ask: `pick(attention(q, k, v))` becomes
+//! `attention of the first(pick(q), k, v)`. Keys and values are still computed for all tokens.
 
-use turbo_kernels::Pooling;
+use turbo_kernels::{Pooling, Queries};
+
+use super::split_queries;
 
 use crate::{
-    dim::Shape,
     graph::{Graph, Node, Storage, ValueId},
     op::Op,
     verify::takes_constant,
 };
 
 pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
+    pick_inputs(graph) || pick_queries(graph) || split_queries::rewrite_one(graph)
+}
+
+/// Lets one of all tokens of each sequence ask in an attention, where the others' contexts are not read.
+fn pick_queries(graph: &mut Graph) -> bool {
+    let found = (0..graph.nodes.len()).find_map(|pick| {
+        let queries = match graph.nodes[pick].op {
+            Op::Pool(Pooling::Cls) => Queries::First,
+            Op::Pool(Pooling::LastToken) => Queries::Last,
+            _ => return None,
+        };
+        let attention = graph.private_producer(graph.nodes[pick].inputs[0])?;
+        matches!(graph.nodes[attention].op, Op::Attention { .. }).then_some((pick, attention, queries))
+    });
+    let Some((pick, mut attention, asking)) = found else { return false };
+    let Node { op, output, .. } = graph.nodes[pick];
+    let node = &mut graph.nodes[attention];
+    node.output = output;
+    if let Op::Attention { queries, .. } = &mut node.op {
+        *queries = asking;
+    }
+    let all = node.inputs[0];
+    super::remove(graph, &[pick]);
+    let picked = pick_before(graph, &mut attention, op, all, output);
+    graph.nodes[attention].inputs[0] = picked;
+    true
+}
+
+/// Picks rows before what is computed row by row.
+fn pick_inputs(graph: &mut Graph) -> bool {
     let found = (0..graph.nodes.len()).find_map(|pick| {
         let picks = is_pick(&graph.nodes[pick].op);
         let rows = picks.then(|| graph.private_producer(graph.nodes[pick].inputs[0]))??;
@@ -40,9 +73,8 @@ fn pick_before(graph: &mut Graph, at: &mut usize, op: Op, input: ValueId, like: 
         Some(before) if before < *at => return graph.nodes[before].output,
         Some(after) => graph.nodes.remove(after).output,
         None => {
-            let [rows, columns] = [like, input].map(|value| &graph.value(value).shape.0);
-            let shape = Shape([&rows[..rows.len() - 1], &columns[columns.len() - 1..]].concat());
-            graph.add_value(shape, Storage::Activation)
+            let columns = graph.value(input).shape.last_fixed().expect("what is picked are rows of values");
+            graph.add_value(graph.value(like).shape.with_columns(columns), Storage::Activation)
         }
     };
     let layer = graph.nodes[*at].layer;

@@ -1,7 +1,6 @@
 //! What the passes share that put products of one input side by side: finding such products, and making them one.
 
 use crate::{
-    dim::{Dim, Shape},
     graph::{Graph, NamedWeight, Node, Storage, ValueId},
     op::{HeadColumns, Op},
 };
@@ -59,9 +58,7 @@ pub(super) fn side_by_side(graph: &mut Graph, projections: &[Projection]) -> Val
     let weights: Vec<_> = projections.iter().map(|p| graph.nodes[p.matmul].inputs[1]).collect();
     let biases: Vec<_> =
         projections.iter().filter_map(|p| p.add_bias).map(|node| graph.nodes[node].inputs[1]).collect();
-    let mut shape = graph.value(x).shape.clone();
-    shape.0.pop();
-    shape.0.push(Dim::Fixed(projections.iter().map(|p| p.width).sum()));
+    let shape = graph.value(x).shape.with_columns(projections.iter().map(|p| p.width).sum());
 
     let mut merged = graph.add_value(shape.clone(), Storage::Activation);
     let weight = stack(graph, &weights);
@@ -86,9 +83,7 @@ fn stack(graph: &mut Graph, parts: &[ValueId]) -> ValueId {
             named.extend_from_slice(tensors);
         }
     }
-    let mut shape = named[0].shape.clone();
-    shape[0] = named.iter().map(|tensor| tensor.shape[0]).sum();
-    graph.weight(Shape::fixed(&shape), named)
+    graph.stack(named)
 }
 
 /// The columns that `op` reads of its first input, when it can read them from a wider tensor as well.

@@ -1,0 +1,105 @@
+//! Queries that few tokens ask with leave the product that they share with keys and values, which all tokens need.
+//!
+//! The inverse of merging projections, where rows of the merged product are picked for queries alone:
+//! `pick(x · (q ‖ k ‖ v)ᵀ)` becomes `pick(x · qᵀ)` beside `x · (k ‖ v)ᵀ`. A matrix that was published as one stays one.
+
+use std::ops::Range;
+
+use crate::{
+    graph::{Graph, NamedWeight, Node, Storage, ValueId},
+    op::Op,
+};
+
+pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
+    let Some(Shared { product, pick, attention, columns, parts }) =
+        (0..graph.nodes.len()).find_map(|product| shared(graph, product))
+    else {
+        return false;
+    };
+    let Node { op, inputs, output: all, layer } = graph.nodes[product].clone();
+    let [mut queries, mut others] = [vec![inputs[0]], vec![inputs[0]]];
+    for &constant in &inputs[1..] {
+        let tensors = tensors(graph, constant).to_vec();
+        queries.push(graph.stack(tensors[parts.clone()].to_vec()));
+        others.push(graph.stack([&tensors[..parts.start], &tensors[parts.end..]].concat()));
+    }
+    let width = graph.value(all).shape.last_fixed().unwrap_or(0);
+    let [of_queries, of_others] = [columns.len(), width - columns.len()].map(|width| {
+        let shape = graph.value(all).shape.with_columns(width);
+        graph.add_value(shape, Storage::Activation)
+    });
+    let picked = graph.nodes[pick].output;
+    graph.values[picked.index()].shape = graph.value(picked).shape.with_columns(columns.len());
+    graph.nodes[pick].inputs[0] = of_queries;
+
+    let node = &mut graph.nodes[attention];
+    node.inputs[1..3].fill(of_others);
+    if let Op::Attention { q, k, v, .. } = &mut node.op {
+        q.first = 0;
+        for heads in [k, v] {
+            heads.first -= if heads.first >= columns.end { columns.len() } else { 0 };
+        }
+    }
+    graph.nodes[product] = Node { op, inputs: others, output: of_others, layer };
+    graph.nodes.insert(product, Node { op, inputs: queries, output: of_queries, layer });
+    true
+}
+
+/// A product of queries, keys and values, of which rows are picked for the queries.
+struct Shared {
+    product: usize,
+    pick: usize,
+    attention: usize,
+    /// Those of the queries.
+    columns: Range<usize>,
+    /// Their tensors, among those that the matrix was merged of.
+    parts: Range<usize>,
+}
+
+fn shared(graph: &Graph, product: usize) -> Option<Shared> {
+    let node = &graph.nodes[product];
+    if !matches!(node.op, Op::MatMul | Op::Linear { activation: None }) {
+        return None;
+    }
+    let all = node.output;
+    if graph.value(all).storage != Storage::Activation {
+        return None;
+    }
+    let readers: Vec<usize> =
+        (0..graph.nodes.len()).filter(|&reader| graph.nodes[reader].inputs.contains(&all)).collect();
+    let [pick, attention] = readers[..] else { return None };
+    let (picked, asking) = (&graph.nodes[pick], &graph.nodes[attention]);
+    let Op::Attention { q, k, v, .. } = asking.op else { return None };
+    let is_pick = matches!(picked.op, Op::Pool(_)) && graph.only_reader(picked.output) == Some(attention);
+    if !is_pick || asking.inputs[..3] != [picked.output, all, all] {
+        return None;
+    }
+    let columns = q.first..q.end();
+    let apart = [k, v].iter().all(|heads| heads.end() <= columns.start || heads.first >= columns.end);
+    let parts = parts(tensors(graph, node.inputs[1]), &columns)?;
+    let alike = node.inputs[2..].iter().all(|&bias| {
+        let rows = |tensors: &[NamedWeight]| tensors.iter().map(|part| part.shape[0]).collect::<Vec<_>>();
+        rows(tensors(graph, bias)) == rows(tensors(graph, node.inputs[1]))
+    });
+    (apart && alike).then_some(Shared { product, pick, attention, columns, parts })
+}
+
+/// The tensors that hold just these rows, when there are such and others.
+fn parts(tensors: &[NamedWeight], rows: &Range<usize>) -> Option<Range<usize>> {
+    let begins_at = |row: usize| {
+        let begins = tensors.iter().scan(0, |begin, part| {
+            *begin += part.shape[0];
+            Some(*begin)
+        });
+        std::iter::once(0).chain(begins).position(|begin| begin == row)
+    };
+    let parts = begins_at(rows.start)?..begins_at(rows.end)?;
+    (parts.len() < tensors.len()).then_some(parts)
+}
+
+fn tensors(graph: &Graph, constant: ValueId) -> &[NamedWeight] {
+    match &graph.value(constant).storage {
+        Storage::Weight(tensors) => tensors,
+        _ => &[],
+    }
+}
