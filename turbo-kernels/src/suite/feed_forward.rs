@@ -18,7 +18,7 @@ pub fn feed_forward<D: Gemm>(device: &D) {
         for (rows, size, wide) in
             [(1, 33, 70), (5, 7, 1), (13, 16, 33), (15, 40, 17), (0, 8, 8), (61, 37, 101), (130, 24, 300)]
         {
-            let layer = Layer::new(device, hidden, rows, size, wide);
+            let layer = Layer::new(device, DType::F32, hidden, rows, size, wide);
             for parts in Parts::ALL {
                 layer.matches_the_textbook(parts);
             }
@@ -37,8 +37,11 @@ pub fn feed_forward_is_its_parts<D: Gemm + Norm + BiasAct>(device: &D) {
         .into_iter()
         .chain([Hidden::Gate(Activation::Silu)])
     {
-        for (rows, size, wide) in [(1, 65, 130), (2, 37, 101), (29, 96, 384), (200, 64, 777)] {
-            let layer = Layer::new(device, hidden, rows, size, wide);
+        let sizes = [(1, 65, 130), (2, 37, 101), (29, 96, 384), (200, 64, 777)];
+        for (dtype, (rows, size, wide)) in
+            DType::ALL.into_iter().flat_map(|dtype| sizes.map(|size| (dtype, size)))
+        {
+            let layer = Layer::new(device, dtype, hidden, rows, size, wide);
             for parts in Parts::ALL {
                 layer.matches_its_parts(parts);
             }
@@ -68,6 +71,7 @@ const EPSILON: f32 = 1e-5;
 /// A layer from `size` to `wide` values a row and back, on the host and on the device.
 struct Layer<'d, D: Gemm> {
     device: &'d D,
+    dtype: DType,
     hidden: Hidden,
     rows: usize,
     size: usize,
@@ -80,20 +84,23 @@ struct Layer<'d, D: Gemm> {
 }
 
 impl<'d, D: Gemm> Layer<'d, D> {
-    fn new(device: &'d D, hidden: Hidden, rows: usize, size: usize, wide: usize) -> Self {
+    fn new(device: &'d D, dtype: DType, hidden: Hidden, rows: usize, size: usize, wide: usize) -> Self {
         let up_features = hidden.up_features(wide);
         let mut numbers = Numbers::new(rows + size * 3 + wide * 7);
         let host = [rows * size, up_features * size, up_features, size * wide, size, rows * size, size, size]
             .map(|len| numbers.values(len));
         let mut rig = Rig::new(device);
         let placed = host.each_ref().map(|values| rig.put(values));
-        let up = device.pack(&host[1], up_features, size, DType::F32).expect("the weight has its shape");
-        let down = device.pack(&host[3], size, wide, DType::F32).expect("the weight has its shape");
-        Layer { device, hidden, rows, size, wide, host, placed, up, down }
+        let up = device.pack(&host[1], up_features, size, dtype).expect("the weight has its shape");
+        let down = device.pack(&host[3], size, wide, dtype).expect("the weight has its shape");
+        Layer { device, dtype, hidden, rows, size, wide, host, placed, up, down }
     }
 
     fn case(&self, parts: Parts) -> String {
-        format!("feed_forward {:?} {}x{}x{} {parts:?}", self.hidden, self.rows, self.size, self.wide)
+        format!(
+            "feed_forward {} {:?} {}x{}x{} {parts:?}",
+            self.dtype, self.hidden, self.rows, self.size, self.wide
+        )
     }
 
     fn norm(&self) -> NormWeights<D::View<'_, f32>> {

@@ -13,20 +13,24 @@ use crate::{Activation, DType, Epilogue, Gemm};
 /// # Panics
 /// When the device departs from the twin.
 pub fn gemm<D: Gemm>(device: &D) {
-    for width in WIDTHS {
-        Case { rows: 5, out_features: width, in_features: 40 }.check(device);
-        Case { rows: 5, out_features: 40, in_features: width }.check(device);
-        Case { rows: width, out_features: 40, in_features: 24 }.check(device);
+    for dtype in DType::ALL {
+        let case = |rows, out_features, in_features| Case { dtype, rows, out_features, in_features };
+        for width in WIDTHS {
+            case(5, width, 40).check(device);
+            case(5, 40, width).check(device);
+            case(width, 40, 24).check(device);
+        }
+        case(130, 101, 517).check(device);
+        case(3, 384, 1536).check(device);
+        case(0, 8, 8).check(device);
+        keeps_nan_in_its_row(device, dtype);
+        refuses_wrong_lengths(device, dtype);
     }
-    Case { rows: 130, out_features: 101, in_features: 517 }.check(device);
-    Case { rows: 3, out_features: 384, in_features: 1536 }.check(device);
-    Case { rows: 0, out_features: 8, in_features: 8 }.check(device);
-    keeps_nan_in_its_row(device);
-    refuses_wrong_lengths(device);
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
+    dtype: DType,
     rows: usize,
     out_features: usize,
     in_features: usize,
@@ -34,11 +38,15 @@ struct Case {
 
 impl Case {
     fn check<D: Gemm>(self, device: &D) {
-        let Self { rows, out_features, in_features } = self;
+        let Self { dtype, rows, out_features, in_features } = self;
         let mut numbers = Numbers::new(rows * 7 + out_features * 3 + in_features);
         let (x, weight) = (numbers.values(rows * in_features), numbers.values(out_features * in_features));
         let (bias, residual) = (numbers.values(out_features), numbers.values(rows * out_features));
-        let products = twin::linear(&x, &weight, in_features);
+        let products = twin::linear(
+            &twin::rows_in(dtype, &x, in_features),
+            &twin::columns_in(dtype, &weight, in_features),
+            in_features,
+        );
         let with = |products: &[Product], term: &dyn Fn(usize) -> f64| -> Vec<Product> {
             products
                 .iter()
@@ -50,7 +58,7 @@ impl Case {
 
         let mut rig = Rig::new(device);
         let packed =
-            device.pack(&weight, out_features, in_features, DType::F32).expect("the weight has its shape");
+            device.pack(&weight, out_features, in_features, dtype).expect("the weight has its shape");
         let (x, bias_on, residual_on) = (rig.put(&x), rig.put(&bias), rig.put(&residual));
         let mut run = |name: &str, epilogue, want: &[Product], activation: Option<Activation>| {
             let out = rig
@@ -58,8 +66,9 @@ impl Case {
                 .unwrap_or_else(|e| panic!("{self:?} {name}: {e}"));
             let values: Vec<f64> =
                 want.iter().map(|p| activation.map_or(p.value, |a| twin::activate(a, p.value))).collect();
-            // A chain of k steps errs by k roundings of the sum of magnitudes, or 2k without FMA; bias and residual are
-            // two more. No activation is steeper than 1.13; its own error is 3e-7 · max(1, |x|).
+            // In terms of the operands as the dtype rounds them, a chain of k steps errs by k roundings of the sum of
+            // magnitudes, or 2k without FMA (and a product of bytes by a few); bias and residual are two more. No
+            // activation is steeper than 1.13; its own error is 3e-7 · max(1, |x|).
             let chain = ROUNDING * (2 * in_features + 2) as f64;
             let steep = if activation.is_some() { 1.13 } else { 1.0 };
             let own = if activation.is_some() { 3e-7 } else { 0.0 };
@@ -87,13 +96,13 @@ impl Case {
     }
 }
 
-fn keeps_nan_in_its_row<D: Gemm>(device: &D) {
+fn keeps_nan_in_its_row<D: Gemm>(device: &D, dtype: DType) {
     const N: usize = 17;
     let mut rig = Rig::new(device);
     let mut x = Numbers::new(1).values(3 * N);
     x[N + 4] = f32::NAN;
     let weight = Numbers::new(2).values(N * N);
-    let packed = device.pack(&weight, N, N, DType::F32).expect("the weight has its shape");
+    let packed = device.pack(&weight, N, N, dtype).expect("the weight has its shape");
     let x = rig.put(&x);
     let out = rig
         .answer(3 * N, |d, queue, out| d.gemm(queue, x.view(), &packed, Epilogue::None, out))
@@ -104,10 +113,10 @@ fn keeps_nan_in_its_row<D: Gemm>(device: &D) {
     );
 }
 
-fn refuses_wrong_lengths<D: Gemm>(device: &D) {
+fn refuses_wrong_lengths<D: Gemm>(device: &D, dtype: DType) {
     let mut rig = Rig::new(device);
-    assert!(device.pack(&[0.0; 11], 3, 4, DType::F32).is_err(), "gemm: packed 11 values as 3 × 4");
-    let packed = device.pack(&[0.0; 12], 3, 4, DType::F32).expect("the weight has its shape");
+    assert!(device.pack(&[0.0; 11], 3, 4, dtype).is_err(), "gemm: packed 11 values as 3 × 4");
+    let packed = device.pack(&[0.0; 12], 3, 4, dtype).expect("the weight has its shape");
     let (x, short) = (rig.put(&[0.0; 8]), rig.put(&[0.0; 2]));
     let mut run = |case, x_len, epilogue, out_len| {
         let answer =

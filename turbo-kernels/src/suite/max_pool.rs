@@ -19,29 +19,34 @@ const PADDED_LEN: usize = 41;
 /// When the device departs from the twin.
 pub fn max_pool<D: Gemm>(device: &D) {
     for width in WIDTHS {
-        check(device, width, 24);
-        check(device, 40, width);
+        for dtype in DType::ALL {
+            check(device, dtype, width, 24);
+            check(device, dtype, 40, width);
+        }
     }
-    check(device, 101, 517);
+    DType::ALL.into_iter().for_each(|dtype| check(device, dtype, 101, 517));
     keeps_nan_in_its_sequence(device);
     refuses_wrong_lengths(device);
 }
 
-fn check<D: Gemm>(device: &D, out_features: usize, in_features: usize) {
+fn check<D: Gemm>(device: &D, dtype: DType, out_features: usize, in_features: usize) {
     let mut numbers = Numbers::new(out_features * 7 + in_features);
     let sums = cu_seqlens(&SEQ_LENS);
     let rows = sums[SEQ_LENS.len()] as usize;
     let x = numbers.values(rows * in_features);
     let (weight, bias) = (numbers.values(out_features * in_features), numbers.values(out_features));
-    let products = twin::linear(&x, &weight, in_features);
+    let products = twin::linear(
+        &twin::rows_in(dtype, &x, in_features),
+        &twin::columns_in(dtype, &weight, in_features),
+        in_features,
+    );
     let mut padded = vec![f32::NAN; SEQ_LENS.len() * PADDED_LEN * in_features];
     for (b, pair) in sums.windows(2).enumerate() {
         let rows = &x[pair[0] as usize * in_features..pair[1] as usize * in_features];
         padded[b * PADDED_LEN * in_features..][..rows.len()].copy_from_slice(rows);
     }
     let mut rig = Rig::new(device);
-    let weight =
-        device.pack(&weight, out_features, in_features, DType::F32).expect("the weight has its shape");
+    let weight = device.pack(&weight, out_features, in_features, dtype).expect("the weight has its shape");
     let (x, padded, on_bias) = (rig.put(&x), rig.put(&padded), rig.put(&bias));
     let (sums_on, lens) = (rig.put_u32(&sums), rig.put_u32(&SEQ_LENS));
     for biased in [false, true] {

@@ -1,6 +1,6 @@
 //! The textbook in `f64`: one loop per index, nothing clever.
 
-use crate::{Activation, AttentionMask};
+use crate::{Activation, AttentionMask, DType};
 
 /// A sum of products and the sum of their magnitudes, which bounds the error of any order of adding.
 #[derive(Clone, Copy, Default)]
@@ -28,6 +28,48 @@ pub(super) fn linear(x: &[f32], weight: &[f32], in_features: usize) -> Vec<Produ
         }
     }
     out
+}
+
+/// Rows of `k` values as products of `dtype` take them: rounded to bf16, or to the nearest of 256 steps from the least to
+/// the greatest of the row and 0.
+pub(super) fn rows_in(dtype: DType, x: &[f32], k: usize) -> Vec<f32> {
+    match dtype {
+        DType::F32 => x.to_vec(),
+        DType::Bf16 => x.iter().map(|x| bf16(*x)).collect(),
+        DType::Int8 => x.chunks(k.max(1)).flat_map(in_steps).collect(),
+    }
+}
+
+/// Columns of a weight as products of `dtype` take them: rounded to bf16, or to the nearest of 127 steps in both
+/// directions from 0 to the greatest magnitude of the column.
+pub(super) fn columns_in(dtype: DType, weight: &[f32], k: usize) -> Vec<f32> {
+    let symmetric = |column: &[f32]| {
+        let most = column.iter().fold(0.0f32, |a, b| a.max(b.abs()));
+        let steps = 127.0 / most;
+        column.iter().map(|w| (w * steps).round_ties_even() * (most / 127.0)).collect::<Vec<f32>>()
+    };
+    match dtype {
+        DType::F32 | DType::Bf16 => rows_in(dtype, weight, k),
+        DType::Int8 => weight.chunks(k.max(1)).flat_map(symmetric).collect(),
+    }
+}
+
+/// The nearer of the two bf16 around a value; of equally near ones the even one.
+fn bf16(v: f32) -> f32 {
+    let below = v.to_bits() & !0xffff;
+    let [low, high] = [below, below + 0x1_0000].map(f32::from_bits);
+    let (to_low, to_high) = ((f64::from(v) - f64::from(low)).abs(), (f64::from(high) - f64::from(v)).abs());
+    let low_is_even = below & 0x1_0000 == 0;
+    if to_low < to_high || (to_low == to_high && low_is_even) { low } else { high }
+}
+
+fn in_steps(row: &[f32]) -> Vec<f32> {
+    let (least, most) = row.iter().fold((0.0f32, 0.0f32), |(least, most), x| (least.min(*x), most.max(*x)));
+    let steps = 255.0 / (most - least);
+    let zero = (-least * steps).round_ties_even();
+    let step =
+        |x: &f32| ((x * steps + zero).round_ties_even().clamp(0.0, 255.0) - zero) * ((most - least) / 255.0);
+    row.iter().map(step).collect()
 }
 
 /// An activation.
