@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 import bench_peer
+import numpy
 
 LIBRARIES = {"torch": ("torch", "transformers"), "ort": ("onnxruntime",), "ov": ("openvino",), "ct2": ("ctranslate2",)}
 
@@ -55,7 +56,7 @@ def measure(peer, request):
 
 def rows(peer, lengths):
     hidden = peer.run(peer.prepare(*arrays(lengths)))
-    hidden = hidden if hasattr(hidden, "shape") else hidden[0]
+    hidden = numpy.asarray(hidden if hasattr(hidden, "shape") else hidden[0])
     places = [(i, t) for i, n in enumerate(lengths) for t in (0, n - 1)]
     return {"rows": [[float(value) for value in hidden[i][t]] for i, t in places]}
 

@@ -13,11 +13,13 @@
 //! | [`record`] | what a run leaves, with machine, commit and date |
 //! | [`rival`] | another engine as a process that times batches when told to |
 //! | [`load`] | who else used the machine meanwhile |
+//! | [`disturb`](mod@disturb) | somebody else who uses it, on purpose |
 //! | [`progress`] | how far a figure is |
 //!
 //! `turbo-bench/peers` holds the scripts that measure other engines.
 
 pub mod checkpoint;
+pub mod disturb;
 pub mod figures;
 pub mod load;
 pub mod progress;

@@ -1,13 +1,17 @@
 //! `turbo-bench FIGURE`: runs a figure and writes its record and plot. `turbo-bench random NAME`: a model to time.
 
-mod encoder;
+mod cpu;
 mod random;
 
 use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use turbo_bench::{figures::planning, rival::turbo};
+use turbo_bench::{
+    disturb,
+    figures::{cpu::Precision, planning},
+    rival::turbo,
+};
 use turbo_kernels::{Cpu, CpuOptions, Isa};
 
 /// The figures and tables of the papers, as data.
@@ -28,15 +32,24 @@ enum Command {
         #[command(flatten)]
         common: Common,
     },
-    Encoder(encoder::Arguments),
+    Cpu(cpu::Arguments),
     Random(random::Arguments),
-    /// Time batches of a model when told to on standard input, as JSON lines; how turbo takes part in `encoder`
+    /// Time batches of a model when told to on standard input, as JSON lines; how turbo takes part in `cpu`
     Peer {
         /// A model folder
         model: PathBuf,
         /// Compute threads; all cores when not given
         #[arg(long)]
         threads: Option<NonZeroUsize>,
+        /// What the products of the layers are computed in
+        #[arg(long, value_enum, default_value = "f32")]
+        dtype: Precision,
+    },
+    /// Take a share of one core until standard input ends; the neighbour in `cpu`
+    Disturb {
+        /// Of the core's time
+        #[arg(long)]
+        share: f64,
     },
 }
 
@@ -70,12 +83,13 @@ fn run(cli: Cli) -> Result<()> {
             println!("{}", planning::run(&data, device, &common.out)?);
             println!("written to {}", common.out.display());
         }
-        Command::Encoder(arguments) => encoder::run(&arguments)?,
+        Command::Cpu(arguments) => cpu::run(&arguments)?,
         Command::Random(arguments) => random::run(&arguments)?,
-        Command::Peer { model, threads } => {
+        Command::Peer { model, threads, dtype } => {
             let device = Cpu::new(CpuOptions { threads, isa: Some(Isa::from_env()?) })?;
-            turbo::serve(&model, device, std::io::stdin().lock(), std::io::stdout().lock())?;
+            turbo::serve(&model, device, dtype, std::io::stdin().lock(), std::io::stdout().lock())?;
         }
+        Command::Disturb { share } => disturb::until_the_end_of(std::io::stdin(), share),
     }
     Ok(())
 }

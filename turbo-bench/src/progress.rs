@@ -1,5 +1,7 @@
 //! How far a figure is, on standard error.
 
+use std::time::{Duration, Instant};
+
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -14,4 +16,98 @@ pub fn bar(what: &str, steps: usize) -> Result<ProgressBar> {
         eprintln!("{what}");
     }
     Ok(bar)
+}
+
+/// How far a run of several parts is whose times are known by estimate, and how long the rest takes.
+pub struct Timeline {
+    bar: ProgressBar,
+    /// When it began.
+    begin: Instant,
+    /// Seconds that were estimated for all parts that are done.
+    past: f64,
+    /// Seconds that are estimated for this part, and for those behind it.
+    here: f64,
+    rest: f64,
+    /// How much of this part is done.
+    share: f64,
+}
+
+impl Timeline {
+    /// Nothing is done.
+    ///
+    /// # Errors
+    /// None in practice: the template is fixed.
+    pub fn new() -> Result<Self> {
+        let style = ProgressStyle::with_template("{msg:30} {bar:30} {prefix}")?;
+        let bar = ProgressBar::new(1000).with_style(style);
+        bar.enable_steady_tick(Duration::from_secs(1));
+        Ok(Self { bar, begin: Instant::now(), past: 0.0, here: 0.0, rest: 0.0, share: 0.0 })
+    }
+
+    /// A part begins that takes about `seconds`, and `rest` those behind it. Where standard error is no terminal, a
+    /// line says so.
+    pub fn begin(&mut self, what: &str, seconds: f64, rest: f64) {
+        self.past += self.here;
+        (self.here, self.rest, self.share) = (seconds, rest, 0.0);
+        self.bar.set_message(what.to_owned());
+        if self.bar.is_hidden() {
+            eprintln!("{what}: about {seconds:.0} s, {} left in all", minutes(self.left()));
+        }
+        self.show();
+    }
+
+    /// This share of the part is done, besides what was before.
+    pub fn done(&mut self, share: f64) {
+        self.share = (self.share + share).min(1.0);
+        self.show();
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    /// Seconds since the beginning.
+    #[must_use]
+    pub fn elapsed(&self) -> f64 {
+        self.begin.elapsed().as_secs_f64()
+    }
+
+    /// Seconds until everything is done. What took longer than estimated so far will go on to.
+    fn left(&self) -> f64 {
+        let done = self.past + self.share * self.here;
+        let pace = if done > 30.0 { self.elapsed() / done } else { 1.0 };
+        pace * ((1.0 - self.share) * self.here + self.rest)
+    }
+
+    fn show(&self) {
+        let done = self.past + self.share * self.here;
+        let all = self.past + self.here + self.rest;
+        self.bar.set_position((1000.0 * done / all.max(1e-9)) as u64);
+        self.bar.set_prefix(format!("{} left", minutes(self.left())));
+    }
+}
+
+/// `3 min`, or seconds where that is less than two.
+#[must_use]
+pub fn minutes(seconds: f64) -> String {
+    if seconds < 120.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_the_rest_of_this_part_and_those_behind_it() {
+        let mut timeline = Timeline::new().unwrap();
+        timeline.begin("first", 10.0, 20.0);
+        timeline.done(0.5);
+        assert_eq!(timeline.left(), 25.0);
+        timeline.begin("second", 20.0, 0.0);
+        timeline.done(0.75);
+        timeline.done(0.75);
+        assert_eq!(timeline.left(), 0.0);
+        assert_eq!([minutes(59.6), minutes(180.0)], ["60 s", "3 min"]);
+    }
 }

@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: runs a figure of turbo-bench in release, from the workspace root.
 //!
-//! The figure `encoder` compares turbo with engines that live in Python: they are installed first.
+//! The figure `cpu` compares turbo with engines that live in Python: they are installed first.
 
 use std::process::Command;
 
@@ -12,8 +12,8 @@ use crate::workspace::Workspace;
 
 /// Run a figure, or compare with other engines; records and pictures go to turbo-bench/results
 ///
-/// `cargo xtask bench -- --help` lists the figures and what can be set. `cargo xtask bench encoder` compares with
-/// ONNX Runtime, OpenVINO and PyTorch (about a quarter of an hour on an idle machine; the first time it installs them).
+/// `cargo xtask bench -- --help` lists the figures and what can be set. `cargo xtask bench cpu` compares with ONNX
+/// Runtime, OpenVINO, CTranslate2 and PyTorch (25 minutes on an idle machine; the first time it installs them).
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The figure and its flags, passed to turbo-bench
@@ -36,10 +36,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
 /// Whether the engines that turbo is compared with have to be there.
 fn needs_peers(figure: &[String]) -> bool {
     let asks = |flag: &str| figure.iter().any(|argument| argument == flag);
-    figure.first().is_some_and(|name| name == "encoder")
-        && !asks("--help")
-        && !asks("-h")
-        && !asks("--python")
+    figure.first().is_some_and(|name| name == "cpu")
+        && !["--help", "-h", "--python", "--list", "--render"].iter().any(|flag| asks(flag))
 }
 
 /// `turbo-bench`, built in release if need be, run from the workspace root.
@@ -56,12 +54,13 @@ mod tests {
     #[test]
     fn only_a_comparison_needs_the_others() {
         let needs = |line: &str| needs_peers(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
-        assert!(needs("encoder") && needs("encoder --rounds 3"));
+        assert!(needs("cpu") && needs("cpu --rounds 3"));
         assert!(
             !needs("planning")
-                && !needs("encoder --help")
+                && !needs("cpu --help")
                 && !needs("--help")
-                && !needs("encoder --python p")
+                && !needs("cpu --python p")
+                && !needs("cpu --list --only minilm")
         );
     }
 }

@@ -1,4 +1,4 @@
 //! One figure, one file: its data, its run, its plot.
 
-pub mod encoder;
+pub mod cpu;
 pub mod planning;

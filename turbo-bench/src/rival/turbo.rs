@@ -12,19 +12,26 @@ use turbo_kernels::{Cpu, Device};
 use turbo_models::{Checkpoint, Encoder, EncoderOptions, Pooling, Staging};
 
 use super::{Answer, Request, token};
+use crate::figures::cpu::Precision;
 
 /// Answers requests until there are no more.
 ///
 /// # Errors
 /// When the model cannot be loaded or run, or a request makes no sense.
-pub fn serve(model: &Path, device: Cpu, requests: impl BufRead, mut answers: impl Write) -> Result<()> {
-    let mut turbo = Turbo::load(model, device)?;
+pub fn serve(
+    model: &Path,
+    device: Cpu,
+    precision: Precision,
+    requests: impl BufRead,
+    mut answers: impl Write,
+) -> Result<()> {
+    let mut turbo = Turbo::load(model, device, precision)?;
     let mut say = |answer: &Answer| -> Result<()> {
         writeln!(answers, "{}", serde_json::to_string(answer)?)?;
         Ok(answers.flush()?)
     };
     let library = format!("turbo {}, {}", env!("CARGO_PKG_VERSION"), turbo.device);
-    say(&Answer::Ready { library, variant: "f32".into() })?;
+    say(&Answer::Ready { library, variant: precision.name().into() })?;
     for line in requests.lines() {
         let line = line?;
         let request = serde_json::from_str(&line).with_context(|| format!("no request: {line}"))?;
@@ -41,11 +48,16 @@ struct Turbo {
 }
 
 impl Turbo {
-    fn load(model: &Path, device: Cpu) -> Result<Self> {
+    fn load(model: &Path, device: Cpu, precision: Precision) -> Result<Self> {
         let checkpoint = Checkpoint::open(model)?;
         let name = device.name();
         let task = Pooling::Mean.into(); // every row of the last hidden state is computed, as the rivals do
-        let options = EncoderOptions { layout: LayoutKind::Packed, task, ..EncoderOptions::of(&checkpoint) };
+        let options = EncoderOptions {
+            layout: LayoutKind::Packed,
+            task,
+            dtype: precision.into(),
+            ..EncoderOptions::of(&checkpoint)
+        };
         let encoder = Encoder::new(device, &checkpoint, options)?;
         let vocab_size = checkpoint.limits().vocab_size;
         Ok(Self { encoder, device: name, vocab_size, staging: Staging::new() })

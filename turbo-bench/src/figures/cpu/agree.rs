@@ -1,0 +1,94 @@
+//! Before anything is timed: do all rivals compute the same?
+
+use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
+
+use super::Precision;
+use crate::rival::Rival;
+
+/// Sequences whose first and last vectors are compared: of different lengths, so that whoever pads has to mask.
+const LENS: [u32; 3] = [37, 11, 5];
+
+/// How near a rival's vectors are to those of turbo in f32.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Agreement {
+    /// Who.
+    pub rival: String,
+    /// Name, version and variant of what computes.
+    pub library: String,
+    /// The least cosine of two vectors.
+    pub cosine: f64,
+    /// The largest difference of two values.
+    pub difference: f64,
+}
+
+/// The least cosine that counts as the same. f32 arithmetic in another order stays within 1e-9; the others are what
+/// rounding the factors of every product costs, on random weights, which are no kinder than trained ones.
+fn bound(precision: Precision) -> f64 {
+    match precision {
+        Precision::F32 => 1.0 - 1e-6,
+        Precision::Bf16 => 0.999,
+        Precision::Int8 => 0.98,
+    }
+}
+
+/// Vectors to compare others with.
+pub(super) fn expected(turbo: &mut Rival) -> Result<Vec<Vec<f32>>> {
+    turbo.rows(&LENS)
+}
+
+/// Compares a rival's vectors with `expected`.
+///
+/// # Errors
+/// When they are not the same within what `precision` allows.
+pub(super) fn check(expected: &[Vec<f32>], rival: &mut Rival, precision: Precision) -> Result<Agreement> {
+    let rows = rival.rows(&LENS)?;
+    let (cosine, difference) = compare(expected, &rows);
+    let bound = bound(precision);
+    if !(cosine >= bound) {
+        let name = rival.name();
+        bail!(
+            "{name}: computes something else than turbo in f32: a cosine is {cosine}, expected at least {bound}"
+        );
+    }
+    Ok(Agreement { rival: rival.name().to_owned(), library: rival.library().to_owned(), cosine, difference })
+}
+
+/// The least cosine and the largest difference; not a number, and infinite, where there is nothing to compare.
+fn compare(expected: &[Vec<f32>], rows: &[Vec<f32>]) -> (f64, f64) {
+    let same = expected.len() == rows.len() && expected.iter().zip(rows).all(|(a, b)| a.len() == b.len());
+    if !same {
+        return (f64::NAN, f64::INFINITY);
+    }
+    let (mut cosine, mut difference) = (1.0_f64, 0.0_f64);
+    for (a, b) in expected.iter().zip(rows) {
+        let dot = |a: &[f32], b: &[f32]| -> f64 {
+            a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+        };
+        let of_pair = dot(a, b) / (dot(a, a) * dot(b, b)).sqrt();
+        let apart = a.iter().zip(b).map(|(a, b)| f64::from((a - b).abs()));
+        if of_pair.is_nan() || apart.clone().any(f64::is_nan) {
+            return (f64::NAN, f64::INFINITY);
+        }
+        (cosine, difference) = (cosine.min(of_pair), apart.fold(difference, f64::max));
+    }
+    (cosine, difference)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_compared_differs_most() {
+        let (cosine, difference) = compare(&[vec![3.0, 4.0]], &[vec![4.0, 3.0]]);
+        assert_eq!((cosine, difference), (0.96, 1.0));
+        let nothing = |a: &[Vec<f32>], b: &[Vec<f32>]| {
+            let (cosine, difference) = compare(a, b);
+            cosine.is_nan() && difference == f64::INFINITY
+        };
+        assert!(nothing(&[vec![1.0]], &[vec![f32::NAN]]));
+        assert!(nothing(&[vec![1.0]], &[vec![1.0, 1.0]]));
+        assert!(nothing(&[vec![1.0]], &[]));
+    }
+}

@@ -1,0 +1,104 @@
+//! Batches: each rival has its turn at each, round after round.
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Precision,
+    ceilings::Floor,
+    numbers::{mean, quantile, rounded},
+    turn::{Times, runs_of},
+};
+use crate::{progress::Timeline, rival::Rival};
+
+/// What one rival takes for one batch.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Case {
+    /// Who computed.
+    pub rival: String,
+    /// Sequences of the batch.
+    pub batch_size: usize,
+    /// Tokens of the longest.
+    pub max_seq_len: u32,
+    /// Tokens of all.
+    pub total_tokens: u32,
+    /// Median of all runs, ms.
+    pub median_ms: f64,
+    /// A tenth of the runs was faster, ms.
+    pub p10_ms: f64,
+    /// A tenth of the runs was slower, ms.
+    pub p90_ms: f64,
+    /// Runs that count.
+    pub runs: usize,
+    /// What the machine can do at best, ms.
+    pub floor_ms: f64,
+    /// Share of the machine that other processes used meanwhile.
+    pub foreign_cpu: Option<f64>,
+}
+
+impl Case {
+    /// Whether its sequences differ in length.
+    #[must_use]
+    pub fn is_ragged(&self) -> bool {
+        self.total_tokens != self.batch_size as u32 * self.max_seq_len
+    }
+
+    /// What tells it from the others of its regime.
+    #[must_use]
+    pub fn shape(&self) -> (usize, u32, u32) {
+        (self.batch_size, self.max_seq_len, self.total_tokens)
+    }
+}
+
+/// Measures all batches, so many rounds of turns.
+///
+/// # Errors
+/// What a rival fails with.
+pub(super) fn run(
+    batches: &[Vec<u32>],
+    precision: Precision,
+    rivals: &mut [&mut Rival],
+    floor: &Floor,
+    rounds: usize,
+    timeline: &mut Timeline,
+) -> Result<Vec<Case>> {
+    // The first round only shows how many runs fill a turn; it touches every shape once, too.
+    let mut runs = vec![Vec::new(); batches.len()];
+    for (batch, runs) in batches.iter().zip(&mut runs) {
+        for rival in rivals.iter_mut() {
+            runs.push(runs_of(rival.time(std::slice::from_ref(batch), 0, 1)?[0][0]));
+        }
+        timeline.done(1.0 / (rounds + 1) as f64 / batches.len() as f64);
+    }
+    let mut times = vec![vec![Times::default(); rivals.len()]; batches.len()];
+    for round in 0..rounds {
+        for (index, batch) in batches.iter().enumerate() {
+            for turn in 0..rivals.len() {
+                let who = (turn + round) % rivals.len(); // nobody always follows the same one
+                times[index][who].batch(rivals[who], batch, runs[index][who], &[])?;
+            }
+            timeline.done(1.0 / (rounds + 1) as f64 / batches.len() as f64);
+        }
+    }
+    let of_batch = |(batch, times): (&Vec<u32>, &Vec<Times>)| {
+        let floor_ms = rounded(floor.ms(batch, precision));
+        let pairs = rivals.iter().zip(times);
+        pairs.map(|(rival, times)| case(rival.name(), batch, times, floor_ms)).collect::<Vec<_>>()
+    };
+    Ok(batches.iter().zip(&times).flat_map(of_batch).collect())
+}
+
+fn case(rival: &str, batch: &[u32], times: &Times, floor_ms: f64) -> Case {
+    Case {
+        rival: rival.to_owned(),
+        batch_size: batch.len(),
+        max_seq_len: batch.iter().copied().max().unwrap_or(0),
+        total_tokens: batch.iter().sum(),
+        median_ms: rounded(quantile(&times.ms, 0.5)),
+        p10_ms: rounded(quantile(&times.ms, 0.1)),
+        p90_ms: rounded(quantile(&times.ms, 0.9)),
+        runs: times.ms.len(),
+        floor_ms,
+        foreign_cpu: mean(&times.foreign),
+    }
+}

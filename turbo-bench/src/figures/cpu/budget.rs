@@ -1,0 +1,130 @@
+//! How often each regime is measured: what the time that is given buys.
+
+use super::{
+    Regime, TURBO, Work,
+    stream::{self, Policy},
+    turn::TURN_MS,
+};
+
+/// What a regime takes, by estimate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cost {
+    /// Seconds before its first round: processes that start, shapes that are seen for the first time.
+    pub fixed: f64,
+    /// Seconds of a round.
+    pub round: f64,
+}
+
+/// Seconds until a process has loaded its model.
+const START: f64 = 4.0;
+/// Seconds to pack the weights of a round of products, and of their turns.
+const PRODUCTS: Cost = Cost { fixed: 6.0, round: 5.0 };
+
+/// What a regime takes by estimate: `floor` gives the milliseconds that a batch takes at least, `absent` is the number
+/// of processes to start.
+pub(super) fn estimate(regime: &Regime, floor: impl Fn(&[u32]) -> f64, absent: usize) -> Cost {
+    let names: Vec<&str> = std::iter::once(TURBO).chain(regime.rivals.iter().map(String::as_str)).collect();
+    let start = absent as f64 * START;
+    let run = |rival: &str, lens: &[u32]| slowness(rival) * floor(&padded(rival, lens));
+    match &regime.work {
+        Work::Products { .. } => PRODUCTS,
+        Work::Batches(batches) => {
+            let each = |turn: fn(f64) -> f64| -> f64 {
+                let all = names.iter().flat_map(|rival| batches.iter().map(|batch| turn(run(rival, batch))));
+                all.sum::<f64>() / 1e3
+            };
+            Cost { fixed: start + each(|ms| ms), round: each(turn_ms) }
+        }
+        Work::Stream { lens, requests } => {
+            let lens = stream::lens(lens, *requests);
+            let whole: f64 = names.iter().map(|rival| slowness(rival) * floor(&lens) / 1e3).sum();
+            let policies: usize = names.iter().map(|rival| Policy::of(rival).len()).sum();
+            // Padding that is not sorted away doubles the work of one policy of three.
+            Cost {
+                fixed: start + whole * policies as f64 / names.len() as f64 / 5.0 * 1.33 + 2.0,
+                round: whole,
+            }
+        }
+        Work::Scaling(batches) => {
+            let ways = |rival: &str, batch: &Vec<u32>| {
+                4.0 * (turn_ms(2.0 * run(rival, batch)) + 2.0 * turn_ms(run(rival, batch)))
+            };
+            let all = names.iter().flat_map(|rival| batches.iter().map(|batch| ways(rival, batch)));
+            Cost { fixed: start, round: all.sum::<f64>() / 1e3 }
+        }
+    }
+}
+
+/// What a turn takes when one run takes `ms`: the runs that fill it and one before, or a single run.
+fn turn_ms(ms: f64) -> f64 {
+    if ms < TURN_MS / 2.0 { TURN_MS + ms + 30.0 } else { 1.5 * ms + 30.0 }
+}
+
+/// Times the floor that a rival takes for long inputs, about.
+fn slowness(rival: &str) -> f64 {
+    match rival {
+        TURBO => 1.15,
+        "torch" => 2.3,
+        "ct2" => 1.5,
+        _ => 1.3,
+    }
+}
+
+/// What a rival makes of a batch: the others pad it.
+fn padded(rival: &str, lens: &[u32]) -> Vec<u32> {
+    let longest = lens.iter().copied().max().unwrap_or(0);
+    if rival == TURBO { lens.to_vec() } else { vec![longest; lens.len()] }
+}
+
+/// A median begins to mean something at so many rounds.
+const ENOUGH: usize = 3;
+
+/// Rounds of each regime, at least one and at most `most`, that take about `budget` seconds together.
+///
+/// Whoever has fewer than three rounds is served first, then the one that has had least time: what is cheap is measured
+/// often, what is dear once. Where `budget` does not suffice for one round of each, that is what it takes.
+#[must_use]
+pub fn rounds(costs: &[Cost], budget: f64, most: usize) -> Vec<usize> {
+    let mut rounds = vec![1_usize; costs.len()];
+    let mut left = budget - seconds(costs, &rounds);
+    loop {
+        let time = |index: usize| rounds[index] as f64 * costs[index].round;
+        let next = (0..costs.len())
+            .filter(|&index| rounds[index] < most && costs[index].round <= left)
+            .min_by(|&a, &b| {
+                let key = |index: usize| (rounds[index] >= ENOUGH, time(index));
+                key(a).0.cmp(&key(b).0).then(key(a).1.total_cmp(&key(b).1))
+            });
+        let Some(next) = next else { return rounds };
+        left -= costs[next].round;
+        rounds[next] += 1;
+    }
+}
+
+/// Seconds of all regimes with so many rounds.
+#[must_use]
+pub fn seconds(costs: &[Cost], rounds: &[usize]) -> f64 {
+    costs.iter().zip(rounds).map(|(cost, &rounds)| cost.fixed + rounds as f64 * cost.round).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cheap_come_often_and_the_dear_at_least_once() {
+        let costs = [10.0, 100.0, 1.0].map(|round| Cost { fixed: 5.0, round });
+        for (budget, expected) in [
+            (0.0, [1, 1, 1]),
+            (126.0, [1, 1, 1]),
+            (128.0, [1, 1, 3]),
+            (150.0, [3, 1, 5]),
+            (360.0, [5, 2, 5]),
+            (1000.0, [5, 5, 5]),
+        ] {
+            assert_eq!(rounds(&costs, budget, 5), expected, "{budget}");
+        }
+        assert_eq!(seconds(&costs, &[2, 1, 1]), 15.0 + 121.0);
+        assert!(rounds(&[], 10.0, 5).is_empty());
+    }
+}

@@ -1,0 +1,116 @@
+//! What the machine can do at most, and so how fast a batch could be.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use turbo_graph::{LayoutKind, Program, dim::Extents, passes};
+use turbo_kernels::{Cpu, limits::Limits};
+use turbo_models::{Checkpoint, Pooling};
+
+use super::Precision;
+
+/// Ceilings with all threads of a device, in units of 10⁹ a second.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ceilings {
+    /// f32 operations; a multiply-add is two.
+    pub f32: f64,
+    /// bf16 operations.
+    pub bf16: f64,
+    /// 8-bit integer operations.
+    pub int8: f64,
+    /// Bytes read from memory.
+    pub memory: f64,
+}
+
+/// How often the ceilings are measured: one second in which a core does something else would halve them.
+const LOOKS: usize = 5;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+
+impl Ceilings {
+    /// The best of several looks.
+    ///
+    /// # Errors
+    /// When there is no memory or no thread.
+    pub fn measure(device: &Cpu) -> Result<Self> {
+        let mut best = Self::look(device)?;
+        for _ in 1..LOOKS {
+            std::thread::sleep(BETWEEN_LOOKS);
+            best = best.max(&Self::look(device)?);
+        }
+        Ok(best)
+    }
+
+    fn look(device: &Cpu) -> Result<Self> {
+        let limits = Limits::measure(device)?;
+        let [f32, bf16, int8, memory] =
+            [limits.flops, 2.0 * limits.flops, 4.0 * limits.flops, limits.memory_bytes].map(|it| it / 1e9);
+        Ok(Self { f32, bf16, int8, memory })
+    }
+
+    /// The higher of each.
+    #[must_use]
+    pub fn max(&self, other: &Self) -> Self {
+        Self {
+            f32: self.f32.max(other.f32),
+            bf16: self.bf16.max(other.bf16),
+            int8: self.int8.max(other.int8),
+            memory: self.memory.max(other.memory),
+        }
+    }
+
+    /// 10⁹ operations a second at a precision.
+    #[must_use]
+    pub fn of(&self, precision: Precision) -> f64 {
+        match precision {
+            Precision::F32 => self.f32,
+            Precision::Bf16 => self.bf16,
+            Precision::Int8 => self.int8,
+        }
+    }
+
+    /// Seconds that nobody goes below: all operations at the peak, or all weights once from memory, whichever takes
+    /// longer; `weights` counts values.
+    #[must_use]
+    pub fn floor(&self, precision: Precision, operations: f64, weights: f64) -> f64 {
+        let read = weights * precision.bytes() as f64 / self.memory;
+        (operations / self.of(precision)).max(read) / 1e9
+    }
+}
+
+/// How fast a model could run here.
+pub(super) struct Floor {
+    program: Program,
+    ceilings: Ceilings,
+}
+
+impl Floor {
+    /// Of the checkpoint in the folder `model`.
+    pub(super) fn new(model: &Path, ceilings: Ceilings) -> Result<Self> {
+        let graph = Checkpoint::open(model)?.graph(Pooling::Mean)?;
+        Ok(Self { program: Program::compile(&graph, LayoutKind::Packed, passes::ALL)?, ceilings })
+    }
+
+    /// Milliseconds that a batch takes at least, without padding. All operations count at the precision of the
+    /// products, so that of the lower precisions is below what can be reached.
+    pub(super) fn ms(&self, lens: &[u32], precision: Precision) -> f64 {
+        let lens: Vec<usize> = lens.iter().map(|&len| len as usize).collect();
+        let (graph, extents) = (self.program.graph(), Extents::of(&lens));
+        let operations = graph.total_cost(&extents).flops as f64;
+        let weights = graph.weight_bytes_read(&extents) as f64 / Precision::F32.bytes() as f64;
+        self.ceilings.floor(precision, operations, weights) * 1e3
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scarcer_of_the_two_counts() {
+        let ceilings = Ceilings { f32: 100.0, bf16: 200.0, int8: 400.0, memory: 10.0 };
+        assert_eq!(ceilings.floor(Precision::F32, 100e9, 0.0), 1.0);
+        assert_eq!(ceilings.floor(Precision::Int8, 100e9, 1e9), 0.25);
+        assert_eq!(ceilings.floor(Precision::Bf16, 0.0, 10e9), 2.0);
+    }
+}

@@ -1,0 +1,315 @@
+//! What is wanted of each regime, and whether it was found.
+
+use super::{
+    Case, Comparison, Precision, Product, Rows, Scale, Section, Stream, TURBO,
+    numbers::{geometric_mean, quantile},
+};
+
+/// One number that is wanted, beside the one that was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// Where it is wanted.
+    pub regime: String,
+    /// What it is a number of.
+    pub what: &'static str,
+    /// Whether more is better, and how it is written.
+    pub kind: Kind,
+    /// The number that is wanted.
+    pub wanted: f64,
+    /// The number that was found; `None` where nobody looked.
+    pub found: Option<f64>,
+}
+
+/// How a number is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Times as fast: at least.
+    Ratio,
+    /// A share: at least.
+    Share,
+    /// A share: at most.
+    Cost,
+}
+
+impl Verdict {
+    /// Whether the number was reached; `None` where nobody looked.
+    #[must_use]
+    pub fn reached(&self) -> Option<bool> {
+        // What is shown with two decimals is judged with two.
+        let found = (self.found? * 1e3).round() / 1e3;
+        Some(match self.kind {
+            Kind::Ratio => (found * 1e2).round() / 1e2 >= self.wanted,
+            Kind::Share => found >= self.wanted,
+            Kind::Cost => found <= self.wanted,
+        })
+    }
+}
+
+/// The models that goals are set for.
+const MODELS: [&str; 2] = ["bert-base", "minilm"];
+const BERT_BASE: &str = MODELS[0];
+/// From so many tokens on a layer is bound by arithmetic.
+const LONG: u32 = 128;
+
+/// All of them, in the order of the regimes.
+#[must_use]
+pub fn verdicts(comparison: &Comparison) -> Vec<Verdict> {
+    let of_models = MODELS.into_iter().flat_map(|model| {
+        let pick = |name: &str, precision| section(comparison, name, model, precision);
+        let f32 = |name: &str| pick(name, Precision::F32);
+        let by_model = |base: f64, minilm: f64| if model == BERT_BASE { base } else { minilm };
+        let mut all = singles(model, f32("batch1"), by_model(1.12, 1.25));
+        all.extend(batches(model, [f32("batches"), f32("batches-long")], by_model(1.05, 1.15)));
+        all.extend(ragged(
+            model,
+            [("batches", "ragged"), ("batches-long", "ragged-long")]
+                .map(|(equal, ragged)| [f32(equal), f32(ragged)]),
+        ));
+        for (name, what, base, minilm) in
+            [("stream-short", "2 to 100 tokens", 1.12, 1.18), ("stream-long", "5 to 500 tokens", 1.07, 1.2)]
+        {
+            let found = f32(name).and_then(stream_ratio);
+            let regime = format!("stream in order of arrival, {what}");
+            all.push(verdict(
+                model,
+                Precision::F32,
+                &regime,
+                TIMES,
+                Kind::Ratio,
+                by_model(base, minilm),
+                found,
+            ));
+        }
+        let bf16 = by_model_points(model, [1.35, 1.08, 1.06, 1.08], [1.15; 4]);
+        all.extend(points(model, Precision::Bf16, pick("points", Precision::Bf16), bf16));
+        let int8 = by_model_points(model, [1.35; 4], [1.5; 4]);
+        all.extend(points(model, Precision::Int8, pick("points", Precision::Int8), int8));
+        all.extend(scaling(model, f32("scaling")));
+        all
+    });
+    let of_products = Precision::ALL.into_iter().flat_map(|precision| {
+        products(precision, comparison.data.threads, section(comparison, "products", BERT_BASE, precision))
+    });
+    of_products.chain(of_models).collect()
+}
+
+/// What most ratios are of.
+const TIMES: &str = "times as fast as the best other";
+
+/// The section of a regime.
+pub(super) fn section<'a>(
+    comparison: &'a Comparison,
+    name: &str,
+    model: &str,
+    precision: Precision,
+) -> Option<&'a Section> {
+    comparison
+        .rows
+        .iter()
+        .find(|it| (it.name.as_str(), it.model.as_str(), it.precision) == (name, model, precision))
+}
+
+/// The cases of a section, by shape.
+pub(super) fn shapes(section: &Section) -> Vec<Vec<&Case>> {
+    let Rows::Batches(cases) = &section.rows else { return Vec::new() };
+    let mut shapes: Vec<Vec<&Case>> = Vec::new();
+    for case in cases {
+        match shapes.iter_mut().find(|of_shape| of_shape[0].shape() == case.shape()) {
+            Some(of_shape) => of_shape.push(case),
+            None => shapes.push(vec![case]),
+        }
+    }
+    shapes
+}
+
+/// How many times longer the best other takes than turbo.
+pub(super) fn ratio<'a>(times: impl IntoIterator<Item = (&'a str, f64)>) -> Option<f64> {
+    let (mut turbo, mut best) = (None, f64::INFINITY);
+    for (rival, time) in times {
+        if rival == TURBO {
+            turbo = Some(time);
+        } else {
+            best = best.min(time);
+        }
+    }
+    turbo.map(|turbo| best / turbo).filter(|ratio| ratio.is_finite())
+}
+
+fn case_ratio(cases: &[&Case]) -> Option<f64> {
+    ratio(cases.iter().map(|case| (case.rival.as_str(), case.median_ms)))
+}
+
+/// turbo's share of the floor's rate.
+fn floor_share(cases: &[&Case]) -> Option<f64> {
+    let turbo = cases.iter().find(|case| case.rival == TURBO)?;
+    Some(turbo.floor_ms / turbo.median_ms)
+}
+
+fn stream_ratio(section: &Section) -> Option<f64> {
+    let Rows::Stream(streams) = &section.rows else { return None };
+    ratio(streams.iter().map(|it: &Stream| (it.rival.as_str(), it.median_s)))
+}
+
+fn least(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    let all: Option<Vec<f64>> = values.collect();
+    all?.into_iter().reduce(f64::min)
+}
+
+fn verdict(
+    model: &str,
+    precision: Precision,
+    regime: &str,
+    what: &'static str,
+    kind: Kind,
+    wanted: f64,
+    found: Option<f64>,
+) -> Verdict {
+    let regime = format!("{}, {}: {regime}", super::page::title(model), precision.name());
+    Verdict { regime, what, kind, wanted, found }
+}
+
+/// Shares of oneDNN's best, on a machine whose memory was twice as fast for its arithmetic: there 55 % of the peak at
+/// ten rows were 81 % of what memory allows, and that is what is asked here.
+fn products(precision: Precision, threads: usize, section: Option<&Section>) -> Vec<Verdict> {
+    let of_rows = |rows: usize, share: fn(&Product) -> f64| -> Option<f64> {
+        let Some(Rows::Products(products)) = section.map(|section| &section.rows) else { return None };
+        let of_rows = products.iter().filter(|it| it.rows == rows && it.threads == threads);
+        geometric_mean(of_rows.map(share))
+    };
+    let share = |regime: &str, what, wanted, found| Verdict {
+        regime: format!("products, {}: {regime}", precision.name()),
+        what,
+        kind: Kind::Share,
+        wanted,
+        found,
+    };
+    let peak = |rows: usize, wanted| {
+        share(&format!("{rows} rows"), "of the peak", wanted, of_rows(rows, |it| it.of_peak))
+    };
+    let gelu = of_rows(LONG as usize, |it| it.gelu_us / it.bias_us).map(|ratio| ratio - 1.0);
+    let gelu =
+        Verdict { kind: Kind::Cost, ..share("GELU in the epilogue, 128 rows", "more time", 0.03, gelu) };
+    match precision {
+        Precision::F32 => vec![
+            share("1 row", "of memory's bandwidth", 0.85, of_rows(1, |it| it.of_memory)),
+            share("10 rows", "of the floor", 0.81, of_rows(10, |it| it.of_floor)),
+            peak(40, 0.86),
+            peak(128, 0.96),
+            peak(500, 0.96),
+            gelu,
+        ],
+        Precision::Bf16 => vec![peak(128, 0.92), peak(500, 0.92), gelu],
+        Precision::Int8 => vec![peak(128, 0.9), peak(500, 0.9), gelu],
+    }
+}
+
+fn singles(model: &str, section: Option<&Section>, mean: f64) -> Vec<Verdict> {
+    let shapes = section.map(shapes);
+    let ratios = || shapes.iter().flatten().map(|cases| case_ratio(cases));
+    let long = || shapes.iter().flatten().filter(|cases| cases[0].max_seq_len >= LONG);
+    let one = |what, kind, wanted, found| {
+        verdict(model, Precision::F32, "one request, 5 to 500 tokens", what, kind, wanted, found)
+    };
+    let all: Option<Vec<f64>> = ratios().collect();
+    let mut verdicts = vec![
+        one("times as fast as the best other, at the worst length", Kind::Ratio, 1.0, least(ratios())),
+        one("times as fast, geometric mean", Kind::Ratio, mean, all.and_then(geometric_mean)),
+    ];
+    if model == BERT_BASE {
+        let share = least(long().map(|cases| floor_share(cases)));
+        verdicts.push(one("of the floor's rate, at the worst from 128 tokens on", Kind::Share, 0.92, share));
+    }
+    verdicts
+}
+
+fn batches(model: &str, sections: [Option<&Section>; 2], wanted: f64) -> Vec<Verdict> {
+    let of_shape = |cases: Vec<&Case>| {
+        let regime = format!("20 × {}", cases[0].max_seq_len);
+        verdict(model, Precision::F32, &regime, TIMES, Kind::Ratio, wanted, case_ratio(&cases))
+    };
+    let found: Vec<Verdict> = sections.into_iter().flatten().flat_map(shapes).map(of_shape).collect();
+    if found.is_empty() {
+        return vec![verdict(model, Precision::F32, "20 × 10 to 500", TIMES, Kind::Ratio, wanted, None)];
+    }
+    found
+}
+
+/// Ragged batches cost what their tokens cost: they are as near to their floor as equal ones are to theirs.
+fn ragged(model: &str, pairs: [[Option<&Section>; 2]; 2]) -> Vec<Verdict> {
+    let shares = |section: Option<&Section>| -> Vec<Option<f64>> {
+        section.map(shapes).into_iter().flatten().map(|cases| floor_share(&cases)).collect()
+    };
+    let ratios = pairs.iter().flat_map(|[equal, ragged]| {
+        let both = shares(*ragged).into_iter().zip(shares(*equal));
+        both.map(|(ragged, equal)| Some(ragged? / equal?)).collect::<Vec<_>>()
+    });
+    let what = "of the rate of equal lengths, at the worst";
+    let found = least(ratios);
+    vec![verdict(model, Precision::F32, "20 ragged, up to 10 to 500", what, Kind::Share, 0.95, found)]
+}
+
+fn by_model_points(model: &str, base: [f64; 4], minilm: [f64; 4]) -> [f64; 4] {
+    if model == BERT_BASE { base } else { minilm }
+}
+
+fn points(model: &str, precision: Precision, section: Option<&Section>, wanted: [f64; 4]) -> Vec<Verdict> {
+    const POINTS: [(&str, usize, u32); 4] =
+        [("10", 1, 10), ("128", 1, 128), ("500", 1, 500), ("20 × 40", 20, 40)];
+    let shapes = section.map(shapes).unwrap_or_default();
+    let of_point = |((name, batch_size, len), wanted): ((&str, usize, u32), f64)| {
+        let cases =
+            shapes.iter().find(|cases| cases[0].shape() == (batch_size, len, batch_size as u32 * len));
+        let found = cases.and_then(|cases| case_ratio(cases));
+        verdict(model, precision, &format!("{name} tokens"), TIMES, Kind::Ratio, wanted, found)
+    };
+    POINTS.into_iter().zip(wanted).map(of_point).collect()
+}
+
+fn scaling(model: &str, section: Option<&Section>) -> Vec<Verdict> {
+    let rows = section.map(|section| &section.rows);
+    let scales: Vec<&Scale> = match rows {
+        Some(Rows::Scaling(scales)) => scales.iter().filter(|it| it.rival == TURBO).collect(),
+        _ => Vec::new(),
+    };
+    let speedup = scales.iter().map(|it| it.speedup()).reduce(f64::min);
+    let losses: Vec<f64> = scales.iter().map(|it| it.loss()).collect();
+    let loss = (!losses.is_empty()).then(|| quantile(&losses, 1.0));
+    let one = |regime: &str, what, kind, wanted, found| {
+        verdict(model, Precision::F32, regime, what, kind, wanted, found)
+    };
+    vec![
+        one(
+            "a second thread, from 128 tokens on",
+            "times as fast as one, at the worst",
+            Kind::Ratio,
+            1.9,
+            speedup,
+        ),
+        one("5 % of a core taken away", "more time, at the worst", Kind::Cost, 0.06, loss),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_of_the_others_counts() {
+        assert_eq!(ratio([("torch", 30.0), (TURBO, 10.0), ("ort", 15.0)]), Some(1.5));
+        assert_eq!(ratio([(TURBO, 10.0)]), None);
+        assert_eq!(ratio([("ort", 10.0)]), None);
+    }
+
+    #[test]
+    fn a_number_is_judged_as_it_is_shown() {
+        let judged = |kind, wanted, found| {
+            let (regime, what) = (String::new(), "");
+            Verdict { regime, what, kind, wanted, found }.reached()
+        };
+        assert_eq!(judged(Kind::Ratio, 1.12, Some(1.1151)), Some(true));
+        assert_eq!(judged(Kind::Ratio, 1.12, Some(1.114)), Some(false));
+        assert_eq!(judged(Kind::Cost, 0.06, Some(0.0604)), Some(true));
+        assert_eq!(judged(Kind::Cost, 0.06, Some(-0.01)), Some(true));
+        assert_eq!(judged(Kind::Share, 0.92, None), None);
+    }
+}

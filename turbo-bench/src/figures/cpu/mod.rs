@@ -1,0 +1,395 @@
+//! turbo on a CPU beside other engines: one forward pass of an encoder, from token ids to the last hidden state.
+//!
+//! ```text
+//! regimes ─▶ rounds that the budget buys ─▶ one process per rival ─▶ all compute the same? ─▶ turns ─▶ Section
+//!                                           Sections of this and of earlier runs ─▶ cpu.json · cpu.md · pictures
+//! ```
+//!
+//! All rivals load the same random weights, get the same ids and use the same number of threads. They take turns of a
+//! fraction of a second, in another order each round, so that whatever else the machine does hits all alike; while one
+//! runs the others sleep. Beside each time stands the machine's floor: all operations at its measured peak, or all
+//! weights once from memory, whichever takes longer.
+//!
+//! | module | what it is about |
+//! |---|---|
+//! | [`regime`] | what is measured, as data |
+//! | [`budget`] | how often, in the time that is given |
+//! | `ceilings` | what the machine can do at most |
+//! | `agree` | whether all compute the same |
+//! | `turn`, `batches`, `stream`, `scaling`, `products` | how each kind of work is timed |
+//! | [`goals`] | what is wanted, and whether it was found |
+//! | [`page`], `picture` | how it is shown |
+
+pub mod budget;
+pub mod goals;
+pub mod page;
+pub mod regime;
+
+mod agree;
+mod batches;
+mod ceilings;
+mod numbers;
+mod picture;
+mod products;
+mod scaling;
+mod stream;
+mod turn;
+
+use std::{
+    collections::{HashMap, HashSet},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use turbo_kernels::{Cpu, Device};
+
+use crate::{
+    load,
+    progress::{Timeline, minutes},
+    record::{Provenance, Record},
+    rival::Rival,
+};
+use budget::Cost;
+use ceilings::Floor;
+
+pub use agree::Agreement;
+pub use batches::Case;
+pub use ceilings::Ceilings;
+pub use products::Product;
+pub use regime::{Precision, Regime, Selection, Work};
+pub use scaling::{Disturbance, Scale};
+pub use stream::{Policy, Stream};
+
+/// Name of the rival that the others are compared with.
+pub const TURBO: &str = "turbo";
+
+/// How it is measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Data {
+    /// Threads of every rival.
+    pub threads: usize,
+}
+
+/// What the last run found of the machine.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Summary {
+    /// What it can do at most with these threads.
+    pub ceilings: Ceilings,
+    /// How busy it was.
+    pub load: load::Load,
+}
+
+/// What one regime found, and when.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Section {
+    /// Name of the regime.
+    pub name: String,
+    /// The model.
+    pub model: String,
+    /// How the layers' products were computed.
+    pub precision: Precision,
+    /// RFC 3339, UTC.
+    pub date: String,
+    /// Commit of the working tree.
+    pub commit: String,
+    /// Rounds of turns.
+    pub rounds: usize,
+    /// What it took, s.
+    pub seconds: f64,
+    /// What the machine could do at most.
+    pub ceilings: Ceilings,
+    /// That all compute the same.
+    pub agreement: Vec<Agreement>,
+    /// What was measured.
+    pub rows: Rows,
+}
+
+/// What was measured, by kind of work.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rows {
+    /// Of [`Work::Products`].
+    Products(Vec<Product>),
+    /// Of [`Work::Batches`].
+    Batches(Vec<Case>),
+    /// Of [`Work::Stream`].
+    Stream(Vec<Stream>),
+    /// Of [`Work::Scaling`].
+    Scaling(Vec<Scale>),
+}
+
+/// All that was measured, as the record keeps it.
+pub type Comparison = Record<Data, Section, Summary>;
+
+/// A process that takes part.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Entrant {
+    /// Who.
+    pub rival: String,
+    /// The model.
+    pub model: String,
+    /// How it computes the layers' products.
+    pub precision: Precision,
+    /// Threads that it uses.
+    pub threads: usize,
+}
+
+/// Where processes come from.
+pub trait Stage {
+    /// The folder of a model's checkpoint.
+    fn checkpoint(&self, model: &str) -> PathBuf;
+
+    /// Starts a process that has loaded its model.
+    ///
+    /// # Errors
+    /// When it does not start, or ends.
+    fn start(&self, entrant: &Entrant) -> Result<Rival>;
+
+    /// Starts something that takes a twentieth of one core.
+    ///
+    /// # Errors
+    /// When it does not start.
+    fn disturb(&self) -> Result<Disturbance>;
+}
+
+/// How often everything is measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rounds {
+    /// So often.
+    Fixed(usize),
+    /// As often as so many seconds allow.
+    Budget(f64),
+}
+
+/// Most rounds that a budget buys.
+const MOST_ROUNDS: usize = 5;
+
+/// Runs the regimes. Each finished section is handed to `keep`, so that what was measured survives what comes later.
+///
+/// # Errors
+/// When a rival does not start, ends, or computes something else than turbo; what `keep` fails with.
+pub fn run(
+    regimes: &[Regime],
+    rounds: Rounds,
+    device: &Cpu,
+    stage: &impl Stage,
+    mut keep: impl FnMut(Section, &Provenance, &Summary) -> Result<()>,
+) -> Result<()> {
+    let mut timeline = Timeline::new()?;
+    let before = load::average();
+    let ceilings = Ceilings::measure(device)?;
+    let mut hall = Hall::new(device.threads().get(), ceilings, stage, regimes)?;
+    let plan = |regimes: &[Regime], seconds: f64, hall: &Hall<'_, _>| -> (Vec<Cost>, Vec<usize>) {
+        let costs: Vec<Cost> = regimes.iter().map(|regime| hall.cost(regime)).collect();
+        let times = match rounds {
+            Rounds::Fixed(rounds) => vec![rounds; costs.len()],
+            Rounds::Budget(budget) => budget::rounds(&costs, budget - seconds, MOST_ROUNDS),
+        };
+        (costs, times)
+    };
+    let (costs, times) = plan(regimes, timeline.elapsed(), &hall);
+    eprintln!("{} regimes, about {}", regimes.len(), minutes(budget::seconds(&costs, &times)));
+    for (index, regime) in regimes.iter().enumerate() {
+        // What the last ones took more or less than they should changes what is left for the rest.
+        let (costs, times) = plan(&regimes[index..], timeline.elapsed(), &hall);
+        let seconds = budget::seconds(&costs[..1], &times[..1]);
+        let rest = budget::seconds(&costs[1..], &times[1..]);
+        let title = format!("{}, {} rounds", regime.title(), times[0]);
+        timeline.begin(&title, seconds, rest);
+        let section = hall.section(regime, times[0], &mut timeline)?;
+        let summary = Summary { ceilings, load: load::Load { before, after: load::average() } };
+        keep(section, &Provenance::here(device.name()), &summary)?;
+        hall.dismiss(&regimes[index + 1..]);
+    }
+    timeline.finish();
+    Ok(())
+}
+
+/// The processes that are needed now or soon, and what they are compared with.
+struct Hall<'a, S> {
+    threads: usize,
+    ceilings: Ceilings,
+    stage: &'a S,
+    floors: HashMap<String, Floor>,
+    present: HashMap<Entrant, Rival>,
+    /// Vectors of turbo in f32, by model.
+    expected: HashMap<String, Vec<Vec<f32>>>,
+    agreement: HashMap<Entrant, Agreement>,
+}
+
+impl<'a, S: Stage> Hall<'a, S> {
+    fn new(threads: usize, ceilings: Ceilings, stage: &'a S, regimes: &[Regime]) -> Result<Self> {
+        let mut floors = HashMap::new();
+        for regime in regimes {
+            if !matches!(regime.work, Work::Products { .. }) && !floors.contains_key(&regime.model) {
+                floors.insert(regime.model.clone(), Floor::new(&stage.checkpoint(&regime.model), ceilings)?);
+            }
+        }
+        let (present, expected, agreement) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Ok(Self { threads, ceilings, stage, floors, present, expected, agreement })
+    }
+
+    /// What a regime takes, by what its floors and its rivals' habits suggest.
+    fn cost(&self, regime: &Regime) -> Cost {
+        let ms = |lens: &[u32]| {
+            let floor = self.floors.get(&regime.model);
+            floor.map_or(0.0, |floor| floor.ms(lens, regime.precision))
+        };
+        let absent = self.entrants(regime).into_iter().filter(|it| !self.present.contains_key(it));
+        budget::estimate(regime, ms, absent.count())
+    }
+
+    /// Who takes part in a regime, turbo first; in pairs of one and of all threads where those are compared.
+    fn entrants(&self, regime: &Regime) -> Vec<Entrant> {
+        let threads = match regime.work {
+            Work::Products { .. } => vec![],
+            Work::Scaling(_) => vec![1, self.threads],
+            _ => vec![self.threads],
+        };
+        let names = std::iter::once(TURBO).chain(regime.rivals.iter().map(String::as_str));
+        let entrant = |rival: &str, threads| Entrant {
+            rival: rival.to_owned(),
+            model: regime.model.clone(),
+            precision: regime.precision,
+            threads,
+        };
+        names.flat_map(|rival| threads.iter().map(move |&threads| entrant(rival, threads))).collect()
+    }
+
+    /// Makes sure that somebody is here, and computes the same.
+    fn admit(&mut self, entrant: &Entrant) -> Result<()> {
+        if self.present.contains_key(entrant) {
+            return Ok(());
+        }
+        if !self.expected.contains_key(&entrant.model) {
+            let reference = Entrant {
+                rival: TURBO.to_owned(),
+                precision: Precision::F32,
+                threads: self.threads,
+                model: entrant.model.clone(),
+            };
+            let mut turbo = self.stage.start(&reference)?;
+            self.expected.insert(entrant.model.clone(), agree::expected(&mut turbo)?);
+        }
+        let mut rival = self.stage.start(entrant)?;
+        let expected = &self.expected[&entrant.model];
+        let agreement = agree::check(expected, &mut rival, entrant.precision)
+            .with_context(|| format!("{} {}", entrant.model, entrant.precision.name()))?;
+        self.agreement.insert(entrant.clone(), agreement);
+        self.present.insert(entrant.clone(), rival);
+        Ok(())
+    }
+
+    /// Ends whoever is not needed any more.
+    fn dismiss(&mut self, to_come: &[Regime]) {
+        let needed: HashSet<Entrant> = to_come.iter().flat_map(|regime| self.entrants(regime)).collect();
+        self.present.retain(|entrant, _| needed.contains(entrant));
+    }
+
+    /// Measures a regime.
+    fn section(&mut self, regime: &Regime, rounds: usize, timeline: &mut Timeline) -> Result<Section> {
+        let begin = timeline.elapsed();
+        let entrants = self.entrants(regime);
+        entrants.iter().try_for_each(|entrant| self.admit(entrant))?;
+        let agreement = entrants.iter().map(|entrant| self.agreement[entrant].clone()).collect();
+        let mut called: Vec<(&Entrant, Rival)> =
+            entrants.iter().filter_map(|entrant| Some((entrant, self.present.remove(entrant)?))).collect();
+        let mut ceilings = self.ceilings;
+        let rows = match &regime.work {
+            Work::Products { shapes, rows } => {
+                let (rows, own) =
+                    products::run((shapes, rows), regime.precision, self.threads, rounds, timeline)?;
+                ceilings = own;
+                Rows::Products(rows)
+            }
+            Work::Batches(batches) => {
+                let mut rivals: Vec<&mut Rival> = called.iter_mut().map(|(_, rival)| rival).collect();
+                let floor = &self.floors[&regime.model];
+                Rows::Batches(batches::run(batches, regime.precision, &mut rivals, floor, rounds, timeline)?)
+            }
+            Work::Stream { lens, requests } => {
+                let mut rivals: Vec<&mut Rival> = called.iter_mut().map(|(_, rival)| rival).collect();
+                let floor = &self.floors[&regime.model];
+                Rows::Stream(stream::run((lens, *requests), &mut rivals, floor, rounds, timeline)?)
+            }
+            Work::Scaling(batches) => {
+                let mut rivals = called.iter_mut().map(|(_, rival)| rival);
+                let mut pairs = Vec::new();
+                while let (Some(one), Some(all)) = (rivals.next(), rivals.next()) {
+                    pairs.push(scaling::Pair { one, all });
+                }
+                let floor = &self.floors[&regime.model];
+                let disturb = || self.stage.disturb();
+                Rows::Scaling(scaling::run(batches, &mut pairs, disturb, floor, rounds, timeline)?)
+            }
+        };
+        self.present.extend(called.into_iter().map(|(entrant, rival)| (entrant.clone(), rival)));
+        let now = Provenance::here(String::new());
+        Ok(Section {
+            name: regime.name.to_owned(),
+            model: regime.model.clone(),
+            precision: regime.precision,
+            date: now.date,
+            commit: now.commit,
+            rounds,
+            seconds: (timeline.elapsed() - begin).round(),
+            ceilings,
+            agreement,
+            rows,
+        })
+    }
+}
+
+/// The record with a section of a new run: it takes the place of the one that measured the same before.
+#[must_use]
+pub fn merge(
+    before: Option<Comparison>,
+    section: Section,
+    (provenance, data, summary): (Provenance, Data, Summary),
+) -> Comparison {
+    let mut rows = before.map(|before| before.rows).unwrap_or_default();
+    let same = |it: &Section| {
+        (&it.name, &it.model, it.precision) == (&section.name, &section.model, section.precision)
+    };
+    match rows.iter_mut().find(|it| same(it)) {
+        Some(place) => *place = section,
+        None => rows.push(section),
+    }
+    rows.sort_by_key(|section| {
+        let known = regime::all();
+        known.iter().position(|regime| {
+            (regime.name, &regime.model, regime.precision)
+                == (section.name.as_str(), &section.model, section.precision)
+        })
+    });
+    Record { figure: "cpu".to_owned(), provenance, data, summary, rows }
+}
+
+/// Writes the record, the page and the pictures to `out`.
+///
+/// # Errors
+/// When they cannot be written.
+pub fn write(comparison: &Comparison, out: &Path) -> Result<()> {
+    comparison.write(out)?;
+    let notes = std::fs::read_to_string(out.join(page::NOTES)).unwrap_or_default();
+    let file = out.join("cpu.md");
+    std::fs::write(&file, page::page(comparison, &notes))
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    picture::draw(comparison, out)
+}
+
+/// Puts the tables into the file `readme`, between the two comments that mark their place.
+///
+/// # Errors
+/// When the file cannot be read or written, or has no such place.
+pub fn write_into(readme: &Path, comparison: &Comparison) -> Result<()> {
+    const MARKS: (&str, &str) = ("<!-- written by `cargo xtask bench cpu` -->\n", "<!-- until here -->");
+    let cannot = |what: &str| format!("cannot {what} {}", readme.display());
+    let text = std::fs::read_to_string(readme).with_context(|| cannot("read"))?;
+    let place = || format!("{}: there is no `{}` before `{}`", readme.display(), MARKS.0.trim(), MARKS.1);
+    let (head, rest) = text.split_once(MARKS.0).with_context(place)?;
+    let (_, tail) = rest.split_once(MARKS.1).with_context(place)?;
+    let text = format!("{head}{}{}{}{tail}", MARKS.0, page::short(comparison), MARKS.1);
+    std::fs::write(readme, text).with_context(|| cannot("write"))
+}

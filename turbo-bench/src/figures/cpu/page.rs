@@ -1,0 +1,376 @@
+//! The comparison as Markdown: a page with everything, and a few tables for whoever arrives.
+
+use std::fmt::Write;
+
+use super::{
+    Agreement, Case, Comparison, Precision, Product, Rows, Scale, Section, Stream, TURBO,
+    goals::{self, Kind, Verdict, section, shapes},
+    numbers::{digits, geometric_mean, mean},
+};
+
+/// A file beside the record: what the profile shows stands between a number and its goal, written by hand.
+pub const NOTES: &str = "cpu-notes.md";
+
+/// What people write for what the command line calls a model or a rival.
+#[must_use]
+pub fn title(name: &str) -> &str {
+    match name {
+        "bert-base" => "BERT-base",
+        "minilm" => "MiniLM",
+        "torch" => "PyTorch",
+        "ort" => "ONNX Runtime",
+        "ov" => "OpenVINO",
+        "ct2" => "CTranslate2",
+        other => other,
+    }
+}
+
+/// The page of a record; `notes` stand where something was not reached.
+#[must_use]
+pub fn page(comparison: &Comparison, notes: &str) -> String {
+    let notes = match notes.trim() {
+        "" => String::new(),
+        notes => format!("\n## What stands between\n\n{notes}\n"),
+    };
+    let tables: String = models(comparison).into_iter().map(|model| of_model(comparison, model)).collect();
+    let verdicts = goals::verdicts(comparison);
+    let (reached, looked) = (count(&verdicts, Some(true)), verdicts.len() - count(&verdicts, None));
+    format!(
+        "# turbo on a CPU, beside other engines\n\nWritten by `cargo xtask bench cpu` from `cpu.json`.\n\n{}{}\n\
+         ## What is wanted, and what was found\n\n{reached} of {looked} are reached. *Floor*: all operations at the \
+         peak, or all weights once from memory, whichever takes longer.\n\n{}{notes}\n## Pictures\n\n{}\n{tables}{}{}",
+        about(comparison),
+        measured(comparison),
+        of_verdicts(&verdicts),
+        pictures(),
+        of_products(comparison),
+        of_agreement(comparison),
+    )
+}
+
+/// A few lines and tables for a README.
+#[must_use]
+pub fn short(comparison: &Comparison) -> String {
+    let of_model = |model: &str| {
+        let singles = section(comparison, "batch1", model, Precision::F32).map(shapes).unwrap_or_default();
+        let batches = section(comparison, "batches", model, Precision::F32).map(shapes).unwrap_or_default();
+        if singles.is_empty() && batches.is_empty() {
+            return String::new();
+        }
+        let wanted = |cases: &Vec<&Case>| [10, 40, 128, 500].contains(&cases[0].max_seq_len);
+        let all = singles.into_iter().filter(wanted).chain(batches);
+        let mut grid = Grid::default();
+        all.for_each(|cases| grid.cases(&cases));
+        let precisions =
+            [Precision::Bf16, Precision::Int8].map(|precision| of_lower(comparison, model, precision));
+        format!(
+            "\n{}, f32, milliseconds:\n\n{}{}{}",
+            title(model),
+            grid.markdown("batch × tokens"),
+            of_streams(
+                comparison,
+                model,
+                "\nA stream of 200 requests, f32, seconds, each engine with its best batches:\n\n"
+            ),
+            precisions.concat(),
+        )
+    };
+    let models: String = models(comparison).into_iter().map(of_model).collect();
+    about(comparison) + &models
+}
+
+/// The models that were measured, each once.
+fn models(comparison: &Comparison) -> Vec<&str> {
+    let mut models: Vec<&str> = Vec::new();
+    let sections = comparison.rows.iter().filter(|it| !matches!(it.rows, Rows::Products(_)));
+    sections.for_each(|section| {
+        if !models.contains(&section.model.as_str()) {
+            models.push(&section.model);
+        }
+    });
+    models.sort_unstable();
+    models
+}
+
+fn count(verdicts: &[Verdict], reached: Option<bool>) -> usize {
+    verdicts.iter().filter(|verdict| verdict.reached() == reached).count()
+}
+
+fn about(comparison: &Comparison) -> String {
+    let (data, provenance, ceilings) =
+        (&comparison.data, &comparison.provenance, &comparison.summary.ceilings);
+    let foreign = mean(&foreign(comparison)).map_or(String::new(), |share| {
+        format!("; others used {:.0} % of the machine meanwhile", share * 100.0)
+    });
+    format!(
+        "From ids to the last hidden state, {} threads, medians of turns, on {} with {} cores ({}, commit {}{foreign}).\n\
+         {}.\nAll compute the same. *Limit* is turbo's share of the machine's: {:.0} GFLOP/s in f32, {:.0} in bf16, {:.0} \
+         GOP/s in int8, {:.0} GB/s, measured in the same run.{}\n",
+        data.threads,
+        provenance.processor,
+        provenance.cores,
+        provenance.date.split('T').next().unwrap_or_default(),
+        provenance.commit,
+        libraries(comparison).join(" · "),
+        ceilings.f32,
+        ceilings.bf16,
+        ceilings.int8,
+        ceilings.memory,
+        doubt(comparison),
+    )
+}
+
+/// Name, version and device of everyone, each once and without its variant.
+fn libraries(comparison: &Comparison) -> Vec<&str> {
+    let mut all: Vec<&str> = Vec::new();
+    for agreement in comparison.rows.iter().flat_map(|section| &section.agreement) {
+        let library = agreement.library.split(" (").next().unwrap_or_default();
+        if !all.contains(&library) {
+            all.push(library);
+        }
+    }
+    all
+}
+
+fn foreign(comparison: &Comparison) -> Vec<f64> {
+    let of_section = |section: &Section| -> Vec<f64> {
+        match &section.rows {
+            Rows::Batches(cases) => cases.iter().filter_map(|it| it.foreign_cpu).collect(),
+            Rows::Stream(streams) => streams.iter().filter_map(|it| it.foreign_cpu).collect(),
+            Rows::Scaling(scales) => scales.iter().filter_map(|it| it.foreign_cpu).collect(),
+            Rows::Products(_) => Vec::new(),
+        }
+    };
+    comparison.rows.iter().flat_map(of_section).collect()
+}
+
+/// What is to be said of a limit that was beaten.
+fn doubt(comparison: &Comparison) -> &'static str {
+    let beaten = comparison
+        .rows
+        .iter()
+        .flat_map(shapes)
+        .flatten()
+        .any(|case| case.rival == TURBO && case.max_seq_len >= 128 && case.median_ms < case.floor_ms);
+    if beaten {
+        "\nShares above 100 % show that this limit was measured too low: read them against each other only."
+    } else {
+        ""
+    }
+}
+
+/// When, with which commit, and how often, where that differs.
+fn measured(comparison: &Comparison) -> String {
+    let mut commits: Vec<&str> = comparison.rows.iter().map(|section| section.commit.as_str()).collect();
+    commits.sort_unstable();
+    commits.dedup();
+    if commits.len() < 2 {
+        return String::new();
+    }
+    let mut text =
+        "\nNot everything was measured at once:\n\n| regime | commit | date | rounds |\n|---|---|---|---:|\n"
+            .to_owned();
+    for Section { name, model, precision, commit, date, rounds, .. } in &comparison.rows {
+        let minute = date.get(..16).unwrap_or(date);
+        _ = writeln!(text, "| {model} {} {name} | {commit} | {minute} | {rounds} |", precision.name());
+    }
+    text
+}
+
+fn of_verdicts(verdicts: &[Verdict]) -> String {
+    let mut text = "| regime | | wanted | found | |\n|---|---|---:|---:|---|\n".to_owned();
+    for verdict in verdicts {
+        let shown = |value: f64| match verdict.kind {
+            Kind::Ratio => format!("{value:.2} ×"),
+            Kind::Share => format!("{:.0} %", value * 100.0),
+            Kind::Cost => format!("{:.1} %", value * 100.0),
+        };
+        let bound = if verdict.kind == Kind::Cost { "≤" } else { "≥" };
+        let found = verdict.found.map_or("–".to_owned(), shown);
+        let mark = match verdict.reached() {
+            Some(true) => "reached",
+            Some(false) => "**not reached**",
+            None => "not measured",
+        };
+        let Verdict { regime, what, wanted, .. } = verdict;
+        _ = writeln!(text, "| {regime} | {what} | {bound} {} | {found} | {mark} |", shown(*wanted));
+    }
+    text
+}
+
+fn pictures() -> String {
+    super::picture::ALL.iter().map(|(file, about)| format!("![{about}]({file})\n\n")).collect()
+}
+
+fn of_model(comparison: &Comparison, model: &str) -> String {
+    let mut text = format!("\n## {}\n", title(model));
+    for (name, heading) in [
+        ("batch1", "One request, milliseconds"),
+        ("batches", "Twenty of one length, milliseconds"),
+        ("batches-long", "Twenty long ones of one length, milliseconds"),
+        ("ragged", "Twenty of different lengths, up to so many tokens, milliseconds"),
+        ("ragged-long", "Twenty long ones of different lengths, milliseconds"),
+    ] {
+        let Some(section) = section(comparison, name, model, Precision::F32) else { continue };
+        let mut grid = Grid::default();
+        shapes(section).iter().for_each(|cases| grid.cases(cases));
+        _ = write!(text, "\n{heading} ({} rounds):\n\n{}", section.rounds, grid.markdown("batch × tokens"));
+    }
+    text += &of_streams(
+        comparison,
+        model,
+        "\nA stream of 200 requests that all wait, seconds, each engine under its best policy:\n\n",
+    );
+    text += &of_lower(comparison, model, Precision::Bf16);
+    text += &of_lower(comparison, model, Precision::Int8);
+    text + &of_scaling(comparison, model)
+}
+
+/// Times of everyone, a row for each case.
+#[derive(Default)]
+struct Grid {
+    rivals: Vec<String>,
+    /// Label, `(rival, time and what is said of it)`, floor.
+    rows: Vec<(String, Vec<(String, f64, String)>, f64)>,
+}
+
+impl Grid {
+    fn cases(&mut self, cases: &[&Case]) {
+        let first = cases[0];
+        let up_to = if first.is_ragged() { "≤ " } else { "" };
+        let label = format!("{} × {up_to}{}", first.batch_size, first.max_seq_len);
+        let times = cases.iter().map(|case| (case.rival.clone(), case.median_ms, String::new()));
+        self.row(label, times.collect(), first.floor_ms);
+    }
+
+    fn row(&mut self, label: String, times: Vec<(String, f64, String)>, floor: f64) {
+        for (rival, ..) in &times {
+            if !self.rivals.contains(rival) {
+                self.rivals.push(rival.clone());
+            }
+        }
+        self.rows.push((label, times, floor));
+    }
+
+    fn markdown(&self, first: &str) -> String {
+        let columns: String = self.rivals.iter().map(|rival| format!(" {} |", title(rival))).collect();
+        let lines = "---:|".repeat(self.rivals.len());
+        let mut text = format!("| {first} |{columns} best other / turbo | limit |\n|---|{lines}---:|---:|\n");
+        for (label, times, floor) in &self.rows {
+            let of = |rival: &String| times.iter().find(|(name, ..)| name == rival);
+            let cells: String = self
+                .rivals
+                .iter()
+                .map(|rival| match of(rival) {
+                    Some((_, time, said)) => format!(" {}{said} |", digits(*time)),
+                    None => " |".to_owned(),
+                })
+                .collect();
+            let ratio = goals::ratio(times.iter().map(|(rival, time, _)| (rival.as_str(), *time)));
+            let ratio = ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
+            let limit = times.iter().find(|(rival, ..)| rival == TURBO);
+            let limit = limit.map_or(String::new(), |(_, time, _)| format!("{:.0} %", 100.0 * floor / time));
+            _ = writeln!(text, "| {label} |{cells} {ratio} | {limit} |");
+        }
+        text
+    }
+}
+
+fn of_streams(comparison: &Comparison, model: &str, heading: &str) -> String {
+    let mut grid = Grid::default();
+    for name in ["stream-short", "stream-long"] {
+        let Some(section) = section(comparison, name, model, Precision::F32) else { continue };
+        let Rows::Stream(streams) = &section.rows else { continue };
+        let Some(Stream { lens, floor_s, .. }) = streams.first() else { continue };
+        let time = |it: &Stream| {
+            let about = if it.rounds == 0 { "≈ " } else { "" };
+            (it.rival.clone(), it.median_s, format!(" ({about}{})", it.policy))
+        };
+        let label = format!("{} to {} tokens", lens.start(), lens.end());
+        grid.row(label, streams.iter().map(time).collect(), *floor_s);
+    }
+    if grid.rows.is_empty() { String::new() } else { format!("{heading}{}", grid.markdown("requests")) }
+}
+
+fn of_lower(comparison: &Comparison, model: &str, precision: Precision) -> String {
+    let Some(section) = section(comparison, "points", model, precision) else { return String::new() };
+    let mut grid = Grid::default();
+    shapes(section).iter().for_each(|cases| grid.cases(cases));
+    format!(
+        "\n{} in {}, milliseconds:\n\n{}",
+        title(model),
+        precision.name(),
+        grid.markdown("batch × tokens")
+    )
+}
+
+fn of_scaling(comparison: &Comparison, model: &str) -> String {
+    let Some(section) = section(comparison, "scaling", model, Precision::F32) else { return String::new() };
+    let Rows::Scaling(scales) = &section.rows else { return String::new() };
+    let threads = comparison.data.threads;
+    let mut text = format!(
+        "\nOne thread and {threads}, and {threads} while something else takes 5 % of one core, milliseconds:\n\n\
+         | batch × tokens | engine | 1 thread | {threads} threads | times as fast | disturbed | loss |\n|---|---|---:|---:|---:|---:|---:|\n"
+    );
+    for it in scales {
+        let Scale { rival, batch_size, seq_len, one_ms, all_ms, disturbed_ms, .. } = it;
+        let (speedup, loss) = (it.speedup(), 100.0 * it.loss());
+        let [one, all, disturbed] = [*one_ms, *all_ms, *disturbed_ms].map(digits);
+        let rival = title(rival);
+        _ = writeln!(
+            text,
+            "| {batch_size} × {seq_len} | {rival} | {one} | {all} | {speedup:.2} | {disturbed} | {loss:.1} % |"
+        );
+    }
+    text
+}
+
+fn of_products(comparison: &Comparison) -> String {
+    let mut text = String::new();
+    for precision in Precision::ALL {
+        let Some(section) = section(comparison, "products", "bert-base", precision) else { continue };
+        let Rows::Products(products) = &section.rows else { continue };
+        _ = write!(
+            text,
+            "\n{}, geometric means over the four shapes of a BERT-base layer:\n\n\
+             | threads | rows | 10⁹ operations a second | of the peak | of memory | of the floor | GELU costs |\n\
+             |---:|---:|---:|---:|---:|---:|---:|\n",
+            precision.name()
+        );
+        let mut keys: Vec<(usize, usize)> = products.iter().map(|it| (it.threads, it.rows)).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        for (threads, rows) in keys {
+            let mean = |value: fn(&Product) -> f64| {
+                let these = products.iter().filter(|it| (it.threads, it.rows) == (threads, rows));
+                geometric_mean(these.map(value)).unwrap_or(f64::NAN)
+            };
+            let [peak, memory, floor] =
+                [mean(|it| it.of_peak), mean(|it| it.of_memory), mean(|it| it.of_floor)].map(|it| 100.0 * it);
+            let gelu = 100.0 * (mean(|it| it.gelu_us / it.bias_us) - 1.0);
+            let rate = digits(mean(|it| it.giga_ops));
+            _ = writeln!(
+                text,
+                "| {threads} | {rows} | {rate} | {peak:.0} % | {memory:.0} % | {floor:.0} % | {gelu:.1} % |"
+            );
+        }
+    }
+    if text.is_empty() { text } else { format!("\n## Products with packed weights\n{text}") }
+}
+
+/// How near everyone is to turbo in f32, each once.
+fn of_agreement(comparison: &Comparison) -> String {
+    let mut text = "\n## Outputs\n\nFirst and last vectors of three sequences of different lengths, beside those of turbo in f32:\n\n\
+                    | model | engine | least cosine | largest difference |\n|---|---|---:|---:|\n".to_owned();
+    let mut seen = Vec::new();
+    for section in &comparison.rows {
+        for Agreement { library, cosine, difference, .. } in &section.agreement {
+            let line = format!("| {} | {library} | {cosine:.6} | {difference:.1e} |", title(&section.model));
+            if !seen.contains(&line) {
+                _ = writeln!(text, "{line}");
+                seen.push(line);
+            }
+        }
+    }
+    text
+}

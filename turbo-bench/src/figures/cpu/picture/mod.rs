@@ -1,0 +1,32 @@
+//! The comparison as pictures.
+
+mod latency;
+mod share;
+mod streams;
+mod svg;
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::Comparison;
+
+/// Every picture: its file, and what it shows.
+pub(super) const ALL: [(&str, &str); 3] = [
+    ("cpu-latency.svg", "time of one request by its length, for every engine, above the machine's floor"),
+    ("cpu-products.svg", "share of the machine's peak that products reach, by rows"),
+    ("cpu-streams.svg", "time of a stream of requests, for every engine under its best policy"),
+];
+
+/// Draws them into the folder `out`; what was not measured is not drawn.
+///
+/// # Errors
+/// When a file cannot be written.
+pub(super) fn draw(comparison: &Comparison, out: &Path) -> Result<()> {
+    let texts = [latency::draw(comparison), share::draw(comparison), streams::draw(comparison)];
+    for ((name, _), text) in ALL.iter().zip(texts) {
+        let file = out.join(name);
+        std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}

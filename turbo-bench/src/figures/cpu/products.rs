@@ -1,0 +1,171 @@
+//! Products with packed weights, alone: one operation, bias fused, weights that no cache holds.
+//!
+//! Weights rotate over copies, as the layers of a model do. Both factors' conversion is included: what goes in and out
+//! is f32 at every precision.
+
+use std::{num::NonZeroUsize, time::Instant};
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use turbo_kernels::{Activation, Cpu, CpuOptions, Device, Epilogue, Gemm, Isa};
+
+use super::{
+    Ceilings, Precision,
+    numbers::{quantile, rounded},
+};
+use crate::progress::Timeline;
+
+/// Bytes of all copies of a weight in f32.
+const COPIES: usize = 128 << 20;
+/// Seconds of a turn.
+const TURN: f64 = 0.05;
+/// Runs of a turn at least.
+const FEWEST: usize = 3;
+
+/// One product.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Product {
+    /// Threads that computed it.
+    pub threads: usize,
+    /// Rows of the first factor.
+    pub rows: usize,
+    /// Columns of the first factor.
+    pub in_features: usize,
+    /// Columns of the product.
+    pub out_features: usize,
+    /// Median with bias, µs.
+    pub bias_us: f64,
+    /// Median with bias and GELU, µs.
+    pub gelu_us: f64,
+    /// 10⁹ operations a second, with bias.
+    pub giga_ops: f64,
+    /// Share of the peak of these threads.
+    pub of_peak: f64,
+    /// Share of the bandwidth of memory at which the weight is read.
+    pub of_memory: f64,
+    /// Share of what both allow together.
+    pub of_floor: f64,
+}
+
+/// Ways to end a product that are compared.
+#[derive(Clone, Copy)]
+enum End {
+    Bias,
+    Gelu,
+}
+
+/// Milliseconds of each run, of one thread count and row count.
+#[derive(Default)]
+struct Runs {
+    bias: Vec<f64>,
+    gelu: Vec<f64>,
+}
+
+/// Measures all shapes at all row counts, with one thread and with `threads`, which take turns; gives the ceilings with
+/// `threads` too.
+///
+/// # Errors
+/// When there is no memory, no thread, or a product fails.
+pub(super) fn run(
+    (shapes, rows): (&[(usize, usize)], &[usize]),
+    precision: Precision,
+    threads: usize,
+    rounds: usize,
+    timeline: &mut Timeline,
+) -> Result<(Vec<Product>, Ceilings)> {
+    let cpu =
+        |threads| Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), isa: Some(Isa::from_env()?) });
+    let mut counts = vec![1, threads];
+    counts.dedup();
+    let cpus = counts.iter().map(|&threads| cpu(threads)).collect::<Result<Vec<_>, _>>()?;
+    let ceilings = cpus.iter().map(Ceilings::measure).collect::<Result<Vec<_>>>()?;
+    let mut products = Vec::new();
+    for &(k, n) in shapes {
+        let bench = Bench::new(&cpus[0], [k, n], precision, rows)?;
+        let mut runs: Vec<Vec<Runs>> =
+            cpus.iter().map(|_| rows.iter().map(|_| Runs::default()).collect()).collect();
+        for _ in 0..rounds {
+            for (cpu, runs) in cpus.iter().zip(&mut runs) {
+                let mut queue = cpu.queue()?;
+                for (&rows, runs) in rows.iter().zip(runs) {
+                    runs.bias.extend(bench.turn(cpu, &mut queue, rows, End::Bias)?);
+                    runs.gelu.extend(bench.turn(cpu, &mut queue, rows, End::Gelu)?);
+                }
+            }
+            timeline.done(1.0 / (rounds * shapes.len()) as f64);
+        }
+        for ((&threads, ceilings), runs) in counts.iter().zip(&ceilings).zip(&runs) {
+            let of_rows = rows.iter().zip(runs);
+            products.extend(
+                of_rows.map(|(&rows, runs)| product(threads, rows, [k, n], runs, ceilings, precision)),
+            );
+        }
+    }
+    Ok((products, ceilings[ceilings.len() - 1]))
+}
+
+fn product(
+    threads: usize,
+    rows: usize,
+    [k, n]: [usize; 2],
+    runs: &Runs,
+    ceilings: &Ceilings,
+    precision: Precision,
+) -> Product {
+    let seconds = quantile(&runs.bias, 0.5);
+    let (operations, weights) = (2.0 * (rows * k * n) as f64, (k * n) as f64);
+    let share = |best: f64| rounded(best / seconds);
+    Product {
+        threads,
+        rows,
+        in_features: k,
+        out_features: n,
+        bias_us: rounded(seconds * 1e6),
+        gelu_us: rounded(quantile(&runs.gelu, 0.5) * 1e6),
+        giga_ops: rounded(operations / seconds / 1e9),
+        of_peak: share(ceilings.floor(precision, operations, 0.0)),
+        of_memory: share(ceilings.floor(precision, 0.0, weights)),
+        of_floor: share(ceilings.floor(precision, operations, weights)),
+    }
+}
+
+/// Copies of a weight, and room for the factors.
+struct Bench {
+    shape: [usize; 2],
+    weights: Vec<<Cpu as Gemm>::Weight>,
+    x: Vec<f32>,
+    bias: Vec<f32>,
+}
+
+impl Bench {
+    fn new(cpu: &Cpu, [k, n]: [usize; 2], precision: Precision, rows: &[usize]) -> Result<Self> {
+        let values = |len: usize| -> Vec<f32> { (0..len).map(|i| (i % 251) as f32 / 125.0 - 1.0).collect() };
+        let (weight, copies) = (values(n * k), (COPIES / (4 * n * k)).max(2));
+        let pack = |_| cpu.pack(&weight, n, k, precision.into());
+        let most = rows.iter().copied().max().unwrap_or(1);
+        Ok(Self {
+            shape: [k, n],
+            weights: (0..copies).map(pack).collect::<Result<_, _>>()?,
+            x: values(most * k),
+            bias: values(n),
+        })
+    }
+
+    /// Seconds of each run of a turn.
+    fn turn(&self, cpu: &Cpu, queue: &mut <Cpu as Device>::Queue, rows: usize, end: End) -> Result<Vec<f64>> {
+        let [k, n] = self.shape;
+        let mut out = vec![0.0; rows * n];
+        let (mut times, begin) = (Vec::new(), Instant::now());
+        while times.len() < FEWEST || begin.elapsed().as_secs_f64() < TURN {
+            let weight = &self.weights[times.len() % self.weights.len()];
+            let epilogue = match end {
+                End::Bias => Epilogue::Bias(&self.bias[..]),
+                End::Gelu => Epilogue::BiasAct(&self.bias[..], Activation::GeluErf),
+            };
+            let start = Instant::now();
+            cpu.gemm(queue, &self.x[..rows * k], weight, epilogue, &mut out)?;
+            times.push(start.elapsed().as_secs_f64());
+        }
+        Ok(times)
+    }
+}

@@ -1,0 +1,248 @@
+//! What is measured, as data: the regimes, each with its model, precision, rivals and work.
+
+use std::ops::RangeInclusive;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use turbo_kernels::DType;
+
+/// How the products of the layers are computed; everything between them is f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// 32-bit floats
+    F32,
+    /// bfloat16 factors, sums in f32
+    Bf16,
+    /// 8-bit integers, sums in 32 bits
+    Int8,
+}
+
+impl Precision {
+    /// All of them, the widest first.
+    pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::Int8];
+
+    /// What the command line calls it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::Int8 => "int8",
+        }
+    }
+
+    /// Bytes of a weight.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+            Self::Int8 => 1,
+        }
+    }
+
+    /// The other engines that compute so, the first the best known.
+    #[must_use]
+    pub fn rivals(self) -> &'static [&'static str] {
+        match self {
+            Self::F32 => &["ov", "ort", "ct2", "torch"],
+            Self::Bf16 => &["ov"],
+            Self::Int8 => &["ort", "ct2"],
+        }
+    }
+}
+
+impl From<Precision> for DType {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::F32 => Self::F32,
+            Precision::Bf16 => Self::Bf16,
+            Precision::Int8 => Self::Int8,
+        }
+    }
+}
+
+/// One row of the table: who does what, and in which precision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Regime {
+    /// What `--only` calls it.
+    pub name: &'static str,
+    /// The model, by its folder; weights are random.
+    pub model: String,
+    /// How the layers' products are computed.
+    pub precision: Precision,
+    /// The other engines.
+    pub rivals: Vec<String>,
+    /// What is done.
+    pub work: Work,
+}
+
+/// What a regime measures.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    /// Products with packed weights, alone: `(in_features, out_features)`, and row counts.
+    Products {
+        /// Sizes of the weights.
+        shapes: Vec<(usize, usize)>,
+        /// Rows of the other factor.
+        rows: Vec<usize>,
+    },
+    /// Batches, each the lengths of its sequences.
+    Batches(Vec<Vec<u32>>),
+    /// Requests of uniform length that all wait from the start.
+    Stream {
+        /// Shortest and longest.
+        lens: RangeInclusive<usize>,
+        /// How many.
+        requests: usize,
+    },
+    /// Batches with one thread, with all of them, and with a twentieth of one core taken by something else.
+    Scaling(Vec<Vec<u32>>),
+}
+
+/// BERT's four shapes of a layer.
+const SHAPES: [(usize, usize); 4] = [(768, 768), (768, 2304), (768, 3072), (3072, 768)];
+/// Lengths of single requests.
+const LENS: [u32; 10] = [5, 10, 20, 40, 80, 128, 200, 300, 400, 500];
+
+/// Every regime, in the order in which they run: rivals that are loaded are used before the next are.
+#[must_use]
+pub fn all() -> Vec<Regime> {
+    let of_model = |model: &str| {
+        let f32 = |name, work| regime(name, model, Precision::F32, work);
+        let mut long = f32("ragged-long", Work::Batches(vec![ragged(20, 500)]));
+        long.rivals.retain(|rival| rival != "torch"); // minutes, for what `batches-long` shows already
+        let mut scaling = f32("scaling", Work::Scaling(vec![vec![128], vec![500], equal(20, 40)]));
+        scaling.rivals.truncate(1);
+        vec![
+            f32("batch1", Work::Batches(LENS.map(|len| vec![len]).to_vec())),
+            f32("batches", Work::Batches([10, 40, 100].map(|len| equal(20, len)).to_vec())),
+            f32("ragged", Work::Batches([10, 40, 100].map(|len| ragged(20, len)).to_vec())),
+            f32("batches-long", Work::Batches(vec![equal(20, 500)])),
+            long,
+            f32("stream-short", Work::Stream { lens: 2..=100, requests: 200 }),
+            f32("stream-long", Work::Stream { lens: 5..=500, requests: 200 }),
+            regime("points", model, Precision::Bf16, points()),
+            regime("points", model, Precision::Int8, points()),
+            scaling,
+        ]
+    };
+    let products = Precision::ALL.map(|precision| Regime {
+        rivals: Vec::new(),
+        work: Work::Products { shapes: SHAPES.to_vec(), rows: vec![1, 10, 40, 128, 500] },
+        ..regime("products", "bert-base", precision, points())
+    });
+    [products.to_vec(), of_model("minilm"), of_model("bert-base")].concat()
+}
+
+fn regime(name: &'static str, model: &str, precision: Precision, work: Work) -> Regime {
+    let rivals = precision.rivals().iter().map(|&rival| rival.to_owned()).collect();
+    Regime { name, model: model.to_owned(), precision, rivals, work }
+}
+
+/// Where the lower precisions are looked at.
+fn points() -> Work {
+    Work::Batches(vec![vec![10], vec![128], vec![500], equal(20, 40)])
+}
+
+/// So many sequences of one length.
+#[must_use]
+pub fn equal(batch_size: usize, seq_len: u32) -> Vec<u32> {
+    vec![seq_len; batch_size]
+}
+
+/// So many sequences, their lengths spread evenly up to `longest`, in an order that mixes them.
+#[must_use]
+pub fn ragged(batch_size: usize, longest: u32) -> Vec<u32> {
+    let size = batch_size as u32;
+    let step = (size / 2..size).find(|step| size % step != 0 && step % 2 == 1).unwrap_or(1);
+    (0..size).map(|i| (i * step % size + 1) * longest / size).map(|len| len.max(1)).collect()
+}
+
+/// Which regimes are wanted: words that name models, precisions or regimes. Of each kind that is named, one must fit.
+#[derive(Clone, Debug, Default)]
+pub struct Selection(Vec<String>);
+
+impl Selection {
+    /// Checks the words; none means all.
+    ///
+    /// # Errors
+    /// A word that names nothing, and the words there are.
+    pub fn new(words: Vec<String>) -> Result<Self, String> {
+        let all = all();
+        let mut known: Vec<&str> = Vec::new();
+        for name in all.iter().flat_map(|it| it.words()) {
+            if !known.contains(&name) {
+                known.push(name);
+            }
+        }
+        match words.iter().find(|word| !known.contains(&word.as_str())) {
+            Some(word) => Err(format!("{word}: expected one of {}", known.join(", "))),
+            None => Ok(Self(words)),
+        }
+    }
+
+    /// Whether a regime is wanted.
+    #[must_use]
+    pub fn takes(&self, regime: &Regime) -> bool {
+        let all = all();
+        regime.words().into_iter().enumerate().all(|(kind, word)| {
+            let named = |given: &&String| all.iter().any(|it| it.words()[kind] == given.as_str());
+            let mut of_kind = self.0.iter().filter(named).peekable();
+            of_kind.peek().is_none() || of_kind.any(|given| given == word)
+        })
+    }
+}
+
+impl Regime {
+    /// Its model, precision and name.
+    fn words(&self) -> [&str; 3] {
+        [&self.model, self.precision.name(), self.name]
+    }
+
+    /// What a progress line calls it.
+    #[must_use]
+    pub fn title(&self) -> String {
+        self.words().join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ragged_batches_hold_about_half() {
+        for longest in [10, 40, 100, 500] {
+            let lens = ragged(20, longest);
+            assert_eq!((lens.len(), lens.iter().max()), (20, Some(&longest)));
+            let share = f64::from(lens.iter().sum::<u32>()) / f64::from(20 * longest);
+            assert!((0.45..0.6).contains(&share), "{lens:?}");
+            assert!(lens.windows(2).any(|pair| pair[0] > pair[1]), "in no order: {lens:?}");
+        }
+    }
+
+    #[test]
+    fn words_of_one_kind_widen_and_of_several_narrow() {
+        let count = |words: &str| {
+            let words = words.split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect();
+            let selection = Selection::new(words).unwrap();
+            all().iter().filter(|regime| selection.takes(regime)).count()
+        };
+        assert_eq!(count(""), all().len());
+        assert_eq!(count("minilm,batch1"), 1);
+        assert_eq!(count("batch1"), 2);
+        assert_eq!(count("batch1,ragged,bert-base"), 2);
+        assert_eq!(count("points,int8"), 2);
+        assert!(Selection::new(vec!["batch2".into()]).unwrap_err().contains("batch1, batches"));
+    }
+
+    #[test]
+    fn no_two_regimes_are_called_the_same() {
+        let mut titles: Vec<String> = all().iter().map(Regime::title).collect();
+        titles.sort();
+        titles.dedup();
+        assert_eq!(titles.len(), all().len());
+    }
+}

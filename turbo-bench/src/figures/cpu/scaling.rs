@@ -1,0 +1,149 @@
+//! What a second thread brings, and what something else costs that takes a twentieth of one core.
+
+use std::process::Child;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Precision,
+    ceilings::Floor,
+    numbers::{mean, quantile, rounded},
+    turn::{Times, runs_of},
+};
+use crate::{progress::Timeline, rival::Rival};
+
+/// One rival at one batch.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Scale {
+    /// Who computed.
+    pub rival: String,
+    /// Sequences of the batch.
+    pub batch_size: usize,
+    /// Tokens of each.
+    pub seq_len: u32,
+    /// Median with one thread, ms.
+    pub one_ms: f64,
+    /// Median with all threads, ms.
+    pub all_ms: f64,
+    /// Median with all threads while something else takes a twentieth of one core, ms.
+    pub disturbed_ms: f64,
+    /// What the machine can do at best with all threads, ms.
+    pub floor_ms: f64,
+    /// Share of the machine that other processes used meanwhile; what disturbs on purpose is not one of them.
+    pub foreign_cpu: Option<f64>,
+}
+
+impl Scale {
+    /// How many times faster all threads are than one.
+    #[must_use]
+    pub fn speedup(&self) -> f64 {
+        self.one_ms / self.all_ms
+    }
+
+    /// What being disturbed costs, as a share of the time.
+    #[must_use]
+    pub fn loss(&self) -> f64 {
+        self.disturbed_ms / self.all_ms - 1.0
+    }
+}
+
+/// A rival as two processes.
+pub(super) struct Pair<'a> {
+    /// With one thread.
+    pub one: &'a mut Rival,
+    /// With all threads.
+    pub all: &'a mut Rival,
+}
+
+/// How a batch is run.
+#[derive(Clone, Copy)]
+enum Way {
+    One,
+    All,
+    Disturbed,
+}
+
+const WAYS: [Way; 3] = [Way::One, Way::All, Way::Disturbed];
+/// In a turn the disturbance comes and goes some tens of times: turns are longer than elsewhere.
+const LONGER: usize = 4;
+
+/// Measures all batches, so many rounds; `disturb` starts what disturbs until it is killed.
+///
+/// # Errors
+/// What a rival fails with, or that there is nothing that disturbs.
+pub(super) fn run(
+    batches: &[Vec<u32>],
+    pairs: &mut [Pair<'_>],
+    mut disturb: impl FnMut() -> Result<Disturbance>,
+    floor: &Floor,
+    rounds: usize,
+    timeline: &mut Timeline,
+) -> Result<Vec<Scale>> {
+    let mut scales = Vec::new();
+    let share = 1.0 / (batches.len() * pairs.len() * rounds) as f64;
+    for batch in batches {
+        for pair in pairs.iter_mut() {
+            let mut times = WAYS.map(|_| Times::default());
+            let one = LONGER * runs_of(pair.one.time(std::slice::from_ref(batch), 0, 1)?[0][0]);
+            let all = LONGER * runs_of(pair.all.time(std::slice::from_ref(batch), 0, 1)?[0][0]);
+            for _ in 0..rounds {
+                for (way, times) in WAYS.into_iter().zip(&mut times) {
+                    match way {
+                        Way::One => times.batch(pair.one, batch, one, &[])?,
+                        Way::All => times.batch(pair.all, batch, all, &[])?,
+                        Way::Disturbed => {
+                            let disturbance = disturb()?;
+                            times.batch(pair.all, batch, all, &[disturbance.0.id()])?;
+                        }
+                    }
+                }
+                timeline.done(share);
+            }
+            let [one_ms, all_ms, disturbed_ms] = times.each_ref().map(|it| rounded(quantile(&it.ms, 0.5)));
+            scales.push(Scale {
+                rival: pair.all.name().to_owned(),
+                batch_size: batch.len(),
+                seq_len: batch[0],
+                one_ms,
+                all_ms,
+                disturbed_ms,
+                floor_ms: rounded(floor.ms(batch, Precision::F32)),
+                foreign_cpu: mean(&times.map(|it| it.foreign).concat()),
+            });
+        }
+    }
+    Ok(scales)
+}
+
+/// A process that takes a share of a core; it ends with this value.
+pub struct Disturbance(pub Child);
+
+impl Drop for Disturbance {
+    fn drop(&mut self) {
+        // It may have ended by itself, and then there is nothing to do.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_thread_brings_and_what_being_disturbed_costs() {
+        let scale = Scale {
+            rival: "it".into(),
+            batch_size: 1,
+            seq_len: 128,
+            one_ms: 100.0,
+            all_ms: 50.0,
+            disturbed_ms: 53.0,
+            floor_ms: 45.0,
+            foreign_cpu: None,
+        };
+        assert_eq!(scale.speedup(), 2.0);
+        assert!((scale.loss() - 0.06).abs() < 1e-9);
+    }
+}

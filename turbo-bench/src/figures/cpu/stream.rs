@@ -1,0 +1,308 @@
+//! A stream of requests of all lengths, all waiting from the start, everyone under the best policy that it has.
+//!
+//! Which policy is best is told by a fifth of the batches of each, spread evenly. The whole stream is then run under
+//! the winner alone, and only by rivals that have a chance: for the others the estimate stands.
+
+use std::{
+    fmt,
+    num::{NonZeroU64, NonZeroUsize},
+    ops::RangeInclusive,
+};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use turbo_sched::{BatchTotal, Candidate, Layout, Limits, PackedCost, split};
+
+use super::{
+    Precision, TURBO,
+    ceilings::Floor,
+    numbers::{mean, quantile, rounded},
+    regime::equal,
+    turn::{Times, runs_of},
+};
+use crate::{progress::Timeline, rival::Rival, workload};
+
+/// Most tokens of a batch that the dynamic program forms.
+const MAX_BATCH_TOKENS: u64 = 16_384;
+/// Batches that tell turbo what a batch costs.
+const COSTS: [(usize, u32); 6] = [(1, 10), (1, 40), (1, 128), (1, 500), (8, 128), (20, 40)];
+/// One of so many batches is run to find the best policy.
+const PROBE: usize = 5;
+/// Everyone's stream is run in so many pieces, in turns.
+const PIECES: usize = 10;
+/// A rival whose estimate is this many times the best rival's is not run in full.
+const HOPELESS: f64 = 1.5;
+/// Seed of the lengths.
+const SEED: u64 = 0;
+
+/// Which requests share a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// One at a time.
+    Single,
+    /// In order of arrival, so many at a time.
+    Naive(usize),
+    /// In order of length, so many at a time.
+    Sorted(usize),
+    /// In order of arrival, cut where it is cheapest by measured costs; turbo's alone.
+    Dp,
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Single => f.pad("one by one"),
+            Self::Naive(size) => f.pad(&format!("{size} at a time")),
+            Self::Sorted(size) => f.pad(&format!("sorted, {size} at a time")),
+            Self::Dp => f.pad("cheapest cuts"),
+        }
+    }
+}
+
+impl Policy {
+    /// What a rival may choose from; turbo keeps the order of arrival.
+    pub(super) fn of(rival: &str) -> &'static [Self] {
+        if rival == TURBO {
+            &[Self::Single, Self::Dp]
+        } else {
+            &[Self::Single, Self::Naive(20), Self::Sorted(20)]
+        }
+    }
+
+    /// `lens` in batches; `cut` says how many consecutive requests each batch takes, and [`Policy::Dp`] alone asks.
+    fn batches(self, lens: &[u32], cut: impl FnOnce(&[u32]) -> Result<Vec<usize>>) -> Result<Vec<Vec<u32>>> {
+        let chunks = |lens: &[u32], size: usize| lens.chunks(size).map(<[u32]>::to_vec).collect();
+        Ok(match self {
+            Self::Single => chunks(lens, 1),
+            Self::Naive(size) => chunks(lens, size),
+            Self::Sorted(size) => {
+                let mut sorted = lens.to_vec();
+                sorted.sort_unstable();
+                chunks(&sorted, size)
+            }
+            Self::Dp => {
+                let (mut rest, mut batches) = (lens, Vec::new());
+                for size in cut(lens)? {
+                    let (batch, after) = rest.split_at(size);
+                    batches.push(batch.to_vec());
+                    rest = after;
+                }
+                batches
+            }
+        })
+    }
+}
+
+/// What one rival takes for the stream under its best policy.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Stream {
+    /// Who computed.
+    pub rival: String,
+    /// How the stream was cut.
+    pub policy: Policy,
+    /// Shortest and longest request.
+    pub lens: RangeInclusive<usize>,
+    /// Requests of the stream.
+    pub requests: usize,
+    /// Tokens of all of them.
+    pub tokens: u64,
+    /// Batches that they made.
+    pub batches: usize,
+    /// Times that the whole stream was run; 0 where a fifth of it showed that there is no chance.
+    pub rounds: usize,
+    /// Median of the rounds, s; an estimate where there are none.
+    pub median_s: f64,
+    /// All rounds, s.
+    pub rounds_s: Vec<f64>,
+    /// What every policy takes by estimate, s.
+    pub estimates_s: Vec<(Policy, f64)>,
+    /// What the machine can do at best, s.
+    pub floor_s: f64,
+    /// Share of the machine that other processes used meanwhile.
+    pub foreign_cpu: Option<f64>,
+}
+
+/// One rival with its best policy.
+struct Track {
+    rival: usize,
+    policy: Policy,
+    batches: Vec<Vec<u32>>,
+    estimates: Vec<(Policy, f64)>,
+    /// Seconds of each round.
+    rounds: Vec<f64>,
+    times: Times,
+}
+
+/// Measures a stream, so many rounds.
+///
+/// # Errors
+/// What a rival fails with.
+pub(super) fn run(
+    (range, requests): (&RangeInclusive<usize>, usize),
+    rivals: &mut [&mut Rival],
+    floor: &Floor,
+    rounds: usize,
+    timeline: &mut Timeline,
+) -> Result<Vec<Stream>> {
+    let lens: Vec<u32> = lens(range, requests);
+    let mut tracks = probe(&lens, rivals, timeline, 0.4 / (rounds as f64 + 0.4))?;
+    let best = tracks.iter().filter(|track| rivals[track.rival].name() != TURBO).map(Track::estimate);
+    let worth = HOPELESS * best.fold(f64::INFINITY, f64::min);
+    for round in 0..rounds {
+        for piece in 0..PIECES {
+            let count = tracks.len();
+            for turn in 0..count {
+                let track = &mut tracks[(turn + piece + round) % count];
+                if track.estimate() <= worth || rivals[track.rival].name() == TURBO {
+                    track.run(rivals[track.rival], piece, round)?;
+                }
+            }
+            timeline.done(1.0 / (rounds as f64 + 0.4) / PIECES as f64);
+        }
+    }
+    let floor_s = rounded(floor.ms(&lens, Precision::F32) / 1e3);
+    let stream = |track: Track| Stream {
+        rival: rivals[track.rival].name().to_owned(),
+        policy: track.policy,
+        lens: range.clone(),
+        requests,
+        tokens: lens.iter().map(|&len| u64::from(len)).sum(),
+        batches: track.batches.len(),
+        rounds: track.rounds.len(),
+        median_s: rounded(match track.rounds.is_empty() {
+            true => track.estimate(),
+            false => quantile(&track.rounds, 0.5),
+        }),
+        rounds_s: track.rounds.iter().map(|&seconds| rounded(seconds)).collect(),
+        estimates_s: track.estimates.iter().map(|&(policy, seconds)| (policy, rounded(seconds))).collect(),
+        floor_s,
+        foreign_cpu: mean(&track.times.foreign),
+    };
+    Ok(tracks.into_iter().map(stream).collect())
+}
+
+/// The lengths of a stream, in order of arrival.
+pub(super) fn lens(range: &RangeInclusive<usize>, requests: usize) -> Vec<u32> {
+    workload::uniform(range, requests, SEED).into_iter().map(|len| len as u32).collect()
+}
+
+/// Everyone with the policy that a fifth of its batches shows to be the best.
+fn probe(lens: &[u32], rivals: &mut [&mut Rival], timeline: &mut Timeline, share: f64) -> Result<Vec<Track>> {
+    let mut tracks = Vec::new();
+    let (count, longest) = (rivals.len(), lens.iter().copied().max().unwrap_or(1));
+    for (index, rival) in rivals.iter_mut().enumerate() {
+        let policies = Policy::of(rival.name());
+        let costs = if policies.contains(&Policy::Dp) { Some(costs(rival, longest)?) } else { None };
+        let mut best: Option<Track> = None;
+        let mut estimates = Vec::new();
+        for &policy in policies {
+            let cut = |lens: &[u32]| {
+                cheapest(lens, costs.as_ref().context("costs are known where they are asked for")?)
+            };
+            let batches = policy.batches(lens, cut)?;
+            let mut times = Times::default();
+            let sample = sample(&batches);
+            let seconds = times.batches(rival, &sample)? / 1e3;
+            let estimate = seconds * padded_tokens(&batches) / padded_tokens(&sample);
+            estimates.push((policy, estimate));
+            if best.as_ref().is_none_or(|best| estimate < best.estimate()) {
+                let (estimates, rounds) = (vec![(policy, estimate)], Vec::new());
+                best = Some(Track { rival: index, policy, batches, estimates, rounds, times });
+            }
+        }
+        let best = best.context("everyone has a policy")?;
+        tracks.push(Track { estimates, ..best });
+        timeline.done(share / count as f64);
+    }
+    Ok(tracks)
+}
+
+/// A fifth of the batches, spread evenly.
+fn sample(batches: &[Vec<u32>]) -> Vec<Vec<u32>> {
+    batches.iter().skip((PROBE / 2).min(batches.len() - 1)).step_by(PROBE).cloned().collect()
+}
+
+/// Tokens with those that padding adds.
+fn padded_tokens(batches: &[Vec<u32>]) -> f64 {
+    batches.iter().map(|batch| f64::from(batch.iter().copied().max().unwrap_or(0)) * batch.len() as f64).sum()
+}
+
+impl Track {
+    /// Seconds of the whole stream by the probe.
+    fn estimate(&self) -> f64 {
+        let of_policy = self.estimates.iter().find(|(policy, _)| *policy == self.policy);
+        of_policy.map_or(f64::INFINITY, |&(_, seconds)| seconds)
+    }
+
+    /// Runs one piece of the stream once.
+    fn run(&mut self, rival: &mut Rival, piece: usize, round: usize) -> Result<()> {
+        let at = |piece: usize| piece * self.batches.len() / PIECES;
+        let batches = &self.batches[at(piece)..at(piece + 1)];
+        if self.rounds.len() <= round {
+            self.rounds.push(0.0);
+        }
+        if !batches.is_empty() {
+            self.rounds[round] += self.times.batches(rival, batches)? / 1e3;
+        }
+        Ok(())
+    }
+}
+
+/// What batches of sequences up to `longest` cost turbo.
+fn costs(turbo: &mut Rival, longest: u32) -> Result<PackedCost> {
+    let mut measured = Vec::new();
+    for (batch_size, seq_len) in COSTS.map(|(batch_size, seq_len)| (batch_size, seq_len.min(longest))) {
+        let batch = [equal(batch_size, seq_len)];
+        let runs = runs_of(turbo.time(&batch, 0, 1)?[0][0]).min(5);
+        let ms = quantile(&turbo.time(&batch, 0, runs)?[0], 0.5);
+        let candidate: Candidate = std::iter::repeat_n(seq_len, batch_size).collect();
+        measured.push((candidate, BatchTotal(ms / 1e3)));
+    }
+    PackedCost::fit(measured).context("turbo was measured at no batch")
+}
+
+/// The cuts of least total cost.
+fn cheapest(lens: &[u32], cost: &PackedCost) -> Result<Vec<usize>> {
+    let limits = Limits {
+        max_batch_size: NonZeroUsize::MAX,
+        max_batch_tokens: NonZeroU64::new(MAX_BATCH_TOKENS).context("a batch holds tokens")?,
+    };
+    Ok(split(lens, &limits, Layout::Packed, |candidate| cost.cost(candidate)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_cut_the_stream() {
+        let batches = |policy: Policy| policy.batches(&[5, 3, 9, 1], |_| Ok(vec![1, 3])).unwrap();
+        assert_eq!(batches(Policy::Single), [[5], [3], [9], [1]]);
+        assert_eq!(batches(Policy::Naive(3)), [vec![5, 3, 9], vec![1]]);
+        assert_eq!(batches(Policy::Sorted(3)), [vec![1, 3, 5], vec![9]]);
+        assert_eq!(batches(Policy::Dp), [vec![5], vec![3, 9, 1]]);
+    }
+
+    #[test]
+    fn a_sample_is_spread_and_never_empty() {
+        let batches: Vec<Vec<u32>> = (1..=10).map(|len| vec![len; 2]).collect();
+        assert_eq!(sample(&batches), [vec![3; 2], vec![8; 2]]);
+        assert_eq!(sample(&batches[..1]).len(), 1);
+        assert_eq!(padded_tokens(&[vec![3, 7], vec![5]]), 19.0);
+    }
+
+    #[test]
+    fn short_requests_share_a_batch_where_that_is_cheaper() {
+        let measured = [(1, 10), (1, 500), (8, 128), (32, 40)].map(|(batch_size, seq_len): (usize, u32)| {
+            let candidate: Candidate = std::iter::repeat_n(seq_len, batch_size).collect();
+            (candidate, BatchTotal((10.0 + 0.5 * batch_size as f64 * f64::from(seq_len)) / 1e3))
+        });
+        let cost = PackedCost::fit(measured).unwrap();
+        assert_eq!(cheapest(&[10; 6], &cost).unwrap(), [6]);
+        let most = MAX_BATCH_TOKENS as usize / 500;
+        let cuts = cheapest(&[500; 40], &cost).unwrap();
+        assert_eq!((cuts.len(), cuts.iter().sum()), (2, 40));
+        assert!(cuts.iter().all(|&size| size <= most), "{cuts:?}");
+    }
+}

@@ -1,0 +1,188 @@
+//! The comparison from end to end, on the tests' tiny model: two processes of turbo stand against each other.
+
+#![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Result, bail};
+use turbo_bench::{
+    figures::cpu::{
+        self, Comparison, Data, Disturbance, Entrant, Precision, Regime, Rounds, Rows, Stage, TURBO, Work,
+        goals, page,
+    },
+    record::Record,
+    rival::Rival,
+};
+use turbo_kernels::{Cpu, CpuOptions};
+
+const MODEL: &str = "tiny-sentence";
+
+/// turbo under two names.
+struct Twice;
+
+impl Stage for Twice {
+    fn checkpoint(&self, model: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data").join(model)
+    }
+
+    fn start(&self, entrant: &Entrant) -> Result<Rival> {
+        let mut peer = own();
+        peer.arg("peer").arg(self.checkpoint(&entrant.model));
+        peer.args(["--threads", &entrant.threads.to_string(), "--dtype", entrant.precision.name()]);
+        Rival::start(&entrant.rival, &mut peer)
+    }
+
+    fn disturb(&self) -> Result<Disturbance> {
+        Ok(Disturbance(own().args(["disturb", "--share", "0.05"]).stdin(Stdio::piped()).spawn()?))
+    }
+}
+
+fn own() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_turbo-bench"))
+}
+
+fn regime(name: &'static str, work: Work) -> Regime {
+    let (model, rivals) = (MODEL.to_owned(), vec!["again".to_owned()]);
+    Regime { name, model, precision: Precision::F32, rivals, work }
+}
+
+fn regimes() -> Vec<Regime> {
+    vec![
+        regime("batch1", Work::Batches(vec![vec![5], vec![40], vec![12, 7]])),
+        regime("stream-short", Work::Stream { lens: 5..=60, requests: 30 }),
+        regime("scaling", Work::Scaling(vec![vec![20]])),
+    ]
+}
+
+/// What is left of all regimes in a record.
+fn compared(regimes: &[Regime]) -> Comparison {
+    let device = Cpu::new(CpuOptions { threads: 2.try_into().ok(), isa: None }).unwrap();
+    let mut record = None;
+    cpu::run(regimes, Rounds::Fixed(2), &device, &Twice, |section, provenance, summary| {
+        let about = (provenance.clone(), Data { threads: 2 }, summary.clone());
+        record = Some(cpu::merge(record.take(), section, about));
+        Ok(())
+    })
+    .unwrap();
+    record.unwrap()
+}
+
+#[test]
+fn every_rival_has_every_row_and_the_record_is_read_as_it_was_written() {
+    let comparison = compared(&regimes());
+    assert_eq!(comparison.rows.len(), 3);
+    for section in &comparison.rows {
+        assert!(section.agreement.iter().all(|it| it.difference == 0.0), "one engine has one result");
+        match &section.rows {
+            Rows::Batches(cases) => {
+                assert_eq!(cases.len(), 3 * 2);
+                for case in cases {
+                    assert!(case.p10_ms <= case.median_ms && case.median_ms <= case.p90_ms, "{case:?}");
+                    assert!(case.p10_ms > 0.0 && case.floor_ms > 0.0 && case.runs >= 2, "{case:?}");
+                    assert_eq!(case.is_ragged(), case.batch_size == 2);
+                }
+            }
+            Rows::Stream(streams) => {
+                assert_eq!(streams.len(), 2);
+                for stream in streams {
+                    let policies = if stream.rival == TURBO { 2 } else { 3 };
+                    assert_eq!((stream.estimates_s.len(), stream.requests), (policies, 30));
+                    assert!(stream.median_s > 0.0 && stream.rounds <= 2, "{stream:?}");
+                }
+            }
+            Rows::Scaling(scales) => {
+                assert_eq!(scales.len(), 2);
+                assert!(scales.iter().all(|it| it.one_ms > 0.0 && it.disturbed_ms > 0.0), "{scales:?}");
+            }
+            Rows::Products(_) => panic!("nobody asked for products"),
+        }
+    }
+
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(page::NOTES), "A note.").unwrap();
+    cpu::write(&comparison, folder.path()).unwrap();
+    let read: Comparison = Record::read(&folder.path().join("cpu.json")).unwrap();
+    let shown = fs::read_to_string(folder.path().join("cpu.md")).unwrap();
+    assert_eq!(page::page(&read, "A note."), shown);
+    assert!(shown.contains("## What stands between\n\nA note.\n"), "{shown}");
+    assert!(shown.contains("| 1 × 5 |") && shown.contains("| 2 × ≤ 12 |"), "{shown}");
+    assert!(shown.contains("| 5 to 60 tokens |") && shown.contains("| not measured |"), "{shown}");
+    let picture = fs::read_to_string(folder.path().join("cpu-latency.svg")).unwrap();
+    assert!(picture.starts_with("<svg") && picture.contains("tiny-sentence, one request"), "{picture}");
+
+    let readme = folder.path().join("README.md");
+    let marked = "before\n<!-- written by `cargo xtask bench cpu` -->\nold\n<!-- until here -->\nafter\n";
+    fs::write(&readme, marked).unwrap();
+    cpu::write_into(&readme, &comparison).unwrap();
+    let text = fs::read_to_string(&readme).unwrap();
+    assert!(text.contains(&page::short(&comparison)) && !text.contains("old"), "{text}");
+    assert!(text.starts_with("before\n") && text.ends_with("<!-- until here -->\nafter\n"), "{text}");
+    fs::write(&readme, "no place").unwrap();
+    assert!(cpu::write_into(&readme, &comparison).is_err());
+}
+
+#[test]
+fn a_section_replaces_the_one_that_measured_the_same() {
+    let regimes =
+        [regime("batch1", Work::Batches(vec![vec![5]])), regime("batches", Work::Batches(vec![vec![5, 5]]))];
+    let both = compared(&regimes);
+    let mut again = both.rows[0].clone();
+    again.rounds = 77;
+    let about = (both.provenance.clone(), both.data.clone(), both.summary.clone());
+    let merged = cpu::merge(Some(both), again, about);
+    assert_eq!(merged.rows.iter().map(|it| it.rounds).collect::<Vec<_>>(), [77, 2]);
+    assert!(goals::verdicts(&merged).iter().all(|it| it.reached().is_none()), "no goal is about this model");
+}
+
+/// A rival with another model computes something else.
+#[test]
+fn whoever_computes_something_else_is_not_timed() {
+    struct Wrong;
+    impl Stage for Wrong {
+        fn checkpoint(&self, model: &str) -> PathBuf {
+            Twice.checkpoint(model)
+        }
+        fn start(&self, entrant: &Entrant) -> Result<Rival> {
+            let model = if entrant.rival == TURBO { MODEL } else { "bert-base" };
+            Twice.start(&Entrant { model: model.to_owned(), ..entrant.clone() })
+        }
+        fn disturb(&self) -> Result<Disturbance> {
+            bail!("nobody asked for it")
+        }
+    }
+    let device = Cpu::new(CpuOptions { threads: 1.try_into().ok(), isa: None }).unwrap();
+    let keep = |_, _: &_, _: &_| panic!("it was timed");
+    let error = cpu::run(&regimes()[..1], Rounds::Fixed(1), &device, &Wrong, keep).unwrap_err();
+    assert!(format!("{error:#}").contains("again: computes something else than turbo in f32"), "{error:#}");
+}
+
+#[test]
+fn a_request_that_makes_no_sense_ends_the_process_with_a_reason() {
+    let entrant = Entrant { rival: "it".into(), model: MODEL.into(), precision: Precision::F32, threads: 1 };
+    let mut rival = Twice.start(&entrant).unwrap();
+    let error = rival.time(&[vec![65]], 0, 1).unwrap_err().to_string();
+    assert!(error.contains("it ended") && error.contains("64"), "{error}");
+}
+
+/// The tables of the README, and the page, are those of the record, and there are none without one.
+#[test]
+fn the_readme_and_the_page_show_the_record() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let (_, shown) = readme.split_once("<!-- written by `cargo xtask bench cpu` -->\n").unwrap();
+    let (shown, _) = shown.split_once("<!-- until here -->").unwrap();
+    let results = root.join("turbo-bench/results");
+    let record = results.join("cpu.json");
+    if !record.exists() {
+        assert_eq!(shown, "");
+        return;
+    }
+    let record: Comparison = Record::read(&record).unwrap();
+    assert_eq!(shown, page::short(&record));
+    let notes = fs::read_to_string(results.join(page::NOTES)).unwrap_or_default();
+    assert_eq!(fs::read_to_string(results.join("cpu.md")).unwrap(), page::page(&record, &notes));
+}

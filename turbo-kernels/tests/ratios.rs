@@ -1,0 +1,146 @@
+//! What the kernels are fast at, as ratios of two kernels that run in turns on one thread of this machine.
+//!
+//! A ratio of times says the same on a fast and on a slow machine. The thread's own clock stands still while others
+//! have the core, and the least of many short runs counts, so a loaded machine changes little; and the bounds leave a
+//! third of what was measured.
+
+#![cfg(all(unix, target_arch = "x86_64"))]
+
+mod common;
+
+use std::num::NonZeroUsize;
+
+use common::{product, values};
+use rustix::time::{ClockId, clock_gettime};
+use turbo_kernels::{
+    Activation, Cpu, CpuOptions, DType, Device, Epilogue, FeedForward, Gemm, Hidden, Isa, KernelError,
+    norm::NormWeights,
+};
+
+/// Turns of both sides. A turn of the longest kernel takes some milliseconds.
+const TURNS: usize = 40;
+
+/// Seconds that this thread has had a core.
+fn now() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// How many times longer `slow` takes than `fast`, each at its best.
+fn ratio(mut slow: impl FnMut(), mut fast: impl FnMut()) -> f64 {
+    let time = |run: &mut dyn FnMut()| {
+        let start = now();
+        run();
+        now() - start
+    };
+    let (mut slowest, mut fastest) = (f64::INFINITY, f64::INFINITY);
+    for _ in 0..TURNS {
+        slowest = slowest.min(time(&mut slow));
+        fastest = fastest.min(time(&mut fast));
+    }
+    slowest / fastest
+}
+
+fn cpu() -> Result<Cpu, KernelError> {
+    Ok(Cpu::new(CpuOptions { threads: NonZeroUsize::new(1), isa: Some(Isa::from_env()?) })?)
+}
+
+/// A product of `rows` rows with a weight of BERT's feed-forward layer, at two dtypes or beside the other crate.
+struct Sides {
+    cpu: Cpu,
+    x: Vec<f32>,
+    weight: Vec<f32>,
+    bias: Vec<f32>,
+}
+
+const IN: usize = 768;
+const OUT: usize = 1536;
+
+impl Sides {
+    fn new(rows: usize) -> Result<Self, KernelError> {
+        Ok(Self { cpu: cpu()?, x: values(rows * IN, 1), weight: values(OUT * IN, 2), bias: values(OUT, 3) })
+    }
+
+    fn run(&self, dtype: DType) -> Result<impl FnMut() + '_, KernelError> {
+        let packed = self.cpu.pack(&self.weight, OUT, IN, dtype)?;
+        let (mut queue, mut out) = (self.cpu.queue()?, vec![0.0; self.x.len() / IN * OUT]);
+        Ok(move || {
+            let epilogue = Epilogue::Bias(&self.bias[..]);
+            self.cpu.gemm(&mut queue, &self.x, &packed, epilogue, &mut out).expect("sizes fit");
+        })
+    }
+
+    fn run_other_crate(&self) -> impl FnMut() + '_ {
+        let rows = self.x.len() / IN;
+        let mut out = vec![0.0; rows * OUT];
+        move || product([rows, OUT, IN], &self.x, &self.weight, &mut out)
+    }
+}
+
+/// One test, so that no two measurements share a core.
+#[test]
+fn what_was_gained_is_not_lost() -> Result<(), KernelError> {
+    let isa = Isa::from_env()?;
+    if isa == Isa::Portable {
+        println!("skipped: without vector instructions there is nothing to keep");
+        return Ok(());
+    }
+    let mut lost = Vec::new();
+    let mut keep = |what: &str, least: f64, found: f64| {
+        println!("{what}: {found:.2}, at least {least}");
+        if found < least {
+            lost.push(format!("{what}: {found:.2}, expected at least {least}"));
+        }
+    };
+    for (rows, least) in [(10, 1.5), (40, 1.1)] {
+        let sides = Sides::new(rows)?;
+        let found = ratio(sides.run_other_crate(), sides.run(DType::F32)?);
+        keep(&format!("f32 products of {rows} rows beside the crate gemm"), least, found);
+    }
+    let sides = Sides::new(128)?;
+    if isa == Isa::Avx512 && is_x86_feature_detected!("avx512bf16") {
+        keep("bf16 beside f32", 1.3, ratio(sides.run(DType::F32)?, sides.run(DType::Bf16)?));
+        if is_x86_feature_detected!("avx512vnni") {
+            keep("int8 beside bf16", 1.3, ratio(sides.run(DType::Bf16)?, sides.run(DType::Int8)?));
+        }
+    }
+    keep("a feed-forward layer as one beside its parts", 0.9, feed_forward(200)?);
+    assert!(lost.is_empty(), "{}", lost.join("\n"));
+    Ok(())
+}
+
+/// How many times longer a feed-forward layer takes as a product with GELU and one with a layer norm.
+fn feed_forward(rows: usize) -> Result<f64, KernelError> {
+    const WIDE: usize = 4 * IN;
+    let cpu = cpu()?;
+    let (up, down) = (values(WIDE * IN, 4), values(IN * WIDE, 5));
+    let (up, down) = (cpu.pack(&up, WIDE, IN, DType::F32)?, cpu.pack(&down, IN, WIDE, DType::F32)?);
+    let (x, up_bias, down_bias) = (values(rows * IN, 6), values(WIDE, 7), values(IN, 8));
+    let (gain, offset) = (values(IN, 9), values(IN, 10));
+    let norm = || NormWeights { gain: &gain[..], offset: Some(&offset[..]), epsilon: 1e-12 };
+    let mut queues = [cpu.queue()?, cpu.queue()?];
+    let [parts_queue, whole_queue] = &mut queues;
+    let (mut wide, mut out, mut whole) = (vec![0.0; rows * WIDE], vec![0.0; rows * IN], vec![0.0; rows * IN]);
+    let parts = || {
+        let epilogue = Epilogue::BiasAct(&up_bias[..], Activation::GeluErf);
+        cpu.gemm(parts_queue, &x, &up, epilogue, &mut wide).expect("sizes fit");
+        let norm = norm();
+        cpu.gemm_norm(parts_queue, &wide, &down, Some(&down_bias), Some(&x), norm, &mut out)
+            .expect("sizes fit");
+    };
+    let at_once = || {
+        let layer = FeedForward {
+            up: &up,
+            up_bias: Some(&up_bias[..]),
+            hidden: Hidden::Activation(Activation::GeluErf),
+            down: &down,
+            down_bias: Some(&down_bias[..]),
+            residual: Some(&x[..]),
+            norm: Some(norm()),
+        };
+        cpu.feed_forward(whole_queue, &x, layer, &mut whole).expect("sizes fit");
+    };
+    let ratio = ratio(parts, at_once);
+    assert_eq!(out, whole, "both compute the same");
+    Ok(ratio)
+}
