@@ -283,7 +283,7 @@ fn of_streams(comparison: &Comparison, model: &str, heading: &str) -> String {
         let Rows::Stream(streams) = &section.rows else { continue };
         let Some(Stream { lens, floor_s, .. }) = streams.first() else { continue };
         let time = |it: &Stream| {
-            let about = if it.rounds == 0 { "≈ " } else { "" };
+            let about = if it.rounds == 0 { "estimate, " } else { "" };
             (it.rival.clone(), it.median_s, format!(" ({about}{})", it.policy))
         };
         let label = format!("{} to {} tokens", lens.start(), lens.end());

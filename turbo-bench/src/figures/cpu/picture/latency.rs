@@ -134,7 +134,7 @@ impl<'a> Panel<'a> {
         for tick in self.ticks() {
             let y = self.y(tick);
             svg.line((left, y), (left + PLOT.0, y), Pen::GRID);
-            svg.text((left - 8.0, y + 4.0), Anchor::End, Font::SMALL, &format!("{tick}"));
+            svg.text((left - 8.0, y + 4.0), Anchor::End, Font::SMALL, &label(self.scale, tick));
         }
         let mut lens: Vec<u32> = self.cases.iter().map(|case| case.max_seq_len).collect();
         lens.sort_unstable();
@@ -167,7 +167,7 @@ impl<'a> Panel<'a> {
 
     /// What nobody goes below, as an area.
     fn floor(&self, svg: &mut Svg) {
-        let ((left, top), bottom) = (self.origin, self.origin.1 + PLOT.1);
+        let (left, bottom) = (self.origin.0, self.origin.1 + PLOT.1);
         let height = |case: &Case| if self.scale == Scale::Log { case.floor_ms } else { 1.0 };
         let turbo = self.cases.iter().filter(|case| case.rival == TURBO);
         let mut points: Vec<(f64, f64)> =
@@ -177,7 +177,11 @@ impl<'a> Panel<'a> {
         points.extend([(last.0, bottom), (first.0, bottom)]);
         svg.area(&points, GRID);
         svg.path(&line, Pen { colour: FLOOR, width: 2.0, dashed: false });
-        let _ = top;
         svg.text((left + PLOT.0 - 8.0, bottom - 8.0), Anchor::End, Font::SMALL, "floor");
     }
+}
+
+/// What is written beside a line of the grid: the highest holds whatever is above it, too.
+fn label(scale: Scale, tick: f64) -> String {
+    if scale == Scale::Linear && tick >= MOST { format!("≥ {tick}") } else { tick.to_string() }
 }

@@ -17,7 +17,7 @@ pub(super) fn draw(comparison: &Comparison) -> String {
     let mut svg = Svg::new(3.0 * width, TOP + PLOT.1 + BOTTOM);
     for (column, precision) in Precision::ALL.into_iter().enumerate() {
         let origin = (column as f64 * width + LEFT, TOP);
-        let heading = format!("{} products", precision.name());
+        let heading = format!("{} products, share of the peak", precision.name());
         svg.text((origin.0 - 30.0, TOP - 26.0), Anchor::Start, Font::TITLE, &heading);
         let of_precision = section(comparison, "products", "bert-base", precision);
         if let Some(Rows::Products(products)) = of_precision.map(|section| &section.rows) {
