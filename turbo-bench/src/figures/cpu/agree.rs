@@ -27,8 +27,8 @@ pub struct Agreement {
 fn bound(precision: Precision) -> f64 {
     match precision {
         Precision::F32 => 1.0 - 1e-6,
-        Precision::Bf16 => 0.999,
-        Precision::Int8 => 0.98,
+        Precision::Bf16 => 0.9995,
+        Precision::Int8 => 0.99,
     }
 }
 
