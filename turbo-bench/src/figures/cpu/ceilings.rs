@@ -44,7 +44,7 @@ impl Ceilings {
     fn look(device: &Cpu) -> Result<Self> {
         let limits = Limits::measure(device)?;
         let [f32, bf16, int8, memory] =
-            [limits.flops, 2.0 * limits.flops, 4.0 * limits.flops, limits.memory_bytes].map(|it| it / 1e9);
+            [limits.flops, limits.bf16_flops, limits.int8_ops, limits.memory_bytes].map(|it| it / 1e9);
         Ok(Self { f32, bf16, int8, memory })
     }
 

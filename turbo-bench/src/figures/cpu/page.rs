@@ -230,9 +230,12 @@ fn of_model(comparison: &Comparison, model: &str) -> String {
 #[derive(Default)]
 struct Grid {
     rivals: Vec<String>,
-    /// Label, `(rival, time and what is said of it)`, floor.
-    rows: Vec<(String, Vec<(String, f64, String)>, f64)>,
+    /// Label, times, floor.
+    rows: Vec<(String, Vec<Time>, f64)>,
 }
+
+/// Who, how long, and what is said of it.
+type Time = (String, f64, String);
 
 impl Grid {
     fn cases(&mut self, cases: &[&Case]) {
@@ -243,7 +246,7 @@ impl Grid {
         self.row(label, times.collect(), first.floor_ms);
     }
 
-    fn row(&mut self, label: String, times: Vec<(String, f64, String)>, floor: f64) {
+    fn row(&mut self, label: String, times: Vec<Time>, floor: f64) {
         for (rival, ..) in &times {
             if !self.rivals.contains(rival) {
                 self.rivals.push(rival.clone());

@@ -156,7 +156,7 @@ pub fn equal(batch_size: usize, seq_len: u32) -> Vec<u32> {
 #[must_use]
 pub fn ragged(batch_size: usize, longest: u32) -> Vec<u32> {
     let size = batch_size as u32;
-    let step = (size / 2..size).find(|step| size % step != 0 && step % 2 == 1).unwrap_or(1);
+    let step = (size / 2..size).find(|step| !size.is_multiple_of(*step) && step % 2 == 1).unwrap_or(1);
     (0..size).map(|i| (i * step % size + 1) * longest / size).map(|len| len.max(1)).collect()
 }
 
