@@ -10,7 +10,7 @@ use gemm::Parallelism;
 ///
 /// # Panics
 /// When a slice does not fit the sizes.
-pub fn product<T: Number>(
+pub(crate) fn product<T: Number>(
     [rows, out_features, in_features]: [usize; 3],
     x: &[T],
     weight: &[T],
@@ -50,7 +50,7 @@ pub fn product<T: Number>(
 }
 
 /// Numbers that it multiplies.
-pub trait Number: Copy + 'static {
+pub(crate) trait Number: Copy + 'static {
     const ZERO: Self;
     const ONE: Self;
 }
@@ -66,7 +66,7 @@ impl Number for f64 {
 }
 
 /// Values in −1..1 without a pattern that a kernel could share (SplitMix64; Steele et al., 2014).
-pub fn values(len: usize, seed: u64) -> Vec<f32> {
+pub(crate) fn values(len: usize, seed: u64) -> Vec<f32> {
     let mut state = seed;
     let next = || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
