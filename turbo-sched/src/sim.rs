@@ -47,6 +47,8 @@ pub struct Report {
     pub horizon: Duration,
     /// Time from arrival to answer of every request answered within the horizon, ascending.
     pub latencies: Vec<Duration>,
+    /// Tokens of each of these requests, and its latency; in the order in which they were answered.
+    pub answered: Vec<(u32, Duration)>,
     /// Requests that ran when it ended.
     pub running: usize,
     /// Requests that waited when it ended.
@@ -78,6 +80,15 @@ impl Report {
         self.latencies.iter().sum::<Duration>().checked_div(answered).unwrap_or_default()
     }
 
+    /// Mean latency of requests of so many tokens; zero when none was answered.
+    #[must_use]
+    pub fn mean_latency_of(&self, seq_lens: RangeInclusive<u32>) -> Duration {
+        let of_them = self.answered.iter().filter(|(seq_len, _)| seq_lens.contains(seq_len));
+        let (sum, count) =
+            of_them.fold((Duration::ZERO, 0), |(sum, n), (_, latency)| (sum + *latency, n + 1));
+        sum.checked_div(count).unwrap_or_default()
+    }
+
     /// The latency that a share of the answers, 0 to 1, did not exceed; zero when nothing was answered.
     #[must_use]
     pub fn latency_at(&self, share: f64) -> Duration {
@@ -96,8 +107,15 @@ pub fn run(
     machine: impl Fn(&Candidate) -> Duration,
     horizon: Duration,
 ) -> Result<Report, SchedError> {
-    let mut report =
-        Report { horizon, latencies: Vec::new(), running: 0, waiting: 0, batches: 0, busy: Duration::ZERO };
+    let mut report = Report {
+        horizon,
+        latencies: Vec::new(),
+        answered: Vec::new(),
+        running: 0,
+        waiting: 0,
+        batches: 0,
+        busy: Duration::ZERO,
+    };
     let mut coming = arrivals.iter().zip(0..).peekable();
     let mut now = Duration::ZERO;
     while now < horizon {
@@ -114,8 +132,11 @@ pub fn run(
                 report.batches += 1;
                 report.busy += done.min(horizon) - now;
                 if done <= horizon {
-                    let latency = |id: &RequestId| done - arrivals[id.0 as usize].at;
-                    report.latencies.extend(batch.ids.iter().map(latency));
+                    let answer = |id: &RequestId| {
+                        let arrival = arrivals[id.0 as usize];
+                        (arrival.seq_len, done - arrival.at)
+                    };
+                    report.answered.extend(batch.ids.iter().map(answer));
                 } else {
                     report.running = batch.ids.len();
                 }
@@ -125,6 +146,7 @@ pub fn run(
         };
     }
     report.waiting = batcher.len() + coming.count();
+    report.latencies.extend(report.answered.iter().map(|(_, latency)| *latency));
     report.latencies.sort_unstable();
     Ok(report)
 }
@@ -184,7 +206,11 @@ mod tests {
     fn percentiles_are_latencies_that_occurred() {
         let latencies = (1..=200).map(Duration::from_millis).collect();
         let horizon = Duration::from_secs(2);
-        let report = Report { horizon, latencies, running: 0, waiting: 0, batches: 3, busy: horizon / 4 };
+        let answered = vec![(5, horizon), (6, horizon / 2), (7, horizon)];
+        let report =
+            Report { horizon, latencies, answered, running: 0, waiting: 0, batches: 3, busy: horizon / 4 };
+        assert_eq!(report.mean_latency_of(5..=6), Duration::from_millis(1500));
+        assert_eq!(report.mean_latency_of(8..=9), Duration::ZERO);
         for (share, millis) in [(0.0, 1), (0.5, 100), (0.99, 198), (1.0, 200)] {
             assert_eq!(report.latency_at(share), Duration::from_millis(millis), "{share}");
         }

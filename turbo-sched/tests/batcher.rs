@@ -51,7 +51,11 @@ fn config() -> impl Strategy<Value = BatcherConfig> {
     let lazy = (0_u64..50, 0_u64..100)
         .prop_map(|(timeout, slo)| Dispatch::Lazy { timeout: millis(timeout), slo: millis(slo) });
     let dispatch = prop_oneof![Just(Dispatch::Hungry), lazy];
-    let order = prop_oneof![Just(BatchOrder::OldestFirst), Just(BatchOrder::CheapestFirst)];
+    let order = prop_oneof![
+        Just(BatchOrder::AgeAndCost),
+        Just(BatchOrder::OldestFirst),
+        Just(BatchOrder::CheapestFirst)
+    ];
     (policy, dispatch, order, 1..9_usize, 1_u64..1000, 1..20_usize, 0_u64..100).prop_map(
         |(policy, dispatch, order, size, tokens, window, overdue_after)| BatcherConfig {
             policy,
@@ -209,6 +213,7 @@ fn the_sets_are_the_splits_and_the_order_is_ours() {
     let oldest = BatchOrder::OldestFirst;
     for (why, order, now, requests, expected) in [
         ("oldest first", oldest, 50, base, [[1, 4], [2, 5], [3, 6]]),
+        ("long ones let short ones pass", BatchOrder::AgeAndCost, 50, base, [[2, 5], [3, 6], [1, 4]]),
         ("least cost per request first", BatchOrder::CheapestFirst, 50, base, [[2, 5], [3, 6], [1, 4]]),
         (
             "a deadline first",

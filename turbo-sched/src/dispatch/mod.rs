@@ -60,14 +60,14 @@ pub struct BatcherConfig {
 }
 
 impl BatcherConfig {
-    /// The split, hungry, oldest first, over 256 requests, overdue after one second.
+    /// The split, hungry, by age and cost, over 256 requests, overdue after one second.
     #[must_use]
     pub fn with_limits(limits: Limits) -> Self {
         const WINDOW: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not 0");
         Self {
             policy: Policy::OptimalSplit,
             dispatch: Dispatch::Hungry,
-            order: BatchOrder::OldestFirst,
+            order: BatchOrder::AgeAndCost,
             limits,
             window: WINDOW,
             overdue_after: Duration::from_secs(1),
