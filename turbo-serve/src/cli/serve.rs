@@ -14,8 +14,8 @@ use clap::{ArgAction, Args, ValueEnum};
 use tokio::net::TcpSocket;
 use turbo_serve::{
     engine::{
-        BatchTokens, DefaultPrompt, Dispatch, Engine, EngineConfig, Layout, Model, ModelInfo, OpenOptions,
-        Policy, Pooling, Task,
+        BatchTokens, Cpu, DefaultPrompt, Dispatch, Engine, EngineConfig, Layout, Model, ModelInfo,
+        OpenOptions, Policy, Pooling, Task,
     },
     http::{self, HttpOptions, Metrics},
 };
@@ -78,8 +78,8 @@ pub(super) struct Arguments {
           default_missing_value = "true", action = ArgAction::Set, help_heading = "Model")]
     auto_truncate: bool,
 
-    /// Threads that make tokens, beside one or two for long texts; by default one fewer than the system lets this
-    /// process use
+    /// Threads that make tokens, beside one or two for long texts; by default as many as `--threads` leaves of those that
+    /// the system lets this process use, and one where it leaves none
     #[arg(long, env, value_name = "N", help_heading = "Machine")]
     tokenization_workers: Option<NonZeroUsize>,
 
@@ -176,14 +176,19 @@ enum LayoutArgument {
 /// When the model, the device or the address cannot be used.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
     log::start(arguments.json_output);
-    let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
-    let served = runtime.block_on(serve(arguments));
+    let device = arguments.model.device()?;
+    // Sockets and JSON take little, and wait while the model computes on all cores; two, so that a large body does not
+    // hold up a look at `/health`.
+    let io_threads = EngineConfig::workers_beside(device.threads()).max(2);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(io_threads).enable_all().build();
+    let runtime = runtime.context("cannot start the runtime")?;
+    let served = runtime.block_on(serve(arguments, device));
     // A model that was still being loaded when the signal came is left alone.
     runtime.shutdown_background();
     served
 }
 
-async fn serve(arguments: &Arguments) -> Result<()> {
+async fn serve(arguments: &Arguments, device: Cpu) -> Result<()> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     // Bound before the model is loaded, so that a port in use is told at once; listening when it is warm, so that
     // nobody is connected to a server that does not answer yet.
@@ -195,7 +200,7 @@ async fn serve(arguments: &Arguments) -> Result<()> {
 
     let metrics = Metrics::install()?;
     let engine = tokio::select! {
-        engine = start(arguments) => engine?,
+        engine = start(arguments, device) => engine?,
         () = signals.next() => return Ok(()),
     };
     let listener = socket.listen(BACKLOG).with_context(|| format!("cannot listen on {address}"))?;
@@ -237,13 +242,13 @@ async fn serve(arguments: &Arguments) -> Result<()> {
 }
 
 /// The model, warm, on a thread where it may block.
-async fn start(arguments: &Arguments) -> Result<Engine> {
-    let (model, config) = (arguments.model.clone(), arguments.config());
+async fn start(arguments: &Arguments, device: Cpu) -> Result<Engine> {
+    let (model, config) = (arguments.model.clone(), arguments.config(&device));
     let options = arguments.open_options();
     let blocking = move || -> Result<Engine> {
         let local = model.local()?;
         let options = OpenOptions { name: Some(local.name), sha: local.sha, ..options };
-        let model = Model::open(&local.folder, model.device()?, options)?;
+        let model = Model::open(&local.folder, device, options)?;
         let ModelInfo { name, device, task, .. } = &model.info;
         tracing::info!(model = name, device, %task, "loading");
         Ok(Engine::start(model, &config)?)
@@ -299,7 +304,7 @@ impl Arguments {
         }
     }
 
-    fn config(&self) -> EngineConfig {
+    fn config(&self, device: &Cpu) -> EngineConfig {
         let default = EngineConfig::default();
         EngineConfig {
             batching: match self.batching {
@@ -321,7 +326,7 @@ impl Arguments {
             auto_truncate: self.auto_truncate,
             tokenization_workers: self
                 .tokenization_workers
-                .map_or(default.tokenization_workers, NonZeroUsize::get),
+                .map_or_else(|| EngineConfig::workers_beside(device.threads()), NonZeroUsize::get),
             cost_cache: cost_cache::folder(self.cost_cache.as_ref()),
             ..default
         }

@@ -30,7 +30,8 @@ pub struct EngineConfig {
     pub max_concurrent_requests: usize,
     /// What happens to inputs that are too long when their request does not say: cut at the end, or refused.
     pub auto_truncate: bool,
-    /// Threads that make tokens of texts; one or two more wait for texts of 16 KiB and more.
+    /// Threads that make tokens of texts, see [`EngineConfig::workers_beside`]; one or two more wait for texts of 16 KiB
+    /// and more, and sleep while there are none.
     pub tokenization_workers: usize,
     /// Time for measuring batches before the engine is ready.
     pub warm_up: Duration,
@@ -48,7 +49,7 @@ impl Default for EngineConfig {
             max_client_batch_size: 32,
             max_concurrent_requests: 512,
             auto_truncate: true,
-            tokenization_workers: default_tokenization_workers(),
+            tokenization_workers: 1,
             warm_up: Duration::from_secs(10),
             cost_cache: None,
         }
@@ -59,11 +60,6 @@ impl Default for EngineConfig {
 const MOST_CONCURRENT_REQUESTS: usize = 1 << 20;
 /// A system that runs out of threads ends the process, and not only the thread.
 const MOST_TOKENIZATION_WORKERS: usize = 1 << 10;
-
-/// One thread fewer than the machine runs at once, 1 to 64: the worker needs one of them.
-fn default_tokenization_workers() -> usize {
-    std::thread::available_parallelism().map_or(1, |threads| (threads.get() - 1).clamp(1, 64))
-}
 
 /// A model to serve: what is known of it, and how to make its runner.
 pub struct Model {
@@ -120,6 +116,14 @@ pub enum StartError {
 }
 
 impl EngineConfig {
+    /// The threads that the system lets this process run at once, beyond those that compute: 1 to 64. More tokenizer
+    /// threads than these take from the model what they give it.
+    #[must_use]
+    pub fn workers_beside(compute_threads: NonZeroUsize) -> usize {
+        let all = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        all.saturating_sub(compute_threads.get()).clamp(1, 64)
+    }
+
     /// Whether `model` can be served with these limits.
     pub(super) fn check(&self, model: &Model) -> Result<(), StartError> {
         for (name, value) in [

@@ -89,6 +89,10 @@ impl Server {
         &self.address
     }
 
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, Value) {
         post(&self.address, path, body)
     }

@@ -17,20 +17,21 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
 };
 
 use anyhow::{Context, Result};
 use clap::{ArgAction, Args, ValueEnum};
 use turbo_models::Truncation;
+use turbo_serve::engine::EngineConfig;
 use turbo_serve::files::{
     FileError, InputFormat, OutputFormat, STANDARD,
-    pipeline::{self, Compute, Ending, Sizes, Summary},
+    pipeline::{self, Ending, Sizes, Summary},
     read::{Cell, Rows},
     write::{Existing, Job, Kind, Opened, Output, Target},
 };
 
 use super::output;
+use model::Compiled;
 use progress::Progress;
 
 /// Some rows have no answer; each was told on standard error.
@@ -108,7 +109,8 @@ pub(super) struct FileArguments {
     /// Most tokens of one batch
     #[arg(long, value_name = "N", default_value_t = DEFAULT_BATCH_TOKENS, help_heading = "Machine")]
     max_batch_tokens: NonZeroUsize,
-    /// Threads that make tokens; by default one fewer than the system lets this process use
+    /// Threads that make tokens; by default as many as `--threads` leaves of those that the system lets this process use,
+    /// and one where it leaves none
     #[arg(long, env, value_name = "N", help_heading = "Machine")]
     tokenization_workers: Option<NonZeroUsize>,
 }
@@ -180,8 +182,8 @@ impl FileArguments {
         }
     }
 
-    fn sizes(&self) -> Sizes {
-        let spare = || thread::available_parallelism().map_or(1, |all| all.get().saturating_sub(1).max(1));
+    fn sizes(&self, compute_threads: NonZeroUsize) -> Sizes {
+        let spare = || EngineConfig::workers_beside(compute_threads);
         let batch_tokens = self.max_batch_tokens.get();
         Sizes {
             batch_tokens,
@@ -237,12 +239,13 @@ impl FileArguments {
         };
         let progress = Progress::start(&work.rows, answers.rows(), self.quiet);
         let meter = progress.meter();
+        let threads = work.compute.threads();
         let done = pipeline::run(
             work.rows,
             &Arc::new(work.job),
             work.compute,
             answers,
-            self.sizes(),
+            self.sizes(threads),
             progress,
             &stop,
         );
@@ -287,7 +290,7 @@ impl FileArguments {
 struct Work<'a, J> {
     rows: Rows,
     job: J,
-    compute: &'a mut dyn Compute,
+    compute: &'a mut Compiled,
     kind: Kind,
     description: Job,
     best: Option<usize>,

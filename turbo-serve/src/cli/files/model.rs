@@ -1,6 +1,6 @@
 //! The model of a command on files.
 
-use std::path::Path;
+use std::{num::NonZeroUsize, path::Path};
 
 use anyhow::{Context, Result, bail};
 use turbo_models::{
@@ -42,10 +42,12 @@ impl OpenModel {
     /// When it has no head for the task, or the device fails.
     pub(super) fn compile(&self, arguments: &ModelArguments, task: Task) -> Result<Compiled> {
         let options = EncoderOptions { task, ..EncoderOptions::of(&self.checkpoint) };
-        let encoder = Encoder::new(arguments.device()?, &self.checkpoint, options)?;
+        let device = arguments.device()?;
+        let threads = device.threads();
+        let encoder = Encoder::new(device, &self.checkpoint, options)?;
         let rows = if encoder.pooled_len().is_some() { Output::Pooled } else { Output::Tokens };
         let rows = if task == Task::TokenClassification { Output::Tokens } else { rows };
-        Ok(Compiled { encoder, staging: Staging::new(), rows })
+        Ok(Compiled { encoder, staging: Staging::new(), rows, threads })
     }
 
     /// Adds to `job` which model it is.
@@ -75,6 +77,7 @@ pub(super) struct Compiled {
     encoder: Encoder<Cpu>,
     staging: Staging,
     rows: Output,
+    threads: NonZeroUsize,
 }
 
 /// What is read of each input.
@@ -85,6 +88,11 @@ enum Output {
 }
 
 impl Compiled {
+    /// Threads that compute.
+    pub(super) fn threads(&self) -> NonZeroUsize {
+        self.threads
+    }
+
     /// Length of the row of each input.
     ///
     /// # Errors
