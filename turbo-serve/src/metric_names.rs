@@ -6,7 +6,7 @@
 //!
 //! | recorded by | metrics |
 //! |---|---|
-//! | the protocol | `te_request_*` per request, and [`REQUEST_FAILURE`] for every failure that a client is told |
+//! | the protocol | `te_request_*` per request, and [`REQUEST_FAILURE`] for every failure that a client is told; [`PROCESS_RESIDENT_MEMORY`] whenever metrics are shown |
 //! | the engine | [`EMBED`] or [`PREDICT`] per input, [`QUEUE_SIZE`], [`BATCH_NEXT_SIZE`], [`BATCH_NEXT_TOKENS`], [`REQUEST_INPUT_LENGTH`], and [`REQUEST_FAILURE`] with [`failure::DROPPED`], which no client hears of |
 
 /// Counter, label `method`: requests received.
@@ -69,6 +69,9 @@ pub const QUEUE_SIZE: &str = "te_queue_size";
 pub const BATCH_NEXT_SIZE: &str = "te_batch_next_size";
 /// Histogram, tokens: total tokens of a batch sent to the model.
 pub const BATCH_NEXT_TOKENS: &str = "te_batch_next_tokens";
+
+/// Gauge, bytes: memory of the process, under the name that Prometheus' own clients use; where the system tells it.
+pub const PROCESS_RESIDENT_MEMORY: &str = "process_resident_memory_bytes";
 
 /// Label of [`REQUEST_COUNT`] and [`REQUEST_SUCCESS`].
 pub const METHOD: &str = "method";

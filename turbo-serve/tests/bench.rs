@@ -108,15 +108,24 @@ fn people_get_a_table_with_every_operator() {
         "tiny-sentence, f32, packed",
         "GFLOP/s in f32",
         "floor/median",
-        "linear GeluErf 32→64",
+        "feed_forward GeluErf 32→64→32",
         "attention",
-        "bias_residual_layer_norm",
+        "linear_layer_norm",
         "in short: matrix products",
     ] {
         assert!(text.contains(said), "{said:?} is not in\n{text}");
     }
     let widest = text.lines().map(|line| line.chars().count()).max();
     assert!(widest <= Some(110), "{widest:?} columns\n{text}");
+}
+
+#[test]
+fn every_dtype_is_timed() {
+    for dtype in ["bf16", "int8", "bfloat16"] {
+        let text = printed(&["--seq-len=7", "--reps=3", "--dtype", dtype]);
+        let named = if dtype == "bfloat16" { "bf16" } else { dtype };
+        assert!(text.contains(&format!("tiny-sentence, {named}, packed")), "{text}");
+    }
 }
 
 /// Every kind of model and head runs: what it costs has a floor, and every operator a family.

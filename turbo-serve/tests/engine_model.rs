@@ -8,8 +8,8 @@ use serde_json::Value;
 use turbo_models::{Cpu, CpuOptions};
 use turbo_sched::Layout;
 use turbo_serve::engine::{
-    BatchTokens, Engine, EngineConfig, EngineError, Infer, InferRequest, Input, Model, OpenOptions,
-    OutputKind, Truncation,
+    BatchTokens, Capacity, DType, Engine, EngineConfig, EngineError, Infer, InferRequest, Input, Model,
+    OpenOptions, OutputKind, Progress, Rows, Sequence, Truncation,
 };
 
 /// The reference is f64; ours is f32 through two layers whose hidden states are of order 1.
@@ -37,8 +37,12 @@ fn golden() -> Vec<Golden> {
 }
 
 fn start(layout: Layout) -> Engine {
+    start_with(OpenOptions { layout, ..OpenOptions::default() })
+}
+
+fn start_with(options: OpenOptions) -> Engine {
     let cpu = Cpu::new(CpuOptions::default()).unwrap();
-    let model = Model::open(&folder(), cpu, OpenOptions { layout, ..OpenOptions::default() }).unwrap();
+    let model = Model::open(&folder(), cpu, options).unwrap();
     let config = EngineConfig {
         max_batch_tokens: BatchTokens::AtMost(512),
         warm_up: Duration::ZERO,
@@ -96,4 +100,66 @@ fn a_long_text_is_cut_or_refused() {
         embed(&engine, long(), Some(Truncation::Off)),
         Err(EngineError::TooLong { input: 0, limit: 48, tokens }) if tokens > 48
     ));
+}
+
+#[test]
+fn every_dtype_answers_nearly_the_same() {
+    let golden = golden();
+    let texts: Vec<_> = golden.iter().map(|golden| Input::Text(golden.text.clone())).collect();
+    for (dtype, name, least) in
+        [(DType::F32, "float32", 0.999_99), (DType::Bf16, "bfloat16", 0.999), (DType::Int8, "int8", 0.99)]
+    {
+        let engine = start_with(OpenOptions { dtype, ..OpenOptions::default() });
+        assert_eq!(engine.info().model.dtype, name);
+        let rows = embed(&engine, texts.clone(), None).unwrap();
+        for (golden, row) in golden.iter().zip(&rows) {
+            let cosine: f32 = row.iter().zip(&golden.vector).map(|(x, y)| x * y).sum();
+            assert!(cosine >= least, "{:?} in {dtype}: cosine {cosine}", golden.text);
+        }
+    }
+}
+
+#[test]
+fn packed_weights_that_were_kept_give_the_same_bits() {
+    let cache = tempfile::tempdir().unwrap();
+    for dtype in DType::ALL {
+        let options =
+            || OpenOptions { dtype, packed_cache: Some(cache.path().into()), ..OpenOptions::default() };
+        let answers = || embed(&start_with(options()), vec![Input::Text("the cat".into())], None).unwrap();
+        let packed = answers();
+        assert_eq!(packed, answers(), "{dtype}");
+    }
+    assert_eq!(std::fs::read_dir(cache.path()).unwrap().count(), 3, "a file for each dtype");
+}
+
+#[test]
+fn a_batch_that_nobody_wants_ends_between_layers() {
+    let cpu = Cpu::new(CpuOptions::default()).unwrap();
+    let mut model = Model::open(&folder(), cpu, OpenOptions::default()).unwrap();
+    let capacity = Capacity { batch_size: 4, total_tokens: 64, max_seq_len: 48 };
+    let mut runner = (model.build)(capacity).unwrap();
+    let ids = golden()[0].ids.clone();
+    let mut run = |keep_going: &mut dyn FnMut() -> bool| {
+        runner.submit(&mut std::iter::once(Sequence::of(&ids)), keep_going).unwrap();
+        let progress = runner.poll().unwrap();
+        let mut row = Vec::new();
+        (progress, runner.read(0, Rows::Pooled, &mut row).map(|()| row).ok())
+    };
+    let mut asked = 0;
+    let all = |asked: &mut i32| {
+        *asked += 1;
+        true
+    };
+    let (progress, whole) = run(&mut || all(&mut asked));
+    assert_eq!(progress, Progress::Done);
+    assert!(asked >= 2, "a model of two layers asked {asked} times");
+    for layers in 0..asked {
+        let mut left = layers;
+        let stopped = run(&mut || {
+            left -= 1;
+            left >= 0
+        });
+        assert_eq!(stopped, (Progress::Stopped, None), "after {layers}");
+        assert_eq!(run(&mut || true), (Progress::Done, whole.clone()), "the runner can be used on");
+    }
 }

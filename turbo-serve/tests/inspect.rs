@@ -57,7 +57,20 @@ fn it_says_what_the_model_is_and_what_fusion_makes_of_it() {
     }
     assert_eq!(line(&text, "merge projections")[2..7], ["2", "places", "54", "→", "46"], "{text}");
     let widest = text.lines().map(|line| line.chars().count()).max();
-    assert!(widest <= Some(100), "{widest:?} columns\n{text}");
+    assert!(widest <= Some(110), "{widest:?} columns\n{text}");
+}
+
+#[test]
+fn it_says_what_a_dtype_gains_and_costs() {
+    let text = printed(&["--seq-len=7"]);
+    let [f32, bf16, int8] = ["f32", "bf16", "int8"].map(|dtype| line(&text, &format!("{dtype} ")));
+    assert_eq!(f32[1], "*", "f32 is in use: {text}");
+    let weights = |line: &[&str]| line[if line[1] == "*" { 2 } else { 1 }].parse::<f64>().unwrap();
+    assert!(weights(&f32) > weights(&bf16) && weights(&bf16) > weights(&int8), "{text}");
+    assert!(int8.join(" ").ends_with("cosine ≥ 0.99, ranks ≥ 0.99"), "{text}");
+    let text = printed(&["--seq-len=7", "--dtype=int8"]);
+    assert_eq!(line(&text, "int8 ")[1], "*", "{text}");
+    assert!(text.contains(" int8\n") || text.contains(" int8 "), "operators name their dtype: {text}");
 }
 
 /// A model so small that every plan is one chunk of the planner's least size.
@@ -125,7 +138,7 @@ fn families_and_heads_are_seen() {
             assert!(text.contains(part), "{model}: {part:?} is not in\n{text}");
         }
         let widest = text.lines().map(|line| line.chars().count()).max();
-        assert!(widest <= Some(100), "{model}: {widest:?} columns\n{text}");
+        assert!(widest <= Some(110), "{model}: {widest:?} columns\n{text}");
     }
 }
 

@@ -9,7 +9,7 @@
 //! | 130 | the same three: interrupted; what was written is sound and can be gone on with |
 
 mod bench;
-mod cost_cache;
+mod caches;
 mod device;
 mod fetching;
 mod files;

@@ -4,7 +4,7 @@ use std::{num::NonZeroUsize, path::PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use turbo_models::Cpu;
+use turbo_models::{Cpu, DType};
 use turbo_serve::hub::{self, Hub, HubSettings};
 
 use super::{
@@ -34,9 +34,10 @@ pub(super) struct ModelArguments {
     /// Where models with short names are kept
     #[arg(long, env, value_name = "DIR", default_value = "models", help_heading = "Model")]
     pub(super) turbo_models_dir: PathBuf,
-    /// Type that is computed in
+    /// Type that products are computed in; what lies between them is f32. `turbo inspect` tells what it gains and costs,
+    /// `turbo devices` how this processor computes it. Also float32, bfloat16, and float16, which is computed in bf16
     #[arg(long, env, value_enum, default_value_t = Dtype::F32, help_heading = "Model")]
-    pub(super) dtype: Dtype,
+    dtype: Dtype,
 
     /// `auto` or `cpu`
     #[arg(long, env, default_value = "auto", help_heading = "Machine")]
@@ -46,20 +47,36 @@ pub(super) struct ModelArguments {
     pub(super) threads: Option<NonZeroUsize>,
 }
 
-/// Types that can be computed in.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+/// Types that can be computed in, as text-embeddings-inference spells them, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Dtype {
     /// Single precision
     #[value(alias = "float32")]
     F32,
+    /// bfloat16: weights of half the size, products of twice the speed where the processor has them
+    #[value(alias = "bfloat16")]
+    Bf16,
+    /// 8-bit integers: a quarter of the size, four times the speed where the processor has them
+    #[value(alias = "i8")]
+    Int8,
+    /// Half precision, which processors do not multiply: computed in bf16
+    #[value(alias = "f16", hide = true)]
+    Float16,
 }
 
 impl Dtype {
-    /// As a person writes it.
-    pub(super) fn name(self) -> &'static str {
+    /// What products are computed in.
+    pub(super) fn of_products(self) -> DType {
         match self {
-            Self::F32 => "f32",
+            Self::F32 => DType::F32,
+            Self::Bf16 | Self::Float16 => DType::Bf16,
+            Self::Int8 => DType::Int8,
         }
+    }
+
+    /// What is to be told of it, if anything: it is not computed in what was asked for.
+    pub(super) fn warning(self) -> Option<&'static str> {
+        (self == Self::Float16).then_some("--dtype float16: a CPU has no products of it, computed in bf16")
     }
 }
 
@@ -109,11 +126,41 @@ impl ModelArguments {
         Ok(LocalModel { folder: found.folder, name: last, sha: Some(found.commit) })
     }
 
+    /// What products are computed in; `warn` is told where that is not what was asked for.
+    pub(super) fn dtype(&self, warn: impl FnOnce(&str)) -> DType {
+        if let Some(warning) = self.dtype.warning() {
+            warn(warning);
+        }
+        self.dtype.of_products()
+    }
+
     /// The device that was asked for.
     ///
     /// # Errors
     /// When this build does not have it, or the processor cannot be used.
     pub(super) fn device(&self) -> Result<Cpu> {
         device::choose(&self.device, self.threads)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_have_the_names_of_both_worlds() {
+        for (name, dtype) in [
+            ("f32", DType::F32),
+            ("float32", DType::F32),
+            ("bf16", DType::Bf16),
+            ("bfloat16", DType::Bf16),
+            ("int8", DType::Int8),
+            ("float16", DType::Bf16),
+        ] {
+            let parsed = Dtype::from_str(name, false).unwrap();
+            assert_eq!(parsed.of_products(), dtype, "{name}");
+            assert_eq!(parsed.warning().is_some(), name == "float16", "{name}");
+        }
+        assert!(Dtype::from_str("fp8", false).is_err());
     }
 }

@@ -21,7 +21,7 @@ use turbo_serve::{
 };
 
 use super::{
-    cost_cache::{self, CostCacheArgument},
+    caches::{self, CacheArgument, PackedCacheArguments},
     log,
     model_arguments::ModelArguments,
     shutdown::Signals,
@@ -82,6 +82,8 @@ pub(super) struct Arguments {
     /// the system lets this process use, and one where it leaves none
     #[arg(long, env, value_name = "N", help_heading = "Machine")]
     tokenization_workers: Option<NonZeroUsize>,
+    #[command(flatten)]
+    packed_cache: PackedCacheArguments,
 
     /// Which inputs share a batch
     #[arg(long, env, value_enum, default_value_t = Batching::Dp, help_heading = "Batches")]
@@ -109,7 +111,7 @@ pub(super) struct Arguments {
     /// Folder in which measured costs of batches are kept, so that the next start need not measure them; `off` measures
     /// at every start. By default turbo/costs in the user's folder for caches (XDG_CACHE_HOME, ~/.cache)
     #[arg(long, env, value_name = "DIR|off", help_heading = "Batches")]
-    cost_cache: Option<CostCacheArgument>,
+    cost_cache: Option<CacheArgument>,
 
     /// Address to listen on; 0.0.0.0, the default, is every address of this machine. The variable HOSTNAME counts where
     /// it is an address: shells and containers keep the machine's own name there
@@ -298,6 +300,8 @@ impl Arguments {
             model_id: Some(self.model.model_id.clone()),
             layout: self.layout.into(),
             task: self.pooling.map(Into::into),
+            dtype: self.model.dtype(|warning| tracing::warn!("{warning}")),
+            packed_cache: self.packed_cache.folder(),
             dense_path: self.dense_path.clone(),
             default_prompt: named.or(self.default_prompt.clone().map(DefaultPrompt::Text)),
             ..OpenOptions::default()
@@ -327,7 +331,7 @@ impl Arguments {
             tokenization_workers: self
                 .tokenization_workers
                 .map_or_else(|| EngineConfig::workers_beside(device.threads()), NonZeroUsize::get),
-            cost_cache: cost_cache::folder(self.cost_cache.as_ref()),
+            cost_cache: caches::costs(self.cost_cache.as_ref()),
             ..default
         }
     }

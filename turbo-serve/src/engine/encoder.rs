@@ -4,11 +4,13 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use turbo_models::{
-    Checkpoint, Encoder, EncoderKernels, EncoderOptions, Encoding, LayoutKind, ModelError, SpecialTokens,
-    Staging, Task, Text, TextTokenizer, Truncation,
+    CacheUse, Checkpoint, DType, Encoder, EncoderKernels, EncoderMemory, EncoderOptions, Encoding,
+    LayoutKind, ModelError, Outputs, PackedCache, PlannerConfig, SpecialTokens, Staging, Task, Text,
+    TextTokenizer, Truncation, graph::GraphError,
 };
 use turbo_sched::{Candidate, Layout};
 
@@ -30,6 +32,10 @@ pub struct OpenOptions {
     pub layout: Layout,
     /// What is computed; `None` is what the folder is made for.
     pub task: Option<Task>,
+    /// What products are computed in.
+    pub dtype: DType,
+    /// Folder in which packed weights are kept between starts; `None`: they are packed at every start.
+    pub packed_cache: Option<PathBuf>,
     /// Folder of the one dense module behind pooling, below the model's, instead of those that it names.
     pub dense_path: Option<PathBuf>,
     /// What is put before texts; `None` is what the folder says.
@@ -37,11 +43,19 @@ pub struct OpenOptions {
 }
 
 impl Default for OpenOptions {
-    /// Packed, and the rest as the folder says.
+    /// Packed sequences, f32, nothing kept, and the rest as the folder says.
     fn default() -> Self {
-        let layout = Layout::Packed;
-        let (task, dense_path, default_prompt) = (None, None, None);
-        Self { model_id: None, name: None, sha: None, layout, task, dense_path, default_prompt }
+        Self {
+            model_id: None,
+            name: None,
+            sha: None,
+            layout: Layout::Packed,
+            task: None,
+            dtype: DType::F32,
+            packed_cache: None,
+            dense_path: None,
+            default_prompt: None,
+        }
     }
 }
 
@@ -96,7 +110,7 @@ impl Model {
             model_id: options.model_id.unwrap_or_else(|| dir.display().to_string()),
             sha: options.sha,
             name: options.name.unwrap_or_else(|| checkpoint.name().to_owned()),
-            dtype: "float32",
+            dtype: dtype_name(options.dtype),
             device: device.name(),
             task,
             labels: checkpoint.labels().to_vec(),
@@ -109,9 +123,36 @@ impl Model {
             type_vocab_size: checkpoint.limits().type_vocab_size,
         };
         let tokenizer = checkpoint.tokenizer().cloned().map(|it| Arc::new(it) as Arc<dyn Tokenize>);
-        let (layout, identity) = (options.layout, Some(checkpoint.graph(task)?.to_string()));
-        Ok(Self { info, layout, tokenizer, identity, build: build(device, checkpoint, layout, task) })
+        let identity = Some(checkpoint.graph(task)?.to_string());
+        let layout = options.layout;
+        let encoder = EncoderOptions {
+            layout: match layout {
+                Layout::Packed => LayoutKind::Packed,
+                Layout::Padded => LayoutKind::Padded,
+            },
+            task,
+            // Which rows a request wants is known when the model has been compiled.
+            outputs: Outputs::All,
+            dtype: options.dtype,
+            planner: PlannerConfig::default(),
+            packed_cache: options.packed_cache.as_deref().and_then(packed_cache),
+        };
+        Ok(Self { info, layout, tokenizer, identity, build: build(device, checkpoint, encoder) })
     }
+}
+
+/// As text-embeddings-inference writes those that it has.
+fn dtype_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "float32",
+        DType::Bf16 => "bfloat16",
+        DType::Int8 => "int8",
+    }
+}
+
+/// The cache in this folder; where it cannot be made, a line of the log says so.
+fn packed_cache(dir: &Path) -> Option<PackedCache> {
+    PackedCache::open(dir).inspect_err(|error| tracing::warn!(%error, "packed weights are not kept")).ok()
 }
 
 fn mask_token(tokenizer: &TextTokenizer) -> Option<MaskToken> {
@@ -145,19 +186,36 @@ fn prompts(checkpoint: &Checkpoint, default: Option<DefaultPrompt>) -> Result<Pr
 }
 
 /// Compiles the checkpoint, with memory for the capacity.
-fn build<D: EncoderKernels>(device: D, checkpoint: Checkpoint, layout: Layout, task: Task) -> BuildRunner {
-    let layout = match layout {
-        Layout::Packed => LayoutKind::Packed,
-        Layout::Padded => LayoutKind::Padded,
-    };
+fn build<D: EncoderKernels>(device: D, checkpoint: Checkpoint, options: EncoderOptions) -> BuildRunner {
     Box::new(move |capacity| {
-        let options = EncoderOptions { layout, task, ..EncoderOptions::of(&checkpoint) };
-        let mut encoder = Encoder::new(device.clone(), &checkpoint, options)?;
+        let started = Instant::now();
+        let mut encoder = Encoder::new(device.clone(), &checkpoint, options.clone())?;
+        tell(&encoder, started.elapsed());
         let selects = encoder.selected_len().is_some();
         encoder.reserve(of_models(capacity, selects))?;
         let staging = Staging::with_capacity(of_models(capacity, selects));
-        Ok(Box::new(EncoderRunner { encoder, staging, capacity, selects }))
+        let stopped = false;
+        Ok(Box::new(EncoderRunner { encoder, staging, capacity, selects, stopped }))
     })
+}
+
+/// Says what the weights take, and where they came from.
+fn tell<D: EncoderKernels>(encoder: &Encoder<D>, took: Duration) {
+    let EncoderMemory { packed_bytes, table_bytes, .. } = encoder.memory();
+    let (packed_mb, tables_mb, took_ms) =
+        (packed_bytes / 1_000_000, table_bytes / 1_000_000, took.as_millis() as u64);
+    let Some(CacheUse { file, restored, packed, warning }) = encoder.cache_use() else {
+        return tracing::info!(packed_mb, tables_mb, took_ms, "weights are packed");
+    };
+    if let Some(warning) = warning {
+        tracing::warn!(file = %file.display(), warning, "packed weights are not kept, or not used");
+    }
+    let file = file.display();
+    if *packed == 0 && *restored > 0 {
+        tracing::info!(packed_mb, tables_mb, took_ms, %file, "packed weights are those of an earlier start");
+    } else {
+        tracing::info!(packed_mb, tables_mb, took_ms, %file, "weights are packed");
+    }
 }
 
 fn of_models(capacity: Capacity, selects: bool) -> turbo_models::Capacity {
@@ -173,6 +231,8 @@ struct EncoderRunner<D: EncoderKernels> {
     capacity: Capacity,
     /// Whether it gives rows of selected tokens.
     selects: bool,
+    /// Whether the last batch was given up.
+    stopped: bool,
 }
 
 impl<D: EncoderKernels> Runner for EncoderRunner<D> {
@@ -200,7 +260,7 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
     fn submit(
         &mut self,
         batch: &mut dyn Iterator<Item = Sequence<'_>>,
-        _keep_going: &mut dyn FnMut() -> bool,
+        keep_going: &mut dyn FnMut() -> bool,
     ) -> Result<(), RunError> {
         self.staging.clear();
         for Sequence { input_ids, token_type_ids, selected } in batch {
@@ -209,11 +269,13 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
                 self.staging.select(selected)?;
             }
         }
-        Ok(self.encoder.run(&self.staging)?)
+        let ran = self.encoder.run_while(&self.staging, keep_going);
+        self.stopped = matches!(ran, Err(ModelError::Graph(GraphError::Stopped)));
+        if self.stopped { Ok(()) } else { Ok(ran?) }
     }
 
     fn poll(&mut self) -> Result<Progress, RunError> {
-        Ok(Progress::Done)
+        Ok(if self.stopped { Progress::Stopped } else { Progress::Done })
     }
 
     fn read(&mut self, sequence: usize, rows: Rows, to: &mut Vec<f32>) -> Result<(), RunError> {

@@ -13,7 +13,7 @@ pub struct ModelInfo {
     pub sha: Option<String>,
     /// What people call it: the last part of its name.
     pub name: String,
-    /// What is computed in: `float32`.
+    /// What products are computed in: `float32`, `bfloat16`, `int8`.
     pub dtype: &'static str,
     /// What the model runs on, as a person calls it: `cpu (avx512, 2 threads)`.
     pub device: String,

@@ -34,6 +34,7 @@ mod lanes;
 mod metrics;
 mod prompts;
 mod queue;
+mod resident;
 mod rules;
 mod runner;
 mod server;
@@ -49,6 +50,7 @@ pub use encoder::{DefaultPrompt, OpenError, OpenOptions};
 pub use error::EngineError;
 pub use info::{EngineInfo, MaskToken, ModelInfo};
 pub use prompts::{Prompt, Prompts};
+pub use resident::resident_bytes;
 pub use runner::{BuildRunner, Capacity, Progress, Rows, RunError, Runner, Sequence};
 pub use server::Engine;
 pub use tokenize::{DecodeRequest, Extent, Texts, Tokenize, TokenizeError, TokenizeRequest, Tokenized};
@@ -59,7 +61,8 @@ pub use types::{
 /// What an engine is configured with and asked for, from the crates below.
 pub use {
     turbo_models::{
-        Cpu, CpuOptions, Encoding, Pooling, RowLens, ScoreFunction, SpecialTokens, Task, Text, Truncation,
+        Cpu, CpuOptions, DType, Encoding, Pooling, RowLens, ScoreFunction, SpecialTokens, Task, Text,
+        Truncation,
     },
     turbo_sched::{Dispatch, Layout, Policy},
 };

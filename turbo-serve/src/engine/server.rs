@@ -27,6 +27,7 @@ use super::{
     health::HealthCell,
     metrics::TaskMetrics,
     queue::{Outbox, Queue, inbox},
+    resident::resident_bytes,
     rules::{Manner, Rules},
     ticket::{Receiver, Ticket},
     warm_up::{Warm, WarmUp},
@@ -289,6 +290,7 @@ impl WorkerStart {
             predicted_ms =
                 costs.cost(&longest_of(shared_tokens, capacity.max_seq_len)).as_duration().as_millis() as u64,
             activations_mb = runner.footprint(&capacity.largest(layout)) / 1_000_000,
+            resident_mb = resident_bytes().map(|bytes| bytes / 1_000_000),
             "memory for the largest batch is reserved"
         );
         let batcher = BatcherConfig {

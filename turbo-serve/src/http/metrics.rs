@@ -9,15 +9,15 @@ use std::{
     time::Duration,
 };
 
-use metrics::{Counter, Histogram, counter, histogram};
+use metrics::{Counter, Histogram, counter, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use crate::{
-    engine::Timings,
+    engine::{Timings, resident_bytes},
     metric_names::{
-        BATCH_NEXT_SIZE, BATCH_NEXT_TOKENS, ERR, METHOD, REQUEST_COUNT, REQUEST_DURATION, REQUEST_FAILURE,
-        REQUEST_INFERENCE_DURATION, REQUEST_INPUT_LENGTH, REQUEST_QUEUE_DURATION, REQUEST_SUCCESS,
-        REQUEST_TOKENIZATION_DURATION, method,
+        BATCH_NEXT_SIZE, BATCH_NEXT_TOKENS, ERR, METHOD, PROCESS_RESIDENT_MEMORY, REQUEST_COUNT,
+        REQUEST_DURATION, REQUEST_FAILURE, REQUEST_INFERENCE_DURATION, REQUEST_INPUT_LENGTH,
+        REQUEST_QUEUE_DURATION, REQUEST_SUCCESS, REQUEST_TOKENIZATION_DURATION, method,
     },
 };
 
@@ -84,6 +84,9 @@ impl Metrics {
     /// All metrics of the process in Prometheus' text format.
     #[must_use]
     pub fn render(&self) -> String {
+        if let Some(bytes) = resident_bytes() {
+            gauge!(PROCESS_RESIDENT_MEMORY).set(bytes as f64);
+        }
         self.prometheus.render()
     }
 

@@ -1,4 +1,4 @@
-//! `--cost-cache`: what one server has measured the next one need not measure.
+//! `--cost-cache`, `--packed-cache`: what one server has measured or packed the next one need not.
 
 use std::{fs, path::PathBuf};
 
@@ -68,9 +68,30 @@ fn a_folder_that_cannot_be_written_is_a_warning() {
 }
 
 #[test]
+fn a_second_server_copies_the_packed_weights_of_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("made");
+    let packed = || {
+        let server = Server::start(&["--dtype=float16", "--packed-cache", folder.to_str().unwrap()]);
+        assert_eq!(server.get("/info").1["model_dtype"], "bfloat16");
+        let answer = server.post("/embed", &json!({ "inputs": "the cat" }));
+        let (code, log) = server.end(Signal::Terminate);
+        assert_eq!(code, Some(0), "{log}");
+        assert!(log.contains("float16") && log.contains("computed in bf16"), "{log}");
+        (answer, log)
+    };
+    let (first, log) = packed();
+    assert!(log.contains("weights are packed") && log.contains("resident_mb"), "{log}");
+    only_file(&folder);
+    let (second, log) = packed();
+    assert!(log.contains("packed weights are those of an earlier start"), "{log}");
+    assert_eq!(first, second);
+}
+
+#[test]
 fn off_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start_in(dir.path(), &["--cost-cache=off"]);
+    let server = Server::start_in(dir.path(), &["--cost-cache=off", "--packed-cache=off"]);
     let (code, log) = server.end(Signal::Terminate);
     assert!(code == Some(0) && log.contains("warmed up") && !log.contains("are kept"), "{log}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
@@ -78,4 +99,5 @@ fn off_leaves_nothing_behind() {
     let server = Server::start_in(dir.path(), &[]);
     assert_eq!(server.end(Signal::Terminate).0, Some(0));
     only_file(&dir.path().join(".cache/turbo/costs"));
+    only_file(&dir.path().join(".cache/turbo/packed"));
 }

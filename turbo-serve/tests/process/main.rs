@@ -23,6 +23,11 @@ fn it_prints_where_it_is_and_answers_there() {
     let (status, rows) = server.post("/embed", &json!({ "inputs": ["the cat", "a dog sat"] }));
     assert_eq!((status, rows.as_array().map(Vec::len)), (200, Some(2)));
     assert_eq!(server.get("/health").0, 200);
+    let (_, metrics) = server.get("/metrics");
+    let resident = |line: &str| line.strip_prefix("process_resident_memory_bytes ")?.parse::<f64>().ok();
+    let resident = metrics.as_str().unwrap().lines().find_map(resident);
+    assert!(resident.is_none_or(|bytes| bytes > 1e6), "{resident:?}");
+    assert!(!cfg!(target_os = "linux") || resident.is_some(), "{metrics}");
     let (_, info) = server.get("/info");
     assert_eq!(info["max_input_length"], 48);
     assert_eq!(info["served_model_name"], "tiny-sentence");

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use turbo_models::{
-    Checkpoint, Cpu, LayoutKind, PlannerConfig, Staging, Task,
-    graph::{Executor, Program, passes},
+    Checkpoint, Cpu, DType, LayoutKind, Staging, Task,
+    graph::{Executor, ExecutorConfig, Program, passes},
 };
 
 use super::random::Random;
@@ -34,16 +34,22 @@ pub(super) struct Effort {
 }
 
 impl Engine {
-    /// Compiles `checkpoint` for `device` and `task`.
+    /// Compiles `checkpoint` for `device` and `task`, with its products in `dtype`.
     ///
     /// # Errors
     /// What compiling or loading fails with.
-    pub(super) fn new(device: Cpu, checkpoint: &Checkpoint, task: Task) -> Result<Self> {
+    pub(super) fn new(device: Cpu, checkpoint: &Checkpoint, task: Task, dtype: DType) -> Result<Self> {
         let graph = checkpoint.graph(task)?;
         let program = Program::compile(&graph, LayoutKind::Packed, passes::ALL)?;
         let config = checkpoint.config();
+        let executor = Executor::new(
+            device,
+            program,
+            checkpoint,
+            ExecutorConfig { dtype, ..ExecutorConfig::default() },
+        )?;
         Ok(Self {
-            executor: Executor::new(device, program, checkpoint, PlannerConfig::default())?,
+            executor,
             ids: Random::new(1),
             vocab_size: u32::try_from(config.vocab_size).context("a vocabulary of 2³² tokens")?,
             positions: config.max_input_length(),

@@ -31,6 +31,7 @@ use self::{
 };
 use super::{
     model_arguments::ModelArguments,
+    output,
     task::{self, TaskArgument},
 };
 
@@ -107,18 +108,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let cpu = arguments.model.device()?;
     let checkpoint = Checkpoint::open(&model.folder)?;
     let task = task::of(arguments.task, &checkpoint)?;
+    let dtype = arguments.model.dtype(|warning| output::note(&format!("warning: {warning}")));
     let printer = Printer {
         span: task::span(task),
         form: if arguments.json { Form::Json } else { Form::Table },
         subject: Subject {
             peer: "turbo",
             model: model.name,
-            variant: arguments.model.dtype.name(),
+            variant: dtype.to_string(),
             threads: cpu.threads().get(),
         },
     };
     let effort = arguments.effort()?;
-    let mut engine = Engine::new(cpu.clone(), &checkpoint, task)?;
+    let mut engine = Engine::new(cpu.clone(), &checkpoint, task, dtype)?;
     let limits = Limits::measure(&cpu)?;
     let mut bench = Bench { engine: &mut engine, limits, effort, printer };
     match &arguments.workload {

@@ -121,7 +121,12 @@ impl Family {
 
     fn of(op: &Op) -> Self {
         match op {
-            Op::MatMul | Op::Linear { .. } | Op::ResidualLinear | Op::LinearMaxPool => Family::Products,
+            Op::MatMul
+            | Op::Linear { .. }
+            | Op::ResidualLinear
+            | Op::LinearMaxPool
+            | Op::LinearLayerNorm { .. }
+            | Op::FeedForward(_) => Family::Products,
             Op::Attention { .. }
             | Op::BatchedMatMul { .. }
             | Op::AddRelativeBias(_)

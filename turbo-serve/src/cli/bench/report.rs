@@ -17,7 +17,7 @@ pub(super) struct Subject {
     /// The model, by the name of its folder.
     pub(super) model: String,
     /// Type that is computed in.
-    pub(super) variant: &'static str,
+    pub(super) variant: String,
     /// Threads that share a batch.
     pub(super) threads: usize,
 }

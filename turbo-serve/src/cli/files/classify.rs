@@ -108,7 +108,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
             let top_k = arguments.top_k.map_or(labels.len(), NonZeroUsize::get);
             description.insert("--raw-scores".into(), arguments.raw_scores.to_string());
             description.insert("--top-k".into(), top_k.to_string());
-            let mut compiled = model.compile(&arguments.model, task)?;
+            let mut compiled = model.compile(&arguments.model, &arguments.files.packed_cache, task)?;
             drop(model);
             let job = Classify { tokenizer, truncation, labels, function, top_k };
             arguments.files.run(Work {
@@ -125,7 +125,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
                 bail!("--pair-column: {} labels tokens, which takes one text at a time", model.shown());
             }
             description.insert("--aggregation".into(), format!("{:?}", arguments.aggregation));
-            let mut compiled = model.compile(&arguments.model, task)?;
+            let mut compiled = model.compile(&arguments.model, &arguments.files.packed_cache, task)?;
             drop(model);
             let job = Tag { tokenizer, truncation, labels, aggregation: arguments.aggregation.into() };
             let kind = Kind::Entities;

@@ -86,7 +86,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let model = OpenModel::open(&arguments.model)?;
     let task = arguments.task(&model)?;
     let prompt = arguments.prompt(&model)?;
-    let mut compiled = model.compile(&arguments.model, task)?;
+    let mut compiled = model.compile(&arguments.model, &arguments.files.packed_cache, task)?;
     let dimensions = arguments.dimensions(compiled.pooled_len()?)?;
     let normalize = arguments.normalize.unwrap_or(model.checkpoint.normalizes());
 

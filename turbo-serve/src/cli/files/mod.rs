@@ -30,7 +30,7 @@ use turbo_serve::files::{
     write::{Existing, Job, Kind, Opened, Output, Target},
 };
 
-use super::output;
+use super::{caches::PackedCacheArguments, output};
 use model::Compiled;
 use progress::Progress;
 
@@ -113,6 +113,8 @@ pub(super) struct FileArguments {
     /// and one where it leaves none
     #[arg(long, env, value_name = "N", help_heading = "Machine")]
     tokenization_workers: Option<NonZeroUsize>,
+    #[command(flatten)]
+    packed_cache: PackedCacheArguments,
 }
 
 /// Beyond this the CPU gains nothing, and an interruption loses more.

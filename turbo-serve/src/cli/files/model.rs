@@ -4,11 +4,13 @@ use std::{num::NonZeroUsize, path::Path};
 
 use anyhow::{Context, Result, bail};
 use turbo_models::{
-    Checkpoint, Cpu, Encoded, Encoder, EncoderOptions, ModelError, Staging, Task, TextTokenizer,
+    Checkpoint, Cpu, Encoded, Encoder, EncoderOptions, ModelError, Outputs, PackedCache, Staging, Task,
+    TextTokenizer,
 };
 use turbo_serve::files::{pipeline::Compute, write::Job};
 
 use crate::cli::{
+    caches::PackedCacheArguments,
     model_arguments::{LocalModel, ModelArguments},
     output,
 };
@@ -40,11 +42,32 @@ impl OpenModel {
     ///
     /// # Errors
     /// When it has no head for the task, or the device fails.
-    pub(super) fn compile(&self, arguments: &ModelArguments, task: Task) -> Result<Compiled> {
-        let options = EncoderOptions { task, ..EncoderOptions::of(&self.checkpoint) };
+    pub(super) fn compile(
+        &self,
+        arguments: &ModelArguments,
+        cache: &PackedCacheArguments,
+        task: Task,
+    ) -> Result<Compiled> {
+        let warn = |what: &str| output::note(&format!("warning: {what}"));
+        let packed_cache = cache.folder().and_then(|dir| {
+            PackedCache::open(&dir)
+                .inspect_err(|error| warn(&format!("packed weights are not kept: {error}")))
+                .ok()
+        });
+        let options = EncoderOptions {
+            task,
+            // Nobody asks for the rows of tokens where there is one for the text.
+            outputs: Outputs::Pooled,
+            dtype: arguments.dtype(warn),
+            packed_cache,
+            ..EncoderOptions::of(&self.checkpoint)
+        };
         let device = arguments.device()?;
         let threads = device.threads();
         let encoder = Encoder::new(device, &self.checkpoint, options)?;
+        if let Some(warning) = encoder.cache_use().and_then(|cache| cache.warning.as_deref()) {
+            warn(&format!("packed weights are not kept, or not used: {warning}"));
+        }
         let rows = if encoder.pooled_len().is_some() { Output::Pooled } else { Output::Tokens };
         let rows = if task == Task::TokenClassification { Output::Tokens } else { rows };
         Ok(Compiled { encoder, staging: Staging::new(), rows, threads })
@@ -53,7 +76,7 @@ impl OpenModel {
     /// Adds to `job` which model it is.
     pub(super) fn describe(&self, arguments: &ModelArguments, job: &mut Job) {
         job.insert("--model-id".into(), arguments.model_id.clone());
-        job.insert("--dtype".into(), arguments.dtype.name().into());
+        job.insert("--dtype".into(), arguments.dtype(|_| ()).to_string());
         job.extend(self.local.sha.clone().map(|sha| ("commit".to_owned(), sha)));
     }
 

@@ -106,7 +106,8 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
         },
         with_text: arguments.return_text,
     };
-    let mut compiled = model.compile(&arguments.model, Task::SequenceClassification)?;
+    let mut compiled =
+        model.compile(&arguments.model, &arguments.files.packed_cache, Task::SequenceClassification)?;
     drop(model);
     let (compute, with_text) = (&mut compiled, arguments.return_text);
     match &arguments.query {

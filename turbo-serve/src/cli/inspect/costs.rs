@@ -14,14 +14,14 @@ pub(super) fn section(graph: &Graph, extents: &Extents, limits: &Limits, device:
     let mut text = heading(&format!("cost of {}", batch_name(extents)));
     _ = writeln!(
         text,
-        "{:<26} {:>5} {:>8} {:>8} {:>9} {:>8} {:>10} {:>8}  met first",
+        "{:<33} {:>5} {:>8} {:>8} {:>9} {:>8} {:>10} {:>8}  met first",
         "operator", "nodes", "FLOP", "share", "bytes", "share", "limit_ms", "share"
     );
     for KindCost { kind, nodes, cost, limit: of_kind } in &kinds {
         let computes = cost.flops as f64 / limits.flops > cost.bytes as f64 / limits.memory_bytes;
         _ = writeln!(
             text,
-            "{kind:<26} {nodes:>5} {:>8} {:>6.1} % {:>9} {:>6.1} % {:>10.3} {:>6.1} %  {}",
+            "{kind:<33} {nodes:>5} {:>8} {:>6.1} % {:>9} {:>6.1} % {:>10.3} {:>6.1} %  {}",
             count(cost.flops),
             percent(cost.flops as f64, whole.flops as f64),
             bytes(cost.bytes),
@@ -33,7 +33,7 @@ pub(super) fn section(graph: &Graph, extents: &Extents, limits: &Limits, device:
     }
     _ = write!(
         text,
-        "{:<26} {:>5} {:>8} {:>8} {:>9} {:>8} {:>10.3}\n\n{}",
+        "{:<33} {:>5} {:>8} {:>8} {:>9} {:>8} {:>10.3}\n\n{}",
         "total",
         graph.nodes().len(),
         count(whole.flops),

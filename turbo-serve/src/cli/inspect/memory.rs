@@ -31,14 +31,14 @@ fn section(program: &Program, batch: &PlannedBatch, before: Option<&PlannedBatch
     }
     _ = writeln!(
         text,
-        "{:<31} {:<22} {:>6} {:>7} {:>9}  {:<8} {:>10}",
+        "{:<36} {:<22} {:>6} {:>7} {:>9}  {:<8} {:>10}",
         "slot", "shape", "values", "alive", "bytes", "in", "at byte"
     );
     for (slot, place) in batch.slots.iter().zip(&batch.plan.placements) {
         let life = format!("{}–{}", slot.record.first_op, slot.record.last_op);
         _ = writeln!(
             text,
-            "{:<31} {:<22} {:>6} {life:>7} {:>9}  {:<8} {:>10}",
+            "{:<36} {:<22} {:>6} {life:>7} {:>9}  {:<8} {:>10}",
             slot.name,
             sizes(&slot.shape, &batch.extents),
             slot.values,

@@ -1,9 +1,11 @@
 //! `turbo inspect`: a model from the inside, as turbo sees it.
 //!
 //! In: a model and the sizes of one batch or several. Out: what it consists of, what fusion makes of its graph, what
-//! each operator costs and how fast this machine could be, and where its activations lie. Nothing is run.
+//! each operator costs and how fast this machine could be, what another dtype would change, and where its activations
+//! lie. Nothing is run.
 
 mod costs;
+mod dtypes;
 mod graph;
 mod memory;
 mod model;
@@ -28,8 +30,8 @@ use super::{
 /// Look inside a model: parameters, graph, costs, memory
 ///
 /// Prints, in this order: what the model consists of; its graph as a textbook draws it, what each fusion pass rewrites,
-/// and the graph that runs; what every kind of operator costs and how fast this machine could be; where the activations
-/// lie in memory, and what changes from one length to the next. No batch is run; only this machine's ceilings are
+/// and the graph that runs; what every kind of operator costs and how fast this machine could be; what another dtype
+/// would gain and cost; where the activations lie in memory, and what changes from one length to the next. No batch is run; only this machine's ceilings are
 /// measured.
 #[derive(Args)]
 #[command(after_help = "\
@@ -103,6 +105,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let mut steps: Vec<TraceStep> = Vec::new();
     let layout = arguments.layout.into();
     let program = Program::compile_traced(&drawn, layout, passes::ALL, |step| steps.push(step))?;
+    let dtype = arguments.model.dtype(|warning| output::note(&format!("warning: {warning}")));
+    let program = program.with_dtype(dtype, &[]);
     let limits = Limits::measure(&cpu)?;
     let planned = plan_batches(&program, &batches, PlannerConfig::default())?;
 
@@ -111,6 +115,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     sections.push(graph::section(&drawn, &steps, &batches[0], arguments.passes));
     sections
         .extend(batches.iter().map(|extents| costs::section(program.graph(), extents, &limits, &cpu.name())));
+    sections.extend(batches.iter().map(|extents| dtypes::section(&program, extents, &limits, dtype)));
     sections.extend(memory::sections(&program, &planned));
     if let Some(folder) = &arguments.svg {
         sections.push(pictures::write(folder, name, &drawn, &steps, &planned)?);

@@ -1,17 +1,19 @@
-//! Where `turbo serve` keeps measured costs between runs: what `--cost-cache` says, or where this system keeps caches.
+//! Where things are kept between runs: what `--cost-cache` and `--packed-cache` say, or where this system keeps caches.
 
 use std::{convert::Infallible, env, ffi::OsString, path::PathBuf, str::FromStr};
 
-/// What `--cost-cache` was given.
+use clap::Args;
+
+/// What a flag for a cache was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum CostCacheArgument {
-    /// Measured at every start.
+pub(super) enum CacheArgument {
+    /// Made at every start.
     Off,
     /// Kept in this folder.
     In(PathBuf),
 }
 
-impl FromStr for CostCacheArgument {
+impl FromStr for CacheArgument {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
@@ -19,12 +21,34 @@ impl FromStr for CostCacheArgument {
     }
 }
 
-/// The folder; `None` where costs are not kept.
-pub(super) fn folder(argument: Option<&CostCacheArgument>) -> Option<PathBuf> {
+/// Where packed weights are kept. Commands that run a model take it with `#[command(flatten)]`.
+#[derive(Args, Clone)]
+pub(super) struct PackedCacheArguments {
+    /// Folder in which weights are kept in the order that this processor computes with, so that the next start need not
+    /// make it: a file as large as the weights in their dtype; `off` makes it at every start. By default turbo/packed in
+    /// the user's folder for caches
+    #[arg(long, env, value_name = "DIR|off", help_heading = "Machine")]
+    packed_cache: Option<CacheArgument>,
+}
+
+impl PackedCacheArguments {
+    /// The folder; `None` where weights are not kept.
+    pub(super) fn folder(&self) -> Option<PathBuf> {
+        folder(self.packed_cache.as_ref(), "turbo/packed")
+    }
+}
+
+/// The folder for measured costs; `None` where they are not kept.
+pub(super) fn costs(argument: Option<&CacheArgument>) -> Option<PathBuf> {
+    folder(argument, "turbo/costs")
+}
+
+/// What `argument` says, by default the folder `usual` among the user's caches.
+fn folder(argument: Option<&CacheArgument>, usual: &str) -> Option<PathBuf> {
     match argument {
-        Some(CostCacheArgument::Off) => None,
-        Some(CostCacheArgument::In(folder)) => Some(folder.clone()),
-        None => Some(user_caches(|name| env::var_os(name))?.join("turbo/costs")),
+        Some(CacheArgument::Off) => None,
+        Some(CacheArgument::In(folder)) => Some(folder.clone()),
+        None => Some(user_caches(|name| env::var_os(name))?.join(usual)),
     }
 }
 
@@ -50,7 +74,7 @@ mod tests {
 
     #[test]
     fn an_argument_is_a_folder_or_off() {
-        let folder_of = |text: &str| folder(Some(&text.parse().unwrap_or(CostCacheArgument::Off)));
+        let folder_of = |text: &str| costs(Some(&text.parse().unwrap_or(CacheArgument::Off)));
         assert_eq!(folder_of("off"), None);
         assert_eq!(folder_of("./off"), Some("./off".into()));
         assert_eq!(folder_of("/a/b"), Some("/a/b".into()));
