@@ -7,7 +7,7 @@ use super::{
     head::{Head, MOST_ROWS, scratch_values},
 };
 use crate::{
-    Columns, KernelError, Layout,
+    Columns, DType, KernelError, Layout,
     device::{Cpu, CpuQueue, SharedMut},
     sequences::Sequences,
     simd::{Kernel, Simd},
@@ -64,7 +64,11 @@ impl Attention for Cpu {
                 for head in heads.clone() {
                     let prefetch_next = head + 1 < heads.end;
                     let head = Head { shape, head, q, k, v, bias: *bias, prefetch_next, out };
-                    self.supported_isa().run(Piece { head, sequences, run: run.clone(), scratch });
+                    let piece = Piece { head, sequences, run: run.clone(), scratch: &mut *scratch };
+                    match shape.dtype {
+                        DType::F32 => self.supported_isa().run(piece),
+                        DType::Bf16 | DType::Int8 => self.supported_isa().run_bf16(piece),
+                    }
                 }
             },
         )?)

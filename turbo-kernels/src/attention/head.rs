@@ -14,12 +14,15 @@
 //! tile to tile; lanes never meet. Where one query of a block sees a key that another does not, the other's weight is
 //! 0, which adds nothing to a sum, as long as values are finite. Where some value is not, rows go one by one, each over
 //! its own keys.
+//!
+//! On an instruction set of bf16 dot products the operands of both products are words of two bf16: of a query or key
+//! two dimensions, of weights and values two keys, counted from the first of a tile. Everything between is f32.
 
 use std::ops::Range;
 
 use super::{
     AttentionMask, AttentionShape, ByDistance,
-    product::{Order, multiply, with_rows},
+    product::{Order, join, join_lines, multiply, step, with_rows, words},
     weights::{MOST_QUERIES, Scale, State, Tile, Visible},
 };
 use crate::{
@@ -36,6 +39,8 @@ const MOST_LANES: usize = MOST_QUERIES / 2;
 pub(super) const MOST_ROWS: usize = 512;
 /// Values of a cache line.
 const LINE: usize = 16;
+/// The second value of a word of two bf16.
+const LOWER_HALF: i32 = 0xffff;
 /// Keys of a tile: its weights take a third of a first-level cache, and with twice as many nothing was faster.
 const TILE_KEYS: usize = 128;
 /// Keys of a tile under a window, which sees little of any tile.
@@ -140,7 +145,8 @@ impl Head<'_> {
         let tile_keys =
             if matches!(mask, AttentionMask::Window { .. }) { WINDOW_TILE_KEYS } else { TILE_KEYS };
         for tile in seen.start / tile_keys..seen.end.div_ceil(tile_keys) {
-            let keys = seen.start.max(tile * tile_keys)..seen.end.min((tile + 1) * tile_keys);
+            // from an even key on, so that whatever rows attend the same two keys share a word
+            let keys = (seen.start / 2 * 2).max(tile * tile_keys)..seen.end.min((tile + 1) * tile_keys);
             // SAFETY: the caller promises these rows.
             unsafe { run.attend_to(s, keys, &mut scratch) };
         }
@@ -165,6 +171,9 @@ impl Head<'_> {
                 for row in row..end.min(row + lanes::SQUARE) {
                     self.prefetch_next(s, self.q, self.head, row);
                 }
+            }
+            if S::DOT_BF16 {
+                join_lines(s, block, line, 0..head_dim);
             }
         }
     }
@@ -233,7 +242,12 @@ impl<'a> Run<'a> {
             let first = self.tokens.start + keys.start;
             let rows = (first + range.start..first + range.end)
                 .map(|row| head.k.part(row, head.kv_head() * head_dim, head_dim));
-            pack_tile(rows, head_dim, &mut to[tile_values(range.start, head_dim)..]);
+            let to = &mut to[tile_values(range.start, words::<S>(head_dim))..];
+            if S::DOT_BF16 {
+                pack_words(s, rows, to);
+            } else {
+                pack_tile(rows, head_dim, to);
+            }
             for row in first + range.start..first + range.end {
                 head.prefetch_next(s, head.k, head.kv_head(), row);
             }
@@ -243,21 +257,36 @@ impl<'a> Run<'a> {
     /// Packs values, `[keys][whole vectors]`, 0 behind the last dimension. Gives whether every value is finite.
     #[inline(always)]
     fn pack_values<S: Simd>(&self, s: S, keys: Range<usize>, to: &mut [f32]) -> bool {
-        let (head, head_dim) = (self.head, self.head.shape.head_dim);
+        let head_dim = self.head.shape.head_dim;
         let line = head_dim.next_multiple_of(S::LANES).max(1);
         let mut difference = s.splat(0.0);
-        for (key, to) in keys.zip(to.chunks_exact_mut(line)) {
-            let row = self.tokens.start + key;
-            let values = head.v.part(row, head.kv_head() * head_dim, head_dim);
-            head.prefetch_next(s, head.v, head.kv_head(), row);
-            for (from, to) in values.chunks(S::LANES).zip(to.chunks_exact_mut(S::LANES)) {
-                let v = lanes::read(s, from, 0.0);
+        let keys_of_word = if S::DOT_BF16 { 2 } else { 1 };
+        for (key, to) in keys.clone().step_by(keys_of_word).zip(to.chunks_exact_mut(line)) {
+            let first = self.values_of(s, key);
+            let second: &[f32] =
+                if S::DOT_BF16 && key + 1 < keys.end { self.values_of(s, key + 1) } else { &[] };
+            for (at, to) in (0..head_dim).step_by(S::LANES).zip(to.chunks_exact_mut(S::LANES)) {
+                let v = lanes::read(s, &first[at..], 0.0);
                 // 0 unless v is infinite or NaN
                 difference = s.add(difference, s.sub(v, v));
-                s.store(v, to);
+                if S::DOT_BF16 {
+                    let w = lanes::read(s, second.get(at..).unwrap_or_default(), 0.0);
+                    difference = s.add(difference, s.sub(w, w));
+                    s.store(join(s, v, w), to);
+                } else {
+                    s.store(v, to);
+                }
             }
         }
         s.reduce_sum(difference) == 0.0
+    }
+
+    /// The values of one key.
+    #[inline(always)]
+    fn values_of<S: Simd>(&self, s: S, key: usize) -> &'a [f32] {
+        let (head, head_dim, row) = (self.head, self.head.shape.head_dim, self.tokens.start + key);
+        head.prefetch_next(s, head.v, head.kv_head(), row);
+        head.v.part(row, head.kv_head() * head_dim, head_dim)
     }
 
     /// The answer of rows that see no key.
@@ -282,6 +311,19 @@ impl<'a> Run<'a> {
         let start = (row * num_heads + self.head.head) * head_dim + column;
         // SAFETY: columns of this head, in a row that the caller promises.
         unsafe { self.head.out.slice(start, len) }
+    }
+}
+
+/// [`pack_tile`] for rows of words.
+#[inline(always)]
+fn pack_words<'a, S: Simd>(s: S, rows: impl ExactSizeIterator<Item = &'a [f32]>, tile: &mut [f32]) {
+    let lines = rows.len() * S::LANES;
+    for (row, values) in rows.enumerate() {
+        for (run, values) in values.chunks(2 * S::LANES).enumerate() {
+            let (first, second) = values.split_at(values.len().min(S::LANES));
+            let words = s.pair_bf16(lanes::read(s, first, 0.0), lanes::read(s, second, 0.0));
+            s.store(s.float(words), &mut tile[run * lines + row * S::LANES..]);
+        }
     }
 }
 
@@ -331,6 +373,9 @@ impl Block<'_> {
         let at = self.number * block_queries::<S>()..(self.number + 1) * block_queries::<S>();
         let mut state = State { greatest: &mut most[at.clone()], totals: &mut totals[at] };
         let before = tile.weigh::<S, VECTORS>(s, scale, &greatest, &mut state);
+        if S::DOT_BF16 {
+            join_lines(s, tile.lines, VECTORS * S::LANES, tile.seen.clone());
+        }
         let inverses = state.inverses(s);
         let sums = Sums {
             block: self,
@@ -361,11 +406,11 @@ impl Block<'_> {
             if range.end <= tile.seen.start || range.start >= tile.seen.end {
                 continue;
             }
-            let keys = &keys[tile_values(range.start, head_dim)..];
+            let keys = &keys[tile_values(range.start, words::<S>(head_dim))..];
             let lines = &mut tile.lines[range.start * VECTORS * S::LANES..];
             with_rows!(S, range.len(), ROWS => {
                 let greatest = &mut greatest;
-                s.call(Score::<VECTORS, ROWS> { keys, queries, head_dim, lines, greatest });
+                s.call(Score::<VECTORS, ROWS> { keys, queries, k: words::<S>(head_dim), lines, greatest });
             });
         }
         greatest
@@ -376,9 +421,9 @@ impl Block<'_> {
 struct Score<'a, const VECTORS: usize, const ROWS: usize> {
     /// A packed tile.
     keys: &'a [f32],
-    /// `[head_dim][queries]`.
+    /// `[k][queries]`.
     queries: &'a [f32],
-    head_dim: usize,
+    k: usize,
     /// `[keys][queries]`.
     lines: &'a mut [f32],
     /// The greatest so far, raised.
@@ -393,7 +438,7 @@ impl<const VECTORS: usize, const ROWS: usize> Kernel for Score<'_, VECTORS, ROWS
         let line = VECTORS * S::LANES;
         let zeros = [[s.splat(0.0); VECTORS]; ROWS];
         let keys = (self.keys, Order::packed(ROWS));
-        let scores: [[S::F32; VECTORS]; ROWS] = multiply(s, keys, (self.queries, line), self.head_dim, zeros);
+        let scores: [[S::F32; VECTORS]; ROWS] = multiply(s, keys, (self.queries, line), self.k, zeros);
         let mut greatest = [s.splat(0.0); VECTORS];
         for (i, greatest) in greatest.iter_mut().enumerate() {
             *greatest = s.load(&self.greatest[i * S::LANES..]);
@@ -451,6 +496,25 @@ impl Sums<'_> {
         }
     }
 
+    /// Adds the values of one key of a word to `sums`; the other is not for this query, and may not be finite.
+    #[inline(always)]
+    fn add_half<S: Simd, const VECTORS: usize>(
+        &self,
+        s: S,
+        (word, query): (usize, usize),
+        column: usize,
+        half: i32,
+        mut sums: [S::F32; VECTORS],
+    ) -> [S::F32; VECTORS] {
+        let line = self.block.run.head.shape.head_dim.next_multiple_of(S::LANES);
+        let weight = s.splat(self.weights[word * self.line + query]);
+        for (i, sum) in sums.iter_mut().enumerate() {
+            let values = s.load(&self.values[word * line + column + i * S::LANES..]);
+            *sum = step(s, weight, s.float(s.and(s.bits(values), s.splat_i32(half))), *sum);
+        }
+        sums
+    }
+
     /// Those of the keys `seen` that one query sees.
     fn visible(&self, query: usize, seen: &Range<usize>) -> Range<usize> {
         let Block { run, rows, keys, .. } = self.block;
@@ -493,9 +557,21 @@ impl<const VECTORS: usize, const ROWS: usize> Kernel for SumValues<'_, '_, VECTO
                 }
             }
         }
-        let weights = (&of.weights[keys.start * of.line + query..], Order::columns(of.line));
-        let values = (&of.values[keys.start * line + column..], line);
-        let sums: [[S::F32; VECTORS]; ROWS] = multiply(s, weights, values, keys.len(), sums);
+        let by_halves = S::DOT_BF16 && of.block.by_row;
+        let words = match (S::DOT_BF16, by_halves) {
+            (false, _) => keys.clone(),
+            (true, false) => keys.start / 2..keys.end.div_ceil(2),
+            (true, true) => keys.start.div_ceil(2)..(keys.end / 2).max(keys.start.div_ceil(2)),
+        };
+        if by_halves && keys.start % 2 == 1 {
+            sums[0] = of.add_half(s, (keys.start / 2, query), column, LOWER_HALF, sums[0]);
+        }
+        let weights = (&of.weights[words.start * of.line + query..], Order::columns(of.line));
+        let values = (&of.values[words.start * line + column..], line);
+        let mut sums: [[S::F32; VECTORS]; ROWS] = multiply(s, weights, values, words.len(), sums);
+        if by_halves && keys.end % 2 == 1 {
+            sums[0] = of.add_half(s, (keys.end / 2, query), column, !LOWER_HALF, sums[0]);
+        }
         let Some(inverses) = of.inverses else {
             for (row, sums) in sums.into_iter().enumerate() {
                 let to = &mut of.sums[(first + row) * line + column..];

@@ -5,7 +5,10 @@
 //! sums      weights, broadcast · values,  vectors         [queries][head_dim]
 //! ```
 //!
-//! Every result is one chain of fused multiply-adds over ascending `k` in one lane of one register.
+//! Every result is one chain of fused multiply-adds over ascending `k` in one lane of one register. Where bf16 are
+//! multiplied ([`Simd::DOT_BF16`]), a value is a word of two, and `k` counts words.
+
+use std::ops::Range;
 
 use crate::{gemm::RUN, simd::Simd};
 
@@ -69,7 +72,7 @@ pub(super) fn multiply<S: Simd, const ROWS: usize, const VECTORS: usize>(
                 // SAFETY: a value of row `i`, none of which lies behind the one that the assertion covers.
                 let x = s.splat(unsafe { *value.add(i * order.row) });
                 for (sum, vector) in sums.iter_mut().zip(vectors) {
-                    *sum = s.mul_add(x, vector, *sum);
+                    *sum = step(s, x, vector, *sum);
                 }
             }
             vectors_at = vectors_at.wrapping_add(line);
@@ -79,6 +82,42 @@ pub(super) fn multiply<S: Simd, const ROWS: usize, const VECTORS: usize>(
         left -= run;
     }
     sums
+}
+
+/// `x · vector + sum`: of f32, or of words of two bf16 where that is what this instruction set is for.
+#[inline(always)]
+pub(super) fn step<S: Simd>(s: S, x: S::F32, vector: S::F32, sum: S::F32) -> S::F32 {
+    if S::DOT_BF16 { s.dot_bf16(s.bits(x), s.bits(vector), sum) } else { s.mul_add(x, vector, sum) }
+}
+
+/// Words that hold `values` values which are summed over.
+#[inline(always)]
+pub(super) fn words<S: Simd>(values: usize) -> usize {
+    if S::DOT_BF16 { values.div_ceil(2) } else { values }
+}
+
+/// Joins lines of values to lines of words, in place: word `i` of lines `2i` and `2i + 1`. Lines outside of `seen`
+/// count as 0.
+#[inline(always)]
+pub(super) fn join_lines<S: Simd>(s: S, lines: &mut [f32], line: usize, seen: Range<usize>) {
+    for word in seen.start / 2..seen.end.div_ceil(2) {
+        for at in (0..line).step_by(S::LANES) {
+            let mut values = [s.splat(0.0); 2];
+            for (number, value) in (2 * word..).zip(&mut values) {
+                if seen.contains(&number) {
+                    *value = s.load(&lines[number * line + at..]);
+                }
+            }
+            s.store(join(s, values[0], values[1]), &mut lines[word * line + at..]);
+        }
+    }
+}
+
+/// Words of two bf16, the first in the upper half.
+#[inline(always)]
+pub(super) fn join<S: Simd>(s: S, first: S::F32, second: S::F32) -> S::F32 {
+    let [first, second] = [first, second].map(|v| s.bits(s.round_bf16(v)));
+    s.float(s.or(first, s.shift_right::<16>(second)))
 }
 
 /// An expression in which a number of rows is a constant; tiles have at most as many as registers allow.

@@ -60,12 +60,44 @@ pub fn attention<D: Attention>(device: &D) {
         .check(device);
     Case { seq_lens: &[0, 3, 0], ..plain }.check(device);
     for mask in MASKS {
-        keeps_nan_to_those_who_see_it(device, mask);
+        for dtype in [DType::F32, DType::Bf16] {
+            keeps_nan_to_those_who_see_it(device, mask, dtype);
+        }
     }
     for mask in MASKS {
         one_query_of_each_sequence_is_its_row(device, mask);
     }
+    for (mask, head_dim) in [(AttentionMask::Full, 64), (AttentionMask::Causal, 20), (MASKS[3], 5)] {
+        bf16_is_within_its_bound(device, mask, head_dim);
+    }
     refuses_wrong_sizes(device);
+}
+
+/// The bound that [`AttentionShape::dtype`] states, beside the same attention in f32.
+fn bf16_is_within_its_bound<D: Attention>(device: &D, mask: AttentionMask, head_dim: usize) {
+    const ROWS: usize = 300;
+    let scale = 1.0 / (head_dim as f32).sqrt();
+    let qkv = Numbers::new(head_dim).values(ROWS * 3 * head_dim);
+    let mut rig = Rig::new(device);
+    let (on_qkv, sums) = (rig.put(&qkv), rig.put_u32(&[0, ROWS as u32]));
+    let mut run = |dtype| {
+        rig.answer(ROWS * head_dim, |d, queue, out| {
+            let queries = Queries::All;
+            let shape =
+                AttentionShape { num_heads: 1, num_kv_heads: 1, head_dim, scale, mask, dtype, queries };
+            let [q, k, v] = thirds::<D>(on_qkv.view(), head_dim);
+            let layout = Layout::Packed { cu_seqlens: sums.view() };
+            d.attention(queue, shape, layout, q, k, v, None, out)
+        })
+        .unwrap_or_else(|e| panic!("{dtype}: {e}"))
+    };
+    let want: Vec<f64> = run(DType::F32).into_iter().map(f64::from).collect();
+    // values of queries, keys and values are within ±1
+    let delta = f64::from(scale) * head_dim as f64 / 256.0;
+    let bound = (2.0 * delta).exp_m1() + 1.0 / 128.0;
+    for dtype in [DType::Bf16, DType::Int8] {
+        compare((dtype, mask, head_dim), &run(dtype), &want, |_| bound);
+    }
 }
 
 /// Queries of one row per sequence give, to the bit, what that row is among all.
@@ -284,7 +316,7 @@ fn spread_apart(
 
 /// NaN in a value reaches that column of the rows that see it; NaN in a key those rows whole; nothing else, and no
 /// other sequence.
-fn keeps_nan_to_those_who_see_it<D: Attention>(device: &D, mask: AttentionMask) {
+fn keeps_nan_to_those_who_see_it<D: Attention>(device: &D, mask: AttentionMask, dtype: DType) {
     const HIDDEN: usize = 8;
     let shape = AttentionShape {
         num_heads: 1,
@@ -292,7 +324,7 @@ fn keeps_nan_to_those_who_see_it<D: Attention>(device: &D, mask: AttentionMask) 
         head_dim: HIDDEN,
         scale: 0.3,
         mask,
-        dtype: DType::F32,
+        dtype,
         queries: Queries::All,
     };
     let seq_lens = [5u32, 24, 36];

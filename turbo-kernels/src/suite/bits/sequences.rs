@@ -78,12 +78,15 @@ fn attentions<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, Vec
     let (num_buckets, max_distance) = BUCKETS;
     let window = AttentionMask::Window { reach: 9 };
     let mut answers = Vec::new();
-    for (name, mask, num_kv_heads, biased) in [
-        ("attention", AttentionMask::Full, 4, false),
-        ("attention, biased", AttentionMask::Full, 4, true),
-        ("attention, causal, grouped", AttentionMask::Causal, 2, false),
-        ("attention, window", window, 4, false),
-        ("attention, window, grouped, biased", window, 1, true),
+    for (name, mask, num_kv_heads, biased, dtype) in [
+        ("attention", AttentionMask::Full, 4, false, DType::F32),
+        ("attention, biased", AttentionMask::Full, 4, true, DType::F32),
+        ("attention, causal, grouped", AttentionMask::Causal, 2, false, DType::F32),
+        ("attention, window", window, 4, false, DType::F32),
+        ("attention, window, grouped, biased", window, 1, true, DType::F32),
+        ("attention, bf16", AttentionMask::Full, 4, false, DType::Bf16),
+        ("attention, causal, bf16", AttentionMask::Causal, 2, true, DType::Bf16),
+        ("attention, window, bf16", window, 4, false, DType::Bf16),
     ] {
         let shape = AttentionShape {
             num_heads: 4,
@@ -91,7 +94,7 @@ fn attentions<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, Vec
             head_dim: HEAD_DIM,
             scale: 0.22,
             mask,
-            dtype: DType::F32,
+            dtype,
             queries: Queries::All,
         };
         let (q_width, kv_width) = (4 * HEAD_DIM, num_kv_heads * HEAD_DIM);
