@@ -229,6 +229,9 @@ fn devices_are_listed() {
     let (code, output) = run(&["devices"]);
     assert_eq!(code, Some(0));
     assert!(output.starts_with("cpu ("), "{output}");
+    for said in ["f32 ", "bf16 ", "int8 ", "GFLOP/s", "GOP/s", "memory "] {
+        assert!(output.contains(said), "{said:?} is not in\n{output}");
+    }
 }
 
 /// Exit code 1, and one line that says all of `said`.

@@ -175,8 +175,10 @@ impl Printer {
 /// What the machine can do, as a line.
 pub(super) fn ceilings(limits: &Limits) -> String {
     format!(
-        "this machine, measured now: {} GFLOP/s in f32, {} GB/s from memory",
+        "this machine, measured now: {} GFLOP/s in f32, {} in bf16, {} GOP/s in int8, {} GB/s from memory",
         rate(limits.flops / 1e9),
+        rate(limits.bf16_flops / 1e9),
+        rate(limits.int8_ops / 1e9),
         rate(limits.memory_bytes / 1e9)
     )
 }

@@ -3,7 +3,11 @@
 use std::fmt::Write;
 
 use turbo_models::graph::kernels::limits::Limits;
-use turbo_models::graph::{Graph, cost::KindCost, dim::Extents};
+use turbo_models::graph::{
+    Graph,
+    cost::{Cost, KindCost},
+    dim::Extents,
+};
 
 use super::{batch_name, heading};
 use crate::cli::output::{bytes, count, ms, percent, rate};
@@ -18,7 +22,7 @@ pub(super) fn section(graph: &Graph, extents: &Extents, limits: &Limits, device:
         "operator", "nodes", "FLOP", "share", "bytes", "share", "limit_ms", "share"
     );
     for KindCost { kind, nodes, cost, limit: of_kind } in &kinds {
-        let computes = cost.flops as f64 / limits.flops > cost.bytes as f64 / limits.memory_bytes;
+        let computes = at_the_peak(cost, limits) > cost.bytes as f64 / limits.memory_bytes;
         _ = writeln!(
             text,
             "{kind:<33} {nodes:>5} {:>8} {:>6.1} % {:>9} {:>6.1} % {:>10.3} {:>6.1} %  {}",
@@ -46,6 +50,13 @@ pub(super) fn section(graph: &Graph, extents: &Extents, limits: &Limits, device:
     text
 }
 
+/// Seconds for all operations, each at the peak of its dtype.
+fn at_the_peak(cost: &Cost, limits: &Limits) -> f64 {
+    let Cost { flops, bf16_flops, int8_ops, .. } = *cost;
+    let in_f32 = flops - bf16_flops - int8_ops;
+    in_f32 as f64 / limits.flops + bf16_flops as f64 / limits.bf16_flops + int8_ops as f64 / limits.int8_ops
+}
+
 fn predictions(graph: &Graph, extents: &Extents, limits: &Limits, device: &str) -> String {
     let whole = graph.total_cost(extents);
     let weights = graph.weight_bytes_read(extents);
@@ -59,7 +70,7 @@ fn predictions(graph: &Graph, extents: &Extents, limits: &Limits, device: &str) 
         rate(limits.memory_bytes / 1e9),
         ms(limit),
         ms(graph.floor(extents, limits)),
-        whole.flops as f64 / limits.flops * 1e3,
+        at_the_peak(&whole, limits) * 1e3,
         count(whole.flops),
         "",
         weights as f64 / limits.memory_bytes * 1e3,
