@@ -103,8 +103,8 @@ impl Graph {
 fn slower(cost: &Cost, bytes: u64, limits: &Limits) -> Duration {
     let f32_flops = cost.flops - cost.bf16_flops - cost.int8_ops;
     let computed = f32_flops as f64 / limits.flops
-        + cost.bf16_flops as f64 / limits.flops
-        + cost.int8_ops as f64 / limits.flops;
+        + cost.bf16_flops as f64 / limits.bf16_flops
+        + cost.int8_ops as f64 / limits.int8_ops;
     Duration::from_secs_f64(computed.max(bytes as f64 / limits.memory_bytes))
 }
 
@@ -154,5 +154,14 @@ mod tests {
         let memory_is_free = Limits { memory_bytes: f64::INFINITY, ..LIMITS };
         let flops = graph.total_cost(&extents).flops;
         assert_eq!(graph.floor(&extents, &memory_is_free), Duration::from_nanos(flops));
+    }
+
+    /// Operations count at the peak of their dtype: int8's is four times that of f32 here, and bf16's twice.
+    #[test]
+    fn each_dtype_has_its_own_ceiling() {
+        let cost = Cost { flops: 7_000, bf16_flops: 2_000, int8_ops: 4_000, bytes: 1 };
+        assert_eq!(cost.limit(&LIMITS), Duration::from_nanos(1_000 + 1_000 + 1_000));
+        let bytes = Cost { bytes: 4, ..cost };
+        assert_eq!(bytes.limit(&LIMITS), Duration::from_micros(4));
     }
 }
