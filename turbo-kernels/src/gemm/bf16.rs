@@ -24,6 +24,7 @@ pub(crate) struct Bf16;
 impl Narrow for Bf16 {
     const PER_WORD: usize = 2;
     const PARAMETERS: usize = 0;
+    const ORDERED: bool = true;
     type Sum<S: Simd> = S::F32;
 
     #[inline(always)]
@@ -69,6 +70,10 @@ impl Narrow for Bf16 {
 impl Format for Bf16 {
     const ROW_IS_TILE: bool = false;
     const VALUE_BY_VALUE: bool = true;
+
+    fn tile_rows<S: Simd>() -> usize {
+        words::most_rows::<S, Self>()
+    }
 
     fn panel_words<S: Simd>(in_features: usize) -> usize {
         words::panel_words::<S, Self>(in_features)

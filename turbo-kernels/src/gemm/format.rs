@@ -1,7 +1,7 @@
 //! What differs between the dtypes of products: how rows and panels are packed, and how a tile is multiplied.
 
 use super::{
-    pack::{RUN, pack_tile, panel_width, tile_values},
+    pack::{RUN, pack_tile, panel_width, tile_rows, tile_values},
     tile::{Places, Tile, multiply},
     words::transpose,
 };
@@ -15,6 +15,9 @@ pub(crate) trait Format: Copy + Send + Sync + 'static {
     /// The packed form of a value depends on that value alone, so the values of a row can be put one by one, as soon
     /// as they are known; otherwise whole rows must be there first.
     const VALUE_BY_VALUE: bool;
+
+    /// Rows of the tile that suits best; any format takes as many as [`super::tile_rows`].
+    fn tile_rows<S: Simd>() -> usize;
 
     /// Words of a packed panel.
     fn panel_words<S: Simd>(in_features: usize) -> usize;
@@ -68,6 +71,10 @@ pub(crate) struct F32;
 impl Format for F32 {
     const ROW_IS_TILE: bool = true;
     const VALUE_BY_VALUE: bool = true;
+
+    fn tile_rows<S: Simd>() -> usize {
+        tile_rows::<S>()
+    }
 
     fn panel_words<S: Simd>(in_features: usize) -> usize {
         panel_width::<S>() * in_features

@@ -47,6 +47,7 @@ impl Narrow for Int8 {
     const PER_WORD: usize = 4;
     /// Scale and zero point; scale and sum of the weights.
     const PARAMETERS: usize = 2;
+    const ORDERED: bool = false;
     type Sum<S: Simd> = S::I32;
 
     #[inline(always)]
@@ -155,6 +156,10 @@ fn extremes<S: Simd>(s: S, row: &[f32]) -> (f32, f32) {
 impl Format for Int8 {
     const ROW_IS_TILE: bool = false;
     const VALUE_BY_VALUE: bool = false;
+
+    fn tile_rows<S: Simd>() -> usize {
+        words::most_rows::<S, Self>()
+    }
 
     fn panel_words<S: Simd>(in_features: usize) -> usize {
         words::panel_words::<S, Self>(in_features)

@@ -214,7 +214,7 @@ impl FormatKernel for Measure {
         Shape {
             panel_width: panel_width::<S>(),
             panel_words: F::panel_words::<S>(self.in_features),
-            tile_rows: tile_rows::<S>(),
+            tile_rows: F::tile_rows::<S>(),
         }
     }
 }

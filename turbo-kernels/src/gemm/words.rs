@@ -21,6 +21,8 @@ pub(super) trait Narrow: 'static {
     const PER_WORD: usize;
     /// Words that are kept for each row of a tile and each column of a panel.
     const PARAMETERS: usize;
+    /// Whether sums depend on the order of `k`.
+    const ORDERED: bool;
     /// A vector of unfinished sums.
     type Sum<S: Simd>: Copy;
 
@@ -44,6 +46,11 @@ pub(super) trait Narrow: 'static {
 
     /// The finished sums of columns `at..at + LANES`, given their bits and what is kept for the row and for all columns.
     fn value<S: Simd>(s: S, bits: S::F32, row: &[f32], columns: &[f32], at: usize) -> S::F32;
+}
+
+/// Rows of the tile that suits best: words in two parts stay in two more registers until their second part is done.
+pub(super) fn most_rows<S: Simd, N: Narrow>() -> usize {
+    if N::parts::<S>() == 1 { tile_rows::<S>() } else { (tile_rows::<S>() - 1).max(2) }
 }
 
 /// Words of `k` values.
@@ -113,7 +120,7 @@ pub(super) fn transpose<S: Simd>(
     }
 }
 
-/// [`super::Format::multiply`].
+/// [`super::Format::multiply`]; rows that also meet a weight of another format may come in larger tiles than suits.
 #[inline(always)]
 pub(super) fn multiply<S: Simd, N: Narrow>(
     s: S,
@@ -153,25 +160,33 @@ fn product<S: Simd, N: Narrow, const ROWS: usize>(
     let mut left = words;
     let mut weights = weights.as_ptr().cast::<i32>();
     let mut values = values.as_ptr().cast::<i32>();
+    // Integers may be added in any order, and the compiler does so: it adds the parts of a word to each other first, for
+    // which the registers do not suffice. With each part in a pass of its own it has nothing to choose.
+    let passes = if N::ORDERED { 1 } else { N::parts::<S>() };
+    let parts_of_pass = N::parts::<S>() / passes;
     while left > 0 {
         let run = left.min(RUN);
-        for word in 0..run {
-            s.prefetch(weights.wrapping_byte_add(PREFETCH).cast());
-            s.prefetch(weights.wrapping_byte_add(PREFETCH + 64).cast());
-            // SAFETY: `weights` has advanced by one line of `width` words for each of fewer than `words` steps, and
-            // began where that many lines do.
-            let (low, high) = unsafe { (s.load_i32_ptr(weights), s.load_i32_ptr(weights.add(S::LANES))) };
-            for part in 0..N::parts::<S>() {
-                let (low, high) = (N::part(s, low, part), N::part(s, high, part));
-                for (row, sums) in sums.iter_mut().enumerate() {
-                    // SAFETY: a word of `row` in this run, of which the tile holds as many as there are words.
-                    let x = s.splat_i32(unsafe { *values.add(row * run_words + N::place::<S>(word, part)) });
-                    sums[0] = N::dot(s, x, low, sums[0]);
-                    sums[1] = N::dot(s, x, high, sums[1]);
+        for pass in 0..passes {
+            for word in 0..run {
+                let line = weights.wrapping_add(word * width);
+                s.prefetch(line.wrapping_byte_add(PREFETCH).cast());
+                s.prefetch(line.wrapping_byte_add(PREFETCH + 64).cast());
+                // SAFETY: `weights` has advanced by the lines of the runs before, of `width` words each, so `line` is
+                // one of as many lines as there are words.
+                let (low, high) = unsafe { (s.load_i32_ptr(line), s.load_i32_ptr(line.add(S::LANES))) };
+                for part in pass * parts_of_pass..(pass + 1) * parts_of_pass {
+                    let (low, high) = (N::part(s, low, part), N::part(s, high, part));
+                    for (row, sums) in sums.iter_mut().enumerate() {
+                        let at = row * run_words + N::place::<S>(word, part);
+                        // SAFETY: a word of `row` in this run, of which the tile holds as many as there are words.
+                        let x = s.splat_i32(unsafe { *values.add(at) });
+                        sums[0] = N::dot(s, x, low, sums[0]);
+                        sums[1] = N::dot(s, x, high, sums[1]);
+                    }
                 }
             }
-            weights = weights.wrapping_add(width);
         }
+        weights = weights.wrapping_add(run * width);
         values = values.wrapping_add(ROWS * run_words);
         left -= run;
     }
