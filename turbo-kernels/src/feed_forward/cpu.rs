@@ -13,8 +13,8 @@ use crate::{
     Activation, Epilogue, KernelError, bias_act,
     device::{Cpu, CpuQueue, SharedMut},
     gemm::{
-        Course, Finish, Format, FormatKernel, Groups, PackedRows, PackedWeight, Piece, RING, Store, Tile,
-        panel_width, row_of,
+        Course, Cut, Finish, Format, FormatKernel, Groups, PackedRows, PackedWeight, Piece, RING, Store,
+        Tile, panel_width, row_of,
     },
     lanes,
     norm::{NormGroup, NormWeights},
@@ -47,15 +47,14 @@ pub(crate) fn feed_forward(
     let raw = Raw { values: SharedMut::new(raw), groups, width: up.out_features(), between };
 
     let threads = team.threads();
-    let (up_panels, down_panels) =
-        (groups.panels_per_piece(up, threads), groups.panels_per_piece(down, threads));
+    let (up_cut, down_cut) = (Cut::new(groups, up, threads), Cut::new(groups, down, threads));
     let out = SharedMut::new(out);
     let norm = norm.map(|weights| NormGroup { isa: cpu.supported_isa(), weights, out });
     let pieces = [
         input.pieces(),
-        up.panel_count().div_ceil(up_panels),
+        up_cut.pieces(),
         if between == Between::Nothing { 0 } else { packed.pieces() },
-        down.panel_count().div_ceil(down_panels),
+        down_cut.pieces(),
         norm.map_or(0, |norm| norm.pieces(groups.most_rows())),
     ];
     // Each stage has what it reads from the stages before it in its group, and a place in the rings is free when the
@@ -63,18 +62,15 @@ pub(crate) fn feed_forward(
     Course { groups: groups.count(), pieces }.run(team, |_, Piece { group, stage, index }| match stage {
         // SAFETY: a tile is packed in one piece.
         0 => unsafe { input.pack(group, index, |row| row_of(x, row, up)) },
-        1 => {
-            let panels = up.panels(index * up_panels, up_panels);
-            match (between, hidden) {
-                (Between::Nothing, Hidden::Activation(activation)) => {
-                    let finish = Put { bias: up_bias, activation, columns: up.out_features(), to: packed };
-                    // SAFETY: the group is packed, and the piece has its own columns of the hidden values.
-                    unsafe { input.multiply(group, panels, finish) }
-                }
-                // SAFETY: the group is packed, and the piece has its own columns of the raw values.
-                _ => unsafe { input.multiply(group, panels, raw.store(group, up_bias, hidden)) },
+        1 => match (between, hidden) {
+            (Between::Nothing, Hidden::Activation(activation)) => {
+                let finish = Put { bias: up_bias, activation, columns: up.out_features(), to: packed };
+                // SAFETY: the group is packed, and the piece has its own columns of the hidden values.
+                unsafe { input.multiply(group, up_cut, index, finish) }
             }
-        }
+            // SAFETY: the group is packed, and the piece has its own columns of the raw values.
+            _ => unsafe { input.multiply(group, up_cut, index, raw.store(group, up_bias, hidden)) },
+        },
         2 => {
             for row in groups.rows_of_piece(group, index) {
                 if let Hidden::Gate(activation) = hidden {
@@ -87,11 +83,10 @@ pub(crate) fn feed_forward(
             unsafe { packed.pack(group, index, |row| &raw.row(group, row)[..down.in_features()]) }
         }
         3 => {
-            let panels = down.panels(index * down_panels, down_panels);
             let epilogue = Epilogue::sum(down_bias, residual);
             let finish = Store { out_features: down.out_features(), epilogue, first_row: 0, out };
             // SAFETY: the group is packed, and the piece has its own columns of the output.
-            unsafe { packed.multiply(group, panels, finish) }
+            unsafe { packed.multiply(group, down_cut, index, finish) }
         }
         _ => {
             let norm = norm.expect("without a norm its stage has no pieces");

@@ -18,7 +18,7 @@ use super::{
     finish::Store,
     max_pool,
     pack::PackedWeight,
-    rows::{Groups, PackedRows},
+    rows::{Cut, Groups, PackedRows},
     tile::Finish,
 };
 use crate::{
@@ -133,15 +133,15 @@ fn product(
     let groups = Groups::new(rows, weight);
     let (team, words) = queue.team_and_shared(PackedRows::words(groups, weight))?;
     let packed = PackedRows::of(groups, weight, x, SharedMut::new(words));
-    let panels = groups.panels_per_piece(weight, team.threads());
+    let cut = Cut::new(groups, weight, team.threads());
     let norm_pieces = norm.map_or(0, |norm| norm.pieces(groups.most_rows()));
-    let pieces = [packed.pieces(), weight.panel_count().div_ceil(panels), norm_pieces];
+    let pieces = [packed.pieces(), cut.pieces(), norm_pieces];
     Course { groups: groups.count(), pieces }.run(team, |_, Piece { group, stage, index }| match stage {
         // SAFETY: a tile is packed in one piece, and the course runs it when the group whose place it takes is done.
         0 => unsafe { packed.pack(group, index, |row| row_of(x, row, weight)) },
-        // SAFETY: the course runs it when the group is packed. A piece has its own panels or its own rows, so nobody
-        // else writes these values of the output.
-        1 => unsafe { packed.multiply(group, weight.panels(index * panels, panels), finish) },
+        // SAFETY: the course runs it when the group is packed. A piece has its own panels or its own tiles, so
+        // nobody else writes these values of the output.
+        1 => unsafe { packed.multiply(group, cut, index, finish) },
         _ => {
             let norm = norm.expect("without a norm its stage has no pieces");
             // SAFETY: the course runs it when all columns of these rows are there, and no other piece has these rows.
@@ -162,14 +162,14 @@ pub(super) fn product_in_order(
     let groups = Groups::new(rows, weight);
     let (team, words) = queue.team_and_shared(PackedRows::words(groups, weight))?;
     let packed = PackedRows::of(groups, weight, x, SharedMut::new(words));
-    let panels = groups.panels_per_piece(weight, team.threads());
-    let pieces = [packed.pieces(), weight.panel_count().div_ceil(panels)];
+    let cut = Cut::of_panels(groups, weight, team.threads());
+    let pieces = [packed.pieces(), cut.pieces()];
     for group in 0..groups.count() {
         Course { groups: 1, pieces }.run(team, |_, Piece { stage, index, .. }| match stage {
             // SAFETY: a tile is packed in one piece, and the groups before are done.
             0 => unsafe { packed.pack(group, index, |row| row_of(x, row, weight)) },
             // SAFETY: the course runs it when the group is packed; a piece has its own panels.
-            _ => unsafe { packed.multiply(group, weight.panels(index * panels, panels), finish) },
+            _ => unsafe { packed.multiply(group, cut, index, finish) },
         });
     }
     Ok(())

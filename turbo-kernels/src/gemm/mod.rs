@@ -20,7 +20,7 @@ pub(crate) use finish::Store;
 pub(crate) use format::{Format, FormatKernel};
 pub use pack::PackedWeight;
 pub(crate) use pack::{EvenTiles, RUN, TileSizes, pack_tile, panel_width, tile_rows, tile_values};
-pub(crate) use rows::{Groups, PackedRows};
+pub(crate) use rows::{Cut, Groups, PackedRows};
 pub(crate) use tile::{Finish, Places, Tile, multiply};
 
 use crate::{

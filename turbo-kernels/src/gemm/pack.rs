@@ -174,11 +174,6 @@ impl PackedWeight {
         self.run(TileWords { rows, in_features: self.in_features })
     }
 
-    /// At most `count` panels from panel `first` on.
-    pub(crate) fn panels(&self, first: usize, count: usize) -> Range<usize> {
-        first..self.panel_count().min(first + count)
-    }
-
     /// [`Format::panel_words`] words.
     pub(super) fn panel(&self, index: usize) -> &[f32] {
         let words = self.shape.panel_words;

@@ -15,6 +15,8 @@ use crate::{device::SharedMut, simd::Simd};
 const GROUP_BYTES: usize = 512 << 10;
 /// Multiply-adds of words that are worth a piece: some ten microseconds.
 const PIECE_WORK: usize = 1 << 20;
+/// What is worth a piece where threads would wait for each other otherwise.
+const FINE_WORK: usize = PIECE_WORK / 4;
 /// Multiply-adds in the time that a word of weights takes to arrive from memory.
 const WORK_PER_WEIGHT: usize = 16;
 
@@ -62,13 +64,61 @@ impl Groups {
     pub(crate) fn most_rows(&self) -> usize {
         self.tiles_per_group * self.tiles.most_rows()
     }
+}
 
-    /// How the panels of `weight` are cut into pieces for one group: panels of a piece.
-    pub(crate) fn panels_per_piece(&self, weight: &PackedWeight, threads: usize) -> usize {
-        let work = (self.most_rows() + WORK_PER_WEIGHT) * weight.panel_words();
-        // at least four pieces a thread, where there are as many panels
-        let most = (weight.panel_count() * self.count()).div_ceil(4 * threads);
-        (PIECE_WORK / work.max(1)).clamp(1, most.min(weight.panel_count()).max(1))
+/// How a group of tiles and the panels of a weight are cut into pieces: runs of panels with all tiles; the last panels
+/// one by one and with some of the tiles, so that threads end together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    panels: usize,
+    panels_per_piece: usize,
+    tiles: usize,
+    /// Panels that are cut finely, and into how many parts each.
+    fine: usize,
+    parts: usize,
+}
+
+impl Cut {
+    pub(crate) fn new(groups: Groups, weight: &PackedWeight, threads: usize) -> Cut {
+        let coarse = Cut::of_panels(groups, weight, threads);
+        let work = groups.most_rows() * weight.panel_words();
+        let parts = (work / FINE_WORK).clamp(1, groups.tiles_per_group);
+        let fine = if threads > 1 && parts > 1 { threads.min(coarse.panels) } else { 0 };
+        Cut { fine, parts, ..coarse }
+    }
+
+    /// No panel is cut, so that the tiles that meet it come one after another.
+    pub(crate) fn of_panels(groups: Groups, weight: &PackedWeight, threads: usize) -> Cut {
+        let panels = weight.panel_count();
+        let work = (groups.most_rows() + WORK_PER_WEIGHT) * weight.panel_words();
+        // at least eight pieces a thread, where there are as many panels
+        let most = (panels * groups.count()).div_ceil(8 * threads);
+        let panels_per_piece = (PIECE_WORK / work.max(1)).clamp(1, most.min(panels).max(1));
+        Cut { panels, panels_per_piece, tiles: groups.tiles_per_group, fine: 0, parts: 1 }
+    }
+
+    /// Pieces of a group.
+    pub(crate) fn pieces(&self) -> usize {
+        self.runs() + self.fine * self.parts
+    }
+
+    fn runs(&self) -> usize {
+        (self.panels - self.fine).div_ceil(self.panels_per_piece)
+    }
+
+    /// Tiles of the group and panels of piece `index`.
+    fn get(&self, index: usize) -> (Range<usize>, Range<usize>) {
+        match index.checked_sub(self.runs()) {
+            None => {
+                let first = index * self.panels_per_piece;
+                (0..self.tiles, first..(self.panels - self.fine).min(first + self.panels_per_piece))
+            }
+            Some(index) => {
+                let (panel, part) = (self.panels - self.fine + index / self.parts, index % self.parts);
+                let start = |part: usize| self.tiles * part / self.parts;
+                (start(part)..start(part + 1), panel..panel + 1)
+            }
+        }
     }
 }
 
@@ -145,12 +195,15 @@ impl<'a> PackedRows<'a> {
         }
     }
 
-    /// Multiplies the tiles of a group with some panels.
+    /// Multiplies piece `index` of a group, as `cut` says.
     ///
     /// # Safety
     /// The group has been packed, and nobody writes it meanwhile.
-    pub(crate) unsafe fn multiply(&self, group: usize, panels: Range<usize>, finish: impl Finish) {
-        let tiles = self.groups.tiles(group).map(|tile| {
+    pub(crate) unsafe fn multiply(&self, group: usize, cut: Cut, index: usize, finish: impl Finish) {
+        let (tiles, panels) = cut.get(index);
+        let of_group = self.groups.tiles(group);
+        let tiles = of_group.start + tiles.start..of_group.end.min(of_group.start + tiles.end);
+        let tiles = tiles.map(|tile| {
             let rows = self.groups.tiles.range(tile);
             let values = match self.words {
                 Words::Row(row) => row,
@@ -213,5 +266,31 @@ impl<'x, I: ExactSizeIterator<Item = &'x [f32]> + Clone> FormatKernel for PackTi
     #[inline(always)]
     fn run<F: Format, S: Simd>(self, s: S) {
         F::pack_tile(s, self.rows, self.in_features, self.to);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn pieces_cover_every_tile_and_panel_once(
+            tiles in 1..9usize, panels in 0..40usize, panels_per_piece in 1..9usize, fine in 0..5usize,
+            parts in 1..9usize,
+        ) {
+            let (fine, parts) = (fine.min(panels), parts.min(tiles));
+            let cut = Cut { panels, panels_per_piece, tiles, fine, parts };
+            let mut seen = vec![0; tiles * panels];
+            for piece in 0..cut.pieces() {
+                let (tiles_of, panels_of) = cut.get(piece);
+                for tile in tiles_of {
+                    panels_of.clone().for_each(|panel| seen[tile * panels + panel] += 1);
+                }
+            }
+            prop_assert!(seen.iter().all(|count| *count == 1));
+        }
     }
 }
