@@ -22,31 +22,43 @@ pub(crate) struct Store<'a> {
 impl Finish for Store<'_> {
     #[inline(always)]
     fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]) {
-        let columns = panel_width::<S>().min(self.out_features - first);
-        for (row, products) in products.chunks_exact(panel_width::<S>()).take(tile.rows).enumerate() {
-            let start = (tile.first_row - self.first_row + row) * self.out_features + first;
-            // SAFETY: the creator of `self` promised that these columns of these rows are written by nobody else, and
-            // one row is borrowed at a time.
-            let out = unsafe { self.out.slice(start, columns) };
-            for (half, out) in out.chunks_mut(S::LANES).enumerate() {
-                let at = half * S::LANES..half * S::LANES + out.len();
-                let v = s.load(&products[half * S::LANES..]);
-                let part = |values: &[f32], first: usize| {
-                    lanes::read(s, &values[first + at.start..first + at.end], 0.0)
-                };
-                let v = match self.epilogue {
-                    Epilogue::None => v,
-                    Epilogue::Bias(bias) => s.add(v, part(bias, first)),
-                    Epilogue::Act(activation) => bias_act::apply(s, activation, v),
-                    Epilogue::BiasAct(bias, activation) => {
-                        bias_act::apply(s, activation, s.add(v, part(bias, first)))
-                    }
-                    Epilogue::Residual(residual) => s.add(v, part(residual, start)),
-                    Epilogue::BiasResidual { bias, residual } => {
-                        s.add(s.add(v, part(bias, first)), part(residual, start))
+        let width = panel_width::<S>();
+        for half in 0..width / S::LANES {
+            let column = first + half * S::LANES;
+            if column >= self.out_features {
+                break;
+            }
+            let columns = S::LANES.min(self.out_features - column);
+            let read = |values: &[f32], at: usize| lanes::read(s, &values[at..at + columns], 0.0);
+            // one loop for each epilogue, with nothing to decide in it
+            macro_rules! rows {
+                (|$product:ident, $at:ident| $finished:expr) => {
+                    for row in 0..tile.rows {
+                        let $at = (tile.first_row - self.first_row + row) * self.out_features + column;
+                        let $product = s.load(&products[row * width + half * S::LANES..]);
+                        let finished = $finished;
+                        // SAFETY: the creator of `self` promised that these columns of these rows are written by
+                        // nobody else, and one row is borrowed at a time.
+                        lanes::write(s, finished, unsafe { self.out.slice($at, columns) });
                     }
                 };
-                lanes::write(s, v, out);
+            }
+            match self.epilogue {
+                Epilogue::None => rows!(|v, at| v),
+                Epilogue::Bias(bias) => {
+                    let bias = read(bias, column);
+                    rows!(|v, at| s.add(v, bias));
+                }
+                Epilogue::Act(activation) => rows!(|v, at| bias_act::apply(s, activation, v)),
+                Epilogue::BiasAct(bias, activation) => {
+                    let bias = read(bias, column);
+                    rows!(|v, at| bias_act::apply(s, activation, s.add(v, bias)));
+                }
+                Epilogue::Residual(residual) => rows!(|v, at| s.add(v, read(residual, at))),
+                Epilogue::BiasResidual { bias, residual } => {
+                    let bias = read(bias, column);
+                    rows!(|v, at| s.add(s.add(v, bias), read(residual, at)));
+                }
             }
         }
     }
