@@ -26,6 +26,7 @@ impl<'a, T> SharedMut<'a, T> {
     ///
     /// # Panics
     /// When they are not all inside.
+    #[inline(always)]
     pub(crate) fn part(&self, start: usize, len: usize) -> SharedMut<'a, T> {
         assert!(start <= self.len && len <= self.len - start, "{start} + {len} exceeds {}", self.len);
         SharedMut { first: self.first.wrapping_add(start), len, borrow: PhantomData }

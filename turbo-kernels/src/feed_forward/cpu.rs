@@ -38,12 +38,12 @@ pub(crate) fn feed_forward(
     let rows = out.len() / down.out_features();
     let groups = Groups::new(rows, if up.tile_words(1) > down.tile_words(1) { up } else { down });
     let between = Between::of(hidden, up, down);
-    let (for_x, for_hidden) = (PackedRows::words(groups, up), PackedRows::words(groups, down));
+    let (for_x, for_hidden) = (PackedRows::words(groups, up, RING), PackedRows::words(groups, down, 1));
     let (team, words) = queue.team_and_shared(for_x + for_hidden + between.values(groups, up))?;
     let (for_x, rest) = words.split_at_mut(for_x);
     let (for_hidden, raw) = rest.split_at_mut(for_hidden);
     let input = PackedRows::of(groups, up, x, SharedMut::new(for_x));
-    let packed = PackedRows::ring(groups, down, SharedMut::new(for_hidden));
+    let packed = PackedRows::ring(groups, down, 1, SharedMut::new(for_hidden));
     let raw = Raw { values: SharedMut::new(raw), groups, width: up.out_features(), between };
 
     let threads = team.threads();
@@ -59,7 +59,9 @@ pub(crate) fn feed_forward(
     ];
     // Each stage has what it reads from the stages before it in its group, and a place in the rings is free when the
     // group that had it is done: the course runs a piece no sooner.
-    Course { groups: groups.count(), pieces }.run(team, |_, Piece { group, stage, index }| match stage {
+    // The hidden values of one group are all that a second-level cache has room for.
+    let course = Course { groups: groups.count(), pieces, one_room: Some([1, 3]) };
+    course.run(team, |_, Piece { group, stage, index }| match stage {
         // SAFETY: a tile is packed in one piece.
         0 => unsafe { input.pack(group, index, |row| row_of(x, row, up)) },
         1 => match (between, hidden) {
@@ -112,11 +114,11 @@ impl Between {
         if direct && down.run(ValueByValue) { Between::Nothing } else { Between::Rows }
     }
 
-    /// Raw values that are alive at once.
+    /// Raw values of a group.
     fn values(self, groups: Groups, up: &PackedWeight) -> usize {
         match self {
             Between::Nothing => 0,
-            Between::Rows => RING.min(groups.count()) * groups.most_rows() * up.out_features(),
+            Between::Rows => groups.most_rows() * up.out_features(),
         }
     }
 }
@@ -132,7 +134,7 @@ impl FormatKernel for ValueByValue {
     }
 }
 
-/// Results of the first product, row by row, of the groups that are alive.
+/// Results of the first product, row by row, of one group.
 #[derive(Clone, Copy)]
 struct Raw<'a> {
     values: SharedMut<'a, f32>,
@@ -153,14 +155,17 @@ impl<'a> Raw<'a> {
             (Hidden::Gate(_), None) => Epilogue::None,
             (Hidden::Gate(_), Some(bias)) => Epilogue::Bias(bias),
         };
-        let of_group = self.groups.most_rows() * self.width;
-        let out = self.values.part(group % RING * of_group, of_group);
-        Store { out_features: self.width, epilogue, first_row: self.groups.rows(group).start, out }
+        Store {
+            out_features: self.width,
+            epilogue,
+            first_row: self.groups.rows(group).start,
+            out: self.values,
+        }
     }
 
     fn start(&self, group: usize, row: usize) -> usize {
         debug_assert!(self.between == Between::Rows);
-        (group % RING * self.groups.most_rows() + row - self.groups.rows(group).start) * self.width
+        (row - self.groups.rows(group).start) * self.width
     }
 
     /// # Safety
@@ -210,6 +215,7 @@ struct Put<'a> {
 impl Finish for Put<'_> {
     #[inline(always)]
     fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]) {
+        let to = self.to.words_of_tile(tile.first_row);
         for half in 0..panel_width::<S>() / S::LANES {
             let column = first + half * S::LANES;
             if column >= self.columns {
@@ -221,7 +227,7 @@ impl Finish for Put<'_> {
                 let sum = bias.map_or(product, |bias| s.add(product, bias));
                 let words = F::words_of::<S>(tile.rows, row, column);
                 // SAFETY: the creator of `self` promised that nobody else writes these columns of these rows.
-                let words = unsafe { self.to.words_of_tile(tile.first_row, words) };
+                let words = unsafe { to.slice(words.start, words.len()) };
                 F::put(s, bias_act::apply(s, self.activation, sum), words);
             }
         }

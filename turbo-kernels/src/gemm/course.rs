@@ -33,11 +33,14 @@ pub(crate) struct Course<const STAGES: usize> {
     pub(crate) groups: usize,
     /// Pieces of each stage in each group; a stage may have none.
     pub(crate) pieces: [usize; STAGES],
+    /// A stage whose results have room for one group, and the stage that is the last to read them: the first waits for
+    /// the second to be done in the group before.
+    pub(crate) one_room: Option<[usize; 2]>,
 }
 
 impl<const STAGES: usize> Course<STAGES> {
     /// Calls `work(thread, piece)` once for each piece, with all threads of the team. A piece runs when the stages before
-    /// its own are done in its group, and all of them in the group [`RING`] before.
+    /// its own are done in its group, and all of them in the group [`RING`] before; [`Course::one_room`] may say more.
     ///
     /// # Panics
     /// When `work` panicked, with its payload.
@@ -94,6 +97,11 @@ impl<const STAGES: usize> Course<STAGES> {
         earlier.for_each(|(count, &pieces)| wait_for(count, (laps + 1) * pieces));
         let all = slot.iter().zip(&self.pieces);
         all.for_each(|(count, &pieces)| wait_for(count, laps * pieces));
+        if let (Some([writer, reader]), Some(before)) = (self.one_room, group.checked_sub(1))
+            && stage == writer
+        {
+            wait_for(&done[before % RING].0[reader], (before / RING + 1) * self.pieces[reader]);
+        }
     }
 }
 
@@ -132,7 +140,7 @@ mod tests {
             groups in 0..9usize, pieces in prop::array::uniform4(0..5usize),
         ) {
             prop_assume!(pieces.iter().sum::<usize>() > 0);
-            let course = Course { groups, pieces };
+            let course = Course { groups, pieces, one_room: None };
             let all: Vec<Piece> = (0..course.count()).filter_map(|number| course.piece(number)).collect();
             prop_assert_eq!(all.len(), groups * pieces.iter().sum::<usize>());
             for (at, piece) in all.iter().enumerate() {
@@ -152,13 +160,14 @@ mod tests {
             prop_assume!(pieces.iter().sum::<usize>() > 0);
             let mut team = Team::new(NonZeroUsize::new(threads).unwrap()).unwrap();
             let seen = Mutex::new(HashSet::new());
-            Course { groups, pieces }.run(&mut team, |_, Piece { group, stage, index }| {
+            Course { groups, pieces, one_room: Some([1, 2]) }.run(&mut team, |_, Piece { group, stage, index }| {
                 let before = {
                     let seen = seen.lock().unwrap();
                     let of = |group: usize, stages: usize| {
                         (0..stages).all(|s| (0..pieces[s]).all(|i| seen.contains(&(group, s, i))))
                     };
-                    of(group, stage) && (group < RING || of(group - RING, 3))
+                    let room = stage != 1 || group == 0 || pieces[2] == 0 || of(group - 1, 3);
+                    of(group, stage) && room && (group < RING || of(group - RING, 3))
                 };
                 assert!(before, "{group} {stage} {index}");
                 yield_now();
@@ -172,7 +181,7 @@ mod tests {
     fn a_panic_hangs_nobody() {
         for threads in 1..4 {
             let mut team = Team::new(NonZeroUsize::new(threads).unwrap()).unwrap();
-            let course = Course { groups: 5, pieces: [2, 3, 1] };
+            let course = Course { groups: 5, pieces: [2, 3, 1], one_room: None };
             let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 course.run(&mut team, |_, piece| assert!(piece.stage != 1, "a bad piece"));
             }));

@@ -14,7 +14,7 @@
 
 use super::{
     Epilogue, Gemm,
-    course::{Course, Piece},
+    course::{Course, Piece, RING},
     finish::Store,
     max_pool,
     pack::PackedWeight,
@@ -131,23 +131,26 @@ fn product(
     norm: Option<NormGroup<'_>>,
 ) -> Result<(), KernelError> {
     let groups = Groups::new(rows, weight);
-    let (team, words) = queue.team_and_shared(PackedRows::words(groups, weight))?;
+    let (team, words) = queue.team_and_shared(PackedRows::words(groups, weight, RING))?;
     let packed = PackedRows::of(groups, weight, x, SharedMut::new(words));
     let cut = Cut::new(groups, weight, team.threads());
     let norm_pieces = norm.map_or(0, |norm| norm.pieces(groups.most_rows()));
     let pieces = [packed.pieces(), cut.pieces(), norm_pieces];
-    Course { groups: groups.count(), pieces }.run(team, |_, Piece { group, stage, index }| match stage {
-        // SAFETY: a tile is packed in one piece, and the course runs it when the group whose place it takes is done.
-        0 => unsafe { packed.pack(group, index, |row| row_of(x, row, weight)) },
-        // SAFETY: the course runs it when the group is packed. A piece has its own panels or its own tiles, so
-        // nobody else writes these values of the output.
-        1 => unsafe { packed.multiply(group, cut, index, finish) },
-        _ => {
-            let norm = norm.expect("without a norm its stage has no pieces");
-            // SAFETY: the course runs it when all columns of these rows are there, and no other piece has these rows.
-            unsafe { norm.run(groups.rows(group), index) }
-        }
-    });
+    Course { groups: groups.count(), pieces, one_room: None }.run(
+        team,
+        |_, Piece { group, stage, index }| match stage {
+            // SAFETY: a tile is packed in one piece, and the course runs it when the group whose place it takes is done.
+            0 => unsafe { packed.pack(group, index, |row| row_of(x, row, weight)) },
+            // SAFETY: the course runs it when the group is packed. A piece has its own panels or its own tiles, so
+            // nobody else writes these values of the output.
+            1 => unsafe { packed.multiply(group, cut, index, finish) },
+            _ => {
+                let norm = norm.expect("without a norm its stage has no pieces");
+                // SAFETY: the course runs it when all columns of these rows are there, and no other piece has these rows.
+                unsafe { norm.run(groups.rows(group), index) }
+            }
+        },
+    );
     Ok(())
 }
 
@@ -160,12 +163,12 @@ pub(super) fn product_in_order(
     finish: impl Finish,
 ) -> Result<(), KernelError> {
     let groups = Groups::new(rows, weight);
-    let (team, words) = queue.team_and_shared(PackedRows::words(groups, weight))?;
+    let (team, words) = queue.team_and_shared(PackedRows::words(groups, weight, RING))?;
     let packed = PackedRows::of(groups, weight, x, SharedMut::new(words));
     let cut = Cut::of_panels(groups, weight, team.threads());
     let pieces = [packed.pieces(), cut.pieces()];
     for group in 0..groups.count() {
-        Course { groups: 1, pieces }.run(team, |_, Piece { stage, index, .. }| match stage {
+        Course { groups: 1, pieces, one_room: None }.run(team, |_, Piece { stage, index, .. }| match stage {
             // SAFETY: a tile is packed in one piece, and the groups before are done.
             0 => unsafe { packed.pack(group, index, |row| row_of(x, row, weight)) },
             // SAFETY: the course runs it when the group is packed; a piece has its own panels.

@@ -129,6 +129,7 @@ pub(crate) struct PackedRows<'a> {
     weight: &'a PackedWeight,
     /// Words from one tile to the next.
     stride: usize,
+    slots: usize,
     words: Words<'a>,
 }
 
@@ -137,21 +138,26 @@ pub(crate) struct PackedRows<'a> {
 enum Words<'a> {
     /// One row, which is a tile as it is.
     Row(&'a [f32]),
-    /// [`RING`] groups.
+    /// The tiles of some groups.
     Ring(SharedMut<'a, f32>),
 }
 
 impl<'a> PackedRows<'a> {
-    /// Words of the ring for rows that meet `weight`.
-    pub(crate) fn words(groups: Groups, weight: &PackedWeight) -> usize {
+    /// Words of a ring of `slots` groups for rows that meet `weight`.
+    pub(crate) fn words(groups: Groups, weight: &PackedWeight, slots: usize) -> usize {
         let of_group = groups.tiles_per_group * weight.tile_words(groups.tiles.most_rows());
-        RING.min(groups.count()) * of_group
+        slots.min(groups.count()) * of_group
     }
 
-    /// Rows to be packed into `words`, as many as [`PackedRows::words`] says.
-    pub(crate) fn ring(groups: Groups, weight: &'a PackedWeight, words: SharedMut<'a, f32>) -> Self {
+    /// Rows to be packed into a ring of `slots` groups, as many words as [`PackedRows::words`] says.
+    pub(crate) fn ring(
+        groups: Groups,
+        weight: &'a PackedWeight,
+        slots: usize,
+        words: SharedMut<'a, f32>,
+    ) -> Self {
         let stride = weight.tile_words(groups.tiles.most_rows());
-        PackedRows { groups, weight, stride, words: Words::Ring(words) }
+        PackedRows { groups, weight, stride, slots, words: Words::Ring(words) }
     }
 
     /// `rows` of `x`, to be packed into `words`; a row that is a tile as it is stays where it is.
@@ -161,7 +167,7 @@ impl<'a> PackedRows<'a> {
         x: &'a [f32],
         words: SharedMut<'a, f32>,
     ) -> Self {
-        let mut packed = Self::ring(groups, weight, words);
+        let mut packed = Self::ring(groups, weight, RING, words);
         if groups.tiles.rows() == 1 && weight.run(RowIsTile) {
             packed.words = Words::Row(x);
         }
@@ -179,7 +185,7 @@ impl<'a> PackedRows<'a> {
     /// Packs tile `index` of `group`, if there is one: `row(i)` are the values of row `i`.
     ///
     /// # Safety
-    /// Nobody else packs, puts or multiplies this tile, or the one [`RING`] groups before it, meanwhile.
+    /// Nobody else packs, puts or multiplies this tile, or the one whose place it takes, meanwhile.
     pub(crate) unsafe fn pack<'x>(
         &self,
         group: usize,
@@ -215,16 +221,12 @@ impl<'a> PackedRows<'a> {
         self.weight.run(Tiles { tiles, panels, weight: self.weight, finish });
     }
 
-    /// Words `words` of the tile that row `first_row` lies in.
-    ///
-    /// # Safety
-    /// While the result lives, nobody else has it.
+    /// The words of the tile that begins with row `first_row`, for pieces that write parts of it.
     #[inline(always)]
-    pub(crate) unsafe fn words_of_tile(&self, first_row: usize, words: Range<usize>) -> &'a mut [f32] {
+    pub(crate) fn words_of_tile(&self, first_row: usize) -> SharedMut<'a, f32> {
         let start = self.start(self.groups.tiles.of_row(first_row));
         let Words::Ring(ring) = self.words else { unreachable!("a row is not written") };
-        // SAFETY: the caller's promise.
-        unsafe { ring.slice(start + words.start, words.len()) }
+        ring.part(start, self.stride)
     }
 
     /// # Safety
@@ -239,7 +241,7 @@ impl<'a> PackedRows<'a> {
     #[inline(always)]
     fn start(&self, tile: usize) -> usize {
         let (group, index) = (tile / self.groups.tiles_per_group, tile % self.groups.tiles_per_group);
-        (group % RING * self.groups.tiles_per_group + index) * self.stride
+        (group % self.slots * self.groups.tiles_per_group + index) * self.stride
     }
 }
 
