@@ -31,6 +31,16 @@ fn mul_add(a: f32, b: f32, c: f32) -> f32 {
     if cfg!(any(target_arch = "aarch64", target_feature = "fma")) { a.mul_add(b, c) } else { a * b + c }
 }
 
+/// What `f` makes of both halves of each word, as i16.
+#[inline(always)]
+fn of_halves(v: Words, f: impl Fn(i16) -> i16) -> Words {
+    // SAFETY: both are 32 bytes in which every bit pattern is a value.
+    unsafe {
+        let halves = std::mem::transmute::<Words, [i16; 2 * LANES]>(v).map(f);
+        std::mem::transmute::<[i16; 2 * LANES], Words>(halves)
+    }
+}
+
 /// Every x86-64 has an instruction for this, which the compiler does not find.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
@@ -256,12 +266,12 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn even_bytes(self, v: Words) -> Words {
-        v.map(|v| (v << 8 >> 8 & !0xffff) | (v << 24 >> 24 & 0xffff))
+        of_halves(v, |half| half << 8 >> 8)
     }
 
     #[inline(always)]
     fn odd_bytes(self, v: Words) -> Words {
-        v.map(|v| (v >> 8 & !0xffff) | (v << 16 >> 24 & 0xffff))
+        of_halves(v, |half| half >> 8)
     }
 
     #[inline(always)]
