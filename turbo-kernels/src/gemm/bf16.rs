@@ -62,7 +62,7 @@ impl Narrow for Bf16 {
     }
 
     #[inline(always)]
-    fn value<S: Simd>(_: S, bits: S::F32, _: &[f32], _: &[f32], _: usize) -> S::F32 {
+    fn value<S: Simd>(_: S, bits: S::F32, _: [f32; 2], _: [S::F32; 2]) -> S::F32 {
         bits
     }
 }

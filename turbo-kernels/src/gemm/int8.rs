@@ -85,11 +85,10 @@ impl Narrow for Int8 {
     }
 
     #[inline(always)]
-    fn value<S: Simd>(s: S, bits: S::F32, row: &[f32], columns: &[f32], at: usize) -> S::F32 {
-        let width = panel_width::<S>();
-        let scale = s.mul(s.splat(row[0]), s.load(&columns[at..]));
-        let zeros = s.mul_i32(s.splat_i32(row[1].to_bits() as i32), s.bits(s.load(&columns[width + at..])));
-        s.mul(s.convert(s.sub_i32(s.bits(bits), zeros)), scale)
+    fn value<S: Simd>(s: S, bits: S::F32, row: [f32; 2], [scales, sums]: [S::F32; 2]) -> S::F32 {
+        let [scale, zero] = row;
+        let zeros = s.mul_i32(s.splat_i32(zero.to_bits() as i32), s.bits(sums));
+        s.mul(s.convert(s.sub_i32(s.bits(bits), zeros)), s.mul(s.splat(scale), scales))
     }
 }
 

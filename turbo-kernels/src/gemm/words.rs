@@ -19,7 +19,7 @@ use crate::{lanes, simd::Simd};
 pub(super) trait Narrow: 'static {
     /// Values of `k` in a word.
     const PER_WORD: usize;
-    /// Words that are kept for each row of a tile and each column of a panel.
+    /// Words that are kept for each row of a tile and each column of a panel: two or none.
     const PARAMETERS: usize;
     /// Whether sums depend on the order of `k`.
     const ORDERED: bool;
@@ -44,8 +44,8 @@ pub(super) trait Narrow: 'static {
     /// The bits of a sum.
     fn bits<S: Simd>(s: S, sum: Self::Sum<S>) -> S::F32;
 
-    /// The finished sums of columns `at..at + LANES`, given their bits and what is kept for the row and for all columns.
-    fn value<S: Simd>(s: S, bits: S::F32, row: &[f32], columns: &[f32], at: usize) -> S::F32;
+    /// The finished sums of some columns, given their bits and what is kept for the row and for these columns.
+    fn value<S: Simd>(s: S, bits: S::F32, row: [f32; 2], columns: [S::F32; 2]) -> S::F32;
 }
 
 /// Rows of the tile that suits best: words in two parts stay in two more registers until their second part is done.
@@ -197,10 +197,11 @@ fn product<S: Simd, N: Narrow, const ROWS: usize>(
     // In a loop of its own: where finishing a sum is more than storing it, the loop is not unrolled, and sums that are
     // chosen by number live in memory from the first product on.
     if N::PARAMETERS > 0 {
-        for (row, kept) in rows.chunks_exact(N::PARAMETERS).take(ROWS).enumerate() {
-            for (half, at) in [(0, 0), (places.half, S::LANES)] {
+        for (half, at) in [(0, 0), (places.half, S::LANES)] {
+            let columns = [s.load(&columns[at..]), s.load(&columns[width + at..])];
+            for (row, kept) in rows.as_chunks::<2>().0.iter().take(ROWS).enumerate() {
                 let products = &mut products[row * places.row + half..];
-                s.store(N::value(s, s.load(products), kept, columns, at), products);
+                s.store(N::value(s, s.load(products), *kept, columns), products);
             }
         }
     }
