@@ -4,7 +4,7 @@ use super::{
     format::{Format, FormatKernel},
     pack::{RUN, panel_width, tile_rows},
 };
-use crate::simd::Simd;
+use crate::simd::{Kernel, Simd};
 
 /// Bytes ahead of the reader at which the panel is prefetched, past its end into the next one. Measured on a Zen 5
 /// server, 10 rows times 64 MB of weights: none gives 38 % of the multiply-add peak, 4 KiB 62 %, 16 KiB 90 %,
@@ -82,7 +82,7 @@ pub(crate) fn multiply<S: Simd>(
         ($($rows:literal)*) => {
             match tile.rows {
                 $($rows if $rows <= tile_rows::<S>() => {
-                    product::<S, $rows>(s, tile.values, panel, k, products, places)
+                    s.call(Product::<$rows> { tile: tile.values, panel, k, products, places })
                 },)*
                 rows => unreachable!("tiles have 1 to {} rows, not {rows}", tile_rows::<S>()),
             }
@@ -91,47 +91,55 @@ pub(crate) fn multiply<S: Simd>(
     instances!(1 2 3 4 5 6 7 8 9 10 11 12 13 14);
 }
 
-/// [`multiply`] for `ROWS` rows.
-#[inline(always)]
-fn product<S: Simd, const ROWS: usize>(
-    s: S,
-    tile: &[f32],
-    panel: &[f32],
+/// [`multiply`] for `ROWS` rows, a function of its own: inlined wherever products are finished, it would be most of
+/// this crate's code.
+struct Product<'a, const ROWS: usize> {
+    tile: &'a [f32],
+    panel: &'a [f32],
     k: usize,
-    products: &mut [f32],
+    products: &'a mut [f32],
     places: Places,
-) {
-    let width = panel_width::<S>();
-    // the last row of the last run ends with the last value of k
-    let runs_before = k.saturating_sub(1) / RUN * ROWS * RUN;
-    assert!(
-        panel.len() >= k * width && (k == 0 || tile.len() > runs_before + (ROWS - 1) * RUN + (k - 1) % RUN)
-    );
-    let mut sums = [[s.splat(0.0); 2]; ROWS];
-    let mut weights = panel.as_ptr();
-    let mut values = tile.as_ptr();
-    let mut left = k;
-    while left > 0 {
-        let run = left.min(RUN);
-        for i in 0..run {
-            s.prefetch(weights.wrapping_byte_add(PREFETCH));
-            s.prefetch(weights.wrapping_byte_add(PREFETCH + 64));
-            // SAFETY: `weights` has advanced by one line of `width` values for each of fewer than `k` steps, and the
-            // panel holds `k` lines.
-            let (low, high) = unsafe { (s.load_ptr(weights), s.load_ptr(weights.add(S::LANES))) };
-            for (row, sums) in sums.iter_mut().enumerate() {
-                // SAFETY: value `i` of `row` in this run; the assertion covers the last one of the last run.
-                let x = s.splat(unsafe { *values.add(row * RUN + i) });
-                sums[0] = s.mul_add(x, low, sums[0]);
-                sums[1] = s.mul_add(x, high, sums[1]);
+}
+
+impl<const ROWS: usize> Kernel for Product<'_, ROWS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { tile, panel, k, products, places } = self;
+        let width = panel_width::<S>();
+        // the last row of the last run ends with the last value of k
+        let runs_before = k.saturating_sub(1) / RUN * ROWS * RUN;
+        assert!(
+            panel.len() >= k * width
+                && (k == 0 || tile.len() > runs_before + (ROWS - 1) * RUN + (k - 1) % RUN)
+        );
+        let mut sums = [[s.splat(0.0); 2]; ROWS];
+        let mut weights = panel.as_ptr();
+        let mut values = tile.as_ptr();
+        let mut left = k;
+        while left > 0 {
+            let run = left.min(RUN);
+            for i in 0..run {
+                s.prefetch(weights.wrapping_byte_add(PREFETCH));
+                s.prefetch(weights.wrapping_byte_add(PREFETCH + 64));
+                // SAFETY: `weights` has advanced by one line of `width` values for each of fewer than `k` steps, and the
+                // panel holds `k` lines.
+                let (low, high) = unsafe { (s.load_ptr(weights), s.load_ptr(weights.add(S::LANES))) };
+                for (row, sums) in sums.iter_mut().enumerate() {
+                    // SAFETY: value `i` of `row` in this run; the assertion covers the last one of the last run.
+                    let x = s.splat(unsafe { *values.add(row * RUN + i) });
+                    sums[0] = s.mul_add(x, low, sums[0]);
+                    sums[1] = s.mul_add(x, high, sums[1]);
+                }
+                weights = weights.wrapping_add(width);
             }
-            weights = weights.wrapping_add(width);
+            values = values.wrapping_add(ROWS * RUN);
+            left -= run;
         }
-        values = values.wrapping_add(ROWS * RUN);
-        left -= run;
-    }
-    for (row, sums) in sums.iter().enumerate() {
-        s.store(sums[0], &mut products[row * places.row..]);
-        s.store(sums[1], &mut products[row * places.row + places.half..]);
+        for (row, sums) in sums.iter().enumerate() {
+            s.store(sums[0], &mut products[row * places.row..]);
+            s.store(sums[1], &mut products[row * places.row + places.half..]);
+        }
     }
 }

@@ -9,11 +9,16 @@
 //! vector of words of weights. Elsewhere it widens the weights part by part, and activations are packed as wide as
 //! that: two words for one of the weights.
 
+use std::marker::PhantomData;
+
 use super::{
     pack::{RUN, panel_width, tile_rows},
     tile::{PREFETCH, Places, Tile},
 };
-use crate::{lanes, simd::Simd};
+use crate::{
+    lanes,
+    simd::{Kernel, Simd},
+};
 
 /// Numbers of which several fit a word.
 pub(super) trait Narrow: 'static {
@@ -134,7 +139,8 @@ pub(super) fn multiply<S: Simd, N: Narrow>(
         ($($rows:literal)*) => {
             match tile.rows {
                 $($rows if $rows <= tile_rows::<S>() => {
-                    product::<S, N, $rows>(s, tile.values, panel, words::<N>(k), products, places)
+                    let (tile, words) = (tile.values, words::<N>(k));
+                    s.call(Product::<N, $rows> { tile, panel, words, products, places, format: PhantomData })
                 },)*
                 rows => unreachable!("tiles have 1 to {} rows, not {rows}", tile_rows::<S>()),
             }
@@ -143,65 +149,72 @@ pub(super) fn multiply<S: Simd, N: Narrow>(
     instances!(1 2 3 4 5 6 7 8 9 10 11 12 13 14);
 }
 
-/// [`multiply`] for `ROWS` rows.
-#[inline(always)]
-fn product<S: Simd, N: Narrow, const ROWS: usize>(
-    s: S,
-    tile: &[f32],
-    panel: &[f32],
+/// [`multiply`] for `ROWS` rows, a function of its own as that of f32 is.
+struct Product<'a, N, const ROWS: usize> {
+    tile: &'a [f32],
+    panel: &'a [f32],
     words: usize,
-    products: &mut [f32],
+    products: &'a mut [f32],
     places: Places,
-) {
-    let (width, run_words) = (panel_width::<S>(), RUN * N::parts::<S>());
-    let (values, rows) = tile.split_at(words.div_ceil(RUN) * ROWS * run_words);
-    let (weights, columns) = panel.split_at(words * width);
-    let mut sums = [[N::zero(s); 2]; ROWS];
-    let mut left = words;
-    let mut weights = weights.as_ptr().cast::<i32>();
-    let mut values = values.as_ptr().cast::<i32>();
-    // Integers may be added in any order, and the compiler does so: it adds the parts of a word to each other first, for
-    // which the registers do not suffice. With each part in a pass of its own it has nothing to choose.
-    let passes = if N::ORDERED { 1 } else { N::parts::<S>() };
-    let parts_of_pass = N::parts::<S>() / passes;
-    while left > 0 {
-        let run = left.min(RUN);
-        for pass in 0..passes {
-            for word in 0..run {
-                let line = weights.wrapping_add(word * width);
-                s.prefetch(line.wrapping_byte_add(PREFETCH).cast());
-                s.prefetch(line.wrapping_byte_add(PREFETCH + 64).cast());
-                // SAFETY: `weights` has advanced by the lines of the runs before, of `width` words each, so `line` is
-                // one of as many lines as there are words.
-                let (low, high) = unsafe { (s.load_i32_ptr(line), s.load_i32_ptr(line.add(S::LANES))) };
-                for part in pass * parts_of_pass..(pass + 1) * parts_of_pass {
-                    let (low, high) = (N::part(s, low, part), N::part(s, high, part));
-                    for (row, sums) in sums.iter_mut().enumerate() {
-                        let at = row * run_words + N::place::<S>(word, part);
-                        // SAFETY: a word of `row` in this run, of which the tile holds as many as there are words.
-                        let x = s.splat_i32(unsafe { *values.add(at) });
-                        sums[0] = N::dot(s, x, low, sums[0]);
-                        sums[1] = N::dot(s, x, high, sums[1]);
+    format: PhantomData<N>,
+}
+
+impl<N: Narrow, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { tile, panel, words, products, places, .. } = self;
+        let (width, run_words) = (panel_width::<S>(), RUN * N::parts::<S>());
+        let (values, rows) = tile.split_at(words.div_ceil(RUN) * ROWS * run_words);
+        let (weights, columns) = panel.split_at(words * width);
+        let mut sums = [[N::zero(s); 2]; ROWS];
+        let mut left = words;
+        let mut weights = weights.as_ptr().cast::<i32>();
+        let mut values = values.as_ptr().cast::<i32>();
+        // Integers may be added in any order, and the compiler does so: it adds the parts of a word to each other first, for
+        // which the registers do not suffice. With each part in a pass of its own it has nothing to choose.
+        let passes = if N::ORDERED { 1 } else { N::parts::<S>() };
+        let parts_of_pass = N::parts::<S>() / passes;
+        while left > 0 {
+            let run = left.min(RUN);
+            for pass in 0..passes {
+                for word in 0..run {
+                    let line = weights.wrapping_add(word * width);
+                    s.prefetch(line.wrapping_byte_add(PREFETCH).cast());
+                    s.prefetch(line.wrapping_byte_add(PREFETCH + 64).cast());
+                    // SAFETY: `weights` has advanced by the lines of the runs before, of `width` words each, so `line` is
+                    // one of as many lines as there are words.
+                    let (low, high) = unsafe { (s.load_i32_ptr(line), s.load_i32_ptr(line.add(S::LANES))) };
+                    for part in pass * parts_of_pass..(pass + 1) * parts_of_pass {
+                        let (low, high) = (N::part(s, low, part), N::part(s, high, part));
+                        for (row, sums) in sums.iter_mut().enumerate() {
+                            let at = row * run_words + N::place::<S>(word, part);
+                            // SAFETY: a word of `row` in this run, of which the tile holds as many as there are words.
+                            let x = s.splat_i32(unsafe { *values.add(at) });
+                            sums[0] = N::dot(s, x, low, sums[0]);
+                            sums[1] = N::dot(s, x, high, sums[1]);
+                        }
                     }
                 }
             }
+            weights = weights.wrapping_add(run * width);
+            values = values.wrapping_add(ROWS * run_words);
+            left -= run;
         }
-        weights = weights.wrapping_add(run * width);
-        values = values.wrapping_add(ROWS * run_words);
-        left -= run;
-    }
-    for (row, sums) in sums.iter().enumerate() {
-        s.store(N::bits(s, sums[0]), &mut products[row * places.row..]);
-        s.store(N::bits(s, sums[1]), &mut products[row * places.row + places.half..]);
-    }
-    // In a loop of its own: where finishing a sum is more than storing it, the loop is not unrolled, and sums that are
-    // chosen by number live in memory from the first product on.
-    if N::PARAMETERS > 0 {
-        for (half, at) in [(0, 0), (places.half, S::LANES)] {
-            let columns = [s.load(&columns[at..]), s.load(&columns[width + at..])];
-            for (row, kept) in rows.as_chunks::<2>().0.iter().take(ROWS).enumerate() {
-                let products = &mut products[row * places.row + half..];
-                s.store(N::value(s, s.load(products), *kept, columns), products);
+        for (row, sums) in sums.iter().enumerate() {
+            s.store(N::bits(s, sums[0]), &mut products[row * places.row..]);
+            s.store(N::bits(s, sums[1]), &mut products[row * places.row + places.half..]);
+        }
+        // In a loop of its own: where finishing a sum is more than storing it, the loop is not unrolled, and sums that are
+        // chosen by number live in memory from the first product on.
+        if N::PARAMETERS > 0 {
+            for (half, at) in [(0, 0), (places.half, S::LANES)] {
+                let columns = [s.load(&columns[at..]), s.load(&columns[width + at..])];
+                for (row, kept) in rows.as_chunks::<2>().0.iter().take(ROWS).enumerate() {
+                    let products = &mut products[row * places.row + half..];
+                    s.store(N::value(s, s.load(products), *kept, columns), products);
+                }
             }
         }
     }
