@@ -278,6 +278,7 @@ impl WorkerStart {
             budget: self.config.warm_up,
             max_batch_tokens: self.config.max_batch_tokens,
             info: &self.info,
+            clock: &Instant::now,
         };
         let first = warm_up.first_capacity();
         let mut runner = (self.model.build)(first).map_err(StartError::Runner)?;
