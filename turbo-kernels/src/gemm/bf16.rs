@@ -85,7 +85,9 @@ impl Format for Bf16 {
         words::pack_columns::<S, Self>(s, columns, in_features, panel, |lines, words| {
             for (pair, words) in lines.chunks_exact(2 * width).zip(words.chunks_exact_mut(width)) {
                 for at in (0..width).step_by(S::LANES) {
-                    let [even, odd] = [at, width + at].map(|at| s.bits(s.round_bf16(s.load(&pair[at..]))));
+                    // not by a closure, which would be compiled without the instruction set
+                    let even = s.bits(s.round_bf16(s.load(&pair[at..])));
+                    let odd = s.bits(s.round_bf16(s.load(&pair[width + at..])));
                     s.store(s.float(s.or(even, s.shift_right::<16>(odd))), &mut words[at..]);
                 }
             }
