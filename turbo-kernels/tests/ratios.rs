@@ -13,8 +13,8 @@ use std::num::NonZeroUsize;
 use common::{product, values};
 use rustix::time::{ClockId, clock_gettime};
 use turbo_kernels::{
-    Activation, Cpu, CpuOptions, DType, Device, Epilogue, FeedForward, Gemm, Hidden, Isa, KernelError,
-    norm::NormWeights,
+    Activation, Attention, AttentionMask, Columns, Cpu, CpuOptions, DType, Device, Epilogue, FeedForward,
+    Gemm, Hidden, Isa, KernelError, Layout, Queries, attention::AttentionShape, norm::NormWeights,
 };
 
 /// Turns of both sides. A turn of the longest kernel takes some milliseconds.
@@ -103,10 +103,38 @@ fn what_was_gained_is_not_lost() -> Result<(), KernelError> {
         if is_x86_feature_detected!("avx512vnni") {
             keep("int8 beside bf16", 1.3, ratio(sides.run(DType::Bf16)?, sides.run(DType::Int8)?));
         }
+        keep("attention in bf16 beside f32", 0.8, attention(300)?);
     }
     keep("a feed-forward layer as one beside its parts", 0.9, feed_forward(200)?);
     assert!(lost.is_empty(), "{}", lost.join("\n"));
     Ok(())
+}
+
+/// How many times longer attention over `tokens` tokens takes in f32 than in bf16.
+fn attention(tokens: usize) -> Result<f64, KernelError> {
+    const WIDTH: usize = 4 * 64;
+    let cpu = cpu()?;
+    let qkv = values(tokens * 3 * WIDTH, 11);
+    let cu_seqlens = [0, u32::try_from(tokens).expect("a short sequence")];
+    let [q, k, v] = [0, 1, 2].map(|i| Columns { rows: &qkv[..], first: i * WIDTH, row_stride: 3 * WIDTH });
+    let attend = |dtype| -> Result<_, KernelError> {
+        let shape = AttentionShape {
+            num_heads: 4,
+            num_kv_heads: 4,
+            head_dim: 64,
+            scale: 0.125,
+            mask: AttentionMask::Full,
+            queries: Queries::All,
+            dtype,
+        };
+        let (cpu, cu_seqlens) = (&cpu, &cu_seqlens[..]);
+        let (mut queue, mut out) = (cpu.queue()?, vec![0.0; tokens * WIDTH]);
+        Ok(move || {
+            let layout = Layout::Packed { cu_seqlens };
+            cpu.attention(&mut queue, shape, layout, q, k, v, None, &mut out).expect("sizes fit");
+        })
+    };
+    Ok(ratio(attend(DType::F32)?, attend(DType::Bf16)?))
 }
 
 /// How many times longer a feed-forward layer takes as a product with GELU and one with a layer norm.
