@@ -83,7 +83,11 @@ fn tasks_share_what_they_share() {
     let (_, of_layers) = of(Pooling::Mean.into());
     let (restored, packed) = of(Task::SequenceClassification);
     // in the last layer one token asks, so its matrix of queries is apart from that of keys and values
-    assert_eq!((restored, packed), (of_layers - 1, 4), "two of the last layer, the pooler's and the classifier's");
+    assert_eq!(
+        (restored, packed),
+        (of_layers - 1, 4),
+        "two of the last layer, the pooler's and the classifier's"
+    );
     assert_eq!(of(Pooling::Cls.into()), (of_layers, 0));
     assert_eq!(of(Task::SequenceClassification), (of_layers - 1 + 4, 0));
 }
