@@ -13,8 +13,8 @@ use crate::{
     Activation, Epilogue, KernelError, bias_act,
     device::{Cpu, CpuQueue, SharedMut},
     gemm::{
-        Course, Cut, Finish, Format, FormatKernel, Groups, PackedRows, PackedWeight, Piece, RING, Store,
-        Tile, panel_width, row_of,
+        Course, Cut, Finish, Format, FormatKernel, Group, Groups, PackedRows, PackedWeight, Piece, RING,
+        Stage, Store, Tile, panel_width, row_of,
     },
     lanes,
     norm::{NormGroup, NormWeights},
@@ -36,7 +36,8 @@ pub(crate) fn feed_forward(
     }
     let FeedForward { up, up_bias, hidden, down, down_bias, residual, norm } = layer;
     let rows = out.len() / down.out_features();
-    let groups = Groups::new(rows, if up.tile_words(1) > down.tile_words(1) { up } else { down });
+    let widest = if up.tile_words(1) > down.tile_words(1) { up } else { down };
+    let groups = Groups::new(rows, widest, queue.threads());
     let between = Between::of(hidden, up, down);
     let (for_x, for_hidden) = (PackedRows::words(groups, up, RING), PackedRows::words(groups, down, 1));
     let (team, words) = queue.team_and_shared(for_x + for_hidden + between.values(groups, up))?;
@@ -50,23 +51,25 @@ pub(crate) fn feed_forward(
     let (up_cut, down_cut) = (Cut::new(groups, up, threads), Cut::new(groups, down, threads));
     let out = SharedMut::new(out);
     let norm = norm.map(|weights| NormGroup { isa: cpu.supported_isa(), weights, out });
-    let pieces = [
-        input.pieces(),
-        up_cut.pieces(),
-        if between == Between::Nothing { 0 } else { packed.pieces() },
-        down_cut.pieces(),
-        norm.map_or(0, |norm| norm.pieces(groups.most_rows())),
+    let stages = [
+        Stage::shared(input.pieces()),
+        up_cut.stage(),
+        Stage::shared(if between == Between::Nothing { 0 } else { packed.pieces() }),
+        down_cut.stage(),
+        Stage::shared(norm.map_or(0, |norm| norm.pieces(groups.most_rows()))),
     ];
     // Each stage has what it reads from the stages before it in its group, and a place in the rings is free when the
     // group that had it is done: the course runs a piece no sooner.
     // The hidden values of one group are all that a second-level cache has room for.
-    let course = Course { groups: groups.count(), pieces, one_room: Some([1, 3]) };
+    let (tracks, count) = (groups.tracks(), groups.count());
+    let course = Course { tracks, groups: count, stages, one_room: Some([1, 3]) };
     course.run(team, |_, Piece { group, stage, index }| match stage {
         // SAFETY: a tile is packed in one piece.
         0 => unsafe { input.pack(group, index, |row| row_of(x, row, up)) },
         1 => match (between, hidden) {
             (Between::Nothing, Hidden::Activation(activation)) => {
-                let finish = Put { bias: up_bias, activation, columns: up.out_features(), to: packed };
+                let (to, stride) = (packed.of_group(group), packed.stride());
+                let finish = Put { bias: up_bias, activation, columns: up.out_features(), to, stride };
                 // SAFETY: the group is packed, and the piece has its own columns of the hidden values.
                 unsafe { input.multiply(group, up_cut, index, finish) }
             }
@@ -114,11 +117,11 @@ impl Between {
         if direct && down.run(ValueByValue) { Between::Nothing } else { Between::Rows }
     }
 
-    /// Raw values of a group.
+    /// Raw values of a group of each track.
     fn values(self, groups: Groups, up: &PackedWeight) -> usize {
         match self {
             Between::Nothing => 0,
-            Between::Rows => groups.most_rows() * up.out_features(),
+            Between::Rows => groups.tracks() * groups.most_rows() * up.out_features(),
         }
     }
 }
@@ -134,7 +137,7 @@ impl FormatKernel for ValueByValue {
     }
 }
 
-/// Results of the first product, row by row, of one group.
+/// Results of the first product, row by row, of one group of each track.
 #[derive(Clone, Copy)]
 struct Raw<'a> {
     values: SharedMut<'a, f32>,
@@ -145,7 +148,7 @@ struct Raw<'a> {
 
 impl<'a> Raw<'a> {
     /// Stores the products of a group.
-    fn store<'s>(&self, group: usize, bias: Option<&'s [f32]>, hidden: Hidden) -> Store<'s>
+    fn store<'s>(&self, group: Group, bias: Option<&'s [f32]>, hidden: Hidden) -> Store<'s>
     where
         'a: 's,
     {
@@ -159,27 +162,33 @@ impl<'a> Raw<'a> {
             out_features: self.width,
             epilogue,
             first_row: self.groups.rows(group).start,
-            out: self.values,
+            out: self.of_track(group),
         }
     }
 
-    fn start(&self, group: usize, row: usize) -> usize {
+    /// Where the values of a group lie.
+    fn of_track(&self, group: Group) -> SharedMut<'a, f32> {
         debug_assert!(self.between == Between::Rows);
+        let values = self.groups.most_rows() * self.width;
+        self.values.part(group.track * values, values)
+    }
+
+    fn start(&self, group: Group, row: usize) -> usize {
         (row - self.groups.rows(group).start) * self.width
     }
 
     /// # Safety
     /// While the result lives, nobody else uses the row.
-    unsafe fn row_mut(&self, group: usize, row: usize) -> &'a mut [f32] {
+    unsafe fn row_mut(&self, group: Group, row: usize) -> &'a mut [f32] {
         // SAFETY: the caller's promise.
-        unsafe { self.values.slice(self.start(group, row), self.width) }
+        unsafe { self.of_track(group).slice(self.start(group, row), self.width) }
     }
 
     /// # Safety
     /// While the result lives, nobody writes the row.
-    unsafe fn row(&self, group: usize, row: usize) -> &'a [f32] {
+    unsafe fn row(&self, group: Group, row: usize) -> &'a [f32] {
         // SAFETY: the caller's promise.
-        unsafe { self.values.read(self.start(group, row), self.width) }
+        unsafe { self.of_track(group).read(self.start(group, row), self.width) }
     }
 }
 
@@ -208,14 +217,15 @@ struct Put<'a> {
     bias: Option<&'a [f32]>,
     activation: Activation,
     columns: usize,
-    /// Nobody else writes the columns of these panels in the rows of these tiles.
-    to: PackedRows<'a>,
+    /// The tiles of the group; nobody else writes the columns of these panels.
+    to: SharedMut<'a, f32>,
+    stride: usize,
 }
 
 impl Finish for Put<'_> {
     #[inline(always)]
     fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]) {
-        let to = self.to.words_of_tile(tile.first_row);
+        let to = self.to.part(tile.index * self.stride, self.stride);
         for half in 0..panel_width::<S>() / S::LANES {
             let column = first + half * S::LANES;
             if column >= self.columns {

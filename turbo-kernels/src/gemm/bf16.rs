@@ -12,7 +12,7 @@ use std::ops::Range;
 use super::{
     format::Format,
     pack::{RUN, panel_width},
-    tile::{Places, Tile},
+    tile::{Panel, Places, Tile},
     words::{self, Narrow},
 };
 use crate::{lanes, simd::Simd};
@@ -148,7 +148,7 @@ impl Format for Bf16 {
     fn multiply<S: Simd>(
         s: S,
         tile: Tile<'_>,
-        panel: &[f32],
+        panel: Panel<'_>,
         in_features: usize,
         products: &mut [f32],
         places: Places,

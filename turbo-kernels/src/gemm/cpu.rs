@@ -14,7 +14,7 @@
 
 use super::{
     Epilogue, Gemm,
-    course::{Course, Piece, RING},
+    course::{Course, Group, Piece, RING, Stage},
     finish::Store,
     max_pool,
     pack::PackedWeight,
@@ -130,13 +130,13 @@ fn product(
     finish: impl Finish,
     norm: Option<NormGroup<'_>>,
 ) -> Result<(), KernelError> {
-    let groups = Groups::new(rows, weight);
+    let groups = Groups::new(rows, weight, queue.threads());
     let (team, words) = queue.team_and_shared(PackedRows::words(groups, weight, RING))?;
     let packed = PackedRows::of(groups, weight, x, SharedMut::new(words));
     let cut = Cut::new(groups, weight, team.threads());
     let norm_pieces = norm.map_or(0, |norm| norm.pieces(groups.most_rows()));
-    let pieces = [packed.pieces(), cut.pieces(), norm_pieces];
-    Course { groups: groups.count(), pieces, one_room: None }.run(
+    let stages = [Stage::shared(packed.pieces()), cut.stage(), Stage::shared(norm_pieces)];
+    Course { tracks: groups.tracks(), groups: groups.count(), stages, one_room: None }.run(
         team,
         |_, Piece { group, stage, index }| match stage {
             // SAFETY: a tile is packed in one piece, and the course runs it when the group whose place it takes is done.
@@ -162,18 +162,22 @@ pub(super) fn product_in_order(
     weight: &PackedWeight,
     finish: impl Finish,
 ) -> Result<(), KernelError> {
-    let groups = Groups::new(rows, weight);
+    let groups = Groups::in_order(rows, weight);
     let (team, words) = queue.team_and_shared(PackedRows::words(groups, weight, RING))?;
     let packed = PackedRows::of(groups, weight, x, SharedMut::new(words));
     let cut = Cut::of_panels(groups, weight, team.threads());
-    let pieces = [packed.pieces(), cut.pieces()];
-    for group in 0..groups.count() {
-        Course { groups: 1, pieces, one_room: None }.run(team, |_, Piece { stage, index, .. }| match stage {
-            // SAFETY: a tile is packed in one piece, and the groups before are done.
-            0 => unsafe { packed.pack(group, index, |row| row_of(x, row, weight)) },
-            // SAFETY: the course runs it when the group is packed; a piece has its own panels.
-            _ => unsafe { packed.multiply(group, cut, index, finish) },
-        });
+    let stages = [Stage::shared(packed.pieces()), cut.stage()];
+    for number in 0..groups.count() {
+        let group = Group { track: 0, number };
+        Course { tracks: 1, groups: 1, stages, one_room: None }.run(
+            team,
+            |_, Piece { stage, index, .. }| match stage {
+                // SAFETY: a tile is packed in one piece, and the groups before are done.
+                0 => unsafe { packed.pack(group, index, |row| row_of(x, row, weight)) },
+                // SAFETY: the course runs it when the group is packed; a piece has its own panels.
+                _ => unsafe { packed.multiply(group, cut, index, finish) },
+            },
+        );
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::{
     pack::{RUN, pack_tile, panel_width, tile_rows, tile_values},
-    tile::{Places, Tile, multiply},
+    tile::{Panel, Places, Tile, multiply},
     words::transpose,
 };
 use crate::simd::Simd;
@@ -47,7 +47,7 @@ pub(crate) trait Format: Copy + Send + Sync + 'static {
     fn multiply<S: Simd>(
         s: S,
         tile: Tile<'_>,
-        panel: &[f32],
+        panel: Panel<'_>,
         in_features: usize,
         products: &mut [f32],
         places: Places,
@@ -114,7 +114,7 @@ impl Format for F32 {
     fn multiply<S: Simd>(
         s: S,
         tile: Tile<'_>,
-        panel: &[f32],
+        panel: Panel<'_>,
         in_features: usize,
         products: &mut [f32],
         places: Places,

@@ -14,14 +14,14 @@ mod rows;
 mod tile;
 mod words;
 
-pub(crate) use course::{Course, Piece, RING};
+pub(crate) use course::{Course, Group, Piece, RING, Stage};
 pub(crate) use cpu::row_of;
 pub(crate) use finish::Store;
 pub(crate) use format::{Format, FormatKernel};
 pub use pack::PackedWeight;
 pub(crate) use pack::{EvenTiles, RUN, TileSizes, pack_tile, panel_width, tile_rows, tile_values};
 pub(crate) use rows::{Cut, Groups, PackedRows};
-pub(crate) use tile::{Finish, Places, Tile, multiply};
+pub(crate) use tile::{Finish, Panel, Places, Tile, multiply};
 
 use crate::{
     Activation, DType, KernelError, Layout, device::Device, feed_forward::FeedForward, norm::NormWeights,

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use proptest::prelude::*;
 
-use super::{Epilogue, Format, Gemm, Places, Tile, bf16::Bf16, int8::Int8, panel_width};
+use super::{Epilogue, Format, Gemm, Panel, Places, Tile, bf16::Bf16, int8::Int8, panel_width};
 use crate::{
     Activation, Cpu, CpuOptions, DType, Device, Isa,
     simd::{Kernel, Simd, supported},
@@ -157,8 +157,8 @@ impl<F: Format> Kernel for Once<'_, F> {
         F::pack_panel(s, w, k, &mut panel);
         F::pack_tile(s, x.chunks_exact(k), k, &mut tile);
         let mut products = [0.0; 14 * 32];
-        let tile = Tile { first_row: 0, rows, values: &tile };
-        F::multiply(s, tile, &panel, k, &mut products, Places::rows::<S>());
+        let tile = Tile { first_row: 0, rows, index: 0, values: &tile };
+        F::multiply(s, tile, Panel::cached(&panel), k, &mut products, Places::rows::<S>());
         let columns = w.len() / k;
         let rows = products.chunks_exact(panel_width::<S>()).take(rows);
         rows.flat_map(|row| row[..columns].iter().map(|v| v.to_bits())).collect()

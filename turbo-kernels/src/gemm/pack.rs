@@ -286,12 +286,17 @@ impl Kernel for TileSizes {
 pub(crate) struct EvenTiles {
     rows: usize,
     count: usize,
+    /// Rows of a tile; the first `higher` tiles have one more.
+    low: usize,
+    higher: usize,
 }
 
 impl EvenTiles {
     /// Tiles of at most `most` rows.
     pub(crate) fn new(rows: usize, most: usize) -> EvenTiles {
-        EvenTiles { rows, count: rows.div_ceil(most) }
+        let count = rows.div_ceil(most);
+        let (low, higher) = (rows / count.max(1), rows % count.max(1));
+        EvenTiles { rows, count, low, higher }
     }
 
     /// How many.
@@ -304,23 +309,21 @@ impl EvenTiles {
         self.rows
     }
 
-    /// The tile that `row` lies in.
-    #[inline(always)]
-    pub(crate) fn of_row(self, row: usize) -> usize {
-        let (low, higher) = (self.rows / self.count, self.rows % self.count);
-        let in_higher = higher * (low + 1);
-        if row < in_higher { row / (low + 1) } else { higher + (row - in_higher) / low }
-    }
-
-    /// Rows of the highest; there must be one.
+    /// Rows of the highest.
     pub(super) fn most_rows(self) -> usize {
-        self.rows.div_ceil(self.count)
+        self.low + usize::from(self.higher > 0)
     }
 
     /// Rows of tile `index`.
+    #[inline(always)]
     pub(crate) fn range(self, index: usize) -> Range<usize> {
-        let start = |tile: usize| self.rows / self.count * tile + (self.rows % self.count).min(tile);
-        start(index)..start(index + 1)
+        self.start(index)..self.start(index + 1)
+    }
+
+    /// The first row of tile `index`; behind the last one, the number of rows.
+    #[inline(always)]
+    pub(super) fn start(self, index: usize) -> usize {
+        self.low * index + self.higher.min(index)
     }
 }
 
@@ -423,9 +426,6 @@ mod tests {
             let heights: Vec<usize> = (0..tiles.count()).map(|i| tiles.range(i).len()).collect();
             assert_eq!(heights.iter().sum::<usize>(), rows);
             assert_eq!(heights[0], tiles.most_rows());
-            for tile in 0..tiles.count() {
-                assert!(tiles.range(tile).all(|row| tiles.of_row(row) == tile));
-            }
             assert!(tiles.most_rows() <= 14 && heights.iter().all(|height| height + 1 >= heights[0]));
         }
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     PackedWeight,
-    course::RING,
+    course::{Group, MOST_TRACKS, RING, Stage},
     format::{Format, FormatKernel},
     pack::EvenTiles,
     tile::{Finish, Tile, Tiles},
@@ -20,44 +20,72 @@ const FINE_WORK: usize = PIECE_WORK / 4;
 /// Multiply-adds in the time that a word of weights takes to arrive from memory.
 const WORK_PER_WEIGHT: usize = 16;
 
-/// Rows in tiles, and tiles in groups.
+/// Tiles of a track, at least: where it has fewer, threads that share the panels of a weight read less of it than
+/// threads that share the rows.
+const TRACK_TILES: usize = 4;
+
+/// Rows in tiles, tiles in tracks, which are as long as each other, and tracks in groups.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Groups {
     tiles: EvenTiles,
+    tracks: usize,
     tiles_per_group: usize,
 }
 
 impl Groups {
-    /// Groups of rows, at least one of them, whose packed tiles fit half of a second-level cache where `widest` reads them: the weight
-    /// with the most values a row among those that the rows meet.
-    pub(crate) fn new(rows: usize, widest: &PackedWeight) -> Groups {
+    /// Groups of rows, at least one of them, whose packed tiles fit half of a second-level cache where `widest` reads
+    /// them: the weight with the most values a row among those that the rows meet.
+    pub(crate) fn new(rows: usize, widest: &PackedWeight, threads: usize) -> Groups {
         let tiles = EvenTiles::new(rows, widest.tile_rows());
+        let tracks = (tiles.count() / TRACK_TILES).clamp(1, threads.min(MOST_TRACKS));
+        Groups::of(tiles, tracks, widest)
+    }
+
+    /// One track, so that groups come in the order of their rows.
+    pub(crate) fn in_order(rows: usize, weight: &PackedWeight) -> Groups {
+        Groups::of(EvenTiles::new(rows, weight.tile_rows()), 1, weight)
+    }
+
+    fn of(tiles: EvenTiles, tracks: usize, widest: &PackedWeight) -> Groups {
         let tile_bytes = widest.tile_words(tiles.most_rows()) * size_of::<f32>();
-        let tiles_per_group = (GROUP_BYTES / tile_bytes.max(1)).clamp(1, tiles.count());
-        Groups { tiles, tiles_per_group }
+        let of_track = tiles.count().div_ceil(tracks);
+        let most = (GROUP_BYTES / tile_bytes.max(1)).clamp(1, of_track);
+        Groups { tiles, tracks, tiles_per_group: of_track.div_ceil(of_track.div_ceil(most)) }
     }
 
-    /// How many.
+    /// Tracks, each for a thread, or some.
+    pub(crate) fn tracks(&self) -> usize {
+        self.tracks
+    }
+
+    /// Groups of a track.
     pub(crate) fn count(&self) -> usize {
-        self.tiles.count().div_ceil(self.tiles_per_group)
+        self.tiles.count().div_ceil(self.tracks).div_ceil(self.tiles_per_group)
     }
 
-    /// Tiles of one group.
-    pub(crate) fn tiles(&self, group: usize) -> Range<usize> {
-        let first = group * self.tiles_per_group;
-        first..self.tiles.count().min(first + self.tiles_per_group)
+    /// Tiles of a group, which may be none: tracks differ by a tile.
+    pub(crate) fn tiles(&self, group: Group) -> Range<usize> {
+        let track = self.track(group.track);
+        let first = (track.start + group.number * self.tiles_per_group).min(track.end);
+        first..track.end.min(first + self.tiles_per_group)
+    }
+
+    /// Tiles of a track.
+    fn track(&self, track: usize) -> Range<usize> {
+        let start = |track: usize| (self.tiles.count() * track).div_ceil(self.tracks);
+        start(track)..start(track + 1)
     }
 
     /// Rows of tile `index` of a group; none behind its last.
-    pub(crate) fn rows_of_piece(&self, group: usize, index: usize) -> Range<usize> {
+    pub(crate) fn rows_of_piece(&self, group: Group, index: usize) -> Range<usize> {
         let tiles = self.tiles(group);
         if index < tiles.len() { self.tiles.range(tiles.start + index) } else { 0..0 }
     }
 
     /// Rows of one group.
-    pub(crate) fn rows(&self, group: usize) -> Range<usize> {
+    pub(crate) fn rows(&self, group: Group) -> Range<usize> {
         let tiles = self.tiles(group);
-        self.tiles.range(tiles.start).start..self.tiles.range(tiles.end - 1).end
+        self.tiles.start(tiles.start)..self.tiles.start(tiles.end)
     }
 
     /// Rows of the largest group.
@@ -92,14 +120,14 @@ impl Cut {
         let panels = weight.panel_count();
         let work = (groups.most_rows() + WORK_PER_WEIGHT) * weight.panel_words();
         // at least eight pieces a thread, where there are as many panels
-        let most = (panels * groups.count()).div_ceil(8 * threads);
+        let most = (panels * groups.tracks() * groups.count()).div_ceil(8 * threads);
         let panels_per_piece = (PIECE_WORK / work.max(1)).clamp(1, most.min(panels).max(1));
         Cut { panels, panels_per_piece, tiles: groups.tiles_per_group, fine: 0, parts: 1 }
     }
 
     /// Pieces of a group.
-    pub(crate) fn pieces(&self) -> usize {
-        self.runs() + self.fine * self.parts
+    pub(crate) fn stage(&self) -> Stage {
+        Stage { shared: self.runs(), free: self.fine * self.parts }
     }
 
     fn runs(&self) -> usize {
@@ -146,7 +174,7 @@ impl<'a> PackedRows<'a> {
     /// Words of a ring of `slots` groups for rows that meet `weight`.
     pub(crate) fn words(groups: Groups, weight: &PackedWeight, slots: usize) -> usize {
         let of_group = groups.tiles_per_group * weight.tile_words(groups.tiles.most_rows());
-        slots.min(groups.count()) * of_group
+        groups.tracks() * slots.min(groups.count()) * of_group
     }
 
     /// Rows to be packed into a ring of `slots` groups, as many words as [`PackedRows::words`] says.
@@ -188,15 +216,15 @@ impl<'a> PackedRows<'a> {
     /// Nobody else packs, puts or multiplies this tile, or the one whose place it takes, meanwhile.
     pub(crate) unsafe fn pack<'x>(
         &self,
-        group: usize,
+        group: Group,
         index: usize,
         row: impl Fn(usize) -> &'x [f32] + Clone,
     ) {
-        let tile = self.groups.tiles(group).start + index;
-        if tile < self.groups.tiles(group).end {
+        let rows = self.groups.rows_of_piece(group, index);
+        if !rows.is_empty() {
             // SAFETY: the caller's promise.
-            let to = unsafe { self.tile_mut(tile) };
-            let rows = self.groups.tiles.range(tile).map(row);
+            let to = unsafe { self.of_group(group).slice(index * self.stride, self.stride) };
+            let rows = rows.map(row);
             self.weight.run(PackTile { rows, in_features: self.weight.in_features(), to });
         }
     }
@@ -205,43 +233,34 @@ impl<'a> PackedRows<'a> {
     ///
     /// # Safety
     /// The group has been packed, and nobody writes it meanwhile.
-    pub(crate) unsafe fn multiply(&self, group: usize, cut: Cut, index: usize, finish: impl Finish) {
+    pub(crate) unsafe fn multiply(&self, group: Group, cut: Cut, index: usize, finish: impl Finish) {
         let (tiles, panels) = cut.get(index);
         let of_group = self.groups.tiles(group);
-        let tiles = of_group.start + tiles.start..of_group.end.min(of_group.start + tiles.end);
-        let tiles = tiles.map(|tile| {
-            let rows = self.groups.tiles.range(tile);
+        let words = self.of_group(group);
+        let tiles = (tiles.start..tiles.end.min(of_group.len())).map(|index| {
+            let rows = self.groups.tiles.range(of_group.start + index);
             let values = match self.words {
                 Words::Row(row) => row,
                 // SAFETY: the caller's promise: these words have been written, and stay as they are.
-                Words::Ring(words) => unsafe { words.read(self.start(tile), self.stride) },
+                Words::Ring(_) => unsafe { words.read(index * self.stride, self.stride) },
             };
-            Tile { first_row: rows.start, rows: rows.len(), values }
+            Tile { first_row: rows.start, rows: rows.len(), index, values }
         });
         self.weight.run(Tiles { tiles, panels, weight: self.weight, finish });
     }
 
-    /// The words of the tile that begins with row `first_row`, for pieces that write parts of it.
-    #[inline(always)]
-    pub(crate) fn words_of_tile(&self, first_row: usize) -> SharedMut<'a, f32> {
-        let start = self.start(self.groups.tiles.of_row(first_row));
-        let Words::Ring(ring) = self.words else { unreachable!("a row is not written") };
-        ring.part(start, self.stride)
+    /// Words from one tile of a group to the next.
+    pub(crate) fn stride(&self) -> usize {
+        self.stride
     }
 
-    /// # Safety
-    /// While the result lives, nobody else uses the tile, or the one [`RING`] groups before it.
-    unsafe fn tile_mut(&self, tile: usize) -> &'a mut [f32] {
-        let Words::Ring(ring) = self.words else { unreachable!("a row is not packed") };
-        // SAFETY: the caller's promise.
-        unsafe { ring.slice(self.start(tile), self.stride) }
-    }
-
-    /// First word of a tile in the ring.
-    #[inline(always)]
-    fn start(&self, tile: usize) -> usize {
-        let (group, index) = (tile / self.groups.tiles_per_group, tile % self.groups.tiles_per_group);
-        (group % self.slots * self.groups.tiles_per_group + index) * self.stride
+    /// The words of a group; none where a row is not packed.
+    pub(crate) fn of_group(&self, group: Group) -> SharedMut<'a, f32> {
+        let Words::Ring(ring) = self.words else { return SharedMut::new(&mut []) };
+        let slots = self.slots.min(self.groups.count());
+        let slot = group.track * slots + group.number % slots;
+        let words = self.groups.tiles_per_group * self.stride;
+        ring.part(slot * words, words)
     }
 }
 
@@ -279,6 +298,22 @@ mod tests {
 
     proptest! {
         #[test]
+        fn groups_are_the_tiles_in_their_order(count in 1..60usize, tracks in 1..9usize, most in 1..9usize) {
+            let tracks = tracks.min(count);
+            let of_track = count.div_ceil(tracks);
+            let tiles = EvenTiles::new(count * 3, 3);
+            let groups = Groups { tiles, tracks, tiles_per_group: most.min(of_track) };
+            let all = (0..tracks).flat_map(|track| (0..groups.count()).map(move |number| Group { track, number }));
+            let mut next = 0;
+            for group in all {
+                prop_assert_eq!(groups.rows(group).len(), groups.tiles(group).len() * 3);
+                prop_assert!(groups.tiles(group).is_empty() || groups.tiles(group).start == next);
+                next += groups.tiles(group).len();
+            }
+            prop_assert_eq!(next, count);
+        }
+
+        #[test]
         fn pieces_cover_every_tile_and_panel_once(
             tiles in 1..9usize, panels in 0..40usize, panels_per_piece in 1..9usize, fine in 0..5usize,
             parts in 1..9usize,
@@ -286,7 +321,8 @@ mod tests {
             let (fine, parts) = (fine.min(panels), parts.min(tiles));
             let cut = Cut { panels, panels_per_piece, tiles, fine, parts };
             let mut seen = vec![0; tiles * panels];
-            for piece in 0..cut.pieces() {
+            let stage = cut.stage();
+            for piece in 0..stage.shared + stage.free {
                 let (tiles_of, panels_of) = cut.get(piece);
                 for tile in tiles_of {
                     panels_of.clone().for_each(|panel| seen[tile * panels + panel] += 1);

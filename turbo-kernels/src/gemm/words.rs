@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 
 use super::{
     pack::{RUN, panel_width, tile_rows},
-    tile::{PREFETCH, Places, Tile},
+    tile::{Panel, Places, Tile},
 };
 use crate::{
     lanes,
@@ -130,7 +130,7 @@ pub(super) fn transpose<S: Simd>(
 pub(super) fn multiply<S: Simd, N: Narrow>(
     s: S,
     tile: Tile<'_>,
-    panel: &[f32],
+    panel: Panel<'_>,
     k: usize,
     products: &mut [f32],
     places: Places,
@@ -152,7 +152,7 @@ pub(super) fn multiply<S: Simd, N: Narrow>(
 /// [`multiply`] for `ROWS` rows, a function of its own as that of f32 is.
 struct Product<'a, N, const ROWS: usize> {
     tile: &'a [f32],
-    panel: &'a [f32],
+    panel: Panel<'a>,
     words: usize,
     products: &'a mut [f32],
     places: Places,
@@ -164,7 +164,7 @@ impl<N: Narrow, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { tile, panel, words, products, places, .. } = self;
+        let Self { tile, panel: Panel { words: panel, mut ahead }, words, products, places, .. } = self;
         let (width, run_words) = (panel_width::<S>(), RUN * N::parts::<S>());
         let (values, rows) = tile.split_at(words.div_ceil(RUN) * ROWS * run_words);
         let (weights, columns) = panel.split_at(words * width);
@@ -180,9 +180,10 @@ impl<N: Narrow, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
             let run = left.min(RUN);
             for pass in 0..passes {
                 for word in 0..run {
+                    if pass == 0 {
+                        ahead.ask(s);
+                    }
                     let line = weights.wrapping_add(word * width);
-                    s.prefetch(line.wrapping_byte_add(PREFETCH).cast());
-                    s.prefetch(line.wrapping_byte_add(PREFETCH + 64).cast());
                     // SAFETY: `weights` has advanced by the lines of the runs before, of `width` words each, so `line` is
                     // one of as many lines as there are words.
                     let (low, high) = unsafe { (s.load_i32_ptr(line), s.load_i32_ptr(line.add(S::LANES))) };

@@ -5,7 +5,9 @@ use super::{BatchedMatMul, HeadStrides, MatMulShape, Rhs};
 use crate::{
     KernelError,
     device::{Cpu, CpuQueue, SharedMut},
-    gemm::{EvenTiles, Places, Tile, TileSizes, multiply, pack_tile, panel_width, tile_rows, tile_values},
+    gemm::{
+        EvenTiles, Panel, Places, Tile, TileSizes, multiply, pack_tile, panel_width, tile_rows, tile_values,
+    },
     simd::{Kernel, Simd},
 };
 
@@ -99,9 +101,10 @@ impl Group<'_> {
             let rows = tiles.range(number);
             let sources = rows.clone().map(|i| row(self.a, self.a_at, head, i, k));
             pack_tile(sources, k, self.tile);
-            let tile = Tile { first_row: rows.start, rows: rows.len(), values: self.tile };
+            let tile = Tile { first_row: rows.start, rows: rows.len(), index: 0, values: self.tile };
             for first in (0..n).step_by(panel_width::<S>()) {
-                multiply(s, tile, &self.panels[first * k..], k, &mut products, Places::rows::<S>());
+                let panel = Panel::cached(&self.panels[first * k..]);
+                multiply(s, tile, panel, k, &mut products, Places::rows::<S>());
                 let columns = panel_width::<S>().min(n - first);
                 for (i, line) in rows.clone().zip(products.chunks_exact(panel_width::<S>())) {
                     let start = self.out_at.row(head.0, head.1, i) + first;
