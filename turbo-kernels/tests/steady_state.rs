@@ -8,8 +8,9 @@ use std::{
 
 use turbo_kernels::{
     Activation, Attention, AttentionMask, BiasAct, Columns, Cpu, CpuOptions, DType, Device, Embed, Epilogue,
-    Gemm, HeadSizes, KernelError, Layout, Norm, Pool, Pooling, Queries, RelativeBias, Rotary, Softmax,
-    attention::AttentionShape, device::CpuQueue, embed::Lookup, norm::NormWeights, softmax::ScoreShape,
+    FeedForward, Gemm, HeadSizes, Hidden, KernelError, Layout, Norm, Pool, Pooling, Queries, RelativeBias,
+    Rotary, Softmax, attention::AttentionShape, device::CpuQueue, embed::Lookup, norm::NormWeights,
+    softmax::ScoreShape,
 };
 
 /// The system's allocator, counting.
@@ -117,10 +118,49 @@ fn one_long_sequence_warms_attention_for_many_short_ones() -> Result<(), KernelE
     Ok(())
 }
 
+/// The scratch of products does not simply grow with their rows: how they are cut decides.
+fn the_most_rows_warm_products_for_fewer() -> Result<(), KernelError> {
+    const WIDE: usize = 16 * HIDDEN_SIZE;
+    const MOST_ROWS: usize = 700;
+    let values: Vec<f32> = (0..2 * WIDE * HIDDEN_SIZE).map(|i| (i % 17) as f32 / 8.0 - 1.0).collect();
+    let x = vec![0.5; MOST_ROWS * HIDDEN_SIZE];
+    let mut out = vec![0.0; MOST_ROWS * HIDDEN_SIZE];
+    for threads in [1, 2, 5] {
+        let cpu = Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), isa: None })?;
+        for dtype in DType::ALL {
+            let mut queue = cpu.queue()?;
+            let up = cpu.pack(&values, 2 * WIDE, HIDDEN_SIZE, dtype)?;
+            let down = cpu.pack(&values[..WIDE * HIDDEN_SIZE], HIDDEN_SIZE, WIDE, dtype)?;
+            let norm = NormWeights { gain: &values[..HIDDEN_SIZE], offset: None, epsilon: 1e-6 };
+            let mut memory = |rows: usize| -> Result<[usize; 2], KernelError> {
+                let before = ALLOCATIONS.load(Ordering::Relaxed);
+                let (x, out) = (&x[..rows * HIDDEN_SIZE], &mut out[..rows * HIDDEN_SIZE]);
+                let layer = FeedForward {
+                    up: &up,
+                    up_bias: None,
+                    hidden: Hidden::Gate(Activation::Silu),
+                    down: &down,
+                    down_bias: None,
+                    residual: Some(x),
+                    norm: Some(norm),
+                };
+                cpu.feed_forward(&mut queue, x, layer, out)?;
+                Ok([queue.bytes(), ALLOCATIONS.load(Ordering::Relaxed) - before])
+            };
+            let [warm, _] = memory(MOST_ROWS)?;
+            for rows in [699, 350, 336, 100, 57, 56, 55, 14, 1, MOST_ROWS] {
+                assert_eq!(memory(rows)?, [warm, 0], "{rows} rows in {dtype} on {threads} threads");
+            }
+        }
+    }
+    Ok(())
+}
+
 /// One test: a second thread of tests would allocate too.
 #[test]
 fn a_warm_queue_allocates_nothing() {
     one_long_sequence_warms_attention_for_many_short_ones().unwrap();
+    the_most_rows_warm_products_for_fewer().unwrap();
     for threads in [1, 2] {
         let cpu = Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), isa: None }).unwrap();
         let mut queue = cpu.queue().unwrap();

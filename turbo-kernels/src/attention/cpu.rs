@@ -20,8 +20,8 @@ const LEAST_ROWS: usize = 64;
 const PIECES_PER_THREAD: usize = 4;
 /// Pieces per thread, if heads can be kept together: a head is asked for while the one before it is computed.
 const MOST_PIECES_PER_THREAD: usize = 8;
-/// Multiply-adds that are worth a piece: some microseconds.
-const PIECE_WORK: usize = 1 << 18;
+/// Multiply-adds that are worth a piece: a microsecond or two.
+const PIECE_WORK: usize = 1 << 16;
 /// What a row costs beside its keys, in keys.
 const KEYS_PER_ROW: usize = 16;
 
@@ -140,7 +140,8 @@ impl<'a> Cut<'a> {
         let keys = KEYS_PER_ROW + mask.most_visible(rows_of_run, sequences.max_seq_len());
         let work = [2, num_heads, head_dim, keys].into_iter().fold(rows_of_run, usize::saturating_mul);
         let most_parts = (MOST_PIECES_PER_THREAD * threads).div_ceil(runs).min(num_heads);
-        let parts = (work / PIECE_WORK).clamp(1, most_parts);
+        // as many for each thread, where there are a few
+        let parts = (work / PIECE_WORK).next_multiple_of(threads).clamp(1, most_parts);
         Self { sequences, queries, rows, rows_of_run, runs, heads: num_heads.div_ceil(parts) }
     }
 
@@ -280,6 +281,30 @@ mod tests {
         let layout = Layout::Packed { cu_seqlens: &cu_seqlens[..] };
         cpu.attention(&mut cpu.queue().unwrap(), shape, layout, q, k, v, None, &mut out).unwrap();
         out.into_iter().map(f32::to_bits).collect()
+    }
+
+    #[test]
+    fn rows_of_padding_that_see_nothing_are_zero() {
+        const HEAD_DIM: usize = 16;
+        let (len, padded_len, reach) = (10, 151, 9);
+        let shape = AttentionShape {
+            num_heads: 1,
+            num_kv_heads: 1,
+            head_dim: HEAD_DIM,
+            scale: 0.25,
+            mask: AttentionMask::Window { reach },
+            dtype: DType::F32,
+            queries: Queries::All,
+        };
+        let values = vec![1.0; padded_len * HEAD_DIM];
+        let x = Columns { rows: &values[..], first: 0, row_stride: HEAD_DIM };
+        let layout = Layout::Padded { seq_lens: &[len as u32][..], padded_len };
+        for isa in crate::Isa::available() {
+            let cpu = Cpu::new(CpuOptions { threads: NonZeroUsize::new(1), isa: Some(isa) }).unwrap();
+            let mut out = vec![f32::NAN; padded_len * HEAD_DIM];
+            cpu.attention(&mut cpu.queue().unwrap(), shape, layout, x, x, x, None, &mut out).unwrap();
+            assert!(out[(len + reach) * HEAD_DIM..].iter().all(|&v| v == 0.0), "{isa:?}");
+        }
     }
 
     /// What a row sees is all that it depends on, to the bit: under a causal mask the tokens before it, within a window

@@ -138,9 +138,15 @@ impl Head<'_> {
         greatest.fill(f32::NEG_INFINITY);
         totals.fill(0.0);
         let run = Run { head: self, tokens, rows, first_row, scale: Scale::new(scale, self.bias.is_some()) };
+        for first in run.rows.clone().step_by(block_queries::<S>()) {
+            let block = first..run.rows.end.min(first + block_queries::<S>());
+            if mask.visible_to_any(block.clone(), run.tokens.len()).is_empty() {
+                // SAFETY: the caller promises these rows.
+                unsafe { run.write_zeros(block) };
+            }
+        }
         if seen.is_empty() {
-            // SAFETY: the caller promises these rows.
-            return unsafe { run.write_zeros() };
+            return;
         }
         let tile_keys =
             if matches!(mask, AttentionMask::Window { .. }) { WINDOW_TILE_KEYS } else { TILE_KEYS };
@@ -293,8 +299,8 @@ impl<'a> Run<'a> {
     ///
     /// # Safety
     /// As for [`Run::attend_to`].
-    unsafe fn write_zeros(&self) {
-        for row in self.rows.clone() {
+    unsafe fn write_zeros(&self, rows: Range<usize>) {
+        for row in rows {
             // SAFETY: the caller promises this row.
             unsafe { self.out(row, 0, self.head.shape.head_dim) }.fill(0.0);
         }

@@ -73,11 +73,11 @@ pub struct CpuQueue {
 }
 
 impl CpuQueue {
-    /// Values of shared scratch that a kernel should work within: its share of the last-level cache.
+    /// Values of shared scratch for each thread that a kernel should work within.
     ///
     /// They are made all at once. What a product takes of them does not simply grow with its rows, so a queue could
     /// not be warmed by its largest batch otherwise.
-    pub(crate) const SHARED_VALUES: usize = (8 << 20) / size_of::<f32>();
+    pub(crate) const SHARED_VALUES: usize = (4 << 20) / size_of::<f32>();
 
     /// Threads that share an operation.
     #[must_use]
@@ -119,8 +119,20 @@ impl CpuQueue {
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
     pub(crate) fn team_and_shared(&mut self, values: usize) -> Result<(&mut Team, &mut [f32]), DeviceError> {
-        grow(&mut self.shared, values.max(Self::SHARED_VALUES))?;
+        self.reserve_shared(values)?;
         Ok((&mut self.team, self.shared.view_mut(0, values)?))
+    }
+
+    /// Room for `values` f32 that all threads share; none until some are wanted.
+    fn reserve_shared(&mut self, values: usize) -> Result<(), DeviceError> {
+        let wanted = if values == 0 { 0 } else { values.max(Self::SHARED_VALUES * self.team.threads()) };
+        grow(&mut self.shared, wanted)
+    }
+
+    /// Memory it holds, in bytes: scratch that grows to what the largest operation so far took.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.shared.bytes() + self.scratch.iter().map(CpuBlock::bytes).sum::<usize>()
     }
 
     /// Calls `work(piece, scratch)` once for every piece in `0..pieces`, shared by the threads as they are free.
@@ -154,9 +166,7 @@ impl CpuQueue {
         work: impl Fn(usize, &mut [f32], &T) + Sync,
     ) -> Result<(), DeviceError> {
         self.reserve_scratch(scratch_values)?;
-        if shared_values > 0 {
-            grow(&mut self.shared, shared_values.max(Self::SHARED_VALUES))?;
-        }
+        self.reserve_shared(shared_values)?;
         let prepared = prepare(self.shared.view_mut(0, shared_values)?);
         let scratch = SharedMut::new(&mut self.scratch);
         self.team.for_each_piece(pieces, |thread, piece| {

@@ -11,11 +11,11 @@ pub(crate) struct SharedMut<'a, T> {
     borrow: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it gives threads `&mut T` one part at a time, which needs `T: Send`; that the parts are disjoint is what
-// callers of `slice` promise.
-unsafe impl<T: Send> Send for SharedMut<'_, T> {}
+// SAFETY: it gives threads `&mut T` one part at a time, which needs `T: Send`, or several of them `&T`, which needs
+// `T: Sync`; that parts which somebody writes are nobody else's is what callers of `slice` and `read` promise.
+unsafe impl<T: Send + Sync> Send for SharedMut<'_, T> {}
 // SAFETY: as above.
-unsafe impl<T: Send> Sync for SharedMut<'_, T> {}
+unsafe impl<T: Send + Sync> Sync for SharedMut<'_, T> {}
 
 impl<'a, T> SharedMut<'a, T> {
     pub(crate) fn new(values: &'a mut [T]) -> SharedMut<'a, T> {
@@ -43,6 +43,18 @@ impl<'a, T> SharedMut<'a, T> {
     pub(crate) unsafe fn slice(&self, start: usize, len: usize) -> &'a mut [T] {
         assert!(start <= self.len && len <= self.len - start, "{start} + {len} exceeds {}", self.len);
         // SAFETY: the values lie inside the slice that is borrowed for 'a, and the caller promises to be the only
+        // one who uses them.
+        unsafe { slice::from_raw_parts_mut(self.first.add(start), len) }
+    }
+
+    /// [`SharedMut::slice`] without a look at where it ends.
+    ///
+    /// # Safety
+    /// As for [`SharedMut::slice`], and the values are all inside.
+    #[inline(always)]
+    pub(crate) unsafe fn slice_unchecked(&self, start: usize, len: usize) -> &'a mut [T] {
+        debug_assert!(start <= self.len && len <= self.len - start, "{start} + {len} exceeds {}", self.len);
+        // SAFETY: the caller promises that the values lie inside the slice that is borrowed for 'a, and to be the only
         // one who uses them.
         unsafe { slice::from_raw_parts_mut(self.first.add(start), len) }
     }

@@ -22,6 +22,8 @@ use crate::{
 };
 
 const NAME: &str = "feed_forward";
+/// Lanes of the longest vectors.
+const MOST_LANES: usize = 16;
 
 pub(crate) fn feed_forward(
     cpu: &Cpu,
@@ -36,11 +38,12 @@ pub(crate) fn feed_forward(
     }
     let FeedForward { up, up_bias, hidden, down, down_bias, residual, norm } = layer;
     let rows = out.len() / down.out_features();
-    let widest = if up.tile_words(1) > down.tile_words(1) { up } else { down };
-    let groups = Groups::new(rows, widest, queue.threads());
     let between = Between::of(hidden, up, down);
+    let row_words = up.tile_words(1).max(down.tile_words(1)).max(between.row_words(up));
+    let groups = Groups::new(rows, up.tile_rows().min(down.tile_rows()), row_words, queue.threads());
     let (for_x, for_hidden) = (PackedRows::words(groups, up, RING), PackedRows::words(groups, down, 1));
-    let (team, words) = queue.team_and_shared(for_x + for_hidden + between.values(groups, up))?;
+    let for_raw = groups.tracks() * groups.most_rows() * between.row_words(up);
+    let (team, words) = queue.team_and_shared(for_x + for_hidden + for_raw)?;
     let (for_x, rest) = words.split_at_mut(for_x);
     let (for_hidden, raw) = rest.split_at_mut(for_hidden);
     let input = PackedRows::of(groups, up, x, SharedMut::new(for_x));
@@ -117,11 +120,11 @@ impl Between {
         if direct && down.run(ValueByValue) { Between::Nothing } else { Between::Rows }
     }
 
-    /// Raw values of a group of each track.
-    fn values(self, groups: Groups, up: &PackedWeight) -> usize {
+    /// Raw values of a row.
+    fn row_words(self, up: &PackedWeight) -> usize {
         match self {
             Between::Nothing => 0,
-            Between::Rows => groups.tracks() * groups.most_rows() * up.out_features(),
+            Between::Rows => up.out_features(),
         }
     }
 }
@@ -232,13 +235,25 @@ impl Finish for Put<'_> {
                 break;
             }
             let bias = self.bias.map(|bias| lanes::read(s, &bias[column..], 0.0));
-            for row in 0..tile.rows {
-                let product = s.load(&products[row * panel_width::<S>() + half * S::LANES..]);
+            let columns = S::LANES.min(self.columns - column);
+            let last = F::words_of::<S>(tile.rows, tile.rows - 1, column);
+            assert!(last.end <= self.stride);
+            for (row, product) in products.chunks_exact(panel_width::<S>()).take(tile.rows).enumerate() {
+                let product = s.load(&product[half * S::LANES..][..S::LANES]);
                 let sum = bias.map_or(product, |bias| s.add(product, bias));
+                let mut activated = bias_act::apply(s, self.activation, sum);
+                if columns < S::LANES {
+                    // behind the last column lies nothing: where a format pairs values, its partner must be 0
+                    let mut values = [0.0; MOST_LANES];
+                    s.store(activated, &mut values);
+                    values[columns..].fill(0.0);
+                    activated = s.load(&values);
+                }
                 let words = F::words_of::<S>(tile.rows, row, column);
-                // SAFETY: the creator of `self` promised that nobody else writes these columns of these rows.
-                let words = unsafe { to.slice(words.start, words.len()) };
-                F::put(s, bias_act::apply(s, self.activation, sum), words);
+                // SAFETY: the words of the rows before lie before those of the last one. The creator of `self` promised
+                // that nobody else writes these columns of these rows, and one row is borrowed at a time.
+                let words = unsafe { to.slice_unchecked(words.start, words.len()) };
+                F::put(s, activated, words);
             }
         }
     }

@@ -22,43 +22,77 @@ pub(crate) struct Store<'a> {
 impl Finish for Store<'_> {
     #[inline(always)]
     fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]) {
-        let width = panel_width::<S>();
-        for half in 0..width / S::LANES {
-            let column = first + half * S::LANES;
-            if column >= self.out_features {
-                break;
-            }
+        for (half, column) in
+            (first..self.out_features.min(first + panel_width::<S>())).step_by(S::LANES).enumerate()
+        {
             let columns = S::LANES.min(self.out_features - column);
-            let read = |values: &[f32], at: usize| lanes::read(s, &values[at..at + columns], 0.0);
-            // one loop for each epilogue, with nothing to decide in it
-            macro_rules! rows {
-                (|$product:ident, $at:ident| $finished:expr) => {
-                    for row in 0..tile.rows {
-                        let $at = (tile.first_row - self.first_row + row) * self.out_features + column;
-                        let $product = s.load(&products[row * width + half * S::LANES..]);
-                        let finished = $finished;
-                        // SAFETY: the creator of `self` promised that these columns of these rows are written by
-                        // nobody else, and one row is borrowed at a time.
-                        lanes::write(s, finished, unsafe { self.out.slice($at, columns) });
-                    }
-                };
+            let span = Span { row: tile.first_row - self.first_row, column, columns };
+            let lines = products.chunks_exact(panel_width::<S>()).take(tile.rows);
+            let products = lines.map(|line| &line[half * S::LANES..][..S::LANES]);
+            // whole vectors in a loop of their own, in which nothing is left to decide
+            if columns == S::LANES {
+                self.finish_columns::<S, true>(s, span, products);
+            } else {
+                self.finish_columns::<S, false>(s, span, products);
             }
-            match self.epilogue {
-                Epilogue::None => rows!(|v, at| v),
-                Epilogue::Bias(bias) => {
-                    let bias = read(bias, column);
-                    rows!(|v, at| s.add(v, bias));
+        }
+    }
+}
+
+/// Where the results of some rows go: at most a vector of each.
+#[derive(Clone, Copy)]
+struct Span {
+    /// The first one.
+    row: usize,
+    column: usize,
+    columns: usize,
+}
+
+impl Store<'_> {
+    #[inline(always)]
+    fn finish_columns<'p, S: Simd, const WHOLE: bool>(
+        &self,
+        s: S,
+        span: Span,
+        products: impl ExactSizeIterator<Item = &'p [f32]>,
+    ) {
+        let Span { row, column, columns } = span;
+        let stride = self.out_features;
+        let (start, len) = (row * stride + column, (products.len() - 1) * stride + columns);
+        let out = self.out.part(start, len);
+        let read =
+            |values: &[f32]| if WHOLE { s.load(values) } else { s.load_partial(&values[..columns], 0.0) };
+        // one loop for each epilogue
+        macro_rules! rows {
+            (|$product:ident, $at:ident| $finished:expr) => {
+                for (row, product) in products.enumerate() {
+                    let ($product, $at) = (s.load(product), row * stride);
+                    let finished = $finished;
+                    // SAFETY: `out` has these columns of all rows. The creator of `self` promised that nobody else
+                    // writes them, and one row is borrowed at a time.
+                    let to = unsafe { out.slice_unchecked($at, columns) };
+                    if WHOLE { s.store(finished, to) } else { s.store_partial(finished, to) }
                 }
-                Epilogue::Act(activation) => rows!(|v, at| bias_act::apply(s, activation, v)),
-                Epilogue::BiasAct(bias, activation) => {
-                    let bias = read(bias, column);
-                    rows!(|v, at| bias_act::apply(s, activation, s.add(v, bias)));
-                }
-                Epilogue::Residual(residual) => rows!(|v, at| s.add(v, read(residual, at))),
-                Epilogue::BiasResidual { bias, residual } => {
-                    let bias = read(bias, column);
-                    rows!(|v, at| s.add(s.add(v, bias), read(residual, at)));
-                }
+            };
+        }
+        match self.epilogue {
+            Epilogue::None => rows!(|v, at| v),
+            Epilogue::Bias(bias) => {
+                let bias = read(&bias[column..]);
+                rows!(|v, at| s.add(v, bias));
+            }
+            Epilogue::Act(activation) => rows!(|v, at| bias_act::apply(s, activation, v)),
+            Epilogue::BiasAct(bias, activation) => {
+                let bias = read(&bias[column..]);
+                rows!(|v, at| bias_act::apply(s, activation, s.add(v, bias)));
+            }
+            Epilogue::Residual(residual) => {
+                let residual = &residual[start..start + len];
+                rows!(|v, at| s.add(v, read(&residual[at..])));
+            }
+            Epilogue::BiasResidual { bias, residual } => {
+                let (bias, residual) = (read(&bias[column..]), &residual[start..start + len]);
+                rows!(|v, at| s.add(s.add(v, bias), read(&residual[at..])));
             }
         }
     }

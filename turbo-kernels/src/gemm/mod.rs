@@ -21,7 +21,7 @@ pub(crate) use format::{Format, FormatKernel};
 pub use pack::PackedWeight;
 pub(crate) use pack::{EvenTiles, RUN, TileSizes, pack_tile, panel_width, tile_rows, tile_values};
 pub(crate) use rows::{Cut, Groups, PackedRows};
-pub(crate) use tile::{Finish, Panel, Places, Tile, multiply};
+pub(crate) use tile::{Finish, Panel, Places, Products, Tile, multiply};
 
 use crate::{
     Activation, DType, KernelError, Layout, device::Device, feed_forward::FeedForward, norm::NormWeights,

@@ -155,7 +155,7 @@ impl PackedWeight {
     }
 
     /// Rows of the largest tile of this weight's kernel.
-    pub(super) fn tile_rows(&self) -> usize {
+    pub(crate) fn tile_rows(&self) -> usize {
         self.shape.tile_rows
     }
 

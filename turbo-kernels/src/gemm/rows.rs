@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{device::SharedMut, simd::Simd};
 
-/// Packed rows of one group: half of a second-level cache, the rest is for panels.
+/// Rows of one group, as they are packed: half of a second-level cache, the rest is for panels.
 const GROUP_BYTES: usize = 512 << 10;
 /// Multiply-adds of words that are worth a piece: some ten microseconds.
 const PIECE_WORK: usize = 1 << 20;
@@ -33,23 +33,23 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Groups of rows, at least one of them, whose packed tiles fit half of a second-level cache where `widest` reads
-    /// them: the weight with the most values a row among those that the rows meet.
-    pub(crate) fn new(rows: usize, widest: &PackedWeight, threads: usize) -> Groups {
-        let tiles = EvenTiles::new(rows, widest.tile_rows());
+    /// Groups of rows, at least one of them, of which each takes `row_words` in a second-level cache.
+    pub(crate) fn new(rows: usize, tile_rows: usize, row_words: usize, threads: usize) -> Groups {
+        let tiles = EvenTiles::new(rows, tile_rows);
         let tracks = (tiles.count() / TRACK_TILES).clamp(1, threads.min(MOST_TRACKS));
-        Groups::of(tiles, tracks, widest)
+        Groups::of(tiles, tracks, row_words)
     }
 
     /// One track, so that groups come in the order of their rows.
     pub(crate) fn in_order(rows: usize, weight: &PackedWeight) -> Groups {
-        Groups::of(EvenTiles::new(rows, weight.tile_rows()), 1, weight)
+        Groups::of(EvenTiles::new(rows, weight.tile_rows()), 1, weight.tile_words(1))
     }
 
-    fn of(tiles: EvenTiles, tracks: usize, widest: &PackedWeight) -> Groups {
-        let tile_bytes = widest.tile_words(tiles.most_rows()) * size_of::<f32>();
+    fn of(tiles: EvenTiles, tracks: usize, row_words: usize) -> Groups {
+        let tile_bytes = tiles.most_rows() * row_words * size_of::<f32>();
         let of_track = tiles.count().div_ceil(tracks);
         let most = (GROUP_BYTES / tile_bytes.max(1)).clamp(1, of_track);
+        // as even as they can be
         Groups { tiles, tracks, tiles_per_group: of_track.div_ceil(of_track.div_ceil(most)) }
     }
 

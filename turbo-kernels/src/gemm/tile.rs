@@ -29,6 +29,16 @@ pub(super) struct Tiles<'a, I, F> {
     pub(super) finish: F,
 }
 
+/// Room for the largest product: 14 rows of two vectors of 16. No vector of it lies across two cache lines.
+#[repr(align(64))]
+pub(crate) struct Products(pub(crate) [f32; 14 * 32]);
+
+impl Products {
+    pub(crate) fn new() -> Products {
+        Products([0.0; 14 * 32])
+    }
+}
+
 /// A tile of packed activations.
 #[derive(Clone, Copy)]
 pub(crate) struct Tile<'a> {
@@ -45,14 +55,20 @@ impl<'a, I: ExactSizeIterator<Item = Tile<'a>> + Clone, E: Finish> FormatKernel 
 
     #[inline(always)]
     fn run<F: Format, S: Simd>(self, s: S) {
-        // the largest product: 14 rows of two 16-lane vectors
-        let mut products = [0.0; 14 * 32];
+        let mut products = Products::new();
         for panel in self.panels {
             let words = self.weight.panel(panel);
             for (number, tile) in self.tiles.clone().enumerate() {
                 let columns = Panel::streamed::<S>(words, number, self.tiles.len());
-                F::multiply(s, tile, columns, self.weight.in_features(), &mut products, Places::rows::<S>());
-                self.finish.finish::<F, S>(s, tile, panel * panel_width::<S>(), &products);
+                F::multiply(
+                    s,
+                    tile,
+                    columns,
+                    self.weight.in_features(),
+                    &mut products.0,
+                    Places::rows::<S>(),
+                );
+                self.finish.finish::<F, S>(s, tile, panel * panel_width::<S>(), &products.0);
             }
         }
     }

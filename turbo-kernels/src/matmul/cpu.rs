@@ -6,7 +6,8 @@ use crate::{
     KernelError,
     device::{Cpu, CpuQueue, SharedMut},
     gemm::{
-        EvenTiles, Panel, Places, Tile, TileSizes, multiply, pack_tile, panel_width, tile_rows, tile_values,
+        EvenTiles, Panel, Places, Products, Tile, TileSizes, multiply, pack_tile, panel_width, tile_rows,
+        tile_values,
     },
     simd::{Kernel, Simd},
 };
@@ -96,7 +97,7 @@ impl Group<'_> {
     fn multiply<S: Simd>(&mut self, s: S, head: (usize, usize)) {
         let MatMulShape { m, n, k, .. } = self.shape;
         let tiles = EvenTiles::new(m, tile_rows::<S>());
-        let mut products = [0.0; 14 * 32];
+        let mut products = Products::new();
         for number in 0..tiles.count() {
             let rows = tiles.range(number);
             let sources = rows.clone().map(|i| row(self.a, self.a_at, head, i, k));
@@ -104,9 +105,9 @@ impl Group<'_> {
             let tile = Tile { first_row: rows.start, rows: rows.len(), index: 0, values: self.tile };
             for first in (0..n).step_by(panel_width::<S>()) {
                 let panel = Panel::cached(&self.panels[first * k..]);
-                multiply(s, tile, panel, k, &mut products, Places::rows::<S>());
+                multiply(s, tile, panel, k, &mut products.0, Places::rows::<S>());
                 let columns = panel_width::<S>().min(n - first);
-                for (i, line) in rows.clone().zip(products.chunks_exact(panel_width::<S>())) {
+                for (i, line) in rows.clone().zip(products.0.chunks_exact(panel_width::<S>())) {
                     let start = self.out_at.row(head.0, head.1, i) + first;
                     // SAFETY: `check_apart` gave every value an element of its own, and only this call computes the
                     // values of this head.

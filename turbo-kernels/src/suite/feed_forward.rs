@@ -37,7 +37,9 @@ pub fn feed_forward_is_its_parts<D: Gemm + Norm + BiasAct>(device: &D) {
         .into_iter()
         .chain([Hidden::Gate(Activation::Silu)])
     {
-        let sizes = [(1, 65, 130), (2, 37, 101), (29, 96, 384), (200, 64, 777)];
+        // the wide ones take several groups of rows, one after another and side by side
+        let sizes =
+            [(1, 65, 130), (2, 37, 101), (29, 96, 384), (200, 64, 777), (90, 32, 3072), (400, 16, 3072)];
         for (dtype, (rows, size, wide)) in
             DType::ALL.into_iter().flat_map(|dtype| sizes.map(|size| (dtype, size)))
         {
