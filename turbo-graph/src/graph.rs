@@ -226,10 +226,12 @@ impl Graph {
         readers.next().is_none().then_some(reader)
     }
 
-    /// The node that computes `value` for one reader alone, so that both may become one.
+    /// The node that computes `value` for one input of one reader, so that both nodes may become one. Who reads a value
+    /// twice, say as factor and as residual, still needs it after taking in what computes it.
     pub(crate) fn private_producer(&self, value: ValueId) -> Option<usize> {
-        self.only_reader(value)?;
-        self.producer(value)
+        let reader = &self.nodes[self.only_reader(value)?];
+        let reads = reader.inputs.iter().filter(|input| **input == value).count();
+        if reads == 1 { self.producer(value) } else { None }
     }
 }
 

@@ -325,6 +325,41 @@ fn sums_of_products_are_residuals_on_one_side() {
     assert_eq!(left(&itself), ["embed", "linear", "add"]);
 }
 
+/// The wide rows of a feed-forward are its residual too, so that they have to be stored.
+#[test]
+fn wide_rows_that_are_the_residual_too() {
+    let activated = graph(|g, x| {
+        g.layer(Some(0));
+        let wide = product(g, "up", x, HIDDEN)?;
+        let wide = g.activate(wide, Activation::Relu)?;
+        let narrow = product(g, "down", wide, HIDDEN)?;
+        g.add(narrow, wide)
+    });
+    assert_eq!(left(&activated), ["embed", "linear", "residual_linear"]);
+    let gated = graph(|g, x| {
+        g.layer(Some(0));
+        let halves = product(g, "up", x, 2 * HIDDEN)?;
+        let wide = g.gate(halves, Activation::Silu)?;
+        let narrow = biased(g, "down", wide)?;
+        let sum = g.add(narrow, wide)?;
+        norm(g, sum)
+    });
+    assert_eq!(left(&gated), ["embed", "matmul", "gate", "linear_layer_norm"]);
+}
+
+/// The norm of a product, its bias and the product again: what is added has to be stored.
+#[test]
+fn a_product_that_is_added_to_itself_with_its_bias() {
+    let graph = graph(|g, x| {
+        let product = product(g, "m", x, HIDDEN)?;
+        let bias = g.weight("bias", &[HIDDEN]);
+        let biased = g.add_bias(product, bias)?;
+        let sum = g.add(biased, product)?;
+        norm(g, sum)
+    });
+    assert_eq!(left(&graph), ["embed", "matmul", "bias_residual_layer_norm"]);
+}
+
 /// Outputs `a` and `b` of two sequences, of which the first selects a token twice and the second none.
 fn picked(graph: &Graph, layout: LayoutKind, passes: &[Pass]) -> Vec<f32> {
     let program = Program::compile(graph, layout, passes).unwrap();

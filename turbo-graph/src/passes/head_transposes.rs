@@ -29,7 +29,8 @@ fn read_columns(graph: &mut Graph, product: usize) -> bool {
 }
 
 fn split_of(graph: &Graph, operand: ValueId) -> Option<(usize, HeadColumns)> {
-    let split = graph.private_producer(operand)?;
+    graph.only_reader(operand)?; // it may read it on both sides
+    let split = graph.producer(operand)?;
     match graph.nodes[split].op {
         Op::SplitHeads(columns) => Some((split, columns)),
         _ => None,

@@ -13,7 +13,7 @@ pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
         (Op::LayerNorm { epsilon }, [sum, weights @ ..]) => {
             Sum::of(graph, *sum)?.normed(graph, last, epsilon, weights)
         }
-        (Op::ResidualLayerNorm { epsilon }, [a, b, weights @ ..]) if a != b => {
+        (Op::ResidualLayerNorm { epsilon }, [a, b, weights @ ..]) => {
             let mut sums = [(*a, *b), (*b, *a)]
                 .into_iter()
                 .filter_map(|(product, residual)| Sum::of(graph, product)?.and(None, Some(residual)));

@@ -10,9 +10,6 @@ use crate::{
 pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
     let add = &graph.nodes[last];
     let (Op::Add, [a, b]) = (add.op, &add.inputs[..]) else { return None };
-    if a == b {
-        return None; // the product is needed on both sides of the sum
-    }
     [(*a, *b), (*b, *a)].into_iter().find_map(|(product, residual)| of(graph, last, product, residual))
 }
 

@@ -11,8 +11,7 @@ pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
     let is_sum = |add: &usize| graph.nodes[*add].op == Op::Add && graph.nodes[*add].layer == norm.layer;
     let add = graph.private_producer(norm.inputs[0]).filter(is_sum)?;
     let [a, b] = graph.nodes[add].inputs[..] else { return None };
-    // where both are one value, x + bias is needed on both sides of the sum
-    let biased = [(a, b), (b, a)].into_iter().filter(|_| a != b).find_map(|(biased, residual)| {
+    let biased = [(a, b), (b, a)].into_iter().find_map(|(biased, residual)| {
         let add_bias = graph.private_producer(biased).filter(|&node| graph.nodes[node].op == Op::AddBias)?;
         Some((add_bias, residual))
     });
