@@ -7,11 +7,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::{Args, builder::PossibleValuesParser};
 use turbo_bench::{
     checkpoint::Model,
     figures::cpu::{
-        self, Comparison, Data, Disturbance, Entrant, Precision, Regime, Rounds, Selection, Stage, TURBO,
+        self, Comparison, Disturbance, Entrant, METHOD, Precision, Regime, Rounds, Selection, Stage, TURBO,
         Work, regime,
     },
     record::Record,
@@ -35,16 +35,17 @@ pub(crate) struct Arguments {
     /// Where the models are made; more than a gigabyte
     #[arg(long, value_name = "DIR", default_value = "turbo-bench/peers/.peers/cpu")]
     models: PathBuf,
-    /// Leave these engines out
-    #[arg(long, value_delimiter = ',', value_name = "ENGINE,…")]
+    /// Leave these engines out; the record goes elsewhere then (--out), since a goal needs all of them
+    #[arg(long, value_delimiter = ',', value_name = "ENGINE,…", requires = "out",
+        value_parser = PossibleValuesParser::new(regime::rivals()))]
     without: Vec<String>,
     /// Models, precisions or regimes: of each kind that is named, one must fit (`minilm,batch1`); see --list
     #[arg(long, value_delimiter = ',', value_name = "WORD,…")]
     only: Vec<String>,
-    /// Only what the record does not have yet
+    /// Only what the record does not have yet, not of every engine, or timed in an earlier way
     #[arg(long)]
     missing: bool,
-    /// Print the regimes, and how long each takes, and measure nothing
+    /// Print the regimes, and measure nothing
     #[arg(long)]
     list: bool,
     /// Minutes that all of it may take: the cheap is measured five times, the dear at least once
@@ -53,7 +54,7 @@ pub(crate) struct Arguments {
     /// So many rounds of turns everywhere, whatever it takes
     #[arg(long, value_name = "N")]
     rounds: Option<NonZeroUsize>,
-    /// Threads of every engine
+    /// Threads of every engine; a record has one number of them
     #[arg(long, default_value = "2")]
     threads: NonZeroUsize,
     /// Where the record, the page and the pictures go, instead of turbo-bench/results; README.md stays as it is then
@@ -85,6 +86,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         regimes.iter().for_each(|regime| println!("{}", regime.title()));
         return Ok(());
     }
+    if let Some(record) = &record {
+        let elsewhere = || format!("{}: choose another --threads, or another --out", file.display());
+        cpu::fits(record, arguments.threads.get()).with_context(elsewhere)?;
+    }
     let device = Cpu::new(CpuOptions { threads: Some(arguments.threads), isa: Some(Isa::from_env()?) })?;
     arguments.prepare(&regimes)?;
     let rounds = match arguments.rounds {
@@ -92,8 +97,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         None => Rounds::Budget(60.0 * arguments.budget),
     };
     cpu::run(&regimes, rounds, &device, arguments, |section, provenance, summary| {
-        let data = Data { threads: arguments.threads.get() };
-        let merged = cpu::merge(record.take(), section, (provenance.clone(), data, summary.clone()));
+        let merged = cpu::merge(record.take(), section, (provenance.clone(), summary.clone()))?;
         arguments.show(&merged, &out)?;
         record = Some(merged);
         Ok(())
@@ -109,14 +113,17 @@ impl Arguments {
         let known = |regime: &Regime| {
             let sections = record.map(|record| &record.rows[..]).unwrap_or_default();
             sections.iter().any(|it| {
+                let took_part = |rival: &String| it.agreement.iter().any(|of| &of.rival == rival);
                 (it.name.as_str(), &it.model, it.precision) == (regime.name, &regime.model, regime.precision)
+                    && it.method == METHOD
+                    && regime.rivals.iter().all(took_part)
             })
         };
         let mut regimes = regime::all();
-        regimes.retain(|regime| selection.takes(regime) && !(self.missing && known(regime)));
         for regime in &mut regimes {
             regime.rivals.retain(|rival| !self.without.contains(rival));
         }
+        regimes.retain(|regime| selection.takes(regime) && !(self.missing && known(regime)));
         if regimes.is_empty() {
             bail!("nothing is left to measure");
         }

@@ -1,6 +1,6 @@
 //! Who else uses the machine while something is measured.
 
-use std::fs;
+use std::{fs, iter::Sum, ops::AddAssign};
 
 use serde::{Deserialize, Serialize};
 
@@ -38,10 +38,41 @@ impl Ticks {
         Some(Self { all, others: (all - idle) as i64 - own as i64 })
     }
 
-    /// The share of the machine that others used since `start`.
-    pub fn others_since(&self, start: &Self) -> f64 {
-        let all = self.all.saturating_sub(start.all).max(1);
-        ((self.others - start.others) as f64 / all as f64).clamp(0.0, 1.0)
+    /// What was used since `start`.
+    pub fn since(&self, start: &Self) -> Used {
+        Used { all: self.all.saturating_sub(start.all), others: self.others - start.others }
+    }
+}
+
+/// Ticks of several spans of time together. The clocks of the machine and of a process advance in steps of their own, so
+/// a short span may say that others used less than nothing; in the sum over many that evens out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    all: u64,
+    others: i64,
+}
+
+impl Used {
+    /// The share of the machine that others used, to three decimals; `None` of no time.
+    pub fn share(&self) -> Option<f64> {
+        let share = (self.others as f64 / self.all as f64).clamp(0.0, 1.0);
+        (self.all > 0).then(|| (share * 1e3).round() / 1e3)
+    }
+}
+
+impl AddAssign for Used {
+    fn add_assign(&mut self, more: Self) {
+        self.all += more.all;
+        self.others += more.others;
+    }
+}
+
+impl Sum for Used {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |mut sum, it| {
+            sum += it;
+            sum
+        })
     }
 }
 
@@ -68,7 +99,18 @@ mod tests {
         }
         assert!(used_by(std::process::id()).unwrap() > before);
         let ticks = Ticks::now(&[]).unwrap();
-        assert!((0.0..=1.0).contains(&Ticks::now(&[]).unwrap().others_since(&ticks)));
+        assert!(Ticks::now(&[]).unwrap().since(&ticks).share().is_none_or(|it| (0.0..=1.0).contains(&it)));
         assert!(average().unwrap() >= 0.0);
+    }
+
+    #[test]
+    fn what_a_short_span_says_too_little_another_makes_up_for() {
+        let used = |all, others| Used { all, others };
+        let spans = [used(40, 2), used(40, -2), used(20, 1)];
+        assert_eq!(spans.iter().copied().sum::<Used>().share(), Some(0.01));
+        assert_eq!(
+            [used(40, -1), used(10, 11), used(0, 0)].map(|it| it.share()),
+            [Some(0.0), Some(1.0), None]
+        );
     }
 }

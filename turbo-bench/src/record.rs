@@ -11,7 +11,8 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 pub struct Provenance {
     /// RFC 3339, UTC.
     pub date: String,
-    /// Commit of the working tree, with `+` when it was changed; `unknown` outside a checkout.
+    /// Commit of the working tree, with `+` when it was changed, apart from documents and from what figures leave;
+    /// `unknown` outside a checkout.
     pub commit: String,
     /// Processor, as the system names it.
     pub processor: String,
@@ -25,13 +26,18 @@ impl Provenance {
     /// Of this process, now.
     pub fn here(device: String) -> Self {
         Provenance {
-            date: OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_else(|_| "unknown".to_owned()),
-            commit: commit(),
+            date: now(),
+            commit: commit(Path::new(".")),
             processor: processor(),
             cores: std::thread::available_parallelism().map_or(1, Into::into),
             device,
         }
     }
+}
+
+/// This moment as RFC 3339, UTC.
+pub fn now() -> String {
+    OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_else(|_| "unknown".to_owned())
 }
 
 /// A figure's numbers.
@@ -73,15 +79,22 @@ impl<Data: DeserializeOwned, Row: DeserializeOwned, Summary: DeserializeOwned> R
     }
 }
 
-fn commit() -> String {
+/// Of the checkout that `dir` is in.
+fn commit(dir: &Path) -> String {
     let git = |arguments: &[&str]| {
-        let output =
-            Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
+        let output = Command::new("git")
+            .current_dir(dir)
+            .args(arguments)
+            .output()
+            .ok()
+            .filter(|output| output.status.success())?;
         Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return "unknown".to_owned() };
-    let changed =
-        git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| !changes.is_empty());
+    // Records, pages and pictures of a run, and the tables that it puts into the README, are not what it measures.
+    let code = [":(top)", ":(top,exclude,glob)**/*.md", ":(top,exclude)turbo-bench/results"];
+    let status = [&["status", "--porcelain", "--untracked-files=no", "--"], &code[..]].concat();
+    let changed = git(&status).is_some_and(|changes| !changes.is_empty());
     if changed { commit + "+" } else { commit }
 }
 
@@ -89,4 +102,35 @@ fn processor() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_figure_writes_does_not_change_the_commit_that_it_names() {
+        let checkout = tempfile::tempdir().unwrap();
+        let (results, dir) = (checkout.path().join("turbo-bench/results"), checkout.path());
+        let git = |line: &str| {
+            let config = ["-c", "user.name=x", "-c", "user.email=x@y", "-c", "core.hooksPath=/dev/null"];
+            let done = Command::new("git").current_dir(dir).args(config).args(line.split(' ')).output();
+            done.is_ok_and(|done| done.status.success())
+        };
+        if !git("init --quiet") {
+            eprintln!("skipped: there is no git");
+            return;
+        }
+        fs::create_dir_all(&results).unwrap();
+        let files = ["README.md", "turbo-bench/results/cpu.json", "code.rs"].map(|name| dir.join(name));
+        files.iter().for_each(|file| fs::write(file, "before").unwrap());
+        assert!(git("add .") && git("commit --quiet --message x"));
+        let clean = commit(dir);
+        assert_eq!(clean.len(), 12, "{clean}");
+        let [readme, record, code] = files;
+        [readme, record].iter().for_each(|file| fs::write(file, "after").unwrap());
+        assert_eq!([commit(dir), commit(&results)], [clean.clone(), clean.clone()]);
+        fs::write(code, "after").unwrap();
+        assert_eq!([commit(dir), commit(&results)], [clean.clone() + "+", clean + "+"]);
+    }
 }

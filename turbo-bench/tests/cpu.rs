@@ -11,8 +11,8 @@ use std::{
 use anyhow::{Result, bail};
 use turbo_bench::{
     figures::cpu::{
-        self, Comparison, Data, Disturbance, Entrant, Precision, Regime, Rounds, Rows, Stage, TURBO, Work,
-        goals, page,
+        self, Comparison, Disturbance, Entrant, Precision, Regime, Rounds, Rows, Stage, TURBO, Work, goals,
+        page,
     },
     record::Record,
     rival::Rival,
@@ -59,12 +59,11 @@ fn regimes() -> Vec<Regime> {
 }
 
 /// What is left of all regimes in a record.
-fn compared(regimes: &[Regime]) -> Comparison {
+fn compared(regimes: &[Regime], rounds: Rounds) -> Comparison {
     let device = Cpu::new(CpuOptions { threads: 2.try_into().ok(), isa: None }).unwrap();
     let mut record = None;
-    cpu::run(regimes, Rounds::Fixed(2), &device, &Twice, |section, provenance, summary| {
-        let about = (provenance.clone(), Data { threads: 2 }, summary.clone());
-        record = Some(cpu::merge(record.take(), section, about));
+    cpu::run(regimes, rounds, &device, &Twice, |section, provenance, summary| {
+        record = Some(cpu::merge(record.take(), section, (provenance.clone(), summary.clone()))?);
         Ok(())
     })
     .unwrap();
@@ -73,9 +72,10 @@ fn compared(regimes: &[Regime]) -> Comparison {
 
 #[test]
 fn every_rival_has_every_row_and_the_record_is_read_as_it_was_written() {
-    let comparison = compared(&regimes());
+    let comparison = compared(&regimes(), Rounds::Fixed(2));
     assert_eq!(comparison.rows.len(), 3);
     for section in &comparison.rows {
+        assert_eq!((&section.commit, section.threads), (&comparison.provenance.commit, 2));
         assert!(section.agreement.iter().all(|it| it.difference == 0.0), "one engine has one result");
         match &section.rows {
             Rows::Batches(cases) => {
@@ -111,8 +111,19 @@ fn every_rival_has_every_row_and_the_record_is_read_as_it_was_written() {
     assert!(shown.contains("## What stands between\n\nA note.\n"), "{shown}");
     assert!(shown.contains("| 1 × 5 |") && shown.contains("| 2 × ≤ 12 |"), "{shown}");
     assert!(shown.contains("| 5 to 60 tokens |") && shown.contains("| not measured |"), "{shown}");
+    assert!(shown.contains("within a cosine of 0.999999 in f32."), "{shown}");
+    assert!(
+        !shown.contains("measured at once") && !shown.contains("earlier way"),
+        "one run, one way: {shown}"
+    );
     let picture = fs::read_to_string(folder.path().join("cpu-latency.svg")).unwrap();
     assert!(picture.starts_with("<svg") && picture.contains("tiny-sentence, one request"), "{picture}");
+
+    let mut mixed = read;
+    (mixed.rows[0].method, mixed.rows[0].commit) = (1, "other".to_owned());
+    let shown = page::page(&mixed, "");
+    assert!(shown.contains("That is tiny-sentence f32 batch1.\n"), "{shown}");
+    assert!(shown.contains("Not everything was measured at once") && shown.contains("| other |"), "{shown}");
 
     let readme = folder.path().join("README.md");
     let marked = "before\n<!-- written by `cargo xtask bench cpu` -->\nold\n<!-- until here -->\nafter\n";
@@ -129,12 +140,17 @@ fn every_rival_has_every_row_and_the_record_is_read_as_it_was_written() {
 fn a_section_replaces_the_one_that_measured_the_same() {
     let regimes =
         [regime("batch1", Work::Batches(vec![vec![5]])), regime("batches", Work::Batches(vec![vec![5, 5]]))];
-    let both = compared(&regimes);
+    let both = compared(&regimes, Rounds::Budget(0.0));
+    assert!(both.rows.iter().all(|it| it.rounds == 1), "whatever the budget, once is the least");
     let mut again = both.rows[0].clone();
     again.rounds = 77;
-    let about = (both.provenance.clone(), both.data.clone(), both.summary.clone());
-    let merged = cpu::merge(Some(both), again, about);
-    assert_eq!(merged.rows.iter().map(|it| it.rounds).collect::<Vec<_>>(), [77, 2]);
+    let about = (both.provenance.clone(), both.summary.clone());
+    let mut other = again.clone();
+    other.threads = 1;
+    let refused = cpu::merge(Some(both.clone()), other, about.clone()).unwrap_err();
+    assert_eq!(refused.to_string(), "the record was measured with 2 threads, got 1");
+    let merged = cpu::merge(Some(both), again, about).unwrap();
+    assert_eq!(merged.rows.iter().map(|it| it.rounds).collect::<Vec<_>>(), [77, 1]);
     assert!(goals::verdicts(&merged).iter().all(|it| it.reached().is_none()), "no goal is about this model");
 }
 

@@ -22,9 +22,9 @@ pub struct Agreement {
     pub difference: f64,
 }
 
-/// The least cosine that counts as the same. f32 arithmetic in another order stays within 1e-9; the others are what
+/// The least cosine with turbo in f32 that counts as the same. f32 arithmetic in another order stays within 1e-9; the others are what
 /// rounding the factors of every product costs, on random weights, which are no kinder than trained ones.
-fn bound(precision: Precision) -> f64 {
+pub(super) fn bound(precision: Precision) -> f64 {
     match precision {
         Precision::F32 => 1.0 - 1e-6,
         Precision::Bf16 => 0.9995,

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::{
     Precision,
     ceilings::Floor,
-    numbers::{mean, quantile, rounded},
-    turn::{Times, runs_of},
+    numbers::{quantile, rounded},
+    turn::{Times, Turn, look, order, turns},
 };
 use crate::{progress::Timeline, rival::Rival};
 
@@ -63,19 +63,17 @@ pub(super) fn run(
     timeline: &mut Timeline,
 ) -> Result<Vec<Case>> {
     // The first round only shows how many runs fill a turn; it touches every shape once, too.
-    let mut runs = vec![Vec::new(); batches.len()];
-    for (batch, runs) in batches.iter().zip(&mut runs) {
-        for rival in rivals.iter_mut() {
-            runs.push(runs_of(rival.time(std::slice::from_ref(batch), 0, 1)?[0][0]));
-        }
+    let mut plan: Vec<Vec<Turn>> = Vec::new();
+    for batch in batches {
+        let ms = rivals.iter_mut().map(|rival| look(rival, batch)).collect::<Result<Vec<f64>>>()?;
+        plan.push(turns(&ms));
         timeline.done(1.0 / (rounds + 1) as f64 / batches.len() as f64);
     }
     let mut times = vec![vec![Times::default(); rivals.len()]; batches.len()];
     for round in 0..rounds {
         for (index, batch) in batches.iter().enumerate() {
-            for turn in 0..rivals.len() {
-                let who = (turn + round) % rivals.len(); // nobody always follows the same one
-                times[index][who].batch(rivals[who], batch, runs[index][who], &[])?;
+            for who in order(rivals.len(), round, index) {
+                times[index][who].batch(rivals[who], batch, plan[index][who], &[])?;
             }
             timeline.done(1.0 / (rounds + 1) as f64 / batches.len() as f64);
         }
@@ -99,6 +97,6 @@ fn case(rival: &str, batch: &[u32], times: &Times, floor_ms: f64) -> Case {
         p90_ms: rounded(quantile(&times.ms, 0.9)),
         runs: times.ms.len(),
         floor_ms,
-        foreign_cpu: mean(&times.foreign),
+        foreign_cpu: times.used.share(),
     }
 }

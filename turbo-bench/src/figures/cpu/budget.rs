@@ -1,9 +1,9 @@
 //! How often each regime is measured: what the time that is given buys.
 
 use super::{
-    Regime, TURBO, Work,
+    Regime, TURBO, Work, scaling,
     stream::{self, Policy},
-    turn::TURN_MS,
+    turn::{PAUSE, Turn, turns},
 };
 
 /// What a regime takes, by estimate.
@@ -18,7 +18,7 @@ pub struct Cost {
 /// Seconds until a process has loaded its model.
 const START: f64 = 4.0;
 /// Seconds to pack the weights of a round of products, and of their turns.
-const PRODUCTS: Cost = Cost { fixed: 6.0, round: 5.0 };
+const PRODUCTS: Cost = Cost { fixed: 8.0, round: 5.0 };
 
 /// What a regime takes by estimate: `floor` gives the milliseconds that a batch takes at least, `absent` is the number
 /// of processes to start.
@@ -29,25 +29,27 @@ pub(super) fn estimate(regime: &Regime, floor: impl Fn(&[u32]) -> f64, absent: u
     match &regime.work {
         Work::Products { .. } => PRODUCTS,
         Work::Batches(batches) => {
-            let each = |turn: fn(f64) -> f64| -> f64 {
-                let all = names.iter().flat_map(|rival| batches.iter().map(|batch| turn(run(rival, batch))));
-                all.sum::<f64>() / 1e3
-            };
-            Cost { fixed: start + each(|ms| ms), round: each(turn_ms) }
+            let (mut looks, mut round) = (0.0, 0.0);
+            for batch in batches {
+                let ms: Vec<f64> = names.iter().map(|rival| run(rival, batch)).collect();
+                looks += 2.0 * ms.iter().sum::<f64>();
+                round += ms.iter().zip(turns(&ms)).map(|(&ms, turn)| turn_ms(ms, turn)).sum::<f64>();
+            }
+            Cost { fixed: start + looks / 1e3, round: round / 1e3 }
         }
         Work::Stream { lens, requests } => {
             let lens = stream::lens(lens, *requests);
             let whole: f64 = names.iter().map(|rival| slowness(rival) * floor(&lens) / 1e3).sum();
             let policies: usize = names.iter().map(|rival| Policy::of(rival).len()).sum();
-            // Padding that is not sorted away doubles the work of one policy of three.
-            Cost {
-                fixed: start + whole * policies as f64 / names.len() as f64 / 5.0 * 1.33 + 2.0,
-                round: whole,
-            }
+            // Samples are a fifth, and run twice; padding that is not sorted away doubles the work of one policy of
+            // three. Then comes every shape once.
+            let samples = whole * policies as f64 / names.len() as f64 / 5.0 * 1.33;
+            Cost { fixed: start + 2.0 * samples + whole + 2.0, round: whole }
         }
         Work::Scaling(batches) => {
             let ways = |rival: &str, batch: &Vec<u32>| {
-                4.0 * (turn_ms(2.0 * run(rival, batch)) + 2.0 * turn_ms(run(rival, batch)))
+                let ms = run(rival, batch);
+                [2.0 * ms, ms, ms].map(|ms| turn_ms(ms, scaling::turn(ms))).iter().sum::<f64>()
             };
             let all = names.iter().flat_map(|rival| batches.iter().map(|batch| ways(rival, batch)));
             Cost { fixed: start, round: all.sum::<f64>() / 1e3 }
@@ -55,9 +57,9 @@ pub(super) fn estimate(regime: &Regime, floor: impl Fn(&[u32]) -> f64, absent: u
     }
 }
 
-/// What a turn takes when one run takes `ms`: the runs that fill it and one before, or a single run.
-fn turn_ms(ms: f64) -> f64 {
-    if ms < TURN_MS / 2.0 { TURN_MS + ms + 30.0 } else { 1.5 * ms + 30.0 }
+/// What a turn takes when one run takes `ms`.
+fn turn_ms(ms: f64, Turn { warm_up, runs }: Turn) -> f64 {
+    (warm_up + runs) as f64 * ms + PAUSE.as_secs_f64() * 1e3
 }
 
 /// Times the floor that a rival takes for long inputs, about.

@@ -25,8 +25,10 @@ pub struct Verdict {
 pub enum Kind {
     /// Times as fast: at least.
     Ratio,
-    /// A share: at least.
+    /// A share of something else that was measured: at least.
     Share,
+    /// A share of what the machine can do: at least.
+    Limit,
     /// A share: at most.
     Cost,
 }
@@ -35,13 +37,25 @@ impl Verdict {
     /// Whether the number was reached; `None` where nobody looked.
     #[must_use]
     pub fn reached(&self) -> Option<bool> {
-        // What is shown with two decimals is judged with two.
-        let found = (self.found? * 1e3).round() / 1e3;
-        Some(match self.kind {
-            Kind::Ratio => (found * 1e2).round() / 1e2 >= self.wanted,
-            Kind::Share => found >= self.wanted,
-            Kind::Cost => found <= self.wanted,
-        })
+        let (found, wanted) = (self.kind.as_shown(self.found?), self.kind.as_shown(self.wanted));
+        Some(if self.kind == Kind::Cost { found <= wanted } else { found >= wanted })
+    }
+}
+
+impl Kind {
+    /// A number of this kind as people read it: `1.12 ×`, `86.0 %`.
+    #[must_use]
+    pub fn show(self, value: f64) -> String {
+        match self {
+            Self::Ratio => format!("{value:.2} ×"),
+            Self::Share | Self::Limit | Self::Cost => format!("{:.1} %", value * 100.0),
+        }
+    }
+
+    /// The number that people read: that is what is judged.
+    fn as_shown(self, value: f64) -> f64 {
+        let shown = self.show(value);
+        shown.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(f64::NAN)
     }
 }
 
@@ -135,8 +149,15 @@ pub(super) fn ratio<'a>(times: impl IntoIterator<Item = (&'a str, f64)>) -> Opti
     turbo.map(|turbo| best / turbo).filter(|ratio| ratio.is_finite())
 }
 
-fn case_ratio(cases: &[&Case]) -> Option<f64> {
-    ratio(cases.iter().map(|case| (case.rival.as_str(), case.median_ms)))
+/// [`ratio`] where the best known rival took part: without it the best of the others is no bar.
+fn fair_ratio<'a>(precision: Precision, times: &[(&'a str, f64)]) -> Option<f64> {
+    let bar = precision.rivals().first()?;
+    ratio(times.iter().copied()).filter(|_| times.iter().any(|(rival, _)| rival == bar))
+}
+
+fn case_ratio(precision: Precision, cases: &[&Case]) -> Option<f64> {
+    let times: Vec<(&str, f64)> = cases.iter().map(|case| (case.rival.as_str(), case.median_ms)).collect();
+    fair_ratio(precision, &times)
 }
 
 /// turbo's share of the floor's rate.
@@ -147,7 +168,9 @@ fn floor_share(cases: &[&Case]) -> Option<f64> {
 
 fn stream_ratio(section: &Section) -> Option<f64> {
     let Rows::Stream(streams) = &section.rows else { return None };
-    ratio(streams.iter().map(|it: &Stream| (it.rival.as_str(), it.median_s)))
+    let times: Vec<(&str, f64)> =
+        streams.iter().map(|it: &Stream| (it.rival.as_str(), it.median_s)).collect();
+    fair_ratio(section.precision, &times)
 }
 
 fn least(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
@@ -179,7 +202,7 @@ fn products(precision: Precision, threads: usize, section: Option<&Section>) -> 
     let share = |regime: &str, what, wanted, found| Verdict {
         regime: format!("products, {}: {regime}", precision.name()),
         what,
-        kind: Kind::Share,
+        kind: Kind::Limit,
         wanted,
         found,
     };
@@ -205,7 +228,7 @@ fn products(precision: Precision, threads: usize, section: Option<&Section>) -> 
 
 fn singles(model: &str, section: Option<&Section>, mean: f64) -> Vec<Verdict> {
     let shapes = section.map(shapes);
-    let ratios = || shapes.iter().flatten().map(|cases| case_ratio(cases));
+    let ratios = || shapes.iter().flatten().map(|cases| case_ratio(Precision::F32, cases));
     let long = || shapes.iter().flatten().filter(|cases| cases[0].max_seq_len >= LONG);
     let one = |what, kind, wanted, found| {
         verdict(model, Precision::F32, "one request, 5 to 500 tokens", what, kind, wanted, found)
@@ -217,7 +240,7 @@ fn singles(model: &str, section: Option<&Section>, mean: f64) -> Vec<Verdict> {
     ];
     if model == BERT_BASE {
         let share = least(long().map(|cases| floor_share(cases)));
-        verdicts.push(one("of the floor's rate, at the worst from 128 tokens on", Kind::Share, 0.92, share));
+        verdicts.push(one("of the floor's rate, at the worst from 128 tokens on", Kind::Limit, 0.92, share));
     }
     verdicts
 }
@@ -225,7 +248,15 @@ fn singles(model: &str, section: Option<&Section>, mean: f64) -> Vec<Verdict> {
 fn batches(model: &str, sections: [Option<&Section>; 2], wanted: f64) -> Vec<Verdict> {
     let of_shape = |cases: Vec<&Case>| {
         let regime = format!("20 × {}", cases[0].max_seq_len);
-        verdict(model, Precision::F32, &regime, TIMES, Kind::Ratio, wanted, case_ratio(&cases))
+        verdict(
+            model,
+            Precision::F32,
+            &regime,
+            TIMES,
+            Kind::Ratio,
+            wanted,
+            case_ratio(Precision::F32, &cases),
+        )
     };
     let found: Vec<Verdict> = sections.into_iter().flatten().flat_map(shapes).map(of_shape).collect();
     if found.is_empty() {
@@ -259,7 +290,7 @@ fn points(model: &str, precision: Precision, section: Option<&Section>, wanted: 
     let of_point = |((name, batch_size, len), wanted): ((&str, usize, u32), f64)| {
         let cases =
             shapes.iter().find(|cases| cases[0].shape() == (batch_size, len, batch_size as u32 * len));
-        let found = cases.and_then(|cases| case_ratio(cases));
+        let found = cases.and_then(|cases| case_ratio(precision, cases));
         verdict(model, precision, &format!("{name} tokens"), TIMES, Kind::Ratio, wanted, found)
     };
     POINTS.into_iter().zip(wanted).map(of_point).collect()
@@ -301,13 +332,23 @@ mod tests {
     }
 
     #[test]
+    fn without_the_best_known_rival_nobody_looked() {
+        let times = [("ort", 15.0), (TURBO, 10.0), ("ov", 12.0)];
+        assert_eq!(fair_ratio(Precision::F32, &times), Some(1.2));
+        assert_eq!(fair_ratio(Precision::F32, &times[..2]), None);
+        assert_eq!(fair_ratio(Precision::Int8, &times[..2]), Some(1.5));
+    }
+
+    #[test]
     fn a_number_is_judged_as_it_is_shown() {
         let judged = |kind, wanted, found| {
             let (regime, what) = (String::new(), "");
             Verdict { regime, what, kind, wanted, found }.reached()
         };
         assert_eq!(judged(Kind::Ratio, 1.12, Some(1.1151)), Some(true));
-        assert_eq!(judged(Kind::Ratio, 1.12, Some(1.114)), Some(false));
+        assert_eq!(judged(Kind::Ratio, 1.12, Some(1.1146)), Some(false), "it is shown as 1.11");
+        assert_eq!(judged(Kind::Limit, 0.86, Some(0.8594)), Some(false), "it is shown as 85.9 %");
+        assert_eq!(judged(Kind::Limit, 0.86, Some(0.8596)), Some(true), "it is shown as 86.0 %");
         assert_eq!(judged(Kind::Cost, 0.06, Some(0.0604)), Some(true));
         assert_eq!(judged(Kind::Cost, 0.06, Some(-0.01)), Some(true));
         assert_eq!(judged(Kind::Share, 0.92, None), None);

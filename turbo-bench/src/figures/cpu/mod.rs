@@ -40,14 +40,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use turbo_kernels::{Cpu, Device};
 
 use crate::{
     load,
     progress::{Timeline, minutes},
-    record::{Provenance, Record},
+    record::{self, Provenance, Record},
     rival::Rival,
 };
 use budget::Cost;
@@ -64,6 +64,12 @@ pub use stream::{Policy, Stream};
 /// Name of the rival that the others are compared with.
 pub const TURBO: &str = "turbo";
 
+/// Raised when what is timed changes, so that a page tells of sections that were timed in another way.
+///
+/// In the first, runs of shapes that were new counted in streams, the turns rotated, rivals whose single run filled a
+/// turn had no run before it, copies of a weight were counted in f32, and a median was one of the values.
+pub const METHOD: u32 = 2;
+
 /// How it is measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Data {
@@ -74,8 +80,6 @@ pub struct Data {
 /// What the last run found of the machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
-    /// What it can do at most with these threads.
-    pub ceilings: Ceilings,
     /// How busy it was.
     pub load: load::Load,
 }
@@ -91,8 +95,14 @@ pub struct Section {
     pub precision: Precision,
     /// RFC 3339, UTC.
     pub date: String,
-    /// Commit of the working tree.
+    /// Commit of the working tree when the run began.
     pub commit: String,
+    /// Processor, as the system names it.
+    pub processor: String,
+    /// Threads of every rival.
+    pub threads: usize,
+    /// How it was timed: [`METHOD`] then.
+    pub method: u32,
     /// Rounds of turns.
     pub rounds: usize,
     /// What it took, s.
@@ -177,9 +187,11 @@ pub fn run(
     mut keep: impl FnMut(Section, &Provenance, &Summary) -> Result<()>,
 ) -> Result<()> {
     let mut timeline = Timeline::new()?;
+    // Before anything is written: a run would find the working tree changed by itself.
+    let begin = Provenance::here(device.name());
     let before = load::average();
     let ceilings = Ceilings::measure(device)?;
-    let mut hall = Hall::new(device.threads().get(), ceilings, stage, regimes)?;
+    let mut hall = Hall::new(device.threads().get(), ceilings, begin.clone(), stage, regimes)?;
     let plan = |regimes: &[Regime], seconds: f64, hall: &Hall<'_, _>| -> (Vec<Cost>, Vec<usize>) {
         let costs: Vec<Cost> = regimes.iter().map(|regime| hall.cost(regime)).collect();
         let times = match rounds {
@@ -198,8 +210,9 @@ pub fn run(
         let title = format!("{}, {} rounds", regime.title(), times[0]);
         timeline.begin(&title, seconds, rest);
         let section = hall.section(regime, times[0], &mut timeline)?;
-        let summary = Summary { ceilings, load: load::Load { before, after: load::average() } };
-        keep(section, &Provenance::here(device.name()), &summary)?;
+        let summary = Summary { load: load::Load { before, after: load::average() } };
+        let provenance = Provenance { date: section.date.clone(), ..begin.clone() };
+        keep(section, &provenance, &summary)?;
         hall.dismiss(&regimes[index + 1..]);
     }
     timeline.finish();
@@ -210,6 +223,8 @@ pub fn run(
 struct Hall<'a, S> {
     threads: usize,
     ceilings: Ceilings,
+    /// When the run began, and with which commit.
+    begin: Provenance,
     stage: &'a S,
     floors: HashMap<String, Floor>,
     present: HashMap<Entrant, Rival>,
@@ -219,7 +234,13 @@ struct Hall<'a, S> {
 }
 
 impl<'a, S: Stage> Hall<'a, S> {
-    fn new(threads: usize, ceilings: Ceilings, stage: &'a S, regimes: &[Regime]) -> Result<Self> {
+    fn new(
+        threads: usize,
+        ceilings: Ceilings,
+        begin: Provenance,
+        stage: &'a S,
+        regimes: &[Regime],
+    ) -> Result<Self> {
         let mut floors = HashMap::new();
         for regime in regimes {
             if !matches!(regime.work, Work::Products { .. }) && !floors.contains_key(&regime.model) {
@@ -227,7 +248,7 @@ impl<'a, S: Stage> Hall<'a, S> {
             }
         }
         let (present, expected, agreement) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Ok(Self { threads, ceilings, stage, floors, present, expected, agreement })
+        Ok(Self { threads, ceilings, begin, stage, floors, present, expected, agreement })
     }
 
     /// What a regime takes, by what its floors and its rivals' habits suggest.
@@ -325,13 +346,15 @@ impl<'a, S: Stage> Hall<'a, S> {
             }
         };
         self.present.extend(called.into_iter().map(|(entrant, rival)| (entrant.clone(), rival)));
-        let now = Provenance::here(String::new());
         Ok(Section {
             name: regime.name.to_owned(),
             model: regime.model.clone(),
             precision: regime.precision,
-            date: now.date,
-            commit: now.commit,
+            date: record::now(),
+            commit: self.begin.commit.clone(),
+            processor: self.begin.processor.clone(),
+            threads: self.threads,
+            method: METHOD,
             rounds,
             seconds: (timeline.elapsed() - begin).round(),
             ceilings,
@@ -341,13 +364,28 @@ impl<'a, S: Stage> Hall<'a, S> {
     }
 }
 
+/// Whether sections with so many threads may join a record.
+///
+/// # Errors
+/// When the record was measured with another number: its tables would compare what cannot be compared.
+pub fn fits(record: &Comparison, threads: usize) -> Result<()> {
+    match record.rows.iter().find(|section| section.threads != threads) {
+        Some(other) => bail!("the record was measured with {} threads, got {threads}", other.threads),
+        None => Ok(()),
+    }
+}
+
 /// The record with a section of a new run: it takes the place of the one that measured the same before.
-#[must_use]
+///
+/// # Errors
+/// What [`fits`] says.
 pub fn merge(
     before: Option<Comparison>,
     section: Section,
-    (provenance, data, summary): (Provenance, Data, Summary),
-) -> Comparison {
+    (provenance, summary): (Provenance, Summary),
+) -> Result<Comparison> {
+    before.as_ref().map_or(Ok(()), |before| fits(before, section.threads))?;
+    let data = Data { threads: section.threads };
     let mut rows = before.map(|before| before.rows).unwrap_or_default();
     let same = |it: &Section| {
         (&it.name, &it.model, it.precision) == (&section.name, &section.model, section.precision)
@@ -363,7 +401,7 @@ pub fn merge(
                 == (section.name.as_str(), &section.model, section.precision)
         })
     });
-    Record { figure: "cpu".to_owned(), provenance, data, summary, rows }
+    Ok(Record { figure: "cpu".to_owned(), provenance, data, summary, rows })
 }
 
 /// Writes the record, the page and the pictures to `out`.

@@ -1,10 +1,13 @@
 //! Numbers for a record and for a table.
 
-/// The value at share `q` of `values`, which are not empty.
+/// The value at share `q` of `values`, which are not empty: between two of them where it falls between, so the median
+/// of an even count is the mean of the two in the middle.
 pub(super) fn quantile(values: &[f64], q: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    sorted[((q * sorted.len() as f64) as usize).min(sorted.len() - 1)]
+    let place = q * (sorted.len() - 1) as f64;
+    let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+    below + place.fract() * (above - below)
 }
 
 /// Four significant digits: what a clock on a shared machine can tell.
@@ -44,8 +47,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_values_that_were_measured() {
-        assert_eq!([0.0, 0.5, 0.9, 1.0].map(|q| quantile(&[3.0, 1.0, 2.0, 4.0], q)), [1.0, 3.0, 4.0, 4.0]);
+    fn the_median_of_an_even_count_lies_between_the_two_in_the_middle() {
+        assert_eq!([0.0, 0.5, 0.75, 1.0].map(|q| quantile(&[3.0, 1.0, 2.0, 5.0], q)), [1.0, 2.5, 3.5, 5.0]);
+        assert_eq!([0.1, 0.5, 0.9].map(|q| quantile(&[7.0], q)), [7.0; 3]);
+        assert_eq!(quantile(&[3.0, 1.0, 2.0], 0.5), 2.0);
     }
 
     #[test]

@@ -3,13 +3,29 @@
 use std::fmt::Write;
 
 use super::{
-    Agreement, Case, Comparison, Precision, Product, Rows, Scale, Section, Stream, TURBO,
+    Agreement, Case, Ceilings, Comparison, METHOD, Precision, Product, Rows, Scale, Section, Stream, TURBO,
+    agree,
     goals::{self, Kind, Verdict, section, shapes},
     numbers::{digits, geometric_mean, mean},
 };
 
 /// A file beside the record: what the profile shows stands between a number and its goal, written by hand.
 pub const NOTES: &str = "cpu-notes.md";
+
+/// How the others are called, and who is missing where.
+const HOW: &str = "\
+The other engines are called through their Python bindings, with inputs that are prepared before the clock starts; what
+such a call costs is in their times. There is no row in bf16 of CTranslate2, which refused it on the processor that it
+was tried on (AMD EPYC with AVX-512), nor of ONNX Runtime, which was not tried; none in int8 of OpenVINO, whose models
+NNCF would have to quantise, nor of PyTorch, which was not tried.
+";
+
+/// What tells the present way of timing from the one before; see [`METHOD`].
+const METHODS: [&str; 2] = [
+    "A batch counts when its shape was run before; who comes after whom is drawn anew for every turn.",
+    "was timed in an earlier way: in streams the first run of a shape counted, the turns of the engines rotated, slow \
+     ones had no run before those that count, and caches held some of the weights of the int8 products.",
+];
 
 /// What people write for what the command line calls a model or a rival.
 #[must_use]
@@ -36,10 +52,11 @@ pub fn page(comparison: &Comparison, notes: &str) -> String {
     let verdicts = goals::verdicts(comparison);
     let (reached, looked) = (count(&verdicts, Some(true)), verdicts.len() - count(&verdicts, None));
     format!(
-        "# turbo on a CPU, beside other engines\n\nWritten by `cargo xtask bench cpu` from `cpu.json`.\n\n{}{}\n\
+        "# turbo on a CPU, beside other engines\n\nWritten by `cargo xtask bench cpu` from `cpu.json`.\n\n{}\n{HOW}{}{}\n\
          ## What is wanted, and what was found\n\n{reached} of {looked} are reached. *Floor*: all operations at the \
          peak, or all weights once from memory, whichever takes longer.\n\n{}{notes}\n## Pictures\n\n{}\n{tables}{}{}",
         about(comparison),
+        method(comparison),
         measured(comparison),
         of_verdicts(&verdicts),
         pictures(),
@@ -97,39 +114,66 @@ fn count(verdicts: &[Verdict], reached: Option<bool>) -> usize {
 }
 
 fn about(comparison: &Comparison) -> String {
-    let (data, provenance, ceilings) =
-        (&comparison.data, &comparison.provenance, &comparison.summary.ceilings);
+    let (data, provenance) = (&comparison.data, &comparison.provenance);
+    let ceiling =
+        |of: fn(&Ceilings) -> f64| span(comparison.rows.iter().map(|section| of(&section.ceilings)));
     let foreign = mean(&foreign(comparison)).map_or(String::new(), |share| {
         format!("; others used {:.0} % of the machine meanwhile", share * 100.0)
     });
     format!(
         "From ids to the last hidden state, {} threads, medians of turns, on {} with {} cores ({}, commit {}{foreign}).\n\
-         {}.\nAll compute the same. *Limit* is turbo's share of the machine's: {:.0} GFLOP/s in f32, {:.0} in bf16, {:.0} \
-         GOP/s in int8, {:.0} GB/s, measured in the same run.{}\n",
+         {}.\nAll compute the same, beside turbo in f32, within a cosine of {}. *Limit* is turbo's share of the machine's: \
+         {} GFLOP/s in f32, {} in bf16, {} GOP/s in int8, {} GB/s, measured in the same run.{}\n",
         data.threads,
         provenance.processor,
         provenance.cores,
-        provenance.date.split('T').next().unwrap_or_default(),
-        provenance.commit,
+        each(comparison.rows.iter().map(day)).join(", "),
+        each(comparison.rows.iter().map(|section| section.commit.as_str())).join(", "),
         libraries(comparison).join(" · "),
-        ceilings.f32,
-        ceilings.bf16,
-        ceilings.int8,
-        ceilings.memory,
+        bounds(comparison),
+        ceiling(|it| it.f32),
+        ceiling(|it| it.bf16),
+        ceiling(|it| it.int8),
+        ceiling(|it| it.memory),
         doubt(comparison),
     )
 }
 
+/// Each word once, in order of appearance.
+fn each<'a>(words: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut all: Vec<&str> = Vec::new();
+    words.for_each(|word| {
+        if !all.contains(&word) {
+            all.push(word);
+        }
+    });
+    all
+}
+
+fn day(section: &Section) -> &str {
+    section.date.split('T').next().unwrap_or_default()
+}
+
+/// `465`, or `463 to 470` where numbers differ.
+fn span(values: impl Iterator<Item = f64> + Clone) -> String {
+    let [low, high] = [values.clone().fold(f64::INFINITY, f64::min), values.fold(0.0, f64::max)];
+    let [low, high] = [low, high].map(|it| format!("{it:.0}"));
+    if low == high { low } else { format!("{low} to {high}") }
+}
+
+/// The least cosine that counts as the same, at each precision that was compared.
+fn bounds(comparison: &Comparison) -> String {
+    let compared = |precision: &Precision| {
+        comparison.rows.iter().any(|it| it.precision == *precision && !it.agreement.is_empty())
+    };
+    let of = |it: Precision| format!("{} in {}", agree::bound(it), it.name());
+    Precision::ALL.into_iter().filter(compared).map(of).collect::<Vec<_>>().join(", ")
+}
+
 /// Name, version and device of everyone, each once and without its variant.
 fn libraries(comparison: &Comparison) -> Vec<&str> {
-    let mut all: Vec<&str> = Vec::new();
-    for agreement in comparison.rows.iter().flat_map(|section| &section.agreement) {
-        let library = agreement.library.split(" (").next().unwrap_or_default();
-        if !all.contains(&library) {
-            all.push(library);
-        }
-    }
-    all
+    let all = comparison.rows.iter().flat_map(|section| &section.agreement);
+    each(all.map(|it| it.library.split(" (").next().unwrap_or_default()))
 }
 
 fn foreign(comparison: &Comparison) -> Vec<f64> {
@@ -153,26 +197,44 @@ fn doubt(comparison: &Comparison) -> &'static str {
         .flatten()
         .any(|case| case.rival == TURBO && case.max_seq_len >= 128 && case.median_ms < case.floor_ms);
     if beaten {
-        "\nShares above 100 % show that this limit was measured too low: read them against each other only."
+        "\nShares above 100 % from 128 tokens on show that this limit was measured too low: read them against each other only."
     } else {
         ""
     }
 }
 
+/// How it was timed, and what was timed in another way.
+fn method(comparison: &Comparison) -> String {
+    let other: Vec<String> = comparison.rows.iter().filter(|it| it.method != METHOD).map(name).collect();
+    let [now, before] = METHODS;
+    match other.len() {
+        0 => format!("{now}\n"),
+        all if all == comparison.rows.len() => format!("All of it {before}\n"),
+        _ => format!("{now} Some of it {before} That is {}.\n", other.join(", ")),
+    }
+}
+
+/// Model, precision and regime.
+fn name(Section { model, precision, name, .. }: &Section) -> String {
+    format!("{model} {} {name}", precision.name())
+}
+
 /// When, with which commit, and how often, where that differs.
 fn measured(comparison: &Comparison) -> String {
-    let mut commits: Vec<&str> = comparison.rows.iter().map(|section| section.commit.as_str()).collect();
-    commits.sort_unstable();
-    commits.dedup();
-    if commits.len() < 2 {
+    let origin =
+        |section: &Section| (section.commit.clone(), day(section).to_owned(), section.processor.clone());
+    let mut origins: Vec<_> = comparison.rows.iter().map(origin).collect();
+    origins.dedup();
+    if origins.len() < 2 {
         return String::new();
     }
-    let mut text =
-        "\nNot everything was measured at once:\n\n| regime | commit | date | rounds |\n|---|---|---|---:|\n"
-            .to_owned();
-    for Section { name, model, precision, commit, date, rounds, .. } in &comparison.rows {
+    let mut text = "\nNot everything was measured at once:\n\n\
+                    | regime | commit | date | processor | rounds |\n|---|---|---|---|---:|\n"
+        .to_owned();
+    for section in &comparison.rows {
+        let Section { commit, date, processor, rounds, .. } = section;
         let minute = date.get(..16).unwrap_or(date);
-        _ = writeln!(text, "| {model} {} {name} | {commit} | {minute} | {rounds} |", precision.name());
+        _ = writeln!(text, "| {} | {commit} | {minute} | {processor} | {rounds} |", name(section));
     }
     text
 }
@@ -180,22 +242,37 @@ fn measured(comparison: &Comparison) -> String {
 fn of_verdicts(verdicts: &[Verdict]) -> String {
     let mut text = "| regime | | wanted | found | |\n|---|---|---:|---:|---|\n".to_owned();
     for verdict in verdicts {
-        let shown = |value: f64| match verdict.kind {
-            Kind::Ratio => format!("{value:.2} ×"),
-            Kind::Share => format!("{:.0} %", value * 100.0),
-            Kind::Cost => format!("{:.1} %", value * 100.0),
-        };
-        let bound = if verdict.kind == Kind::Cost { "≤" } else { "≥" };
-        let found = verdict.found.map_or("–".to_owned(), shown);
+        let kind = verdict.kind;
+        let bound = if kind == Kind::Cost { "≤" } else { "≥" };
+        let found = verdict.found.map_or("–".to_owned(), |found| match kind {
+            Kind::Limit => of_limit(found),
+            _ => kind.show(found),
+        });
         let mark = match verdict.reached() {
             Some(true) => "reached",
             Some(false) => "**not reached**",
             None => "not measured",
         };
         let Verdict { regime, what, wanted, .. } = verdict;
-        _ = writeln!(text, "| {regime} | {what} | {bound} {} | {found} | {mark} |", shown(*wanted));
+        _ = writeln!(text, "| {regime} | {what} | {bound} {} | {found} | {mark} |", kind.show(*wanted));
     }
-    text
+    noted(text)
+}
+
+/// Marks a share that is more than all.
+const MARK: &str = " \\*";
+
+/// A share of what the machine can do.
+fn of_limit(share: f64) -> String {
+    let mark = if (share * 1e3).round() > 1e3 { MARK } else { "" };
+    format!("{}{mark}", Kind::Limit.show(share))
+}
+
+/// A table, and below it what a share means that is marked.
+fn noted(table: String) -> String {
+    const NOTE: &str = "\n\\* More than the limit, which has all weights come from memory: some stayed in a cache, or \
+                        memory was faster than when it was measured.\n";
+    if table.contains(MARK) { table + NOTE } else { table }
 }
 
 fn pictures() -> String {
@@ -272,10 +349,10 @@ impl Grid {
             let ratio = goals::ratio(times.iter().map(|(rival, time, _)| (rival.as_str(), *time)));
             let ratio = ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
             let limit = times.iter().find(|(rival, ..)| rival == TURBO);
-            let limit = limit.map_or(String::new(), |(_, time, _)| format!("{:.0} %", 100.0 * floor / time));
+            let limit = limit.map_or(String::new(), |(_, time, _)| of_limit(floor / time));
             _ = writeln!(text, "| {label} |{cells} {ratio} | {limit} |");
         }
-        text
+        noted(text)
     }
 }
 
@@ -333,13 +410,11 @@ fn of_products(comparison: &Comparison) -> String {
     for precision in Precision::ALL {
         let Some(section) = section(comparison, "products", "bert-base", precision) else { continue };
         let Rows::Products(products) = &section.rows else { continue };
-        _ = write!(
-            text,
-            "\n{}, geometric means over the four shapes of a BERT-base layer:\n\n\
-             | threads | rows | 10⁹ operations a second | of the peak | of memory | of the floor | GELU costs |\n\
-             |---:|---:|---:|---:|---:|---:|---:|\n",
-            precision.name()
-        );
+        let heading =
+            format!("\n{}, geometric means over the four shapes of a BERT-base layer:\n\n", precision.name());
+        let mut table = "| threads | rows | 10⁹ operations a second | of the peak | of memory | of the floor | GELU costs |\n\
+             |---:|---:|---:|---:|---:|---:|---:|\n"
+            .to_owned();
         let mut keys: Vec<(usize, usize)> = products.iter().map(|it| (it.threads, it.rows)).collect();
         keys.sort_unstable();
         keys.dedup();
@@ -349,22 +424,26 @@ fn of_products(comparison: &Comparison) -> String {
                 geometric_mean(these.map(value)).unwrap_or(f64::NAN)
             };
             let [peak, memory, floor] =
-                [mean(|it| it.of_peak), mean(|it| it.of_memory), mean(|it| it.of_floor)].map(|it| 100.0 * it);
+                [mean(|it| it.of_peak), mean(|it| it.of_memory), mean(|it| it.of_floor)].map(of_limit);
             let gelu = 100.0 * (mean(|it| it.gelu_us / it.bias_us) - 1.0);
             let rate = digits(mean(|it| it.giga_ops));
             _ = writeln!(
-                text,
-                "| {threads} | {rows} | {rate} | {peak:.0} % | {memory:.0} % | {floor:.0} % | {gelu:.1} % |"
+                table,
+                "| {threads} | {rows} | {rate} | {peak} | {memory} | {floor} | {gelu:.1} % |"
             );
         }
+        text += &(heading + &noted(table));
     }
     if text.is_empty() { text } else { format!("\n## Products with packed weights\n{text}") }
 }
 
 /// How near everyone is to turbo in f32, each once.
 fn of_agreement(comparison: &Comparison) -> String {
-    let mut text = "\n## Outputs\n\nFirst and last vectors of three sequences of different lengths, beside those of turbo in f32:\n\n\
-                    | model | engine | least cosine | largest difference |\n|---|---|---:|---:|\n".to_owned();
+    let mut text = format!(
+        "\n## Outputs\n\nFirst and last vectors of three sequences of different lengths, beside those of turbo in f32. A cosine below {} would \
+                    have ended the run:\n\n| model | engine | least cosine | largest difference |\n|---|---|---:|---:|\n",
+        bounds(comparison)
+    );
     let mut seen = Vec::new();
     for section in &comparison.rows {
         for Agreement { library, cosine, difference, .. } in &section.agreement {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::progress::Timeline;
 
-/// Bytes of all copies of a weight in f32.
+/// Bytes of all copies of a weight, at its precision: several times the caches of the processors that are known.
 const COPIES: usize = 128 << 20;
 /// Seconds of a turn.
 const TURN: f64 = 0.05;
@@ -81,7 +81,7 @@ pub(super) fn run(
     let ceilings = cpus.iter().map(Ceilings::measure).collect::<Result<Vec<_>>>()?;
     let mut products = Vec::new();
     for &(k, n) in shapes {
-        let bench = Bench::new(&cpus[0], [k, n], precision, rows)?;
+        let mut bench = Bench::new(&cpus[0], [k, n], precision, rows)?;
         let mut runs: Vec<Vec<Runs>> =
             cpus.iter().map(|_| rows.iter().map(|_| Runs::default()).collect()).collect();
         for _ in 0..rounds {
@@ -133,31 +133,46 @@ fn product(
 struct Bench {
     shape: [usize; 2],
     weights: Vec<<Cpu as Gemm>::Weight>,
+    /// Where a turn goes on in them: the first ones may still be in a cache, if every turn began there.
+    next: usize,
     x: Vec<f32>,
     bias: Vec<f32>,
+}
+
+/// Copies of a weight of so many values that no cache holds together.
+fn copies(values: usize, precision: Precision) -> usize {
+    COPIES.div_ceil(values * precision.bytes() as usize).max(2)
 }
 
 impl Bench {
     fn new(cpu: &Cpu, [k, n]: [usize; 2], precision: Precision, rows: &[usize]) -> Result<Self> {
         let values = |len: usize| -> Vec<f32> { (0..len).map(|i| (i % 251) as f32 / 125.0 - 1.0).collect() };
-        let (weight, copies) = (values(n * k), (COPIES / (4 * n * k)).max(2));
+        let (weight, copies) = (values(n * k), copies(n * k, precision));
         let pack = |_| cpu.pack(&weight, n, k, precision.into());
         let most = rows.iter().copied().max().unwrap_or(1);
         Ok(Self {
             shape: [k, n],
             weights: (0..copies).map(pack).collect::<Result<_, _>>()?,
+            next: 0,
             x: values(most * k),
             bias: values(n),
         })
     }
 
     /// Seconds of each run of a turn.
-    fn turn(&self, cpu: &Cpu, queue: &mut <Cpu as Device>::Queue, rows: usize, end: End) -> Result<Vec<f64>> {
+    fn turn(
+        &mut self,
+        cpu: &Cpu,
+        queue: &mut <Cpu as Device>::Queue,
+        rows: usize,
+        end: End,
+    ) -> Result<Vec<f64>> {
         let [k, n] = self.shape;
         let mut out = vec![0.0; rows * n];
         let (mut times, begin) = (Vec::new(), Instant::now());
         while times.len() < FEWEST || begin.elapsed().as_secs_f64() < TURN {
-            let weight = &self.weights[times.len() % self.weights.len()];
+            let weight = &self.weights[self.next];
+            self.next = (self.next + 1) % self.weights.len();
             let epilogue = match end {
                 End::Bias => Epilogue::Bias(&self.bias[..]),
                 End::Gelu => Epilogue::BiasAct(&self.bias[..], Activation::GeluErf),
@@ -167,5 +182,19 @@ impl Bench {
             times.push(start.elapsed().as_secs_f64());
         }
         Ok(times)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_cache_holds_the_copies_at_any_precision() {
+        for precision in Precision::ALL {
+            let bytes = copies(768 * 768, precision) * 768 * 768 * precision.bytes() as usize;
+            assert!((COPIES..COPIES + (4 << 20)).contains(&bytes), "{}: {bytes}", precision.name());
+        }
+        assert_eq!(copies(1 << 30, Precision::Int8), 2);
     }
 }

@@ -43,11 +43,14 @@ impl Precision {
     }
 
     /// The other engines that compute so, the first the best known.
+    ///
+    /// ONNX Runtime in bf16 and PyTorch in int8 were not tried; why CTranslate2 in bf16 and OpenVINO in int8 are
+    /// missing, the page says ([`super::page`]).
     #[must_use]
     pub fn rivals(self) -> &'static [&'static str] {
         match self {
             Self::F32 => &["ov", "ort", "ct2", "torch"],
-            Self::Bf16 => &["ov"],
+            Self::Bf16 => &["ov", "torch"],
             Self::Int8 => &["ort", "ct2"],
         }
     }
@@ -99,6 +102,18 @@ pub enum Work {
     },
     /// Batches with one thread, with all of them, and with a twentieth of one core taken by something else.
     Scaling(Vec<Vec<u32>>),
+}
+
+/// The names of all other engines.
+#[must_use]
+pub fn rivals() -> Vec<&'static str> {
+    let mut all = Vec::new();
+    for rival in Precision::ALL.into_iter().flat_map(Precision::rivals) {
+        if !all.contains(rival) {
+            all.push(*rival);
+        }
+    }
+    all
 }
 
 /// BERT's four shapes of a layer.

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::{
     Precision,
     ceilings::Floor,
-    numbers::{mean, quantile, rounded},
-    turn::{Times, runs_of},
+    numbers::{quantile, rounded},
+    turn::{Times, Turn, look, order, runs_of},
 };
-use crate::{progress::Timeline, rival::Rival};
+use crate::{load::Used, progress::Timeline, rival::Rival};
 
 /// One rival at one batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -81,25 +81,30 @@ pub(super) fn run(
     timeline: &mut Timeline,
 ) -> Result<Vec<Scale>> {
     let mut scales = Vec::new();
-    let share = 1.0 / (batches.len() * pairs.len() * rounds) as f64;
-    for batch in batches {
+    let share = 1.0 / (batches.len() * rounds) as f64;
+    for (index, batch) in batches.iter().enumerate() {
+        let mut plan = Vec::new();
         for pair in pairs.iter_mut() {
-            let mut times = WAYS.map(|_| Times::default());
-            let one = LONGER * runs_of(pair.one.time(std::slice::from_ref(batch), 0, 1)?[0][0]);
-            let all = LONGER * runs_of(pair.all.time(std::slice::from_ref(batch), 0, 1)?[0][0]);
-            for _ in 0..rounds {
-                for (way, times) in WAYS.into_iter().zip(&mut times) {
-                    match way {
-                        Way::One => times.batch(pair.one, batch, one, &[])?,
-                        Way::All => times.batch(pair.all, batch, all, &[])?,
-                        Way::Disturbed => {
-                            let disturbance = disturb()?;
-                            times.batch(pair.all, batch, all, &[disturbance.0.id()])?;
-                        }
+            let (one, all) = (turn(look(pair.one, batch)?), turn(look(pair.all, batch)?));
+            plan.push((one, all));
+        }
+        let mut times: Vec<[Times; WAYS.len()]> = plan.iter().map(|_| Default::default()).collect();
+        for round in 0..rounds {
+            for place in order(pairs.len() * WAYS.len(), round, index) {
+                let (who, way) = (place / WAYS.len(), place % WAYS.len());
+                let (pair, (one, all), times) = (&mut pairs[who], plan[who], &mut times[who][way]);
+                match WAYS[way] {
+                    Way::One => times.batch(pair.one, batch, one, &[])?,
+                    Way::All => times.batch(pair.all, batch, all, &[])?,
+                    Way::Disturbed => {
+                        let disturbance = disturb()?;
+                        times.batch(pair.all, batch, all, &[disturbance.0.id()])?;
                     }
                 }
-                timeline.done(share);
             }
+            timeline.done(share);
+        }
+        for (pair, times) in pairs.iter().zip(&times) {
             let [one_ms, all_ms, disturbed_ms] = times.each_ref().map(|it| rounded(quantile(&it.ms, 0.5)));
             scales.push(Scale {
                 rival: pair.all.name().to_owned(),
@@ -109,11 +114,16 @@ pub(super) fn run(
                 all_ms,
                 disturbed_ms,
                 floor_ms: rounded(floor.ms(batch, Precision::F32)),
-                foreign_cpu: mean(&times.map(|it| it.foreign).concat()),
+                foreign_cpu: times.iter().map(|it| it.used).sum::<Used>().share(),
             });
         }
     }
     Ok(scales)
+}
+
+/// The turn of somebody whose run takes so long.
+pub(super) fn turn(ms: f64) -> Turn {
+    Turn { warm_up: 1, runs: LONGER * runs_of(ms) }
 }
 
 /// A process that takes a share of a core; it ends with this value.

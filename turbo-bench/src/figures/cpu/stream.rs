@@ -1,7 +1,8 @@
 //! A stream of requests of all lengths, all waiting from the start, everyone under the best policy that it has.
 //!
 //! Which policy is best is told by a fifth of the batches of each, spread evenly. The whole stream is then run under
-//! the winner alone, and only by rivals that have a chance: for the others the estimate stands.
+//! the winner alone, and only by rivals that have a chance: for the others the estimate stands. A batch counts when its
+//! shape was run before: some engines prepare for a shape when they first see it, and whoever serves has seen them all.
 
 use std::{
     fmt,
@@ -16,9 +17,9 @@ use turbo_sched::{BatchTotal, Candidate, Layout, Limits, PackedCost, split};
 use super::{
     Precision, TURBO,
     ceilings::Floor,
-    numbers::{mean, quantile, rounded},
+    numbers::{quantile, rounded},
     regime::equal,
-    turn::{Times, runs_of},
+    turn::{Times, look, order, runs_of},
 };
 use crate::{progress::Timeline, rival::Rival, workload};
 
@@ -28,6 +29,8 @@ const MAX_BATCH_TOKENS: u64 = 16_384;
 const COSTS: [(usize, u32); 6] = [(1, 10), (1, 40), (1, 128), (1, 500), (8, 128), (20, 40)];
 /// One of so many batches is run to find the best policy.
 const PROBE: usize = 5;
+/// What comes before the rounds, in rounds: every sample twice, and every shape of the winners once.
+pub(super) const UNCOUNTED: f64 = 1.6;
 /// Everyone's stream is run in so many pieces, in turns.
 const PIECES: usize = 10;
 /// A rival whose estimate is this many times the best rival's is not run in full.
@@ -128,6 +131,9 @@ struct Track {
     rival: usize,
     policy: Policy,
     batches: Vec<Vec<u32>>,
+    /// The batch that a turn begins with, uncounted: the smallest, which wakes threads and touches all weights as well as
+    /// any other.
+    warm_up: Vec<u32>,
     estimates: Vec<(Policy, f64)>,
     /// Seconds of each round.
     rounds: Vec<f64>,
@@ -146,19 +152,23 @@ pub(super) fn run(
     timeline: &mut Timeline,
 ) -> Result<Vec<Stream>> {
     let lens: Vec<u32> = lens(range, requests);
-    let mut tracks = probe(&lens, rivals, timeline, 0.4 / (rounds as f64 + 0.4))?;
+    let of_round = 1.0 / (rounds as f64 + UNCOUNTED);
+    let mut tracks = probe(&lens, rivals, timeline, 0.6 * of_round)?;
     let best = tracks.iter().filter(|track| rivals[track.rival].name() != TURBO).map(Track::estimate);
     let worth = HOPELESS * best.fold(f64::INFINITY, f64::min);
+    let runs: Vec<bool> =
+        tracks.iter().map(|track| track.estimate() <= worth || rivals[track.rival].name() == TURBO).collect();
+    for (track, _) in tracks.iter().zip(&runs).filter(|(_, runs)| **runs) {
+        rivals[track.rival].time(&distinct(&track.batches), 0, 1)?;
+        timeline.done((UNCOUNTED - 0.6) * of_round / tracks.len() as f64);
+    }
     for round in 0..rounds {
         for piece in 0..PIECES {
-            let count = tracks.len();
-            for turn in 0..count {
-                let track = &mut tracks[(turn + piece + round) % count];
-                if track.estimate() <= worth || rivals[track.rival].name() == TURBO {
-                    track.run(rivals[track.rival], piece, round)?;
-                }
+            for who in order(tracks.len(), round, piece).into_iter().filter(|&who| runs[who]) {
+                let track = &mut tracks[who];
+                track.run(rivals[track.rival], piece, round)?;
             }
-            timeline.done(1.0 / (rounds as f64 + 0.4) / PIECES as f64);
+            timeline.done(of_round / PIECES as f64);
         }
     }
     let floor_s = rounded(floor.ms(&lens, Precision::F32) / 1e3);
@@ -177,7 +187,7 @@ pub(super) fn run(
         rounds_s: track.rounds.iter().map(|&seconds| rounded(seconds)).collect(),
         estimates_s: track.estimates.iter().map(|&(policy, seconds)| (policy, rounded(seconds))).collect(),
         floor_s,
-        foreign_cpu: mean(&track.times.foreign),
+        foreign_cpu: track.times.used.share(),
     };
     Ok(tracks.into_iter().map(stream).collect())
 }
@@ -202,13 +212,14 @@ fn probe(lens: &[u32], rivals: &mut [&mut Rival], timeline: &mut Timeline, share
             };
             let batches = policy.batches(lens, cut)?;
             let mut times = Times::default();
-            let sample = sample(&batches);
-            let seconds = times.batches(rival, &sample)? / 1e3;
+            let (sample, warm_up) = (sample(&batches), smallest(&batches));
+            rival.time(&distinct(&sample), 0, 1)?;
+            let seconds = times.batches(rival, &warm_up, &sample)? / 1e3;
             let estimate = seconds * padded_tokens(&batches) / padded_tokens(&sample);
             estimates.push((policy, estimate));
             if best.as_ref().is_none_or(|best| estimate < best.estimate()) {
                 let (estimates, rounds) = (vec![(policy, estimate)], Vec::new());
-                best = Some(Track { rival: index, policy, batches, estimates, rounds, times });
+                best = Some(Track { rival: index, policy, batches, warm_up, estimates, rounds, times });
             }
         }
         let best = best.context("everyone has a policy")?;
@@ -221,6 +232,19 @@ fn probe(lens: &[u32], rivals: &mut [&mut Rival], timeline: &mut Timeline, share
 /// A fifth of the batches, spread evenly.
 fn sample(batches: &[Vec<u32>]) -> Vec<Vec<u32>> {
     batches.iter().skip((PROBE / 2).min(batches.len() - 1)).step_by(PROBE).cloned().collect()
+}
+
+/// The batches, of those that are the same one.
+fn distinct(batches: &[Vec<u32>]) -> Vec<Vec<u32>> {
+    let mut all = batches.to_vec();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// The batch of least tokens.
+fn smallest(batches: &[Vec<u32>]) -> Vec<u32> {
+    batches.iter().min_by_key(|batch| batch.iter().sum::<u32>()).cloned().unwrap_or_default()
 }
 
 /// Tokens with those that padding adds.
@@ -243,7 +267,7 @@ impl Track {
             self.rounds.push(0.0);
         }
         if !batches.is_empty() {
-            self.rounds[round] += self.times.batches(rival, batches)? / 1e3;
+            self.rounds[round] += self.times.batches(rival, &self.warm_up, batches)? / 1e3;
         }
         Ok(())
     }
@@ -253,9 +277,9 @@ impl Track {
 fn costs(turbo: &mut Rival, longest: u32) -> Result<PackedCost> {
     let mut measured = Vec::new();
     for (batch_size, seq_len) in COSTS.map(|(batch_size, seq_len)| (batch_size, seq_len.min(longest))) {
-        let batch = [equal(batch_size, seq_len)];
-        let runs = runs_of(turbo.time(&batch, 0, 1)?[0][0]).min(5);
-        let ms = quantile(&turbo.time(&batch, 0, runs)?[0], 0.5);
+        let batch = equal(batch_size, seq_len);
+        let runs = runs_of(look(turbo, &batch)?).min(5);
+        let ms = quantile(&turbo.time(&[batch], 0, runs)?[0], 0.5);
         let candidate: Candidate = std::iter::repeat_n(seq_len, batch_size).collect();
         measured.push((candidate, BatchTotal(ms / 1e3)));
     }
@@ -290,6 +314,12 @@ mod tests {
         assert_eq!(sample(&batches), [vec![3; 2], vec![8; 2]]);
         assert_eq!(sample(&batches[..1]).len(), 1);
         assert_eq!(padded_tokens(&[vec![3, 7], vec![5]]), 19.0);
+    }
+
+    #[test]
+    fn every_shape_is_run_once_before_it_counts() {
+        assert_eq!(distinct(&[vec![7], vec![3, 1], vec![7]]), [vec![3, 1], vec![7]]);
+        assert_eq!(smallest(&[vec![7], vec![3, 1], vec![9]]), [3, 1]);
     }
 
     #[test]

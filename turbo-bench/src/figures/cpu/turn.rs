@@ -1,25 +1,48 @@
 //! A turn: one rival times some batches while all others sleep.
 
-use std::{thread::sleep, time::Duration};
+use std::{slice, thread::sleep, time::Duration};
 
 use anyhow::Result;
 
-use crate::{load::Ticks, rival::Rival};
+use crate::{
+    load::{Ticks, Used},
+    rival::Rival,
+    workload,
+};
 
 /// Between two turns: threads that wait for more work stop spinning.
-const PAUSE: Duration = Duration::from_millis(30);
+pub(super) const PAUSE: Duration = Duration::from_millis(30);
 /// What a turn lasts, ms, unless one run takes longer.
 pub(super) const TURN_MS: f64 = 200.0;
 /// Most runs of a turn.
 const MOST_RUNS: usize = 40;
+/// A first run of so many ms is believed: what a shape costs once hides in it.
+const BELIEVED_MS: f64 = 1000.0;
 
 /// What has been measured of one rival at one thing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Times {
     /// Milliseconds of each run.
     pub ms: Vec<f64>,
-    /// Share of the machine that others used, of each turn.
-    pub foreign: Vec<f64>,
+    /// What others used of the machine in all turns.
+    pub used: Used,
+}
+
+/// What a turn at one batch holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Turn {
+    /// Runs before those that count: caches and clocks get used to this rival.
+    pub warm_up: usize,
+    /// Runs that count.
+    pub runs: usize,
+}
+
+/// The turns of all rivals at a batch, of which one run takes each so many milliseconds: as many runs as fill it. Either
+/// all have a run before that does not count, or nobody, which is where one run fills everybody's turn.
+pub(super) fn turns(ms: &[f64]) -> Vec<Turn> {
+    let runs: Vec<usize> = ms.iter().map(|&ms| runs_of(ms)).collect();
+    let warm_up = usize::from(runs.iter().any(|&runs| runs > 1));
+    runs.into_iter().map(|runs| Turn { warm_up, runs }).collect()
 }
 
 /// Runs that fill a turn when one takes so long.
@@ -27,34 +50,88 @@ pub(super) fn runs_of(ms: f64) -> usize {
     ((TURN_MS / ms.max(1e-3)) as usize).clamp(1, MOST_RUNS)
 }
 
+/// Milliseconds of a run of a batch whose shape the rival has seen before.
+pub(super) fn look(rival: &mut Rival, batch: &Vec<u32>) -> Result<f64> {
+    let first = rival.time(slice::from_ref(batch), 0, 1)?[0][0];
+    if first >= BELIEVED_MS { Ok(first) } else { Ok(rival.time(slice::from_ref(batch), 0, 1)?[0][0]) }
+}
+
+/// The order in which `count` rivals have their turns at the thing number `index` of a round: drawn anew each time, so
+/// that nobody always follows the same one, and the same on every machine.
+pub(super) fn order(count: usize, round: usize, index: usize) -> Vec<usize> {
+    let keys = workload::uniform(&(0..=1 << 30), count, (round as u64) << 32 | index as u64);
+    let mut order: Vec<usize> = (0..count).collect();
+    order.sort_by_key(|&who| keys[who]);
+    order
+}
+
 impl Times {
-    /// One turn at a batch: caches and clocks get used to this rival in a run that does not count, unless the batch
-    /// fills the turn. Processes in `ours` do not count as others.
-    pub(super) fn batch(&mut self, rival: &mut Rival, lens: &[u32], runs: usize, ours: &[u32]) -> Result<()> {
-        let ms = self.turn(rival, &[lens.to_vec()], usize::from(runs > 1), runs, ours)?;
+    /// One turn at a batch. Processes in `ours` do not count as others.
+    pub(super) fn batch(&mut self, rival: &mut Rival, lens: &[u32], turn: Turn, ours: &[u32]) -> Result<()> {
+        let ms = self.turn(rival, &[lens.to_vec()], turn, ours)?;
         self.ms.extend(ms.concat());
         Ok(())
     }
 
-    /// One turn at several batches, each once; gives their milliseconds, and keeps none.
-    pub(super) fn batches(&mut self, rival: &mut Rival, batches: &[Vec<u32>]) -> Result<f64> {
-        Ok(self.turn(rival, batches, 0, 1, &[])?.concat().iter().sum())
+    /// One turn at several batches, each once, after one run of `warm_up` that does not count; gives their milliseconds,
+    /// and keeps none.
+    pub(super) fn batches(
+        &mut self,
+        rival: &mut Rival,
+        warm_up: &[u32],
+        batches: &[Vec<u32>],
+    ) -> Result<f64> {
+        let all = [&[warm_up.to_vec()], batches].concat();
+        let ms = self.turn(rival, &all, Turn { warm_up: 0, runs: 1 }, &[])?;
+        Ok(ms[1..].concat().iter().sum())
     }
 
     fn turn(
         &mut self,
         rival: &mut Rival,
         batches: &[Vec<u32>],
-        warm_up: usize,
-        runs: usize,
+        Turn { warm_up, runs }: Turn,
         ours: &[u32],
     ) -> Result<Vec<Vec<f64>>> {
         sleep(PAUSE);
         let ours = [ours, &[rival.process_id()]].concat();
         let start = Ticks::now(&ours);
         let ms = rival.time(batches, warm_up, runs)?;
-        let both = start.zip(Ticks::now(&ours));
-        self.foreign.extend(both.map(|(start, end)| end.others_since(&start)));
+        if let Some((start, end)) = start.zip(Ticks::now(&ours)) {
+            self.used += end.since(&start);
+        }
         Ok(ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_slower_is_not_colder() {
+        let turn = |warm_up, runs| Turn { warm_up, runs };
+        assert_eq!(turns(&[60.0, 150.0, 0.1]), [turn(1, 3), turn(1, 1), turn(1, MOST_RUNS)]);
+        assert_eq!(turns(&[150.0, 3000.0]), [turn(0, 1); 2]);
+    }
+
+    #[test]
+    fn everyone_follows_everyone_else_about_as_often() {
+        const COUNT: usize = 5;
+        let mut follows = [[0; COUNT]; COUNT];
+        for (round, index) in (0..100).flat_map(|round| (0..10).map(move |index| (round, index))) {
+            let order = order(COUNT, round, index);
+            order.windows(2).for_each(|pair| follows[pair[0]][pair[1]] += 1);
+            let mut all = order;
+            all.sort_unstable();
+            assert!(all.into_iter().eq(0..COUNT));
+        }
+        // 1000 orders of four neighbours each, over 20 pairs: 200 each, with a deviation of 13.
+        for (first, second) in
+            (0..COUNT).flat_map(|a| (0..COUNT).map(move |b| (a, b))).filter(|(a, b)| a != b)
+        {
+            let times = follows[first][second];
+            assert!((150..=250).contains(&times), "{second} came after {first} {times} times");
+        }
     }
 }
