@@ -85,6 +85,9 @@ pub enum FileError {
         /// What it said.
         why: String,
     },
+    /// A thread that reads rows or makes them ready for the model has panicked.
+    #[error("a thread panicked while rows were read or made into tokens: those after it have no answer")]
+    Panicked,
 }
 
 impl FileError {

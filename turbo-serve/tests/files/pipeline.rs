@@ -16,7 +16,7 @@ use turbo_serve::files::{
 
 use crate::{
     contents,
-    made_up::{Adder, Run, SIZES, Sums, Told},
+    made_up::{Adder, BOMB, Run, SIZES, Sums, Told},
     texts,
 };
 
@@ -84,6 +84,24 @@ fn a_broken_input_leaves_the_answers_before_it() {
     assert!(error.contains("in.csv:302: a record of more than"), "{error}");
     assert_eq!(rows(&fs::read_to_string(&output).unwrap()).len(), 300);
     assert!(folder.path().join("out.jsonl.unfinished").exists());
+}
+
+#[test]
+fn a_thread_that_panics_is_not_the_end_of_the_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, output) = (folder.path().join("in.txt"), folder.path().join("out.jsonl"));
+    // The third chunk is the first that is not whole.
+    fs::write(&input, texts(1000).replacen("\n150 ", &format!("\n150 {BOMB}"), 1)).unwrap();
+    assert!(fs::read_to_string(&input).unwrap().contains(BOMB), "the test has no bomb");
+    let error = Run::new(&input, &output).run(&mut Adder::default()).unwrap_err();
+    assert!(matches!(error, FileError::Panicked), "{error}");
+    assert_eq!(rows(&fs::read_to_string(&output).unwrap()).len(), 128, "what came before it is answered");
+    // It can be gone on with, when the mistake is mended.
+    assert!(folder.path().join("out.jsonl.unfinished").exists());
+    fs::write(&input, texts(1000)).unwrap();
+    let again = Run { existing: Existing::Continue, ..Run::new(&input, &output) };
+    let summary = again.run(&mut Adder::default()).unwrap();
+    assert_eq!((summary.ending, summary.rows), (Ending::Finished, 1000));
 }
 
 #[test]

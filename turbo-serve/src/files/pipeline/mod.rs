@@ -7,6 +7,9 @@
 //!
 //! Chunks go round the tokenizer threads in turn and come back in turn, so order costs nothing and a slow chunk holds
 //! back the others: what is under way is bounded. Every queue is bounded too, so whoever is fastest waits.
+//!
+//! The end of the input is said and not concluded from a thread that is gone: one that panicked is gone too, and half an
+//! output would be declared whole.
 
 mod window;
 
@@ -155,9 +158,16 @@ struct Item<K> {
 
 type Chunk<T> = Result<Vec<T>, FileError>;
 
+/// What goes through a lane.
+enum Passed<T> {
+    Chunk(Chunk<T>),
+    /// There are no more.
+    End,
+}
+
 /// Where the chunks of rows come out again, in turn.
 struct Chunks<K> {
-    lanes: Vec<Receiver<Chunk<Item<K>>>>,
+    lanes: Vec<Receiver<Passed<Item<K>>>>,
     turn: usize,
 }
 
@@ -174,15 +184,17 @@ enum Turn<T> {
 const GLANCE: Duration = Duration::from_millis(50);
 
 impl<K> Chunks<K> {
-    /// The next chunk. The first lane that has ended is the one where the next chunk would have been.
+    /// The next chunk. The lane whose turn it is says the end, where the next chunk would have been; one that is gone
+    /// without a word has panicked, or the reader has.
     fn next(&mut self, stop: &AtomicBool) -> Turn<Item<K>> {
         loop {
             match self.lanes[self.turn].recv_timeout(GLANCE) {
-                Ok(chunk) => {
+                Ok(Passed::Chunk(chunk)) => {
                     self.turn = (self.turn + 1) % self.lanes.len();
                     return Turn::Chunk(chunk);
                 }
-                Err(RecvTimeoutError::Disconnected) => return Turn::End,
+                Ok(Passed::End) => return Turn::End,
+                Err(RecvTimeoutError::Disconnected) => return Turn::Chunk(Err(FileError::Panicked)),
                 Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => return Turn::Stopped,
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -192,16 +204,25 @@ impl<K> Chunks<K> {
 
 /// Starts the reader and the tokenizer threads. They end when the input does, or when nobody takes their chunks; nobody
 /// waits for them, since the reader may wait for input that never comes.
-fn tokenizers<J: Job>(rows: Rows, skip: u64, job: &Arc<J>, threads: usize) -> Chunks<J::Kept> {
+fn tokenizers<J: Job>(
+    rows: impl Iterator<Item = Result<Row, FileError>> + Send + 'static,
+    skip: u64,
+    job: &Arc<J>,
+    threads: usize,
+) -> Chunks<J::Kept> {
     let mut read = Vec::new();
     let mut lanes = Vec::new();
     for _ in 0..threads.max(1) {
-        let (to_worker, from_reader) = sync_channel::<Chunk<Row>>(1);
+        let (to_worker, from_reader) = sync_channel::<Passed<Row>>(1);
         let (to_window, from_worker) = sync_channel(1);
         let job = Arc::clone(job);
         thread::spawn(move || {
-            for chunk in from_reader {
-                let prepared = chunk.map(|rows| rows.into_iter().map(|row| prepare(&*job, row)).collect());
+            for passed in from_reader {
+                let prepare = |rows: Vec<Row>| rows.into_iter().map(|row| prepare(&*job, row)).collect();
+                let prepared = match passed {
+                    Passed::Chunk(chunk) => Passed::Chunk(chunk.map(prepare)),
+                    Passed::End => Passed::End,
+                };
                 if to_window.send(prepared).is_err() {
                     return;
                 }
@@ -211,10 +232,9 @@ fn tokenizers<J: Job>(rows: Rows, skip: u64, job: &Arc<J>, threads: usize) -> Ch
         lanes.push(from_worker);
     }
     thread::spawn(move || {
-        let mut lane = read.iter().cycle();
-        for chunk in chunks_of(rows, skip) {
-            let lane = lane.next().expect("there is at least one lane");
-            if lane.send(chunk).is_err() {
+        let ends = read.iter().map(|_| Passed::End);
+        for (passed, lane) in chunks_of(rows, skip).map(Passed::Chunk).chain(ends).zip(read.iter().cycle()) {
+            if lane.send(passed).is_err() {
                 return;
             }
         }
@@ -227,7 +247,10 @@ fn prepare<J: Job>(job: &J, Row { number, end, cells }: Row) -> Item<J::Kept> {
 }
 
 /// Rows in chunks, without the first `skip`. An error stands alone, behind the rows before it.
-fn chunks_of(rows: Rows, skip: u64) -> impl Iterator<Item = Chunk<Row>> {
+fn chunks_of(
+    rows: impl Iterator<Item = Result<Row, FileError>>,
+    skip: u64,
+) -> impl Iterator<Item = Chunk<Row>> {
     let mut rows = rows.enumerate().filter(move |(index, row)| *index as u64 >= skip || row.is_err());
     let mut error = None;
     std::iter::from_fn(move || {
@@ -361,4 +384,55 @@ fn write<J: Job>(
         watch.written(output.rows(), end);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl Job for Nothing {
+        type Kept = ();
+
+        fn prepare(&self, _: Vec<Cell>) -> Result<Prepared<()>, String> {
+            Ok(Prepared { inputs: Vec::new(), kept: () })
+        }
+
+        fn answer(&self, (): (), _: Vec<Vec<f32>>) -> Result<Answer, String> {
+            Err("nobody asks".into())
+        }
+    }
+
+    /// Rows that came before the end, and whether it was said.
+    fn read(
+        rows: impl Iterator<Item = Result<Row, FileError>> + Send + 'static,
+        threads: usize,
+    ) -> (usize, bool) {
+        let mut chunks = tokenizers(rows, 0, &Arc::new(Nothing), threads);
+        let mut before = 0;
+        loop {
+            match chunks.next(&AtomicBool::new(false)) {
+                Turn::Chunk(Ok(chunk)) => before += chunk.len(),
+                Turn::Chunk(Err(FileError::Panicked)) => return (before, false),
+                Turn::End => return (before, true),
+                Turn::Chunk(Err(_)) | Turn::Stopped => panic!("nobody failed or said stop"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_reader_that_panics_has_not_reached_the_end() {
+        let row = |number| Ok(Row { number, end: number, cells: Ok(Vec::new()) });
+        for threads in [1, 3] {
+            for rows in [0, 1, 640, 1000] {
+                assert_eq!(read((0..rows).map(row), threads), (rows as usize, true));
+                let (before, ended) = read(
+                    (0..).map(move |at| if at == rows { panic!("a reader's mistake") } else { row(at) }),
+                    threads,
+                );
+                assert!(!ended && before <= rows as usize, "{before} of {rows}");
+            }
+        }
+    }
 }
