@@ -70,10 +70,22 @@ fn config() -> impl Strategy<Value = BatcherConfig> {
 
 #[derive(Debug, Clone)]
 enum Call {
-    Push { seq_len: u32, deadline: Option<u64>, priority: u8 },
-    Cancel { id: u64 },
+    Push {
+        seq_len: u32,
+        deadline: Option<u64>,
+        priority: u8,
+    },
+    Cancel {
+        id: u64,
+    },
+    /// Of all ids that leave no rest.
+    CancelAll {
+        every: u64,
+    },
     Poll,
-    Pass { millis: u64 },
+    Pass {
+        millis: u64,
+    },
 }
 
 fn calls() -> impl Strategy<Value = Vec<Call>> {
@@ -82,6 +94,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     let call = prop_oneof![
         4 => push,
         1 => (0_u64..60).prop_map(|id| Call::Cancel { id }),
+        1 => (1_u64..9).prop_map(|every| Call::CancelAll { every }),
         2 => Just(Call::Poll),
         1 => (0_u64..30).prop_map(|millis| Call::Pass { millis }),
     ];
@@ -138,6 +151,11 @@ proptest! {
                 }
                 Call::Cancel { id } => {
                     prop_assert_eq!(batcher.cancel(RequestId(id)), waiting.remove(&RequestId(id)).is_some());
+                }
+                Call::CancelAll { every } => {
+                    let (gone, before) = (|id: RequestId| id.0.is_multiple_of(every), waiting.len());
+                    waiting.retain(|&id, _| !gone(id));
+                    prop_assert_eq!(batcher.cancel_all(gone), before - waiting.len());
                 }
                 Call::Poll => {
                     poll(&mut batcher, &config, now, &mut waiting)?;

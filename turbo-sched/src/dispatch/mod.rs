@@ -140,6 +140,13 @@ impl Batcher {
         position.map(|position| self.queue.remove(position)).is_some()
     }
 
+    /// Takes back every request of whose id `gone` says so, in one pass; returns how many waited here.
+    pub fn cancel_all(&mut self, gone: impl Fn(RequestId) -> bool) -> usize {
+        let waiting = self.queue.len();
+        self.queue.retain(|request| !gone(request.id));
+        waiting - self.queue.len()
+    }
+
     /// Learns how long a batch took.
     ///
     /// # Errors
