@@ -12,6 +12,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 use super::EngineError;
 
+/// The least that is said: a prediction that has run out says nothing, and who comes back at once finds the same.
+const SOONEST: Duration = Duration::from_millis(10);
+
 /// As many slots as inputs may be in the server.
 #[derive(Debug)]
 pub(super) struct Admission {
@@ -35,7 +38,7 @@ impl Admission {
             TryAcquireError::Closed => EngineError::Stopping,
             TryAcquireError::NoPermits => {
                 let inside = self.total as usize - self.slots.available_permits();
-                EngineError::Overloaded { retry_after: self.load.time_left(inside) }
+                EngineError::Overloaded { retry_after: self.load.time_left(inside).max(SOONEST) }
             }
         })
     }
@@ -116,6 +119,8 @@ mod tests {
     fn tells_when_to_come_back_from_predicted_work() {
         let (admission, load) = admission(10);
         let _held = admission.reserve(10).unwrap();
+        let soonest = admission.reserve(1).map(drop);
+        assert_eq!(soonest, Err(EngineError::Overloaded { retry_after: SOONEST }), "nothing is known yet");
         load.set(4, Duration::from_secs(8));
         load.observe(2, Duration::from_secs(6));
         let Err(EngineError::Overloaded { retry_after }) = admission.reserve(1) else { panic!("admitted") };

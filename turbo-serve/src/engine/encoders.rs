@@ -15,6 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     DecodeRequest, Encoded, EngineError, Input, TokenizeRequest, Tokenized,
+    abandoned::Abandoned,
     gather::{Gather, Parts, Recipient},
     lanes::Lanes,
     queue::{Inbox, Job},
@@ -27,6 +28,7 @@ pub(super) struct Encoders {
     rules: Arc<Rules>,
     inbox: Inbox,
     lanes: Lanes,
+    abandoned: Arc<Abandoned>,
 }
 
 /// The worker, to whom the inputs of a ticket go together.
@@ -56,10 +58,11 @@ impl Encoders {
         rules: Rules,
         workers: usize,
         inbox: Inbox,
+        abandoned: Arc<Abandoned>,
     ) -> io::Result<(Self, Vec<JoinHandle<()>>)> {
         let workers = if rules.tokenizer.is_some() { workers } else { 0 };
         let (lanes, threads) = Lanes::start(workers)?;
-        Ok((Self { rules: Arc::new(rules), inbox, lanes }, threads))
+        Ok((Self { rules: Arc::new(rules), inbox, lanes, abandoned }, threads))
     }
 
     /// Takes in the inputs of a request for the model.
@@ -69,7 +72,8 @@ impl Encoders {
         let rules = Arc::clone(&self.rules);
         let make = move |input: usize| rules.encode(input, &inputs[input], &manner);
         let recipient = ToWorker { ticket: Arc::new(ticket), inbox: self.inbox.clone() };
-        self.work(Arc::new(Gather::new(bytes.len(), make, recipient)), &bytes, no_text);
+        let parts = Gather::new(bytes.len(), make, recipient, Arc::clone(&self.abandoned));
+        self.work(Arc::new(parts), &bytes, no_text);
     }
 
     /// Takes in a request for tokens.
@@ -108,7 +112,8 @@ impl Encoders {
         slots: OwnedSemaphorePermit,
     ) -> Receiver<T> {
         let (reply, receiver) = Reply::new(slots);
-        self.work(Arc::new(Gather::new(bytes.len(), make, Mutex::new(reply))), bytes, false);
+        let parts = Gather::new(bytes.len(), make, Mutex::new(reply), Arc::clone(&self.abandoned));
+        self.work(Arc::new(parts), bytes, false);
         receiver
     }
 

@@ -2,9 +2,9 @@
 //!
 //! So a request with one bad part comes to nothing, and what the parts of a good one became stays together.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{EngineError, ticket::Reply};
+use super::{EngineError, abandoned::Abandoned, ticket::Reply};
 
 /// Parts that can be worked on in any order, by any thread, each once.
 pub(super) trait Parts: Send + Sync {
@@ -28,6 +28,7 @@ pub(super) trait Recipient<T>: Send + Sync {
 pub(super) struct Gather<T, F, R> {
     make: F,
     recipient: R,
+    abandoned: Arc<Abandoned>,
     made: Mutex<Made<T>>,
 }
 
@@ -38,10 +39,11 @@ struct Made<T> {
 }
 
 impl<T, F, R> Gather<T, F, R> {
-    /// `parts` parts, at least one.
-    pub(super) fn new(parts: usize, make: F, recipient: R) -> Self {
+    /// `parts` parts, at least one; those that come up when all is `abandoned` are not made.
+    pub(super) fn new(parts: usize, make: F, recipient: R, abandoned: Arc<Abandoned>) -> Self {
         let none = std::iter::repeat_with(|| None).take(parts).collect();
-        Self { make, recipient, made: Mutex::new(Made { parts: none, missing: parts, error: None }) }
+        let made = Mutex::new(Made { parts: none, missing: parts, error: None });
+        Self { make, recipient, abandoned, made }
     }
 
     fn lock(&self) -> MutexGuard<'_, Made<T>> {
@@ -57,6 +59,9 @@ where
     R: Recipient<T>,
 {
     fn work(&self, part: usize) {
+        if self.abandoned.is_said() {
+            self.fail(EngineError::Stopping);
+        }
         let skip = self.lock().error.is_some() || self.recipient.is_withdrawn();
         let made = (!skip).then(|| (self.make)(part));
         let mut all = self.lock();

@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{Receiver, Sender, channel},
@@ -9,7 +10,7 @@ use std::{
     thread::JoinHandle,
 };
 
-use super::{EngineError, gather::Parts};
+use super::{EngineError, gather::Parts, worker::panic_message};
 
 /// A text of so many bytes waits among its like. Making its tokens may take seconds where the tokenizer finds no place
 /// to cut it (2 MB of punctuation: three seconds); shorter ones take 30 ms at most, and mostly microseconds.
@@ -82,8 +83,53 @@ fn work(tasks: &Mutex<Receiver<Message>>) {
     loop {
         let task = tasks.lock().unwrap_or_else(PoisonError::into_inner).recv();
         match task {
-            Ok(Message::Work(parts, part)) => parts.work(part),
+            Ok(Message::Work(parts, part)) => work_on(&*parts, part),
             Ok(Message::Stop) | Err(_) => return,
         }
+    }
+}
+
+/// A panic of ours costs its request, and not a thread that nobody would replace.
+fn work_on(parts: &dyn Parts, part: usize) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| parts.work(part))) {
+        let why = panic_message(&*panic);
+        tracing::error!(why, "a thread that makes tokens panicked, and goes on");
+        parts.fail(EngineError::Backend(format!("making tokens panicked: {why}")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::Sender;
+
+    use super::*;
+
+    /// Tells each part that was worked on, and panics over part 0.
+    struct Told(Sender<Result<usize, EngineError>>);
+
+    impl Parts for Told {
+        fn work(&self, part: usize) {
+            assert_ne!(part, 0, "no part");
+            self.0.send(Ok(part)).unwrap();
+        }
+
+        fn fail(&self, error: EngineError) {
+            self.0.send(Err(error)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_panic_costs_one_request_and_no_thread() {
+        let (lanes, threads) = Lanes::start(1).unwrap();
+        let (sender, told) = channel();
+        let parts: Arc<dyn Parts> = Arc::new(Told(sender));
+        for bytes in [1, LONG_TEXT] {
+            (0..2).for_each(|part| lanes.send(&parts, part, bytes));
+            let Err(EngineError::Backend(why)) = told.recv().unwrap() else { panic!("it did not fail") };
+            assert!(why.contains("no part"), "{why}");
+            assert_eq!(told.recv().unwrap(), Ok(1));
+        }
+        lanes.stop();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 }

@@ -19,6 +19,7 @@
 //! Which side records what is said in [`metric_names`](crate::metric_names). The recorder has to be installed before
 //! an engine starts; without one nothing is counted.
 
+mod abandoned;
 mod admission;
 mod batch_tokens;
 mod config;

@@ -7,15 +7,16 @@ use std::{
     collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-        mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel},
     },
     time::{Duration, Instant},
 };
 
 use turbo_sched::{Batcher, Candidate, CostModel, Decision, Request, RequestId};
 
-use super::{Encoded, EngineError, metrics::QueueMetrics, runner::Sequence, ticket::Ticket};
+use super::{
+    Encoded, EngineError, abandoned::Abandoned, metrics::QueueMetrics, runner::Sequence, ticket::Ticket,
+};
 
 /// One input on its way to the runner.
 pub(super) struct Job {
@@ -54,11 +55,17 @@ impl Inbox {
     /// All jobs of one request; at least one.
     pub(super) fn submit(&self, jobs: Vec<Job>) {
         let Err(refused) = self.0.try_send(Message::Submit(jobs)) else { return };
-        if let std::sync::mpsc::TrySendError::Full(Message::Submit(jobs))
-        | std::sync::mpsc::TrySendError::Disconnected(Message::Submit(jobs)) = refused
+        let (message, error) = match refused {
+            // Words to stop or to look take the place of a request: whoever comes after them comes too late.
+            TrySendError::Full(message) => (message, EngineError::Stopping),
+            TrySendError::Disconnected(message) => {
+                (message, EngineError::Backend("the worker has ended".into()))
+            }
+        };
+        if let Message::Submit(jobs) = message
             && let Some(job) = jobs.first()
         {
-            job.ticket.fail(EngineError::Backend("the worker has ended".into()));
+            job.ticket.fail(error);
         }
     }
 
@@ -99,12 +106,11 @@ pub(super) struct Queue {
     outbox: Receiver<Message>,
     batcher: Batcher,
     waiting: HashMap<RequestId, Job>,
-    gone: Vec<RequestId>,
     next_id: u64,
     epoch: Instant,
     stopping: bool,
     /// Whether nothing is computed any more, be it that somebody waits.
-    abandoned: Arc<AtomicBool>,
+    abandoned: Arc<Abandoned>,
     metrics: QueueMetrics,
 }
 
@@ -115,13 +121,12 @@ impl Queue {
         batcher: Batcher,
         slots: usize,
         epoch: Instant,
-        abandoned: Arc<AtomicBool>,
+        abandoned: Arc<Abandoned>,
     ) -> Self {
         Self {
             outbox: outbox.0,
             batcher,
             waiting: HashMap::with_capacity(slots),
-            gone: Vec::with_capacity(slots),
             next_id: 0,
             epoch,
             stopping: false,
@@ -231,29 +236,91 @@ impl Queue {
 
     /// Drops the jobs for which nobody waits, or all when they are abandoned.
     fn withdraw(&mut self) {
-        let abandoned = self.abandoned.load(Relaxed);
-        let gone = self.waiting.iter().filter(|(_, job)| abandoned || job.ticket.is_withdrawn());
-        self.gone.extend(gone.map(|(&id, _)| id));
-        for id in self.gone.drain(..) {
-            self.batcher.cancel(id);
-            if let Some(job) = self.waiting.remove(&id) {
-                give_up(&job, abandoned, &self.metrics);
+        let (abandoned, all) = (self.abandoned.is_said(), self.waiting.len());
+        let Self { batcher, waiting, metrics, .. } = self;
+        waiting.retain(|_, job| {
+            let stays = !abandoned && !job.ticket.is_withdrawn();
+            if !stays {
+                give_up(job, abandoned, metrics);
             }
+            stays
+        });
+        if waiting.len() < all {
+            batcher.cancel_all(|id| !waiting.contains_key(&id));
         }
     }
 
     /// Drops the jobs of a batch that was given up.
     pub(super) fn give_up(&self, batch: &mut Vec<Job>) {
-        let abandoned = self.abandoned.load(Relaxed);
+        let abandoned = self.abandoned.is_said();
         batch.drain(..).for_each(|job| give_up(&job, abandoned, &self.metrics));
     }
 }
 
-/// Tells the client of a job that will not be computed, if there is one.
+/// Tells the client of a job that will not be computed, if there is one. One that has its answer has not gone: another
+/// input of its request failed.
 fn give_up(job: &Job, abandoned: bool, metrics: &QueueMetrics) {
     if abandoned {
         job.ticket.fail(EngineError::Stopping);
-    } else {
+    } else if !job.ticket.is_answered() {
         metrics.dropped();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+    use tokio::sync::Semaphore;
+    use turbo_sched::{BatchTotal, BatcherConfig, Limits, PackedCost};
+
+    use super::*;
+    use crate::engine::{OutputKind, ticket};
+
+    /// A job of a request of one input, and where its client waits.
+    fn job() -> (Job, ticket::Receiver<ticket::Answer>) {
+        let slots = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let now = Instant::now();
+        let (ticket, client) = Ticket::new(now, 1, OutputKind::RAW, slots);
+        let encoded = Encoded { input_ids: vec![1], ..Encoded::default() };
+        (Job { ticket: Arc::new(ticket), input: 0, encoded, encoded_at: now }, client)
+    }
+
+    fn queue(outbox: Outbox) -> Queue {
+        let cost = PackedCost::fit([([1].into_iter().collect(), BatchTotal(1.0))]).unwrap();
+        let limits = Limits::batch_size(std::num::NonZeroUsize::MIN);
+        let batcher = Batcher::new(BatcherConfig::with_limits(limits), CostModel::Packed(Box::new(cost)));
+        Queue::new(outbox, batcher, 4, Instant::now(), Arc::default())
+    }
+
+    #[test]
+    fn who_has_an_answer_has_not_gone() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        metrics::with_local_recorder(&recorder, || {
+            let (inbox, outbox) = inbox(4);
+            let mut queue = queue(outbox);
+            let ((failed, _client), (left, client)) = (job(), job());
+            failed.ticket.fail(EngineError::Backend("another input".into()));
+            drop(client);
+            inbox.submit(vec![failed]);
+            inbox.submit(vec![left]);
+            inbox.stop();
+            while !matches!(queue.next(&mut Vec::new()), Next::Stop) {}
+        });
+        let counted = recorder.handle().render();
+        let dropped: Vec<_> = counted.lines().filter(|line| line.contains("dropped")).collect();
+        assert!(matches!(&dropped[..], [line] if line.ends_with(" 1")), "{counted}");
+    }
+
+    #[test]
+    fn who_finds_no_room_beside_the_word_to_stop_comes_too_late() {
+        let (inbox, outbox) = inbox(1);
+        inbox.stop();
+        inbox.wake();
+        let ((late, client), (later, nobody)) = (job(), job());
+        inbox.submit(vec![late]);
+        assert_eq!(client.blocking_recv().unwrap().unwrap_err(), EngineError::Stopping);
+        drop(outbox);
+        inbox.submit(vec![later]);
+        assert!(matches!(nobody.blocking_recv().unwrap(), Err(EngineError::Backend(_))));
     }
 }

@@ -3,11 +3,7 @@
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-        mpsc,
-    },
+    sync::{Arc, Mutex, PoisonError, mpsc},
     thread::JoinHandle,
     time::Instant,
 };
@@ -19,6 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{
     Capacity, DecodeRequest, EngineConfig, EngineError, EngineInfo, Health, Infer, InferRequest,
     InferResponse, Input, Model, OutputKind, Pending, StartError, TokenizeRequest, Tokenized,
+    abandoned::Abandoned,
     admission::{Admission, Load},
     batch_tokens::longest_of,
     cost_cache::{CostCache, CostKeeper, CostKey},
@@ -49,7 +46,7 @@ struct Shared {
     metrics: TaskMetrics,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Whether what was accepted is not computed any more.
-    abandoned: Arc<AtomicBool>,
+    abandoned: Arc<Abandoned>,
 }
 
 impl Engine {
@@ -73,7 +70,7 @@ impl Engine {
             type_vocab_size: info.model.type_vocab_size,
         };
 
-        let abandoned = Arc::new(AtomicBool::new(false));
+        let abandoned = Arc::new(Abandoned::default());
         let start = WorkerStart {
             info: info.clone(),
             model,
@@ -86,7 +83,8 @@ impl Engine {
         };
         let (worker, capacity) = start.spawn()?;
         info.max_batch_tokens = capacity.total_tokens;
-        let (encoders, mut threads) = Encoders::start(rules, config.tokenization_workers, inbox)?;
+        let workers = config.tokenization_workers;
+        let (encoders, mut threads) = Encoders::start(rules, workers, inbox, Arc::clone(&abandoned))?;
         threads.push(worker);
         let total = u32::try_from(slots).unwrap_or(u32::MAX);
         Ok(Self(Arc::new(Shared {
@@ -116,11 +114,12 @@ impl Engine {
         drop(tokio::task::spawn_blocking(join).await);
     }
 
-    /// Gives up what was accepted: whoever waits is told that the server is stopping, and a running batch ends at its
-    /// next layer, where its device computes layer by layer. New requests are refused; [`Engine::stop`] ends soon.
+    /// Gives up what was accepted: whoever waits is told at once that the server is stopping. No further text is made
+    /// into tokens, and a running batch ends at its next layer, where its device computes layer by layer. New requests
+    /// are refused; [`Engine::stop`] ends with the texts that were begun.
     pub fn abandon(&self) {
         self.0.health.set(Health::Stopping);
-        self.0.abandoned.store(true, Relaxed);
+        self.0.abandoned.say();
         self.0.encoders.wake();
     }
 
@@ -139,7 +138,7 @@ impl Engine {
         shared.metrics.accepted(inputs.len() as u64);
         let (ticket, reply) = Ticket::new(started, inputs.len(), output, slots);
         shared.encoders.encode(ticket, inputs, manner);
-        let answers = received(reply).await?;
+        let answers = shared.received(reply).await?;
         shared.metrics.answered(&answers, started.elapsed());
         Ok(finish(answers, output, row_len, characters, started))
     }
@@ -148,20 +147,15 @@ impl Engine {
         let shared = &*self.0;
         shared.check_count(request.texts.len())?;
         let slots = shared.reserve(request.texts.len())?;
-        received(shared.encoders.tokenize(request, slots)).await
+        shared.received(shared.encoders.tokenize(request, slots)).await
     }
 
     async fn texts(&self, request: DecodeRequest) -> Result<Vec<String>, EngineError> {
         let shared = &*self.0;
         shared.check_count(request.ids.len())?;
         let slots = shared.reserve(request.ids.len())?;
-        received(shared.encoders.decode(request, slots)).await
+        shared.received(shared.encoders.decode(request, slots)).await
     }
-}
-
-/// The answer, be it that nobody is left to give one.
-async fn received<T>(reply: Receiver<T>) -> Result<Vec<T>, EngineError> {
-    reply.await.unwrap_or_else(|_| Err(EngineError::Backend("the worker has ended".into())))
 }
 
 impl Infer for Engine {
@@ -220,6 +214,17 @@ impl Shared {
     fn reserve(&self, inputs: usize) -> Result<OwnedSemaphorePermit, EngineError> {
         self.admission.reserve(u32::try_from(inputs).unwrap_or(u32::MAX))
     }
+
+    /// The answer, be it that nobody is left to give one, or that it is given up.
+    async fn received<T>(&self, reply: Receiver<T>) -> Result<Vec<T>, EngineError> {
+        tokio::select! {
+            biased;
+            answer = reply => {
+                answer.unwrap_or_else(|_| Err(EngineError::Backend("the worker has ended".into())))
+            }
+            () = self.abandoned.told() => Err(EngineError::Stopping),
+        }
+    }
 }
 
 fn characters(input: &Input) -> usize {
@@ -239,7 +244,7 @@ struct WorkerStart {
     epoch: Instant,
     load: Arc<Load>,
     health: Arc<HealthCell>,
-    abandoned: Arc<AtomicBool>,
+    abandoned: Arc<Abandoned>,
 }
 
 impl WorkerStart {

@@ -44,6 +44,11 @@ impl<T> Reply<T> {
         self.0.as_ref().is_none_or(|(sender, _)| sender.is_closed())
     }
 
+    /// Whether it was answered.
+    fn is_answered(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Answers, unless that was done before.
     pub(super) fn send(&mut self, answer: Result<Vec<T>, EngineError>) {
         if let Some((sender, slots)) = self.0.take() {
@@ -85,6 +90,11 @@ impl Ticket {
     /// Whether nobody waits any more.
     pub(super) fn is_withdrawn(&self) -> bool {
         self.lock().reply.is_withdrawn()
+    }
+
+    /// Whether the client has its answer, be it an error.
+    pub(super) fn is_answered(&self) -> bool {
+        self.lock().reply.is_answered()
     }
 
     /// Sets the answer of one input; the last one sends all of them.

@@ -7,10 +7,7 @@
 use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -18,6 +15,7 @@ use turbo_sched::Candidate;
 
 use super::{
     BuildRunner, Capacity, EngineError, Health, OutputKind, RunError,
+    abandoned::Abandoned,
     admission::Load,
     cost_cache::CostKeeper,
     health::HealthCell,
@@ -38,7 +36,7 @@ pub(super) struct Worker {
     pub keeper: CostKeeper,
     pub load: Arc<Load>,
     pub health: Arc<HealthCell>,
-    pub abandoned: Arc<AtomicBool>,
+    pub abandoned: Arc<Abandoned>,
 }
 
 impl Worker {
@@ -94,8 +92,7 @@ impl Worker {
         // What the closure changes: the runner, which is built anew after a panic, and the queue's way in, which only
         // ever holds whole jobs.
         let outcome = catch_unwind(AssertUnwindSafe(|| -> Result<Option<Duration>, RunError> {
-            let mut wanted =
-                || !abandoned.load(Relaxed) && batch.iter().any(|job| !job.ticket.is_withdrawn());
+            let mut wanted = || !abandoned.is_said() && batch.iter().any(|job| !job.ticket.is_withdrawn());
             let started = Instant::now();
             runner.submit(&mut batch.iter().map(Job::sequence), &mut wanted)?;
             loop {

@@ -36,9 +36,7 @@ fn a_pooled_row_is_cut_first_and_normalised_then() {
 #[test]
 fn token_rows_and_pooled_rows_share_a_batch() {
     let (engine, control) = start(&config());
-    control.close();
-    let first = crate::fake::begin(&engine, request([&[9]]));
-    control.wait_for_batches(1);
+    let first = crate::fake::hold(&engine, &control, 9);
     let tokens = InferRequest { output: OutputKind::Tokens, ..request([&[7, 6]]) };
     let (tokens, pooled) =
         (crate::fake::begin(&engine, tokens), crate::fake::begin(&engine, request([&[5]])));

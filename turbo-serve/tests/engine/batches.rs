@@ -5,14 +5,12 @@ use std::time::{Duration, Instant};
 use turbo_sched::{Dispatch, Policy};
 use turbo_serve::engine::{BatchTokens, EngineConfig};
 
-use crate::fake::{begin, config, embed, eventually, is_ready, request, start, wait};
+use crate::fake::{begin, config, embed, eventually, hold, is_ready, request, start, wait};
 
 /// Runs five requests that wait together, behind one that holds the worker; returns what ran after it.
 fn batches_of_five(config: &EngineConfig) -> Vec<Vec<u32>> {
     let (engine, control) = start(config);
-    control.close();
-    let first = begin(&engine, request([&[100]]));
-    control.wait_for_batches(1);
+    let first = hold(&engine, &control, 100);
     let waiting: Vec<_> = (1..=5).map(|id| begin(&engine, request([&[id, id]]))).collect();
     control.open();
     wait(first).unwrap();
@@ -67,9 +65,7 @@ fn a_lazy_engine_waits_for_company() {
 #[test]
 fn a_client_that_has_gone_is_never_computed() {
     let (engine, control) = start(&EngineConfig { max_concurrent_requests: 4, ..config() });
-    control.close();
-    let running = begin(&engine, request([&[1]]));
-    control.wait_for_batches(1);
+    let running = hold(&engine, &control, 1);
     let gone = begin(&engine, request([&[2], &[3]]));
     let stays = begin(&engine, request([&[4]]));
     drop(gone);
@@ -84,10 +80,7 @@ fn a_client_that_has_gone_is_never_computed() {
 #[test]
 fn a_client_that_goes_while_its_batch_runs_harms_nobody() {
     let (engine, control) = start(&config());
-    control.close();
-    let gone = begin(&engine, request([&[1]]));
-    control.wait_for_batches(1);
-    drop(gone);
+    drop(hold(&engine, &control, 1));
     control.open();
     assert!(embed(&engine, [&[2]]).is_ok());
 }

@@ -3,7 +3,7 @@
 use turbo_serve::engine::{Engine, EngineError, Health, Infer, RunError, StartError};
 
 use crate::fake::{
-    BREAKS, Control, FAILS, PANICS, begin, config, embed, firsts, model, request, start, wait,
+    BREAKS, Control, FAILS, PANICS, begin, config, embed, firsts, hold, model, request, start, wait,
 };
 
 fn backend(result: Result<turbo_serve::engine::InferResponse, EngineError>) -> String {
@@ -25,9 +25,7 @@ fn a_failed_batch_says_why_and_the_next_one_works() {
 #[test]
 fn a_panic_fails_its_batch_alone() {
     let (engine, control) = start(&config());
-    control.close();
-    let first = begin(&engine, request([&[1]]));
-    control.wait_for_batches(1);
+    let first = hold(&engine, &control, 1);
     let panics = begin(&engine, request([&[2], &[PANICS]]));
     control.open();
     assert_eq!(firsts(&wait(first).unwrap()), [1]);

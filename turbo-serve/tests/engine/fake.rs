@@ -42,14 +42,32 @@ struct State {
     batches: Vec<Vec<u32>>,
     warm: bool,
     closed: bool,
+    /// Batches that pass though it is closed.
+    tickets: usize,
     builds: usize,
     builds_fail: usize,
+}
+
+impl State {
+    fn passes(&mut self) -> bool {
+        if !self.closed {
+            return true;
+        }
+        let passes = self.tickets > 0;
+        self.tickets -= usize::from(passes);
+        passes
+    }
 }
 
 impl Control {
     /// Lets no batch through from now on.
     pub(crate) fn close(&self) {
         self.change(|state| state.closed = true);
+    }
+
+    /// Lets so many batches through though it is closed: the one that is held is the first of them.
+    pub(crate) fn let_through(&self, batches: usize) {
+        self.change(|state| state.tickets += batches);
     }
 
     /// Lets batches through again.
@@ -88,7 +106,7 @@ impl Control {
     /// A batch that takes until the control is open, with a layer each millisecond; `false` when it was given up.
     fn passes(&self, keep_going: &mut dyn FnMut() -> bool) -> bool {
         let deadline = Instant::now() + PATIENCE;
-        while self.state.lock().unwrap().closed {
+        while !self.state.lock().unwrap().passes() {
             assert!(Instant::now() < deadline, "waited in vain");
             if !keep_going() {
                 return false;
@@ -254,6 +272,15 @@ pub(crate) fn begin(engine: &Engine, request: InferRequest) -> Pending<'_, Infer
     let first = pending.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(first.is_pending(), "answered at once: {first:?}");
     pending
+}
+
+/// A request that holds the worker: its batch, of one input that begins with `id`, has begun and is not let through.
+pub(crate) fn hold<'a>(engine: &'a Engine, control: &Control, id: u32) -> Pending<'a, InferResponse> {
+    control.close();
+    let begun = control.batches().len();
+    let held = begin(engine, request([&[id]]));
+    control.wait_for_batches(begun + 1);
+    held
 }
 
 /// Waits for an answer, for a while.

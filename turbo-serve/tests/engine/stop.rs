@@ -2,14 +2,12 @@
 
 use turbo_serve::engine::{EngineError, Health, Infer};
 
-use crate::fake::{begin, config, embed, firsts, is_ready, request, start, wait};
+use crate::fake::{begin, config, embed, firsts, hold, is_ready, request, start, wait};
 
 #[test]
 fn accepted_requests_are_answered_and_new_ones_refused() {
     let (engine, control) = start(&config());
-    control.close();
-    let running = begin(&engine, request([&[1]]));
-    control.wait_for_batches(1);
+    let running = hold(&engine, &control, 1);
     let waiting = begin(&engine, request([&[2], &[3]]));
     {
         let mut stop = Box::pin(engine.stop());
@@ -45,9 +43,7 @@ fn dropping_the_last_handle_ends_the_worker() {
 #[test]
 fn a_batch_for_which_nobody_waits_ends_at_its_next_layer() {
     let (engine, control) = start(&config());
-    control.close();
-    let one = begin(&engine, request([&[1]]));
-    control.wait_for_batches(1);
+    let one = hold(&engine, &control, 1);
     let two = begin(&engine, request([&[2], &[3]]));
     drop(one);
     // The control stays closed: the worker comes to the second batch only by giving the first one up.
@@ -61,27 +57,23 @@ fn a_batch_for_which_nobody_waits_ends_at_its_next_layer() {
 #[test]
 fn a_batch_goes_on_for_the_one_who_still_waits() {
     let (engine, control) = start(&config());
-    control.close();
-    let first = begin(&engine, request([&[9]]));
-    control.wait_for_batches(1);
-    let (gone, stays) = (begin(&engine, request([&[1]])), begin(&engine, request([&[2]])));
-    control.open();
+    let first = hold(&engine, &control, 9);
+    let (gone, mut stays) = (begin(&engine, request([&[1]])), begin(&engine, request([&[2]])));
+    control.let_through(1);
     wait(first).unwrap();
-    control.close();
-    control.wait_for_batches(2);
+    control.wait_for_batches(2); // both are in it, and it is held
     drop(gone);
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    std::thread::sleep(std::time::Duration::from_millis(20)); // many layers
+    assert!(!is_ready(&mut stays));
     control.open();
     assert_eq!(firsts(&wait(stays).unwrap()), [2]);
-    assert_eq!(control.batches().len(), 2, "the batch was not begun again");
+    assert_eq!(control.batches(), [vec![9], vec![1, 2]], "the batch was not begun again");
 }
 
 #[test]
 fn who_waits_for_an_engine_that_is_abandoned_is_told() {
     let (engine, control) = start(&config());
-    control.close();
-    let running = begin(&engine, request([&[1]]));
-    control.wait_for_batches(1);
+    let running = hold(&engine, &control, 1);
     let waiting = begin(&engine, request([&[2], &[3]]));
     let mut stop = Box::pin(engine.stop());
     assert!(!is_ready(&mut stop));

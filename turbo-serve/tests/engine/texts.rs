@@ -141,6 +141,37 @@ fn a_long_text_does_not_hold_up_short_ones() {
     assert_eq!(firsts(&wait(pending).unwrap()), [1, 7]);
 }
 
+/// Whatever waits for the tokenizer threads, and however long they still take over what they have begun.
+#[test]
+fn who_waits_for_tokens_of_an_engine_that_is_abandoned_is_told() {
+    let (engine, control) = with_workers(1);
+    let hold = LONG_TEXTS.lock().unwrap();
+    let long = "7 ".repeat(10_000);
+    let one_text =
+        |extent| TokenizeRequest { texts: vec![Texts::One(long.clone())], extent, prompt: Prompt::None };
+    let (whole, special) = (Extent::Whole(SpecialTokens::With), SpecialTokens::Without);
+    let begun = crate::fake::begin(&engine, texts([&long]));
+    let waiting = crate::fake::begin(&engine, texts(["1", &long]));
+    let mut tokens = engine.tokenize(one_text(whole));
+    let mut decoded = engine.decode(DecodeRequest { ids: vec![vec![1; 20_000]], special });
+    // Nobody looks at this one before it is all over: it is told all the same, and nobody has seen that it is bad.
+    let bad = format!("{long} x");
+    let unseen = crate::fake::begin(&engine, texts([&bad]));
+    assert!(!crate::fake::is_ready(&mut tokens) && !crate::fake::is_ready(&mut decoded));
+    let mut stop = Box::pin(engine.stop());
+    assert!(!crate::fake::is_ready(&mut stop));
+    engine.abandon();
+    for pending in [begun, waiting] {
+        assert_eq!(wait(pending), Err(EngineError::Stopping));
+    }
+    assert_eq!(wait(tokens), Err(EngineError::Stopping));
+    assert_eq!(wait(decoded), Err(EngineError::Stopping));
+    drop(hold);
+    wait(stop);
+    assert_eq!(wait(unseen), Err(EngineError::Stopping));
+    assert!(control.batches().is_empty());
+}
+
 #[test]
 fn texts_accepted_before_a_stop_are_answered() {
     let (engine, _control) = with_workers(1);
