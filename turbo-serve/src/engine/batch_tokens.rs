@@ -22,11 +22,19 @@ impl BatchTokens {
     /// Most tokens of a batch that is bounded by its time; the default of text-embeddings-inference.
     pub const MOST: usize = 16_384;
 
-    /// The most there can be, whatever is measured.
+    /// The most that several inputs can share, whatever is measured.
     pub(super) fn most(self) -> usize {
         match self {
             Self::AtMost(tokens) => tokens,
             Self::Within(_) => Self::MOST,
+        }
+    }
+
+    /// The most tokens of an input of a model that takes `own`.
+    pub(super) fn longest_input(self, own: usize) -> usize {
+        match self {
+            Self::AtMost(tokens) => own.min(tokens),
+            Self::Within(_) => own,
         }
     }
 }

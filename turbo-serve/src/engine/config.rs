@@ -120,8 +120,8 @@ impl EngineConfig {
     /// threads than these take from the model what they give it.
     #[must_use]
     pub fn workers_beside(compute_threads: NonZeroUsize) -> usize {
-        let all = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        all.saturating_sub(compute_threads.get()).clamp(1, 64)
+        let all = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        workers_beside(all, compute_threads)
     }
 
     /// Whether `model` can be served with these limits.
@@ -145,9 +145,9 @@ impl EngineConfig {
                 return Err(StartError::TooMany { name, got, limit });
             }
         }
-        let (max_batch_tokens, max_input_length) =
-            (self.max_batch_tokens.most(), model.info.max_input_length);
-        if max_batch_tokens < max_input_length && !self.auto_truncate {
+        let max_input_length = model.info.max_input_length;
+        if self.max_batch_tokens.longest_input(max_input_length) < max_input_length && !self.auto_truncate {
+            let max_batch_tokens = self.max_batch_tokens.most();
             return Err(StartError::BatchTokens { max_batch_tokens, max_input_length });
         }
         Ok(())
@@ -156,7 +156,8 @@ impl EngineConfig {
     /// What is served with these limits, before it is known how many tokens a batch may have: the most there can be.
     pub(super) fn info(&self, model: &Model) -> EngineInfo {
         let (own, limit) = (model.info.max_input_length, self.max_batch_tokens.most());
-        if own > limit {
+        let max_input_length = self.max_batch_tokens.longest_input(own);
+        if own > max_input_length {
             // Models of 32k tokens are common, inputs of so many are not, and memory is reserved for the longest.
             tracing::warn!(
                 max_input_length = own,
@@ -168,7 +169,7 @@ impl EngineConfig {
         let by_rows = bounded_by_rows(&model.info).filter(|&most| most < admitted);
         EngineInfo {
             model: model.info.clone(),
-            max_input_length: own.min(limit),
+            max_input_length,
             max_batch_tokens: limit,
             max_batch_requests: self.max_batch_requests.or(by_rows),
             // A request larger than all slots together could never be admitted: it is told so, not to come back later.
@@ -196,6 +197,10 @@ fn bounded_by_rows(model: &ModelInfo) -> Option<usize> {
     };
     let bytes = width.saturating_mul(rows * size_of::<f32>()).max(1);
     Some((VOCABULARY_ROWS / bytes).max(1))
+}
+
+fn workers_beside(all: NonZeroUsize, compute: NonZeroUsize) -> usize {
+    all.get().saturating_sub(compute.get()).clamp(1, 64)
 }
 
 impl EngineInfo {
@@ -235,6 +240,21 @@ impl Capacity {
         Limits {
             max_batch_size: NonZeroUsize::new(self.batch_size).unwrap_or(NonZeroUsize::MIN),
             max_batch_tokens: NonZeroU64::new(shared_tokens as u64).unwrap_or(NonZeroU64::MIN),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_made_on_the_cores_that_compute_leaves() {
+        for (all, compute, workers) in
+            [(1, 1, 1), (2, 2, 1), (2, 1, 1), (4, 1, 3), (8, 6, 2), (4, 9, 1), (64, 1, 63), (192, 16, 64)]
+        {
+            let [of, used] = [all, compute].map(|threads| NonZeroUsize::new(threads).unwrap());
+            assert_eq!(workers_beside(of, used), workers, "{compute} of {all} compute");
         }
     }
 }

@@ -7,7 +7,7 @@ use turbo_serve::engine::{
     Task, Truncation,
 };
 
-use crate::fake::{Control, begin, config, embed, firsts, model, request, start, try_start, wait};
+use crate::fake::{Control, begin, config, embed, firsts, hold, model, request, start, try_start, wait};
 
 #[test]
 fn a_request_takes_a_slot_per_input_or_none() {
@@ -35,17 +35,13 @@ fn slots_are_free_when_the_answer_arrives() {
 #[test]
 fn a_busy_server_says_when_to_come_back() {
     let (engine, control) = start(&EngineConfig { max_concurrent_requests: 4, ..config() });
-    control.close();
-    let slow = begin(&engine, request([&[1]]));
-    control.wait_for_batches(1);
+    let slow = hold(&engine, &control, 1);
     std::thread::sleep(Duration::from_millis(300));
     control.open();
     wait(slow).unwrap();
 
     // A batch took 0.3 s, so three of which the worker cannot know yet take a while.
-    control.close();
-    let running = begin(&engine, request([&[1]]));
-    control.wait_for_batches(2);
+    let running = hold(&engine, &control, 1);
     let waiting = begin(&engine, request([&[2], &[3], &[4]]));
     let Err(EngineError::Overloaded { retry_after }) = embed(&engine, [&[5]]) else { panic!("admitted") };
     assert!((Duration::from_millis(300)..Duration::from_secs(30)).contains(&retry_after), "{retry_after:?}");
@@ -116,6 +112,20 @@ fn inputs_are_cut_to_what_fits_into_a_batch() {
     assert_eq!(embed(&engine, [&[1; 8]]).unwrap().usage.tokens, 7);
     let whole = InferRequest { truncation: Some(Truncation::Off), ..request([&[1; 8]]) };
     assert_eq!(wait(engine.infer(whole)), Err(EngineError::TooLong { input: 0, tokens: 8, limit: 7 }));
+}
+
+#[test]
+fn one_input_alone_may_be_as_long_as_the_model_takes() {
+    let control = Arc::new(Control::default());
+    let mut model = model(&control);
+    model.info.max_input_length = 32_768;
+    let max_batch_tokens = BatchTokens::default();
+    let config = EngineConfig { max_batch_tokens, auto_truncate: false, ..config() };
+    let engine = Engine::start(model, &config).unwrap();
+    assert_eq!((engine.info().max_input_length, engine.info().max_batch_tokens), (32_768, 32_768));
+    assert_eq!(embed(&engine, [&[1; 32_768]]).unwrap().usage.tokens, 32_768);
+    let longer = Err(EngineError::TooLong { input: 0, tokens: 32_769, limit: 32_768 });
+    assert_eq!(embed(&engine, [&[1; 32_769]]), longer);
 }
 
 #[test]
