@@ -7,8 +7,7 @@
 //! a second column GELU as well. Times are the best of many runs: what the kernel does when nobody disturbs it.
 //! `peak` is the share of the measured multiply-add peak; `floor` the share of the rate at which the operations at that
 //! peak, or one reading of the weight from memory, whichever takes longer, would be done. Above 100 % of the floor,
-//! part of the weights stayed in a cache, or huge pages were read faster than the small ones that the limit is measured
-//! with.
+//! part of the weights stayed in a cache, or prefetching read them faster than the plain loop that measures the limit.
 //!
 //! Lines `max` are the vocabulary's product, folded into the maximum of two sequences. Feed-forward layers (GELU,
 //! residual, layer norm) are compared with their three parts, one after the other on other copies.

@@ -19,7 +19,7 @@ const LEAST_ROWS: usize = 64;
 /// Pieces per thread, if the rows allow: what evens out threads that are not equally fast.
 const PIECES_PER_THREAD: usize = 4;
 /// Pieces per thread, if heads can be kept together: a head is asked for while the one before it is computed.
-const MOST_PIECES_PER_THREAD: usize = 8;
+const MOST_PIECES_PER_THREAD: usize = 32;
 /// Multiply-adds that are worth a piece: a microsecond or two.
 const PIECE_WORK: usize = 1 << 16;
 /// What a row costs beside its keys, in keys.
@@ -101,9 +101,7 @@ impl AttentionShape {
         bias.map_or(Ok(()), |bias| bias.check(NAME, num_heads))?;
         Ok(sequences)
     }
-}
 
-impl AttentionShape {
     /// Rows of queries and of the result.
     fn query_rows(&self, sequences: &Sequences<'_>) -> usize {
         if self.queries == Queries::All { sequences.rows() } else { sequences.len() }

@@ -22,13 +22,13 @@ use std::ops::Range;
 
 use super::{
     AttentionMask, AttentionShape, ByDistance,
-    product::{Order, join, join_lines, multiply, step, with_rows, words},
+    product::{Order, join, join_lines, multiply, step, words},
     weights::{MOST_QUERIES, Scale, State, Tile, Visible},
 };
 use crate::{
     Columns,
     device::SharedMut,
-    gemm::{EvenTiles, pack_tile, tile_rows, tile_values},
+    gemm::{EvenTiles, pack_tile, tile_rows, tile_values, with_rows},
     lanes,
     simd::{Kernel, Simd},
 };

@@ -120,26 +120,3 @@ pub(super) fn join<S: Simd>(s: S, first: S::F32, second: S::F32) -> S::F32 {
     let (first, second) = (s.bits(s.round_bf16(first)), s.bits(s.round_bf16(second)));
     s.float(s.or(first, s.shift_right::<16>(second)))
 }
-
-/// An expression in which a number of rows is a constant; tiles have at most as many as registers allow.
-macro_rules! with_rows {
-    ($simd:ty, $rows:expr, $count:ident => $body:expr) => {
-        with_rows!(@ $simd, $rows, $count, $body, 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
-    };
-    (@ $simd:ty, $rows:expr, $count:ident, $body:expr, $($number:literal)*) => {
-        match $rows {
-            $($number => with_rows!(# $simd, $number, $count, $body),)*
-            rows => unreachable!("tiles have 1 to 14 rows, not {rows}"),
-        }
-    };
-    (# $simd:ty, $number:literal, $count:ident, $body:expr) => {
-        // decided before code is made, so that none is made for what cannot be
-        if const { $number <= $crate::gemm::tile_rows::<$simd>() } {
-            const $count: usize = $number;
-            $body
-        } else {
-            unreachable!("{} rows are more than registers hold", $number)
-        }
-    };
-}
-pub(super) use with_rows;

@@ -12,8 +12,7 @@ use std::ops::Range;
 use super::{
     format::Format,
     pack::{RUN, panel_width},
-    tile::{Panel, Places, Tile},
-    words::{self, Narrow},
+    words::{self, Words},
 };
 use crate::{lanes, simd::Simd};
 
@@ -21,7 +20,7 @@ use crate::{lanes, simd::Simd};
 #[derive(Clone, Copy)]
 pub(crate) struct Bf16;
 
-impl Narrow for Bf16 {
+impl Words for Bf16 {
     const PER_WORD: usize = 2;
     const PARAMETERS: usize = 0;
     const ORDERED: bool = true;
@@ -71,14 +70,6 @@ impl Format for Bf16 {
     const ROW_IS_TILE: bool = false;
     const VALUE_BY_VALUE: bool = true;
 
-    fn tile_rows<S: Simd>() -> usize {
-        words::most_rows::<S, Self>()
-    }
-
-    fn panel_words<S: Simd>(in_features: usize) -> usize {
-        words::panel_words::<S, Self>(in_features)
-    }
-
     #[inline(always)]
     fn pack_panel<S: Simd>(s: S, columns: &[f32], in_features: usize, panel: &mut [f32]) {
         let width = panel_width::<S>();
@@ -92,10 +83,6 @@ impl Format for Bf16 {
                 }
             }
         });
-    }
-
-    fn tile_words<S: Simd>(rows: usize, in_features: usize) -> usize {
-        rows * words::row_words::<S, Self>(in_features)
     }
 
     #[inline(always)]
@@ -142,17 +129,5 @@ impl Format for Bf16 {
                 }
             }
         }
-    }
-
-    #[inline(always)]
-    fn multiply<S: Simd>(
-        s: S,
-        tile: Tile<'_>,
-        panel: Panel<'_>,
-        in_features: usize,
-        products: &mut [f32],
-        places: Places,
-    ) {
-        words::multiply::<S, Self>(s, tile, panel, in_features, products, places);
     }
 }

@@ -239,7 +239,7 @@ impl<const STAGES: usize> Share<STAGES> {
         let lap = (group / RING) as u64 & 0xffff;
         let counts = |word: u64| {
             if word >> Self::LAP == lap {
-                [word & Self::COUNT, word >> Self::BACK & Self::COUNT]
+                [word & Self::COUNT, (word >> Self::BACK) & Self::COUNT]
             } else {
                 [0; 2]
             }
@@ -250,11 +250,11 @@ impl<const STAGES: usize> Share<STAGES> {
                 return None;
             }
             let taken = if front {
-                from_front + 1 | from_back << Self::BACK
+                (from_front + 1) | (from_back << Self::BACK)
             } else {
-                from_front | (from_back + 1) << Self::BACK
+                from_front | ((from_back + 1) << Self::BACK)
             };
-            Some(lap << Self::LAP | taken)
+            Some((lap << Self::LAP) | taken)
         };
         // The team's claims order everything else; this only says which piece.
         let before = word.fetch_update(Relaxed, Relaxed, taken).ok()?;

@@ -253,7 +253,7 @@ mod tests {
             let (bias, residual) = (values(n, 3), values(rows * n, 4));
             for cpu in cpus(threads) {
                 let weight = cpu.pack(&w, n, k, DType::F32).unwrap();
-                let fused = cpu.isa() != Isa::Portable || cfg!(target_arch = "aarch64");
+                let fused = cpu.isa() != Isa::Portable || crate::simd::PORTABLE_IS_FUSED;
                 let together = product(&cpu, &x, &weight, Epilogue::BiasResidual { bias: &bias, residual: &residual });
                 for (i, got) in together.iter().enumerate() {
                     let (row, column) = (i / n, i % n);

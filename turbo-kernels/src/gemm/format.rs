@@ -1,15 +1,14 @@
 //! What differs between the dtypes of products: how rows and panels are packed, and how a tile is multiplied.
 
 use super::{
-    pack::{RUN, pack_tile, panel_width, tile_rows, tile_values},
-    tile::{Panel, Places, Tile, multiply},
-    words::transpose,
+    pack::{RUN, pack_tile},
+    words::{self, Words, transpose},
 };
 use crate::simd::Simd;
 
 /// One way to hold a weight and the rows that meet it. Both are `[k words][..]` of 32-bit words, which travel as `f32`
 /// whatever they hold.
-pub(crate) trait Format: Copy + Send + Sync + 'static {
+pub(crate) trait Format: Words + Copy + Send + Sync {
     /// A single row is its own tile, and need not be packed.
     const ROW_IS_TILE: bool;
     /// The packed form of a value depends on that value alone, so the values of a row can be put one by one, as soon
@@ -17,16 +16,22 @@ pub(crate) trait Format: Copy + Send + Sync + 'static {
     const VALUE_BY_VALUE: bool;
 
     /// Rows of the tile that suits best; any format takes as many as [`super::tile_rows`].
-    fn tile_rows<S: Simd>() -> usize;
+    fn tile_rows<S: Simd>() -> usize {
+        words::most_rows::<S, Self>()
+    }
 
     /// Words of a packed panel.
-    fn panel_words<S: Simd>(in_features: usize) -> usize;
+    fn panel_words<S: Simd>(in_features: usize) -> usize {
+        words::panel_words::<S, Self>(in_features)
+    }
 
     /// Packs up to a panel's width of output features, `[columns, in_features]` row-major, into a panel of zeros.
     fn pack_panel<S: Simd>(s: S, columns: &[f32], in_features: usize, panel: &mut [f32]);
 
     /// Words of a packed tile of `rows` rows.
-    fn tile_words<S: Simd>(rows: usize, in_features: usize) -> usize;
+    fn tile_words<S: Simd>(rows: usize, in_features: usize) -> usize {
+        rows * words::row_words::<S, Self>(in_features)
+    }
 
     /// Packs rows of `in_features` values into `tile`.
     fn pack_tile<'a, S: Simd>(
@@ -42,16 +47,6 @@ pub(crate) trait Format: Copy + Send + Sync + 'static {
 
     /// Packs one vector of values, where [`Format::VALUE_BY_VALUE`] holds.
     fn put<S: Simd>(s: S, values: S::F32, words: &mut [f32]);
-
-    /// Products of a tile with a panel, as f32.
-    fn multiply<S: Simd>(
-        s: S,
-        tile: Tile<'_>,
-        panel: Panel<'_>,
-        in_features: usize,
-        products: &mut [f32],
-        places: Places,
-    );
 }
 
 /// Work that is compiled for each format and each instruction set that it has a path for; the struct holds the
@@ -68,25 +63,54 @@ pub(crate) trait FormatKernel {
 #[derive(Clone, Copy)]
 pub(crate) struct F32;
 
+impl Words for F32 {
+    const PER_WORD: usize = 1;
+    const PARAMETERS: usize = 0;
+    const ORDERED: bool = true;
+    type Sum<S: Simd> = S::F32;
+
+    fn parts<S: Simd>() -> usize {
+        1
+    }
+
+    #[inline(always)]
+    fn place<S: Simd>(word: usize, _: usize) -> usize {
+        word
+    }
+
+    #[inline(always)]
+    fn part<S: Simd>(_: S, words: S::I32, _: usize) -> S::I32 {
+        words
+    }
+
+    #[inline(always)]
+    fn dot<S: Simd>(s: S, x: S::I32, weight: S::I32, sum: S::F32) -> S::F32 {
+        s.mul_add(s.float(x), s.float(weight), sum)
+    }
+
+    #[inline(always)]
+    fn zero<S: Simd>(s: S) -> S::F32 {
+        s.splat(0.0)
+    }
+
+    #[inline(always)]
+    fn bits<S: Simd>(_: S, sum: S::F32) -> S::F32 {
+        sum
+    }
+
+    #[inline(always)]
+    fn value<S: Simd>(_: S, bits: S::F32, _: [f32; 2], _: [S::F32; 2]) -> S::F32 {
+        bits
+    }
+}
+
 impl Format for F32 {
     const ROW_IS_TILE: bool = true;
     const VALUE_BY_VALUE: bool = true;
 
-    fn tile_rows<S: Simd>() -> usize {
-        tile_rows::<S>()
-    }
-
-    fn panel_words<S: Simd>(in_features: usize) -> usize {
-        panel_width::<S>() * in_features
-    }
-
     #[inline(always)]
     fn pack_panel<S: Simd>(s: S, columns: &[f32], in_features: usize, panel: &mut [f32]) {
         transpose(s, columns, in_features, 0..in_features, panel);
-    }
-
-    fn tile_words<S: Simd>(rows: usize, in_features: usize) -> usize {
-        tile_values(rows, in_features)
     }
 
     #[inline(always)]
@@ -108,17 +132,5 @@ impl Format for F32 {
     #[inline(always)]
     fn put<S: Simd>(s: S, values: S::F32, words: &mut [f32]) {
         s.store(values, words);
-    }
-
-    #[inline(always)]
-    fn multiply<S: Simd>(
-        s: S,
-        tile: Tile<'_>,
-        panel: Panel<'_>,
-        in_features: usize,
-        products: &mut [f32],
-        places: Places,
-    ) {
-        multiply(s, tile, panel, in_features, products, places);
     }
 }

@@ -25,8 +25,7 @@ use std::ops::Range;
 use super::{
     format::Format,
     pack::{RUN, panel_width},
-    tile::{Panel, Places, Tile},
-    words::{self, Narrow},
+    words::{self, Words},
 };
 use crate::{lanes, simd::Simd};
 
@@ -43,7 +42,7 @@ pub(super) const MOST_FEATURES: usize = 1 << 16;
 /// The least range or magnitude that is told from zero; the inverse of less may overflow.
 const LEAST: f32 = 1e-30;
 
-impl Narrow for Int8 {
+impl Words for Int8 {
     const PER_WORD: usize = 4;
     /// Scale and zero point; scale and sum of the weights.
     const PARAMETERS: usize = 2;
@@ -156,14 +155,6 @@ impl Format for Int8 {
     const ROW_IS_TILE: bool = false;
     const VALUE_BY_VALUE: bool = false;
 
-    fn tile_rows<S: Simd>() -> usize {
-        words::most_rows::<S, Self>()
-    }
-
-    fn panel_words<S: Simd>(in_features: usize) -> usize {
-        words::panel_words::<S, Self>(in_features)
-    }
-
     #[inline(always)]
     fn pack_panel<S: Simd>(s: S, columns: &[f32], in_features: usize, panel: &mut [f32]) {
         let width = panel_width::<S>();
@@ -197,10 +188,6 @@ impl Format for Int8 {
         });
     }
 
-    fn tile_words<S: Simd>(rows: usize, in_features: usize) -> usize {
-        rows * words::row_words::<S, Self>(in_features)
-    }
-
     fn words_of<S: Simd>(_: usize, _: usize, _: usize) -> Range<usize> {
         unreachable!("a value alone does not say which byte it becomes")
     }
@@ -228,18 +215,6 @@ impl Format for Int8 {
                 quantize(s, quantizer, values, &mut line[row * run..][..run]);
             }
         }
-    }
-
-    #[inline(always)]
-    fn multiply<S: Simd>(
-        s: S,
-        tile: Tile<'_>,
-        panel: Panel<'_>,
-        in_features: usize,
-        products: &mut [f32],
-        places: Places,
-    ) {
-        words::multiply::<S, Self>(s, tile, panel, in_features, products, places);
     }
 }
 

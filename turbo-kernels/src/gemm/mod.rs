@@ -17,11 +17,12 @@ mod words;
 pub(crate) use course::{Course, Group, Piece, RING, Stage};
 pub(crate) use cpu::row_of;
 pub(crate) use finish::Store;
-pub(crate) use format::{Format, FormatKernel};
+pub(crate) use format::{F32, Format, FormatKernel};
 pub use pack::PackedWeight;
-pub(crate) use pack::{EvenTiles, RUN, TileSizes, pack_tile, panel_width, tile_rows, tile_values};
+pub(crate) use pack::{EvenTiles, RUN, TileSizes, pack_tile, panel_width, tile_rows, tile_values, with_rows};
 pub(crate) use rows::{Cut, Groups, PackedRows};
-pub(crate) use tile::{Finish, Panel, Places, Products, Tile, multiply};
+pub(crate) use tile::{Finish, Panel, Products, Tile};
+pub(crate) use words::multiply;
 
 use crate::{
     Activation, DType, KernelError, Layout, device::Device, feed_forward::FeedForward, norm::NormWeights,
@@ -100,7 +101,7 @@ pub trait Gemm: Device {
 
     /// `x` is `[rows, in_features]`, `out` is `[rows, out_features]`; `rows` follows from `out`.
     ///
-    /// Every value is one chain of fused multiply-adds over ascending `k` from zero, then the epilogue.
+    /// Every value is one chain of multiply-adds over ascending `k` from zero, or in int8 an exact sum, then the epilogue.
     ///
     /// # Errors
     /// [`KernelError::Length`] when a buffer does not fit the weight's shape.

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use proptest::prelude::*;
 
-use super::{Epilogue, Format, Gemm, Panel, Places, Tile, bf16::Bf16, int8::Int8, panel_width};
+use super::{Epilogue, Format, Gemm, Panel, Tile, bf16::Bf16, int8::Int8, multiply, panel_width};
 use crate::{
     Activation, Cpu, CpuOptions, DType, Device, Isa,
     simd::{Kernel, Simd, supported},
@@ -79,7 +79,7 @@ proptest! {
         let (rounded_x, rounded_w) = (round(&x), round(&w));
         for cpu in cpus(threads) {
             let weight = cpu.pack(&w, n, k, DType::Bf16).unwrap();
-            let fused = cpu.isa() != Isa::Portable || cfg!(target_arch = "aarch64");
+            let fused = cpu.isa() != Isa::Portable || crate::simd::PORTABLE_IS_FUSED;
             let got = product(&cpu, &x, &weight, Epilogue::None);
             for (i, got) in got.iter().enumerate() {
                 let (x, w) = (&rounded_x[i / n * k..][..k], &rounded_w[i % n * k..][..k]);
@@ -158,7 +158,7 @@ impl<F: Format> Kernel for Once<'_, F> {
         F::pack_tile(s, x.chunks_exact(k), k, &mut tile);
         let mut products = [0.0; 14 * 32];
         let tile = Tile { first_row: 0, rows, index: 0, values: &tile };
-        F::multiply(s, tile, Panel::cached(&panel), k, &mut products, Places::rows::<S>());
+        multiply::<S, F>(s, tile, Panel::cached(&panel), k, &mut products);
         let columns = w.len() / k;
         let rows = products.chunks_exact(panel_width::<S>()).take(rows);
         rows.flat_map(|row| row[..columns].iter().map(|v| v.to_bits())).collect()

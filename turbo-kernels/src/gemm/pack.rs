@@ -35,6 +35,29 @@ pub(crate) const fn tile_rows<S: Simd>() -> usize {
     (S::REGISTERS - 4) / 2
 }
 
+/// An expression in which a number of rows is a constant; tiles have at most as many as registers allow.
+macro_rules! with_rows {
+    ($simd:ty, $rows:expr, $count:ident => $body:expr) => {
+        with_rows!(@ $simd, $rows, $count, $body, 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
+    };
+    (@ $simd:ty, $rows:expr, $count:ident, $body:expr, $($number:literal)*) => {
+        match $rows {
+            $($number => with_rows!(# $simd, $number, $count, $body),)*
+            rows => unreachable!("tiles have 1 to 14 rows, not {rows}"),
+        }
+    };
+    (# $simd:ty, $number:literal, $count:ident, $body:expr) => {
+        // decided before code is made, so that none is made for what cannot be
+        if const { $number <= $crate::gemm::tile_rows::<$simd>() } {
+            const $count: usize = $number;
+            $body
+        } else {
+            unreachable!("{} rows are more than registers hold", $number)
+        }
+    };
+}
+pub(crate) use with_rows;
+
 /// A constant matrix `[out_features, in_features]`, packed for one instruction set and [`DType`].
 #[derive(Debug)]
 pub struct PackedWeight {
@@ -414,6 +437,22 @@ mod tests {
             let (expected, got) = (packed.image().len(), short.len());
             assert_eq!(error, format!("restore: image holds {got} values, expected {expected}"));
             assert!(PackedWeight::restore(isa, short, [usize::MAX, k], dtype).is_err());
+        }
+    }
+
+    /// Caches on disk are shared by name.
+    #[test]
+    fn sets_of_one_packing_have_one_image() {
+        let (n, k) = (37, 41);
+        let weight: Vec<f32> = (0..n * k).map(|i| (i * 7919 % 1009) as f32 - 500.0).collect();
+        let mut images: Vec<(String, PackedWeight)> = Vec::new();
+        for (isa, dtype) in supported().flat_map(|isa| DType::ALL.map(|dtype| (isa, dtype))) {
+            let packed = PackedWeight::new(isa, NonZeroUsize::MIN, &weight, [n, k], dtype).unwrap();
+            let name = PackedWeight::packing(isa, dtype);
+            if let Some((_, other)) = images.iter().find(|(other, _)| *other == name) {
+                assert!(packed.image() == other.image(), "{name} with {isa:?}");
+            }
+            images.push((name, packed));
         }
     }
 

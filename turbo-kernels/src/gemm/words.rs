@@ -1,4 +1,5 @@
-//! Products of numbers narrower than a word: several values of `k` share each of its words.
+//! The tile kernel: up to 14 rows times one panel, accumulators in registers. Of numbers narrower than a word several
+//! values of `k` share one.
 //!
 //! ```text
 //! panel  [words of k][column]                        then what the format keeps per column
@@ -12,16 +13,16 @@
 use std::marker::PhantomData;
 
 use super::{
-    pack::{RUN, panel_width, tile_rows},
-    tile::{Panel, Places, Tile},
+    pack::{RUN, panel_width, tile_rows, with_rows},
+    tile::{Panel, Tile},
 };
 use crate::{
     lanes,
     simd::{Kernel, Simd},
 };
 
-/// Numbers of which several fit a word.
-pub(super) trait Narrow: 'static {
+/// Numbers of which one or several fit a word.
+pub(crate) trait Words: 'static {
     /// Values of `k` in a word.
     const PER_WORD: usize;
     /// Words that are kept for each row of a tile and each column of a panel: two or none.
@@ -37,7 +38,7 @@ pub(super) trait Narrow: 'static {
     /// Where part `part` of word `word` lies in a run of activations.
     fn place<S: Simd>(word: usize, part: usize) -> usize;
 
-    /// A part of a word of weights, as [`Narrow::dot`] wants it.
+    /// A part of a word of weights, as [`Words::dot`] wants it.
     fn part<S: Simd>(s: S, words: S::I32, part: usize) -> S::I32;
 
     /// `sum` plus a part of the products.
@@ -54,22 +55,22 @@ pub(super) trait Narrow: 'static {
 }
 
 /// Rows of the tile that suits best: words in two parts stay in two more registers until their second part is done.
-pub(super) fn most_rows<S: Simd, N: Narrow>() -> usize {
+pub(super) fn most_rows<S: Simd, N: Words>() -> usize {
     if N::parts::<S>() == 1 { tile_rows::<S>() } else { (tile_rows::<S>() - 1).max(2) }
 }
 
 /// Words of `k` values.
-pub(super) fn words<N: Narrow>(k: usize) -> usize {
+pub(super) fn words<N: Words>(k: usize) -> usize {
     k.div_ceil(N::PER_WORD)
 }
 
 /// Words of each row in a packed tile.
-pub(super) fn row_words<S: Simd, N: Narrow>(k: usize) -> usize {
+pub(super) fn row_words<S: Simd, N: Words>(k: usize) -> usize {
     words::<N>(k).next_multiple_of(RUN) * N::parts::<S>() + N::PARAMETERS
 }
 
 /// [`super::Format::panel_words`].
-pub(super) fn panel_words<S: Simd, N: Narrow>(k: usize) -> usize {
+pub(super) fn panel_words<S: Simd, N: Words>(k: usize) -> usize {
     panel_width::<S>() * (words::<N>(k) + N::PARAMETERS)
 }
 
@@ -81,7 +82,7 @@ const MOST_WIDTH: usize = 32;
 /// Turns columns of `k` values into lines of panel width, run by run: `pack` is given the lines of a run and how many
 /// words they make, and writes these words, `[words][panel width]`.
 #[inline(always)]
-pub(super) fn pack_columns<S: Simd, N: Narrow>(
+pub(super) fn pack_columns<S: Simd, N: Words>(
     s: S,
     columns: &[f32],
     k: usize,
@@ -125,53 +126,48 @@ pub(super) fn transpose<S: Simd>(
     }
 }
 
-/// [`super::Format::multiply`]; rows that also meet a weight of another format may come in larger tiles than suits.
+/// `Σₖ tile[row][k] · panel[k][column]` to line `row` of `products`, of panel width: one chain over ascending `k` from
+/// zero each, or an exact sum. Rows that also meet a weight of another format may come in larger tiles than suits.
 #[inline(always)]
-pub(super) fn multiply<S: Simd, N: Narrow>(
+pub(crate) fn multiply<S: Simd, N: Words>(
     s: S,
     tile: Tile<'_>,
     panel: Panel<'_>,
     k: usize,
     products: &mut [f32],
-    places: Places,
 ) {
-    macro_rules! instances {
-        ($($rows:literal)*) => {
-            match tile.rows {
-                $($rows if $rows <= tile_rows::<S>() => {
-                    let (tile, words) = (tile.values, words::<N>(k));
-                    s.call(Product::<N, $rows> { tile, panel, words, products, places, format: PhantomData })
-                },)*
-                rows => unreachable!("tiles have 1 to {} rows, not {rows}", tile_rows::<S>()),
-            }
-        };
-    }
-    instances!(1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+    let (tile, rows, words) = (tile.values, tile.rows, words::<N>(k));
+    with_rows!(S, rows, ROWS => {
+        s.call(Product::<N, ROWS> { tile, panel, words, products, format: PhantomData })
+    });
 }
 
-/// [`multiply`] for `ROWS` rows, a function of its own as that of f32 is.
+/// [`multiply`] for `ROWS` rows, a function of its own: inlined wherever products are finished, it would be most of
+/// this crate's code.
 struct Product<'a, N, const ROWS: usize> {
     tile: &'a [f32],
     panel: Panel<'a>,
     words: usize,
     products: &'a mut [f32],
-    places: Places,
     format: PhantomData<N>,
 }
 
-impl<N: Narrow, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
+impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { tile, panel: Panel { words: panel, mut ahead }, words, products, places, .. } = self;
+        let Self { tile, panel: Panel { words: panel, mut ahead }, words, products, .. } = self;
         let (width, run_words) = (panel_width::<S>(), RUN * N::parts::<S>());
-        let (values, rows) = tile.split_at(words.div_ceil(RUN) * ROWS * run_words);
+        // the words of the last row in the last run are the last ones; what follows them is kept per row
+        let runs_before = words.saturating_sub(1) / RUN * ROWS * run_words;
+        let last = N::place::<S>(words.saturating_sub(1) % RUN, N::parts::<S>() - 1);
+        assert!(words == 0 || tile.len() > runs_before + (ROWS - 1) * run_words + last);
         let (weights, columns) = panel.split_at(words * width);
         let mut sums = [[N::zero(s); 2]; ROWS];
         let mut left = words;
         let mut weights = weights.as_ptr().cast::<i32>();
-        let mut values = values.as_ptr().cast::<i32>();
+        let mut values = tile.as_ptr().cast::<i32>();
         // Integers may be added in any order, and the compiler does so: it adds the parts of a word to each other first, for
         // which the registers do not suffice. With each part in a pass of its own it has nothing to choose.
         let passes = if N::ORDERED { 1 } else { N::parts::<S>() };
@@ -191,7 +187,7 @@ impl<N: Narrow, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
                         let (low, high) = (N::part(s, low, part), N::part(s, high, part));
                         for (row, sums) in sums.iter_mut().enumerate() {
                             let at = row * run_words + N::place::<S>(word, part);
-                            // SAFETY: a word of `row` in this run, of which the tile holds as many as there are words.
+                            // SAFETY: a word of `row` in this run; the assertion covers the last one of the last run.
                             let x = s.splat_i32(unsafe { *values.add(at) });
                             sums[0] = N::dot(s, x, low, sums[0]);
                             sums[1] = N::dot(s, x, high, sums[1]);
@@ -204,16 +200,17 @@ impl<N: Narrow, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
             left -= run;
         }
         for (row, sums) in sums.iter().enumerate() {
-            s.store(N::bits(s, sums[0]), &mut products[row * places.row..]);
-            s.store(N::bits(s, sums[1]), &mut products[row * places.row + places.half..]);
+            s.store(N::bits(s, sums[0]), &mut products[row * width..]);
+            s.store(N::bits(s, sums[1]), &mut products[row * width + S::LANES..]);
         }
         // In a loop of its own: where finishing a sum is more than storing it, the loop is not unrolled, and sums that are
         // chosen by number live in memory from the first product on.
         if N::PARAMETERS > 0 {
-            for (half, at) in [(0, 0), (places.half, S::LANES)] {
+            let rows = &tile[words.div_ceil(RUN) * ROWS * run_words..];
+            for at in [0, S::LANES] {
                 let columns = [s.load(&columns[at..]), s.load(&columns[width + at..])];
                 for (row, kept) in rows.as_chunks::<2>().0.iter().take(ROWS).enumerate() {
-                    let products = &mut products[row * places.row + half..];
+                    let products = &mut products[row * width + at..];
                     s.store(N::value(s, s.load(products), *kept, columns), products);
                 }
             }

@@ -6,7 +6,7 @@ use crate::{
     KernelError,
     device::{Cpu, CpuQueue, SharedMut},
     gemm::{
-        EvenTiles, Panel, Places, Products, Tile, TileSizes, multiply, pack_tile, panel_width, tile_rows,
+        EvenTiles, F32, Panel, Products, Tile, TileSizes, multiply, pack_tile, panel_width, tile_rows,
         tile_values,
     },
     simd::{Kernel, Simd},
@@ -105,7 +105,7 @@ impl Group<'_> {
             let tile = Tile { first_row: rows.start, rows: rows.len(), index: 0, values: self.tile };
             for first in (0..n).step_by(panel_width::<S>()) {
                 let panel = Panel::cached(&self.panels[first * k..]);
-                multiply(s, tile, panel, k, &mut products.0, Places::rows::<S>());
+                multiply::<S, F32>(s, tile, panel, k, &mut products.0);
                 let columns = panel_width::<S>().min(n - first);
                 for (i, line) in rows.clone().zip(products.0.chunks_exact(panel_width::<S>())) {
                     let start = self.out_at.row(head.0, head.1, i) + first;
@@ -174,7 +174,7 @@ mod tests {
             let mut out = vec![f32::NAN; 6 * m * n];
             let (a_in, b_in) = ((&a[..], at(m, k)), (&b[..], at(n, k), Rhs::Transposed));
             cpu.batched_matmul(&mut cpu.queue().unwrap(), shape, a_in, b_in, (&mut out, at(m, n))).unwrap();
-            let fused = isa != Isa::Portable || cfg!(target_arch = "aarch64");
+            let fused = isa != Isa::Portable || crate::simd::PORTABLE_IS_FUSED;
             for (i, got) in out.into_iter().enumerate() {
                 let (head, row, column) = (i / (m * n), i / n % m, i % n);
                 let want = (0..k).fold(0.0f32, |sum, j| {

@@ -1,6 +1,6 @@
 use std::{arch::x86_64::*, mem::transmute};
 
-use super::{Kernel, Simd, wide};
+use super::{Kernel, Simd};
 
 /// 512-bit vectors of 16 values, and the dot products of [`BF16`] or [`VNNI`] or neither.
 #[derive(Clone, Copy)]
@@ -223,7 +223,7 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
             // SAFETY: only `run_int8` makes such a token, and its callers know that the machine has the instruction.
             unsafe { _mm512_dpbusd_epi32(sum, x, w) }
         } else {
-            wide::dot_int8(self, x, w, sum)
+            unreachable!("whoever calls this asks first whether it is an instruction")
         }
     }
 
@@ -236,7 +236,7 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
                 _mm512_dpbf16_ps(sum, transmute::<__m512i, __m512bh>(x), transmute::<__m512i, __m512bh>(w))
             }
         } else {
-            wide::dot_bf16(self, x, w, sum)
+            unreachable!("whoever calls this asks first whether it is an instruction")
         }
     }
 
@@ -249,7 +249,7 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
                 _mm512_rol_epi32::<16>(pairs)
             }
         } else {
-            wide::pair_bf16(self, first, second)
+            unreachable!("whoever calls this asks first whether it is an instruction")
         }
     }
 }

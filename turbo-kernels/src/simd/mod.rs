@@ -14,6 +14,7 @@
 //!
 //! # Which numbers depend on the instruction set
 //! * [`Simd::mul_add`] rounds once with FMA; the portable path on x86-64 multiplies, then adds, and rounds twice.
+//! * The dot products of bf16 are one instruction on some sets, which takes subnormal numbers for zeros.
 //! * [`Simd::reduce_sum`] adds halves onto each other in a fixed tree, so sums along a row depend on `LANES`.
 //!
 //! Everything else is correctly rounded per lane and the same everywhere.
@@ -24,12 +25,13 @@ mod avx2;
 mod avx512;
 mod isa;
 mod portable;
-mod wide;
 
 pub use isa::Isa;
 pub(crate) use isa::SupportedIsa;
 #[cfg(test)]
 pub(crate) use isa::supported;
+#[cfg(test)]
+pub(crate) use portable::FUSED as PORTABLE_IS_FUSED;
 
 /// Work that is compiled for each instruction set; the struct holds the arguments.
 pub(crate) trait Kernel {
@@ -169,16 +171,6 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         self.bits(unsafe { self.load_ptr(from.cast()) })
     }
 
-    /// Writes `v` from `to` on, aligned or not.
-    ///
-    /// # Safety
-    /// `to` is valid for writing `LANES` words.
-    #[inline(always)]
-    unsafe fn store_i32_ptr(self, v: Self::I32, to: *mut i32) {
-        // SAFETY: the caller's promise.
-        unsafe { self.store_ptr(self.float(v), to.cast()) }
-    }
-
     /// The bits of each lane.
     fn bits(self, v: Self::F32) -> Self::I32;
     /// The floats with these bits.
@@ -209,10 +201,10 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// The sum of the two products of pairs of i16.
     fn dot_i16(self, a: Self::I32, b: Self::I32) -> Self::I32;
 
-    /// `sum` plus the products of four u8 in `x` with four i8 in `w`, wrapping.
+    /// `sum` plus the products of four u8 in `x` with four i8 in `w`, wrapping; only where [`Simd::DOT_INT8`].
     #[inline(always)]
-    fn dot_int8(self, x: Self::I32, w: Self::I32, sum: Self::I32) -> Self::I32 {
-        wide::dot_int8(self, x, w, sum)
+    fn dot_int8(self, _x: Self::I32, _w: Self::I32, _sum: Self::I32) -> Self::I32 {
+        unreachable!("whoever calls this asks first whether it is an instruction")
     }
 
     /// The bf16 in the upper half of each word.
@@ -227,11 +219,11 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         self.float(self.shift_left::<16>(v))
     }
 
-    /// `lower(x) · lower(w) + (upper(x) · upper(w) + sum)`, as two [`Simd::mul_add`]; the instruction takes subnormal
-    /// numbers for zeros, in arguments and results.
+    /// `lower(x) · lower(w) + (upper(x) · upper(w) + sum)`, as two [`Simd::mul_add`] that take subnormal numbers for
+    /// zeros, in arguments and results; only where [`Simd::DOT_BF16`].
     #[inline(always)]
-    fn dot_bf16(self, x: Self::I32, w: Self::I32, sum: Self::F32) -> Self::F32 {
-        wide::dot_bf16(self, x, w, sum)
+    fn dot_bf16(self, _x: Self::I32, _w: Self::I32, _sum: Self::F32) -> Self::F32 {
+        unreachable!("whoever calls this asks first whether it is an instruction")
     }
 
     /// The nearest bf16 of each lane, halves to even, as f32.
@@ -247,10 +239,10 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     }
 
     /// Two vectors of values that follow each other, as bf16 in pairs: the first of each pair in the upper half, so that
-    /// [`Simd::dot_bf16`] takes it first. The instruction takes subnormal numbers for zeros.
+    /// [`Simd::dot_bf16`] takes it first; subnormal numbers become zeros. Only where [`Simd::DOT_BF16`].
     #[inline(always)]
-    fn pair_bf16(self, first: Self::F32, second: Self::F32) -> Self::I32 {
-        wide::pair_bf16(self, first, second)
+    fn pair_bf16(self, _first: Self::F32, _second: Self::F32) -> Self::I32 {
+        unreachable!("whoever calls this asks first whether it is an instruction")
     }
 }
 

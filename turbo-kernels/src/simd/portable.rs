@@ -25,10 +25,12 @@ fn greater(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// `f32::mul_add` where it is an instruction; elsewhere it would be a slow library call.
+/// Whether a multiply-add rounds once: `f32::mul_add` is an instruction; elsewhere it would be a slow library call.
+pub(crate) const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
+
 #[inline(always)]
 fn mul_add(a: f32, b: f32, c: f32) -> f32 {
-    if cfg!(any(target_arch = "aarch64", target_feature = "fma")) { a.mul_add(b, c) } else { a * b + c }
+    if FUSED { a.mul_add(b, c) } else { a * b + c }
 }
 
 /// What `f` makes of both halves of each word, as i16.
