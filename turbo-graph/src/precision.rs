@@ -2,9 +2,8 @@
 //!
 //! A dtype is asked for once, for the program. The products of repeated layers take it, and so do those with the
 //! vocabulary, which is as large as several layers; poolers, classifiers and projections outside the layers stay f32:
-//! they cost next to nothing, and what they give is read by people. Matrices that are named as sensitive, and the others
-//! of their operator, stay bf16 where int8 is asked for. Attention has no weights to be packed in int8: it follows in
-//! bf16. What is handed from one operator to the next is f32 in any case.
+//! they cost next to nothing, and what they give is read by people. Attention has no weights to be packed in int8: it
+//! follows in bf16. What is handed from one operator to the next is f32 in any case.
 
 use turbo_kernels::DType;
 
@@ -20,37 +19,20 @@ pub(crate) struct Precision {
     dtype: DType,
     /// Of every value; nothing is said of a graph that is f32 throughout.
     matrices: Vec<DType>,
-    /// Matrices that int8 was asked of, and that stay bf16.
-    kept: Vec<String>,
 }
 
 impl Precision {
-    /// `dtype` for the products of `graph`, but for those with a matrix that has a tensor of `sensitive`.
-    pub(crate) fn of(graph: &Graph, dtype: DType, sensitive: &[String]) -> Self {
-        let mut precision = Precision { dtype, ..Precision::default() };
-        if dtype == DType::F32 {
-            return precision;
-        }
-        precision.matrices = vec![DType::F32; graph.values.len()];
-        let is_sensitive = |value: ValueId| match &graph.value(value).storage {
-            Storage::Weight(parts) => parts.iter().any(|part| sensitive.contains(&part.name)),
-            _ => false,
-        };
-        for node in graph.nodes().iter().filter(|node| takes_dtype(graph, node)) {
-            let keeps = dtype == DType::Int8 && graph.factors(node).any(is_sensitive);
-            for value in graph.factors(node) {
-                // a shared matrix is packed once: what one reader keeps, all do
-                let known = &mut precision.matrices[value.index()];
-                *known = if keeps || *known == DType::Bf16 { DType::Bf16 } else { dtype };
+    /// `dtype` for the products of `graph`.
+    pub(crate) fn of(graph: &Graph, dtype: DType) -> Self {
+        let mut matrices = Vec::new();
+        if dtype != DType::F32 {
+            matrices.resize(graph.values.len(), DType::F32);
+            for node in graph.nodes().iter().filter(|node| takes_dtype(graph, node)) {
+                // a shared matrix is packed once: where one reader takes the dtype, all do
+                graph.factors(node).for_each(|matrix| matrices[matrix.index()] = dtype);
             }
         }
-        if dtype == DType::Int8 {
-            let kept = |(index, _): &(usize, &DType)| precision.matrices[*index] == DType::Bf16;
-            let kept = precision.matrices.iter().enumerate().filter(kept);
-            let names = kept.map(|(index, _)| graph.values[index].storage.weight_name());
-            precision.kept = names.collect();
-        }
-        precision
+        Precision { dtype, matrices }
     }
 }
 
@@ -69,10 +51,12 @@ impl Graph {
         }
     }
 
-    /// The matrices that are bf16 where int8 was asked for, as [`GraphBuilder::weight`](crate::GraphBuilder::weight)
-    /// named their tensors, those that were merged joined by `+`.
-    pub fn kept_in_bf16(&self) -> &[String] {
-        &self.precision.kept
+    /// What a line about `node` ends with: ` int8`, or nothing where it is f32.
+    pub(crate) fn dtype_suffix(&self, node: &Node) -> String {
+        match self.dtype(node) {
+            DType::F32 => String::new(),
+            dtype => format!(" {dtype}"),
+        }
     }
 
     /// The dtype in which a matrix of a product is packed.

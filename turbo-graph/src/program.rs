@@ -76,12 +76,11 @@ impl Program {
         Ok(Program { graph, layout, slots })
     }
 
-    /// This program with the products of its layers, and those with the vocabulary, in `dtype`; matrices that have a tensor
-    /// of `sensitive` stay bf16 where `dtype` is int8. Names that are no matrix of the program mean nothing. What the graph
-    /// says of costs, and prints, is of that dtype from now on. A new program is f32.
+    /// This program with the products of its layers, and those with the vocabulary, in `dtype`. What the graph says of
+    /// costs, and prints, is of that dtype from now on. A new program is f32.
     #[must_use]
-    pub fn with_dtype(mut self, dtype: DType, sensitive: &[String]) -> Self {
-        self.graph.precision = Precision::of(&self.graph, dtype, sensitive);
+    pub fn with_dtype(mut self, dtype: DType) -> Self {
+        self.graph.precision = Precision::of(&self.graph, dtype);
         self
     }
 

@@ -4,27 +4,29 @@
 
 mod common;
 
-use std::{borrow::Cow, error::Error, num::NonZeroUsize};
+use std::{borrow::Cow, error::Error};
 
-use common::{NamedNoise, SMALL, encoder, sequences};
+use common::{NamedNoise, SMALL, batch, cpu, encoder, on_cpu, on_threads, sequences};
 use proptest::prelude::*;
 use turbo_graph::{
     Capacity, Executor, ExecutorConfig, GraphBuilder, GraphError, Input, LayoutKind, OutputId, PlannerConfig,
-    Policy, Pooling, Program, Rhs, Staging, WeightSource, dim::Extents, passes,
+    Policy, Pooling, Program, Rhs, Staging, WeightSource, dim::Extents, memory, passes,
 };
-use turbo_kernels::{Cpu, CpuOptions};
+use turbo_kernels::Cpu;
 
 fn executor(layout: LayoutKind, threads: usize, config: ExecutorConfig) -> Executor<Cpu> {
     let program = Program::compile(&encoder(SMALL), layout, passes::ALL).unwrap();
-    let device =
-        Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), ..CpuOptions::default() }).unwrap();
-    Executor::new(device, program, &NamedNoise, config).unwrap()
+    on_threads(threads, program, config)
+}
+
+/// What just holds a batch of these lengths.
+fn capacity(lens: &[usize]) -> Capacity {
+    let max_seq_len = *lens.iter().max().unwrap();
+    Capacity { batch_size: lens.len(), total_tokens: lens.iter().sum(), max_seq_len, selected_rows: 0 }
 }
 
 fn embed(executor: &mut Executor<Cpu>, sequences: &[Vec<u32>]) -> Vec<Vec<f32>> {
-    let mut batch = Staging::new();
-    sequences.iter().for_each(|ids| batch.push(ids, &[]).unwrap());
-    executor.run(&batch).unwrap();
+    executor.run(&batch(sequences)).unwrap();
     let (hidden, pooled) =
         (executor.output("last_hidden_state").unwrap(), executor.output("pooled").unwrap());
     (0..sequences.len())
@@ -75,11 +77,7 @@ fn within_a_reserved_capacity_no_chunk_is_added() {
 #[test]
 fn the_papers_policy_gives_chunks_back() {
     let planner = PlannerConfig { policy: Policy::Paper, chunk_bytes: 4096, ..PlannerConfig::default() };
-    let mut executor = executor(
-        LayoutKind::Packed,
-        1,
-        ExecutorConfig { planner, cached_bindings: 0, ..ExecutorConfig::default() },
-    );
+    let mut executor = executor(LayoutKind::Packed, 1, ExecutorConfig { planner, cached_bindings: 0 });
     let mut footprint = |len| {
         embed(&mut executor, &sequences(&[len], SMALL.vocab_size));
         executor.footprint_bytes()
@@ -135,17 +133,33 @@ fn a_missing_weight_is_named() {
         }
     }
     let program = Program::compile(&encoder(SMALL), LayoutKind::Packed, passes::ALL).unwrap();
-    let device = Cpu::new(CpuOptions::default()).unwrap();
-    let refused = Executor::new(device, program, &Without("layer.1.key.bias"), PlannerConfig::default());
+    let refused = Executor::new(cpu(), program, &Without("layer.1.key.bias"), PlannerConfig::default());
     let refused = refused.err().expect("a weight is missing");
     assert_eq!(refused.to_string(), "weight layer.1.key.bias: no such tensor");
+}
+
+/// What is held is what plans say: of one batch the chunks of its plan, and the rows of both outputs.
+#[test]
+fn the_footprint_is_that_of_the_plan() {
+    for layout in [LayoutKind::Packed, LayoutKind::Padded] {
+        let planner = PlannerConfig { chunk_bytes: 4096, ..PlannerConfig::default() };
+        let mut executor = executor(layout, 1, ExecutorConfig { planner, cached_bindings: 0 });
+        assert_eq!((executor.footprint_bytes(), executor.output_bytes()), (0, 0));
+        let lens = [40, 40, 40];
+        embed(&mut executor, &sequences(&lens, SMALL.vocab_size));
+        let planned = memory::plan_batches(executor.program(), &[Extents::of(&lens)], planner).unwrap();
+        assert_eq!(executor.footprint_bytes(), planned[0].plan.footprint(), "{layout:?}");
+        assert_eq!(executor.output_bytes(), 4 * (3 * 40 + 3) * SMALL.hidden_size, "{layout:?}");
+        assert_eq!(executor.planned_bytes(capacity(&lens)).unwrap(), executor.footprint_bytes());
+        assert_eq!(executor.output_bytes_of(capacity(&lens)), executor.output_bytes());
+    }
 }
 
 #[test]
 fn planned_bytes_grow_with_the_batch_and_cost_nothing() {
     let executor =
         executor(LayoutKind::Packed, 1, PlannerConfig { chunk_bytes: 256, ..Default::default() }.into());
-    let planned = |tokens| executor.planned_bytes(&Extents::of(&[tokens])).unwrap();
+    let planned = |tokens| executor.planned_bytes(capacity(&[tokens])).unwrap();
     assert!(planned(16) < planned(64) && planned(64) < planned(512));
     assert_eq!(executor.footprint_bytes(), 0);
 }
@@ -176,8 +190,7 @@ fn a_batch_can_be_stopped_between_layers() {
         let ids = sequences(&[5, 40], SMALL.vocab_size);
         let expected = embed(&mut executor, &ids);
         let pooled = executor.output("pooled").unwrap();
-        let mut batch = Staging::new();
-        ids.iter().for_each(|ids| batch.push(ids, &[]).unwrap());
+        let batch = batch(&ids);
         let questions = SMALL.num_layers as usize + 1;
         for allowed in 0..=questions {
             let mut asked = 0;
@@ -211,14 +224,7 @@ fn a_capacity_beyond_all_memory_is_refused() {
                 Capacity { batch_size: 2, total_tokens: tokens, max_seq_len: 64, selected_rows: 0 };
             let refused = executor.reserve(capacity).unwrap_err();
             assert!(refused.to_string().starts_with("out of device memory"), "{refused}");
-            let extents = Extents {
-                batch_size: 2,
-                padded_len: tokens,
-                total_tokens: tokens,
-                sum_len_sq: 0,
-                selected_rows: 0,
-            };
-            assert!(executor.planned_bytes(&extents).is_err());
+            assert!(executor.planned_bytes(Capacity { max_seq_len: tokens, ..capacity }).is_err());
             assert_eq!(embed(&mut executor, &good), expected);
         }
     }
@@ -230,12 +236,8 @@ fn without_kept_bindings_nothing_is_rounded_up() {
     let planner =
         PlannerConfig { policy: Policy::Paper, chunk_bytes: 256, scale: 1.0, ..PlannerConfig::default() };
     let planned = |cached_bindings, tokens| {
-        let executor = executor(
-            LayoutKind::Packed,
-            1,
-            ExecutorConfig { planner, cached_bindings, ..ExecutorConfig::default() },
-        );
-        executor.planned_bytes(&Extents::of(&[tokens])).unwrap()
+        let executor = executor(LayoutKind::Packed, 1, ExecutorConfig { planner, cached_bindings });
+        executor.planned_bytes(capacity(&[tokens])).unwrap()
     };
     assert!(planned(0, 40) < planned(0, 41) && planned(0, 41) < planned(0, 42));
     assert_eq!(planned(1, 40), planned(1, 42));
@@ -255,8 +257,7 @@ fn chunks_that_cannot_be_had_leave_no_trace() {
     let pooled = g.pool(rows, Pooling::Mean).unwrap();
     g.output("pooled", pooled);
     let program = Program::compile(&g.finish().unwrap(), LayoutKind::Padded, &[]).unwrap();
-    let device = Cpu::new(CpuOptions::default()).unwrap();
-    let mut executor = Executor::new(device, program, &NamedNoise, PlannerConfig::default()).unwrap();
+    let mut executor = on_cpu(program);
     let answer = |executor: &mut Executor<Cpu>| {
         let (mut batch, mut values) = (Staging::new(), Vec::new());
         batch.push(&[1, 2, 3], &[]).unwrap();
@@ -284,9 +285,9 @@ fn all_buckets_together_take_what_the_largest_takes() {
     for layout in [LayoutKind::Packed, LayoutKind::Padded] {
         let planner = PlannerConfig { chunk_bytes: 4096, ..PlannerConfig::default() };
         let mut executor = executor(layout, 1, planner.into());
-        let capacity = Capacity { batch_size: 32, total_tokens: 1024, max_seq_len: 64, selected_rows: 0 };
-        executor.reserve(capacity).unwrap();
-        let planned = |lens: &[usize]| executor.planned_bytes(&Extents::of(lens)).unwrap();
+        let reserved = Capacity { batch_size: 32, total_tokens: 1024, max_seq_len: 64, selected_rows: 0 };
+        executor.reserve(reserved).unwrap();
+        let planned = |lens: &[usize]| executor.planned_bytes(capacity(lens)).unwrap();
         let largest = planned(&[32; 32]).max(planned(&[64; 16]));
         // padded, 29 sequences of 33 tokens are planned as 32 of 48: half as much again
         let reserved = executor.footprint_bytes();
@@ -307,11 +308,8 @@ fn heads_can_be_read_too() {
     g.output("rows", x);
     g.output("heads", heads);
     let program = Program::compile(&g.finish().unwrap(), LayoutKind::Padded, &[]).unwrap();
-    let device = Cpu::new(CpuOptions::default()).unwrap();
-    let mut executor = Executor::new(device, program, &NamedNoise, PlannerConfig::default()).unwrap();
-    let mut batch = Staging::new();
-    sequences(&[1, 3], 10).iter().for_each(|ids| batch.push(ids, &[]).unwrap());
-    executor.run(&batch).unwrap();
+    let mut executor = on_cpu(program);
+    executor.run(&batch(&sequences(&[1, 3], 10))).unwrap();
     let (mut rows, mut heads) = (Vec::new(), Vec::new());
     executor.read(executor.output("rows").unwrap(), 1, &mut rows).unwrap();
     executor.read(executor.output("heads").unwrap(), 1, &mut heads).unwrap();

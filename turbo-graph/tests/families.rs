@@ -6,15 +6,15 @@ mod common;
 
 use std::fmt::Write;
 
-use common::{NamedNoise, families, greatest, sequences, twin, unfolded_plan};
+use common::{families, greatest, on_cpu, sequences, twin, unfolded_plan};
 use proptest::prelude::*;
 use turbo_alloc::check;
 use turbo_graph::{
-    Executor, Graph, LayoutKind, Op, Pass, PlannerConfig, Program, Staging,
+    Executor, Graph, LayoutKind, Op, Pass, Program, Staging,
     dim::{Dim, Extents},
     passes, print,
 };
-use turbo_kernels::{Cpu, CpuOptions};
+use turbo_kernels::Cpu;
 
 const LENS: [usize; 5] = [9, 1, 30, 4, 17];
 
@@ -31,8 +31,7 @@ struct Model(Executor<Cpu>);
 impl Model {
     fn of(graph: &Graph, layout: LayoutKind, passes: &[Pass]) -> Self {
         let program = Program::compile(graph, layout, passes).unwrap();
-        let device = Cpu::new(CpuOptions::default()).unwrap();
-        Model(Executor::new(device, program, &NamedNoise, PlannerConfig::default()).unwrap())
+        Model(on_cpu(program))
     }
 
     /// All outputs of each sequence, one after the other.

@@ -2,19 +2,15 @@
 
 mod common;
 
-use common::{NamedNoise, SMALL, encoder, sequences};
-use turbo_graph::{Executor, LayoutKind, PlannerConfig, Program, Staging, passes};
-use turbo_kernels::{Cpu, CpuOptions};
+use common::{SMALL, batch, encoder, on_cpu, sequences};
+use turbo_graph::{LayoutKind, Program, passes};
 
 #[test]
 fn an_observer_sees_each_node_before_it_runs() {
     let program = Program::compile(&encoder(SMALL), LayoutKind::Packed, passes::ALL).expect("it compiles");
     let expected = program.nodes().to_vec();
-    let device = Cpu::new(CpuOptions::default()).expect("there is a processor");
-    let mut executor =
-        Executor::new(device, program, &NamedNoise, PlannerConfig::default()).expect("it loads");
-    let mut batch = Staging::new();
-    sequences(&[3, 8], SMALL.vocab_size).iter().for_each(|ids| batch.push(ids, &[]).expect("it has tokens"));
+    let mut executor = on_cpu(program);
+    let batch = batch(&sequences(&[3, 8], SMALL.vocab_size));
 
     let hidden = executor.output("last_hidden_state").expect("it is drawn");
     let (mut seen, mut observed, mut alone) = (Vec::new(), Vec::new(), Vec::new());

@@ -4,12 +4,11 @@
 
 mod common;
 
-use common::{NamedNoise, greatest, sequences};
+use common::{batch, greatest, on_cpu, sequences};
 use turbo_graph::{
-    Activation, AttentionMask, Executor, Graph, GraphBuilder, GraphError, HeadColumns, Input, LayoutKind, Op,
-    Pass, PlannerConfig, Pooling, Positions, Program, Rhs, Staging, ValueId, passes,
+    Activation, AttentionMask, Graph, GraphBuilder, GraphError, HeadColumns, Input, LayoutKind, Op, Pass,
+    Pooling, Positions, Program, Rhs, Staging, ValueId, passes,
 };
-use turbo_kernels::{Cpu, CpuOptions};
 
 const HIDDEN: usize = 8;
 const VOCABULARY: usize = 10;
@@ -39,11 +38,8 @@ fn norm(g: &mut GraphBuilder, x: ValueId) -> Result<ValueId, GraphError> {
 
 fn rows(graph: &Graph, passes: &[Pass]) -> Vec<f32> {
     let program = Program::compile(graph, LayoutKind::Padded, passes).unwrap();
-    let device = Cpu::new(CpuOptions::default()).unwrap();
-    let mut executor = Executor::new(device, program, &NamedNoise, PlannerConfig::default()).unwrap();
-    let mut batch = Staging::new();
-    sequences(&[5, 3], VOCABULARY).iter().for_each(|ids| batch.push(ids, &[]).unwrap());
-    executor.run(&batch).unwrap();
+    let mut executor = on_cpu(program);
+    executor.run(&batch(&sequences(&[5, 3], VOCABULARY))).unwrap();
     let (output, mut values) = (executor.output("rows").unwrap(), Vec::new());
     (0..2).for_each(|sequence| executor.read(output, sequence, &mut values).unwrap());
     assert_eq!(values.len(), 8 * HIDDEN);
@@ -363,8 +359,7 @@ fn a_product_that_is_added_to_itself_with_its_bias() {
 /// Outputs `a` and `b` of two sequences, of which the first selects a token twice and the second none.
 fn picked(graph: &Graph, layout: LayoutKind, passes: &[Pass]) -> Vec<f32> {
     let program = Program::compile(graph, layout, passes).unwrap();
-    let device = Cpu::new(CpuOptions::default()).unwrap();
-    let mut executor = Executor::new(device, program, &NamedNoise, PlannerConfig::default()).unwrap();
+    let mut executor = on_cpu(program);
     let mut batch = Staging::new();
     for (ids, selected) in sequences(&[5, 3], VOCABULARY).iter().zip([&[4, 1, 4][..], &[]]) {
         batch.push(ids, &[]).unwrap();

@@ -4,9 +4,8 @@
 
 mod common;
 
-use common::{NamedNoise, SMALL, encoder, greatest, sequences};
-use turbo_graph::{Executor, LayoutKind, Pass, PlannerConfig, Program, Staging, passes};
-use turbo_kernels::{Cpu, CpuOptions};
+use common::{SMALL, encoder, greatest, on_cpu, sequences};
+use turbo_graph::{LayoutKind, Pass, Program, Staging, passes};
 
 #[test]
 fn every_pass_shows_what_it_does() {
@@ -50,8 +49,7 @@ fn packing_needs_the_attention_pass() {
 /// Hidden states and pooled rows of a ragged batch.
 fn run(passes: &[Pass], layout: LayoutKind) -> Vec<f32> {
     let program = Program::compile(&encoder(SMALL), layout, passes).unwrap();
-    let device = Cpu::new(CpuOptions::default()).unwrap();
-    let mut executor = Executor::new(device, program, &NamedNoise, PlannerConfig::default()).unwrap();
+    let mut executor = on_cpu(program);
     let mut batch = Staging::new();
     for (index, ids) in sequences(&[9, 1, 17, 4], SMALL.vocab_size).iter().enumerate() {
         let types: Vec<u32> = (0..ids.len()).map(|token| u32::from(token > index)).collect();

@@ -42,7 +42,7 @@ fn twelve_layers_are_planned_as_one() {
     let mut folded = Vec::new();
     program.slots().usage_records_into(&extents, &mut folded);
     let unfolded: Vec<_> = program.usage_records(&extents).into_iter().map(|(_, record)| record).collect();
-    // eleven periods from one feed-forward to the next, and half a layer before and after them
+    // four values a layer, each in one place for all layers: the last one's rows are an output, but so begins the first
     assert_eq!((program.slots().folded_periods(), folded.len(), unfolded.len()), (12, 4, 48));
     assert_eq!(peak_live_bytes(&folded), peak_live_bytes(&unfolded), "folding costs no memory here");
 }

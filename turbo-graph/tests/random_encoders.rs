@@ -4,14 +4,13 @@
 
 mod common;
 
-use common::{NamedNoise, greatest, sequences, twin, unfolded_plan};
+use common::{greatest, on_cpu, sequences, twin, unfolded_plan};
 use proptest::prelude::*;
 use turbo_alloc::check;
 use turbo_graph::{
-    Activation, AttentionMask, DType, Executor, ExecutorConfig, Graph, GraphBuilder, GraphError, HeadColumns,
-    Input, LayoutKind, Pass, Pooling, Program, Rhs, Staging, ValueId, dim::Extents, passes,
+    Activation, AttentionMask, DType, Graph, GraphBuilder, GraphError, HeadColumns, Input, LayoutKind, Pass,
+    Pooling, Program, Rhs, Staging, ValueId, dim::Extents, passes,
 };
-use turbo_kernels::{Cpu, CpuOptions};
 
 const HIDDEN: usize = 16;
 const HEAD_DIM: usize = 4;
@@ -326,10 +325,8 @@ fn answers_named(
     passes: &[Pass],
     dtype: DType,
 ) -> Vec<f32> {
-    let program = Program::compile(graph, layout, passes).unwrap();
-    let device = Cpu::new(CpuOptions::default()).unwrap();
-    let config = ExecutorConfig { dtype, ..ExecutorConfig::default() };
-    let mut executor = Executor::new(device, program, &NamedNoise, config).unwrap();
+    let program = Program::compile(graph, layout, passes).unwrap().with_dtype(dtype);
+    let mut executor = on_cpu(program);
     let mut batch = Staging::new();
     for ids in sequences(&LENS, VOCABULARY) {
         batch.push(&ids, &[]).unwrap();

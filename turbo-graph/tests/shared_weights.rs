@@ -6,9 +6,8 @@ mod common;
 
 use std::{borrow::Cow, collections::BTreeMap, error::Error, sync::Mutex};
 
-use common::{NamedNoise, SMALL, Sizes, encoder, encoder_of_one_layer_s_weights};
+use common::{NamedNoise, SMALL, Sizes, cpu, encoder, encoder_of_one_layer_s_weights};
 use turbo_graph::{Executor, LayoutKind, PlannerConfig, Program, WeightSource, passes};
-use turbo_kernels::{Cpu, CpuOptions};
 
 /// Counts the values that each weight is asked for.
 #[derive(Default)]
@@ -30,8 +29,8 @@ struct Loaded {
 }
 
 fn loaded(program: Program) -> Loaded {
-    let (device, source) = (Cpu::new(CpuOptions::default()).unwrap(), Counting::default());
-    Executor::new(device, program, &source, PlannerConfig::default()).unwrap();
+    let source = Counting::default();
+    Executor::new(cpu(), program, &source, PlannerConfig::default()).unwrap();
     let counts = source.0.into_inner().unwrap();
     Loaded { values: counts.values().flatten().sum(), times: counts.values().map(Vec::len).max().unwrap() }
 }

@@ -6,16 +6,12 @@ mod common;
 
 use std::{
     alloc::{GlobalAlloc, Layout as Size, System},
-    num::NonZeroUsize,
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use common::{NamedNoise, Sizes, encoder, families};
+use common::{Sizes, encoder, families, on_threads};
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
-use turbo_graph::{
-    Capacity, DType, Executor, ExecutorConfig, Graph, LayoutKind, Pass, Program, Staging, passes,
-};
-use turbo_kernels::{Cpu, CpuOptions};
+use turbo_graph::{Capacity, DType, ExecutorConfig, Graph, LayoutKind, Pass, Program, Staging, passes};
 
 /// The system's allocator, counting.
 struct Counting;
@@ -71,13 +67,11 @@ fn allocations_of_batches(
     graph: &Graph,
     layout: LayoutKind,
     passes: &[Pass],
-    threads: usize,
+    (threads, dtype): (usize, DType),
     config: ExecutorConfig,
 ) {
-    let program = Program::compile(graph, layout, passes).unwrap();
-    let device =
-        Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), ..CpuOptions::default() }).unwrap();
-    let mut executor = Executor::new(device, program, &NamedNoise, config).unwrap();
+    let program = Program::compile(graph, layout, passes).unwrap().with_dtype(dtype);
+    let mut executor = on_threads(threads, program, config);
     let outputs: Vec<_> = graph.outputs().map(|(_, name)| executor.output(name).unwrap()).collect();
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     executor.reserve(CAPACITY).unwrap();
@@ -102,7 +96,12 @@ fn allocations_of_batches(
             (0..lens.len()).for_each(|sequence| executor.read(output, sequence, &mut answers).unwrap());
         }
         let made = ALLOCATIONS.load(Ordering::Relaxed) - before;
-        assert_eq!(made, 0, "{} {layout:?} with {threads} threads: a batch of {lens:?}", graph.name());
+        assert_eq!(
+            made,
+            0,
+            "{} {layout:?} {dtype} with {threads} threads: a batch of {lens:?}",
+            graph.name()
+        );
     }
 }
 
@@ -112,25 +111,18 @@ fn a_reserved_executor_allocates_nothing() {
     let families = families::all();
     let graphs = || families.iter().map(|(_, graph)| graph);
     let wide = encoder(WIDE);
+    let all = ExecutorConfig::default;
     for threads in [1, 2] {
-        for graph in graphs().chain([&wide]) {
-            allocations_of_batches(
-                graph,
-                LayoutKind::Packed,
-                passes::ALL,
-                threads,
-                ExecutorConfig::default(),
-            );
+        for dtype in DType::ALL {
+            for graph in graphs().chain([&wide]) {
+                allocations_of_batches(graph, LayoutKind::Packed, passes::ALL, (threads, dtype), all());
+            }
         }
         for passes in [passes::ALL, &passes::paper()] {
-            allocations_of_batches(&wide, LayoutKind::Padded, passes, threads, ExecutorConfig::default());
+            allocations_of_batches(&wide, LayoutKind::Padded, passes, (threads, DType::F32), all());
         }
     }
-    for dtype in [DType::Bf16, DType::Int8] {
-        let config = ExecutorConfig { dtype, ..ExecutorConfig::default() };
-        allocations_of_batches(&wide, LayoutKind::Packed, passes::ALL, 2, config);
-    }
     // what is reserved is kept, be it more than the bindings that are kept otherwise
-    let few = ExecutorConfig { cached_bindings: 2, ..ExecutorConfig::default() };
-    allocations_of_batches(&wide, LayoutKind::Packed, passes::ALL, 1, few);
+    let few = ExecutorConfig { cached_bindings: 2, ..all() };
+    allocations_of_batches(&wide, LayoutKind::Packed, passes::ALL, (1, DType::F32), few);
 }

@@ -2,8 +2,8 @@
 
 use turbo_graph::kernels::{DType, EncoderKernels};
 use turbo_graph::{
-    Capacity, Executor, ExecutorConfig, LayoutKind, OutputId, PackedStore, PlannerConfig, Pooling, Program,
-    Staging, WeightBytes, dim::Extents, passes,
+    Capacity, Executor, LayoutKind, OutputId, PackedStore, PlannerConfig, Pooling, Program, Staging,
+    WeightBytes, passes,
 };
 
 use crate::{
@@ -39,8 +39,10 @@ pub struct EncoderMemory {
     pub packed_bytes: usize,
     /// Tables of embeddings, biases, norms.
     pub table_bytes: usize,
-    /// Activations: as much as the largest batch so far needed, or the one reserved for.
-    pub plan_bytes: usize,
+    /// Chunks of activations: as much as the largest batch so far needed, or the one reserved for.
+    pub footprint_bytes: usize,
+    /// What the task gives, of such a batch: rows of logits, one per word of a vocabulary, can be the most of all.
+    pub output_bytes: usize,
 }
 
 impl EncoderOptions {
@@ -80,12 +82,11 @@ impl<D: EncoderKernels> Encoder<D> {
     pub fn new(device: D, checkpoint: &Checkpoint, options: EncoderOptions) -> Result<Self, ModelError> {
         let EncoderOptions { layout, task, outputs, dtype, planner, packed_cache } = options;
         let graph = checkpoint.graph_with(task, outputs)?;
-        let program = Program::compile(&graph, layout, passes::ALL)?;
+        let program = Program::compile(&graph, layout, passes::ALL)?.with_dtype(dtype);
         let packing = device.packing(dtype);
         let images = packed_cache.map(|cache| cache.images(checkpoint.name(), checkpoint.key(), &packing));
         let store = images.as_ref().map(|images| images as &dyn PackedStore);
-        let config = ExecutorConfig { planner, dtype, ..ExecutorConfig::default() };
-        let executor = Executor::load(device, program, checkpoint, store, config)?;
+        let executor = Executor::load(device, program, checkpoint, store, planner)?;
         checkpoint.release_weights();
         Ok(Self {
             pooled: executor.output(POOLED),
@@ -142,7 +143,8 @@ impl<D: EncoderKernels> Encoder<D> {
         EncoderMemory {
             packed_bytes: packed,
             table_bytes: tables,
-            plan_bytes: self.executor.footprint_bytes(),
+            footprint_bytes: self.executor.footprint_bytes(),
+            output_bytes: self.executor.output_bytes(),
         }
     }
 
@@ -207,13 +209,11 @@ impl<D: EncoderKernels> Encoder<D> {
         Ok(self.executor.read(output, sequence, to)?)
     }
 
-    /// Bytes of activations that a batch of `capacity` would plan, without running it; `usize::MAX` for sizes that the
-    /// planner refuses.
-    pub fn footprint_bytes(&self, capacity: Capacity) -> usize {
-        let Capacity { batch_size, total_tokens, max_seq_len, selected_rows } = capacity;
-        let padded_len = max_seq_len;
-        let extents = Extents { batch_size, total_tokens, padded_len, sum_len_sq: 0, selected_rows };
-        self.executor.planned_bytes(&extents).unwrap_or(usize::MAX)
+    /// Bytes of activations and outputs that a batch of `capacity` would plan, without running it; `usize::MAX` for sizes
+    /// that the planner refuses.
+    pub fn planned_bytes(&self, capacity: Capacity) -> usize {
+        let planned = self.executor.planned_bytes(capacity).unwrap_or(usize::MAX);
+        planned.saturating_add(self.executor.output_bytes_of(capacity))
     }
 
     /// The pooled rows of `inputs`, in their order, as one batch; not normalised.

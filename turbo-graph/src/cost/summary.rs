@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use turbo_kernels::{DType, Hidden, limits::Limits};
+use turbo_kernels::{Hidden, limits::Limits};
 
 use super::Cost;
 use crate::{
@@ -54,11 +54,7 @@ impl Graph {
             }
             _ => {}
         }
-        kind += &self.widths(node);
-        match self.dtype(node) {
-            DType::F32 => kind,
-            dtype => format!("{kind} {dtype}"),
-        }
+        kind + &self.widths(node) + &self.dtype_suffix(node)
     }
 
     /// The cost of all nodes for a batch, by kind; the kind of the highest limit first.

@@ -29,6 +29,11 @@ impl<D: Device> Memory<D> {
         Ok(())
     }
 
+    /// Bytes of all outputs.
+    pub(crate) fn output_bytes(&self) -> usize {
+        self.output_bytes.iter().sum()
+    }
+
     /// Releases and allocates the chunks that `plan` names.
     pub(crate) fn apply(&mut self, device: &D, plan: &MemoryPlan) -> Result<(), GraphError> {
         for chunk in &plan.release {

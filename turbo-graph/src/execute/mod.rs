@@ -15,7 +15,7 @@ mod weights;
 use std::{collections::HashMap, ops::Range};
 
 use turbo_alloc::{Planner, PlannerConfig, UsageRecord};
-use turbo_kernels::{DType, EncoderKernels};
+use turbo_kernels::EncoderKernels;
 
 use crate::{
     BoundProgram, Capacity, GraphError, Program, Staging, ValueId,
@@ -29,7 +29,7 @@ pub use sources::{PackedStore, WeightSource};
 pub use weights::WeightBytes;
 use weights::Weights;
 
-/// How an executor keeps its plans, and in what it multiplies.
+/// How an executor keeps its plans.
 #[derive(Clone, Debug)]
 pub struct ExecutorConfig {
     /// Chunk sizes and when chunks are released.
@@ -37,21 +37,11 @@ pub struct ExecutorConfig {
     /// Bindings kept, or as many more as [`Executor::reserve`] makes; when full, all go. A kept binding pins its chunks.
     /// 0 plans every batch anew for its own sizes, as the paper does, and lets the planner's policy release chunks.
     pub cached_bindings: usize,
-    /// What the products of layers, and those with the vocabulary, are computed in ([`Program::with_dtype`]).
-    pub dtype: DType,
-    /// Tensors of matrices that stay bf16 where `dtype` is int8. Queries, keys and values are one product in most layers
-    /// and two in a last one that is pruned: name all of them or none.
-    pub sensitive: Vec<String>,
 }
 
 impl Default for ExecutorConfig {
     fn default() -> Self {
-        ExecutorConfig {
-            planner: PlannerConfig::default(),
-            cached_bindings: 4096,
-            dtype: DType::default(),
-            sensitive: Vec::new(),
-        }
+        ExecutorConfig { planner: PlannerConfig::default(), cached_bindings: 4096 }
     }
 }
 
@@ -134,7 +124,6 @@ impl<D: EncoderKernels> Executor<D> {
         config: impl Into<ExecutorConfig>,
     ) -> Result<Self, GraphError> {
         let config = config.into();
-        let program = program.with_dtype(config.dtype, &config.sensitive);
         let mut queue = device.queue()?;
         let weights = Weights::load(&device, &mut queue, &program, weights, store)?;
         let outputs: Vec<ValueId> = program.graph().outputs().map(|(value, _)| value).collect();
@@ -180,15 +169,28 @@ impl<D: EncoderKernels> Executor<D> {
         self.planner.chunks().map(|chunk| chunk.bytes).sum()
     }
 
-    /// Bytes of activations that a batch of these sizes would plan, from nothing. Changes nothing.
+    /// Bytes of the outputs' memory, which no plan shares: as much as the largest batch so far needed, or the one
+    /// reserved for.
+    pub fn output_bytes(&self) -> usize {
+        self.memory.output_bytes()
+    }
+
+    /// The footprint that a batch of `capacity` would have, planned from nothing. Changes nothing.
     ///
     /// # Errors
     /// What the planner refuses.
-    pub fn planned_bytes(&self, extents: &Extents) -> Result<usize, GraphError> {
+    pub fn planned_bytes(&self, capacity: Capacity) -> Result<usize, GraphError> {
         let mut planner = Planner::new(self.config.planner)?;
         let mut bound = BoundProgram::default();
-        bound.bind_into(&self.program, self.planned_for(extents), &mut planner, &mut Vec::new())?;
+        let planned_for = self.planned_for(&capacity.extents());
+        bound.bind_into(&self.program, planned_for, &mut planner, &mut Vec::new())?;
         Ok(bound.plan().footprint())
+    }
+
+    /// Bytes that the outputs of a batch of `capacity` would take beside that; `usize::MAX` where there is no such number.
+    pub fn output_bytes_of(&self, capacity: Capacity) -> usize {
+        let of_each = self.outputs.iter().map(|&output| self.bytes_of_output(output, capacity));
+        of_each.fold(0, usize::saturating_add)
     }
 
     /// Prepares for every batch within `capacity`: binds all buckets, sizes inputs and outputs, and launches every kernel
@@ -394,19 +396,24 @@ impl<D: EncoderKernels> Executor<D> {
 
     /// Makes room for the outputs of every batch within `capacity`.
     fn reserve_outputs(&mut self, capacity: Capacity) -> Result<(), GraphError> {
-        let extents = capacity.extents();
         for (index, &output) in self.outputs.iter().enumerate() {
-            let shape = &self.program.value(output).shape;
-            // padded rows are bounded by `total_tokens`, not by the product of the other two bounds
-            let values = match &shape.0[..] {
-                [Dim::BatchSize, Dim::PaddedLen, of_row @ ..] => of_row
-                    .iter()
-                    .fold(capacity.total_tokens, |values, dim| values.saturating_mul(dim.size(&extents))),
-                _ => shape.elements(&extents),
-            };
-            self.memory.grow_output(&self.device, index, values.saturating_mul(size_of::<f32>()))?;
+            let bytes = self.bytes_of_output(output, capacity);
+            self.memory.grow_output(&self.device, index, bytes)?;
         }
         Ok(())
+    }
+
+    /// The most bytes that `output` has of a batch within `capacity`.
+    fn bytes_of_output(&self, output: ValueId, capacity: Capacity) -> usize {
+        let (shape, extents) = (&self.program.value(output).shape, capacity.extents());
+        // padded rows are bounded by `total_tokens`, not by the product of the other two bounds
+        let values = match &shape.0[..] {
+            [Dim::BatchSize, Dim::PaddedLen, of_row @ ..] => of_row
+                .iter()
+                .fold(capacity.total_tokens, |values, dim| values.saturating_mul(dim.size(&extents))),
+            _ => shape.elements(&extents),
+        };
+        values.saturating_mul(size_of::<f32>())
     }
 
     fn grow_outputs(&mut self, extents: &Extents) -> Result<(), GraphError> {

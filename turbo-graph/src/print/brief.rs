@@ -3,8 +3,6 @@
 use std::fmt;
 
 use super::text::{Line, label, lines};
-use turbo_kernels::DType;
-
 use crate::{
     fold::Repeated,
     graph::{Graph, Input, Node, Storage, ValueId},
@@ -56,7 +54,7 @@ impl fmt::Display for Brief<'_> {
                 _ => writeln!(f, "└{}", named_in_last_layer(graph))?,
             }
         }
-        graph.kept_in_bf16().iter().try_for_each(|name| writeln!(f, "  bf16 instead of int8: {name}"))
+        Ok(())
     }
 }
 
@@ -98,11 +96,7 @@ fn row(graph: &Graph, node: &Node) -> [String; 4] {
 
 /// The operator, how wide rows are before and after its products, and in what it multiplies unless that is f32.
 pub(super) fn operator(graph: &Graph, node: &Node) -> String {
-    let dtype = match graph.dtype(node) {
-        DType::F32 => String::new(),
-        dtype => format!(" {dtype}"),
-    };
-    format!("{}{}{dtype}", node.op, graph.widths(node))
+    format!("{}{}{}", node.op, graph.widths(node), graph.dtype_suffix(node))
 }
 
 fn argument(graph: &Graph, value: ValueId) -> Option<String> {

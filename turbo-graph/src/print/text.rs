@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use turbo_kernels::DType;
-
 use crate::{
     fold::Repeated,
     graph::{Graph, Input, Node, Positions, Storage, ValueId},
@@ -25,7 +23,7 @@ impl fmt::Display for Graph {
                 Line::EndOfLayers => writeln!(f, "  └")?,
             }
         }
-        self.kept_in_bf16().iter().try_for_each(|name| writeln!(f, "  bf16 instead of int8: {name}"))
+        Ok(())
     }
 }
 
@@ -33,11 +31,7 @@ impl Graph {
     /// `%7 [total_tokens, 384] = linear Relu (%5, encoder.weight, encoder.bias)`.
     fn describe(&self, node: &Node) -> String {
         let inputs: Vec<String> = node.inputs.iter().map(|&input| self.argument(input)).collect();
-        let shape = &self.value(node.output).shape;
-        let dtype = match self.dtype(node) {
-            DType::F32 => String::new(),
-            dtype => format!(" {dtype}"),
-        };
+        let (shape, dtype) = (&self.value(node.output).shape, self.dtype_suffix(node));
         format!("{} {shape} = {}{dtype} ({})", label(node.output), node.op, inputs.join(", "))
     }
 

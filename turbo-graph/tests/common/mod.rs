@@ -5,13 +5,14 @@
 pub(crate) mod families;
 pub(crate) mod twin;
 
-use std::{borrow::Cow, error::Error};
+use std::{borrow::Cow, error::Error, num::NonZeroUsize};
 
 use turbo_alloc::{MemoryPlan, Planner, PlannerConfig, UsageRecord};
 use turbo_graph::{
-    Activation, AttentionMask, Graph, GraphBuilder, GraphError, Input, Pooling, Positions, Program, Rhs,
-    ValueId, WeightSource, dim::Extents,
+    Activation, AttentionMask, Executor, ExecutorConfig, Graph, GraphBuilder, GraphError, Input, Pooling,
+    Positions, Program, Rhs, Staging, ValueId, WeightSource, dim::Extents,
 };
+use turbo_kernels::{Cpu, CpuOptions};
 
 /// The greatest of some distances, NaN if one of them is: `f32::max` would forget it.
 pub(crate) fn greatest(distances: impl Iterator<Item = f32>) -> f32 {
@@ -131,6 +132,34 @@ impl WeightSource for NamedNoise {
         };
         Ok(std::iter::repeat_with(next).take(shape.iter().product()).collect())
     }
+}
+
+/// The processor, all of its threads.
+pub(crate) fn cpu() -> Cpu {
+    Cpu::new(CpuOptions::default()).expect("there is a processor")
+}
+
+/// `program` on the processor, with weights that depend on their names alone.
+pub(crate) fn on_cpu(program: Program) -> Executor<Cpu> {
+    Executor::new(cpu(), program, &NamedNoise, ExecutorConfig::default()).expect("it loads")
+}
+
+/// The same on so many threads.
+pub(crate) fn on_threads(
+    threads: usize,
+    program: Program,
+    config: impl Into<ExecutorConfig>,
+) -> Executor<Cpu> {
+    let options = CpuOptions { threads: NonZeroUsize::new(threads), ..CpuOptions::default() };
+    let device = Cpu::new(options).expect("there is a processor");
+    Executor::new(device, program, &NamedNoise, config).expect("it loads")
+}
+
+/// A batch of these sequences.
+pub(crate) fn batch<'a>(sequences: impl IntoIterator<Item = &'a Vec<u32>>) -> Staging {
+    let mut batch = Staging::new();
+    sequences.into_iter().for_each(|ids| batch.push(ids, &[]).expect("no sequence is empty"));
+    batch
 }
 
 /// Ids for sequences of these lengths, different in every place.

@@ -124,7 +124,7 @@ fn ids_outside_the_limits_are_refused_and_the_next_batch_works() {
 }
 
 #[test]
-fn a_larger_capacity_has_a_larger_footprint() {
+fn a_larger_capacity_has_a_larger_plan() {
     let mut encoder = encoder(&checkpoint(), LayoutKind::Packed, Pooling::Mean);
     let capacity = |batch_size| Capacity {
         batch_size,
@@ -133,6 +133,6 @@ fn a_larger_capacity_has_a_larger_footprint() {
         ..Capacity::default()
     };
     encoder.reserve(capacity(4)).unwrap();
-    let (small, large) = (encoder.footprint_bytes(capacity(1)), encoder.footprint_bytes(capacity(400)));
+    let (small, large) = (encoder.planned_bytes(capacity(1)), encoder.planned_bytes(capacity(400)));
     assert!(0 < small && small < large, "{small} {large}");
 }

@@ -246,7 +246,7 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
             total_tokens: usize::try_from(batch.total_tokens).unwrap_or(usize::MAX),
             max_seq_len: batch.max_seq_len as usize,
         };
-        self.encoder.footprint_bytes(of_models(capacity, self.selects))
+        self.encoder.planned_bytes(of_models(capacity, self.selects))
     }
 
     fn reserve(&mut self, capacity: Capacity) -> Result<(), RunError> {

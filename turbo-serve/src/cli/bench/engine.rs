@@ -40,14 +40,9 @@ impl Engine {
     /// What compiling or loading fails with.
     pub(super) fn new(device: Cpu, checkpoint: &Checkpoint, task: Task, dtype: DType) -> Result<Self> {
         let graph = checkpoint.graph(task)?;
-        let program = Program::compile(&graph, LayoutKind::Packed, passes::ALL)?;
+        let program = Program::compile(&graph, LayoutKind::Packed, passes::ALL)?.with_dtype(dtype);
         let config = checkpoint.config();
-        let executor = Executor::new(
-            device,
-            program,
-            checkpoint,
-            ExecutorConfig { dtype, ..ExecutorConfig::default() },
-        )?;
+        let executor = Executor::new(device, program, checkpoint, ExecutorConfig::default())?;
         Ok(Self {
             executor,
             ids: Random::new(1),

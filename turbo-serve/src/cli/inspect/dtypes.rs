@@ -22,7 +22,7 @@ pub(super) fn section(program: &Program, extents: &Extents, limits: &Limits, use
         let graph = program.graph();
         ms(graph.nodes().iter().map(|node| graph.cost(node, extents).limit(limits)).sum())
     };
-    let of = |dtype| program.clone().with_dtype(dtype, &[]);
+    let of = |dtype| program.clone().with_dtype(dtype);
     let in_f32 = predicted(&of(DType::F32));
     for dtype in DType::ALL {
         let program = of(dtype);

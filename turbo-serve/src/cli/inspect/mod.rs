@@ -106,7 +106,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let layout = arguments.layout.into();
     let program = Program::compile_traced(&drawn, layout, passes::ALL, |step| steps.push(step))?;
     let dtype = arguments.model.dtype(|warning| output::note(&format!("warning: {warning}")));
-    let program = program.with_dtype(dtype, &[]);
+    let program = program.with_dtype(dtype);
     let limits = Limits::measure(&cpu)?;
     let planned = plan_batches(&program, &batches, PlannerConfig::default())?;
 
