@@ -90,7 +90,7 @@ impl Graph {
             Op::Embed | Op::SplitHeads(_) | Op::MergeHeads | Op::Mask(_) | Op::Select => 0,
             Op::Pool(Pooling::Cls | Pooling::LastToken) | Op::MatMul | Op::BatchedMatMul { .. } => 0,
             Op::Linear { activation } => out * (given(2) + if activation.is_some() { ACTIVATION } else { 0 }),
-            Op::ResidualLinear => out * (1 + given(3)),
+            Op::ResidualLinear { bias } => out * (1 + u64::from(bias)),
             Op::LinearLayerNorm { adds, .. } => out * (adds.count() as u64 + NORM),
             Op::FeedForward(parts) => {
                 let [wide, hidden] = [self.matrix(node.inputs[1])[0], self.matrix(node.inputs[2])[1]];
@@ -143,7 +143,7 @@ impl Graph {
         self.values_read(node, input, extents) * dtype.bytes() as u64
     }
 
-    /// Values of an input that the operator has to read, for a result of `out` values.
+    /// Values of an input that the operator has to read: of a table and of what is picked from, as many as it gives.
     fn values_read(&self, node: &Node, input: usize, extents: &Extents) -> u64 {
         let out = self.elements(node.output, extents);
         let shape = &self.value(node.inputs[input]).shape;

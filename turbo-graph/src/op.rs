@@ -185,8 +185,11 @@ pub enum Op {
         /// Applied last.
         activation: Option<Activation>,
     },
-    /// Fused, `[x, weight, residual, bias?]`: `x · weightᵀ + bias + residual`.
-    ResidualLinear,
+    /// Fused, `[x, weight, bias?, residual]`: `x · weightᵀ + bias + residual`.
+    ResidualLinear {
+        /// Whether there is a bias.
+        bias: bool,
+    },
     /// Fused, `[x, weight, bias?, residual?, gain, offset?]`: `layer_norm(x · weightᵀ + bias + residual)`.
     LinearLayerNorm {
         /// Which of bias and residual there are.
@@ -270,7 +273,7 @@ impl Op {
             Op::Pool(_) => "pool",
             Op::Select => "select",
             Op::Linear { .. } => "linear",
-            Op::ResidualLinear => "residual_linear",
+            Op::ResidualLinear { .. } => "residual_linear",
             Op::LinearLayerNorm { .. } => "linear_layer_norm",
             Op::FeedForward(_) => "feed_forward",
             Op::LinearMaxPool => "linear_max_pool",
@@ -287,11 +290,21 @@ impl Op {
         match self {
             Op::MatMul
             | Op::Linear { .. }
-            | Op::ResidualLinear
+            | Op::ResidualLinear { .. }
             | Op::LinearLayerNorm { .. }
             | Op::LinearMaxPool => &[1],
             Op::FeedForward(_) => &[1, 2],
             _ => &[],
+        }
+    }
+
+    /// What is added to a product that `inputs` go into, and is all that happens to it; nothing of other operators.
+    pub(crate) fn adds(&self, inputs: usize) -> Option<Addends> {
+        match *self {
+            Op::MatMul => Some(Addends::default()),
+            Op::Linear { activation: None } => Some(Addends { bias: inputs > 2, residual: false }),
+            Op::ResidualLinear { bias } => Some(Addends { bias, residual: true }),
+            _ => None,
         }
     }
 

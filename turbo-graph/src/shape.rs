@@ -5,7 +5,7 @@ use turbo_kernels::{AttentionMask, Hidden, Queries, matmul::Rhs};
 use crate::{
     GraphError,
     dim::{Dim, Shape},
-    op::{AddendPlaces, FeedForwardParts, HeadColumns, Heads, Op, RelativeBuckets},
+    op::{AddendPlaces, Addends, FeedForwardParts, HeadColumns, Heads, Op, RelativeBuckets},
 };
 
 /// The shape of `op`'s result.
@@ -106,14 +106,12 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
             inputs.count_with_optional(2)?;
             inputs.biased_product(2)
         }
-        Op::ResidualLinear => {
-            inputs.count_with_optional(3)?;
-            let product = inputs.biased_product(3)?;
-            if *inputs.shapes[2] == product {
-                Ok(product)
-            } else {
-                Err(inputs.wrong(2, &product.to_string()))
-            }
+        Op::ResidualLinear { bias } => {
+            let places = Addends { bias: *bias, residual: true }.places(2);
+            inputs.count(places.next)?;
+            let rows = inputs.product(0, 1)?;
+            inputs.addends(places, &rows)?;
+            Ok(rows)
         }
         Op::LinearLayerNorm { adds, .. } => {
             let places = adds.places(2);

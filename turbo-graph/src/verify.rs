@@ -51,7 +51,7 @@ fn is_computed(storage: &Storage) -> bool {
 
 /// Whether input `index` of `op` is a constant: a tensor of the checkpoint, or one made of its configuration.
 pub(crate) fn takes_constant(op: &Op, index: usize) -> bool {
-    match op {
+    match *op {
         Op::Embed => index == 0,
         Op::MatMul
         | Op::AddBias
@@ -63,7 +63,7 @@ pub(crate) fn takes_constant(op: &Op, index: usize) -> bool {
         | Op::ScaleMaskSoftmax { .. }
         | Op::Linear { .. }
         | Op::LinearMaxPool => index > 0,
-        Op::ResidualLinear => index == 1 || index > 2,
+        Op::ResidualLinear { bias } => index == 1 || (bias && index == 2),
         Op::LinearLayerNorm { adds, .. } => index > 0 && Some(index) != adds.places(2).residual,
         Op::FeedForward(parts) => index > 0 && Some(index) != parts.places().residual,
         Op::ResidualLayerNorm { .. } => index > 1,

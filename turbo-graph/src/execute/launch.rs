@@ -76,7 +76,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
                 };
                 self.gemm(node, epilogue, out)?;
             }
-            Op::ResidualLinear => self.residual_gemm(node, out)?,
+            Op::ResidualLinear { bias } => self.residual_gemm(node, bias, out)?,
             Op::LinearLayerNorm { adds, epsilon } => self.gemm_norm(node, adds, epsilon, out)?,
             Op::FeedForward(parts) => self.feed_forward(node, parts, out)?,
             Op::ResidualLayerNorm { epsilon } => self.residual_norm(node, [0, 1], None, epsilon, out)?,
@@ -162,7 +162,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
             | Op::Mul
             | Op::MatMul
             | Op::Linear { .. }
-            | Op::ResidualLinear
+            | Op::ResidualLinear { .. }
             | Op::LinearLayerNorm { .. }
             | Op::FeedForward(_)
             | Op::ResidualLayerNorm { .. }
@@ -212,10 +212,10 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         [0, places.residual.unwrap_or(0)].map(|input| self.span(node.inputs[input]))
     }
 
-    fn residual_gemm(&mut self, node: &Node, out: Span) -> Result<(), GraphError> {
-        let constants = self.constants(node);
-        let (weight, bias) = (constants.matrix(1), constants.optional(3)?);
-        let reads = [self.span(node.inputs[0]), self.span(node.inputs[2])];
+    fn residual_gemm(&mut self, node: &Node, bias: bool, out: Span) -> Result<(), GraphError> {
+        let (constants, places) = (self.constants(node), Addends { bias, residual: true }.places(2));
+        let (weight, bias) = (constants.matrix(1), constants.given(places.bias)?);
+        let reads = self.rows_and_residual(node, places);
         let ([x, residual], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
         let epilogue = match bias {
             Some(bias) => Epilogue::BiasResidual { bias, residual },

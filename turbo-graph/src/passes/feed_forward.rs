@@ -8,7 +8,7 @@ use turbo_kernels::Hidden;
 use super::Fusion;
 use crate::{
     graph::{Graph, ValueId},
-    op::{Addends, FeedForwardParts, Op},
+    op::{FeedForwardParts, Op},
 };
 
 pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
@@ -16,22 +16,15 @@ pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
     down.layer?;
     let [wide, weight, addends @ ..] = &down.inputs[..] else { return None };
     let (adds, norm) = match down.op {
-        Op::MatMul => (Addends::default(), None),
-        Op::Linear { activation: None } => (Addends { bias: !addends.is_empty(), residual: false }, None),
-        Op::ResidualLinear => (Addends { bias: addends.len() > 1, residual: true }, None),
         Op::LinearLayerNorm { adds, epsilon } => (adds, Some(epsilon)),
-        _ => return None,
+        op => (op.adds(down.inputs.len())?, None),
     };
     let Up { hidden, x, up, bias, nodes } = Up::of(graph, *wide)?;
     if nodes.iter().any(|&node| graph.nodes[node].layer != down.layer) {
         return None;
     }
-    let mut addends = addends.to_vec();
-    if down.op == Op::ResidualLinear {
-        addends.reverse(); // its residual stands before its bias
-    }
     let parts = FeedForwardParts { hidden, up_bias: bias.is_some(), adds, norm };
-    let inputs = [x, up, *weight].into_iter().chain(bias).chain(addends).collect();
+    let inputs = [x, up, *weight].into_iter().chain(bias).chain(addends.iter().copied()).collect();
     Some(Fusion { op: Op::FeedForward(parts), inputs, last, others: nodes })
 }
 

@@ -39,13 +39,11 @@ impl Sum {
     fn of(graph: &Graph, value: ValueId) -> Option<Self> {
         let producer = graph.private_producer(value)?;
         let node = &graph.nodes[producer];
-        let (bias, residual) = match node.op {
-            Op::MatMul | Op::Linear { activation: None } => (node.inputs.get(2), None),
-            Op::ResidualLinear => (node.inputs.get(3), node.inputs.get(2)),
-            _ => return None,
-        };
+        let places = node.op.adds(node.inputs.len())?.places(2);
+        let [bias, residual] =
+            [places.bias, places.residual].map(|place| place.map(|input| node.inputs[input]));
         let factors = *node.inputs.first_chunk()?;
-        Some(Sum { producer, factors, bias: bias.copied(), residual: residual.copied() })
+        Some(Sum { producer, factors, bias, residual })
     }
 
     /// Adds these, unless there is one of the kind already.

@@ -101,7 +101,7 @@ fn is_row_by_row(op: &Op) -> bool {
         | Op::LayerNorm { .. }
         | Op::RmsNorm { .. }
         | Op::Linear { .. }
-        | Op::ResidualLinear
+        | Op::ResidualLinear { .. }
         | Op::LinearLayerNorm { .. }
         | Op::FeedForward(_)
         | Op::ResidualLayerNorm { .. }

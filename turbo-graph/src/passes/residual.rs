@@ -16,10 +16,7 @@ pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
 fn of(graph: &Graph, last: usize, product: ValueId, residual: ValueId) -> Option<Fusion> {
     let producer = graph.private_producer(product)?;
     let node = &graph.nodes[producer];
-    let mut inputs = match node.op {
-        Op::MatMul | Op::Linear { activation: None } => node.inputs.clone(),
-        _ => return None,
-    };
-    inputs.insert(2, residual);
-    Some(Fusion { op: Op::ResidualLinear, inputs, last, others: vec![producer] })
+    let adds = node.op.adds(node.inputs.len()).filter(|adds| !adds.residual)?;
+    let inputs = node.inputs.iter().copied().chain([residual]).collect();
+    Some(Fusion { op: Op::ResidualLinear { bias: adds.bias }, inputs, last, others: vec![producer] })
 }

@@ -167,7 +167,7 @@ fn colour(op: &Op) -> &'static str {
     match op {
         Op::MatMul
         | Op::Linear { .. }
-        | Op::ResidualLinear
+        | Op::ResidualLinear { .. }
         | Op::LinearLayerNorm { .. }
         | Op::FeedForward(_)
         | Op::LinearMaxPool

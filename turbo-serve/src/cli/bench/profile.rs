@@ -123,7 +123,7 @@ impl Family {
         match op {
             Op::MatMul
             | Op::Linear { .. }
-            | Op::ResidualLinear
+            | Op::ResidualLinear { .. }
             | Op::LinearMaxPool
             | Op::LinearLayerNorm { .. }
             | Op::FeedForward(_) => Family::Products,
