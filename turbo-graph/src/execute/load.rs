@@ -139,16 +139,17 @@ impl<'a, D: Gemm> Loader<'a, D> {
         if let Storage::Computed(table) = &constant.storage {
             return Ok(Cow::Owned(table.values()));
         }
-        let mut values = Vec::new();
-        for part in parts(constant) {
+        let (parts, values_of) = (parts(constant), |part: &NamedWeight| part.shape.iter().product::<usize>());
+        let stacked = if parts.len() > 1 { parts.iter().map(values_of).sum() } else { 0 };
+        let mut values = Vec::with_capacity(stacked);
+        for part in parts {
             let failed = |source| GraphError::Weight { name: part.name.clone(), source };
             let tensor = self.source.weight(&part.name, &part.shape).map_err(failed)?;
-            let expected = part.shape.iter().product();
-            if tensor.len() != expected {
-                let (name, got) = (part.name.clone(), tensor.len());
-                return Err(GraphError::WeightLength { name, expected, got });
+            let (expected, got) = (values_of(part), tensor.len());
+            if got != expected {
+                return Err(GraphError::WeightLength { name: part.name.clone(), expected, got });
             }
-            if parts(constant).len() == 1 {
+            if parts.len() == 1 {
                 return Ok(tensor);
             }
             values.extend_from_slice(&tensor);
