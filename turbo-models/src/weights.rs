@@ -124,7 +124,8 @@ impl Weights {
     pub(crate) fn identify(&self, key: &mut KeyMaker) {
         self.files.iter().for_each(|file| file.identify(key));
         let mut tensors: Vec<_> = self.tensors.values().map(|(file, tensor)| (file.0, tensor)).collect();
-        tensors.sort_by_key(|(file, tensor)| (*file, tensor.bytes.start));
+        // an empty one begins where the next begins
+        tensors.sort_by_key(|(file, tensor)| (*file, tensor.bytes.start, tensor.bytes.end));
         tensors.into_iter().for_each(|(file, tensor)| self.files[file].identify_tensor(tensor, key));
         for (prefix, part) in &self.parts {
             key.bytes(prefix.as_bytes());
@@ -264,6 +265,23 @@ mod tests {
             assert_eq!(winner(&stored), modern);
         }
         assert_eq!(winner(&[old, bare]), bare);
+    }
+
+    #[test]
+    fn the_key_of_a_file_with_empty_tensors_is_one() {
+        let header = br#"{"empty":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},
+            "x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+        let dir = tempfile::tempdir().unwrap();
+        let file = [&(header.len() as u64).to_le_bytes()[..], header, &1_f32.to_le_bytes()].concat();
+        std::fs::write(dir.path().join(SINGLE_FILE), file).unwrap();
+        let keys: BTreeSet<String> = (0..20)
+            .map(|_| {
+                let mut key = KeyMaker::new();
+                Weights::open(dir.path(), "").unwrap().identify(&mut key);
+                key.finish().to_string()
+            })
+            .collect();
+        assert_eq!(keys.len(), 1, "{keys:?}");
     }
 
     #[test]

@@ -8,11 +8,11 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
-    io::{self, Seek, SeekFrom, Write},
+    fs::{self, File},
+    io::{self, Read, Seek, SeekFrom, Write},
     ops::Range,
     path::Path,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use serde::{Deserialize, Serialize};
@@ -25,15 +25,24 @@ use crate::error::one_line;
 
 /// The format and its version.
 const MAGIC: [u8; 8] = *b"turbopk1";
+/// What [`MAGIC`] begins with in every version.
+const MAGIC_OF_ALL: &[u8] = b"turbopk";
 /// What files are called while they are written.
 const UNFINISHED: &str = ".packing-";
+/// How the names of finished files end.
+pub(super) const FINISHED: &str = ".packed";
+const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Files that were not finished by then never will be: whoever wrote them was killed.
-const GIVEN_UP: Duration = Duration::from_secs(24 * 3600);
+const GIVEN_UP: Duration = DAY;
+/// Files that nobody has opened for so long are removed: their models have changed, or are not used any more.
+const FORGOTTEN: Duration = DAY.saturating_mul(30);
 /// Images begin at multiples of it: those of a page.
 const ALIGNMENT: u64 = 4096;
 
 #[derive(Serialize, Deserialize)]
 struct Index {
+    /// What people called the model when the file was written, for whoever looks into it.
+    name: String,
     /// The [`ModelKey`] of the weights that were packed.
     model: String,
     images: Images,
@@ -57,7 +66,8 @@ pub(super) struct PackedFile {
 }
 
 impl PackedFile {
-    /// Opens the file at `path`, which should hold images of the model `key`; `None` where there is no file.
+    /// Opens the file at `path`, which should hold images of the model `key`, and moves the time of its last change to now:
+    /// that is how others see that it is in use. `None` where there is no file.
     ///
     /// # Errors
     /// Why it cannot be used, in one line.
@@ -71,6 +81,8 @@ impl PackedFile {
         if index.model != key.to_string() {
             return Err("it holds weights of another model".to_owned());
         }
+        // whose file it is not may read it all the same
+        drop(File::options().write(true).open(path).and_then(|file| file.set_modified(SystemTime::now())));
         Ok(Some(Self { map, images: index.images }))
     }
 
@@ -116,7 +128,7 @@ fn place(first_byte: u64, bytes: u64) -> Option<Range<usize>> {
 }
 
 /// Tells damage: it is no secret how to make another image of the same digest.
-fn digest(image: &[u8]) -> String {
+pub(super) fn digest(image: &[u8]) -> String {
     format!("{:032x}", XxHash3_128::oneshot(image))
 }
 
@@ -156,19 +168,23 @@ impl NewFile {
     /// An empty one, to be renamed to `path`. Dropped before, it leaves nothing.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let dir = path.parent().expect("the file lies in the folder of the cache");
-        remove_given_up(dir)?;
-        let file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(dir)?;
+        remove_unused(dir)?;
+        let mut builder = tempfile::Builder::new();
+        // weights are no secret: the next start may be another user's, if the umask lets them read
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let file = builder.prefix(UNFINISHED).tempfile_in(dir)?;
         Ok(Self { file, end: Header::BYTES as u64, images: BTreeMap::new() })
     }
 
-    /// Writes one image.
-    pub(super) fn add(&mut self, name: &str, packing: &str, image: &[u8]) -> io::Result<()> {
+    /// Writes one image, whose [`digest`] the caller knows: it takes as long as the writing.
+    pub(super) fn add(&mut self, name: &str, packing: &str, image: &[u8], digest: String) -> io::Result<()> {
         let first_byte = self.end.next_multiple_of(ALIGNMENT);
         self.file.seek(SeekFrom::Start(first_byte))?;
         self.file.write_all(image)?;
         let bytes = image.len() as u64;
         self.end = first_byte + bytes;
-        let stored = Stored { first_byte, bytes, digest: digest(image) };
+        let stored = Stored { first_byte, bytes, digest };
         self.images.entry(name.to_owned()).or_default().insert(packing.to_owned(), stored);
         Ok(())
     }
@@ -180,8 +196,8 @@ impl NewFile {
 
     /// Gives it an index and its name. The system may write it to the disk when it likes: what a power failure tears
     /// has a wrong digest.
-    pub(super) fn finish(mut self, path: &Path, key: ModelKey) -> io::Result<()> {
-        let index = serde_json::to_vec(&Index { model: key.to_string(), images: self.images })?;
+    pub(super) fn finish(mut self, path: &Path, name: String, key: ModelKey) -> io::Result<()> {
+        let index = serde_json::to_vec(&Index { name, model: key.to_string(), images: self.images })?;
         self.file.seek(SeekFrom::Start(self.end))?;
         self.file.write_all(&index)?;
         let digest = XxHash3_128::oneshot(&index);
@@ -193,14 +209,26 @@ impl NewFile {
     }
 }
 
-fn remove_given_up(dir: &Path) -> io::Result<()> {
+/// Removes what nobody will finish, and what nobody has used for long.
+fn remove_unused(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
-        let is_old = || entry.metadata().and_then(|metadata| metadata.modified()).ok()?.elapsed().ok();
-        if entry.file_name().to_string_lossy().starts_with(UNFINISHED) && is_old() > Some(GIVEN_UP) {
+        let (path, name) = (entry.path(), entry.file_name());
+        let name = name.to_string_lossy();
+        let age = || entry.metadata().and_then(|metadata| metadata.modified()).ok()?.elapsed().ok();
+        let is_unused = (name.starts_with(UNFINISHED) && age() > Some(GIVEN_UP))
+            || (name.ends_with(FINISHED) && age() > Some(FORGOTTEN) && is_ours(&path));
+        if is_unused {
             // somebody else may have been faster
-            drop(fs::remove_file(entry.path()));
+            drop(fs::remove_file(path));
         }
     }
     Ok(())
+}
+
+/// Whether the file at `path` has images, of whatever version.
+fn is_ours(path: &Path) -> bool {
+    let mut begins = [0; MAGIC_OF_ALL.len()];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut begins));
+    read.is_ok() && begins == MAGIC_OF_ALL
 }

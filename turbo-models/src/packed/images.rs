@@ -12,12 +12,13 @@ use turbo_graph::PackedStore;
 
 use super::{
     CacheUse, ModelKey,
-    file::{NewFile, PackedFile},
+    file::{NewFile, PackedFile, digest},
 };
 
 /// One file of a [`PackedCache`](super::PackedCache) in use.
 pub(crate) struct PackedImages {
     path: PathBuf,
+    name: String,
     key: ModelKey,
     /// As it was found.
     found: Option<PackedFile>,
@@ -48,13 +49,13 @@ struct State {
 }
 
 impl PackedImages {
-    pub(super) fn open(path: PathBuf, key: ModelKey) -> Self {
+    pub(super) fn open(path: PathBuf, name: &str, key: ModelKey) -> Self {
         let mut state = State::default();
         let found = PackedFile::open(&path, key).unwrap_or_else(|why| {
             state.warn(why);
             None
         });
-        Self { path, key, found, state: Mutex::new(state) }
+        Self { path, name: name.to_owned(), key, found, state: Mutex::new(state) }
     }
 
     /// Writes what the file lacked; images of other programs of the model stay in it.
@@ -63,7 +64,7 @@ impl PackedImages {
         if let Some(mut new) = state.new.take() {
             let kept = self.found.as_ref().map_or(Ok(()), |found| keep(found, &state.restored, &mut new));
             drop(self.found); // some systems do not rename over a mapped file
-            let written = kept.and_then(|()| new.finish(&self.path, self.key));
+            let written = kept.and_then(|()| new.finish(&self.path, self.name, self.key));
             written.unwrap_or_else(|error| state.cannot_write(&error));
         }
         let State { restored, packed, warning, .. } = state;
@@ -85,7 +86,7 @@ fn keep(found: &PackedFile, restored: &BTreeSet<Image>, new: &mut NewFile) -> io
         let replaced =
             new.packings(name).is_some_and(|mut packings| !in_use || packings.any(|p| p == packing));
         if !replaced && let Ok(Some(image)) = found.image(name, packing) {
-            new.add(name, packing, image)?;
+            new.add(name, packing, image, digest(image))?;
         }
     }
     Ok(())
@@ -119,6 +120,7 @@ impl PackedStore for PackedImages {
     }
 
     fn store(&self, name: &str, packing: &str, image: &[u8]) {
+        let digest = digest(image); // not while others wait
         let mut state = self.state();
         let (first, stored) = (state.packed.is_empty(), Image::new(name, packing));
         state.restored.remove(&stored); // in vain: the executor did not like it
@@ -130,7 +132,7 @@ impl PackedStore for PackedImages {
             }
         }
         if let Some(new) = &mut state.new
-            && let Err(error) = new.add(name, packing, image)
+            && let Err(error) = new.add(name, packing, image, digest)
         {
             state.cannot_write(&error);
         }
@@ -187,9 +189,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let first = start(images(dir.path()), F32, &WEIGHTS);
         assert_eq!(counts(&first), (0, 4, false));
-        let written = fs::metadata(&first.file).unwrap().modified().unwrap();
+        let mut marked = fs::read(&first.file).unwrap();
+        marked[4095] = 1; // between header and images: a new file would have 0
+        fs::write(&first.file, &marked).unwrap();
         assert_eq!(counts(&start(images(dir.path()), F32, &WEIGHTS)), (4, 0, false));
-        assert_eq!(fs::metadata(&first.file).unwrap().modified().unwrap(), written);
+        assert!(fs::read(&first.file).unwrap() == marked);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left behind");
     }
 
@@ -284,12 +288,43 @@ mod tests {
     }
 
     #[test]
-    fn names_of_models_are_safe_in_names_of_files() {
+    fn what_nobody_has_used_for_a_month_is_removed_when_there_is_something_new() {
         let dir = tempfile::tempdir().unwrap();
         let cache = PackedCache::open(dir.path()).unwrap();
-        for name in ["../../x y\n", "", &"m".repeat(1000), "\u{6771}\u{4eac}"] {
+        let of = |model: &str| start(cache.images("model", key(model), F32), F32, &WEIGHTS).file;
+        let [old, used, young] = ["old", "used", "young"].map(of);
+        let other = dir.path().join("precious.packed");
+        fs::write(&other, "no weights").unwrap();
+        let days_ago = |days: u64| SystemTime::now() - Duration::from_secs(days * 24 * 3600);
+        for (file, days) in [(&old, 31), (&used, 31), (&young, 29), (&other, 31)] {
+            fs::File::options().write(true).open(file).unwrap().set_modified(days_ago(days)).unwrap();
+        }
+        assert_eq!(of("used"), used);
+        assert!(old.exists(), "nothing was written");
+        of("new");
+        assert_eq!([old, used, young, other].map(|file| file.exists()), [false, true, true, true]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn whom_the_umask_lets_read_may_read() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let mode = |file: &Path| fs::metadata(file).unwrap().permissions().mode() & 0o777;
+        let plain = dir.path().join("plain");
+        fs::write(&plain, "").unwrap();
+        assert_eq!(mode(&start(images(dir.path()), F32, &WEIGHTS).file), mode(&plain));
+    }
+
+    #[test]
+    fn names_of_models_stand_in_their_files_and_not_in_the_files_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = PackedCache::open(dir.path()).unwrap();
+        for (name, packed) in [("here-a", 4), ("../../x y\n", 0), ("", 0), ("\u{6771}\u{4eac}", 0)] {
             let used = start(cache.images(name, key("a"), F32), F32, &WEIGHTS);
-            assert_eq!((used.file.parent(), used.warning), (Some(dir.path()), None));
+            assert_eq!((used.file.parent(), used.packed, used.warning), (Some(dir.path()), packed, None));
+            let file = fs::read(used.file).unwrap();
+            assert!(file.windows(17).any(|bytes| bytes == br#"{"name":"here-a","#), "{name}");
         }
     }
 

@@ -5,6 +5,9 @@
 //! start together never wait for each other: the last one wins, with the same bytes. Nothing here stops a start: what
 //! cannot be used is packed anew, what cannot be written is packed again the next time, and [`CacheUse`] says so.
 //!
+//! A model that changes has another key, and its old file stays behind. So each start that uses a file moves the time of
+//! its last change, and each that writes one removes those that nobody has used for 30 days.
+//!
 //! The folder is trusted as the model's own is: checksums tell damage, not intent.
 
 mod file;
@@ -44,17 +47,12 @@ impl PackedCache {
         &self.dir
     }
 
-    /// The images of one model in one packing. `name` is what people call the model: it is for whoever looks into the
-    /// folder.
+    /// The images of the model `key` in one packing. `name` is what people call the model: it is for whoever looks into the
+    /// file, and no part of what the file is called, so that a model is found wherever its folder lies.
     pub(crate) fn images(&self, name: &str, key: ModelKey, packing: &str) -> PackedImages {
-        let is_plain = |c: &char| c.is_ascii_alphanumeric() || "-_.".contains(*c);
-        let name: String = name.chars().filter(is_plain).take(LONGEST_NAME).collect();
-        PackedImages::open(self.dir.join(format!("{name}-{packing}-{key}.packed")), key)
+        PackedImages::open(self.dir.join(format!("{key}-{packing}{}", file::FINISHED)), name, key)
     }
 }
-
-/// Names of models are cut after so many characters: those of files have a limit.
-const LONGEST_NAME: usize = 80;
 
 /// What an encoder found in a [`PackedCache`], and left there.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -96,7 +96,7 @@ fn tasks_share_what_they_share() {
 #[test]
 fn a_copy_with_its_times_is_the_same_model() {
     let (dir, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let [here, there] = ["here/model", "there/model"].map(|folder| dir.path().join(folder));
+    let [here, there] = ["here/a", "there/b"].map(|folder| dir.path().join(folder));
     [&here, &there].into_iter().for_each(|folder| copy(&data("tiny-sentence"), folder));
     let (_, packed) = start(&here, Some(cache.path()), |options| options).counts();
     assert_eq!(start(&there, Some(cache.path()), |options| options).counts(), (packed, 0));
