@@ -6,7 +6,7 @@
 
 use std::{env, error::Error, path::Path, process::ExitCode};
 
-use turbo_models::{Checkpoint, Cpu, CpuOptions, Encoder, EncoderOptions, Truncation, l2_normalize};
+use turbo_models::{Checkpoint, Cpu, CpuOptions, Encoder, EncoderOptions, Outputs, Truncation, l2_normalize};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -32,8 +32,8 @@ fn embed(folder: &Path, sentences: &[String]) -> Result<Vec<Vec<f32>>, Box<dyn E
     let encode = |sentence: &String| tokenizer.encode(sentence, Truncation::Right);
     let inputs = sentences.iter().map(encode).collect::<Result<Vec<_>, _>>()?;
     let cpu = Cpu::new(CpuOptions::default())?;
-    let mut vectors =
-        Encoder::new(cpu, &checkpoint, EncoderOptions::of(&checkpoint))?.embed_batch(&inputs)?;
+    let options = EncoderOptions { outputs: Outputs::Pooled, ..EncoderOptions::of(&checkpoint) };
+    let mut vectors = Encoder::new(cpu, &checkpoint, options)?.embed_batch(&inputs)?;
     vectors.iter_mut().for_each(|vector| l2_normalize(vector));
     Ok(vectors)
 }

@@ -13,7 +13,7 @@
 //! | [`TextTokenizer`], [`Text`], [`Truncation`], [`InputLimits`] | from text to ids that the model can take |
 //! | [`Encoding`], [`CharOffsets`] | where in the text each token came from |
 //! | [`Encoder`], [`EncoderOptions`], [`DType`], [`Outputs`], [`l2_normalize`] | from ids to vectors |
-//! | [`PackedCache`], [`CacheUse`] | packed weights on disk, so that a second start takes milliseconds |
+//! | [`PackedCache`], [`CacheUse`] | packed weights on disk, which a second start copies instead of packing them again |
 //! | [`tasks`] | from logits to labels, entities, answers, words |
 //! | [`ModelError`], [`TokenizeError`] | one line naming file and field, or what is wrong with an input |
 //!

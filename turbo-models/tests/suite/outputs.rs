@@ -1,8 +1,9 @@
 //! Asking for the pooled rows alone saves work, and changes nothing else.
 
 use turbo_models::{
-    Checkpoint, Cpu, CpuOptions, DType, Encoded, Encoder, EncoderOptions, LayoutKind, ModelError, Outputs,
-    Pooling, Task,
+    Capacity, Checkpoint, Cpu, CpuOptions, DType, Encoded, Encoder, EncoderMemory, EncoderOptions,
+    LayoutKind, ModelError, Outputs, PlannerConfig, Pooling, Staging, Task,
+    graph::{Program, dim::Extents, passes},
 };
 
 use crate::common::{data, golden_rows};
@@ -32,6 +33,49 @@ fn pooled_rows_are_the_same() {
     }
 }
 
+/// Behind the last attention a token of each input is computed, where it is all that pooling reads; of the mean's inputs
+/// all tokens are.
+#[test]
+fn pooling_one_token_saves_the_last_feed_forward_of_the_others() {
+    let families = [
+        "albert",
+        "bert",
+        "camembert",
+        "distilbert",
+        "electra",
+        "gte",
+        "modernbert",
+        "mpnet",
+        "nomic",
+        "qwen3",
+        "roberta",
+        "xlm-roberta",
+    ];
+    let extents = Extents::of(&[30, 2, 17]);
+    let others = (extents.total_tokens - extents.batch_size) as u64;
+    for family in families {
+        let checkpoint = Checkpoint::open(&data(&format!("{family}-base"))).unwrap();
+        let cost = |pooling: Pooling, outputs| {
+            let graph = checkpoint.graph_with(pooling, outputs).unwrap();
+            let program = Program::compile(&graph, LayoutKind::Packed, passes::ALL).unwrap();
+            program.graph().total_cost(&extents)
+        };
+        let config = checkpoint.config();
+        // two products at least, and one with the contexts
+        let saved = (4 * config.intermediate_size + 2 * config.hidden_size) * config.hidden_size;
+        for pooling in [Pooling::Cls, Pooling::LastToken] {
+            let [all, pooled] = [Outputs::All, Outputs::Pooled].map(|outputs| cost(pooling, outputs));
+            assert!(
+                pooled.flops + others * saved as u64 <= all.flops,
+                "{family}, {pooling:?}: {} operations of {}",
+                pooled.flops,
+                all.flops
+            );
+        }
+        assert_eq!(cost(Pooling::Mean, Outputs::All), cost(Pooling::Mean, Outputs::Pooled), "{family}");
+    }
+}
+
 #[test]
 fn rows_of_tokens_are_not_there() {
     let checkpoint = Checkpoint::open(&data("bert-base")).unwrap();
@@ -55,4 +99,35 @@ fn tasks_without_pooled_rows_lose_nothing() {
         });
         assert_eq!(all, pooled, "{fixture}");
     }
+}
+
+/// A row of logits per selected token is no activation, and more than all of them.
+#[test]
+fn the_memory_of_a_reserved_encoder_has_its_outputs() {
+    let checkpoint = Checkpoint::open(&data("bert-mlm")).unwrap();
+    let options = EncoderOptions {
+        task: Task::MaskedLm,
+        planner: PlannerConfig { chunk_bytes: 4096, ..PlannerConfig::default() },
+        ..EncoderOptions::of(&checkpoint)
+    };
+    let mut encoder = encoder(&checkpoint, options);
+    let bytes = |encoder: &Encoder<Cpu>| {
+        let EncoderMemory { footprint_bytes, output_bytes, .. } = encoder.memory();
+        (footprint_bytes, output_bytes)
+    };
+    assert_eq!(bytes(&encoder), (0, 0));
+    let capacity = Capacity { batch_size: 4, total_tokens: 64, max_seq_len: 24, selected_rows: 48 };
+    encoder.reserve(capacity).unwrap();
+    let reserved = bytes(&encoder);
+    assert_eq!(reserved.1, 4 * 48 * checkpoint.config().vocab_size);
+    let planned = encoder.planned_bytes(capacity);
+    // other buckets may find no room in the chunks of the largest, but for little
+    let held = reserved.0 + reserved.1;
+    assert!(held >= planned && held < 2 * planned, "{held} bytes are held, {planned} planned");
+
+    let mut batch = Staging::new();
+    batch.push(&[1; 24], &[]).unwrap();
+    batch.select(&[3, 23]).unwrap();
+    encoder.run(&batch).unwrap();
+    assert_eq!(bytes(&encoder), reserved);
 }
