@@ -1,6 +1,6 @@
 //! What a model looks like: `config.json`, as published. Its family says what the fields are called there.
 
-use std::{fmt::Display, io, path::Path};
+use std::{fmt::Display, path::Path};
 
 use serde::de::DeserializeOwned;
 use turbo_graph::{Activation, Positions};
@@ -56,11 +56,7 @@ pub struct ModelConfig {
 impl ModelConfig {
     /// Reads `config.json` of the folder `dir`, and finds the architecture it names.
     pub(crate) fn open(dir: &Path) -> Result<(Self, &'static Architecture), ModelError> {
-        let file = dir.join("config.json");
-        let Some(json) = JsonObject::open(file.clone())? else {
-            let source = io::Error::new(io::ErrorKind::NotFound, "there is no such file");
-            return Err(ModelError::Read { file, source });
-        };
+        let json = JsonObject::open_existing(dir.join("config.json"))?;
         let (architecture, name) = architecture(&json)?;
         architecture.fields.only.iter().try_for_each(|only| only.check(&json))?;
         Ok((Self::from_json(json, name, &architecture.fields)?, architecture))

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use turbo_graph::{Graph, GraphBuilder, ValueId};
+use turbo_graph::{Activation, Graph, GraphBuilder, ValueId};
 
 use crate::{
     ModelError,
@@ -95,6 +95,17 @@ impl<'a> Drawing<'a> {
         self.weights.check(&name, &[height, inputs])?;
         let part = self.graph.weight(&weights::rows_of(&name, &rows), &[rows.len(), inputs]);
         Ok(self.graph.matmul(x, part)?)
+    }
+
+    /// `activation(gate) · up`, value by value: what stands between the products of a feed-forward with two wide matrices.
+    pub(crate) fn gated(
+        &mut self,
+        gate: ValueId,
+        activation: Activation,
+        up: ValueId,
+    ) -> Result<ValueId, ModelError> {
+        let gate = self.graph.activate(gate, activation)?;
+        Ok(self.graph.mul(gate, up)?)
     }
 
     /// Layer norm of rows of `columns` values, with gain `{name}.weight` and offset `{name}.bias`.

@@ -3,7 +3,10 @@
 
 use turbo_graph::{AttentionMask, HeadColumns, Rhs, ValueId};
 
-use crate::{ModelError, drawing::Drawing};
+use crate::{
+    ModelConfig, ModelError,
+    drawing::{Bias, Drawing},
+};
 
 /// Rows with a head's values in each of some groups of columns, side by side.
 #[derive(Clone, Copy)]
@@ -71,5 +74,35 @@ impl Attention {
         let weights = graph.softmax(scores)?;
         let context = graph.batched_matmul(weights, value, Rhs::Normal)?;
         Ok(graph.merge_heads(context)?)
+    }
+}
+
+/// Attention of heads that are turned by position, with one published matrix for queries, keys and values.
+pub(super) struct TurnedAttention<'a> {
+    /// Name of that matrix, and of the one behind the contexts.
+    pub(super) matrices: [&'a str; 2],
+    /// Of both.
+    pub(super) bias: Bias,
+    /// Which keys a query sees.
+    pub(super) mask: AttentionMask,
+    /// How positions turn.
+    pub(super) table: ValueId,
+}
+
+impl TurnedAttention<'_> {
+    /// Of the rows `x`, to rows as wide.
+    pub(super) fn draw(
+        self,
+        drawing: &mut Drawing<'_>,
+        config: &ModelConfig,
+        x: ValueId,
+    ) -> Result<ValueId, ModelError> {
+        let Self { matrices: [before, behind], bias, mask, table } = self;
+        let hidden = config.hidden_size;
+        let rows = drawing.linear_with(x, before, (hidden, 3 * hidden), bias)?;
+        let [query, key, value] = HeadRows::thirds(rows, config.num_attention_heads, config.head_dim());
+        let (query, key) = (query.turned(drawing, table)?, key.turned(drawing, table)?);
+        let context = Attention { query, key, value, mask, bias: None }.draw(drawing)?;
+        drawing.linear_with(context, behind, (hidden, hidden), bias)
     }
 }

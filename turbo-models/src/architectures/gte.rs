@@ -5,7 +5,7 @@ use turbo_graph::{Activation, AttentionMask, Input, Pooling, ValueId};
 
 use super::{
     Architecture, Name,
-    attention::{Attention, HeadRows},
+    attention::TurnedAttention,
     bert,
     heads::{self, HasBias, Head, Step, Width, Words},
     post_norm,
@@ -14,7 +14,7 @@ use super::{
 use crate::{
     ModelConfig, ModelError, Task,
     config_fields::{ConfigFields, Only, Setting},
-    drawing::Drawing,
+    drawing::{Bias, Drawing},
 };
 
 const THETA: Setting<f64> = Setting::Field("rope_theta", 10_000.0);
@@ -86,7 +86,9 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
     for layer in 0..config.num_hidden_layers {
         drawing.graph.layer(Some(layer));
         let name = format!("encoder.layer.{layer}");
-        let context = attention(drawing, config, &format!("{name}.attention"), table, x)?;
+        let matrices = [&format!("{name}.attention.qkv_proj")[..], &format!("{name}.attention.o_proj")];
+        let attention = TurnedAttention { matrices, bias: Bias::With, mask: AttentionMask::Full, table };
+        let context = attention.draw(drawing, config, x)?;
         x = post_norm::normed_sum(drawing, config, &format!("{name}.attn_ln"), context, x)?;
         let narrow = feed_forward(drawing, config, &format!("{name}.mlp"), x)?;
         x = post_norm::normed_sum(drawing, config, &format!("{name}.mlp_ln"), narrow, x)?;
@@ -110,21 +112,6 @@ fn positions(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId,
     }
 }
 
-fn attention(
-    drawing: &mut Drawing<'_>,
-    config: &ModelConfig,
-    name: &str,
-    table: ValueId,
-    x: ValueId,
-) -> Result<ValueId, ModelError> {
-    let hidden = config.hidden_size;
-    let rows = drawing.linear(x, &format!("{name}.qkv_proj"), (hidden, 3 * hidden))?;
-    let [query, key, value] = HeadRows::thirds(rows, config.num_attention_heads, config.head_dim());
-    let (query, key) = (query.turned(drawing, table)?, key.turned(drawing, table)?);
-    let context = Attention { query, key, value, mask: AttentionMask::Full, bias: None }.draw(drawing)?;
-    drawing.linear(context, &format!("{name}.o_proj"), (hidden, hidden))
-}
-
 /// The second half of the wide matrix is the gate.
 fn feed_forward(
     drawing: &mut Drawing<'_>,
@@ -136,7 +123,6 @@ fn feed_forward(
     let wide = format!("{name}.up_gate_proj");
     let up = drawing.product_of_rows(x, &wide, (hidden, 2 * inner), 0..inner)?;
     let gate = drawing.product_of_rows(x, &wide, (hidden, 2 * inner), inner..2 * inner)?;
-    let gate = drawing.graph.activate(gate, config.hidden_act)?;
-    let gated = drawing.graph.mul(gate, up)?;
+    let gated = drawing.gated(gate, config.hidden_act, up)?;
     drawing.linear(gated, &format!("{name}.down_proj"), (inner, hidden))
 }

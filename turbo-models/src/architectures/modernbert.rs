@@ -6,7 +6,7 @@ use turbo_graph::{Activation, AttentionMask, Input, ValueId};
 
 use super::{
     Architecture, Name,
-    attention::{Attention, HeadRows},
+    attention::TurnedAttention,
     bert,
     heads::{HasBias, Head, Step, Width, Words},
     rotary,
@@ -126,11 +126,13 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
     let mut x = layers.norm(drawing, "embeddings.norm", x)?;
     for layer in 0..config.num_hidden_layers {
         drawing.graph.layer(Some(layer));
-        let sight = if global_layers.has(layer) { global } else { local };
+        let Sight { mask, table } = if global_layers.has(layer) { global } else { local };
         let name = format!("layers.{layer}");
         // what comes out of the embeddings is normed already
         let normed = if layer == 0 { x } else { layers.norm(drawing, &format!("{name}.attn_norm"), x)? };
-        let context = layers.attention(drawing, config, &name, sight, normed)?;
+        let matrices = [&format!("{name}.attn.Wqkv")[..], &format!("{name}.attn.Wo")];
+        let attention = TurnedAttention { matrices, bias: layers.attention_bias, mask, table };
+        let context = attention.draw(drawing, config, normed)?;
         x = drawing.graph.add(x, context)?;
         let normed = layers.norm(drawing, &format!("{name}.mlp_norm"), x)?;
         let narrow = layers.feed_forward(drawing, &name, normed)?;
@@ -177,22 +179,6 @@ impl GlobalLayers {
 impl Layers {
     fn norm(&self, drawing: &mut Drawing<'_>, name: &str, x: ValueId) -> Result<ValueId, ModelError> {
         drawing.layer_norm_with(x, name, self.hidden, self.epsilon, self.norm_bias)
-    }
-
-    fn attention(
-        &self,
-        drawing: &mut Drawing<'_>,
-        config: &ModelConfig,
-        layer: &str,
-        Sight { mask, table }: Sight,
-        x: ValueId,
-    ) -> Result<ValueId, ModelError> {
-        let (hidden, bias) = (self.hidden, self.attention_bias);
-        let rows = drawing.linear_with(x, &format!("{layer}.attn.Wqkv"), (hidden, 3 * hidden), bias)?;
-        let [query, key, value] = HeadRows::thirds(rows, config.num_attention_heads, config.head_dim());
-        let (query, key) = (query.turned(drawing, table)?, key.turned(drawing, table)?);
-        let context = Attention { query, key, value, mask, bias: None }.draw(drawing)?;
-        drawing.linear_with(context, &format!("{layer}.attn.Wo"), (hidden, hidden), bias)
     }
 
     fn feed_forward(

@@ -3,11 +3,7 @@
 
 use turbo_graph::{AttentionMask, Input, ValueId};
 
-use super::{
-    Architecture, Name,
-    attention::{Attention, HeadRows},
-    bert, post_norm, rotary,
-};
+use super::{Architecture, Name, attention::TurnedAttention, bert, post_norm, rotary};
 use crate::{
     ModelConfig, ModelError,
     config_fields::{ConfigFields, Only, Setting},
@@ -59,30 +55,18 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
     let ids = drawing.graph.input(Input::TokenTypeIds);
     let types = drawing.embed("embeddings.token_type_embeddings", (config.type_vocab_size, hidden), ids)?;
     let mut x = post_norm::normed_sum(drawing, config, "emb_ln", x, types)?;
+    let bias = config.bias(PROJECTION_BIAS)?;
     for layer in 0..config.num_hidden_layers {
         drawing.graph.layer(Some(layer));
         let name = format!("encoder.layers.{layer}");
-        let context = attention(drawing, config, &format!("{name}.attn"), table, x)?;
+        let matrices = [&format!("{name}.attn.Wqkv")[..], &format!("{name}.attn.out_proj")];
+        let attention = TurnedAttention { matrices, bias, mask: AttentionMask::Full, table };
+        let context = attention.draw(drawing, config, x)?;
         x = post_norm::normed_sum(drawing, config, &format!("{name}.norm1"), context, x)?;
         let narrow = feed_forward(drawing, config, &format!("{name}.mlp"), x)?;
         x = post_norm::normed_sum(drawing, config, &format!("{name}.norm2"), narrow, x)?;
     }
     Ok(x)
-}
-
-fn attention(
-    drawing: &mut Drawing<'_>,
-    config: &ModelConfig,
-    name: &str,
-    table: ValueId,
-    x: ValueId,
-) -> Result<ValueId, ModelError> {
-    let (hidden, bias) = (config.hidden_size, config.bias(PROJECTION_BIAS)?);
-    let rows = drawing.linear_with(x, &format!("{name}.Wqkv"), (hidden, 3 * hidden), bias)?;
-    let [query, key, value] = HeadRows::thirds(rows, config.num_attention_heads, config.head_dim());
-    let (query, key) = (query.turned(drawing, table)?, key.turned(drawing, table)?);
-    let context = Attention { query, key, value, mask: AttentionMask::Full, bias: None }.draw(drawing)?;
-    drawing.linear_with(context, &format!("{name}.out_proj"), (hidden, hidden), bias)
 }
 
 /// The second of the two wide matrices is the gate.
@@ -95,7 +79,6 @@ fn feed_forward(
     let (sizes, bias) = ((config.hidden_size, config.intermediate_size), config.bias(WIDE_BIAS)?);
     let up = drawing.linear_with(x, &format!("{name}.fc11"), sizes, bias)?;
     let gate = drawing.linear_with(x, &format!("{name}.fc12"), sizes, bias)?;
-    let gate = drawing.graph.activate(gate, config.hidden_act)?;
-    let gated = drawing.graph.mul(gate, up)?;
+    let gated = drawing.gated(gate, config.hidden_act, up)?;
     drawing.linear_with(gated, &format!("{name}.fc2"), (sizes.1, sizes.0), config.bias(NARROW_BIAS)?)
 }

@@ -112,7 +112,6 @@ fn feed_forward(
     let mut wide =
         |part: &str| drawing.linear_with(x, &format!("{name}.{part}_proj"), (hidden, inner), Bias::Without);
     let (gate, up) = (wide("gate")?, wide("up")?);
-    let gate = drawing.graph.activate(gate, config.hidden_act)?;
-    let gated = drawing.graph.mul(gate, up)?;
+    let gated = drawing.gated(gate, config.hidden_act, up)?;
     drawing.linear_with(gated, &format!("{name}.down_proj"), (inner, hidden), Bias::Without)
 }
