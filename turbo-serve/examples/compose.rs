@@ -40,7 +40,9 @@ async fn main() -> anyhow::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
     println!("listening on http://{}", listener.local_addr()?);
     let interrupted = async { tokio::signal::ctrl_c().await.expect("this process may handle Ctrl-C") };
-    http::serve(listener, router, interrupted).await;
+    if http::serve(listener, router, interrupted, http::GRACE).await == http::Ending::OutOfTime {
+        engine.abandon();
+    }
     engine.stop().await;
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{ArgAction, Args, ValueEnum};
 use tokio::net::TcpSocket;
 use turbo_serve::{
@@ -24,17 +24,11 @@ use super::{
     caches::{self, CacheArgument, PackedCacheArguments},
     log,
     model_arguments::ModelArguments,
-    shutdown::Signals,
+    shutdown::{self, Signals},
 };
 
 /// How long a lazy server waits for company, as a share of the promised time.
 const LAZY_SHARE: u32 = 4;
-
-/// How long answers may take to reach their clients after the last one was computed, before the process ends.
-const LAST_WORDS: Duration = Duration::from_secs(5);
-
-/// How long it takes at most to tell those who wait that they wait in vain.
-const REFUSALS: Duration = Duration::from_millis(200);
 
 /// Connections that the system accepts before the server gets to them.
 const BACKLOG: u32 = 1024;
@@ -44,8 +38,9 @@ const BACKLOG: u32 = 1024;
 /// Answers as text-embeddings-inference does (/embed, /embed_all, /embed_sparse, /similarity, /predict, /rerank,
 /// /tokenize, /decode, /info, /health, /metrics), and /v1/embeddings as OpenAI does. What the model is for its folder
 /// says; the other routes say which one to use. When it is ready it prints one line on standard output: `listening on
-/// http://ADDRESS`; logs go to standard error. SIGTERM and Ctrl-C stop it after the accepted requests are answered; a
-/// second one stops it at once: who still waits is told so.
+/// http://ADDRESS`; logs go to standard error. SIGTERM and Ctrl-C stop it after the accepted requests are answered. A
+/// second one stops it at once, as does the end of `--shutdown-grace-ms`: who still waits is told so, and the exit code
+/// is 1.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -129,6 +124,9 @@ pub(super) struct Arguments {
     /// Most bytes of one request's body
     #[arg(long, env, value_name = "BYTES", default_value_t = HttpOptions::default().payload_limit, help_heading = "HTTP")]
     payload_limit: usize,
+    /// Time for accepted requests after the server was told to stop; those that are not answered by then are refused
+    #[arg(long, env, value_name = "MS", default_value_t = http::GRACE.as_millis() as u64, help_heading = "HTTP")]
+    shutdown_grace_ms: u64,
     /// Log JSON instead of lines for people; `RUST_LOG` says how much is logged
     #[arg(long, env, help_heading = "Logs")]
     json_output: bool,
@@ -210,37 +208,8 @@ async fn serve(arguments: &Arguments, device: Cpu) -> Result<()> {
     let router = http::router(Arc::new(engine.clone()), metrics, options);
     announce(listener.local_addr().context("cannot tell the port")?)?;
 
-    let (stopping, stopped) = tokio::sync::oneshot::channel();
-    let (hurrying, hurried) = tokio::sync::oneshot::channel();
-    let told_to_stop = async move {
-        signals.next().await;
-        tracing::info!("stopping: accepted requests are answered first");
-        // An error would say that nobody waits beside the server, and somebody does.
-        let _ = stopping.send(());
-        tokio::spawn(async move {
-            signals.next().await;
-            hurrying.send(())
-        });
-    };
-    let answered = async {
-        drop(stopped.await);
-        engine.stop().await;
-        tokio::time::sleep(LAST_WORDS).await;
-    };
-    tokio::select! {
-        Ok(()) = hurried => {
-            engine.abandon();
-            tokio::time::sleep(REFUSALS).await;
-            bail!("told twice to stop: what was not answered was refused");
-        }
-        () = http::serve(listener, router, told_to_stop) => {}
-        () = answered => tracing::warn!("clients that had not sent their request, or not read its answer, were cut off"),
-    }
-    // Who waits now was not answered within the grace of `http::serve`: a batch of theirs ends at its next layer.
-    engine.abandon();
-    engine.stop().await;
-    tracing::info!("stopped");
-    Ok(())
+    shutdown::serve(&engine, listener, router, signals, Duration::from_millis(arguments.shutdown_grace_ms))
+        .await
 }
 
 /// The model, warm, on a thread where it may block.

@@ -52,4 +52,4 @@ mod write;
 
 pub use metrics::{Metrics, MetricsError};
 pub use router::{HttpOptions, router};
-pub use serve::serve;
+pub use serve::{Ending, GRACE, serve};

@@ -26,14 +26,31 @@ struct Waits {
     grace: Duration,
 }
 
-const WAITS: Waits =
-    Waits { head: Duration::from_secs(75), stall: Duration::from_secs(30), grace: Duration::from_secs(30) };
+/// The usual time for accepted requests after a server was told to stop.
+pub const GRACE: Duration = Duration::from_secs(30);
 
-/// Answers requests until `shutdown` resolves; then takes no more, answers those accepted (for at most 30 seconds)
-/// and returns. A client that takes longer than 75 seconds over the head of a request, or takes no byte of its answer
-/// for 30 seconds, is cut off.
-pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<Output = ()>) {
-    serve_with(listener, router, shutdown, WAITS).await;
+const WAITS: Waits = Waits { head: Duration::from_secs(75), stall: Duration::from_secs(30), grace: GRACE };
+
+/// How serving ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "requests may still be running"]
+pub enum Ending {
+    /// What was accepted is answered.
+    Answered,
+    /// Requests still run: their time was over.
+    OutOfTime,
+}
+
+/// Answers requests until `shutdown` resolves; then takes no more, answers those accepted, for at most `grace`, and
+/// returns. Requests that still run then go on as long as the runtime does. A client that takes longer than 75 seconds
+/// over the head of a request, or takes no byte of its answer for 30 seconds, is cut off.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    shutdown: impl Future<Output = ()>,
+    grace: Duration,
+) -> Ending {
+    serve_with(listener, router, shutdown, Waits { grace, ..WAITS }).await
 }
 
 async fn serve_with(
@@ -41,7 +58,7 @@ async fn serve_with(
     router: Router,
     shutdown: impl Future<Output = ()>,
     waits: Waits,
-) {
+) -> Ending {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(waits.head);
     let connections = GracefulShutdown::new();
@@ -62,8 +79,9 @@ async fn serve_with(
         });
     }
     drop(listener);
-    if tokio::time::timeout(waits.grace, connections.shutdown()).await.is_err() {
-        tracing::warn!(grace = ?waits.grace, "requests were still running when their time was over");
+    match tokio::time::timeout(waits.grace, connections.shutdown()).await {
+        Ok(()) => Ending::Answered,
+        Err(_) => Ending::OutOfTime,
     }
 }
 
@@ -109,7 +127,7 @@ mod tests {
             stream.set_read_timeout(Some(LONG)).unwrap();
             let talk = tokio::task::spawn_blocking(move || client(stream));
             tokio::select! {
-                () = serve_with(listener, router, std::future::pending(), waits) => unreachable!("nobody stops it"),
+                _ = serve_with(listener, router, std::future::pending(), waits) => unreachable!("nobody stops it"),
                 told = talk => told.unwrap(),
             }
         })
@@ -157,7 +175,8 @@ mod tests {
             let shutdown = async move { arrived.notified().await };
             let router = Router::new().route("/", handler);
             let started = Instant::now();
-            serve_with(listener, router, shutdown, Waits { grace: SHORT, ..WAITS }).await;
+            let ending = serve_with(listener, router, shutdown, Waits { grace: SHORT, ..WAITS }).await;
+            assert_eq!(ending, Ending::OutOfTime);
             assert!(started.elapsed() < LONG / 2);
         });
     }

@@ -170,6 +170,19 @@ fn told_twice_it_refuses_what_is_not_answered() {
 }
 
 #[test]
+fn what_is_not_answered_within_the_grace_is_refused() {
+    // It waits a quarter of an hour for company.
+    let server = Server::start(&["--dispatch=lazy", "--slo-ms=3600000", "--shutdown-grace-ms=500"]);
+    let address = server.address().to_owned();
+    let client = thread::spawn(move || server::post(&address, "/embed", &json!({ "inputs": "the cat" })));
+    server.wait_for_metric("te_embed_count", 1);
+    let (code, output) = server.end(Signal::Terminate);
+    assert_eq!(client.join().unwrap().0, 503);
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("error: requests still ran after 500ms"), "{output}");
+}
+
+#[test]
 fn a_folder_without_a_tokenizer_serves_ids() {
     let folder = tempfile::tempdir().unwrap();
     for file in ["config.json", "model.safetensors"] {
