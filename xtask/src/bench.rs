@@ -13,7 +13,7 @@ use crate::workspace::Workspace;
 /// Run a figure, or compare with other engines; records and pictures go to turbo-bench/results
 ///
 /// `cargo xtask bench -- --help` lists the figures and what can be set. `cargo xtask bench cpu` compares with ONNX
-/// Runtime, OpenVINO, CTranslate2 and PyTorch (25 minutes on an idle machine; the first time it installs them).
+/// Runtime, OpenVINO, CTranslate2 and PyTorch (35 minutes on an idle machine; the first time it installs them).
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The figure and its flags, passed to turbo-bench

@@ -3,7 +3,7 @@
 use super::{
     Regime, TURBO, Work, scaling,
     stream::{self, Policy},
-    turn::{PAUSE, Turn, turns},
+    turn::{BELIEVED_MS, PAUSE, Turn, turns},
 };
 
 /// What a regime takes, by estimate.
@@ -32,19 +32,27 @@ pub(super) fn estimate(regime: &Regime, floor: impl Fn(&[u32]) -> f64, absent: u
             let (mut looks, mut round) = (0.0, 0.0);
             for batch in batches {
                 let ms: Vec<f64> = names.iter().map(|rival| run(rival, batch)).collect();
-                looks += 2.0 * ms.iter().sum::<f64>();
+                looks += ms.iter().map(|&ms| if ms < BELIEVED_MS { 2.0 * ms } else { ms }).sum::<f64>();
                 round += ms.iter().zip(turns(&ms)).map(|(&ms, turn)| turn_ms(ms, turn)).sum::<f64>();
             }
             Cost { fixed: start + looks / 1e3, round: round / 1e3 }
         }
         Work::Stream { lens, requests } => {
             let lens = stream::lens(lens, *requests);
-            let whole: f64 = names.iter().map(|rival| slowness(rival) * floor(&lens) / 1e3).sum();
-            let policies: usize = names.iter().map(|rival| Policy::of(rival).len()).sum();
-            // Samples are a fifth, and run twice; padding that is not sorted away doubles the work of one policy of
-            // three. Then comes every shape once.
-            let samples = whole * policies as f64 / names.len() as f64 / 5.0 * 1.33;
-            Cost { fixed: start + 2.0 * samples + whole + 2.0, round: whole }
+            let whole = |rival: &str| slowness(rival) * floor(&lens) / 1e3;
+            let samples = names.iter().map(|rival| {
+                // A fifth of each policy, twice where that is short; one by one, or 20 at a time, of which padding that
+                // is not sorted away doubles one of two.
+                let of = |batches: f64| if whole(rival) / batches < BELIEVED_MS / 1e3 { 2.0 } else { 1.0 };
+                let (count, together) = (*requests as f64, Policy::of(rival).len() as f64 - 1.0);
+                whole(rival) / 5.0 * (of(count) + 1.5 * together * of(count / 20.0))
+            });
+            let best = names.iter().filter(|rival| **rival != TURBO).map(|rival| slowness(rival));
+            let worth = stream::HOPELESS * best.fold(f64::INFINITY, f64::min);
+            let run = names.iter().filter(|rival| slowness(rival) <= worth);
+            let round: f64 = run.map(|rival| whole(rival)).sum();
+            // Every shape of the winners comes once before the rounds.
+            Cost { fixed: start + samples.sum::<f64>() + round + 2.0, round }
         }
         Work::Scaling(batches) => {
             let ways = |rival: &str, batch: &Vec<u32>| {

@@ -150,7 +150,7 @@ pub(super) fn ratio<'a>(times: impl IntoIterator<Item = (&'a str, f64)>) -> Opti
 }
 
 /// [`ratio`] where the best known rival took part: without it the best of the others is no bar.
-fn fair_ratio<'a>(precision: Precision, times: &[(&'a str, f64)]) -> Option<f64> {
+fn fair_ratio(precision: Precision, times: &[(&str, f64)]) -> Option<f64> {
     let bar = precision.rivals().first()?;
     ratio(times.iter().copied()).filter(|_| times.iter().any(|(rival, _)| rival == bar))
 }

@@ -2,7 +2,7 @@
 //!
 //! Which policy is best is told by a fifth of the batches of each, spread evenly. The whole stream is then run under
 //! the winner alone, and only by rivals that have a chance: for the others the estimate stands. A batch counts when its
-//! shape was run before: some engines prepare for a shape when they first see it, and whoever serves has seen them all.
+//! shape was run before: some engines prepare for a shape when they first see it, and whoever serves has seen them all. A batch of a second or more is believed at once.
 
 use std::{
     fmt,
@@ -19,7 +19,7 @@ use super::{
     ceilings::Floor,
     numbers::{quantile, rounded},
     regime::equal,
-    turn::{Times, look, order, runs_of},
+    turn::{BELIEVED_MS, Times, look, order, runs_of},
 };
 use crate::{progress::Timeline, rival::Rival, workload};
 
@@ -29,12 +29,12 @@ const MAX_BATCH_TOKENS: u64 = 16_384;
 const COSTS: [(usize, u32); 6] = [(1, 10), (1, 40), (1, 128), (1, 500), (8, 128), (20, 40)];
 /// One of so many batches is run to find the best policy.
 const PROBE: usize = 5;
-/// What comes before the rounds, in rounds: every sample twice, and every shape of the winners once.
-pub(super) const UNCOUNTED: f64 = 1.6;
+/// What comes before the rounds, in rounds: every sample, most of them twice, and every shape of the winners once.
+const UNCOUNTED: f64 = 1.6;
 /// Everyone's stream is run in so many pieces, in turns.
 const PIECES: usize = 10;
 /// A rival whose estimate is this many times the best rival's is not run in full.
-const HOPELESS: f64 = 1.5;
+pub(super) const HOPELESS: f64 = 1.5;
 /// Seed of the lengths.
 const SEED: u64 = 0;
 
@@ -159,7 +159,7 @@ pub(super) fn run(
     let runs: Vec<bool> =
         tracks.iter().map(|track| track.estimate() <= worth || rivals[track.rival].name() == TURBO).collect();
     for (track, _) in tracks.iter().zip(&runs).filter(|(_, runs)| **runs) {
-        rivals[track.rival].time(&distinct(&track.batches), 0, 1)?;
+        rivals[track.rival].time(&track.new_shapes(), 0, 1)?;
         timeline.done((UNCOUNTED - 0.6) * of_round / tracks.len() as f64);
     }
     for round in 0..rounds {
@@ -213,8 +213,11 @@ fn probe(lens: &[u32], rivals: &mut [&mut Rival], timeline: &mut Timeline, share
             let batches = policy.batches(lens, cut)?;
             let mut times = Times::default();
             let (sample, warm_up) = (sample(&batches), smallest(&batches));
-            rival.time(&distinct(&sample), 0, 1)?;
-            let seconds = times.batches(rival, &warm_up, &sample)? / 1e3;
+            let first = times.batches(rival, &warm_up, &sample)?;
+            let believed: f64 = first.iter().filter(|&&ms| ms >= BELIEVED_MS).sum();
+            let short = sample.iter().zip(&first).filter(|&(_, &ms)| ms < BELIEVED_MS);
+            let again: Vec<Vec<u32>> = short.map(|(batch, _)| batch.clone()).collect();
+            let seconds = (believed + times.batches(rival, &warm_up, &again)?.iter().sum::<f64>()) / 1e3;
             let estimate = seconds * padded_tokens(&batches) / padded_tokens(&sample);
             estimates.push((policy, estimate));
             if best.as_ref().is_none_or(|best| estimate < best.estimate()) {
@@ -259,6 +262,14 @@ impl Track {
         of_policy.map_or(f64::INFINITY, |&(_, seconds)| seconds)
     }
 
+    /// The batches that are run before any counts: each once, and none so long that its first run is believed.
+    fn new_shapes(&self) -> Vec<Vec<u32>> {
+        let of_token = 1e3 * self.estimate() / padded_tokens(&self.batches);
+        let mut shapes = distinct(&self.batches);
+        shapes.retain(|batch| of_token * padded_tokens(std::slice::from_ref(batch)) < BELIEVED_MS);
+        shapes
+    }
+
     /// Runs one piece of the stream once.
     fn run(&mut self, rival: &mut Rival, piece: usize, round: usize) -> Result<()> {
         let at = |piece: usize| piece * self.batches.len() / PIECES;
@@ -267,7 +278,8 @@ impl Track {
             self.rounds.push(0.0);
         }
         if !batches.is_empty() {
-            self.rounds[round] += self.times.batches(rival, &self.warm_up, batches)? / 1e3;
+            self.rounds[round] +=
+                self.times.batches(rival, &self.warm_up, batches)?.iter().sum::<f64>() / 1e3;
         }
         Ok(())
     }

@@ -16,8 +16,8 @@ pub(super) const PAUSE: Duration = Duration::from_millis(30);
 pub(super) const TURN_MS: f64 = 200.0;
 /// Most runs of a turn.
 const MOST_RUNS: usize = 40;
-/// A first run of so many ms is believed: what a shape costs once hides in it.
-const BELIEVED_MS: f64 = 1000.0;
+/// A first run of so many ms is believed: what a shape costs once is little beside it.
+pub(super) const BELIEVED_MS: f64 = 1000.0;
 
 /// What has been measured of one rival at one thing.
 #[derive(Clone, Debug, Default)]
@@ -73,17 +73,17 @@ impl Times {
         Ok(())
     }
 
-    /// One turn at several batches, each once, after one run of `warm_up` that does not count; gives their milliseconds,
-    /// and keeps none.
+    /// One turn at several batches, each once, after one run of `warm_up` that does not count; gives the milliseconds of
+    /// each, and keeps none.
     pub(super) fn batches(
         &mut self,
         rival: &mut Rival,
         warm_up: &[u32],
         batches: &[Vec<u32>],
-    ) -> Result<f64> {
+    ) -> Result<Vec<f64>> {
         let all = [&[warm_up.to_vec()], batches].concat();
         let ms = self.turn(rival, &all, Turn { warm_up: 0, runs: 1 }, &[])?;
-        Ok(ms[1..].concat().iter().sum())
+        Ok(ms[1..].concat())
     }
 
     fn turn(
