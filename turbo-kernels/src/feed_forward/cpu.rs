@@ -67,7 +67,7 @@ pub(crate) fn feed_forward(
     let (tracks, count) = (groups.tracks(), groups.count());
     let course = Course { tracks, groups: count, stages, one_room: Some([1, 3]) };
     course.run(team, |_, Piece { group, stage, index }| match stage {
-        // SAFETY: a tile is packed in one piece.
+        // SAFETY: a piece has its own rows.
         0 => unsafe { input.pack(group, index, |row| row_of(x, row, up)) },
         1 => match (between, hidden) {
             (Between::Nothing, Hidden::Activation(activation)) => {
@@ -80,14 +80,14 @@ pub(crate) fn feed_forward(
             _ => unsafe { input.multiply(group, up_cut, index, raw.store(group, up_bias, hidden)) },
         },
         2 => {
-            for row in groups.rows_of_piece(group, index) {
+            for row in groups.rows_of_piece(group, index).0 {
                 if let Hidden::Gate(activation) = hidden {
-                    // SAFETY: the rows of a tile are gated in one piece.
+                    // SAFETY: a piece has its own rows.
                     let values = unsafe { raw.row_mut(group, row) };
                     cpu.supported_isa().run(GateRow { activation, values });
                 }
             }
-            // SAFETY: a tile is packed in one piece, which is the only one that uses its raw rows.
+            // SAFETY: a piece has its own rows, raw and packed.
             unsafe { packed.pack(group, index, |row| &raw.row(group, row)[..down.in_features()]) }
         }
         3 => {

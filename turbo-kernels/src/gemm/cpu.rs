@@ -67,7 +67,7 @@ impl Gemm for Cpu {
         epilogue: Epilogue<&[f32]>,
         out: &mut [f32],
     ) -> Result<(), KernelError> {
-        let rows = check(x, weight, epilogue, out)?;
+        let rows = check("gemm", x, weight, epilogue, out)?;
         if rows == 0 {
             return Ok(());
         }
@@ -86,9 +86,10 @@ impl Gemm for Cpu {
         norm: NormWeights<&[f32]>,
         out: &mut [f32],
     ) -> Result<(), KernelError> {
-        norm.fits("gemm_norm", weight.out_features())?;
+        const NAME: &str = "gemm_norm";
+        norm.fits(NAME, weight.out_features())?;
         let epilogue = Epilogue::sum(bias, residual);
-        let rows = check(x, weight, epilogue, out)?;
+        let rows = check(NAME, x, weight, epilogue, out)?;
         if rows == 0 {
             return Ok(());
         }
@@ -139,7 +140,7 @@ fn product(
     Course { tracks: groups.tracks(), groups: groups.count(), stages, one_room: None }.run(
         team,
         |_, Piece { group, stage, index }| match stage {
-            // SAFETY: a tile is packed in one piece, and the course runs it when the group whose place it takes is done.
+            // SAFETY: a piece has its own rows, and the course runs it when the group whose place it takes is done.
             0 => unsafe { packed.pack(group, index, |row| row_of(x, row, weight)) },
             // SAFETY: the course runs it when the group is packed. A piece has its own panels or its own tiles, so
             // nobody else writes these values of the output.
@@ -162,7 +163,7 @@ pub(super) fn product_in_order(
     weight: &PackedWeight,
     finish: impl Finish,
 ) -> Result<(), KernelError> {
-    let groups = Groups::in_order(rows, weight);
+    let groups = Groups::in_order(rows, weight, queue.threads());
     let (team, words) = queue.team_and_shared(PackedRows::words(groups, weight, RING))?;
     let packed = PackedRows::of(groups, weight, x, SharedMut::new(words));
     let cut = Cut::of_panels(groups, weight, team.threads());
@@ -172,7 +173,7 @@ pub(super) fn product_in_order(
         Course { tracks: 1, groups: 1, stages, one_room: None }.run(
             team,
             |_, Piece { stage, index, .. }| match stage {
-                // SAFETY: a tile is packed in one piece, and the groups before are done.
+                // SAFETY: a piece has its own rows, and the groups before are done.
                 0 => unsafe { packed.pack(group, index, |row| row_of(x, row, weight)) },
                 // SAFETY: the course runs it when the group is packed; a piece has its own panels.
                 _ => unsafe { packed.multiply(group, cut, index, finish) },
@@ -189,23 +190,24 @@ pub(crate) fn row_of<'x>(x: &'x [f32], row: usize, weight: &PackedWeight) -> &'x
 
 /// The rows, once all buffers fit them.
 fn check(
+    kernel: &'static str,
     x: &[f32],
     weight: &PackedWeight,
     epilogue: Epilogue<&[f32]>,
     out: &[f32],
 ) -> Result<usize, KernelError> {
     let n = weight.out_features();
-    let rows = KernelError::check_rows("gemm", "out", n, out.len())?;
-    KernelError::check_length("gemm", "x", rows.saturating_mul(weight.in_features()), x.len())?;
+    let rows = KernelError::check_rows(kernel, "out", n, out.len())?;
+    KernelError::check_length(kernel, "x", rows.saturating_mul(weight.in_features()), x.len())?;
     let (bias, residual) = match epilogue {
         Epilogue::None | Epilogue::Act(_) => (None, None),
         Epilogue::Bias(bias) | Epilogue::BiasAct(bias, _) => (Some(bias), None),
         Epilogue::Residual(residual) => (None, Some(residual)),
         Epilogue::BiasResidual { bias, residual } => (Some(bias), Some(residual)),
     };
-    bias.map_or(Ok(()), |bias| KernelError::check_length("gemm", "bias", n, bias.len()))?;
+    bias.map_or(Ok(()), |bias| KernelError::check_length(kernel, "bias", n, bias.len()))?;
     residual.map_or(Ok(()), |residual| {
-        KernelError::check_length("gemm", "residual", out.len(), residual.len())
+        KernelError::check_length(kernel, "residual", out.len(), residual.len())
     })?;
     Ok(rows)
 }

@@ -1,7 +1,8 @@
 //! What differs between the dtypes of products: how rows and panels are packed, and how a tile is multiplied.
 
 use super::{
-    pack::{RUN, pack_tile},
+    pack::RUN,
+    tile::TileRow,
     words::{self, Words, transpose},
 };
 use crate::simd::Simd;
@@ -33,13 +34,8 @@ pub(crate) trait Format: Words + Copy + Send + Sync {
         rows * words::row_words::<S, Self>(in_features)
     }
 
-    /// Packs rows of `in_features` values into `tile`.
-    fn pack_tile<'a, S: Simd>(
-        s: S,
-        rows: impl ExactSizeIterator<Item = &'a [f32]> + Clone,
-        in_features: usize,
-        tile: &mut [f32],
-    );
+    /// Packs the values of a row.
+    fn pack_row<S: Simd>(s: S, values: &[f32], to: &mut TileRow<'_>);
 
     /// The words of a tile of `rows` rows that [`Format::put`] writes for the vector of values that begins at `column`
     /// (a multiple of `S::LANES`) of `row`.
@@ -114,13 +110,10 @@ impl Format for F32 {
     }
 
     #[inline(always)]
-    fn pack_tile<'a, S: Simd>(
-        _: S,
-        rows: impl ExactSizeIterator<Item = &'a [f32]> + Clone,
-        in_features: usize,
-        tile: &mut [f32],
-    ) {
-        pack_tile(rows, in_features, tile);
+    fn pack_row<S: Simd>(_: S, values: &[f32], to: &mut TileRow<'_>) {
+        for (run, values) in values.chunks(RUN).enumerate() {
+            to.run(run, RUN)[..values.len()].copy_from_slice(values);
+        }
     }
 
     #[inline(always)]

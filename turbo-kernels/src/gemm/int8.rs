@@ -18,13 +18,14 @@
 //! `√k` of that where errors are independent. One large value among small ones costs the small ones their precision.
 //!
 //! # What is not a number
-//! A row or column that holds a NaN or an infinity gives NaN. Values within [`LEAST`] of zero are zeros.
+//! A row or column that holds a NaN or an infinity, or whose range is more than f32 holds, gives NaN. Values within [`LEAST`] of zero are zeros.
 
 use std::ops::Range;
 
 use super::{
     format::Format,
     pack::{RUN, panel_width},
+    tile::TileRow,
     words::{self, Words},
 };
 use crate::{lanes, simd::Simd};
@@ -197,23 +198,15 @@ impl Format for Int8 {
     }
 
     #[inline(always)]
-    fn pack_tile<'a, S: Simd>(
-        s: S,
-        rows: impl ExactSizeIterator<Item = &'a [f32]> + Clone,
-        in_features: usize,
-        tile: &mut [f32],
-    ) {
-        let run = RUN * Self::parts::<S>();
-        let line = rows.len() * run;
-        let runs = words::words::<Self>(in_features).div_ceil(RUN);
-        let (tile, kept) = tile.split_at_mut(runs * line);
-        for ((row, values), kept) in rows.enumerate().zip(kept.chunks_exact_mut(Self::PARAMETERS)) {
-            let (least, greatest) = extremes(s, values);
-            let quantizer = Quantizer::of_row(least, greatest);
-            kept.copy_from_slice(&[quantizer.scale, f32::from_bits(quantizer.zero as u32)]);
-            for (values, line) in values.chunks(RUN * Self::PER_WORD).zip(tile.chunks_exact_mut(line)) {
-                quantize(s, quantizer, values, &mut line[row * run..][..run]);
-            }
+    fn pack_row<S: Simd>(s: S, values: &[f32], to: &mut TileRow<'_>) {
+        let (least, greatest) = extremes(s, values);
+        let quantizer = Quantizer::of_row(least, greatest);
+        let run_words = RUN * Self::parts::<S>();
+        let runs = values.chunks(RUN * Self::PER_WORD);
+        let kept = to.kept(runs.len(), run_words, Self::PARAMETERS);
+        kept.copy_from_slice(&[quantizer.scale, f32::from_bits(quantizer.zero as u32)]);
+        for (run, values) in runs.enumerate() {
+            quantize(s, quantizer, values, to.run(run, run_words));
         }
     }
 }

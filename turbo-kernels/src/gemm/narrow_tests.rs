@@ -4,9 +4,12 @@ use std::num::NonZeroUsize;
 
 use proptest::prelude::*;
 
-use super::{Epilogue, Format, Gemm, Panel, Tile, bf16::Bf16, int8::Int8, multiply, panel_width};
+use super::{
+    Epilogue, Format, Gemm, Panel, Tile, bf16::Bf16, int8::Int8, multiply, panel_width, tile::TileRow,
+};
 use crate::{
     Activation, Cpu, CpuOptions, DType, Device, Isa,
+    device::SharedMut,
     simd::{Kernel, Simd, supported},
 };
 
@@ -155,7 +158,10 @@ impl<F: Format> Kernel for Once<'_, F> {
         let (mut tile, mut panel) =
             (vec![f32::NAN; F::tile_words::<S>(rows, k)], vec![0.0; F::panel_words::<S>(k)]);
         F::pack_panel(s, w, k, &mut panel);
-        F::pack_tile(s, x.chunks_exact(k), k, &mut tile);
+        for (row, values) in x.chunks_exact(k).enumerate() {
+            // SAFETY: one row at a time, and nothing else uses the tile meanwhile.
+            F::pack_row(s, values, &mut unsafe { TileRow::new(SharedMut::new(&mut tile), rows, row) });
+        }
         let mut products = [0.0; 14 * 32];
         let tile = Tile { first_row: 0, rows, index: 0, values: &tile };
         multiply::<S, F>(s, tile, Panel::cached(&panel), k, &mut products);

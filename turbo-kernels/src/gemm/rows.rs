@@ -7,7 +7,7 @@ use super::{
     course::{Group, MOST_TRACKS, RING, Stage},
     format::{Format, FormatKernel},
     pack::EvenTiles,
-    tile::{Finish, Tile, Tiles},
+    tile::{Finish, Tile, TileRow, Tiles},
 };
 use crate::{device::SharedMut, simd::Simd};
 
@@ -30,6 +30,8 @@ pub(crate) struct Groups {
     tiles: EvenTiles,
     tracks: usize,
     tiles_per_group: usize,
+    /// Pieces in which the rows of a tile are packed.
+    pieces_per_tile: usize,
 }
 
 impl Groups {
@@ -37,20 +39,24 @@ impl Groups {
     pub(crate) fn new(rows: usize, tile_rows: usize, row_words: usize, threads: usize) -> Groups {
         let tiles = EvenTiles::new(rows, tile_rows);
         let tracks = (tiles.count() / TRACK_TILES).clamp(1, threads.min(MOST_TRACKS));
-        Groups::of(tiles, tracks, row_words)
+        Groups::of(tiles, tracks, row_words, threads)
     }
 
     /// One track, so that groups come in the order of their rows.
-    pub(crate) fn in_order(rows: usize, weight: &PackedWeight) -> Groups {
-        Groups::of(EvenTiles::new(rows, weight.tile_rows()), 1, weight.tile_words(1))
+    pub(crate) fn in_order(rows: usize, weight: &PackedWeight, threads: usize) -> Groups {
+        Groups::of(EvenTiles::new(rows, weight.tile_rows()), 1, weight.tile_words(1), threads)
     }
 
-    fn of(tiles: EvenTiles, tracks: usize, row_words: usize) -> Groups {
+    fn of(tiles: EvenTiles, tracks: usize, row_words: usize, threads: usize) -> Groups {
         let tile_bytes = tiles.most_rows() * row_words * size_of::<f32>();
         let of_track = tiles.count().div_ceil(tracks);
         let most = (GROUP_BYTES / tile_bytes.max(1)).clamp(1, of_track);
         // as even as they can be
-        Groups { tiles, tracks, tiles_per_group: of_track.div_ceil(of_track.div_ceil(most)) }
+        let tiles_per_group = of_track.div_ceil(of_track.div_ceil(most));
+        // where tiles are few, threads that share them would wait for the one that packs
+        let pieces = if threads > tracks { 2 * threads / tracks } else { 1 };
+        let pieces_per_tile = pieces.div_ceil(tiles_per_group).min(tiles.most_rows());
+        Groups { tiles, tracks, tiles_per_group, pieces_per_tile }
     }
 
     /// Tracks, each for a thread, or some.
@@ -76,10 +82,21 @@ impl Groups {
         start(track)..start(track + 1)
     }
 
-    /// Rows of tile `index` of a group; none behind its last.
-    pub(crate) fn rows_of_piece(&self, group: Group, index: usize) -> Range<usize> {
+    /// Pieces in which the rows of a group are packed.
+    pub(crate) fn pieces(&self) -> usize {
+        self.tiles_per_group * self.pieces_per_tile
+    }
+
+    /// The rows of a piece, and the tile of the group that they are in; none behind the last tile.
+    pub(crate) fn rows_of_piece(&self, group: Group, piece: usize) -> (Range<usize>, usize) {
+        let (tile, part) = (piece / self.pieces_per_tile, piece % self.pieces_per_tile);
         let tiles = self.tiles(group);
-        if index < tiles.len() { self.tiles.range(tiles.start + index) } else { 0..0 }
+        if tile >= tiles.len() {
+            return (0..0, tile);
+        }
+        let rows = self.tiles.range(tiles.start + tile);
+        let start = |part: usize| rows.start + rows.len() * part / self.pieces_per_tile;
+        (start(part)..start(part + 1), tile)
     }
 
     /// Rows of one group.
@@ -202,30 +219,24 @@ impl<'a> PackedRows<'a> {
         packed
     }
 
-    /// Pieces in which a group is packed: tiles.
+    /// Pieces in which a group is packed.
     pub(crate) fn pieces(&self) -> usize {
         match self.words {
             Words::Row(_) => 0,
-            Words::Ring(_) => self.groups.tiles_per_group,
+            Words::Ring(_) => self.groups.pieces(),
         }
     }
 
-    /// Packs tile `index` of `group`, if there is one: `row(i)` are the values of row `i`.
+    /// Packs piece `index` of `group`, if there is one: `row(i)` are the values of row `i`.
     ///
     /// # Safety
-    /// Nobody else packs, puts or multiplies this tile, or the one whose place it takes, meanwhile.
-    pub(crate) unsafe fn pack<'x>(
-        &self,
-        group: Group,
-        index: usize,
-        row: impl Fn(usize) -> &'x [f32] + Clone,
-    ) {
-        let rows = self.groups.rows_of_piece(group, index);
+    /// Nobody else packs, puts or multiplies these rows, or those whose place they take, meanwhile.
+    pub(crate) unsafe fn pack<'x>(&self, group: Group, index: usize, row: impl Fn(usize) -> &'x [f32]) {
+        let (rows, tile) = self.groups.rows_of_piece(group, index);
         if !rows.is_empty() {
-            // SAFETY: the caller's promise.
-            let to = unsafe { self.of_group(group).slice(index * self.stride, self.stride) };
-            let rows = rows.map(row);
-            self.weight.run(PackTile { rows, in_features: self.weight.in_features(), to });
+            let of_tile = self.groups.tiles.range(self.groups.tiles(group).start + tile);
+            let to = self.of_group(group).part(tile * self.stride, self.stride);
+            self.weight.run(PackRows { rows, of_tile, row, to });
         }
     }
 
@@ -275,18 +286,24 @@ impl FormatKernel for RowIsTile {
     }
 }
 
-struct PackTile<'a, I> {
-    rows: I,
-    in_features: usize,
-    to: &'a mut [f32],
+struct PackRows<'a, R> {
+    rows: Range<usize>,
+    of_tile: Range<usize>,
+    row: R,
+    /// The tile, of whose rows these are nobody else's.
+    to: SharedMut<'a, f32>,
 }
 
-impl<'x, I: ExactSizeIterator<Item = &'x [f32]> + Clone> FormatKernel for PackTile<'_, I> {
+impl<'x, R: Fn(usize) -> &'x [f32]> FormatKernel for PackRows<'_, R> {
     type Output = ();
 
     #[inline(always)]
     fn run<F: Format, S: Simd>(self, s: S) {
-        F::pack_tile(s, self.rows, self.in_features, self.to);
+        for row in self.rows {
+            // SAFETY: whoever made `self` was promised that nobody else uses this row.
+            let mut to = unsafe { TileRow::new(self.to, self.of_tile.len(), row - self.of_tile.start) };
+            F::pack_row(s, (self.row)(row), &mut to);
+        }
     }
 }
 
@@ -298,16 +315,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn groups_are_the_tiles_in_their_order(count in 1..60usize, tracks in 1..9usize, most in 1..9usize) {
+        fn groups_are_the_tiles_in_their_order(
+            count in 1..60usize, tracks in 1..9usize, most in 1..9usize, pieces in 1..4usize,
+        ) {
             let tracks = tracks.min(count);
             let of_track = count.div_ceil(tracks);
             let tiles = EvenTiles::new(count * 3, 3);
-            let groups = Groups { tiles, tracks, tiles_per_group: most.min(of_track) };
+            let groups = Groups { tiles, tracks, tiles_per_group: most.min(of_track), pieces_per_tile: pieces };
             let all = (0..tracks).flat_map(|track| (0..groups.count()).map(move |number| Group { track, number }));
             let mut next = 0;
             for group in all {
                 prop_assert_eq!(groups.rows(group).len(), groups.tiles(group).len() * 3);
                 prop_assert!(groups.tiles(group).is_empty() || groups.tiles(group).start == next);
+                let rows = (0..groups.pieces()).flat_map(|piece| groups.rows_of_piece(group, piece).0);
+                prop_assert!(rows.eq(groups.rows(group)));
                 next += groups.tiles(group).len();
             }
             prop_assert_eq!(next, count);

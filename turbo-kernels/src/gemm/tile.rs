@@ -5,7 +5,7 @@ use super::{
     pack::panel_width,
     words::multiply,
 };
-use crate::simd::Simd;
+use crate::{device::SharedMut, simd::Simd};
 
 /// Bytes ahead of the reader at which a panel is prefetched by the first tile that meets it, past its end into the next
 /// one. Measured on a Zen 5 server, 10 rows times 64 MB of weights: none gives 38 % of the multiply-add peak, 4 KiB
@@ -49,6 +49,37 @@ pub(crate) struct Tile<'a> {
     pub(crate) index: usize,
     /// As its format packs them.
     pub(crate) values: &'a [f32],
+}
+
+/// A row of a tile that is being packed.
+pub(crate) struct TileRow<'a> {
+    tile: SharedMut<'a, f32>,
+    rows: usize,
+    row: usize,
+}
+
+impl<'a> TileRow<'a> {
+    /// Row `row` of a tile of `rows` rows.
+    ///
+    /// # Safety
+    /// While the result lives, nobody else uses the words of this row.
+    pub(crate) unsafe fn new(tile: SharedMut<'a, f32>, rows: usize, row: usize) -> TileRow<'a> {
+        TileRow { tile, rows, row }
+    }
+
+    /// The words of run `number`, all of which have `words` words.
+    #[inline(always)]
+    pub(super) fn run(&mut self, number: usize, words: usize) -> &mut [f32] {
+        // SAFETY: runs of different rows do not overlap, and nobody else uses this row.
+        unsafe { self.tile.slice((number * self.rows + self.row) * words, words) }
+    }
+
+    /// The words that are kept for the row, behind all runs.
+    #[inline(always)]
+    pub(super) fn kept(&mut self, runs: usize, run_words: usize, words: usize) -> &mut [f32] {
+        // SAFETY: as for `run`: what is kept of a row is its own.
+        unsafe { self.tile.slice(runs * self.rows * run_words + self.row * words, words) }
+    }
 }
 
 impl<'a, I: ExactSizeIterator<Item = Tile<'a>> + Clone, E: Finish> FormatKernel for Tiles<'a, I, E> {

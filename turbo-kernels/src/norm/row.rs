@@ -25,7 +25,7 @@ impl Kernel for NormRow<'_> {
 ///
 /// Two passes, corrected (Chan, Golub and LeVeque, The American Statistician 37, 1983): the mean of the first is
 /// rounded to f32, and what the rounding left out is the mean of the differences of the second. Values of 1e4 ± 1 come
-/// out as precise as those of 0 ± 1, and a row without spread comes out as `offset` however small the epsilon.
+/// out as precise as those of 0 ± 1, and a row without spread comes out as `offset` up to that rounding.
 #[inline(always)]
 pub(crate) fn normalize<S: Simd>(s: S, row: &mut [f32], weights: NormWeights<&[f32]>) {
     let n = row.len() as f32;
