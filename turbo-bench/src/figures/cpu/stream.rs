@@ -332,6 +332,17 @@ mod tests {
     fn every_shape_is_run_once_before_it_counts() {
         assert_eq!(distinct(&[vec![7], vec![3, 1], vec![7]]), [vec![3, 1], vec![7]]);
         assert_eq!(smallest(&[vec![7], vec![3, 1], vec![9]]), [3, 1]);
+        // 20 ms a token: the second batch takes longer than a second.
+        let track = Track {
+            rival: 0,
+            policy: Policy::Single,
+            batches: vec![vec![30], vec![60], vec![10]],
+            warm_up: vec![10],
+            estimates: vec![(Policy::Single, 2.0)],
+            rounds: Vec::new(),
+            times: Times::default(),
+        };
+        assert_eq!(track.new_shapes(), [[10], [30]]);
     }
 
     #[test]
