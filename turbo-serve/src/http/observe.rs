@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderName, Method, StatusCode},
+    http::{HeaderName, HeaderValue, Method, StatusCode, Uri},
     middleware::Next,
     response::Response,
 };
-use tracing::{Instrument, Span};
+use tracing::Instrument;
 
 use super::{error::Failure, router::Server};
 
@@ -19,14 +19,11 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub(super) async fn observe(State(server): State<Server>, request: Request, next: Next) -> Response {
     let start = Instant::now();
     let id = request.headers().get(REQUEST_ID).cloned();
-    let span = tracing::info_span!(
-        "request",
-        method = %request.method(),
-        path = request.uri().path(),
-        id = id.as_ref().and_then(|id| id.to_str().ok()),
-    );
-    let asks = request.method() == Method::POST; // for embeddings; health is asked for otherwise
-    let mut response = next.run(request).instrument(span.clone()).await;
+    let asked = Asked { method: request.method().clone(), uri: request.uri().clone(), id: id.clone() };
+    // Fields are written out when a span begins, for every request: so only where what happens in it is logged.
+    let span = tracing::debug_span!("request", method = %asked.method, path = asked.path(), id = asked.id());
+    let asks = asked.method == Method::POST; // for embeddings; health is asked for otherwise
+    let mut response = next.run(request).instrument(span).await;
     let failure = response.extensions().get::<Failure>().copied();
     if let Some(Failure(reason)) = failure.filter(|_| asks) {
         server.metrics().failed(reason);
@@ -34,19 +31,39 @@ pub(super) async fn observe(State(server): State<Server>, request: Request, next
     if let Some(id) = id {
         response.headers_mut().insert(REQUEST_ID, id);
     }
-    log(&span, response.status(), failure, start);
+    asked.log(response.status(), failure, start);
     response
 }
 
-/// What is ours to mend is seen by default. What a client does wrong it is told itself, and it is counted: a line for
-/// each would be the loudest when an overloaded server has the least time to write it.
-fn log(span: &Span, status: StatusCode, reason: Option<Failure>, start: Instant) {
-    let (status, latency_us) = (status.as_u16(), start.elapsed().as_micros() as u64);
-    let reason = reason.map(|Failure(reason)| reason);
-    // a level is part of the call site, so each has its own
-    match status {
-        424 | 500.. => tracing::warn!(parent: span, status, reason, latency_us, "not answered"),
-        400.. => tracing::debug!(parent: span, status, reason, latency_us, "refused"),
-        _ => tracing::debug!(parent: span, status, latency_us, "answered"),
+/// What a line of the log says of a request.
+struct Asked {
+    method: Method,
+    uri: Uri,
+    id: Option<HeaderValue>,
+}
+
+impl Asked {
+    fn path(&self) -> &str {
+        self.uri.path()
+    }
+
+    fn id(&self) -> Option<&str> {
+        self.id.as_ref().and_then(|id| id.to_str().ok())
+    }
+
+    /// What is ours to mend is seen by default. What a client does wrong it is told itself, and it is counted: a line
+    /// for each would be the loudest when an overloaded server has the least time to write it.
+    fn log(&self, status: StatusCode, reason: Option<Failure>, start: Instant) {
+        let (status, latency_us) = (status.as_u16(), start.elapsed().as_micros() as u64);
+        let (method, path, id) = (&self.method, self.path(), self.id());
+        let reason = reason.map(|Failure(reason)| reason);
+        // a level is part of the call site, so each has its own
+        match status {
+            424 | 500.. => {
+                tracing::warn!(%method, path, id, status, reason, latency_us, "not answered");
+            }
+            400.. => tracing::debug!(%method, path, id, status, reason, latency_us, "refused"),
+            _ => tracing::debug!(%method, path, id, status, latency_us, "answered"),
+        }
     }
 }
