@@ -65,11 +65,16 @@ fn it_says_what_a_dtype_gains_and_costs() {
     let text = printed(&["--seq-len=7"]);
     let [f32, bf16, int8] = ["f32", "bf16", "int8"].map(|dtype| line(&text, &format!("{dtype} ")));
     assert_eq!(f32[1], "*", "f32 is in use: {text}");
+    assert!(text.contains("computed in f32"), "{text}");
+    for ceiling in [" GFLOP/s in f32, ", " in bf16, ", " GOP/s in int8, ", " GB/s from memory\n"] {
+        assert!(text.contains(ceiling), "{ceiling:?} is not in\n{text}");
+    }
     let weights = |line: &[&str]| line[if line[1] == "*" { 2 } else { 1 }].parse::<f64>().unwrap();
     assert!(weights(&f32) > weights(&bf16) && weights(&bf16) > weights(&int8), "{text}");
     assert!(int8.join(" ").ends_with("cosine ≥ 0.99, ranks ≥ 0.99"), "{text}");
     let text = printed(&["--seq-len=7", "--dtype=int8"]);
     assert_eq!(line(&text, "int8 ")[1], "*", "{text}");
+    assert!(text.contains("computed in int8") && !text.contains("computed in f32"), "{text}");
     assert!(text.contains(" int8\n") || text.contains(" int8 "), "operators name their dtype: {text}");
 }
 

@@ -1,11 +1,14 @@
-//! The flags that every command has that takes a model: which one, from where, and what it runs on.
+//! The flags of commands that take a model: which one, from where, what it runs on; and those that several have beside.
 
 use std::{num::NonZeroUsize, path::PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use turbo_models::{Cpu, DType};
-use turbo_serve::hub::{self, Hub, HubSettings};
+use turbo_models::{Cpu, DType, LayoutKind, Pooling, Task};
+use turbo_serve::{
+    engine::Layout,
+    hub::{self, Hub, HubSettings},
+};
 
 use super::{
     device,
@@ -77,6 +80,60 @@ impl Dtype {
     /// What is to be told of it, if anything: it is not computed in what was asked for.
     pub(super) fn warning(self) -> Option<&'static str> {
         (self == Self::Float16).then_some("--dtype float16: a CPU has no products of it, computed in bf16")
+    }
+}
+
+/// How token vectors become what is given for an input.
+#[derive(Clone, Copy, ValueEnum)]
+pub(super) enum PoolingArgument {
+    /// The vector of the first token
+    Cls,
+    /// The mean of all vectors
+    Mean,
+    /// The vector of the last token
+    LastToken,
+    /// The greatest value of all tokens, in each place
+    Max,
+    /// The words of the vocabulary, weighted by the head of a masked language model
+    Splade,
+}
+
+impl From<PoolingArgument> for Task {
+    fn from(pooling: PoolingArgument) -> Self {
+        match pooling {
+            PoolingArgument::Cls => Pooling::Cls.into(),
+            PoolingArgument::Mean => Pooling::Mean.into(),
+            PoolingArgument::LastToken => Pooling::LastToken.into(),
+            PoolingArgument::Max => Pooling::Max.into(),
+            PoolingArgument::Splade => Self::SparseEmbedding,
+        }
+    }
+}
+
+/// How the sequences of a batch share a tensor.
+#[derive(Clone, Copy, ValueEnum)]
+pub(super) enum LayoutArgument {
+    /// End to end, without padding
+    Packed,
+    /// Each padded to the longest, for comparison
+    Padded,
+}
+
+impl From<LayoutArgument> for Layout {
+    fn from(layout: LayoutArgument) -> Self {
+        match layout {
+            LayoutArgument::Packed => Self::Packed,
+            LayoutArgument::Padded => Self::Padded,
+        }
+    }
+}
+
+impl From<LayoutArgument> for LayoutKind {
+    fn from(layout: LayoutArgument) -> Self {
+        match layout {
+            LayoutArgument::Packed => Self::Packed,
+            LayoutArgument::Padded => Self::Padded,
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use turbo_models::graph::kernels::limits::Limits;
 
 /// Writes `text` and a line end at once. A reader that has left, as `head` does, ends the process in peace.
 ///
@@ -43,6 +44,17 @@ pub(super) fn rate(value: f64) -> String {
         _ => 2,
     };
     format!("{value:.decimals$}")
+}
+
+/// What a machine can do, as a line.
+pub(super) fn ceilings(limits: &Limits) -> String {
+    format!(
+        "{} GFLOP/s in f32, {} in bf16, {} GOP/s in int8, {} GB/s from memory",
+        rate(limits.flops / 1e9),
+        rate(limits.bf16_flops / 1e9),
+        rate(limits.int8_ops / 1e9),
+        rate(limits.memory_bytes / 1e9)
+    )
 }
 
 /// A count with its thousands as a letter: `72.1 M`.

@@ -14,8 +14,8 @@ use clap::{ArgAction, Args, ValueEnum};
 use tokio::net::TcpSocket;
 use turbo_serve::{
     engine::{
-        BatchTokens, Cpu, DefaultPrompt, Dispatch, Engine, EngineConfig, Layout, Model, ModelInfo,
-        OpenOptions, Policy, Pooling, Task,
+        BatchTokens, Cpu, DefaultPrompt, Dispatch, Engine, EngineConfig, Model, ModelInfo, OpenOptions,
+        Policy,
     },
     http::{self, HttpOptions, Metrics},
 };
@@ -23,7 +23,7 @@ use turbo_serve::{
 use super::{
     caches::{self, CacheArgument, PackedCacheArguments},
     log,
-    model_arguments::ModelArguments,
+    model_arguments::{LayoutArgument, ModelArguments, PoolingArgument},
     shutdown::{self, Signals},
 };
 
@@ -133,18 +133,6 @@ pub(super) struct Arguments {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum PoolingArgument {
-    /// The vector of the first token
-    Cls,
-    /// The mean of all vectors
-    Mean,
-    /// The vector of the last token
-    LastToken,
-    /// The words of the vocabulary, weighted by the head of a masked language model
-    Splade,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
 enum Batching {
     /// The cheapest cuts of the queue, by dynamic programming over measured costs
     Dp,
@@ -160,14 +148,6 @@ enum DispatchArgument {
     Hungry,
     /// When a batch is full or half of `--slo-ms` would be gone
     Lazy,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum LayoutArgument {
-    /// End to end, without padding
-    Packed,
-    /// Each padded to the longest, for comparison
-    Padded,
 }
 
 /// Serves until told to stop.
@@ -302,26 +282,6 @@ impl Arguments {
                 .map_or_else(|| EngineConfig::workers_beside(device.threads()), NonZeroUsize::get),
             cost_cache: caches::costs(self.cost_cache.as_ref()),
             ..default
-        }
-    }
-}
-
-impl From<PoolingArgument> for Task {
-    fn from(pooling: PoolingArgument) -> Self {
-        match pooling {
-            PoolingArgument::Cls => Pooling::Cls.into(),
-            PoolingArgument::Mean => Pooling::Mean.into(),
-            PoolingArgument::LastToken => Pooling::LastToken.into(),
-            PoolingArgument::Splade => Self::SparseEmbedding,
-        }
-    }
-}
-
-impl From<LayoutArgument> for Layout {
-    fn from(layout: LayoutArgument) -> Self {
-        match layout {
-            LayoutArgument::Packed => Self::Packed,
-            LayoutArgument::Padded => Self::Padded,
         }
     }
 }

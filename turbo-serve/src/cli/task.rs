@@ -1,12 +1,50 @@
-//! What is computed of a model that is timed or looked into.
+//! The model that is timed or looked into, and what is computed of it.
 
 use anyhow::{Result, bail};
-use clap::ValueEnum;
-use turbo_models::{Checkpoint, Task, graph::Pooling};
+use clap::{Args, ValueEnum};
+use turbo_models::{Checkpoint, Cpu, DType, Task, graph::Pooling};
+
+use super::{model_arguments::ModelArguments, output};
+
+/// Which model, and what is computed of it. Commands take it with `#[command(flatten)]`.
+#[derive(Args)]
+pub(super) struct TaskArguments {
+    #[command(flatten)]
+    model: ModelArguments,
+    /// What is computed; by default what the folder is made for
+    #[arg(long, value_enum, help_heading = "Model")]
+    task: Option<TaskArgument>,
+}
+
+/// A model that was opened for a task, and what it is to run on.
+pub(super) struct Opened {
+    /// What people call it.
+    pub(super) name: String,
+    pub(super) checkpoint: Checkpoint,
+    pub(super) task: Task,
+    /// What products are computed in.
+    pub(super) dtype: DType,
+    pub(super) cpu: Cpu,
+}
+
+impl TaskArguments {
+    /// Opens the model, and looks for the device.
+    ///
+    /// # Errors
+    /// No such model or device, no weights for the task.
+    pub(super) fn open(&self) -> Result<Opened> {
+        let model = self.model.local()?;
+        let cpu = self.model.device()?;
+        let checkpoint = Checkpoint::open(&model.folder)?;
+        let task = of(self.task, &checkpoint)?;
+        let dtype = self.model.dtype(|warning| output::note(&format!("warning: {warning}")));
+        Ok(Opened { name: model.name, checkpoint, task, dtype, cpu })
+    }
+}
 
 /// What can be computed of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum TaskArgument {
+enum TaskArgument {
     /// The last hidden state, pooled as the folder says, or by the mean
     Embedding,
     /// A weight per token of the vocabulary (SPLADE)
@@ -25,7 +63,7 @@ pub(super) enum TaskArgument {
 ///
 /// # Errors
 /// When the folder has no weights for it.
-pub(super) fn of(argument: Option<TaskArgument>, checkpoint: &Checkpoint) -> Result<Task> {
+fn of(argument: Option<TaskArgument>, checkpoint: &Checkpoint) -> Result<Task> {
     let pooling = || match checkpoint.task() {
         Some(Task::Embedding { pooling }) => pooling,
         _ => Pooling::Mean,

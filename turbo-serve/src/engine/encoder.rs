@@ -113,7 +113,7 @@ impl Model {
             dtype: dtype_name(options.dtype),
             device: device.name(),
             task,
-            labels: checkpoint.labels().to_vec(),
+            labels: checkpoint.labels().into(),
             score_function: checkpoint.score_function(),
             mask_token: checkpoint.tokenizer().and_then(mask_token),
             prompts: prompts(&checkpoint, options.default_prompt)?,
@@ -125,6 +125,7 @@ impl Model {
         let tokenizer = checkpoint.tokenizer().cloned().map(|it| Arc::new(it) as Arc<dyn Tokenize>);
         let identity = Some(checkpoint.graph(task)?.to_string());
         let layout = options.layout;
+        let keep = |dir: &Path| packed_cache(dir, |warning| tracing::warn!("{warning}"));
         let encoder = EncoderOptions {
             layout: match layout {
                 Layout::Packed => LayoutKind::Packed,
@@ -135,7 +136,7 @@ impl Model {
             outputs: Outputs::All,
             dtype: options.dtype,
             planner: PlannerConfig::default(),
-            packed_cache: options.packed_cache.as_deref().and_then(packed_cache),
+            packed_cache: options.packed_cache.as_deref().and_then(keep),
         };
         Ok(Self { info, layout, tokenizer, identity, build: build(device, checkpoint, encoder) })
     }
@@ -150,9 +151,9 @@ fn dtype_name(dtype: DType) -> &'static str {
     }
 }
 
-/// The cache in this folder; where it cannot be made, a line of the log says so.
-fn packed_cache(dir: &Path) -> Option<PackedCache> {
-    PackedCache::open(dir).inspect_err(|error| tracing::warn!(%error, "packed weights are not kept")).ok()
+/// The cache in this folder; where it cannot be made, `warn` is told.
+pub fn packed_cache(dir: &Path, warn: impl FnOnce(&str)) -> Option<PackedCache> {
+    PackedCache::open(dir).map_err(|error| warn(&format!("packed weights are not kept: {error}"))).ok()
 }
 
 fn mask_token(tokenizer: &TextTokenizer) -> Option<MaskToken> {

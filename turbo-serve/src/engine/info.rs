@@ -1,5 +1,7 @@
 //! What is known of a model, and what serving it adds.
 
+use std::sync::Arc;
+
 use turbo_models::{RowLens, ScoreFunction, Task};
 
 use super::{OutputKind, Prompts, Truncation};
@@ -19,8 +21,8 @@ pub struct ModelInfo {
     pub device: String,
     /// What is computed of an input.
     pub task: Task,
-    /// What the logits of a classifier are about, in their order.
-    pub labels: Vec<String>,
+    /// What the logits of a classifier are about, in their order; shared, for every answer names some.
+    pub labels: Arc<[String]>,
     /// How these logits become scores.
     pub score_function: ScoreFunction,
     /// What stands for a word that a masked language model is to guess, where its tokenizer has it.

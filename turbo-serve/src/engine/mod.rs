@@ -27,6 +27,7 @@ mod cost_cache;
 mod encoder;
 mod encoders;
 mod error;
+mod fastest;
 mod finish;
 mod gather;
 mod health;
@@ -47,8 +48,9 @@ mod worker;
 
 pub use batch_tokens::BatchTokens;
 pub use config::{EngineConfig, Model, StartError};
-pub use encoder::{DefaultPrompt, OpenError, OpenOptions};
+pub use encoder::{DefaultPrompt, OpenError, OpenOptions, packed_cache};
 pub use error::EngineError;
+pub use fastest::{LONG_RUN, fastest};
 pub use info::{EngineInfo, MaskToken, ModelInfo};
 pub use prompts::{Prompt, Prompts};
 pub use resident::resident_bytes;

@@ -13,16 +13,12 @@ use super::{
     BatchTokens, Capacity, EngineInfo, RunError,
     batch_tokens::tokens_within,
     cost_cache::CostCache,
+    fastest::{LONG_RUN, RUNS, fastest},
     runner::{Progress, Runner, Sequence},
 };
 
 /// Lengths and batch sizes of the grid are powers of this, and the largest.
 const STEP: usize = 4;
-/// A point is run at most so often; the fastest run counts, the others were disturbed.
-const RUNS: usize = 3;
-/// A point that took this long is not run again: what disturbs a run is short against it.
-const LONG: Duration = Duration::from_millis(100);
-
 /// A line of the log so often while batches are measured.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Kept costs are given up when a batch takes so many times more or less: this is another machine, or a busy one, and
@@ -106,11 +102,11 @@ impl WarmUp<'_> {
     }
 
     /// `kept`, having learnt from a few batches of this machine now; `None` where they contradict it. The batches are
-    /// the smallest, and larger ones that should take no longer than [`LONG`].
+    /// the smallest, and larger ones that should take no longer than [`LONG_RUN`].
     fn confirmed(&self, mut kept: CostModel, runner: &mut dyn Runner) -> Result<Option<CostModel>, RunError> {
         let started = (self.clock)();
         let short = |&(seq_len, batch_size): &(u32, usize)| {
-            kept.cost(&batch_of(seq_len, batch_size)).as_duration() <= LONG
+            kept.cost(&batch_of(seq_len, batch_size)).as_duration() <= LONG_RUN
         };
         let short: Vec<(u32, usize)> = grid(runner.capacity()).into_iter().filter(short).collect();
         let Some(last) = short.len().checked_sub(1) else { return Ok(None) };
@@ -156,20 +152,15 @@ impl WarmUp<'_> {
         // Different ids, so that the embedding table is read as traffic reads it; 40503 is odd and near 2^16 / phi.
         let ids: Vec<u32> =
             (0..seq_len).map(|i| (u64::from(i) * 40_503 % self.vocab_size.max(1) as u64) as u32).collect();
-        let mut fastest = Duration::MAX;
-        for _ in 0..RUNS {
+        fastest(|| {
             let started = (self.clock)();
             let sequence = Sequence::of(&ids);
             runner.submit(&mut std::iter::repeat_n(sequence, batch_size), &mut || true)?;
             while runner.poll()? == Progress::Running {
                 std::thread::yield_now();
             }
-            fastest = fastest.min(self.since(started));
-            if fastest >= LONG {
-                break;
-            }
-        }
-        Ok(fastest)
+            Ok(self.since(started))
+        })
     }
 
     fn since(&self, then: Instant) -> Duration {
@@ -286,12 +277,15 @@ fn predict(measured: &[(Candidate, Duration)], candidate: &Candidate) -> Duratio
 
 /// Time of all runs of a batch that takes `once`.
 fn runs_of(once: Duration) -> Duration {
-    if once < LONG { once * RUNS as u32 } else { once }
+    if once < LONG_RUN { once * RUNS as u32 } else { once }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    };
 
     use turbo_models::{Pooling, RowLens, ScoreFunction};
     use turbo_sched::Source;
@@ -350,7 +344,7 @@ mod tests {
                 dtype: "float32",
                 device: "sleep".into(),
                 task: Pooling::Mean.into(),
-                labels: Vec::new(),
+                labels: Arc::default(),
                 score_function: ScoreFunction::Identity,
                 mask_token: None,
                 prompts: Prompts::default(),
@@ -386,7 +380,7 @@ mod tests {
         let warm = warm_up.run(&mut runner, cache).unwrap();
         assert_eq!(warm.capacity, runner.capacity, "the runner has memory for what it is told");
         // the smallest batch is run whatever the budget; what is begun is finished
-        assert!(taken() < 2 * budget + LONG, "{:?} of {budget:?}", taken());
+        assert!(taken() < 2 * budget + LONG_RUN, "{:?} of {budget:?}", taken());
         (warm, runner.batches)
     }
 

@@ -231,7 +231,7 @@ fn info() -> ModelInfo {
         dtype: "float32",
         device: "test".into(),
         task: Pooling::Mean.into(),
-        labels: Vec::new(),
+        labels: Arc::default(),
         score_function: ScoreFunction::Identity,
         mask_token: None,
         prompts: Prompts::default(),

@@ -220,7 +220,7 @@ fn what_cannot_be_done_is_one_line() {
     let out = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (jsonl, json, npy) = (out("out.jsonl"), out("out.json"), out("out.npy"));
     let (embedder, cross_encoder) = (model("tiny-sentence"), model("tiny-cross-encoder"));
-    let cases: [(&str, &Path, &[&str], &str); 14] = [
+    let cases: [(&str, &Path, &[&str], &str); 15] = [
         ("embed", &embedder, &[csv, &jsonl], "in.csv: no column \"text\", it has: id, body"),
         ("embed", &embedder, &["nope.txt", &jsonl], "nope.txt: No such file"),
         (
@@ -243,6 +243,12 @@ fn what_cannot_be_done_is_one_line() {
             &embedder,
             &[csv, &jsonl, "--column=body", "--dimensions=33"],
             "the model's vectors have 32",
+        ),
+        (
+            "embed",
+            &embedder,
+            &[csv, &jsonl, "--column=body", "--pooling=splade"],
+            "it makes sparse vectors: for dense ones pass --pooling cls, mean, last-token or max",
         ),
         (
             "embed",

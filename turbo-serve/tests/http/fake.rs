@@ -39,7 +39,7 @@ pub(crate) fn embedding() -> ModelInfo {
         dtype: "float32",
         device: "cpu (fake, 1 thread)".to_owned(),
         task: Pooling::Mean.into(),
-        labels: Vec::new(),
+        labels: Arc::default(),
         score_function: ScoreFunction::Identity,
         mask_token: None,
         prompts: Prompts::default(),
@@ -54,7 +54,7 @@ pub(crate) fn embedding() -> ModelInfo {
 pub(crate) fn classifier<const N: usize>(labels: [&str; N]) -> ModelInfo {
     ModelInfo {
         task: Task::SequenceClassification,
-        labels: labels.map(str::to_owned).to_vec(),
+        labels: labels.map(str::to_owned).into(),
         score_function: if N == 1 { ScoreFunction::Sigmoid } else { ScoreFunction::Softmax },
         rows: RowLens { pooled: Some(N), tokens: None, selected: None },
         ..embedding()

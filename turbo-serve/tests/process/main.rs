@@ -78,6 +78,11 @@ fn arguments_choose_what_the_model_does() {
     assert_eq!(server.post("/embed_sparse", &json!({ "inputs": "the cat" })).0, 200);
     assert_eq!(server.end(Signal::Terminate).0, Some(0));
 
+    let server = start("tiny-sentence", &["--pooling=max"]);
+    assert_eq!(server.get("/info").1["model_type"], json!({ "embedding": { "pooling": "max" } }));
+    assert_eq!(embed(&server, "the cat").0, 200);
+    assert_eq!(server.end(Signal::Terminate).0, Some(0));
+
     let plain = start("tiny-dense", &[]);
     for (argument, prompt) in [
         ("--default-prompt-name=query", "the query: "),
@@ -167,6 +172,11 @@ fn told_twice_it_refuses_what_is_not_answered() {
     assert_eq!(client.join().unwrap().0, 503);
     assert_eq!(code, Some(1), "{output}");
     assert!(output.contains("error: told twice to stop"), "{output}");
+    let refusal = output.lines().find(|line| line.contains("not answered")).unwrap();
+    assert!(
+        ["method=POST", "path=\"/embed\"", "status=503"].iter().all(|said| refusal.contains(said)),
+        "{refusal}"
+    );
 }
 
 #[test]

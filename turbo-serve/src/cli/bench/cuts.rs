@@ -8,16 +8,12 @@ use std::{
 
 use anyhow::{Context, Result};
 use turbo_sched::{BatchTotal, Candidate, Layout, Limits, PackedCost, split};
-use turbo_serve::engine::BatchTokens;
+use turbo_serve::engine::{BatchTokens, LONG_RUN, fastest};
 
 use super::engine::Engine;
 
 /// Batch sizes that are measured.
 const SIZES: [usize; 3] = [1, 4, 16];
-/// A point is run at most so often; the fastest run counts.
-const RUNS: usize = 3;
-/// A point that took this long is not run again.
-const LONG: Duration = Duration::from_millis(100);
 
 /// How many consecutive requests each batch takes, within the tokens that a server's batches
 /// may have: nobody waits for the end of one, so their time has no limit.
@@ -43,17 +39,11 @@ fn measure(engine: &mut Engine, lengths: &[u32], limits: &Limits, budget: Durati
         let predicted = measured.last().map_or(Duration::ZERO, |(largest, cost)| {
             cost.as_duration().mul_f64(candidate.total_tokens as f64 / largest.total_tokens as f64)
         });
-        if !limits.admit(Layout::Packed, &candidate) || started.elapsed() + predicted > budget.max(LONG) {
+        if !limits.admit(Layout::Packed, &candidate) || started.elapsed() + predicted > budget.max(LONG_RUN) {
             continue;
         }
         let batch = engine.batch(&seq_lens)?;
-        let mut fastest = Duration::MAX;
-        for _ in 0..RUNS {
-            fastest = fastest.min(engine.time(&batch)?);
-            if fastest >= LONG {
-                break;
-            }
-        }
+        let fastest = fastest(|| engine.time(&batch))?;
         measured.push((candidate, BatchTotal::from_duration(fastest.max(Duration::from_nanos(1)))));
     }
     Ok(PackedCost::fit(measured)?)

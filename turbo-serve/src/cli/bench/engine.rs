@@ -119,6 +119,11 @@ pub(super) fn repeat<T>(effort: Effort, mut once: impl FnMut() -> Result<T>) -> 
     Ok(all)
 }
 
+/// The middle of ascending `times`: of an even count, the mean of the middle two.
+pub(super) fn median(times: &[Duration]) -> Duration {
+    (times[(times.len() - 1) / 2] + times[times.len() / 2]) / 2
+}
+
 /// The value at share `q` of ascending `times`.
 pub(super) fn quantile(times: &[Duration], q: f64) -> Duration {
     times[((q * times.len() as f64) as usize).min(times.len() - 1)]
@@ -132,8 +137,16 @@ mod tests {
     fn quantiles_are_values_that_were_measured() {
         let times: Vec<Duration> = (0..10).map(Duration::from_millis).collect();
         let at = |q| quantile(&times, q).as_millis();
-        assert_eq!([at(0.0), at(0.1), at(0.5), at(0.9), at(1.0)], [0, 1, 5, 9, 9]);
+        assert_eq!([at(0.0), at(0.1), at(0.9), at(1.0)], [0, 1, 9, 9]);
         assert_eq!(quantile(&times[3..4], 0.9), times[3]);
+    }
+
+    #[test]
+    fn the_median_has_as_many_below_as_above() {
+        let median = |micros: &[u64]| {
+            median(&micros.iter().copied().map(Duration::from_micros).collect::<Vec<_>>()).as_micros()
+        };
+        assert_eq!([median(&[7]), median(&[1, 4]), median(&[1, 4, 9]), median(&[1, 4, 8, 90])], [7, 2, 4, 6]);
     }
 
     #[test]

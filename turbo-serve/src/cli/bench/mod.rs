@@ -16,7 +16,7 @@ use std::{num::NonZeroUsize, time::Duration};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use turbo_models::{
-    Checkpoint, Staging,
+    Staging,
     graph::{
         dim::Extents,
         kernels::{Device, limits::Limits},
@@ -24,16 +24,12 @@ use turbo_models::{
 };
 
 use self::{
-    engine::{Effort, Engine, quantile},
+    engine::{Effort, Engine, median, quantile},
     profile::Profile,
     report::{Case, Form, Printer, Stream, Subject, rounded, rounded_ms},
     workload::{Policy, Workload},
 };
-use super::{
-    model_arguments::ModelArguments,
-    output,
-    task::{self, TaskArgument},
-};
+use super::task::{self, Opened, TaskArguments};
 
 /// Time the bare engine: from ids to the last hidden state
 ///
@@ -60,10 +56,7 @@ and each policy of a workload a line
   {\"peer\",\"model\",\"variant\",\"threads\",\"workload\",\"policy\",\"total_s\",\"requests_per_s\",\"tokens_per_s\"}")]
 pub(super) struct Arguments {
     #[command(flatten)]
-    model: ModelArguments,
-    /// What is computed; by default what the folder is made for
-    #[arg(long, value_enum, help_heading = "Model")]
-    task: Option<TaskArgument>,
+    model: TaskArguments,
 
     /// Tokens of each sequence; several are separated by commas
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "128", help_heading = "Batches")]
@@ -104,17 +97,13 @@ pub(super) struct Arguments {
 /// # Errors
 /// No such model, a length that it does not have positions for, no memory.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
-    let model = arguments.model.local()?;
-    let cpu = arguments.model.device()?;
-    let checkpoint = Checkpoint::open(&model.folder)?;
-    let task = task::of(arguments.task, &checkpoint)?;
-    let dtype = arguments.model.dtype(|warning| output::note(&format!("warning: {warning}")));
+    let Opened { name, checkpoint, task, dtype, cpu } = arguments.model.open()?;
     let printer = Printer {
         span: task::span(task),
         form: if arguments.json { Form::Json } else { Form::Table },
         subject: Subject {
             peer: "turbo",
-            model: model.name,
+            model: name,
             variant: dtype.to_string(),
             threads: cpu.threads().get(),
         },
@@ -173,7 +162,7 @@ impl Bench<'_> {
 
     fn case(&mut self, seq_len: u32, batch: &Staging) -> Result<Case> {
         let times = self.engine.times(batch, self.effort)?;
-        let median = quantile(&times, 0.5);
+        let median = median(&times);
         let flops = self.engine.executor.program().graph().total_cost(&batch.extents()).flops;
         Ok(Case {
             batch: batch.batch_size(),

@@ -7,7 +7,7 @@ use serde::Serialize;
 use turbo_models::graph::kernels::limits::Limits;
 
 use super::workload::Policy;
-use crate::cli::output::{self, ms, percent, rate};
+use crate::cli::output::{self, ceilings, ms, percent, rate};
 
 /// Who was measured, on what; the first fields of every JSON line.
 #[derive(Clone, Debug, Serialize)]
@@ -100,7 +100,7 @@ impl Printer {
     pub(super) fn heading(&self, device: &str, limits: &Limits) -> Result<()> {
         let Subject { model, variant, .. } = &self.subject;
         self.person(&format!(
-            "{model}, {variant}, packed, {}, on {device}\n{}\n",
+            "{model}, {variant}, packed, {}, on {device}\nthis machine, measured now: {}\n",
             self.span,
             ceilings(limits)
         ))
@@ -170,17 +170,6 @@ impl Printer {
             Form::Json => Ok(()),
         }
     }
-}
-
-/// What the machine can do, as a line.
-pub(super) fn ceilings(limits: &Limits) -> String {
-    format!(
-        "this machine, measured now: {} GFLOP/s in f32, {} in bf16, {} GOP/s in int8, {} GB/s from memory",
-        rate(limits.flops / 1e9),
-        rate(limits.bf16_flops / 1e9),
-        rate(limits.int8_ops / 1e9),
-        rate(limits.memory_bytes / 1e9)
-    )
 }
 
 /// Milliseconds with four decimals.

@@ -3,8 +3,8 @@
 use std::{num::NonZeroUsize, process::ExitCode};
 
 use anyhow::{Result, bail};
-use clap::{ArgAction, Args, ValueEnum};
-use turbo_models::{Pooling, Task, TextTokenizer, Truncation, l2_normalize};
+use clap::{ArgAction, Args};
+use turbo_models::{Task, TextTokenizer, Truncation, l2_normalize};
 use turbo_serve::files::{
     pipeline::{self, Prepared},
     read::Cell,
@@ -12,7 +12,7 @@ use turbo_serve::files::{
 };
 
 use super::{FileArguments, Work, model::OpenModel};
-use crate::cli::model_arguments::ModelArguments;
+use crate::cli::model_arguments::{ModelArguments, PoolingArgument};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,29 +53,6 @@ pub(in crate::cli) struct Arguments {
     prompt_name: Option<String>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum PoolingArgument {
-    /// The vector of the first token
-    Cls,
-    /// The mean of all vectors
-    Mean,
-    /// The vector of the last token
-    LastToken,
-    /// The greatest value of all tokens, in each place
-    Max,
-}
-
-impl From<PoolingArgument> for Pooling {
-    fn from(pooling: PoolingArgument) -> Self {
-        match pooling {
-            PoolingArgument::Cls => Self::Cls,
-            PoolingArgument::Mean => Self::Mean,
-            PoolingArgument::LastToken => Self::LastToken,
-            PoolingArgument::Max => Self::Max,
-        }
-    }
-}
-
 /// Embeds as the arguments say.
 ///
 /// # Errors
@@ -108,11 +85,14 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 impl Arguments {
     fn task(&self, model: &OpenModel) -> Result<Task> {
-        let asked = self.pooling.map(Pooling::from).or(model.checkpoint.pooling());
-        match (asked, model.checkpoint.task()) {
-            (Some(pooling), _) => Ok(pooling.into()),
-            (None, Some(Task::SparseEmbedding)) => {
-                bail!("{}: it makes sparse vectors: for dense ones pass --pooling", model.shown())
+        let of_folder = || model.checkpoint.pooling().map(Task::from).or(model.checkpoint.task());
+        match self.pooling.map(Task::from).or_else(of_folder) {
+            Some(task @ Task::Embedding { .. }) => Ok(task),
+            Some(Task::SparseEmbedding) => {
+                bail!(
+                    "{}: it makes sparse vectors: for dense ones pass --pooling cls, mean, last-token or max",
+                    model.shown()
+                )
             }
             _ => bail!(
                 "{}: it does not say how to pool token vectors: pass --pooling cls, mean, last-token or max",

@@ -4,10 +4,12 @@ use std::{num::NonZeroUsize, path::Path};
 
 use anyhow::{Context, Result, bail};
 use turbo_models::{
-    Checkpoint, Cpu, Encoded, Encoder, EncoderOptions, ModelError, Outputs, PackedCache, Staging, Task,
-    TextTokenizer,
+    Checkpoint, Cpu, Encoded, Encoder, EncoderOptions, ModelError, Outputs, Staging, Task, TextTokenizer,
 };
-use turbo_serve::files::{pipeline::Compute, write::Job};
+use turbo_serve::{
+    engine::packed_cache,
+    files::{pipeline::Compute, write::Job},
+};
 
 use crate::cli::{
     caches::PackedCacheArguments,
@@ -49,11 +51,7 @@ impl OpenModel {
         task: Task,
     ) -> Result<Compiled> {
         let warn = |what: &str| output::note(&format!("warning: {what}"));
-        let packed_cache = cache.folder().and_then(|dir| {
-            PackedCache::open(&dir)
-                .inspect_err(|error| warn(&format!("packed weights are not kept: {error}")))
-                .ok()
-        });
+        let packed_cache = cache.folder().and_then(|dir| packed_cache(&dir, warn));
         let options = EncoderOptions {
             task,
             // Nobody asks for the rows of tokens where there is one for the text.

@@ -10,7 +10,7 @@ use turbo_models::graph::{
 };
 
 use super::{batch_name, heading};
-use crate::cli::output::{bytes, count, ms, percent, rate};
+use crate::cli::output::{bytes, ceilings, count, ms, percent};
 
 pub(super) fn section(graph: &Graph, extents: &Extents, limits: &Limits, device: &str) -> String {
     let kinds = graph.cost_by_kind(extents, limits);
@@ -62,12 +62,12 @@ fn predictions(graph: &Graph, extents: &Extents, limits: &Limits, device: &str) 
     let weights = graph.weight_bytes_read(extents);
     let limit = graph.nodes().iter().map(|node| graph.cost(node, extents).limit(limits)).sum();
     format!(
-        "{device}, measured now: {} GFLOP/s in f32, {} GB/s from memory\n\
+        "{device}, measured now:\n\
+         {}\n\
          predicted {:.3} ms: each operator at the ceiling that it meets first, every byte from memory\n\
          floor     {:.3} ms: the longer of {:.3} ms for {}FLOP at the peak\n\
          {:>31} and {:.3} ms for {} of weights, once from memory\n",
-        rate(limits.flops / 1e9),
-        rate(limits.memory_bytes / 1e9),
+        ceilings(limits),
         ms(limit),
         ms(graph.floor(extents, limits)),
         at_the_peak(&whole, limits) * 1e3,

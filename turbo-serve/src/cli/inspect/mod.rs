@@ -14,17 +14,15 @@ mod pictures;
 use std::{num::NonZeroUsize, path::PathBuf};
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
+use turbo_models::Task;
 use turbo_models::graph::kernels::{Device, limits::Limits};
-use turbo_models::graph::{
-    LayoutKind, PlannerConfig, Program, TraceStep, dim::Extents, memory::plan_batches, passes,
-};
-use turbo_models::{Checkpoint, Task};
+use turbo_models::graph::{PlannerConfig, Program, TraceStep, dim::Extents, memory::plan_batches, passes};
 
 use super::{
-    model_arguments::ModelArguments,
+    model_arguments::LayoutArgument,
     output,
-    task::{self, TaskArgument},
+    task::{self, Opened, TaskArguments},
 };
 
 /// Look inside a model: parameters, graph, costs, memory
@@ -51,10 +49,7 @@ How to read it:
   floor         all operations at the peak, or every weight once from memory, whichever takes longer")]
 pub(super) struct Arguments {
     #[command(flatten)]
-    model: ModelArguments,
-    /// What is computed; by default what the folder is made for
-    #[arg(long, value_enum, help_heading = "Model")]
-    task: Option<TaskArgument>,
+    model: TaskArguments,
 
     /// Tokens of each sequence; with several, separated by commas, batches are planned one after the other
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "128")]
@@ -73,52 +68,30 @@ pub(super) struct Arguments {
     svg: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum LayoutArgument {
-    /// Side by side, without padding
-    Packed,
-    /// One block each, as long as the longest
-    Padded,
-}
-
-impl From<LayoutArgument> for LayoutKind {
-    fn from(layout: LayoutArgument) -> Self {
-        match layout {
-            LayoutArgument::Packed => Self::Packed,
-            LayoutArgument::Padded => Self::Padded,
-        }
-    }
-}
-
 /// Inspects as the arguments say.
 ///
 /// # Errors
 /// No such model, a length that it does not have positions for, a folder that cannot be written to.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
-    let model = arguments.model.local()?;
-    let cpu = arguments.model.device()?;
-    let checkpoint = Checkpoint::open(&model.folder)?;
-    let task = task::of(arguments.task, &checkpoint)?;
+    let Opened { name, checkpoint, task, dtype, cpu } = arguments.model.open()?;
     let batches = arguments.batches(checkpoint.config().max_input_length(), task)?;
 
     let drawn = checkpoint.graph(task)?;
     let mut steps: Vec<TraceStep> = Vec::new();
     let layout = arguments.layout.into();
     let program = Program::compile_traced(&drawn, layout, passes::ALL, |step| steps.push(step))?;
-    let dtype = arguments.model.dtype(|warning| output::note(&format!("warning: {warning}")));
     let program = program.with_dtype(dtype);
     let limits = Limits::measure(&cpu)?;
     let planned = plan_batches(&program, &batches, PlannerConfig::default())?;
 
-    let name = &model.name;
-    let mut sections = vec![model::section(name, &checkpoint, task, &drawn)];
+    let mut sections = vec![model::section(&name, &checkpoint, (task, dtype), &drawn)];
     sections.push(graph::section(&drawn, &steps, &batches[0], arguments.passes));
     sections
         .extend(batches.iter().map(|extents| costs::section(program.graph(), extents, &limits, &cpu.name())));
     sections.extend(batches.iter().map(|extents| dtypes::section(&program, extents, &limits, dtype)));
     sections.extend(memory::sections(&program, &planned));
     if let Some(folder) = &arguments.svg {
-        sections.push(pictures::write(folder, name, &drawn, &steps, &planned)?);
+        sections.push(pictures::write(folder, &name, &drawn, &steps, &planned)?);
     }
     output::line(sections.join("\n").trim_end())
 }

@@ -6,12 +6,17 @@ use turbo_models::graph::{
     Graph,
     graph::{NamedWeight, Storage},
 };
-use turbo_models::{Checkpoint, Task};
+use turbo_models::{Checkpoint, DType, Task};
 
 use super::heading;
 use crate::cli::output::{bytes, count, percent};
 
-pub(super) fn section(name: &str, checkpoint: &Checkpoint, task: Task, drawn: &Graph) -> String {
+pub(super) fn section(
+    name: &str,
+    checkpoint: &Checkpoint,
+    (task, dtype): (Task, DType),
+    drawn: &Graph,
+) -> String {
     let config = checkpoint.config();
     let mut text = heading(&format!("{name}: {}", config.model_type));
     let grouped = match config.num_key_value_heads {
@@ -22,7 +27,7 @@ pub(super) fn section(name: &str, checkpoint: &Checkpoint, task: Task, drawn: &G
         text,
         "{} layers, hidden_size {}, {} heads of {}{grouped}, intermediate_size {}, {:?}\n\
          vocab_size {}, inputs of up to {} tokens, positions for {}\n\
-         {}{}; computed in f32{}\n\n",
+         {}{}; computed in {dtype}{}\n\n",
         config.num_hidden_layers,
         config.hidden_size,
         config.num_attention_heads,
