@@ -1,7 +1,8 @@
 //! Products with packed weights, alone: one operation, bias fused, weights that no cache holds.
 //!
-//! Weights rotate over copies, as the layers of a model do. Both factors' conversion is included: what goes in and out
-//! is f32 at every precision.
+//! Weights rotate over copies, as the layers of a model do, rows and results lie in memory of the device, and its
+//! threads stay awake from one product to the next. Both factors' conversion is included: what goes in and out is f32
+//! at every precision.
 
 use std::{num::NonZeroUsize, time::Instant};
 
@@ -135,7 +136,8 @@ struct Bench {
     weights: Vec<<Cpu as Gemm>::Weight>,
     /// Where a turn goes on in them: the first ones may still be in a cache, if every turn began there.
     next: usize,
-    x: Vec<f32>,
+    x: <Cpu as Device>::Block,
+    out: <Cpu as Device>::Block,
     bias: Vec<f32>,
 }
 
@@ -150,11 +152,14 @@ impl Bench {
         let (weight, copies) = (values(n * k), copies(n * k, precision));
         let pack = |_| cpu.pack(&weight, n, k, precision.into());
         let most = rows.iter().copied().max().unwrap_or(1);
+        let mut x = cpu.allocate(most * k * size_of::<f32>())?;
+        cpu.view_mut(&mut x, 0, most * k)?.copy_from_slice(&values(most * k));
         Ok(Self {
             shape: [k, n],
             weights: (0..copies).map(pack).collect::<Result<_, _>>()?,
             next: 0,
-            x: values(most * k),
+            x,
+            out: cpu.allocate(most * n * size_of::<f32>())?,
             bias: values(n),
         })
     }
@@ -168,20 +173,24 @@ impl Bench {
         end: End,
     ) -> Result<Vec<f64>> {
         let [k, n] = self.shape;
-        let mut out = vec![0.0; rows * n];
-        let (mut times, begin) = (Vec::new(), Instant::now());
-        while times.len() < FEWEST || begin.elapsed().as_secs_f64() < TURN {
-            let weight = &self.weights[self.next];
-            self.next = (self.next + 1) % self.weights.len();
-            let epilogue = match end {
-                End::Bias => Epilogue::Bias(&self.bias[..]),
-                End::Gelu => Epilogue::BiasAct(&self.bias[..], Activation::GeluErf),
-            };
-            let start = Instant::now();
-            cpu.gemm(queue, &self.x[..rows * k], weight, epilogue, &mut out)?;
-            times.push(start.elapsed().as_secs_f64());
-        }
-        Ok(times)
+        let epilogue = match end {
+            End::Bias => Epilogue::Bias(&self.bias[..]),
+            End::Gelu => Epilogue::BiasAct(&self.bias[..], Activation::GeluErf),
+        };
+        let x = cpu.view(&self.x, 0, rows * k)?;
+        let out: &mut [f32] = cpu.view_mut(&mut self.out, 0, rows * n)?;
+        let (weights, next) = (&self.weights, &mut self.next);
+        cpu.region(queue, |queue| {
+            let (mut times, begin) = (Vec::new(), Instant::now());
+            while times.len() < FEWEST || begin.elapsed().as_secs_f64() < TURN {
+                let weight = &weights[*next];
+                *next = (*next + 1) % weights.len();
+                let start = Instant::now();
+                cpu.gemm(queue, x, weight, epilogue, out)?;
+                times.push(start.elapsed().as_secs_f64());
+            }
+            Ok(times)
+        })
     }
 }
 
