@@ -1,6 +1,7 @@
 //! `turbo-bench cpu`: the comparison with other engines, from the command line.
 
 use std::{
+    io::{self, Write},
     num::NonZeroUsize,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -84,8 +85,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let regimes = arguments.regimes(record.as_ref())?;
     if arguments.list {
-        regimes.iter().for_each(|regime| println!("{}", regime.title()));
-        return Ok(());
+        let mut out = io::stdout().lock();
+        // a reader that has seen enough is no error
+        return match regimes.iter().try_for_each(|regime| writeln!(out, "{}", regime.title())) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+            _ => Ok(()),
+        };
     }
     if let Some(record) = &record {
         let elsewhere = || format!("{}: choose another --threads, or another --out", file.display());

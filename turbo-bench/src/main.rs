@@ -32,6 +32,7 @@ enum Command {
         #[command(flatten)]
         common: Common,
     },
+    #[command(visible_alias = "encoder")]
     Cpu(cpu::Arguments),
     Random(random::Arguments),
     /// Time batches of a model when told to on standard input, as JSON lines; how turbo takes part in `cpu`

@@ -36,7 +36,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
 /// Whether the engines that turbo is compared with have to be there.
 fn needs_peers(figure: &[String]) -> bool {
     let asks = |flag: &str| figure.iter().any(|argument| argument.split('=').next() == Some(flag));
-    figure.first().is_some_and(|name| name == "cpu")
+    // by either of its names
+    figure.first().is_some_and(|name| ["cpu", "encoder"].contains(&name.as_str()))
         && !["--help", "-h", "--python", "--list", "--render"].iter().any(|flag| asks(flag))
 }
 
@@ -54,7 +55,7 @@ mod tests {
     #[test]
     fn only_a_comparison_needs_the_others() {
         let needs = |line: &str| needs_peers(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
-        assert!(needs("cpu") && needs("cpu --rounds 3") && needs("cpu --out=--list"));
+        assert!(needs("cpu") && needs("encoder") && needs("cpu --rounds 3") && needs("cpu --out=--list"));
         assert!(
             !needs("planning")
                 && !needs("cpu --help")
