@@ -1,11 +1,11 @@
-use crate::KernelError;
+use crate::{KernelError, device::FloatsOn};
 
 /// Columns of rows that may hold more than them: value `(i, j)` is element `i · row_stride + first + j` of `rows`.
 ///
 /// Queries, keys and values of a merged projection are three of these over one tensor.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<V> {
-    /// `[rows, row_stride]`, f32.
+    /// `[rows, row_stride]`.
     pub rows: V,
     /// The first of the columns.
     pub first: usize,
@@ -14,7 +14,7 @@ pub struct Columns<V> {
 }
 
 /// Columns in memory of device `D`.
-pub type ColumnsOn<'a, D> = Columns<<D as crate::Device>::View<'a, f32>>;
+pub type ColumnsOn<'a, D> = Columns<FloatsOn<'a, D>>;
 
 impl<V> Columns<V> {
     /// All columns of rows of `width` values.

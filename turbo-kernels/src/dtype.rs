@@ -7,7 +7,8 @@ use crate::{
     simd::{Kernel, Simd},
 };
 
-/// The numbers that a packed weight holds and that a product multiplies. Between operations every value is f32.
+/// The numbers that a packed weight holds and that a product multiplies. Between operations every value is what the
+/// device stores, its [`Float`](crate::Float): f32 on the CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DType {
     /// 32-bit floats: exact up to the rounding of each multiply-add.

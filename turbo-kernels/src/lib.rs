@@ -62,7 +62,7 @@ mod simd;
 pub use attention::{Attention, AttentionMask, Queries, RelativeBias, RelativeBiasOn, relative_bucket};
 pub use bias_act::{Activation, BiasAct};
 pub use columns::{Columns, ColumnsOn, HeadSizes};
-pub use device::{Cpu, CpuOptions, Device, DeviceError, Element, Span};
+pub use device::{Cpu, CpuOptions, Device, DeviceError, Element, Float, FloatsOn, Span};
 pub use dtype::{DType, UnknownDType};
 pub use embed::Embed;
 pub use error::KernelError;
@@ -84,11 +84,31 @@ struct Readme;
 
 /// Everything an encoder needs of a device.
 pub trait EncoderKernels:
-    Gemm + BatchedMatMul + Softmax + Norm + BiasAct + Embed + Attention + Gather + Pool + Rotary
+    Device<Float = f32>
+    + Gemm
+    + BatchedMatMul
+    + Softmax
+    + Norm
+    + BiasAct
+    + Embed
+    + Attention
+    + Gather
+    + Pool
+    + Rotary
 {
 }
 
-impl<D: Gemm + BatchedMatMul + Softmax + Norm + BiasAct + Embed + Attention + Gather + Pool + Rotary>
-    EncoderKernels for D
+impl<D> EncoderKernels for D where
+    D: Device<Float = f32>
+        + Gemm
+        + BatchedMatMul
+        + Softmax
+        + Norm
+        + BiasAct
+        + Embed
+        + Attention
+        + Gather
+        + Pool
+        + Rotary
 {
 }

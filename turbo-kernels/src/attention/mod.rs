@@ -79,6 +79,6 @@ pub trait Attention: Device {
         k: ColumnsOn<'_, Self>,
         v: ColumnsOn<'_, Self>,
         bias: Option<RelativeBiasOn<'_, Self>>,
-        out: Self::ViewMut<'_, f32>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 }

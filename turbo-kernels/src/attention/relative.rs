@@ -1,11 +1,11 @@
-use crate::KernelError;
+use crate::{KernelError, device::FloatsOn};
 
 /// A bias on scores that depends on the head and on how far the key is from the query: T5's and MPNet's.
 ///
 /// Distances on either side share buckets as they grow ([`relative_bucket`]); each head has one bias per bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct RelativeBias<V> {
-    /// `[num_buckets, num_heads]`, f32.
+    /// `[num_buckets, num_heads]`.
     pub table: V,
     /// Buckets of both sides together, at least 4.
     pub num_buckets: usize,
@@ -14,7 +14,7 @@ pub struct RelativeBias<V> {
 }
 
 /// A relative bias in memory of device `D`.
-pub type RelativeBiasOn<'a, D> = RelativeBias<<D as crate::Device>::View<'a, f32>>;
+pub type RelativeBiasOn<'a, D> = RelativeBias<FloatsOn<'a, D>>;
 
 /// The bucket of a key `distance` tokens behind its query (before it, if negative), of `num_buckets` for both sides.
 ///

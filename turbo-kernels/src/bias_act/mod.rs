@@ -49,9 +49,9 @@ pub trait BiasAct: Device {
     fn add_bias(
         &self,
         queue: &mut Self::Queue,
-        x: Self::View<'_, f32>,
-        bias: Self::View<'_, f32>,
-        out: Self::ViewMut<'_, f32>,
+        x: Self::View<'_, Self::Float>,
+        bias: Self::View<'_, Self::Float>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
     /// `out = activation(x)`.
@@ -61,9 +61,9 @@ pub trait BiasAct: Device {
     fn activate(
         &self,
         queue: &mut Self::Queue,
-        x: Self::View<'_, f32>,
+        x: Self::View<'_, Self::Float>,
         activation: Activation,
-        out: Self::ViewMut<'_, f32>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
     /// `out = a + b`.
@@ -73,9 +73,9 @@ pub trait BiasAct: Device {
     fn add(
         &self,
         queue: &mut Self::Queue,
-        a: Self::View<'_, f32>,
-        b: Self::View<'_, f32>,
-        out: Self::ViewMut<'_, f32>,
+        a: Self::View<'_, Self::Float>,
+        b: Self::View<'_, Self::Float>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
     /// `out = a · b`, value by value.
@@ -85,9 +85,9 @@ pub trait BiasAct: Device {
     fn mul(
         &self,
         queue: &mut Self::Queue,
-        a: Self::View<'_, f32>,
-        b: Self::View<'_, f32>,
-        out: Self::ViewMut<'_, f32>,
+        a: Self::View<'_, Self::Float>,
+        b: Self::View<'_, Self::Float>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
     /// `out = activation(left) · right`, where `x` is `[rows, 2 · n]`, `left` the first `n` values of a row, `right`
@@ -101,9 +101,9 @@ pub trait BiasAct: Device {
         &self,
         queue: &mut Self::Queue,
         activation: Activation,
-        x: Self::View<'_, f32>,
+        x: Self::View<'_, Self::Float>,
         n: usize,
-        out: Self::ViewMut<'_, f32>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
     /// `out = factor · x`.
@@ -113,8 +113,8 @@ pub trait BiasAct: Device {
     fn scale(
         &self,
         queue: &mut Self::Queue,
-        x: Self::View<'_, f32>,
+        x: Self::View<'_, Self::Float>,
         factor: f32,
-        out: Self::ViewMut<'_, f32>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 }

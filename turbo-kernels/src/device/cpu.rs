@@ -214,6 +214,7 @@ fn grow(block: &mut CpuBlock, values: usize) -> Result<(), DeviceError> {
 }
 
 impl Device for Cpu {
+    type Float = f32;
     type Block = CpuBlock;
     type Queue = CpuQueue;
     type View<'a, T: Element> = &'a [T];

@@ -2,6 +2,7 @@
 
 mod block;
 mod cpu;
+mod float;
 mod shared;
 mod team;
 
@@ -9,8 +10,11 @@ use std::fmt::Debug;
 
 pub use block::CpuBlock;
 pub use cpu::{Cpu, CpuOptions, CpuQueue};
+pub use float::Float;
 pub(crate) use shared::SharedMut;
 pub(crate) use team::{Team, look};
+
+use half::{bf16, f16};
 
 use crate::simd::Isa;
 
@@ -27,6 +31,14 @@ impl Element for f32 {
     const NAME: &'static str = "f32";
 }
 
+impl Element for f16 {
+    const NAME: &'static str = "f16";
+}
+
+impl Element for bf16 {
+    const NAME: &'static str = "bf16";
+}
+
 impl Element for u32 {
     const NAME: &'static str = "u32";
 }
@@ -36,8 +48,12 @@ impl Element for u8 {
 }
 
 mod sealed {
+    use half::{bf16, f16};
+
     pub trait Sealed {}
     impl Sealed for f32 {}
+    impl Sealed for f16 {}
+    impl Sealed for bf16 {}
     impl Sealed for u32 {}
     impl Sealed for u8 {}
 }
@@ -47,14 +63,16 @@ mod sealed {
 pub struct Span {
     /// Index of the block.
     pub block: usize,
-    /// First byte, a multiple of four.
+    /// First byte, a multiple of the size of a value.
     pub offset: usize,
-    /// Length in bytes, a multiple of four.
+    /// Length in bytes, a multiple of the size of a value.
     pub bytes: usize,
 }
 
 /// A place where kernels run: it owns memory and makes queues. Cheap to clone.
 pub trait Device: Clone + Send + Sync + 'static {
+    /// What activations and the constants of row kernels (gains, biases, tables) are stored as. Kernels compute in f32.
+    type Float: Float;
     /// One allocation, aligned to [`ALIGNMENT`]; freed when dropped.
     type Block: Send;
     /// What a kernel is enqueued on: the thread team and its scratch, or a stream with its handles.
@@ -107,7 +125,7 @@ pub trait Device: Clone + Send + Sync + 'static {
         len: usize,
     ) -> Result<Self::ViewMut<'a, T>, DeviceError>;
 
-    /// Views of several spans of one set of blocks at once: what one operation reads and writes.
+    /// Views of several spans of [`Device::Float`]s in one set of blocks at once: what one operation reads and writes.
     ///
     /// Reads may overlap each other; a written span overlaps nothing. That is checked here, so that everything above
     /// is safe code.
@@ -120,7 +138,7 @@ pub trait Device: Clone + Send + Sync + 'static {
         blocks: &'a mut [Self::Block],
         reads: [Span; R],
         writes: [Span; W],
-    ) -> Result<([Self::View<'a, f32>; R], [Self::ViewMut<'a, f32>; W]), DeviceError>;
+    ) -> Result<([Self::View<'a, Self::Float>; R], [Self::ViewMut<'a, Self::Float>; W]), DeviceError>;
 
     /// Copies host values to the device, in queue order. `from` and `to` have the same length.
     ///
@@ -144,6 +162,9 @@ pub trait Device: Clone + Send + Sync + 'static {
         to: &mut [T],
     ) -> Result<(), DeviceError>;
 }
+
+/// Activations or constants in memory of device `D`, to be read.
+pub type FloatsOn<'a, D> = <D as Device>::View<'a, <D as Device>::Float>;
 
 /// Why a device could not do what was asked.
 #[derive(Debug, thiserror::Error)]

@@ -2,19 +2,23 @@
 
 mod cpu;
 
-use crate::{KernelError, device::Device, norm::NormWeights};
+use crate::{
+    KernelError,
+    device::{Device, FloatsOn},
+    norm::NormWeights,
+};
 
 /// One table and the row that each token takes from it.
 #[derive(Clone, Copy, Debug)]
 pub struct Lookup<T, I> {
-    /// `[rows, hidden_size]`, f32.
+    /// `[rows, hidden_size]`.
     pub table: T,
     /// `[tokens]`, u32.
     pub ids: I,
 }
 
 /// A lookup in memory of device `D`.
-pub type LookupOn<'a, D> = Lookup<<D as Device>::View<'a, f32>, <D as Device>::View<'a, u32>>;
+pub type LookupOn<'a, D> = Lookup<FloatsOn<'a, D>, <D as Device>::View<'a, u32>>;
 
 /// Rows of tables.
 pub trait Embed: Device {
@@ -26,7 +30,7 @@ pub trait Embed: Device {
         &self,
         queue: &mut Self::Queue,
         lookup: LookupOn<'_, Self>,
-        out: Self::ViewMut<'_, f32>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
     /// `out[t] = layer_norm((a[t] + b[t]) + …)` over the lookups, of which there is at least one, in their order.
@@ -37,7 +41,7 @@ pub trait Embed: Device {
         &self,
         queue: &mut Self::Queue,
         lookups: &[LookupOn<'_, Self>],
-        weights: NormWeights<Self::View<'_, f32>>,
-        out: Self::ViewMut<'_, f32>,
+        weights: NormWeights<Self::View<'_, Self::Float>>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 }

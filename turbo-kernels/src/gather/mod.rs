@@ -15,8 +15,8 @@ pub trait Gather: Device {
         &self,
         queue: &mut Self::Queue,
         shape: HeadShape,
-        from: (Self::View<'_, f32>, HeadStrides),
-        to: (Self::ViewMut<'_, f32>, HeadStrides),
+        from: (Self::View<'_, Self::Float>, HeadStrides),
+        to: (Self::ViewMut<'_, Self::Float>, HeadStrides),
     ) -> Result<(), KernelError>;
 }
 

@@ -108,10 +108,10 @@ pub trait Gemm: Device {
     fn gemm(
         &self,
         queue: &mut Self::Queue,
-        x: Self::View<'_, f32>,
+        x: Self::View<'_, Self::Float>,
         weight: &Self::Weight,
-        epilogue: Epilogue<Self::View<'_, f32>>,
-        out: Self::ViewMut<'_, f32>,
+        epilogue: Epilogue<Self::View<'_, Self::Float>>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
     /// `out = layer_norm(x · weightᵀ + bias + residual)`: [`Gemm::gemm`] and then [`crate::Norm::layer_norm`], to the
@@ -125,12 +125,12 @@ pub trait Gemm: Device {
     fn gemm_norm(
         &self,
         queue: &mut Self::Queue,
-        x: Self::View<'_, f32>,
+        x: Self::View<'_, Self::Float>,
         weight: &Self::Weight,
-        bias: Option<Self::View<'_, f32>>,
-        residual: Option<Self::View<'_, f32>>,
-        norm: NormWeights<Self::View<'_, f32>>,
-        out: Self::ViewMut<'_, f32>,
+        bias: Option<Self::View<'_, Self::Float>>,
+        residual: Option<Self::View<'_, Self::Float>>,
+        norm: NormWeights<Self::View<'_, Self::Float>>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
     /// A whole feed-forward layer, per block of rows, so that the wide values between its products stay in cache: the
@@ -142,9 +142,9 @@ pub trait Gemm: Device {
     fn feed_forward(
         &self,
         queue: &mut Self::Queue,
-        x: Self::View<'_, f32>,
-        layer: FeedForward<'_, Self::Weight, Self::View<'_, f32>>,
-        out: Self::ViewMut<'_, f32>,
+        x: Self::View<'_, Self::Float>,
+        layer: FeedForward<'_, Self::Weight, Self::View<'_, Self::Float>>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
     /// The greatest product of each sequence, column by column: `out[b] = max over its tokens of x · weightᵀ + bias`.
@@ -159,9 +159,9 @@ pub trait Gemm: Device {
         &self,
         queue: &mut Self::Queue,
         layout: Layout<Self::View<'_, u32>>,
-        x: Self::View<'_, f32>,
+        x: Self::View<'_, Self::Float>,
         weight: &Self::Weight,
-        bias: Option<Self::View<'_, f32>>,
-        out: Self::ViewMut<'_, f32>,
+        bias: Option<Self::View<'_, Self::Float>>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 }

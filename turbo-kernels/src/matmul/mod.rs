@@ -48,8 +48,8 @@ pub trait BatchedMatMul: Device {
         &self,
         queue: &mut Self::Queue,
         shape: MatMulShape,
-        a: (Self::View<'_, f32>, HeadStrides),
-        b: (Self::View<'_, f32>, HeadStrides, Rhs),
-        out: (Self::ViewMut<'_, f32>, HeadStrides),
+        a: (Self::View<'_, Self::Float>, HeadStrides),
+        b: (Self::View<'_, Self::Float>, HeadStrides, Rhs),
+        out: (Self::ViewMut<'_, Self::Float>, HeadStrides),
     ) -> Result<(), KernelError>;
 }

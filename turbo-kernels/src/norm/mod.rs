@@ -29,9 +29,9 @@ pub trait Norm: Device {
     fn layer_norm(
         &self,
         queue: &mut Self::Queue,
-        x: Self::View<'_, f32>,
-        weights: NormWeights<Self::View<'_, f32>>,
-        out: Self::ViewMut<'_, f32>,
+        x: Self::View<'_, Self::Float>,
+        weights: NormWeights<Self::View<'_, Self::Float>>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
     /// `out = layer_norm((x + bias) + residual)`; `bias` is `[hidden_size]`, the others `[rows, hidden_size]`.
@@ -41,11 +41,11 @@ pub trait Norm: Device {
     fn bias_residual_layer_norm(
         &self,
         queue: &mut Self::Queue,
-        x: Self::View<'_, f32>,
-        bias: Option<Self::View<'_, f32>>,
-        residual: Self::View<'_, f32>,
-        weights: NormWeights<Self::View<'_, f32>>,
-        out: Self::ViewMut<'_, f32>,
+        x: Self::View<'_, Self::Float>,
+        bias: Option<Self::View<'_, Self::Float>>,
+        residual: Self::View<'_, Self::Float>,
+        weights: NormWeights<Self::View<'_, Self::Float>>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
     /// `out = x / √(mean of x² + ε) · gain`, per row of `gain.len()` values.
@@ -57,10 +57,10 @@ pub trait Norm: Device {
     fn rms_norm(
         &self,
         queue: &mut Self::Queue,
-        x: Self::View<'_, f32>,
-        gain: Self::View<'_, f32>,
+        x: Self::View<'_, Self::Float>,
+        gain: Self::View<'_, Self::Float>,
         epsilon: f32,
-        out: Self::ViewMut<'_, f32>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
     /// [`Norm::rms_norm`] of each head by itself: `x` are `num_heads · head_dim` columns, `gain` is `[head_dim]` and
@@ -73,8 +73,8 @@ pub trait Norm: Device {
         queue: &mut Self::Queue,
         heads: HeadSizes,
         x: ColumnsOn<'_, Self>,
-        gain: Self::View<'_, f32>,
+        gain: Self::View<'_, Self::Float>,
         epsilon: f32,
-        out: Self::ViewMut<'_, f32>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 }

@@ -46,8 +46,8 @@ pub trait Pool: Device {
         queue: &mut Self::Queue,
         pooling: Pooling,
         layout: Layout<Self::View<'_, u32>>,
-        x: Self::View<'_, f32>,
-        out: Self::ViewMut<'_, f32>,
+        x: Self::View<'_, Self::Float>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
     /// `out[b] = x[b] / ‖x[b]‖₂` for rows of `hidden_size` values; a row of norm below 1e-12 is divided by 1e-12,
@@ -59,7 +59,7 @@ pub trait Pool: Device {
         &self,
         queue: &mut Self::Queue,
         hidden_size: usize,
-        x: Self::View<'_, f32>,
-        out: Self::ViewMut<'_, f32>,
+        x: Self::View<'_, Self::Float>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 }

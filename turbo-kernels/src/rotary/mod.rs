@@ -25,7 +25,7 @@ pub trait Rotary: Device {
         heads: HeadSizes,
         layout: Layout<Self::View<'_, u32>>,
         x: ColumnsOn<'_, Self>,
-        table: Self::View<'_, f32>,
-        out: Self::ViewMut<'_, f32>,
+        table: Self::View<'_, Self::Float>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 }

@@ -34,12 +34,12 @@ pub trait Softmax: Device {
         &self,
         queue: &mut Self::Queue,
         shape: ScoreShape,
-        scores: Self::View<'_, f32>,
+        scores: Self::View<'_, Self::Float>,
         scale: f32,
         bias: Option<RelativeBiasOn<'_, Self>>,
         seq_lens: Option<Self::View<'_, u32>>,
         mask: AttentionMask,
-        out: Self::ViewMut<'_, f32>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
     /// `out = scores`, but −∞ for keys `j ≥ seq_lens[b]` and those that `mask` hides: the mask of the textbook, as a
@@ -51,10 +51,10 @@ pub trait Softmax: Device {
         &self,
         queue: &mut Self::Queue,
         shape: ScoreShape,
-        scores: Self::View<'_, f32>,
+        scores: Self::View<'_, Self::Float>,
         seq_lens: Self::View<'_, u32>,
         mask: AttentionMask,
-        out: Self::ViewMut<'_, f32>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
     /// `out = scores + bias`, by the distance from query to key: the relative bias of the textbook, as a step of its
@@ -66,8 +66,8 @@ pub trait Softmax: Device {
         &self,
         queue: &mut Self::Queue,
         shape: ScoreShape,
-        scores: Self::View<'_, f32>,
+        scores: Self::View<'_, Self::Float>,
         bias: RelativeBiasOn<'_, Self>,
-        out: Self::ViewMut<'_, f32>,
+        out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 }

@@ -28,7 +28,7 @@ const MASKS: [AttentionMask; 5] = [
 ///
 /// # Panics
 /// When the device departs from the twin.
-pub fn attention<D: Attention>(device: &D) {
+pub fn attention<D: Attention<Float = f32>>(device: &D) {
     let plain = Case {
         num_heads: 3,
         num_kv_heads: 3,
@@ -74,7 +74,7 @@ pub fn attention<D: Attention>(device: &D) {
 }
 
 /// The bound that [`AttentionShape::dtype`] states, beside the same attention in f32.
-fn bf16_is_within_its_bound<D: Attention>(device: &D, mask: AttentionMask, head_dim: usize) {
+fn bf16_is_within_its_bound<D: Attention<Float = f32>>(device: &D, mask: AttentionMask, head_dim: usize) {
     const ROWS: usize = 300;
     let scale = 1.0 / (head_dim as f32).sqrt();
     let qkv = Numbers::new(head_dim).values(ROWS * 3 * head_dim);
@@ -101,7 +101,7 @@ fn bf16_is_within_its_bound<D: Attention>(device: &D, mask: AttentionMask, head_
 }
 
 /// Queries of one row per sequence give, to the bit, what that row is among all.
-fn one_query_of_each_sequence_is_its_row<D: Attention>(device: &D, mask: AttentionMask) {
+fn one_query_of_each_sequence_is_its_row<D: Attention<Float = f32>>(device: &D, mask: AttentionMask) {
     const HIDDEN: usize = 16;
     let seq_lens = [3, 0, 40, 140];
     let sums = cu_seqlens(&seq_lens);
@@ -182,7 +182,7 @@ impl Case<'_> {
         [self.num_heads, self.num_kv_heads, self.num_kv_heads].map(|heads| heads * self.head_dim)
     }
 
-    fn check<D: Attention>(&self, device: &D) {
+    fn check<D: Attention<Float = f32>>(&self, device: &D) {
         let sums = cu_seqlens(self.seq_lens);
         let rows = sums[self.seq_lens.len()] as usize;
         let mut numbers = Numbers::new(rows + self.num_heads * self.head_dim);
@@ -216,7 +216,7 @@ impl Case<'_> {
         self.compare(&mut rig, layout, &Values { parts, bias: values.bias }, columns, &starts);
     }
 
-    fn compare<D: Attention>(
+    fn compare<D: Attention<Float = f32>>(
         &self,
         rig: &mut Rig<'_, D>,
         layout: Layout<D::View<'_, u32>>,
@@ -316,7 +316,7 @@ fn spread_apart(
 
 /// NaN in a value reaches that column of the rows that see it; NaN in a key those rows whole; nothing else, and no
 /// other sequence.
-fn keeps_nan_to_those_who_see_it<D: Attention>(device: &D, mask: AttentionMask, dtype: DType) {
+fn keeps_nan_to_those_who_see_it<D: Attention<Float = f32>>(device: &D, mask: AttentionMask, dtype: DType) {
     const HIDDEN: usize = 8;
     let shape = AttentionShape {
         num_heads: 1,
@@ -368,12 +368,12 @@ const NARROW: AttentionShape = AttentionShape {
 };
 
 /// Queries, keys and values of merged rows.
-fn thirds<'a, D: Device>(rows: D::View<'a, f32>, hidden_size: usize) -> [ColumnsOn<'a, D>; 3] {
+fn thirds<'a, D: Device<Float = f32>>(rows: D::View<'a, f32>, hidden_size: usize) -> [ColumnsOn<'a, D>; 3] {
     [0, 1, 2].map(|third| Columns { rows, first: third * hidden_size, row_stride: 3 * hidden_size })
 }
 
 /// Sizes that the arguments of the host and the lengths of buffers tell.
-fn refuses_wrong_sizes<D: Attention>(device: &D) {
+fn refuses_wrong_sizes<D: Attention<Float = f32>>(device: &D) {
     let mut rig = Rig::new(device);
     let (x, lens, table) = (rig.put(&[0.0; 36]), rig.put_u32(&[1, 1, 1]), rig.put(&[0.0; 16]));
     let whole = thirds::<D>(x.view(), 4);
@@ -411,7 +411,7 @@ fn refuses_wrong_sizes<D: Attention>(device: &D) {
 }
 
 /// Layouts that contradict themselves or the buffers.
-pub(super) fn refuses_broken_layouts<D: Attention>(device: &D) {
+pub(super) fn refuses_broken_layouts<D: Attention<Float = f32>>(device: &D) {
     let mut rig = Rig::new(device);
     let qkv = rig.put(&[0.0; 36]);
     let [q, k, v] = thirds::<D>(qkv.view(), 4);

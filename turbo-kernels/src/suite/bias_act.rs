@@ -39,7 +39,7 @@ const ARGUMENTS: [f32; 22] = [
 ///
 /// # Panics
 /// When the device departs from the twin.
-pub fn bias_act<D: BiasAct>(device: &D) {
+pub fn bias_act<D: BiasAct<Float = f32>>(device: &D) {
     for width in WIDTHS {
         sums_are_rounded_once(device, width);
         activations(device, &Numbers::new(width).around(0.0, 6.0, width));
@@ -50,7 +50,7 @@ pub fn bias_act<D: BiasAct>(device: &D) {
     refuses_wrong_lengths(device);
 }
 
-fn sums_are_rounded_once<D: BiasAct>(device: &D, width: usize) {
+fn sums_are_rounded_once<D: BiasAct<Float = f32>>(device: &D, width: usize) {
     const ROWS: usize = 3;
     let mut numbers = Numbers::new(width);
     let (a, b, bias) = (numbers.values(ROWS * width), numbers.values(ROWS * width), numbers.values(width));
@@ -75,7 +75,7 @@ fn sums_are_rounded_once<D: BiasAct>(device: &D, width: usize) {
     assert_eq!(out, want, "scale");
 }
 
-fn activations<D: BiasAct>(device: &D, values: &[f32]) {
+fn activations<D: BiasAct<Float = f32>>(device: &D, values: &[f32]) {
     let mut rig = Rig::new(device);
     let x = rig.put(values);
     for activation in Activation::ALL {
@@ -90,7 +90,7 @@ fn activations<D: BiasAct>(device: &D, values: &[f32]) {
 }
 
 /// `activation(left) · right` of rows that hold both.
-fn gates<D: BiasAct>(device: &D, n: usize) {
+fn gates<D: BiasAct<Float = f32>>(device: &D, n: usize) {
     const ROWS: usize = 3;
     let x = Numbers::new(n).around(0.0, 4.0, ROWS * 2 * n);
     let mut rig = Rig::new(device);
@@ -114,7 +114,7 @@ fn gates<D: BiasAct>(device: &D, n: usize) {
     }
 }
 
-fn refuses_wrong_lengths<D: BiasAct>(device: &D) {
+fn refuses_wrong_lengths<D: BiasAct<Float = f32>>(device: &D) {
     let mut rig = Rig::new(device);
     let (four, six) = (rig.put(&[0.0; 4]), rig.put(&[0.0; 6]));
     refuses_length("add", rig.answer(6, |d, q, out| d.add(q, six.view(), four.view(), out)));

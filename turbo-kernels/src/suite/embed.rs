@@ -16,14 +16,14 @@ const TOKENS: usize = 7;
 ///
 /// # Panics
 /// When the device departs from the twin.
-pub fn embed<D: Embed>(device: &D) {
+pub fn embed<D: Embed<Float = f32>>(device: &D) {
     for hidden_size in WIDTHS.into_iter().chain([384]) {
         check(device, hidden_size);
     }
     refuses_wrong_lengths(device);
 }
 
-fn check<D: Embed>(device: &D, hidden_size: usize) {
+fn check<D: Embed<Float = f32>>(device: &D, hidden_size: usize) {
     let mut numbers = Numbers::new(hidden_size);
     let tables = TABLE_ROWS.map(|rows| numbers.values(rows * hidden_size));
     let ids = TABLE_ROWS.map(|rows| {
@@ -74,7 +74,7 @@ fn check<D: Embed>(device: &D, hidden_size: usize) {
 }
 
 /// An id that is no row is named, before anything is written.
-pub(super) fn refuses_ids_outside<D: Embed>(device: &D) {
+pub(super) fn refuses_ids_outside<D: Embed<Float = f32>>(device: &D) {
     let mut rig = Rig::new(device);
     let (table, ones) = (rig.put(&[1.0; 12]), rig.put(&[1.0; 3]));
     let (good, bad) = (rig.put_u32(&[0, 3]), rig.put_u32(&[3, 4]));
@@ -95,7 +95,7 @@ pub(super) fn refuses_ids_outside<D: Embed>(device: &D) {
     }
 }
 
-fn refuses_wrong_lengths<D: Embed>(device: &D) {
+fn refuses_wrong_lengths<D: Embed<Float = f32>>(device: &D) {
     let mut rig = Rig::new(device);
     let (table, ones, two) = (rig.put(&[1.0; 12]), rig.put(&[1.0; 3]), rig.put(&[1.0; 2]));
     let (ids, one_id) = (rig.put_u32(&[0, 1]), rig.put_u32(&[0]));

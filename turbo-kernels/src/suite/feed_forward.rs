@@ -13,7 +13,7 @@ use crate::{Activation, BiasAct, DType, Epilogue, FeedForward, Gemm, Hidden, Nor
 ///
 /// # Panics
 /// When the device departs from the twin.
-pub fn feed_forward<D: Gemm>(device: &D) {
+pub fn feed_forward<D: Gemm<Float = f32>>(device: &D) {
     for hidden in [Hidden::Activation(Activation::GeluErf), Hidden::Gate(Activation::Silu)] {
         for (rows, size, wide) in
             [(1, 33, 70), (5, 7, 1), (13, 16, 33), (15, 40, 17), (0, 8, 8), (61, 37, 101), (130, 24, 300)]
@@ -31,7 +31,7 @@ pub fn feed_forward<D: Gemm>(device: &D) {
 ///
 /// # Panics
 /// When a value has other bits.
-pub fn feed_forward_is_its_parts<D: Gemm + Norm + BiasAct>(device: &D) {
+pub fn feed_forward_is_its_parts<D: Gemm<Float = f32> + Norm + BiasAct>(device: &D) {
     for hidden in [Activation::GeluErf, Activation::Relu, Activation::GeluTanh]
         .map(Hidden::Activation)
         .into_iter()
@@ -71,7 +71,7 @@ impl Parts {
 const EPSILON: f32 = 1e-5;
 
 /// A layer from `size` to `wide` values a row and back, on the host and on the device.
-struct Layer<'d, D: Gemm> {
+struct Layer<'d, D: Gemm<Float = f32>> {
     device: &'d D,
     dtype: DType,
     hidden: Hidden,
@@ -85,7 +85,7 @@ struct Layer<'d, D: Gemm> {
     down: D::Weight,
 }
 
-impl<'d, D: Gemm> Layer<'d, D> {
+impl<'d, D: Gemm<Float = f32>> Layer<'d, D> {
     fn new(device: &'d D, dtype: DType, hidden: Hidden, rows: usize, size: usize, wide: usize) -> Self {
         let up_features = hidden.up_features(wide);
         let mut numbers = Numbers::new(rows + size * 3 + wide * 7);
@@ -206,7 +206,7 @@ impl<'d, D: Gemm> Layer<'d, D> {
     }
 }
 
-impl<D: Gemm + Norm + BiasAct> Layer<'_, D> {
+impl<D: Gemm<Float = f32> + Norm + BiasAct> Layer<'_, D> {
     fn matches_its_parts(&self, parts: Parts) {
         let whole = self.run(parts, 0, self.rows);
         for (first, rows) in [(0, 1), (self.rows - 1, 1), (self.rows / 2, 1), (self.rows / 3, self.rows / 2)]
@@ -256,7 +256,7 @@ impl<D: Gemm + Norm + BiasAct> Layer<'_, D> {
     }
 }
 
-fn refuses_what_does_not_fit<D: Gemm>(device: &D) {
+fn refuses_what_does_not_fit<D: Gemm<Float = f32>>(device: &D) {
     let mut rig = Rig::new(device);
     let weight = |n: usize, k: usize| {
         device.pack(&vec![0.5; n * k], n, k, DType::F32).expect("the weight has its shape")

@@ -12,7 +12,7 @@ use crate::{Activation, DType, Epilogue, Gemm};
 ///
 /// # Panics
 /// When the device departs from the twin.
-pub fn gemm<D: Gemm>(device: &D) {
+pub fn gemm<D: Gemm<Float = f32>>(device: &D) {
     for dtype in DType::ALL {
         let case = |rows, out_features, in_features| Case { dtype, rows, out_features, in_features };
         for width in WIDTHS {
@@ -37,7 +37,7 @@ struct Case {
 }
 
 impl Case {
-    fn check<D: Gemm>(self, device: &D) {
+    fn check<D: Gemm<Float = f32>>(self, device: &D) {
         let Self { dtype, rows, out_features, in_features } = self;
         let mut numbers = Numbers::new(rows * 7 + out_features * 3 + in_features);
         let (x, weight) = (numbers.values(rows * in_features), numbers.values(out_features * in_features));
@@ -96,7 +96,7 @@ impl Case {
     }
 }
 
-fn keeps_nan_in_its_row<D: Gemm>(device: &D, dtype: DType) {
+fn keeps_nan_in_its_row<D: Gemm<Float = f32>>(device: &D, dtype: DType) {
     const N: usize = 17;
     let mut rig = Rig::new(device);
     let mut x = Numbers::new(1).values(3 * N);
@@ -113,7 +113,7 @@ fn keeps_nan_in_its_row<D: Gemm>(device: &D, dtype: DType) {
     );
 }
 
-fn refuses_wrong_lengths<D: Gemm>(device: &D, dtype: DType) {
+fn refuses_wrong_lengths<D: Gemm<Float = f32>>(device: &D, dtype: DType) {
     let mut rig = Rig::new(device);
     assert!(device.pack(&[0.0; 11], 3, 4, dtype).is_err(), "gemm: packed 11 values as 3 × 4");
     let packed = device.pack(&[0.0; 12], 3, 4, dtype).expect("the weight has its shape");

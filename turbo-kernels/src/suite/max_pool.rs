@@ -17,7 +17,7 @@ const PADDED_LEN: usize = 41;
 ///
 /// # Panics
 /// When the device departs from the twin.
-pub fn max_pool<D: Gemm>(device: &D) {
+pub fn max_pool<D: Gemm<Float = f32>>(device: &D) {
     for width in WIDTHS {
         for dtype in DType::ALL {
             check(device, dtype, width, 24);
@@ -29,7 +29,7 @@ pub fn max_pool<D: Gemm>(device: &D) {
     refuses_wrong_lengths(device);
 }
 
-fn check<D: Gemm>(device: &D, dtype: DType, out_features: usize, in_features: usize) {
+fn check<D: Gemm<Float = f32>>(device: &D, dtype: DType, out_features: usize, in_features: usize) {
     let mut numbers = Numbers::new(out_features * 7 + in_features);
     let sums = cu_seqlens(&SEQ_LENS);
     let rows = sums[SEQ_LENS.len()] as usize;
@@ -76,7 +76,7 @@ fn check<D: Gemm>(device: &D, dtype: DType, out_features: usize, in_features: us
 }
 
 /// A NaN is greater than everything, wherever among the rows it lies.
-fn keeps_nan_in_its_sequence<D: Gemm>(device: &D) {
+fn keeps_nan_in_its_sequence<D: Gemm<Float = f32>>(device: &D) {
     const N: usize = 9;
     let mut rig = Rig::new(device);
     let weight =
@@ -95,7 +95,7 @@ fn keeps_nan_in_its_sequence<D: Gemm>(device: &D) {
     }
 }
 
-fn refuses_wrong_lengths<D: Gemm>(device: &D) {
+fn refuses_wrong_lengths<D: Gemm<Float = f32>>(device: &D) {
     let mut rig = Rig::new(device);
     let weight = device.pack(&[0.0; 12], 3, 4, DType::F32).expect("the weight has its shape");
     let (x, lens) = (rig.put(&[0.0; 16]), rig.put_u32(&[2, 1]));
@@ -113,7 +113,7 @@ fn refuses_wrong_lengths<D: Gemm>(device: &D) {
 }
 
 /// Layouts that contradict themselves.
-pub(super) fn refuses_broken_layouts<D: Gemm>(device: &D) {
+pub(super) fn refuses_broken_layouts<D: Gemm<Float = f32>>(device: &D) {
     let mut rig = Rig::new(device);
     let weight = device.pack(&[0.0; 12], 3, 4, DType::F32).expect("the weight has its shape");
     let (x, sums) = (rig.put(&[0.0; 8]), rig.put_u32(&[0, 2, 1, 2]));

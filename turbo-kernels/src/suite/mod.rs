@@ -56,7 +56,7 @@ const ROUNDING: f64 = 1.0 / (1u64 << 24) as f64;
 ///
 /// # Panics
 /// When it does not, or has written something before it does.
-pub fn indices<D: Embed + Gemm + Pool + Attention + Rotary>(device: &D) {
+pub fn indices<D: Embed<Float = f32> + Gemm + Pool + Attention + Rotary>(device: &D) {
     embed::refuses_ids_outside(device);
     pool::refuses_broken_layouts(device);
     attention::refuses_broken_layouts(device);

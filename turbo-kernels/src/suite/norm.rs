@@ -15,7 +15,7 @@ const ROWS: usize = 5;
 ///
 /// # Panics
 /// When the device departs from the twin.
-pub fn norm<D: Norm>(device: &D) {
+pub fn norm<D: Norm<Float = f32>>(device: &D) {
     for hidden_size in WIDTHS.into_iter().chain([384, 768, 1000]) {
         for epsilon in [1e-12, 1e-5] {
             // E[x²] − E[x]² in f32 has no correct digit left at 1e4 ± 1, and hardly one at 100 ± 0.1
@@ -35,7 +35,7 @@ pub fn norm<D: Norm>(device: &D) {
     refuses_wrong_lengths(device);
 }
 
-fn check<D: Norm>(device: &D, hidden_size: usize, epsilon: f32, center: f32, spread: f32) {
+fn check<D: Norm<Float = f32>>(device: &D, hidden_size: usize, epsilon: f32, center: f32, spread: f32) {
     let mut numbers = Numbers::new(hidden_size);
     let x = numbers.around(center, spread, ROWS * hidden_size);
     let residual = numbers.around(0.0, spread, ROWS * hidden_size);
@@ -88,7 +88,7 @@ fn check<D: Norm>(device: &D, hidden_size: usize, epsilon: f32, center: f32, spr
     }
 }
 
-fn rms_of_rows<D: Norm>(device: &D, hidden_size: usize, epsilon: f32, spread: f32) {
+fn rms_of_rows<D: Norm<Float = f32>>(device: &D, hidden_size: usize, epsilon: f32, spread: f32) {
     let mut numbers = Numbers::new(hidden_size);
     let x = numbers.around(0.0, spread, ROWS * hidden_size);
     let gain = numbers.values(hidden_size);
@@ -101,7 +101,7 @@ fn rms_of_rows<D: Norm>(device: &D, hidden_size: usize, epsilon: f32, spread: f3
     compare_rms(case, &out, &x, &gain, epsilon);
 }
 
-fn rms_of_heads<D: Norm>(device: &D, heads: HeadSizes) {
+fn rms_of_heads<D: Norm<Float = f32>>(device: &D, heads: HeadSizes) {
     const FIRST: usize = 7;
     let (width, epsilon) = (heads.width(), 1e-6);
     let mut numbers = Numbers::new(width);
@@ -156,7 +156,7 @@ fn expected(x: &[f32], gain: &[f32], offset: &[f32], epsilon: f32) -> (Vec<f64>,
 }
 
 /// A row without spread is its mean: `(x − mean)` must be 0, or an epsilon of 1e-12 blows it up a million times.
-fn constant_rows_give_the_offset<D: Norm>(device: &D) {
+fn constant_rows_give_the_offset<D: Norm<Float = f32>>(device: &D) {
     for hidden_size in [5, 33, 768] {
         let (x, gain) = (vec![0.7f32; 3 * hidden_size], vec![1.0; hidden_size]);
         let offset = Numbers::new(1).values(hidden_size);
@@ -174,7 +174,7 @@ fn constant_rows_give_the_offset<D: Norm>(device: &D) {
     }
 }
 
-fn keeps_nan_in_its_row<D: Norm>(device: &D) {
+fn keeps_nan_in_its_row<D: Norm<Float = f32>>(device: &D) {
     const N: usize = 19;
     let mut x = Numbers::new(3).values(3 * N);
     x[N + 18] = f32::NAN;
@@ -189,7 +189,7 @@ fn keeps_nan_in_its_row<D: Norm>(device: &D) {
     assert!(out.iter().enumerate().all(|(i, v)| v.is_nan() == (i / N == 1)), "layer_norm: NaN left its row");
 }
 
-fn refuses_wrong_lengths<D: Norm>(device: &D) {
+fn refuses_wrong_lengths<D: Norm<Float = f32>>(device: &D) {
     let mut rig = Rig::new(device);
     let (six, three, two) = (rig.put(&[0.0; 6]), rig.put(&[0.0; 3]), rig.put(&[0.0; 2]));
     let mut run = |case, x: &Placed<D, f32>, gain: &Placed<D, f32>, offset: &Placed<D, f32>, out_len| {

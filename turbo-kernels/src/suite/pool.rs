@@ -16,7 +16,7 @@ const PADDED_LEN: usize = 34;
 ///
 /// # Panics
 /// When the device departs from the twin.
-pub fn pool<D: Pool>(device: &D) {
+pub fn pool<D: Pool<Float = f32>>(device: &D) {
     for hidden_size in WIDTHS.into_iter().chain([384]) {
         for pooling in Pooling::ALL {
             packed(device, hidden_size, pooling);
@@ -38,7 +38,7 @@ pub(super) fn cu_seqlens(seq_lens: &[u32]) -> Vec<u32> {
     sums
 }
 
-fn packed<D: Pool>(device: &D, hidden_size: usize, pooling: Pooling) {
+fn packed<D: Pool<Float = f32>>(device: &D, hidden_size: usize, pooling: Pooling) {
     let cu_seqlens = cu_seqlens(&SEQ_LENS);
     let rows = cu_seqlens[SEQ_LENS.len()] as usize;
     let x = Numbers::new(hidden_size).values(rows * hidden_size);
@@ -55,7 +55,7 @@ fn packed<D: Pool>(device: &D, hidden_size: usize, pooling: Pooling) {
     );
 }
 
-fn padded<D: Pool>(device: &D, hidden_size: usize, pooling: Pooling) {
+fn padded<D: Pool<Float = f32>>(device: &D, hidden_size: usize, pooling: Pooling) {
     let mut x = Numbers::new(hidden_size).values(SEQ_LENS.len() * PADDED_LEN * hidden_size);
     let starts: Vec<usize> = (0..SEQ_LENS.len()).map(|b| b * PADDED_LEN).collect();
     for (start, len) in starts.iter().zip(SEQ_LENS) {
@@ -68,7 +68,7 @@ fn padded<D: Pool>(device: &D, hidden_size: usize, pooling: Pooling) {
     check(&mut rig, pooling, hidden_size, layout, (&x, &on_x), &starts);
 }
 
-fn check<D: Pool>(
+fn check<D: Pool<Float = f32>>(
     rig: &mut Rig<'_, D>,
     pooling: Pooling,
     hidden_size: usize,
@@ -112,7 +112,7 @@ fn check<D: Pool>(
     compare((pooling, hidden_size), &out, &want, |_| ROUNDING * roundings);
 }
 
-fn normalizes<D: Pool>(device: &D, hidden_size: usize) {
+fn normalizes<D: Pool<Float = f32>>(device: &D, hidden_size: usize) {
     let mut x = Numbers::new(hidden_size).values(5 * hidden_size);
     x[..hidden_size].fill(0.0);
     x[hidden_size..2 * hidden_size].iter_mut().for_each(|v| *v *= 1e-15);
@@ -137,7 +137,7 @@ fn normalizes<D: Pool>(device: &D, hidden_size: usize) {
 }
 
 /// The weights of 8192 tokens add up to more than f32 counts to.
-fn weights_of_long_sequences_are_exact<D: Pool>(device: &D) {
+fn weights_of_long_sequences_are_exact<D: Pool<Float = f32>>(device: &D) {
     const LEN: usize = 8192;
     let mut x = vec![0.0; LEN];
     x[LEN - 1] = 1.0;
@@ -153,7 +153,7 @@ fn weights_of_long_sequences_are_exact<D: Pool>(device: &D) {
 }
 
 /// Wherever among the rows it lies.
-fn the_maximum_keeps_nan<D: Pool>(device: &D) {
+fn the_maximum_keeps_nan<D: Pool<Float = f32>>(device: &D) {
     let mut rig = Rig::new(device);
     let sums = rig.put_u32(&[0, 3, 6]);
     for row in 0..3 {
@@ -172,7 +172,7 @@ fn the_maximum_keeps_nan<D: Pool>(device: &D) {
 }
 
 /// Sizes that the length of a buffer tells.
-fn refuses_wrong_lengths<D: Pool>(device: &D) {
+fn refuses_wrong_lengths<D: Pool<Float = f32>>(device: &D) {
     let mut rig = Rig::new(device);
     let (x, lens) = (rig.put(&[0.0; 12]), rig.put_u32(&[2, 1]));
     let mut run = |x_len, out_len| {
@@ -187,7 +187,7 @@ fn refuses_wrong_lengths<D: Pool>(device: &D) {
 }
 
 /// Layouts that contradict themselves or the buffers.
-pub(super) fn refuses_broken_layouts<D: Pool>(device: &D) {
+pub(super) fn refuses_broken_layouts<D: Pool<Float = f32>>(device: &D) {
     let mut rig = Rig::new(device);
     let x = rig.put(&[0.0; 12]);
     let mut packed = |cu_seqlens: &[u32]| {

@@ -13,20 +13,20 @@ const GUARD: usize = 33;
 const AROUND: f32 = -12_345.678;
 
 /// A device with a queue.
-pub(super) struct Rig<'d, D: Device> {
+pub(super) struct Rig<'d, D: Device<Float = f32>> {
     device: &'d D,
     queue: D::Queue,
 }
 
 /// Values on the device, to be read.
-pub(super) struct Placed<D: Device, T> {
+pub(super) struct Placed<D: Device<Float = f32>, T> {
     block: D::Block,
     len: usize,
     device: D,
     element: PhantomData<T>,
 }
 
-impl<D: Device, T: Element> Placed<D, T> {
+impl<D: Device<Float = f32>, T: Element> Placed<D, T> {
     /// All of them.
     pub(super) fn view(&self) -> D::View<'_, T> {
         self.part(0, self.len)
@@ -39,7 +39,7 @@ impl<D: Device, T: Element> Placed<D, T> {
     }
 }
 
-impl<'d, D: Device> Rig<'d, D> {
+impl<'d, D: Device<Float = f32>> Rig<'d, D> {
     /// A fresh queue on `device`.
     pub(super) fn new(device: &'d D) -> Self {
         let queue = device.queue().unwrap_or_else(|e| panic!("no queue: {e}"));

@@ -18,7 +18,7 @@ const POSITIONS: usize = 17;
 ///
 /// # Panics
 /// When the device departs from the twin.
-pub fn rotary<D: Rotary>(device: &D) {
+pub fn rotary<D: Rotary<Float = f32>>(device: &D) {
     for half in WIDTHS {
         for num_heads in [1, 3] {
             packed(device, HeadSizes { num_heads, head_dim: 2 * half });
@@ -62,7 +62,7 @@ fn expected(
     (want, allowed)
 }
 
-fn packed<D: Rotary>(device: &D, heads: HeadSizes) {
+fn packed<D: Rotary<Float = f32>>(device: &D, heads: HeadSizes) {
     let sums = cu_seqlens(&SEQ_LENS);
     let rows = sums[SEQ_LENS.len()] as usize;
     let x = Numbers::new(heads.width()).around(0.0, 3.0, rows * heads.width());
@@ -86,7 +86,7 @@ fn packed<D: Rotary>(device: &D, heads: HeadSizes) {
     compare(("rotary, packed", heads), &out, &want, |i| allowed[i]);
 }
 
-fn padded<D: Rotary>(device: &D, heads: HeadSizes) {
+fn padded<D: Rotary<Float = f32>>(device: &D, heads: HeadSizes) {
     let rows = SEQ_LENS.len() * PADDED_LEN;
     let mut x = Numbers::new(heads.width()).around(0.0, 3.0, rows * heads.width());
     let position = |row: usize| {
@@ -111,7 +111,7 @@ fn padded<D: Rotary>(device: &D, heads: HeadSizes) {
 }
 
 /// Sizes that the arguments of the host and the lengths of buffers tell.
-fn refuses_wrong_sizes<D: Rotary>(device: &D) {
+fn refuses_wrong_sizes<D: Rotary<Float = f32>>(device: &D) {
     let mut rig = Rig::new(device);
     let (x, table, lens) = (rig.put(&[0.0; 24]), rig.put(&[0.0; 8]), rig.put_u32(&[2, 1]));
     let mut run = |num_heads, head_dim, x_len, row_stride, table_len, out_len| {
@@ -130,7 +130,7 @@ fn refuses_wrong_sizes<D: Rotary>(device: &D) {
 }
 
 /// What only a device that reads lengths can refuse.
-pub(super) fn refuses_short_tables<D: Rotary>(device: &D) {
+pub(super) fn refuses_short_tables<D: Rotary<Float = f32>>(device: &D) {
     let mut rig = Rig::new(device);
     let (x, table, sums) = (rig.put(&[0.0; 12]), rig.put(&[0.0; 8]), rig.put_u32(&[0, 3]));
     let answer = rig.answer(12, |d, queue, out| {

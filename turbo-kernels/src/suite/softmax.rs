@@ -12,7 +12,7 @@ use crate::{AttentionMask, RelativeBias, Softmax, softmax::ScoreShape};
 ///
 /// # Panics
 /// When the device departs from the twin.
-pub fn softmax<D: Softmax>(device: &D) {
+pub fn softmax<D: Softmax<Float = f32>>(device: &D) {
     for keys in WIDTHS.into_iter().chain([257, 500]) {
         let shape = ScoreShape { batch_size: 3, num_heads: 2, queries: 3, keys };
         let lens = [keys as u32, 0, keys.div_ceil(2) as u32];
@@ -69,7 +69,7 @@ impl Step<'_> {
         self.lens.is_none_or(|lens| key < lens[sequence] as usize) && twin::sees(self.mask, query, key)
     }
 
-    fn check<D: Softmax>(&self, device: &D, scores: &[f32]) {
+    fn check<D: Softmax<Float = f32>>(&self, device: &D, scores: &[f32]) {
         let want = self.expected(scores);
         let mut rig = Rig::new(device);
         let (on_device, table) = (rig.put(scores), rig.put(&self.table()));
@@ -117,7 +117,7 @@ impl Step<'_> {
         want
     }
 
-    fn check_mask<D: Softmax>(&self, device: &D, scores: &[f32], lens: &[u32]) {
+    fn check_mask<D: Softmax<Float = f32>>(&self, device: &D, scores: &[f32], lens: &[u32]) {
         let mut rig = Rig::new(device);
         let (on_device, on_lens) = (rig.put(scores), rig.put_u32(lens));
         let out = rig
@@ -131,7 +131,7 @@ impl Step<'_> {
         }
     }
 
-    fn check_bias<D: Softmax>(&self, device: &D, scores: &[f32]) {
+    fn check_bias<D: Softmax<Float = f32>>(&self, device: &D, scores: &[f32]) {
         let mut rig = Rig::new(device);
         let (on_device, table) = (rig.put(scores), rig.put(&self.table()));
         let out = rig
@@ -144,12 +144,12 @@ impl Step<'_> {
     }
 }
 
-fn relative_bias<D: Softmax>(table: &Placed<D, f32>) -> RelativeBias<D::View<'_, f32>> {
+fn relative_bias<D: Softmax<Float = f32>>(table: &Placed<D, f32>) -> RelativeBias<D::View<'_, f32>> {
     RelativeBias { table: table.view(), num_buckets: BUCKETS.0, max_distance: BUCKETS.1 }
 }
 
 /// NaN takes its own row unless it is masked; −∞ is a key without weight; a row of them has no weights.
-fn special_values<D: Softmax>(device: &D) {
+fn special_values<D: Softmax<Float = f32>>(device: &D) {
     const KEYS: usize = 19;
     let shape = ScoreShape { batch_size: 1, num_heads: 1, queries: 4, keys: KEYS };
     let mut scores = Numbers::new(5).values(4 * KEYS);
@@ -163,7 +163,7 @@ fn special_values<D: Softmax>(device: &D) {
     Step { biased: true, ..plain }.check(device, &scores);
 }
 
-fn refuses_wrong_lengths<D: Softmax>(device: &D) {
+fn refuses_wrong_lengths<D: Softmax<Float = f32>>(device: &D) {
     let shape = ScoreShape { batch_size: 2, num_heads: 1, queries: 2, keys: 3 };
     let mut rig = Rig::new(device);
     let (scores, one, two) = (rig.put(&[0.0; 12]), rig.put_u32(&[3]), rig.put_u32(&[3, 3]));

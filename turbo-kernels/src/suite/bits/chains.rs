@@ -11,7 +11,7 @@ use crate::{
 ///
 /// # Panics
 /// When a value has other bits.
-pub fn chains<D: Gemm + BatchedMatMul>(device: &D, step: impl Fn(f32, f32, f32) -> f32) {
+pub fn chains<D: Gemm<Float = f32> + BatchedMatMul>(device: &D, step: impl Fn(f32, f32, f32) -> f32) {
     let mut rig = Rig::new(device);
     for (rows, out_features, in_features) in [(1, 33, 700), (9, 50, 2049), (40, 7, 64), (131, 129, 65)] {
         let mut numbers = Numbers::new(rows);
@@ -43,7 +43,7 @@ pub fn chains<D: Gemm + BatchedMatMul>(device: &D, step: impl Fn(f32, f32, f32) 
 }
 
 /// `a · bᵀ` of one head.
-fn transposed<D: BatchedMatMul>(
+fn transposed<D: BatchedMatMul<Float = f32>>(
     rig: &mut Rig<'_, D>,
     numbers: &mut Numbers,
     (m, n, k): (usize, usize, usize),

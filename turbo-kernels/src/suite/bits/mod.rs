@@ -61,7 +61,7 @@ pub fn assert_same(kernel: &str, got: &[f32], want: &[f32]) {
 }
 
 /// A kernel on `ROWS` rows of `width` values and on parts of them.
-fn each_part<D: Device>(
+fn each_part<D: Device<Float = f32>>(
     rig: &mut Rig<'_, D>,
     name: &'static str,
     width: usize,
@@ -82,7 +82,7 @@ fn each_part<D: Device>(
 }
 
 /// Rows of `width` values on the device.
-fn part<D: Device>(of: &Placed<D, f32>, width: usize, rows: Range<usize>) -> D::View<'_, f32> {
+fn part<D: Device<Float = f32>>(of: &Placed<D, f32>, width: usize, rows: Range<usize>) -> D::View<'_, f32> {
     of.part(rows.start * width, rows.len() * width)
 }
 
