@@ -1,0 +1,294 @@
+// What the kernels of all families share: number types, wide accesses, reductions, instructions of the tensor cores.
+//
+// A compilation unit is this file followed by a family's `.cu`, without any header: NVRTC then needs nothing but
+// itself. Kernels widen what they read to f32, compute in f32, and round each result once.
+//
+//   section           | for
+//   1 the machine     | conversions, mma, ldmatrix, cp.async: one instruction each; on the CPU the emulator has them
+//   2 numbers         | half_t, bf16_t, to_float, from_float, infinity and NaN, which NVRTC has no names for
+//   3 wide accesses   | 16 bytes at a time where addresses allow, 4 or one value elsewhere
+//   4 reductions      | of several values at once, within a group of lanes or a block
+//   5 tensor cores    | mma of either 16-bit type
+
+using u64 = unsigned long long;
+
+constexpr unsigned FULL_WARP = 0xffffffffu;
+
+// ---- 1 the machine --------------------------------------------------------------------------------------------------
+
+#ifndef TURBO_ON_CPU
+
+__device__ __forceinline__ float f16_to_f32(unsigned short bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+
+// Nearest, ties to even.
+__device__ __forceinline__ unsigned short f32_to_f16(float value) {
+  unsigned short bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+
+// Nearest, ties to even.
+__device__ __forceinline__ unsigned short f32_to_bf16(float value) {
+  unsigned short bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+
+// `low` in the lower 16 bits.
+__device__ __forceinline__ unsigned f32_to_f16x2(float low, float high) {
+  unsigned bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+
+__device__ __forceinline__ unsigned f32_to_bf16x2(float low, float high) {
+  unsigned bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+
+// sum[16, 8] += a[16, 16] · b[16, 8]; fragments as the PTX manual lays them out over the warp ("mma.m16n8k16").
+__device__ __forceinline__ void mma_m16n8k16_f16(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+__device__ __forceinline__ void mma_m16n8k16_bf16(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Four 8 × 8 matrices of 16-bit values: lane i gives the address of row i % 8 of matrix i / 8, 16 bytes in shared memory.
+__device__ __forceinline__ void ldmatrix_x4(unsigned (&to)[4], const void* shared_row) {
+  unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared_row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address)
+               : "memory");
+}
+
+// The same, each matrix transposed.
+__device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&to)[4], const void* shared_row) {
+  unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared_row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address)
+               : "memory");
+}
+
+// Copies 16 bytes to shared memory while the thread goes on: the first `bytes` from `global`, then zeros. Both
+// addresses are multiples of 16. With 0 bytes `global` is not read.
+__device__ __forceinline__ void cp_async_16(void* shared, const void* global, unsigned bytes = 16) {
+  unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global), "r"(bytes) : "memory");
+}
+
+// Ends a group of copies.
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most the NEWEST last groups of this thread are under way. Others see the copies behind a barrier.
+template <int NEWEST>
+__device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(NEWEST) : "memory");
+}
+
+#endif
+
+// ---- 2 numbers ------------------------------------------------------------------------------------------------------
+
+struct half_t {
+  unsigned short bits;
+};
+
+struct bf16_t {
+  unsigned short bits;
+};
+
+__device__ __forceinline__ float to_float(float value) { return value; }
+__device__ __forceinline__ float to_float(half_t value) { return f16_to_f32(value.bits); }
+__device__ __forceinline__ float to_float(bf16_t value) {
+  return __uint_as_float(static_cast<unsigned>(value.bits) << 16);
+}
+
+// The nearest T, ties to even.
+template <class T>
+__device__ __forceinline__ T from_float(float value);
+template <>
+__device__ __forceinline__ float from_float<float>(float value) {
+  return value;
+}
+template <>
+__device__ __forceinline__ half_t from_float<half_t>(float value) {
+  return half_t{f32_to_f16(value)};
+}
+template <>
+__device__ __forceinline__ bf16_t from_float<bf16_t>(float value) {
+  return bf16_t{f32_to_bf16(value)};
+}
+
+// Two values as an instruction of the tensor cores takes them, `low` in the lower 16 bits.
+template <class T>
+__device__ __forceinline__ unsigned pair_from_floats(float low, float high);
+template <>
+__device__ __forceinline__ unsigned pair_from_floats<half_t>(float low, float high) {
+  return f32_to_f16x2(low, high);
+}
+template <>
+__device__ __forceinline__ unsigned pair_from_floats<bf16_t>(float low, float high) {
+  return f32_to_bf16x2(low, high);
+}
+
+__device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
+__device__ __forceinline__ float not_a_number() { return __uint_as_float(0x7fc00000u); }
+
+// ---- 3 wide accesses ------------------------------------------------------------------------------------------------
+// A thread moves W consecutive values at once. W is a template argument that each kernel chooses by the addresses it was
+// given, the same for all threads of a launch: 16 bytes where everything is a multiple of that, 4 bytes, or one value.
+// Narrow accesses of neighbouring lanes still lie side by side.
+
+template <class T, int W>
+struct alignas(W * sizeof(T)) Pack {
+  T values[W];
+};
+
+// Several addresses, and lengths in bytes, of which the least aligned counts: what WITH_WIDTH chooses by.
+template <class... Pointers>
+__device__ __forceinline__ u64 joint_bits(u64 bytes, const Pointers*... pointers) {
+  return (bytes | ... | reinterpret_cast<u64>(pointers));
+}
+
+// Does the last arguments, statements that may use W, with the widest that `bits` allow. A macro, as NVRTC takes lambdas
+// for functions of the host.
+#define WITH_WIDTH(T, bits, ...)                               \
+  do {                                                         \
+    const u64 bits_of_width = bits;                            \
+    if (bits_of_width % 16 == 0) {                             \
+      constexpr int W = 16 / sizeof(T);                        \
+      __VA_ARGS__;                                             \
+    } else if (sizeof(T) == 2 && bits_of_width % 4 == 0) {     \
+      constexpr int W = 2;                                     \
+      __VA_ARGS__;                                             \
+    } else {                                                   \
+      constexpr int W = 1;                                     \
+      __VA_ARGS__;                                             \
+    }                                                          \
+  } while (false)
+
+// v[i] = from[i], i < W; `from` is a multiple of W values.
+template <int W, class T>
+__device__ __forceinline__ void load(const T* from, float* v) {
+  const Pack<T, W> pack = *reinterpret_cast<const Pack<T, W>*>(from);
+#pragma unroll
+  for (int i = 0; i < W; ++i) v[i] = to_float(pack.values[i]);
+}
+
+// to[i] = v[i], i < W, rounded.
+template <int W, class T>
+__device__ __forceinline__ void store(T* to, const float* v) {
+  Pack<T, W> pack;
+  if constexpr (sizeof(T) == 2 && W % 2 == 0) {  // one instruction rounds two
+#pragma unroll
+    for (int i = 0; i < W; i += 2) {
+      const unsigned pair = pair_from_floats<T>(v[i], v[i + 1]);
+      pack.values[i].bits = static_cast<unsigned short>(pair);
+      pack.values[i + 1].bits = static_cast<unsigned short>(pair >> 16);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < W; ++i) pack.values[i] = from_float<T>(v[i]);
+  }
+  *reinterpret_cast<Pack<T, W>*>(to) = pack;
+}
+
+// The column of value i of a thread, when THREADS threads share a row W values at a time: packs of neighbouring threads
+// are neighbours in memory.
+template <int THREADS, int W>
+__device__ __forceinline__ unsigned column_of(int i, unsigned thread) {
+  return (i / W * THREADS + thread) * W + i % W;
+}
+
+// ---- 4 reductions ---------------------------------------------------------------------------------------------------
+// Several independent values are reduced together, so that the shuffles of one fill the latency of the others and a
+// block meets at one barrier for all of them. Source: Fang et al., PPoPP'21, section 4.1.2, Figure 5.
+
+struct Sum {
+  static __device__ __forceinline__ float neutral() { return 0.0f; }
+  static __device__ __forceinline__ float join(float a, float b) { return a + b; }
+};
+
+// Forgets NaN.
+struct Max {
+  static __device__ __forceinline__ float neutral() { return -infinity(); }
+  static __device__ __forceinline__ float join(float a, float b) { return fmaxf(a, b); }
+};
+
+// The greater of two, `b` if they are equal, NaN if either is.
+__device__ __forceinline__ float greater_or_nan(float a, float b) { return a > b || a != a ? a : b; }
+
+// v[x] <- reduction of v[x] over groups of LANES neighbouring lanes. All lanes of the warp take part.
+template <class Op, int LANES, int X>
+__device__ __forceinline__ void group_reduce(float (&v)[X]) {
+#pragma unroll
+  for (int step = LANES / 2; step > 0; step /= 2) {
+#pragma unroll
+    for (int x = 0; x < X; ++x) v[x] = Op::join(v[x], __shfl_xor_sync(FULL_WARP, v[x], step));
+  }
+}
+
+// v[x] <- reduction of v[x] over the block of THREADS threads, with one barrier: every warp joins the results of all.
+// `shared` must not be used again, nor hold anything that is still read, until the block's next barrier.
+template <class Op, int THREADS, int X>
+__device__ __forceinline__ void block_reduce(float (&v)[X], float (&shared)[THREADS / 32][X]) {
+  group_reduce<Op, 32>(v);
+  if (threadIdx.x % 32 == 0) {
+#pragma unroll
+    for (int x = 0; x < X; ++x) shared[threadIdx.x / 32][x] = v[x];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int x = 0; x < X; ++x) v[x] = shared[0][x];
+#pragma unroll
+  for (int warp = 1; warp < THREADS / 32; ++warp) {
+#pragma unroll
+    for (int x = 0; x < X; ++x) v[x] = Op::join(v[x], shared[warp][x]);
+  }
+}
+
+// The reduction of one value over a block as it is usually written: warps, a barrier, the first warp, another barrier.
+// What the batched reductions are measured against. `shared` as for block_reduce.
+template <class Op>
+__device__ __forceinline__ float block_reduce_classic(float value, float (&shared)[33]) {
+  float v[1] = {value};
+  group_reduce<Op, 32>(v);
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v[0];
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    v[0] = threadIdx.x < blockDim.x / 32 ? shared[threadIdx.x] : Op::neutral();
+    group_reduce<Op, 32>(v);
+    if (threadIdx.x == 0) shared[32] = v[0];
+  }
+  __syncthreads();
+  return shared[32];
+}
+
+// ---- 5 tensor cores -------------------------------------------------------------------------------------------------
+
+// sum += a · b, see mma_m16n8k16_f16.
+template <class T>
+__device__ __forceinline__ void mma_m16n8k16(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
+template <>
+__device__ __forceinline__ void mma_m16n8k16<half_t>(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  mma_m16n8k16_f16(sum, a, b);
+}
+template <>
+__device__ __forceinline__ void mma_m16n8k16<bf16_t>(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  mma_m16n8k16_bf16(sum, a, b);
+}
