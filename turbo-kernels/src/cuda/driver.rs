@@ -129,6 +129,38 @@ pub trait Stream: Send {
     /// # Errors
     /// A device failure, which an operation before may have met.
     fn synchronize(&mut self) -> Result<(), DeviceError>;
+
+    /// From now on notes kernels and products, instead of doing them, until [`Stream::end_recording`]. `false` when this
+    /// driver notes nothing, and then all is done as ever.
+    ///
+    /// Copies cannot be noted: meanwhile they are refused, and so is waiting.
+    ///
+    /// # Errors
+    /// When a recording is under way, or a device failure.
+    fn begin_recording(&mut self) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
+
+    /// What was noted since [`Stream::begin_recording`].
+    ///
+    /// # Errors
+    /// When no recording is under way, or a device failure. Either way none is after.
+    fn end_recording(&mut self) -> Result<Box<dyn Recording>, DeviceError> {
+        let why = "no recording is under way".to_owned();
+        Err(DeviceError::Failed { what: "end a recording", why })
+    }
+}
+
+/// Operations that were noted once, to be enqueued all at once: that costs the host less than one after another.
+pub trait Recording: Debug + Send {
+    /// Enqueues them on the stream on which they were noted, with the same addresses and sizes.
+    ///
+    /// # Errors
+    /// A device failure.
+    ///
+    /// # Safety
+    /// As for each of the operations; so the memory that they use has not been freed.
+    unsafe fn replay(&self) -> Result<(), DeviceError>;
 }
 
 /// Device code of one family of kernels. Compiled behind `common.cuh`, to which it may refer, without any `#include`.
@@ -138,6 +170,14 @@ pub struct Module {
     pub name: &'static str,
     /// CUDA C++.
     pub source: &'static str,
+}
+
+impl Module {
+    /// What is compiled.
+    #[must_use]
+    pub fn unit(&self) -> String {
+        [include_str!("common.cuh"), self.source].concat()
+    }
 }
 
 /// A kernel: `extern "C" __global__ void name(..)` of a module.
