@@ -7,8 +7,10 @@
 //   1 the machine     | conversions, mma, ldmatrix, cp.async: one instruction each; on the CPU the emulator has them
 //   2 numbers         | half_t, bf16_t, to_float, from_float, infinity and NaN, which NVRTC has no names for
 //   3 wide accesses   | 16 bytes at a time where addresses allow, 4 or one value elsewhere
-//   4 reductions      | of several values at once, within a group of lanes or a block
-//   5 tensor cores    | mma of either 16-bit type
+//   4 rows            | how threads share a row whose values they hold in registers
+//   5 reductions      | of several values at once, within a group of lanes or a block
+//   6 tensor cores    | mma of either 16-bit type
+//   7 attention       | which keys a query sees, and the bucket of their distance
 
 using u64 = unsigned long long;
 
@@ -182,10 +184,16 @@ __device__ __forceinline__ u64 joint_bits(u64 bytes, const Pointers*... pointers
     }                                                          \
   } while (false)
 
-// v[i] = from[i], i < W; `from` is a multiple of W values.
+// W values from `from` on, a multiple of W values.
+template <int W, class T>
+__device__ __forceinline__ Pack<T, W> load_pack(const T* from) {
+  return *reinterpret_cast<const Pack<T, W>*>(from);
+}
+
+// v[i] = from[i], i < W.
 template <int W, class T>
 __device__ __forceinline__ void load(const T* from, float* v) {
-  const Pack<T, W> pack = *reinterpret_cast<const Pack<T, W>*>(from);
+  const Pack<T, W> pack = load_pack<W>(from);
 #pragma unroll
   for (int i = 0; i < W; ++i) v[i] = to_float(pack.values[i]);
 }
@@ -208,14 +216,37 @@ __device__ __forceinline__ void store(T* to, const float* v) {
   *reinterpret_cast<Pack<T, W>*>(to) = pack;
 }
 
-// The column of value i of a thread, when THREADS threads share a row W values at a time: packs of neighbouring threads
-// are neighbours in memory.
+// ---- 4 rows ---------------------------------------------------------------------------------------------------------
+// THREADS threads share a row: a group of 4 to 32 lanes of a warp, or a block. A thread holds its values of ROWS rows.
+
+// The column of value i of a thread, when rows are read W values at a time: packs of neighbouring threads are neighbours
+// in memory. It grows with i, so the values that lie in the row are the first ones.
 template <int THREADS, int W>
 __device__ __forceinline__ unsigned column_of(int i, unsigned thread) {
   return (i / W * THREADS + thread) * W + i % W;
 }
 
-// ---- 4 reductions ---------------------------------------------------------------------------------------------------
+// How many values a thread has of a row of `columns`, a multiple of W: those with column_of below it.
+template <int THREADS, int W>
+__device__ __forceinline__ int owned(unsigned columns, unsigned thread) {
+  return static_cast<int>((columns / W + THREADS - 1 - thread) / THREADS) * W;
+}
+
+// This thread among those of its row.
+template <int THREADS>
+__device__ __forceinline__ unsigned thread_of_row() {
+  return THREADS <= 32 ? threadIdx.x % THREADS : threadIdx.x;
+}
+
+// The x-th of this thread's ROWS rows; rows of neighbouring groups are neighbours.
+template <int THREADS, int ROWS>
+__device__ __forceinline__ unsigned row_of(int x) {
+  if (THREADS > 32) return blockIdx.x * ROWS + x;
+  const unsigned warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  return (warp * ROWS + x) * (32 / (THREADS > 32 ? 32 : THREADS)) + threadIdx.x % 32 / THREADS;
+}
+
+// ---- 5 reductions ---------------------------------------------------------------------------------------------------
 // Several independent values are reduced together, so that the shuffles of one fill the latency of the others and a
 // block meets at one barrier for all of them. Source: Fang et al., PPoPP'21, section 4.1.2, Figure 5.
 
@@ -262,6 +293,18 @@ __device__ __forceinline__ void block_reduce(float (&v)[X], float (&shared)[THRE
   }
 }
 
+// v[x] <- reduction of v[x] over the THREADS threads of a row. A kernel numbers its reductions by STEP: each has shared
+// memory of its own, so none has to wait until another has been read. At most once per STEP and block.
+template <class Op, int STEP, int THREADS, int X>
+__device__ __forceinline__ void row_reduce(float (&v)[X]) {
+  if constexpr (THREADS > 32) {
+    __shared__ float shared[THREADS / 32][X];
+    block_reduce<Op, THREADS>(v, shared);
+  } else {
+    group_reduce<Op, THREADS>(v);
+  }
+}
+
 // The reduction of one value over a block as it is usually written: warps, a barrier, the first warp, another barrier.
 // What the batched reductions are measured against. `shared` as for block_reduce.
 template <class Op>
@@ -279,7 +322,7 @@ __device__ __forceinline__ float block_reduce_classic(float value, float (&share
   return shared[32];
 }
 
-// ---- 5 tensor cores -------------------------------------------------------------------------------------------------
+// ---- 6 tensor cores -------------------------------------------------------------------------------------------------
 
 // sum += a · b, see mma_m16n8k16_f16.
 template <class T>
@@ -291,4 +334,35 @@ __device__ __forceinline__ void mma_m16n8k16<half_t>(float (&sum)[4], const unsi
 template <>
 __device__ __forceinline__ void mma_m16n8k16<bf16_t>(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   mma_m16n8k16_bf16(sum, a, b);
+}
+
+// ---- 7 attention ----------------------------------------------------------------------------------------------------
+
+// Keys first..end - 1.
+struct Keys {
+  unsigned first, end;
+
+  __device__ __forceinline__ bool has(unsigned key) const { return key - first < end - first; }
+};
+
+// The keys below `keys` that query `query` sees: those at most `before` before it and `after` behind it. 0xffffffff is
+// no limit, so all masks are two numbers: full has none, causal 0 behind, a window its reach on both sides.
+__device__ __forceinline__ Keys visible_keys(unsigned query, unsigned keys, unsigned before, unsigned after) {
+  const unsigned first = query > before ? query - before : 0;
+  const u64 end = static_cast<u64>(query) + after + 1;
+  return Keys{first < keys ? first : keys, end < keys ? static_cast<unsigned>(end) : keys};
+}
+
+// The bucket of a key `distance` tokens behind its query: the twin of `attention::relative_bucket`, which says more.
+__device__ inline unsigned relative_bucket(int distance, unsigned num_buckets, unsigned max_distance) {
+  const unsigned of_side = num_buckets / 2, exact = of_side / 2;
+  const unsigned side = distance > 0 ? of_side : 0;
+  const unsigned magnitude = distance < 0 ? 0u - static_cast<unsigned>(distance) : static_cast<unsigned>(distance);
+  if (magnitude < exact) return side + magnitude;
+  if (magnitude >= max_distance) return side + of_side - 1;
+  // logarithms are rounded to f32 before they are divided, as the published models were trained
+  const float part = static_cast<float>(log(static_cast<double>(magnitude) / exact)) /
+                     static_cast<float>(log(static_cast<double>(max_distance) / exact));
+  const unsigned bucket = exact + static_cast<unsigned>(part * static_cast<float>(of_side - exact));
+  return side + (bucket < of_side ? bucket : of_side - 1);
 }
