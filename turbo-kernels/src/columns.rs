@@ -21,13 +21,32 @@ impl<V> Columns<V> {
     pub fn all(rows: V, width: usize) -> Self {
         Self { rows, first: 0, row_stride: width }
     }
+
+    /// Whether these are `width` columns of `rows` rows, in `values` values.
+    ///
+    /// # Errors
+    /// [`KernelError::Size`] when they reach into the next row, [`KernelError::Length`] for another number of rows.
+    pub(crate) fn check_values(
+        &self,
+        kernel: &'static str,
+        argument: &'static str,
+        rows: usize,
+        width: usize,
+        values: usize,
+    ) -> Result<(), KernelError> {
+        if self.first.saturating_add(width) > self.row_stride {
+            let expected = "a row stride behind the last column";
+            return Err(KernelError::Size { kernel, argument, expected, got: self.row_stride });
+        }
+        KernelError::check_length(kernel, argument, rows.saturating_mul(self.row_stride), values)
+    }
 }
 
 impl<'a> Columns<&'a [f32]> {
     /// Whether these are `width` columns of `rows` rows.
     ///
     /// # Errors
-    /// [`KernelError::Size`] when they reach into the next row, [`KernelError::Length`] for another number of rows.
+    /// As of [`Columns::check_values`].
     pub(crate) fn check(
         &self,
         kernel: &'static str,
@@ -35,11 +54,7 @@ impl<'a> Columns<&'a [f32]> {
         rows: usize,
         width: usize,
     ) -> Result<(), KernelError> {
-        if self.first.saturating_add(width) > self.row_stride {
-            let expected = "a row stride behind the last column";
-            return Err(KernelError::Size { kernel, argument, expected, got: self.row_stride });
-        }
-        KernelError::check_length(kernel, argument, rows.saturating_mul(self.row_stride), self.rows.len())
+        self.check_values(kernel, argument, rows, width, self.rows.len())
     }
 
     /// `len` values of row `row`, from column `column` of these on.

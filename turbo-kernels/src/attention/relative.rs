@@ -41,8 +41,23 @@ pub fn relative_bucket(distance: isize, num_buckets: usize, max_distance: usize)
 
 impl RelativeBias<&[f32]> {
     /// # Errors
-    /// [`KernelError::Length`] for a table of another size, [`KernelError::Size`] for buckets that are none.
+    /// As of [`RelativeBias::check_table`].
     pub(crate) fn check(&self, kernel: &'static str, num_heads: usize) -> Result<(), KernelError> {
+        self.check_table(kernel, num_heads, self.table.len())
+    }
+}
+
+impl<V> RelativeBias<V> {
+    /// Whether `values` values are the table of `num_heads` heads.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`] for a table of another size, [`KernelError::Size`] for buckets that are none.
+    pub(crate) fn check_table(
+        &self,
+        kernel: &'static str,
+        num_heads: usize,
+        values: usize,
+    ) -> Result<(), KernelError> {
         let size = |argument, expected, got| Err(KernelError::Size { kernel, argument, expected, got });
         if self.num_buckets < 4 {
             return size("num_buckets", "at least 4", self.num_buckets);
@@ -50,8 +65,8 @@ impl RelativeBias<&[f32]> {
         if self.max_distance <= self.num_buckets / 4 {
             return size("max_distance", "more than a quarter of the buckets", self.max_distance);
         }
-        let values = self.num_buckets.saturating_mul(num_heads);
-        KernelError::check_length(kernel, "relative bias", values, self.table.len())
+        let expected = self.num_buckets.saturating_mul(num_heads);
+        KernelError::check_length(kernel, "relative bias", expected, values)
     }
 }
 
