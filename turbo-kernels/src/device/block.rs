@@ -8,7 +8,7 @@ use std::{
 
 use memmap2::MmapMut;
 
-use super::{ALIGNMENT, DeviceError, Element, Span};
+use super::{ALIGNMENT, DeviceError, Element, Span, spans};
 
 /// Blocks from here on are mapped, in huge pages where the system has them (a page of x86-64): their whole huge pages,
 /// so that a block takes no more memory than it asks for.
@@ -93,14 +93,7 @@ impl CpuBlock {
 
     /// Pointer to `len` values from byte `offset` on, which lie inside the block.
     fn locate<T: Element>(&self, offset: usize, len: usize) -> Result<NonNull<T>, DeviceError> {
-        let end = len.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(offset));
-        if end.is_none_or(|end| end > self.bytes) {
-            let end = end.unwrap_or(usize::MAX);
-            return Err(DeviceError::Bounds { offset, end, block_bytes: self.bytes });
-        }
-        if !offset.is_multiple_of(align_of::<T>()) {
-            return Err(DeviceError::Misaligned { offset, alignment: align_of::<T>() });
-        }
+        spans::check_inside::<T>(self.bytes, offset, len)?;
         // SAFETY: `offset` is at most `bytes`, so the result stays inside the allocation or one past its end.
         Ok(unsafe { self.start.add(offset) }.cast())
     }
@@ -128,12 +121,7 @@ pub(super) fn split<const R: usize, const W: usize>(
     reads: [Span; R],
     writes: [Span; W],
 ) -> Result<([&[f32]; R], [&mut [f32]; W]), DeviceError> {
-    for (i, written) in writes.iter().enumerate() {
-        let others = reads.iter().chain(&writes[i + 1..]);
-        if let Some(other) = others.into_iter().find(|other| overlap(written, other)) {
-            return Err(DeviceError::Overlap { written: *written, other: *other });
-        }
-    }
+    spans::check_apart(&reads, &writes)?;
     let mut sources = [NonNull::dangling(); R];
     for (source, span) in sources.iter_mut().zip(&reads) {
         *source = locate(blocks, span)?;
@@ -156,21 +144,8 @@ pub(super) fn split<const R: usize, const W: usize>(
 }
 
 fn locate(blocks: &[CpuBlock], span: &Span) -> Result<NonNull<f32>, DeviceError> {
-    if !span.bytes.is_multiple_of(size_of::<f32>()) {
-        return Err(DeviceError::Misaligned { offset: span.bytes, alignment: size_of::<f32>() });
-    }
-    let block = blocks.get(span.block).ok_or(DeviceError::Bounds {
-        offset: span.offset,
-        end: span.offset.saturating_add(span.bytes),
-        block_bytes: 0,
-    })?;
-    block.locate(span.offset, span.bytes / size_of::<f32>())
-}
-
-fn overlap(a: &Span, b: &Span) -> bool {
-    let empty = a.bytes == 0 || b.bytes == 0;
-    let end = |span: &Span| span.offset.saturating_add(span.bytes);
-    !empty && a.block == b.block && a.offset < end(b) && b.offset < end(a)
+    let (block, len) = spans::block_of::<f32, _>(blocks, span)?;
+    block.locate(span.offset, len)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ mod block;
 mod cpu;
 mod float;
 mod shared;
+pub(crate) mod spans;
 mod team;
 
 use std::fmt::Debug;

@@ -1,0 +1,62 @@
+//! What must hold of bytes before a view of them is handed out, on every device.
+
+use super::{DeviceError, Element, Span};
+
+/// Whether `len` values from byte `offset` on lie aligned inside a block of `block_bytes` bytes, which is itself aligned
+/// to [`super::ALIGNMENT`].
+///
+/// # Errors
+/// [`DeviceError::Bounds`], [`DeviceError::Misaligned`].
+pub(crate) fn check_inside<T: Element>(
+    block_bytes: usize,
+    offset: usize,
+    len: usize,
+) -> Result<(), DeviceError> {
+    let end = len.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(offset));
+    if end.is_none_or(|end| end > block_bytes) {
+        return Err(DeviceError::Bounds { offset, end: end.unwrap_or(usize::MAX), block_bytes });
+    }
+    if !offset.is_multiple_of(align_of::<T>()) {
+        return Err(DeviceError::Misaligned { offset, alignment: align_of::<T>() });
+    }
+    Ok(())
+}
+
+/// Whether no span that is written shares bytes with another one.
+///
+/// # Errors
+/// [`DeviceError::Overlap`].
+pub(crate) fn check_apart(reads: &[Span], writes: &[Span]) -> Result<(), DeviceError> {
+    for (i, written) in writes.iter().enumerate() {
+        let others = reads.iter().chain(&writes[i + 1..]);
+        if let Some(other) = others.into_iter().find(|other| overlap(written, other)) {
+            return Err(DeviceError::Overlap { written: *written, other: *other });
+        }
+    }
+    Ok(())
+}
+
+/// The block of `span` and its number of values.
+///
+/// # Errors
+/// [`DeviceError::Bounds`] when there is no such block, [`DeviceError::Misaligned`] when it ends inside a value.
+pub(crate) fn block_of<'b, T: Element, B>(
+    blocks: &'b [B],
+    span: &Span,
+) -> Result<(&'b B, usize), DeviceError> {
+    if !span.bytes.is_multiple_of(size_of::<T>()) {
+        return Err(DeviceError::Misaligned { offset: span.bytes, alignment: size_of::<T>() });
+    }
+    let block = blocks.get(span.block).ok_or(DeviceError::Bounds {
+        offset: span.offset,
+        end: span.offset.saturating_add(span.bytes),
+        block_bytes: 0,
+    })?;
+    Ok((block, span.bytes / size_of::<T>()))
+}
+
+fn overlap(a: &Span, b: &Span) -> bool {
+    let empty = a.bytes == 0 || b.bytes == 0;
+    let end = |span: &Span| span.offset.saturating_add(span.bytes);
+    !empty && a.block == b.block && a.offset < end(b) && b.offset < end(a)
+}
