@@ -33,6 +33,8 @@
 
 pub mod attention;
 pub mod bias_act;
+#[cfg(any(feature = "cuda", feature = "testing", test))]
+pub mod cuda;
 pub mod device;
 pub mod embed;
 pub mod feed_forward;

@@ -1,12 +1,66 @@
-//! NVIDIA GPUs.
+//! NVIDIA GPUs: one device type over whoever drives one.
 //!
 //! ```text
 //! family traits ──▶ Cuda<F>: views, launch shapes, arguments ──▶ Driver ──▶ CUDA, or the processor in tests
 //! ```
+//!
+//! Activations, and the constants of row kernels, are stored as `F`: f32, f16 or bf16. Kernels widen what they read, sum
+//! in f32 and round each result once.
+//!
+//! # How a family launches
+//! Device code lies beside the family's Rust, `softmax/softmax.cu`; it is compiled behind `common.cuh`, which declares
+//! what all families share. `softmax/cuda.rs` says which instance runs with how many blocks, by a pure function of the
+//! sizes, checks lengths as the CPU does, and passes views as they are:
+//!
+//! ```ignore
+//! static MODULE: Module = Module { name: "softmax", source: include_str!("softmax.cu") };
+//!
+//! impl<F: Float> Softmax for Cuda<F> {
+//!     fn softmax(&self, queue: &mut CudaQueue, x: CudaView<'_, F>, columns: usize, scale: f32, out: CudaViewMut<'_, F>)
+//!     -> Result<(), KernelError> {
+//!         let rows = KernelError::check_rows("softmax", "out", columns, out.len())?;
+//!         KernelError::check_length("softmax", "x", out.len(), x.len())?;
+//!         let kernel = Kernel { module: &MODULE, name: named!(F, "softmax", "_warp") };
+//!         // SAFETY: the kernel reads and writes `rows` rows of `columns` values, which both views hold.
+//!         Ok(unsafe { queue.launch(kernel, shape(rows), (x, out, rows, columns, scale)) }?)
+//!     }
+//! }
+//! ```
+//!
+//! An argument is a view, an `Option` of one (null where it is `None`), an [`Address`], or a `u32`, `i32` or `f32`, for
+//! parameters `const T *`, `T *`, `unsigned`, `int` and `float`: a kernel has no other ones. Memory between kernels is
+//! borrowed by [`CudaQueue::with_scratch`]. Operations on one queue are done in order, so a kernel may read what the one
+//! before has written.
 
+mod device;
 mod driver;
+mod launch;
+mod memory;
+mod queue;
 
+#[cfg(any(feature = "testing", test))]
+pub mod emulator;
+#[cfg(feature = "cuda")]
+mod real;
+
+pub use device::{Cuda, CudaOptions};
 pub(crate) use driver::named;
 pub use driver::{
-    Address, DeviceInfo, Driver, FloatType, Kernel, LaunchShape, Matrices, Module, Product, Stream,
+    Address, DeviceInfo, Driver, FloatType, Kernel, LaunchShape, Matrices, Module, Product, Recording, Stream,
 };
+pub(crate) use launch::Arguments;
+pub use memory::{CudaBlock, CudaView, CudaViewMut};
+pub use queue::CudaQueue;
+#[cfg(feature = "cuda")]
+pub use real::{Gpu, Unavailable, Version, available};
+
+use crate::KernelError;
+
+/// A size as a kernel takes it.
+///
+/// # Errors
+/// [`KernelError::Size`] from 2³² on.
+pub(crate) fn size(kernel: &'static str, argument: &'static str, size: usize) -> Result<u32, KernelError> {
+    let expected = "less than 2^32";
+    u32::try_from(size).map_err(|_| KernelError::Size { kernel, argument, expected, got: size })
+}

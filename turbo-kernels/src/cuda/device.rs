@@ -1,0 +1,138 @@
+//! The GPU as a device: memory, views, copies.
+
+use std::{marker::PhantomData, slice, sync::Arc};
+
+use super::{CudaBlock, CudaQueue, CudaView, CudaViewMut, Driver};
+use crate::device::{Device, DeviceError, Element, Float, Span, spans};
+
+/// How a [`Cuda`] is used.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CudaOptions {
+    /// Whether products of f32 may round their inputs to TF32, of 11 bits, which tensor cores multiply.
+    pub tf32: bool,
+}
+
+/// A GPU whose activations are of type `F`: f32, f16 or bf16. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Cuda<F> {
+    driver: Arc<dyn Driver>,
+    options: CudaOptions,
+    float: PhantomData<F>,
+}
+
+impl<F: Float> Cuda<F> {
+    /// The GPU behind `driver`.
+    #[must_use]
+    pub fn new(driver: Arc<dyn Driver>, options: CudaOptions) -> Cuda<F> {
+        Cuda { driver, options, float: PhantomData }
+    }
+
+    /// The same GPU with activations of another type; blocks are exchangeable.
+    #[must_use]
+    pub fn with_float<G: Float>(&self) -> Cuda<G> {
+        Cuda { driver: Arc::clone(&self.driver), options: self.options, float: PhantomData }
+    }
+
+    /// What is below.
+    #[must_use]
+    pub fn driver(&self) -> &Arc<dyn Driver> {
+        &self.driver
+    }
+
+    pub(super) fn options(&self) -> CudaOptions {
+        self.options
+    }
+}
+
+impl<F: Float> Device for Cuda<F> {
+    type Float = F;
+    type Block = CudaBlock;
+    type Queue = CudaQueue;
+    type View<'a, T: Element> = CudaView<'a, T>;
+    type ViewMut<'a, T: Element> = CudaViewMut<'a, T>;
+
+    fn name(&self) -> String {
+        format!("cuda ({}, {})", self.driver.info().name, F::NAME)
+    }
+
+    fn queue(&self) -> Result<CudaQueue, DeviceError> {
+        CudaQueue::new(&self.driver)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<CudaBlock, DeviceError> {
+        CudaBlock::zeroed(&self.driver, bytes)
+    }
+
+    fn view<'a, T: Element>(
+        &self,
+        block: &'a CudaBlock,
+        offset: usize,
+        len: usize,
+    ) -> Result<CudaView<'a, T>, DeviceError> {
+        block.view(offset, len)
+    }
+
+    fn view_mut<'a, T: Element>(
+        &self,
+        block: &'a mut CudaBlock,
+        offset: usize,
+        len: usize,
+    ) -> Result<CudaViewMut<'a, T>, DeviceError> {
+        block.view_mut(offset, len)
+    }
+
+    fn views<'a, const R: usize, const W: usize>(
+        &self,
+        blocks: &'a mut [CudaBlock],
+        reads: [Span; R],
+        writes: [Span; W],
+    ) -> Result<([CudaView<'a, F>; R], [CudaViewMut<'a, F>; W]), DeviceError> {
+        spans::check_apart(&reads, &writes)?;
+        let blocks = &*blocks;
+        let mut views = [CudaView::NOTHING; R];
+        for (view, span) in views.iter_mut().zip(&reads) {
+            let (block, len) = spans::block_of::<F, _>(blocks, span)?;
+            *view = block.view(span.offset, len)?;
+        }
+        let mut written = [CudaView::NOTHING; W];
+        for (view, span) in written.iter_mut().zip(&writes) {
+            let (block, len) = spans::block_of::<F, _>(blocks, span)?;
+            *view = block.view(span.offset, len)?;
+        }
+        // the blocks are borrowed mutably, and no written span shares bytes with another
+        Ok((views, written.map(CudaViewMut::alone)))
+    }
+
+    fn upload<T: Element>(
+        &self,
+        queue: &mut CudaQueue,
+        from: &[T],
+        to: CudaViewMut<'_, T>,
+    ) -> Result<(), DeviceError> {
+        check_lengths::<T>(from.len(), to.len())?;
+        // SAFETY: elements have no padding, so each of their bytes has a value.
+        let bytes = unsafe { slice::from_raw_parts(from.as_ptr().cast(), size_of_val(from)) };
+        // SAFETY: the view holds as many values.
+        unsafe { queue.stream().upload(bytes, to.address()) }
+    }
+
+    fn download<T: Element>(
+        &self,
+        queue: &mut CudaQueue,
+        from: CudaView<'_, T>,
+        to: &mut [T],
+    ) -> Result<(), DeviceError> {
+        check_lengths::<T>(from.len(), to.len())?;
+        // SAFETY: elements have no padding, and every pattern of bits is one.
+        let bytes = unsafe { slice::from_raw_parts_mut(to.as_mut_ptr().cast(), size_of_val(to)) };
+        // SAFETY: the view holds as many values.
+        unsafe { queue.stream().download(from.address(), bytes) }
+    }
+}
+
+fn check_lengths<T>(from: usize, to: usize) -> Result<(), DeviceError> {
+    if from == to {
+        return Ok(());
+    }
+    Err(DeviceError::Bounds { offset: 0, end: from * size_of::<T>(), block_bytes: to * size_of::<T>() })
+}

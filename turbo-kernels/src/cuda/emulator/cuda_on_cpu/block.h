@@ -1,0 +1,288 @@
+// The threads of one block.
+
+namespace turbo {
+
+enum class State : uint8_t { fresh, ready, collective, barrier, returned };
+
+// What a lane does in a collective: its name, who takes part, and its operands, which stay on its stack.
+struct Call {
+  const char* name;
+  unsigned mask;
+  void* operands;
+};
+
+struct Copy {
+  char* to;
+  unsigned group;
+  alignas(16) char bytes[16];
+};
+
+struct Thread {
+  State state;
+  unsigned stack;  // unless it is fresh or has returned
+  Call call;
+  std::vector<Copy> copies;  // under way
+  unsigned groups;           // of copies, closed
+};
+
+struct Vec3 {
+  unsigned x, y, z;
+};
+
+enum class Order : unsigned { forward, reverse, seeded };
+
+// As the host passes it.
+struct Launch {
+  unsigned grid[3];
+  unsigned block;
+  unsigned shared_bytes;
+  unsigned order;
+  uint64_t seed;
+};
+
+// One block at a time. A thread that may go on has a bit in `runnable_`.
+class Block {
+ public:
+  Vec3 index, grid_size, size;
+  unsigned thread;  // the one that runs
+  char* shared;
+  unsigned shared_bytes;
+
+  bool failed() const { return error_[0] != 0; }
+  const char* error() const { return error_; }
+
+  void prepare(const Launch& launch, void (*kernel)(void*), void* arguments) {
+    kernel_ = kernel;
+    arguments_ = arguments;
+    order_ = static_cast<Order>(launch.order);
+    random_ = launch.seed * 2 + 1;
+    grid_size = {launch.grid[0], launch.grid[1], launch.grid[2]};
+    size = {launch.block, 1, 1};
+    error_[0] = 0;
+  }
+
+  // Runs all threads of block `at` until they have returned or one has failed.
+  void run(Vec3 at) {
+    index = at;
+    at_barrier_ = 0;
+    returned_ = 0;
+    warps_runnable_ = 0;
+    free_stacks_ = used_stacks_ = 0;
+    for (unsigned w = 0; w * WARP < size.x; ++w) runnable_[w] = waiting_[w] = returned_lanes_[w] = 0;
+    for (unsigned t = 0; t < size.x; ++t) {
+      threads_[t].state = State::fresh;
+      threads_[t].copies.clear();
+      threads_[t].groups = 0;
+      set_runnable(t);
+    }
+    thread = order_ == Order::forward ? size.x - 1 : 0;  // so that the first is 0, or the last
+    thread = next();
+    enter(home_);
+  }
+
+  // Notes an error of the block as a whole.
+  void note(const char* what) { snprintf(error_, sizeof error_, "%s; block (%u,%u,%u)", what, index.x, index.y, index.z); }
+
+  // ---- for the thread that runs ----
+
+  // Stops the block: `thread` never goes on.
+  __attribute__((format(printf, 2, 3), noreturn)) void fail(const char* format, ...) {
+    char what[256];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(what, sizeof what, format, values);
+    va_end(values);
+    if (!failed()) {
+      snprintf(error_, sizeof error_, "%s; block (%u,%u,%u), thread (%u,0,0)", what, index.x, index.y, index.z, thread);
+    }
+    switch_context(contexts_[threads_[thread].stack], home_, true);
+    __builtin_unreachable();
+  }
+
+  // Meets the lanes of `mask` in the collective `name`. The last to come calls `complete` with everybody's operands.
+  template <class Operands>
+  void collective(const char* name, unsigned mask, Operands& own, void (*complete)(Operands* const*, unsigned)) {
+    const unsigned warp = thread / WARP, lane = thread % WARP;
+    if (!(mask >> lane & 1)) fail("%s: the mask %08x does not name the calling lane", name, mask);
+    if (mask & ~lanes(warp)) fail("%s: the mask %08x names a lane that does not exist", name, mask);
+    if (mask & returned_lanes_[warp]) fail("%s: the mask %08x names a lane that has returned", name, mask);
+    threads_[thread].call = {name, mask, &own};
+    waiting_[warp] |= 1u << lane;
+    if (mask & ~waiting_[warp]) return wait(State::collective);
+    Operands* operands[WARP] = {};
+    for (unsigned left = mask; left != 0; left &= left - 1) {
+      const unsigned other = __builtin_ctz(left);
+      const Call& call = threads_[warp * WARP + other].call;
+      if (call.name != name || call.mask != mask) {
+        fail("%s, mask %08x: lane %u is in %s, mask %08x", name, mask, other, call.name, call.mask);
+      }
+      operands[other] = static_cast<Operands*>(call.operands);
+    }
+    waiting_[warp] &= ~mask;
+    complete(operands, mask);
+    for (unsigned left = mask & ~(1u << lane); left != 0; left &= left - 1) {
+      const unsigned other = warp * WARP + __builtin_ctz(left);
+      threads_[other].state = State::ready;
+      set_runnable(other);
+    }
+  }
+
+  void barrier() {
+    if (returned_ > 0) fail("__syncthreads: %u of %u threads have returned", returned_, size.x);
+    if (++at_barrier_ < size.x) return wait(State::barrier);
+    at_barrier_ = 0;
+    for (unsigned t = 0; t < size.x; ++t) {
+      if (t == thread) continue;
+      threads_[t].state = State::ready;
+      set_runnable(t);
+    }
+  }
+
+  unsigned active_lanes() const { return lanes(thread / WARP) & ~returned_lanes_[thread / WARP]; }
+
+  Thread& self() { return threads_[thread]; }
+
+  // Whether `bytes` bytes lie in shared memory, where some instructions have to find them.
+  bool is_shared(const void* at, size_t bytes) const {
+    auto inside = [&](const char* first, size_t len) {
+      return static_cast<const char*>(at) >= first && static_cast<const char*>(at) + bytes <= first + len;
+    };
+    return inside(shared, shared_bytes) || inside(static_shared, static_bytes);
+  }
+
+  char* static_shared;  // `__shared__` variables of the calling system thread
+  size_t static_bytes;
+
+ private:
+  unsigned lanes(unsigned warp) const {
+    const unsigned left = size.x - warp * WARP;
+    return left >= WARP ? ~0u : (1u << left) - 1;
+  }
+
+  void set_runnable(unsigned t) {
+    runnable_[t / WARP] |= 1u << t % WARP;
+    warps_runnable_ |= 1u << t / WARP;
+  }
+
+  // The thread that goes on after `thread`, which no longer may unless it is named again.
+  unsigned next() {
+    const unsigned warp = thread / WARP, lane = thread % WARP;
+    unsigned to_warp, to_lane;
+    if (order_ == Order::forward) {
+      const unsigned later = runnable_[warp] & ~((2u << lane) - 1);
+      const unsigned warps = warps_runnable_ & ~((2u << warp) - 1);
+      to_warp = later ? warp : __builtin_ctz(warps ? warps : warps_runnable_);
+      to_lane = __builtin_ctz(later ? later : runnable_[to_warp]);
+    } else if (order_ == Order::reverse) {
+      const unsigned earlier = runnable_[warp] & ((1u << lane) - 1);
+      const unsigned warps = warps_runnable_ & ((1u << warp) - 1);
+      to_warp = earlier ? warp : 31 - __builtin_clz(warps ? warps : warps_runnable_);
+      to_lane = 31 - __builtin_clz(earlier ? earlier : runnable_[to_warp]);
+    } else {
+      to_warp = pick(warps_runnable_);
+      to_lane = pick(runnable_[to_warp]);
+    }
+    runnable_[to_warp] &= ~(1u << to_lane);
+    if (runnable_[to_warp] == 0) warps_runnable_ &= ~(1u << to_warp);
+    return to_warp * WARP + to_lane;
+  }
+
+  // A bit of `bits`, by Marsaglia's xorshift.
+  unsigned pick(unsigned bits) {
+    random_ ^= random_ << 13;
+    random_ ^= random_ >> 7;
+    random_ ^= random_ << 17;
+    const unsigned turn = random_ >> 59;
+    const unsigned turned = turn ? bits >> turn | bits << (32 - turn) : bits;
+    return (__builtin_ctz(turned) + turn) % 32;
+  }
+
+  // Lets others go on until `state` of the running thread has ended.
+  void wait(State state) {
+    const unsigned own = thread;
+    threads_[own].state = state;
+    if (warps_runnable_ == 0) fail_for_deadlock();
+    thread = next();
+    enter(contexts_[threads_[own].stack]);
+  }
+
+  // Leaves `from` for the running thread, on a new stack if it has none.
+  void enter(Context& from, bool over = false) {
+    Thread& to = threads_[thread];
+    if (to.state == State::fresh) {
+      to.stack = free_stacks_ > 0 ? free_[--free_stacks_] : used_stacks_++;
+      stacks_.begin(to.stack, contexts_[to.stack], &Block::fiber);
+    }
+    switch_context(from, contexts_[to.stack], over);
+  }
+
+  static void fiber();
+
+  // What a stack is for: a thread, and when it has returned the next ones while they need no other stack.
+  void run_threads() {
+#if defined(__SANITIZE_ADDRESS__)
+    const void* bottom;
+    size_t bytes;
+    __sanitizer_finish_switch_fiber(nullptr, &bottom, &bytes);
+    if (used_stacks_ == 1) home_.bottom = bottom, home_.bytes = bytes;  // the first stack is entered from there
+#endif
+    const unsigned stack = threads_[thread].stack;
+    do {
+      threads_[thread].stack = stack;
+      threads_[thread].state = State::ready;
+      kernel_(arguments_);
+      note_return();
+      if (returned_ == size.x) switch_context(contexts_[stack], home_, true);
+      if (warps_runnable_ == 0) fail_for_deadlock();
+      thread = next();
+    } while (threads_[thread].state == State::fresh);
+    free_[free_stacks_++] = stack;
+    enter(contexts_[stack], true);
+  }
+
+  void note_return() {
+    const unsigned warp = thread / WARP, bit = 1u << thread % WARP;
+    threads_[thread].state = State::returned;
+    returned_ += 1;
+    returned_lanes_[warp] |= bit;
+    if (at_barrier_ > 0) fail("returned while %u of %u threads wait at __syncthreads", at_barrier_, size.x);
+    for (unsigned left = waiting_[warp]; left != 0; left &= left - 1) {
+      const Call& call = threads_[warp * WARP + __builtin_ctz(left)].call;
+      if (call.mask & bit) fail("returned while lane %d waits for it in %s", __builtin_ctz(left), call.name);
+    }
+  }
+
+  // Nobody may go on: somebody waits for a lane of its warp, which waits for everybody.
+  [[noreturn]] void fail_for_deadlock() {
+    auto missing = [&](unsigned t) {
+      const bool waits = threads_[t].state == State::collective;
+      return waits ? threads_[t].call.mask & ~waiting_[t / WARP] : 0;
+    };
+    unsigned stuck = 0;
+    while (missing(stuck) == 0) ++stuck;
+    fail("deadlock: thread (%u,0,0) waits in %s for lane %d, which waits at __syncthreads as %u of %u threads do", stuck,
+         threads_[stuck].call.name, __builtin_ctz(missing(stuck)), at_barrier_, size.x);
+  }
+
+  void (*kernel_)(void*);
+  void* arguments_;
+  Order order_;
+  uint64_t random_;
+  unsigned at_barrier_, returned_;
+  unsigned warps_runnable_, runnable_[MOST_WARPS];
+  unsigned waiting_[MOST_WARPS];  // lanes in a collective
+  unsigned returned_lanes_[MOST_WARPS];
+  unsigned free_[MOST_THREADS], free_stacks_, used_stacks_;
+  char error_[512];
+  Context home_;
+  Context contexts_[MOST_THREADS];  // of stacks
+  Stacks stacks_;
+  Thread threads_[MOST_THREADS];
+};
+
+// The block that the calling system thread runs. The only thread_local variable that is not a kernel's.
+inline thread_local Block* running = nullptr;
+
+inline void Block::fiber() { running->run_threads(); }
+
+}  // namespace turbo

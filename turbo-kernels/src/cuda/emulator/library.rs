@@ -1,0 +1,108 @@
+//! Compiled device code, loaded once per process.
+
+use std::{
+    collections::HashMap,
+    ffi::{CStr, c_char, c_int, c_uint, c_void},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
+
+use libloading::Library;
+
+use super::{Order, compile::compile};
+use crate::cuda::{LaunchShape, Module};
+
+/// `turbo::Launch` of `block.h`.
+#[repr(C)]
+struct Launch {
+    grid: [c_uint; 3],
+    block: c_uint,
+    shared_bytes: c_uint,
+    order: c_uint,
+    seed: u64,
+}
+
+/// What `TURBO_LAUNCHER` defines.
+type Launcher = unsafe extern "C" fn(*const Launch, *mut *mut c_void, c_uint, *mut c_char, usize) -> c_int;
+
+/// The kernels of one module.
+pub(super) struct Kernels {
+    launchers: HashMap<String, Launcher>,
+    /// Holds the code, so it is never unloaded before the launchers.
+    _library: Library,
+}
+
+/// A module's kernels, or what the compiler said of it.
+type Loaded = Arc<OnceLock<Result<Kernels, String>>>;
+
+impl Kernels {
+    /// The kernels of `module`, for as long as `use_them` takes.
+    ///
+    /// # Errors
+    /// What the compiler said.
+    pub(super) fn of<T>(
+        module: &Module,
+        use_them: impl FnOnce(&Kernels) -> Result<T, String>,
+    ) -> Result<T, String> {
+        /// By the address of their source.
+        static MODULES: Mutex<Option<HashMap<usize, Loaded>>> = Mutex::new(None);
+        let loaded = {
+            let mut modules = MODULES.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(modules.get_or_insert_default().entry(module.source.as_ptr().addr()).or_default())
+        };
+        // other threads that want the same module wait here for its compiler, and those that want another do not
+        loaded
+            .get_or_init(|| Kernels::load(module.name, &module.unit()))
+            .as_ref()
+            .map_err(Clone::clone)
+            .and_then(use_them)
+    }
+
+    fn load(name: &str, unit: &str) -> Result<Kernels, String> {
+        let compiled = compile(name, unit)?;
+        // SAFETY: the library was made from our own header and kernels, whose initialisers only set up an empty list.
+        let library = unsafe { Library::new(&compiled.library) }.map_err(|error| error.to_string())?;
+        let mut launchers = HashMap::new();
+        for kernel in compiled.kernels {
+            let symbol = format!("turbo_launch_{kernel}");
+            // SAFETY: `TURBO_LAUNCHER` defines this symbol with the type of `Launcher`.
+            let launcher = unsafe { library.get::<Launcher>(symbol.as_bytes()) };
+            launchers.insert(kernel, *launcher.map_err(|error| error.to_string())?);
+        }
+        Ok(Kernels { launchers, _library: library })
+    }
+
+    /// Runs a kernel to its end.
+    ///
+    /// # Errors
+    /// What the emulator found wrong.
+    ///
+    /// # Safety
+    /// As of [`crate::cuda::Stream::launch`].
+    pub(super) unsafe fn launch(
+        &self,
+        name: &str,
+        shape: LaunchShape,
+        order: Order,
+        args: &mut [*mut c_void],
+    ) -> Result<(), String> {
+        let launcher = self.launchers.get(name).ok_or_else(|| format!("there is no kernel {name}"))?;
+        let (order, seed) = match order {
+            Order::Forward => (0, 0),
+            Order::Reverse => (1, 0),
+            Order::Seeded(seed) => (2, seed),
+        };
+        let LaunchShape { grid, block, shared_bytes } = shape;
+        let launch = Launch { grid, block, shared_bytes, order, seed };
+        let mut error = [0 as c_char; 512];
+        let count = c_uint::try_from(args.len()).map_err(|error| error.to_string())?;
+        // SAFETY: the launcher reads `launch`, `count` pointers and what they point to, and writes a text that ends
+        // within the capacity; the caller vouches for what the kernel does.
+        let code =
+            unsafe { launcher(&raw const launch, args.as_mut_ptr(), count, error.as_mut_ptr(), error.len()) };
+        if code == 0 {
+            return Ok(());
+        }
+        // SAFETY: the launcher has ended the text with a zero.
+        Err(unsafe { CStr::from_ptr(error.as_ptr()) }.to_string_lossy().into_owned())
+    }
+}

@@ -1,0 +1,86 @@
+//! Host memory as device memory, with its bounds known.
+
+use std::{
+    alloc::{Layout, alloc_zeroed, dealloc},
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
+
+use crate::{
+    cuda::Address,
+    device::{ALIGNMENT, DeviceError},
+};
+
+/// What an emulated device pretends to have.
+pub(super) const MEMORY_BYTES: u64 = 8 << 30;
+
+/// All allocations that live: their sizes by address.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    live: Mutex<BTreeMap<u64, usize>>,
+}
+
+impl Memory {
+    pub(super) fn free_bytes(&self) -> u64 {
+        MEMORY_BYTES - self.live().values().map(|bytes| *bytes as u64).sum::<u64>()
+    }
+
+    pub(super) fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
+        let refused = DeviceError::OutOfMemory { bytes };
+        let Some(layout) = layout(bytes).filter(|_| bytes as u64 <= self.free_bytes()) else {
+            return Err(refused);
+        };
+        // SAFETY: the layout is not empty.
+        let address = unsafe { alloc_zeroed(layout) }.expose_provenance() as u64;
+        if address == 0 {
+            return Err(refused);
+        }
+        self.live().insert(address, bytes);
+        Ok(Address(address))
+    }
+
+    /// # Safety
+    /// Nothing uses the allocation any more.
+    ///
+    /// # Panics
+    /// When it is none.
+    pub(super) unsafe fn free(&self, address: Address, bytes: usize) {
+        let freed = self.live().remove(&address.0);
+        assert_eq!(freed, Some(bytes), "freed {bytes} bytes at {address:?}, where an allocation has {freed:?}");
+        let layout = layout(bytes).expect("it was allocated with this layout");
+        // SAFETY: `allocate` gave it out with this layout, and nobody has freed it: it was in the list.
+        unsafe { dealloc(pointer(address), layout) };
+    }
+
+    /// Pointer to `bytes` bytes of one allocation.
+    ///
+    /// # Errors
+    /// When they do not lie in one.
+    pub(super) fn locate(&self, address: Address, bytes: usize) -> Result<*mut u8, DeviceError> {
+        let live = self.live();
+        let Some((first, len)) = live.range(..=address.0).next_back().filter(|_| bytes > 0) else {
+            // nothing is read or written there, be it nowhere
+            let why = format!("{bytes} bytes at {address:?} are in no allocation");
+            return if bytes == 0 { Ok(pointer(address)) } else { Err(DeviceError::Failed { what: "memory", why }) };
+        };
+        let offset = (address.0 - first) as usize;
+        let end = offset.saturating_add(bytes);
+        if end > *len {
+            return Err(DeviceError::Bounds { offset, end, block_bytes: *len });
+        }
+        Ok(pointer(address))
+    }
+
+    fn live(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, usize>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn pointer(address: Address) -> *mut u8 {
+    std::ptr::with_exposed_provenance_mut(address.0 as usize)
+}
+
+/// As many bytes as asked for and no more, so that a sanitizer finds who goes beyond.
+fn layout(bytes: usize) -> Option<Layout> {
+    Layout::from_size_align(bytes.max(1), ALIGNMENT).ok()
+}

@@ -1,0 +1,146 @@
+//! The processor acting as a GPU: the same device code, compiled as C++ and run thread by thread.
+//!
+//! ```text
+//! common.cuh + family.cu ──cuda_on_cpu──▶ C++ ──compiler──▶ library ──▶ one fiber per CUDA thread
+//! ```
+//!
+//! For tests: it finds what a GPU hides (a missing barrier, a lane that is not there, shared memory before it is
+//! written) and needs a C++ compiler when it runs, none when the crate is built.
+
+mod compile;
+mod library;
+mod memory;
+mod product;
+
+use std::{env, ffi::c_void, sync::Arc};
+
+use library::Kernels;
+use memory::{MEMORY_BYTES, Memory};
+
+use super::{Address, DeviceInfo, Driver, Kernel, LaunchShape, Product, Stream};
+use crate::device::DeviceError;
+
+/// Which of the threads that can go on does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// The next one.
+    Forward,
+    /// The one before.
+    Reverse,
+    /// Any, by a generator of this seed.
+    Seeded(u64),
+}
+
+/// An emulated GPU.
+#[derive(Debug)]
+pub struct Emulator {
+    order: Order,
+    info: DeviceInfo,
+    memory: Arc<Memory>,
+}
+
+impl Emulator {
+    /// # Errors
+    /// When there is no C++ compiler (`c++`, or what `CXX` names).
+    pub fn new(order: Order) -> Result<Emulator, DeviceError> {
+        compile::compiler_version()
+            .map_err(|why| DeviceError::Failed { what: "emulating a GPU", why: why.to_owned() })?;
+        let info = DeviceInfo {
+            name: "emulated GPU".to_owned(),
+            compute_capability: (9, 0),
+            multiprocessors: 4,
+            memory_bytes: MEMORY_BYTES,
+            shared_bytes: 227 << 10,
+        };
+        Ok(Emulator { order, info, memory: Arc::default() })
+    }
+
+    /// An emulated GPU for a test, or none, in which case the test says so and ends.
+    ///
+    /// # Panics
+    /// When there is no compiler although `TURBO_REQUIRE_EMULATOR` is set.
+    #[must_use]
+    pub fn or_skip(order: Order) -> Option<Emulator> {
+        let emulator = Emulator::new(order);
+        let required = env::var_os("TURBO_REQUIRE_EMULATOR").is_some_and(|value| value != "0");
+        match emulator {
+            Err(error) if required => panic!("TURBO_REQUIRE_EMULATOR is set: {error}"),
+            Err(error) => {
+                println!("skipped: {error}");
+                None
+            }
+            Ok(emulator) => Some(emulator),
+        }
+    }
+}
+
+impl Driver for Emulator {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn free_bytes(&self) -> Result<u64, DeviceError> {
+        Ok(self.memory.free_bytes())
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
+        self.memory.allocate(bytes)
+    }
+
+    unsafe fn free(&self, address: Address, bytes: usize) {
+        // SAFETY: the caller's promise; streams do everything at once.
+        unsafe { self.memory.free(address, bytes) }
+    }
+
+    fn stream(&self) -> Result<Box<dyn Stream>, DeviceError> {
+        Ok(Box::new(EmulatedStream { order: self.order, memory: Arc::clone(&self.memory) }))
+    }
+}
+
+/// Does each operation before it returns.
+struct EmulatedStream {
+    order: Order,
+    memory: Arc<Memory>,
+}
+
+impl Stream for EmulatedStream {
+    unsafe fn launch(
+        &mut self,
+        kernel: Kernel,
+        shape: LaunchShape,
+        args: &mut [*mut c_void],
+    ) -> Result<(), DeviceError> {
+        let failed = |why| DeviceError::Failed { what: kernel.name, why };
+        if !shape.block.is_multiple_of(32) {
+            return Err(failed(format!("a block of {} threads has a part of a warp", shape.block)));
+        }
+        Kernels::of(kernel.module, |kernels| {
+            // SAFETY: the caller's promise.
+            unsafe { kernels.launch(kernel.name, shape, self.order, args) }
+        })
+        .map_err(failed)
+    }
+
+    unsafe fn product(&mut self, product: &Product) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { product::multiply(&self.memory, product) }
+    }
+
+    unsafe fn upload(&mut self, from: &[u8], to: Address) -> Result<(), DeviceError> {
+        let to = self.memory.locate(to, from.len())?;
+        // SAFETY: as many bytes lie there; the caller vouches for nobody else's using them, so they are not `from`.
+        unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    unsafe fn download(&mut self, from: Address, to: &mut [u8]) -> Result<(), DeviceError> {
+        let from = self.memory.locate(from, to.len())?;
+        // SAFETY: as many bytes lie there, in memory that no slice of the host's is in.
+        unsafe { from.copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    fn synchronize(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
