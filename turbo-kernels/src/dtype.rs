@@ -11,7 +11,8 @@ use crate::{
 /// device stores, its [`Float`](crate::Float): f32 on the CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DType {
-    /// 32-bit floats: exact up to the rounding of each multiply-add.
+    /// 32-bit floats: exact up to the rounding of each multiply-add. A device whose [`Float`](crate::Float) is narrower
+    /// multiplies weights and activations as it stores them.
     #[default]
     F32,
     /// bfloat16, 8 bits of precision: weights and activations are rounded to nearest even, sums are f32.

@@ -38,7 +38,7 @@ pub struct AttentionShape {
 
 /// Which tokens of a sequence attend. Whoever reads one row of each sequence alone needs no other.
 ///
-/// A row that attends has the same bits whichever others do.
+/// A row that attends has the same bits whichever others do, where the device promises bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Queries {
     /// All of them: queries and results have the rows of keys and values.

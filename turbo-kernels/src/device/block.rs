@@ -116,11 +116,11 @@ fn layout(bytes: usize) -> Option<Layout> {
 
 /// Splits `blocks` into what one operation reads and what it writes.
 #[allow(clippy::type_complexity)]
-pub(super) fn split<const R: usize, const W: usize>(
+pub(crate) fn split<T: Element, const R: usize, const W: usize>(
     blocks: &mut [CpuBlock],
     reads: [Span; R],
     writes: [Span; W],
-) -> Result<([&[f32]; R], [&mut [f32]; W]), DeviceError> {
+) -> Result<([&[T]; R], [&mut [T]; W]), DeviceError> {
     spans::check_apart(&reads, &writes)?;
     let mut sources = [NonNull::dangling(); R];
     for (source, span) in sources.iter_mut().zip(&reads) {
@@ -134,17 +134,17 @@ pub(super) fn split<const R: usize, const W: usize>(
     // borrowed mutably while the views live, so nobody else touches or frees them. No written span overlaps another span, and
     // distinct blocks are distinct allocations, so no value that is read here is written through another view.
     let inputs = std::array::from_fn(|i| unsafe {
-        slice::from_raw_parts(sources[i].as_ptr(), reads[i].bytes / size_of::<f32>())
+        slice::from_raw_parts(sources[i].as_ptr(), reads[i].bytes / size_of::<T>())
     });
     // SAFETY: as above; each written span is handed out once.
     let outputs = std::array::from_fn(|i| unsafe {
-        slice::from_raw_parts_mut(targets[i].as_ptr(), writes[i].bytes / size_of::<f32>())
+        slice::from_raw_parts_mut(targets[i].as_ptr(), writes[i].bytes / size_of::<T>())
     });
     Ok((inputs, outputs))
 }
 
-fn locate(blocks: &[CpuBlock], span: &Span) -> Result<NonNull<f32>, DeviceError> {
-    let (block, len) = spans::block_of::<f32, _>(blocks, span)?;
+fn locate<T: Element>(blocks: &[CpuBlock], span: &Span) -> Result<NonNull<T>, DeviceError> {
+    let (block, len) = spans::block_of::<T, _>(blocks, span)?;
     block.locate(span.offset, len)
 }
 
@@ -188,8 +188,14 @@ mod tests {
         assert!(matches!(block.view::<f32>(4, usize::MAX), Err(DeviceError::Bounds { .. })));
         assert!(matches!(block.view::<f32>(2, 1), Err(DeviceError::Misaligned { offset: 2, alignment: 4 })));
         let mut blocks = [block];
-        assert!(matches!(split(&mut blocks, [span(1, 0, 4)], []), Err(DeviceError::Bounds { .. })));
-        assert!(matches!(split(&mut blocks, [], [span(0, 0, 6)]), Err(DeviceError::Misaligned { .. })));
+        assert!(matches!(
+            split::<f32, 1, 0>(&mut blocks, [span(1, 0, 4)], []),
+            Err(DeviceError::Bounds { .. })
+        ));
+        assert!(matches!(
+            split::<f32, 0, 1>(&mut blocks, [], [span(0, 0, 6)]),
+            Err(DeviceError::Misaligned { .. })
+        ));
     }
 
     proptest! {
@@ -206,7 +212,7 @@ mod tests {
             let bytes = |s: Span| (s.offset..s.offset + s.bytes).map(move |byte| (s.block, byte));
             let share = |x: Span, y: Span| bytes(x).any(|byte| bytes(y).any(|other| other == byte));
             let clash = share(c, a) || share(c, b) || share(d, a) || share(d, b) || share(c, d);
-            match split(&mut blocks, [a, b], [c, d]) {
+            match split::<f32, 2, 2>(&mut blocks, [a, b], [c, d]) {
                 Err(error) => {
                     let refused = matches!(error, DeviceError::Overlap { .. });
                     prop_assert!(clash && refused);

@@ -10,6 +10,8 @@ mod team;
 use std::fmt::Debug;
 
 pub use block::CpuBlock;
+#[cfg(test)]
+pub(crate) use block::split;
 pub use cpu::{Cpu, CpuOptions, CpuQueue};
 pub use float::Float;
 pub(crate) use shared::SharedMut;

@@ -68,6 +68,11 @@ pub trait Gemm: Device {
     /// A weight in the order in which this device's kernel reads it.
     type Weight: Send + Sync;
 
+    /// What products are computed in here, [`DType::F32`] among it; [`Gemm::pack`] takes no other.
+    fn dtypes(&self) -> &'static [DType] {
+        &DType::ALL
+    }
+
     /// Packs `weight`, `[out_features, in_features]` row-major as published checkpoints store it, for products in
     /// `dtype`.
     ///

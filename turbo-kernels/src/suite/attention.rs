@@ -4,19 +4,18 @@ use std::ops::Range;
 
 use super::{
     ROUNDING, WIDTHS,
-    bits::assert_same,
     numbers::Numbers,
     pool::cu_seqlens,
-    rig::{Rig, compare, refuses_length, refuses_size},
+    rig::{Rig, compare, of_storing, refuses_length, refuses_size},
     twin::{self, Product},
 };
 use crate::{
-    Attention, AttentionMask, Columns, ColumnsOn, DType, Device, Layout, Queries, RelativeBias,
-    attention::AttentionShape,
+    Attention, AttentionMask, Columns, ColumnsOn, DType, Device, Float, FloatsOn, Layout, Queries,
+    RelativeBias, attention::AttentionShape,
 };
 
 /// Masks that see little, much and everything.
-const MASKS: [AttentionMask; 5] = [
+pub(super) const MASKS: [AttentionMask; 5] = [
     AttentionMask::Full,
     AttentionMask::Causal,
     AttentionMask::Window { reach: 0 },
@@ -28,7 +27,7 @@ const MASKS: [AttentionMask; 5] = [
 ///
 /// # Panics
 /// When the device departs from the twin.
-pub fn attention<D: Attention<Float = f32>>(device: &D) {
+pub fn attention<D: Attention>(device: &D) {
     let plain = Case {
         num_heads: 3,
         num_kv_heads: 3,
@@ -59,13 +58,17 @@ pub fn attention<D: Attention<Float = f32>>(device: &D) {
     Case { num_heads: 2, num_kv_heads: 2, head_dim: 32, spread: 40.0, seq_lens: &[33, 8], ..plain }
         .check(device);
     Case { seq_lens: &[0, 3, 0], ..plain }.check(device);
+    Case { seq_lens: &[], ..plain }.check(device);
     for mask in MASKS {
         for dtype in [DType::F32, DType::Bf16] {
             keeps_nan_to_those_who_see_it(device, mask, dtype);
         }
     }
     for mask in MASKS {
-        one_query_of_each_sequence_is_its_row(device, mask);
+        let seq_lens = &[3, 0, 40, 140];
+        let buckets = Some((8, 20));
+        let grouped = Case { num_heads: 2, num_kv_heads: 1, head_dim: 8, mask, buckets, seq_lens, ..plain };
+        one_query_of_each_sequence(device, grouped);
     }
     for (mask, head_dim) in [(AttentionMask::Full, 64), (AttentionMask::Causal, 20), (MASKS[3], 5)] {
         bf16_is_within_its_bound(device, mask, head_dim);
@@ -74,10 +77,10 @@ pub fn attention<D: Attention<Float = f32>>(device: &D) {
 }
 
 /// The bound that [`AttentionShape::dtype`] states, beside the same attention in f32.
-fn bf16_is_within_its_bound<D: Attention<Float = f32>>(device: &D, mask: AttentionMask, head_dim: usize) {
+fn bf16_is_within_its_bound<D: Attention>(device: &D, mask: AttentionMask, head_dim: usize) {
     const ROWS: usize = 300;
     let scale = 1.0 / (head_dim as f32).sqrt();
-    let qkv = Numbers::new(head_dim).values(ROWS * 3 * head_dim);
+    let qkv = Numbers::<D::Float>::new(head_dim).values(ROWS * 3 * head_dim);
     let mut rig = Rig::new(device);
     let (on_qkv, sums) = (rig.put(&qkv), rig.put_u32(&[0, ROWS as u32]));
     let mut run = |dtype| {
@@ -95,54 +98,52 @@ fn bf16_is_within_its_bound<D: Attention<Float = f32>>(device: &D, mask: Attenti
     // values of queries, keys and values are within ±1
     let delta = f64::from(scale) * head_dim as f64 / 256.0;
     let bound = (2.0 * delta).exp_m1() + 1.0 / 128.0;
+    // what either of them stores: the result beside which the other stands, and weights, see `Case::row`
+    let bound = bound + 5.0 * of_storing::<D::Float>(1.0);
     for dtype in [DType::Bf16, DType::Int8] {
-        compare((dtype, mask, head_dim), &run(dtype), &want, |_| bound);
+        compare::<D::Float>((dtype, mask, head_dim), &run(dtype), &want, |_| bound);
     }
 }
 
-/// Queries of one row per sequence give, to the bit, what that row is among all.
-fn one_query_of_each_sequence_is_its_row<D: Attention<Float = f32>>(device: &D, mask: AttentionMask) {
-    const HIDDEN: usize = 16;
-    let seq_lens = [3, 0, 40, 140];
-    let sums = cu_seqlens(&seq_lens);
-    let rows = sums[seq_lens.len()] as usize;
-    let mut numbers = Numbers::new(rows);
-    let (q, kv, table) =
-        (numbers.values(rows * HIDDEN), numbers.values(rows * HIDDEN), numbers.values(8 * 2));
+/// Queries of one row per sequence; one of the sequences has none.
+fn one_query_of_each_sequence<D: Attention>(device: &D, case: Case<'_>) {
+    let sums = cu_seqlens(case.seq_lens);
+    let [width, kv_width, _] = case.widths();
+    let values = case.values::<D::Float>();
     let mut rig = Rig::new(device);
-    let (on_kv, on_table, on_sums) = (rig.put(&kv), rig.put(&table), rig.put_u32(&sums));
-    let mut run = |queries, q: &[f32]| {
-        let on_q = rig.put(q);
-        rig.answer(q.len(), |d, queue, out| {
-            let dtype = DType::F32;
-            let shape = AttentionShape {
-                num_heads: 2,
-                num_kv_heads: 1,
-                head_dim: 8,
-                scale: 0.3,
-                mask,
-                dtype,
-                queries,
-            };
-            let layout = Layout::Packed { cu_seqlens: on_sums.view() };
-            let [k, v] = [0, 8].map(|first| Columns { rows: on_kv.view(), first, row_stride: HIDDEN });
-            let bias = RelativeBias { table: on_table.view(), num_buckets: 8, max_distance: 20 };
-            d.attention(queue, shape, layout, Columns::all(on_q.view(), HIDDEN), k, v, Some(bias), out)
-        })
-        .unwrap_or_else(|e| panic!("{queries:?}: {e}"))
-    };
-    let all = run(Queries::All, &q);
+    let [_, k, v] = values.parts.each_ref().map(|part| rig.put(part));
+    let (table, on_sums) = (rig.put(&values.bias), rig.put_u32(&sums));
     for queries in [Queries::First, Queries::Last] {
-        let row = |b: usize| if queries == Queries::First { sums[b] } else { sums[b + 1] - 1 } as usize;
-        // the empty sequence has a query that sees nothing
-        let of_rows = |values: &[f32], empty: f32| -> Vec<f32> {
-            let of_row = |b: usize| match seq_lens[b] {
-                0 => vec![empty; HIDDEN],
-                _ => values[row(b) * HIDDEN..][..HIDDEN].to_vec(),
-            };
-            (0..seq_lens.len()).flat_map(of_row).collect()
-        };
-        assert_same("one query", &run(queries, &of_rows(&q, 0.5)), &of_rows(&all, 0.0));
+        let row = |len: u32| if queries == Queries::First { 0 } else { len as usize - 1 };
+        let mut q = Vec::new();
+        for (&len, &start) in case.seq_lens.iter().zip(&sums) {
+            match len {
+                0 => q.extend(vec![0.5; width]),
+                _ => q.extend(&values.parts[0][(start as usize + row(len)) * width..][..width]),
+            }
+        }
+        let q = rig.put(&q);
+        let out = rig
+            .answer(case.seq_lens.len() * width, |d, queue, out| {
+                let shape = AttentionShape { queries, ..case.shape() };
+                let layout = Layout::Packed { cu_seqlens: on_sums.view() };
+                let [k, v] = [&k, &v].map(|part| Columns::all(part.view(), kv_width));
+                let bias = case.bias(table.view());
+                d.attention(queue, shape, layout, Columns::all(q.view(), width), k, v, bias, out)
+            })
+            .unwrap_or_else(|e| panic!("{queries:?}: {e}"));
+        for (b, out) in out.chunks_exact(width).enumerate() {
+            if case.seq_lens[b] == 0 {
+                assert!(out.iter().all(|v| *v == 0.0), "{queries:?}: a query without keys is not 0: {out:?}");
+                continue;
+            }
+            let row = row(case.seq_lens[b]);
+            for (head, out) in out.chunks_exact(case.head_dim).enumerate() {
+                let sequence = sums[b] as usize..sums[b + 1] as usize;
+                let (want, allowed) = case.row::<D::Float>(&values, sequence, head, row);
+                compare::<D::Float>((queries, case, b, head), out, &want, |_| allowed);
+            }
+        }
     }
 }
 
@@ -182,17 +183,26 @@ impl Case<'_> {
         [self.num_heads, self.num_kv_heads, self.num_kv_heads].map(|heads| heads * self.head_dim)
     }
 
-    fn check<D: Attention<Float = f32>>(&self, device: &D) {
-        let sums = cu_seqlens(self.seq_lens);
-        let rows = sums[self.seq_lens.len()] as usize;
-        let mut numbers = Numbers::new(rows + self.num_heads * self.head_dim);
+    fn values<F: Float>(&self) -> Values {
+        let rows = self.seq_lens.iter().sum::<u32>() as usize;
+        let mut numbers = Numbers::<F>::new(rows + self.num_heads * self.head_dim);
         let parts = self.widths().map(|width| numbers.around(0.0, self.spread, rows * width));
         let bias = numbers.values(self.buckets.map_or(0, |(num_buckets, _)| num_buckets * self.num_heads));
+        Values { parts, bias }
+    }
+
+    fn bias<V>(&self, table: V) -> Option<RelativeBias<V>> {
+        self.buckets.map(|(num_buckets, max_distance)| RelativeBias { table, num_buckets, max_distance })
+    }
+
+    fn check<D: Attention>(&self, device: &D) {
+        let sums = cu_seqlens(self.seq_lens);
+        let rows = sums[self.seq_lens.len()] as usize;
         let starts: Vec<usize> = sums.iter().map(|&start| start as usize).collect();
+        let values = self.values::<D::Float>();
         let mut rig = Rig::new(device);
 
         // side by side in one tensor, as a merged projection leaves them
-        let values = Values { parts, bias };
         let merged = rig.put(&side_by_side(&values.parts, self.widths(), rows));
         let row_stride = self.widths().iter().sum::<usize>() + 3;
         let [q, k, _] = self.widths();
@@ -216,7 +226,7 @@ impl Case<'_> {
         self.compare(&mut rig, layout, &Values { parts, bias: values.bias }, columns, &starts);
     }
 
-    fn compare<D: Attention<Float = f32>>(
+    fn compare<D: Attention>(
         &self,
         rig: &mut Rig<'_, D>,
         layout: Layout<D::View<'_, u32>>,
@@ -228,27 +238,29 @@ impl Case<'_> {
         let table = rig.put(&values.bias);
         let out = rig
             .answer(values.parts[0].len(), |d, queue, out| {
-                let bias = self.buckets.map(|(num_buckets, max_distance)| RelativeBias {
-                    table: table.view(),
-                    num_buckets,
-                    max_distance,
-                });
-                d.attention(queue, self.shape(), layout, q, k, v, bias, out)
+                d.attention(queue, self.shape(), layout, q, k, v, self.bias(table.view()), out)
             })
             .unwrap_or_else(|e| panic!("{self:?}: {e}"));
         for (&start, &len) in starts.iter().zip(self.seq_lens) {
             for head in 0..self.num_heads {
                 for row in 0..len as usize {
-                    let (want, allowed) = self.row(values, start..start + len as usize, head, row);
+                    let (want, allowed) =
+                        self.row::<D::Float>(values, start..start + len as usize, head, row);
                     let at = (start + row) * hidden_size + head * self.head_dim;
-                    compare((self, head, row), &out[at..at + self.head_dim], &want, |_| allowed);
+                    compare::<D::Float>((self, head, row), &out[at..at + self.head_dim], &want, |_| allowed);
                 }
             }
         }
     }
 
-    /// The answer of one query and how far it may be off.
-    fn row(&self, values: &Values, sequence: Range<usize>, head: usize, row: usize) -> (Vec<f64>, f64) {
+    /// The answer of one query and how far it may be off, before it is stored.
+    fn row<F: Float>(
+        &self,
+        values: &Values,
+        sequence: Range<usize>,
+        head: usize,
+        row: usize,
+    ) -> (Vec<f64>, f64) {
         let kv_head = head / (self.num_heads / self.num_kv_heads);
         let part = |which: usize, row: usize, head: usize| {
             let first = (sequence.start + row) * self.widths()[which] + head * self.head_dim;
@@ -282,7 +294,10 @@ impl Case<'_> {
         let magnitude = scores.iter().map(|s| s.magnitude).fold(0.0, f64::max);
         let relative =
             ROUNDING * (2.0 * (self.head_dim as f64 + 3.0) * magnitude + 2.0 * keys.len() as f64 + 8.0);
-        (out, relative * f64::from(self.spread))
+        // a device that stores less than f32 may round the weights to that for the product with the values, and have
+        // added them up before or after
+        let of_weights = 2.0 * weights.iter().map(|weight| of_storing::<F>(*weight)).sum::<f64>();
+        (out, (relative + of_weights) * f64::from(self.spread))
     }
 }
 
@@ -316,7 +331,7 @@ fn spread_apart(
 
 /// NaN in a value reaches that column of the rows that see it; NaN in a key those rows whole; nothing else, and no
 /// other sequence.
-fn keeps_nan_to_those_who_see_it<D: Attention<Float = f32>>(device: &D, mask: AttentionMask, dtype: DType) {
+fn keeps_nan_to_those_who_see_it<D: Attention>(device: &D, mask: AttentionMask, dtype: DType) {
     const HIDDEN: usize = 8;
     let shape = AttentionShape {
         num_heads: 1,
@@ -328,7 +343,7 @@ fn keeps_nan_to_those_who_see_it<D: Attention<Float = f32>>(device: &D, mask: At
         queries: Queries::All,
     };
     let seq_lens = [5u32, 24, 36];
-    let mut qkv = Numbers::new(4).values(65 * 3 * HIDDEN);
+    let mut qkv = Numbers::<D::Float>::new(4).values(65 * 3 * HIDDEN);
     let (key, value) = (13, 19); // within the second and the third sequence
     qkv[(5 + key) * 3 * HIDDEN + HIDDEN + 2] = f32::NAN;
     qkv[(29 + value) * 3 * HIDDEN + 2 * HIDDEN + 3] = f32::NAN;
@@ -368,12 +383,12 @@ const NARROW: AttentionShape = AttentionShape {
 };
 
 /// Queries, keys and values of merged rows.
-fn thirds<'a, D: Device<Float = f32>>(rows: D::View<'a, f32>, hidden_size: usize) -> [ColumnsOn<'a, D>; 3] {
+fn thirds<'a, D: Device>(rows: FloatsOn<'a, D>, hidden_size: usize) -> [ColumnsOn<'a, D>; 3] {
     [0, 1, 2].map(|third| Columns { rows, first: third * hidden_size, row_stride: 3 * hidden_size })
 }
 
 /// Sizes that the arguments of the host and the lengths of buffers tell.
-fn refuses_wrong_sizes<D: Attention<Float = f32>>(device: &D) {
+fn refuses_wrong_sizes<D: Attention>(device: &D) {
     let mut rig = Rig::new(device);
     let (x, lens, table) = (rig.put(&[0.0; 36]), rig.put_u32(&[1, 1, 1]), rig.put(&[0.0; 16]));
     let whole = thirds::<D>(x.view(), 4);
@@ -411,7 +426,7 @@ fn refuses_wrong_sizes<D: Attention<Float = f32>>(device: &D) {
 }
 
 /// Layouts that contradict themselves or the buffers.
-pub(super) fn refuses_broken_layouts<D: Attention<Float = f32>>(device: &D) {
+pub(super) fn refuses_broken_layouts<D: Attention>(device: &D) {
     let mut rig = Rig::new(device);
     let qkv = rig.put(&[0.0; 36]);
     let [q, k, v] = thirds::<D>(qkv.view(), 4);

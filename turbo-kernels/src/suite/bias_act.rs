@@ -1,10 +1,10 @@
-//! Element-wise steps and gates. Additions and products are one rounding of the exact value, so they are compared bit
-//! for bit.
+//! Element-wise steps and gates. Additions and products are the exact value, rounded to f32 and then to what is
+//! stored, so they are compared bit for bit.
 
 use super::{
     ROUNDING, WIDTHS,
     numbers::Numbers,
-    rig::{Rig, compare, refuses_length},
+    rig::{Rig, compare, refuses_length, rounded},
     twin,
 };
 use crate::{Activation, BiasAct};
@@ -39,43 +39,43 @@ const ARGUMENTS: [f32; 22] = [
 ///
 /// # Panics
 /// When the device departs from the twin.
-pub fn bias_act<D: BiasAct<Float = f32>>(device: &D) {
+pub fn bias_act<D: BiasAct>(device: &D) {
     for width in WIDTHS {
         sums_are_rounded_once(device, width);
-        activations(device, &Numbers::new(width).around(0.0, 6.0, width));
+        activations(device, &Numbers::<D::Float>::new(width).around(0.0, 6.0, width));
         gates(device, width);
     }
-    activations(device, &ARGUMENTS);
-    activations(device, &Numbers::new(9).around(0.0, 12.0, 5000));
+    activations(device, &ARGUMENTS.map(rounded::<D::Float>));
+    activations(device, &Numbers::<D::Float>::new(9).around(0.0, 12.0, 5000));
     refuses_wrong_lengths(device);
 }
 
-fn sums_are_rounded_once<D: BiasAct<Float = f32>>(device: &D, width: usize) {
+fn sums_are_rounded_once<D: BiasAct>(device: &D, width: usize) {
     const ROWS: usize = 3;
-    let mut numbers = Numbers::new(width);
+    let mut numbers = Numbers::<D::Float>::new(width);
     let (a, b, bias) = (numbers.values(ROWS * width), numbers.values(ROWS * width), numbers.values(width));
     let mut rig = Rig::new(device);
     let (on_a, on_b, on_bias) = (rig.put(&a), rig.put(&b), rig.put(&bias));
 
     let out =
         rig.answer(a.len(), |d, q, out| d.add(q, on_a.view(), on_b.view(), out)).expect("lengths agree");
-    let want: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
+    let want: Vec<f32> = a.iter().zip(&b).map(|(a, b)| rounded::<D::Float>(a + b)).collect();
     assert_eq!(out, want, "add");
     let out =
         rig.answer(a.len(), |d, q, out| d.mul(q, on_a.view(), on_b.view(), out)).expect("lengths agree");
-    let want: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a * b).collect();
+    let want: Vec<f32> = a.iter().zip(&b).map(|(a, b)| rounded::<D::Float>(a * b)).collect();
     assert_eq!(out, want, "mul");
     let out = rig
         .answer(a.len(), |d, q, out| d.add_bias(q, on_a.view(), on_bias.view(), out))
         .expect("lengths agree");
-    let want: Vec<f32> = a.iter().zip(bias.iter().cycle()).map(|(a, b)| a + b).collect();
+    let want: Vec<f32> = a.iter().zip(bias.iter().cycle()).map(|(a, b)| rounded::<D::Float>(a + b)).collect();
     assert_eq!(out, want, "add_bias");
     let out = rig.answer(a.len(), |d, q, out| d.scale(q, on_a.view(), 0.3, out)).expect("lengths agree");
-    let want: Vec<f32> = a.iter().map(|a| 0.3 * a).collect();
+    let want: Vec<f32> = a.iter().map(|a| rounded::<D::Float>(0.3 * a)).collect();
     assert_eq!(out, want, "scale");
 }
 
-fn activations<D: BiasAct<Float = f32>>(device: &D, values: &[f32]) {
+fn activations<D: BiasAct>(device: &D, values: &[f32]) {
     let mut rig = Rig::new(device);
     let x = rig.put(values);
     for activation in Activation::ALL {
@@ -85,14 +85,16 @@ fn activations<D: BiasAct<Float = f32>>(device: &D, values: &[f32]) {
         let want: Vec<f64> = values.iter().map(|&v| twin::activate(activation, v.into())).collect();
         // the stated error of the activations; ReLU has none
         let own = if activation == Activation::Relu { 0.0 } else { 3e-7 };
-        compare((activation, values.len()), &out, &want, |i| own * f64::from(values[i]).abs().max(1.0));
+        compare::<D::Float>((activation, values.len()), &out, &want, |i| {
+            own * f64::from(values[i]).abs().max(1.0)
+        });
     }
 }
 
 /// `activation(left) · right` of rows that hold both.
-fn gates<D: BiasAct<Float = f32>>(device: &D, n: usize) {
+fn gates<D: BiasAct>(device: &D, n: usize) {
     const ROWS: usize = 3;
-    let x = Numbers::new(n).around(0.0, 4.0, ROWS * 2 * n);
+    let x = Numbers::<D::Float>::new(n).around(0.0, 4.0, ROWS * 2 * n);
     let mut rig = Rig::new(device);
     let on_x = rig.put(&x);
     for activation in Activation::ALL {
@@ -107,14 +109,14 @@ fn gates<D: BiasAct<Float = f32>>(device: &D, n: usize) {
             })
             .collect();
         // the stated error of the activation, times the other factor, and the rounding of the product
-        compare(("gate", activation, n), &out, &want, |i| {
+        compare::<D::Float>(("gate", activation, n), &out, &want, |i| {
             let (left, right) = pair(i);
             3e-7 * left.abs().max(1.0) * right.abs() + ROUNDING * want[i].abs()
         });
     }
 }
 
-fn refuses_wrong_lengths<D: BiasAct<Float = f32>>(device: &D) {
+fn refuses_wrong_lengths<D: BiasAct>(device: &D) {
     let mut rig = Rig::new(device);
     let (four, six) = (rig.put(&[0.0; 4]), rig.put(&[0.0; 6]));
     refuses_length("add", rig.answer(6, |d, q, out| d.add(q, six.view(), four.view(), out)));

@@ -1,7 +1,7 @@
 //! Rows of tables by id, and the sum of one, two or three with its layer norm.
 
 use super::{
-    ROUNDING, WIDTHS,
+    ROUNDING, WIDE, WIDTHS,
     numbers::Numbers,
     rig::{Rig, compare, refuses_length, refuses_size},
     twin,
@@ -16,15 +16,22 @@ const TOKENS: usize = 7;
 ///
 /// # Panics
 /// When the device departs from the twin.
-pub fn embed<D: Embed<Float = f32>>(device: &D) {
+pub fn embed<D: Embed>(device: &D) {
     for hidden_size in WIDTHS.into_iter().chain([384]) {
         check(device, hidden_size);
     }
     refuses_wrong_lengths(device);
 }
 
-fn check<D: Embed<Float = f32>>(device: &D, hidden_size: usize) {
-    let mut numbers = Numbers::new(hidden_size);
+/// Rows of [`super::wide_rows`].
+pub(super) fn wide_rows<D: Embed>(device: &D) {
+    for hidden_size in WIDE {
+        check(device, hidden_size);
+    }
+}
+
+fn check<D: Embed>(device: &D, hidden_size: usize) {
+    let mut numbers = Numbers::<D::Float>::new(hidden_size);
     let tables = TABLE_ROWS.map(|rows| numbers.values(rows * hidden_size));
     let ids = TABLE_ROWS.map(|rows| {
         let mut ids = numbers.indices(rows, TOKENS);
@@ -68,13 +75,13 @@ fn check<D: Embed<Float = f32>>(device: &D, hidden_size: usize) {
             // sums of values near 0 in any order: n/4 roundings and some for the norm itself, at outputs up to n
             let relative = ROUNDING * (hidden_size as f64 / 4.0 + 12.0);
             let within = |j: usize| relative * (2.0 + normal[j].abs());
-            compare(("embed_sum_layer_norm", hidden_size, (count, t)), got, &want, within);
+            compare::<D::Float>(("embed_sum_layer_norm", hidden_size, (count, t)), got, &want, within);
         }
     }
 }
 
 /// An id that is no row is named, before anything is written.
-pub(super) fn refuses_ids_outside<D: Embed<Float = f32>>(device: &D) {
+pub(super) fn refuses_ids_outside<D: Embed>(device: &D) {
     let mut rig = Rig::new(device);
     let (table, ones) = (rig.put(&[1.0; 12]), rig.put(&[1.0; 3]));
     let (good, bad) = (rig.put_u32(&[0, 3]), rig.put_u32(&[3, 4]));
@@ -95,7 +102,7 @@ pub(super) fn refuses_ids_outside<D: Embed<Float = f32>>(device: &D) {
     }
 }
 
-fn refuses_wrong_lengths<D: Embed<Float = f32>>(device: &D) {
+fn refuses_wrong_lengths<D: Embed>(device: &D) {
     let mut rig = Rig::new(device);
     let (table, ones, two) = (rig.put(&[1.0; 12]), rig.put(&[1.0; 3]), rig.put(&[1.0; 2]));
     let (ids, one_id) = (rig.put_u32(&[0, 1]), rig.put_u32(&[0]));

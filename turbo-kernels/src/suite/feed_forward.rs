@@ -4,16 +4,18 @@ use super::{
     ROUNDING,
     bits::assert_same,
     numbers::Numbers,
-    rig::{Placed, Rig, compare, refuses_length, refuses_size},
+    rig::{Floats, Rig, compare, of_storing, refuses_length, refuses_size},
     twin,
 };
-use crate::{Activation, BiasAct, DType, Epilogue, FeedForward, Gemm, Hidden, Norm, norm::NormWeights};
+use crate::{
+    Activation, BiasAct, DType, Epilogue, FeedForward, FloatsOn, Gemm, Hidden, Norm, norm::NormWeights,
+};
 
 /// Feed-forward layers and products that are normalised.
 ///
 /// # Panics
 /// When the device departs from the twin.
-pub fn feed_forward<D: Gemm<Float = f32>>(device: &D) {
+pub fn feed_forward<D: Gemm>(device: &D) {
     for hidden in [Hidden::Activation(Activation::GeluErf), Hidden::Gate(Activation::Silu)] {
         for (rows, size, wide) in
             [(1, 33, 70), (5, 7, 1), (13, 16, 33), (15, 40, 17), (0, 8, 8), (61, 37, 101), (130, 24, 300)]
@@ -21,6 +23,9 @@ pub fn feed_forward<D: Gemm<Float = f32>>(device: &D) {
             let layer = Layer::new(device, DType::F32, hidden, rows, size, wide);
             for parts in Parts::ALL {
                 layer.matches_the_textbook(parts);
+            }
+            for parts in Parts::ALL.into_iter().filter(|parts| parts.norm) {
+                layer.normed_product_matches_the_textbook(parts);
             }
         }
     }
@@ -71,7 +76,7 @@ impl Parts {
 const EPSILON: f32 = 1e-5;
 
 /// A layer from `size` to `wide` values a row and back, on the host and on the device.
-struct Layer<'d, D: Gemm<Float = f32>> {
+struct Layer<'d, D: Gemm> {
     device: &'d D,
     dtype: DType,
     hidden: Hidden,
@@ -80,15 +85,15 @@ struct Layer<'d, D: Gemm<Float = f32>> {
     wide: usize,
     /// x, up, up's bias, down, down's bias, residual, gain, offset.
     host: [Vec<f32>; 8],
-    placed: [Placed<D, f32>; 8],
+    placed: [Floats<D>; 8],
     up: D::Weight,
     down: D::Weight,
 }
 
-impl<'d, D: Gemm<Float = f32>> Layer<'d, D> {
+impl<'d, D: Gemm> Layer<'d, D> {
     fn new(device: &'d D, dtype: DType, hidden: Hidden, rows: usize, size: usize, wide: usize) -> Self {
         let up_features = hidden.up_features(wide);
-        let mut numbers = Numbers::new(rows + size * 3 + wide * 7);
+        let mut numbers = Numbers::<D::Float>::new(rows + size * 3 + wide * 7);
         let host = [rows * size, up_features * size, up_features, size * wide, size, rows * size, size, size]
             .map(|len| numbers.values(len));
         let mut rig = Rig::new(device);
@@ -105,7 +110,7 @@ impl<'d, D: Gemm<Float = f32>> Layer<'d, D> {
         )
     }
 
-    fn norm(&self) -> NormWeights<D::View<'_, f32>> {
+    fn norm(&self) -> NormWeights<FloatsOn<'_, D>> {
         NormWeights { gain: self.placed[6].view(), offset: Some(self.placed[7].view()), epsilon: EPSILON }
     }
 
@@ -130,43 +135,75 @@ impl<'d, D: Gemm<Float = f32>> Layer<'d, D> {
     }
 
     fn matches_the_textbook(&self, parts: Parts) {
-        let [x, up, up_bias, down, down_bias, residual, gain, offset] = &self.host;
-        let (size, wide) = (self.size, self.wide);
+        let (want, allowed) = self.second_half(parts, &self.first_half(parts));
+        compare::<D::Float>(self.case(parts), &self.run(parts, 0, self.rows), &want, |i| allowed[i]);
+    }
+
+    /// The second product alone, with its norm.
+    fn normed_product_matches_the_textbook(&self, parts: Parts) {
+        let x = Numbers::<D::Float>::new(self.rows).values(self.rows * self.wide);
+        let [_, _, _, _, down_bias, residual, ..] = &self.placed;
+        let mut rig = Rig::new(self.device);
+        let on_x = rig.put(&x);
+        let out = rig
+            .answer(self.rows * self.size, |d, queue, out| {
+                let bias = parts.biases.then(|| down_bias.view());
+                let residual = parts.residual.then(|| residual.view());
+                d.gemm_norm(queue, on_x.view(), &self.down, bias, residual, self.norm(), out)
+            })
+            .unwrap_or_else(|e| panic!("gemm_norm, {}: {e}", self.case(parts)));
+        let exact: Vec<(f64, f64)> = x.iter().map(|&x| (x.into(), 0.0)).collect();
+        let (want, allowed) = self.second_half(parts, &exact);
+        compare::<D::Float>(("gemm_norm", self.case(parts)), &out, &want, |i| allowed[i]);
+    }
+
+    /// What goes into the second product, `[rows, wide]`, and how far off each value may be. The results of the first
+    /// product may be stored, and so may what becomes of them.
+    fn first_half(&self, parts: Parts) -> Vec<(f64, f64)> {
+        let [x, up, up_bias, ..] = &self.host;
+        let wide = self.wide;
         let up_features = self.hidden.up_features(wide);
-        let bias = |bias: &[f32], i: usize| if parts.biases { f64::from(bias[i]) } else { 0.0 };
-        let chain = |len: usize| ROUNDING * (2 * len + 4) as f64;
-        // value and error of every result of the first product; no activation is steeper than 1.13
-        let ups: Vec<(f64, f64)> = twin::linear(x, up, size)
+        let stored = |(value, error)| (value, error + of_storing::<D::Float>(value));
+        let ups: Vec<(f64, f64)> = twin::linear(x, up, self.size)
             .iter()
             .enumerate()
             .map(|(i, p)| {
-                let bias = bias(up_bias, i % up_features);
-                (p.value + bias, chain(size) * (p.magnitude + bias.abs()))
+                let bias = if parts.biases { f64::from(up_bias[i % up_features]) } else { 0.0 };
+                stored((p.value + bias, chain(self.size) * (p.magnitude + bias.abs())))
             })
             .collect();
+        // no activation is steeper than 1.13
         let activated = |activation, (value, error): (f64, f64)| {
             (twin::activate(activation, value), 1.13 * error + 3e-7 * value.abs().max(1.0))
         };
-        let mut want = Vec::new();
-        let mut allowed = Vec::new();
-        for (row, ups) in ups.chunks_exact(up_features).enumerate() {
-            let hidden: Vec<(f64, f64)> = match self.hidden {
-                Hidden::Activation(activation) => ups.iter().map(|&up| activated(activation, up)).collect(),
-                Hidden::Gate(activation) => ups[..wide]
-                    .iter()
-                    .zip(&ups[wide..])
-                    .map(|(&left, &(right, right_error))| {
-                        let (left, left_error) = activated(activation, left);
-                        let error = left_error * right.abs() + right_error * left.abs();
-                        (left * right, 2.0 * error + ROUNDING * (left * right).abs())
-                    })
-                    .collect(),
-            };
+        match self.hidden {
+            Hidden::Activation(activation) => {
+                ups.into_iter().map(|up| stored(activated(activation, up))).collect()
+            }
+            Hidden::Gate(activation) => ups
+                .chunks_exact(up_features)
+                .flat_map(|ups| ups[..wide].iter().zip(&ups[wide..]))
+                .map(|(&left, &(right, right_error))| {
+                    let (left, left_error) = activated(activation, left);
+                    let error = left_error * right.abs() + right_error * left.abs();
+                    stored((left * right, 2.0 * error + ROUNDING * (left * right).abs()))
+                })
+                .collect(),
+        }
+    }
+
+    /// What the second product and the norm make of `hidden`, `[rows, wide]`, and how far off that may be. The results
+    /// of the product may be stored before they are normalised.
+    fn second_half(&self, parts: Parts, hidden: &[(f64, f64)]) -> (Vec<f64>, Vec<f64>) {
+        let [_, _, _, down, down_bias, residual, gain, offset] = &self.host;
+        let (size, wide) = (self.size, self.wide);
+        let (mut want, mut allowed) = (Vec::new(), Vec::new());
+        for (row, hidden) in hidden.chunks_exact(wide).enumerate() {
             let mut sums = Vec::new();
             let mut errors = Vec::new();
             for (column, down) in down.chunks_exact(wide).enumerate() {
                 let residual = if parts.residual { f64::from(residual[row * size + column]) } else { 0.0 };
-                let bias = bias(down_bias, column);
+                let bias = if parts.biases { f64::from(down_bias[column]) } else { 0.0 };
                 let mut sum = bias + residual;
                 let mut magnitude = bias.abs() + residual.abs();
                 let mut error = 0.0;
@@ -184,7 +221,9 @@ impl<'d, D: Gemm<Float = f32>> Layer<'d, D> {
                 let spread = (sums.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / size as f64
                     + f64::from(EPSILON))
                 .sqrt();
-                let error = errors.iter().copied().fold(0.0, f64::max);
+                let stored =
+                    sums.iter().zip(&errors).map(|(sum, error)| error + of_storing::<D::Float>(*sum));
+                let error = stored.fold(0.0, f64::max);
                 let most = sums.iter().map(|v| (v - mean).abs()).fold(0.0, f64::max);
                 for (i, y) in twin::normalize(&sums, EPSILON.into()).into_iter().enumerate() {
                     let (gain, offset) = (f64::from(gain[i]), f64::from(offset[i]));
@@ -202,8 +241,13 @@ impl<'d, D: Gemm<Float = f32>> Layer<'d, D> {
                 allowed.extend(errors);
             }
         }
-        compare(self.case(parts), &self.run(parts, 0, self.rows), &want, |i| allowed[i]);
+        (want, allowed)
     }
+}
+
+/// The error of a sum of `len` products with bias and residual, relative to the sum of their magnitudes.
+fn chain(len: usize) -> f64 {
+    ROUNDING * (2 * len + 4) as f64
 }
 
 impl<D: Gemm<Float = f32> + Norm + BiasAct> Layer<'_, D> {
@@ -256,7 +300,7 @@ impl<D: Gemm<Float = f32> + Norm + BiasAct> Layer<'_, D> {
     }
 }
 
-fn refuses_what_does_not_fit<D: Gemm<Float = f32>>(device: &D) {
+fn refuses_what_does_not_fit<D: Gemm>(device: &D) {
     let mut rig = Rig::new(device);
     let weight = |n: usize, k: usize| {
         device.pack(&vec![0.5; n * k], n, k, DType::F32).expect("the weight has its shape")

@@ -12,7 +12,7 @@ use crate::{Gather, gather::HeadShape, matmul::HeadStrides};
 ///
 /// # Panics
 /// When a value does not arrive where it belongs.
-pub fn gather<D: Gather<Float = f32>>(device: &D) {
+pub fn gather<D: Gather>(device: &D) {
     for head_dim in WIDTHS {
         let shape = HeadShape { batch_size: 2, num_heads: 3, rows: 5, head_dim };
         check(device, shape, interleaved(0, 3, 5, head_dim), separate(3, 5, head_dim));
@@ -22,9 +22,10 @@ pub fn gather<D: Gather<Float = f32>>(device: &D) {
     refuses_strides_outside(device);
 }
 
-fn check<D: Gather<Float = f32>>(device: &D, shape: HeadShape, from: HeadStrides, to: HeadStrides) {
+fn check<D: Gather>(device: &D, shape: HeadShape, from: HeadStrides, to: HeadStrides) {
     let HeadShape { batch_size, num_heads, rows, head_dim } = shape;
-    let values = Numbers::new(head_dim).values(from.first + batch_size * num_heads * rows * head_dim);
+    let values =
+        Numbers::<D::Float>::new(head_dim).values(from.first + batch_size * num_heads * rows * head_dim);
     let mut rig = Rig::new(device);
     let placed = rig.put(&values);
     let out = rig
@@ -49,7 +50,7 @@ fn check<D: Gather<Float = f32>>(device: &D, shape: HeadShape, from: HeadStrides
 }
 
 /// The keys of `[rows, 3 · hidden_size]`: strides wider than the values they reach.
-fn keys_out_of_merged_rows<D: Gather<Float = f32>>(device: &D) {
+fn keys_out_of_merged_rows<D: Gather>(device: &D) {
     let shape = HeadShape { batch_size: 1, num_heads: 2, rows: 3, head_dim: 4 };
     let from = HeadStrides { first: 8, batch_stride: 72, head_stride: 4, row_stride: 24 };
     let qkv: Vec<f32> = (0..72u8).map(f32::from).collect();
@@ -64,7 +65,7 @@ fn keys_out_of_merged_rows<D: Gather<Float = f32>>(device: &D) {
     assert_eq!(out, want);
 }
 
-fn refuses_strides_outside<D: Gather<Float = f32>>(device: &D) {
+fn refuses_strides_outside<D: Gather>(device: &D) {
     let shape = HeadShape { batch_size: 1, num_heads: 2, rows: 3, head_dim: 4 };
     let (fits, outside) = (separate(2, 3, 4), HeadStrides { first: 1, ..separate(2, 3, 4) });
     let mut rig = Rig::new(device);

@@ -15,7 +15,7 @@ use crate::{
 ///
 /// # Panics
 /// When the device departs from the twin.
-pub fn matmul<D: BatchedMatMul<Float = f32>>(device: &D) {
+pub fn matmul<D: BatchedMatMul>(device: &D) {
     for width in WIDTHS {
         for (m, n, k) in [(3, width, 8), (3, 8, width), (width, 5, 16)] {
             for rhs in [Rhs::Normal, Rhs::Transposed] {
@@ -55,14 +55,14 @@ pub(super) fn element(strides: HeadStrides, b: usize, h: usize, i: usize, j: usi
     strides.first + b * strides.batch_stride + h * strides.head_stride + i * strides.row_stride + j
 }
 
-fn check<D: BatchedMatMul<Float = f32>>(device: &D, shape: MatMulShape, rhs: Rhs) {
+fn check<D: BatchedMatMul>(device: &D, shape: MatMulShape, rhs: Rhs) {
     let MatMulShape { batch_size, num_heads, num_kv_heads, m, n, k } = shape;
     let heads = batch_size * num_heads;
     let (b_rows, b_columns) = match rhs {
         Rhs::Normal => (k, n),
         Rhs::Transposed => (n, k),
     };
-    let mut numbers = Numbers::new(m * 31 + n * 7 + k);
+    let mut numbers = Numbers::<D::Float>::new(m * 31 + n * 7 + k);
     let a = numbers.values(heads * m * k + 3);
     let b = numbers.values(batch_size * num_kv_heads * b_rows * b_columns + 5);
     let a_at = interleaved(3, num_heads, m, k);
@@ -95,10 +95,10 @@ fn check<D: BatchedMatMul<Float = f32>>(device: &D, shape: MatMulShape, rhs: Rhs
         .unwrap_or_else(|e| panic!("{shape:?} {rhs:?}: {e}"));
     let values: Vec<f64> = want.iter().map(|p| p.value).collect();
     // k roundings of the sum of magnitudes, or 2k without FMA
-    compare((shape, rhs), &out, &values, |i| ROUNDING * (2 * k) as f64 * want[i].magnitude);
+    compare::<D::Float>((shape, rhs), &out, &values, |i| ROUNDING * (2 * k) as f64 * want[i].magnitude);
 }
 
-fn refuses_strides_outside<D: BatchedMatMul<Float = f32>>(device: &D) {
+fn refuses_strides_outside<D: BatchedMatMul>(device: &D) {
     let shape = MatMulShape { batch_size: 2, num_heads: 2, num_kv_heads: 2, m: 3, n: 3, k: 3 };
     let mut rig = Rig::new(device);
     let values = rig.put(&[0.0; 36]);

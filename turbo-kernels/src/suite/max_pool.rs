@@ -17,20 +17,20 @@ const PADDED_LEN: usize = 41;
 ///
 /// # Panics
 /// When the device departs from the twin.
-pub fn max_pool<D: Gemm<Float = f32>>(device: &D) {
+pub fn max_pool<D: Gemm>(device: &D) {
     for width in WIDTHS {
-        for dtype in DType::ALL {
+        for &dtype in device.dtypes() {
             check(device, dtype, width, 24);
             check(device, dtype, 40, width);
         }
     }
-    DType::ALL.into_iter().for_each(|dtype| check(device, dtype, 101, 517));
+    device.dtypes().iter().for_each(|dtype| check(device, *dtype, 101, 517));
     keeps_nan_in_its_sequence(device);
     refuses_wrong_lengths(device);
 }
 
-fn check<D: Gemm<Float = f32>>(device: &D, dtype: DType, out_features: usize, in_features: usize) {
-    let mut numbers = Numbers::new(out_features * 7 + in_features);
+fn check<D: Gemm>(device: &D, dtype: DType, out_features: usize, in_features: usize) {
+    let mut numbers = Numbers::<D::Float>::new(out_features * 7 + in_features);
     let sums = cu_seqlens(&SEQ_LENS);
     let rows = sums[SEQ_LENS.len()] as usize;
     let x = numbers.values(rows * in_features);
@@ -70,20 +70,21 @@ fn check<D: Gemm<Float = f32>>(device: &D, dtype: DType, out_features: usize, in
             let out = rig
                 .answer(want.len(), |d, q, out| d.gemm_max_pool(q, layout, x.view(), &weight, bias(), out))
                 .unwrap_or_else(|e| panic!("{case} {out_features} x {in_features}: {e}"));
-            compare((case, out_features, in_features), &out, &want, |i| allowed[i]);
+            compare::<D::Float>((case, out_features, in_features), &out, &want, |i| allowed[i]);
         }
     }
 }
 
 /// A NaN is greater than everything, wherever among the rows it lies.
-fn keeps_nan_in_its_sequence<D: Gemm<Float = f32>>(device: &D) {
+fn keeps_nan_in_its_sequence<D: Gemm>(device: &D) {
     const N: usize = 9;
     let mut rig = Rig::new(device);
-    let weight =
-        device.pack(&Numbers::new(2).values(N * N), N, N, DType::F32).expect("the weight has its shape");
+    let weight = device
+        .pack(&Numbers::<D::Float>::new(2).values(N * N), N, N, DType::F32)
+        .expect("the weight has its shape");
     let sums = rig.put_u32(&[0, 20, 40, 60]);
     for row in [20, 27, 39] {
-        let mut x = Numbers::new(1).values(60 * N);
+        let mut x = Numbers::<D::Float>::new(1).values(60 * N);
         x[row * N + 4] = f32::NAN;
         let x = rig.put(&x);
         let layout = Layout::Packed { cu_seqlens: sums.view() };
@@ -95,7 +96,7 @@ fn keeps_nan_in_its_sequence<D: Gemm<Float = f32>>(device: &D) {
     }
 }
 
-fn refuses_wrong_lengths<D: Gemm<Float = f32>>(device: &D) {
+fn refuses_wrong_lengths<D: Gemm>(device: &D) {
     let mut rig = Rig::new(device);
     let weight = device.pack(&[0.0; 12], 3, 4, DType::F32).expect("the weight has its shape");
     let (x, lens) = (rig.put(&[0.0; 16]), rig.put_u32(&[2, 1]));
@@ -113,7 +114,7 @@ fn refuses_wrong_lengths<D: Gemm<Float = f32>>(device: &D) {
 }
 
 /// Layouts that contradict themselves.
-pub(super) fn refuses_broken_layouts<D: Gemm<Float = f32>>(device: &D) {
+pub(super) fn refuses_broken_layouts<D: Gemm>(device: &D) {
     let mut rig = Rig::new(device);
     let weight = device.pack(&[0.0; 12], 3, 4, DType::F32).expect("the weight has its shape");
     let (x, sums) = (rig.put(&[0.0; 8]), rig.put_u32(&[0, 2, 1, 2]));

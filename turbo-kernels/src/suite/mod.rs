@@ -7,9 +7,13 @@
 //! Every input lies between NaNs and every output between guard values, off the alignment of vectors, so a read or a
 //! write next to a buffer shows.
 //!
+//! What goes in are values of the device's [`Float`], so that a twin sees what the kernel sees; what comes out may be off by
+//! the error of computing in f32 and by one rounding to `Float`. Where a device may store something in between as well, the
+//! case says so.
+//!
 //! [`all`] holds on any device. [`bits`] holds where a device promises that the bits of a row depend on that row alone.
 
-use crate::{Attention, Embed, EncoderKernels, Gemm, Pool, Rotary};
+use crate::{Attention, BatchedMatMul, BiasAct, Embed, Float, Gather, Gemm, Norm, Pool, Rotary, Softmax};
 
 pub mod bits;
 
@@ -31,6 +35,8 @@ pub(crate) mod twin;
 
 #[cfg(test)]
 mod on_cpu;
+#[cfg(test)]
+mod rounded;
 
 pub use attention::attention;
 pub use bias_act::bias_act;
@@ -48,15 +54,19 @@ pub use softmax::softmax;
 /// One value, and the vectors of 8, 16 and 32 lanes with their neighbours.
 const WIDTHS: [usize; 13] = [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 65];
 
-/// Half a unit in the last place of an f32 near 1: the error of one rounding, relative to its result.
-const ROUNDING: f64 = 1.0 / (1u64 << 24) as f64;
+/// Where a row outgrows the registers of 32 threads, and the row of a wide model.
+const WIDE: [usize; 4] = [1023, 1024, 1025, 4096];
+
+/// Half a unit in the last place of an f32 near 1: the error of one rounding, relative to its result. Every device
+/// computes in f32, whatever it stores.
+const ROUNDING: f64 = <f32 as Float>::ROUNDING;
 
 /// What only a device that can read ids and lengths before it works is able to refuse: ids outside their table, layouts
 /// that contradict themselves.
 ///
 /// # Panics
 /// When it does not, or has written something before it does.
-pub fn indices<D: Embed<Float = f32> + Gemm + Pool + Attention + Rotary>(device: &D) {
+pub fn indices<D: Embed + Gemm + Pool + Attention + Rotary>(device: &D) {
     embed::refuses_ids_outside(device);
     pool::refuses_broken_layouts(device);
     attention::refuses_broken_layouts(device);
@@ -69,7 +79,10 @@ pub fn indices<D: Embed<Float = f32> + Gemm + Pool + Attention + Rotary>(device:
 /// # Panics
 /// When a kernel departs from its twin by more than its roundings explain, writes outside its output, or takes
 /// arguments that do not fit.
-pub fn all<D: EncoderKernels>(device: &D) {
+pub fn all<D>(device: &D)
+where
+    D: Gemm + BatchedMatMul + Softmax + Norm + BiasAct + Embed + Attention + Gather + Pool + Rotary,
+{
     gemm(device);
     feed_forward(device);
     max_pool(device);
@@ -82,4 +95,15 @@ pub fn all<D: EncoderKernels>(device: &D) {
     pool(device);
     rotary(device);
     attention(device);
+}
+
+/// Row kernels on rows of 1023 values and more, apart from [`all`] since an emulator takes its time for them.
+///
+/// # Panics
+/// As [`all`].
+pub fn wide_rows<D: Softmax + Norm + Embed + Pool>(device: &D) {
+    softmax::wide_rows(device);
+    norm::wide_rows(device);
+    embed::wide_rows(device);
+    pool::wide_rows(device);
 }

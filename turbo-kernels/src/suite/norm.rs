@@ -1,12 +1,12 @@
 //! Layer norm, alone and behind bias and residual; RMS norm, of rows and of heads.
 
 use super::{
-    ROUNDING, WIDTHS,
+    ROUNDING, WIDE, WIDTHS,
     numbers::Numbers,
-    rig::{Placed, Rig, compare, refuses_length, refuses_size},
+    rig::{Floats, Rig, compare, refuses_length, refuses_size, rounded},
     twin,
 };
-use crate::{Columns, HeadSizes, Norm, norm::NormWeights};
+use crate::{Columns, Float, HeadSizes, Norm, norm::NormWeights};
 
 /// Rows of each case; odd, so that no pairing of rows comes out even.
 const ROWS: usize = 5;
@@ -15,17 +15,9 @@ const ROWS: usize = 5;
 ///
 /// # Panics
 /// When the device departs from the twin.
-pub fn norm<D: Norm<Float = f32>>(device: &D) {
+pub fn norm<D: Norm>(device: &D) {
     for hidden_size in WIDTHS.into_iter().chain([384, 768, 1000]) {
-        for epsilon in [1e-12, 1e-5] {
-            // E[x²] − E[x]² in f32 has no correct digit left at 1e4 ± 1, and hardly one at 100 ± 0.1
-            for (center, spread) in [(0.0, 1.0), (1e4, 1.0), (-100.0, 0.1), (0.0, 1e4), (0.0, 1e-4)] {
-                check(device, hidden_size, epsilon, center, spread);
-            }
-            for spread in [1.0, 1e4, 1e-4] {
-                rms_of_rows(device, hidden_size, epsilon, spread);
-            }
-        }
+        every_spread(device, hidden_size);
     }
     for head_dim in WIDTHS.into_iter().chain([64, 128]) {
         rms_of_heads(device, HeadSizes { num_heads: 3, head_dim });
@@ -35,8 +27,29 @@ pub fn norm<D: Norm<Float = f32>>(device: &D) {
     refuses_wrong_lengths(device);
 }
 
-fn check<D: Norm<Float = f32>>(device: &D, hidden_size: usize, epsilon: f32, center: f32, spread: f32) {
-    let mut numbers = Numbers::new(hidden_size);
+/// Rows of [`super::wide_rows`].
+pub(super) fn wide_rows<D: Norm>(device: &D) {
+    for hidden_size in WIDE {
+        every_spread(device, hidden_size);
+    }
+}
+
+fn every_spread<D: Norm>(device: &D, hidden_size: usize) {
+    for epsilon in [1e-12, 1e-5] {
+        // E[x²] − E[x]² in f32 has no correct digit left at 1e4 ± 1, and hardly one at 100 ± 0.1
+        for (center, spread) in [(0.0, 1.0), (1e4, 1.0), (-100.0, 0.1), (0.0, 1e4), (0.0, 1e-4)] {
+            // so far from 0 a narrow type has only multiples of its unit, 2 · ROUNDING · center: four to each side
+            let spread = f32::max(spread, (8.0 * D::Float::ROUNDING) as f32 * f32::abs(center));
+            check(device, hidden_size, epsilon, center, spread);
+        }
+        for spread in [1.0, 1e4, 1e-4] {
+            rms_of_rows(device, hidden_size, epsilon, spread);
+        }
+    }
+}
+
+fn check<D: Norm>(device: &D, hidden_size: usize, epsilon: f32, center: f32, spread: f32) {
+    let mut numbers = Numbers::<D::Float>::new(hidden_size);
     let x = numbers.around(center, spread, ROWS * hidden_size);
     let residual = numbers.around(0.0, spread, ROWS * hidden_size);
     let bias = numbers.around(0.0, spread, hidden_size);
@@ -67,7 +80,7 @@ fn check<D: Norm<Float = f32>>(device: &D, hidden_size: usize, epsilon: f32, cen
         .unwrap_or_else(|e| panic!("bias_residual_layer_norm {case:?}: {e}"));
     for (name, input, got) in [("layer_norm", &x, &out), ("bias_residual_layer_norm", &summed, &fused)] {
         let (want, allowed) = expected(input, &gain, &offset, epsilon);
-        compare((name, case), got, &want, |i| allowed[i]);
+        compare::<D::Float>((name, case), got, &want, |i| allowed[i]);
     }
 
     // what checkpoints without biases need
@@ -84,12 +97,12 @@ fn check<D: Norm<Float = f32>>(device: &D, hidden_size: usize, epsilon: f32, cen
     let zeros = vec![0.0; hidden_size];
     for (name, input, got) in [("no offset", &x, &out), ("no offset, no bias", &summed, &fused)] {
         let (want, allowed) = expected(input, &gain, &zeros, epsilon);
-        compare((name, case), got, &want, |i| allowed[i]);
+        compare::<D::Float>((name, case), got, &want, |i| allowed[i]);
     }
 }
 
-fn rms_of_rows<D: Norm<Float = f32>>(device: &D, hidden_size: usize, epsilon: f32, spread: f32) {
-    let mut numbers = Numbers::new(hidden_size);
+fn rms_of_rows<D: Norm>(device: &D, hidden_size: usize, epsilon: f32, spread: f32) {
+    let mut numbers = Numbers::<D::Float>::new(hidden_size);
     let x = numbers.around(0.0, spread, ROWS * hidden_size);
     let gain = numbers.values(hidden_size);
     let mut rig = Rig::new(device);
@@ -98,13 +111,13 @@ fn rms_of_rows<D: Norm<Float = f32>>(device: &D, hidden_size: usize, epsilon: f3
     let out = rig
         .answer(x.len(), |d, queue, out| d.rms_norm(queue, on_x.view(), on_gain.view(), epsilon, out))
         .unwrap_or_else(|e| panic!("{case:?}: {e}"));
-    compare_rms(case, &out, &x, &gain, epsilon);
+    compare_rms::<D::Float>(case, &out, &x, &gain, epsilon);
 }
 
-fn rms_of_heads<D: Norm<Float = f32>>(device: &D, heads: HeadSizes) {
+fn rms_of_heads<D: Norm>(device: &D, heads: HeadSizes) {
     const FIRST: usize = 7;
     let (width, epsilon) = (heads.width(), 1e-6);
-    let mut numbers = Numbers::new(width);
+    let mut numbers = Numbers::<D::Float>::new(width);
     let (x, gain) = (numbers.values(ROWS * width), numbers.values(heads.head_dim));
     let row_stride = FIRST + width + 2;
     let mut wide = vec![f32::NAN; ROWS * row_stride];
@@ -119,11 +132,11 @@ fn rms_of_heads<D: Norm<Float = f32>>(device: &D, heads: HeadSizes) {
             d.head_rms_norm(queue, heads, x, on_gain.view(), epsilon, out)
         })
         .unwrap_or_else(|e| panic!("head_rms_norm {heads:?}: {e}"));
-    compare_rms(("head_rms_norm", heads), &out, &x, &gain, epsilon);
+    compare_rms::<D::Float>(("head_rms_norm", heads), &out, &x, &gain, epsilon);
 }
 
 /// Rows as long as `gain`.
-fn compare_rms(case: impl std::fmt::Debug, got: &[f32], x: &[f32], gain: &[f32], epsilon: f32) {
+fn compare_rms<F: Float>(case: impl std::fmt::Debug, got: &[f32], x: &[f32], gain: &[f32], epsilon: f32) {
     let want: Vec<f64> = twin::rows(x, gain.len())
         .flat_map(|row| twin::rms_normalize(&row, epsilon.into()))
         .zip(gain.iter().cycle())
@@ -131,7 +144,7 @@ fn compare_rms(case: impl std::fmt::Debug, got: &[f32], x: &[f32], gain: &[f32],
         .collect();
     // n/2 roundings of a sum of positive values, halved by the root; mean, epsilon, root, inverse and two products
     let relative = ROUNDING * (gain.len() as f64 / 2.0 + 6.0);
-    compare(case, got, &want, |i| relative * want[i].abs() + 1e-37);
+    compare::<F>(case, got, &want, |i| relative * want[i].abs() + 1e-37);
 }
 
 /// The answer and how far each value may be off it.
@@ -156,10 +169,10 @@ fn expected(x: &[f32], gain: &[f32], offset: &[f32], epsilon: f32) -> (Vec<f64>,
 }
 
 /// A row without spread is its mean: `(x − mean)` must be 0, or an epsilon of 1e-12 blows it up a million times.
-fn constant_rows_give_the_offset<D: Norm<Float = f32>>(device: &D) {
+fn constant_rows_give_the_offset<D: Norm>(device: &D) {
     for hidden_size in [5, 33, 768] {
-        let (x, gain) = (vec![0.7f32; 3 * hidden_size], vec![1.0; hidden_size]);
-        let offset = Numbers::new(1).values(hidden_size);
+        let (x, gain) = (vec![rounded::<D::Float>(0.7); 3 * hidden_size], vec![1.0; hidden_size]);
+        let offset = Numbers::<D::Float>::new(1).values(hidden_size);
         let mut rig = Rig::new(device);
         let [x, gain, on_offset] = [&x, &gain, &offset].map(|values| rig.put(values));
         let out = rig
@@ -170,13 +183,13 @@ fn constant_rows_give_the_offset<D: Norm<Float = f32>>(device: &D) {
             })
             .expect("lengths agree");
         let want: Vec<f64> = offset.iter().cycle().take(out.len()).map(|&v| v.into()).collect();
-        compare(("constant rows", hidden_size), &out, &want, |_| 1e-6);
+        compare::<D::Float>(("constant rows", hidden_size), &out, &want, |_| 1e-6);
     }
 }
 
-fn keeps_nan_in_its_row<D: Norm<Float = f32>>(device: &D) {
+fn keeps_nan_in_its_row<D: Norm>(device: &D) {
     const N: usize = 19;
-    let mut x = Numbers::new(3).values(3 * N);
+    let mut x = Numbers::<D::Float>::new(3).values(3 * N);
     x[N + 18] = f32::NAN;
     let mut rig = Rig::new(device);
     let (x, ones) = (rig.put(&x), rig.put(&[1.0; N]));
@@ -189,10 +202,10 @@ fn keeps_nan_in_its_row<D: Norm<Float = f32>>(device: &D) {
     assert!(out.iter().enumerate().all(|(i, v)| v.is_nan() == (i / N == 1)), "layer_norm: NaN left its row");
 }
 
-fn refuses_wrong_lengths<D: Norm<Float = f32>>(device: &D) {
+fn refuses_wrong_lengths<D: Norm>(device: &D) {
     let mut rig = Rig::new(device);
     let (six, three, two) = (rig.put(&[0.0; 6]), rig.put(&[0.0; 3]), rig.put(&[0.0; 2]));
-    let mut run = |case, x: &Placed<D, f32>, gain: &Placed<D, f32>, offset: &Placed<D, f32>, out_len| {
+    let mut run = |case, x: &Floats<D>, gain: &Floats<D>, offset: &Floats<D>, out_len| {
         let answer = rig.answer(out_len, |d, queue, out| {
             let weights = NormWeights { gain: gain.view(), offset: Some(offset.view()), epsilon: 1e-12 };
             d.layer_norm(queue, x.view(), weights, out)
@@ -214,7 +227,7 @@ fn refuses_wrong_lengths<D: Norm<Float = f32>>(device: &D) {
     }
     refuses_length("rms_norm", rig.answer(5, |d, q, out| d.rms_norm(q, six.view(), three.view(), 1e-6, out)));
     refuses_length("rms_norm", rig.answer(6, |d, q, out| d.rms_norm(q, two.view(), three.view(), 1e-6, out)));
-    let mut heads = |num_heads, head_dim, first, row_stride, gain: &Placed<D, f32>, out_len| {
+    let mut heads = |num_heads, head_dim, first, row_stride, gain: &Floats<D>, out_len| {
         rig.answer(out_len, |d, q, out| {
             let x = Columns { rows: six.view(), first, row_stride };
             d.head_rms_norm(q, HeadSizes { num_heads, head_dim }, x, gain.view(), 1e-6, out)

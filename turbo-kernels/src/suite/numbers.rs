@@ -1,17 +1,25 @@
-//! Numbers that are the same on every machine: SplitMix64, seeded by the case.
+//! Numbers that are the same on every machine: SplitMix64, seeded by the case, rounded to what a device stores.
 
-/// A stream of numbers.
-pub(super) struct Numbers(u64);
+use std::marker::PhantomData;
 
-impl Numbers {
+use super::rig::rounded;
+use crate::Float;
+
+/// A stream of numbers that are `F`s, as f32.
+pub(super) struct Numbers<F> {
+    state: u64,
+    float: PhantomData<F>,
+}
+
+impl<F: Float> Numbers<F> {
     /// The stream of `seed`.
     pub(super) fn new(seed: usize) -> Self {
-        Self(seed as u64)
+        Self { state: seed as u64, float: PhantomData }
     }
 
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
@@ -23,10 +31,10 @@ impl Numbers {
 
     /// `len` values around `center`, at most `spread` away.
     pub(super) fn around(&mut self, center: f32, spread: f32, len: usize) -> Vec<f32> {
-        (0..len).map(|_| center + spread * self.value()).collect()
+        (0..len).map(|_| rounded::<F>(center + spread * self.value())).collect()
     }
 
-    /// `len` values in `-1..1`.
+    /// `len` values of magnitude 1 at most.
     pub(super) fn values(&mut self, len: usize) -> Vec<f32> {
         self.around(0.0, 1.0, len)
     }
@@ -39,12 +47,21 @@ impl Numbers {
 
 #[cfg(test)]
 mod tests {
-    use super::Numbers;
+    use half::{bf16, f16};
+
+    use super::*;
 
     #[test]
     fn values_fill_their_range() {
-        let values = Numbers::new(1).values(10_000);
+        let values = Numbers::<f32>::new(1).values(10_000);
         let (least, most) = values.iter().fold((0f32, 0f32), |(a, b), &v| (a.min(v), b.max(v)));
         assert!((-1.0..-0.99).contains(&least) && (0.99..1.0).contains(&most), "{least}..{most}");
+    }
+
+    #[test]
+    fn values_are_of_their_type() {
+        let values = Numbers::<f16>::new(1).around(3.0, 2.0, 1000);
+        assert!(values.iter().all(|v| f16::from_f32(*v).to_f32() == *v));
+        assert!(values.iter().any(|v| bf16::from_f32(*v).to_f32() != *v));
     }
 }

@@ -38,6 +38,7 @@ on_every_cpu! {
     pool => super::pool,
     rotary => super::rotary,
     softmax => super::softmax,
+    wide_rows => super::wide_rows,
 }
 
 /// Within one instruction set neither batch mates nor the number of threads change a bit.

@@ -1,12 +1,12 @@
 //! From rows of tokens to rows of sequences.
 
 use super::{
-    ROUNDING, WIDTHS,
+    ROUNDING, WIDE, WIDTHS,
     numbers::Numbers,
-    rig::{Placed, Rig, compare, refuses_length, refuses_size},
+    rig::{Floats, Rig, compare, refuses_length, refuses_size},
     twin,
 };
-use crate::{Layout, Pool, Pooling};
+use crate::{Float, Layout, Pool, Pooling};
 
 /// Lengths of the sequences of a batch; one has no tokens.
 const SEQ_LENS: [u32; 6] = [3, 1, 0, 17, 2, 33];
@@ -16,7 +16,7 @@ const PADDED_LEN: usize = 34;
 ///
 /// # Panics
 /// When the device departs from the twin.
-pub fn pool<D: Pool<Float = f32>>(device: &D) {
+pub fn pool<D: Pool>(device: &D) {
     for hidden_size in WIDTHS.into_iter().chain([384]) {
         for pooling in Pooling::ALL {
             packed(device, hidden_size, pooling);
@@ -29,6 +29,13 @@ pub fn pool<D: Pool<Float = f32>>(device: &D) {
     refuses_wrong_lengths(device);
 }
 
+/// Rows of [`super::wide_rows`].
+pub(super) fn wide_rows<D: Pool>(device: &D) {
+    for hidden_size in WIDE {
+        normalizes(device, hidden_size);
+    }
+}
+
 /// Prefix sums of lengths.
 pub(super) fn cu_seqlens(seq_lens: &[u32]) -> Vec<u32> {
     let mut sums = vec![0];
@@ -38,10 +45,10 @@ pub(super) fn cu_seqlens(seq_lens: &[u32]) -> Vec<u32> {
     sums
 }
 
-fn packed<D: Pool<Float = f32>>(device: &D, hidden_size: usize, pooling: Pooling) {
+fn packed<D: Pool>(device: &D, hidden_size: usize, pooling: Pooling) {
     let cu_seqlens = cu_seqlens(&SEQ_LENS);
     let rows = cu_seqlens[SEQ_LENS.len()] as usize;
-    let x = Numbers::new(hidden_size).values(rows * hidden_size);
+    let x = Numbers::<D::Float>::new(hidden_size).values(rows * hidden_size);
     let starts: Vec<usize> = cu_seqlens.iter().map(|&start| start as usize).collect();
     let mut rig = Rig::new(device);
     let (on_x, on_lens) = (rig.put(&x), rig.put_u32(&cu_seqlens));
@@ -55,8 +62,8 @@ fn packed<D: Pool<Float = f32>>(device: &D, hidden_size: usize, pooling: Pooling
     );
 }
 
-fn padded<D: Pool<Float = f32>>(device: &D, hidden_size: usize, pooling: Pooling) {
-    let mut x = Numbers::new(hidden_size).values(SEQ_LENS.len() * PADDED_LEN * hidden_size);
+fn padded<D: Pool>(device: &D, hidden_size: usize, pooling: Pooling) {
+    let mut x = Numbers::<D::Float>::new(hidden_size).values(SEQ_LENS.len() * PADDED_LEN * hidden_size);
     let starts: Vec<usize> = (0..SEQ_LENS.len()).map(|b| b * PADDED_LEN).collect();
     for (start, len) in starts.iter().zip(SEQ_LENS) {
         // padding must not be looked at
@@ -68,12 +75,12 @@ fn padded<D: Pool<Float = f32>>(device: &D, hidden_size: usize, pooling: Pooling
     check(&mut rig, pooling, hidden_size, layout, (&x, &on_x), &starts);
 }
 
-fn check<D: Pool<Float = f32>>(
+fn check<D: Pool>(
     rig: &mut Rig<'_, D>,
     pooling: Pooling,
     hidden_size: usize,
     layout: Layout<D::View<'_, u32>>,
-    (x, on_x): (&[f32], &Placed<D, f32>),
+    (x, on_x): (&[f32], &Floats<D>),
     starts: &[usize],
 ) {
     let value = |row: usize, j: usize| f64::from(x[row * hidden_size + j]);
@@ -109,14 +116,16 @@ fn check<D: Pool<Float = f32>>(
         Pooling::WeightedMean => 2.0 * most,
         Pooling::MeanSqrtLen => most * most.sqrt(),
     };
-    compare((pooling, hidden_size), &out, &want, |_| ROUNDING * roundings);
+    compare::<D::Float>((pooling, hidden_size), &out, &want, |_| ROUNDING * roundings);
 }
 
-fn normalizes<D: Pool<Float = f32>>(device: &D, hidden_size: usize) {
-    let mut x = Numbers::new(hidden_size).values(5 * hidden_size);
-    x[..hidden_size].fill(0.0);
-    x[hidden_size..2 * hidden_size].iter_mut().for_each(|v| *v *= 1e-15);
-    x[2 * hidden_size..3 * hidden_size].iter_mut().for_each(|v| *v *= 1e15);
+fn normalizes<D: Pool>(device: &D, hidden_size: usize) {
+    // norms below 1e-12, but f16 has only subnormals near 0 and ends at 65504
+    let tiny = f32::max(1e-15, 50.0 * D::Float::SMALLEST as f32);
+    let huge = f32::min(1e15, D::Float::GREATEST);
+    let mut numbers = Numbers::<D::Float>::new(hidden_size);
+    let mut x: Vec<f32> =
+        [0.0, tiny, huge, 1.0, 1.0].map(|spread| numbers.around(0.0, spread, hidden_size)).concat();
     x[4 * hidden_size - 1] = f32::NAN;
     let mut rig = Rig::new(device);
     let on_x = rig.put(&x);
@@ -133,11 +142,11 @@ fn normalizes<D: Pool<Float = f32>>(device: &D, hidden_size: usize) {
         .collect();
     // n/2 roundings of a sum of positive values, halved by the root, and the quotient's; 1e-37: subnormal squares
     let relative = ROUNDING * (hidden_size as f64 / 2.0 + 4.0);
-    compare(("l2_normalize", hidden_size), &out, &want, |i| relative * want[i].abs() + 1e-37);
+    compare::<D::Float>(("l2_normalize", hidden_size), &out, &want, |i| relative * want[i].abs() + 1e-37);
 }
 
 /// The weights of 8192 tokens add up to more than f32 counts to.
-fn weights_of_long_sequences_are_exact<D: Pool<Float = f32>>(device: &D) {
+fn weights_of_long_sequences_are_exact<D: Pool>(device: &D) {
     const LEN: usize = 8192;
     let mut x = vec![0.0; LEN];
     x[LEN - 1] = 1.0;
@@ -149,15 +158,15 @@ fn weights_of_long_sequences_are_exact<D: Pool<Float = f32>>(device: &D) {
         .expect("the layout fits");
     let want = 2.0 / (LEN + 1) as f64;
     // all other terms are 0: the weight and, where they are apart, the quotient and the total are rounded
-    compare("weighted mean of many", &out, &[want], |_| 3.0 * ROUNDING * want);
+    compare::<D::Float>("weighted mean of many", &out, &[want], |_| 3.0 * ROUNDING * want);
 }
 
 /// Wherever among the rows it lies.
-fn the_maximum_keeps_nan<D: Pool<Float = f32>>(device: &D) {
+fn the_maximum_keeps_nan<D: Pool>(device: &D) {
     let mut rig = Rig::new(device);
     let sums = rig.put_u32(&[0, 3, 6]);
     for row in 0..3 {
-        let mut x = Numbers::new(1).values(6 * 19);
+        let mut x = Numbers::<D::Float>::new(1).values(6 * 19);
         x[row * 19 + 17] = f32::NAN;
         let x = rig.put(&x);
         let layout = Layout::Packed { cu_seqlens: sums.view() };
@@ -172,7 +181,7 @@ fn the_maximum_keeps_nan<D: Pool<Float = f32>>(device: &D) {
 }
 
 /// Sizes that the length of a buffer tells.
-fn refuses_wrong_lengths<D: Pool<Float = f32>>(device: &D) {
+fn refuses_wrong_lengths<D: Pool>(device: &D) {
     let mut rig = Rig::new(device);
     let (x, lens) = (rig.put(&[0.0; 12]), rig.put_u32(&[2, 1]));
     let mut run = |x_len, out_len| {
@@ -187,7 +196,7 @@ fn refuses_wrong_lengths<D: Pool<Float = f32>>(device: &D) {
 }
 
 /// Layouts that contradict themselves or the buffers.
-pub(super) fn refuses_broken_layouts<D: Pool<Float = f32>>(device: &D) {
+pub(super) fn refuses_broken_layouts<D: Pool>(device: &D) {
     let mut rig = Rig::new(device);
     let x = rig.put(&[0.0; 12]);
     let mut packed = |cu_seqlens: &[u32]| {

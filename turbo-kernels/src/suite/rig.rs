@@ -2,31 +2,35 @@
 
 use std::{fmt::Debug, marker::PhantomData};
 
+use super::ROUNDING;
 use crate::{
     KernelError,
-    device::{Device, Element},
+    device::{Device, Element, Float},
 };
 
 /// Values before and after every buffer. Odd, so no buffer is aligned to a vector.
 const GUARD: usize = 33;
-/// What stands around an output, and must stand there afterwards.
-const AROUND: f32 = -12_345.678;
+/// What stands around an output, and must stand there afterwards; it has few enough bits for every [`Float`].
+const AROUND: f32 = -12_352.0;
 
 /// A device with a queue.
-pub(super) struct Rig<'d, D: Device<Float = f32>> {
+pub(super) struct Rig<'d, D: Device> {
     device: &'d D,
     queue: D::Queue,
 }
 
 /// Values on the device, to be read.
-pub(super) struct Placed<D: Device<Float = f32>, T> {
+pub(super) struct Placed<D: Device, T> {
     block: D::Block,
     len: usize,
     device: D,
     element: PhantomData<T>,
 }
 
-impl<D: Device<Float = f32>, T: Element> Placed<D, T> {
+/// Activations or constants on the device, to be read.
+pub(super) type Floats<D> = Placed<D, <D as Device>::Float>;
+
+impl<D: Device, T: Element> Placed<D, T> {
     /// All of them.
     pub(super) fn view(&self) -> D::View<'_, T> {
         self.part(0, self.len)
@@ -39,7 +43,7 @@ impl<D: Device<Float = f32>, T: Element> Placed<D, T> {
     }
 }
 
-impl<'d, D: Device<Float = f32>> Rig<'d, D> {
+impl<'d, D: Device> Rig<'d, D> {
     /// A fresh queue on `device`.
     pub(super) fn new(device: &'d D) -> Self {
         let queue = device.queue().unwrap_or_else(|e| panic!("no queue: {e}"));
@@ -51,9 +55,14 @@ impl<'d, D: Device<Float = f32>> Rig<'d, D> {
         self.device
     }
 
-    /// Uploads f32 values between NaNs.
-    pub(super) fn put(&mut self, values: &[f32]) -> Placed<D, f32> {
-        self.place(values, f32::NAN)
+    /// Uploads values between NaNs.
+    ///
+    /// Panics when the device stores one of them otherwise: what a twin sees must be what a kernel sees.
+    pub(super) fn put(&mut self, values: &[f32]) -> Floats<D> {
+        let is_exact = |v: &f32| *v == rounded::<D::Float>(*v) || v.is_nan();
+        assert!(values.iter().all(is_exact), "{} does not hold a value of the case", D::Float::NAME);
+        let values: Vec<D::Float> = values.iter().map(|v| D::Float::from_f32(*v)).collect();
+        self.place(&values, D::Float::from_f32(f32::NAN))
     }
 
     /// Uploads indices or lengths between numbers that no table and no sequence has.
@@ -84,15 +93,16 @@ impl<'d, D: Device<Float = f32>> Rig<'d, D> {
     pub(super) fn answer(
         &mut self,
         len: usize,
-        kernel: impl FnOnce(&D, &mut D::Queue, D::ViewMut<'_, f32>) -> Result<(), KernelError>,
+        kernel: impl FnOnce(&D, &mut D::Queue, D::ViewMut<'_, D::Float>) -> Result<(), KernelError>,
     ) -> Result<Vec<f32>, KernelError> {
-        let mut all = vec![AROUND; len + 2 * GUARD];
-        all[GUARD..GUARD + len].fill(f32::NAN);
+        let mut all = vec![D::Float::from_f32(AROUND); len + 2 * GUARD];
+        all[GUARD..GUARD + len].fill(D::Float::from_f32(f32::NAN));
         let mut block = self.upload(&all);
-        let out = self.device.view_mut(&mut block, GUARD * size_of::<f32>(), len)?;
+        let out = self.device.view_mut(&mut block, GUARD * size_of::<D::Float>(), len)?;
         let result = kernel(self.device, &mut self.queue, out);
         let view = self.device.view(&block, 0, all.len())?;
         self.device.download(&mut self.queue, view, &mut all)?;
+        let all: Vec<f32> = all.into_iter().map(Float::to_f32).collect();
         let (before, rest) = all.split_at(GUARD);
         let (out, after) = rest.split_at(len);
         assert!(before.iter().chain(after).all(|&v| v == AROUND), "wrote beside its output of {len} values");
@@ -103,11 +113,31 @@ impl<'d, D: Device<Float = f32>> Rig<'d, D> {
     }
 }
 
-/// Compares value by value: NaN with NaN, infinities with themselves, the rest within `tolerance(index)`.
-pub(super) fn compare(case: impl Debug, got: &[f32], want: &[f64], tolerance: impl Fn(usize) -> f64) {
+/// The nearest value that is an `F`.
+pub(super) fn rounded<F: Float>(value: f32) -> f32 {
+    F::from_f32(value).to_f32()
+}
+
+/// How far a value of that magnitude moves when it is stored as `F`, over what a tolerance says of f32: it counts the
+/// roundings to f32 itself, so storing those adds nothing.
+pub(super) fn of_storing<F: Float>(magnitude: f64) -> f64 {
+    if F::ROUNDING > ROUNDING { F::ROUNDING * magnitude.abs() + F::SMALLEST } else { 0.0 }
+}
+
+/// Compares value by value what was stored as `F`: NaN with NaN, infinities with themselves, the rest within
+/// `tolerance(index)` and one rounding to `F`. A tolerance of 0 is for values that are exact in every `F`: it stays 0.
+pub(super) fn compare<F: Float>(
+    case: impl Debug,
+    got: &[f32],
+    want: &[f64],
+    tolerance: impl Fn(usize) -> f64,
+) {
     assert_eq!(got.len(), want.len(), "{case:?}: length");
     for (i, (&got, &want)) in got.iter().zip(want).enumerate() {
-        let allowed = tolerance(i);
+        let own = tolerance(i);
+        let allowed = if own == 0.0 { 0.0 } else { own + of_storing::<F>(want.abs() + own) };
+        let fits = !want.is_finite() || want.abs() <= F::GREATEST.into();
+        assert!(fits, "{case:?}: value {i} should be {want:e}, which no {} is", F::NAME);
         let same = f64::from(got) == want || (got.is_nan() && want.is_nan());
         let off = (f64::from(got) - want).abs();
         assert!(same || off <= allowed, "{case:?}: value {i} is {got:e}, expected {want:e} ± {allowed:e}");
@@ -129,17 +159,43 @@ pub(super) fn refuses_size(case: &str, answer: Result<Vec<f32>, KernelError>) {
 
 #[cfg(test)]
 mod tests {
-    use super::compare;
+    use half::{bf16, f16};
+
+    use super::{super::rounded::Rounded, Rig, compare};
 
     #[test]
     #[should_panic(expected = "value 1 is")]
     fn a_value_off_by_more_than_allowed_is_found() {
-        compare("case", &[1.0, 2.1], &[1.0, 2.0], |_| 0.05);
+        compare::<f32>("case", &[1.0, 2.1], &[1.0, 2.0], |_| 0.05);
+    }
+
+    #[test]
+    fn one_rounding_is_allowed() {
+        compare::<bf16>("case", &[1.0 + 1.0 / 128.0], &[1.0 + 1.01 / 256.0], |_| 1e-6);
+        compare::<f16>("case", &[1.0 + 1.0 / 1024.0], &[1.0 + 1.01 / 2048.0], |_| 1e-6);
+    }
+
+    #[test]
+    #[should_panic(expected = "value 0 is")]
+    fn two_roundings_are_found() {
+        compare::<bf16>("case", &[1.0 + 1.0 / 128.0], &[1.0], |_| 1e-6);
+    }
+
+    #[test]
+    #[should_panic(expected = "value 0 is")]
+    fn what_is_exact_stays_exact() {
+        compare::<bf16>("case", &[1.0 + 1.0 / 128.0], &[1.0 + 1.01 / 256.0], |_| 0.0);
+    }
+
+    #[test]
+    #[should_panic(expected = "bf16 does not hold")]
+    fn a_value_that_is_stored_otherwise_is_found() {
+        Rig::new(&Rounded::<bf16>::new()).put(&[0.5, 0.1]);
     }
 
     #[test]
     #[should_panic(expected = "value 0 is NaN")]
     fn a_lone_nan_is_found() {
-        compare("case", &[f32::NAN], &[1.0], |_| f64::MAX);
+        compare::<f32>("case", &[f32::NAN], &[1.0], |_| f64::MAX);
     }
 }

@@ -6,7 +6,7 @@ use super::{
     pool::cu_seqlens,
     rig::{Rig, compare, refuses_length, refuses_size},
 };
-use crate::{Columns, HeadSizes, Layout, Rotary};
+use crate::{Columns, Float, HeadSizes, Layout, Rotary};
 
 /// Lengths of the sequences of a batch; one has no tokens.
 const SEQ_LENS: [u32; 4] = [3, 0, 17, 1];
@@ -18,7 +18,7 @@ const POSITIONS: usize = 17;
 ///
 /// # Panics
 /// When the device departs from the twin.
-pub fn rotary<D: Rotary<Float = f32>>(device: &D) {
+pub fn rotary<D: Rotary>(device: &D) {
     for half in WIDTHS {
         for num_heads in [1, 3] {
             packed(device, HeadSizes { num_heads, head_dim: 2 * half });
@@ -28,18 +28,18 @@ pub fn rotary<D: Rotary<Float = f32>>(device: &D) {
     refuses_wrong_sizes(device);
 }
 
-fn table(head_dim: usize) -> Vec<f32> {
-    Numbers::new(head_dim).values(POSITIONS * head_dim)
+fn table<F: Float>(head_dim: usize) -> Vec<f32> {
+    Numbers::<F>::new(head_dim).values(POSITIONS * head_dim)
 }
 
 /// What becomes of `x`, whose rows have the given positions (none: padding), and how far it may be off.
-fn expected(
+fn expected<F: Float>(
     heads: HeadSizes,
     x: &[f32],
     positions: impl Iterator<Item = Option<usize>>,
 ) -> (Vec<f64>, Vec<f64>) {
     let (head_dim, half) = (heads.head_dim, heads.head_dim / 2);
-    let table = table(head_dim);
+    let table = table::<F>(head_dim);
     let (mut want, mut allowed) = (Vec::new(), Vec::new());
     for (row, position) in x.chunks_exact(heads.width()).zip(positions) {
         let Some(position) = position else {
@@ -62,12 +62,12 @@ fn expected(
     (want, allowed)
 }
 
-fn packed<D: Rotary<Float = f32>>(device: &D, heads: HeadSizes) {
+fn packed<D: Rotary>(device: &D, heads: HeadSizes) {
     let sums = cu_seqlens(&SEQ_LENS);
     let rows = sums[SEQ_LENS.len()] as usize;
-    let x = Numbers::new(heads.width()).around(0.0, 3.0, rows * heads.width());
+    let x = Numbers::<D::Float>::new(heads.width()).around(0.0, 3.0, rows * heads.width());
     let positions = SEQ_LENS.into_iter().flat_map(|len| (0..len as usize).map(Some));
-    let (want, allowed) = expected(heads, &x, positions);
+    let (want, allowed) = expected::<D::Float>(heads, &x, positions);
     // columns in the middle of wider rows
     let row_stride = heads.width() + 5;
     let mut wide = vec![f32::NAN; rows * row_stride];
@@ -75,7 +75,7 @@ fn packed<D: Rotary<Float = f32>>(device: &D, heads: HeadSizes) {
         wide[2..2 + heads.width()].copy_from_slice(row);
     }
     let mut rig = Rig::new(device);
-    let (x, table, sums) = (rig.put(&wide), rig.put(&table(heads.head_dim)), rig.put_u32(&sums));
+    let (x, table, sums) = (rig.put(&wide), rig.put(&table::<D::Float>(heads.head_dim)), rig.put_u32(&sums));
     let out = rig
         .answer(want.len(), |d, queue, out| {
             let layout = Layout::Packed { cu_seqlens: sums.view() };
@@ -83,12 +83,12 @@ fn packed<D: Rotary<Float = f32>>(device: &D, heads: HeadSizes) {
             d.rotary(queue, heads, layout, x, table.view(), out)
         })
         .unwrap_or_else(|e| panic!("rotary {heads:?}: {e}"));
-    compare(("rotary, packed", heads), &out, &want, |i| allowed[i]);
+    compare::<D::Float>(("rotary, packed", heads), &out, &want, |i| allowed[i]);
 }
 
-fn padded<D: Rotary<Float = f32>>(device: &D, heads: HeadSizes) {
+fn padded<D: Rotary>(device: &D, heads: HeadSizes) {
     let rows = SEQ_LENS.len() * PADDED_LEN;
-    let mut x = Numbers::new(heads.width()).around(0.0, 3.0, rows * heads.width());
+    let mut x = Numbers::<D::Float>::new(heads.width()).around(0.0, 3.0, rows * heads.width());
     let position = |row: usize| {
         let (b, i) = (row / PADDED_LEN, row % PADDED_LEN);
         (i < SEQ_LENS[b] as usize).then_some(i)
@@ -98,20 +98,20 @@ fn padded<D: Rotary<Float = f32>>(device: &D, heads: HeadSizes) {
             values.fill(f32::NAN);
         }
     }
-    let (want, allowed) = expected(heads, &x, (0..rows).map(position));
+    let (want, allowed) = expected::<D::Float>(heads, &x, (0..rows).map(position));
     let mut rig = Rig::new(device);
-    let (x, table, lens) = (rig.put(&x), rig.put(&table(heads.head_dim)), rig.put_u32(&SEQ_LENS));
+    let (x, table, lens) = (rig.put(&x), rig.put(&table::<D::Float>(heads.head_dim)), rig.put_u32(&SEQ_LENS));
     let out = rig
         .answer(want.len(), |d, queue, out| {
             let layout = Layout::Padded { seq_lens: lens.view(), padded_len: PADDED_LEN };
             d.rotary(queue, heads, layout, Columns::all(x.view(), heads.width()), table.view(), out)
         })
         .unwrap_or_else(|e| panic!("rotary {heads:?}: {e}"));
-    compare(("rotary, padded", heads), &out, &want, |i| allowed[i]);
+    compare::<D::Float>(("rotary, padded", heads), &out, &want, |i| allowed[i]);
 }
 
 /// Sizes that the arguments of the host and the lengths of buffers tell.
-fn refuses_wrong_sizes<D: Rotary<Float = f32>>(device: &D) {
+fn refuses_wrong_sizes<D: Rotary>(device: &D) {
     let mut rig = Rig::new(device);
     let (x, table, lens) = (rig.put(&[0.0; 24]), rig.put(&[0.0; 8]), rig.put_u32(&[2, 1]));
     let mut run = |num_heads, head_dim, x_len, row_stride, table_len, out_len| {
@@ -130,7 +130,7 @@ fn refuses_wrong_sizes<D: Rotary<Float = f32>>(device: &D) {
 }
 
 /// What only a device that reads lengths can refuse.
-pub(super) fn refuses_short_tables<D: Rotary<Float = f32>>(device: &D) {
+pub(super) fn refuses_short_tables<D: Rotary>(device: &D) {
     let mut rig = Rig::new(device);
     let (x, table, sums) = (rig.put(&[0.0; 12]), rig.put(&[0.0; 8]), rig.put_u32(&[0, 3]));
     let answer = rig.answer(12, |d, queue, out| {

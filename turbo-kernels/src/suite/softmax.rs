@@ -1,37 +1,53 @@
 //! Scale, relative bias, mask, softmax.
 
 use super::{
-    ROUNDING, WIDTHS,
+    ROUNDING, WIDE, WIDTHS,
     numbers::Numbers,
-    rig::{Placed, Rig, compare, refuses_length, refuses_size},
+    rig::{Floats, Placed, Rig, compare, refuses_length, refuses_size, rounded},
     twin,
 };
-use crate::{AttentionMask, RelativeBias, Softmax, softmax::ScoreShape};
+use crate::{AttentionMask, Float, FloatsOn, RelativeBias, Softmax, softmax::ScoreShape};
 
 /// Softmax of scores, fused with scale, bias and mask; mask and bias alone.
 ///
 /// # Panics
 /// When the device departs from the twin.
-pub fn softmax<D: Softmax<Float = f32>>(device: &D) {
+pub fn softmax<D: Softmax>(device: &D) {
     for keys in WIDTHS.into_iter().chain([257, 500]) {
-        let shape = ScoreShape { batch_size: 3, num_heads: 2, queries: 3, keys };
-        let lens = [keys as u32, 0, keys.div_ceil(2) as u32];
-        for spread in [1.0, 1e4] {
-            let scores = Numbers::new(keys).around(0.0, spread, 18 * keys);
-            let plain = Step { shape, scale: 1.0, biased: false, lens: None, mask: AttentionMask::Full };
-            plain.check(device, &scores);
-            Step { scale: 0.125, ..plain }.check(device, &scores);
-            for mask in [AttentionMask::Full, AttentionMask::Causal, AttentionMask::Window { reach: 1 }] {
-                let masked = Step { scale: 0.125, lens: Some(&lens), mask, ..plain };
-                masked.check(device, &scores);
-                masked.check_mask(device, &scores, &lens);
-                Step { biased: true, ..masked }.check(device, &scores);
-            }
-            plain.check_bias(device, &scores);
-        }
+        every_step(device, ScoreShape { batch_size: 3, num_heads: 2, queries: 3, keys });
     }
     special_values(device);
+    huge_scores(device);
     refuses_wrong_lengths(device);
+}
+
+/// Rows of [`super::wide_rows`].
+pub(super) fn wide_rows<D: Softmax>(device: &D) {
+    for keys in WIDE {
+        every_step(device, ScoreShape { batch_size: 3, num_heads: 1, queries: 2, keys });
+    }
+}
+
+/// Three sequences, the second without a key.
+fn every_step<D: Softmax>(device: &D, shape: ScoreShape) {
+    let ScoreShape { batch_size, num_heads, queries, keys } = shape;
+    let lens = [keys as u32, 0, keys.div_ceil(2) as u32];
+    let table = Numbers::<D::Float>::new(3).values(BUCKETS.0 * num_heads);
+    for spread in [1.0, 1e4] {
+        let len = batch_size * num_heads * queries * keys;
+        let scores = Numbers::<D::Float>::new(keys).around(0.0, spread, len);
+        let mask = AttentionMask::Full;
+        let plain = Step { shape, scale: 1.0, table: &table, biased: false, lens: None, mask };
+        plain.check(device, &scores);
+        Step { scale: 0.125, ..plain }.check(device, &scores);
+        for mask in [AttentionMask::Full, AttentionMask::Causal, AttentionMask::Window { reach: 1 }] {
+            let masked = Step { scale: 0.125, lens: Some(&lens), mask, ..plain };
+            masked.check(device, &scores);
+            masked.check_mask(device, &scores, &lens);
+            Step { biased: true, ..masked }.check(device, &scores);
+        }
+        plain.check_bias(device, &scores);
+    }
 }
 
 /// Buckets and greatest distance of the bias.
@@ -42,16 +58,14 @@ const BUCKETS: (usize, usize) = (8, 40);
 struct Step<'a> {
     shape: ScoreShape,
     scale: f32,
+    /// Of the bias: `[buckets, num_heads]`.
+    table: &'a [f32],
     biased: bool,
     lens: Option<&'a [u32]>,
     mask: AttentionMask,
 }
 
 impl Step<'_> {
-    fn table(&self) -> Vec<f32> {
-        Numbers::new(3).values(BUCKETS.0 * self.shape.num_heads)
-    }
-
     /// Sequence, head, query and key of a score.
     fn place(&self, i: usize) -> [usize; 4] {
         let ScoreShape { num_heads, queries, keys, .. } = self.shape;
@@ -61,7 +75,7 @@ impl Step<'_> {
     fn bias(&self, i: usize) -> f32 {
         let [_, head, query, key] = self.place(i);
         let bucket = twin::bucket(key as isize - query as isize, BUCKETS.0, BUCKETS.1);
-        self.table()[bucket * self.shape.num_heads + head]
+        self.table[bucket * self.shape.num_heads + head]
     }
 
     fn is_visible(&self, i: usize) -> bool {
@@ -69,10 +83,10 @@ impl Step<'_> {
         self.lens.is_none_or(|lens| key < lens[sequence] as usize) && twin::sees(self.mask, query, key)
     }
 
-    fn check<D: Softmax<Float = f32>>(&self, device: &D, scores: &[f32]) {
+    fn check<D: Softmax>(&self, device: &D, scores: &[f32]) {
         let want = self.expected(scores);
         let mut rig = Rig::new(device);
-        let (on_device, table) = (rig.put(scores), rig.put(&self.table()));
+        let (on_device, table) = (rig.put(scores), rig.put(self.table));
         let on_lens = self.lens.map(|lens| rig.put_u32(lens));
         let out = rig
             .answer(scores.len(), |d, queue, out| {
@@ -95,7 +109,7 @@ impl Step<'_> {
         // zero.
         let most = scores.iter().fold(1f32, |most, v| most.max((v * self.scale).abs()));
         let relative = ROUNDING * (4.0 * f64::from(most) + self.shape.keys as f64 + 9.0);
-        compare(self, &out, &want, |i| relative * want[i] + 1e-37);
+        compare::<D::Float>(self, &out, &want, |i| relative * want[i] + 1e-37);
     }
 
     fn expected(&self, scores: &[f32]) -> Vec<f64> {
@@ -117,7 +131,7 @@ impl Step<'_> {
         want
     }
 
-    fn check_mask<D: Softmax<Float = f32>>(&self, device: &D, scores: &[f32], lens: &[u32]) {
+    fn check_mask<D: Softmax>(&self, device: &D, scores: &[f32], lens: &[u32]) {
         let mut rig = Rig::new(device);
         let (on_device, on_lens) = (rig.put(scores), rig.put_u32(lens));
         let out = rig
@@ -131,39 +145,67 @@ impl Step<'_> {
         }
     }
 
-    fn check_bias<D: Softmax<Float = f32>>(&self, device: &D, scores: &[f32]) {
+    fn check_bias<D: Softmax>(&self, device: &D, scores: &[f32]) {
         let mut rig = Rig::new(device);
-        let (on_device, table) = (rig.put(scores), rig.put(&self.table()));
+        let (on_device, table) = (rig.put(scores), rig.put(self.table));
         let out = rig
             .answer(scores.len(), |d, q, out| {
                 d.add_relative_bias(q, self.shape, on_device.view(), relative_bias(&table), out)
             })
             .unwrap_or_else(|e| panic!("add_relative_bias, {self:?}: {e}"));
-        let want: Vec<f32> = scores.iter().enumerate().map(|(i, score)| score + self.bias(i)).collect();
+        let sum = |(i, score)| rounded::<D::Float>(score + self.bias(i));
+        let want: Vec<f32> = scores.iter().enumerate().map(sum).collect();
         assert_eq!(out, want, "add_relative_bias, {self:?}");
     }
 }
 
-fn relative_bias<D: Softmax<Float = f32>>(table: &Placed<D, f32>) -> RelativeBias<D::View<'_, f32>> {
+fn relative_bias<D: Softmax>(table: &Floats<D>) -> RelativeBias<FloatsOn<'_, D>> {
     RelativeBias { table: table.view(), num_buckets: BUCKETS.0, max_distance: BUCKETS.1 }
 }
 
 /// NaN takes its own row unless it is masked; −∞ is a key without weight; a row of them has no weights.
-fn special_values<D: Softmax<Float = f32>>(device: &D) {
+fn special_values<D: Softmax>(device: &D) {
     const KEYS: usize = 19;
     let shape = ScoreShape { batch_size: 1, num_heads: 1, queries: 4, keys: KEYS };
-    let mut scores = Numbers::new(5).values(4 * KEYS);
+    let mut scores = Numbers::<D::Float>::new(5).values(4 * KEYS);
     scores[3] = f32::NAN;
     scores[KEYS + 17] = f32::NAN;
     scores[2 * KEYS..3 * KEYS].fill(f32::NEG_INFINITY);
     scores[3 * KEYS] = f32::NEG_INFINITY;
-    let plain = Step { shape, scale: 0.5, biased: false, lens: None, mask: AttentionMask::Full };
+    let table = Numbers::<D::Float>::new(3).values(BUCKETS.0);
+    let mask = AttentionMask::Full;
+    let plain = Step { shape, scale: 0.5, table: &table, biased: false, lens: None, mask };
     plain.check(device, &scores);
     Step { lens: Some(&[17]), ..plain }.check(device, &scores);
     Step { biased: true, ..plain }.check(device, &scores);
 }
 
-fn refuses_wrong_lengths<D: Softmax<Float = f32>>(device: &D) {
+/// Two keys so far above the others that these have no weight: their order survives, and nothing overflows on the way.
+fn huge_scores<D: Softmax>(device: &D) {
+    const KEYS: usize = 45;
+    // f16 ends at 65504; the difference of two f32 must still be one
+    let huge = rounded::<D::Float>(D::Float::GREATEST.min(1e30) / 4.0);
+    let mut scores = vec![0.0; KEYS];
+    scores.iter_mut().step_by(2).for_each(|score| *score = -huge);
+    (scores[7], scores[40]) = (huge, huge);
+    let shape = ScoreShape { batch_size: 1, num_heads: 1, queries: 1, keys: KEYS };
+    let mut rig = Rig::new(device);
+    let on_device = rig.put(&scores);
+    let mut want = vec![0.0; KEYS];
+    (want[7], want[40]) = (0.5, 0.5);
+    for scale in [1.0, 0.125] {
+        let out = rig
+            .answer(KEYS, |d, q, out| {
+                let mask = AttentionMask::Full;
+                d.scale_mask_softmax(q, shape, on_device.view(), scale, None, None, mask, out)
+            })
+            .unwrap_or_else(|e| panic!("huge scores: {e}"));
+        // the same exponential twice, their sum, and a quotient
+        compare::<D::Float>(("huge scores", scale), &out, &want, |_| 4.0 * ROUNDING);
+    }
+}
+
+fn refuses_wrong_lengths<D: Softmax>(device: &D) {
     let shape = ScoreShape { batch_size: 2, num_heads: 1, queries: 2, keys: 3 };
     let mut rig = Rig::new(device);
     let (scores, one, two) = (rig.put(&[0.0; 12]), rig.put_u32(&[3]), rig.put_u32(&[3, 3]));

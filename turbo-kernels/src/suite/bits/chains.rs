@@ -14,7 +14,7 @@ use crate::{
 pub fn chains<D: Gemm<Float = f32> + BatchedMatMul>(device: &D, step: impl Fn(f32, f32, f32) -> f32) {
     let mut rig = Rig::new(device);
     for (rows, out_features, in_features) in [(1, 33, 700), (9, 50, 2049), (40, 7, 64), (131, 129, 65)] {
-        let mut numbers = Numbers::new(rows);
+        let mut numbers = Numbers::<f32>::new(rows);
         let (x, weight) = (numbers.values(rows * in_features), numbers.values(out_features * in_features));
         let (bias, residual) = (numbers.values(out_features), numbers.values(rows * out_features));
         let mut want = Vec::new();
@@ -45,7 +45,7 @@ pub fn chains<D: Gemm<Float = f32> + BatchedMatMul>(device: &D, step: impl Fn(f3
 /// `a · bᵀ` of one head.
 fn transposed<D: BatchedMatMul<Float = f32>>(
     rig: &mut Rig<'_, D>,
-    numbers: &mut Numbers,
+    numbers: &mut Numbers<f32>,
     (m, n, k): (usize, usize, usize),
     step: impl Fn(f32, f32, f32) -> f32,
 ) {

@@ -87,8 +87,8 @@ fn part<D: Device<Float = f32>>(of: &Placed<D, f32>, width: usize, rows: Range<u
 }
 
 fn element_wise<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, Vec<f32>)> {
-    let x = rig.put(&Numbers::new(1).around(0.0, 6.0, ROWS * WIDTH));
-    let bias = rig.put(&Numbers::new(2).values(WIDTH));
+    let x = rig.put(&Numbers::<f32>::new(1).around(0.0, 6.0, ROWS * WIDTH));
+    let bias = rig.put(&Numbers::<f32>::new(2).values(WIDTH));
     let names = ["gelu (erf)", "gelu (tanh)", "relu", "silu", "tanh", "sigmoid", "ln(1 + relu)"];
     let mut answers = Vec::new();
     for (name, activation) in names.into_iter().zip(Activation::ALL) {
@@ -96,7 +96,7 @@ fn element_wise<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, V
             d.activate(q, part(&x, WIDTH, rows), activation, out)
         }));
     }
-    let halves = rig.put(&Numbers::new(8).values(ROWS * 2 * WIDTH));
+    let halves = rig.put(&Numbers::<f32>::new(8).values(ROWS * 2 * WIDTH));
     answers.push(each_part(rig, "gate", WIDTH, |d, q, rows, out| {
         d.gate(q, Activation::GeluErf, part(&halves, 2 * WIDTH, rows), WIDTH, out)
     }));
@@ -110,7 +110,7 @@ fn element_wise<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, V
 }
 
 fn normed<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>); 7] {
-    let mut numbers = Numbers::new(3);
+    let mut numbers = Numbers::<f32>::new(3);
     let [x, residual, table] = [0; 3].map(|_| rig.put(&numbers.values(ROWS * WIDTH)));
     let [bias, gain, offset] = [0; 3].map(|_| rig.put(&numbers.values(WIDTH)));
     let ids = rig.put_u32(&numbers.indices(ROWS, ROWS));
@@ -149,7 +149,7 @@ fn normed<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>);
 fn products<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>); 5] {
     const OUT: usize = 101;
     const IN: usize = 130;
-    let mut numbers = Numbers::new(4);
+    let mut numbers = Numbers::<f32>::new(4);
     let packed =
         rig.device().pack(&numbers.values(OUT * IN), OUT, IN, DType::F32).expect("the weight has its shape");
     let x = rig.put(&numbers.values(ROWS * IN));
@@ -194,7 +194,7 @@ fn products<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>
 fn batched_products<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> (&'static str, Vec<f32>) {
     let shape = MatMulShape { batch_size: 3, num_heads: 2, num_kv_heads: 2, m: 19, n: WIDTH, k: 21 };
     let MatMulShape { batch_size, num_heads, m, n, k, .. } = shape;
-    let mut numbers = Numbers::new(5);
+    let mut numbers = Numbers::<f32>::new(5);
     let a = rig.put(&numbers.values(batch_size * num_heads * m * k));
     let b = rig.put(&numbers.values(batch_size * num_heads * n * k));
     let (a_at, b_at) = (interleaved(0, num_heads, m, k), interleaved(0, num_heads, n, k));
@@ -227,7 +227,7 @@ fn batched_products<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> (&'static str, V
 fn masked<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> (&'static str, Vec<f32>) {
     let lens = [WIDTH as u32, 1, 18];
     let shape = ScoreShape { batch_size: lens.len(), num_heads: 2, queries: 5, keys: WIDTH };
-    let scores = rig.put(&Numbers::new(6).around(0.0, 8.0, 30 * WIDTH));
+    let scores = rig.put(&Numbers::<f32>::new(6).around(0.0, 8.0, 30 * WIDTH));
     let on_lens = rig.put_u32(&lens);
     let batch = rig
         .answer(30 * WIDTH, |d, q, out| {

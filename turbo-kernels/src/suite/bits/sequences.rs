@@ -1,6 +1,9 @@
 //! Kernels on sequences: the same bits packed, padded and alone.
 
-use super::{super::pool::cu_seqlens, Numbers, Rig, WIDTH, assert_same};
+use super::{
+    super::{attention::MASKS, pool::cu_seqlens},
+    Numbers, Rig, WIDTH, assert_same,
+};
 use crate::{
     AttentionMask, Columns, DType, EncoderKernels, HeadSizes, KernelError, Layout, Pooling, Queries,
     RelativeBias, attention::AttentionShape,
@@ -44,8 +47,9 @@ impl Task {
 /// Attention, rotary positions and poolings.
 pub(super) fn sequences<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, Vec<f32>)> {
     let mut answers = attentions(rig);
+    MASKS.into_iter().for_each(|mask| one_query_of_each_sequence_is_its_row(rig, mask));
     let heads = HeadSizes { num_heads: 2, head_dim: HEAD_DIM };
-    let table = rig.put(&Numbers::new(9).values(150 * HEAD_DIM));
+    let table = rig.put(&Numbers::<f32>::new(9).values(150 * HEAD_DIM));
     let task = Task { name: "rotary", from: heads.width(), to: To::Rows(heads.width()) };
     answers.push(each_sequence(rig, task, |d, q, layout, x, out| {
         d.rotary(q, heads, layout, Columns::all(x, heads.width()), table.view(), out)
@@ -60,7 +64,7 @@ pub(super) fn sequences<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'stati
         answers.push(each_sequence(rig, task, |d, q, layout, x, out| d.pool(q, pooling, layout, x, out)));
     }
     const VOCAB: usize = 101;
-    let mut numbers = Numbers::new(10);
+    let mut numbers = Numbers::<f32>::new(10);
     let weight = rig
         .device()
         .pack(&numbers.values(VOCAB * WIDTH), VOCAB, WIDTH, DType::F32)
@@ -99,7 +103,7 @@ fn attentions<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, Vec
         };
         let (q_width, kv_width) = (4 * HEAD_DIM, num_kv_heads * HEAD_DIM);
         let row_stride = q_width + 2 * kv_width;
-        let table = rig.put(&Numbers::new(11).values(num_buckets * 4));
+        let table = rig.put(&Numbers::<f32>::new(11).values(num_buckets * 4));
         let task = Task { name, from: row_stride, to: To::Rows(q_width) };
         answers.push(each_sequence(rig, task, |d, queue, layout, x, out| {
             let [q, k, v] =
@@ -109,6 +113,51 @@ fn attentions<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, Vec
         }));
     }
     answers
+}
+
+/// Queries of one row per sequence give what that row is among all.
+fn one_query_of_each_sequence_is_its_row<D: EncoderKernels>(rig: &mut Rig<'_, D>, mask: AttentionMask) {
+    const HIDDEN: usize = 16;
+    let seq_lens = [3, 0, 40, 140];
+    let sums = cu_seqlens(&seq_lens);
+    let rows = sums[seq_lens.len()] as usize;
+    let mut numbers = Numbers::<f32>::new(rows);
+    let (q, kv, table) =
+        (numbers.values(rows * HIDDEN), numbers.values(rows * HIDDEN), numbers.values(8 * 2));
+    let (on_kv, on_table, on_sums) = (rig.put(&kv), rig.put(&table), rig.put_u32(&sums));
+    let mut run = |queries, q: &[f32]| {
+        let on_q = rig.put(q);
+        rig.answer(q.len(), |d, queue, out| {
+            let dtype = DType::F32;
+            let shape = AttentionShape {
+                num_heads: 2,
+                num_kv_heads: 1,
+                head_dim: 8,
+                scale: 0.3,
+                mask,
+                dtype,
+                queries,
+            };
+            let layout = Layout::Packed { cu_seqlens: on_sums.view() };
+            let [k, v] = [0, 8].map(|first| Columns { rows: on_kv.view(), first, row_stride: HIDDEN });
+            let bias = RelativeBias { table: on_table.view(), num_buckets: 8, max_distance: 20 };
+            d.attention(queue, shape, layout, Columns::all(on_q.view(), HIDDEN), k, v, Some(bias), out)
+        })
+        .unwrap_or_else(|e| panic!("{queries:?}: {e}"))
+    };
+    let all = run(Queries::All, &q);
+    for queries in [Queries::First, Queries::Last] {
+        let row = |b: usize| if queries == Queries::First { sums[b] } else { sums[b + 1] - 1 } as usize;
+        // the empty sequence has a query that sees nothing
+        let of_rows = |values: &[f32], empty: f32| -> Vec<f32> {
+            let of_row = |b: usize| match seq_lens[b] {
+                0 => vec![empty; HIDDEN],
+                _ => values[row(b) * HIDDEN..][..HIDDEN].to_vec(),
+            };
+            (0..seq_lens.len()).flat_map(of_row).collect()
+        };
+        assert_same("one query", &run(queries, &of_rows(&q, 0.5)), &of_rows(&all, 0.0));
+    }
 }
 
 fn each_sequence<D: EncoderKernels>(
@@ -137,7 +186,7 @@ fn each_sequence<D: EncoderKernels>(
         .unwrap_or_else(|e| panic!("{name}: {e}"))
     };
     let sums = cu_seqlens(&SEQ_LENS);
-    let x = Numbers::new(7).around(0.0, 2.0, sums[SEQ_LENS.len()] as usize * from);
+    let x = Numbers::<f32>::new(7).around(0.0, 2.0, sums[SEQ_LENS.len()] as usize * from);
     let batch = run(&x, Layout::Packed { cu_seqlens: &sums }, SEQ_LENS.len());
 
     let mut padded = vec![0.5; SEQ_LENS.len() * PADDED_LEN * from];

@@ -1,0 +1,580 @@
+//! A device that stores less than f32, to test the suite itself: it must hold for one that does as told, and fail for
+//! one that is a little off.
+
+use std::{marker::PhantomData, num::NonZeroUsize};
+
+use half::{bf16, f16};
+
+use crate::{
+    Activation, Attention, AttentionMask, BatchedMatMul, BiasAct, Columns, Cpu, CpuOptions, DType, Device,
+    DeviceError, Element, Embed, Epilogue, FeedForward, Float, Gather, Gemm, HeadSizes, KernelError, Layout,
+    Norm, Pool, Pooling, RelativeBias, Rotary, Softmax, Span,
+    attention::AttentionShape,
+    device::{CpuBlock, CpuQueue, split},
+    embed::Lookup,
+    gather::HeadShape,
+    gemm::PackedWeight,
+    matmul::{HeadStrides, MatMulShape, Rhs},
+    norm::NormWeights,
+    softmax::ScoreShape,
+};
+
+/// The CPU with memory of `F`s: a kernel widens what it reads to f32, and each result is rounded once.
+#[derive(Clone)]
+pub(super) struct Rounded<F> {
+    cpu: Cpu,
+    units_off: u8,
+    float: PhantomData<F>,
+}
+
+impl<F: Float> Rounded<F> {
+    pub(super) fn new() -> Self {
+        Self::off_by(0)
+    }
+
+    /// With the greatest value of every answer so many units in the last place too great.
+    fn off_by(units: u8) -> Self {
+        let options = CpuOptions { threads: NonZeroUsize::new(1), isa: None };
+        let cpu = Cpu::new(options).expect("the instruction set is the machine's");
+        Self { cpu, units_off: units, float: PhantomData }
+    }
+
+    /// What `kernel` makes of `out`, rounded.
+    fn answer(
+        &self,
+        out: &mut [F],
+        kernel: impl FnOnce(&mut [f32]) -> Result<(), KernelError>,
+    ) -> Result<(), KernelError> {
+        let mut wide = widen(out);
+        kernel(&mut wide)?;
+        out.iter_mut().zip(&wide).for_each(|(out, v)| *out = F::from_f32(*v));
+        let finite = out.iter_mut().filter(|v| v.to_f32().is_finite());
+        if let Some(most) = finite.max_by(|a, b| a.to_f32().abs().total_cmp(&b.to_f32().abs())) {
+            let value = most.to_f32();
+            let power_of_two = f32::from_bits(value.to_bits() & f32::INFINITY.to_bits());
+            let unit = power_of_two * 2.0 * F::ROUNDING as f32;
+            *most = F::from_f32(value + (f32::from(self.units_off) * unit).copysign(value));
+        }
+        Ok(())
+    }
+}
+
+fn widen<F: Float>(values: &[F]) -> Vec<f32> {
+    values.iter().map(|v| v.to_f32()).collect()
+}
+
+/// `columns`, of rows that were widened.
+fn columns<'a, F>(rows: &'a [f32], columns: Columns<&[F]>) -> Columns<&'a [f32]> {
+    Columns { rows, first: columns.first, row_stride: columns.row_stride }
+}
+
+fn with_norm<F: Float, T>(
+    weights: Option<NormWeights<&[F]>>,
+    work: impl FnOnce(Option<NormWeights<&[f32]>>) -> T,
+) -> T {
+    let gain = weights.map(|weights| widen(weights.gain));
+    let offset = weights.and_then(|weights| weights.offset).map(widen);
+    work(weights.zip(gain.as_deref()).map(|(weights, gain)| NormWeights {
+        gain,
+        offset: offset.as_deref(),
+        epsilon: weights.epsilon,
+    }))
+}
+
+fn with_bias<F: Float, T>(
+    bias: Option<RelativeBias<&[F]>>,
+    work: impl FnOnce(Option<RelativeBias<&[f32]>>) -> T,
+) -> T {
+    let table = bias.map(|bias| widen(bias.table));
+    work(bias.zip(table.as_deref()).map(|(bias, table)| RelativeBias {
+        table,
+        num_buckets: bias.num_buckets,
+        max_distance: bias.max_distance,
+    }))
+}
+
+impl<F: Float> Device for Rounded<F> {
+    type Float = F;
+    type Block = CpuBlock;
+    type Queue = CpuQueue;
+    type View<'a, T: Element> = &'a [T];
+    type ViewMut<'a, T: Element> = &'a mut [T];
+
+    fn name(&self) -> String {
+        format!("{}, {}", self.cpu.name(), F::NAME)
+    }
+
+    fn queue(&self) -> Result<CpuQueue, DeviceError> {
+        self.cpu.queue()
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<CpuBlock, DeviceError> {
+        self.cpu.allocate(bytes)
+    }
+
+    fn view<'a, T: Element>(
+        &self,
+        block: &'a CpuBlock,
+        offset: usize,
+        len: usize,
+    ) -> Result<&'a [T], DeviceError> {
+        self.cpu.view(block, offset, len)
+    }
+
+    fn view_mut<'a, T: Element>(
+        &self,
+        block: &'a mut CpuBlock,
+        offset: usize,
+        len: usize,
+    ) -> Result<&'a mut [T], DeviceError> {
+        self.cpu.view_mut(block, offset, len)
+    }
+
+    fn views<'a, const R: usize, const W: usize>(
+        &self,
+        blocks: &'a mut [CpuBlock],
+        reads: [Span; R],
+        writes: [Span; W],
+    ) -> Result<([&'a [F]; R], [&'a mut [F]; W]), DeviceError> {
+        split(blocks, reads, writes)
+    }
+
+    fn upload<T: Element>(&self, queue: &mut CpuQueue, from: &[T], to: &mut [T]) -> Result<(), DeviceError> {
+        self.cpu.upload(queue, from, to)
+    }
+
+    fn download<T: Element>(
+        &self,
+        queue: &mut CpuQueue,
+        from: &[T],
+        to: &mut [T],
+    ) -> Result<(), DeviceError> {
+        self.cpu.download(queue, from, to)
+    }
+}
+
+impl<F: Float> Gemm for Rounded<F> {
+    type Weight = PackedWeight;
+
+    fn pack(
+        &self,
+        weight: &[f32],
+        out_features: usize,
+        in_features: usize,
+        dtype: DType,
+    ) -> Result<PackedWeight, KernelError> {
+        self.cpu.pack(weight, out_features, in_features, dtype)
+    }
+
+    fn image<'w>(&self, weight: &'w PackedWeight) -> Option<&'w [u8]> {
+        self.cpu.image(weight)
+    }
+
+    fn restore(
+        &self,
+        image: &[u8],
+        out_features: usize,
+        in_features: usize,
+        dtype: DType,
+    ) -> Result<PackedWeight, KernelError> {
+        self.cpu.restore(image, out_features, in_features, dtype)
+    }
+
+    fn packing(&self, dtype: DType) -> String {
+        self.cpu.packing(dtype)
+    }
+
+    fn gemm(
+        &self,
+        queue: &mut CpuQueue,
+        x: &[F],
+        weight: &PackedWeight,
+        epilogue: Epilogue<&[F]>,
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        let (bias, residual) = match epilogue {
+            Epilogue::None | Epilogue::Act(_) => (None, None),
+            Epilogue::Bias(bias) | Epilogue::BiasAct(bias, _) => (Some(widen(bias)), None),
+            Epilogue::Residual(residual) => (None, Some(widen(residual))),
+            Epilogue::BiasResidual { bias, residual } => (Some(widen(bias)), Some(widen(residual))),
+        };
+        let sum = Epilogue::sum(bias.as_deref(), residual.as_deref());
+        let epilogue = match (epilogue, sum) {
+            (Epilogue::Act(activation), _) => Epilogue::Act(activation),
+            (Epilogue::BiasAct(_, activation), Epilogue::Bias(bias)) => Epilogue::BiasAct(bias, activation),
+            (_, sum) => sum,
+        };
+        self.answer(out, |out| self.cpu.gemm(queue, &widen(x), weight, epilogue, out))
+    }
+
+    fn gemm_norm(
+        &self,
+        queue: &mut CpuQueue,
+        x: &[F],
+        weight: &PackedWeight,
+        bias: Option<&[F]>,
+        residual: Option<&[F]>,
+        norm: NormWeights<&[F]>,
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        let (x, bias, residual) = (widen(x), bias.map(widen), residual.map(widen));
+        with_norm(Some(norm), |norm| {
+            let norm = norm.expect("it was given");
+            self.answer(out, |out| {
+                self.cpu.gemm_norm(queue, &x, weight, bias.as_deref(), residual.as_deref(), norm, out)
+            })
+        })
+    }
+
+    fn feed_forward(
+        &self,
+        queue: &mut CpuQueue,
+        x: &[F],
+        layer: FeedForward<'_, PackedWeight, &[F]>,
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        let [up_bias, down_bias, residual] =
+            [layer.up_bias, layer.down_bias, layer.residual].map(|values| values.map(widen));
+        with_norm(layer.norm, |norm| {
+            let layer = FeedForward {
+                up: layer.up,
+                up_bias: up_bias.as_deref(),
+                hidden: layer.hidden,
+                down: layer.down,
+                down_bias: down_bias.as_deref(),
+                residual: residual.as_deref(),
+                norm,
+            };
+            self.answer(out, |out| self.cpu.feed_forward(queue, &widen(x), layer, out))
+        })
+    }
+
+    fn gemm_max_pool(
+        &self,
+        queue: &mut CpuQueue,
+        layout: Layout<&[u32]>,
+        x: &[F],
+        weight: &PackedWeight,
+        bias: Option<&[F]>,
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        let bias = bias.map(widen);
+        self.answer(out, |out| self.cpu.gemm_max_pool(queue, layout, &widen(x), weight, bias.as_deref(), out))
+    }
+}
+
+impl<F: Float> BatchedMatMul for Rounded<F> {
+    fn batched_matmul(
+        &self,
+        queue: &mut CpuQueue,
+        shape: MatMulShape,
+        (a, a_at): (&[F], HeadStrides),
+        (b, b_at, rhs): (&[F], HeadStrides, Rhs),
+        (out, out_at): (&mut [F], HeadStrides),
+    ) -> Result<(), KernelError> {
+        self.answer(out, |out| {
+            self.cpu.batched_matmul(queue, shape, (&widen(a), a_at), (&widen(b), b_at, rhs), (out, out_at))
+        })
+    }
+}
+
+impl<F: Float> Softmax for Rounded<F> {
+    fn scale_mask_softmax(
+        &self,
+        queue: &mut CpuQueue,
+        shape: ScoreShape,
+        scores: &[F],
+        scale: f32,
+        bias: Option<RelativeBias<&[F]>>,
+        seq_lens: Option<&[u32]>,
+        mask: AttentionMask,
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        with_bias(bias, |bias| {
+            self.answer(out, |out| {
+                self.cpu.scale_mask_softmax(queue, shape, &widen(scores), scale, bias, seq_lens, mask, out)
+            })
+        })
+    }
+
+    fn mask(
+        &self,
+        queue: &mut CpuQueue,
+        shape: ScoreShape,
+        scores: &[F],
+        seq_lens: &[u32],
+        mask: AttentionMask,
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        self.answer(out, |out| self.cpu.mask(queue, shape, &widen(scores), seq_lens, mask, out))
+    }
+
+    fn add_relative_bias(
+        &self,
+        queue: &mut CpuQueue,
+        shape: ScoreShape,
+        scores: &[F],
+        bias: RelativeBias<&[F]>,
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        with_bias(Some(bias), |bias| {
+            let bias = bias.expect("it was given");
+            self.answer(out, |out| self.cpu.add_relative_bias(queue, shape, &widen(scores), bias, out))
+        })
+    }
+}
+
+impl<F: Float> Norm for Rounded<F> {
+    fn layer_norm(
+        &self,
+        queue: &mut CpuQueue,
+        x: &[F],
+        weights: NormWeights<&[F]>,
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        with_norm(Some(weights), |weights| {
+            let weights = weights.expect("they were given");
+            self.answer(out, |out| self.cpu.layer_norm(queue, &widen(x), weights, out))
+        })
+    }
+
+    fn bias_residual_layer_norm(
+        &self,
+        queue: &mut CpuQueue,
+        x: &[F],
+        bias: Option<&[F]>,
+        residual: &[F],
+        weights: NormWeights<&[F]>,
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        let (x, bias, residual) = (widen(x), bias.map(widen), widen(residual));
+        with_norm(Some(weights), |weights| {
+            let weights = weights.expect("they were given");
+            self.answer(out, |out| {
+                self.cpu.bias_residual_layer_norm(queue, &x, bias.as_deref(), &residual, weights, out)
+            })
+        })
+    }
+
+    fn rms_norm(
+        &self,
+        queue: &mut CpuQueue,
+        x: &[F],
+        gain: &[F],
+        epsilon: f32,
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        self.answer(out, |out| self.cpu.rms_norm(queue, &widen(x), &widen(gain), epsilon, out))
+    }
+
+    fn head_rms_norm(
+        &self,
+        queue: &mut CpuQueue,
+        heads: HeadSizes,
+        x: Columns<&[F]>,
+        gain: &[F],
+        epsilon: f32,
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        self.answer(out, |out| {
+            let rows = widen(x.rows);
+            self.cpu.head_rms_norm(queue, heads, columns(&rows, x), &widen(gain), epsilon, out)
+        })
+    }
+}
+
+impl<F: Float> BiasAct for Rounded<F> {
+    fn add_bias(&self, queue: &mut CpuQueue, x: &[F], bias: &[F], out: &mut [F]) -> Result<(), KernelError> {
+        self.answer(out, |out| self.cpu.add_bias(queue, &widen(x), &widen(bias), out))
+    }
+
+    fn activate(
+        &self,
+        queue: &mut CpuQueue,
+        x: &[F],
+        activation: Activation,
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        self.answer(out, |out| self.cpu.activate(queue, &widen(x), activation, out))
+    }
+
+    fn add(&self, queue: &mut CpuQueue, a: &[F], b: &[F], out: &mut [F]) -> Result<(), KernelError> {
+        self.answer(out, |out| self.cpu.add(queue, &widen(a), &widen(b), out))
+    }
+
+    fn mul(&self, queue: &mut CpuQueue, a: &[F], b: &[F], out: &mut [F]) -> Result<(), KernelError> {
+        self.answer(out, |out| self.cpu.mul(queue, &widen(a), &widen(b), out))
+    }
+
+    fn gate(
+        &self,
+        queue: &mut CpuQueue,
+        activation: Activation,
+        x: &[F],
+        n: usize,
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        self.answer(out, |out| self.cpu.gate(queue, activation, &widen(x), n, out))
+    }
+
+    fn scale(&self, queue: &mut CpuQueue, x: &[F], factor: f32, out: &mut [F]) -> Result<(), KernelError> {
+        self.answer(out, |out| self.cpu.scale(queue, &widen(x), factor, out))
+    }
+}
+
+impl<F: Float> Embed for Rounded<F> {
+    fn embed(
+        &self,
+        queue: &mut CpuQueue,
+        lookup: Lookup<&[F], &[u32]>,
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        let table = widen(lookup.table);
+        self.answer(out, |out| self.cpu.embed(queue, Lookup { table: &table, ids: lookup.ids }, out))
+    }
+
+    fn embed_sum_layer_norm(
+        &self,
+        queue: &mut CpuQueue,
+        lookups: &[Lookup<&[F], &[u32]>],
+        weights: NormWeights<&[F]>,
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        let tables: Vec<_> = lookups.iter().map(|lookup| widen(lookup.table)).collect();
+        let lookups: Vec<_> = lookups
+            .iter()
+            .zip(&tables)
+            .map(|(of, table)| Lookup { table: &table[..], ids: of.ids })
+            .collect();
+        with_norm(Some(weights), |weights| {
+            let weights = weights.expect("they were given");
+            self.answer(out, |out| self.cpu.embed_sum_layer_norm(queue, &lookups, weights, out))
+        })
+    }
+}
+
+impl<F: Float> Attention for Rounded<F> {
+    fn attention(
+        &self,
+        queue: &mut CpuQueue,
+        shape: AttentionShape,
+        layout: Layout<&[u32]>,
+        q: Columns<&[F]>,
+        k: Columns<&[F]>,
+        v: Columns<&[F]>,
+        bias: Option<RelativeBias<&[F]>>,
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        let rows = [q, k, v].map(|part| widen(part.rows));
+        let [q, k, v] = [(q, &rows[0]), (k, &rows[1]), (v, &rows[2])].map(|(part, rows)| columns(rows, part));
+        with_bias(bias, |bias| {
+            self.answer(out, |out| self.cpu.attention(queue, shape, layout, q, k, v, bias, out))
+        })
+    }
+}
+
+impl<F: Float> Gather for Rounded<F> {
+    fn copy_heads(
+        &self,
+        queue: &mut CpuQueue,
+        shape: HeadShape,
+        (from, from_at): (&[F], HeadStrides),
+        (to, to_at): (&mut [F], HeadStrides),
+    ) -> Result<(), KernelError> {
+        self.answer(to, |to| self.cpu.copy_heads(queue, shape, (&widen(from), from_at), (to, to_at)))
+    }
+}
+
+impl<F: Float> Pool for Rounded<F> {
+    fn pool(
+        &self,
+        queue: &mut CpuQueue,
+        pooling: Pooling,
+        layout: Layout<&[u32]>,
+        x: &[F],
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        self.answer(out, |out| self.cpu.pool(queue, pooling, layout, &widen(x), out))
+    }
+
+    fn l2_normalize(
+        &self,
+        queue: &mut CpuQueue,
+        hidden_size: usize,
+        x: &[F],
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        self.answer(out, |out| self.cpu.l2_normalize(queue, hidden_size, &widen(x), out))
+    }
+}
+
+impl<F: Float> Rotary for Rounded<F> {
+    fn rotary(
+        &self,
+        queue: &mut CpuQueue,
+        heads: HeadSizes,
+        layout: Layout<&[u32]>,
+        x: Columns<&[F]>,
+        table: &[F],
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        self.answer(out, |out| {
+            let rows = widen(x.rows);
+            self.cpu.rotary(queue, heads, layout, columns(&rows, x), &widen(table), out)
+        })
+    }
+}
+
+#[test]
+fn the_suite_holds_for_f16() {
+    let device = Rounded::<f16>::new();
+    super::all(&device);
+    super::wide_rows(&device);
+    super::indices(&device);
+}
+
+#[test]
+fn the_suite_holds_for_bf16() {
+    let device = Rounded::<bf16>::new();
+    super::all(&device);
+    super::wide_rows(&device);
+    super::indices(&device);
+}
+
+/// A family fails where the greatest value of each answer is so many units in the last place off.
+macro_rules! finds {
+    ($($family:ident: $units:literal),* $(,)?) => {
+        mod finds_in_f16 {
+            $(#[test]
+            #[should_panic]
+            fn $family() {
+                super::super::$family(&super::Rounded::<half::f16>::off_by($units));
+            })*
+        }
+        mod finds_in_bf16 {
+            $(#[test]
+            #[should_panic]
+            fn $family() {
+                super::super::$family(&super::Rounded::<half::bf16>::off_by($units));
+            })*
+        }
+    };
+}
+
+// One unit where every bit is known, two where a result is rounded once: the value that was rounded may lie half a unit
+// to the other side. More where something is stored in between: weights of keys, the results of a first product.
+finds! {
+    bias_act: 1,
+    embed: 1,
+    gather: 1,
+    pool: 1,
+    gemm: 2,
+    matmul: 2,
+    max_pool: 2,
+    norm: 2,
+    rotary: 2,
+    softmax: 2,
+    wide_rows: 2,
+    attention: 4,
+    feed_forward: 4,
+}
