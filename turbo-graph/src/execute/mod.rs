@@ -292,11 +292,7 @@ impl<D: EncoderKernels> Executor<D> {
     ///
     /// # Errors
     /// As [`Executor::run`]; [`GraphError::Stopped`] as soon as `keep_going` says no.
-    pub fn run_while(
-        &mut self,
-        batch: &Staging,
-        keep_going: impl FnMut() -> bool,
-    ) -> Result<(), GraphError> {
+    pub fn run_while(&mut self, batch: &Staging, keep_going: impl FnMut() -> bool) -> Result<(), GraphError> {
         self.run_for(batch, OutputSet::ALL, keep_going)
     }
 
