@@ -107,6 +107,12 @@ pub enum GraphError {
         /// What there is.
         batch_size: usize,
     },
+    /// An output that the last run was not for.
+    #[error("output {output:?} was not computed")]
+    NotComputed {
+        /// Its name.
+        output: String,
+    },
     /// The planner refused.
     #[error(transparent)]
     Alloc(#[from] AllocError),

@@ -44,7 +44,7 @@ mod verify;
 pub use bind::{BoundProgram, Capacity};
 pub use builder::GraphBuilder;
 pub use error::GraphError;
-pub use execute::{Executor, ExecutorConfig, OutputId, PackedStore, WeightBytes, WeightSource};
+pub use execute::{Executor, ExecutorConfig, OutputId, OutputSet, PackedStore, WeightBytes, WeightSource};
 pub use graph::{Graph, Input, Positions, ValueId};
 pub use op::{HeadColumns, Op};
 pub use passes::Pass;

@@ -99,6 +99,28 @@ impl Program {
         self.graph.nodes()
     }
 
+    /// The nodes that the output of this name needs, in order; none where there is no such output.
+    pub fn nodes_for(&self, output: &str) -> Vec<&Node> {
+        let value = self.graph.outputs().find(|(_, name)| *name == output).map(|(value, _)| value);
+        let mut positions = value.map_or_else(Vec::new, |value| self.needed_for(value));
+        positions.reverse();
+        positions.into_iter().map(|position| &self.nodes()[position]).collect()
+    }
+
+    /// Positions of the nodes that `value` needs, the last one first.
+    pub(crate) fn needed_for(&self, value: ValueId) -> Vec<usize> {
+        let mut needed = vec![false; self.graph.values.len()];
+        needed[value.index()] = true;
+        let mut positions = Vec::new();
+        for (position, node) in self.nodes().iter().enumerate().rev() {
+            if needed[node.output.index()] {
+                node.inputs.iter().for_each(|input| needed[input.index()] = true);
+                positions.push(position);
+            }
+        }
+        positions
+    }
+
     /// A value of the fused graph.
     pub fn value(&self, id: ValueId) -> &Value {
         self.graph.value(id)

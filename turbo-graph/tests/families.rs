@@ -10,7 +10,7 @@ use common::{families, greatest, on_cpu, sequences, twin, unfolded_plan};
 use proptest::prelude::*;
 use turbo_alloc::check;
 use turbo_graph::{
-    Executor, Graph, LayoutKind, Op, Pass, Program, Staging,
+    Executor, Graph, LayoutKind, Op, OutputSet, Pass, Program, Staging,
     dim::{Dim, Extents},
     passes, print,
 };
@@ -36,13 +36,18 @@ impl Model {
 
     /// All outputs of each sequence, one after the other.
     fn answers(&mut self, ids: &[Vec<u32>]) -> Vec<Vec<f32>> {
+        self.answers_of(ids, &OUTPUTS, OutputSet::ALL)
+    }
+
+    /// Those of these names, of a run for `wanted`.
+    fn answers_of(&mut self, ids: &[Vec<u32>], names: &[&str], wanted: OutputSet) -> Vec<Vec<f32>> {
         let mut batch = Staging::new();
         for ids in ids {
             batch.push(ids, &[]).unwrap();
             batch.select(&selected(ids)).unwrap();
         }
-        self.0.run(&batch).unwrap();
-        let named = OUTPUTS.map(|name| self.0.output(name));
+        self.0.run_for(&batch, wanted, || true).unwrap();
+        let named: Vec<_> = names.iter().map(|name| self.0.output(name)).collect();
         let mut answer = |sequence| {
             let mut values = Vec::new();
             named.iter().flatten().for_each(|&output| self.0.read(output, sequence, &mut values).unwrap());
@@ -182,6 +187,43 @@ fn is_unfused(op: &Op) -> bool {
             | Op::Mul
             | Op::Scale { .. }
     )
+}
+
+/// Who wants the vector of one token and not the hidden state of all is not made to compute both; who wants both gets the
+/// same bits.
+#[test]
+fn the_vector_of_one_token_goes_its_own_way() {
+    let rows_of_products = |name: &str, output: &str| -> Vec<Dim> {
+        let program = Program::compile(&families::family(name), LayoutKind::Packed, passes::ALL).unwrap();
+        let nodes = program.nodes_for(output);
+        let products = nodes.iter().filter(|node| !node.op.factors().is_empty());
+        products.map(|node| program.value(node.output).shape.0[0]).collect()
+    };
+    let before = [Dim::TotalTokens; 6].as_slice();
+    for (name, last) in [
+        // of a merged matrix queries leave, and of these there is a product for each way
+        ("BERT", [Dim::BatchSize, Dim::TotalTokens, Dim::BatchSize, Dim::BatchSize].as_slice()),
+        // queries that are turned stay
+        ("Nomic", &[Dim::TotalTokens, Dim::BatchSize, Dim::BatchSize]),
+        ("Qwen3", &[Dim::TotalTokens, Dim::BatchSize, Dim::BatchSize]),
+    ] {
+        assert_eq!(rows_of_products(name, "pooled"), [before, last].concat(), "{name}");
+        let tokens = rows_of_products(name, "tokens");
+        assert!(tokens.iter().all(|rows| *rows == Dim::TotalTokens), "{name}: {tokens:?}");
+
+        for layout in [LayoutKind::Packed, LayoutKind::Padded] {
+            let mut model = Model::of(&families::family(name), layout, passes::ALL);
+            let ids = sequences(&[9, 1, 17], families::VOCABULARY);
+            for (output, other) in [("tokens", "pooled"), ("pooled", "tokens")] {
+                let all = model.answers_of(&ids, &[output], OutputSet::ALL);
+                let wanted = model.0.output(output).into_iter().collect();
+                assert!(all == model.answers_of(&ids, &[output], wanted), "{name}, {layout:?}: {output}");
+                let other_id = model.0.output(other).unwrap();
+                let refused = model.0.read(other_id, 0, &mut Vec::new()).unwrap_err();
+                assert_eq!(refused.to_string(), format!("output {other:?} was not computed"));
+            }
+        }
+    }
 }
 
 /// Nothing is selected by many batches: what stands behind the selection is then not launched.

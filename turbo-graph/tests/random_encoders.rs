@@ -412,9 +412,30 @@ proptest! {
             prop_assert_eq!(check(&records, &plan, 256), Ok(()));
         }
         let fused = &bytes[..=passes::ALL.len()];
-        prop_assert!(fused.is_sorted_by(|before, after| after <= before), "{:?}", fused);
+        let part = passes::ALL.iter().position(|pass| pass.name == PART).unwrap();
+        for fused in [&fused[..=part], &fused[part + 1..]] {
+            prop_assert!(fused.is_sorted_by(|before, after| after <= before), "{:?}", fused);
+        }
+    }
+
+    /// Ways that part have more to do together, and none more than before.
+    #[test]
+    fn no_output_gets_dearer_where_ways_part(encoder in encoders()) {
+        let (graph, extents) = (draw(&encoder).unwrap(), Extents { selected_rows: 7, ..Extents::of(&[30, 2]) });
+        let joint: Vec<_> = passes::ALL.iter().filter(|pass| pass.name != PART).copied().collect();
+        for (_, output) in graph.outputs() {
+            let flops = |passes: &[turbo_graph::Pass]| {
+                let program = Program::compile(&graph, LayoutKind::Packed, passes).unwrap();
+                let nodes = program.nodes_for(output);
+                nodes.iter().map(|node| program.graph().cost(node, &extents).flops).sum::<u64>()
+            };
+            prop_assert!(flops(passes::ALL) <= flops(&joint), "{}", output);
+        }
     }
 }
+
+/// The pass that gives one output a way of its own.
+const PART: &str = "part picked rows";
 
 /// The properties above would hold of passes that find nothing; so each has to find its pattern in some.
 #[test]

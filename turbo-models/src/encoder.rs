@@ -2,12 +2,12 @@
 
 use turbo_graph::kernels::{DType, EncoderKernels};
 use turbo_graph::{
-    Capacity, Executor, LayoutKind, OutputId, PackedStore, PlannerConfig, Pooling, Program, Staging,
-    WeightBytes, passes,
+    Capacity, Executor, LayoutKind, OutputId, OutputSet, PackedStore, PlannerConfig, Pooling, Program,
+    Staging, WeightBytes, passes,
 };
 
 use crate::{
-    CacheUse, Checkpoint, Encoded, InputLimits, ModelError, Outputs, PackedCache, RowLens, Task,
+    CacheUse, Checkpoint, Encoded, InputLimits, ModelError, Outputs, PackedCache, RowKind, RowLens, Task,
     packed::PackedImages,
     rows::{HIDDEN, POOLED, SELECTED, TOKEN_LOGITS},
 };
@@ -173,12 +173,29 @@ impl<D: EncoderKernels> Encoder<D> {
         Ok(self.executor.run_while(batch, keep_going)?)
     }
 
+    /// As [`Self::run_while`], for rows of these kinds alone: the others cannot be read then. Where the vector of one token
+    /// is wanted (`cls`, the last one) and not the hidden state of all, what stands behind the last attention is computed
+    /// for that token alone. What is computed has the same bits.
+    ///
+    /// # Errors
+    /// As [`Self::run_while`].
+    pub fn run_for(
+        &mut self,
+        batch: &Staging,
+        rows: impl IntoIterator<Item = RowKind>,
+        keep_going: impl FnMut() -> bool,
+    ) -> Result<(), ModelError> {
+        let outputs: OutputSet = rows.into_iter().filter_map(|rows| self.output(rows)).collect();
+        Ok(self.executor.run_for(batch, outputs, keep_going)?)
+    }
+
     /// Appends the row of input `sequence` of the last batch, `[pooled_len]`; embeddings are not normalised.
     ///
     /// # Errors
-    /// [`ModelError::Rows`] when the task has no such rows, [`ModelError::Graph`] when there was no such input.
+    /// [`ModelError::Rows`] when the task has no such rows, [`ModelError::Graph`] when there was no such input, or when
+    /// the last run was for other rows.
     pub fn pooled(&mut self, sequence: usize, to: &mut Vec<f32>) -> Result<(), ModelError> {
-        self.read(self.pooled, "pooled", sequence, to)
+        self.read(RowKind::Pooled, sequence, to)
     }
 
     /// Appends the rows of all tokens of input `sequence` of the last batch, `[seq_len, token_len]`.
@@ -186,7 +203,7 @@ impl<D: EncoderKernels> Encoder<D> {
     /// # Errors
     /// As [`Self::pooled`].
     pub fn tokens(&mut self, sequence: usize, to: &mut Vec<f32>) -> Result<(), ModelError> {
-        self.read(self.tokens, "token", sequence, to)
+        self.read(RowKind::Tokens, sequence, to)
     }
 
     /// Appends the rows of the tokens that the last batch selected of input `sequence`, in the order in which they were
@@ -195,17 +212,19 @@ impl<D: EncoderKernels> Encoder<D> {
     /// # Errors
     /// As [`Self::pooled`].
     pub fn selected(&mut self, sequence: usize, to: &mut Vec<f32>) -> Result<(), ModelError> {
-        self.read(self.selected, "selected", sequence, to)
+        self.read(RowKind::Selected, sequence, to)
     }
 
-    fn read(
-        &mut self,
-        output: Option<OutputId>,
-        rows: &'static str,
-        sequence: usize,
-        to: &mut Vec<f32>,
-    ) -> Result<(), ModelError> {
-        let output = output.ok_or(ModelError::Rows { task: self.task, rows })?;
+    fn output(&self, rows: RowKind) -> Option<OutputId> {
+        match rows {
+            RowKind::Pooled => self.pooled,
+            RowKind::Tokens => self.tokens,
+            RowKind::Selected => self.selected,
+        }
+    }
+
+    fn read(&mut self, rows: RowKind, sequence: usize, to: &mut Vec<f32>) -> Result<(), ModelError> {
+        let output = self.output(rows).ok_or(ModelError::Rows { task: self.task, rows: rows.name() })?;
         Ok(self.executor.read(output, sequence, to)?)
     }
 

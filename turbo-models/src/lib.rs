@@ -49,7 +49,7 @@ pub use modules::Prompts;
 pub use normalize::l2_normalize;
 pub use outputs::Outputs;
 pub use packed::{CacheUse, PackedCache};
-pub use rows::RowLens;
+pub use rows::{RowKind, RowLens};
 pub use task::{ScoreFunction, Task};
 pub use tokenize::{CharOffsets, Encoding, SpecialTokens, Text, TextTokenizer, TokenizeError, Truncation};
 

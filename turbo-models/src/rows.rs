@@ -11,6 +11,31 @@ pub(crate) const TOKEN_LOGITS: &str = "token_logits";
 /// Name of the graph output with a row per selected token.
 pub(crate) const SELECTED: &str = "selected_logits";
 
+/// A kind of rows that a task may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RowKind {
+    /// A row per input.
+    Pooled,
+    /// A row per token.
+    Tokens,
+    /// A row per selected token.
+    Selected,
+}
+
+impl RowKind {
+    /// All of them.
+    pub const ALL: [RowKind; 3] = [RowKind::Pooled, RowKind::Tokens, RowKind::Selected];
+
+    /// In messages.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            RowKind::Pooled => "pooled",
+            RowKind::Tokens => "token",
+            RowKind::Selected => "selected",
+        }
+    }
+}
+
 /// How many values there are in a row of each kind; `None` where a task has no such rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowLens {

@@ -55,6 +55,31 @@ impl From<PlannerConfig> for ExecutorConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OutputId(usize);
 
+/// Some of the results of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputSet(u64);
+
+impl OutputSet {
+    /// All of them.
+    pub const ALL: OutputSet = OutputSet(u64::MAX);
+
+    /// Outputs beyond the 63rd are in a set together.
+    fn of(output: usize) -> Self {
+        OutputSet(1 << output.min(63))
+    }
+
+    /// Whether both have an output.
+    fn meets(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+impl FromIterator<OutputId> for OutputSet {
+    fn from_iter<I: IntoIterator<Item = OutputId>>(outputs: I) -> Self {
+        OutputSet(outputs.into_iter().fold(0, |set, output| set | OutputSet::of(output.0).0))
+    }
+}
+
 /// A program on a device.
 pub struct Executor<D: EncoderKernels> {
     device: D,
@@ -70,11 +95,15 @@ pub struct Executor<D: EncoderKernels> {
     unkept: BoundProgram,
     config: ExecutorConfig,
     outputs: Vec<ValueId>,
+    /// For every node the outputs that need it, as [`OutputSet`]s have them.
+    needed: Vec<OutputSet>,
     last: LastBatch,
 }
 
 /// What reading the outputs needs to know of the batch that made them.
 struct LastBatch {
+    /// What was computed.
+    outputs: OutputSet,
     extents: Extents,
     cu_seqlens: Vec<u32>,
     cu_selected: Vec<u32>,
@@ -83,6 +112,7 @@ struct LastBatch {
 impl LastBatch {
     /// From now on there is nothing to read.
     fn forget(&mut self) {
+        self.outputs = OutputSet(0);
         self.extents = Extents::of(&[]);
         self.cu_seqlens.clear();
         self.cu_selected.clear();
@@ -134,7 +164,13 @@ impl<D: EncoderKernels> Executor<D> {
             records: Vec::new(),
             bindings: HashMap::new(),
             unkept: BoundProgram::default(),
-            last: LastBatch { extents: Extents::of(&[]), cu_seqlens: Vec::new(), cu_selected: Vec::new() },
+            needed: needed(&program, &outputs),
+            last: LastBatch {
+                outputs: OutputSet(0),
+                extents: Extents::of(&[]),
+                cu_seqlens: Vec::new(),
+                cu_selected: Vec::new(),
+            },
             device,
             queue,
             program,
@@ -221,7 +257,7 @@ impl<D: EncoderKernels> Executor<D> {
         staging.push(&longest, &[])?;
         staging.select(&vec![0; selected_rows])?;
         let kinds = self.program.graph().distinct_nodes();
-        self.launch(&staging, |position, _| Ok(kinds.contains(&position)))?;
+        self.launch(&staging, OutputSet::ALL, |position, _| Ok(kinds.contains(&position)))?;
         self.last.forget();
         Ok(())
     }
@@ -245,7 +281,7 @@ impl<D: EncoderKernels> Executor<D> {
         batch: &Staging,
         mut observe: impl FnMut(&Node),
     ) -> Result<(), GraphError> {
-        self.launch(batch, |_, node| {
+        self.launch(batch, OutputSet::ALL, |_, node| {
             observe(node);
             Ok(true)
         })
@@ -256,13 +292,22 @@ impl<D: EncoderKernels> Executor<D> {
     ///
     /// # Errors
     /// As [`Executor::run`]; [`GraphError::Stopped`] as soon as `keep_going` says no.
-    pub fn run_while(
+    pub fn run_while(&mut self, batch: &Staging, keep_going: impl FnMut() -> bool) -> Result<(), GraphError> {
+        self.run_for(batch, OutputSet::ALL, keep_going)
+    }
+
+    /// As [`Executor::run_while`], and computes only what `outputs` need; the others cannot be read then.
+    ///
+    /// # Errors
+    /// As [`Executor::run_while`].
+    pub fn run_for(
         &mut self,
         batch: &Staging,
+        outputs: OutputSet,
         mut keep_going: impl FnMut() -> bool,
     ) -> Result<(), GraphError> {
         let mut layer = None;
-        self.launch(batch, |_, node| {
+        self.launch(batch, outputs, |_, node| {
             if std::mem::replace(&mut layer, node.layer) != node.layer && !keep_going() {
                 return Err(GraphError::Stopped);
             }
@@ -270,10 +315,11 @@ impl<D: EncoderKernels> Executor<D> {
         })
     }
 
-    /// Launches the nodes that are wanted, by position, in order, as one region of the device.
+    /// Launches the nodes that `outputs` need and that are wanted, by position, in order, as one region of the device.
     fn launch(
         &mut self,
         batch: &Staging,
+        outputs: OutputSet,
         mut wanted: impl FnMut(usize, &Node) -> Result<bool, GraphError>,
     ) -> Result<(), GraphError> {
         self.last.forget();
@@ -300,13 +346,13 @@ impl<D: EncoderKernels> Executor<D> {
                 extents,
             };
             for (position, node) in self.program.nodes().iter().enumerate() {
-                if wanted(position, node)? {
+                if self.needed[position].meets(outputs) && wanted(position, node)? {
                     launch.node(node)?;
                 }
             }
             Ok::<_, GraphError>(())
         })?;
-        self.last.extents = extents;
+        (self.last.outputs, self.last.extents) = (outputs, extents);
         self.last.cu_seqlens.extend_from_slice(batch.cu_seqlens());
         self.last.cu_selected.extend_from_slice(batch.cu_selected());
         Ok(())
@@ -317,12 +363,17 @@ impl<D: EncoderKernels> Executor<D> {
     /// there is one for each of these; of another output the block of that sequence, padding included.
     ///
     /// # Errors
-    /// [`GraphError::NoSuchSequence`], or a device failure.
+    /// [`GraphError::NoSuchSequence`]; [`GraphError::NotComputed`] for an output that the last run was not for; a device
+    /// failure.
     ///
     /// # Panics
     /// When `output` came from another executor, whose program has more outputs.
     pub fn read(&mut self, output: OutputId, sequence: usize, to: &mut Vec<f32>) -> Result<(), GraphError> {
         let tokens = self.last.rows(&self.last.cu_seqlens, sequence)?;
+        if !OutputSet::of(output.0).meets(self.last.outputs) {
+            let name = self.program.graph().outputs().nth(output.0).map_or("", |(_, name)| name);
+            return Err(GraphError::NotComputed { output: name.to_owned() });
+        }
         let padded_len = self.last.extents.padded_len;
         let (rows, of_row) = match &self.program.value(self.outputs[output.0]).shape.0[..] {
             [Dim::TotalTokens, of_row @ ..] => (tokens, of_row),
@@ -423,4 +474,15 @@ impl<D: EncoderKernels> Executor<D> {
         }
         Ok(())
     }
+}
+
+/// For every node the outputs that need its result.
+fn needed(program: &Program, outputs: &[ValueId]) -> Vec<OutputSet> {
+    let mut nodes = vec![OutputSet(0); program.nodes().len()];
+    for (output, &value) in outputs.iter().enumerate() {
+        for position in program.needed_for(value) {
+            nodes[position].0 |= OutputSet::of(output).0;
+        }
+    }
+    nodes
 }

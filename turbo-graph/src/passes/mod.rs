@@ -15,6 +15,7 @@ mod merge_gate;
 mod merge_projections;
 mod merge_rotations;
 mod pack;
+mod part_rows;
 mod pick_early;
 mod projection;
 mod residual;
@@ -96,6 +97,7 @@ pub const ALL: &[Pass] = &[
     Pass { name: "fuse attention", rule: Rule::Fuse(attention::pattern) },
     Pass { name: "fuse product, norm", rule: Rule::Fuse(linear_norm::pattern) },
     Pass { name: "fuse feed forward", rule: Rule::Fuse(feed_forward::pattern) },
+    Pass { name: "part picked rows", rule: Rule::Rewrite(part_rows::rewrite_one) },
     Pass { name: "pick rows early", rule: Rule::Rewrite(pick_early::rewrite_one) },
     Pass { name: "dead values", rule: Rule::Rewrite(dead_values::rewrite_one) },
 ];

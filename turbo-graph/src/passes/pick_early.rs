@@ -89,7 +89,7 @@ fn is_pick(op: &Op) -> bool {
 }
 
 /// Whether a row of the result depends on the same row of the computed inputs alone.
-fn is_row_by_row(op: &Op) -> bool {
+pub(super) fn is_row_by_row(op: &Op) -> bool {
     match op {
         Op::MatMul
         | Op::AddBias

@@ -2,6 +2,8 @@
 //!
 //! The inverse of merging projections, where rows of the merged product are picked for queries alone:
 //! `pick(x · (q ‖ k ‖ v)ᵀ)` becomes `pick(x · qᵀ)` beside `x · (k ‖ v)ᵀ`. A matrix that was published as one stays one.
+//! An attention for which all tokens ask, of the same queries, keys and values, then has a product of queries of its own,
+//! with the same weights.
 
 use std::ops::Range;
 
@@ -11,37 +13,44 @@ use crate::{
 };
 
 pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
-    let Some(Shared { product, pick, attention, columns, parts }) =
+    let Some(Shared { product, pick, few, all, columns, parts }) =
         (0..graph.nodes.len()).find_map(|product| shared(graph, product))
     else {
         return false;
     };
-    let Node { op, inputs, output: all, layer } = graph.nodes[product].clone();
+    let Node { op, inputs, output: merged, layer } = graph.nodes[product].clone();
     let [mut queries, mut others] = [vec![inputs[0]], vec![inputs[0]]];
     for &constant in &inputs[1..] {
         let tensors = tensors(graph, constant).to_vec();
         queries.push(graph.stack(tensors[parts.clone()].to_vec()));
         others.push(graph.stack([&tensors[..parts.start], &tensors[parts.end..]].concat()));
     }
-    let width = graph.value(all).shape.last_fixed().unwrap_or(0);
-    let [of_queries, of_others] = [columns.len(), width - columns.len()].map(|width| {
-        let shape = graph.value(all).shape.with_columns(width);
+    let width = graph.value(merged).shape.last_fixed().unwrap_or(0);
+    let mut rows_of = |width| {
+        let shape = graph.value(merged).shape.with_columns(width);
         graph.add_value(shape, Storage::Activation)
-    });
+    };
+    let (of_few, of_others) = (rows_of(columns.len()), rows_of(width - columns.len()));
+    let of_all = all.map(|_| rows_of(columns.len()));
     let picked = graph.nodes[pick].output;
     graph.values[picked.index()].shape = graph.value(picked).shape.with_columns(columns.len());
-    graph.nodes[pick].inputs[0] = of_queries;
+    graph.nodes[pick].inputs[0] = of_few;
 
-    let node = &mut graph.nodes[attention];
-    node.inputs[1..3].fill(of_others);
-    if let Op::Attention { q, k, v, .. } = &mut node.op {
-        q.first = 0;
-        for heads in [k, v] {
-            heads.first -= if heads.first >= columns.end { columns.len() } else { 0 };
+    for (attention, asking) in [(Some(few), Some(picked)), (all, of_all)] {
+        let (Some(attention), Some(asking)) = (attention, asking) else { continue };
+        let node = &mut graph.nodes[attention];
+        node.inputs[..3].copy_from_slice(&[asking, of_others, of_others]);
+        if let Op::Attention { q, k, v, .. } = &mut node.op {
+            q.first = 0;
+            for heads in [k, v] {
+                heads.first -= if heads.first >= columns.end { columns.len() } else { 0 };
+            }
         }
     }
     graph.nodes[product] = Node { op, inputs: others, output: of_others, layer };
-    graph.nodes.insert(product, Node { op, inputs: queries, output: of_queries, layer });
+    for output in of_all.into_iter().chain([of_few]) {
+        graph.nodes.insert(product, Node { op, inputs: queries.clone(), output, layer });
+    }
     true
 }
 
@@ -49,7 +58,10 @@ pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
 struct Shared {
     product: usize,
     pick: usize,
-    attention: usize,
+    /// The attention in which the picked rows ask.
+    few: usize,
+    /// One in which all rows ask, of the same columns.
+    all: Option<usize>,
     /// Those of the queries.
     columns: Range<usize>,
     /// Their tensors, among those that the matrix was merged of.
@@ -61,17 +73,26 @@ fn shared(graph: &Graph, product: usize) -> Option<Shared> {
     if !matches!(node.op, Op::MatMul | Op::Linear { activation: None }) {
         return None;
     }
-    let all = node.output;
-    if graph.value(all).storage != Storage::Activation {
+    let merged = node.output;
+    if graph.value(merged).storage != Storage::Activation {
         return None;
     }
-    let readers: Vec<usize> =
-        (0..graph.nodes.len()).filter(|&reader| graph.nodes[reader].inputs.contains(&all)).collect();
-    let [pick, attention] = readers[..] else { return None };
-    let (picked, asking) = (&graph.nodes[pick], &graph.nodes[attention]);
-    let Op::Attention { q, k, v, .. } = asking.op else { return None };
-    let is_pick = matches!(picked.op, Op::Pool(_)) && graph.only_reader(picked.output) == Some(attention);
-    if !is_pick || asking.inputs[..3] != [picked.output, all, all] {
+    let mut readers: Vec<usize> =
+        (0..graph.nodes.len()).filter(|&reader| graph.nodes[reader].inputs.contains(&merged)).collect();
+    let picks = |reader: &usize| matches!(graph.nodes[*reader].op, Op::Pool(_));
+    let pick = readers.remove(readers.iter().position(picks)?);
+    let picked = graph.nodes[pick].output;
+    let few = readers.remove(readers.iter().position(|&reader| graph.only_reader(picked) == Some(reader))?);
+    let (all, []) = (readers.pop(), &readers[..]) else { return None };
+
+    let heads = |attention: usize, queries: ValueId| match graph.nodes[attention].op {
+        Op::Attention { q, k, v, .. } => {
+            (graph.nodes[attention].inputs[..3] == [queries, merged, merged]).then_some([q, k, v])
+        }
+        _ => None,
+    };
+    let [q, k, v] = heads(few, picked)?;
+    if all.is_some_and(|all| heads(all, merged) != Some([q, k, v])) {
         return None;
     }
     let columns = q.first..q.end();
@@ -81,7 +102,7 @@ fn shared(graph: &Graph, product: usize) -> Option<Shared> {
         let rows = |tensors: &[NamedWeight]| tensors.iter().map(|part| part.shape[0]).collect::<Vec<_>>();
         rows(tensors(graph, bias)) == rows(tensors(graph, node.inputs[1]))
     });
-    (apart && alike).then_some(Shared { product, pick, attention, columns, parts })
+    (apart && alike).then_some(Shared { product, pick, few, all, columns, parts })
 }
 
 /// The tensors that hold just these rows, when there are such and others.

@@ -19,7 +19,7 @@ type Draw = fn(&mut GraphBuilder) -> Result<(), GraphError>;
 
 /// All of them, by name.
 pub(crate) fn all() -> Vec<(&'static str, Graph)> {
-    let drawn: [(&str, Draw); 7] = [
+    let drawn: [(&str, Draw); 8] = [
         ("ModernBERT", modern_bert),
         ("Qwen3", qwen3),
         ("MPNet", mpnet),
@@ -27,6 +27,7 @@ pub(crate) fn all() -> Vec<(&'static str, Graph)> {
         ("SPLADE", splade),
         ("masked words", masked_words),
         ("classifier", classifier),
+        ("BERT", bert),
     ];
     drawn.into_iter().map(|(name, draw)| (name, graph(name, draw))).collect()
 }
@@ -266,6 +267,12 @@ fn short_bert(g: &mut GraphBuilder) -> Drawn {
     }
     g.layer(None);
     Ok(x)
+}
+
+/// The hidden state of every token, and of the first.
+fn bert(g: &mut GraphBuilder) -> Result<(), GraphError> {
+    let x = short_bert(g)?;
+    outputs(g, x, Pooling::Cls)
 }
 
 /// The most of each word's logit over the sequence, `ln(1 + relu)` of it.

@@ -2,7 +2,7 @@
 
 use turbo_models::{
     Capacity, Checkpoint, Cpu, CpuOptions, DType, Encoded, Encoder, EncoderMemory, EncoderOptions,
-    LayoutKind, ModelError, Outputs, PlannerConfig, Pooling, Staging, Task,
+    LayoutKind, ModelError, Outputs, PlannerConfig, Pooling, RowKind, Staging, Task,
     graph::{Program, dim::Extents, passes},
 };
 
@@ -24,13 +24,33 @@ fn pooled_rows_are_the_same() {
             for (pooling, dtype) in poolings.iter().flat_map(|p| DType::ALL.map(|dtype| (*p, dtype))) {
                 let options =
                     EncoderOptions { layout, dtype, task: pooling.into(), ..EncoderOptions::of(&checkpoint) };
+                let mut of_this_batch = encoder(&checkpoint, options.clone());
+                let for_this_batch = pooled_rows_of_a_run_for_them(&mut of_this_batch, &inputs);
                 let pooled = EncoderOptions { outputs: Outputs::Pooled, ..options.clone() };
                 let [all, pooled] = [options, pooled]
                     .map(|options| encoder(&checkpoint, options).embed_batch(&inputs).unwrap());
                 assert!(all == pooled, "{fixture}, {layout:?}, {pooling:?}, {dtype}: other bits");
+                assert!(
+                    all == for_this_batch,
+                    "{fixture}, {layout:?}, {pooling:?}, {dtype}: other bits of a batch"
+                );
             }
         }
     }
+}
+
+fn pooled_rows_of_a_run_for_them(encoder: &mut Encoder<Cpu>, inputs: &[Encoded]) -> Vec<Vec<f32>> {
+    let mut batch = Staging::new();
+    inputs.iter().for_each(|input| batch.push(&input.input_ids, &input.token_type_ids).unwrap());
+    encoder.run_for(&batch, [RowKind::Pooled], || true).unwrap();
+    let refused = encoder.tokens(0, &mut Vec::new()).unwrap_err().to_string();
+    assert_eq!(refused, "output \"last_hidden_state\" was not computed");
+    let row = |sequence| {
+        let mut row = Vec::new();
+        encoder.pooled(sequence, &mut row).unwrap();
+        row
+    };
+    (0..inputs.len()).map(row).collect()
 }
 
 /// Behind the last attention a token of each input is computed, where it is all that pooling reads; of the mean's inputs

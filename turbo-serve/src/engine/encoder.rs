@@ -9,7 +9,7 @@ use std::{
 
 use turbo_models::{
     CacheUse, Checkpoint, DType, Encoder, EncoderKernels, EncoderMemory, EncoderOptions, Encoding,
-    LayoutKind, ModelError, Outputs, PackedCache, PlannerConfig, SpecialTokens, Staging, Task, Text,
+    LayoutKind, ModelError, Outputs, PackedCache, PlannerConfig, RowKind, SpecialTokens, Staging, Task, Text,
     TextTokenizer, Truncation, graph::GraphError,
 };
 use turbo_sched::{Candidate, Layout};
@@ -132,7 +132,7 @@ impl Model {
                 Layout::Padded => LayoutKind::Padded,
             },
             task,
-            // Which rows a request wants is known when the model has been compiled.
+            // which rows a request wants is known when it comes
             outputs: Outputs::All,
             dtype: options.dtype,
             planner: PlannerConfig::default(),
@@ -264,13 +264,19 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
         keep_going: &mut dyn FnMut() -> bool,
     ) -> Result<(), RunError> {
         self.staging.clear();
-        for Sequence { input_ids, token_type_ids, selected } in batch {
+        let mut wanted = [false; RowKind::ALL.len()];
+        for Sequence { input_ids, token_type_ids, selected, rows } in batch {
             self.staging.push(input_ids, token_type_ids)?;
             if self.selects {
                 self.staging.select(selected)?;
             }
+            match rows {
+                Some(rows) => wanted[RowKind::from(rows) as usize] = true,
+                None => wanted = [true; RowKind::ALL.len()],
+            }
         }
-        let ran = self.encoder.run_while(&self.staging, keep_going);
+        let rows = RowKind::ALL.into_iter().filter(|&rows| wanted[rows as usize]);
+        let ran = self.encoder.run_for(&self.staging, rows, keep_going);
         self.stopped = matches!(ran, Err(ModelError::Graph(GraphError::Stopped)));
         if self.stopped { Ok(()) } else { Ok(ran?) }
     }
@@ -286,6 +292,16 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
             Rows::Selected => self.encoder.selected(sequence, to)?,
         }
         Ok(())
+    }
+}
+
+impl From<Rows> for RowKind {
+    fn from(rows: Rows) -> Self {
+        match rows {
+            Rows::Pooled => RowKind::Pooled,
+            Rows::Tokens => RowKind::Tokens,
+            Rows::Selected => RowKind::Selected,
+        }
     }
 }
 

@@ -15,7 +15,11 @@ use std::{
 use turbo_sched::{Batcher, Candidate, CostModel, Decision, Request, RequestId};
 
 use super::{
-    Encoded, EngineError, abandoned::Abandoned, metrics::QueueMetrics, runner::Sequence, ticket::Ticket,
+    Encoded, EngineError, OutputKind,
+    abandoned::Abandoned,
+    metrics::QueueMetrics,
+    runner::{Rows, Sequence},
+    ticket::Ticket,
 };
 
 /// One input on its way to the runner.
@@ -30,7 +34,16 @@ pub(super) struct Job {
 impl Job {
     pub(super) fn sequence(&self) -> Sequence<'_> {
         let Encoded { input_ids, token_type_ids, selected } = &self.encoded;
-        Sequence { input_ids, token_type_ids, selected }
+        Sequence { input_ids, token_type_ids, selected, rows: Some(self.rows()) }
+    }
+
+    /// The rows that answer it.
+    pub(super) fn rows(&self) -> Rows {
+        match self.ticket.output {
+            OutputKind::Pooled { .. } => Rows::Pooled,
+            OutputKind::Tokens => Rows::Tokens,
+            OutputKind::Selected => Rows::Selected,
+        }
     }
 
     pub(super) fn tokens(&self) -> usize {
@@ -274,7 +287,7 @@ mod tests {
     use turbo_sched::{BatchTotal, BatcherConfig, Limits, PackedCost};
 
     use super::*;
-    use crate::engine::{OutputKind, ticket};
+    use crate::engine::ticket;
 
     /// A job of a request of one input, and where its client waits.
     fn job() -> (Job, ticket::Receiver<ticket::Answer>) {

@@ -32,13 +32,16 @@ pub struct Sequence<'a> {
     pub token_type_ids: &'a [u32],
     /// Positions of the tokens whose rows may be read as [`Rows::Selected`]; a model that has none ignores them.
     pub selected: &'a [u32],
+    /// Which of its rows will be read; `None`: any that the model has. What no sequence of a batch wants need not be
+    /// computed.
+    pub rows: Option<Rows>,
 }
 
 impl<'a> Sequence<'a> {
-    /// Of one segment, with its first token selected.
+    /// Of one segment, with its first token selected, for any rows.
     #[must_use]
     pub fn of(input_ids: &'a [u32]) -> Self {
-        Self { input_ids, token_type_ids: &[], selected: &[0] }
+        Self { input_ids, token_type_ids: &[], selected: &[0], rows: None }
     }
 }
 
@@ -101,6 +104,6 @@ pub trait Runner: Send {
     /// `[seq_len, tokens]` or `[selected.len(), selected]`, as wide as [`RowLens`](super::RowLens) says.
     ///
     /// # Errors
-    /// Whatever the device fails with; rows that the model does not have.
+    /// Whatever the device fails with; rows that the model does not have, or that no [`Sequence::rows`] named.
     fn read(&mut self, sequence: usize, rows: Rows, to: &mut Vec<f32>) -> Result<(), RunError>;
 }

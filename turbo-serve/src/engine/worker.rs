@@ -14,13 +14,13 @@ use std::{
 use turbo_sched::Candidate;
 
 use super::{
-    BuildRunner, Capacity, EngineError, Health, OutputKind, RunError,
+    BuildRunner, Capacity, EngineError, Health, RunError,
     abandoned::Abandoned,
     admission::Load,
     cost_cache::CostKeeper,
     health::HealthCell,
     queue::{Job, Next, Queue},
-    runner::{Progress, Rows, Runner},
+    runner::{Progress, Runner},
     ticket::Answer,
 };
 
@@ -155,12 +155,7 @@ fn answer(
 ) -> Result<(), RunError> {
     for (sequence, job) in batch.iter().enumerate() {
         let mut values = Vec::new();
-        let rows = match job.ticket.output {
-            OutputKind::Pooled { .. } => Rows::Pooled,
-            OutputKind::Tokens => Rows::Tokens,
-            OutputKind::Selected => Rows::Selected,
-        };
-        runner.read(sequence, rows, &mut values)?;
+        runner.read(sequence, job.rows(), &mut values)?;
         let tokenization = job.encoded_at.saturating_duration_since(job.ticket.started);
         let queue = started.saturating_duration_since(job.encoded_at);
         job.ticket

@@ -131,6 +131,7 @@ impl Control {
             capacity,
             batch: Vec::new(),
             selected: Vec::new(),
+            wanted: Vec::new(),
             stopped: false,
         }))
     }
@@ -141,6 +142,7 @@ struct FakeRunner {
     capacity: Capacity,
     batch: Vec<Vec<u32>>,
     selected: Vec<Vec<u32>>,
+    wanted: Vec<Option<Rows>>,
     stopped: bool,
 }
 
@@ -163,8 +165,12 @@ impl Runner for FakeRunner {
         batch: &mut dyn Iterator<Item = Sequence<'_>>,
         keep_going: &mut dyn FnMut() -> bool,
     ) -> Result<(), RunError> {
-        (self.batch, self.selected) =
-            batch.map(|sequence| (sequence.input_ids.to_vec(), sequence.selected.to_vec())).unzip();
+        (self.batch, self.selected, self.wanted) = (Vec::new(), Vec::new(), Vec::new());
+        for Sequence { input_ids, selected, rows, .. } in batch {
+            self.batch.push(input_ids.to_vec());
+            self.selected.push(selected.to_vec());
+            self.wanted.push(rows);
+        }
         let has = |id| self.batch.iter().flatten().any(|&x| x == id);
         let warm = self.control.state.lock().unwrap().warm;
         if warm {
@@ -187,6 +193,11 @@ impl Runner for FakeRunner {
     }
 
     fn read(&mut self, sequence: usize, rows: Rows, to: &mut Vec<f32>) -> Result<(), RunError> {
+        assert!(
+            self.wanted.contains(&None) || self.wanted.contains(&Some(rows)),
+            "{rows:?} of {:?}",
+            self.wanted
+        );
         let ids = &self.batch[sequence];
         match rows {
             Rows::Pooled => to.extend([ids[0] as f32, ids.len() as f32, ids.iter().sum::<u32>() as f32]),

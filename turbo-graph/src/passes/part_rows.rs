@@ -1,0 +1,75 @@
+//! Rows that are picked for one output part from those that another output reads whole, behind the last attention.
+//!
+//! An embedding has a vector per sequence and the hidden state of every token. Which of them a batch is asked for is
+//! known when it runs ([`Executor::run_for`](crate::Executor::run_for)), and whoever wants the vector of one token need
+//! not wait for the others'. So what stands between the last attention and the pick is drawn twice: as it was, for the
+//! output that has all rows, and once more for the pick alone, which then
+//! [picks its rows early](super::pick_early). Weights are shared, and what a batch does not want is not launched.
+
+use super::pick_early::is_row_by_row;
+use crate::{
+    graph::{Graph, Storage, ValueId},
+    op::Op,
+};
+use turbo_kernels::Pooling;
+
+pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
+    let found = (0..graph.nodes.len()).find_map(|pick| {
+        let one_row = matches!(graph.nodes[pick].op, Op::Pool(Pooling::Cls | Pooling::LastToken));
+        let read = *graph.nodes[pick].inputs.first()?;
+        let is_shared = one_row && graph.only_reader(read).is_none();
+        Some((pick, is_shared.then(|| behind_last_attention(graph, read))??))
+    });
+    let Some((mut pick, path)) = found else { return false };
+    let mut twins: Vec<(ValueId, ValueId)> = Vec::new();
+    for (copies, position) in path.into_iter().enumerate() {
+        let original = position + copies;
+        let mut node = graph.nodes[original].clone();
+        for input in &mut node.inputs {
+            *input = twin(&twins, *input);
+        }
+        let shape = graph.value(node.output).shape.clone();
+        let copy = graph.add_value(shape, Storage::Activation);
+        twins.push((node.output, copy));
+        node.output = copy;
+        graph.nodes.insert(original + 1, node);
+        pick += 1;
+    }
+    let read = &mut graph.nodes[pick].inputs[0];
+    *read = twin(&twins, *read);
+    true
+}
+
+/// What stands for `value` on the new way.
+fn twin(twins: &[(ValueId, ValueId)], value: ValueId) -> ValueId {
+    twins.iter().find(|(original, _)| *original == value).map_or(value, |(_, copy)| *copy)
+}
+
+/// The nodes on the way from the last attention to `value`, both ends included, in order, if all but the first compute
+/// row by row.
+fn behind_last_attention(graph: &Graph, value: ValueId) -> Option<Vec<usize>> {
+    let end = graph.producer(value)?;
+    let mut reached = vec![false; end + 1];
+    reached[end] = true;
+    let mut last_attention = None;
+    for position in (0..=end).rev() {
+        let node = &graph.nodes[position];
+        if !reached[position] {
+            continue;
+        }
+        if matches!(node.op, Op::Attention { .. }) {
+            last_attention = last_attention.or(Some(position));
+        } else if is_row_by_row(&node.op) {
+            let producers = node.inputs.iter().filter_map(|&input| graph.producer(input));
+            producers.for_each(|producer| reached[producer] = true);
+        }
+    }
+    let mut path = vec![last_attention?];
+    for position in path[0] + 1..=end {
+        let follows = |input| path.iter().any(|&before| graph.nodes[before].output == input);
+        if reached[position] && graph.nodes[position].inputs.iter().any(|&input| follows(input)) {
+            path.push(position);
+        }
+    }
+    (path.last() == Some(&end)).then_some(path)
+}
