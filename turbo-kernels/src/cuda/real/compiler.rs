@@ -1,0 +1,148 @@
+//! From CUDA C++ to machine code of one GPU, by NVRTC: a fifth of a second a file.
+
+use std::{ffi::CString, ptr};
+
+use super::{nvrtc, unavailable::Version};
+
+/// How every file is compiled, beside its architecture. NVRTC has no folder of headers, and the kernels need none.
+const OPTIONS: &[&str] = &["--std=c++17"];
+
+/// NVRTC for one kind of GPU.
+#[derive(Clone, Debug)]
+pub(super) struct Compiler {
+    /// `sm_90`.
+    architecture: String,
+    version: Version,
+}
+
+impl Compiler {
+    /// One for GPUs of `capability`; `None` when NVRTC knows none that they could run.
+    ///
+    /// `version` is NVRTC's own, from the gate that must have let us pass.
+    pub(super) fn new(capability: (u32, u32), version: Version) -> Option<Self> {
+        let architecture = format!("sm_{}", architecture(capability, &supported())?);
+        Some(Self { architecture, version })
+    }
+
+    /// Everything beside the source that the machine code depends on.
+    pub(super) fn identity(&self) -> String {
+        format!("nvrtc {} {} {}", self.version, self.architecture, OPTIONS.join(" "))
+    }
+
+    /// The architecture that it compiles for: `sm_90`.
+    pub(super) fn architecture(&self) -> &str {
+        &self.architecture
+    }
+
+    /// The machine code of `source`, a cubin.
+    ///
+    /// # Errors
+    /// What NVRTC says of the source.
+    pub(super) fn compile(&self, source: &str) -> Result<Vec<u8>, String> {
+        let program = Program::new(source)?;
+        let architecture = format!("--gpu-architecture={}", self.architecture);
+        let options = [architecture.as_str()].into_iter().chain(OPTIONS.iter().copied());
+        let options: Vec<_> =
+            options.map(|option| CString::new(option).expect("options have no zeros")).collect();
+        let pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
+        // SAFETY: the program is one of NVRTC's, and `pointers` are as many strings as said, which outlive the call.
+        let answer =
+            unsafe { nvrtc::nvrtcCompileProgram(program.0, pointers.len() as i32, pointers.as_ptr()) };
+        answer.result().map_err(|error| format!("{error}\n{}", program.log()))?;
+        // SAFETY: both functions belong together: the first gives the bytes that the second writes.
+        unsafe { program.text(nvrtc::nvrtcGetCUBINSize, nvrtc::nvrtcGetCUBIN) }
+    }
+}
+
+/// The architecture whose machine code a GPU of `capability` runs best: of those that are `known`, the greatest of its
+/// major number and not above it.
+fn architecture((major, minor): (u32, u32), known: &[u32]) -> Option<u32> {
+    let wanted = major * 10 + minor;
+    known.iter().copied().filter(|known| known / 10 == major && *known <= wanted).max()
+}
+
+/// The architectures that NVRTC knows: 90 is `sm_90`. None if it does not tell.
+fn supported() -> Vec<u32> {
+    let mut count = 0;
+    // SAFETY: writes one number.
+    if unsafe { nvrtc::nvrtcGetNumSupportedArchs(&mut count) }.result().is_err() {
+        return Vec::new();
+    }
+    let mut architectures = vec![0; usize::try_from(count).unwrap_or(0)];
+    // SAFETY: writes as many numbers as it said before.
+    match unsafe { nvrtc::nvrtcGetSupportedArchs(architectures.as_mut_ptr()) }.result() {
+        Ok(()) => architectures.into_iter().map(i32::unsigned_abs).collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// Source that NVRTC compiles.
+struct Program(nvrtc::nvrtcProgram);
+
+/// A function of NVRTC that tells how many bytes another one writes.
+type SizeOf = unsafe fn(nvrtc::nvrtcProgram, *mut usize) -> nvrtc::nvrtcResult;
+/// That one.
+type Write = unsafe fn(nvrtc::nvrtcProgram, *mut std::ffi::c_char) -> nvrtc::nvrtcResult;
+
+impl Program {
+    fn new(source: &str) -> Result<Self, String> {
+        let source = CString::new(source).map_err(|_| "the source has a zero".to_owned())?;
+        let mut program = ptr::null_mut();
+        // SAFETY: the source is a string that NVRTC copies; there are no headers, so no list of them is read.
+        let answer = unsafe {
+            nvrtc::nvrtcCreateProgram(&mut program, source.as_ptr(), ptr::null(), 0, ptr::null(), ptr::null())
+        };
+        answer.result().map(|()| Self(program)).map_err(|error| error.to_string())
+    }
+
+    /// What NVRTC said of it, if anything.
+    fn log(&self) -> String {
+        // SAFETY: both functions belong together, as above.
+        let log = unsafe { self.text(nvrtc::nvrtcGetProgramLogSize, nvrtc::nvrtcGetProgramLog) };
+        String::from_utf8_lossy(&log.unwrap_or_default()).trim_end_matches(['\0', '\n']).to_owned()
+    }
+
+    /// The bytes that `write` gives.
+    ///
+    /// # Safety
+    /// `write` writes as many bytes as `size_of` tells.
+    unsafe fn text(&self, size_of: SizeOf, write: Write) -> Result<Vec<u8>, String> {
+        let mut bytes = 0;
+        // SAFETY: the program is one of NVRTC's; one number is written.
+        unsafe { size_of(self.0, &mut bytes) }.result().map_err(|error| error.to_string())?;
+        let mut text = vec![0; bytes];
+        // SAFETY: the caller's promise: `text` has room for all.
+        unsafe { write(self.0, text.as_mut_ptr().cast()) }.result().map_err(|error| error.to_string())?;
+        Ok(text)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: the program came from `nvrtcCreateProgram` and is destroyed once.
+        unsafe { nvrtc::nvrtcDestroyProgram(&mut self.0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_runs_code_of_its_major_number() {
+        let known = [75, 80, 86, 87, 89, 90, 100, 103];
+        for (capability, expected) in [
+            ((8, 0), Some(80)),
+            ((8, 6), Some(86)),
+            ((8, 8), Some(87)),
+            ((9, 0), Some(90)),
+            ((10, 3), Some(103)),
+            ((10, 1), Some(100)),
+            ((12, 0), None),
+            ((7, 0), None),
+        ] {
+            assert_eq!(architecture(capability, &known), expected, "{capability:?}");
+        }
+        assert_eq!(architecture((9, 0), &[]), None);
+    }
+}

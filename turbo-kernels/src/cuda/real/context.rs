@@ -1,0 +1,257 @@
+//! The handles of CUDA, each given back when it is dropped.
+//!
+//! All belong to a [`Context`], which each keeps alive. What a failing destructor leaves behind the process's end takes: it
+//! fails when the GPU is lost, and then all of its memory is.
+
+use std::{ptr, sync::Arc};
+
+use super::{cu, error::check};
+use crate::{
+    cuda::{Address, DeviceInfo},
+    device::DeviceError,
+};
+
+/// The primary context of a GPU: the one that all libraries of this process share.
+#[derive(Debug)]
+pub(super) struct Context {
+    gpu: cu::CUdevice,
+    handle: cu::CUcontext,
+}
+
+// SAFETY: the driver lets any thread use a context, at once with others ("CUDA C++ Programming Guide", Driver API,
+// Context); the handle itself never changes.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// That of `gpu`, which the driver gave.
+    pub(super) fn of(gpu: cu::CUdevice) -> Result<Arc<Self>, DeviceError> {
+        let mut handle = ptr::null_mut();
+        // SAFETY: `gpu` is one of the driver's; one handle is written.
+        check("open the GPU", unsafe { cu::cuDevicePrimaryCtxRetain(&mut handle, gpu) })?;
+        Ok(Arc::new(Self { gpu, handle }))
+    }
+
+    /// Makes it the one that this thread's calls mean. Every call below needs that.
+    pub(super) fn enter(&self) -> Result<(), DeviceError> {
+        // SAFETY: the context is alive as long as `self`.
+        check("choose the GPU", unsafe { cu::cuCtxSetCurrent(self.handle) })
+    }
+
+    /// Waits for everything that was enqueued on it, by whomever.
+    pub(super) fn synchronize(&self) -> Result<(), DeviceError> {
+        self.enter()?;
+        // SAFETY: no arguments; a context is current.
+        check("wait for the GPU", unsafe { cu::cuCtxSynchronize() })
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: retained once, and released once: nothing that belongs to it is left, since all keep it alive.
+        unsafe { cu::cuDevicePrimaryCtxRelease_v2(self.gpu) };
+    }
+}
+
+/// What the driver tells of GPU number `ordinal`, which it has.
+pub(super) fn describe(ordinal: u32) -> Result<(cu::CUdevice, DeviceInfo), DeviceError> {
+    use cu::CUdevice_attribute as A;
+    let mut gpu = 0;
+    // SAFETY: writes one number, or fails when there is no such GPU.
+    check("find the GPU", unsafe { cu::cuDeviceGet(&mut gpu, ordinal as i32) })?;
+    let attribute = |attribute| {
+        let mut value = 0;
+        // SAFETY: `gpu` is one of the driver's; one number is written.
+        check("ask for the GPU", unsafe { cu::cuDeviceGetAttribute(&mut value, attribute, gpu) })?;
+        Ok::<_, DeviceError>(u32::try_from(value).unwrap_or(0))
+    };
+    let mut name = [0; 256];
+    // SAFETY: writes as many bytes as said at most, the last a zero.
+    check("ask for the GPU's name", unsafe {
+        cu::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, gpu)
+    })?;
+    let name = name.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8).collect::<Vec<_>>();
+    let mut memory_bytes = 0;
+    // SAFETY: writes one number.
+    check("ask for the GPU's memory", unsafe { cu::cuDeviceTotalMem_v2(&mut memory_bytes, gpu) })?;
+    let info = DeviceInfo {
+        name: String::from_utf8_lossy(&name).into_owned(),
+        compute_capability: (
+            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ),
+        multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        memory_bytes: memory_bytes as u64,
+        shared_bytes: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+    };
+    Ok((gpu, info))
+}
+
+/// A stream of the driver: it waits for no other, not even for the one that CUDA calls default.
+#[derive(Debug)]
+pub(super) struct RawStream {
+    context: Arc<Context>,
+    pub(super) handle: cu::CUstream,
+}
+
+// SAFETY: the driver takes a stream from any thread.
+unsafe impl Send for RawStream {}
+// SAFETY: and from several at once: each of its functions locks the stream.
+unsafe impl Sync for RawStream {}
+
+impl RawStream {
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
+        context.enter()?;
+        let mut handle = ptr::null_mut();
+        let flags = cu::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: a context is current; one handle is written.
+        check("make a stream", unsafe { cu::cuStreamCreate(&mut handle, flags) })?;
+        Ok(Self { context: context.clone(), handle })
+    }
+
+    /// Waits for everything that was enqueued on it.
+    pub(super) fn synchronize(&self) -> Result<(), DeviceError> {
+        self.context.enter()?;
+        // SAFETY: the stream is alive as long as `self`.
+        check("wait for the GPU", unsafe { cu::cuStreamSynchronize(self.handle) })
+    }
+}
+
+impl Drop for RawStream {
+    /// After everything that was enqueued: what it reads and writes may be freed then.
+    fn drop(&mut self) {
+        if self.synchronize().is_ok() {
+            // SAFETY: made once and destroyed once, in its context.
+            unsafe { cu::cuStreamDestroy_v2(self.handle) };
+        }
+    }
+}
+
+/// A mark in a stream.
+#[derive(Debug)]
+pub(super) struct Event {
+    context: Arc<Context>,
+    handle: cu::CUevent,
+}
+
+// SAFETY: the driver takes an event from any thread.
+unsafe impl Send for Event {}
+
+impl Event {
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
+        context.enter()?;
+        let mut handle = ptr::null_mut();
+        let flags = cu::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        // SAFETY: a context is current; one handle is written.
+        check("make an event", unsafe { cu::cuEventCreate(&mut handle, flags) })?;
+        Ok(Self { context: context.clone(), handle })
+    }
+
+    /// Marks what was enqueued on `stream` so far.
+    pub(super) fn record(&self, stream: &RawStream) -> Result<(), DeviceError> {
+        self.context.enter()?;
+        // SAFETY: event and stream are alive, and of one context.
+        check("mark a stream", unsafe { cu::cuEventRecord(self.handle, stream.handle) })
+    }
+
+    /// Waits for what it marks; not at all when it marks nothing.
+    pub(super) fn synchronize(&self) -> Result<(), DeviceError> {
+        self.context.enter()?;
+        // SAFETY: the event is alive.
+        check("wait for a copy", unsafe { cu::cuEventSynchronize(self.handle) })
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: made once and destroyed once, in its context.
+            unsafe { cu::cuEventDestroy_v2(self.handle) };
+        }
+    }
+}
+
+/// Memory of the host that the GPU copies from while the host does something else.
+#[derive(Debug)]
+pub(super) struct Pinned {
+    context: Arc<Context>,
+    first: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: it is memory, owned by `self` alone.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DeviceError> {
+        context.enter()?;
+        let mut first = ptr::null_mut();
+        // SAFETY: a context is current; one pointer is written.
+        check("take pinned memory", unsafe { cu::cuMemHostAlloc(&mut first, bytes, 0) })?;
+        let first = first.cast::<u8>();
+        // SAFETY: the driver gave `bytes` bytes; from here on they have values.
+        unsafe { first.write_bytes(0, bytes) };
+        Ok(Self { context: context.clone(), first, bytes })
+    }
+
+    /// Its bytes. A copy that is under way must not read what is written to them.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: `bytes` bytes from `first` on are alive and have values, and `self` is borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.first, self.bytes) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: taken once and given back once; the driver waits for copies from it.
+            unsafe { cu::cuMemFreeHost(self.first.cast()) };
+        }
+    }
+}
+
+/// Memory of the GPU that is no block of anybody: scratch of the driver. It may hold anything.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    context: Arc<Context>,
+    pub(super) address: Address,
+    pub(super) bytes: usize,
+}
+
+impl Scratch {
+    pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DeviceError> {
+        context.enter()?;
+        let address = take_memory(bytes)?;
+        Ok(Self { context: context.clone(), address, bytes })
+    }
+}
+
+impl Drop for Scratch {
+    /// Nothing that is enqueued may use it any more.
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: taken once and given back once.
+            unsafe { give_memory(self.address) };
+        }
+    }
+}
+
+/// Memory of the current context's GPU, aligned to 256 bytes, with anything in it.
+pub(super) fn take_memory(bytes: usize) -> Result<Address, DeviceError> {
+    let mut address = 0;
+    // SAFETY: one address is written.
+    match unsafe { cu::cuMemAlloc_v2(&mut address, bytes) } {
+        cu::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(DeviceError::OutOfMemory { bytes }),
+        answer => check("take memory", answer).map(|()| Address(address)),
+    }
+}
+
+/// Gives memory of the current context back.
+///
+/// # Safety
+/// It came from [`take_memory`] in this context, is given back once, and nothing uses it any more.
+pub(super) unsafe fn give_memory(address: Address) {
+    // SAFETY: the caller's promise.
+    unsafe { cu::cuMemFree_v2(address.0) };
+}

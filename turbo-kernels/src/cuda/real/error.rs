@@ -1,0 +1,50 @@
+use std::ffi::CStr;
+
+use cudarc::driver::DriverError;
+
+use super::{cu, lt};
+use crate::device::DeviceError;
+
+/// `result` of the driver, as an error of the device.
+pub(super) fn check(what: &'static str, result: cu::CUresult) -> Result<(), DeviceError> {
+    result.result().map_err(|error| DeviceError::Failed { what, why: driver_says(error) })
+}
+
+/// `status` of cuBLASLt, as an error of the device.
+pub(super) fn check_lt(what: &'static str, status: lt::cublasStatus_t) -> Result<(), DeviceError> {
+    status.result().map_err(|error| DeviceError::Failed { what, why: format!("{:?}", error.0) })
+}
+
+/// The driver's words for an error, and its name.
+pub(super) fn driver_says(error: DriverError) -> String {
+    let mut text = std::ptr::null();
+    // SAFETY: the function writes one pointer, to a string that lives as long as the driver or to nothing.
+    let has_text = unsafe { cu::cuGetErrorString(error.0, &mut text) }.result().is_ok() && !text.is_null();
+    // SAFETY: as above: the string ends with a zero.
+    let text = has_text.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy());
+    let lost = if is_lost(error.0) { "; this process can use the GPU no more" } else { "" };
+    match text {
+        Some(text) => format!("{text} ({:?}){lost}", error.0),
+        None => format!("{:?}{lost}", error.0),
+    }
+}
+
+/// Whether every later call in this process will fail with the same error.
+fn is_lost(error: cu::CUresult) -> bool {
+    use cu::CUresult as E;
+    matches!(
+        error,
+        E::CUDA_ERROR_ILLEGAL_ADDRESS
+            | E::CUDA_ERROR_LAUNCH_TIMEOUT
+            | E::CUDA_ERROR_ASSERT
+            | E::CUDA_ERROR_HARDWARE_STACK_ERROR
+            | E::CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | E::CUDA_ERROR_MISALIGNED_ADDRESS
+            | E::CUDA_ERROR_INVALID_ADDRESS_SPACE
+            | E::CUDA_ERROR_INVALID_PC
+            | E::CUDA_ERROR_LAUNCH_FAILED
+            | E::CUDA_ERROR_ECC_UNCORRECTABLE
+            | E::CUDA_ERROR_NVLINK_UNCORRECTABLE
+            | E::CUDA_ERROR_CONTEXT_IS_DESTROYED
+    )
+}

@@ -1,0 +1,172 @@
+//! A GPU as a [`Driver`].
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{
+    compiler::Compiler,
+    context::{Context, RawStream, describe, give_memory, take_memory},
+    cu,
+    cubins::Cubins,
+    error::check,
+    gate,
+    modules::Modules,
+    products::Chosen,
+    stream::GpuStream,
+    unavailable::{OLDEST_GPU, Unavailable},
+};
+use crate::{
+    cuda::{Address, DeviceInfo, Driver, Stream},
+    device::DeviceError,
+};
+
+/// The GPUs that this process may use, by ordinal.
+///
+/// # Errors
+/// What is missing.
+pub fn available() -> Result<Vec<DeviceInfo>, Unavailable> {
+    (0..gate::ready()?.gpus).map(|ordinal| Ok(describe(ordinal)?.1)).collect()
+}
+
+/// A GPU: its memory, its streams, and what all of them share.
+#[derive(Clone, Debug)]
+pub struct Gpu(Arc<Shared>);
+
+/// What the streams of a GPU share, and keep alive.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) modules: Modules,
+    pub(super) products: Chosen,
+    info: DeviceInfo,
+    /// Blocks become zero here, apart from all work.
+    zeroing: RawStream,
+    given_back: Mutex<GivenBack>,
+    pub(super) context: Arc<Context>,
+}
+
+/// Memory on its way back to the driver.
+#[derive(Debug, Default)]
+struct GivenBack {
+    /// Streams that are recording: while there are any, no thread may wait for the whole GPU.
+    recordings: usize,
+    /// What was freed meanwhile.
+    waiting: Vec<Address>,
+}
+
+impl Gpu {
+    /// GPU number `ordinal`.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn new(ordinal: u32) -> Result<Self, Unavailable> {
+        let cuda = gate::ready()?;
+        if ordinal >= cuda.gpus {
+            return Err(Unavailable::NoSuchGpu { ordinal, count: cuda.gpus });
+        }
+        let (gpu, info) = describe(ordinal)?;
+        let capability = info.compute_capability;
+        if capability < OLDEST_GPU {
+            return Err(Unavailable::OldGpu { name: info.name, found: capability });
+        }
+        let Some(compiler) = Compiler::new(capability, cuda.nvrtc) else {
+            return Err(Unavailable::NewGpu { name: info.name, nvrtc: cuda.nvrtc });
+        };
+        let context = Context::of(gpu)?;
+        Ok(Self(Arc::new(Shared {
+            modules: Modules::new(&context, compiler, Cubins::of_this_user()),
+            products: Chosen::new(&context, capability)?,
+            info,
+            zeroing: RawStream::new(&context)?,
+            given_back: Mutex::default(),
+            context,
+        })))
+    }
+}
+
+impl From<DeviceError> for Unavailable {
+    /// A GPU that fails while it is opened is not available.
+    fn from(error: DeviceError) -> Self {
+        match error {
+            DeviceError::Failed { what, why } => Self::Failed { what, why },
+            other => Self::Failed { what: "open the GPU", why: other.to_string() },
+        }
+    }
+}
+
+impl Driver for Gpu {
+    fn info(&self) -> &DeviceInfo {
+        &self.0.info
+    }
+
+    fn free_bytes(&self) -> Result<u64, DeviceError> {
+        self.0.context.enter()?;
+        let (mut free, mut all) = (0, 0);
+        // SAFETY: a context is current; two numbers are written.
+        check("ask for free memory", unsafe { cu::cuMemGetInfo_v2(&mut free, &mut all) })?;
+        Ok(free as u64)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
+        self.0.context.enter()?;
+        let bytes = bytes.max(1);
+        let address = take_memory(bytes)?;
+        let stream = &self.0.zeroing;
+        // SAFETY: the memory was just taken and holds as many bytes.
+        let zeroed = unsafe { cu::cuMemsetD8Async(address.0, 0, bytes, stream.handle) };
+        match check("zero memory", zeroed).and_then(|()| stream.synchronize()) {
+            Ok(()) => Ok(address),
+            Err(error) => {
+                // SAFETY: it came from `take_memory`, and nobody has seen it.
+                unsafe { give_memory(address) };
+                Err(error)
+            }
+        }
+    }
+
+    unsafe fn free(&self, address: Address, _bytes: usize) {
+        let mut given_back = self.0.given_back();
+        given_back.waiting.push(address);
+        if given_back.recordings == 0 {
+            // SAFETY: the caller's promise, here and earlier: all came from `allocate`.
+            unsafe { self.0.free_all(&mut given_back) };
+        }
+    }
+
+    fn stream(&self) -> Result<Box<dyn Stream>, DeviceError> {
+        Ok(Box::new(GpuStream::new(self.0.clone())?))
+    }
+}
+
+impl Shared {
+    fn given_back(&self) -> std::sync::MutexGuard<'_, GivenBack> {
+        // whoever panicked left a list and a number, each of them whole
+        self.given_back.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets no memory go until [`Shared::recording_ends`].
+    pub(super) fn recording_begins(&self) {
+        self.given_back().recordings += 1;
+    }
+
+    pub(super) fn recording_ends(&self) {
+        let mut given_back = self.given_back();
+        given_back.recordings -= 1;
+        if given_back.recordings == 0 && !given_back.waiting.is_empty() {
+            // SAFETY: what waits was given to `free`, whose caller promised that it came from `allocate`.
+            unsafe { self.free_all(&mut given_back) };
+        }
+    }
+
+    /// Gives back what waits, after everything that was enqueued. On a GPU that is lost its memory is, too.
+    ///
+    /// # Safety
+    /// All of it came from [`Driver::allocate`], and nothing that is enqueued later uses it.
+    unsafe fn free_all(&self, given_back: &mut GivenBack) {
+        let is_alive = self.context.synchronize().is_ok();
+        for address in given_back.waiting.drain(..) {
+            if is_alive {
+                // SAFETY: the caller's promise; nothing is under way any more.
+                unsafe { give_memory(address) };
+            }
+        }
+    }
+}

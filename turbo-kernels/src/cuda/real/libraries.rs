@@ -1,0 +1,170 @@
+//! Where CUDA's libraries are: in a folder that the user names, where the loader looks, or in a Python environment.
+//!
+//! The bindings open a library by its bare name: first without a version, then with one. One that the loader does not find
+//! is therefore opened here before, by its path and for all: the loader then knows it by its name and version. cuBLASLt
+//! and NVRTC are all that is needed beside the driver.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use super::{lt, nvrtc};
+
+/// The variable that names a folder with cuBLASLt and NVRTC.
+pub(super) const FOLDER: &str = "TURBO_CUDA_LIB_DIR";
+
+/// A library beside the driver's.
+pub(super) struct Library {
+    /// What people call it.
+    pub(super) name: &'static str,
+    /// The Python package that has it, without the version.
+    pub(super) package: &'static str,
+    /// How the names of its files begin, in the order in which they are opened: a later one asks for an earlier one.
+    files: &'static [&'static str],
+    /// Whether the loader finds it.
+    is_found: fn() -> bool,
+}
+
+/// Matrix products.
+pub(super) const CUBLAS_LT: Library = Library {
+    name: "cuBLASLt",
+    package: "nvidia-cublas",
+    files: &["libcublasLt.so"],
+    // SAFETY: opens the library and closes it, which runs what it does at its start and its end; NVIDIA's libraries
+    // may be opened at any time.
+    is_found: || unsafe { lt::is_culib_present() },
+};
+
+/// The compiler.
+pub(super) const NVRTC: Library = Library {
+    name: "NVRTC",
+    package: "nvidia-cuda-nvrtc",
+    files: &["libnvrtc-builtins.so", "libnvrtc.so"],
+    // SAFETY: as above.
+    is_found: || unsafe { nvrtc::is_culib_present() },
+};
+
+impl Library {
+    /// Makes the loader find it; says whether it does.
+    pub(super) fn find(&self) -> bool {
+        let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
+        if let Some(folder) = variable(FOLDER) {
+            self.open_in(Path::new(&folder));
+        }
+        (self.is_found)()
+            || python_folders(variable).iter().any(|folder| self.open_in(folder) && (self.is_found)())
+    }
+
+    /// Opens the newest that lies in `folder`, for the rest of the process; says whether all its files are there and
+    /// could be opened.
+    fn open_in(&self, folder: &Path) -> bool {
+        let newest = |begin: &&str| newest(folder, begin);
+        let Some(files) = self.files.iter().map(newest).collect::<Option<Vec<_>>>() else { return false };
+        files.iter().all(|file| open(file))
+    }
+}
+
+/// The file in `folder` whose name is `begin`, a dot and the greatest version.
+fn newest(folder: &Path, begin: &str) -> Option<PathBuf> {
+    let version = |path: &PathBuf| -> Option<Vec<u32>> {
+        let version = path.file_name()?.to_str()?.strip_prefix(begin)?.strip_prefix('.')?;
+        version.split('.').map(|number| number.parse().ok()).collect()
+    };
+    let files = fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    files.filter(|path| version(path).is_some()).max_by_key(version)
+}
+
+/// Opens a library by its path, for all that ask for its name later, and for the rest of the process.
+#[cfg(unix)]
+fn open(path: &Path) -> bool {
+    use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+    // SAFETY: what the library does at its start is NVIDIA's, or of whoever may write to a folder that the user names;
+    // it is never closed, so nothing of it is called after its end.
+    unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map(std::mem::forget).is_ok()
+}
+
+/// Elsewhere the loader's search is all there is.
+#[cfg(not(unix))]
+fn open(_: &Path) -> bool {
+    false
+}
+
+/// Where the active Python environments keep NVIDIA's libraries: `lib/python3*/site-packages/nvidia/*/lib`, and conda's
+/// in `lib`.
+fn python_folders(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable);
+    let mut folders = Vec::new();
+    for lib in environments.map(|environment| Path::new(&environment).join("lib")) {
+        let is_python = |path: &&PathBuf| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python3"))
+        };
+        for python in entries(&lib).iter().filter(is_python) {
+            let packages = entries(&python.join("site-packages/nvidia"));
+            folders.extend(packages.iter().map(|package| package.join("lib")));
+        }
+        folders.push(lib);
+    }
+    folders
+}
+
+/// What lies in `folder`, by name. Nothing where there is no folder.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort();
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn touch(path: &Path) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+    }
+
+    #[test]
+    fn the_newest_version_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in [
+            "libnvrtc.so.9",
+            "libnvrtc.so.13",
+            "libnvrtc.so.12.4",
+            "libnvrtc.so",
+            "libnvrtc.so.x",
+            "libnvrtc.alt.so.14",
+        ] {
+            touch(&folder.path().join(name));
+        }
+        assert_eq!(newest(folder.path(), "libnvrtc.so"), Some(folder.path().join("libnvrtc.so.13")));
+        assert_eq!(newest(folder.path(), "libcublasLt.so"), None);
+        assert_eq!(newest(&folder.path().join("none"), "libnvrtc.so"), None);
+    }
+
+    #[test]
+    fn what_is_no_library_is_not_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        touch(&folder.path().join("libcublasLt.so.13"));
+        assert!(!CUBLAS_LT.open_in(folder.path()));
+    }
+
+    #[test]
+    fn python_environments_keep_libraries_by_package() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: &str| root.path().join(path);
+        touch(&at("venv/lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13"));
+        touch(&at("venv/lib/python3.12/site-packages/nvidia/cublas/lib/libcublasLt.so.12"));
+        let folders = python_folders(|name| (name == "VIRTUAL_ENV").then(|| at("venv").into()));
+        let expected = [
+            "lib/python3.12/site-packages/nvidia/cu13/lib",
+            "lib/python3.12/site-packages/nvidia/cublas/lib",
+            "lib",
+        ];
+        assert_eq!(folders, expected.map(|path| at("venv").join(path)));
+        assert_eq!(python_folders(|_| None), Vec::<PathBuf>::new());
+    }
+}

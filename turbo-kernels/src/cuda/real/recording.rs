@@ -1,0 +1,92 @@
+//! Operations noted once and enqueued at once, as a graph of CUDA.
+
+use std::{ptr, sync::Arc};
+
+use super::{
+    context::{Context, RawStream, Scratch},
+    cu,
+    error::check,
+    gpu::Shared,
+};
+use crate::{cuda::Recording, device::DeviceError};
+
+/// What a stream noted: a graph that cannot be run yet.
+pub(super) struct Noted(cu::CUgraph);
+
+impl Noted {
+    /// Ends the recording of `stream`, in whose context this thread is.
+    pub(super) fn of(stream: &RawStream) -> Result<Self, DeviceError> {
+        let mut graph = ptr::null_mut();
+        // SAFETY: the stream is alive and records; one handle is written.
+        check("end a recording", unsafe { cu::cuStreamEndCapture(stream.handle, &mut graph) })?;
+        Ok(Self(graph))
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        // SAFETY: made once and destroyed once.
+        unsafe { cu::cuGraphDestroy(self.0) };
+    }
+}
+
+/// A graph that can be run.
+#[derive(Debug)]
+struct Runnable {
+    context: Arc<Context>,
+    handle: cu::CUgraphExec,
+}
+
+// SAFETY: the driver takes a graph from any thread, from one at a time.
+unsafe impl Send for Runnable {}
+
+impl Drop for Runnable {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: made once and destroyed once; the driver waits for a run that is under way.
+            unsafe { cu::cuGraphExecDestroy(self.handle) };
+        }
+    }
+}
+
+/// A recording, and what its operations use beside their arguments.
+#[derive(Debug)]
+pub(super) struct Replay {
+    graph: Runnable,
+    stream: Arc<RawStream>,
+    scratch: Option<Arc<Scratch>>,
+    shared: Arc<Shared>,
+}
+
+impl Replay {
+    /// What was noted on `stream`, with the kernels of `shared` and products that use `scratch`.
+    pub(super) fn new(
+        noted: &Noted,
+        stream: &Arc<RawStream>,
+        scratch: Option<Arc<Scratch>>,
+        shared: &Arc<Shared>,
+    ) -> Result<Self, DeviceError> {
+        let mut handle = ptr::null_mut();
+        // SAFETY: the graph is alive; one handle is written.
+        check("prepare a recording", unsafe { cu::cuGraphInstantiateWithFlags(&mut handle, noted.0, 0) })?;
+        let graph = Runnable { context: shared.context.clone(), handle };
+        Ok(Self { graph, stream: stream.clone(), scratch, shared: shared.clone() })
+    }
+}
+
+impl Recording for Replay {
+    unsafe fn replay(&self) -> Result<(), DeviceError> {
+        self.shared.context.enter()?;
+        // SAFETY: graph and stream are alive, and so are kernels and scratch; what else it uses, the caller answers for.
+        check("replay a recording", unsafe { cu::cuGraphLaunch(self.graph.handle, self.stream.handle) })
+    }
+}
+
+impl Drop for Replay {
+    /// What is dropped with it may still be in use: the last reference to the scratch may be this one.
+    fn drop(&mut self) {
+        if self.scratch.is_some() {
+            drop(self.stream.synchronize());
+        }
+    }
+}

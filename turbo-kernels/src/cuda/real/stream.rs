@@ -1,0 +1,185 @@
+//! A stream of a GPU as a [`Stream`].
+
+use std::{collections::HashMap, ffi::c_void, ptr, sync::Arc};
+
+use super::{
+    context::RawStream,
+    cu,
+    error::check,
+    gpu::Shared,
+    modules::Function,
+    products::{Products, Share},
+    recording::{Noted, Replay},
+    remainder,
+    staging::Staging,
+};
+use crate::{
+    cuda::{Address, Kernel, LaunchShape, Product, Recording, Stream},
+    device::DeviceError,
+};
+
+/// A stream, and what its operations need. Dropped from above to below: first the stream waits for them.
+pub(super) struct GpuStream {
+    raw: Arc<RawStream>,
+    /// By the address of the module and the name.
+    functions: HashMap<(usize, &'static str), Arc<Function>>,
+    staging: Option<Staging>,
+    products: Products,
+    is_recording: bool,
+    shared: Arc<Shared>,
+}
+
+impl GpuStream {
+    pub(super) fn new(shared: Arc<Shared>) -> Result<Self, DeviceError> {
+        Ok(Self {
+            raw: Arc::new(RawStream::new(&shared.context)?),
+            functions: HashMap::new(),
+            staging: None,
+            products: Products::new(),
+            is_recording: false,
+            shared,
+        })
+    }
+
+    fn function(&mut self, kernel: Kernel) -> Result<Arc<Function>, DeviceError> {
+        let key = (ptr::from_ref(kernel.module) as usize, kernel.name);
+        if let Some(function) = self.functions.get(&key) {
+            return Ok(function.clone());
+        }
+        let function = self.shared.modules.function(kernel)?;
+        self.functions.insert(key, function.clone());
+        Ok(function)
+    }
+
+    /// A recording holds kernels and products; the host's part would be done once, and not again when it is replayed.
+    fn refuse_in_recording(&self, what: &'static str) -> Result<(), DeviceError> {
+        if self.is_recording {
+            return Err(DeviceError::Failed { what, why: "this cannot be recorded".to_owned() });
+        }
+        Ok(())
+    }
+}
+
+impl Stream for GpuStream {
+    unsafe fn launch(
+        &mut self,
+        kernel: Kernel,
+        shape: LaunchShape,
+        args: &mut [*mut c_void],
+    ) -> Result<(), DeviceError> {
+        self.shared.context.enter()?;
+        let function = self.function(kernel)?;
+        function.allow_shared(shape.shared_bytes)?;
+        let [x, y, z] = shape.grid;
+        // SAFETY: the function is loaded as long as `shared` lives, which waits for its streams; the caller says that `args`
+        // are what the kernel takes, and what they point to is read before this returns.
+        let launched = unsafe {
+            cu::cuLaunchKernel(
+                function.handle,
+                x,
+                y,
+                z,
+                shape.block,
+                1,
+                1,
+                shape.shared_bytes,
+                self.raw.handle,
+                args.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        check(kernel.name, launched)
+    }
+
+    unsafe fn product(&mut self, product: &Product) -> Result<(), DeviceError> {
+        if product.m == 0 || product.n == 0 || product.batch == 0 {
+            return Ok(());
+        }
+        let share = Share::of(product)?;
+        self.shared.context.enter()?;
+        let may_wait = !self.is_recording;
+        // SAFETY: the caller's promise; the stream is this one's.
+        let is_done = unsafe {
+            self.products.multiply(
+                &self.shared.context,
+                &self.raw,
+                &self.shared.products,
+                product,
+                share.epilogue,
+                may_wait,
+            )
+        }?;
+        match (is_done, share.is_finished_apart) {
+            (true, false) => Ok(()),
+            // SAFETY: the caller's promise: `y` and the bias are what the kernel takes.
+            (true, true) => unsafe { remainder::finish(self, product) },
+            // SAFETY: the caller's promise: all are what the kernel takes.
+            (false, _) => unsafe { remainder::multiply(self, product) },
+        }
+    }
+
+    unsafe fn upload(&mut self, from: &[u8], to: Address) -> Result<(), DeviceError> {
+        self.refuse_in_recording("copy to the GPU")?;
+        self.shared.context.enter()?;
+        let staging = match &mut self.staging {
+            Some(staging) => staging,
+            None => self.staging.insert(Staging::new(&self.shared.context)?),
+        };
+        // SAFETY: the caller's promise; `staging` lives until the stream has been waited for.
+        unsafe { staging.upload(&self.raw, from, to) }
+    }
+
+    unsafe fn download(&mut self, from: Address, to: &mut [u8]) -> Result<(), DeviceError> {
+        self.refuse_in_recording("copy from the GPU")?;
+        self.shared.context.enter()?;
+        if !to.is_empty() {
+            // SAFETY: the caller says what `from` holds; `to` is borrowed alone until the copy is done, below.
+            check("copy from the GPU", unsafe {
+                cu::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from.0, to.len(), self.raw.handle)
+            })?;
+        }
+        self.raw.synchronize()
+    }
+
+    fn synchronize(&mut self) -> Result<(), DeviceError> {
+        self.refuse_in_recording("wait for the GPU")?;
+        self.raw.synchronize()
+    }
+
+    fn begin_recording(&mut self) -> Result<bool, DeviceError> {
+        self.refuse_in_recording("begin a recording")?;
+        self.shared.context.enter()?;
+        self.shared.recording_begins();
+        // Other threads, and the loading of a module by this one, are no part of it: nothing is forbidden to them.
+        let mode = cu::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the stream is alive, and none of CUDA's own.
+        let begun = check("begin a recording", unsafe { cu::cuStreamBeginCapture_v2(self.raw.handle, mode) });
+        match begun {
+            Ok(()) => self.is_recording = true,
+            Err(_) => self.shared.recording_ends(),
+        }
+        begun.map(|()| true)
+    }
+
+    fn end_recording(&mut self) -> Result<Box<dyn Recording>, DeviceError> {
+        if !self.is_recording {
+            let why = "no recording is under way".to_owned();
+            return Err(DeviceError::Failed { what: "end a recording", why });
+        }
+        let noted = self.shared.context.enter().and_then(|()| Noted::of(&self.raw));
+        self.is_recording = false;
+        self.shared.recording_ends();
+        Ok(Box::new(Replay::new(&noted?, &self.raw, self.products.scratch(), &self.shared)?))
+    }
+}
+
+impl Drop for GpuStream {
+    fn drop(&mut self) {
+        if self.is_recording {
+            // nobody will have it
+            drop(self.end_recording());
+        }
+        // A recording may keep the stream alive, but not the staging. On a GPU that is lost, nothing is under way.
+        drop(self.raw.synchronize());
+    }
+}
