@@ -20,6 +20,7 @@ pub mod bits;
 mod attention;
 mod bias_act;
 mod embed;
+mod empty;
 mod feed_forward;
 mod gather;
 mod gemm;
@@ -41,6 +42,7 @@ mod rounded;
 pub use attention::attention;
 pub use bias_act::bias_act;
 pub use embed::embed;
+pub use empty::empty;
 pub use feed_forward::{feed_forward, feed_forward_is_its_parts};
 pub use gather::gather;
 pub use gemm::gemm;
@@ -95,6 +97,7 @@ where
     pool(device);
     rotary(device);
     attention(device);
+    empty(device);
 }
 
 /// Row kernels on rows of 1023 values and more, apart from [`all`] since an emulator takes its time for them.

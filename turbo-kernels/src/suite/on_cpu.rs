@@ -33,6 +33,7 @@ on_every_cpu! {
     matmul => super::matmul,
     max_pool => super::max_pool,
     embed => super::embed,
+    empty => super::empty,
     indices => super::indices,
     norm => super::norm,
     pool => super::pool,
