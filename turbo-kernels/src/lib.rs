@@ -10,7 +10,7 @@
 //!
 //! | module | kernels |
 //! |---|---|
-//! | [`device`] | memory, views, the execution queue, the CPU |
+//! | [`device`] | memory, views, what values are stored as, the execution queue, the CPU |
 //! | [`gemm`] | `x · weightᵀ` with packed constant weights and fused epilogues |
 //! | [`feed_forward`] | two of them with an activation or a gate between, whose values stay in cache |
 //! | [`matmul`] | the two batched products of attention, unfused |
@@ -84,7 +84,7 @@ pub use softmax::Softmax;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Everything an encoder needs of a device.
+/// Everything an encoder needs of a device. Its values are f32, as the executor uploads them.
 pub trait EncoderKernels:
     Device<Float = f32>
     + Gemm
