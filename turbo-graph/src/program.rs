@@ -84,6 +84,19 @@ impl Program {
         self
     }
 
+    /// This program with activations that take so many bytes each, as those of the device do that it will run on. A new
+    /// program has those of f32.
+    #[must_use]
+    pub fn with_element_bytes(mut self, element_bytes: usize) -> Self {
+        self.slots.element_bytes = element_bytes;
+        self
+    }
+
+    /// Bytes of one value of an activation or an output.
+    pub fn element_bytes(&self) -> usize {
+        self.slots.element_bytes
+    }
+
     /// The fused graph.
     pub fn graph(&self) -> &Graph {
         &self.graph
@@ -137,7 +150,7 @@ impl Program {
     pub fn usage_records(&self, extents: &Extents) -> Vec<(ValueId, UsageRecord)> {
         crate::fold::activations(&self.graph)
             .into_iter()
-            .map(|life| (life.value, life.record(&self.graph, extents)))
+            .map(|life| (life.value, life.record(&self.graph, extents, self.slots.element_bytes)))
             .collect()
     }
 }

@@ -86,8 +86,7 @@ struct Readme;
 
 /// Everything an encoder needs of a device. Its values are f32, as the executor uploads them.
 pub trait EncoderKernels:
-    Device<Float = f32>
-    + Gemm
+    Gemm
     + BatchedMatMul
     + Softmax
     + Norm
@@ -101,8 +100,7 @@ pub trait EncoderKernels:
 }
 
 impl<D> EncoderKernels for D where
-    D: Device<Float = f32>
-        + Gemm
+    D: Gemm
         + BatchedMatMul
         + Softmax
         + Norm

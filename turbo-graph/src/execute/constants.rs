@@ -1,6 +1,6 @@
 //! The constants that one node reads, as its kernel takes them.
 
-use turbo_kernels::{EncoderKernels, RelativeBias, norm::NormWeights};
+use turbo_kernels::{EncoderKernels, FloatsOn, RelativeBias, norm::NormWeights};
 
 use super::weights::Weights;
 use crate::{GraphError, graph::Node, op::RelativeBuckets};
@@ -14,17 +14,17 @@ pub(super) struct Constants<'a, 'n, D: EncoderKernels> {
 
 impl<'a, D: EncoderKernels> Constants<'a, '_, D> {
     /// A table or vector.
-    pub(super) fn plain(&self, input: usize) -> Result<D::View<'a, f32>, GraphError> {
+    pub(super) fn plain(&self, input: usize) -> Result<FloatsOn<'a, D>, GraphError> {
         self.weights.plain(self.device, self.node.inputs[input])
     }
 
     /// A vector that may be left out.
-    pub(super) fn optional(&self, input: usize) -> Result<Option<D::View<'a, f32>>, GraphError> {
+    pub(super) fn optional(&self, input: usize) -> Result<Option<FloatsOn<'a, D>>, GraphError> {
         (input < self.node.inputs.len()).then(|| self.plain(input)).transpose()
     }
 
     /// A vector that stands at `input`, if anywhere.
-    pub(super) fn given(&self, input: Option<usize>) -> Result<Option<D::View<'a, f32>>, GraphError> {
+    pub(super) fn given(&self, input: Option<usize>) -> Result<Option<FloatsOn<'a, D>>, GraphError> {
         input.map(|input| self.plain(input)).transpose()
     }
 
@@ -38,7 +38,7 @@ impl<'a, D: EncoderKernels> Constants<'a, '_, D> {
         &self,
         first: usize,
         epsilon: f32,
-    ) -> Result<NormWeights<D::View<'a, f32>>, GraphError> {
+    ) -> Result<NormWeights<FloatsOn<'a, D>>, GraphError> {
         Ok(NormWeights { gain: self.plain(first)?, offset: self.optional(first + 1)?, epsilon })
     }
 
@@ -47,7 +47,7 @@ impl<'a, D: EncoderKernels> Constants<'a, '_, D> {
         &self,
         input: usize,
         buckets: Option<RelativeBuckets>,
-    ) -> Result<Option<RelativeBias<D::View<'a, f32>>>, GraphError> {
+    ) -> Result<Option<RelativeBias<FloatsOn<'a, D>>>, GraphError> {
         let Some(RelativeBuckets { num_buckets, max_distance }) = buckets else { return Ok(None) };
         Ok(Some(RelativeBias { table: self.plain(input)?, num_buckets, max_distance }))
     }

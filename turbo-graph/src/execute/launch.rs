@@ -2,7 +2,7 @@
 
 use turbo_alloc::MemoryPlan;
 use turbo_kernels::{
-    AttentionMask, Columns, EncoderKernels, Epilogue, FeedForward, HeadSizes, Span,
+    AttentionMask, Columns, EncoderKernels, Epilogue, FeedForward, FloatsOn, HeadSizes, Span,
     attention::AttentionShape,
     embed::{Lookup, LookupOn},
     matmul::{MatMulShape, Rhs},
@@ -176,7 +176,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
     fn gemm(
         &mut self,
         node: &Node,
-        epilogue: Epilogue<D::View<'a, f32>>,
+        epilogue: Epilogue<FloatsOn<'a, D>>,
         out: Span,
     ) -> Result<(), GraphError> {
         let weight = self.constants(node).matrix(1);
@@ -313,7 +313,8 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
 
     /// The bytes of a computed value for this batch.
     fn span(&self, value: ValueId) -> Span {
-        let bytes = self.program.value(value).shape.elements(&self.extents).saturating_mul(size_of::<f32>());
+        let bytes =
+            self.program.value(value).shape.elements(&self.extents).saturating_mul(size_of::<D::Float>());
         match self.program.slots().of_value(value) {
             Some(slot) => {
                 let place = self.plan.placements[slot];

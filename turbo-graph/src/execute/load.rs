@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use turbo_kernels::{DType, Gemm};
+use turbo_kernels::{DType, Float, Gemm};
 
 use super::{PackedStore, WeightSource};
 use crate::{
@@ -158,9 +158,10 @@ impl<'a, D: Gemm> Loader<'a, D> {
     }
 
     fn upload(&self, values: &[f32]) -> Result<D::Block, GraphError> {
-        let mut block = self.device.allocate(size_of_val(values))?;
+        let stored = D::Float::from_f32s(values);
+        let mut block = self.device.allocate(size_of_val(&stored[..]))?;
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        self.device.upload(&mut **queue, values, self.device.view_mut(&mut block, 0, values.len())?)?;
+        self.device.upload(&mut **queue, &stored, self.device.view_mut(&mut block, 0, stored.len())?)?;
         Ok(block)
     }
 

@@ -1,7 +1,7 @@
 //! The blocks of a device that hold what a program computes: one per output, one per chunk of the planner.
 
 use turbo_alloc::{ChunkId, MemoryPlan};
-use turbo_kernels::Device;
+use turbo_kernels::{Device, FloatsOn};
 
 use crate::GraphError;
 
@@ -67,8 +67,8 @@ impl<D: Device> Memory<D> {
         index: usize,
         first: usize,
         len: usize,
-    ) -> Result<D::View<'a, f32>, GraphError> {
-        Ok(device.view(&self.blocks[index], first * size_of::<f32>(), len)?)
+    ) -> Result<FloatsOn<'a, D>, GraphError> {
+        Ok(device.view(&self.blocks[index], first * size_of::<D::Float>(), len)?)
     }
 
     fn remove_block(&mut self, block: usize) {

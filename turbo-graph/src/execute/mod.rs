@@ -15,7 +15,7 @@ mod weights;
 use std::{collections::HashMap, ops::Range};
 
 use turbo_alloc::{Planner, PlannerConfig, UsageRecord};
-use turbo_kernels::EncoderKernels;
+use turbo_kernels::{EncoderKernels, Float};
 
 use crate::{
     BoundProgram, Capacity, GraphError, Program, Staging, ValueId,
@@ -98,6 +98,9 @@ pub struct Executor<D: EncoderKernels> {
     /// For every node the outputs that need it, as [`OutputSet`]s have them.
     needed: Vec<OutputSet>,
     last: LastBatch,
+    /// The outputs of the last batch that were read, where the device's memory is not the host's: one copy each, not one
+    /// for every sequence.
+    copies: Vec<Vec<D::Float>>,
 }
 
 /// What reading the outputs needs to know of the batch that made them.
@@ -155,6 +158,7 @@ impl<D: EncoderKernels> Executor<D> {
     ) -> Result<Self, GraphError> {
         let config = config.into();
         let mut queue = device.queue()?;
+        let program = program.with_element_bytes(size_of::<D::Float>());
         let weights = Weights::load(&device, &mut queue, &program, weights, store)?;
         let outputs: Vec<ValueId> = program.graph().outputs().map(|(value, _)| value).collect();
         Ok(Executor {
@@ -165,6 +169,7 @@ impl<D: EncoderKernels> Executor<D> {
             bindings: HashMap::new(),
             unkept: BoundProgram::default(),
             needed: needed(&program, &outputs),
+            copies: outputs.iter().map(|_| Vec::new()).collect(),
             last: LastBatch {
                 outputs: OutputSet(0),
                 extents: Extents::of(&[]),
@@ -238,7 +243,6 @@ impl<D: EncoderKernels> Executor<D> {
     /// # Errors
     /// No device memory; what the planner refuses; a longest sequence that has no row in a table of positions.
     pub fn reserve(&mut self, capacity: Capacity) -> Result<(), GraphError> {
-        self.last.forget();
         let capacity = capacity.usable();
         let Capacity { batch_size, total_tokens, selected_rows, .. } = capacity;
         self.inputs.grow(&self.device, total_tokens, batch_size, selected_rows)?;
@@ -258,7 +262,7 @@ impl<D: EncoderKernels> Executor<D> {
         staging.select(&vec![0; selected_rows])?;
         let kinds = self.program.graph().distinct_nodes();
         self.launch(&staging, OutputSet::ALL, |position, _| Ok(kinds.contains(&position)))?;
-        self.last.forget();
+        self.forget_last();
         Ok(())
     }
 
@@ -322,7 +326,7 @@ impl<D: EncoderKernels> Executor<D> {
         outputs: OutputSet,
         mut wanted: impl FnMut(usize, &Node) -> Result<bool, GraphError>,
     ) -> Result<(), GraphError> {
-        self.last.forget();
+        self.forget_last();
         let extents = batch.extents();
         if extents.batch_size == 0 {
             return Err(GraphError::EmptyBatch);
@@ -387,9 +391,25 @@ impl<D: EncoderKernels> Executor<D> {
         let columns: usize = of_row.iter().map(|dim| dim.size(&self.last.extents)).product();
         let (first, values) = (rows.start * columns, rows.len() * columns);
         let from = self.memory.output(&self.device, output.0, first, values)?;
-        let start = to.len();
-        to.resize(start + values, 0.0);
-        Ok(self.device.download(&mut self.queue, from, &mut to[start..])?)
+        if let Some(from) = self.device.on_host(from) {
+            to.extend(from.iter().map(|value| value.to_f32()));
+            return Ok(());
+        }
+        let all = self.program.value(self.outputs[output.0]).shape.elements(&self.last.extents);
+        let copy = &mut self.copies[output.0];
+        if copy.is_empty() {
+            copy.resize(all, D::Float::default());
+            let from = self.memory.output(&self.device, output.0, 0, all)?;
+            self.device.download(&mut self.queue, from, copy)?;
+        }
+        to.extend(copy[first..][..values].iter().map(|value| value.to_f32()));
+        Ok(())
+    }
+
+    /// From now on there is nothing to read.
+    fn forget_last(&mut self) {
+        self.last.forget();
+        self.copies.iter_mut().for_each(Vec::clear);
     }
 
     /// The sizes that a batch is planned for.
@@ -464,12 +484,13 @@ impl<D: EncoderKernels> Executor<D> {
                 .fold(capacity.total_tokens, |values, dim| values.saturating_mul(dim.size(&extents))),
             _ => shape.elements(&extents),
         };
-        values.saturating_mul(size_of::<f32>())
+        values.saturating_mul(size_of::<D::Float>())
     }
 
     fn grow_outputs(&mut self, extents: &Extents) -> Result<(), GraphError> {
         for (index, &output) in self.outputs.iter().enumerate() {
-            let bytes = self.program.value(output).shape.elements(extents).saturating_mul(size_of::<f32>());
+            let bytes =
+                self.program.value(output).shape.elements(extents).saturating_mul(size_of::<D::Float>());
             self.memory.grow_output(&self.device, index, bytes)?;
         }
         Ok(())

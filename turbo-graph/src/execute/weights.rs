@@ -1,6 +1,6 @@
 //! Constants on the device, in the form that their operators want: plain, or packed for products.
 
-use turbo_kernels::Gemm;
+use turbo_kernels::{FloatsOn, Gemm};
 
 use super::{
     load::{Loaded, Loader},
@@ -13,7 +13,7 @@ use crate::{GraphError, Program, ValueId};
 pub struct WeightBytes {
     /// Matrices of products, packed.
     pub packed: usize,
-    /// Tables and vectors, which are read as they are: f32.
+    /// Tables and vectors, which are read as they are.
     pub tables: usize,
 }
 
@@ -39,7 +39,7 @@ impl<D: Gemm> Weights<D> {
     }
 
     /// A table or vector.
-    pub(crate) fn plain(&self, device: &D, value: ValueId) -> Result<D::View<'_, f32>, GraphError> {
+    pub(crate) fn plain(&self, device: &D, value: ValueId) -> Result<FloatsOn<'_, D>, GraphError> {
         let plain = self.constant(value).and_then(|constant| constant.plain.as_ref());
         let (block, len) = plain.expect("the program reads this weight as it is");
         Ok(device.view(block, 0, *len)?)
@@ -56,7 +56,7 @@ impl<D: Gemm> Weights<D> {
         let constants = self.loaded.iter().flatten();
         constants.fold(WeightBytes::default(), |bytes, Loaded { plain, packed }| WeightBytes {
             packed: bytes.packed + packed.as_ref().map_or(0, |(_, bytes)| *bytes),
-            tables: bytes.tables + plain.as_ref().map_or(0, |(_, values)| values * size_of::<f32>()),
+            tables: bytes.tables + plain.as_ref().map_or(0, |(_, values)| values * size_of::<D::Float>()),
         })
     }
 

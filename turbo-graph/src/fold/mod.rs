@@ -43,8 +43,8 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    pub(crate) fn record(&self, graph: &Graph, extents: &Extents) -> UsageRecord {
-        record(self.first, self.last, &graph.value(self.value).shape, extents)
+    pub(crate) fn record(&self, graph: &Graph, extents: &Extents, element_bytes: usize) -> UsageRecord {
+        record(self.first, self.last, &graph.value(self.value).shape, extents, element_bytes)
     }
 }
 
@@ -65,9 +65,9 @@ pub(crate) fn activations(graph: &Graph) -> Vec<Life> {
         .collect()
 }
 
-fn record(first: usize, last: usize, shape: &Shape, extents: &Extents) -> UsageRecord {
+fn record(first: usize, last: usize, shape: &Shape, extents: &Extents, element_bytes: usize) -> UsageRecord {
     let position = |node: usize| u32::try_from(node).expect("a graph has fewer than 2³² nodes");
-    let size = shape.elements(extents).saturating_mul(size_of::<f32>());
+    let size = shape.elements(extents).saturating_mul(element_bytes);
     UsageRecord { first_op: position(first), last_op: position(last), size }
 }
 
@@ -88,6 +88,8 @@ pub struct Slots {
     slots: Vec<Slot>,
     of_value: Vec<Option<u32>>,
     folded_periods: usize,
+    /// Bytes of each value of an activation, as the device stores it.
+    pub(crate) element_bytes: usize,
 }
 
 impl Slots {
@@ -108,13 +110,18 @@ impl Slots {
 
     /// One slot per activation.
     fn unfolded(graph: &Graph) -> Self {
-        let mut slots =
-            Slots { slots: Vec::new(), of_value: vec![None; graph.values.len()], folded_periods: 1 };
+        let mut slots = Slots::none(graph, 1);
         for Life { value, first, last } in activations(graph) {
             let slot = slots.push(&graph.value(value).shape, first, last);
             slots.assign(value, slot);
         }
         slots
+    }
+
+    /// Of a graph whose activations are f32 and have no slots yet.
+    fn none(graph: &Graph, folded_periods: usize) -> Self {
+        let of_value = vec![None; graph.values.len()];
+        Slots { slots: Vec::new(), of_value, folded_periods, element_bytes: size_of::<f32>() }
     }
 
     /// The planned tensors.
@@ -135,7 +142,8 @@ impl Slots {
     /// Writes the usage records of all slots for a batch, sizes in bytes, into `records`.
     pub fn usage_records_into(&self, extents: &Extents, records: &mut Vec<UsageRecord>) {
         records.clear();
-        records.extend(self.slots.iter().map(|slot| record(slot.first, slot.last, &slot.shape, extents)));
+        let of_slot = |slot: &Slot| record(slot.first, slot.last, &slot.shape, extents, self.element_bytes);
+        records.extend(self.slots.iter().map(of_slot));
     }
 
     fn push(&mut self, shape: &Shape, first: usize, last: usize) -> usize {

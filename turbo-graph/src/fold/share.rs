@@ -6,8 +6,7 @@ use crate::graph::{Graph, ValueId};
 impl Periods {
     /// The slots, or nothing when a value is used in a way that folding does not cover.
     pub(super) fn fold(&self, graph: &Graph) -> Option<Slots> {
-        let mut slots =
-            Slots { slots: Vec::new(), of_value: vec![None; graph.values.len()], folded_periods: self.count };
+        let mut slots = Slots::none(graph, self.count);
         let lives = activations(graph);
         let life_of = |value: ValueId| lives.iter().find(|life| life.value == value);
         let carried_in = self.carried_in;

@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use half::{bf16, f16};
 
 use super::Element;
@@ -20,6 +22,12 @@ pub trait Float: Element {
     /// The same value.
     #[must_use]
     fn to_f32(self) -> f32;
+
+    /// [`Float::from_f32`] of each; nothing is copied where that changes nothing.
+    #[must_use]
+    fn from_f32s(values: &[f32]) -> Cow<'_, [Self]> {
+        values.iter().map(|&value| Self::from_f32(value)).collect()
+    }
 }
 
 impl Float for f32 {
@@ -35,6 +43,10 @@ impl Float for f32 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
         self
+    }
+
+    fn from_f32s(values: &[f32]) -> Cow<'_, [f32]> {
+        Cow::Borrowed(values)
     }
 }
 

@@ -143,6 +143,11 @@ pub trait Device: Clone + Send + Sync + 'static {
         writes: [Span; W],
     ) -> Result<([Self::View<'a, Self::Float>; R], [Self::ViewMut<'a, Self::Float>; W]), DeviceError>;
 
+    /// The values themselves, where the device's memory is the host's.
+    fn on_host<'a, T: Element>(&self, _values: Self::View<'a, T>) -> Option<&'a [T]> {
+        None
+    }
+
     /// Copies host values to the device, in queue order. `from` and `to` have the same length.
     ///
     /// # Errors
