@@ -6,6 +6,7 @@ mod float;
 mod shared;
 pub(crate) mod spans;
 mod team;
+mod values;
 
 use std::fmt::Debug;
 
@@ -16,6 +17,7 @@ pub use cpu::{Cpu, CpuOptions, CpuQueue};
 pub use float::Float;
 pub(crate) use shared::SharedMut;
 pub(crate) use team::{Team, look};
+pub(crate) use values::Values;
 
 use half::{bf16, f16};
 

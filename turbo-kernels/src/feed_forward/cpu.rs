@@ -14,14 +14,13 @@ use crate::{
     device::{Cpu, CpuQueue, SharedMut},
     gemm::{
         Course, Cut, Finish, Format, FormatKernel, Group, Groups, PackedRows, PackedWeight, Piece, RING,
-        Stage, Store, Tile, panel_width, row_of,
+        Stage, Store, Tile, features, panel_width, row_of,
     },
     lanes,
-    norm::{NormGroup, NormWeights},
+    norm::NormGroup,
     simd::{Kernel, Simd},
 };
 
-const NAME: &str = "feed_forward";
 /// Lanes of the longest vectors.
 const MOST_LANES: usize = 16;
 
@@ -32,7 +31,7 @@ pub(crate) fn feed_forward(
     layer: FeedForward<'_, PackedWeight, &[f32]>,
     out: &mut [f32],
 ) -> Result<(), KernelError> {
-    layer.check(x, out)?;
+    layer.check([features(layer.up), features(layer.down)], &x, &out)?;
     if out.is_empty() {
         return Ok(());
     }
@@ -256,33 +255,5 @@ impl Finish for Put<'_> {
                 F::put(s, activated, words);
             }
         }
-    }
-}
-
-impl FeedForward<'_, PackedWeight, &[f32]> {
-    /// Everything fits `x` and `out`.
-    fn check(&self, x: &[f32], out: &[f32]) -> Result<(), KernelError> {
-        let (n, k) = (self.down.out_features(), self.up.in_features());
-        let length = |argument, expected, got: Option<&[f32]>| {
-            got.map_or(Ok(()), |got| KernelError::check_length(NAME, argument, expected, got.len()))
-        };
-        let wide = self.hidden.up_features(self.down.in_features());
-        if self.up.out_features() != wide {
-            return Err(KernelError::Size {
-                kernel: NAME,
-                argument: "out_features of up",
-                expected: match self.hidden {
-                    Hidden::Activation(_) => "in_features of down",
-                    Hidden::Gate(_) => "twice in_features of down",
-                },
-                got: self.up.out_features(),
-            });
-        }
-        let rows = KernelError::check_rows(NAME, "out", n, out.len())?;
-        KernelError::check_length(NAME, "x", rows.saturating_mul(k), x.len())?;
-        length("up_bias", wide, self.up_bias)?;
-        length("down_bias", n, self.down_bias)?;
-        length("residual", out.len(), self.residual)?;
-        self.norm.map_or(Ok(()), |norm: NormWeights<&[f32]>| norm.fits(NAME, n))
     }
 }

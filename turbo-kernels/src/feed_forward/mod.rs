@@ -4,7 +4,10 @@ mod cpu;
 
 pub(crate) use cpu::feed_forward;
 
-use crate::{Activation, norm::NormWeights};
+use crate::{Activation, KernelError, device::Values, norm::NormWeights};
+
+/// In messages.
+const NAME: &str = "feed_forward";
 
 /// `out = norm(hidden(x · upᵀ + up_bias) · downᵀ + down_bias + residual)`.
 ///
@@ -25,6 +28,43 @@ pub struct FeedForward<'w, W, V> {
     pub residual: Option<V>,
     /// Each `[down.out_features]`.
     pub norm: Option<NormWeights<V>>,
+}
+
+impl<W, V> FeedForward<'_, W, V> {
+    /// Everything fits `x` and `out`; `features` are results and inputs of `up` and of `down`. Gives the rows.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`], or [`KernelError::Size`] when the products do not fit each other.
+    pub(crate) fn check(
+        &self,
+        features: [[usize; 2]; 2],
+        x: &impl Values,
+        out: &impl Values,
+    ) -> Result<usize, KernelError>
+    where
+        V: Values + Copy,
+    {
+        let [[up_features, in_features], [out_features, down_inputs]] = features;
+        let wide = self.hidden.up_features(down_inputs);
+        if up_features != wide {
+            let expected = match self.hidden {
+                Hidden::Activation(_) => "in_features of down",
+                Hidden::Gate(_) => "twice in_features of down",
+            };
+            let argument = "out_features of up";
+            return Err(KernelError::Size { kernel: NAME, argument, expected, got: up_features });
+        }
+        let length = |argument, expected, got: Option<V>| {
+            got.map_or(Ok(()), |got| KernelError::check_length(NAME, argument, expected, got.len()))
+        };
+        let rows = KernelError::check_rows(NAME, "out", out_features, out.len())?;
+        KernelError::check_length(NAME, "x", rows.saturating_mul(in_features), x.len())?;
+        length("up_bias", wide, self.up_bias)?;
+        length("down_bias", out_features, self.down_bias)?;
+        length("residual", out.len(), self.residual)?;
+        self.norm.map_or(Ok(()), |norm| norm.fits(NAME, out_features))?;
+        Ok(rows)
+    }
 }
 
 /// What stands between the two products of a [`FeedForward`].

@@ -67,7 +67,7 @@ impl Gemm for Cpu {
         epilogue: Epilogue<&[f32]>,
         out: &mut [f32],
     ) -> Result<(), KernelError> {
-        let rows = check("gemm", x, weight, epilogue, out)?;
+        let rows = epilogue.check("gemm", features(weight), &x, &out)?;
         if rows == 0 {
             return Ok(());
         }
@@ -89,7 +89,7 @@ impl Gemm for Cpu {
         const NAME: &str = "gemm_norm";
         norm.fits(NAME, weight.out_features())?;
         let epilogue = Epilogue::sum(bias, residual);
-        let rows = check(NAME, x, weight, epilogue, out)?;
+        let rows = epilogue.check(NAME, features(weight), &x, &out)?;
         if rows == 0 {
             return Ok(());
         }
@@ -183,33 +183,14 @@ pub(super) fn product_in_order(
     Ok(())
 }
 
+/// Results and inputs of a product with `weight`.
+pub(crate) fn features(weight: &PackedWeight) -> [usize; 2] {
+    [weight.out_features(), weight.in_features()]
+}
+
 /// Row `row` of `x`, which meets `weight`.
 pub(crate) fn row_of<'x>(x: &'x [f32], row: usize, weight: &PackedWeight) -> &'x [f32] {
     &x[row * weight.in_features()..][..weight.in_features()]
-}
-
-/// The rows, once all buffers fit them.
-fn check(
-    kernel: &'static str,
-    x: &[f32],
-    weight: &PackedWeight,
-    epilogue: Epilogue<&[f32]>,
-    out: &[f32],
-) -> Result<usize, KernelError> {
-    let n = weight.out_features();
-    let rows = KernelError::check_rows(kernel, "out", n, out.len())?;
-    KernelError::check_length(kernel, "x", rows.saturating_mul(weight.in_features()), x.len())?;
-    let (bias, residual) = match epilogue {
-        Epilogue::None | Epilogue::Act(_) => (None, None),
-        Epilogue::Bias(bias) | Epilogue::BiasAct(bias, _) => (Some(bias), None),
-        Epilogue::Residual(residual) => (None, Some(residual)),
-        Epilogue::BiasResidual { bias, residual } => (Some(bias), Some(residual)),
-    };
-    bias.map_or(Ok(()), |bias| KernelError::check_length(kernel, "bias", n, bias.len()))?;
-    residual.map_or(Ok(()), |residual| {
-        KernelError::check_length(kernel, "residual", out.len(), residual.len())
-    })?;
-    Ok(rows)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ mod tile;
 mod words;
 
 pub(crate) use course::{Course, Group, Piece, RING, Stage};
-pub(crate) use cpu::row_of;
+pub(crate) use cpu::{features, row_of};
 pub(crate) use finish::Store;
 pub(crate) use format::{F32, Format, FormatKernel};
 pub use pack::PackedWeight;
@@ -25,7 +25,10 @@ pub(crate) use tile::{Finish, Panel, Products, Tile};
 pub(crate) use words::multiply;
 
 use crate::{
-    Activation, DType, KernelError, Layout, device::Device, feed_forward::FeedForward, norm::NormWeights,
+    Activation, DType, KernelError, Layout,
+    device::{Device, Values},
+    feed_forward::FeedForward,
+    norm::NormWeights,
 };
 
 /// What is done to each product before it is stored.
@@ -60,6 +63,41 @@ impl<V> Epilogue<V> {
             (None, Some(residual)) => Epilogue::Residual(residual),
             (Some(bias), Some(residual)) => Epilogue::BiasResidual { bias, residual },
         }
+    }
+
+    /// Bias, activation and residual, as far as there are any.
+    pub(crate) fn parts(self) -> (Option<V>, Option<Activation>, Option<V>) {
+        match self {
+            Epilogue::None => (None, None, None),
+            Epilogue::Bias(bias) => (Some(bias), None, None),
+            Epilogue::Act(activation) => (None, Some(activation), None),
+            Epilogue::BiasAct(bias, activation) => (Some(bias), Some(activation), None),
+            Epilogue::Residual(residual) => (None, None, Some(residual)),
+            Epilogue::BiasResidual { bias, residual } => (Some(bias), None, Some(residual)),
+        }
+    }
+
+    /// The rows of a product from `x` to `out`, if all buffers fit them.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`].
+    pub(crate) fn check(
+        self,
+        kernel: &'static str,
+        [out_features, in_features]: [usize; 2],
+        x: &impl Values,
+        out: &impl Values,
+    ) -> Result<usize, KernelError>
+    where
+        V: Values + Copy,
+    {
+        let rows = KernelError::check_rows(kernel, "out", out_features, out.len())?;
+        KernelError::check_length(kernel, "x", rows.saturating_mul(in_features), x.len())?;
+        let (bias, _, residual) = self.parts();
+        for (argument, expected, got) in [("bias", out_features, bias), ("residual", out.len(), residual)] {
+            got.map_or(Ok(()), |got| KernelError::check_length(kernel, argument, expected, got.len()))?;
+        }
+        Ok(rows)
     }
 }
 

@@ -24,19 +24,9 @@ impl BatchedMatMul for Cpu {
         (b, b_at, rhs): (&[f32], HeadStrides, Rhs),
         (out, out_at): (&mut [f32], HeadStrides),
     ) -> Result<(), KernelError> {
-        const KERNEL: &str = "batched_matmul";
         let MatMulShape { batch_size, num_heads, num_kv_heads, m, n, k } = shape;
-        KernelError::check_grouping(KERNEL, num_heads, num_kv_heads)?;
-        let b_sizes = match rhs {
-            Rhs::Normal => [batch_size, num_kv_heads, k, n],
-            Rhs::Transposed => [batch_size, num_kv_heads, n, k],
-        };
-        let out_sizes = [batch_size, num_heads, m, n];
-        a_at.check_inside(KERNEL, "a", [batch_size, num_heads, m, k], a.len())?;
-        b_at.check_inside(KERNEL, "b", b_sizes, b.len())?;
-        out_at.check_inside(KERNEL, "out", out_sizes, out.len())?;
-        out_at.check_apart(KERNEL, "out strides", out_sizes)?;
-        if out_sizes.contains(&0) {
+        shape.check([a_at, b_at, out_at], rhs, [a.len(), b.len(), out.len()])?;
+        if [batch_size, num_heads, m, n].contains(&0) {
             return Ok(());
         }
         let isa = self.supported_isa();

@@ -35,6 +35,27 @@ pub struct MatMulShape {
     pub k: usize,
 }
 
+impl MatMulShape {
+    /// Whether `a`, `b` and the result lie inside buffers of these lengths, and the values of the result apart.
+    ///
+    /// # Errors
+    /// As of [`BatchedMatMul::batched_matmul`].
+    fn check(self, at: [HeadStrides; 3], rhs: Rhs, lens: [usize; 3]) -> Result<(), KernelError> {
+        const KERNEL: &str = "batched_matmul";
+        let MatMulShape { batch_size, num_heads, num_kv_heads, m, n, k } = self;
+        KernelError::check_grouping(KERNEL, num_heads, num_kv_heads)?;
+        let b_sizes = match rhs {
+            Rhs::Normal => [batch_size, num_kv_heads, k, n],
+            Rhs::Transposed => [batch_size, num_kv_heads, n, k],
+        };
+        let out_sizes = [batch_size, num_heads, m, n];
+        at[0].check_inside(KERNEL, "a", [batch_size, num_heads, m, k], lens[0])?;
+        at[1].check_inside(KERNEL, "b", b_sizes, lens[1])?;
+        at[2].check_inside(KERNEL, "out", out_sizes, lens[2])?;
+        at[2].check_apart(KERNEL, "out strides", out_sizes)
+    }
+}
+
 /// Products of two activations.
 pub trait BatchedMatMul: Device {
     /// `out[s, h] = a[s, h] · b[s, h / group]` for every sequence and head, where `group` heads of `a` share one of

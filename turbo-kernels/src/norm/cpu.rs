@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Columns, HeadSizes, KernelError,
-    device::{Cpu, CpuQueue, SharedMut},
+    device::{Cpu, CpuQueue, SharedMut, Values},
     lanes,
     simd::{Kernel, Simd, SupportedIsa},
 };
@@ -98,11 +98,16 @@ impl NormWeights<&[f32]> {
         KernelError::check_length(kernel, "out", x.len(), out.len())?;
         Ok(hidden_size)
     }
+}
 
+impl<V> NormWeights<V> {
     /// Rows of `hidden_size` values can be normalised with them.
-    pub(crate) fn fits(&self, kernel: &'static str, hidden_size: usize) -> Result<(), KernelError> {
+    pub(crate) fn fits(&self, kernel: &'static str, hidden_size: usize) -> Result<(), KernelError>
+    where
+        V: Values,
+    {
         KernelError::check_length(kernel, "gain", hidden_size, self.gain.len())?;
-        let offset = self.offset.map_or(hidden_size, <[f32]>::len);
+        let offset = self.offset.as_ref().map_or(hidden_size, V::len);
         KernelError::check_length(kernel, "offset", hidden_size, offset)
     }
 }
