@@ -1,8 +1,13 @@
 //! The GPU as a device: memory, views, copies.
 
-use std::{marker::PhantomData, slice, sync::Arc};
+use std::{
+    fmt,
+    marker::PhantomData,
+    slice,
+    sync::{Arc, Mutex, PoisonError},
+};
 
-use super::{CudaBlock, CudaQueue, CudaView, CudaViewMut, Driver};
+use super::{CudaBlock, CudaQueue, CudaView, CudaViewMut, Driver, Stream};
 use crate::device::{Device, DeviceError, Element, Float, Span, spans};
 
 /// How a [`Cuda`] is used.
@@ -13,10 +18,12 @@ pub struct CudaOptions {
 }
 
 /// A GPU whose activations are of type `F`: f32, f16 or bf16. Cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Cuda<F> {
     driver: Arc<dyn Driver>,
     options: CudaOptions,
+    /// What constants are uploaded on.
+    constants: Arc<Mutex<Option<Box<dyn Stream>>>>,
     float: PhantomData<F>,
 }
 
@@ -24,13 +31,13 @@ impl<F: Float> Cuda<F> {
     /// The GPU behind `driver`.
     #[must_use]
     pub fn new(driver: Arc<dyn Driver>, options: CudaOptions) -> Cuda<F> {
-        Cuda { driver, options, float: PhantomData }
+        Cuda { driver, options, constants: Arc::default(), float: PhantomData }
     }
 
     /// The same GPU with activations of another type; blocks are exchangeable.
     #[must_use]
     pub fn with_float<G: Float>(&self) -> Cuda<G> {
-        Cuda { driver: Arc::clone(&self.driver), options: self.options, float: PhantomData }
+        Cuda::new(Arc::clone(&self.driver), self.options)
     }
 
     /// What is below.
@@ -39,8 +46,36 @@ impl<F: Float> Cuda<F> {
         &self.driver
     }
 
-    pub(super) fn options(&self) -> CudaOptions {
-        self.options
+    /// Whether products of f32 may be rounded more.
+    pub(crate) fn tf32(&self) -> bool {
+        self.options.tf32
+    }
+
+    /// A block of `values` that any queue may read at once.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`], or a device failure.
+    pub(crate) fn constants(&self, values: &[F]) -> Result<CudaBlock, DeviceError> {
+        let mut block = self.allocate(size_of_val(values))?;
+        let mut stream = self.constants.lock().unwrap_or_else(PoisonError::into_inner);
+        let stream = match &mut *stream {
+            Some(stream) => stream,
+            none => none.insert(self.driver.stream()?),
+        };
+        let view = block.view_mut::<F>(0, values.len())?;
+        // SAFETY: the view holds as many values.
+        unsafe { stream.upload(bytes_of(values), view.address()) }?;
+        stream.synchronize()?;
+        Ok(block)
+    }
+}
+
+impl<F> fmt::Debug for Cuda<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cuda")
+            .field("driver", &self.driver)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
     }
 }
 
@@ -110,10 +145,8 @@ impl<F: Float> Device for Cuda<F> {
         to: CudaViewMut<'_, T>,
     ) -> Result<(), DeviceError> {
         check_lengths::<T>(from.len(), to.len())?;
-        // SAFETY: elements have no padding, so each of their bytes has a value.
-        let bytes = unsafe { slice::from_raw_parts(from.as_ptr().cast(), size_of_val(from)) };
         // SAFETY: the view holds as many values.
-        unsafe { queue.stream().upload(bytes, to.address()) }
+        unsafe { queue.stream().upload(bytes_of(from), to.address()) }
     }
 
     fn download<T: Element>(
@@ -128,6 +161,11 @@ impl<F: Float> Device for Cuda<F> {
         // SAFETY: the view holds as many values.
         unsafe { queue.stream().download(from.address(), bytes) }
     }
+}
+
+fn bytes_of<T: Element>(values: &[T]) -> &[u8] {
+    // SAFETY: elements have no padding, so each of their bytes has a value.
+    unsafe { slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
 fn check_lengths<T>(from: usize, to: usize) -> Result<(), DeviceError> {

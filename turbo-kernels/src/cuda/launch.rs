@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use super::{Address, CudaView, CudaViewMut};
 use crate::device::Element;
 
-/// An argument of a kernel: a pointer or a number of 32 bits.
+/// An argument of a kernel: a pointer or a number.
 pub(crate) trait Argument {
     /// Where its bytes are on the host, as `cuLaunchKernel` wants to know.
     fn pointer(&mut self) -> *mut c_void;
@@ -21,7 +21,7 @@ macro_rules! arguments {
     )*};
 }
 
-arguments!(Address, u32, i32, f32);
+arguments!(Address, u32, u64, i32, f32);
 
 impl<T: Element> Argument for CudaView<'_, T> {
     fn pointer(&mut self) -> *mut c_void {

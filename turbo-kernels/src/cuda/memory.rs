@@ -3,7 +3,7 @@
 use std::{fmt, marker::PhantomData, sync::Arc};
 
 use super::{Address, Driver};
-use crate::device::{DeviceError, Element, spans};
+use crate::device::{DeviceError, Element, Values, spans};
 
 /// One allocation of a driver, given back when dropped.
 pub struct CudaBlock {
@@ -28,11 +28,7 @@ impl CudaBlock {
         self.bytes
     }
 
-    pub(super) fn view<T: Element>(
-        &self,
-        offset: usize,
-        len: usize,
-    ) -> Result<CudaView<'_, T>, DeviceError> {
+    pub(crate) fn view<T: Element>(&self, offset: usize, len: usize) -> Result<CudaView<'_, T>, DeviceError> {
         spans::check_inside::<T>(self.bytes, offset, len)?;
         Ok(CudaView { address: self.address.offset(offset), len, values: PhantomData })
     }
@@ -82,7 +78,8 @@ pub struct CudaViewMut<'a, T: Element> {
 
 impl<'a, T: Element> CudaView<'a, T> {
     /// No values.
-    pub(super) const NOTHING: CudaView<'a, T> = CudaView { address: Address::NULL, len: 0, values: PhantomData };
+    pub(super) const NOTHING: CudaView<'a, T> =
+        CudaView { address: Address::NULL, len: 0, values: PhantomData };
 
     /// Where the first value is.
     pub(crate) fn address(&self) -> Address {
@@ -128,5 +125,23 @@ impl<'a, T: Element> CudaViewMut<'a, T> {
     /// The same values to read, once a kernel before has written them.
     pub(crate) fn as_view(&self) -> CudaView<'_, T> {
         CudaView { address: self.address, len: self.len, values: PhantomData }
+    }
+
+    /// The same values to read and to write, for kernels of which each thread reads what it writes, before it does.
+    pub(crate) fn in_place(&mut self) -> (CudaView<'_, T>, CudaViewMut<'_, T>) {
+        let view = CudaView { address: self.address, len: self.len, values: PhantomData };
+        (view, CudaViewMut::alone(view))
+    }
+}
+
+impl<T: Element> Values for CudaView<'_, T> {
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl<T: Element> Values for CudaViewMut<'_, T> {
+    fn len(&self) -> usize {
+        self.len
     }
 }

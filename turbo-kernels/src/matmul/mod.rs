@@ -1,6 +1,8 @@
 //! The two batched products of unfused attention: `q · kᵀ` and `p · v`, one small matrix per sequence and head.
 
 mod cpu;
+#[cfg(any(feature = "cuda", feature = "testing", test))]
+mod cuda;
 mod strides;
 
 pub use strides::HeadStrides;

@@ -56,7 +56,8 @@ fn compiler() -> Command {
 pub(super) fn compiler_version() -> Result<&'static str, &'static str> {
     static VERSION: OnceLock<Result<String, String>> = OnceLock::new();
     let ask = || {
-        let output = compiler().arg("--version").output().map_err(|error| format!("no C++ compiler: {error}"))?;
+        let output =
+            compiler().arg("--version").output().map_err(|error| format!("no C++ compiler: {error}"))?;
         said(output).map_err(|error| format!("no C++ compiler: {error}"))
     };
     VERSION.get_or_init(ask).as_deref().map_err(String::as_str)
@@ -146,7 +147,8 @@ fn kernels_of(unit: &str) -> Result<Vec<String>, String> {
     let mut names = Vec::new();
     for behind in text.split("__global__").skip(1) {
         let mut rest = behind.trim_start();
-        while let Some(after) = rest.strip_prefix("__launch_bounds__").or_else(|| rest.strip_prefix("void ")) {
+        while let Some(after) = rest.strip_prefix("__launch_bounds__").or_else(|| rest.strip_prefix("void "))
+        {
             let after = after.trim_start();
             rest = if after.starts_with('(') { behind_parenthesis(after).trim_start() } else { after };
         }

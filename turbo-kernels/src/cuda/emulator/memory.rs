@@ -46,7 +46,11 @@ impl Memory {
     /// When it is none.
     pub(super) unsafe fn free(&self, address: Address, bytes: usize) {
         let freed = self.live().remove(&address.0);
-        assert_eq!(freed, Some(bytes), "freed {bytes} bytes at {address:?}, where an allocation has {freed:?}");
+        assert_eq!(
+            freed,
+            Some(bytes),
+            "freed {bytes} bytes at {address:?}, where an allocation has {freed:?}"
+        );
         let layout = layout(bytes).expect("it was allocated with this layout");
         // SAFETY: `allocate` gave it out with this layout, and nobody has freed it: it was in the list.
         unsafe { dealloc(pointer(address), layout) };
@@ -61,7 +65,11 @@ impl Memory {
         let Some((first, len)) = live.range(..=address.0).next_back().filter(|_| bytes > 0) else {
             // nothing is read or written there, be it nowhere
             let why = format!("{bytes} bytes at {address:?} are in no allocation");
-            return if bytes == 0 { Ok(pointer(address)) } else { Err(DeviceError::Failed { what: "memory", why }) };
+            return if bytes == 0 {
+                Ok(pointer(address))
+            } else {
+                Err(DeviceError::Failed { what: "memory", why })
+            };
         };
         let offset = (address.0 - first) as usize;
         let end = offset.saturating_add(bytes);
