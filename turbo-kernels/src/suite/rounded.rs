@@ -7,8 +7,8 @@ use half::{bf16, f16};
 
 use crate::{
     Activation, Attention, AttentionMask, BatchedMatMul, BiasAct, Columns, Cpu, CpuOptions, DType, Device,
-    DeviceError, Element, Embed, Epilogue, FeedForward, Float, Gather, Gemm, HeadSizes, KernelError, Layout,
-    Norm, Pool, Pooling, RelativeBias, Rotary, Softmax, Span,
+    DeviceError, Element, Embed, Epilogue, FeedForward, Float, Gather, Gemm, HeadSizes, Hidden, KernelError,
+    Layout, Norm, Pool, Pooling, RelativeBias, Rotary, Softmax, Span,
     attention::AttentionShape,
     device::{CpuBlock, CpuQueue, split},
     embed::Lookup,
@@ -19,7 +19,8 @@ use crate::{
     softmax::ScoreShape,
 };
 
-/// The CPU with memory of `F`s: a kernel widens what it reads to f32, and each result is rounded once.
+/// The CPU with memory of `F`s: a kernel widens what it reads to f32, and each result is rounded once. What a device may
+/// store in between, before an activation, a gate, a second product or a norm, it stores.
 #[derive(Clone)]
 pub(super) struct Rounded<F> {
     cpu: Cpu,
@@ -199,12 +200,13 @@ impl<F: Float> Gemm for Rounded<F> {
             Epilogue::BiasResidual { bias, residual } => (Some(widen(bias)), Some(widen(residual))),
         };
         let sum = Epilogue::sum(bias.as_deref(), residual.as_deref());
-        let epilogue = match (epilogue, sum) {
-            (Epilogue::Act(activation), _) => Epilogue::Act(activation),
-            (Epilogue::BiasAct(_, activation), Epilogue::Bias(bias)) => Epilogue::BiasAct(bias, activation),
-            (_, sum) => sum,
-        };
-        self.answer(out, |out| self.cpu.gemm(queue, &widen(x), weight, epilogue, out))
+        self.answer(out, |out| self.cpu.gemm(queue, &widen(x), weight, sum, out))?;
+        match epilogue {
+            Epilogue::Act(activation) | Epilogue::BiasAct(_, activation) => {
+                self.activate(queue, &out.to_vec(), activation, out)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn gemm_norm(
@@ -217,13 +219,9 @@ impl<F: Float> Gemm for Rounded<F> {
         norm: NormWeights<&[F]>,
         out: &mut [F],
     ) -> Result<(), KernelError> {
-        let (x, bias, residual) = (widen(x), bias.map(widen), residual.map(widen));
-        with_norm(Some(norm), |norm| {
-            let norm = norm.expect("it was given");
-            self.answer(out, |out| {
-                self.cpu.gemm_norm(queue, &x, weight, bias.as_deref(), residual.as_deref(), norm, out)
-            })
-        })
+        let mut sums = out.to_vec();
+        self.gemm(queue, x, weight, Epilogue::sum(bias, residual), &mut sums)?;
+        self.layer_norm(queue, &sums, norm, out)
     }
 
     fn feed_forward(
@@ -233,20 +231,29 @@ impl<F: Float> Gemm for Rounded<F> {
         layer: FeedForward<'_, PackedWeight, &[F]>,
         out: &mut [F],
     ) -> Result<(), KernelError> {
-        let [up_bias, down_bias, residual] =
-            [layer.up_bias, layer.down_bias, layer.residual].map(|values| values.map(widen));
-        with_norm(layer.norm, |norm| {
-            let layer = FeedForward {
-                up: layer.up,
-                up_bias: up_bias.as_deref(),
-                hidden: layer.hidden,
-                down: layer.down,
-                down_bias: down_bias.as_deref(),
-                residual: residual.as_deref(),
-                norm,
-            };
-            self.answer(out, |out| self.cpu.feed_forward(queue, &widen(x), layer, out))
-        })
+        let kernel = "feed_forward";
+        let FeedForward { up, up_bias, hidden, down, down_bias, residual, norm } = layer;
+        let (got, wide) = (up.out_features(), down.in_features());
+        if got != hidden.up_features(wide) {
+            return Err(KernelError::Size { kernel, argument: "up", expected: "what the gate takes", got });
+        }
+        let rows = KernelError::check_rows(kernel, "out", down.out_features(), out.len())?;
+        let mut middle = vec![F::default(); rows * wide];
+        match hidden {
+            Hidden::Activation(activation) => {
+                let first = up_bias.map_or(Epilogue::Act(activation), |b| Epilogue::BiasAct(b, activation));
+                self.gemm(queue, x, up, first, &mut middle)?;
+            }
+            Hidden::Gate(activation) => {
+                let mut both = vec![F::default(); rows * 2 * wide];
+                self.gemm(queue, x, up, Epilogue::sum(up_bias, None), &mut both)?;
+                self.gate(queue, activation, &both, wide, &mut middle)?;
+            }
+        }
+        match norm {
+            Some(norm) => self.gemm_norm(queue, &middle, down, down_bias, residual, norm, out),
+            None => self.gemm(queue, &middle, down, Epilogue::sum(down_bias, residual), out),
+        }
     }
 
     fn gemm_max_pool(
