@@ -84,31 +84,13 @@ pub use softmax::Softmax;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Everything an encoder needs of a device. Its values are f32, as the executor uploads them.
+/// Everything an encoder needs of a device.
 pub trait EncoderKernels:
-    Gemm
-    + BatchedMatMul
-    + Softmax
-    + Norm
-    + BiasAct
-    + Embed
-    + Attention
-    + Gather
-    + Pool
-    + Rotary
+    Gemm + BatchedMatMul + Softmax + Norm + BiasAct + Embed + Attention + Gather + Pool + Rotary
 {
 }
 
-impl<D> EncoderKernels for D where
-    D: Gemm
-        + BatchedMatMul
-        + Softmax
-        + Norm
-        + BiasAct
-        + Embed
-        + Attention
-        + Gather
-        + Pool
-        + Rotary
+impl<D: Gemm + BatchedMatMul + Softmax + Norm + BiasAct + Embed + Attention + Gather + Pool + Rotary>
+    EncoderKernels for D
 {
 }

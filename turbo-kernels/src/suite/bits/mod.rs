@@ -37,7 +37,7 @@ const PARTS: [usize; 5] = [1, 2, 3, 13, 40];
 ///
 /// # Panics
 /// When a part has other bits than in its batch.
-pub fn answers<D: EncoderKernels>(device: &D) -> Vec<(&'static str, Vec<f32>)> {
+pub fn answers<D: EncoderKernels<Float = f32>>(device: &D) -> Vec<(&'static str, Vec<f32>)> {
     let mut rig = Rig::new(device);
     let mut answers = element_wise(&mut rig);
     answers.extend(normed(&mut rig));
@@ -86,7 +86,7 @@ fn part<D: Device<Float = f32>>(of: &Placed<D, f32>, width: usize, rows: Range<u
     of.part(rows.start * width, rows.len() * width)
 }
 
-fn element_wise<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, Vec<f32>)> {
+fn element_wise<D: EncoderKernels<Float = f32>>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, Vec<f32>)> {
     let x = rig.put(&Numbers::<f32>::new(1).around(0.0, 6.0, ROWS * WIDTH));
     let bias = rig.put(&Numbers::<f32>::new(2).values(WIDTH));
     let names = ["gelu (erf)", "gelu (tanh)", "relu", "silu", "tanh", "sigmoid", "ln(1 + relu)"];
@@ -109,7 +109,7 @@ fn element_wise<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, V
     answers
 }
 
-fn normed<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>); 7] {
+fn normed<D: EncoderKernels<Float = f32>>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>); 7] {
     let mut numbers = Numbers::<f32>::new(3);
     let [x, residual, table] = [0; 3].map(|_| rig.put(&numbers.values(ROWS * WIDTH)));
     let [bias, gain, offset] = [0; 3].map(|_| rig.put(&numbers.values(WIDTH)));
@@ -146,7 +146,7 @@ fn normed<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>);
     ]
 }
 
-fn products<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>); 5] {
+fn products<D: EncoderKernels<Float = f32>>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>); 5] {
     const OUT: usize = 101;
     const IN: usize = 130;
     let mut numbers = Numbers::<f32>::new(4);
@@ -191,7 +191,7 @@ fn products<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>
 }
 
 /// Unfused scores: each row of each sequence alone.
-fn batched_products<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> (&'static str, Vec<f32>) {
+fn batched_products<D: EncoderKernels<Float = f32>>(rig: &mut Rig<'_, D>) -> (&'static str, Vec<f32>) {
     let shape = MatMulShape { batch_size: 3, num_heads: 2, num_kv_heads: 2, m: 19, n: WIDTH, k: 21 };
     let MatMulShape { batch_size, num_heads, m, n, k, .. } = shape;
     let mut numbers = Numbers::<f32>::new(5);
@@ -224,7 +224,7 @@ fn batched_products<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> (&'static str, V
 }
 
 /// A masked row is the row of its visible keys alone, with zeros behind it.
-fn masked<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> (&'static str, Vec<f32>) {
+fn masked<D: EncoderKernels<Float = f32>>(rig: &mut Rig<'_, D>) -> (&'static str, Vec<f32>) {
     let lens = [WIDTH as u32, 1, 18];
     let shape = ScoreShape { batch_size: lens.len(), num_heads: 2, queries: 5, keys: WIDTH };
     let scores = rig.put(&Numbers::<f32>::new(6).around(0.0, 8.0, 30 * WIDTH));

@@ -45,7 +45,9 @@ impl Task {
 }
 
 /// Attention, rotary positions and poolings.
-pub(super) fn sequences<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, Vec<f32>)> {
+pub(super) fn sequences<D: EncoderKernels<Float = f32>>(
+    rig: &mut Rig<'_, D>,
+) -> Vec<(&'static str, Vec<f32>)> {
     let mut answers = attentions(rig);
     MASKS.into_iter().for_each(|mask| one_query_of_each_sequence_is_its_row(rig, mask));
     let heads = HeadSizes { num_heads: 2, head_dim: HEAD_DIM };
@@ -78,7 +80,7 @@ pub(super) fn sequences<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'stati
 }
 
 /// Every mask, with and without a relative bias, grouped heads among them.
-fn attentions<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, Vec<f32>)> {
+fn attentions<D: EncoderKernels<Float = f32>>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, Vec<f32>)> {
     let (num_buckets, max_distance) = BUCKETS;
     let window = AttentionMask::Window { reach: 9 };
     let mut answers = Vec::new();
@@ -116,7 +118,10 @@ fn attentions<D: EncoderKernels>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, Vec
 }
 
 /// Queries of one row per sequence give what that row is among all.
-fn one_query_of_each_sequence_is_its_row<D: EncoderKernels>(rig: &mut Rig<'_, D>, mask: AttentionMask) {
+fn one_query_of_each_sequence_is_its_row<D: EncoderKernels<Float = f32>>(
+    rig: &mut Rig<'_, D>,
+    mask: AttentionMask,
+) {
     const HIDDEN: usize = 16;
     let seq_lens = [3, 0, 40, 140];
     let sums = cu_seqlens(&seq_lens);
@@ -160,7 +165,7 @@ fn one_query_of_each_sequence_is_its_row<D: EncoderKernels>(rig: &mut Rig<'_, D>
     }
 }
 
-fn each_sequence<D: EncoderKernels>(
+fn each_sequence<D: EncoderKernels<Float = f32>>(
     rig: &mut Rig<'_, D>,
     task: Task,
     kernel: impl Fn(
