@@ -207,7 +207,7 @@ pub(crate) use named;
 pub struct LaunchShape {
     /// Blocks along x, y and z, each at least 1; y and z are at most 65535.
     pub grid: [u32; 3],
-    /// Threads of a block, in one dimension; a multiple of 32, at most 1024.
+    /// Threads of a block, in one dimension: 1 to 1024.
     pub block: u32,
     /// Dynamic shared memory of a block. Above 48 KiB the driver raises the kernel's limit itself.
     pub shared_bytes: u32,

@@ -12,6 +12,9 @@ mod library;
 mod memory;
 mod product;
 
+#[cfg(test)]
+mod tests;
+
 use std::{env, ffi::c_void, sync::Arc};
 
 use library::Kernels;
@@ -111,9 +114,6 @@ impl Stream for EmulatedStream {
         args: &mut [*mut c_void],
     ) -> Result<(), DeviceError> {
         let failed = |why| DeviceError::Failed { what: kernel.name, why };
-        if !shape.block.is_multiple_of(32) {
-            return Err(failed(format!("a block of {} threads has a part of a warp", shape.block)));
-        }
         Kernels::of(kernel.module, |kernels| {
             // SAFETY: the caller's promise.
             unsafe { kernels.launch(kernel.name, shape, self.order, args) }

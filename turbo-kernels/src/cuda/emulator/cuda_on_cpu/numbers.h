@@ -69,9 +69,6 @@ inline float exp2_approx(float value) {
   return power < 0x1p-126f ? 0.0f : power;
 }
 
-// As max.NaN: NaN if either is.
-inline float max_nan(float a, float b) { return a != a ? a : b != b ? b : fmaxf(a, b); }
-
 using std::isfinite;
 using std::isinf;
 using std::isnan;

@@ -1,4 +1,4 @@
-// mma, ldmatrix, cp.async, and what `mma.cuh` has beside them.
+// mma, ldmatrix, cp.async.
 
 namespace turbo {
 
@@ -44,26 +44,19 @@ struct WidenBf16 {
   static double of(unsigned short bits) { return __uint_as_float(unsigned{bits} << 16); }
 };
 
-template <class T>
-struct WidenOf {
-  static double of(unsigned short bits) { return to_float(T{bits}); }
-};
-
-// 8 × 8 matrices of 16-bit values: lane i names row i % 8 of matrix i / 8; lane l gets columns 2 · (l % 4) and the next of
-// row l / 4 of each, or of its transpose.
-template <unsigned MATRICES, bool TRANSPOSED>
-void load_matrices(const char* name, unsigned (&to)[MATRICES], const void* shared_row) {
-  if (lane() < MATRICES * 8) {
-    if (reinterpret_cast<uintptr_t>(shared_row) % 16 != 0) running->fail("%s: the address is no multiple of 16", name);
-    if (!running->is_shared(shared_row, 16)) running->fail("%s: the row lies outside shared memory", name);
-  }
+// Four 8 × 8 matrices of 16-bit values: lane i names row i % 8 of matrix i / 8; lane l gets columns 2 · (l % 4) and the next
+// of row l / 4 of each, or of its transpose.
+template <bool TRANSPOSED>
+void load_matrices(const char* name, unsigned (&to)[4], const void* shared_row) {
+  if (reinterpret_cast<uintptr_t>(shared_row) % 16 != 0) running->fail("%s: the address is no multiple of 16", name);
+  if (!running->is_shared(shared_row, 16)) running->fail("%s: the row lies outside shared memory", name);
   struct Operands {
     unsigned* to;
     const unsigned short* row;
   } own = {to, static_cast<const unsigned short*>(shared_row)};
   running->collective<Operands>(name, 0xffffffffu, own, [](Operands* const* lanes, unsigned) {
     for (unsigned lane = 0; lane < WARP; ++lane) {
-      for (unsigned matrix = 0; matrix < MATRICES; ++matrix) {
+      for (unsigned matrix = 0; matrix < 4; ++matrix) {
         const auto at = [&](unsigned row, unsigned column) -> unsigned { return lanes[matrix * 8 + row]->row[column]; };
         const unsigned i = lane / 4, j = lane % 4 * 2;
         lanes[lane]->to[matrix] = TRANSPOSED ? at(j, i) | at(j + 1, i) << 16 : at(i, j) | at(i, j + 1) << 16;
@@ -74,21 +67,6 @@ void load_matrices(const char* name, unsigned (&to)[MATRICES], const void* share
 
 }  // namespace turbo
 
-// Of the number types of `common.cuh`, which comes later.
-template <class T>
-T from_float(float value);
-
-template <class T>
-inline void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  turbo::multiply_add<turbo::WidenOf<T>>("mma_m16n8k16", d, a, b0, b1);
-}
-
-// Two values rounded to T, `low` in the lower 16 bits.
-template <class T>
-inline unsigned pack_pair(float low, float high) {
-  return from_float<T>(low).bits | unsigned{from_float<T>(high).bits} << 16;
-}
-
 inline void mma_m16n8k16_f16(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   turbo::multiply_add<turbo::WidenF16>("mma_m16n8k16_f16", sum, a, b[0], b[1]);
 }
@@ -96,17 +74,11 @@ inline void mma_m16n8k16_bf16(float (&sum)[4], const unsigned (&a)[4], const uns
   turbo::multiply_add<turbo::WidenBf16>("mma_m16n8k16_bf16", sum, a, b[0], b[1]);
 }
 
-inline void ldmatrix_x2(unsigned (&to)[2], const void* shared_row) {
-  turbo::load_matrices<2, false>("ldmatrix_x2", to, shared_row);
-}
-inline void ldmatrix_x2_trans(unsigned (&to)[2], const void* shared_row) {
-  turbo::load_matrices<2, true>("ldmatrix_x2_trans", to, shared_row);
-}
 inline void ldmatrix_x4(unsigned (&to)[4], const void* shared_row) {
-  turbo::load_matrices<4, false>("ldmatrix_x4", to, shared_row);
+  turbo::load_matrices<false>("ldmatrix_x4", to, shared_row);
 }
 inline void ldmatrix_x4_trans(unsigned (&to)[4], const void* shared_row) {
-  turbo::load_matrices<4, true>("ldmatrix_x4_trans", to, shared_row);
+  turbo::load_matrices<true>("ldmatrix_x4_trans", to, shared_row);
 }
 
 // 16 bytes for shared memory, the first `bytes` from `global` and then zeros; 0xff is there until they are waited for.

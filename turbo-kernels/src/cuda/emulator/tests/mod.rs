@@ -1,0 +1,79 @@
+//! The emulator itself: what each construct of CUDA does, and that wrong kernels are found.
+
+mod collectives;
+mod errors;
+mod tensor_cores;
+
+use std::sync::Arc;
+
+use super::{Emulator, Order};
+use crate::{
+    Device,
+    cuda::{Cuda, CudaQueue, Kernel, LaunchShape, Module},
+};
+
+const ORDERS: [Order; 4] = [Order::Forward, Order::Reverse, Order::Seeded(1), Order::Seeded(2)];
+
+/// A kernel `(const unsigned* in, unsigned* out)`.
+struct Program {
+    module: &'static Module,
+    name: &'static str,
+    shape: LaunchShape,
+}
+
+impl Program {
+    /// One block of `threads` threads.
+    fn new(module: &'static Module, name: &'static str, threads: u32) -> Program {
+        let shape = LaunchShape { grid: [1, 1, 1], block: threads, shared_bytes: 0 };
+        Program { module, name, shape }
+    }
+
+    fn grid(mut self, grid: [u32; 3]) -> Program {
+        self.shape.grid = grid;
+        self
+    }
+
+    fn shared_bytes(mut self, bytes: u32) -> Program {
+        self.shape.shared_bytes = bytes;
+        self
+    }
+}
+
+/// An emulated GPU with a queue.
+struct Rig {
+    cuda: Cuda<f32>,
+    queue: CudaQueue,
+}
+
+impl Rig {
+    /// `None` without a compiler.
+    fn new(order: Order) -> Option<Rig> {
+        let cuda = Cuda::new(Arc::new(Emulator::or_skip(order)?), Default::default());
+        let queue = cuda.queue().unwrap();
+        Some(Rig { cuda, queue })
+    }
+
+    /// What `program` writes over zeros, or what is wrong with it.
+    fn run(&mut self, program: Program, input: &[u32], out_len: usize) -> Result<Vec<u32>, String> {
+        let Rig { cuda, queue } = self;
+        let mut source = cuda.allocate(size_of_val(input)).unwrap();
+        let mut target = cuda.allocate(out_len * size_of::<u32>()).unwrap();
+        cuda.upload(queue, input, cuda.view_mut(&mut source, 0, input.len()).unwrap()).unwrap();
+        let from = cuda.view::<u32>(&source, 0, input.len()).unwrap();
+        let to = cuda.view_mut::<u32>(&mut target, 0, out_len).unwrap();
+        let Program { module, name, shape } = program;
+        // SAFETY: the kernels of these tests take these two, and the test gives them as much as they use.
+        unsafe { queue.launch(Kernel { module, name }, shape, (from, to)) }.map_err(|error| error.to_string())?;
+        let mut out = vec![0; out_len];
+        cuda.download(queue, cuda.view(&target, 0, out_len).unwrap(), &mut out).unwrap();
+        Ok(out)
+    }
+}
+
+/// Calls `check` with an emulated GPU of each order; does nothing without a compiler.
+fn in_every_order(check: impl Fn(&mut Rig, Order)) {
+    for order in ORDERS {
+        let Some(mut rig) = Rig::new(order) else { return };
+        check(&mut rig, order);
+    }
+}
