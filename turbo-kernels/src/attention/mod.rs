@@ -1,6 +1,8 @@
 //! Multi-head attention as one operation: scores never leave the core's cache.
 
 mod cpu;
+#[cfg(any(feature = "cuda", feature = "testing", test))]
+mod cuda;
 mod head;
 mod mask;
 mod product;

@@ -1,0 +1,451 @@
+//! Each kernel with each size of blocks, at the edges of tiles, beside the CPU, which the suite holds to its twin.
+
+use std::{fmt::Debug, sync::Arc};
+
+use half::{bf16, f16};
+
+use super::*;
+use crate::{
+    Cpu, CpuOptions, DType, Device,
+    cuda::{
+        CudaBlock, CudaOptions,
+        emulator::{Emulator, Order},
+    },
+    device::Element,
+};
+
+/// Around tiles of 16, 32, 64 and 128, and no token at all.
+const EDGES: &[u32] = &[1, 63, 64, 65, 0, 127, 128, 129, 200];
+const MASKS: [AttentionMask; 5] = [
+    AttentionMask::Full,
+    AttentionMask::Causal,
+    AttentionMask::Window { reach: 0 },
+    AttentionMask::Window { reach: 5 },
+    AttentionMask::Window { reach: 70 },
+];
+/// Values around an output, a multiple of what kernels write at once.
+const GUARD: usize = 64;
+
+/// Two heads of queries that share one of keys and values.
+const HEADS: usize = 2;
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    head_dim: usize,
+    scale: f32,
+    mask: AttentionMask,
+    buckets: Option<(usize, usize)>,
+    queries: Queries,
+    padded: bool,
+    lens: &'static [u32],
+}
+
+/// Heads of 64 columns over [`EDGES`], packed, all attending to all.
+const PLAIN: Case = Case {
+    head_dim: 64,
+    scale: 0.125,
+    mask: AttentionMask::Full,
+    buckets: None,
+    queries: Queries::All,
+    padded: false,
+    lens: EDGES,
+};
+
+/// What a case computes with, all of it values of `F`.
+#[derive(Clone)]
+struct Values {
+    /// `[query rows, 2 · head_dim]`
+    q: Vec<f32>,
+    /// `[rows, 2 · head_dim]`, keys and values side by side.
+    kv: Vec<f32>,
+    table: Vec<f32>,
+}
+
+impl Case {
+    fn padded_len(&self) -> usize {
+        self.lens.iter().max().map_or(0, |&len| len as usize + 3)
+    }
+
+    /// Where each sequence begins.
+    fn starts(&self) -> Vec<usize> {
+        let mut next = 0;
+        let advance = |&len: &u32| {
+            let start = next;
+            next += if self.padded { self.padded_len() } else { len as usize };
+            start
+        };
+        self.lens.iter().map(advance).collect()
+    }
+
+    fn rows(&self) -> usize {
+        let packed = self.lens.iter().sum::<u32>() as usize;
+        if self.padded { self.lens.len() * self.padded_len() } else { packed }
+    }
+
+    fn query_rows(&self) -> usize {
+        if self.queries == Queries::All { self.rows() } else { self.lens.len() }
+    }
+
+    /// Row `position` of sequence `b` holds the same in every layout, and padding holds NaN.
+    fn values<F: Float>(&self) -> Values {
+        let number = |i: usize| F::from_f32((i * 7919 % 2017) as f32 / 1008.0 - 1.0).to_f32();
+        let row = |b: usize, position: usize, salt: usize| {
+            let first = (b * 1000 + position) * 2 * self.head_dim;
+            (first..first + 2 * self.head_dim).map(move |i| number(i + salt))
+        };
+        let mut kv = vec![f32::NAN; self.rows() * 2 * self.head_dim];
+        let mut q = vec![f32::NAN; self.query_rows() * HEADS * self.head_dim];
+        for (b, (&len, start)) in self.lens.iter().zip(self.starts()).enumerate() {
+            for position in 0..len as usize {
+                let at = (start + position) * 2 * self.head_dim;
+                kv[at..at + 2 * self.head_dim]
+                    .iter_mut()
+                    .zip(row(b, position, 0))
+                    .for_each(|(to, v)| *to = v);
+                let at = match self.queries {
+                    Queries::All => at,
+                    Queries::First if position == 0 => b * 2 * self.head_dim,
+                    Queries::Last if position + 1 == len as usize => b * 2 * self.head_dim,
+                    _ => continue,
+                };
+                q[at..at + 2 * self.head_dim]
+                    .iter_mut()
+                    .zip(row(b, position, 77))
+                    .for_each(|(to, v)| *to = v);
+            }
+        }
+        let table = (0..self.buckets.map_or(0, |(num_buckets, _)| num_buckets * HEADS)).map(number).collect();
+        Values { q, kv, table }
+    }
+
+    fn shape(&self) -> AttentionShape {
+        AttentionShape {
+            num_heads: HEADS,
+            num_kv_heads: 1,
+            head_dim: self.head_dim,
+            scale: self.scale,
+            mask: self.mask,
+            dtype: DType::F32,
+            queries: self.queries,
+        }
+    }
+
+    /// Lengths or prefix sums.
+    fn lengths(&self) -> Vec<u32> {
+        if self.padded {
+            return self.lens.to_vec();
+        }
+        let mut sums = vec![0];
+        sums.extend(self.lens.iter().scan(0, |sum, len| {
+            *sum += len;
+            Some(*sum)
+        }));
+        sums
+    }
+
+    fn layout<V>(&self, lengths: V) -> Layout<V> {
+        if self.padded {
+            Layout::Padded { seq_lens: lengths, padded_len: self.padded_len() }
+        } else {
+            Layout::Packed { cu_seqlens: lengths }
+        }
+    }
+
+    fn columns<V: Copy>(&self, q: V, kv: V) -> [Columns<V>; 3] {
+        let part = |first| Columns { rows: kv, first, row_stride: 2 * self.head_dim };
+        [Columns::all(q, HEADS * self.head_dim), part(0), part(self.head_dim)]
+    }
+
+    fn bias<V>(&self, table: V) -> Option<RelativeBias<V>> {
+        self.buckets.map(|(num_buckets, max_distance)| RelativeBias { table, num_buckets, max_distance })
+    }
+
+    /// Rows of the result that are tokens, and each with the number of its sequence and its position in it.
+    fn attending(&self) -> Vec<(usize, usize, usize)> {
+        let of_sequence = |(b, (&len, start)): (usize, (&u32, usize))| {
+            let len = len as usize;
+            let rows: Vec<_> = match self.queries {
+                Queries::All => (0..len).map(|position| (start + position, b, position)).collect(),
+                Queries::First => vec![(b, b, 0)],
+                Queries::Last => vec![(b, b, len.saturating_sub(1))],
+            };
+            rows
+        };
+        self.lens.iter().zip(self.starts()).enumerate().flat_map(of_sequence).collect()
+    }
+
+    /// What the CPU says.
+    fn on_cpu(&self, values: &Values) -> Vec<f32> {
+        let cpu = Cpu::new(CpuOptions::default()).expect("there is a CPU");
+        let lengths = self.lengths();
+        let mut out = vec![f32::NAN; values.q.len()];
+        let [q, k, v] = self.columns(&values.q[..], &values.kv[..]);
+        let (layout, bias) = (self.layout(&lengths[..]), self.bias(&values.table[..]));
+        let mut queue = cpu.queue().expect("there is a queue");
+        cpu.attention(&mut queue, self.shape(), layout, q, k, v, bias, &mut out).expect("all fits");
+        out
+    }
+
+    /// How far a result may be off, if queries, keys and values are within ±1.
+    fn allowed<F: Float>(&self, want: f32) -> f64 {
+        let keys = f64::from(*self.lens.iter().max().expect("there are sequences"));
+        // of f32, as the suite has it: scores add up to √head_dim at most
+        let (columns, magnitude) = (self.head_dim as f64, (self.head_dim as f64).sqrt() + 1.0);
+        let of_f32 = f32::ROUNDING * (4.0 * (columns + 3.0) * magnitude + 4.0 * keys + 16.0);
+        // weights are rounded, each to its relative error or to that of a subnormal beside the greatest, 1
+        let of_weights = F::ROUNDING + keys * F::SMALLEST;
+        of_f32 + of_weights + F::ROUNDING * f64::from(want.abs()) + F::SMALLEST
+    }
+}
+
+/// An emulated GPU that stores `F`.
+struct Gpu<F: Float> {
+    device: Cuda<F>,
+    queue: CudaQueue,
+}
+
+impl<F: Float> Gpu<F> {
+    fn new(order: Order) -> Option<Gpu<F>> {
+        let device = Cuda::new(Arc::new(Emulator::or_skip(order)?), CudaOptions::default());
+        let queue = device.queue().expect("there is a queue");
+        Some(Gpu { device, queue })
+    }
+
+    fn put<T: Element>(&mut self, values: &[T]) -> CudaBlock {
+        let mut block = self.device.allocate(size_of_val(values)).expect("there is memory");
+        let view = self.device.view_mut(&mut block, 0, values.len()).expect("the block holds them");
+        self.device.upload(&mut self.queue, values, view).expect("lengths agree");
+        block
+    }
+
+    fn put_floats(&mut self, values: &[f32]) -> CudaBlock {
+        self.put(&values.iter().map(|v| F::from_f32(*v)).collect::<Vec<F>>())
+    }
+
+    /// What `variant` makes of a case. Everything begins at a multiple of 16 bytes.
+    fn run(&mut self, case: &Case, values: &Values, variant: Variant) -> Vec<f32> {
+        self.run_with(case, values, &case.lengths(), variant)
+    }
+
+    /// With lengths that may contradict the rows.
+    fn run_with(&mut self, case: &Case, values: &Values, lengths: &[u32], variant: Variant) -> Vec<f32> {
+        let [q, kv, table] = [&values.q, &values.kv, &values.table].map(|part| self.put_floats(part));
+        let on_lengths = self.put(lengths);
+        let len = values.q.len();
+        let mut all = vec![F::from_f32(7.0); len + 2 * GUARD];
+        let mut out = self.put(&all);
+        let Gpu { device, queue } = self;
+        let view = |block, len| device.view::<F>(block, 0, len).expect("the block holds them");
+        let columns = case.columns(view(&q, len), view(&kv, values.kv.len()));
+        // the views differ in length alone
+        let columns = [columns[0], columns[1], columns[2]];
+        let bias = case.bias(view(&table, values.table.len()));
+        let layout = case.layout(device.view(&on_lengths, 0, lengths.len()).expect("the block holds them"));
+        let to = device.view_mut(&mut out, GUARD * size_of::<F>(), len).expect("the block holds them");
+        let batch = Batch::checked(case.shape(), layout, columns, bias, to).expect("all fits");
+        assert!(variant.takes(&batch.work()), "{variant:?} cannot do {case:?}");
+        batch.launch(queue, variant).unwrap_or_else(|e| panic!("{variant:?}, {case:?}: {e}"));
+        let view = device.view(&out, 0, all.len()).expect("the block holds them");
+        device.download(queue, view, &mut all).expect("lengths agree");
+        let all: Vec<f32> = all.into_iter().map(F::to_f32).collect();
+        let guards = all[..GUARD].iter().chain(&all[GUARD + len..]);
+        assert!(guards.copied().all(|v| v == 7.0), "{variant:?}, {case:?}: wrote beside its output");
+        all[GUARD..GUARD + len].to_vec()
+    }
+}
+
+/// Rows that are tokens agree with the CPU; what stands in the padding is finite.
+fn agrees<F: Float>(case: &Case, what: impl Debug, got: &[f32], want: &[f32]) {
+    let width = HEADS * case.head_dim;
+    for (row, b, position) in case.attending() {
+        for (column, (&got, &want)) in
+            got[row * width..].iter().zip(&want[row * width..]).take(width).enumerate()
+        {
+            let (off, allowed) = (f64::from(got - want).abs(), case.allowed::<F>(want));
+            assert!(
+                off <= allowed,
+                "{what:?}, {case:?}: sequence {b}, row {position}, column {column} is {got}, expected {want} ± {allowed}"
+            );
+        }
+    }
+    assert!(got.iter().all(|v| v.is_finite()), "{what:?}, {case:?}: padding is not finite");
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+fn tensor_cores_agree<F: Float>(order: Order, head_dim: usize, masks: &[AttentionMask]) {
+    let Some(mut gpu) = Gpu::<F>::new(order) else { return };
+    let scale = 1.0 / (head_dim as f32).sqrt();
+    for &mask in masks {
+        for buckets in [None, Some((32, 100))] {
+            let case = Case { head_dim, scale, mask, buckets, ..PLAIN };
+            let values = case.values::<F>();
+            let want = case.on_cpu(&values);
+            let [first, rest @ ..] = Variant::mma(head_dim);
+            let got = gpu.run(&case, &values, first);
+            agrees::<F>(&case, first, &got, &want);
+            for variant in rest {
+                let other = gpu.run(&case, &values, variant);
+                assert_eq!(bits(&other), bits(&got), "{variant:?} beside {first:?}: {case:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn tensor_cores_agree_with_the_cpu_on_f16() {
+    tensor_cores_agree::<f16>(Order::Forward, 64, &MASKS);
+}
+
+#[test]
+fn tensor_cores_agree_with_the_cpu_on_bf16() {
+    tensor_cores_agree::<bf16>(Order::Reverse, 64, &MASKS[..2]);
+}
+
+#[test]
+fn tensor_cores_agree_with_the_cpu_on_narrow_heads() {
+    tensor_cores_agree::<f16>(Order::Seeded(3), 32, &MASKS);
+}
+
+#[test]
+fn tensor_cores_agree_with_the_cpu_on_wide_heads() {
+    tensor_cores_agree::<f16>(Order::Seeded(4), 128, &MASKS[1..2]);
+}
+
+/// A row is the same whichever others attend, and wherever its sequence lies; padding is 0.
+#[test]
+fn rows_do_not_depend_on_their_place() {
+    let Some(mut gpu) = Gpu::<f16>::new(Order::Seeded(5)) else { return };
+    for (mask, head_dim) in [(AttentionMask::Causal, 32), (MASKS[3], 32), (AttentionMask::Full, 5)] {
+        let case = Case { mask, head_dim, buckets: Some((32, 100)), ..PLAIN };
+        let [.., variant] = if head_dim == 5 { [Variant::general(5); 3] } else { Variant::mma(head_dim) };
+        let width = HEADS * head_dim;
+        let all = gpu.run(&case, &case.values::<f16>(), variant);
+        let row_of = |b, position| {
+            let (row, ..) =
+                *case.attending().iter().find(|row| (row.1, row.2) == (b, position)).expect("a token");
+            all[row * width..][..width].to_vec()
+        };
+        for other in [
+            Case { padded: true, ..case },
+            Case { queries: Queries::First, ..case },
+            Case { queries: Queries::Last, ..case },
+            Case { queries: Queries::Last, padded: true, ..case },
+        ] {
+            let got = gpu.run(&other, &other.values::<f16>(), variant);
+            let mut rest = got.clone();
+            for (row, b, position) in other.attending() {
+                if other.lens[b] > 0 {
+                    let row = row * width..(row + 1) * width;
+                    assert_eq!(
+                        bits(&got[row.clone()]),
+                        bits(&row_of(b, position)),
+                        "{other:?}: {b}, {position}"
+                    );
+                    rest[row].fill(0.0);
+                }
+            }
+            assert!(rest.iter().all(|v| *v == 0.0), "{other:?}: what sees no key is not 0");
+        }
+    }
+}
+
+/// Not even where the product multiplies its value by a weight of 0.
+#[test]
+fn hidden_keys_reach_nothing() {
+    let Some(mut gpu) = Gpu::<bf16>::new(Order::Reverse) else { return };
+    const NAN_KEY: usize = 70;
+    const VALUES: [(usize, f32); 4] =
+        [(3, f32::NAN), (66, f32::INFINITY), (100, f32::NEG_INFINITY), (140, f32::NAN)];
+    for mask in MASKS {
+        let case = Case { mask, lens: &[20, 150], ..PLAIN };
+        let mut values = case.values::<bf16>();
+        let width = 2 * case.head_dim;
+        for (i, (key, value)) in VALUES.into_iter().enumerate() {
+            values.kv[(20 + key) * width + case.head_dim + i] = value;
+        }
+        values.kv[(20 + NAN_KEY) * width + 9] = f32::NAN;
+        for variant in Variant::mma(case.head_dim) {
+            let got = gpu.run(&case, &values, variant);
+            for (row, b, position) in case.attending() {
+                let sees = |key| b == 1 && mask.visible(position, 150).contains(&key);
+                for (column, &got) in got[row * width..].iter().take(width).enumerate() {
+                    let value = VALUES.get(column % case.head_dim).filter(|(key, _)| sees(*key));
+                    let place =
+                        format!("{variant:?}, {mask:?}: {b}, row {position}, column {column} is {got}");
+                    match value {
+                        _ if sees(NAN_KEY) => assert!(got.is_nan(), "{place}"),
+                        Some((_, value)) if value.is_nan() => assert!(got.is_nan(), "{place}"),
+                        Some((_, value)) => assert_eq!(got, *value, "{place}"),
+                        None => assert!(got.is_finite(), "{place}"),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Negative scales turn the order of scores, and with none all visible keys weigh the same.
+#[test]
+fn any_scale_is_a_scale() {
+    let Some(mut gpu) = Gpu::<f16>::new(Order::Forward) else { return };
+    for scale in [-0.5, 0.0, 3.0] {
+        for buckets in [None, Some((8, 20))] {
+            let lens = &[64, 90];
+            let case = Case { head_dim: 32, scale, mask: AttentionMask::Causal, buckets, lens, ..PLAIN };
+            let values = case.values::<f16>();
+            let want = case.on_cpu(&values);
+            let [variant, ..] = Variant::mma(32);
+            let got = gpu.run(&case, &values, variant);
+            // `allowed` is for scales of 1/√head_dim, and of f32 alone grows with the scale
+            let case = Case { head_dim: 1024, ..case };
+            for (got, want) in got.iter().zip(&want) {
+                assert!(f64::from(got - want).abs() <= case.allowed::<f16>(*want), "{scale}: {got} {want}");
+            }
+        }
+    }
+}
+
+/// Heads of more columns than shared memory takes at once.
+#[test]
+fn wide_heads_are_done_in_parts() {
+    fn agree<F: Float>() {
+        let Some(mut gpu) = Gpu::<F>::new(Order::Seeded(6)) else { return };
+        let case = Case { head_dim: 300, scale: 0.06, mask: AttentionMask::Causal, lens: &[40, 3], ..PLAIN };
+        let values = case.values::<F>();
+        let got = gpu.run(&case, &values, Variant::general(300));
+        agrees::<F>(&case, "general", &got, &case.on_cpu(&values));
+    }
+    agree::<f32>();
+    agree::<bf16>();
+}
+
+/// The host cannot see lengths, so whatever they say, only rows that exist are read and written.
+#[test]
+fn lengths_that_contradict_themselves_touch_nothing_else() {
+    let Some(mut gpu) = Gpu::<f16>::new(Order::Forward) else { return };
+    for (padded, lengths) in [
+        (false, &[0, 500, 3, u32::MAX][..]),
+        (false, &[900, 20, 10, 64]),
+        (false, &[0, u32::MAX, u32::MAX, u32::MAX]),
+        (true, &[u32::MAX, 7, 500]),
+    ] {
+        let case = Case { padded, lens: &[30, 4, 30], ..PLAIN };
+        let values = case.values::<f16>();
+        for variant in [Variant::general(64), Variant::mma(64)[0], Variant::mma(64)[2]] {
+            gpu.run_with(&case, &values, lengths, variant);
+        }
+    }
+}
+
+#[test]
+fn the_suite_holds() {
+    for order in [Order::Forward, Order::Reverse, Order::Seeded(8)] {
+        let Some(gpu) = Gpu::<f32>::new(order) else { return };
+        crate::suite::attention(&gpu.device);
+        crate::suite::attention(&gpu.device.with_float::<f16>());
+        crate::suite::attention(&gpu.device.with_float::<bf16>());
+    }
+}

@@ -1,0 +1,251 @@
+//! Which kernel attends, with blocks of which size: pure functions of what the host knows.
+
+use crate::{
+    cuda::{FloatType, Kernel, Module, named},
+    device::Float,
+};
+
+/// The kernels of one type.
+macro_rules! module {
+    ($name:literal, [$($file:literal),*], $instances:literal) => {
+        Module { name: $name, source: concat!($(include_str!($file),)* $instances) }
+    };
+}
+
+static F32: Module = module!("attention_f32", ["../tile.cuh", "../attention.cu"], "INSTANCES(f32, float)\n");
+static F16: Module = module!("attention_f16", ["../tile.cuh", "../attention.cu"], "INSTANCES(f16, half_t)\n");
+static BF16: Module =
+    module!("attention_bf16", ["../tile.cuh", "../attention.cu"], "INSTANCES(bf16, bf16_t)\n");
+static MMA_F16: Module = module!(
+    "attention_mma_f16",
+    ["../tile.cuh", "../../cuda/mma.cuh", "../attention_mma.cu"],
+    "INSTANCES(f16, half_t)\n"
+);
+static MMA_BF16: Module = module!(
+    "attention_mma_bf16",
+    ["../tile.cuh", "../../cuda/mma.cuh", "../attention_mma.cu"],
+    "INSTANCES(bf16, bf16_t)\n"
+);
+
+/// Threads of a warp.
+const WARP: u32 = 32;
+
+/// What decides which kernel runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Work {
+    pub(super) float: FloatType,
+    pub(super) num_heads: usize,
+    pub(super) head_dim: usize,
+    pub(super) sequences: usize,
+    /// Rows that attend, of a sequence on average.
+    pub(super) queries: usize,
+    /// Whether all rows begin, and columns in them, where vectors do.
+    pub(super) vectors: bool,
+}
+
+/// A kernel, and the size of its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Variant {
+    /// Multiply-adds of f32; a head is read in parts of as many columns.
+    General { part: usize },
+    /// Tensor cores: `warps` warps of `fragments` times 16 queries.
+    Mma { head_dim: usize, fragments: usize, warps: usize },
+}
+
+impl Variant {
+    /// The best one for `work` on so many multiprocessors: of those with tensor cores the one with the largest tiles that
+    /// sequences fill by more than half, and of which every multiprocessor gets one.
+    pub(super) fn of(work: &Work, multiprocessors: usize) -> Variant {
+        let tiles = |rows| work.sequences * work.queries.div_ceil(rows) * work.num_heads;
+        let suits = |variant: &Variant| {
+            let rows = variant.tile_rows();
+            2 * work.queries > rows && tiles(rows) >= multiprocessors
+        };
+        let [.., smallest] = Variant::mma(work.head_dim);
+        if !smallest.takes(work) {
+            return Variant::general(work.head_dim);
+        }
+        Variant::mma(work.head_dim).into_iter().find(suits).unwrap_or(smallest)
+    }
+
+    pub(super) fn general(head_dim: usize) -> Variant {
+        Variant::General {
+            part: if head_dim <= 32 {
+                32
+            } else if head_dim <= 64 {
+                64
+            } else {
+                128
+            },
+        }
+    }
+
+    /// Those with tensor cores, the largest tile first. Heads of 128 columns leave no registers for a second fragment.
+    pub(super) fn mma(head_dim: usize) -> [Variant; 3] {
+        let largest = if head_dim > 64 { (1, 8) } else { (2, 4) };
+        [largest, (1, 4), (1, 2)].map(|(fragments, warps)| Variant::Mma { head_dim, fragments, warps })
+    }
+
+    /// Whether this one can do `work`.
+    pub(super) fn takes(self, work: &Work) -> bool {
+        match self {
+            Variant::General { .. } => true,
+            Variant::Mma { head_dim, .. } => {
+                let has_type = matches!(work.float, FloatType::F16 | FloatType::Bf16);
+                has_type && work.vectors && work.head_dim == head_dim && [32, 64, 128].contains(&head_dim)
+            }
+        }
+    }
+
+    /// Queries of a block.
+    pub(super) fn tile_rows(self) -> usize {
+        match self {
+            Variant::General { .. } => 32,
+            Variant::Mma { fragments, warps, .. } => 16 * fragments * warps,
+        }
+    }
+
+    /// Blocks that share the columns of a head.
+    pub(super) fn parts(self, head_dim: usize) -> usize {
+        match self {
+            Variant::General { part } => head_dim.div_ceil(part),
+            Variant::Mma { .. } => 1,
+        }
+    }
+
+    pub(super) fn threads(self) -> u32 {
+        match self {
+            Variant::General { .. } => 4 * WARP,
+            Variant::Mma { warps, .. } => warps as u32 * WARP,
+        }
+    }
+
+    /// The size of `Shared` in attention.cu, and of two times `Stage` in attention_mma.cu with biases of two tiles behind.
+    pub(super) fn shared_bytes(self, biased: bool) -> u32 {
+        let rows = self.tile_rows();
+        let bytes = match self {
+            Variant::General { part } => {
+                let (keys, weights, biases) = (32 * (2 * part + 1), 32 * rows, rows + 32);
+                (keys + rows * part + weights + biases) * size_of::<f32>()
+            }
+            Variant::Mma { head_dim, .. } => {
+                let (keys, biases) = (2 * 64 * head_dim, if biased { rows + 64 - 1 } else { 0 });
+                2 * (keys * size_of::<u16>() + (8 + biases) * size_of::<f32>())
+            }
+        };
+        bytes as u32
+    }
+
+    pub(super) fn kernel<F: Float>(self) -> Kernel {
+        let float = FloatType::of::<F>();
+        let (module, name) = match self {
+            Variant::General { part } => {
+                let module = match float {
+                    FloatType::F32 => &F32,
+                    FloatType::F16 => &F16,
+                    FloatType::Bf16 => &BF16,
+                };
+                let name = match part {
+                    32 => named!(F, "attention", "_32"),
+                    64 => named!(F, "attention", "_64"),
+                    _ => named!(F, "attention", "_128"),
+                };
+                (module, name)
+            }
+            Variant::Mma { head_dim, fragments, .. } => {
+                let module = if float == FloatType::F16 { &MMA_F16 } else { &MMA_BF16 };
+                let name = match (head_dim, fragments) {
+                    (32, 1) => named!(F, "attention", "_mma_32_x1"),
+                    (32, _) => named!(F, "attention", "_mma_32_x2"),
+                    (64, 1) => named!(F, "attention", "_mma_64_x1"),
+                    (64, _) => named!(F, "attention", "_mma_64_x2"),
+                    _ => named!(F, "attention", "_mma_128_x1"),
+                };
+                (module, name)
+            }
+        };
+        Kernel { module, name }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORK: Work = Work {
+        float: FloatType::F16,
+        num_heads: 12,
+        head_dim: 64,
+        sequences: 32,
+        queries: 512,
+        vectors: true,
+    };
+
+    #[test]
+    fn tensor_cores_take_what_they_can() {
+        let kernel = |work: Work| match Variant::of(&work, 132) {
+            Variant::General { part } => (part, false),
+            Variant::Mma { head_dim, .. } => (head_dim, true),
+        };
+        for head_dim in [32, 64, 128] {
+            assert_eq!(kernel(Work { head_dim, ..WORK }), (head_dim, true));
+            assert_eq!(kernel(Work { head_dim, float: FloatType::Bf16, ..WORK }), (head_dim, true));
+            assert_eq!(kernel(Work { head_dim, float: FloatType::F32, ..WORK }), (head_dim, false));
+            assert_eq!(kernel(Work { head_dim, vectors: false, ..WORK }), (head_dim, false));
+        }
+        for (head_dim, part) in [(1, 32), (33, 64), (80, 128), (96, 128), (256, 128)] {
+            assert_eq!(kernel(Work { head_dim, ..WORK }), (part, false));
+        }
+    }
+
+    #[test]
+    fn tiles_are_filled_and_go_round() {
+        for (sequences, queries, head_dim, rows) in [
+            (32, 512, 64, 128),
+            (32, 65, 64, 128),
+            (32, 64, 64, 64),
+            (32, 33, 64, 64),
+            (32, 32, 64, 32),
+            (32, 1, 64, 32),
+            // 12 heads of one sequence: 48 blocks of 128 rows would leave most of 132 multiprocessors alone
+            (1, 512, 64, 32),
+            (1, 1024, 64, 64),
+            (2, 1024, 64, 128),
+            (0, 0, 64, 32),
+            (32, 512, 32, 128),
+            (32, 512, 128, 128),
+        ] {
+            let work = Work { sequences, queries, head_dim, ..WORK };
+            assert_eq!(Variant::of(&work, 132).tile_rows(), rows, "{work:?}");
+        }
+    }
+
+    #[test]
+    fn blocks_have_the_threads_and_memory_of_their_tiles() {
+        let [wide, middle, narrow] = Variant::mma(64);
+        assert_eq!([wide, middle, narrow].map(Variant::threads), [128, 128, 64]);
+        assert_eq!(Variant::mma(128).map(Variant::threads), [256, 128, 64]);
+        // two tiles of 64 keys and values, eight flags, and biases of 191 distances
+        assert_eq!(wide.shared_bytes(false), 2 * (2 * 64 * 128 + 32));
+        assert_eq!(wide.shared_bytes(true), 2 * (2 * 64 * 128 + 32 + 4 * 191));
+        // what a multiprocessor of compute capability 8.6 lends to one block
+        assert!(Variant::mma(128)[0].shared_bytes(true) <= 99 << 10);
+        assert!(Variant::general(128).shared_bytes(true) <= 99 << 10);
+        assert_eq!((Variant::general(128).parts(300), Variant::general(64).parts(64)), (3, 1));
+    }
+
+    #[test]
+    fn kernels_are_named_by_what_they_do() {
+        let names = |variant: Variant| {
+            let [half, bf16] = [variant.kernel::<half::f16>(), variant.kernel::<half::bf16>()];
+            assert_ne!(half.module.name, bf16.module.name);
+            (half.name, bf16.name)
+        };
+        let [wide, middle, narrow] = Variant::mma(64);
+        assert_eq!(names(wide), ("attention_f16_mma_64_x2", "attention_bf16_mma_64_x2"));
+        assert_eq!(names(middle), names(narrow));
+        assert_eq!(names(Variant::mma(128)[0]), ("attention_f16_mma_128_x1", "attention_bf16_mma_128_x1"));
+        assert_eq!(names(Variant::general(20)), ("attention_f16_32", "attention_bf16_32"));
+        assert_eq!(Variant::general(64).kernel::<f32>().name, "attention_f32_64");
+    }
+}

@@ -1,0 +1,153 @@
+// What every attention kernel begins with: the part of the batch that a block attends for, the keys that its rows see,
+// and the bias of a distance.
+//
+// A block has one head and a tile of consecutive queries of one sequence. Lengths are known on the device alone, so a
+// block finds its sequence there; the host launches one block for every tile that there can be, and those that find
+// nothing to do return. A list made on the host, longest sequence first, would cost a copy back of the lengths, which
+// everything behind it would wait for. Blocks run in the order of their numbers, so they take tiles from the last to the
+// first: under a causal mask the last of a sequence takes longest.
+
+constexpr float LOG2_E = 1.44269504f;
+
+// What all blocks of a launch are given.
+template <class T>
+struct Problem {
+  const T* q;
+  const T* k;
+  const T* v;
+  T* out;                   // [query rows, num_heads · head_dim]
+  const unsigned* lengths;  // cu_seqlens, or seq_lens if padded
+  unsigned batch_size;
+  unsigned padded_len;                    // rows of each sequence, or PACKED
+  unsigned rows;                          // of keys and values, below 2^31
+  unsigned q_stride, k_stride, v_stride;  // values from one row to the next
+  unsigned num_heads, heads_of_kv;        // heads of queries, and how many of them read one head of keys
+  unsigned head_dim;
+  unsigned attending;      // of each sequence: ALL, FIRST or LAST
+  unsigned before, after;  // the mask, as visible_keys takes it
+  float scale;             // of scores, times LOG2_E
+  const T* bias;           // [num_buckets, num_heads], or null
+  unsigned num_buckets, max_distance;
+};
+
+constexpr unsigned ALL = 0, FIRST = 1, LAST = 2;
+constexpr unsigned PACKED = 0xffffffffu;
+
+// A sequence among the rows of keys and values.
+struct Sequence {
+  unsigned start, tokens;
+  unsigned rows;  // tokens, and the padding behind them
+};
+
+// A block's share. Positions are counted from the first token of the sequence.
+struct Tile {
+  unsigned head;
+  unsigned query_row;    // of the first query, in q and out
+  unsigned first, rows;  // its position, and how many there are; none: nothing to do
+  unsigned key_row;      // of position 0, in k and v
+  unsigned tokens;       // of the sequence
+
+  // Rows that are tokens. Padding attends to nothing.
+  __device__ __forceinline__ unsigned queries() const { return min(first + rows, max(first, tokens)) - first; }
+};
+
+// Whatever the lengths say, a sequence lies among the rows that there are: a layout that contradicts itself gives
+// results without meaning, and no other memory is read or written.
+template <class T>
+__device__ __forceinline__ Sequence sequence_at(const Problem<T>& problem, unsigned index) {
+  if (problem.padded_len != PACKED) {
+    return {index * problem.padded_len, min(problem.lengths[index], problem.padded_len), problem.padded_len};
+  }
+  const unsigned start = min(problem.lengths[index], problem.rows);
+  const unsigned len = min(max(problem.lengths[index + 1], start), problem.rows) - start;
+  return {start, len, len};
+}
+
+// The first tile of a packed sequence, if each had a tile more than the rows before it fill: sequences then never share
+// a tile, and the place of one follows from its own prefix sum.
+__device__ __forceinline__ unsigned first_tile(const unsigned* cu_seqlens, unsigned sequence, unsigned tile_rows) {
+  return cu_seqlens[sequence] / tile_rows + sequence;
+}
+
+// The last packed sequence whose first tile is `number` or before. A warp looks at 32 at once, so a batch of up to 32 sequences
+// takes one read and one of 1024 two, where a binary search would wait for memory ten times.
+__device__ __forceinline__ unsigned sequence_of_tile(const unsigned* cu_seqlens, unsigned batch_size,
+                                                     unsigned tile_rows, unsigned number) {
+  const unsigned lane = threadIdx.x % 32;
+  unsigned first = 0;
+  unsigned count = batch_size;  // of sequences from `first` on that it may be
+  while (count > 1) {
+    const unsigned step = (count + 31) / 32;
+    const bool begun = lane * step < count && first_tile(cu_seqlens, first + lane * step, tile_rows) <= number;
+    const unsigned skipped = max(__popc(__ballot_sync(FULL_WARP, begun)), 1) - 1;
+    first += skipped * step;
+    count = min(step, count - skipped * step);
+  }
+  return first;
+}
+
+// The share of this block, at most `tile_rows` rows. All threads take part.
+template <class T>
+__device__ __forceinline__ Tile find_tile(const Problem<T>& problem, unsigned tile_rows) {
+  const unsigned number = (gridDim.x - 1 - blockIdx.x) / problem.num_heads;
+  const unsigned head = blockIdx.x % problem.num_heads;
+  if (problem.attending != ALL) {
+    const Sequence sequence = sequence_at(problem, number);
+    const unsigned position = problem.attending == FIRST ? 0 : max(sequence.tokens, 1u) - 1;
+    return {head, number, position, 1, sequence.start, sequence.tokens};
+  }
+  unsigned index, of_sequence;  // of the sequence in the batch, and of the tile in the sequence
+  if (problem.padded_len != PACKED) {
+    const unsigned tiles = (problem.padded_len + tile_rows - 1) / tile_rows;
+    index = number / tiles;
+    of_sequence = number % tiles;
+  } else {
+    index = sequence_of_tile(problem.lengths, problem.batch_size, tile_rows, number);
+    of_sequence = number - min(first_tile(problem.lengths, index, tile_rows), number);
+  }
+  const Sequence sequence = sequence_at(problem, index);
+  const u64 first = static_cast<u64>(of_sequence) * tile_rows;
+  if (first >= sequence.rows) return {};
+  const unsigned position = static_cast<unsigned>(first);
+  const unsigned rows = min(tile_rows, sequence.rows - position);
+  return {head, sequence.start + position, position, rows, sequence.start, sequence.tokens};
+}
+
+// The keys that any of the `queries` consecutive ones from position `first` on sees.
+template <class T>
+__device__ __forceinline__ Keys seen_by_any(const Problem<T>& problem, unsigned first, unsigned queries,
+                                            unsigned tokens) {
+  if (queries == 0) return {0, 0};
+  return {visible_keys(first, tokens, problem.before, problem.after).first,
+          visible_keys(first + queries - 1, tokens, problem.before, problem.after).end};
+}
+
+// Whether each of them sees all of `keys`.
+template <class T>
+__device__ __forceinline__ bool seen_by_all(const Problem<T>& problem, unsigned first, unsigned queries, Keys keys) {
+  return visible_keys(first + queries - 1, keys.end, problem.before, problem.after).first <= keys.first &&
+         visible_keys(first, keys.end, problem.before, problem.after).end == keys.end;
+}
+
+// Those of `keys` in the tile of `size` keys from `start` on, counted from there.
+__device__ __forceinline__ Keys within(Keys keys, unsigned start, unsigned size) {
+  return {min(max(keys.first, start), start + size) - start, min(max(keys.end, start), start + size) - start};
+}
+
+// The bias, times LOG2_E, of a key `distance` tokens behind its query.
+template <class T>
+__device__ __forceinline__ float bias_of(const Problem<T>& problem, unsigned head, int distance) {
+  const unsigned bucket = relative_bucket(distance, problem.num_buckets, problem.max_distance);
+  return to_float(problem.bias[static_cast<u64>(bucket) * problem.num_heads + head]) * LOG2_E;
+}
+
+// The parameters of a kernel, and the Problem made of them.
+#define PARAMETERS(T)                                                                                            \
+  const T *q, const T *k, const T *v, T *out, const unsigned *lengths, unsigned batch_size, unsigned padded_len, \
+      unsigned rows, unsigned q_stride, unsigned k_stride, unsigned v_stride, unsigned num_heads,                \
+      unsigned heads_of_kv, unsigned head_dim, unsigned attending, unsigned before, unsigned after, float scale, \
+      const T *bias, unsigned num_buckets, unsigned max_distance
+#define PROBLEM                                                                                   \
+  {q,        k,        v,         out,       lengths,     batch_size, padded_len,                 \
+   rows,     q_stride, k_stride,  v_stride,  num_heads,   heads_of_kv,                            \
+   head_dim, attending, before,   after,     scale,       bias,       num_buckets, max_distance}
