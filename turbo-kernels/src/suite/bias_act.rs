@@ -2,7 +2,7 @@
 //! stored, so they are compared bit for bit.
 
 use super::{
-    ROUNDING, WIDTHS,
+    ROUNDING, WIDE, WIDTHS,
     numbers::Numbers,
     rig::{Rig, compare, refuses_length, rounded},
     twin,
@@ -48,6 +48,14 @@ pub fn bias_act<D: BiasAct>(device: &D) {
     activations(device, &ARGUMENTS.map(rounded::<D::Float>));
     activations(device, &Numbers::<D::Float>::new(9).around(0.0, 12.0, 5000));
     refuses_wrong_lengths(device);
+}
+
+/// Rows of [`super::wide_rows`].
+pub(crate) fn wide_rows<D: BiasAct>(device: &D) {
+    for width in WIDE {
+        sums_are_rounded_once(device, width);
+        gates(device, width);
+    }
 }
 
 fn sums_are_rounded_once<D: BiasAct>(device: &D, width: usize) {

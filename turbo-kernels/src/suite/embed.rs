@@ -24,7 +24,7 @@ pub fn embed<D: Embed>(device: &D) {
 }
 
 /// Rows of [`super::wide_rows`].
-pub(super) fn wide_rows<D: Embed>(device: &D) {
+pub(crate) fn wide_rows<D: Embed>(device: &D) {
     for hidden_size in WIDE {
         check(device, hidden_size);
     }

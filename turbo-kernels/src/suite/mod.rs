@@ -18,20 +18,20 @@ use crate::{Attention, BatchedMatMul, BiasAct, Embed, Float, Gather, Gemm, Norm,
 pub mod bits;
 
 mod attention;
-mod bias_act;
-mod embed;
+pub(crate) mod bias_act;
+pub(crate) mod embed;
 mod empty;
 mod feed_forward;
 mod gather;
 mod gemm;
 mod matmul;
 mod max_pool;
-mod norm;
+pub(crate) mod norm;
 mod numbers;
-mod pool;
+pub(crate) mod pool;
 mod rig;
 mod rotary;
-mod softmax;
+pub(crate) mod softmax;
 pub(crate) mod twin;
 
 #[cfg(test)]
@@ -50,6 +50,7 @@ pub use matmul::matmul;
 pub use max_pool::max_pool;
 pub use norm::norm;
 pub use pool::pool;
+pub use rig::aligned;
 pub use rotary::rotary;
 pub use softmax::softmax;
 
@@ -57,7 +58,7 @@ pub use softmax::softmax;
 const WIDTHS: [usize; 13] = [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 65];
 
 /// Where a row outgrows the registers of 32 threads, and the row of a wide model.
-const WIDE: [usize; 4] = [1023, 1024, 1025, 4096];
+const WIDE: [usize; 5] = [1023, 1024, 1025, 2048, 4096];
 
 /// Half a unit in the last place of an f32 near 1: the error of one rounding, relative to its result. Every device
 /// computes in f32, whatever it stores.
@@ -104,7 +105,8 @@ where
 ///
 /// # Panics
 /// As [`all`].
-pub fn wide_rows<D: Softmax + Norm + Embed + Pool>(device: &D) {
+pub fn wide_rows<D: BiasAct + Softmax + Norm + Embed + Pool>(device: &D) {
+    bias_act::wide_rows(device);
     softmax::wide_rows(device);
     norm::wide_rows(device);
     embed::wide_rows(device);

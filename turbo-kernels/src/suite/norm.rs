@@ -28,7 +28,7 @@ pub fn norm<D: Norm>(device: &D) {
 }
 
 /// Rows of [`super::wide_rows`].
-pub(super) fn wide_rows<D: Norm>(device: &D) {
+pub(crate) fn wide_rows<D: Norm>(device: &D) {
     for hidden_size in WIDE {
         every_spread(device, hidden_size);
     }

@@ -30,7 +30,7 @@ pub fn pool<D: Pool>(device: &D) {
 }
 
 /// Rows of [`super::wide_rows`].
-pub(super) fn wide_rows<D: Pool>(device: &D) {
+pub(crate) fn wide_rows<D: Pool>(device: &D) {
     for hidden_size in WIDE {
         normalizes(device, hidden_size);
     }

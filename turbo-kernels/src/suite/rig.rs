@@ -1,6 +1,6 @@
 //! Runs one kernel on values of the host, between guards, and compares what comes back.
 
-use std::{fmt::Debug, marker::PhantomData};
+use std::{cell::Cell, fmt::Debug, marker::PhantomData};
 
 use super::ROUNDING;
 use crate::{
@@ -8,8 +8,18 @@ use crate::{
     device::{Device, Element, Float},
 };
 
-/// Values before and after every buffer. Odd, so no buffer is aligned to a vector.
-const GUARD: usize = 33;
+thread_local! {
+    /// Values before and after every buffer. Odd, so no buffer is aligned to a vector, but in [`aligned`].
+    static GUARD: Cell<usize> = const { Cell::new(33) };
+}
+
+/// Does checks whose buffers begin at multiples of 128 bytes, for kernels that take other ways there.
+pub fn aligned(checks: impl FnOnce()) {
+    let guard = GUARD.replace(64);
+    checks();
+    GUARD.set(guard);
+}
+
 /// What stands around an output, and must stand there afterwards; it has few enough bits for every [`Float`].
 const AROUND: f32 = -12_352.0;
 
@@ -17,11 +27,13 @@ const AROUND: f32 = -12_352.0;
 pub(super) struct Rig<'d, D: Device> {
     device: &'d D,
     queue: D::Queue,
+    guard: usize,
 }
 
 /// Values on the device, to be read.
 pub(super) struct Placed<D: Device, T> {
     block: D::Block,
+    guard: usize,
     len: usize,
     device: D,
     element: PhantomData<T>,
@@ -39,7 +51,8 @@ impl<D: Device, T: Element> Placed<D, T> {
     /// Values `first..first + len`.
     pub(super) fn part(&self, first: usize, len: usize) -> D::View<'_, T> {
         assert!(first + len <= self.len);
-        self.device.view(&self.block, (GUARD + first) * size_of::<T>(), len).unwrap_or_else(|e| panic!("{e}"))
+        let offset = (self.guard + first) * size_of::<T>();
+        self.device.view(&self.block, offset, len).unwrap_or_else(|e| panic!("{e}"))
     }
 }
 
@@ -47,7 +60,7 @@ impl<'d, D: Device> Rig<'d, D> {
     /// A fresh queue on `device`.
     pub(super) fn new(device: &'d D) -> Self {
         let queue = device.queue().unwrap_or_else(|e| panic!("no queue: {e}"));
-        Self { device, queue }
+        Self { device, queue, guard: GUARD.get() }
     }
 
     /// Where it runs.
@@ -71,10 +84,11 @@ impl<'d, D: Device> Rig<'d, D> {
     }
 
     fn place<T: Element>(&mut self, values: &[T], around: T) -> Placed<D, T> {
-        let mut all = vec![around; values.len() + 2 * GUARD];
-        all[GUARD..GUARD + values.len()].copy_from_slice(values);
+        let guard = self.guard;
+        let mut all = vec![around; values.len() + 2 * guard];
+        all[guard..guard + values.len()].copy_from_slice(values);
         let block = self.upload(&all);
-        Placed { block, len: values.len(), device: self.device.clone(), element: PhantomData }
+        Placed { block, guard, len: values.len(), device: self.device.clone(), element: PhantomData }
     }
 
     fn upload<T: Element>(&mut self, values: &[T]) -> D::Block {
@@ -95,15 +109,16 @@ impl<'d, D: Device> Rig<'d, D> {
         len: usize,
         kernel: impl FnOnce(&D, &mut D::Queue, D::ViewMut<'_, D::Float>) -> Result<(), KernelError>,
     ) -> Result<Vec<f32>, KernelError> {
-        let mut all = vec![D::Float::from_f32(AROUND); len + 2 * GUARD];
-        all[GUARD..GUARD + len].fill(D::Float::from_f32(f32::NAN));
+        let guard = self.guard;
+        let mut all = vec![D::Float::from_f32(AROUND); len + 2 * guard];
+        all[guard..guard + len].fill(D::Float::from_f32(f32::NAN));
         let mut block = self.upload(&all);
-        let out = self.device.view_mut(&mut block, GUARD * size_of::<D::Float>(), len)?;
+        let out = self.device.view_mut(&mut block, guard * size_of::<D::Float>(), len)?;
         let result = kernel(self.device, &mut self.queue, out);
         let view = self.device.view(&block, 0, all.len())?;
         self.device.download(&mut self.queue, view, &mut all)?;
         let all: Vec<f32> = all.into_iter().map(Float::to_f32).collect();
-        let (before, rest) = all.split_at(GUARD);
+        let (before, rest) = all.split_at(guard);
         let (out, after) = rest.split_at(len);
         assert!(before.iter().chain(after).all(|&v| v == AROUND), "wrote beside its output of {len} values");
         if result.is_err() {

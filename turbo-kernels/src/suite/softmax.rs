@@ -22,7 +22,7 @@ pub fn softmax<D: Softmax>(device: &D) {
 }
 
 /// Rows of [`super::wide_rows`].
-pub(super) fn wide_rows<D: Softmax>(device: &D) {
+pub(crate) fn wide_rows<D: Softmax>(device: &D) {
     for keys in WIDE {
         every_step(device, ScoreShape { batch_size: 3, num_heads: 1, queries: 2, keys });
     }
