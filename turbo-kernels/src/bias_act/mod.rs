@@ -2,6 +2,8 @@
 
 mod activation;
 mod cpu;
+#[cfg(any(feature = "cuda", feature = "testing", test))]
+mod cuda;
 
 pub(crate) use activation::apply;
 pub(crate) use cpu::{Activate, Add};

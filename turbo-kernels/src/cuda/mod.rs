@@ -37,9 +37,13 @@ mod driver;
 mod launch;
 mod memory;
 mod queue;
+mod rows;
+pub(crate) mod sequences;
 
 #[cfg(any(feature = "testing", test))]
 pub mod emulator;
+#[cfg(test)]
+pub(crate) mod on_emulator;
 #[cfg(feature = "cuda")]
 mod real;
 
@@ -50,9 +54,13 @@ pub use driver::{
 };
 pub(crate) use launch::Arguments;
 pub use memory::{CudaBlock, CudaView, CudaViewMut};
+#[cfg(test)]
+pub(crate) use on_emulator::on_every_emulator;
 pub use queue::CudaQueue;
 #[cfg(feature = "cuda")]
 pub use real::{Gpu, Unavailable, Version, available};
+pub use rows::Reduction;
+pub(crate) use rows::{RowKernel, blocks, count, is_wide, row_kernels, warp_to_a_row};
 
 use crate::KernelError;
 

@@ -2,6 +2,8 @@
 //! by two passes, in f32 lanes; never the mean square less the squared mean, which cancels.
 
 mod cpu;
+#[cfg(any(feature = "cuda", feature = "testing", test))]
+mod cuda;
 mod row;
 
 pub(crate) use cpu::{NormGroup, for_each_row};

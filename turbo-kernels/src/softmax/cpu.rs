@@ -26,7 +26,7 @@ impl Softmax for Cpu {
         mask: AttentionMask,
         out: &mut [f32],
     ) -> Result<(), KernelError> {
-        shape.check("scale_mask_softmax", scores, bias, seq_lens, out)?;
+        shape.check("scale_mask_softmax", &scores, bias, seq_lens, &out)?;
         for_each_row(queue, shape, bias, out, |row, biases, out| {
             let visible = row.visible(shape, seq_lens, mask);
             out[..visible.start].fill(0.0);
@@ -47,7 +47,7 @@ impl Softmax for Cpu {
         mask: AttentionMask,
         out: &mut [f32],
     ) -> Result<(), KernelError> {
-        shape.check("mask", scores, None, Some(seq_lens), out)?;
+        shape.check("mask", &scores, None, Some(seq_lens), &out)?;
         for_each_row(queue, shape, None, out, |row, _, out| {
             let visible = row.visible(shape, Some(seq_lens), mask);
             out[..visible.start].fill(f32::NEG_INFINITY);
@@ -64,29 +64,11 @@ impl Softmax for Cpu {
         bias: RelativeBias<&[f32]>,
         out: &mut [f32],
     ) -> Result<(), KernelError> {
-        shape.check("add_relative_bias", scores, Some(bias), None, out)?;
+        shape.check("add_relative_bias", &scores, Some(bias), None::<&[u32]>, &out)?;
         for_each_row(queue, shape, Some(bias), out, |row, biases, out| {
             let scores = &scores[row.first..][..out.len()];
             self.supported_isa().run(Add { a: scores, b: biases.unwrap_or_default(), out });
         })
-    }
-}
-
-impl ScoreShape {
-    fn check(
-        &self,
-        kernel: &'static str,
-        scores: &[f32],
-        bias: Option<RelativeBias<&[f32]>>,
-        seq_lens: Option<&[u32]>,
-        out: &[f32],
-    ) -> Result<(), KernelError> {
-        let Self { batch_size, num_heads, queries, keys } = *self;
-        let values = [num_heads, queries, keys].into_iter().fold(batch_size, usize::saturating_mul);
-        KernelError::check_length(kernel, "scores", values, scores.len())?;
-        KernelError::check_length(kernel, "out", values, out.len())?;
-        bias.map_or(Ok(()), |bias| bias.check(kernel, num_heads))?;
-        seq_lens.map_or(Ok(()), |lens| KernelError::check_length(kernel, "seq_lens", batch_size, lens.len()))
     }
 }
 

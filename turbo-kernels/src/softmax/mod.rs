@@ -1,11 +1,16 @@
 //! Softmax over attention scores: scale, add a relative bias, mask, subtract the maximum, normalise.
 
 mod cpu;
+#[cfg(any(feature = "cuda", feature = "testing", test))]
+mod cuda;
 mod row;
 
 pub(crate) use cpu::SoftmaxRow;
 
-use crate::{AttentionMask, KernelError, RelativeBiasOn, device::Device};
+use crate::{
+    AttentionMask, KernelError, RelativeBias, RelativeBiasOn,
+    device::{Device, Values},
+};
 
 /// Sizes of a score tensor, `[batch_size, num_heads, queries, keys]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +23,28 @@ pub struct ScoreShape {
     pub queries: usize,
     /// Columns of each head.
     pub keys: usize,
+}
+
+impl ScoreShape {
+    /// Whether everything fits these sizes.
+    ///
+    /// # Errors
+    /// As of [`Softmax::scale_mask_softmax`].
+    fn check<V: Values>(
+        &self,
+        kernel: &'static str,
+        scores: &V,
+        bias: Option<RelativeBias<V>>,
+        seq_lens: Option<impl Values>,
+        out: &impl Values,
+    ) -> Result<(), KernelError> {
+        let Self { batch_size, num_heads, queries, keys } = *self;
+        let values = [num_heads, queries, keys].into_iter().fold(batch_size, usize::saturating_mul);
+        KernelError::check_length(kernel, "scores", values, scores.len())?;
+        KernelError::check_length(kernel, "out", values, out.len())?;
+        bias.map_or(Ok(()), |bias| bias.check_table(kernel, num_heads, bias.table.len()))?;
+        seq_lens.map_or(Ok(()), |lens| KernelError::check_length(kernel, "seq_lens", batch_size, lens.len()))
+    }
 }
 
 /// Softmax along the last axis of a score tensor. Query `i` and key `i` of a sequence are its token `i`.

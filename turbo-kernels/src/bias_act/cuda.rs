@@ -1,0 +1,148 @@
+//! Element-wise steps on a GPU: blocks of as many values, whatever the rows.
+
+use super::{Activation, BiasAct};
+use crate::{
+    KernelError,
+    cuda::{
+        Arguments, Cuda, CudaQueue, CudaView, CudaViewMut, Kernel, LaunchShape, Module, blocks, count, named,
+    },
+    device::Float,
+};
+
+static MODULE: Module =
+    Module { name: "bias_act", source: concat!(include_str!("activation.cuh"), include_str!("bias_act.cu")) };
+
+/// Threads of a block and values of each, as in `bias_act.cu`.
+const THREADS: u32 = 256;
+const BLOCK_VALUES: usize = THREADS as usize * 16;
+
+impl<F: Float> BiasAct for Cuda<F> {
+    fn add_bias(
+        &self,
+        queue: &mut CudaQueue,
+        x: CudaView<'_, F>,
+        bias: CudaView<'_, F>,
+        out: CudaViewMut<'_, F>,
+    ) -> Result<(), KernelError> {
+        const NAME: &str = "add_bias";
+        KernelError::check_rows(NAME, "x", bias.len(), x.len())?;
+        KernelError::check_length(NAME, "out", x.len(), out.len())?;
+        let (values, columns) = (out.len(), count(NAME, "columns", bias.len())?);
+        // SAFETY: x and out hold `values` values, whole rows of `columns`, as many as bias has.
+        unsafe { each(queue, named!(F, "add_bias"), values, |in_last| (x, bias, out, in_last, columns)) }
+    }
+
+    fn activate(
+        &self,
+        queue: &mut CudaQueue,
+        x: CudaView<'_, F>,
+        activation: Activation,
+        out: CudaViewMut<'_, F>,
+    ) -> Result<(), KernelError> {
+        KernelError::check_length("activate", "out", x.len(), out.len())?;
+        let values = out.len();
+        // SAFETY: both hold `values` values.
+        unsafe { each(queue, named!(F, "activate"), values, |in_last| (x, activation as u32, out, in_last)) }
+    }
+
+    fn add(
+        &self,
+        queue: &mut CudaQueue,
+        a: CudaView<'_, F>,
+        b: CudaView<'_, F>,
+        out: CudaViewMut<'_, F>,
+    ) -> Result<(), KernelError> {
+        KernelError::check_length("add", "b", a.len(), b.len())?;
+        KernelError::check_length("add", "out", a.len(), out.len())?;
+        let values = out.len();
+        // SAFETY: all hold `values` values.
+        unsafe { each(queue, named!(F, "add"), values, |in_last| (a, b, out, in_last)) }
+    }
+
+    fn mul(
+        &self,
+        queue: &mut CudaQueue,
+        a: CudaView<'_, F>,
+        b: CudaView<'_, F>,
+        out: CudaViewMut<'_, F>,
+    ) -> Result<(), KernelError> {
+        KernelError::check_length("mul", "b", a.len(), b.len())?;
+        KernelError::check_length("mul", "out", a.len(), out.len())?;
+        let values = out.len();
+        // SAFETY: all hold `values` values.
+        unsafe { each(queue, named!(F, "mul"), values, |in_last| (a, b, out, in_last)) }
+    }
+
+    fn gate(
+        &self,
+        queue: &mut CudaQueue,
+        activation: Activation,
+        x: CudaView<'_, F>,
+        n: usize,
+        out: CudaViewMut<'_, F>,
+    ) -> Result<(), KernelError> {
+        let rows = KernelError::check_rows("gate", "out", n, out.len())?;
+        KernelError::check_length("gate", "x", rows.saturating_mul(n).saturating_mul(2), x.len())?;
+        let (values, columns) = (out.len(), count("gate", "n", n)?);
+        let args = |in_last| (x, activation as u32, out, in_last, columns);
+        // SAFETY: out holds `values` values, whole rows of `columns`, and x twice as many.
+        unsafe { each(queue, named!(F, "gate"), values, args) }
+    }
+
+    fn scale(
+        &self,
+        queue: &mut CudaQueue,
+        x: CudaView<'_, F>,
+        factor: f32,
+        out: CudaViewMut<'_, F>,
+    ) -> Result<(), KernelError> {
+        KernelError::check_length("scale", "out", x.len(), out.len())?;
+        let values = out.len();
+        // SAFETY: both hold `values` values.
+        unsafe { each(queue, named!(F, "scale"), values, |in_last| (x, factor, out, in_last)) }
+    }
+}
+
+/// Enqueues kernel `name` of this module for `values` values.
+///
+/// # Safety
+/// `args`, given the values of the last block, are the kernel's, and hold `values` values.
+unsafe fn each<A: Arguments>(
+    queue: &mut CudaQueue,
+    name: &'static str,
+    values: usize,
+    args: impl FnOnce(u32) -> A,
+) -> Result<(), KernelError> {
+    if values == 0 {
+        return Ok(());
+    }
+    let (shape, in_last) = shape(name, values)?;
+    // SAFETY: the caller's promise.
+    Ok(unsafe { queue.launch(Kernel { module: &MODULE, name }, shape, args(in_last)) }?)
+}
+
+/// Blocks for `values` values, at least one, and the values of the last.
+fn shape(name: &'static str, values: usize) -> Result<(LaunchShape, u32), KernelError> {
+    let grid = count(name, "blocks of 4096 values", values.div_ceil(BLOCK_VALUES))?;
+    Ok((blocks(grid, THREADS), ((values - 1) % BLOCK_VALUES) as u32 + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cuda::on_every_emulator, suite};
+
+    #[test]
+    fn blocks_are_full_but_the_last() {
+        for (values, grid, in_last) in [(1, 1, 1), (4096, 1, 4096), (4097, 2, 1), (12_287, 3, 4095)] {
+            let (shape, last) = shape("k", values).unwrap();
+            assert_eq!((shape.grid, last), ([grid, 1, 1], in_last), "{values}");
+        }
+        assert!(shape("k", 1 << 43).is_err());
+    }
+
+    #[test]
+    fn agrees_with_the_twin() {
+        on_every_emulator!(suite::bias_act);
+    }
+}

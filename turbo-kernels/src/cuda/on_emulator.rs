@@ -1,0 +1,52 @@
+//! The same check on every emulated GPU.
+
+use super::{Cuda, CudaBlock, CudaQueue, CudaView, CudaViewMut, emulator::Order};
+use crate::device::{Device, Element, Float};
+
+/// Orders of threads that a kernel is run in: a missing barrier shows in some.
+pub(crate) const ORDERS: [Order; 3] = [Order::Forward, Order::Reverse, Order::Seeded(7)];
+
+/// Calls a function that is generic over the device with an emulated GPU of each type of floats, in each of [`ORDERS`].
+/// Without a C++ compiler it says so and does nothing.
+macro_rules! on_every_emulator {
+    ($check:path) => {
+        for order in $crate::cuda::on_emulator::ORDERS {
+            let Some(emulator) = $crate::cuda::emulator::Emulator::or_skip(order) else { return };
+            let device = $crate::cuda::Cuda::<f32>::new(std::sync::Arc::new(emulator), Default::default());
+            $check(&device);
+            $check(&device.with_float::<half::f16>());
+            $check(&device.with_float::<half::bf16>());
+        }
+    };
+}
+pub(crate) use on_every_emulator;
+
+/// A block of `values`.
+pub(crate) fn upload<F: Float, T: Element>(
+    device: &Cuda<F>,
+    queue: &mut CudaQueue,
+    values: &[T],
+) -> CudaBlock {
+    let mut block = device.allocate(size_of_val(values)).unwrap();
+    device.upload(queue, values, device.view_mut(&mut block, 0, values.len()).unwrap()).unwrap();
+    block
+}
+
+/// All of the `len` values of a block.
+pub(crate) fn all<T: Element>(block: &CudaBlock, len: usize) -> CudaView<'_, T> {
+    block.view(0, len).unwrap()
+}
+
+/// What `kernel` writes into `len` values.
+pub(crate) fn answer<F: Float>(
+    device: &Cuda<F>,
+    queue: &mut CudaQueue,
+    len: usize,
+    kernel: impl FnOnce(&mut CudaQueue, CudaViewMut<'_, F>),
+) -> Vec<f32> {
+    let mut block = upload(device, queue, &vec![F::from_f32(f32::NAN); len]);
+    kernel(queue, device.view_mut(&mut block, 0, len).unwrap());
+    let mut answer = vec![F::default(); len];
+    device.download(queue, all(&block, len), &mut answer).unwrap();
+    answer.into_iter().map(F::to_f32).collect()
+}

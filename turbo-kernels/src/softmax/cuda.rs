@@ -1,0 +1,298 @@
+//! Softmax on a GPU: rows in registers, of as many threads as their length asks for.
+
+use super::{ScoreShape, Softmax};
+use crate::{
+    AttentionMask, KernelError, RelativeBias,
+    cuda::{
+        Cuda, CudaQueue, CudaView, CudaViewMut, Kernel, Module, Reduction, RowKernel, blocks, count, named,
+        row_kernels, size, warp_to_a_row,
+    },
+    device::Float,
+};
+
+static MODULE: Module = Module { name: "softmax", source: include_str!("softmax.cu") };
+
+static CLASSIC: [RowKernel; 1] = row_kernels! { "softmax": "_classic", 1024, 1024, 1, 1024; };
+
+/// Rows without biases; longer ones and those with biases go to `softmax_…_any`.
+static IN_REGISTERS: [RowKernel; 13] = row_kernels! { "softmax":
+    "_32", 32, 4, 2, 128;
+    "_64", 64, 8, 2, 128;
+    "_128", 128, 16, 2, 128;
+    "_256_x1", 256, 32, 1, 128;
+    "_256_x2", 256, 32, 2, 128;
+    "_256_x4", 256, 32, 4, 128;
+    "_512_x1", 512, 32, 1, 128;
+    "_512_x2", 512, 32, 2, 128;
+    "_512_x4", 512, 32, 4, 128;
+    "_1024_x1", 1024, 32, 1, 128;
+    "_1024_x2", 1024, 32, 2, 128;
+    "_2048", 2048, 256, 1, 256;
+    "_4096", 4096, 256, 1, 256;
+};
+
+impl<F: Float> Softmax for Cuda<F> {
+    fn scale_mask_softmax(
+        &self,
+        queue: &mut CudaQueue,
+        shape: ScoreShape,
+        scores: CudaView<'_, F>,
+        scale: f32,
+        bias: Option<RelativeBias<CudaView<'_, F>>>,
+        seq_lens: Option<CudaView<'_, u32>>,
+        mask: AttentionMask,
+        out: CudaViewMut<'_, F>,
+    ) -> Result<(), KernelError> {
+        const NAME: &str = "scale_mask_softmax";
+        shape.check(NAME, &scores, bias, seq_lens, &out)?;
+        let rows = Rows::of(NAME, shape)?;
+        let in_registers = RowKernel::choose(
+            &IN_REGISTERS,
+            rows.count as usize,
+            shape.keys,
+            self.driver().info().multiprocessors,
+        );
+        match in_registers.filter(|_| bias.is_none()) {
+            Some(kernel) => rows.softmax(queue, kernel, scores, scale, seq_lens, mask, out),
+            None => rows.softmax_any(queue, scores, scale, bias, seq_lens, mask, out),
+        }
+    }
+
+    fn mask(
+        &self,
+        queue: &mut CudaQueue,
+        shape: ScoreShape,
+        scores: CudaView<'_, F>,
+        seq_lens: CudaView<'_, u32>,
+        mask: AttentionMask,
+        out: CudaViewMut<'_, F>,
+    ) -> Result<(), KernelError> {
+        shape.check("mask", &scores, None, Some(seq_lens), &out)?;
+        let rows = Rows::of("mask", shape)?;
+        let [before, after] = reaches(mask);
+        let args =
+            (scores, rows.count, rows.num_heads, rows.queries, rows.keys, seq_lens, before, after, out);
+        let kernel = Kernel { module: &MODULE, name: named!(F, "mask") };
+        // SAFETY: scores and out hold `rows`, of sequences that have a length each.
+        Ok(unsafe { queue.launch(kernel, warp_to_a_row(rows.count), args) }?)
+    }
+
+    fn add_relative_bias(
+        &self,
+        queue: &mut CudaQueue,
+        shape: ScoreShape,
+        scores: CudaView<'_, F>,
+        bias: RelativeBias<CudaView<'_, F>>,
+        out: CudaViewMut<'_, F>,
+    ) -> Result<(), KernelError> {
+        const NAME: &str = "add_relative_bias";
+        shape.check(NAME, &scores, Some(bias), None::<CudaView<'_, u32>>, &out)?;
+        let rows = Rows::of(NAME, shape)?;
+        let [num_buckets, max_distance] = buckets(bias);
+        let args = (
+            scores,
+            rows.count,
+            rows.num_heads,
+            rows.queries,
+            rows.keys,
+            bias.table,
+            num_buckets,
+            max_distance,
+            out,
+        );
+        let kernel = Kernel { module: &MODULE, name: named!(F, "add_relative_bias") };
+        // SAFETY: scores and out hold `rows`, and the table has a value for each bucket and head.
+        Ok(unsafe { queue.launch(kernel, warp_to_a_row(rows.count), args) }?)
+    }
+}
+
+impl<F: Float> Cuda<F> {
+    /// `out = softmax(scores)` of rows of `columns`, reduced as told, for who compares reductions.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`]; [`KernelError::Size`] for rows longer than such a reduction takes.
+    pub fn softmax_by(
+        &self,
+        queue: &mut CudaQueue,
+        reduction: Reduction,
+        scores: CudaView<'_, F>,
+        columns: usize,
+        out: CudaViewMut<'_, F>,
+    ) -> Result<(), KernelError> {
+        const NAME: &str = "softmax_by";
+        let count = KernelError::check_rows(NAME, "out", columns, out.len())?;
+        let shape = ScoreShape { batch_size: count, num_heads: 1, queries: 1, keys: columns };
+        shape.check(NAME, &scores, None, None::<CudaView<'_, u32>>, &out)?;
+        let kernel = RowKernel::by(NAME, reduction, &IN_REGISTERS, &CLASSIC, columns)?;
+        Rows::of(NAME, shape)?.softmax(queue, &kernel, scores, 1.0, None, AttentionMask::Full, out)
+    }
+}
+
+/// Sizes of scores as kernels take them.
+#[derive(Clone, Copy)]
+struct Rows {
+    /// Rows of all heads; none if they have no values.
+    count: u32,
+    num_heads: u32,
+    queries: u32,
+    keys: u32,
+}
+
+impl Rows {
+    fn of(kernel: &'static str, shape: ScoreShape) -> Result<Self, KernelError> {
+        let ScoreShape { batch_size, num_heads, queries, keys } = shape;
+        let rows = if keys == 0 { 0 } else { batch_size.saturating_mul(num_heads).saturating_mul(queries) };
+        Ok(Self {
+            count: count(kernel, "rows", rows)?,
+            num_heads: size(kernel, "num_heads", num_heads)?,
+            queries: size(kernel, "queries", queries)?,
+            keys: count(kernel, "keys", keys)?,
+        })
+    }
+
+    /// By `kernel`, which takes rows as long as these. All views were checked against the sizes.
+    #[allow(clippy::too_many_arguments)]
+    fn softmax<F: Float>(
+        self,
+        queue: &mut CudaQueue,
+        kernel: &RowKernel,
+        scores: CudaView<'_, F>,
+        scale: f32,
+        seq_lens: Option<CudaView<'_, u32>>,
+        mask: AttentionMask,
+        out: CudaViewMut<'_, F>,
+    ) -> Result<(), KernelError> {
+        let [before, after] = reaches(mask);
+        let Self { count, num_heads, queries, keys } = self;
+        let args = (scores, count, num_heads, queries, keys, seq_lens, before, after, scale, out);
+        // SAFETY: the checked views hold `count` rows of `keys` values, of sequences that have a length each.
+        Ok(unsafe { queue.launch(kernel.kernel::<F>(&MODULE), kernel.shape(count), args) }?)
+    }
+
+    /// Whatever the length, with biases if there are any. All views were checked against the sizes.
+    #[allow(clippy::too_many_arguments)]
+    fn softmax_any<F: Float>(
+        self,
+        queue: &mut CudaQueue,
+        scores: CudaView<'_, F>,
+        scale: f32,
+        bias: Option<RelativeBias<CudaView<'_, F>>>,
+        seq_lens: Option<CudaView<'_, u32>>,
+        mask: AttentionMask,
+        out: CudaViewMut<'_, F>,
+    ) -> Result<(), KernelError> {
+        let [before, after] = reaches(mask);
+        let Self { count, num_heads, queries, keys } = self;
+        let (table, [num_buckets, max_distance]) =
+            (bias.map(|bias| bias.table), bias.map_or([0; 2], buckets));
+        let args = (
+            scores,
+            count,
+            num_heads,
+            queries,
+            keys,
+            seq_lens,
+            before,
+            after,
+            scale,
+            out,
+            table,
+            num_buckets,
+            max_distance,
+        );
+        let kernel = Kernel { module: &MODULE, name: named!(F, "softmax", "_any") };
+        // SAFETY: as of `softmax`; the table, if there is one, has a value for each bucket and head.
+        Ok(unsafe { queue.launch(kernel, blocks(count, 256), args) }?)
+    }
+}
+
+/// How far before and behind itself a query sees, as `visible_keys` takes it.
+fn reaches(mask: AttentionMask) -> [u32; 2] {
+    match mask {
+        AttentionMask::Full => [u32::MAX; 2],
+        AttentionMask::Causal => [u32::MAX, 0],
+        AttentionMask::Window { reach } => [u32::try_from(reach).unwrap_or(u32::MAX); 2],
+    }
+}
+
+/// Buckets of a checked bias and the distance at which the last begins, which no distance between keys exceeds.
+fn buckets<V>(bias: RelativeBias<V>) -> [u32; 2] {
+    let RelativeBias { num_buckets, max_distance, .. } = bias;
+    [num_buckets, max_distance].map(|size| u32::try_from(size).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cuda::{
+            on_emulator::{all, answer, upload},
+            on_every_emulator,
+        },
+        device::Device,
+        suite::{self, aligned},
+    };
+
+    #[test]
+    fn masks_are_two_reaches() {
+        let window = |reach| reaches(AttentionMask::Window { reach });
+        assert_eq!((window(7), window(usize::MAX)), ([7, 7], [u32::MAX; 2]));
+        assert_eq!(reaches(AttentionMask::Causal), [u32::MAX, 0]);
+    }
+
+    #[test]
+    fn agrees_with_the_twin() {
+        on_every_emulator!(check);
+    }
+
+    fn check<D: Softmax>(device: &D) {
+        suite::softmax(device);
+        aligned(|| suite::softmax(device));
+    }
+
+    #[test]
+    fn wide_rows_agree_with_the_twin() {
+        on_every_emulator!(check_wide);
+    }
+
+    fn check_wide<D: Softmax>(device: &D) {
+        suite::softmax::wide_rows(device);
+        aligned(|| suite::softmax::wide_rows(device));
+    }
+
+    #[test]
+    fn all_reductions_agree() {
+        on_every_emulator!(check_reductions);
+    }
+
+    /// Rows of every length class; one row too many for a group.
+    fn check_reductions<F: Float>(device: &Cuda<F>) {
+        const ROWS: usize = 33;
+        let mut queue = device.queue().unwrap();
+        for columns in [24, 40, 100, 250, 256, 300, 510, 777, 1000] {
+            let len = ROWS * columns;
+            let x: Vec<F> = (0..len).map(|i| F::from_f32((i * 7919 % 801) as f32 / 100.0 - 4.0)).collect();
+            let x = upload(device, &mut queue, &x);
+            let mut softmax = |reduction| {
+                answer(device, &mut queue, len, |queue, out| {
+                    device.softmax_by(queue, reduction, all(&x, len), columns, out).unwrap();
+                })
+            };
+            let want = softmax(Reduction::Classic);
+            for rows in [1, 2, 4] {
+                for (got, want) in softmax(Reduction::Batched(rows)).into_iter().zip(&want) {
+                    // sums in another order, and the rounding of what is stored on both sides
+                    let allowed = want * (2.0 * F::ROUNDING as f32 + 1e-5) + F::SMALLEST as f32;
+                    assert!((got - want).abs() <= allowed, "{columns} columns, {rows} rows: {got}, {want}");
+                }
+            }
+        }
+        let mut too_long = |reduction, columns| {
+            let x = upload(device, &mut queue, &vec![F::default(); columns]);
+            let mut out = upload(device, &mut queue, &vec![F::default(); columns]);
+            let out = device.view_mut(&mut out, 0, columns).unwrap();
+            device.softmax_by(&mut queue, reduction, all(&x, columns), columns, out).is_err()
+        };
+        assert!(too_long(Reduction::Classic, 1025) && too_long(Reduction::Batched(1), 4097));
+    }
+}

@@ -1,0 +1,335 @@
+// Softmax along the last axis of scores [batch_size, num_heads, queries, keys]; mask and relative bias alone.
+//
+// Every value is read once and written once: 4 bytes a value in 16-bit types, 8 in f32. Rows of up to 4096 keys stay in
+// registers between; masked keys are -infinity there, so the steps between loading and storing know no mask.
+//
+//   kernel                | who shares a row                         | rows of a group
+//   ..._32, _64, _128     | 4, 8 or 16 lanes, up to that many keys   | 2
+//   ..._256_x1, _256_x2…  | a warp                                   | 1, 2 or 4, reduced together
+//   ..._2048, ..._4096    | a block of 256, with one barrier         | 1
+//   ..._any               | a block of 256, which reads it again     | 1
+//   ..._classic           | a block, a thread for each value         | 1
+//
+// Several rows are reduced together, so that their shuffles fill each other's latency: Fang et al., PPoPP'21, section
+// 4.1.2, Figure 5; `_classic` is what they measure that against.
+
+// What the rows of scores are, and which keys count.
+struct Scores {
+  unsigned rows, num_heads, queries, keys;
+  const unsigned* seq_lens;  // [batch_size], or null: all keys are tokens
+  unsigned before, after;    // see visible_keys
+
+  // The keys that count in a row, none in a row that does not exist.
+  __device__ __forceinline__ Keys visible(unsigned row) const {
+    if (row >= rows) return Keys{0, 0};
+    unsigned tokens = keys;
+    if (seq_lens) {
+      const unsigned len = seq_lens[row / queries / num_heads];
+      tokens = len < keys ? len : keys;
+    }
+    return visible_keys(row % queries, tokens, before, after);
+  }
+};
+
+// A relative bias by distance: the buckets of the first distances lie in shared memory, as each costs two logarithms.
+template <class T>
+struct RelativeBias {
+  static constexpr unsigned NEAR = 1024;
+
+  const T* table;  // [num_buckets, num_heads]; null: there is no bias
+  unsigned num_buckets, max_distance;
+  unsigned short* near;  // [NEAR]
+
+  // By the whole block, before the first `at`.
+  __device__ __forceinline__ void prepare() const {
+    for (unsigned i = threadIdx.x; i < NEAR && i <= max_distance; i += blockDim.x) {
+      near[i] = static_cast<unsigned short>(relative_bucket(-static_cast<int>(i), num_buckets, max_distance));
+    }
+    __syncthreads();
+  }
+
+  // The bias of a key; 0 if there is none.
+  __device__ __forceinline__ float at(unsigned query, unsigned key, unsigned head, unsigned num_heads) const {
+    if (!table) return 0.0f;
+    const int distance = static_cast<int>(key) - static_cast<int>(query);
+    const unsigned magnitude = distance < 0 ? query - key : key - query;
+    unsigned bucket;
+    if (magnitude < NEAR && magnitude <= max_distance) {
+      bucket = near[magnitude] + (distance > 0 ? num_buckets / 2 : 0);
+    } else {
+      bucket = relative_bucket(distance, num_buckets, max_distance);
+    }
+    return to_float(table[bucket * num_heads + head]);
+  }
+};
+
+// What scores are shifted by before the exponential: the greatest, or 0 if none counts, as -infinity less itself is NaN.
+__device__ __forceinline__ float shift_of(float most) { return most == -infinity() ? 0.0f : most; }
+
+// What exponentials are multiplied by. Their sum is at least 1, unless no key counts.
+__device__ __forceinline__ float inverse_or_zero(float sum) { return sum == 0.0f ? 0.0f : 1.0f / sum; }
+
+// ---- rows in registers ----------------------------------------------------------------------------------------------
+
+// v[y] <- scale · score for the keys that row y sees, -infinity elsewhere.
+template <int W, int THREADS, int PER, int ROWS, class T>
+__device__ __forceinline__ void load_rows(
+    const T* __restrict__ x, unsigned keys, const Keys (&visible)[ROWS], float scale, float (&v)[ROWS][PER]) {
+  // Packs of which nothing counts read the first of all: a load behind a branch would be waited for before the next is
+  // issued. A pack lies in one row, which is a multiple of it.
+  Pack<T, W> packs[ROWS][PER / W];
+#pragma unroll
+  for (int y = 0; y < ROWS; ++y) {
+    const u64 first = static_cast<u64>(row_of<THREADS, ROWS>(y)) * keys;
+#pragma unroll
+    for (int p = 0; p < PER / W; ++p) {
+      const unsigned key = column_of<THREADS, W>(p * W, thread_of_row<THREADS>());
+      const bool counts = key < visible[y].end && key + W > visible[y].first;
+      packs[y][p] = load_pack<W>(x + (counts ? first + key : 0));
+    }
+  }
+#pragma unroll
+  for (int y = 0; y < ROWS; ++y) {
+#pragma unroll
+    for (int i = 0; i < PER; ++i) {
+      const unsigned key = column_of<THREADS, W>(i, thread_of_row<THREADS>());
+      v[y][i] = visible[y].has(key) ? to_float(packs[y][i / W].values[i % W]) * scale : -infinity();
+    }
+  }
+}
+
+template <int W, int THREADS, int PER, int ROWS, class T>
+__device__ __forceinline__ void store_rows(T* __restrict__ out, unsigned rows, unsigned keys,
+    const Keys (&visible)[ROWS], const float (&v)[ROWS][PER], const float (&factors)[ROWS]) {
+#pragma unroll
+  for (int y = 0; y < ROWS; ++y) {
+    const unsigned row = row_of<THREADS, ROWS>(y);
+    T* to = out + static_cast<u64>(row) * keys;
+#pragma unroll
+    for (int i = 0; i < PER; i += W) {
+      const unsigned key = column_of<THREADS, W>(i, thread_of_row<THREADS>());
+      float pack[W];
+      // a masked key is 0 in a row of NaN, too
+#pragma unroll
+      for (int j = 0; j < W; ++j) pack[j] = visible[y].has(key + j) ? v[y][i + j] * factors[y] : 0.0f;
+      if (row < rows && key < keys) store<W>(to + key, pack);
+    }
+  }
+}
+
+// v[x] <- e^(v[x] - greatest of the warp's part of the row); factors[x] <- what makes softmax of it.
+template <int THREADS, int PER, int ROWS>
+__device__ __forceinline__ void exponentials(float (&v)[ROWS][PER], float (&factors)[ROWS]) {
+  constexpr int LANES = THREADS < 32 ? THREADS : 32;
+  float most[ROWS];
+#pragma unroll
+  for (int x = 0; x < ROWS; ++x) {
+    most[x] = v[x][0];
+#pragma unroll
+    for (int i = 1; i < PER; ++i) most[x] = fmaxf(most[x], v[x][i]);
+  }
+  group_reduce<Max, LANES>(most);
+  float sums[ROWS] = {};
+#pragma unroll
+  for (int x = 0; x < ROWS; ++x) {
+    const float shift = shift_of(most[x]);
+#pragma unroll
+    for (int i = 0; i < PER; ++i) {
+      v[x][i] = expf(v[x][i] - shift);
+      sums[x] += v[x][i];
+    }
+  }
+  group_reduce<Sum, LANES>(sums);
+  if constexpr (THREADS <= 32) {
+#pragma unroll
+    for (int x = 0; x < ROWS; ++x) factors[x] = inverse_or_zero(sums[x]);
+  } else {
+    // each warp has its own greatest; they meet at one barrier for both
+    static_assert(ROWS == 1, "a block has one row");
+    __shared__ float of_warps[THREADS / 32][2];
+    if (threadIdx.x % 32 == 0) {
+      of_warps[threadIdx.x / 32][0] = most[0];
+      of_warps[threadIdx.x / 32][1] = sums[0];
+    }
+    __syncthreads();
+    float greatest = of_warps[0][0];
+#pragma unroll
+    for (int warp = 1; warp < THREADS / 32; ++warp) greatest = fmaxf(greatest, of_warps[warp][0]);
+    const float shift = shift_of(greatest);
+    float sum = 0.0f;
+#pragma unroll
+    for (int warp = 0; warp < THREADS / 32; ++warp) {
+      sum += of_warps[warp][1] * expf(of_warps[warp][0] - shift);
+    }
+    factors[0] = expf(most[0] - shift) * inverse_or_zero(sum);
+  }
+}
+
+template <int THREADS, int PER, int ROWS, class T>
+__device__ __forceinline__ void softmax(
+    const T* __restrict__ x, const Scores& scores, float scale, T* __restrict__ out) {
+  const u64 bits = joint_bits(scores.keys * sizeof(T), x, out);
+  Keys visible[ROWS];
+#pragma unroll
+  for (int y = 0; y < ROWS; ++y) visible[y] = scores.visible(row_of<THREADS, ROWS>(y));
+  float v[ROWS][PER], factors[ROWS];
+  WITH_WIDTH(T, bits, (load_rows<W, THREADS>(x, scores.keys, visible, scale, v)));
+  exponentials<THREADS>(v, factors);
+  WITH_WIDTH(T, bits, (store_rows<W, THREADS>(out, scores.rows, scores.keys, visible, v, factors)));
+}
+
+// ---- rows of any length ---------------------------------------------------------------------------------------------
+
+// The greatest of some scores, and the sum of e^(score - it).
+struct Running {
+  float most = -infinity(), sum = 0.0f;
+
+  __device__ __forceinline__ void join(float other_most, float other_sum) {
+    const float greatest = fmaxf(most, other_most), shift = shift_of(greatest);
+    sum = sum * expf(most - shift) + other_sum * expf(other_most - shift);
+    most = greatest;
+  }
+};
+
+// A block to a row, read twice, with biases: greatest and sum in one pass (Milakov and Gimelshein, arXiv 1805.02867).
+template <class T>
+__device__ __forceinline__ void softmax_any(const T* __restrict__ x, const Scores& scores, float scale,
+    const RelativeBias<T>& bias, T* __restrict__ out) {
+  constexpr int THREADS = 256;
+  __shared__ float of_warps[THREADS / 32][2];
+  if (bias.table) bias.prepare();
+  const unsigned row = blockIdx.x, query = row % scores.queries, head = row / scores.queries % scores.num_heads;
+  const Keys visible = scores.visible(row);
+  const T* from = x + static_cast<u64>(row) * scores.keys;
+  T* to = out + static_cast<u64>(row) * scores.keys;
+  Running running;
+  for (unsigned key = visible.first + threadIdx.x; key < visible.end; key += THREADS) {
+    running.join(to_float(from[key]) * scale + bias.at(query, key, head, scores.num_heads), 1.0f);
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    running.join(__shfl_xor_sync(FULL_WARP, running.most, step), __shfl_xor_sync(FULL_WARP, running.sum, step));
+  }
+  if (threadIdx.x % 32 == 0) {
+    of_warps[threadIdx.x / 32][0] = running.most;
+    of_warps[threadIdx.x / 32][1] = running.sum;
+  }
+  __syncthreads();
+  Running all;
+#pragma unroll
+  for (int warp = 0; warp < THREADS / 32; ++warp) all.join(of_warps[warp][0], of_warps[warp][1]);
+  const float shift = shift_of(all.most), factor = inverse_or_zero(all.sum);
+  for (unsigned key = threadIdx.x; key < scores.keys; key += THREADS) {
+    float weight = 0.0f;
+    if (visible.has(key)) {
+      const float score = to_float(from[key]) * scale + bias.at(query, key, head, scores.num_heads);
+      weight = expf(score - shift) * factor;
+    }
+    to[key] = from_float<T>(weight);
+  }
+}
+
+// As it is usually written: a row per block of at least as many threads as keys, a reduction after the other.
+template <class T>
+__device__ __forceinline__ void softmax_classic(
+    const T* __restrict__ x, const Scores& scores, float scale, T* __restrict__ out) {
+  __shared__ float of_most[33], of_sum[33];
+  const unsigned key = threadIdx.x;
+  const u64 at = static_cast<u64>(blockIdx.x) * scores.keys + key;
+  const bool is_visible = scores.visible(blockIdx.x).has(key);
+  const float score = is_visible ? to_float(x[at]) * scale : -infinity();
+  const float most = block_reduce_classic<Max>(score, of_most);
+  const float e = expf(score - shift_of(most));
+  const float sum = block_reduce_classic<Sum>(e, of_sum);
+  if (key < scores.keys) out[at] = from_float<T>(is_visible ? e * inverse_or_zero(sum) : 0.0f);
+}
+
+// ---- mask and bias alone --------------------------------------------------------------------------------------------
+// A warp to a row.
+
+template <class T>
+__device__ __forceinline__ void mask(const T* __restrict__ x, const Scores& scores, T* __restrict__ out) {
+  const unsigned row = row_of<32, 1>(0);
+  const Keys visible = scores.visible(row);
+  const u64 first = static_cast<u64>(row) * scores.keys;
+  WITH_WIDTH(T, joint_bits(scores.keys * sizeof(T), x, out), {
+    for (unsigned key = threadIdx.x % 32 * W; row < scores.rows && key < scores.keys; key += 32 * W) {
+      float v[W];
+      load<W>(x + first + key, v);
+#pragma unroll
+      for (int j = 0; j < W; ++j) v[j] = visible.has(key + j) ? v[j] : -infinity();
+      store<W>(out + first + key, v);
+    }
+  });
+}
+
+template <class T>
+__device__ __forceinline__ void add_relative_bias(
+    const T* __restrict__ x, const Scores& scores, const RelativeBias<T>& bias, T* __restrict__ out) {
+  bias.prepare();
+  const unsigned row = row_of<32, 1>(0), query = row % scores.queries;
+  const unsigned head = row / scores.queries % scores.num_heads;
+  const u64 first = static_cast<u64>(row) * scores.keys;
+  WITH_WIDTH(T, joint_bits(scores.keys * sizeof(T), x, out), {
+    for (unsigned key = threadIdx.x % 32 * W; row < scores.rows && key < scores.keys; key += 32 * W) {
+      float v[W];
+      load<W>(x + first + key, v);
+#pragma unroll
+      for (int j = 0; j < W; ++j) v[j] += bias.at(query, key + j, head, scores.num_heads);
+      store<W>(out + first + key, v);
+    }
+  });
+}
+
+// ---- instances ------------------------------------------------------------------------------------------------------
+
+#define SCORES_PARAMETERS                                                                                          \
+  unsigned rows, unsigned num_heads, unsigned queries, unsigned keys, const unsigned *seq_lens, unsigned before,   \
+      unsigned after
+#define SCORES \
+  Scores { rows, num_heads, queries, keys, seq_lens, before, after }
+
+#define SOFTMAX(T, NAME, BLOCK, THREADS, PER, ROWS)                                                                \
+  extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
+      softmax_##NAME(const T* x, SCORES_PARAMETERS, float scale, T* out) {                                         \
+    softmax<THREADS, PER, ROWS>(x, SCORES, scale, out);                                                            \
+  }
+
+#define INSTANCES(T, DTYPE)                                                                                        \
+  SOFTMAX(T, DTYPE##_32, 128, 4, 8, 2)                                                                             \
+  SOFTMAX(T, DTYPE##_64, 128, 8, 8, 2)                                                                             \
+  SOFTMAX(T, DTYPE##_128, 128, 16, 8, 2)                                                                           \
+  SOFTMAX(T, DTYPE##_256_x1, 128, 32, 8, 1)                                                                        \
+  SOFTMAX(T, DTYPE##_256_x2, 128, 32, 8, 2)                                                                        \
+  SOFTMAX(T, DTYPE##_256_x4, 128, 32, 8, 4)                                                                        \
+  SOFTMAX(T, DTYPE##_512_x1, 128, 32, 16, 1)                                                                       \
+  SOFTMAX(T, DTYPE##_512_x2, 128, 32, 16, 2)                                                                       \
+  SOFTMAX(T, DTYPE##_512_x4, 128, 32, 16, 4)                                                                       \
+  SOFTMAX(T, DTYPE##_1024_x1, 128, 32, 32, 1)                                                                      \
+  SOFTMAX(T, DTYPE##_1024_x2, 128, 32, 32, 2)                                                                      \
+  SOFTMAX(T, DTYPE##_2048, 256, 256, 8, 1)                                                                         \
+  SOFTMAX(T, DTYPE##_4096, 256, 256, 16, 1)                                                                        \
+  extern "C" __global__ void __launch_bounds__(256)                                                                \
+      softmax_##DTYPE##_any(const T* x, SCORES_PARAMETERS, float scale, T* out, const T* table,                    \
+          unsigned num_buckets, unsigned max_distance) {                                                           \
+    __shared__ unsigned short near[RelativeBias<T>::NEAR];                                                         \
+    softmax_any(x, SCORES, scale, RelativeBias<T>{table, num_buckets, max_distance, near}, out);                   \
+  }                                                                                                                \
+  extern "C" __global__ void __launch_bounds__(1024)                                                               \
+      softmax_##DTYPE##_classic(const T* x, SCORES_PARAMETERS, float scale, T* out) {                              \
+    softmax_classic(x, SCORES, scale, out);                                                                        \
+  }                                                                                                                \
+  extern "C" __global__ void __launch_bounds__(256) mask_##DTYPE(const T* x, SCORES_PARAMETERS, T* out) {          \
+    mask(x, SCORES, out);                                                                                          \
+  }                                                                                                                \
+  extern "C" __global__ void __launch_bounds__(256)                                                                \
+      add_relative_bias_##DTYPE(const T* x, unsigned rows, unsigned num_heads, unsigned queries, unsigned keys,    \
+          const T* table, unsigned num_buckets, unsigned max_distance, T* out) {                                   \
+    __shared__ unsigned short near[RelativeBias<T>::NEAR];                                                         \
+    const Scores scores{rows, num_heads, queries, keys, nullptr, 0, 0};                                            \
+    add_relative_bias(x, scores, RelativeBias<T>{table, num_buckets, max_distance, near}, out);                    \
+  }
+
+INSTANCES(float, f32)
+INSTANCES(half_t, f16)
+INSTANCES(bf16_t, bf16)
