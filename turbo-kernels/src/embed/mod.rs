@@ -1,6 +1,8 @@
 //! Embedding tables: rows by id, and the sum of several tables with its layer norm.
 
 mod cpu;
+#[cfg(any(feature = "cuda", feature = "testing", test))]
+mod cuda;
 
 use crate::{
     KernelError,

@@ -1,6 +1,8 @@
 //! Moving rows: heads apart and together again. The textbook draws these steps; fusion makes them vanish.
 
 mod cpu;
+#[cfg(any(feature = "cuda", feature = "testing", test))]
+mod cuda;
 
 use crate::{KernelError, device::Device, matmul::HeadStrides};
 

@@ -1,6 +1,8 @@
 //! From one row per token to one row per sequence.
 
 mod cpu;
+#[cfg(any(feature = "cuda", feature = "testing", test))]
+mod cuda;
 
 pub(crate) use cpu::{L2Row, SumRows};
 

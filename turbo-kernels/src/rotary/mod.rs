@@ -1,6 +1,8 @@
 //! Rotary positions: pairs of values turned by an angle that grows with the position.
 
 mod cpu;
+#[cfg(any(feature = "cuda", feature = "testing", test))]
+mod cuda;
 
 use crate::{ColumnsOn, HeadSizes, KernelError, Layout, device::Device};
 

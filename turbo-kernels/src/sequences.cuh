@@ -1,0 +1,41 @@
+// Where the sequences of a batch lie among rows: the twin of `sequences.rs`. Lengths are known on the device alone and were
+// not checked; whatever they say, only rows that exist are named.
+
+constexpr unsigned PACKED = 0xffffffffu;
+
+// Rows first..first + count - 1.
+struct Tokens {
+  unsigned first, count;
+};
+
+struct Sequences {
+  const unsigned* lengths;  // [batch_size] if padded, else prefix sums, [batch_size + 1]
+  unsigned batch_size;
+  unsigned padded_len;  // rows of each sequence, or PACKED
+  unsigned rows;        // of all sequences, padding included
+
+  // The rows of sequence `b` that are tokens.
+  __device__ __forceinline__ Tokens tokens(unsigned b) const {
+    if (padded_len != PACKED) return Tokens{b * padded_len, min(lengths[b], padded_len)};
+    const unsigned first = min(lengths[b], rows), end = min(lengths[b + 1], rows);
+    return Tokens{first, end > first ? end - first : 0};
+  }
+
+  // The place of `row` in its sequence, `none` if it is padding. O(log batch_size).
+  __device__ __forceinline__ unsigned position(unsigned row, unsigned none) const {
+    if (padded_len != PACKED) {
+      const unsigned position = row % padded_len;
+      return position < lengths[row / padded_len] ? position : none;
+    }
+    unsigned low = 0, high = batch_size;  // the first sequence that ends behind the row
+    while (low < high) {
+      const unsigned middle = (low + high) / 2;
+      if (lengths[middle + 1] > row) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return low < batch_size && lengths[low] <= row ? row - lengths[low] : none;
+  }
+};
