@@ -48,7 +48,7 @@ impl Compiler {
         // SAFETY: the program is one of NVRTC's, and `pointers` are as many strings as said, which outlive the call.
         let answer =
             unsafe { nvrtc::nvrtcCompileProgram(program.0, pointers.len() as i32, pointers.as_ptr()) };
-        answer.result().map_err(|error| format!("{error}\n{}", program.log()))?;
+        check(answer).map_err(|error| format!("{error}\n{}", program.log()))?;
         // SAFETY: both functions belong together: the first gives the bytes that the second writes.
         unsafe { program.text(nvrtc::nvrtcGetCUBINSize, nvrtc::nvrtcGetCUBIN) }
     }
@@ -76,6 +76,11 @@ fn supported() -> Vec<u32> {
     }
 }
 
+/// An answer of NVRTC; its name where it is an error.
+fn check(answer: nvrtc::nvrtcResult) -> Result<(), String> {
+    answer.result().map_err(|error| format!("{:?}", error.0))
+}
+
 /// Source that NVRTC compiles.
 struct Program(nvrtc::nvrtcProgram);
 
@@ -92,7 +97,7 @@ impl Program {
         let answer = unsafe {
             nvrtc::nvrtcCreateProgram(&mut program, source.as_ptr(), ptr::null(), 0, ptr::null(), ptr::null())
         };
-        answer.result().map(|()| Self(program)).map_err(|error| error.to_string())
+        check(answer).map(|()| Self(program))
     }
 
     /// What NVRTC said of it, if anything.
@@ -109,10 +114,10 @@ impl Program {
     unsafe fn text(&self, size_of: SizeOf, write: Write) -> Result<Vec<u8>, String> {
         let mut bytes = 0;
         // SAFETY: the program is one of NVRTC's; one number is written.
-        unsafe { size_of(self.0, &mut bytes) }.result().map_err(|error| error.to_string())?;
+        check(unsafe { size_of(self.0, &mut bytes) })?;
         let mut text = vec![0; bytes];
         // SAFETY: the caller's promise: `text` has room for all.
-        unsafe { write(self.0, text.as_mut_ptr().cast()) }.result().map_err(|error| error.to_string())?;
+        check(unsafe { write(self.0, text.as_mut_ptr().cast()) })?;
         Ok(text)
     }
 }

@@ -25,6 +25,11 @@ mod stream;
 mod symbols;
 mod unavailable;
 
+#[cfg(all(test, target_os = "linux"))]
+mod fake;
+#[cfg(all(test, target_os = "linux"))]
+mod tests;
+
 use cudarc::{cublaslt::sys as lt, driver::sys as cu, nvrtc::sys as nvrtc};
 
 pub use gpu::{Gpu, available};

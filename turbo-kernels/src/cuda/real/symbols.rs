@@ -108,7 +108,7 @@ mod tests {
             let called: BTreeSet<&str> = named(&code, path).filter(|name| !is_other(name)).collect();
             assert_eq!(called, listed.iter().copied().collect(), "{path}");
         }
-        // these would load functions behind our back
+        // functions of these would load others behind our back
         for hidden in [
             "driver::result",
             "driver::safe",
