@@ -193,19 +193,13 @@ impl<F: Float> Gemm for Rounded<F> {
         epilogue: Epilogue<&[F]>,
         out: &mut [F],
     ) -> Result<(), KernelError> {
-        let (bias, residual) = match epilogue {
-            Epilogue::None | Epilogue::Act(_) => (None, None),
-            Epilogue::Bias(bias) | Epilogue::BiasAct(bias, _) => (Some(widen(bias)), None),
-            Epilogue::Residual(residual) => (None, Some(widen(residual))),
-            Epilogue::BiasResidual { bias, residual } => (Some(widen(bias)), Some(widen(residual))),
-        };
+        let (bias, activation, residual) = epilogue.parts();
+        let (bias, residual) = (bias.map(widen), residual.map(widen));
         let sum = Epilogue::sum(bias.as_deref(), residual.as_deref());
         self.answer(out, |out| self.cpu.gemm(queue, &widen(x), weight, sum, out))?;
-        match epilogue {
-            Epilogue::Act(activation) | Epilogue::BiasAct(_, activation) => {
-                self.activate(queue, &out.to_vec(), activation, out)
-            }
-            _ => Ok(()),
+        match activation {
+            Some(activation) => self.activate(queue, &out.to_vec(), activation, out),
+            None => Ok(()),
         }
     }
 
@@ -231,13 +225,10 @@ impl<F: Float> Gemm for Rounded<F> {
         layer: FeedForward<'_, PackedWeight, &[F]>,
         out: &mut [F],
     ) -> Result<(), KernelError> {
-        let kernel = "feed_forward";
+        let features = [layer.up, layer.down].map(|weight| [weight.out_features(), weight.in_features()]);
+        let rows = layer.check(features, &x, &out)?;
         let FeedForward { up, up_bias, hidden, down, down_bias, residual, norm } = layer;
-        let (got, wide) = (up.out_features(), down.in_features());
-        if got != hidden.up_features(wide) {
-            return Err(KernelError::Size { kernel, argument: "up", expected: "what the gate takes", got });
-        }
-        let rows = KernelError::check_rows(kernel, "out", down.out_features(), out.len())?;
+        let wide = down.in_features();
         let mut middle = vec![F::default(); rows * wide];
         match hidden {
             Hidden::Activation(activation) => {
