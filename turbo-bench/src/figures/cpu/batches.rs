@@ -6,10 +6,16 @@ use serde::{Deserialize, Serialize};
 use super::{
     Precision,
     ceilings::Floor,
-    numbers::{quantile, rounded},
-    turn::{Times, Turn, look, order, turns},
+    turn::{Times, Turn, look, turns},
 };
-use crate::{progress::Timeline, rival::Rival};
+use crate::{
+    figures::{
+        numbers::{quantile, rounded},
+        order::order,
+    },
+    progress::Timeline,
+    rival::Rival,
+};
 
 /// What one rival takes for one batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]

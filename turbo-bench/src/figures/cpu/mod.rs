@@ -15,7 +15,6 @@
 //! | [`regime`] | what is measured, as data |
 //! | [`budget`] | how often, in the time that is given |
 //! | `ceilings` | what the machine can do at most |
-//! | `agree` | whether all compute the same |
 //! | `turn`, `batches`, `stream`, `scaling`, `products` | how each kind of work is timed |
 //! | [`goals`] | what is wanted, and whether it was found |
 //! | [`page`], `picture` | how it is shown |
@@ -25,10 +24,8 @@ pub mod goals;
 pub mod page;
 pub mod regime;
 
-mod agree;
 mod batches;
 mod ceilings;
-mod numbers;
 mod picture;
 mod products;
 mod scaling;
@@ -45,6 +42,7 @@ use serde::{Deserialize, Serialize};
 use turbo_kernels::{Cpu, Device};
 
 use crate::{
+    figures::agree,
     load,
     progress::{Timeline, minutes},
     record::{self, Provenance, Record},
@@ -53,7 +51,7 @@ use crate::{
 use budget::Cost;
 use ceilings::Floor;
 
-pub use agree::Agreement;
+pub use crate::figures::agree::Agreement;
 pub use batches::Case;
 pub use ceilings::Ceilings;
 pub use products::Product;
@@ -295,7 +293,7 @@ impl<'a, S: Stage> Hall<'a, S> {
         }
         let mut rival = self.stage.start(entrant)?;
         let expected = &self.expected[&entrant.model];
-        let agreement = agree::check(expected, &mut rival, entrant.precision)
+        let agreement = agree::check(expected, &mut rival, entrant.precision.least_cosine())
             .with_context(|| format!("{} {}", entrant.model, entrant.precision.name()))?;
         self.agreement.insert(entrant.clone(), agreement);
         self.present.insert(entrant.clone(), rival);

@@ -4,9 +4,11 @@ use std::fmt::Write;
 
 use super::{
     Agreement, Case, Ceilings, Comparison, METHOD, Precision, Product, Rows, Scale, Section, Stream, TURBO,
-    agree,
-    goals::{self, Kind, Verdict, section, shapes},
+    goals::{self, section, shapes},
+};
+use crate::figures::{
     numbers::{digits, geometric_mean, mean},
+    verdict::{Kind, Verdict},
 };
 
 /// A file beside the record: what the profile shows stands between a number and its goal, written by hand.
@@ -166,7 +168,7 @@ fn bounds(comparison: &Comparison) -> String {
     let compared = |precision: &Precision| {
         comparison.rows.iter().any(|it| it.precision == *precision && !it.agreement.is_empty())
     };
-    let of = |it: Precision| format!("{} in {}", agree::bound(it), it.name());
+    let of = |it: Precision| format!("{} in {}", it.least_cosine(), it.name());
     Precision::ALL.into_iter().filter(compared).map(of).collect::<Vec<_>>().join(", ")
 }
 

@@ -10,11 +10,11 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use turbo_kernels::{Activation, Cpu, CpuOptions, Device, Epilogue, Gemm, Isa};
 
-use super::{
-    Ceilings, Precision,
-    numbers::{quantile, rounded},
+use super::{Ceilings, Precision};
+use crate::{
+    figures::numbers::{quantile, rounded},
+    progress::Timeline,
 };
-use crate::progress::Timeline;
 
 /// Bytes of all copies of a weight, at its precision: several times the caches of the processors that are known.
 const COPIES: usize = 128 << 20;

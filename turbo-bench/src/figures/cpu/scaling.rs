@@ -8,10 +8,17 @@ use serde::{Deserialize, Serialize};
 use super::{
     Precision,
     ceilings::Floor,
-    numbers::{quantile, rounded},
-    turn::{Times, Turn, look, order, runs_of},
+    turn::{Times, Turn, look, runs_of},
 };
-use crate::{load::Used, progress::Timeline, rival::Rival};
+use crate::{
+    figures::{
+        numbers::{quantile, rounded},
+        order::order,
+    },
+    load::Used,
+    progress::Timeline,
+    rival::Rival,
+};
 
 /// One rival at one batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]

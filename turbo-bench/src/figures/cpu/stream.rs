@@ -17,11 +17,18 @@ use turbo_sched::{BatchTotal, Candidate, Layout, Limits, PackedCost, split};
 use super::{
     Precision, TURBO,
     ceilings::Floor,
-    numbers::{quantile, rounded},
     regime::equal,
-    turn::{BELIEVED_MS, Times, look, order, runs_of},
+    turn::{BELIEVED_MS, Times, look, runs_of},
 };
-use crate::{progress::Timeline, rival::Rival, workload};
+use crate::{
+    figures::{
+        numbers::{quantile, rounded},
+        order::order,
+    },
+    progress::Timeline,
+    rival::Rival,
+    workload,
+};
 
 /// Most tokens of a batch that the dynamic program forms.
 const MAX_BATCH_TOKENS: u64 = 16_384;

@@ -1,9 +1,7 @@
 //! Time of one request by its length: in milliseconds, and as times the floor.
 
-use super::{
-    super::{Case, Comparison, Precision, Rows, TURBO, goals::section, page::title},
-    svg::{Anchor, FLOOR, Font, GRID, Pen, QUIET, Svg, colour, spread},
-};
+use super::super::{Case, Comparison, Precision, Rows, TURBO, goals::section, page::title};
+use crate::figures::svg::{Anchor, FLOOR, Font, GRID, Pen, QUIET, Svg, colour, spread};
 
 /// Sizes of a panel's plot, and of what surrounds it.
 const PLOT: (f64, f64) = (340.0, 280.0);

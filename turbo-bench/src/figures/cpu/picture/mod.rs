@@ -3,7 +3,6 @@
 mod latency;
 mod share;
 mod streams;
-mod svg;
 
 use std::path::Path;
 

@@ -1,7 +1,8 @@
 //! Share of the machine's peak that products reach, by rows, at each precision.
 
-use super::{
-    super::{Comparison, Precision, Product, Rows, goals::section, numbers::geometric_mean},
+use super::super::{Comparison, Precision, Product, Rows, goals::section};
+use crate::figures::{
+    numbers::geometric_mean,
     svg::{Anchor, FLOOR, Font, GRID, Pen, QUIET, Svg, colour, spread},
 };
 

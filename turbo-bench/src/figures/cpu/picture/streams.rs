@@ -1,7 +1,8 @@
 //! Streams of requests as bars, the fastest first.
 
-use super::{
-    super::{Comparison, Precision, Rows, Stream, TURBO, goals::section, numbers::digits, page::title},
+use super::super::{Comparison, Precision, Rows, Stream, TURBO, goals::section, page::title};
+use crate::figures::{
+    numbers::digits,
     svg::{Anchor, FLOOR, Font, Pen, QUIET, Svg, colour},
 };
 

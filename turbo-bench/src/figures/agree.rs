@@ -3,7 +3,6 @@
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::Precision;
 use crate::rival::Rival;
 
 /// Sequences whose first and last vectors are compared: of different lengths, so that whoever pads has to mask.
@@ -22,29 +21,18 @@ pub struct Agreement {
     pub difference: f64,
 }
 
-/// The least cosine with turbo in f32 that counts as the same. f32 arithmetic in another order stays within 1e-9; the others are what
-/// rounding the factors of every product costs, on random weights, which are no kinder than trained ones.
-pub(super) fn bound(precision: Precision) -> f64 {
-    match precision {
-        Precision::F32 => 1.0 - 1e-6,
-        Precision::Bf16 => 0.9995,
-        Precision::Int8 => 0.99,
-    }
-}
-
 /// Vectors to compare others with.
 pub(super) fn expected(turbo: &mut Rival) -> Result<Vec<Vec<f32>>> {
     turbo.rows(&LENS)
 }
 
-/// Compares a rival's vectors with `expected`.
+/// Compares a rival's vectors with `expected`; a cosine below `bound` is none of the same.
 ///
 /// # Errors
-/// When they are not the same within what `precision` allows.
-pub(super) fn check(expected: &[Vec<f32>], rival: &mut Rival, precision: Precision) -> Result<Agreement> {
+/// When one is.
+pub(super) fn check(expected: &[Vec<f32>], rival: &mut Rival, bound: f64) -> Result<Agreement> {
     let rows = rival.rows(&LENS)?;
     let (cosine, difference) = compare(expected, &rows);
-    let bound = bound(precision);
     if cosine.is_nan() || cosine < bound {
         let name = rival.name();
         bail!(

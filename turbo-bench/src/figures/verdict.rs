@@ -1,0 +1,75 @@
+//! What is wanted of a number, and whether it was found.
+
+/// One number that is wanted, beside the one that was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// Where it is wanted.
+    pub regime: String,
+    /// What it is a number of.
+    pub what: &'static str,
+    /// Whether more is better, and how it is written.
+    pub kind: Kind,
+    /// The number that is wanted.
+    pub wanted: f64,
+    /// The number that was found; `None` where nobody looked.
+    pub found: Option<f64>,
+}
+
+/// How a number is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Times as fast: at least.
+    Ratio,
+    /// A share of something else that was measured: at least.
+    Share,
+    /// A share of what the machine can do: at least.
+    Limit,
+    /// A share: at most.
+    Cost,
+}
+
+impl Verdict {
+    /// Whether the number was reached; `None` where nobody looked.
+    #[must_use]
+    pub fn reached(&self) -> Option<bool> {
+        let (found, wanted) = (self.kind.as_shown(self.found?), self.kind.as_shown(self.wanted));
+        Some(if self.kind == Kind::Cost { found <= wanted } else { found >= wanted })
+    }
+}
+
+impl Kind {
+    /// A number of this kind as people read it: `1.12 ×`, `86.0 %`.
+    #[must_use]
+    pub fn show(self, value: f64) -> String {
+        match self {
+            Self::Ratio => format!("{value:.2} ×"),
+            Self::Share | Self::Limit | Self::Cost => format!("{:.1} %", value * 100.0),
+        }
+    }
+
+    /// The number that people read: that is what is judged.
+    fn as_shown(self, value: f64) -> f64 {
+        let shown = self.show(value);
+        shown.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(f64::NAN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_judged_as_it_is_shown() {
+        let judged = |kind, wanted, found| {
+            let (regime, what) = (String::new(), "");
+            Verdict { regime, what, kind, wanted, found }.reached()
+        };
+        assert_eq!(judged(Kind::Ratio, 1.12, Some(1.1151)), Some(true));
+        assert_eq!(judged(Kind::Ratio, 1.12, Some(1.1146)), Some(false), "it is shown as 1.11");
+        assert_eq!(judged(Kind::Limit, 0.86, Some(0.8594)), Some(false), "it is shown as 85.9 %");
+        assert_eq!(judged(Kind::Limit, 0.86, Some(0.8596)), Some(true), "it is shown as 86.0 %");
+        assert_eq!(judged(Kind::Cost, 0.06, Some(0.0604)), Some(true));
+        assert_eq!(judged(Kind::Cost, 0.06, Some(-0.01)), Some(true));
+        assert_eq!(judged(Kind::Share, 0.92, None), None);
+    }
+}
