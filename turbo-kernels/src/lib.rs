@@ -17,6 +17,7 @@
 //! | [`attention`] | packed or padded multi-head attention, fused |
 //! | [`rotary`] | positions as rotations of queries and keys |
 //! | [`softmax`], [`norm`], [`bias_act`], [`embed`], [`gather`], [`pool`] | what stands between the products |
+//! | [`topk`] | the greatest values of rows, where decoding begins |
 //! | [`slices`] | the row kernels as plain functions on slices |
 //!
 //! Plain helpers: [`limits`] measures what the machine can do at most, [`MappedFile`] is a file as memory.
@@ -47,6 +48,7 @@ pub mod pool;
 pub mod rotary;
 pub mod slices;
 pub mod softmax;
+pub mod topk;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod suite;
@@ -79,6 +81,7 @@ pub use pool::{Pool, Pooling};
 pub use rotary::Rotary;
 pub use simd::Isa;
 pub use softmax::Softmax;
+pub use topk::TopK;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

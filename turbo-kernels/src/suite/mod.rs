@@ -32,6 +32,7 @@ pub(crate) mod pool;
 mod rig;
 mod rotary;
 pub(crate) mod softmax;
+mod topk;
 pub(crate) mod twin;
 
 #[cfg(test)]
@@ -53,6 +54,7 @@ pub use pool::pool;
 pub use rig::aligned;
 pub use rotary::rotary;
 pub use softmax::softmax;
+pub use topk::top_k;
 
 /// One value, and the vectors of 8, 16 and 32 lanes with their neighbours.
 const WIDTHS: [usize; 13] = [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 65];

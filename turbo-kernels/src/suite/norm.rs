@@ -20,7 +20,10 @@ pub fn norm<D: Norm>(device: &D) {
         every_spread(device, hidden_size);
     }
     for head_dim in WIDTHS.into_iter().chain([64, 128]) {
-        rms_of_heads(device, HeadSizes { num_heads: 3, head_dim });
+        // off and on every vector
+        for beside in [[7, 2], [8, 16]] {
+            rms_of_heads(device, HeadSizes { num_heads: 3, head_dim }, beside);
+        }
     }
     constant_rows_give_the_offset(device);
     keeps_nan_in_its_row(device);
@@ -117,21 +120,21 @@ fn rms_of_rows<D: Norm>(device: &D, hidden_size: usize, epsilon: f32, spread: f3
     compare_rms::<D::Float>(case, &out, &x, &gain, epsilon);
 }
 
-fn rms_of_heads<D: Norm>(device: &D, heads: HeadSizes) {
-    const FIRST: usize = 7;
+/// Heads with so many columns before and behind them.
+fn rms_of_heads<D: Norm>(device: &D, heads: HeadSizes, [first, behind]: [usize; 2]) {
     let (width, epsilon) = (heads.width(), 1e-6);
     let mut numbers = Numbers::<D::Float>::new(width);
     let (x, gain) = (numbers.values(ROWS * width), numbers.values(heads.head_dim));
-    let row_stride = FIRST + width + 2;
+    let row_stride = first + width + behind;
     let mut wide = vec![f32::NAN; ROWS * row_stride];
     for (row, wide) in x.chunks_exact(width).zip(wide.chunks_exact_mut(row_stride)) {
-        wide[FIRST..FIRST + width].copy_from_slice(row);
+        wide[first..first + width].copy_from_slice(row);
     }
     let mut rig = Rig::new(device);
     let (wide, on_gain) = (rig.put(&wide), rig.put(&gain));
     let out = rig
         .answer(x.len(), |d, queue, out| {
-            let x = Columns { rows: wide.view(), first: FIRST, row_stride };
+            let x = Columns { rows: wide.view(), first, row_stride };
             d.head_rms_norm(queue, heads, x, on_gain.view(), epsilon, out)
         })
         .unwrap_or_else(|e| panic!("head_rms_norm {heads:?}: {e}"));

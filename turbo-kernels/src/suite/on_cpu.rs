@@ -39,6 +39,7 @@ on_every_cpu! {
     pool => super::pool,
     rotary => super::rotary,
     softmax => super::softmax,
+    top_k => super::top_k,
     wide_rows => super::wide_rows,
 }
 
