@@ -9,6 +9,11 @@ use crate::device::Element;
 pub(crate) trait Argument {
     /// Where its bytes are on the host, as `cuLaunchKernel` wants to know.
     fn pointer(&mut self) -> *mut c_void;
+
+    /// The bytes on the device that it names, as [`super::Stream::confine`] wants to know.
+    fn span(&self) -> (Address, usize) {
+        (Address::NULL, 0)
+    }
 }
 
 macro_rules! arguments {
@@ -21,17 +26,36 @@ macro_rules! arguments {
     )*};
 }
 
-arguments!(Address, u32, u64, i32, f32);
+arguments!(u32, u64, i32, f32);
+
+/// What is behind an address alone is not known: anything up to the end of its allocation.
+impl Argument for Address {
+    fn pointer(&mut self) -> *mut c_void {
+        (&raw mut *self).cast()
+    }
+
+    fn span(&self) -> (Address, usize) {
+        (*self, usize::MAX)
+    }
+}
 
 impl<T: Element> Argument for CudaView<'_, T> {
     fn pointer(&mut self) -> *mut c_void {
-        self.address_mut().pointer()
+        (&raw mut *self.address_mut()).cast()
+    }
+
+    fn span(&self) -> (Address, usize) {
+        (self.address(), self.len() * size_of::<T>())
     }
 }
 
 impl<T: Element> Argument for CudaViewMut<'_, T> {
     fn pointer(&mut self) -> *mut c_void {
-        self.address_mut().pointer()
+        (&raw mut *self.address_mut()).cast()
+    }
+
+    fn span(&self) -> (Address, usize) {
+        (self.address(), self.len() * size_of::<T>())
     }
 }
 
@@ -45,12 +69,20 @@ impl<T: Element> Argument for Option<CudaView<'_, T>> {
             None => (&raw const NULL).cast_mut().cast(),
         }
     }
+
+    fn span(&self) -> (Address, usize) {
+        self.as_ref().map_or((Address::NULL, 0), Argument::span)
+    }
 }
 
 /// All arguments of a kernel, in order: a tuple.
 pub(crate) trait Arguments {
     /// Calls `launch` with a pointer to each.
     fn with_pointers<R>(self, launch: impl FnOnce(&mut [*mut c_void]) -> R) -> R;
+
+    /// Calls `confine` with the span of each.
+    #[cfg(any(feature = "testing", test))]
+    fn with_spans(&self, confine: impl FnOnce(&[(Address, usize)]));
 }
 
 macro_rules! tuples {
@@ -60,6 +92,13 @@ macro_rules! tuples {
             fn with_pointers<R>(self, launch: impl FnOnce(&mut [*mut c_void]) -> R) -> R {
                 let (mut $first, $(mut $rest,)*) = self;
                 launch(&mut [$first.pointer(), $($rest.pointer()),*])
+            }
+
+            #[cfg(any(feature = "testing", test))]
+            #[allow(non_snake_case)]
+            fn with_spans(&self, confine: impl FnOnce(&[(Address, usize)])) {
+                let ($first, $($rest,)*) = self;
+                confine(&[$first.span(), $($rest.span()),*]);
             }
         }
         tuples!($($rest)*);

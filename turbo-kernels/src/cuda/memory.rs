@@ -91,6 +91,13 @@ impl<'a, T: Element> CudaView<'a, T> {
         self.len
     }
 
+    /// The values from number `first` on.
+    pub(crate) fn behind(self, first: usize) -> CudaView<'a, T> {
+        let first = first.min(self.len);
+        let address = self.address.offset(first * size_of::<T>());
+        CudaView { address, len: self.len - first, values: PhantomData }
+    }
+
     pub(super) fn address_mut(&mut self) -> &mut Address {
         &mut self.address
     }
@@ -115,6 +122,13 @@ impl<'a, T: Element> CudaViewMut<'a, T> {
 
     pub(super) fn address_mut(&mut self) -> &mut Address {
         &mut self.address
+    }
+
+    /// The values from number `first` on.
+    pub(crate) fn behind(self, first: usize) -> CudaViewMut<'a, T> {
+        CudaViewMut::alone(
+            CudaView { address: self.address, len: self.len, values: PhantomData }.behind(first),
+        )
     }
 
     /// The same values for a shorter time, for the first of several kernels that write them.

@@ -3,7 +3,7 @@
 use super::{Gather, HeadShape};
 use crate::{
     KernelError,
-    cuda::{Address, Cuda, CudaQueue, CudaView, CudaViewMut, Kernel, Module, blocks, count, named, size},
+    cuda::{Cuda, CudaQueue, CudaView, CudaViewMut, Kernel, Module, blocks, count, named, size},
     device::Float,
     matmul::HeadStrides,
 };
@@ -33,14 +33,13 @@ impl<F: Float> Gather for Cuda<F> {
             return Ok(());
         }
         let total = count(NAME, "rows", batch_size.saturating_mul(num_heads).saturating_mul(rows))?;
-        let first = |address: Address, at: HeadStrides| address.offset(at.first * size_of::<F>());
         let (from_strides, to_strides) = (strides(from_at, sizes)?, strides(to_at, sizes)?);
         let args = (
-            first(from.address(), from_at),
+            from.behind(from_at.first),
             from_strides[0],
             from_strides[1],
             from_strides[2],
-            first(to.address(), to_at),
+            to.behind(to_at.first),
             to_strides[0],
             to_strides[1],
             to_strides[2],

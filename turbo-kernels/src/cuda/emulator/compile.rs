@@ -33,7 +33,7 @@ const FLAGS: [&str; 8] = [
 ];
 
 /// More flags, by the environment: `-fsanitize=address -g`.
-const MORE_FLAGS: &str = "TURBO_EMULATOR_FLAGS";
+pub(super) const MORE_FLAGS: &str = "TURBO_EMULATOR_FLAGS";
 
 /// A library, and the kernels that it can run.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(super) struct Compiled {
 }
 
 /// The compiler: `$CXX`, or `c++`.
-fn compiler() -> Command {
+pub(super) fn compiler() -> Command {
     let mut command = Command::new(env::var_os("CXX").unwrap_or_else(|| "c++".into()));
     command.env("LC_ALL", "C").env_remove("LD_PRELOAD");
     command

@@ -11,6 +11,7 @@ mod compile;
 mod library;
 mod memory;
 mod product;
+mod sanitizer;
 
 #[cfg(test)]
 mod tests;
@@ -96,7 +97,8 @@ impl Driver for Emulator {
     }
 
     fn stream(&self) -> Result<Box<dyn Stream>, DeviceError> {
-        Ok(Box::new(EmulatedStream { order: self.order, memory: Arc::clone(&self.memory) }))
+        let memory = Arc::clone(&self.memory);
+        Ok(Box::new(EmulatedStream { order: self.order, memory, confined_to: Vec::new() }))
     }
 }
 
@@ -104,6 +106,8 @@ impl Driver for Emulator {
 struct EmulatedStream {
     order: Order,
     memory: Arc<Memory>,
+    /// What the next kernel may touch.
+    confined_to: Vec<(Address, usize)>,
 }
 
 impl Stream for EmulatedStream {
@@ -114,11 +118,16 @@ impl Stream for EmulatedStream {
         args: &mut [*mut c_void],
     ) -> Result<(), DeviceError> {
         let failed = |why| DeviceError::Failed { what: kernel.name, why };
+        let _confined = self.memory.confine(&std::mem::take(&mut self.confined_to));
         Kernels::of(kernel.module, |kernels| {
             // SAFETY: the caller's promise.
             unsafe { kernels.launch(kernel.name, shape, self.order, args) }
         })
         .map_err(failed)
+    }
+
+    fn confine(&mut self, spans: &[(Address, usize)]) {
+        self.confined_to = spans.to_vec();
     }
 
     unsafe fn product(&mut self, product: &Product) -> Result<(), DeviceError> {

@@ -2,9 +2,10 @@
 
 mod collectives;
 mod errors;
+mod processes;
 mod tensor_cores;
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use super::{Emulator, Order};
 use crate::{
@@ -55,15 +56,38 @@ impl Rig {
 
     /// What `program` writes over zeros, or what is wrong with it.
     fn run(&mut self, program: Program, input: &[u32], out_len: usize) -> Result<Vec<u32>, String> {
+        self.run_in(program, input, 0..input.len(), 0..out_len)
+    }
+
+    /// [`Rig::run`] that sees `part` of the input, and of a result as long.
+    fn run_on_part(
+        &mut self,
+        program: Program,
+        input: &[u32],
+        part: Range<usize>,
+    ) -> Result<Vec<u32>, String> {
+        self.run_in(program, input, part.clone(), part)
+    }
+
+    fn run_in(
+        &mut self,
+        program: Program,
+        input: &[u32],
+        read: Range<usize>,
+        written: Range<usize>,
+    ) -> Result<Vec<u32>, String> {
         let Rig { cuda, queue } = self;
+        let word = size_of::<u32>();
+        let out_len = written.end;
         let mut source = cuda.allocate(size_of_val(input)).unwrap();
-        let mut target = cuda.allocate(out_len * size_of::<u32>()).unwrap();
+        let mut target = cuda.allocate(out_len * word).unwrap();
         cuda.upload(queue, input, cuda.view_mut(&mut source, 0, input.len()).unwrap()).unwrap();
-        let from = cuda.view::<u32>(&source, 0, input.len()).unwrap();
-        let to = cuda.view_mut::<u32>(&mut target, 0, out_len).unwrap();
+        let from = cuda.view::<u32>(&source, read.start * word, read.len()).unwrap();
+        let to = cuda.view_mut::<u32>(&mut target, written.start * word, written.len()).unwrap();
         let Program { module, name, shape } = program;
         // SAFETY: the kernels of these tests take these two, and the test gives them as much as they use.
-        unsafe { queue.launch(Kernel { module, name }, shape, (from, to)) }.map_err(|error| error.to_string())?;
+        unsafe { queue.launch(Kernel { module, name }, shape, (from, to)) }
+            .map_err(|error| error.to_string())?;
         let mut out = vec![0; out_len];
         cuda.download(queue, cuda.view(&target, 0, out_len).unwrap(), &mut out).unwrap();
         Ok(out)

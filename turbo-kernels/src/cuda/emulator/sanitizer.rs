@@ -1,0 +1,67 @@
+//! AddressSanitizer, in a process that runs under it: it is told which bytes no kernel may touch.
+
+use std::{ffi::c_void, sync::OnceLock};
+
+use libloading::os::unix::Library;
+
+use crate::cuda::Address;
+
+/// The part of `sanitizer/asan_interface.h` that is used.
+#[derive(Clone, Copy)]
+pub(super) struct Sanitizer {
+    poison: unsafe extern "C" fn(*const c_void, usize),
+    unpoison: unsafe extern "C" fn(*const c_void, usize),
+}
+
+impl Sanitizer {
+    /// `None` in a process without it.
+    pub(super) fn of_this_process() -> Option<Sanitizer> {
+        static FOUND: OnceLock<Option<Sanitizer>> = OnceLock::new();
+        *FOUND.get_or_init(|| {
+            let this = Library::this();
+            // SAFETY (of both): these are the types that the header declares.
+            let poison = unsafe { this.get(b"__asan_poison_memory_region\0") };
+            let unpoison = unsafe { this.get(b"__asan_unpoison_memory_region\0") };
+            Some(Sanitizer { poison: *poison.ok()?, unpoison: *unpoison.ok()? })
+        })
+    }
+}
+
+/// Allocations of which only some bytes may be touched; all of them again when this is dropped.
+pub(super) struct Confined {
+    sanitizer: Sanitizer,
+    allocations: Vec<(Address, usize)>,
+}
+
+impl Confined {
+    /// Of `allocations`, which live as long as this, only the spans `allowed` inside them.
+    pub(super) fn new(
+        sanitizer: Sanitizer,
+        allocations: Vec<(Address, usize)>,
+        allowed: Vec<(Address, usize)>,
+    ) -> Confined {
+        let confined = Confined { sanitizer, allocations };
+        for span in &confined.allocations {
+            // SAFETY: poisoning changes no memory, and who touches it is stopped.
+            unsafe { (sanitizer.poison)(pointer(span.0), span.1) };
+        }
+        for span in allowed {
+            // SAFETY: the span lies in an allocation.
+            unsafe { (sanitizer.unpoison)(pointer(span.0), span.1) };
+        }
+        confined
+    }
+}
+
+impl Drop for Confined {
+    fn drop(&mut self) {
+        for span in &self.allocations {
+            // SAFETY: it is an allocation, all of whose bytes may be touched.
+            unsafe { (self.sanitizer.unpoison)(pointer(span.0), span.1) };
+        }
+    }
+}
+
+fn pointer(address: Address) -> *const c_void {
+    std::ptr::with_exposed_provenance(address.0 as usize)
+}

@@ -1,0 +1,112 @@
+//! The same tests in processes of their own, with device code compiled otherwise.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use super::{Order, Program, Rig};
+use crate::cuda::{
+    Module,
+    emulator::compile::{MORE_FLAGS, compiler},
+};
+
+static MODULE: Module = Module { name: "sanitized", source: include_str!("sanitized.cu") };
+
+/// What of this program's tests a child runs, and with which flags. `None` in such a child.
+fn run_tests(filters: &[&str], flags: &str, preload: Option<&Path>) -> Option<(bool, String)> {
+    if env::var_os(MORE_FLAGS).is_some() {
+        return None;
+    }
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(filters).env(MORE_FLAGS, flags).env("ASAN_OPTIONS", "detect_leaks=0");
+    if let Some(library) = preload {
+        command.env("LD_PRELOAD", library);
+    }
+    let output = command.output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    Some((output.status.success(), String::from_utf8_lossy(&text).into_owned()))
+}
+
+/// AddressSanitizer's library, which has to be there before anything else is loaded.
+fn sanitizer() -> Option<PathBuf> {
+    Rig::new(Order::Forward)?;
+    let output = compiler().arg("-print-file-name=libasan.so").output().unwrap();
+    let path = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim());
+    if path.is_absolute() {
+        return Some(path);
+    }
+    assert!(env::var_os("TURBO_REQUIRE_EMULATOR").is_none(), "TURBO_REQUIRE_EMULATOR is set: no libasan");
+    println!("skipped: the compiler has no libasan.so");
+    None
+}
+
+const SANITIZE: &str = "-fsanitize=address -g -fno-omit-frame-pointer";
+
+#[test]
+fn fibers_switch_on_other_processors_too() {
+    if Rig::new(Order::Forward).is_none() {
+        return;
+    }
+    let Some((passed, text)) = run_tests(&["cuda::emulator::tests::collectives"], "-DTURBO_UCONTEXT", None)
+    else {
+        return;
+    };
+    assert!(passed && text.contains("test result: ok"), "{text}");
+}
+
+#[test]
+fn kernels_touch_nothing_beside_their_views() {
+    let Some(library) = sanitizer() else { return };
+    let filters = ["cuda::emulator::tests::collectives", "cuda::emulator::tests::tensor_cores"];
+    let Some((passed, text)) = run_tests(&filters, SANITIZE, Some(&library)) else { return };
+    assert!(passed && text.contains("test result: ok"), "{text}");
+}
+
+/// Each of these is a process that ends when the sanitizer finds what the kernel does.
+#[test]
+fn a_touch_beside_a_view_is_found() {
+    let Some(library) = sanitizer() else { return };
+    for (name, says) in [
+        ("reads_behind_its_allocation", "heap-buffer-overflow"),
+        ("reads_behind_its_view", "use-after-poison"),
+        ("writes_before_its_view", "use-after-poison"),
+        ("reads_behind_shared", "heap-buffer-overflow"),
+    ] {
+        let test = format!("cuda::emulator::tests::processes::{name}");
+        let Some((passed, text)) = run_tests(&[&test, "--exact"], SANITIZE, Some(&library)) else { return };
+        let found = !passed && text.contains(says) && text.contains(&format!("in {name}"));
+        assert!(found && text.contains("sanitized.cu"), "{name}: {text}");
+    }
+}
+
+/// Runs a kernel on 100 of 150 values, `first` values from the start, in a process under the sanitizer alone.
+fn run_wrong(name: &'static str, first: usize) {
+    if env::var(MORE_FLAGS).is_ok_and(|flags| flags.contains("address")) {
+        let Some(mut rig) = Rig::new(Order::Forward) else { return };
+        let program = Program::new(&MODULE, name, 32).shared_bytes(128);
+        let result = rig.run_on_part(program, &[1; 150], first..first + 100);
+        panic!("nobody found it: {result:?}");
+    }
+}
+
+#[test]
+fn reads_behind_its_allocation() {
+    run_wrong("reads_behind_its_allocation", 50);
+}
+
+#[test]
+fn reads_behind_its_view() {
+    run_wrong("reads_behind_its_view", 30);
+}
+
+#[test]
+fn writes_before_its_view() {
+    run_wrong("writes_before_its_view", 30);
+}
+
+#[test]
+fn reads_behind_shared() {
+    run_wrong("reads_behind_shared", 30);
+}
