@@ -3,6 +3,8 @@
 mod bf16;
 mod course;
 mod cpu;
+#[cfg(any(feature = "cuda", feature = "testing", test))]
+mod cuda;
 mod finish;
 mod format;
 mod int8;
@@ -16,6 +18,8 @@ mod words;
 
 pub(crate) use course::{Course, Group, Piece, RING, Stage};
 pub(crate) use cpu::{features, row_of};
+#[cfg(any(feature = "cuda", feature = "testing", test))]
+pub use cuda::CudaWeight;
 pub(crate) use finish::Store;
 pub(crate) use format::{F32, Format, FormatKernel};
 pub use pack::PackedWeight;

@@ -84,6 +84,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::{cuda::on_every_emulator, suite};
+
+    #[test]
+    fn agrees_with_the_twin() {
+        on_every_emulator!(suite::matmul);
+    }
 
     proptest! {
         /// Every product, at the places where the strides put its matrices.

@@ -4,7 +4,8 @@ use super::{Pool, Pooling};
 use crate::{
     KernelError, Layout,
     cuda::{
-        Cuda, CudaQueue, CudaView, CudaViewMut, Kernel, Module, blocks, count, is_wide, named, sequences,
+        Cuda, CudaQueue, CudaView, CudaViewMut, Kernel, Module, blocks, count, is_wide, named,
+        sequences::{self, SequencesOnDevice},
         warp_to_a_row,
     },
     device::Float,
@@ -37,29 +38,8 @@ impl<F: Float> Pool for Cuda<F> {
         if out.len() == 0 {
             return Ok(());
         }
-        let columns = count(NAME, "columns", columns)?;
-        let wide = is_wide::<F>(columns as usize, [x.address(), out.address()]);
-        let (name, width) = if wide {
-            (named!(F, "pool"), 16 / size_of::<F>() as u32)
-        } else {
-            (named!(F, "pool", "_any"), 1)
-        };
-        let tiles = columns.div_ceil(GROUP * width) as usize;
-        let grid = count(NAME, "blocks", tiles.saturating_mul(sequences.batch_size as usize))?;
-        let args = (
-            pooling as u32,
-            sequences.lengths,
-            sequences.batch_size,
-            sequences.padded_len,
-            rows,
-            x,
-            out,
-            columns, // from one result to the next
-            columns,
-        );
-        // SAFETY: x holds `rows` rows of `columns` values, out one for each sequence, and the kernel names only rows that
-        // there are.
-        Ok(unsafe { queue.launch(Kernel { module: &MODULE, name }, blocks(grid, THREADS), args) }?)
+        // SAFETY: x holds `rows` rows of `columns` values, and out one for each sequence.
+        unsafe { launch(queue, pooling, sequences, rows, x, columns, out, columns) }
     }
 
     fn l2_normalize(
@@ -77,6 +57,41 @@ impl<F: Float> Pool for Cuda<F> {
         // SAFETY: both hold `rows` rows of `columns` values.
         Ok(unsafe { queue.launch(kernel, warp_to_a_row(rows), (x, LEAST_NORM, out, rows, columns)) }?)
     }
+}
+
+/// Pools rows of `columns` values into rows that are `out_stride` values apart, of which it writes the first `columns`.
+///
+/// # Errors
+/// [`KernelError::Size`] for more than kernels count, or a device failure.
+///
+/// # Safety
+/// x holds `rows` rows, and out a row for each sequence, of which the last may end behind its `columns`.
+#[allow(clippy::too_many_arguments)]
+pub(crate) unsafe fn launch<F: Float>(
+    queue: &mut CudaQueue,
+    pooling: Pooling,
+    sequences: SequencesOnDevice<'_>,
+    rows: u32,
+    x: CudaView<'_, F>,
+    columns: usize,
+    out: CudaViewMut<'_, F>,
+    out_stride: usize,
+) -> Result<(), KernelError> {
+    const NAME: &str = "pool";
+    let columns = count(NAME, "columns", columns)?;
+    let out_stride = count(NAME, "columns", out_stride)?;
+    let is_wide = |row_len, address| is_wide::<F>(row_len as usize, [address]);
+    let (name, width) = if is_wide(columns, x.address()) && is_wide(out_stride, out.address()) {
+        (named!(F, "pool"), 16 / size_of::<F>() as u32)
+    } else {
+        (named!(F, "pool", "_any"), 1)
+    };
+    let tiles = columns.div_ceil(GROUP * width) as usize;
+    let grid = count(NAME, "blocks", tiles.saturating_mul(sequences.batch_size as usize))?;
+    let SequencesOnDevice { lengths, batch_size, padded_len } = sequences;
+    let args = (pooling as u32, lengths, batch_size, padded_len, rows, x, out, out_stride, columns);
+    // SAFETY: the caller's promise; the kernel names only rows that there are.
+    Ok(unsafe { queue.launch(Kernel { module: &MODULE, name }, blocks(grid, THREADS), args) }?)
 }
 
 #[cfg(test)]
