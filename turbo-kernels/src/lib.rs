@@ -72,6 +72,7 @@ pub use embed::Embed;
 pub use error::KernelError;
 pub use feed_forward::{FeedForward, Hidden};
 pub use gather::Gather;
+pub use half::{bf16, f16};
 pub use gemm::{Epilogue, Gemm};
 pub use layout::Layout;
 pub use mapped_file::MappedFile;

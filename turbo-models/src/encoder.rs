@@ -2,7 +2,7 @@
 
 use turbo_graph::kernels::{DType, EncoderKernels};
 use turbo_graph::{
-    Capacity, Executor, LayoutKind, OutputId, OutputSet, PackedStore, PlannerConfig, Pooling, Program,
+    Capacity, Executor, GraphError, LayoutKind, OutputId, OutputSet, PackedStore, PlannerConfig, Pooling, Program,
     Staging, WeightBytes, passes,
 };
 
@@ -187,6 +187,22 @@ impl<D: EncoderKernels> Encoder<D> {
     ) -> Result<(), ModelError> {
         let outputs: OutputSet = rows.into_iter().filter_map(|rows| self.output(rows)).collect();
         Ok(self.executor.run_for(batch, outputs, keep_going)?)
+    }
+
+    /// Waits until the last run is done. Reading its rows does so, too.
+    ///
+    /// # Errors
+    /// [`ModelError::Graph`].
+    pub fn finish(&mut self) -> Result<(), ModelError> {
+        Ok(self.executor.finish()?)
+    }
+
+    /// Bytes of device memory that nobody has taken; `None` where the device has what the system has.
+    ///
+    /// # Errors
+    /// [`ModelError::Graph`].
+    pub fn free_bytes(&self) -> Result<Option<u64>, ModelError> {
+        Ok(self.executor.device().free_bytes().map_err(GraphError::from)?)
     }
 
     /// Appends the row of input `sequence` of the last batch, `[pooled_len]`; embeddings are not normalised.

@@ -362,6 +362,15 @@ impl<D: EncoderKernels> Executor<D> {
         Ok(())
     }
 
+    /// Waits until the last run is done: on a device that computes by itself, [`Executor::run`] returns before. Reading
+    /// waits, too.
+    ///
+    /// # Errors
+    /// A device failure.
+    pub fn finish(&mut self) -> Result<(), GraphError> {
+        Ok(self.device.finish(&mut self.queue)?)
+    }
+
     /// Appends what output `output` holds for sequence `sequence` of the last batch: `[seq_len, columns]` when there
     /// is a row per token, `[columns]` when there is one per sequence, a row per selected token of that sequence when
     /// there is one for each of these; of another output the block of that sequence, padding included.

@@ -94,6 +94,14 @@ impl<F: Float> Device for Cuda<F> {
         CudaQueue::new(&self.driver)
     }
 
+    fn finish(&self, queue: &mut CudaQueue) -> Result<(), DeviceError> {
+        queue.synchronize()
+    }
+
+    fn free_bytes(&self) -> Result<Option<u64>, DeviceError> {
+        self.driver.free_bytes().map(Some)
+    }
+
     fn allocate(&self, bytes: usize) -> Result<CudaBlock, DeviceError> {
         CudaBlock::zeroed(&self.driver, bytes)
     }

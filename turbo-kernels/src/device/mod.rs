@@ -102,6 +102,22 @@ pub trait Device: Clone + Send + Sync + 'static {
         work(queue)
     }
 
+    /// Waits until everything is done that was enqueued. The CPU computes as it enqueues.
+    ///
+    /// # Errors
+    /// A device failure, which an operation before may have met.
+    fn finish(&self, _queue: &mut Self::Queue) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// Memory that is not allocated, in bytes; `None` where the device has what the system has.
+    ///
+    /// # Errors
+    /// A device failure.
+    fn free_bytes(&self) -> Result<Option<u64>, DeviceError> {
+        Ok(None)
+    }
+
     /// A block of at least `bytes` bytes, zeroed.
     ///
     /// # Errors

@@ -1,24 +1,144 @@
 //! The one place where a device is chosen; everything below is generic over it.
 
-use std::{fmt::Write, num::NonZeroUsize};
+use std::{fmt, fmt::Write, num::NonZeroUsize, str::FromStr};
 
 use anyhow::{Context, Result, bail};
 use turbo_models::{
-    Cpu, CpuOptions, DType,
+    Cpu, CpuOptions, DType, EncoderKernels,
     graph::kernels::{Device, limits::Limits},
 };
 
-use super::output::{self, rate};
+use super::{
+    model_arguments::Dtype,
+    output::{self, rate},
+};
 
-/// The device that `--device` names, with so many threads.
+#[cfg(feature = "cuda")]
+mod gpu;
+#[cfg(not(feature = "cuda"))]
+#[path = "device/no_gpu.rs"]
+mod gpu;
+
+/// What `--device` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// The first GPU, where there is one that can be used, else the CPU.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// This GPU.
+    Cuda(u32),
+}
+
+impl FromStr for Wish {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Wish, String> {
+        let number = |name: &str| name.parse().ok().map(Wish::Cuda);
+        match name.to_ascii_lowercase().as_str() {
+            "auto" => Ok(Wish::Auto),
+            "cpu" => Ok(Wish::Cpu),
+            "cuda" => Ok(Wish::Cuda(0)),
+            lower => lower.strip_prefix("cuda:").and_then(number).ok_or_else(|| {
+                "expected auto, cpu, cuda or cuda:N, where N counts from 0 as nvidia-smi does".to_owned()
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Wish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wish::Auto => f.write_str("auto"),
+            Wish::Cpu => f.write_str("cpu"),
+            Wish::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+/// A device of either kind.
+pub(super) enum Chosen {
+    Cpu(Cpu),
+    Gpu(gpu::Gpu),
+}
+
+/// The CPU, with so many threads.
 ///
 /// # Errors
-/// When this build does not have it, or the processor cannot be used.
-pub(super) fn choose(name: &str, threads: Option<NonZeroUsize>) -> Result<Cpu> {
-    if !matches!(name, "auto" | "cpu") {
-        bail!("--device {name}: this build has the CPU only, expected auto or cpu");
-    }
+/// When the processor cannot be used.
+pub(super) fn cpu(threads: Option<NonZeroUsize>) -> Result<Cpu> {
     Cpu::new(CpuOptions { threads, isa: None }).context("--device cpu")
+}
+
+/// What is done on a device, whichever it is.
+pub(super) trait OnDevice {
+    /// What comes of it.
+    type Output;
+
+    /// Does it on `device`, with the products of the layers in `dtype`.
+    ///
+    /// # Errors
+    /// Its own.
+    fn on<D: EncoderKernels>(self, device: D, dtype: DType) -> Result<Self::Output>;
+}
+
+impl Chosen {
+    /// The device that `wish` names; of the CPU so many threads. `tell` hears why a GPU is not used where one would have
+    /// been.
+    ///
+    /// # Errors
+    /// When a GPU was asked for that cannot be used, or the processor cannot.
+    pub(super) fn new(wish: Wish, threads: Option<NonZeroUsize>, tell: impl FnOnce(&str)) -> Result<Chosen> {
+        match wish {
+            Wish::Cpu => Ok(Chosen::Cpu(cpu(threads)?)),
+            Wish::Cuda(ordinal) => match gpu::Gpu::new(ordinal) {
+                Ok(gpu) => Ok(Chosen::Gpu(gpu)),
+                Err(why) => bail!("--device {wish}: {why}"),
+            },
+            Wish::Auto => match gpu::Gpu::new(0) {
+                Ok(gpu) => Ok(Chosen::Gpu(gpu)),
+                Err(why) => {
+                    tell(&format!("no GPU is used: {why}"));
+                    Ok(Chosen::Cpu(cpu(threads)?))
+                }
+            },
+        }
+    }
+
+    /// Bytes of the device's memory that nobody has taken; `None` of a CPU.
+    ///
+    /// # Errors
+    /// A device failure.
+    pub(super) fn free_bytes(&self) -> Result<Option<u64>> {
+        match self {
+            Chosen::Cpu(_) => Ok(None),
+            Chosen::Gpu(gpu) => gpu.free_bytes(),
+        }
+    }
+
+    /// Threads of this process that are busy while a batch is computed.
+    pub(super) fn threads(&self) -> NonZeroUsize {
+        match self {
+            Chosen::Cpu(cpu) => cpu.threads(),
+            Chosen::Gpu(_) => NonZeroUsize::MIN,
+        }
+    }
+
+    /// Does `work` on this device, in `dtype`; `warn` hears where that is not what is computed in.
+    ///
+    /// # Errors
+    /// Those of `work`; a dtype that this device does not have.
+    pub(super) fn run<W: OnDevice>(self, work: W, dtype: Dtype, warn: impl FnOnce(&str)) -> Result<W::Output> {
+        match self {
+            Chosen::Cpu(cpu) => {
+                if dtype == Dtype::Float16 {
+                    warn("--dtype float16: a CPU has no products of it, computed in bf16");
+                }
+                work.on(cpu, dtype.of_cpu_products())
+            }
+            Chosen::Gpu(gpu) => gpu.run(work, dtype),
+        }
+    }
 }
 
 /// Prints what there is, how it computes each dtype, and its ceilings, which are measured for less than a second.
@@ -26,7 +146,7 @@ pub(super) fn choose(name: &str, threads: Option<NonZeroUsize>) -> Result<Cpu> {
 /// # Errors
 /// When the processor cannot be used.
 pub(super) fn list() -> Result<()> {
-    let cpu = choose("cpu", None)?;
+    let cpu = cpu(None)?;
     let limits = Limits::measure(&cpu)?;
     let mut text = cpu.name();
     for dtype in DType::ALL {
@@ -39,5 +159,32 @@ pub(super) fn list() -> Result<()> {
         _ = write!(text, "\n  {name:<7} {:>6} {unit:<8} {computes}", rate(ceiling / 1e9));
     }
     _ = write!(text, "\n  memory  {:>6} GB/s", rate(limits.memory_bytes / 1e9));
+    text += &gpu::list();
     output::line(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_have_names() {
+        for (name, wish) in
+            [("auto", Wish::Auto), ("CPU", Wish::Cpu), ("cuda", Wish::Cuda(0)), ("cuda:3", Wish::Cuda(3))]
+        {
+            assert_eq!(name.parse(), Ok(wish));
+        }
+        for name in ["", "gpu", "cuda:", "cuda:-1", "cuda:x"] {
+            assert!(name.parse::<Wish>().unwrap_err().contains("cuda:N"), "{name}");
+        }
+        assert_eq!(Wish::Cuda(3).to_string(), "cuda:3");
+    }
+
+    /// Nobody who asks for a GPU is given a CPU.
+    #[test]
+    fn a_gpu_that_is_not_there_is_no_cpu() {
+        let beyond = Wish::Cuda(4_000_000);
+        let Err(error) = Chosen::new(beyond, None, |_| ()) else { panic!("there is no such GPU") };
+        assert!(error.to_string().starts_with("--device cuda:4000000: "), "{error}");
+    }
 }

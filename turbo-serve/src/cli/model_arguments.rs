@@ -1,21 +1,25 @@
 //! The flags of commands that take a model: which one, from where, what it runs on; and those that several have beside.
 
-use std::{num::NonZeroUsize, path::PathBuf};
+use std::{fmt, num::NonZeroUsize, path::PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use turbo_models::{Cpu, DType, LayoutKind, Pooling, Task};
+use turbo_models::{DType, LayoutKind, Pooling, Task};
 use turbo_serve::{
     engine::Layout,
     hub::{self, Hub, HubSettings},
 };
 
 use super::{
-    device,
+    device::{Chosen, Wish},
     fetching::Fetching,
     model_id::{self, Place},
     output,
 };
+
+/// Why a GPU does not do what a CPU does.
+pub(super) const NO_INT8: &str =
+    "--dtype int8: a GPU computes in f32, bf16 or float16; --device cpu computes in int8";
 
 /// Which model, and what it runs on. Commands take it with `#[command(flatten)]`.
 #[derive(Args, Clone)]
@@ -37,15 +41,16 @@ pub(super) struct ModelArguments {
     /// Where models with short names are kept
     #[arg(long, env, value_name = "DIR", default_value = "models", help_heading = "Model")]
     pub(super) turbo_models_dir: PathBuf,
-    /// Type that products are computed in; what lies between them is f32. `turbo inspect` tells what it gains and costs,
-    /// `turbo devices` how this processor computes it. Also float32, bfloat16, and float16, which is computed in bf16
+    /// Type that is computed in: products on a CPU, where what lies between them is f32, and all that is stored on a GPU.
+    /// `turbo inspect` tells what it gains and costs, `turbo devices` how this processor computes it. Also float32,
+    /// bfloat16 and float16, which a CPU computes in bf16; a GPU has no int8
     #[arg(long, env, value_enum, default_value_t = Dtype::F32, help_heading = "Model")]
-    dtype: Dtype,
+    pub(super) dtype: Dtype,
 
-    /// `auto` or `cpu`
-    #[arg(long, env, default_value = "auto", help_heading = "Machine")]
-    pub(super) device: String,
-    /// Threads that share a batch; by default as many as the system lets this process use
+    /// `cpu`, `cuda` or `cuda:N`, a GPU counted from 0; `auto` is the first GPU that can be used, else the CPU
+    #[arg(long, env, default_value_t = Wish::Auto, value_name = "DEVICE", help_heading = "Machine")]
+    pub(super) device: Wish,
+    /// Threads of the CPU that share a batch; by default as many as the system lets this process use
     #[arg(long, env, value_name = "N", help_heading = "Machine")]
     pub(super) threads: Option<NonZeroUsize>,
 }
@@ -62,24 +67,43 @@ pub(super) enum Dtype {
     /// 8-bit integers: a quarter of the size, four times the speed where the processor has them
     #[value(alias = "i8")]
     Int8,
-    /// Half precision, which processors do not multiply: computed in bf16
+    /// Half precision, which CPUs do not multiply and compute in bf16
     #[value(alias = "f16", hide = true)]
     Float16,
 }
 
 impl Dtype {
-    /// What products are computed in.
-    pub(super) fn of_products(self) -> DType {
+    /// Bytes of each value on a GPU, which stores what it computes in.
+    ///
+    /// # Errors
+    /// For the dtype that GPUs do not have.
+    pub(super) fn bytes_on_gpu(self) -> Result<usize> {
+        match self {
+            Self::F32 => Ok(4),
+            Self::Bf16 | Self::Float16 => Ok(2),
+            Self::Int8 => bail!(NO_INT8),
+        }
+    }
+
+    /// What a CPU's products are computed in.
+    pub(super) fn of_cpu_products(self) -> DType {
         match self {
             Self::F32 => DType::F32,
             Self::Bf16 | Self::Float16 => DType::Bf16,
             Self::Int8 => DType::Int8,
         }
     }
+}
 
-    /// What is to be told of it, if anything: it is not computed in what was asked for.
-    pub(super) fn warning(self) -> Option<&'static str> {
-        (self == Self::Float16).then_some("--dtype float16: a CPU has no products of it, computed in bf16")
+/// How it is spelled here.
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::Int8 => "int8",
+            Self::Float16 => "float16",
+        })
     }
 }
 
@@ -183,20 +207,12 @@ impl ModelArguments {
         Ok(LocalModel { folder: found.folder, name: last, sha: Some(found.commit) })
     }
 
-    /// What products are computed in; `warn` is told where that is not what was asked for.
-    pub(super) fn dtype(&self, warn: impl FnOnce(&str)) -> DType {
-        if let Some(warning) = self.dtype.warning() {
-            warn(warning);
-        }
-        self.dtype.of_products()
-    }
-
-    /// The device that was asked for.
+    /// The device that was asked for; `tell` hears why it is not a GPU, where it might have been.
     ///
     /// # Errors
-    /// When this build does not have it, or the processor cannot be used.
-    pub(super) fn device(&self) -> Result<Cpu> {
-        device::choose(&self.device, self.threads)
+    /// When a GPU was asked for that cannot be used, or the processor cannot.
+    pub(super) fn device(&self, tell: impl FnOnce(&str)) -> Result<Chosen> {
+        Chosen::new(self.device, self.threads, tell)
     }
 }
 
@@ -215,8 +231,7 @@ mod tests {
             ("float16", DType::Bf16),
         ] {
             let parsed = Dtype::from_str(name, false).unwrap();
-            assert_eq!(parsed.of_products(), dtype, "{name}");
-            assert_eq!(parsed.warning().is_some(), name == "float16", "{name}");
+            assert_eq!(parsed.of_cpu_products(), dtype, "{name}");
         }
         assert!(Dtype::from_str("fp8", false).is_err());
     }

@@ -12,16 +12,17 @@ use std::{
 use anyhow::{Context, Result};
 use clap::{ArgAction, Args, ValueEnum};
 use tokio::net::TcpSocket;
+use turbo_models::{DType, EncoderKernels};
 use turbo_serve::{
     engine::{
-        BatchTokens, Cpu, DefaultPrompt, Dispatch, Engine, EngineConfig, Model, ModelInfo, OpenOptions,
-        Policy,
+        BatchTokens, DefaultPrompt, Dispatch, Engine, EngineConfig, Model, ModelInfo, OpenOptions, Policy,
     },
     http::{self, HttpOptions, Metrics},
 };
 
 use super::{
     caches::{self, CacheArgument, PackedCacheArguments},
+    device::{Chosen, OnDevice},
     log,
     model_arguments::{LayoutArgument, ModelArguments, PoolingArgument},
     shutdown::{self, Signals},
@@ -156,7 +157,7 @@ enum DispatchArgument {
 /// When the model, the device or the address cannot be used.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
     log::start(arguments.json_output);
-    let device = arguments.model.device()?;
+    let device = arguments.model.device(|why| tracing::info!("{why}"))?;
     // Sockets and JSON take little, and wait while the model computes on all cores; two, so that a large body does not
     // hold up a look at `/health`.
     let io_threads = EngineConfig::workers_beside(device.threads()).max(2);
@@ -168,7 +169,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     served
 }
 
-async fn serve(arguments: &Arguments, device: Cpu) -> Result<()> {
+async fn serve(arguments: &Arguments, device: Chosen) -> Result<()> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     // Bound before the model is loaded, so that a port in use is told at once; listening when it is warm, so that
     // nobody is connected to a server that does not answer yet.
@@ -193,18 +194,34 @@ async fn serve(arguments: &Arguments, device: Cpu) -> Result<()> {
 }
 
 /// The model, warm, on a thread where it may block.
-async fn start(arguments: &Arguments, device: Cpu) -> Result<Engine> {
+async fn start(arguments: &Arguments, device: Chosen) -> Result<Engine> {
     let (model, config) = (arguments.model.clone(), arguments.config(&device));
     let options = arguments.open_options();
     let blocking = move || -> Result<Engine> {
         let local = model.local()?;
         let options = OpenOptions { name: Some(local.name), sha: local.sha, ..options };
-        let model = Model::open(&local.folder, device, options)?;
+        let dtype = model.dtype;
+        let open = Open { folder: local.folder, options };
+        let model = device.run(open, dtype, |warning| tracing::warn!("{warning}"))?;
         let ModelInfo { name, device, task, .. } = &model.info;
         tracing::info!(model = name, device, %task, "loading");
         Ok(Engine::start(model, &config)?)
     };
     tokio::task::spawn_blocking(blocking).await.context("the model panicked while it was loaded")?
+}
+
+/// A model to be opened, wherever it runs.
+struct Open {
+    folder: PathBuf,
+    options: OpenOptions,
+}
+
+impl OnDevice for Open {
+    type Output = Model;
+
+    fn on<D: EncoderKernels>(self, device: D, dtype: DType) -> Result<Model> {
+        Ok(Model::open(&self.folder, device, OpenOptions { dtype, ..self.options })?)
+    }
 }
 
 /// Where to listen when no argument says so: the variable `HOSTNAME` where it is an address, else everywhere. A name is
@@ -249,7 +266,6 @@ impl Arguments {
             model_id: Some(self.model.model_id.clone()),
             layout: self.layout.into(),
             task: self.pooling.map(Into::into),
-            dtype: self.model.dtype(|warning| tracing::warn!("{warning}")),
             packed_cache: self.packed_cache.folder(),
             dense_path: self.dense_path.clone(),
             default_prompt: named.or(self.default_prompt.clone().map(DefaultPrompt::Text)),
@@ -257,7 +273,7 @@ impl Arguments {
         }
     }
 
-    fn config(&self, device: &Cpu) -> EngineConfig {
+    fn config(&self, device: &Chosen) -> EngineConfig {
         let default = EngineConfig::default();
         EngineConfig {
             batching: match self.batching {

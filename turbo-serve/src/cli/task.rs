@@ -1,10 +1,15 @@
 //! The model that is timed or looked into, and what is computed of it.
 
+use std::num::NonZeroUsize;
+
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use turbo_models::{Checkpoint, Cpu, DType, Task, graph::Pooling};
+use turbo_models::{Checkpoint, Cpu, Task, graph::Pooling};
 
-use super::{model_arguments::ModelArguments, output};
+use super::{
+    device::{self, Wish},
+    model_arguments::{Dtype, ModelArguments},
+};
 
 /// Which model, and what is computed of it. Commands take it with `#[command(flatten)]`.
 #[derive(Args)]
@@ -16,29 +21,38 @@ pub(super) struct TaskArguments {
     task: Option<TaskArgument>,
 }
 
-/// A model that was opened for a task, and what it is to run on.
+/// A model that was opened for a task, and what it is meant to run on.
 pub(super) struct Opened {
     /// What people call it.
     pub(super) name: String,
     pub(super) checkpoint: Checkpoint,
     pub(super) task: Task,
-    /// What products are computed in.
-    pub(super) dtype: DType,
-    pub(super) cpu: Cpu,
+    pub(super) dtype: Dtype,
+    pub(super) device: Wish,
+    threads: Option<NonZeroUsize>,
+}
+
+impl Opened {
+    /// The CPU, whatever is wished for.
+    ///
+    /// # Errors
+    /// When the processor cannot be used.
+    pub(super) fn cpu(&self) -> Result<Cpu> {
+        device::cpu(self.threads)
+    }
 }
 
 impl TaskArguments {
-    /// Opens the model, and looks for the device.
+    /// Opens the model.
     ///
     /// # Errors
-    /// No such model or device, no weights for the task.
+    /// No such model, no weights for the task.
     pub(super) fn open(&self) -> Result<Opened> {
         let model = self.model.local()?;
-        let cpu = self.model.device()?;
         let checkpoint = Checkpoint::open(&model.folder)?;
         let task = of(self.task, &checkpoint)?;
-        let dtype = self.model.dtype(|warning| output::note(&format!("warning: {warning}")));
-        Ok(Opened { name: model.name, checkpoint, task, dtype, cpu })
+        let ModelArguments { dtype, device, threads, .. } = self.model;
+        Ok(Opened { name: model.name, checkpoint, task, dtype, device, threads })
     }
 }
 

@@ -60,6 +60,23 @@ pub(super) fn tokens_within(costs: &CostModel, limit: Duration, max_seq_len: usi
     fits
 }
 
+/// The most tokens, up to `most`, of a batch whose `footprint` in bytes is within `free`, made of inputs as long as they
+/// may be; at least one input's.
+pub(super) fn tokens_in_memory(
+    mut footprint: impl FnMut(&Candidate) -> usize,
+    free: u64,
+    max_seq_len: usize,
+    most: usize,
+) -> usize {
+    let mut fits = |tokens: usize| footprint(&longest_of(tokens, max_seq_len)) as u64 <= free;
+    let (mut least, mut exceeds) = (max_seq_len.min(most), most + 1);
+    while exceeds - least > 1 {
+        let middle = least.midpoint(exceeds);
+        *(if fits(middle) { &mut least } else { &mut exceeds }) = middle;
+    }
+    least
+}
+
 /// So many tokens in as few inputs as possible.
 pub(super) fn longest_of(tokens: usize, max_seq_len: usize) -> Candidate {
     let max_seq_len = max_seq_len.max(1);
@@ -127,6 +144,15 @@ mod tests {
         let slow = costs(Layout::Packed, 1.0, 0.05, 0.0);
         let tokens = within(100, &slow, 512);
         assert!((20..=24).contains(&tokens), "{tokens}");
+    }
+
+    #[test]
+    fn as_many_tokens_as_memory_holds() {
+        let footprint = |batch: &Candidate| 100 * batch.total_tokens as usize + 7 * batch.batch_size;
+        let within = |free| tokens_in_memory(footprint, free, 512, BatchTokens::MOST);
+        assert_eq!(within(u64::MAX), BatchTokens::MOST);
+        assert_eq!([within(100 * 1000 + 14), within(100 * 1000 + 13)], [1000, 999]);
+        assert_eq!(within(0), 512, "one input has to fit");
     }
 
     #[test]

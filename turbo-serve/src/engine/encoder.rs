@@ -10,7 +10,8 @@ use std::{
 use turbo_models::{
     CacheUse, Checkpoint, DType, Encoder, EncoderKernels, EncoderMemory, EncoderOptions, Encoding,
     LayoutKind, ModelError, Outputs, PackedCache, PlannerConfig, RowKind, SpecialTokens, Staging, Task, Text,
-    TextTokenizer, Truncation, graph::GraphError,
+    TextTokenizer, Truncation,
+    graph::{GraphError, kernels::Element},
 };
 use turbo_sched::{Candidate, Layout};
 
@@ -110,7 +111,7 @@ impl Model {
             model_id: options.model_id.unwrap_or_else(|| dir.display().to_string()),
             sha: options.sha,
             name: options.name.unwrap_or_else(|| checkpoint.name().to_owned()),
-            dtype: dtype_name(options.dtype),
+            dtype: dtype_name::<D>(options.dtype),
             device: device.name(),
             task,
             labels: checkpoint.labels().into(),
@@ -142,9 +143,12 @@ impl Model {
     }
 }
 
-/// As text-embeddings-inference writes those that it has.
-fn dtype_name(dtype: DType) -> &'static str {
+/// What is computed in, as text-embeddings-inference writes those that it has: a device whose activations are narrower
+/// than f32 multiplies what it stores.
+fn dtype_name<D: EncoderKernels>(dtype: DType) -> &'static str {
     match dtype {
+        DType::F32 if D::Float::NAME == "f16" => "float16",
+        DType::F32 if D::Float::NAME == "bf16" => "bfloat16",
         DType::F32 => "float32",
         DType::Bf16 => "bfloat16",
         DType::Int8 => "int8",
@@ -225,7 +229,7 @@ fn of_models(capacity: Capacity, selects: bool) -> turbo_models::Capacity {
     turbo_models::Capacity { batch_size, total_tokens, max_seq_len, selected_rows }
 }
 
-/// An encoder whose device computes on the thread that submits.
+/// An encoder; the thread that submits waits for its device.
 struct EncoderRunner<D: EncoderKernels> {
     encoder: Encoder<D>,
     staging: Staging,
@@ -248,6 +252,11 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
             max_seq_len: batch.max_seq_len as usize,
         };
         self.encoder.planned_bytes(of_models(capacity, self.selects))
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        // a device that cannot tell will fail when it is asked for memory
+        self.encoder.free_bytes().ok().flatten()
     }
 
     fn reserve(&mut self, capacity: Capacity) -> Result<(), RunError> {
@@ -276,7 +285,7 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
             }
         }
         let rows = RowKind::ALL.into_iter().filter(|&rows| wanted[rows as usize]);
-        let ran = self.encoder.run_for(&self.staging, rows, keep_going);
+        let ran = self.encoder.run_for(&self.staging, rows, keep_going).and_then(|()| self.encoder.finish());
         self.stopped = matches!(ran, Err(ModelError::Graph(GraphError::Stopped)));
         if self.stopped { Ok(()) } else { Ok(ran?) }
     }

@@ -82,6 +82,11 @@ pub trait Runner: Send {
     /// Bytes that the activations of `batch` take.
     fn footprint(&mut self, batch: &Candidate) -> usize;
 
+    /// Bytes of the device's memory that nobody has taken; `None` where nothing bounds batches but their time.
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Starts a batch within the capacity: copies the ids to where the device reads them, and returns. A device
     /// that computes on the calling thread returns when it has computed, and asks `keep_going` now and then, such as
     /// between layers; when that says no it gives the batch up ([`Progress::Stopped`]).

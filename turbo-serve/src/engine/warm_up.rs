@@ -11,7 +11,7 @@ use turbo_sched::{BatchTotal, Candidate, CostModel, CostTable, Layout, PackedCos
 
 use super::{
     BatchTokens, Capacity, EngineInfo, RunError,
-    batch_tokens::tokens_within,
+    batch_tokens::{tokens_in_memory, tokens_within},
     cost_cache::CostCache,
     fastest::{LONG_RUN, RUNS, fastest},
     runner::{Progress, Runner, Sequence},
@@ -21,6 +21,9 @@ use super::{
 const STEP: usize = 4;
 /// A line of the log so often while batches are measured.
 const TELL_EVERY: Duration = Duration::from_secs(1);
+/// Of a device's free memory the largest batch may plan one part in so many: plans of other sizes, kernels' scratch and
+/// other processes take some, too.
+const MEMORY_SHARE: u64 = 2;
 /// Kept costs are given up when a batch takes so many times more or less: this is another machine, or a busy one, and
 /// neither tells what batches cost now.
 const ODD: f64 = 4.0;
@@ -84,12 +87,24 @@ impl WarmUp<'_> {
 
     /// Has the runner reserve memory for the batches that `costs` allow.
     fn sized(&self, costs: CostModel, runner: &mut dyn Runner) -> Result<Warm, RunError> {
-        let shared_tokens = self.shared_tokens(&costs);
+        let shared_tokens = self.shared_tokens(&costs).min(self.tokens_in_memory(runner));
         let capacity = self.info.capacity_of(shared_tokens);
         if capacity != runner.capacity() {
             runner.reserve(capacity)?;
         }
         Ok(Warm { costs, capacity, shared_tokens })
+    }
+
+    /// How many tokens the runner's device has memory for, where nobody chose a number.
+    fn tokens_in_memory(&self, runner: &mut dyn Runner) -> usize {
+        let most = self.max_batch_tokens.most();
+        match (self.max_batch_tokens, runner.free_bytes()) {
+            (BatchTokens::Within(_), Some(free)) => {
+                let footprint = |batch: &Candidate| runner.footprint(batch);
+                tokens_in_memory(footprint, free / MEMORY_SHARE, self.info.max_input_length, most)
+            }
+            _ => most,
+        }
     }
 
     fn shared_tokens(&self, costs: &CostModel) -> usize {

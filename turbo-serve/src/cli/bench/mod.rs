@@ -29,7 +29,10 @@ use self::{
     report::{Case, Form, Printer, Stream, Subject, rounded, rounded_ms},
     workload::{Policy, Workload},
 };
-use super::task::{self, Opened, TaskArguments};
+use super::{
+    device::Wish,
+    task::{self, Opened, TaskArguments},
+};
 
 /// Time the bare engine: from ids to the last hidden state
 ///
@@ -97,7 +100,13 @@ pub(super) struct Arguments {
 /// # Errors
 /// No such model, a length that it does not have positions for, no memory.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
-    let Opened { name, checkpoint, task, dtype, cpu } = arguments.model.open()?;
+    let opened = arguments.model.open()?;
+    if let Wish::Cuda(_) = opened.device {
+        bail!("--device {}: this command times the CPU; `cargo xtask gpu --help` times GPUs", opened.device);
+    }
+    let cpu = opened.cpu()?;
+    let Opened { name, checkpoint, task, dtype, .. } = opened;
+    let dtype = dtype.of_cpu_products();
     let printer = Printer {
         span: task::span(task),
         form: if arguments.json { Form::Json } else { Form::Table },

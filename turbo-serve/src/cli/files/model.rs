@@ -4,7 +4,8 @@ use std::{num::NonZeroUsize, path::Path};
 
 use anyhow::{Context, Result, bail};
 use turbo_models::{
-    Checkpoint, Cpu, Encoded, Encoder, EncoderOptions, ModelError, Outputs, Staging, Task, TextTokenizer,
+    Checkpoint, DType, Encoded, Encoder, EncoderKernels, EncoderOptions, ModelError, Outputs, Staging, Task,
+    TextTokenizer,
 };
 use turbo_serve::{
     engine::packed_cache,
@@ -13,6 +14,7 @@ use turbo_serve::{
 
 use crate::cli::{
     caches::PackedCacheArguments,
+    device::OnDevice,
     model_arguments::{LocalModel, ModelArguments},
     output,
 };
@@ -56,25 +58,20 @@ impl OpenModel {
             task,
             // Nobody asks for the rows of tokens where there is one for the text.
             outputs: Outputs::Pooled,
-            dtype: arguments.dtype(warn),
             packed_cache,
             ..EncoderOptions::of(&self.checkpoint)
         };
-        let device = arguments.device()?;
+        let device = arguments.device(output::note)?;
         let threads = device.threads();
-        let encoder = Encoder::new(device, &self.checkpoint, options)?;
-        if let Some(warning) = encoder.cache_use().and_then(|cache| cache.warning.as_deref()) {
-            warn(&format!("packed weights are not kept, or not used: {warning}"));
-        }
-        let rows = if encoder.pooled_len().is_some() { Output::Pooled } else { Output::Tokens };
-        let rows = if task == Task::TokenClassification { Output::Tokens } else { rows };
-        Ok(Compiled { encoder, staging: Staging::new(), rows, threads })
+        let load = Load { checkpoint: &self.checkpoint, options };
+        let encoder = device.run(load, arguments.dtype, warn)?;
+        Ok(Compiled { encoder, threads })
     }
 
     /// Adds to `job` which model it is.
     pub(super) fn describe(&self, arguments: &ModelArguments, job: &mut Job) {
         job.insert("--model-id".into(), arguments.model_id.clone());
-        job.insert("--dtype".into(), arguments.dtype(|_| ()).to_string());
+        job.insert("--dtype".into(), arguments.dtype.to_string());
         job.extend(self.local.sha.clone().map(|sha| ("commit".to_owned(), sha)));
     }
 
@@ -95,10 +92,44 @@ fn shown(folder: &Path) -> String {
 
 /// A model on its device.
 pub(super) struct Compiled {
-    encoder: Encoder<Cpu>,
+    encoder: Box<dyn Rows>,
+    threads: NonZeroUsize,
+}
+
+/// An encoder of whichever device.
+trait Rows {
+    /// Length of the row of each input, where the task has one.
+    fn pooled_len(&self) -> Option<usize>;
+
+    /// What the model gives for each input of a batch.
+    fn outputs(&mut self, batch: &[&Encoded]) -> Result<Vec<Vec<f32>>, ModelError>;
+}
+
+/// A checkpoint to be compiled for a device.
+struct Load<'a> {
+    checkpoint: &'a Checkpoint,
+    options: EncoderOptions,
+}
+
+impl OnDevice for Load<'_> {
+    type Output = Box<dyn Rows>;
+
+    fn on<D: EncoderKernels>(self, device: D, dtype: DType) -> Result<Box<dyn Rows>> {
+        let task = self.options.task;
+        let encoder = Encoder::new(device, self.checkpoint, EncoderOptions { dtype, ..self.options })?;
+        if let Some(warning) = encoder.cache_use().and_then(|cache| cache.warning.as_deref()) {
+            output::note(&format!("warning: packed weights are not kept, or not used: {warning}"));
+        }
+        let of_text = encoder.pooled_len().is_some() && task != Task::TokenClassification;
+        let rows = if of_text { Output::Pooled } else { Output::Tokens };
+        Ok(Box::new(OnThis { encoder, staging: Staging::new(), rows }))
+    }
+}
+
+struct OnThis<D: EncoderKernels> {
+    encoder: Encoder<D>,
     staging: Staging,
     rows: Output,
-    threads: NonZeroUsize,
 }
 
 /// What is read of each input.
@@ -121,6 +152,12 @@ impl Compiled {
     pub(super) fn pooled_len(&self) -> Result<usize> {
         self.encoder.pooled_len().context("this task gives no row per input")
     }
+}
+
+impl<D: EncoderKernels> Rows for OnThis<D> {
+    fn pooled_len(&self) -> Option<usize> {
+        self.encoder.pooled_len()
+    }
 
     fn outputs(&mut self, batch: &[&Encoded]) -> Result<Vec<Vec<f32>>, ModelError> {
         self.staging.clear();
@@ -142,6 +179,6 @@ impl Compiled {
 
 impl Compute for Compiled {
     fn run(&mut self, batch: &[&Encoded]) -> Result<Vec<Vec<f32>>, String> {
-        self.outputs(batch).map_err(|error| error.to_string())
+        self.encoder.outputs(batch).map_err(|error| error.to_string())
     }
 }

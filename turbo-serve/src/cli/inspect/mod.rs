@@ -5,6 +5,7 @@
 //! lie. Nothing is run.
 
 mod costs;
+mod device;
 mod dtypes;
 mod graph;
 mod memory;
@@ -20,6 +21,7 @@ use turbo_models::graph::kernels::{Device, limits::Limits};
 use turbo_models::graph::{PlannerConfig, Program, TraceStep, dim::Extents, memory::plan_batches, passes};
 
 use super::{
+    device::Wish,
     model_arguments::LayoutArgument,
     output,
     task::{self, Opened, TaskArguments},
@@ -29,8 +31,9 @@ use super::{
 ///
 /// Prints, in this order: what the model consists of; its graph as a textbook draws it, what each fusion pass rewrites,
 /// and the graph that runs; what every kind of operator costs and how fast this machine could be; what another dtype
-/// would gain and cost; where the activations lie in memory, and what changes from one length to the next. No batch is run; only this machine's ceilings are
-/// measured.
+/// would gain and cost; where the activations lie in memory, and what changes from one length to the next. No batch is
+/// run; only this machine's ceilings are measured. With `--device cuda`, which needs no GPU: the bytes that a GPU would
+/// hold, instead of what this processor could do.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -39,6 +42,7 @@ Examples:
   turbo inspect --model-id minilm --batch-size 20 --seq-len 40 --layout padded
   turbo inspect --model-id minilm --svg pictures             the graphs and the memory plan as SVG files
   turbo inspect --model-id path/to/folder --task masked-lm   the same encoder with its vocabulary head
+  turbo inspect --model-id minilm --device cuda --dtype bf16 --batch-size 64    what it would take on a GPU
 
 How to read it:
   %9            a value; the same name in graph, plan and picture
@@ -73,25 +77,36 @@ pub(super) struct Arguments {
 /// # Errors
 /// No such model, a length that it does not have positions for, a folder that cannot be written to.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
-    let Opened { name, checkpoint, task, dtype, cpu } = arguments.model.open()?;
+    let opened = arguments.model.open()?;
+    let Opened { name, checkpoint, task, dtype, device, .. } = &opened;
+    let (task, is_gpu) = (*task, matches!(device, Wish::Cuda(_)));
     let batches = arguments.batches(checkpoint.config().max_input_length(), task)?;
 
     let drawn = checkpoint.graph(task)?;
     let mut steps: Vec<TraceStep> = Vec::new();
     let layout = arguments.layout.into();
     let program = Program::compile_traced(&drawn, layout, passes::ALL, |step| steps.push(step))?;
-    let program = program.with_dtype(dtype);
-    let limits = Limits::measure(&cpu)?;
+    let program = match is_gpu {
+        true => program.with_element_bytes(dtype.bytes_on_gpu()?),
+        false => program.with_dtype(dtype.of_cpu_products()),
+    };
     let planned = plan_batches(&program, &batches, PlannerConfig::default())?;
 
-    let mut sections = vec![model::section(&name, &checkpoint, (task, dtype), &drawn)];
+    let mut sections = vec![model::section(name, checkpoint, (task, *dtype), &drawn)];
     sections.push(graph::section(&drawn, &steps, &batches[0], arguments.passes));
-    sections
-        .extend(batches.iter().map(|extents| costs::section(program.graph(), extents, &limits, &cpu.name())));
-    sections.extend(batches.iter().map(|extents| dtypes::section(&program, extents, &limits, dtype)));
+    if !is_gpu {
+        let (cpu, dtype) = (opened.cpu()?, dtype.of_cpu_products());
+        let (limits, name) = (Limits::measure(&cpu)?, cpu.name());
+        let costs = |extents| costs::section(program.graph(), extents, &limits, &name);
+        sections.extend(batches.iter().map(costs));
+        sections.extend(batches.iter().map(|extents| dtypes::section(&program, extents, &limits, dtype)));
+    }
     sections.extend(memory::sections(&program, &planned));
+    if is_gpu {
+        sections.push(device::section(&program, &planned, *device));
+    }
     if let Some(folder) = &arguments.svg {
-        sections.push(pictures::write(folder, &name, &drawn, &steps, &planned)?);
+        sections.push(pictures::write(folder, name, &drawn, &steps, &planned)?);
     }
     output::line(sections.join("\n").trim_end())
 }

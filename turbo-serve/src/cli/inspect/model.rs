@@ -6,15 +6,16 @@ use turbo_models::graph::{
     Graph,
     graph::{NamedWeight, Storage},
 };
-use turbo_models::{Checkpoint, DType, Task};
+use turbo_models::{Checkpoint, Task};
 
 use super::heading;
+use crate::cli::model_arguments::Dtype;
 use crate::cli::output::{bytes, count, percent};
 
 pub(super) fn section(
     name: &str,
     checkpoint: &Checkpoint,
-    (task, dtype): (Task, DType),
+    (task, dtype): (Task, Dtype),
     drawn: &Graph,
 ) -> String {
     let config = checkpoint.config();
