@@ -59,6 +59,16 @@ impl Capacity {
         }
     }
 
+    /// This capacity and that of the bucket of its largest batch.
+    pub(crate) fn rounded(&self, layout: LayoutKind) -> Self {
+        let bucket = Capacity::bucket(&self.extents(), layout);
+        Capacity {
+            batch_size: self.batch_size.max(bucket.batch_size),
+            total_tokens: self.total_tokens.max(bucket.total_tokens),
+            ..*self
+        }
+    }
+
     /// Every bucket that a batch within this capacity can fall into, those of most rows first.
     pub(crate) fn buckets(&self, layout: LayoutKind) -> Vec<Capacity> {
         let most_rows = match layout {

@@ -133,18 +133,21 @@ impl Staging {
     }
 
     /// What the graph asks for, one `u32` per row: sequences one after the other, or with a `padded_len` each filled
-    /// up with zeros. What does not lie here as it is asked for is laid out in `room`.
+    /// up with zeros; and zeros up to so many `rows` behind them. What does not lie here as it is asked for is laid out in
+    /// `room`.
     pub(crate) fn rows<'a>(
         &'a self,
         input: Input,
         padded_len: Option<usize>,
+        rows: usize,
         room: &'a mut Vec<u32>,
     ) -> &'a [u32] {
         match (input, padded_len) {
-            (Input::InputIds, None) => &self.input_ids,
-            (Input::TokenTypeIds, None) => &self.token_type_ids,
+            (Input::InputIds, None) if rows == self.total_tokens() => &self.input_ids,
+            (Input::TokenTypeIds, None) if rows == self.total_tokens() => &self.token_type_ids,
             _ => {
                 self.lay_out(input, padded_len, room);
+                room.resize(rows, 0);
                 room
             }
         }
@@ -206,12 +209,12 @@ mod tests {
     use super::*;
 
     /// Token 1 is padding, token types are left to their default.
-    fn rows(input: Input, padded_len: Option<usize>) -> Vec<u32> {
+    fn rows(input: Input, padded_len: Option<usize>, rows: usize) -> Vec<u32> {
         let mut batch = Staging::new();
         for ids in [&[7, 1, 8, 9][..], &[1], &[5, 6]] {
             batch.push(ids, &[]).unwrap();
         }
-        batch.rows(input, padded_len, &mut vec![99; 3]).to_vec()
+        batch.rows(input, padded_len, rows, &mut vec![99; 3]).to_vec()
     }
 
     #[test]
@@ -223,8 +226,9 @@ mod tests {
             (Input::PositionIds(Positions::AfterPad { pad_id: 1 }), [2, 1, 3, 4, 1, 2, 3]),
         ];
         for (input, [a, b, c, d, e, f, g]) in cases {
-            assert_eq!(rows(input, None), [a, b, c, d, e, f, g]);
-            assert_eq!(rows(input, Some(4)), [a, b, c, d, e, 0, 0, 0, f, g, 0, 0]);
+            assert_eq!(rows(input, None, 7), [a, b, c, d, e, f, g]);
+            assert_eq!(rows(input, None, 9), [a, b, c, d, e, f, g, 0, 0], "rows of no sequence");
+            assert_eq!(rows(input, Some(4), 12), [a, b, c, d, e, 0, 0, 0, f, g, 0, 0]);
         }
     }
 

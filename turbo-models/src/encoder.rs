@@ -2,8 +2,8 @@
 
 use turbo_graph::kernels::{DType, EncoderKernels};
 use turbo_graph::{
-    Capacity, Executor, GraphError, LayoutKind, OutputId, OutputSet, PackedStore, PlannerConfig, Pooling, Program,
-    Staging, WeightBytes, passes,
+    Capacity, Executor, GraphError, LayoutKind, OutputId, OutputSet, PackedStore, PlannerConfig, Pooling,
+    Program, Staging, WeightBytes, passes,
 };
 
 use crate::{

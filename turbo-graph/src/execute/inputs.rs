@@ -4,6 +4,7 @@ use turbo_kernels::{Device, Layout};
 
 use crate::{
     GraphError, LayoutKind, Op, Program, Staging,
+    dim::Extents,
     graph::{Input, Storage},
 };
 
@@ -81,22 +82,24 @@ impl<D: Device> Inputs<D> {
         Ok(())
     }
 
-    /// Copies the ids and lengths of `batch`.
+    /// Copies the ids and lengths of `batch`. In the packed layout `extents` may have more rows and sequences than it:
+    /// then these rows are of no sequence, and these sequences empty.
     pub(crate) fn upload(
         &mut self,
         device: &D,
         queue: &mut D::Queue,
         batch: &Staging,
+        extents: &Extents,
     ) -> Result<(), GraphError> {
-        (self.batch_size, self.padded_len) = (batch.batch_size(), batch.max_seq_len());
+        (self.batch_size, self.padded_len) = (extents.batch_size, batch.max_seq_len());
         let (rows, padded_len) = match self.layout {
-            LayoutKind::Packed => (batch.total_tokens(), None),
+            LayoutKind::Packed => (extents.total_tokens, None),
             LayoutKind::Padded => (self.batch_size * self.padded_len, Some(self.padded_len)),
         };
         (self.rows, self.selected_rows) = (rows, batch.selected_rows());
         self.grow(device, self.rows, self.batch_size, self.selected_rows)?;
         for (input, block) in &mut self.ids {
-            let ids = batch.rows(*input, padded_len, &mut self.laid_out);
+            let ids = batch.rows(*input, padded_len, rows, &mut self.laid_out);
             device.upload(queue, ids, device.view_mut(block, 0, rows)?)?;
         }
         if let Some(block) = &mut self.selected {
@@ -104,7 +107,13 @@ impl<D: Device> Inputs<D> {
             device.upload(queue, &self.laid_out, device.view_mut(block, 0, self.laid_out.len())?)?;
         }
         let lengths = match self.layout {
-            LayoutKind::Packed => batch.cu_seqlens(),
+            LayoutKind::Packed if self.batch_size == batch.batch_size() => batch.cu_seqlens(),
+            LayoutKind::Packed => {
+                self.laid_out.clear();
+                self.laid_out.extend_from_slice(batch.cu_seqlens());
+                self.laid_out.resize(self.batch_size + 1, batch.total_tokens() as u32);
+                &self.laid_out
+            }
             LayoutKind::Padded => {
                 self.laid_out.clear();
                 self.laid_out.extend((0..batch.batch_size()).map(|index| batch.seq_len(index) as u32));

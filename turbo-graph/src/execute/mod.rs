@@ -9,6 +9,7 @@ mod inputs;
 mod launch;
 mod load;
 mod memory;
+mod recordings;
 mod sources;
 mod weights;
 
@@ -25,6 +26,7 @@ use crate::{
 use inputs::Inputs;
 use launch::Launch;
 use memory::Memory;
+use recordings::Recordings;
 pub use sources::{PackedStore, WeightSource};
 pub use weights::WeightBytes;
 use weights::Weights;
@@ -56,7 +58,7 @@ impl From<PlannerConfig> for ExecutorConfig {
 pub struct OutputId(usize);
 
 /// Some of the results of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OutputSet(u64);
 
 impl OutputSet {
@@ -88,6 +90,7 @@ pub struct Executor<D: EncoderKernels> {
     weights: Weights<D>,
     inputs: Inputs<D>,
     memory: Memory<D>,
+    recordings: Recordings<D>,
     planner: Planner,
     records: Vec<UsageRecord>,
     bindings: HashMap<Capacity, BoundProgram>,
@@ -164,6 +167,7 @@ impl<D: EncoderKernels> Executor<D> {
         Ok(Executor {
             inputs: Inputs::new(&device, &program)?,
             memory: Memory::new(&device, outputs.len())?,
+            recordings: Recordings::new(),
             planner: Planner::new(config.planner)?,
             records: Vec::new(),
             bindings: HashMap::new(),
@@ -244,11 +248,16 @@ impl<D: EncoderKernels> Executor<D> {
     /// No device memory; what the planner refuses; a longest sequence that has no row in a table of positions.
     pub fn reserve(&mut self, capacity: Capacity) -> Result<(), GraphError> {
         let capacity = capacity.usable();
-        let Capacity { batch_size, total_tokens, selected_rows, .. } = capacity;
-        self.inputs.grow(&self.device, total_tokens, batch_size, selected_rows)?;
+        let Capacity { batch_size, selected_rows, .. } = capacity;
         self.last.cu_seqlens.reserve(batch_size + 1);
         self.last.cu_selected.reserve(batch_size + 1);
-        self.reserve_outputs(capacity)?;
+        // what is noted runs with the sizes of its bucket
+        let room = match self.device.records() {
+            true => capacity.rounded(self.program.layout()),
+            false => capacity,
+        };
+        self.inputs.grow(&self.device, room.total_tokens, room.batch_size, selected_rows)?;
+        self.reserve_outputs(room)?;
         if self.config.cached_bindings > 0 {
             let buckets = capacity.buckets(self.program.layout());
             // else the last ones would push out the first
@@ -272,7 +281,7 @@ impl<D: EncoderKernels> Executor<D> {
     /// [`GraphError::EmptyBatch`]; an id outside its table; no device memory. The executor stays usable, and there is
     /// nothing to read until a run succeeds.
     pub fn run(&mut self, batch: &Staging) -> Result<(), GraphError> {
-        self.run_observed(batch, |_| ())
+        self.run_while(batch, || true)
     }
 
     /// As [`Executor::run`], and shows each node right before it is launched, so that a caller with a clock learns
@@ -310,6 +319,12 @@ impl<D: EncoderKernels> Executor<D> {
         outputs: OutputSet,
         mut keep_going: impl FnMut() -> bool,
     ) -> Result<(), GraphError> {
+        if let Some(noted) = self.noted_as(batch) {
+            return match keep_going() {
+                true => self.launch_as(batch, Some(noted), outputs, &mut |_, _| Ok(true)),
+                false => Err(GraphError::Stopped),
+            };
+        }
         let mut layer = None;
         self.launch(batch, outputs, |_, node| {
             if std::mem::replace(&mut layer, node.layer) != node.layer && !keep_going() {
@@ -326,18 +341,40 @@ impl<D: EncoderKernels> Executor<D> {
         outputs: OutputSet,
         mut wanted: impl FnMut(usize, &Node) -> Result<bool, GraphError>,
     ) -> Result<(), GraphError> {
-        self.forget_last();
+        self.launch_as(batch, None, outputs, &mut wanted)
+    }
+
+    /// The sizes that a small batch runs with where the device notes launches, and the bucket that they are noted for.
+    fn noted_as(&self, batch: &Staging) -> Option<(Extents, Capacity)> {
         let extents = batch.extents();
-        if extents.batch_size == 0 {
+        if extents.batch_size == 0 || self.config.cached_bindings == 0 {
+            return None;
+        }
+        let (bucket, layout) = (self.planned_for(&extents), self.program.layout());
+        Some((Recordings::fixed(&self.device, layout, bucket, extents)?, bucket))
+    }
+
+    /// Launches nodes with the sizes of `batch`, or with those that a recording has of its bucket.
+    fn launch_as(
+        &mut self,
+        batch: &Staging,
+        recorded: Option<(Extents, Capacity)>,
+        outputs: OutputSet,
+        wanted: &mut dyn FnMut(usize, &Node) -> Result<bool, GraphError>,
+    ) -> Result<(), GraphError> {
+        self.forget_last();
+        let of_batch = batch.extents();
+        if of_batch.batch_size == 0 {
             return Err(GraphError::EmptyBatch);
         }
-        let planned_for = self.planned_for(&extents);
+        let extents = recorded.map_or(of_batch, |(fixed, _)| fixed);
+        let planned_for = self.planned_for(&of_batch);
         self.binding(planned_for)?;
         self.grow_outputs(&extents)?;
-        self.inputs.upload(&self.device, &mut self.queue, batch)?;
+        self.inputs.upload(&self.device, &mut self.queue, batch, &extents)?;
 
         let bound = self.bindings.get(&planned_for).unwrap_or(&self.unkept);
-        self.device.region(&mut self.queue, |queue| {
+        let mut launch = |queue: &mut D::Queue| {
             let mut launch = Launch {
                 device: &self.device,
                 queue,
@@ -355,8 +392,14 @@ impl<D: EncoderKernels> Executor<D> {
                 }
             }
             Ok::<_, GraphError>(())
-        })?;
-        (self.last.outputs, self.last.extents) = (outputs, extents);
+        };
+        match recorded {
+            Some((_, bucket)) => {
+                self.recordings.run(&self.device, &mut self.queue, (bucket, outputs), launch)?;
+            }
+            None => self.device.region(&mut self.queue, &mut launch)?,
+        }
+        (self.last.outputs, self.last.extents) = (outputs, of_batch);
         self.last.cu_seqlens.extend_from_slice(batch.cu_seqlens());
         self.last.cu_selected.extend_from_slice(batch.cu_selected());
         Ok(())

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::{CudaBlock, CudaQueue, CudaView, CudaViewMut, Driver, Stream};
+use super::{CudaBlock, CudaQueue, CudaView, CudaViewMut, Driver, Recording, Stream, memory::freed};
 use crate::device::{Device, DeviceError, Element, Float, Span, spans};
 
 /// How a [`Cuda`] is used.
@@ -79,8 +79,17 @@ impl<F> fmt::Debug for Cuda<F> {
     }
 }
 
+/// Kernels of one queue that were noted.
+#[derive(Debug)]
+pub struct CudaRecording {
+    noted: Box<dyn Recording>,
+    /// How many blocks had been freed before.
+    freed: u64,
+}
+
 impl<F: Float> Device for Cuda<F> {
     type Float = F;
+    type Recording = CudaRecording;
     type Block = CudaBlock;
     type Queue = CudaQueue;
     type View<'a, T: Element> = CudaView<'a, T>;
@@ -92,6 +101,36 @@ impl<F: Float> Device for Cuda<F> {
 
     fn queue(&self) -> Result<CudaQueue, DeviceError> {
         CudaQueue::new(&self.driver)
+    }
+
+    fn records(&self) -> bool {
+        true
+    }
+
+    fn record<E: From<DeviceError>>(
+        &self,
+        queue: &mut CudaQueue,
+        work: impl FnOnce(&mut CudaQueue) -> Result<(), E>,
+    ) -> Result<Option<CudaRecording>, E> {
+        let freed = *freed();
+        if !queue.stream().begin_recording()? {
+            return work(queue).map(|()| None);
+        }
+        let worked = work(queue);
+        let noted = queue.stream().end_recording();
+        worked?;
+        Ok(Some(CudaRecording { noted: noted?, freed }))
+    }
+
+    fn replay(&self, _: &mut CudaQueue, recording: &CudaRecording) -> Result<bool, DeviceError> {
+        let freed = freed();
+        if *freed != recording.freed {
+            return Ok(false);
+        }
+        // SAFETY: no block was freed since before the first of its operations was noted, and none is while `freed` is
+        // held; what is freed after waits until all is done.
+        unsafe { recording.noted.replay() }?;
+        Ok(true)
     }
 
     fn finish(&self, queue: &mut CudaQueue) -> Result<(), DeviceError> {

@@ -1,6 +1,10 @@
 //! Blocks of device memory, and views into them.
 
-use std::{fmt, marker::PhantomData, sync::Arc};
+use std::{
+    fmt,
+    marker::PhantomData,
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
+};
 
 use super::{Address, Driver};
 use crate::device::{DeviceError, Element, Values, spans};
@@ -10,6 +14,15 @@ pub struct CudaBlock {
     driver: Arc<dyn Driver>,
     address: Address,
     bytes: usize,
+}
+
+/// How many blocks were freed so far, of all devices.
+static FREED: RwLock<u64> = RwLock::new(0);
+
+/// The number of blocks that were freed so far. While it is held no other one is: who uses memory by its address, not
+/// through a view, sees by the number that all of it is still there.
+pub(super) fn freed() -> RwLockReadGuard<'static, u64> {
+    FREED.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl CudaBlock {
@@ -45,6 +58,8 @@ impl CudaBlock {
 
 impl Drop for CudaBlock {
     fn drop(&mut self) {
+        let mut freed = FREED.write().unwrap_or_else(PoisonError::into_inner);
+        *freed += 1;
         // SAFETY: `zeroed` had it from this driver, with as many bytes. It is freed here alone, and no view outlives the
         // block; the driver waits for what is enqueued.
         unsafe { self.driver.free(self.address, self.bytes) }

@@ -48,7 +48,7 @@ pub(crate) mod on_emulator;
 #[cfg(feature = "cuda")]
 mod real;
 
-pub use device::{Cuda, CudaOptions};
+pub use device::{Cuda, CudaOptions, CudaRecording};
 pub(crate) use driver::named;
 pub use driver::{
     Address, DeviceInfo, Driver, FloatType, Kernel, LaunchShape, Matrices, Module, Product, Recording, Stream,

@@ -1,6 +1,7 @@
 //! The processor that the program runs on.
 
 use std::{
+    convert::Infallible,
     num::NonZeroUsize,
     sync::{
         Arc,
@@ -214,6 +215,7 @@ fn grow(block: &mut CpuBlock, values: usize) -> Result<(), DeviceError> {
 }
 
 impl Device for Cpu {
+    type Recording = Infallible;
     type Float = f32;
     type Block = CpuBlock;
     type Queue = CpuQueue;

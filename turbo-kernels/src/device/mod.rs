@@ -86,6 +86,9 @@ pub trait Device: Clone + Send + Sync + 'static {
     type View<'a, T: Element>: Copy + Send + Sync;
     /// Values that a kernel writes.
     type ViewMut<'a, T: Element>: Send;
+    /// Operations of a queue that were noted, to be enqueued all at once; [`Infallible`](std::convert::Infallible) where
+    /// nothing is noted.
+    type Recording: Send;
 
     /// What a person calls it: `cpu (avx512, 2 threads)`.
     fn name(&self) -> String;
@@ -100,6 +103,34 @@ pub trait Device: Clone + Send + Sync + 'static {
     /// that handing them an operation costs a fraction of a microsecond. Regions may be nested.
     fn region<T>(&self, queue: &mut Self::Queue, work: impl FnOnce(&mut Self::Queue) -> T) -> T {
         work(queue)
+    }
+
+    /// Whether [`Device::record`] may note what it is given: whether enqueuing one operation after another costs so much
+    /// that it is worth while.
+    fn records(&self) -> bool {
+        false
+    }
+
+    /// Notes the kernels that `work` enqueues, instead of doing them; on a device that notes nothing they are done, and
+    /// there is no recording. Copies within `work` are refused, as is waiting.
+    ///
+    /// # Errors
+    /// Those of `work`, or a device failure.
+    fn record<E: From<DeviceError>>(
+        &self,
+        queue: &mut Self::Queue,
+        work: impl FnOnce(&mut Self::Queue) -> Result<(), E>,
+    ) -> Result<Option<Self::Recording>, E> {
+        work(queue).map(|()| None)
+    }
+
+    /// Enqueues what was noted of this queue, with the same views and sizes. `false`, and nothing is enqueued, when a
+    /// block has been freed since: then it has to be noted anew.
+    ///
+    /// # Errors
+    /// A device failure.
+    fn replay(&self, _queue: &mut Self::Queue, _recording: &Self::Recording) -> Result<bool, DeviceError> {
+        Ok(false)
     }
 
     /// Waits until everything is done that was enqueued. The CPU computes as it enqueues.

@@ -128,7 +128,12 @@ impl Chosen {
     ///
     /// # Errors
     /// Those of `work`; a dtype that this device does not have.
-    pub(super) fn run<W: OnDevice>(self, work: W, dtype: Dtype, warn: impl FnOnce(&str)) -> Result<W::Output> {
+    pub(super) fn run<W: OnDevice>(
+        self,
+        work: W,
+        dtype: Dtype,
+        warn: impl FnOnce(&str),
+    ) -> Result<W::Output> {
         match self {
             Chosen::Cpu(cpu) => {
                 if dtype == Dtype::Float16 {
