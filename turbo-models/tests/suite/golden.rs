@@ -1,10 +1,20 @@
 //! Hidden states against those of the reference implementation in float64.
 
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs, sync::Arc};
 
 use serde_json::Value;
 use turbo_graph::{Executor, Op, Pass, PlannerConfig, Program, passes};
-use turbo_models::{Checkpoint, Cpu, CpuOptions, Encoded, LayoutKind, Pooling, Staging, Task};
+use turbo_models::{
+    Checkpoint, Cpu, CpuOptions, Encoded, EncoderKernels, LayoutKind, Pooling, Staging, Task,
+    graph::kernels::{
+        Element, Float, bf16,
+        cuda::{
+            Cuda,
+            emulator::{Emulator, Order},
+        },
+        f16,
+    },
+};
 
 use crate::common::{Row, data, golden_rows, max_difference};
 
@@ -66,10 +76,21 @@ fn outputs(
     passes: &[Pass],
     batches: &[&[Row]],
 ) -> Vec<Vec<f32>> {
+    let cpu = Cpu::new(CpuOptions::default()).unwrap();
+    outputs_on(cpu, checkpoint, wanted, layout, passes, batches)
+}
+
+fn outputs_on<D: EncoderKernels>(
+    device: D,
+    checkpoint: &Checkpoint,
+    wanted: Wanted,
+    layout: LayoutKind,
+    passes: &[Pass],
+    batches: &[&[Row]],
+) -> Vec<Vec<f32>> {
     let graph = checkpoint.graph(wanted.task).unwrap();
     let program = Program::compile(&graph, layout, passes).unwrap();
-    let cpu = Cpu::new(CpuOptions::default()).unwrap();
-    let mut executor = Executor::new(cpu, program, checkpoint, PlannerConfig::default()).unwrap();
+    let mut executor = Executor::new(device, program, checkpoint, PlannerConfig::default()).unwrap();
     let output = executor.output(wanted.output).unwrap();
     let mut all = Vec::new();
     for batch in batches {
@@ -118,6 +139,33 @@ fn matches_the_reference(fixture: &str, wanted: Wanted) {
     let [packed, padded] =
         layouts.map(|layout| outputs(&checkpoint, wanted, layout, passes::ALL, &batched).concat());
     assert!(bits(&packed).eq(bits(&padded)), "{fixture}, {}: the layout changes bits", wanted.task);
+}
+
+/// The hidden states of every fixture on an emulated GPU, batched twice, so that the second run is one that is noted: in
+/// f32 as on the CPU, in narrower types as far as their roundings allow.
+#[test]
+fn an_emulated_gpu_matches_the_reference() {
+    let Some(emulator) = Emulator::or_skip(Order::Forward) else { return };
+    let gpu = Cuda::<f32>::new(Arc::new(emulator), Default::default());
+    for fixture in FIXTURES {
+        is_matched_by(&gpu, fixture, TOLERANCE, TOLERANCE);
+        is_matched_by(&gpu.with_float::<f16>(), fixture, 0.02, 0.002);
+        is_matched_by(&gpu.with_float::<bf16>(), fixture, 0.15, 0.015);
+    }
+}
+
+/// `worst` is how far a value may be off, and `mean` the mean of all: a value of magnitude 3 is rounded by 2⁻¹¹ or 2⁻⁸ of
+/// it some ten times in three layers, and errors of weights and attention come on top of that.
+fn is_matched_by<F: Float>(gpu: &Cuda<F>, fixture: &str, worst: f32, mean: f32) {
+    let checkpoint = Checkpoint::open(&data(fixture)).unwrap();
+    let rows = golden_rows(fixture, checkpoint.config().num_hidden_layers);
+    let twice: Vec<&[Row]> = vec![&rows, &rows];
+    let got = outputs_on(gpu.clone(), &checkpoint, HIDDEN, LayoutKind::Packed, passes::ALL, &twice).concat();
+    let want: Vec<f32> = rows.iter().chain(&rows).flat_map(|row| row.hidden.clone()).collect();
+    let off: f32 =
+        got.iter().zip(&want).map(|(got, want)| (got - want).abs()).sum::<f32>() / got.len() as f32;
+    let (most, float) = (max_difference(&got, &want), F::NAME);
+    assert!(most < worst && off < mean, "{fixture}, {float}: off by {most}, {off} in the mean");
 }
 
 /// What the folder says it is made for is what its head computes.
