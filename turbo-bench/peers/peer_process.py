@@ -59,8 +59,32 @@ def rows(peer, lengths):
     hidden = hidden if hasattr(hidden, "shape") else hidden[0]
     # numpy has no bf16
     hidden = numpy.asarray(hidden.float() if hasattr(hidden, "float") else hidden)
-    places = [(i, t) for i, n in enumerate(lengths) for t in (0, n - 1)]
-    return {"rows": [[float(value) for value in hidden[i][t]] for i, t in places]}
+    return {"rows": [[float(value) for value in hidden[i][t]] for i, t in places(lengths)]}
+
+
+def places(lengths):
+    """Sequence and token of each vector that `rows` asks for: the first and the last of each sequence."""
+    return [(i, t) for i, n in enumerate(lengths) for t in (0, n - 1)]
+
+
+def serve(load):
+    """Calls `load` for a library's name, a variant and what answers a request; then answers until there are no more."""
+    # What libraries print must not come between the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def say(value):
+        answers.write(json.dumps(value) + "\n")
+        answers.flush()
+
+    library, variant, answer = load()
+    say({"ready": {"library": library, "variant": variant}})
+    for line in sys.stdin:
+        say(answer(json.loads(line)))
+
+
+def versions(packages):
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
 
 
 def main():
@@ -70,24 +94,17 @@ def main():
     ap.add_argument("--base", required=True, type=Path)
     ap.add_argument("--threads", required=True, type=int)
     a = ap.parse_args()
-    # What libraries print must not come between the answers.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
 
-    def answer(value):
-        answers.write(json.dumps(value) + "\n")
-        answers.flush()
+    def load():
+        os.environ["OMP_NUM_THREADS"] = str(a.threads)
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        kind = bench_peer.PEERS[a.peer]
+        variant = a.variant or kind.variants[0]
+        peer = kind(a.base, variant, a.threads)
+        answer = lambda request: rows(peer, request["rows"]) if "rows" in request else measure(peer, request)
+        return versions(LIBRARIES[a.peer]), variant, answer
 
-    os.environ["OMP_NUM_THREADS"] = str(a.threads)
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    kind = bench_peer.PEERS[a.peer]
-    variant = a.variant or kind.variants[0]
-    peer = kind(a.base, variant, a.threads)
-    library = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES[a.peer])
-    answer({"ready": {"library": library, "variant": variant}})
-    for line in sys.stdin:
-        request = json.loads(line)
-        answer(rows(peer, request["rows"]) if "rows" in request else measure(peer, request))
+    serve(load)
 
 
 if __name__ == "__main__":
