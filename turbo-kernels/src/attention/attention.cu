@@ -1,15 +1,16 @@
-// softmax(scale · q · kᵀ + bias) · v by multiply-adds of f32, for whatever the tensor cores do not take: f32, heads of any size,
-// addresses of any alignment. Stands behind tile.cuh.
+// softmax(scale · q · kᵀ + bias) · v by multiply-adds of f32, for what the tensor cores do not take: f32, heads of
+// any size, addresses of any alignment. Stands behind tile.cuh.
 //
-// A block of four warps has 32 queries of one head, a warp eight of them. It walks over tiles of 32 keys, counted from
-// the start of the sequence, which all of its warps read from shared memory. For scores a lane is a key, and each value
-// of it meets eight queries; for sums a lane is one to four columns of the result, and each value meets eight weights. So a value
-// that comes from shared memory is multiplied eight times. Greatest scores and totals go from tile to tile (Milakov and Gimelshein, 2018).
+// A block of four warps has 32 queries of one head, a warp eight of them. It walks over tiles of 32 keys, counted
+// from the start of the sequence, which its warps read from shared memory. For scores a lane is a key, and each value
+// of it meets eight queries; for sums a lane is one to four columns of the result, and each value meets eight
+// weights. So what is read from shared memory is multiplied eight times. Greatest scores and totals go from tile to
+// tile (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
 //
 // What a row becomes depends on the keys that it sees alone: the others add nothing to it, be they NaN.
 //
-// Heads of more than 128 columns are read in parts of 128, and a block makes 128 columns of the result: the scores are then
-// made once for each of them, which only sizes that no published encoder has pay for.
+// Heads of more than 128 columns are read in parts of 128, and a block makes 128 columns of the result, so the scores
+// are made once for each of them.
 
 constexpr unsigned WARPS = 4;
 constexpr unsigned THREADS = 32 * WARPS;
@@ -55,8 +56,8 @@ __device__ __forceinline__ void load_queries(float (&to)[WARPS][PART][WARP_ROWS]
   }
 }
 
-// sums[row][i] += weights of the row · column 32 · i + lane of `v`, over the keys that are `seen` of the row; `all` of them
-// if so. Every lane has the same row and key at a time, so what is not seen is not touched.
+// sums[row][i] += weights of the row · column 32 · i + lane of `v`, over the keys that are `seen` of the row; `all`
+// of them if so. Every lane has the same row and key at a time, so what is not seen is not touched.
 template <int COLUMNS>
 __device__ __forceinline__ void add_values(const float (&weights)[TILE_KEYS][WARP_ROWS],
                                            const float (&v)[TILE_KEYS][32 * COLUMNS], Keys any, bool all,
@@ -85,13 +86,13 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Shared<32 * CO
   if (tile.rows == 0) return;
   const unsigned head_dim = problem.head_dim, kv_head = tile.head / problem.heads_of_kv;
   const T* q = problem.q + static_cast<u64>(tile.query_row) * problem.q_stride + tile.head * head_dim;
-  const T* k = problem.k + static_cast<u64>(tile.key_row) * problem.k_stride + kv_head * head_dim;
-  const T* v = problem.v + static_cast<u64>(tile.key_row) * problem.v_stride + kv_head * head_dim;
+  const T* k = problem.k + static_cast<u64>(tile.keys.first) * problem.k_stride + kv_head * head_dim;
+  const T* v = problem.v + static_cast<u64>(tile.keys.first) * problem.v_stride + kv_head * head_dim;
   const unsigned part_of_out = blockIdx.y * PART;
   const unsigned first_row = tile.first + warp * WARP_ROWS;
   const unsigned queries = within({0, tile.queries()}, warp * WARP_ROWS, WARP_ROWS).end;  // of the warp
-  const Keys of_block = seen_by_any(problem, tile.first, tile.queries(), tile.tokens);
-  const Keys of_warp = seen_by_any(problem, first_row, queries, tile.tokens);
+  const Keys of_block = seen_by_any(problem, tile.first, tile.queries(), tile.keys.count);
+  const Keys of_warp = seen_by_any(problem, first_row, queries, tile.keys.count);
 
   float sums[WARP_ROWS][COLUMNS] = {};
   float totals[WARP_ROWS] = {};  // of this lane's keys
@@ -100,7 +101,7 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Shared<32 * CO
   for (int row = 0; row < WARP_ROWS; ++row) greatest[row] = -infinity();
 
   for (unsigned start = of_block.first / TILE_KEYS * TILE_KEYS; start < of_block.end; start += TILE_KEYS) {
-    const unsigned keys = tile.tokens - start;  // from the tile on
+    const unsigned keys = tile.keys.count - start;  // from the tile on
     float scores[WARP_ROWS] = {};
     for (unsigned part = 0; part < head_dim; part += PART) {
       __syncthreads();  // everyone is done with what is overwritten
@@ -136,7 +137,7 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Shared<32 * CO
     float next[WARP_ROWS];
 #pragma unroll
     for (int row = 0; row < WARP_ROWS; ++row) {
-      seen[row] = within(seen_by_any(problem, first_row + row, 1, tile.tokens), start, TILE_KEYS);
+      seen[row] = within(seen_by_any(problem, first_row + row, 1, tile.keys.count), start, TILE_KEYS);
       const float bias =
           problem.bias == nullptr ? 0.0f : shared.biases[lane + TILE_ROWS - 1 - warp * WARP_ROWS - row];
       scores[row] = seen[row].has(lane) ? fmaf(scores[row], problem.scale, bias) : -infinity();
@@ -185,8 +186,8 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Shared<32 * CO
     attend<PART / 32>(problem, *reinterpret_cast<Shared<PART>*>(shared));          \
   }
 
-// By the most columns of a part of a head; with the blocks that a multiprocessor's registers have room for. A device stores
-// one type, so Rust adds the line of that type: INSTANCES(f32, float).
+// By the most columns of a part of a head; with the blocks that a multiprocessor's registers have room for. A device
+// stores one type, so Rust adds the line of that type: INSTANCES(f32, float).
 #define INSTANCES(TYPE, T)    \
   ATTENTION(TYPE, T, 32, 4)   \
   ATTENTION(TYPE, T, 64, 4)   \

@@ -1,19 +1,20 @@
-// softmax(scale · q · kᵀ + bias) · v on the tensor cores, for 16-bit values in heads of 32, 64 or 128 columns that begin at
-// multiples of 16 bytes. Stands behind tile.cuh.
+// softmax(scale · q · kᵀ + bias) · v on the tensor cores, for 16-bit values in heads of 32, 64 or 128 columns that
+// begin at multiples of 16 bytes. Stands behind tile.cuh.
 //
-// A block has a tile of queries of one head, a warp 16 or 32 of them, all in registers: queries, greatest scores, totals
-// and sums never leave them. Keys and values come in tiles of 64, counted from the start of the sequence, by copies that
-// run while the tile before is computed; two tiles are on their way at the start, so a sequence of up to 128 tokens
-// waits once. With 32 queries, what a warp reads of keys and values from shared memory serves two products: without
-// that, reading and not multiplying would set the time.
+// A block has a tile of queries of one head, a warp 16 or 32 of them, all in registers: queries, greatest scores,
+// totals and sums never leave them. Keys and values come in tiles of 64, counted from the start of the sequence, by
+// copies that run while the tile before is computed; two tiles are on their way at the start, so a sequence of up to
+// 128 tokens waits once. With 32 queries, what a warp reads of keys and values from shared memory serves two
+// products: without that, reading and not multiplying would set the time.
 //
 // Scores become weights in the registers where they are, and as they lie there they are the operand of the second
-// product. Weights are powers of two, with log2(e) in the scale. Greatest scores are joined over the four lanes that share a
-// row, totals only at the end. Sums are scaled where a greatest score of the warp has risen, which is seldom after a few
-// tiles.
+// product. Weights are powers of two, with log2(e) in the scale. Greatest scores are joined over the four lanes that
+// share a row, totals only at the end. Sums are scaled where a greatest score of the warp has risen, which is seldom
+// after a few tiles.
 //
 // What a row becomes depends on the keys that it sees alone, not on its place in a tile, nor on the size of the tile:
-// hidden keys have weights of 0, and come with a factor of 1.
+// hidden keys have weights of 0, and come with a factor of 1. So short sequences need no kernel of their own: with
+// tiles of 128 queries a block has the whole of one, and reads its keys and values once.
 //
 // Source: Dao, FlashAttention-2 (2023). Departs from it: queries and results pass from memory to registers without
 // shared memory, and values that are not finite are kept from rows that do not see them.
@@ -27,7 +28,8 @@ constexpr float SMALLEST_NORMAL = 1.17549435e-38f;
 
 // ---- values that are not finite -------------------------------------------------------------------------------------
 // A hidden key has weight 0, and 0 · NaN is NaN. So where a tile has both hidden keys and such values, the product is
-// given 0 in their place, and rows that see them get them by addition, which makes of a sum what multiplying would have.
+// given 0 in their place, and rows that see them get them by addition, which makes of a sum what multiplying would
+// have.
 
 // The exponent of values that are not finite.
 template <class T>
@@ -144,8 +146,9 @@ struct Seen {
   }
 };
 
-// Word j of lane p of each four lanes becomes word p of lane j. In an operand lane p has columns 2p and 2p + 1 of every
-// eight; in memory 16 bytes are eight columns. So each lane reads or writes one eight of four, and they are exchanged.
+// Word j of lane p of each four lanes becomes word p of lane j. In an operand lane p has columns 2p and 2p + 1 of
+// every eight; in memory 16 bytes are eight columns. So each lane reads or writes one eight of four, and they are
+// exchanged.
 __device__ __forceinline__ void transpose_quad(unsigned (&words)[4]) {
 #pragma unroll
   for (int step = 1; step < 4; step *= 2) {
@@ -284,8 +287,8 @@ struct Rows {
     }
   }
 
-  // Scores become weights, and what the rows hold is brought to the scale of the greatest score so far. Greatest scores
-  // forget NaN, which comes back as a weight.
+  // Scores become weights, and what the rows hold is brought to the scale of the greatest score so far. Greatest
+  // scores forget NaN, which comes back as a weight.
   template <bool WHOLE>
   __device__ __forceinline__ void weigh(Scores& scores, const Seen& seen) {
     const float scale = seen.biases == nullptr ? seen.scale : 1.0f;
@@ -388,7 +391,8 @@ struct Rows {
     }
   }
 
-  // Writes `rows` rows to `to`: sums over totals in the first `queries` of them; 0 in the others, and where no key was seen.
+  // Writes `rows` rows to `to`: sums over totals in the first `queries` of them; 0 in the others, and where no key
+  // was seen.
   __device__ __forceinline__ void end(T* to, u64 stride, unsigned rows, unsigned queries) {
 #pragma unroll
     for (int m = 0; m < M; ++m) {
@@ -424,19 +428,19 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Stage<D>* stag
   const unsigned warp_rows = 16 * M, tile_rows = blockDim.x / 32 * warp_rows;
   const Tile tile = find_tile(problem, tile_rows);
   if (tile.rows == 0) return;
-  const Keys of_tile = seen_by_any(problem, tile.first, tile.queries(), tile.tokens);
+  const Keys of_tile = seen_by_any(problem, tile.first, tile.queries(), tile.keys.count);
   const unsigned begin = of_tile.first / TILE_KEYS * TILE_KEYS;
 
   const unsigned kv_head = tile.head / problem.heads_of_kv;
-  const Source<T, D> source = {problem.k + static_cast<u64>(tile.key_row) * problem.k_stride + kv_head * D,
-                               problem.v + static_cast<u64>(tile.key_row) * problem.v_stride + kv_head * D,
+  const Source<T, D> source = {problem.k + static_cast<u64>(tile.keys.first) * problem.k_stride + kv_head * D,
+                               problem.v + static_cast<u64>(tile.keys.first) * problem.v_stride + kv_head * D,
                                problem.k_stride, problem.v_stride, of_tile.end};
   source.begin_copy(stages, begin);
   source.begin_copy(stages, begin + TILE_KEYS);
 
   const unsigned warp_first = threadIdx.x / 32 * warp_rows;  // row of the tile
   const unsigned queries = within({0, tile.queries()}, warp_first, warp_rows).end;
-  const Keys of_warp = seen_by_any(problem, tile.first + warp_first, queries, tile.tokens);
+  const Keys of_warp = seen_by_any(problem, tile.first + warp_first, queries, tile.keys.count);
   const u64 query_row = static_cast<u64>(tile.query_row) + warp_first;
   Rows<T, D, M> rows;
   // greater products are greater scores once a negative scale has turned signs
@@ -446,7 +450,7 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Stage<D>* stag
   const unsigned distances = tile_rows + TILE_KEYS - 1;
   float* biases = reinterpret_cast<float*>(stages + STAGES);
   Seen seen;
-  seen.tokens = tile.tokens;
+  seen.tokens = tile.keys.count;
   seen.first_row = tile.first + warp_first;
   seen.before = problem.before;
   seen.after = problem.after;
@@ -498,8 +502,9 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Stage<D>* stag
     attend<D, M>(problem, reinterpret_cast<Stage<D>*>(shared));         \
   }
 
-// By the columns of a head and the fragments of 16 queries of a warp; with the most threads of a block, and how many such
-// blocks have room in a multiprocessor's registers. A device stores one type, so Rust adds the line of that type.
+// By the columns of a head and the fragments of 16 queries of a warp; with the most threads of a block, and how many
+// such blocks have room in a multiprocessor's registers. A device stores one type, so Rust adds the line of that
+// type.
 #define INSTANCES(TYPE, T)           \
   ATTENTION(TYPE, T, 32, 1, 128, 4)  \
   ATTENTION(TYPE, T, 32, 2, 128, 2)  \

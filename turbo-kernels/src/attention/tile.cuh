@@ -1,11 +1,11 @@
-// What every attention kernel begins with: the part of the batch that a block attends for, the keys that its rows see,
-// and the bias of a distance.
+// What every attention kernel begins with: the part of the batch that a block attends for, the keys that its rows
+// see, and the bias of a distance. Stands behind sequences.cuh.
 //
 // A block has one head and a tile of consecutive queries of one sequence. Lengths are known on the device alone, so a
 // block finds its sequence there; the host launches one block for every tile that there can be, and those that find
 // nothing to do return. A list made on the host, longest sequence first, would cost a copy back of the lengths, which
-// everything behind it would wait for. Blocks run in the order of their numbers, so they take tiles from the last to the
-// first: under a causal mask the last of a sequence takes longest.
+// everything behind it would wait for. Blocks run in the order of their numbers, so they take tiles from the last to
+// the first: under a causal mask the last of a sequence takes longest.
 
 constexpr float LOG2_E = 1.44269504f;
 
@@ -15,11 +15,8 @@ struct Problem {
   const T* q;
   const T* k;
   const T* v;
-  T* out;                   // [query rows, num_heads · head_dim]
-  const unsigned* lengths;  // cu_seqlens, or seq_lens if padded
-  unsigned batch_size;
-  unsigned padded_len;                    // rows of each sequence, or PACKED
-  unsigned rows;                          // of keys and values, below 2^31
+  T* out;                                 // [query rows, num_heads · head_dim]
+  Sequences sequences;                    // among the rows of keys and values
   unsigned q_stride, k_stride, v_stride;  // values from one row to the next
   unsigned num_heads, heads_of_kv;        // heads of queries, and how many of them read one head of keys
   unsigned head_dim;
@@ -31,46 +28,26 @@ struct Problem {
 };
 
 constexpr unsigned ALL = 0, FIRST = 1, LAST = 2;
-constexpr unsigned PACKED = 0xffffffffu;
-
-// A sequence among the rows of keys and values.
-struct Sequence {
-  unsigned start, tokens;
-  unsigned rows;  // tokens, and the padding behind them
-};
 
 // A block's share. Positions are counted from the first token of the sequence.
 struct Tile {
   unsigned head;
   unsigned query_row;    // of the first query, in q and out
   unsigned first, rows;  // its position, and how many there are; none: nothing to do
-  unsigned key_row;      // of position 0, in k and v
-  unsigned tokens;       // of the sequence
+  Tokens keys;           // the sequence
 
   // Rows that are tokens. Padding attends to nothing.
-  __device__ __forceinline__ unsigned queries() const { return min(first + rows, max(first, tokens)) - first; }
+  __device__ __forceinline__ unsigned queries() const { return min(first + rows, max(first, keys.count)) - first; }
 };
 
-// Whatever the lengths say, a sequence lies among the rows that there are: a layout that contradicts itself gives
-// results without meaning, and no other memory is read or written.
-template <class T>
-__device__ __forceinline__ Sequence sequence_at(const Problem<T>& problem, unsigned index) {
-  if (problem.padded_len != PACKED) {
-    return {index * problem.padded_len, min(problem.lengths[index], problem.padded_len), problem.padded_len};
-  }
-  const unsigned start = min(problem.lengths[index], problem.rows);
-  const unsigned len = min(max(problem.lengths[index + 1], start), problem.rows) - start;
-  return {start, len, len};
-}
-
-// The first tile of a packed sequence, if each had a tile more than the rows before it fill: sequences then never share
-// a tile, and the place of one follows from its own prefix sum.
+// The first tile of a packed sequence, if each had a tile more than the rows before it fill: sequences then never
+// share a tile, and the place of one follows from its own prefix sum.
 __device__ __forceinline__ unsigned first_tile(const unsigned* cu_seqlens, unsigned sequence, unsigned tile_rows) {
   return cu_seqlens[sequence] / tile_rows + sequence;
 }
 
-// The last packed sequence whose first tile is `number` or before. A warp looks at 32 at once, so a batch of up to 32 sequences
-// takes one read and one of 1024 two, where a binary search would wait for memory ten times.
+// The last packed sequence whose first tile is `number` or before. A warp looks at 32 at once, so a batch of up to 32
+// sequences takes one read and one of 1024 two, where a binary search would wait for memory ten times.
 __device__ __forceinline__ unsigned sequence_of_tile(const unsigned* cu_seqlens, unsigned batch_size,
                                                      unsigned tile_rows, unsigned number) {
   const unsigned lane = threadIdx.x % 32;
@@ -89,28 +66,29 @@ __device__ __forceinline__ unsigned sequence_of_tile(const unsigned* cu_seqlens,
 // The share of this block, at most `tile_rows` rows. All threads take part.
 template <class T>
 __device__ __forceinline__ Tile find_tile(const Problem<T>& problem, unsigned tile_rows) {
+  const Sequences& sequences = problem.sequences;
   const unsigned number = (gridDim.x - 1 - blockIdx.x) / problem.num_heads;
   const unsigned head = blockIdx.x % problem.num_heads;
   if (problem.attending != ALL) {
-    const Sequence sequence = sequence_at(problem, number);
-    const unsigned position = problem.attending == FIRST ? 0 : max(sequence.tokens, 1u) - 1;
-    return {head, number, position, 1, sequence.start, sequence.tokens};
+    const Tokens keys = sequences.tokens(number);
+    return {head, number, problem.attending == FIRST ? 0 : max(keys.count, 1u) - 1, 1, keys};
   }
-  unsigned index, of_sequence;  // of the sequence in the batch, and of the tile in the sequence
-  if (problem.padded_len != PACKED) {
-    const unsigned tiles = (problem.padded_len + tile_rows - 1) / tile_rows;
-    index = number / tiles;
-    of_sequence = number % tiles;
+  unsigned sequence, tile;  // of the batch, and of the sequence
+  const bool is_padded = sequences.padded_len != PACKED;
+  if (is_padded) {
+    const unsigned tiles = (sequences.padded_len + tile_rows - 1) / tile_rows;
+    sequence = number / tiles;
+    tile = number % tiles;
   } else {
-    index = sequence_of_tile(problem.lengths, problem.batch_size, tile_rows, number);
-    of_sequence = number - min(first_tile(problem.lengths, index, tile_rows), number);
+    sequence = sequence_of_tile(sequences.lengths, sequences.batch_size, tile_rows, number);
+    tile = number - min(first_tile(sequences.lengths, sequence, tile_rows), number);
   }
-  const Sequence sequence = sequence_at(problem, index);
-  const u64 first = static_cast<u64>(of_sequence) * tile_rows;
-  if (first >= sequence.rows) return {};
+  const Tokens keys = sequences.tokens(sequence);
+  const unsigned rows = is_padded ? sequences.padded_len : keys.count;
+  const u64 first = static_cast<u64>(tile) * tile_rows;
+  if (first >= rows) return {};
   const unsigned position = static_cast<unsigned>(first);
-  const unsigned rows = min(tile_rows, sequence.rows - position);
-  return {head, sequence.start + position, position, rows, sequence.start, sequence.tokens};
+  return {head, keys.first + position, position, min(tile_rows, rows - position), keys};
 }
 
 // The keys that any of the `queries` consecutive ones from position `first` on sees.
@@ -147,7 +125,7 @@ __device__ __forceinline__ float bias_of(const Problem<T>& problem, unsigned hea
       unsigned rows, unsigned q_stride, unsigned k_stride, unsigned v_stride, unsigned num_heads,                \
       unsigned heads_of_kv, unsigned head_dim, unsigned attending, unsigned before, unsigned after, float scale, \
       const T *bias, unsigned num_buckets, unsigned max_distance
-#define PROBLEM                                                                                   \
-  {q,        k,        v,         out,       lengths,     batch_size, padded_len,                 \
-   rows,     q_stride, k_stride,  v_stride,  num_heads,   heads_of_kv,                            \
-   head_dim, attending, before,   after,     scale,       bias,       num_buckets, max_distance}
+#define PROBLEM                                                                                         \
+  {q,        k,         v,           out,      {lengths, batch_size, padded_len, rows}, q_stride, k_stride, \
+   v_stride, num_heads, heads_of_kv, head_dim, attending, before, after, scale, bias, num_buckets,      \
+   max_distance}

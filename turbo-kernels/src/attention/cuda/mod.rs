@@ -5,12 +5,12 @@
 //! everything else                                  ──▶ attention.cu, multiply-adds of f32
 //! ```
 //!
-//! The two products multiply what activations are stored as, whatever [`AttentionShape::dtype`] says; on the tensor cores weights
-//! are rounded to that, too. A row has the same bits whatever the size of the tile that it is computed in, but not in both
-//! kernels.
+//! The two products multiply what activations are stored as, whatever [`AttentionShape::dtype`] says; on the
+//! tensor cores weights are rounded to that, too. A row has the same bits whatever the size of the tile that
+//! it is computed in, but not in both kernels.
 //!
-//! Lengths are on the device, so a layout that contradicts itself is not refused: its rows mean nothing, and no other
-//! memory is touched.
+//! Lengths are on the device, so a layout that contradicts itself is not refused: its rows mean nothing, and
+//! no other memory is touched.
 
 mod variant;
 
@@ -24,16 +24,15 @@ use variant::{Variant, Work};
 use super::{Attention, AttentionMask, AttentionShape, Queries, RelativeBias};
 use crate::{
     Columns, KernelError, Layout,
-    cuda::{Address, Cuda, CudaQueue, CudaView, CudaViewMut, FloatType, LaunchShape, size},
+    cuda::{
+        Address, Cuda, CudaQueue, CudaView, CudaViewMut, FloatType, LaunchShape, count, is_wide,
+        sequences::{self, SequencesOnDevice},
+        size,
+    },
     device::Float,
 };
 
 const NAME: &str = "attention";
-
-/// What stands for the padded length of a packed layout, see tile.cuh.
-const PACKED: u32 = u32::MAX;
-/// What the tensor cores' kernel reads and writes at once.
-const VECTOR_BYTES: usize = 16;
 
 impl<F: Float> Attention for Cuda<F> {
     fn attention(
@@ -56,12 +55,11 @@ impl<F: Float> Attention for Cuda<F> {
 /// What attends to what, checked as far as the host can.
 struct Batch<'a, F: Float> {
     shape: AttentionShape,
-    /// Prefix sums, or lengths if there is a padded one.
-    lengths: CudaView<'a, u32>,
+    sequences: SequencesOnDevice<'a>,
+    /// Rows of each sequence, unless the layout is packed.
     padded_len: Option<usize>,
-    sequences: usize,
     /// Of keys and values.
-    rows: usize,
+    rows: u32,
     q: Columns<CudaView<'a, F>>,
     k: Columns<CudaView<'a, F>>,
     v: Columns<CudaView<'a, F>>,
@@ -81,51 +79,51 @@ impl<'a, F: Float> Batch<'a, F> {
     ) -> Result<Self, KernelError> {
         let AttentionShape { num_heads, num_kv_heads, head_dim, queries, .. } = shape;
         KernelError::check_grouping(NAME, num_heads, num_kv_heads)?;
-        let (lengths, padded_len, sequences, rows) = match layout {
-            Layout::Padded { seq_lens, padded_len } => {
-                (seq_lens, Some(padded_len), seq_lens.len(), seq_lens.len().saturating_mul(padded_len))
-            }
-            Layout::Packed { cu_seqlens } => {
-                let Some(sequences) = cu_seqlens.len().checked_sub(1) else {
-                    return Err(KernelError::Length {
-                        kernel: NAME,
-                        argument: "cu_seqlens",
-                        expected: 1,
-                        got: 0,
-                    });
-                };
-                (cu_seqlens, None, sequences, KernelError::check_rows(NAME, "k", k.row_stride, k.rows.len())?)
-            }
+        let padded_len = match layout {
+            Layout::Padded { padded_len, .. } => Some(padded_len),
+            Layout::Packed { .. } => None,
         };
-        let query_rows = if queries == Queries::All { rows } else { sequences };
+        let sequences = sequences::of_layout(NAME, layout)?;
+        let rows = sequences.check_rows(NAME, "k", k.row_stride, k.rows.len())?;
+        let query_rows = if queries == Queries::All { rows } else { sequences.batch_size } as usize;
         let width = num_heads.saturating_mul(head_dim);
         KernelError::check_length(NAME, "out", query_rows.saturating_mul(width), out.len())?;
         q.check_values(NAME, "q", query_rows, width, q.rows.len())?;
-        let width = num_kv_heads.saturating_mul(head_dim);
-        k.check_values(NAME, "k", rows, width, k.rows.len())?;
-        v.check_values(NAME, "v", rows, width, v.rows.len())?;
+        for (argument, columns) in [("k", &k), ("v", &v)] {
+            let width = num_kv_heads.saturating_mul(head_dim);
+            columns.check_values(NAME, argument, rows as usize, width, columns.rows.len())?;
+        }
         if let Some(bias) = bias {
             bias.check_table(NAME, num_heads, bias.table.len())?;
         }
-        Ok(Self { shape, lengths, padded_len, sequences, rows, q, k, v, bias, out })
+        Ok(Self { shape, sequences, padded_len, rows, q, k, v, bias, out })
     }
 
     fn work(&self) -> Work {
         let AttentionShape { num_heads, head_dim, queries, .. } = self.shape;
-        let vectors = |columns: &Columns<CudaView<'_, F>>| {
-            let bytes = columns.row_stride * size_of::<F>();
-            is_vector(first(columns)) && bytes.is_multiple_of(VECTOR_BYTES)
-        };
+        let sequences = self.sequences.batch_size as usize;
         Work {
             float: FloatType::of::<F>(),
             head_dim,
             num_heads,
-            sequences: self.sequences,
+            sequences,
             queries: match queries {
-                Queries::All => self.rows.div_ceil(self.sequences.max(1)),
+                Queries::All => (self.rows as usize).div_ceil(sequences.max(1)),
                 Queries::First | Queries::Last => 1,
             },
-            vectors: [self.q, self.k, self.v].iter().all(vectors) && is_vector(self.out.address()),
+            wide: is_wide::<F>(num_heads * head_dim, [self.out.address()])
+                && [self.q, self.k, self.v].iter().all(|rows| is_wide::<F>(rows.row_stride, [first(rows)])),
+        }
+    }
+
+    /// As many tiles of queries as there can be.
+    fn tiles(&self, tile_rows: usize) -> usize {
+        let (rows, batch_size) = (self.rows as usize, self.sequences.batch_size as usize);
+        match (self.shape.queries, self.padded_len) {
+            (Queries::First | Queries::Last, _) => batch_size,
+            (Queries::All, Some(padded_len)) => batch_size.saturating_mul(padded_len.div_ceil(tile_rows)),
+            // one more for each than its rows fill: see `first_tile` in tile.cuh
+            (Queries::All, None) => rows / tile_rows + batch_size,
         }
     }
 
@@ -135,49 +133,36 @@ impl<'a, F: Float> Batch<'a, F> {
         if self.out.len() == 0 {
             return Ok(());
         }
-        let tile_rows = variant.tile_rows();
-        // of a packed sequence there may be a tile more than its rows fill: see `first_tile` in tile.cuh
-        let tiles = match (queries, self.padded_len) {
-            (Queries::First | Queries::Last, _) => self.sequences,
-            (Queries::All, Some(padded_len)) => self.sequences.saturating_mul(padded_len.div_ceil(tile_rows)),
-            (Queries::All, None) => self.rows / tile_rows + self.sequences,
-        };
+        let tiles = self.tiles(variant.tile_rows());
+        let Self { sequences, rows, q, k, v, bias, out, .. } = self;
         let shape = LaunchShape {
             grid: [
-                below_2_31("tiles", tiles.saturating_mul(num_heads))?,
+                count(NAME, "tiles", tiles.saturating_mul(num_heads))?,
                 size(NAME, "head_dim", variant.parts(head_dim))?,
                 1,
             ],
             block: variant.threads(),
-            shared_bytes: variant.shared_bytes(self.bias.is_some()),
+            shared_bytes: variant.shared_bytes(bias.is_some()),
         };
         let attending: u32 = match queries {
             Queries::All => 0,
             Queries::First => 1,
             Queries::Last => 2,
         };
-        // no sequence is so long that the greatest u32 would be a limit
-        let reach = |reach| u32::try_from(reach).unwrap_or(u32::MAX);
-        let (before, after) = match mask {
-            AttentionMask::Full => (u32::MAX, u32::MAX),
-            AttentionMask::Causal => (u32::MAX, 0),
-            AttentionMask::Window { reach: distance } => (reach(distance), reach(distance)),
-        };
-        let padded_len = self.padded_len.map_or(Ok(PACKED), |len| below_2_31("padded_len", len))?;
-        let (num_buckets, max_distance) =
-            self.bias.map_or((0, 0), |bias| (bias.num_buckets, bias.max_distance));
+        let (before, after) = reach(mask);
+        let (num_buckets, max_distance) = bias.map_or((0, 0), |bias| (bias.num_buckets, bias.max_distance));
         let arguments = (
-            first(&self.q),
-            first(&self.k),
-            first(&self.v),
-            self.out,
-            self.lengths,
-            size(NAME, "batch_size", self.sequences)?,
-            padded_len,
-            below_2_31("rows", self.rows)?,
-            size(NAME, "q", self.q.row_stride)?,
-            size(NAME, "k", self.k.row_stride)?,
-            size(NAME, "v", self.v.row_stride)?,
+            first(&q),
+            first(&k),
+            first(&v),
+            out,
+            sequences.lengths,
+            sequences.batch_size,
+            sequences.padded_len,
+            rows,
+            size(NAME, "q", q.row_stride)?,
+            size(NAME, "k", k.row_stride)?,
+            size(NAME, "v", v.row_stride)?,
             size(NAME, "num_heads", num_heads)?,
             size(NAME, "num_heads", num_heads / num_kv_heads)?,
             size(NAME, "head_dim", head_dim)?,
@@ -185,29 +170,30 @@ impl<'a, F: Float> Batch<'a, F> {
             before,
             after,
             (f64::from(scale) * LOG2_E) as f32,
-            self.bias.map(|bias| bias.table),
+            bias.map(|bias| bias.table),
             size(NAME, "num_buckets", num_buckets)?,
             size(NAME, "max_distance", max_distance)?,
         );
-        // SAFETY: these are PARAMETERS of tile.cuh. Rows of q and out are those of the tiles, which lie in the sequences,
-        // and sequences lie in `rows` rows whatever the lengths say; every part of a row was checked to lie in its row. A variant
-        // with vectors is chosen where addresses and strides allow them.
+        // SAFETY: these are PARAMETERS of tile.cuh. Tiles lie in sequences, and sequences among `rows` rows
+        // whatever the lengths say; all columns were checked to lie in their rows. A variant that reads 16
+        // bytes at once is chosen where all of them begin at multiples of that.
         Ok(unsafe { queue.launch(variant.kernel::<F>(), shape, arguments) }?)
+    }
+}
+
+/// How far a row sees before and behind itself. The greatest number is no limit: no sequence is as long.
+fn reach(mask: AttentionMask) -> (u32, u32) {
+    match mask {
+        AttentionMask::Full => (u32::MAX, u32::MAX),
+        AttentionMask::Causal => (u32::MAX, 0),
+        AttentionMask::Window { reach } => {
+            let reach = u32::try_from(reach).unwrap_or(u32::MAX);
+            (reach, reach)
+        }
     }
 }
 
 /// Where the columns of the first row begin.
 fn first<F: Float>(columns: &Columns<CudaView<'_, F>>) -> Address {
     columns.rows.address().offset(columns.first * size_of::<F>())
-}
-
-fn is_vector(address: Address) -> bool {
-    address.0.is_multiple_of(VECTOR_BYTES as u64)
-}
-
-/// A number that is one of int, too.
-fn below_2_31(argument: &'static str, got: usize) -> Result<u32, KernelError> {
-    let expected = "less than 2^31";
-    let number = u32::try_from(got).ok().filter(|number| *number < 1 << 31);
-    number.ok_or(KernelError::Size { kernel: NAME, argument, expected, got })
 }

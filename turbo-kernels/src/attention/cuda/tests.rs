@@ -1,4 +1,5 @@
-//! Each kernel with each size of blocks, at the edges of tiles, beside the CPU, which the suite holds to its twin.
+//! Each kernel with each size of blocks, at the edges of tiles, beside the CPU, which the suite holds to its
+//! twin.
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -10,8 +11,9 @@ use crate::{
     cuda::{
         CudaBlock, CudaOptions,
         emulator::{Emulator, Order},
+        on_emulator::{all, on_every_emulator, upload},
     },
-    device::Element,
+    suite,
 };
 
 /// Around tiles of 16, 32, 64 and 128, and no token at all.
@@ -25,6 +27,8 @@ const MASKS: [AttentionMask; 5] = [
 ];
 /// Values around an output, a multiple of what kernels write at once.
 const GUARD: usize = 64;
+/// What they are.
+const AROUND: f32 = 7.0;
 
 /// Two heads of queries that share one of keys and values.
 const HEADS: usize = 2;
@@ -211,15 +215,9 @@ impl<F: Float> Gpu<F> {
         Some(Gpu { device, queue })
     }
 
-    fn put<T: Element>(&mut self, values: &[T]) -> CudaBlock {
-        let mut block = self.device.allocate(size_of_val(values)).expect("there is memory");
-        let view = self.device.view_mut(&mut block, 0, values.len()).expect("the block holds them");
-        self.device.upload(&mut self.queue, values, view).expect("lengths agree");
-        block
-    }
-
-    fn put_floats(&mut self, values: &[f32]) -> CudaBlock {
-        self.put(&values.iter().map(|v| F::from_f32(*v)).collect::<Vec<F>>())
+    fn put(&mut self, values: &[f32]) -> CudaBlock {
+        let values: Vec<F> = values.iter().map(|v| F::from_f32(*v)).collect();
+        upload(&self.device, &mut self.queue, &values)
     }
 
     /// What `variant` makes of a case. Everything begins at a multiple of 16 bytes.
@@ -229,28 +227,24 @@ impl<F: Float> Gpu<F> {
 
     /// With lengths that may contradict the rows.
     fn run_with(&mut self, case: &Case, values: &Values, lengths: &[u32], variant: Variant) -> Vec<f32> {
-        let [q, kv, table] = [&values.q, &values.kv, &values.table].map(|part| self.put_floats(part));
-        let on_lengths = self.put(lengths);
+        let [q, kv, table] = [&values.q, &values.kv, &values.table].map(|part| self.put(part));
         let len = values.q.len();
-        let mut all = vec![F::from_f32(7.0); len + 2 * GUARD];
-        let mut out = self.put(&all);
+        let mut out = self.put(&vec![AROUND; len + 2 * GUARD]);
         let Gpu { device, queue } = self;
-        let view = |block, len| device.view::<F>(block, 0, len).expect("the block holds them");
-        let columns = case.columns(view(&q, len), view(&kv, values.kv.len()));
-        // the views differ in length alone
-        let columns = [columns[0], columns[1], columns[2]];
-        let bias = case.bias(view(&table, values.table.len()));
-        let layout = case.layout(device.view(&on_lengths, 0, lengths.len()).expect("the block holds them"));
+        let on_device = upload(device, queue, lengths);
+        let columns = case.columns(all::<F>(&q, len), all(&kv, values.kv.len()));
+        let bias = case.bias(all(&table, values.table.len()));
+        let layout = case.layout(all(&on_device, lengths.len()));
         let to = device.view_mut(&mut out, GUARD * size_of::<F>(), len).expect("the block holds them");
         let batch = Batch::checked(case.shape(), layout, columns, bias, to).expect("all fits");
         assert!(variant.takes(&batch.work()), "{variant:?} cannot do {case:?}");
         batch.launch(queue, variant).unwrap_or_else(|e| panic!("{variant:?}, {case:?}: {e}"));
-        let view = device.view(&out, 0, all.len()).expect("the block holds them");
-        device.download(queue, view, &mut all).expect("lengths agree");
-        let all: Vec<f32> = all.into_iter().map(F::to_f32).collect();
-        let guards = all[..GUARD].iter().chain(&all[GUARD + len..]);
-        assert!(guards.copied().all(|v| v == 7.0), "{variant:?}, {case:?}: wrote beside its output");
-        all[GUARD..GUARD + len].to_vec()
+        let mut values = vec![F::default(); len + 2 * GUARD];
+        device.download(queue, all(&out, values.len()), &mut values).expect("lengths agree");
+        let values: Vec<f32> = values.into_iter().map(F::to_f32).collect();
+        let mut guards = values[..GUARD].iter().chain(&values[GUARD + len..]);
+        assert!(guards.all(|v| *v == AROUND), "{variant:?}, {case:?}: wrote beside its output");
+        values[GUARD..GUARD + len].to_vec()
     }
 }
 
@@ -442,10 +436,13 @@ fn lengths_that_contradict_themselves_touch_nothing_else() {
 
 #[test]
 fn the_suite_holds() {
-    for order in [Order::Forward, Order::Reverse, Order::Seeded(8)] {
-        let Some(gpu) = Gpu::<f32>::new(order) else { return };
-        crate::suite::attention(&gpu.device);
-        crate::suite::attention(&gpu.device.with_float::<f16>());
-        crate::suite::attention(&gpu.device.with_float::<bf16>());
+    on_every_emulator!(suite::attention);
+}
+
+#[test]
+fn the_suite_holds_on_tensor_cores() {
+    fn aligned<D: Attention>(device: &D) {
+        suite::aligned(|| suite::attention(device));
     }
+    on_every_emulator!(aligned);
 }

@@ -5,27 +5,27 @@ use crate::{
     device::Float,
 };
 
-/// The kernels of one type.
+/// The kernels of a file for one type, behind what they share.
 macro_rules! module {
-    ($name:literal, [$($file:literal),*], $instances:literal) => {
-        Module { name: $name, source: concat!($(include_str!($file),)* $instances) }
+    ($name:literal, $file:literal, $instances:literal) => {
+        Module {
+            name: $name,
+            source: concat!(
+                include_str!("../../sequences.cuh"),
+                include_str!("../../cuda/mma.cuh"),
+                include_str!("../tile.cuh"),
+                include_str!($file),
+                $instances
+            ),
+        }
     };
 }
 
-static F32: Module = module!("attention_f32", ["../tile.cuh", "../attention.cu"], "INSTANCES(f32, float)\n");
-static F16: Module = module!("attention_f16", ["../tile.cuh", "../attention.cu"], "INSTANCES(f16, half_t)\n");
-static BF16: Module =
-    module!("attention_bf16", ["../tile.cuh", "../attention.cu"], "INSTANCES(bf16, bf16_t)\n");
-static MMA_F16: Module = module!(
-    "attention_mma_f16",
-    ["../tile.cuh", "../../cuda/mma.cuh", "../attention_mma.cu"],
-    "INSTANCES(f16, half_t)\n"
-);
-static MMA_BF16: Module = module!(
-    "attention_mma_bf16",
-    ["../tile.cuh", "../../cuda/mma.cuh", "../attention_mma.cu"],
-    "INSTANCES(bf16, bf16_t)\n"
-);
+static F32: Module = module!("attention_f32", "../attention.cu", "INSTANCES(f32, float)\n");
+static F16: Module = module!("attention_f16", "../attention.cu", "INSTANCES(f16, half_t)\n");
+static BF16: Module = module!("attention_bf16", "../attention.cu", "INSTANCES(bf16, bf16_t)\n");
+static MMA_F16: Module = module!("attention_mma_f16", "../attention_mma.cu", "INSTANCES(f16, half_t)\n");
+static MMA_BF16: Module = module!("attention_mma_bf16", "../attention_mma.cu", "INSTANCES(bf16, bf16_t)\n");
 
 /// Threads of a warp.
 const WARP: u32 = 32;
@@ -39,8 +39,8 @@ pub(super) struct Work {
     pub(super) sequences: usize,
     /// Rows that attend, of a sequence on average.
     pub(super) queries: usize,
-    /// Whether all rows begin, and columns in them, where vectors do.
-    pub(super) vectors: bool,
+    /// Whether all rows, and the columns in them, begin at multiples of 16 bytes.
+    pub(super) wide: bool,
 }
 
 /// A kernel, and the size of its blocks.
@@ -53,8 +53,8 @@ pub(super) enum Variant {
 }
 
 impl Variant {
-    /// The best one for `work` on so many multiprocessors: of those with tensor cores the one with the largest tiles that
-    /// sequences fill by more than half, and of which every multiprocessor gets one.
+    /// The best one for `work` on so many multiprocessors: of those with tensor cores the one with the
+    /// largest tiles that sequences fill by more than half, and of which every multiprocessor gets one.
     pub(super) fn of(work: &Work, multiprocessors: usize) -> Variant {
         let tiles = |rows| work.sequences * work.queries.div_ceil(rows) * work.num_heads;
         let suits = |variant: &Variant| {
@@ -80,7 +80,8 @@ impl Variant {
         }
     }
 
-    /// Those with tensor cores, the largest tile first. Heads of 128 columns leave no registers for a second fragment.
+    /// Those with tensor cores, the largest tile first. Heads of 128 columns leave no registers for a second
+    /// fragment.
     pub(super) fn mma(head_dim: usize) -> [Variant; 3] {
         let largest = if head_dim > 64 { (1, 8) } else { (2, 4) };
         [largest, (1, 4), (1, 2)].map(|(fragments, warps)| Variant::Mma { head_dim, fragments, warps })
@@ -92,7 +93,7 @@ impl Variant {
             Variant::General { .. } => true,
             Variant::Mma { head_dim, .. } => {
                 let has_type = matches!(work.float, FloatType::F16 | FloatType::Bf16);
-                has_type && work.vectors && work.head_dim == head_dim && [32, 64, 128].contains(&head_dim)
+                has_type && work.wide && work.head_dim == head_dim && [32, 64, 128].contains(&head_dim)
             }
         }
     }
@@ -120,7 +121,8 @@ impl Variant {
         }
     }
 
-    /// The size of `Shared` in attention.cu, and of two times `Stage` in attention_mma.cu with biases of two tiles behind.
+    /// The size of `Shared` in attention.cu, and of two times `Stage` in attention_mma.cu with biases of two
+    /// tiles behind.
     pub(super) fn shared_bytes(self, biased: bool) -> u32 {
         let rows = self.tile_rows();
         let bytes = match self {
@@ -172,14 +174,8 @@ impl Variant {
 mod tests {
     use super::*;
 
-    const WORK: Work = Work {
-        float: FloatType::F16,
-        num_heads: 12,
-        head_dim: 64,
-        sequences: 32,
-        queries: 512,
-        vectors: true,
-    };
+    const WORK: Work =
+        Work { float: FloatType::F16, num_heads: 12, head_dim: 64, sequences: 32, queries: 512, wide: true };
 
     #[test]
     fn tensor_cores_take_what_they_can() {
@@ -191,7 +187,7 @@ mod tests {
             assert_eq!(kernel(Work { head_dim, ..WORK }), (head_dim, true));
             assert_eq!(kernel(Work { head_dim, float: FloatType::Bf16, ..WORK }), (head_dim, true));
             assert_eq!(kernel(Work { head_dim, float: FloatType::F32, ..WORK }), (head_dim, false));
-            assert_eq!(kernel(Work { head_dim, vectors: false, ..WORK }), (head_dim, false));
+            assert_eq!(kernel(Work { head_dim, wide: false, ..WORK }), (head_dim, false));
         }
         for (head_dim, part) in [(1, 32), (33, 64), (80, 128), (96, 128), (256, 128)] {
             assert_eq!(kernel(Work { head_dim, ..WORK }), (part, false));
