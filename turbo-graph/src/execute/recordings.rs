@@ -82,3 +82,197 @@ impl<D: Device> Recordings<D> {
         self.known.insert(key, known);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use turbo_kernels::{DeviceError, Element, Span};
+
+    use super::*;
+
+    /// A device that only notes. Its queue is a log; a recording is what the log would have had.
+    #[derive(Clone, Default)]
+    struct Noting {
+        notes: bool,
+        frees: std::sync::Arc<std::sync::atomic::AtomicUsize>,
+    }
+
+    impl Noting {
+        fn frees(&self) -> usize {
+            self.frees.load(std::sync::atomic::Ordering::Relaxed)
+        }
+
+        fn free(&self) {
+            self.frees.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    struct Noted {
+        done: Vec<&'static str>,
+        frees: usize,
+    }
+
+    impl Device for Noting {
+        type Float = f32;
+        type Block = ();
+        type Queue = Vec<&'static str>;
+        type View<'a, T: Element> = ();
+        type ViewMut<'a, T: Element> = ();
+        type Recording = Noted;
+
+        fn name(&self) -> String {
+            "noting".to_owned()
+        }
+
+        fn queue(&self) -> Result<Self::Queue, DeviceError> {
+            Ok(Vec::new())
+        }
+
+        fn records(&self) -> bool {
+            true
+        }
+
+        fn record<E: From<DeviceError>>(
+            &self,
+            queue: &mut Self::Queue,
+            work: impl FnOnce(&mut Self::Queue) -> Result<(), E>,
+        ) -> Result<Option<Noted>, E> {
+            if !self.notes {
+                return work(queue).map(|()| None);
+            }
+            let (mut done, frees) = (Vec::new(), self.frees());
+            work(&mut done)?;
+            Ok(Some(Noted { done, frees }))
+        }
+
+        fn replay(&self, queue: &mut Self::Queue, recording: &Noted) -> Result<bool, DeviceError> {
+            let fresh = recording.frees == self.frees();
+            if fresh {
+                queue.push("replay");
+                queue.extend(&recording.done);
+            }
+            Ok(fresh)
+        }
+
+        fn allocate(&self, _: usize) -> Result<(), DeviceError> {
+            Ok(())
+        }
+
+        fn view<'a, T: Element>(
+            &self,
+            (): &'a (),
+            _: usize,
+            _: usize,
+        ) -> Result<Self::View<'a, T>, DeviceError> {
+            Ok(())
+        }
+
+        fn view_mut<'a, T: Element>(
+            &self,
+            (): &'a mut (),
+            _: usize,
+            _: usize,
+        ) -> Result<Self::ViewMut<'a, T>, DeviceError> {
+            Ok(())
+        }
+
+        fn views<'a, const R: usize, const W: usize>(
+            &self,
+            _: &'a mut [()],
+            _: [Span; R],
+            _: [Span; W],
+        ) -> Result<([Self::View<'a, f32>; R], [Self::ViewMut<'a, f32>; W]), DeviceError> {
+            Ok(([(); R], [(); W]))
+        }
+
+        fn upload<T: Element>(&self, _: &mut Self::Queue, _: &[T], (): ()) -> Result<(), DeviceError> {
+            Ok(())
+        }
+
+        fn download<T: Element>(&self, _: &mut Self::Queue, (): (), _: &mut [T]) -> Result<(), DeviceError> {
+            Ok(())
+        }
+    }
+
+    fn bucket(total_tokens: usize) -> Capacity {
+        Capacity { batch_size: 4, total_tokens, ..Capacity::default() }
+    }
+
+    /// What a batch of `bucket` does on the queue.
+    fn run(recordings: &mut Recordings<Noting>, device: &Noting, bucket: Capacity) -> Vec<&'static str> {
+        let mut queue = Vec::new();
+        let work = |queue: &mut Vec<&'static str>| {
+            queue.push("launch");
+            Ok(())
+        };
+        recordings.run(device, &mut queue, (bucket, OutputSet::ALL), work).unwrap();
+        queue
+    }
+
+    #[test]
+    fn the_second_batch_of_a_bucket_is_noted_and_later_ones_are_replayed() {
+        let (device, mut recordings) = (Noting { notes: true, ..Noting::default() }, Recordings::new());
+        for tokens in [16, 32] {
+            assert_eq!(run(&mut recordings, &device, bucket(tokens)), ["launch"]);
+            for _ in 0..3 {
+                assert_eq!(run(&mut recordings, &device, bucket(tokens)), ["replay", "launch"]);
+            }
+        }
+        // memory was given back: noted anew, once
+        device.free();
+        let noted = Cell::new(0);
+        let mut queue = Vec::new();
+        for _ in 0..2 {
+            let work = |queue: &mut Vec<&'static str>| {
+                noted.set(noted.get() + 1);
+                queue.push("anew");
+                Ok(())
+            };
+            recordings.run(&device, &mut queue, (bucket(16), OutputSet::ALL), work).unwrap();
+        }
+        assert_eq!((queue, noted.get()), (vec!["replay", "anew", "replay", "anew"], 1));
+    }
+
+    #[test]
+    fn what_frees_memory_while_it_is_noted_is_done_as_ever() {
+        let (device, mut recordings) = (Noting { notes: true, ..Noting::default() }, Recordings::new());
+        run(&mut recordings, &device, bucket(16));
+        let mut queue = Vec::new();
+        let work = |queue: &mut Vec<&'static str>| {
+            device.free();
+            queue.push("grows");
+            Ok(())
+        };
+        recordings.run(&device, &mut queue, (bucket(16), OutputSet::ALL), work).unwrap();
+        assert_eq!(queue, ["grows"]);
+        assert_eq!(run(&mut recordings, &device, bucket(16)), ["replay", "launch"]);
+    }
+
+    #[test]
+    fn a_device_that_notes_nothing_computes_every_time() {
+        let (device, mut recordings) = (Noting::default(), Recordings::new());
+        for _ in 0..3 {
+            assert_eq!(run(&mut recordings, &device, bucket(16)), ["launch"]);
+        }
+    }
+
+    #[test]
+    fn recordings_do_not_pile_up() {
+        let (device, mut recordings) = (Noting { notes: true, ..Noting::default() }, Recordings::new());
+        for tokens in 0..3 * MOST_RECORDINGS {
+            run(&mut recordings, &device, bucket(tokens));
+            assert!(recordings.known.len() <= MOST_RECORDINGS);
+        }
+    }
+
+    #[test]
+    fn only_small_packed_batches_run_with_other_sizes() {
+        let batch = Extents::of(&[5, 7]);
+        let fixed = |tokens, layout| Recordings::fixed(&Noting::default(), layout, bucket(tokens), batch);
+        let sizes = fixed(16, LayoutKind::Packed).map(|extents| (extents.batch_size, extents.total_tokens));
+        assert_eq!(sizes, Some((4, 16)));
+        assert_eq!(fixed(16, LayoutKind::Padded), None);
+        assert_eq!(fixed(MOST_ROWS + 1, LayoutKind::Packed), None);
+    }
+}
