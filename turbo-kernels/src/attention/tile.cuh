@@ -12,9 +12,9 @@ constexpr float LOG2_E = 1.44269504f;
 // What all blocks of a launch are given.
 template <class T>
 struct Problem {
-  const T* q;
-  const T* k;
-  const T* v;
+  const T* q;                             // the first of its columns in the first row
+  const T* k;                             // likewise
+  const T* v;                             // likewise
   T* out;                                 // [query rows, num_heads · head_dim]
   Sequences sequences;                    // among the rows of keys and values
   unsigned q_stride, k_stride, v_stride;  // values from one row to the next
@@ -120,12 +120,11 @@ __device__ __forceinline__ float bias_of(const Problem<T>& problem, unsigned hea
 }
 
 // The parameters of a kernel, and the Problem made of them.
-#define PARAMETERS(T)                                                                                            \
-  const T *q, const T *k, const T *v, T *out, const unsigned *lengths, unsigned batch_size, unsigned padded_len, \
-      unsigned rows, unsigned q_stride, unsigned k_stride, unsigned v_stride, unsigned num_heads,                \
-      unsigned heads_of_kv, unsigned head_dim, unsigned attending, unsigned before, unsigned after, float scale, \
-      const T *bias, unsigned num_buckets, unsigned max_distance
-#define PROBLEM                                                                                         \
-  {q,        k,         v,           out,      {lengths, batch_size, padded_len, rows}, q_stride, k_stride, \
-   v_stride, num_heads, heads_of_kv, head_dim, attending, before, after, scale, bias, num_buckets,      \
-   max_distance}
+#define PARAMETERS(T)                                                                                               \
+  const T *q, const T *k, const T *v, T *out, const unsigned *lengths, unsigned batch_size, unsigned padded_len,    \
+      unsigned rows, unsigned q_first, unsigned k_first, unsigned v_first, unsigned q_stride, unsigned k_stride,    \
+      unsigned v_stride, unsigned num_heads, unsigned heads_of_kv, unsigned head_dim, unsigned attending,           \
+      unsigned before, unsigned after, float scale, const T *bias, unsigned num_buckets, unsigned max_distance
+#define PROBLEM                                                                                                     \
+  {q + q_first, k + k_first, v + v_first, out,       {lengths, batch_size, padded_len, rows}, q_stride, k_stride,   \
+   v_stride,    num_heads,   heads_of_kv, head_dim,  attending, before, after, scale, bias, num_buckets, max_distance}

@@ -25,7 +25,7 @@ use super::{Attention, AttentionMask, AttentionShape, Queries, RelativeBias};
 use crate::{
     Columns, KernelError, Layout,
     cuda::{
-        Address, Cuda, CudaQueue, CudaView, CudaViewMut, FloatType, LaunchShape, count, is_wide,
+        Cuda, CudaQueue, CudaView, CudaViewMut, FloatType, LaunchShape, count, is_wide,
         sequences::{self, SequencesOnDevice},
         size,
     },
@@ -112,7 +112,7 @@ impl<'a, F: Float> Batch<'a, F> {
                 Queries::First | Queries::Last => 1,
             },
             wide: is_wide::<F>(num_heads * head_dim, [self.out.address()])
-                && [self.q, self.k, self.v].iter().all(|rows| is_wide::<F>(rows.row_stride, [first(rows)])),
+                && [self.q, self.k, self.v].iter().all(columns_are_wide),
         }
     }
 
@@ -152,14 +152,17 @@ impl<'a, F: Float> Batch<'a, F> {
         let (before, after) = reach(mask);
         let (num_buckets, max_distance) = bias.map_or((0, 0), |bias| (bias.num_buckets, bias.max_distance));
         let arguments = (
-            first(&q),
-            first(&k),
-            first(&v),
+            q.rows,
+            k.rows,
+            v.rows,
             out,
             sequences.lengths,
             sequences.batch_size,
             sequences.padded_len,
             rows,
+            size(NAME, "q", q.first)?,
+            size(NAME, "k", k.first)?,
+            size(NAME, "v", v.first)?,
             size(NAME, "q", q.row_stride)?,
             size(NAME, "k", k.row_stride)?,
             size(NAME, "v", v.row_stride)?,
@@ -193,7 +196,8 @@ fn reach(mask: AttentionMask) -> (u32, u32) {
     }
 }
 
-/// Where the columns of the first row begin.
-fn first<F: Float>(columns: &Columns<CudaView<'_, F>>) -> Address {
-    columns.rows.address().offset(columns.first * size_of::<F>())
+/// Whether the columns begin at multiples of 16 bytes in each row.
+fn columns_are_wide<F: Float>(columns: &Columns<CudaView<'_, F>>) -> bool {
+    let first = columns.rows.address().offset(columns.first * size_of::<F>());
+    is_wide::<F>(columns.row_stride, [first])
 }
