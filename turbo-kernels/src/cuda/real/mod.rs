@@ -25,9 +25,11 @@ mod stream;
 mod symbols;
 mod unavailable;
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod fake;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests;
 
 use cudarc::{cublaslt::sys as lt, driver::sys as cu, nvrtc::sys as nvrtc};

@@ -118,7 +118,8 @@ struct product {
   struct layout a, b, c, d;
   float alpha, beta;
   uint64_t at_a, at_b, at_c, at_d;
-  uint64_t algorithm;
+  uint64_t algorithm, workspace;
+  size_t workspace_bytes;
 };
 
 static int is_sound(const struct product* it) {
@@ -172,6 +173,7 @@ static void put(const struct layout* layout, uint64_t first, int batch, uint64_t
 static void multiply(void* data) {
   const struct product* it = data;
   if (it->algorithm == 0) usleep(2000);
+  if (!fake_is_memory(it->workspace, it->workspace_bytes)) return;
   struct layout bias = {it->d.type, it->d.rows, 1, (int64_t)it->d.rows, 1, 0};
   for (int batch = 0; batch < it->d.batch; ++batch) {
     for (uint64_t column = 0; column < it->d.columns; ++column) {
@@ -198,8 +200,9 @@ int cublasLtMatmul(void* handle, struct operation_description* operation, const 
                    uint64_t at_d, struct layout* d, const struct algorithm* algorithm, uint64_t workspace, size_t bytes,
                    struct stream* stream) {
   (void)handle;
-  struct product product = {*operation, *a, *b, *c, *d, *alpha, *beta, at_a, at_b, at_c, at_d, algorithm->data[0]};
-  if (!is_sound(&product) || !fake_is_memory(workspace, bytes)) return INVALID_VALUE;
+  struct product product = {*operation, *a,   *b,   *c,   *d,  *alpha, *beta, at_a, at_b, at_c, at_d, algorithm->data[0],
+                            workspace,  bytes};
+  if (!is_sound(&product)) return INVALID_VALUE;
   if (product.algorithm == 2 || (product.algorithm == 1 && d->columns == 19)) return NOT_SUPPORTED;
   fake_say("multiplied by algorithm %d\n", (int)product.algorithm);
   fake_enqueue(stream, multiply, &product, sizeof product);

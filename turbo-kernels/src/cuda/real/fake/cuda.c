@@ -50,7 +50,7 @@ struct graph {
   struct list operations;
 };
 
-static struct memory* memories;
+static struct memory *memories, *pinned;
 static struct stream* streams;
 static size_t used;
 static int lost, live, is_current;
@@ -75,13 +75,37 @@ void fake_say(const char* format, ...) {
   va_end(arguments);
 }
 
-int fake_is_memory(uint64_t address, size_t bytes) {
-  for (struct memory* it = memories; it; it = it->next) {
-    uint64_t first = (uint64_t)it->first;
-    if (address >= first && address + bytes <= first + it->bytes) return 1;
+static int is_in(const struct memory* memory, uint64_t address, size_t bytes) {
+  for (; memory; memory = memory->next) {
+    uint64_t first = (uint64_t)memory->first;
+    if (address >= first && address + bytes <= first + memory->bytes) return 1;
   }
   lost = ILLEGAL_ADDRESS;
   return 0;
+}
+
+int fake_is_memory(uint64_t address, size_t bytes) { return is_in(memories, address, bytes); }
+
+static void* take(struct memory** list, size_t bytes) {
+  struct memory* it = malloc(sizeof *it);
+  *it = (struct memory){aligned_alloc(256, (bytes + 255) / 256 * 256), bytes, *list};
+  memset(it->first, 0xdd, bytes);
+  *list = it;
+  fake_made(1);
+  return it->first;
+}
+
+// Gives its bytes back; 0 when there is no such memory.
+static size_t give(struct memory** list, void* first) {
+  while (*list && (*list)->first != first) list = &(*list)->next;
+  struct memory* gone = *list;
+  if (!gone) return 0;
+  size_t bytes = gone->bytes;
+  *list = gone->next;
+  free(gone->first);
+  free(gone);
+  fake_made(-1);
+  return bytes;
 }
 
 static void append(struct list* list, void (*run)(void*), const void* data, size_t bytes) {
@@ -207,30 +231,16 @@ int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
   ENTER;
   CHECK(bytes, INVALID_VALUE);
   CHECK(used + bytes <= (size_t)fake_setting("FAKE_MEMORY", 1 << 30), OUT_OF_MEMORY);
-  struct memory* it = malloc(sizeof *it);
-  *it = (struct memory){aligned_alloc(256, (bytes + 255) / 256 * 256), bytes, memories};
-  memset(it->first, 0xdd, bytes);
-  memories = it;
+  *address = (uint64_t)take(&memories, bytes);
   used += bytes;
-  fake_made(1);
-  *address = (uint64_t)it->first;
   return OK;
 }
 
 int cuMemFree_v2(uint64_t address) {
   ENTER;
-  for (struct memory** it = &memories; *it; it = &(*it)->next) {
-    if ((uint64_t)(*it)->first == address) {
-      struct memory* gone = *it;
-      *it = gone->next;
-      used -= gone->bytes;
-      free(gone->first);
-      free(gone);
-      fake_made(-1);
-      return OK;
-    }
-  }
-  return INVALID_VALUE;
+  size_t bytes = give(&memories, (void*)address);
+  used -= bytes;
+  return bytes ? OK : INVALID_VALUE;
 }
 
 int cuMemGetInfo_v2(size_t* available, size_t* all) {
@@ -243,16 +253,13 @@ int cuMemGetInfo_v2(size_t* available, size_t* all) {
 int cuMemHostAlloc(void** first, size_t bytes, unsigned flags) {
   ENTER;
   CHECK(!flags, INVALID_VALUE);
-  *first = malloc(bytes);
-  fake_made(1);
+  *first = take(&pinned, bytes);
   return OK;
 }
 
 int cuMemFreeHost(void* first) {
   ENTER;
-  free(first);
-  fake_made(-1);
-  return OK;
+  return give(&pinned, first) ? OK : INVALID_VALUE;
 }
 
 struct copy {
@@ -260,9 +267,10 @@ struct copy {
   size_t bytes;
 };
 
+// Only from pinned memory: a copy from any other is over when the call returns, which this one is not.
 static void upload(void* data) {
   struct copy* it = data;
-  if (fake_is_memory(it->to, it->bytes)) memcpy((void*)it->to, (void*)it->from, it->bytes);
+  if (fake_is_memory(it->to, it->bytes) && is_in(pinned, it->from, it->bytes)) memcpy((void*)it->to, (void*)it->from, it->bytes);
 }
 
 static void download(void* data) {

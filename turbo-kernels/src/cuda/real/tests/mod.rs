@@ -1,0 +1,71 @@
+//! A GPU that is told what a real one would be, by libraries that pretend to be CUDA's.
+
+mod absence;
+mod kernels;
+mod products;
+mod streams;
+
+use std::{ffi::c_void, ptr};
+
+use super::{
+    Gpu,
+    fake::{Fakes, apart, live},
+};
+use crate::{
+    cuda::{Address, Driver, Kernel, LaunchShape, Module, Stream},
+    device::DeviceError,
+};
+
+static KERNELS: Module =
+    Module { name: "kernels", source: "add_u32(unsigned* to, unsigned amount, unsigned count) large_u32()" };
+
+fn kernel(name: &'static str) -> Kernel {
+    Kernel { module: &KERNELS, name }
+}
+
+const SHAPE: LaunchShape = LaunchShape { grid: [2, 3, 1], block: 64, shared_bytes: 0 };
+
+/// Adds `amount` to `count` numbers.
+fn add(stream: &mut dyn Stream, to: Address, amount: u32, count: u32) -> Result<(), DeviceError> {
+    let (mut to, mut amount, mut count) = (to, amount, count);
+    let mut arguments: [*mut c_void; 3] =
+        [ptr::from_mut(&mut to).cast(), ptr::from_mut(&mut amount).cast(), ptr::from_mut(&mut count).cast()];
+    // SAFETY: these are what the pretended kernel reads; it looks itself whether `to` is memory.
+    unsafe { stream.launch(kernel("add_u32"), SHAPE, &mut arguments) }
+}
+
+fn bytes_of(numbers: &[u32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+fn upload(stream: &mut dyn Stream, numbers: &[u32], to: Address) {
+    // SAFETY: every test here makes blocks as long as what it copies.
+    unsafe { stream.upload(&bytes_of(numbers), to) }.unwrap();
+}
+
+fn download(stream: &mut dyn Stream, from: Address, count: usize) -> Vec<u32> {
+    let mut bytes = vec![0; 4 * count];
+    // SAFETY: as above.
+    unsafe { stream.download(from, &mut bytes) }.unwrap();
+    bytes.chunks_exact(4).map(|number| u32::from_le_bytes(number.try_into().unwrap())).collect()
+}
+
+/// Gives back what `allocate` gave for `bytes` bytes.
+fn free(gpu: &Gpu, address: Address, bytes: usize) {
+    // SAFETY: each test frees its blocks once, and enqueues nothing with them after.
+    unsafe { gpu.free(address, bytes) };
+}
+
+/// `body` in a process with all pretended libraries. There it must hold, and leave no handle and no memory behind.
+fn on_a_gpu<F: Fn()>(test: F, variables: &[(&str, &str)], body: impl FnOnce(&Gpu)) {
+    let Some(fakes) = Fakes::all() else { return };
+    let whole = || {
+        let gpu = Gpu::new(0).unwrap();
+        body(&gpu);
+        drop(gpu);
+        format!("{} live", live())
+    };
+    if let Some(answer) = apart(test, fakes.path(), variables, whole) {
+        assert_eq!(answer, "0 live");
+    }
+}

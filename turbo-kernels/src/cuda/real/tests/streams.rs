@@ -1,0 +1,160 @@
+//! Memory, copies, kernels in their order, and recordings of them.
+
+use std::fmt::Write;
+
+use super::{add, download, free, on_a_gpu, upload};
+use crate::{
+    cuda::{
+        Address, Driver,
+        real::{
+            Gpu,
+            fake::{Fakes, apart},
+        },
+    },
+    device::DeviceError,
+};
+
+#[test]
+fn memory_is_zero_and_limited() {
+    on_a_gpu(memory_is_zero_and_limited, &[("FAKE_MEMORY", "100000")], |gpu| {
+        let mut stream = gpu.stream().unwrap();
+        let block = gpu.allocate(4000).unwrap();
+        assert_eq!(block.0 % 256, 0);
+        assert_eq!(download(&mut *stream, block, 1000), [0; 1000]);
+        assert_eq!(gpu.free_bytes().unwrap(), 96_000);
+        assert!(matches!(gpu.allocate(96_001), Err(DeviceError::OutOfMemory { bytes: 96_001 })));
+        // and everything works as before
+        add(&mut *stream, block, 5, 1000).unwrap();
+        assert_eq!(download(&mut *stream, block, 1000), [5; 1000]);
+        free(gpu, block, 4000);
+        let nothing = gpu.allocate(0).unwrap();
+        assert_ne!(nothing, Address::NULL);
+        assert_eq!(download(&mut *stream, nothing, 0), []);
+        free(gpu, nothing, 0);
+        assert_eq!(gpu.free_bytes().unwrap(), 100_000);
+    });
+}
+
+#[test]
+fn a_stream_keeps_its_order_and_what_it_was_given() {
+    on_a_gpu(a_stream_keeps_its_order_and_what_it_was_given, &[], |gpu| {
+        const COUNT: usize = 3_000_000; // 12 MB: both buffers, and the first one again
+        let block = gpu.allocate(4 * COUNT).unwrap();
+        let mut stream = gpu.stream().unwrap();
+        let numbers: Vec<u32> = (0..COUNT as u32).collect();
+        // pieces of any length; the host's copies are gone before the GPU reads any
+        for (piece, from) in numbers.chunks(70_001).zip((0..).step_by(70_001)) {
+            upload(&mut *stream, piece, block.offset(4 * from));
+        }
+        add(&mut *stream, block, 7, COUNT as u32).unwrap();
+        upload(&mut *stream, &[1, 2, 3], block);
+        let mut expected: Vec<u32> = numbers.iter().map(|number| number + 7).collect();
+        expected[..3].copy_from_slice(&[1, 2, 3]);
+        assert!(download(&mut *stream, block, COUNT) == expected);
+        stream.synchronize().unwrap();
+        free(gpu, block, 4 * COUNT);
+    });
+}
+
+#[test]
+fn memory_is_freed_behind_what_uses_it() {
+    on_a_gpu(memory_is_freed_behind_what_uses_it, &[], |gpu| {
+        let mut streams = [gpu.stream().unwrap(), gpu.stream().unwrap()];
+        let block = gpu.allocate(400).unwrap();
+        for stream in &mut streams {
+            add(&mut **stream, block, 1, 100).unwrap();
+        }
+        // before that, an access to what is freed would lose the GPU
+        free(gpu, block, 400);
+        for stream in &mut streams {
+            stream.synchronize().unwrap();
+        }
+        // a stream is dropped behind what it was given, too
+        let block = gpu.allocate(400).unwrap();
+        let mut stream = gpu.stream().unwrap();
+        upload(&mut *stream, &[3; 100], block);
+        add(&mut *stream, block, 1, 100).unwrap();
+        drop(stream);
+        assert_eq!(download(&mut *streams[0], block, 100), [4; 100]);
+        free(gpu, block, 400);
+    });
+}
+
+#[test]
+fn a_lost_gpu_is_an_error() {
+    let test = a_lost_gpu_is_an_error;
+    let Some(fakes) = Fakes::all() else { return };
+    let lose = || {
+        let gpu = Gpu::new(0).unwrap();
+        let block = gpu.allocate(400).unwrap();
+        let mut stream = gpu.stream().unwrap();
+        upload(&mut *stream, &[1; 100], block);
+        add(&mut *stream, Address(0x1000), 1, 100).unwrap();
+        let mut errors = String::new();
+        for error in [
+            stream.synchronize().unwrap_err(),
+            add(&mut *stream, block, 1, 100).unwrap_err(),
+            gpu.allocate(100).unwrap_err(),
+            gpu.stream().err().unwrap(),
+            gpu.free_bytes().unwrap_err(),
+        ] {
+            writeln!(errors, "{error}").unwrap();
+        }
+        free(&gpu, block, 400);
+        errors
+    };
+    let Some(answer) = apart(test, fakes.path(), &[], lose) else { return };
+    let why = "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS); this process can use the GPU no more";
+    let what = ["wait for the GPU", "choose the GPU", "choose the GPU", "choose the GPU", "choose the GPU"];
+    assert_eq!(answer, what.map(|what| format!("{what}: {why}")).join("\n"));
+}
+
+#[test]
+fn recordings_are_replayed() {
+    on_a_gpu(recordings_are_replayed, &[], |gpu| {
+        let [block, other] = [gpu.allocate(400).unwrap(), gpu.allocate(400).unwrap()];
+        let mut stream = gpu.stream().unwrap();
+        assert!(stream.end_recording().is_err());
+        add(&mut *stream, block, 1, 100).unwrap();
+        assert!(stream.begin_recording().unwrap());
+        add(&mut *stream, block, 10, 100).unwrap();
+        add(&mut *stream, block, 10, 100).unwrap();
+        // what a recording cannot hold is refused, and ends nothing
+        for refused in [
+            // SAFETY: the block holds as much; nothing is copied.
+            unsafe { stream.upload(&[0; 4], block) },
+            // SAFETY: as above.
+            unsafe { stream.download(block, &mut [0; 4]) },
+            stream.synchronize(),
+            stream.begin_recording().map(drop),
+        ] {
+            assert!(refused.unwrap_err().to_string().ends_with(": this cannot be recorded"));
+        }
+        // memory comes and goes as ever, but what goes waits for the end
+        free(gpu, other, 400);
+        let before = gpu.free_bytes().unwrap();
+        let recording = stream.end_recording().unwrap();
+        assert_eq!(gpu.free_bytes().unwrap(), before + 400);
+
+        assert_eq!(download(&mut *stream, block, 100), [1; 100]);
+        for _ in 0..2 {
+            // SAFETY: the block lives.
+            unsafe { recording.replay() }.unwrap();
+        }
+        assert_eq!(download(&mut *stream, block, 100), [41; 100]);
+        // it keeps its stream, and of what the stream was given nothing is lost
+        upload(&mut *stream, &[43; 100], block);
+        drop(stream);
+        // SAFETY: as above.
+        unsafe { recording.replay() }.unwrap();
+        drop(recording);
+
+        // one that nobody ends
+        let mut stream = gpu.stream().unwrap();
+        stream.begin_recording().unwrap();
+        add(&mut *stream, block, 1000, 100).unwrap();
+        drop(stream);
+        assert_eq!(download(&mut *gpu.stream().unwrap(), block, 100), [63; 100]);
+        free(gpu, block, 400);
+    });
+}
