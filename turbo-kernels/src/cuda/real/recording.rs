@@ -49,12 +49,13 @@ impl Drop for Runnable {
     }
 }
 
-/// A recording, and what its operations use beside their arguments.
+/// A recording, and what its operations use beside their arguments. Dropped from above to below: whoever has the stream last
+/// waits for what is under way, before scratch and kernels go.
 #[derive(Debug)]
 pub(super) struct Replay {
     graph: Runnable,
     stream: Arc<RawStream>,
-    scratch: Option<Arc<Scratch>>,
+    _scratch: Option<Arc<Scratch>>,
     shared: Arc<Shared>,
 }
 
@@ -70,7 +71,7 @@ impl Replay {
         // SAFETY: the graph is alive; one handle is written.
         check("prepare a recording", unsafe { cu::cuGraphInstantiateWithFlags(&mut handle, noted.0, 0) })?;
         let graph = Runnable { context: shared.context.clone(), handle };
-        Ok(Self { graph, stream: stream.clone(), scratch, shared: shared.clone() })
+        Ok(Self { graph, stream: stream.clone(), _scratch: scratch, shared: shared.clone() })
     }
 }
 
@@ -79,14 +80,5 @@ impl Recording for Replay {
         self.shared.context.enter()?;
         // SAFETY: graph and stream are alive, and so are kernels and scratch; what else it uses, the caller answers for.
         check("replay a recording", unsafe { cu::cuGraphLaunch(self.graph.handle, self.stream.handle) })
-    }
-}
-
-impl Drop for Replay {
-    /// What is dropped with it may still be in use: the last reference to the scratch may be this one.
-    fn drop(&mut self) {
-        if self.scratch.is_some() {
-            drop(self.stream.synchronize());
-        }
     }
 }

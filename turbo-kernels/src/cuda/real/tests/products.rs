@@ -61,6 +61,27 @@ fn decode(float: FloatType, bytes: &[u8]) -> Vec<f32> {
     }
 }
 
+/// One product of f32, without sizes and places.
+fn of_nothing() -> Product {
+    let nowhere = Matrices { first: Address::NULL, row_stride: 0, batch_stride: 0 };
+    Product {
+        input: FloatType::F32,
+        output: FloatType::F32,
+        batch: 1,
+        m: 0,
+        n: 0,
+        k: 0,
+        x: nowhere,
+        w: nowhere,
+        w_order: Rhs::Transposed,
+        y: nowhere,
+        bias: Address::NULL,
+        activation: None,
+        add: None,
+        tf32: false,
+    }
+}
+
 /// `batch` matrices in a block of their own.
 struct Held {
     float: FloatType,
@@ -139,7 +160,7 @@ fn check(driver: &dyn Driver, stream: &mut dyn Stream, case: Case, multiply: fn(
         bias: if case.has_bias { bias.place.first } else { Address::NULL },
         activation: case.activation,
         add: case.has_add.then_some(add.place),
-        tf32: false,
+        ..of_nothing()
     };
     multiply(stream, &product);
     let mut bytes = vec![0; y.values.len() * output.bytes()];
@@ -265,6 +286,18 @@ fn a_recording_takes_what_is_proposed_first() {
         let before = said().len();
         check(gpu, &mut *stream, PLAIN, multiply);
         assert!(said()[before..].starts_with("proposed 8"), "what was not timed is timed later");
+
+        // the scratch of a product that is under way outlives stream and recording
+        let matrices = || Matrices { first: gpu.allocate(400).unwrap(), row_stride: 4, batch_stride: 0 };
+        let [x, w, y] = [matrices(), matrices(), matrices()];
+        stream.begin_recording().unwrap();
+        multiply(&mut *stream, &Product { m: 4, n: 4, k: 4, x, w, y, ..of_nothing() });
+        let recording = stream.end_recording().unwrap();
+        drop(stream);
+        // SAFETY: the blocks live.
+        unsafe { recording.replay() }.unwrap();
+        drop(recording);
+        [x, w, y].map(|matrices| free(gpu, matrices.first, 400));
     });
 }
 
@@ -279,22 +312,8 @@ fn what_cublas_lt_has_not_is_ours() {
                 let first = gpu.allocate(1 << 16).unwrap();
                 Matrices { first, row_stride, batch_stride: 1000 }
             };
-            let mut product = Product {
-                input: F32,
-                output: F32,
-                batch: 2,
-                m: 17,
-                n: 33,
-                k: 5,
-                x: matrices(5),
-                w: matrices(5),
-                w_order: Rhs::Transposed,
-                y: matrices(33),
-                bias: Address::NULL,
-                activation: None,
-                add: None,
-                tf32: true,
-            };
+            let (x, w, y) = (matrices(5), matrices(5), matrices(33));
+            let mut product = Product { batch: 2, m: 17, n: 33, k: 5, x, w, y, tf32: true, ..of_nothing() };
             change(&mut product);
             let before = said().len();
             // SAFETY: the blocks hold all of it.
