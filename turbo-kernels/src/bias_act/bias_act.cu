@@ -176,7 +176,3 @@ struct Gate {
     const Gate<T> gate{x, columns, static_cast<Activation>(activation)};                                         \
     each(gate, out, in_last, joint_bits(columns * sizeof(T), x, out));                                            \
   }
-
-INSTANCES(float, f32)
-INSTANCES(half_t, f16)
-INSTANCES(bf16_t, bf16)

@@ -4,13 +4,13 @@ use super::{Activation, BiasAct};
 use crate::{
     KernelError,
     cuda::{
-        Arguments, Cuda, CudaQueue, CudaView, CudaViewMut, Kernel, LaunchShape, Module, blocks, count, named,
+        Arguments, Cuda, CudaQueue, CudaView, CudaViewMut, Family, Kernel, LaunchShape, blocks, count,
+        family, named,
     },
     device::Float,
 };
 
-static MODULE: Module =
-    Module { name: "bias_act", source: concat!(include_str!("activation.cuh"), include_str!("bias_act.cu")) };
+static FAMILY: Family = family!("bias_act", "activation.cuh", "bias_act.cu");
 
 /// Threads of a block and values of each, as in `bias_act.cu`.
 const THREADS: u32 = 256;
@@ -29,7 +29,9 @@ impl<F: Float> BiasAct for Cuda<F> {
         KernelError::check_length(NAME, "out", x.len(), out.len())?;
         let (values, columns) = (out.len(), count(NAME, "columns", bias.len())?);
         // SAFETY: x and out hold `values` values, whole rows of `columns`, as many as bias has.
-        unsafe { each(queue, named!(F, "add_bias"), values, |in_last| (x, bias, out, in_last, columns)) }
+        unsafe {
+            each::<F, _>(queue, named!(F, "add_bias"), values, |in_last| (x, bias, out, in_last, columns))
+        }
     }
 
     fn activate(
@@ -42,7 +44,9 @@ impl<F: Float> BiasAct for Cuda<F> {
         KernelError::check_length("activate", "out", x.len(), out.len())?;
         let values = out.len();
         // SAFETY: both hold `values` values.
-        unsafe { each(queue, named!(F, "activate"), values, |in_last| (x, activation as u32, out, in_last)) }
+        unsafe {
+            each::<F, _>(queue, named!(F, "activate"), values, |in_last| (x, activation as u32, out, in_last))
+        }
     }
 
     fn add(
@@ -56,7 +60,7 @@ impl<F: Float> BiasAct for Cuda<F> {
         KernelError::check_length("add", "out", a.len(), out.len())?;
         let values = out.len();
         // SAFETY: all hold `values` values.
-        unsafe { each(queue, named!(F, "add"), values, |in_last| (a, b, out, in_last)) }
+        unsafe { each::<F, _>(queue, named!(F, "add"), values, |in_last| (a, b, out, in_last)) }
     }
 
     fn mul(
@@ -70,7 +74,7 @@ impl<F: Float> BiasAct for Cuda<F> {
         KernelError::check_length("mul", "out", a.len(), out.len())?;
         let values = out.len();
         // SAFETY: all hold `values` values.
-        unsafe { each(queue, named!(F, "mul"), values, |in_last| (a, b, out, in_last)) }
+        unsafe { each::<F, _>(queue, named!(F, "mul"), values, |in_last| (a, b, out, in_last)) }
     }
 
     fn gate(
@@ -86,7 +90,7 @@ impl<F: Float> BiasAct for Cuda<F> {
         let (values, columns) = (out.len(), count("gate", "n", n)?);
         let args = |in_last| (x, activation as u32, out, in_last, columns);
         // SAFETY: out holds `values` values, whole rows of `columns`, and x twice as many.
-        unsafe { each(queue, named!(F, "gate"), values, args) }
+        unsafe { each::<F, _>(queue, named!(F, "gate"), values, args) }
     }
 
     fn scale(
@@ -99,7 +103,7 @@ impl<F: Float> BiasAct for Cuda<F> {
         KernelError::check_length("scale", "out", x.len(), out.len())?;
         let values = out.len();
         // SAFETY: both hold `values` values.
-        unsafe { each(queue, named!(F, "scale"), values, |in_last| (x, factor, out, in_last)) }
+        unsafe { each::<F, _>(queue, named!(F, "scale"), values, |in_last| (x, factor, out, in_last)) }
     }
 }
 
@@ -107,7 +111,7 @@ impl<F: Float> BiasAct for Cuda<F> {
 ///
 /// # Safety
 /// `args`, given the values of the last block, are the kernel's, and hold `values` values.
-unsafe fn each<A: Arguments>(
+unsafe fn each<F: Float, A: Arguments>(
     queue: &mut CudaQueue,
     name: &'static str,
     values: usize,
@@ -118,7 +122,7 @@ unsafe fn each<A: Arguments>(
     }
     let (shape, in_last) = shape(name, values)?;
     // SAFETY: the caller's promise.
-    Ok(unsafe { queue.launch(Kernel { module: &MODULE, name }, shape, args(in_last)) }?)
+    Ok(unsafe { queue.launch(Kernel { module: FAMILY.of::<F>(), name }, shape, args(in_last)) }?)
 }
 
 /// Blocks for `values` values, at least one, and the values of the last.

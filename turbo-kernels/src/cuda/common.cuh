@@ -1,7 +1,8 @@
 // What the kernels of all families share: number types, wide accesses, reductions, instructions of the tensor cores.
 //
 // A compilation unit is this file followed by a family's `.cu`, without any header: NVRTC then needs nothing but
-// itself. Kernels widen what they read to f32, compute in f32, and round each result once.
+// itself. Kernels widen what they read to f32, compute in f32, and round each result once. A family's file ends with a
+// macro that lists its kernels for a type; Rust adds the line of the type that the device stores.
 //
 //   section           | for
 //   1 the machine     | conversions, mma, ldmatrix, cp.async: one instruction each; on the CPU the emulator has them

@@ -13,14 +13,14 @@
 //! sizes, checks lengths as the CPU does, and passes views as they are:
 //!
 //! ```ignore
-//! static MODULE: Module = Module { name: "softmax", source: include_str!("softmax.cu") };
+//! static FAMILY: Family = family!("softmax", "softmax.cu");
 //!
 //! impl<F: Float> Softmax for Cuda<F> {
 //!     fn softmax(&self, queue: &mut CudaQueue, x: CudaView<'_, F>, columns: usize, scale: f32, out: CudaViewMut<'_, F>)
 //!     -> Result<(), KernelError> {
 //!         let rows = KernelError::check_rows("softmax", "out", columns, out.len())?;
 //!         KernelError::check_length("softmax", "x", out.len(), x.len())?;
-//!         let kernel = Kernel { module: &MODULE, name: named!(F, "softmax", "_warp") };
+//!         let kernel = Kernel { module: FAMILY.of::<F>(), name: named!(F, "softmax", "_warp") };
 //!         // SAFETY: the kernel reads and writes `rows` rows of `columns` values, which both views hold.
 //!         Ok(unsafe { queue.launch(kernel, shape(rows), (x, out, rows, columns, scale)) }?)
 //!     }
@@ -35,6 +35,7 @@
 
 mod device;
 mod driver;
+mod family;
 mod launch;
 mod memory;
 mod queue;
@@ -53,6 +54,7 @@ pub(crate) use driver::named;
 pub use driver::{
     Address, DeviceInfo, Driver, FloatType, Kernel, LaunchShape, Matrices, Module, Product, Recording, Stream,
 };
+pub(crate) use family::{Family, family};
 pub(crate) use launch::Arguments;
 pub use memory::{CudaBlock, CudaView, CudaViewMut};
 #[cfg(test)]

@@ -5,15 +5,14 @@ use super::{Embed, Lookup};
 use crate::{
     KernelError,
     cuda::{
-        Cuda, CudaQueue, CudaView, CudaViewMut, Kernel, Module, RowKernel, blocks, count, is_wide, named,
-        row_kernels, size, warp_to_a_row,
+        Cuda, CudaQueue, CudaView, CudaViewMut, Family, Kernel, RowKernel, blocks, count, family, is_wide,
+        named, row_kernels, size, warp_to_a_row,
     },
     device::Float,
     norm::NormWeights,
 };
 
-static MODULE: Module =
-    Module { name: "embed", source: concat!(include_str!("../norm/row.cuh"), include_str!("embed.cu")) };
+static FAMILY: Family = family!("embed", "../norm/row.cuh", "embed.cu");
 
 /// Other rows go to `embed_sum_layer_norm_…_any`.
 static IN_REGISTERS: [RowKernel; 5] = row_kernels! { "embed_sum_layer_norm":
@@ -43,7 +42,7 @@ impl<F: Float> Embed for Cuda<F> {
         }
         let table_rows = table_rows(NAME, &lookup, columns, tokens)?;
         let (tokens, columns) = (count(NAME, "tokens", tokens)?, count(NAME, "columns", columns)?);
-        let kernel = Kernel { module: &MODULE, name: named!(F, "embed") };
+        let kernel = Kernel { module: FAMILY.of::<F>(), name: named!(F, "embed") };
         let args = (lookup.table, lookup.ids, table_rows, out, tokens, columns);
         // SAFETY: there are `tokens` ids and rows of out, and the kernel reads rows of the table alone.
         Ok(unsafe { queue.launch(kernel, warp_to_a_row(tokens), args) }?)
@@ -82,10 +81,10 @@ impl<F: Float> Embed for Cuda<F> {
         let chosen = RowKernel::choose(&IN_REGISTERS, tokens, columns, multiprocessors).filter(|_| wide);
         let (tokens, columns) = (count(NAME, "tokens", tokens)?, count(NAME, "columns", columns)?);
         let (kernel, shape) = match chosen {
-            Some(kernel) => (kernel.kernel::<F>(&MODULE), kernel.shape(tokens)),
+            Some(kernel) => (kernel.kernel::<F>(&FAMILY), kernel.shape(tokens)),
             None => {
                 let name = named!(F, "embed_sum_layer_norm", "_any");
-                (Kernel { module: &MODULE, name }, blocks(tokens, 256))
+                (Kernel { module: FAMILY.of::<F>(), name }, blocks(tokens, 256))
             }
         };
         let args = (

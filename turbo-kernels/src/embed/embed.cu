@@ -145,7 +145,3 @@ __device__ __forceinline__ void embed_sum_layer_norm_any(const Lookups<T>& looku
       const T* gain, const T* offset, float epsilon, T* out, unsigned tokens, unsigned columns) {                   \
     embed_sum_layer_norm_any(LOOKUPS(T), gain, offset, epsilon, out, columns);                                      \
   }
-
-INSTANCES(float, f32)
-INSTANCES(half_t, f16)
-INSTANCES(bf16_t, bf16)

@@ -3,12 +3,12 @@
 use super::{Gather, HeadShape};
 use crate::{
     KernelError,
-    cuda::{Cuda, CudaQueue, CudaView, CudaViewMut, Kernel, Module, blocks, count, named, size},
+    cuda::{Cuda, CudaQueue, CudaView, CudaViewMut, Family, Kernel, blocks, count, family, named, size},
     device::Float,
     matmul::HeadStrides,
 };
 
-static MODULE: Module = Module { name: "gather", source: include_str!("gather.cu") };
+static FAMILY: Family = family!("gather", "gather.cu");
 
 const NAME: &str = "copy_heads";
 
@@ -48,7 +48,7 @@ impl<F: Float> Gather for Cuda<F> {
             size(NAME, "rows", rows)?,
             count(NAME, "head_dim", head_dim)?,
         );
-        let kernel = Kernel { module: &MODULE, name: named!(F, "copy_heads") };
+        let kernel = Kernel { module: FAMILY.of::<F>(), name: named!(F, "copy_heads") };
         // SAFETY: both tensors lie inside their views, and no two values of `to` share an element.
         Ok(unsafe { queue.launch(kernel, blocks(total.div_ceil(ROWS_OF_BLOCK), THREADS), args) }?)
     }

@@ -43,14 +43,10 @@ __device__ __forceinline__ void copy_heads(const T* __restrict__ from, const Str
   });
 }
 
-#define INSTANCE(T, DTYPE)                                                                                        \
+#define INSTANCES(T, DTYPE)                                                                                        \
   extern "C" __global__ void __launch_bounds__(256) copy_heads_##DTYPE(const T* from, unsigned from_batch,        \
       unsigned from_head, unsigned from_row, T* to, unsigned to_batch, unsigned to_head, unsigned to_row,         \
       unsigned total, unsigned num_heads, unsigned rows, unsigned head_dim) {                                     \
     const Strides from_at{from_batch, from_head, from_row}, to_at{to_batch, to_head, to_row};                     \
     copy_heads(from, from_at, to, to_at, total, num_heads, rows, head_dim);                                       \
   }
-
-INSTANCE(float, f32)
-INSTANCE(half_t, f16)
-INSTANCE(bf16_t, bf16)

@@ -208,7 +208,3 @@ __device__ __forceinline__ void rms_norm_any(const T* __restrict__ x, unsigned h
       const T* gain, float epsilon, T* out, unsigned rows, unsigned columns) {                                      \
     rms_norm_any(x, heads, stride, gain, epsilon, out, columns);                                                   \
   }
-
-INSTANCES(float, f32)
-INSTANCES(half_t, f16)
-INSTANCES(bf16_t, bf16)

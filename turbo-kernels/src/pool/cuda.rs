@@ -4,15 +4,14 @@ use super::{Pool, Pooling};
 use crate::{
     KernelError, Layout,
     cuda::{
-        Cuda, CudaQueue, CudaView, CudaViewMut, Kernel, Module, blocks, count, is_wide, named,
+        Cuda, CudaQueue, CudaView, CudaViewMut, Family, Kernel, blocks, count, family, is_wide, named,
         sequences::{self, SequencesOnDevice},
         warp_to_a_row,
     },
     device::Float,
 };
 
-static MODULE: Module =
-    Module { name: "pool", source: concat!(include_str!("../sequences.cuh"), include_str!("pool.cu")) };
+static FAMILY: Family = family!("pool", "../sequences.cuh", "pool.cu");
 
 /// Threads of a block, and how many of them share a row, as in `pool.cu`.
 const THREADS: u32 = 256;
@@ -53,7 +52,7 @@ impl<F: Float> Pool for Cuda<F> {
         let rows = KernelError::check_rows(NAME, "x", hidden_size, x.len())?;
         KernelError::check_length(NAME, "out", x.len(), out.len())?;
         let (rows, columns) = (count(NAME, "rows", rows)?, count(NAME, "columns", hidden_size)?);
-        let kernel = Kernel { module: &MODULE, name: named!(F, "l2_normalize") };
+        let kernel = Kernel { module: FAMILY.of::<F>(), name: named!(F, "l2_normalize") };
         // SAFETY: both hold `rows` rows of `columns` values.
         Ok(unsafe { queue.launch(kernel, warp_to_a_row(rows), (x, LEAST_NORM, out, rows, columns)) }?)
     }
@@ -91,7 +90,7 @@ pub(crate) unsafe fn launch<F: Float>(
     let SequencesOnDevice { lengths, batch_size, padded_len } = sequences;
     let args = (pooling as u32, lengths, batch_size, padded_len, rows, x, out, out_stride, columns);
     // SAFETY: the caller's promise; the kernel names only rows that there are.
-    Ok(unsafe { queue.launch(Kernel { module: &MODULE, name }, blocks(grid, THREADS), args) }?)
+    Ok(unsafe { queue.launch(Kernel { module: FAMILY.of::<F>(), name }, blocks(grid, THREADS), args) }?)
 }
 
 #[cfg(test)]

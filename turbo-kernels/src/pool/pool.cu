@@ -126,7 +126,3 @@ __device__ __forceinline__ void l2_normalize(
       l2_normalize_##DTYPE(const T* x, float least, T* out, unsigned rows, unsigned columns) {                     \
     l2_normalize(x, least, out, rows, columns);                                                                    \
   }
-
-INSTANCES(float, f32)
-INSTANCES(half_t, f16)
-INSTANCES(bf16_t, bf16)

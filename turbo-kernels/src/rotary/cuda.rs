@@ -4,13 +4,13 @@ use super::Rotary;
 use crate::{
     Columns, HeadSizes, KernelError, Layout,
     cuda::{
-        Cuda, CudaQueue, CudaView, CudaViewMut, Kernel, Module, count, named, sequences, size, warp_to_a_row,
+        Cuda, CudaQueue, CudaView, CudaViewMut, Family, Kernel, count, family, named, sequences, size,
+        warp_to_a_row,
     },
     device::Float,
 };
 
-static MODULE: Module =
-    Module { name: "rotary", source: concat!(include_str!("../sequences.cuh"), include_str!("rotary.cu")) };
+static FAMILY: Family = family!("rotary", "../sequences.cuh", "rotary.cu");
 
 const NAME: &str = "rotary";
 
@@ -39,7 +39,7 @@ impl<F: Float> Rotary for Cuda<F> {
         }
         count(NAME, "columns", heads.width())?;
         let args = (
-            x.rows.address().offset(x.first * size_of::<F>()),
+            x.rows.behind(x.first),
             size(NAME, "row_stride", x.row_stride)?,
             table,
             size(NAME, "positions", positions)?,
@@ -51,7 +51,7 @@ impl<F: Float> Rotary for Cuda<F> {
             size(NAME, "num_heads", num_heads)?,
             size(NAME, "head_dim", head_dim)?,
         );
-        let kernel = Kernel { module: &MODULE, name: named!(F, "rotary") };
+        let kernel = Kernel { module: FAMILY.of::<F>(), name: named!(F, "rotary") };
         // SAFETY: x and out hold `rows` rows, the table `positions`, and the kernel names only rows that there are.
         Ok(unsafe { queue.launch(kernel, warp_to_a_row(rows), args) }?)
     }

@@ -41,14 +41,10 @@ __device__ __forceinline__ void rotary(const T* __restrict__ x, unsigned stride,
   });
 }
 
-#define INSTANCE(T, DTYPE)                                                                                         \
+#define INSTANCES(T, DTYPE)                                                                                         \
   extern "C" __global__ void __launch_bounds__(256) rotary_##DTYPE(const T* x, unsigned stride, const T* table,    \
       unsigned positions, T* out, const unsigned* lengths, unsigned batch_size, unsigned padded_len,               \
       unsigned rows, unsigned num_heads, unsigned head_dim) {                                                      \
     const Sequences sequences{lengths, batch_size, padded_len, rows};                                              \
     rotary(x, stride, table, positions, out, sequences, num_heads, head_dim);                                      \
   }
-
-INSTANCE(float, f32)
-INSTANCE(half_t, f16)
-INSTANCE(bf16_t, bf16)

@@ -329,7 +329,3 @@ __device__ __forceinline__ void add_relative_bias(
     const Scores scores{rows, num_heads, queries, keys, nullptr, 0, 0};                                            \
     add_relative_bias(x, scores, RelativeBias<T>{table, num_buckets, max_distance, near}, out);                    \
   }
-
-INSTANCES(float, f32)
-INSTANCES(half_t, f16)
-INSTANCES(bf16_t, bf16)

@@ -3,11 +3,13 @@
 use super::{NAME, TopK, checked_rows};
 use crate::{
     KernelError,
-    cuda::{Cuda, CudaQueue, CudaView, CudaViewMut, Kernel, LaunchShape, Module, blocks, count, named},
+    cuda::{
+        Cuda, CudaQueue, CudaView, CudaViewMut, Family, Kernel, LaunchShape, blocks, count, family, named,
+    },
     device::Float,
 };
 
-static MODULE: Module = Module { name: "topk", source: include_str!("topk.cu") };
+static FAMILY: Family = family!("topk", "topk.cu");
 
 /// Columns up to which a warp has a row to itself: some steps of 16 bytes to a lane.
 const COLUMNS_OF_WARP: usize = 2048;
@@ -30,7 +32,7 @@ impl<F: Float> TopK for Cuda<F> {
         let name = if by_warp { named!(F, "top_k", "_warp") } else { named!(F, "top_k") };
         let args = (x, values, indices, rows, count(NAME, "columns", columns)?, k as u32);
         // SAFETY: x holds `rows` rows of `columns` values, at least k of them, the outputs k for each.
-        Ok(unsafe { queue.launch(Kernel { module: &MODULE, name }, shape(rows, by_warp), args) }?)
+        Ok(unsafe { queue.launch(Kernel { module: FAMILY.of::<F>(), name }, shape(rows, by_warp), args) }?)
     }
 }
 

@@ -220,7 +220,3 @@ __device__ __forceinline__ void top_k(const T* __restrict__ x, T* __restrict__ v
       const T* x, T* values, unsigned* indices, unsigned rows, unsigned columns, unsigned k) {                      \
     top_k<1024, 32>(x, values, indices, rows, columns, k);                                                          \
   }
-
-INSTANCES(float, f32)
-INSTANCES(half_t, f16)
-INSTANCES(bf16_t, bf16)
