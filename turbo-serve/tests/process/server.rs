@@ -32,7 +32,8 @@ pub(crate) fn tiny_model() -> PathBuf {
 /// The program without the variables of whoever runs the tests: each of them is an argument.
 pub(crate) fn turbo() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_turbo"));
-    command.env_clear().env("RUST_LOG", "info").stdin(Stdio::null());
+    // the same on machines with a GPU
+    command.env_clear().env("RUST_LOG", "info").env("DEVICE", "cpu").stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
