@@ -10,7 +10,7 @@ use crate::{
     device::Float,
 };
 
-static FAMILY: Family = family!("bias_act", "activation.cuh", "bias_act.cu");
+pub(crate) static FAMILY: Family = family!("bias_act", "activation.cuh", "bias_act.cu");
 
 /// Threads of a block and values of each, as in `bias_act.cu`.
 const THREADS: u32 = 256;

@@ -3,7 +3,7 @@
 mod activation;
 mod cpu;
 #[cfg(any(feature = "cuda", feature = "testing", test))]
-mod cuda;
+pub(crate) mod cuda;
 
 pub(crate) use activation::apply;
 pub(crate) use cpu::{Activate, Add};

@@ -12,7 +12,7 @@ use crate::{
     norm::NormWeights,
 };
 
-static FAMILY: Family = family!("embed", "../norm/row.cuh", "embed.cu");
+pub(crate) static FAMILY: Family = family!("embed", "../norm/row.cuh", "embed.cu");
 
 /// Other rows go to `embed_sum_layer_norm_…_any`.
 static IN_REGISTERS: [RowKernel; 5] = row_kernels! { "embed_sum_layer_norm":

@@ -8,7 +8,7 @@ use crate::{
     matmul::HeadStrides,
 };
 
-static FAMILY: Family = family!("gather", "gather.cu");
+pub(crate) static FAMILY: Family = family!("gather", "gather.cu");
 
 const NAME: &str = "copy_heads";
 

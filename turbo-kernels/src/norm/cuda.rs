@@ -10,7 +10,7 @@ use crate::{
     device::Float,
 };
 
-static FAMILY: Family = family!("norm", "row.cuh", "norm.cu");
+pub(crate) static FAMILY: Family = family!("norm", "row.cuh", "norm.cu");
 
 /// Other rows go to `layer_norm_…_any`.
 static LAYER_NORM: [RowKernel; 10] = row_kernels! { "layer_norm":

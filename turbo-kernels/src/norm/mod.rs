@@ -3,7 +3,7 @@
 
 mod cpu;
 #[cfg(any(feature = "cuda", feature = "testing", test))]
-mod cuda;
+pub(crate) mod cuda;
 mod row;
 
 pub(crate) use cpu::{NormGroup, for_each_row};

@@ -11,7 +11,7 @@ use crate::{
     device::Float,
 };
 
-static FAMILY: Family = family!("pool", "../sequences.cuh", "pool.cu");
+pub(crate) static FAMILY: Family = family!("pool", "../sequences.cuh", "pool.cu");
 
 /// Threads of a block, and how many of them share a row, as in `pool.cu`.
 const THREADS: u32 = 256;

@@ -10,7 +10,7 @@ use crate::{
     device::Float,
 };
 
-static FAMILY: Family = family!("rotary", "../sequences.cuh", "rotary.cu");
+pub(crate) static FAMILY: Family = family!("rotary", "../sequences.cuh", "rotary.cu");
 
 const NAME: &str = "rotary";
 

@@ -2,7 +2,7 @@
 
 mod cpu;
 #[cfg(any(feature = "cuda", feature = "testing", test))]
-mod cuda;
+pub(crate) mod cuda;
 
 use crate::{ColumnsOn, HeadSizes, KernelError, Layout, device::Device};
 

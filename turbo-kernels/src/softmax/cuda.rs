@@ -10,7 +10,7 @@ use crate::{
     device::Float,
 };
 
-static FAMILY: Family = family!("softmax", "softmax.cu");
+pub(crate) static FAMILY: Family = family!("softmax", "softmax.cu");
 
 static CLASSIC: [RowKernel; 1] = row_kernels! { "softmax": "_classic", 1024, 1024, 1, 1024; };
 

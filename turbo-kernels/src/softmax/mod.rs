@@ -2,7 +2,7 @@
 
 mod cpu;
 #[cfg(any(feature = "cuda", feature = "testing", test))]
-mod cuda;
+pub(crate) mod cuda;
 mod row;
 
 pub(crate) use cpu::SoftmaxRow;

@@ -9,7 +9,7 @@ use crate::{
     device::Float,
 };
 
-static FAMILY: Family = family!("topk", "topk.cu");
+pub(crate) static FAMILY: Family = family!("topk", "topk.cu");
 
 /// Columns up to which a warp has a row to itself: some steps of 16 bytes to a lane.
 const COLUMNS_OF_WARP: usize = 2048;

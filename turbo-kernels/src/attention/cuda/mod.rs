@@ -19,6 +19,8 @@ mod tests;
 
 use std::f64::consts::LOG2_E;
 
+#[cfg(all(test, feature = "cuda"))]
+pub(crate) use variant::MODULES;
 use variant::{Variant, Work};
 
 use super::{Attention, AttentionMask, AttentionShape, Queries, RelativeBias};

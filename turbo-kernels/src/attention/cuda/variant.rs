@@ -27,6 +27,10 @@ static BF16: Module = module!("attention_bf16", "../attention.cu", "INSTANCES(bf
 static MMA_F16: Module = module!("attention_mma_f16", "../attention_mma.cu", "INSTANCES(f16, half_t)\n");
 static MMA_BF16: Module = module!("attention_mma_bf16", "../attention_mma.cu", "INSTANCES(bf16, bf16_t)\n");
 
+/// All of them.
+#[cfg(all(test, feature = "cuda"))]
+pub(crate) static MODULES: [&Module; 5] = [&F32, &F16, &BF16, &MMA_F16, &MMA_BF16];
+
 /// Threads of a warp.
 const WARP: u32 = 32;
 

@@ -74,18 +74,10 @@ __device__ __forceinline__ void finish(Matrices<float> y, const In* bias, u64 ba
                      {add, add_batch, add_row, 1}, batch, m, n, k, activation, is_activated != 0);                      \
   }
 
-PRODUCT(product_f32, float, float)
-PRODUCT(product_f16, half_t, half_t)
-PRODUCT(product_bf16, bf16_t, bf16_t)
-PRODUCT(product_f16_to_f32, half_t, float)
-PRODUCT(product_bf16_to_f32, bf16_t, float)
-
-#define FINISH(name, In)                                                                                     \
-  extern "C" __global__ void name(float* y, u64 y_batch, u64 y_row, const In* bias, u64 batch, u64 m, u64 n, \
-                                  unsigned activation, unsigned is_activated) {                              \
-    finish<In>({y, y_batch, y_row, 1}, bias, batch, m, n, activation, is_activated != 0);                    \
+#define INSTANCES(T, DTYPE)                                                                                           \
+  PRODUCT(product_##DTYPE, T, T)                                                                                      \
+  PRODUCT(product_##DTYPE##_to_f32, T, float)                                                                         \
+  extern "C" __global__ void finish_##DTYPE(float* y, u64 y_batch, u64 y_row, const T* bias, u64 batch, u64 m, u64 n, \
+                                            unsigned activation, unsigned is_activated) {                             \
+    finish<T>({y, y_batch, y_row, 1}, bias, batch, m, n, activation, is_activated != 0);                              \
   }
-
-FINISH(finish_f32, float)
-FINISH(finish_f16, half_t)
-FINISH(finish_bf16, bf16_t)

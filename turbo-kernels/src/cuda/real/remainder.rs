@@ -3,16 +3,13 @@
 use std::ffi::c_void;
 
 use crate::{
-    cuda::{Address, FloatType, Kernel, LaunchShape, Matrices, Module, Product, Stream},
+    cuda::{Address, Family, FloatType, Kernel, LaunchShape, Matrices, Product, Stream, family},
     device::DeviceError,
     matmul::Rhs,
 };
 
 /// Sums of any strides, and bias and activation of sums in f32.
-pub(super) static MODULE: Module = Module {
-    name: "product",
-    source: concat!(include_str!("../../bias_act/activation.cuh"), include_str!("product.cu")),
-};
+pub(super) static FAMILY: Family = family!("product", "../../bias_act/activation.cuh", "product.cu");
 
 /// Side of a tile, as in `product.cu`.
 const SIDE: usize = 16;
@@ -30,12 +27,12 @@ pub(super) unsafe fn multiply(stream: &mut dyn Stream, product: &Product) -> Res
         Rhs::Normal => (w.row_stride, 1),
         Rhs::Transposed => (1, w.row_stride),
     };
-    let name = match (product.input, product.output) {
-        (FloatType::F32, _) => "product_f32",
-        (FloatType::F16, FloatType::F32) => "product_f16_to_f32",
-        (FloatType::F16, _) => "product_f16",
-        (FloatType::Bf16, FloatType::F32) => "product_bf16_to_f32",
-        (FloatType::Bf16, _) => "product_bf16",
+    let kernel = match (product.input, product.output) {
+        (FloatType::F32, _) => Kernel { module: &FAMILY.f32, name: "product_f32" },
+        (FloatType::F16, FloatType::F32) => Kernel { module: &FAMILY.f16, name: "product_f16_to_f32" },
+        (FloatType::F16, _) => Kernel { module: &FAMILY.f16, name: "product_f16" },
+        (FloatType::Bf16, FloatType::F32) => Kernel { module: &FAMILY.bf16, name: "product_bf16_to_f32" },
+        (FloatType::Bf16, _) => Kernel { module: &FAMILY.bf16, name: "product_bf16" },
     };
     let tiles = batch.saturating_mul(m.div_ceil(SIDE)).saturating_mul(n.div_ceil(SIDE));
     let mut arguments = Arguments::default();
@@ -43,7 +40,7 @@ pub(super) unsafe fn multiply(stream: &mut dyn Stream, product: &Product) -> Res
     arguments.first_of(y).push(y.row_stride).address(bias).first_of(add).push(add.row_stride);
     arguments.push(batch).push(m).push(n).push(k).activation(product);
     // SAFETY: these are the kernel's parameters; the caller says that the addresses hold what they should.
-    unsafe { arguments.launch(stream, name, tiles) }
+    unsafe { arguments.launch(stream, kernel, tiles) }
 }
 
 /// Enqueues `y = activation(y + bias)` for a `y` of f32.
@@ -52,16 +49,16 @@ pub(super) unsafe fn multiply(stream: &mut dyn Stream, product: &Product) -> Res
 /// `y` and the bias hold what `product` says.
 pub(super) unsafe fn finish(stream: &mut dyn Stream, product: &Product) -> Result<(), DeviceError> {
     let &Product { batch, m, n, y, bias, .. } = product;
-    let name = match product.input {
-        FloatType::F32 => "finish_f32",
-        FloatType::F16 => "finish_f16",
-        FloatType::Bf16 => "finish_bf16",
+    let kernel = match product.input {
+        FloatType::F32 => Kernel { module: &FAMILY.f32, name: "finish_f32" },
+        FloatType::F16 => Kernel { module: &FAMILY.f16, name: "finish_f16" },
+        FloatType::Bf16 => Kernel { module: &FAMILY.bf16, name: "finish_bf16" },
     };
     let mut arguments = Arguments::default();
     arguments.first_of(y).push(y.row_stride).address(bias).push(batch).push(m).push(n).activation(product);
     let blocks = batch.saturating_mul(m).saturating_mul(n).div_ceil(SIDE * SIDE);
     // SAFETY: these are the kernel's parameters; the caller says that the addresses hold what they should.
-    unsafe { arguments.launch(stream, name, blocks) }
+    unsafe { arguments.launch(stream, kernel, blocks) }
 }
 
 /// Arguments of a kernel, each in eight bytes: a kernel reads as many from the first as it needs, lowest first.
@@ -95,7 +92,7 @@ impl Arguments {
     unsafe fn launch(
         mut self,
         stream: &mut dyn Stream,
-        name: &'static str,
+        kernel: Kernel,
         blocks: usize,
     ) -> Result<(), DeviceError> {
         let mut pointers: Vec<*mut c_void> =
@@ -104,6 +101,6 @@ impl Arguments {
         let shape = LaunchShape { grid: [blocks, 1, 1], block: (SIDE * SIDE) as u32, shared_bytes: 0 };
         // SAFETY: the caller's promise; GPUs and their hosts keep the lowest byte first, so a number of four bytes is the
         // lower half of one of eight.
-        unsafe { stream.launch(Kernel { module: &MODULE, name }, shape, &mut pointers) }
+        unsafe { stream.launch(kernel, shape, &mut pointers) }
     }
 }

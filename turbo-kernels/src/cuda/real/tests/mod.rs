@@ -4,6 +4,7 @@ mod absence;
 mod kernels;
 mod products;
 mod streams;
+mod units;
 
 use std::{ffi::c_void, ptr};
 
@@ -16,8 +17,7 @@ use crate::{
     device::DeviceError,
 };
 
-static KERNELS: Module =
-    Module { name: "kernels", source: "add_u32(unsigned* to, unsigned amount, unsigned count) large_u32()" };
+static KERNELS: Module = Module { name: "kernels", source: "without none_u32" };
 
 fn kernel(name: &'static str) -> Kernel {
     Kernel { module: &KERNELS, name }

@@ -297,14 +297,14 @@ fn a_recording_takes_what_is_proposed_first() {
         // SAFETY: the blocks live.
         unsafe { recording.replay() }.unwrap();
         drop(recording);
-        [x, w, y].map(|matrices| free(gpu, matrices.first, 400));
+        [x, w, y].iter().for_each(|matrices| free(gpu, matrices.first, 400));
     });
 }
 
 #[test]
 fn what_cublas_lt_has_not_is_ours() {
     use Activation::{GeluErf, GeluTanh};
-    use FloatType::{Bf16, F16, F32};
+    use FloatType::{Bf16, F16};
     on_a_gpu(what_cublas_lt_has_not_is_ours, &[], |gpu| {
         let mut stream = gpu.stream().unwrap();
         let mut launched = |change: fn(&mut Product)| {

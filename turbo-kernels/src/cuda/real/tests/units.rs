@@ -1,0 +1,86 @@
+//! All device code, by the compiler that a GPU's driver gets it from: what a C++ compiler takes, NVRTC may not.
+
+use std::{env, fs, path::Path};
+
+use crate::{
+    attention, bias_act,
+    cuda::{
+        Family, Module,
+        real::{compiler::Compiler, libraries, modules, nvrtc, remainder, unavailable::Version},
+    },
+    embed, gather, norm, pool, rotary, softmax, topk,
+};
+
+fn all_modules() -> Vec<&'static Module> {
+    let families: [&Family; 9] = [
+        &bias_act::cuda::FAMILY,
+        &embed::cuda::FAMILY,
+        &gather::cuda::FAMILY,
+        &norm::cuda::FAMILY,
+        &pool::cuda::FAMILY,
+        &remainder::FAMILY,
+        &rotary::cuda::FAMILY,
+        &softmax::cuda::FAMILY,
+        &topk::cuda::FAMILY,
+    ];
+    let of_families = families.into_iter().flat_map(|family| [&family.f32, &family.f16, &family.bf16]);
+    of_families.chain(attention::cuda::MODULES).collect()
+}
+
+/// Calls `visit` with the device code below `folder`, but for that of tests.
+fn visit_device_code(folder: &Path, visit: &mut impl FnMut(&Path, &str)) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && !path.ends_with("tests") {
+            visit_device_code(&path, visit);
+        } else if path.extension().is_some_and(|ending| ending == "cu") {
+            visit(&path, &fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+#[test]
+fn no_device_code_is_forgotten() {
+    let modules = all_modules();
+    let mut files = 0;
+    visit_device_code(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut |path, source| {
+        files += 1;
+        assert!(modules.iter().any(|module| module.source.contains(source)), "{path:?}");
+    });
+    assert!(files >= 11, "{files}");
+}
+
+/// With `TURBO_REQUIRE_NVRTC=1` it is a failure that there is no NVRTC.
+#[test]
+fn all_device_code_compiles() {
+    if !libraries::NVRTC.find() {
+        let required = env::var_os("TURBO_REQUIRE_NVRTC").is_some_and(|value| value != "0");
+        assert!(!required, "TURBO_REQUIRE_NVRTC is set: no NVRTC");
+        return println!("skipped: no NVRTC (pip install nvidia-cuda-nvrtc, and TURBO_CUDA_LIB_DIR)");
+    }
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: the library was just found; two numbers are written.
+    assert!(unsafe { nvrtc::nvrtcVersion(&mut major, &mut minor) }.result().is_ok());
+    let version = Version { major: major.unsigned_abs(), minor: minor.unsigned_abs() };
+    for capability in [(8, 0), (9, 0)] {
+        let compiler = Compiler::new(capability, version).expect("every NVRTC from 12.0 on knows these");
+        for module in all_modules() {
+            let compiled = compiler.compile(&modules::unit(module));
+            let cubin = compiled.unwrap_or_else(|error| panic!("{}: {error}", compiler.architecture()));
+            assert!(cubin.starts_with(b"\x7fELF"), "{}", module.name);
+        }
+    }
+    // names that are chosen apart from the file
+    let compiler = Compiler::new((9, 0), version).expect("as above");
+    for (module, names) in [
+        (&remainder::FAMILY.f32, ["product_f32", "finish_f32"]),
+        (&remainder::FAMILY.f16, ["product_f16_to_f32", "finish_f16"]),
+        (&remainder::FAMILY.bf16, ["product_bf16_to_f32", "finish_bf16"]),
+    ] {
+        let cubin = compiler.compile(&modules::unit(module)).expect("it was compiled above");
+        for name in names {
+            assert!(cubin.windows(name.len()).any(|window| window == name.as_bytes()), "{name}");
+        }
+    }
+    assert!(compiler.compile("__global__ void f() { INFINITY; }").unwrap_err().contains("error"));
+}
