@@ -239,7 +239,7 @@ impl<D: EncoderKernels> Executor<D> {
     }
 
     /// Prepares for every batch within `capacity`: binds all buckets, sizes inputs and outputs, and launches every kernel
-    /// on the longest sequence so that it grows its scratch; of alike launches, such as those of repeated layers, one, for
+    /// on the longest sequence, or as many rows as there may be, so that it grows its scratch; of alike launches, such as those of repeated layers, one, for
     /// eight thousand tokens take a while. Afterwards such batches allocate nothing, unless
     /// [`ExecutorConfig::cached_bindings`] is 0. There are some hundreds of buckets, and some thousands where tokens are
     /// selected. Leaves nothing to [`Executor::read`].
@@ -268,6 +268,10 @@ impl<D: EncoderKernels> Executor<D> {
         let longest = vec![0; capacity.max_seq_len.max(1)];
         let mut staging = Staging::new();
         staging.push(&longest, &[])?;
+        while self.device.scratch_grows_with_rows() && staging.total_tokens() < room.total_tokens {
+            let left = room.total_tokens - staging.total_tokens();
+            staging.push(&longest[..left.min(longest.len())], &[])?;
+        }
         staging.select(&vec![0; selected_rows])?;
         let kinds = self.program.graph().distinct_nodes();
         self.launch(&staging, OutputSet::ALL, |position, _| Ok(kinds.contains(&position)))?;

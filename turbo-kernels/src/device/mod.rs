@@ -105,6 +105,12 @@ pub trait Device: Clone + Send + Sync + 'static {
         work(queue)
     }
 
+    /// Whether what kernels need beside their arguments grows with all rows that they are given, and not with the longest
+    /// sequence alone.
+    fn scratch_grows_with_rows(&self) -> bool {
+        false
+    }
+
     /// Whether [`Device::record`] may note what it is given: whether enqueuing one operation after another costs so much
     /// that it is worth while.
     fn records(&self) -> bool {

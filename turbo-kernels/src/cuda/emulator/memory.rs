@@ -3,7 +3,10 @@
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc},
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use super::sanitizer::{Confined, Sanitizer};
@@ -16,17 +19,39 @@ use crate::{
 pub(super) const MEMORY_BYTES: u64 = 8 << 30;
 
 /// All allocations that live: their sizes by address.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Memory {
     live: Mutex<BTreeMap<u64, usize>>,
+    /// What it has.
+    bytes: AtomicU64,
+    /// How often it was asked for some.
+    asked: AtomicU64,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        let bytes = AtomicU64::new(MEMORY_BYTES);
+        Memory { live: Mutex::default(), bytes, asked: AtomicU64::new(0) }
+    }
 }
 
 impl Memory {
     pub(super) fn free_bytes(&self) -> u64 {
-        MEMORY_BYTES - self.live().values().map(|bytes| *bytes as u64).sum::<u64>()
+        let taken = self.live().values().map(|bytes| *bytes as u64).sum();
+        self.bytes.load(Relaxed).saturating_sub(taken)
+    }
+
+    pub(super) fn leave_free(&self, bytes: u64) {
+        let taken = self.bytes.load(Relaxed).saturating_sub(self.free_bytes());
+        self.bytes.store(taken + bytes, Relaxed);
+    }
+
+    pub(super) fn asked(&self) -> u64 {
+        self.asked.load(Relaxed)
     }
 
     pub(super) fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
+        self.asked.fetch_add(1, Relaxed);
         let refused = DeviceError::OutOfMemory { bytes };
         let Some(layout) = layout(bytes).filter(|_| bytes as u64 <= self.free_bytes()) else {
             return Err(refused);

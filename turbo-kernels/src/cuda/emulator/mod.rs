@@ -76,6 +76,17 @@ impl Emulator {
             Ok(emulator) => Some(emulator),
         }
     }
+
+    /// From now on there are no more than so many free bytes.
+    pub fn leave_free(&self, bytes: u64) {
+        self.memory.leave_free(bytes);
+    }
+
+    /// How often memory was asked for.
+    #[must_use]
+    pub fn allocations(&self) -> u64 {
+        self.memory.asked()
+    }
 }
 
 impl Driver for Emulator {
