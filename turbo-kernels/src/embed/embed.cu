@@ -36,6 +36,20 @@ struct Lookups {
   }
 };
 
+// to = from by a warp, or NaN if `from` is not what was asked for.
+template <int W, class T>
+__device__ __forceinline__ void copy_row(const T* __restrict__ from, bool found, T* __restrict__ to, unsigned columns) {
+#pragma unroll 4
+  for (unsigned column = threadIdx.x % 32 * W; column < columns; column += 32 * W) {
+    Pack<T, W> pack = load_pack<W>(from + column);
+    if (!found) {
+#pragma unroll
+      for (int j = 0; j < W; ++j) pack.values[j] = from_float<T>(not_a_number());
+    }
+    *reinterpret_cast<Pack<T, W>*>(to + column) = pack;
+  }
+}
+
 // out[t] = table[ids[t]]
 template <class T>
 __device__ __forceinline__ void embed(const T* __restrict__ table, const unsigned* __restrict__ ids,
@@ -45,17 +59,7 @@ __device__ __forceinline__ void embed(const T* __restrict__ table, const unsigne
   const unsigned id = ids[token];
   const T* from = table + static_cast<u64>(id < table_rows ? id : 0) * columns;
   T* to = out + static_cast<u64>(token) * columns;
-  WITH_WIDTH(T, joint_bits(columns * sizeof(T), table, out), {
-#pragma unroll 4
-    for (unsigned column = threadIdx.x % 32 * W; column < columns; column += 32 * W) {
-      Pack<T, W> pack = load_pack<W>(from + column);
-      if (id >= table_rows) {
-#pragma unroll
-        for (int j = 0; j < W; ++j) pack.values[j] = from_float<T>(not_a_number());
-      }
-      *reinterpret_cast<Pack<T, W>*>(to + column) = pack;
-    }
-  });
+  WITH_WIDTH(T, joint_bits(columns * sizeof(T), table, out), (copy_row<W>(from, id < table_rows, to, columns)));
 }
 
 // out[t] = layer_norm((a[t] + b[t]) + ...); `offset` may be null.

@@ -33,9 +33,7 @@ __device__ __forceinline__ void copy_heads(const T* __restrict__ from, const Str
   WITH_WIDTH(T, joint_bits(strides * sizeof(T), from, to), {
     for (unsigned column = thread_of_row<GROUP>() * W; column < head_dim; column += GROUP * W) {
       Pack<T, W> packs[ROWS];
-#pragma unroll
       for (int x = 0; x < ROWS; ++x) packs[x] = load_pack<W>(from_row[x] + column);
-#pragma unroll
       for (int x = 0; x < ROWS; ++x) {
         if (to_row[x]) *reinterpret_cast<Pack<T, W>*>(to_row[x] + column) = packs[x];
       }

@@ -149,11 +149,9 @@ __device__ __forceinline__ void rms_norm_any(const T* __restrict__ x, unsigned h
   constexpr int THREADS = 256;
   const T* from = x + start_of_row(blockIdx.x, heads, stride, columns);
   WITH_WIDTH(T, joint_bits((stride | columns) * sizeof(T), x, gain, out), {
-    float v[W];
-    float squares[1] = {};
+    float v[W], squares[1] = {};
     for (unsigned column = threadIdx.x * W; column < columns; column += THREADS * W) {
       load<W>(from + column, v);
-#pragma unroll
       for (int j = 0; j < W; ++j) squares[0] = fmaf(v[j], v[j], squares[0]);
     }
     row_reduce<Sum, 0, THREADS>(squares);
@@ -162,7 +160,6 @@ __device__ __forceinline__ void rms_norm_any(const T* __restrict__ x, unsigned h
       float factor[W];
       load<W>(from + column, v);
       load<W>(gain + column, factor);
-#pragma unroll
       for (int j = 0; j < W; ++j) v[j] = moments.normalize(v[j]) * factor[j];
       store<W>(out + static_cast<u64>(blockIdx.x) * columns + column, v);
     }

@@ -12,8 +12,9 @@ struct Moments {
 // By the mean as it was rounded, and the means of the differences to it and of their squares.
 __device__ __forceinline__ Moments moments_of(float mean, float left, float square, float epsilon) {
   // E[d²] − E[d]², where E[d] is a rounding: nothing cancels unless everything does
-  const float variance = fmaxf(square - left * left, 0.0f);
-  return Moments{mean, left, 1.0f / sqrtf(variance + epsilon)};
+  const float variance = square - left * left;
+  // not fmaxf, which forgets NaN
+  return Moments{mean, left, 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + epsilon)};
 }
 
 // Of rows of `columns` values, of which a thread holds the first `own` of v[x]; all others there are 0.

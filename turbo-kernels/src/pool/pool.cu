@@ -93,7 +93,6 @@ __device__ __forceinline__ void l2_normalize(
     float v[W], squares[1] = {};
     for (unsigned column = threadIdx.x % 32 * W; column < columns; column += 32 * W) {
       load<W>(x + first + column, v);
-#pragma unroll
       for (int j = 0; j < W; ++j) squares[0] = fmaf(v[j], v[j], squares[0]);
     }
     group_reduce<Sum, 32>(squares);
@@ -101,7 +100,6 @@ __device__ __forceinline__ void l2_normalize(
     const float divisor = norm < least ? least : norm;  // not fmaxf, which forgets NaN
     for (unsigned column = threadIdx.x % 32 * W; column < columns; column += 32 * W) {
       load<W>(x + first + column, v);
-#pragma unroll
       for (int j = 0; j < W; ++j) v[j] /= divisor;
       store<W>(out + first + column, v);
     }

@@ -26,13 +26,11 @@ __device__ __forceinline__ void rotary(const T* __restrict__ x, unsigned stride,
         load<W>(from + at + half, x2);
         load<W>(angles + i % half, cosine);
         load<W>(angles + half + i % half, sine);
-#pragma unroll
         for (int j = 0; j < W; ++j) {
           first[j] = x1[j] * cosine[j] - x2[j] * sine[j];
           second[j] = x2[j] * cosine[j] + x1[j] * sine[j];
         }
       } else {
-#pragma unroll
         for (int j = 0; j < W; ++j) first[j] = second[j] = position == PADDING ? 0.0f : not_a_number();
       }
       store<W>(to + at, first);

@@ -256,7 +256,6 @@ __device__ __forceinline__ void mask(const T* __restrict__ x, const Scores& scor
     for (unsigned key = threadIdx.x % 32 * W; row < scores.rows && key < scores.keys; key += 32 * W) {
       float v[W];
       load<W>(x + first + key, v);
-#pragma unroll
       for (int j = 0; j < W; ++j) v[j] = visible.has(key + j) ? v[j] : -infinity();
       store<W>(out + first + key, v);
     }
@@ -274,7 +273,6 @@ __device__ __forceinline__ void add_relative_bias(
     for (unsigned key = threadIdx.x % 32 * W; row < scores.rows && key < scores.keys; key += 32 * W) {
       float v[W];
       load<W>(x + first + key, v);
-#pragma unroll
       for (int j = 0; j < W; ++j) v[j] += bias.at(query, key + j, head, scores.num_heads);
       store<W>(out + first + key, v);
     }

@@ -194,18 +194,21 @@ fn constant_rows_give_the_offset<D: Norm>(device: &D) {
 }
 
 fn keeps_nan_in_its_row<D: Norm>(device: &D) {
-    const N: usize = 19;
-    let mut x = Numbers::<D::Float>::new(3).values(3 * N);
-    x[N + 18] = f32::NAN;
-    let mut rig = Rig::new(device);
-    let (x, ones) = (rig.put(&x), rig.put(&[1.0; N]));
-    let out = rig
-        .answer(3 * N, |d, queue, out| {
-            let weights = NormWeights { gain: ones.view(), offset: Some(ones.view()), epsilon: 1e-12 };
-            d.layer_norm(queue, x.view(), weights, out)
-        })
-        .expect("lengths agree");
-    assert!(out.iter().enumerate().all(|(i, v)| v.is_nan() == (i / N == 1)), "layer_norm: NaN left its row");
+    for hidden_size in [19, 24] {
+        let mut x = Numbers::<D::Float>::new(3).values(3 * hidden_size);
+        x[2 * hidden_size - 1] = f32::NAN;
+        let mut rig = Rig::new(device);
+        let (x, ones) = (rig.put(&x), rig.put(&vec![1.0; hidden_size]));
+        let weights = || NormWeights { gain: ones.view(), offset: Some(ones.view()), epsilon: 1e-12 };
+        let layer_norm = rig.answer(3 * hidden_size, |d, q, out| d.layer_norm(q, x.view(), weights(), out));
+        let rms_norm =
+            rig.answer(3 * hidden_size, |d, q, out| d.rms_norm(q, x.view(), ones.view(), 1e-12, out));
+        for (name, out) in [("layer_norm", layer_norm), ("rms_norm", rms_norm)] {
+            let out = out.expect("lengths agree");
+            let kept = out.iter().enumerate().all(|(i, v)| v.is_nan() == (i / hidden_size == 1));
+            assert!(kept, "{name}: NaN left its row or was lost: {out:?}");
+        }
+    }
 }
 
 fn refuses_wrong_lengths<D: Norm>(device: &D) {
