@@ -330,6 +330,9 @@ fn preference(form: &Form, scratch_bytes: u64) -> Result<Owned<lt::cublasLtMatmu
     check_lt("describe what is preferred", status)?;
     let preference = Owned { handle, destroy: lt::cublasLtMatmulPreferenceDestroy };
     set_preference(&preference, PreferenceOf::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, scratch_bytes)?;
+    // parts of a sum that is split are added in f32: in the type of `y` each of them would be rounded
+    let in_f32 = lt::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    set_preference(&preference, PreferenceOf::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, in_f32)?;
     for (attribute, place) in [
         (PreferenceOf::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, form.w),
         (PreferenceOf::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, form.x),

@@ -111,12 +111,8 @@ fn check_version(library: &Library, found: Version, driver: Version) -> Result<(
     if found >= OLDEST && found.major <= driver.major {
         return Ok(());
     }
-    Err(Unavailable::LibraryVersion {
-        library: library.name,
-        found,
-        driver,
-        package: package(library, driver),
-    })
+    let package = package(library, driver);
+    Err(Unavailable::LibraryVersion { library: library.name, found, driver, package, file: library.file() })
 }
 
 /// What pip calls the newest version of `library` that `driver` takes.

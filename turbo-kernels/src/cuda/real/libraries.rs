@@ -48,6 +48,11 @@ pub(super) const NVRTC: Library = Library {
 };
 
 impl Library {
+    /// The name by which the loader is asked first.
+    pub(super) fn file(&self) -> &'static str {
+        self.files[self.files.len() - 1]
+    }
+
     /// Makes the loader find it; says whether it does.
     pub(super) fn find(&self) -> bool {
         let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());

@@ -51,8 +51,13 @@ pub enum Unavailable {
         /// The Python package that has it, for this driver.
         package: String,
     },
-    /// A library that is newer than the driver, or too old for what is called here.
-    #[error("{library} is of CUDA {found}, needed is one of {OLDEST} to {}: pip install '{package}'", .driver.major)]
+    /// A library that is newer than the driver, or too old for what is called here. A name without a version is looked for
+    /// before one with it, so a link of that name is found before any other.
+    #[error(
+        "{library} is of CUDA {found}, needed is one of {OLDEST} to {}: pip install '{package}', or link one as {file} in a \
+         folder of LD_LIBRARY_PATH",
+        .driver.major
+    )]
     LibraryVersion {
         /// What it is called.
         library: &'static str,
@@ -62,6 +67,8 @@ pub enum Unavailable {
         driver: Version,
         /// The Python package that fits.
         package: String,
+        /// The name by which the loader is asked first.
+        file: &'static str,
     },
     /// Not what its name says, or damaged.
     #[error("{library} has no function {symbol}: install it anew")]

@@ -31,6 +31,7 @@ struct layout {
 
 struct preference {
   uint64_t workspace;
+  unsigned split_sums;
   unsigned alignment[4];
 };
 
@@ -102,12 +103,13 @@ int cublasLtMatrixLayoutSetAttribute(struct layout* it, int attribute, const voi
 }
 
 int cublasLtMatmulPreferenceCreate(void** handle) {
-  return make(handle, sizeof(struct preference), &(struct preference){0, {256, 256, 256, 256}});
+  return make(handle, sizeof(struct preference), &(struct preference){0, 7, {256, 256, 256, 256}});
 }
 int cublasLtMatmulPreferenceDestroy(void* handle) { return destroy(handle); }
 
 int cublasLtMatmulPreferenceSetAttribute(struct preference* it, int attribute, const void* from, size_t bytes) {
   if (attribute == 1) return set(&it->workspace, 8, from, bytes);
+  if (attribute == 3) return set(&it->split_sums, 4, from, bytes);
   if (attribute >= 5 && attribute <= 8) return set(&it->alignment[attribute - 5], 4, from, bytes);
   return INVALID_VALUE;
 }
@@ -141,7 +143,7 @@ int cublasLtMatmulAlgoGetHeuristic(void* handle, struct operation_description* o
   (void)handle;
   struct product product = {.operation = *operation, .a = *a, .b = *b, .c = *c, .d = *d};
   if (!is_sound(&product)) return INVALID_VALUE;
-  if (a->type == F16) return NOT_SUPPORTED;
+  if (a->type == F16 || preference->split_sums != 2) return NOT_SUPPORTED;  // 2: added in f32 alone
   const unsigned* alignment = preference->alignment;
   fake_say("proposed %d to w %u x %u add %u y %u\n", wanted, alignment[0], alignment[1], alignment[2], alignment[3]);
   *count = wanted < 3 ? wanted : 3;

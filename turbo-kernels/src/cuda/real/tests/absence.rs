@@ -81,30 +81,22 @@ fn what_is_missing_is_said() {
             "0",
             "the NVIDIA driver gives no GPU (it counts none); see what nvidia-smi says, and CUDA_VISIBLE_DEVICES",
         ),
-        (
-            "FAKE_NVRTC",
-            "14010",
-            "NVRTC is of CUDA 14.1, needed is one of 12.0 to 13: pip install 'nvidia-cuda-nvrtc==13.*'",
-        ),
-        (
-            "FAKE_NVRTC",
-            "11080",
-            "NVRTC is of CUDA 11.8, needed is one of 12.0 to 13: pip install 'nvidia-cuda-nvrtc==13.*'",
-        ),
-        (
-            "FAKE_DRIVER",
-            "12080",
-            "NVRTC is of CUDA 13.0, needed is one of 12.0 to 12: pip install 'nvidia-cuda-nvrtc-cu12'",
-        ),
-        (
-            "FAKE_CUBLAS",
-            "110905",
-            "cuBLASLt is of CUDA 11.9, needed is one of 12.0 to 13: pip install 'nvidia-cublas==13.*'",
-        ),
         ("FAKE_CAPABILITY", "75", "Pretended GPU 0 has compute capability 7.5, needed is 8.0 or more"),
         ("FAKE_CAPABILITY", "120", "NVRTC 13.0 cannot compile for Pretended GPU 0: install a newer one"),
         ("FAKE_GPUS", "2", "Pretended GPU 0"),
     ] {
+        assert_eq!(ask(&all, &[(variable, value)]).unwrap(), expected);
+    }
+    for (variable, value, found, newest, package, file) in [
+        ("FAKE_NVRTC", "14010", "NVRTC is of CUDA 14.1", 13, "nvidia-cuda-nvrtc==13.*", "libnvrtc.so"),
+        ("FAKE_NVRTC", "11080", "NVRTC is of CUDA 11.8", 13, "nvidia-cuda-nvrtc==13.*", "libnvrtc.so"),
+        ("FAKE_DRIVER", "12080", "NVRTC is of CUDA 13.0", 12, "nvidia-cuda-nvrtc-cu12", "libnvrtc.so"),
+        ("FAKE_CUBLAS", "110905", "cuBLASLt is of CUDA 11.9", 13, "nvidia-cublas==13.*", "libcublasLt.so"),
+    ] {
+        let expected = format!(
+            "{found}, needed is one of 12.0 to {newest}: pip install '{package}', or link one as {file} in a folder of \
+             LD_LIBRARY_PATH"
+        );
         assert_eq!(ask(&all, &[(variable, value)]).unwrap(), expected);
     }
 }
