@@ -96,8 +96,8 @@ pub trait Stream: Send {
         args: &mut [*mut c_void],
     ) -> Result<(), DeviceError>;
 
-    /// Says what the next kernel may touch at most, bytes from addresses on, `usize::MAX` for what is left of an
-    /// allocation: a driver for tests finds kernels that touch more. Nobody has to say.
+    /// Says what the next kernel may touch at most, so many bytes from each address on: a driver for tests finds kernels
+    /// that touch more. Nobody has to say.
     fn confine(&mut self, _spans: &[(Address, usize)]) {}
 
     /// Enqueues a product.

@@ -28,17 +28,6 @@ macro_rules! arguments {
 
 arguments!(u32, u64, i32, f32);
 
-/// What is behind an address alone is not known: anything up to the end of its allocation.
-impl Argument for Address {
-    fn pointer(&mut self) -> *mut c_void {
-        (&raw mut *self).cast()
-    }
-
-    fn span(&self) -> (Address, usize) {
-        (*self, usize::MAX)
-    }
-}
-
 impl<T: Element> Argument for CudaView<'_, T> {
     fn pointer(&mut self) -> *mut c_void {
         (&raw mut *self.address_mut()).cast()
@@ -81,7 +70,6 @@ pub(crate) trait Arguments {
     fn with_pointers<R>(self, launch: impl FnOnce(&mut [*mut c_void]) -> R) -> R;
 
     /// Calls `confine` with the span of each.
-    #[cfg(any(feature = "testing", test))]
     fn with_spans(&self, confine: impl FnOnce(&[(Address, usize)]));
 }
 
@@ -94,7 +82,6 @@ macro_rules! tuples {
                 launch(&mut [$first.pointer(), $($rest.pointer()),*])
             }
 
-            #[cfg(any(feature = "testing", test))]
             #[allow(non_snake_case)]
             fn with_spans(&self, confine: impl FnOnce(&[(Address, usize)])) {
                 let ($first, $($rest,)*) = self;

@@ -52,7 +52,6 @@ impl CudaQueue {
         if shape.grid.contains(&0) {
             return Ok(());
         }
-        #[cfg(any(feature = "testing", test))]
         args.with_spans(|spans| self.stream.confine(spans));
         // SAFETY: the caller's promise; views live at least until this returns, and their blocks are freed behind it.
         args.with_pointers(|args| unsafe { self.stream.launch(kernel, shape, args) })

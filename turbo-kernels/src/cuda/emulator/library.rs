@@ -8,7 +8,7 @@ use std::{
 
 use libloading::Library;
 
-use super::{Order, compile::compile};
+use super::{Edit, Order, compile::compile};
 use crate::cuda::{LaunchShape, Module};
 
 /// `turbo::Launch` of `block.h`.
@@ -31,27 +31,35 @@ pub(super) struct Kernels {
     _library: Library,
 }
 
+/// The address of a module's source, and how it is changed.
+type Key = (usize, Option<Edit>);
+
 /// A module's kernels, or what the compiler said of it.
 type Loaded = Arc<OnceLock<Result<Kernels, String>>>;
 
 impl Kernels {
-    /// The kernels of `module`, for as long as `use_them` takes.
+    /// The kernels of `module`, changed if there is an edit, for as long as `use_them` takes.
     ///
     /// # Errors
     /// What the compiler said.
     pub(super) fn of<T>(
         module: &Module,
+        edit: Option<Edit>,
         use_them: impl FnOnce(&Kernels) -> Result<T, String>,
     ) -> Result<T, String> {
-        /// By the address of their source.
-        static MODULES: Mutex<Option<HashMap<usize, Loaded>>> = Mutex::new(None);
+        static MODULES: Mutex<Option<HashMap<Key, Loaded>>> = Mutex::new(None);
         let loaded = {
             let mut modules = MODULES.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(modules.get_or_insert_default().entry(module.source.as_ptr().addr()).or_default())
+            let key = (module.source.as_ptr().addr(), edit);
+            Arc::clone(modules.get_or_insert_default().entry(key).or_default())
         };
         // other threads that want the same module wait here for its compiler, and those that want another do not
         loaded
-            .get_or_init(|| Kernels::load(module.name, &module.unit()))
+            .get_or_init(|| {
+                let unit = module.unit();
+                let edited = edit.map(|Edit { from, to }| unit.replacen(from, to, 1));
+                Kernels::load(module.name, &edited.unwrap_or(unit))
+            })
             .as_ref()
             .map_err(Clone::clone)
             .and_then(use_them)

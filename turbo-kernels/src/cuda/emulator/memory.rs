@@ -110,12 +110,7 @@ impl Memory {
     pub(super) fn confine(&self, spans: &[(Address, usize)]) -> Option<Confined> {
         let sanitizer = Sanitizer::of_this_process().filter(|_| !spans.is_empty())?;
         let live: Vec<_> = self.live().iter().map(|(first, bytes)| (Address(*first), *bytes)).collect();
-        let left_of = |address: Address| {
-            let own = live.iter().rfind(|(first, _)| first.0 <= address.0);
-            own.map_or(0, |(first, bytes)| bytes.saturating_sub((address.0 - first.0) as usize))
-        };
-        let allowed = spans.iter().map(|(first, bytes)| (*first, (*bytes).min(left_of(*first)))).collect();
-        Some(Confined::new(sanitizer, live.clone(), allowed))
+        Some(Confined::new(sanitizer, live, spans))
     }
 
     fn live(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, usize>> {

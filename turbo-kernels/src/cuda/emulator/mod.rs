@@ -20,6 +20,7 @@ use std::{env, ffi::c_void, sync::Arc};
 
 use library::Kernels;
 use memory::{MEMORY_BYTES, Memory};
+use sanitizer::Sanitizer;
 
 use super::{Address, DeviceInfo, Driver, Kernel, LaunchShape, Product, Stream};
 use crate::device::DeviceError;
@@ -35,12 +36,28 @@ pub enum Order {
     Seeded(u64),
 }
 
+/// A change of device code, to see whether a test finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Edit {
+    /// What is replaced where it is first found in a unit, if it is.
+    pub from: &'static str,
+    /// What stands there instead.
+    pub to: &'static str,
+}
+
 /// An emulated GPU.
 #[derive(Debug)]
 pub struct Emulator {
     order: Order,
+    edit: Option<Edit>,
     info: DeviceInfo,
     memory: Arc<Memory>,
+}
+
+/// Whether this process runs under AddressSanitizer, which then sees what kernels touch.
+#[must_use]
+pub fn is_sanitized() -> bool {
+    Sanitizer::of_this_process().is_some()
 }
 
 impl Emulator {
@@ -56,7 +73,13 @@ impl Emulator {
             memory_bytes: MEMORY_BYTES,
             shared_bytes: 227 << 10,
         };
-        Ok(Emulator { order, info, memory: Arc::default() })
+        Ok(Emulator { order, edit: None, info, memory: Arc::default() })
+    }
+
+    /// The same GPU, which runs all device code changed.
+    #[must_use]
+    pub fn edited(self, edit: Edit) -> Emulator {
+        Emulator { edit: Some(edit), ..self }
     }
 
     /// An emulated GPU for a test, or none, in which case the test says so and ends.
@@ -109,13 +132,15 @@ impl Driver for Emulator {
 
     fn stream(&self) -> Result<Box<dyn Stream>, DeviceError> {
         let memory = Arc::clone(&self.memory);
-        Ok(Box::new(EmulatedStream { order: self.order, memory, confined_to: Vec::new() }))
+        let (order, edit) = (self.order, self.edit);
+        Ok(Box::new(EmulatedStream { order, edit, memory, confined_to: Vec::new() }))
     }
 }
 
 /// Does each operation before it returns.
 struct EmulatedStream {
     order: Order,
+    edit: Option<Edit>,
     memory: Arc<Memory>,
     /// What the next kernel may touch.
     confined_to: Vec<(Address, usize)>,
@@ -130,7 +155,7 @@ impl Stream for EmulatedStream {
     ) -> Result<(), DeviceError> {
         let failed = |why| DeviceError::Failed { what: kernel.name, why };
         let _confined = self.memory.confine(&std::mem::take(&mut self.confined_to));
-        Kernels::of(kernel.module, |kernels| {
+        Kernels::of(kernel.module, self.edit, |kernels| {
             // SAFETY: the caller's promise.
             unsafe { kernels.launch(kernel.name, shape, self.order, args) }
         })

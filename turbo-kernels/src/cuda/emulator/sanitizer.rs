@@ -19,8 +19,9 @@ impl Sanitizer {
         static FOUND: OnceLock<Option<Sanitizer>> = OnceLock::new();
         *FOUND.get_or_init(|| {
             let this = Library::this();
-            // SAFETY (of both): these are the types that the header declares.
+            // SAFETY: this is the type that the header declares.
             let poison = unsafe { this.get(b"__asan_poison_memory_region\0") };
+            // SAFETY: as above.
             let unpoison = unsafe { this.get(b"__asan_unpoison_memory_region\0") };
             Some(Sanitizer { poison: *poison.ok()?, unpoison: *unpoison.ok()? })
         })
@@ -38,7 +39,7 @@ impl Confined {
     pub(super) fn new(
         sanitizer: Sanitizer,
         allocations: Vec<(Address, usize)>,
-        allowed: Vec<(Address, usize)>,
+        allowed: &[(Address, usize)],
     ) -> Confined {
         let confined = Confined { sanitizer, allocations };
         for span in &confined.allocations {

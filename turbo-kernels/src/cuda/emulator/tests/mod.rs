@@ -2,6 +2,7 @@
 
 mod collectives;
 mod errors;
+mod mutations;
 mod processes;
 mod tensor_cores;
 
