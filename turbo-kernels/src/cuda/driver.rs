@@ -137,7 +137,9 @@ pub trait Stream: Send {
     /// From now on notes kernels and products, instead of doing them, until [`Stream::end_recording`]. `false` when this
     /// driver notes nothing, and then all is done as ever.
     ///
-    /// Copies cannot be noted: meanwhile they are refused, and so is waiting.
+    /// Copies cannot be noted: meanwhile they are refused, and so is waiting. Whoever records has done the same once before:
+    /// then kernels are loaded, algorithms chosen, and scratch memory has its size, so that none is freed which the
+    /// recording uses.
     ///
     /// # Errors
     /// When a recording is under way, or a device failure.
