@@ -191,7 +191,7 @@ impl Module {
 pub struct Kernel {
     /// Where it is.
     pub module: &'static Module,
-    /// `<op>_<dtype>[_variant]`, see [`named`].
+    /// `<op>_<dtype>[_variant]`, see `named!`.
     pub name: &'static str,
 }
 

@@ -30,7 +30,7 @@
 //! An argument is a view, an `Option` of one (null where it is `None`), or a `u32`, `u64`, `i32` or `f32`, for parameters
 //! `const T *`, `T *`, `unsigned`, `unsigned long long`, `int` and `float`: a kernel has no other ones. A kernel touches
 //! what its views hold and no byte beside, which tests see to. Memory between kernels is borrowed by
-//! [`CudaQueue::with_scratch`]. Operations on one queue are done in order, so a kernel may read what the one before has
+//! `CudaQueue::with_scratch`. Operations on one queue are done in order, so a kernel may read what the one before has
 //! written.
 
 mod device;

@@ -62,10 +62,13 @@ pub fn is_sanitized() -> bool {
 
 impl Emulator {
     /// # Errors
-    /// When there is no C++ compiler (`c++`, or what `CXX` names).
+    /// When there is no C++ compiler (`c++`, or what `CXX` names), or the system is not Linux.
     pub fn new(order: Order) -> Result<Emulator, DeviceError> {
-        compile::compiler_version()
-            .map_err(|why| DeviceError::Failed { what: "emulating a GPU", why: why.to_owned() })?;
+        let failed = |why: &str| DeviceError::Failed { what: "emulate a GPU", why: why.to_owned() };
+        if cfg!(not(target_os = "linux")) {
+            return Err(failed("stacks and shared memory are made as Linux has them"));
+        }
+        compile::compiler_version().map_err(failed)?;
         let info = DeviceInfo {
             name: "emulated GPU".to_owned(),
             compute_capability: (9, 0),

@@ -2,8 +2,6 @@
 
 use std::{ffi::c_void, sync::OnceLock};
 
-use libloading::os::unix::Library;
-
 use crate::cuda::Address;
 
 /// The part of `sanitizer/asan_interface.h` that is used.
@@ -17,14 +15,22 @@ impl Sanitizer {
     /// `None` in a process without it.
     pub(super) fn of_this_process() -> Option<Sanitizer> {
         static FOUND: OnceLock<Option<Sanitizer>> = OnceLock::new();
-        *FOUND.get_or_init(|| {
-            let this = Library::this();
-            // SAFETY: this is the type that the header declares.
-            let poison = unsafe { this.get(b"__asan_poison_memory_region\0") };
-            // SAFETY: as above.
-            let unpoison = unsafe { this.get(b"__asan_unpoison_memory_region\0") };
-            Some(Sanitizer { poison: *poison.ok()?, unpoison: *unpoison.ok()? })
-        })
+        *FOUND.get_or_init(Sanitizer::find)
+    }
+
+    #[cfg(unix)]
+    fn find() -> Option<Sanitizer> {
+        let this = libloading::os::unix::Library::this();
+        // SAFETY: this is the type that the header declares.
+        let poison = unsafe { this.get(b"__asan_poison_memory_region\0") };
+        // SAFETY: as above.
+        let unpoison = unsafe { this.get(b"__asan_unpoison_memory_region\0") };
+        Some(Sanitizer { poison: *poison.ok()?, unpoison: *unpoison.ok()? })
+    }
+
+    #[cfg(not(unix))]
+    fn find() -> Option<Sanitizer> {
+        None
     }
 }
 
