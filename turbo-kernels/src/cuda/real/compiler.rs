@@ -1,11 +1,13 @@
-//! From CUDA C++ to machine code of one GPU, by NVRTC: a fifth of a second a file.
+//! From CUDA C++ to machine code of one GPU, by NVRTC: up to some seconds a file.
 
 use std::{ffi::CString, ptr};
 
 use super::{nvrtc, unavailable::Version};
 
 /// How every file is compiled, beside its architecture. NVRTC has no folder of headers, and the kernels need none.
-const OPTIONS: &[&str] = &["--std=c++17"];
+const OPTIONS: [&str; 1] = ["--std=c++17"];
+/// The same by all processors, each some kernels; known to newer ones.
+const OPTIONS_FROM_13: [&str; 2] = ["--std=c++17", "--split-compile=0"];
 
 /// NVRTC for one kind of GPU.
 #[derive(Clone, Debug)]
@@ -26,7 +28,11 @@ impl Compiler {
 
     /// Everything beside the source that the machine code depends on.
     pub(super) fn identity(&self) -> String {
-        format!("nvrtc {} {} {}", self.version, self.architecture, OPTIONS.join(" "))
+        format!("nvrtc {} {} {}", self.version, self.architecture, self.options().join(" "))
+    }
+
+    fn options(&self) -> &'static [&'static str] {
+        if self.version.major >= 13 { &OPTIONS_FROM_13 } else { &OPTIONS }
     }
 
     /// The architecture that it compiles for: `sm_90`.
@@ -41,7 +47,7 @@ impl Compiler {
     pub(super) fn compile(&self, source: &str) -> Result<Vec<u8>, String> {
         let program = Program::new(source)?;
         let architecture = format!("--gpu-architecture={}", self.architecture);
-        let options = [architecture.as_str()].into_iter().chain(OPTIONS.iter().copied());
+        let options = [architecture.as_str()].into_iter().chain(self.options().iter().copied());
         let options: Vec<_> =
             options.map(|option| CString::new(option).expect("options have no zeros")).collect();
         let pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();

@@ -1,6 +1,6 @@
 //! All device code, by the compiler that a GPU's driver gets it from: what a C++ compiler takes, NVRTC may not.
 
-use std::{env, fs, path::Path};
+use std::{env, fs, path::Path, thread};
 
 use crate::{
     attention, bias_act,
@@ -62,16 +62,23 @@ fn all_device_code_compiles() {
     // SAFETY: the library was just found; two numbers are written.
     assert!(unsafe { nvrtc::nvrtcVersion(&mut major, &mut minor) }.result().is_ok());
     let version = Version { major: major.unsigned_abs(), minor: minor.unsigned_abs() };
-    for capability in [(8, 0), (9, 0)] {
-        let compiler = Compiler::new(capability, version).expect("every NVRTC from 12.0 on knows these");
+    let compiler =
+        |capability| Compiler::new(capability, version).expect("every NVRTC from 12.0 on knows it");
+    let compile_all = |capability| {
+        let compiler = compiler(capability);
         for module in all_modules() {
             let compiled = compiler.compile(&modules::unit(module));
             let cubin = compiled.unwrap_or_else(|error| panic!("{}: {error}", compiler.architecture()));
             assert!(cubin.starts_with(b"\x7fELF"), "{}", module.name);
         }
-    }
+    };
+    // some dozen files at half a second each
+    thread::scope(|scope| {
+        scope.spawn(|| compile_all((8, 0)));
+        compile_all((9, 0));
+    });
     // names that are chosen apart from the file
-    let compiler = Compiler::new((9, 0), version).expect("as above");
+    let compiler = compiler((9, 0));
     for (module, names) in [
         (&remainder::FAMILY.f32, ["product_f32", "finish_f32"]),
         (&remainder::FAMILY.f16, ["product_f16_to_f32", "finish_f16"]),
