@@ -13,8 +13,7 @@ The first line that comes out is {"ready": {"library": "torch 2.11.0", "variant"
 Another operation or type forgets the one before. Launches are replayed from a CUDA graph where that can be done, so that
 the time of Python is not counted; else they are "launched" one by one. The inputs are `values` below, the same in turbo.
 
-`encoder` answers as peer_process.py does. A run begins with ids on the GPU and ends with the first vector of every
-sequence on the host.
+`encoder` answers as peer_process.py does. A run begins with ids on the GPU, and ends when the last hidden state is there.
 """
 
 import argparse
@@ -40,6 +39,11 @@ def values(count, seed, device):
     h = ((h ^ (h >> 12)) * 0x297A2D39) & mask
     h = h ^ (h >> 15)
     return (h.double() / (1 << 31) - 1).float()
+
+
+def synchronize(device):
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
 def softmax(x):
@@ -206,7 +210,7 @@ class Operations:
             # compiles, picks its kernels, and shows whether the way can be had at all
             for _ in range(3):
                 call()
-            self.synchronize()
+            synchronize(self.device)
         except Exception as error:
             return {"absent": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
         graph = self.graph(call)
@@ -223,32 +227,29 @@ class Operations:
                 for _ in range(RUNS_OF_GRAPH):
                     call()
             graph.replay()
-            self.synchronize()
+            synchronize(self.device)
             return graph
         except Exception as error:
             print("not captured:", error)
-            self.synchronize()
+            synchronize(self.device)
             return None
 
     def time(self, way, runs):
         call, graph = self.calls[way]
         again, each = (graph.replay, RUNS_OF_GRAPH) if graph else (call, 1)
         times = -(-runs // each)
+        again()  # the one that had its turn before left the caches to itself
+        synchronize(self.device)
         start = time.perf_counter()
         for _ in range(times):
             again()
-        self.synchronize()
+        synchronize(self.device)
         return (time.perf_counter() - start) * 1e6 / (times * each)
 
     def sample(self, way, count):
         result = self.operation.packed(self.calls[way][0]()).flatten()
         places = torch.arange(count, device=self.device) * (len(result) - 1) // max(count - 1, 1)
         return result[places].double().tolist()
-
-    def synchronize(self):
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-
 
 class Encoder:
     """A checkpoint of transformers, eager or compiled for shapes without padding."""
@@ -274,7 +275,8 @@ class Encoder:
             return self.model(**batch).last_hidden_state
 
     def run(self, batch):
-        return self.hidden(batch)[:, 0].cpu()
+        self.hidden(batch)
+        synchronize(self.device)
 
     def answer(self, request):
         if "rows" not in request:

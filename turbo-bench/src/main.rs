@@ -1,6 +1,7 @@
 //! `turbo-bench FIGURE`: runs a figure and writes its record and plot. `turbo-bench random NAME`: a model to time.
 
 mod cpu;
+mod gpu;
 mod random;
 
 use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode};
@@ -34,6 +35,7 @@ enum Command {
     },
     #[command(visible_alias = "encoder")]
     Cpu(cpu::Arguments),
+    Gpu(gpu::Arguments),
     Random(random::Arguments),
     /// Time batches of a model when told to on standard input, as JSON lines; how turbo takes part in `cpu`
     Peer {
@@ -85,6 +87,7 @@ fn run(cli: Cli) -> Result<()> {
             println!("written to {}", common.out.display());
         }
         Command::Cpu(arguments) => cpu::run(&arguments)?,
+        Command::Gpu(arguments) => gpu::run(&arguments)?,
         Command::Random(arguments) => random::run(&arguments)?,
         Command::Peer { model, threads, dtype } => {
             let device = Cpu::new(CpuOptions { threads, isa: Some(Isa::from_env()?) })?;

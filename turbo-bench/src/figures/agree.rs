@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::rival::Rival;
 
 /// Sequences whose first and last vectors are compared: of different lengths, so that whoever pads has to mask.
-const LENS: [u32; 3] = [37, 11, 5];
+pub(super) const LENS: [u32; 3] = [37, 11, 5];
 
 /// How near a rival's vectors are to those of turbo in f32.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,14 +32,23 @@ pub(super) fn expected(turbo: &mut Rival) -> Result<Vec<Vec<f32>>> {
 /// When one is.
 pub(super) fn check(expected: &[Vec<f32>], rival: &mut Rival, bound: f64) -> Result<Agreement> {
     let rows = rival.rows(&LENS)?;
-    let (cosine, difference) = compare(expected, &rows);
+    judge((rival.name(), rival.library()), expected, &rows, bound)
+}
+
+/// As [`check`], of vectors that somebody gave.
+pub(super) fn judge(
+    (rival, library): (&str, &str),
+    expected: &[Vec<f32>],
+    rows: &[Vec<f32>],
+    bound: f64,
+) -> Result<Agreement> {
+    let (cosine, difference) = compare(expected, rows);
     if cosine.is_nan() || cosine < bound {
-        let name = rival.name();
         bail!(
-            "{name}: computes something else than turbo in f32: a cosine is {cosine}, expected at least {bound}"
+            "{rival}: computes something else than turbo in f32: a cosine is {cosine}, expected at least {bound}"
         );
     }
-    Ok(Agreement { rival: rival.name().to_owned(), library: rival.library().to_owned(), cosine, difference })
+    Ok(Agreement { rival: rival.to_owned(), library: library.to_owned(), cosine, difference })
 }
 
 /// The least cosine and the largest difference; not a number, and infinite, where there is nothing to compare.

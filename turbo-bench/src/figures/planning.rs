@@ -12,10 +12,10 @@ use std::{
 
 use anyhow::{Context, Result};
 use plotters::prelude::*;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use turbo_alloc::{MemoryPlan, Planner, PlannerConfig, UsageRecord};
 use turbo_graph::{Executor, ExecutorConfig, LayoutKind, Program, Staging, dim::Extents, passes};
-use turbo_kernels::{Cpu, Device};
+use turbo_kernels::{Cpu, Device, EncoderKernels};
 use turbo_models::{Checkpoint, Pooling};
 
 use crate::{
@@ -60,7 +60,7 @@ pub struct Row {
 }
 
 /// What the rows come to.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
     /// All planning over all running, percent.
     pub percent: f64,
@@ -78,24 +78,37 @@ pub struct Summary {
 /// When the model cannot be written, loaded or run, or the results cannot be written.
 pub fn run(data: &Data, device: Cpu, out: &Path) -> Result<Summary> {
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
-    let shape = data.model.shape();
-    shape.write(folder.path(), 0, drop)?;
-    let checkpoint = Checkpoint::open(folder.path())?;
-    let program = Program::compile(&checkpoint.graph(Pooling::Mean)?, LayoutKind::Packed, passes::ALL)?;
+    data.model.shape().write(folder.path(), 0, drop)?;
     let provenance = Provenance::here(device.name());
+    let rows = measure(data, device, folder.path())?;
+    let summary = Summary::of(&rows);
+    plot(&rows, &out.join("planning.svg"))?;
+    let (data, of_rows) = (data.clone(), summary.clone());
+    Record { figure: "planning".to_owned(), provenance, data, summary: of_rows, rows }.write(out)?;
+    Ok(summary)
+}
+
+/// Plans and runs every request of `data`, of the checkpoint in the folder `model`.
+pub(super) fn measure<D: EncoderKernels>(data: &Data, device: D, model: &Path) -> Result<Vec<Row>> {
+    let checkpoint = Checkpoint::open(model)?;
+    let vocab_size = checkpoint.limits().vocab_size;
+    let program = Program::compile(&checkpoint.graph(Pooling::Mean)?, LayoutKind::Packed, passes::ALL)?
+        .with_element_bytes(size_of::<D::Float>());
     let config = ExecutorConfig { cached_bindings: 0, ..ExecutorConfig::default() };
     let mut executor = Executor::new(device, program.clone(), &checkpoint, config)?;
     let mut planning = Planning::new(&program)?;
-    executor.run(&request(*data.lens.end(), shape.vocab_size())?)?; // first touch of weights and chunks
+    executor.run(&request(*data.lens.end(), vocab_size)?)?; // first touch of weights and chunks
+    executor.finish()?;
 
     let bar = progress::bar("planning", data.requests)?;
     let mut rows = Vec::new();
     for seq_len in workload::uniform(&data.lens, data.requests, data.seed) {
         let extents = Extents::of(&[seq_len]);
         let (plan, unfolded) = (planning.folded(&extents)?, planning.unfolded(&extents)?);
-        let staging = request(seq_len, shape.vocab_size())?;
+        let staging = request(seq_len, vocab_size)?;
         let start = Instant::now();
         executor.run(&staging)?;
+        executor.finish()?;
         rows.push(Row {
             seq_len,
             plan_us: plan.as_secs_f64() * 1e6,
@@ -106,12 +119,7 @@ pub fn run(data: &Data, device: Cpu, out: &Path) -> Result<Summary> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-
-    let summary = Summary::of(&rows);
-    plot(&rows, &out.join("planning.svg"))?;
-    let (data, of_rows) = (data.clone(), summary.clone());
-    Record { figure: "planning".to_owned(), provenance, data, summary: of_rows, rows }.write(out)?;
-    Ok(summary)
+    Ok(rows)
 }
 
 /// One request of `seq_len` tokens.
@@ -160,7 +168,7 @@ impl Row {
 }
 
 impl Summary {
-    fn of(rows: &[Row]) -> Self {
+    pub(super) fn of(rows: &[Row]) -> Self {
         let run: f64 = rows.iter().map(|row| row.run_ms * 1e3).sum();
         let share = |planning: f64| planning / run * 100.0;
         Summary {

@@ -15,7 +15,7 @@ pub(super) const FLOOR: &str = "#c9ced4";
 pub(super) fn colour(rival: &str) -> &'static str {
     match rival {
         "turbo" => "#0b62c4",
-        "ov" => "#d97a1e",
+        "ov" | "compiled" | "autotuned" => "#d97a1e",
         "ort" => "#2f9e62",
         "ct2" => "#9a4fb5",
         _ => "#8a929b",

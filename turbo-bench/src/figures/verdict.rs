@@ -1,5 +1,7 @@
 //! What is wanted of a number, and whether it was found.
 
+use std::fmt::Write;
+
 /// One number that is wanted, beside the one that was found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
@@ -26,6 +28,10 @@ pub enum Kind {
     Limit,
     /// A share: at most.
     Cost,
+    /// Microseconds: at most.
+    Micros,
+    /// Millions of tokens a second: at least.
+    MegaTokens,
 }
 
 impl Verdict {
@@ -33,8 +39,31 @@ impl Verdict {
     #[must_use]
     pub fn reached(&self) -> Option<bool> {
         let (found, wanted) = (self.kind.as_shown(self.found?), self.kind.as_shown(self.wanted));
-        Some(if self.kind == Kind::Cost { found <= wanted } else { found >= wanted })
+        Some(if self.kind.is_at_most() { found <= wanted } else { found >= wanted })
     }
+}
+
+/// Verdicts as a table; `show` writes what was found.
+pub(super) fn table(verdicts: &[Verdict], show: impl Fn(Kind, f64) -> String) -> String {
+    let mut text = "| regime | | wanted | found | |\n|---|---|---:|---:|---|\n".to_owned();
+    for verdict in verdicts {
+        let Verdict { regime, what, kind, wanted, found } = verdict;
+        let bound = if kind.is_at_most() { "≤" } else { "≥" };
+        let found = found.map_or("–".to_owned(), |found| show(*kind, found));
+        let mark = match verdict.reached() {
+            Some(true) => "reached",
+            Some(false) => "**not reached**",
+            None => "not measured",
+        };
+        _ = writeln!(text, "| {regime} | {what} | {bound} {} | {found} | {mark} |", kind.show(*wanted));
+    }
+    text
+}
+
+/// How many were reached, and how many were looked at.
+pub(super) fn score(verdicts: &[Verdict]) -> (usize, usize) {
+    let count = |reached| verdicts.iter().filter(|verdict| verdict.reached() == reached).count();
+    (count(Some(true)), verdicts.len() - count(None))
 }
 
 impl Kind {
@@ -44,7 +73,14 @@ impl Kind {
         match self {
             Self::Ratio => format!("{value:.2} ×"),
             Self::Share | Self::Limit | Self::Cost => format!("{:.1} %", value * 100.0),
+            Self::Micros => format!("{value:.0} µs"),
+            Self::MegaTokens => format!("{value:.2} M tokens/s"),
         }
+    }
+
+    /// Whether less is better.
+    fn is_at_most(self) -> bool {
+        matches!(self, Self::Cost | Self::Micros)
     }
 
     /// The number that people read: that is what is judged.
@@ -71,5 +107,19 @@ mod tests {
         assert_eq!(judged(Kind::Cost, 0.06, Some(0.0604)), Some(true));
         assert_eq!(judged(Kind::Cost, 0.06, Some(-0.01)), Some(true));
         assert_eq!(judged(Kind::Share, 0.92, None), None);
+        assert_eq!(judged(Kind::Micros, 105.0, Some(105.4)), Some(true));
+        assert_eq!(judged(Kind::Micros, 105.0, Some(105.6)), Some(false));
+        assert_eq!(judged(Kind::MegaTokens, 1.3, Some(1.2949)), Some(false));
+    }
+
+    #[test]
+    fn a_table_says_what_was_reached() {
+        let verdict =
+            |found| Verdict { regime: "here".into(), what: "time", kind: Kind::Micros, wanted: 5.0, found };
+        let all = [verdict(Some(4.0)), verdict(Some(6.0)), verdict(None)];
+        let rows = "| here | time | ≤ 5 µs | 4 µs | reached |\n| here | time | ≤ 5 µs | 6 µs | **not reached** |\n\
+                    | here | time | ≤ 5 µs | – | not measured |\n";
+        assert!(table(&all, Kind::show).ends_with(rows));
+        assert_eq!(score(&all), (1, 2));
     }
 }

@@ -17,7 +17,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// What a rival is asked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -134,14 +134,18 @@ impl Rival {
         }
     }
 
-    fn ask(&mut self, request: &Request) -> Result<Answer> {
+    /// Asks in one line, and reads the answer from another.
+    ///
+    /// # Errors
+    /// When it ends, or answers something else.
+    pub fn ask<A: DeserializeOwned>(&mut self, request: &impl Serialize) -> Result<A> {
         let line = serde_json::to_string(request)? + "\n";
         // Where it has ended, reading its answer says why.
         drop(self.to.write_all(line.as_bytes()).and_then(|()| self.to.flush()));
         self.answer()
     }
 
-    fn answer(&mut self) -> Result<Answer> {
+    fn answer<A: DeserializeOwned>(&mut self) -> Result<A> {
         let mut line = String::new();
         let read =
             self.from.read_line(&mut line).with_context(|| format!("cannot read from {}", self.name))?;

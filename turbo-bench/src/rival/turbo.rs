@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use turbo_graph::LayoutKind;
-use turbo_kernels::{Cpu, Device};
+use turbo_kernels::{Cpu, DType, EncoderKernels};
 use turbo_models::{Checkpoint, Encoder, EncoderOptions, Pooling, Staging};
 
 use super::{Answer, Request, token};
@@ -25,13 +25,12 @@ pub fn serve(
     requests: impl BufRead,
     mut answers: impl Write,
 ) -> Result<()> {
-    let mut turbo = Turbo::load(model, device, precision)?;
+    let mut turbo = Turbo::load(model, device, precision.into())?;
     let mut say = |answer: &Answer| -> Result<()> {
         writeln!(answers, "{}", serde_json::to_string(answer)?)?;
         Ok(answers.flush()?)
     };
-    let library = format!("turbo {}, {}", env!("CARGO_PKG_VERSION"), turbo.device);
-    say(&Answer::Ready { library, variant: precision.name().into() })?;
+    say(&Answer::Ready { library: turbo.library(), variant: precision.name().into() })?;
     for line in requests.lines() {
         let line = line?;
         let request = serde_json::from_str(&line).with_context(|| format!("no request: {line}"))?;
@@ -40,27 +39,30 @@ pub fn serve(
     Ok(())
 }
 
-struct Turbo {
-    encoder: Encoder<Cpu>,
+/// An encoder on a device.
+pub(crate) struct Turbo<D: EncoderKernels> {
+    encoder: Encoder<D>,
     device: String,
     vocab_size: usize,
     staging: Staging,
 }
 
-impl Turbo {
-    fn load(model: &Path, device: Cpu, precision: Precision) -> Result<Self> {
+impl<D: EncoderKernels> Turbo<D> {
+    /// Loads a checkpoint; its products are computed in `dtype`.
+    pub(crate) fn load(model: &Path, device: D, dtype: DType) -> Result<Self> {
         let checkpoint = Checkpoint::open(model)?;
         let name = device.name();
         let task = Pooling::Mean.into(); // every row of the last hidden state is computed, as the rivals do
-        let options = EncoderOptions {
-            layout: LayoutKind::Packed,
-            task,
-            dtype: precision.into(),
-            ..EncoderOptions::of(&checkpoint)
-        };
+        let options =
+            EncoderOptions { layout: LayoutKind::Packed, task, dtype, ..EncoderOptions::of(&checkpoint) };
         let encoder = Encoder::new(device, &checkpoint, options)?;
         let vocab_size = checkpoint.limits().vocab_size;
         Ok(Self { encoder, device: name, vocab_size, staging: Staging::new() })
+    }
+
+    /// Name, version and device.
+    pub(crate) fn library(&self) -> String {
+        format!("turbo {}, {}", env!("CARGO_PKG_VERSION"), self.device)
     }
 
     fn answer(&mut self, request: &Request) -> Result<Answer> {
@@ -69,22 +71,25 @@ impl Turbo {
                 let time = |batch: &Vec<u32>| self.time(batch, *warm_up, *runs);
                 Ok(Answer::Ms(batches.iter().map(time).collect::<Result<_>>()?))
             }
-            Request::Rows { rows } => self.rows(rows),
+            Request::Rows { rows } => Ok(Answer::Rows(self.rows(rows)?)),
         }
     }
 
-    fn time(&mut self, lens: &[u32], warm_up: usize, runs: usize) -> Result<Vec<f64>> {
+    /// Milliseconds of each of `runs` runs of a batch, from its ids on the host to its last hidden state on the device.
+    pub(crate) fn time(&mut self, lens: &[u32], warm_up: usize, runs: usize) -> Result<Vec<f64>> {
         self.stage(lens)?;
         let once = |_| {
             let start = Instant::now();
             self.encoder.run(&self.staging)?;
+            self.encoder.finish()?;
             Ok(start.elapsed().as_secs_f64() * 1e3)
         };
         let times = (0..warm_up + runs).map(once).collect::<Result<Vec<f64>>>()?;
         Ok(times[warm_up..].to_vec())
     }
 
-    fn rows(&mut self, lens: &[u32]) -> Result<Answer> {
+    /// The first and the last token's vector of each sequence of a batch.
+    pub(crate) fn rows(&mut self, lens: &[u32]) -> Result<Vec<Vec<f32>>> {
         self.stage(lens)?;
         self.encoder.run(&self.staging)?;
         let mut rows = Vec::new();
@@ -94,7 +99,7 @@ impl Turbo {
             let width = tokens.len() / len as usize;
             rows.extend([tokens[..width].to_vec(), tokens[tokens.len() - width..].to_vec()]);
         }
-        Ok(Answer::Rows(rows))
+        Ok(rows)
     }
 
     fn stage(&mut self, lens: &[u32]) -> Result<()> {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::figures::{
     numbers::{digits, geometric_mean, mean},
-    verdict::{Kind, Verdict},
+    verdict::{self, Kind, Verdict},
 };
 
 /// A file beside the record: what the profile shows stands between a number and its goal, written by hand.
@@ -52,7 +52,7 @@ pub fn page(comparison: &Comparison, notes: &str) -> String {
     };
     let tables: String = models(comparison).into_iter().map(|model| of_model(comparison, model)).collect();
     let verdicts = goals::verdicts(comparison);
-    let (reached, looked) = (count(&verdicts, Some(true)), verdicts.len() - count(&verdicts, None));
+    let (reached, looked) = verdict::score(&verdicts);
     format!(
         "# turbo on a CPU, beside other engines\n\nWritten by `cargo xtask bench cpu` from `cpu.json`.\n\n{}\n{HOW}{}{}\n\
          ## What is wanted, and what was found\n\n{reached} of {looked} are reached. *Floor*: all operations at the \
@@ -109,10 +109,6 @@ fn models(comparison: &Comparison) -> Vec<&str> {
     });
     models.sort_unstable();
     models
-}
-
-fn count(verdicts: &[Verdict], reached: Option<bool>) -> usize {
-    verdicts.iter().filter(|verdict| verdict.reached() == reached).count()
 }
 
 fn about(comparison: &Comparison) -> String {
@@ -242,23 +238,10 @@ fn measured(comparison: &Comparison) -> String {
 }
 
 fn of_verdicts(verdicts: &[Verdict]) -> String {
-    let mut text = "| regime | | wanted | found | |\n|---|---|---:|---:|---|\n".to_owned();
-    for verdict in verdicts {
-        let kind = verdict.kind;
-        let bound = if kind == Kind::Cost { "≤" } else { "≥" };
-        let found = verdict.found.map_or("–".to_owned(), |found| match kind {
-            Kind::Limit => of_limit(found),
-            _ => kind.show(found),
-        });
-        let mark = match verdict.reached() {
-            Some(true) => "reached",
-            Some(false) => "**not reached**",
-            None => "not measured",
-        };
-        let Verdict { regime, what, wanted, .. } = verdict;
-        _ = writeln!(text, "| {regime} | {what} | {bound} {} | {found} | {mark} |", kind.show(*wanted));
-    }
-    noted(text)
+    noted(verdict::table(verdicts, |kind, found| match kind {
+        Kind::Limit => of_limit(found),
+        _ => kind.show(found),
+    }))
 }
 
 /// Marks a share that is more than all.

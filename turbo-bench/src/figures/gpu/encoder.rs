@@ -1,0 +1,175 @@
+//! BERT-base with random weights: one request, equal batches, and ragged ones.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Dtype, contest::Timed};
+use crate::{figures::agree::Agreement, figures::planning, workload};
+
+/// What the others are called here: the model as transformers has it, and `torch.compile(mode="max-autotune")` of it.
+pub const EAGER: &str = "eager";
+/// Compiled for each shape anew, which takes a minute or more.
+pub const COMPILED: &str = "compiled";
+
+/// Most rows of a batch: tokens where they are packed, padding included where it is padded.
+const ROWS: u32 = 16_384;
+
+/// What everyone computes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// How it is called.
+    pub name: &'static str,
+    /// Tokens of each request.
+    pub lens: Vec<u32>,
+}
+
+/// One short request.
+pub const ONE: &str = "1 × 128";
+/// A batch without padding.
+pub const EQUAL: &str = "32 × 512";
+/// Requests of all lengths.
+pub const RAGGED: &str = "5 to 500 tokens";
+
+impl Workload {
+    /// All of them.
+    #[must_use]
+    pub fn all() -> [Workload; 3] {
+        let ragged = workload::uniform(&(5..=500), 512, 0).into_iter().map(|len| len as u32).collect();
+        [
+            Workload { name: ONE, lens: vec![128] },
+            Workload { name: EQUAL, lens: vec![512; 32] },
+            Workload { name: RAGGED, lens: ragged },
+        ]
+    }
+
+    /// Tokens of all requests; padding is none.
+    #[must_use]
+    pub fn tokens(&self) -> u64 {
+        self.lens.iter().map(|&len| u64::from(len)).sum()
+    }
+
+    /// Batches in order of arrival, each of as many requests as fit without padding.
+    #[must_use]
+    pub fn packed(&self) -> Vec<Vec<u32>> {
+        cut(&self.lens, |batch| batch.iter().sum())
+    }
+
+    /// Batches in order of length, each of as many requests as fit with padding: what suits best whoever pads.
+    #[must_use]
+    pub fn padded(&self) -> Vec<Vec<u32>> {
+        let mut lens = self.lens.clone();
+        lens.sort_unstable();
+        cut(&lens, |batch| batch.len() as u32 * batch.iter().max().copied().unwrap_or(0))
+    }
+
+    /// Whether its batches have one shape and no padding, so that it can be compiled for.
+    #[must_use]
+    pub fn is_equal(&self) -> bool {
+        self.lens.windows(2).all(|pair| pair[0] == pair[1])
+    }
+}
+
+/// Cuts requests into batches of at most [`ROWS`] rows.
+fn cut(lens: &[u32], rows: impl Fn(&[u32]) -> u32) -> Vec<Vec<u32>> {
+    let mut batches: Vec<Vec<u32>> = Vec::new();
+    for &len in lens {
+        match batches.last_mut() {
+            Some(batch) if rows(&[batch, &[len][..]].concat()) <= ROWS => batch.push(len),
+            _ => batches.push(vec![len]),
+        }
+    }
+    batches
+}
+
+/// What was found at one workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Case {
+    /// Name of the workload.
+    pub workload: String,
+    /// In what everyone computes.
+    pub dtype: Dtype,
+    /// Tokens of all requests.
+    pub tokens: u64,
+    /// What everyone takes for all of them.
+    pub times: Vec<Timed>,
+}
+
+impl Case {
+    /// Tokens a second in so many microseconds.
+    #[must_use]
+    pub fn tokens_per_s(&self, us: f64) -> f64 {
+        self.tokens as f64 / (us * 1e-6)
+    }
+}
+
+/// Everything that was found.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Encoders {
+    /// That all compute the same, beside turbo in f32 on the same GPU.
+    pub agreement: Vec<Agreed>,
+    /// What was timed.
+    pub cases: Vec<Case>,
+    /// What planning costs beside running, in bf16, one request at a time.
+    pub planning: Option<planning::Summary>,
+}
+
+/// How near somebody's vectors are to those of turbo in f32.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Agreed {
+    /// In what they were computed.
+    pub dtype: Dtype,
+    /// By whom, and how near.
+    #[serde(flatten)]
+    pub agreement: Agreement,
+}
+
+impl Encoders {
+    /// Takes a case; one that was found before, with fewer who took part, is forgotten.
+    pub fn keep(&mut self, case: Case) {
+        let same = |it: &Case| (&it.workload, it.dtype) == (&case.workload, case.dtype);
+        match self.cases.iter_mut().find(|it| same(it)) {
+            Some(place) => *place = case,
+            None => self.cases.push(case),
+        }
+    }
+
+    /// The case of a workload.
+    #[must_use]
+    pub fn case(&self, workload: &str, dtype: Dtype) -> Option<&Case> {
+        self.cases.iter().find(|it| (it.workload.as_str(), it.dtype) == (workload, dtype))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_full_and_lose_nobody() {
+        let [one, equal, ragged] = Workload::all();
+        assert_eq!((one.packed(), one.padded()), (vec![vec![128]], vec![vec![128]]));
+        assert_eq!((equal.packed().len(), equal.padded().len()), (1, 1));
+        assert!(one.is_equal() && equal.is_equal() && !ragged.is_equal());
+        let (packed, padded) = (ragged.packed(), ragged.padded());
+        assert_eq!(packed.concat(), ragged.lens);
+        assert_eq!(padded.concat().len(), ragged.lens.len());
+        assert!(packed.iter().all(|batch| batch.iter().sum::<u32>() <= ROWS));
+        assert!(packed[..packed.len() - 1].iter().all(|batch| batch.iter().sum::<u32>() + 500 > ROWS));
+        assert!(padded.iter().all(|batch| batch.len() as u32 * batch[batch.len() - 1] <= ROWS));
+        assert!(ragged.tokens() > 100_000, "batches enough that the first counts little");
+    }
+
+    #[test]
+    fn a_case_with_more_who_took_part_replaces_the_one_before() {
+        let case = |workload: &str, tokens| Case {
+            workload: workload.to_owned(),
+            dtype: Dtype::Bf16,
+            tokens,
+            times: vec![],
+        };
+        let mut found = Encoders::default();
+        [case(ONE, 1), case(EQUAL, 2), case(ONE, 3)].into_iter().for_each(|case| found.keep(case));
+        assert_eq!(found.cases.iter().map(|it| it.tokens).collect::<Vec<_>>(), [3, 2]);
+        assert_eq!(found.case(EQUAL, Dtype::Bf16).map(|it| it.tokens_per_s(1.0)), Some(2e6));
+        assert_eq!(found.case(EQUAL, Dtype::F32), None);
+    }
+}

@@ -1,0 +1,241 @@
+//! An operation on a device: its inputs, and its launches, replayed from a recording where the device makes one.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use turbo_kernels::{
+    Activation, Attention, AttentionMask, BiasAct, Columns, DType, Device, Element, Embed, Epilogue, Float,
+    Gemm, KernelError, Layout, Norm, Queries, Softmax,
+    attention::AttentionShape,
+    cuda::{Cuda, CudaBlock, CudaQueue, CudaRecording, CudaView, CudaViewMut, Reduction},
+    embed::Lookup,
+    norm::NormWeights,
+    softmax::ScoreShape,
+};
+
+use super::super::operation::{Operation, id, sampled, values};
+
+/// Runs in one recording, as many as the other side has in one graph: what a replay costs the host is shared by so many.
+const RUNS_OF_RECORDING: usize = 20;
+/// BERT's.
+const EPSILON: f32 = 1e-12;
+
+/// How turbo does it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// As it chooses by itself.
+    Chosen,
+    /// The same, enqueued run by run.
+    Enqueued,
+    /// Rows that are reduced as told; of softmax and layer norm.
+    By(Reduction),
+}
+
+/// An operation, ready to be run in some ways.
+pub(super) struct Kernels<F: Float> {
+    memory: Memory<F>,
+    queue: CudaQueue,
+    ways: Vec<(Way, Option<CudaRecording>)>,
+}
+
+/// What an operation reads and writes, and who does it.
+struct Memory<F: Float> {
+    device: Cuda<F>,
+    operation: Operation,
+    /// In the order of [`inputs`].
+    inputs: Vec<CudaBlock>,
+    /// Ids, or ends of sequences.
+    numbers: CudaBlock,
+    weight: Option<<Cuda<F> as Gemm>::Weight>,
+    out: CudaBlock,
+}
+
+/// Length and seed of each input: those of the other side.
+pub(super) fn inputs(operation: &Operation) -> Vec<(u64, u32)> {
+    match *operation {
+        Operation::Softmax { rows, columns }
+        | Operation::Gelu { rows, columns }
+        | Operation::Embedding { rows, columns }
+        | Operation::Copy { rows, columns }
+        | Operation::Product { rows, columns } => vec![(rows * columns, 0)],
+        Operation::LayerNorm { rows, columns } => vec![(rows * columns, 0), (columns, 3), (columns, 4)],
+        Operation::ResidualLayerNorm { rows, columns } => {
+            vec![(rows * columns, 0), (columns, 3), (columns, 4), (columns, 2), (rows * columns, 1)]
+        }
+        Operation::Attention { .. } => vec![(3 * operation.results(), 0)],
+    }
+}
+
+/// Ids of an embedding, ends of the sequences of an attention.
+fn numbers(operation: &Operation) -> Vec<u32> {
+    match operation {
+        Operation::Embedding { rows, .. } => (0..*rows).map(|place| id(place, *rows)).collect(),
+        Operation::Attention { lens, .. } => {
+            let ends = lens.iter().scan(0, |end, len| {
+                *end += len;
+                Some(*end)
+            });
+            std::iter::once(0).chain(ends).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+impl<F: Float> Kernels<F> {
+    /// Uploads the inputs, runs each way once, and notes those that can be noted.
+    pub(super) fn new(device: &Cuda<F>, operation: &Operation, ways: &[Way]) -> Result<Self> {
+        let mut queue = device.queue()?;
+        let mut memory = Memory::new(device, &mut queue, operation)?;
+        // All of them before one is noted: memory that grows makes what was noted stale.
+        for &way in ways {
+            memory.launch(&mut queue, way)?;
+        }
+        device.finish(&mut queue)?;
+        let mut noted = Vec::new();
+        for &way in ways {
+            let recording = if device.records() && way != Way::Enqueued {
+                device.record(&mut queue, |queue| {
+                    (0..RUNS_OF_RECORDING).try_for_each(|_| memory.launch(queue, way))
+                })?
+            } else {
+                None
+            };
+            noted.push((way, recording));
+        }
+        Ok(Self { memory, queue, ways: noted })
+    }
+
+    /// Microseconds of one of at least so many runs of way number `way`.
+    pub(super) fn time(&mut self, way: usize, runs: usize) -> Result<f64> {
+        let Self { memory, queue, ways } = self;
+        let (way, recording) = &ways[way];
+        let device = memory.device.clone();
+        let mut enqueue = |queue: &mut CudaQueue| -> Result<usize> {
+            let Some(recording) = recording else {
+                memory.launch(queue, *way)?;
+                return Ok(1);
+            };
+            ensure!(device.replay(queue, recording)?, "memory moved since {way:?} was noted");
+            Ok(RUNS_OF_RECORDING)
+        };
+        enqueue(queue)?; // the one that had its turn before left the caches to itself
+        device.finish(queue)?;
+        let (begin, mut done) = (Instant::now(), 0);
+        while done < runs {
+            done += enqueue(queue)?;
+        }
+        device.finish(queue)?;
+        Ok(begin.elapsed().as_secs_f64() * 1e6 / done as f64)
+    }
+
+    /// So many values of the result, evenly spread.
+    pub(super) fn sample(&mut self, way: Way, count: u64) -> Result<Vec<f32>> {
+        let Self { memory, queue, .. } = self;
+        // What was there before must not pass for a result: a first NaN in each value.
+        let len = memory.operation.results() as usize;
+        let nothing = vec![F::from_f32(f32::NAN); len];
+        memory.device.upload(queue, &nothing, memory.device.view_mut(&mut memory.out, 0, len)?)?;
+        memory.launch(queue, way)?;
+        let mut all = nothing;
+        memory.device.download(queue, memory.device.view(&memory.out, 0, len)?, &mut all)?;
+        Ok(sampled(len as u64, count).map(|place| all[place as usize].to_f32()).collect())
+    }
+}
+
+impl<F: Float> Memory<F> {
+    fn new(device: &Cuda<F>, queue: &mut CudaQueue, operation: &Operation) -> Result<Self> {
+        let mut upload = |len: u64, seed| -> Result<CudaBlock> {
+            let all: Vec<F> = values(len as usize, seed).map(F::from_f32).collect();
+            uploaded(device, queue, &all)
+        };
+        let inputs =
+            inputs(operation).into_iter().map(|(len, seed)| upload(len, seed)).collect::<Result<_>>()?;
+        let weight = match *operation {
+            Operation::Product { columns, .. } => {
+                let (columns, weight) =
+                    (columns as usize, values((columns * columns) as usize, 1).collect::<Vec<_>>());
+                Some(device.pack(&weight, columns, columns, DType::F32)?)
+            }
+            _ => None,
+        };
+        Ok(Self {
+            device: device.clone(),
+            operation: operation.clone(),
+            inputs,
+            numbers: uploaded(device, queue, &numbers(operation))?,
+            weight,
+            out: device.allocate(operation.results() as usize * size_of::<F>())?,
+        })
+    }
+
+    /// Enqueues one run.
+    fn launch(&mut self, queue: &mut CudaQueue, way: Way) -> Result<(), KernelError> {
+        let Self { device, operation, inputs, numbers, weight, out } = self;
+        let inputs: &[CudaBlock] = inputs;
+        let input = |index: usize| -> Result<CudaView<'_, F>, KernelError> {
+            Ok(device.view(&inputs[index], 0, inputs[index].bytes() / size_of::<F>())?)
+        };
+        let norm = || -> Result<_, KernelError> {
+            Ok(NormWeights { gain: input(1)?, offset: Some(input(2)?), epsilon: EPSILON })
+        };
+        let out: CudaViewMut<'_, F> = device.view_mut(out, 0, operation.results() as usize)?;
+        match (&*operation, way) {
+            (&Operation::Softmax { columns, .. }, Way::By(reduction)) => {
+                device.softmax_by(queue, reduction, input(0)?, columns as usize, out)
+            }
+            (&Operation::Softmax { rows, columns }, _) => {
+                let [rows, keys] = [rows, columns].map(|size| size as usize);
+                let shape = ScoreShape { batch_size: rows, num_heads: 1, queries: 1, keys };
+                let mask = AttentionMask::Full;
+                device.scale_mask_softmax(queue, shape, input(0)?, 1.0, None, None, mask, out)
+            }
+            (Operation::LayerNorm { .. }, Way::By(reduction)) => {
+                device.layer_norm_by(queue, reduction, input(0)?, norm()?, out)
+            }
+            (Operation::LayerNorm { .. }, _) => device.layer_norm(queue, input(0)?, norm()?, out),
+            (Operation::ResidualLayerNorm { .. }, _) => {
+                let (bias, residual) = (Some(input(3)?), input(4)?);
+                device.bias_residual_layer_norm(queue, input(0)?, bias, residual, norm()?, out)
+            }
+            (Operation::Gelu { .. }, _) => device.activate(queue, input(0)?, Activation::GeluErf, out),
+            (&Operation::Embedding { rows, .. }, _) => {
+                let ids = device.view(numbers, 0, rows as usize)?;
+                device.embed(queue, Lookup { table: input(0)?, ids }, out)
+            }
+            (Operation::Attention { lens, num_heads, head_dim }, _) => {
+                let [num_heads, head_dim] = [*num_heads, *head_dim].map(|size| size as usize);
+                let shape = AttentionShape {
+                    num_heads,
+                    num_kv_heads: num_heads,
+                    head_dim,
+                    scale: 1.0 / (head_dim as f32).sqrt(),
+                    mask: AttentionMask::Full,
+                    dtype: DType::F32,
+                    queries: Queries::All,
+                };
+                let layout = Layout::Packed { cu_seqlens: device.view(numbers, 0, lens.len() + 1)? };
+                let (rows, width) = (input(0)?, num_heads * head_dim);
+                let [q, k, v] =
+                    [0, 1, 2].map(|part| Columns { rows, first: part * width, row_stride: 3 * width });
+                device.attention(queue, shape, layout, q, k, v, None, out)
+            }
+            (Operation::Copy { .. }, _) => device.scale(queue, input(0)?, 1.0, out),
+            (Operation::Product { .. }, _) => {
+                let weight = weight.as_ref().expect("a product has one");
+                device.gemm(queue, input(0)?, weight, Epilogue::None, out)
+            }
+        }
+    }
+}
+
+/// A block that holds `values`.
+fn uploaded<F: Float, T: Element>(
+    device: &Cuda<F>,
+    queue: &mut CudaQueue,
+    values: &[T],
+) -> Result<CudaBlock> {
+    let mut block = device.allocate(size_of_val(values))?;
+    let view = device.view_mut(&mut block, 0, values.len())?;
+    device.upload(queue, values, view)?;
+    Ok(block)
+}

@@ -1,0 +1,200 @@
+//! Every family of kernels, and every golden model, in all types.
+
+use std::{
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use anyhow::{Context, Result, ensure};
+use safetensors::{SafeTensors, tensor::Dtype as Stored};
+use turbo_kernels::{DType, EncoderKernels, Float, TopK, bf16, cuda::Cuda, f16, suite};
+use turbo_models::{Checkpoint, Encoder, EncoderOptions, Pooling, Staging};
+
+use super::super::{
+    Dtype,
+    suite::{Check, allowed, differences},
+};
+
+/// How much is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Everything.
+    All,
+    /// Kernels in bf16, on rows that are not long: what can be had where each access is watched.
+    Reduced,
+}
+
+/// Checks everything, and goes on where something fails; `models` is the folder of the golden models.
+///
+/// # Errors
+/// When there are no models.
+pub(super) fn run(
+    gpu: &Cuda<f32>,
+    models: &Path,
+    extent: Extent,
+    mut show: impl FnMut(&Check),
+) -> Result<Vec<Check>> {
+    let mut checks = Vec::new();
+    let mut keep = |check: Check| {
+        show(&check);
+        checks.push(check);
+    };
+    if extent == Extent::Reduced {
+        kernels(&gpu.with_float::<bf16>(), Dtype::Bf16, &reduced(), &mut keep);
+        return Ok(checks);
+    }
+    let folders = golden(models)?;
+    kernels(&gpu.with_float::<bf16>(), Dtype::Bf16, &families(), &mut keep);
+    kernels(&gpu.with_float::<f16>(), Dtype::F16, &families(), &mut keep);
+    kernels(gpu, Dtype::F32, &families(), &mut keep);
+    for folder in &folders {
+        keep(model(&gpu.with_float::<bf16>(), Dtype::Bf16, folder));
+        keep(model(&gpu.with_float::<f16>(), Dtype::F16, folder));
+        keep(model(gpu, Dtype::F32, folder));
+    }
+    Ok(checks)
+}
+
+/// A family of kernels, and what panics where the device departs from the twin.
+pub(super) type Family<D> = (&'static str, fn(&D));
+
+/// Those that are watched: each moves its data in a way of its own.
+fn reduced<D: EncoderKernels>() -> Vec<Family<D>> {
+    vec![
+        ("softmax", suite::softmax),
+        ("norm", suite::norm),
+        ("bias_act", suite::bias_act),
+        ("embed", suite::embed),
+        ("pool", suite::pool),
+        ("attention", suite::attention),
+    ]
+}
+
+fn families<D: EncoderKernels + TopK>() -> Vec<Family<D>> {
+    let mut all = reduced();
+    all.extend([
+        ("gemm", suite::gemm as fn(&D)),
+        ("feed_forward", suite::feed_forward),
+        ("max_pool", suite::max_pool),
+        ("matmul", suite::matmul),
+        ("gather", suite::gather),
+        ("rotary", suite::rotary),
+        ("top_k", suite::top_k),
+        ("empty", suite::empty),
+        ("wide rows", suite::wide_rows),
+    ]);
+    all
+}
+
+pub(super) fn kernels<F: Float>(
+    device: &Cuda<F>,
+    dtype: Dtype,
+    families: &[Family<Cuda<F>>],
+    keep: &mut impl FnMut(Check),
+) {
+    for (family, check) in families {
+        let begin = Instant::now();
+        let done = catch_unwind(AssertUnwindSafe(|| check(device)));
+        let seconds = begin.elapsed().as_secs_f64();
+        let failed = done.err().map(|panic| said(&*panic));
+        keep(Check { what: format!("kernels: {family}"), dtype, worst: None, failed, seconds });
+    }
+}
+
+/// What a panic said.
+fn said(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked without a word").to_owned()
+}
+
+/// The folders with hidden states of the reference, by name.
+///
+/// # Errors
+/// When there are none.
+fn golden(models: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(models).with_context(|| format!("cannot list {}", models.display()))?;
+    let mut folders: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    folders
+        .retain(|folder| folder.join("golden.safetensors").exists() && folder.join("config.json").exists());
+    folders.sort();
+    ensure!(!folders.is_empty(), "{}: there are no golden models", models.display());
+    Ok(folders)
+}
+
+pub(super) fn model<F: Float>(device: &Cuda<F>, dtype: Dtype, folder: &Path) -> Check {
+    let begin = Instant::now();
+    let done = catch_unwind(AssertUnwindSafe(|| compared(device, folder)));
+    let found = done.unwrap_or_else(|panic| Err(anyhow::anyhow!(said(&*panic))));
+    let seconds = begin.elapsed().as_secs_f64();
+    let name = folder.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let (most, in_the_mean) = allowed(dtype);
+    let (worst, failed) = match found {
+        Ok((worst, mean)) if worst <= most && mean <= in_the_mean => (Some(worst), None),
+        Ok((worst, mean)) => (
+            Some(worst),
+            Some(format!("off by {worst:.1e}, {mean:.1e} in the mean; allowed are {most}, {in_the_mean}")),
+        ),
+        Err(error) => (None, Some(format!("{error:#}"))),
+    };
+    // JSON has no infinity
+    let worst = worst.filter(|worst| worst.is_finite());
+    Check { what: format!("model: {name}"), dtype, worst, failed, seconds }
+}
+
+/// How far hidden states are from the reference's: the greatest difference, and the mean. All rows are one batch, which is
+/// run twice, since the second time is another path.
+fn compared<F: Float>(device: &Cuda<F>, folder: &Path) -> Result<(f64, f64)> {
+    let checkpoint = Checkpoint::open(folder)?;
+    let golden = Golden::read(folder, checkpoint.config().num_hidden_layers)?;
+    let options =
+        EncoderOptions { task: Pooling::Mean.into(), dtype: DType::F32, ..EncoderOptions::of(&checkpoint) };
+    let mut encoder = Encoder::new(device.clone(), &checkpoint, options)?;
+    let mut staging = Staging::new();
+    for (ids, types) in &golden.rows {
+        staging.push(ids, types)?;
+    }
+    let (mut worst, mut mean) = (0.0_f64, 0.0_f64);
+    for _ in 0..2 {
+        encoder.run(&staging)?;
+        let mut hidden = Vec::new();
+        (0..golden.rows.len()).try_for_each(|sequence| encoder.tokens(sequence, &mut hidden))?;
+        let (most, in_the_mean) = differences(&hidden, &golden.hidden);
+        (worst, mean) = (worst.max(most), mean.max(in_the_mean));
+    }
+    Ok((worst, mean))
+}
+
+/// Rows of different lengths, and their hidden states in the reference, as `reference/make_references.py` wrote them.
+struct Golden {
+    /// Ids and token types.
+    rows: Vec<(Vec<u32>, Vec<u32>)>,
+    hidden: Vec<f32>,
+}
+
+impl Golden {
+    fn read(folder: &Path, num_layers: u32) -> Result<Self> {
+        let file = folder.join("golden.safetensors");
+        let bytes = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let tensors = SafeTensors::deserialize(&bytes).with_context(|| format!("{}", file.display()))?;
+        let integers = |name: &str| -> Result<Vec<u32>> {
+            let tensor = tensors.tensor(name)?;
+            ensure!(tensor.dtype() == Stored::I64, "{name}: expected I64, got {:?}", tensor.dtype());
+            let values = tensor.data().as_chunks().0.iter().map(|value| i64::from_le_bytes(*value));
+            values.map(|value| Ok(u32::try_from(value)?)).collect()
+        };
+        let hidden = ["rows.last_hidden_state".to_owned(), format!("rows.hidden_states.{num_layers}")];
+        let hidden = hidden.iter().find_map(|name| tensors.tensor(name).ok());
+        let hidden = hidden.with_context(|| format!("{}: there are no hidden states", file.display()))?;
+        ensure!(hidden.dtype() == Stored::F32, "hidden states: expected F32, got {:?}", hidden.dtype());
+        let ids = integers("rows.input_ids")?;
+        let types = integers("rows.token_type_ids").unwrap_or_else(|_| vec![0; ids.len()]);
+        let ends = integers("rows.cu_seqlens")?;
+        let of = |all: &[u32], ends: &[u32]| all[ends[0] as usize..ends[1] as usize].to_vec();
+        Ok(Self {
+            rows: ends.windows(2).map(|ends| (of(&ids, ends), of(&types, ends))).collect(),
+            hidden: hidden.data().as_chunks().0.iter().map(|value| f32::from_le_bytes(*value)).collect(),
+        })
+    }
+}

@@ -1,0 +1,61 @@
+//! The record as pictures.
+
+mod bars;
+mod encoder;
+mod reductions;
+mod wide;
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::Findings;
+
+/// Every picture: its file, and what it shows.
+pub(super) const ALL: [(&str, &str); 3] = [
+    ("gpu-rows.svg", "share of the bandwidth of a copy that operations on rows reach"),
+    ("gpu-reductions.svg", "how much faster rows are reduced together than one by one, by their length"),
+    ("gpu-encoder.svg", "tokens a second of BERT-base"),
+];
+
+/// Draws them into the folder `out`; what was not measured is not drawn.
+///
+/// # Errors
+/// When a file cannot be written.
+pub(super) fn draw(findings: &Findings, out: &Path) -> Result<()> {
+    let texts = [wide::draw(findings), reductions::draw(findings), encoder::draw(findings)];
+    for ((name, _), text) in ALL.iter().zip(texts) {
+        let file = out.join(name);
+        std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::gpu::sample;
+
+    #[test]
+    fn everything_is_drawn_that_was_measured_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut findings = sample::findings();
+        let drawn = |findings: &Findings| {
+            draw(findings, folder.path()).unwrap();
+            ALL.map(|(file, _)| std::fs::read_to_string(folder.path().join(file)).unwrap())
+        };
+        let [wide, reductions, encoder] = drawn(&findings);
+        for words in ["softmax, bf16", "turbo 44.7 %", "autotuned", "eager"] {
+            assert!(wide.contains(words), "{words}: {wide}");
+        }
+        assert_eq!(wide.matches("turbo ").count(), 4 * 3, "{wide}");
+        // the points, and a legend of two in each panel
+        let points = crate::figures::gpu::rows::reductions().len();
+        assert_eq!(reductions.matches("<circle").count(), points + 2 * 2, "{reductions}");
+        assert!(encoder.contains("5 to 500 tokens, bf16") && encoder.contains("compiled"), "{encoder}");
+        findings.rows.clear();
+        assert!(
+            drawn(&findings).iter().all(|picture| picture.starts_with("<svg") && !picture.contains("turbo"))
+        );
+    }
+}
