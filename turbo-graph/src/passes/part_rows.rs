@@ -65,9 +65,9 @@ fn behind_last_attention(graph: &Graph, value: ValueId) -> Option<Vec<usize>> {
         }
     }
     let mut path = vec![last_attention?];
-    for position in path[0] + 1..=end {
+    for (position, node) in graph.nodes.iter().enumerate().take(end + 1).skip(path[0] + 1) {
         let follows = |input| path.iter().any(|&before| graph.nodes[before].output == input);
-        if reached[position] && graph.nodes[position].inputs.iter().any(|&input| follows(input)) {
+        if reached[position] && node.inputs.iter().any(|&input| follows(input)) {
             path.push(position);
         }
     }

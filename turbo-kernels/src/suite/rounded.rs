@@ -199,7 +199,10 @@ impl<F: Float> Gemm for Rounded<F> {
         let sum = Epilogue::sum(bias.as_deref(), residual.as_deref());
         self.answer(out, |out| self.cpu.gemm(queue, &widen(x), weight, sum, out))?;
         match activation {
-            Some(activation) => self.activate(queue, &out.to_vec(), activation, out),
+            Some(activation) => {
+                let sums = out.to_vec();
+                self.activate(queue, &sums, activation, out)
+            }
             None => Ok(()),
         }
     }

@@ -7,7 +7,7 @@ use turbo_graph::{Executor, Op, Pass, PlannerConfig, Program, passes};
 use turbo_models::{
     Checkpoint, Cpu, CpuOptions, Encoded, EncoderKernels, LayoutKind, Pooling, Staging, Task,
     graph::kernels::{
-        Element, Float, bf16,
+        Float, bf16,
         cuda::{
             Cuda, CudaOptions,
             emulator::{Emulator, Order},
