@@ -225,3 +225,59 @@ fn check_lengths<T>(from: usize, to: usize) -> Result<(), DeviceError> {
     }
     Err(DeviceError::Bounds { offset: 0, end: from * size_of::<T>(), block_bytes: to * size_of::<T>() })
 }
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+    use crate::cuda::emulator::{Emulator, Order};
+
+    fn cuda() -> Option<Cuda<bf16>> {
+        Some(Cuda::new(Arc::new(Emulator::or_skip(Order::Forward)?), CudaOptions::default()))
+    }
+
+    #[test]
+    fn values_come_back() {
+        let Some(cuda) = cuda() else { return };
+        assert_eq!(cuda.name(), "cuda (emulated GPU, bf16)");
+        let mut queue = cuda.queue().unwrap();
+        let mut block = cuda.allocate(16).unwrap();
+        cuda.upload(&mut queue, &[1u32, 2, 3], cuda.view_mut(&mut block, 4, 3).unwrap()).unwrap();
+        let mut back = [9u32; 4];
+        cuda.download(&mut queue, cuda.view(&block, 0, 4).unwrap(), &mut back).unwrap();
+        assert_eq!(back, [0, 1, 2, 3], "a block begins as zeros");
+        let error = cuda.upload(&mut queue, &back, cuda.view_mut(&mut block, 0, 3).unwrap()).unwrap_err();
+        assert!(matches!(error, DeviceError::Bounds { end: 16, block_bytes: 12, .. }));
+    }
+
+    #[test]
+    fn views_are_of_what_is_there_and_written_ones_apart() {
+        let Some(cuda) = cuda() else { return };
+        let mut blocks = [cuda.allocate(64).unwrap(), cuda.allocate(64).unwrap()];
+        let span = |block, offset, bytes| Span { block, offset, bytes };
+        let mut views = |reads, writes| cuda.views::<1, 1>(&mut blocks, [reads], [writes]).map(|_| ());
+        assert!(views(span(0, 0, 32), span(0, 32, 32)).is_ok());
+        assert!(views(span(0, 0, 64), span(1, 0, 64)).is_ok());
+        assert!(matches!(views(span(0, 0, 34), span(0, 32, 2)), Err(DeviceError::Overlap { .. })));
+        assert!(matches!(views(span(0, 32, 34), span(1, 0, 2)), Err(DeviceError::Bounds { .. })));
+        assert!(matches!(views(span(2, 0, 2), span(1, 0, 2)), Err(DeviceError::Bounds { .. })));
+        assert!(matches!(views(span(0, 1, 2), span(1, 0, 2)), Err(DeviceError::Misaligned { .. })));
+        assert!(matches!(views(span(0, 0, 3), span(1, 0, 2)), Err(DeviceError::Misaligned { .. })));
+        assert!(cuda.view::<f32>(&blocks[0], 60, 2).is_err());
+        assert!(cuda.view_mut::<f32>(&mut blocks[0], 2, 1).is_err());
+    }
+
+    #[test]
+    fn a_block_is_given_back_when_it_is_dropped() {
+        let Some(cuda) = cuda() else { return };
+        let free = || cuda.driver().free_bytes().unwrap();
+        let before = free();
+        let block = cuda.allocate(1 << 20).unwrap();
+        assert_eq!(free(), before - (1 << 20));
+        drop(block);
+        assert_eq!(free(), before);
+        let error = cuda.allocate(usize::MAX / 2).unwrap_err();
+        assert!(matches!(error, DeviceError::OutOfMemory { bytes } if bytes == usize::MAX / 2));
+    }
+}

@@ -97,3 +97,51 @@ impl CudaQueue {
         &mut *self.stream
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cuda::{
+            Address, Cuda,
+            emulator::{Emulator, Order},
+        },
+        device::Device,
+    };
+
+    /// Where `len` values of scratch are, and then those of a use inside.
+    fn addresses(queue: &mut CudaQueue, outer: usize, inner: usize) -> [Address; 2] {
+        let nested = queue.with_scratch::<f32, _>(outer, |queue, outer| {
+            let outer = outer.address();
+            queue.with_scratch::<u8, _>(inner, |_, inner| Ok([outer, inner.address()]))
+        });
+        nested.unwrap()
+    }
+
+    #[test]
+    fn scratch_is_kept_and_grows() {
+        let Some(emulator) = Emulator::or_skip(Order::Forward) else { return };
+        let cuda = Cuda::<f32>::new(Arc::new(emulator), Default::default());
+        let mut queue = cuda.queue().unwrap();
+        let first = addresses(&mut queue, 100, 1000);
+        assert_ne!(first[0], first[1]);
+        assert_eq!(queue.bytes(), 1400);
+        assert_eq!(addresses(&mut queue, 50, 1000), first, "what is there is enough");
+        assert_eq!(addresses(&mut queue, 100, 0), first);
+        assert_eq!(queue.bytes(), 1400);
+        addresses(&mut queue, 200, 1000);
+        assert_eq!(queue.bytes(), 1800, "only the outer one has grown");
+        drop(queue);
+        assert_eq!(cuda.driver().free_bytes().unwrap(), cuda.driver().info().memory_bytes);
+    }
+
+    #[test]
+    fn an_operation_that_fails_gives_its_scratch_back() {
+        let Some(emulator) = Emulator::or_skip(Order::Forward) else { return };
+        let mut queue = Cuda::<f32>::new(Arc::new(emulator), Default::default()).queue().unwrap();
+        let error = DeviceError::OutOfMemory { bytes: 0 };
+        let failed = queue.with_scratch::<f32, ()>(100, |_, _| Err(error.into()));
+        assert!(failed.is_err());
+        assert_eq!(queue.bytes(), 400);
+    }
+}
