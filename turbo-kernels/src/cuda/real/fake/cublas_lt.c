@@ -1,7 +1,10 @@
 // Pretends to be libcublasLt.so: products of f32 and bf16 by loops, counted by columns as cuBLASLt does.
 //
-// It proposes three algorithms: number 0 is slow, number 1 is fast but not for 19 columns of the result, and number 2
-// does nothing. It has none for f16.
+//   FAKE_CUBLAS    its version, 130000 for 13.0
+//   FAKE_SLOW      microseconds that its first algorithm wastes
+//
+// It proposes three algorithms: number 0, which may be slow, number 1, which is not for 19 columns of the result, and
+// number 2, which does nothing. It has none for f16.
 
 #define _GNU_SOURCE
 #include "machine.h"
@@ -174,7 +177,7 @@ static void put(const struct layout* layout, uint64_t first, int batch, uint64_t
 
 static void multiply(void* data) {
   const struct product* it = data;
-  if (it->algorithm == 0) usleep(2000);
+  if (it->algorithm == 0) usleep((unsigned)fake_setting("FAKE_SLOW", 0));
   if (!fake_is_memory(it->workspace, it->workspace_bytes)) return;
   struct layout bias = {it->d.type, it->d.rows, 1, (int64_t)it->d.rows, 1, 0};
   for (int batch = 0; batch < it->d.batch; ++batch) {
