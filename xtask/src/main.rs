@@ -7,6 +7,7 @@
 //! | `golden` | `reference/make_references.py` | the fixtures under `turbo-models/tests/data` |
 //! | `check` | the working tree | all that a review expects, with seconds per step |
 //! | `bench` | a figure of the papers | its record and plot under `turbo-bench/results` |
+//! | `gpu` | the working tree; what came back from a GPU | a bundle that runs where a GPU is; the record of that run |
 //!
 //! It uses no other crate of the workspace, so it builds in seconds and runs when they do not.
 //! CI (`.ci/run`) calls these same commands.
@@ -17,6 +18,7 @@ mod check;
 mod demo;
 mod digest;
 mod golden;
+mod gpu;
 mod interrupt;
 mod model;
 mod packages;
@@ -54,6 +56,7 @@ enum Command {
     Golden(golden::Arguments),
     Check(check::Arguments),
     Bench(bench::Arguments),
+    Gpu(gpu::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -81,6 +84,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Golden(arguments) => golden::run(&workspace, &arguments),
         Command::Check(arguments) => check::run(&workspace, &arguments),
         Command::Bench(arguments) => bench::run(&workspace, &arguments),
+        Command::Gpu(arguments) => gpu::run(&workspace, &arguments),
     }
 }
 

@@ -123,6 +123,12 @@ fn golden(models: &Path) -> Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
+/// What its golden file says; `None` where there is none.
+fn is_encoder(folder: &Path) -> Option<bool> {
+    let golden = fs::read(folder.join("golden.json")).ok()?;
+    Some(serde_json::from_slice::<serde_json::Value>(&golden).ok()?["kind"] == "encoder")
+}
+
 pub(super) fn model<F: Float>(device: &Cuda<F>, dtype: Dtype, folder: &Path) -> Check {
     let begin = Instant::now();
     let done = catch_unwind(AssertUnwindSafe(|| compared(device, folder)));
