@@ -8,7 +8,7 @@
 #   STEP  suite, ceilings, rows, attention, encoder, sanitizer; all of them, in this order, when none is given
 #
 # A step that fails, or takes longer than it may, does not keep the others from running; the exit code tells whether all
-# went well. GPU_SECONDS is what all of it may take: 540 when not given.
+# went well. GPU_SECONDS is what all of it may take: 560 when not given.
 #
 # It lies beside what `cargo xtask gpu pack` made, and needs an NVIDIA driver, NVRTC and cuBLASLt (where the loader finds
 # them, or in Python's environment), and a Python with torch and transformers: python3, or what TURBO_PEERS_PYTHON names.
@@ -19,7 +19,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=${1:-gpu-results}
 [ $# -eq 0 ] || shift
 wanted=" ${*:-suite ceilings rows attention encoder sanitizer} "
-seconds=${GPU_SECONDS:-540}
+seconds=${GPU_SECONDS:-560}
 
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
 rm -f "$out"/{suite,ceilings,rows,attention,encoder,sanitizer}.json
@@ -77,9 +77,9 @@ fi
 timed=(--peers "$here/peers")
 step suite 120 --models "$here/models"
 step ceilings 30 "${timed[@]}"
-step rows 150 "${timed[@]}"
+step rows 200 "${timed[@]}"
 step attention 60 "${timed[@]}"
-step encoder 270 "${timed[@]}" --model "$scratch/bert-base"
+step encoder 320 "${timed[@]}" --model "$scratch/bert-base"
 step sanitizer 90
 
 printf '%5d s  in all; what was found is in %s\n' "$SECONDS" "$out"

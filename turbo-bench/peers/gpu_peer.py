@@ -27,8 +27,8 @@ import torch
 import torch.nn.functional as F
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-# Runs in one graph: what a replay costs the host is shared by so many.
-RUNS_OF_GRAPH = 20
+# Most runs in one graph, and the seconds that they may take together: what a replay costs the host is shared by so many.
+MOST_RUNS, GRAPH_SECONDS = 20, 0.002
 
 
 def values(count, seed, device):
@@ -218,17 +218,21 @@ class Operations:
         return {"prepared": "replayed" if graph else "launched"}
 
     def graph(self, call):
-        """Some runs to be replayed; none where they cannot be captured, as when the host waits in between."""
+        """Some runs to be replayed, and how many; none where they cannot be captured, as when the host waits in between."""
         if self.device != "cuda":
             return None
+        start = time.perf_counter()
+        call()
+        synchronize(self.device)
+        runs = max(1, min(MOST_RUNS, int(GRAPH_SECONDS / (time.perf_counter() - start))))
         try:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                for _ in range(RUNS_OF_GRAPH):
+                for _ in range(runs):
                     call()
             graph.replay()
             synchronize(self.device)
-            return graph
+            return graph.replay, runs
         except Exception as error:
             print("not captured:", error)
             synchronize(self.device)
@@ -236,7 +240,7 @@ class Operations:
 
     def time(self, way, runs):
         call, graph = self.calls[way]
-        again, each = (graph.replay, RUNS_OF_GRAPH) if graph else (call, 1)
+        again, each = graph or (call, 1)
         times = -(-runs // each)
         again()  # the one that had its turn before left the caches to itself
         synchronize(self.device)

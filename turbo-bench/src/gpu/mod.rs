@@ -28,8 +28,9 @@ enum What {
     Step(Step),
     /// Check what came back, and write the record, the page and the pictures
     Record {
-        /// The folder that gpu.sh filled
-        dir: PathBuf,
+        /// The folders that gpu.sh filled; of a step that is in several the last counts
+        #[arg(required = true)]
+        dirs: Vec<PathBuf>,
         /// Where the record goes
         #[arg(long, value_name = "DIR", default_value = "turbo-bench/results")]
         out: PathBuf,
@@ -98,13 +99,13 @@ struct Site {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.what {
         What::Step(step) => steps::run(step),
-        What::Record { dir, out } => record(dir, out),
+        What::Record { dirs, out } => record(dirs, out),
         What::Render { out } => render(out),
     }
 }
 
-fn record(dir: &Path, out: &Path) -> Result<()> {
-    let findings = returned::read(dir)?.findings()?;
+fn record(dirs: &[PathBuf], out: &Path) -> Result<()> {
+    let findings = returned::read(dirs)?.findings()?;
     gpu::write(&findings, out)?;
     for remark in returned::remarks(&findings) {
         println!("{remark}");

@@ -25,9 +25,15 @@ use bundle::{Bundle, Item};
 ///   $ turbo-gpu/gpu.sh results                   #   transformers (whose wheels have NVRTC and cuBLASLt); nine minutes
 ///   $ cargo xtask gpu record results             # here: checks it, writes turbo-bench/results/gpu.json and gpu.md
 ///
-/// `gpu.sh` goes on when a step fails, ends those that take too long, prints a line for each, and fails when one did.
-/// `turbo-gpu/gpu.sh results rows encoder` runs these steps alone; but nothing is recorded without the suite, and not when
-/// it failed. The program there needs a C library as new as the one here.
+/// gpu.sh goes on when a step fails, ends those that take too long, prints a line for each, and fails when one did. It
+/// can also be run in parts, each into a folder of its own, of which one record is made:
+///
+///   $ turbo-gpu/gpu.sh first suite ceilings rows attention
+///   $ turbo-gpu/gpu.sh second encoder sanitizer
+///   $ cargo xtask gpu record first second
+///
+/// Nothing is recorded without the suite, and nothing when it failed. The program there needs a C library as new as the
+/// one here.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Arguments {
@@ -45,8 +51,9 @@ enum Subcommand {
     },
     /// Check what gpu.sh left, and store it as the record in turbo-bench/results
     Record {
-        /// The folder that it filled
-        dir: PathBuf,
+        /// The folders that it filled; of a step that is in several the last counts
+        #[arg(required = true, value_name = "DIR")]
+        dirs: Vec<PathBuf>,
         /// Where the record goes, instead of turbo-bench/results
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
@@ -60,7 +67,7 @@ enum Subcommand {
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     match &arguments.command {
         Subcommand::Pack { to } => pack(workspace, to.as_deref()),
-        Subcommand::Record { dir, out } => record(workspace, dir, out.as_deref()),
+        Subcommand::Record { dirs, out } => record(workspace, dirs, out.as_deref()),
     }
 }
 
@@ -134,11 +141,13 @@ fn commit(root: &Path) -> Result<[String; 2]> {
     Ok([commit + mark, git(&["show", "--no-patch", "--format=%cI", "HEAD"])?])
 }
 
-fn record(workspace: &Workspace, dir: &Path, out: Option<&Path>) -> Result<()> {
-    // the program runs in the root, and paths are meant from here
-    let dir = dir.canonicalize().with_context(|| format!("there is no {}", dir.display()))?;
+fn record(workspace: &Workspace, dirs: &[PathBuf], out: Option<&Path>) -> Result<()> {
     let mut bench = bench::turbo_bench(workspace);
-    bench.args(["gpu", "record"]).arg(dir);
+    bench.args(["gpu", "record"]);
+    for dir in dirs {
+        // the program runs in the root, and paths are meant from here
+        bench.arg(dir.canonicalize().with_context(|| format!("there is no {}", dir.display()))?);
+    }
     if let Some(out) = out {
         bench.arg("--out").arg(std::path::absolute(out)?);
     }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::figures::{
-    numbers::{quantile, rounded},
+    numbers::{digits, quantile, rounded},
     order::order,
 };
 
@@ -54,6 +54,12 @@ pub fn of<'a>(times: &'a [Timed], who: &str) -> Option<&'a Timed> {
 pub fn best<'a>(times: &'a [Timed], others: &[&str]) -> Option<&'a Timed> {
     let these = times.iter().filter(|timed| others.contains(&timed.who.as_str()));
     these.min_by(|a, b| a.median_us.total_cmp(&b.median_us))
+}
+
+/// Times for a person: `turbo 93.1 µs, eager 160 µs`.
+pub fn list(times: &[Timed]) -> String {
+    let of = |timed: &Timed| format!("{} {} µs", timed.who, digits(timed.median_us));
+    times.iter().map(of).collect::<Vec<_>>().join(", ")
 }
 
 /// Most runs of a turn.
@@ -112,5 +118,6 @@ mod tests {
         assert!((times[0].spread() - 1.6 / 105.0).abs() < 1e-9);
         assert_eq!(best(&times, &["slow", "fast", "none"]).map(|it| it.who.as_str()), Some("fast"));
         assert_eq!(of(&times, "none"), None);
+        assert_eq!(list(&times), "slow 105 µs, fast 0.010 µs");
     }
 }

@@ -113,7 +113,7 @@ pub struct Encoders {
 }
 
 /// How near somebody's vectors are to those of turbo in f32.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Agreed {
     /// In what they were computed.
     pub dtype: Dtype,

@@ -58,11 +58,23 @@ pub const STEPS: [&str; 6] = ["suite", "ceilings", "rows", "attention", "encoder
 /// The program of the bundle, which the record keeps the digest of.
 const PROGRAM: &str = "turbo-bench";
 
-/// Reads the folder that `gpu.sh` filled.
+/// Reads the folders that runs of `gpu.sh` filled, of one bundle: a step that several ran counts as the last one did it.
 ///
 /// # Errors
-/// When it is none, or a file holds something else.
-pub fn read(dir: &Path) -> Result<Returned> {
+/// When one is none, when a file holds something else, or when they are of different bundles.
+pub fn read(dirs: &[impl AsRef<Path>]) -> Result<Returned> {
+    let mut all: Option<Returned> = None;
+    for dir in dirs {
+        let next = read_one(dir.as_ref())?;
+        all = Some(match all {
+            Some(before) => before.then(next)?,
+            None => next,
+        });
+    }
+    all.context("there is no folder")
+}
+
+fn read_one(dir: &Path) -> Result<Returned> {
     let text =
         |file: &Path| fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()));
     let file = dir.join(RUN);
@@ -88,6 +100,24 @@ pub fn read(dir: &Path) -> Result<Returned> {
 }
 
 impl Returned {
+    /// With what a later run found.
+    fn then(self, later: Self) -> Result<Self> {
+        let (before, after) = (&self.manifest, &later.manifest);
+        ensure!(before == after, "they are of different bundles: {} and {}", before.commit, after.commit);
+        let is_old = |step: &str| !later.steps.iter().any(|it| it.step == step);
+        let steps = self.steps.into_iter().filter(|it| is_old(&it.step)).collect::<Vec<_>>();
+        let sections = self.sections.into_iter().filter(|it| is_old(it.found.step())).collect::<Vec<_>>();
+        let mut all = Self {
+            manifest: self.manifest,
+            steps: steps.into_iter().chain(later.steps).collect(),
+            sections: sections.into_iter().chain(later.sections).collect(),
+        };
+        let rank = |step: &str| STEPS.iter().position(|it| *it == step);
+        all.steps.sort_by_key(|it| rank(&it.step));
+        all.sections.sort_by_key(|it| rank(it.found.step()));
+        Ok(all)
+    }
+
     /// The record of it.
     ///
     /// # Errors
@@ -199,7 +229,7 @@ mod tests {
     }
 
     fn refused(folder: &Path) -> String {
-        let returned = read(folder).and_then(Returned::findings);
+        let returned = read(&[folder]).and_then(Returned::findings);
         format!("{:#}", returned.expect_err("it is refused"))
     }
 
@@ -213,7 +243,7 @@ mod tests {
     #[test]
     fn what_is_whole_is_recorded_with_the_commit_that_was_packed() {
         let folder = folder();
-        let findings = read(folder.path()).unwrap().findings().unwrap();
+        let findings = read(&[folder.path()]).unwrap().findings().unwrap();
         assert_eq!(findings.rows.len(), STEPS.len());
         assert_eq!(findings.provenance.commit, "0123456789ab");
         assert_eq!(findings.data.files.len(), 1, "the program alone: {:?}", findings.data.files);
@@ -277,8 +307,37 @@ mod tests {
         let failed = run.replace(r#""attention","rc":0"#, r#""attention","rc":124"#);
         assert_ne!(run, failed);
         fs::write(folder.join(RUN), failed).unwrap();
-        let findings = read(folder).unwrap().findings().unwrap();
+        let findings = read(&[folder]).unwrap().findings().unwrap();
         assert_eq!(remarks(&findings), ["attention: ended with 124: done"]);
+    }
+
+    /// The machine is lent for some minutes at a time.
+    #[test]
+    fn two_runs_of_one_bundle_are_one_record() {
+        let (first, second) = (folder(), folder());
+        let keep = |folder: &Path, kept: &[&str]| {
+            let run = fs::read_to_string(folder.join(RUN)).unwrap();
+            let is_kept = |line: &&str| {
+                line.contains("commit") || kept.iter().any(|step| line.contains(&format!("\"{step}\"")))
+            };
+            let lines: Vec<&str> = run.lines().filter(is_kept).collect();
+            fs::write(folder.join(RUN), lines.join("\n") + "\n").unwrap();
+            for step in STEPS.into_iter().filter(|step| !kept.contains(step)) {
+                fs::remove_file(folder.join(format!("{step}.json"))).unwrap();
+            }
+        };
+        keep(first.path(), &["suite", "rows", "encoder"]);
+        keep(second.path(), &["ceilings", "rows"]);
+        change(second.path(), "rows", |section| section.seconds = 77.0);
+        let findings = read(&[first.path(), second.path()]).unwrap().findings().unwrap();
+        let steps: Vec<&str> = findings.rows.iter().map(|section| section.found.step()).collect();
+        assert_eq!(steps, ["suite", "ceilings", "rows", "encoder"]);
+        assert_eq!(findings.summary.iter().map(|it| it.step.as_str()).collect::<Vec<_>>(), steps);
+        assert_eq!(findings.rows[2].seconds, 77.0);
+        let run = fs::read_to_string(second.path().join(RUN)).unwrap();
+        fs::write(second.path().join(RUN), run.replace("0123456789ab", "another")).unwrap();
+        let error = read(&[first.path(), second.path()]).unwrap_err().to_string();
+        assert_eq!(error, "they are of different bundles: 0123456789ab and another");
     }
 
     #[test]

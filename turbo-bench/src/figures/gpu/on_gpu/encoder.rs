@@ -7,7 +7,7 @@ use turbo_kernels::{DType, Float, bf16, cuda::Cuda, f16};
 
 use super::super::{
     Dtype,
-    contest::{TURBO, Turns, contest},
+    contest::{TURBO, Turns, contest, list},
     encoder::{Agreed, COMPILED, Case, EAGER, Encoders, Workload},
     torch::script,
 };
@@ -97,15 +97,19 @@ impl Measuring<'_> {
     /// Workloads of one shape, of turbo, the model as it is, and the model compiled for that shape.
     fn compiled<F: Float>(&mut self, device: &Cuda<F>, dtype: Dtype) -> Result<()> {
         let mut rivals = self.start(&[EAGER, COMPILED], dtype)?;
-        let [.., compiled] = &mut rivals[..] else { return Ok(()) };
-        let mut turbo = self.turbo(device, dtype)?;
-        let workloads = || self.work.workloads.iter().filter(|workload| workload.is_equal());
-        for workload in workloads() {
-            eprintln!("{} {}: compiling", dtype.name(), workload.name);
-            // no other shape: each takes its time
-            self.admit(compiled, dtype, &workload.lens)?;
+        if rivals.is_empty() {
+            return Ok(());
         }
-        workloads().try_for_each(|workload| self.time(&mut turbo, &mut rivals, workload, dtype))
+        let mut turbo = self.turbo(device, dtype)?;
+        for workload in self.work.workloads.iter().filter(|workload| workload.is_equal()) {
+            println!("{} {}: compiling", dtype.name(), workload.name);
+            for rival in &mut rivals {
+                // of no other shape: each that is compiled takes its time
+                self.admit(rival, dtype, &workload.lens)?;
+            }
+            self.time(&mut turbo, &mut rivals, workload, dtype)?;
+        }
+        Ok(())
     }
 
     fn turbo<F: Float>(&mut self, device: &Cuda<F>, dtype: Dtype) -> Result<Turbo<Cuda<F>>> {
@@ -131,7 +135,10 @@ impl Measuring<'_> {
         let expected = self.reference.rows(lens)?;
         let agreement = agree::judge(who, &expected, vectors, dtype.least_cosine())
             .with_context(|| format!("{}: nobody is timed who computes something else", dtype.name()))?;
-        self.found.agreement.push(Agreed { dtype, agreement });
+        let agreed = Agreed { dtype, agreement };
+        if !self.found.agreement.contains(&agreed) {
+            self.found.agreement.push(agreed);
+        }
         Ok(())
     }
 
@@ -142,7 +149,6 @@ impl Measuring<'_> {
         workload: &Workload,
         dtype: Dtype,
     ) -> Result<()> {
-        eprintln!("{} {}", dtype.name(), workload.name);
         let (packed, padded) = (workload.packed(), workload.padded());
         let names = [TURBO].into_iter().chain(rivals.iter().map(Rival::name)).map(str::to_owned);
         let names: Vec<String> = names.collect();
@@ -153,6 +159,7 @@ impl Measuring<'_> {
             };
             Ok(ms.concat().iter().sum::<f64>() * 1e3 / runs as f64)
         })?;
+        println!("{} {}: {}", dtype.name(), workload.name, list(&times));
         let (workload, tokens) = (workload.name.to_owned(), workload.tokens());
         self.found.keep(Case { workload, dtype, tokens, times });
         (self.keep)(self.found)

@@ -15,8 +15,10 @@ use turbo_kernels::{
 
 use super::super::operation::{Operation, id, sampled, values};
 
-/// Runs in one recording, as many as the other side has in one graph: what a replay costs the host is shared by so many.
-const RUNS_OF_RECORDING: usize = 20;
+/// Most runs in one recording, and the microseconds that they may take together: what a replay costs the host is shared by
+/// so many. The other side has as many in one graph.
+const MOST_RUNS: f64 = 20.0;
+const RECORDING_US: f64 = 2000.0;
 /// BERT's.
 const EPSILON: f32 = 1e-12;
 
@@ -35,7 +37,13 @@ pub(super) enum Way {
 pub(super) struct Kernels<F: Float> {
     memory: Memory<F>,
     queue: CudaQueue,
-    ways: Vec<(Way, Option<CudaRecording>)>,
+    ways: Vec<(Way, Option<Noted>)>,
+}
+
+/// Some runs, noted.
+struct Noted {
+    recording: CudaRecording,
+    runs: usize,
 }
 
 /// What an operation reads and writes, and who does it.
@@ -91,32 +99,34 @@ impl<F: Float> Kernels<F> {
             memory.launch(&mut queue, way)?;
         }
         device.finish(&mut queue)?;
-        let mut noted = Vec::new();
-        for &way in ways {
-            let recording = if device.records() && way != Way::Enqueued {
-                device.record(&mut queue, |queue| {
-                    (0..RUNS_OF_RECORDING).try_for_each(|_| memory.launch(queue, way))
-                })?
-            } else {
-                None
-            };
-            noted.push((way, recording));
-        }
-        Ok(Self { memory, queue, ways: noted })
+        let mut note = |way: Way| -> Result<Option<Noted>> {
+            if way == Way::Enqueued || !device.records() {
+                return Ok(None);
+            }
+            let begin = Instant::now();
+            memory.launch(&mut queue, way)?;
+            device.finish(&mut queue)?;
+            let us = begin.elapsed().as_secs_f64() * 1e6;
+            let runs = (RECORDING_US / us).clamp(1.0, MOST_RUNS) as usize;
+            let work = |queue: &mut CudaQueue| (0..runs).try_for_each(|_| memory.launch(queue, way));
+            Ok(device.record(&mut queue, work)?.map(|recording| Noted { recording, runs }))
+        };
+        let ways = ways.iter().map(|&way| Ok((way, note(way)?))).collect::<Result<_>>()?;
+        Ok(Self { memory, queue, ways })
     }
 
     /// Microseconds of one of at least so many runs of way number `way`.
     pub(super) fn time(&mut self, way: usize, runs: usize) -> Result<f64> {
         let Self { memory, queue, ways } = self;
-        let (way, recording) = &ways[way];
+        let (way, noted) = &ways[way];
         let device = memory.device.clone();
         let mut enqueue = |queue: &mut CudaQueue| -> Result<usize> {
-            let Some(recording) = recording else {
+            let Some(Noted { recording, runs }) = noted else {
                 memory.launch(queue, *way)?;
                 return Ok(1);
             };
             ensure!(device.replay(queue, recording)?, "memory moved since {way:?} was noted");
-            Ok(RUNS_OF_RECORDING)
+            Ok(*runs)
         };
         enqueue(queue)?; // the one that had its turn before left the caches to itself
         device.finish(queue)?;

@@ -20,7 +20,7 @@ use turbo_kernels::{Device, cuda::Cuda};
 use super::{
     Ceilings, Dtype, Found, Machine, Measured, Operation, Section, Torch, attention,
     ceilings::{COPY, NOTHING, PRODUCT, Rates},
-    contest::{self, TURBO, Turns, contest},
+    contest::{self, TURBO, Turns, contest, list},
     encoder::Workload,
     rows,
     sanitizer::Sanitized,
@@ -172,12 +172,8 @@ impl Site {
         for (index, (operation, dtype)) in cases.iter().enumerate() {
             let measured =
                 operations::measure(&self.gpu, torch.as_deref_mut(), lineup, (operation, *dtype), index)?;
-            let times: Vec<String> = measured
-                .times
-                .iter()
-                .map(|timed| format!("{} {:.2} µs", timed.who, timed.median_us))
-                .collect();
-            println!("{} {} {}: {}", dtype.name(), operation.name(), operation.sizes(), times.join(", "));
+            let times = list(&measured.times);
+            println!("{} {} {}: {times}", dtype.name(), operation.name(), operation.sizes());
             found.push(measured);
             keep(&found)?;
         }

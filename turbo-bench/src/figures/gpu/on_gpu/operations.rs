@@ -21,7 +21,7 @@ use super::{
 /// Turns at something that takes a tenth of a millisecond.
 pub(super) const LONG: Turns = Turns { us: 20_000.0, rounds: 9 };
 /// Turns at something that takes some microseconds, of which there are many.
-const SHORT: Turns = Turns { us: 5_000.0, rounds: 7 };
+const SHORT: Turns = Turns { us: 3_000.0, rounds: 5 };
 /// Values of each result that are compared.
 const SAMPLE: u64 = 4096;
 

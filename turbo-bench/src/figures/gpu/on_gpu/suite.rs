@@ -116,8 +116,7 @@ fn said(panic: &(dyn std::any::Any + Send)) -> String {
 fn golden(models: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(models).with_context(|| format!("cannot list {}", models.display()))?;
     let mut folders: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
-    folders
-        .retain(|folder| folder.join("golden.safetensors").exists() && folder.join("config.json").exists());
+    folders.retain(|folder| is_encoder(folder).unwrap_or(false));
     folders.sort();
     ensure!(!folders.is_empty(), "{}: there are no golden models", models.display());
     Ok(folders)
