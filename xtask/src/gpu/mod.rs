@@ -18,22 +18,25 @@ use bundle::{Bundle, Item};
 
 /// Pack all that needs a GPU into one file, and record what came back
 ///
-/// What is measured, and against whom, is in turbo-bench (the figure `gpu`). No GPU is needed here, and no Rust there:
+/// The machine with the GPU needs no Rust and no network, and this one no GPU. What is measured,
+/// and against whom, is the figure `gpu` of turbo-bench.
 ///
-///   $ cargo xtask gpu pack                       # here: builds the program, makes target/turbo-gpu.tar.gz
-///   $ tar -xzf turbo-gpu.tar.gz                  # there: Linux on x86-64, an NVIDIA driver, Python with torch and
-///   $ turbo-gpu/gpu.sh results                   #   transformers (whose wheels have NVRTC and cuBLASLt); nine minutes
-///   $ cargo xtask gpu record results             # here: checks it, writes turbo-bench/results/gpu.json and gpu.md
+///   here:   $ cargo xtask gpu pack                 # builds, and makes target/turbo-gpu.tar.gz
+///   there:  $ tar -xzf turbo-gpu.tar.gz
+///           $ turbo-gpu/gpu.sh results             # nine minutes, and a line for each step
+///   here:   $ cargo xtask gpu record results       # checks it, writes turbo-bench/results/gpu.*
 ///
-/// gpu.sh goes on when a step fails, ends those that take too long, prints a line for each, and fails when one did. It
-/// can also be run in parts, each into a folder of its own, of which one record is made:
+/// There has to be Linux on x86-64 with a C library as new as here, an NVIDIA driver, and a Python
+/// with torch and transformers, whose wheels have NVRTC and cuBLASLt.
 ///
-///   $ turbo-gpu/gpu.sh first suite ceilings rows attention
-///   $ turbo-gpu/gpu.sh second encoder sanitizer
-///   $ cargo xtask gpu record first second
+/// gpu.sh goes on when a step fails, ends those that take too long, and fails when one did. It can
+/// also be run in parts, into folders of which one record is made:
 ///
-/// Nothing is recorded without the suite, and nothing when it failed. The program there needs a C library as new as the
-/// one here.
+///   there:  $ turbo-gpu/gpu.sh first suite ceilings rows attention
+///           $ turbo-gpu/gpu.sh second encoder sanitizer
+///   here:   $ cargo xtask gpu record first second
+///
+/// Nothing is recorded without the suite, and nothing when it failed.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Arguments {
