@@ -75,7 +75,7 @@ else
 fi
 
 timed=(--peers "$here/peers")
-step suite 120 --models "$here/models"
+step suite 180 --models "$here/models"
 step ceilings 30 "${timed[@]}"
 step rows 200 "${timed[@]}"
 step attention 60 "${timed[@]}"
