@@ -70,6 +70,14 @@ pub(super) fn cpu(threads: Option<NonZeroUsize>) -> Result<Cpu> {
     Cpu::new(CpuOptions { threads, isa: None }).context("--device cpu")
 }
 
+/// Why the CPU computes where a GPU might have.
+pub(super) struct NoGpu {
+    /// What was not found, in one line.
+    pub(super) why: String,
+    /// Whether there is a driver: then whoever installed it expects a GPU to be used.
+    pub(super) has_driver: bool,
+}
+
 /// What is done on a device, whichever it is.
 pub(super) trait OnDevice {
     /// What comes of it.
@@ -83,12 +91,12 @@ pub(super) trait OnDevice {
 }
 
 impl Chosen {
-    /// The device that `wish` names; of the CPU so many threads. `tell` hears why a GPU is not used where one would have
+    /// The device that `wish` names; of the CPU so many threads. `tell` hears why a GPU is not used where one might have
     /// been.
     ///
     /// # Errors
     /// When a GPU was asked for that cannot be used, or the processor cannot.
-    pub(super) fn new(wish: Wish, threads: Option<NonZeroUsize>, tell: impl FnOnce(&str)) -> Result<Chosen> {
+    pub(super) fn new(wish: Wish, threads: Option<NonZeroUsize>, tell: impl FnOnce(NoGpu)) -> Result<Chosen> {
         match wish {
             Wish::Cpu => Ok(Chosen::Cpu(cpu(threads)?)),
             Wish::Cuda(ordinal) => match gpu::Gpu::new(ordinal) {
@@ -98,7 +106,8 @@ impl Chosen {
             Wish::Auto => match gpu::Gpu::new(0) {
                 Ok(gpu) => Ok(Chosen::Gpu(gpu)),
                 Err(why) => {
-                    tell(&format!("no GPU is used: {why}"));
+                    let has_driver = gpu::has_driver(&why);
+                    tell(NoGpu { why: format!("no GPU is used: {why}"), has_driver });
                     Ok(Chosen::Cpu(cpu(threads)?))
                 }
             },

@@ -11,7 +11,7 @@ use turbo_serve::{
 };
 
 use super::{
-    device::{Chosen, Wish},
+    device::{Chosen, NoGpu, Wish},
     fetching::Fetching,
     model_id::{self, Place},
     output,
@@ -211,7 +211,7 @@ impl ModelArguments {
     ///
     /// # Errors
     /// When a GPU was asked for that cannot be used, or the processor cannot.
-    pub(super) fn device(&self, tell: impl FnOnce(&str)) -> Result<Chosen> {
+    pub(super) fn device(&self, tell: impl FnOnce(NoGpu)) -> Result<Chosen> {
         Chosen::new(self.device, self.threads, tell)
     }
 }

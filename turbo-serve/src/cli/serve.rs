@@ -157,7 +157,7 @@ enum DispatchArgument {
 /// When the model, the device or the address cannot be used.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
     log::start(arguments.json_output);
-    let device = arguments.model.device(|why| tracing::info!("{why}"))?;
+    let device = arguments.model.device(|no_gpu| tracing::info!("{}", no_gpu.why))?;
     // Sockets and JSON take little, and wait while the model computes on all cores; two, so that a large body does not
     // hold up a look at `/health`.
     let io_threads = EngineConfig::workers_beside(device.threads()).max(2);

@@ -39,6 +39,11 @@ impl Gpu {
     }
 }
 
+/// Whether a driver is installed, though a GPU cannot be used.
+pub(super) fn has_driver(why: &Unavailable) -> bool {
+    !matches!(why, Unavailable::NoDriver)
+}
+
 /// What `turbo devices` says of them.
 pub(super) fn list() -> String {
     let gpus = match cuda::available() {

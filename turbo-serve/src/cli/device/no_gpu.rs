@@ -24,6 +24,11 @@ impl Gpu {
     }
 }
 
+/// Nobody has looked.
+pub(super) fn has_driver(_: &&str) -> bool {
+    false
+}
+
 /// What `turbo devices` says of them.
 pub(super) fn list() -> String {
     format!("\ncuda: not available: {WHY}")

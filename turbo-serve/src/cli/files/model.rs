@@ -14,7 +14,7 @@ use turbo_serve::{
 
 use crate::cli::{
     caches::PackedCacheArguments,
-    device::OnDevice,
+    device::{NoGpu, OnDevice},
     model_arguments::{LocalModel, ModelArguments},
     output,
 };
@@ -61,7 +61,13 @@ impl OpenModel {
             packed_cache,
             ..EncoderOptions::of(&self.checkpoint)
         };
-        let device = arguments.device(output::note)?;
+        // of a machine without a driver there is nothing to tell
+        let tell = |no_gpu: NoGpu| {
+            if no_gpu.has_driver {
+                output::note(&no_gpu.why)
+            }
+        };
+        let device = arguments.device(tell)?;
         let threads = device.threads();
         let load = Load { checkpoint: &self.checkpoint, options };
         let encoder = device.run(load, arguments.dtype, warn)?;
