@@ -154,6 +154,27 @@ proptest! {
     }
 }
 
+/// The third layer reads what the first did, which is an output and so is not planned; nothing reads what the second
+/// handed on but that layer itself.
+#[test]
+fn a_layer_may_read_what_the_first_layer_read() {
+    let mut g = GraphBuilder::new("again");
+    let (table, ids) = (g.weight("table", &[10, NARROW]), g.input(Input::InputIds));
+    let first = g.embed(table, ids).unwrap();
+    g.output("first", first);
+    let mut handed_on = first;
+    for layer in 0..3 {
+        g.layer(Some(layer));
+        let read = if layer == 2 { first } else { handed_on };
+        handed_on = g.scale(read, 0.5).unwrap();
+        let doubled = g.add(handed_on, handed_on).unwrap();
+        g.output(&format!("doubled {layer}"), doubled);
+    }
+    let program = Program::compile(&g.finish().unwrap(), LayoutKind::Packed, &[]).unwrap();
+    let (records, plan) = unfolded_plan(&program, &Extents::of(&[40, 7]));
+    assert_eq!(check(&records, &plan, 256), Ok(()), "{}", program.graph());
+}
+
 /// The property above would hold of a planner that never folds; so a good part of such graphs has to.
 #[test]
 fn layered_graphs_fold() {

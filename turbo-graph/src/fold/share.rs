@@ -85,7 +85,9 @@ impl Periods {
                 if life.last >= at + self.len {
                     return None; // read after the layer that it was handed to
                 }
-                last_read_in_layer = last_read_in_layer.max(life.last - at + self.start);
+                // a layer that reads the first value of all again leaves what the layer before it handed on unread
+                let read_in_layer = life.last.max(at) - at;
+                last_read_in_layer = last_read_in_layer.max(self.start + read_in_layer);
             } else {
                 end = end.max(self.folded(life.last, layer_end));
             }
