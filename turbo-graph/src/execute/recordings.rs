@@ -120,6 +120,7 @@ mod tests {
         type View<'a, T: Element> = ();
         type ViewMut<'a, T: Element> = ();
         type Recording = Noted;
+        type Landing = std::convert::Infallible;
 
         fn name(&self) -> String {
             "noting".to_owned()

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::{CudaBlock, CudaQueue, CudaView, CudaViewMut, Driver, Recording, Stream, memory::freed};
+use super::{CudaBlock, CudaQueue, CudaView, CudaViewMut, Driver, Landing, Recording, Stream, memory::freed};
 use crate::device::{Device, DeviceError, Element, Float, Span, spans};
 
 /// How a [`Cuda`] is used.
@@ -87,9 +87,14 @@ pub struct CudaRecording {
     freed: u64,
 }
 
+/// Host memory that copies of one queue land in.
+#[derive(Debug)]
+pub struct CudaLanding(Box<dyn Landing>);
+
 impl<F: Float> Device for Cuda<F> {
     type Float = F;
     type Recording = CudaRecording;
+    type Landing = CudaLanding;
     type Block = CudaBlock;
     type Queue = CudaQueue;
     type View<'a, T: Element> = CudaView<'a, T>;
@@ -212,6 +217,32 @@ impl<F: Float> Device for Cuda<F> {
         // SAFETY: the view holds as many values.
         unsafe { queue.stream().download(from.address(), bytes) }
     }
+
+    fn landing(&self, queue: &mut CudaQueue) -> Result<Option<CudaLanding>, DeviceError> {
+        Ok(Some(CudaLanding(queue.stream().landing()?)))
+    }
+
+    fn reserve_landing(&self, landing: &mut CudaLanding, bytes: usize) -> Result<(), DeviceError> {
+        landing.0.reserve(bytes)
+    }
+
+    fn fetch<T: Element>(&self, from: CudaView<'_, T>, to: &mut CudaLanding) -> Result<(), DeviceError> {
+        // SAFETY: the view holds as many values; its block is freed behind the copy.
+        unsafe { to.0.fetch(from.address(), from.len() * size_of::<T>()) }
+    }
+
+    fn has_landed(&self, landing: &mut CudaLanding) -> Result<bool, DeviceError> {
+        landing.0.has_landed()
+    }
+
+    fn landed<'a, T: Element>(&self, landing: &'a mut CudaLanding) -> Result<&'a [T], DeviceError> {
+        let bytes = landing.0.bytes()?;
+        // SAFETY: every pattern of bits is an element.
+        match unsafe { bytes.align_to() } {
+            ([], values, []) => Ok(values),
+            _ => Err(DeviceError::Misaligned { offset: bytes.len(), alignment: size_of::<T>() }),
+        }
+    }
 }
 
 fn bytes_of<T: Element>(values: &[T]) -> &[u8] {
@@ -249,6 +280,46 @@ mod tests {
         assert_eq!(back, [0, 1, 2, 3], "a block begins as zeros");
         let error = cuda.upload(&mut queue, &back, cuda.view_mut(&mut block, 0, 3).unwrap()).unwrap_err();
         assert!(matches!(error, DeviceError::Bounds { end: 16, block_bytes: 12, .. }));
+    }
+
+    #[test]
+    fn values_land_while_the_host_goes_on() {
+        let Some(emulator) = Emulator::or_skip(Order::Forward) else { return };
+        let emulator = Arc::new(emulator);
+        let cuda = Cuda::<f32>::new(emulator.clone(), CudaOptions::default());
+        let mut queue = cuda.queue().unwrap();
+        let mut block = cuda.allocate(16).unwrap();
+        let mut landings = [(); 2].map(|()| cuda.landing(&mut queue).unwrap().unwrap());
+        emulator.lag();
+        for (landing, value) in landings.iter_mut().zip([1.0_f32, 2.0]) {
+            cuda.upload(&mut queue, &[value; 4], cuda.view_mut(&mut block, 0, 4).unwrap()).unwrap();
+            cuda.fetch::<f32>(cuda.view(&block, 0, 4).unwrap(), landing).unwrap();
+        }
+        assert_eq!(emulator.waiting(), 4, "nobody waited, so nothing is done");
+        let [first, second] = &mut landings;
+        let looks: Vec<bool> = (0..3).map(|_| cuda.has_landed(first).unwrap()).collect();
+        assert_eq!((looks, emulator.waiting()), (vec![false, false, true], 2));
+        assert_eq!(cuda.landed::<f32>(first).unwrap(), [1.0; 4]);
+        assert_eq!(emulator.waiting(), 2, "it waited for nothing else");
+        assert!(!cuda.has_landed(second).unwrap());
+        assert_eq!(cuda.landed::<f32>(second).unwrap(), [2.0; 4]);
+        assert_eq!(cuda.landed::<f32>(first).unwrap(), [1.0; 4]);
+    }
+
+    #[test]
+    fn memory_is_given_back_behind_what_uses_it() {
+        let Some(emulator) = Emulator::or_skip(Order::Forward) else { return };
+        let emulator = Arc::new(emulator);
+        let cuda = Cuda::<f32>::new(emulator.clone(), CudaOptions::default());
+        let mut queue = cuda.queue().unwrap();
+        let mut block = cuda.allocate(16).unwrap();
+        let mut landing = cuda.landing(&mut queue).unwrap().unwrap();
+        emulator.lag();
+        cuda.upload(&mut queue, &[7.0_f32; 4], cuda.view_mut(&mut block, 0, 4).unwrap()).unwrap();
+        cuda.fetch::<f32>(cuda.view(&block, 0, 4).unwrap(), &mut landing).unwrap();
+        drop(block);
+        assert_eq!(emulator.waiting(), 0);
+        assert_eq!(cuda.landed::<f32>(&mut landing).unwrap(), [7.0; 4]);
     }
 
     #[test]

@@ -128,6 +128,12 @@ pub trait Stream: Send {
     /// `from` holds `to.len()` bytes.
     unsafe fn download(&mut self, from: Address, to: &mut [u8]) -> Result<(), DeviceError>;
 
+    /// Host memory that this stream can copy into while the host does something else; it has no bytes yet.
+    ///
+    /// # Errors
+    /// A device failure.
+    fn landing(&mut self) -> Result<Box<dyn Landing>, DeviceError>;
+
     /// Waits until all is done that was enqueued.
     ///
     /// # Errors
@@ -155,6 +161,37 @@ pub trait Stream: Send {
         let why = "no recording is under way".to_owned();
         Err(DeviceError::Failed { what: "end a recording", why })
     }
+}
+
+/// Host memory of one stream, which its copies land in.
+pub trait Landing: Debug + Send {
+    /// Makes room for copies of up to `bytes` bytes. What it holds may be lost.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`], or a device failure.
+    fn reserve(&mut self, bytes: usize) -> Result<(), DeviceError>;
+
+    /// Enqueues a copy of `bytes` bytes, behind all that the stream has; what was fetched before is lost. Makes room where
+    /// there is too little.
+    ///
+    /// # Errors
+    /// As of [`Landing::reserve`]; while a recording is under way.
+    ///
+    /// # Safety
+    /// `from` holds as many bytes until the copy is done.
+    unsafe fn fetch(&mut self, from: Address, bytes: usize) -> Result<(), DeviceError>;
+
+    /// Whether the last copy is there. Does not wait.
+    ///
+    /// # Errors
+    /// A device failure, which an operation before may have met.
+    fn has_landed(&mut self) -> Result<bool, DeviceError>;
+
+    /// What was fetched last; waits until it is there.
+    ///
+    /// # Errors
+    /// A device failure, which an operation before may have met.
+    fn bytes(&mut self) -> Result<&[u8], DeviceError>;
 }
 
 /// Operations that were noted once, to be enqueued all at once: that costs the host less than one after another.

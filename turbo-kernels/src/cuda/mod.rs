@@ -49,10 +49,11 @@ pub(crate) mod on_emulator;
 #[cfg(feature = "cuda")]
 mod real;
 
-pub use device::{Cuda, CudaOptions, CudaRecording};
+pub use device::{Cuda, CudaLanding, CudaOptions, CudaRecording};
 pub(crate) use driver::named;
 pub use driver::{
-    Address, DeviceInfo, Driver, FloatType, Kernel, LaunchShape, Matrices, Module, Product, Recording, Stream,
+    Address, DeviceInfo, Driver, FloatType, Kernel, Landing, LaunchShape, Matrices, Module, Product,
+    Recording, Stream,
 };
 pub(crate) use family::{Family, family};
 pub(crate) use launch::Arguments;

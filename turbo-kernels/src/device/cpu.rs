@@ -216,6 +216,7 @@ fn grow(block: &mut CpuBlock, values: usize) -> Result<(), DeviceError> {
 
 impl Device for Cpu {
     type Recording = Infallible;
+    type Landing = Infallible;
     type Float = f32;
     type Block = CpuBlock;
     type Queue = CpuQueue;

@@ -89,6 +89,9 @@ pub trait Device: Clone + Send + Sync + 'static {
     /// Operations of a queue that were noted, to be enqueued all at once; [`Infallible`](std::convert::Infallible) where
     /// nothing is noted.
     type Recording: Send;
+    /// Host memory that copies of one queue land in while the host does something else;
+    /// [`Infallible`](std::convert::Infallible) where the device's memory is the host's.
+    type Landing: Send;
 
     /// What a person calls it: `cpu (avx512, 2 threads)`.
     fn name(&self) -> String;
@@ -224,6 +227,58 @@ pub trait Device: Clone + Send + Sync + 'static {
         from: Self::View<'_, T>,
         to: &mut [T],
     ) -> Result<(), DeviceError>;
+
+    /// Memory for copies of `queue` to land in; `None` where [`Device::on_host`] gives the values themselves.
+    ///
+    /// # Errors
+    /// A device failure.
+    fn landing(&self, _queue: &mut Self::Queue) -> Result<Option<Self::Landing>, DeviceError> {
+        Ok(None)
+    }
+
+    /// Makes room in `landing` for copies of up to `bytes` bytes; what it holds may be lost.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`], or a device failure.
+    fn reserve_landing(&self, _landing: &mut Self::Landing, _bytes: usize) -> Result<(), DeviceError> {
+        Err(no_landings())
+    }
+
+    /// Copies device values to `to` after everything that its queue has so far, and returns before that is done. What
+    /// landed there before is lost.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`], or a device failure.
+    fn fetch<T: Element>(
+        &self,
+        _from: Self::View<'_, T>,
+        _to: &mut Self::Landing,
+    ) -> Result<(), DeviceError> {
+        Err(no_landings())
+    }
+
+    /// Whether the values that were fetched last are there. Does not wait.
+    ///
+    /// # Errors
+    /// A device failure, which an operation before may have met.
+    fn has_landed(&self, _landing: &mut Self::Landing) -> Result<bool, DeviceError> {
+        Err(no_landings())
+    }
+
+    /// The values that were fetched last; waits until they are there.
+    ///
+    /// # Errors
+    /// [`DeviceError::Misaligned`] where they were of another type, or a device failure, which an operation before may have
+    /// met.
+    fn landed<'a, T: Element>(&self, _landing: &'a mut Self::Landing) -> Result<&'a [T], DeviceError> {
+        Err(no_landings())
+    }
+}
+
+/// What a device says whose memory is the host's. Nobody has a landing to ask it with.
+fn no_landings() -> DeviceError {
+    let why = "the device's memory is the host's".to_owned();
+    DeviceError::Failed { what: "copy values to the host", why }
 }
 
 /// Activations or constants in memory of device `D`, to be read.

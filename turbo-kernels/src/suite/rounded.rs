@@ -96,6 +96,7 @@ fn with_bias<F: Float, T>(
 
 impl<F: Float> Device for Rounded<F> {
     type Recording = std::convert::Infallible;
+    type Landing = std::convert::Infallible;
     type Float = F;
     type Block = CpuBlock;
     type Queue = CpuQueue;

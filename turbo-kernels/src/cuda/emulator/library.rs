@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     ffi::{CStr, c_char, c_int, c_uint, c_void},
+    slice,
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
@@ -24,9 +25,18 @@ struct Launch {
 /// What `TURBO_LAUNCHER` defines.
 type Launcher = unsafe extern "C" fn(*const Launch, *mut *mut c_void, c_uint, *mut c_char, usize) -> c_int;
 
+/// What `TURBO_LAUNCHER` defines beside: how many parameters, and the bytes of each.
+type Parameters = unsafe extern "C" fn(*mut c_uint) -> *const c_uint;
+
+/// A kernel of a module.
+struct Found {
+    launcher: Launcher,
+    parameter_bytes: Vec<usize>,
+}
+
 /// The kernels of one module.
 pub(super) struct Kernels {
-    launchers: HashMap<String, Launcher>,
+    found: HashMap<String, Found>,
     /// Holds the code, so it is never unloaded before the launchers.
     _library: Library,
 }
@@ -69,14 +79,35 @@ impl Kernels {
         let compiled = compile(name, unit)?;
         // SAFETY: the library was made from our own header and kernels, whose initialisers only set up an empty list.
         let library = unsafe { Library::new(&compiled.library) }.map_err(|error| error.to_string())?;
-        let mut launchers = HashMap::new();
+        let mut found = HashMap::new();
         for kernel in compiled.kernels {
             let symbol = format!("turbo_launch_{kernel}");
             // SAFETY: `TURBO_LAUNCHER` defines this symbol with the type of `Launcher`.
-            let launcher = unsafe { library.get::<Launcher>(symbol.as_bytes()) };
-            launchers.insert(kernel, *launcher.map_err(|error| error.to_string())?);
+            let launcher =
+                *unsafe { library.get::<Launcher>(symbol.as_bytes()) }.map_err(|error| error.to_string())?;
+            let symbol = format!("turbo_parameters_{kernel}");
+            // SAFETY: `TURBO_LAUNCHER` defines this symbol with the type of `Parameters`.
+            let parameters = *unsafe { library.get::<Parameters>(symbol.as_bytes()) }
+                .map_err(|error| error.to_string())?;
+            let mut count = 0;
+            // SAFETY: one number is written, and as many lie where the result points to, for as long as the library is there.
+            let bytes = unsafe { slice::from_raw_parts(parameters(&mut count), count as usize) };
+            let parameter_bytes = bytes.iter().map(|&bytes| bytes as usize).collect();
+            found.insert(kernel, Found { launcher, parameter_bytes });
         }
-        Ok(Kernels { launchers, _library: library })
+        Ok(Kernels { found, _library: library })
+    }
+
+    /// The bytes of each parameter of kernel `name`.
+    ///
+    /// # Errors
+    /// There is no such kernel.
+    pub(super) fn parameter_bytes(&self, name: &str) -> Result<&[usize], String> {
+        self.kernel(name).map(|found| &found.parameter_bytes[..])
+    }
+
+    fn kernel(&self, name: &str) -> Result<&Found, String> {
+        self.found.get(name).ok_or_else(|| format!("there is no kernel {name}"))
     }
 
     /// Runs a kernel to its end.
@@ -93,7 +124,7 @@ impl Kernels {
         order: Order,
         args: &mut [*mut c_void],
     ) -> Result<(), String> {
-        let launcher = self.launchers.get(name).ok_or_else(|| format!("there is no kernel {name}"))?;
+        let launcher = self.kernel(name)?.launcher;
         let (order, seed) = match order {
             Order::Forward => (0, 0),
             Order::Reverse => (1, 0),

@@ -12,17 +12,18 @@ mod library;
 mod memory;
 mod product;
 mod sanitizer;
+mod stream;
 
 #[cfg(test)]
 mod tests;
 
-use std::{env, ffi::c_void, sync::Arc};
+use std::{env, sync::Arc};
 
-use library::Kernels;
 use memory::{MEMORY_BYTES, Memory};
 use sanitizer::Sanitizer;
+use stream::{EmulatedStream, Operations};
 
-use super::{Address, DeviceInfo, Driver, Kernel, LaunchShape, Product, Stream};
+use super::{Address, DeviceInfo, Driver, Stream};
 use crate::device::DeviceError;
 
 /// Which of the threads that can go on does.
@@ -52,6 +53,7 @@ pub struct Emulator {
     edit: Option<Edit>,
     info: DeviceInfo,
     memory: Arc<Memory>,
+    operations: Arc<Operations>,
 }
 
 /// Whether this process runs under AddressSanitizer, which then sees what kernels touch.
@@ -76,13 +78,27 @@ impl Emulator {
             memory_bytes: MEMORY_BYTES,
             shared_bytes: 227 << 10,
         };
-        Ok(Emulator { order, edit: None, info, memory: Arc::default() })
+        let memory: Arc<Memory> = Arc::default();
+        let operations = Arc::new(Operations::new(&memory));
+        Ok(Emulator { order, edit: None, info, memory, operations })
     }
 
     /// The same GPU, which runs all device code changed.
     #[must_use]
     pub fn edited(self, edit: Edit) -> Emulator {
         Emulator { edit: Some(edit), ..self }
+    }
+
+    /// From now on an operation waits until somebody waits for it. Who only looks whether it is done has one operation done,
+    /// be it another; so it shows that the host went on, and in which order, without a clock.
+    pub fn lag(&self) {
+        self.operations.lag();
+    }
+
+    /// Operations that wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.operations.waiting()
     }
 
     /// An emulated GPU for a test, or none, in which case the test says so and ends.
@@ -129,66 +145,12 @@ impl Driver for Emulator {
     }
 
     unsafe fn free(&self, address: Address, bytes: usize) {
-        // SAFETY: the caller's promise; streams do everything at once.
+        self.operations.do_all();
+        // SAFETY: the caller's promise; nothing is enqueued any more.
         unsafe { self.memory.free(address, bytes) }
     }
 
     fn stream(&self) -> Result<Box<dyn Stream>, DeviceError> {
-        let memory = Arc::clone(&self.memory);
-        let (order, edit) = (self.order, self.edit);
-        Ok(Box::new(EmulatedStream { order, edit, memory, confined_to: Vec::new() }))
-    }
-}
-
-/// Does each operation before it returns.
-struct EmulatedStream {
-    order: Order,
-    edit: Option<Edit>,
-    memory: Arc<Memory>,
-    /// What the next kernel may touch.
-    confined_to: Vec<(Address, usize)>,
-}
-
-impl Stream for EmulatedStream {
-    unsafe fn launch(
-        &mut self,
-        kernel: Kernel,
-        shape: LaunchShape,
-        args: &mut [*mut c_void],
-    ) -> Result<(), DeviceError> {
-        let failed = |why| DeviceError::Failed { what: kernel.name, why };
-        let _confined = self.memory.confine(&std::mem::take(&mut self.confined_to));
-        Kernels::of(kernel.module, self.edit, |kernels| {
-            // SAFETY: the caller's promise.
-            unsafe { kernels.launch(kernel.name, shape, self.order, args) }
-        })
-        .map_err(failed)
-    }
-
-    fn confine(&mut self, spans: &[(Address, usize)]) {
-        self.confined_to = spans.to_vec();
-    }
-
-    unsafe fn product(&mut self, product: &Product) -> Result<(), DeviceError> {
-        // SAFETY: the caller's promise.
-        unsafe { product::multiply(&self.memory, product) }
-    }
-
-    unsafe fn upload(&mut self, from: &[u8], to: Address) -> Result<(), DeviceError> {
-        let to = self.memory.locate(to, from.len())?;
-        // SAFETY: as many bytes lie there; the caller vouches for nobody else's using them, so they are not `from`.
-        unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
-        Ok(())
-    }
-
-    unsafe fn download(&mut self, from: Address, to: &mut [u8]) -> Result<(), DeviceError> {
-        let from = self.memory.locate(from, to.len())?;
-        // SAFETY: as many bytes lie there, in memory that no slice of the host's is in.
-        unsafe { from.copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
-        Ok(())
-    }
-
-    fn synchronize(&mut self) -> Result<(), DeviceError> {
-        Ok(())
+        Ok(Box::new(EmulatedStream::new(self.order, self.edit, &self.operations)))
     }
 }

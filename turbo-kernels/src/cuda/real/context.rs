@@ -3,7 +3,13 @@
 //! All belong to a [`Context`], which each keeps alive. What a failing destructor leaves behind the process's end takes: it
 //! fails when the GPU is lost, and then all of its memory is.
 
-use std::{ptr, sync::Arc};
+use std::{
+    ptr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
 use super::{cu, error::check};
 use crate::{
@@ -93,6 +99,8 @@ pub(super) fn describe(ordinal: u32) -> Result<(cu::CUdevice, DeviceInfo), Devic
 pub(super) struct RawStream {
     context: Arc<Context>,
     pub(super) handle: cu::CUstream,
+    /// Whether what is enqueued is noted, and not done.
+    is_recording: AtomicBool,
 }
 
 // SAFETY: the driver takes a stream from any thread.
@@ -107,7 +115,27 @@ impl RawStream {
         let flags = cu::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: a context is current; one handle is written.
         check("make a stream", unsafe { cu::cuStreamCreate(&mut handle, flags) })?;
-        Ok(Self { context: context.clone(), handle })
+        Ok(Self { context: context.clone(), handle, is_recording: AtomicBool::new(false) })
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(super) fn is_recording(&self) -> bool {
+        self.is_recording.load(Relaxed)
+    }
+
+    pub(super) fn set_recording(&self, is_recording: bool) {
+        self.is_recording.store(is_recording, Relaxed);
+    }
+
+    /// A recording holds kernels and products; the host's part would be done once, and not again when it is replayed.
+    pub(super) fn refuse_in_recording(&self, what: &'static str) -> Result<(), DeviceError> {
+        if self.is_recording() {
+            return Err(DeviceError::Failed { what, why: "this cannot be recorded".to_owned() });
+        }
+        Ok(())
     }
 
     /// Waits for everything that was enqueued on it.
@@ -155,6 +183,16 @@ impl Event {
         check("mark a stream", unsafe { cu::cuEventRecord(self.handle, stream.handle) })
     }
 
+    /// Whether the stream is beyond what it marks, as it is when it marks nothing. Does not wait.
+    pub(super) fn is_passed(&self) -> Result<bool, DeviceError> {
+        self.context.enter()?;
+        // SAFETY: the event is alive.
+        match unsafe { cu::cuEventQuery(self.handle) } {
+            cu::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            answer => check("look for a copy", answer).map(|()| true),
+        }
+    }
+
     /// Waits for what it marks; not at all when it marks nothing.
     pub(super) fn synchronize(&self) -> Result<(), DeviceError> {
         self.context.enter()?;
@@ -172,7 +210,7 @@ impl Drop for Event {
     }
 }
 
-/// Memory of the host that the GPU copies from while the host does something else.
+/// Memory of the host that the GPU copies from or to while the host does something else.
 #[derive(Debug)]
 pub(super) struct Pinned {
     context: Arc<Context>,
@@ -195,7 +233,16 @@ impl Pinned {
         Ok(Self { context: context.clone(), first, bytes })
     }
 
-    /// Its bytes. A copy that is under way must not read what is written to them.
+    pub(super) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Where it begins, for a copy to write.
+    pub(super) fn first(&mut self) -> *mut u8 {
+        self.first
+    }
+
+    /// Its bytes. A copy that is under way must not read what is written to them, nor write them.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: `bytes` bytes from `first` on are alive and have values, and `self` is borrowed alone.
         unsafe { std::slice::from_raw_parts_mut(self.first, self.bytes) }

@@ -15,6 +15,7 @@ mod cublas_lt;
 mod error;
 mod gate;
 mod gpu;
+mod landing;
 mod libraries;
 mod modules;
 mod products;

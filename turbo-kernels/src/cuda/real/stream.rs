@@ -7,6 +7,7 @@ use super::{
     cu,
     error::check,
     gpu::Shared,
+    landing::PinnedLanding,
     modules::Function,
     products::{Products, Share},
     recording::{Noted, Replay},
@@ -14,7 +15,7 @@ use super::{
     staging::Staging,
 };
 use crate::{
-    cuda::{Address, Kernel, LaunchShape, Product, Recording, Stream},
+    cuda::{Address, Kernel, Landing, LaunchShape, Product, Recording, Stream},
     device::DeviceError,
 };
 
@@ -25,7 +26,6 @@ pub(super) struct GpuStream {
     functions: HashMap<(usize, &'static str), Arc<Function>>,
     staging: Option<Staging>,
     products: Products,
-    is_recording: bool,
     shared: Arc<Shared>,
 }
 
@@ -36,7 +36,6 @@ impl GpuStream {
             functions: HashMap::new(),
             staging: None,
             products: Products::new(),
-            is_recording: false,
             shared,
         })
     }
@@ -49,14 +48,6 @@ impl GpuStream {
         let function = self.shared.modules.function(kernel)?;
         self.functions.insert(key, function.clone());
         Ok(function)
-    }
-
-    /// A recording holds kernels and products; the host's part would be done once, and not again when it is replayed.
-    fn refuse_in_recording(&self, what: &'static str) -> Result<(), DeviceError> {
-        if self.is_recording {
-            return Err(DeviceError::Failed { what, why: "this cannot be recorded".to_owned() });
-        }
-        Ok(())
     }
 }
 
@@ -97,7 +88,7 @@ impl Stream for GpuStream {
         }
         let share = Share::of(product)?;
         self.shared.context.enter()?;
-        let may_wait = !self.is_recording;
+        let may_wait = !self.raw.is_recording();
         // SAFETY: the caller's promise; the stream is this one's.
         let is_done = unsafe {
             self.products.multiply(
@@ -119,7 +110,7 @@ impl Stream for GpuStream {
     }
 
     unsafe fn upload(&mut self, from: &[u8], to: Address) -> Result<(), DeviceError> {
-        self.refuse_in_recording("copy to the GPU")?;
+        self.raw.refuse_in_recording("copy to the GPU")?;
         self.shared.context.enter()?;
         let staging = match &mut self.staging {
             Some(staging) => staging,
@@ -130,7 +121,7 @@ impl Stream for GpuStream {
     }
 
     unsafe fn download(&mut self, from: Address, to: &mut [u8]) -> Result<(), DeviceError> {
-        self.refuse_in_recording("copy from the GPU")?;
+        self.raw.refuse_in_recording("copy from the GPU")?;
         self.shared.context.enter()?;
         if !to.is_empty() {
             // SAFETY: the caller says what `from` holds; `to` is borrowed alone until the copy is done, below.
@@ -141,13 +132,17 @@ impl Stream for GpuStream {
         self.raw.synchronize()
     }
 
+    fn landing(&mut self) -> Result<Box<dyn Landing>, DeviceError> {
+        Ok(Box::new(PinnedLanding::new(&self.shared.context, &self.raw)?))
+    }
+
     fn synchronize(&mut self) -> Result<(), DeviceError> {
-        self.refuse_in_recording("wait for the GPU")?;
+        self.raw.refuse_in_recording("wait for the GPU")?;
         self.raw.synchronize()
     }
 
     fn begin_recording(&mut self) -> Result<bool, DeviceError> {
-        self.refuse_in_recording("begin a recording")?;
+        self.raw.refuse_in_recording("begin a recording")?;
         self.shared.context.enter()?;
         self.shared.recording_begins();
         // Other threads, and the loading of a module by this one, are no part of it: nothing is forbidden to them.
@@ -155,19 +150,19 @@ impl Stream for GpuStream {
         // SAFETY: the stream is alive, and none of CUDA's own.
         let begun = check("begin a recording", unsafe { cu::cuStreamBeginCapture_v2(self.raw.handle, mode) });
         match begun {
-            Ok(()) => self.is_recording = true,
+            Ok(()) => self.raw.set_recording(true),
             Err(_) => self.shared.recording_ends(),
         }
         begun.map(|()| true)
     }
 
     fn end_recording(&mut self) -> Result<Box<dyn Recording>, DeviceError> {
-        if !self.is_recording {
+        if !self.raw.is_recording() {
             let why = "no recording is under way".to_owned();
             return Err(DeviceError::Failed { what: "end a recording", why });
         }
         let noted = self.shared.context.enter().and_then(|()| Noted::of(&self.raw));
-        self.is_recording = false;
+        self.raw.set_recording(false);
         self.shared.recording_ends();
         Ok(Box::new(Replay::new(&noted?, &self.raw, self.products.scratch(), &self.shared)?))
     }
@@ -175,7 +170,7 @@ impl Stream for GpuStream {
 
 impl Drop for GpuStream {
     fn drop(&mut self) {
-        if self.is_recording {
+        if self.raw.is_recording() {
             // nobody will have it
             drop(self.end_recording());
         }

@@ -147,6 +147,7 @@ struct Arguments;
 template <class... A, void (*KERNEL)(A...)>
 struct Arguments<KERNEL> {
   static constexpr unsigned COUNT = sizeof...(A);
+  static constexpr unsigned BYTES[COUNT + 1] = {sizeof(A)..., 0};
 
   static void call(void* arguments) { unpack(static_cast<void**>(arguments), std::index_sequence_for<A...>()); }
 
@@ -167,9 +168,13 @@ int launch_with(const Launch* shape, void** arguments, unsigned count, char* err
 
 }  // namespace turbo
 
-// What the host calls to run kernel `name`: 0, or 1 and a text.
+// What the host calls to run kernel `name`: 0, or 1 and a text; and to know the bytes of each of its parameters.
 #define TURBO_LAUNCHER(name)                                                                                       \
   extern "C" __attribute__((visibility("default"))) int turbo_launch_##name(                                       \
       const turbo::Launch* shape, void** arguments, unsigned count, char* error, size_t capacity) {                \
     return turbo::launch_with<&name>(shape, arguments, count, error, capacity);                                    \
+  }                                                                                                                \
+  extern "C" __attribute__((visibility("default"))) const unsigned* turbo_parameters_##name(unsigned* count) {     \
+    *count = turbo::Arguments<&name>::COUNT;                                                                       \
+    return turbo::Arguments<&name>::BYTES;                                                                         \
   }

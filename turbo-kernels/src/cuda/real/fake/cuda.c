@@ -20,6 +20,7 @@ enum {
   NO_DEVICE = 100,
   INVALID_CONTEXT = 201,
   NOT_FOUND = 500,
+  NOT_READY = 600,
   ILLEGAL_ADDRESS = 700,
   NOT_WHILE_RECORDING = 900,
 };
@@ -354,6 +355,14 @@ int cuEventSynchronize(struct event* event) {
   ENTER;
   while (!event->is_done && !lost) run_first(&event->stream->waiting);
   return lost;
+}
+
+// Who only looks has the stream do one operation more.
+int cuEventQuery(struct event* event) {
+  ENTER;
+  if (event->is_done) return OK;
+  run_first(&event->stream->waiting);
+  return lost ? lost : NOT_READY;
 }
 
 // ---- kernels ----

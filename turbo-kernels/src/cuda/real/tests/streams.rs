@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{add, download, free, on_a_gpu, upload};
+use super::{add, bytes_of, download, free, on_a_gpu, upload};
 use crate::{
     cuda::{
         Address, Driver,
@@ -53,6 +53,55 @@ fn a_stream_keeps_its_order_and_what_it_was_given() {
         assert!(download(&mut *stream, block, COUNT) == expected);
         stream.synchronize().unwrap();
         free(gpu, block, 4 * COUNT);
+    });
+}
+
+#[test]
+fn copies_land_while_the_host_goes_on() {
+    on_a_gpu(copies_land_while_the_host_goes_on, &[], |gpu| {
+        let block = gpu.allocate(400).unwrap();
+        let mut stream = gpu.stream().unwrap();
+        let mut landings = [stream.landing().unwrap(), stream.landing().unwrap()];
+        landings[1].reserve(400).unwrap();
+        assert!(landings[0].has_landed().unwrap() && landings[0].bytes().unwrap().is_empty());
+        for landing in &mut landings {
+            add(&mut *stream, block, 1, 100).unwrap();
+            // SAFETY: the block has as many bytes, and is freed behind both copies.
+            unsafe { landing.fetch(block, 400) }.unwrap();
+        }
+        let [first, second] = &mut landings;
+        // addition, copy, and the mark behind it
+        let looks: Vec<bool> = (0..4).map(|_| first.has_landed().unwrap()).collect();
+        assert_eq!(looks, [false, false, false, true]);
+        assert_eq!(first.bytes().unwrap(), bytes_of(&[1; 100]));
+        assert!(!second.has_landed().unwrap(), "nobody has waited for it");
+        assert_eq!(second.bytes().unwrap(), bytes_of(&[2; 100]));
+        // one that has to grow waits for what is under way; what it held is lost
+        // SAFETY: as above.
+        unsafe { second.fetch(block, 100) }.unwrap();
+        second.reserve(1000).unwrap();
+        assert!(second.bytes().unwrap().is_empty());
+        // and one that goes waits, too, as does the stream's end
+        // SAFETY: as above.
+        unsafe { second.fetch(block, 400) }.unwrap();
+        drop(stream);
+        drop(landings);
+        free(gpu, block, 400);
+    });
+}
+
+#[test]
+fn a_recording_takes_no_copy() {
+    on_a_gpu(a_recording_takes_no_copy, &[], |gpu| {
+        let block = gpu.allocate(400).unwrap();
+        let mut stream = gpu.stream().unwrap();
+        let mut landing = stream.landing().unwrap();
+        assert!(stream.begin_recording().unwrap());
+        // SAFETY: the block has as many bytes.
+        let error = unsafe { landing.fetch(block, 400) }.unwrap_err();
+        assert_eq!(error.to_string(), "copy from the GPU: this cannot be recorded");
+        drop(stream.end_recording().unwrap());
+        free(gpu, block, 400);
     });
 }
 

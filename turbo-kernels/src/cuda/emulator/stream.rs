@@ -1,0 +1,313 @@
+//! Operations of the emulated GPU, done at once or when somebody waits for them.
+
+use std::{
+    collections::VecDeque,
+    ffi::c_void,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use super::{Edit, Order, library::Kernels, memory::Memory, product};
+use crate::{
+    cuda::{Address, Kernel, Landing, LaunchShape, Product, Stream},
+    device::DeviceError,
+};
+
+/// What a stream is asked to do, with all that it needs for that.
+enum Operation {
+    Launch(Box<Launch>),
+    Product(Box<Product>),
+    Upload { from: Vec<u8>, to: Address },
+    Fetch { from: Address, bytes: usize, to: Landed },
+}
+
+/// A kernel and its arguments.
+struct Launch {
+    kernel: Kernel,
+    shape: LaunchShape,
+    order: Order,
+    edit: Option<Edit>,
+    /// The bytes of each argument, from the first on.
+    arguments: Vec<[u8; LARGEST_ARGUMENT]>,
+    /// What it may touch.
+    confined_to: Vec<(Address, usize)>,
+}
+
+/// Kernels take pointers and numbers.
+const LARGEST_ARGUMENT: usize = 8;
+
+/// Where a copy to the host lands.
+type Landed = Arc<Mutex<Vec<u8>>>;
+
+/// All streams' operations, in the order in which they were enqueued.
+#[derive(Debug)]
+pub(super) struct Operations {
+    memory: Arc<Memory>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Whether operations wait.
+    lags: bool,
+    waiting: VecDeque<Operation>,
+    /// How many were enqueued so far.
+    enqueued: u64,
+    /// What the first one that failed while nobody waited for it said: told to whoever waits next.
+    failed: Option<String>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let State { lags, waiting, enqueued, failed } = self;
+        f.debug_struct("State")
+            .field("lags", lags)
+            .field("waiting", &waiting.len())
+            .field("enqueued", enqueued)
+            .field("failed", failed)
+            .finish()
+    }
+}
+
+impl State {
+    /// How many are done.
+    fn done(&self) -> u64 {
+        self.enqueued - self.waiting.len() as u64
+    }
+
+    fn do_one(&mut self, memory: &Memory) {
+        let Some(operation) = self.waiting.pop_front() else { return };
+        // behind one that failed a GPU does nothing any more
+        if self.failed.is_none()
+            && let Err(error) = operation.perform(memory)
+        {
+            self.failed = Some(error.to_string());
+        }
+    }
+
+    fn check(&self) -> Result<(), DeviceError> {
+        let failed = |why: &String| DeviceError::Failed { what: "an operation before", why: why.clone() };
+        self.failed.as_ref().map_or(Ok(()), |why| Err(failed(why)))
+    }
+}
+
+impl Operations {
+    pub(super) fn new(memory: &Arc<Memory>) -> Operations {
+        Operations { memory: Arc::clone(memory), state: Mutex::default() }
+    }
+
+    pub(super) fn lag(&self) {
+        self.state().lags = true;
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.state().waiting.len()
+    }
+
+    /// Does `operation` now, or later; gives its number.
+    fn enqueue(&self, operation: Operation) -> Result<u64, DeviceError> {
+        let mut state = self.state();
+        state.enqueued += 1;
+        if state.lags {
+            state.waiting.push_back(operation);
+            return Ok(state.enqueued);
+        }
+        let number = state.enqueued;
+        drop(state);
+        operation.perform(&self.memory).map(|()| number)
+    }
+
+    /// Does all that waits; who frees memory does not learn what failed.
+    pub(super) fn do_all(&self) {
+        let mut state = self.state();
+        while !state.waiting.is_empty() {
+            state.do_one(&self.memory);
+        }
+    }
+
+    /// Does what waits up to operation `number`.
+    fn wait_for(&self, number: u64) -> Result<(), DeviceError> {
+        let mut state = self.state();
+        while state.done() < number.min(state.enqueued) {
+            state.do_one(&self.memory);
+        }
+        state.check()
+    }
+
+    /// Whether operation `number` is done; if not, does the next one.
+    fn is_done(&self, number: u64) -> Result<bool, DeviceError> {
+        let mut state = self.state();
+        state.check()?;
+        let is_done = state.done() >= number;
+        if !is_done {
+            state.do_one(&self.memory);
+        }
+        Ok(is_done)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Operation {
+    fn perform(self, memory: &Memory) -> Result<(), DeviceError> {
+        match self {
+            Operation::Launch(launch) => launch.perform(memory),
+            // SAFETY: who enqueued it promised.
+            Operation::Product(product) => unsafe { product::multiply(memory, &product) },
+            Operation::Upload { from, to } => {
+                let to = memory.locate(to, from.len())?;
+                // SAFETY: as many bytes lie there, in memory that no value of the host's is in.
+                unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+                Ok(())
+            }
+            Operation::Fetch { from, bytes, to } => {
+                let from = memory.locate(from, bytes)?;
+                let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
+                to.resize(bytes, 0);
+                // SAFETY: as many bytes lie there, in memory that no value of the host's is in.
+                unsafe { from.copy_to_nonoverlapping(to.as_mut_ptr(), bytes) };
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Launch {
+    /// # Safety
+    /// As of [`Stream::launch`].
+    unsafe fn new(
+        (kernel, shape): (Kernel, LaunchShape),
+        (order, edit): (Order, Option<Edit>),
+        confined_to: Vec<(Address, usize)>,
+        arguments: &[*mut c_void],
+    ) -> Result<Launch, String> {
+        let arguments = Kernels::of(kernel.module, edit, |kernels| {
+            let sizes = kernels.parameter_bytes(kernel.name)?;
+            if sizes.len() != arguments.len() {
+                return Err(format!("{} arguments for {} parameters", arguments.len(), sizes.len()));
+            }
+            let copy = |(from, &bytes): (&*mut c_void, &usize)| {
+                let mut to = [0; LARGEST_ARGUMENT];
+                // SAFETY: the caller says that an argument of this type lies there; its bytes fit, or this panics.
+                to[..bytes].copy_from_slice(unsafe { std::slice::from_raw_parts(from.cast(), bytes) });
+                to
+            };
+            Ok(arguments.iter().zip(sizes).map(copy).collect())
+        })?;
+        Ok(Launch { kernel, shape, order, edit, arguments, confined_to })
+    }
+
+    fn perform(mut self, memory: &Memory) -> Result<(), DeviceError> {
+        let _confined = memory.confine(&self.confined_to);
+        let mut arguments: Vec<*mut c_void> =
+            self.arguments.iter_mut().map(|bytes| bytes.as_mut_ptr().cast()).collect();
+        Kernels::of(self.kernel.module, self.edit, |kernels| {
+            // SAFETY: who enqueued it promised; its arguments were copied.
+            unsafe { kernels.launch(self.kernel.name, self.shape, self.order, &mut arguments) }
+        })
+        .map_err(|why| DeviceError::Failed { what: self.kernel.name, why })
+    }
+}
+
+/// A stream of the emulated GPU.
+pub(super) struct EmulatedStream {
+    order: Order,
+    edit: Option<Edit>,
+    operations: Arc<Operations>,
+    /// What the next kernel may touch.
+    confined_to: Vec<(Address, usize)>,
+}
+
+impl EmulatedStream {
+    pub(super) fn new(order: Order, edit: Option<Edit>, operations: &Arc<Operations>) -> EmulatedStream {
+        EmulatedStream { order, edit, operations: Arc::clone(operations), confined_to: Vec::new() }
+    }
+}
+
+impl Stream for EmulatedStream {
+    unsafe fn launch(
+        &mut self,
+        kernel: Kernel,
+        shape: LaunchShape,
+        args: &mut [*mut c_void],
+    ) -> Result<(), DeviceError> {
+        let confined_to = std::mem::take(&mut self.confined_to);
+        // SAFETY: the caller's promise.
+        let launch = unsafe { Launch::new((kernel, shape), (self.order, self.edit), confined_to, args) };
+        let launch = launch.map_err(|why| DeviceError::Failed { what: kernel.name, why })?;
+        self.operations.enqueue(Operation::Launch(Box::new(launch))).map(drop)
+    }
+
+    fn confine(&mut self, spans: &[(Address, usize)]) {
+        self.confined_to = spans.to_vec();
+    }
+
+    unsafe fn product(&mut self, product: &Product) -> Result<(), DeviceError> {
+        self.operations.enqueue(Operation::Product(Box::new(*product))).map(drop)
+    }
+
+    unsafe fn upload(&mut self, from: &[u8], to: Address) -> Result<(), DeviceError> {
+        self.operations.enqueue(Operation::Upload { from: from.to_vec(), to }).map(drop)
+    }
+
+    unsafe fn download(&mut self, from: Address, to: &mut [u8]) -> Result<(), DeviceError> {
+        let mut landing = EmulatedLanding::new(&self.operations);
+        // SAFETY: the caller's promise.
+        unsafe { landing.fetch(from, to.len()) }?;
+        to.copy_from_slice(landing.bytes()?);
+        Ok(())
+    }
+
+    fn landing(&mut self) -> Result<Box<dyn Landing>, DeviceError> {
+        Ok(Box::new(EmulatedLanding::new(&self.operations)))
+    }
+
+    fn synchronize(&mut self) -> Result<(), DeviceError> {
+        self.operations.wait_for(u64::MAX)
+    }
+}
+
+/// Host memory that copies land in.
+#[derive(Debug)]
+struct EmulatedLanding {
+    operations: Arc<Operations>,
+    landed: Landed,
+    /// Number of the last copy.
+    number: u64,
+    /// What was given out of it last.
+    bytes: Vec<u8>,
+}
+
+impl EmulatedLanding {
+    fn new(operations: &Arc<Operations>) -> EmulatedLanding {
+        EmulatedLanding {
+            operations: Arc::clone(operations),
+            landed: Landed::default(),
+            number: 0,
+            bytes: Vec::new(),
+        }
+    }
+}
+
+impl Landing for EmulatedLanding {
+    fn reserve(&mut self, _: usize) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    unsafe fn fetch(&mut self, from: Address, bytes: usize) -> Result<(), DeviceError> {
+        let to = Arc::clone(&self.landed);
+        self.number = self.operations.enqueue(Operation::Fetch { from, bytes, to })?;
+        Ok(())
+    }
+
+    fn has_landed(&mut self) -> Result<bool, DeviceError> {
+        self.operations.is_done(self.number)
+    }
+
+    fn bytes(&mut self) -> Result<&[u8], DeviceError> {
+        self.operations.wait_for(self.number)?;
+        self.bytes.clone_from(&self.landed.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(&self.bytes)
+    }
+}
