@@ -113,6 +113,12 @@ pub enum GraphError {
         /// Its name.
         output: String,
     },
+    /// As many batches wait to be read as there may be.
+    #[error("{depth} batches were run and not read: forget the oldest first")]
+    Full {
+        /// How many there may be.
+        depth: usize,
+    },
     /// The planner refused.
     #[error(transparent)]
     Alloc(#[from] AllocError),

@@ -80,6 +80,87 @@ fn within_a_reserved_capacity_it_asks_for_no_memory() {
     }
 }
 
+/// Launches sequences of these lengths behind what runs.
+fn behind<D: EncoderKernels>(executor: &mut Executor<D>, lens: &[usize]) -> Result<(), GraphError> {
+    let wanted = [executor.output("pooled").unwrap()].into_iter().collect();
+    executor.run_behind(&batch(&sequences(lens, SMALL.vocab_size)), wanted)
+}
+
+/// Pooled rows of the oldest batch, which is forgotten.
+fn oldest<D: EncoderKernels>(executor: &mut Executor<D>, lens: &[usize]) -> Vec<f32> {
+    let (output, mut rows) = (executor.output("pooled").unwrap(), Vec::new());
+    (0..lens.len()).for_each(|sequence| executor.read(output, sequence, &mut rows).unwrap());
+    executor.forget_oldest();
+    rows
+}
+
+#[test]
+fn the_next_batch_is_launched_while_one_runs() {
+    let Some((emulator, device)) = gpu() else { return };
+    let (mut executor, mut cpu) = (on(device), on_cpu(packed()));
+    executor.reserve(CAPACITY).unwrap();
+    let asked = emulator.allocations();
+    emulator.lag();
+    let rounds = || BATCHES.iter().chain(&BATCHES);
+    behind(&mut executor, BATCHES[0]).unwrap();
+    for (lens, next) in rounds().zip(rounds().skip(1)) {
+        assert!(!executor.is_done().unwrap(), "it only looks");
+        let left = emulator.waiting();
+        behind(&mut executor, next).unwrap();
+        assert!(left > 0 && emulator.waiting() > left, "the next batch waits behind one that runs");
+        assert!(matches!(behind(&mut executor, next), Err(GraphError::Full { depth: 2 })));
+        while !executor.is_done().unwrap() {}
+        assert!(emulator.waiting() > 0, "nobody waited for the next batch");
+        let off = distance(&oldest(&mut executor, lens), &pooled(&mut cpu, lens).unwrap());
+        assert!(off < 2e-5, "{lens:?}: off by {off}");
+    }
+    assert_eq!(emulator.allocations(), asked);
+}
+
+#[test]
+fn a_larger_batch_behind_one_that_runs_leaves_its_results_alone() {
+    let Some((emulator, device)) = gpu() else { return };
+    // nothing is reserved: outputs and inputs move while the first batch is under way
+    let (mut executor, mut cpu) = (on(device), on_cpu(packed()));
+    emulator.lag();
+    let all: [&[usize]; 2] = [&[3], &[40, 40, 40, 40]];
+    all.iter().for_each(|lens| behind(&mut executor, lens).unwrap());
+    for lens in all {
+        let off = distance(&oldest(&mut executor, lens), &pooled(&mut cpu, lens).unwrap());
+        assert!(off < 2e-5, "{lens:?}: off by {off}");
+    }
+    assert!(matches!(
+        executor.read(executor.output("pooled").unwrap(), 0, &mut Vec::new()),
+        Err(GraphError::NoSuchSequence { batch_size: 0, .. })
+    ));
+}
+
+#[test]
+fn a_batch_without_memory_leaves_the_one_that_runs_alone() {
+    let Some((emulator, device)) = gpu() else { return };
+    let mut executor = on(device);
+    let before = pooled(&mut executor, &[5, 7]).unwrap();
+    emulator.lag();
+    emulator.leave_free(1 << 20);
+    behind(&mut executor, &[5, 7]).unwrap();
+    assert!(behind(&mut executor, &[64; 400]).is_err());
+    assert_eq!(oldest(&mut executor, &[5, 7]), before);
+    emulator.leave_free(64 << 20);
+    assert_eq!(pooled(&mut executor, &[5, 7]).unwrap(), before);
+}
+
+#[test]
+fn a_processor_has_one_batch_at_a_time() {
+    let mut cpu = on_cpu(packed());
+    assert_eq!(cpu.depth(), 1);
+    let want = pooled(&mut cpu, &[5, 7]).unwrap();
+    cpu.forget_oldest();
+    behind(&mut cpu, &[5, 7]).unwrap();
+    assert!(cpu.is_done().unwrap());
+    assert!(matches!(behind(&mut cpu, &[3]), Err(GraphError::Full { depth: 1 })));
+    assert_eq!(oldest(&mut cpu, &[5, 7]), want);
+}
+
 #[test]
 fn a_batch_without_memory_fails_and_the_next_one_does_not() {
     let Some((emulator, device)) = gpu() else { return };

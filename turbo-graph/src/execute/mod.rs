@@ -4,6 +4,7 @@
 //! capacity that allocates nothing and looks nothing up by name.
 
 mod constants;
+mod flights;
 mod heads;
 mod inputs;
 mod launch;
@@ -13,16 +14,17 @@ mod recordings;
 mod sources;
 mod weights;
 
-use std::{collections::HashMap, ops::Range};
+use std::collections::HashMap;
 
 use turbo_alloc::{Planner, PlannerConfig, UsageRecord};
-use turbo_kernels::{EncoderKernels, Float};
+use turbo_kernels::EncoderKernels;
 
 use crate::{
     BoundProgram, Capacity, GraphError, Program, Staging, ValueId,
     dim::{Dim, Extents},
     graph::Node,
 };
+use flights::{Flights, Source};
 use inputs::Inputs;
 use launch::Launch;
 use memory::Memory;
@@ -64,6 +66,7 @@ pub struct OutputSet(u64);
 impl OutputSet {
     /// All of them.
     pub const ALL: OutputSet = OutputSet(u64::MAX);
+    const NONE: OutputSet = OutputSet(0);
 
     /// Outputs beyond the 63rd are in a set together.
     fn of(output: usize) -> Self {
@@ -100,37 +103,7 @@ pub struct Executor<D: EncoderKernels> {
     outputs: Vec<ValueId>,
     /// For every node the outputs that need it, as [`OutputSet`]s have them.
     needed: Vec<OutputSet>,
-    last: LastBatch,
-    /// The outputs of the last batch that were read, where the device's memory is not the host's: one copy each, not one
-    /// for every sequence.
-    copies: Vec<Vec<D::Float>>,
-}
-
-/// What reading the outputs needs to know of the batch that made them.
-struct LastBatch {
-    /// What was computed.
-    outputs: OutputSet,
-    extents: Extents,
-    cu_seqlens: Vec<u32>,
-    cu_selected: Vec<u32>,
-}
-
-impl LastBatch {
-    /// From now on there is nothing to read.
-    fn forget(&mut self) {
-        self.outputs = OutputSet(0);
-        self.extents = Extents::of(&[]);
-        self.cu_seqlens.clear();
-        self.cu_selected.clear();
-    }
-
-    /// The rows of sequence `sequence` among those that `prefix_sums` shares out.
-    fn rows(&self, prefix_sums: &[u32], sequence: usize) -> Result<Range<usize>, GraphError> {
-        match prefix_sums.get(sequence..).and_then(<[u32]>::first_chunk) {
-            Some(&[first, end]) => Ok(first as usize..end as usize),
-            None => Err(GraphError::NoSuchSequence { sequence, batch_size: self.extents.batch_size }),
-        }
-    }
+    flights: Flights<D>,
 }
 
 impl<D: EncoderKernels> Executor<D> {
@@ -173,13 +146,7 @@ impl<D: EncoderKernels> Executor<D> {
             bindings: HashMap::new(),
             unkept: BoundProgram::default(),
             needed: needed(&program, &outputs),
-            copies: outputs.iter().map(|_| Vec::new()).collect(),
-            last: LastBatch {
-                outputs: OutputSet(0),
-                extents: Extents::of(&[]),
-                cu_seqlens: Vec::new(),
-                cu_selected: Vec::new(),
-            },
+            flights: Flights::new(&device, &mut queue, outputs.len())?,
             device,
             queue,
             program,
@@ -249,8 +216,6 @@ impl<D: EncoderKernels> Executor<D> {
     pub fn reserve(&mut self, capacity: Capacity) -> Result<(), GraphError> {
         let capacity = capacity.usable();
         let Capacity { batch_size, selected_rows, .. } = capacity;
-        self.last.cu_seqlens.reserve(batch_size + 1);
-        self.last.cu_selected.reserve(batch_size + 1);
         // what is noted runs with the sizes of its bucket
         let room = match self.device.records() {
             true => capacity.rounded(self.program.layout()),
@@ -258,6 +223,10 @@ impl<D: EncoderKernels> Executor<D> {
         };
         self.inputs.grow(&self.device, room.total_tokens, room.batch_size, selected_rows)?;
         self.reserve_outputs(room)?;
+        let output_bytes: Vec<usize> =
+            self.outputs.iter().map(|&output| self.bytes_of_output(output, room)).collect();
+        self.flights.clear();
+        self.flights.reserve(&self.device, batch_size, &output_bytes)?;
         if self.config.cached_bindings > 0 {
             let buckets = capacity.buckets(self.program.layout());
             // else the last ones would push out the first
@@ -275,11 +244,12 @@ impl<D: EncoderKernels> Executor<D> {
         staging.select(&vec![0; selected_rows])?;
         let kinds = self.program.graph().distinct_nodes();
         self.launch(&staging, OutputSet::ALL, |position, _| Ok(kinds.contains(&position)))?;
-        self.forget_last();
+        self.flights.clear();
         Ok(())
     }
 
-    /// Computes all outputs for `batch`; read them with [`Executor::read`] before the next run.
+    /// Computes all outputs for `batch`; read them with [`Executor::read`] before the next run. What was computed before
+    /// can no longer be read.
     ///
     /// # Errors
     /// [`GraphError::EmptyBatch`]; an id outside its table; no device memory. The executor stays usable, and there is
@@ -323,19 +293,72 @@ impl<D: EncoderKernels> Executor<D> {
         outputs: OutputSet,
         mut keep_going: impl FnMut() -> bool,
     ) -> Result<(), GraphError> {
-        if let Some(noted) = self.noted_as(batch) {
+        self.flights.clear();
+        let mut layer = None;
+        let is_noted = self.noted_as(batch).is_some();
+        if is_noted {
             return match keep_going() {
-                true => self.launch_as(batch, Some(noted), outputs, &mut |_, _| Ok(true)),
+                true => self.launch_behind(batch, outputs),
                 false => Err(GraphError::Stopped),
             };
         }
-        let mut layer = None;
         self.launch(batch, outputs, |_, node| {
             if std::mem::replace(&mut layer, node.layer) != node.layer && !keep_going() {
                 return Err(GraphError::Stopped);
             }
             Ok(true)
         })
+    }
+
+    /// Batches that there may be at a time of which nobody has read the results: 2 on a device that computes by itself,
+    /// else 1.
+    pub fn depth(&self) -> usize {
+        self.flights.depth()
+    }
+
+    /// As [`Executor::run_for`], behind batches that were run before, which can still be read, the oldest first: the device
+    /// finds the next one when it is done. Returns as soon as it is launched, and its outputs are on their way to the
+    /// host behind it.
+    ///
+    /// # Errors
+    /// As [`Executor::run`]; [`GraphError::Full`] where [`Executor::depth`] batches wait to be read. The batches before are
+    /// as they were.
+    pub fn run_behind(&mut self, batch: &Staging, outputs: OutputSet) -> Result<(), GraphError> {
+        let depth = self.flights.depth();
+        if self.flights.count() == depth {
+            return Err(GraphError::Full { depth });
+        }
+        // what it overwrites
+        self.fetch_newest()?;
+        self.launch_behind(batch, outputs)?;
+        self.fetch_newest().inspect_err(|_| self.flights.forget_newest())
+    }
+
+    /// Whether the oldest batch can be read without waiting; of none that is so. Does not wait.
+    ///
+    /// # Errors
+    /// A device failure.
+    pub fn is_done(&mut self) -> Result<bool, GraphError> {
+        let Self { device, memory, program, outputs, flights, .. } = self;
+        let source = Source { device, memory, program, outputs };
+        flights.oldest().map_or(Ok(true), |flight| flight.is_done(&source))
+    }
+
+    /// Makes the batch behind the oldest one the one that is read.
+    pub fn forget_oldest(&mut self) {
+        self.flights.forget_oldest();
+    }
+
+    /// Has the outputs of the batch that was launched last copied to the host.
+    fn fetch_newest(&mut self) -> Result<(), GraphError> {
+        let Self { device, memory, program, outputs, flights, .. } = self;
+        let source = Source { device, memory, program, outputs };
+        flights.newest().map_or(Ok(()), |flight| flight.fetch_all(&source))
+    }
+
+    /// Launches all nodes that `outputs` need, or what was noted of them.
+    fn launch_behind(&mut self, batch: &Staging, outputs: OutputSet) -> Result<(), GraphError> {
+        self.launch_as(batch, self.noted_as(batch), outputs, &mut |_, _| Ok(true))
     }
 
     /// Launches the nodes that `outputs` need and that are wanted, by position, in order, as one region of the device.
@@ -345,6 +368,7 @@ impl<D: EncoderKernels> Executor<D> {
         outputs: OutputSet,
         mut wanted: impl FnMut(usize, &Node) -> Result<bool, GraphError>,
     ) -> Result<(), GraphError> {
+        self.flights.clear();
         self.launch_as(batch, None, outputs, &mut wanted)
     }
 
@@ -366,7 +390,6 @@ impl<D: EncoderKernels> Executor<D> {
         outputs: OutputSet,
         wanted: &mut dyn FnMut(usize, &Node) -> Result<bool, GraphError>,
     ) -> Result<(), GraphError> {
-        self.forget_last();
         let of_batch = batch.extents();
         if of_batch.batch_size == 0 {
             return Err(GraphError::EmptyBatch);
@@ -403,14 +426,12 @@ impl<D: EncoderKernels> Executor<D> {
             }
             None => self.device.region(&mut self.queue, &mut launch)?,
         }
-        (self.last.outputs, self.last.extents) = (outputs, of_batch);
-        self.last.cu_seqlens.extend_from_slice(batch.cu_seqlens());
-        self.last.cu_selected.extend_from_slice(batch.cu_selected());
+        self.flights.push(batch, outputs);
         Ok(())
     }
 
-    /// Waits until the last run is done: on a device that computes by itself, [`Executor::run`] returns before. Reading
-    /// waits, too.
+    /// Waits until all runs are done: on a device that computes by itself, [`Executor::run`] returns before. Reading
+    /// waits for what is read, too.
     ///
     /// # Errors
     /// A device failure.
@@ -418,54 +439,38 @@ impl<D: EncoderKernels> Executor<D> {
         Ok(self.device.finish(&mut self.queue)?)
     }
 
-    /// Appends what output `output` holds for sequence `sequence` of the last batch: `[seq_len, columns]` when there
-    /// is a row per token, `[columns]` when there is one per sequence, a row per selected token of that sequence when
-    /// there is one for each of these; of another output the block of that sequence, padding included.
+    /// Appends what output `output` holds for sequence `sequence` of the batch that was run, of several of the oldest:
+    /// `[seq_len, columns]` when there is a row per token, `[columns]` when there is one per sequence, a row per selected
+    /// token of that sequence when there is one for each of these; of another output the block of that sequence, padding
+    /// included.
     ///
     /// # Errors
-    /// [`GraphError::NoSuchSequence`]; [`GraphError::NotComputed`] for an output that the last run was not for; a device
+    /// [`GraphError::NoSuchSequence`]; [`GraphError::NotComputed`] for an output that the run was not for; a device
     /// failure.
     ///
     /// # Panics
     /// When `output` came from another executor, whose program has more outputs.
     pub fn read(&mut self, output: OutputId, sequence: usize, to: &mut Vec<f32>) -> Result<(), GraphError> {
-        let tokens = self.last.rows(&self.last.cu_seqlens, sequence)?;
-        if !OutputSet::of(output.0).meets(self.last.outputs) {
-            let name = self.program.graph().outputs().nth(output.0).map_or("", |(_, name)| name);
+        let Self { device, memory, program, outputs, flights, .. } = self;
+        let flight = flights.oldest().ok_or(GraphError::NoSuchSequence { sequence, batch_size: 0 })?;
+        let tokens = flight.tokens(sequence)?;
+        if !OutputSet::of(output.0).meets(flight.outputs) {
+            let name = program.graph().outputs().nth(output.0).map_or("", |(_, name)| name);
             return Err(GraphError::NotComputed { output: name.to_owned() });
         }
-        let padded_len = self.last.extents.padded_len;
-        let (rows, of_row) = match &self.program.value(self.outputs[output.0]).shape.0[..] {
+        let padded_len = flight.extents.padded_len;
+        let (rows, of_row) = match &program.value(outputs[output.0]).shape.0[..] {
             [Dim::TotalTokens, of_row @ ..] => (tokens, of_row),
             [Dim::BatchSize, Dim::PaddedLen, of_row @ ..] => {
                 (sequence * padded_len..sequence * padded_len + tokens.len(), of_row)
             }
-            [Dim::SelectedRows, of_row @ ..] => (self.last.rows(&self.last.cu_selected, sequence)?, of_row),
+            [Dim::SelectedRows, of_row @ ..] => (flight.selected(sequence)?, of_row),
             [_, of_row @ ..] => (sequence..sequence + 1, of_row),
             [] => unreachable!("every shape rule gives a result an axis for the batch"),
         };
-        let columns: usize = of_row.iter().map(|dim| dim.size(&self.last.extents)).product();
-        let (first, values) = (rows.start * columns, rows.len() * columns);
-        let from = self.memory.output(&self.device, output.0, first, values)?;
-        if let Some(from) = self.device.on_host(from) {
-            to.extend(from.iter().map(|value| value.to_f32()));
-            return Ok(());
-        }
-        let all = self.program.value(self.outputs[output.0]).shape.elements(&self.last.extents);
-        let copy = &mut self.copies[output.0];
-        if copy.is_empty() {
-            copy.resize(all, D::Float::default());
-            let from = self.memory.output(&self.device, output.0, 0, all)?;
-            self.device.download(&mut self.queue, from, copy)?;
-        }
-        to.extend(copy[first..][..values].iter().map(|value| value.to_f32()));
-        Ok(())
-    }
-
-    /// From now on there is nothing to read.
-    fn forget_last(&mut self) {
-        self.last.forget();
-        self.copies.iter_mut().for_each(Vec::clear);
+        let columns: usize = of_row.iter().map(|dim| dim.size(&flight.extents)).product();
+        let source = Source { device, memory, program, outputs };
+        flight.read(&source, output.0, rows.start * columns..rows.end * columns, to)
     }
 
     /// The sizes that a batch is planned for.

@@ -1,0 +1,222 @@
+//! Batches that were launched and whose results can be read, the oldest first.
+//!
+//! A device that computes by itself can be given the next batch before the last one was read: what a batch gives is
+//! copied to the host behind it, before the next one overwrites it on the device.
+
+use std::ops::Range;
+
+use turbo_kernels::{Device, Float};
+
+use super::{OutputSet, memory::Memory};
+use crate::{GraphError, Program, Staging, ValueId, dim::Extents};
+
+/// Batches at a time: one runs, and one waits behind it, so that the device finds work when it is done.
+const MOST: usize = 2;
+/// An output of more bytes gets its host memory when it is first read: pinned memory is taken from everybody.
+const MOST_RESERVED: usize = 16 << 20;
+
+pub(super) struct Flights<D: Device> {
+    /// All there may be, in turn.
+    flights: Vec<Flight<D>>,
+    oldest: usize,
+    count: usize,
+}
+
+/// A batch, and what reading its outputs needs to know of it.
+pub(super) struct Flight<D: Device> {
+    /// What was computed.
+    pub(super) outputs: OutputSet,
+    pub(super) extents: Extents,
+    cu_seqlens: Vec<u32>,
+    cu_selected: Vec<u32>,
+    /// Of each output, where its copy lands; `None` where the device's memory is the host's.
+    arrivals: Vec<Option<Arrival<D>>>,
+}
+
+struct Arrival<D: Device> {
+    landing: D::Landing,
+    is_fetched: bool,
+}
+
+/// Where outputs are on the device.
+pub(super) struct Source<'a, D: Device> {
+    pub(super) device: &'a D,
+    pub(super) memory: &'a Memory<D>,
+    pub(super) program: &'a Program,
+    pub(super) outputs: &'a [ValueId],
+}
+
+impl<D: Device> Flights<D> {
+    pub(super) fn new(device: &D, queue: &mut D::Queue, outputs: usize) -> Result<Self, GraphError> {
+        let mut flights = Vec::new();
+        for _ in 0..MOST {
+            flights.push(Flight::new(device, queue, outputs)?);
+        }
+        if flights[0].arrivals.iter().all(Option::is_none) {
+            flights.truncate(1); // what it computes is read where it lies
+        }
+        Ok(Flights { flights, oldest: 0, count: 0 })
+    }
+
+    /// Batches that there may be at a time.
+    pub(super) fn depth(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Batches that there are.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Makes room for `batch_size` sequences, and for outputs of so many bytes.
+    pub(super) fn reserve(
+        &mut self,
+        device: &D,
+        batch_size: usize,
+        output_bytes: &[usize],
+    ) -> Result<(), GraphError> {
+        for flight in &mut self.flights {
+            flight.cu_seqlens.reserve(batch_size + 1);
+            flight.cu_selected.reserve(batch_size + 1);
+            for (arrival, &bytes) in flight.arrivals.iter_mut().zip(output_bytes) {
+                if let Some(Arrival { landing, .. }) = arrival.as_mut().filter(|_| bytes <= MOST_RESERVED) {
+                    device.reserve_landing(landing, bytes)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// From now on there is nothing to read.
+    pub(super) fn clear(&mut self) {
+        (self.oldest, self.count) = (0, 0);
+    }
+
+    /// Adds the batch that was launched last.
+    ///
+    /// # Panics
+    /// When there are as many as there may be.
+    pub(super) fn push(&mut self, batch: &Staging, outputs: OutputSet) {
+        assert!(self.count < self.depth(), "who launches a batch has made room for it");
+        let newest = (self.oldest + self.count) % self.depth();
+        self.flights[newest].set(batch, outputs);
+        self.count += 1;
+    }
+
+    /// The batch to be read.
+    pub(super) fn oldest(&mut self) -> Option<&mut Flight<D>> {
+        (self.count > 0).then(|| &mut self.flights[self.oldest])
+    }
+
+    /// The batch that was launched last.
+    pub(super) fn newest(&mut self) -> Option<&mut Flight<D>> {
+        let newest = (self.oldest + self.count.checked_sub(1)?) % self.depth();
+        Some(&mut self.flights[newest])
+    }
+
+    /// The batch that was launched last cannot be read.
+    pub(super) fn forget_newest(&mut self) {
+        self.count = self.count.saturating_sub(1);
+    }
+
+    /// Has read enough of the oldest.
+    pub(super) fn forget_oldest(&mut self) {
+        if self.count > 0 {
+            self.oldest = (self.oldest + 1) % self.depth();
+            self.count -= 1;
+        }
+    }
+}
+
+impl<D: Device> Flight<D> {
+    fn new(device: &D, queue: &mut D::Queue, outputs: usize) -> Result<Self, GraphError> {
+        let mut arrivals = Vec::with_capacity(outputs);
+        for _ in 0..outputs {
+            let landing = device.landing(queue)?;
+            arrivals.push(landing.map(|landing| Arrival { landing, is_fetched: false }));
+        }
+        let (cu_seqlens, cu_selected) = (Vec::new(), Vec::new());
+        let extents = Extents::of(&[]);
+        Ok(Flight { outputs: OutputSet::NONE, extents, cu_seqlens, cu_selected, arrivals })
+    }
+
+    fn set(&mut self, batch: &Staging, outputs: OutputSet) {
+        (self.outputs, self.extents) = (outputs, batch.extents());
+        self.cu_seqlens.clear();
+        self.cu_seqlens.extend_from_slice(batch.cu_seqlens());
+        self.cu_selected.clear();
+        self.cu_selected.extend_from_slice(batch.cu_selected());
+        self.arrivals.iter_mut().flatten().for_each(|arrival| arrival.is_fetched = false);
+    }
+
+    /// The rows of the tokens of sequence `sequence`.
+    pub(super) fn tokens(&self, sequence: usize) -> Result<Range<usize>, GraphError> {
+        self.rows(&self.cu_seqlens, sequence)
+    }
+
+    /// The rows of its selected tokens.
+    pub(super) fn selected(&self, sequence: usize) -> Result<Range<usize>, GraphError> {
+        self.rows(&self.cu_selected, sequence)
+    }
+
+    /// The rows of sequence `sequence` among those that `prefix_sums` shares out.
+    fn rows(&self, prefix_sums: &[u32], sequence: usize) -> Result<Range<usize>, GraphError> {
+        match prefix_sums.get(sequence..).and_then(<[u32]>::first_chunk) {
+            Some(&[first, end]) => Ok(first as usize..end as usize),
+            None => Err(GraphError::NoSuchSequence { sequence, batch_size: self.extents.batch_size }),
+        }
+    }
+
+    /// Begins to copy all outputs that were computed and are not on their way yet. No other batch has been launched since.
+    pub(super) fn fetch_all(&mut self, source: &Source<'_, D>) -> Result<(), GraphError> {
+        (0..self.arrivals.len()).try_for_each(|output| self.fetch(source, output))
+    }
+
+    /// Begins to copy output number `output`, where it was computed.
+    fn fetch(&mut self, source: &Source<'_, D>, output: usize) -> Result<(), GraphError> {
+        let Some(arrival) = self.arrivals[output].as_mut().filter(|arrival| !arrival.is_fetched) else {
+            return Ok(());
+        };
+        if self.outputs.meets(OutputSet::of(output)) {
+            let all = source.program.value(source.outputs[output]).shape.elements(&self.extents);
+            let from = source.memory.output(source.device, output, 0, all)?;
+            source.device.fetch(from, &mut arrival.landing)?;
+            arrival.is_fetched = true;
+        }
+        Ok(())
+    }
+
+    /// Whether all that was computed can be read without waiting.
+    pub(super) fn is_done(&mut self, source: &Source<'_, D>) -> Result<bool, GraphError> {
+        self.fetch_all(source)?;
+        for Arrival { landing, is_fetched } in self.arrivals.iter_mut().flatten() {
+            if *is_fetched && !source.device.has_landed(landing)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Appends so many values of output number `output`, from value `first` on; waits until they are there.
+    pub(super) fn read(
+        &mut self,
+        source: &Source<'_, D>,
+        output: usize,
+        values: Range<usize>,
+        to: &mut Vec<f32>,
+    ) -> Result<(), GraphError> {
+        self.fetch(source, output)?;
+        let mut append = |from: &[D::Float]| to.extend(from.iter().map(|value| value.to_f32()));
+        match &mut self.arrivals[output] {
+            Some(Arrival { landing, .. }) => {
+                let all = source.device.landed(landing)?;
+                append(&all[values]);
+            }
+            None => {
+                let from = source.memory.output(source.device, output, values.start, values.len())?;
+                append(source.device.on_host(from).expect("who has no landings gives the values themselves"));
+            }
+        }
+        Ok(())
+    }
+}
