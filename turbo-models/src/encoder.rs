@@ -185,11 +185,42 @@ impl<D: EncoderKernels> Encoder<D> {
         rows: impl IntoIterator<Item = RowKind>,
         keep_going: impl FnMut() -> bool,
     ) -> Result<(), ModelError> {
-        let outputs: OutputSet = rows.into_iter().filter_map(|rows| self.output(rows)).collect();
-        Ok(self.executor.run_for(batch, outputs, keep_going)?)
+        Ok(self.executor.run_for(batch, self.outputs(rows), keep_going)?)
     }
 
-    /// Waits until the last run is done. Reading its rows does so, too.
+    /// Batches that there may be at a time of which nobody has read the rows: 2 on a device that computes by itself, else 1.
+    pub fn depth(&self) -> usize {
+        self.executor.depth()
+    }
+
+    /// As [`Self::run_for`], behind batches that were run before; these are read first, the oldest of all at any time. On a
+    /// device that computes by itself it returns as soon as the batch is launched.
+    ///
+    /// # Errors
+    /// As [`Self::run`]; [`GraphError::Full`](turbo_graph::GraphError::Full) where [`Self::depth`] batches wait to be read.
+    /// The batches before are as they were.
+    pub fn run_behind(
+        &mut self,
+        batch: &Staging,
+        rows: impl IntoIterator<Item = RowKind>,
+    ) -> Result<(), ModelError> {
+        Ok(self.executor.run_behind(batch, self.outputs(rows))?)
+    }
+
+    /// Whether the oldest batch can be read without waiting. Does not wait.
+    ///
+    /// # Errors
+    /// [`ModelError::Graph`].
+    pub fn is_done(&mut self) -> Result<bool, ModelError> {
+        Ok(self.executor.is_done()?)
+    }
+
+    /// Makes the batch behind the oldest one the one that is read.
+    pub fn forget_oldest(&mut self) {
+        self.executor.forget_oldest();
+    }
+
+    /// Waits until all runs are done. Reading rows waits for those.
     ///
     /// # Errors
     /// [`ModelError::Graph`].
@@ -205,7 +236,8 @@ impl<D: EncoderKernels> Encoder<D> {
         Ok(self.executor.device().free_bytes().map_err(GraphError::from)?)
     }
 
-    /// Appends the row of input `sequence` of the last batch, `[pooled_len]`; embeddings are not normalised.
+    /// Appends the row of input `sequence` of the batch that was run, of several of the oldest: `[pooled_len]`; embeddings are
+    /// not normalised.
     ///
     /// # Errors
     /// [`ModelError::Rows`] when the task has no such rows, [`ModelError::Graph`] when there was no such input, or when
@@ -214,7 +246,7 @@ impl<D: EncoderKernels> Encoder<D> {
         self.read(RowKind::Pooled, sequence, to)
     }
 
-    /// Appends the rows of all tokens of input `sequence` of the last batch, `[seq_len, token_len]`.
+    /// Appends the rows of all tokens of input `sequence` of that batch, `[seq_len, token_len]`.
     ///
     /// # Errors
     /// As [`Self::pooled`].
@@ -222,13 +254,17 @@ impl<D: EncoderKernels> Encoder<D> {
         self.read(RowKind::Tokens, sequence, to)
     }
 
-    /// Appends the rows of the tokens that the last batch selected of input `sequence`, in the order in which they were
+    /// Appends the rows of the tokens that that batch selected of input `sequence`, in the order in which they were
     /// selected, `[selected, selected_len]`.
     ///
     /// # Errors
     /// As [`Self::pooled`].
     pub fn selected(&mut self, sequence: usize, to: &mut Vec<f32>) -> Result<(), ModelError> {
         self.read(RowKind::Selected, sequence, to)
+    }
+
+    fn outputs(&self, rows: impl IntoIterator<Item = RowKind>) -> OutputSet {
+        rows.into_iter().filter_map(|rows| self.output(rows)).collect()
     }
 
     fn output(&self, rows: RowKind) -> Option<OutputId> {

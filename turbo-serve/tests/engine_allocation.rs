@@ -83,6 +83,7 @@ fn check(runner: &mut dyn Runner, what: &str) {
     // What the engine's warm-up does among other things: the largest batches.
     for (len, batch_size) in [(16, 16), (48, 5)] {
         runner.submit(&mut std::iter::repeat_n(Sequence::of(&ids[..len]), batch_size), &mut || true).unwrap();
+        runner.release();
     }
     let shapes: &[&[usize]] =
         &[&[1], &[48], &[3, 1, 2], &[16; 16], &[48; 5], &[1; 16], &[33, 5, 17], &[48, 40, 1], &[2]];
@@ -92,6 +93,7 @@ fn check(runner: &mut dyn Runner, what: &str) {
         let allocations = allocations_of(|| {
             runner.submit(&mut lens.iter().map(sequence), &mut || true).unwrap();
             assert_eq!(runner.poll().unwrap(), Progress::Done);
+            runner.release();
         });
         assert_eq!(allocations, 0, "{lens:?}, {what}");
     }

@@ -229,7 +229,7 @@ fn of_models(capacity: Capacity, selects: bool) -> turbo_models::Capacity {
     turbo_models::Capacity { batch_size, total_tokens, max_seq_len, selected_rows }
 }
 
-/// An encoder; the thread that submits waits for its device.
+/// An encoder. On a device that computes by itself the next batch is launched behind the one that runs.
 struct EncoderRunner<D: EncoderKernels> {
     encoder: Encoder<D>,
     staging: Staging,
@@ -243,6 +243,10 @@ struct EncoderRunner<D: EncoderKernels> {
 impl<D: EncoderKernels> Runner for EncoderRunner<D> {
     fn capacity(&self) -> Capacity {
         self.capacity
+    }
+
+    fn depth(&self) -> usize {
+        self.encoder.depth()
     }
 
     fn footprint(&mut self, batch: &Candidate) -> usize {
@@ -285,13 +289,20 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
             }
         }
         let rows = RowKind::ALL.into_iter().filter(|&rows| wanted[rows as usize]);
-        let ran = self.encoder.run_for(&self.staging, rows, keep_going).and_then(|()| self.encoder.finish());
+        if self.depth() > 1 {
+            return Ok(self.encoder.run_behind(&self.staging, rows)?);
+        }
+        let ran = self.encoder.run_for(&self.staging, rows, keep_going);
         self.stopped = matches!(ran, Err(ModelError::Graph(GraphError::Stopped)));
         if self.stopped { Ok(()) } else { Ok(ran?) }
     }
 
     fn poll(&mut self) -> Result<Progress, RunError> {
-        Ok(if self.stopped { Progress::Stopped } else { Progress::Done })
+        Ok(match self.encoder.is_done()? {
+            _ if self.stopped => Progress::Stopped,
+            true => Progress::Done,
+            false => Progress::Running,
+        })
     }
 
     fn read(&mut self, sequence: usize, rows: Rows, to: &mut Vec<f32>) -> Result<(), RunError> {
@@ -301,6 +312,11 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
             Rows::Selected => self.encoder.selected(sequence, to)?,
         }
         Ok(())
+    }
+
+    fn release(&mut self) {
+        self.stopped = false;
+        self.encoder.forget_oldest();
     }
 }
 

@@ -33,6 +33,7 @@ mod gather;
 mod health;
 mod info;
 mod lanes;
+mod lead;
 mod metrics;
 mod prompts;
 mod queue;

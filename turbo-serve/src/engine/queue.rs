@@ -108,9 +108,11 @@ pub(super) struct Outbox(Receiver<Message>);
 pub(super) enum Next {
     /// Runs the batch that was written to `into`.
     Run(Candidate),
-    /// Looks again: something may have changed.
-    Again,
-    /// Ends.
+    /// Asks again at this time since the epoch, or when something has arrived.
+    WaitUntil(Duration),
+    /// Asks again when something has arrived.
+    Wait,
+    /// Ends: nothing waits, and nothing will arrive.
     Stop,
 }
 
@@ -148,32 +150,35 @@ impl Queue {
         }
     }
 
-    /// Decides what a free runner does now; blocks while there is nothing to do.
+    /// Decides what a runner that takes a batch does now. Does not block.
     pub(super) fn next(&mut self, into: &mut Vec<Job>) -> Next {
         self.take_in();
         self.withdraw();
         self.metrics.waiting(self.waiting.len());
-        let now = self.epoch.elapsed();
-        match self.batcher.poll(now) {
+        match self.batcher.poll(self.epoch.elapsed()) {
             Decision::Run(run) => {
                 into.extend(run.ids.iter().filter_map(|id| self.waiting.remove(id)));
                 self.metrics.waiting(self.waiting.len());
                 self.metrics.batch(into);
                 Next::Run(run.candidate)
             }
-            Decision::WaitUntil(at) => {
-                self.wait(at.saturating_sub(now));
-                Next::Again
-            }
+            Decision::WaitUntil(at) => Next::WaitUntil(at),
             Decision::Idle if self.stopping => Next::Stop,
-            Decision::Idle => {
-                match self.outbox.recv() {
-                    Ok(message) => self.accept(message),
-                    Err(_) => self.stopping = true,
-                }
-                Next::Again
-            }
+            Decision::Idle => Next::Wait,
         }
+    }
+
+    /// Takes in what arrives next; blocks until something has.
+    pub(super) fn wait_for_more(&mut self) {
+        match self.outbox.recv() {
+            Ok(message) => self.accept(message),
+            Err(_) => self.stopping = true,
+        }
+    }
+
+    /// Takes in what arrives until `at` since the epoch, and returns as soon as something has.
+    pub(super) fn wait_until(&mut self, at: Duration) {
+        self.wait(at.saturating_sub(self.epoch.elapsed()));
     }
 
     /// Takes in what arrives during `time` at most, and returns as soon as something has.
@@ -264,9 +269,9 @@ impl Queue {
     }
 
     /// Drops the jobs of a batch that was given up.
-    pub(super) fn give_up(&self, batch: &mut Vec<Job>) {
+    pub(super) fn give_up(&self, batch: Vec<Job>) {
         let abandoned = self.abandoned.is_said();
-        batch.drain(..).for_each(|job| give_up(&job, abandoned, &self.metrics));
+        batch.into_iter().for_each(|job| give_up(&job, abandoned, &self.metrics));
     }
 }
 

@@ -45,12 +45,12 @@ impl<'a> Sequence<'a> {
     }
 }
 
-/// How far the submitted batch is.
+/// How far the oldest submitted batch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// Its rows are not there yet.
     Running,
-    /// Its rows can be read until the next one is submitted.
+    /// Its rows can be read until it is released.
     Done,
     /// It was given up on the way, for nobody waits for it; there is nothing to read.
     Stopped,
@@ -67,10 +67,19 @@ pub enum Rows {
     Selected,
 }
 
-/// A model on a device, one batch at a time. It is driven by one thread.
+/// A model on a device. It is driven by one thread.
+///
+/// Batches are computed in the order in which they were submitted. The oldest is polled, read when it is done, and
+/// released; then it is the next one's turn.
 pub trait Runner: Send {
     /// The largest batch it has memory for.
     fn capacity(&self) -> Capacity;
+
+    /// Batches that may be submitted before the oldest is released. More than one lets a device that computes by itself
+    /// find the next batch when it is done.
+    fn depth(&self) -> usize {
+        1
+    }
 
     /// Gets memory for batches up to `capacity`, which is no smaller than the one it has. Called once, when it is known
     /// how large batches may become.
@@ -87,28 +96,33 @@ pub trait Runner: Send {
         None
     }
 
-    /// Starts a batch within the capacity: copies the ids to where the device reads them, and returns. A device
-    /// that computes on the calling thread returns when it has computed, and asks `keep_going` now and then, such as
-    /// between layers; when that says no it gives the batch up ([`Progress::Stopped`]).
+    /// Starts a batch within the capacity, behind those that were submitted before: copies the ids to where the device
+    /// reads them, and returns. A device that computes on the calling thread returns when it has computed, and asks
+    /// `keep_going` now and then, such as between layers; when that says no it gives the batch up
+    /// ([`Progress::Stopped`]). Others need not ask.
     ///
     /// # Errors
-    /// Whatever the device fails with; the batch is lost and the runner can be used on.
+    /// Whatever the device fails with; this batch counts as never submitted, those before are as they were, and the runner
+    /// can be used on.
     fn submit(
         &mut self,
         batch: &mut dyn Iterator<Item = Sequence<'_>>,
         keep_going: &mut dyn FnMut() -> bool,
     ) -> Result<(), RunError>;
 
-    /// How far the submitted batch is; does not block.
+    /// How far the oldest batch is; does not block.
     ///
     /// # Errors
-    /// Whatever the device fails with; the batch is lost and the runner can be used on.
+    /// Whatever the device fails with; the batch is lost, is released like others, and the runner can be used on.
     fn poll(&mut self) -> Result<Progress, RunError>;
 
-    /// Appends rows of sequence number `sequence` of the batch that is done, as the model leaves them: `[pooled]`,
+    /// Appends rows of sequence number `sequence` of the oldest batch, which is done, as the model leaves them: `[pooled]`,
     /// `[seq_len, tokens]` or `[selected.len(), selected]`, as wide as [`RowLens`](super::RowLens) says.
     ///
     /// # Errors
     /// Whatever the device fails with; rows that the model does not have, or that no [`Sequence::rows`] named.
     fn read(&mut self, sequence: usize, rows: Rows, to: &mut Vec<f32>) -> Result<(), RunError>;
+
+    /// Lets go of the oldest batch: it was read, given up, or lost. Who has one batch at a time need not know.
+    fn release(&mut self) {}
 }

@@ -1,6 +1,7 @@
 //! The engine itself: it admits requests, has them made into tokens, and waits for their answers.
 
 use std::{
+    collections::VecDeque,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, PoisonError, mpsc},
@@ -22,6 +23,7 @@ use super::{
     encoders::Encoders,
     finish::finish,
     health::HealthCell,
+    lead::Lead,
     metrics::TaskMetrics,
     queue::{Outbox, Queue, inbox},
     resident::resident_bytes,
@@ -317,6 +319,8 @@ impl WorkerStart {
             load: self.load,
             health: self.health,
             abandoned: self.abandoned,
+            flights: VecDeque::new(),
+            lead: Lead::default(),
         })
     }
 

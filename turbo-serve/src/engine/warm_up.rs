@@ -174,6 +174,7 @@ impl WarmUp<'_> {
             while runner.poll()? == Progress::Running {
                 std::thread::yield_now();
             }
+            runner.release();
             Ok(self.since(started))
         })
     }

@@ -1,11 +1,15 @@
 //! The thread that computes: it owns the runner, the queue and all mutable state of a model.
 //!
-//! A batch that fails, or panics, costs its own requests and nothing else; one for which nobody waits any more is given
-//! up at its next layer. After a panic the runner is built anew: what
-//! it leaves behind is not trusted.
+//! Where the runner's device computes by itself, the next batch is formed and submitted while one runs, shortly before that
+//! is predicted to be done: so the device finds it, and it takes in what has arrived until then.
+//!
+//! A batch that fails costs its own requests and nothing else; one for which nobody waits any more is given up at its next
+//! layer. After a panic the runner is built anew, for what it leaves behind is not trusted, and the batches that it had
+//! fail.
 
 use std::{
     any::Any,
+    collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
@@ -19,6 +23,7 @@ use super::{
     admission::Load,
     cost_cache::CostKeeper,
     health::HealthCell,
+    lead::Lead,
     queue::{Job, Next, Queue},
     runner::{Progress, Runner},
     ticket::Answer,
@@ -37,78 +42,133 @@ pub(super) struct Worker {
     pub load: Arc<Load>,
     pub health: Arc<HealthCell>,
     pub abandoned: Arc<Abandoned>,
+    /// What the runner has, the oldest first.
+    pub flights: VecDeque<Flight>,
+    pub lead: Lead,
+}
+
+/// A batch that the runner has.
+pub(super) struct Flight {
+    jobs: Vec<Job>,
+    candidate: Candidate,
+    /// When the runner got to it: when it was submitted, or when the batch before was done.
+    started: Instant,
+    predicted: Duration,
 }
 
 impl Worker {
     /// Runs batches until told to stop, and all that came before is answered.
     pub(super) fn run(mut self) {
-        let mut batch = Vec::with_capacity(self.capacity.batch_size);
+        let mut jobs = Vec::with_capacity(self.capacity.batch_size);
         loop {
-            match self.queue.next(&mut batch) {
-                Next::Again => self.report_load(0, Duration::ZERO),
-                Next::Stop => return self.keeper.finish(self.queue.costs()),
-                Next::Run(candidate) => {
-                    self.report_load(batch.len(), self.queue.predict(&candidate));
-                    self.serve(&mut batch, &candidate);
-                    self.report_load(0, Duration::ZERO);
+            if self.may_submit() {
+                match self.queue.next(&mut jobs) {
+                    Next::Run(candidate) => self.submit(std::mem::take(&mut jobs), candidate),
+                    _ if !self.flights.is_empty() => {}
+                    Next::WaitUntil(at) => self.queue.wait_until(at),
+                    Next::Wait => self.queue.wait_for_more(),
+                    Next::Stop => return self.keeper.finish(self.queue.costs()),
                 }
             }
+            if !self.flights.is_empty() {
+                self.look();
+            }
+            self.report_load();
         }
     }
 
-    fn report_load(&self, running: usize, time: Duration) {
+    /// Whether the runner should get another batch now: it is idle, or would soon be.
+    fn may_submit(&self) -> bool {
+        let depth = self.runner.as_ref().map_or(1, |runner| runner.depth());
+        self.flights.is_empty() || self.flights.len() < depth && self.time_left() <= self.lead.time()
+    }
+
+    /// Predicted time until all that the runner has is done.
+    fn time_left(&self) -> Duration {
+        let predicted: Duration = self.flights.iter().map(|flight| flight.predicted).sum();
+        let started = self.flights.front().map_or(Duration::ZERO, |oldest| oldest.started.elapsed());
+        predicted.saturating_sub(started)
+    }
+
+    fn report_load(&self) {
         let (waiting, backlog) = self.queue.backlog();
-        self.load.set(waiting + running, backlog.saturating_add(time));
+        let running: usize = self.flights.iter().map(|flight| flight.jobs.len()).sum();
+        self.load.set(waiting + running, backlog.saturating_add(self.time_left()));
     }
 
-    /// Computes `batch`, answers its jobs and empties it.
-    fn serve(&mut self, batch: &mut Vec<Job>, candidate: &Candidate) {
-        match self.compute(batch) {
-            Ok(Some(inference)) => {
-                self.queue.observe(candidate, inference);
-                self.keeper.learnt(self.queue.costs());
-                self.load.observe(batch.len(), inference);
-                batch.clear();
+    /// Gives the runner a batch.
+    fn submit(&mut self, jobs: Vec<Job>, candidate: Candidate) {
+        let predicted = self.queue.predict(&candidate);
+        let started = Instant::now();
+        self.flights.push_back(Flight { jobs, candidate, started, predicted });
+        self.report_load();
+        let submitted = self.start_newest();
+        self.lead.observe(started.elapsed());
+        match submitted {
+            Ok(()) => {}
+            Err(Failure::Refused(why)) => {
+                let refused = self.flights.pop_back().expect("it was added above");
+                fail(refused.jobs, &why);
             }
-            Ok(None) => self.queue.give_up(batch),
-            Err(Failure::Refused(why)) => fail(batch, &why),
-            Err(Failure::Panicked(why)) => {
-                fail(batch, &format!("the batch panicked: {why}"));
-                if let Err(why) = self.rebuild() {
-                    tracing::error!(why, "the model could not be built anew");
-                }
-            }
+            Err(Failure::Panicked(why)) => self.start_over(&why),
         }
     }
 
-    /// Runs the batch and hands out its rows; returns how long the run took, or `None` where it was given up: a batch
-    /// for which nobody waits any more ends at its next layer.
-    fn compute(&mut self, batch: &[Job]) -> Result<Option<Duration>, Failure> {
+    fn start_newest(&mut self) -> Result<(), Failure> {
         if self.runner.is_none() {
             self.rebuild().map_err(Failure::Refused)?;
         }
-        let Self { runner, queue, abandoned, .. } = self;
-        let runner = runner.as_deref_mut().expect("it was there, or has just been built anew");
-        // What the closure changes: the runner, which is built anew after a panic, and the queue's way in, which only
-        // ever holds whole jobs.
-        let outcome = catch_unwind(AssertUnwindSafe(|| -> Result<Option<Duration>, RunError> {
-            let mut wanted = || !abandoned.is_said() && batch.iter().any(|job| !job.ticket.is_withdrawn());
-            let started = Instant::now();
-            runner.submit(&mut batch.iter().map(Job::sequence), &mut wanted)?;
-            loop {
-                match runner.poll()? {
-                    Progress::Running => queue.wait(POLL_EVERY),
-                    Progress::Done => break,
-                    Progress::Stopped => return Ok(None),
-                }
+        let jobs = self.flights.back().map_or(&[][..], |flight| &flight.jobs);
+        let abandoned = &self.abandoned;
+        let mut wanted = || !abandoned.is_said() && jobs.iter().any(|job| !job.ticket.is_withdrawn());
+        guarded(&mut self.runner, |runner| runner.submit(&mut jobs.iter().map(Job::sequence), &mut wanted))
+    }
+
+    /// Looks at the oldest batch: answers it when it is done, else listens for a while.
+    fn look(&mut self) {
+        let (now, flights) = (Instant::now(), &self.flights);
+        let oldest = flights.front().expect("who looks has a batch");
+        let inference = now.saturating_duration_since(oldest.started);
+        let looked = guarded(&mut self.runner, |runner| {
+            let progress = runner.poll()?;
+            if progress == Progress::Done {
+                answer(runner, oldest, inference)?;
             }
-            let inference = started.elapsed();
-            answer(runner, batch, started, inference)?;
-            Ok(Some(inference))
-        }));
-        outcome
-            .map_err(|panic| Failure::Panicked(panic_message(&*panic)))?
-            .map_err(|error| Failure::Refused(chain(&*error)))
+            Ok(progress)
+        });
+        match looked {
+            Ok(Progress::Running) => return self.queue.wait(POLL_EVERY),
+            Err(Failure::Panicked(why)) => return self.start_over(&why),
+            Ok(Progress::Done | Progress::Stopped) | Err(Failure::Refused(_)) => {}
+        }
+        let Flight { jobs, candidate, .. } = self.flights.pop_front().expect("it was there above");
+        match looked {
+            Err(Failure::Refused(why)) => fail(jobs, &why),
+            Ok(Progress::Done) => {
+                self.queue.observe(&candidate, inference);
+                self.keeper.learnt(self.queue.costs());
+                self.load.observe(jobs.len(), inference);
+            }
+            _ => self.queue.give_up(jobs),
+        }
+        if let Some(next) = self.flights.front_mut() {
+            next.started = now;
+        }
+        if let Err(Failure::Panicked(why)) = guarded(&mut self.runner, |runner| {
+            runner.release();
+            Ok(())
+        }) {
+            self.start_over(&why);
+        }
+    }
+
+    /// Fails all that the runner had, which has panicked, and builds it anew.
+    fn start_over(&mut self, why: &str) {
+        let why = format!("the batch panicked: {why}");
+        self.flights.drain(..).for_each(|flight| fail(flight.jobs, &why));
+        if let Err(why) = self.rebuild() {
+            tracing::error!(why, "the model could not be built anew");
+        }
     }
 
     /// Replaces the runner. The old one goes first, so that the memory suffices.
@@ -141,23 +201,29 @@ enum Failure {
     Panicked(String),
 }
 
-fn fail(batch: &mut Vec<Job>, why: &str) {
-    tracing::error!(why, batch_size = batch.len(), "a batch failed");
-    batch.drain(..).for_each(|job| job.ticket.fail(EngineError::Backend(why.to_owned())));
+/// Does `work` with the runner, which may panic. What it changes is the runner, which is built anew after that.
+fn guarded<T>(
+    runner: &mut Option<Box<dyn Runner>>,
+    work: impl FnOnce(&mut dyn Runner) -> Result<T, RunError>,
+) -> Result<T, Failure> {
+    let runner = runner.as_deref_mut().expect("it is there as long as it has batches");
+    catch_unwind(AssertUnwindSafe(|| work(runner)))
+        .map_err(|panic| Failure::Panicked(panic_message(&*panic)))?
+        .map_err(|error| Failure::Refused(chain(&*error)))
 }
 
-/// Hands the rows of the batch that is done to its requests.
-fn answer(
-    runner: &mut dyn Runner,
-    batch: &[Job],
-    started: Instant,
-    inference: Duration,
-) -> Result<(), RunError> {
-    for (sequence, job) in batch.iter().enumerate() {
+fn fail(jobs: Vec<Job>, why: &str) {
+    tracing::error!(why, batch_size = jobs.len(), "a batch failed");
+    jobs.into_iter().for_each(|job| job.ticket.fail(EngineError::Backend(why.to_owned())));
+}
+
+/// Hands the rows of the oldest batch, which took `inference`, to its requests.
+fn answer(runner: &mut dyn Runner, flight: &Flight, inference: Duration) -> Result<(), RunError> {
+    for (sequence, job) in flight.jobs.iter().enumerate() {
         let mut values = Vec::new();
         runner.read(sequence, job.rows(), &mut values)?;
         let tokenization = job.encoded_at.saturating_duration_since(job.ticket.started);
-        let queue = started.saturating_duration_since(job.encoded_at);
+        let queue = flight.started.saturating_duration_since(job.encoded_at);
         job.ticket
             .complete(job.input, Answer { values, tokens: job.tokens(), tokenization, queue, inference });
     }

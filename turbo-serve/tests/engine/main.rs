@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 
 mod admission;
+mod ahead;
 mod answers;
 mod batches;
 mod failures;

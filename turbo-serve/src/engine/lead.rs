@@ -1,0 +1,44 @@
+//! How long before a batch is done the next one is submitted.
+//!
+//! Too late, and the device waits; too early, and what arrives meanwhile waits for the batch after that. So it is twice
+//! what submitting takes.
+
+use std::time::Duration;
+
+/// The least: what predictions are wrong by anyway.
+const LEAST: Duration = Duration::from_micros(200);
+
+/// What submitting a batch takes, as far as is known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lead {
+    submitting: Duration,
+}
+
+impl Lead {
+    /// Submitting a batch took so long. The longest counts, and is forgotten within some batches.
+    pub(super) fn observe(&mut self, took: Duration) {
+        self.submitting = took.max(self.submitting - self.submitting / 8);
+    }
+
+    /// So long before the runner is predicted to be idle.
+    pub(super) fn time(&self) -> Duration {
+        (self.submitting * 2).max(LEAST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_submission_counts_for_a_while() {
+        let (ms, mut lead) = (Duration::from_millis, Lead::default());
+        assert_eq!(lead.time(), LEAST);
+        lead.observe(ms(8));
+        assert_eq!(lead.time(), ms(16));
+        lead.observe(ms(1));
+        assert_eq!(lead.time(), ms(14));
+        (0..100).for_each(|_| lead.observe(ms(1)));
+        assert_eq!(lead.time(), ms(2));
+    }
+}
