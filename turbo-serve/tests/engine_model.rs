@@ -2,10 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use serde_json::Value;
-use turbo_models::{Cpu, CpuOptions};
+use turbo_models::{
+    Cpu, CpuOptions,
+    graph::kernels::cuda::{
+        Cuda, CudaOptions,
+        emulator::{Emulator, Order},
+    },
+};
 use turbo_sched::Layout;
 use turbo_serve::engine::{
     BatchTokens, Capacity, DType, Engine, EngineConfig, EngineError, Infer, InferRequest, Input, Model,
@@ -141,9 +147,10 @@ fn a_batch_that_nobody_wants_ends_between_layers() {
     let ids = golden()[0].ids.clone();
     let mut run = |keep_going: &mut dyn FnMut() -> bool| {
         runner.submit(&mut std::iter::once(Sequence::of(&ids)), keep_going).unwrap();
-        let progress = runner.poll().unwrap();
-        let mut row = Vec::new();
-        (progress, runner.read(0, Rows::Pooled, &mut row).map(|()| row).ok())
+        let (progress, mut row) = (runner.poll().unwrap(), Vec::new());
+        let row = runner.read(0, Rows::Pooled, &mut row).map(|()| row).ok();
+        runner.release();
+        (progress, row)
     };
     let mut asked = 0;
     let all = |asked: &mut i32| {
@@ -162,4 +169,67 @@ fn a_batch_that_nobody_wants_ends_between_layers() {
         assert_eq!(stopped, (Progress::Stopped, None), "after {layers}");
         assert_eq!(run(&mut || true), (Progress::Done, whole.clone()), "the runner can be used on");
     }
+}
+
+/// An emulated GPU, which from now on computes only when somebody waits for it or looks, and the model on it.
+fn on_a_gpu_that_lags() -> Option<(Arc<Emulator>, Model)> {
+    let emulator = Arc::new(Emulator::or_skip(Order::Forward)?);
+    let device = Cuda::<f32>::new(emulator.clone(), CudaOptions::default());
+    let model = Model::open(&folder(), device, OpenOptions::default()).unwrap();
+    emulator.lag();
+    Some((emulator, model))
+}
+
+/// The timeline of a GPU: the second batch is packed, planned and launched before the first is done.
+#[test]
+fn a_gpu_gets_the_next_batch_while_it_computes() {
+    let Some((emulator, mut model)) = on_a_gpu_that_lags() else { return };
+    let capacity = Capacity { batch_size: 4, total_tokens: 64, max_seq_len: 48 };
+    let mut runner = (model.build)(capacity).unwrap();
+    assert_eq!(runner.depth(), 2);
+    let golden = golden();
+    let submit = |runner: &mut dyn turbo_serve::engine::Runner, golden: &Golden| {
+        let sequence = Sequence { rows: Some(Rows::Pooled), ..Sequence::of(&golden.ids) };
+        runner.submit(&mut std::iter::once(sequence), &mut || true)
+    };
+    submit(&mut *runner, &golden[0]).unwrap();
+    for (this, next) in golden.iter().zip(&golden[1..]) {
+        assert_eq!(runner.poll().unwrap(), Progress::Running);
+        let left = emulator.waiting();
+        submit(&mut *runner, next).unwrap();
+        assert!(left > 0 && emulator.waiting() > left, "both are under way");
+        assert!(submit(&mut *runner, next).is_err(), "a third has no place");
+        while runner.poll().unwrap() == Progress::Running {}
+        assert!(emulator.waiting() > 0, "the next one has not been waited for");
+        let mut row = Vec::new();
+        runner.read(0, Rows::Pooled, &mut row).unwrap();
+        let norm = row.iter().map(|x| x * x).sum::<f32>().sqrt();
+        let off = row.iter().zip(&this.vector).map(|(x, y)| (x / norm - y).abs()).fold(0.0, f32::max);
+        assert!(off <= TOLERANCE, "{:?}: off by {off}", this.text);
+        runner.release();
+    }
+}
+
+#[test]
+fn an_engine_on_a_gpu_gives_the_reference_vectors() {
+    let Some((_, model)) = on_a_gpu_that_lags() else { return };
+    let config = EngineConfig {
+        max_batch_tokens: BatchTokens::AtMost(64),
+        warm_up: Duration::ZERO,
+        ..EngineConfig::default()
+    };
+    let (engine, golden) = (Engine::start(model, &config).unwrap(), golden());
+    // several batches' worth at once, from several clients
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let texts = golden.iter().map(|golden| Input::Text(golden.text.clone())).collect();
+                let rows = embed(&engine, texts, None).unwrap();
+                for (golden, row) in golden.iter().zip(&rows) {
+                    let off = row.iter().zip(&golden.vector).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
+                    assert!(off <= TOLERANCE, "{:?}: off by {off}", golden.text);
+                }
+            });
+        }
+    });
 }
