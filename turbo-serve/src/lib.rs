@@ -3,7 +3,8 @@
 //! | module | what it is about |
 //! |---|---|
 //! | [`engine`] | inputs in, rows out: admission, tokens, queue, batches; no protocol |
-//! | [`http`] | text-embeddings-inference's routes and OpenAI's embeddings over any [`engine::Infer`] |
+//! | [`models`] | what is served, by name and version; loaded and unloaded while serving |
+//! | [`http`] | text-embeddings-inference's routes and OpenAI's embeddings over [`models::Models`] |
 //! | [`tasks`] | from rows to what they mean: labels, answers, words |
 //! | [`files`] | files of texts in, files of answers out, a row for a row |
 //! | [`hub`] | models by their names on the Hugging Face Hub |
@@ -16,4 +17,5 @@ pub mod files;
 pub mod http;
 pub mod hub;
 pub mod metric_names;
+pub mod models;
 pub mod tasks;

@@ -1,0 +1,103 @@
+//! Why a model is not served, and why what is served does not change.
+
+/// Why a request has no model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotServed {
+    /// Nothing has this name.
+    #[error("no model `{name}` is served: expected {}", any_of(.known))]
+    UnknownModel {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// The model does not have this version.
+    #[error("model `{name}` has no version `{version}`: expected {}", any_of(.known))]
+    UnknownVersion {
+        /// The model.
+        name: String,
+        /// What was asked for.
+        version: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// It is known, and was unloaded or not yet loaded.
+    #[error("model `{name}` is not loaded")]
+    Unloaded {
+        /// The model, with its version where that was asked for.
+        name: String,
+    },
+    /// It will be there soon.
+    #[error("model `{name}` is not ready yet: retry later")]
+    NotReady {
+        /// The model and its version.
+        name: String,
+    },
+    /// It could not be loaded.
+    #[error("model `{name}` could not be loaded: {reason}")]
+    Unavailable {
+        /// The model and its version.
+        name: String,
+        /// What went wrong.
+        reason: String,
+    },
+}
+
+/// Why models were not loaded or unloaded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// The server has one model, from its command line.
+    #[error("models are loaded and unloaded only by a server that was started with `--config`")]
+    Fixed,
+    /// There is no such model, or it could not be loaded.
+    #[error(transparent)]
+    NotServed(#[from] NotServed),
+    /// It cannot be told which versions there are.
+    #[error("the versions of model `{name}` cannot be listed: {reason}")]
+    Versions {
+        /// The model.
+        name: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The server takes no new work.
+    #[error("server is stopping")]
+    Stopping,
+}
+
+/// Why models cannot be served together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeclareError {
+    /// No model at all.
+    #[error("no model is declared: expected at least one")]
+    Nothing,
+    /// Two things of one name.
+    #[error("`{0}` names two models: every name and alias may be given once")]
+    Twice(String),
+    /// A name that reads as a model and its version.
+    #[error("model name `{0}` is empty or has a `/`, which begins a version: only aliases may have one")]
+    Name(String),
+    /// The default is none of them.
+    #[error("default model `{name}` is not declared: expected {}", any_of(.known))]
+    Default {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// A model that there is in no version, or whose versions cannot be listed.
+    #[error("model `{name}`: {why}")]
+    Versions {
+        /// The model.
+        name: String,
+        /// What is wrong with them.
+        why: String,
+    },
+}
+
+fn any_of(known: &[String]) -> String {
+    match known {
+        [] => "nothing, for there is none".to_owned(),
+        known => format!("`{}`", known.join("`, `")),
+    }
+}

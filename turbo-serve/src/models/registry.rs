@@ -1,0 +1,464 @@
+//! All that is served: found, loaded, unloaded, stopped.
+
+use std::{collections::BTreeMap, sync::Arc, time::SystemTime};
+
+use tokio::task::JoinSet;
+
+use super::{
+    Alias, ChangeError, DeclareError, Declared, LoadWhen, Loaded, NotServed, Served, Source, SourceError,
+    State, Wanted,
+    names::Names,
+    slot::{Order, Phase, Ready, Slot, Unload, Versions, choose},
+    table::Table,
+    versions::{Version, Which},
+};
+
+/// The version of a model that has no other.
+const ONLY: &str = "1";
+
+/// All that is served. Clones are handles to the same.
+///
+/// [`Models::lease`], [`Models::load`] and [`Models::unload`] start tasks: they are for a tokio runtime.
+#[derive(Clone)]
+pub struct Models(Arc<Registry>);
+
+struct Registry {
+    names: Names,
+    models: Vec<Model>,
+    /// Of each model its versions.
+    table: Table,
+    /// Held while a version is loaded.
+    loading: tokio::sync::Mutex<()>,
+}
+
+/// What of a model stays as it was declared.
+struct Model {
+    aliases: Vec<Alias>,
+    pinned: Option<String>,
+    load: LoadWhen,
+    /// `None` where it is there for good.
+    source: Option<Arc<dyn Source>>,
+}
+
+/// One version of one model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The model's own name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Whether it is there.
+    pub state: State,
+    /// Since when that is so.
+    pub since: SystemTime,
+    /// Other names that lead to it: the model's, but for those that pin another version.
+    pub aliases: Vec<String>,
+}
+
+/// Where a request's model was found.
+enum Found {
+    Ready(Served),
+    /// It is being loaded, or will be when it is demanded.
+    Awaited {
+        name: String,
+        model: usize,
+        version: Version,
+    },
+}
+
+impl Models {
+    /// One model, by the name that it has itself; it is there from now on, and answers to every other name, too.
+    pub fn single(loaded: impl Into<Loaded>) -> Self {
+        let loaded = loaded.into();
+        let name = loaded.engine.info().model.name.clone();
+        let model = Model { aliases: Vec::new(), pinned: None, load: LoadWhen::Start, source: None };
+        let ready = Phase::Ready(Ready::new(&name, ONLY, loaded));
+        let versions = Versions::from([(ONLY.into(), ready.into())]);
+        Self::with(Names::single(&name), vec![model], vec![versions])
+    }
+
+    /// These models, none of which is there yet: [`Models::start`] loads them. A request that names none gets
+    /// `default`, which is a name or an alias, else the first.
+    ///
+    /// Blocks while it looks for versions.
+    ///
+    /// # Errors
+    /// [`DeclareError`]: names that stand for two things, or a model without versions.
+    pub fn new(declared: Vec<Declared>, default: Option<&str>) -> Result<Self, DeclareError> {
+        let names = Names::new(&declared, default)?;
+        let versions = declared.iter().map(first_versions).collect::<Result<_, _>>()?;
+        let model = |Declared { aliases, version: pinned, load, source, .. }| Model {
+            aliases,
+            pinned,
+            load,
+            source: Some(source),
+        };
+        Ok(Self::with(names, declared.into_iter().map(model).collect(), versions))
+    }
+
+    fn with(names: Names, models: Vec<Model>, versions: Vec<Versions>) -> Self {
+        let (table, loading) = (Table::new(versions), tokio::sync::Mutex::default());
+        Self(Arc::new(Registry { names, models, table, loading }))
+    }
+
+    /// Loads what is to be there before anybody asks.
+    ///
+    /// # Errors
+    /// [`ChangeError`] of the first version that cannot be loaded.
+    pub async fn start(&self) -> Result<(), ChangeError> {
+        for (index, model) in self.0.models.iter().enumerate() {
+            if model.load == LoadWhen::Start {
+                self.load(self.0.names.of(index)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether requests have to say which one they are for.
+    #[must_use]
+    pub fn are_several(&self) -> bool {
+        self.0.models.len() > 1
+    }
+
+    /// The model that a request is for, if it is ready.
+    ///
+    /// # Errors
+    /// [`NotServed`]
+    pub fn find(&self, wanted: Wanted<'_>) -> Result<Served, NotServed> {
+        match self.0.found(wanted)? {
+            Found::Ready(served) => Ok(served),
+            Found::Awaited { name, .. } => Err(NotServed::NotReady { name }),
+        }
+    }
+
+    /// The model that a request is for; loads it where that is done on demand, and waits while it is being loaded.
+    ///
+    /// # Errors
+    /// [`NotServed`]
+    pub async fn lease(&self, wanted: Wanted<'_>) -> Result<Served, NotServed> {
+        // Before the look: what changes between the two is not missed.
+        let mut changes = self.0.table.changes();
+        loop {
+            match self.0.found(wanted)? {
+                Found::Ready(served) => return Ok(served),
+                Found::Awaited { name, .. } if self.0.table.is_stopping() => {
+                    return Err(NotServed::Unloaded { name });
+                }
+                Found::Awaited { model, version, .. } => self.0.demand(model, &version),
+            }
+            changes.next().await;
+        }
+    }
+
+    /// The version that a request would be for, whatever its state.
+    ///
+    /// # Errors
+    /// [`NotServed`], where there is no such version.
+    pub fn entry(&self, wanted: Wanted<'_>) -> Result<Entry, NotServed> {
+        let (model, which) = self.0.names.resolve(wanted)?;
+        let table = self.0.table.read();
+        let (version, slot) = self.0.choose(model, which, &table[model])?;
+        Ok(self.0.entry(model, version, slot))
+    }
+
+    /// Leases on all versions that are ready.
+    #[must_use]
+    pub fn ready(&self) -> Vec<Served> {
+        let lease = |slot: &Slot| match &slot.phase {
+            Phase::Ready(ready) => Some(ready.lease.clone()),
+            _ => None,
+        };
+        self.0.table.read().iter().flat_map(BTreeMap::values).filter_map(lease).collect()
+    }
+
+    /// All versions of all models, in the order of their declaration.
+    #[must_use]
+    pub fn list(&self) -> Vec<Entry> {
+        let table = self.0.table.read();
+        let entry = |(model, versions): (usize, &Versions)| {
+            versions.iter().map(|(version, slot)| self.0.entry(model, version, slot)).collect::<Vec<_>>()
+        };
+        table.iter().enumerate().flat_map(entry).collect()
+    }
+
+    /// Loads all versions that there are of a model (`name`), or one (`name/version`, `name/latest`), and returns when
+    /// they are ready; those that are, stay as they are. New versions are looked for. Loading goes on when the future is
+    /// dropped.
+    ///
+    /// # Errors
+    /// [`ChangeError`]: no such model or version, or one that cannot be loaded.
+    pub async fn load(&self, name: &str) -> Result<(), ChangeError> {
+        let (model, which) = self.0.names.exactly(name)?;
+        for version in self.0.look_for_versions(model, which).await? {
+            self.0.load(model, &version).await?;
+        }
+        Ok(())
+    }
+
+    /// Unloads all versions of a model (`name`), or one (`name/version`, `name/latest`). They are not found any more
+    /// once this future was polled; it ends when what was accepted is answered and the memory is free. Unloading goes on
+    /// when it is dropped.
+    ///
+    /// # Errors
+    /// [`ChangeError`]: no such model or version.
+    pub async fn unload(&self, name: &str) -> Result<(), ChangeError> {
+        let (model, which) = self.0.names.exactly(name)?;
+        self.0.source(model)?;
+        let (mut left, mut ending) = (self.0.known_versions(model, which)?, Vec::new());
+        let mut changes = self.0.table.changes();
+        while self.0.goes_on_unloading(model, &mut left, &mut ending) {
+            changes.next().await;
+        }
+        Ok(())
+    }
+
+    /// Refuses new requests, and ends when all accepted ones are answered and all engines have stopped. A second call
+    /// waits for the same.
+    pub async fn stop(&self) {
+        let engines = self.0.table.stop();
+        let mut stopping: JoinSet<()> =
+            engines.into_iter().map(|engine| async move { engine.stop().await }).collect();
+        while stopping.join_next().await.is_some() {}
+    }
+
+    /// Gives up what was accepted: whoever waits is told at once.
+    pub fn abandon(&self) {
+        self.0.table.stop().iter().for_each(|engine| engine.abandon());
+    }
+}
+
+impl<L: Into<Loaded>> From<L> for Models {
+    fn from(loaded: L) -> Self {
+        Self::single(loaded)
+    }
+}
+
+/// The versions of a model before any of them is there.
+fn first_versions(model: &Declared) -> Result<Versions, DeclareError> {
+    let wrong = |why| DeclareError::Versions { name: model.name.clone(), why };
+    let versions = model.source.versions().map_err(|error| wrong(error.to_string()))?;
+    if versions.is_empty() {
+        return Err(wrong("it has no versions, expected at least one".to_owned()));
+    }
+    if let Some(pinned) = model.version.as_ref().filter(|pinned| !versions.contains(pinned)) {
+        let there = versions.join("`, `");
+        return Err(wrong(format!("version `{pinned}` is not there: expected one of `{there}`")));
+    }
+    let phase = || match model.load {
+        LoadWhen::Start => Phase::Unloaded,
+        LoadWhen::Request => Phase::OnDemand,
+    };
+    Ok(versions.iter().map(|version| (version.as_str().into(), phase().into())).collect())
+}
+
+impl Registry {
+    fn found(&self, wanted: Wanted<'_>) -> Result<Found, NotServed> {
+        let (model, which) = self.names.resolve(wanted)?;
+        let table = self.table.read();
+        let (version, slot) = self.choose(model, which, &table[model])?;
+        let name = || self.full_name(model, version);
+        match &slot.phase {
+            Phase::Ready(ready) => Ok(Found::Ready(ready.lease.clone())),
+            Phase::OnDemand | Phase::Loading { .. } => {
+                Ok(Found::Awaited { name: name(), model, version: version.clone() })
+            }
+            Phase::Unloading { .. } | Phase::Unloaded => Err(NotServed::Unloaded { name: name() }),
+            Phase::Unavailable { reason } => {
+                Err(NotServed::Unavailable { name: name(), reason: reason.clone() })
+            }
+        }
+    }
+
+    /// The version of a model that answers.
+    fn choose<'a>(
+        &self,
+        model: usize,
+        which: Which<'_>,
+        versions: &'a Versions,
+    ) -> Result<(&'a Version, &'a Slot), NotServed> {
+        let pinned = self.models[model].pinned.as_deref();
+        choose(versions, which, pinned).ok_or_else(|| self.no_such_version(model, which, versions))
+    }
+
+    fn no_such_version(&self, model: usize, which: Which<'_>, versions: &Versions) -> NotServed {
+        let name = self.names.of(model).to_owned();
+        match which {
+            Which::Exactly(version) => {
+                let known = versions.keys().map(ToString::to_string).collect();
+                NotServed::UnknownVersion { name, version: version.to_owned(), known }
+            }
+            Which::Usual | Which::Latest => NotServed::Unloaded { name },
+        }
+    }
+
+    fn entry(&self, model: usize, version: &Version, slot: &Slot) -> Entry {
+        let leads_here = |alias: &&Alias| match &alias.version {
+            Some(pinned) => pinned == version.as_str(),
+            None => true,
+        };
+        let aliases = self.models[model].aliases.iter().filter(leads_here);
+        Entry {
+            name: self.names.of(model).to_owned(),
+            version: version.to_string(),
+            state: slot.phase.state(),
+            since: slot.since,
+            aliases: aliases.map(|alias| alias.name.clone()).collect(),
+        }
+    }
+
+    fn source(&self, model: usize) -> Result<&Arc<dyn Source>, ChangeError> {
+        self.models[model].source.as_ref().ok_or(ChangeError::Fixed)
+    }
+
+    /// Has a version loaded that waits for somebody to ask for it.
+    fn demand(self: &Arc<Self>, model: usize, version: &Version) {
+        let begins = self.table.change(model, version, |phase| {
+            let begins = matches!(phase, Phase::OnDemand);
+            if begins {
+                *phase = Phase::Loading { demanded: true };
+            }
+            begins
+        });
+        if begins {
+            self.begin_loading(model, version);
+        }
+    }
+
+    /// What versions a load is for, after a look at which there are.
+    async fn look_for_versions(&self, model: usize, which: Which<'_>) -> Result<Vec<Version>, ChangeError> {
+        let (name, source) = (self.names.of(model), Arc::clone(self.source(model)?));
+        let listed = blocking(move || source.versions()).await;
+        let versions = listed
+            .map_err(|reason| ChangeError::Versions { name: name.to_owned(), reason })?
+            .iter()
+            .map(|version| version.as_str().into())
+            .collect();
+        self.table.there_are(model, &versions);
+        self.known_versions(model, which)
+    }
+
+    /// The versions that an order is for.
+    fn known_versions(&self, model: usize, which: Which<'_>) -> Result<Vec<Version>, ChangeError> {
+        let table = self.table.read();
+        let versions = &table[model];
+        let found: Vec<Version> = match which {
+            Which::Usual => versions.keys().cloned().collect(),
+            Which::Latest => versions.keys().next_back().cloned().into_iter().collect(),
+            Which::Exactly(version) => versions
+                .get_key_value(&version.into())
+                .map(|(version, _)| version.clone())
+                .into_iter()
+                .collect(),
+        };
+        if found.is_empty() {
+            return Err(self.no_such_version(model, which, versions).into());
+        }
+        Ok(found)
+    }
+
+    /// Loads a version that is not there, and waits until it is.
+    async fn load(self: &Arc<Self>, model: usize, version: &Version) -> Result<(), ChangeError> {
+        let name = || self.full_name(model, version);
+        let mut changes = self.table.changes();
+        let mut joined = false;
+        loop {
+            if self.table.is_stopping() {
+                return Err(ChangeError::Stopping);
+            }
+            match self.table.change(model, version, |phase| phase.order(joined)) {
+                Order::IsThere => return Ok(()),
+                Order::Begins => {
+                    self.begin_loading(model, version);
+                    joined = true;
+                }
+                Order::Joins => joined = true,
+                Order::Waits => {}
+                Order::Failed { reason } => {
+                    return Err(NotServed::Unavailable { name: name(), reason }.into());
+                }
+                Order::Gone => return Err(NotServed::Unloaded { name: name() }.into()),
+            }
+            changes.next().await;
+        }
+    }
+
+    /// Loads a version whose phase says that it is being loaded. No two at once: each measures what its batches cost.
+    fn begin_loading(self: &Arc<Self>, model: usize, version: &Version) {
+        let (registry, version) = (Arc::clone(self), version.clone());
+        tokio::spawn(async move {
+            let Ok(source) = registry.source(model).cloned() else { return };
+            let turn = registry.loading.lock().await;
+            let (name, text) = (registry.full_name(model, &version), version.to_string());
+            tracing::info!(model = name, "loading");
+            let loaded = blocking(move || source.load(&text)).await;
+            drop(turn);
+            match loaded {
+                Ok(loaded) => {
+                    let ready = Ready::new(registry.names.of(model), version.as_str(), loaded);
+                    registry.table.enter(model, &version, ready);
+                }
+                Err(reason) => {
+                    tracing::error!(model = name, reason, "not loaded");
+                    let unavailable = Phase::Unavailable { reason };
+                    registry.table.change(model, &version, |phase| *phase = unavailable);
+                }
+            }
+        });
+    }
+
+    /// Begins to unload what of `left` is ready, and keeps of `ending` what has not ended; whether anything is left.
+    fn goes_on_unloading(
+        self: &Arc<Self>,
+        model: usize,
+        left: &mut Vec<Version>,
+        ending: &mut Vec<Version>,
+    ) -> bool {
+        left.retain(|version| {
+            match self.table.change(model, version, Phase::unload) {
+                Unload::Waits => return true,
+                Unload::Done => {}
+                Unload::Joins => ending.push(version.clone()),
+                Unload::Begins(ready) => {
+                    self.end(model, version, ready);
+                    ending.push(version.clone());
+                }
+            }
+            false
+        });
+        let table = self.table.read();
+        let ends = |version: &Version| {
+            table[model].get(version).is_some_and(|slot| matches!(slot.phase, Phase::Unloading { .. }))
+        };
+        ending.retain(ends);
+        !left.is_empty() || !ending.is_empty()
+    }
+
+    /// Waits for the last lease, then for the engine.
+    fn end(self: &Arc<Self>, model: usize, version: &Version, Ready { lease, all_back, stop }: Ready) {
+        let (registry, version) = (Arc::clone(self), version.clone());
+        tokio::spawn(async move {
+            drop(lease);
+            all_back.wait().await;
+            if let Some(engine) = stop {
+                engine.stop().await;
+            }
+            tracing::info!(model = registry.full_name(model, &version), "unloaded");
+            registry.table.change(model, &version, |phase| *phase = Phase::Unloaded);
+        });
+    }
+
+    fn full_name(&self, model: usize, version: &Version) -> String {
+        format!("{}/{version}", self.names.of(model))
+    }
+}
+
+/// Does what blocks on a thread of its own; an error, or a panic, as a line.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, SourceError> + Send + 'static,
+) -> Result<T, String> {
+    match tokio::task::spawn_blocking(work).await {
+        // `#`: with its causes.
+        Ok(done) => done.map_err(|error| format!("{:#}", anyhow::Error::from_boxed(error))),
+        Err(_) => Err("it panicked".to_owned()),
+    }
+}

@@ -1,0 +1,224 @@
+//! What a version is just now, and which version of a model answers.
+
+use std::{collections::BTreeMap, mem, sync::Arc, time::SystemTime};
+
+use super::{
+    Loaded, Served, Stop,
+    served::AllBack,
+    versions::{Version, Which},
+};
+
+/// The versions of one model, the greatest last.
+pub(super) type Versions = BTreeMap<Version, Slot>;
+
+pub(super) struct Slot {
+    pub(super) phase: Phase,
+    pub(super) since: SystemTime,
+}
+
+pub(super) enum Phase {
+    /// The first request for it has it loaded.
+    OnDemand,
+    Loading {
+        /// By a request that is for it, and not by somebody's order.
+        demanded: bool,
+    },
+    Ready(Ready),
+    /// Leases are out, or its engine has not ended yet.
+    Unloading {
+        stop: Option<Arc<dyn Stop>>,
+    },
+    Unloaded,
+    Unavailable {
+        reason: String,
+    },
+}
+
+pub(super) struct Ready {
+    pub(super) lease: Served,
+    pub(super) all_back: AllBack,
+    pub(super) stop: Option<Arc<dyn Stop>>,
+}
+
+/// What an order to load a version comes to.
+pub(super) enum Order {
+    /// Nothing is to be done.
+    IsThere,
+    /// Whoever gave the order has to load it now.
+    Begins,
+    /// Somebody is loading it.
+    Joins,
+    /// It ends first.
+    Waits,
+    /// It was tried, in vain.
+    Failed { reason: String },
+    /// It was loaded and unloaded again.
+    Gone,
+}
+
+/// What an order to unload a version comes to.
+pub(super) enum Unload {
+    /// It is not there.
+    Done,
+    /// Whoever gave the order has to end it now.
+    Begins(Ready),
+    /// Somebody is ending it.
+    Joins,
+    /// It is being loaded, and is unloaded when it is there.
+    Waits,
+}
+
+/// Whether a version is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The first request for it has it loaded.
+    OnDemand,
+    /// It is being loaded.
+    Loading,
+    /// It answers.
+    Ready,
+    /// It answers what it has accepted, and nothing else.
+    Unloading,
+    /// It is not there.
+    Unloaded,
+    /// It could not be loaded.
+    Unavailable {
+        /// What went wrong.
+        reason: String,
+    },
+}
+
+impl Ready {
+    pub(super) fn new(name: &str, version: &str, Loaded { engine, stop }: Loaded) -> Self {
+        let (lease, all_back) = Served::new(name, version, engine);
+        Self { lease, all_back, stop }
+    }
+}
+
+impl Phase {
+    pub(super) fn state(&self) -> State {
+        match self {
+            Self::OnDemand => State::OnDemand,
+            Self::Loading { .. } => State::Loading,
+            Self::Ready(_) => State::Ready,
+            Self::Unloading { .. } => State::Unloading,
+            Self::Unloaded => State::Unloaded,
+            Self::Unavailable { reason } => State::Unavailable { reason: reason.clone() },
+        }
+    }
+
+    /// Begins to load what is not there; `joined` says that this order has seen it being loaded.
+    pub(super) fn order(&mut self, joined: bool) -> Order {
+        match self {
+            Self::Ready(_) => Order::IsThere,
+            Self::Loading { .. } => Order::Joins,
+            Self::Unavailable { reason } if joined => Order::Failed { reason: reason.clone() },
+            Self::OnDemand | Self::Unloading { .. } | Self::Unloaded if joined => Order::Gone,
+            Self::Unloading { .. } => Order::Waits,
+            Self::OnDemand | Self::Unloaded | Self::Unavailable { .. } => {
+                *self = Self::Loading { demanded: false };
+                Order::Begins
+            }
+        }
+    }
+
+    /// Begins to unload what is there; nothing is found in its place any more.
+    pub(super) fn unload(&mut self) -> Unload {
+        match self {
+            Self::Unloading { .. } => return Unload::Joins,
+            Self::Loading { .. } => return Unload::Waits,
+            _ => {}
+        }
+        match mem::replace(self, Self::Unloaded) {
+            Self::Ready(ready) => {
+                *self = Self::Unloading { stop: ready.stop.clone() };
+                Unload::Begins(ready)
+            }
+            _ => Unload::Done,
+        }
+    }
+
+    /// How much better it is to be led here than elsewhere by a name without a version.
+    fn rank(&self) -> u8 {
+        match self {
+            // What is loaded on demand counts as if it were there: which version answers must not depend on what others
+            // have asked for before.
+            Self::Ready(_) | Self::OnDemand | Self::Loading { demanded: true } => 3,
+            Self::Loading { demanded: false } => 2,
+            Self::Unavailable { .. } => 1,
+            Self::Unloading { .. } | Self::Unloaded => 0,
+        }
+    }
+
+    /// Who has to be told when the server stops.
+    pub(super) fn stop(&self) -> Option<&Arc<dyn Stop>> {
+        match self {
+            Self::Ready(ready) => ready.stop.as_ref(),
+            Self::Unloading { stop } => stop.as_ref(),
+            _ => None,
+        }
+    }
+}
+
+impl From<Phase> for Slot {
+    fn from(phase: Phase) -> Self {
+        Self { phase, since: SystemTime::now() }
+    }
+}
+
+/// The version of a model that answers; `None` where there is no such version.
+pub(super) fn choose<'a>(
+    versions: &'a Versions,
+    which: Which<'_>,
+    pinned: Option<&str>,
+) -> Option<(&'a Version, &'a Slot)> {
+    let exactly = match which {
+        Which::Exactly(version) => Some(version),
+        Which::Usual => pinned,
+        Which::Latest => None,
+    };
+    match exactly {
+        Some(version) => versions.get_key_value(&Version::from(version)),
+        // Of equals the last: the greatest.
+        None => versions.iter().max_by_key(|(_, slot)| slot.phase.rank()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn versions(phases: &[(&str, Phase)]) -> Versions {
+        let slot = |phase: &Phase| match phase {
+            Phase::OnDemand => Phase::OnDemand,
+            Phase::Loading { demanded } => Phase::Loading { demanded: *demanded },
+            Phase::Unavailable { reason } => Phase::Unavailable { reason: reason.clone() },
+            _ => Phase::Unloaded,
+        };
+        phases.iter().map(|(version, phase)| (Version::from(*version), slot(phase).into())).collect()
+    }
+
+    #[test]
+    fn a_name_alone_is_the_greatest_version_that_is_there_or_will_be() {
+        let failed = || Phase::Unavailable { reason: "it is too large".to_owned() };
+        let (ordered, demanded) = (Phase::Loading { demanded: false }, Phase::Loading { demanded: true });
+        for (phases, chosen) in [
+            (&[("1", Phase::OnDemand), ("2", Phase::OnDemand), ("10", Phase::OnDemand)][..], "10"),
+            (&[("1", Phase::OnDemand), ("2", ordered)], "1"),
+            (&[("1", Phase::OnDemand), ("2", demanded)], "2"),
+            (&[("1", Phase::OnDemand), ("2", failed())], "1"),
+            (&[("1", failed()), ("2", Phase::Unloaded)], "1"),
+            (&[("1", Phase::Unloaded), ("2", Phase::Unloaded)], "2"),
+        ] {
+            let versions = versions(phases);
+            let choose =
+                |which, pinned| choose(&versions, which, pinned).map(|(version, _)| version.as_str());
+            assert_eq!(choose(Which::Usual, None), Some(chosen));
+            assert_eq!(choose(Which::Latest, Some("1")), Some(chosen));
+            assert_eq!(choose(Which::Usual, Some("1")), Some("1"), "pinned");
+            assert_eq!(choose(Which::Exactly("2"), Some("1")), Some("2"));
+            assert_eq!(choose(Which::Exactly("3"), None), None);
+        }
+        assert!(choose(&Versions::new(), Which::Usual, None).is_none());
+    }
+}

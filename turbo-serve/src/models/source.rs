@@ -1,0 +1,84 @@
+//! What a registry is made from: names, and where their versions come from.
+
+use std::sync::Arc;
+
+use super::served::Stop;
+use crate::engine::{Engine, Infer};
+
+/// Why a version cannot be had.
+pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Where the versions of a model come from. Both verbs block, and are called on threads where that is allowed.
+pub trait Source: Send + Sync + 'static {
+    /// The versions that there are now; asked again by every [`Models::load`](super::Models::load), so that what was
+    /// added since is found.
+    ///
+    /// # Errors
+    /// Whatever keeps it from looking.
+    fn versions(&self) -> Result<Vec<String>, SourceError>;
+
+    /// Opens `version`, one of those, and makes it ready.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being served.
+    fn load(&self, version: &str) -> Result<Loaded, SourceError>;
+}
+
+/// A version that is ready.
+pub struct Loaded {
+    /// Who answers.
+    pub engine: Arc<dyn Infer>,
+    /// What is ended when it is unloaded, after the last answer; `None`: it needs no more than to be dropped.
+    pub stop: Option<Arc<dyn Stop>>,
+}
+
+impl From<Engine> for Loaded {
+    fn from(engine: Engine) -> Self {
+        Self { engine: Arc::new(engine.clone()), stop: Some(Arc::new(engine)) }
+    }
+}
+
+impl<E: Infer> From<Arc<E>> for Loaded {
+    fn from(engine: Arc<E>) -> Self {
+        Self { engine, stop: None }
+    }
+}
+
+impl From<Arc<dyn Infer>> for Loaded {
+    fn from(engine: Arc<dyn Infer>) -> Self {
+        Self { engine, stop: None }
+    }
+}
+
+/// A model that can be served.
+pub struct Declared {
+    /// What clients call it. No `/`: what follows one is a version.
+    pub name: String,
+    /// Other names; these may have a `/`, as names on the Hub do.
+    pub aliases: Vec<Alias>,
+    /// The version that a request without one gets; `None` is the latest that is ready.
+    pub version: Option<String>,
+    /// When it is loaded.
+    pub load: LoadWhen,
+    /// Where its versions come from.
+    pub source: Arc<dyn Source>,
+}
+
+/// Another name for a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alias {
+    /// What clients may write.
+    pub name: String,
+    /// The version that it stands for; `None` is whatever the model's own name stands for.
+    pub version: Option<String>,
+}
+
+/// When a model is loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoadWhen {
+    /// All its versions, before the server listens.
+    #[default]
+    Start,
+    /// The version that a request asks for, when the first one does; it waits so long.
+    Request,
+}

@@ -1,0 +1,231 @@
+//! Loading and unloading, one thing at a time.
+
+use std::{
+    future::Future,
+    sync::{Arc, atomic::Ordering::SeqCst},
+    task::{Context, Waker},
+};
+
+use turbo_serve::models::{
+    ChangeError, DeclareError, Declared, LoadWhen, Models, NotServed, Served, State, Wanted,
+};
+
+use crate::fake::{Engine, Shelf, Trouble, alias, ask, eventually, run, started};
+
+fn find(models: &Models, name: &str) -> Result<String, NotServed> {
+    models.find(Wanted::named(name)).map(|served| full_name(&served))
+}
+
+fn full_name(served: &Served) -> String {
+    format!("{}/{}", served.name(), served.version())
+}
+
+fn states(models: &Models) -> Vec<State> {
+    models.list().into_iter().map(|entry| entry.state).collect()
+}
+
+/// Looks at a future for the first time; it is not done.
+fn begin(future: std::pin::Pin<&mut impl Future>) {
+    assert!(future.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+}
+
+#[test]
+fn a_name_is_its_latest_version_unless_another_is_said_or_pinned() {
+    run(async {
+        let (a, b) = (Shelf::new("a", &["1", "10", "9"]), Shelf::new("b", &["1", "2"]));
+        let aliases = vec![alias("org/a", None), alias("stable", Some("9"))];
+        let a = Declared { aliases, ..a.declared(LoadWhen::Start) };
+        let b = Declared { version: Some("1".to_owned()), ..b.declared(LoadWhen::Start) };
+        let models = Models::new(vec![a, b], Some("b")).unwrap();
+        models.start().await.unwrap();
+        for (name, expected) in [
+            ("a", "a/10"),
+            ("org/a", "a/10"),
+            ("a/1", "a/1"),
+            ("stable", "a/9"),
+            ("b", "b/1"),
+            ("b/latest", "b/2"),
+        ] {
+            assert_eq!(find(&models, name).unwrap(), expected);
+        }
+        assert_eq!(full_name(&models.find(Wanted::default()).unwrap()), "b/1", "the default");
+        let unknown = find(&models, "a/2").unwrap_err().to_string();
+        assert_eq!(unknown, "model `a` has no version `2`: expected `1`, `9`, `10`");
+        let unknown = find(&models, "c").unwrap_err().to_string();
+        assert_eq!(unknown, "no model `c` is served: expected `a`, `b`");
+        let aliases: Vec<_> = models.list().into_iter().map(|entry| entry.aliases.join(" ")).collect();
+        assert_eq!(aliases, ["org/a", "org/a stable", "org/a", "", ""]);
+    });
+}
+
+#[test]
+fn an_unloaded_model_is_gone_at_once_and_answers_who_has_a_lease() {
+    run(async {
+        let shelf = Shelf::new("a", &["1"]);
+        let models = started(&[&shelf]).await;
+        let lease = models.find(Wanted::named("a")).unwrap();
+        let mut unloading = Box::pin(models.unload("a"));
+        begin(unloading.as_mut());
+        assert_eq!(find(&models, "a"), Err(NotServed::Unloaded { name: "a/1".to_owned() }));
+        assert_eq!(states(&models), [State::Unloading]);
+        let other = lease.clone();
+        drop(lease);
+        ask(&other).await.unwrap();
+        begin(unloading.as_mut());
+        drop(other);
+        unloading.await.unwrap();
+        assert_eq!((states(&models), shelf.alive.load(SeqCst)), (vec![State::Unloaded], 0));
+        models.unload("a").await.unwrap(); // there is nothing to do
+        models.load("a").await.unwrap();
+        assert_eq!(find(&models, "a").unwrap(), "a/1");
+    });
+}
+
+#[test]
+fn a_model_that_is_loaded_while_it_ends_waits_for_the_end() {
+    run(async {
+        let shelf = Shelf::new("a", &["1"]);
+        let models = started(&[&shelf]).await;
+        let lease = models.find(Wanted::named("a")).unwrap();
+        begin(Box::pin(models.unload("a")).as_mut());
+        let loading = tokio::spawn({
+            let models = models.clone();
+            async move { models.load("a").await }
+        });
+        ask(&lease).await.unwrap();
+        assert_eq!(shelf.loads.load(SeqCst), 1, "there is no room for two");
+        drop(lease);
+        loading.await.unwrap().unwrap();
+        assert_eq!((shelf.loads.load(SeqCst), shelf.alive.load(SeqCst)), (2, 1));
+    });
+}
+
+#[test]
+fn what_is_there_serves_while_a_new_version_is_loaded() {
+    run(async {
+        let (a, b) = (Shelf::new("a", &["1"]), Shelf::new("b", &["1"]));
+        let models = started(&[&a, &b]).await;
+        a.set_versions(&["1", "2"]);
+        a.hold("2");
+        let loading = tokio::spawn({
+            let models = models.clone();
+            async move { models.load("a").await }
+        });
+        eventually(|| a.loads.load(SeqCst) == 2).await;
+        assert_eq!(states(&models), [State::Ready, State::Loading, State::Ready]);
+        assert_eq!([find(&models, "a").unwrap(), find(&models, "b").unwrap()], ["a/1", "b/1"]);
+        assert_eq!(find(&models, "a/2"), Err(NotServed::NotReady { name: "a/2".to_owned() }));
+        let wanted = tokio::spawn({
+            let models = models.clone();
+            async move { models.lease(Wanted::named("a/2")).await }
+        });
+        a.release();
+        loading.await.unwrap().unwrap();
+        assert_eq!(full_name(&wanted.await.unwrap().unwrap()), "a/2", "who asks for it waits");
+        assert_eq!(find(&models, "a").unwrap(), "a/2");
+        // The folder of the old version goes, then the version.
+        a.set_versions(&["2"]);
+        models.load("a").await.unwrap();
+        assert_eq!(find(&models, "a/1").unwrap(), "a/1", "what somebody may use stays");
+        models.unload("a/1").await.unwrap();
+        models.load("a").await.unwrap();
+        assert_eq!(states(&models), [State::Ready, State::Ready]);
+    });
+}
+
+#[test]
+fn on_demand_the_first_request_loads_and_all_wait() {
+    run(async {
+        let shelf = Shelf::new("a", &["1", "2"]);
+        let models = Models::new(vec![shelf.declared(LoadWhen::Request)], None).unwrap();
+        models.start().await.unwrap();
+        assert_eq!(states(&models), [State::OnDemand, State::OnDemand]);
+        assert_eq!(find(&models, "a"), Err(NotServed::NotReady { name: "a/2".to_owned() }));
+        let asking: Vec<_> = (0..8)
+            .map(|_| {
+                let models = models.clone();
+                tokio::spawn(async move { models.lease(Wanted::named("a")).await })
+            })
+            .collect();
+        for asked in asking {
+            assert_eq!(full_name(&asked.await.unwrap().unwrap()), "a/2");
+        }
+        assert_eq!((shelf.loads.load(SeqCst), states(&models)), (1, vec![State::OnDemand, State::Ready]));
+        models.lease(Wanted::named("a/1")).await.unwrap();
+        assert_eq!(find(&models, "a").unwrap(), "a/2");
+        // What somebody has unloaded is not loaded by a request.
+        models.unload("a").await.unwrap();
+        let gone = models.lease(Wanted::named("a")).await.map(|served| full_name(&served));
+        assert_eq!(gone, Err(NotServed::Unloaded { name: "a/2".to_owned() }));
+    });
+}
+
+#[test]
+fn a_version_that_cannot_be_loaded_says_why_and_may_be_tried_again() {
+    run(async {
+        let shelf = Shelf::new("a", &["1"]);
+        let models = Models::new(vec![shelf.declared(LoadWhen::Start)], None).unwrap();
+        for (trouble, why) in [(Trouble::Fails, "the file is too short"), (Trouble::Panics, "it panicked")] {
+            shelf.next_load(trouble);
+            let error = models.start().await.unwrap_err();
+            assert_eq!(error.to_string(), format!("model `a/1` could not be loaded: {why}"));
+            assert_eq!(states(&models), [State::Unavailable { reason: why.to_owned() }]);
+            let found = models.lease(Wanted::named("a")).await.map(|served| full_name(&served));
+            assert_eq!(found, Err(NotServed::Unavailable { name: "a/1".to_owned(), reason: why.to_owned() }));
+        }
+        models.load("a").await.unwrap();
+        assert_eq!(find(&models, "a").unwrap(), "a/1");
+        assert_eq!(models.load("b").await.unwrap_err().to_string(), "no model `b` is served: expected `a`");
+        assert!(matches!(models.unload("a/2").await, Err(ChangeError::NotServed(_))));
+    });
+}
+
+#[test]
+fn one_engine_answers_to_every_name_and_stays() {
+    run(async {
+        let engine = Arc::new(Engine::new("a", Arc::default()));
+        let models = Models::single(engine);
+        for wanted in [Wanted::default(), Wanted::named("a"), Wanted::named("org/b"), Wanted::named("a/1")] {
+            assert_eq!(full_name(&models.find(wanted).unwrap()), "a/1");
+        }
+        assert!(matches!(models.find(Wanted::named("a/2")), Err(NotServed::UnknownVersion { .. })));
+        assert_eq!(models.unload("a").await, Err(ChangeError::Fixed));
+        assert_eq!(models.load("a").await, Err(ChangeError::Fixed));
+    });
+}
+
+#[test]
+fn a_server_that_stops_stops_all_engines_and_loads_none() {
+    run(async {
+        let (a, b) = (Shelf::new("a", &["1"]), Shelf::new("b", &["1"]));
+        let models = started(&[&a, &b]).await;
+        a.set_versions(&["1", "2"]);
+        a.hold("2");
+        let loading = tokio::spawn({
+            let models = models.clone();
+            async move { models.load("a").await }
+        });
+        eventually(|| a.loads.load(SeqCst) == 2).await;
+        models.stop().await;
+        for model in models.ready() {
+            assert!(ask(&model).await.is_err(), "{model:?} answers");
+        }
+        a.release();
+        assert_eq!(loading.await.unwrap(), Err(ChangeError::Stopping));
+        eventually(|| a.alive.load(SeqCst) == 1).await;
+        assert_eq!(states(&models), [State::Ready, State::Unloaded, State::Ready]);
+        assert_eq!(models.load("a/2").await, Err(ChangeError::Stopping));
+    });
+}
+
+#[test]
+fn a_declaration_names_versions_that_there_are() {
+    let with = |versions: &[&str], pinned: Option<&str>| {
+        let declared = Shelf::new("a", versions).declared(LoadWhen::Start);
+        Models::new(vec![Declared { version: pinned.map(str::to_owned), ..declared }], None).err()
+    };
+    let wrong = |why: &str| Some(DeclareError::Versions { name: "a".to_owned(), why: why.to_owned() });
+    assert_eq!(with(&[], None), wrong("it has no versions, expected at least one"));
+    assert_eq!(with(&["1", "2"], Some("3")), wrong("version `3` is not there: expected one of `1`, `2`"));
+    assert_eq!(with(&["1"], Some("1")), None);
+}

@@ -1,0 +1,215 @@
+//! A source of engines that can be held by the hand.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use turbo_serve::{
+    engine::{
+        DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, ModelInfo,
+        OutputKind, Pending, Pooling, Prompts, RowLens, ScoreFunction, TokenizeRequest, Tokenized, Usage,
+    },
+    models::{Alias, Declared, LoadWhen, Loaded, Models, Served, Source, SourceError, Stop},
+};
+
+/// Nothing in these tests takes this long, unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Versions of one model, and the hand on them.
+#[derive(Default)]
+pub(crate) struct Shelf {
+    name: String,
+    versions: Mutex<Vec<String>>,
+    /// Versions that loading stands before, until they are let go.
+    held: Mutex<Vec<String>>,
+    released: Condvar,
+    /// What the next load does instead of loading.
+    trouble: Mutex<Option<Trouble>>,
+    /// Loads that were begun.
+    pub(crate) loads: AtomicUsize,
+    /// Engines that were loaded and not yet dropped.
+    pub(crate) alive: Arc<AtomicUsize>,
+}
+
+pub(crate) enum Trouble {
+    Fails,
+    Panics,
+}
+
+impl Shelf {
+    pub(crate) fn new(name: &str, versions: &[&str]) -> Arc<Self> {
+        let versions = versions.iter().map(|&version| version.to_owned()).collect::<Vec<_>>().into();
+        Arc::new(Self { name: name.to_owned(), versions, ..Self::default() })
+    }
+
+    pub(crate) fn declared(self: &Arc<Self>, load: LoadWhen) -> Declared {
+        let source = Arc::clone(self) as Arc<dyn Source>;
+        Declared { name: self.name.clone(), aliases: Vec::new(), version: None, load, source }
+    }
+
+    pub(crate) fn set_versions(&self, versions: &[&str]) {
+        *self.versions.lock().unwrap() = versions.iter().map(|&version| version.to_owned()).collect();
+    }
+
+    pub(crate) fn hold(&self, version: &str) {
+        self.held.lock().unwrap().push(version.to_owned());
+    }
+
+    pub(crate) fn release(&self) {
+        self.held.lock().unwrap().clear();
+        self.released.notify_all();
+    }
+
+    pub(crate) fn next_load(&self, trouble: Trouble) {
+        *self.trouble.lock().unwrap() = Some(trouble);
+    }
+}
+
+impl Source for Shelf {
+    fn versions(&self) -> Result<Vec<String>, SourceError> {
+        Ok(self.versions.lock().unwrap().clone())
+    }
+
+    fn load(&self, version: &str) -> Result<Loaded, SourceError> {
+        self.loads.fetch_add(1, SeqCst);
+        let trouble = self.trouble.lock().unwrap().take();
+        match trouble {
+            Some(Trouble::Fails) => return Err("the file is too short".into()),
+            Some(Trouble::Panics) => panic!("an invariant broke"),
+            None => {}
+        }
+        let held = self.held.lock().unwrap();
+        let is_held = |held: &mut Vec<String>| held.iter().any(|held| held == version);
+        let (held, waited) = self.released.wait_timeout_while(held, PATIENCE, is_held).unwrap();
+        drop(held);
+        assert!(!waited.timed_out(), "waited in vain");
+        let engine = Arc::new(Engine::new(&self.name, Arc::clone(&self.alive)));
+        Ok(Loaded { engine: Arc::clone(&engine) as Arc<dyn Infer>, stop: Some(engine) })
+    }
+}
+
+/// Answers after a while, and never after its end.
+pub(crate) struct Engine {
+    info: EngineInfo,
+    ended: AtomicBool,
+    alive: Arc<AtomicUsize>,
+}
+
+impl Engine {
+    pub(crate) fn new(name: &str, alive: Arc<AtomicUsize>) -> Self {
+        alive.fetch_add(1, SeqCst);
+        let model = ModelInfo {
+            model_id: name.to_owned(),
+            sha: None,
+            name: name.to_owned(),
+            dtype: "float32",
+            device: "test".to_owned(),
+            task: Pooling::Mean.into(),
+            labels: Arc::default(),
+            score_function: ScoreFunction::Identity,
+            mask_token: None,
+            prompts: Prompts::default(),
+            rows: RowLens { pooled: Some(1), tokens: None, selected: None },
+            max_input_length: 8,
+            vocab_size: 10,
+            type_vocab_size: 1,
+        };
+        let info = EngineInfo {
+            model,
+            max_input_length: 8,
+            max_batch_tokens: 8,
+            max_batch_requests: None,
+            max_client_batch_size: 8,
+            max_concurrent_requests: 8,
+            auto_truncate: true,
+            tokenization_workers: 0,
+            version: "1.2.3",
+        };
+        Self { info, ended: AtomicBool::new(false), alive }
+    }
+
+    fn check(&self) -> Result<(), EngineError> {
+        if self.ended.load(SeqCst) { Err(EngineError::Stopping) } else { Ok(()) }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.alive.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Infer for Engine {
+    fn info(&self) -> &EngineInfo {
+        &self.info
+    }
+
+    fn infer(&self, _: InferRequest) -> Pending<'_, InferResponse> {
+        Box::pin(async {
+            self.check()?;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            self.check()?;
+            Ok(InferResponse { rows: Vec::new(), usage: Usage::default() })
+        })
+    }
+
+    fn tokenize(&self, _: TokenizeRequest) -> Pending<'_, Vec<Tokenized>> {
+        unreachable!("nobody asks for tokens")
+    }
+
+    fn decode(&self, _: DecodeRequest) -> Pending<'_, Vec<String>> {
+        unreachable!("nobody asks for texts")
+    }
+
+    fn health(&self) -> Health {
+        Health::Ready
+    }
+}
+
+impl Stop for Engine {
+    fn stop(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async { self.ended.store(true, SeqCst) })
+    }
+
+    fn abandon(&self) {
+        self.ended.store(true, SeqCst);
+    }
+}
+
+/// Another name.
+pub(crate) fn alias(name: &str, version: Option<&str>) -> Alias {
+    Alias { name: name.to_owned(), version: version.map(str::to_owned) }
+}
+
+/// These models, ready.
+pub(crate) async fn started(shelves: &[&Arc<Shelf>]) -> Models {
+    let declared = shelves.iter().map(|shelf| shelf.declared(LoadWhen::Start)).collect();
+    let models = Models::new(declared, None).unwrap();
+    models.start().await.unwrap();
+    models
+}
+
+/// Asks a model under its lease.
+pub(crate) async fn ask(model: &Served) -> Result<(), EngineError> {
+    model.engine().infer(InferRequest::new(Vec::new(), OutputKind::RAW)).await.map(drop)
+}
+
+/// Runs a test on a runtime of several threads, for a while.
+pub(crate) fn run(test: impl Future<Output = ()>) {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, test).await.expect("waited in vain") });
+}
+
+/// Waits until `reached`, for a while.
+pub(crate) async fn eventually(reached: impl Fn() -> bool) {
+    while !reached() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
