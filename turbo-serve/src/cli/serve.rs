@@ -5,7 +5,6 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     num::{NonZeroU64, NonZeroUsize},
     path::PathBuf,
-    sync::Arc,
     time::Duration,
 };
 
@@ -18,6 +17,7 @@ use turbo_serve::{
         BatchTokens, DefaultPrompt, Dispatch, Engine, EngineConfig, Model, ModelInfo, OpenOptions, Policy,
     },
     http::{self, HttpOptions, Metrics},
+    models::Models,
 };
 
 use super::{
@@ -180,16 +180,16 @@ async fn serve(arguments: &Arguments, device: Chosen) -> Result<()> {
     let socket = bind(address).with_context(|| format!("cannot listen on {address}"))?;
 
     let metrics = Metrics::install()?;
-    let engine = tokio::select! {
-        engine = start(arguments, device) => engine?,
+    let models = tokio::select! {
+        engine = start(arguments, device) => Models::single(engine?),
         () = signals.next() => return Ok(()),
     };
     let listener = socket.listen(BACKLOG).with_context(|| format!("cannot listen on {address}"))?;
     let options = HttpOptions { payload_limit: arguments.payload_limit };
-    let router = http::router(Arc::new(engine.clone()), metrics, options);
+    let router = http::router(models.clone(), metrics, options);
     announce(listener.local_addr().context("cannot tell the port")?)?;
 
-    shutdown::serve(&engine, listener, router, signals, Duration::from_millis(arguments.shutdown_grace_ms))
+    shutdown::serve(&models, listener, router, signals, Duration::from_millis(arguments.shutdown_grace_ms))
         .await
 }
 

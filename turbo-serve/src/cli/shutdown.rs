@@ -1,7 +1,7 @@
 //! When to stop, and how: SIGTERM or SIGINT once stops gracefully, twice at once.
 //!
 //! ```text
-//! signal ─▶ accepted requests are answered ─▶ the engine stops ─▶ 0
+//! signal ─▶ accepted requests are answered ─▶ the engines stop ─▶ 0
 //!             │ the grace is over, or a second signal comes, at any time
 //!             └─▶ who waits is refused ─▶ 1
 //! ```
@@ -12,8 +12,8 @@ use anyhow::{Result, bail};
 use axum::Router;
 use tokio::net::TcpListener;
 use turbo_serve::{
-    engine::Engine,
     http::{self, Ending},
+    models::Models,
 };
 
 /// How long answers may take to reach their clients after the last one was computed, before the process ends.
@@ -27,7 +27,7 @@ const REFUSALS: Duration = Duration::from_millis(200);
 /// # Errors
 /// When not all of it was answered.
 pub(super) async fn serve(
-    engine: &Engine,
+    models: &Models,
     listener: TcpListener,
     router: Router,
     mut signals: Signals,
@@ -47,7 +47,7 @@ pub(super) async fn serve(
     };
     let answered = async {
         drop(stopped.await);
-        engine.stop().await;
+        models.stop().await;
         tokio::time::sleep(LAST_WORDS).await;
     };
     let served = async {
@@ -59,7 +59,7 @@ pub(super) async fn serve(
             }
         };
         if ending == Ending::Answered {
-            engine.stop().await;
+            models.stop().await;
         }
         ending
     };
@@ -73,10 +73,10 @@ pub(super) async fn serve(
             Ending::OutOfTime => format!("requests still ran after {grace:?} of grace"),
         },
     };
-    engine.abandon();
+    models.abandon();
     // Threads end with the layer or the text that they have begun, and nobody waits longer for them than it takes to
     // write the refusals.
-    let stopped = tokio::time::timeout(REFUSALS, engine.stop());
+    let stopped = tokio::time::timeout(REFUSALS, models.stop());
     let _ = tokio::join!(tokio::time::sleep(REFUSALS), stopped);
     bail!("{why}: what was not answered was refused");
 }

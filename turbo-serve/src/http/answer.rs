@@ -12,7 +12,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::{error::ApiError, headers, inputs::Counted, metrics::Arity, router::Server, write::values_in};
+use super::{error::ApiError, headers, inputs::Counted, metrics::Arity, target::Target, write::values_in};
 use crate::engine::{InferRequest, InferResponse, OutputKind, Pending, Truncation, Usage};
 
 /// Answers with more values than this (about a millisecond of writing) are written on a thread of their own, so that
@@ -32,29 +32,29 @@ pub(super) struct Question {
 
 /// Has the engine answer, and `write` put the answer into JSON. Dropping the future withdraws the request.
 pub(super) async fn answer(
-    server: &Server,
+    target: &Target,
     question: Question,
     write: impl FnOnce(&InferResponse) -> Result<Vec<u8>, ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
     let Question { inputs: Counted { inputs, arity }, output, truncation, prompt_name, received } = question;
-    server.metrics().received(arity);
+    target.metrics().received(arity);
     let request = InferRequest { inputs, output, truncation, prompt_name };
-    let response = caught(|| server.engine().infer(request)).await?;
+    let response = caught(|| target.engine().infer(request)).await?;
     let (usage, body) = written(response, write).await?;
-    Ok(answered(server, arity, &usage, received, body))
+    Ok(answered(target, arity, &usage, received, body))
 }
 
 /// Counts an answer, and says in its headers what it took.
 pub(super) fn answered(
-    server: &Server,
+    target: &Target,
     arity: Arity,
     usage: &Usage,
     received: Instant,
     body: Vec<u8>,
 ) -> Response {
     let total = received.elapsed();
-    server.metrics().answered(arity, &usage.timings, total);
-    let headers = headers::of(usage, server.compute_type(), total);
+    target.metrics().answered(arity, &usage.timings, total);
+    let headers = headers::of(usage, target.compute_type(), total);
     (headers, json(body)).into_response()
 }
 

@@ -2,22 +2,16 @@
 //!
 //! Whatever is wrong is told in the JSON of the route's protocol, where axum's own extractor answers with plain text.
 
-use std::{
-    future::poll_fn,
-    pin::Pin,
-    time::{Duration, Instant},
-};
+use std::{future::poll_fn, pin::Pin, time::Duration};
 
 use axum::{
     body::{Body, Bytes, HttpBody},
-    extract::{FromRequest, Request},
     http::{HeaderMap, StatusCode, header},
-    response::IntoResponse,
 };
 use hyper::body::Frame;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use super::{error::ApiError, router::Server};
+use super::error::ApiError;
 
 /// What is read of a refused body, so that its sender comes to the point of reading the answer: a connection closed on
 /// unread bytes is reset, and the answer with it.
@@ -28,38 +22,17 @@ const DISCARDING: Duration = Duration::from_secs(2);
 /// For how long a client may send nothing in the middle of a body.
 const STALL: Duration = Duration::from_secs(30);
 
-/// The fields of a route's request, and the protocol that words its errors.
-pub(super) trait RequestBody: DeserializeOwned {
-    /// How failures are told.
-    type Error: From<ApiError> + IntoResponse;
-}
-
-/// Extracts a request body.
-pub(super) struct Json<T> {
-    /// What it says.
-    pub(super) body: T,
-    /// When its last byte had come.
-    pub(super) received: Instant,
-}
-
-impl<T: RequestBody> FromRequest<Server> for Json<T> {
-    type Rejection = T::Error;
-
-    async fn from_request(request: Request, server: &Server) -> Result<Self, T::Error> {
-        let (head, body) = request.into_parts();
-        if !says_json(&head.headers) {
-            let said = head
-                .headers
-                .get(header::CONTENT_TYPE)
-                .map_or("none".into(), |value| format!("`{}`", String::from_utf8_lossy(value.as_bytes())));
-            discard(&head.headers, body).await;
-            let message = format!("expected content-type `application/json`, got {said}");
-            return Err(ApiError::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, message).into());
-        }
-        let bytes = read(&head.headers, body, server.payload_limit()).await?;
-        let received = Instant::now();
-        Ok(Self { body: parse(&bytes)?, received })
+/// The bytes of a body that says to be JSON, `limit` at most.
+pub(super) async fn json(headers: &HeaderMap, body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+    if !says_json(headers) {
+        let said = headers
+            .get(header::CONTENT_TYPE)
+            .map_or("none".into(), |value| format!("`{}`", String::from_utf8_lossy(value.as_bytes())));
+        discard(headers, body).await;
+        let message = format!("expected content-type `application/json`, got {said}");
+        return Err(ApiError::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
+    read(headers, body, limit).await
 }
 
 /// Whether the content type is `application/json` or `application/…+json`, with any parameters.
@@ -123,7 +96,7 @@ pub(super) async fn discard(headers: &HeaderMap, mut body: Body) {
 }
 
 /// Not JSON is 400, JSON that says something else than was asked for is 422.
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let not_json = |error: serde_json::Error| {
         let message = format!("body is not JSON: {error}");
         ApiError::refused(StatusCode::BAD_REQUEST, message)

@@ -13,7 +13,7 @@ use serde::Serialize;
 use turbo_models::tasks::TaskError;
 
 use super::write::NotFinite;
-use crate::{engine::EngineError, metric_names::failure};
+use crate::{engine::EngineError, metric_names::failure, models::NotServed};
 
 /// Milliseconds to wait, beside `Retry-After`, which has whole seconds only; OpenAI's clients read it first.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
@@ -46,6 +46,8 @@ impl ErrorType {
 pub(super) struct ApiError {
     status: StatusCode,
     error_type: ErrorType,
+    /// OpenAI's word for it, where there is one that clients look for.
+    code: Option<&'static str>,
     message: String,
     retry_after: Option<Duration>,
     failure: Failure,
@@ -61,6 +63,7 @@ impl ApiError {
         Self {
             status: error_type.status(),
             error_type,
+            code: None,
             message: message.into(),
             retry_after: None,
             failure: Failure(failure),
@@ -142,6 +145,21 @@ impl From<EngineError> for ApiError {
     }
 }
 
+impl From<NotServed> for ApiError {
+    fn from(error: NotServed) -> Self {
+        let message = error.to_string();
+        match error {
+            NotServed::UnknownModel { .. }
+            | NotServed::UnknownVersion { .. }
+            | NotServed::Unloaded { .. } => {
+                let code = Some("model_not_found");
+                Self { code, ..Self::refused(StatusCode::NOT_FOUND, message) }
+            }
+            NotServed::NotReady { .. } | NotServed::Unavailable { .. } => Self::unhealthy(message),
+        }
+    }
+}
+
 impl From<NotFinite> for ApiError {
     fn from(error: NotFinite) -> Self {
         Self::backend(error.to_string())
@@ -188,13 +206,20 @@ impl From<ApiError> for OpenAiError {
 impl IntoResponse for OpenAiError {
     fn into_response(self) -> Response {
         #[derive(Serialize)]
+        #[serde(untagged)]
+        enum Code {
+            Word(&'static str),
+            Status(u16),
+        }
+        #[derive(Serialize)]
         struct Body<'a> {
             message: &'a str,
-            code: u16,
+            code: Code,
             r#type: ErrorType,
         }
-        let body = Body { message: &self.0.message, code: self.0.status.as_u16(), r#type: self.0.error_type };
-        let body = serde_json::to_vec(&body).expect("two strings and a number are always JSON");
+        let code = self.0.code.map_or(Code::Status(self.0.status.as_u16()), Code::Word);
+        let body = Body { message: &self.0.message, code, r#type: self.0.error_type };
+        let body = serde_json::to_vec(&body).expect("strings and a number are always JSON");
         self.0.respond(body)
     }
 }

@@ -5,8 +5,8 @@
 //! nothing here knows a model, a tokenizer or a batch.
 //!
 //! ```text
-//! bytes ─▶ body (limit, type, JSON) ─▶ tei / openai ─▶ InferRequest ─▶ Infer
-//!                                   ─▶ pipeline ─▶ tasks ─▶ several ──────▲
+//! bytes ─▶ call (limit, type, JSON, ─▶ tei / openai ─▶ InferRequest ─▶ Infer
+//!          and which model)         ─▶ pipeline ─▶ tasks ─▶ several ──────▲
 //! bytes ◀─ write (floats) ◀─ headers, metrics ◀─────── InferResponse ◀────┘
 //!      ◀─ error (one JSON body per protocol, whatever went wrong)
 //! ```
@@ -23,9 +23,13 @@
 //! | `POST /tokenize`, `POST /decode` | what the model reads of a text, and back |
 //! | `POST /`, `POST /invocations` | the one of these that the model is for |
 //! | `POST /v1/embeddings`, `POST /embeddings` | OpenAI's list of embeddings |
+//! | `GET /v1/models`, `GET /v1/models/{name}` | the names that a request may use |
 //! | `GET /info` | what is served, and within which limits |
 //! | `GET /health`, `/ping`, `/` | 200, or 503 while requests are not answered |
 //! | `GET /metrics` | Prometheus text, names in [`metric_names`](crate::metric_names) |
+//!
+//! Of several models, `/models/{name}` or `/models/{name}/versions/{version}` before any of these says which one is meant
+//! ([`Wanted`]), and so does the field `model` of OpenAI's bodies; without either it is the default one.
 //!
 //! An error is always JSON: `{"error": …, "error_type": "Validation"}` on TEI's routes,
 //! `{"message": …, "code": 422, "type": "Validation"}` on OpenAI's. Beyond text-embeddings-inference, that holds for
@@ -33,10 +37,12 @@
 //! request is told when to come back (`Retry-After`, `retry-after-ms`).
 //!
 //! [`Infer`]: crate::engine::Infer
+//! [`Wanted`]: crate::models::Wanted
 
 mod ability;
 mod answer;
 mod body;
+mod call;
 mod error;
 mod headers;
 mod inputs;
@@ -47,6 +53,7 @@ mod pipeline;
 mod router;
 mod serve;
 mod stall;
+mod target;
 mod tei;
 mod write;
 

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    extract::Request,
-    http::{HeaderValue, StatusCode},
+    extract::{FromRequestParts, OriginalUri, Request, State},
+    handler::Handler,
+    http::{StatusCode, Uri},
     middleware,
     response::{IntoResponse, Response},
-    routing::{MethodRouter, get, post},
+    routing::{get, post},
 };
 
 use super::{
@@ -16,9 +17,11 @@ use super::{
     ability::Ability,
     body::discard,
     error::{ApiError, OpenAiError, TeiError},
-    headers, observe, openai, pipeline, tei,
+    observe, openai, pipeline,
+    target::{NAME, Target, VERSION},
+    tei,
 };
-use crate::engine::{Infer, ModelInfo};
+use crate::models::Models;
 
 /// What can be chosen about HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,15 +41,14 @@ impl Default for HttpOptions {
 pub(super) struct Server(Arc<Shared>);
 
 struct Shared {
-    engine: Arc<dyn Infer>,
+    models: Models,
     metrics: Metrics,
     options: HttpOptions,
-    compute_type: HeaderValue,
 }
 
 impl Server {
-    pub(super) fn engine(&self) -> &dyn Infer {
-        &*self.0.engine
+    pub(super) fn models(&self) -> &Models {
+        &self.0.models
     }
 
     pub(super) fn metrics(&self) -> &Metrics {
@@ -56,18 +58,24 @@ impl Server {
     pub(super) fn payload_limit(&self) -> usize {
         self.0.options.payload_limit
     }
-
-    /// Value of `x-compute-type`.
-    pub(super) fn compute_type(&self) -> HeaderValue {
-        self.0.compute_type.clone()
-    }
 }
 
-/// All routes of the server, for [`serve`](super::serve()) or for nesting in a server of one's own.
-pub fn router(engine: Arc<dyn Infer>, metrics: Metrics, options: HttpOptions) -> Router {
-    let model = &engine.info().model;
-    let (main, compute_type) = (main_route(model), headers::compute_type(&model.device));
-    let server = Server(Arc::new(Shared { engine, metrics, options, compute_type }));
+/// All routes of the server, for [`serve`](super::serve()) or for nesting in a server of one's own. Of one model it is
+/// enough to pass its engine.
+pub fn router(models: impl Into<Models>, metrics: Metrics, options: HttpOptions) -> Router {
+    let server = Server(Arc::new(Shared { models: models.into(), metrics, options }));
+    Router::new()
+        .merge(routes())
+        .nest(&format!("/models/{{{NAME}}}"), routes())
+        .nest(&format!("/models/{{{NAME}}}/versions/{{{VERSION}}}"), routes())
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(server.clone(), observe::observe))
+        .with_state(server)
+}
+
+/// The routes themselves, of the default model or of one that stands before them.
+fn routes() -> Router<Server> {
     Router::new()
         .route("/embed", post(tei::embed))
         .route("/embed_all", post(tei::embed_all))
@@ -85,48 +93,57 @@ pub fn router(engine: Arc<dyn Infer>, metrics: Metrics, options: HttpOptions) ->
         .route("/decode", post(tei::decode))
         .route("/v1/embeddings", post(openai::embeddings))
         .route("/embeddings", post(openai::embeddings))
+        .route("/v1/models", get(openai::list))
+        .route("/v1/models/{*name}", get(openai::retrieve))
         .route("/info", get(tei::info))
         .route("/health", get(tei::health))
         .route("/ping", get(tei::health))
-        .route("/", main.clone().get(tei::health))
-        .route("/invocations", main)
+        .route("/", post(what_it_is_for).get(tei::health))
+        .route("/invocations", post(what_it_is_for))
         .route("/metrics", get(tei::metrics))
-        .fallback(unknown_route)
-        .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn_with_state(server.clone(), observe::observe))
-        .with_state(server)
 }
 
-/// What `POST /` leads to: the route that answers for this model.
-fn main_route(model: &ModelInfo) -> MethodRouter<Server> {
-    match Ability::of(model) {
-        Ability::EmbedSparse => post(tei::embed_sparse),
-        Ability::Predict => post(tei::predict),
-        Ability::Rerank => post(tei::rerank),
-        Ability::Embed | Ability::EmbedAll | Ability::Similarity => post(tei::embed),
-        Ability::TokenClassification => post(pipeline::token_classification),
-        Ability::QuestionAnswering => post(pipeline::question_answering),
-        Ability::FillMask => post(pipeline::fill_mask),
+/// `POST /`: the route that answers for this model.
+async fn what_it_is_for(State(server): State<Server>, request: Request) -> Response {
+    let (mut head, body) = request.into_parts();
+    let target = match Target::from_request_parts(&mut head, &server).await {
+        Ok(target) => target,
+        Err(error) => {
+            discard(&head.headers, body).await;
+            return error.into_response();
+        }
+    };
+    let ability = Ability::of(&target.engine().info().model);
+    target.hand_on(&mut head);
+    let request = Request::from_parts(head, body);
+    match ability {
+        Ability::EmbedSparse => tei::embed_sparse.call(request, server).await,
+        Ability::Predict => tei::predict.call(request, server).await,
+        Ability::Rerank => tei::rerank.call(request, server).await,
+        Ability::Embed | Ability::EmbedAll | Ability::Similarity => tei::embed.call(request, server).await,
+        Ability::TokenClassification => pipeline::token_classification.call(request, server).await,
+        Ability::QuestionAnswering => pipeline::question_answering.call(request, server).await,
+        Ability::FillMask => pipeline::fill_mask.call(request, server).await,
     }
 }
 
-async fn unknown_route(request: Request) -> Response {
-    let message = format!("no route `{}`", request.uri().path());
-    refuse(request, StatusCode::NOT_FOUND, message).await
+async fn unknown_route(OriginalUri(uri): OriginalUri, request: Request) -> Response {
+    let message = format!("no route `{}`", uri.path());
+    refuse(&uri, request, StatusCode::NOT_FOUND, message).await
 }
 
-async fn wrong_method(request: Request) -> Response {
-    let message = format!("`{}` does not take {}", request.uri().path(), request.method());
-    refuse(request, StatusCode::METHOD_NOT_ALLOWED, message).await
+async fn wrong_method(OriginalUri(uri): OriginalUri, request: Request) -> Response {
+    let message = format!("`{}` does not take {}", uri.path(), request.method());
+    refuse(&uri, request, StatusCode::METHOD_NOT_ALLOWED, message).await
 }
 
 /// Refuses in the words of the protocol that the path belongs to.
-async fn refuse(request: Request, status: StatusCode, message: String) -> Response {
+async fn refuse(uri: &Uri, request: Request, status: StatusCode, message: String) -> Response {
     let (head, body) = request.into_parts();
     discard(&head.headers, body).await;
     let error = ApiError::refused(status, message);
-    let path = head.uri.path();
-    if path.starts_with("/v1/") || path == "/embeddings" {
+    let path = uri.path();
+    if path.contains("/v1/") || path.ends_with("/embeddings") {
         OpenAiError::from(error).into_response()
     } else {
         TeiError::from(error).into_response()

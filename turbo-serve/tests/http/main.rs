@@ -10,6 +10,7 @@ mod fuzz;
 mod lifecycle;
 mod models;
 mod pipelines;
+mod several;
 mod statuses;
 mod tei;
 mod tiny;

@@ -398,7 +398,7 @@ fn routes_and_methods_that_do_not_exist() {
     for path in ["/embedd", "/embed/", "/v2/health", "/%00", "//embed"] {
         assert_tei(path, &server.get(path), 404, VALIDATION, "no route");
     }
-    assert_openai("/v1/models", &server.get("/v1/models"), 404, VALIDATION, "no route `/v1/models`");
+    assert_openai("/v1/nowhere", &server.get("/v1/nowhere"), 404, VALIDATION, "no route `/v1/nowhere`");
     for (method, path, allowed) in
         [("GET", "/embed", "POST"), ("PUT", "/embed_all", "POST"), ("POST", "/info", "GET,HEAD")]
     {

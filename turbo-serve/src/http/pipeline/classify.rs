@@ -1,6 +1,6 @@
 //! `POST /pipeline/text-classification`.
 
-use axum::{extract::State, response::Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use turbo_models::tasks::{TaskError, classify};
 
@@ -10,10 +10,9 @@ use crate::{
     http::{
         ability::Ability,
         answer::{Question, answer},
-        body::{Json, RequestBody},
+        call::{Call, RequestBody},
         error::TeiError,
         inputs::{Count, Counted, Object, TextList},
-        router::Server,
         write::check_finite,
     },
 };
@@ -51,10 +50,9 @@ struct Label<'a> {
 
 /// `[[{"label", "score"}]]`, a list for one text, too; the best first.
 pub(in crate::http) async fn text_classification(
-    State(server): State<Server>,
-    Json { body, received }: Json<ClassifyBody>,
+    Call { target, body, received }: Call<ClassifyBody>,
 ) -> Result<Response, TeiError> {
-    let model = &server.engine().info().model;
+    let model = &target.engine().info().model;
     Ability::Predict.check(model)?;
     let Parameters { function_to_apply, top_k } = body.parameters.unwrap_or_default().0;
     let function = match function_to_apply {
@@ -80,5 +78,5 @@ pub(in crate::http) async fn text_classification(
         let all = response.rows.iter().map(of_row).collect::<Result<Vec<_>, _>>()?;
         Ok(serde_json::to_vec(&all).expect("numbers and strings are always JSON"))
     };
-    Ok(answer(&server, question, write).await?)
+    Ok(answer(&target, question, write).await?)
 }

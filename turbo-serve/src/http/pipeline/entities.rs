@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use axum::{extract::State, response::Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use turbo_models::{CharOffsets, tasks::Aggregation};
 
@@ -10,11 +10,10 @@ use crate::{
     http::{
         ability::Ability,
         answer::{answered, caught, elsewhere},
-        body::{Json, RequestBody},
+        call::{Call, RequestBody},
         error::TeiError,
         inputs::{Object, TextList},
         metrics::Arity,
-        router::Server,
     },
     tasks::{EntityRequest, FoundEntity, entities},
 };
@@ -79,10 +78,9 @@ const UNKNOWN: [&str; 2] = ["[UNK]", "<unk>"];
 
 /// `[{"entity_group", …}]` for one text, `[[…]]` for several; `[{"entity", …}]` without aggregation.
 pub(in crate::http) async fn token_classification(
-    State(server): State<Server>,
-    Json { body, received }: Json<EntitiesBody>,
+    Call { target, body, received }: Call<EntitiesBody>,
 ) -> Result<Response, TeiError> {
-    Ability::TokenClassification.check(&server.engine().info().model)?;
+    Ability::TokenClassification.check(&target.engine().info().model)?;
     let parameters = body.parameters.unwrap_or_default().0;
     // What hosted models answer with where nothing is said.
     let aggregation = match parameters.aggregation_strategy.unwrap_or(Strategy::Simple) {
@@ -93,17 +91,17 @@ pub(in crate::http) async fn token_classification(
         Strategy::Max => Aggregation::Max,
     };
     let TextList { texts, arity } = body.inputs;
-    server.metrics().received(arity);
+    target.metrics().received(arity);
     let request = EntityRequest {
         texts: texts.clone(),
         aggregation,
         ignored: parameters.ignore_labels.unwrap_or_else(|| vec!["O".into()]),
         truncation: None,
     };
-    let found = caught(|| Box::pin(entities(server.engine(), request))).await?;
+    let found = caught(|| Box::pin(entities(target.engine(), request))).await?;
     let usage = found.usage;
     let body = elsewhere(move || Ok(json(&texts, &found.found, aggregation, arity)));
-    Ok(answered(&server, arity, &usage, received, body.await?))
+    Ok(answered(&target, arity, &usage, received, body.await?))
 }
 
 fn json(texts: &[String], found: &[Vec<FoundEntity>], aggregation: Aggregation, arity: Arity) -> Vec<u8> {

@@ -1,6 +1,6 @@
 //! `POST /pipeline/fill-mask`.
 
-use axum::{extract::State, response::Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
 use super::at_least_one;
@@ -8,11 +8,10 @@ use crate::{
     http::{
         ability::Ability,
         answer::{answered, caught, elsewhere},
-        body::{Json, RequestBody},
+        call::{Call, RequestBody},
         error::{ApiError, TeiError},
         inputs::{Count, Object},
         metrics::Arity,
-        router::Server,
     },
     tasks::{Filled, Found, GapRequest, fill_gaps},
 };
@@ -47,21 +46,20 @@ const TOP_K: usize = 5;
 
 /// `[{"score", "token", "token_str", "sequence"}]` for one gap, `[[…]]` for several.
 pub(in crate::http) async fn fill_mask(
-    State(server): State<Server>,
-    Json { body, received }: Json<GapBody>,
+    Call { target, body, received }: Call<GapBody>,
 ) -> Result<Response, TeiError> {
-    Ability::FillMask.check(&server.engine().info().model)?;
+    Ability::FillMask.check(&target.engine().info().model)?;
     let Parameters { top_k, targets } = body.parameters.unwrap_or_default().0;
     if targets.as_ref().is_some_and(Vec::is_empty) {
         return Err(ApiError::empty("`targets` cannot be empty: leave it out").into());
     }
     let top_k = at_least_one("top_k", top_k)?.unwrap_or(TOP_K);
     let request = GapRequest { text: body.inputs, top_k, targets };
-    server.metrics().received(Arity::Single);
-    let Found { found, usage } = caught(|| Box::pin(fill_gaps(server.engine(), request))).await?;
+    target.metrics().received(Arity::Single);
+    let Found { found, usage } = caught(|| Box::pin(fill_gaps(target.engine(), request))).await?;
     // A thousand sequences of thousands of tokens are megabytes.
     let body = elsewhere(move || Ok(json(&found)));
-    Ok(answered(&server, Arity::Single, &usage, received, body.await?))
+    Ok(answered(&target, Arity::Single, &usage, received, body.await?))
 }
 
 fn json(found: &[Vec<Filled>]) -> Vec<u8> {

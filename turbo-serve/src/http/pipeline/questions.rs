@@ -1,6 +1,6 @@
 //! `POST /pipeline/question-answering`.
 
-use axum::{extract::State, response::Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use turbo_models::{
     CharOffsets,
@@ -12,11 +12,10 @@ use crate::{
     http::{
         ability::Ability,
         answer::{answered, caught, elsewhere},
-        body::{Json, RequestBody},
+        call::{Call, RequestBody},
         error::{ApiError, TeiError},
         inputs::{Count, Object},
         metrics::Arity,
-        router::Server,
     },
     tasks::{Found, FoundAnswer, QuestionRequest, answer_question},
 };
@@ -63,19 +62,18 @@ const MOST_ANSWERS: usize = 1000;
 
 /// `{"score", "start", "end", "answer"}`, a list of them for `top_k` above 1.
 pub(in crate::http) async fn question_answering(
-    State(server): State<Server>,
-    Json { body, received }: Json<QuestionBody>,
+    Call { target, body, received }: Call<QuestionBody>,
 ) -> Result<Response, TeiError> {
-    Ability::QuestionAnswering.check(&server.engine().info().model)?;
+    Ability::QuestionAnswering.check(&target.engine().info().model)?;
     let Inputs { question, context } = body.inputs.0;
     let request =
         body.parameters.unwrap_or_default().0.apply(QuestionRequest::new(question, context.clone()))?;
     let top_k = request.options.top_k;
-    server.metrics().received(Arity::Single);
-    let Found { found, usage } = caught(|| Box::pin(answer_question(server.engine(), request))).await?;
+    target.metrics().received(Arity::Single);
+    let Found { found, usage } = caught(|| Box::pin(answer_question(target.engine(), request))).await?;
     // Counting the characters of a long context takes milliseconds.
     let body = elsewhere(move || Ok(json(&context, &found, top_k)));
-    Ok(answered(&server, Arity::Single, &usage, received, body.await?))
+    Ok(answered(&target, Arity::Single, &usage, received, body.await?))
 }
 
 impl Parameters {

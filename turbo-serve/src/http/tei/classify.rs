@@ -1,6 +1,6 @@
 //! The routes of sequence classifiers: `/predict` scores labels, `/rerank` orders texts by the score of the only one.
 
-use axum::{extract::State, response::Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use turbo_models::tasks::{LabelScore, TaskError, classify, rank};
 
@@ -10,11 +10,10 @@ use crate::{
     http::{
         ability::Ability,
         answer::{Question, answer},
-        body::{Json, RequestBody},
+        call::{Call, RequestBody},
         error::{ApiError, TeiError},
         inputs::{Counted, PredictInputs},
         metrics::Arity,
-        router::Server,
         write::check_finite,
     },
 };
@@ -75,10 +74,9 @@ fn score_function(model: &ModelInfo, raw_scores: Option<bool>) -> ScoreFunction 
 
 /// `[{"score", "label"}]` for one input, `[[…]]` for a batch; the best first.
 pub(in crate::http) async fn predict(
-    State(server): State<Server>,
-    Json { body, received }: Json<PredictBody>,
+    Call { target, body, received }: Call<PredictBody>,
 ) -> Result<Response, TeiError> {
-    let model = &server.engine().info().model;
+    let model = &target.engine().info().model;
     Ability::Predict.check(model)?;
     let (labels, function) = (model.labels.clone(), score_function(model, body.raw_scores));
     let inputs = body.inputs.0;
@@ -86,7 +84,7 @@ pub(in crate::http) async fn predict(
     let question = Question {
         inputs,
         output: OutputKind::RAW,
-        truncation: Some(truncation(&server, body.truncate, body.truncation_direction)),
+        truncation: Some(truncation(&target, body.truncate, body.truncation_direction)),
         prompt_name: None,
         received,
     };
@@ -100,7 +98,7 @@ pub(in crate::http) async fn predict(
         };
         Ok(json.expect("numbers and strings are always JSON"))
     };
-    Ok(answer(&server, question, write).await?)
+    Ok(answer(&target, question, write).await?)
 }
 
 fn predictions<'a>(
@@ -114,17 +112,16 @@ fn predictions<'a>(
 
 /// `[{"index", "score", "text"}]`, the best first.
 pub(in crate::http) async fn rerank(
-    State(server): State<Server>,
-    Json { body, received }: Json<RerankBody>,
+    Call { target, body, received }: Call<RerankBody>,
 ) -> Result<Response, TeiError> {
-    let model = &server.engine().info().model;
+    let model = &target.engine().info().model;
     Ability::Rerank.check(model)?;
     let RerankBody { query, texts, return_text, .. } = body;
     if texts.is_empty() {
         return Err(ApiError::empty("`texts` cannot be empty").into());
     }
     // Before the query is copied for each: a megabyte of query, and three hundred thousand empty texts, are 2 MB.
-    let (got, limit) = (texts.len(), server.engine().info().max_client_batch_size);
+    let (got, limit) = (texts.len(), target.engine().info().max_client_batch_size);
     if got > limit {
         return Err(ApiError::from(EngineError::TooManyInputs { got, limit }).into());
     }
@@ -134,7 +131,7 @@ pub(in crate::http) async fn rerank(
     let question = Question {
         inputs: Counted::batch(pairs),
         output: OutputKind::RAW,
-        truncation: Some(truncation(&server, body.truncate, body.truncation_direction)),
+        truncation: Some(truncation(&target, body.truncate, body.truncation_direction)),
         prompt_name: None,
         received,
     };
@@ -147,5 +144,5 @@ pub(in crate::http) async fn rerank(
         let ranks: Vec<Rank<'_>> = rank(&scores).into_iter().map(ranked).collect();
         Ok(serde_json::to_vec(&ranks).expect("numbers and strings are always JSON"))
     };
-    Ok(answer(&server, question, write).await?)
+    Ok(answer(&target, question, write).await?)
 }

@@ -1,6 +1,8 @@
 //! The routes that give vectors, or compare them: `/embed`, `/embed_all`, `/embed_sparse`, `/similarity`.
 
-use axum::{extract::State, response::Response};
+use std::time::Instant;
+
+use axum::response::Response;
 use serde::Deserialize;
 
 use super::{TruncationDirection, truncation};
@@ -9,10 +11,10 @@ use crate::{
     http::{
         ability::Ability,
         answer::{Question, answer},
-        body::{Json, RequestBody},
+        call::{Call, RequestBody},
         error::{ApiError, TeiError},
         inputs::{Count, Counted, Inputs, Object},
-        router::Server,
+        target::Target,
         write,
     },
 };
@@ -71,51 +73,47 @@ impl RequestBody for SimilarityBody {
 
 /// `[[f32]]`, nested for a single input too.
 pub(in crate::http) async fn embed(
-    State(server): State<Server>,
-    Json { body, received }: Json<EmbedBody>,
+    Call { target, body, received }: Call<EmbedBody>,
 ) -> Result<Response, TeiError> {
-    Ability::Embed.check(&server.engine().info().model)?;
+    Ability::Embed.check(&target.engine().info().model)?;
     let question = Question {
         inputs: body.inputs.0,
         output: OutputKind::Pooled {
             normalize: body.normalize.unwrap_or(true),
             dimensions: body.dimensions.map(|Count(count)| count),
         },
-        truncation: Some(truncation(&server, body.truncate, body.truncation_direction)),
+        truncation: Some(truncation(&target, body.truncate, body.truncation_direction)),
         prompt_name: body.prompt_name,
         received,
     };
-    Ok(answer(&server, question, |response| Ok(write::embeddings(&response.rows)?)).await?)
+    Ok(answer(&target, question, |response| Ok(write::embeddings(&response.rows)?)).await?)
 }
 
 /// `[[[f32]]]`, a row per token.
 pub(in crate::http) async fn embed_all(
-    State(server): State<Server>,
-    body: Json<EmbedAllBody>,
+    Call { target, body, received }: Call<EmbedAllBody>,
 ) -> Result<Response, TeiError> {
-    Ability::EmbedAll.check(&server.engine().info().model)?;
-    let question = body.question(&server, OutputKind::Tokens);
-    Ok(answer(&server, question, |response| Ok(write::token_embeddings(&response.rows)?)).await?)
+    Ability::EmbedAll.check(&target.engine().info().model)?;
+    let question = body.question(&target, OutputKind::Tokens, received);
+    Ok(answer(&target, question, |response| Ok(write::token_embeddings(&response.rows)?)).await?)
 }
 
 /// `[[{"index", "value"}]]`, the weights that are not 0.
 pub(in crate::http) async fn embed_sparse(
-    State(server): State<Server>,
-    body: Json<EmbedAllBody>,
+    Call { target, body, received }: Call<EmbedAllBody>,
 ) -> Result<Response, TeiError> {
-    Ability::EmbedSparse.check(&server.engine().info().model)?;
-    let question = body.question(&server, OutputKind::RAW);
-    Ok(answer(&server, question, |response| Ok(write::sparse_embeddings(&response.rows)?)).await?)
+    Ability::EmbedSparse.check(&target.engine().info().model)?;
+    let question = body.question(&target, OutputKind::RAW, received);
+    Ok(answer(&target, question, |response| Ok(write::sparse_embeddings(&response.rows)?)).await?)
 }
 
-impl Json<EmbedAllBody> {
-    fn question(self, server: &Server, output: OutputKind) -> Question {
-        let Self { body, received } = self;
+impl EmbedAllBody {
+    fn question(self, target: &Target, output: OutputKind, received: Instant) -> Question {
         Question {
-            inputs: body.inputs.0,
+            inputs: self.inputs.0,
             output,
-            truncation: Some(truncation(server, body.truncate, body.truncation_direction)),
-            prompt_name: body.prompt_name,
+            truncation: Some(truncation(target, self.truncate, self.truncation_direction)),
+            prompt_name: self.prompt_name,
             received,
         }
     }
@@ -123,10 +121,9 @@ impl Json<EmbedAllBody> {
 
 /// `[f32]`, the cosine between the source sentence and each of the others.
 pub(in crate::http) async fn similarity(
-    State(server): State<Server>,
-    Json { body, received }: Json<SimilarityBody>,
+    Call { target, body, received }: Call<SimilarityBody>,
 ) -> Result<Response, TeiError> {
-    Ability::Similarity.check(&server.engine().info().model)?;
+    Ability::Similarity.check(&target.engine().info().model)?;
     let Sentences { source_sentence, sentences } = body.inputs.0;
     if sentences.is_empty() {
         return Err(ApiError::empty("`inputs.sentences` cannot be empty").into());
@@ -136,9 +133,9 @@ pub(in crate::http) async fn similarity(
     let question = Question {
         inputs: Counted::batch(inputs),
         output: OutputKind::Pooled { normalize: true, dimensions: None },
-        truncation: Some(truncation(&server, parameters.truncate, parameters.truncation_direction)),
+        truncation: Some(truncation(&target, parameters.truncate, parameters.truncation_direction)),
         prompt_name: parameters.prompt_name,
         received,
     };
-    Ok(answer(&server, question, |response| Ok(write::cosines(&response.rows)?)).await?)
+    Ok(answer(&target, question, |response| Ok(write::cosines(&response.rows)?)).await?)
 }

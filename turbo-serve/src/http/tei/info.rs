@@ -14,7 +14,9 @@ use crate::{
     http::{
         error::{ApiError, TeiError},
         router::Server,
+        target::{InPath, Target},
     },
+    models::Served,
 };
 
 /// What `GET /info` tells.
@@ -116,19 +118,28 @@ impl<'a> From<&'a EngineInfo> for Info<'a> {
 }
 
 /// `GET /info`.
-pub(in crate::http) async fn info(State(server): State<Server>) -> Response {
-    axum::Json(Info::from(server.engine().info())).into_response()
+pub(in crate::http) async fn info(target: Target) -> Response {
+    axum::Json(Info::from(target.engine().info())).into_response()
 }
 
-/// `GET /health`: 200 and nothing else, or 503 and why.
-pub(in crate::http) async fn health(State(server): State<Server>) -> Result<(), TeiError> {
-    let why = match server.engine().health() {
+/// `GET /health`: 200 and nothing else, or 503 and why. It is asked of all models that are there, or of the one that the
+/// path names; nothing is loaded for it.
+pub(in crate::http) async fn health(State(server): State<Server>, path: InPath) -> Result<(), TeiError> {
+    let models = match path.wanted() {
+        Some(wanted) => vec![server.models().find(wanted).map_err(ApiError::from)?],
+        None => server.models().ready(),
+    };
+    models.iter().try_for_each(|model| Ok(healthy(model)?))
+}
+
+fn healthy(model: &Served) -> Result<(), ApiError> {
+    let why = match model.engine().health() {
         Health::Ready => return Ok(()),
         Health::Starting => "the model is being prepared",
         Health::Failing => "the model cannot be run",
         Health::Stopping => "the server is stopping",
     };
-    Err(ApiError::unhealthy(format!("unhealthy: {why}")).into())
+    Err(ApiError::unhealthy(format!("unhealthy: {why}")))
 }
 
 /// `GET /metrics`: Prometheus' text format.

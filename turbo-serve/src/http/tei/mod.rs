@@ -8,7 +8,7 @@ mod tokens;
 
 use serde::Deserialize;
 
-use super::router::Server;
+use super::target::Target;
 use crate::engine::Truncation;
 
 pub(super) use classify::{predict, rerank};
@@ -26,8 +26,8 @@ enum TruncationDirection {
 }
 
 /// What a request wants done to inputs that are too long.
-fn truncation(server: &Server, truncate: Option<bool>, direction: Option<TruncationDirection>) -> Truncation {
-    match (truncate.unwrap_or(server.engine().info().auto_truncate), direction) {
+fn truncation(target: &Target, truncate: Option<bool>, direction: Option<TruncationDirection>) -> Truncation {
+    match (truncate.unwrap_or(target.engine().info().auto_truncate), direction) {
         (false, _) => Truncation::Off,
         (true, Some(TruncationDirection::Left)) => Truncation::Left,
         (true, Some(TruncationDirection::Right) | None) => Truncation::Right,

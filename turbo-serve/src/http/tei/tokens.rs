@@ -1,16 +1,15 @@
 //! The routes of the tokenizer alone: `/tokenize`, `/decode`.
 
-use axum::{extract::State, response::Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     engine::{DecodeRequest, Encoding, Extent, SpecialTokens, Texts, TokenizeRequest, Tokenized},
     http::{
         answer::{caught, elsewhere, json},
-        body::{Json, RequestBody},
+        call::{Call, RequestBody},
         error::{ApiError, TeiError},
         inputs::{IdLists, TextList},
-        router::Server,
     },
 };
 
@@ -49,18 +48,17 @@ struct Token<'a> {
 
 /// `[[{"id", "text", "special", "start", "stop"}]]`.
 pub(in crate::http) async fn tokenize(
-    State(server): State<Server>,
-    Json { body, .. }: Json<TokenizeBody>,
+    Call { target, body, .. }: Call<TokenizeBody>,
 ) -> Result<Response, TeiError> {
     let special = match body.add_special_tokens.unwrap_or(true) {
         true => SpecialTokens::With,
         false => SpecialTokens::Without,
     };
     let texts = body.inputs.texts.into_iter().map(Texts::One).collect();
-    let prompt = server.engine().info().model.prompts.choose(body.prompt_name.as_deref());
+    let prompt = target.engine().info().model.prompts.choose(body.prompt_name.as_deref());
     let prompt = prompt.map_err(ApiError::from)?;
     let request = TokenizeRequest { texts, extent: Extent::Whole(special), prompt };
-    let tokenized = caught(|| server.engine().tokenize(request)).await?;
+    let tokenized = caught(|| target.engine().tokenize(request)).await?;
     // 2 MB of text have up to as many tokens, and each is a hundred bytes of JSON.
     let body = elsewhere(move || {
         let all: Vec<Vec<Token<'_>>> = tokenized.iter().map(tokens).collect();
@@ -87,8 +85,7 @@ fn token<'a>(encoding: &'a Encoding, index: usize, text: &'a str) -> Token<'a> {
 
 /// `[str]`.
 pub(in crate::http) async fn decode(
-    State(server): State<Server>,
-    Json { body, .. }: Json<DecodeBody>,
+    Call { target, body, .. }: Call<DecodeBody>,
 ) -> Result<Response, TeiError> {
     let ids = body.ids.0;
     if ids.is_empty() {
@@ -98,6 +95,6 @@ pub(in crate::http) async fn decode(
         true => SpecialTokens::Without,
         false => SpecialTokens::With,
     };
-    let texts = caught(|| server.engine().decode(DecodeRequest { ids, special })).await?;
+    let texts = caught(|| target.engine().decode(DecodeRequest { ids, special })).await?;
     Ok(json(serde_json::to_vec(&texts).expect("strings are always JSON")))
 }

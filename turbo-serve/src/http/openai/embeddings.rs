@@ -1,27 +1,26 @@
 //! `POST /v1/embeddings`, as OpenAI's clients call it.
 
-use axum::{extract::State, response::Response};
+use axum::response::Response;
 use serde::Deserialize;
 
-use super::{
-    ability::Ability,
-    answer::{Question, answer},
-    body::{Json, RequestBody},
-    error::{ApiError, OpenAiError},
-    inputs::{Count, Inputs},
-    router::Server,
-    write::{self, Encoding},
+use crate::{
+    engine::{InferResponse, OutputKind},
+    http::{
+        ability::Ability,
+        answer::{Question, answer},
+        call::{Call, RequestBody},
+        error::{ApiError, OpenAiError},
+        inputs::{Count, Inputs},
+        write::{self, Encoding},
+    },
 };
-use crate::engine::{InferResponse, OutputKind};
 
 /// Body of `POST /v1/embeddings`. Fields not named here are ignored, `user` among them; `null` is as
 /// good as leaving one out.
 #[derive(Deserialize)]
-pub(super) struct EmbeddingsBody {
+pub(in crate::http) struct EmbeddingsBody {
     input: Inputs,
-    /// One model is served, so it answers to any name.
-    #[serde(rename = "model")]
-    _model: Option<String>,
+    model: Option<String>,
     encoding_format: Option<EncodingFormat>,
     dimensions: Option<Count>,
 }
@@ -35,14 +34,17 @@ enum EncodingFormat {
 
 impl RequestBody for EmbeddingsBody {
     type Error = OpenAiError;
+
+    fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
 }
 
 /// `POST /v1/embeddings`: normalised rows; inputs that are too long are treated as the server does by default.
-pub(super) async fn embeddings(
-    State(server): State<Server>,
-    Json { body, received }: Json<EmbeddingsBody>,
+pub(in crate::http) async fn embeddings(
+    Call { target, body, received }: Call<EmbeddingsBody>,
 ) -> Result<Response, OpenAiError> {
-    Ability::Embed.check(&server.engine().info().model)?;
+    Ability::Embed.check(&target.engine().info().model)?;
     if body.input.0.inputs.is_empty() {
         return Err(ApiError::empty("`input` cannot be empty").into());
     }
@@ -57,9 +59,9 @@ pub(super) async fn embeddings(
         Some(EncodingFormat::Float) | None => Encoding::Float,
         Some(EncodingFormat::Base64) => Encoding::Base64,
     };
-    let model = server.engine().info().model.name.clone();
+    let model = target.engine().info().model.name.clone();
     let write = move |response: &InferResponse| {
         Ok(write::openai_list(&response.rows, encoding, &model, response.usage.tokens)?)
     };
-    Ok(answer(&server, question, write).await?)
+    Ok(answer(&target, question, write).await?)
 }

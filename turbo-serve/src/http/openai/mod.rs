@@ -1,0 +1,7 @@
+//! OpenAI's routes, as its clients call them.
+
+mod embeddings;
+mod models;
+
+pub(super) use embeddings::embeddings;
+pub(super) use models::{list, retrieve};

@@ -1,0 +1,130 @@
+//! Which model a request is for: found once, and held until its answer is made.
+//!
+//! | said by | example |
+//! |---|---|
+//! | the path | `/models/minilm/embed`, `/models/minilm/versions/2/embed` |
+//! | the body, where its protocol has a field for it and the path says nothing | `{"model": "minilm/2", …}` |
+//! | nobody | the default model |
+
+use std::convert::Infallible;
+
+use axum::{
+    extract::{FromRequestParts, RawPathParams},
+    http::{HeaderValue, request::Parts},
+};
+
+use super::{
+    Metrics,
+    error::{ApiError, TeiError},
+    headers,
+    router::Server,
+};
+use crate::{
+    engine::Infer,
+    models::{NotServed, Served, Wanted},
+};
+
+/// Parameter of the paths of a model.
+pub(super) const NAME: &str = "model";
+/// Parameter of the paths of a version.
+pub(super) const VERSION: &str = "version";
+
+/// A model, and the server around it. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Target {
+    server: Server,
+    served: Served,
+}
+
+impl Target {
+    /// The model that the head of a request is enough to tell; `None` where it says nothing. Once for a request: what
+    /// was found earlier on its way goes before.
+    pub(super) async fn in_head(parts: &mut Parts, server: &Server) -> Result<Option<Self>, NotServed> {
+        if let Some(found) = parts.extensions.remove::<Self>() {
+            return Ok(Some(found));
+        }
+        match InPath::of(parts).await.wanted() {
+            Some(wanted) => Self::lease(server, wanted).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The model of this name, or the default one.
+    pub(super) async fn named(server: &Server, name: Option<&str>) -> Result<Self, NotServed> {
+        Self::lease(server, Wanted { name, version: None }).await
+    }
+
+    async fn lease(server: &Server, wanted: Wanted<'_>) -> Result<Self, NotServed> {
+        let served = server.models().lease(wanted).await?;
+        Ok(Self { server: server.clone(), served })
+    }
+
+    /// Has the next handler of this request take this model.
+    pub(super) fn hand_on(self, parts: &mut Parts) {
+        parts.extensions.insert(self);
+    }
+
+    pub(super) fn engine(&self) -> &dyn Infer {
+        self.served.engine()
+    }
+
+    pub(super) fn metrics(&self) -> &Metrics {
+        self.server.metrics()
+    }
+
+    /// Value of `x-compute-type`.
+    pub(super) fn compute_type(&self) -> HeaderValue {
+        headers::compute_type(&self.engine().info().model.device)
+    }
+}
+
+/// For routes without a body.
+impl FromRequestParts<Server> for Target {
+    type Rejection = TeiError;
+
+    async fn from_request_parts(parts: &mut Parts, server: &Server) -> Result<Self, TeiError> {
+        let found = match Self::in_head(parts, server).await {
+            Ok(None) => Self::named(server, None).await,
+            Ok(Some(found)) => Ok(found),
+            Err(error) => Err(error),
+        };
+        found.map_err(|error| ApiError::from(error).into())
+    }
+}
+
+/// What a path says of the model.
+#[derive(Default)]
+pub(super) struct InPath {
+    name: Option<String>,
+    version: Option<String>,
+}
+
+impl InPath {
+    async fn of(parts: &mut Parts) -> Self {
+        let mut said = Self::default();
+        // A path whose parameters are not UTF-8 has none that could name a model.
+        let Ok(params) = RawPathParams::from_request_parts(parts, &()).await else { return said };
+        for (key, value) in &params {
+            match key {
+                NAME => said.name = Some(value.to_owned()),
+                VERSION => said.version = Some(value.to_owned()),
+                _ => {}
+            }
+        }
+        said
+    }
+
+    /// `None` where it says nothing.
+    pub(super) fn wanted(&self) -> Option<Wanted<'_>> {
+        let name = self.name.as_deref()?;
+        Some(Wanted { name: Some(name), version: self.version.as_deref() })
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for InPath {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self::of(parts).await)
+    }
+}

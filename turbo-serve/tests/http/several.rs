@@ -1,0 +1,262 @@
+//! Several models behind one port: whose answer it is, and what is told of names that there are not.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use turbo_serve::{
+    engine::{Health, ModelInfo},
+    http::{HttpOptions, Metrics, router},
+    models::{Alias, Declared, LoadWhen, Loaded, Models, Source, SourceError},
+};
+
+use crate::fake::{Fake, Reply, Running, Server, assert_tei, classifier, embedding};
+
+/// Versions of a model, each of which says its own name.
+struct Versions {
+    model: ModelInfo,
+    versions: Vec<&'static str>,
+}
+
+impl Source for Versions {
+    fn versions(&self) -> Result<Vec<String>, SourceError> {
+        Ok(self.versions.iter().map(|&version| version.to_owned()).collect())
+    }
+
+    fn load(&self, version: &str) -> Result<Loaded, SourceError> {
+        let model_id = format!("{}/{version}", self.model.name);
+        Ok(Arc::new(Fake::of(ModelInfo { model_id, ..self.model.clone() }, Health::Ready)).into())
+    }
+}
+
+fn declared(name: &str, model: ModelInfo, versions: &[&'static str], aliases: &[&str]) -> Declared {
+    let alias = |alias: &&str| Alias { name: (*alias).to_owned(), version: None };
+    let model = ModelInfo { name: name.to_owned(), ..model };
+    Declared {
+        name: name.to_owned(),
+        aliases: aliases.iter().map(alias).collect(),
+        version: None,
+        load: LoadWhen::Start,
+        source: Arc::new(Versions { model, versions: versions.to_vec() }),
+    }
+}
+
+/// An embedder of two versions, the default, and a ranker, on the runtime that may change them.
+struct Several {
+    running: Running,
+    models: Models,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Several {
+    fn start() -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let models = vec![
+            declared("embedder", embedding(), &["1", "2"], &["org/embedder"]),
+            declared("ranker", classifier(["score"]), &["1"], &[]),
+        ];
+        let models = Models::new(models, None).unwrap();
+        runtime.block_on(models.start()).unwrap();
+        let metrics = Metrics::install().unwrap();
+        let running = Running::start(router(models.clone(), metrics, HttpOptions::default()));
+        Self { running, models, runtime }
+    }
+
+    fn post(&self, path: &str, body: Value) -> Reply {
+        self.running.post(path, body.to_string())
+    }
+
+    fn unload(&self, name: &str) {
+        self.runtime.block_on(self.models.unload(name)).unwrap();
+    }
+
+    fn load(&self, name: &str) {
+        self.runtime.block_on(self.models.load(name)).unwrap();
+    }
+}
+
+fn rerank() -> Value {
+    json!({ "query": "a", "texts": ["b", "c"] })
+}
+
+fn assert_openai_404(reply: &Reply, said: &str) {
+    let body = reply.json();
+    assert_eq!((reply.status, &body["code"]), (404, &json!("model_not_found")), "{body}");
+    assert!(body["message"].as_str().unwrap().contains(said), "{body}");
+}
+
+#[test]
+fn a_path_leads_to_its_model_and_none_to_the_default() {
+    let server = Several::start();
+    for (path, model_id) in [
+        ("/info", "embedder/2"),
+        ("/models/embedder/info", "embedder/2"),
+        ("/models/org%2Fembedder/info", "embedder/2"),
+        ("/models/embedder/versions/1/info", "embedder/1"),
+        ("/models/embedder/versions/latest/info", "embedder/2"),
+        ("/models/embedder%2F1/info", "embedder/1"),
+        ("/models/ranker/info", "ranker/1"),
+    ] {
+        let reply = server.running.get(path);
+        assert_eq!((reply.status, &reply.json()["model_id"]), (200, &json!(model_id)), "{path}");
+    }
+    for path in ["/models/ranker/rerank", "/models/ranker", "/models/ranker/versions/1/invocations"] {
+        let reply = server.post(path, rerank());
+        assert_eq!((reply.status, reply.json().as_array().unwrap().len()), (200, 2), "{path}");
+    }
+    let reply = server.post("/rerank", rerank());
+    assert_tei("/rerank", &reply, 424, "Backend", "`/rerank` needs a sequence classifier with one label");
+}
+
+#[test]
+fn a_body_names_its_model_unless_the_path_does() {
+    let server = Several::start();
+    let embeddings = |path: &str, model: Value| server.post(path, json!({ "input": "a", "model": model }));
+    for (path, model) in [
+        ("/v1/embeddings", json!(null)),
+        ("/v1/embeddings", json!("embedder")),
+        ("/v1/embeddings", json!("org/embedder/1")),
+        ("/models/embedder/v1/embeddings", json!("text-embedding-3-small")),
+    ] {
+        let reply = embeddings(path, model.clone());
+        assert_eq!((reply.status, &reply.json()["model"]), (200, &json!("embedder")), "{path} {model}");
+    }
+    let reply = embeddings("/v1/embeddings", json!("ranker"));
+    assert_eq!((reply.status, &reply.json()["code"]), (424, &json!(424)), "{}", reply.text());
+}
+
+#[test]
+fn names_that_there_are_not_are_404_in_the_protocols_words() {
+    let server = Several::start();
+    let said = "no model `other` is served: expected `embedder`, `ranker`";
+    assert_openai_404(&server.post("/v1/embeddings", json!({ "input": "a", "model": "other" })), said);
+    assert_openai_404(&server.post("/models/other/v1/embeddings", json!({ "input": "a" })), said);
+    assert_openai_404(&server.running.get("/v1/models/other"), said);
+    // The body is too large as well, and is read to its end, so that the answer arrives.
+    let large = json!({ "inputs": "a".repeat(5_000_000) });
+    for path in ["/models/other/embed", "/models/other", "/models/other/predict"] {
+        assert_tei(path, &server.post(path, large.clone()), 404, "Validation", said);
+    }
+    assert_tei("info", &server.running.get("/models/other/info"), 404, "Validation", said);
+    assert_tei("health", &server.running.get("/models/other/health"), 404, "Validation", said);
+    let said = "model `embedder` has no version `3`: expected `1`, `2`";
+    let path = "/models/embedder/versions/3/embed";
+    assert_tei(path, &server.post(path, json!({ "inputs": "a" })), 404, "Validation", said);
+    let reply = server.running.get("/models/embedder/nowhere");
+    assert_tei("route", &reply, 404, "Validation", "no route `/models/embedder/nowhere`");
+    let reply = server.running.get("/models/embedder/embed");
+    assert_tei("method", &reply, 405, "Validation", "`/models/embedder/embed` does not take GET");
+}
+
+#[test]
+fn the_list_of_models_has_every_name_that_works() {
+    let server = Several::start();
+    let listed = |server: &Several| {
+        let list = server.running.get("/v1/models").json();
+        assert_eq!(list["object"], "list");
+        let names: Vec<(String, String)> = list["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|model| {
+                assert_eq!((&model["object"], &model["owned_by"]), (&json!("model"), &json!("turbo")));
+                assert!(model["created"].as_u64().unwrap() > 1_700_000_000, "{model}");
+                let id = model["id"].as_str().unwrap();
+                let alone = server.running.get(&format!("/v1/models/{id}"));
+                assert_eq!((alone.status, alone.json()), (200, model.clone()), "{id}");
+                (id.to_owned(), model["root"].as_str().unwrap().to_owned())
+            })
+            .collect();
+        names
+    };
+    let pairs = |names: &[(&str, &str)]| -> Vec<(String, String)> {
+        names.iter().map(|&(name, root)| (name.to_owned(), root.to_owned())).collect()
+    };
+    let all = pairs(&[
+        ("embedder", "embedder/2"),
+        ("org/embedder", "embedder/2"),
+        ("embedder/1", "embedder/1"),
+        ("embedder/2", "embedder/2"),
+        ("ranker", "ranker/1"),
+        ("ranker/1", "ranker/1"),
+    ]);
+    assert_eq!(listed(&server), all);
+    server.unload("embedder/2");
+    server.unload("ranker");
+    let left = [("embedder", "embedder/1"), ("org/embedder", "embedder/1"), ("embedder/1", "embedder/1")];
+    assert_eq!(listed(&server), pairs(&left));
+    assert_openai_404(&server.running.get("/v1/models/ranker"), "model `ranker/1` is not loaded");
+    server.load("ranker");
+    server.load("embedder");
+    assert_eq!(listed(&server), all);
+}
+
+#[test]
+fn one_model_answers_to_any_name() {
+    let server = Server::start();
+    let body = json!({ "input": "a", "model": "org/text-embedding" }).to_string();
+    let reply = server.post("/v1/embeddings", body);
+    assert_eq!((reply.status, &reply.json()["model"]), (200, &json!("fake")));
+    assert_eq!(server.post("/models/whatever/embed", r#"{"inputs":"a"}"#).status, 200);
+    assert_eq!(server.get("/v1/models/org/whatever").json()["root"], "fake/1");
+    let ids: Vec<Value> = server.get("/v1/models").json()["data"].as_array().unwrap().clone();
+    assert_eq!(ids.iter().map(|model| model["id"].as_str().unwrap()).collect::<Vec<_>>(), ["fake", "fake/1"]);
+}
+
+#[test]
+fn health_is_that_of_all_models_or_of_the_one_that_is_named() {
+    let server = Several::start();
+    for path in ["/health", "/models/ranker/health", "/models/ranker/versions/1/ping", "/models/ranker"] {
+        assert_eq!(server.running.get(path).status, 200, "{path}");
+    }
+    server.unload("ranker");
+    assert_eq!(server.running.get("/health").status, 200, "what was unloaded is not ill");
+    let reply = server.running.get("/models/ranker/health");
+    assert_tei("unloaded", &reply, 404, "Validation", "model `ranker/1` is not loaded");
+}
+
+#[test]
+fn models_come_and_go_without_a_failed_request() {
+    let server = Several::start();
+    let end = AtomicBool::new(false);
+    // Statuses that clients of a path have seen.
+    let client = |path: &'static str, body: Value| {
+        let (server, end) = (&server, &end);
+        move || {
+            let mut statuses = Vec::new();
+            while !end.load(SeqCst) {
+                statuses.push(server.post(path, body.clone()).status);
+            }
+            statuses
+        }
+    };
+    let embed = json!({ "inputs": ["a", "b"] });
+    std::thread::scope(|scope| {
+        let whole = scope.spawn(client("/embed", embed.clone()));
+        let named = scope.spawn(client("/v1/embeddings", json!({ "input": "a", "model": "embedder" })));
+        let slow = scope.spawn(client("/models/ranker", json!({ "query": "slow", "texts": ["a"] })));
+        for _ in 0..10 {
+            server.unload("embedder/2");
+            server.unload("ranker");
+            std::thread::sleep(Duration::from_millis(20));
+            server.load("embedder");
+            server.load("ranker");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        end.store(true, SeqCst);
+        for statuses in [whole, named].map(|client| client.join().unwrap()) {
+            assert!(statuses.iter().all(|&status| status == 200), "{statuses:?}");
+        }
+        let statuses = slow.join().unwrap();
+        assert!(
+            statuses.contains(&200) && statuses.iter().all(|status| [200, 404].contains(status)),
+            "{statuses:?}"
+        );
+    });
+}
