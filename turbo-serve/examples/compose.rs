@@ -13,6 +13,7 @@ use turbo_serve::{
         OutputKind,
     },
     http::{self, HttpOptions, Metrics},
+    net::{self, Ending, GRACE},
 };
 
 const WORDS: [&str; 6] = ["bread", "bicycle", "violin", "thunder", "wallet", "tiger"];
@@ -40,7 +41,7 @@ async fn main() -> anyhow::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
     println!("listening on http://{}", listener.local_addr()?);
     let interrupted = async { tokio::signal::ctrl_c().await.expect("this process may handle Ctrl-C") };
-    if http::serve(listener, router, interrupted, http::GRACE).await == http::Ending::OutOfTime {
+    if net::serve([listener.into()], router, interrupted, GRACE).await == Ending::OutOfTime {
         engine.abandon();
     }
     engine.stop().await;

@@ -5,6 +5,7 @@
 //! | [`engine`] | inputs in, rows out: admission, tokens, queue, batches; no protocol |
 //! | [`models`] | what is served, by name and version; loaded and unloaded while serving |
 //! | [`http`] | text-embeddings-inference's routes and OpenAI's embeddings over [`models::Models`] |
+//! | [`net`] | sockets, TLS, HTTP/1.1 and HTTP/2, keys: what holds whatever is asked |
 //! | [`tasks`] | from rows to what they mean: labels, answers, words |
 //! | [`files`] | files of texts in, files of answers out, a row for a row |
 //! | [`hub`] | models by their names on the Hugging Face Hub |
@@ -18,4 +19,5 @@ pub mod http;
 pub mod hub;
 pub mod metric_names;
 pub mod models;
+pub mod net;
 pub mod tasks;

@@ -17,6 +17,7 @@ mod inspect;
 mod log;
 mod model_arguments;
 mod model_id;
+mod net_arguments;
 mod output;
 mod serve;
 mod shutdown;

@@ -1,8 +1,6 @@
 //! `turbo serve`: from arguments to a server, until told to stop.
 
 use std::{
-    io::Write,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
     num::{NonZeroU64, NonZeroUsize},
     path::PathBuf,
     time::Duration,
@@ -10,7 +8,6 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::{ArgAction, Args, ValueEnum};
-use tokio::net::TcpSocket;
 use turbo_models::{DType, EncoderKernels};
 use turbo_serve::{
     engine::{
@@ -18,6 +15,7 @@ use turbo_serve::{
     },
     http::{self, HttpOptions, Metrics},
     models::Models,
+    net,
 };
 
 use super::{
@@ -25,20 +23,18 @@ use super::{
     device::{Chosen, OnDevice},
     log,
     model_arguments::{LayoutArgument, ModelArguments, PoolingArgument},
+    net_arguments::NetArguments,
     shutdown::{self, Signals},
 };
 
 /// How long a lazy server waits for company, as a share of the promised time.
 const LAZY_SHARE: u32 = 4;
 
-/// Connections that the system accepts before the server gets to them.
-const BACKLOG: u32 = 1024;
-
 /// Serve a model over HTTP
 ///
 /// Answers as text-embeddings-inference does (/embed, /embed_all, /embed_sparse, /similarity, /predict, /rerank,
 /// /tokenize, /decode, /info, /health, /metrics), and /v1/embeddings as OpenAI does. What the model is for its folder
-/// says; the other routes say which one to use. When it is ready it prints one line on standard output: `listening on
+/// says; the other routes say which one to use. When it is ready it says on standard output where: `listening on
 /// http://ADDRESS`; logs go to standard error. SIGTERM and Ctrl-C stop it after the accepted requests are answered. A
 /// second one stops it at once, as does the end of `--shutdown-grace-ms`: who still waits is told so, and the exit code
 /// is 1.
@@ -109,13 +105,8 @@ pub(super) struct Arguments {
     #[arg(long, env, value_name = "DIR|off", help_heading = "Batches")]
     cost_cache: Option<CacheArgument>,
 
-    /// Address to listen on; 0.0.0.0, the default, is every address of this machine. The variable HOSTNAME counts where
-    /// it is an address: shells and containers keep the machine's own name there
-    #[arg(long, value_name = "IP|NAME", help_heading = "HTTP")]
-    hostname: Option<String>,
-    /// Port to listen on; 0 picks a free one
-    #[arg(short, long, env, value_name = "N", default_value_t = 3000, help_heading = "HTTP")]
-    port: u16,
+    #[command(flatten)]
+    net: NetArguments,
     /// Most inputs in the server at a time; what comes on top is told to come back later (429)
     #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_concurrent_requests, help_heading = "HTTP")]
     max_concurrent_requests: usize,
@@ -126,7 +117,7 @@ pub(super) struct Arguments {
     #[arg(long, env, value_name = "BYTES", default_value_t = HttpOptions::default().payload_limit, help_heading = "HTTP")]
     payload_limit: usize,
     /// Time for accepted requests after the server was told to stop; those that are not answered by then are refused
-    #[arg(long, env, value_name = "MS", default_value_t = http::GRACE.as_millis() as u64, help_heading = "HTTP")]
+    #[arg(long, env, value_name = "MS", default_value_t = net::GRACE.as_millis() as u64, help_heading = "HTTP")]
     shutdown_grace_ms: u64,
     /// Log JSON instead of lines for people; `RUST_LOG` says how much is logged
     #[arg(long, env, help_heading = "Logs")]
@@ -171,26 +162,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
 
 async fn serve(arguments: &Arguments, device: Chosen) -> Result<()> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
-    // Bound before the model is loaded, so that a port in use is told at once; listening when it is warm, so that
-    // nobody is connected to a server that does not answer yet.
-    let address = match &arguments.hostname {
-        Some(hostname) => resolve(hostname, arguments.port).await?,
-        None => SocketAddr::new(usual_address(std::env::var("HOSTNAME").ok()), arguments.port),
-    };
-    let socket = bind(address).with_context(|| format!("cannot listen on {address}"))?;
+    // Before the model is loaded, so that a port in use is told at once; listening when it is warm, so that nobody is
+    // connected to a server that does not answer yet.
+    let claimed = arguments.net.claim().await?;
 
     let metrics = Metrics::install()?;
     let models = tokio::select! {
         engine = start(arguments, device) => Models::single(engine?),
         () = signals.next() => return Ok(()),
     };
-    let listener = socket.listen(BACKLOG).with_context(|| format!("cannot listen on {address}"))?;
     let options = HttpOptions { payload_limit: arguments.payload_limit };
-    let router = http::router(models.clone(), metrics, options);
-    announce(listener.local_addr().context("cannot tell the port")?)?;
-
-    shutdown::serve(&models, listener, router, signals, Duration::from_millis(arguments.shutdown_grace_ms))
-        .await
+    let router = arguments.net.guard(http::router(models.clone(), metrics, options));
+    let listeners = claimed.listen().await?;
+    let grace = Duration::from_millis(arguments.shutdown_grace_ms);
+    shutdown::serve(&models, listeners, router, signals, grace).await
 }
 
 /// The model, warm, on a thread where it may block.
@@ -222,40 +207,6 @@ impl OnDevice for Open {
     fn on<D: EncoderKernels>(self, device: D, dtype: DType) -> Result<Model> {
         Ok(Model::open(&self.folder, device, OpenOptions { dtype, ..self.options })?)
     }
-}
-
-/// Where to listen when no argument says so: the variable `HOSTNAME` where it is an address, else everywhere. A name is
-/// ignored: whoever has not chosen it would get a server that only that name leads to.
-fn usual_address(variable: Option<String>) -> IpAddr {
-    let address = match variable.as_deref() {
-        Some("localhost") => Some(Ipv4Addr::LOCALHOST.into()),
-        variable => variable.and_then(|variable| variable.parse().ok()),
-    };
-    address.unwrap_or(Ipv4Addr::UNSPECIFIED.into())
-}
-
-async fn resolve(hostname: &str, port: u16) -> Result<SocketAddr> {
-    if let Ok(ip) = hostname.parse::<IpAddr>() {
-        return Ok(SocketAddr::new(ip, port));
-    }
-    let found = tokio::net::lookup_host((hostname, port)).await;
-    let mut found = found.with_context(|| format!("--hostname {hostname}"))?;
-    found.next().with_context(|| format!("--hostname {hostname}: it has no address"))
-}
-
-fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // As every server does on Unix: a restart need not wait for connections of the last run to be forgotten.
-    socket.set_reuseaddr(cfg!(unix))?;
-    socket.bind(address)?;
-    Ok(socket)
-}
-
-/// Tells whoever started the server where it is: one line, at once, even into a pipe.
-fn announce(address: SocketAddr) -> Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "listening on http://{address}").context("cannot write to standard output")?;
-    stdout.flush().context("cannot write to standard output")
 }
 
 impl Arguments {

@@ -10,10 +10,9 @@ use std::{io, time::Duration};
 
 use anyhow::{Result, bail};
 use axum::Router;
-use tokio::net::TcpListener;
 use turbo_serve::{
-    http::{self, Ending},
     models::Models,
+    net::{self, Ending, Listener},
 };
 
 /// How long answers may take to reach their clients after the last one was computed, before the process ends.
@@ -28,7 +27,7 @@ const REFUSALS: Duration = Duration::from_millis(200);
 /// When not all of it was answered.
 pub(super) async fn serve(
     models: &Models,
-    listener: TcpListener,
+    listeners: Vec<Listener>,
     router: Router,
     mut signals: Signals,
     grace: Duration,
@@ -52,7 +51,7 @@ pub(super) async fn serve(
     };
     let served = async {
         let ending = tokio::select! {
-            ending = http::serve(listener, router, told_to_stop, grace) => ending,
+            ending = net::serve(listeners, router, told_to_stop, grace) => ending,
             () = answered => {
                 tracing::warn!("clients that had not sent their request, or not read its answer, were cut off");
                 Ending::Answered

@@ -27,6 +27,8 @@ pub(super) enum ErrorType {
     Validation,
     Tokenizer,
     Empty,
+    /// Beyond text-embeddings-inference, which answers such a request with no body at all.
+    Unauthorized,
 }
 
 impl ErrorType {
@@ -37,13 +39,14 @@ impl ErrorType {
             Self::Overloaded => StatusCode::TOO_MANY_REQUESTS,
             Self::Validation | Self::Tokenizer => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Empty => StatusCode::BAD_REQUEST,
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
         }
     }
 }
 
 /// A failure before it is written in the words of a protocol: [`TeiError`] or [`OpenAiError`].
 #[derive(Clone, Debug)]
-pub(super) struct ApiError {
+pub(crate) struct ApiError {
     status: StatusCode,
     error_type: ErrorType,
     /// OpenAI's word for it, where there is one that clients look for.
@@ -98,6 +101,11 @@ impl ApiError {
     /// A server that does not answer requests now: 503.
     pub(super) fn unhealthy(message: impl Into<String>) -> Self {
         Self::new(ErrorType::Unhealthy, failure::UNHEALTHY, message)
+    }
+
+    /// A request without this server's key: 401.
+    pub(crate) fn unauthorized(message: impl Into<String>) -> Self {
+        Self::new(ErrorType::Unauthorized, failure::UNAUTHORIZED, message)
     }
 
     fn respond(self, body: Vec<u8>) -> Response {

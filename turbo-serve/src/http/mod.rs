@@ -51,12 +51,12 @@ mod observe;
 mod openai;
 mod pipeline;
 mod router;
-mod serve;
-mod stall;
 mod target;
 mod tei;
 mod write;
 
+pub(crate) use error::ApiError;
+pub(crate) use router::refuse;
+
 pub use metrics::{Metrics, MetricsError};
 pub use router::{HttpOptions, router};
-pub use serve::{Ending, GRACE, serve};

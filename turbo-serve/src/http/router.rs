@@ -60,8 +60,8 @@ impl Server {
     }
 }
 
-/// All routes of the server, for [`serve`](super::serve()) or for nesting in a server of one's own. Of one model it is
-/// enough to pass its engine.
+/// All routes of the server, for [`net::serve`](crate::net::serve()) or for nesting in a server of one's own. Of one
+/// model it is enough to pass its engine.
 pub fn router(models: impl Into<Models>, metrics: Metrics, options: HttpOptions) -> Router {
     let server = Server(Arc::new(Shared { models: models.into(), metrics, options }));
     Router::new()
@@ -129,19 +129,18 @@ async fn what_it_is_for(State(server): State<Server>, request: Request) -> Respo
 
 async fn unknown_route(OriginalUri(uri): OriginalUri, request: Request) -> Response {
     let message = format!("no route `{}`", uri.path());
-    refuse(&uri, request, StatusCode::NOT_FOUND, message).await
+    refuse(&uri, request, ApiError::refused(StatusCode::NOT_FOUND, message)).await
 }
 
 async fn wrong_method(OriginalUri(uri): OriginalUri, request: Request) -> Response {
     let message = format!("`{}` does not take {}", uri.path(), request.method());
-    refuse(&uri, request, StatusCode::METHOD_NOT_ALLOWED, message).await
+    refuse(&uri, request, ApiError::refused(StatusCode::METHOD_NOT_ALLOWED, message)).await
 }
 
 /// Refuses in the words of the protocol that the path belongs to.
-async fn refuse(uri: &Uri, request: Request, status: StatusCode, message: String) -> Response {
+pub(crate) async fn refuse(uri: &Uri, request: Request, error: ApiError) -> Response {
     let (head, body) = request.into_parts();
     discard(&head.headers, body).await;
-    let error = ApiError::refused(status, message);
     let path = uri.path();
     if path.contains("/v1/") || path.ends_with("/embeddings") {
         OpenAiError::from(error).into_response()

@@ -20,7 +20,8 @@ use turbo_serve::{
         Input, ModelInfo, OutputKind, Pending, Pooling, Prompts, Row, RowLens, ScoreFunction, SpecialTokens,
         Task, Texts, Timings, TokenizeRequest, Tokenized, Truncation, Usage,
     },
-    http::{GRACE, HttpOptions, Metrics, router, serve},
+    http::{HttpOptions, Metrics, router},
+    net::{GRACE, serve},
 };
 
 /// Values of a row.
@@ -373,7 +374,7 @@ impl Running {
             runtime.block_on(async {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 let stopped = async { stopped.await.unwrap_or_default() };
-                let _ = serve(listener, router, stopped, GRACE).await;
+                let _ = serve([listener.into()], router, stopped, GRACE).await;
             });
         });
         Self { address, stop: Some(stop), thread: Some(thread) }

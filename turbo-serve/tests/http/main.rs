@@ -7,6 +7,7 @@ mod answers;
 mod engine;
 mod fake;
 mod fuzz;
+mod guards;
 mod lifecycle;
 mod models;
 mod pipelines;

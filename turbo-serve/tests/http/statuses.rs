@@ -8,7 +8,7 @@ use crate::fake::{PAYLOAD_LIMIT, Reply, Server, assert_tei, classifier, sparse};
 
 /// Checks an error of OpenAI's routes.
 #[track_caller]
-fn assert_openai(what: &str, reply: &Reply, status: u16, error_type: &str, said: &str) {
+pub(crate) fn assert_openai(what: &str, reply: &Reply, status: u16, error_type: &str, said: &str) {
     assert_eq!(reply.status, status, "{what}: {}", reply.text());
     assert_eq!(reply.header("content-type"), "application/json", "{what}");
     let body = reply.json();

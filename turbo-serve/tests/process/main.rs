@@ -235,6 +235,54 @@ fn what_cannot_work_is_told_before_the_model_is_loaded() {
     let minilm =
         ["serve", "--hostname=127.0.0.1", "--port=0", "--model-id=minilm", "--turbo-models-dir=nowhere"];
     assert_fails(run(&minilm), &["cargo xtask model"]);
+
+    let model = path(&tiny);
+    assert_fails(serve(&["--port=0", "--tls-cert=nowhere", "--tls-key=nowhere"]), &["TLS: nowhere: "]);
+    assert_fails(
+        serve(&["--port=0", "--uds-path", model]),
+        &["cannot listen on --uds-path", model, "not a socket"],
+    );
+    for (argument, said) in [
+        ("--tls-cert=alone", "--tls-key"),
+        ("--api-key=", "it is empty: give a key"),
+        ("--cors-allow-origin=example.org", "expected `*`, or scheme, host and port"),
+    ] {
+        let (code, output) = serve(&[argument]);
+        assert_eq!(code, Some(2), "{argument}: {output}");
+        assert!(output.contains(said), "{argument}: {output}");
+    }
+}
+
+#[test]
+fn arguments_guard_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, content: &str| {
+        std::fs::write(folder.path().join(name), content).unwrap();
+        folder.path().join(name)
+    };
+    let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (cert, key) = (file("cert", &signed.cert.pem()), file("key", &signed.signing_key.serialize_pem()));
+    let server = Server::start(&["--tls-cert", path(&cert), "--tls-key", path(&key), "--api-key=secret"]);
+    assert_eq!(server.get("/health").0, 200);
+    assert_eq!(server.get("/info").0, 401);
+    assert_eq!(server.end(Signal::Terminate).0, Some(0));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_unix_socket_lasts_as_long_as_its_server() {
+    use std::{io::Read, io::Write, os::unix::net::UnixStream};
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("turbo");
+    let server = Server::start(&["--uds-path", path(&socket)]);
+    let mut client = UnixStream::connect(&socket).unwrap();
+    client.write_all(b"GET /info HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("tiny-sentence"), "{answer}");
+    assert_eq!(server.get("/health").0, 200);
+    assert_eq!(server.end(Signal::Terminate).0, Some(0));
+    assert!(!socket.exists());
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::{PATIENCE, data};
 
 pub(crate) struct Server {
     child: Child,
+    scheme: &'static str,
     address: String,
     errors: Option<JoinHandle<String>>,
 }
@@ -76,13 +77,16 @@ impl Server {
             let mut line = String::new();
             stdout.read_line(&mut line).map(|_| lines.send(line))
         });
-        let mut server = Self { child, address: String::new(), errors: Some(errors) };
+        let mut server = Self { child, scheme: "", address: String::new(), errors: Some(errors) };
         let line = first_line.recv_timeout(PATIENCE).unwrap();
-        let address = line.strip_prefix("listening on http://").and_then(|rest| rest.strip_suffix('\n'));
-        let Some(address) = address else {
+        let url = line.strip_prefix("listening on ").and_then(|rest| rest.strip_suffix('\n'));
+        let scheme = ["http", "https"]
+            .into_iter()
+            .find_map(|scheme| Some((scheme, url?.strip_prefix(scheme)?.strip_prefix("://")?)));
+        let Some((scheme, address)) = scheme else {
             panic!("printed {line:?}, then {}", server.end(Signal::Terminate).1)
         };
-        server.address = address.to_owned();
+        (server.scheme, server.address) = (scheme, address.to_owned());
         server
     }
 
@@ -104,7 +108,7 @@ impl Server {
     }
 
     fn get_text(&self, path: &str) -> (u16, String) {
-        let mut response = agent().get(format!("http://{}{path}", self.address)).call().unwrap();
+        let mut response = agent().get(format!("{}://{}{path}", self.scheme, self.address)).call().unwrap();
         (response.status().as_u16(), response.body_mut().read_to_string().unwrap())
     }
 
@@ -151,7 +155,10 @@ pub(crate) fn post(address: &str, path: &str, body: &Value) -> (u16, Value) {
 }
 
 fn agent() -> ureq::Agent {
+    // certificates of tests are made by the tests
+    let tls = ureq::tls::TlsConfig::builder().disable_verification(true).build();
     let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE));
+    let config = config.tls_config(tls);
     config.build().into()
 }
 

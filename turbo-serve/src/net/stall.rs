@@ -14,17 +14,26 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// A stream on which a write that makes no progress for a time is an error.
+use super::underway::{OneUnderway, Underway};
+
+/// A stream on which a write that makes no progress for a time is an error. As long as one waits, an answer is underway.
 pub(super) struct StallLimit<S> {
     stream: S,
     limit: Duration,
-    /// Runs while a write waits.
-    stalled: Option<Pin<Box<Sleep>>>,
+    underway: Underway,
+    /// While a write waits.
+    stalled: Option<Stalled>,
+}
+
+struct Stalled {
+    limit: Pin<Box<Sleep>>,
+    #[expect(dead_code, reason = "held until the write goes on")]
+    underway: OneUnderway,
 }
 
 impl<S> StallLimit<S> {
-    pub(super) fn new(stream: S, limit: Duration) -> Self {
-        Self { stream, limit, stalled: None }
+    pub(super) fn new(stream: S, limit: Duration, underway: Underway) -> Self {
+        Self { stream, limit, underway, stalled: None }
     }
 
     /// Passes on how a write went, unless it has waited for too long.
@@ -33,9 +42,11 @@ impl<S> StallLimit<S> {
             self.stalled = None;
             return written;
         }
-        let limit = self.limit;
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(limit)));
-        ready!(stalled.as_mut().poll(cx));
+        let stalled = self.stalled.get_or_insert_with(|| Stalled {
+            limit: Box::pin(sleep(self.limit)),
+            underway: self.underway.begin(),
+        });
+        ready!(stalled.limit.as_mut().poll(cx));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer")))
     }
 }

@@ -1,0 +1,179 @@
+//! Arguments about where a server listens, and whom it answers.
+
+use std::{
+    io::Write,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+};
+
+use anyhow::{Context, Result};
+use axum::Router;
+use clap::Args;
+use tokio::net::TcpSocket;
+use turbo_serve::net::{self, ApiKey, Listener, Origin, Tls};
+
+/// Connections that the system accepts before the server gets to them.
+const BACKLOG: u32 = 1024;
+
+#[derive(Args)]
+#[command(next_help_heading = "Network")]
+pub(super) struct NetArguments {
+    /// Address to listen on; 0.0.0.0, the default, is every address of this machine. The variable HOSTNAME counts where
+    /// it is an address: shells and containers keep the machine's own name there
+    #[arg(long, value_name = "IP|NAME")]
+    hostname: Option<String>,
+    /// Port to listen on; 0 picks a free one
+    #[arg(short, long, env, value_name = "N", default_value_t = 3000)]
+    port: u16,
+    /// Unix socket to listen on, beside the port; it is made at start and removed at the end, and one that a server has
+    /// left behind is replaced. There is no TLS on it
+    #[arg(long, env, value_name = "FILE")]
+    uds_path: Option<PathBuf>,
+    /// Certificate for TLS, in PEM, with those that vouch for it behind it; the port then speaks nothing else
+    #[arg(long, env, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, in PEM
+    #[arg(long, env, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Answer only those who show this key (`Authorization: Bearer KEY`); health and metrics are for everybody. Better
+    /// put into the variable: other users of this machine see the arguments of its processes
+    #[arg(long, env, hide_env_values = true, value_name = "KEY")]
+    api_key: Option<ApiKey>,
+    /// Origins whose web pages may ask (`https://example.org`), separated by commas; by default all
+    #[arg(
+        long,
+        env,
+        value_name = "ORIGIN",
+        value_delimiter = ',',
+        default_value = "*",
+        hide_default_value = true
+    )]
+    cors_allow_origin: Vec<Origin>,
+}
+
+/// Places to listen at, which nobody else can take any more.
+pub(super) struct Claimed {
+    socket: TcpSocket,
+    address: SocketAddr,
+    tls: Option<Tls>,
+    uds_path: Option<PathBuf>,
+}
+
+impl NetArguments {
+    /// Finds out what cannot work, at once: loading a model may take minutes.
+    pub(super) async fn claim(&self) -> Result<Claimed> {
+        let tls = match (&self.tls_cert, &self.tls_key) {
+            (Some(cert), Some(key)) => Some(Tls::open(cert, key).context("TLS")?),
+            _ => None,
+        };
+        let address = match &self.hostname {
+            Some(hostname) => resolve(hostname, self.port).await?,
+            None => SocketAddr::new(usual_address(std::env::var("HOSTNAME").ok()), self.port),
+        };
+        let socket = bind(address).with_context(|| cannot_listen(address))?;
+        if let Some(path) = &self.uds_path {
+            unix::check(path).await?;
+        }
+        Ok(Claimed { socket, address, tls, uds_path: self.uds_path.clone() })
+    }
+
+    /// What stands before all routes.
+    pub(super) fn guard(&self, router: Router) -> Router {
+        let router = match &self.api_key {
+            Some(key) => net::protect(router, key.clone()),
+            None => router,
+        };
+        // Outermost: a browser that asks whether a page may ask has no key yet.
+        net::allow_origins(router, &self.cors_allow_origin)
+    }
+}
+
+impl Claimed {
+    /// Listens, and tells whoever started the server where it is: at once, even into a pipe.
+    pub(super) async fn listen(self) -> Result<Vec<Listener>> {
+        let listener = self.socket.listen(BACKLOG).with_context(|| cannot_listen(self.address))?;
+        let address = listener.local_addr().context("cannot tell the port")?;
+        let (scheme, listener) = match self.tls {
+            Some(tls) => ("https", Listener::Tls(listener, tls)),
+            None => ("http", Listener::Tcp(listener)),
+        };
+        let mut listeners = vec![listener];
+        let mut told = format!("listening on {scheme}://{address}\n");
+        if let Some(path) = self.uds_path {
+            listeners.push(unix::listen(&path).await?);
+            told += &format!("listening on unix:{}\n", path.display());
+        }
+        let mut stdout = std::io::stdout().lock();
+        let written = stdout.write_all(told.as_bytes()).and_then(|()| stdout.flush());
+        written.context("cannot write to standard output")?;
+        Ok(listeners)
+    }
+}
+
+#[cfg(unix)]
+mod unix {
+    use std::path::Path;
+
+    use anyhow::{Context, Result};
+    use turbo_serve::net::{Listener, UnixSocket};
+
+    pub(super) async fn check(path: &Path) -> Result<()> {
+        UnixSocket::check(path).await.with_context(|| cannot_listen(path))
+    }
+
+    pub(super) async fn listen(path: &Path) -> Result<Listener> {
+        UnixSocket::listen(path).await.map(Listener::Unix).with_context(|| cannot_listen(path))
+    }
+
+    fn cannot_listen(path: &Path) -> String {
+        format!("cannot listen on --uds-path {}", path.display())
+    }
+}
+
+#[cfg(not(unix))]
+mod unix {
+    use std::path::Path;
+
+    use anyhow::{Result, bail};
+    use turbo_serve::net::Listener;
+
+    pub(super) async fn check(path: &Path) -> Result<()> {
+        listen(path).await.map(drop)
+    }
+
+    pub(super) async fn listen(path: &Path) -> Result<Listener> {
+        bail!("--uds-path {}: this system has no unix sockets", path.display())
+    }
+}
+
+fn cannot_listen(address: SocketAddr) -> String {
+    format!("cannot listen on {address}")
+}
+
+/// Where to listen when no argument says so: the variable `HOSTNAME` where it is an address, else everywhere. A name is
+/// ignored: whoever has not chosen it would get a server that only that name leads to.
+fn usual_address(variable: Option<String>) -> IpAddr {
+    let address = match variable.as_deref() {
+        Some("localhost") => Some(Ipv4Addr::LOCALHOST.into()),
+        variable => variable.and_then(|variable| variable.parse().ok()),
+    };
+    address.unwrap_or(Ipv4Addr::UNSPECIFIED.into())
+}
+
+async fn resolve(hostname: &str, port: u16) -> Result<SocketAddr> {
+    if let Ok(ip) = hostname.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, port));
+    }
+    let found = tokio::net::lookup_host((hostname, port)).await;
+    let mut found = found.with_context(|| format!("--hostname {hostname}"))?;
+    found.next().with_context(|| format!("--hostname {hostname}: it has no address"))
+}
+
+/// Claims an address; nobody is connected until there is somebody to answer.
+fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // As every server does on Unix: a restart need not wait for connections of the last run to be forgotten.
+    socket.set_reuseaddr(cfg!(unix))?;
+    socket.bind(address)?;
+    Ok(socket)
+}

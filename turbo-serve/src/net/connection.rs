@@ -1,0 +1,125 @@
+//! One client's connection: from its first byte to its end, be it HTTP/1.1 or HTTP/2.
+
+use std::{error::Error, future::Future, io, pin::pin, sync::Arc};
+
+use axum::Router;
+use hyper::service::{Service, service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+    service::TowerToHyperService,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::watch,
+    time::timeout,
+};
+
+use super::{answer, serve::Waits, stall::StallLimit, underway::Underway};
+
+/// Requests that are worked on at a time for one HTTP/2 connection: as many inputs as a server takes by default, so that
+/// a single client can keep it busy.
+const MOST_STREAMS: u32 = 512;
+
+/// Requests that one HTTP/2 connection may take back before they were looked at: asking and taking back costs a client
+/// next to nothing.
+const MOST_RESETS: usize = 20;
+
+/// What all connections of a server have in common.
+pub(super) struct Connections {
+    http: auto::Builder<TokioExecutor>,
+    service: TowerToHyperService<Router>,
+    waits: Waits,
+    stopping: Stopping,
+}
+
+/// Tells when the server stops.
+struct Stopping(watch::Receiver<bool>);
+
+impl Stopping {
+    async fn told(&self) {
+        // A server that is gone has stopped, too.
+        let _ = self.0.clone().wait_for(|&stopping| stopping).await;
+    }
+}
+
+impl Connections {
+    /// Connections end when `stopping` says so, and hold a receiver until they have.
+    pub(super) fn new(router: Router, waits: Waits, stopping: watch::Receiver<bool>) -> Arc<Self> {
+        let mut http = auto::Builder::new(TokioExecutor::new());
+        // `talk` looks after heads, whatever the version.
+        http.http1().header_read_timeout(None);
+        http.http2()
+            .timer(TokioTimer::new())
+            .keep_alive_interval(waits.stall)
+            .keep_alive_timeout(waits.stall)
+            .max_concurrent_streams(MOST_STREAMS)
+            .max_pending_accept_reset_streams(MOST_RESETS);
+        Arc::new(Self {
+            http,
+            service: TowerToHyperService::new(router),
+            waits,
+            stopping: Stopping(stopping),
+        })
+    }
+
+    /// Talks to a client on a task of its own, once `opening` has a stream to it.
+    pub(super) fn begin<S>(self: &Arc<Self>, opening: impl Future<Output = io::Result<S>> + Send + 'static)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let connections = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Err(error) = connections.open(opening).await {
+                tracing::debug!(error, "a connection broke");
+            }
+        });
+    }
+
+    async fn open<S>(
+        &self,
+        opening: impl Future<Output = io::Result<S>>,
+    ) -> Result<(), Box<dyn Error + Send + Sync>>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        tokio::select! {
+            opened = timeout(self.waits.head, opening) => self.talk(opened??).await,
+            () = self.stopping.told() => Ok(()),
+        }
+    }
+
+    /// Answers requests until the client goes, asks for nothing for too long, or the server stops.
+    async fn talk<S>(&self, stream: S) -> Result<(), Box<dyn Error + Send + Sync>>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let Waits { head, stall, farewell, .. } = self.waits;
+        let underway = Underway::default();
+        let service = service_fn(|request: hyper::Request<_>| {
+            let (version, underway) = (request.version(), underway.begin());
+            let answering = self.service.clone().call(request);
+            async move {
+                Ok::<_, std::convert::Infallible>(answer::sent(answering.await?, version, stall, underway))
+            }
+        });
+        let io = TokioIo::new(StallLimit::new(stream, stall, underway.clone()));
+        let mut connection = pin!(self.http.serve_connection(io, service));
+        let mut patience = head;
+        let mut told_to_end = false;
+        loop {
+            tokio::select! {
+                ended = connection.as_mut() => return ended,
+                () = underway.none_for(patience) => {
+                    if told_to_end {
+                        return Err("the client asks for nothing, and does not go".into());
+                    }
+                }
+                () = self.stopping.told(), if !told_to_end => {}
+            }
+            // What is being answered still is. HTTP/2 has words for it, so that no request is lost on the way.
+            connection.as_mut().graceful_shutdown();
+            (told_to_end, patience) = (true, farewell);
+        }
+    }
+}

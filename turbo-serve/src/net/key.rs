@@ -1,0 +1,113 @@
+//! A key that clients must know.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    http::{HeaderMap, HeaderValue, Method, header},
+    middleware::{self, Next},
+    response::Response,
+};
+use subtle::ConstantTimeEq;
+
+use crate::{
+    http::{ApiError, refuse},
+    metric_names::{ERR, REQUEST_FAILURE, failure},
+};
+
+/// What whoever watches a server asks for: they have no key.
+const PUBLIC: [&str; 4] = ["/", "/health", "/ping", "/metrics"];
+
+/// What clients show as `Authorization: Bearer KEY`.
+#[derive(Clone)]
+pub struct ApiKey(Arc<str>);
+
+/// A key that everybody knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is empty: give a key, or leave it out to answer everybody")]
+pub struct EmptyKey;
+
+impl FromStr for ApiKey {
+    type Err = EmptyKey;
+
+    fn from_str(key: &str) -> Result<Self, EmptyKey> {
+        if key.is_empty() { Err(EmptyKey) } else { Ok(Self(key.into())) }
+    }
+}
+
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ApiKey(..)")
+    }
+}
+
+impl ApiKey {
+    /// Whether these headers have it. The time that takes tells how long the key is, and nothing else of it.
+    fn is_in(&self, headers: &HeaderMap) -> bool {
+        let shown = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).and_then(bearer);
+        shown.is_some_and(|shown| shown.ct_eq(self.0.as_bytes()).into())
+    }
+}
+
+/// What follows the word `Bearer`, which has no case.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, key) = value.split_at_checked("Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(key)
+}
+
+/// Has all routes answer only who shows the key, but for those that tell how the server is.
+pub fn protect(router: Router, key: ApiKey) -> Router {
+    router.layer(middleware::from_fn_with_state(key, check))
+}
+
+async fn check(State(key): State<ApiKey>, request: Request, next: Next) -> Response {
+    if is_public(&request) || key.is_in(request.headers()) {
+        return next.run(request).await;
+    }
+    let message = match request.headers().contains_key(header::AUTHORIZATION) {
+        true => "the key in `Authorization` is not this server's",
+        false => "expected the header `Authorization: Bearer KEY` with this server's key, got none",
+    };
+    metrics::counter!(REQUEST_FAILURE, ERR => failure::UNAUTHORIZED).increment(1);
+    let uri = request.uri().clone();
+    let mut response = refuse(&uri, request, ApiError::unauthorized(message)).await;
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    response
+}
+
+fn is_public(request: &Request) -> bool {
+    [Method::GET, Method::HEAD].contains(request.method()) && PUBLIC.contains(&request.uri().path())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_whole_key_will_do() {
+        let key: ApiKey = "se cret".parse().unwrap();
+        let is_in = |value: &str| {
+            let value = HeaderValue::from_str(value).unwrap();
+            key.is_in(&HeaderMap::from_iter([(header::AUTHORIZATION, value)]))
+        };
+        for good in ["Bearer se cret", "bearer se cret"] {
+            assert!(is_in(good), "{good}");
+        }
+        for bad in [
+            "",
+            "Bearer",
+            "Bearer ",
+            "Bearer se",
+            "Bearer se cret2",
+            "Bearer Se cret",
+            "Basic se cret",
+            "se cret",
+        ] {
+            assert!(!is_in(bad), "{bad}");
+        }
+        assert!(!key.is_in(&HeaderMap::new()));
+        assert_eq!("".parse::<ApiKey>().unwrap_err(), EmptyKey);
+        assert_eq!(format!("{key:?}"), "ApiKey(..)");
+    }
+}

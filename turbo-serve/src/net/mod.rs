@@ -1,0 +1,39 @@
+//! Listening: sockets, TLS, HTTP/1.1 and HTTP/2, and what holds for every protocol spoken over them.
+//!
+//! In: [`Listener`]s and a router. Out: its answers, until told to stop.
+//!
+//! ```text
+//! port ──────────▶ TLS, if any ─▶ HTTP/1.1 or ─▶ CORS ─▶ key ─▶ router
+//! unix socket ───────────────────▶ HTTP/2
+//! ```
+//!
+//! HTTP/2 is spoken to whoever begins with it (gRPC's clients do), and to whoever chooses it in the TLS handshake.
+//!
+//! | limit | of a client that |
+//! |---|---|
+//! | 75 s | asks for nothing: no handshake, no head of a request |
+//! | 30 s | takes no byte of an answer; over HTTP/2 that answer is cut off alone |
+//! | 30 s, twice | does not answer a ping over HTTP/2 |
+//! | 512 | asks for more at a time over one HTTP/2 connection: the others wait |
+//! | 20 | takes back requests over HTTP/2 faster than they are looked at: the connection ends |
+//! | a grace | is not answered when the server stops |
+
+mod answer;
+mod connection;
+mod cors;
+mod key;
+mod listener;
+mod serve;
+mod stall;
+mod tls;
+mod underway;
+#[cfg(unix)]
+mod unix;
+
+pub use cors::{Origin, OriginError, allow_origins};
+pub use key::{ApiKey, EmptyKey, protect};
+pub use listener::Listener;
+pub use serve::{Ending, GRACE, serve};
+pub use tls::{Tls, TlsError};
+#[cfg(unix)]
+pub use unix::{SocketError, UnixSocket};

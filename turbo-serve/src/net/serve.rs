@@ -1,0 +1,377 @@
+//! Listening until told to stop, to clients of every kind: those that never finish asking, and those that never read
+//! what they asked for.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use axum::Router;
+use tokio::{sync::watch, task::JoinSet};
+
+use super::{Listener, connection::Connections};
+
+/// How long a server waits for others.
+#[derive(Clone, Copy)]
+pub(super) struct Waits {
+    /// For a connection's next request. Longer than the minute for which load balancers keep an idle connection: they
+    /// must not send into one that is being closed.
+    pub(super) head: Duration,
+    /// For a client to take another byte of its answer, which is kept in memory as long, and to answer a ping.
+    pub(super) stall: Duration,
+    /// For a client that asks for nothing to take note that its connection ends.
+    pub(super) farewell: Duration,
+    /// For accepted requests after the server was told to stop.
+    pub(super) grace: Duration,
+}
+
+/// The usual time for accepted requests after a server was told to stop.
+pub const GRACE: Duration = Duration::from_secs(30);
+
+const WAITS: Waits = Waits {
+    head: Duration::from_secs(75),
+    stall: Duration::from_secs(30),
+    farewell: Duration::from_secs(5),
+    grace: GRACE,
+};
+
+/// How serving ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "requests may still be running"]
+pub enum Ending {
+    /// What was accepted is answered.
+    Answered,
+    /// Requests still run: their time was over.
+    OutOfTime,
+}
+
+/// Answers requests until `shutdown` resolves; then takes no more, answers those accepted, for at most `grace`, and
+/// returns. Requests that still run then go on as long as the runtime does. A client that asks for nothing for 75
+/// seconds, or takes no byte of its answer for 30 seconds, is cut off.
+pub async fn serve(
+    listeners: impl IntoIterator<Item = Listener>,
+    router: Router,
+    shutdown: impl Future<Output = ()>,
+    grace: Duration,
+) -> Ending {
+    serve_with(listeners, router, shutdown, Waits { grace, ..WAITS }).await
+}
+
+pub(super) async fn serve_with(
+    listeners: impl IntoIterator<Item = Listener>,
+    router: Router,
+    shutdown: impl Future<Output = ()>,
+    waits: Waits,
+) -> Ending {
+    let (stop, stopping) = watch::channel(false);
+    let connections = Connections::new(router, waits, stopping);
+    let mut accepting = JoinSet::new();
+    for listener in listeners {
+        accepting.spawn(listener.accept(Arc::clone(&connections)));
+    }
+    drop(connections);
+    shutdown.await;
+    accepting.shutdown().await; // closes the listeners
+    stop.send_replace(true);
+    // every connection holds a receiver until it ends
+    match tokio::time::timeout(waits.grace, stop.closed()).await {
+        Ok(()) => Ending::Answered,
+        Err(_) => Ending::OutOfTime,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        io::{Read, Write},
+        net::TcpStream as Client,
+        pin::Pin,
+        sync::atomic::{AtomicUsize, Ordering},
+        task::{Context, Poll},
+        time::Instant,
+    };
+
+    use axum::{
+        body::{Body, Bytes, HttpBody, to_bytes},
+        http::{Request, Response},
+        routing::{get, post},
+    };
+    use hyper::{
+        body::{Frame, Incoming},
+        client::conn::http2,
+    };
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use tokio::{net::TcpListener, sync::Notify};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+    const SHORT: Duration = Duration::from_millis(50);
+    const WAITS: Waits = Waits { head: LONG, stall: LONG, farewell: LONG, grace: LONG };
+    /// Far more than the system buffers.
+    const LARGE: usize = 64 << 20;
+
+    /// What a client of HTTP/2 begins with: its preface, and settings that change nothing.
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+    /// Serves while `client` talks to the address on a thread of its own.
+    fn with_client<T: Send + 'static>(
+        router: Router,
+        waits: Waits,
+        client: impl FnOnce(Client) -> T + Send + 'static,
+    ) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let stream = Client::connect(listener.local_addr().unwrap()).unwrap();
+            stream.set_read_timeout(Some(LONG)).unwrap();
+            let talk = tokio::task::spawn_blocking(move || client(stream));
+            tokio::select! {
+                _ = serve_with([listener.into()], router, std::future::pending(), waits) => {
+                    unreachable!("nobody stops it")
+                }
+                told = talk => told.unwrap(),
+            }
+        })
+    }
+
+    /// A client of HTTP/2 and its server, which ends with the test.
+    async fn http2_client(router: Router, waits: Waits) -> http2::SendRequest<Body> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        tokio::spawn(serve_with([listener.into()], router, std::future::pending(), waits));
+        let (client, connection) =
+            http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        client
+    }
+
+    async fn ask(client: &mut http2::SendRequest<Body>, path: &str) -> hyper::Result<Response<Incoming>> {
+        let request = Request::get(format!("http://turbo{path}")).body(Body::empty()).unwrap();
+        client.send_request(request).await
+    }
+
+    #[test]
+    fn a_client_that_asks_for_nothing_is_cut_off() {
+        let waits = Waits { head: SHORT, farewell: SHORT, ..WAITS };
+        for begun in [b"".as_slice(), b"PRI * HT", b"GET / HTTP/1.1\r\nx-a: b\r\n", PREFACE] {
+            let started = Instant::now();
+            let ended = with_client(Router::new(), waits, move |mut client| {
+                client.write_all(begun).unwrap();
+                client.read_to_end(&mut Vec::new())
+            });
+            ended.unwrap();
+            assert!(started.elapsed() < LONG / 2, "{begun:?}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_never_reads_is_cut_off() {
+        let router = Router::new().route("/", get(|| async { vec![0_u8; LARGE] }));
+        let received = with_client(router, Waits { stall: SHORT, ..WAITS }, |mut client| {
+            client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+            std::thread::sleep(20 * SHORT);
+            let mut received = Vec::new();
+            // Ends early, in peace or with a reset.
+            let _ = client.read_to_end(&mut received);
+            received.len()
+        });
+        assert!(received < LARGE, "{received} bytes came");
+    }
+
+    #[test]
+    fn a_client_that_reads_slowly_is_not_cut_off() {
+        let router = Router::new().route("/", get(|| async { vec![0_u8; LARGE] }));
+        let received = with_client(router, Waits { head: SHORT, farewell: SHORT, ..WAITS }, |mut client| {
+            client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+            std::thread::sleep(10 * SHORT);
+            let mut received = Vec::new();
+            client.read_to_end(&mut received).unwrap();
+            received.len()
+        });
+        assert!(received > LARGE, "{received} bytes came");
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_unix_socket_and_a_port_lead_to_the_same_routes() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("turbo");
+        let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = port.local_addr().unwrap();
+        let listeners = [port.into(), Listener::Unix(super::super::UnixSocket::listen(&path).await.unwrap())];
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let router = Router::new().route("/", get(|| async { "hello" }));
+        let stopped = async { stopped.await.unwrap() };
+        let served = tokio::spawn(serve_with(listeners, router, stopped, WAITS));
+
+        let request = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        let (mut through_port, mut through_socket) = (String::new(), String::new());
+        let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
+        client.write_all(request).await.unwrap();
+        client.read_to_string(&mut through_port).await.unwrap();
+        let mut client = tokio::net::UnixStream::connect(&path).await.unwrap();
+        client.write_all(request).await.unwrap();
+        client.read_to_string(&mut through_socket).await.unwrap();
+        for answer in [through_port, through_socket] {
+            assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("hello"), "{answer}");
+        }
+        stop.send(()).unwrap();
+        assert_eq!(served.await.unwrap(), Ending::Answered);
+        assert!(!path.exists());
+        assert!(tokio::net::TcpStream::connect(address).await.is_err(), "the port is closed");
+    }
+
+    /// A body without end.
+    struct Endless(Arc<AtomicUsize>);
+
+    impl HttpBody for Endless {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[0; 100_000])))))
+        }
+    }
+
+    impl Drop for Endless {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_not_read_over_http2_is_given_up_alone() {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let count = dropped.clone();
+        let router = Router::new()
+            .route("/endless", get(async move || Body::new(Endless(count))))
+            .route("/large", get(|| async { vec![7_u8; 1 << 20] }));
+        let mut client = http2_client(router, Waits { stall: 4 * SHORT, ..WAITS }).await;
+        let unread = ask(&mut client, "/endless").await.unwrap();
+        let started = Instant::now();
+        while dropped.load(Ordering::SeqCst) == 0 {
+            assert!(started.elapsed() < LONG / 2, "it is kept");
+            let read = ask(&mut client, "/large").await.unwrap().into_body();
+            assert_eq!(to_bytes(Body::new(read), LARGE).await.unwrap(), vec![7; 1 << 20]);
+        }
+        // What was sent comes, and then no end.
+        to_bytes(Body::new(unread.into_body()), LARGE).await.unwrap_err();
+        ask(&mut client, "/large").await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_client_that_goes_over_http2_leaves_nothing_behind() {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let count = dropped.clone();
+        let router = Router::new().route("/endless", get(async move || Body::new(Endless(count))));
+        let mut client = http2_client(router, WAITS).await;
+        drop(ask(&mut client, "/endless").await.unwrap());
+        let started = Instant::now();
+        while dropped.load(Ordering::SeqCst) == 0 {
+            assert!(started.elapsed() < LONG / 2, "it is kept");
+            tokio::time::sleep(SHORT / 10).await;
+        }
+    }
+
+    #[test]
+    fn a_client_that_never_ends_its_body_does_not_keep_the_server() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let arrived = Arc::new(Notify::new());
+            let notify = arrived.clone();
+            let handler = post(async move |body: Body| {
+                notify.notify_one();
+                drop(to_bytes(body, 100).await);
+            });
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut client = Client::connect(listener.local_addr().unwrap()).unwrap();
+            client.write_all(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf").unwrap();
+            let shutdown = async move { arrived.notified().await };
+            let router = Router::new().route("/", handler);
+            let started = Instant::now();
+            let waits = Waits { grace: SHORT, ..WAITS };
+            let ending = serve_with([listener.into()], router, shutdown, waits).await;
+            assert_eq!(ending, Ending::OutOfTime);
+            assert!(started.elapsed() < LONG / 2);
+        });
+    }
+
+    #[tokio::test]
+    async fn stopping_answers_what_was_accepted_over_http2() {
+        let (arrived, answer) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (notify, wait) = (arrived.clone(), answer.clone());
+        let slow = get(async move || {
+            notify.notify_one();
+            wait.notified().await;
+            "late"
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let connect = || async {
+            let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            let (client, connection) =
+                http2::handshake::<_, _, Body>(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+            (client, tokio::spawn(connection))
+        };
+        let router = Router::new().route("/", slow);
+        let shutdown = async move { arrived.notified().await };
+        let served = tokio::spawn(serve_with([listener.into()], router, shutdown, WAITS));
+        let (mut client, _) = connect().await;
+        let (_idle, idle_connection) = connect().await;
+        let asked = tokio::spawn(async move { ask(&mut client, "/").await });
+        idle_connection.await.unwrap().unwrap(); // told to go while the other is answered
+        assert!(!served.is_finished());
+        answer.notify_one();
+        let body = Body::new(asked.await.unwrap().unwrap().into_body());
+        assert_eq!(to_bytes(body, 100).await.unwrap(), "late");
+        assert_eq!(served.await.unwrap(), Ending::Answered);
+    }
+
+    /// Kinds and contents of the frames that came over HTTP/2.
+    fn frames(mut bytes: &[u8]) -> Vec<(u8, &[u8])> {
+        let mut frames = Vec::new();
+        while let Some((head, rest)) = bytes.split_at_checked(9) {
+            let len = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+            let (content, rest) = rest.split_at(len);
+            frames.push((head[3], content));
+            bytes = rest;
+        }
+        frames
+    }
+
+    #[test]
+    fn http2_has_bounds() {
+        const SETTINGS: u8 = 4;
+        const GOAWAY: u8 = 7;
+        const ENHANCE_YOUR_CALM: [u8; 4] = [0, 0, 0, 11];
+        let router = Router::new().route("/", get(std::future::pending::<()>));
+        let bytes = with_client(router, WAITS, |mut client| {
+            let mut asked = PREFACE.to_vec();
+            for stream in (1..4000_u32).step_by(2) {
+                // `GET / HTTP/2` from `x`, and at once taken back
+                asked.extend(b"\0\0\x06\x01\x05");
+                asked.extend(stream.to_be_bytes());
+                asked.extend(b"\x82\x86\x84\x41\x01x\0\0\x04\x03\0");
+                asked.extend(stream.to_be_bytes());
+                asked.extend([0, 0, 0, 8]);
+            }
+            client.write_all(&asked).unwrap();
+            let mut received = Vec::new();
+            // Ends in peace or with a reset.
+            let _ = client.read_to_end(&mut received);
+            received
+        });
+        let frames = frames(&bytes);
+        let settings =
+            frames.iter().find(|(kind, content)| *kind == SETTINGS && !content.is_empty()).unwrap();
+        assert!(
+            settings.1.chunks(6).any(|setting| setting == [0, 3, 0, 0, 2, 0]),
+            "512 streams: {settings:?}"
+        );
+        let end = frames.iter().rfind(|(kind, _)| *kind == GOAWAY).unwrap();
+        assert_eq!(end.1[4..8], ENHANCE_YOUR_CALM);
+    }
+}

@@ -1,0 +1,61 @@
+//! How many requests of a connection are being answered, and for how long there has been none.
+
+use std::time::Duration;
+
+use tokio::{sync::watch, time::timeout};
+
+/// The requests of one connection that are being answered; clones count together.
+#[derive(Clone, Default)]
+pub(super) struct Underway(watch::Sender<usize>);
+
+impl Underway {
+    /// One more, until what this gives is dropped.
+    pub(super) fn begin(&self) -> OneUnderway {
+        self.0.send_modify(|count| *count += 1);
+        OneUnderway(self.0.clone())
+    }
+
+    /// Waits until there has been none for `patience`.
+    pub(super) async fn none_for(&self, patience: Duration) {
+        let mut count = self.0.subscribe();
+        loop {
+            // Its sender is here.
+            let _ = count.wait_for(|&count| count == 0).await;
+            if timeout(patience, count.changed()).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// A request that is being answered; dropped when its answer is sent.
+pub(super) struct OneUnderway(watch::Sender<usize>);
+
+impl Drop for OneUnderway {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn patience_begins_anew_with_every_request() {
+        let (underway, patience) = (Underway::default(), Duration::from_secs(3));
+        let started = tokio::time::Instant::now();
+        let requests = async {
+            for _ in 0..3 {
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                // as short as none
+                drop(underway.begin());
+            }
+            let one = underway.begin();
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            drop(one);
+        };
+        tokio::join!(underway.none_for(patience), requests);
+        assert_eq!(started.elapsed(), Duration::from_secs(3 * 2 + 10 + 3));
+    }
+}

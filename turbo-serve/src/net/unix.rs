@@ -1,0 +1,145 @@
+//! A server that only processes of this machine can reach: through a file.
+
+use std::{
+    fs, io,
+    os::unix::{fs::FileTypeExt, net::SocketAddr},
+    path::{Path, PathBuf},
+};
+
+use tokio::net::{UnixListener, UnixStream};
+
+/// A unix socket. Its file is removed when it is dropped.
+pub struct UnixSocket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+/// Why there can be no socket at a path.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Somebody listens there.
+    #[error("another process listens there")]
+    InUse,
+    /// There is something that is not for us to remove.
+    #[error("there is a file that is not a socket")]
+    NotASocket,
+    /// There is no folder for it.
+    #[error("there is no folder {}", _0.display())]
+    NoFolder(PathBuf),
+    /// The system says no.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl UnixSocket {
+    /// Whether [`UnixSocket::listen`] would work now, for those who have a lot to do before it.
+    ///
+    /// # Errors
+    /// Those that it would have.
+    pub async fn check(path: &Path) -> Result<(), SocketError> {
+        look(path).await.map(drop)
+    }
+
+    /// Listens at `path`, and replaces a socket that nobody listens at any more.
+    ///
+    /// # Errors
+    /// [`SocketError`].
+    pub async fn listen(path: &Path) -> Result<Self, SocketError> {
+        if look(path).await? == Place::Stale {
+            fs::remove_file(path)?;
+        }
+        Ok(Self { listener: UnixListener::bind(path)?, path: path.to_owned() })
+    }
+
+    pub(super) async fn accept(&mut self) -> UnixStream {
+        axum::serve::Listener::accept(&mut self.listener).await.0
+    }
+}
+
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        // Before the listener is closed, so that it is not another server's yet.
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "the socket is not removed");
+        }
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Place {
+    Free,
+    /// Its server has ended without removing it.
+    Stale,
+}
+
+async fn look(path: &Path) -> Result<Place, SocketError> {
+    SocketAddr::from_pathname(path)?; // it may be too long
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
+        return Err(SocketError::NoFolder(folder.to_owned()));
+    }
+    let kind = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Place::Free),
+        metadata => metadata?.file_type(),
+    };
+    if !kind.is_socket() {
+        return Err(SocketError::NotASocket);
+    }
+    match UnixStream::connect(path).await {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Place::Stale),
+        // Somebody listens, be it that more clients wait than the system lets wait.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(SocketError::InUse),
+        Err(error) => Err(error.into()),
+        Ok(_) => Err(SocketError::InUse),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::tempdir;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_is_removed_with_its_server() {
+        let folder = tempdir().unwrap();
+        let path = folder.path().join("turbo");
+        UnixSocket::check(&path).await.unwrap();
+        assert!(!path.exists(), "looking leaves nothing behind");
+        let socket = UnixSocket::listen(&path).await.unwrap();
+        UnixStream::connect(&path).await.unwrap();
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_socket_in_use_is_left_alone_and_a_stale_one_replaced() {
+        let folder = tempdir().unwrap();
+        let path = folder.path().join("turbo");
+        let others = UnixListener::bind(&path).unwrap();
+        assert!(matches!(UnixSocket::check(&path).await, Err(SocketError::InUse)));
+        assert!(matches!(UnixSocket::listen(&path).await, Err(SocketError::InUse)));
+        drop(others); // as after a crash: the file stays
+        assert!(path.exists());
+        UnixSocket::check(&path).await.unwrap();
+        let mut socket = UnixSocket::listen(&path).await.unwrap();
+        let (client, _) = tokio::join!(UnixStream::connect(&path), socket.accept());
+        client.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_no_place_for_a_socket_is_told() {
+        let folder = tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "text").unwrap();
+        for (path, said) in [
+            (file.clone(), "a file that is not a socket"),
+            (folder.path().to_owned(), "a file that is not a socket"),
+            (folder.path().join("missing/turbo"), "there is no folder "),
+            (folder.path().join("a".repeat(200)), "path must be shorter"),
+        ] {
+            let error = UnixSocket::check(&path).await.unwrap_err().to_string();
+            assert!(error.contains(said), "{path:?}: {error}");
+        }
+        assert_eq!(fs::read(&file).unwrap(), b"text");
+    }
+}

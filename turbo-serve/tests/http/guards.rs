@@ -1,0 +1,87 @@
+//! What stands before all routes: keys, and whose web pages may ask.
+
+use axum::Router;
+use turbo_serve::{
+    engine::Health,
+    net::{allow_origins, protect},
+};
+
+use crate::{
+    fake::{Fake, Reply, Running, assert_tei, routes},
+    statuses::assert_openai,
+};
+
+const BODY: &str = r#"{"inputs":"a","input":"a"}"#;
+
+fn start(guard: impl FnOnce(Router) -> Router) -> Running {
+    Running::start(guard(routes(Fake::new(Health::Ready).into())))
+}
+
+fn post(server: &Running, path: &str, header: (&str, &str)) -> Reply {
+    server.send("POST", path, &[("content-type", "application/json"), header], BODY)
+}
+
+#[test]
+fn only_who_has_the_key_is_answered() {
+    let server = start(|router| protect(router, "secret".parse().unwrap()));
+    for path in ["/embed", "/", "/v1/embeddings"] {
+        for shown in ["Bearer secret", "bearer secret"] {
+            assert_eq!(post(&server, path, ("authorization", shown)).status, 200, "{path}, {shown}");
+        }
+    }
+    for (shown, said) in [
+        (("x-key", "secret"), "expected the header `Authorization: Bearer KEY`"),
+        (("authorization", "Bearer secre"), "not this server's"),
+        (("authorization", "secret"), "not this server's"),
+    ] {
+        for path in ["/embed", "/", "/nowhere", "/info/"] {
+            let reply = post(&server, path, shown);
+            assert_tei(path, &reply, 401, "Unauthorized", said);
+            assert_eq!(reply.header("www-authenticate"), "Bearer");
+        }
+        assert_openai("OpenAI", &post(&server, "/v1/embeddings", shown), 401, "Unauthorized", said);
+    }
+    assert_tei("info", &server.get("/info"), 401, "Unauthorized", "expected the header");
+    for path in ["/", "/health", "/ping", "/metrics"] {
+        assert_eq!(server.get(path).status, 200, "{path}");
+    }
+    let metrics = server.get("/metrics");
+    assert!(metrics.text().contains(r#"te_request_failure{err="unauthorized"}"#), "{}", metrics.text());
+}
+
+#[test]
+fn a_page_may_ask_when_its_origin_is_allowed() {
+    let (ours, other) = (("origin", "https://ours.example"), ("origin", "https://other.example"));
+    let allowed = |reply: &Reply| {
+        let header = reply.headers.get("access-control-allow-origin");
+        header.map(|value| value.to_str().unwrap().to_owned())
+    };
+    let origins = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
+
+    let server = start(|router| allow_origins(router, &origins(&["https://ours.example", "null"])));
+    assert_eq!(allowed(&post(&server, "/embed", ours)).as_deref(), Some("https://ours.example"));
+    assert_eq!(allowed(&post(&server, "/embed", ("origin", "null"))).as_deref(), Some("null"));
+    let reply = post(&server, "/embed", other);
+    assert_eq!((reply.status, allowed(&reply)), (200, None), "the browser keeps it from the page");
+
+    let server = start(|router| allow_origins(router, &origins(&["https://ours.example", "*"])));
+    assert_eq!(allowed(&post(&server, "/embed", other)).as_deref(), Some("*"));
+}
+
+#[test]
+fn a_browser_may_ask_before_it_shows_a_key() {
+    let server =
+        start(|router| allow_origins(protect(router, "secret".parse().unwrap()), &["*".parse().unwrap()]));
+    let asks = [
+        ("origin", "https://any.example"),
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "authorization,content-type"),
+    ];
+    let reply = server.send("OPTIONS", "/embed", &asks, "");
+    assert_eq!(reply.status, 200);
+    assert_eq!(reply.header("access-control-allow-origin"), "*");
+    assert_eq!(reply.header("access-control-allow-headers"), "authorization,content-type");
+    assert_eq!(reply.header("access-control-allow-methods"), "GET,POST");
+    let refused = post(&server, "/embed", asks[0]);
+    assert_eq!((refused.status, refused.header("access-control-allow-origin")), (401, "*"));
+}
