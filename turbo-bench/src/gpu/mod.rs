@@ -63,7 +63,7 @@ enum Step {
     Rows(Site),
     /// Attention of packed sequences, beside PyTorch's
     Attention(Site),
-    /// BERT-base with random weights, beside PyTorch's, eager and compiled
+    /// BERT-base with random weights, beside PyTorch's, eager and compiled; and its batches one behind the other
     Encoder {
         #[command(flatten)]
         site: Site,

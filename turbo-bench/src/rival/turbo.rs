@@ -41,7 +41,7 @@ pub fn serve(
 
 /// An encoder on a device.
 pub(crate) struct Turbo<D: EncoderKernels> {
-    encoder: Encoder<D>,
+    pub(crate) encoder: Encoder<D>,
     device: String,
     vocab_size: usize,
     staging: Staging,
@@ -102,12 +102,14 @@ impl<D: EncoderKernels> Turbo<D> {
         Ok(rows)
     }
 
+    /// Ids of sequences of these lengths.
+    pub(crate) fn ids(&self, lens: &[u32]) -> Vec<Vec<u32>> {
+        let of = |&len: &u32| (0..len).map(|t| token(t, len, self.vocab_size)).collect();
+        lens.iter().map(of).collect()
+    }
+
     fn stage(&mut self, lens: &[u32]) -> Result<()> {
         self.staging.clear();
-        for &len in lens {
-            let ids: Vec<u32> = (0..len).map(|t| token(t, len, self.vocab_size)).collect();
-            self.staging.push(&ids, &[])?;
-        }
-        Ok(())
+        Ok(self.ids(lens).iter().try_for_each(|ids| self.staging.push(ids, &[]))?)
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Dtype, contest::Timed};
+use super::{Dtype, contest::Timed, overlap::Overlap};
 use crate::{figures::agree::Agreement, figures::planning, workload};
 
 /// What the others are called here: the model as transformers has it, and `torch.compile(mode="max-autotune")` of it.
@@ -110,6 +110,9 @@ pub struct Encoders {
     pub cases: Vec<Case>,
     /// What planning costs beside running, in bf16, one request at a time.
     pub planning: Option<planning::Summary>,
+    /// The batches of [`RAGGED`] in bf16, one behind the other.
+    #[serde(default)]
+    pub overlap: Option<Overlap>,
 }
 
 /// How near somebody's vectors are to those of turbo in f32.
@@ -156,6 +159,12 @@ mod tests {
         assert!(packed[..packed.len() - 1].iter().all(|batch| batch.iter().sum::<u32>() + 500 > ROWS));
         assert!(padded.iter().all(|batch| batch.len() as u32 * batch[batch.len() - 1] <= ROWS));
         assert!(ragged.tokens() > 100_000, "batches enough that the first counts little");
+    }
+
+    #[test]
+    fn what_was_found_before_batches_overlapped_is_still_read() {
+        let found: Encoders = serde_json::from_str(r#"{"agreement":[],"cases":[],"planning":null}"#).unwrap();
+        assert_eq!(found.overlap, None);
     }
 
     #[test]

@@ -15,6 +15,7 @@
 //! | module | what it is about |
 //! |---|---|
 //! | [`operation`], [`rows`], [`attention`], [`encoder`] | what is timed, as data |
+//! | [`overlap`] | batches one behind the other, and when what happened |
 //! | [`suite`], [`sanitizer`] | whether it is right |
 //! | [`ceilings`] | what the GPU can do at most |
 //! | [`contest`], [`measured`] | turns, and what they come to |
@@ -33,6 +34,7 @@ pub mod measured;
 #[cfg(any(feature = "cuda", test))]
 pub mod on_gpu;
 pub mod operation;
+pub mod overlap;
 pub mod page;
 pub mod returned;
 pub mod rows;

@@ -177,7 +177,12 @@ fn plausible(section: &Section) -> Result<()> {
             wide.iter().try_for_each(|it| all_of_it(it, ceilings))
         }
         Found::Attention(all) => all.iter().try_for_each(|it| times(it.operation.name(), &it.times)),
-        Found::Encoder(encoders) => encoders.cases.iter().try_for_each(|it| times(&it.workload, &it.times)),
+        Found::Encoder(encoders) => {
+            encoders.cases.iter().try_for_each(|it| times(&it.workload, &it.times))?;
+            let Some(overlap) = &encoders.overlap else { return Ok(()) };
+            ensure!(overlap.timeline.is_in_order(), "the timeline goes backwards: {:?}", overlap.timeline);
+            times("batches", &overlap.times)
+        }
         Found::Suite(_) | Found::Ceilings | Found::Sanitizer(_) => Ok(()),
     }
 }
@@ -215,7 +220,7 @@ pub fn remarks(findings: &Findings) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::gpu::sample;
+    use crate::figures::gpu::{encoder::Encoders, sample};
 
     /// A folder as `gpu.sh` leaves it.
     fn folder() -> tempfile::TempDir {
@@ -290,6 +295,15 @@ mod tests {
         });
         assert!(
             refused(folder).contains("encoder: this cannot be: 1 × 128: turbo takes"),
+            "{}",
+            refused(folder)
+        );
+        change(folder, "encoder", |section| {
+            let Found::Encoder(Encoders { overlap: Some(overlap), .. }) = &mut section.found else { return };
+            overlap.timeline.0[1].done_us = 1;
+        });
+        assert!(
+            refused(folder).contains("encoder: this cannot be: the timeline goes backwards"),
             "{}",
             refused(folder)
         );

@@ -5,6 +5,7 @@ use super::{
     ceilings::Rates,
     contest::{TURBO, Timed},
     encoder::{self, Agreed, Case, Encoders, Workload},
+    overlap::{AFTER, BEHIND, Flight, Overlap, Timeline},
     returned::{Ended, Manifest, Packed, STEPS},
     rows,
     sanitizer::{Finding, Sanitized, TOOLS},
@@ -65,6 +66,24 @@ fn encoders() -> Encoders {
         agreement: Dtype::ALL.map(agreement).to_vec(),
         cases: cases.collect(),
         planning: Some(planning),
+        overlap: Some(overlap()),
+    }
+}
+
+/// Batches of a hundred microseconds, one behind the other; the last one is launched two after the one before was last seen.
+fn overlap() -> Overlap {
+    let flight = |[begun_us, launched_us, done_us]: [u64; 3]| Flight {
+        begun_us,
+        launched_us,
+        running_us: done_us - 2,
+        done_us,
+        read_us: done_us + 5,
+    };
+    let flights = [[0, 10, 100], [10, 20, 200], [190, 200, 295]].map(flight);
+    Overlap {
+        tokens: 200,
+        times: vec![timed(AFTER, 125.0), timed(BEHIND, 100.0)],
+        timeline: Timeline(flights.to_vec()),
     }
 }
 

@@ -5,11 +5,14 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use turbo_kernels::{DType, Float, bf16, cuda::Cuda, f16};
 
-use super::super::{
-    Dtype,
-    contest::{TURBO, Turns, contest, list},
-    encoder::{Agreed, COMPILED, Case, EAGER, Encoders, Workload},
-    torch::script,
+use super::{
+    super::{
+        Dtype,
+        contest::{TURBO, Turns, contest, list},
+        encoder::{Agreed, COMPILED, Case, EAGER, Encoders, Workload},
+        torch::script,
+    },
+    overlap,
 };
 use crate::{
     figures::{agree, planning},
@@ -34,6 +37,8 @@ pub(super) struct Work<'a> {
     /// The folder of the checkpoint.
     pub(super) model: &'a Path,
     pub(super) workloads: &'a [Workload],
+    /// Lengths of batches that are run one behind the other.
+    pub(super) batches: &'a [Vec<u32>],
     /// Requests that are planned one at a time.
     pub(super) planning: &'a planning::Data,
 }
@@ -46,8 +51,8 @@ impl Peers<'_> {
     }
 }
 
-/// Times all workloads in all types, then those in bf16 again that can be compiled, since that takes its time. Whatever is
-/// found is shown to `keep` at once.
+/// Times all workloads in all types, then batches one behind the other, and at last those workloads in bf16 again that can
+/// be compiled, since that takes its time. Whatever is found is shown to `keep` at once.
 ///
 /// # Errors
 /// When the device or PyTorch fails, or somebody computes something else.
@@ -66,6 +71,7 @@ pub(super) fn measure(
     let planned = planning::measure(work.planning, gpu.with_float::<bf16>(), work.model)?;
     of.found.planning = Some(planning::Summary::of(&planned));
     (of.keep)(of.found)?;
+    of.overlapped(&gpu.with_float::<bf16>(), Dtype::Bf16)?;
     of.compiled(&gpu.with_float::<bf16>(), Dtype::Bf16)?;
     Ok(found)
 }
@@ -92,6 +98,13 @@ impl Measuring<'_> {
             .workloads
             .iter()
             .try_for_each(|workload| self.time(&mut turbo, &mut rivals, workload, dtype))
+    }
+
+    /// Batches one behind the other.
+    fn overlapped<F: Float>(&mut self, device: &Cuda<F>, dtype: Dtype) -> Result<()> {
+        let mut turbo = self.turbo(device, dtype)?;
+        self.found.overlap = Some(overlap::measure(&mut turbo, self.work.batches, dtype, TURNS)?);
+        (self.keep)(self.found)
     }
 
     /// Workloads of one shape, of turbo, the model as it is, and the model compiled for that shape.

@@ -5,6 +5,7 @@
 mod encoder;
 mod kernels;
 mod operations;
+mod overlap;
 mod sanitizer;
 mod suite;
 
@@ -125,7 +126,10 @@ impl Site {
         let peers =
             self.python.as_deref().map(|python| Peers { python, peers: &self.peers, device: self.device });
         let mut begun = self.begin(None, Some(&ceilings));
-        let work = Work { model, workloads: &Workload::all(), planning: &planning::Data::default() };
+        let workloads = Workload::all();
+        let [.., ragged] = &workloads;
+        let (batches, planning) = (ragged.packed(), planning::Data::default());
+        let work = Work { model, workloads: &workloads, batches: &batches, planning: &planning };
         encoder::measure(&self.gpu, work, peers.as_ref(), |found| {
             begun.write(Found::Encoder(found.clone()))
         })?;

@@ -1,11 +1,12 @@
 use std::sync::Arc;
 
 use turbo_kernels::{
-    bf16,
+    DType, bf16,
     cuda::emulator::{Emulator, Order},
 };
 
 use super::{super::operation, *};
+use crate::rival::turbo::Turbo;
 
 /// Turns enough to see that there are times.
 const ONCE: Turns = Turns { us: 1.0, rounds: 1 };
@@ -179,20 +180,45 @@ fn an_encoder_is_timed_in_every_type() {
     let workloads =
         [Workload { name: "1 × 8", lens: vec![8] }, Workload { name: "ragged", lens: vec![5, 9, 2] }];
     let planning = planning::Data { lens: 5..=20, requests: 2, ..planning::Data::default() };
-    let work = Work { model: &data("tiny-sentence"), workloads: &workloads, planning: &planning };
+    let batches = [vec![5, 3], vec![9], vec![2, 4, 1]];
+    let work =
+        Work { model: &data("tiny-sentence"), workloads: &workloads, batches: &batches, planning: &planning };
     let mut kept = 0;
     let found = encoder::measure(&gpu, work, None, |_| {
         kept += 1;
         Ok(())
     });
     let found = found.unwrap();
-    assert_eq!((found.cases.len(), found.agreement.len(), kept), (2 * 3, 3, 2 * 3 + 1));
+    assert_eq!((found.cases.len(), found.agreement.len(), kept), (2 * 3, 3, 2 * 3 + 2));
     assert!(
         found.cases.iter().all(|case| case.times[0].median_us > 0.0 && case.times.len() == 1),
         "{found:?}"
     );
     assert_eq!(found.cases[1].tokens, 16);
     assert!(found.planning.is_some_and(|planned| planned.percent > 0.0));
+    assert!(found.overlap.is_some_and(|overlap| overlap.tokens == 24 && overlap.timeline.0.len() == 3));
+}
+
+/// A GPU that computes only when somebody looks is never done while the next batch is launched, and one that computes as it
+/// launches always is: so the share is known without a clock.
+#[test]
+fn batches_are_launched_while_another_one_runs() {
+    let Some(emulator) = Emulator::or_skip(Order::Forward).map(Arc::new) else { return };
+    let gpu = Cuda::<bf16>::new(emulator.clone(), Default::default());
+    let mut turbo = Turbo::load(&data("tiny-sentence"), gpu, DType::F32).unwrap();
+    let mut measure = || {
+        let batches = [vec![5, 3], vec![9], vec![2, 4, 1], vec![7]];
+        overlap::measure(&mut turbo, &batches, Dtype::Bf16, ONCE).unwrap()
+    };
+    let at_once = measure();
+    emulator.lag();
+    let lagging = measure();
+    assert_eq!([&at_once, &lagging].map(|it| it.timeline.hidden()), [Some(0.0), Some(1.0)]);
+    for found in [at_once, lagging] {
+        assert!(found.timeline.is_in_order() && found.timeline.0.len() == 4, "{found:?}");
+        assert_eq!((found.tokens, found.times.len()), (31, 2));
+        assert!(found.gain().is_some_and(|gain| gain > 0.0), "{found:?}");
+    }
 }
 
 #[test]
