@@ -3,6 +3,7 @@
 mod bars;
 mod encoder;
 mod reductions;
+mod timeline;
 mod wide;
 
 use std::path::Path;
@@ -12,10 +13,11 @@ use anyhow::{Context, Result};
 use super::Findings;
 
 /// Every picture: its file, and what it shows.
-pub(super) const ALL: [(&str, &str); 3] = [
+pub(super) const ALL: [(&str, &str); 4] = [
     ("gpu-rows.svg", "share of the bandwidth of a copy that operations on rows reach"),
     ("gpu-reductions.svg", "how much faster rows are reduced together than one by one, by their length"),
     ("gpu-encoder.svg", "tokens a second of BERT-base"),
+    ("gpu-timeline.svg", "what the host does for the next batch while the GPU computes one"),
 ];
 
 /// Draws them into the folder `out`; what was not measured is not drawn.
@@ -23,7 +25,7 @@ pub(super) const ALL: [(&str, &str); 3] = [
 /// # Errors
 /// When a file cannot be written.
 pub(super) fn draw(findings: &Findings, out: &Path) -> Result<()> {
-    let texts = [wide::draw(findings), reductions::draw(findings), encoder::draw(findings)];
+    let texts = [wide::draw, reductions::draw, encoder::draw, timeline::draw].map(|draw| draw(findings));
     for ((name, _), text) in ALL.iter().zip(texts) {
         let file = out.join(name);
         std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
@@ -44,7 +46,7 @@ mod tests {
             draw(findings, folder.path()).unwrap();
             ALL.map(|(file, _)| std::fs::read_to_string(folder.path().join(file)).unwrap())
         };
-        let [wide, reductions, encoder] = drawn(&findings);
+        let [wide, reductions, encoder, timeline] = drawn(&findings);
         for words in ["softmax, bf16", "turbo 44.7 %", "autotuned", "eager"] {
             assert!(wide.contains(words), "{words}: {wide}");
         }
@@ -53,6 +55,7 @@ mod tests {
         let points = crate::figures::gpu::rows::reductions().len();
         assert_eq!(reductions.matches("<circle").count(), points + 2 * 2, "{reductions}");
         assert!(encoder.contains("5 to 500 tokens, bf16") && encoder.contains("compiled"), "{encoder}");
+        assert!(timeline.contains("one behind the other"), "{timeline}");
         findings.rows.clear();
         assert!(
             drawn(&findings).iter().all(|picture| picture.starts_with("<svg") && !picture.contains("turbo"))
