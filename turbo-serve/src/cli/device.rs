@@ -56,7 +56,8 @@ impl fmt::Display for Wish {
     }
 }
 
-/// A device of either kind.
+/// A device of either kind. Clones are the same device.
+#[derive(Clone)]
 pub(super) enum Chosen {
     Cpu(Cpu),
     Gpu(gpu::Gpu),

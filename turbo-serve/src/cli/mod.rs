@@ -10,6 +10,7 @@
 
 mod bench;
 mod caches;
+mod config;
 mod device;
 mod fetching;
 mod files;
@@ -23,9 +24,12 @@ mod serve;
 mod shutdown;
 mod task;
 
-use std::process::ExitCode;
+use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use anyhow::Result;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use self::config::Config;
 
 /// Serve transformer models whose inputs vary in length
 #[derive(Parser)]
@@ -37,7 +41,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    Serve(serve::Arguments),
+    Serve(Box<serve::Arguments>),
+    CheckConfig(config::CheckArguments),
     Embed(files::embed::Arguments),
     Classify(files::classify::Arguments),
     Rerank(files::rerank::Arguments),
@@ -49,14 +54,11 @@ enum Command {
 
 /// Runs the command line of this process.
 pub(crate) fn main() -> ExitCode {
-    let done = match Arguments::parse().command {
-        Command::Serve(arguments) => serve::run(&arguments).map(well),
-        Command::Embed(arguments) => files::embed::run(&arguments),
-        Command::Classify(arguments) => files::classify::run(&arguments),
-        Command::Rerank(arguments) => files::rerank::run(&arguments),
-        Command::Bench(arguments) => bench::run(&arguments).map(well),
-        Command::Inspect(arguments) => inspect::run(&arguments).map(well),
-        Command::Devices => device::list().map(well),
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let matches = command().get_matches_from(&words);
+    let done = match described(&matches, &words) {
+        Some(config) => config.and_then(serve::run_config).map(well),
+        None => run(Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command),
     };
     match done {
         Ok(code) => code,
@@ -65,6 +67,43 @@ pub(crate) fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Serve(arguments) => serve::run(&arguments).map(well),
+        Command::CheckConfig(arguments) => config::check(&arguments, &serve_command()).map(well),
+        Command::Embed(arguments) => files::embed::run(&arguments),
+        Command::Classify(arguments) => files::classify::run(&arguments),
+        Command::Rerank(arguments) => files::rerank::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments).map(well),
+        Command::Inspect(arguments) => inspect::run(&arguments).map(well),
+        Command::Devices => device::list().map(well),
+    }
+}
+
+/// The command line. `turbo serve` needs no model where a file describes some.
+fn command() -> clap::Command {
+    Arguments::command().mut_subcommand(SERVE, |serve| {
+        serve.mut_arg("model_id", |model_id| model_id.required(false).required_unless_present("config"))
+    })
+}
+
+const SERVE: &str = "serve";
+
+/// `turbo serve` itself, whose flags are the keys of a file.
+fn serve_command() -> clap::Command {
+    let command = Arguments::command();
+    command.find_subcommand(SERVE).expect("it is one of the commands").clone()
+}
+
+/// What the file of `turbo serve --config` describes, beside the words of the command line; `None` without one.
+fn described(matches: &ArgMatches, words: &[OsString]) -> Option<Result<Config>> {
+    let (_, serve) = matches.subcommand().filter(|(name, _)| *name == SERVE)?;
+    let path: &PathBuf = serve.get_one("config")?;
+    // The program and its command come first: there are no flags between them.
+    let words = words.iter().skip(2).cloned().collect();
+    Some(Config::beside(path, &serve_command(), serve, words))
 }
 
 /// The exit code of a command that either works or fails.
@@ -87,8 +126,6 @@ fn one_line(error: &anyhow::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

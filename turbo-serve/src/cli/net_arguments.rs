@@ -15,7 +15,7 @@ use turbo_serve::net::{self, ApiKey, Listener, Origin, Tls};
 /// Connections that the system accepts before the server gets to them.
 const BACKLOG: u32 = 1024;
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 #[command(next_help_heading = "Network")]
 pub(super) struct NetArguments {
     /// Address to listen on; 0.0.0.0, the default, is every address of this machine. The variable HOSTNAME counts where

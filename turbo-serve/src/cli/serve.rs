@@ -1,6 +1,7 @@
 //! `turbo serve`: from arguments to a server, until told to stop.
 
 use std::{
+    future::Future,
     num::{NonZeroU64, NonZeroUsize},
     path::PathBuf,
     time::Duration,
@@ -20,6 +21,7 @@ use turbo_serve::{
 
 use super::{
     caches::{self, CacheArgument, PackedCacheArguments},
+    config::Config,
     device::{Chosen, OnDevice},
     log,
     model_arguments::{LayoutArgument, ModelArguments, PoolingArgument},
@@ -38,17 +40,24 @@ const LAZY_SHARE: u32 = 4;
 /// http://ADDRESS`; logs go to standard error. SIGTERM and Ctrl-C stop it after the accepted requests are answered. A
 /// second one stops it at once, as does the end of `--shutdown-grace-ms`: who still waits is told so, and the exit code
 /// is 1.
-#[derive(Args)]
+///
+/// Several models, versions and names are what `--config` is for.
+#[derive(Args, Clone)]
 #[command(after_help = "\
 Examples:
   turbo serve --model-id minilm                          the model that `cargo xtask model` fetches
   turbo serve --model-id path/to/folder --port 0         a free port; the line on standard output says which
   turbo serve --model-id minilm --batching none          one input at a time, to see what batching brings
+  turbo serve --config turbo.toml                        several models; `turbo check-config turbo.toml` checks it
   MODEL_ID=minilm PORT=8080 turbo serve                  every flag can be set by its variable
 
 Try it:
   curl http://127.0.0.1:3000/embed -H 'content-type: application/json' -d '{\"inputs\": \"What is a good soup?\"}'")]
 pub(super) struct Arguments {
+    /// Serve what this file describes: several models, their versions, names and limits, and the flags of the server. A
+    /// flag or variable that is said as well goes before the file's; those of models are refused beside it
+    #[arg(long, env, value_name = "FILE", help_heading = "Model")]
+    config: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArguments,
     /// How token vectors become one, or `splade`; by default the model does what its folder is made for
@@ -142,11 +151,35 @@ enum DispatchArgument {
     Lazy,
 }
 
-/// Serves until told to stop.
+/// Serves one model until told to stop.
 ///
 /// # Errors
 /// When the model, the device or the address cannot be used.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    serve_on(arguments, |device| {
+        let arguments = arguments.clone();
+        async move { Ok(Models::single(blocking(move || open(&arguments, device, None)).await?)) }
+    })
+}
+
+/// Serves what a file describes, until told to stop.
+///
+/// # Errors
+/// When a model, the device or the address cannot be used.
+pub(super) fn run_config(config: Config) -> Result<()> {
+    let arguments = config.server().clone();
+    serve_on(&arguments, |device| async move {
+        let models = blocking(move || config.declare(&device)).await?;
+        models.start().await?;
+        Ok(models)
+    })
+}
+
+/// Serves what `load` loads, on the device that was chosen.
+fn serve_on<L: Future<Output = Result<Models>>>(
+    arguments: &Arguments,
+    load: impl FnOnce(Chosen) -> L,
+) -> Result<()> {
     log::start(arguments.json_output);
     let device = arguments.model.device(|no_gpu| tracing::info!("{}", no_gpu.why))?;
     // Sockets and JSON take little, and wait while the model computes on all cores; two, so that a large body does not
@@ -154,13 +187,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let io_threads = EngineConfig::workers_beside(device.threads()).max(2);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(io_threads).enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;
-    let served = runtime.block_on(serve(arguments, device));
+    let served = runtime.block_on(serve(arguments, load(device)));
     // A model that was still being loaded when the signal came is left alone.
     runtime.shutdown_background();
     served
 }
 
-async fn serve(arguments: &Arguments, device: Chosen) -> Result<()> {
+async fn serve(arguments: &Arguments, load: impl Future<Output = Result<Models>>) -> Result<()> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     // Before the model is loaded, so that a port in use is told at once; listening when it is warm, so that nobody is
     // connected to a server that does not answer yet.
@@ -168,7 +201,7 @@ async fn serve(arguments: &Arguments, device: Chosen) -> Result<()> {
 
     let metrics = Metrics::install()?;
     let models = tokio::select! {
-        engine = start(arguments, device) => Models::single(engine?),
+        models = load => models?,
         () = signals.next() => return Ok(()),
     };
     let options = HttpOptions { payload_limit: arguments.payload_limit };
@@ -178,21 +211,25 @@ async fn serve(arguments: &Arguments, device: Chosen) -> Result<()> {
     shutdown::serve(&models, listeners, router, signals, grace).await
 }
 
-/// The model, warm, on a thread where it may block.
-async fn start(arguments: &Arguments, device: Chosen) -> Result<Engine> {
-    let (model, config) = (arguments.model.clone(), arguments.config(&device));
-    let options = arguments.open_options();
-    let blocking = move || -> Result<Engine> {
-        let local = model.local()?;
-        let options = OpenOptions { name: Some(local.name), sha: local.sha, ..options };
-        let dtype = model.dtype;
-        let open = Open { folder: local.folder, options };
-        let model = device.run(open, dtype, |warning| tracing::warn!("{warning}"))?;
-        let ModelInfo { name, device, task, .. } = &model.info;
-        tracing::info!(model = name, device, %task, "loading");
-        Ok(Engine::start(model, &config)?)
-    };
-    tokio::task::spawn_blocking(blocking).await.context("the model panicked while it was loaded")?
+/// Does what loads models on a thread where it may block.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.context("the model panicked while it was loaded")?
+}
+
+/// An engine with the model of these arguments, warm; `name` is what it is called, by default by its own name. Blocks.
+///
+/// # Errors
+/// When the model cannot be found, opened or run.
+pub(super) fn open(arguments: &Arguments, device: Chosen, name: Option<&str>) -> Result<Engine> {
+    let config = arguments.config(device.threads());
+    let local = arguments.model.local()?;
+    let name = name.map_or(local.name, str::to_owned);
+    let options = OpenOptions { name: Some(name), sha: local.sha, ..arguments.open_options() };
+    let open = Open { folder: local.folder, options };
+    let model = device.run(open, arguments.model.dtype, |warning| tracing::warn!("{warning}"))?;
+    let ModelInfo { name, device, task, .. } = &model.info;
+    tracing::info!(model = name, device, %task, "loading");
+    Ok(Engine::start(model, &config)?)
 }
 
 /// A model to be opened, wherever it runs.
@@ -210,6 +247,17 @@ impl OnDevice for Open {
 }
 
 impl Arguments {
+    /// The flags that say which model it is.
+    pub(super) fn model(&self) -> &ModelArguments {
+        &self.model
+    }
+
+    /// The same for a model that is elsewhere.
+    pub(super) fn of(mut self, (model_id, revision): (String, Option<String>)) -> Self {
+        (self.model.model_id, self.model.revision) = (model_id, revision);
+        self
+    }
+
     /// What is chosen about the model beside where it is.
     fn open_options(&self) -> OpenOptions {
         let named = self.default_prompt_name.clone().map(DefaultPrompt::Named);
@@ -224,7 +272,8 @@ impl Arguments {
         }
     }
 
-    fn config(&self, device: &Chosen) -> EngineConfig {
+    /// The limits of its engine, beside so many threads that compute.
+    pub(super) fn config(&self, threads: NonZeroUsize) -> EngineConfig {
         let default = EngineConfig::default();
         EngineConfig {
             batching: match self.batching {
@@ -246,7 +295,7 @@ impl Arguments {
             auto_truncate: self.auto_truncate,
             tokenization_workers: self
                 .tokenization_workers
-                .map_or_else(|| EngineConfig::workers_beside(device.threads()), NonZeroUsize::get),
+                .map_or_else(|| EngineConfig::workers_beside(threads), NonZeroUsize::get),
             cost_cache: caches::costs(self.cost_cache.as_ref()),
             ..default
         }

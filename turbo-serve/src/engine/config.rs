@@ -124,8 +124,11 @@ impl EngineConfig {
         workers_beside(all, compute_threads)
     }
 
-    /// Whether `model` can be served with these limits.
-    pub(super) fn check(&self, model: &Model) -> Result<(), StartError> {
+    /// Whether these limits are possible, whatever the model.
+    ///
+    /// # Errors
+    /// [`StartError::Zero`], [`StartError::TooMany`].
+    pub fn check_limits(&self) -> Result<(), StartError> {
         for (name, value) in [
             ("max_batch_tokens", self.max_batch_tokens.most()),
             ("max_batch_requests", self.max_batch_requests.unwrap_or(1)),
@@ -145,6 +148,12 @@ impl EngineConfig {
                 return Err(StartError::TooMany { name, got, limit });
             }
         }
+        Ok(())
+    }
+
+    /// Whether `model` can be served with these limits.
+    pub(super) fn check(&self, model: &Model) -> Result<(), StartError> {
+        self.check_limits()?;
         let max_input_length = model.info.max_input_length;
         if self.max_batch_tokens.longest_input(max_input_length) < max_input_length && !self.auto_truncate {
             let max_batch_tokens = self.max_batch_tokens.most();

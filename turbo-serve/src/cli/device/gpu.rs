@@ -16,6 +16,7 @@ use super::OnDevice;
 use crate::cli::model_arguments::{Dtype, NO_INT8};
 
 /// One of them.
+#[derive(Clone)]
 pub(in crate::cli) struct Gpu(Cuda<f32>);
 
 impl Gpu {

@@ -8,6 +8,7 @@ use crate::cli::model_arguments::Dtype;
 const WHY: &str = "this build has no GPU support (cargo feature `cuda`)";
 
 /// There is none.
+#[derive(Clone)]
 pub(in crate::cli) enum Gpu {}
 
 impl Gpu {

@@ -1,0 +1,34 @@
+//! `turbo check-config`: what is wrong with a file, or what it says.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Args, Command};
+
+use super::Config;
+use crate::cli::output;
+
+/// Check a configuration file without starting a server
+///
+/// Looks at keys, types, values, names and folders, and opens no model. Whatever is wrong is told with its line, and the
+/// exit code is 1; else one line says what would be served.
+#[derive(Args)]
+pub(in crate::cli) struct Arguments {
+    /// The file, as `turbo serve --config` takes it
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// Checks the file for the command `serve`.
+///
+/// # Errors
+/// What is wrong with it.
+pub(in crate::cli) fn run(arguments: &Arguments, serve: &Command) -> Result<()> {
+    let config = Config::alone(&arguments.file, serve)?;
+    let model = |model: &super::ModelConfig| {
+        let versions = model.versions.names().unwrap_or_default().join(", ");
+        format!("{} ({versions})", model.name.value)
+    };
+    let models: Vec<String> = config.models.iter().map(model).collect();
+    output::line(&format!("{}: sound: {}", arguments.file.display(), models.join(", ")))
+}

@@ -1,0 +1,125 @@
+//! Several models from a file.
+
+use std::{fs, path::Path};
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::{
+    assert_fails, data, path,
+    server::{Server, Signal, run, turbo},
+};
+
+/// A folder with a file of this text, in which `{data}` is the folder of the fixtures.
+fn written(text: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let text = text.replace("{data}", path(&data()));
+    fs::write(folder.path().join("turbo.toml"), text).unwrap();
+    folder
+}
+
+fn file(folder: &TempDir) -> String {
+    path(&folder.path().join("turbo.toml")).to_owned()
+}
+
+const TWO: &str = "
+default = 'ranker'
+[server]
+hostname = '127.0.0.1'
+port = 9
+max_client_batch_size = 1
+";
+
+fn two() -> String {
+    let models = "
+[[models]]
+name = 'embedder'
+aliases = ['org/embedder']
+max_batch_tokens = 96
+max_client_batch_size = 3
+[[models.versions]]
+version = '1'
+model_id = '{data}/tiny-sentence'
+[[models.versions]]
+version = '2'
+model_id = '{data}/tiny-dense'
+[[models]]
+name = 'labels'
+model_id = '{data}/pipeline-classify'
+load = 'request'
+";
+    TWO.replace("max_client_batch_size = 1\n", "").replace("ranker", "labels") + models
+}
+
+fn start(folder: &TempDir, arguments: &[&str]) -> Server {
+    let mut command = turbo();
+    command.args(["serve", "--config", &file(folder)]).args(arguments);
+    Server::spawn(command)
+}
+
+#[test]
+fn a_file_is_a_server_of_its_models() {
+    let folder = written(&two());
+    // What the command line says goes before the file.
+    let server = start(&folder, &["--port=0"]);
+    let (_, models) = server.get("/v1/models");
+    let names: Vec<&str> =
+        models["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
+    let expected = ["embedder", "org/embedder", "embedder/1", "embedder/2", "labels", "labels/1"];
+    assert_eq!(names, expected);
+    for (route, fixture) in
+        [("/models/embedder/versions/1/info", "tiny-sentence"), ("/models/embedder/info", "tiny-dense")]
+    {
+        let (_, info) = server.get(route);
+        assert!(info["model_id"].as_str().unwrap().ends_with(fixture), "{info}");
+        assert_eq!(
+            (&info["served_model_name"], &info["max_client_batch_size"]),
+            (&json!("embedder"), &json!(3))
+        );
+    }
+    let (status, answer) = server.post("/predict", &json!({ "inputs": "the cat" }));
+    assert_eq!(status, 200, "the default one is loaded for its first request: {answer}");
+    assert_eq!(server.post("/models/embedder/embed", &json!({ "inputs": "the cat" })).0, 200);
+    assert_eq!(server.post("/models/ranker/rerank", &json!({ "query": "a", "texts": ["b"] })).0, 404);
+    let (code, output) = server.end(Signal::Terminate);
+    assert_eq!(code, Some(0), "{output}");
+}
+
+#[test]
+fn mistakes_are_told_before_anything_is_loaded() {
+    let folder = written(&format!("{TWO}[[models]]\nname = 'ranker'\nmodel_id = 'nowhere/at/all'\n"));
+    let file = file(&folder);
+    for command in [&["check-config", &file][..], &["serve", "--config", &file]] {
+        let said =
+            [":6: max_client_batch_size: unknown key in server: it is one of [[models]]", ":9: model_id: "];
+        let (code, output) = run(command);
+        assert_eq!(code, Some(1), "{output}");
+        assert!(said.iter().all(|said| output.contains(said)), "{output}");
+        assert!(output.ends_with(&format!("error: {file}: 2 mistakes\n")), "{output}");
+    }
+    let sound = written(&two());
+    let (code, output) = run(&["check-config", &self::file(&sound)]);
+    assert_eq!(
+        (code, output.trim_end()),
+        (Some(0), &*format!("{}: sound: embedder (1, 2), labels (1)", self::file(&sound)),)
+    );
+}
+
+#[test]
+fn flags_of_a_model_are_refused_beside_a_file() {
+    let folder = written(&two());
+    let file = file(&folder);
+    assert_fails(
+        run(&["serve", "--config", &file, "--dtype=bf16"]),
+        &["--dtype beside --config", "[[models]]"],
+    );
+    let mut command = turbo();
+    command.args(["serve", "--config", &file]).env("MODEL_ID", "minilm");
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("the variable MODEL_ID beside --config"), "{said}");
+    assert_fails(run(&["serve", "--config", path(Path::new("nowhere.toml"))]), &["nowhere.toml"]);
+    let (code, output) = run(&["serve"]);
+    assert_eq!(code, Some(2));
+    assert!(output.contains("--model-id"), "{output}");
+}
