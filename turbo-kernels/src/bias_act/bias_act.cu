@@ -59,6 +59,24 @@ struct AddBias {
   }
 };
 
+// out = activation(x + bias)
+template <class T>
+struct BiasActivate {
+  AddBias<T> sum;
+  Activation activation;
+
+  template <int W>
+  __device__ __forceinline__ void load(u64 at, float* v, float* w) const {
+    sum.template load<W>(at, v, w);
+  }
+
+  template <int N>
+  __device__ __forceinline__ void combine(float (&v)[N], const float (&w)[N]) const {
+    sum.combine(v, w);
+    activate(activation, v);
+  }
+};
+
 template <class T>
 struct Add {
   const T* a;
@@ -154,6 +172,12 @@ struct Gate {
   extern "C" __global__ void __launch_bounds__(THREADS)                                                          \
       add_bias_##DTYPE(const T* x, const T* bias, T* out, unsigned in_last, unsigned columns) {                        \
     each(AddBias<T>{x, bias, columns}, out, in_last, joint_bits(columns * sizeof(T), x, bias, out));              \
+  }                                                                                                              \
+  extern "C" __global__ void __launch_bounds__(THREADS)                                                          \
+      bias_activate_##DTYPE(const T* x, const T* bias, unsigned activation, T* out, unsigned in_last,              \
+                            unsigned columns) {                                                                    \
+    const BiasActivate<T> both{{x, bias, columns}, static_cast<Activation>(activation)};                          \
+    each(both, out, in_last, joint_bits(columns * sizeof(T), x, bias, out));                                      \
   }                                                                                                              \
   extern "C" __global__ void __launch_bounds__(THREADS)                                                          \
       add_##DTYPE(const T* a, const T* b, T* out, unsigned in_last) {                                                  \

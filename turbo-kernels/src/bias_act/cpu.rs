@@ -19,16 +19,9 @@ impl BiasAct for Cpu {
         bias: &[f32],
         out: &mut [f32],
     ) -> Result<(), KernelError> {
-        KernelError::check_rows("add_bias", "x", bias.len(), x.len())?;
-        KernelError::check_length("add_bias", "out", x.len(), out.len())?;
-        let hidden_size = bias.len().max(1);
-        let values = (PIECE / hidden_size).max(1) * hidden_size;
-        Ok(queue.for_each_chunk(out, values, 0, |piece, out, _| {
-            let x = &x[piece * values..][..out.len()];
-            for (x, out) in x.chunks_exact(hidden_size).zip(out.chunks_exact_mut(hidden_size)) {
-                self.supported_isa().run(Add { a: x, b: bias, out });
-            }
-        })?)
+        with_bias("add_bias", queue, x, bias, out, |x, out| {
+            self.supported_isa().run(Add { a: x, b: bias, out });
+        })
     }
 
     fn activate(
@@ -42,6 +35,19 @@ impl BiasAct for Cpu {
         Ok(queue.for_each_chunk(out, PIECE, 0, |piece, out, _| {
             self.supported_isa().run(Activate { x: &x[piece * PIECE..][..out.len()], activation, out });
         })?)
+    }
+
+    fn bias_activate(
+        &self,
+        queue: &mut CpuQueue,
+        x: &[f32],
+        bias: &[f32],
+        activation: Activation,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        with_bias("bias_activate", queue, x, bias, out, |x, out| {
+            self.supported_isa().run(BiasActivate { x, bias, activation, out });
+        })
     }
 
     fn add(&self, queue: &mut CpuQueue, a: &[f32], b: &[f32], out: &mut [f32]) -> Result<(), KernelError> {
@@ -95,6 +101,44 @@ impl BiasAct for Cpu {
         Ok(queue.for_each_chunk(out, PIECE, 0, |piece, out, _| {
             self.supported_isa().run(Scale { x: &x[piece * PIECE..][..out.len()], factor, out });
         })?)
+    }
+}
+
+/// Does `of_row` with each row of `x` and `out`, which are as long as `bias`.
+fn with_bias(
+    kernel: &'static str,
+    queue: &mut CpuQueue,
+    x: &[f32],
+    bias: &[f32],
+    out: &mut [f32],
+    of_row: impl Fn(&[f32], &mut [f32]) + Sync,
+) -> Result<(), KernelError> {
+    KernelError::check_rows(kernel, "x", bias.len(), x.len())?;
+    KernelError::check_length(kernel, "out", x.len(), out.len())?;
+    let hidden_size = bias.len().max(1);
+    let values = (PIECE / hidden_size).max(1) * hidden_size;
+    Ok(queue.for_each_chunk(out, values, 0, |piece, out, _| {
+        let x = &x[piece * values..][..out.len()];
+        x.chunks_exact(hidden_size)
+            .zip(out.chunks_exact_mut(hidden_size))
+            .for_each(|(x, out)| of_row(x, out));
+    })?)
+}
+
+/// `out = activation(x + bias)` for slices of one length.
+struct BiasActivate<'a> {
+    x: &'a [f32],
+    bias: &'a [f32],
+    activation: Activation,
+    out: &'a mut [f32],
+}
+
+impl Kernel for BiasActivate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        lanes::zip(s, self.x, self.bias, self.out, |x, bias| apply(s, self.activation, s.add(x, bias)));
     }
 }
 

@@ -49,6 +49,23 @@ impl<F: Float> BiasAct for Cuda<F> {
         }
     }
 
+    fn bias_activate(
+        &self,
+        queue: &mut CudaQueue,
+        x: CudaView<'_, F>,
+        bias: CudaView<'_, F>,
+        activation: Activation,
+        out: CudaViewMut<'_, F>,
+    ) -> Result<(), KernelError> {
+        const NAME: &str = "bias_activate";
+        KernelError::check_rows(NAME, "x", bias.len(), x.len())?;
+        KernelError::check_length(NAME, "out", x.len(), out.len())?;
+        let (values, columns) = (out.len(), count(NAME, "columns", bias.len())?);
+        let args = |in_last| (x, bias, activation as u32, out, in_last, columns);
+        // SAFETY: x and out hold `values` values, whole rows of `columns`, as many as bias has.
+        unsafe { each::<F, _>(queue, named!(F, "bias_activate"), values, args) }
+    }
+
     fn add(
         &self,
         queue: &mut CudaQueue,
@@ -56,11 +73,8 @@ impl<F: Float> BiasAct for Cuda<F> {
         b: CudaView<'_, F>,
         out: CudaViewMut<'_, F>,
     ) -> Result<(), KernelError> {
-        KernelError::check_length("add", "b", a.len(), b.len())?;
-        KernelError::check_length("add", "out", a.len(), out.len())?;
-        let values = out.len();
-        // SAFETY: all hold `values` values.
-        unsafe { each::<F, _>(queue, named!(F, "add"), values, |in_last| (a, b, out, in_last)) }
+        // SAFETY: the kernel takes two inputs and as many results.
+        unsafe { pairwise(queue, ("add", named!(F, "add")), a, b, out) }
     }
 
     fn mul(
@@ -70,11 +84,8 @@ impl<F: Float> BiasAct for Cuda<F> {
         b: CudaView<'_, F>,
         out: CudaViewMut<'_, F>,
     ) -> Result<(), KernelError> {
-        KernelError::check_length("mul", "b", a.len(), b.len())?;
-        KernelError::check_length("mul", "out", a.len(), out.len())?;
-        let values = out.len();
-        // SAFETY: all hold `values` values.
-        unsafe { each::<F, _>(queue, named!(F, "mul"), values, |in_last| (a, b, out, in_last)) }
+        // SAFETY: as above.
+        unsafe { pairwise(queue, ("mul", named!(F, "mul")), a, b, out) }
     }
 
     fn gate(
@@ -105,6 +116,24 @@ impl<F: Float> BiasAct for Cuda<F> {
         // SAFETY: both hold `values` values.
         unsafe { each::<F, _>(queue, named!(F, "scale"), values, |in_last| (x, factor, out, in_last)) }
     }
+}
+
+/// Enqueues the kernel of an operation on two inputs, value by value.
+///
+/// # Safety
+/// The kernel takes them and `out`, and as many values of each.
+unsafe fn pairwise<F: Float>(
+    queue: &mut CudaQueue,
+    (operation, kernel): (&'static str, &'static str),
+    a: CudaView<'_, F>,
+    b: CudaView<'_, F>,
+    out: CudaViewMut<'_, F>,
+) -> Result<(), KernelError> {
+    KernelError::check_length(operation, "b", a.len(), b.len())?;
+    KernelError::check_length(operation, "out", a.len(), out.len())?;
+    let values = out.len();
+    // SAFETY: all hold `values` values; the rest is the caller's promise.
+    unsafe { each::<F, _>(queue, kernel, values, |in_last| (a, b, out, in_last)) }
 }
 
 /// Enqueues kernel `name` of this module for `values` values.

@@ -68,6 +68,19 @@ pub trait BiasAct: Device {
         out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
+    /// `out = activation(x + bias)`, rows of `bias.len()` values; the sum is not rounded to what is stored.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`].
+    fn bias_activate(
+        &self,
+        queue: &mut Self::Queue,
+        x: Self::View<'_, Self::Float>,
+        bias: Self::View<'_, Self::Float>,
+        activation: Activation,
+        out: Self::ViewMut<'_, Self::Float>,
+    ) -> Result<(), KernelError>;
+
     /// `out = a + b`.
     ///
     /// # Errors

@@ -43,6 +43,7 @@ pub fn bias_act<D: BiasAct>(device: &D) {
     for width in WIDTHS {
         sums_are_rounded_once(device, width);
         activations(device, &Numbers::<D::Float>::new(width).around(0.0, 6.0, width));
+        biased_activations(device, width);
         gates(device, width);
     }
     activations(device, &ARGUMENTS.map(rounded::<D::Float>));
@@ -54,6 +55,7 @@ pub fn bias_act<D: BiasAct>(device: &D) {
 pub(crate) fn wide_rows<D: BiasAct>(device: &D) {
     for width in WIDE {
         sums_are_rounded_once(device, width);
+        biased_activations(device, width);
         gates(device, width);
     }
 }
@@ -99,6 +101,27 @@ fn activations<D: BiasAct>(device: &D, values: &[f32]) {
     }
 }
 
+/// Of sums that lie between two values that can be stored: who rounds them first is off by more than the activation is.
+fn biased_activations<D: BiasAct>(device: &D, width: usize) {
+    const ROWS: usize = 3;
+    let mut numbers = Numbers::<D::Float>::new(width);
+    let (x, bias) = (numbers.around(0.0, 4.0, ROWS * width), numbers.around(0.0, 0.3, width));
+    let mut rig = Rig::new(device);
+    let (on_x, on_bias) = (rig.put(&x), rig.put(&bias));
+    let sums: Vec<f64> =
+        x.iter().zip(bias.iter().cycle()).map(|(&x, &bias)| f64::from(x) + f64::from(bias)).collect();
+    for activation in Activation::ALL {
+        let out = rig
+            .answer(x.len(), |d, q, out| d.bias_activate(q, on_x.view(), on_bias.view(), activation, out))
+            .unwrap_or_else(|e| panic!("bias_activate {activation:?}: {e}"));
+        let want: Vec<f64> = sums.iter().map(|&sum| twin::activate(activation, sum)).collect();
+        // the stated error of the activation, and the rounding of the sum to f32, which no activation makes more of than 1.2
+        compare::<D::Float>(("bias_activate", activation, width), &out, &want, |i| {
+            3e-7 * sums[i].abs().max(1.0) + 1.2 * ROUNDING * sums[i].abs()
+        });
+    }
+}
+
 /// `activation(left) · right` of rows that hold both.
 fn gates<D: BiasAct>(device: &D, n: usize) {
     const ROWS: usize = 3;
@@ -130,10 +153,14 @@ fn refuses_wrong_lengths<D: BiasAct>(device: &D) {
     refuses_length("add", rig.answer(6, |d, q, out| d.add(q, six.view(), four.view(), out)));
     refuses_length("add", rig.answer(4, |d, q, out| d.add(q, six.view(), six.view(), out)));
     refuses_length("add_bias", rig.answer(6, |d, q, out| d.add_bias(q, six.view(), four.view(), out)));
-    refuses_length("activate", rig.answer(4, |d, q, out| d.activate(q, six.view(), Activation::Relu, out)));
+    let relu = Activation::Relu;
+    refuses_length(
+        "bias_activate",
+        rig.answer(6, |d, q, out| d.bias_activate(q, six.view(), four.view(), relu, out)),
+    );
+    refuses_length("activate", rig.answer(4, |d, q, out| d.activate(q, six.view(), relu, out)));
     refuses_length("mul", rig.answer(6, |d, q, out| d.mul(q, six.view(), four.view(), out)));
     refuses_length("mul", rig.answer(4, |d, q, out| d.mul(q, six.view(), six.view(), out)));
-    let relu = Activation::Relu;
     refuses_length("gate", rig.answer(4, |d, q, out| d.gate(q, relu, six.view(), 2, out)));
     refuses_length("gate", rig.answer(3, |d, q, out| d.gate(q, relu, six.view(), 2, out)));
     refuses_length("scale", rig.answer(4, |d, q, out| d.scale(q, six.view(), 2.0, out)));

@@ -49,6 +49,7 @@ fn element_wise<D: BiasAct>(device: &D) {
     let act = Activation::GeluErf;
     zeros(&mut rig, "add_bias", 0, |d, q, out| d.add_bias(q, x.view(), bias.view(), out));
     zeros(&mut rig, "activate", 0, |d, q, out| d.activate(q, x.view(), act, out));
+    zeros(&mut rig, "bias_activate", 0, |d, q, out| d.bias_activate(q, x.view(), bias.view(), act, out));
     zeros(&mut rig, "add", 0, |d, q, out| d.add(q, x.view(), x.view(), out));
     zeros(&mut rig, "mul", 0, |d, q, out| d.mul(q, x.view(), x.view(), out));
     zeros(&mut rig, "gate", 0, |d, q, out| d.gate(q, act, x.view(), WIDTH, out));

@@ -401,6 +401,17 @@ impl<F: Float> BiasAct for Rounded<F> {
         self.answer(out, |out| self.cpu.activate(queue, &widen(x), activation, out))
     }
 
+    fn bias_activate(
+        &self,
+        queue: &mut CpuQueue,
+        x: &[F],
+        bias: &[F],
+        activation: Activation,
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        self.answer(out, |out| self.cpu.bias_activate(queue, &widen(x), &widen(bias), activation, out))
+    }
+
     fn add(&self, queue: &mut CpuQueue, a: &[F], b: &[F], out: &mut [F]) -> Result<(), KernelError> {
         self.answer(out, |out| self.cpu.add(queue, &widen(a), &widen(b), out))
     }
