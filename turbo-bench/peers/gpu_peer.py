@@ -58,10 +58,6 @@ def residual_layer_norm(x, bias, residual, gain, offset):
     return F.layer_norm(x + bias + residual, gain.shape, gain, offset, 1e-12)
 
 
-def gelu(x):
-    return F.gelu(x)
-
-
 def bias_gelu(x, bias):
     return F.gelu(x + bias)
 
@@ -110,8 +106,6 @@ class Rows:
             case "residual_layer_norm":
                 self.function = residual_layer_norm
                 self.inputs = [matrix(0), vector(2), matrix(1), vector(3), vector(4)]
-            case "gelu":
-                self.function, self.inputs = gelu, [matrix(0)]
             case "bias_gelu":
                 self.function, self.inputs = bias_gelu, [matrix(0), vector(2)]
             case "embedding":

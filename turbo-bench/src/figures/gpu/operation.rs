@@ -92,8 +92,8 @@ pub enum Operation {
         /// Values of each.
         columns: u64,
     },
-    /// GELU with the error function, of each value.
-    Gelu {
+    /// GELU with the error function, of the sum of a row and a bias.
+    BiasGelu {
         /// Rows.
         rows: u64,
         /// Values of each.
@@ -138,9 +138,8 @@ impl Operation {
         const ID: u64 = 4;
         let of = |values: u64| values * dtype.bytes();
         match *self {
-            Self::Softmax { rows, columns } | Self::Gelu { rows, columns } | Self::Copy { rows, columns } => {
-                of(2 * rows * columns)
-            }
+            Self::Softmax { rows, columns } | Self::Copy { rows, columns } => of(2 * rows * columns),
+            Self::BiasGelu { rows, columns } => of(2 * rows * columns + columns),
             Self::LayerNorm { rows, columns } => of(2 * rows * columns + 2 * columns),
             Self::ResidualLayerNorm { rows, columns } => of(3 * rows * columns + 3 * columns),
             Self::Embedding { rows, columns } => of(2 * rows * columns) + ID * rows,
@@ -171,7 +170,7 @@ impl Operation {
             Self::Softmax { rows, columns }
             | Self::LayerNorm { rows, columns }
             | Self::ResidualLayerNorm { rows, columns }
-            | Self::Gelu { rows, columns }
+            | Self::BiasGelu { rows, columns }
             | Self::Embedding { rows, columns }
             | Self::Copy { rows, columns }
             | Self::Product { rows, columns } => rows * columns,
@@ -185,7 +184,7 @@ impl Operation {
             Self::Softmax { .. } => "softmax",
             Self::LayerNorm { .. } => "layer norm",
             Self::ResidualLayerNorm { .. } => "residual + bias + layer norm",
-            Self::Gelu { .. } => "GELU",
+            Self::BiasGelu { .. } => "bias + GELU",
             Self::Embedding { .. } => "embedding",
             Self::Attention { .. } => "attention",
             Self::Copy { .. } => "copy",
@@ -208,7 +207,7 @@ impl Operation {
             Self::Softmax { rows, columns }
             | Self::LayerNorm { rows, columns }
             | Self::ResidualLayerNorm { rows, columns }
-            | Self::Gelu { rows, columns }
+            | Self::BiasGelu { rows, columns }
             | Self::Embedding { rows, columns }
             | Self::Copy { rows, columns }
             | Self::Product { rows, columns } => format!("{rows} × {columns}"),
@@ -278,7 +277,7 @@ mod tests {
         let attention =
             |lens: &[u32]| Operation::Attention { lens: lens.to_vec(), num_heads: 1, head_dim: 1 };
         assert_eq!([attention(&[7, 7]).sizes(), attention(&[7, 3, 5]).sizes()], ["2 × 7", "3 × 3 to 7"]);
-        assert_eq!(Operation::Gelu { rows: 5, columns: 6 }.sizes(), "5 × 6");
+        assert_eq!(Operation::BiasGelu { rows: 5, columns: 6 }.sizes(), "5 × 6");
     }
 
     /// What `values(5, 0)` and `values(3, 7)` of `peers/gpu_peer.py` give.

@@ -234,8 +234,7 @@ fn of_wide(wide: &[Measured], ceilings: &Ceilings) -> String {
         after: (&["of a copy", "best other / turbo"], &after),
     };
     format!(
-        "\n## Operations on rows that no cache holds, microseconds\n\n*Of a copy*: everything read once and written once, at the bandwidth of a copy. \
-         GELU is without its bias, which the product before adds.\n\n{}",
+        "\n## Operations on rows that no cache holds, microseconds\n\n*Of a copy*: everything read once and written once, at the bandwidth of a copy.\n\n{}",
         grid.markdown(wide)
     )
 }

@@ -24,7 +24,7 @@ pub fn wide() -> Vec<(Operation, Dtype)> {
     let operations = [
         Operation::Softmax { rows: 32 * 12 * 512, columns: 512 },
         Operation::ResidualLayerNorm { rows: 65_536, columns: 768 },
-        Operation::Gelu { rows: 16_384, columns: 3072 },
+        Operation::BiasGelu { rows: 16_384, columns: 3072 },
         Operation::Embedding { rows: 131_072, columns: 768 },
     ];
     let of = |operation: &Operation| Dtype::ALL.map(|dtype| (operation.clone(), dtype));

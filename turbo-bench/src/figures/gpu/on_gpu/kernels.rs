@@ -62,10 +62,10 @@ struct Memory<F: Float> {
 pub(super) fn inputs(operation: &Operation) -> Vec<(u64, u32)> {
     match *operation {
         Operation::Softmax { rows, columns }
-        | Operation::Gelu { rows, columns }
         | Operation::Embedding { rows, columns }
         | Operation::Copy { rows, columns }
         | Operation::Product { rows, columns } => vec![(rows * columns, 0)],
+        Operation::BiasGelu { rows, columns } => vec![(rows * columns, 0), (columns, 2)],
         Operation::LayerNorm { rows, columns } => vec![(rows * columns, 0), (columns, 3), (columns, 4)],
         Operation::ResidualLayerNorm { rows, columns } => {
             vec![(rows * columns, 0), (columns, 3), (columns, 4), (columns, 2), (rows * columns, 1)]
@@ -207,7 +207,9 @@ impl<F: Float> Memory<F> {
                 let (bias, residual) = (Some(input(3)?), input(4)?);
                 device.bias_residual_layer_norm(queue, input(0)?, bias, residual, norm()?, out)
             }
-            (Operation::Gelu { .. }, _) => device.activate(queue, input(0)?, Activation::GeluErf, out),
+            (Operation::BiasGelu { .. }, _) => {
+                device.bias_activate(queue, input(0)?, input(1)?, Activation::GeluErf, out)
+            }
             (&Operation::Embedding { rows, .. }, _) => {
                 let ids = device.view(numbers, 0, rows as usize)?;
                 device.embed(queue, Lookup { table: input(0)?, ids }, out)

@@ -151,7 +151,7 @@ fn the_other_side_computes_the_same() {
         Operation::Softmax { rows, columns },
         Operation::LayerNorm { rows, columns },
         Operation::ResidualLayerNorm { rows, columns },
-        Operation::Gelu { rows, columns },
+        Operation::BiasGelu { rows, columns },
         Operation::Embedding { rows, columns },
         Operation::Copy { rows, columns },
         Operation::Product { rows, columns },
