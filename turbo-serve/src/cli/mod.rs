@@ -23,6 +23,7 @@ mod output;
 mod serve;
 mod shutdown;
 mod task;
+mod tei_arguments;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 

@@ -60,15 +60,16 @@ pub(super) struct Claimed {
 }
 
 impl NetArguments {
-    /// Finds out what cannot work, at once: loading a model may take minutes.
-    pub(super) async fn claim(&self) -> Result<Claimed> {
+    /// Finds out what cannot work, at once: loading a model may take minutes. `port` goes before the one given here.
+    pub(super) async fn claim(&self, port: Option<u16>) -> Result<Claimed> {
+        let port = port.unwrap_or(self.port);
         let tls = match (&self.tls_cert, &self.tls_key) {
             (Some(cert), Some(key)) => Some(Tls::open(cert, key).context("TLS")?),
             _ => None,
         };
         let address = match &self.hostname {
-            Some(hostname) => resolve(hostname, self.port).await?,
-            None => SocketAddr::new(usual_address(std::env::var("HOSTNAME").ok()), self.port),
+            Some(hostname) => resolve(hostname, port).await?,
+            None => SocketAddr::new(usual_address(std::env::var("HOSTNAME").ok()), port),
         };
         let socket = bind(address).with_context(|| cannot_listen(address))?;
         if let Some(path) = &self.uds_path {

@@ -27,6 +27,7 @@ use super::{
     model_arguments::{LayoutArgument, ModelArguments, PoolingArgument},
     net_arguments::NetArguments,
     shutdown::{self, Signals},
+    tei_arguments::TeiArguments,
 };
 
 /// How long a lazy server waits for company, as a share of the promised time.
@@ -116,6 +117,8 @@ pub(super) struct Arguments {
 
     #[command(flatten)]
     net: NetArguments,
+    #[command(flatten)]
+    tei: TeiArguments,
     /// Most inputs in the server at a time; what comes on top is told to come back later (429)
     #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_concurrent_requests, help_heading = "HTTP")]
     max_concurrent_requests: usize,
@@ -181,6 +184,9 @@ fn serve_on<L: Future<Output = Result<Models>>>(
     load: impl FnOnce(Chosen) -> L,
 ) -> Result<()> {
     log::start(arguments.json_output);
+    for warning in arguments.tei.warnings() {
+        tracing::warn!("{warning}");
+    }
     let device = arguments.model.device(|no_gpu| tracing::info!("{}", no_gpu.why))?;
     // Sockets and JSON take little, and wait while the model computes on all cores; two, so that a large body does not
     // hold up a look at `/health`.
@@ -197,14 +203,18 @@ async fn serve(arguments: &Arguments, load: impl Future<Output = Result<Models>>
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     // Before the model is loaded, so that a port in use is told at once; listening when it is warm, so that nobody is
     // connected to a server that does not answer yet.
-    let claimed = arguments.net.claim().await?;
+    let claimed = arguments.net.claim(arguments.tei.port()).await?;
 
     let metrics = Metrics::install()?;
     let models = tokio::select! {
         models = load => models?,
         () = signals.next() => return Ok(()),
     };
-    let options = HttpOptions { payload_limit: arguments.payload_limit };
+    let options = HttpOptions {
+        payload_limit: arguments.payload_limit,
+        root_task: arguments.tei.root_task(),
+        vertex_paths: arguments.tei.vertex_paths(),
+    };
     let router = arguments.net.guard(http::router(models.clone(), metrics, options));
     let listeners = claimed.listen().await?;
     let grace = Duration::from_millis(arguments.shutdown_grace_ms);
@@ -222,8 +232,8 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
 /// When the model cannot be found, opened or run.
 pub(super) fn open(arguments: &Arguments, device: Chosen, name: Option<&str>) -> Result<Engine> {
     let config = arguments.config(device.threads());
-    let local = arguments.model.local()?;
-    let name = name.map_or(local.name, str::to_owned);
+    let local = arguments.tei.with_token(&arguments.model).local()?;
+    let name = name.or(arguments.tei.served_model_name()).map_or(local.name, str::to_owned);
     let options = OpenOptions { name: Some(name), sha: local.sha, ..arguments.open_options() };
     let open = Open { folder: local.folder, options };
     let model = device.run(open, arguments.model.dtype, |warning| tracing::warn!("{warning}"))?;

@@ -44,7 +44,7 @@ impl ErrorType {
     }
 }
 
-/// A failure before it is written in the words of a protocol: [`TeiError`] or [`OpenAiError`].
+/// A failure before it is written in the words of a protocol: [`TeiError`], [`OpenAiError`] or [`RerankError`].
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
     status: StatusCode,
@@ -213,21 +213,52 @@ impl From<ApiError> for OpenAiError {
 
 impl IntoResponse for OpenAiError {
     fn into_response(self) -> Response {
-        #[derive(Serialize)]
-        #[serde(untagged)]
-        enum Code {
-            Word(&'static str),
-            Status(u16),
-        }
+        let body = serde_json::to_vec(&Coded::from(&self.0)).expect("strings and a number are always JSON");
+        self.0.respond(body)
+    }
+}
+
+/// A failure as clients of rerankers read it: Cohere's have `message`, Jina's `detail`.
+pub(super) struct RerankError(ApiError);
+
+impl From<ApiError> for RerankError {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for RerankError {
+    fn into_response(self) -> Response {
         #[derive(Serialize)]
         struct Body<'a> {
-            message: &'a str,
-            code: Code,
-            r#type: ErrorType,
+            detail: &'a str,
+            #[serde(flatten)]
+            coded: Coded<'a>,
         }
-        let code = self.0.code.map_or(Code::Status(self.0.status.as_u16()), Code::Word);
-        let body = Body { message: &self.0.message, code, r#type: self.0.error_type };
+        let body = Body { detail: &self.0.message, coded: Coded::from(&self.0) };
         let body = serde_json::to_vec(&body).expect("strings and a number are always JSON");
         self.0.respond(body)
+    }
+}
+
+/// A sentence, and what programs look at.
+#[derive(Serialize)]
+struct Coded<'a> {
+    message: &'a str,
+    code: Code,
+    r#type: ErrorType,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Code {
+    Word(&'static str),
+    Status(u16),
+}
+
+impl<'a> From<&'a ApiError> for Coded<'a> {
+    fn from(error: &'a ApiError) -> Self {
+        let code = error.code.map_or(Code::Status(error.status.as_u16()), Code::Word);
+        Self { message: &error.message, code, r#type: error.error_type }
     }
 }

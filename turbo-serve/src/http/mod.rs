@@ -18,10 +18,12 @@
 //! | `POST /embed_sparse` | `[[{"index", "value"}]]`, the words that each input is about |
 //! | `POST /similarity` | `[f32]`, how like the source sentence each sentence is |
 //! | `POST /predict` | `[{"score", "label"}]`, or a list of them, the best first |
-//! | `POST /rerank` | `[{"index", "score", "text"}]`, the best first |
+//! | `POST /rerank` | `[{"index", "score", "text"}]`, the best first; or as below, for `documents` |
+//! | `POST /v1/rerank`, `POST /v2/rerank` | Cohere's and Jina's results, the best first |
 //! | `POST /pipeline/{task}` | the tasks of Hugging Face's inference clients, as they send and read them |
 //! | `POST /tokenize`, `POST /decode` | what the model reads of a text, and back |
 //! | `POST /`, `POST /invocations` | the one of these that the model is for |
+//! | `POST /vertex` | `{"predictions": […]}`, its answer to each instance |
 //! | `POST /v1/embeddings`, `POST /embeddings` | OpenAI's list of embeddings |
 //! | `GET /v1/models`, `GET /v1/models/{name}` | the names that a request may use |
 //! | `GET /info` | what is served, and within which limits |
@@ -29,10 +31,11 @@
 //! | `GET /metrics` | Prometheus text, names in [`metric_names`](crate::metric_names) |
 //!
 //! Of several models, `/models/{name}` or `/models/{name}/versions/{version}` before any of these says which one is meant
-//! ([`Wanted`]), and so does the field `model` of OpenAI's bodies; without either it is the default one.
+//! ([`Wanted`]), and so does the field `model` of OpenAI's and Cohere's bodies; without either it is the default one.
 //!
 //! An error is always JSON: `{"error": …, "error_type": "Validation"}` on TEI's routes,
-//! `{"message": …, "code": 422, "type": "Validation"}` on OpenAI's. Beyond text-embeddings-inference, that holds for
+//! `{"message": …, "code": 422, "type": "Validation"}` on OpenAI's, and the same with
+//! `detail` where documents are ranked. Beyond text-embeddings-inference, that holds for
 //! bodies that are not JSON, too large or of another type, for unknown routes and wrong methods, and a refused
 //! request is told when to come back (`Retry-After`, `retry-after-ms`).
 //!
@@ -50,13 +53,16 @@ mod metrics;
 mod observe;
 mod openai;
 mod pipeline;
+mod rerank;
 mod router;
 mod target;
 mod tei;
+mod vertex;
 mod write;
 
 pub(crate) use error::ApiError;
 pub(crate) use router::refuse;
 
 pub use metrics::{Metrics, MetricsError};
-pub use router::{HttpOptions, router};
+pub use router::{HttpOptions, RootTask, router};
+pub use vertex::VertexPaths;

@@ -16,24 +16,38 @@ use super::{
     Metrics,
     ability::Ability,
     body::discard,
-    error::{ApiError, OpenAiError, TeiError},
-    observe, openai, pipeline,
+    error::{ApiError, OpenAiError, RerankError, TeiError},
+    observe, openai, pipeline, rerank,
     target::{NAME, Target, VERSION},
     tei,
+    vertex::{self, VertexPaths},
 };
-use crate::models::Models;
+use crate::{engine::ModelInfo, models::Models};
 
 /// What can be chosen about HTTP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpOptions {
     /// Most bytes of a request's body; more is 413.
     pub payload_limit: usize,
+    /// What `POST /` asks a model that gives vectors.
+    pub root_task: RootTask,
+    /// Paths beside the usual ones.
+    pub vertex_paths: VertexPaths,
 }
 
 impl Default for HttpOptions {
     fn default() -> Self {
-        Self { payload_limit: 2_000_000 }
+        Self { payload_limit: 2_000_000, root_task: RootTask::Vectors, vertex_paths: VertexPaths::default() }
     }
+}
+
+/// What `POST /` asks a model that gives vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RootTask {
+    /// Its vectors.
+    Vectors,
+    /// How alike texts are.
+    Similarity,
 }
 
 /// What every handler may ask for; cheap to clone.
@@ -55,6 +69,14 @@ impl Server {
         &self.0.metrics
     }
 
+    /// What `POST /` asks this model.
+    fn root_ability(&self, model: &ModelInfo) -> Ability {
+        match (Ability::of(model), self.0.options.root_task) {
+            (Ability::Embed | Ability::EmbedSparse, RootTask::Similarity) => Ability::Similarity,
+            (ability, _) => ability,
+        }
+    }
+
     pub(super) fn payload_limit(&self) -> usize {
         self.0.options.payload_limit
     }
@@ -63,15 +85,17 @@ impl Server {
 /// All routes of the server, for [`net::serve`](crate::net::serve()) or for nesting in a server of one's own. Of one
 /// model it is enough to pass its engine.
 pub fn router(models: impl Into<Models>, metrics: Metrics, options: HttpOptions) -> Router {
+    let vertex_paths = options.vertex_paths.clone();
     let server = Server(Arc::new(Shared { models: models.into(), metrics, options }));
-    Router::new()
+    let router = Router::new()
         .merge(routes())
         .nest(&format!("/models/{{{NAME}}}"), routes())
         .nest(&format!("/models/{{{NAME}}}/versions/{{{VERSION}}}"), routes())
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(server.clone(), observe::observe))
-        .with_state(server)
+        .with_state(server);
+    vertex_paths.before(router)
 }
 
 /// The routes themselves, of the default model or of one that stands before them.
@@ -82,7 +106,9 @@ fn routes() -> Router<Server> {
         .route("/embed_sparse", post(tei::embed_sparse))
         .route("/similarity", post(tei::similarity))
         .route("/predict", post(tei::predict))
-        .route("/rerank", post(tei::rerank))
+        .route("/rerank", post(rerank::rerank))
+        .route("/v1/rerank", post(rerank::rerank_documents))
+        .route("/v2/rerank", post(rerank::rerank_documents))
         .route("/pipeline/feature-extraction", post(tei::embed))
         .route("/pipeline/sentence-similarity", post(tei::similarity))
         .route("/pipeline/text-classification", post(pipeline::text_classification))
@@ -100,6 +126,7 @@ fn routes() -> Router<Server> {
         .route("/ping", get(tei::health))
         .route("/", post(what_it_is_for).get(tei::health))
         .route("/invocations", post(what_it_is_for))
+        .route("/vertex", post(vertex::vertex))
         .route("/metrics", get(tei::metrics))
 }
 
@@ -113,14 +140,20 @@ async fn what_it_is_for(State(server): State<Server>, request: Request) -> Respo
             return error.into_response();
         }
     };
-    let ability = Ability::of(&target.engine().info().model);
+    let ability = server.root_ability(&target.engine().info().model);
     target.hand_on(&mut head);
-    let request = Request::from_parts(head, body);
+    ask(ability, server, Request::from_parts(head, body)).await
+}
+
+/// Has the route of an ability answer.
+pub(super) async fn ask(ability: Ability, server: Server, request: Request) -> Response {
     match ability {
+        Ability::Embed => tei::embed.call(request, server).await,
+        Ability::EmbedAll => tei::embed_all.call(request, server).await,
         Ability::EmbedSparse => tei::embed_sparse.call(request, server).await,
+        Ability::Similarity => tei::similarity.call(request, server).await,
         Ability::Predict => tei::predict.call(request, server).await,
-        Ability::Rerank => tei::rerank.call(request, server).await,
-        Ability::Embed | Ability::EmbedAll | Ability::Similarity => tei::embed.call(request, server).await,
+        Ability::Rerank => rerank::rerank.call(request, server).await,
         Ability::TokenClassification => pipeline::token_classification.call(request, server).await,
         Ability::QuestionAnswering => pipeline::question_answering.call(request, server).await,
         Ability::FillMask => pipeline::fill_mask.call(request, server).await,
@@ -142,7 +175,9 @@ pub(crate) async fn refuse(uri: &Uri, request: Request, error: ApiError) -> Resp
     let (head, body) = request.into_parts();
     discard(&head.headers, body).await;
     let path = uri.path();
-    if path.contains("/v1/") || path.ends_with("/embeddings") {
+    if path.ends_with("/v1/rerank") || path.ends_with("/v2/rerank") {
+        RerankError::from(error).into_response()
+    } else if path.contains("/v1/") || path.ends_with("/embeddings") {
         OpenAiError::from(error).into_response()
     } else {
         TeiError::from(error).into_response()

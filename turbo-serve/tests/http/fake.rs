@@ -311,7 +311,7 @@ fn characters(input: &Input) -> usize {
 /// A router over that engine.
 pub(crate) fn routes(engine: Arc<Fake>) -> Router {
     let metrics = Metrics::install().expect("no test installs another recorder");
-    router(engine, metrics, HttpOptions { payload_limit: PAYLOAD_LIMIT })
+    router(engine, metrics, HttpOptions { payload_limit: PAYLOAD_LIMIT, ..HttpOptions::default() })
 }
 
 /// A server on a loopback port, stopped when dropped.

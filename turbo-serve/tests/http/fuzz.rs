@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Every route that reads a body, with the model that answers it.
-const ROUTES: [(Model, &str); 17] = [
+const ROUTES: [(Model, &str); 20] = [
     (Model::Vectors, "/embed"),
     (Model::Vectors, "/embed_all"),
     (Model::Vectors, "/v1/embeddings"),
@@ -31,6 +31,9 @@ const ROUTES: [(Model, &str); 17] = [
     (Model::Scores, "/pipeline/text-classification"),
     (Model::Ranks, "/rerank"),
     (Model::Ranks, "/"),
+    (Model::Ranks, "/v1/rerank"),
+    (Model::Ranks, "/vertex"),
+    (Model::Vectors, "/vertex"),
     (Model::Vectors, "/pipeline/sentence-similarity"),
     (Model::Vectors, "/pipeline/feature-extraction"),
     (Model::Entities, "/pipeline/token-classification"),
@@ -79,7 +82,10 @@ impl Servers {
             let answer: Value = serde_json::from_slice(&answer).expect("every answer is JSON");
             if status.is_success() {
                 assert!(
-                    answer.is_array() || answer["object"] == "list" || answer["answer"].is_string(),
+                    answer.is_array()
+                        || answer["object"] == "list"
+                        || answer["answer"].is_string()
+                        || answer["predictions"].is_array(),
                     "{answer}"
                 );
             } else {
@@ -145,6 +151,10 @@ fn request_value() -> impl Strategy<Value = Value> {
         "add_special_tokens",
         "query",
         "texts",
+        "documents",
+        "top_n",
+        "max_tokens_per_doc",
+        "instances",
         "raw_scores",
         "return_text",
         "parameters",
@@ -165,7 +175,9 @@ fn request_value() -> impl Strategy<Value = Value> {
     (known, vec((select(names), json_value()), 0..3)).prop_map(|((inputs, ids, query, texts), fields)| {
         let mut body = serde_json::json!({
             "inputs": inputs, "input": inputs, "ids": ids, "query": query, "texts": texts,
+            "documents": texts,
         });
+        body["instances"] = serde_json::json!([body]);
         for (name, value) in fields {
             body[name] = value;
         }

@@ -6,6 +6,7 @@ mod config;
 mod costs;
 mod machine;
 mod server;
+mod tei;
 
 use std::{
     net::TcpListener,

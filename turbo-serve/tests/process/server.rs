@@ -107,6 +107,13 @@ impl Server {
         (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
     }
 
+    /// The same with the server's key.
+    pub(crate) fn get_with_key(&self, path: &str, key: &str) -> Value {
+        let request = agent().get(format!("{}://{}{path}", self.scheme, self.address));
+        let response = request.header("authorization", format!("Bearer {key}")).call();
+        response.unwrap().body_mut().read_json().unwrap()
+    }
+
     fn get_text(&self, path: &str) -> (u16, String) {
         let mut response = agent().get(format!("{}://{}{path}", self.scheme, self.address)).call().unwrap();
         (response.status().as_u16(), response.body_mut().read_to_string().unwrap())

@@ -39,8 +39,8 @@ pub(super) const OF_A_MODEL: [&str; 17] = [
     "max_client_batch_size",
 ];
 
-/// Flags that are no keys.
-const NO_KEYS: [&str; 2] = ["config", "help"];
+/// Flags that are no keys; nor are those that the help hides. (Models of a file have names there.)
+const NO_KEYS: [&str; 3] = ["config", "help", "served_model_name"];
 
 /// The flags of `turbo serve`.
 pub(super) struct Flags {
@@ -83,7 +83,8 @@ impl Flags {
 
     /// Names of the server's keys.
     pub(super) fn of_the_server(&self) -> impl Iterator<Item = &str> {
-        let names = self.serve.get_arguments().map(|argument| argument.get_id().as_str());
+        let shown = self.serve.get_arguments().filter(|argument| !argument.is_hide_set());
+        let names = shown.map(|argument| argument.get_id().as_str());
         names.filter(|name| !OF_A_MODEL.contains(name) && !NO_KEYS.contains(name))
     }
 

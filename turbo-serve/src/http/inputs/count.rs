@@ -7,9 +7,19 @@ use serde::{
     de::{Error, Unexpected, Visitor},
 };
 
+use crate::http::error::ApiError;
+
 /// A number of things, whose errors say what serde calls `usize`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) struct Count(pub(in crate::http) usize);
+
+/// Refuses a count of nothing.
+pub(in crate::http) fn at_least_one(name: &str, count: Option<Count>) -> Result<Option<usize>, ApiError> {
+    match count {
+        Some(Count(0)) => Err(ApiError::validation(format!("`{name}` is 0, expected at least 1"))),
+        count => Ok(count.map(|Count(count)| count)),
+    }
+}
 
 impl<'de> Deserialize<'de> for Count {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -6,6 +6,7 @@
 //! | `/predict` | a text, a pair of texts, or a list of lists of one or two | [`PredictInputs`] |
 //! | `/tokenize` | a text, or a list of texts | [`TextList`] |
 //! | `/decode` | a list of ids, or a list of such lists | [`IdLists`] |
+//! | `documents` of rerankers | a list of texts, or of objects with a text | [`Documents`] |
 //! | `/similarity`, questions, `parameters` | an object | [`Object`] |
 //! | `dimensions`, `top_k` and their like | a whole number | [`Count`] |
 //!
@@ -13,6 +14,7 @@
 //! have to be. So an error names the value, its position and what was expected there, which an untagged enum cannot.
 
 mod count;
+mod documents;
 mod element;
 mod embed;
 mod lists;
@@ -22,7 +24,8 @@ mod predict;
 use super::metrics::Arity;
 use crate::engine::Input;
 
-pub(super) use count::Count;
+pub(super) use count::{Count, at_least_one};
+pub(super) use documents::Documents;
 pub(super) use embed::Inputs;
 pub(super) use lists::{IdLists, TextList};
 pub(super) use object::Object;

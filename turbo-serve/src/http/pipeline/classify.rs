@@ -4,7 +4,6 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use turbo_models::tasks::{TaskError, classify};
 
-use super::at_least_one;
 use crate::{
     engine::{InferResponse, Input, OutputKind, Row, ScoreFunction},
     http::{
@@ -12,7 +11,7 @@ use crate::{
         answer::{Question, answer},
         call::{Call, RequestBody},
         error::TeiError,
-        inputs::{Count, Counted, Object, TextList},
+        inputs::{Count, Counted, Object, TextList, at_least_one},
         write::check_finite,
     },
 };

@@ -3,14 +3,13 @@
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
-use super::at_least_one;
 use crate::{
     http::{
         ability::Ability,
         answer::{answered, caught, elsewhere},
         call::{Call, RequestBody},
         error::{ApiError, TeiError},
-        inputs::{Count, Object},
+        inputs::{Count, Object, at_least_one},
         metrics::Arity,
     },
     tasks::{Filled, Found, GapRequest, fill_gaps},

@@ -19,13 +19,3 @@ pub(super) use classify::text_classification;
 pub(super) use entities::token_classification;
 pub(super) use gaps::fill_mask;
 pub(super) use questions::question_answering;
-
-use super::{error::ApiError, inputs::Count};
-
-/// Refuses a count of nothing.
-fn at_least_one(name: &str, count: Option<Count>) -> Result<Option<usize>, ApiError> {
-    match count {
-        Some(Count(0)) => Err(ApiError::validation(format!("`{name}` is 0, expected at least 1"))),
-        count => Ok(count.map(|Count(count)| count)),
-    }
-}

@@ -7,14 +7,13 @@ use turbo_models::{
     tasks::{AnswerOptions, Edges, NullAnswer},
 };
 
-use super::at_least_one;
 use crate::{
     http::{
         ability::Ability,
         answer::{answered, caught, elsewhere},
         call::{Call, RequestBody},
         error::{ApiError, TeiError},
-        inputs::{Count, Object},
+        inputs::{Count, Object, at_least_one},
         metrics::Arity,
     },
     tasks::{Found, FoundAnswer, QuestionRequest, answer_question},

@@ -11,14 +11,14 @@ use serde::Deserialize;
 use super::target::Target;
 use crate::engine::Truncation;
 
-pub(super) use classify::{predict, rerank};
+pub(super) use classify::{predict, score_function};
 pub(super) use embed::{embed, embed_all, embed_sparse, similarity};
 pub(super) use info::{health, info, metrics};
 pub(super) use tokens::{decode, tokenize};
 
 /// Which end of a long input is cut off.
 #[derive(Clone, Copy, Debug, Deserialize)]
-enum TruncationDirection {
+pub(super) enum TruncationDirection {
     #[serde(alias = "left")]
     Left,
     #[serde(alias = "right")]
@@ -26,7 +26,11 @@ enum TruncationDirection {
 }
 
 /// What a request wants done to inputs that are too long.
-fn truncation(target: &Target, truncate: Option<bool>, direction: Option<TruncationDirection>) -> Truncation {
+pub(super) fn truncation(
+    target: &Target,
+    truncate: Option<bool>,
+    direction: Option<TruncationDirection>,
+) -> Truncation {
     match (truncate.unwrap_or(target.engine().info().auto_truncate), direction) {
         (false, _) => Truncation::Off,
         (true, Some(TruncationDirection::Left)) => Truncation::Left,

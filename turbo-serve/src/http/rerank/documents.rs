@@ -1,0 +1,147 @@
+//! `POST /v1/rerank` and `POST /v2/rerank`, as the clients of Cohere and Jina call them. The answer has what either
+//! reads; fields that are not named here are ignored.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+
+use super::order::{best_first, check, question};
+use crate::{
+    engine::{Extent, InferResponse, Prompt, SpecialTokens, Texts, TokenizeRequest, Tokenized},
+    http::{
+        answer::{answer, caught},
+        call::{Call, RequestBody},
+        error::{ApiError, RerankError},
+        inputs::{Count, Documents, at_least_one},
+        target::Target,
+        tei::score_function,
+    },
+};
+
+/// Its body.
+#[derive(Deserialize)]
+pub(in crate::http) struct DocumentsBody {
+    model: Option<String>,
+    query: String,
+    documents: Documents,
+    top_n: Option<Count>,
+    return_documents: Option<bool>,
+    max_tokens_per_doc: Option<Count>,
+}
+
+impl RequestBody for DocumentsBody {
+    type Error = RerankError;
+
+    fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+}
+
+#[derive(Serialize)]
+struct Reranked<'a> {
+    id: String,
+    object: &'static str,
+    model: &'a str,
+    results: Vec<Ranked<'a>>,
+    meta: Meta,
+    usage: Usage,
+}
+
+#[derive(Serialize)]
+struct Ranked<'a> {
+    index: usize,
+    relevance_score: f32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    document: Option<Document<'a>>,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    text: &'a str,
+}
+
+/// What Cohere's clients find beside the results.
+#[derive(Serialize)]
+struct Meta {
+    api_version: ApiVersion,
+    tokens: Tokens,
+}
+
+#[derive(Serialize)]
+struct ApiVersion {
+    version: &'static str,
+}
+
+#[derive(Serialize)]
+struct Tokens {
+    input_tokens: usize,
+}
+
+/// And Jina's.
+#[derive(Serialize)]
+struct Usage {
+    prompt_tokens: usize,
+    total_tokens: usize,
+}
+
+/// `{"results": [{"index", "relevance_score", "document"}], …}`, the best first.
+pub(in crate::http) async fn rerank(
+    Call { target, body, received }: Call<DocumentsBody>,
+) -> Result<Response, RerankError> {
+    let DocumentsBody { query, documents: Documents(documents), .. } = body;
+    check(&target, "documents", documents.len())?;
+    let top_n = at_least_one("top_n", body.top_n)?.unwrap_or(usize::MAX);
+    let returned = body.return_documents.unwrap_or(false).then(|| documents.clone());
+    let documents = match at_least_one("max_tokens_per_doc", body.max_tokens_per_doc)? {
+        Some(limit) => cut(&target, documents, limit).await?,
+        None => documents,
+    };
+    let model = &target.engine().info().model;
+    let (name, function) = (model.name.clone(), score_function(model, None));
+    let write = move |response: &InferResponse| {
+        let document = |index: usize| returned.as_ref().map(|all| Document { text: &all[index] });
+        let ranked = |(index, relevance_score)| Ranked { index, relevance_score, document: document(index) };
+        let input_tokens = response.usage.tokens;
+        let reranked = Reranked {
+            id: new_id(),
+            object: "list",
+            model: &name,
+            results: best_first(response, function)?.into_iter().take(top_n).map(ranked).collect(),
+            meta: Meta { api_version: ApiVersion { version: "2" }, tokens: Tokens { input_tokens } },
+            usage: Usage { prompt_tokens: input_tokens, total_tokens: input_tokens },
+        };
+        Ok(serde_json::to_vec(&reranked).expect("numbers and strings are always JSON"))
+    };
+    Ok(answer(&target, question(&query, documents, None, received), write).await?)
+}
+
+/// The documents, each without what comes behind its first `limit` tokens.
+async fn cut(target: &Target, mut documents: Vec<String>, limit: usize) -> Result<Vec<String>, ApiError> {
+    // A token is a byte at least, so most documents need not be looked at.
+    let long: Vec<usize> = (0..documents.len()).filter(|&index| documents[index].len() > limit).collect();
+    if long.is_empty() {
+        return Ok(documents);
+    }
+    let texts = long.iter().map(|&index| Texts::One(documents[index].clone())).collect();
+    let extent = Extent::Whole(SpecialTokens::Without);
+    let request = TokenizeRequest { texts, extent, prompt: Prompt::None };
+    let tokenized = caught(|| target.engine().tokenize(request)).await?;
+    for (index, tokenized) in long.into_iter().zip(&tokenized) {
+        let end = end_of(tokenized, limit, &documents[index]);
+        documents[index].truncate(end);
+    }
+    Ok(documents)
+}
+
+/// Where the last of the first `limit` tokens ends.
+fn end_of(tokenized: &Tokenized, limit: usize, text: &str) -> usize {
+    let ends = tokenized.encodings.iter().flat_map(|encoding| &encoding.offsets).map(|bytes| bytes.end);
+    // A token may end inside of a character, of which the next one is the rest.
+    ends.take(limit).last().map_or(text.len(), |end| text.floor_char_boundary(end))
+}
+
+/// A name for an answer. Each of the standard library's random states has keys of its own.
+fn new_id() -> String {
+    format!("rerank-{:016x}", RandomState::new().build_hasher().finish())
+}

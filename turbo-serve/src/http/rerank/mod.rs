@@ -1,0 +1,61 @@
+//! The routes of models that tell how well a text fits a query, in the words of three APIs.
+//!
+//! | route | body | answer |
+//! |---|---|---|
+//! | `/rerank` | text-embeddings-inference's `texts` | `[{"index", "score", "text"}]` |
+//! | `/rerank`, `/v1/rerank`, `/v2/rerank` | Cohere's and Jina's `documents` | `{"results": [{"index", "relevance_score", "document"}], …}` |
+
+mod documents;
+mod order;
+mod texts;
+
+use axum::{
+    body::Body,
+    extract::{Request, State},
+    handler::Handler,
+    response::{IntoResponse, Response},
+};
+use serde::{Deserialize, de::IgnoredAny};
+
+use super::{
+    body::{self, discard},
+    error::{ApiError, TeiError},
+    router::Server,
+    target::Target,
+};
+
+pub(super) use documents::rerank as rerank_documents;
+use texts::rerank as rerank_texts;
+
+/// Tells the APIs apart.
+#[derive(Deserialize)]
+struct Fields {
+    texts: Option<IgnoredAny>,
+    documents: Option<IgnoredAny>,
+}
+
+/// `POST /rerank`: what its body has says whose words these are.
+pub(super) async fn rerank(State(server): State<Server>, request: Request) -> Response {
+    let (mut head, body) = request.into_parts();
+    match Target::in_head(&mut head, &server).await {
+        Ok(Some(target)) => target.hand_on(&mut head),
+        Ok(None) => {}
+        Err(error) => {
+            discard(&head.headers, body).await;
+            return TeiError::from(ApiError::from(error)).into_response();
+        }
+    }
+    let bytes = match body::json(&head.headers, body, server.payload_limit()).await {
+        Ok(bytes) => bytes,
+        Err(error) => return TeiError::from(error).into_response(),
+    };
+    // Whatever is wrong with it is told by the route that reads it.
+    let of_documents = serde_json::from_slice(&bytes)
+        .is_ok_and(|Fields { texts, documents }| texts.is_none() && documents.is_some());
+    let request = Request::from_parts(head, Body::from(bytes));
+    if of_documents {
+        rerank_documents.call(request, server).await
+    } else {
+        rerank_texts.call(request, server).await
+    }
+}

@@ -1,0 +1,56 @@
+//! What all of them ask the model, and how its answer becomes an order.
+
+use std::time::Instant;
+
+use turbo_models::tasks::{classify, rank};
+
+use crate::{
+    engine::{EngineError, InferResponse, Input, OutputKind, Row, ScoreFunction, Truncation},
+    http::{
+        ability::Ability, answer::Question, error::ApiError, inputs::Counted, target::Target,
+        write::check_finite,
+    },
+};
+
+/// Refuses what cannot be ranked: by this model, for there is nothing, or for there is too much.
+pub(super) fn check(target: &Target, field: &str, texts: usize) -> Result<(), ApiError> {
+    let info = target.engine().info();
+    Ability::Rerank.check(&info.model)?;
+    if texts == 0 {
+        return Err(ApiError::empty(format!("`{field}` cannot be empty")));
+    }
+    // Before the query is copied for each: a megabyte of query, and three hundred thousand empty texts, are 2 MB.
+    if texts > info.max_client_batch_size {
+        let (got, limit) = (texts, info.max_client_batch_size);
+        return Err(EngineError::TooManyInputs { got, limit }.into());
+    }
+    Ok(())
+}
+
+/// How well each text fits the query.
+pub(super) fn question(
+    query: &str,
+    texts: Vec<String>,
+    truncation: Option<Truncation>,
+    received: Instant,
+) -> Question {
+    let pairs = texts.into_iter().map(|text| Input::Pair(query.to_owned(), text)).collect();
+    Question {
+        inputs: Counted::batch(pairs),
+        output: OutputKind::RAW,
+        truncation,
+        prompt_name: None,
+        received,
+    }
+}
+
+/// Which text, and its score; the best first.
+pub(super) fn best_first(
+    response: &InferResponse,
+    function: ScoreFunction,
+) -> Result<Vec<(usize, f32)>, ApiError> {
+    check_finite(&response.rows)?;
+    let score = |row: &Row| classify(&row.values, function).map(|scores| scores[0].score);
+    let scores = response.rows.iter().map(score).collect::<Result<Vec<f32>, _>>()?;
+    Ok(rank(&scores).into_iter().map(|index| (index, scores[index])).collect())
+}

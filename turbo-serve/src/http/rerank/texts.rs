@@ -1,0 +1,55 @@
+//! `POST /rerank` in text-embeddings-inference's words.
+
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+
+use super::order::{best_first, check, question};
+use crate::{
+    engine::InferResponse,
+    http::{
+        answer::answer,
+        call::{Call, RequestBody},
+        error::TeiError,
+        tei::{TruncationDirection, score_function, truncation},
+    },
+};
+
+/// Its body.
+#[derive(Deserialize)]
+pub(super) struct TextsBody {
+    query: String,
+    texts: Vec<String>,
+    truncate: Option<bool>,
+    truncation_direction: Option<TruncationDirection>,
+    raw_scores: Option<bool>,
+    return_text: Option<bool>,
+}
+
+impl RequestBody for TextsBody {
+    type Error = TeiError;
+}
+
+#[derive(Serialize)]
+struct Rank<'a> {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<&'a str>,
+    score: f32,
+}
+
+/// `[{"index", "score", "text"}]`, the best first.
+pub(super) async fn rerank(Call { target, body, received }: Call<TextsBody>) -> Result<Response, TeiError> {
+    let TextsBody { query, texts, return_text, .. } = body;
+    check(&target, "texts", texts.len())?;
+    let function = score_function(&target.engine().info().model, body.raw_scores);
+    let returned = return_text.unwrap_or(false).then(|| texts.clone());
+    let truncation = truncation(&target, body.truncate, body.truncation_direction);
+    let question = question(&query, texts, Some(truncation), received);
+    let write = move |response: &InferResponse| {
+        let text = |index: usize| returned.as_ref().map(|texts| texts[index].as_str());
+        let rank = |(index, score)| Rank { index, text: text(index), score };
+        let ranks: Vec<Rank<'_>> = best_first(response, function)?.into_iter().map(rank).collect();
+        Ok(serde_json::to_vec(&ranks).expect("numbers and strings are always JSON"))
+    };
+    Ok(answer(&target, question, write).await?)
+}

@@ -1,0 +1,167 @@
+//! Ranking in Cohere's and Jina's words.
+
+use serde_json::{Value, json};
+use turbo_serve::engine::Input;
+
+use crate::fake::{Reply, Server, assert_tei, classifier, embedding, row};
+
+fn server() -> Server {
+    Server::with_model(classifier(["LABEL_0"]))
+}
+
+/// The score of a document, by the textbook.
+fn score(document: &str) -> f64 {
+    let logit = f64::from(row(&Input::Pair("q".into(), document.into()), 0)[0]);
+    1.0 / (1.0 + (-logit).exp())
+}
+
+/// Checks an error of these routes.
+#[track_caller]
+fn assert_refused(what: &str, reply: &Reply, status: u16, error_type: &str, said: &str) {
+    let body = reply.json();
+    assert_eq!((reply.status, &body["type"]), (status, &json!(error_type)), "{what}: {body}");
+    assert_eq!(body["code"], status, "{what}: {body}");
+    assert_eq!(body["message"], body["detail"], "{what}: {body}");
+    assert!(body["message"].as_str().unwrap().contains(said), "{what}: {body} does not say {said:?}");
+    assert_eq!(body.as_object().unwrap().len(), 4, "{what}: {body}");
+}
+
+#[test]
+fn documents_are_ordered_by_their_score() {
+    let server = server();
+    let texts = ["c", "a", "d", "b", "a"];
+    let mut order: Vec<usize> = (0..texts.len()).collect();
+    order.sort_by(|&a, &b| score(texts[b]).total_cmp(&score(texts[a])));
+    let objects = json!([{"text": "c"}, "a", {"text": "d", "title": "x"}, "b", "a"]);
+    for (path, documents, options, count, returned) in [
+        ("/v1/rerank", json!(texts), json!({}), 5, false),
+        ("/v2/rerank", json!(texts), json!({"top_n": 2, "model": "rerank-v3.5"}), 2, false),
+        ("/rerank", objects.clone(), json!({"return_documents": true, "texts": null}), 5, true),
+        ("/", objects.clone(), json!({"top_n": 99, "return_documents": false}), 5, false),
+        (
+            "/v1/rerank",
+            objects,
+            json!({"return_documents": true, "top_n": 1, "rank_fields": ["text"]}),
+            1,
+            true,
+        ),
+    ] {
+        let mut body = options;
+        (body["query"], body["documents"]) = (json!("q"), documents);
+        let reply = server.post(path, body.to_string());
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        assert_eq!(reply.header("x-compute-characters"), "10");
+        let answer = reply.json();
+        let results = answer["results"].as_array().unwrap();
+        assert_eq!(results.len(), count, "{body}");
+        for (result, &index) in results.iter().zip(&order) {
+            assert_eq!(result["index"], index, "{answer}");
+            let got = result["relevance_score"].as_f64().unwrap();
+            assert!((got - score(texts[index])).abs() < 1e-6, "{result}, expected {}", score(texts[index]));
+            let document = returned.then(|| json!({ "text": texts[index] }));
+            assert_eq!(result.get("document"), document.as_ref(), "{result}");
+        }
+        // the fake's tokens of a pair: a byte each, and two
+        let tokens = texts.len() * 4;
+        assert_eq!(answer["usage"], json!({ "prompt_tokens": tokens, "total_tokens": tokens }));
+        assert_eq!(answer["meta"]["tokens"], json!({ "input_tokens": tokens }));
+        assert_eq!((&answer["model"], &answer["object"]), (&json!("fake"), &json!("list")));
+    }
+}
+
+#[test]
+fn answers_have_names_of_their_own() {
+    let server = server();
+    let id = || server.post("/v2/rerank", r#"{"query":"q","documents":["a"]}"#).json()["id"].clone();
+    let (first, second) = (id(), id());
+    assert!(
+        first.as_str().is_some_and(|id| id.starts_with("rerank-")) && first != second,
+        "{first} {second}"
+    );
+}
+
+#[test]
+fn documents_are_cut_to_the_tokens_that_are_asked_for() {
+    let server = server();
+    for (documents, limit, expected) in [
+        (json!(["abcdef", "ab", "é", "aéb"]), 3, ["abc", "ab", "é", "aéb"]),
+        (json!(["abcdef", "ab", "é", "aéb"]), 1, ["a", "a", "é", "a"]),
+        (json!(["abcdef", "ab", "é", "aéb"]), 2, ["ab", "ab", "é", "aé"]),
+    ] {
+        let body = json!({
+            "query": "q", "documents": documents, "max_tokens_per_doc": limit, "return_documents": true,
+        });
+        let reply = server.post("/v2/rerank", body.to_string()).json();
+        let seen = server.engine.seen.lock().unwrap().take().unwrap();
+        let expected_pairs = expected.map(|text| Input::Pair("q".into(), text.into()));
+        assert_eq!(seen.inputs, expected_pairs, "{limit}");
+        let whole: Vec<&Value> = reply["results"].as_array().unwrap().iter().collect();
+        assert!(whole.iter().all(
+            |result| result["document"]["text"] == documents[result["index"].as_u64().unwrap() as usize]
+        ));
+    }
+}
+
+#[test]
+fn what_is_wrong_is_told_in_the_words_of_who_asks() {
+    let server = server();
+    let nine = json!({ "query": "q", "documents": vec!["a"; 9] }).to_string();
+    let both = ["/v1/rerank", "/v2/rerank"];
+    for (body, status, error_type, said) in [
+        ("{", 400, "Validation", "body is not JSON"),
+        ("[]", 422, "Validation", "expected a JSON object"),
+        (r#"{"query":"q"}"#, 422, "Validation", "missing field `documents`"),
+        (r#"{"query":"q","texts":["a"]}"#, 422, "Validation", "missing field `documents`"),
+    ] {
+        for path in both {
+            assert_refused(&format!("{path} {body}"), &server.post(path, body), status, error_type, said);
+        }
+    }
+    for (body, status, error_type, said) in [
+        (r#"{"documents":["a"]}"#, 422, "Validation", "missing field `query`"),
+        (r#"{"query":"q","documents":"a"}"#, 422, "Validation", "expected a list of texts, or of objects"),
+        (r#"{"query":"q","documents":["a",7]}"#, 422, "Validation", "with a field `text`, at [1]"),
+        (r#"{"query":"q","documents":[]}"#, 400, "Empty", "`documents` cannot be empty"),
+        (
+            r#"{"query":"q","documents":["a"],"top_n":0}"#,
+            422,
+            "Validation",
+            "`top_n` is 0, expected at least 1",
+        ),
+        (
+            r#"{"query":"q","documents":["a"],"max_tokens_per_doc":0}"#,
+            422,
+            "Validation",
+            "`max_tokens_per_doc` is 0, expected at least 1",
+        ),
+        (&nine, 422, "Validation", "batch size 9 > maximum allowed batch size 8"),
+        (r#"{"query":"overloaded","documents":["a"]}"#, 429, "Overloaded", "overloaded"),
+        (r#"{"query":"nan","documents":["a"]}"#, 424, "Backend", "has the value NaN"),
+        (r#"{"query":"q","documents":["tokenizer"],"max_tokens_per_doc":2}"#, 422, "Tokenizer", "of no use"),
+    ] {
+        for path in both.into_iter().chain(["/rerank", "/"]) {
+            assert_refused(&format!("{path} {body}"), &server.post(path, body), status, error_type, said);
+        }
+    }
+    for path in both {
+        assert_refused(path, &server.get(path), 405, "Validation", "does not take GET");
+        let text = server.send("POST", path, &[("content-type", "text/plain")], "{}");
+        assert_refused(path, &text, 415, "Validation", "expected content-type");
+    }
+    assert_tei(
+        "both",
+        &server.post("/rerank", r#"{"texts":["a"],"documents":[]}"#),
+        422,
+        "Validation",
+        "`query`",
+    );
+}
+
+#[test]
+fn other_models_say_what_they_are_for() {
+    let server = Server::with_model(embedding());
+    for path in ["/v1/rerank", "/v2/rerank", "/rerank"] {
+        let reply = server.post(path, r#"{"query":"q","documents":["a"]}"#);
+        assert_refused(path, &reply, 424, "Backend", "`/rerank` needs a sequence classifier with one label");
+    }
+}

@@ -1,0 +1,108 @@
+//! `POST /vertex`: what each instance gets is what its route answers.
+
+use std::sync::{Arc, atomic::Ordering::SeqCst};
+
+use serde_json::{Value, json};
+use turbo_serve::{
+    engine::{Health, ModelInfo},
+    http::{HttpOptions, Metrics, RootTask, VertexPaths, router},
+};
+
+use crate::fake::{Fake, Running, Server, assert_tei, classifier, embedding, sparse, wait_until};
+
+#[test]
+fn every_instance_is_answered_as_by_its_route() {
+    let rank = json!({ "query": "q", "texts": ["a", "b"] });
+    for (model, asked) in [
+        (embedding(), vec![("/embed", json!({"inputs": ["a", [1, 2]]})), ("/embed", json!({"inputs": "b"}))]),
+        (sparse(), vec![("/embed_sparse", json!({"inputs": "a"}))]),
+        (
+            classifier(["x", "y"]),
+            vec![("/predict", json!({"inputs": [["a"], ["b", "c"]], "raw_scores": true}))],
+        ),
+        (classifier(["x"]), vec![("/rerank", rank), ("/predict", json!({"inputs": ["q", "a"]}))]),
+        (embedding(), vec![]),
+    ] {
+        let server = Server::with_model(model);
+        let (paths, instances): (Vec<&str>, Vec<Value>) = asked.into_iter().unzip();
+        let answers = paths.iter().zip(&instances);
+        let answers: Vec<Value> =
+            answers.map(|(path, body)| server.post(path, body.to_string()).json()).collect();
+        let reply = server.post("/vertex", json!({ "instances": instances }).to_string());
+        assert_eq!((reply.status, reply.json()), (200, json!({ "predictions": answers })), "{paths:?}");
+        assert_eq!(reply.header("content-type"), "application/json");
+    }
+}
+
+#[test]
+fn the_first_refusal_says_which_instance_it_is_about() {
+    let server = Server::start();
+    for (instance, status, error_type, said) in [
+        (json!({ "inputs": [] }), 400, "Empty", "instances[1]: `inputs` cannot be empty"),
+        (json!({ "inputs": 7 }), 422, "Validation", "instances[1]: invalid type: integer `7`"),
+        (json!([1]), 422, "Validation", "instances[1]: expected a JSON object"),
+        (json!({ "inputs": "overloaded" }), 429, "Overloaded", "instances[1]: model is overloaded"),
+        (json!({ "inputs": "panic" }), 424, "Backend", "instances[1]: inference failed"),
+    ] {
+        let body = json!({ "instances": [{ "inputs": "a" }, instance] });
+        let reply = server.post("/vertex", body.to_string());
+        assert_tei(&body.to_string(), &reply, status, error_type, said);
+        if status == 429 {
+            assert_eq!(reply.header("retry-after"), "2");
+        }
+    }
+    let many = json!({ "instances": vec![json!({ "inputs": "a" }); 9] });
+    let reply = server.post("/vertex", many.to_string());
+    assert_tei("nine", &reply, 422, "Validation", "batch size 9 > maximum allowed batch size 8");
+    let metrics = server.get("/metrics");
+    assert!(metrics.text().contains(r#"te_request_failure{err="overloaded"}"#), "{}", metrics.text());
+}
+
+#[test]
+fn a_refusal_withdraws_the_other_instances() {
+    let server = Server::start();
+    let body = json!({ "instances": [{ "inputs": "wait" }, { "inputs": [] }] }).to_string();
+    wait_until("an instance that waits", || {
+        assert_eq!(server.post("/vertex", &body).status, 400);
+        server.engine.waiting.load(SeqCst) > 0
+    });
+    wait_until("its end", || server.engine.waiting.load(SeqCst) == server.engine.withdrawn.load(SeqCst));
+}
+
+/// A server of that model with these options.
+fn start(model: ModelInfo, options: HttpOptions) -> Running {
+    let engine = Arc::new(Fake::of(model, Health::Ready));
+    Running::start(router(engine, Metrics::install().unwrap(), options))
+}
+
+#[test]
+fn the_platforms_paths_go_before_the_usual_ones() {
+    let paths = VertexPaths { predict: Some("/embed".into()), health: Some("/up/now".into()) };
+    let server = start(embedding(), HttpOptions { vertex_paths: paths, ..HttpOptions::default() });
+    let instances = json!({ "instances": [{ "inputs": "a" }] }).to_string();
+    for path in ["/embed", "/vertex"] {
+        assert!(server.post(path, &instances).json()["predictions"].is_array(), "{path}");
+    }
+    for path in ["/up/now", "/health"] {
+        assert_eq!((server.get(path).status, server.get(path).text()), (200, ""), "{path}");
+    }
+    assert_tei("method", &server.get("/embed"), 405, "Validation", "`/embed` does not take GET");
+    assert_tei("path", &server.post("/up/now", "{}"), 404, "Validation", "no route `/up/now`");
+    assert_eq!(server.post("/embed_all", r#"{"inputs":"a"}"#).status, 200);
+}
+
+#[test]
+fn the_root_compares_where_it_is_asked_to() {
+    let sentences = json!({ "inputs": { "source_sentence": "a", "sentences": ["a", "b"] } }).to_string();
+    for model in [embedding(), sparse()] {
+        let server = start(model, HttpOptions { root_task: RootTask::Similarity, ..HttpOptions::default() });
+        for path in ["/", "/invocations"] {
+            assert_eq!(server.post(path, &sentences).json().as_array().map(Vec::len), Some(2), "{path}");
+        }
+    }
+    let scores = start(
+        classifier(["x", "y"]),
+        HttpOptions { root_task: RootTask::Similarity, ..HttpOptions::default() },
+    );
+    assert_eq!(scores.post("/", r#"{"inputs":"a"}"#).status, 200);
+}
