@@ -3,8 +3,8 @@
 //! # Modules
 //! What a batch would hold is a [`Candidate`]; what it may hold are [`Limits`], in a [`Layout`]; what it costs
 //! is in [`cost`]; [`split`](fn@split) finds the cheapest cuts; [`Policy`] offers it beside its rivals;
-//! [`Batcher`] decides what runs now; [`sim`] drives that same
-//! batcher with invented traffic.
+//! [`Batcher`] decides what runs now; [`Turns`] which of several queues of one device goes next; [`sim`] drives that
+//! same batcher with invented traffic.
 
 mod baselines;
 mod batches;
@@ -16,6 +16,7 @@ mod limits;
 mod policy;
 pub mod sim;
 mod split;
+mod turns;
 
 pub use batches::{Batches, PlannedBatch};
 pub use candidate::Candidate;
@@ -27,3 +28,4 @@ pub use error::SchedError;
 pub use limits::{Layout, Limits};
 pub use policy::{Planner, Policy};
 pub use split::{Splitter, split};
+pub use turns::{Member, Turns};

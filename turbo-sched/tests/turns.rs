@@ -1,0 +1,177 @@
+//! Turns on a shared device: what fairness promises, in a world where every turn takes what it likes.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use turbo_sched::{Member, Turns};
+
+fn ms(time: u64) -> Duration {
+    Duration::from_millis(time)
+}
+
+/// Gives the next one its turn, and ends it after so long.
+fn turn(turns: &mut Turns, took: u64) -> Option<Member> {
+    let next = turns.next()?;
+    turns.begin(next);
+    turns.done(next, ms(took));
+    Some(next)
+}
+
+#[test]
+fn who_has_used_least_goes_next_and_of_equals_who_asked_first() {
+    let mut turns = Turns::default();
+    let [a, b] = [turns.join(), turns.join()];
+    assert_eq!(turns.next(), None, "nobody asks");
+    turns.ask(b);
+    turns.ask(a);
+    turns.ask(b); // once is enough
+    assert_eq!(turn(&mut turns, 10), Some(b));
+    assert_eq!(turn(&mut turns, 3), Some(a));
+    assert_eq!(turns.next(), None, "both were served");
+    for expected in [a, a, a, b] {
+        turns.ask(a);
+        turns.ask(b);
+        assert_eq!(turn(&mut turns, 3), Some(expected));
+    }
+}
+
+#[test]
+fn nobody_saves_up_turns_while_it_wants_none() {
+    let mut turns = Turns::default();
+    let [busy, idle] = [turns.join(), turns.join()];
+    for _ in 0..100 {
+        turns.ask(busy);
+        assert_eq!(turn(&mut turns, 10), Some(busy));
+    }
+    let mut row = Vec::new();
+    for _ in 0..6 {
+        turns.ask(busy);
+        turns.ask(idle);
+        row.extend(turn(&mut turns, 10));
+    }
+    assert_eq!(row, [idle, busy, idle, busy, idle, busy]);
+}
+
+#[test]
+fn a_second_turn_stands_ready_only_while_nobody_else_asks() {
+    let mut turns = Turns::default();
+    let [a, b] = [turns.join(), turns.join()];
+    turns.ask(a);
+    turns.begin(a);
+    turns.ask(a);
+    assert_eq!(turns.next(), Some(a), "behind its own");
+    turns.ask(b);
+    assert_eq!(turns.next(), None, "the device is taken, and somebody else asks");
+    turns.withdraw(b);
+    turns.begin(a);
+    turns.ask(b);
+    turns.done(a, ms(1));
+    assert_eq!(turns.next(), None, "one of two is done");
+    turns.done(a, ms(1));
+    assert_eq!(turns.next(), Some(b));
+}
+
+#[test]
+fn who_leaves_takes_its_turn_along() {
+    let mut turns = Turns::default();
+    let [a, b] = [turns.join(), turns.join()];
+    turns.ask(a);
+    turns.begin(a);
+    turns.ask(b);
+    turns.leave(a);
+    assert_eq!(turns.next(), Some(b));
+    let c = turns.join();
+    turns.ask(c);
+    assert_eq!(turn(&mut turns, 5), Some(b));
+    assert_eq!(turn(&mut turns, 5), Some(c));
+}
+
+#[test]
+#[should_panic(expected = "only the next one may begin")]
+fn nobody_begins_out_of_turn() {
+    let mut turns = Turns::default();
+    let [a, b] = [turns.join(), turns.join()];
+    turns.ask(a);
+    turns.ask(b);
+    turns.begin(b);
+}
+
+/// What a member of the world does: how long its turns take, and for how long it wants none in between.
+#[derive(Clone, Debug)]
+struct Habit {
+    takes: Vec<u64>,
+    rests: Vec<u64>,
+}
+
+fn habit(rests: std::ops::Range<u64>) -> impl Strategy<Value = Habit> {
+    let takes = prop::collection::vec(1_u64..50, 1..8);
+    (takes, prop::collection::vec(rests, 1..8)).prop_map(|(takes, rests)| Habit { takes, rests })
+}
+
+/// Runs the world, and gives of each member what it used and the longest time from question to turn.
+fn run(habits: &[Habit], until: u64) -> Vec<(u64, u64)> {
+    let mut turns = Turns::default();
+    let members: Vec<Member> = habits.iter().map(|_| turns.join()).collect();
+    // Of each member: when it asks next, when it asked, its turns so far.
+    let mut asks_at = vec![0_u64; habits.len()];
+    let mut asked_at = vec![None; habits.len()];
+    let mut count = vec![0_usize; habits.len()];
+    let mut told = vec![(0, 0); habits.len()];
+    let mut now = 0;
+    while now < until {
+        for member in 0..habits.len() {
+            if asked_at[member].is_none() && asks_at[member] <= now {
+                turns.ask(members[member]);
+                asked_at[member] = Some(now);
+            }
+        }
+        let Some(next) = turns.next() else {
+            now = *asks_at.iter().min().expect("there is a member");
+            continue;
+        };
+        let member = members.iter().position(|&member| member == next).expect("it is one of them");
+        turns.begin(next);
+        let waited = now - asked_at[member].take().expect("it has asked");
+        let habit = &habits[member];
+        let took = habit.takes[count[member] % habit.takes.len()];
+        now += took;
+        turns.done(next, ms(took));
+        told[member] = (told[member].0 + took, told[member].1.max(waited));
+        asks_at[member] = now + habit.rests[count[member] % habit.rests.len()];
+        count[member] += 1;
+    }
+    told
+}
+
+fn longest(habit: &Habit) -> u64 {
+    habit.takes.iter().copied().max().expect("no habit is empty")
+}
+
+proptest! {
+    /// Members that never rest have used the same, but for one turn of each, whatever those do that come and go.
+    #[test]
+    fn time_is_shared_equally(
+        busy in prop::collection::vec(habit(0..1), 2..5),
+        others in prop::collection::vec(habit(0..200), 0..3),
+    ) {
+        let habits = [busy.clone(), others].concat();
+        let used = run(&habits, 20_000);
+        for (a, first) in busy.iter().enumerate() {
+            for (b, second) in busy.iter().enumerate() {
+                let apart = used[a].0.abs_diff(used[b].0);
+                let bound = longest(first) + longest(second);
+                prop_assert!(apart <= bound, "{apart} ms apart, at most {bound}: {used:?}");
+            }
+        }
+    }
+
+    /// Whoever asks has its turn after one of each other member, and for each of them one of its own, at the latest.
+    #[test]
+    fn nobody_starves(habits in prop::collection::vec(habit(0..300), 2..6)) {
+        for ((_, waited), own) in run(&habits, 20_000).into_iter().zip(&habits) {
+            let all: u64 = habits.iter().map(longest).sum();
+            let bound = (all - longest(own)) + (habits.len() as u64 - 1) * longest(own);
+            prop_assert!(waited <= bound, "waited {waited} ms, at most {bound}");
+        }
+    }
+}
