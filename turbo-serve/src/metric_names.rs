@@ -9,6 +9,8 @@
 //! | the protocol | `te_request_*` per request, and [`REQUEST_FAILURE`] for every failure that a client is told; [`PROCESS_RESIDENT_MEMORY`] whenever metrics are shown |
 //! | the engine | [`EMBED`] or [`PREDICT`] per input, [`QUEUE_SIZE`], [`BATCH_NEXT_SIZE`], [`BATCH_NEXT_TOKENS`], [`REQUEST_INPUT_LENGTH`], and [`REQUEST_FAILURE`] with [`failure::DROPPED`], which no client hears of |
 
+use metrics::Label;
+
 /// Counter, label `method`: requests received.
 pub const REQUEST_COUNT: &str = "te_request_count";
 /// Counter, label `method`: requests answered with 200.
@@ -72,6 +74,19 @@ pub const BATCH_NEXT_TOKENS: &str = "te_batch_next_tokens";
 
 /// Gauge, bytes: memory of the process, under the name that Prometheus' own clients use; where the system tells it.
 pub const PROCESS_RESIDENT_MEMORY: &str = "process_resident_memory_bytes";
+
+/// Label of every metric of a model, where a server has several: `name/version`. Failures that a client is told have none,
+/// for many of them name no model.
+pub const MODEL: &str = "model";
+
+/// These labels, and [`MODEL`] where there is one.
+pub(crate) fn labels<const N: usize>(
+    model: Option<&str>,
+    others: [(&'static str, &'static str); N],
+) -> Vec<Label> {
+    let others = others.map(|(key, value)| Label::from_static_parts(key, value));
+    others.into_iter().chain(model.map(|model| Label::new(MODEL, model.to_owned()))).collect()
+}
 
 /// Label of [`REQUEST_COUNT`] and [`REQUEST_SUCCESS`].
 pub const METHOD: &str = "method";

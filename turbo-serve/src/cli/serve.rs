@@ -12,7 +12,8 @@ use clap::{ArgAction, Args, ValueEnum};
 use turbo_models::{DType, EncoderKernels};
 use turbo_serve::{
     engine::{
-        BatchTokens, DefaultPrompt, Dispatch, Engine, EngineConfig, Model, ModelInfo, OpenOptions, Policy,
+        BatchTokens, DefaultPrompt, DeviceTurns, Dispatch, Engine, EngineConfig, Model, ModelInfo,
+        OpenOptions, Policy,
     },
     http::{self, HttpOptions, Metrics},
     models::Models,
@@ -161,7 +162,7 @@ enum DispatchArgument {
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
     serve_on(arguments, |device| {
         let arguments = arguments.clone();
-        async move { Ok(Models::single(blocking(move || open(&arguments, device, None)).await?)) }
+        async move { Ok(Models::single(blocking(move || open(&arguments, device, Among::default())).await?)) }
     })
 }
 
@@ -226,14 +227,26 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
     tokio::task::spawn_blocking(work).await.context("the model panicked while it was loaded")?
 }
 
-/// An engine with the model of these arguments, warm; `name` is what it is called, by default by its own name. Blocks.
+/// What an engine is among others of its process; by default it is alone.
+#[derive(Default)]
+pub(super) struct Among {
+    /// What it is called; `None` is its own name.
+    pub(super) name: Option<String>,
+    /// What its metrics are told apart by.
+    pub(super) label: Option<String>,
+    /// The turns of its device.
+    pub(super) turns: DeviceTurns,
+}
+
+/// An engine with the model of these arguments, warm. Blocks.
 ///
 /// # Errors
 /// When the model cannot be found, opened or run.
-pub(super) fn open(arguments: &Arguments, device: Chosen, name: Option<&str>) -> Result<Engine> {
-    let config = arguments.config(device.threads());
+pub(super) fn open(arguments: &Arguments, device: Chosen, among: Among) -> Result<Engine> {
+    let Among { name, label, turns } = among;
+    let config = EngineConfig { label, turns, ..arguments.config(device.threads()) };
     let local = arguments.tei.with_token(&arguments.model).local()?;
-    let name = name.or(arguments.tei.served_model_name()).map_or(local.name, str::to_owned);
+    let name = name.or(arguments.tei.served_model_name().map(str::to_owned)).unwrap_or(local.name);
     let options = OpenOptions { name: Some(name), sha: local.sha, ..arguments.open_options() };
     let open = Open { folder: local.folder, options };
     let model = device.run(open, arguments.model.dtype, |warning| tracing::warn!("{warning}"))?;

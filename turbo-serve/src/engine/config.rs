@@ -10,7 +10,9 @@ use std::{
 use turbo_models::Task;
 use turbo_sched::{Candidate, Dispatch, Layout, Limits, Policy};
 
-use super::{BatchTokens, BuildRunner, Capacity, EngineInfo, MAX_SELECTED, ModelInfo, RunError, Tokenize};
+use super::{
+    BatchTokens, BuildRunner, Capacity, DeviceTurns, EngineInfo, MAX_SELECTED, ModelInfo, RunError, Tokenize,
+};
 
 /// How an engine batches and whom it admits. The limits are those of text-embeddings-inference.
 #[derive(Clone, Debug)]
@@ -37,6 +39,10 @@ pub struct EngineConfig {
     pub warm_up: Duration,
     /// Folder in which measured costs are kept between runs; `None`: they are measured at every start.
     pub cost_cache: Option<PathBuf>,
+    /// The turns of the device, which it shares with other engines; by default it has the device for itself.
+    pub turns: DeviceTurns,
+    /// Value of the label `model` of its metrics, where several engines of a process are told apart by it.
+    pub label: Option<String>,
 }
 
 impl Default for EngineConfig {
@@ -52,6 +58,8 @@ impl Default for EngineConfig {
             tokenization_workers: 1,
             warm_up: Duration::from_secs(10),
             cost_cache: None,
+            turns: DeviceTurns::default(),
+            label: None,
         }
     }
 }

@@ -18,13 +18,17 @@ pub(super) struct QueueMetrics {
 }
 
 impl QueueMetrics {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(label: Option<&str>) -> Self {
+        let labels = names::labels(label, []);
         Self {
-            queue_size: gauge!(names::QUEUE_SIZE),
-            batch_size: histogram!(names::BATCH_NEXT_SIZE),
-            batch_tokens: histogram!(names::BATCH_NEXT_TOKENS),
-            input_length: histogram!(names::REQUEST_INPUT_LENGTH),
-            dropped: counter!(names::REQUEST_FAILURE, names::ERR => names::failure::DROPPED),
+            queue_size: gauge!(names::QUEUE_SIZE, labels.iter()),
+            batch_size: histogram!(names::BATCH_NEXT_SIZE, labels.iter()),
+            batch_tokens: histogram!(names::BATCH_NEXT_TOKENS, labels.iter()),
+            input_length: histogram!(names::REQUEST_INPUT_LENGTH, labels.iter()),
+            dropped: counter!(
+                names::REQUEST_FAILURE,
+                names::labels(label, [(names::ERR, names::failure::DROPPED)])
+            ),
         }
     }
 
@@ -57,7 +61,8 @@ pub(super) struct TaskMetrics {
 }
 
 impl TaskMetrics {
-    pub(super) fn new(task: Task) -> Self {
+    pub(super) fn new(task: Task, label: Option<&str>) -> Self {
+        let labels = names::labels(label, []);
         let names = match task {
             Task::Embedding { .. } | Task::SparseEmbedding => &names::EMBED,
             Task::SequenceClassification
@@ -66,12 +71,12 @@ impl TaskMetrics {
             | Task::MaskedLm => &names::PREDICT,
         };
         Self {
-            count: counter!(names.count),
-            success: counter!(names.success),
-            duration: histogram!(names.duration),
-            tokenization: histogram!(names.tokenization_duration),
-            queue: histogram!(names.queue_duration),
-            inference: histogram!(names.inference_duration),
+            count: counter!(names.count, labels.iter()),
+            success: counter!(names.success, labels.iter()),
+            duration: histogram!(names.duration, labels.iter()),
+            tokenization: histogram!(names.tokenization_duration, labels.iter()),
+            queue: histogram!(names.queue_duration, labels.iter()),
+            inference: histogram!(names.inference_duration, labels.iter()),
         }
     }
 

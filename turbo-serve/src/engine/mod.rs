@@ -43,6 +43,7 @@ mod runner;
 mod server;
 mod ticket;
 mod tokenize;
+mod turns;
 mod types;
 mod warm_up;
 mod worker;
@@ -58,6 +59,7 @@ pub use resident::resident_bytes;
 pub use runner::{BuildRunner, Capacity, Progress, Rows, RunError, Runner, Sequence};
 pub use server::Engine;
 pub use tokenize::{DecodeRequest, Extent, Texts, Tokenize, TokenizeError, TokenizeRequest, Tokenized};
+pub use turns::{DeviceTurns, Seat, Turn};
 pub use types::{
     Encoded, Health, InferRequest, InferResponse, Input, MAX_SELECTED, OutputKind, Row, Timings, Usage,
 };

@@ -137,6 +137,7 @@ impl Queue {
         slots: usize,
         epoch: Instant,
         abandoned: Arc<Abandoned>,
+        metrics: QueueMetrics,
     ) -> Self {
         Self {
             outbox: outbox.0,
@@ -146,7 +147,7 @@ impl Queue {
             epoch,
             stopping: false,
             abandoned,
-            metrics: QueueMetrics::new(),
+            metrics,
         }
     }
 
@@ -307,7 +308,7 @@ mod tests {
         let cost = PackedCost::fit([([1].into_iter().collect(), BatchTotal(1.0))]).unwrap();
         let limits = Limits::batch_size(std::num::NonZeroUsize::MIN);
         let batcher = Batcher::new(BatcherConfig::with_limits(limits), CostModel::Packed(Box::new(cost)));
-        Queue::new(outbox, batcher, 4, Instant::now(), Arc::default())
+        Queue::new(outbox, batcher, 4, Instant::now(), Arc::default(), QueueMetrics::new(None))
     }
 
     #[test]

@@ -24,7 +24,7 @@ use super::{
     finish::finish,
     health::HealthCell,
     lead::Lead,
-    metrics::TaskMetrics,
+    metrics::{QueueMetrics, TaskMetrics},
     queue::{Outbox, Queue, inbox},
     resident::resident_bytes,
     rules::{Manner, Rules},
@@ -90,7 +90,7 @@ impl Engine {
         threads.push(worker);
         let total = u32::try_from(slots).unwrap_or(u32::MAX);
         Ok(Self(Arc::new(Shared {
-            metrics: TaskMetrics::new(info.model.task),
+            metrics: TaskMetrics::new(info.model.task, config.label.as_deref()),
             info,
             health,
             admission: Admission::new(total, load),
@@ -286,6 +286,7 @@ impl WorkerStart {
             max_batch_tokens: self.config.max_batch_tokens,
             info: &self.info,
             clock: &Instant::now,
+            seat: &self.config.turns.join(),
         };
         let first = warm_up.first_capacity();
         let mut runner = (self.model.build)(first).map_err(StartError::Runner)?;
@@ -308,7 +309,9 @@ impl WorkerStart {
         };
         let slots = self.config.max_concurrent_requests;
         let abandoned = Arc::clone(&self.abandoned);
-        let queue = Queue::new(self.outbox, Batcher::new(batcher, costs), slots, self.epoch, abandoned);
+        let metrics = QueueMetrics::new(self.config.label.as_deref());
+        let batcher = Batcher::new(batcher, costs);
+        let queue = Queue::new(self.outbox, batcher, slots, self.epoch, abandoned, metrics);
         self.health.set(Health::Ready);
         Ok(Worker {
             runner: Some(runner),

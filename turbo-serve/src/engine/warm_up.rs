@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use turbo_sched::{BatchTotal, Candidate, CostModel, CostTable, Layout, PackedCost};
 
 use super::{
-    BatchTokens, Capacity, EngineInfo, RunError,
+    BatchTokens, Capacity, EngineInfo, RunError, Seat,
     batch_tokens::{tokens_in_memory, tokens_within},
     cost_cache::CostCache,
     fastest::{LONG_RUN, RUNS, fastest},
@@ -39,6 +39,8 @@ pub(super) struct WarmUp<'a> {
     pub info: &'a EngineInfo,
     /// What time it is.
     pub clock: &'a dyn Fn() -> Instant,
+    /// Where a batch waits for the device: others may serve meanwhile.
+    pub seat: &'a Seat,
 }
 
 /// What the batcher is to know of a runner that is warm.
@@ -168,6 +170,7 @@ impl WarmUp<'_> {
         let ids: Vec<u32> =
             (0..seq_len).map(|i| (u64::from(i) * 40_503 % self.vocab_size.max(1) as u64) as u32).collect();
         fastest(|| {
+            let _turn = self.seat.take();
             let started = (self.clock)();
             let sequence = Sequence::of(&ids);
             runner.submit(&mut std::iter::repeat_n(sequence, batch_size), &mut || true)?;
@@ -391,7 +394,8 @@ mod tests {
         let (begun, taken_us) = (Instant::now(), AtomicU64::new(0));
         let taken = || Duration::from_micros(taken_us.load(Relaxed));
         let clock = || begun + taken();
-        let warm_up = WarmUp { layout, vocab_size: 100, budget, max_batch_tokens, info, clock: &clock };
+        let seat = &crate::engine::DeviceTurns::default().join();
+        let warm_up = WarmUp { layout, vocab_size: 100, budget, max_batch_tokens, info, clock: &clock, seat };
         let mut runner = Slow { capacity: warm_up.first_capacity(), batches: 0, taken_us: &taken_us };
         let warm = warm_up.run(&mut runner, cache).unwrap();
         assert_eq!(warm.capacity, runner.capacity, "the runner has memory for what it is told");

@@ -4,7 +4,8 @@
 //! in one process count together, and each can show the whole.
 
 use std::{
-    sync::{Arc, OnceLock},
+    collections::HashMap,
+    sync::{Arc, OnceLock, PoisonError, RwLock},
     thread,
     time::Duration,
 };
@@ -17,7 +18,7 @@ use crate::{
     metric_names::{
         BATCH_NEXT_SIZE, BATCH_NEXT_TOKENS, ERR, METHOD, PROCESS_RESIDENT_MEMORY, REQUEST_COUNT,
         REQUEST_DURATION, REQUEST_FAILURE, REQUEST_INFERENCE_DURATION, REQUEST_INPUT_LENGTH,
-        REQUEST_QUEUE_DURATION, REQUEST_SUCCESS, REQUEST_TOKENIZATION_DURATION, method,
+        REQUEST_QUEUE_DURATION, REQUEST_SUCCESS, REQUEST_TOKENIZATION_DURATION, labels, method,
     },
 };
 
@@ -39,6 +40,8 @@ pub enum MetricsError {
 pub struct Metrics {
     prometheus: PrometheusHandle,
     requests: Arc<Requests>,
+    /// Of models that have a label, by it.
+    labelled: Arc<RwLock<HashMap<String, Arc<Requests>>>>,
 }
 
 /// Handles to the metrics of every request, looked up once.
@@ -90,6 +93,17 @@ impl Metrics {
         self.prometheus.render()
     }
 
+    /// The same for requests of the model with this label.
+    pub(super) fn of(&self, label: Option<&str>) -> Self {
+        let Some(label) = label else { return self.clone() };
+        let known = self.labelled.read().unwrap_or_else(PoisonError::into_inner).get(label).cloned();
+        let requests = known.unwrap_or_else(|| {
+            let mut labelled = self.labelled.write().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(labelled.entry(label.to_owned()).or_insert_with(|| Requests::new(Some(label)).into()))
+        });
+        Self { requests, ..self.clone() }
+    }
+
     /// A request was understood.
     pub(super) fn received(&self, arity: Arity) {
         self.requests.method(arity).count.increment(1);
@@ -114,23 +128,27 @@ impl Metrics {
 impl From<PrometheusHandle> for Metrics {
     /// Shows the metrics of a recorder that the program has already made that of the process, and looks after.
     fn from(prometheus: PrometheusHandle) -> Self {
-        let method = |method: &'static str| Method {
-            count: counter!(REQUEST_COUNT, METHOD => method),
-            success: counter!(REQUEST_SUCCESS, METHOD => method),
-        };
-        let requests = Requests {
-            single: method(method::SINGLE),
-            batch: method(method::BATCH),
-            duration: histogram!(REQUEST_DURATION),
-            tokenization: histogram!(REQUEST_TOKENIZATION_DURATION),
-            queue: histogram!(REQUEST_QUEUE_DURATION),
-            inference: histogram!(REQUEST_INFERENCE_DURATION),
-        };
-        Self { prometheus, requests: Arc::new(requests) }
+        Self { prometheus, requests: Arc::new(Requests::new(None)), labelled: Arc::default() }
     }
 }
 
 impl Requests {
+    fn new(label: Option<&str>) -> Self {
+        let method = |method: &'static str| Method {
+            count: counter!(REQUEST_COUNT, labels(label, [(METHOD, method)])),
+            success: counter!(REQUEST_SUCCESS, labels(label, [(METHOD, method)])),
+        };
+        let labels = labels(label, []);
+        Self {
+            single: method(method::SINGLE),
+            batch: method(method::BATCH),
+            duration: histogram!(REQUEST_DURATION, labels.iter()),
+            tokenization: histogram!(REQUEST_TOKENIZATION_DURATION, labels.iter()),
+            queue: histogram!(REQUEST_QUEUE_DURATION, labels.iter()),
+            inference: histogram!(REQUEST_INFERENCE_DURATION, labels.iter()),
+        }
+    }
+
     fn method(&self, arity: Arity) -> &Method {
         match arity {
             Arity::Single => &self.single,

@@ -29,11 +29,11 @@ pub(super) const NAME: &str = "model";
 /// Parameter of the paths of a version.
 pub(super) const VERSION: &str = "version";
 
-/// A model, and the server around it. Cheap to clone.
+/// A model, and where its requests are counted. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Target {
-    server: Server,
     served: Served,
+    metrics: Metrics,
 }
 
 impl Target {
@@ -56,7 +56,8 @@ impl Target {
 
     async fn lease(server: &Server, wanted: Wanted<'_>) -> Result<Self, NotServed> {
         let served = server.models().lease(wanted).await?;
-        Ok(Self { server: server.clone(), served })
+        let metrics = server.metrics().of(served.label());
+        Ok(Self { served, metrics })
     }
 
     /// Has the next handler of this request take this model.
@@ -69,7 +70,7 @@ impl Target {
     }
 
     pub(super) fn metrics(&self) -> &Metrics {
-        self.server.metrics()
+        &self.metrics
     }
 
     /// Value of `x-compute-type`.

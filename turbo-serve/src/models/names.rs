@@ -114,7 +114,7 @@ mod tests {
             Ok(Vec::new())
         }
 
-        fn load(&self, _: &str) -> Result<Loaded, SourceError> {
+        fn load(&self, _: &str, _: Option<&str>) -> Result<Loaded, SourceError> {
             Err("nothing is here".into())
         }
     }

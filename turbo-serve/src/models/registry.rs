@@ -25,6 +25,8 @@ pub struct Models(Arc<Registry>);
 struct Registry {
     names: Names,
     models: Vec<Model>,
+    /// Whether there is more than one model, or version, from the beginning.
+    several: bool,
     /// Of each model its versions.
     table: Table,
     /// Held while a version is loaded.
@@ -72,7 +74,7 @@ impl Models {
         let loaded = loaded.into();
         let name = loaded.engine.info().model.name.clone();
         let model = Model { aliases: Vec::new(), pinned: None, load: LoadWhen::Start, source: None };
-        let ready = Phase::Ready(Ready::new(&name, ONLY, loaded));
+        let ready = Phase::Ready(Ready::new(&name, ONLY, None, loaded));
         let versions = Versions::from([(ONLY.into(), ready.into())]);
         Self::with(Names::single(&name), vec![model], vec![versions])
     }
@@ -97,8 +99,9 @@ impl Models {
     }
 
     fn with(names: Names, models: Vec<Model>, versions: Vec<Versions>) -> Self {
+        let several = versions.iter().map(Versions::len).sum::<usize>() > 1;
         let (table, loading) = (Table::new(versions), tokio::sync::Mutex::default());
-        Self(Arc::new(Registry { names, models, table, loading }))
+        Self(Arc::new(Registry { names, models, several, table, loading }))
     }
 
     /// Loads what is to be there before anybody asks.
@@ -112,12 +115,6 @@ impl Models {
             }
         }
         Ok(())
-    }
-
-    /// Whether requests have to say which one they are for.
-    #[must_use]
-    pub fn are_several(&self) -> bool {
-        self.0.models.len() > 1
     }
 
     /// The model that a request is for, if it is ready.
@@ -389,12 +386,13 @@ impl Registry {
             let Ok(source) = registry.source(model).cloned() else { return };
             let turn = registry.loading.lock().await;
             let (name, text) = (registry.full_name(model, &version), version.to_string());
-            tracing::info!(model = name, "loading");
-            let loaded = blocking(move || source.load(&text)).await;
+            let label = registry.several.then(|| name.clone());
+            let loading = label.clone();
+            let loaded = blocking(move || source.load(&text, loading.as_deref())).await;
             drop(turn);
             match loaded {
                 Ok(loaded) => {
-                    let ready = Ready::new(registry.names.of(model), version.as_str(), loaded);
+                    let ready = Ready::new(registry.names.of(model), version.as_str(), label, loaded);
                     registry.table.enter(model, &version, ready);
                 }
                 Err(reason) => {

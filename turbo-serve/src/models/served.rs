@@ -33,6 +33,7 @@ pub struct Served(Arc<Live>);
 struct Live {
     name: String,
     version: String,
+    label: Option<String>,
     engine: Arc<dyn Infer>,
     // Last: when it goes, the handle to the engine has gone.
     _here: oneshot::Sender<Infallible>,
@@ -50,9 +51,14 @@ impl AllBack {
 
 impl Served {
     /// The first lease, and who hears of the end of the last.
-    pub(super) fn new(name: &str, version: &str, engine: Arc<dyn Infer>) -> (Self, AllBack) {
+    pub(super) fn new(
+        name: &str,
+        version: &str,
+        label: Option<String>,
+        engine: Arc<dyn Infer>,
+    ) -> (Self, AllBack) {
         let (here, gone) = oneshot::channel();
-        let live = Live { name: name.to_owned(), version: version.to_owned(), engine, _here: here };
+        let live = Live { name: name.to_owned(), version: version.to_owned(), label, engine, _here: here };
         (Self(Arc::new(live)), AllBack(gone))
     }
 
@@ -66,6 +72,12 @@ impl Served {
     #[must_use]
     pub fn version(&self) -> &str {
         &self.0.version
+    }
+
+    /// What its metrics are labelled with; `None` where it is served alone.
+    #[must_use]
+    pub fn label(&self) -> Option<&str> {
+        self.0.label.as_deref()
     }
 
     /// Who answers.

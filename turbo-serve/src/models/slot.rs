@@ -89,8 +89,13 @@ pub enum State {
 }
 
 impl Ready {
-    pub(super) fn new(name: &str, version: &str, Loaded { engine, stop }: Loaded) -> Self {
-        let (lease, all_back) = Served::new(name, version, engine);
+    pub(super) fn new(
+        name: &str,
+        version: &str,
+        label: Option<String>,
+        Loaded { engine, stop }: Loaded,
+    ) -> Self {
+        let (lease, all_back) = Served::new(name, version, label, engine);
         Self { lease, all_back, stop }
     }
 }

@@ -17,11 +17,12 @@ pub trait Source: Send + Sync + 'static {
     /// Whatever keeps it from looking.
     fn versions(&self) -> Result<Vec<String>, SourceError>;
 
-    /// Opens `version`, one of those, and makes it ready.
+    /// Opens `version`, one of those, and makes it ready. Its metrics have `label`, where there is one
+    /// ([`EngineConfig::label`](crate::engine::EngineConfig::label)).
     ///
     /// # Errors
     /// Whatever keeps it from being served.
-    fn load(&self, version: &str) -> Result<Loaded, SourceError>;
+    fn load(&self, version: &str, label: Option<&str>) -> Result<Loaded, SourceError>;
 }
 
 /// A version that is ready.

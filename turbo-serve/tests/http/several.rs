@@ -28,7 +28,7 @@ impl Source for Versions {
         Ok(self.versions.iter().map(|&version| version.to_owned()).collect())
     }
 
-    fn load(&self, version: &str) -> Result<Loaded, SourceError> {
+    fn load(&self, version: &str, _: Option<&str>) -> Result<Loaded, SourceError> {
         let model_id = format!("{}/{version}", self.model.name);
         Ok(Arc::new(Fake::of(ModelInfo { model_id, ..self.model.clone() }, Health::Ready)).into())
     }
@@ -219,6 +219,15 @@ fn health_is_that_of_all_models_or_of_the_one_that_is_named() {
     assert_eq!(server.running.get("/health").status, 200, "what was unloaded is not ill");
     let reply = server.running.get("/models/ranker/health");
     assert_tei("unloaded", &reply, 404, "Validation", "model `ranker/1` is not loaded");
+}
+
+#[test]
+fn requests_are_counted_by_model() {
+    let server = Several::start();
+    assert_eq!(server.post("/models/ranker", rerank()).status, 200);
+    let metrics = server.running.get("/metrics");
+    let line = "te_request_success{method=\"batch\",model=\"ranker/1\"}";
+    assert!(metrics.text().lines().any(|it| it.starts_with(line)), "{}", metrics.text());
 }
 
 #[test]

@@ -76,7 +76,7 @@ impl Source for Shelf {
         Ok(self.versions.lock().unwrap().clone())
     }
 
-    fn load(&self, version: &str) -> Result<Loaded, SourceError> {
+    fn load(&self, version: &str, _: Option<&str>) -> Result<Loaded, SourceError> {
         self.loads.fetch_add(1, SeqCst);
         let trouble = self.trouble.lock().unwrap().take();
         match trouble {

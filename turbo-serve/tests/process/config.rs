@@ -80,6 +80,10 @@ fn a_file_is_a_server_of_its_models() {
     let (status, answer) = server.post("/predict", &json!({ "inputs": "the cat" }));
     assert_eq!(status, 200, "the default one is loaded for its first request: {answer}");
     assert_eq!(server.post("/models/embedder/embed", &json!({ "inputs": "the cat" })).0, 200);
+    let (_, metrics) = server.get("/metrics");
+    for line in ["te_embed_success{model=\"embedder/2\"} 1", "te_predict_success{model=\"labels/1\"} 1"] {
+        assert!(metrics.as_str().unwrap().lines().any(|it| it == line), "no {line} in {metrics}");
+    }
     assert_eq!(server.post("/models/ranker/rerank", &json!({ "query": "a", "texts": ["b"] })).0, 404);
     let (code, output) = server.end(Signal::Terminate);
     assert_eq!(code, Some(0), "{output}");

@@ -20,7 +20,10 @@ use std::{collections::BTreeSet, ffi::OsString, path::Path};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{ArgMatches, Command};
-use turbo_serve::models::{Declared, Models};
+use turbo_serve::{
+    engine::DeviceTurns,
+    models::{Declared, Models},
+};
 
 use self::{
     document::{At, Report, Section, nearest},
@@ -128,8 +131,9 @@ impl Config {
     /// # Errors
     /// What has changed since the file was read.
     pub(super) fn declare(self, device: &Chosen) -> Result<Models> {
+        let turns = DeviceTurns::default();
         let declared: Vec<Declared> =
-            self.models.into_iter().map(|model| source::declared(model, device)).collect();
+            self.models.into_iter().map(|model| source::declared(model, device, &turns)).collect();
         Ok(Models::new(declared, self.default.as_deref())?)
     }
 }

@@ -2,12 +2,15 @@
 
 use std::{path::Path, sync::Arc};
 
-use turbo_serve::models::{Declared, Loaded, Source, SourceError};
+use turbo_serve::{
+    engine::DeviceTurns,
+    models::{Declared, Loaded, Source, SourceError},
+};
 
 use super::model::{ModelConfig, Version, Versions};
 use crate::cli::{
     device::Chosen,
-    serve::{self, Arguments},
+    serve::{self, Among, Arguments},
 };
 
 /// A model on a device.
@@ -16,12 +19,14 @@ struct OnDevice {
     versions: Versions,
     arguments: Arguments,
     device: Chosen,
+    turns: DeviceTurns,
 }
 
-/// What is served of a model, on `device`.
-pub(super) fn declared(model: ModelConfig, device: &Chosen) -> Declared {
+/// What is served of a model, on a device whose turns it takes with others.
+pub(super) fn declared(model: ModelConfig, device: &Chosen, turns: &DeviceTurns) -> Declared {
     let ModelConfig { name, aliases, version, load, versions, arguments } = model;
-    let source = OnDevice { name: name.value.clone(), versions, arguments, device: device.clone() };
+    let (device, turns) = (device.clone(), turns.clone());
+    let source = OnDevice { name: name.value.clone(), versions, arguments, device, turns };
     Declared {
         name: name.value,
         aliases: aliases.into_iter().map(|(_, alias)| alias).collect(),
@@ -49,9 +54,14 @@ impl Source for OnDevice {
         Ok(self.versions.names()?)
     }
 
-    fn load(&self, version: &str) -> Result<Loaded, SourceError> {
+    fn load(&self, version: &str, label: Option<&str>) -> Result<Loaded, SourceError> {
         let place = self.place(version).ok_or_else(|| format!("there is no version `{version}`"))?;
         let arguments = self.arguments.clone().of(place);
-        Ok(serve::open(&arguments, self.device.clone(), Some(&self.name))?.into())
+        let among = Among {
+            name: Some(self.name.clone()),
+            label: label.map(str::to_owned),
+            turns: self.turns.clone(),
+        };
+        Ok(serve::open(&arguments, self.device.clone(), among)?.into())
     }
 }
