@@ -28,6 +28,7 @@
 //! | `GET /v1/models`, `GET /v1/models/{name}` | the names that a request may use |
 //! | `GET /info` | what is served, and within which limits |
 //! | `GET /health`, `/ping`, `/` | 200, or 503 while requests are not answered |
+//! | `GET /openapi.json`, `/api-doc/openapi.json`, `/docs` | all of this for programs, and as a page |
 //! | `GET /metrics` | Prometheus text, names in [`metric_names`](crate::metric_names) |
 //!
 //! Of several models, `/models/{name}` or `/models/{name}/versions/{version}` before any of these says which one is meant
@@ -52,6 +53,7 @@ mod inputs;
 mod metrics;
 mod observe;
 mod openai;
+mod openapi;
 mod pipeline;
 mod rerank;
 mod router;

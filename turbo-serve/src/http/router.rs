@@ -9,7 +9,7 @@ use axum::{
     http::{StatusCode, Uri},
     middleware,
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::{MethodRouter, get, post},
 };
 
 use super::{
@@ -17,7 +17,9 @@ use super::{
     ability::Ability,
     body::discard,
     error::{ApiError, OpenAiError, RerankError, TeiError},
-    observe, openai, pipeline, rerank,
+    observe, openai,
+    openapi::{self, Operation},
+    pipeline, rerank,
     target::{NAME, Target, VERSION},
     tei,
     vertex::{self, VertexPaths},
@@ -88,9 +90,9 @@ pub fn router(models: impl Into<Models>, metrics: Metrics, options: HttpOptions)
     let vertex_paths = options.vertex_paths.clone();
     let server = Server(Arc::new(Shared { models: models.into(), metrics, options }));
     let router = Router::new()
-        .merge(routes())
-        .nest(&format!("/models/{{{NAME}}}"), routes())
-        .nest(&format!("/models/{{{NAME}}}/versions/{{{VERSION}}}"), routes())
+        .merge(routes().router)
+        .nest(&format!("/models/{{{NAME}}}"), routes().router)
+        .nest(&format!("/models/{{{NAME}}}/versions/{{{VERSION}}}"), routes().router)
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(server.clone(), observe::observe))
@@ -98,36 +100,74 @@ pub fn router(models: impl Into<Models>, metrics: Metrics, options: HttpOptions)
     vertex_paths.before(router)
 }
 
+/// Routes, and what the document says of each.
+pub(super) struct Routes {
+    router: Router<Server>,
+    /// Method, path, and the rest.
+    pub(super) operations: Vec<(&'static str, &'static str, Operation)>,
+}
+
+impl Routes {
+    fn get<H: Handler<T, Server>, T: 'static>(self, path: &'static str, handler: H, told: Operation) -> Self {
+        self.route("get", path, get(handler), told)
+    }
+
+    fn post<H: Handler<T, Server>, T: 'static>(
+        self,
+        path: &'static str,
+        handler: H,
+        told: Operation,
+    ) -> Self {
+        self.route("post", path, post(handler), told)
+    }
+
+    fn route(
+        mut self,
+        method: &'static str,
+        path: &'static str,
+        route: MethodRouter<Server>,
+        told: Operation,
+    ) -> Self {
+        self.operations.push((method, path, told));
+        Self { router: self.router.route(path, route), ..self }
+    }
+}
+
 /// The routes themselves, of the default model or of one that stands before them.
-fn routes() -> Router<Server> {
-    Router::new()
-        .route("/embed", post(tei::embed))
-        .route("/embed_all", post(tei::embed_all))
-        .route("/embed_sparse", post(tei::embed_sparse))
-        .route("/similarity", post(tei::similarity))
-        .route("/predict", post(tei::predict))
-        .route("/rerank", post(rerank::rerank))
-        .route("/v1/rerank", post(rerank::rerank_documents))
-        .route("/v2/rerank", post(rerank::rerank_documents))
-        .route("/pipeline/feature-extraction", post(tei::embed))
-        .route("/pipeline/sentence-similarity", post(tei::similarity))
-        .route("/pipeline/text-classification", post(pipeline::text_classification))
-        .route("/pipeline/token-classification", post(pipeline::token_classification))
-        .route("/pipeline/question-answering", post(pipeline::question_answering))
-        .route("/pipeline/fill-mask", post(pipeline::fill_mask))
-        .route("/tokenize", post(tei::tokenize))
-        .route("/decode", post(tei::decode))
-        .route("/v1/embeddings", post(openai::embeddings))
-        .route("/embeddings", post(openai::embeddings))
-        .route("/v1/models", get(openai::list))
-        .route("/v1/models/{*name}", get(openai::retrieve))
-        .route("/info", get(tei::info))
-        .route("/health", get(tei::health))
-        .route("/ping", get(tei::health))
-        .route("/", post(what_it_is_for).get(tei::health))
-        .route("/invocations", post(what_it_is_for))
-        .route("/vertex", post(vertex::vertex))
-        .route("/metrics", get(tei::metrics))
+pub(super) fn routes() -> Routes {
+    use openapi::{openai as as_openai, pipeline as task, rerank as ranks, server as about, tei as as_tei};
+    Routes { router: Router::new(), operations: Vec::new() }
+        .post("/embed", tei::embed, as_tei::embed())
+        .post("/embed_all", tei::embed_all, as_tei::embed_all())
+        .post("/embed_sparse", tei::embed_sparse, as_tei::embed_sparse())
+        .post("/similarity", tei::similarity, as_tei::similarity())
+        .post("/predict", tei::predict, as_tei::predict())
+        .post("/rerank", rerank::rerank, ranks::any())
+        .post("/v1/rerank", rerank::rerank_documents, ranks::documents("rerank_v1"))
+        .post("/v2/rerank", rerank::rerank_documents, ranks::documents("rerank_v2"))
+        .post("/pipeline/feature-extraction", tei::embed, task::feature_extraction())
+        .post("/pipeline/sentence-similarity", tei::similarity, task::sentence_similarity())
+        .post("/pipeline/text-classification", pipeline::text_classification, task::text_classification())
+        .post("/pipeline/token-classification", pipeline::token_classification, task::token_classification())
+        .post("/pipeline/question-answering", pipeline::question_answering, task::question_answering())
+        .post("/pipeline/fill-mask", pipeline::fill_mask, task::fill_mask())
+        .post("/tokenize", tei::tokenize, as_tei::tokenize())
+        .post("/decode", tei::decode, as_tei::decode())
+        .post("/v1/embeddings", openai::embeddings, as_openai::embeddings("embeddings_v1"))
+        .post("/embeddings", openai::embeddings, as_openai::embeddings("embeddings"))
+        .get("/v1/models", openai::list, as_openai::models())
+        .get("/v1/models/{*name}", openai::retrieve, as_openai::model())
+        .get("/info", tei::info, about::info())
+        .get("/health", tei::health, about::health("health"))
+        .get("/ping", tei::health, about::health("ping"))
+        .get("/", tei::health, about::health("root_health"))
+        .post("/", what_it_is_for, as_tei::root("root"))
+        .post("/invocations", what_it_is_for, as_tei::root("invocations"))
+        .post("/vertex", vertex::vertex, as_tei::vertex())
+        .get("/metrics", tei::metrics, about::metrics())
+        .get("/openapi.json", openapi::openapi, about::openapi("openapi"))
+        .get("/api-doc/openapi.json", openapi::openapi, about::openapi("api_doc"))
+        .get("/docs", openapi::page, about::page())
 }
 
 /// `POST /`: the route that answers for this model.

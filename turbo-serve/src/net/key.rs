@@ -16,8 +16,9 @@ use crate::{
     metric_names::{ERR, REQUEST_FAILURE, failure},
 };
 
-/// What whoever watches a server asks for: they have no key.
-const PUBLIC: [&str; 4] = ["/", "/health", "/ping", "/metrics"];
+/// What whoever watches a server asks for, and what tells how to ask: they have no key.
+const PUBLIC: [&str; 7] =
+    ["/", "/health", "/ping", "/metrics", "/docs", "/openapi.json", "/api-doc/openapi.json"];
 
 /// What clients show as `Authorization: Bearer KEY`.
 #[derive(Clone)]

@@ -158,7 +158,7 @@ impl Fake {
         self.check_count(request.texts.len())?;
         let prompt = request.prompt;
         let tokenized = |texts: Texts| {
-            let Texts::One(text) = texts else { panic!("no route asks for pairs") };
+            let (Texts::One(text) | Texts::Pair(text, _)) = texts;
             told_to_fail(&text).map_or(Ok(()), Err)?;
             let text = prompt.before(&text).into_owned();
             let encodings = vec![bytes(&text, request.extent)];
@@ -174,7 +174,11 @@ impl Fake {
             Some('^' | '$') if !special => None,
             letter => letter,
         };
-        Ok(request.ids.iter().map(|ids| ids.iter().filter_map(letter).collect()).collect())
+        let text = |ids: &Vec<u32>| {
+            let text: String = ids.iter().filter_map(letter).collect();
+            told_to_fail(&text).map_or(Ok(text), Err)
+        };
+        request.ids.iter().map(text).collect()
     }
 }
 

@@ -10,6 +10,7 @@ mod fuzz;
 mod guards;
 mod lifecycle;
 mod models;
+mod openapi;
 mod pipelines;
 mod rerank;
 mod several;

@@ -1,0 +1,79 @@
+//! The OpenAPI document, and a page that shows it.
+//!
+//! Every route is entered into the router together with its [`Operation`], so none of them is without one, and the
+//! document has no others. That it is true of each, a test finds out (`tests/http/openapi.rs`): it sends the examples and
+//! a lot that is wrong, and holds every answer against the document.
+//!
+//! Written by hand beside the handlers' types instead of derived from them: what a body may be is said by readers of
+//! its own ([`inputs`](super::inputs)), which no derive sees.
+
+mod operation;
+mod operations;
+mod schemas;
+
+use std::sync::LazyLock;
+
+use axum::{
+    http::header,
+    response::{IntoResponse, Response},
+};
+use serde_json::{Map, Value, json};
+
+use super::router::routes;
+
+pub(super) use operation::Operation;
+pub(super) use operations::{openai, pipeline, rerank, server, tei};
+
+/// The page: it reads the document that lies beside it, and nothing else.
+const PAGE: &str = include_str!("page.html");
+
+static DOCUMENT: LazyLock<String> = LazyLock::new(|| document().to_string());
+
+/// `GET /openapi.json` and `GET /api-doc/openapi.json`.
+pub(super) async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.as_str()).into_response()
+}
+
+/// `GET /docs`.
+pub(super) async fn page() -> Response {
+    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], PAGE).into_response()
+}
+
+fn document() -> Value {
+    let mut paths = Map::new();
+    for (method, path, operation) in routes().operations {
+        // A parameter of many segments is written as one.
+        let path = path.replace("{*", "{");
+        let path = paths.entry(path).or_insert_with(|| json!({}));
+        path[method] = operation.into_json();
+    }
+    let version = |name: &str| json!({ "default": name, "description": "as GET /v1/models lists it" });
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "turbo",
+            "version": env!("CARGO_PKG_VERSION"),
+            "summary": "Transformer models whose inputs vary in length",
+            "description": "Routes of text-embeddings-inference, OpenAI's embeddings, Cohere's and Jina's rerankers, and \
+                the tasks of Hugging Face's inference clients. A route that the model is not for is 424, and says which \
+                one is.",
+            "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
+        },
+        "servers": [
+            { "url": "/", "description": "the default model, or the one that the body names" },
+            { "url": "/models/{model}", "description": "one of several models", "variables": { "model": version("model") } },
+            {
+                "url": "/models/{model}/versions/{version}",
+                "description": "one version of it",
+                "variables": { "model": version("model"), "version": version("latest") },
+            },
+        ],
+        // A server has a key or none.
+        "security": [{}, { "key": [] }],
+        "paths": paths,
+        "components": {
+            "schemas": schemas::all(),
+            "securitySchemes": { "key": { "type": "http", "scheme": "bearer" } },
+        },
+    })
+}

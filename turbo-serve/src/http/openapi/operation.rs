@@ -1,0 +1,167 @@
+//! What the document says of one route and method.
+
+use serde_json::{Map, Value, json};
+
+/// One operation, put together by its parts.
+pub(in crate::http) struct Operation {
+    id: &'static str,
+    tag: &'static str,
+    summary: &'static str,
+    parameter: Option<&'static str>,
+    body: Option<Value>,
+    answer: Value,
+    refusals: &'static [u16],
+    errors: Errors,
+    public: bool,
+}
+
+/// In whose words an operation refuses.
+#[derive(Clone, Copy)]
+enum Errors {
+    Tei,
+    OpenAi,
+    Rerank,
+    /// The body tells.
+    Any,
+}
+
+/// What may be wrong with a request that has a body, and with its answer.
+const ASKING: [u16; 9] = [400, 404, 408, 413, 415, 422, 424, 429, 503];
+
+impl Operation {
+    /// One that answers with JSON of this schema.
+    pub(super) fn new(id: &'static str, tag: &'static str, summary: &'static str, schema: &str) -> Self {
+        let answer = json!({
+            "description": "the answer",
+            "content": { "application/json": { "schema": of(schema) } },
+        });
+        let errors = Errors::Tei;
+        Self { id, tag, summary, parameter: None, body: None, answer, refusals: &[], errors, public: false }
+    }
+
+    /// One that answers with text of this type.
+    pub(super) fn text(id: &'static str, tag: &'static str, summary: &'static str, media_type: &str) -> Self {
+        let content = json!({ media_type: { "schema": { "type": "string" } } });
+        let answer = json!({ "description": "the answer", "content": content });
+        Self { answer, ..Self::new(id, tag, summary, "Nothing") }
+    }
+
+    /// One that answers with its status alone.
+    pub(super) fn nothing(id: &'static str, tag: &'static str, summary: &'static str) -> Self {
+        Self { answer: json!({ "description": "nothing" }), ..Self::new(id, tag, summary, "Nothing") }
+    }
+
+    /// With a body of this schema, and examples of it. Whatever can be wrong then is said, too.
+    pub(super) fn asks<const N: usize>(mut self, schema: &str, examples: [(&str, Value); N]) -> Self {
+        let examples = examples.map(|(name, value)| (name.to_owned(), json!({ "value": value })));
+        let examples: Map<String, Value> = Map::from_iter(examples);
+        self.body = Some(json!({
+            "required": true,
+            "content": { "application/json": { "schema": of(schema), "examples": examples } },
+        }));
+        self.refuses(&ASKING)
+    }
+
+    /// With these refusals.
+    pub(super) fn refuses(self, refusals: &'static [u16]) -> Self {
+        Self { refusals, ..self }
+    }
+
+    /// With a parameter in its path.
+    pub(super) fn with_parameter(self, name: &'static str) -> Self {
+        Self { parameter: Some(name), ..self }
+    }
+
+    /// With the headers that say what an answer took.
+    pub(super) fn timed(mut self) -> Self {
+        let number =
+            |unit: &str| json!({ "description": unit, "schema": { "type": "integer", "minimum": 0 } });
+        self.answer["headers"] = json!({
+            "x-compute-type": { "description": "what it ran on", "schema": { "type": "string" } },
+            "x-compute-time": number("milliseconds, all in all"),
+            "x-compute-characters": number("characters of all texts"),
+            "x-compute-tokens": number("tokens of all inputs"),
+            "x-total-time": number("milliseconds, all in all"),
+            "x-tokenization-time": number("milliseconds until an input was tokens, in the mean"),
+            "x-queue-time": number("milliseconds until its batch began, in the mean"),
+            "x-inference-time": number("milliseconds of its batch, in the mean"),
+        });
+        self
+    }
+
+    /// Refusing in OpenAI's words.
+    pub(super) fn like_openai(self) -> Self {
+        Self { errors: Errors::OpenAi, ..self }
+    }
+
+    /// Refusing in Cohere's and Jina's words.
+    pub(super) fn like_rerank(self) -> Self {
+        Self { errors: Errors::Rerank, ..self }
+    }
+
+    /// Refusing in the words of who asks.
+    pub(super) fn like_asked(self) -> Self {
+        Self { errors: Errors::Any, ..self }
+    }
+
+    /// For everybody, whether the server has a key or not.
+    pub(super) fn public(self) -> Self {
+        Self { public: true, ..self }
+    }
+
+    pub(super) fn into_json(self) -> Value {
+        let schema = match self.errors {
+            Errors::Tei => "Error",
+            Errors::OpenAi => "OpenAiError",
+            Errors::Rerank => "RerankError",
+            Errors::Any => "AnyError",
+        };
+        let mut responses = Map::from_iter([("200".to_owned(), self.answer)]);
+        let needs_key = (!self.public).then_some(401);
+        for status in self.refusals.iter().copied().chain(needs_key) {
+            responses.insert(status.to_string(), refusal(status, schema));
+        }
+        let mut operation = json!({
+            "operationId": self.id, "tags": [self.tag], "summary": self.summary, "responses": responses,
+        });
+        if let Some(name) = self.parameter {
+            operation["parameters"] = json!([{ "name": name, "in": "path", "required": true, "schema": { "type": "string", "minLength": 1 } }]);
+        }
+        if let Some(body) = self.body {
+            operation["requestBody"] = body;
+        }
+        if self.public {
+            operation["security"] = json!([]);
+        }
+        operation
+    }
+}
+
+fn refusal(status: u16, schema: &str) -> Value {
+    let description = match status {
+        400 => "the body is not JSON, or has nothing to answer",
+        401 => "the server has a key, and this is not it",
+        404 => "no such model",
+        408 => "the body stopped coming",
+        413 => "the body is too large",
+        415 => "the body is not `application/json`",
+        422 => "the body says something wrong",
+        424 => "the model is for something else, or has failed",
+        429 => "as many inputs as are admitted are being worked on: `Retry-After` says when to come back",
+        _ => "nothing is answered now",
+    };
+    let mut refusal =
+        json!({ "description": description, "content": { "application/json": { "schema": of(schema) } } });
+    if status == 429 {
+        refusal["headers"] = json!({
+            "Retry-After": { "description": "seconds", "schema": { "type": "integer", "minimum": 0 } },
+            "retry-after-ms": { "description": "milliseconds", "schema": { "type": "integer", "minimum": 0 } },
+        });
+    }
+    refusal
+}
+
+/// The schema of this name.
+fn of(schema: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{schema}") })
+}

@@ -1,0 +1,266 @@
+//! All operations, by the protocol that they are of.
+
+use serde_json::json;
+
+use super::Operation;
+
+/// Of text-embeddings-inference.
+pub(in crate::http) mod tei {
+    use super::*;
+
+    const TAG: &str = "text-embeddings-inference";
+
+    pub(in crate::http) fn embed() -> Operation {
+        let summary = "A vector per input";
+        Operation::new("embed", TAG, summary, "Vectors").timed().asks(
+            "EmbedRequest",
+            [
+                ("text", json!({ "inputs": "What is a good soup?" })),
+                ("texts", json!({ "inputs": ["a cat", "a dog"], "normalize": false, "truncate": true })),
+                ("ids", json!({ "inputs": [[2, 5, 3], "a cat"], "dimensions": 2 })),
+            ],
+        )
+    }
+
+    pub(in crate::http) fn embed_all() -> Operation {
+        let summary = "A vector per token of each input";
+        Operation::new("embed_all", TAG, summary, "TokenVectors").timed().asks(
+            "TokensRequest",
+            [
+                ("text", json!({ "inputs": "a cat", "truncation_direction": "left" })),
+                ("ids", json!({ "inputs": [2, 5, 3] })),
+            ],
+        )
+    }
+
+    pub(in crate::http) fn embed_sparse() -> Operation {
+        let summary = "The words that each input is about, and how much (SPLADE)";
+        Operation::new("embed_sparse", TAG, summary, "SparseVectors")
+            .timed()
+            .asks("TokensRequest", [("text", json!({ "inputs": ["a cat", [2, 5, 3]] }))])
+    }
+
+    pub(in crate::http) fn similarity() -> Operation {
+        Operation::new("similarity", TAG, "How like the first sentence the others are", "Similarities")
+            .timed()
+            .asks(
+                "SimilarityRequest",
+                [(
+                    "sentences",
+                    json!({
+                        "inputs": { "source_sentence": "a cat", "sentences": ["a dog", "the soup"] },
+                        "parameters": { "truncate": true },
+                    }),
+                )],
+            )
+    }
+
+    pub(in crate::http) fn predict() -> Operation {
+        let summary = "Scores of labels, the best first";
+        Operation::new("predict", TAG, summary, "Predictions").timed().asks(
+            "PredictRequest",
+            [
+                ("text", json!({ "inputs": "I like soup" })),
+                ("pair", json!({ "inputs": ["soup is hot", "soup is cold"], "raw_scores": true })),
+                ("batch", json!({ "inputs": [["a text"], ["one", "of a pair"]] })),
+            ],
+        )
+    }
+
+    pub(in crate::http) fn tokenize() -> Operation {
+        let summary = "The tokens that texts are made of";
+        Operation::new("tokenize", TAG, summary, "TokenLists")
+            .asks("TokenizeRequest", [("text", json!({ "inputs": ["a cat"], "add_special_tokens": false }))])
+    }
+
+    pub(in crate::http) fn decode() -> Operation {
+        let summary = "The texts that tokens make";
+        Operation::new("decode", TAG, summary, "Texts").asks(
+            "DecodeRequest",
+            [
+                ("one", json!({ "ids": [97, 98] })),
+                ("several", json!({ "ids": [[97], [98, 99]], "skip_special_tokens": false })),
+            ],
+        )
+    }
+
+    pub(in crate::http) fn root(id: &'static str) -> Operation {
+        let summary = "What the model is for: as the route of that task";
+        Operation::new(id, TAG, summary, "AnyAnswer").timed().like_asked().asks(
+            "AnyRequest",
+            [
+                ("text", json!({ "inputs": "a cat" })),
+                ("rank", json!({ "query": "pets", "texts": ["a cat", "a soup"] })),
+            ],
+        )
+    }
+
+    pub(in crate::http) fn vertex() -> Operation {
+        let summary = "Several requests of `POST /` in one, as Vertex AI sends them";
+        Operation::new("vertex", TAG, summary, "VertexAnswer").like_asked().asks(
+            "VertexRequest",
+            [("two", json!({ "instances": [{ "inputs": "a cat" }, { "inputs": "a dog" }] }))],
+        )
+    }
+}
+
+/// Of rerankers.
+pub(in crate::http) mod rerank {
+    use super::*;
+
+    const TAG: &str = "rerank";
+
+    pub(in crate::http) fn any() -> Operation {
+        let summary = "Texts in the order of how well they fit a query, in three APIs' words";
+        Operation::new("rerank", TAG, summary, "AnyRanks").timed().like_asked().asks(
+            "AnyRerankRequest",
+            [
+                ("texts", json!({ "query": "pets", "texts": ["a cat", "a soup"], "return_text": true })),
+                (
+                    "documents",
+                    json!({ "query": "pets", "documents": ["a cat", { "text": "a soup" }], "top_n": 1 }),
+                ),
+            ],
+        )
+    }
+
+    pub(in crate::http) fn documents(id: &'static str) -> Operation {
+        let summary =
+            "Documents in the order of how well they fit a query, as Cohere's and Jina's clients ask";
+        Operation::new(id, TAG, summary, "Reranked").timed().like_rerank().asks(
+            "DocumentsRequest",
+            [
+                (
+                    "documents",
+                    json!({ "model": "rerank", "query": "pets", "documents": ["a cat", "a soup"] }),
+                ),
+                (
+                    "options",
+                    json!({
+                        "query": "pets", "documents": [{ "text": "a cat" }, "a soup"],
+                        "top_n": 1, "return_documents": true, "max_tokens_per_doc": 4,
+                    }),
+                ),
+            ],
+        )
+    }
+}
+
+/// Of OpenAI.
+pub(in crate::http) mod openai {
+    use super::*;
+
+    const TAG: &str = "OpenAI";
+
+    pub(in crate::http) fn embeddings(id: &'static str) -> Operation {
+        let summary = "A vector per input";
+        Operation::new(id, TAG, summary, "EmbeddingList").timed().like_openai().asks(
+            "EmbeddingsRequest",
+            [
+                ("text", json!({ "model": "embed", "input": "a cat" })),
+                (
+                    "base64",
+                    json!({ "model": "embed", "input": ["a cat", [2, 5, 3]], "encoding_format": "base64" }),
+                ),
+            ],
+        )
+    }
+
+    pub(in crate::http) fn models() -> Operation {
+        Operation::new("models", TAG, "The names that a request may use", "ModelList").like_openai()
+    }
+
+    pub(in crate::http) fn model() -> Operation {
+        let summary = "What one of these names stands for";
+        Operation::new("model", TAG, summary, "Model").like_openai().with_parameter("name").refuses(&[404])
+    }
+}
+
+/// Of Hugging Face's inference clients.
+pub(in crate::http) mod pipeline {
+    use super::*;
+
+    const TAG: &str = "Hugging Face";
+
+    pub(in crate::http) fn feature_extraction() -> Operation {
+        Operation::new("feature-extraction", TAG, "As /embed", "Vectors")
+            .timed()
+            .asks("EmbedRequest", [("text", json!({ "inputs": "a cat" }))])
+    }
+
+    pub(in crate::http) fn sentence_similarity() -> Operation {
+        Operation::new("sentence-similarity", TAG, "As /similarity", "Similarities").timed().asks(
+            "SimilarityRequest",
+            [("sentences", json!({ "inputs": { "source_sentence": "a cat", "sentences": ["a dog"] } }))],
+        )
+    }
+
+    pub(in crate::http) fn text_classification() -> Operation {
+        let summary = "Scores of labels, the best first";
+        Operation::new("text-classification", TAG, summary, "LabelLists").timed().asks("ClassificationRequest", [
+            ("text", json!({ "inputs": "I like soup" })),
+            ("best", json!({ "inputs": ["a", "b"], "parameters": { "top_k": 1, "function_to_apply": "sigmoid" } })),
+        ])
+    }
+
+    pub(in crate::http) fn token_classification() -> Operation {
+        let summary = "Words that have labels";
+        Operation::new("token-classification", TAG, summary, "Entities").timed().asks(
+            "EntitiesRequest",
+            [
+                ("text", json!({ "inputs": "Ada lives in London" })),
+                ("tokens", json!({ "inputs": ["Ada"], "parameters": { "aggregation_strategy": "none" } })),
+            ],
+        )
+    }
+
+    pub(in crate::http) fn question_answering() -> Operation {
+        let inputs = json!({ "question": "Where is Ada?", "context": "Ada lives in London." });
+        let summary = "Where in a text an answer is";
+        Operation::new("question-answering", TAG, summary, "Answers").timed().asks(
+            "QuestionRequest",
+            [
+                ("one", json!({ "inputs": inputs })),
+                ("two", json!({ "inputs": inputs, "parameters": { "top_k": 2, "max_answer_len": 4 } })),
+            ],
+        )
+    }
+
+    pub(in crate::http) fn fill_mask() -> Operation {
+        let summary = "Words for a gap";
+        Operation::new("fill-mask", TAG, summary, "Words").timed().asks(
+            "GapRequest",
+            [
+                ("text", json!({ "inputs": "the [MASK] sat" })),
+                ("best", json!({ "inputs": "the [MASK] sat", "parameters": { "top_k": 1 } })),
+            ],
+        )
+    }
+}
+
+/// About the server.
+pub(in crate::http) mod server {
+    use super::*;
+
+    const TAG: &str = "server";
+
+    pub(in crate::http) fn info() -> Operation {
+        Operation::new("info", TAG, "What is served, and within which limits", "Info").refuses(&[404, 503])
+    }
+
+    pub(in crate::http) fn health(id: &'static str) -> Operation {
+        Operation::nothing(id, TAG, "Whether requests are answered").refuses(&[404, 503]).public()
+    }
+
+    pub(in crate::http) fn metrics() -> Operation {
+        Operation::text("metrics", TAG, "Metrics for Prometheus", "text/plain").public()
+    }
+
+    pub(in crate::http) fn openapi(id: &'static str) -> Operation {
+        Operation::new(id, TAG, "This document", "Document").public()
+    }
+
+    pub(in crate::http) fn page() -> Operation {
+        Operation::text("docs", TAG, "This document as a page", "text/html").public()
+    }
+}

@@ -1,0 +1,300 @@
+//! What bodies and answers look like. `null` is as good as leaving an optional field out, and fields that are not named
+//! are ignored.
+
+use serde_json::{Value, json};
+
+fn of(schema: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{schema}") })
+}
+
+fn list(items: Value) -> Value {
+    json!({ "type": "array", "items": items })
+}
+
+fn some(items: Value) -> Value {
+    json!({ "type": "array", "items": items, "minItems": 1 })
+}
+
+fn any<const N: usize>(schemas: [Value; N]) -> Value {
+    json!({ "anyOf": Vec::from(schemas) })
+}
+
+fn text() -> Value {
+    json!({ "type": "string" })
+}
+
+fn number() -> Value {
+    json!({ "type": "number" })
+}
+
+fn count() -> Value {
+    json!({ "type": "integer", "minimum": 0 })
+}
+
+/// Of an optional field.
+fn maybe(kind: &str) -> Value {
+    json!({ "type": [kind, "null"] })
+}
+
+fn maybe_from(minimum: u32) -> Value {
+    json!({ "type": ["integer", "null"], "minimum": minimum })
+}
+
+fn maybe_one_of<const N: usize>(words: [&str; N]) -> Value {
+    let words = words.map(Value::from).into_iter().chain([Value::Null]);
+    json!({ "enum": words.collect::<Vec<_>>() })
+}
+
+/// An object, and those of its fields that have to be there.
+fn object<const N: usize>(properties: Value, required: [&str; N]) -> Value {
+    json!({ "type": "object", "properties": properties, "required": Vec::from(required) })
+}
+
+/// All of them, by name.
+pub(super) fn all() -> Value {
+    let mut all = json!({});
+    for part in [inputs(), tei(), rerank(), openai(), pipeline(), server(), errors()] {
+        let Value::Object(part) = part else { unreachable!("every part is an object") };
+        all.as_object_mut().expect("it is one, too").extend(part);
+    }
+    all
+}
+
+fn inputs() -> Value {
+    let id = json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX });
+    json!({
+        "Ids": some(id),
+        "Inputs": any([text(), of("Ids"), some(any([text(), of("Ids")]))]),
+        "TextOrTexts": any([text(), some(text())]),
+        "Direction": maybe_one_of(["Left", "left", "Right", "right"]),
+    })
+}
+
+fn tei() -> Value {
+    let sentences = object(
+        json!({ "source_sentence": text(), "sentences": some(text()) }),
+        ["source_sentence", "sentences"],
+    );
+    let parameters = json!({
+        "type": ["object", "null"],
+        "properties": {
+            "truncate": maybe("boolean"), "truncation_direction": of("Direction"), "prompt_name": maybe("string"),
+        },
+    });
+    let one_or_two = json!({ "type": "array", "items": text(), "minItems": 1, "maxItems": 2 });
+    let prediction = object(json!({ "score": number(), "label": text() }), ["score", "label"]);
+    let token = json!({
+        "id": count(), "text": text(), "special": { "type": "boolean" },
+        "start": maybe_from(0), "stop": maybe_from(0),
+    });
+    let weight = object(json!({ "index": count(), "value": number() }), ["index", "value"]);
+    json!({
+        "EmbedRequest": object(
+            json!({
+                "inputs": of("Inputs"), "truncate": maybe("boolean"), "truncation_direction": of("Direction"),
+                "prompt_name": maybe("string"), "normalize": maybe("boolean"), "dimensions": maybe_from(1),
+            }),
+            ["inputs"],
+        ),
+        "Vectors": list(list(number())),
+        "TokensRequest": object(
+            json!({
+                "inputs": of("Inputs"), "truncate": maybe("boolean"), "truncation_direction": of("Direction"),
+                "prompt_name": maybe("string"),
+            }),
+            ["inputs"],
+        ),
+        "TokenVectors": list(list(list(number()))),
+        "SparseVectors": list(list(weight)),
+        "SimilarityRequest": object(json!({ "inputs": sentences, "parameters": parameters }), ["inputs"]),
+        "Similarities": list(json!({ "type": "number", "minimum": -1, "maximum": 1 })),
+        "PredictRequest": object(
+            json!({
+                "inputs": any([text(), one_or_two.clone(), some(one_or_two)]), "truncate": maybe("boolean"),
+                "truncation_direction": of("Direction"), "raw_scores": maybe("boolean"),
+            }),
+            ["inputs"],
+        ),
+        "Predictions": any([some(prediction.clone()), some(some(prediction))]),
+        "TokenizeRequest": object(
+            json!({
+                "inputs": of("TextOrTexts"), "add_special_tokens": maybe("boolean"), "prompt_name": maybe("string"),
+            }),
+            ["inputs"],
+        ),
+        "TokenLists": list(list(object(token, ["id", "text", "special", "start", "stop"]))),
+        "DecodeRequest": object(
+            json!({
+                "ids": any([of("Ids"), some(list(json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX })))]),
+                "skip_special_tokens": maybe("boolean"),
+            }),
+            ["ids"],
+        ),
+        "Texts": list(text()),
+        "AnyRequest": json!({ "type": "object" }),
+        "AnyAnswer": json!({ "type": ["array", "object"] }),
+        "VertexRequest": object(json!({ "instances": list(of("AnyRequest")) }), ["instances"]),
+        "VertexAnswer": object(json!({ "predictions": list(of("AnyAnswer")) }), ["predictions"]),
+    })
+}
+
+fn rerank() -> Value {
+    let rank = json!({ "index": count(), "score": number(), "text": text() });
+    let document = any([text(), object(json!({ "text": text() }), ["text"])]);
+    let result = json!({
+        "index": count(), "relevance_score": { "type": "number", "minimum": 0, "maximum": 1 },
+        "document": object(json!({ "text": text() }), ["text"]),
+    });
+    let meta = json!({
+        "api_version": object(json!({ "version": text() }), ["version"]),
+        "tokens": object(json!({ "input_tokens": count() }), ["input_tokens"]),
+    });
+    let reranked = json!({
+        "id": text(), "object": { "const": "list" }, "model": text(),
+        "results": some(object(result, ["index", "relevance_score"])),
+        "meta": object(meta, ["api_version", "tokens"]), "usage": of("Usage"),
+    });
+    json!({
+        "TextsRequest": object(
+            json!({
+                "query": text(), "texts": some(text()), "truncate": maybe("boolean"),
+                "truncation_direction": of("Direction"), "raw_scores": maybe("boolean"),
+                "return_text": maybe("boolean"),
+            }),
+            ["query", "texts"],
+        ),
+        "Ranks": some(object(rank, ["index", "score"])),
+        "DocumentsRequest": object(
+            json!({
+                "model": maybe("string"), "query": text(), "documents": some(document), "top_n": maybe_from(1),
+                "return_documents": maybe("boolean"), "max_tokens_per_doc": maybe_from(1),
+            }),
+            ["query", "documents"],
+        ),
+        "Reranked": object(reranked, ["id", "object", "model", "results", "meta", "usage"]),
+        "AnyRerankRequest": any([of("TextsRequest"), of("DocumentsRequest")]),
+        "AnyRanks": any([of("Ranks"), of("Reranked")]),
+    })
+}
+
+fn openai() -> Value {
+    let embedding = json!({
+        "object": { "const": "embedding" },
+        "embedding": any([list(number()), json!({ "type": "string", "contentEncoding": "base64" })]),
+        "index": count(),
+    });
+    let model = json!({
+        "id": text(), "object": { "const": "model" }, "created": count(), "owned_by": text(), "root": text(),
+    });
+    json!({
+        "EmbeddingsRequest": object(
+            json!({
+                "input": of("Inputs"), "model": maybe("string"), "dimensions": maybe_from(1),
+                "encoding_format": maybe_one_of(["float", "base64"]),
+            }),
+            ["input"],
+        ),
+        "EmbeddingList": object(
+            json!({
+                "object": { "const": "list" }, "data": list(object(embedding, ["object", "embedding", "index"])),
+                "model": text(), "usage": of("Usage"),
+            }),
+            ["object", "data", "model", "usage"],
+        ),
+        "Usage": object(json!({ "prompt_tokens": count(), "total_tokens": count() }), ["prompt_tokens", "total_tokens"]),
+        "Model": object(model, ["id", "object", "created", "owned_by", "root"]),
+        "ModelList": object(json!({ "object": { "const": "list" }, "data": list(of("Model")) }), ["object", "data"]),
+    })
+}
+
+fn pipeline() -> Value {
+    let parameters = |properties: Value| json!({ "type": ["object", "null"], "properties": properties });
+    let label = object(json!({ "label": text(), "score": number() }), ["label", "score"]);
+    let place = json!({ "score": number(), "word": text(), "start": count(), "end": count() });
+    let (mut token, mut group) = (place.clone(), place);
+    (token["entity"], token["index"], group["entity_group"]) = (text(), count(), text());
+    let entity = any([
+        object(token, ["entity", "score", "index", "word", "start", "end"]),
+        object(group, ["entity_group", "score", "word", "start", "end"]),
+    ]);
+    let answer = json!({ "score": number(), "start": count(), "end": count(), "answer": text() });
+    let answer = object(answer, ["score", "start", "end", "answer"]);
+    let word = json!({ "score": number(), "token": count(), "token_str": text(), "sequence": text() });
+    let word = object(word, ["score", "token", "token_str", "sequence"]);
+    json!({
+        "ClassificationRequest": object(
+            json!({
+                "inputs": of("TextOrTexts"),
+                "parameters": parameters(json!({
+                    "function_to_apply": maybe_one_of(["sigmoid", "softmax", "none"]), "top_k": maybe_from(1),
+                })),
+            }),
+            ["inputs"],
+        ),
+        "LabelLists": list(list(label)),
+        "EntitiesRequest": object(
+            json!({
+                "inputs": of("TextOrTexts"),
+                "parameters": parameters(json!({
+                    "aggregation_strategy": maybe_one_of(["none", "simple", "first", "average", "max"]),
+                    "ignore_labels": { "type": ["array", "null"], "items": text() },
+                })),
+            }),
+            ["inputs"],
+        ),
+        "Entities": any([list(entity.clone()), list(list(entity))]),
+        "QuestionRequest": object(
+            json!({
+                "inputs": object(json!({ "question": text(), "context": text() }), ["question", "context"]),
+                "parameters": parameters(json!({
+                    "top_k": maybe_from(1), "doc_stride": maybe_from(0), "max_answer_len": maybe_from(1),
+                    "max_seq_len": maybe_from(1), "handle_impossible_answer": maybe("boolean"),
+                    "align_to_words": maybe("boolean"),
+                })),
+            }),
+            ["inputs"],
+        ),
+        "Answers": any([answer.clone(), list(answer)]),
+        "GapRequest": object(
+            json!({
+                "inputs": text(),
+                "parameters": parameters(json!({
+                    "top_k": maybe_from(1), "targets": { "type": ["array", "null"], "items": text(), "minItems": 1 },
+                })),
+            }),
+            ["inputs"],
+        ),
+        "Words": any([list(word.clone()), list(list(word))]),
+    })
+}
+
+fn server() -> Value {
+    let info = json!({
+        "model_id": text(), "model_sha": maybe("string"), "model_dtype": text(), "served_model_name": text(),
+        "model_type": { "type": "object", "minProperties": 1, "maxProperties": 1 },
+        "max_concurrent_requests": count(), "max_input_length": count(), "max_batch_tokens": count(),
+        "max_batch_requests": maybe_from(1), "max_client_batch_size": count(), "auto_truncate": { "type": "boolean" },
+        "tokenization_workers": count(), "version": text(), "sha": maybe("string"), "docker_label": maybe("string"),
+    });
+    let required: Vec<String> =
+        info.as_object().map(|info| info.keys().cloned().collect()).unwrap_or_default();
+    json!({
+        "Info": json!({ "type": "object", "properties": info, "required": required }),
+        "Document": json!({ "type": "object", "required": ["openapi", "info", "paths"] }),
+    })
+}
+
+fn errors() -> Value {
+    let kind = json!({ "enum": ["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty", "Unauthorized"] });
+    let coded = json!({
+        "message": text(), "type": kind, "code": any([count(), json!({ "const": "model_not_found" }), text()]),
+    });
+    let mut detailed = coded.clone();
+    detailed["detail"] = text();
+    json!({
+        "Error": object(json!({ "error": text(), "error_type": kind }), ["error", "error_type"]),
+        "OpenAiError": object(coded, ["message", "type", "code"]),
+        "AnyError": any([of("Error"), of("RerankError")]),
+        "RerankError": object(detailed, ["message", "detail", "type", "code"]),
+    })
+}
