@@ -110,10 +110,8 @@ pub(super) enum Next {
     Run(Candidate),
     /// Asks again at this time since the epoch, or when something has arrived.
     WaitUntil(Duration),
-    /// Asks again when something has arrived.
-    Wait,
-    /// Ends: nothing waits, and nothing will arrive.
-    Stop,
+    /// Nothing waits any more.
+    Nothing,
 }
 
 /// The waiting jobs.
@@ -164,9 +162,19 @@ impl Queue {
                 Next::Run(run.candidate)
             }
             Decision::WaitUntil(at) => Next::WaitUntil(at),
-            Decision::Idle if self.stopping => Next::Stop,
-            Decision::Idle => Next::Wait,
+            Decision::Idle => Next::Nothing,
         }
+    }
+
+    /// Whether nothing waits; what has arrived does.
+    pub(super) fn is_empty(&mut self) -> bool {
+        self.take_in();
+        self.waiting.is_empty()
+    }
+
+    /// Whether nothing will arrive any more.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping
     }
 
     /// Takes in what arrives next; blocks until something has.
@@ -323,7 +331,9 @@ mod tests {
             inbox.submit(vec![failed]);
             inbox.submit(vec![left]);
             inbox.stop();
-            while !matches!(queue.next(&mut Vec::new()), Next::Stop) {}
+            while !queue.is_empty() || !queue.is_stopping() {
+                queue.next(&mut Vec::new());
+            }
         });
         let counted = recorder.handle().render();
         let dropped: Vec<_> = counted.lines().filter(|line| line.contains("dropped")).collect();

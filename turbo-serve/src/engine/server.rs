@@ -279,6 +279,7 @@ impl WorkerStart {
     /// Builds the model and measures it.
     fn prepare(mut self) -> Result<Worker, StartError> {
         let layout = self.model.layout;
+        let seat = self.config.turns.join();
         let warm_up = WarmUp {
             layout,
             vocab_size: self.model.info.vocab_size,
@@ -286,7 +287,7 @@ impl WorkerStart {
             max_batch_tokens: self.config.max_batch_tokens,
             info: &self.info,
             clock: &Instant::now,
-            seat: &self.config.turns.join(),
+            seat: &seat,
         };
         let first = warm_up.first_capacity();
         let mut runner = (self.model.build)(first).map_err(StartError::Runner)?;
@@ -323,6 +324,7 @@ impl WorkerStart {
             health: self.health,
             abandoned: self.abandoned,
             flights: VecDeque::new(),
+            seat,
             lead: Lead::default(),
         })
     }

@@ -3,6 +3,8 @@
 //! Where the runner's device computes by itself, the next batch is formed and submitted while one runs, shortly before that
 //! is predicted to be done: so the device finds it, and it takes in what has arrived until then.
 //!
+//! Engines that share a device take turns, batch by batch.
+//!
 //! A batch that fails costs its own requests and nothing else; one for which nobody waits any more is given up at its next
 //! layer. After a panic the runner is built anew, for what it leaves behind is not trusted, and the batches that it had
 //! fail.
@@ -18,7 +20,7 @@ use std::{
 use turbo_sched::Candidate;
 
 use super::{
-    BuildRunner, Capacity, EngineError, Health, RunError,
+    BuildRunner, Capacity, EngineError, Health, RunError, Seat, Turn,
     abandoned::Abandoned,
     admission::Load,
     cost_cache::CostKeeper,
@@ -44,6 +46,8 @@ pub(super) struct Worker {
     pub abandoned: Arc<Abandoned>,
     /// What the runner has, the oldest first.
     pub flights: VecDeque<Flight>,
+    /// Its place among the engines that share the device.
+    pub seat: Seat,
     pub lead: Lead,
 }
 
@@ -54,6 +58,8 @@ pub(super) struct Flight {
     /// When the runner got to it: when it was submitted, or when the batch before was done.
     started: Instant,
     predicted: Duration,
+    #[expect(dead_code, reason = "the device is this engine's until the batch is done")]
+    turn: Turn,
 }
 
 impl Worker {
@@ -61,13 +67,20 @@ impl Worker {
     pub(super) fn run(mut self) {
         let mut jobs = Vec::with_capacity(self.capacity.batch_size);
         loop {
-            if self.may_submit() {
+            let empty = self.queue.is_empty();
+            if empty && self.flights.is_empty() {
+                if self.queue.is_stopping() {
+                    return self.keeper.finish(self.queue.costs());
+                }
+                self.queue.wait_for_more();
+            } else if !empty && let Some(turn) = self.turn() {
                 match self.queue.next(&mut jobs) {
-                    Next::Run(candidate) => self.submit(std::mem::take(&mut jobs), candidate),
-                    _ if !self.flights.is_empty() => {}
-                    Next::WaitUntil(at) => self.queue.wait_until(at),
-                    Next::Wait => self.queue.wait_for_more(),
-                    Next::Stop => return self.keeper.finish(self.queue.costs()),
+                    Next::Run(candidate) => self.submit(std::mem::take(&mut jobs), candidate, turn),
+                    Next::WaitUntil(at) if self.flights.is_empty() => {
+                        drop(turn); // others may have the device meanwhile
+                        self.queue.wait_until(at);
+                    }
+                    Next::WaitUntil(_) | Next::Nothing => {}
                 }
             }
             if !self.flights.is_empty() {
@@ -77,10 +90,20 @@ impl Worker {
         }
     }
 
-    /// Whether the runner should get another batch now: it is idle, or would soon be.
+    /// The device, for another batch, where the runner should get one now. While it is idle that waits for who has the
+    /// device; what arrives meanwhile can still join the batch.
+    fn turn(&self) -> Option<Turn> {
+        match self.flights.is_empty() {
+            true => Some(self.seat.take()),
+            false if self.may_submit() => self.seat.try_take(),
+            false => None,
+        }
+    }
+
+    /// Whether the runner should get a batch behind those that it has: it would soon be idle.
     fn may_submit(&self) -> bool {
         let depth = self.runner.as_ref().map_or(1, |runner| runner.depth());
-        self.flights.is_empty() || self.flights.len() < depth && self.time_left() <= self.lead.time()
+        self.flights.len() < depth && self.time_left() <= self.lead.time()
     }
 
     /// Predicted time until all that the runner has is done.
@@ -96,11 +119,11 @@ impl Worker {
         self.load.set(waiting + running, backlog.saturating_add(self.time_left()));
     }
 
-    /// Gives the runner a batch.
-    fn submit(&mut self, jobs: Vec<Job>, candidate: Candidate) {
+    /// Gives the runner a batch, which has the device.
+    fn submit(&mut self, jobs: Vec<Job>, candidate: Candidate, turn: Turn) {
         let predicted = self.queue.predict(&candidate);
         let started = Instant::now();
-        self.flights.push_back(Flight { jobs, candidate, started, predicted });
+        self.flights.push_back(Flight { jobs, candidate, started, predicted, turn });
         self.report_load();
         let submitted = self.start_newest();
         self.lead.observe(started.elapsed());

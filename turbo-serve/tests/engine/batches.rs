@@ -84,3 +84,21 @@ fn a_client_that_goes_while_its_batch_runs_harms_nobody() {
     control.open();
     assert!(embed(&engine, [&[2]]).is_ok());
 }
+
+#[test]
+fn engines_on_one_device_take_turns() {
+    let config = EngineConfig::default();
+    let (first, first_control) =
+        start(&EngineConfig { turns: config.turns.clone(), ..crate::fake::config() });
+    let (second, second_control) =
+        start(&EngineConfig { turns: config.turns.clone(), ..crate::fake::config() });
+    let runs = hold(&first, &first_control, 1);
+    let waits = [2, 3].map(|id| begin(&second, request([&[id]])));
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(second_control.batches().is_empty(), "the device is the first engine's");
+    first_control.open();
+    wait(runs).unwrap();
+    waits.into_iter().for_each(|pending| drop(wait(pending).unwrap()));
+    // what arrived while the other had the device runs together
+    assert_eq!(second_control.batches(), [[2, 3]]);
+}
