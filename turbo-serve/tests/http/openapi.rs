@@ -147,7 +147,7 @@ fn one_is_broken() -> (Running, tokio::runtime::Runtime) {
             Ok(vec!["1".to_owned()])
         }
 
-        fn load(&self, _: &str) -> Result<Loaded, SourceError> {
+        fn load(&self, _: &str, _: Option<&str>) -> Result<Loaded, SourceError> {
             let Self(broken) = *self;
             if broken {
                 Err("its file is damaged".into())
