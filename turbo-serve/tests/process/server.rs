@@ -169,7 +169,7 @@ fn agent() -> ureq::Agent {
     config.build().into()
 }
 
-fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
+pub(crate) fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
     thread::spawn(move || {
         let mut text = String::new();
         pipe.read_to_string(&mut text).map(|_| text).unwrap()
@@ -177,7 +177,7 @@ fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
 }
 
 /// Waits for the end, and makes it come when it does not.
-fn wait(child: &mut Child) -> ExitStatus {
+pub(crate) fn wait(child: &mut Child) -> ExitStatus {
     let started = Instant::now();
     loop {
         if let Some(status) = child.try_wait().unwrap() {
