@@ -211,12 +211,10 @@ async fn serve(arguments: &Arguments, load: impl Future<Output = Result<Models>>
         models = load => models?,
         () = signals.next() => return Ok(()),
     };
-    let options = HttpOptions {
-        payload_limit: arguments.payload_limit,
-        root_task: arguments.tei.root_task(),
-        vertex_paths: arguments.tei.vertex_paths(),
-    };
+    let options =
+        HttpOptions { payload_limit: arguments.payload_limit, root_task: arguments.tei.root_task() };
     let router = arguments.net.guard(http::router(models.clone(), metrics, options));
+    let router = arguments.tei.vertex_paths().before(router);
     let listeners = claimed.listen().await?;
     let grace = Duration::from_millis(arguments.shutdown_grace_ms);
     shutdown::serve(&models, listeners, router, signals, grace).await

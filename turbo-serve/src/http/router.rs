@@ -21,25 +21,22 @@ use super::{
     openapi::{self, Operation},
     pipeline, rerank,
     target::{NAME, Target, VERSION},
-    tei,
-    vertex::{self, VertexPaths},
+    tei, vertex,
 };
 use crate::{engine::ModelInfo, models::Models};
 
 /// What can be chosen about HTTP.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpOptions {
     /// Most bytes of a request's body; more is 413.
     pub payload_limit: usize,
     /// What `POST /` asks a model that gives vectors.
     pub root_task: RootTask,
-    /// Paths beside the usual ones.
-    pub vertex_paths: VertexPaths,
 }
 
 impl Default for HttpOptions {
     fn default() -> Self {
-        Self { payload_limit: 2_000_000, root_task: RootTask::Vectors, vertex_paths: VertexPaths::default() }
+        Self { payload_limit: 2_000_000, root_task: RootTask::Vectors }
     }
 }
 
@@ -87,17 +84,15 @@ impl Server {
 /// All routes of the server, for [`net::serve`](crate::net::serve()) or for nesting in a server of one's own. Of one
 /// model it is enough to pass its engine.
 pub fn router(models: impl Into<Models>, metrics: Metrics, options: HttpOptions) -> Router {
-    let vertex_paths = options.vertex_paths.clone();
     let server = Server(Arc::new(Shared { models: models.into(), metrics, options }));
-    let router = Router::new()
+    Router::new()
         .merge(routes().router)
         .nest(&format!("/models/{{{NAME}}}"), routes().router)
         .nest(&format!("/models/{{{NAME}}}/versions/{{{VERSION}}}"), routes().router)
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(server.clone(), observe::observe))
-        .with_state(server);
-    vertex_paths.before(router)
+        .with_state(server)
 }
 
 /// Routes, and what the document says of each.

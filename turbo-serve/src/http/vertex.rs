@@ -34,8 +34,9 @@ pub struct VertexPaths {
 }
 
 impl VertexPaths {
-    /// The routes, and these paths before them: what the platform chose goes before a route of that name.
-    pub(super) fn before(self, router: Router) -> Router {
+    /// The routes, and these paths before them: what the platform chose goes before a route of that name. Outermost, so
+    /// that whatever guards the usual paths guards these.
+    pub fn before(self, router: Router) -> Router {
         if self == Self::default() {
             return router;
         }

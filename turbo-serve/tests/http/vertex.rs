@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, atomic::Ordering::SeqCst};
 
+use axum::Router;
 use serde_json::{Value, json};
 use turbo_serve::{
     engine::{Health, ModelInfo},
@@ -69,16 +70,15 @@ fn a_refusal_withdraws_the_other_instances() {
     wait_until("its end", || server.engine.waiting.load(SeqCst) == server.engine.withdrawn.load(SeqCst));
 }
 
-/// A server of that model with these options.
-fn start(model: ModelInfo, options: HttpOptions) -> Running {
-    let engine = Arc::new(Fake::of(model, Health::Ready));
-    Running::start(router(engine, Metrics::install().unwrap(), options))
+/// Routes over that model with these options.
+fn routes(model: ModelInfo, options: HttpOptions) -> Router {
+    router(Arc::new(Fake::of(model, Health::Ready)), Metrics::install().unwrap(), options)
 }
 
 #[test]
 fn the_platforms_paths_go_before_the_usual_ones() {
     let paths = VertexPaths { predict: Some("/embed".into()), health: Some("/up/now".into()) };
-    let server = start(embedding(), HttpOptions { vertex_paths: paths, ..HttpOptions::default() });
+    let server = Running::start(paths.before(routes(embedding(), HttpOptions::default())));
     let instances = json!({ "instances": [{ "inputs": "a" }] }).to_string();
     for path in ["/embed", "/vertex"] {
         assert!(server.post(path, &instances).json()["predictions"].is_array(), "{path}");
@@ -93,16 +93,13 @@ fn the_platforms_paths_go_before_the_usual_ones() {
 
 #[test]
 fn the_root_compares_where_it_is_asked_to() {
+    let options = HttpOptions { root_task: RootTask::Similarity, ..HttpOptions::default() };
+    let start = |model| Running::start(routes(model, options));
     let sentences = json!({ "inputs": { "source_sentence": "a", "sentences": ["a", "b"] } }).to_string();
-    for model in [embedding(), sparse()] {
-        let server = start(model, HttpOptions { root_task: RootTask::Similarity, ..HttpOptions::default() });
+    for server in [embedding(), sparse()].map(start) {
         for path in ["/", "/invocations"] {
             assert_eq!(server.post(path, &sentences).json().as_array().map(Vec::len), Some(2), "{path}");
         }
     }
-    let scores = start(
-        classifier(["x", "y"]),
-        HttpOptions { root_task: RootTask::Similarity, ..HttpOptions::default() },
-    );
-    assert_eq!(scores.post("/", r#"{"inputs":"a"}"#).status, 200);
+    assert_eq!(start(classifier(["x", "y"])).post("/", r#"{"inputs":"a"}"#).status, 200);
 }

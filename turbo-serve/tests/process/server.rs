@@ -114,6 +114,13 @@ impl Server {
         response.unwrap().body_mut().read_json().unwrap()
     }
 
+    /// Asks with the server's key.
+    pub(crate) fn post_with_key(&self, path: &str, body: &Value, key: &str) -> Value {
+        let request = agent().post(format!("{}://{}{path}", self.scheme, self.address));
+        let response = request.header("authorization", format!("Bearer {key}")).send_json(body);
+        response.unwrap().body_mut().read_json().unwrap()
+    }
+
     fn get_text(&self, path: &str) -> (u16, String) {
         let mut response = agent().get(format!("{}://{}{path}", self.scheme, self.address)).call().unwrap();
         (response.status().as_u16(), response.body_mut().read_to_string().unwrap())

@@ -109,13 +109,16 @@ fn variables_of_its_platforms_are_heeded() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     command.env("PORT", taken.local_addr().unwrap().port().to_string()).env("AIP_HTTP_PORT", "0");
     command.env("AIP_PREDICT_ROUTE", "/predict").env("AIP_HEALTH_ROUTE", "/v1/models/up");
+    command.env("API_KEY", "secret");
     command.env("TASK", "sentence-similarity");
     let server = Server::spawn(command);
-    let (status, answer) = server.post("/predict", &json!({ "instances": [{ "inputs": "a" }] }));
-    assert_eq!((status, answer["predictions"].as_array().map(Vec::len)), (200, Some(1)), "{answer}");
-    assert_eq!(server.get("/v1/models/up").0, 200);
+    assert_eq!(server.get("/v1/models/up").0, 200, "who watches has no key");
+    let instances = json!({ "instances": [{ "inputs": "a" }] });
+    assert_eq!(server.post("/predict", &instances).0, 401);
+    let answer = server.post_with_key("/predict", &instances, "secret");
+    assert_eq!(answer["predictions"].as_array().map(Vec::len), Some(1), "{answer}");
     let sentences = json!({ "source_sentence": "a cat", "sentences": ["a cat", "a dog", "the mat"] });
-    let (status, answer) = server.post("/", &json!({ "inputs": sentences }));
-    assert_eq!((status, answer.as_array().map(Vec::len)), (200, Some(3)), "{answer}");
+    let answer = server.post_with_key("/", &json!({ "inputs": sentences }), "secret");
+    assert_eq!(answer.as_array().map(Vec::len), Some(3), "{answer}");
     assert_eq!(server.end(Signal::Terminate).0, Some(0));
 }
