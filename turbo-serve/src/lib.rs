@@ -3,6 +3,7 @@
 //! | module | what it is about |
 //! |---|---|
 //! | [`engine`] | inputs in, rows out: admission, tokens, queue, batches; no protocol |
+//! | [`cache`] | answers that are kept, so that the same input need not be computed again |
 //! | [`models`] | what is served, by name and version; loaded and unloaded while serving |
 //! | [`http`] | text-embeddings-inference's routes and OpenAI's embeddings over [`models::Models`] |
 //! | [`net`] | sockets, TLS, HTTP/1.1 and HTTP/2, keys: what holds whatever is asked |
@@ -13,6 +14,7 @@
 //!
 #![doc = include_str!("../README.md")]
 
+pub mod cache;
 pub mod engine;
 pub mod files;
 pub mod http;

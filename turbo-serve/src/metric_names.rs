@@ -1,13 +1,15 @@
 //! Names of every metric the server reports: one list, so that dashboards, engine and protocols agree.
 //!
-//! The names, labels and units are those of text-embeddings-inference: dashboards made for it work unchanged.
+//! The names, labels and units are those of text-embeddings-inference: dashboards made for it work unchanged. What it does
+//! not have begins with `turbo_`.
 //! Durations are in seconds, queue and batch sizes in requests' inputs, lengths in tokens.
 //! A *request* is one call of a client; an *input* is one sequence of that call.
 //!
 //! | recorded by | metrics |
 //! |---|---|
 //! | the protocol | `te_request_*` per request, and [`REQUEST_FAILURE`] for every failure that a client is told; [`PROCESS_RESIDENT_MEMORY`] whenever metrics are shown |
-//! | the engine | [`EMBED`] or [`PREDICT`] per input, [`QUEUE_SIZE`], [`BATCH_NEXT_SIZE`], [`BATCH_NEXT_TOKENS`], [`REQUEST_INPUT_LENGTH`], and [`REQUEST_FAILURE`] with [`failure::DROPPED`], which no client hears of |
+//! | the engine | [`EMBED`] or [`PREDICT`] per input, [`QUEUE_SIZE`], [`BATCH_NEXT_SIZE`], [`BATCH_NEXT_TOKENS`], [`REQUEST_INPUT_LENGTH`], [`CACHE_HITS`], [`CACHE_SHARED`], [`CACHE_MISSES`], and [`REQUEST_FAILURE`] with [`failure::DROPPED`], which no client hears of |
+//! | the cache | [`CACHE_BYTES`], [`CACHE_ENTRIES`], [`CACHE_EVICTIONS`]; it may be shared by several engines |
 
 use metrics::Label;
 
@@ -71,6 +73,27 @@ pub const QUEUE_SIZE: &str = "te_queue_size";
 pub const BATCH_NEXT_SIZE: &str = "te_batch_next_size";
 /// Histogram, tokens: total tokens of a batch sent to the model.
 pub const BATCH_NEXT_TOKENS: &str = "te_batch_next_tokens";
+
+/// Counter, label [`TIER`]: inputs whose answer was kept there.
+pub const CACHE_HITS: &str = "turbo_cache_hits";
+/// Counter: inputs that had to be computed.
+pub const CACHE_MISSES: &str = "turbo_cache_misses";
+/// Counter: inputs that were answered with what was being computed for another one.
+pub const CACHE_SHARED: &str = "turbo_cache_shared";
+/// Counter, label [`TIER`]: answers that had to go for others.
+pub const CACHE_EVICTIONS: &str = "turbo_cache_evictions";
+/// Gauge, bytes, label [`TIER`]: what the cache takes, keys and tables counted.
+pub const CACHE_BYTES: &str = "turbo_cache_bytes";
+/// Gauge, label [`TIER`]: answers that are kept.
+pub const CACHE_ENTRIES: &str = "turbo_cache_entries";
+
+/// Label of what is counted of the response cache.
+pub const TIER: &str = "tier";
+/// Values of the label [`TIER`].
+pub mod tier {
+    /// Memory of this process.
+    pub const MEMORY: &str = "memory";
+}
 
 /// Gauge, bytes: memory of the process, under the name that Prometheus' own clients use; where the system tells it.
 pub const PROCESS_RESIDENT_MEMORY: &str = "process_resident_memory_bytes";

@@ -13,9 +13,12 @@ use turbo_models::{
     },
 };
 use turbo_sched::Layout;
-use turbo_serve::engine::{
-    BatchTokens, Capacity, DType, Engine, EngineConfig, EngineError, Infer, InferRequest, Input, Model,
-    OpenOptions, OutputKind, Progress, Rows, Sequence, Truncation,
+use turbo_serve::{
+    cache::ResponseCache,
+    engine::{
+        BatchTokens, Capacity, DType, Engine, EngineConfig, EngineError, Infer, InferRequest, Input, Model,
+        OpenOptions, OutputKind, Progress, Rows, Sequence, Truncation,
+    },
 };
 
 /// The reference is f64; ours is f32 through two layers whose hidden states are of order 1.
@@ -49,12 +52,15 @@ fn start(layout: Layout) -> Engine {
 fn start_with(options: OpenOptions) -> Engine {
     let cpu = Cpu::new(CpuOptions::default()).unwrap();
     let model = Model::open(&folder(), cpu, options).unwrap();
-    let config = EngineConfig {
+    Engine::start(model, &config()).unwrap()
+}
+
+fn config() -> EngineConfig {
+    EngineConfig {
         max_batch_tokens: BatchTokens::AtMost(512),
         warm_up: Duration::ZERO,
         ..EngineConfig::default()
-    };
-    Engine::start(model, &config).unwrap()
+    }
 }
 
 fn embed(
@@ -94,6 +100,26 @@ fn an_answer_has_the_same_bits_alone_and_in_company() {
     let together = embed(&engine, inputs.clone(), None).unwrap();
     for (input, row) in inputs.into_iter().zip(together) {
         assert_eq!(embed(&engine, vec![input.clone()], None).unwrap(), [row], "{input:?}");
+    }
+}
+
+#[test]
+fn an_answer_that_was_kept_has_the_bits_of_one_that_is_computed() {
+    let cpu = Cpu::new(CpuOptions::default()).unwrap();
+    let model = Model::open(&folder(), cpu, OpenOptions::default()).unwrap();
+    let cache = Some(ResponseCache::in_memory(16 << 20).unwrap());
+    let (computes, keeps) =
+        (start(Layout::Packed), Engine::start(model, &EngineConfig { cache, ..config() }).unwrap());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let texts: Vec<_> = golden().into_iter().map(|golden| Input::Text(golden.text)).collect();
+    let pooled = |normalize, dimensions| OutputKind::Pooled { normalize, dimensions };
+    for output in [pooled(true, None), pooled(true, Some(5)), pooled(false, None), OutputKind::Tokens] {
+        let bits = |engine: &Engine| -> Vec<Vec<u32>> {
+            let answer = runtime.block_on(engine.infer(InferRequest::new(texts.clone(), output))).unwrap();
+            answer.rows.iter().map(|row| row.values.iter().map(|value| value.to_bits()).collect()).collect()
+        };
+        let computed = bits(&computes);
+        (0..2).for_each(|time| assert_eq!(bits(&keeps), computed, "{output:?}, time {time}"));
     }
 }
 

@@ -9,6 +9,7 @@
 //! | 130 | the same three: interrupted; what was written is sound and can be gone on with |
 
 mod bench;
+mod cache_arguments;
 mod caches;
 mod config;
 mod device;

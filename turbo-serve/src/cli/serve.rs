@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use clap::{ArgAction, Args, ValueEnum};
 use turbo_models::{DType, EncoderKernels};
 use turbo_serve::{
+    cache::ResponseCache,
     engine::{
         BatchTokens, DefaultPrompt, DeviceTurns, Dispatch, Engine, EngineConfig, Model, ModelInfo,
         OpenOptions, Policy,
@@ -21,6 +22,7 @@ use turbo_serve::{
 };
 
 use super::{
+    cache_arguments::CacheArguments,
     caches::{self, CacheArgument, PackedCacheArguments},
     config::Config,
     device::{Chosen, OnDevice},
@@ -117,6 +119,8 @@ pub(super) struct Arguments {
     cost_cache: Option<CacheArgument>,
 
     #[command(flatten)]
+    cache: CacheArguments,
+    #[command(flatten)]
     net: NetArguments,
     #[command(flatten)]
     tei: TeiArguments,
@@ -160,9 +164,9 @@ enum DispatchArgument {
 /// # Errors
 /// When the model, the device or the address cannot be used.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
-    serve_on(arguments, |device| {
+    serve_on(arguments, |host| {
         let arguments = arguments.clone();
-        async move { Ok(Models::single(blocking(move || open(&arguments, device, Among::default())).await?)) }
+        async move { Ok(Models::single(blocking(move || open(&arguments, host, Among::default())).await?)) }
     })
 }
 
@@ -172,17 +176,25 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
 /// When a model, the device or the address cannot be used.
 pub(super) fn run_config(config: Config) -> Result<()> {
     let arguments = config.server().clone();
-    serve_on(&arguments, |device| async move {
-        let models = blocking(move || config.declare(&device)).await?;
+    serve_on(&arguments, |host| async move {
+        let models = blocking(move || config.declare(&host)).await?;
         models.start().await?;
         Ok(models)
     })
 }
 
+/// What all models of a process share.
+#[derive(Clone)]
+pub(super) struct Host {
+    device: Chosen,
+    turns: DeviceTurns,
+    cache: Option<ResponseCache>,
+}
+
 /// Serves what `load` loads, on the device that was chosen.
 fn serve_on<L: Future<Output = Result<Models>>>(
     arguments: &Arguments,
-    load: impl FnOnce(Chosen) -> L,
+    load: impl FnOnce(Host) -> L,
 ) -> Result<()> {
     log::start(arguments.json_output);
     for warning in arguments.tei.warnings() {
@@ -194,21 +206,26 @@ fn serve_on<L: Future<Output = Result<Models>>>(
     let io_threads = EngineConfig::workers_beside(device.threads()).max(2);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(io_threads).enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;
-    let served = runtime.block_on(serve(arguments, load(device)));
+    let served = runtime.block_on(serve(arguments, device, load));
     // A model that was still being loaded when the signal came is left alone.
     runtime.shutdown_background();
     served
 }
 
-async fn serve(arguments: &Arguments, load: impl Future<Output = Result<Models>>) -> Result<()> {
+async fn serve<L: Future<Output = Result<Models>>>(
+    arguments: &Arguments,
+    device: Chosen,
+    load: impl FnOnce(Host) -> L,
+) -> Result<()> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     // Before the model is loaded, so that a port in use is told at once; listening when it is warm, so that nobody is
     // connected to a server that does not answer yet.
     let claimed = arguments.net.claim(arguments.tei.port()).await?;
 
     let metrics = Metrics::install()?;
+    let host = Host { device, turns: DeviceTurns::default(), cache: arguments.cache.open()? };
     let models = tokio::select! {
-        models = load => models?,
+        models = load(host) => models?,
         () = signals.next() => return Ok(()),
     };
     let options =
@@ -232,17 +249,15 @@ pub(super) struct Among {
     pub(super) name: Option<String>,
     /// What its metrics are told apart by.
     pub(super) label: Option<String>,
-    /// The turns of its device.
-    pub(super) turns: DeviceTurns,
 }
 
 /// An engine with the model of these arguments, warm. Blocks.
 ///
 /// # Errors
 /// When the model cannot be found, opened or run.
-pub(super) fn open(arguments: &Arguments, device: Chosen, among: Among) -> Result<Engine> {
-    let Among { name, label, turns } = among;
-    let config = EngineConfig { label, turns, ..arguments.config(device.threads()) };
+pub(super) fn open(arguments: &Arguments, host: Host, among: Among) -> Result<Engine> {
+    let (Host { device, turns, cache }, Among { name, label }) = (host, among);
+    let config = EngineConfig { label, turns, cache, ..arguments.config(device.threads()) };
     let local = arguments.tei.with_token(&arguments.model).local()?;
     let name = name.or(arguments.tei.served_model_name().map(str::to_owned)).unwrap_or(local.name);
     let options = OpenOptions { name: Some(name), sha: local.sha, ..arguments.open_options() };

@@ -13,6 +13,7 @@ use turbo_sched::{Candidate, Dispatch, Layout, Limits, Policy};
 use super::{
     BatchTokens, BuildRunner, Capacity, DeviceTurns, EngineInfo, MAX_SELECTED, ModelInfo, RunError, Tokenize,
 };
+use crate::cache::ResponseCache;
 
 /// How an engine batches and whom it admits. The limits are those of text-embeddings-inference.
 #[derive(Clone, Debug)]
@@ -43,6 +44,9 @@ pub struct EngineConfig {
     pub turns: DeviceTurns,
     /// Value of the label `model` of its metrics, where several engines of a process are told apart by it.
     pub label: Option<String>,
+    /// Where answers are kept, so that the same input need not be computed again; several engines may share it. `None`:
+    /// each input is computed.
+    pub cache: Option<ResponseCache>,
 }
 
 impl Default for EngineConfig {
@@ -60,6 +64,7 @@ impl Default for EngineConfig {
             cost_cache: None,
             turns: DeviceTurns::default(),
             label: None,
+            cache: None,
         }
     }
 }
@@ -194,6 +199,7 @@ impl EngineConfig {
             max_concurrent_requests: self.max_concurrent_requests,
             auto_truncate: self.auto_truncate,
             tokenization_workers: if model.tokenizer.is_some() { self.tokenization_workers } else { 0 },
+            cache_bytes: self.cache.as_ref().map(ResponseCache::bytes),
             version: env!("CARGO_PKG_VERSION"),
         }
     }

@@ -1,14 +1,13 @@
 //! From inputs to tokens: ids are settled on the calling thread, texts on the tokenizer threads.
 //!
-//! In: the inputs of an admitted request. Out: its [`Job`]s to the worker, all at once, or an error to its client. So
-//! a request with one bad input computes nothing, and the inputs of a good one can share a batch. Requests that want
-//! tokens, and no model, take the same way and are answered from here.
+//! In: the inputs of an admitted request. Out: what the model reads of them to [`Recall`], all at once, or an error to
+//! its client. So a request with one bad input computes nothing, and the inputs of a good one can share a batch. Requests
+//! that want tokens, and no model, take the same way and are answered from here.
 
 use std::{
     io,
     sync::{Arc, Mutex},
     thread::JoinHandle,
-    time::Instant,
 };
 
 use tokio::sync::OwnedSemaphorePermit;
@@ -18,7 +17,8 @@ use super::{
     abandoned::Abandoned,
     gather::{Gather, Parts, Recipient},
     lanes::Lanes,
-    queue::{Inbox, Job},
+    queue::Inbox,
+    recall::Recall,
     rules::{Manner, Rules},
     ticket::{Receiver, Reply, Ticket},
 };
@@ -26,27 +26,26 @@ use super::{
 /// The tokenizer threads, and the way in for inputs that need none.
 pub(super) struct Encoders {
     rules: Arc<Rules>,
+    recall: Arc<Recall>,
     inbox: Inbox,
     lanes: Lanes,
     abandoned: Arc<Abandoned>,
 }
 
-/// The worker, to whom the inputs of a ticket go together.
-struct ToWorker {
+/// Where the inputs of a ticket go together.
+struct ToRecall {
     ticket: Arc<Ticket>,
-    inbox: Inbox,
+    recall: Arc<Recall>,
 }
 
-impl Recipient<Encoded> for ToWorker {
+impl Recipient<Encoded> for ToRecall {
     fn is_withdrawn(&self) -> bool {
         self.ticket.is_withdrawn()
     }
 
     fn receive(&self, whole: Result<Vec<Encoded>, EngineError>) {
-        let encoded_at = Instant::now();
-        let job = |(input, encoded)| Job { ticket: Arc::clone(&self.ticket), input, encoded, encoded_at };
         match whole {
-            Ok(encoded) => self.inbox.submit(encoded.into_iter().enumerate().map(job).collect()),
+            Ok(encoded) => self.recall.answer(&self.ticket, encoded),
             Err(error) => self.ticket.fail(error),
         }
     }
@@ -57,12 +56,13 @@ impl Encoders {
     pub(super) fn start(
         rules: Rules,
         workers: usize,
+        recall: Recall,
         inbox: Inbox,
         abandoned: Arc<Abandoned>,
     ) -> io::Result<(Self, Vec<JoinHandle<()>>)> {
         let workers = if rules.tokenizer.is_some() { workers } else { 0 };
         let (lanes, threads) = Lanes::start(workers)?;
-        Ok((Self { rules: Arc::new(rules), inbox, lanes, abandoned }, threads))
+        Ok((Self { rules: Arc::new(rules), recall: Arc::new(recall), inbox, lanes, abandoned }, threads))
     }
 
     /// Takes in the inputs of a request for the model.
@@ -71,7 +71,7 @@ impl Encoders {
         let no_text = !inputs.iter().any(|input| matches!(input, Input::Text(_) | Input::Pair(..)));
         let rules = Arc::clone(&self.rules);
         let make = move |input: usize| rules.encode(input, &inputs[input], &manner);
-        let recipient = ToWorker { ticket: Arc::new(ticket), inbox: self.inbox.clone() };
+        let recipient = ToRecall { ticket: Arc::new(ticket), recall: Arc::clone(&self.recall) };
         let parts = Gather::new(bytes.len(), make, recipient, Arc::clone(&self.abandoned));
         self.work(Arc::new(parts), &bytes, no_text);
     }

@@ -79,6 +79,8 @@ pub struct EngineInfo {
     pub auto_truncate: bool,
     /// Threads that make tokens; 0 where the model has no tokenizer and inputs must be ids.
     pub tokenization_workers: usize,
+    /// Most bytes that answers are kept in; `None` where none are kept.
+    pub cache_bytes: Option<usize>,
     /// Version of this server.
     pub version: &'static str,
 }

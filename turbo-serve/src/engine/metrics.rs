@@ -13,7 +13,6 @@ pub(super) struct QueueMetrics {
     queue_size: Gauge,
     batch_size: Histogram,
     batch_tokens: Histogram,
-    input_length: Histogram,
     dropped: Counter,
 }
 
@@ -24,7 +23,6 @@ impl QueueMetrics {
             queue_size: gauge!(names::QUEUE_SIZE, labels.iter()),
             batch_size: histogram!(names::BATCH_NEXT_SIZE, labels.iter()),
             batch_tokens: histogram!(names::BATCH_NEXT_TOKENS, labels.iter()),
-            input_length: histogram!(names::REQUEST_INPUT_LENGTH, labels.iter()),
             dropped: counter!(
                 names::REQUEST_FAILURE,
                 names::labels(label, [(names::ERR, names::failure::DROPPED)])
@@ -41,12 +39,51 @@ impl QueueMetrics {
     pub(super) fn batch(&self, jobs: &[Job]) {
         self.batch_size.record(jobs.len() as f64);
         self.batch_tokens.record(jobs.iter().map(Job::tokens).sum::<usize>() as f64);
-        jobs.iter().for_each(|job| self.input_length.record(job.tokens() as f64));
     }
 
     /// The client of an input has gone before its batch was computed.
     pub(super) fn dropped(&self) {
         self.dropped.increment(1);
+    }
+}
+
+/// Where the answers to inputs come from.
+pub(super) struct RecallMetrics {
+    input_length: Histogram,
+    hits: Counter,
+    shared: Counter,
+    misses: Counter,
+}
+
+impl RecallMetrics {
+    pub(super) fn new(label: Option<&str>) -> Self {
+        let labels = names::labels(label, []);
+        Self {
+            input_length: histogram!(names::REQUEST_INPUT_LENGTH, labels.iter()),
+            hits: counter!(names::CACHE_HITS, names::labels(label, [(names::TIER, names::tier::MEMORY)])),
+            shared: counter!(names::CACHE_SHARED, labels.iter()),
+            misses: counter!(names::CACHE_MISSES, labels.iter()),
+        }
+    }
+
+    /// An input has so many tokens.
+    pub(super) fn tokens(&self, tokens: usize) {
+        self.input_length.record(tokens as f64);
+    }
+
+    /// An answer was there.
+    pub(super) fn hit(&self) {
+        self.hits.increment(1);
+    }
+
+    /// An answer was being computed.
+    pub(super) fn shared(&self) {
+        self.shared.increment(1);
+    }
+
+    /// An answer has to be computed.
+    pub(super) fn missed(&self) {
+        self.misses.increment(1);
     }
 }
 

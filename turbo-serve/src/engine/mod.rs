@@ -1,13 +1,13 @@
 //! From inputs to rows: admission, tokens, queue, batches, answers. No protocol, no device.
 //!
 //! ```text
-//! infer ─▶ admission ─▶ encoders ───▶ queue ────▶ worker ─▶ runner (encoder)
-//!          a slot per   threads make  Batcher of  owns all
-//!          input        ids, or fail  turbo-sched state
-//!   ▲                        │                      │
-//!   │   tokenize, decode ◀───┘                      │
-//!   └──── finish ◀──── ticket ◀───── rows ──────────┘
-//!         cut, norm    gathers, one reply per request
+//! infer ─▶ admission ─▶ encoders ──▶ recall ──▶ queue ────▶ worker ─▶ runner (encoder)
+//!          a slot per   threads make   │ known?  Batcher of  owns all
+//!          input        ids, or fail   │         turbo-sched state
+//!   ▲                        │         │                       │
+//!   │   tokenize, decode ◀───┘         ▼                       │
+//!   └──── finish ◀──────────────── ticket ◀──── rows ──────────┘
+//!         cut, norm                gathers, one reply per request
 //! ```
 //!
 //! * [`Engine`] is started from a [`Model`] and an [`EngineConfig`]; [`Model::open`] makes a model from a folder.
@@ -35,8 +35,10 @@ mod info;
 mod lanes;
 mod lead;
 mod metrics;
+mod promises;
 mod prompts;
 mod queue;
+mod recall;
 mod resident;
 mod rules;
 mod runner;

@@ -1,4 +1,4 @@
-//! What waits for the worker: one bounded channel in, the batcher behind it.
+//! What waits for the worker: one channel in, the batcher behind it.
 //!
 //! In: jobs of requests. Out: the jobs of the batch to run now. The batcher sees ids, lengths and times only; this file
 //! keeps the jobs themselves, and drops those whose client has gone.
@@ -7,7 +7,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc,
-        mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel},
     },
     time::{Duration, Instant},
 };
@@ -18,8 +18,9 @@ use super::{
     Encoded, EngineError, OutputKind,
     abandoned::Abandoned,
     metrics::QueueMetrics,
+    promises::Promise,
     runner::{Rows, Sequence},
-    ticket::Ticket,
+    ticket::{Answer, Ticket},
 };
 
 /// One input on its way to the runner.
@@ -29,6 +30,8 @@ pub(super) struct Job {
     pub input: usize,
     pub encoded: Encoded,
     pub encoded_at: Instant,
+    /// What others wait for, where it is computed for them, too.
+    pub promise: Option<Promise>,
 }
 
 impl Job {
@@ -49,6 +52,33 @@ impl Job {
     pub(super) fn tokens(&self) -> usize {
         self.encoded.input_ids.len()
     }
+
+    /// Whether nobody waits for it any more.
+    pub(super) fn is_withdrawn(&self) -> bool {
+        self.ticket.is_withdrawn() && !self.promise.as_ref().is_some_and(Promise::is_awaited)
+    }
+
+    /// Hands its rows, `values`, to all who wait for them; their batch began at `started` and took `inference`.
+    pub(super) fn answer(&mut self, values: Vec<f32>, started: Instant, inference: Duration) {
+        if let Some(promise) = self.promise.take() {
+            promise.keep(&values, started, inference);
+        }
+        // Who came when it was running already has waited for the rest of it.
+        let done = started + inference;
+        let queue = started.saturating_duration_since(self.encoded_at);
+        self.complete(values, queue, inference.min(done.saturating_duration_since(self.encoded_at)));
+    }
+
+    /// Answers its client with rows that were known.
+    pub(super) fn answer_known(&self, values: Vec<f32>) {
+        self.complete(values, Duration::ZERO, Duration::ZERO);
+    }
+
+    fn complete(&self, values: Vec<f32>, queue: Duration, inference: Duration) {
+        let tokenization = self.encoded_at.saturating_duration_since(self.ticket.started);
+        self.ticket
+            .complete(self.input, Answer { values, tokens: self.tokens(), tokenization, queue, inference });
+    }
 }
 
 enum Message {
@@ -59,26 +89,18 @@ enum Message {
     Wake,
 }
 
-/// The sending half. Every message holds at least one slot of admission while it is under way, so a channel of as many
-/// messages as there are slots never blocks.
+/// The sending half. Unbounded as a channel; the slots of admitted inputs bound it.
 #[derive(Clone)]
-pub(super) struct Inbox(SyncSender<Message>);
+pub(super) struct Inbox(Sender<Message>);
 
 impl Inbox {
-    /// All jobs of one request; at least one.
+    /// Jobs that are there together, so that they can share a batch: those of one request.
     pub(super) fn submit(&self, jobs: Vec<Job>) {
-        let Err(refused) = self.0.try_send(Message::Submit(jobs)) else { return };
-        let (message, error) = match refused {
-            // Words to stop or to look take the place of a request: whoever comes after them comes too late.
-            TrySendError::Full(message) => (message, EngineError::Stopping),
-            TrySendError::Disconnected(message) => {
-                (message, EngineError::Backend("the worker has ended".into()))
-            }
-        };
-        if let Message::Submit(jobs) = message
-            && let Some(job) = jobs.first()
+        if let Err(refused) = self.0.send(Message::Submit(jobs))
+            && let Message::Submit(jobs) = refused.0
         {
-            job.ticket.fail(error);
+            let error = EngineError::Backend("the worker has ended".into());
+            jobs.iter().for_each(|job| job.ticket.fail(error.clone()));
         }
     }
 
@@ -90,14 +112,14 @@ impl Inbox {
 
     /// Has the worker look at what waits, if it sleeps.
     pub(super) fn wake(&self) {
-        // A full channel has something for it to look at, and a worker that has ended sleeps no more.
-        drop(self.0.try_send(Message::Wake));
+        // A worker that has ended sleeps no more.
+        drop(self.0.send(Message::Wake));
     }
 }
 
-/// A channel for `slots` requests and one word to stop.
-pub(super) fn inbox(slots: usize) -> (Inbox, Outbox) {
-    let (sender, receiver) = sync_channel(slots + 1);
+/// The way to a worker.
+pub(super) fn inbox() -> (Inbox, Outbox) {
+    let (sender, receiver) = channel();
     (Inbox(sender), Outbox(receiver))
 }
 
@@ -266,7 +288,7 @@ impl Queue {
         let (abandoned, all) = (self.abandoned.is_said(), self.waiting.len());
         let Self { batcher, waiting, metrics, .. } = self;
         waiting.retain(|_, job| {
-            let stays = !abandoned && !job.ticket.is_withdrawn();
+            let stays = !abandoned && !job.is_withdrawn();
             if !stays {
                 give_up(job, abandoned, metrics);
             }
@@ -309,7 +331,7 @@ mod tests {
         let now = Instant::now();
         let (ticket, client) = Ticket::new(now, 1, OutputKind::RAW, slots);
         let encoded = Encoded { input_ids: vec![1], ..Encoded::default() };
-        (Job { ticket: Arc::new(ticket), input: 0, encoded, encoded_at: now }, client)
+        (Job { ticket: Arc::new(ticket), input: 0, encoded, encoded_at: now, promise: None }, client)
     }
 
     fn queue(outbox: Outbox) -> Queue {
@@ -323,7 +345,7 @@ mod tests {
     fn who_has_an_answer_has_not_gone() {
         let recorder = PrometheusBuilder::new().build_recorder();
         metrics::with_local_recorder(&recorder, || {
-            let (inbox, outbox) = inbox(4);
+            let (inbox, outbox) = inbox();
             let mut queue = queue(outbox);
             let ((failed, _client), (left, client)) = (job(), job());
             failed.ticket.fail(EngineError::Backend("another input".into()));
@@ -341,15 +363,13 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_no_room_beside_the_word_to_stop_comes_too_late() {
-        let (inbox, outbox) = inbox(1);
-        inbox.stop();
-        inbox.wake();
-        let ((late, client), (later, nobody)) = (job(), job());
-        inbox.submit(vec![late]);
-        assert_eq!(client.blocking_recv().unwrap().unwrap_err(), EngineError::Stopping);
+    fn who_comes_after_the_worker_has_ended_is_told() {
+        let (inbox, outbox) = inbox();
         drop(outbox);
-        inbox.submit(vec![later]);
-        assert!(matches!(nobody.blocking_recv().unwrap(), Err(EngineError::Backend(_))));
+        let ((one, client), (other, another)) = (job(), job());
+        inbox.submit(vec![one, other]);
+        for client in [client, another] {
+            assert!(matches!(client.blocking_recv().unwrap(), Err(EngineError::Backend(_))));
+        }
     }
 }

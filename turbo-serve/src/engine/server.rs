@@ -26,6 +26,7 @@ use super::{
     lead::Lead,
     metrics::{QueueMetrics, TaskMetrics},
     queue::{Outbox, Queue, inbox},
+    recall::Recall,
     resident::resident_bytes,
     rules::{Manner, Rules},
     ticket::{Receiver, Ticket},
@@ -60,7 +61,7 @@ impl Engine {
         config.check(&model)?;
         let mut info = config.info(&model);
         let slots = config.max_concurrent_requests;
-        let (inbox, outbox) = inbox(slots);
+        let (inbox, outbox) = inbox();
         let epoch = Instant::now();
         let load = Arc::new(Load::new(epoch));
         let health = Arc::new(HealthCell::new(Health::Starting));
@@ -86,7 +87,8 @@ impl Engine {
         let (worker, capacity) = start.spawn()?;
         info.max_batch_tokens = capacity.total_tokens;
         let workers = config.tokenization_workers;
-        let (encoders, mut threads) = Encoders::start(rules, workers, inbox, Arc::clone(&abandoned))?;
+        let recall = Recall::new(config.cache.clone(), inbox.clone(), config.label.as_deref());
+        let (encoders, mut threads) = Encoders::start(rules, workers, recall, inbox, Arc::clone(&abandoned))?;
         threads.push(worker);
         let total = u32::try_from(slots).unwrap_or(u32::MAX);
         Ok(Self(Arc::new(Shared {

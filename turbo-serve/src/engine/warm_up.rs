@@ -379,6 +379,7 @@ mod tests {
             max_concurrent_requests,
             auto_truncate: true,
             tokenization_workers: 1,
+            cache_bytes: None,
             version: "0",
         }
     }

@@ -28,7 +28,6 @@ use super::{
     lead::Lead,
     queue::{Job, Next, Queue},
     runner::{Progress, Runner},
-    ticket::Answer,
 };
 
 /// How long the worker listens for new requests between two looks at a batch that a device computes.
@@ -143,14 +142,14 @@ impl Worker {
         }
         let jobs = self.flights.back().map_or(&[][..], |flight| &flight.jobs);
         let abandoned = &self.abandoned;
-        let mut wanted = || !abandoned.is_said() && jobs.iter().any(|job| !job.ticket.is_withdrawn());
+        let mut wanted = || !abandoned.is_said() && jobs.iter().any(|job| !job.is_withdrawn());
         guarded(&mut self.runner, |runner| runner.submit(&mut jobs.iter().map(Job::sequence), &mut wanted))
     }
 
     /// Looks at the oldest batch: answers it when it is done, else listens for a while.
     fn look(&mut self) {
-        let (now, flights) = (Instant::now(), &self.flights);
-        let oldest = flights.front().expect("who looks has a batch");
+        let now = Instant::now();
+        let oldest = self.flights.front_mut().expect("who looks has a batch");
         let inference = now.saturating_duration_since(oldest.started);
         let looked = guarded(&mut self.runner, |runner| {
             let progress = runner.poll()?;
@@ -241,14 +240,11 @@ fn fail(jobs: Vec<Job>, why: &str) {
 }
 
 /// Hands the rows of the oldest batch, which took `inference`, to its requests.
-fn answer(runner: &mut dyn Runner, flight: &Flight, inference: Duration) -> Result<(), RunError> {
-    for (sequence, job) in flight.jobs.iter().enumerate() {
+fn answer(runner: &mut dyn Runner, flight: &mut Flight, inference: Duration) -> Result<(), RunError> {
+    for (sequence, job) in flight.jobs.iter_mut().enumerate() {
         let mut values = Vec::new();
         runner.read(sequence, job.rows(), &mut values)?;
-        let tokenization = job.encoded_at.saturating_duration_since(job.ticket.started);
-        let queue = flight.started.saturating_duration_since(job.encoded_at);
-        job.ticket
-            .complete(job.input, Answer { values, tokens: job.tokens(), tokenization, queue, inference });
+        job.answer(values, flight.started, inference);
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ mod admission;
 mod ahead;
 mod answers;
 mod batches;
+mod cache;
 mod failures;
 mod fake;
 mod stop;

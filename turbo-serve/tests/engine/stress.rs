@@ -3,7 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use turbo_serve::engine::{Engine, EngineConfig, EngineError, Health, Infer, InferRequest, Input};
+use turbo_serve::{
+    cache::ResponseCache,
+    engine::{Engine, EngineConfig, EngineError, Health, Infer, InferRequest, Input},
+};
 
 use crate::{
     fake::{BREAKS, FAILS, PANICS, config, embed, eventually, firsts, request, wait},
@@ -25,7 +28,17 @@ struct Tally {
 
 #[test]
 fn nothing_is_left_behind() {
-    let config = EngineConfig { max_concurrent_requests: SLOTS, tokenization_workers: 2, ..config() };
+    clients_of_every_kind(config());
+}
+
+#[test]
+fn nothing_is_left_behind_where_answers_are_kept() {
+    let cache = Some(ResponseCache::in_memory(ResponseCache::LEAST_BYTES).unwrap());
+    clients_of_every_kind(EngineConfig { cache, ..config() });
+}
+
+fn clients_of_every_kind(config: EngineConfig) {
+    let config = EngineConfig { max_concurrent_requests: SLOTS, tokenization_workers: 2, ..config };
     let (engine, _control) = texts::start(&config);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();

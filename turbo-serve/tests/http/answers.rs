@@ -177,6 +177,7 @@ fn info_has_the_fields_of_text_embeddings_inference() {
             "max_batch_requests": null,
             "max_client_batch_size": 8,
             "auto_truncate": true,
+            "cache_bytes": 0,
             "tokenization_workers": 1,
             "version": "1.2.3",
             "sha": null,

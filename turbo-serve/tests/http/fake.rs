@@ -92,6 +92,7 @@ impl Fake {
             max_concurrent_requests: 512,
             auto_truncate: true,
             tokenization_workers: 1,
+            cache_bytes: None,
             version: "1.2.3",
         };
         Self { info, health, seen: None.into(), waiting: 0.into(), withdrawn: 0.into() }

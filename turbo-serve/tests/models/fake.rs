@@ -129,6 +129,7 @@ impl Engine {
             max_concurrent_requests: 8,
             auto_truncate: true,
             tokenization_workers: 0,
+            cache_bytes: None,
             version: "1.2.3",
         };
         Self { info, ended: AtomicBool::new(false), alive }

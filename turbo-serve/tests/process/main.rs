@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 
+mod cache;
 mod config;
 mod costs;
 mod machine;

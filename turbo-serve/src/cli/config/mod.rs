@@ -20,17 +20,17 @@ use std::{collections::BTreeSet, ffi::OsString, path::Path};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{ArgMatches, Command};
-use turbo_serve::{
-    engine::DeviceTurns,
-    models::{Declared, Models},
-};
+use turbo_serve::models::{Declared, Models};
 
 use self::{
     document::{At, Report, Section, nearest},
     flags::{Beside, Flags},
     model::{ModelConfig, Reader},
 };
-use super::{device::Chosen, output, serve::Arguments};
+use super::{
+    output,
+    serve::{Arguments, Host},
+};
 
 pub(super) use check::{Arguments as CheckArguments, run as check};
 
@@ -126,14 +126,13 @@ impl Config {
         &self.models[0].arguments
     }
 
-    /// The models, on `device`; none is loaded yet.
+    /// The models, on `host`; none is loaded yet.
     ///
     /// # Errors
     /// What has changed since the file was read.
-    pub(super) fn declare(self, device: &Chosen) -> Result<Models> {
-        let turns = DeviceTurns::default();
+    pub(super) fn declare(self, host: &Host) -> Result<Models> {
         let declared: Vec<Declared> =
-            self.models.into_iter().map(|model| source::declared(model, device, &turns)).collect();
+            self.models.into_iter().map(|model| source::declared(model, host)).collect();
         Ok(Models::new(declared, self.default.as_deref())?)
     }
 }

@@ -2,31 +2,23 @@
 
 use std::{path::Path, sync::Arc};
 
-use turbo_serve::{
-    engine::DeviceTurns,
-    models::{Declared, Loaded, Source, SourceError},
-};
+use turbo_serve::models::{Declared, Loaded, Source, SourceError};
 
 use super::model::{ModelConfig, Version, Versions};
-use crate::cli::{
-    device::Chosen,
-    serve::{self, Among, Arguments},
-};
+use crate::cli::serve::{self, Among, Arguments, Host};
 
-/// A model on a device.
-struct OnDevice {
+/// A model on a host.
+struct OnHost {
     name: String,
     versions: Versions,
     arguments: Arguments,
-    device: Chosen,
-    turns: DeviceTurns,
+    host: Host,
 }
 
-/// What is served of a model, on a device whose turns it takes with others.
-pub(super) fn declared(model: ModelConfig, device: &Chosen, turns: &DeviceTurns) -> Declared {
+/// What is served of a model, on `host`.
+pub(super) fn declared(model: ModelConfig, host: &Host) -> Declared {
     let ModelConfig { name, aliases, version, load, versions, arguments } = model;
-    let (device, turns) = (device.clone(), turns.clone());
-    let source = OnDevice { name: name.value.clone(), versions, arguments, device, turns };
+    let source = OnHost { name: name.value.clone(), versions, arguments, host: host.clone() };
     Declared {
         name: name.value,
         aliases: aliases.into_iter().map(|(_, alias)| alias).collect(),
@@ -36,7 +28,7 @@ pub(super) fn declared(model: ModelConfig, device: &Chosen, turns: &DeviceTurns)
     }
 }
 
-impl OnDevice {
+impl OnHost {
     /// Where a version is: on the Hub under its revision, or in a folder.
     fn place(&self, version: &str) -> Option<(String, Option<String>)> {
         match &self.versions {
@@ -49,7 +41,7 @@ impl OnDevice {
     }
 }
 
-impl Source for OnDevice {
+impl Source for OnHost {
     fn versions(&self) -> Result<Vec<String>, SourceError> {
         Ok(self.versions.names()?)
     }
@@ -57,11 +49,7 @@ impl Source for OnDevice {
     fn load(&self, version: &str, label: Option<&str>) -> Result<Loaded, SourceError> {
         let place = self.place(version).ok_or_else(|| format!("there is no version `{version}`"))?;
         let arguments = self.arguments.clone().of(place);
-        let among = Among {
-            name: Some(self.name.clone()),
-            label: label.map(str::to_owned),
-            turns: self.turns.clone(),
-        };
-        Ok(serve::open(&arguments, self.device.clone(), among)?.into())
+        let among = Among { name: Some(self.name.clone()), label: label.map(str::to_owned) };
+        Ok(serve::open(&arguments, self.host.clone(), among)?.into())
     }
 }

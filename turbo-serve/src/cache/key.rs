@@ -1,0 +1,94 @@
+//! What an answer is known by.
+//!
+//! In: what the rows of one input depend on. Out: a [`Key`], 256 bits of SHA-256 over one unambiguous encoding of it. The
+//! ids themselves are not kept, so two inputs with one key would get one answer. Of `n` inputs that were ever asked, any
+//! two have one key by chance with a probability below `n² / 2^257`: for 2^64 inputs, a thousand million each second for
+//! five hundred years, that is 2^-129. On purpose it takes a collision of SHA-256, of which nobody has found one.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use sha2::{Digest, Sha256};
+
+/// Names the answer to one input of one model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Key([u8; 32]);
+
+/// One model on one kind of device: the same ids have the same answer within it, and only there.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    /// Has seen what is the same for all of its keys.
+    begun: Sha256,
+}
+
+impl Scope {
+    /// The scope of all models with this `fingerprint`, in any process.
+    #[must_use]
+    pub fn of(fingerprint: &str) -> Self {
+        Self::begin(b"fingerprint", fingerprint.as_bytes())
+    }
+
+    /// A scope that no other is like, for a model of which nothing is known that would tell it from others. It ends with
+    /// the process.
+    #[must_use]
+    pub fn alone() -> Self {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        Self::begin(b"alone", &MADE.fetch_add(1, Relaxed).to_le_bytes())
+    }
+
+    fn begin(kind: &[u8], what: &[u8]) -> Self {
+        let mut scope = Self { begun: Sha256::new() };
+        [kind, what].into_iter().for_each(|piece| add(&mut scope.begun, piece));
+        scope
+    }
+
+    /// The key of the rows of this kind over `lists`, of which each caller has the same number in the same order.
+    #[must_use]
+    pub fn key(&self, rows: &str, lists: &[&[u32]]) -> Key {
+        let mut all = self.begun.clone();
+        add(&mut all, rows.as_bytes());
+        for list in lists {
+            all.update((list.len() as u64).to_le_bytes());
+            list.iter().for_each(|id| all.update(id.to_le_bytes()));
+        }
+        Key(all.finalize().into())
+    }
+}
+
+/// Its length goes before each piece: where one ends is part of what is hashed.
+fn add(to: &mut Sha256, piece: &[u8]) {
+    to.update((piece.len() as u64).to_le_bytes());
+    to.update(piece);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_counts() {
+        let (a, b) = (Scope::of("a"), Scope::of("b"));
+        let keys = [
+            a.key("pooled", &[&[1, 2], &[]]),
+            b.key("pooled", &[&[1, 2], &[]]),
+            a.key("tokens", &[&[1, 2], &[]]),
+            a.key("pooled", &[&[1], &[2]]),
+            a.key("pooled", &[&[], &[1, 2]]),
+            a.key("pooled", &[&[2, 1], &[]]),
+            a.key("pooled", &[&[1, 2, 0], &[]]),
+            a.key("pooled", &[&[258], &[]]),
+            Scope::alone().key("pooled", &[&[1, 2], &[]]),
+            Scope::alone().key("pooled", &[&[1, 2], &[]]),
+        ];
+        for (i, key) in keys.iter().enumerate() {
+            assert!(!keys[..i].contains(key), "{i}");
+        }
+    }
+
+    #[test]
+    fn the_same_is_the_same() {
+        let key = || Scope::of("a").key("pooled", &[&[1, 2], &[0]]);
+        assert_eq!(key(), key());
+        let alone = Scope::alone();
+        assert_eq!(alone.key("pooled", &[&[1]]), alone.clone().key("pooled", &[&[1]]));
+    }
+}

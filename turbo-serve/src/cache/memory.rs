@@ -1,0 +1,306 @@
+//! Answers in memory, within a number of bytes that is never exceeded.
+//!
+//! ```text
+//! |<──────────────────────────── budget ────────────────────────────>|
+//! | tables (⅛)  | values                                             | one more value
+//! ```
+//!
+//! What a cache takes beside its values is what is easily forgotten: tables double as they grow, the old beside the new
+//! for a moment, and never shrink again. So they are made at start, for as many answers as there may ever be:
+//! [`Memory::open`] gives them an eighth of the budget, and a small answer counts as its share of the rest. The last
+//! piece is for a value that is about to be held while what has to make room for it is still there.
+//!
+//! `quick_cache` evicts while it inserts, under the same lock, so the bound holds after every call; it stands a scan of
+//! things that are asked once, and a look does not exclude another one. (`moka`, which is better known, lets insertions
+//! pile up until it gets to its upkeep, and says so: its bound is one that it returns to.)
+
+use std::{
+    collections::hash_map::RandomState,
+    sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+};
+
+use quick_cache::{Lifecycle, OptionsBuilder, Weighter, unsync};
+
+use super::Key;
+
+/// The rows of one answer, as the model leaves them.
+pub(super) type Values = Arc<[f32]>;
+
+/// The tables' share of the budget: one part of so many.
+const TABLES: usize = 8;
+/// The largest answer that is kept: one part of so many of the budget. One that is larger would cost many others their
+/// place.
+const LARGEST: usize = 64;
+/// A hash map that is more than half full is made twice as large when what was removed has left marks everywhere, the old
+/// beside the new for a moment; after that it is not half full.
+const MAPS: usize = 3;
+
+/// A number of bytes, and the answers in it.
+pub(super) struct Memory {
+    held: RwLock<Held>,
+    /// One insertion at a time: of two, each would need the last piece of the budget.
+    inserting: Mutex<()>,
+    largest: usize,
+}
+
+struct Held {
+    answers: Answers,
+    /// What its slots take, all of which there are from the start.
+    slot_bytes: usize,
+    value_bytes: usize,
+}
+
+type Answers = unsync::Cache<Key, Values, Weight, RandomState, Evict>;
+
+/// What is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Usage {
+    /// All of it: values, keys, tables.
+    pub bytes: usize,
+    /// Answers.
+    pub entries: usize,
+}
+
+impl Memory {
+    /// Makes the tables of a cache that takes `budget` bytes at most.
+    pub(super) fn open(budget: usize) -> Self {
+        let (most_in_tables, largest) = (budget / TABLES, budget / LARGEST);
+        let mut entries = most_in_tables / slot_bytes();
+        loop {
+            let (answers, slot_bytes) = tables(entries, budget - most_in_tables - largest);
+            if slot_bytes + MAPS * answers.memory_used().map <= most_in_tables {
+                let held = RwLock::new(Held { answers, slot_bytes, value_bytes: 0 });
+                return Self { held, inserting: Mutex::new(()), largest };
+            }
+            entries -= entries.div_ceil(16);
+        }
+    }
+
+    /// The values that are held under `key`.
+    pub(super) fn get(&self, key: &Key) -> Option<Values> {
+        self.read().answers.get(key).cloned()
+    }
+
+    /// Holds a copy of `values` under `key`, unless they are too large, or held already; evicts what has to go for them.
+    pub(super) fn insert(&self, key: Key, values: &[f32]) -> Option<Inserted> {
+        if heap_bytes(values.len()) > self.largest {
+            return None;
+        }
+        let _one = self.inserting.lock().unwrap_or_else(PoisonError::into_inner);
+        let values = Values::from(values);
+        let mut held = self.write();
+        let mut evicted = Evicted::default();
+        if held.answers.peek(&key).is_none() {
+            held.value_bytes += heap_bytes(values.len());
+            held.answers.insert_with_lifecycle(key, values, &mut evicted);
+            held.value_bytes -= evicted.bytes;
+        }
+        Some(Inserted { evicted: evicted.entries, usage: held.usage() })
+    }
+
+    /// What is held now.
+    pub(super) fn usage(&self) -> Usage {
+        self.read().usage()
+    }
+
+    // Between two calls of the library nothing here panics, and a lock that it poisoned in a panic of its own guards
+    // answers that are still whole: each is found with its key.
+    fn read(&self) -> RwLockReadGuard<'_, Held> {
+        self.held.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Held> {
+        self.held.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What an insertion has come to.
+pub(super) struct Inserted {
+    /// Answers that had to go.
+    pub evicted: u64,
+    pub usage: Usage,
+}
+
+impl Held {
+    fn usage(&self) -> Usage {
+        let tables = self.slot_bytes + self.answers.memory_used().map;
+        Usage { bytes: tables + self.value_bytes, entries: self.answers.len() }
+    }
+}
+
+/// An empty cache for `entries` answers that take `bytes` together, and what its slots take.
+fn tables(entries: usize, bytes: usize) -> (Answers, usize) {
+    let options = OptionsBuilder::new()
+        .estimated_items_capacity(entries)
+        .weight_capacity(bytes as u64)
+        .build()
+        .expect("both capacities are set");
+    let weight = Weight { least: bytes.div_ceil(entries.max(1)) as u64 };
+    let mut answers = unsync::Cache::with_options(options, weight, RandomState::new(), Evict);
+    // Of half as many again that were evicted it still knows that they were there; and one comes before another goes.
+    let slots = entries + entries / 2 + 2;
+    answers.reserve(entries + 2);
+    (answers, slots * slot_bytes())
+}
+
+/// What a slot takes: `quick_cache` tells it of those that were used, and not of those that wait.
+fn slot_bytes() -> usize {
+    let mut one = Answers::with(1, 1024, Weight { least: 1 }, RandomState::new(), Evict);
+    one.insert(Key::default(), Values::default());
+    one.memory_used().entries
+}
+
+/// Bytes that `values` values take of the heap, with the two counters of the `Arc` and what an allocator adds.
+fn heap_bytes(values: usize) -> usize {
+    const COUNTERS: usize = 2 * size_of::<usize>();
+    const ALLOCATOR: usize = 16;
+    (COUNTERS + values * size_of::<f32>() + size_of::<usize>()).next_multiple_of(ALLOCATOR)
+}
+
+/// What an answer takes of the budget: its bytes, or its place in the tables.
+#[derive(Clone)]
+struct Weight {
+    least: u64,
+}
+
+impl Weighter<Key, Values> for Weight {
+    fn weight(&self, _: &Key, values: &Values) -> u64 {
+        self.least.max(heap_bytes(values.len()) as u64)
+    }
+}
+
+/// Drops what is evicted where it happens, and counts it.
+#[derive(Clone)]
+struct Evict;
+
+#[derive(Default)]
+struct Evicted {
+    entries: u64,
+    bytes: usize,
+}
+
+impl Lifecycle<Key, Values> for Evict {
+    type RequestState = Evicted;
+
+    fn on_evict(&self, evicted: &mut Evicted, _: Key, values: Values) {
+        evicted.entries += 1;
+        evicted.bytes += heap_bytes(values.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cache::Scope;
+
+    const BUDGET: usize = 1 << 20;
+
+    fn key(n: u32) -> Key {
+        Scope::of("test").key("pooled", &[&[n]])
+    }
+
+    #[test]
+    fn what_was_put_in_comes_out() {
+        let memory = Memory::open(BUDGET);
+        assert!(memory.get(&key(1)).is_none());
+        memory.insert(key(1), &[1.0, f32::NAN, -0.0]).unwrap();
+        let bits: Vec<u32> = memory.get(&key(1)).unwrap().iter().map(|value| value.to_bits()).collect();
+        assert_eq!(bits, [1.0_f32, f32::NAN, -0.0].map(f32::to_bits));
+        assert!(memory.get(&key(2)).is_none());
+    }
+
+    #[test]
+    fn what_is_too_large_is_not_held() {
+        let memory = Memory::open(BUDGET);
+        let values = vec![1.0; BUDGET / LARGEST / 4];
+        assert!(memory.insert(key(1), &values).is_none());
+        assert!(memory.insert(key(1), &values[..values.len() - 16]).is_some());
+        assert_eq!(memory.usage().entries, 1);
+    }
+
+    #[test]
+    fn the_same_again_changes_nothing() {
+        let memory = Memory::open(BUDGET);
+        let first = memory.insert(key(1), &[1.0; 100]).unwrap();
+        let again = memory.insert(key(1), &[1.0; 100]).unwrap();
+        assert_eq!((again.evicted, again.usage), (0, first.usage));
+    }
+
+    #[test]
+    fn the_budget_is_used_and_the_tables_never_grow() {
+        // Values of many sizes, small ones first and last: tables that grow would show it.
+        for sizes in [[1, 384, 1024], [1024, 1, 384], [384, 8, 8]] {
+            let memory = Memory::open(BUDGET);
+            for (round, size) in sizes.into_iter().enumerate() {
+                for n in 0..20_000 {
+                    let inserted = memory.insert(key(n * 3 + round as u32), &vec![0.5; size]).unwrap();
+                    assert!(inserted.usage.bytes <= BUDGET, "{:?}", inserted.usage);
+                }
+                let held = memory.read();
+                let used = held.answers.memory_used();
+                assert!(used.entries <= held.slot_bytes, "{used:?} over values of {size}");
+                assert!(used.total() <= BUDGET / TABLES, "{used:?} over values of {size}");
+                drop(held);
+                if round == 0 && size > 256 {
+                    let used = memory.usage().bytes;
+                    assert!(used > BUDGET / 10 * 8, "{used} of {BUDGET} for values of {size}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_asked_again_outlives_what_is_asked_once() {
+        let memory = Memory::open(BUDGET);
+        memory.insert(key(0), &[7.0; 384]).unwrap();
+        for n in 1..5_000 {
+            memory.insert(key(n), &[0.0; 384]).unwrap();
+            assert!(memory.get(&key(0)).is_some(), "gone after {n} others");
+        }
+    }
+
+    #[test]
+    fn what_was_asked_once_makes_room_for_what_is_asked_again() {
+        let memory = Memory::open(BUDGET);
+        for n in 1_000..5_000 {
+            memory.insert(key(n), &[0.0; 384]).unwrap();
+        }
+        let ask = |n| {
+            let known = memory.get(&key(n)).is_some();
+            memory.insert(key(n), &[0.0; 384]).unwrap();
+            known
+        };
+        for _ in 0..4 {
+            (0..100).for_each(|n| _ = ask(n));
+        }
+        assert_eq!((0..100).filter(|&n| ask(n)).count(), 100);
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_what_was_put_in_or_nothing(
+            steps in prop::collection::vec((0_u32..400, 1_usize..4000, any::<bool>()), 1..400),
+        ) {
+            let memory = Memory::open(BUDGET / 4);
+            let mut lens = std::collections::HashMap::new();
+            let (mut put_in, mut evicted) = (0, 0);
+            for (n, len, insert) in steps {
+                if insert {
+                    let len = *lens.entry(n).or_insert(len);
+                    let before = memory.get(&key(n)).is_some();
+                    if let Some(inserted) = memory.insert(key(n), &vec![n as f32; len]) {
+                        put_in += u64::from(!before);
+                        evicted += inserted.evicted;
+                        prop_assert!(inserted.usage.bytes <= BUDGET / 4);
+                        prop_assert_eq!(inserted.usage.entries as u64, put_in - evicted);
+                    }
+                }
+                if let Some(values) = memory.get(&key(n)) {
+                    prop_assert_eq!(&values[..], &vec![n as f32; lens[&n]][..]);
+                }
+            }
+        }
+    }
+}

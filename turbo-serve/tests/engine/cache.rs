@@ -1,0 +1,372 @@
+//! What is known is not computed again, and what several want at once is computed once; and nobody can tell but by the
+//! time that it takes.
+
+use std::{
+    collections::HashMap,
+    task::{Context, Poll, Waker},
+};
+
+use proptest::prelude::*;
+use turbo_serve::{
+    cache::ResponseCache,
+    engine::{
+        Encoded, Engine, EngineConfig, EngineError, Infer, InferRequest, InferResponse, Input, OutputKind,
+        Pending,
+    },
+};
+
+use crate::fake::{
+    self, BREAKS, Control, FAILS, PANICS, begin, config, embed, firsts, hold, is_ready, request, wait,
+};
+
+fn caching() -> EngineConfig {
+    EngineConfig { cache: Some(ResponseCache::in_memory(1 << 20).unwrap()), ..config() }
+}
+
+fn start() -> (Engine, std::sync::Arc<Control>) {
+    fake::start(&caching())
+}
+
+fn encoded(input_ids: &[u32], token_type_ids: &[u32], selected: &[u32]) -> Input {
+    let (input_ids, token_type_ids) = (input_ids.to_vec(), token_type_ids.to_vec());
+    Input::Encoded(Encoded { input_ids, token_type_ids, selected: selected.to_vec() })
+}
+
+#[test]
+fn of_a_request_what_is_known_is_not_computed() {
+    let (engine, control) = start();
+    embed(&engine, [&[1], &[2, 2]]).unwrap();
+    let response = embed(&engine, [&[3], &[1], &[2, 2], &[4]]).unwrap();
+    assert_eq!(firsts(&response), [3, 1, 2, 4]);
+    assert_eq!(response.usage.tokens, 5);
+    assert_eq!(control.batches().concat(), [1, 2, 3, 4]);
+}
+
+#[test]
+fn what_is_known_waits_for_nothing_and_says_so() {
+    let (engine, control) = start();
+    embed(&engine, [&[1]]).unwrap();
+    let held = hold(&engine, &control, 2);
+    let response = embed(&engine, [&[1], &[1]]).unwrap();
+    let timings = response.usage.timings;
+    assert_eq!(firsts(&response), [1, 1]);
+    assert!(timings.queue.is_zero() && timings.inference.is_zero(), "{timings:?}");
+    assert!(timings.tokenization <= timings.total);
+    control.open();
+    wait(held).unwrap();
+}
+
+#[test]
+fn without_a_cache_all_is_computed() {
+    let (engine, control) = fake::start(&config());
+    embed(&engine, [&[1], &[1]]).unwrap();
+    embed(&engine, [&[1]]).unwrap();
+    assert_eq!(control.batches().concat(), [1, 1, 1]);
+    assert_eq!(engine.info().cache_bytes, None);
+    assert_eq!(start().0.info().cache_bytes, Some(1 << 20));
+}
+
+#[test]
+fn what_is_done_with_rows_afterwards_needs_no_other_rows() {
+    let (engine, control) = start();
+    let ask = |normalize, dimensions| {
+        let output = OutputKind::Pooled { normalize, dimensions };
+        wait(engine.infer(InferRequest { output, ..request([&[8, 1, 3, 2, 2, 2]]) })).unwrap().rows.remove(0)
+    };
+    assert_eq!(ask(true, Some(2)).values, [0.8, 0.6]);
+    assert_eq!(ask(false, Some(2)).values, [8.0, 6.0]);
+    assert_eq!(ask(false, None).values, [8.0, 6.0, 18.0]);
+    assert_eq!(ask(true, Some(2)).values, [0.8, 0.6]);
+    assert_eq!(control.batches(), [[8]]);
+}
+
+#[test]
+fn all_that_rows_depend_on_tells_them_apart() {
+    let (engine, control) = start();
+    let ask = |output, input: &Input| wait(engine.infer(InferRequest::new(vec![input.clone()], output)));
+    let inputs = [
+        (OutputKind::RAW, encoded(&[5, 6], &[], &[])),
+        (OutputKind::RAW, encoded(&[5, 6], &[0, 1], &[])),
+        (OutputKind::RAW, encoded(&[5, 6], &[1, 0], &[])),
+        (OutputKind::RAW, encoded(&[5], &[], &[])),
+        (OutputKind::Tokens, encoded(&[5, 6], &[], &[])),
+        (OutputKind::Selected, encoded(&[5, 6], &[], &[0])),
+        (OutputKind::Selected, encoded(&[5, 6], &[], &[1])),
+        (OutputKind::Selected, encoded(&[5, 6], &[], &[0, 1])),
+    ];
+    let first: Vec<_> = inputs.iter().map(|(output, input)| ask(*output, input).unwrap().rows).collect();
+    assert_eq!(control.batches().len(), inputs.len());
+    let second: Vec<_> = inputs.iter().map(|(output, input)| ask(*output, input).unwrap().rows).collect();
+    assert_eq!(first, second);
+    // What makes no difference: types that are all 0, what is selected where those rows are not wanted, and how it came.
+    for (output, input) in [
+        (OutputKind::RAW, encoded(&[5, 6], &[0, 0], &[])),
+        (OutputKind::RAW, encoded(&[5, 6], &[], &[1])),
+        (OutputKind::RAW, Input::Ids(vec![5, 6])),
+        (OutputKind::Tokens, encoded(&[5, 6], &[], &[0])),
+    ] {
+        ask(output, &input).unwrap();
+    }
+    assert_eq!(control.batches().len(), inputs.len());
+}
+
+#[test]
+fn models_that_share_a_cache_do_not_share_answers() {
+    let config = caching();
+    let ((one, of_one), (other, of_other)) = (fake::start(&config), fake::start(&config));
+    for engine in [&one, &other, &one, &other] {
+        assert_eq!(firsts(&embed(engine, [&[1]]).unwrap()), [1]);
+    }
+    assert_eq!([of_one.batches(), of_other.batches()], [[[1]], [[1]]]);
+}
+
+#[test]
+fn the_same_at_the_same_time_is_computed_once() {
+    let (engine, control) = start();
+    let held = hold(&engine, &control, 9);
+    let first = begin(&engine, request([&[1], &[2], &[1]]));
+    let second = begin(&engine, request([&[2], &[3], &[9]]));
+    control.open();
+    assert_eq!(firsts(&wait(held).unwrap()), [9]);
+    assert_eq!(firsts(&wait(first).unwrap()), [1, 2, 1]);
+    let second = wait(second).unwrap();
+    assert_eq!(firsts(&second), [2, 3, 9]);
+    let mut computed = control.batches().concat();
+    computed.sort_unstable();
+    assert_eq!(computed, [1, 2, 3, 9]);
+    let timings = second.usage.timings;
+    assert!(timings.queue + timings.inference <= timings.total, "{timings:?}");
+    assert!(!timings.inference.is_zero(), "who waited for a batch says so");
+}
+
+#[test]
+fn who_waits_for_somebody_elses_input_is_answered_when_that_one_goes() {
+    let (engine, control) = start();
+    let held = hold(&engine, &control, 9);
+    // One that waits for its batch, and one that runs already.
+    let (gone, stays) = (begin(&engine, request([&[1]])), begin(&engine, request([&[1], &[9]])));
+    drop((gone, held));
+    std::thread::sleep(std::time::Duration::from_millis(20)); // many layers
+    control.open();
+    assert_eq!(firsts(&wait(stays).unwrap()), [1, 9]);
+    assert_eq!(control.batches(), [[9], [1]], "neither was begun again");
+}
+
+#[test]
+fn when_all_have_gone_it_is_given_up() {
+    let (engine, control) = start();
+    let held = hold(&engine, &control, 1);
+    let other = begin(&engine, request([&[1], &[2]]));
+    drop((held, other));
+    // The control stays closed: the worker comes to the next batch only by giving the first one up.
+    let next = begin(&engine, request([&[3]]));
+    control.wait_for_batches(2);
+    control.open();
+    assert_eq!(firsts(&wait(next).unwrap()), [3]);
+    assert_eq!(firsts(&embed(&engine, [&[1], &[2]]).unwrap()), [1, 2]);
+    assert_eq!(control.batches().concat(), [1, 3, 1, 2]);
+}
+
+#[test]
+fn when_a_batch_fails_those_who_waited_for_it_are_computed() {
+    for bad in [FAILS, PANICS, BREAKS] {
+        let config = EngineConfig { max_batch_requests: Some(2), ..caching() };
+        let (engine, control) = fake::start(&config);
+        let held = hold(&engine, &control, 9);
+        // The two of the first request share a batch; what the second one waits for is in it.
+        let first = begin(&engine, request([&[1], &[bad]]));
+        let second = begin(&engine, request([&[1]]));
+        control.open();
+        wait(held).unwrap();
+        assert!(matches!(wait(first), Err(EngineError::Backend(_))), "{bad}");
+        assert_eq!(firsts(&wait(second).unwrap()), [1], "{bad}");
+        assert_eq!(control.batches(), [vec![9], vec![1, bad], vec![1]]);
+        assert_eq!(firsts(&embed(&engine, [&[1]]).unwrap()), [1]);
+    }
+}
+
+#[test]
+fn what_cannot_be_computed_is_an_error_for_all_who_want_it() {
+    let (engine, control) = start();
+    let held = hold(&engine, &control, 9);
+    let all: Vec<_> = (0..5).map(|_| begin(&engine, request([&[FAILS]]))).collect();
+    control.open();
+    wait(held).unwrap();
+    for one in all {
+        assert!(matches!(wait(one), Err(EngineError::Backend(_))));
+    }
+    assert!(matches!(embed(&engine, [&[FAILS]]), Err(EngineError::Backend(_))), "an error is not kept");
+}
+
+#[test]
+fn a_stopping_engine_answers_those_who_wait_for_others() {
+    let (engine, control) = start();
+    let held = hold(&engine, &control, 1);
+    let waiting = begin(&engine, request([&[1], &[2]]));
+    let mut stop = Box::pin(engine.stop());
+    assert!(!is_ready(&mut stop));
+    drop(held);
+    control.open();
+    assert_eq!(firsts(&wait(waiting).unwrap()), [1, 2]);
+    wait(stop);
+    assert_eq!(embed(&engine, [&[1]]), Err(EngineError::Stopping));
+}
+
+#[test]
+fn who_waits_for_others_is_told_when_all_is_abandoned() {
+    let (engine, control) = start();
+    let held = hold(&engine, &control, 1);
+    let waiting = begin(&engine, request([&[1], &[2]]));
+    engine.abandon();
+    for pending in [held, waiting] {
+        assert_eq!(wait(pending), Err(EngineError::Stopping));
+    }
+    wait(engine.stop());
+}
+
+#[test]
+fn dropping_the_last_handle_ends_the_worker() {
+    let config = caching();
+    let (engine, control) = fake::start(&config);
+    embed(&engine, [&[1]]).unwrap();
+    drop(begin(&engine, request([&[2]])));
+    drop(engine);
+    fake::eventually(|| std::sync::Arc::strong_count(&control) == 1);
+}
+
+/// What happens to an engine, one after the other.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Somebody asks for these inputs, by their number, in rows of that kind.
+    Ask(Vec<u32>, Kind),
+    /// One of those who wait goes.
+    Leave(prop::sample::Index),
+    /// So many batches are let through.
+    Compute(usize),
+    /// One of those who wait is waited for, all batches being let through.
+    Await(prop::sample::Index),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    Pooled,
+    Normalized,
+    Tokens,
+    Selected,
+}
+
+impl Kind {
+    fn output(self) -> OutputKind {
+        match self {
+            Self::Pooled => OutputKind::RAW,
+            Self::Normalized => OutputKind::Pooled { normalize: true, dimensions: Some(2) },
+            Self::Tokens => OutputKind::Tokens,
+            Self::Selected => OutputKind::Selected,
+        }
+    }
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    // A few inputs that many want, many that few want (so that the small cache evicts), and some that fail.
+    let input = prop_oneof![6 => 1_u32..6, 3 => 6_u32..600, 1 => Just(FAILS)];
+    let kind = prop_oneof![
+        4 => Just(Kind::Pooled),
+        1 => Just(Kind::Normalized),
+        1 => Just(Kind::Tokens),
+        1 => Just(Kind::Selected),
+    ];
+    let step = prop_oneof![
+        6 => (prop::collection::vec(input, 1..24), kind).prop_map(|(inputs, kind)| Step::Ask(inputs, kind)),
+        2 => any::<prop::sample::Index>().prop_map(Step::Leave),
+        2 => (1_usize..8).prop_map(Step::Compute),
+        1 => any::<prop::sample::Index>().prop_map(Step::Await),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+/// Number `n` as an input: of one to eight tokens.
+fn input(n: u32) -> Input {
+    let input_ids: Vec<u32> = (0..=n % 8).map(|at| if at == 0 { n } else { at }).collect();
+    let selected = (0..input_ids.len() as u32).step_by(2).collect();
+    Input::Encoded(Encoded { input_ids, token_type_ids: Vec::new(), selected })
+}
+
+/// Inputs by their number, and the rows that are wanted of them.
+type Question = (Vec<u32>, Kind);
+
+/// What an engine that keeps nothing says of each input, asked alone.
+struct Computed {
+    engine: Engine,
+    known: HashMap<(u32, Kind), Option<Vec<f32>>>,
+}
+
+impl Computed {
+    fn of(&mut self, n: u32, kind: Kind) -> Option<Vec<f32>> {
+        let engine = &self.engine;
+        let compute = || {
+            let answer = wait(engine.infer(InferRequest::new(vec![input(n)], kind.output())));
+            answer.ok().map(|mut response| response.rows.remove(0).values)
+        };
+        self.known.entry((n, kind)).or_insert_with(compute).clone()
+    }
+
+    /// Whether an answer is what computing gives: all rows, or an error where one of the inputs cannot be computed.
+    fn check(&mut self, asked: &Question, answer: Result<InferResponse, EngineError>) {
+        let expected: Option<Vec<_>> = asked.0.iter().map(|&n| self.of(n, asked.1)).collect();
+        match (answer, expected) {
+            (Ok(response), Some(expected)) => {
+                let rows: Vec<_> = response.rows.into_iter().map(|row| row.values).collect();
+                assert_eq!(rows, expected, "{asked:?}");
+            }
+            (Err(EngineError::Backend(_)), None) => {}
+            (got, expected) => panic!("{asked:?}: got {got:?}, expected {expected:?}"),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever comes together, goes, fails and is evicted: who stays is answered as if he had been alone. One input a
+    /// batch, for a batch that fails costs its mates.
+    #[test]
+    fn nobody_can_tell_that_there_is_a_cache(steps in steps()) {
+        let cache = ResponseCache::in_memory(ResponseCache::LEAST_BYTES).unwrap();
+        let one_by_one = EngineConfig { max_batch_requests: Some(1), ..config() };
+        let (engine, control) = fake::start(&EngineConfig { cache: Some(cache), ..one_by_one.clone() });
+        let mut computed = Computed { engine: fake::start(&one_by_one).0, known: HashMap::new() };
+        control.close();
+        let mut waiting: Vec<(Question, Pending<'_, InferResponse>)> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Ask(inputs, kind) => {
+                    let asked = inputs.iter().map(|&n| input(n)).collect();
+                    let mut pending = engine.infer(InferRequest::new(asked, kind.output()));
+                    // The first look is what sends it.
+                    let first = pending.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                    let pending = match first {
+                        Poll::Ready(answer) => Box::pin(std::future::ready(answer)),
+                        Poll::Pending => pending,
+                    };
+                    waiting.push(((inputs, kind), pending));
+                }
+                Step::Leave(which) if !waiting.is_empty() => {
+                    drop(waiting.swap_remove(which.index(waiting.len())));
+                }
+                Step::Compute(batches) => control.let_through(batches),
+                Step::Await(which) if !waiting.is_empty() => {
+                    let (asked, pending) = waiting.swap_remove(which.index(waiting.len()));
+                    control.open();
+                    computed.check(&asked, wait(pending));
+                    control.close();
+                }
+                Step::Leave(_) | Step::Await(_) => {}
+            }
+        }
+        control.open();
+        for (asked, pending) in waiting {
+            computed.check(&asked, wait(pending));
+        }
+        wait(engine.stop());
+    }
+}
