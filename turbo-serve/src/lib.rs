@@ -6,6 +6,7 @@
 //! | [`cache`] | answers that are kept, so that the same input need not be computed again |
 //! | [`models`] | what is served, by name and version; loaded and unloaded while serving |
 //! | [`http`] | text-embeddings-inference's routes and OpenAI's embeddings over [`models::Models`] |
+//! | [`grpc`] | text-embeddings-inference's gRPC services, health and reflection |
 //! | [`net`] | sockets, TLS, HTTP/1.1 and HTTP/2, keys: what holds whatever is asked |
 //! | [`tasks`] | from rows to what they mean: labels, answers, words |
 //! | [`files`] | files of texts in, files of answers out, a row for a row |
@@ -17,6 +18,7 @@
 pub mod cache;
 pub mod engine;
 pub mod files;
+pub mod grpc;
 pub mod http;
 pub mod hub;
 pub mod metric_names;

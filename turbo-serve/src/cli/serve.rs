@@ -16,6 +16,7 @@ use turbo_serve::{
         BatchTokens, DefaultPrompt, DeviceTurns, Dispatch, Engine, EngineConfig, Model, ModelInfo,
         OpenOptions, Policy,
     },
+    grpc,
     http::{self, HttpOptions, Metrics},
     models::Models,
     net,
@@ -230,7 +231,9 @@ async fn serve<L: Future<Output = Result<Models>>>(
     };
     let options =
         HttpOptions { payload_limit: arguments.payload_limit, root_task: arguments.tei.root_task() };
-    let router = arguments.net.guard(http::router(models.clone(), metrics, options));
+    let services = grpc::router(models.clone(), metrics.clone(), arguments.payload_limit);
+    let router = http::router(models.clone(), metrics, options).merge(services);
+    let router = arguments.net.guard(router);
     let router = arguments.tei.vertex_paths().before(router);
     let listeners = claimed.listen().await?;
     let grace = Duration::from_millis(arguments.shutdown_grace_ms);

@@ -5,7 +5,7 @@ use crate::engine::{ModelInfo, Task};
 
 /// What a route gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ability {
+pub(crate) enum Ability {
     /// A vector per input.
     Embed,
     /// A vector per token.
@@ -40,20 +40,25 @@ impl Ability {
         }
     }
 
-    /// Refuses on behalf of models that cannot do it.
-    pub(super) fn check(self, model: &ModelInfo) -> Result<(), ApiError> {
+    /// Whether a model can do it.
+    pub(crate) fn is_of(self, model: &ModelInfo) -> bool {
         let main = Self::of(model);
-        let can = match self {
+        match self {
             // A sparse vector is a vector, if a long one.
             Self::Embed | Self::Similarity => matches!(main, Self::Embed | Self::EmbedSparse),
             Self::EmbedAll => main == Self::Embed,
             // One label is a classifier, too.
             Self::Predict => matches!(main, Self::Predict | Self::Rerank),
             _ => main == self,
-        };
-        if can {
+        }
+    }
+
+    /// Refuses on behalf of models that cannot do it.
+    pub(super) fn check(self, model: &ModelInfo) -> Result<(), ApiError> {
+        if self.is_of(model) {
             return Ok(());
         }
+        let main = Self::of(model);
         let message = format!(
             "{} needs {}, and this model is for {}: use {}",
             self.path(),
@@ -78,7 +83,8 @@ impl Ability {
         }
     }
 
-    fn needs(self) -> &'static str {
+    /// The kind of model that can.
+    pub(crate) fn needs(self) -> &'static str {
         match self {
             Self::Embed | Self::EmbedAll | Self::Similarity => "an embedding model",
             Self::EmbedSparse => "an embedding model with SPLADE pooling",

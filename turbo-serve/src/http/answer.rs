@@ -64,7 +64,7 @@ pub(super) fn json(body: Vec<u8>) -> Response {
 }
 
 /// The answer of an engine, be it that it panics: else the connection would end without a word.
-pub(super) async fn caught<'a, T>(ask: impl FnOnce() -> Pending<'a, T>) -> Result<T, ApiError> {
+pub(crate) async fn caught<'a, T>(ask: impl FnOnce() -> Pending<'a, T>) -> Result<T, ApiError> {
     let panicked = |_| ApiError::backend("inference failed: the engine panicked");
     // A future that has panicked is not polled again, and what it shared with others is the engine's to look after.
     let mut answer = catch_unwind(AssertUnwindSafe(ask)).map_err(panicked)?;

@@ -20,7 +20,7 @@ const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
 /// What kind of failure it was; serialised by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(super) enum ErrorType {
+pub(crate) enum ErrorType {
     Unhealthy,
     Backend,
     Overloaded,
@@ -58,7 +58,7 @@ pub(crate) struct ApiError {
 
 /// The label under which a failed request is counted; travels in the response's extensions.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Failure(pub(super) &'static str);
+pub(crate) struct Failure(pub(crate) &'static str);
 
 impl ApiError {
     /// A failure with its type's usual status.
@@ -74,7 +74,7 @@ impl ApiError {
     }
 
     /// A request that says something wrong: 422.
-    pub(super) fn validation(message: impl Into<String>) -> Self {
+    pub(crate) fn validation(message: impl Into<String>) -> Self {
         Self::new(ErrorType::Validation, failure::VALIDATION, message)
     }
 
@@ -84,17 +84,17 @@ impl ApiError {
     }
 
     /// An answer that cannot be given: 424.
-    pub(super) fn backend(message: impl Into<String>) -> Self {
+    pub(crate) fn backend(message: impl Into<String>) -> Self {
         Self::new(ErrorType::Backend, failure::INFERENCE, message)
     }
 
     /// A model that is for something else: 424.
-    pub(super) fn wrong_model(message: impl Into<String>) -> Self {
+    pub(crate) fn wrong_model(message: impl Into<String>) -> Self {
         Self::new(ErrorType::Backend, failure::MODEL_TYPE, message)
     }
 
     /// A request without anything to answer: 400.
-    pub(super) fn empty(message: impl Into<String>) -> Self {
+    pub(crate) fn empty(message: impl Into<String>) -> Self {
         Self::new(ErrorType::Empty, failure::VALIDATION, message)
     }
 
@@ -106,6 +106,31 @@ impl ApiError {
     /// A request without this server's key: 401.
     pub(crate) fn unauthorized(message: impl Into<String>) -> Self {
         Self::new(ErrorType::Unauthorized, failure::UNAUTHORIZED, message)
+    }
+
+    /// What kind of failure it is.
+    pub(crate) fn error_type(&self) -> ErrorType {
+        self.error_type
+    }
+
+    /// Whether something is not there, of those that HTTP has a status for.
+    pub(crate) fn is_not_found(&self) -> bool {
+        self.status == StatusCode::NOT_FOUND
+    }
+
+    /// What a person reads.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// When it is worth asking again, where that is known.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
+    /// What it is counted as.
+    pub(crate) fn failure(&self) -> Failure {
+        self.failure
     }
 
     fn respond(self, body: Vec<u8>) -> Response {

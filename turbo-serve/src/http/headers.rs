@@ -16,13 +16,13 @@ const QUEUE_TIME: HeaderName = HeaderName::from_static("x-queue-time");
 const INFERENCE_TIME: HeaderName = HeaderName::from_static("x-inference-time");
 
 /// The kind of device as `x-compute-type` has it: the first word of what a person calls it.
-pub(super) fn compute_type(device: &str) -> HeaderValue {
+pub(crate) fn compute_type(device: &str) -> HeaderValue {
     let kind = device.split_whitespace().next().unwrap_or_default();
     HeaderValue::from_str(kind).unwrap_or(HeaderValue::from_static("unknown"))
 }
 
 /// Headers of an answer that took `total` from the request's last byte to the answer's.
-pub(super) fn of(usage: &Usage, compute_type: HeaderValue, total: Duration) -> HeaderMap {
+pub(crate) fn of(usage: &Usage, compute_type: HeaderValue, total: Duration) -> HeaderMap {
     let millis = |time: Duration| number(time.as_millis());
     let timings = &usage.timings;
     HeaderMap::from_iter([

@@ -61,7 +61,7 @@ struct Method {
 
 /// Whether a request's `inputs` were one or a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arity {
+pub(crate) enum Arity {
     Single,
     Batch,
 }
@@ -105,12 +105,12 @@ impl Metrics {
     }
 
     /// A request was understood.
-    pub(super) fn received(&self, arity: Arity) {
+    pub(crate) fn received(&self, arity: Arity) {
         self.requests.method(arity).count.increment(1);
     }
 
     /// A request was answered with 200, `total` after it arrived.
-    pub(super) fn answered(&self, arity: Arity, timings: &Timings, total: Duration) {
+    pub(crate) fn answered(&self, arity: Arity, timings: &Timings, total: Duration) {
         let requests = &self.requests;
         requests.method(arity).success.increment(1);
         requests.duration.record(total.as_secs_f64());
@@ -120,7 +120,7 @@ impl Metrics {
     }
 
     /// A request failed, for the reason [`failure`](crate::metric_names::failure) names.
-    pub(super) fn failed(&self, reason: &'static str) {
+    pub(crate) fn failed(&self, reason: &'static str) {
         counter!(REQUEST_FAILURE, ERR => reason).increment(1);
     }
 }

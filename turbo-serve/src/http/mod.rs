@@ -48,7 +48,7 @@ mod answer;
 mod body;
 mod call;
 mod error;
-mod headers;
+pub(crate) mod headers;
 mod inputs;
 mod metrics;
 mod observe;
@@ -62,8 +62,13 @@ mod tei;
 mod vertex;
 mod write;
 
-pub(crate) use error::ApiError;
+pub(crate) use ability::Ability;
+pub(crate) use answer::caught;
+pub(crate) use error::{ApiError, ErrorType, Failure};
+pub(crate) use metrics::Arity;
 pub(crate) use router::refuse;
+pub(crate) use tei::{Token, score_function, tokens};
+pub(crate) use write::check_finite;
 
 pub use metrics::{Metrics, MetricsError};
 pub use router::{HttpOptions, RootTask, router};

@@ -23,7 +23,7 @@ use super::{
     target::{NAME, Target, VERSION},
     tei, vertex,
 };
-use crate::{engine::ModelInfo, models::Models};
+use crate::{engine::ModelInfo, grpc, models::Models};
 
 /// What can be chosen about HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,9 +205,12 @@ async fn wrong_method(OriginalUri(uri): OriginalUri, request: Request) -> Respon
     refuse(&uri, request, ApiError::refused(StatusCode::METHOD_NOT_ALLOWED, message)).await
 }
 
-/// Refuses in the words of the protocol that the path belongs to.
+/// Refuses in the words of the protocol that the request belongs to.
 pub(crate) async fn refuse(uri: &Uri, request: Request, error: ApiError) -> Response {
     let (head, body) = request.into_parts();
+    if grpc::is_call(&head.headers) {
+        return grpc::refused(&error); // its stream may have no end, and HTTP/2 needs none
+    }
     discard(&head.headers, body).await;
     let path = uri.path();
     if path.ends_with("/v1/rerank") || path.ends_with("/v2/rerank") {

@@ -15,7 +15,7 @@ const BYTES_PER_VALUE: usize = 14;
 /// An answer holds NaN or infinity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("inference failed: the answer to input {input} has the value {value}, which is not a finite number")]
-pub(super) struct NotFinite {
+pub(crate) struct NotFinite {
     /// Which input, counted from 0.
     pub(super) input: usize,
     /// NaN or infinity, as text, so that two errors compare equal.
@@ -116,7 +116,7 @@ pub(super) fn values_in(inputs: &[Row]) -> usize {
 }
 
 /// Refuses what JSON has no number for.
-pub(super) fn check_finite(inputs: &[Row]) -> Result<(), NotFinite> {
+pub(crate) fn check_finite(inputs: &[Row]) -> Result<(), NotFinite> {
     for (input, row) in inputs.iter().enumerate() {
         if let Some(value) = row.values.iter().find(|value| !value.is_finite()) {
             return Err(NotFinite { input, value: if value.is_nan() { "NaN" } else { "infinity" } });

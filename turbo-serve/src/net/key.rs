@@ -12,6 +12,7 @@ use axum::{
 use subtle::ConstantTimeEq;
 
 use crate::{
+    grpc,
     http::{ApiError, refuse},
     metric_names::{ERR, REQUEST_FAILURE, failure},
 };
@@ -78,7 +79,9 @@ async fn check(State(key): State<ApiKey>, request: Request, next: Next) -> Respo
 }
 
 fn is_public(request: &Request) -> bool {
-    [Method::GET, Method::HEAD].contains(request.method()) && PUBLIC.contains(&request.uri().path())
+    let path = request.uri().path();
+    let looks = [Method::GET, Method::HEAD].contains(request.method());
+    (looks && PUBLIC.contains(&path)) || grpc::is_public(path)
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use turbo_serve::{
         Input, ModelInfo, OutputKind, Pending, Pooling, Prompts, Row, RowLens, ScoreFunction, SpecialTokens,
         Task, Texts, Timings, TokenizeRequest, Tokenized, Truncation, Usage,
     },
+    grpc,
     http::{HttpOptions, Metrics, router},
     net::{GRACE, serve},
 };
@@ -313,10 +314,12 @@ fn characters(input: &Input) -> usize {
     }
 }
 
-/// A router over that engine.
+/// All routes and services over that engine.
 pub(crate) fn routes(engine: Arc<Fake>) -> Router {
     let metrics = Metrics::install().expect("no test installs another recorder");
-    router(engine, metrics, HttpOptions { payload_limit: PAYLOAD_LIMIT, ..HttpOptions::default() })
+    let options = HttpOptions { payload_limit: PAYLOAD_LIMIT, ..HttpOptions::default() };
+    let services = grpc::router(Arc::clone(&engine), metrics.clone(), PAYLOAD_LIMIT);
+    router(engine, metrics, options).merge(services)
 }
 
 /// A server on a loopback port, stopped when dropped.

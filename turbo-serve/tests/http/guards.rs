@@ -42,7 +42,7 @@ fn only_who_has_the_key_is_answered() {
         assert_openai("OpenAI", &post(&server, "/v1/embeddings", shown), 401, "Unauthorized", said);
     }
     assert_tei("info", &server.get("/info"), 401, "Unauthorized", "expected the header");
-    for path in ["/", "/health", "/ping", "/metrics"] {
+    for path in ["/", "/health", "/ping", "/metrics", "/docs", "/openapi.json"] {
         assert_eq!(server.get(path).status, 200, "{path}");
     }
     let metrics = server.get("/metrics");

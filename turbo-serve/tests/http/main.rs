@@ -7,6 +7,7 @@ mod answers;
 mod engine;
 mod fake;
 mod fuzz;
+mod grpc;
 mod guards;
 mod lifecycle;
 mod models;

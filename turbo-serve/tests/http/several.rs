@@ -8,9 +8,15 @@ use std::{
     time::Duration,
 };
 
+use futures_util::stream;
 use serde_json::{Value, json};
+use tonic::{Code, IntoRequest, Request, transport::Channel};
 use turbo_serve::{
     engine::{Health, ModelInfo},
+    grpc::{
+        self,
+        proto::tei::{InfoRequest, PredictRequest, info_client::InfoClient, predict_client::PredictClient},
+    },
     http::{HttpOptions, Metrics, router},
     models::{Alias, Declared, LoadWhen, Loaded, Models, Source, SourceError},
 };
@@ -64,7 +70,9 @@ impl Several {
         let models = Models::new(models, None).unwrap();
         runtime.block_on(models.start()).unwrap();
         let metrics = Metrics::install().unwrap();
-        let running = Running::start(router(models.clone(), metrics, HttpOptions::default()));
+        let options = HttpOptions::default();
+        let services = grpc::router(models.clone(), metrics.clone(), 1_000_000);
+        let running = Running::start(router(models.clone(), metrics, options).merge(services));
         Self { running, models, runtime }
     }
 
@@ -267,5 +275,50 @@ fn models_come_and_go_without_a_failed_request() {
             statuses.contains(&200) && statuses.iter().all(|status| [200, 404].contains(status)),
             "{statuses:?}"
         );
+    });
+}
+
+/// A call of this model.
+fn call<R>(model: &str, message: impl IntoRequest<R>) -> Request<R> {
+    let mut request = message.into_request();
+    request.metadata_mut().insert("x-model", model.parse().unwrap());
+    request
+}
+
+#[test]
+fn a_call_names_its_model_in_its_metadata() {
+    let server = Several::start();
+    server.runtime.block_on(async {
+        let url = format!("http://{}", server.running.address);
+        let mut client = InfoClient::new(Channel::from_shared(url).unwrap().connect().await.unwrap());
+        let default = client.info(InfoRequest {}).await.unwrap().into_inner();
+        assert_eq!(default.model_id, "embedder/2");
+        for (name, model_id) in
+            [("ranker", "ranker/1"), ("embedder/1", "embedder/1"), ("org/embedder", "embedder/2")]
+        {
+            let info = client.info(call(name, InfoRequest {})).await.unwrap().into_inner();
+            assert_eq!(info.model_id, model_id, "{name}");
+        }
+        let status = client.info(call("other", InfoRequest {})).await.unwrap_err();
+        assert_eq!(status.code(), Code::NotFound);
+        assert!(status.message().starts_with("no model `other` is served: expected `embedder`"), "{status}");
+    });
+}
+
+#[test]
+fn a_stream_does_not_keep_its_model_from_being_unloaded() {
+    let server = Several::start();
+    server.runtime.block_on(async {
+        let url = format!("http://{}", server.running.address);
+        let mut client = PredictClient::new(Channel::from_shared(url).unwrap().connect().await.unwrap());
+        let (questions, asked) = tokio::sync::mpsc::channel(1);
+        let asked = stream::unfold(asked, |mut asked| async { Some((asked.recv().await?, asked)) });
+        let mut answers = client.predict_stream(call("ranker", asked)).await.unwrap().into_inner();
+        questions.send(PredictRequest { inputs: "a".to_owned(), ..PredictRequest::default() }).await.unwrap();
+        assert_eq!(answers.message().await.unwrap().unwrap().predictions.len(), 1);
+        server.models.unload("ranker").await.unwrap();
+        // it ends, be it that its client says nothing more
+        let status = answers.message().await.unwrap_err();
+        assert_eq!((status.code(), status.message()), (Code::NotFound, "model `ranker/1` is not loaded"));
     });
 }

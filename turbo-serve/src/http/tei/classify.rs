@@ -41,7 +41,7 @@ struct Prediction<'a> {
 /// How the logits of a model become scores between 0 and 1 here. The folder of a cross-encoder may say that its logits
 /// are the scores; text-embeddings-inference does not look, and its clients' thresholds are made for that:
 /// `raw_scores` is how they ask for logits.
-pub(in crate::http) fn score_function(model: &ModelInfo, raw_scores: Option<bool>) -> ScoreFunction {
+pub(crate) fn score_function(model: &ModelInfo, raw_scores: Option<bool>) -> ScoreFunction {
     match model.score_function {
         _ if raw_scores == Some(true) => ScoreFunction::Identity,
         _ if model.labels.len() == 1 => ScoreFunction::Sigmoid,

@@ -11,10 +11,14 @@ use serde::Deserialize;
 use super::target::Target;
 use crate::engine::Truncation;
 
-pub(super) use classify::{predict, score_function};
+pub(super) use classify::predict;
 pub(super) use embed::{embed, embed_all, embed_sparse, similarity};
 pub(super) use info::{health, info, metrics};
 pub(super) use tokens::{decode, tokenize};
+
+// what they share with text-embeddings-inference's other protocol
+pub(crate) use classify::score_function;
+pub(crate) use tokens::{Token, tokens};
 
 /// Which end of a long input is cut off.
 #[derive(Clone, Copy, Debug, Deserialize)]

@@ -38,12 +38,12 @@ impl RequestBody for DecodeBody {
 
 /// One token. `start` and `stop` are bytes of the text, its prompt included; special tokens have none.
 #[derive(Serialize)]
-struct Token<'a> {
-    id: u32,
-    text: &'a str,
-    special: bool,
-    start: Option<usize>,
-    stop: Option<usize>,
+pub(crate) struct Token<'a> {
+    pub(crate) id: u32,
+    pub(crate) text: &'a str,
+    pub(crate) special: bool,
+    pub(crate) start: Option<usize>,
+    pub(crate) stop: Option<usize>,
 }
 
 /// `[[{"id", "text", "special", "start", "stop"}]]`.
@@ -67,7 +67,8 @@ pub(in crate::http) async fn tokenize(
     Ok(json(body.await?))
 }
 
-fn tokens(tokenized: &Tokenized) -> Vec<Token<'_>> {
+/// What a text became.
+pub(crate) fn tokens(tokenized: &Tokenized) -> Vec<Token<'_>> {
     let (Texts::One(text) | Texts::Pair(text, _)) = &tokenized.texts;
     let of = |encoding| (0..Encoding::len(encoding)).map(move |index| token(encoding, index, text));
     tokenized.encodings.iter().flat_map(of).collect()

@@ -1,0 +1,161 @@
+//! What every call does between its message and its answer: it finds the model, asks, counts, and tells.
+
+use std::{
+    future::Future,
+    time::{Duration, Instant},
+};
+
+use tonic::{Request, Response, Status, metadata::MetadataMap};
+
+use super::status::status;
+use crate::{
+    engine::{Infer, Usage},
+    http::{ApiError, Arity, Failure, Metrics, headers},
+    models::{Models, Served, Wanted},
+};
+
+/// Metadata that name the model.
+const MODEL: &str = "x-model";
+
+/// The least and the most time after which a question that found no room is asked again. What the engine predicts is
+/// when all that it has accepted is done, and there is room before.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+
+/// A message that asks a model for something, by itself or as one of a stream.
+pub(super) trait Ask: Clone + Send + 'static {
+    /// What it gets.
+    type Answer: Send + 'static;
+
+    /// How it is counted; what only the tokenizer looks at is not.
+    const COUNTED: Option<Arity>;
+
+    /// Asks. Dropping the future withdraws the question.
+    fn ask(self, engine: &dyn Infer)
+    -> impl Future<Output = Result<Answered<Self::Answer>, ApiError>> + Send;
+}
+
+/// An answer, and what it took.
+pub(super) struct Answered<A> {
+    pub(super) message: A,
+    pub(super) usage: Usage,
+}
+
+/// What happens to a question when all slots are taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoRoom {
+    /// It fails.
+    Fails,
+    /// It waits.
+    Waits,
+}
+
+/// All that calls have in common. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Calls {
+    pub(super) models: Models,
+    pub(super) metrics: Metrics,
+}
+
+/// The model that a call is for: a name, or the default one.
+#[derive(Clone)]
+pub(super) struct Model(Option<String>);
+
+impl Model {
+    pub(super) fn of(metadata: &MetadataMap) -> Result<Self, Status> {
+        let Some(name) = metadata.get(MODEL) else { return Ok(Self(None)) };
+        match name.to_str() {
+            Ok(name) => Ok(Self(Some(name.to_owned()))),
+            Err(_) => Err(Status::invalid_argument(format!("`{MODEL}` is not text"))),
+        }
+    }
+
+    pub(super) fn wanted(&self) -> Wanted<'_> {
+        Wanted { name: self.0.as_deref(), version: None }
+    }
+}
+
+impl Calls {
+    /// Answers a message that comes alone.
+    pub(super) async fn answer<Q: Ask>(&self, request: Request<Q>) -> Result<Response<Q::Answer>, Status> {
+        let received = Instant::now();
+        let model = Model::of(request.metadata())?;
+        let (answered, served) = self.ask(&model, request.into_inner(), NoRoom::Fails).await?;
+        let mut response = Response::new(answered.message);
+        if Q::COUNTED.is_some() {
+            *response.metadata_mut() = took(&answered.usage, &served, received);
+        }
+        Ok(response)
+    }
+
+    /// Asks the model, and counts; who answered is told, too.
+    pub(super) async fn ask<Q: Ask>(
+        &self,
+        model: &Model,
+        message: Q,
+        no_room: NoRoom,
+    ) -> Result<(Answered<Q::Answer>, Served), Status> {
+        let received = Instant::now();
+        if let Some(arity) = Q::COUNTED {
+            self.metrics.received(arity);
+        }
+        let asked = match no_room {
+            NoRoom::Fails => self.ask_once(model, message).await,
+            NoRoom::Waits => self.ask_patiently(model, message).await,
+        };
+        let (answered, served) = asked.map_err(|error| self.refuse(&error))?;
+        if let Some(arity) = Q::COUNTED {
+            self.metrics.answered(arity, &answered.usage.timings, received.elapsed());
+        }
+        Ok((answered, served))
+    }
+
+    async fn ask_patiently<Q: Ask>(
+        &self,
+        model: &Model,
+        message: Q,
+    ) -> Result<(Answered<Q::Answer>, Served), ApiError> {
+        loop {
+            let asked = self.ask_once(model, message.clone()).await;
+            match asked.as_ref().err().and_then(ApiError::retry_after) {
+                Some(wait) => tokio::time::sleep(wait.clamp(AGAIN.0, AGAIN.1)).await,
+                None => return asked,
+            }
+        }
+    }
+
+    /// A model is found for each question, and not for a stream: else one that goes on would keep it from being
+    /// unloaded.
+    async fn ask_once<Q: Ask>(
+        &self,
+        model: &Model,
+        message: Q,
+    ) -> Result<(Answered<Q::Answer>, Served), ApiError> {
+        let served = self.models.lease(model.wanted()).await?;
+        Ok((message.ask(served.engine()).await?, served))
+    }
+
+    /// The model itself.
+    pub(super) async fn lease(&self, model: &Model) -> Result<Served, Status> {
+        self.models.lease(model.wanted()).await.map_err(|error| self.refuse(&error.into()))
+    }
+
+    /// Counts a failure, and says it in gRPC's words. What is ours to mend is seen in the log by default.
+    pub(super) fn refuse(&self, error: &ApiError) -> Status {
+        let Failure(reason) = error.failure();
+        self.metrics.failed(reason);
+        let (status, message) = (status(error), error.message());
+        match status.code() {
+            tonic::Code::FailedPrecondition | tonic::Code::Unavailable => {
+                tracing::warn!(code = ?status.code(), reason, message, "not answered");
+            }
+            code => tracing::debug!(?code, reason, message, "refused"),
+        }
+        status
+    }
+}
+
+/// What an answer took, as over HTTP.
+pub(super) fn took(usage: &Usage, served: &Served, received: Instant) -> MetadataMap {
+    let compute_type = headers::compute_type(&served.engine().info().model.device);
+    MetadataMap::from_headers(headers::of(usage, compute_type, received.elapsed()))
+}

@@ -1,0 +1,138 @@
+//! `grpc.health.v1.Health`: whether the server answers, and which of its services.
+
+use std::{pin::Pin, time::Duration};
+
+use futures_util::{Stream, StreamExt, stream};
+use tonic::{Request, Response, Status, async_trait};
+use tonic_health::pb::{
+    HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server::Health,
+};
+
+use super::{
+    calls::{Calls, Model},
+    proto::tei,
+};
+use crate::{engine, http::Ability, models::Served};
+
+/// How often whoever watches is looked for.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What a service needs of a model.
+enum Needs {
+    /// Nothing.
+    Nothing,
+    /// To be well.
+    Health,
+    /// To be well, and for one of these.
+    Ability(&'static [Ability]),
+}
+
+/// `None`: there is no such service.
+fn needs(service: &str) -> Option<Needs> {
+    const EMBED: &str = tei::embed_server::SERVICE_NAME;
+    const INFO: &str = tei::info_server::SERVICE_NAME;
+    const PREDICT: &str = tei::predict_server::SERVICE_NAME;
+    const RERANK: &str = tei::rerank_server::SERVICE_NAME;
+    const TOKENIZE: &str = tei::tokenize_server::SERVICE_NAME;
+    Some(match service {
+        "" => Needs::Health,
+        INFO | TOKENIZE => Needs::Nothing,
+        EMBED => Needs::Ability(&[Ability::Embed, Ability::EmbedSparse]),
+        PREDICT => Needs::Ability(&[Ability::Predict]),
+        RERANK => Needs::Ability(&[Ability::Rerank]),
+        _ => return None,
+    })
+}
+
+impl Needs {
+    fn are_met(&self, models: &[Served]) -> bool {
+        let is_well = |model: &Served| model.engine().health() == engine::Health::Ready;
+        match self {
+            Self::Nothing => true,
+            Self::Health => models.iter().all(is_well),
+            Self::Ability(abilities) => {
+                let can = |model: &Served| abilities.iter().any(|it| it.is_of(&model.engine().info().model));
+                models.iter().any(|model| can(model) && is_well(model))
+            }
+        }
+    }
+}
+
+impl Calls {
+    /// How a service is for the models that are there, or for the one that a call is for.
+    fn serving(&self, needs: &Needs, model: &Model) -> ServingStatus {
+        let models = match model.wanted().name {
+            Some(_) => self.models.find(model.wanted()).map(|served| vec![served]),
+            None => Ok(self.models.ready()),
+        };
+        match models {
+            Ok(models) if needs.are_met(&models) => ServingStatus::Serving,
+            _ => ServingStatus::NotServing,
+        }
+    }
+
+    /// Models that are unloaded are not among these: their engines stop when nobody has them any more.
+    fn are_stopping(&self) -> bool {
+        self.models.ready().iter().any(|model| model.engine().health() == engine::Health::Stopping)
+    }
+}
+
+#[async_trait]
+impl Health for Calls {
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
+
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        let model = Model::of(request.metadata())?;
+        let service = request.into_inner().service;
+        let needs = needs(&service).ok_or_else(|| Status::not_found(format!("no service `{service}`")))?;
+        Ok(Response::new(response(self.serving(&needs, &model))))
+    }
+
+    /// Tells how a service is, and whenever that changes; it ends when the server stops.
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let model = Model::of(request.metadata())?;
+        let needs = needs(&request.into_inner().service);
+        let watch = Watch { calls: self.clone(), needs, model, told: None };
+        Ok(Response::new(stream::unfold(watch, Watch::next).boxed()))
+    }
+}
+
+/// A client that watches.
+struct Watch {
+    calls: Calls,
+    needs: Option<Needs>,
+    model: Model,
+    /// What it was told last.
+    told: Option<ServingStatus>,
+}
+
+impl Watch {
+    async fn next(mut self) -> Option<(Result<HealthCheckResponse, Status>, Self)> {
+        loop {
+            let now = match &self.needs {
+                Some(needs) => self.calls.serving(needs, &self.model),
+                // As the protocol has it: the service may come.
+                None => ServingStatus::ServiceUnknown,
+            };
+            if self.told != Some(now) {
+                self.told = Some(now);
+                return Some((Ok(response(now)), self));
+            }
+            // It would keep the server from stopping.
+            if self.calls.are_stopping() {
+                return None;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+fn response(status: ServingStatus) -> HealthCheckResponse {
+    HealthCheckResponse { status: status.into() }
+}

@@ -1,0 +1,55 @@
+//! gRPC: text-embeddings-inference's services with their streams, health and reflection.
+//!
+//! In: messages. Out: messages, or a status. The routes are axum's, so they stand beside those of
+//! [`http`](crate::http) behind one port.
+//!
+//! ```text
+//! message ─▶ calls (which model) ─▶ Ask ─▶ InferRequest ─▶ Infer
+//! stream  ─▶ as many at a time as half the slots, in order ──▲
+//! ```
+//!
+//! | service | what it is |
+//! |---|---|
+//! | `tei.v1.Info`, `.Embed`, `.Predict`, `.Rerank`, `.Tokenize` | [`proto::tei`] |
+//! | `grpc.health.v1.Health` | of the server (the empty name), or of a service; `Watch` tells changes |
+//! | `grpc.reflection.v1.ServerReflection`, `v1alpha` | what is in the `.proto` files |
+//!
+//! The metadata `x-model: name` or `name/version` say which of several models is meant.
+//!
+//! # Streams
+//! Answers have the order of their questions, and each is sent as soon as it is there and those before it are. A stream
+//! that asks faster than the model answers is read more slowly: it has half of the server's slots at most, and waits for
+//! them where others are told to come back. The first error ends a stream, and what else it has asked is withdrawn; so it
+//! is when its client goes.
+//!
+//! # Statuses
+//! | status | when |
+//! |---|---|
+//! | `INVALID_ARGUMENT` | the message says something wrong |
+//! | `FAILED_PRECONDITION` | the model is for something else, has no tokenizer, or failed |
+//! | `RESOURCE_EXHAUSTED` | no slot is free; `grpc-retry-pushback-ms` says when one will be |
+//! | `NOT_FOUND` | there is no such model |
+//! | `UNAVAILABLE` | the server stops, or the model cannot be run |
+//! | `UNAUTHENTICATED` | the key is missing |
+
+mod calls;
+mod health;
+mod router;
+mod status;
+mod streams;
+mod tei;
+
+pub use router::router;
+pub(crate) use status::{is_call, is_public, refused};
+
+/// What is made of the `.proto` files: messages, and clients and servers of their services.
+pub mod proto {
+    /// Of all services, as reflection has them.
+    pub(super) const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors"));
+
+    /// Package `tei.v1`.
+    #[expect(missing_docs, clippy::all, reason = "generated")]
+    pub mod tei {
+        tonic::include_proto!("tei.v1");
+    }
+}

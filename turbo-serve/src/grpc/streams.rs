@@ -1,0 +1,87 @@
+//! Many questions in one call: answered in their order, a bounded number at a time.
+
+use std::{pin::Pin, time::Duration};
+
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::calls::{Answered, Ask, Calls, Model, NoRoom};
+use crate::{
+    engine::{EngineError, Health},
+    http::ApiError,
+    models::NotServed,
+};
+
+/// How often a stream that waits for its client looks whether there still is a model.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// What a client gets of a stream.
+pub(super) type Answers<A> = Pin<Box<dyn Stream<Item = Result<A, Status>> + Send>>;
+
+impl Calls {
+    /// Answers each message of a stream with one.
+    pub(super) async fn answer_each<Q: Ask>(
+        &self,
+        request: Request<Streaming<Q>>,
+    ) -> Result<Response<Answers<Q::Answer>>, Status> {
+        let model = Model::of(request.metadata())?;
+        let at_once = self.at_once(&model).await?;
+        let messages = self.clone().messages(model.clone(), request.into_inner());
+        let answers = self.clone().ask_each(model, at_once, messages);
+        Ok(Response::new(answers.map_ok(|answered| answered.message).boxed()))
+    }
+
+    /// Most questions of one stream that are asked at a time: enough to fill batches, and room for others.
+    pub(super) async fn at_once(&self, model: &Model) -> Result<usize, Status> {
+        let served = self.lease(model).await?;
+        Ok((served.engine().info().max_concurrent_requests / 2).max(1))
+    }
+
+    /// Asks for each message; the answers have their order. What is asked is withdrawn when the stream is dropped.
+    pub(super) fn ask_each<Q: Ask>(
+        self,
+        model: Model,
+        at_once: usize,
+        messages: impl Stream<Item = Result<Q, Status>> + Send,
+    ) -> impl Stream<Item = Result<Answered<Q::Answer>, Status>> + Send {
+        let ask = move |message: Result<Q, Status>| {
+            let (calls, model) = (self.clone(), model.clone());
+            async move { Ok(calls.ask(&model, message?, NoRoom::Waits).await?.0) }
+        };
+        messages.map(ask).buffered(at_once)
+    }
+
+    /// The messages of a client until it has no more, or nobody can answer them any more: that is the last one.
+    pub(super) fn messages<Q: Send + 'static>(
+        self,
+        model: Model,
+        messages: Streaming<Q>,
+    ) -> impl Stream<Item = Result<Q, Status>> + Send {
+        let end = Box::pin(async move { self.refuse(&self.no_model(&model).await) });
+        stream::unfold(Some((messages, end)), |open| async move {
+            let (mut messages, mut end) = open?;
+            tokio::select! {
+                message = messages.message() => match message.transpose()? {
+                    Ok(message) => Some((Ok(message), Some((messages, end)))),
+                    Err(status) => Some((Err(status), None)),
+                },
+                status = &mut end => Some((Err(status), None)),
+            }
+        })
+    }
+
+    /// Waits until there is no model that could answer, and says why. A stream whose client says nothing would keep the
+    /// server from stopping.
+    async fn no_model(&self, model: &Model) -> ApiError {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            match self.models.find(model.wanted()) {
+                Ok(served) if served.engine().health() == Health::Stopping => {
+                    return EngineError::Stopping.into();
+                }
+                Ok(_) | Err(NotServed::NotReady { .. } | NotServed::Unavailable { .. }) => {}
+                Err(error) => return error.into(),
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! `tei.v1.Predict` and `tei.v1.Rerank`: labels of texts, and texts by the score of the only label.
+
+use std::{
+    pin::pin,
+    time::{Duration, Instant},
+};
+
+use futures_util::{StreamExt, TryStreamExt};
+use tonic::{Request, Response, Status, Streaming, async_trait};
+use turbo_models::tasks::{LabelScore, classify, rank};
+
+use super::{
+    Answered, Question, check, metadata, number,
+    proto::{
+        PredictPairRequest, PredictRequest, PredictResponse, Prediction, Rank, RerankRequest, RerankResponse,
+        RerankStreamRequest, predict_server::Predict, rerank_server::Rerank,
+    },
+    truncation,
+};
+use crate::{
+    engine::{EngineError, Infer, InferRequest, Input, OutputKind, Row, ScoreFunction, Timings, Usage},
+    grpc::{
+        calls::{Ask, Calls, Model, took},
+        streams::Answers,
+    },
+    http::{Ability, ApiError, Arity, caught, check_finite, score_function},
+};
+
+/// Most texts that are ranked in one stream: their scores are kept until it ends.
+const MOST_RANKED: usize = 1 << 20;
+
+/// Most bytes of texts that one stream gets back with their ranks.
+const MOST_RETURNED: usize = 64 << 20;
+
+/// A text, or two, whose labels are asked for.
+struct Labelled {
+    input: Input,
+    truncate: bool,
+    truncation_direction: i32,
+    raw_scores: bool,
+}
+
+impl Labelled {
+    /// The labels and their scores, the best first.
+    async fn ask(self, engine: &dyn Infer, ability: Ability) -> Result<(Vec<LabelScore>, Usage), ApiError> {
+        let function = score_function(&engine.info().model, Some(self.raw_scores));
+        let question = Question {
+            input: self.input,
+            output: OutputKind::RAW,
+            truncate: self.truncate,
+            truncation_direction: self.truncation_direction,
+            prompt_name: None,
+        };
+        let (row, usage) = question.ask(engine, ability).await?;
+        Ok((classify(&row.values, function)?, usage))
+    }
+
+    async fn predict(self, engine: &dyn Infer) -> Result<Answered<PredictResponse>, ApiError> {
+        let (scores, usage) = self.ask(engine, Ability::Predict).await?;
+        let labels = &engine.info().model.labels;
+        let prediction = |it: LabelScore| Prediction { score: it.score, label: labels[it.index].clone() };
+        let predictions = scores.into_iter().map(prediction).collect();
+        Ok(Answered { message: PredictResponse { predictions, metadata: Some(metadata(&usage)) }, usage })
+    }
+}
+
+impl Ask for PredictRequest {
+    type Answer = PredictResponse;
+    const COUNTED: Option<Arity> = Some(Arity::Single);
+
+    async fn ask(self, engine: &dyn Infer) -> Result<Answered<PredictResponse>, ApiError> {
+        let Self { inputs, truncate, raw_scores, truncation_direction } = self;
+        let input = Input::Text(inputs);
+        Labelled { input, truncate, truncation_direction, raw_scores }.predict(engine).await
+    }
+}
+
+impl Ask for PredictPairRequest {
+    type Answer = PredictResponse;
+    const COUNTED: Option<Arity> = Some(Arity::Single);
+
+    async fn ask(self, engine: &dyn Infer) -> Result<Answered<PredictResponse>, ApiError> {
+        let Self { mut inputs, truncate, raw_scores, truncation_direction } = self;
+        let input = match (inputs.pop(), inputs.pop(), inputs.len()) {
+            (Some(only), None, _) => Input::Text(only),
+            (Some(second), Some(first), 0) => Input::Pair(first, second),
+            (_, _, more) => {
+                let got = if more == 0 { 0 } else { more + 2 };
+                return Err(ApiError::validation(format!("`inputs` has {got} texts, expected one or two")));
+            }
+        };
+        Labelled { input, truncate, truncation_direction, raw_scores }.predict(engine).await
+    }
+}
+
+#[async_trait]
+impl Predict for Calls {
+    type PredictStreamStream = Answers<PredictResponse>;
+    type PredictPairStreamStream = Answers<PredictResponse>;
+
+    async fn predict(&self, request: Request<PredictRequest>) -> Result<Response<PredictResponse>, Status> {
+        self.answer(request).await
+    }
+
+    async fn predict_pair(
+        &self,
+        request: Request<PredictPairRequest>,
+    ) -> Result<Response<PredictResponse>, Status> {
+        self.answer(request).await
+    }
+
+    async fn predict_stream(
+        &self,
+        request: Request<Streaming<PredictRequest>>,
+    ) -> Result<Response<Answers<PredictResponse>>, Status> {
+        self.answer_each(request).await
+    }
+
+    async fn predict_pair_stream(
+        &self,
+        request: Request<Streaming<PredictPairRequest>>,
+    ) -> Result<Response<Answers<PredictResponse>>, Status> {
+        self.answer_each(request).await
+    }
+}
+
+impl Ask for RerankRequest {
+    type Answer = RerankResponse;
+    const COUNTED: Option<Arity> = Some(Arity::Batch);
+
+    async fn ask(self, engine: &dyn Infer) -> Result<Answered<RerankResponse>, ApiError> {
+        let info = engine.info();
+        check(Ability::Rerank, &info.model)?;
+        // Before the query is copied for each.
+        let (got, limit) = (self.texts.len(), info.max_client_batch_size);
+        match got {
+            0 => return Err(ApiError::empty("`texts` cannot be empty")),
+            got if got > limit => return Err(EngineError::TooManyInputs { got, limit }.into()),
+            _ => {}
+        }
+        let function = score_function(&info.model, Some(self.raw_scores));
+        let returned = self.return_text.then(|| self.texts.clone());
+        let pair = |text| Input::Pair(self.query.clone(), text);
+        let request = InferRequest {
+            inputs: self.texts.into_iter().map(pair).collect(),
+            output: OutputKind::RAW,
+            truncation: Some(truncation(self.truncate, self.truncation_direction)?),
+            prompt_name: None,
+        };
+        let response = caught(|| engine.infer(request)).await?;
+        check_finite(&response.rows)?;
+        let scores = response.rows.iter().map(|row| score(row, function)).collect::<Result<Vec<_>, _>>()?;
+        let ranks = ranks(&scores, returned);
+        let usage = response.usage;
+        Ok(Answered { message: RerankResponse { ranks, metadata: Some(metadata(&usage)) }, usage })
+    }
+}
+
+fn score(row: &Row, function: ScoreFunction) -> Result<f32, ApiError> {
+    Ok(classify(&row.values, function)?[0].score)
+}
+
+/// The best first, each with its text where those are returned.
+fn ranks(scores: &[f32], mut returned: Option<Vec<String>>) -> Vec<Rank> {
+    let mut text = |index: usize| returned.as_mut().map(|texts| std::mem::take(&mut texts[index]));
+    let ranked = |index: usize| Rank { index: number(index), text: text(index), score: scores[index] };
+    rank(scores).into_iter().map(ranked).collect()
+}
+
+/// A text of a stream, to be scored.
+#[derive(Clone)]
+struct Scored {
+    message: RerankStreamRequest,
+    raw_scores: bool,
+}
+
+impl Ask for Scored {
+    type Answer = f32;
+    const COUNTED: Option<Arity> = None; // the stream is, as one
+
+    async fn ask(self, engine: &dyn Infer) -> Result<Answered<f32>, ApiError> {
+        let RerankStreamRequest { query, text, truncate, truncation_direction, .. } = self.message;
+        let (input, raw_scores) = (Input::Pair(query, text), self.raw_scores);
+        let labelled = Labelled { input, truncate, truncation_direction, raw_scores };
+        let (scores, usage) = labelled.ask(engine, Ability::Rerank).await?;
+        Ok(Answered { message: scores[0].score, usage })
+    }
+}
+
+/// What is kept of the messages of a stream while their texts are scored.
+#[derive(Default)]
+struct Kept {
+    count: usize,
+    /// As the first message says.
+    raw_scores: bool,
+    /// As the first message says.
+    returned: Option<Vec<String>>,
+    returned_bytes: usize,
+}
+
+impl Kept {
+    fn keep(&mut self, message: RerankStreamRequest) -> Result<Scored, ApiError> {
+        if self.count == 0 {
+            self.raw_scores = message.raw_scores;
+            self.returned = message.return_text.then(Vec::new);
+        }
+        self.count += 1;
+        if self.count > MOST_RANKED {
+            return Err(ApiError::validation(format!(
+                "at most {MOST_RANKED} texts are ranked in one stream"
+            )));
+        }
+        if let Some(returned) = &mut self.returned {
+            self.returned_bytes += message.text.len();
+            if self.returned_bytes > MOST_RETURNED {
+                let advice =
+                    format!("at most {MOST_RETURNED} bytes of texts are returned: leave out `return_text`");
+                return Err(ApiError::validation(advice));
+            }
+            returned.push(message.text.clone());
+        }
+        Ok(Scored { message, raw_scores: self.raw_scores })
+    }
+}
+
+#[async_trait]
+impl Rerank for Calls {
+    async fn rerank(&self, request: Request<RerankRequest>) -> Result<Response<RerankResponse>, Status> {
+        self.answer(request).await
+    }
+
+    async fn rerank_stream(
+        &self,
+        request: Request<Streaming<RerankStreamRequest>>,
+    ) -> Result<Response<RerankResponse>, Status> {
+        let received = Instant::now();
+        let model = Model::of(request.metadata())?;
+        let at_once = self.at_once(&model).await?;
+        self.metrics.received(Arity::Batch);
+
+        let (mut kept, mut scores, mut sum) = (Kept::default(), Vec::new(), Usage::default());
+        {
+            let messages = self.clone().messages(model.clone(), request.into_inner());
+            let texts = messages.map(|message| kept.keep(message?).map_err(|error| self.refuse(&error)));
+            let mut answers = pin!(self.clone().ask_each(model.clone(), at_once, texts));
+            while let Some(Answered { message, usage }) = answers.try_next().await? {
+                scores.push(message);
+                add(&mut sum, &usage);
+            }
+        }
+        if scores.is_empty() {
+            return Err(self.refuse(&ApiError::empty("the stream has no texts to rank")));
+        }
+        let usage = mean(sum, &scores, received.elapsed());
+        self.metrics.answered(Arity::Batch, &usage.timings, received.elapsed());
+        let (ranks, metadata) = (ranks(&scores, kept.returned), Some(metadata(&usage)));
+        let mut response = Response::new(RerankResponse { ranks, metadata });
+        *response.metadata_mut() = took(&usage, &self.lease(&model).await?, received);
+        Ok(response)
+    }
+}
+
+/// Sums of times, for now.
+fn add(sum: &mut Usage, usage: &Usage) {
+    sum.characters += usage.characters;
+    sum.tokens += usage.tokens;
+    sum.timings.tokenization += usage.timings.tokenization;
+    sum.timings.queue += usage.timings.queue;
+    sum.timings.inference += usage.timings.inference;
+}
+
+/// Times as they are told: the mean over the texts, and from the first message to the last answer.
+fn mean(sum: Usage, scores: &[f32], total: Duration) -> Usage {
+    let texts = u32::try_from(scores.len()).unwrap_or(u32::MAX);
+    let Timings { tokenization, queue, inference, .. } = sum.timings;
+    let timings = Timings {
+        total,
+        tokenization: tokenization / texts,
+        queue: queue / texts,
+        inference: inference / texts,
+    };
+    Usage { timings, ..sum }
+}

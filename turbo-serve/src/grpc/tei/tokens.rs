@@ -1,0 +1,88 @@
+//! `tei.v1.Tokenize`: what the model reads of a text, and back.
+
+use tonic::{Request, Response, Status, Streaming, async_trait};
+
+use super::{
+    Answered, number,
+    proto::{
+        DecodeRequest, DecodeResponse, EncodeRequest, EncodeResponse, SimpleToken, tokenize_server::Tokenize,
+    },
+};
+use crate::{
+    engine::{self, Extent, Infer, SpecialTokens, Texts, TokenizeRequest, Usage},
+    grpc::{
+        calls::{Ask, Calls},
+        streams::Answers,
+    },
+    http::{ApiError, Arity, Token, caught, tokens},
+};
+
+impl Ask for EncodeRequest {
+    type Answer = EncodeResponse;
+    const COUNTED: Option<Arity> = None;
+
+    async fn ask(self, engine: &dyn Infer) -> Result<Answered<EncodeResponse>, ApiError> {
+        let special = match self.add_special_tokens {
+            true => SpecialTokens::With,
+            false => SpecialTokens::Without,
+        };
+        let request = TokenizeRequest {
+            texts: vec![Texts::One(self.inputs)],
+            extent: Extent::Whole(special),
+            prompt: engine.info().model.prompts.choose(self.prompt_name.as_deref())?,
+        };
+        let tokenized = caught(|| engine.tokenize(request)).await?;
+        let tokens = tokenized.iter().flat_map(tokens).map(SimpleToken::from).collect();
+        Ok(Answered { message: EncodeResponse { tokens }, usage: Usage::default() })
+    }
+}
+
+impl From<Token<'_>> for SimpleToken {
+    fn from(token: Token<'_>) -> Self {
+        let Token { id, text, special, start, stop } = token;
+        Self { id, text: text.to_owned(), special, start: start.map(number), stop: stop.map(number) }
+    }
+}
+
+impl Ask for DecodeRequest {
+    type Answer = DecodeResponse;
+    const COUNTED: Option<Arity> = None;
+
+    async fn ask(self, engine: &dyn Infer) -> Result<Answered<DecodeResponse>, ApiError> {
+        let special = match self.skip_special_tokens {
+            true => SpecialTokens::Without,
+            false => SpecialTokens::With,
+        };
+        let request = engine::DecodeRequest { ids: vec![self.ids], special };
+        let text = caught(|| engine.decode(request)).await?.concat();
+        Ok(Answered { message: DecodeResponse { text }, usage: Usage::default() })
+    }
+}
+
+#[async_trait]
+impl Tokenize for Calls {
+    type TokenizeStreamStream = Answers<EncodeResponse>;
+    type DecodeStreamStream = Answers<DecodeResponse>;
+
+    async fn tokenize(&self, request: Request<EncodeRequest>) -> Result<Response<EncodeResponse>, Status> {
+        self.answer(request).await
+    }
+
+    async fn tokenize_stream(
+        &self,
+        request: Request<Streaming<EncodeRequest>>,
+    ) -> Result<Response<Answers<EncodeResponse>>, Status> {
+        self.answer_each(request).await
+    }
+
+    async fn decode(&self, request: Request<DecodeRequest>) -> Result<Response<DecodeResponse>, Status> {
+        self.answer(request).await
+    }
+
+    async fn decode_stream(
+        &self,
+        request: Request<Streaming<DecodeRequest>>,
+    ) -> Result<Response<Answers<DecodeResponse>>, Status> {
+        self.answer_each(request).await
+    }
+}

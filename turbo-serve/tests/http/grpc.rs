@@ -1,0 +1,562 @@
+//! gRPC with its own client: what HTTP answers, in messages; streams, health, reflection, keys.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use futures_util::{StreamExt, stream};
+use tonic::{
+    Code, Request, Status, Streaming,
+    metadata::{MetadataMap, MetadataValue},
+    transport::Channel,
+};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
+use tonic_reflection::pb::{v1, v1alpha};
+use turbo_serve::{
+    engine::{
+        DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Input, Pending,
+        TokenizeRequest, Tokenized,
+    },
+    grpc::{
+        self,
+        proto::tei::{
+            self, EmbedAllRequest, EmbedRequest, EmbedResponse, EmbedSparseRequest, EncodeRequest,
+            InfoRequest, Metadata, ModelType, PredictPairRequest, PredictRequest, RerankRequest,
+            RerankStreamRequest, embed_client::EmbedClient, info_client::InfoClient,
+            predict_client::PredictClient, rerank_client::RerankClient, tokenize_client::TokenizeClient,
+        },
+    },
+    http::Metrics,
+    net::protect,
+};
+
+use crate::fake::{
+    Fake, PAYLOAD_LIMIT, Running, Server, classifier, embedding, routes, row, sparse, wait_until,
+};
+
+async fn channel(server: &Running) -> Channel {
+    Channel::from_shared(format!("http://{}", server.address)).unwrap().connect().await.unwrap()
+}
+
+async fn embedder(server: &Running) -> EmbedClient<Channel> {
+    EmbedClient::new(channel(server).await)
+}
+
+fn embed(text: &str) -> EmbedRequest {
+    EmbedRequest { inputs: text.to_owned(), truncate: true, ..EmbedRequest::default() }
+}
+
+fn vector(text: &str) -> Vec<f32> {
+    row(&Input::Text(text.to_owned()), 0).to_vec()
+}
+
+fn number(metadata: &MetadataMap, name: &str) -> u64 {
+    let value = metadata.get(name).unwrap_or_else(|| panic!("no {name} in {metadata:?}"));
+    value.to_str().unwrap().parse().unwrap()
+}
+
+#[track_caller]
+fn assert_status<T>(what: &str, answer: Result<T, Status>, code: Code, said: &str) {
+    let Err(status) = answer else { panic!("{what}: it is answered") };
+    assert_eq!(status.code(), code, "{what}: {status}");
+    assert!(status.message().contains(said), "{what}: {status} does not say {said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn embeddings_are_those_of_http() {
+    let server = Server::start();
+    let mut client = embedder(&server).await;
+    let request = EmbedRequest {
+        normalize: Some(false),
+        dimensions: Some(2),
+        truncation_direction: tei::TruncationDirection::Left.into(),
+        ..embed("a text")
+    };
+    let answer = client.embed(request).await.unwrap();
+    for (name, value) in [
+        ("x-compute-characters", 6),
+        ("x-compute-tokens", 7),
+        ("x-tokenization-time", 1),
+        ("x-queue-time", 2),
+        ("x-inference-time", 3),
+    ] {
+        assert_eq!(number(answer.metadata(), name), value, "{name}");
+    }
+    assert_eq!(answer.metadata().get("x-compute-type").unwrap(), "cpu");
+    let answer = answer.into_inner();
+    assert_eq!(answer.embeddings, vector("a text")[..2]);
+    let took = Metadata {
+        compute_chars: 6,
+        compute_tokens: 7,
+        total_time_ns: 7_500_000,
+        tokenization_time_ns: 1_900_000,
+        queue_time_ns: 2_100_000,
+        inference_time_ns: 3_999_000,
+    };
+    assert_eq!(answer.metadata, Some(took));
+    let seen = server.engine.seen.lock().unwrap().clone().unwrap();
+    let asked = turbo_serve::engine::OutputKind::Pooled { normalize: false, dimensions: Some(2) };
+    assert_eq!((seen.output, seen.truncation), (asked, Some(turbo_serve::engine::Truncation::Left)));
+
+    client.embed(EmbedRequest { inputs: "a".to_owned(), ..EmbedRequest::default() }).await.unwrap();
+    let seen = server.engine.seen.lock().unwrap().clone().unwrap();
+    let asked = turbo_serve::engine::OutputKind::Pooled { normalize: true, dimensions: None };
+    assert_eq!((seen.output, seen.truncation), (asked, Some(turbo_serve::engine::Truncation::Off)));
+
+    let request = EmbedAllRequest { inputs: "ab".to_owned(), ..EmbedAllRequest::default() };
+    let all = client.embed_all(request).await.unwrap().into_inner().token_embeddings;
+    let all: Vec<Vec<f32>> = all.into_iter().map(|token| token.embeddings).collect();
+    let expected = [0, 1, 2].map(|token| row(&Input::Text("ab".to_owned()), token).to_vec());
+    assert_eq!(all, expected);
+
+    let server = Server::with_model(sparse());
+    let request = EmbedSparseRequest { inputs: "ab".to_owned(), ..EmbedSparseRequest::default() };
+    let weights = embedder(&server).await.embed_sparse(request).await.unwrap().into_inner().sparse_embeddings;
+    let weights: Vec<(u32, f32)> = weights.iter().map(|weight| (weight.index, weight.value)).collect();
+    assert_eq!(weights, (0..).zip(vector("ab")).filter(|&(_, value)| value != 0.0).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn labels_and_ranks_are_those_of_http() {
+    let server = Server::with_model(classifier(["x", "y"]));
+    let mut client = PredictClient::new(channel(&server).await);
+    let labels = |answer: tei::PredictResponse| -> Vec<(String, f32)> {
+        answer.predictions.into_iter().map(|it| (it.label, it.score)).collect()
+    };
+    let by_http = |body: &str| -> Vec<(String, f32)> {
+        let reply = server.post("/predict", body).json();
+        let label = |it: &serde_json::Value| {
+            (it["label"].as_str().unwrap().to_owned(), it["score"].as_f64().unwrap() as f32)
+        };
+        reply.as_array().unwrap().iter().map(label).collect()
+    };
+    for raw_scores in [false, true] {
+        let request = PredictRequest {
+            inputs: "a".to_owned(),
+            truncate: true,
+            raw_scores,
+            ..PredictRequest::default()
+        };
+        let answer = client.predict(request).await.unwrap().into_inner();
+        assert_eq!(labels(answer), by_http(&format!(r#"{{"inputs":"a","raw_scores":{raw_scores}}}"#)));
+    }
+    let pair = |texts: &[&str]| PredictPairRequest {
+        inputs: texts.iter().map(|&text| text.to_owned()).collect(),
+        truncate: true,
+        ..PredictPairRequest::default()
+    };
+    let answer = client.predict_pair(pair(&["a", "b"])).await.unwrap().into_inner();
+    assert_eq!(labels(answer), by_http(r#"{"inputs":["a","b"]}"#));
+    let answer = client.predict_pair(pair(&["a"])).await.unwrap().into_inner();
+    assert_eq!(labels(answer), by_http(r#"{"inputs":"a"}"#));
+    for (texts, said) in [(&[][..], "`inputs` has 0 texts"), (&["a", "b", "c", "d"], "`inputs` has 4 texts")]
+    {
+        assert_status(said, client.predict_pair(pair(texts)).await, Code::InvalidArgument, said);
+    }
+
+    let server = Server::with_model(classifier(["score"]));
+    let mut client = RerankClient::new(channel(&server).await);
+    let texts = ["one", "two", "three"].map(str::to_owned);
+    let request = RerankRequest {
+        query: "q".to_owned(),
+        texts: texts.to_vec(),
+        truncate: true,
+        return_text: true,
+        ..RerankRequest::default()
+    };
+    let alone = client.rerank(request).await.unwrap().into_inner().ranks;
+    let body = r#"{"query":"q","texts":["one","two","three"],"return_text":true}"#;
+    let by_http = server.post("/rerank", body).json();
+    for (rank, expected) in alone.iter().zip(by_http.as_array().unwrap()) {
+        assert_eq!(u64::from(rank.index), expected["index"]);
+        assert_eq!(rank.score, expected["score"].as_f64().unwrap() as f32);
+        assert_eq!(rank.text.as_deref(), expected["text"].as_str());
+    }
+    assert_eq!(alone.len(), 3);
+
+    // the first message decides what comes back
+    let messages = texts.iter().enumerate().map(|(index, text)| RerankStreamRequest {
+        query: "q".to_owned(),
+        text: text.clone(),
+        truncate: true,
+        raw_scores: index > 0,
+        return_text: index == 0,
+        ..RerankStreamRequest::default()
+    });
+    let answer = client.rerank_stream(stream::iter(messages.collect::<Vec<_>>())).await.unwrap();
+    assert_eq!(number(answer.metadata(), "x-compute-tokens"), 6 + 6 + 8);
+    let answer = answer.into_inner();
+    assert_eq!(answer.ranks, alone);
+    let took = answer.metadata.unwrap();
+    assert_eq!((took.compute_chars, took.queue_time_ns), (4 + 4 + 6, 2_100_000));
+    assert_status(
+        "none",
+        client.rerank_stream(stream::empty()).await,
+        Code::InvalidArgument,
+        "no texts to rank",
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn texts_become_tokens_and_tokens_texts() {
+    let server = Server::start();
+    let mut client = TokenizeClient::new(channel(&server).await);
+    let encode = |add_special_tokens| EncodeRequest {
+        inputs: "aé".to_owned(),
+        add_special_tokens,
+        ..EncodeRequest::default()
+    };
+    let tokens = client.tokenize(encode(true)).await.unwrap().into_inner().tokens;
+    let places: Vec<_> = tokens.iter().map(|token| (token.special, token.start, token.stop)).collect();
+    assert_eq!(
+        places,
+        [(true, None, None), (false, Some(0), Some(1)), (false, Some(1), Some(3)), (true, None, None)]
+    );
+    assert_eq!(tokens[2].text, "é");
+    let plain = client.tokenize(encode(false)).await.unwrap().into_inner().tokens;
+    assert_eq!(plain, tokens[1..3]);
+
+    let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
+    for (skip_special_tokens, expected) in [(true, "aé"), (false, "^aé$")] {
+        let request = tei::DecodeRequest { ids: ids.clone(), skip_special_tokens };
+        let text = client.decode(request).await.unwrap().into_inner().text;
+        assert_eq!(text, expected);
+    }
+    let answers = client.tokenize_stream(stream::iter([encode(true), encode(false)])).await.unwrap();
+    let answers: Vec<_> = answers.into_inner().map(|answer| answer.unwrap().tokens.len()).collect().await;
+    assert_eq!(answers, [4, 2]);
+    let decode = |id| tei::DecodeRequest { ids: vec![id], skip_special_tokens: true };
+    let answers = client.decode_stream(stream::iter([decode(97), decode(98)])).await.unwrap();
+    let answers: Vec<_> = answers.into_inner().map(|answer| answer.unwrap().text).collect().await;
+    assert_eq!(answers, ["a", "b"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_is_served_is_told() {
+    for (model, expected) in [
+        (embedding(), ModelType::Embedding),
+        (classifier(["x", "y"]), ModelType::Classifier),
+        (classifier(["x"]), ModelType::Reranker),
+    ] {
+        let server = Server::with_model(model);
+        let info = InfoClient::new(channel(&server).await).info(InfoRequest {}).await.unwrap().into_inner();
+        assert_eq!(info.model_type(), expected);
+        assert_eq!(
+            (&*info.model_id, &*info.model_dtype, &*info.version),
+            ("models/fake", "float32", "1.2.3")
+        );
+        assert_eq!((info.max_client_batch_size, info.max_batch_requests), (8, None));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn statuses_are_those_of_text_embeddings_inference() {
+    let server = Server::start();
+    let mut client = embedder(&server).await;
+    for (text, code, said) in [
+        ("overloaded", Code::ResourceExhausted, "overloaded"),
+        ("tokenizer", Code::FailedPrecondition, "it is of no use"),
+        ("no tokenizer", Code::FailedPrecondition, "send token ids"),
+        ("backend", Code::FailedPrecondition, "on fire"),
+        ("panic", Code::FailedPrecondition, "the engine panicked"),
+        ("nan", Code::FailedPrecondition, "has the value NaN"),
+        ("stopping", Code::Unavailable, "stopping"),
+        ("invalid id", Code::InvalidArgument, "token id 1000"),
+    ] {
+        assert_status(text, client.embed(embed(text)).await, code, said);
+        let answers =
+            client.embed_stream(stream::iter([embed("a"), embed(text)])).await.unwrap().into_inner();
+        if text != "overloaded" {
+            let answers: Vec<_> = answers.collect().await;
+            assert_eq!(answers.len(), 2, "{text}: {answers:?}");
+            assert_eq!(answers[0].as_ref().unwrap().embeddings, vector("a"));
+            assert_status(text, answers[1].clone(), code, said);
+        }
+    }
+    let status = client.embed(embed("overloaded")).await.unwrap_err();
+    assert_eq!(number(status.metadata(), "grpc-retry-pushback-ms"), 1201);
+
+    let long = "a".repeat(30);
+    for (request, said) in [
+        (EmbedRequest { truncation_direction: 7, ..embed("a") }, "`truncation_direction` is 7"),
+        (EmbedRequest { dimensions: Some(0), ..embed("a") }, "`dimensions` is 0"),
+        (EmbedRequest { prompt_name: Some("x".to_owned()), ..embed("a") }, "`prompt_name` is `x`"),
+        (EmbedRequest { truncate: false, ..embed(&long) }, "31 tokens"),
+    ] {
+        assert_status(said, client.embed(request).await, Code::InvalidArgument, said);
+    }
+    let large = client.embed(embed(&"a".repeat(PAYLOAD_LIMIT))).await;
+    assert_status("large", large, Code::OutOfRange, "10000");
+
+    let sparse =
+        client.embed_sparse(EmbedSparseRequest { inputs: "a".to_owned(), ..Default::default() }).await;
+    assert_status(
+        "sparse",
+        sparse,
+        Code::FailedPrecondition,
+        "this needs an embedding model with SPLADE pooling",
+    );
+    let channel = channel(&server).await;
+    let predict = PredictClient::new(channel.clone()).predict(PredictRequest::default()).await;
+    assert_status("predict", predict, Code::FailedPrecondition, "this needs a sequence classifier");
+    let ranks = RerankClient::new(channel.clone());
+    let message = RerankStreamRequest::default();
+    let rerank = ranks.clone().rerank_stream(stream::iter([message.clone(), message])).await;
+    assert_status(
+        "rerank",
+        rerank,
+        Code::FailedPrecondition,
+        "this needs a sequence classifier with one label",
+    );
+
+    let server = Server::with_model(classifier(["x"]));
+    let mut ranks = RerankClient::new(self::channel(&server).await);
+    let texts = |count| RerankRequest { texts: vec!["a".to_owned(); count], ..RerankRequest::default() };
+    assert_status("none", ranks.rerank(texts(0)).await, Code::InvalidArgument, "`texts` cannot be empty");
+    assert_status("nine", ranks.rerank(texts(9)).await, Code::InvalidArgument, "batch size 9 > maximum");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_there_is_not_is_unimplemented() {
+    let server = Server::start();
+    for path in ["/tei.v1.Embed/Nothing", "/tei.v1.Nothing/Embed"] {
+        let mut client = tonic::client::Grpc::new(channel(&server).await);
+        client.ready().await.unwrap();
+        let codec = tonic_prost::ProstCodec::<EmbedRequest, EmbedResponse>::default();
+        let answer = client.unary(Request::new(embed("a")), path.parse().unwrap(), codec).await;
+        assert_status(path, answer, Code::Unimplemented, "");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn answers_of_a_stream_have_the_order_of_its_questions_and_come_at_once() {
+    let server = Server::start();
+    let mut client = embedder(&server).await;
+    let texts = ["slow", "a", "b", "slow", "c"];
+    let answers = client.embed_stream(stream::iter(texts.map(embed))).await.unwrap().into_inner();
+    let answers: Vec<Vec<f32>> = answers.map(|answer| answer.unwrap().embeddings).collect().await;
+    assert_eq!(answers, texts.map(vector));
+
+    // the client asks the next question when it has the answer to the last one
+    let (questions, asked) = tokio::sync::mpsc::channel(1);
+    let asked = stream::unfold(asked, |mut asked| async { Some((asked.recv().await?, asked)) });
+    let mut answers = client.embed_stream(asked).await.unwrap().into_inner();
+    for text in ["a", "b", "c"] {
+        questions.send(embed(text)).await.unwrap();
+        assert_eq!(answers.message().await.unwrap().unwrap().embeddings, vector(text));
+    }
+    drop(questions);
+    assert!(answers.message().await.unwrap().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_a_stream_has_asked_is_withdrawn_when_it_ends() {
+    let server = Server::start();
+    let count = |count: &AtomicUsize| count.load(SeqCst);
+    let engine = &server.engine;
+    let mut client = embedder(&server).await;
+
+    // more than half of the slots are never asked for at a time
+    let answers = client.embed_stream(stream::iter(vec![embed("wait"); 1000])).await.unwrap();
+    wait_until("256 questions", || count(&engine.waiting) == 256);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!((count(&engine.waiting), count(&engine.withdrawn)), (256, 0));
+    drop(answers);
+    wait_until("their withdrawal", || count(&engine.withdrawn) == 256);
+
+    // an error ends a stream
+    let open = stream::iter(["a", "slow", "backend", "wait"].map(embed)).chain(stream::pending());
+    let answers: Vec<_> = client.embed_stream(open).await.unwrap().into_inner().collect().await;
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 2);
+    assert_status("last", answers[2].clone(), Code::FailedPrecondition, "on fire");
+    wait_until("the last one's withdrawal", || count(&engine.withdrawn) == 257);
+
+    // so does a client that goes
+    let mut other = embedder(&server).await;
+    let asked = tokio::spawn(async move { other.embed(embed("wait")).await });
+    wait_until("the request", || count(&engine.waiting) == 258);
+    asked.abort();
+    wait_until("its withdrawal", || count(&engine.withdrawn) == 258);
+}
+
+/// An engine that at first has no room.
+struct Crowded {
+    fake: Fake,
+    refusals: AtomicUsize,
+}
+
+impl Infer for Crowded {
+    fn info(&self) -> &EngineInfo {
+        self.fake.info()
+    }
+
+    fn infer(&self, request: InferRequest) -> Pending<'_, InferResponse> {
+        let refused = self.refusals.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok();
+        if refused {
+            // longer than the test would wait
+            let retry_after = Duration::from_secs(1000);
+            return Box::pin(async move { Err(EngineError::Overloaded { retry_after }) });
+        }
+        self.fake.infer(request)
+    }
+
+    fn tokenize(&self, request: TokenizeRequest) -> Pending<'_, Vec<Tokenized>> {
+        self.fake.tokenize(request)
+    }
+
+    fn decode(&self, request: DecodeRequest) -> Pending<'_, Vec<String>> {
+        self.fake.decode(request)
+    }
+
+    fn health(&self) -> Health {
+        self.fake.health()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_stream_waits_for_room() {
+    let engine = Arc::new(Crowded { fake: Fake::new(Health::Ready), refusals: 10.into() });
+    let metrics = Metrics::install().unwrap();
+    let server = Running::start(grpc::router(engine, metrics, PAYLOAD_LIMIT));
+    let mut client = embedder(&server).await;
+    assert_status("alone", client.embed(embed("a")).await, Code::ResourceExhausted, "overloaded");
+    let texts = ["a", "b", "c", "d"];
+    let answers = client.embed_stream(stream::iter(texts.map(embed))).await.unwrap().into_inner();
+    let answers: Vec<Vec<f32>> = answers.map(|answer| answer.unwrap().embeddings).collect().await;
+    assert_eq!(answers, texts.map(vector));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_stream_that_says_nothing_does_not_keep_the_server_from_stopping() {
+    let server = Server::with_health(Health::Stopping);
+    let channel = channel(&server).await;
+    let silent = || stream::pending::<EmbedRequest>();
+    let answers = EmbedClient::new(channel.clone()).embed_stream(silent()).await.unwrap().into_inner();
+    let answers: Vec<_> = answers.collect().await;
+    assert_status("silent", answers[0].clone(), Code::Unavailable, "stopping");
+    assert_eq!(answers.len(), 1);
+    let ranks = RerankClient::new(channel.clone()).rerank_stream(stream::pending()).await;
+    assert_status("silent ranks", ranks, Code::Unavailable, "stopping");
+    let watch = HealthClient::new(channel).watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    assert_eq!(statuses(watch).await, [ServingStatus::NotServing]);
+}
+
+async fn statuses(watch: Streaming<tonic_health::pb::HealthCheckResponse>) -> Vec<ServingStatus> {
+    watch.map(|response| response.unwrap().status()).collect().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn health_is_told_by_service() {
+    use ServingStatus::{NotServing, Serving};
+    for (model, health, expected) in [
+        (embedding(), Health::Ready, [Serving, Serving, Serving, NotServing, NotServing]),
+        (sparse(), Health::Ready, [Serving, Serving, Serving, NotServing, NotServing]),
+        (classifier(["x", "y"]), Health::Ready, [Serving, Serving, NotServing, Serving, NotServing]),
+        (classifier(["x"]), Health::Ready, [Serving, Serving, NotServing, Serving, Serving]),
+        (embedding(), Health::Failing, [NotServing, Serving, NotServing, NotServing, NotServing]),
+        (embedding(), Health::Starting, [NotServing, Serving, NotServing, NotServing, NotServing]),
+    ] {
+        let server = Running::start(routes(Fake::of(model, health).into()));
+        let mut client = HealthClient::new(channel(&server).await);
+        let services = ["", "tei.v1.Info", "tei.v1.Embed", "tei.v1.Predict", "tei.v1.Rerank"];
+        for (service, expected) in services.into_iter().zip(expected) {
+            let request = || HealthCheckRequest { service: service.to_owned() };
+            let status = client.check(request()).await.unwrap().into_inner().status();
+            assert_eq!(status, expected, "{service:?} of a model that is {health:?}");
+            let mut watch = client.watch(request()).await.unwrap().into_inner();
+            assert_eq!(watch.message().await.unwrap().unwrap().status(), expected);
+        }
+        let unknown = || HealthCheckRequest { service: "tei.v1.Nothing".to_owned() };
+        assert_status(
+            "unknown",
+            client.check(unknown()).await,
+            Code::NotFound,
+            "no service `tei.v1.Nothing`",
+        );
+        let mut watch = client.watch(unknown()).await.unwrap().into_inner();
+        assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::ServiceUnknown);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn services_are_told_by_reflection() {
+    let server = Server::start();
+    let mut v1 = v1::server_reflection_client::ServerReflectionClient::new(channel(&server).await);
+    let list = v1::server_reflection_request::MessageRequest::ListServices(String::new());
+    let list = v1::ServerReflectionRequest { host: String::new(), message_request: Some(list) };
+    let answer = v1.server_reflection_info(stream::iter([list])).await.unwrap().into_inner().message().await;
+    let answer = answer.unwrap().unwrap().message_response;
+    let Some(v1::server_reflection_response::MessageResponse::ListServicesResponse(services)) = answer else {
+        panic!("{answer:?}");
+    };
+    let services: Vec<String> = services.service.into_iter().map(|service| service.name).collect();
+    for service in ["tei.v1.Info", "tei.v1.Embed", "tei.v1.Predict", "tei.v1.Rerank", "tei.v1.Tokenize"] {
+        assert!(services.iter().any(|name| name == service), "{service} is not in {services:?}");
+    }
+    assert!(services.iter().any(|name| name == "grpc.health.v1.Health"), "{services:?}");
+
+    let mut alpha = v1alpha::server_reflection_client::ServerReflectionClient::new(channel(&server).await);
+    let symbol = "tei.v1.EmbedRequest".to_owned();
+    let file = v1alpha::server_reflection_request::MessageRequest::FileContainingSymbol(symbol);
+    let file = v1alpha::ServerReflectionRequest { host: String::new(), message_request: Some(file) };
+    let answer =
+        alpha.server_reflection_info(stream::iter([file])).await.unwrap().into_inner().message().await;
+    let answer = answer.unwrap().unwrap().message_response;
+    assert!(
+        matches!(
+            answer,
+            Some(v1alpha::server_reflection_response::MessageResponse::FileDescriptorResponse(_))
+        ),
+        "{answer:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_key_is_for_calls_too() {
+    let key = "secret".parse().unwrap();
+    let server = Running::start(protect(routes(Fake::new(Health::Ready).into()), key));
+    let channel = channel(&server).await;
+    let mut client = EmbedClient::new(channel.clone());
+    assert_status("none", client.embed(embed("a")).await, Code::Unauthenticated, "expected the header");
+    let with = |value: &'static str| {
+        let mut request = Request::new(embed("a"));
+        request.metadata_mut().insert("authorization", MetadataValue::from_static(value));
+        request
+    };
+    assert_status(
+        "wrong",
+        client.embed(with("Bearer other")).await,
+        Code::Unauthenticated,
+        "not this server's",
+    );
+    client.embed(with("Bearer secret")).await.unwrap();
+    let health = HealthClient::new(channel).check(HealthCheckRequest::default()).await;
+    assert_eq!(health.unwrap().into_inner().status(), ServingStatus::Serving);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn calls_are_counted() {
+    let server = Server::start();
+    let count = |metric: &str| -> u64 {
+        let metrics = server.get("/metrics");
+        let line = metrics.text().lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
+        line.map_or(0, |count| count.parse().unwrap())
+    };
+    let counts =
+        || [r#"te_request_count{method="single"}"#, r#"te_request_success{method="single"}"#].map(count);
+    let before = counts();
+    let mut client = embedder(&server).await;
+    client.embed(embed("a")).await.unwrap();
+    let answers = client.embed_stream(stream::iter(["a", "b"].map(embed))).await.unwrap().into_inner();
+    assert_eq!(answers.count().await, 2);
+    client.embed(embed("backend")).await.unwrap_err();
+    let after = counts();
+    // other tests count, too
+    assert!(after[0] >= before[0] + 4 && after[1] >= before[1] + 3, "{before:?}, {after:?}");
+}
