@@ -212,8 +212,8 @@ fn a_server_that_stops_stops_all_engines_and_loads_none() {
         }
         a.release();
         assert_eq!(loading.await.unwrap(), Err(ChangeError::Stopping));
+        eventually(|| states(&models) == [State::Ready, State::Unloaded, State::Ready]).await;
         eventually(|| a.alive.load(SeqCst) == 1).await;
-        assert_eq!(states(&models), [State::Ready, State::Unloaded, State::Ready]);
         assert_eq!(models.load("a/2").await, Err(ChangeError::Stopping));
     });
 }
