@@ -4,6 +4,7 @@ use std::{
     future::Future,
     num::{NonZeroU64, NonZeroUsize},
     path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -190,6 +191,8 @@ pub(super) struct Host {
     device: Chosen,
     turns: DeviceTurns,
     cache: Option<ResponseCache>,
+    /// Held while a model is loaded: two at once would disturb each other's measurements.
+    loading: Arc<Mutex<()>>,
 }
 
 /// Serves what `load` loads, on the device that was chosen.
@@ -224,7 +227,8 @@ async fn serve<L: Future<Output = Result<Models>>>(
     let claimed = arguments.net.claim(arguments.tei.port()).await?;
 
     let metrics = Metrics::install()?;
-    let host = Host { device, turns: DeviceTurns::default(), cache: arguments.cache.open()? };
+    let (turns, loading) = (DeviceTurns::default(), Arc::default());
+    let host = Host { device, turns, cache: arguments.cache.open()?, loading };
     let models = tokio::select! {
         models = load(host) => models?,
         () = signals.next() => return Ok(()),
@@ -259,9 +263,11 @@ pub(super) struct Among {
 /// # Errors
 /// When the model cannot be found, opened or run.
 pub(super) fn open(arguments: &Arguments, host: Host, among: Among) -> Result<Engine> {
-    let (Host { device, turns, cache }, Among { name, label }) = (host, among);
+    let (Host { device, turns, cache, loading }, Among { name, label }) = (host, among);
     let config = EngineConfig { label, turns, cache, ..arguments.config(device.threads()) };
     let local = arguments.tei.with_token(&arguments.model).local()?;
+    // Behind the fetching, which disturbs nobody. Who panicked while it loaded has left nothing that the next would find.
+    let _alone = loading.lock().unwrap_or_else(PoisonError::into_inner);
     let name = name.or(arguments.tei.served_model_name().map(str::to_owned)).unwrap_or(local.name);
     let options = OpenOptions { name: Some(name), sha: local.sha, ..arguments.open_options() };
     let open = Open { folder: local.folder, options };

@@ -68,6 +68,14 @@ pub enum EngineError {
         /// What is wrong with them.
         why: String,
     },
+    /// An input of a kind that is not read here.
+    #[error("input {input}: {why}")]
+    InvalidInput {
+        /// Which input, counted from 0.
+        input: usize,
+        /// What was expected.
+        why: String,
+    },
     /// `dimensions` asks for no value, or for more than the model has.
     #[error("`dimensions` is {got}, the model's rows have 1 to {limit} values")]
     InvalidDimensions {

@@ -53,7 +53,7 @@ impl OutputKind {
     pub const RAW: Self = Self::Pooled { normalize: false, dimensions: None };
 
     /// What its rows are called.
-    pub(super) fn rows(self) -> &'static str {
+    pub(crate) fn rows(self) -> &'static str {
         match self {
             Self::Pooled { .. } => "pooled",
             Self::Tokens => "token",

@@ -156,6 +156,7 @@ impl From<EngineError> for ApiError {
             EngineError::TooLong { .. } => (ErrorType::Validation, failure::TOKENIZATION),
             EngineError::EmptyInput { .. }
             | EngineError::InvalidId { .. }
+            | EngineError::InvalidInput { .. }
             | EngineError::InvalidTokenTypes { .. }
             | EngineError::InvalidSelection { .. }
             | EngineError::TooManyWindows { .. }

@@ -11,10 +11,10 @@
 //!
 //! * A version that is unloaded is not found from then on; whoever holds a lease on it is answered, then its engine
 //!   ends. So no request that was accepted fails.
-//! * Loading happens on a thread of its own, one version at a time (two at once would disturb each other's
-//!   measurements), and everything that is ready serves on.
+//! * Loading happens on a thread of its own, and everything that is ready serves on.
 //! * A model without a version in its name is the one its declaration pins, else the latest: the greatest number.
 
+pub mod ensemble;
 mod error;
 mod names;
 mod registry;
@@ -26,7 +26,7 @@ mod versions;
 
 pub use error::{ChangeError, DeclareError, NotServed};
 pub use names::Wanted;
-pub use registry::{Entry, Models};
+pub use registry::{Entry, Models, WeakModels};
 pub use served::{Served, Stop};
 pub use slot::State;
-pub use source::{Alias, Declared, LoadWhen, Loaded, Source, SourceError};
+pub use source::{Alias, Declared, Load, LoadWhen, Loaded, Source, SourceError};

@@ -103,7 +103,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::{
-        super::{Alias, LoadWhen, Loaded, Source, SourceError},
+        super::{Alias, Load, LoadWhen, Loaded, Source, SourceError},
         *,
     };
 
@@ -114,7 +114,7 @@ mod tests {
             Ok(Vec::new())
         }
 
-        fn load(&self, _: &str, _: Option<&str>) -> Result<Loaded, SourceError> {
+        fn load(&self, _: Load<'_>) -> Result<Loaded, SourceError> {
             Err("nothing is here".into())
         }
     }

@@ -1,12 +1,16 @@
 //! All that is served: found, loaded, unloaded, stopped.
 
-use std::{collections::BTreeMap, sync::Arc, time::SystemTime};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+    time::SystemTime,
+};
 
 use tokio::task::JoinSet;
 
 use super::{
-    Alias, ChangeError, DeclareError, Declared, LoadWhen, Loaded, NotServed, Served, Source, SourceError,
-    State, Wanted,
+    Alias, ChangeError, DeclareError, Declared, Load, LoadWhen, Loaded, NotServed, Served, Source,
+    SourceError, State, Wanted,
     names::Names,
     slot::{Order, Phase, Ready, Slot, Unload, Versions, choose},
     table::Table,
@@ -22,6 +26,10 @@ const ONLY: &str = "1";
 #[derive(Clone)]
 pub struct Models(Arc<Registry>);
 
+/// A handle for those who are served themselves: it does not keep the others alive.
+#[derive(Clone)]
+pub struct WeakModels(Weak<Registry>);
+
 struct Registry {
     names: Names,
     models: Vec<Model>,
@@ -29,8 +37,6 @@ struct Registry {
     several: bool,
     /// Of each model its versions.
     table: Table,
-    /// Held while a version is loaded.
-    loading: tokio::sync::Mutex<()>,
 }
 
 /// What of a model stays as it was declared.
@@ -100,8 +106,7 @@ impl Models {
 
     fn with(names: Names, models: Vec<Model>, versions: Vec<Versions>) -> Self {
         let several = versions.iter().map(Versions::len).sum::<usize>() > 1;
-        let (table, loading) = (Table::new(versions), tokio::sync::Mutex::default());
-        Self(Arc::new(Registry { names, models, several, table, loading }))
+        Self(Arc::new(Registry { names, models, several, table: Table::new(versions) }))
     }
 
     /// Loads what is to be there before anybody asks.
@@ -115,6 +120,12 @@ impl Models {
             }
         }
         Ok(())
+    }
+
+    /// A handle that keeps nothing alive.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakModels {
+        WeakModels(Arc::downgrade(&self.0))
     }
 
     /// The model that a request is for, if it is ready.
@@ -221,6 +232,14 @@ impl Models {
     /// Gives up what was accepted: whoever waits is told at once.
     pub fn abandon(&self) {
         self.0.table.stop().iter().for_each(|engine| engine.abandon());
+    }
+}
+
+impl WeakModels {
+    /// The handle, while there are others.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Models> {
+        self.0.upgrade().map(Models)
     }
 }
 
@@ -379,18 +398,17 @@ impl Registry {
         }
     }
 
-    /// Loads a version whose phase says that it is being loaded. No two at once: each measures what its batches cost.
+    /// Loads a version whose phase says that it is being loaded.
     fn begin_loading(self: &Arc<Self>, model: usize, version: &Version) {
         let (registry, version) = (Arc::clone(self), version.clone());
         tokio::spawn(async move {
             let Ok(source) = registry.source(model).cloned() else { return };
-            let turn = registry.loading.lock().await;
             let (name, text) = (registry.full_name(model, &version), version.to_string());
             let label = registry.several.then(|| name.clone());
-            let loading = label.clone();
-            let loaded = blocking(move || source.load(&text, loading.as_deref())).await;
-            drop(turn);
-            match loaded {
+            let (models, of_metrics) = (Models(Arc::clone(&registry)), label.clone());
+            let load =
+                move || source.load(Load { version: &text, label: of_metrics.as_deref(), models: &models });
+            match blocking(load).await {
                 Ok(loaded) => {
                     let ready = Ready::new(registry.names.of(model), version.as_str(), label, loaded);
                     registry.table.enter(model, &version, ready);

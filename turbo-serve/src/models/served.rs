@@ -1,6 +1,15 @@
 //! A lease on a model, and how its registry learns that the last one has gone.
 
-use std::{convert::Infallible, fmt, future::Future, pin::Pin, sync::Arc};
+use std::{
+    convert::Infallible,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 use tokio::sync::oneshot;
 
@@ -34,6 +43,7 @@ struct Live {
     name: String,
     version: String,
     label: Option<String>,
+    load: u64,
     engine: Arc<dyn Infer>,
     // Last: when it goes, the handle to the engine has gone.
     _here: oneshot::Sender<Infallible>,
@@ -57,8 +67,11 @@ impl Served {
         label: Option<String>,
         engine: Arc<dyn Infer>,
     ) -> (Self, AllBack) {
+        static LOADS: AtomicU64 = AtomicU64::new(0);
         let (here, gone) = oneshot::channel();
-        let live = Live { name: name.to_owned(), version: version.to_owned(), label, engine, _here: here };
+        let load = LOADS.fetch_add(1, Relaxed);
+        let live =
+            Live { name: name.to_owned(), version: version.to_owned(), label, load, engine, _here: here };
         (Self(Arc::new(live)), AllBack(gone))
     }
 
@@ -72,6 +85,12 @@ impl Served {
     #[must_use]
     pub fn version(&self) -> &str {
         &self.0.version
+    }
+
+    /// Which load of the process it is: what was learnt of one may not hold for another, be it of the same name.
+    #[must_use]
+    pub fn load(&self) -> u64 {
+        self.0.load
     }
 
     /// What its metrics are labelled with; `None` where it is served alone.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::served::Stop;
+use super::{Models, served::Stop};
 use crate::engine::{Engine, Infer};
 
 /// Why a version cannot be had.
@@ -17,12 +17,23 @@ pub trait Source: Send + Sync + 'static {
     /// Whatever keeps it from looking.
     fn versions(&self) -> Result<Vec<String>, SourceError>;
 
-    /// Opens `version`, one of those, and makes it ready. Its metrics have `label`, where there is one
-    /// ([`EngineConfig::label`](crate::engine::EngineConfig::label)).
+    /// Opens a version and makes it ready.
     ///
     /// # Errors
     /// Whatever keeps it from being served.
-    fn load(&self, version: &str, label: Option<&str>) -> Result<Loaded, SourceError>;
+    fn load(&self, load: Load<'_>) -> Result<Loaded, SourceError>;
+}
+
+/// What is to be loaded.
+#[derive(Clone, Copy)]
+pub struct Load<'a> {
+    /// One of [`Source::versions`].
+    pub version: &'a str,
+    /// What its metrics are told apart by, where there are several models
+    /// ([`EngineConfig::label`](crate::engine::EngineConfig::label)).
+    pub label: Option<&'a str>,
+    /// What it will be served beside.
+    pub models: &'a Models,
 }
 
 /// A version that is ready.

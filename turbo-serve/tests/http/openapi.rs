@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use turbo_serve::{
     engine::{Health, MaskToken, ModelInfo, RowLens, Task},
     http::{HttpOptions, Metrics, router},
-    models::{Declared, LoadWhen, Loaded, Models, Source, SourceError},
+    models::{Declared, Load, LoadWhen, Loaded, Models, Source, SourceError},
     net,
 };
 
@@ -147,7 +147,7 @@ fn one_is_broken() -> (Running, tokio::runtime::Runtime) {
             Ok(vec!["1".to_owned()])
         }
 
-        fn load(&self, _: &str, _: Option<&str>) -> Result<Loaded, SourceError> {
+        fn load(&self, _: Load<'_>) -> Result<Loaded, SourceError> {
             let Self(broken) = *self;
             if broken {
                 Err("its file is damaged".into())

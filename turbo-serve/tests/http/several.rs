@@ -18,7 +18,7 @@ use turbo_serve::{
         proto::tei::{InfoRequest, PredictRequest, info_client::InfoClient, predict_client::PredictClient},
     },
     http::{HttpOptions, Metrics, router},
-    models::{Alias, Declared, LoadWhen, Loaded, Models, Source, SourceError},
+    models::{Alias, Declared, Load, LoadWhen, Loaded, Models, Source, SourceError},
 };
 
 use crate::fake::{Fake, Reply, Running, Server, assert_tei, classifier, embedding};
@@ -34,7 +34,7 @@ impl Source for Versions {
         Ok(self.versions.iter().map(|&version| version.to_owned()).collect())
     }
 
-    fn load(&self, version: &str, _: Option<&str>) -> Result<Loaded, SourceError> {
+    fn load(&self, Load { version, .. }: Load<'_>) -> Result<Loaded, SourceError> {
         let model_id = format!("{}/{version}", self.model.name);
         Ok(Arc::new(Fake::of(ModelInfo { model_id, ..self.model.clone() }, Health::Ready)).into())
     }

@@ -15,7 +15,7 @@ use turbo_serve::{
         DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, ModelInfo,
         OutputKind, Pending, Pooling, Prompts, RowLens, ScoreFunction, TokenizeRequest, Tokenized, Usage,
     },
-    models::{Alias, Declared, LoadWhen, Loaded, Models, Served, Source, SourceError, Stop},
+    models::{Alias, Declared, Load, LoadWhen, Loaded, Models, Served, Source, SourceError, Stop},
 };
 
 /// Nothing in these tests takes this long, unless it hangs.
@@ -76,7 +76,7 @@ impl Source for Shelf {
         Ok(self.versions.lock().unwrap().clone())
     }
 
-    fn load(&self, version: &str, _: Option<&str>) -> Result<Loaded, SourceError> {
+    fn load(&self, Load { version, .. }: Load<'_>) -> Result<Loaded, SourceError> {
         self.loads.fetch_add(1, SeqCst);
         let trouble = self.trouble.lock().unwrap().take();
         match trouble {

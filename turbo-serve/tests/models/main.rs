@@ -4,5 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 
 mod changes;
+mod ensemble;
 mod fake;
 mod stress;

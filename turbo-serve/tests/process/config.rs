@@ -90,6 +90,56 @@ fn a_file_is_a_server_of_its_models() {
 }
 
 #[test]
+fn an_ensemble_is_a_reranker_to_its_clients() {
+    let text = "
+[server]
+hostname = '127.0.0.1'
+port = 0
+[[models]]
+name = 'embedder'
+model_id = '{data}/tiny-sentence'
+[[models]]
+name = 'ranker'
+model_id = '{data}/tiny-cross-encoder'
+[[ensembles]]
+name = 'search'
+output = 'ranked'
+[[ensembles.steps]]
+name = 'ranked'
+do = 'rerank'
+model = 'ranker'
+query = 'request.query'
+texts = 'near'
+[[ensembles.steps]]
+name = 'near'
+do = 'retrieve'
+model = 'embedder'
+query = 'request.query'
+texts = 'request.texts'
+keep = 2
+";
+    let folder = written(text);
+    let server = start(&folder, &[]);
+    let texts = ["the cat sat", "a dog", "the mat", "the cat sat on the mat"];
+    let body = json!({ "query": "the cat sat on the mat", "texts": texts });
+    let (status, ranks) = server.post("/models/search/rerank", &body);
+    let ranks = ranks.as_array().unwrap();
+    assert_eq!((status, ranks.len()), (200, 4), "{ranks:?}");
+    let scores: Vec<f64> = ranks.iter().map(|rank| rank["score"].as_f64().unwrap()).collect();
+    assert!(scores[0] >= scores[1] && scores[1] > 0.0 && scores[2..] == [0.0, 0.0], "{scores:?}");
+    let kept: Vec<usize> = ranks[..2].iter().map(|rank| rank["index"].as_u64().unwrap() as usize).collect();
+    assert!(kept.contains(&3), "the text itself is nearest: {kept:?}");
+    // The model alone gives them the same scores.
+    let alone = json!({ "query": "the cat sat on the mat", "texts": kept.iter().map(|&at| texts[at]).collect::<Vec<_>>() });
+    let (_, alone) = server.post("/models/ranker/rerank", &alone);
+    assert_eq!(alone[0]["score"], ranks[0]["score"]);
+    assert_eq!(server.post("/models/search/embed", &json!({ "inputs": "a" })).0, 424);
+    assert_eq!(server.post("/models/search/predict", &json!({ "inputs": "a" })).0, 422);
+    let (code, output) = server.end(Signal::Terminate);
+    assert_eq!(code, Some(0), "{output}");
+}
+
+#[test]
 fn mistakes_are_told_before_anything_is_loaded() {
     let folder = written(&format!("{TWO}[[models]]\nname = 'ranker'\nmodel_id = 'nowhere/at/all'\n"));
     let file = file(&folder);

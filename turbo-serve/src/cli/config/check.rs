@@ -29,6 +29,7 @@ pub(in crate::cli) fn run(arguments: &Arguments, serve: &Command) -> Result<()> 
         let versions = model.versions.names().unwrap_or_default().join(", ");
         format!("{} ({versions})", model.name.value)
     };
-    let models: Vec<String> = config.models.iter().map(model).collect();
+    let ensembles = config.ensembles.iter().map(|ensemble| format!("{} (ensemble)", ensemble.name.value));
+    let models: Vec<String> = config.models.iter().map(model).chain(ensembles).collect();
     output::line(&format!("{}: sound: {}", arguments.file.display(), models.join(", ")))
 }

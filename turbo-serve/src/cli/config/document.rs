@@ -55,10 +55,24 @@ pub(super) struct Section<'a> {
     report: &'a Report<'a>,
     /// As it is written in its brackets; empty for the outermost.
     name: String,
-    at: usize,
+    places: Places,
     left: BTreeMap<String, (usize, Spanned<DeValue<'a>>)>,
     /// Keys that were asked for.
     known: Vec<String>,
+}
+
+/// Where the keys of a section stand.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Places {
+    section: usize,
+    keys: BTreeMap<String, usize>,
+}
+
+impl Places {
+    /// Where a key stands; where the section does if it has no such key.
+    pub(super) fn of(&self, key: &str) -> usize {
+        self.keys.get(key).copied().unwrap_or(self.section)
+    }
 }
 
 /// A value, and where it stands.
@@ -74,12 +88,19 @@ impl<'a> Section<'a> {
             let Range { start, .. } = key.span();
             (String::from(key.into_inner()), (start, value))
         };
-        Self { report, name, at, left: table.into_iter().map(entry).collect(), known: Vec::new() }
+        let left: BTreeMap<_, _> = table.into_iter().map(entry).collect();
+        let keys = left.iter().map(|(key, (at, _))| (key.clone(), *at)).collect();
+        Self { report, name, places: Places { section: at, keys }, left, known: Vec::new() }
     }
 
     /// Where it begins.
     pub(super) fn at(&self) -> usize {
-        self.at
+        self.places.section
+    }
+
+    /// Where its keys stand, those included that were taken.
+    pub(super) fn places(&self) -> Places {
+        self.places.clone()
     }
 
     /// Says what is wrong with it.
@@ -108,10 +129,66 @@ impl<'a> Section<'a> {
 
     /// The text of a key that has to be there.
     pub(super) fn required(&mut self, key: &str) -> Option<At<String>> {
-        if !self.left.contains_key(key) {
-            self.problem(self.at, format_args!("{}: `{key}` is missing", self.name));
-        }
+        self.miss(key);
         self.string(key)
+    }
+
+    /// Says that a key is missing, if it is.
+    fn miss(&self, key: &str) {
+        if !self.left.contains_key(key) {
+            self.problem(self.at(), format_args!("{}: `{key}` is missing", self.name));
+        }
+    }
+
+    /// The number of `key`, 0 or more.
+    pub(super) fn count(&mut self, key: &str) -> Option<At<usize>> {
+        let At { at, value } = self.take(key)?;
+        let count = match &value {
+            DeValue::Integer(number) => usize::from_str_radix(number.as_str(), number.radix()).ok(),
+            _ => None,
+        };
+        if count.is_none() {
+            self.wrong_type(at, key, "a whole number", &value);
+        }
+        count.map(|value| At { at, value })
+    }
+
+    /// The number of a key that has to be there.
+    pub(super) fn required_count(&mut self, key: &str) -> Option<At<usize>> {
+        self.miss(key);
+        self.count(key)
+    }
+
+    /// The number of `key`, with a fraction or not.
+    pub(super) fn float(&mut self, key: &str) -> Option<At<f64>> {
+        let At { at, value } = self.take(key)?;
+        let number = match &value {
+            DeValue::Float(number) => number.as_str().parse().ok(),
+            DeValue::Integer(number) => number.as_str().parse().ok(),
+            _ => None,
+        };
+        if number.is_none() {
+            self.wrong_type(at, key, "a number", &value);
+        }
+        number.map(|value| At { at, value })
+    }
+
+    /// A section of texts, by their names, or a list of texts that are their own names; it has to be there.
+    pub(super) fn texts(&mut self, key: &str) -> Option<Vec<(String, String)>> {
+        self.miss(key);
+        let At { at, value } = self.take(key)?;
+        let text = |value: &Spanned<DeValue<'_>>| value.get_ref().as_str().map(str::to_owned);
+        let texts: Option<Vec<_>> = match &value {
+            DeValue::Table(table) => {
+                table.iter().map(|(name, value)| Some((name.get_ref().to_string(), text(value)?))).collect()
+            }
+            DeValue::Array(list) => list.iter().map(|value| Some((text(value)?, text(value)?))).collect(),
+            _ => None,
+        };
+        if texts.is_none() {
+            self.wrong_type(at, key, "a list of strings, or a section of strings", &value);
+        }
+        texts
     }
 
     /// The texts of a list.

@@ -12,6 +12,7 @@
 
 mod check;
 mod document;
+mod ensemble;
 mod flags;
 mod model;
 mod source;
@@ -24,6 +25,7 @@ use turbo_serve::models::{Declared, Models};
 
 use self::{
     document::{At, Report, Section, nearest},
+    ensemble::{EnsembleConfig, ensemble},
     flags::{Beside, Flags},
     model::{ModelConfig, Reader},
 };
@@ -39,6 +41,7 @@ pub(super) struct Config {
     /// The name of the default model.
     default: Option<String>,
     models: Vec<ModelConfig>,
+    ensembles: Vec<EnsembleConfig>,
 }
 
 impl Config {
@@ -114,11 +117,21 @@ impl Config {
             top.problem(0, "models: there is none, expected at least one `[[models]]`");
         }
         let reader = Reader { flags, base, server: &server, beside };
+        let of_ensembles = top.sections("ensembles");
+        let all = (sections.len(), of_ensembles.len());
         let models: Vec<ModelConfig> =
             sections.into_iter().filter_map(|section| reader.model(section)).collect();
-        check_names(&top, &models, default.as_ref());
+        let ensembles: Vec<EnsembleConfig> = of_ensembles.into_iter().filter_map(ensemble).collect();
+        check_names(&top, &models, &ensembles);
+        // What is wrong itself is not missing as well.
+        if models.len() == all.0 {
+            check_members(&top, &models, &ensembles);
+            if ensembles.len() == all.1 {
+                check_default(&top, &models, &ensembles, default.as_ref());
+            }
+        }
         top.done(|_| None);
-        Self { default: default.map(|default| default.value), models }
+        Self { default: default.map(|default| default.value), models, ensembles }
     }
 
     /// The flags of the server, among those of its first model.
@@ -131,32 +144,90 @@ impl Config {
     /// # Errors
     /// What has changed since the file was read.
     pub(super) fn declare(self, host: &Host) -> Result<Models> {
+        let models = self.models.into_iter().map(|model| source::declared(model, host));
+        // Behind the models: they are loaded in this order.
         let declared: Vec<Declared> =
-            self.models.into_iter().map(|model| source::declared(model, host)).collect();
+            models.chain(self.ensembles.into_iter().map(|it| it.declared)).collect();
         Ok(Models::new(declared, self.default.as_deref())?)
     }
 }
 
-/// Every name stands for one thing, and the default is one of them.
-fn check_names(top: &Section<'_>, models: &[ModelConfig], default: Option<&At<String>>) {
+/// All names, with the key that gives each.
+fn names<'a>(
+    models: &'a [ModelConfig],
+    ensembles: &'a [EnsembleConfig],
+) -> impl Iterator<Item = (&'static str, &'a At<String>)> {
+    let of_models = models.iter().flat_map(|model| {
+        let aliases = model.aliases.iter().map(|(alias, _)| ("aliases", alias));
+        std::iter::once(("name", &model.name)).chain(aliases)
+    });
+    let of_ensembles = ensembles.iter().flat_map(|ensemble| {
+        let aliases = ensemble.aliases.iter().map(|alias| ("aliases", alias));
+        std::iter::once(("name", &ensemble.name)).chain(aliases)
+    });
+    of_models.chain(of_ensembles)
+}
+
+/// Every name stands for one thing.
+fn check_names(top: &Section<'_>, models: &[ModelConfig], ensembles: &[EnsembleConfig]) {
     let mut known: BTreeSet<&str> = BTreeSet::new();
-    let aliases = models.iter().flat_map(|model| model.aliases.iter().map(|(alias, _)| ("aliases", alias)));
-    let names = models.iter().map(|model| ("name", &model.name));
-    for (key, At { at, value }) in names.chain(aliases) {
+    for (key, At { at, value }) in names(models, ensembles) {
         if !known.insert(value) {
             top.problem(*at, format_args!("{key}: `{value}` names two models, expected a name of its own"));
         }
     }
-    if let Some(At { at, value }) = default
-        && !known.contains(value.as_str())
-        && !models.is_empty()
-    {
-        let names: Vec<&str> = known.into_iter().collect();
-        let expected = match nearest(value, &names) {
-            Some(name) => format!("did you mean `{name}`?"),
-            None => format!("expected one of {}", names.join(", ")),
-        };
-        top.problem(*at, format_args!("default: no model `{value}`: {expected}"));
+}
+
+/// The default is one of the models.
+fn check_default(
+    top: &Section<'_>,
+    models: &[ModelConfig],
+    ensembles: &[EnsembleConfig],
+    default: Option<&At<String>>,
+) {
+    let known: Vec<&str> = names(models, ensembles).map(|(_, name)| name.value.as_str()).collect();
+    if let Some(At { at, value }) = default.filter(|default| !known.contains(&default.value.as_str())) {
+        top.problem(*at, format_args!("default: no model `{value}`: {}", expected(value, &known)));
+    }
+}
+
+/// What `name` might have been.
+fn expected(name: &str, known: &[&str]) -> String {
+    match nearest(name, known) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => format!("expected one of {}", known.join(", ")),
+    }
+}
+
+/// The models of ensembles are there, in the versions that they name.
+fn check_members(top: &Section<'_>, models: &[ModelConfig], ensembles: &[EnsembleConfig]) {
+    let names_of = |model: &ModelConfig| -> Vec<String> {
+        let aliases = model.aliases.iter().map(|(alias, _)| alias.value.clone());
+        std::iter::once(model.name.value.clone()).chain(aliases).collect()
+    };
+    let known: Vec<(Vec<String>, &ModelConfig)> =
+        models.iter().map(|model| (names_of(model), model)).collect();
+    let named = |name: &str| known.iter().find(|(names, _)| names.iter().any(|known| known == name));
+    for At { at, value } in ensembles.iter().flat_map(|ensemble| &ensemble.models) {
+        if named(value).is_some() {
+            continue;
+        }
+        let of_a_version = value.rsplit_once('/').and_then(|(name, version)| Some((named(name)?, version)));
+        match of_a_version {
+            Some(((_, model), version)) => {
+                let versions = model.versions.names().unwrap_or_default();
+                if version != model::LATEST && !versions.iter().any(|there| there == version) {
+                    let there = versions.join(", ");
+                    top.problem(*at, format_args!("model: no version `{version}`: expected one of {there}"));
+                }
+            }
+            None => {
+                let names: Vec<&str> =
+                    known.iter().flat_map(|(names, _)| names).map(String::as_str).collect();
+                let expected = expected(value, &names);
+                top.problem(*at, format_args!("model: no model `{value}`: {expected} (an ensemble is none)"));
+            }
+        }
     }
 }
 
@@ -320,6 +391,115 @@ default_prompt_name = 'y'
         }
     }
 
+    const SEARCH: &str = "
+[[ensembles]]
+name = 'search'
+output = 'ranked'
+[[ensembles.steps]]
+name = 'near'
+do = 'retrieve'
+model = 'a'
+query = 'request.query'
+texts = 'request.texts'
+keep = 5
+[[ensembles.steps]]
+name = 'ranked'
+do = 'rerank'
+model = 'b/1'
+query = 'request.query'
+texts = 'near'
+";
+    const MODELS: &str = "[[models]]\nname = 'a'\nmodel_id = 'a'\n[[models]]\nname = 'b'\nmodel_id = 'b'\n";
+
+    #[test]
+    fn an_ensemble_is_steps_over_models() {
+        let folder = folder();
+        let labels = "
+[[ensembles]]
+name = 'topics'
+aliases = ['org/topics']
+load = 'request'
+max_client_batch_size = 7
+output = 'topic'
+[[ensembles.steps]]
+name = 'vector'
+do = 'embed'
+model = 'a'
+texts = 'request.texts'
+prompt = 'query'
+[[ensembles.steps]]
+name = 'topic'
+do = 'nearest'
+vectors = 'vector'
+scale = 5
+labels = { sport = 'a text about sport', law = 'a text about law' }
+";
+        let config =
+            parse(folder.path(), &format!("default = 'org/topics'\n{MODELS}{SEARCH}{labels}")).unwrap();
+        let [search, topics] = &config.ensembles[..] else { panic!("two are declared") };
+        let models = |ensemble: &EnsembleConfig| {
+            ensemble.models.iter().map(|model| model.value.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            (models(search), models(topics)),
+            (vec!["a".to_owned(), "b/1".to_owned()], vec!["a".to_owned()])
+        );
+        assert_eq!((search.declared.load, topics.declared.load), (LoadWhen::Start, LoadWhen::Request));
+    }
+
+    #[test]
+    fn mistakes_of_ensembles_have_their_lines() {
+        let folder = folder();
+        let mistakes = |from: &str, to: &str| {
+            let text = format!("{MODELS}{}", SEARCH.replacen(from, to, 1));
+            parse(folder.path(), &text).err().unwrap_or_default()
+        };
+        assert_eq!(mistakes("", ""), [""; 0]);
+        for (from, to, expected) in [
+            (
+                "do = 'rerank'",
+                "do = 'rank'",
+                "20: do: expected one of embed, retrieve, rerank, classify, nearest, mean",
+            ),
+            (
+                "model = 'a'",
+                "model = 'c'",
+                "14: model: no model `c`: did you mean `a`? (an ensemble is none)",
+            ),
+            ("'b/1'", "'b/2'", "21: model: no version `2`: expected one of 1"),
+            ("texts = 'near'", "texts = 'nera'", "23: texts: no step `nera`: expected `request.query`"),
+            (
+                "texts = 'near'",
+                "texts = 'ranked'",
+                "19: name: steps wait for each other: ranked reads ranked",
+            ),
+            (
+                "texts = 'near'",
+                "texts = 'request.query'",
+                "23: texts: expected texts, `request.query` gives a query",
+            ),
+            (
+                "output = 'ranked'",
+                "output = 'near'",
+                "10: output: expected scores or labels, `near` gives texts",
+            ),
+            ("keep = 5", "keep = 0", "17: keep: expected at least 1, got 0"),
+            ("keep = 5", "keep = 'all'", "17: keep: expected a whole number, got \"all\""),
+            ("keep = 5", "kepe = 5", "11: ensembles.steps: `keep` is missing"),
+            ("output = 'ranked'", "", "8: ensembles: `output` is missing"),
+            (
+                "output = 'ranked'",
+                "output = 'ranked'\nmax_client_batch_size = 0",
+                "11: max_client_batch_size: expected at least 1, got 0",
+            ),
+            ("name = 'search'", "name = 'b'", "9: name: `b` names two models"),
+        ] {
+            let mistakes = mistakes(from, to);
+            let is_told = mistakes.iter().any(|it| it.starts_with(&format!("x.toml:{expected}")));
+            assert!(is_told, "{mistakes:#?}\nis not: {expected}");
+        }
+    }
+
     /// The page that describes every key.
     fn page() -> String {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/config.md");
@@ -337,7 +517,8 @@ default_prompt_name = 'y'
             fs::write(model.join("config.json"), "{}").unwrap();
         }
         let config = parse(folder.path(), example);
-        assert!(config.as_ref().is_ok_and(|config| config.models.len() == 3), "{:#?}", config.err());
+        let count = config.as_ref().ok().map(|config| (config.models.len(), config.ensembles.len()));
+        assert_eq!(count, Some((3, 1)), "{:#?}", config.err());
     }
 
     #[test]
@@ -345,10 +526,14 @@ default_prompt_name = 'y'
         let (page, serve) = (page(), serve_command());
         let flags = Flags::of(&serve);
         let of_files = ["default", "name", "model_id", "versions", "version", "aliases", "load"];
+        let of_steps = ["do", "model", "texts", "query", "keep", "query_prompt", "texts_prompt", "prompt"];
+        let of_ensembles = ["output", "vectors", "labels", "scale", "of"];
         let missing: Vec<&str> = flags
             .of_the_server()
             .chain(flags::OF_A_MODEL)
             .chain(of_files)
+            .chain(of_steps)
+            .chain(of_ensembles)
             .filter(|key| !page.contains(&format!("| `{key}` |")))
             .collect();
         assert_eq!(missing, [""; 0], "docs/config.md has no line for them");

@@ -50,7 +50,7 @@ pub(super) struct Version {
 /// The version of a model that lists none.
 const ONLY: &str = "1";
 /// No version's name: it stands for the greatest.
-const LATEST: &str = "latest";
+pub(super) const LATEST: &str = "latest";
 
 /// Reads sections.
 pub(super) struct Reader<'a> {
@@ -228,7 +228,7 @@ impl Versions {
 }
 
 /// A name goes into paths, and what follows its `/` is a version.
-fn name_is_sound(section: &Section<'_>, At { at, value }: &At<String>) -> bool {
+pub(super) fn name_is_sound(section: &Section<'_>, At { at, value }: &At<String>) -> bool {
     let sound = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
     let is_sound = value.chars().all(sound) && !value.starts_with('.');
     if !is_sound {
@@ -238,7 +238,7 @@ fn name_is_sound(section: &Section<'_>, At { at, value }: &At<String>) -> bool {
     is_sound
 }
 
-fn load_when(section: &mut Section<'_>) -> LoadWhen {
+pub(super) fn load_when(section: &mut Section<'_>) -> LoadWhen {
     let Some(At { at, value }) = section.string("load") else { return LoadWhen::Start };
     match value.as_str() {
         "start" => LoadWhen::Start,

@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use turbo_serve::models::{Declared, Loaded, Source, SourceError};
+use turbo_serve::models::{Declared, Load, Loaded, Source, SourceError};
 
 use super::model::{ModelConfig, Version, Versions};
 use crate::cli::serve::{self, Among, Arguments, Host};
@@ -46,7 +46,7 @@ impl Source for OnHost {
         Ok(self.versions.names()?)
     }
 
-    fn load(&self, version: &str, label: Option<&str>) -> Result<Loaded, SourceError> {
+    fn load(&self, Load { version, label, .. }: Load<'_>) -> Result<Loaded, SourceError> {
         let place = self.place(version).ok_or_else(|| format!("there is no version `{version}`"))?;
         let arguments = self.arguments.clone().of(place);
         let among = Among { name: Some(self.name.clone()), label: label.map(str::to_owned) };

@@ -1,0 +1,42 @@
+//! The vectors of labels: made once for a model, and again when another answers by its name.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::run::{UNIT, ask};
+use crate::{
+    engine::{EngineError, Input},
+    models::Served,
+};
+
+/// The texts that stand for labels, and their vectors.
+#[derive(Debug, Default)]
+pub(super) struct LabelVectors {
+    texts: Vec<String>,
+    /// Of which load of a model they are.
+    known: Mutex<Option<(u64, Vectors)>>,
+}
+
+type Vectors = Arc<Vec<Vec<f32>>>;
+
+impl LabelVectors {
+    pub(super) fn new(texts: Vec<String>) -> Self {
+        Self { texts, known: Mutex::default() }
+    }
+
+    /// The vectors that this model gives them.
+    pub(super) async fn of(&self, model: &Served, prompt: Option<&str>) -> Result<Vectors, EngineError> {
+        if let Some((_, vectors)) = self.known().as_ref().filter(|(load, _)| *load == model.load()) {
+            return Ok(Arc::clone(vectors));
+        }
+        // Who comes meanwhile asks the same: it is asked for seldom, and nobody waits for somebody who may go away.
+        let inputs = self.texts.iter().cloned().map(Input::Text).collect();
+        let (rows, _) = ask(model, inputs, UNIT, None, prompt.map(str::to_owned)).await?;
+        let vectors: Vectors = Arc::new(rows.into_iter().map(|row| row.values).collect());
+        *self.known() = Some((model.load(), Arc::clone(&vectors)));
+        Ok(vectors)
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, Option<(u64, Vectors)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

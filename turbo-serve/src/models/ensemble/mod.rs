@@ -1,0 +1,85 @@
+//! Several models that answer as one: a graph of [`Step`]s, each of which reads the request or what other steps give.
+//!
+//! ```text
+//! request.query ─┬─▶ retrieve (embedder) ─texts─▶ rerank (ranker) ─scores─▶
+//! request.texts ─┘
+//! request.texts ──▶ embed (embedder) ─vectors─▶ nearest (labels as texts) ─labels─▶
+//! ```
+//!
+//! | a step | reads | gives |
+//! |---|---|---|
+//! | `embed` | texts | a vector each |
+//! | `retrieve` | a query and texts | the texts nearest to the query |
+//! | `rerank` | a query and texts | a score each |
+//! | `classify` | texts | a logit per label each |
+//! | `nearest` | vectors | a logit per label each: how near each label's own text is |
+//! | `mean` | scores, or labels, of several steps | their mean |
+//!
+//! An ensemble that gives scores is a reranker to everybody, and one that gives labels a classifier; so it is served by
+//! every protocol that has those. Of texts that were not retrieved the score is 0, and they come last. Requests that
+//! one step makes of its model count against that model's limits. Steps that do not read each other run side by side.
+//!
+//! A request takes a lease on all models before the first step. A model that is unloaded then fails later requests of the
+//! ensemble, and none that was accepted.
+
+mod engine;
+mod labels;
+mod plan;
+mod run;
+
+use std::{collections::HashMap, sync::Arc};
+
+pub use plan::{Does, Kind, PlanError, QUERY, Step, TEXTS};
+
+use self::{engine::EnsembleEngine, plan::Plan};
+use super::{Load, Loaded, Source, SourceError, Wanted};
+use crate::engine::Infer;
+
+/// Models that answer as one: a [`Source`] of one version.
+pub struct Ensemble {
+    name: String,
+    plan: Plan,
+    max_client_batch_size: usize,
+}
+
+/// The version of an ensemble.
+const ONLY: &str = "1";
+
+impl Ensemble {
+    /// The ensemble of these steps, of which `output` gives the result.
+    ///
+    /// # Errors
+    /// All that is wrong with the steps.
+    pub fn new(
+        name: &str,
+        steps: &[Step],
+        output: &str,
+        max_client_batch_size: usize,
+    ) -> Result<Self, Vec<PlanError>> {
+        Ok(Self { name: name.to_owned(), plan: Plan::new(steps, output)?, max_client_batch_size })
+    }
+
+    /// What it gives.
+    #[must_use]
+    pub fn gives(&self) -> Kind {
+        self.plan.gives
+    }
+}
+
+impl Source for Ensemble {
+    fn versions(&self) -> Result<Vec<String>, SourceError> {
+        Ok(vec![ONLY.to_owned()])
+    }
+
+    /// Waits until all of its models are there.
+    fn load(&self, Load { models, .. }: Load<'_>) -> Result<Loaded, SourceError> {
+        let runtime = tokio::runtime::Handle::current();
+        let lease = |name: &str| -> Result<_, SourceError> {
+            Ok((name.to_owned(), runtime.block_on(models.lease(Wanted::named(name)))?))
+        };
+        let members = self.plan.models().into_iter().map(lease).collect::<Result<HashMap<_, _>, _>>()?;
+        let (plan, weak) = (self.plan.clone(), models.downgrade());
+        let engine = EnsembleEngine::new(&self.name, plan, self.max_client_batch_size, &members, weak)?;
+        Ok(Loaded { engine: Arc::new(engine) as Arc<dyn Infer>, stop: None })
+    }
+}

@@ -1,0 +1,247 @@
+//! The steps of an ensemble, done for one request.
+
+use std::{collections::HashMap, time::Duration};
+
+use futures_util::future::try_join_all;
+
+use super::{
+    labels::LabelVectors,
+    plan::{Does, Plan, Planned, Read},
+};
+use crate::{
+    engine::{EngineError, InferRequest, Input, OutputKind, Row, Truncation, Usage},
+    models::Served,
+};
+
+/// A request, and who answers its parts.
+pub(super) struct Run<'a> {
+    pub(super) plan: &'a Plan,
+    /// A lease on each model, by the name that its steps give it.
+    pub(super) members: &'a HashMap<String, Served>,
+    /// Of each step of the plan that has labels of its own their vectors.
+    pub(super) labels: &'a [LabelVectors],
+    /// Empty where there is none.
+    pub(super) query: &'a str,
+    pub(super) texts: &'a [String],
+    pub(super) truncation: Option<Truncation>,
+}
+
+/// What a step gives: of some of the request's texts, by their places, a row each (texts have none).
+#[derive(Clone, Debug, Default)]
+pub(super) struct Value {
+    pub(super) of: Vec<usize>,
+    pub(super) rows: Vec<Row>,
+}
+
+/// What a step gives, and what it took.
+type Done = (Value, Usage);
+
+impl Run<'_> {
+    /// The result of the last step, and what all of them took.
+    pub(super) async fn run(&self) -> Result<Done, EngineError> {
+        let (mut values, mut usage): (Vec<Value>, _) = (Vec::new(), Usage::default());
+        while let Some(next) = self.plan.steps.get(values.len()) {
+            let rest = &self.plan.steps[values.len()..];
+            let wave = rest.iter().take_while(|planned| planned.wave == next.wave).enumerate();
+            let done = wave.map(|(nth, planned)| self.step(values.len() + nth, planned, &values));
+            for (value, took) in try_join_all(done).await? {
+                add(&mut usage, &took);
+                values.push(value);
+            }
+        }
+        Ok((values.pop().unwrap_or_default(), usage))
+    }
+
+    async fn step(&self, place: usize, planned: &Planned, values: &[Value]) -> Result<Done, EngineError> {
+        match &planned.step.does {
+            Does::Embed { model, prompt, .. } => {
+                self.embed(model, self.read(planned, 0, values), prompt.clone()).await
+            }
+            Does::Retrieve { model, keep, query_prompt, texts_prompt, .. } => {
+                let of = self.read(planned, 1, values);
+                self.retrieve(model, of, *keep, [query_prompt.clone(), texts_prompt.clone()]).await
+            }
+            Does::Rerank { model, .. } => {
+                let of = self.read(planned, 1, values);
+                let pair = |&place: &usize| Input::Pair(self.query.to_owned(), self.texts[place].clone());
+                let inputs = of.iter().map(pair).collect();
+                let (rows, usage) = self.ask(model, inputs, OutputKind::RAW, None).await?;
+                Ok((Value { of, rows }, usage))
+            }
+            Does::Classify { model, .. } => {
+                let of = self.read(planned, 0, values);
+                let (rows, usage) = self.ask(model, self.inputs(&of), OutputKind::RAW, None).await?;
+                Ok((Value { of, rows }, usage))
+            }
+            Does::Nearest { scale, .. } => {
+                let Read::Step(from) = planned.reads[0] else { unreachable!("a request has no vectors") };
+                let Does::Embed { model, prompt, .. } = &self.plan.steps[from].step.does else {
+                    unreachable!("only embedding gives vectors")
+                };
+                let labels = &self.labels[place];
+                let vectors = labels.of(&self.members[model], prompt.as_deref()).await?;
+                Ok((nearest(&values[from], &vectors, *scale), Usage::default()))
+            }
+            Does::Mean { .. } => {
+                let read = |read: &Read| match read {
+                    Read::Step(at) => &values[*at],
+                    Read::Query | Read::Texts => unreachable!("a request has no logits"),
+                };
+                Ok((mean(&planned.reads.iter().map(read).collect::<Vec<_>>())?, Usage::default()))
+            }
+        }
+    }
+
+    /// The texts that a step reads, by their places.
+    fn read(&self, planned: &Planned, nth: usize, values: &[Value]) -> Vec<usize> {
+        match planned.reads[nth] {
+            Read::Step(at) => values[at].of.clone(),
+            Read::Query | Read::Texts => (0..self.texts.len()).collect(),
+        }
+    }
+
+    fn inputs(&self, of: &[usize]) -> Vec<Input> {
+        of.iter().map(|&place| Input::Text(self.texts[place].clone())).collect()
+    }
+
+    async fn embed(&self, model: &str, of: Vec<usize>, prompt: Option<String>) -> Result<Done, EngineError> {
+        let (rows, usage) = self.ask(model, self.inputs(&of), UNIT, prompt).await?;
+        Ok((Value { of, rows }, usage))
+    }
+
+    /// The texts nearest to the query, in their own order.
+    async fn retrieve(
+        &self,
+        model: &str,
+        of: Vec<usize>,
+        keep: usize,
+        [query_prompt, texts_prompt]: [Option<String>; 2],
+    ) -> Result<Done, EngineError> {
+        let query = vec![Input::Text(self.query.to_owned())];
+        let parts = [(query, query_prompt), (self.inputs(&of), texts_prompt)];
+        let asked = parts.map(|(inputs, prompt)| self.ask(model, inputs, UNIT, prompt));
+        let mut answers = try_join_all(asked).await?.into_iter();
+        let ((query, mut usage), (texts, took)) = answers.next().zip(answers.next()).expect("two were asked");
+        add(&mut usage, &took);
+        let score = |row: &Row| dot(&row.values, &query[0].values);
+        let mut near: Vec<(f32, usize)> = texts.iter().map(score).zip(of).collect();
+        near.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        let mut kept: Vec<usize> = near.into_iter().take(keep).map(|(_, place)| place).collect();
+        kept.sort_unstable();
+        Ok((Value { of: kept, rows: Vec::new() }, usage))
+    }
+
+    async fn ask(
+        &self,
+        model: &str,
+        inputs: Vec<Input>,
+        output: OutputKind,
+        prompt: Option<String>,
+    ) -> Result<(Vec<Row>, Usage), EngineError> {
+        ask(&self.members[model], inputs, output, self.truncation, prompt).await
+    }
+}
+
+/// Rows as a comparison wants them.
+pub(super) const UNIT: OutputKind = OutputKind::Pooled { normalize: true, dimensions: None };
+
+/// Rows of any number of inputs, as many at a time as the model takes in one request.
+pub(super) async fn ask(
+    member: &Served,
+    inputs: Vec<Input>,
+    output: OutputKind,
+    truncation: Option<Truncation>,
+    prompt_name: Option<String>,
+) -> Result<(Vec<Row>, Usage), EngineError> {
+    let (engine, mut rows, mut usage) = (member.engine(), Vec::with_capacity(inputs.len()), Usage::default());
+    let most = engine.info().max_client_batch_size;
+    let mut inputs = inputs.into_iter().peekable();
+    while inputs.peek().is_some() {
+        let inputs = inputs.by_ref().take(most).collect();
+        let request = InferRequest { inputs, output, truncation, prompt_name: prompt_name.clone() };
+        let answer = engine.infer(request).await?;
+        add(&mut usage, &answer.usage);
+        rows.extend(answer.rows);
+    }
+    Ok((rows, usage))
+}
+
+/// Adds what a part took. (Times of parts that ran beside each other count twice: they are of the models.)
+pub(super) fn add(sum: &mut Usage, part: &Usage) {
+    let plus = |sum: &mut Duration, part| *sum += part;
+    plus(&mut sum.timings.tokenization, part.timings.tokenization);
+    plus(&mut sum.timings.queue, part.timings.queue);
+    plus(&mut sum.timings.inference, part.timings.inference);
+    sum.tokens += part.tokens;
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// Of each vector its cosines to those of the labels, times `scale`.
+fn nearest(vectors: &Value, labels: &[Vec<f32>], scale: f32) -> Value {
+    let logits = |row: &Row| {
+        let values: Vec<f32> = labels.iter().map(|label| scale * dot(&row.values, label)).collect();
+        Row { row_len: values.len(), values, tokens: row.tokens }
+    };
+    Value { of: vectors.of.clone(), rows: vectors.rows.iter().map(logits).collect() }
+}
+
+/// The mean of the rows of the texts that all values have.
+fn mean(values: &[&Value]) -> Result<Value, EngineError> {
+    let row_of = |value: &&Value, place: usize| {
+        let at = value.of.iter().position(|of| *of == place)?;
+        Some(value.rows[at].clone())
+    };
+    let mut mean = Value::default();
+    for &place in &values[0].of {
+        let Some(rows) = values.iter().map(|value| row_of(value, place)).collect::<Option<Vec<Row>>>() else {
+            continue;
+        };
+        let row_len = rows[0].row_len;
+        if rows.iter().any(|row| row.row_len != row_len) {
+            let why = "models whose logits are averaged have different labels";
+            return Err(EngineError::Backend(why.to_owned()));
+        }
+        let sum = |at: usize| rows.iter().map(|row| row.values[at]).sum::<f32>();
+        let values = (0..row_len).map(|at| sum(at) / rows.len() as f32).collect();
+        mean.of.push(place);
+        mean.rows.push(Row { values, row_len, tokens: rows.iter().map(|row| row.tokens).sum() });
+    }
+    Ok(mean)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(rows: &[(usize, &[f32])]) -> Value {
+        let row = |values: &[f32]| Row { values: values.to_vec(), row_len: values.len(), tokens: 3 };
+        Value {
+            of: rows.iter().map(|(place, _)| *place).collect(),
+            rows: rows.iter().map(|(_, values)| row(values)).collect(),
+        }
+    }
+
+    fn plain(value: &Value) -> Vec<(usize, Vec<f32>)> {
+        value.of.iter().copied().zip(value.rows.iter().map(|row| row.values.clone())).collect()
+    }
+
+    #[test]
+    fn a_mean_is_of_what_all_have() {
+        let first = value(&[(0, &[1.0, 5.0]), (2, &[2.0, 2.0]), (3, &[9.0, 9.0])]);
+        let second = value(&[(2, &[4.0, 0.0]), (0, &[3.0, 1.0])]);
+        let both = mean(&[&first, &second]).unwrap();
+        assert_eq!(plain(&both), [(0, vec![2.0, 3.0]), (2, vec![3.0, 1.0])]);
+        assert_eq!(both.rows[0].tokens, 6);
+        assert!(mean(&[&first, &value(&[(0, &[1.0])])]).is_err());
+    }
+
+    #[test]
+    fn a_label_is_as_near_as_its_vector() {
+        let vectors = value(&[(1, &[0.6, 0.8])]);
+        let labels = [vec![1.0, 0.0], vec![0.0, 1.0]];
+        assert_eq!(plain(&nearest(&vectors, &labels, 10.0)), [(1, vec![6.0, 8.0])]);
+    }
+}

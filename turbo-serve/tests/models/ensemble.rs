@@ -1,0 +1,394 @@
+//! Models that answer as one, with members whose answers are known: a text of the fake models is a number.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use turbo_serve::{
+    engine::{
+        DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Input, ModelInfo,
+        OutputKind, Pending, Pooling, Prompts, Row, RowLens, ScoreFunction, Task, Timings, TokenizeRequest,
+        Tokenized, Usage,
+    },
+    models::{
+        Declared, Load, LoadWhen, Loaded, Models, Source, SourceError, Wanted,
+        ensemble::{Does, Ensemble, QUERY, Step, TEXTS},
+    },
+};
+
+use crate::fake::run;
+
+/// What a fake member computes.
+#[derive(Clone, Copy, PartialEq)]
+enum Member {
+    /// The unit vector at the angle of the number, in degrees.
+    Embedder,
+    /// The product of both numbers, and so much.
+    Ranker(f32),
+    /// The number for the first label, minus it for the second.
+    Classifier,
+}
+
+/// Most inputs of a request to a member.
+const MOST: usize = 3;
+
+struct Fake {
+    member: Member,
+    info: EngineInfo,
+    seen: Arc<Seen>,
+}
+
+/// What all members have seen.
+#[derive(Default)]
+struct Seen {
+    inputs: AtomicUsize,
+    /// Requests that are being answered now, and the most that ever were.
+    inside: AtomicUsize,
+    most_inside: AtomicUsize,
+    /// While set, no request is answered.
+    closed: AtomicBool,
+}
+
+struct Shelf {
+    name: &'static str,
+    member: Member,
+    labels: Arc<std::sync::Mutex<Vec<&'static str>>>,
+    seen: Arc<Seen>,
+}
+
+impl Source for Shelf {
+    fn versions(&self) -> Result<Vec<String>, SourceError> {
+        Ok(vec!["1".to_owned()])
+    }
+
+    fn load(&self, _: Load<'_>) -> Result<Loaded, SourceError> {
+        let labels = self.labels.lock().unwrap().clone();
+        let member = self.member;
+        let task =
+            if member == Member::Embedder { Pooling::Mean.into() } else { Task::SequenceClassification };
+        let model = ModelInfo {
+            model_id: self.name.to_owned(),
+            sha: None,
+            name: self.name.to_owned(),
+            dtype: "float32",
+            device: "test".to_owned(),
+            task,
+            labels: labels.iter().map(|&label| label.to_owned()).collect(),
+            score_function: ScoreFunction::Identity,
+            mask_token: None,
+            prompts: Prompts {
+                named: [("query".to_owned(), "find: ".to_owned())].into(),
+                ..Prompts::default()
+            },
+            rows: RowLens { pooled: Some(2), tokens: None, selected: None },
+            max_input_length: 8,
+            vocab_size: 10,
+            type_vocab_size: 1,
+        };
+        let info = EngineInfo {
+            model,
+            max_input_length: 8,
+            max_batch_tokens: 8,
+            max_batch_requests: None,
+            max_client_batch_size: MOST,
+            max_concurrent_requests: 8,
+            auto_truncate: true,
+            tokenization_workers: 0,
+            cache_bytes: None,
+            version: "1.2.3",
+        };
+        Ok(Arc::new(Fake { member, info, seen: Arc::clone(&self.seen) }).into())
+    }
+}
+
+impl Fake {
+    fn row(&self, input: &Input) -> Row {
+        let number = |text: &str| text.parse::<f32>().unwrap();
+        let values = match (self.member, input) {
+            (Member::Embedder, Input::Text(text)) => {
+                let angle = number(text).to_radians();
+                vec![angle.cos(), angle.sin()]
+            }
+            (Member::Ranker(more), Input::Pair(query, text)) => vec![number(query) * number(text) + more],
+            (Member::Classifier, Input::Text(text)) => vec![number(text), -number(text)],
+            (_, other) => panic!("{} was asked {other:?}", self.info.model.name),
+        };
+        Row { row_len: values.len(), values, tokens: 2 }
+    }
+}
+
+impl Infer for Fake {
+    fn info(&self) -> &EngineInfo {
+        &self.info
+    }
+
+    fn infer(&self, request: InferRequest) -> Pending<'_, InferResponse> {
+        Box::pin(async move {
+            let InferRequest { inputs, output, .. } = request;
+            assert!((1..=MOST).contains(&inputs.len()), "{} inputs", inputs.len());
+            assert_eq!(
+                matches!(output, OutputKind::Pooled { normalize: true, .. }),
+                self.member == Member::Embedder
+            );
+            let inside = self.seen.inside.fetch_add(1, SeqCst) + 1;
+            self.seen.most_inside.fetch_max(inside, SeqCst);
+            self.seen.inputs.fetch_add(inputs.len(), SeqCst);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            while self.seen.closed.load(SeqCst) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            self.seen.inside.fetch_sub(1, SeqCst);
+            let rows: Vec<Row> = inputs.iter().map(|input| self.row(input)).collect();
+            let timings = Timings { inference: Duration::from_millis(5), ..Timings::default() };
+            Ok(InferResponse { usage: Usage { timings, characters: 0, tokens: 2 * rows.len() }, rows })
+        })
+    }
+
+    fn tokenize(&self, _: TokenizeRequest) -> Pending<'_, Vec<Tokenized>> {
+        unreachable!("no step asks for tokens")
+    }
+
+    fn decode(&self, _: DecodeRequest) -> Pending<'_, Vec<String>> {
+        unreachable!("no step asks for texts")
+    }
+
+    fn health(&self) -> Health {
+        Health::Ready
+    }
+}
+
+/// A server with the members `embedder`, `ranker`, `other` (a ranker) and `classifier`, and the ensemble `it`.
+struct World {
+    models: Models,
+    seen: Arc<Seen>,
+    /// Labels that `classifier` has when it is loaded next.
+    labels: Arc<std::sync::Mutex<Vec<&'static str>>>,
+}
+
+impl World {
+    fn new(steps: &[Step], output: &str) -> Self {
+        let (seen, labels) =
+            (Arc::new(Seen::default()), Arc::new(std::sync::Mutex::new(vec!["plus", "minus"])));
+        let member = |name, member, labels: &Arc<std::sync::Mutex<_>>| {
+            let source = Shelf { name, member, labels: Arc::clone(labels), seen: Arc::clone(&seen) };
+            declared(name, Arc::new(source))
+        };
+        let one = Arc::new(std::sync::Mutex::new(vec!["fits"]));
+        let models = vec![
+            member("embedder", Member::Embedder, &Arc::default()),
+            member("ranker", Member::Ranker(0.0), &one),
+            member("other", Member::Ranker(10.0), &one),
+            member("classifier", Member::Classifier, &labels),
+            declared("it", Arc::new(Ensemble::new("it", steps, output, 50).unwrap())),
+        ];
+        Self { models: Models::new(models, None).unwrap(), seen, labels }
+    }
+
+    async fn started(steps: &[Step], output: &str) -> Self {
+        let world = Self::new(steps, output);
+        world.models.start().await.unwrap();
+        world
+    }
+
+    /// The rows of these inputs.
+    async fn ask(&self, inputs: Vec<Input>) -> Result<Vec<Vec<f32>>, EngineError> {
+        let it = self.models.find(Wanted::named("it")).unwrap();
+        let answer = it.engine().infer(InferRequest::new(inputs, OutputKind::RAW)).await?;
+        Ok(answer.rows.into_iter().map(|row| row.values).collect())
+    }
+}
+
+fn declared(name: &str, source: Arc<dyn Source>) -> Declared {
+    Declared { name: name.to_owned(), aliases: Vec::new(), version: None, load: LoadWhen::Start, source }
+}
+
+fn step(name: &str, does: Does) -> Step {
+    Step { name: name.to_owned(), does }
+}
+
+fn retrieve(keep: usize) -> Step {
+    retrieve_with(keep, None)
+}
+
+/// The prompt stands before the texts.
+fn retrieve_with(keep: usize, prompt: Option<&str>) -> Step {
+    let does = Does::Retrieve {
+        model: "embedder".to_owned(),
+        query: QUERY.to_owned(),
+        texts: TEXTS.to_owned(),
+        keep,
+        query_prompt: Some("query".to_owned()),
+        texts_prompt: prompt.map(str::to_owned),
+    };
+    step("near", does)
+}
+
+fn rerank(name: &str, model: &str, texts: &str) -> Step {
+    step(name, Does::Rerank { model: model.to_owned(), query: QUERY.to_owned(), texts: texts.to_owned() })
+}
+
+fn pairs(query: &str, texts: &[&str]) -> Vec<Input> {
+    texts.iter().map(|&text| Input::Pair(query.to_owned(), text.to_owned())).collect()
+}
+
+fn texts(texts: &[&str]) -> Vec<Input> {
+    texts.iter().map(|&text| Input::Text(text.to_owned())).collect()
+}
+
+#[test]
+fn the_nearest_are_reranked_and_the_others_come_last() {
+    run(async {
+        let world = World::started(&[retrieve(2), rerank("ranked", "ranker", "near")], "ranked").await;
+        let it = world.models.find(Wanted::named("it")).unwrap();
+        let info = it.engine().info();
+        assert_eq!((info.model.task, info.model.labels.len()), (Task::SequenceClassification, 1));
+        assert_eq!((info.max_client_batch_size, info.model.model_id.as_str()), (50, "it (embedder, ranker)"));
+        let inputs = pairs("10", &["90", "20", "180", "5", "-40"]);
+        let answer = it.engine().infer(InferRequest::new(inputs, OutputKind::RAW)).await.unwrap();
+        let rows: Vec<f32> = answer.rows.iter().map(|row| row.values[0]).collect();
+        assert_eq!(rows, [f32::MIN, 200.0, f32::MIN, 50.0, f32::MIN]);
+        // A query, five texts in parts of three, and two pairs.
+        assert_eq!((world.seen.inputs.load(SeqCst), answer.usage.tokens), (8, 16));
+        assert_eq!(answer.usage.characters, 2 + 11);
+        assert!(answer.usage.timings.total >= Duration::from_millis(15), "{:?}", answer.usage.timings);
+        // Each query has its own texts, whatever their order.
+        let both = [pairs("10", &["90", "20"]), pairs("80", &["20", "90"]), pairs("10", &["5"])].concat();
+        let rows: Vec<f32> = world.ask(both).await.unwrap().into_iter().flatten().collect();
+        assert_eq!(rows, [f32::MIN, 200.0, 1600.0, 7200.0, 50.0]);
+    });
+}
+
+#[test]
+fn steps_that_do_not_wait_for_each_other_run_side_by_side() {
+    run(async {
+        let mean = Does::Mean { of: vec!["first".to_owned(), "second".to_owned()] };
+        let steps = [step("both", mean), rerank("first", "ranker", TEXTS), rerank("second", "other", TEXTS)];
+        let world = World::started(&steps, "both").await;
+        let rows = world.ask(pairs("2", &["1", "3"])).await.unwrap();
+        assert_eq!(rows, [[7.0], [11.0]]);
+        assert_eq!(world.seen.most_inside.load(SeqCst), 2);
+    });
+}
+
+#[test]
+fn a_text_gets_the_label_whose_text_is_nearest() {
+    run(async {
+        let embed = Does::Embed { model: "embedder".to_owned(), texts: TEXTS.to_owned(), prompt: None };
+        let labels = [("right", "0"), ("up", "90")].map(|(label, text)| (label.to_owned(), text.to_owned()));
+        let nearest = Does::Nearest { vectors: "vector".to_owned(), labels: labels.to_vec(), scale: 10.0 };
+        let world = World::started(&[step("vector", embed), step("label", nearest)], "label").await;
+        let it = world.models.find(Wanted::named("it")).unwrap();
+        assert_eq!(&*it.engine().info().model.labels, ["right", "up"]);
+        for _ in 0..2 {
+            let rows = world.ask(texts(&["0", "90", "60"])).await.unwrap();
+            let close = |row: &[f32], expected: [f32; 2]| {
+                row.iter().zip(expected).all(|(got, expected)| (got - expected).abs() < 1e-3)
+            };
+            assert!(close(&rows[0], [10.0, 0.0]) && close(&rows[1], [0.0, 10.0]), "{rows:?}");
+            assert!(close(&rows[2], [5.0, 8.660]), "{rows:?}");
+        }
+        assert_eq!(world.seen.inputs.load(SeqCst), 3 + 2 + 3, "the labels' vectors are made once");
+        drop(it);
+        world.models.unload("embedder").await.unwrap();
+        world.models.load("embedder").await.unwrap();
+        world.ask(texts(&["0"])).await.unwrap();
+        assert_eq!(world.seen.inputs.load(SeqCst), 8 + 1 + 2, "and again for another load");
+    });
+}
+
+#[test]
+fn what_an_ensemble_does_not_read_is_refused() {
+    run(async {
+        let world = World::started(&[rerank("ranked", "ranker", TEXTS)], "ranked").await;
+        let error = world.ask([pairs("1", &["1"]), texts(&["2"])].concat()).await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "input 1: this is an ensemble that reads a query and a text, and nothing else"
+        );
+        assert_eq!(world.ask(Vec::new()).await, Err(EngineError::Empty));
+        let many = pairs("1", &["1"; 51]);
+        assert_eq!(world.ask(many).await, Err(EngineError::TooManyInputs { got: 51, limit: 50 }));
+        let it = world.models.find(Wanted::named("it")).unwrap();
+        let tokens = InferRequest::new(pairs("1", &["1"]), OutputKind::Tokens);
+        assert!(matches!(it.engine().infer(tokens).await, Err(EngineError::NoSuchRows { .. })));
+        assert_eq!(world.seen.inputs.load(SeqCst), 0);
+    });
+}
+
+#[test]
+fn members_are_for_what_their_steps_do() {
+    run(async {
+        for (steps, output, expected) in [
+            (
+                vec![rerank("ranked", "embedder", TEXTS)],
+                "ranked",
+                "model `embedder` is for embedding, expected a sequence classifier with one label",
+            ),
+            (
+                vec![step("label", Does::Classify { model: "ranker".to_owned(), texts: TEXTS.to_owned() })],
+                "label",
+                "model `ranker` is for sequence-classification (labels: 1), expected a sequence classifier with several labels",
+            ),
+            (vec![rerank("ranked", "nobody", TEXTS)], "ranked", "no model `nobody` is served"),
+            (
+                vec![retrieve_with(1, Some("passage")), rerank("ranked", "ranker", "near")],
+                "ranked",
+                "model `embedder` has no prompt `passage`: it has query",
+            ),
+        ] {
+            let error = World::new(&steps, output).models.start().await.unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_member_that_goes_fails_later_requests_and_no_accepted_one() {
+    run(async {
+        let world = World::started(&[retrieve(1), rerank("ranked", "ranker", "near")], "ranked").await;
+        let it = world.models.find(Wanted::named("it")).unwrap();
+        world.seen.closed.store(true, SeqCst);
+        let asked = tokio::spawn({
+            let it = it.clone();
+            async move { it.engine().infer(InferRequest::new(pairs("1", &["5"]), OutputKind::RAW)).await }
+        });
+        crate::fake::eventually(|| world.seen.inside.load(SeqCst) > 0).await;
+        let unloading = tokio::spawn({
+            let models = world.models.clone();
+            async move { models.unload("ranker").await }
+        });
+        crate::fake::eventually(|| world.models.find(Wanted::named("ranker")).is_err()).await;
+        world.seen.closed.store(false, SeqCst);
+        assert_eq!(asked.await.unwrap().unwrap().rows[0].values, [5.0], "its second step has its model");
+        unloading.await.unwrap().unwrap();
+        let error = world.ask(pairs("1", &["5"])).await.unwrap_err();
+        assert_eq!(error, EngineError::Backend("model `ranker/1` is not loaded".to_owned()));
+        assert_eq!(it.engine().health(), Health::Failing);
+        world.models.load("ranker").await.unwrap();
+        assert_eq!(
+            (world.ask(pairs("1", &["5"])).await.unwrap(), it.engine().health()),
+            (vec![vec![5.0]], Health::Ready)
+        );
+    });
+}
+
+#[test]
+fn a_classifier_with_other_labels_than_before_is_noticed() {
+    run(async {
+        let classify = Does::Classify { model: "classifier".to_owned(), texts: TEXTS.to_owned() };
+        let world = World::started(&[step("label", classify)], "label").await;
+        assert_eq!(world.ask(texts(&["4"])).await.unwrap(), [[4.0, -4.0]]);
+        *world.labels.lock().unwrap() = vec!["other", "labels"];
+        world.models.unload("classifier").await.unwrap();
+        world.models.load("classifier").await.unwrap();
+        let error = world.ask(texts(&["4"])).await.unwrap_err();
+        assert!(error.to_string().contains("other labels than when the ensemble was loaded"), "{error}");
+        world.models.unload("it").await.unwrap();
+        world.models.load("it").await.unwrap();
+        assert_eq!(world.ask(texts(&["4"])).await.unwrap(), [[4.0, -4.0]]);
+    });
+}
