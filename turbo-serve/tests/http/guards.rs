@@ -45,6 +45,20 @@ fn only_who_has_the_key_is_answered() {
     for path in ["/", "/health", "/ping", "/metrics", "/docs", "/openapi.json"] {
         assert_eq!(server.get(path).status, 200, "{path}");
     }
+    for model in ["/models/org%2Fa", "/models/a/versions/1"] {
+        for path in ["/health", "/ping", "/metrics"] {
+            assert_eq!(server.get(&format!("{model}{path}")).status, 200, "{model}{path}");
+        }
+        for path in ["/info", "/embed/health", "/health/"] {
+            let path = format!("{model}{path}");
+            assert_tei(&path, &server.get(&path), 401, "Unauthorized", "expected the header");
+        }
+        let path = format!("{model}/health");
+        assert_eq!(post(&server, &path, ("x-key", "secret")).status, 401, "{path}: asked to do something");
+    }
+    for path in ["/versions/1/health", "/models/health", "/models/versions/health/info"] {
+        assert_tei(path, &server.get(path), 401, "Unauthorized", "expected the header");
+    }
     let metrics = server.get("/metrics");
     assert!(metrics.text().contains(r#"te_request_failure{err="unauthorized"}"#), "{}", metrics.text());
 }
