@@ -196,7 +196,7 @@ impl Models {
     /// # Errors
     /// [`ChangeError`]: no such model or version, or one that cannot be loaded.
     pub async fn load(&self, name: &str) -> Result<(), ChangeError> {
-        let (model, which) = self.0.names.exactly(name)?;
+        let (model, which) = self.0.ordered(name)?;
         for version in self.0.look_for_versions(model, which).await? {
             self.0.load(model, &version).await?;
         }
@@ -210,8 +210,7 @@ impl Models {
     /// # Errors
     /// [`ChangeError`]: no such model or version.
     pub async fn unload(&self, name: &str) -> Result<(), ChangeError> {
-        let (model, which) = self.0.names.exactly(name)?;
-        self.0.source(model)?;
+        let (model, which) = self.0.ordered(name)?;
         let (mut left, mut ending) = (self.0.known_versions(model, which)?, Vec::new());
         let mut changes = self.0.table.changes();
         while self.0.goes_on_unloading(model, &mut left, &mut ending) {
@@ -320,6 +319,15 @@ impl Registry {
             since: slot.since,
             aliases: aliases.map(|alias| alias.name.clone()).collect(),
         }
+    }
+
+    /// What an order to load or unload is for.
+    fn ordered<'a>(&'a self, name: &'a str) -> Result<(usize, Which<'a>), ChangeError> {
+        // Before the name: whatever it is, there is nothing to be done with it.
+        if self.models.iter().all(|model| model.source.is_none()) {
+            return Err(ChangeError::Fixed);
+        }
+        Ok(self.names.exactly(name)?)
     }
 
     fn source(&self, model: usize) -> Result<&Arc<dyn Source>, ChangeError> {

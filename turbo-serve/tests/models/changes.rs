@@ -101,6 +101,63 @@ fn a_model_that_is_loaded_while_it_ends_waits_for_the_end() {
 }
 
 #[test]
+fn several_orders_to_load_are_one_load() {
+    run(async {
+        let shelf = Shelf::new("a", &["1"]);
+        let models = Models::new(vec![shelf.declared(LoadWhen::Start)], None).unwrap();
+        let load = || {
+            let models = models.clone();
+            tokio::spawn(async move { models.load("a").await })
+        };
+        for (fails, attempt) in [(true, 1), (false, 2)] {
+            shelf.hold("1");
+            if fails {
+                shelf.next_load(Trouble::FailsInTheEnd);
+            }
+            let first = load();
+            eventually(|| shelf.loads.load(SeqCst) == attempt).await;
+            let others = [load(), load()];
+            // They have had time to begin another.
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            shelf.release();
+            let first = first.await.unwrap();
+            assert_eq!(first.is_err(), fails);
+            for other in others {
+                assert_eq!(other.await.unwrap(), first, "they hear the same");
+            }
+            assert_eq!(shelf.loads.load(SeqCst), attempt);
+        }
+        models.load("a").await.unwrap();
+        assert_eq!(shelf.loads.load(SeqCst), 2, "it is there");
+    });
+}
+
+#[test]
+fn an_order_to_unload_counts_for_what_is_being_loaded() {
+    run(async {
+        let shelf = Shelf::new("a", &["1"]);
+        let models = Models::new(vec![shelf.declared(LoadWhen::Start)], None).unwrap();
+        shelf.hold("1");
+        let loading = tokio::spawn({
+            let models = models.clone();
+            async move { models.load("a").await }
+        });
+        eventually(|| shelf.loads.load(SeqCst) == 1).await;
+        let mut unloading = Box::pin(models.unload("a"));
+        begin(unloading.as_mut());
+        assert_eq!(states(&models), [State::Loading]);
+        shelf.release();
+        unloading.await.unwrap();
+        assert_eq!((states(&models), shelf.alive.load(SeqCst)), (vec![State::Unloaded], 0));
+        // Whether it was there for a moment, or was seen to be gone, is a matter of luck; it is not loaded again.
+        let gone = NotServed::Unloaded { name: "a/1".to_owned() };
+        let loaded = loading.await.unwrap();
+        assert!([Ok(()), Err(ChangeError::NotServed(gone))].contains(&loaded), "{loaded:?}");
+        assert_eq!(shelf.loads.load(SeqCst), 1);
+    });
+}
+
+#[test]
 fn what_is_there_serves_while_a_new_version_is_loaded() {
     run(async {
         let (a, b) = (Shelf::new("a", &["1"]), Shelf::new("b", &["1"]));
@@ -189,8 +246,10 @@ fn one_engine_answers_to_every_name_and_stays() {
             assert_eq!(full_name(&models.find(wanted).unwrap()), "a/1");
         }
         assert!(matches!(models.find(Wanted::named("a/2")), Err(NotServed::UnknownVersion { .. })));
-        assert_eq!(models.unload("a").await, Err(ChangeError::Fixed));
-        assert_eq!(models.load("a").await, Err(ChangeError::Fixed));
+        for name in ["a", "a/1", "another"] {
+            assert_eq!(models.unload(name).await, Err(ChangeError::Fixed));
+            assert_eq!(models.load(name).await, Err(ChangeError::Fixed));
+        }
     });
 }
 

@@ -368,7 +368,14 @@ fn a_member_that_goes_fails_later_requests_and_no_accepted_one() {
         let error = world.ask(pairs("1", &["5"])).await.unwrap_err();
         assert_eq!(error, EngineError::Backend("model `ranker/1` is not loaded".to_owned()));
         assert_eq!(it.engine().health(), Health::Failing);
+        // Nor is an ensemble loaded that could not answer; it is when its models are there.
+        drop(it);
+        world.models.unload("it").await.unwrap();
+        let error = world.models.load("it").await.unwrap_err().to_string();
+        assert_eq!(error, "model `it/1` could not be loaded: model `ranker/1` is not loaded");
         world.models.load("ranker").await.unwrap();
+        world.models.load("it").await.unwrap();
+        let it = world.models.find(Wanted::named("it")).unwrap();
         assert_eq!(
             (world.ask(pairs("1", &["5"])).await.unwrap(), it.engine().health()),
             (vec![vec![5.0]], Health::Ready)

@@ -39,6 +39,8 @@ pub(crate) struct Shelf {
 
 pub(crate) enum Trouble {
     Fails,
+    /// When it is let go.
+    FailsInTheEnd,
     Panics,
 }
 
@@ -82,13 +84,16 @@ impl Source for Shelf {
         match trouble {
             Some(Trouble::Fails) => return Err("the file is too short".into()),
             Some(Trouble::Panics) => panic!("an invariant broke"),
-            None => {}
+            Some(Trouble::FailsInTheEnd) | None => {}
         }
         let held = self.held.lock().unwrap();
         let is_held = |held: &mut Vec<String>| held.iter().any(|held| held == version);
         let (held, waited) = self.released.wait_timeout_while(held, PATIENCE, is_held).unwrap();
         drop(held);
         assert!(!waited.timed_out(), "waited in vain");
+        if let Some(Trouble::FailsInTheEnd) = trouble {
+            return Err("the file ends too early".into());
+        }
         let engine = Arc::new(Engine::new(&self.name, Arc::clone(&self.alive)));
         Ok(Loaded { engine: Arc::clone(&engine) as Arc<dyn Infer>, stop: Some(engine) })
     }
