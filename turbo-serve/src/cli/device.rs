@@ -60,7 +60,8 @@ impl fmt::Display for Wish {
 #[derive(Clone)]
 pub(super) enum Chosen {
     Cpu(Cpu),
-    Gpu(gpu::Gpu),
+    /// And its number.
+    Gpu(gpu::Gpu, u32),
 }
 
 /// The CPU, with so many threads.
@@ -101,17 +102,25 @@ impl Chosen {
         match wish {
             Wish::Cpu => Ok(Chosen::Cpu(cpu(threads)?)),
             Wish::Cuda(ordinal) => match gpu::Gpu::new(ordinal) {
-                Ok(gpu) => Ok(Chosen::Gpu(gpu)),
+                Ok(gpu) => Ok(Chosen::Gpu(gpu, ordinal)),
                 Err(why) => bail!("--device {wish}: {why}"),
             },
             Wish::Auto => match gpu::Gpu::new(0) {
-                Ok(gpu) => Ok(Chosen::Gpu(gpu)),
+                Ok(gpu) => Ok(Chosen::Gpu(gpu, 0)),
                 Err(why) => {
                     let has_driver = gpu::has_driver(&why);
                     tell(NoGpu { why: format!("no GPU is used: {why}"), has_driver });
                     Ok(Chosen::Cpu(cpu(threads)?))
                 }
             },
+        }
+    }
+
+    /// The wish that names this device and no other.
+    pub(super) fn wish(&self) -> Wish {
+        match self {
+            Chosen::Cpu(_) => Wish::Cpu,
+            Chosen::Gpu(_, ordinal) => Wish::Cuda(*ordinal),
         }
     }
 
@@ -122,7 +131,7 @@ impl Chosen {
     pub(super) fn free_bytes(&self) -> Result<Option<u64>> {
         match self {
             Chosen::Cpu(_) => Ok(None),
-            Chosen::Gpu(gpu) => gpu.free_bytes(),
+            Chosen::Gpu(gpu, _) => gpu.free_bytes(),
         }
     }
 
@@ -130,7 +139,7 @@ impl Chosen {
     pub(super) fn threads(&self) -> NonZeroUsize {
         match self {
             Chosen::Cpu(cpu) => cpu.threads(),
-            Chosen::Gpu(_) => NonZeroUsize::MIN,
+            Chosen::Gpu(..) => NonZeroUsize::MIN,
         }
     }
 
@@ -151,7 +160,7 @@ impl Chosen {
                 }
                 work.on(cpu, dtype.of_cpu_products())
             }
-            Chosen::Gpu(gpu) => gpu.run(work, dtype),
+            Chosen::Gpu(gpu, _) => gpu.run(work, dtype),
         }
     }
 }

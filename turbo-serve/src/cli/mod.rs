@@ -13,6 +13,7 @@ mod cache_arguments;
 mod caches;
 mod config;
 mod device;
+mod devices;
 mod fetching;
 mod files;
 mod inspect;

@@ -14,8 +14,7 @@ use turbo_models::{DType, EncoderKernels};
 use turbo_serve::{
     cache::ResponseCache,
     engine::{
-        BatchTokens, DefaultPrompt, DeviceTurns, Dispatch, Engine, EngineConfig, Model, ModelInfo,
-        OpenOptions, Policy,
+        BatchTokens, DefaultPrompt, Dispatch, Engine, EngineConfig, Model, ModelInfo, OpenOptions, Policy,
     },
     grpc,
     http::{self, HttpOptions, Metrics},
@@ -27,7 +26,8 @@ use super::{
     cache_arguments::CacheArguments,
     caches::{self, CacheArgument, PackedCacheArguments},
     config::Config,
-    device::{Chosen, OnDevice},
+    device::{NoGpu, OnDevice, Wish},
+    devices::{Devices, Shared},
     log,
     model_arguments::{LayoutArgument, ModelArguments, PoolingArgument},
     net_arguments::NetArguments,
@@ -166,7 +166,7 @@ enum DispatchArgument {
 /// # Errors
 /// When the model, the device or the address cannot be used.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
-    serve_on(arguments, |host| {
+    serve_on(arguments, &[arguments.model.device], |host| {
         let arguments = arguments.clone();
         async move { Ok(Models::single(blocking(move || open(&arguments, host, Among::default())).await?)) }
     })
@@ -177,8 +177,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
 /// # Errors
 /// When a model, the device or the address cannot be used.
 pub(super) fn run_config(config: Config) -> Result<()> {
-    let arguments = config.server().clone();
-    serve_on(&arguments, |host| async move {
+    let (arguments, devices) = (config.server().clone(), config.devices());
+    serve_on(&arguments, &devices, |host| async move {
         let models = blocking(move || config.declare(&host)).await?;
         models.start().await?;
         Ok(models)
@@ -188,29 +188,30 @@ pub(super) fn run_config(config: Config) -> Result<()> {
 /// What all models of a process share.
 #[derive(Clone)]
 pub(super) struct Host {
-    device: Chosen,
-    turns: DeviceTurns,
+    devices: Devices,
     cache: Option<ResponseCache>,
     /// Held while a model is loaded: two at once would disturb each other's measurements.
     loading: Arc<Mutex<()>>,
 }
 
-/// Serves what `load` loads, on the device that was chosen.
+/// Serves what `load` loads, on these devices.
 fn serve_on<L: Future<Output = Result<Models>>>(
     arguments: &Arguments,
+    devices: &[Wish],
     load: impl FnOnce(Host) -> L,
 ) -> Result<()> {
     log::start(arguments.json_output);
     for warning in arguments.tei.warnings() {
         tracing::warn!("{warning}");
     }
-    let device = arguments.model.device(|no_gpu| tracing::info!("{}", no_gpu.why))?;
+    let tell = |no_gpu: NoGpu| tracing::info!("{}", no_gpu.why);
+    let devices = Devices::open(devices.iter().copied(), arguments.model.threads, tell)?;
     // Sockets and JSON take little, and wait while the model computes on all cores; two, so that a large body does not
     // hold up a look at `/health`.
-    let io_threads = EngineConfig::workers_beside(device.threads()).max(2);
+    let io_threads = EngineConfig::workers_beside(devices.threads()).max(2);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(io_threads).enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;
-    let served = runtime.block_on(serve(arguments, device, load));
+    let served = runtime.block_on(serve(arguments, devices, load));
     // A model that was still being loaded when the signal came is left alone.
     runtime.shutdown_background();
     served
@@ -218,7 +219,7 @@ fn serve_on<L: Future<Output = Result<Models>>>(
 
 async fn serve<L: Future<Output = Result<Models>>>(
     arguments: &Arguments,
-    device: Chosen,
+    devices: Devices,
     load: impl FnOnce(Host) -> L,
 ) -> Result<()> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
@@ -227,8 +228,7 @@ async fn serve<L: Future<Output = Result<Models>>>(
     let claimed = arguments.net.claim(arguments.tei.port()).await?;
 
     let metrics = Metrics::install()?;
-    let (turns, loading) = (DeviceTurns::default(), Arc::default());
-    let host = Host { device, turns, cache: arguments.cache.open()?, loading };
+    let host = Host { devices, cache: arguments.cache.open()?, loading: Arc::default() };
     let models = tokio::select! {
         models = load(host) => models?,
         () = signals.next() => return Ok(()),
@@ -263,7 +263,8 @@ pub(super) struct Among {
 /// # Errors
 /// When the model cannot be found, opened or run.
 pub(super) fn open(arguments: &Arguments, host: Host, among: Among) -> Result<Engine> {
-    let (Host { device, turns, cache, loading }, Among { name, label }) = (host, among);
+    let (Host { devices, cache, loading }, Among { name, label }) = (host, among);
+    let Shared { device, turns } = devices.of(arguments.model.device);
     let config = EngineConfig { label, turns, cache, ..arguments.config(device.threads()) };
     let local = arguments.tei.with_token(&arguments.model).local()?;
     // Behind the fetching, which disturbs nobody. Who panicked while it loaded has left nothing that the next would find.
@@ -300,6 +301,12 @@ impl Arguments {
     /// The same for a model that is elsewhere.
     pub(super) fn of(mut self, (model_id, revision): (String, Option<String>)) -> Self {
         (self.model.model_id, self.model.revision) = (model_id, revision);
+        self
+    }
+
+    /// The same for a model on another device.
+    pub(super) fn on(mut self, device: Wish) -> Self {
+        self.model.device = device;
         self
     }
 

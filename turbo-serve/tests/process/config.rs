@@ -140,6 +140,32 @@ keep = 2
 }
 
 #[test]
+fn a_model_runs_on_the_device_that_it_chooses() {
+    let text = "
+[server]
+hostname = '127.0.0.1'
+port = 0
+[[models]]
+name = 'elsewhere'
+model_id = '{data}/tiny-sentence'
+device = 'DEVICE'
+[[models]]
+name = 'here'
+model_id = '{data}/tiny-sentence'
+";
+    // What the command line says is of models that choose none.
+    let folder = written(&text.replace("DEVICE", "cuda:4000000"));
+    let beside = run(&["serve", "--config", &file(&folder), "--device=cpu"]);
+    assert_fails(beside, &["--device cuda:4000000: "]);
+    let folder = written(&text.replace("DEVICE", "cpu"));
+    let nowhere = run(&["serve", "--config", &file(&folder), "--device=cuda:4000000"]);
+    assert_fails(nowhere, &["--device cuda:4000000: "]);
+    let server = start(&folder, &["--device=cpu"]);
+    assert_eq!(server.post("/models/elsewhere/embed", &json!({ "inputs": "the cat" })).0, 200);
+    assert_eq!(server.end(Signal::Terminate).0, Some(0));
+}
+
+#[test]
 fn mistakes_are_told_before_anything_is_loaded() {
     let folder = written(&format!("{TWO}[[models]]\nname = 'ranker'\nmodel_id = 'nowhere/at/all'\n"));
     let file = file(&folder);

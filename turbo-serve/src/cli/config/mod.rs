@@ -30,6 +30,7 @@ use self::{
     model::{ModelConfig, Reader},
 };
 use super::{
+    device::Wish,
     output,
     serve::{Arguments, Host},
 };
@@ -137,6 +138,11 @@ impl Config {
     /// The flags of the server, among those of its first model.
     pub(super) fn server(&self) -> &Arguments {
         &self.models[0].arguments
+    }
+
+    /// What the models run on.
+    pub(super) fn devices(&self) -> Vec<Wish> {
+        self.models.iter().map(|model| model.arguments.model().device).collect()
     }
 
     /// The models, on `host`; none is loaded yet.
@@ -266,9 +272,11 @@ mod tests {
             default = 'second'
             [server]
             port = 0
+            device = 'cpu'
             [[models]]
             name = 'first'
             model_id = 'a'
+            device = 'cuda:1'
             aliases = ['org/first']
             dtype = 'bf16'
             max_batch_tokens = 64
@@ -290,6 +298,7 @@ mod tests {
         let config = parse(folder.path(), text).unwrap();
         assert_eq!(config.default.as_deref(), Some("second"));
         let [first, second, third] = &config.models[..] else { panic!("three are declared") };
+        assert_eq!(config.devices(), [Wish::Cuda(1), Wish::Cpu, Wish::Cpu]);
         assert_eq!((first.load, second.load), (LoadWhen::Request, LoadWhen::Start));
         let limits = first.arguments.config(std::num::NonZeroUsize::MIN);
         assert_eq!(limits.max_batch_tokens, turbo_serve::engine::BatchTokens::AtMost(64));
@@ -327,6 +336,7 @@ name = 'c'
 [[models]]
 name = 'd'
 model_id = 'no such folder'
+device = 'gpu'
 load = 'never'
 [[models]]
 name = 'e'
@@ -354,10 +364,11 @@ default_prompt_name = 'y'
             "14: dtyp: unknown key in models: did you mean `dtype`?",
             "15: models: neither `model_id` nor `versions` says where the model is",
             "19: model_id: no such folder: no such folder; it is no short name either",
-            "20: load: expected \"start\" or \"request\", got \"never\"",
-            "21: models: max_client_batch_size must be at least 1",
-            "27: model_id: ",
-            "29: models: the argument '--default-prompt-name <NAME>' cannot be used with '--default-prompt <TEXT>'",
+            "20: device: gpu cannot be used: expected auto, cpu, cuda or cuda:N",
+            "21: load: expected \"start\" or \"request\", got \"never\"",
+            "22: models: max_client_batch_size must be at least 1",
+            "28: model_id: ",
+            "30: models: the argument '--default-prompt-name <NAME>' cannot be used with '--default-prompt <TEXT>'",
         ];
         assert_eq!(mistakes.len(), expected.len(), "{mistakes:#?}");
         for (mistake, expected) in mistakes.iter().zip(expected) {

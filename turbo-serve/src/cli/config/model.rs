@@ -14,6 +14,7 @@ use super::{
     flags::{Beside, Flags},
 };
 use crate::cli::{
+    device::Wish,
     model_id::{self, Place},
     serve::Arguments,
 };
@@ -73,7 +74,11 @@ impl Reader<'_> {
         let mut aliases: Vec<_> = aliases.collect();
         let load = load_when(&mut section);
         let words = self.flags.take_model(&mut section);
-        let arguments = self.arguments(&section, words);
+        let device = device(&mut section);
+        let arguments = self.arguments(&section, words).map(|arguments| match device {
+            Some(device) => arguments.on(device),
+            None => arguments,
+        });
         let versions = self.versions(&mut section, arguments.as_ref(), &mut aliases);
         let version = section.string("version");
         if let (Some(versions), Some(At { at, value })) = (&versions, &version) {
@@ -248,6 +253,13 @@ pub(super) fn load_when(section: &mut Section<'_>) -> LoadWhen {
             LoadWhen::Start
         }
     }
+}
+
+/// The device that a model chooses, beside what the server's flag says for all.
+fn device(section: &mut Section<'_>) -> Option<Wish> {
+    let At { at, value } = section.string("device")?;
+    let wish = value.parse();
+    wish.map_err(|what| section.problem(at, format_args!("device: {value} cannot be used: {what}"))).ok()
 }
 
 /// The names of the model folders in a folder; others may be on their way to become some.
