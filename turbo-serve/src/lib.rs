@@ -21,6 +21,7 @@ pub mod files;
 pub mod grpc;
 pub mod http;
 pub mod hub;
+mod kserve;
 pub mod metric_names;
 pub mod models;
 pub mod net;

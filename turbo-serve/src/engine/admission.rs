@@ -43,6 +43,11 @@ impl Admission {
         })
     }
 
+    /// Batches that the worker has computed.
+    pub(super) fn batches(&self) -> u64 {
+        self.load.batches()
+    }
+
     /// Waits until every admitted input has been answered, and admits none from then on.
     pub(super) async fn drain(&self) {
         let all = self.slots.acquire_many(self.total).await;
@@ -64,11 +69,19 @@ pub(super) struct Load {
     known: AtomicUsize,
     /// Recent time per input, in ns.
     per_input: AtomicU64,
+    /// Batches that were computed.
+    batches: AtomicU64,
 }
 
 impl Load {
     pub(super) fn new(epoch: Instant) -> Self {
-        Self { epoch, done_at: AtomicU64::new(0), known: AtomicUsize::new(0), per_input: AtomicU64::new(0) }
+        Self {
+            epoch,
+            done_at: AtomicU64::new(0),
+            known: AtomicUsize::new(0),
+            per_input: AtomicU64::new(0),
+            batches: AtomicU64::new(0),
+        }
     }
 
     /// The worker knows of `inputs` and predicts that they take `time` from now on.
@@ -80,7 +93,12 @@ impl Load {
     /// A batch of `inputs` took `time`.
     pub(super) fn observe(&self, inputs: usize, time: Duration) {
         let (old, new) = (self.per_input.load(Relaxed), nanos(time) / inputs.max(1) as u64);
+        self.batches.fetch_add(1, Relaxed);
         self.per_input.store(if old == 0 { new } else { old - old / 8 + new / 8 }, Relaxed);
+    }
+
+    fn batches(&self) -> u64 {
+        self.batches.load(Relaxed)
     }
 
     /// Predicted time until `inside` admitted inputs are done. Those that the worker has not seen yet count as much as

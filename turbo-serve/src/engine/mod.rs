@@ -95,6 +95,11 @@ pub trait Infer: Send + Sync + 'static {
     /// Makes texts of tokens. Lists of ids take slots as inputs do.
     fn decode(&self, request: DecodeRequest) -> Pending<'_, Vec<String>>;
 
+    /// How many batches it has computed since its start; 0 where nobody counts.
+    fn batches(&self) -> u64 {
+        0
+    }
+
     /// Whether requests are answered. Cheap: asked by load balancers all the time.
     fn health(&self) -> Health;
 }

@@ -179,6 +179,10 @@ impl Infer for Engine {
         Box::pin(self.texts(request))
     }
 
+    fn batches(&self) -> u64 {
+        self.0.admission.batches()
+    }
+
     fn health(&self) -> Health {
         self.0.health.get()
     }

@@ -40,7 +40,8 @@ pub(super) async fn answer(
     target.metrics().received(arity);
     let request = InferRequest { inputs, output, truncation, prompt_name };
     let response = caught(|| target.engine().infer(request)).await?;
-    let (usage, body) = written(response, write).await?;
+    let (usage, values) = (response.usage, values_in(&response.rows));
+    let body = written(values, move || write(&response)).await?;
     Ok(answered(target, arity, &usage, received, body))
 }
 
@@ -75,18 +76,15 @@ pub(crate) async fn caught<'a, T>(ask: impl FnOnce() -> Pending<'a, T>) -> Resul
     Ok(polled.await.map_err(panicked)??)
 }
 
-/// Writes small answers at once and large ones elsewhere.
-async fn written(
-    response: InferResponse,
-    write: impl FnOnce(&InferResponse) -> Result<Vec<u8>, ApiError> + Send + 'static,
-) -> Result<(Usage, Vec<u8>), ApiError> {
-    let usage = response.usage;
-    let body = if values_in(&response.rows) <= VALUES_WRITTEN_HERE {
-        write(&response)?
-    } else {
-        elsewhere(move || write(&response)).await?
-    };
-    Ok((usage, body))
+/// Writes an answer of so many values: a small one at once, a large one elsewhere.
+pub(super) async fn written<T: Send + 'static>(
+    values: usize,
+    write: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    match values <= VALUES_WRITTEN_HERE {
+        true => write(),
+        false => elsewhere(write).await,
+    }
 }
 
 /// Does work that takes long on a thread of its own.

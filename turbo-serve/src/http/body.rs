@@ -32,7 +32,7 @@ pub(super) async fn json(headers: &HeaderMap, body: Body, limit: usize) -> Resul
         let message = format!("expected content-type `application/json`, got {said}");
         return Err(ApiError::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
-    read(headers, body, limit).await
+    bytes(headers, body, limit).await
 }
 
 /// Whether the content type is `application/json` or `application/…+json`, with any parameters.
@@ -43,7 +43,8 @@ fn says_json(headers: &HeaderMap) -> bool {
     subtype.is_some_and(|subtype| subtype == "json" || subtype.ends_with("+json"))
 }
 
-async fn read(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+/// The bytes of a body, `limit` at most.
+pub(super) async fn bytes(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
     let stalled = |_| {
         let message = format!("body is incomplete: nothing came for {} s", STALL.as_secs());
         ApiError::refused(StatusCode::REQUEST_TIMEOUT, message)

@@ -13,7 +13,11 @@ use serde::Serialize;
 use turbo_models::tasks::TaskError;
 
 use super::write::NotFinite;
-use crate::{engine::EngineError, metric_names::failure, models::NotServed};
+use crate::{
+    engine::EngineError,
+    metric_names::failure,
+    models::{ChangeError, NotServed},
+};
 
 /// Milliseconds to wait, beside `Retry-After`, which has whole seconds only; OpenAI's clients read it first.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
@@ -44,7 +48,8 @@ impl ErrorType {
     }
 }
 
-/// A failure before it is written in the words of a protocol: [`TeiError`], [`OpenAiError`] or [`RerankError`].
+/// A failure before it is written in the words of a protocol: [`TeiError`], [`OpenAiError`], [`RerankError`] or
+/// [`KserveError`].
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
     status: StatusCode,
@@ -194,6 +199,17 @@ impl From<NotServed> for ApiError {
     }
 }
 
+impl From<ChangeError> for ApiError {
+    fn from(error: ChangeError) -> Self {
+        let message = error.to_string();
+        match error {
+            ChangeError::NotServed(error) => error.into(),
+            ChangeError::Fixed => Self::validation(message),
+            ChangeError::Versions { .. } | ChangeError::Stopping => Self::unhealthy(message),
+        }
+    }
+}
+
 impl From<NotFinite> for ApiError {
     fn from(error: NotFinite) -> Self {
         Self::backend(error.to_string())
@@ -263,6 +279,26 @@ impl IntoResponse for RerankError {
         }
         let body = Body { detail: &self.0.message, coded: Coded::from(&self.0) };
         let body = serde_json::to_vec(&body).expect("strings and a number are always JSON");
+        self.0.respond(body)
+    }
+}
+
+/// A failure as KServe's protocol has it: a sentence, and its status.
+pub(super) struct KserveError(ApiError);
+
+impl From<ApiError> for KserveError {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for KserveError {
+    fn into_response(self) -> Response {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            error: &'a str,
+        }
+        let body = serde_json::to_vec(&Body { error: &self.0.message }).expect("a string is always JSON");
         self.0.respond(body)
     }
 }

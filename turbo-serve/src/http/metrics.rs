@@ -94,7 +94,7 @@ impl Metrics {
     }
 
     /// The same for requests of the model with this label.
-    pub(super) fn of(&self, label: Option<&str>) -> Self {
+    pub(crate) fn of(&self, label: Option<&str>) -> Self {
         let Some(label) = label else { return self.clone() };
         let known = self.labelled.read().unwrap_or_else(PoisonError::into_inner).get(label).cloned();
         let requests = known.unwrap_or_else(|| {

@@ -1,5 +1,5 @@
-//! The engine over HTTP: text-embeddings-inference's routes, OpenAI's embeddings, and the tasks of Hugging Face's
-//! inference clients.
+//! The engine over HTTP: text-embeddings-inference's routes, OpenAI's embeddings, the tasks of Hugging Face's inference
+//! clients, and KServe's Open Inference Protocol.
 //!
 //! In: bytes of a request. Out: bytes of an answer. What is computed in between is the [`Infer`]'s business;
 //! nothing here knows a model, a tokenizer or a batch.
@@ -26,6 +26,7 @@
 //! | `POST /vertex` | `{"predictions": […]}`, its answer to each instance |
 //! | `POST /v1/embeddings`, `POST /embeddings` | OpenAI's list of embeddings |
 //! | `GET /v1/models`, `GET /v1/models/{name}` | the names that a request may use |
+//! | `/v2/…` | KServe's Open Inference Protocol: tensors in, tensors out, and what is served |
 //! | `GET /info` | what is served, and within which limits |
 //! | `GET /health`, `/ping`, `/` | 200, or 503 while requests are not answered |
 //! | `GET /openapi.json`, `/api-doc/openapi.json`, `/docs` | all of this for programs, and as a page |
@@ -33,10 +34,11 @@
 //!
 //! Of several models, `/models/{name}` or `/models/{name}/versions/{version}` before any of these says which one is meant
 //! ([`Wanted`]), and so does the field `model` of OpenAI's and Cohere's bodies; without either it is the default one.
+//! KServe's paths name it themselves.
 //!
 //! An error is always JSON: `{"error": …, "error_type": "Validation"}` on TEI's routes,
-//! `{"message": …, "code": 422, "type": "Validation"}` on OpenAI's, and the same with
-//! `detail` where documents are ranked. Beyond text-embeddings-inference, that holds for
+//! `{"message": …, "code": 422, "type": "Validation"}` on OpenAI's, the same with `detail` where documents are ranked, and
+//! `{"error": …}` on KServe's. Beyond text-embeddings-inference, that holds for
 //! bodies that are not JSON, too large or of another type, for unknown routes and wrong methods, and a refused
 //! request is told when to come back (`Retry-After`, `retry-after-ms`).
 //!
@@ -50,6 +52,7 @@ mod call;
 mod error;
 pub(crate) mod headers;
 mod inputs;
+mod kserve;
 mod metrics;
 mod observe;
 mod openai;

@@ -16,8 +16,8 @@ use super::{
     Metrics,
     ability::Ability,
     body::discard,
-    error::{ApiError, OpenAiError, RerankError, TeiError},
-    observe, openai,
+    error::{ApiError, KserveError, OpenAiError, RerankError, TeiError},
+    kserve, observe, openai,
     openapi::{self, Operation},
     pipeline, rerank,
     target::{NAME, Target, VERSION},
@@ -87,6 +87,7 @@ pub fn router(models: impl Into<Models>, metrics: Metrics, options: HttpOptions)
     let server = Server(Arc::new(Shared { models: models.into(), metrics, options }));
     Router::new()
         .merge(routes().router)
+        .merge(kserve::routes().router)
         .nest(&format!("/models/{{{NAME}}}"), routes().router)
         .nest(&format!("/models/{{{NAME}}}/versions/{{{VERSION}}}"), routes().router)
         .fallback(unknown_route)
@@ -96,18 +97,24 @@ pub fn router(models: impl Into<Models>, metrics: Metrics, options: HttpOptions)
 }
 
 /// Routes, and what the document says of each.
+#[derive(Default)]
 pub(super) struct Routes {
     router: Router<Server>,
     /// Method, path, and the rest.
-    pub(super) operations: Vec<(&'static str, &'static str, Operation)>,
+    pub(super) operations: Vec<(&'static str, String, Operation)>,
 }
 
 impl Routes {
-    fn get<H: Handler<T, Server>, T: 'static>(self, path: &'static str, handler: H, told: Operation) -> Self {
+    pub(super) fn get<H: Handler<T, Server>, T: 'static>(
+        self,
+        path: &'static str,
+        handler: H,
+        told: Operation,
+    ) -> Self {
         self.route("get", path, get(handler), told)
     }
 
-    fn post<H: Handler<T, Server>, T: 'static>(
+    pub(super) fn post<H: Handler<T, Server>, T: 'static>(
         self,
         path: &'static str,
         handler: H,
@@ -117,13 +124,23 @@ impl Routes {
     }
 
     fn route(
-        mut self,
+        self,
         method: &'static str,
         path: &'static str,
         route: MethodRouter<Server>,
         told: Operation,
     ) -> Self {
-        self.operations.push((method, path, told));
+        self.several(path, route, [(method, path.to_owned(), told)])
+    }
+
+    /// A route that stands for several paths and methods.
+    pub(super) fn several(
+        mut self,
+        path: &'static str,
+        route: MethodRouter<Server>,
+        told: impl IntoIterator<Item = (&'static str, String, Operation)>,
+    ) -> Self {
+        self.operations.extend(told);
         Self { router: self.router.route(path, route), ..self }
     }
 }
@@ -131,7 +148,7 @@ impl Routes {
 /// The routes themselves, of the default model or of one that stands before them.
 pub(super) fn routes() -> Routes {
     use openapi::{openai as as_openai, pipeline as task, rerank as ranks, server as about, tei as as_tei};
-    Routes { router: Router::new(), operations: Vec::new() }
+    Routes::default()
         .post("/embed", tei::embed, as_tei::embed())
         .post("/embed_all", tei::embed_all, as_tei::embed_all())
         .post("/embed_sparse", tei::embed_sparse, as_tei::embed_sparse())
@@ -215,6 +232,8 @@ pub(crate) async fn refuse(uri: &Uri, request: Request, error: ApiError) -> Resp
     let path = uri.path();
     if path.ends_with("/v1/rerank") || path.ends_with("/v2/rerank") {
         RerankError::from(error).into_response()
+    } else if path == "/v2" || path.starts_with("/v2/") {
+        KserveError::from(error).into_response()
     } else if path.contains("/v1/") || path.ends_with("/embeddings") {
         OpenAiError::from(error).into_response()
     } else {

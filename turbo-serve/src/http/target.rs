@@ -54,7 +54,7 @@ impl Target {
         Self::lease(server, Wanted { name, version: None }).await
     }
 
-    async fn lease(server: &Server, wanted: Wanted<'_>) -> Result<Self, NotServed> {
+    pub(super) async fn lease(server: &Server, wanted: Wanted<'_>) -> Result<Self, NotServed> {
         let served = server.models().lease(wanted).await?;
         let metrics = server.metrics().of(served.label());
         Ok(Self { served, metrics })
@@ -67,6 +67,16 @@ impl Target {
 
     pub(super) fn engine(&self) -> &dyn Infer {
         self.served.engine()
+    }
+
+    /// The model's own name.
+    pub(super) fn name(&self) -> &str {
+        self.served.name()
+    }
+
+    /// Its version.
+    pub(super) fn version(&self) -> &str {
+        self.served.version()
     }
 
     pub(super) fn metrics(&self) -> &Metrics {

@@ -21,6 +21,7 @@ mod registry;
 mod served;
 mod slot;
 mod source;
+mod statistics;
 mod table;
 mod versions;
 
@@ -30,3 +31,4 @@ pub use registry::{Entry, Models, WeakModels};
 pub use served::{Served, Stop};
 pub use slot::State;
 pub use source::{Alias, Declared, Load, LoadWhen, Loaded, Source, SourceError};
+pub use statistics::{Spent, Statistics};

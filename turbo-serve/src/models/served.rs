@@ -13,6 +13,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
+use super::statistics::{Counted, Statistics};
 use crate::engine::{Engine, Infer};
 
 /// What is ended when a model is unloaded or the server stops.
@@ -44,7 +45,7 @@ struct Live {
     version: String,
     label: Option<String>,
     load: u64,
-    engine: Arc<dyn Infer>,
+    engine: Counted,
     // Last: when it goes, the handle to the engine has gone.
     _here: oneshot::Sender<Infallible>,
 }
@@ -69,9 +70,14 @@ impl Served {
     ) -> (Self, AllBack) {
         static LOADS: AtomicU64 = AtomicU64::new(0);
         let (here, gone) = oneshot::channel();
-        let load = LOADS.fetch_add(1, Relaxed);
-        let live =
-            Live { name: name.to_owned(), version: version.to_owned(), label, load, engine, _here: here };
+        let live = Live {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            label,
+            load: LOADS.fetch_add(1, Relaxed),
+            engine: Counted::new(engine),
+            _here: here,
+        };
         (Self(Arc::new(live)), AllBack(gone))
     }
 
@@ -102,7 +108,13 @@ impl Served {
     /// Who answers.
     #[must_use]
     pub fn engine(&self) -> &dyn Infer {
-        &*self.0.engine
+        &self.0.engine
+    }
+
+    /// What it has done since it is there.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.0.engine.statistics()
     }
 }
 

@@ -18,8 +18,17 @@ use crate::{
 };
 
 /// What whoever watches a server asks for, and what tells how to ask: they have no key. Of one model it is the same.
-const PUBLIC: [&str; 7] =
-    ["/", "/health", "/ping", "/metrics", "/docs", "/openapi.json", "/api-doc/openapi.json"];
+const PUBLIC: [&str; 9] = [
+    "/",
+    "/health",
+    "/ping",
+    "/v2/health/live",
+    "/v2/health/ready",
+    "/metrics",
+    "/docs",
+    "/openapi.json",
+    "/api-doc/openapi.json",
+];
 
 /// What clients show as `Authorization: Bearer KEY`.
 #[derive(Clone)]

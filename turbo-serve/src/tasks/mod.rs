@@ -18,7 +18,7 @@ pub use questions::{FoundAnswer, QuestionRequest, answer_question};
 
 use std::time::{Duration, Instant};
 
-use crate::engine::{Encoding, EngineError, Usage};
+use crate::engine::{Encoded, Encoding, EngineError, Input, Usage};
 
 /// What was found, and what it took.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,9 +62,14 @@ impl Meter {
 }
 
 /// What the model reads of tokens that were looked at before.
-fn input(encoding: &Encoding, selected: Vec<u32>) -> crate::engine::Input {
+fn input(encoding: &Encoding, selected: Vec<u32>) -> Input {
+    Input::Encoded(Encoded { selected, ..encoded(encoding) })
+}
+
+/// The same, with nothing selected.
+pub(crate) fn encoded(encoding: &Encoding) -> Encoded {
     let turbo_models::Encoded { input_ids, token_type_ids } = encoding.encoded();
-    crate::engine::Input::Encoded(crate::engine::Encoded { input_ids, token_type_ids, selected })
+    Encoded { input_ids, token_type_ids, selected: Vec::new() }
 }
 
 /// Does work that takes long where it holds up nobody.

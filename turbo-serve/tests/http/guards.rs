@@ -42,7 +42,11 @@ fn only_who_has_the_key_is_answered() {
         assert_openai("OpenAI", &post(&server, "/v1/embeddings", shown), 401, "Unauthorized", said);
     }
     assert_tei("info", &server.get("/info"), 401, "Unauthorized", "expected the header");
-    for path in ["/", "/health", "/ping", "/metrics", "/docs", "/openapi.json"] {
+    let infer = post(&server, "/v2/models/fake/infer", ("x-key", "secret"));
+    assert_eq!(infer.status, 401);
+    assert!(infer.json()["error"].as_str().unwrap().starts_with("expected the header"));
+    let of_kserve = ["/v2/health/live", "/v2/health/ready"];
+    for path in ["/", "/health", "/ping", "/metrics", "/docs", "/openapi.json"].into_iter().chain(of_kserve) {
         assert_eq!(server.get(path).status, 200, "{path}");
     }
     for model in ["/models/org%2Fa", "/models/a/versions/1"] {

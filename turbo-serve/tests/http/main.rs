@@ -9,6 +9,7 @@ mod fake;
 mod fuzz;
 mod grpc;
 mod guards;
+mod kserve;
 mod lifecycle;
 mod models;
 mod openapi;

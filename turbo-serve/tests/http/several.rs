@@ -322,3 +322,44 @@ fn a_stream_does_not_keep_its_model_from_being_unloaded() {
         assert_eq!((status.code(), status.message()), (Code::NotFound, "model `ranker/1` is not loaded"));
     });
 }
+
+#[test]
+fn the_repository_of_kserves_protocol_is_all_that_is_served() {
+    let server = Several::start();
+    let index = |body: Value| {
+        let index = server.post("/v2/repository/index", body).json();
+        let entry = |it: &Value| {
+            let text = |field: &str| it[field].as_str().unwrap().to_owned();
+            (format!("{}/{}", text("name"), text("version")), text("state"))
+        };
+        index.as_array().unwrap().iter().map(entry).collect::<Vec<_>>()
+    };
+    let states = |states: &[(&str, &str)]| -> Vec<(String, String)> {
+        states.iter().map(|&(name, state)| (name.to_owned(), state.to_owned())).collect()
+    };
+    let all = states(&[("embedder/1", "READY"), ("embedder/2", "READY"), ("ranker/1", "READY")]);
+    assert_eq!(index(json!({})), all);
+    assert_eq!(server.running.post("/v2/repository/models/embedder/2/unload", "").status, 200);
+    assert_eq!(server.running.post("/v2/repository/models/ranker/unload", "{}").status, 200);
+    assert_eq!(index(json!({ "ready": true })), states(&[("embedder/1", "READY")]));
+    assert_eq!(index(json!({}))[2], ("ranker/1".to_owned(), "UNAVAILABLE".to_owned()));
+    let infer = |path: &str| {
+        let text = json!({ "name": "text", "datatype": "BYTES", "shape": [1, 2], "data": ["a", "b"] });
+        server.post(path, json!({ "inputs": [text] }))
+    };
+    let reply = infer("/v2/models/ranker/infer");
+    assert_eq!((reply.status, &reply.json()), (404, &json!({ "error": "model `ranker/1` is not loaded" })));
+    let reply = server.running.get("/v2/models/ranker/ready");
+    assert_eq!((reply.status, &reply.json()), (404, &json!({ "error": "model `ranker/1` is not loaded" })));
+    assert_eq!(server.running.post("/v2/repository/models/ranker/load", "{}").status, 200);
+    assert_eq!(infer("/v2/models/ranker/infer").json()["outputs"][0]["name"], "logits");
+    let reply = infer("/v2/models/org/embedder/versions/1/infer").json();
+    assert_eq!((&reply["model_name"], &reply["model_version"]), (&json!("embedder"), &json!("1")));
+    let reply = server.running.post("/v2/repository/models/other/load", "{}");
+    assert_eq!(
+        (reply.status, &reply.json()),
+        (404, &json!({ "error": "no model `other` is served: expected `embedder`, `ranker`" }))
+    );
+    let stats = server.running.get("/v2/models/ranker/stats").json();
+    assert_eq!(stats["model_stats"].as_array().unwrap().len(), 1);
+}

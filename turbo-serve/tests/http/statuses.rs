@@ -395,7 +395,7 @@ fn content_types() {
 #[test]
 fn routes_and_methods_that_do_not_exist() {
     let server = Server::start();
-    for path in ["/embedd", "/embed/", "/v2/health", "/%00", "//embed"] {
+    for path in ["/embedd", "/embed/", "/v3/health", "/%00", "//embed"] {
         assert_tei(path, &server.get(path), 404, VALIDATION, "no route");
     }
     assert_openai("/v1/nowhere", &server.get("/v1/nowhere"), 404, VALIDATION, "no route `/v1/nowhere`");

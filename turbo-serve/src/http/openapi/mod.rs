@@ -19,10 +19,10 @@ use axum::{
 };
 use serde_json::{Map, Value, json};
 
-use super::router::routes;
+use super::{kserve::routes as of_kserve, router::routes};
 
 pub(super) use operation::Operation;
-pub(super) use operations::{openai, pipeline, rerank, server, tei};
+pub(super) use operations::{kserve, openai, pipeline, rerank, server, tei};
 
 /// The page: it reads the document that lies beside it, and nothing else.
 const PAGE: &str = include_str!("page.html");
@@ -41,7 +41,7 @@ pub(super) async fn page() -> Response {
 
 fn document() -> Value {
     let mut paths = Map::new();
-    for (method, path, operation) in routes().operations {
+    for (method, path, operation) in routes().operations.into_iter().chain(of_kserve().operations) {
         // A parameter of many segments is written as one.
         let path = path.replace("{*", "{");
         let path = paths.entry(path).or_insert_with(|| json!({}));
@@ -54,8 +54,8 @@ fn document() -> Value {
             "title": "turbo",
             "version": env!("CARGO_PKG_VERSION"),
             "summary": "Transformer models whose inputs vary in length",
-            "description": "Routes of text-embeddings-inference, OpenAI's embeddings, Cohere's and Jina's rerankers, and \
-                the tasks of Hugging Face's inference clients. A route that the model is not for is 424, and says which \
+            "description": "Routes of text-embeddings-inference, OpenAI's embeddings, Cohere's and Jina's rerankers, \
+                the tasks of Hugging Face's inference clients, and KServe's Open Inference Protocol. A route that the model is not for is 424, and says which \
                 one is.",
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },

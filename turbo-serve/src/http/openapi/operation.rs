@@ -1,18 +1,22 @@
 //! What the document says of one route and method.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
 
 /// One operation, put together by its parts.
 pub(in crate::http) struct Operation {
-    id: &'static str,
+    id: Cow<'static, str>,
     tag: &'static str,
     summary: &'static str,
-    parameter: Option<&'static str>,
+    parameters: Vec<&'static str>,
     body: Option<Value>,
     answer: Value,
     refusals: &'static [u16],
     errors: Errors,
     public: bool,
+    /// Whether it is there once, and not behind `/models/{model}`.
+    at_root: bool,
 }
 
 /// In whose words an operation refuses.
@@ -21,6 +25,7 @@ enum Errors {
     Tei,
     OpenAi,
     Rerank,
+    Kserve,
     /// The body tells.
     Any,
 }
@@ -35,8 +40,18 @@ impl Operation {
             "description": "the answer",
             "content": { "application/json": { "schema": of(schema) } },
         });
-        let errors = Errors::Tei;
-        Self { id, tag, summary, parameter: None, body: None, answer, refusals: &[], errors, public: false }
+        Self {
+            id: id.into(),
+            tag,
+            summary,
+            parameters: Vec::new(),
+            body: None,
+            answer,
+            refusals: &[],
+            errors: Errors::Tei,
+            public: false,
+            at_root: false,
+        }
     }
 
     /// One that answers with text of this type.
@@ -62,14 +77,37 @@ impl Operation {
         self.refuses(&ASKING)
     }
 
+    /// With a body that may be left out.
+    pub(super) fn may_ask<const N: usize>(self, schema: &str, examples: [(&str, Value); N]) -> Self {
+        let mut asks = self.asks(schema, examples);
+        asks.body.iter_mut().for_each(|body| body["required"] = Value::Bool(false));
+        asks
+    }
+
+    /// With bytes behind the JSON, of its body and of its answer, where a header says how long that is.
+    pub(super) fn or_bytes(mut self) -> Self {
+        let bytes = json!({ "schema": { "type": "string", "format": "binary" } });
+        for told in self.body.iter_mut().chain([&mut self.answer]) {
+            told["content"]["application/octet-stream"] = bytes.clone();
+        }
+        self
+    }
+
     /// With these refusals.
     pub(super) fn refuses(self, refusals: &'static [u16]) -> Self {
         Self { refusals, ..self }
     }
 
     /// With a parameter in its path.
-    pub(super) fn with_parameter(self, name: &'static str) -> Self {
-        Self { parameter: Some(name), ..self }
+    pub(super) fn with_parameter(mut self, name: &'static str) -> Self {
+        self.parameters.push(name);
+        self
+    }
+
+    /// The same of one version, which the path names.
+    pub(in crate::http) fn of_version(self) -> Self {
+        let id = format!("{}_of_version", self.id);
+        Self { id: id.into(), ..self.with_parameter("version") }
     }
 
     /// With the headers that say what an answer took.
@@ -99,6 +137,11 @@ impl Operation {
         Self { errors: Errors::Rerank, ..self }
     }
 
+    /// Refusing in the words of KServe's protocol, and there once.
+    pub(super) fn like_kserve(self) -> Self {
+        Self { errors: Errors::Kserve, at_root: true, ..self }
+    }
+
     /// Refusing in the words of who asks.
     pub(super) fn like_asked(self) -> Self {
         Self { errors: Errors::Any, ..self }
@@ -114,6 +157,7 @@ impl Operation {
             Errors::Tei => "Error",
             Errors::OpenAi => "OpenAiError",
             Errors::Rerank => "RerankError",
+            Errors::Kserve => "KserveError",
             Errors::Any => "AnyError",
         };
         let mut responses = Map::from_iter([("200".to_owned(), self.answer)]);
@@ -124,8 +168,8 @@ impl Operation {
         let mut operation = json!({
             "operationId": self.id, "tags": [self.tag], "summary": self.summary, "responses": responses,
         });
-        if let Some(name) = self.parameter {
-            operation["parameters"] = json!([{ "name": name, "in": "path", "required": true, "schema": { "type": "string", "minLength": 1 } }]);
+        if !self.parameters.is_empty() {
+            operation["parameters"] = self.parameters.into_iter().map(parameter).collect();
         }
         if let Some(body) = self.body {
             operation["requestBody"] = body;
@@ -133,8 +177,15 @@ impl Operation {
         if self.public {
             operation["security"] = json!([]);
         }
+        if self.at_root {
+            operation["servers"] = json!([{ "url": "/" }]);
+        }
         operation
     }
+}
+
+fn parameter(name: &str) -> Value {
+    json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string", "minLength": 1 } })
 }
 
 fn refusal(status: u16, schema: &str) -> Value {

@@ -1,6 +1,6 @@
 //! All operations, by the protocol that they are of.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Operation;
 
@@ -235,6 +235,96 @@ pub(in crate::http) mod pipeline {
                 ("best", json!({ "inputs": "the [MASK] sat", "parameters": { "top_k": 1 } })),
             ],
         )
+    }
+}
+
+/// Of KServe's Open Inference Protocol v2.
+pub(in crate::http) mod kserve {
+    use super::*;
+
+    const TAG: &str = "KServe";
+
+    /// What may be wrong with a request for a model.
+    const ASKING: [u16; 8] = [400, 404, 408, 413, 422, 424, 429, 503];
+
+    fn told(id: &'static str, summary: &'static str, schema: &str) -> Operation {
+        Operation::new(id, TAG, summary, schema).like_kserve()
+    }
+
+    fn of_model(id: &'static str, summary: &'static str, schema: &str) -> Operation {
+        told(id, summary, schema).with_parameter("name")
+    }
+
+    pub(in crate::http) fn server() -> Operation {
+        told("kserve_server", "What the server is", "KserveServer")
+    }
+
+    pub(in crate::http) fn live() -> Operation {
+        told("kserve_live", "Whether there is a server", "KserveLive").public()
+    }
+
+    pub(in crate::http) fn ready() -> Operation {
+        told("kserve_ready", "Whether all models that are there answer", "KserveReady")
+            .refuses(&[503])
+            .public()
+    }
+
+    pub(in crate::http) fn metadata() -> Operation {
+        of_model("kserve_model", "Tensors that a model reads and gives", "KserveModel").refuses(&[404, 503])
+    }
+
+    pub(in crate::http) fn model_ready() -> Operation {
+        of_model("kserve_model_ready", "Whether a model answers", "KserveReady").refuses(&[404, 503])
+    }
+
+    pub(in crate::http) fn all_statistics() -> Operation {
+        told("kserve_statistics", "What all models have done", "KserveStatistics")
+    }
+
+    pub(in crate::http) fn statistics() -> Operation {
+        of_model("kserve_model_statistics", "What a model has done", "KserveStatistics").refuses(&[404, 503])
+    }
+
+    pub(in crate::http) fn infer() -> Operation {
+        let text = json!({ "name": "text", "datatype": "BYTES", "shape": [2], "data": ["a cat", "a dog"] });
+        let ids = |name: &str, data: Value| json!({ "name": name, "datatype": "INT64", "shape": [2, 3], "data": data });
+        let summary = "Tensors for tensors: a text or ids per row, as JSON, or as bytes behind it where \
+            `Inference-Header-Content-Length` says how long the JSON is";
+        of_model("kserve_infer", summary, "KserveAnswer")
+            .timed()
+            .asks(
+                "KserveRequest",
+                [
+                    ("texts", json!({ "id": "7", "inputs": [text], "parameters": { "truncate": true } })),
+                    (
+                        "ids",
+                        json!({ "inputs": [
+                            ids("input_ids", json!([[2, 5, 3], [2, 3, 0]])),
+                            ids("attention_mask", json!([1, 1, 1, 1, 1, 0])),
+                        ] }),
+                    ),
+                ],
+            )
+            .or_bytes()
+            .refuses(&ASKING)
+    }
+
+    pub(in crate::http) fn index() -> Operation {
+        told("kserve_index", "All versions of all models, and their states", "KserveIndex")
+            .may_ask("KserveIndexRequest", [("ready", json!({ "ready": true }))])
+            .refuses(&[400, 408, 413, 422])
+    }
+
+    pub(in crate::http) fn load() -> Operation {
+        of_model("kserve_load", "Loads a model, or one version of it (`name/version`)", "KserveDone")
+            .may_ask("KserveChange", [("plain", json!({ "parameters": {} }))])
+            .refuses(&[400, 404, 408, 413, 422, 503])
+    }
+
+    pub(in crate::http) fn unload() -> Operation {
+        of_model("kserve_unload", "Unloads a model when it has answered, or one version of it", "KserveDone")
+            .may_ask("KserveChange", [("triton", json!({ "parameters": { "unload_dependents": false } }))])
+            .refuses(&[400, 404, 408, 413, 422])
     }
 }
 

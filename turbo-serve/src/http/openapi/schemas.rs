@@ -53,7 +53,7 @@ fn object<const N: usize>(properties: Value, required: [&str; N]) -> Value {
 /// All of them, by name.
 pub(super) fn all() -> Value {
     let mut all = json!({});
-    for part in [inputs(), tei(), rerank(), openai(), pipeline(), server(), errors()] {
+    for part in [inputs(), tei(), rerank(), openai(), pipeline(), kserve(), server(), errors()] {
         let Value::Object(part) = part else { unreachable!("every part is an object") };
         all.as_object_mut().expect("it is one, too").extend(part);
     }
@@ -268,6 +268,88 @@ fn pipeline() -> Value {
     })
 }
 
+fn kserve() -> Value {
+    let parameters = json!({ "type": ["object", "null"] });
+    let datatype = json!({ "enum": ["BYTES", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"] });
+    let shape = list(json!({ "type": "integer", "minimum": 0 }));
+    let data = json!({ "type": ["array", "null"] });
+    let input = json!({
+        "name": text(), "datatype": datatype, "shape": shape, "parameters": parameters, "data": data,
+    });
+    let wanted = object(json!({ "name": text(), "parameters": parameters }), ["name"]);
+    let output = json!({
+        "name": text(), "datatype": { "enum": ["FP32", "INT64", "BYTES"] }, "shape": shape,
+        "parameters": object(json!({ "binary_data_size": count() }), ["binary_data_size"]), "data": { "type": "array" },
+    });
+    let tensor = json!({ "name": text(), "datatype": text(), "shape": list(json!({ "type": "integer", "minimum": -1 })) });
+    let tensors = list(object(tensor, ["name", "datatype", "shape"]));
+    let spent = object(json!({ "count": count(), "ns": count() }), ["count", "ns"]);
+    let phases = [
+        "success",
+        "fail",
+        "queue",
+        "compute_input",
+        "compute_infer",
+        "compute_output",
+        "cache_hit",
+        "cache_miss",
+    ];
+    let inference = phases.map(|phase| (phase.to_owned(), spent.clone())).into_iter().collect();
+    let statistics = json!({
+        "name": text(), "version": text(), "last_inference": count(), "inference_count": count(),
+        "execution_count": count(), "inference_stats": object(Value::Object(inference), phases),
+        "batch_stats": list(json!({ "type": "object" })),
+    });
+    let statistics = object(
+        statistics,
+        [
+            "name",
+            "version",
+            "last_inference",
+            "inference_count",
+            "execution_count",
+            "inference_stats",
+            "batch_stats",
+        ],
+    );
+    let state = json!({ "enum": ["READY", "LOADING", "UNLOADING", "UNAVAILABLE"] });
+    let indexed = json!({ "name": text(), "version": text(), "state": state, "reason": text() });
+    json!({
+        "KserveServer": object(
+            json!({ "name": text(), "version": text(), "extensions": list(text()) }),
+            ["name", "version", "extensions"],
+        ),
+        "KserveLive": object(json!({ "live": { "const": true } }), ["live"]),
+        "KserveReady": object(json!({ "name": text(), "ready": { "const": true } }), ["ready"]),
+        "KserveModel": object(
+            json!({
+                "name": text(), "versions": some(text()), "platform": text(), "inputs": tensors, "outputs": tensors,
+            }),
+            ["name", "versions", "platform", "inputs", "outputs"],
+        ),
+        "KserveRequest": object(
+            json!({
+                "id": maybe("string"), "parameters": parameters,
+                "inputs": some(object(input, ["name", "datatype", "shape"])),
+                "outputs": { "type": ["array", "null"], "items": wanted },
+            }),
+            ["inputs"],
+        ),
+        "KserveAnswer": object(
+            json!({
+                "model_name": text(), "model_version": text(), "id": text(),
+                "outputs": list(object(output, ["name", "datatype", "shape"])),
+            }),
+            ["model_name", "model_version", "outputs"],
+        ),
+        "KserveStatistics": object(json!({ "model_stats": list(statistics) }), ["model_stats"]),
+        "KserveIndexRequest": object(json!({ "ready": maybe("boolean") }), []),
+        "KserveIndex": list(object(indexed, ["name", "version", "state", "reason"])),
+        "KserveChange": object(json!({ "parameters": parameters }), []),
+        "KserveDone": object(json!({}), []),
+    })
+}
+
 fn server() -> Value {
     let info = json!({
         "model_id": text(), "model_sha": maybe("string"), "model_dtype": text(), "served_model_name": text(),
@@ -294,6 +376,7 @@ fn errors() -> Value {
     json!({
         "Error": object(json!({ "error": text(), "error_type": kind }), ["error", "error_type"]),
         "OpenAiError": object(coded, ["message", "type", "code"]),
+        "KserveError": object(json!({ "error": text() }), ["error"]),
         "AnyError": any([of("Error"), of("RerankError")]),
         "RerankError": object(detailed, ["message", "detail", "type", "code"]),
     })

@@ -1,0 +1,67 @@
+//! `POST /v2/models/{name}/infer`: tensors in, tensors out.
+
+use std::time::Instant;
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderName, HeaderValue, header},
+    response::Response,
+};
+
+use super::{
+    about::wrong_method,
+    path::{ModelPath, Verb},
+    read::{Read, read},
+    write::{Head, write},
+};
+use crate::{
+    http::{
+        ApiError,
+        answer::{answered, written},
+        body,
+        error::KserveError,
+        metrics::Arity,
+        router::Server,
+        target::Target,
+    },
+    kserve,
+};
+
+/// Bytes of the JSON at the beginning of a body, where tensors follow it.
+pub(super) const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
+
+/// `POST /v2/models/{name}/infer`, `POST /v2/models/{name}/versions/{version}/infer`.
+pub(super) async fn infer(
+    State(server): State<Server>,
+    path: ModelPath,
+    request: Request,
+) -> Result<Response, KserveError> {
+    let (wanted, verb) = path.asked();
+    if verb != Verb::Infer {
+        return Ok(wrong_method(request, "GET,HEAD").await);
+    }
+    let (head, body) = request.into_parts();
+    let target = match Target::lease(&server, wanted).await {
+        Ok(target) => target,
+        Err(error) => {
+            body::discard(&head.headers, body).await;
+            return Err(ApiError::from(error).into());
+        }
+    };
+    let bytes = body::bytes(&head.headers, body, server.payload_limit()).await?;
+    let received = Instant::now();
+    let Read { id, asked, binary } = read(&head.headers, &bytes)?;
+    drop(bytes);
+    target.metrics().received(Arity::Batch);
+    let (tensors, usage) = kserve::answer(target.engine(), asked).await?;
+    let head = Head { model: target.name().to_owned(), version: target.version().to_owned(), id };
+    let values = tensors.iter().map(kserve::OutputTensor::len).sum();
+    let (body, json_length) = written(values, move || Ok(write(&head, &tensors, &binary))).await?;
+    let mut response = answered(&target, Arity::Batch, &usage, received, body);
+    if let Some(length) = json_length {
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+        headers.insert(JSON_LENGTH, HeaderValue::from(length));
+    }
+    Ok(response)
+}

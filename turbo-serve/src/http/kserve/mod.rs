@@ -1,0 +1,53 @@
+//! KServe's Open Inference Protocol v2 over REST: `/v2/…`. What tensors mean is in [`kserve`](crate::kserve); here they
+//! are read and written, as JSON or in the protocol's binary form behind it.
+//!
+//! A model is named by its path alone, so these routes are there once and not behind `/models/{name}`. Its name may have
+//! a `/`, and so one route of the router stands for all that is asked of a model ([`path`]).
+
+mod about;
+mod infer;
+mod path;
+mod read;
+mod repository;
+mod write;
+
+use axum::routing::{get, post};
+
+use self::path::{Change, Verb};
+use super::{
+    openapi::{Operation, kserve as told},
+    router::Routes,
+};
+
+/// The routes, from the root.
+pub(super) fn routes() -> Routes {
+    let of_models =
+        Verb::ALL.into_iter().flat_map(|verb| [None, Some("/versions/{version}")].map(|it| of(verb, it)));
+    let changes = Change::ALL.map(|change| {
+        let operation = match change {
+            Change::Load => told::load(),
+            Change::Unload => told::unload(),
+        };
+        ("post", format!("/v2/repository/models/{{name}}{}", change.end()), operation)
+    });
+    Routes::default()
+        .get("/v2", about::server, told::server())
+        .get("/v2/health/live", about::live, told::live())
+        .get("/v2/health/ready", about::ready, told::ready())
+        .get("/v2/models/stats", about::all_statistics, told::all_statistics())
+        .several("/v2/models/{*path}", get(about::model).post(infer::infer), of_models)
+        .post("/v2/repository/index", repository::index, told::index())
+        .several("/v2/repository/models/{*path}", post(repository::change), changes)
+}
+
+/// What is told of a verb, for the usual version of a model or for one that the path names.
+fn of(verb: Verb, version: Option<&str>) -> (&'static str, String, Operation) {
+    let (method, operation) = match verb {
+        Verb::Metadata => ("get", told::metadata()),
+        Verb::Ready => ("get", told::model_ready()),
+        Verb::Statistics => ("get", told::statistics()),
+        Verb::Infer => ("post", told::infer()),
+    };
+    let path = format!("/v2/models/{{name}}{}{}", version.unwrap_or_default(), verb.end());
+    (method, path, if version.is_some() { operation.of_version() } else { operation })
+}

@@ -1,0 +1,66 @@
+//! What is told of a server and its models.
+
+use super::outputs::{Tensor, given};
+use crate::{
+    engine::{EngineInfo, ModelInfo},
+    models::{Models, Served},
+};
+
+/// The server's name.
+pub(crate) const NAME: &str = "turbo";
+
+/// What runs its models.
+pub(crate) const PLATFORM: &str = "turbo";
+
+/// What of the protocol there is beside what every server has to have.
+pub(crate) const EXTENSIONS: [&str; 5] =
+    ["binary_tensor_data", "classification", "model_repository", "parameters", "statistics"];
+
+/// A tensor before there is one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TensorInfo {
+    pub(crate) name: &'static str,
+    pub(crate) datatype: &'static str,
+    /// -1 for what depends on the request.
+    pub(crate) shape: Vec<i64>,
+}
+
+/// What has to be given: text, or ids where there are some and no tokenizer.
+fn inputs_of(info: &EngineInfo) -> Vec<TensorInfo> {
+    if info.tokenization_workers > 0 || info.model.vocab_size == 0 {
+        return vec![TensorInfo { name: "text", datatype: "BYTES", shape: vec![-1] }];
+    }
+    let integers = |name| TensorInfo { name, datatype: "INT64", shape: vec![-1, -1] };
+    vec![integers("input_ids"), integers("attention_mask")]
+}
+
+/// What can be had.
+fn outputs_of(model: &ModelInfo) -> Vec<TensorInfo> {
+    let (usual, others) = given(model.task);
+    let info = |&tensor: &Tensor| TensorInfo {
+        name: tensor.name(),
+        datatype: if tensor == Tensor::AttentionMask { "INT64" } else { "FP32" },
+        shape: tensor.shape(model),
+    };
+    usual.iter().chain(others).map(info).collect()
+}
+
+/// What is told of a model.
+pub(crate) struct Metadata {
+    pub(crate) name: String,
+    pub(crate) versions: Vec<String>,
+    pub(crate) inputs: Vec<TensorInfo>,
+    pub(crate) outputs: Vec<TensorInfo>,
+}
+
+/// Of the model that is wanted, all of whose versions are named.
+pub(crate) fn metadata(models: &Models, served: &Served) -> Metadata {
+    let info = served.engine().info();
+    let versions = models.list().into_iter().filter(|entry| entry.name == served.name());
+    Metadata {
+        name: served.name().to_owned(),
+        versions: versions.map(|entry| entry.version).collect(),
+        inputs: inputs_of(info),
+        outputs: outputs_of(&info.model),
+    }
+}

@@ -1,0 +1,94 @@
+//! All that is served, as the protocol tells it: states and statistics.
+
+use std::time::{Duration, SystemTime};
+
+use crate::{
+    engine::Health,
+    http::ApiError,
+    models::{Models, NotServed, State, Statistics, Wanted},
+};
+
+/// A version of a model, and its state in the protocol's words.
+pub(crate) struct Indexed {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) state: &'static str,
+    pub(crate) reason: String,
+}
+
+/// All versions of all models, or those that are ready.
+pub(crate) fn index(models: &Models, only_ready: bool) -> Vec<Indexed> {
+    let entries = models.list().into_iter().filter(|entry| !only_ready || entry.state == State::Ready);
+    let indexed = |entry: crate::models::Entry| {
+        let (state, reason) = state(entry.state);
+        Indexed { name: entry.name, version: entry.version, state, reason }
+    };
+    entries.map(indexed).collect()
+}
+
+fn state(state: State) -> (&'static str, String) {
+    match state {
+        State::Ready => ("READY", String::new()),
+        State::Loading => ("LOADING", String::new()),
+        State::Unloading => ("UNLOADING", String::new()),
+        State::OnDemand => ("UNAVAILABLE", "it is loaded by the first request for it".to_owned()),
+        State::Unloaded => ("UNAVAILABLE", "unloaded".to_owned()),
+        State::Unavailable { reason } => ("UNAVAILABLE", reason),
+    }
+}
+
+/// Refuses what other servers load a model with: its configuration, or its files.
+pub(crate) fn check_load(mut parameters: impl Iterator<Item = String>) -> Result<(), ApiError> {
+    match parameters.next() {
+        None => Ok(()),
+        Some(name) => Err(ApiError::validation(format!(
+            "parameter `{name}`: expected none, a model is loaded as the server's configuration says"
+        ))),
+    }
+}
+
+/// Whether all models that are there answer, or the one that is wanted; nothing is loaded for it.
+pub(crate) fn is_ready(models: &Models, wanted: Option<Wanted<'_>>) -> bool {
+    let models = match wanted {
+        Some(wanted) => models.find(wanted).map(|served| vec![served]),
+        None => Ok(models.ready()),
+    };
+    models.is_ok_and(|models| models.iter().all(|model| model.engine().health() == Health::Ready))
+}
+
+/// What a version has done since it was loaded.
+pub(crate) struct Stats {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) done: Statistics,
+}
+
+/// Of all versions that are there, of those of one model, or of one.
+pub(crate) fn statistics(
+    models: &Models,
+    name: Option<&str>,
+    version: Option<&str>,
+) -> Result<Vec<Stats>, NotServed> {
+    let mut found = models.ready();
+    if let Some(name) = name {
+        let wanted = models.find(Wanted { name: Some(name), version })?;
+        let is_wanted = |it: &str| version.is_none() || it == wanted.version();
+        found.retain(|served| served.name() == wanted.name() && is_wanted(served.version()));
+    }
+    let stats = |served: crate::models::Served| Stats {
+        name: served.name().to_owned(),
+        version: served.version().to_owned(),
+        done: served.statistics(),
+    };
+    Ok(found.into_iter().map(stats).collect())
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn millis(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
