@@ -6,7 +6,7 @@ use std::{env, error::Error, fs, path::Path};
 
 use protox::prost::Message;
 
-const SERVICES: [&str; 1] = ["proto/tei.proto"];
+const SERVICES: [&str; 2] = ["proto/tei.proto", "proto/open_inference.proto"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     for service in SERVICES {

@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status, metadata::MetadataMap};
 
 use super::status::status;
 use crate::{
-    engine::{Infer, Usage},
+    engine::Usage,
     http::{ApiError, Arity, Failure, Metrics, headers},
     models::{Models, Served, Wanted},
 };
@@ -29,9 +29,13 @@ pub(super) trait Ask: Clone + Send + 'static {
     /// How it is counted; what only the tokenizer looks at is not.
     const COUNTED: Option<Arity>;
 
+    /// The model that it is for; `called` is what the call says, where the message says nothing.
+    fn wanted<'a>(&'a self, called: &'a Model) -> Wanted<'a> {
+        called.wanted()
+    }
+
     /// Asks. Dropping the future withdraws the question.
-    fn ask(self, engine: &dyn Infer)
-    -> impl Future<Output = Result<Answered<Self::Answer>, ApiError>> + Send;
+    fn ask(self, served: &Served) -> impl Future<Output = Result<Answered<Self::Answer>, ApiError>> + Send;
 }
 
 /// An answer, and what it took.
@@ -95,48 +99,26 @@ impl Calls {
         no_room: NoRoom,
     ) -> Result<(Answered<Q::Answer>, Served), Status> {
         let received = Instant::now();
+        // For each question and not for a stream: else one that goes on would keep a model from being unloaded.
+        let served = self.lease(message.wanted(model)).await?;
+        let metrics = self.metrics.of(served.label());
         if let Some(arity) = Q::COUNTED {
-            self.metrics.received(arity);
+            metrics.received(arity);
         }
         let asked = match no_room {
-            NoRoom::Fails => self.ask_once(model, message).await,
-            NoRoom::Waits => self.ask_patiently(model, message).await,
+            NoRoom::Fails => message.ask(&served).await,
+            NoRoom::Waits => ask_patiently(&served, message).await,
         };
-        let (answered, served) = asked.map_err(|error| self.refuse(&error))?;
+        let answered = asked.map_err(|error| self.refuse(&error))?;
         if let Some(arity) = Q::COUNTED {
-            self.metrics.answered(arity, &answered.usage.timings, received.elapsed());
+            metrics.answered(arity, &answered.usage.timings, received.elapsed());
         }
         Ok((answered, served))
     }
 
-    async fn ask_patiently<Q: Ask>(
-        &self,
-        model: &Model,
-        message: Q,
-    ) -> Result<(Answered<Q::Answer>, Served), ApiError> {
-        loop {
-            let asked = self.ask_once(model, message.clone()).await;
-            match asked.as_ref().err().and_then(ApiError::retry_after) {
-                Some(wait) => tokio::time::sleep(wait.clamp(AGAIN.0, AGAIN.1)).await,
-                None => return asked,
-            }
-        }
-    }
-
-    /// A model is found for each question, and not for a stream: else one that goes on would keep it from being
-    /// unloaded.
-    async fn ask_once<Q: Ask>(
-        &self,
-        model: &Model,
-        message: Q,
-    ) -> Result<(Answered<Q::Answer>, Served), ApiError> {
-        let served = self.models.lease(model.wanted()).await?;
-        Ok((message.ask(served.engine()).await?, served))
-    }
-
     /// The model itself.
-    pub(super) async fn lease(&self, model: &Model) -> Result<Served, Status> {
-        self.models.lease(model.wanted()).await.map_err(|error| self.refuse(&error.into()))
+    pub(super) async fn lease(&self, wanted: Wanted<'_>) -> Result<Served, Status> {
+        self.models.lease(wanted).await.map_err(|error| self.refuse(&error.into()))
     }
 
     /// Counts a failure, and says it in gRPC's words. What is ours to mend is seen in the log by default.
@@ -151,6 +133,16 @@ impl Calls {
             code => tracing::debug!(?code, reason, message, "refused"),
         }
         status
+    }
+}
+
+async fn ask_patiently<Q: Ask>(served: &Served, message: Q) -> Result<Answered<Q::Answer>, ApiError> {
+    loop {
+        let asked = message.clone().ask(served).await;
+        match asked.as_ref().err().and_then(ApiError::retry_after) {
+            Some(wait) => tokio::time::sleep(wait.clamp(AGAIN.0, AGAIN.1)).await,
+            None => return asked,
+        }
     }
 }
 

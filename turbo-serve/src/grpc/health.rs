@@ -10,7 +10,7 @@ use tonic_health::pb::{
 
 use super::{
     calls::{Calls, Model},
-    proto::tei,
+    proto::{open_inference, tei},
 };
 use crate::{engine, http::Ability, models::Served};
 
@@ -29,13 +29,14 @@ enum Needs {
 
 /// `None`: there is no such service.
 fn needs(service: &str) -> Option<Needs> {
+    const OPEN_INFERENCE: &str = open_inference::grpc_inference_service_server::SERVICE_NAME;
     const EMBED: &str = tei::embed_server::SERVICE_NAME;
     const INFO: &str = tei::info_server::SERVICE_NAME;
     const PREDICT: &str = tei::predict_server::SERVICE_NAME;
     const RERANK: &str = tei::rerank_server::SERVICE_NAME;
     const TOKENIZE: &str = tei::tokenize_server::SERVICE_NAME;
     Some(match service {
-        "" => Needs::Health,
+        "" | OPEN_INFERENCE => Needs::Health,
         INFO | TOKENIZE => Needs::Nothing,
         EMBED => Needs::Ability(&[Ability::Embed, Ability::EmbedSparse]),
         PREDICT => Needs::Ability(&[Ability::Predict]),
@@ -72,7 +73,7 @@ impl Calls {
     }
 
     /// Models that are unloaded are not among these: their engines stop when nobody has them any more.
-    fn are_stopping(&self) -> bool {
+    pub(super) fn are_stopping(&self) -> bool {
         self.models.ready().iter().any(|model| model.engine().health() == engine::Health::Stopping)
     }
 }

@@ -1,4 +1,4 @@
-//! gRPC: text-embeddings-inference's services with their streams, health and reflection.
+//! gRPC: text-embeddings-inference's services with their streams, KServe's, health and reflection.
 //!
 //! In: messages. Out: messages, or a status. The routes are axum's, so they stand beside those of
 //! [`http`](crate::http) behind one port.
@@ -11,16 +11,18 @@
 //! | service | what it is |
 //! |---|---|
 //! | `tei.v1.Info`, `.Embed`, `.Predict`, `.Rerank`, `.Tokenize` | [`proto::tei`] |
+//! | `inference.GRPCInferenceService` | KServe's Open Inference Protocol v2, [`proto::open_inference`] |
 //! | `grpc.health.v1.Health` | of the server (the empty name), or of a service; `Watch` tells changes |
 //! | `grpc.reflection.v1.ServerReflection`, `v1alpha` | what is in the `.proto` files |
 //!
-//! The metadata `x-model: name` or `name/version` say which of several models is meant.
+//! The metadata `x-model: name` or `name/version` say which of several models is meant; KServe's messages say it
+//! themselves.
 //!
 //! # Streams
 //! Answers have the order of their questions, and each is sent as soon as it is there and those before it are. A stream
 //! that asks faster than the model answers is read more slowly: it has half of the server's slots at most, and waits for
 //! them where others are told to come back. The first error ends a stream, and what else it has asked is withdrawn; so it
-//! is when its client goes.
+//! is when its client goes. KServe's has a message for errors, and goes on.
 //!
 //! # Statuses
 //! | status | when |
@@ -34,6 +36,7 @@
 
 mod calls;
 mod health;
+mod open_inference;
 mod router;
 mod status;
 mod streams;
@@ -51,5 +54,11 @@ pub mod proto {
     #[expect(missing_docs, clippy::all, reason = "generated")]
     pub mod tei {
         tonic::include_proto!("tei.v1");
+    }
+
+    /// Package `inference`: KServe's protocol.
+    #[expect(missing_docs, reason = "generated")]
+    pub mod open_inference {
+        tonic::include_proto!("inference");
     }
 }

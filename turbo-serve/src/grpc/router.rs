@@ -11,6 +11,7 @@ use super::{
     calls::Calls,
     proto::{
         DESCRIPTORS,
+        open_inference::grpc_inference_service_server::GrpcInferenceServiceServer,
         tei::{
             embed_server::EmbedServer, info_server::InfoServer, predict_server::PredictServer,
             rerank_server::RerankServer, tokenize_server::TokenizeServer,
@@ -28,6 +29,7 @@ pub fn router(models: impl Into<Models>, metrics: Metrics, payload_limit: usize)
         service(PredictServer::new(calls.clone()).max_decoding_message_size(limit)),
         service(RerankServer::new(calls.clone()).max_decoding_message_size(limit)),
         service(TokenizeServer::new(calls.clone()).max_decoding_message_size(limit)),
+        service(GrpcInferenceServiceServer::new(calls.clone()).max_decoding_message_size(limit)),
         service(HealthServer::new(calls)),
         service(reflection().build_v1().expect("the descriptors are those that build.rs has written")),
         service(reflection().build_v1alpha().expect("the descriptors are those that build.rs has written")),

@@ -6,11 +6,7 @@ use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::calls::{Answered, Ask, Calls, Model, NoRoom};
-use crate::{
-    engine::{EngineError, Health},
-    http::ApiError,
-    models::NotServed,
-};
+use crate::{engine::EngineError, http::ApiError, models::NotServed};
 
 /// How often a stream that waits for its client looks whether there still is a model.
 const LOOK: Duration = Duration::from_millis(250);
@@ -26,14 +22,14 @@ impl Calls {
     ) -> Result<Response<Answers<Q::Answer>>, Status> {
         let model = Model::of(request.metadata())?;
         let at_once = self.at_once(&model).await?;
-        let messages = self.clone().messages(model.clone(), request.into_inner());
+        let messages = self.clone().messages(Some(model.clone()), request.into_inner());
         let answers = self.clone().ask_each(model, at_once, messages);
         Ok(Response::new(answers.map_ok(|answered| answered.message).boxed()))
     }
 
     /// Most questions of one stream that are asked at a time: enough to fill batches, and room for others.
     pub(super) async fn at_once(&self, model: &Model) -> Result<usize, Status> {
-        let served = self.lease(model).await?;
+        let served = self.lease(model.wanted()).await?;
         Ok((served.engine().info().max_concurrent_requests / 2).max(1))
     }
 
@@ -51,13 +47,21 @@ impl Calls {
         messages.map(ask).buffered(at_once)
     }
 
-    /// The messages of a client until it has no more, or nobody can answer them any more: that is the last one.
+    /// The same where a stream may ask several models.
+    pub(super) fn at_once_of_all(&self) -> usize {
+        let slots =
+            self.models.ready().iter().map(|model| model.engine().info().max_concurrent_requests).min();
+        (slots.unwrap_or(0) / 2).max(1)
+    }
+
+    /// The messages of a client until it has no more, or nobody can answer them any more: that is the last one. Without
+    /// a `model` they may be for any.
     pub(super) fn messages<Q: Send + 'static>(
         self,
-        model: Model,
+        model: Option<Model>,
         messages: Streaming<Q>,
     ) -> impl Stream<Item = Result<Q, Status>> + Send {
-        let end = Box::pin(async move { self.refuse(&self.no_model(&model).await) });
+        let end = Box::pin(async move { self.refuse(&self.end(model.as_ref()).await) });
         stream::unfold(Some((messages, end)), |open| async move {
             let (mut messages, mut end) = open?;
             tokio::select! {
@@ -70,17 +74,17 @@ impl Calls {
         })
     }
 
-    /// Waits until there is no model that could answer, and says why. A stream whose client says nothing would keep the
-    /// server from stopping.
-    async fn no_model(&self, model: &Model) -> ApiError {
+    /// Waits until nobody could answer, and says why. A stream whose client says nothing would keep the server from
+    /// stopping.
+    async fn end(&self, model: Option<&Model>) -> ApiError {
         loop {
             tokio::time::sleep(LOOK).await;
-            match self.models.find(model.wanted()) {
-                Ok(served) if served.engine().health() == Health::Stopping => {
-                    return EngineError::Stopping.into();
-                }
-                Ok(_) | Err(NotServed::NotReady { .. } | NotServed::Unavailable { .. }) => {}
-                Err(error) => return error.into(),
+            if self.are_stopping() {
+                return EngineError::Stopping.into();
+            }
+            match model.map(|model| self.models.find(model.wanted())) {
+                None | Some(Ok(_) | Err(NotServed::NotReady { .. } | NotServed::Unavailable { .. })) => {}
+                Some(Err(error)) => return error.into(),
             }
         }
     }

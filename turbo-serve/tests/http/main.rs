@@ -10,6 +10,7 @@ mod fuzz;
 mod grpc;
 mod guards;
 mod kserve;
+mod kserve_grpc;
 mod lifecycle;
 mod models;
 mod openapi;

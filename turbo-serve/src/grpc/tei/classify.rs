@@ -24,6 +24,7 @@ use crate::{
         streams::Answers,
     },
     http::{Ability, ApiError, Arity, caught, check_finite, score_function},
+    models::Served,
 };
 
 /// Most texts that are ranked in one stream: their scores are kept until it ends.
@@ -68,10 +69,10 @@ impl Ask for PredictRequest {
     type Answer = PredictResponse;
     const COUNTED: Option<Arity> = Some(Arity::Single);
 
-    async fn ask(self, engine: &dyn Infer) -> Result<Answered<PredictResponse>, ApiError> {
+    async fn ask(self, served: &Served) -> Result<Answered<PredictResponse>, ApiError> {
         let Self { inputs, truncate, raw_scores, truncation_direction } = self;
         let input = Input::Text(inputs);
-        Labelled { input, truncate, truncation_direction, raw_scores }.predict(engine).await
+        Labelled { input, truncate, truncation_direction, raw_scores }.predict(served.engine()).await
     }
 }
 
@@ -79,7 +80,7 @@ impl Ask for PredictPairRequest {
     type Answer = PredictResponse;
     const COUNTED: Option<Arity> = Some(Arity::Single);
 
-    async fn ask(self, engine: &dyn Infer) -> Result<Answered<PredictResponse>, ApiError> {
+    async fn ask(self, served: &Served) -> Result<Answered<PredictResponse>, ApiError> {
         let Self { mut inputs, truncate, raw_scores, truncation_direction } = self;
         let input = match (inputs.pop(), inputs.pop(), inputs.len()) {
             (Some(only), None, _) => Input::Text(only),
@@ -89,7 +90,7 @@ impl Ask for PredictPairRequest {
                 return Err(ApiError::validation(format!("`inputs` has {got} texts, expected one or two")));
             }
         };
-        Labelled { input, truncate, truncation_direction, raw_scores }.predict(engine).await
+        Labelled { input, truncate, truncation_direction, raw_scores }.predict(served.engine()).await
     }
 }
 
@@ -128,7 +129,8 @@ impl Ask for RerankRequest {
     type Answer = RerankResponse;
     const COUNTED: Option<Arity> = Some(Arity::Batch);
 
-    async fn ask(self, engine: &dyn Infer) -> Result<Answered<RerankResponse>, ApiError> {
+    async fn ask(self, served: &Served) -> Result<Answered<RerankResponse>, ApiError> {
+        let engine = served.engine();
         let info = engine.info();
         check(Ability::Rerank, &info.model)?;
         // Before the query is copied for each.
@@ -178,11 +180,11 @@ impl Ask for Scored {
     type Answer = f32;
     const COUNTED: Option<Arity> = None; // the stream is, as one
 
-    async fn ask(self, engine: &dyn Infer) -> Result<Answered<f32>, ApiError> {
+    async fn ask(self, served: &Served) -> Result<Answered<f32>, ApiError> {
         let RerankStreamRequest { query, text, truncate, truncation_direction, .. } = self.message;
         let (input, raw_scores) = (Input::Pair(query, text), self.raw_scores);
         let labelled = Labelled { input, truncate, truncation_direction, raw_scores };
-        let (scores, usage) = labelled.ask(engine, Ability::Rerank).await?;
+        let (scores, usage) = labelled.ask(served.engine(), Ability::Rerank).await?;
         Ok(Answered { message: scores[0].score, usage })
     }
 }
@@ -240,7 +242,7 @@ impl Rerank for Calls {
 
         let (mut kept, mut scores, mut sum) = (Kept::default(), Vec::new(), Usage::default());
         {
-            let messages = self.clone().messages(model.clone(), request.into_inner());
+            let messages = self.clone().messages(Some(model.clone()), request.into_inner());
             let texts = messages.map(|message| kept.keep(message?).map_err(|error| self.refuse(&error)));
             let mut answers = pin!(self.clone().ask_each(model.clone(), at_once, texts));
             while let Some(Answered { message, usage }) = answers.try_next().await? {
@@ -255,7 +257,7 @@ impl Rerank for Calls {
         self.metrics.answered(Arity::Batch, &usage.timings, received.elapsed());
         let (ranks, metadata) = (ranks(&scores, kept.returned), Some(metadata(&usage)));
         let mut response = Response::new(RerankResponse { ranks, metadata });
-        *response.metadata_mut() = took(&usage, &self.lease(&model).await?, received);
+        *response.metadata_mut() = took(&usage, &self.lease(model.wanted()).await?, received);
         Ok(response)
     }
 }

@@ -10,19 +10,20 @@ use super::{
     },
 };
 use crate::{
-    engine::{Infer, Input, OutputKind},
+    engine::{Input, OutputKind},
     grpc::{
         calls::{Ask, Calls},
         streams::Answers,
     },
     http::{Ability, ApiError, Arity},
+    models::Served,
 };
 
 impl Ask for EmbedRequest {
     type Answer = EmbedResponse;
     const COUNTED: Option<Arity> = Some(Arity::Single);
 
-    async fn ask(self, engine: &dyn Infer) -> Result<Answered<EmbedResponse>, ApiError> {
+    async fn ask(self, served: &Served) -> Result<Answered<EmbedResponse>, ApiError> {
         let question = Question {
             input: Input::Text(self.inputs),
             output: OutputKind::Pooled {
@@ -33,7 +34,7 @@ impl Ask for EmbedRequest {
             truncation_direction: self.truncation_direction,
             prompt_name: self.prompt_name,
         };
-        let (row, usage) = question.ask(engine, Ability::Embed).await?;
+        let (row, usage) = question.ask(served.engine(), Ability::Embed).await?;
         let message = EmbedResponse { embeddings: row.values, metadata: Some(metadata(&usage)) };
         Ok(Answered { message, usage })
     }
@@ -43,7 +44,7 @@ impl Ask for EmbedSparseRequest {
     type Answer = EmbedSparseResponse;
     const COUNTED: Option<Arity> = Some(Arity::Single);
 
-    async fn ask(self, engine: &dyn Infer) -> Result<Answered<EmbedSparseResponse>, ApiError> {
+    async fn ask(self, served: &Served) -> Result<Answered<EmbedSparseResponse>, ApiError> {
         let question = Question {
             input: Input::Text(self.inputs),
             output: OutputKind::RAW,
@@ -51,7 +52,7 @@ impl Ask for EmbedSparseRequest {
             truncation_direction: self.truncation_direction,
             prompt_name: self.prompt_name,
         };
-        let (row, usage) = question.ask(engine, Ability::EmbedSparse).await?;
+        let (row, usage) = question.ask(served.engine(), Ability::EmbedSparse).await?;
         let weights = (0..).zip(row.values).filter(|&(_, value)| value != 0.0);
         let sparse_embeddings = weights.map(|(index, value)| SparseValue { index, value }).collect();
         let message = EmbedSparseResponse { sparse_embeddings, metadata: Some(metadata(&usage)) };
@@ -63,7 +64,7 @@ impl Ask for EmbedAllRequest {
     type Answer = EmbedAllResponse;
     const COUNTED: Option<Arity> = Some(Arity::Single);
 
-    async fn ask(self, engine: &dyn Infer) -> Result<Answered<EmbedAllResponse>, ApiError> {
+    async fn ask(self, served: &Served) -> Result<Answered<EmbedAllResponse>, ApiError> {
         let question = Question {
             input: Input::Text(self.inputs),
             output: OutputKind::Tokens,
@@ -71,7 +72,7 @@ impl Ask for EmbedAllRequest {
             truncation_direction: self.truncation_direction,
             prompt_name: self.prompt_name,
         };
-        let (row, usage) = question.ask(engine, Ability::EmbedAll).await?;
+        let (row, usage) = question.ask(served.engine(), Ability::EmbedAll).await?;
         let token_embeddings = row.rows().map(|row| TokenEmbedding { embeddings: row.to_vec() }).collect();
         let message = EmbedAllResponse { token_embeddings, metadata: Some(metadata(&usage)) };
         Ok(Answered { message, usage })

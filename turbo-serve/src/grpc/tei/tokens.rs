@@ -9,23 +9,25 @@ use super::{
     },
 };
 use crate::{
-    engine::{self, Extent, Infer, SpecialTokens, Texts, TokenizeRequest, Usage},
+    engine::{self, Extent, SpecialTokens, Texts, TokenizeRequest, Usage},
     grpc::{
         calls::{Ask, Calls},
         streams::Answers,
     },
     http::{ApiError, Arity, Token, caught, tokens},
+    models::Served,
 };
 
 impl Ask for EncodeRequest {
     type Answer = EncodeResponse;
     const COUNTED: Option<Arity> = None;
 
-    async fn ask(self, engine: &dyn Infer) -> Result<Answered<EncodeResponse>, ApiError> {
+    async fn ask(self, served: &Served) -> Result<Answered<EncodeResponse>, ApiError> {
         let special = match self.add_special_tokens {
             true => SpecialTokens::With,
             false => SpecialTokens::Without,
         };
+        let engine = served.engine();
         let request = TokenizeRequest {
             texts: vec![Texts::One(self.inputs)],
             extent: Extent::Whole(special),
@@ -48,13 +50,13 @@ impl Ask for DecodeRequest {
     type Answer = DecodeResponse;
     const COUNTED: Option<Arity> = None;
 
-    async fn ask(self, engine: &dyn Infer) -> Result<Answered<DecodeResponse>, ApiError> {
+    async fn ask(self, served: &Served) -> Result<Answered<DecodeResponse>, ApiError> {
         let special = match self.skip_special_tokens {
             true => SpecialTokens::Without,
             false => SpecialTokens::With,
         };
         let request = engine::DecodeRequest { ids: vec![self.ids], special };
-        let text = caught(|| engine.decode(request)).await?.concat();
+        let text = caught(|| served.engine().decode(request)).await?.concat();
         Ok(Answered { message: DecodeResponse { text }, usage: Usage::default() })
     }
 }

@@ -1,0 +1,182 @@
+//! KServe's Open Inference Protocol v2 over gRPC.
+
+use std::collections::HashMap;
+
+use futures_util::{StreamExt, stream};
+use tonic::{Code, transport::Channel};
+use turbo_serve::{
+    engine::{Input, OutputKind},
+    grpc::proto::open_inference::{
+        InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse, ModelMetadataRequest,
+        ModelReadyRequest, ModelStatisticsRequest, RepositoryIndexRequest, RepositoryModelLoadRequest,
+        ServerLiveRequest, ServerMetadataRequest, ServerReadyRequest,
+        grpc_inference_service_client::GrpcInferenceServiceClient,
+        infer_parameter::ParameterChoice,
+        model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
+    },
+};
+
+use crate::{
+    fake::{Running, Server},
+    kserve::{rows, texts},
+};
+
+async fn client(server: &Running) -> GrpcInferenceServiceClient<Channel> {
+    let url = format!("http://{}", server.address);
+    GrpcInferenceServiceClient::new(Channel::from_shared(url).unwrap().connect().await.unwrap())
+}
+
+fn message(texts: &[&str], raw: bool) -> ModelInferRequest {
+    let bytes: Vec<Vec<u8>> = texts.iter().map(|text| text.as_bytes().to_vec()).collect();
+    let written = |bytes: &Vec<u8>| [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
+    let raw_input_contents = if raw { vec![bytes.iter().flat_map(written).collect()] } else { Vec::new() };
+    let contents = (!raw).then(|| InferTensorContents { bytes_contents: bytes, ..Default::default() });
+    ModelInferRequest {
+        model_name: "fake".to_owned(),
+        id: texts.concat(),
+        inputs: vec![InferInputTensor {
+            name: "text".to_owned(),
+            datatype: "BYTES".to_owned(),
+            shape: vec![texts.len() as i64],
+            contents,
+            ..Default::default()
+        }],
+        raw_input_contents,
+        ..Default::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn messages_have_their_tensors_as_bytes_or_as_numbers() {
+    let server = Server::start();
+    let mut client = client(&server).await;
+    let expected = rows(&texts(&["a", "bc"]));
+    for raw in [false, true] {
+        let answer = client.model_infer(message(&["a", "bc"], raw)).await.unwrap();
+        assert_eq!(answer.metadata().get("x-compute-tokens").unwrap(), "5");
+        let ModelInferResponse { model_name, model_version, id, outputs, raw_output_contents, .. } =
+            answer.into_inner();
+        assert_eq!((&*model_name, &*model_version, &*id), ("fake", "1", "abc"));
+        let [output] = &outputs[..] else { panic!("{outputs:?}") };
+        assert_eq!(
+            (&*output.name, &*output.datatype, &output.shape[..]),
+            ("sentence_embedding", "FP32", &[2, 4][..])
+        );
+        if raw {
+            let bytes: Vec<u8> = expected.iter().flat_map(|value| value.to_le_bytes()).collect();
+            assert_eq!((output.contents.clone(), raw_output_contents), (None, vec![bytes]));
+        } else {
+            assert_eq!(
+                (&output.contents.as_ref().unwrap().fp32_contents, raw_output_contents.len()),
+                (&expected, 0)
+            );
+        }
+    }
+    let tensor = |name: &str, datatype: &str, contents: InferTensorContents| InferInputTensor {
+        name: name.to_owned(),
+        datatype: datatype.to_owned(),
+        shape: vec![1, 3],
+        contents: Some(contents),
+        ..Default::default()
+    };
+    let parameter = |choice| InferParameter { parameter_choice: Some(choice) };
+    let request = ModelInferRequest {
+        inputs: vec![
+            tensor(
+                "input_ids",
+                "UINT32",
+                InferTensorContents { uint_contents: vec![1, 2, 3], ..Default::default() },
+            ),
+            tensor(
+                "attention_mask",
+                "BOOL",
+                InferTensorContents { bool_contents: vec![true, true, false], ..Default::default() },
+            ),
+        ],
+        outputs: vec![InferRequestedOutputTensor { name: "attention_mask".to_owned(), ..Default::default() }],
+        parameters: HashMap::from([
+            ("normalize".to_owned(), parameter(ParameterChoice::BoolParam(false))),
+            ("dimensions".to_owned(), parameter(ParameterChoice::Int64Param(3))),
+        ]),
+        ..Default::default()
+    };
+    let answer = client.model_infer(request).await.unwrap().into_inner();
+    assert_eq!(answer.outputs[0].contents.as_ref().unwrap().int64_contents, [1, 1]);
+    let seen = server.engine.seen.lock().unwrap().clone().unwrap();
+    assert_eq!(seen.inputs, [Input::Ids(vec![1, 2])]);
+    assert_eq!(seen.output, OutputKind::Pooled { normalize: false, dimensions: Some(3) });
+
+    let two = ModelInferRequest { raw_input_contents: vec![Vec::new(); 2], ..message(&["a"], true) };
+    for (request, code, said) in [
+        (message(&["backend"], false), Code::FailedPrecondition, "on fire"),
+        (message(&["overloaded"], false), Code::ResourceExhausted, "overloaded"),
+        (message(&[], false), Code::InvalidArgument, "cannot be empty"),
+        (two, Code::InvalidArgument, "`raw_input_contents` has 2 tensors, expected one for each of 1"),
+        (
+            ModelInferRequest { model_version: "7".to_owned(), ..message(&["a"], true) },
+            Code::NotFound,
+            "no version `7`",
+        ),
+    ] {
+        let status = client.model_infer(request).await.unwrap_err();
+        assert_eq!(status.code(), code, "{status}");
+        assert!(status.message().contains(said), "{status}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_stream_goes_on_behind_what_failed() {
+    let server = Server::start();
+    let texts = ["slow", "a", "backend", "b"];
+    let unknown = ModelInferRequest { model_version: "7".to_owned(), ..message(&["c"], true) };
+    let messages =
+        texts.map(|text| message(&[text], true)).into_iter().chain([unknown, message(&["d"], true)]);
+    let messages: Vec<_> = messages.collect();
+    let answers =
+        client(&server).await.model_stream_infer(stream::iter(messages)).await.unwrap().into_inner();
+    let told = answers.map(|answer| {
+        let answer = answer.unwrap();
+        answer.infer_response.map_or(answer.error_message, |response| response.id)
+    });
+    let told: Vec<String> = told.collect().await;
+    assert_eq!(
+        (&told[..2], &told[3], &told[5]),
+        (&["slow", "a"].map(str::to_owned)[..], &"b".to_owned(), &"d".to_owned())
+    );
+    assert!(told[2].contains("on fire") && told[4].contains("no version `7`"), "{told:?}");
+    assert_eq!(told.len(), 6);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn calls_tell_what_a_server_is() {
+    let server = Server::start();
+    let mut client = client(&server).await;
+    assert!(client.server_live(ServerLiveRequest {}).await.unwrap().into_inner().live);
+    assert!(client.server_ready(ServerReadyRequest {}).await.unwrap().into_inner().ready);
+    assert_eq!(client.server_metadata(ServerMetadataRequest {}).await.unwrap().into_inner().name, "turbo");
+    for (version, expected) in [("", true), ("1", true), ("7", false)] {
+        let request = ModelReadyRequest { name: "fake".to_owned(), version: version.to_owned() };
+        assert_eq!(client.model_ready(request).await.unwrap().into_inner().ready, expected, "{version:?}");
+    }
+    let request = ModelMetadataRequest { name: "fake".to_owned(), ..Default::default() };
+    let model = client.model_metadata(request).await.unwrap().into_inner();
+    let outputs: Vec<&str> = model.outputs.iter().map(|output| &*output.name).collect();
+    assert_eq!(
+        (&*model.inputs[0].name, &outputs[..]),
+        ("text", &["sentence_embedding", "token_embeddings", "attention_mask"][..])
+    );
+    client.model_infer(message(&["a", "b"], true)).await.unwrap();
+    let stats =
+        client.model_statistics(ModelStatisticsRequest::default()).await.unwrap().into_inner().model_stats;
+    let done = stats[0].inference_stats.as_ref().unwrap();
+    assert_eq!((stats[0].inference_count, done.success.as_ref().unwrap().count), (2, 1));
+    let index = client.repository_index(RepositoryIndexRequest::default()).await.unwrap().into_inner().models;
+    assert_eq!((&*index[0].name, &*index[0].version, &*index[0].state), ("fake", "1", "READY"));
+    let load = RepositoryModelLoadRequest { model_name: "fake".to_owned(), ..Default::default() };
+    let status = client.repository_model_load(load).await.unwrap_err();
+    assert_eq!(
+        (status.code(), status.message().contains("--config")),
+        (Code::InvalidArgument, true),
+        "{status}"
+    );
+}
