@@ -25,4 +25,5 @@ mod kserve;
 pub mod metric_names;
 pub mod models;
 pub mod net;
+mod request_span;
 pub mod tasks;

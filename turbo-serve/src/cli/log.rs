@@ -1,14 +1,44 @@
-//! Logs: on standard error, as lines for people or as JSON for machines.
+//! Logs: on standard error, as lines for people or as JSON for machines; and spans, for a collector.
 
-use tracing_subscriber::{EnvFilter, fmt};
+use std::io::IsTerminal;
 
-/// Starts logging. `RUST_LOG` says what is shown; without it, `info` and what is worse.
-pub(super) fn start(json: bool) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
-    if json {
-        builder.json().init();
-    } else {
-        builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init();
+use anyhow::Result;
+use clap::Args;
+use tracing_subscriber::{EnvFilter, Layer, fmt, layer::SubscriberExt, registry, util::SubscriberInitExt};
+
+use super::spans::Spans;
+
+/// Arguments about what a server tells of itself.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Logs")]
+pub(super) struct LogArguments {
+    /// Log JSON instead of lines for people; `RUST_LOG` says how much is logged
+    #[arg(long, env)]
+    json_output: bool,
+    /// Collector of OpenTelemetry that is sent a span for each request, over gRPC: `http://localhost:4317`
+    #[arg(long, env, value_name = "URL")]
+    otlp_endpoint: Option<String>,
+    /// What this server is called there
+    #[arg(long, env, value_name = "NAME", default_value = "turbo")]
+    otlp_service_name: String,
+}
+
+impl LogArguments {
+    /// Starts logging. `RUST_LOG` says what is shown; without it, `info` and what is worse.
+    ///
+    /// # Errors
+    /// A collector that cannot be one.
+    pub(super) fn start(&self) -> Result<Spans> {
+        let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+        // Compose files set variables to nothing.
+        let endpoint = self.otlp_endpoint.as_deref().filter(|endpoint| !endpoint.is_empty());
+        let spans = Spans::to(endpoint, &self.otlp_service_name)?;
+        let lines = fmt::layer().with_writer(std::io::stderr).with_target(false);
+        let lines = match self.json_output {
+            true => lines.json().boxed(),
+            false => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
+        };
+        registry().with(spans.layer()).with(lines.with_filter(filter)).init();
+        Ok(spans)
     }
 }

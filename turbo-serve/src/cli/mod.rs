@@ -24,6 +24,8 @@ mod net_arguments;
 mod output;
 mod serve;
 mod shutdown;
+#[cfg_attr(not(feature = "otlp"), path = "no_spans.rs")]
+mod spans;
 mod task;
 mod tei_arguments;
 

@@ -28,7 +28,7 @@ use super::{
     config::Config,
     device::{NoGpu, OnDevice, Wish},
     devices::{Devices, Shared},
-    log,
+    log::LogArguments,
     model_arguments::{LayoutArgument, ModelArguments, PoolingArgument},
     net_arguments::NetArguments,
     shutdown::{self, Signals},
@@ -138,9 +138,8 @@ pub(super) struct Arguments {
     /// Time for accepted requests after the server was told to stop; those that are not answered by then are refused
     #[arg(long, env, value_name = "MS", default_value_t = net::GRACE.as_millis() as u64, help_heading = "HTTP")]
     shutdown_grace_ms: u64,
-    /// Log JSON instead of lines for people; `RUST_LOG` says how much is logged
-    #[arg(long, env, help_heading = "Logs")]
-    json_output: bool,
+    #[command(flatten)]
+    log: LogArguments,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -200,7 +199,7 @@ fn serve_on<L: Future<Output = Result<Models>>>(
     devices: &[Wish],
     load: impl FnOnce(Host) -> L,
 ) -> Result<()> {
-    log::start(arguments.json_output);
+    let spans = arguments.log.start()?;
     for warning in arguments.tei.warnings() {
         tracing::warn!("{warning}");
     }
@@ -214,6 +213,7 @@ fn serve_on<L: Future<Output = Result<Models>>>(
     let served = runtime.block_on(serve(arguments, devices, load));
     // A model that was still being loaded when the signal came is left alone.
     runtime.shutdown_background();
+    spans.end();
     served
 }
 

@@ -33,12 +33,6 @@ pub(super) struct TeiArguments {
     disable_spans: bool,
     /// Means nothing here
     #[arg(long, env, hide = true)]
-    otlp_endpoint: Option<String>,
-    /// Means nothing here
-    #[arg(long, env, hide = true)]
-    otlp_service_name: Option<String>,
-    /// Means nothing here
-    #[arg(long, env, hide = true)]
     prometheus_port: Option<String>,
     /// Means nothing here
     #[arg(long, env, hide = true)]
@@ -50,11 +44,8 @@ impl TeiArguments {
     pub(super) fn warnings(&self) -> Vec<String> {
         // Compose files set variables to nothing.
         let set = |value: &Option<String>| value.as_ref().is_some_and(|value| !value.is_empty());
-        let no_spans = "no spans are sent anywhere; the log has a line per request with RUST_LOG=debug";
         let all = [
             (self.disable_spans, "--disable-spans", "spans are not in the log"),
-            (set(&self.otlp_endpoint), "--otlp-endpoint", no_spans),
-            (set(&self.otlp_service_name), "--otlp-service-name", no_spans),
             (set(&self.prometheus_port), "--prometheus-port", "metrics are at /metrics of the main port"),
             (
                 set(&self.use_flash_attention),
@@ -123,11 +114,9 @@ mod tests {
     #[test]
     fn what_means_nothing_is_said_once_and_why() {
         assert!(parse(&[]).warnings().is_empty());
-        assert!(parse(&["--otlp-endpoint=", "--prometheus-port="]).warnings().is_empty());
+        assert!(parse(&["--prometheus-port="]).warnings().is_empty());
         for (argument, said) in [
             ("--disable-spans", "--disable-spans means nothing here: spans"),
-            ("--otlp-endpoint=http://collector:4317", "--otlp-endpoint means nothing here: no spans"),
-            ("--otlp-service-name=tei", "--otlp-service-name means nothing here: no spans"),
             ("--prometheus-port=9000", "--prometheus-port means nothing here: metrics are at /metrics"),
             ("--use-flash-attention=False", "USE_FLASH_ATTENTION means nothing here: attention is always"),
         ] {

@@ -12,6 +12,7 @@ use crate::{
     engine::Usage,
     http::{ApiError, Arity, Failure, Metrics, headers},
     models::{Models, Served, Wanted},
+    request_span,
 };
 
 /// Metadata that name the model.
@@ -148,6 +149,8 @@ async fn ask_patiently<Q: Ask>(served: &Served, message: Q) -> Result<Answered<Q
 
 /// What an answer took, as over HTTP.
 pub(super) fn took(usage: &Usage, served: &Served, received: Instant) -> MetadataMap {
-    let compute_type = headers::compute_type(&served.engine().info().model.device);
+    let model = &served.engine().info().model;
+    request_span::took(&model.name, usage);
+    let compute_type = headers::compute_type(&model.device);
     MetadataMap::from_headers(headers::of(usage, compute_type, received.elapsed()))
 }

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use axum::{Router, body::Body, extract::Request, response::IntoResponse};
+use axum::{Router, body::Body, extract::Request, middleware, response::IntoResponse};
 use tonic::{codegen::Service, server::NamedService};
 use tonic_health::pb::{self as health, health_server::HealthServer};
 use tonic_reflection::server::Builder;
@@ -18,7 +18,7 @@ use super::{
         },
     },
 };
-use crate::{http::Metrics, models::Models};
+use crate::{http::Metrics, models::Models, request_span};
 
 /// All services, to be merged with [`http::router`](crate::http::router()). A message has `payload_limit` bytes at most.
 pub fn router(models: impl Into<Models>, metrics: Metrics, payload_limit: usize) -> Router {
@@ -34,7 +34,8 @@ pub fn router(models: impl Into<Models>, metrics: Metrics, payload_limit: usize)
         service(reflection().build_v1().expect("the descriptors are those that build.rs has written")),
         service(reflection().build_v1alpha().expect("the descriptors are those that build.rs has written")),
     ];
-    routes.into_iter().fold(Router::new(), Router::merge)
+    let routes = routes.into_iter().fold(Router::new(), Router::merge);
+    routes.layer(middleware::from_fn(request_span::span))
 }
 
 fn reflection() -> Builder<'static> {

@@ -13,7 +13,10 @@ use axum::{
 };
 
 use super::{error::ApiError, headers, inputs::Counted, metrics::Arity, target::Target, write::values_in};
-use crate::engine::{InferRequest, InferResponse, OutputKind, Pending, Truncation, Usage};
+use crate::{
+    engine::{InferRequest, InferResponse, OutputKind, Pending, Truncation, Usage},
+    request_span,
+};
 
 /// Answers with more values than this (about a millisecond of writing) are written on a thread of their own, so that
 /// other connections of this thread need not wait.
@@ -55,6 +58,7 @@ pub(super) fn answered(
 ) -> Response {
     let total = received.elapsed();
     target.metrics().answered(arity, &usage.timings, total);
+    request_span::took(&target.engine().info().model.name, usage);
     let headers = headers::of(usage, target.compute_type(), total);
     (headers, json(body)).into_response()
 }

@@ -1,35 +1,27 @@
-//! One span per request, one line when it ends, and a count of what failed.
+//! A line per request when it ends, and a count of what failed.
 
 use std::time::Instant;
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderName, HeaderValue, Method, StatusCode, Uri},
+    http::{HeaderValue, Method, StatusCode, Uri},
     middleware::Next,
     response::Response,
 };
-use tracing::Instrument;
 
 use super::{error::Failure, router::Server};
-
-/// A client's own name for its request; comes back with the answer.
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+use crate::request_span;
 
 /// Wraps the handling of a request.
 pub(super) async fn observe(State(server): State<Server>, request: Request, next: Next) -> Response {
     let start = Instant::now();
-    let id = request.headers().get(REQUEST_ID).cloned();
-    let asked = Asked { method: request.method().clone(), uri: request.uri().clone(), id: id.clone() };
-    // Fields are written out when a span begins, for every request: so only where what happens in it is logged.
-    let span = tracing::debug_span!("request", method = %asked.method, path = asked.path(), id = asked.id());
+    let id = request_span::id(request.headers()).cloned();
+    let asked = Asked { method: request.method().clone(), uri: request.uri().clone(), id };
     let asks = asked.method == Method::POST; // for embeddings; health is asked for otherwise
-    let mut response = next.run(request).instrument(span).await;
+    let response = next.run(request).await;
     let failure = response.extensions().get::<Failure>().copied();
     if let Some(Failure(reason)) = failure.filter(|_| asks) {
         server.metrics().failed(reason);
-    }
-    if let Some(id) = id {
-        response.headers_mut().insert(REQUEST_ID, id);
     }
     asked.log(response.status(), failure, start);
     response

@@ -23,7 +23,7 @@ use super::{
     target::{NAME, Target, VERSION},
     tei, vertex,
 };
-use crate::{engine::ModelInfo, grpc, models::Models};
+use crate::{engine::ModelInfo, grpc, models::Models, request_span};
 
 /// What can be chosen about HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +93,7 @@ pub fn router(models: impl Into<Models>, metrics: Metrics, options: HttpOptions)
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(server.clone(), observe::observe))
+        .layer(middleware::from_fn(request_span::span))
         .with_state(server)
 }
 

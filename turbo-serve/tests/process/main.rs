@@ -7,6 +7,8 @@ mod config;
 mod costs;
 mod machine;
 mod server;
+#[cfg(feature = "otlp")]
+mod spans;
 mod tei;
 
 use std::{

@@ -121,6 +121,19 @@ impl Server {
         response.unwrap().body_mut().read_json().unwrap()
     }
 
+    /// Asks with headers; gives the answer with its own.
+    #[cfg(feature = "otlp")]
+    pub(crate) fn post_with_headers(
+        &self,
+        path: &str,
+        body: &Value,
+        headers: &[(&str, &str)],
+    ) -> ureq::http::Response<ureq::Body> {
+        let request = agent().post(format!("{}://{}{path}", self.scheme, self.address));
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        request.send_json(body).unwrap()
+    }
+
     fn get_text(&self, path: &str) -> (u16, String) {
         let mut response = agent().get(format!("{}://{}{path}", self.scheme, self.address)).call().unwrap();
         (response.status().as_u16(), response.body_mut().read_to_string().unwrap())
