@@ -10,12 +10,13 @@
 mod server;
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
 };
 
-use server::{Server, drain, wait};
+use server::{Server, drain, turbo, wait};
 
 /// Time that a client may take on a machine that is busy with other things.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -28,7 +29,7 @@ fn data() -> PathBuf {
 /// Where the clients are, if they are.
 fn clients() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/clients");
-    let there = folder.join("openai").is_dir();
+    let there = folder.join("tritonclient").is_dir();
     let required = std::env::var_os("TURBO_REQUIRE_CLIENTS").is_some();
     assert!(there || !required, "no clients in {}: .ci/run installs them", folder.display());
     if !there {
@@ -37,13 +38,17 @@ fn clients() -> Option<PathBuf> {
     there.then_some(folder)
 }
 
-/// Has a script ask a server of this model.
+/// Has a script ask a server of this model; its arguments may need the server's address.
 fn ask(model: &str, script: &str, arguments: impl Fn(&str) -> Vec<String>) {
     let Some(clients) = clients() else { return };
     let server = Server::start_model(&data().join(model), &[]);
+    ask_server(&clients, &server, script, &arguments(server.address()));
+}
+
+fn ask_server(clients: &Path, server: &Server, script: &str, arguments: &[String]) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(script);
     let mut command = Command::new("python3");
-    command.arg(&script).args(arguments(&format!("http://{}", server.address())));
+    command.arg(&script).args(arguments);
     // Nothing of whoever runs the tests, proxies and tokens among it, and nothing that leaves this machine.
     let path = std::env::var_os("PATH").unwrap_or_default();
     command.env_clear().env("PATH", path).env("PYTHONPATH", clients).env("PYTHONDONTWRITEBYTECODE", "1");
@@ -53,17 +58,21 @@ fn ask(model: &str, script: &str, arguments: impl Fn(&str) -> Vec<String>) {
     let (stdout, stderr) = (drain(child.stdout.take().unwrap()), drain(child.stderr.take().unwrap()));
     let status = wait(&mut child);
     let said = stdout.join().unwrap() + &stderr.join().unwrap();
-    assert!(status.success(), "{} at {model}: {said}", script.display());
+    assert!(status.success(), "{} {arguments:?} at {}: {said}", script.display(), server.address());
+}
+
+fn url(address: &str) -> String {
+    format!("http://{address}")
 }
 
 #[test]
 fn openai() {
-    ask("tiny-sentence", "openai_sdk.py", |url| vec![url.to_owned()]);
+    ask("tiny-sentence", "openai_sdk.py", |address| vec![url(address)]);
 }
 
 #[test]
 fn langchain() {
-    ask("tiny-sentence", "langchain_embeddings.py", |url| vec![url.to_owned()]);
+    ask("tiny-sentence", "langchain_embeddings.py", |address| vec![url(address)]);
 }
 
 #[test]
@@ -76,13 +85,41 @@ fn hugging_face() {
         ("question-answering", "pipeline-answers-roberta"),
         ("fill-mask", "pipeline-fill-mask-wordpiece"),
     ] {
-        ask(model, "hugging_face.py", |url| vec![task.to_owned(), url.to_owned()]);
+        ask(model, "hugging_face.py", |address| vec![task.to_owned(), url(address)]);
+    }
+}
+
+#[test]
+fn triton() {
+    let Some(clients) = clients() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let model = |name: &str, fixture: &str| {
+        format!("[[models]]\nname = '{name}'\nmodel_id = '{}'\n", data().join(fixture).display())
+    };
+    let models = [model("embedder", "tiny-sentence"), model("ranker", "tiny-cross-encoder")].concat();
+    let config = folder.path().join("turbo.toml");
+    fs::write(&config, models).unwrap();
+    for protocol in ["http", "grpc"] {
+        let mut command = turbo();
+        command.args(["serve", "--hostname=127.0.0.1", "--port=0", "--config"]).arg(&config);
+        let server = Server::spawn(command);
+        ask_server(&clients, &server, "triton.py", &[protocol.to_owned(), server.address().to_owned()]);
+    }
+}
+
+#[test]
+fn grpcio() {
+    let services = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto").display().to_string();
+    for (task, model) in
+        [("embed", "tiny-sentence"), ("predict", "pipeline-classify"), ("rerank", "tiny-cross-encoder")]
+    {
+        ask(model, "tei_grpc.py", |address| vec![task.to_owned(), address.to_owned(), services.clone()]);
     }
 }
 
 #[test]
 fn schemathesis() {
     for (model, paths) in [("tiny-sentence", "."), ("tiny-cross-encoder", "rerank|predict|vertex|^/$")] {
-        ask(model, "schema.py", |url| vec![url.to_owned(), paths.to_owned()]);
+        ask(model, "schema.py", |address| vec![url(address), paths.to_owned()]);
     }
 }
