@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("none", Policy::OneByOne),
         ("naive", Policy::WholeQueue),
         ("buckets", buckets),
+        ("sorted", Policy::SortedWindow),
         ("dp", Policy::OptimalSplit),
     ];
     println!("SYNTHETIC machine: 2.7 ms per batch + 30 us per padded token; {SECONDS} s, seed {SEED}");

@@ -27,6 +27,9 @@ pub enum Policy {
     /// As many as fit from the front of the queue, counted in the machine's layout: the queue of
     /// text-embeddings-inference. Differs from `WholeQueue` only for packed batches.
     TokenBudget,
+    /// As many as fit, from the shortest on, of all that are planned at once: what servers do that sort a window of
+    /// their queue by length. Between lengths that differ much it cuts only where a batch is full.
+    SortedWindow,
     /// The cuts of least total cost: in length order when padded, in order of service when packed.
     OptimalSplit,
 }
@@ -82,6 +85,11 @@ impl Planner {
                 let admit = |batch: &Candidate| limits.admit(layout, batch);
                 length_buckets(lens, width, admit, cost, &mut self.order, batches);
             }
+            Policy::SortedWindow => {
+                by_length(lens, &mut self.order);
+                let order = self.order.iter().copied();
+                fill(order, lens, |batch| limits.admit(layout, batch), cost, batches);
+            }
             Policy::OptimalSplit => self.split(lens, cost),
         }
         &self.batches
@@ -94,10 +102,9 @@ impl Planner {
     }
 
     fn split(&mut self, lens: &[u32], cost: impl Fn(&Candidate) -> BatchTotal) {
-        self.order.clear();
-        self.order.extend(0..lens.len());
-        if self.layout == Layout::Padded {
-            self.order.sort_unstable_by_key(|&position| (lens[position], position));
+        match self.layout {
+            Layout::Padded => by_length(lens, &mut self.order),
+            Layout::Packed => in_order(lens, &mut self.order),
         }
         self.ordered_lens.clear();
         self.ordered_lens.extend(self.order.iter().map(|&position| lens[position]));
@@ -110,6 +117,18 @@ impl Planner {
             self.batches.push(members.iter().copied(), lens, &cost);
         }
     }
+}
+
+/// All positions, as they are.
+fn in_order(lens: &[u32], order: &mut Vec<usize>) {
+    order.clear();
+    order.extend(0..lens.len());
+}
+
+/// All positions, the shortest first.
+fn by_length(lens: &[u32], order: &mut Vec<usize>) {
+    in_order(lens, order);
+    order.sort_unstable_by_key(|&position| (lens[position], position));
 }
 
 #[cfg(test)]
@@ -141,12 +160,22 @@ mod tests {
             (Policy::TokenBudget, Layout::Padded, &[&[0, 1], &[2], &[3], &[4], &[5]]),
             (Policy::TokenBudget, Layout::Packed, &[&[0, 1, 2], &[3], &[4], &[5]]),
             (buckets, Layout::Packed, &[&[0, 2, 5], &[1], &[3], &[4]]),
+            (Policy::SortedWindow, Layout::Packed, &[&[0, 2, 5], &[1], &[3], &[4]]),
+            (Policy::SortedWindow, Layout::Padded, &[&[0, 2, 5], &[1], &[3], &[4]]),
             (Policy::OptimalSplit, Layout::Padded, &[&[0, 2, 5], &[1], &[3], &[4]]),
             // Under a linear cost no cuts beat filling from the front.
             (Policy::OptimalSplit, Layout::Packed, &[&[0, 1, 2], &[3], &[4], &[5]]),
         ] {
             assert_eq!(plan(policy, layout, &lens), expected, "{policy:?} {layout:?}");
         }
+    }
+
+    #[test]
+    fn a_sorted_window_is_filled_where_the_split_would_cut() {
+        let lens = [1, 19, 2, 20];
+        assert_eq!(plan(Policy::SortedWindow, Layout::Padded, &lens), [vec![0, 2, 1], vec![3]]);
+        // 57 tokens and 20 with a start each, against 4 and 40
+        assert_eq!(plan(Policy::OptimalSplit, Layout::Padded, &lens), [[0, 2], [1, 3]]);
     }
 
     #[test]

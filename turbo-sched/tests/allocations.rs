@@ -64,7 +64,9 @@ fn a_second_round_allocates_nothing() {
     let width = NonZeroU32::new(16).expect("above 0");
     let limits = Limits::batch_size(NonZeroUsize::new(32).expect("above 0"));
     for cost in [padded, CostModel::Packed(Box::new(packed))] {
-        for policy in [Policy::OptimalSplit, Policy::TokenBudget, Policy::LengthBuckets { width }] {
+        for policy in
+            [Policy::OptimalSplit, Policy::TokenBudget, Policy::SortedWindow, Policy::LengthBuckets { width }]
+        {
             let config = BatcherConfig { policy, ..BatcherConfig::with_limits(limits) };
             let mut batcher = Batcher::new(config, cost.clone());
             assert!(allocations(|| serve(&mut batcher)) > 0, "the counter counts");

@@ -46,6 +46,7 @@ fn config() -> impl Strategy<Value = BatcherConfig> {
         1 => Just(Policy::OneByOne),
         1 => Just(Policy::WholeQueue),
         1 => Just(Policy::TokenBudget),
+        1 => Just(Policy::SortedWindow),
         1 => (1_u32..100).prop_map(|width| Policy::LengthBuckets { width: NonZeroU32::new(width).expect("above 0") }),
     ];
     let lazy = (0_u64..50, 0_u64..100)

@@ -8,6 +8,7 @@
 //! | 3 | `embed`, `classify`, `rerank`: some rows of the input have no answer; each was told on standard error |
 //! | 130 | the same three: interrupted; what was written is sound and can be gone on with |
 
+mod batching_arguments;
 mod bench;
 mod cache_arguments;
 mod caches;

@@ -2,20 +2,18 @@
 
 use std::{
     future::Future,
-    num::{NonZeroU64, NonZeroUsize},
+    num::NonZeroUsize,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use anyhow::{Context, Result};
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{ArgAction, Args};
 use turbo_models::{DType, EncoderKernels};
 use turbo_serve::{
     cache::ResponseCache,
-    engine::{
-        BatchTokens, DefaultPrompt, Dispatch, Engine, EngineConfig, Model, ModelInfo, OpenOptions, Policy,
-    },
+    engine::{BatchTokens, DefaultPrompt, Engine, EngineConfig, Model, ModelInfo, OpenOptions},
     grpc,
     http::{self, HttpOptions, Metrics},
     models::Models,
@@ -23,6 +21,7 @@ use turbo_serve::{
 };
 
 use super::{
+    batching_arguments::BatchingArguments,
     cache_arguments::CacheArguments,
     caches::{self, CacheArgument, PackedCacheArguments},
     config::Config,
@@ -34,9 +33,6 @@ use super::{
     shutdown::{self, Signals},
     tei_arguments::TeiArguments,
 };
-
-/// How long a lazy server waits for company, as a share of the promised time.
-const LAZY_SHARE: u32 = 4;
 
 /// Serve a model over HTTP
 ///
@@ -92,16 +88,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     packed_cache: PackedCacheArguments,
 
-    /// Which inputs share a batch
-    #[arg(long, env, value_enum, default_value_t = Batching::Dp, help_heading = "Batches")]
-    batching: Batching,
-    /// When a batch is formed
-    #[arg(long, env, value_enum, default_value_t = DispatchArgument::Hungry, help_heading = "Batches")]
-    dispatch: DispatchArgument,
-    /// Time from arrival to answer that `--dispatch lazy` keeps: it starts a batch by half of it, and waits a quarter
-    /// at most for company
-    #[arg(long, env, value_name = "MS", default_value = "100", help_heading = "Batches")]
-    slo_ms: NonZeroU64,
+    #[command(flatten)]
+    batching: BatchingArguments,
     /// How the sequences of a batch share a tensor
     #[arg(long, env, value_enum, default_value_t = LayoutArgument::Packed, help_heading = "Batches")]
     layout: LayoutArgument,
@@ -140,24 +128,6 @@ pub(super) struct Arguments {
     shutdown_grace_ms: u64,
     #[command(flatten)]
     log: LogArguments,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Batching {
-    /// The cheapest cuts of the queue, by dynamic programming over measured costs
-    Dp,
-    /// The whole queue, as far as the limits allow
-    Naive,
-    /// One input at a time
-    None,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum DispatchArgument {
-    /// As soon as the model is free
-    Hungry,
-    /// When a batch is full or half of `--slo-ms` would be gone
-    Lazy,
 }
 
 /// Serves one model until told to stop.
@@ -328,18 +298,8 @@ impl Arguments {
     pub(super) fn config(&self, threads: NonZeroUsize) -> EngineConfig {
         let default = EngineConfig::default();
         EngineConfig {
-            batching: match self.batching {
-                Batching::Dp => Policy::OptimalSplit,
-                Batching::Naive => Policy::WholeQueue,
-                Batching::None => Policy::OneByOne,
-            },
-            dispatch: match self.dispatch {
-                DispatchArgument::Hungry => Dispatch::Hungry,
-                DispatchArgument::Lazy => {
-                    let slo = Duration::from_millis(self.slo_ms.get());
-                    Dispatch::Lazy { timeout: slo / LAZY_SHARE, slo }
-                }
-            },
+            batching: self.batching.policy(),
+            dispatch: self.batching.dispatch(),
             max_batch_tokens: self.max_batch_tokens.map_or(default.max_batch_tokens, BatchTokens::AtMost),
             max_batch_requests: self.max_batch_requests,
             max_client_batch_size: self.max_client_batch_size,

@@ -21,8 +21,36 @@ fn batches_of_five(config: &EngineConfig) -> Vec<Vec<u32>> {
 #[test]
 fn what_waits_together_runs_together() {
     assert_eq!(batches_of_five(&config()), [[1, 2, 3, 4, 5]]);
-    let naive = EngineConfig { batching: Policy::WholeQueue, ..config() };
-    assert_eq!(batches_of_five(&naive), [[1, 2, 3, 4, 5]]);
+    for batching in [Policy::WholeQueue, Policy::TokenBudget, Policy::SortedWindow] {
+        assert_eq!(batches_of_five(&EngineConfig { batching, ..config() }), [[1, 2, 3, 4, 5]]);
+    }
+}
+
+#[test]
+fn policies_cut_a_queue_each_in_its_way() {
+    // Ten tokens a batch, and five inputs with as many tokens as their id says.
+    let batches = |batching| {
+        let max_batch_tokens = BatchTokens::AtMost(10);
+        let (engine, control) = start(&EngineConfig { batching, max_batch_tokens, ..config() });
+        let first = hold(&engine, &control, 100);
+        let input = |id: u32| vec![id; id as usize];
+        let waiting: Vec<_> = [3, 7, 1, 6, 2].map(|id| begin(&engine, request([&input(id)]))).into();
+        control.open();
+        wait(first).unwrap();
+        waiting.into_iter().for_each(|pending| drop(wait(pending).unwrap()));
+        control.batches().split_off(1)
+    };
+    assert_eq!(batches(Policy::TokenBudget), [vec![3, 7], vec![1, 6, 2]], "ten tokens");
+    assert_eq!(
+        batches(Policy::WholeQueue),
+        [vec![3], vec![7], vec![1], vec![6], vec![2]],
+        "ten with padding"
+    );
+    assert_eq!(
+        batches(Policy::SortedWindow),
+        [vec![1, 2, 3], vec![7], vec![6]],
+        "by length, the first's first"
+    );
 }
 
 #[test]

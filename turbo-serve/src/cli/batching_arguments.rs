@@ -1,0 +1,71 @@
+//! The flags that say how a queue becomes batches.
+
+use std::{num::NonZeroU64, time::Duration};
+
+use clap::{Args, ValueEnum};
+use turbo_serve::engine::{Dispatch, Policy};
+
+/// How long a lazy server waits for company, as a share of the promised time.
+const LAZY_SHARE: u32 = 4;
+
+/// `turbo serve` takes them with `#[command(flatten)]`.
+#[derive(Args, Clone)]
+pub(super) struct BatchingArguments {
+    /// Which inputs share a batch; all but `dp` are there to compare with
+    #[arg(long, env, value_enum, default_value_t = Batching::Dp, help_heading = "Batches")]
+    batching: Batching,
+    /// When a batch is formed
+    #[arg(long, env, value_enum, default_value_t = DispatchArgument::Hungry, help_heading = "Batches")]
+    dispatch: DispatchArgument,
+    /// Time from arrival to answer that `--dispatch lazy` keeps: it starts a batch by half of it, and waits a quarter
+    /// at most for company
+    #[arg(long, env, value_name = "MS", default_value = "100", help_heading = "Batches")]
+    slo_ms: NonZeroU64,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Batching {
+    /// The cheapest cuts of the queue, by dynamic programming over measured costs
+    Dp,
+    /// The whole queue in order of arrival, as far as the limits allow with padding
+    Naive,
+    /// One input at a time
+    None,
+    /// The queue in order of arrival, until the next input would exceed the tokens of a batch: as
+    /// text-embeddings-inference does
+    TokenBudget,
+    /// A window of the queue in order of length, filled from the shortest on
+    SortedWindow,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum DispatchArgument {
+    /// As soon as the model is free
+    Hungry,
+    /// When a batch is full or half of `--slo-ms` would be gone
+    Lazy,
+}
+
+impl BatchingArguments {
+    /// Which inputs share a batch.
+    pub(super) fn policy(&self) -> Policy {
+        match self.batching {
+            Batching::Dp => Policy::OptimalSplit,
+            Batching::Naive => Policy::WholeQueue,
+            Batching::None => Policy::OneByOne,
+            Batching::TokenBudget => Policy::TokenBudget,
+            Batching::SortedWindow => Policy::SortedWindow,
+        }
+    }
+
+    /// When a batch is formed.
+    pub(super) fn dispatch(&self) -> Dispatch {
+        match self.dispatch {
+            DispatchArgument::Hungry => Dispatch::Hungry,
+            DispatchArgument::Lazy => {
+                let slo = Duration::from_millis(self.slo_ms.get());
+                Dispatch::Lazy { timeout: slo / LAZY_SHARE, slo }
+            }
+        }
+    }
+}
