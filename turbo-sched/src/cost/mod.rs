@@ -8,7 +8,9 @@
 //! * [`CostTable`]: the padded cost by `(seq_len, batch_size)`, as in the paper.
 //! * [`PackedCost`]: the packed cost by tokens, squared lengths and batch size.
 //! * [`save`] and [`load`]: either of them as a JSON file.
+//! * [`Drift`]: how far either is from what batches cost.
 
+mod drift;
 mod grid;
 mod nnls;
 mod packed;
@@ -20,6 +22,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use drift::Drift;
 pub use packed::PackedCost;
 pub use rows::CostRows;
 pub use store::{load, save};

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use crate::batches::PlannedBatch;
 use crate::candidate::Candidate;
-use crate::cost::{BatchTotal, CostModel};
+use crate::cost::{BatchTotal, CostModel, Drift};
 use crate::error::SchedError;
-use crate::limits::Limits;
+use crate::limits::{Layout, Limits};
 use crate::policy::{Planner, Policy};
 
 pub use order::BatchOrder;
@@ -42,6 +42,9 @@ pub enum Dispatch {
 /// that is, in this order: the batch of the request that is longest overdue; the highest priority in it; the
 /// earliest deadline in it; what [`BatchOrder`] says. The other policies serve the batch of the request that
 /// came first.
+///
+/// With it a packed batch is also cut short where its end would come too late for one of its members and a smaller one's
+/// would not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatcherConfig {
     /// Which requests share a batch.
@@ -97,11 +100,15 @@ pub struct Run<'a> {
     pub cost: BatchTotal,
 }
 
+/// How much dearer a token may become, by cutting a batch short for the sake of a deadline.
+const DEARER_FOR_A_DEADLINE: f64 = 1.1;
+
 /// The waiting requests of one runner. Times are since an epoch of the caller's choice; costs are in seconds.
 #[derive(Debug, Clone)]
 pub struct Batcher {
     config: BatcherConfig,
     cost: CostModel,
+    drift: Drift,
     /// In order of arrival.
     queue: Vec<Request>,
     planner: Planner,
@@ -121,6 +128,7 @@ impl Batcher {
             planner: Planner::new(config.policy, config.limits, cost.layout()),
             config,
             cost,
+            drift: Drift::default(),
             queue: Vec::new(),
             order: Vec::new(),
             lens: Vec::new(),
@@ -147,12 +155,14 @@ impl Batcher {
         waiting - self.queue.len()
     }
 
-    /// Learns how long a batch took.
+    /// Learns how long a batch took; returns how far the prediction was from it, in parts of it.
     ///
     /// # Errors
     /// [`SchedError::Cost`] when `measured` is zero, [`SchedError::Zero`] for an empty batch; nothing is learnt.
-    pub fn observe(&mut self, candidate: &Candidate, measured: Duration) -> Result<(), SchedError> {
-        self.cost.update(candidate, BatchTotal::from_duration(measured))
+    pub fn observe(&mut self, candidate: &Candidate, measured: Duration) -> Result<f64, SchedError> {
+        let (predicted, measured) = (self.cost.cost(candidate), BatchTotal::from_duration(measured));
+        self.cost.update(candidate, measured)?;
+        Ok(self.drift.observe(predicted, measured))
     }
 
     /// Decides what a free runner does at `now`. Allocates only when the queue is longer than ever before.
@@ -201,6 +211,12 @@ impl Batcher {
             total += self.cost.cost(&open).0;
         }
         BatchTotal(total).as_duration()
+    }
+
+    /// How far recent batches were from what was predicted.
+    #[must_use]
+    pub fn drift(&self) -> &Drift {
+        &self.drift
     }
 
     /// The costs as learnt so far, in seconds.
@@ -266,9 +282,35 @@ impl Batcher {
             batches.min_by(|a, b| rank(a).total_cmp(&rank(b)))
         };
         let batch = batch.expect("every request of a queue that is not empty is in a batch");
+        let (members, candidate, cost) = match (self.config.policy, self.cost.layout()) {
+            (Policy::OptimalSplit, Layout::Packed) => self.in_time(batch, now),
+            _ => (batch.members, batch.candidate, batch.cost),
+        };
         self.chosen.clear();
-        self.chosen.extend(batch.members.iter().map(|&member| self.order[member]));
-        (batch.candidate, batch.cost)
+        self.chosen.extend(members.iter().map(|&member| self.order[member]));
+        (candidate, cost)
+    }
+
+    /// As many of a batch's members, from the front of the order of service, as end before the deadlines of all of them
+    /// that can be met at all: who is urgent does not wait for those that it is batched with. But a token must not
+    /// become much dearer by that, or the deadlines of those behind would pay for it.
+    fn in_time<'a>(&self, batch: PlannedBatch<'a>, now: Duration) -> (&'a [usize], Candidate, BatchTotal) {
+        let PlannedBatch { members, candidate: whole, cost: whole_cost } = batch;
+        let per_token = |batch: &Candidate, cost: BatchTotal| cost.0 / batch.total_tokens as f64;
+        let dearest = DEARER_FOR_A_DEADLINE * per_token(&whole, whole_cost);
+        let (mut last_end, mut part) = (Duration::MAX, Candidate::default());
+        for (count, &member) in members.iter().enumerate() {
+            let request = &self.queue[self.order[member]];
+            let (before, before_cost) = (part, self.cost.cost(&part));
+            part.add(request.seq_len);
+            let end = now.saturating_add(self.cost.cost(&part).as_duration());
+            if end > last_end && per_token(&before, before_cost) <= dearest {
+                return (&members[..count], before, before_cost);
+            }
+            last_end =
+                request.deadline.filter(|&deadline| deadline >= end).map_or(last_end, |at| at.min(last_end));
+        }
+        (members, whole, whole_cost)
     }
 
     /// Moves the chosen requests out of the queue, into `ids`.
