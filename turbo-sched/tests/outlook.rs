@@ -39,16 +39,17 @@ impl Machine {
     }
 
     fn costs(self) -> CostModel {
-        let points = [(1_u32, 1_usize), (1, 64), (500, 1), (500, 64)];
+        let sizes = [1_usize, 4, 16, 64];
+        let points = [1_u32, 20, 100, 500].into_iter().flat_map(|len| sizes.map(|size| (len, size)));
         let cost = |(len, size)| {
             let batch: Candidate = std::iter::repeat_n(len, size).collect();
             (batch, BatchTotal::from_duration(self.time(&batch)))
         };
         match self.layout {
-            Layout::Packed => CostModel::Packed(Box::new(PackedCost::fit(points.map(cost)).expect("four"))),
+            Layout::Packed => CostModel::Packed(Box::new(PackedCost::fit(points.map(cost)).expect("valid"))),
             Layout::Padded => {
                 let points = points.map(|point| (point.0, point.1, cost(point).1));
-                CostModel::Padded(CostTable::from_measurements(points).expect("four points"))
+                CostModel::Padded(CostTable::from_measurements(points).expect("valid points"))
             }
         }
     }
@@ -102,9 +103,10 @@ proptest! {
         }
         let (taken, predicted) = ((then - now).as_secs_f64(), predicted.by_cost.as_secs_f64());
         match (policy, layout) {
-            // Its own batch may be filled up by those behind it, to 8 requests or 400 tokens, and be cut elsewhere.
+            // Its own batch may be filled up by those behind it, to 8 requests or 400 tokens; and batches are cut elsewhere,
+            // or short for somebody urgent.
             (Policy::OptimalSplit, Layout::Packed) => {
-                prop_assert!(taken <= predicted * 1.001 + 7e-3, "{taken} s instead of {predicted} s");
+                prop_assert!(taken <= predicted * 1.12 + 7e-3, "{taken} s instead of {predicted} s");
             }
             // Who shares its batch is a matter of lengths, and a batch goes first for any of its members.
             (Policy::OptimalSplit, Layout::Padded) => {

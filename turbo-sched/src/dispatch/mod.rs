@@ -40,7 +40,7 @@ pub enum Dispatch {
 ///
 /// The policy decides which requests share a batch, not which batch is first. With [`Policy::OptimalSplit`]
 /// that is, in this order: the batch of the request that is longest overdue; the highest priority in it; the
-/// earliest deadline in it; what [`BatchOrder`] says. The other policies serve the batch of the request that
+/// earliest deadline of those that have it; what [`BatchOrder`] says. The other policies serve the batch of the request that
 /// came first.
 ///
 /// With it a packed batch is also cut short where its end would come too late for one of its members and a smaller one's

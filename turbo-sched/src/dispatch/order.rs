@@ -53,15 +53,15 @@ pub(super) fn of_batch<'a>(
     order: BatchOrder,
 ) -> Rank {
     let mut rank = Rank {
-        priority: Priority::default(),
-        deadline: Duration::MAX,
+        urgency: (Reverse(Priority::default()), Duration::MAX),
         arrived: Duration::MAX,
         cost: PerRequest::default(),
     };
     let mut batch_size = 0;
     for request in requests {
-        rank.priority = rank.priority.max(request.priority);
-        rank.deadline = rank.deadline.min(request.deadline.unwrap_or(Duration::MAX));
+        // Of one request: a batch must not go first for the class of one member and the deadline of another.
+        let urgency = (Reverse(request.priority), request.deadline.unwrap_or(Duration::MAX));
+        rank.urgency = rank.urgency.min(urgency);
         rank.arrived = rank.arrived.min(request.arrived);
         batch_size += 1;
     }
@@ -77,17 +77,16 @@ pub(super) fn of_batch<'a>(
     }
 }
 
-/// By priority, by deadline, by arrival, by cost per request; equal where the order does not ask.
+/// By the priority and the deadline of its most urgent request, by arrival, by cost per request; equal where the order does not ask.
 pub(super) struct Rank {
-    priority: Priority,
-    deadline: Duration,
+    urgency: (Reverse<Priority>, Duration),
     arrived: Duration,
     cost: PerRequest,
 }
 
 impl Rank {
     pub(super) fn total_cmp(&self, other: &Self) -> Ordering {
-        let exact = |rank: &Self| (Reverse(rank.priority), rank.deadline, rank.arrived);
+        let exact = |rank: &Self| (rank.urgency, rank.arrived);
         exact(self).cmp(&exact(other)).then(self.cost.0.total_cmp(&other.cost.0))
     }
 }
