@@ -15,7 +15,10 @@ use super::{
     CpuBlock, Device, DeviceError, Element, SharedMut, Span, block,
     team::{Team, look},
 };
-use crate::simd::{Isa, SupportedIsa};
+use crate::{
+    DType,
+    simd::{Isa, SupportedIsa},
+};
 
 /// How a [`Cpu`] is used.
 #[derive(Clone, Copy, Debug, Default)]
@@ -229,6 +232,10 @@ impl Device for Cpu {
         format!("cpu ({}, {threads} {noun})", self.isa())
     }
 
+    fn rounding(&self, dtype: DType) -> String {
+        format!("cpu ({}, {}), {dtype}, {}", std::env::consts::ARCH, self.isa(), self.computes(dtype))
+    }
+
     fn queue(&self) -> Result<CpuQueue, DeviceError> {
         let failed =
             |error: std::io::Error| DeviceError::Failed { what: "starting threads", why: error.to_string() };
@@ -306,6 +313,16 @@ mod tests {
     fn the_name_says_what_runs() {
         assert_eq!(cpu(1).name(), "cpu (portable, 1 thread)");
         assert_eq!(cpu(3).name(), "cpu (portable, 3 threads)");
+    }
+
+    #[test]
+    fn threads_round_alike_and_instruction_sets_do_not() {
+        for dtype in DType::ALL {
+            assert_eq!(cpu(1).rounding(dtype), cpu(3).rounding(dtype));
+            let best = Cpu::new(CpuOptions { threads: None, isa: Some(Isa::detect()) }).unwrap();
+            assert_eq!(best.rounding(dtype) == cpu(1).rounding(dtype), best.isa() == Isa::Portable);
+        }
+        assert_ne!(cpu(1).rounding(DType::F32), cpu(1).rounding(DType::Int8));
     }
 
     #[test]

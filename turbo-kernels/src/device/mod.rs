@@ -21,7 +21,7 @@ pub(crate) use values::Values;
 
 use half::{bf16, f16};
 
-use crate::simd::Isa;
+use crate::{DType, simd::Isa};
 
 /// Blocks and planned offsets are multiples of this many bytes: vector loads and CUDA both want it.
 pub const ALIGNMENT: usize = 256;
@@ -95,6 +95,12 @@ pub trait Device: Clone + Send + Sync + 'static {
 
     /// What a person calls it: `cpu (avx512, 2 threads)`.
     fn name(&self) -> String;
+
+    /// What the bits of results depend on where weights are `dtype`, as text: devices that say the same compute the same,
+    /// be it that one of them has more threads.
+    fn rounding(&self, dtype: DType) -> String {
+        format!("{}, {dtype}", self.name())
+    }
 
     /// A new execution queue.
     ///
