@@ -192,6 +192,17 @@ impl Checkpoint {
     pub fn graph_with(&self, task: impl Into<Task>, outputs: Outputs) -> Result<Graph, ModelError> {
         self.architecture.graph(&self.config, &self.weights, &self.modules.dense, task.into(), outputs)
     }
+
+    /// A digest of the model itself, in hexadecimal: its config and every value of its weights, wherever the folder lies
+    /// and whatever it is called. Two with one digest answer alike where they compute the same graph. Reads all of the
+    /// weights. It tells chance, and not intent: somebody could make weights with the digest of others.
+    pub fn digest(&self) -> String {
+        let mut key = KeyMaker::new();
+        key.bytes(self.config.text().as_bytes());
+        self.weights.digest(&mut key);
+        self.weights.release_all();
+        key.finish().to_string()
+    }
 }
 
 impl Checkpoint {

@@ -103,6 +103,11 @@ impl ModelConfig {
         self.max_position_embeddings.saturating_sub(self.spare_positions())
     }
 
+    /// The file, as it was read.
+    pub(crate) fn text(&self) -> String {
+        self.json.text()
+    }
+
     /// What the published class of the model is made for; `None` for a bare encoder.
     pub(crate) fn task(&self) -> Result<Option<Task>, ModelError> {
         let classes: Vec<String> = self.json.get("architectures")?.unwrap_or_default();

@@ -65,6 +65,11 @@ impl JsonObject {
         }
     }
 
+    /// All of it, as JSON.
+    pub(crate) fn text(&self) -> String {
+        Value::Object(self.fields.clone()).to_string()
+    }
+
     /// Names and values of the fields.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&String, &Value)> {
         self.fields.iter()

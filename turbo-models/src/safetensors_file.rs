@@ -91,6 +91,12 @@ impl SafetensorsFile {
         key.bytes(&bytes[first..bytes.len().min(first + SAMPLE)]);
     }
 
+    /// Adds type, shape and all bytes of a tensor.
+    pub(crate) fn digest_tensor(&self, tensor: &StoredTensor, key: &mut KeyMaker) {
+        key.bytes(format!("{} {:?}", tensor.dtype, tensor.shape).as_bytes());
+        key.bytes(&self.map[tensor.bytes.clone()]);
+    }
+
     /// Lets go of the memory behind `bytes`; they are read again when they are touched.
     pub(crate) fn release(&self, bytes: Range<usize>) {
         self.map.release(bytes);

@@ -133,6 +133,19 @@ impl Weights {
         }
     }
 
+    /// Adds every value of these weights, and its place, whatever files they lie in.
+    pub(crate) fn digest(&self, key: &mut KeyMaker) {
+        let sorted: BTreeMap<_, _> = self.tensors.iter().collect();
+        for (name, (file, tensor)) in sorted {
+            key.bytes(name.as_bytes());
+            self.files[file.0].digest_tensor(tensor, key);
+        }
+        for (prefix, part) in &self.parts {
+            key.bytes(prefix.as_bytes());
+            part.digest(key);
+        }
+    }
+
     fn find(&self, name: &str, shape: &[usize]) -> Result<(&SafetensorsFile, &StoredTensor), ModelError> {
         match self.tensor(name)? {
             (file, tensor) if tensor.shape != shape => Err(wrong_shape(file, tensor, shape)),

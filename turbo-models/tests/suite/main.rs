@@ -5,6 +5,7 @@
 mod bits;
 mod broken_folders;
 mod common;
+mod digest;
 mod dtypes;
 mod families;
 mod folders;
