@@ -9,7 +9,7 @@
 //! |---|---|
 //! | the protocol | `te_request_*` per request, and [`REQUEST_FAILURE`] for every failure that a client is told; [`PROCESS_RESIDENT_MEMORY`] whenever metrics are shown |
 //! | the engine | [`EMBED`] or [`PREDICT`] per input, [`QUEUE_SIZE`], [`BATCH_NEXT_SIZE`], [`BATCH_NEXT_TOKENS`], [`REQUEST_INPUT_LENGTH`], [`CACHE_HITS`], [`CACHE_SHARED`], [`CACHE_MISSES`], and [`REQUEST_FAILURE`] with [`failure::DROPPED`], which no client hears of |
-//! | the cache | [`CACHE_BYTES`], [`CACHE_ENTRIES`], [`CACHE_EVICTIONS`]; it may be shared by several engines |
+//! | the cache | [`CACHE_BYTES`], [`CACHE_ENTRIES`], [`CACHE_EVICTIONS`], [`CACHE_UNWRITTEN`]; it may be shared by several engines |
 
 use metrics::Label;
 
@@ -87,12 +87,17 @@ pub const CACHE_BYTES: &str = "turbo_cache_bytes";
 /// Gauge, label [`TIER`]: answers that are kept.
 pub const CACHE_ENTRIES: &str = "turbo_cache_entries";
 
+/// Counter, label [`TIER`]: answers that were not written there: it could not follow, or could not be used.
+pub const CACHE_UNWRITTEN: &str = "turbo_cache_unwritten";
+
 /// Label of what is counted of the response cache.
 pub const TIER: &str = "tier";
 /// Values of the label [`TIER`].
 pub mod tier {
     /// Memory of this process.
     pub const MEMORY: &str = "memory";
+    /// A folder of its own.
+    pub const FOLDER: &str = "folder";
 }
 
 /// Gauge, bytes: memory of the process, under the name that Prometheus' own clients use; where the system tells it.

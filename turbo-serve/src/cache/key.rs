@@ -11,20 +11,37 @@ use sha2::{Digest, Sha256};
 
 /// Names the answer to one input of one model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Key([u8; 32]);
+pub struct Key {
+    hash: [u8; 32],
+    lasting: bool,
+}
+
+impl Key {
+    /// Its bits.
+    pub(super) fn bytes(&self) -> &[u8; 32] {
+        &self.hash
+    }
+
+    /// Whether it means the same in other processes.
+    #[must_use]
+    pub fn is_lasting(&self) -> bool {
+        self.lasting
+    }
+}
 
 /// One model on one kind of device: the same ids have the same answer within it, and only there.
 #[derive(Clone, Debug)]
 pub struct Scope {
     /// Has seen what is the same for all of its keys.
     begun: Sha256,
+    lasting: bool,
 }
 
 impl Scope {
     /// The scope of all models with this `fingerprint`, in any process.
     #[must_use]
     pub fn of(fingerprint: &str) -> Self {
-        Self::begin(b"fingerprint", fingerprint.as_bytes())
+        Self { lasting: true, ..Self::begin(b"fingerprint", fingerprint.as_bytes()) }
     }
 
     /// A scope that no other is like, for a model of which nothing is known that would tell it from others. It ends with
@@ -36,7 +53,7 @@ impl Scope {
     }
 
     fn begin(kind: &[u8], what: &[u8]) -> Self {
-        let mut scope = Self { begun: Sha256::new() };
+        let mut scope = Self { begun: Sha256::new(), lasting: false };
         [kind, what].into_iter().for_each(|piece| add(&mut scope.begun, piece));
         scope
     }
@@ -50,7 +67,7 @@ impl Scope {
             all.update((list.len() as u64).to_le_bytes());
             list.iter().for_each(|id| all.update(id.to_le_bytes()));
         }
-        Key(all.finalize().into())
+        Key { hash: all.finalize().into(), lasting: self.lasting }
     }
 }
 
@@ -90,5 +107,6 @@ mod tests {
         assert_eq!(key(), key());
         let alone = Scope::alone();
         assert_eq!(alone.key("pooled", &[&[1]]), alone.clone().key("pooled", &[&[1]]));
+        assert_eq!((key().is_lasting(), alone.key("pooled", &[]).is_lasting()), (true, false));
     }
 }

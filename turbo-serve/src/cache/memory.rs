@@ -81,9 +81,14 @@ impl Memory {
         self.read().answers.get(key).cloned()
     }
 
+    /// Whether an answer of so many values is held at all.
+    pub(super) fn holds(&self, values: usize) -> bool {
+        heap_bytes(values) <= self.largest
+    }
+
     /// Holds a copy of `values` under `key`, unless they are too large, or held already; evicts what has to go for them.
     pub(super) fn insert(&self, key: Key, values: &[f32]) -> Option<Inserted> {
-        if heap_bytes(values.len()) > self.largest {
+        if !self.holds(values.len()) {
             return None;
         }
         let _one = self.inserting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -92,10 +97,10 @@ impl Memory {
         let mut evicted = Evicted::default();
         if held.answers.peek(&key).is_none() {
             held.value_bytes += heap_bytes(values.len());
-            held.answers.insert_with_lifecycle(key, values, &mut evicted);
+            held.answers.insert_with_lifecycle(key, Arc::clone(&values), &mut evicted);
             held.value_bytes -= evicted.bytes;
         }
-        Some(Inserted { evicted: evicted.entries, usage: held.usage() })
+        Some(Inserted { values, evicted: evicted.entries, usage: held.usage() })
     }
 
     /// What is held now.
@@ -116,6 +121,8 @@ impl Memory {
 
 /// What an insertion has come to.
 pub(super) struct Inserted {
+    /// The copy.
+    pub values: Values,
     /// Answers that had to go.
     pub evicted: u64,
     pub usage: Usage,
@@ -151,7 +158,7 @@ fn slot_bytes() -> usize {
 }
 
 /// Bytes that `values` values take of the heap, with the two counters of the `Arc` and what an allocator adds.
-fn heap_bytes(values: usize) -> usize {
+pub(super) fn heap_bytes(values: usize) -> usize {
     const COUNTERS: usize = 2 * size_of::<usize>();
     const ALLOCATOR: usize = 16;
     (COUNTERS + values * size_of::<f32>() + size_of::<usize>()).next_multiple_of(ALLOCATOR)

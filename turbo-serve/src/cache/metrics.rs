@@ -1,29 +1,32 @@
-//! What the cache counts. Handles are made once: an insertion has no lookup by name.
+//! What the cache counts of a place where answers are. Handles are made once: an insertion has no lookup by name.
 
 use metrics::{Counter, Gauge, counter, gauge};
 
-use super::memory::Usage;
 use crate::metric_names as names;
 
-pub(super) struct CacheMetrics {
+pub(super) struct HeldMetrics {
     evictions: Counter,
     bytes: Gauge,
     entries: Gauge,
 }
 
-impl CacheMetrics {
-    pub(super) fn new() -> Self {
+impl HeldMetrics {
+    pub(super) fn new(tier: &'static str) -> Self {
         Self {
-            evictions: counter!(names::CACHE_EVICTIONS, names::TIER => names::tier::MEMORY),
-            bytes: gauge!(names::CACHE_BYTES, names::TIER => names::tier::MEMORY),
-            entries: gauge!(names::CACHE_ENTRIES, names::TIER => names::tier::MEMORY),
+            evictions: counter!(names::CACHE_EVICTIONS, names::TIER => tier),
+            bytes: gauge!(names::CACHE_BYTES, names::TIER => tier),
+            entries: gauge!(names::CACHE_ENTRIES, names::TIER => tier),
         }
     }
 
-    /// What is held now, and how many answers had to go for it.
-    pub(super) fn held(&self, usage: Usage, evicted: u64) {
-        self.bytes.set(usage.bytes as f64);
-        self.entries.set(usage.entries as f64);
-        self.evictions.increment(evicted);
+    /// So much is there now.
+    pub(super) fn held(&self, bytes: f64, entries: f64) {
+        self.bytes.set(bytes);
+        self.entries.set(entries);
+    }
+
+    /// So many had to go for others.
+    pub(super) fn evicted(&self, entries: u64) {
+        self.evictions.increment(entries);
     }
 }

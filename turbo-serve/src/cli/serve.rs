@@ -198,7 +198,8 @@ async fn serve<L: Future<Output = Result<Models>>>(
     let claimed = arguments.net.claim(arguments.tei.port()).await?;
 
     let metrics = Metrics::install()?;
-    let host = Host { devices, cache: arguments.cache.open()?, loading: Arc::default() };
+    let cache = arguments.cache.open()?;
+    let host = Host { devices, cache: cache.clone(), loading: Arc::default() };
     let models = tokio::select! {
         models = load(host) => models?,
         () = signals.next() => return Ok(()),
@@ -211,7 +212,11 @@ async fn serve<L: Future<Output = Result<Models>>>(
     let router = arguments.tei.vertex_paths().before(router);
     let listeners = claimed.listen().await?;
     let grace = Duration::from_millis(arguments.shutdown_grace_ms);
-    shutdown::serve(&models, listeners, router, signals, grace).await
+    let served = shutdown::serve(&models, listeners, router, signals, grace).await;
+    if let Some(cache) = cache {
+        cache.close();
+    }
+    served
 }
 
 /// Does what loads models on a thread where it may block.
@@ -240,7 +245,8 @@ pub(super) fn open(arguments: &Arguments, host: Host, among: Among) -> Result<En
     // Behind the fetching, which disturbs nobody. Who panicked while it loaded has left nothing that the next would find.
     let _alone = loading.lock().unwrap_or_else(PoisonError::into_inner);
     let name = name.or(arguments.tei.served_model_name().map(str::to_owned)).unwrap_or(local.name);
-    let options = OpenOptions { name: Some(name), sha: local.sha, ..arguments.open_options() };
+    let fingerprint = config.cache.as_ref().is_some_and(ResponseCache::is_lasting);
+    let options = OpenOptions { name: Some(name), sha: local.sha, fingerprint, ..arguments.open_options() };
     let open = Open { folder: local.folder, options };
     let model = device.run(open, arguments.model.dtype, |warning| tracing::warn!("{warning}"))?;
     let ModelInfo { name, device, task, .. } = &model.info;

@@ -84,6 +84,9 @@ pub struct Model {
     pub tokenizer: Option<Arc<dyn Tokenize>>,
     /// Says what is computed, operator by operator; costs measured for it are kept under it. `None`: they are not kept.
     pub identity: Option<String>,
+    /// Says what the bits of its rows depend on: rows that were kept under it, by any process, are those of this model.
+    /// `None`: its rows are not kept beyond this process.
+    pub fingerprint: Option<String>,
     /// Makes its runner, on the worker's thread.
     pub build: BuildRunner,
 }

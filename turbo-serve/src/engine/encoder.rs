@@ -41,6 +41,8 @@ pub struct OpenOptions {
     pub dense_path: Option<PathBuf>,
     /// What is put before texts; `None` is what the folder says.
     pub default_prompt: Option<DefaultPrompt>,
+    /// Whether rows may be kept beyond this process: then all of the weights are read, to tell the model from others.
+    pub fingerprint: bool,
 }
 
 impl Default for OpenOptions {
@@ -56,6 +58,7 @@ impl Default for OpenOptions {
             packed_cache: None,
             dense_path: None,
             default_prompt: None,
+            fingerprint: false,
         }
     }
 }
@@ -124,8 +127,12 @@ impl Model {
             type_vocab_size: checkpoint.limits().type_vocab_size,
         };
         let tokenizer = checkpoint.tokenizer().cloned().map(|it| Arc::new(it) as Arc<dyn Tokenize>);
-        let identity = Some(checkpoint.graph(task)?.to_string());
+        let graph = checkpoint.graph(task)?.to_string();
         let layout = options.layout;
+        let fingerprint = options.fingerprint.then(|| {
+            let (version, rounding) = (env!("CARGO_PKG_VERSION"), device.rounding(options.dtype));
+            format!("turbo {version}\n{rounding}\n{layout:?}\n{}\n{graph}", checkpoint.digest())
+        });
         let keep = |dir: &Path| packed_cache(dir, |warning| tracing::warn!("{warning}"));
         let encoder = EncoderOptions {
             layout: match layout {
@@ -139,7 +146,8 @@ impl Model {
             planner: PlannerConfig::default(),
             packed_cache: options.packed_cache.as_deref().and_then(keep),
         };
-        Ok(Self { info, layout, tokenizer, identity, build: build(device, checkpoint, encoder) })
+        let build = build(device, checkpoint, encoder);
+        Ok(Self { info, layout, tokenizer, identity: Some(graph), fingerprint, build })
     }
 }
 

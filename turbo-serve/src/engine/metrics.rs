@@ -50,7 +50,8 @@ impl QueueMetrics {
 /// Where the answers to inputs come from.
 pub(super) struct RecallMetrics {
     input_length: Histogram,
-    hits: Counter,
+    in_memory: Counter,
+    in_folder: Counter,
     shared: Counter,
     misses: Counter,
 }
@@ -58,9 +59,11 @@ pub(super) struct RecallMetrics {
 impl RecallMetrics {
     pub(super) fn new(label: Option<&str>) -> Self {
         let labels = names::labels(label, []);
+        let hits = |tier| counter!(names::CACHE_HITS, names::labels(label, [(names::TIER, tier)]));
         Self {
             input_length: histogram!(names::REQUEST_INPUT_LENGTH, labels.iter()),
-            hits: counter!(names::CACHE_HITS, names::labels(label, [(names::TIER, names::tier::MEMORY)])),
+            in_memory: hits(names::tier::MEMORY),
+            in_folder: hits(names::tier::FOLDER),
             shared: counter!(names::CACHE_SHARED, labels.iter()),
             misses: counter!(names::CACHE_MISSES, labels.iter()),
         }
@@ -71,9 +74,14 @@ impl RecallMetrics {
         self.input_length.record(tokens as f64);
     }
 
-    /// An answer was there.
-    pub(super) fn hit(&self) {
-        self.hits.increment(1);
+    /// An answer was in memory.
+    pub(super) fn in_memory(&self) {
+        self.in_memory.increment(1);
+    }
+
+    /// An answer was in the folder.
+    pub(super) fn in_folder(&self) {
+        self.in_folder.increment(1);
     }
 
     /// An answer was being computed.
@@ -81,9 +89,9 @@ impl RecallMetrics {
         self.shared.increment(1);
     }
 
-    /// An answer has to be computed.
-    pub(super) fn missed(&self) {
-        self.misses.increment(1);
+    /// So many answers have to be computed.
+    pub(super) fn missed(&self, inputs: usize) {
+        self.misses.increment(inputs as u64);
     }
 }
 

@@ -36,6 +36,10 @@ impl Promises {
         Self { cache, waiting: Mutex::default(), inbox }
     }
 
+    pub(super) fn cache(&self) -> &ResponseCache {
+        &self.cache
+    }
+
     /// Whether the answer to `job`, which is `key`, is known, promised, or to be computed.
     pub(super) fn ask(self: &Arc<Self>, key: Key, mut job: Job) -> Asked {
         if let Some(values) = self.cache.get(&key) {
@@ -82,6 +86,19 @@ impl Promise {
             let waiting = promises.lock();
             waiting.get(&self.key).is_some_and(|jobs| jobs.iter().any(|job| !job.ticket.is_withdrawn()))
         })
+    }
+
+    /// The key of what is promised.
+    pub(super) fn key(&self) -> Key {
+        self.key
+    }
+
+    /// Hands `values`, which were found, to all who wait for them, and to the cache.
+    pub(super) fn keep_found(mut self, values: &[f32]) {
+        let Some(promises) = self.to.take() else { return };
+        // `None` says that they are too large for it.
+        let _ = promises.cache.hold(self.key, values);
+        promises.take(&self.key).into_iter().for_each(|job| job.answer_known(values.to_vec()));
     }
 
     /// Hands `values` to all who wait for them, and to the cache. Their batch began at `started` and took `inference`.

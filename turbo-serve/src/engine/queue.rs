@@ -69,6 +69,14 @@ impl Job {
         self.complete(values, queue, inference.min(done.saturating_duration_since(self.encoded_at)));
     }
 
+    /// Hands rows that were found, `values`, to all who wait for them.
+    pub(super) fn answer_found(&mut self, values: &[f32]) {
+        if let Some(promise) = self.promise.take() {
+            promise.keep_found(values);
+        }
+        self.answer_known(values.to_vec());
+    }
+
     /// Answers its client with rows that were known.
     pub(super) fn answer_known(&self, values: Vec<f32>) {
         self.complete(values, Duration::ZERO, Duration::ZERO);

@@ -1,40 +1,42 @@
 //! From tokens to the answer, or to the queue: what is known is not computed again.
 //!
 //! In: all inputs of a request, as the model reads them, on the thread that made the last of them. Out: those whose rows
-//! are known are answered here and now, those that are being computed for somebody else wait for that, and the rest goes
-//! to the worker together. So a known input takes no place in a batch, and waits for none.
+//! are in memory are answered here and now, those that are being computed for somebody else wait for that, and the rest
+//! goes to the worker together; where answers are kept behind memory, too, after a look there, which another thread takes.
+//! So a known input takes no place in a batch, and waits for none.
 
 use std::{sync::Arc, time::Instant};
+
+use turbo_models::RowLens;
 
 use super::{
     Encoded, Rows,
     metrics::RecallMetrics,
-    promises::{Asked, Promises},
+    promises::{Asked, Promise, Promises},
     queue::{Inbox, Job},
     ticket::Ticket,
 };
-use crate::cache::{Key, ResponseCache, Scope};
+use crate::cache::{Key, ResponseCache, Scope, Wanted};
 
 pub(super) struct Recall {
     inbox: Inbox,
     known: Option<Known>,
-    metrics: RecallMetrics,
+    metrics: Arc<RecallMetrics>,
 }
 
 /// The answers of one model, those there are and those to come.
-struct Known {
+pub(super) struct Known {
     scope: Scope,
+    rows: RowLens,
+    /// Whether there may be some behind memory.
+    behind: bool,
     promises: Arc<Promises>,
 }
 
 impl Recall {
-    /// Without a `cache` everything is computed. `label` tells the metrics of several engines apart.
-    pub(super) fn new(cache: Option<ResponseCache>, inbox: Inbox, label: Option<&str>) -> Self {
-        let known = cache.map(|cache| Known {
-            scope: Scope::alone(),
-            promises: Arc::new(Promises::new(cache, inbox.clone())),
-        });
-        Self { inbox, known, metrics: RecallMetrics::new(label) }
+    /// Without `known` answers everything is computed. `label` tells the metrics of several engines apart.
+    pub(super) fn new(known: Option<Known>, inbox: Inbox, label: Option<&str>) -> Self {
+        Self { inbox, known, metrics: Arc::new(RecallMetrics::new(label)) }
     }
 
     /// Sees to it that the inputs of `ticket` are answered.
@@ -46,22 +48,34 @@ impl Recall {
             job
         };
         let jobs = encoded.into_iter().enumerate().map(job);
-        let missing: Vec<Job> = match &self.known {
-            Some(known) => jobs.filter_map(|job| known.recall(job, &self.metrics)).collect(),
-            None => jobs.collect(),
+        let Some(known) = &self.known else { return self.inbox.submit(jobs.collect()) };
+        let missing: Vec<Job> = jobs.filter_map(|job| known.recall(job, &self.metrics)).collect();
+        let (inbox, metrics) = (self.inbox.clone(), Arc::clone(&self.metrics));
+        let compute = move |missing: Vec<Job>| {
+            metrics.missed(missing.len());
+            inbox.submit(missing);
         };
-        if !missing.is_empty() {
-            self.inbox.submit(missing);
+        match missing.is_empty() {
+            true => {}
+            false if known.behind => known.look_behind(missing, Arc::clone(&self.metrics), compute),
+            false => compute(missing),
         }
     }
 }
 
 impl Known {
-    /// Answers `job`, or has it wait for its answer, or gives it back to be computed.
+    /// The answers that `cache` has of a model with these rows; those behind memory where its `fingerprint` is known.
+    pub(super) fn new(cache: ResponseCache, fingerprint: Option<&str>, rows: RowLens, inbox: Inbox) -> Self {
+        let behind = fingerprint.is_some() && cache.is_lasting();
+        let scope = fingerprint.map_or_else(Scope::alone, Scope::of);
+        Self { scope, rows, behind, promises: Arc::new(Promises::new(cache, inbox)) }
+    }
+
+    /// Answers `job`, or has it wait for its answer, or gives it back with the promise that it is answered.
     fn recall(&self, job: Job, metrics: &RecallMetrics) -> Option<Job> {
         match self.promises.ask(self.key(&job), job) {
             Asked::Known(job, values) => {
-                metrics.hit();
+                metrics.in_memory();
                 job.answer_known(values.to_vec());
                 None
             }
@@ -69,11 +83,46 @@ impl Known {
                 metrics.shared();
                 None
             }
-            Asked::Missing(job) => {
-                metrics.missed();
-                Some(job)
-            }
+            Asked::Missing(job) => Some(job),
         }
+    }
+
+    /// Has what is found behind memory answered, and the rest computed, by whom that call comes from.
+    fn look_behind(
+        &self,
+        jobs: Vec<Job>,
+        metrics: Arc<RecallMetrics>,
+        compute: impl FnOnce(Vec<Job>) + Send + 'static,
+    ) {
+        let wanted =
+            |job: &Job| Some(Wanted { key: job.promise.as_ref().map(Promise::key)?, len: self.len(job) });
+        let wanted = jobs.iter().filter_map(wanted).collect();
+        let answer = move |found: Vec<Option<Arc<[f32]>>>| {
+            let mut missing = Vec::new();
+            for (mut job, found) in jobs.into_iter().zip(found) {
+                match found {
+                    Some(values) => {
+                        metrics.in_folder();
+                        job.answer_found(&values);
+                    }
+                    None => missing.push(job),
+                }
+            }
+            if !missing.is_empty() {
+                compute(missing);
+            }
+        };
+        self.promises.cache().look_behind(wanted, Box::new(answer));
+    }
+
+    /// Values of the rows that `job` wants.
+    fn len(&self, job: &Job) -> usize {
+        let (rows, row_len) = match job.rows() {
+            Rows::Pooled => (1, self.rows.pooled),
+            Rows::Tokens => (job.tokens(), self.rows.tokens),
+            Rows::Selected => (job.encoded.selected.len(), self.rows.selected),
+        };
+        rows * row_len.unwrap_or(0)
     }
 
     /// The key of all that the rows of `job` depend on, and of nothing else: no token types are token types of 0, and what

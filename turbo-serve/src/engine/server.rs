@@ -26,7 +26,7 @@ use super::{
     lead::Lead,
     metrics::{QueueMetrics, TaskMetrics},
     queue::{Outbox, Queue, inbox},
-    recall::Recall,
+    recall::{Known, Recall},
     resident::resident_bytes,
     rules::{Manner, Rules},
     ticket::{Receiver, Ticket},
@@ -73,6 +73,11 @@ impl Engine {
             type_vocab_size: info.model.type_vocab_size,
         };
 
+        let known = config
+            .cache
+            .clone()
+            .map(|cache| Known::new(cache, model.fingerprint.as_deref(), model.info.rows, inbox.clone()));
+
         let abandoned = Arc::new(Abandoned::default());
         let start = WorkerStart {
             info: info.clone(),
@@ -87,7 +92,7 @@ impl Engine {
         let (worker, capacity) = start.spawn()?;
         info.max_batch_tokens = capacity.total_tokens;
         let workers = config.tokenization_workers;
-        let recall = Recall::new(config.cache.clone(), inbox.clone(), config.label.as_deref());
+        let recall = Recall::new(known, inbox.clone(), config.label.as_deref());
         let (encoders, mut threads) = Encoders::start(rules, workers, recall, inbox, Arc::clone(&abandoned))?;
         threads.push(worker);
         let total = u32::try_from(slots).unwrap_or(u32::MAX);

@@ -3,12 +3,13 @@
 
 use std::{
     collections::HashMap,
+    path::Path,
     task::{Context, Poll, Waker},
 };
 
 use proptest::prelude::*;
 use turbo_serve::{
-    cache::ResponseCache,
+    cache::{CacheOptions, FolderOptions, ResponseCache},
     engine::{
         Encoded, Engine, EngineConfig, EngineError, Infer, InferRequest, InferResponse, Input, OutputKind,
         Pending,
@@ -234,6 +235,57 @@ fn dropping_the_last_handle_ends_the_worker() {
     fake::eventually(|| std::sync::Arc::strong_count(&control) == 1);
 }
 
+/// A cache of so many bytes of memory, and a folder behind it.
+fn in_folder(bytes: usize, dir: &Path) -> ResponseCache {
+    let folder = FolderOptions { dir: dir.to_owned(), bytes: ResponseCache::LEAST_FOLDER_BYTES };
+    ResponseCache::open(&CacheOptions { bytes, folder: Some(folder) }).unwrap()
+}
+
+/// Asks a model of this fingerprint, whose answers are kept in `dir`, from start to stop; gives what was computed for it.
+fn ask_once<const N: usize>(fingerprint: &str, dir: &Path, inputs: [&[u32]; N]) -> Vec<u32> {
+    let cache = in_folder(1 << 20, dir);
+    let (engine, control) =
+        fake::start_as(fingerprint, &EngineConfig { cache: Some(cache.clone()), ..config() });
+    assert_eq!(firsts(&embed(&engine, inputs).unwrap()), inputs.map(|ids| ids[0]));
+    wait(engine.stop());
+    cache.close();
+    control.batches().concat()
+}
+
+#[test]
+fn answers_in_a_folder_outlive_the_engine() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(ask_once("one", dir.path(), [&[1], &[2, 2]]), [1, 2]);
+    assert_eq!(ask_once("one", dir.path(), [&[1], &[3], &[1], &[2, 2]]), [3]);
+    assert_eq!(ask_once("other", dir.path(), [&[1]]), [1]);
+    assert!(ask_once("one", dir.path(), [&[3], &[3]]).is_empty());
+}
+
+#[test]
+fn answers_of_a_model_that_nothing_tells_from_others_stay_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    for _ in 0..2 {
+        let cache = in_folder(1 << 20, dir.path());
+        let (engine, control) = fake::start(&EngineConfig { cache: Some(cache.clone()), ..config() });
+        assert_eq!(firsts(&embed(&engine, [&[1]]).unwrap()), [1]);
+        assert_eq!(firsts(&embed(&engine, [&[1]]).unwrap()), [1]);
+        assert_eq!(control.batches(), [[1]]);
+        wait(engine.stop());
+        cache.close();
+    }
+}
+
+#[test]
+fn a_closed_cache_is_one_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = in_folder(1 << 20, dir.path());
+    cache.close();
+    let (engine, control) = fake::start_as("one", &EngineConfig { cache: Some(cache), ..config() });
+    embed(&engine, [&[1]]).unwrap();
+    assert_eq!(firsts(&embed(&engine, [&[1], &[2]]).unwrap()), [1, 2]);
+    assert_eq!(control.batches().concat(), [1, 2]);
+}
+
 /// What happens to an engine, one after the other.
 #[derive(Clone, Debug)]
 enum Step {
@@ -330,10 +382,14 @@ proptest! {
     /// Whatever comes together, goes, fails and is evicted: who stays is answered as if he had been alone. One input a
     /// batch, for a batch that fails costs its mates.
     #[test]
-    fn nobody_can_tell_that_there_is_a_cache(steps in steps()) {
-        let cache = ResponseCache::in_memory(ResponseCache::LEAST_BYTES).unwrap();
+    fn nobody_can_tell_that_there_is_a_cache(steps in steps(), folder in any::<bool>()) {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = match folder {
+            false => ResponseCache::in_memory(ResponseCache::LEAST_BYTES).unwrap(),
+            true => in_folder(ResponseCache::LEAST_BYTES, dir.path()),
+        };
         let one_by_one = EngineConfig { max_batch_requests: Some(1), ..config() };
-        let (engine, control) = fake::start(&EngineConfig { cache: Some(cache), ..one_by_one.clone() });
+        let (engine, control) = fake::start_as("fake", &EngineConfig { cache: Some(cache), ..one_by_one.clone() });
         let mut computed = Computed { engine: fake::start(&one_by_one).0, known: HashMap::new() };
         control.close();
         let mut waiting: Vec<(Question, Pending<'_, InferResponse>)> = Vec::new();

@@ -229,6 +229,7 @@ pub(crate) fn model(control: &Arc<Control>) -> Model {
         layout: Layout::Packed,
         tokenizer: None,
         identity: None,
+        fingerprint: None,
         build: Box::new(move |capacity| control.build(capacity)),
     }
 }
@@ -257,6 +258,15 @@ fn info() -> ModelInfo {
 pub(crate) fn start(config: &EngineConfig) -> (Engine, Arc<Control>) {
     let (engine, control) = try_start(config);
     (engine.unwrap(), control)
+}
+
+/// The same for a model that has this fingerprint.
+pub(crate) fn start_as(fingerprint: &str, config: &EngineConfig) -> (Engine, Arc<Control>) {
+    let control = Arc::new(Control::default());
+    let model = Model { fingerprint: Some(fingerprint.into()), ..model(&control) };
+    let engine = Engine::start(model, config).unwrap();
+    warm(&control);
+    (engine, control)
 }
 
 pub(crate) fn try_start(config: &EngineConfig) -> (Result<Engine, StartError>, Arc<Control>) {

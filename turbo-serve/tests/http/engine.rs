@@ -141,6 +141,7 @@ fn start() -> Whole {
         layout: Layout::Packed,
         tokenizer: None,
         identity: None,
+        fingerprint: None,
         build: Box::new(move |capacity| {
             Ok(Box::new(Echo { hand: Arc::clone(&built), capacity, batch: Vec::new() }))
         }),

@@ -139,7 +139,7 @@ impl Server {
         (response.status().as_u16(), response.body_mut().read_to_string().unwrap())
     }
 
-    /// Waits until a metric without labels has that value.
+    /// Waits until a metric, with its labels, has that value.
     pub(crate) fn wait_for_metric(&self, name: &str, value: u64) {
         let started = Instant::now();
         let expected = format!("{name} {value}");

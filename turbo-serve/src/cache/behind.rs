@@ -1,0 +1,309 @@
+//! A place behind memory, and the two threads that go there: one looks, one writes.
+//!
+//! Whoever asks goes on with other work and is called back; who writes never waits. A look takes along all that have come
+//! since the last one, so a place that takes its time per look is asked once for many. What waits to be written is
+//! bounded by its bytes: what is more than that is not written.
+
+use std::{
+    mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use metrics::{Counter, counter};
+
+use super::{
+    Key,
+    memory::{Values, heap_bytes},
+    record::Wanted,
+};
+use crate::metric_names as names;
+
+/// Answers are kept there. Both may block, and neither fails: what is not found is computed, what is not written is lost.
+pub(super) trait Store: Send + Sync + 'static {
+    /// What is there of `wanted`.
+    fn get(&self, wanted: &[Wanted]) -> Vec<Option<Found>>;
+
+    /// Writes answers, the oldest first; tells how many are written.
+    fn put(&self, answers: &[(Key, Values)]) -> usize;
+}
+
+/// An answer that is there.
+pub(super) struct Found {
+    pub values: Values,
+    /// Whether it will soon be gone, unless it is written again.
+    pub renew: bool,
+}
+
+/// Called with what was found, on a thread that has others to call.
+pub(super) type Callback = Box<dyn FnOnce(Vec<Option<Values>>) + Send>;
+
+/// Most answers of one look, so that the first of many callers does not wait for the last.
+const LOOK: usize = 1024;
+
+/// The threads of a store.
+pub(super) struct Behind {
+    asks: Mutex<Option<Sender<Ask>>>,
+    waiting: Arc<Waiting>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+struct Ask {
+    wanted: Vec<Wanted>,
+    callback: Callback,
+}
+
+/// What waits to be written.
+struct Waiting {
+    answers: Mutex<Answers>,
+    changed: Condvar,
+    most_bytes: usize,
+    unwritten: Counter,
+}
+
+#[derive(Default)]
+struct Answers {
+    list: Vec<(Key, Values)>,
+    /// What these take, and those that are being written.
+    bytes: usize,
+    stopping: bool,
+}
+
+impl Behind {
+    /// Starts the threads. What waits to be written takes `most_bytes` at most; it is gathered for as long as `gather`, so
+    /// that many are written at once.
+    pub(super) fn start(
+        store: Arc<dyn Store>,
+        tier: &'static str,
+        most_bytes: usize,
+        gather: Duration,
+    ) -> std::io::Result<Self> {
+        let unwritten = counter!(names::CACHE_UNWRITTEN, names::TIER => tier);
+        let waiting =
+            Arc::new(Waiting { answers: Mutex::default(), changed: Condvar::new(), most_bytes, unwritten });
+        let (asks, asked) = channel();
+        let (of_looks, of_writes) = ((Arc::clone(&store), Arc::clone(&waiting)), Arc::clone(&waiting));
+        let thread = |what: &str| thread::Builder::new().name(format!("turbo-{tier}-{what}"));
+        let looks = thread("looks").spawn(move || look(&*of_looks.0, &asked, &of_looks.1))?;
+        let threads = Mutex::new(vec![looks]);
+        let behind = Self { asks: Mutex::new(Some(asks)), waiting, threads };
+        let writes = thread("writes").spawn(move || write(&*store, &of_writes, gather))?;
+        lock(&behind.threads).push(writes);
+        Ok(behind)
+    }
+
+    /// Looks for `wanted`, and calls back.
+    pub(super) fn look(&self, wanted: Vec<Wanted>, callback: Callback) {
+        let ask = Ask { wanted, callback };
+        let refused = match &*lock(&self.asks) {
+            Some(asks) => asks.send(ask).err().map(|refused| refused.0),
+            None => Some(ask),
+        };
+        if let Some(Ask { wanted, callback }) = refused {
+            callback(vec![None; wanted.len()]);
+        }
+    }
+
+    /// Has an answer written, sometime.
+    pub(super) fn put(&self, key: Key, values: Values) {
+        self.waiting.push(key, values);
+    }
+
+    /// Answers what was asked, writes what waits, and ends the threads. What comes later is not found, and not written.
+    pub(super) fn close(&self) {
+        self.stop();
+        let threads = mem::take(&mut *lock(&self.threads));
+        // The last handle to a cache may go on one of its own threads.
+        let others = threads.into_iter().filter(|it| it.thread().id() != thread::current().id());
+        others.for_each(|thread| drop(thread.join()));
+    }
+
+    fn stop(&self) {
+        drop(lock(&self.asks).take());
+        lock(&self.waiting.answers).stopping = true;
+        self.waiting.changed.notify_all();
+    }
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Waiting {
+    fn push(&self, key: Key, values: Values) {
+        let mut answers = lock(&self.answers);
+        let bytes = heap_bytes(values.len()) + size_of::<(Key, Values)>();
+        if answers.stopping || answers.bytes + bytes > self.most_bytes {
+            return self.unwritten.increment(1);
+        }
+        answers.bytes += bytes;
+        answers.list.push((key, values));
+        drop(answers);
+        self.changed.notify_all();
+    }
+
+    /// Waits until something waits, and some time more for others; `None` when all is written and nothing will come.
+    fn take(&self, gather: Duration) -> Option<(Vec<(Key, Values)>, usize)> {
+        let idle = |answers: &mut Answers| answers.list.is_empty() && !answers.stopping;
+        let answers = lock(&self.answers);
+        let answers = self.changed.wait_while(answers, idle).unwrap_or_else(PoisonError::into_inner);
+        // Half of the room is worth a write at once.
+        let growing = |answers: &mut Answers| !answers.stopping && answers.bytes < self.most_bytes / 2;
+        let gathered = self.changed.wait_timeout_while(answers, gather, growing);
+        let (mut answers, _) = gathered.unwrap_or_else(PoisonError::into_inner);
+        let bytes = answers.bytes;
+        let list = mem::take(&mut answers.list);
+        (!list.is_empty()).then_some((list, bytes))
+    }
+}
+
+fn look(store: &dyn Store, asked: &Receiver<Ask>, waiting: &Waiting) {
+    while let Ok(Ask { mut wanted, callback }) = asked.recv() {
+        let mut callers = vec![(wanted.len(), callback)];
+        while wanted.len() < LOOK
+            && let Ok(mut more) = asked.try_recv()
+        {
+            callers.push((more.wanted.len(), more.callback));
+            wanted.append(&mut more.wanted);
+        }
+        let found = store.get(&wanted);
+        for (wanted, found) in wanted.iter().zip(&found) {
+            if let Some(Found { values, renew: true }) = found {
+                waiting.push(wanted.key, Arc::clone(values));
+            }
+        }
+        let mut found = found.into_iter().map(|found| found.map(|found| found.values));
+        for (wants, callback) in callers {
+            let of_caller = found.by_ref().take(wants).collect();
+            // A mistake in what one caller does must not cost all others their answers.
+            if catch_unwind(AssertUnwindSafe(|| callback(of_caller))).is_err() {
+                tracing::error!("a thread that looks for answers panicked, and goes on");
+            }
+        }
+    }
+}
+
+fn write(store: &dyn Store, waiting: &Waiting, gather: Duration) {
+    while let Some((list, bytes)) = waiting.take(gather) {
+        let written = store.put(&list);
+        waiting.unwritten.increment((list.len() - written) as u64);
+        drop(list);
+        lock(&waiting.answers).bytes -= bytes;
+    }
+}
+
+/// Under these locks nothing panics half-way, so a poisoned one still guards a whole value.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::HashMap,
+        sync::atomic::{AtomicUsize, Ordering::SeqCst},
+    };
+
+    use super::*;
+    use crate::cache::Scope;
+
+    /// A store that a test holds by the hand.
+    #[derive(Default)]
+    struct Fake {
+        answers: Mutex<HashMap<Key, Values>>,
+        looks: AtomicUsize,
+        /// While a test holds it, nothing is found or written.
+        held: Mutex<()>,
+    }
+
+    impl Store for Fake {
+        fn get(&self, wanted: &[Wanted]) -> Vec<Option<Found>> {
+            self.looks.fetch_add(1, SeqCst);
+            drop(lock(&self.held));
+            let answers = lock(&self.answers);
+            let one =
+                |wanted: &Wanted| Some(Found { values: answers.get(&wanted.key)?.clone(), renew: false });
+            wanted.iter().map(one).collect()
+        }
+
+        fn put(&self, answers: &[(Key, Values)]) -> usize {
+            drop(lock(&self.held));
+            lock(&self.answers).extend(answers.iter().cloned());
+            answers.len()
+        }
+    }
+
+    fn key(n: u32) -> Key {
+        Scope::of("test").key("pooled", &[&[n]])
+    }
+
+    fn start(store: &Arc<Fake>, most_bytes: usize) -> Behind {
+        let store = Arc::clone(store) as Arc<dyn Store>;
+        Behind::start(store, "test", most_bytes, Duration::ZERO).unwrap()
+    }
+
+    /// Asks for these keys; what comes back goes into the channel.
+    fn ask(behind: &Behind, keys: std::ops::Range<u32>) -> Receiver<Vec<Option<Values>>> {
+        let (send, receive) = channel();
+        let wanted = keys.map(|n| Wanted { key: key(n), len: 1 }).collect();
+        behind.look(wanted, Box::new(move |found| send.send(found).unwrap()));
+        receive
+    }
+
+    fn values(found: Vec<Option<Values>>) -> Vec<Option<f32>> {
+        found.into_iter().map(|found| found.map(|values| values[0])).collect()
+    }
+
+    #[test]
+    fn all_who_come_meanwhile_share_a_look() {
+        let store = Arc::new(Fake::default());
+        let behind = start(&store, 1 << 20);
+        store.put(&[(key(1), [1.0].into()), (key(4), [4.0].into())]);
+        let held = lock(&store.held);
+        let first = ask(&behind, 0..1);
+        while store.looks.load(SeqCst) == 0 {
+            thread::yield_now();
+        }
+        let others = [ask(&behind, 0..3), ask(&behind, 3..3), ask(&behind, 3..5)];
+        drop(held);
+        assert_eq!(values(first.recv().unwrap()), [None]);
+        let expected: [&[Option<f32>]; 3] = [&[None, Some(1.0), None], &[], &[None, Some(4.0)]];
+        for (other, expected) in others.into_iter().zip(expected) {
+            assert_eq!(values(other.recv().unwrap()), expected);
+        }
+        assert_eq!(store.looks.load(SeqCst), 2);
+        behind.close();
+        assert_eq!(values(ask(&behind, 1..2).recv().unwrap()), [None], "closed");
+    }
+
+    #[test]
+    fn a_caller_that_panics_is_alone_with_it() {
+        let store = Arc::new(Fake::default());
+        let behind = start(&store, 1 << 20);
+        behind.look(Vec::new(), Box::new(|_| panic!("a mistake")));
+        assert_eq!(values(ask(&behind, 0..1).recv().unwrap()), [None]);
+    }
+
+    #[test]
+    fn what_waits_to_be_written_is_bounded_and_written_at_the_end() {
+        let store = Arc::new(Fake::default());
+        let one = heap_bytes(1) + size_of::<(Key, Values)>();
+        let behind = start(&store, 10 * one);
+        let held = lock(&store.held);
+        (0..50).for_each(|n| behind.put(key(n), [n as f32].into()));
+        assert!(lock(&behind.waiting.answers).bytes <= 10 * one);
+        drop(held);
+        behind.close();
+        let written = lock(&store.answers);
+        assert_eq!(written.len(), 10);
+        assert!((0..10).all(|n| written[&key(n)][0] == n as f32), "the first ones");
+        assert_eq!(lock(&behind.waiting.answers).bytes, 0);
+    }
+}

@@ -1,0 +1,138 @@
+//! One file of answers: a database of `redb`, which survives a crash at any moment with what was committed before.
+
+use std::{
+    fs,
+    io::ErrorKind,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+};
+
+use redb::{Database, Error, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+
+use super::{
+    Key,
+    memory::Values,
+    record::{Wanted, decode, encode},
+};
+
+const ANSWERS: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("answers 1");
+
+/// Answers that are written for a while, then read for a while, then forgotten together.
+pub(super) struct Generation {
+    file: PathBuf,
+    /// `None` while it is being closed.
+    database: Option<Database>,
+}
+
+/// Why a file is of no use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// What is in it is not what was written.
+    Damaged(String),
+    /// The system does not let it be read or written.
+    Failed(String),
+}
+
+impl Generation {
+    /// Opens `file`, or makes it; it takes `page_cache` bytes of memory.
+    pub(super) fn open(file: PathBuf, page_cache: usize) -> Result<Self, Trouble> {
+        let database = guarded(|| {
+            let database = Database::builder().set_cache_size(page_cache).create(&file)?;
+            let making = database.begin_write()?;
+            making.open_table(ANSWERS)?;
+            making.commit()?;
+            Ok(database)
+        })?;
+        Ok(Self { file, database: Some(database) })
+    }
+
+    pub(super) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// What the file takes.
+    pub(super) fn bytes(&self) -> u64 {
+        fs::metadata(&self.file).map_or(0, |metadata| metadata.len())
+    }
+
+    /// Answers in it.
+    pub(super) fn entries(&self) -> u64 {
+        guarded(|| Ok(self.database().begin_read()?.open_table(ANSWERS)?.len()?)).unwrap_or(0)
+    }
+
+    /// What it has of `wanted`.
+    pub(super) fn get(&self, wanted: &[Wanted]) -> Result<Vec<Option<Values>>, Trouble> {
+        let found = guarded(|| {
+            let table = self.database().begin_read()?.open_table(ANSWERS)?;
+            let one = |wanted: &Wanted| match table.get(wanted.key.bytes())? {
+                Some(record) => Ok(decode(wanted, record.value())),
+                None => Ok(Ok(None)),
+            };
+            wanted.iter().map(one).collect::<Result<Vec<_>, Error>>()
+        })?;
+        found.into_iter().map(|one| one.map_err(|damaged| Trouble::Damaged(damaged.to_string()))).collect()
+    }
+
+    /// Writes `answers`, all or none; they are safe when it returns.
+    pub(super) fn put(&self, answers: &[(Key, Values)]) -> Result<(), Trouble> {
+        guarded(|| {
+            let mut writing = self.database().begin_write()?;
+            // Opening after a crash does not have to read the whole file.
+            writing.set_quick_repair(true);
+            {
+                let mut table = writing.open_table(ANSWERS)?;
+                for (key, values) in answers {
+                    let record = encode(key, values);
+                    let known = table.get(key.bytes())?.is_some_and(|known| known.value() == record);
+                    if !known {
+                        table.insert(key.bytes(), record.as_slice())?;
+                    }
+                }
+            }
+            Ok(writing.commit()?)
+        })
+    }
+
+    /// Most bytes of a file that writing an answer of `values` values may need: its own page, rounded up to a power of two
+    /// as pages are, and those on the way to it, all of which are copied.
+    pub(super) fn cost(values: usize) -> u64 {
+        const PAGE: u64 = 4096;
+        ((values * size_of::<f32>()) as u64 + PAGE).next_power_of_two() + 3 * PAGE
+    }
+
+    fn database(&self) -> &Database {
+        self.database.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        let database = self.database.take();
+        // After a panic its locks are poisoned, and closing may panic again.
+        let closed = catch_unwind(AssertUnwindSafe(|| drop(database)));
+        if closed.is_err() {
+            tracing::debug!(file = %self.file.display(), "closing a file of answers panicked");
+        }
+    }
+}
+
+/// Does what a damaged file may make fail or panic.
+fn guarded<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Trouble> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error)) => Err(trouble(&error)),
+        Err(_) => Err(Trouble::Damaged("reading it panicked".into())),
+    }
+}
+
+/// Whether an error says that the file is wrong, or that the system is.
+fn trouble(error: &Error) -> Trouble {
+    let text = error.to_string();
+    match error {
+        Error::Io(error) if !matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof) => {
+            Trouble::Failed(text)
+        }
+        Error::PreviousIo | Error::DatabaseAlreadyOpen | Error::DatabaseClosed => Trouble::Failed(text),
+        _ => Trouble::Damaged(text),
+    }
+}
