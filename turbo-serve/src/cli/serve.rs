@@ -120,6 +120,10 @@ pub(super) struct Arguments {
     /// Most inputs of one request
     #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_client_batch_size, help_heading = "HTTP")]
     max_client_batch_size: usize,
+    /// Most documents of one request in Cohere's and Jina's words (/v1/rerank, /v2/rerank): they are ranked in parts of
+    /// `--max-client-batch-size`
+    #[arg(long, env, value_name = "N", default_value_t = HttpOptions::default().max_rerank_documents, help_heading = "HTTP")]
+    max_rerank_documents: usize,
     /// Most bytes of one request's body
     #[arg(long, env, value_name = "BYTES", default_value_t = HttpOptions::default().payload_limit, help_heading = "HTTP")]
     payload_limit: usize,
@@ -204,8 +208,11 @@ async fn serve<L: Future<Output = Result<Models>>>(
         models = load(host) => models?,
         () = signals.next() => return Ok(()),
     };
-    let options =
-        HttpOptions { payload_limit: arguments.payload_limit, root_task: arguments.tei.root_task() };
+    let options = HttpOptions {
+        payload_limit: arguments.payload_limit,
+        max_rerank_documents: arguments.max_rerank_documents,
+        root_task: arguments.tei.root_task(),
+    };
     let services = grpc::router(models.clone(), metrics.clone(), arguments.payload_limit);
     let router = http::router(models.clone(), metrics, options).merge(services);
     let router = arguments.net.guard(router);

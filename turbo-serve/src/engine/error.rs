@@ -148,6 +148,23 @@ pub enum EngineError {
     Stopping,
 }
 
+impl EngineError {
+    /// The same of a request that so many other inputs stand before.
+    pub(crate) fn behind(mut self, others: usize) -> Self {
+        match &mut self {
+            Self::EmptyInput { input }
+            | Self::TooLong { input, .. }
+            | Self::InvalidId { input, .. }
+            | Self::InvalidTokenTypes { input, .. }
+            | Self::InvalidSelection { input, .. }
+            | Self::InvalidInput { input, .. }
+            | Self::PromptNeedsText { input } => *input += others,
+            _ => {}
+        }
+        self
+    }
+}
+
 fn known_prompts(known: &[String]) -> String {
     if known.is_empty() {
         return "but this model has no prompts: leave it out".into();

@@ -1,7 +1,7 @@
 //! What every route that asks the model does between its protocol's request and its protocol's answer.
 
 use std::{
-    future::poll_fn,
+    future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
     task::Poll,
     time::Instant,
@@ -14,8 +14,9 @@ use axum::{
 
 use super::{error::ApiError, headers, inputs::Counted, metrics::Arity, target::Target, write::values_in};
 use crate::{
-    engine::{InferRequest, InferResponse, OutputKind, Pending, Truncation, Usage},
+    engine::{InferRequest, InferResponse, Input, OutputKind, Pending, Truncation, Usage},
     request_span,
+    tasks::infer_in_parts,
 };
 
 /// Answers with more values than this (about a millisecond of writing) are written on a thread of their own, so that
@@ -33,16 +34,48 @@ pub(super) struct Question {
     pub(super) received: Instant,
 }
 
+impl Question {
+    fn request(self) -> InferRequest {
+        let Self { inputs: Counted { inputs, .. }, output, truncation, prompt_name, .. } = self;
+        InferRequest { inputs, output, truncation, prompt_name }
+    }
+}
+
 /// Has the engine answer, and `write` put the answer into JSON. Dropping the future withdraws the request.
 pub(super) async fn answer(
     target: &Target,
     question: Question,
     write: impl FnOnce(&InferResponse) -> Result<Vec<u8>, ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
-    let Question { inputs: Counted { inputs, arity }, output, truncation, prompt_name, received } = question;
+    let (arity, received) = (question.inputs.arity, question.received);
+    let request = question.request();
+    let response = caught(|| target.engine().infer(request));
+    answer_with(target, arity, received, response, write).await
+}
+
+/// The same of any number of inputs, instead of the question's: the engine is asked for as many at a time as it takes.
+pub(super) async fn answer_in_parts(
+    target: &Target,
+    question: Question,
+    inputs: impl Iterator<Item = Input> + Send,
+    write: impl FnOnce(&InferResponse) -> Result<Vec<u8>, ApiError> + Send + 'static,
+) -> Result<Response, ApiError> {
+    let (arity, received) = (question.inputs.arity, question.received);
+    let request = question.request();
+    let response = caught(|| Box::pin(infer_in_parts(target.engine(), request, inputs)));
+    answer_with(target, arity, received, response, write).await
+}
+
+/// Counts a request, waits for its response and has it written.
+async fn answer_with(
+    target: &Target,
+    arity: Arity,
+    received: Instant,
+    response: impl Future<Output = Result<InferResponse, ApiError>>,
+    write: impl FnOnce(&InferResponse) -> Result<Vec<u8>, ApiError> + Send + 'static,
+) -> Result<Response, ApiError> {
     target.metrics().received(arity);
-    let request = InferRequest { inputs, output, truncation, prompt_name };
-    let response = caught(|| target.engine().infer(request)).await?;
+    let response = response.await?;
     let (usage, values) = (response.usage, values_in(&response.rows));
     let body = written(values, move || write(&response)).await?;
     Ok(answered(target, arity, &usage, received, body))

@@ -30,13 +30,16 @@ use crate::{engine::ModelInfo, grpc, models::Models, request_span};
 pub struct HttpOptions {
     /// Most bytes of a request's body; more is 413.
     pub payload_limit: usize,
+    /// Most documents of a request in Cohere's and Jina's words, which are ranked in requests of as many as the model
+    /// takes; a model that takes more at once is asked for so many.
+    pub max_rerank_documents: usize,
     /// What `POST /` asks a model that gives vectors.
     pub root_task: RootTask,
 }
 
 impl Default for HttpOptions {
     fn default() -> Self {
-        Self { payload_limit: 2_000_000, root_task: RootTask::Vectors }
+        Self { payload_limit: 2_000_000, max_rerank_documents: 1000, root_task: RootTask::Vectors }
     }
 }
 
@@ -78,6 +81,10 @@ impl Server {
 
     pub(super) fn payload_limit(&self) -> usize {
         self.0.options.payload_limit
+    }
+
+    pub(super) fn max_rerank_documents(&self) -> usize {
+        self.0.options.max_rerank_documents
     }
 }
 

@@ -10,10 +10,12 @@
 
 mod entities;
 mod gaps;
+mod parts;
 mod questions;
 
 pub use entities::{EntityRequest, FoundEntity, entities};
 pub use gaps::{Filled, GapRequest, MOST_FILLED, MOST_TARGETS, fill_gaps};
+pub use parts::infer_in_parts;
 pub use questions::{FoundAnswer, QuestionRequest, answer_question};
 
 use std::time::{Duration, Instant};

@@ -70,6 +70,37 @@ fn documents_are_ordered_by_their_score() {
 }
 
 #[test]
+fn more_documents_than_a_request_may_have_are_ranked_in_parts() {
+    let server = server();
+    // The fake takes eight at a time.
+    let documents: Vec<String> = (0..1000).map(|number| format!("{number}")).collect();
+    let mut order: Vec<usize> = (0..documents.len()).collect();
+    order.sort_by(|&a, &b| score(&documents[b]).total_cmp(&score(&documents[a])).then(a.cmp(&b)));
+    for path in ["/v1/rerank", "/v2/rerank", "/rerank"] {
+        let body = json!({ "query": "q", "documents": documents, "max_tokens_per_doc": 2, "top_n": 50 });
+        let long = documents.iter().filter(|document| document.len() > 2).count();
+        assert!(long > 8, "they are looked at in parts, too");
+        let reply = server.post(path, body.to_string());
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        assert_eq!(reply.json()["results"].as_array().unwrap().len(), 50);
+        let body = json!({ "query": "q", "documents": documents });
+        let reply = server.post(path, body.to_string());
+        let results: Vec<Value> = reply.json()["results"].as_array().unwrap().clone();
+        let got: Vec<f64> =
+            results.iter().map(|result| result["relevance_score"].as_f64().unwrap()).collect();
+        for ((result, got), &index) in results.iter().zip(got).zip(&order) {
+            assert!((got - score(&documents[index])).abs() < 1e-6, "{result}, expected {index}");
+        }
+        let tokens: usize = documents.iter().map(|document| document.len() + 3).sum();
+        assert_eq!(reply.json()["usage"]["total_tokens"], tokens);
+    }
+    // Text-embeddings-inference's words have its limit.
+    let nine = json!({ "query": "q", "texts": vec!["a"; 9] }).to_string();
+    let said = "batch size 9 > maximum allowed batch size 8";
+    assert_tei("nine", &server.post("/rerank", nine), 422, "Validation", said);
+}
+
+#[test]
 fn answers_have_names_of_their_own() {
     let server = server();
     let id = || server.post("/v2/rerank", r#"{"query":"q","documents":["a"]}"#).json()["id"].clone();
@@ -105,7 +136,7 @@ fn documents_are_cut_to_the_tokens_that_are_asked_for() {
 #[test]
 fn what_is_wrong_is_told_in_the_words_of_who_asks() {
     let server = server();
-    let nine = json!({ "query": "q", "documents": vec!["a"; 9] }).to_string();
+    let many = json!({ "query": "q", "documents": vec!["a"; 1001] }).to_string();
     let both = ["/v1/rerank", "/v2/rerank"];
     for (body, status, error_type, said) in [
         ("{", 400, "Validation", "body is not JSON"),
@@ -134,7 +165,7 @@ fn what_is_wrong_is_told_in_the_words_of_who_asks() {
             "Validation",
             "`max_tokens_per_doc` is 0, expected at least 1",
         ),
-        (&nine, 422, "Validation", "batch size 9 > maximum allowed batch size 8"),
+        (&many, 422, "Validation", "batch size 1001 > maximum allowed batch size 1000"),
         (r#"{"query":"overloaded","documents":["a"]}"#, 429, "Overloaded", "overloaded"),
         (r#"{"query":"nan","documents":["a"]}"#, 424, "Backend", "has the value NaN"),
         (r#"{"query":"q","documents":["tokenizer"],"max_tokens_per_doc":2}"#, 422, "Tokenizer", "of no use"),

@@ -3,17 +3,18 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use axum::response::Response;
+use axum::{extract::State, response::Response};
 use serde::{Deserialize, Serialize};
 
-use super::order::{best_first, check, question};
+use super::order::{best_first, check, pairs, question};
 use crate::{
     engine::{Extent, InferResponse, Prompt, SpecialTokens, Texts, TokenizeRequest, Tokenized},
     http::{
-        answer::{answer, caught},
+        answer::{answer_in_parts, caught},
         call::{Call, RequestBody},
         error::{ApiError, RerankError},
         inputs::{Count, Documents, at_least_one},
+        router::Server,
         target::Target,
         tei::score_function,
     },
@@ -87,10 +88,12 @@ struct Usage {
 
 /// `{"results": [{"index", "relevance_score", "document"}], …}`, the best first.
 pub(in crate::http) async fn rerank(
+    State(server): State<Server>,
     Call { target, body, received }: Call<DocumentsBody>,
 ) -> Result<Response, RerankError> {
     let DocumentsBody { query, documents: Documents(documents), .. } = body;
-    check(&target, "documents", documents.len())?;
+    let limit = server.max_rerank_documents().max(target.engine().info().max_client_batch_size);
+    check(&target, "documents", documents.len(), limit)?;
     let top_n = at_least_one("top_n", body.top_n)?.unwrap_or(usize::MAX);
     let returned = body.return_documents.unwrap_or(false).then(|| documents.clone());
     let documents = match at_least_one("max_tokens_per_doc", body.max_tokens_per_doc)? {
@@ -113,23 +116,23 @@ pub(in crate::http) async fn rerank(
         };
         Ok(serde_json::to_vec(&reranked).expect("numbers and strings are always JSON"))
     };
-    Ok(answer(&target, question(&query, documents, None, received), write).await?)
+    let question = question(Vec::new(), None, received);
+    Ok(answer_in_parts(&target, question, pairs(query, documents), write).await?)
 }
 
 /// The documents, each without what comes behind its first `limit` tokens.
 async fn cut(target: &Target, mut documents: Vec<String>, limit: usize) -> Result<Vec<String>, ApiError> {
     // A token is a byte at least, so most documents need not be looked at.
     let long: Vec<usize> = (0..documents.len()).filter(|&index| documents[index].len() > limit).collect();
-    if long.is_empty() {
-        return Ok(documents);
-    }
-    let texts = long.iter().map(|&index| Texts::One(documents[index].clone())).collect();
-    let extent = Extent::Whole(SpecialTokens::Without);
-    let request = TokenizeRequest { texts, extent, prompt: Prompt::None };
-    let tokenized = caught(|| target.engine().tokenize(request)).await?;
-    for (index, tokenized) in long.into_iter().zip(&tokenized) {
-        let end = end_of(tokenized, limit, &documents[index]);
-        documents[index].truncate(end);
+    for some in long.chunks(target.engine().info().max_client_batch_size) {
+        let texts = some.iter().map(|&index| Texts::One(documents[index].clone())).collect();
+        let extent = Extent::Whole(SpecialTokens::Without);
+        let request = TokenizeRequest { texts, extent, prompt: Prompt::None };
+        let tokenized = caught(|| target.engine().tokenize(request)).await?;
+        for (&index, tokenized) in some.iter().zip(&tokenized) {
+            let end = end_of(tokenized, limit, &documents[index]);
+            documents[index].truncate(end);
+        }
     }
     Ok(documents)
 }

@@ -12,29 +12,26 @@ use crate::{
     },
 };
 
-/// Refuses what cannot be ranked: by this model, for there is nothing, or for there is too much.
-pub(super) fn check(target: &Target, field: &str, texts: usize) -> Result<(), ApiError> {
-    let info = target.engine().info();
-    Ability::Rerank.check(&info.model)?;
+/// Refuses what cannot be ranked: by this model, for there is nothing, or for there is more than `limit`.
+pub(super) fn check(target: &Target, field: &str, texts: usize, limit: usize) -> Result<(), ApiError> {
+    Ability::Rerank.check(&target.engine().info().model)?;
     if texts == 0 {
         return Err(ApiError::empty(format!("`{field}` cannot be empty")));
     }
     // Before the query is copied for each: a megabyte of query, and three hundred thousand empty texts, are 2 MB.
-    if texts > info.max_client_batch_size {
-        let (got, limit) = (texts, info.max_client_batch_size);
-        return Err(EngineError::TooManyInputs { got, limit }.into());
+    if texts > limit {
+        return Err(EngineError::TooManyInputs { got: texts, limit }.into());
     }
     Ok(())
 }
 
-/// How well each text fits the query.
-pub(super) fn question(
-    query: &str,
-    texts: Vec<String>,
-    truncation: Option<Truncation>,
-    received: Instant,
-) -> Question {
-    let pairs = texts.into_iter().map(|text| Input::Pair(query.to_owned(), text)).collect();
+/// What the model looks at: the query beside each text, from when it is asked for.
+pub(super) fn pairs(query: String, texts: Vec<String>) -> impl Iterator<Item = Input> {
+    texts.into_iter().map(move |text| Input::Pair(query.clone(), text))
+}
+
+/// How well the texts of these pairs fit their query.
+pub(super) fn question(pairs: Vec<Input>, truncation: Option<Truncation>, received: Instant) -> Question {
     Question {
         inputs: Counted::batch(pairs),
         output: OutputKind::RAW,

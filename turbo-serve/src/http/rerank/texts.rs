@@ -3,7 +3,7 @@
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
-use super::order::{best_first, check, question};
+use super::order::{best_first, check, pairs, question};
 use crate::{
     engine::InferResponse,
     http::{
@@ -40,11 +40,11 @@ struct Rank<'a> {
 /// `[{"index", "score", "text"}]`, the best first.
 pub(super) async fn rerank(Call { target, body, received }: Call<TextsBody>) -> Result<Response, TeiError> {
     let TextsBody { query, texts, return_text, .. } = body;
-    check(&target, "texts", texts.len())?;
+    check(&target, "texts", texts.len(), target.engine().info().max_client_batch_size)?;
     let function = score_function(&target.engine().info().model, body.raw_scores);
     let returned = return_text.unwrap_or(false).then(|| texts.clone());
     let truncation = truncation(&target, body.truncate, body.truncation_direction);
-    let question = question(&query, texts, Some(truncation), received);
+    let question = question(pairs(query, texts).collect(), Some(truncation), received);
     let write = move |response: &InferResponse| {
         let text = |index: usize| returned.as_ref().map(|texts| texts[index].as_str());
         let rank = |(index, score)| Rank { index, text: text(index), score };

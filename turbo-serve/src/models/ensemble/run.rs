@@ -9,8 +9,9 @@ use super::{
     plan::{Does, Plan, Planned, Read},
 };
 use crate::{
-    engine::{EngineError, InferRequest, Input, OutputKind, Row, Truncation, Usage},
+    engine::{EngineError, InferRequest, InferResponse, Input, OutputKind, Row, Truncation, Usage},
     models::Served,
+    tasks::infer_in_parts,
 };
 
 /// A request, and who answers its parts.
@@ -145,7 +146,7 @@ impl Run<'_> {
 /// Rows as a comparison wants them.
 pub(super) const UNIT: OutputKind = OutputKind::Pooled { normalize: true, dimensions: None };
 
-/// Rows of any number of inputs, as many at a time as the model takes in one request.
+/// Rows of any number of inputs.
 pub(super) async fn ask(
     member: &Served,
     inputs: Vec<Input>,
@@ -153,20 +154,12 @@ pub(super) async fn ask(
     truncation: Option<Truncation>,
     prompt_name: Option<String>,
 ) -> Result<(Vec<Row>, Usage), EngineError> {
-    let (engine, mut rows, mut usage) = (member.engine(), Vec::with_capacity(inputs.len()), Usage::default());
-    let most = engine.info().max_client_batch_size;
-    let mut inputs = inputs.into_iter().peekable();
-    while inputs.peek().is_some() {
-        let inputs = inputs.by_ref().take(most).collect();
-        let request = InferRequest { inputs, output, truncation, prompt_name: prompt_name.clone() };
-        let answer = engine.infer(request).await?;
-        add(&mut usage, &answer.usage);
-        rows.extend(answer.rows);
-    }
+    let request = InferRequest { inputs: Vec::new(), output, truncation, prompt_name };
+    let InferResponse { rows, usage } = infer_in_parts(member.engine(), request, inputs.into_iter()).await?;
     Ok((rows, usage))
 }
 
-/// Adds what a part took. (Times of parts that ran beside each other count twice: they are of the models.)
+/// Adds what a step took. (Times of steps that ran beside each other count twice: they are of the models.)
 pub(super) fn add(sum: &mut Usage, part: &Usage) {
     let plus = |sum: &mut Duration, part| *sum += part;
     plus(&mut sum.timings.tokenization, part.timings.tokenization);
