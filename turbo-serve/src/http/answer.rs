@@ -62,6 +62,7 @@ pub(super) async fn answer_in_parts(
 ) -> Result<Response, ApiError> {
     let (arity, received) = (question.inputs.arity, question.received);
     let request = question.request();
+    let _begun = target.begin()?;
     let response = caught(|| Box::pin(infer_in_parts(target.engine(), request, inputs)));
     answer_with(target, arity, received, response, write).await
 }

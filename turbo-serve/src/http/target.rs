@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     engine::Infer,
-    models::{NotServed, Served, Wanted},
+    models::{Begun, NotServed, Served, Wanted},
 };
 
 /// Parameter of the paths of a model.
@@ -77,6 +77,11 @@ impl Target {
     /// Its version.
     pub(super) fn version(&self) -> &str {
         self.served.version()
+    }
+
+    /// Begins a request that asks the model more than once.
+    pub(super) fn begin(&self) -> Result<Begun, ApiError> {
+        Ok(self.served.begin()?)
     }
 
     pub(super) fn metrics(&self) -> &Metrics {

@@ -23,6 +23,7 @@ mod slot;
 mod source;
 mod statistics;
 mod table;
+mod underway;
 mod versions;
 
 pub use error::{ChangeError, DeclareError, NotServed};
@@ -32,3 +33,4 @@ pub use served::{Served, Stop};
 pub use slot::State;
 pub use source::{Alias, Declared, Load, LoadWhen, Loaded, Source, SourceError};
 pub use statistics::{Spent, Statistics};
+pub use underway::Begun;

@@ -14,6 +14,7 @@ use super::{
     names::Names,
     slot::{Order, Phase, Ready, Slot, Unload, Versions, choose},
     table::Table,
+    underway::Underway,
     versions::{Version, Which},
 };
 
@@ -37,6 +38,7 @@ struct Registry {
     several: bool,
     /// Of each model its versions.
     table: Table,
+    underway: Underway,
 }
 
 /// What of a model stays as it was declared.
@@ -79,10 +81,11 @@ impl Models {
     pub fn single(loaded: impl Into<Loaded>) -> Self {
         let loaded = loaded.into();
         let name = loaded.engine.info().model.name.clone();
+        let underway = Underway::default();
         let model = Model { aliases: Vec::new(), pinned: None, load: LoadWhen::Start, source: None };
-        let ready = Phase::Ready(Ready::new(&name, ONLY, None, loaded));
+        let ready = Phase::Ready(Ready::new(&name, ONLY, None, loaded, &underway));
         let versions = Versions::from([(ONLY.into(), ready.into())]);
-        Self::with(Names::single(&name), vec![model], vec![versions])
+        Self::with(Names::single(&name), vec![model], vec![versions], underway)
     }
 
     /// These models, none of which is there yet: [`Models::start`] loads them. A request that names none gets
@@ -101,12 +104,13 @@ impl Models {
             load,
             source: Some(source),
         };
-        Ok(Self::with(names, declared.into_iter().map(model).collect(), versions))
+        let models = declared.into_iter().map(model).collect();
+        Ok(Self::with(names, models, versions, Underway::default()))
     }
 
-    fn with(names: Names, models: Vec<Model>, versions: Vec<Versions>) -> Self {
+    fn with(names: Names, models: Vec<Model>, versions: Vec<Versions>, underway: Underway) -> Self {
         let several = versions.iter().map(Versions::len).sum::<usize>() > 1;
-        Self(Arc::new(Registry { names, models, several, table: Table::new(versions) }))
+        Self(Arc::new(Registry { names, models, several, table: Table::new(versions), underway }))
     }
 
     /// Loads what is to be there before anybody asks.
@@ -223,6 +227,7 @@ impl Models {
     /// waits for the same.
     pub async fn stop(&self) {
         let engines = self.0.table.stop();
+        self.0.underway.end().await;
         let mut stopping: JoinSet<()> =
             engines.into_iter().map(|engine| async move { engine.stop().await }).collect();
         while stopping.join_next().await.is_some() {}
@@ -418,7 +423,13 @@ impl Registry {
                 move || source.load(Load { version: &text, label: of_metrics.as_deref(), models: &models });
             match blocking(load).await {
                 Ok(loaded) => {
-                    let ready = Ready::new(registry.names.of(model), version.as_str(), label, loaded);
+                    let ready = Ready::new(
+                        registry.names.of(model),
+                        version.as_str(),
+                        label,
+                        loaded,
+                        &registry.underway,
+                    );
                     registry.table.enter(model, &version, ready);
                 }
                 Err(reason) => {

@@ -13,8 +13,11 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::statistics::{Counted, Statistics};
-use crate::engine::{Engine, Infer};
+use super::{
+    statistics::{Counted, Statistics},
+    underway::{Begun, Underway},
+};
+use crate::engine::{Engine, EngineError, Infer};
 
 /// What is ended when a model is unloaded or the server stops.
 pub trait Stop: Send + Sync + 'static {
@@ -45,6 +48,7 @@ struct Live {
     version: String,
     label: Option<String>,
     load: u64,
+    underway: Underway,
     engine: Counted,
     // Last: when it goes, the handle to the engine has gone.
     _here: oneshot::Sender<Infallible>,
@@ -67,6 +71,7 @@ impl Served {
         version: &str,
         label: Option<String>,
         engine: Arc<dyn Infer>,
+        underway: &Underway,
     ) -> (Self, AllBack) {
         static LOADS: AtomicU64 = AtomicU64::new(0);
         let (here, gone) = oneshot::channel();
@@ -75,6 +80,7 @@ impl Served {
             version: version.to_owned(),
             label,
             load: LOADS.fetch_add(1, Relaxed),
+            underway: underway.clone(),
             engine: Counted::new(engine),
             _here: here,
         };
@@ -109,6 +115,15 @@ impl Served {
     #[must_use]
     pub fn engine(&self) -> &dyn Infer {
         &self.0.engine
+    }
+
+    /// Begins a request that asks it more than once, or several models: until what this returns is dropped, no engine of
+    /// the server is stopped.
+    ///
+    /// # Errors
+    /// [`EngineError::Stopping`], when the server is.
+    pub fn begin(&self) -> Result<Begun, EngineError> {
+        self.0.underway.begin()
     }
 
     /// What it has done since it is there.

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, mem, sync::Arc, time::SystemTime};
 use super::{
     Loaded, Served, Stop,
     served::AllBack,
+    underway::Underway,
     versions::{Version, Which},
 };
 
@@ -94,8 +95,9 @@ impl Ready {
         version: &str,
         label: Option<String>,
         Loaded { engine, stop }: Loaded,
+        underway: &Underway,
     ) -> Self {
-        let (lease, all_back) = Served::new(name, version, label, engine);
+        let (lease, all_back) = Served::new(name, version, label, engine, underway);
         Self { lease, all_back, stop }
     }
 }

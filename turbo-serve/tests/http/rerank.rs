@@ -1,9 +1,18 @@
 //! Ranking in Cohere's and Jina's words.
 
-use serde_json::{Value, json};
-use turbo_serve::engine::Input;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use crate::fake::{Reply, Server, assert_tei, classifier, embedding, row};
+use serde_json::{Value, json};
+use turbo_serve::{
+    engine::{Health, Input},
+    http::{HttpOptions, Metrics, router},
+    models::Models,
+};
+
+use crate::fake::{Fake, Reply, Running, Server, assert_tei, classifier, embedding, row, wait_until};
 
 fn server() -> Server {
     Server::with_model(classifier(["LABEL_0"]))
@@ -98,6 +107,27 @@ fn more_documents_than_a_request_may_have_are_ranked_in_parts() {
     let nine = json!({ "query": "q", "texts": vec!["a"; 9] }).to_string();
     let said = "batch size 9 > maximum allowed batch size 8";
     assert_tei("nine", &server.post("/rerank", nine), 422, "Validation", said);
+}
+
+#[test]
+fn a_server_stops_when_the_last_part_is_ranked() {
+    let engine = Arc::new(Fake::of(classifier(["LABEL_0"]), Health::Ready));
+    let models = Models::single(Arc::clone(&engine));
+    let metrics = Metrics::install().unwrap();
+    let server = Running::start(router(models.clone(), metrics, HttpOptions::default()));
+    std::thread::scope(|scope| {
+        let began = Instant::now();
+        // Each of two parts takes 300 ms.
+        let body = json!({ "query": "slow", "documents": vec!["a"; 16] }).to_string();
+        let asked = scope.spawn(|| server.post("/v1/rerank", body));
+        wait_until("the request", || engine.seen.lock().unwrap().is_some());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(models.stop());
+        assert!(began.elapsed() >= Duration::from_millis(300), "it stopped after {:?}", began.elapsed());
+        assert_eq!(asked.join().unwrap().status, 200);
+        let refused = server.post("/v1/rerank", r#"{"query":"q","documents":["a"]}"#);
+        assert_refused("stopped", &refused, 503, "Unhealthy", "server is stopping");
+    });
 }
 
 #[test]

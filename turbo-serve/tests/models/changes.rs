@@ -6,8 +6,9 @@ use std::{
     task::{Context, Waker},
 };
 
-use turbo_serve::models::{
-    ChangeError, DeclareError, Declared, LoadWhen, Models, NotServed, Served, State, Wanted,
+use turbo_serve::{
+    engine::EngineError,
+    models::{ChangeError, DeclareError, Declared, LoadWhen, Models, NotServed, Served, State, Wanted},
 };
 
 use crate::fake::{Engine, Shelf, Trouble, alias, ask, eventually, run, started};
@@ -274,6 +275,26 @@ fn a_server_that_stops_stops_all_engines_and_loads_none() {
         eventually(|| states(&models) == [State::Ready, State::Unloaded, State::Ready]).await;
         eventually(|| a.alive.load(SeqCst) == 1).await;
         assert_eq!(models.load("a/2").await, Err(ChangeError::Stopping));
+    });
+}
+
+#[test]
+fn what_has_begun_may_ask_again_before_a_server_stops() {
+    run(async {
+        let models = started(&[&Shelf::new("a", &["1"]), &Shelf::new("b", &["1"])]).await;
+        let [a, b] = ["a", "b"].map(|name| models.find(Wanted::named(name)).unwrap());
+        let begun = a.begin().unwrap();
+        let (mut stopping, mut as_well) = (Box::pin(models.stop()), Box::pin(models.stop()));
+        begin(stopping.as_mut());
+        begin(as_well.as_mut());
+        for model in [&a, &b] {
+            ask(model).await.unwrap();
+            assert_eq!(model.begin().unwrap_err(), EngineError::Stopping);
+        }
+        drop(begun);
+        stopping.await;
+        as_well.await;
+        assert_eq!(ask(&b).await, Err(EngineError::Stopping));
     });
 }
 

@@ -1,6 +1,8 @@
 //! Models that answer as one, with members whose answers are known: a text of the fake models is a number.
 
 use std::{
+    future::Future,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -15,7 +17,7 @@ use turbo_serve::{
         Tokenized, Usage,
     },
     models::{
-        Declared, Load, LoadWhen, Loaded, Models, Source, SourceError, Wanted,
+        Declared, Load, LoadWhen, Loaded, Models, Source, SourceError, Stop, Wanted,
         ensemble::{Does, Ensemble, QUERY, Step, TEXTS},
     },
 };
@@ -51,6 +53,8 @@ struct Seen {
     most_inside: AtomicUsize,
     /// While set, no request is answered.
     closed: AtomicBool,
+    /// Set when a member was stopped.
+    stopped: AtomicBool,
 }
 
 struct Shelf {
@@ -66,6 +70,7 @@ impl Source for Shelf {
     }
 
     fn load(&self, _: Load<'_>) -> Result<Loaded, SourceError> {
+        self.seen.stopped.store(false, SeqCst);
         let labels = self.labels.lock().unwrap().clone();
         let member = self.member;
         let task =
@@ -101,7 +106,8 @@ impl Source for Shelf {
             cache_bytes: None,
             version: "1.2.3",
         };
-        Ok(Arc::new(Fake { member, info, seen: Arc::clone(&self.seen) }).into())
+        let fake = Arc::new(Fake { member, info, seen: Arc::clone(&self.seen) });
+        Ok(Loaded { engine: Arc::clone(&fake) as Arc<dyn Infer>, stop: Some(fake) })
     }
 }
 
@@ -121,6 +127,16 @@ impl Fake {
     }
 }
 
+impl Stop for Fake {
+    fn stop(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async { self.seen.stopped.store(true, SeqCst) })
+    }
+
+    fn abandon(&self) {
+        self.seen.stopped.store(true, SeqCst);
+    }
+}
+
 impl Infer for Fake {
     fn info(&self) -> &EngineInfo {
         &self.info
@@ -128,6 +144,9 @@ impl Infer for Fake {
 
     fn infer(&self, request: InferRequest) -> Pending<'_, InferResponse> {
         Box::pin(async move {
+            if self.seen.stopped.load(SeqCst) {
+                return Err(EngineError::Stopping);
+            }
             let InferRequest { inputs, output, .. } = request;
             assert!((1..=MOST).contains(&inputs.len()), "{} inputs", inputs.len());
             assert_eq!(
@@ -380,6 +399,30 @@ fn a_member_that_goes_fails_later_requests_and_no_accepted_one() {
             (world.ask(pairs("1", &["5"])).await.unwrap(), it.engine().health()),
             (vec![vec![5.0]], Health::Ready)
         );
+    });
+}
+
+#[test]
+fn a_server_that_stops_lets_a_request_take_its_last_step() {
+    run(async {
+        let world = World::started(&[retrieve(1), rerank("ranked", "ranker", "near")], "ranked").await;
+        world.seen.closed.store(true, SeqCst);
+        let it = world.models.find(Wanted::named("it")).unwrap();
+        let asked = tokio::spawn(async move {
+            it.engine().infer(InferRequest::new(pairs("1", &["5"]), OutputKind::RAW)).await
+        });
+        crate::fake::eventually(|| world.seen.inside.load(SeqCst) > 0).await;
+        let stopping = tokio::spawn({
+            let models = world.models.clone();
+            async move { models.stop().await }
+        });
+        let member = world.models.find(Wanted::named("ranker")).unwrap();
+        crate::fake::eventually(|| member.begin().is_err()).await;
+        assert_eq!(world.ask(pairs("1", &["5"])).await, Err(EngineError::Stopping), "it is no accepted one");
+        world.seen.closed.store(false, SeqCst);
+        assert_eq!(asked.await.unwrap().unwrap().rows[0].values, [5.0]);
+        stopping.await.unwrap();
+        assert!(world.seen.stopped.load(SeqCst));
     });
 }
 

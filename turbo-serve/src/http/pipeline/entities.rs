@@ -98,6 +98,7 @@ pub(in crate::http) async fn token_classification(
         ignored: parameters.ignore_labels.unwrap_or_else(|| vec!["O".into()]),
         truncation: None,
     };
+    let _begun = target.begin()?;
     let found = caught(|| Box::pin(entities(target.engine(), request))).await?;
     let usage = found.usage;
     let body = elsewhere(move || Ok(json(&texts, &found.found, aggregation, arity)));

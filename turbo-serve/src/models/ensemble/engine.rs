@@ -60,6 +60,8 @@ impl EnsembleEngine {
         self.check(inputs.len(), output, prompt_name)?;
         // Before the first step, so that no member is unloaded between two.
         let members = self.members()?;
+        // And no engine is stopped.
+        let _begun = members.values().next().map(Served::begin).transpose()?;
         self.check_labels(&members)?;
         let mut rows: Vec<Option<Row>> = vec![None; inputs.len()];
         let mut usage = Usage::default();
