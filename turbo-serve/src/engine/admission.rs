@@ -1,8 +1,9 @@
 //! Who may come in: a slot per input, reserved for a whole request at once, and an honest word to those who may not.
 
 use std::{
+    collections::BTreeMap,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -10,7 +11,7 @@ use std::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
-use super::EngineError;
+use super::{EngineError, Spent};
 
 /// The least that is said: a prediction that has run out says nothing, and who comes back at once finds the same.
 const SOONEST: Duration = Duration::from_millis(10);
@@ -43,9 +44,9 @@ impl Admission {
         })
     }
 
-    /// Batches that the worker has computed.
-    pub(super) fn batches(&self) -> u64 {
-        self.load.batches()
+    /// The batches that the worker has computed, by their size.
+    pub(super) fn batches(&self) -> BTreeMap<usize, Spent> {
+        self.load.batches().clone()
     }
 
     /// Waits until every admitted input has been answered, and admits none from then on.
@@ -69,8 +70,8 @@ pub(super) struct Load {
     known: AtomicUsize,
     /// Recent time per input, in ns.
     per_input: AtomicU64,
-    /// Batches that were computed.
-    batches: AtomicU64,
+    /// Batches that were computed, by their size.
+    batches: Mutex<BTreeMap<usize, Spent>>,
 }
 
 impl Load {
@@ -80,7 +81,7 @@ impl Load {
             done_at: AtomicU64::new(0),
             known: AtomicUsize::new(0),
             per_input: AtomicU64::new(0),
-            batches: AtomicU64::new(0),
+            batches: Mutex::default(),
         }
     }
 
@@ -93,12 +94,12 @@ impl Load {
     /// A batch of `inputs` took `time`.
     pub(super) fn observe(&self, inputs: usize, time: Duration) {
         let (old, new) = (self.per_input.load(Relaxed), nanos(time) / inputs.max(1) as u64);
-        self.batches.fetch_add(1, Relaxed);
+        self.batches().entry(inputs).or_default().add(time);
         self.per_input.store(if old == 0 { new } else { old - old / 8 + new / 8 }, Relaxed);
     }
 
-    fn batches(&self) -> u64 {
-        self.batches.load(Relaxed)
+    fn batches(&self) -> MutexGuard<'_, BTreeMap<usize, Spent>> {
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Predicted time until `inside` admitted inputs are done. Those that the worker has not seen yet count as much as

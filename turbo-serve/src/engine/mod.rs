@@ -43,6 +43,7 @@ mod resident;
 mod rules;
 mod runner;
 mod server;
+mod spent;
 mod ticket;
 mod tokenize;
 mod turns;
@@ -60,6 +61,7 @@ pub use prompts::{Prompt, Prompts};
 pub use resident::resident_bytes;
 pub use runner::{BuildRunner, Capacity, Progress, Rows, RunError, Runner, Sequence};
 pub use server::Engine;
+pub use spent::Spent;
 pub use tokenize::{DecodeRequest, Extent, Texts, Tokenize, TokenizeError, TokenizeRequest, Tokenized};
 pub use turns::{DeviceTurns, Seat, Turn};
 pub use types::{
@@ -75,7 +77,7 @@ pub use {
     turbo_sched::{Dispatch, Layout, Policy},
 };
 
-use std::{future::Future, pin::Pin};
+use std::{collections::BTreeMap, future::Future, pin::Pin};
 
 /// An answer that is still being worked on. Dropping it withdraws the request.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send + 'a>>;
@@ -95,9 +97,9 @@ pub trait Infer: Send + Sync + 'static {
     /// Makes texts of tokens. Lists of ids take slots as inputs do.
     fn decode(&self, request: DecodeRequest) -> Pending<'_, Vec<String>>;
 
-    /// How many batches it has computed since its start; 0 where nobody counts.
-    fn batches(&self) -> u64 {
-        0
+    /// The batches that it has computed since its start, by how many inputs they held; empty where nobody counts.
+    fn batches(&self) -> BTreeMap<usize, Spent> {
+        BTreeMap::new()
     }
 
     /// Whether requests are answered. Cheap: asked by load balancers all the time.

@@ -1,7 +1,7 @@
 //! The engine itself: it admits requests, has them made into tokens, and waits for their answers.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, PoisonError, mpsc},
@@ -15,7 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     Capacity, DecodeRequest, EngineConfig, EngineError, EngineInfo, Health, Infer, InferRequest,
-    InferResponse, Input, Model, OutputKind, Pending, StartError, TokenizeRequest, Tokenized,
+    InferResponse, Input, Model, OutputKind, Pending, Spent, StartError, TokenizeRequest, Tokenized,
     abandoned::Abandoned,
     admission::{Admission, Load},
     batch_tokens::longest_of,
@@ -184,7 +184,7 @@ impl Infer for Engine {
         Box::pin(self.texts(request))
     }
 
-    fn batches(&self) -> u64 {
+    fn batches(&self) -> BTreeMap<usize, Spent> {
         self.0.admission.batches()
     }
 

@@ -8,13 +8,14 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 use super::{
     calls::{Answered, Ask, Calls, Model},
     proto::open_inference::{
-        InferParameter, InferStatistics, InferTensorContents, ModelInferRequest, ModelInferResponse,
-        ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest, ModelReadyResponse, ModelStatistics,
-        ModelStatisticsRequest, ModelStatisticsResponse, ModelStreamInferResponse, RepositoryIndexRequest,
-        RepositoryIndexResponse, RepositoryModelLoadRequest, RepositoryModelLoadResponse,
-        RepositoryModelUnloadRequest, RepositoryModelUnloadResponse, ServerLiveRequest, ServerLiveResponse,
-        ServerMetadataRequest, ServerMetadataResponse, ServerReadyRequest, ServerReadyResponse,
-        StatisticDuration,
+        DataType, InferBatchStatistics, InferParameter, InferStatistics, InferTensorContents, ModelConfig,
+        ModelConfigRequest, ModelConfigResponse, ModelInferRequest, ModelInferResponse, ModelInput,
+        ModelMetadataRequest, ModelMetadataResponse, ModelOutput, ModelReadyRequest, ModelReadyResponse,
+        ModelStatistics, ModelStatisticsRequest, ModelStatisticsResponse, ModelStreamInferResponse,
+        RepositoryIndexRequest, RepositoryIndexResponse, RepositoryModelLoadRequest,
+        RepositoryModelLoadResponse, RepositoryModelUnloadRequest, RepositoryModelUnloadResponse,
+        ServerLiveRequest, ServerLiveResponse, ServerMetadataRequest, ServerMetadataResponse,
+        ServerReadyRequest, ServerReadyResponse, StatisticDuration,
         grpc_inference_service_server::GrpcInferenceService,
         infer_parameter::ParameterChoice,
         model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
@@ -25,12 +26,13 @@ use super::{
     streams::Answers,
 };
 use crate::{
+    engine::Spent,
     http::{ApiError, Arity},
     kserve::{
         self, Announced, Asked, Elements, Indexed, InputTensor, Metadata, OutputTensor, Parameter, Stats,
         TensorInfo, Values,
     },
-    models::{Served, Spent, Wanted},
+    models::{Served, Wanted},
 };
 
 /// A model and a version; what is empty is not said.
@@ -49,6 +51,7 @@ impl Ask for ModelInferRequest {
 
     async fn ask(self, served: &Served) -> Result<Answered<ModelInferResponse>, ApiError> {
         let (id, raw) = (self.id.clone(), !self.raw_input_contents.is_empty());
+        let _begun = served.begin()?;
         let (tensors, usage) = kserve::answer(served.engine(), asked(self)?).await?;
         let raw_output_contents = match raw {
             true => tensors.iter().map(bytes).collect(),
@@ -88,7 +91,7 @@ fn asked(request: ModelInferRequest) -> Result<Asked, ApiError> {
 
 fn input(tensor: InferInputTensor) -> Result<InputTensor, ApiError> {
     let InferInputTensor { name, datatype, shape, contents, .. } = tensor;
-    let contents = contents.unwrap_or_default();
+    let contents = *contents.unwrap_or_default();
     let elements = match &*datatype {
         "BYTES" => Elements::Bytes(contents.bytes_contents),
         "BOOL" => Elements::Integers(contents.bool_contents.into_iter().map(i64::from).collect()),
@@ -192,7 +195,7 @@ impl GrpcInferenceService for Calls {
     ) -> Result<Response<ModelMetadataResponse>, Status> {
         let ModelMetadataRequest { name, version } = request.into_inner();
         let served = self.lease(wanted(&name, &version)).await?;
-        let Metadata { name, versions, inputs, outputs } = kserve::metadata(&self.models, &served);
+        let Metadata { name, versions, inputs, outputs, .. } = kserve::metadata(&self.models, &served);
         let told = |tensors: Vec<TensorInfo>| tensors.into_iter().map(TensorMetadata::from).collect();
         Ok(Response::new(ModelMetadataResponse {
             name,
@@ -201,6 +204,16 @@ impl GrpcInferenceService for Calls {
             inputs: told(inputs),
             outputs: told(outputs),
         }))
+    }
+
+    async fn model_config(
+        &self,
+        request: Request<ModelConfigRequest>,
+    ) -> Result<Response<ModelConfigResponse>, Status> {
+        let ModelConfigRequest { name, version } = request.into_inner();
+        let served = self.lease(wanted(&name, &version)).await?;
+        let config = ModelConfig::from(kserve::metadata(&self.models, &served));
+        Ok(Response::new(ModelConfigResponse { config: Some(config) }))
     }
 
     async fn model_infer(
@@ -277,6 +290,26 @@ impl From<TensorInfo> for TensorMetadata {
     }
 }
 
+impl From<Metadata> for ModelConfig {
+    fn from(metadata: Metadata) -> Self {
+        let data_type = |tensor: &TensorInfo| {
+            let known = DataType::from_str_name(&tensor.data_type());
+            known.expect("datatypes of tensors are the protocol's").into()
+        };
+        let named = |tensor: &TensorInfo| (tensor.name.to_owned(), data_type(tensor), tensor.dims());
+        let input = |(name, data_type, dims)| ModelInput { name, data_type, dims };
+        let output = |(name, data_type, dims)| ModelOutput { name, data_type, dims };
+        Self {
+            name: metadata.name,
+            platform: kserve::PLATFORM.to_owned(),
+            max_batch_size: i32::try_from(metadata.max_batch_size).unwrap_or(i32::MAX),
+            input: metadata.inputs.iter().map(named).map(input).collect(),
+            output: metadata.outputs.iter().map(named).map(output).collect(),
+            backend: kserve::PLATFORM.to_owned(),
+        }
+    }
+}
+
 impl From<Indexed> for ModelIndex {
     fn from(indexed: Indexed) -> Self {
         let Indexed { name, version, state, reason } = indexed;
@@ -293,16 +326,23 @@ impl From<Stats> for ModelStatistics {
             queue: Some(done.queue.into()),
             compute_input: Some(done.tokenization.into()),
             compute_infer: Some(done.inference.into()),
-            ..InferStatistics::default()
+            compute_output: Some(done.finish.into()),
+            cache_hit: Some(done.known.into()),
+            cache_miss: Some(done.unknown.into()),
+        };
+        let batch = |(&size, &took): (&usize, &Spent)| InferBatchStatistics {
+            batch_size: size as u64,
+            compute_infer: Some(took.into()),
+            ..InferBatchStatistics::default()
         };
         Self {
             name,
             version,
             last_inference: done.last.map_or(0, kserve::millis),
             inference_count: done.inputs,
-            execution_count: done.batches,
+            execution_count: kserve::count(&done.batches),
             inference_stats: Some(inference_stats),
-            batch_stats: Vec::new(),
+            batch_stats: done.batches.iter().map(batch).collect(),
         }
     }
 }

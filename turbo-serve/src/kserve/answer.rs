@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{
     engine::{
-        Encoded, EngineError, Extent, Infer, InferRequest, Input, OutputKind, Prompt, Row, Task, Texts,
-        TokenizeRequest, Truncation, Usage,
+        Encoded, Extent, Infer, InferRequest, Input, OutputKind, Prompt, Row, Task, Texts, TokenizeRequest,
+        Truncation, Usage,
     },
     http::{ApiError, caught, check_finite},
     tasks,
@@ -31,9 +31,8 @@ pub(crate) async fn answer(engine: &dyn Infer, asked: Asked) -> Result<(Vec<Outp
     let parameters = Parameters::read(asked.parameters)?;
     let wanted = outputs::wanted(model.task, &asked.outputs)?;
     let truncation = parameters.truncation(info);
-    let mut inputs = inputs::read(asked.inputs)?;
+    let mut inputs = inputs::read(asked.inputs, info.max_client_batch_size)?;
     if model.task == Task::MaskedLm {
-        check_count(engine, &inputs)?;
         inputs = select_masks(engine, inputs, truncation).await?;
     }
     let ask = |rows: Rows| {
@@ -81,16 +80,6 @@ async fn ask(
     let response = caught(|| engine.infer(request)).await?;
     check_finite(&response.rows)?;
     Ok(Some((response.rows, response.usage)))
-}
-
-/// What the engine would say, before texts are made into tokens for it.
-fn check_count(engine: &dyn Infer, inputs: &[Input]) -> Result<(), ApiError> {
-    let (got, limit) = (inputs.len(), engine.info().max_client_batch_size);
-    match got {
-        0 => Err(EngineError::Empty.into()),
-        got if got > limit => Err(EngineError::TooManyInputs { got, limit }.into()),
-        _ => Ok(()),
-    }
 }
 
 /// Selects the mask tokens of each input.

@@ -2,7 +2,7 @@
 
 use super::{Elements, InputTensor};
 use crate::{
-    engine::{Encoded, Input},
+    engine::{Encoded, EngineError, Input},
     http::ApiError,
 };
 
@@ -10,20 +10,29 @@ const IDS: &str = "input_ids";
 const MASK: &str = "attention_mask";
 const TYPES: &str = "token_type_ids";
 
-/// The inputs of a request, in the order of the tensors' rows.
-pub(super) fn read(tensors: Vec<InputTensor>) -> Result<Vec<Input>, ApiError> {
+/// The inputs of a request, `limit` at most, in the order of the tensors' rows.
+pub(super) fn read(tensors: Vec<InputTensor>, limit: usize) -> Result<Vec<Input>, ApiError> {
     let texts = tensors.iter().filter(|tensor| matches!(tensor.elements, Elements::Bytes(_))).count();
     match (texts, <[InputTensor; 1]>::try_from(tensors)) {
-        (1, Ok([text])) => read_texts(text),
-        (0, Ok([ids])) => read_ids(vec![ids]),
-        (0, Err(tensors)) if !tensors.is_empty() => read_ids(tensors),
+        (1, Ok([text])) => read_texts(text, limit),
+        (0, Ok([ids])) => read_ids(vec![ids], limit),
+        (0, Err(tensors)) if !tensors.is_empty() => read_ids(tensors, limit),
         _ => Err(ApiError::validation(format!(
             "expected one tensor of texts (`BYTES`), or `{IDS}` of integers with `{MASK}` and `{TYPES}` as needed"
         ))),
     }
 }
 
-fn read_texts(tensor: InputTensor) -> Result<Vec<Input>, ApiError> {
+/// What the engine would say, before there is memory for as many.
+fn check_count(got: usize, limit: usize) -> Result<(), ApiError> {
+    match got {
+        0 => Err(EngineError::Empty.into()),
+        got if got > limit => Err(EngineError::TooManyInputs { got, limit }.into()),
+        _ => Ok(()),
+    }
+}
+
+fn read_texts(tensor: InputTensor, limit: usize) -> Result<Vec<Input>, ApiError> {
     let InputTensor { name, shape, elements } = tensor;
     let Elements::Bytes(strings) = elements else { unreachable!("they were counted") };
     let text = |(index, bytes): (usize, Vec<u8>)| {
@@ -32,8 +41,12 @@ fn read_texts(tensor: InputTensor) -> Result<Vec<Input>, ApiError> {
     };
     let mut texts = strings.into_iter().enumerate().map(text);
     match shape[..] {
-        [_] | [_, 1] => texts.map(|text| text.map(Input::Text)).collect(),
+        [count] | [count, 1] => {
+            check_count(count, limit)?;
+            texts.map(|text| text.map(Input::Text)).collect()
+        }
         [count, 2] => {
+            check_count(count, limit)?;
             let mut next = || texts.next().expect("the shape fits the elements");
             (0..count).map(|_| Ok(Input::Pair(next()?, next()?))).collect()
         }
@@ -56,7 +69,7 @@ impl Rows {
     }
 }
 
-fn read_ids(tensors: Vec<InputTensor>) -> Result<Vec<Input>, ApiError> {
+fn read_ids(tensors: Vec<InputTensor>, limit: usize) -> Result<Vec<Input>, ApiError> {
     let (mut ids, mut mask, mut types) = (None, None, None);
     for tensor in tensors {
         let place = match &*tensor.name {
@@ -82,6 +95,7 @@ fn read_ids(tensors: Vec<InputTensor>) -> Result<Vec<Input>, ApiError> {
             return Err(ApiError::validation(said));
         }
     }
+    check_count(ids.shape[0], limit)?;
     (0..ids.shape[0]).map(|index| sequence(&ids, mask.as_ref(), types.as_ref(), index)).collect()
 }
 
@@ -146,6 +160,12 @@ fn kept(mask: &Rows, index: usize) -> Result<std::ops::Range<usize>, ApiError> {
 mod tests {
     use super::*;
 
+    const LIMIT: usize = 4;
+
+    fn read(tensors: Vec<InputTensor>) -> Result<Vec<Input>, ApiError> {
+        super::read(tensors, LIMIT)
+    }
+
     fn ints(name: &str, shape: &[usize], values: &[i64]) -> InputTensor {
         let elements = Elements::Integers(values.to_vec());
         InputTensor { name: name.to_owned(), shape: shape.to_vec(), elements }
@@ -192,6 +212,10 @@ mod tests {
             (vec![texts(&[1], &["a"]), texts(&[1], &["b"])], "expected one tensor of texts"),
             (vec![texts(&[1, 3], &["a", "b", "c"])], "input `any`: shape is [1, 3], expected [n]"),
             (vec![texts(&[], &["a"])], "shape is [], expected [n]"),
+            (vec![texts(&[5], &["a"; 5])], "batch size 5 > maximum"),
+            (vec![texts(&[5, 2], &["a"; 10])], "batch size 5 > maximum"),
+            (vec![texts(&[0, 2], &[])], "cannot be empty"),
+            (vec![ints(IDS, &[5, 1], &[1; 5])], "batch size 5 > maximum"),
             (vec![ints("x", &[1, 3], &[1, 2, 3])], "input `x` is not known: expected `input_ids`"),
             (vec![ids(), ids()], "given twice"),
             (vec![ints(MASK, &[1, 1], &[1])], "input `input_ids` is missing"),

@@ -25,6 +25,24 @@ pub(crate) struct TensorInfo {
     pub(crate) shape: Vec<i64>,
 }
 
+impl TensorInfo {
+    /// Its datatype as Triton's configuration has it.
+    pub(crate) fn data_type(&self) -> String {
+        match self.datatype {
+            "BYTES" => "TYPE_STRING".to_owned(),
+            datatype => format!("TYPE_{datatype}"),
+        }
+    }
+
+    /// Its sizes for one input, of which there is always one.
+    pub(crate) fn dims(&self) -> Vec<i64> {
+        match self.shape.get(1..) {
+            None | Some([]) => vec![1],
+            Some(dims) => dims.to_vec(),
+        }
+    }
+}
+
 /// What has to be given: text, or ids where there are some and no tokenizer.
 fn inputs_of(info: &EngineInfo) -> Vec<TensorInfo> {
     if info.tokenization_workers > 0 || info.model.vocab_size == 0 {
@@ -49,6 +67,8 @@ fn outputs_of(model: &ModelInfo) -> Vec<TensorInfo> {
 pub(crate) struct Metadata {
     pub(crate) name: String,
     pub(crate) versions: Vec<String>,
+    /// Most inputs of one request.
+    pub(crate) max_batch_size: usize,
     pub(crate) inputs: Vec<TensorInfo>,
     pub(crate) outputs: Vec<TensorInfo>,
 }
@@ -60,6 +80,7 @@ pub(crate) fn metadata(models: &Models, served: &Served) -> Metadata {
     Metadata {
         name: served.name().to_owned(),
         versions: versions.map(|entry| entry.version).collect(),
+        max_batch_size: info.max_client_batch_size,
         inputs: inputs_of(info),
         outputs: outputs_of(&info.model),
     }

@@ -122,15 +122,22 @@ pub(super) fn wanted(task: Task, asked: &[Wanted]) -> Result<Vec<(Tensor, Option
     if asked.is_empty() {
         return Ok(usual.iter().map(|&tensor| (tensor, None)).collect());
     }
-    let find = |wanted: &Wanted| {
-        let found = usual.iter().chain(others).find(|tensor| tensor.name() == wanted.name);
-        found.map(|&tensor| (tensor, wanted.classes)).ok_or_else(|| {
-            let known: Vec<_> = usual.iter().chain(others).map(|tensor| tensor.name()).collect();
-            let known = known.join("`, `");
-            ApiError::validation(format!("output `{}` is not known: this model has `{known}`", wanted.name))
-        })
-    };
-    asked.iter().map(find).collect()
+    let all = || usual.iter().chain(others);
+    let mut found: Vec<(Tensor, Option<usize>)> = Vec::new();
+    for Wanted { name, classes } in asked {
+        let Some(&tensor) = all().find(|tensor| tensor.name() == name) else {
+            let known = all().map(|tensor| tensor.name()).collect::<Vec<_>>().join("`, `");
+            return Err(ApiError::validation(format!(
+                "output `{name}` is not known: this model has `{known}`"
+            )));
+        };
+        // An answer has few tensors, however often a request says their names.
+        if found.iter().any(|(other, _)| *other == tensor) {
+            return Err(ApiError::validation(format!("output `{name}` is asked for twice")));
+        }
+        found.push((tensor, *classes));
+    }
+    Ok(found)
 }
 
 /// A tensor of these rows, one for each input.

@@ -1,9 +1,12 @@
 //! All that is served, as the protocol tells it: states and statistics.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime},
+};
 
 use crate::{
-    engine::Health,
+    engine::{Health, Spent},
     http::ApiError,
     models::{Models, NotServed, State, Statistics, Wanted},
 };
@@ -81,6 +84,11 @@ pub(crate) fn statistics(
         done: served.statistics(),
     };
     Ok(found.into_iter().map(stats).collect())
+}
+
+/// How many batches there were, of all sizes.
+pub(crate) fn count(batches: &BTreeMap<usize, Spent>) -> u64 {
+    batches.values().map(|batches| batches.count).sum()
 }
 
 /// Milliseconds since 1970.

@@ -32,5 +32,5 @@ pub use registry::{Entry, Models, WeakModels};
 pub use served::{Served, Stop};
 pub use slot::State;
 pub use source::{Alias, Declared, Load, LoadWhen, Loaded, Source, SourceError};
-pub use statistics::{Spent, Statistics};
+pub use statistics::Statistics;
 pub use underway::Begun;

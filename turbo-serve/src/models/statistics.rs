@@ -1,33 +1,18 @@
 //! What a version has done since it is there, whoever asked.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant, SystemTime},
 };
 
 use crate::engine::{
-    DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Pending,
-    TokenizeRequest, Tokenized, Usage,
+    DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Pending, Spent,
+    Timings, TokenizeRequest, Tokenized, Usage,
 };
 
-/// How often something was, and how long it took altogether.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spent {
-    /// How often.
-    pub count: u64,
-    /// How long.
-    pub time: Duration,
-}
-
-impl Spent {
-    fn add(&mut self, time: Duration) {
-        self.count += 1;
-        self.time = self.time.saturating_add(time);
-    }
-}
-
 /// What a version has done since it is there. Requests whose clients have gone are not counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Requests that were answered.
     pub answered: Spent,
@@ -35,14 +20,20 @@ pub struct Statistics {
     pub failed: Spent,
     /// Of those answered, until their inputs were tokens (the mean of each).
     pub tokenization: Spent,
-    /// Of those answered, from then until their batches began.
+    /// Of those for which something was computed, from then until their batches began (the mean of each input).
     pub queue: Spent,
-    /// Of those answered, their batches.
+    /// Of those, their batches.
     pub inference: Spent,
+    /// Of those, from then until the answer.
+    pub finish: Spent,
+    /// Of those answered, the ones whose answers were all kept.
+    pub known: Spent,
+    /// Of those answered where answers are kept, the others; that takes no time of its own.
+    pub unknown: Spent,
     /// Inputs of the requests that were answered.
     pub inputs: u64,
-    /// Batches that the model has computed.
-    pub batches: u64,
+    /// Batches that the model has computed, by how many inputs they held.
+    pub batches: BTreeMap<usize, Spent>,
     /// When a request was last answered.
     pub last: Option<SystemTime>,
 }
@@ -59,7 +50,7 @@ impl Counted {
     }
 
     pub(super) fn statistics(&self) -> Statistics {
-        let statistics = *self.statistics.lock().unwrap_or_else(PoisonError::into_inner);
+        let statistics = self.statistics.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Statistics { batches: self.engine.batches(), ..statistics }
     }
 
@@ -71,14 +62,25 @@ impl Counted {
     }
 
     fn count(&self, started: Instant, inputs: u64, usage: Option<&Usage>) {
+        let took = started.elapsed();
+        let are_kept = self.engine.info().cache_bytes.is_some();
         let mut statistics = self.statistics.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Usage { timings, .. }) = usage else { return statistics.failed.add(started.elapsed()) };
-        statistics.answered.add(started.elapsed());
-        statistics.tokenization.add(timings.tokenization);
-        statistics.queue.add(timings.queue);
-        statistics.inference.add(timings.inference);
+        let Some(Usage { timings, .. }) = usage else { return statistics.failed.add(took) };
+        statistics.answered.add(took);
         statistics.inputs += inputs;
         statistics.last = Some(SystemTime::now());
+        let Timings { tokenization, queue, inference, .. } = *timings;
+        statistics.tokenization.add(tokenization);
+        // No batch takes no time at all.
+        if are_kept && inference.is_zero() {
+            return statistics.known.add(took);
+        }
+        if are_kept {
+            statistics.unknown.add(Duration::ZERO);
+        }
+        statistics.queue.add(queue);
+        statistics.inference.add(inference);
+        statistics.finish.add(took.saturating_sub(tokenization + queue + inference));
     }
 }
 
@@ -103,7 +105,7 @@ impl Infer for Counted {
         self.engine.health()
     }
 
-    fn batches(&self) -> u64 {
+    fn batches(&self) -> BTreeMap<usize, Spent> {
         self.engine.batches()
     }
 }

@@ -45,6 +45,9 @@ assert "binary_tensor_data" in client.get_server_metadata(**told)["extensions"]
 about = client.get_model_metadata("embedder", **told)
 assert about["versions"] == ["1"] and about["inputs"][0]["datatype"] == "BYTES", about
 assert [it["name"] for it in about["outputs"]][0] == "sentence_embedding", about
+config = client.get_model_config("embedder", **told)
+config = config if over_http else config["config"]
+assert config["input"][0]["data_type"] == "TYPE_STRING" and int(config["max_batch_size"]) > 1, config
 
 # texts
 texts = numpy.array(["the cat sat on the mat", "ein Mädchen 🐈"], dtype=object)
@@ -101,6 +104,7 @@ refused("no model `nobody`", client.infer, "nobody", text)
 refused("no version `7`", client.infer, "embedder", text, model_version="7")
 refused("output `logits` is not known", client.infer, "embedder", text, outputs=[wanted("logits")])
 refused("datatype is `FP32`", client.infer, "embedder", [tensor("text", numpy.zeros((1, 1), numpy.float32))])
+refused("batch size 999", client.infer, "embedder", [tensor("text", numpy.array(["a"] * 999, dtype=object))])
 refused("`dimensions` is -1", client.infer, "embedder", text, parameters={"dimensions": -1})
 
 # many at a time, one of them wrong
@@ -131,13 +135,17 @@ def count(stats, what, of="count"):
 
 before = statistics("ranker")
 client.infer("ranker", [tensor("text", pairs)], parameters={"truncate": True})
-refused("batch size", client.infer, "ranker", [tensor("text", numpy.array(["a"] * 999, dtype=object))])
+refused("4000000000", client.infer, "ranker", [tensor("input_ids", numpy.array([[4_000_000_000]]))])
 after = statistics("ranker")
 assert after["name"] == "ranker" and after["version"] == "1"
 assert int(after["inference_count"]) == int(before["inference_count"]) + 2
 assert int(after["last_inference"]) > 1_700_000_000_000
-assert [count(after, it) - count(before, it) for it in ("success", "fail")] == [1, 1], (before, after)
+# The pairs were asked for before: nothing was computed for them again.
+new = [count(after, it) - count(before, it) for it in ("success", "fail", "cache_hit", "cache_miss", "queue")]
+assert new == [1, 1, 1, 0, 0], (before, after)
 assert count(after, "success", "ns") > count(after, "compute_infer", "ns") > 0
+batches = {int(it["batch_size"]): int(it["compute_infer"]["count"]) for it in after["batch_stats"]}
+assert sum(batches.values()) == int(after["execution_count"]) and sum(k * n for k, n in batches.items()) == 2
 assert len(client.get_inference_statistics(**told)["model_stats"]) == 2
 
 

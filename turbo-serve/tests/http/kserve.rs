@@ -1,10 +1,18 @@
 //! KServe's Open Inference Protocol v2 over REST: tensors in and out, as JSON and in its binary form.
 
+use std::{cell::Cell, sync::Arc};
+
+use axum::{
+    body::{Body, to_bytes},
+    http::Request,
+};
+use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::{Value, json};
+use tower::ServiceExt;
 use turbo_serve::engine::{Health, Input, OutputKind, Truncation};
 
 use crate::{
-    fake::{Reply, Running, Server, classifier, row},
+    fake::{Fake, Reply, Running, Server, classifier, routes, row},
     models::{assert_near, list, ok, serve},
 };
 
@@ -187,6 +195,8 @@ fn what_is_wrong_is_told() {
     let wanted = |name: &str, parameters: Value| json!({ "inputs": [text(&["a"])], "outputs": [{ "name": name, "parameters": parameters }] });
     let binary =
         json!({ "name": "t", "datatype": "BYTES", "shape": [1], "parameters": { "binary_data_size": 1 } });
+    let twice = json!([{ "name": "token_embeddings" }, { "name": "token_embeddings" }]);
+    let twice = json!({ "inputs": [text(&["a"])], "outputs": twice });
     let mut without_rows = tensor("INT64", json!([1_u64 << 40, 0]), json!([]));
     without_rows["inputs"][0]["name"] = json!("input_ids");
     let mut both = binary.clone();
@@ -215,6 +225,7 @@ fn what_is_wrong_is_told() {
         (tensor("BYTES", json!([2]), json!(["a", 1])), 422, "`data` has both numbers and strings"),
         (tensor("BYTES", json!([1]), json!("a")), 422, "expected a list of strings or integers"),
         (tensor("BYTES", json!([0]), json!([])), 400, "cannot be empty"),
+        (twice, 422, "output `token_embeddings` is asked for twice"),
         (without_rows, 422, "input `input_ids`: shape is [1099511627776, 0], expected ids in a row"),
         (
             tensor("INT64", json!([1_u64 << 40, 1_u64 << 40]), json!([])),
@@ -304,6 +315,11 @@ fn a_server_tells_what_it_is() {
             json!({ "name": "sentence_embedding", "datatype": "FP32", "shape": [-1, 4] })
         );
         assert_eq!(ok(&server.get(&format!("{path}/ready")))["ready"], true);
+        let config = ok(&server.get(&format!("{path}/config")));
+        assert_eq!((&config["name"], &config["max_batch_size"]), (&json!("fake"), &json!(8)));
+        assert_eq!(config["input"], json!([{ "name": "text", "data_type": "TYPE_STRING", "dims": [1] }]));
+        let output = json!({ "name": "sentence_embedding", "data_type": "TYPE_FP32", "dims": [4] });
+        assert_eq!(config["output"][0], output);
     }
     for health in [Health::Starting, Health::Failing, Health::Stopping] {
         let server = Server::with_health(health);
@@ -329,6 +345,8 @@ fn what_was_done_is_counted_whoever_asked() {
         assert_eq!((&inference["success"]["count"], &inference["fail"]["count"]), (&json!(2), &json!(1)));
         assert_eq!(inference["queue"], json!({ "count": 2, "ns": 2 * 2_100_000 }));
         assert_eq!(inference["compute_infer"], json!({ "count": 2, "ns": 2 * 3_999_000 }));
+        assert_eq!(inference["compute_output"]["count"], 2);
+        assert_eq!(inference["cache_miss"]["count"], 0, "it keeps no answers");
     }
 }
 
@@ -370,4 +388,71 @@ fn every_task_has_its_tensors() {
     let answer = infer(&server, &body);
     near(&output(&answer, "start_logits").1, &window["start"], &body);
     near(&output(&answer, "end_logits").1, &window["end"], &body);
+}
+
+/// Elements behind their lengths, some of which lie.
+fn elements() -> impl Strategy<Value = Vec<u8>> {
+    let length =
+        prop_oneof![6 => Just(None), 1 => any::<u32>().prop_map(Some), 1 => (0..9_u32).prop_map(Some)];
+    let element = (length, "[a-c]{0,3}").prop_map(|(length, text)| {
+        let length = length.unwrap_or(text.len() as u32);
+        [&length.to_le_bytes()[..], text.as_bytes()].concat()
+    });
+    vec(element, 0..4).prop_map(|elements| elements.concat())
+}
+
+/// An input that says to have some of the bytes behind the JSON, or has data of its own.
+fn input() -> impl Strategy<Value = Value> {
+    let name = select(&["text", "input_ids", "attention_mask", "token_type_ids"][..]);
+    let datatype = select(&["BYTES", "BYTES", "INT64", "INT32", "UINT8", "BOOL", "FP32", ""][..]);
+    let size = prop_oneof![9 => 0..4_i64, 1 => select(&[i64::MAX, i64::MIN, -1, 1 << 32][..])];
+    let said =
+        prop_oneof![6 => (0..40_u64).prop_map(Some), 1 => any::<u64>().prop_map(Some), 1 => Just(None)];
+    let data =
+        select(vec![json!(["a"]), json!([[1, 2], [3, 0]]), json!([true]), json!([1, "a"]), Value::Null]);
+    (name, datatype, vec(size, 0..3), said, data).prop_map(|(name, datatype, shape, said, data)| {
+        let mut input = json!({ "name": name, "datatype": datatype, "shape": shape });
+        match said {
+            Some(size) => input["parameters"] = json!({ "binary_data_size": size }),
+            None => input["data"] = data,
+        }
+        input
+    })
+}
+
+#[test]
+fn whatever_comes_is_answered() {
+    let router = routes(Arc::new(Fake::new(Health::Ready)));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let send = |json: &[u8], raw: &[u8], length: usize| {
+        let request = Request::post(INFER).header("inference-header-content-length", length);
+        let request = request.body(Body::from([json, raw].concat())).unwrap();
+        let response = runtime.block_on(router.clone().oneshot(request)).unwrap();
+        let status = response.status().as_u16();
+        let answer = runtime.block_on(to_bytes(response.into_body(), usize::MAX)).unwrap();
+        if status == 200 {
+            assert!(String::from_utf8_lossy(&answer).starts_with(r#"{"model_name":"fake""#));
+        } else {
+            assert!([400, 422].contains(&status), "{status}: {answer:?}");
+            let answer: Value = serde_json::from_slice(&answer).expect("every refusal is JSON");
+            assert!(answer["error"].is_string(), "{answer}");
+        }
+        status == 200
+    };
+    let answered = Cell::new(0);
+    let body = (vec(input(), 1..3), any::<bool>(), elements(), prop_oneof![9 => Just(0), 1 => -3..3_isize]);
+    proptest!(ProptestConfig::with_cases(2000), |((inputs, binary, raw, lie) in body)| {
+        let json = json!({ "inputs": inputs, "parameters": { "binary_data_output": binary } }).to_string();
+        send(json.as_bytes(), &raw, json.len().saturating_add_signed(lie));
+    });
+    // Of the same parts, and true.
+    let body = (elements(), select(&[1_i64, 2][..]));
+    proptest!(ProptestConfig::with_cases(300), |((raw, width) in body)| {
+        let input = json!({
+            "name": "text", "datatype": "BYTES", "shape": [1, width], "parameters": { "binary_data_size": raw.len() }
+        });
+        let json = json!({ "inputs": [input] }).to_string();
+        answered.set(answered.get() + usize::from(send(json.as_bytes(), &raw, json.len())));
+    });
+    assert!(answered.get() > 20, "else what comes is refused too early: {answered:?}");
 }

@@ -38,7 +38,7 @@ fn message(texts: &[&str], raw: bool) -> ModelInferRequest {
             name: "text".to_owned(),
             datatype: "BYTES".to_owned(),
             shape: vec![texts.len() as i64],
-            contents,
+            contents: contents.map(Box::new),
             ..Default::default()
         }],
         raw_input_contents,
@@ -76,7 +76,7 @@ async fn messages_have_their_tensors_as_bytes_or_as_numbers() {
         name: name.to_owned(),
         datatype: datatype.to_owned(),
         shape: vec![1, 3],
-        contents: Some(contents),
+        contents: Some(contents.into()),
         ..Default::default()
     };
     let parameter = |choice| InferParameter { parameter_choice: Some(choice) };

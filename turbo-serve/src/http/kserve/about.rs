@@ -10,13 +10,14 @@ use serde_json::{Value, json};
 
 use super::path::{ModelPath, Verb};
 use crate::{
+    engine::Spent,
     http::{
         ApiError,
         error::KserveError,
         router::{Server, refuse},
     },
     kserve::{self, Metadata, Stats, TensorInfo},
-    models::{Spent, Wanted},
+    models::Wanted,
 };
 
 /// `GET /v2`.
@@ -44,7 +45,7 @@ pub(super) async fn all_statistics(State(server): State<Server>) -> Result<Respo
     statistics(&server, None, None)
 }
 
-/// `GET /v2/models/{name}`, `…/versions/{version}`, and `…/ready` and `…/stats` of either.
+/// `GET /v2/models/{name}`, `…/versions/{version}`, and `…/config`, `…/ready` and `…/stats` of either.
 pub(super) async fn model(
     State(server): State<Server>,
     path: ModelPath,
@@ -53,6 +54,7 @@ pub(super) async fn model(
     let (wanted, verb) = path.asked();
     match verb {
         Verb::Metadata => metadata(&server, wanted).await,
+        Verb::Config => config(&server, wanted).await,
         Verb::Ready => model_ready(&server, wanted),
         Verb::Statistics => statistics(&server, wanted.name, wanted.version),
         Verb::Infer => Ok(wrong_method(request, "POST").await),
@@ -70,13 +72,31 @@ pub(super) async fn wrong_method(request: Request, allowed: &'static str) -> Res
 }
 
 async fn metadata(server: &Server, wanted: Wanted<'_>) -> Result<Response, KserveError> {
-    let served = server.models().lease(wanted).await.map_err(ApiError::from)?;
-    let Metadata { name, versions, inputs, outputs } = kserve::metadata(server.models(), &served);
+    let Metadata { name, versions, inputs, outputs, .. } = told(server, wanted).await?;
     let told = |tensors: Vec<TensorInfo>| tensors.into_iter().map(tensor).collect::<Vec<_>>();
     let (inputs, outputs) = (told(inputs), told(outputs));
     let platform = kserve::PLATFORM;
     let body = json!({
         "name": name, "versions": versions, "platform": platform, "inputs": inputs, "outputs": outputs
+    });
+    Ok(Json(body).into_response())
+}
+
+async fn told(server: &Server, wanted: Wanted<'_>) -> Result<Metadata, ApiError> {
+    let served = server.models().lease(wanted).await?;
+    Ok(kserve::metadata(server.models(), &served))
+}
+
+/// The same in the words of Triton's configuration.
+async fn config(server: &Server, wanted: Wanted<'_>) -> Result<Response, KserveError> {
+    let Metadata { name, max_batch_size, inputs, outputs, .. } = told(server, wanted).await?;
+    let tensor = |tensor: &TensorInfo| json!({ "name": tensor.name, "data_type": tensor.data_type(), "dims": tensor.dims() });
+    let (input, output): (Vec<_>, Vec<_>) =
+        (inputs.iter().map(tensor).collect(), outputs.iter().map(tensor).collect());
+    let platform = kserve::PLATFORM;
+    let body = json!({
+        "name": name, "platform": platform, "backend": platform, "max_batch_size": max_batch_size,
+        "input": input, "output": output,
     });
     Ok(Json(body).into_response())
 }
@@ -104,22 +124,30 @@ fn statistics(server: &Server, name: Option<&str>, version: Option<&str>) -> Res
 fn statistic(stats: Stats) -> Value {
     let Stats { name, version, done } = stats;
     let spent = |it: Spent| json!({ "count": it.count, "ns": kserve::nanos(it.time) });
+    let none = || spent(Spent::default());
+    let batch = |(size, took): (&usize, &Spent)| {
+        let (input, output) = (none(), none());
+        json!({
+            "batch_size": size, "compute_input": input, "compute_infer": spent(*took), "compute_output": output,
+        })
+    };
+    let batches: Vec<Value> = done.batches.iter().map(batch).collect();
     json!({
         "name": name,
         "version": version,
         "last_inference": done.last.map_or(0, kserve::millis),
         "inference_count": done.inputs,
-        "execution_count": done.batches,
+        "execution_count": kserve::count(&done.batches),
         "inference_stats": {
             "success": spent(done.answered),
             "fail": spent(done.failed),
             "queue": spent(done.queue),
             "compute_input": spent(done.tokenization),
             "compute_infer": spent(done.inference),
-            "compute_output": spent(Spent::default()),
-            "cache_hit": spent(Spent::default()),
-            "cache_miss": spent(Spent::default()),
+            "compute_output": spent(done.finish),
+            "cache_hit": spent(done.known),
+            "cache_miss": spent(done.unknown),
         },
-        "batch_stats": [],
+        "batch_stats": batches,
     })
 }

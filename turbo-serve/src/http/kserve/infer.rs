@@ -53,6 +53,7 @@ pub(super) async fn infer(
     let Read { id, asked, binary } = read(&head.headers, &bytes)?;
     drop(bytes);
     target.metrics().received(Arity::Batch);
+    let _begun = target.begin()?;
     let (tensors, usage) = kserve::answer(target.engine(), asked).await?;
     let head = Head { model: target.name().to_owned(), version: target.version().to_owned(), id };
     let values = tensors.iter().map(kserve::OutputTensor::len).sum();

@@ -44,6 +44,7 @@ pub(super) fn routes() -> Routes {
 fn of(verb: Verb, version: Option<&str>) -> (&'static str, String, Operation) {
     let (method, operation) = match verb {
         Verb::Metadata => ("get", told::metadata()),
+        Verb::Config => ("get", told::config()),
         Verb::Ready => ("get", told::model_ready()),
         Verb::Statistics => ("get", told::statistics()),
         Verb::Infer => ("post", told::infer()),

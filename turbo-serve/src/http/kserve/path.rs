@@ -15,18 +15,21 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Metadata,
+    Config,
     Ready,
     Statistics,
     Infer,
 }
 
 impl Verb {
-    pub(super) const ALL: [Self; 4] = [Self::Metadata, Self::Ready, Self::Statistics, Self::Infer];
+    pub(super) const ALL: [Self; 5] =
+        [Self::Metadata, Self::Config, Self::Ready, Self::Statistics, Self::Infer];
 
     /// What follows the model's name, and its version.
     pub(super) fn end(self) -> &'static str {
         match self {
             Self::Metadata => "",
+            Self::Config => "/config",
             Self::Ready => "/ready",
             Self::Statistics => "/stats",
             Self::Infer => "/infer",

@@ -273,6 +273,11 @@ pub(in crate::http) mod kserve {
         of_model("kserve_model", "Tensors that a model reads and gives", "KserveModel").refuses(&[404, 503])
     }
 
+    pub(in crate::http) fn config() -> Operation {
+        let summary = "The same as Triton's tools ask for it: sizes without that of the batch";
+        of_model("kserve_model_config", summary, "KserveConfig").refuses(&[404, 503])
+    }
+
     pub(in crate::http) fn model_ready() -> Operation {
         of_model("kserve_model_ready", "Whether a model answers", "KserveReady").refuses(&[404, 503])
     }

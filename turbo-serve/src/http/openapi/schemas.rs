@@ -283,7 +283,15 @@ fn kserve() -> Value {
     });
     let tensor = json!({ "name": text(), "datatype": text(), "shape": list(json!({ "type": "integer", "minimum": -1 })) });
     let tensors = list(object(tensor, ["name", "datatype", "shape"]));
+    let configured = json!({
+        "name": text(), "data_type": text(), "dims": some(json!({ "type": "integer", "minimum": -1 })),
+    });
+    let configured = list(object(configured, ["name", "data_type", "dims"]));
     let spent = object(json!({ "count": count(), "ns": count() }), ["count", "ns"]);
+    let batch = json!({
+        "batch_size": count(), "compute_input": spent, "compute_infer": spent, "compute_output": spent,
+    });
+    let batch = object(batch, ["batch_size", "compute_input", "compute_infer", "compute_output"]);
     let phases = [
         "success",
         "fail",
@@ -298,7 +306,7 @@ fn kserve() -> Value {
     let statistics = json!({
         "name": text(), "version": text(), "last_inference": count(), "inference_count": count(),
         "execution_count": count(), "inference_stats": object(Value::Object(inference), phases),
-        "batch_stats": list(json!({ "type": "object" })),
+        "batch_stats": list(batch),
     });
     let statistics = object(
         statistics,
@@ -326,6 +334,13 @@ fn kserve() -> Value {
                 "name": text(), "versions": some(text()), "platform": text(), "inputs": tensors, "outputs": tensors,
             }),
             ["name", "versions", "platform", "inputs", "outputs"],
+        ),
+        "KserveConfig": object(
+            json!({
+                "name": text(), "platform": text(), "backend": text(), "max_batch_size": count(),
+                "input": configured, "output": configured,
+            }),
+            ["name", "platform", "backend", "max_batch_size", "input", "output"],
         ),
         "KserveRequest": object(
             json!({

@@ -1,0 +1,183 @@
+//! What a hostile request of KServe's protocol makes a server allocate grows with its bytes, by a small factor.
+//!
+//! A test of its own, because it counts every byte that the process has allocated.
+#![allow(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes, to_bytes},
+    http::{Request, Response},
+};
+use prost::Message;
+use tokio::runtime::Runtime;
+use tower::ServiceExt;
+use turbo_serve::{
+    engine::{BatchTokens, Cpu, CpuOptions, Engine, EngineConfig, Infer, Model, OpenOptions},
+    grpc::{
+        self,
+        proto::open_inference::{ModelInferRequest, model_infer_request::InferInputTensor},
+    },
+    http::{HttpOptions, Metrics, router},
+};
+
+struct Counting;
+
+static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+/// What the system's allocator takes for so many bytes: a header, and whole sixteens.
+fn taken(bytes: usize) -> usize {
+    (bytes + 8).next_multiple_of(16)
+}
+
+fn add(bytes: usize) {
+    let now = ALLOCATED.fetch_add(taken(bytes), Relaxed) + taken(bytes);
+    PEAK.fetch_max(now, Relaxed);
+}
+
+// SAFETY: every call is passed on to the system's allocator unchanged; the counters allocate nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        add(layout.size());
+        // SAFETY: the caller keeps the contract of `alloc`, which is the system's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        add(layout.size());
+        // SAFETY: as in `alloc`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // Both live for a moment, if the system has to move it.
+        add(size);
+        // SAFETY: `ptr` came from this allocator, so from the system's, with the same layout.
+        let moved = unsafe { System.realloc(ptr, layout, size) };
+        ALLOCATED.fetch_sub(taken(layout.size()), Relaxed);
+        moved
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: `ptr` came from this allocator, so from the system's, with the same layout.
+        unsafe { System.dealloc(ptr, layout) }
+        ALLOCATED.fetch_sub(taken(layout.size()), Relaxed);
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// About the bytes of each request.
+const SIZE: usize = 1 << 20;
+/// What routing, a runtime and the engine's own threads take meanwhile.
+const BESIDE: usize = 256 << 10;
+
+fn routes() -> Router {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data/tiny-sentence");
+    let cpu = Cpu::new(CpuOptions::default()).unwrap();
+    let model = Model::open(&folder, cpu, OpenOptions::default()).unwrap();
+    let config = EngineConfig { max_batch_tokens: BatchTokens::AtMost(512), ..EngineConfig::default() };
+    let engine: Arc<dyn Infer> = Arc::new(Engine::start(model, &config).unwrap());
+    let (metrics, limit) = (Metrics::install().unwrap(), 2 * SIZE);
+    let options = HttpOptions { payload_limit: limit, ..HttpOptions::default() };
+    let services = grpc::router(Arc::clone(&engine), metrics.clone(), limit);
+    router(engine, metrics, options).merge(services)
+}
+
+/// So many of the same, with commas between.
+fn list(item: &str) -> String {
+    let mut list = format!("{item},").repeat(SIZE / (item.len() + 1));
+    list.pop();
+    list
+}
+
+fn with_data(datatype: &str, item: &str) -> String {
+    let data = list(item);
+    format!(r#"{{"inputs":[{{"name":"input_ids","datatype":"{datatype}","shape":[1,1],"data":[{data}]}}]}}"#)
+}
+
+/// A body with its raw bytes behind JSON that says what they are.
+fn with_bytes(datatype: &str, shape: &str) -> (String, Vec<u8>) {
+    let json = format!(
+        r#"{{"inputs":[{{"name":"input_ids","datatype":"{datatype}","shape":{shape},"parameters":{{"binary_data_size":{SIZE}}}}}]}}"#
+    );
+    let body = [json.as_bytes(), &vec![0; SIZE]].concat();
+    (json.len().to_string(), body)
+}
+
+#[test]
+fn what_a_request_takes_is_its_size_times_a_small_factor() {
+    let (routes, runtime) =
+        (routes(), tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
+    let many: String = (0..SIZE / 8).map(|name| format!(r#""{name:x}":0,"#)).collect();
+    let text = r#""inputs":[{"name":"t","datatype":"BYTES","shape":[1],"data":["a"]}]"#;
+    let plain = [
+        with_data("INT64", "0"),
+        with_data("BYTES", r#""""#),
+        with_data("INT64", "[]"),
+        format!(r#"{{"parameters":{{{many}"x":0}},{text}}}"#),
+        format!(r#"{{"parameters":{{"x":[{}]}},{text}}}"#, list("0")),
+        format!(r#"{{"outputs":[{}],{text}}}"#, list(r#"{"name":""}"#)),
+        format!(r#"{{"outputs":[{}],{text}}}"#, list(r#"{"name":"token_embeddings"}"#)),
+        format!(r#"{{"inputs":[{}]}}"#, list(r#"{"name":"","datatype":"","shape":[]}"#)),
+        r#"{"inputs":[{"name":"input_ids","datatype":"INT64","shape":[1099511627776,0],"data":[]}]}"#
+            .to_owned(),
+    ];
+    for body in plain {
+        check(&routes, &runtime, 32, &body[..60.min(body.len())], || {
+            Request::post("/v2/models/any/infer").body(Body::from(body.clone())).unwrap()
+        });
+    }
+    for (datatype, shape) in [
+        ("BYTES", format!("[{}]", SIZE / 4)),
+        ("BYTES", "[9000000000000000000]".to_owned()),
+        ("UINT8", format!("[{SIZE},1]")),
+        ("BOOL", format!("[1,{SIZE}]")),
+        ("INT64", "[4294967296,4294967296]".to_owned()),
+    ] {
+        let (length, body) = with_bytes(datatype, &shape);
+        check(&routes, &runtime, 32, &format!("{datatype} {shape}"), || {
+            let request = Request::post("/v2/models/any/infer");
+            let request = request.header("inference-header-content-length", &length);
+            request.body(Body::from(body.clone())).unwrap()
+        });
+    }
+    // Two bytes make a tensor without a name, and messages are there as a whole before anybody looks at them.
+    let empty = vec![InferInputTensor::default(); SIZE / 2];
+    let tensors = ModelInferRequest { inputs: empty, ..ModelInferRequest::default() }.encode_to_vec();
+    let raw = ModelInferRequest { raw_input_contents: vec![Vec::new(); SIZE / 2], ..Default::default() };
+    for (message, factor) in [(tensors, 192), (raw.encode_to_vec(), 48)] {
+        let frame = [&[0][..], &(message.len() as u32).to_be_bytes(), &message].concat();
+        check(&routes, &runtime, factor, "a message", || {
+            let request = Request::post("/inference.GRPCInferenceService/ModelInfer");
+            let request = request.header("content-type", "application/grpc").header("te", "trailers");
+            request.body(Body::from(frame.clone())).unwrap()
+        });
+    }
+}
+
+/// Has this request answered and measures what that takes at a time, its own bytes not counted.
+#[track_caller]
+fn check(routes: &Router, runtime: &Runtime, factor: usize, what: &str, request: impl Fn() -> Request<Body>) {
+    let request = request();
+    let before = ALLOCATED.load(Relaxed);
+    PEAK.store(before, Relaxed);
+    let answer = |response: Response<Body>| async { to_bytes(response.into_body(), usize::MAX).await };
+    let answer: Bytes =
+        runtime.block_on(async { answer(routes.clone().oneshot(request).await.unwrap()).await }).unwrap();
+    let peak = PEAK.load(Relaxed) - before;
+    let said = String::from_utf8_lossy(&answer);
+    println!("{what}: {:.1} times its size, answered with {said:.120}", peak as f64 / SIZE as f64);
+    assert!(peak <= factor * SIZE + BESIDE, "{what}: {peak} bytes, answered with {said:.200}");
+}
