@@ -11,20 +11,28 @@
 //! | [`workload`] | lengths of requests, by seed |
 //! | [`checkpoint`] | random weights of a named shape |
 //! | [`record`] | what a run leaves, with machine, commit and date |
+//! | [`fire`] | a load generator, and servers to aim it at |
+//! | [`siege`] | clients that a server has to survive |
 //! | [`rival`] | another engine as a process that times batches when told to |
 //! | [`load`] | who else used the machine meanwhile |
 //! | [`disturb`](mod@disturb) | somebody else who uses it, on purpose |
 //! | [`progress`] | how far a figure is |
+//! | [`log`] | what a process has said |
 //!
 //! `turbo-bench/peers` holds the scripts that measure other engines.
 
 pub mod checkpoint;
 pub mod disturb;
 pub mod figures;
+#[cfg(unix)]
+pub mod fire;
 pub mod load;
+pub mod log;
 pub mod progress;
 pub mod record;
 pub mod rival;
+#[cfg(unix)]
+pub mod siege;
 pub mod workload;
 
 #[cfg(doctest)]

@@ -1,12 +1,20 @@
 //! `turbo-bench FIGURE`: runs a figure and writes its record and plot. `turbo-bench random NAME`: a model to time.
 
+mod choice;
 mod cpu;
+mod engines;
 mod gpu;
 mod random;
+#[cfg(unix)]
+mod serve;
 
-use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode};
+use std::{
+    num::NonZeroUsize,
+    path::PathBuf,
+    process::{self, ExitCode},
+};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use turbo_bench::{
     disturb,
@@ -36,6 +44,8 @@ enum Command {
     #[command(visible_alias = "encoder")]
     Cpu(cpu::Arguments),
     Gpu(gpu::Arguments),
+    #[cfg(unix)]
+    Serve(serve::Arguments),
     Random(random::Arguments),
     /// Time batches of a model when told to on standard input, as JSON lines; how turbo takes part in `cpu`
     Peer {
@@ -88,6 +98,8 @@ fn run(cli: Cli) -> Result<()> {
         }
         Command::Cpu(arguments) => cpu::run(&arguments)?,
         Command::Gpu(arguments) => gpu::run(&arguments)?,
+        #[cfg(unix)]
+        Command::Serve(arguments) => serve::run(&arguments)?,
         Command::Random(arguments) => random::run(&arguments)?,
         Command::Peer { model, threads, dtype } => {
             let device = Cpu::new(CpuOptions { threads, isa: Some(Isa::from_env()?) })?;
@@ -96,6 +108,11 @@ fn run(cli: Cli) -> Result<()> {
         Command::Disturb { share } => disturb::until_the_end_of(std::io::stdin(), share),
     }
     Ok(())
+}
+
+/// This program.
+fn own() -> Result<process::Command> {
+    Ok(process::Command::new(std::env::current_exe().context("cannot tell where this program is")?))
 }
 
 #[cfg(test)]

@@ -79,6 +79,19 @@ impl<Data: DeserializeOwned, Row: DeserializeOwned, Summary: DeserializeOwned> R
     }
 }
 
+/// Puts a section where the one is that measured the same, by what `key` says of both; behind all others where there is
+/// none.
+pub(crate) fn replace<Section, Key: PartialEq>(
+    sections: &mut Vec<Section>,
+    section: Section,
+    key: impl Fn(&Section) -> Key,
+) {
+    match sections.iter_mut().find(|it| key(it) == key(&section)) {
+        Some(place) => *place = section,
+        None => sections.push(section),
+    }
+}
+
 /// Of the checkout that `dir` is in.
 fn commit(dir: &Path) -> String {
     let git = |arguments: &[&str]| {

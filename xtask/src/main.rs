@@ -83,7 +83,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Model(arguments) => model::run(&workspace, progress, &arguments),
         Command::Golden(arguments) => golden::run(&workspace, &arguments),
         Command::Check(arguments) => check::run(&workspace, &arguments),
-        Command::Bench(arguments) => bench::run(&workspace, &arguments),
+        Command::Bench(arguments) => bench::run(&workspace, progress, &arguments),
         Command::Gpu(arguments) => gpu::run(&workspace, &arguments),
     }
 }

@@ -31,6 +31,39 @@ pub(super) fn geometric_mean(values: impl IntoIterator<Item = f64>) -> Option<f6
     (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
 }
 
+/// A mean of differences between pairs, and how far it may be from what more pairs would give.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// The mean.
+    pub mean: f64,
+    /// Half of the interval that holds the true one in 95 of 100 cases.
+    pub half: f64,
+}
+
+/// Student's t for 95 %, two-sided, by degrees of freedom from one on.
+const STUDENT: [f64; 12] =
+    [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179];
+
+impl Interval {
+    /// Student's, of the differences of pairs, which are taken for normal; `None` of fewer than two.
+    #[must_use]
+    pub fn student(differences: &[f64]) -> Option<Self> {
+        let count = differences.len();
+        // More pairs than the table knows are judged a little too strictly.
+        let t = STUDENT.get(count.checked_sub(2)?).or(STUDENT.last())?;
+        let mean = differences.iter().sum::<f64>() / count as f64;
+        let squares: f64 = differences.iter().map(|it| (it - mean).powi(2)).sum();
+        let error = (squares / (count - 1) as f64 / count as f64).sqrt();
+        Some(Self { mean, half: t * error })
+    }
+
+    /// Whether all of it is below zero.
+    #[must_use]
+    pub fn is_negative(&self) -> bool {
+        self.mean + self.half < 0.0
+    }
+}
+
 /// Three digits.
 pub(super) fn digits(value: f64) -> String {
     let decimals = match value {
@@ -63,5 +96,19 @@ mod tests {
     fn ratios_are_averaged_as_ratios() {
         assert!((geometric_mean([2.0, 0.5]).unwrap_or(0.0) - 1.0).abs() < 1e-12);
         assert_eq!((geometric_mean([]), mean(&[])), (None, None));
+    }
+
+    /// Against `scipy.stats.ttest_rel(...).confidence_interval()`.
+    #[test]
+    fn an_interval_is_students() {
+        let interval = Interval::student(&[1.0, 2.0, 4.0]).unwrap();
+        assert!(
+            (interval.mean - 7.0 / 3.0).abs() < 1e-12 && (interval.half - 3.7948).abs() < 1e-3,
+            "{interval:?}"
+        );
+        assert!(!interval.is_negative());
+        assert!(Interval::student(&[-1.0, -1.1, -0.9]).unwrap().is_negative());
+        assert_eq!(Interval::student(&[1.0]), None);
+        assert_eq!(Interval::student(&[2.0; 40]), Some(Interval { mean: 2.0, half: 0.0 }));
     }
 }

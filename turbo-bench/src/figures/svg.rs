@@ -11,13 +11,13 @@ pub(super) const GRID: &str = "#e6e9ec";
 /// What nobody goes below.
 pub(super) const FLOOR: &str = "#c9ced4";
 
-/// The colour of an engine, the same in every picture.
+/// The colour of an engine or a policy, the same in every picture.
 pub(super) fn colour(rival: &str) -> &'static str {
     match rival {
-        "turbo" => "#0b62c4",
-        "ov" | "compiled" | "autotuned" => "#d97a1e",
-        "ort" => "#2f9e62",
-        "ct2" => "#9a4fb5",
+        "turbo" | "dp" => "#0b62c4",
+        "ov" | "compiled" | "autotuned" | "naive" => "#d97a1e",
+        "ort" | "token-budget" => "#2f9e62",
+        "ct2" | "sorted-window" => "#9a4fb5",
         _ => "#8a929b",
     }
 }

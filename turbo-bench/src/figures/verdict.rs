@@ -30,6 +30,12 @@ pub enum Kind {
     Cost,
     /// Microseconds: at most.
     Micros,
+    /// Milliseconds: at most.
+    Millis,
+    /// Millions of bytes: at most.
+    MegaBytes,
+    /// How many: at most.
+    Count,
     /// Millions of tokens a second: at least.
     MegaTokens,
 }
@@ -74,13 +80,16 @@ impl Kind {
             Self::Ratio => format!("{value:.2} ×"),
             Self::Share | Self::Limit | Self::Cost => format!("{:.1} %", value * 100.0),
             Self::Micros => format!("{value:.0} µs"),
+            Self::Millis => format!("{value:.2} ms"),
+            Self::MegaBytes => format!("{value:.1} MB"),
+            Self::Count => format!("{value:.0}"),
             Self::MegaTokens => format!("{value:.2} M tokens/s"),
         }
     }
 
     /// Whether less is better.
     fn is_at_most(self) -> bool {
-        matches!(self, Self::Cost | Self::Micros)
+        matches!(self, Self::Cost | Self::Micros | Self::Millis | Self::MegaBytes | Self::Count)
     }
 
     /// The number that people read: that is what is judged.
@@ -109,6 +118,10 @@ mod tests {
         assert_eq!(judged(Kind::Share, 0.92, None), None);
         assert_eq!(judged(Kind::Micros, 105.0, Some(105.4)), Some(true));
         assert_eq!(judged(Kind::Micros, 105.0, Some(105.6)), Some(false));
+        assert_eq!(judged(Kind::Millis, 5.0, Some(5.004)), Some(true));
+        assert_eq!(judged(Kind::MegaBytes, 5.0, Some(5.1)), Some(false));
+        assert_eq!(judged(Kind::Count, 0.0, Some(0.0)), Some(true));
+        assert_eq!(judged(Kind::Count, 0.0, Some(1.0)), Some(false));
         assert_eq!(judged(Kind::MegaTokens, 1.3, Some(1.2949)), Some(false));
     }
 

@@ -11,13 +11,14 @@
 pub mod turbo;
 
 use std::{
-    fs::File,
-    io::{BufRead, BufReader, Read, Seek, SeekFrom, Write},
+    io::{BufRead, BufReader, Write},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::log::Log;
 
 /// What a rival is asked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,7 +71,7 @@ pub struct Rival {
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
-    errors: File,
+    log: Log,
 }
 
 impl Rival {
@@ -79,13 +80,13 @@ impl Rival {
     /// # Errors
     /// When it does not start, or ends; the last lines that it wrote say why.
     pub fn start(name: &str, command: &mut Command) -> Result<Self> {
-        let errors = tempfile::tempfile().context("cannot make a temporary file")?;
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors.try_clone()?);
+        let log = Log::new()?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log.sink()?);
         let mut child = command.spawn().with_context(|| format!("cannot start {name}: {command:?}"))?;
         let to = child.stdin.take().context("its standard input was asked for")?;
         let from = BufReader::new(child.stdout.take().context("its standard output was asked for")?);
         let (name, library) = (name.to_owned(), String::new());
-        let mut rival = Self { name, library, child, to, from, errors };
+        let mut rival = Self { name, library, child, to, from, log };
         match rival.answer()? {
             Answer::Ready { library, variant } => rival.library = format!("{library} ({variant})"),
             other => bail!("{}: expected that it is ready, got {other:?}", rival.name),
@@ -150,23 +151,10 @@ impl Rival {
         let read =
             self.from.read_line(&mut line).with_context(|| format!("cannot read from {}", self.name))?;
         if read == 0 {
-            let said = self.last_words();
-            bail!("{} ended; it said:\n{said}", self.name);
+            bail!("{} ended; it said:\n{}", self.name, self.log.last_words());
         }
         serde_json::from_str(&line)
             .with_context(|| format!("{} does not speak the protocol: {line}", self.name))
-    }
-
-    fn last_words(&mut self) -> String {
-        const LINES: usize = 12;
-        let mut text = Vec::new();
-        let read = self.errors.seek(SeekFrom::Start(0)).and_then(|_| self.errors.read_to_end(&mut text));
-        if let Err(error) = read {
-            return error.to_string();
-        }
-        let text = String::from_utf8_lossy(&text);
-        let lines: Vec<&str> = text.lines().collect();
-        lines[lines.len().saturating_sub(LINES)..].join("\n")
     }
 }
 

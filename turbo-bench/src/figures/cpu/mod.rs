@@ -13,18 +13,18 @@
 //! | module | what it is about |
 //! |---|---|
 //! | [`regime`] | what is measured, as data |
-//! | [`budget`] | how often, in the time that is given |
+//! | `budget` | what that takes, by estimate |
 //! | `ceilings` | what the machine can do at most |
 //! | `turn`, `batches`, `stream`, `scaling`, `products` | how each kind of work is timed |
 //! | [`goals`] | what is wanted, and whether it was found |
 //! | [`page`], `picture` | how it is shown |
 
-pub mod budget;
 pub mod goals;
 pub mod page;
 pub mod regime;
 
 mod batches;
+mod budget;
 mod ceilings;
 mod picture;
 mod products;
@@ -42,20 +42,22 @@ use serde::{Deserialize, Serialize};
 use turbo_kernels::{Cpu, Device};
 
 use crate::{
-    figures::agree,
+    figures::{
+        agree,
+        rounds::{self, Cost},
+    },
     load,
     progress::{Timeline, minutes},
     record::{self, Provenance, Record},
     rival::Rival,
 };
-use budget::Cost;
 use ceilings::Floor;
 
-pub use crate::figures::agree::Agreement;
+pub use crate::figures::{agree::Agreement, rounds::Rounds};
 pub use batches::Case;
 pub use ceilings::Ceilings;
 pub use products::Product;
-pub use regime::{Precision, Regime, Selection, Work};
+pub use regime::{Precision, Regime, Work};
 pub use scaling::{Disturbance, Scale};
 pub use stream::{Policy, Stream};
 
@@ -161,18 +163,6 @@ pub trait Stage {
     fn disturb(&self) -> Result<Disturbance>;
 }
 
-/// How often everything is measured.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Rounds {
-    /// So often.
-    Fixed(usize),
-    /// As often as so many seconds allow.
-    Budget(f64),
-}
-
-/// Most rounds that a budget buys.
-const MOST_ROUNDS: usize = 5;
-
 /// Runs the regimes. Each finished section is handed to `keep`, so that what was measured survives what comes later.
 ///
 /// # Errors
@@ -192,19 +182,16 @@ pub fn run(
     let mut hall = Hall::new(device.threads().get(), ceilings, begin.clone(), stage, regimes)?;
     let plan = |regimes: &[Regime], seconds: f64, hall: &Hall<'_, _>| -> (Vec<Cost>, Vec<usize>) {
         let costs: Vec<Cost> = regimes.iter().map(|regime| hall.cost(regime)).collect();
-        let times = match rounds {
-            Rounds::Fixed(rounds) => vec![rounds; costs.len()],
-            Rounds::Budget(budget) => budget::rounds(&costs, budget - seconds, MOST_ROUNDS),
-        };
+        let times = rounds.of(&costs, seconds);
         (costs, times)
     };
     let (costs, times) = plan(regimes, timeline.elapsed(), &hall);
-    eprintln!("{} regimes, about {}", regimes.len(), minutes(budget::seconds(&costs, &times)));
+    eprintln!("{} regimes, about {}", regimes.len(), minutes(rounds::seconds(&costs, &times)));
     for (index, regime) in regimes.iter().enumerate() {
         // What the last ones took more or less than they should changes what is left for the rest.
         let (costs, times) = plan(&regimes[index..], timeline.elapsed(), &hall);
-        let seconds = budget::seconds(&costs[..1], &times[..1]);
-        let rest = budget::seconds(&costs[1..], &times[1..]);
+        let seconds = rounds::seconds(&costs[..1], &times[..1]);
+        let rest = rounds::seconds(&costs[1..], &times[1..]);
         let title = format!("{}, {} rounds", regime.title(), times[0]);
         timeline.begin(&title, seconds, rest);
         let section = hall.section(regime, times[0], &mut timeline)?;
@@ -385,13 +372,7 @@ pub fn merge(
     before.as_ref().map_or(Ok(()), |before| fits(before, section.threads))?;
     let data = Data { threads: section.threads };
     let mut rows = before.map(|before| before.rows).unwrap_or_default();
-    let same = |it: &Section| {
-        (&it.name, &it.model, it.precision) == (&section.name, &section.model, section.precision)
-    };
-    match rows.iter_mut().find(|it| same(it)) {
-        Some(place) => *place = section,
-        None => rows.push(section),
-    }
+    record::replace(&mut rows, section, |it| (it.name.clone(), it.model.clone(), it.precision));
     rows.sort_by_key(|section| {
         let known = regime::all();
         known.iter().position(|regime| {

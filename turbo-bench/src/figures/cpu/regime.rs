@@ -187,44 +187,10 @@ pub fn ragged(batch_size: usize, longest: u32) -> Vec<u32> {
     (0..size).map(|i| (i * step % size + 1) * longest / size).map(|len| len.max(1)).collect()
 }
 
-/// Which regimes are wanted: words that name models, precisions or regimes. Of each kind that is named, one must fit.
-#[derive(Clone, Debug, Default)]
-pub struct Selection(Vec<String>);
-
-impl Selection {
-    /// Checks the words; none means all.
-    ///
-    /// # Errors
-    /// A word that names nothing, and the words there are.
-    pub fn new(words: Vec<String>) -> Result<Self, String> {
-        let all = all();
-        let mut known: Vec<&str> = Vec::new();
-        for name in all.iter().flat_map(|it| it.words()) {
-            if !known.contains(&name) {
-                known.push(name);
-            }
-        }
-        match words.iter().find(|word| !known.contains(&word.as_str())) {
-            Some(word) => Err(format!("{word}: expected one of {}", known.join(", "))),
-            None => Ok(Self(words)),
-        }
-    }
-
-    /// Whether a regime is wanted.
-    #[must_use]
-    pub fn takes(&self, regime: &Regime) -> bool {
-        let all = all();
-        regime.words().into_iter().enumerate().all(|(kind, word)| {
-            let named = |given: &&String| all.iter().any(|it| it.words()[kind] == given.as_str());
-            let mut of_kind = self.0.iter().filter(named).peekable();
-            of_kind.peek().is_none() || of_kind.any(|given| given == word)
-        })
-    }
-}
-
 impl Regime {
-    /// Its model, precision and name.
-    fn words(&self) -> [&str; 3] {
+    /// What `--only` may call it by: its model, precision and name.
+    #[must_use]
+    pub fn words(&self) -> [&str; 3] {
         [&self.model, self.precision.name(), self.name]
     }
 
@@ -238,6 +204,7 @@ impl Regime {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::figures::selection::Selection;
 
     #[test]
     fn ragged_batches_hold_about_half() {
@@ -251,18 +218,16 @@ mod tests {
     }
 
     #[test]
-    fn words_of_one_kind_widen_and_of_several_narrow() {
-        let count = |words: &str| {
-            let words = words.split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect();
-            let selection = Selection::new(words).unwrap();
-            all().iter().filter(|regime| selection.takes(regime)).count()
-        };
-        assert_eq!(count(""), all().len());
-        assert_eq!(count("minilm,batch1"), 1);
-        assert_eq!(count("batch1"), 2);
-        assert_eq!(count("batch1,ragged,bert-base"), 2);
-        assert_eq!(count("points,int8"), 2);
-        assert!(Selection::new(vec!["batch2".into()]).unwrap_err().contains("batch1, batches"));
+    fn words_choose_among_all_regimes() {
+        let (all, count) = (all(), |words: &[&str]| {
+            let words = words.iter().map(|&word| word.to_owned()).collect();
+            let all = all();
+            let selection = Selection::new(words, all.iter().map(Regime::words)).unwrap();
+            all.iter().filter(|regime| selection.takes(regime.words())).count()
+        });
+        assert_eq!(count(&[]), all.len());
+        assert_eq!([count(&["minilm", "batch1"]), count(&["batch1"]), count(&["points", "int8"])], [1, 2, 2]);
+        assert_eq!(count(&["batch1", "ragged", "bert-base"]), 2);
     }
 
     #[test]

@@ -1,0 +1,80 @@
+//! The other engines: their Python, their scripts, and what they load.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use turbo_bench::checkpoint::Model;
+
+#[derive(Args)]
+pub(crate) struct Engines {
+    /// Python that has the other engines; see turbo-bench/peers
+    #[arg(long, env = "TURBO_PEERS_PYTHON", value_name = "PATH")]
+    python: Option<PathBuf>,
+    /// The scripts of the other engines
+    #[arg(long, value_name = "DIR", default_value = "turbo-bench/peers")]
+    peers: PathBuf,
+    /// Where the models are made; more than a gigabyte
+    #[arg(long, value_name = "DIR", default_value = "turbo-bench/peers/.peers/cpu")]
+    models: PathBuf,
+}
+
+/// Each thing that an engine loads, as the script that makes it calls it, and the last file that it writes.
+pub(crate) const MADE: [(&str, &str); 4] = [
+    ("onnx", "onnx/model.onnx"),
+    ("fused", "onnx/fused.onnx"),
+    ("int8", "onnx/int8.onnx"),
+    ("ct2", "ct2/model.bin"),
+];
+
+impl Engines {
+    /// The folder of what engines load of a model.
+    pub(crate) fn base(&self, model: &str) -> PathBuf {
+        self.models.join(model)
+    }
+
+    /// The folder of a model's checkpoint.
+    pub(crate) fn checkpoint(&self, model: &str) -> PathBuf {
+        self.base(model).join("hf")
+    }
+
+    /// One of the scripts, to be given its arguments.
+    ///
+    /// # Errors
+    /// When no Python is given.
+    pub(crate) fn script(&self, name: &str) -> Result<Command> {
+        let python = self.python.as_ref();
+        let python =
+            python.context("no Python with the other engines is given: --python, or `cargo xtask bench`")?;
+        let mut command = Command::new(python);
+        command.arg(self.peers.join(name));
+        Ok(command)
+    }
+
+    /// Makes a model's checkpoint, with random weights, and of [`MADE`] what is wanted and missing.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub(crate) fn prepare(&self, name: &str, wanted: &[(&str, &str)]) -> Result<()> {
+        let model = Model::from_str(name, false).map_err(|why| anyhow::anyhow!("{name}: {why}"))?;
+        model.shape().ensure(&self.checkpoint(name), 0, |_| {})?;
+        let is_missing = |file: &str| !Path::exists(&self.base(name).join(file));
+        let missing: Vec<&str> =
+            wanted.iter().filter(|(_, file)| is_missing(file)).map(|(step, _)| *step).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        eprintln!("{name}: making what the other engines load ({})", missing.join(", "));
+        let mut build = self.script("build_models.py")?;
+        build.args(["--steps", &missing.join(","), "--models", name]).arg("--out").arg(&self.models);
+        let built = build.output().with_context(|| format!("cannot start {build:?}"))?;
+        if !built.status.success() {
+            let said = [built.stdout, built.stderr].concat();
+            bail!("{build:?} failed:\n{}", String::from_utf8_lossy(&said));
+        }
+        Ok(())
+    }
+}

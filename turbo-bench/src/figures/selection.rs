@@ -1,0 +1,65 @@
+//! Which regimes of a figure are wanted: `--only`.
+
+/// Words, each of which names one of several kinds of thing about a regime: its model, its name. Of each kind that is
+/// named, one must fit; no words fit all.
+#[derive(Clone, Debug)]
+pub struct Selection<const KINDS: usize> {
+    /// By kind.
+    wanted: [Vec<String>; KINDS],
+}
+
+impl<const KINDS: usize> Selection<KINDS> {
+    /// Checks the words against those of all regimes.
+    ///
+    /// # Errors
+    /// A word that names nothing, and the words there are.
+    pub fn new<'a>(
+        words: Vec<String>,
+        all: impl IntoIterator<Item = [&'a str; KINDS]>,
+    ) -> Result<Self, String> {
+        let mut known: Vec<(usize, &str)> = Vec::new();
+        for named in all.into_iter().flat_map(|words| words.into_iter().enumerate()) {
+            if !known.contains(&named) {
+                known.push(named);
+            }
+        }
+        let mut wanted: [Vec<String>; KINDS] = std::array::from_fn(|_| Vec::new());
+        for word in words {
+            let Some((kind, _)) = known.iter().find(|(_, name)| *name == word) else {
+                let names: Vec<&str> = known.iter().map(|(_, name)| *name).collect();
+                return Err(format!("{word}: expected one of {}", names.join(", ")));
+            };
+            wanted[*kind].push(word);
+        }
+        Ok(Self { wanted })
+    }
+
+    /// Whether a regime of these words is wanted.
+    #[must_use]
+    pub fn takes(&self, words: [&str; KINDS]) -> bool {
+        let fits =
+            |(wanted, word): (&Vec<String>, &str)| wanted.is_empty() || wanted.iter().any(|it| it == word);
+        self.wanted.iter().zip(words).all(fits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [[&str; 2]; 3] = [["minilm", "short"], ["minilm", "long"], ["bert-base", "long"]];
+
+    #[test]
+    fn words_of_one_kind_widen_and_of_several_narrow() {
+        let count = |words: &[&str]| {
+            let words = words.iter().map(|&word| word.to_owned()).collect();
+            let selection = Selection::new(words, ALL).unwrap();
+            ALL.iter().filter(|&&words| selection.takes(words)).count()
+        };
+        assert_eq!(count(&[]), 3);
+        assert_eq!([count(&["minilm"]), count(&["long"]), count(&["minilm", "long"])], [2, 2, 1]);
+        assert_eq!([count(&["short", "long"]), count(&["short", "bert-base"])], [3, 0]);
+        let error = Selection::new(vec!["lang".into()], ALL).unwrap_err();
+        assert_eq!(error, "lang: expected one of minilm, short, long, bert-base");
+    }
+}

@@ -1,0 +1,143 @@
+//! What the whole server adds to the bare engine: tokens, queue, JSON, sockets, and the client on the same cores.
+
+use std::{rc::Rc, slice};
+
+use anyhow::Result;
+use hyper::body::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::Pace;
+use crate::{
+    figures::numbers::{quantile, rounded},
+    fire::{
+        Connections, Server, Texts,
+        closed::{Clients, one_by_one, saturate},
+        on_this_thread,
+    },
+    progress::Timeline,
+    rival::Rival,
+};
+
+/// What was found.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HostPath {
+    /// Under load.
+    pub rate: Rate,
+    /// Nobody else asks.
+    pub idle: Vec<Idle>,
+}
+
+/// Texts a second.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Rate {
+    /// Texts of a request.
+    pub texts: usize,
+    /// Tokens of a text.
+    pub tokens: u32,
+    /// Clients that ask the server.
+    pub clients: usize,
+    /// Of the bare engine, by the texts of its batches: medians of rounds.
+    pub engine: Vec<(usize, f64)>,
+    /// Of the server.
+    pub server: f64,
+    /// The server's rate over the engine's at its best, of each round.
+    pub shares: Vec<f64>,
+}
+
+/// One text, again and again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Idle {
+    /// Its tokens.
+    pub tokens: u32,
+    /// Median of the bare engine, ms.
+    pub engine_ms: f64,
+    /// Median of the server, as its client sees it, ms.
+    pub server_ms: f64,
+    /// Their difference of each round, ms.
+    pub added_ms: Vec<f64>,
+}
+
+const TEXTS: usize = 32;
+const TOKENS: u32 = 10;
+/// Clients that keep the server busy: while one batch is computed, others are parsed and written.
+const CLIENTS: usize = 8;
+/// Texts of the engine's batches: those of a request, and of several together, as a server may compute them.
+const BATCHES: [usize; 4] = [TEXTS, 2 * TEXTS, 4 * TEXTS, 8 * TEXTS];
+/// Runs of a turn.
+const RUNS: usize = 40;
+/// Different requests.
+const BODIES: u64 = 256;
+
+/// Measures both, so many rounds of turns.
+///
+/// # Errors
+/// When one of them ends.
+pub(super) fn run(
+    (engine, server): (&mut Rival, &Server),
+    (texts, lens): (&Texts, &[u32]),
+    pace: &Pace,
+    rounds: usize,
+    timeline: &mut Timeline,
+) -> Result<HostPath> {
+    let bodies =
+        |lens: &[u32]| -> Vec<Bytes> { (0..BODIES).map(|seed| texts.body(lens, seed << 20)).collect() };
+    let asked = bodies(&[TOKENS; TEXTS]);
+    let mut engines: Vec<(usize, Vec<f64>)> = BATCHES.map(|batch| (batch, Vec::new())).to_vec();
+    let (mut servers, mut shares) = (Vec::new(), Vec::new());
+    let nothing = |&tokens: &u32| Idle { tokens, engine_ms: 0.0, server_ms: 0.0, added_ms: Vec::new() };
+    let mut idle: Vec<Idle> = lens.iter().map(nothing).collect();
+    let mut times = vec![(Vec::new(), Vec::new()); lens.len()];
+    for _ in 0..rounds {
+        for (batch, rates) in &mut engines {
+            let ms = engine.time(&[vec![TOKENS; *batch]], 2, RUNS)?;
+            rates.push(*batch as f64 / quantile(&ms[0], 0.5) * 1e3);
+        }
+        let clients = Clients { count: CLIENTS, ramp: pace.ramp, length: pace.capacity };
+        let rate = on_this_thread(async {
+            saturate(&Rc::new(Connections::to(server.address())?), &asked, clients).await
+        })?;
+        servers.push(rate * TEXTS as f64);
+        let best = engines.iter().filter_map(|(_, rates)| rates.last().copied()).fold(0.0, f64::max);
+        shares.push(rounded(rate * TEXTS as f64 / best));
+        timeline.done(0.7 / rounds as f64);
+
+        for ((idle, times), &tokens) in idle.iter_mut().zip(&mut times).zip(lens) {
+            let of_engine = engine.time(slice::from_ref(&vec![tokens]), 2, RUNS)?.concat();
+            let asked = bodies(&[tokens]);
+            let of_server = on_this_thread(async {
+                let to = Connections::to(server.address())?;
+                one_by_one(&to, &asked, 2).await?;
+                one_by_one(&to, &asked, RUNS).await
+            })?;
+            idle.added_ms.push(rounded(quantile(&of_server, 0.5) - quantile(&of_engine, 0.5)));
+            times.0.extend(of_engine);
+            times.1.extend(of_server);
+        }
+        timeline.done(0.3 / rounds as f64);
+    }
+    for (idle, (engine, server)) in idle.iter_mut().zip(&times) {
+        (idle.engine_ms, idle.server_ms) = (rounded(quantile(engine, 0.5)), rounded(quantile(server, 0.5)));
+    }
+    let engine = engines.iter().map(|(batch, rates)| (*batch, rounded(quantile(rates, 0.5)))).collect();
+    let server = rounded(quantile(&servers, 0.5));
+    Ok(HostPath {
+        rate: Rate { texts: TEXTS, tokens: TOKENS, clients: CLIENTS, engine, server, shares },
+        idle,
+    })
+}
+
+impl Rate {
+    /// The server's rate over the engine's at its best: the median of the rounds.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        quantile(&self.shares, 0.5)
+    }
+}
+
+impl Idle {
+    /// What the server adds, ms: the median of the rounds.
+    #[must_use]
+    pub fn added(&self) -> f64 {
+        quantile(&self.added_ms, 0.5)
+    }
+}

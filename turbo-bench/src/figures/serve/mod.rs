@@ -1,0 +1,322 @@
+//! The whole server under load: its policies beside each other, other servers beside it, its engine below it, and
+//! clients that it has to survive.
+//!
+//! ```text
+//! regimes ─▶ rounds that the budget buys ─▶ a process per server ─▶ capacities ─▶ loads, in turns ─▶ Section
+//!                                           Sections of this and of earlier runs ─▶ serve.json · serve.md · pictures
+//! ```
+//!
+//! Servers are processes that are asked over loopback, by a generator in this process and on the same cores
+//! ([`crate::fire`]). First each is asked by as many clients as keep it busy: that is its capacity, with whatever the
+//! generator takes. Then requests come at shares of a capacity, whether the server keeps up or not. In a round all
+//! servers get the same requests; they take turns in an order that is drawn anew each time, and sleep meanwhile. Rounds
+//! have requests of their own, so a pair of turns differs in its servers alone, and differences of pairs are judged by
+//! Student's interval.
+//!
+//! | module | what it is about |
+//! |---|---|
+//! | [`regime`] | what is measured, as data |
+//! | [`contest`] | servers under the same requests |
+//! | [`host_path`] | the server beside its bare engine |
+//! | [`goals`] | what is wanted, and whether it was found |
+//! | [`page`], `picture` | how it is shown |
+
+pub mod contest;
+pub mod goals;
+pub mod host_path;
+pub mod page;
+pub mod regime;
+
+mod picture;
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    figures::{
+        agree::Agreement,
+        rounds::{self, Cost, Rounds},
+    },
+    fire::{Server, Texts, raise_file_limit},
+    load,
+    progress::{Timeline, minutes},
+    record::{self, Provenance, Record},
+    rival::Rival,
+    siege::{self, Size, Trial},
+};
+use contest::{Contest, Present, Terms};
+use host_path::HostPath;
+use regime::LOADS;
+
+pub use regime::{Arrivals, Kind, Regime, Shares, Work};
+
+/// Name of the server that the others are compared with.
+pub const TURBO: &str = "turbo";
+
+/// Raised when what is measured changes, so that `--missing` measures it anew.
+pub const METHOD: u32 = 1;
+
+/// How it is measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Data {
+    /// Threads that each engine computes with.
+    pub threads: usize,
+}
+
+/// What the last run found of the machine.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Summary {
+    /// How busy it was.
+    pub load: load::Load,
+}
+
+/// What one regime found, and when.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Section {
+    /// Name of the regime.
+    pub name: String,
+    /// The model.
+    pub model: String,
+    /// RFC 3339, UTC.
+    pub date: String,
+    /// Commit of the working tree when the run began.
+    pub commit: String,
+    /// Processor, as the system names it.
+    pub processor: String,
+    /// Threads that each engine computes with.
+    pub threads: usize,
+    /// How it was measured: [`METHOD`] then.
+    pub method: u32,
+    /// Rounds of turns.
+    pub rounds: usize,
+    /// What it took, s.
+    pub seconds: f64,
+    /// That all servers compute the same.
+    pub agreement: Vec<Agreement>,
+    /// What was measured.
+    pub rows: Rows,
+}
+
+/// What was measured, by kind of work.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rows {
+    /// Of [`Work::Contest`].
+    Contest(Contest),
+    /// Of [`Work::HostPath`].
+    HostPath(HostPath),
+    /// Of [`Work::Endurance`].
+    Endurance(Vec<Trial>),
+}
+
+/// All that was measured, as the record keeps it.
+pub type Report = Record<Data, Section, Summary>;
+
+/// How long things last.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// Clients that keep a server busy.
+    pub clients: usize,
+    /// Until queues are as full as they get; what comes back then does not count.
+    pub ramp: Duration,
+    /// Of a capacity.
+    pub capacity: Duration,
+    /// Of a load.
+    pub turn: Duration,
+    /// How much a server has to survive.
+    pub siege: Size,
+}
+
+impl Pace {
+    /// What the record is measured with: a turn has a thousand requests where most come, and batches for a second
+    /// before any counts.
+    pub const WHOLE: Self = Self {
+        clients: 64,
+        ramp: Duration::from_secs(1),
+        capacity: Duration::from_secs(5),
+        turn: Duration::from_secs(10),
+        siege: Size::WHOLE,
+    };
+}
+
+/// Where processes come from.
+pub trait Stage: siege::Stage {
+    /// The folder of a model's checkpoint, with a tokenizer.
+    fn checkpoint(&self, model: &str) -> PathBuf;
+
+    /// Starts a server that has loaded its model.
+    ///
+    /// # Errors
+    /// When it does not start, or ends.
+    fn serve(&self, name: &str, kind: &Kind, model: &str) -> Result<Server>;
+
+    /// Starts the bare engine.
+    ///
+    /// # Errors
+    /// When it does not start, or ends.
+    fn engine(&self, model: &str) -> Result<Rival>;
+}
+
+/// Runs the regimes. Each finished section is handed to `keep`, so that what was measured survives what comes later.
+///
+/// # Errors
+/// When a server does not start, ends, or computes something else than the first; what `keep` fails with.
+pub fn run(
+    regimes: &[Regime],
+    rounds: Rounds,
+    threads: usize,
+    pace: &Pace,
+    stage: &impl Stage,
+    mut keep: impl FnMut(Section, &Provenance, &Summary) -> Result<()>,
+) -> Result<()> {
+    let mut timeline = Timeline::new()?;
+    raise_file_limit();
+    // Before anything is written: a run would find the working tree changed by itself.
+    let begin = Provenance::here(format!("cpu, {threads} threads"));
+    let before = load::average();
+    let costs: Vec<Cost> = regimes.iter().map(|regime| cost(regime, pace)).collect();
+    eprintln!(
+        "{} regimes, about {}",
+        regimes.len(),
+        minutes(rounds::seconds(&costs, &rounds.of(&costs, timeline.elapsed())))
+    );
+    for (index, regime) in regimes.iter().enumerate() {
+        let costs = &costs[index..];
+        let times = rounds.of(costs, timeline.elapsed());
+        let seconds = rounds::seconds(&costs[..1], &times[..1]);
+        let rest = rounds::seconds(&costs[1..], &times[1..]);
+        timeline.begin(&format!("{}, {} rounds", regime.title(), times[0]), seconds, rest);
+        let started = timeline.elapsed();
+        let (agreement, rows) = measure(regime, times[0], pace, stage, &mut timeline)
+            .with_context(|| format!("{}: not measured", regime.title()))?;
+        let section = Section {
+            name: regime.name.to_owned(),
+            model: regime.model.clone(),
+            date: record::now(),
+            commit: begin.commit.clone(),
+            processor: begin.processor.clone(),
+            threads,
+            method: METHOD,
+            rounds: times[0],
+            seconds: (timeline.elapsed() - started).round(),
+            agreement,
+            rows,
+        };
+        let summary = Summary { load: load::Load { before, after: load::average() } };
+        let provenance = Provenance { date: section.date.clone(), ..begin.clone() };
+        keep(section, &provenance, &summary)?;
+    }
+    timeline.finish();
+    Ok(())
+}
+
+/// Seconds until a server has loaded its model and measured its costs.
+const START: f64 = 6.0;
+
+/// What a regime takes, by estimate.
+fn cost(regime: &Regime, pace: &Pace) -> Cost {
+    let [ramp, capacity, turn] = [pace.ramp, pace.capacity, pace.turn].map(|it| it.as_secs_f64());
+    match &regime.work {
+        Work::Contest { servers, .. } => {
+            let count = servers.len() as f64;
+            // Who refuses nothing needs as long again for twice its capacity.
+            let patient = servers.iter().filter(|it| matches!(it, Kind::Other(_))).count() as f64;
+            let loads = LOADS.len() as f64;
+            let round = count * (ramp + capacity + loads * (ramp + turn)) + patient * (ramp + turn);
+            Cost { fixed: count * START, round }
+        }
+        Work::HostPath(_) => Cost { fixed: 2.0 * START, round: ramp + capacity + 5.0 },
+        Work::Endurance => Cost { fixed: 3.0 * START + pace.siege.dawdling.as_secs_f64() + 60.0, round: 0.0 },
+    }
+}
+
+/// Measures a regime.
+fn measure(
+    regime: &Regime,
+    rounds: usize,
+    pace: &Pace,
+    stage: &impl Stage,
+    timeline: &mut Timeline,
+) -> Result<(Vec<Agreement>, Rows)> {
+    let open = || Texts::open(&stage.checkpoint(&regime.model));
+    match &regime.work {
+        Work::Contest { servers, arrivals, promised, shares } => {
+            let texts = open()?;
+            let mut present: Vec<Present> = Vec::new();
+            let mut agreement = Vec::new();
+            let mut expected = None;
+            for kind in servers {
+                let name = kind.name(servers);
+                let server = stage.serve(&name, kind, &regime.model)?;
+                let expected = match &expected {
+                    Some(expected) => expected,
+                    None => expected.insert(contest::vectors(&server, &texts)?),
+                };
+                agreement.push(contest::agree(expected, &server, &texts)?);
+                present.push(Present { name, server });
+            }
+            let terms = Terms { arrivals, promised: *promised, shares: *shares, texts: &texts, pace };
+            Ok((agreement, Rows::Contest(contest::run(&present, &terms, rounds, timeline)?)))
+        }
+        Work::HostPath(lens) => {
+            let kind = Kind::Turbo { batching: "dp".to_owned(), layout: "packed".to_owned() };
+            let server = stage.serve(TURBO, &kind, &regime.model)?;
+            let mut engine = stage.engine(&regime.model)?;
+            let found = host_path::run((&mut engine, &server), (&open()?, lens), pace, rounds, timeline)?;
+            Ok((Vec::new(), Rows::HostPath(found)))
+        }
+        Work::Endurance => {
+            let trials = siege::run(stage, pace.siege, |_| timeline.done(1.0 / siege::TRIALS as f64))?;
+            Ok((Vec::new(), Rows::Endurance(trials)))
+        }
+    }
+}
+
+/// Whether sections with so many threads may join a record.
+///
+/// # Errors
+/// When the record was measured with another number: its tables would compare what cannot be compared.
+pub fn fits(record: &Report, threads: usize) -> Result<()> {
+    match record.rows.iter().find(|section| section.threads != threads) {
+        Some(other) => bail!("the record was measured with {} threads, got {threads}", other.threads),
+        None => Ok(()),
+    }
+}
+
+/// The record with a section of a new run: it takes the place of the one that measured the same before.
+///
+/// # Errors
+/// What [`fits`] says.
+pub fn merge(
+    before: Option<Report>,
+    section: Section,
+    (provenance, summary): (Provenance, Summary),
+) -> Result<Report> {
+    before.as_ref().map_or(Ok(()), |before| fits(before, section.threads))?;
+    let data = Data { threads: section.threads };
+    let mut rows = before.map(|before| before.rows).unwrap_or_default();
+    record::replace(&mut rows, section, |it| (it.name.clone(), it.model.clone()));
+    let known = regime::all()?;
+    rows.sort_by_key(|it| {
+        known.iter().position(|regime| regime.words() == [it.model.as_str(), it.name.as_str()])
+    });
+    Ok(Record { figure: "serve".to_owned(), provenance, data, summary, rows })
+}
+
+/// Writes the record, the page and the pictures to `out`.
+///
+/// # Errors
+/// When they cannot be written.
+pub fn write(report: &Report, out: &Path) -> Result<()> {
+    report.write(out)?;
+    let notes = std::fs::read_to_string(out.join(page::NOTES)).unwrap_or_default();
+    let file = out.join("serve.md");
+    std::fs::write(&file, page::page(report, &notes))
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    picture::draw(report, out)
+}

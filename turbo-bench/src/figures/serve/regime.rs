@@ -1,0 +1,214 @@
+//! What is measured, as data: the regimes, each with its model and work.
+
+use std::{ops::RangeInclusive, time::Duration};
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::fire::Trace;
+
+/// One row of the table: who serves what, to whom.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Regime {
+    /// What `--only` calls it.
+    pub name: &'static str,
+    /// The model, by its folder; weights are random.
+    pub model: String,
+    /// What is done.
+    pub work: Work,
+}
+
+/// What a regime measures.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    /// Servers one after the other under the same requests.
+    Contest {
+        /// Who; the first is the one that the others are compared with.
+        servers: Vec<Kind>,
+        /// What they are asked.
+        arrivals: Arrivals,
+        /// Time for an answer.
+        promised: Duration,
+        /// Whose capacity loads are shares of.
+        shares: Shares,
+    },
+    /// The whole server beside the bare engine, many texts of ten tokens and single ones of these lengths.
+    HostPath(Vec<u32>),
+    /// Clients that a server has to survive.
+    Endurance,
+}
+
+/// A server of a contest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// turbo.
+    Turbo {
+        /// What `--batching` says.
+        batching: String,
+        /// What `--layout` says.
+        layout: String,
+    },
+    /// Another engine behind uvicorn, by the name of its script's.
+    Other(String),
+}
+
+impl Kind {
+    /// What a table calls it among servers like these.
+    #[must_use]
+    pub fn name(&self, among: &[Self]) -> String {
+        let alone = among.iter().filter(|it| matches!(it, Self::Turbo { .. })).count() < 2;
+        match self {
+            Self::Turbo { .. } if alone => super::TURBO.to_owned(),
+            Self::Turbo { batching, .. } => batching.clone(),
+            Self::Other(name) => name.clone(),
+        }
+    }
+}
+
+/// What servers are asked.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Arrivals {
+    /// Drawn anew for each round: a Poisson process, lengths uniform in this range.
+    Poisson(RangeInclusive<usize>),
+    /// Recorded, at another rate, over and over.
+    Recorded(Trace),
+}
+
+impl Arrivals {
+    /// The requests of a round, at so many a second, for so long.
+    #[must_use]
+    pub fn trace(&self, rate: f64, length: Duration, round: u64) -> Trace {
+        match self {
+            Self::Poisson(lens) => Trace::poisson(lens, rate, length, round),
+            Self::Recorded(trace) => trace.at_rate(rate, length),
+        }
+    }
+
+    /// Lengths of so many requests.
+    #[must_use]
+    pub fn lens(&self, count: usize) -> Vec<u32> {
+        // At a request a second so many take so many seconds; a Poisson process has a few more or fewer.
+        let trace = self.trace(1.0, Duration::from_secs(2 * count as u64 + 60), 0);
+        trace.arrivals().iter().map(|it| it.tokens).take(count).collect()
+    }
+
+    /// In words.
+    #[must_use]
+    pub fn title(&self) -> String {
+        match self {
+            Self::Poisson(lens) => format!("Poisson, {} to {} tokens", lens.start(), lens.end()),
+            Self::Recorded(trace) => {
+                let lens = || trace.arrivals().iter().map(|it| it.tokens);
+                let (least, most) = (lens().min().unwrap_or(0), lens().max().unwrap_or(0));
+                format!("{} recorded requests of {least} to {most} tokens", trace.arrivals().len())
+            }
+        }
+    }
+}
+
+/// Whose capacity loads are shares of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shares {
+    /// The first server's: all get the same requests at the same times.
+    OfTheFirst,
+    /// Everybody's own: all get the same requests, the fast ones at a higher rate.
+    OfOwn,
+}
+
+/// Offered, as shares of a capacity.
+pub const LOADS: [f64; 4] = [0.5, 0.8, 0.95, 2.0];
+/// Of `--batching`, the first the one that is compared with the others.
+pub const POLICIES: [&str; 5] = ["dp", "naive", "none", "token-budget", "sorted-window"];
+/// Other engines; see `peers/serve_peer.py`.
+pub const OTHERS: [&str; 2] = ["ort", "ov"];
+
+const SHORT: RangeInclusive<usize> = 2..=100;
+const LONG: RangeInclusive<usize> = 5..=500;
+/// Time for an answer: a few times what a batch takes at most, which is a tenth of a second.
+const SOON: Duration = Duration::from_millis(250);
+const LATER: Duration = Duration::from_millis(500);
+
+/// Every regime, in the order in which they run.
+///
+/// # Errors
+/// When the trace that comes with this crate cannot be read.
+pub fn all() -> Result<Vec<Regime>> {
+    let bursts = Arrivals::Recorded(Trace::parse(include_str!("../../../traces/bursts.csv"))?);
+    let (short, long) = (Arrivals::Poisson(SHORT), Arrivals::Poisson(LONG));
+    let policies = |layout: &str, arrivals, promised| Work::Contest {
+        servers: POLICIES.map(|batching| turbo(batching, layout)).to_vec(),
+        arrivals,
+        promised,
+        shares: Shares::OfTheFirst,
+    };
+    let others = |arrivals, promised| Work::Contest {
+        servers: [turbo("dp", "packed")].into_iter().chain(OTHERS.map(|it| Kind::Other(it.into()))).collect(),
+        arrivals,
+        promised,
+        shares: Shares::OfOwn,
+    };
+    let minilm = |name, work| Regime { name, model: "minilm".to_owned(), work };
+    Ok(vec![
+        minilm("packed-short", policies("packed", short.clone(), SOON)),
+        minilm("packed-long", policies("packed", long.clone(), LATER)),
+        minilm("packed-bursts", policies("packed", bursts, LATER)),
+        minilm("padded-short", policies("padded", short.clone(), SOON)),
+        minilm("padded-long", policies("padded", long.clone(), LATER)),
+        minilm("others-short", others(short, SOON)),
+        minilm("others-long", others(long, LATER)),
+        minilm("host-path", Work::HostPath(vec![10, 40, 128])),
+        minilm("endurance", Work::Endurance),
+    ])
+}
+
+fn turbo(batching: &str, layout: &str) -> Kind {
+    Kind::Turbo { batching: batching.to_owned(), layout: layout.to_owned() }
+}
+
+impl Regime {
+    /// What `--only` may call it by: its model and name.
+    #[must_use]
+    pub fn words(&self) -> [&str; 2] {
+        [&self.model, self.name]
+    }
+
+    /// What a progress line calls it.
+    #[must_use]
+    pub fn title(&self) -> String {
+        self.words().join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_regimes_are_called_the_same_and_no_two_servers_of_one() {
+        let all = all().unwrap();
+        let mut titles: Vec<String> = all.iter().map(Regime::title).collect();
+        titles.sort();
+        titles.dedup();
+        assert_eq!(titles.len(), all.len());
+        for regime in &all {
+            let Work::Contest { servers, .. } = &regime.work else { continue };
+            let mut names: Vec<String> = servers.iter().map(|it| it.name(servers)).collect();
+            assert!(["dp", "turbo"].contains(&names[0].as_str()), "{names:?}");
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), servers.len());
+        }
+    }
+
+    #[test]
+    fn lengths_are_those_of_the_requests() {
+        let arrivals = Arrivals::Poisson(5..=500);
+        let lens = arrivals.lens(300);
+        assert_eq!(lens.len(), 300);
+        let trace = arrivals.trace(20.0, Duration::from_secs(10), 0);
+        assert!(trace.arrivals().iter().map(|it| it.tokens).zip(&lens).all(|(a, &b)| a == b));
+        let other = arrivals.trace(20.0, Duration::from_secs(10), 1);
+        assert_ne!(trace, other, "another round has other requests");
+    }
+}

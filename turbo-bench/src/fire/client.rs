@@ -1,0 +1,83 @@
+//! Connections to a server, kept open between requests, and one request over any of them.
+
+use std::{cell::RefCell, net::SocketAddr, time::Duration};
+
+use anyhow::{Context, Result};
+use http_body_util::{BodyExt, Full};
+use hyper::{
+    Request, StatusCode,
+    body::Bytes,
+    client::conn::http1::{SendRequest, handshake},
+    header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue},
+};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+/// How long the client still waits, in milliseconds.
+const DEADLINE: HeaderName = HeaderName::from_static("x-request-deadline-ms");
+/// Every request is for vectors.
+pub const ROUTE: &str = "/embed";
+
+/// What came back whole.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its body.
+    pub body: Bytes,
+}
+
+type Sender = SendRequest<Full<Bytes>>;
+
+/// As many connections as requests were under way at a time.
+pub struct Connections {
+    address: SocketAddr,
+    host: HeaderValue,
+    idle: RefCell<Vec<Sender>>,
+}
+
+impl Connections {
+    /// To the vectors of the server at `address`.
+    ///
+    /// # Errors
+    /// None in practice: an address is a host's name.
+    pub fn to(address: SocketAddr) -> Result<Self> {
+        let host = HeaderValue::from_str(&address.to_string()).context("an address is printable")?;
+        Ok(Self { address, host, idle: RefCell::default() })
+    }
+
+    /// Sends a body and waits for the whole answer; the server is told how long this client waits.
+    ///
+    /// # Errors
+    /// When there is no connection, or it ends before the answer does.
+    pub async fn ask(&self, body: Bytes, deadline: Option<Duration>) -> Result<Answer> {
+        let mut request = Request::post(ROUTE)
+            .header(HOST, &self.host)
+            .header(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(deadline) = deadline {
+            request = request.header(DEADLINE, HeaderValue::from(deadline.as_millis().max(1) as u64));
+        }
+        let mut sender = self.sender().await?;
+        let response = sender.send_request(request.body(Full::new(body))?).await.context("no answer came")?;
+        let status = response.status();
+        let body = response.into_body().collect().await.context("the answer was cut off")?.to_bytes();
+        self.idle.borrow_mut().push(sender);
+        Ok(Answer { status, body })
+    }
+
+    /// One that is free: the last that was used, so that those in excess fall idle.
+    async fn sender(&self) -> Result<Sender> {
+        loop {
+            let Some(mut idle) = self.idle.borrow_mut().pop() else { break };
+            if idle.ready().await.is_ok() {
+                return Ok(idle);
+            }
+        }
+        let stream = TcpStream::connect(self.address).await.context("cannot connect")?;
+        stream.set_nodelay(true)?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+        // What breaks a connection is told to the request on it.
+        tokio::task::spawn_local(async move { drop(connection.await) });
+        Ok(sender)
+    }
+}

@@ -1,0 +1,58 @@
+//! A load generator: an open loop that keeps to the times of a trace, a closed loop that finds what a server can do.
+//!
+//! ```text
+//! Trace (when, how long) + Texts (of so many tokens) ──▶ Script (when, which bytes) ──play──▶ Tally
+//!                                                         bytes ──saturate──▶ answers a second
+//! ```
+//!
+//! Latency counts from the moment at which a request should have been sent, so a server that holds up the generator
+//! does not look better for it (no coordinated omission; Tene). The generator is one thread and another that keeps the
+//! time, in a process of its own and on the cores of the server: what it uses is what any client would.
+//!
+//! | module | what it is about |
+//! |---|---|
+//! | [`trace`] | when requests come, and how long they are |
+//! | [`texts`] | texts of exactly so many tokens |
+//! | [`server`] | a server as a process |
+//! | [`client`] | connections, and one request over them |
+//! | [`open`] | playing a trace |
+//! | [`closed`] | asking as fast as answers come |
+//! | [`tally`] | what came back |
+
+pub mod client;
+pub mod closed;
+pub mod open;
+pub mod server;
+pub mod tally;
+pub mod texts;
+pub mod trace;
+
+use std::future::Future;
+
+use anyhow::{Context, Result};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::{runtime::Builder, task::LocalSet};
+
+pub use client::Connections;
+pub use open::Script;
+pub use server::Server;
+pub use tally::{Latency, Tally};
+pub use texts::Texts;
+pub use trace::{Arrival, Trace};
+
+/// Runs what the generator does, on this thread.
+///
+/// # Errors
+/// When the system refuses what a runtime needs, and what `work` fails with.
+pub fn on_this_thread<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime = Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    LocalSet::new().block_on(&runtime, work)
+}
+
+/// Lets this process, and those that it starts, have as many files and sockets as the system allows; says how many.
+pub fn raise_file_limit() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    // Where it is refused the old one holds, and that is what is told.
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    raised.ok().and(limit.maximum).or(limit.current).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,171 @@
+//! The open loop: requests are sent when their time has come, whatever has become of the earlier ones.
+
+use std::{
+    cell::RefCell,
+    rc::Rc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use hyper::body::Bytes;
+use tokio::{
+    sync::mpsc::{self, UnboundedSender},
+    task::JoinSet,
+    time::timeout,
+};
+
+use super::{Connections, Tally, Texts, Trace};
+
+/// What is sent, and when: all of it is made before the first is.
+#[derive(Clone, Debug)]
+pub struct Script {
+    requests: Vec<(Duration, Bytes)>,
+    length: Duration,
+}
+
+/// How a script is played.
+#[derive(Clone, Copy, Debug)]
+pub struct Play {
+    /// Time for an answer. A server is told how much of it is left when a request is sent.
+    pub promised: Duration,
+    /// Requests of this first time do not count: until then queues fill up.
+    pub ramp: Duration,
+    /// How long answers are waited for after the last request.
+    pub patience: Duration,
+}
+
+/// Time for the clock's thread to get ready.
+const LEAD: Duration = Duration::from_millis(20);
+
+impl Script {
+    /// The requests of a trace that lasts so long, as texts that depend on the seed.
+    #[must_use]
+    pub fn new(trace: &Trace, length: Duration, texts: &Texts, seed: u64) -> Self {
+        let of = |(index, it): (u64, &super::Arrival)| (it.at, texts.body(&[it.tokens], seed ^ index << 20));
+        Self { requests: (0..).zip(trace.arrivals()).map(of).collect(), length }
+    }
+
+    /// Sends every request in time, and waits for the answers.
+    ///
+    /// # Errors
+    /// When the clock's thread does not start.
+    pub async fn play(&self, to: &Rc<Connections>, play: Play) -> Result<Tally> {
+        let start = Instant::now() + LEAD;
+        let (tell, mut due) = mpsc::unbounded_channel();
+        let times: Vec<Duration> = self.requests.iter().map(|(at, _)| *at).collect();
+        let clock =
+            thread::Builder::new().name("clock".into()).spawn(move || keep_time(start, &times, &tell));
+        clock.context("cannot start a thread")?;
+
+        let tally = Rc::new(RefCell::new(Tally {
+            seconds: (self.length - play.ramp).as_secs_f64(),
+            ..Tally::default()
+        }));
+        let mut under_way = JoinSet::new();
+        while let Some(index) = due.recv().await {
+            let (at, body) = self.requests[index].clone();
+            let (to, tally, begin) = (Rc::clone(to), Rc::clone(&tally), start + at);
+            under_way.spawn_local(async move {
+                let left = play.promised.saturating_sub(begin.elapsed());
+                let answer = to.ask(body, Some(left)).await;
+                if at >= play.ramp {
+                    let status = answer.ok().map(|answer| answer.status.as_u16());
+                    tally.borrow_mut().note(status, begin.elapsed(), play.promised);
+                }
+            });
+            while under_way.try_join_next().is_some() {}
+        }
+        let rest = async { while under_way.join_next().await.is_some() {} };
+        let late = timeout(play.patience, rest).await.is_err();
+        under_way.shutdown().await;
+        let mut tally = tally.take();
+        if late {
+            let counted = self.requests.iter().filter(|(at, _)| *at >= play.ramp).count() as u64;
+            tally.dropped += counted - tally.offered;
+            tally.offered = counted;
+        }
+        Ok(tally)
+    }
+}
+
+/// Says which request is due, when it is: a thread wakes within tens of microseconds, a runtime within milliseconds.
+fn keep_time(start: Instant, times: &[Duration], tell: &UnboundedSender<usize>) {
+    for (index, &at) in times.iter().enumerate() {
+        thread::sleep((start + at).saturating_duration_since(Instant::now()));
+        if tell.send(index).is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::fire::{on_this_thread, trace::Arrival};
+
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+
+    /// A server that takes so long for each request, one at a time, and answers with `status`.
+    fn slow(time: Duration, status: &'static str, requests: usize) -> std::net::SocketAddr {
+        use std::io::{Read, Write};
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            for _ in 0..requests {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut head = [0; 4096];
+                let read = stream.read(&mut head).unwrap();
+                assert!(String::from_utf8_lossy(&head[..read]).contains("x-request-deadline-ms: "));
+                thread::sleep(time);
+                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\nconnection: close\r\n\r\n[]");
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        address
+    }
+
+    fn played(status: &'static str, count: u64, answered: usize) -> Tally {
+        let address = slow(MS(30), status, answered);
+        let requests = (0..count).map(|i| (MS(10 * i), Bytes::from_static(b"{}"))).collect();
+        let script = Script { requests, length: MS(10 * count) };
+        let play = Play { promised: MS(50), ramp: MS(0), patience: MS(400) };
+        on_this_thread(async { script.play(&Rc::new(Connections::to(address)?), play).await }).unwrap()
+    }
+
+    /// Ten requests, one each 10 ms, of which each takes 30: the last ends 300 ms after the beginning, 210 after its time.
+    #[test]
+    fn who_waits_for_others_is_late() {
+        let tally = played("200 OK", 10, 10);
+        let latency = tally.served.latency();
+        assert_eq!((tally.offered, latency.count), (10, 10));
+        assert!((105.0..250.0).contains(&latency.p50_ms), "30 ms, 50 ms, …, 210 ms: {latency:?}");
+        assert!(latency.max_ms >= 205.0, "{latency:?}");
+        assert!(tally.good <= 2, "{}", tally.good);
+        assert_eq!(tally.offered_rate(), 100.0);
+    }
+
+    #[test]
+    fn refusals_have_times_of_their_own_and_silence_is_a_drop() {
+        let tally = played("429 Too Many Requests", 3, 3);
+        assert_eq!((tally.refused.latency().count, tally.served.latency().count), (3, 0));
+        let tally = played("200 OK", 4, 1);
+        assert_eq!((tally.offered, tally.served.latency().count, tally.dropped), (4, 1, 3));
+    }
+
+    #[test]
+    fn a_script_is_the_trace_in_bytes() {
+        let model =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data/tiny-sentence");
+        let texts = Texts::open(&model).unwrap();
+        let trace = Trace::poisson(&(3..=9), 100.0, MS(500), 4);
+        let script = Script::new(&trace, MS(500), &texts, 4);
+        for (&Arrival { at, tokens }, (when, body)) in trace.arrivals().iter().zip(&script.requests) {
+            let body: serde_json::Value = serde_json::from_slice(body).unwrap();
+            let words = body["inputs"][0].as_str().unwrap().split(' ').count();
+            assert_eq!((at, tokens as usize), (*when, words + 2));
+        }
+    }
+}

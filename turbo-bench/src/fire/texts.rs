@@ -1,0 +1,86 @@
+//! Texts of exactly so many tokens: words that the vocabulary has whole.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use anyhow::{Context, Result, bail};
+use hyper::body::Bytes;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::workload;
+
+/// Words of which each is one token.
+pub struct Texts {
+    words: Vec<String>,
+}
+
+/// What every text gets around it: a first and a last token.
+const AROUND: u32 = 2;
+/// Fewer words than this would make texts that are hardly different.
+const FEWEST: usize = 10;
+
+#[derive(Deserialize)]
+struct File {
+    model: Vocabulary,
+}
+
+#[derive(Deserialize)]
+struct Vocabulary {
+    /// Word and id; ordered, so that a seed gives the same text everywhere.
+    vocab: BTreeMap<String, u32>,
+}
+
+impl Texts {
+    /// The words of a WordPiece vocabulary, from the `tokenizer.json` in a model's folder.
+    ///
+    /// # Errors
+    /// When there is none, or it has hardly a word.
+    pub fn open(model: &Path) -> Result<Self> {
+        let file = model.join("tokenizer.json");
+        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let File { model } = serde_json::from_str(&text)
+            .with_context(|| format!("{}: there is no WordPiece vocabulary", file.display()))?;
+        let whole = |word: &String| word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_lowercase());
+        let words: Vec<String> = model.vocab.into_keys().filter(whole).collect();
+        if words.len() < FEWEST {
+            bail!("{}: expected {FEWEST} whole words or more, got {}", file.display(), words.len());
+        }
+        Ok(Self { words })
+    }
+
+    /// A text of so many tokens, the first and the last one that every text gets among them; another one for another
+    /// seed. The shortest has three: without a word there is no text.
+    #[must_use]
+    pub fn text(&self, tokens: u32, seed: u64) -> String {
+        let count = tokens.saturating_sub(AROUND).max(1) as usize;
+        let chosen = workload::uniform(&(0..=self.words.len() - 1), count, seed);
+        let words: Vec<&str> = chosen.into_iter().map(|index| self.words[index].as_str()).collect();
+        words.join(" ")
+    }
+
+    /// The body of a request for the vectors of texts of so many tokens.
+    #[must_use]
+    pub fn body(&self, tokens: &[u32], seed: u64) -> Bytes {
+        let of = |(index, &tokens): (usize, &u32)| self.text(tokens, seed.wrapping_add(index as u64));
+        let texts: Vec<String> = tokens.iter().enumerate().map(of).collect();
+        json!({ "inputs": texts }).to_string().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_has_so_many_words_less_two() {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data/tiny-sentence");
+        let texts = Texts::open(&model).unwrap();
+        for (tokens, words) in [(2, 1), (3, 1), (10, 8), (40, 38)] {
+            assert_eq!(texts.text(tokens, 0).split(' ').count(), words);
+        }
+        assert_eq!(texts.text(40, 1), texts.text(40, 1));
+        assert_ne!(texts.text(40, 1), texts.text(40, 2));
+        let body: serde_json::Value = serde_json::from_slice(&texts.body(&[5, 5], 0)).unwrap();
+        assert_ne!(body["inputs"][0], body["inputs"][1]);
+    }
+}

@@ -1,0 +1,253 @@
+//! `turbo-bench serve`: servers under load, from the command line.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use turbo_bench::{
+    figures::{
+        selection::Selection,
+        serve::{self, Arrivals, Kind, METHOD, Pace, Regime, Report, Rows, Stage, TURBO, Work, regime},
+    },
+    fire::{Server, Texts, Trace},
+    rival::Rival,
+    siege,
+};
+
+use crate::{
+    choice::Choice,
+    engines::{Engines, MADE},
+    own,
+};
+
+/// turbo as a server: its policies under load, other servers beside it, clients that it has to survive (about an hour)
+///
+/// Every server is a process that is asked over loopback, by a generator on the same cores. Each regime that is done goes
+/// into the record turbo-bench/results/serve.json, where it replaces what an earlier run found, and into the page and the
+/// pictures beside it, whatever they say.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The server, as `cargo build --release --bin turbo` makes it
+    #[arg(long, env = "TURBO_BINARY", value_name = "PATH", default_value = "target/release/turbo")]
+    turbo: PathBuf,
+    /// Where published models are kept: the words of `minilm` are what texts are made of
+    #[arg(long, env = "TURBO_MODELS_DIR", value_name = "DIR", default_value = "models")]
+    published: PathBuf,
+    #[command(flatten)]
+    engines: Engines,
+    /// Requests to send instead of those of each contest, as lines of milliseconds and tokens behind a head `at_ms,tokens`;
+    /// the record goes elsewhere then (--out)
+    #[arg(long, value_name = "FILE", requires = "out")]
+    trace: Option<PathBuf>,
+    /// Seconds of a load and of a capacity; with fewer than in the record, it goes elsewhere (--out)
+    #[arg(long, value_name = "SECONDS", requires = "out")]
+    turn: Option<f64>,
+    /// Minutes that all of it may take: each regime is measured once at least, even where that takes longer
+    #[arg(long, default_value_t = 90.0, value_name = "MINUTES")]
+    budget: f64,
+    #[command(flatten)]
+    choice: Choice,
+}
+
+/// The model whose words texts are made of.
+const WORDS: &str = "minilm";
+/// Until a server has loaded its model and measured what batches cost.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Measures, and writes what it found.
+///
+/// # Errors
+/// When a server is missing, or computes something else.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let choice = &arguments.choice;
+    let out = choice.folder();
+    let mut record: Option<Report> = choice.record("serve")?;
+    if choice.render {
+        return record.map_or(Ok(()), |record| serve::write(&record, out));
+    }
+    let regimes = arguments.regimes(record.as_ref())?;
+    if choice.list {
+        return Choice::print(regimes.iter().map(Regime::title));
+    }
+    if let Some(record) = &record {
+        let elsewhere = || format!("{}: choose another --threads, or another --out", out.display());
+        serve::fits(record, choice.threads.get()).with_context(elsewhere)?;
+    }
+    let place = Place::prepare(arguments, &regimes)?;
+    let rounds = choice.rounds(arguments.budget);
+    serve::run(
+        &regimes,
+        rounds,
+        choice.threads.get(),
+        &arguments.pace(),
+        &place,
+        |section, provenance, summary| {
+            let merged = serve::merge(record.take(), section, (provenance.clone(), summary.clone()))?;
+            serve::write(&merged, out)?;
+            record = Some(merged);
+            Ok(())
+        },
+    )?;
+    println!("written to {}", out.display());
+    Ok(())
+}
+
+impl Arguments {
+    /// What is to be measured.
+    fn regimes(&self, record: Option<&Report>) -> Result<Vec<Regime>> {
+        let mut regimes = regime::all()?;
+        let selection = Selection::new(self.choice.only.clone(), regimes.iter().map(Regime::words));
+        let selection = selection.map_err(|why| anyhow::anyhow!("--only {why}"))?;
+        let known = |regime: &Regime| {
+            let sections = record.map(|record| &record.rows[..]).unwrap_or_default();
+            sections.iter().any(|it| {
+                let is_all = match (&it.rows, &regime.work) {
+                    (Rows::Contest(contest), Work::Contest { servers, .. }) => {
+                        servers.iter().all(|server| contest.standing(&server.name(servers)).is_some())
+                    }
+                    _ => true,
+                };
+                regime.words() == [it.model.as_str(), it.name.as_str()] && it.method == METHOD && is_all
+            })
+        };
+        regimes.retain(|regime| selection.takes(regime.words()) && !(self.choice.missing && known(regime)));
+        if let Some(file) = &self.trace {
+            let cannot = || format!("--trace {}", file.display());
+            let trace = Trace::parse(&fs::read_to_string(file).with_context(cannot)?).with_context(cannot)?;
+            for regime in &mut regimes {
+                if let Work::Contest { arrivals, .. } = &mut regime.work {
+                    *arrivals = Arrivals::Recorded(trace.clone());
+                }
+            }
+        }
+        if regimes.is_empty() {
+            bail!("nothing is left to measure");
+        }
+        Ok(regimes)
+    }
+
+    fn pace(&self) -> Pace {
+        match self.turn.map(Duration::from_secs_f64) {
+            Some(turn) => Pace { turn, capacity: turn, ramp: turn / 4, ..Pace::WHOLE },
+            None => Pace::WHOLE,
+        }
+    }
+}
+
+/// Where everything is that the figure starts.
+struct Place<'a> {
+    arguments: &'a Arguments,
+    texts: Texts,
+    /// Packed weights, which all servers map, and costs where they are kept.
+    scratch: tempfile::TempDir,
+}
+
+impl<'a> Place<'a> {
+    /// The checkpoints, what the other engines make of them, and the words.
+    fn prepare(arguments: &'a Arguments, regimes: &[Regime]) -> Result<Self> {
+        let turbo = &arguments.turbo;
+        if !turbo.exists() {
+            bail!(
+                "{}: there is no server; `cargo build --release --bin turbo` makes it, --turbo names another",
+                turbo.display()
+            );
+        }
+        let words = arguments.published.join(WORDS).join("tokenizer.json");
+        if !words.exists() {
+            bail!("{}: there is no such file; `cargo xtask model` fetches it", words.display());
+        }
+        let mut models: Vec<&str> = regimes.iter().map(|regime| regime.model.as_str()).collect();
+        models.dedup();
+        for model in models {
+            let with_others = regimes.iter().any(|regime| match &regime.work {
+                Work::Contest { servers, .. } => servers.iter().any(|it| matches!(it, Kind::Other(_))),
+                _ => false,
+            });
+            // ONNX is what all of them load.
+            arguments.engines.prepare(model, if with_others { &MADE[..2] } else { &[] })?;
+            complete(&arguments.engines.checkpoint(model), &words, &served(arguments, model))?;
+        }
+        let texts = Texts::open(&arguments.published.join(WORDS))?;
+        let scratch = tempfile::tempdir().context("cannot make a temporary folder")?;
+        Ok(Self { arguments, texts, scratch })
+    }
+
+    /// turbo with a model, before what tells servers apart.
+    fn turbo(&self, model: &str) -> Command {
+        let mut command = Command::new(&self.arguments.turbo);
+        // Each of its variables is an argument.
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.args(["serve", "--hostname=127.0.0.1", "--port=0", "--device=cpu", "--cache-bytes=0"]);
+        command.args(["--pooling=mean", "--threads", &self.arguments.choice.threads.to_string()]);
+        command.arg("--packed-cache").arg(self.scratch.path());
+        command.arg("--model-id").arg(served(self.arguments, model));
+        command
+    }
+}
+
+/// The folder that servers load: a checkpoint and a tokenizer.
+fn served(arguments: &Arguments, model: &str) -> PathBuf {
+    arguments.engines.base(model).join("served")
+}
+
+/// Makes a folder of a checkpoint with somebody's words; what is there already stays.
+fn complete(checkpoint: &Path, words: &Path, to: &Path) -> Result<()> {
+    let cannot = || format!("cannot make {}", to.display());
+    fs::create_dir_all(to).with_context(cannot)?;
+    let checkpoint = fs::canonicalize(checkpoint).with_context(cannot)?;
+    let files = ["config.json", "model.safetensors"].map(|name| (checkpoint.join(name), to.join(name)));
+    for (from, to) in files.into_iter().chain([(fs::canonicalize(words)?, to.join("tokenizer.json"))]) {
+        if !to.exists() {
+            std::os::unix::fs::symlink(from, to).with_context(cannot)?;
+        }
+    }
+    Ok(())
+}
+
+impl siege::Stage for Place<'_> {
+    fn command(&self, costs: &Path) -> Command {
+        let mut turbo = self.turbo(WORDS);
+        turbo.arg("--cost-cache").arg(costs);
+        turbo
+    }
+
+    fn texts(&self) -> &Texts {
+        &self.texts
+    }
+}
+
+impl Stage for Place<'_> {
+    fn checkpoint(&self, model: &str) -> PathBuf {
+        served(self.arguments, model)
+    }
+
+    fn serve(&self, name: &str, kind: &Kind, model: &str) -> Result<Server> {
+        let threads = self.arguments.choice.threads.to_string();
+        let mut command = match kind {
+            Kind::Turbo { batching, layout } => {
+                let mut turbo = self.turbo(model);
+                turbo.args(["--cost-cache=off", "--batching", batching, "--layout", layout]);
+                turbo
+            }
+            Kind::Other(peer) => {
+                let mut other = self.arguments.engines.script("serve_peer.py")?;
+                other.args(["--peer", peer, "--threads", &threads, "--base"]);
+                other.arg(self.arguments.engines.base(model)).arg("--tokenizer");
+                other.arg(self.checkpoint(model).join("tokenizer.json"));
+                other
+            }
+        };
+        Server::start(name, &mut command, PATIENCE)
+    }
+
+    fn engine(&self, model: &str) -> Result<Rival> {
+        let mut engine = own()?;
+        engine.arg("peer").arg(self.checkpoint(model));
+        Rival::start(TURBO, engine.args(["--threads", &self.arguments.choice.threads.to_string()]))
+    }
+}
