@@ -194,6 +194,11 @@ impl Does {
 
     /// What is wrong with its numbers and lists, whatever it reads.
     fn mistake(&self) -> Option<(&'static str, String)> {
+        let again = |names: Vec<&String>| {
+            let is_again = |&at: &usize| names[..at].contains(&names[at]);
+            let at = (0..names.len()).find(is_again)?;
+            Some(format!("expected each once, `{}` is there again", names[at]))
+        };
         match self {
             Self::Retrieve { keep: 0, .. } => Some(("keep", "expected at least 1, got 0".to_owned())),
             Self::Nearest { labels, .. } if labels.len() < 2 => {
@@ -205,6 +210,10 @@ impl Does {
             Self::Mean { of } if of.len() < 2 => {
                 Some(("of", format!("expected at least 2 steps, got {}", of.len())))
             }
+            Self::Nearest { labels, .. } => {
+                again(labels.iter().map(|(label, _)| label).collect()).map(|what| ("labels", what))
+            }
+            Self::Mean { of } => again(of.iter().collect()).map(|what| ("of", what)),
             _ => None,
         }
     }
@@ -392,6 +401,8 @@ impl Walk<'_> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::{collection::vec, prelude::*};
+
     use super::*;
 
     fn step(name: &str, does: Does) -> Step {
@@ -519,6 +530,16 @@ mod tests {
                 "step `l`: labels: expected at least 2 labels, got 1",
             ),
             (
+                &[step("v", embed(TEXTS)), step("l", nearest("v", &["a", "b", "a"], 20.0))],
+                "l",
+                "step `l`: labels: expected each once, `a` is there again",
+            ),
+            (
+                &[step("c", classify(TEXTS)), step("m", mean(&["c", "c"]))],
+                "m",
+                "step `m`: of: expected each once, `c` is there again",
+            ),
+            (
                 &[step("v", embed(TEXTS)), step("l", nearest("v", &["a", "b"], f32::NAN))],
                 "l",
                 "step `l`: scale: expected a number above 0, got NaN",
@@ -540,5 +561,53 @@ mod tests {
         ];
         let wrong = Plan::new(&steps, "m").unwrap_err();
         assert_eq!(wrong.iter().map(|it| it.field).collect::<Vec<_>>(), ["keep", "labels", "vectors", "of"]);
+    }
+
+    /// Rankers whose mean is the result, over chains of retrievals, of which each reads one of a greater number (the
+    /// request, where there is none of that number); without those that nobody reads.
+    fn sound(retrievals: &[usize], rankers: &[usize]) -> Vec<Step> {
+        let read = |number: usize| match number < retrievals.len() {
+            true => format!("near {number}"),
+            false => TEXTS.to_owned(),
+        };
+        let mut is_read: Vec<bool> = (0..retrievals.len()).map(|near| rankers.contains(&near)).collect();
+        for (near, more) in retrievals.iter().enumerate() {
+            if let (true, Some(next)) = (is_read[near], is_read.get_mut(near + 1 + more)) {
+                *next = true;
+            }
+        }
+        let near = |(near, more): (usize, &usize)| step(&read(near), retrieve(&read(near + 1 + more), 1));
+        let retrievals = retrievals.iter().enumerate().filter(|(near, _)| is_read[*near]).map(near);
+        let names: Vec<String> = (0..rankers.len()).map(|ranker| format!("ranked {ranker}")).collect();
+        let ranked = names.iter().zip(rankers).map(|(name, &near)| step(name, rerank(QUERY, &read(near))));
+        let mean = mean(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        retrievals.chain(ranked).chain([step("mean", mean)]).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_sound_is_planned_and_steps_find_what_they_read(
+            steps in (vec(0..4_usize, 0..6), vec(0..8_usize, 2..4))
+                .prop_map(|(retrievals, rankers)| sound(&retrievals, &rankers))
+                .prop_shuffle(),
+        ) {
+            let plan = Plan::new(&steps, "mean").unwrap();
+            prop_assert_eq!(plan.steps.len(), steps.len());
+            prop_assert_eq!(&plan.steps.last().unwrap().step.name, "mean");
+            for planned in &plan.steps {
+                let reads = planned.step.does.reads();
+                prop_assert_eq!(reads.len(), planned.reads.len());
+                for ((_, name, _), read) in reads.iter().zip(&planned.reads) {
+                    match read {
+                        Read::Query => prop_assert_eq!(*name, QUERY),
+                        Read::Texts => prop_assert_eq!(*name, TEXTS),
+                        Read::Step(at) => {
+                            prop_assert_eq!(*name, &plan.steps[*at].step.name);
+                            prop_assert!(plan.steps[*at].wave < planned.wave);
+                        }
+                    }
+                }
+            }
+        }
     }
 }
