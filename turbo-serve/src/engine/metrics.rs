@@ -1,11 +1,16 @@
-//! What the engine counts. Handles are made once: on the worker's path there is no lookup by name.
+//! What the engine counts, for metrics and for [`observed`](super::observed) alike. Handles are made once: on the worker's
+//! path there is no lookup by name.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use turbo_models::Task;
 
-use super::{queue::Job, ticket::Answer};
+use super::{
+    observed::{Observer, Origin},
+    queue::Job,
+    ticket::Answer,
+};
 use crate::metric_names as names;
 
 /// What the queue counts.
@@ -14,10 +19,11 @@ pub(super) struct QueueMetrics {
     batch_size: Histogram,
     batch_tokens: Histogram,
     dropped: Counter,
+    observer: Arc<Observer>,
 }
 
 impl QueueMetrics {
-    pub(super) fn new(label: Option<&str>) -> Self {
+    pub(super) fn new(label: Option<&str>, observer: Arc<Observer>) -> Self {
         let labels = names::labels(label, []);
         Self {
             queue_size: gauge!(names::QUEUE_SIZE, labels.iter()),
@@ -27,18 +33,21 @@ impl QueueMetrics {
                 names::REQUEST_FAILURE,
                 names::labels(label, [(names::ERR, names::failure::DROPPED)])
             ),
+            observer,
         }
     }
 
     /// So many inputs wait.
     pub(super) fn waiting(&self, inputs: usize) {
         self.queue_size.set(inputs as f64);
+        self.observer.waiting(inputs);
     }
 
     /// This batch goes to the model.
     pub(super) fn batch(&self, jobs: &[Job]) {
         self.batch_size.record(jobs.len() as f64);
         self.batch_tokens.record(jobs.iter().map(Job::tokens).sum::<usize>() as f64);
+        self.observer.formed(jobs.iter().map(Job::tokens));
     }
 
     /// The client of an input has gone before its batch was computed.
@@ -54,10 +63,11 @@ pub(super) struct RecallMetrics {
     in_folder: Counter,
     shared: Counter,
     misses: Counter,
+    observer: Arc<Observer>,
 }
 
 impl RecallMetrics {
-    pub(super) fn new(label: Option<&str>) -> Self {
+    pub(super) fn new(label: Option<&str>, observer: Arc<Observer>) -> Self {
         let labels = names::labels(label, []);
         let hits = |tier| counter!(names::CACHE_HITS, names::labels(label, [(names::TIER, tier)]));
         Self {
@@ -66,6 +76,7 @@ impl RecallMetrics {
             in_folder: hits(names::tier::FOLDER),
             shared: counter!(names::CACHE_SHARED, labels.iter()),
             misses: counter!(names::CACHE_MISSES, labels.iter()),
+            observer,
         }
     }
 
@@ -77,21 +88,25 @@ impl RecallMetrics {
     /// An answer was in memory.
     pub(super) fn in_memory(&self) {
         self.in_memory.increment(1);
+        self.observer.recalled(Origin::Memory, 1);
     }
 
     /// An answer was in the folder.
     pub(super) fn in_folder(&self) {
         self.in_folder.increment(1);
+        self.observer.recalled(Origin::Folder, 1);
     }
 
     /// An answer was being computed.
     pub(super) fn shared(&self) {
         self.shared.increment(1);
+        self.observer.recalled(Origin::Others, 1);
     }
 
     /// So many answers have to be computed.
     pub(super) fn missed(&self, inputs: usize) {
         self.misses.increment(inputs as u64);
+        self.observer.recalled(Origin::Nowhere, inputs as u64);
     }
 }
 
@@ -103,10 +118,11 @@ pub(super) struct TaskMetrics {
     tokenization: Histogram,
     queue: Histogram,
     inference: Histogram,
+    observer: Arc<Observer>,
 }
 
 impl TaskMetrics {
-    pub(super) fn new(task: Task, label: Option<&str>) -> Self {
+    pub(super) fn new(task: Task, label: Option<&str>, observer: Arc<Observer>) -> Self {
         let labels = names::labels(label, []);
         let names = match task {
             Task::Embedding { .. } | Task::SparseEmbedding => &names::EMBED,
@@ -122,6 +138,7 @@ impl TaskMetrics {
             tokenization: histogram!(names.tokenization_duration, labels.iter()),
             queue: histogram!(names.queue_duration, labels.iter()),
             inference: histogram!(names.inference_duration, labels.iter()),
+            observer,
         }
     }
 
@@ -133,6 +150,7 @@ impl TaskMetrics {
     /// The inputs of a request that took `total` have their answers.
     pub(super) fn answered(&self, answers: &[Answer], total: Duration) {
         self.success.increment(answers.len() as u64);
+        self.observer.answered(answers.len() as u64, total);
         for answer in answers {
             self.duration.record(total);
             self.tokenization.record(answer.tokenization);

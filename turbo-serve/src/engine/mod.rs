@@ -35,6 +35,7 @@ mod info;
 mod lanes;
 mod lead;
 mod metrics;
+pub mod observed;
 mod promises;
 mod prompts;
 mod queue;
@@ -79,6 +80,8 @@ pub use {
 
 use std::{collections::BTreeMap, future::Future, pin::Pin};
 
+use self::observed::Observed;
+
 /// An answer that is still being worked on. Dropping it withdraws the request.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send + 'a>>;
 
@@ -104,4 +107,9 @@ pub trait Infer: Send + Sync + 'static {
 
     /// Whether requests are answered. Cheap: asked by load balancers all the time.
     fn health(&self) -> Health;
+
+    /// What it has done lately, for people to look at; `None` where nobody keeps that.
+    fn observed(&self) -> Option<Observed> {
+        None
+    }
 }

@@ -233,6 +233,11 @@ impl Queue {
         }
     }
 
+    /// Jobs that wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Waiting jobs, and the time they are predicted to take.
     pub(super) fn backlog(&self) -> (usize, Duration) {
         (self.waiting.len(), self.batcher.backlog())
@@ -328,10 +333,10 @@ fn give_up(job: &Job, abandoned: bool, metrics: &QueueMetrics) {
 mod tests {
     use metrics_exporter_prometheus::PrometheusBuilder;
     use tokio::sync::Semaphore;
-    use turbo_sched::{BatchTotal, BatcherConfig, Limits, PackedCost};
+    use turbo_sched::{BatchTotal, BatcherConfig, Layout, Limits, PackedCost};
 
     use super::*;
-    use crate::engine::ticket;
+    use crate::engine::{observed::Observer, ticket};
 
     /// A job of a request of one input, and where its client waits.
     fn job() -> (Job, ticket::Receiver<ticket::Answer>) {
@@ -346,7 +351,8 @@ mod tests {
         let cost = PackedCost::fit([([1].into_iter().collect(), BatchTotal(1.0))]).unwrap();
         let limits = Limits::batch_size(std::num::NonZeroUsize::MIN);
         let batcher = Batcher::new(BatcherConfig::with_limits(limits), CostModel::Packed(Box::new(cost)));
-        Queue::new(outbox, batcher, 4, Instant::now(), Arc::default(), QueueMetrics::new(None))
+        let metrics = QueueMetrics::new(None, Arc::new(Observer::new(Instant::now(), Layout::Packed)));
+        Queue::new(outbox, batcher, 4, Instant::now(), Arc::default(), metrics)
     }
 
     #[test]

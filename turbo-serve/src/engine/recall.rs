@@ -12,6 +12,7 @@ use turbo_models::RowLens;
 use super::{
     Encoded, Rows,
     metrics::RecallMetrics,
+    observed::Observer,
     promises::{Asked, Promise, Promises},
     queue::{Inbox, Job},
     ticket::Ticket,
@@ -35,8 +36,13 @@ pub(super) struct Known {
 
 impl Recall {
     /// Without `known` answers everything is computed. `label` tells the metrics of several engines apart.
-    pub(super) fn new(known: Option<Known>, inbox: Inbox, label: Option<&str>) -> Self {
-        Self { inbox, known, metrics: Arc::new(RecallMetrics::new(label)) }
+    pub(super) fn new(
+        known: Option<Known>,
+        inbox: Inbox,
+        label: Option<&str>,
+        observer: Arc<Observer>,
+    ) -> Self {
+        Self { inbox, known, metrics: Arc::new(RecallMetrics::new(label, observer)) }
     }
 
     /// Sees to it that the inputs of `ticket` are answered.

@@ -25,6 +25,7 @@ use super::{
     health::HealthCell,
     lead::Lead,
     metrics::{QueueMetrics, TaskMetrics},
+    observed::{Observed, Observer},
     queue::{Outbox, Queue, inbox},
     recall::{Known, Recall},
     resident::resident_bytes,
@@ -47,6 +48,7 @@ struct Shared {
     admission: Admission,
     encoders: Encoders,
     metrics: TaskMetrics,
+    observer: Arc<Observer>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Whether what was accepted is not computed any more.
     abandoned: Arc<Abandoned>,
@@ -64,6 +66,7 @@ impl Engine {
         let (inbox, outbox) = inbox();
         let epoch = Instant::now();
         let load = Arc::new(Load::new(epoch));
+        let observer = Arc::new(Observer::new(epoch, model.layout));
         let health = Arc::new(HealthCell::new(Health::Starting));
         let limit = info.max_input_length;
         let rules = Rules {
@@ -88,16 +91,19 @@ impl Engine {
             load: Arc::clone(&load),
             health: Arc::clone(&health),
             abandoned: Arc::clone(&abandoned),
+            observer: Arc::clone(&observer),
         };
         let (worker, capacity) = start.spawn()?;
         info.max_batch_tokens = capacity.total_tokens;
         let workers = config.tokenization_workers;
-        let recall = Recall::new(known, inbox.clone(), config.label.as_deref());
+        let label = config.label.as_deref();
+        let recall = Recall::new(known, inbox.clone(), label, Arc::clone(&observer));
         let (encoders, mut threads) = Encoders::start(rules, workers, recall, inbox, Arc::clone(&abandoned))?;
         threads.push(worker);
         let total = u32::try_from(slots).unwrap_or(u32::MAX);
         Ok(Self(Arc::new(Shared {
-            metrics: TaskMetrics::new(info.model.task, config.label.as_deref()),
+            metrics: TaskMetrics::new(info.model.task, label, Arc::clone(&observer)),
+            observer,
             info,
             health,
             admission: Admission::new(total, load),
@@ -191,6 +197,12 @@ impl Infer for Engine {
     fn health(&self) -> Health {
         self.0.health.get()
     }
+
+    fn observed(&self) -> Option<Observed> {
+        let observed = self.0.observer.look();
+        self.0.encoders.wake(); // it may sleep, and has something to tell
+        Some(observed)
+    }
 }
 
 impl fmt::Debug for Engine {
@@ -258,6 +270,7 @@ struct WorkerStart {
     load: Arc<Load>,
     health: Arc<HealthCell>,
     abandoned: Arc<Abandoned>,
+    observer: Arc<Observer>,
 }
 
 impl WorkerStart {
@@ -304,13 +317,14 @@ impl WorkerStart {
         let mut runner = (self.model.build)(first).map_err(StartError::Runner)?;
         let cache = self.cost_cache(first);
         let warm = warm_up.run(&mut *runner, cache.as_ref()).map_err(StartError::Runner)?;
-        let Warm { costs, capacity, shared_tokens } = warm;
+        let Warm { costs, capacity, shared_tokens, measured } = warm;
+        let reserved_bytes = runner.footprint(&capacity.largest(layout));
         tracing::info!(
             max_batch_tokens = capacity.total_tokens,
             several_inputs_share = shared_tokens,
             predicted_ms =
                 costs.cost(&longest_of(shared_tokens, capacity.max_seq_len)).as_duration().as_millis() as u64,
-            activations_mb = runner.footprint(&capacity.largest(layout)) / 1_000_000,
+            activations_mb = reserved_bytes / 1_000_000,
             resident_mb = resident_bytes().map(|bytes| bytes / 1_000_000),
             "memory for the largest batch is reserved"
         );
@@ -319,9 +333,11 @@ impl WorkerStart {
             dispatch: self.config.dispatch,
             ..BatcherConfig::with_limits(capacity.limits(shared_tokens))
         };
+        let longest = u32::try_from(capacity.max_seq_len).unwrap_or(u32::MAX);
+        self.observer.begins(&costs, batcher.limits, longest, &measured, reserved_bytes);
         let slots = self.config.max_concurrent_requests;
         let abandoned = Arc::clone(&self.abandoned);
-        let metrics = QueueMetrics::new(self.config.label.as_deref());
+        let metrics = QueueMetrics::new(self.config.label.as_deref(), Arc::clone(&self.observer));
         let batcher = Batcher::new(batcher, costs);
         let queue = Queue::new(self.outbox, batcher, slots, self.epoch, abandoned, metrics);
         self.health.set(Health::Ready);
@@ -334,6 +350,7 @@ impl WorkerStart {
             load: self.load,
             health: self.health,
             abandoned: self.abandoned,
+            observer: self.observer,
             flights: VecDeque::new(),
             seat,
             lead: Lead::default(),

@@ -43,6 +43,9 @@ pub(super) struct WarmUp<'a> {
     pub seat: &'a Seat,
 }
 
+/// Kept costs that hold, and the batches that were run to find out.
+type Confirmed = (CostModel, Vec<(Candidate, Duration)>);
+
 /// What the batcher is to know of a runner that is warm.
 pub(super) struct Warm {
     pub costs: CostModel,
@@ -50,6 +53,8 @@ pub(super) struct Warm {
     pub capacity: Capacity,
     /// Most tokens that several inputs may share; one alone may have more.
     pub shared_tokens: usize,
+    /// What the costs were learnt from just now, or confirmed by.
+    pub measured: Vec<(Candidate, Duration)>,
 }
 
 impl WarmUp<'_> {
@@ -68,9 +73,9 @@ impl WarmUp<'_> {
     /// Whatever the runner fails with.
     pub(super) fn run(&self, runner: &mut dyn Runner, cache: Option<&CostCache>) -> Result<Warm, RunError> {
         if let Some(kept) = cache.and_then(CostCache::load).filter(|kept| kept.layout() == self.layout)
-            && let Some(costs) = self.confirmed(kept, runner)?
+            && let Some((costs, measured)) = self.confirmed(kept, runner)?
         {
-            return self.sized(costs, runner);
+            return Ok(Warm { measured, ..self.sized(costs, runner)? });
         }
         let mut measuring = Measuring::new(self);
         let mut warm = self.sized(measuring.costs(runner)?, runner)?;
@@ -84,7 +89,7 @@ impl WarmUp<'_> {
         if let Some(cache) = cache {
             cache.save(warm.costs.clone());
         }
-        Ok(warm)
+        Ok(Warm { measured: measuring.measured, ..warm })
     }
 
     /// Has the runner reserve memory for the batches that `costs` allow.
@@ -94,7 +99,7 @@ impl WarmUp<'_> {
         if capacity != runner.capacity() {
             runner.reserve(capacity)?;
         }
-        Ok(Warm { costs, capacity, shared_tokens })
+        Ok(Warm { costs, capacity, shared_tokens, measured: Vec::new() })
     }
 
     /// How many tokens the runner's device has memory for, where nobody chose a number.
@@ -120,7 +125,7 @@ impl WarmUp<'_> {
 
     /// `kept`, having learnt from a few batches of this machine now; `None` where they contradict it. The batches are
     /// the smallest, and larger ones that should take no longer than [`LONG_RUN`].
-    fn confirmed(&self, mut kept: CostModel, runner: &mut dyn Runner) -> Result<Option<CostModel>, RunError> {
+    fn confirmed(&self, mut kept: CostModel, runner: &mut dyn Runner) -> Result<Option<Confirmed>, RunError> {
         let started = (self.clock)();
         let short = |&(seq_len, batch_size): &(u32, usize)| {
             kept.cost(&batch_of(seq_len, batch_size)).as_duration() <= LONG_RUN
@@ -129,6 +134,7 @@ impl WarmUp<'_> {
         let Some(last) = short.len().checked_sub(1) else { return Ok(None) };
         let mut points = vec![0, last / 2, last];
         points.dedup();
+        let mut measured = Vec::new();
         for (seq_len, batch_size) in points.into_iter().map(|point| short[point]) {
             let time = self.measure(runner, seq_len, batch_size)?;
             let candidate = batch_of(seq_len, batch_size);
@@ -145,9 +151,10 @@ impl WarmUp<'_> {
                 return Ok(None);
             }
             kept.update(&candidate, BatchTotal::from_duration(time))?;
+            measured.push((candidate, time));
         }
         tracing::info!(took_ms = self.since(started).as_millis() as u64, "warmed up, the kept costs hold");
-        Ok(Some(kept))
+        Ok(Some((kept, measured)))
     }
 
     /// Whether a batch that is predicted to take `time` may come up: one of several inputs that takes far too long will

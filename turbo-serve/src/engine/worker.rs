@@ -26,6 +26,7 @@ use super::{
     cost_cache::CostKeeper,
     health::HealthCell,
     lead::Lead,
+    observed::{Observer, Ran},
     queue::{Job, Next, Queue},
     runner::{Progress, Runner},
 };
@@ -43,6 +44,7 @@ pub(super) struct Worker {
     pub load: Arc<Load>,
     pub health: Arc<HealthCell>,
     pub abandoned: Arc<Abandoned>,
+    pub observer: Arc<Observer>,
     /// What the runner has, the oldest first.
     pub flights: VecDeque<Flight>,
     /// Its place among the engines that share the device.
@@ -54,6 +56,8 @@ pub(super) struct Worker {
 pub(super) struct Flight {
     jobs: Vec<Job>,
     candidate: Candidate,
+    /// Inputs that waited when it was formed, its own among them.
+    waiting: usize,
     /// When the runner got to it: when it was submitted, or when the batch before was done.
     started: Instant,
     predicted: Duration,
@@ -66,6 +70,7 @@ impl Worker {
     pub(super) fn run(mut self) {
         let mut jobs = Vec::with_capacity(self.capacity.batch_size);
         loop {
+            self.tell();
             let empty = self.queue.is_empty();
             if empty && self.flights.is_empty() {
                 if self.queue.is_stopping() {
@@ -121,8 +126,9 @@ impl Worker {
     /// Gives the runner a batch, which has the device.
     fn submit(&mut self, jobs: Vec<Job>, candidate: Candidate, turn: Turn) {
         let predicted = self.queue.predict(&candidate);
+        let waiting = self.queue.len() + jobs.len();
         let started = Instant::now();
-        self.flights.push_back(Flight { jobs, candidate, started, predicted, turn });
+        self.flights.push_back(Flight { jobs, candidate, waiting, started, predicted, turn });
         self.report_load();
         let submitted = self.start_newest();
         self.lead.observe(started.elapsed());
@@ -163,7 +169,11 @@ impl Worker {
             Err(Failure::Panicked(why)) => return self.start_over(&why),
             Ok(Progress::Done | Progress::Stopped) | Err(Failure::Refused(_)) => {}
         }
-        let Flight { jobs, candidate, .. } = self.flights.pop_front().expect("it was there above");
+        let flight = self.flights.pop_front().expect("it was there above");
+        if let Ok(Progress::Done) = looked {
+            self.observe(&flight, inference);
+        }
+        let Flight { jobs, candidate, .. } = flight;
         match looked {
             Err(Failure::Refused(why)) => fail(jobs, &why),
             Ok(Progress::Done) => {
@@ -181,6 +191,23 @@ impl Worker {
             Ok(())
         }) {
             self.start_over(&why);
+        }
+    }
+
+    /// Writes down a batch that is done, for whoever looks.
+    fn observe(&self, flight: &Flight, took: Duration) {
+        let Flight { jobs, candidate, waiting, started, predicted, .. } = flight;
+        let waited = |job: &Job| started.saturating_duration_since(job.encoded_at);
+        let inputs = jobs.iter().map(|job| (u32::try_from(job.tokens()).unwrap_or(u32::MAX), waited(job)));
+        self.observer.ran(Ran { candidate, waiting: *waiting, predicted: *predicted, took, inputs });
+    }
+
+    /// Does what takes time for somebody who looks, if somebody does.
+    fn tell(&mut self) {
+        let Self { observer, queue, runner, .. } = self;
+        if observer.is_looked_at() && runner.is_some() {
+            let footprint = |batch: &_| guarded(runner, |runner| Ok(runner.footprint(batch))).ok();
+            observer.tell(queue.costs(), footprint);
         }
     }
 

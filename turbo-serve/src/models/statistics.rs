@@ -8,7 +8,7 @@ use std::{
 
 use crate::engine::{
     DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Pending, Spent,
-    Timings, TokenizeRequest, Tokenized, Usage,
+    Timings, TokenizeRequest, Tokenized, Usage, observed::Observed,
 };
 
 /// What a version has done since it is there. Requests whose clients have gone are not counted.
@@ -107,5 +107,9 @@ impl Infer for Counted {
 
     fn batches(&self) -> BTreeMap<usize, Spent> {
         self.engine.batches()
+    }
+
+    fn observed(&self) -> Option<Observed> {
+        self.engine.observed()
     }
 }

@@ -9,6 +9,7 @@ mod batches;
 mod cache;
 mod failures;
 mod fake;
+mod observed;
 mod stop;
 mod stress;
 mod texts;

@@ -1,0 +1,158 @@
+//! How long answers took: percentiles of the last minute, and how they went before.
+
+use std::{collections::VecDeque, time::Duration};
+
+use hdrhistogram::Histogram;
+
+/// Answers are put together for so long.
+pub const INTERVAL: Duration = Duration::from_secs(5);
+/// Intervals of which every answer is known: a minute, and the one that is not over.
+const KNOWN: u64 = 60 / INTERVAL.as_secs() + 1;
+/// Intervals of which the percentiles are.
+const TOLD: usize = 36;
+/// In microseconds; what takes longer counts as this.
+const LONGEST: u64 = 600_000_000;
+/// Values are told apart by this many digits: percentiles are right to a hundredth.
+const DIGITS: u8 = 2;
+
+/// From an input's arrival to its answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Latencies {
+    /// Inputs of the last minute.
+    pub inputs: u64,
+    /// Their percentiles; `None` without any.
+    pub minute: Option<Percentiles>,
+    /// Percentiles of each [`INTERVAL`] that is over, and when it began; those without an input are left out.
+    pub intervals: Vec<(Duration, Percentiles)>,
+}
+
+/// So many of a hundred answers took no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Percentiles {
+    /// Half of them.
+    pub p50: Duration,
+    /// 90 of 100.
+    pub p90: Duration,
+    /// 99 of 100.
+    pub p99: Duration,
+}
+
+/// A histogram per interval.
+pub(super) struct Recorder {
+    /// Which interval each is of; `None` before its first.
+    known: [(Option<u64>, Histogram<u32>); KNOWN as usize],
+    told: VecDeque<(Duration, Percentiles)>,
+}
+
+impl Recorder {
+    pub(super) fn new() -> Self {
+        Self { known: std::array::from_fn(|_| (None, empty())), told: VecDeque::with_capacity(TOLD) }
+    }
+
+    /// `inputs` answers took this long each. Allocates nothing.
+    pub(super) fn record(&mut self, now: Duration, inputs: u64, took: Duration) {
+        let interval = interval(now);
+        self.close_before(interval);
+        let (of, histogram) = &mut self.known[(interval % KNOWN) as usize];
+        *of = Some(interval);
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).clamp(1, LONGEST);
+        histogram.saturating_record_n(micros, u32::try_from(inputs).unwrap_or(u32::MAX));
+    }
+
+    pub(super) fn look(&mut self, now: Duration) -> Latencies {
+        let current = interval(now);
+        self.close_before(current);
+        let mut minute = empty();
+        for (of, histogram) in &self.known {
+            if of.is_some_and(|of| of + KNOWN > current) {
+                minute.add(histogram).expect("all have the same bounds");
+            }
+        }
+        let since = now.saturating_sub(INTERVAL * TOLD as u32);
+        let intervals = self.told.iter().copied().filter(|(began, _)| *began >= since).collect();
+        Latencies { inputs: minute.len(), minute: percentiles(&minute), intervals }
+    }
+
+    /// Tells of the intervals before `current` that are not told of yet, and makes room for it.
+    fn close_before(&mut self, current: u64) {
+        let told_until = self.told.back().map(|(began, _)| interval(*began));
+        // in the order of time: the slot of `current` is that of the oldest
+        for age in (1..=KNOWN).rev() {
+            let Some(of) = current.checked_sub(age) else { continue };
+            let (slot, histogram) = &self.known[(of % KNOWN) as usize];
+            let open = *slot == Some(of) && told_until.is_none_or(|told| told < of);
+            if let Some(percentiles) = percentiles(histogram).filter(|_| open) {
+                if self.told.len() == TOLD {
+                    self.told.pop_front();
+                }
+                self.told.push_back((INTERVAL * u32::try_from(of).unwrap_or(u32::MAX), percentiles));
+            }
+        }
+        let (slot, histogram) = &mut self.known[(current % KNOWN) as usize];
+        if slot.is_some_and(|of| of < current) {
+            *slot = None;
+            histogram.reset();
+        }
+    }
+}
+
+fn interval(now: Duration) -> u64 {
+    now.as_secs() / INTERVAL.as_secs()
+}
+
+fn empty() -> Histogram<u32> {
+    Histogram::new_with_bounds(1, LONGEST, DIGITS).expect("the bounds are those of a histogram")
+}
+
+fn percentiles(histogram: &Histogram<u32>) -> Option<Percentiles> {
+    let at = |quantile| Duration::from_micros(histogram.value_at_quantile(quantile));
+    (!histogram.is_empty()).then(|| Percentiles { p50: at(0.5), p90: at(0.9), p99: at(0.99) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn near(got: Duration, expected: Duration) -> bool {
+        (got.as_secs_f64() / expected.as_secs_f64() - 1.0).abs() < 0.01
+    }
+
+    #[test]
+    fn percentiles_are_those_of_what_was_recorded() {
+        let mut recorder = Recorder::new();
+        (1..=1000).for_each(|n| recorder.record(MS, 1, MS * n));
+        let Latencies { inputs, minute, intervals } = recorder.look(MS * 2);
+        let Percentiles { p50, p90, p99 } = minute.unwrap();
+        assert_eq!((inputs, intervals.len()), (1000, 0));
+        assert!(near(p50, MS * 500) && near(p90, MS * 900) && near(p99, MS * 990), "{minute:?}");
+    }
+
+    #[test]
+    fn a_minute_slides_and_intervals_stay_behind() {
+        let mut recorder = Recorder::new();
+        let second = Duration::from_secs(1);
+        for n in 0..100 {
+            recorder.record(second * n, 1, MS * (n / 5 + 1));
+        }
+        let Latencies { inputs, minute, intervals } = recorder.look(second * 99);
+        assert_eq!(inputs, 65, "12 intervals, and the one that is not over");
+        assert!(near(minute.unwrap().p99, MS * 20), "{minute:?}");
+        assert_eq!(intervals.len(), 19);
+        for (n, (began, percentiles)) in (1..).zip(&intervals) {
+            assert_eq!(*began, INTERVAL * (n - 1));
+            assert!(near(percentiles.p50, MS * n), "{percentiles:?}");
+        }
+        let later = recorder.look(second * 1000);
+        assert_eq!(later, Latencies::default());
+    }
+
+    #[test]
+    fn what_takes_no_time_or_all_of_it_is_counted() {
+        let mut recorder = Recorder::new();
+        recorder.record(MS, 3, Duration::ZERO);
+        recorder.record(MS, u64::MAX, Duration::MAX);
+        assert!(recorder.look(MS).inputs > 3);
+    }
+}

@@ -1,0 +1,249 @@
+//! What an engine has done lately, kept for whoever looks at it.
+//!
+//! ```text
+//! worker ────────────▶ batches, by the second, costs    it never waits: while somebody reads, a batch is not written down
+//! tokenizer threads ─▶ cache hits, by the second ┐
+//! who awaits answers ▶ latencies of a minute ────┴────▶ Observed
+//! ```
+//!
+//! All memory is taken at start. What the metrics count is counted here too, at the same places, so that both tell the
+//! same; and what takes time (evaluating costs, planning memory) is done when somebody has looked.
+
+mod batches;
+mod costs;
+mod latencies;
+mod requests;
+mod seconds;
+
+use std::{
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant, SystemTime},
+};
+
+use turbo_sched::{Candidate, CostModel, Layout, Limits};
+
+pub use batches::{Batch, BatchSecond, SEQUENCES};
+pub use costs::{Cell, CostMap, Line, MeasuredBatch};
+pub use latencies::{INTERVAL, Latencies, Percentiles};
+pub(super) use requests::Origin;
+pub use requests::{Origins, RequestSecond};
+pub use seconds::SECONDS;
+
+use self::{batches::Batches, costs::Costs, requests::Requests};
+
+/// What an engine has done lately.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Observed {
+    /// When the engine began: another time tells another engine.
+    pub began: SystemTime,
+    /// Time since then; all times below are counted like it.
+    pub now: Duration,
+    /// What was counted since it began.
+    pub totals: Totals,
+    /// Inputs that wait for their batch.
+    pub waiting: usize,
+    /// The last batches that were computed, the oldest first.
+    pub batches: Vec<Batch>,
+    /// Batches of the last [`SECONDS`] seconds; seconds without any are left out.
+    pub batch_seconds: Vec<(u64, BatchSecond)>,
+    /// Inputs of the last [`SECONDS`] seconds; seconds without any are left out.
+    pub request_seconds: Vec<(u64, RequestSecond)>,
+    /// From an input's arrival to its answer.
+    pub latencies: Latencies,
+    /// What batches cost, as it was known shortly after the look before this one.
+    pub costs: CostMap,
+    /// Bytes that are reserved for the activations of the largest batch.
+    pub reserved_bytes: usize,
+    /// Batches that are not told of above, for somebody was looking when they were done.
+    pub unseen: u64,
+}
+
+/// What the metrics of the same meaning count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Batches that were given to the model.
+    pub batches: u64,
+    /// Inputs of those.
+    pub inputs: u64,
+    /// Tokens of those.
+    pub tokens: u64,
+    /// Tokens that those would be, were each input padded to the longest of its batch.
+    pub padded_tokens: u64,
+    /// Inputs that were answered.
+    pub answered: u64,
+    /// Where their answers came from.
+    pub origins: Origins,
+}
+
+/// Where it is written down.
+pub(super) struct Observer {
+    epoch: Instant,
+    began: SystemTime,
+    layout: Layout,
+    counted: Counted,
+    /// Whether somebody has looked since costs and plans were last told.
+    looked: AtomicBool,
+    worked: Mutex<Worked>,
+    /// Batches that the worker could not write down without waiting.
+    unseen: AtomicU64,
+    requests: Mutex<Requests>,
+}
+
+/// What the worker counts where it must not wait.
+#[derive(Default)]
+struct Counted {
+    batches: AtomicU64,
+    inputs: AtomicU64,
+    tokens: AtomicU64,
+    padded_tokens: AtomicU64,
+    waiting: AtomicU64,
+}
+
+/// What the worker writes.
+#[derive(Default)]
+struct Worked {
+    batches: Batches,
+    costs: Costs,
+    reserved_bytes: usize,
+}
+
+/// A batch that was computed just now.
+pub(super) struct Ran<'a, I> {
+    pub candidate: &'a Candidate,
+    /// Inputs that waited when it was formed, its own among them.
+    pub waiting: usize,
+    pub predicted: Duration,
+    pub took: Duration,
+    /// Of each of its inputs the tokens, and the time that it had waited when the batch began.
+    pub inputs: I,
+}
+
+impl Observer {
+    /// Times are counted from `epoch`, which is now.
+    pub(super) fn new(epoch: Instant, layout: Layout) -> Self {
+        Self {
+            epoch,
+            began: SystemTime::now(),
+            layout,
+            counted: Counted::default(),
+            looked: AtomicBool::new(false),
+            worked: Mutex::default(),
+            unseen: AtomicU64::new(0),
+            requests: Mutex::new(Requests::new()),
+        }
+    }
+
+    /// The model is warm: what its batches cost, which of them may be, what of that was `measured`, and the memory that is
+    /// reserved for them.
+    pub(super) fn begins(
+        &self,
+        costs: &CostModel,
+        limits: Limits,
+        max_seq_len: u32,
+        measured: &[(Candidate, Duration)],
+        reserved_bytes: usize,
+    ) {
+        let mut worked = self.worked();
+        worked.costs = Costs::new(costs, limits, max_seq_len, measured);
+        worked.reserved_bytes = reserved_bytes;
+    }
+
+    /// So many inputs wait.
+    pub(super) fn waiting(&self, inputs: usize) {
+        self.counted.waiting.store(inputs as u64, Relaxed);
+    }
+
+    /// A batch of these lengths goes to the model.
+    pub(super) fn formed(&self, lens: impl Iterator<Item = usize>) {
+        let (inputs, tokens, longest) = lens.fold((0, 0, 0), |(inputs, tokens, longest), len| {
+            (inputs + 1, tokens + len as u64, len.max(longest))
+        });
+        let Counted { batches, inputs: all, tokens: of_all, padded_tokens, waiting: _ } = &self.counted;
+        for (counter, more) in
+            [(batches, 1), (all, inputs), (of_all, tokens), (padded_tokens, inputs * longest as u64)]
+        {
+            counter.fetch_add(more, Relaxed);
+        }
+    }
+
+    /// A batch was computed. Neither waits nor allocates.
+    pub(super) fn ran(&self, ran: Ran<'_, impl Iterator<Item = (u32, Duration)>>) {
+        match self.worked.try_lock() {
+            Ok(mut worked) => worked.batches.push(self.epoch.elapsed(), self.layout, ran),
+            Err(_) => _ = self.unseen.fetch_add(1, Relaxed),
+        }
+    }
+
+    /// Whether somebody has looked since what takes time was last told.
+    pub(super) fn is_looked_at(&self) -> bool {
+        self.looked.load(Relaxed)
+    }
+
+    /// Tells what batches cost, and what the largest ones planned. Evaluates `footprint` for a few batches at most.
+    pub(super) fn tell(&self, costs: &CostModel, footprint: impl FnMut(&Candidate) -> Option<usize>) {
+        if let Ok(mut worked) = self.worked.try_lock() {
+            self.looked.store(false, Relaxed);
+            worked.costs.follow(costs);
+            worked.batches.plan(footprint);
+        }
+    }
+
+    /// So many inputs have their answers from there.
+    pub(super) fn recalled(&self, origin: Origin, inputs: u64) {
+        self.requests().recalled(self.epoch.elapsed(), origin, inputs);
+    }
+
+    /// `inputs` of one request have their answers, `total` after they came.
+    pub(super) fn answered(&self, inputs: u64, total: Duration) {
+        self.requests().answered(self.epoch.elapsed(), inputs, total);
+    }
+
+    /// All of it, as it is now. What takes time is told by the worker after this, for the next look.
+    pub(super) fn look(&self) -> Observed {
+        let now = self.epoch.elapsed();
+        let (of_requests, (request_seconds, latencies)) = {
+            let mut requests = self.requests();
+            (requests.totals(), requests.look(now))
+        };
+        let worked = self.worked();
+        self.looked.store(true, Relaxed);
+        Observed {
+            began: self.began,
+            now,
+            totals: self.counted.totals(of_requests),
+            waiting: self.counted.waiting.load(Relaxed) as usize,
+            batches: worked.batches.last(),
+            batch_seconds: worked.batches.seconds(now),
+            request_seconds,
+            latencies,
+            costs: worked.costs.map(self.layout),
+            reserved_bytes: worked.reserved_bytes,
+            unseen: self.unseen.load(Relaxed),
+        }
+    }
+
+    // Nothing panics half-way under these locks, so a poisoned one still guards whole values.
+    fn worked(&self) -> MutexGuard<'_, Worked> {
+        self.worked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn requests(&self) -> MutexGuard<'_, Requests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counted {
+    fn totals(&self, (answered, origins): (u64, Origins)) -> Totals {
+        Totals {
+            batches: self.batches.load(Relaxed),
+            inputs: self.inputs.load(Relaxed),
+            tokens: self.tokens.load(Relaxed),
+            padded_tokens: self.padded_tokens.load(Relaxed),
+            answered,
+            origins,
+        }
+    }
+}
