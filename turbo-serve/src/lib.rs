@@ -7,6 +7,7 @@
 //! | [`models`] | what is served, by name and version; loaded and unloaded while serving |
 //! | [`http`] | text-embeddings-inference's routes and OpenAI's embeddings over [`models::Models`] |
 //! | [`grpc`] | text-embeddings-inference's gRPC services, health and reflection |
+//! | [`dashboard`] | a page that shows what the server does while it does it |
 //! | [`net`] | sockets, TLS, HTTP/1.1 and HTTP/2, keys: what holds whatever is asked |
 //! | [`tasks`] | from rows to what they mean: labels, answers, words |
 //! | [`files`] | files of texts in, files of answers out, a row for a row |
@@ -16,6 +17,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod cache;
+pub mod dashboard;
 pub mod engine;
 pub mod files;
 pub mod grpc;

@@ -30,6 +30,7 @@
 //! | `GET /info` | what is served, and within which limits |
 //! | `GET /health`, `/ping`, `/` | 200, or 503 while requests are not answered |
 //! | `GET /openapi.json`, `/api-doc/openapi.json`, `/docs` | all of this for programs, and as a page |
+//! | `GET /dashboard`, `GET /dashboard/data` | a [page](crate::dashboard) that shows what the server does, and what that reads |
 //! | `GET /metrics` | Prometheus text, names in [`metric_names`](crate::metric_names) |
 //!
 //! Of several models, `/models/{name}` or `/models/{name}/versions/{version}` before any of these says which one is meant
@@ -49,6 +50,7 @@ mod ability;
 mod answer;
 mod body;
 mod call;
+mod dashboard;
 mod error;
 pub(crate) mod headers;
 mod inputs;

@@ -16,6 +16,7 @@ use super::{
     Metrics,
     ability::Ability,
     body::discard,
+    dashboard,
     error::{ApiError, KserveError, OpenAiError, RerankError, TeiError},
     kserve, observe, openai,
     openapi::{self, Operation},
@@ -188,6 +189,8 @@ pub(super) fn routes() -> Routes {
         .get("/openapi.json", openapi::openapi, about::openapi("openapi"))
         .get("/api-doc/openapi.json", openapi::openapi, about::openapi("api_doc"))
         .get("/docs", openapi::page, about::page())
+        .get("/dashboard", dashboard::page, about::dashboard())
+        .get("/dashboard/data", dashboard::data, about::dashboard_data())
 }
 
 /// `POST /`: the route that answers for this model.

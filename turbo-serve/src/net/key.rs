@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// What whoever watches a server asks for, and what tells how to ask: they have no key. Of one model it is the same.
-const PUBLIC: [&str; 9] = [
+const PUBLIC: [&str; 10] = [
     "/",
     "/health",
     "/ping",
@@ -26,6 +26,7 @@ const PUBLIC: [&str; 9] = [
     "/v2/health/ready",
     "/metrics",
     "/docs",
+    "/dashboard",
     "/openapi.json",
     "/api-doc/openapi.json",
 ];

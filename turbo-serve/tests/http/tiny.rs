@@ -22,16 +22,16 @@ struct Golden {
 }
 
 #[derive(Deserialize)]
-struct Sentence {
-    text: String,
-    input_ids: Vec<u32>,
+pub(crate) struct Sentence {
+    pub(crate) text: String,
+    pub(crate) input_ids: Vec<u32>,
     /// Mean of the token rows.
     mean: Vec<f32>,
     /// The same, normalised.
     embedding: Vec<f32>,
 }
 
-fn start() -> (Running, Vec<Sentence>) {
+pub(crate) fn start() -> (Running, Vec<Sentence>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data/tiny-sentence");
     let golden: Golden = serde_json::from_slice(&std::fs::read(folder.join("golden.json")).unwrap()).unwrap();
     let metrics = Metrics::install().unwrap();

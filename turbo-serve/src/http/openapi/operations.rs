@@ -358,4 +358,13 @@ pub(in crate::http) mod server {
     pub(in crate::http) fn page() -> Operation {
         Operation::text("docs", TAG, "This document as a page", "text/html").public()
     }
+
+    pub(in crate::http) fn dashboard() -> Operation {
+        Operation::text("dashboard", TAG, "A page that shows what the server does", "text/html").public()
+    }
+
+    pub(in crate::http) fn dashboard_data() -> Operation {
+        Operation::new("dashboard_data", TAG, "What that page shows of a model", "DashboardData")
+            .refuses(&[404])
+    }
 }

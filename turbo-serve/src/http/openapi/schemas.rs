@@ -378,7 +378,75 @@ fn server() -> Value {
     json!({
         "Info": json!({ "type": "object", "properties": info, "required": required }),
         "Document": json!({ "type": "object", "required": ["openapi", "info", "paths"] }),
+        "DashboardData": dashboard(),
     })
+}
+
+/// Units are in the names; times without a date are counted from the model's start.
+fn dashboard() -> Value {
+    let all = |properties: Value| {
+        let required: Vec<String> =
+            properties.as_object().map(|all| all.keys().cloned().collect()).unwrap_or_default();
+        json!({ "type": "object", "properties": properties, "required": required })
+    };
+    let or_nothing = |schema: Value| any([schema, json!({ "type": "null" })]);
+    let percentiles = json!({ "p50_ms": number(), "p90_ms": number(), "p99_ms": number() });
+    let mut interval = percentiles.clone();
+    interval["began_s"] = number();
+    let model = all(json!({
+        "name": text(), "version": text(), "reason": maybe("string"),
+        "state": { "enum": ["on demand", "loading", "ready", "unloading", "unloaded", "unavailable"] },
+    }));
+    let engine = all(json!({
+        "model_id": text(), "task": text(), "dtype": text(), "device": text(),
+        "health": { "enum": ["ready", "starting", "failing", "stopping"] },
+        "max_input_length": count(), "max_batch_tokens": count(), "max_concurrent_requests": count(),
+        "cache_bytes": maybe("integer"), "label": maybe("string"), "answered_metric": text(),
+    }));
+    let batch = all(json!({
+        "number": count(), "done_s": number(), "seq_lens": list(count()), "batch_size": count(),
+        "max_seq_len": count(), "tokens": count(), "padded_tokens": count(), "waiting": count(),
+        "predicted_ms": number(), "took_ms": number(), "longest_wait_ms": number(), "mean_wait_ms": number(),
+    }));
+    let batch_second = all(json!({
+        "second": count(), "batches": count(), "inputs": count(), "tokens": count(), "padded_tokens": count(),
+        "took_ms": number(), "most_waiting": count(), "largest_inputs": count(), "largest_tokens": count(),
+        "planned_bytes": maybe("integer"),
+    }));
+    let request_second = all(json!({
+        "second": count(), "answered": count(), "cache_memory": count(), "cache_folder": count(),
+        "cache_shared": count(), "cache_misses": count(),
+    }));
+    let costs = all(json!({
+        "layout": { "enum": ["packed", "padded"] }, "seq_lens": list(count()), "batch_sizes": list(count()),
+        "cells_ms": list(list(maybe("number"))), "extrapolated": list(list(json!({ "type": "boolean" }))),
+        "line_ms": or_nothing(all(json!({
+            "fixed": number(), "per_token": number(), "per_len_sq": number(), "per_request": number(),
+        }))),
+        "measured": list(all(json!({
+            "batch_size": count(), "max_seq_len": count(), "tokens": count(), "took_ms": number(),
+        }))),
+    }));
+    let observed = all(json!({
+        "began_unix_ms": count(), "now_s": number(), "kept_s": count(),
+        "totals": all(json!({
+            "batches": count(), "inputs": count(), "tokens": count(), "padded_tokens": count(),
+            "answered": count(), "cache_memory": count(), "cache_folder": count(), "cache_shared": count(),
+            "cache_misses": count(),
+        })),
+        "waiting": count(), "unseen_batches": count(), "batches": list(batch),
+        "batch_seconds": list(batch_second), "request_seconds": list(request_second),
+        "latencies": all(json!({
+            "inputs_of_minute": count(), "minute": or_nothing(all(percentiles)), "interval_s": count(),
+            "intervals": list(all(interval)),
+        })),
+        "costs": costs, "reserved_bytes": count(),
+    }));
+    all(json!({
+        "server": all(json!({ "version": text(), "resident_bytes": maybe("integer") })),
+        "models": list(model.clone()), "model": model, "engine": or_nothing(engine),
+        "observed": or_nothing(observed),
+    }))
 }
 
 fn errors() -> Value {

@@ -1,0 +1,49 @@
+//! The page, and what it may do.
+
+use std::sync::LazyLock;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use sha2::{Digest, Sha256};
+
+/// The whole of it.
+pub const PAGE: &str = include_str!("page.html");
+
+/// Value of `Content-Security-Policy`: its own style and script, by their digests, and questions to where it came from.
+pub static POLICY: LazyLock<String> = LazyLock::new(|| {
+    let digest = |tag| STANDARD.encode(Sha256::digest(inside(PAGE, tag)));
+    let (style, script) = (digest("style"), digest("script"));
+    format!(
+        "default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'; connect-src 'self'; \
+         img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+    )
+});
+
+/// What stands between the tags of the only element of this kind.
+fn inside<'a>(page: &'a str, tag: &str) -> &'a str {
+    let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
+    let between = page.split_once(&open).and_then(|(_, rest)| rest.split_once(&close));
+    between.map_or("", |(inside, _)| inside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_one_style_and_one_script_and_nothing_from_elsewhere() {
+        for tag in ["style", "script"] {
+            assert_eq!(PAGE.matches(&format!("<{tag}")).count(), 1, "{tag}");
+            assert!(inside(PAGE, tag).len() > 1000, "{tag}");
+        }
+        // a style attribute would need a policy of its own
+        for elsewhere in [" style=", " onclick=", " src=", "@import", "url(", "//cdn"] {
+            assert!(!PAGE.contains(elsewhere), "{elsewhere}");
+        }
+    }
+
+    #[test]
+    fn what_is_inside_is_without_its_tags() {
+        assert_eq!(inside("<p><b>x</b><i>y</i></p>", "b"), "x");
+        assert_eq!(inside("<p>", "b"), "");
+    }
+}
