@@ -96,7 +96,22 @@ fn triton() {
     let model = |name: &str, fixture: &str| {
         format!("[[models]]\nname = '{name}'\nmodel_id = '{}'\n", data().join(fixture).display())
     };
-    let models = [model("embedder", "tiny-sentence"), model("ranker", "tiny-cross-encoder")].concat();
+    let ensemble = "[[ensembles]]
+        name = 'topics'
+        output = 'topic'
+        [[ensembles.steps]]
+        name = 'vector'
+        do = 'embed'
+        model = 'embedder'
+        texts = 'request.texts'
+        [[ensembles.steps]]
+        name = 'topic'
+        do = 'nearest'
+        vectors = 'vector'
+        labels = { animals = 'the cat sat on the mat', food = 'a hot soup' }
+        ";
+    let models =
+        [&model("embedder", "tiny-sentence"), &model("ranker", "tiny-cross-encoder"), ensemble].concat();
     let config = folder.path().join("turbo.toml");
     fs::write(&config, models).unwrap();
     for protocol in ["http", "grpc"] {

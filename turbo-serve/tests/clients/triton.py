@@ -1,5 +1,5 @@
 """Triton's own clients, which speak KServe's protocol: texts and ids, as bytes and as JSON, on both ways; streams; what is
-told of models; models that come and go; errors. Asks a server of `embedder` and `ranker`."""
+told of models; models that come and go; errors. Asks a server of `embedder`, `ranker` and the ensemble `topics`."""
 
 import importlib
 import json
@@ -97,6 +97,11 @@ assert short.as_numpy("sentence_embedding").shape == (2, 8)
 pairs = numpy.array([["a cat", "the cat sat"], ["a cat", "soup"]], dtype=object)
 scores = client.infer("ranker", [tensor("text", pairs)]).as_numpy("scores")
 assert scores.shape == (2, 1) and ((0 < scores) & (scores < 1)).all(), scores
+assert client.get_model_metadata("topics", **told)["inputs"][0]["datatype"] == "BYTES"
+outputs = [wanted("logits", class_count=1), wanted("scores")]
+topics = client.infer("topics", [tensor("text", texts)], outputs=outputs)
+assert topics.as_numpy("logits")[0][0].endswith(b":0:animals"), topics.as_numpy("logits")
+assert numpy.allclose(topics.as_numpy("scores").sum(axis=1), 1, atol=1e-6)
 
 # errors
 text = [tensor("text", texts)]
@@ -146,7 +151,7 @@ assert new == [1, 1, 1, 0, 0], (before, after)
 assert count(after, "success", "ns") > count(after, "compute_infer", "ns") > 0
 batches = {int(it["batch_size"]): int(it["compute_infer"]["count"]) for it in after["batch_stats"]}
 assert sum(batches.values()) == int(after["execution_count"]) and sum(k * n for k, n in batches.items()) == 2
-assert len(client.get_inference_statistics(**told)["model_stats"]) == 2
+assert len(client.get_inference_statistics(**told)["model_stats"]) == 3
 
 
 # models come and go
@@ -155,9 +160,9 @@ def states():
     return {it["name"]: it["state"] for it in (index if over_http else index["models"])}
 
 
-assert states() == {"embedder": "READY", "ranker": "READY"}
+assert states() == {"embedder": "READY", "ranker": "READY", "topics": "READY"}
 client.unload_model("ranker")
-assert states() == {"embedder": "READY", "ranker": "UNAVAILABLE"} and not client.is_model_ready("ranker")
+assert states() == {"embedder": "READY", "ranker": "UNAVAILABLE", "topics": "READY"} and not client.is_model_ready("ranker")
 refused("model `ranker/1` is not loaded", client.infer, "ranker", [tensor("text", pairs)])
 client.load_model("ranker")
 assert client.is_model_ready("ranker")

@@ -391,7 +391,7 @@ fn every_task_has_its_tensors() {
 }
 
 /// Elements behind their lengths, some of which lie.
-fn elements() -> impl Strategy<Value = Vec<u8>> {
+pub(crate) fn elements() -> impl Strategy<Value = Vec<u8>> {
     let length =
         prop_oneof![6 => Just(None), 1 => any::<u32>().prop_map(Some), 1 => (0..9_u32).prop_map(Some)];
     let element = (length, "[a-c]{0,3}").prop_map(|(length, text)| {

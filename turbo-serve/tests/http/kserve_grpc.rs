@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use futures_util::{StreamExt, stream};
+use proptest::{collection::vec, prelude::*, sample::select};
 use tonic::{Code, transport::Channel};
 use turbo_serve::{
     engine::{Input, OutputKind},
@@ -18,7 +19,7 @@ use turbo_serve::{
 
 use crate::{
     fake::{Running, Server},
-    kserve::{rows, texts},
+    kserve::{elements, rows, texts},
 };
 
 async fn client(server: &Running) -> GrpcInferenceServiceClient<Channel> {
@@ -179,4 +180,55 @@ async fn calls_tell_what_a_server_is() {
         (Code::InvalidArgument, true),
         "{status}"
     );
+}
+
+/// An input of any shape, with contents of its own or without; often those that the shape says.
+fn input() -> impl Strategy<Value = InferInputTensor> {
+    let name = select(&["text", "input_ids", "attention_mask", "token_type_ids"][..]);
+    let datatype = select(&["BYTES", "INT64", "INT32", "UINT8", "UINT64", "BOOL", "FP32", ""][..]);
+    let size = prop_oneof![9 => 0..4_i64, 1 => select(&[i64::MAX, i64::MIN, -1, 1 << 32][..])];
+    let text = "[a-c\u{ff}]{0,3}".prop_map(String::into_bytes);
+    let contents = (vec(any::<i64>(), 0..4), vec(any::<u64>(), 0..4), vec(text, 0..4));
+    let how = (0..3_u8, vec(size, 0..3));
+    (name, datatype, contents, how).prop_map(|(name, datatype, contents, (how, shape))| {
+        let (int64_contents, uint64_contents, bytes_contents) = contents;
+        let (datatype, shape) = match how {
+            0 => ("BYTES", vec![bytes_contents.len() as i64]),
+            _ => (datatype, shape),
+        };
+        let contents = InferTensorContents {
+            bool_contents: int64_contents.iter().map(|it| it % 2 == 0).collect(),
+            int_contents: int64_contents.iter().map(|&it| it as i32).collect(),
+            uint_contents: uint64_contents.iter().map(|&it| it as u32).collect(),
+            int64_contents,
+            uint64_contents,
+            bytes_contents,
+            ..InferTensorContents::default()
+        };
+        InferInputTensor {
+            name: name.to_owned(),
+            datatype: datatype.to_owned(),
+            shape,
+            contents: (how < 2).then(|| contents.into()),
+            ..InferInputTensor::default()
+        }
+    })
+}
+
+#[test]
+fn whatever_a_message_says_is_answered() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let client = runtime.block_on(client(&server));
+    let answered = std::cell::Cell::new(0);
+    let raw = prop_oneof![2 => Just(Vec::new()), 1 => vec(elements(), 0..3)];
+    let message = (vec(input(), 0..3), raw);
+    proptest!(ProptestConfig::with_cases(1500), |((inputs, raw_input_contents) in message)| {
+        let request = ModelInferRequest { inputs, raw_input_contents, ..ModelInferRequest::default() };
+        match runtime.block_on(client.clone().model_infer(request)) {
+            Ok(_) => answered.set(answered.get() + 1),
+            Err(status) => prop_assert_eq!(status.code(), Code::InvalidArgument, "{}", status),
+        }
+    });
+    assert!(answered.get() > 5, "else what comes is refused too early: {answered:?}");
 }
