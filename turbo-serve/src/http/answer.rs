@@ -16,7 +16,7 @@ use super::{error::ApiError, headers, inputs::Counted, metrics::Arity, target::T
 use crate::{
     engine::{InferRequest, InferResponse, Input, OutputKind, Pending, Truncation, Usage},
     request_span,
-    tasks::infer_in_parts,
+    tasks::{NoRoom, infer_in_parts},
 };
 
 /// Answers with more values than this (about a millisecond of writing) are written on a thread of their own, so that
@@ -63,7 +63,7 @@ pub(super) async fn answer_in_parts(
     let (arity, received) = (question.inputs.arity, question.received);
     let request = question.request();
     let _begun = target.begin()?;
-    let response = caught(|| Box::pin(infer_in_parts(target.engine(), request, inputs)));
+    let response = caught(|| Box::pin(infer_in_parts(target.engine(), request, inputs, NoRoom::Fails)));
     answer_with(target, arity, received, response, write).await
 }
 

@@ -71,6 +71,7 @@ pub(crate) use ability::Ability;
 pub(crate) use answer::caught;
 pub(crate) use error::{ApiError, ErrorType, Failure};
 pub(crate) use metrics::Arity;
+pub(crate) use rerank::check_copies;
 pub(crate) use router::refuse;
 pub(crate) use tei::{Token, score_function, tokens};
 pub(crate) use write::check_finite;

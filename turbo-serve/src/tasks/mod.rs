@@ -15,7 +15,8 @@ mod questions;
 
 pub use entities::{EntityRequest, FoundEntity, entities};
 pub use gaps::{Filled, GapRequest, MOST_FILLED, MOST_TARGETS, fill_gaps};
-pub use parts::infer_in_parts;
+pub(crate) use parts::AT_ONCE;
+pub use parts::{NoRoom, infer_in_parts};
 pub use questions::{FoundAnswer, QuestionRequest, answer_question};
 
 use std::time::{Duration, Instant};

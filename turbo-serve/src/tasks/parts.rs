@@ -8,17 +8,26 @@ use crate::engine::{EngineError, Infer, InferRequest, InferResponse, Input, Timi
 
 /// Requests that are asked at a time: while one is computed the next becomes tokens. More would take slots that others
 /// wait for, and gain nothing.
-const AT_ONCE: usize = 2;
+pub(crate) const AT_ONCE: usize = 2;
 
 /// The least and the most time after which a request that found no room is asked again. What the engine predicts is when
 /// all that it has accepted is done, and there is room before.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
+/// What happens to a request when all slots are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRoom {
+    /// It fails.
+    Fails,
+    /// It waits: it is the rest of one that was accepted.
+    Waits,
+}
+
 /// The answers to `inputs`, however many: they are asked for in requests of as many as one may have, and what else
 /// `request` says is said of all. An input exists from when its request is asked, so pairs need not be many copies of a
 /// long query at a time.
 ///
-/// It begins as every request does, or is refused for want of room; once it has begun, it waits for room.
+/// `no_room` is of its first part; the others wait for room.
 ///
 /// # Errors
 /// Those of the engine; inputs are counted through all requests.
@@ -26,6 +35,7 @@ pub async fn infer_in_parts(
     engine: &dyn Infer,
     request: InferRequest,
     inputs: impl Iterator<Item = Input> + Send,
+    no_room: NoRoom,
 ) -> Result<InferResponse, EngineError> {
     let (started, most) = (Instant::now(), engine.info().max_client_batch_size);
     let mut inputs = inputs;
@@ -35,7 +45,10 @@ pub async fn infer_in_parts(
     });
     let answers = stream::iter(parts.enumerate())
         .map(|(nth, part)| async move {
-            let answer = if nth == 0 { engine.infer(part).await } else { patiently(engine, part).await };
+            let answer = match no_room {
+                NoRoom::Fails if nth == 0 => engine.infer(part).await,
+                _ => patiently(engine, part).await,
+            };
             answer.map_err(|error| error.behind(nth * most))
         })
         .buffered(AT_ONCE)
@@ -192,13 +205,17 @@ mod tests {
     }
 
     fn ask(engine: &Twos, texts: &[&str]) -> Result<InferResponse, EngineError> {
+        ask_or(NoRoom::Fails, engine, texts)
+    }
+
+    fn ask_or(no_room: NoRoom, engine: &Twos, texts: &[&str]) -> Result<InferResponse, EngineError> {
         let request = InferRequest {
             prompt_name: Some("query".to_owned()),
             ..InferRequest::new(Vec::new(), OutputKind::RAW)
         };
         let inputs = texts.iter().map(|&text| Input::Text(text.to_owned()));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(infer_in_parts(engine, request, inputs))
+        runtime.block_on(infer_in_parts(engine, request, inputs, no_room))
     }
 
     #[test]
@@ -225,6 +242,8 @@ mod tests {
         let engine = Twos::new(1..3);
         assert_eq!(ask(&engine, &["1", "2", "3"]).unwrap().rows.len(), 3);
         assert_eq!(*engine.seen.lock().unwrap(), [2, 1, 1, 1], "the second part was refused twice");
+        let engine = Twos::new(0..2);
+        assert_eq!(ask_or(NoRoom::Waits, &engine, &["1", "2"]).unwrap().rows.len(), 2);
     }
 
     #[test]

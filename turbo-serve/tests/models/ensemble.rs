@@ -53,6 +53,8 @@ struct Seen {
     most_inside: AtomicUsize,
     /// While set, no request is answered.
     closed: AtomicBool,
+    /// Requests for rankers that find no room before one does.
+    full: AtomicUsize,
     /// Set when a member was stopped.
     stopped: AtomicBool,
 }
@@ -146,6 +148,11 @@ impl Infer for Fake {
         Box::pin(async move {
             if self.seen.stopped.load(SeqCst) {
                 return Err(EngineError::Stopping);
+            }
+            let is_full = |full: usize| full.checked_sub(1);
+            let ranks = matches!(self.member, Member::Ranker(_));
+            if ranks && self.seen.full.fetch_update(SeqCst, SeqCst, is_full).is_ok() {
+                return Err(EngineError::Overloaded { retry_after: Duration::from_secs(60) });
             }
             let InferRequest { inputs, output, .. } = request;
             assert!((1..=MOST).contains(&inputs.len()), "{} inputs", inputs.len());
@@ -423,6 +430,20 @@ fn a_server_that_stops_lets_a_request_take_its_last_step() {
         assert_eq!(asked.await.unwrap().unwrap().rows[0].values, [5.0]);
         stopping.await.unwrap();
         assert!(world.seen.stopped.load(SeqCst));
+    });
+}
+
+#[test]
+fn a_request_is_refused_before_its_first_step_or_waits_for_room() {
+    run(async {
+        let world = World::started(&[rerank("ranked", "ranker", TEXTS)], "ranked").await;
+        world.seen.full.store(1, SeqCst);
+        let refused = EngineError::Overloaded { retry_after: Duration::from_secs(60) };
+        assert_eq!(world.ask(pairs("1", &["5"])).await, Err(refused));
+        let world = World::started(&[retrieve(1), rerank("ranked", "ranker", "near")], "ranked").await;
+        world.seen.full.store(2, SeqCst);
+        assert_eq!(world.ask(pairs("1", &["5"])).await.unwrap(), [[5.0]]);
+        assert_eq!(world.seen.full.load(SeqCst), 0);
     });
 }
 

@@ -23,7 +23,7 @@ use crate::{
         calls::{Ask, Calls, Model, took},
         streams::Answers,
     },
-    http::{Ability, ApiError, Arity, caught, check_finite, score_function},
+    http::{Ability, ApiError, Arity, caught, check_copies, check_finite, score_function},
     models::Served,
 };
 
@@ -138,7 +138,7 @@ impl Ask for RerankRequest {
         match got {
             0 => return Err(ApiError::empty("`texts` cannot be empty")),
             got if got > limit => return Err(EngineError::TooManyInputs { got, limit }.into()),
-            _ => {}
+            _ => check_copies(&self.query, got)?,
         }
         let function = score_function(&info.model, Some(self.raw_scores));
         let returned = self.return_text.then(|| self.texts.clone());

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use axum::{extract::State, response::Response};
 use serde::{Deserialize, Serialize};
 
-use super::order::{best_first, check, pairs, question};
+use super::order::{best_first, check, check_copies, pairs, question};
 use crate::{
     engine::{Extent, InferResponse, Prompt, SpecialTokens, Texts, TokenizeRequest, Tokenized},
     http::{
@@ -18,6 +18,7 @@ use crate::{
         target::Target,
         tei::score_function,
     },
+    tasks::AT_ONCE,
 };
 
 /// Its body.
@@ -92,8 +93,10 @@ pub(in crate::http) async fn rerank(
     Call { target, body, received }: Call<DocumentsBody>,
 ) -> Result<Response, RerankError> {
     let DocumentsBody { query, documents: Documents(documents), .. } = body;
-    let limit = server.max_rerank_documents().max(target.engine().info().max_client_batch_size);
+    let at_a_time = target.engine().info().max_client_batch_size;
+    let limit = server.max_rerank_documents().max(at_a_time);
     check(&target, "documents", documents.len(), limit)?;
+    check_copies(&query, documents.len().min(AT_ONCE * at_a_time))?;
     let top_n = at_least_one("top_n", body.top_n)?.unwrap_or(usize::MAX);
     let returned = body.return_documents.unwrap_or(false).then(|| documents.clone());
     let documents = match at_least_one("max_tokens_per_doc", body.max_tokens_per_doc)? {

@@ -25,6 +25,7 @@ use super::{
 };
 
 pub(super) use documents::rerank as rerank_documents;
+pub(crate) use order::check_copies;
 use texts::rerank as rerank_texts;
 
 /// Tells the APIs apart.

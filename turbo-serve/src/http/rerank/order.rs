@@ -25,6 +25,21 @@ pub(super) fn check(target: &Target, field: &str, texts: usize, limit: usize) ->
     Ok(())
 }
 
+/// Most bytes of the copies of a query that are beside texts at a time: two requests of 32 texts, with a query that is
+/// nearly all of a body of the usual limit.
+const MOST_COPIED: usize = 128 << 20;
+
+/// Refuses a query of which so many copies at a time would take too much memory.
+pub(crate) fn check_copies(query: &str, copies: usize) -> Result<(), ApiError> {
+    if query.len().saturating_mul(copies) <= MOST_COPIED {
+        return Ok(());
+    }
+    let (got, most) = (query.len(), MOST_COPIED / copies);
+    Err(ApiError::validation(format!(
+        "`query` has {got} bytes, beside {copies} texts at most {most} are possible"
+    )))
+}
+
 /// What the model looks at: the query beside each text, from when it is asked for.
 pub(super) fn pairs(query: String, texts: Vec<String>) -> impl Iterator<Item = Input> {
     texts.into_iter().map(move |text| Input::Pair(query.clone(), text))
@@ -50,4 +65,23 @@ pub(super) fn best_first(
     let score = |row: &Row| classify(&row.values, function).map(|scores| scores[0].score);
     let scores = response.rows.iter().map(score).collect::<Result<Vec<f32>, _>>()?;
     Ok(rank(&scores).into_iter().map(|index| (index, scores[index])).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_is_copied_as_often_as_there_is_memory_for() {
+        let body = "q".repeat(2_000_000);
+        for copies in [0, 1, 64] {
+            assert!(check_copies(&body, copies).is_ok(), "the usual limits refuse nothing: {copies}");
+        }
+        assert!(check_copies(&"q".repeat(100_000), 1000).is_ok());
+        let error = check_copies(&body, 1000).unwrap_err();
+        assert_eq!(
+            error.message(),
+            "`query` has 2000000 bytes, beside 1000 texts at most 134217 are possible"
+        );
+    }
 }

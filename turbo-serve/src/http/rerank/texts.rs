@@ -3,7 +3,7 @@
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
-use super::order::{best_first, check, pairs, question};
+use super::order::{best_first, check, check_copies, pairs, question};
 use crate::{
     engine::InferResponse,
     http::{
@@ -41,6 +41,7 @@ struct Rank<'a> {
 pub(super) async fn rerank(Call { target, body, received }: Call<TextsBody>) -> Result<Response, TeiError> {
     let TextsBody { query, texts, return_text, .. } = body;
     check(&target, "texts", texts.len(), target.engine().info().max_client_batch_size)?;
+    check_copies(&query, texts.len())?;
     let function = score_function(&target.engine().info().model, body.raw_scores);
     let returned = return_text.unwrap_or(false).then(|| texts.clone());
     let truncation = truncation(&target, body.truncate, body.truncation_direction);

@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::run::{UNIT, ask};
+use super::run::UNIT;
 use crate::{
-    engine::{EngineError, Input},
+    engine::{EngineError, InferRequest, Input},
     models::Served,
+    tasks::{NoRoom, infer_in_parts},
 };
 
 /// The texts that stand for labels, and their vectors.
@@ -29,9 +30,12 @@ impl LabelVectors {
             return Ok(Arc::clone(vectors));
         }
         // Who comes meanwhile asks the same: it is asked for seldom, and nobody waits for somebody who may go away.
-        let inputs = self.texts.iter().cloned().map(Input::Text).collect();
-        let (rows, _) = ask(model, inputs, UNIT, None, prompt.map(str::to_owned)).await?;
-        let vectors: Vectors = Arc::new(rows.into_iter().map(|row| row.values).collect());
+        let inputs = self.texts.iter().cloned().map(Input::Text);
+        let prompt_name = prompt.map(str::to_owned);
+        let request = InferRequest { prompt_name, ..InferRequest::new(Vec::new(), UNIT) };
+        // Whoever compares with labels has taken a step before.
+        let answer = infer_in_parts(model.engine(), request, inputs, NoRoom::Waits).await?;
+        let vectors: Vectors = Arc::new(answer.rows.into_iter().map(|row| row.values).collect());
         *self.known() = Some((model.load(), Arc::clone(&vectors)));
         Ok(vectors)
     }

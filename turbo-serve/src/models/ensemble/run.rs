@@ -2,16 +2,16 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use futures_util::future::try_join_all;
+use futures_util::future::{try_join, try_join_all};
 
 use super::{
     labels::LabelVectors,
     plan::{Does, Plan, Planned, Read},
 };
 use crate::{
-    engine::{EngineError, InferRequest, InferResponse, Input, OutputKind, Row, Truncation, Usage},
+    engine::{EngineError, InferRequest, Input, OutputKind, Row, Truncation, Usage},
     models::Served,
-    tasks::infer_in_parts,
+    tasks::{NoRoom, infer_in_parts},
 };
 
 /// A request, and who answers its parts.
@@ -54,24 +54,28 @@ impl Run<'_> {
     }
 
     async fn step(&self, place: usize, planned: &Planned, values: &[Value]) -> Result<Done, EngineError> {
+        // What was accepted with its first steps is not refused with its next ones.
+        let no_room = if planned.wave == 0 { NoRoom::Fails } else { NoRoom::Waits };
         match &planned.step.does {
             Does::Embed { model, prompt, .. } => {
-                self.embed(model, self.read(planned, 0, values), prompt.clone()).await
+                let of = self.read(planned, 0, values);
+                let (rows, usage) = self.ask(model, self.inputs(&of), UNIT, prompt.clone(), no_room).await?;
+                Ok((Value { of, rows }, usage))
             }
             Does::Retrieve { model, keep, query_prompt, texts_prompt, .. } => {
                 let of = self.read(planned, 1, values);
-                self.retrieve(model, of, *keep, [query_prompt.clone(), texts_prompt.clone()]).await
+                self.retrieve(model, of, *keep, [query_prompt.clone(), texts_prompt.clone()], no_room).await
             }
             Does::Rerank { model, .. } => {
                 let of = self.read(planned, 1, values);
                 let pair = |&place: &usize| Input::Pair(self.query.to_owned(), self.texts[place].clone());
-                let inputs = of.iter().map(pair).collect();
-                let (rows, usage) = self.ask(model, inputs, OutputKind::RAW, None).await?;
+                let (rows, usage) =
+                    self.ask(model, of.iter().map(pair), OutputKind::RAW, None, no_room).await?;
                 Ok((Value { of, rows }, usage))
             }
             Does::Classify { model, .. } => {
                 let of = self.read(planned, 0, values);
-                let (rows, usage) = self.ask(model, self.inputs(&of), OutputKind::RAW, None).await?;
+                let (rows, usage) = self.ask(model, self.inputs(&of), OutputKind::RAW, None, no_room).await?;
                 Ok((Value { of, rows }, usage))
             }
             Does::Nearest { scale, .. } => {
@@ -101,13 +105,8 @@ impl Run<'_> {
         }
     }
 
-    fn inputs(&self, of: &[usize]) -> Vec<Input> {
-        of.iter().map(|&place| Input::Text(self.texts[place].clone())).collect()
-    }
-
-    async fn embed(&self, model: &str, of: Vec<usize>, prompt: Option<String>) -> Result<Done, EngineError> {
-        let (rows, usage) = self.ask(model, self.inputs(&of), UNIT, prompt).await?;
-        Ok((Value { of, rows }, usage))
+    fn inputs(&self, of: &[usize]) -> impl Iterator<Item = Input> + Send {
+        of.iter().map(|&place| Input::Text(self.texts[place].clone()))
     }
 
     /// The texts nearest to the query, in their own order.
@@ -117,12 +116,14 @@ impl Run<'_> {
         of: Vec<usize>,
         keep: usize,
         [query_prompt, texts_prompt]: [Option<String>; 2],
+        no_room: NoRoom,
     ) -> Result<Done, EngineError> {
-        let query = vec![Input::Text(self.query.to_owned())];
-        let parts = [(query, query_prompt), (self.inputs(&of), texts_prompt)];
-        let asked = parts.map(|(inputs, prompt)| self.ask(model, inputs, UNIT, prompt));
-        let mut answers = try_join_all(asked).await?.into_iter();
-        let ((query, mut usage), (texts, took)) = answers.next().zip(answers.next()).expect("two were asked");
+        let query = std::iter::once_with(|| Input::Text(self.query.to_owned()));
+        let ((query, mut usage), (texts, took)) = try_join(
+            self.ask(model, query, UNIT, query_prompt, no_room),
+            self.ask(model, self.inputs(&of), UNIT, texts_prompt, no_room),
+        )
+        .await?;
         add(&mut usage, &took);
         let score = |row: &Row| dot(&row.values, &query[0].values);
         let mut near: Vec<(f32, usize)> = texts.iter().map(score).zip(of).collect();
@@ -135,29 +136,23 @@ impl Run<'_> {
     async fn ask(
         &self,
         model: &str,
-        inputs: Vec<Input>,
+        inputs: impl Iterator<Item = Input> + Send,
         output: OutputKind,
         prompt: Option<String>,
+        no_room: NoRoom,
     ) -> Result<(Vec<Row>, Usage), EngineError> {
-        ask(&self.members[model], inputs, output, self.truncation, prompt).await
+        let request = InferRequest {
+            truncation: self.truncation,
+            prompt_name: prompt,
+            ..InferRequest::new(Vec::new(), output)
+        };
+        let answer = infer_in_parts(self.members[model].engine(), request, inputs, no_room).await?;
+        Ok((answer.rows, answer.usage))
     }
 }
 
 /// Rows as a comparison wants them.
 pub(super) const UNIT: OutputKind = OutputKind::Pooled { normalize: true, dimensions: None };
-
-/// Rows of any number of inputs.
-pub(super) async fn ask(
-    member: &Served,
-    inputs: Vec<Input>,
-    output: OutputKind,
-    truncation: Option<Truncation>,
-    prompt_name: Option<String>,
-) -> Result<(Vec<Row>, Usage), EngineError> {
-    let request = InferRequest { inputs: Vec::new(), output, truncation, prompt_name };
-    let InferResponse { rows, usage } = infer_in_parts(member.engine(), request, inputs.into_iter()).await?;
-    Ok((rows, usage))
-}
 
 /// Adds what a step took. (Times of steps that ran beside each other count twice: they are of the models.)
 pub(super) fn add(sum: &mut Usage, part: &Usage) {
