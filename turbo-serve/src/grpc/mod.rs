@@ -35,6 +35,7 @@
 //! | `UNAUTHENTICATED` | the key is missing |
 
 mod calls;
+mod few_fields;
 mod health;
 mod open_inference;
 mod router;

@@ -91,7 +91,7 @@ fn asked(request: ModelInferRequest) -> Result<Asked, ApiError> {
 
 fn input(tensor: InferInputTensor) -> Result<InputTensor, ApiError> {
     let InferInputTensor { name, datatype, shape, contents, .. } = tensor;
-    let contents = *contents.unwrap_or_default();
+    let contents = contents.unwrap_or_default();
     let elements = match &*datatype {
         "BYTES" => Elements::Bytes(contents.bytes_contents),
         "BOOL" => Elements::Integers(contents.bool_contents.into_iter().map(i64::from).collect()),

@@ -39,7 +39,7 @@ fn message(texts: &[&str], raw: bool) -> ModelInferRequest {
             name: "text".to_owned(),
             datatype: "BYTES".to_owned(),
             shape: vec![texts.len() as i64],
-            contents: contents.map(Box::new),
+            contents,
             ..Default::default()
         }],
         raw_input_contents,
@@ -77,7 +77,7 @@ async fn messages_have_their_tensors_as_bytes_or_as_numbers() {
         name: name.to_owned(),
         datatype: datatype.to_owned(),
         shape: vec![1, 3],
-        contents: Some(contents.into()),
+        contents: Some(contents),
         ..Default::default()
     };
     let parameter = |choice| InferParameter { parameter_choice: Some(choice) };
@@ -209,7 +209,7 @@ fn input() -> impl Strategy<Value = InferInputTensor> {
             name: name.to_owned(),
             datatype: datatype.to_owned(),
             shape,
-            contents: (how < 2).then(|| contents.into()),
+            contents: (how < 2).then_some(contents),
             ..InferInputTensor::default()
         }
     })
