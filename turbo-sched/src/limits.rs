@@ -58,6 +58,14 @@ impl Limits {
         candidate.batch_size >= self.max_batch_size.get()
             || layout.tokens(candidate) >= self.max_batch_tokens.get()
     }
+
+    /// How much of the largest batch `candidate` is, in tokens or in requests, whichever is more: 1 is full, and more than
+    /// that is only one request that is longer than several may be.
+    #[must_use]
+    pub fn fill(&self, layout: Layout, candidate: &Candidate) -> f64 {
+        let tokens = layout.tokens(candidate) as f64 / self.max_batch_tokens.get() as f64;
+        tokens.max(candidate.batch_size as f64 / self.max_batch_size.get() as f64)
+    }
 }
 
 #[cfg(test)]
@@ -81,6 +89,16 @@ mod tests {
             (Layout::Packed, 7, false),
         ] {
             assert_eq!(limits(4, budget).admit(layout, &batch), admitted, "{layout:?} {budget}");
+        }
+    }
+
+    #[test]
+    fn a_batch_is_as_full_as_its_fuller_side() {
+        let batch: Candidate = [2, 6].into_iter().collect();
+        for (layout, size, tokens, fill) in
+            [(Layout::Packed, 8, 16, 0.5), (Layout::Padded, 8, 16, 0.75), (Layout::Packed, 2, 16, 1.0)]
+        {
+            assert_eq!(limits(size, tokens).fill(layout, &batch), fill);
         }
     }
 

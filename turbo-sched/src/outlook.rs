@@ -80,12 +80,6 @@ impl Outlook {
         self.waiting.remove(&self.place(request)).is_some()
     }
 
-    /// Whether a request waits.
-    #[must_use]
-    pub fn has(&self, request: &Request) -> bool {
-        self.waiting.contains_key(&self.place(request))
-    }
-
     /// What runs is predicted to be done then.
     pub fn busy_until(&mut self, then: Duration) {
         self.busy_until = then;
@@ -96,18 +90,14 @@ impl Outlook {
         self.cost.clone_from(cost);
     }
 
-    /// Time from `now` until requests like `first`, of these lengths, would all be answered, if no more came. Those that
-    /// wait with the id of `first` and the ones that follow are those requests themselves.
+    /// Time from `now` until requests like `first`, of these lengths, would all be answered, if no more came. They do not
+    /// wait yet.
     ///
     /// O(n) for n that wait, or O(n log n) where they are sorted by length.
     pub fn time_until_answered(&mut self, first: &Request, lens: &[u32], now: Duration) -> Prediction {
         let place = self.place(first);
-        let own = first.id.0..first.id.0 + lens.len() as u64;
-        let goes_before = |of: &Place| {
-            let (.., arrived, id) = *of;
-            let is_overdue = now.saturating_sub(arrived) >= self.overdue_after;
-            !own.contains(&id.0) && (*of < place || is_overdue)
-        };
+        let is_overdue = |arrived| now.saturating_sub(arrived) >= self.overdue_after;
+        let goes_before = |of: &Place| *of < place || is_overdue(of.2);
         self.lens.clear();
         self.lens.extend(self.waiting.iter().filter(|(of, _)| goes_before(of)).map(|(_, &len)| len));
         self.lens.extend_from_slice(lens);

@@ -98,6 +98,8 @@ pub struct Run<'a> {
     pub candidate: Candidate,
     /// Seconds it is expected to take.
     pub cost: BatchTotal,
+    /// How full it is: see [`Limits::fill`].
+    pub fill: f64,
 }
 
 /// How much dearer a token may become, by cutting a batch short for the sake of a deadline.
@@ -178,7 +180,8 @@ impl Batcher {
         self.planner.plan(&self.lens, |batch| self.cost.cost(batch));
         let (candidate, cost) = self.choose(now);
         self.take();
-        Decision::Run(Run { ids: &self.ids, candidate, cost })
+        let fill = self.config.limits.fill(self.cost.layout(), &candidate);
+        Decision::Run(Run { ids: &self.ids, candidate, cost, fill })
     }
 
     /// Number of waiting requests.

@@ -53,16 +53,23 @@ pub(super) fn of_batch<'a>(
     order: BatchOrder,
 ) -> Rank {
     let mut rank = Rank {
-        urgency: (Reverse(Priority::default()), Duration::MAX),
+        priority: Priority::default(),
+        deadline: Duration::MAX,
         arrived: Duration::MAX,
         cost: PerRequest::default(),
     };
     let mut batch_size = 0;
     for request in requests {
-        // Of one request: a batch must not go first for the class of one member and the deadline of another.
-        let urgency = (Reverse(request.priority), request.deadline.unwrap_or(Duration::MAX));
-        rank.urgency = rank.urgency.min(urgency);
-        rank.arrived = rank.arrived.min(request.arrived);
+        // Members of its highest class alone: a batch must not go first for the class of one and the deadline, or the age,
+        // of another.
+        if request.priority > rank.priority {
+            rank =
+                Rank { priority: request.priority, deadline: Duration::MAX, arrived: Duration::MAX, ..rank };
+        }
+        if request.priority == rank.priority {
+            rank.deadline = rank.deadline.min(request.deadline.unwrap_or(Duration::MAX));
+            rank.arrived = rank.arrived.min(request.arrived);
+        }
         batch_size += 1;
     }
     match order {
@@ -77,16 +84,18 @@ pub(super) fn of_batch<'a>(
     }
 }
 
-/// By the priority and the deadline of its most urgent request, by arrival, by cost per request; equal where the order does not ask.
+/// By the highest priority in it, by deadline and arrival of those who have it, by cost per request; equal where the order
+/// does not ask.
 pub(super) struct Rank {
-    urgency: (Reverse<Priority>, Duration),
+    priority: Priority,
+    deadline: Duration,
     arrived: Duration,
     cost: PerRequest,
 }
 
 impl Rank {
     pub(super) fn total_cmp(&self, other: &Self) -> Ordering {
-        let exact = |rank: &Self| (rank.urgency, rank.arrived);
+        let exact = |rank: &Self| (Reverse(rank.priority), rank.deadline, rank.arrived);
         exact(self).cmp(&exact(other)).then(self.cost.0.total_cmp(&other.cost.0))
     }
 }
