@@ -8,7 +8,7 @@
 //! | recorded by | metrics |
 //! |---|---|
 //! | the protocol | `te_request_*` per request, and [`REQUEST_FAILURE`] for every failure that a client is told; [`PROCESS_RESIDENT_MEMORY`] whenever metrics are shown |
-//! | the engine | [`EMBED`] or [`PREDICT`] per input, [`QUEUE_SIZE`], [`BATCH_NEXT_SIZE`], [`BATCH_NEXT_TOKENS`], [`REQUEST_INPUT_LENGTH`], [`CACHE_HITS`], [`CACHE_SHARED`], [`CACHE_MISSES`], and [`REQUEST_FAILURE`] with [`failure::DROPPED`], which no client hears of |
+//! | the engine | [`EMBED`] or [`PREDICT`] per input, [`QUEUE_SIZE`], [`BATCH_NEXT_SIZE`], [`BATCH_NEXT_TOKENS`], [`BATCH_FILL`], [`BATCH_COST_ERROR`], [`BATCH_COST_ERROR_MEDIAN`], [`ADMISSION_REFUSALS`], [`DEADLINE_MISSES`], [`REQUEST_INPUT_LENGTH`], [`CACHE_HITS`], [`CACHE_SHARED`], [`CACHE_MISSES`], and [`REQUEST_FAILURE`] with [`failure::DROPPED`], which no client hears of |
 //! | the cache | [`CACHE_BYTES`], [`CACHE_ENTRIES`], [`CACHE_EVICTIONS`], [`CACHE_UNWRITTEN`]; it may be shared by several engines |
 
 use metrics::Label;
@@ -100,6 +100,37 @@ pub mod tier {
     pub const FOLDER: &str = "folder";
 }
 
+/// Histogram, 0 to 1: how full a batch is, in tokens or in inputs, whichever is fuller.
+pub const BATCH_FILL: &str = "turbo_batch_fill";
+/// Histogram: how far a batch's predicted cost was from what it took, in parts of that.
+pub const BATCH_COST_ERROR: &str = "turbo_batch_cost_error";
+/// Gauge: the median of the last hundred of these.
+pub const BATCH_COST_ERROR_MEDIAN: &str = "turbo_batch_cost_error_median";
+
+/// Counter, label [`REASON`]: requests that were not let in.
+pub const ADMISSION_REFUSALS: &str = "turbo_admission_refusals";
+/// Label of [`ADMISSION_REFUSALS`].
+pub const REASON: &str = "reason";
+/// Values of the label [`REASON`].
+pub mod refusal {
+    /// All slots were taken.
+    pub const SLOTS: &str = "slots";
+    /// The answer would have come too late.
+    pub const DEADLINE: &str = "deadline";
+}
+
+/// Counter, label [`OUTCOME`]: requests that were let in and had no answer in time.
+pub const DEADLINE_MISSES: &str = "turbo_deadline_misses";
+/// Label of [`DEADLINE_MISSES`].
+pub const OUTCOME: &str = "outcome";
+/// Values of the label [`OUTCOME`].
+pub mod outcome {
+    /// Given up when its time was over.
+    pub const EXPIRED: &str = "expired";
+    /// Answered after the time that the server promises.
+    pub const LATE: &str = "late";
+}
+
 /// Gauge, bytes: memory of the process, under the name that Prometheus' own clients use; where the system tells it.
 pub const PROCESS_RESIDENT_MEMORY: &str = "process_resident_memory_bytes";
 
@@ -132,8 +163,10 @@ pub const ERR: &str = "err";
 pub mod failure {
     /// The tokenizer refused a text.
     pub const TOKENIZATION: &str = "tokenization";
-    /// No room in the queue.
+    /// No room in the queue, or no time.
     pub const OVERLOADED: &str = "overloaded";
+    /// The time that the answer was allowed to take was over.
+    pub const EXPIRED: &str = "expired";
     /// The request was wrong.
     pub const VALIDATION: &str = "validation";
     /// More inputs than one request may have.

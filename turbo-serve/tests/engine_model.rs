@@ -69,7 +69,7 @@ fn embed(
     truncation: Option<Truncation>,
 ) -> Result<Vec<Vec<f32>>, EngineError> {
     let output = OutputKind::Pooled { normalize: true, dimensions: None };
-    let request = InferRequest { inputs, output, truncation, prompt_name: None };
+    let request = InferRequest { truncation, ..InferRequest::new(inputs, output) };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let response = runtime.block_on(engine.infer(request))?;
     Ok(response.rows.into_iter().map(|row| row.values).collect())

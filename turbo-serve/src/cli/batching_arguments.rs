@@ -5,6 +5,8 @@ use std::{num::NonZeroU64, time::Duration};
 use clap::{Args, ValueEnum};
 use turbo_serve::engine::{Dispatch, Policy};
 
+/// What a lazy server keeps where nothing is promised.
+const LAZY_SLO: Duration = Duration::from_millis(100);
 /// How long a lazy server waits for company, as a share of the promised time.
 const LAZY_SHARE: u32 = 4;
 
@@ -17,10 +19,12 @@ pub(super) struct BatchingArguments {
     /// When a batch is formed
     #[arg(long, env, value_enum, default_value_t = DispatchArgument::Hungry, help_heading = "Batches")]
     dispatch: DispatchArgument,
-    /// Time from arrival to answer that `--dispatch lazy` keeps: it starts a batch by half of it, and waits a quarter
-    /// at most for company
-    #[arg(long, env, value_name = "MS", default_value = "100", help_heading = "Batches")]
-    slo_ms: NonZeroU64,
+    /// Time from arrival to answer that is promised to requests which name no deadline (`X-Request-Deadline-Ms`): those
+    /// that cannot have it by prediction are refused at once (429), and those that were not begun by then are given up
+    /// (504). By default nothing is promised. `--dispatch lazy` starts a batch by half of it, or of 100 ms, and waits a
+    /// quarter at most for company
+    #[arg(long, env, value_name = "MS", alias = "slo", help_heading = "Batches")]
+    slo_ms: Option<NonZeroU64>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -58,12 +62,17 @@ impl BatchingArguments {
         }
     }
 
+    /// What is promised.
+    pub(super) fn slo(&self) -> Option<Duration> {
+        self.slo_ms.map(|millis| Duration::from_millis(millis.get()))
+    }
+
     /// When a batch is formed.
     pub(super) fn dispatch(&self) -> Dispatch {
         match self.dispatch {
             DispatchArgument::Hungry => Dispatch::Hungry,
             DispatchArgument::Lazy => {
-                let slo = Duration::from_millis(self.slo_ms.get());
+                let slo = self.slo().unwrap_or(LAZY_SLO);
                 Dispatch::Lazy { timeout: slo / LAZY_SHARE, slo }
             }
         }

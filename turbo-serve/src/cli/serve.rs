@@ -313,6 +313,7 @@ impl Arguments {
         EngineConfig {
             batching: self.batching.policy(),
             dispatch: self.batching.dispatch(),
+            slo: self.batching.slo(),
             max_batch_tokens: self.max_batch_tokens.map_or(default.max_batch_tokens, BatchTokens::AtMost),
             max_batch_requests: self.max_batch_requests,
             max_client_batch_size: self.max_client_batch_size,

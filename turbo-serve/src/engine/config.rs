@@ -22,6 +22,10 @@ pub struct EngineConfig {
     pub batching: Policy,
     /// When a batch is formed.
     pub dispatch: Dispatch,
+    /// Time within which every request that names no deadline is to be answered; who cannot be by prediction is refused,
+    /// and who was not begun by then is given up. It is not for requests that take longer by themselves. `None`: as long
+    /// as it takes.
+    pub slo: Option<Duration>,
     /// Most tokens of one batch.
     pub max_batch_tokens: BatchTokens,
     /// Most inputs of one batch; `None`: as many as the tokens allow, and for models whose rows are as wide as their
@@ -54,6 +58,7 @@ impl Default for EngineConfig {
         Self {
             batching: Policy::OptimalSplit,
             dispatch: Dispatch::Hungry,
+            slo: None,
             max_batch_tokens: BatchTokens::default(),
             max_batch_requests: None,
             max_client_batch_size: 32,

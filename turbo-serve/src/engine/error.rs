@@ -13,6 +13,25 @@ pub enum EngineError {
         /// Predicted time until what was accepted before is done.
         retry_after: Duration,
     },
+    /// By prediction the answer would come too late; nothing was started.
+    #[error(
+        "model is overloaded: the answer is predicted in {} ms, and wanted within {} ms: retry in {:.1} s",
+        predicted.as_millis(), within.as_millis(), retry_after.as_secs_f64()
+    )]
+    TooLate {
+        /// The time that the client allows, or that the server promises.
+        within: Duration,
+        /// Predicted time from the call to the answer.
+        predicted: Duration,
+        /// Predicted time until the same request would be answered in time.
+        retry_after: Duration,
+    },
+    /// The time that the answer was allowed to take is over.
+    #[error("not answered within {} ms", within.as_millis())]
+    Expired {
+        /// The time that the client allowed, or that the server promises.
+        within: Duration,
+    },
     /// A request without inputs.
     #[error("`inputs` cannot be empty")]
     Empty,

@@ -1,12 +1,17 @@
 //! What the engine counts, for metrics and for [`observed`](super::observed) alike. Handles are made once: on the worker's
 //! path there is no lookup by name.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use turbo_models::Task;
 
 use super::{
+    EngineError,
+    forecast::Terms,
     observed::{Observer, Origin},
     queue::Job,
     ticket::Answer,
@@ -18,6 +23,9 @@ pub(super) struct QueueMetrics {
     queue_size: Gauge,
     batch_size: Histogram,
     batch_tokens: Histogram,
+    batch_fill: Histogram,
+    cost_error: Histogram,
+    cost_error_median: Gauge,
     dropped: Counter,
     observer: Arc<Observer>,
 }
@@ -29,6 +37,9 @@ impl QueueMetrics {
             queue_size: gauge!(names::QUEUE_SIZE, labels.iter()),
             batch_size: histogram!(names::BATCH_NEXT_SIZE, labels.iter()),
             batch_tokens: histogram!(names::BATCH_NEXT_TOKENS, labels.iter()),
+            batch_fill: histogram!(names::BATCH_FILL, labels.iter()),
+            cost_error: histogram!(names::BATCH_COST_ERROR, labels.iter()),
+            cost_error_median: gauge!(names::BATCH_COST_ERROR_MEDIAN, labels.iter()),
             dropped: counter!(
                 names::REQUEST_FAILURE,
                 names::labels(label, [(names::ERR, names::failure::DROPPED)])
@@ -43,11 +54,18 @@ impl QueueMetrics {
         self.observer.waiting(inputs);
     }
 
-    /// This batch goes to the model.
-    pub(super) fn batch(&self, jobs: &[Job]) {
+    /// This batch goes to the model; it is so full.
+    pub(super) fn batch(&self, jobs: &[Job], fill: f64) {
+        self.batch_fill.record(fill);
         self.batch_size.record(jobs.len() as f64);
         self.batch_tokens.record(jobs.iter().map(Job::tokens).sum::<usize>() as f64);
         self.observer.formed(jobs.iter().map(Job::tokens));
+    }
+
+    /// A batch's predicted cost was so far from what it took; `median` of the recent ones.
+    pub(super) fn predicted(&self, error: f64, median: Option<f64>) {
+        self.cost_error.record(error);
+        self.cost_error_median.set(median.unwrap_or(error));
     }
 
     /// The client of an input has gone before its batch was computed.
@@ -119,12 +137,20 @@ pub(super) struct TaskMetrics {
     queue: Histogram,
     inference: Histogram,
     observer: Arc<Observer>,
+    refused_slots: Counter,
+    refused_deadline: Counter,
+    expired: Counter,
+    late: Counter,
 }
 
 impl TaskMetrics {
     pub(super) fn new(task: Task, label: Option<&str>, observer: Arc<Observer>) -> Self {
         let labels = names::labels(label, []);
-        let names = match task {
+        let refused =
+            |reason| counter!(names::ADMISSION_REFUSALS, names::labels(label, [(names::REASON, reason)]));
+        let missed =
+            |outcome| counter!(names::DEADLINE_MISSES, names::labels(label, [(names::OUTCOME, outcome)]));
+        let of_task = match task {
             Task::Embedding { .. } | Task::SparseEmbedding => &names::EMBED,
             Task::SequenceClassification
             | Task::TokenClassification
@@ -132,13 +158,28 @@ impl TaskMetrics {
             | Task::MaskedLm => &names::PREDICT,
         };
         Self {
-            count: counter!(names.count, labels.iter()),
-            success: counter!(names.success, labels.iter()),
-            duration: histogram!(names.duration, labels.iter()),
-            tokenization: histogram!(names.tokenization_duration, labels.iter()),
-            queue: histogram!(names.queue_duration, labels.iter()),
-            inference: histogram!(names.inference_duration, labels.iter()),
+            count: counter!(of_task.count, labels.iter()),
+            success: counter!(of_task.success, labels.iter()),
+            duration: histogram!(of_task.duration, labels.iter()),
+            tokenization: histogram!(of_task.tokenization_duration, labels.iter()),
+            queue: histogram!(of_task.queue_duration, labels.iter()),
+            inference: histogram!(of_task.inference_duration, labels.iter()),
+            refused_slots: refused(names::refusal::SLOTS),
+            refused_deadline: refused(names::refusal::DEADLINE),
+            expired: missed(names::outcome::EXPIRED),
+            late: missed(names::outcome::LATE),
             observer,
+        }
+    }
+
+    /// A request on these terms has its answer now, or this error.
+    pub(super) fn ended(&self, error: Option<&EngineError>, terms: &Terms) {
+        match error {
+            Some(EngineError::Overloaded { .. }) => self.refused_slots.increment(1),
+            Some(EngineError::TooLate { .. }) => self.refused_deadline.increment(1),
+            Some(EngineError::Expired { .. }) => self.expired.increment(1),
+            None if terms.deadline().is_some_and(|at| at < Instant::now()) => self.late.increment(1),
+            _ => {}
         }
     }
 

@@ -3,7 +3,8 @@
 //! ```text
 //! infer ─▶ admission ─▶ encoders ──▶ recall ──▶ queue ────▶ worker ─▶ runner (encoder)
 //!          a slot per   threads make   │ known?  Batcher of  owns all
-//!          input        ids, or fail   │         turbo-sched state
+//!          input; in    ids, or fail   │ in time turbo-sched state
+//!          time?                       │ ?
 //!   ▲                        │         │                       │
 //!   │   tokenize, decode ◀───┘         ▼                       │
 //!   └──── finish ◀──────────────── ticket ◀──── rows ──────────┘
@@ -29,6 +30,7 @@ mod encoders;
 mod error;
 mod fastest;
 mod finish;
+mod forecast;
 mod gather;
 mod health;
 mod info;
@@ -49,6 +51,7 @@ mod ticket;
 mod tokenize;
 mod turns;
 mod types;
+mod urgency;
 mod warm_up;
 mod worker;
 
@@ -68,6 +71,7 @@ pub use turns::{DeviceTurns, Seat, Turn};
 pub use types::{
     Encoded, Health, InferRequest, InferResponse, Input, MAX_SELECTED, OutputKind, Row, Timings, Usage,
 };
+pub use urgency::{Priority, Urgency};
 
 /// What an engine is configured with and asked for, from the crates below.
 pub use {
@@ -91,7 +95,8 @@ pub trait Infer: Send + Sync + 'static {
     fn info(&self) -> &EngineInfo;
 
     /// Answers a request: all of its inputs, or the first error. Dropping the future withdraws the request: inputs
-    /// that are not yet in a running batch are never computed.
+    /// that are not yet in a running batch are never computed. With a deadline it has to be polled where tokio's clock
+    /// runs.
     fn infer(&self, request: InferRequest) -> Pending<'_, InferResponse>;
 
     /// Makes tokens of texts, to be looked at. Texts take slots as inputs do.

@@ -17,6 +17,7 @@ use turbo_sched::{Batcher, Candidate, CostModel, Decision, Request, RequestId};
 use super::{
     Encoded, EngineError, OutputKind,
     abandoned::Abandoned,
+    forecast::Forecast,
     metrics::QueueMetrics,
     promises::Promise,
     runner::{Rows, Sequence},
@@ -53,6 +54,19 @@ impl Job {
         self.encoded.input_ids.len()
     }
 
+    /// The same as a scheduler counts them.
+    pub(super) fn seq_len(&self) -> u32 {
+        u32::try_from(self.tokens()).unwrap_or(u32::MAX)
+    }
+
+    /// Tells its client where its time is over at `now`.
+    fn expire(&self, now: Instant) {
+        let place = &self.ticket.place;
+        if place.expires().is_some_and(|at| at <= now) {
+            self.ticket.fail(place.terms().expired());
+        }
+    }
+
     /// Whether nobody waits for it any more.
     pub(super) fn is_withdrawn(&self) -> bool {
         self.ticket.is_withdrawn() && !self.promise.as_ref().is_some_and(Promise::is_awaited)
@@ -83,7 +97,7 @@ impl Job {
     }
 
     fn complete(&self, values: Vec<f32>, queue: Duration, inference: Duration) {
-        let tokenization = self.encoded_at.saturating_duration_since(self.ticket.started);
+        let tokenization = self.encoded_at.saturating_duration_since(self.ticket.started());
         self.ticket
             .complete(self.input, Answer { values, tokens: self.tokens(), tokenization, queue, inference });
     }
@@ -149,7 +163,7 @@ pub(super) struct Queue {
     outbox: Receiver<Message>,
     batcher: Batcher,
     waiting: HashMap<RequestId, Job>,
-    next_id: u64,
+    forecast: Arc<Forecast>,
     epoch: Instant,
     stopping: bool,
     /// Whether nothing is computed any more, be it that somebody waits.
@@ -164,6 +178,7 @@ impl Queue {
         batcher: Batcher,
         slots: usize,
         epoch: Instant,
+        forecast: Arc<Forecast>,
         abandoned: Arc<Abandoned>,
         metrics: QueueMetrics,
     ) -> Self {
@@ -171,7 +186,7 @@ impl Queue {
             outbox: outbox.0,
             batcher,
             waiting: HashMap::with_capacity(slots),
-            next_id: 0,
+            forecast,
             epoch,
             stopping: false,
             abandoned,
@@ -187,8 +202,9 @@ impl Queue {
         match self.batcher.poll(self.epoch.elapsed()) {
             Decision::Run(run) => {
                 into.extend(run.ids.iter().filter_map(|id| self.waiting.remove(id)));
+                self.forecast.began(into.iter().map(|job| (&*job.ticket.place, job.input)));
                 self.metrics.waiting(self.waiting.len());
-                self.metrics.batch(into);
+                self.metrics.batch(into, run.fill);
                 Next::Run(run.candidate)
             }
             Decision::WaitUntil(at) => Next::WaitUntil(at),
@@ -238,11 +254,6 @@ impl Queue {
         self.waiting.len()
     }
 
-    /// Waiting jobs, and the time they are predicted to take.
-    pub(super) fn backlog(&self) -> (usize, Duration) {
-        (self.waiting.len(), self.batcher.backlog())
-    }
-
     /// Learns how long a batch took.
     pub(super) fn observe(&mut self, candidate: &Candidate, time: Duration) {
         tracing::debug!(
@@ -252,8 +263,9 @@ impl Queue {
             took_us = time.as_micros() as u64,
             "a batch ran"
         );
-        if let Err(error) = self.batcher.observe(candidate, time) {
-            tracing::warn!(%error, "a batch taught nothing");
+        match self.batcher.observe(candidate, time) {
+            Ok(error) => self.metrics.predicted(error, self.batcher.drift().median()),
+            Err(error) => tracing::warn!(%error, "a batch taught nothing"),
         }
     }
 
@@ -287,20 +299,21 @@ impl Queue {
             Message::Wake => return,
         };
         for job in jobs {
-            let id = RequestId(self.next_id);
-            self.next_id += 1;
-            let arrived = job.encoded_at.saturating_duration_since(self.epoch);
-            let seq_len = u32::try_from(job.tokens()).unwrap_or(u32::MAX);
-            self.batcher.push(Request::new(id, seq_len, arrived));
-            self.waiting.insert(id, job);
+            let (place, epoch) = (&job.ticket.place, self.epoch);
+            let request = place.request(job.input, job.seq_len(), epoch);
+            // Where the promise is not for it, it is served in its turn, and not before others for it.
+            let deadline = place.expires().map(|at| at.saturating_duration_since(epoch));
+            self.batcher.push(Request { deadline, ..request });
+            self.waiting.insert(request.id, job);
         }
     }
 
-    /// Drops the jobs for which nobody waits, or all when they are abandoned.
+    /// Drops the jobs whose time is over or for which nobody waits, or all when they are abandoned.
     fn withdraw(&mut self) {
-        let (abandoned, all) = (self.abandoned.is_said(), self.waiting.len());
+        let (abandoned, all, now) = (self.abandoned.is_said(), self.waiting.len(), Instant::now());
         let Self { batcher, waiting, metrics, .. } = self;
         waiting.retain(|_, job| {
+            job.expire(now);
             let stays = !abandoned && !job.is_withdrawn();
             if !stays {
                 give_up(job, abandoned, metrics);
@@ -336,23 +349,35 @@ mod tests {
     use turbo_sched::{BatchTotal, BatcherConfig, Layout, Limits, PackedCost};
 
     use super::*;
-    use crate::engine::{observed::Observer, ticket};
+    use crate::engine::{Priority, forecast::Terms, observed::Observer, ticket};
+
+    fn forecast() -> Arc<Forecast> {
+        let (config, cost) = batching();
+        Arc::new(Forecast::new(Instant::now(), &config, cost))
+    }
+
+    fn batching() -> (BatcherConfig, CostModel) {
+        let cost = PackedCost::fit([([1].into_iter().collect(), BatchTotal(1.0))]).unwrap();
+        let limits = Limits::batch_size(std::num::NonZeroUsize::MIN);
+        (BatcherConfig::with_limits(limits), CostModel::Packed(Box::new(cost)))
+    }
 
     /// A job of a request of one input, and where its client waits.
-    fn job() -> (Job, ticket::Receiver<ticket::Answer>) {
+    fn job(forecast: &Arc<Forecast>) -> (Job, ticket::Receiver<ticket::Answer>) {
         let slots = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
         let now = Instant::now();
-        let (ticket, client) = Ticket::new(now, 1, OutputKind::RAW, slots);
+        let terms = Terms::new(now, None, None, Priority::Normal);
+        let place = Arc::clone(&forecast.enter(terms, 1, false).unwrap().place);
+        let (ticket, client) = Ticket::new(place, 1, OutputKind::RAW, slots);
         let encoded = Encoded { input_ids: vec![1], ..Encoded::default() };
         (Job { ticket: Arc::new(ticket), input: 0, encoded, encoded_at: now, promise: None }, client)
     }
 
-    fn queue(outbox: Outbox) -> Queue {
-        let cost = PackedCost::fit([([1].into_iter().collect(), BatchTotal(1.0))]).unwrap();
-        let limits = Limits::batch_size(std::num::NonZeroUsize::MIN);
-        let batcher = Batcher::new(BatcherConfig::with_limits(limits), CostModel::Packed(Box::new(cost)));
+    fn queue(outbox: Outbox, forecast: Arc<Forecast>) -> Queue {
+        let (config, cost) = batching();
         let metrics = QueueMetrics::new(None, Arc::new(Observer::new(Instant::now(), Layout::Packed)));
-        Queue::new(outbox, batcher, 4, Instant::now(), Arc::default(), metrics)
+        let batcher = Batcher::new(config, cost);
+        Queue::new(outbox, batcher, 4, Instant::now(), forecast, Arc::default(), metrics)
     }
 
     #[test]
@@ -360,8 +385,9 @@ mod tests {
         let recorder = PrometheusBuilder::new().build_recorder();
         metrics::with_local_recorder(&recorder, || {
             let (inbox, outbox) = inbox();
-            let mut queue = queue(outbox);
-            let ((failed, _client), (left, client)) = (job(), job());
+            let forecast = forecast();
+            let mut queue = queue(outbox, Arc::clone(&forecast));
+            let ((failed, _client), (left, client)) = (job(&forecast), job(&forecast));
             failed.ticket.fail(EngineError::Backend("another input".into()));
             drop(client);
             inbox.submit(vec![failed]);
@@ -380,7 +406,8 @@ mod tests {
     fn who_comes_after_the_worker_has_ended_is_told() {
         let (inbox, outbox) = inbox();
         drop(outbox);
-        let ((one, client), (other, another)) = (job(), job());
+        let forecast = forecast();
+        let ((one, client), (other, another)) = (job(&forecast), job(&forecast));
         inbox.submit(vec![one, other]);
         for client in [client, another] {
             assert!(matches!(client.blocking_recv().unwrap(), Err(EngineError::Backend(_))));

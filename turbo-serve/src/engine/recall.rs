@@ -2,8 +2,8 @@
 //!
 //! In: all inputs of a request, as the model reads them, on the thread that made the last of them. Out: those whose rows
 //! are in memory are answered here and now, those that are being computed for somebody else wait for that, and the rest
-//! goes to the worker together; where answers are kept behind memory, too, after a look there, which another thread takes.
-//! So a known input takes no place in a batch, and waits for none.
+//! goes to the worker together, if that is predicted to be done in time; where answers are kept behind memory, too, after a
+//! look there, which another thread takes. So a known input takes no place in a batch, and waits for none.
 
 use std::{sync::Arc, time::Instant};
 
@@ -11,6 +11,7 @@ use turbo_models::RowLens;
 
 use super::{
     Encoded, Rows,
+    forecast::Forecast,
     metrics::RecallMetrics,
     observed::Observer,
     promises::{Asked, Promise, Promises},
@@ -22,6 +23,7 @@ use crate::cache::{Key, ResponseCache, Scope, Wanted};
 pub(super) struct Recall {
     inbox: Inbox,
     known: Option<Known>,
+    forecast: Arc<Forecast>,
     metrics: Arc<RecallMetrics>,
 }
 
@@ -39,13 +41,14 @@ impl Recall {
     pub(super) fn new(
         known: Option<Known>,
         inbox: Inbox,
+        forecast: Arc<Forecast>,
         label: Option<&str>,
         observer: Arc<Observer>,
     ) -> Self {
-        Self { inbox, known, metrics: Arc::new(RecallMetrics::new(label, observer)) }
+        Self { inbox, known, forecast, metrics: Arc::new(RecallMetrics::new(label, observer)) }
     }
 
-    /// Sees to it that the inputs of `ticket` are answered.
+    /// Sees to it that the inputs of `ticket` are answered, or that it is told that they would be too late.
     pub(super) fn answer(&self, ticket: &Arc<Ticket>, encoded: Vec<Encoded>) {
         let encoded_at = Instant::now();
         let job = |(input, encoded)| {
@@ -54,18 +57,30 @@ impl Recall {
             job
         };
         let jobs = encoded.into_iter().enumerate().map(job);
-        let Some(known) = &self.known else { return self.inbox.submit(jobs.collect()) };
+        let Some(known) = &self.known else {
+            return compute(&self.forecast, &self.inbox, ticket, jobs.collect());
+        };
         let missing: Vec<Job> = jobs.filter_map(|job| known.recall(job, &self.metrics)).collect();
         let (inbox, metrics) = (self.inbox.clone(), Arc::clone(&self.metrics));
+        let (forecast, of) = (Arc::clone(&self.forecast), Arc::clone(ticket));
         let compute = move |missing: Vec<Job>| {
             metrics.missed(missing.len());
-            inbox.submit(missing);
+            compute(&forecast, &inbox, &of, missing);
         };
         match missing.is_empty() {
-            true => {}
+            true => self.forecast.none_of(&ticket.place),
             false if known.behind => known.look_behind(missing, Arc::clone(&self.metrics), compute),
             false => compute(missing),
         }
+    }
+}
+
+/// Has the worker compute `missing`, which is all that has to be computed of a request, unless it would be too late.
+fn compute(forecast: &Forecast, inbox: &Inbox, ticket: &Ticket, missing: Vec<Job>) {
+    let lens: Vec<(usize, u32)> = missing.iter().map(|job| (job.input, job.seq_len())).collect();
+    match forecast.settle(&ticket.place, &lens) {
+        Ok(()) => inbox.submit(missing),
+        Err(too_late) => ticket.fail(too_late),
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread::JoinHandle,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use turbo_sched::{Batcher, BatcherConfig};
@@ -15,13 +15,14 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     Capacity, DecodeRequest, EngineConfig, EngineError, EngineInfo, Health, Infer, InferRequest,
-    InferResponse, Input, Model, OutputKind, Pending, Spent, StartError, TokenizeRequest, Tokenized,
+    InferResponse, Input, Model, OutputKind, Pending, Spent, StartError, TokenizeRequest, Tokenized, Urgency,
     abandoned::Abandoned,
-    admission::{Admission, Load},
+    admission::Admission,
     batch_tokens::longest_of,
     cost_cache::{CostCache, CostKeeper, CostKey},
     encoders::Encoders,
     finish::finish,
+    forecast::{Forecast, Terms},
     health::HealthCell,
     lead::Lead,
     metrics::{QueueMetrics, TaskMetrics},
@@ -46,6 +47,9 @@ struct Shared {
     info: EngineInfo,
     health: Arc<HealthCell>,
     admission: Admission,
+    forecast: Arc<Forecast>,
+    /// What every request is promised.
+    slo: Option<Duration>,
     encoders: Encoders,
     metrics: TaskMetrics,
     observer: Arc<Observer>,
@@ -65,7 +69,6 @@ impl Engine {
         let slots = config.max_concurrent_requests;
         let (inbox, outbox) = inbox();
         let epoch = Instant::now();
-        let load = Arc::new(Load::new(epoch));
         let observer = Arc::new(Observer::new(epoch, model.layout));
         let health = Arc::new(HealthCell::new(Health::Starting));
         let limit = info.max_input_length;
@@ -88,16 +91,15 @@ impl Engine {
             config: config.clone(),
             outbox,
             epoch,
-            load: Arc::clone(&load),
             health: Arc::clone(&health),
             abandoned: Arc::clone(&abandoned),
             observer: Arc::clone(&observer),
         };
-        let (worker, capacity) = start.spawn()?;
+        let (worker, capacity, forecast) = start.spawn()?;
         info.max_batch_tokens = capacity.total_tokens;
         let workers = config.tokenization_workers;
         let label = config.label.as_deref();
-        let recall = Recall::new(known, inbox.clone(), label, Arc::clone(&observer));
+        let recall = Recall::new(known, inbox.clone(), Arc::clone(&forecast), label, Arc::clone(&observer));
         let (encoders, mut threads) = Encoders::start(rules, workers, recall, inbox, Arc::clone(&abandoned))?;
         threads.push(worker);
         let total = u32::try_from(slots).unwrap_or(u32::MAX);
@@ -106,7 +108,9 @@ impl Engine {
             observer,
             info,
             health,
-            admission: Admission::new(total, load),
+            admission: Admission::new(total, Arc::clone(&forecast)),
+            forecast,
+            slo: config.slo,
             encoders,
             threads: Mutex::new(threads),
             abandoned,
@@ -140,22 +144,38 @@ impl Engine {
 
     async fn answer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
         let shared = &*self.0;
-        let started = Instant::now();
+        let Urgency { deadline, priority } = request.urgency;
+        let terms = Terms::new(Instant::now(), deadline, shared.slo, priority);
+        let answer = match deadline {
+            Some(deadline) => tokio::time::timeout_at(deadline.into(), self.answer_on(request, terms))
+                .await
+                .unwrap_or_else(|_| Err(terms.expired())),
+            None => self.answer_on(request, terms).await,
+        };
+        shared.metrics.ended(answer.as_ref().err(), &terms);
+        answer
+    }
+
+    async fn answer_on(&self, request: InferRequest, terms: Terms) -> Result<InferResponse, EngineError> {
+        let shared = &*self.0;
         let row_len = shared.check(&request)?;
-        let InferRequest { inputs, output, truncation, prompt_name } = request;
+        let InferRequest { inputs, output, truncation, prompt_name, .. } = request;
         let manner = Manner {
             truncation: truncation.unwrap_or_else(|| shared.info.default_truncation()),
             prompt: shared.info.model.prompts.choose(prompt_name.as_deref())?,
             selects: output == OutputKind::Selected,
         };
         let slots = shared.reserve(inputs.len())?;
+        let may_be_known = shared.info.cache_bytes.is_some();
+        let inside = shared.forecast.enter(terms, inputs.len(), may_be_known)?;
         let characters = inputs.iter().map(characters).sum();
         shared.metrics.accepted(inputs.len() as u64);
-        let (ticket, reply) = Ticket::new(started, inputs.len(), output, slots);
+        let (ticket, reply) = Ticket::new(Arc::clone(&inside.place), inputs.len(), output, slots);
         shared.encoders.encode(ticket, inputs, manner);
         let answers = shared.received(reply).await?;
-        shared.metrics.answered(&answers, started.elapsed());
-        Ok(finish(answers, output, row_len, characters, started))
+        inside.answered();
+        shared.metrics.answered(&answers, terms.started.elapsed());
+        Ok(finish(answers, output, row_len, characters, terms.started))
     }
 
     async fn tokens(&self, request: TokenizeRequest) -> Result<Vec<Tokenized>, EngineError> {
@@ -191,7 +211,7 @@ impl Infer for Engine {
     }
 
     fn batches(&self) -> BTreeMap<usize, Spent> {
-        self.0.admission.batches()
+        self.0.forecast.batches()
     }
 
     fn health(&self) -> Health {
@@ -267,15 +287,15 @@ struct WorkerStart {
     info: EngineInfo,
     outbox: Outbox,
     epoch: Instant,
-    load: Arc<Load>,
     health: Arc<HealthCell>,
     abandoned: Arc<Abandoned>,
     observer: Arc<Observer>,
 }
 
 impl WorkerStart {
-    /// Starts the thread and waits until its model is warm, or has failed; gives the largest batch.
-    fn spawn(self) -> Result<(JoinHandle<()>, Capacity), StartError> {
+    /// Starts the thread and waits until its model is warm, or has failed; gives the largest batch, and what is
+    /// predicted.
+    fn spawn(self) -> Result<(JoinHandle<()>, Capacity, Arc<Forecast>), StartError> {
         let (ready, is_ready) = mpsc::sync_channel(1);
         let thread = std::thread::Builder::new().name("turbo-worker".into());
         let health = Arc::clone(&self.health);
@@ -284,7 +304,7 @@ impl WorkerStart {
                 .unwrap_or_else(|panic| Err(StartError::Panicked(panic_message(&*panic))));
             let worker = prepared.map_err(|error| ready.send(Err(error)));
             if let Ok(worker) = worker
-                && ready.send(Ok(worker.capacity)).is_ok()
+                && ready.send(Ok((worker.capacity, Arc::clone(&worker.forecast)))).is_ok()
             {
                 // A batch that panics is caught where it runs; this is for the worker's own mistakes.
                 if catch_unwind(AssertUnwindSafe(|| worker.run())).is_err() {
@@ -294,7 +314,7 @@ impl WorkerStart {
             }
         })?;
         match is_ready.recv() {
-            Ok(Ok(capacity)) => Ok((thread, capacity)),
+            Ok(Ok((capacity, forecast))) => Ok((thread, capacity, forecast)),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(StartError::Panicked("its thread ended".into())),
         }
@@ -338,8 +358,10 @@ impl WorkerStart {
         let slots = self.config.max_concurrent_requests;
         let abandoned = Arc::clone(&self.abandoned);
         let metrics = QueueMetrics::new(self.config.label.as_deref(), Arc::clone(&self.observer));
+        let forecast = Arc::new(Forecast::new(self.epoch, &batcher, costs.clone()));
         let batcher = Batcher::new(batcher, costs);
-        let queue = Queue::new(self.outbox, batcher, slots, self.epoch, abandoned, metrics);
+        let queue =
+            Queue::new(self.outbox, batcher, slots, self.epoch, Arc::clone(&forecast), abandoned, metrics);
         self.health.set(Health::Ready);
         Ok(Worker {
             runner: Some(runner),
@@ -347,7 +369,7 @@ impl WorkerStart {
             capacity,
             queue,
             keeper: CostKeeper::new(cache),
-            load: self.load,
+            forecast,
             health: self.health,
             abandoned: self.abandoned,
             observer: self.observer,

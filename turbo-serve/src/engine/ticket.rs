@@ -1,13 +1,13 @@
 //! One request on its way: what its inputs share, and where its answers are gathered.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::{EngineError, OutputKind};
+use super::{EngineError, OutputKind, forecast::Place};
 
 /// What the worker made of one input.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl<T> Reply<T> {
 /// A request that was admitted and is to be computed; its inputs share it.
 #[derive(Debug)]
 pub(super) struct Ticket {
-    pub started: Instant,
+    pub place: Arc<Place>,
     pub output: OutputKind,
     open: Mutex<Open>,
 }
@@ -76,7 +76,7 @@ struct Open {
 
 impl Ticket {
     pub(super) fn new(
-        started: Instant,
+        place: Arc<Place>,
         inputs: usize,
         output: OutputKind,
         slots: OwnedSemaphorePermit,
@@ -84,7 +84,12 @@ impl Ticket {
         let (reply, receiver) = Reply::new(slots);
         let answers = std::iter::repeat_with(|| None).take(inputs).collect();
         let open = Mutex::new(Open { answers, missing: inputs, reply });
-        (Self { started, output, open }, receiver)
+        (Self { place, output, open }, receiver)
+    }
+
+    /// When its request came.
+    pub(super) fn started(&self) -> Instant {
+        self.place.terms().started
     }
 
     /// Whether nobody waits any more.

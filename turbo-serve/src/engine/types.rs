@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use turbo_models::Truncation;
 
+use super::Urgency;
+
 /// One input to a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
@@ -74,13 +76,15 @@ pub struct InferRequest {
     /// Which of the model's prompts is put before each text; `None` is the default one, if there is one. The default
     /// is not for pairs and ids; a request that names one may have neither.
     pub prompt_name: Option<String>,
+    /// By when it is wanted, and who goes before it.
+    pub urgency: Urgency,
 }
 
 impl InferRequest {
     /// A request with the server's defaults.
     #[must_use]
     pub fn new(inputs: Vec<Input>, output: OutputKind) -> Self {
-        Self { inputs, output, truncation: None, prompt_name: None }
+        Self { inputs, output, truncation: None, prompt_name: None, urgency: Urgency::default() }
     }
 }
 

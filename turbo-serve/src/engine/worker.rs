@@ -22,8 +22,8 @@ use turbo_sched::Candidate;
 use super::{
     BuildRunner, Capacity, EngineError, Health, RunError, Seat, Turn,
     abandoned::Abandoned,
-    admission::Load,
     cost_cache::CostKeeper,
+    forecast::Forecast,
     health::HealthCell,
     lead::Lead,
     observed::{Observer, Ran},
@@ -41,7 +41,7 @@ pub(super) struct Worker {
     pub capacity: Capacity,
     pub queue: Queue,
     pub keeper: CostKeeper,
-    pub load: Arc<Load>,
+    pub forecast: Arc<Forecast>,
     pub health: Arc<HealthCell>,
     pub abandoned: Arc<Abandoned>,
     pub observer: Arc<Observer>,
@@ -90,7 +90,7 @@ impl Worker {
             if !self.flights.is_empty() {
                 self.look();
             }
-            self.report_load();
+            self.report();
         }
     }
 
@@ -117,10 +117,9 @@ impl Worker {
         predicted.saturating_sub(started)
     }
 
-    fn report_load(&self) {
-        let (waiting, backlog) = self.queue.backlog();
-        let running: usize = self.flights.iter().map(|flight| flight.jobs.len()).sum();
-        self.load.set(waiting + running, backlog.saturating_add(self.time_left()));
+    /// Tells those who let requests in how long it will be busy.
+    fn report(&self) {
+        self.forecast.busy_for(self.time_left());
     }
 
     /// Gives the runner a batch, which has the device.
@@ -129,7 +128,7 @@ impl Worker {
         let waiting = self.queue.len() + jobs.len();
         let started = Instant::now();
         self.flights.push_back(Flight { jobs, candidate, waiting, started, predicted, turn });
-        self.report_load();
+        self.report();
         let submitted = self.start_newest();
         self.lead.observe(started.elapsed());
         match submitted {
@@ -179,7 +178,7 @@ impl Worker {
             Ok(Progress::Done) => {
                 self.queue.observe(&candidate, inference);
                 self.keeper.learnt(self.queue.costs());
-                self.load.observe(jobs.len(), inference);
+                self.forecast.ran(jobs.len(), inference, self.queue.costs());
             }
             _ => self.queue.give_up(jobs),
         }

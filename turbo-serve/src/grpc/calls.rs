@@ -5,11 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tonic::{Request, Response, Status, metadata::MetadataMap};
+use tonic::{
+    Request, Response, Status,
+    metadata::{MetadataMap, MetadataValue},
+};
 
-use super::status::status;
+use super::{status::status, urgency::urgency};
 use crate::{
-    engine::Usage,
+    engine::{Urgency, Usage},
     http::{ApiError, Arity, Failure, Metrics, headers},
     models::{Models, Served, Wanted},
     request_span,
@@ -61,21 +64,24 @@ pub(super) struct Calls {
     pub(super) metrics: Metrics,
 }
 
-/// The model that a call is for: a name, or the default one.
+/// What a call's metadata say: the name of the model that it is for, or none for the default one; and how urgent it is.
 #[derive(Clone)]
-pub(super) struct Model(Option<String>);
+pub(super) struct Model {
+    name: Option<String>,
+    urgency: Urgency,
+}
 
 impl Model {
     pub(super) fn of(metadata: &MetadataMap) -> Result<Self, Status> {
-        let Some(name) = metadata.get(MODEL) else { return Ok(Self(None)) };
-        match name.to_str() {
-            Ok(name) => Ok(Self(Some(name.to_owned()))),
+        let text = |name: &MetadataValue<_>| match name.to_str() {
+            Ok(name) => Ok(name.to_owned()),
             Err(_) => Err(Status::invalid_argument(format!("`{MODEL}` is not text"))),
-        }
+        };
+        Ok(Self { name: metadata.get(MODEL).map(text).transpose()?, urgency: urgency(metadata)? })
     }
 
     pub(super) fn wanted(&self) -> Wanted<'_> {
-        Wanted { name: self.0.as_deref(), version: None }
+        Wanted { name: self.name.as_deref(), version: None }
     }
 }
 
@@ -101,7 +107,7 @@ impl Calls {
     ) -> Result<(Answered<Q::Answer>, Served), Status> {
         let received = Instant::now();
         // For each question and not for a stream: else one that goes on would keep a model from being unloaded.
-        let served = self.lease(message.wanted(model)).await?;
+        let served = self.lease(message.wanted(model)).await?.urgent(model.urgency);
         let metrics = self.metrics.of(served.label());
         if let Some(arity) = Q::COUNTED {
             metrics.received(arity);

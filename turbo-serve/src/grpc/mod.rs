@@ -16,7 +16,9 @@
 //! | `grpc.reflection.v1.ServerReflection`, `v1alpha` | what is in the `.proto` files |
 //!
 //! The metadata `x-model: name` or `name/version` say which of several models is meant; KServe's messages say it
-//! themselves.
+//! themselves. A call's deadline (`grpc-timeout`, which every client sends for it) and `x-request-priority` (`low`, `normal`,
+//! `high`) say how urgent it is: who cannot be answered in time is refused at once, and of a stream the deadline is for all of
+//! it.
 //!
 //! # Streams
 //! Answers have the order of their questions, and each is sent as soon as it is there and those before it are. A stream
@@ -29,7 +31,8 @@
 //! |---|---|
 //! | `INVALID_ARGUMENT` | the message says something wrong |
 //! | `FAILED_PRECONDITION` | the model is for something else, has no tokenizer, or failed |
-//! | `RESOURCE_EXHAUSTED` | no slot is free; `grpc-retry-pushback-ms` says when one will be |
+//! | `RESOURCE_EXHAUSTED` | no slot is free, or the answer would come too late; `grpc-retry-pushback-ms` says when to ask again |
+//! | `DEADLINE_EXCEEDED` | it was not answered in time |
 //! | `NOT_FOUND` | there is no such model |
 //! | `UNAVAILABLE` | the server stops, or the model cannot be run |
 //! | `UNAUTHENTICATED` | the key is missing |
@@ -42,6 +45,7 @@ mod router;
 mod status;
 mod streams;
 mod tei;
+mod urgency;
 
 pub use router::router;
 pub(crate) use status::{is_call, is_public, refused};

@@ -20,6 +20,7 @@ pub(super) fn status(error: &ApiError) -> Status {
         ErrorType::Unhealthy => Code::Unavailable,
         ErrorType::Backend | ErrorType::Tokenizer => Code::FailedPrecondition,
         ErrorType::Overloaded => Code::ResourceExhausted,
+        ErrorType::Expired => Code::DeadlineExceeded,
         ErrorType::Unauthorized => Code::Unauthenticated,
         _ if error.is_not_found() => Code::NotFound,
         ErrorType::Validation | ErrorType::Empty => Code::InvalidArgument,

@@ -37,7 +37,7 @@ pub(super) struct Question {
 impl Question {
     fn request(self) -> InferRequest {
         let Self { inputs: Counted { inputs, .. }, output, truncation, prompt_name, .. } = self;
-        InferRequest { inputs, output, truncation, prompt_name }
+        InferRequest { truncation, prompt_name, ..InferRequest::new(inputs, output) }
     }
 }
 

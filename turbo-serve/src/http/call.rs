@@ -1,4 +1,4 @@
-//! A call of a route: the fields of its body, and the model that it is for.
+//! A call of a route: the fields of its body, and the model that it is for, asked as urgently as its head says.
 
 use std::time::Instant;
 
@@ -13,6 +13,7 @@ use super::{
     error::ApiError,
     router::Server,
     target::Target,
+    urgency::urgency,
 };
 
 /// The fields of a route's request, and the protocol that words its errors.
@@ -39,11 +40,17 @@ impl<T: RequestBody> FromRequest<Server> for Call<T> {
 
     async fn from_request(request: Request, server: &Server) -> Result<Self, T::Error> {
         let (mut head, body) = request.into_parts();
-        let found = match Target::in_head(&mut head, server).await {
-            Ok(found) => found,
-            Err(error) => {
+        let urgency = urgency(&head.headers); // the client's time runs from the head on
+        let found = Target::in_head(&mut head, server).await;
+        let (found, urgency) = match (found, urgency) {
+            (Ok(found), Ok(urgency)) => (found, urgency),
+            (Err(error), _) => {
                 discard(&head.headers, body).await;
                 return Err(ApiError::from(error).into());
+            }
+            (_, Err(error)) => {
+                discard(&head.headers, body).await;
+                return Err(error.into());
             }
         };
         let bytes = body::json(&head.headers, body, server.payload_limit()).await?;
@@ -53,6 +60,6 @@ impl<T: RequestBody> FromRequest<Server> for Call<T> {
             Some(found) => found,
             None => Target::named(server, body.model()).await.map_err(ApiError::from)?,
         };
-        Ok(Self { target, body, received })
+        Ok(Self { target: target.urgent(urgency), body, received })
     }
 }

@@ -33,6 +33,8 @@ pub(crate) enum ErrorType {
     Empty,
     /// Beyond text-embeddings-inference, which answers such a request with no body at all.
     Unauthorized,
+    /// Beyond text-embeddings-inference, which knows no deadlines.
+    Expired,
 }
 
 impl ErrorType {
@@ -44,6 +46,7 @@ impl ErrorType {
             Self::Validation | Self::Tokenizer => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Empty => StatusCode::BAD_REQUEST,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Expired => StatusCode::GATEWAY_TIMEOUT,
         }
     }
 }
@@ -155,7 +158,10 @@ impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> Self {
         let message = error.to_string();
         let (error_type, label) = match &error {
-            EngineError::Overloaded { .. } => (ErrorType::Overloaded, failure::OVERLOADED),
+            EngineError::Overloaded { .. } | EngineError::TooLate { .. } => {
+                (ErrorType::Overloaded, failure::OVERLOADED)
+            }
+            EngineError::Expired { .. } => (ErrorType::Expired, failure::EXPIRED),
             EngineError::Empty => (ErrorType::Empty, failure::VALIDATION),
             EngineError::TooManyInputs { .. } => (ErrorType::Validation, failure::BATCH_SIZE),
             EngineError::TooLong { .. } => (ErrorType::Validation, failure::TOKENIZATION),
@@ -177,7 +183,9 @@ impl From<EngineError> for ApiError {
             EngineError::Stopping => (ErrorType::Unhealthy, failure::UNHEALTHY),
         };
         let retry_after = match error {
-            EngineError::Overloaded { retry_after } => Some(retry_after),
+            EngineError::Overloaded { retry_after } | EngineError::TooLate { retry_after, .. } => {
+                Some(retry_after)
+            }
             _ => None,
         };
         Self { retry_after, ..Self::new(error_type, label, message) }

@@ -16,9 +16,10 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use crate::{
     engine::{Timings, resident_bytes},
     metric_names::{
-        BATCH_NEXT_SIZE, BATCH_NEXT_TOKENS, ERR, METHOD, PROCESS_RESIDENT_MEMORY, REQUEST_COUNT,
-        REQUEST_DURATION, REQUEST_FAILURE, REQUEST_INFERENCE_DURATION, REQUEST_INPUT_LENGTH,
-        REQUEST_QUEUE_DURATION, REQUEST_SUCCESS, REQUEST_TOKENIZATION_DURATION, labels, method,
+        BATCH_COST_ERROR, BATCH_FILL, BATCH_NEXT_SIZE, BATCH_NEXT_TOKENS, ERR, METHOD,
+        PROCESS_RESIDENT_MEMORY, REQUEST_COUNT, REQUEST_DURATION, REQUEST_FAILURE,
+        REQUEST_INFERENCE_DURATION, REQUEST_INPUT_LENGTH, REQUEST_QUEUE_DURATION, REQUEST_SUCCESS,
+        REQUEST_TOKENIZATION_DURATION, labels, method,
     },
 };
 
@@ -170,12 +171,18 @@ fn keep_up(prometheus: PrometheusHandle) {
     }
 }
 
-/// Durations: 35 buckets from 15 µs, each 1.5 times the one before; sizes and lengths: powers of two.
+/// Durations: 35 buckets from 15 µs, each 1.5 times the one before; sizes and lengths: powers of two; a batch's fill by
+/// tenths; errors of a hundredth to four times, about twice the one before.
 fn with_buckets(builder: PrometheusBuilder) -> PrometheusBuilder {
     let durations: Vec<f64> = (1..=35).map(|n| 1e-5 * 1.5_f64.powi(n)).collect();
     let powers_of_two = |count: i32| (0..count).map(|n| 2.0_f64.powi(n)).collect::<Vec<_>>();
     [
         (Matcher::Suffix("duration".to_owned()), durations),
+        (Matcher::Full(BATCH_FILL.to_owned()), (1..=10).map(|n| f64::from(n) / 10.0).collect()),
+        (
+            Matcher::Full(BATCH_COST_ERROR.to_owned()),
+            vec![0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5, 1.0, 2.0, 4.0],
+        ),
         (Matcher::Full(REQUEST_INPUT_LENGTH.to_owned()), powers_of_two(20)),
         (Matcher::Full(BATCH_NEXT_SIZE.to_owned()), powers_of_two(13)),
         (Matcher::Full(BATCH_NEXT_TOKENS.to_owned()), powers_of_two(21)),

@@ -37,6 +37,10 @@
 //! ([`Wanted`]), and so does the field `model` of OpenAI's and Cohere's bodies; without either it is the default one.
 //! KServe's paths name it themselves.
 //!
+//! How urgent a request is its headers say: `X-Request-Deadline-Ms` is the time from now for which its client waits,
+//! `X-Request-Priority` one of `low`, `normal` and `high`. Who cannot be answered in time is refused with 429 at once, and
+//! who was not in the end with 504.
+//!
 //! An error is always JSON: `{"error": …, "error_type": "Validation"}` on TEI's routes,
 //! `{"message": …, "code": 422, "type": "Validation"}` on OpenAI's, the same with `detail` where documents are ranked, and
 //! `{"error": …}` on KServe's. Beyond text-embeddings-inference, that holds for
@@ -64,6 +68,7 @@ mod rerank;
 mod router;
 mod target;
 mod tei;
+mod urgency;
 mod vertex;
 mod write;
 
@@ -74,6 +79,7 @@ pub(crate) use metrics::Arity;
 pub(crate) use rerank::check_copies;
 pub(crate) use router::refuse;
 pub(crate) use tei::{Token, score_function, tokens};
+pub(crate) use urgency::urgency;
 pub(crate) use write::check_finite;
 
 pub use metrics::{Metrics, MetricsError};

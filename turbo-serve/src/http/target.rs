@@ -20,7 +20,7 @@ use super::{
     router::Server,
 };
 use crate::{
-    engine::Infer,
+    engine::{Infer, Urgency},
     models::{Begun, NotServed, Served, Wanted},
 };
 
@@ -58,6 +58,11 @@ impl Target {
         let served = server.models().lease(wanted).await?;
         let metrics = server.metrics().of(served.label());
         Ok(Self { served, metrics })
+    }
+
+    /// The same for a request that is so urgent; what was said earlier on its way counts as well.
+    pub(super) fn urgent(self, urgency: Urgency) -> Self {
+        Self { served: self.served.urgent(urgency), ..self }
     }
 
     /// Has the next handler of this request take this model.

@@ -38,10 +38,9 @@ pub(crate) async fn answer(engine: &dyn Infer, asked: Asked) -> Result<(Vec<Outp
     let ask = |rows: Rows| {
         let is_wanted = wanted.iter().any(|(tensor, _)| tensor.rows(model.task) == rows);
         let request = is_wanted.then(|| InferRequest {
-            inputs: inputs.clone(),
-            output: output(rows, model.task, &parameters),
             truncation: Some(truncation),
             prompt_name: parameters.prompt_name.clone(),
+            ..InferRequest::new(inputs.clone(), output(rows, model.task, &parameters))
         });
         ask(engine, request)
     };

@@ -1,6 +1,7 @@
 //! A lease on a model, and how its registry learns that the last one has gone.
 
 use std::{
+    collections::BTreeMap,
     convert::Infallible,
     fmt,
     future::Future,
@@ -17,7 +18,10 @@ use super::{
     statistics::{Counted, Statistics},
     underway::{Begun, Underway},
 };
-use crate::engine::{Engine, EngineError, Infer};
+use crate::engine::{
+    DecodeRequest, Engine, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Pending,
+    Spent, TokenizeRequest, Tokenized, Urgency, observed::Observed,
+};
 
 /// What is ended when a model is unloaded or the server stops.
 pub trait Stop: Send + Sync + 'static {
@@ -40,7 +44,14 @@ impl Stop for Engine {
 
 /// A model that a request is for. While somebody holds it the model lives; so hold it until the answer is made.
 #[derive(Clone)]
-pub struct Served(Arc<Live>);
+pub struct Served(Lease);
+
+/// A version, and how urgent all is that it is asked for over this lease.
+#[derive(Clone)]
+struct Lease {
+    live: Arc<Live>,
+    urgency: Urgency,
+}
 
 /// A version that is ready, with whatever has to last as long as somebody may ask it.
 struct Live {
@@ -84,37 +95,44 @@ impl Served {
             engine: Counted::new(engine),
             _here: here,
         };
-        (Self(Arc::new(live)), AllBack(gone))
+        (Self(Lease { live: Arc::new(live), urgency: Urgency::default() }), AllBack(gone))
     }
 
     /// The model's own name, whatever it was asked for by.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.0.live.name
     }
 
     /// Its version.
     #[must_use]
     pub fn version(&self) -> &str {
-        &self.0.version
+        &self.0.live.version
     }
 
     /// Which load of the process it is: what was learnt of one may not hold for another, be it of the same name.
     #[must_use]
     pub fn load(&self) -> u64 {
-        self.0.load
+        self.0.live.load
     }
 
     /// What its metrics are labelled with; `None` where it is served alone.
     #[must_use]
     pub fn label(&self) -> Option<&str> {
-        self.0.label.as_deref()
+        self.0.live.label.as_deref()
+    }
+
+    /// The same for somebody who has said how urgent it is; that goes for every request that the engine of this lease is
+    /// asked, however many a question comes to.
+    #[must_use]
+    pub fn urgent(self, urgency: Urgency) -> Self {
+        Self(Lease { urgency: urgency.or(self.0.urgency), ..self.0 })
     }
 
     /// Who answers.
     #[must_use]
     pub fn engine(&self) -> &dyn Infer {
-        &self.0.engine
+        &self.0
     }
 
     /// Begins a request that asks it more than once, or several models: until what this returns is dropped, no engine of
@@ -123,13 +141,44 @@ impl Served {
     /// # Errors
     /// [`EngineError::Stopping`], when the server is.
     pub fn begin(&self) -> Result<Begun, EngineError> {
-        self.0.underway.begin()
+        self.0.live.underway.begin()
     }
 
     /// What it has done since it is there.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        self.0.engine.statistics()
+        self.0.live.engine.statistics()
+    }
+}
+
+impl Infer for Lease {
+    fn info(&self) -> &EngineInfo {
+        self.live.engine.info()
+    }
+
+    fn infer(&self, request: InferRequest) -> Pending<'_, InferResponse> {
+        let urgency = request.urgency.or(self.urgency);
+        self.live.engine.infer(InferRequest { urgency, ..request })
+    }
+
+    fn tokenize(&self, request: TokenizeRequest) -> Pending<'_, Vec<Tokenized>> {
+        self.live.engine.tokenize(request)
+    }
+
+    fn decode(&self, request: DecodeRequest) -> Pending<'_, Vec<String>> {
+        self.live.engine.decode(request)
+    }
+
+    fn batches(&self) -> BTreeMap<usize, Spent> {
+        self.live.engine.batches()
+    }
+
+    fn health(&self) -> Health {
+        self.live.engine.health()
+    }
+
+    fn observed(&self) -> Option<Observed> {
+        self.live.engine.observed()
     }
 }
 

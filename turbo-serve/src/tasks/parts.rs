@@ -63,7 +63,7 @@ pub async fn infer_in_parts(
 async fn patiently(engine: &dyn Infer, request: InferRequest) -> Result<InferResponse, EngineError> {
     loop {
         match engine.infer(request.clone()).await {
-            Err(EngineError::Overloaded { retry_after }) => {
+            Err(EngineError::Overloaded { retry_after } | EngineError::TooLate { retry_after, .. }) => {
                 tokio::time::sleep(retry_after.clamp(AGAIN.0, AGAIN.1)).await;
             }
             answer => return answer,

@@ -188,6 +188,12 @@ impl Fake {
 fn told_to_fail(text: &str) -> Option<EngineError> {
     Some(match text {
         "overloaded" => EngineError::Overloaded { retry_after: Duration::from_micros(1_200_300) },
+        "too late" => EngineError::TooLate {
+            within: Duration::from_millis(50),
+            predicted: Duration::from_millis(1250),
+            retry_after: Duration::from_micros(1_200_300),
+        },
+        "expired" => EngineError::Expired { within: Duration::from_millis(50) },
         "tokenizer" => EngineError::Tokenizer("it is of no use".to_owned()),
         "no tokenizer" => EngineError::NoTokenizer,
         "backend" => EngineError::Backend("the \"device\" is\non fire".to_owned()),

@@ -261,6 +261,7 @@ async fn statuses_are_those_of_text_embeddings_inference() {
     let mut client = embedder(&server).await;
     for (text, code, said) in [
         ("overloaded", Code::ResourceExhausted, "overloaded"),
+        ("expired", Code::DeadlineExceeded, "not answered within 50 ms"),
         ("tokenizer", Code::FailedPrecondition, "it is of no use"),
         ("no tokenizer", Code::FailedPrecondition, "send token ids"),
         ("backend", Code::FailedPrecondition, "on fire"),
@@ -559,4 +560,31 @@ async fn calls_are_counted() {
     let after = counts();
     // other tests count, too
     assert!(after[0] >= before[0] + 4 && after[1] >= before[1] + 3, "{before:?}, {after:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_calls_deadline_and_class_reach_the_engine() {
+    let server = Server::start();
+    let mut client = embedder(&server).await;
+    let asked = std::time::Instant::now();
+    let mut request = Request::new(embed("a"));
+    request.set_timeout(Duration::from_secs(30)); // what every client of gRPC makes of a deadline
+    request.metadata_mut().insert("x-request-priority", "high".parse().unwrap());
+    client.embed(request).await.unwrap();
+    let seen = server.engine.seen.lock().unwrap().take().unwrap().urgency;
+    let within = seen.deadline.unwrap() - asked;
+    assert!(within >= Duration::from_secs(30) && within < Duration::from_secs(40), "{within:?}");
+    assert_eq!(seen.priority, turbo_serve::engine::Priority::High);
+
+    for (name, value, said) in [
+        ("grpc-timeout", "soon", "`grpc-timeout` is `soon`, expected at most eight digits and a unit"),
+        ("x-request-priority", "urgent", "is `urgent`, expected one of `low`, `normal`, `high`"),
+    ] {
+        let mut request = Request::new(embed("a"));
+        request.metadata_mut().insert(name, value.parse().unwrap());
+        assert_status(name, client.embed(request).await, Code::InvalidArgument, said);
+    }
+    let status = client.embed(embed("too late")).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert_eq!(number(status.metadata(), "grpc-retry-pushback-ms"), 1201);
 }

@@ -252,7 +252,7 @@ fn every_answer_is_as_the_document_says() {
                 let valid = document.is_valid(&operation, &body);
                 assert!(valid || reply.status != 200, "{} takes {body}", operation.path);
             }
-            for text in ["overloaded", "stopping", "panic", "nan"] {
+            for text in ["overloaded", "expired", "stopping", "panic", "nan"] {
                 let body = with_text(&example, text).to_string();
                 for server in &servers {
                     document.check(&operation, &operation.send(server, "", &body));

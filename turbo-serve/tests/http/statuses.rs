@@ -1,8 +1,10 @@
 //! Everything that can go wrong: its status, its type, always a JSON body in the protocol's words, and the next request
 //! works.
 
+use std::time::{Duration, Instant};
+
 use serde_json::json;
-use turbo_serve::engine::Health;
+use turbo_serve::engine::{Health, Priority, Urgency};
 
 use crate::fake::{PAYLOAD_LIMIT, Reply, Server, assert_tei, classifier, sparse};
 
@@ -53,6 +55,8 @@ fn bad_inputs() -> Vec<(String, u16, &'static str, &'static str)> {
         ("[[[1]]]", 422, VALIDATION, "sequence, expected a token id"),
         ("[[[[[[[[[[[[1]]]]]]]]]]]]", 422, VALIDATION, "sequence, expected a token id"),
         ("\"overloaded\"", 429, "Overloaded", "overloaded"),
+        ("\"too late\"", 429, "Overloaded", "predicted in 1250 ms, and wanted within 50 ms: retry in 1.2 s"),
+        ("\"expired\"", 504, "Expired", "not answered within 50 ms"),
         ("\"tokenizer\"", 422, "Tokenizer", "it is of no use"),
         ("\"no tokenizer\"", 422, "Tokenizer", "send token ids"),
         ("\"backend\"", 424, "Backend", "the \"device\" is\non fire"),
@@ -88,8 +92,10 @@ fn inputs_that_are_wrong() {
 }
 
 /// Errors of the engine that a text asks the fake for: text, status, type, part of the sentence.
-const ASKED_FOR: [(&str, u16, &str, &str); 8] = [
+const ASKED_FOR: [(&str, u16, &str, &str); 10] = [
     ("overloaded", 429, "Overloaded", "overloaded"),
+    ("too late", 429, "Overloaded", "predicted in 1250 ms"),
+    ("expired", 504, "Expired", "not answered within 50 ms"),
     ("tokenizer", 422, "Tokenizer", "it is of no use"),
     ("no tokenizer", 422, "Tokenizer", "send token ids"),
     ("backend", 424, "Backend", "on fire"),
@@ -414,13 +420,90 @@ fn routes_and_methods_that_do_not_exist() {
 fn a_full_queue_says_when_to_come_back() {
     let server = Server::start();
     for (path, field) in [("/embed", "inputs"), ("/v1/embeddings", "input")] {
-        let reply = server.post(path, format!(r#"{{"{field}":"overloaded"}}"#));
-        assert_eq!(reply.status, 429);
-        // 1.2003 s, rounded up
-        assert_eq!(reply.header("retry-after"), "2");
-        assert_eq!(reply.header("retry-after-ms"), "1201");
+        for text in ["overloaded", "too late"] {
+            let reply = server.post(path, format!(r#"{{"{field}":"{text}"}}"#));
+            assert_eq!(reply.status, 429);
+            // 1.2003 s, rounded up
+            assert_eq!(reply.header("retry-after"), "2");
+            assert_eq!(reply.header("retry-after-ms"), "1201");
+        }
     }
-    assert!(!server.post("/embed", r#"{"inputs":"backend"}"#).headers.contains_key("retry-after"));
+    for text in ["backend", "expired"] {
+        let reply = server.post("/embed", format!(r#"{{"inputs":"{text}"}}"#));
+        assert!(!reply.headers.contains_key("retry-after"), "{text}");
+    }
+}
+
+/// Routes of every protocol, bodies that they answer, and who words their errors.
+const ASKED: [(&str, &str, &str); 5] = [
+    ("/embed", r#"{"inputs":"a"}"#, "tei"),
+    ("/pipeline/feature-extraction", r#"{"inputs":"a"}"#, "tei"),
+    ("/", r#"{"inputs":"a"}"#, "tei"),
+    ("/v1/embeddings", r#"{"input":"a"}"#, "openai"),
+    (
+        "/v2/models/fake/infer",
+        r#"{"inputs":[{"name":"text","shape":[1],"datatype":"BYTES","data":["a"]}]}"#,
+        "kserve",
+    ),
+];
+
+fn send_urgent(server: &Server, path: &str, body: &str, header: (&str, &str)) -> Reply {
+    server.send("POST", path, &[("content-type", "application/json"), header], body)
+}
+
+#[test]
+fn urgency_comes_from_the_head() {
+    let server = Server::start();
+    for (path, body, _) in ASKED {
+        let asked = Instant::now();
+        assert_eq!(
+            send_urgent(&server, path, body, ("x-request-deadline-ms", "30000")).status,
+            200,
+            "{path}"
+        );
+        let seen = server.engine.seen.lock().unwrap().take().unwrap().urgency;
+        let within = seen.deadline.unwrap() - asked;
+        assert!(within >= Duration::from_secs(30) && within < Duration::from_secs(40), "{path}: {within:?}");
+        assert_eq!(seen.priority, Priority::Normal, "{path}");
+        assert_eq!(send_urgent(&server, path, body, ("X-Request-Priority", "high")).status, 200, "{path}");
+        let seen = server.engine.seen.lock().unwrap().take().unwrap().urgency;
+        assert_eq!(seen, Urgency { deadline: None, priority: Priority::High }, "{path}");
+    }
+    let two = r#"{"instances":[{"inputs":"a"},{"inputs":"b"}]}"#;
+    assert_eq!(send_urgent(&server, "/vertex", two, ("x-request-priority", "low")).status, 200);
+    let seen = server.engine.seen.lock().unwrap().take().unwrap().urgency;
+    assert_eq!(seen.priority, Priority::Low, "of every instance");
+}
+
+#[test]
+fn urgency_that_nobody_understands_is_refused_in_the_routes_words() {
+    let server = Server::start();
+    for (path, body, words) in ASKED {
+        for (header, value, said) in [
+            (
+                "x-request-deadline-ms",
+                "soon",
+                "`x-request-deadline-ms` is `soon`, expected a whole number of",
+            ),
+            ("x-request-deadline-ms", "0", "`x-request-deadline-ms` is `0`, expected a whole number of"),
+            ("x-request-priority", "urgent", "is `urgent`, expected one of `low`, `normal`, `high`"),
+        ] {
+            let reply = send_urgent(&server, path, body, (header, value));
+            match words {
+                "tei" => assert_tei(path, &reply, 400, VALIDATION, said),
+                "openai" => assert_openai(path, &reply, 400, VALIDATION, said),
+                _ => {
+                    assert_eq!(reply.status, 400, "{path}: {}", reply.text());
+                    assert!(
+                        reply.json()["error"].as_str().unwrap().contains(said),
+                        "{path}: {}",
+                        reply.text()
+                    );
+                }
+            }
+        }
+    }
+    assert_works(&server);
 }
 
 #[test]

@@ -144,10 +144,8 @@ impl Ask for RerankRequest {
         let returned = self.return_text.then(|| self.texts.clone());
         let pair = |text| Input::Pair(self.query.clone(), text);
         let request = InferRequest {
-            inputs: self.texts.into_iter().map(pair).collect(),
-            output: OutputKind::RAW,
             truncation: Some(truncation(self.truncate, self.truncation_direction)?),
-            prompt_name: None,
+            ..InferRequest::new(self.texts.into_iter().map(pair).collect(), OutputKind::RAW)
         };
         let response = caught(|| engine.infer(request)).await?;
         check_finite(&response.rows)?;

@@ -27,10 +27,9 @@ impl Question {
         let model = &engine.info().model;
         check(ability, model)?;
         let request = InferRequest {
-            inputs: vec![self.input],
-            output: self.output,
             truncation: Some(truncation(self.truncate, self.truncation_direction)?),
             prompt_name: self.prompt_name,
+            ..InferRequest::new(vec![self.input], self.output)
         };
         let mut response = caught(|| engine.infer(request)).await?;
         check_finite(&response.rows)?;

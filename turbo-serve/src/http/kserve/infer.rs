@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderName, HeaderValue, header},
+    http::{HeaderMap, HeaderName, HeaderValue, header},
     response::Response,
 };
 
@@ -23,8 +23,10 @@ use crate::{
         metrics::Arity,
         router::Server,
         target::Target,
+        urgency::urgency,
     },
     kserve,
+    models::Wanted,
 };
 
 /// Bytes of the JSON at the beginning of a body, where tensors follow it.
@@ -41,11 +43,11 @@ pub(super) async fn infer(
         return Ok(wrong_method(request, "GET,HEAD").await);
     }
     let (head, body) = request.into_parts();
-    let target = match Target::lease(&server, wanted).await {
+    let target = match target(&server, wanted, &head.headers).await {
         Ok(target) => target,
         Err(error) => {
             body::discard(&head.headers, body).await;
-            return Err(ApiError::from(error).into());
+            return Err(error.into());
         }
     };
     let bytes = body::bytes(&head.headers, body, server.payload_limit()).await?;
@@ -65,4 +67,10 @@ pub(super) async fn infer(
         headers.insert(JSON_LENGTH, HeaderValue::from(length));
     }
     Ok(response)
+}
+
+/// The model, asked as urgently as the request's head says.
+async fn target(server: &Server, wanted: Wanted<'_>, headers: &HeaderMap) -> Result<Target, ApiError> {
+    let urgency = urgency(headers)?;
+    Ok(Target::lease(server, wanted).await?.urgent(urgency))
 }

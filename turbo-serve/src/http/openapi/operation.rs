@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
+use crate::engine::Priority;
+
 /// One operation, put together by its parts.
 pub(in crate::http) struct Operation {
     id: Cow<'static, str>,
@@ -31,7 +33,7 @@ enum Errors {
 }
 
 /// What may be wrong with a request that has a body, and with its answer.
-const ASKING: [u16; 9] = [400, 404, 408, 413, 415, 422, 424, 429, 503];
+const ASKING: [u16; 10] = [400, 404, 408, 413, 415, 422, 424, 429, 503, 504];
 
 impl Operation {
     /// One that answers with JSON of this schema.
@@ -168,8 +170,12 @@ impl Operation {
         let mut operation = json!({
             "operationId": self.id, "tags": [self.tag], "summary": self.summary, "responses": responses,
         });
-        if !self.parameters.is_empty() {
-            operation["parameters"] = self.parameters.into_iter().map(parameter).collect();
+        let mut parameters: Vec<Value> = self.parameters.into_iter().map(parameter).collect();
+        if self.refusals.contains(&429) {
+            parameters.extend(urgency());
+        }
+        if !parameters.is_empty() {
+            operation["parameters"] = parameters.into();
         }
         if let Some(body) = self.body {
             operation["requestBody"] = body;
@@ -188,9 +194,27 @@ fn parameter(name: &str) -> Value {
     json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string", "minLength": 1 } })
 }
 
+/// The headers that say how urgent a request is.
+fn urgency() -> [Value; 2] {
+    let header = |name: &str, description: &str, schema: Value| json!({ "name": name, "in": "header", "required": false, "description": description, "schema": schema });
+    let classes = Priority::ALL.map(Priority::name);
+    [
+        header(
+            "X-Request-Deadline-Ms",
+            "for how many milliseconds from now the client waits",
+            json!({ "type": "integer", "minimum": 1 }),
+        ),
+        header(
+            "X-Request-Priority",
+            "which requests go first; others are served for all that",
+            json!({ "enum": classes, "default": Priority::default().name() }),
+        ),
+    ]
+}
+
 fn refusal(status: u16, schema: &str) -> Value {
     let description = match status {
-        400 => "the body is not JSON, or has nothing to answer",
+        400 => "the body is not JSON, or has nothing to answer; or a header says something wrong",
         401 => "the server has a key, and this is not it",
         404 => "no such model",
         408 => "the body stopped coming",
@@ -198,7 +222,11 @@ fn refusal(status: u16, schema: &str) -> Value {
         415 => "the body is not `application/json`",
         422 => "the body says something wrong",
         424 => "the model is for something else, or has failed",
-        429 => "as many inputs as are admitted are being worked on: `Retry-After` says when to come back",
+        429 => {
+            "as many inputs as are admitted are being worked on, or the answer would come too late: `Retry-After` says \
+             when to come back"
+        }
+        504 => "it was not answered within the time that the client, or the server, allows",
         _ => "nothing is answered now",
     };
     let mut refusal =

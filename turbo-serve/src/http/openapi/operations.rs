@@ -245,7 +245,7 @@ pub(in crate::http) mod kserve {
     const TAG: &str = "KServe";
 
     /// What may be wrong with a request for a model.
-    const ASKING: [u16; 8] = [400, 404, 408, 413, 422, 424, 429, 503];
+    const ASKING: [u16; 9] = [400, 404, 408, 413, 422, 424, 429, 503, 504];
 
     fn told(id: &'static str, summary: &'static str, schema: &str) -> Operation {
         Operation::new(id, TAG, summary, schema).like_kserve()

@@ -56,13 +56,16 @@ impl EnsembleEngine {
 
     async fn answer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
         let started = Instant::now();
-        let InferRequest { inputs, output, truncation, prompt_name } = request;
+        let InferRequest { inputs, output, truncation, prompt_name, urgency } = request;
         self.check(inputs.len(), output, prompt_name)?;
         // Before the first step, so that no member is unloaded between two.
-        let members = self.members()?;
+        let mut members = self.members()?;
         // And no engine is stopped.
         let _begun = members.values().next().map(Served::begin).transpose()?;
         self.check_labels(&members)?;
+        for member in members.values_mut() {
+            *member = member.clone().urgent(urgency);
+        }
         let mut rows: Vec<Option<Row>> = vec![None; inputs.len()];
         let mut usage = Usage::default();
         for group in self.groups(inputs)? {

@@ -1,0 +1,285 @@
+//! What is predicted of the requests inside, and of one that comes: so that who would be answered too late is told at once,
+//! and not when its time is over.
+//!
+//! turbo-sched's [`Outlook`] predicts; here are its clock and its lock. It is shared by whoever lets requests in, for the
+//! worker may be busy for as long as a batch takes, and a refusal must not wait for that. What it holds of a request is one
+//! entry per input that waits: with a guessed length while it is made into tokens, with its own from then on, and none from
+//! the moment on at which its batch begins, it is answered otherwise, or its client has gone.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::{Duration, Instant},
+};
+
+use turbo_sched::{BatcherConfig, CostModel, Outlook, Prediction, Request, RequestId};
+
+use super::{EngineError, Priority, Spent};
+
+/// The least that is said of when to come back: a prediction that has run out says nothing, and who comes back at once finds
+/// the same.
+const SOONEST: Duration = Duration::from_millis(10);
+/// Tokens of an input before the first is known.
+const FIRST_GUESS: f64 = 32.0;
+/// Share of a new input in the guess.
+const GAIN: f64 = 1.0 / 64.0;
+
+pub(super) struct Forecast {
+    /// Times of the outlook, and of the batcher, are since this.
+    epoch: Instant,
+    state: Mutex<State>,
+    /// Batches that were computed, by their size.
+    batches: Mutex<BTreeMap<usize, Spent>>,
+}
+
+struct State {
+    outlook: Outlook,
+    next_id: u64,
+    /// Tokens of a recent input.
+    usual_len: f64,
+}
+
+/// By when a request is to be answered, and who goes before it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    pub started: Instant,
+    /// The time that its answer may take.
+    pub within: Option<Duration>,
+    /// Whether its client said so; else it is what the server promises.
+    pub is_asked: bool,
+    pub priority: Priority,
+}
+
+impl Terms {
+    /// The terms of a request that came at `started`, wanted by `deadline`; the server promises everybody `slo`.
+    pub(super) fn new(
+        started: Instant,
+        deadline: Option<Instant>,
+        slo: Option<Duration>,
+        priority: Priority,
+    ) -> Self {
+        let asked = deadline.map(|deadline| deadline.saturating_duration_since(started));
+        Self { started, within: asked.or(slo), is_asked: asked.is_some(), priority }
+    }
+
+    /// When it is over.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.started.checked_add(self.within?)
+    }
+
+    /// That it is over.
+    pub(super) fn expired(&self) -> EngineError {
+        EngineError::Expired { within: self.within.unwrap_or_default() }
+    }
+}
+
+/// The place of a request among those inside.
+#[derive(Debug)]
+pub(super) struct Place {
+    terms: Terms,
+    /// Id of its first input; those of the others follow.
+    first_id: u64,
+    inputs: u64,
+    /// What was made of it when its lengths were known.
+    settled: OnceLock<Settled>,
+}
+
+#[derive(Debug)]
+struct Settled {
+    predicted: Prediction,
+    /// Whether it takes longer than the server promises, be it that it is alone: so the promise is not for it.
+    is_beyond_promise: bool,
+}
+
+impl Place {
+    pub(super) fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// When it is given up if it was not begun.
+    pub(super) fn expires(&self) -> Option<Instant> {
+        match self.settled.get() {
+            Some(Settled { is_beyond_promise: true, .. }) => None,
+            _ => self.terms.deadline(),
+        }
+    }
+
+    /// Input number `input`, as outlook and batcher see it.
+    pub(super) fn request(&self, input: usize, seq_len: u32, epoch: Instant) -> Request {
+        let since = |at: Instant| at.saturating_duration_since(epoch);
+        Request {
+            deadline: self.terms.deadline().map(since),
+            priority: self.terms.priority.into(),
+            ..Request::new(RequestId(self.first_id + input as u64), seq_len, since(self.terms.started))
+        }
+    }
+}
+
+/// A request that was let in, until its client has its answer or has gone.
+pub(super) struct Inside {
+    pub place: Arc<Place>,
+    forecast: Arc<Forecast>,
+}
+
+impl Inside {
+    /// It has its answer.
+    pub(super) fn answered(self) {
+        self.forecast.learn_of(&self.place);
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let Self { place, forecast } = self;
+        if place.expires().is_some_and(|at| at <= Instant::now()) {
+            forecast.learn_of(place);
+        }
+        forecast.none_of(place);
+    }
+}
+
+impl Forecast {
+    pub(super) fn new(epoch: Instant, config: &BatcherConfig, costs: CostModel) -> Self {
+        let outlook = Outlook::new(config, costs);
+        let state = State { outlook, next_id: 0, usual_len: FIRST_GUESS };
+        Self { epoch, state: Mutex::new(state), batches: Mutex::default() }
+    }
+
+    /// Lets a request of so many inputs in, as far as it can be told before they are tokens. Where answers are kept they may
+    /// be among them, so that nothing can be told yet.
+    ///
+    /// # Errors
+    /// [`EngineError::Expired`], or [`EngineError::TooLate`] where what goes before it takes too long already.
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        terms: Terms,
+        inputs: usize,
+        may_be_known: bool,
+    ) -> Result<Inside, EngineError> {
+        let now = Instant::now();
+        if terms.deadline().is_some_and(|at| at <= now) {
+            return Err(terms.expired());
+        }
+        let mut state = self.lock();
+        let inputs = inputs as u64;
+        let place = Place { terms, first_id: state.next_id, inputs, settled: OnceLock::new() };
+        state.next_id += inputs;
+        let guess = state.usual_len.ceil() as u32;
+        let request = |input: u64| place.request(input as usize, guess, self.epoch);
+        if terms.within.is_some() && !may_be_known {
+            let predicted = state.outlook.time_until_answered(&request(0), &[], self.since_epoch(now));
+            if let Err(error) = in_time(&terms, predicted, now) {
+                state.outlook.refused();
+                return Err(error);
+            }
+        }
+        (0..inputs).for_each(|input| state.outlook.enter(&request(input)));
+        drop(state);
+        Ok(Inside { place: Arc::new(place), forecast: Arc::clone(self) })
+    }
+
+    /// The inputs of a request are tokens: these, by number and length, have to be computed, and all others need not.
+    ///
+    /// # Errors
+    /// [`EngineError::TooLate`].
+    pub(super) fn settle(&self, place: &Place, missing: &[(usize, u32)]) -> Result<(), EngineError> {
+        let now = Instant::now();
+        let mut state = self.lock();
+        if self.leave(&mut state, place) == 0 {
+            return Ok(()); // its client has gone
+        }
+        for &(_, len) in missing {
+            state.usual_len += GAIN * (f64::from(len) - state.usual_len);
+        }
+        let request = |&(input, len): &(usize, u32)| place.request(input, len, self.epoch);
+        if let Some(within) = place.terms.within {
+            let lens: Vec<u32> = missing.iter().map(|&(_, len)| len).collect();
+            let first = request(&missing[0]);
+            let predicted = state.outlook.time_until_answered(&first, &lens, self.since_epoch(now));
+            let is_beyond_promise = !place.terms.is_asked && state.outlook.time_alone(&lens).by_cost > within;
+            if !is_beyond_promise && let Err(error) = in_time(&place.terms, predicted, now) {
+                state.outlook.refused();
+                return Err(error);
+            }
+            // Nobody settles a request twice.
+            drop(place.settled.set(Settled { predicted, is_beyond_promise }));
+        }
+        missing.iter().for_each(|input| state.outlook.enter(&request(input)));
+        Ok(())
+    }
+
+    /// Nothing of a request has to be computed, or any more.
+    pub(super) fn none_of(&self, place: &Place) {
+        self.leave(&mut self.lock(), place);
+    }
+
+    /// Takes all inputs of a request out; says how many were there.
+    fn leave(&self, state: &mut State, place: &Place) -> usize {
+        let leave = |input: &u64| state.outlook.leave(&place.request(*input as usize, 0, self.epoch));
+        (0..place.inputs).filter(leave).count()
+    }
+
+    /// The batch of these inputs begins.
+    pub(super) fn began<'a>(&self, inputs: impl Iterator<Item = (&'a Place, usize)>) {
+        let mut state = self.lock();
+        for (place, input) in inputs {
+            state.outlook.leave(&place.request(input, 0, self.epoch));
+        }
+    }
+
+    /// What runs is predicted to be done after this time.
+    pub(super) fn busy_for(&self, time: Duration) {
+        let until = self.epoch.elapsed().saturating_add(time);
+        self.lock().outlook.busy_until(until);
+    }
+
+    /// A batch of so many inputs was computed, and took `time`; batches cost what `costs` says from now on.
+    pub(super) fn ran(&self, inputs: usize, time: Duration, costs: &CostModel) {
+        self.counted().entry(inputs).or_default().add(time);
+        self.lock().outlook.learn(costs);
+    }
+
+    /// The batches that were computed, by their size.
+    pub(super) fn batches(&self) -> BTreeMap<usize, Spent> {
+        self.counted().clone()
+    }
+
+    fn counted(&self) -> MutexGuard<'_, BTreeMap<usize, Spent>> {
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When it is worth coming back: when all that is inside is predicted to be done.
+    pub(super) fn retry_after(&self) -> Duration {
+        let now = self.epoch.elapsed();
+        self.lock().outlook.time_left(now).max(SOONEST)
+    }
+
+    /// A request was answered, or given up for its time was over.
+    fn learn_of(&self, place: &Place) {
+        if let (Some(settled), Some(within)) = (place.settled.get(), place.terms.within) {
+            let taken = place.terms.started.elapsed();
+            self.lock().outlook.answered(settled.predicted, within, taken);
+        }
+    }
+
+    fn since_epoch(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(self.epoch)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics half-way under the lock, so a poisoned one still guards a whole value.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Refuses what is predicted to be answered too late.
+fn in_time(terms: &Terms, predicted: Prediction, now: Instant) -> Result<(), EngineError> {
+    let Some(within) = terms.within else { return Ok(()) };
+    let predicted = now.saturating_duration_since(terms.started).saturating_add(predicted.expected);
+    match predicted.checked_sub(within) {
+        Some(over) if over > Duration::ZERO => {
+            Err(EngineError::TooLate { within, predicted, retry_after: over.max(SOONEST) })
+        }
+        _ => Ok(()),
+    }
+}

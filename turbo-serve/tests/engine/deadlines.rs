@@ -1,0 +1,197 @@
+//! By when an answer is wanted: who cannot have it is told at once, and what is over is not computed.
+
+use std::{
+    future::Future,
+    time::{Duration, Instant},
+};
+
+use turbo_serve::{
+    cache::ResponseCache,
+    engine::{Engine, EngineConfig, EngineError, Infer, InferRequest, InferResponse, Priority, Urgency},
+};
+
+use crate::{
+    fake::{begin, config, embed, firsts, hold, request, start, wait},
+    paced,
+};
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// The same request, wanted within this time from now.
+fn within(time: Duration, request: InferRequest) -> InferRequest {
+    let urgency = Urgency { deadline: Some(Instant::now() + time), ..request.urgency };
+    InferRequest { urgency, ..request }
+}
+
+fn of_class(priority: Priority, request: InferRequest) -> InferRequest {
+    InferRequest { urgency: Urgency { priority, ..request.urgency }, ..request }
+}
+
+/// Starts asking on a thread's runtime, whose clock deadlines need.
+fn ask(
+    runtime: &tokio::runtime::Runtime,
+    engine: &Engine,
+    request: InferRequest,
+) -> impl Future<Output = Result<InferResponse, EngineError>> + use<> {
+    let engine = engine.clone();
+    let asked = runtime.spawn(async move { engine.infer(request).await });
+    async { asked.await.unwrap() }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap()
+}
+
+/// An engine that computes 2 ms a token, and has 32 inputs of 8 tokens and of the highest class before it: half a second.
+fn busy(config: &EngineConfig) -> (Engine, paced::Ran, tokio::runtime::Runtime) {
+    let (engine, ran) = paced::start(config, 0.0);
+    ran.lock().unwrap().clear();
+    let runtime = runtime();
+    (0..32).for_each(|id| drop(ask(&runtime, &engine, of_class(Priority::High, request([&[id; 8]])))));
+    std::thread::sleep(millis(20)); // they are inside
+    (engine, ran, runtime)
+}
+
+#[test]
+fn who_would_be_answered_too_late_is_told_at_once() {
+    let (engine, ran, _runtime) = busy(&config());
+    let started = Instant::now();
+    let refused = wait(engine.infer(within(millis(100), request([&[7; 3]]))));
+    let Err(EngineError::TooLate { within: allowed, predicted, retry_after }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(
+        started.elapsed() < millis(60),
+        "a batch takes 130 ms, and nobody waits for it: {:?}",
+        started.elapsed()
+    );
+    assert!(allowed <= millis(100) && predicted > millis(300) && predicted < millis(900), "{predicted:?}");
+    assert_eq!(retry_after, predicted - allowed, "then it would be in time");
+
+    let patient = wait(engine.infer(within(millis(5000), request([&[7; 3]])))).unwrap();
+    assert_eq!(patient.rows[0].tokens, 3);
+    let threes = ran.lock().unwrap().iter().flatten().filter(|&&len| len == 3).count();
+    assert_eq!(threes, 1, "who was refused is not computed");
+}
+
+#[test]
+fn its_own_batch_counts() {
+    let (engine, _ran) = paced::start(&config(), 0.0);
+    // 8 inputs of 8 tokens are one batch of 130 ms; nobody else is there.
+    let all = || request([&[1; 8]; 8]);
+    assert!(matches!(wait(engine.infer(within(millis(60), all()))), Err(EngineError::TooLate { .. })));
+    assert_eq!(wait(engine.infer(within(millis(400), all()))).unwrap().rows.len(), 8);
+    assert!(wait(engine.infer(within(millis(60), request([&[1]])))).is_ok());
+}
+
+#[test]
+fn what_is_over_is_neither_computed_nor_waited_for() {
+    let (engine, control) = start(&config());
+    let runtime = runtime();
+    let running = hold(&engine, &control, 1);
+    let started = Instant::now();
+    let waits = ask(&runtime, &engine, within(millis(50), request([&[2]])));
+    let expired = wait(waits);
+    assert!(matches!(expired, Err(EngineError::Expired { within }) if within <= millis(50)), "{expired:?}");
+    assert!((millis(50)..millis(1000)).contains(&started.elapsed()), "{:?}", started.elapsed());
+    control.open();
+    wait(running).unwrap();
+    assert_eq!(firsts(&embed(&engine, [&[3]]).unwrap()), [3]);
+    assert_eq!(control.batches(), [[1], [3]]);
+    let over = InferRequest {
+        urgency: Urgency { deadline: Some(Instant::now()), ..Urgency::default() },
+        ..request([&[4]])
+    };
+    assert!(matches!(wait(engine.infer(over)), Err(EngineError::Expired { .. })));
+    assert_eq!(control.batches().len(), 2);
+}
+
+#[test]
+fn what_is_promised_to_all_is_a_deadline_in_the_queue() {
+    let (engine, control) = start(&EngineConfig { slo: Some(millis(50)), ..config() });
+    let running = hold(&engine, &control, 1);
+    let waiting = begin(&engine, request([&[2]]));
+    std::thread::sleep(millis(60));
+    control.open();
+    // Its batch had begun, so it is answered, if late.
+    assert_eq!(firsts(&wait(running).unwrap()), [1]);
+    assert_eq!(wait(waiting), Err(EngineError::Expired { within: millis(50) }));
+    // What the worker has seen to take long is feared for a while; but not for ever.
+    crate::fake::eventually(|| embed(&engine, [&[3]]).is_ok());
+    assert!(!control.batches().contains(&vec![2]));
+}
+
+#[test]
+fn nothing_is_promised_to_who_takes_longer_by_himself() {
+    let (engine, _ran) = paced::start(&EngineConfig { slo: Some(millis(10)), ..config() }, 0.0);
+    assert!(embed(&engine, [&[1; 8]]).is_ok(), "18 ms");
+    let (engine, _ran, _runtime) = busy(&EngineConfig { slo: Some(millis(700)), ..config() });
+    let refused = (0..64).map(|id| wait(engine.infer(within(millis(50), request([&[id; 8]])))));
+    assert!(refused.into_iter().all(|answer| matches!(answer, Err(EngineError::TooLate { .. }))));
+}
+
+#[test]
+fn what_is_known_is_never_too_late() {
+    let cache = Some(ResponseCache::in_memory(1 << 20).unwrap());
+    let (engine, _ran) = paced::start(&EngineConfig { cache, ..config() }, 0.0);
+    embed(&engine, [&[7; 3]]).unwrap();
+    let runtime = runtime();
+    (0..32).for_each(|id| drop(ask(&runtime, &engine, request([&[id; 8]]))));
+    std::thread::sleep(millis(20));
+    assert!(wait(engine.infer(within(millis(30), request([&[7; 3]])))).is_ok());
+    let both = wait(engine.infer(within(millis(30), request([&[7; 3], &[9; 3]]))));
+    assert!(matches!(both, Err(EngineError::TooLate { .. })), "{both:?}");
+}
+
+#[test]
+fn higher_classes_and_earlier_deadlines_go_first() {
+    let (engine, control) = start(&EngineConfig { max_batch_requests: Some(1), ..config() });
+    let runtime = runtime();
+    let running = hold(&engine, &control, 9);
+    let long = Duration::from_secs(60);
+    let waiting: Vec<_> = [
+        of_class(Priority::Low, request([&[1]])),
+        request([&[2]]),
+        within(long * 2, request([&[3]])),
+        within(long, request([&[4]])),
+        of_class(Priority::High, request([&[5]])),
+        of_class(Priority::High, within(long, request([&[6]]))),
+    ]
+    .into_iter()
+    .map(|request| ask(&runtime, &engine, request))
+    .collect();
+    std::thread::sleep(millis(50)); // all are there
+    control.open();
+    wait(running).unwrap();
+    waiting.into_iter().for_each(|answer| drop(wait(answer).unwrap()));
+    assert_eq!(control.batches(), [[9], [6], [5], [4], [3], [2], [1]]);
+}
+
+#[test]
+fn a_low_class_is_served_under_a_steady_stream_of_a_higher_one() {
+    let (engine, ran) = paced::start(&EngineConfig { max_batch_requests: Some(2), ..config() }, 0.0);
+    let runtime = runtime();
+    ran.lock().unwrap().clear();
+    // Two at a time, 18 ms each batch, and always twenty of the high class wait.
+    let flood: Vec<_> = (0..20)
+        .map(|id| {
+            let engine = engine.clone();
+            runtime.spawn(async move {
+                let ends = Instant::now() + Duration::from_secs(3);
+                while Instant::now() < ends {
+                    let urgent = of_class(Priority::High, request([&[id; 4]]));
+                    engine.infer(urgent).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    std::thread::sleep(millis(100));
+    let started = Instant::now();
+    wait(ask(&runtime, &engine, of_class(Priority::Low, request([&[1; 3]])))).unwrap();
+    // Overdue after a second, and then behind those that came before it: twenty at most, two at a time.
+    let waited = started.elapsed();
+    assert!((millis(500)..millis(2500)).contains(&waited), "{waited:?}");
+    flood.into_iter().for_each(|client| runtime.block_on(client).unwrap());
+}
