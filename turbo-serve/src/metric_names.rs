@@ -98,6 +98,8 @@ pub mod tier {
     pub const MEMORY: &str = "memory";
     /// A folder of its own.
     pub const FOLDER: &str = "folder";
+    /// A server that others have, too.
+    pub const REDIS: &str = "redis";
 }
 
 /// Histogram, 0 to 1: how full a batch is, in tokens or in inputs, whichever is fuller.

@@ -18,7 +18,7 @@ use std::{
 use metrics::{Counter, counter};
 
 use super::{
-    Key,
+    Key, Tier,
     memory::{Values, heap_bytes},
     record::Wanted,
 };
@@ -48,6 +48,7 @@ const LOOK: usize = 1024;
 
 /// The threads of a store.
 pub(super) struct Behind {
+    tier: Tier,
     asks: Mutex<Option<Sender<Ask>>>,
     waiting: Arc<Waiting>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -79,22 +80,26 @@ impl Behind {
     /// that many are written at once.
     pub(super) fn start(
         store: Arc<dyn Store>,
-        tier: &'static str,
+        tier: Tier,
         most_bytes: usize,
         gather: Duration,
     ) -> std::io::Result<Self> {
-        let unwritten = counter!(names::CACHE_UNWRITTEN, names::TIER => tier);
+        let unwritten = counter!(names::CACHE_UNWRITTEN, names::TIER => tier.label());
         let waiting =
             Arc::new(Waiting { answers: Mutex::default(), changed: Condvar::new(), most_bytes, unwritten });
         let (asks, asked) = channel();
         let (of_looks, of_writes) = ((Arc::clone(&store), Arc::clone(&waiting)), Arc::clone(&waiting));
-        let thread = |what: &str| thread::Builder::new().name(format!("turbo-{tier}-{what}"));
+        let thread = |what: &str| thread::Builder::new().name(format!("turbo-{}-{what}", tier.label()));
         let looks = thread("looks").spawn(move || look(&*of_looks.0, &asked, &of_looks.1))?;
         let threads = Mutex::new(vec![looks]);
-        let behind = Self { asks: Mutex::new(Some(asks)), waiting, threads };
+        let behind = Self { tier, asks: Mutex::new(Some(asks)), waiting, threads };
         let writes = thread("writes").spawn(move || write(&*store, &of_writes, gather))?;
         lock(&behind.threads).push(writes);
         Ok(behind)
+    }
+
+    pub(super) fn tier(&self) -> Tier {
+        self.tier
     }
 
     /// Looks for `wanted`, and calls back.
@@ -246,7 +251,7 @@ mod tests {
 
     fn start(store: &Arc<Fake>, most_bytes: usize) -> Behind {
         let store = Arc::clone(store) as Arc<dyn Store>;
-        Behind::start(store, "test", most_bytes, Duration::ZERO).unwrap()
+        Behind::start(store, Tier::Folder, most_bytes, Duration::ZERO).unwrap()
     }
 
     /// Asks for these keys; what comes back goes into the channel.

@@ -1,10 +1,15 @@
 //! Arguments about answers that are kept.
 
-use std::{num::IntErrorKind, path::PathBuf, str::FromStr};
+use std::{
+    num::{IntErrorKind, NonZeroU32},
+    path::PathBuf,
+    str::FromStr,
+    time::Duration,
+};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail};
 use clap::Args;
-use turbo_serve::cache::{CacheOptions, FolderOptions, ResponseCache};
+use turbo_serve::cache::{CacheOptions, FolderOptions, RedisOptions, ResponseCache};
 
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Response cache")]
@@ -20,6 +25,14 @@ pub(super) struct CacheArguments {
     /// Most bytes that the files in this folder take
     #[arg(long, env, value_name = "BYTES", default_value = "1GiB")]
     cache_dir_bytes: Disk,
+    /// Redis or Valkey server in which answers are shared with all servers that have it:
+    /// redis://USER:PASSWORD@HOST:PORT/DB, rediss:// with TLS, or unix:///PATH. While it is down serving goes on without it
+    // A text until it is opened, for the message of a value that does not parse shows it, and its password.
+    #[arg(long, env, value_name = "URL", hide_env_values = true)]
+    cache_url: Option<String>,
+    /// How long an answer stays in Redis after it was written, in seconds
+    #[arg(long, env, value_name = "SECONDS", default_value = "604800")]
+    cache_url_ttl_s: NonZeroU32,
 }
 
 impl CacheArguments {
@@ -29,16 +42,26 @@ impl CacheArguments {
     /// Arguments that contradict each other.
     pub(super) fn open(&self) -> Result<Option<ResponseCache>> {
         if self.cache_bytes.0 == 0 {
-            let dir = self.cache_dir.as_ref().map(|dir| dir.display().to_string()).unwrap_or_default();
-            ensure!(
-                self.cache_dir.is_none(),
-                "--cache-bytes 0 keeps no answers, and --cache-dir {dir} keeps them: expected one of the two"
-            );
+            let behind =
+                [("--cache-dir", self.cache_dir.is_some()), ("--cache-url", self.cache_url.is_some())];
+            if let Some((flag, _)) = behind.into_iter().find(|(_, given)| *given) {
+                bail!("--cache-bytes 0 keeps no answers, and {flag} keeps them: expected one of the two");
+            }
             return Ok(None);
         }
         let folder = |dir: &PathBuf| FolderOptions { dir: dir.clone(), bytes: self.cache_dir_bytes.0 };
-        let options = CacheOptions { bytes: self.cache_bytes.0, folder: self.cache_dir.as_ref().map(folder) };
+        let options = CacheOptions {
+            bytes: self.cache_bytes.0,
+            folder: self.cache_dir.as_ref().map(folder),
+            redis: self.redis()?,
+        };
         Ok(Some(ResponseCache::open(&options)?))
+    }
+
+    fn redis(&self) -> Result<Option<RedisOptions>> {
+        let Some(url) = &self.cache_url else { return Ok(None) };
+        let ttl = Duration::from_secs(self.cache_url_ttl_s.get().into());
+        Ok(Some(RedisOptions { url: url.parse().context("--cache-url")?, ttl }))
     }
 }
 
@@ -130,11 +153,27 @@ mod tests {
         assert!("0".parse::<Disk>().unwrap_err().contains("expected 1048576 or more"));
     }
 
+    fn arguments(more: &[&str]) -> CacheArguments {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            cache: CacheArguments,
+        }
+        <Line as clap::Parser>::parse_from([&["turbo"], more].concat()).cache
+    }
+
     #[test]
-    fn no_memory_and_a_folder_contradict_each_other() {
-        let (cache_bytes, cache_dir) = (Memory(0), Some("answers".into()));
-        let arguments = CacheArguments { cache_bytes, cache_dir, cache_dir_bytes: Disk(1 << 30) };
-        let error = arguments.open().unwrap_err().to_string();
-        assert!(error.contains("--cache-bytes 0") && error.contains("--cache-dir answers"), "{error}");
+    fn no_memory_and_a_place_behind_it_contradict_each_other() {
+        for [flag, value] in [["--cache-dir", "answers"], ["--cache-url", "redis://localhost"]] {
+            let error = arguments(&["--cache-bytes=0", flag, value]).open().unwrap_err().to_string();
+            assert!(error.contains("--cache-bytes 0") && error.contains(flag), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let error = arguments(&["--cache-url", "http://:secret@localhost"]).open().unwrap_err();
+        let error = format!("{error:#}");
+        assert!(error.contains("--cache-url") && !error.contains("secret"), "{error}");
     }
 }

@@ -181,13 +181,20 @@ impl From<Totals> for TotalsView {
 struct OriginsView {
     cache_memory: u64,
     cache_folder: u64,
+    cache_redis: u64,
     cache_shared: u64,
     cache_misses: u64,
 }
 
 impl From<Origins> for OriginsView {
-    fn from(Origins { memory, folder, shared, misses }: Origins) -> Self {
-        Self { cache_memory: memory, cache_folder: folder, cache_shared: shared, cache_misses: misses }
+    fn from(Origins { memory, folder, redis, shared, misses }: Origins) -> Self {
+        Self {
+            cache_memory: memory,
+            cache_folder: folder,
+            cache_redis: redis,
+            cache_shared: shared,
+            cache_misses: misses,
+        }
     }
 }
 
@@ -403,7 +410,7 @@ mod tests {
     fn the_numbers_are_those_that_were_observed_in_the_units_of_their_names() {
         let ms = Duration::from_millis;
         let candidate: Candidate = [3, 5, 2].into_iter().collect();
-        let origins = Origins { memory: 1, folder: 4, shared: 2, misses: 3 };
+        let origins = Origins { memory: 1, folder: 4, redis: 5, shared: 2, misses: 3 };
         let percentiles = Percentiles { p50: ms(2), p90: ms(30), p99: ms(400) };
         let second = BatchSecond {
             batches: 4,
@@ -425,7 +432,7 @@ mod tests {
                 tokens: 3,
                 padded_tokens: 4,
                 answered: 5,
-                origins: Origins { memory: 6, folder: 16, shared: 7, misses: 8 },
+                origins: Origins { memory: 6, folder: 16, redis: 17, shared: 7, misses: 8 },
             },
             waiting: 9,
             batches: vec![Batch {
@@ -467,7 +474,7 @@ mod tests {
             "began_unix_ms": 1_700_000_000_123_u64, "now_s": 61.5, "kept_s": 180,
             "totals": {
                 "batches": 1, "inputs": 2, "tokens": 3, "padded_tokens": 4, "answered": 5,
-                "cache_memory": 6, "cache_folder": 16, "cache_shared": 7, "cache_misses": 8,
+                "cache_memory": 6, "cache_folder": 16, "cache_redis": 17, "cache_shared": 7, "cache_misses": 8,
             },
             "waiting": 9, "unseen_batches": 10,
             "batches": [{
@@ -481,8 +488,8 @@ mod tests {
             }],
             "request_seconds": [
                 {
-                    "second": 61, "answered": 6, "cache_memory": 1, "cache_folder": 4, "cache_shared": 2,
-                    "cache_misses": 3,
+                    "second": 61, "answered": 6, "cache_memory": 1, "cache_folder": 4, "cache_redis": 5,
+                    "cache_shared": 2, "cache_misses": 3,
                 },
             ],
             "latencies": {

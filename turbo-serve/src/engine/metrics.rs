@@ -16,7 +16,7 @@ use super::{
     queue::Job,
     ticket::Answer,
 };
-use crate::metric_names as names;
+use crate::{cache::Tier, metric_names as names};
 
 /// What the queue counts.
 pub(super) struct QueueMetrics {
@@ -77,8 +77,7 @@ impl QueueMetrics {
 /// Where the answers to inputs come from.
 pub(super) struct RecallMetrics {
     input_length: Histogram,
-    in_memory: Counter,
-    in_folder: Counter,
+    hits: [Counter; Tier::ALL.len()],
     shared: Counter,
     misses: Counter,
     observer: Arc<Observer>,
@@ -90,8 +89,7 @@ impl RecallMetrics {
         let hits = |tier| counter!(names::CACHE_HITS, names::labels(label, [(names::TIER, tier)]));
         Self {
             input_length: histogram!(names::REQUEST_INPUT_LENGTH, labels.iter()),
-            in_memory: hits(names::tier::MEMORY),
-            in_folder: hits(names::tier::FOLDER),
+            hits: Tier::ALL.map(|tier| hits(tier.label())),
             shared: counter!(names::CACHE_SHARED, labels.iter()),
             misses: counter!(names::CACHE_MISSES, labels.iter()),
             observer,
@@ -103,16 +101,10 @@ impl RecallMetrics {
         self.input_length.record(tokens as f64);
     }
 
-    /// An answer was in memory.
-    pub(super) fn in_memory(&self) {
-        self.in_memory.increment(1);
-        self.observer.recalled(Origin::Memory, 1);
-    }
-
-    /// An answer was in the folder.
-    pub(super) fn in_folder(&self) {
-        self.in_folder.increment(1);
-        self.observer.recalled(Origin::Folder, 1);
+    /// An answer was kept there.
+    pub(super) fn found(&self, tier: Tier) {
+        self.hits[tier as usize].increment(1);
+        self.observer.recalled(Origin::Kept(tier), 1);
     }
 
     /// An answer was being computed.

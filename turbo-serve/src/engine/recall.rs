@@ -18,7 +18,7 @@ use super::{
     queue::{Inbox, Job},
     ticket::Ticket,
 };
-use crate::cache::{Key, ResponseCache, Scope, Wanted};
+use crate::cache::{Key, ResponseCache, Scope, Tier, Wanted};
 
 pub(super) struct Recall {
     inbox: Inbox,
@@ -96,7 +96,7 @@ impl Known {
     fn recall(&self, job: Job, metrics: &RecallMetrics) -> Option<Job> {
         match self.promises.ask(self.key(&job), job) {
             Asked::Known(job, values) => {
-                metrics.in_memory();
+                metrics.found(Tier::Memory);
                 job.answer_known(values.to_vec());
                 None
             }
@@ -118,12 +118,12 @@ impl Known {
         let wanted =
             |job: &Job| Some(Wanted { key: job.promise.as_ref().map(Promise::key)?, len: self.len(job) });
         let wanted = jobs.iter().filter_map(wanted).collect();
-        let answer = move |found: Vec<Option<Arc<[f32]>>>| {
+        let answer = move |found: Vec<Option<(Tier, Arc<[f32]>)>>| {
             let mut missing = Vec::new();
             for (mut job, found) in jobs.into_iter().zip(found) {
                 match found {
-                    Some(values) => {
-                        metrics.in_folder();
+                    Some((tier, values)) => {
+                        metrics.found(tier);
                         job.answer_found(&values);
                     }
                     None => missing.push(job),

@@ -238,7 +238,7 @@ fn dropping_the_last_handle_ends_the_worker() {
 /// A cache of so many bytes of memory, and a folder behind it.
 fn in_folder(bytes: usize, dir: &Path) -> ResponseCache {
     let folder = FolderOptions { dir: dir.to_owned(), bytes: ResponseCache::LEAST_FOLDER_BYTES };
-    ResponseCache::open(&CacheOptions { bytes, folder: Some(folder) }).unwrap()
+    ResponseCache::open(&CacheOptions { bytes, folder: Some(folder), redis: None }).unwrap()
 }
 
 /// Asks a model of this fingerprint, whose answers are kept in `dir`, from start to stop; gives what was computed for it.

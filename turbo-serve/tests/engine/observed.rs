@@ -111,11 +111,12 @@ fn answers_that_are_kept_are_counted() {
     embed(&engine, [&[7], &[8]]).unwrap();
     let told = observed(&engine, 2);
     let Totals { origins, answered, batches, .. } = told.totals;
-    assert_eq!(origins, Origins { memory: 1, folder: 0, shared: 1, misses: 2 });
+    assert_eq!(origins, Origins { memory: 1, folder: 0, redis: 0, shared: 1, misses: 2 });
     assert_eq!((answered, batches), (4, 2));
     let of_seconds = told.request_seconds.iter().fold(Origins::default(), |sum, (_, of)| Origins {
         memory: sum.memory + of.origins.memory,
         folder: 0,
+        redis: 0,
         shared: sum.shared + of.origins.shared,
         misses: sum.misses + of.origins.misses,
     });

@@ -103,7 +103,7 @@ fn a_folder_that_cannot_be_used_is_a_warning() {
     let (code, log) = second.end(Signal::Terminate);
     assert!(code == Some(0) && log.contains("WARN"), "{log}");
     assert!(
-        log.contains("answers are kept in memory only") && log.contains("another server uses it"),
+        log.contains("answers are not kept in the folder") && log.contains("another server uses it"),
         "{log}"
     );
     let (code, log) = first.end(Signal::Terminate);
@@ -111,7 +111,7 @@ fn a_folder_that_cannot_be_used_is_a_warning() {
 
     let file = tempfile::NamedTempFile::new().unwrap();
     let (code, log) = start(&file.path().join("below"), &[]).end(Signal::Terminate);
-    assert!(code == Some(0) && log.contains("answers are kept in memory only"), "{log}");
+    assert!(code == Some(0) && log.contains("answers are not kept in the folder"), "{log}");
 }
 
 #[test]

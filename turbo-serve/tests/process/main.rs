@@ -6,6 +6,8 @@ mod cache;
 mod config;
 mod costs;
 mod machine;
+#[cfg(unix)]
+mod redis;
 mod server;
 #[cfg(feature = "otlp")]
 mod spans;

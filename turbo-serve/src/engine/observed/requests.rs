@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use super::{Latencies, latencies::Recorder, seconds::Seconds};
+use crate::cache::Tier;
 
 /// Where an answer comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// It is kept in memory.
-    Memory,
-    /// It is kept in a folder.
-    Folder,
+    /// It is kept there.
+    Kept(Tier),
     /// It is being computed for another input.
     Others,
     /// It has to be computed, though answers are kept.
@@ -24,6 +23,8 @@ pub struct Origins {
     pub memory: u64,
     /// They were kept in a folder.
     pub folder: u64,
+    /// They were kept in Redis.
+    pub redis: u64,
     /// They were being computed for others.
     pub shared: u64,
     /// They had to be computed.
@@ -33,8 +34,9 @@ pub struct Origins {
 impl Origins {
     pub(super) fn add(&mut self, origin: Origin, inputs: u64) {
         let count = match origin {
-            Origin::Memory => &mut self.memory,
-            Origin::Folder => &mut self.folder,
+            Origin::Kept(Tier::Memory) => &mut self.memory,
+            Origin::Kept(Tier::Folder) => &mut self.folder,
+            Origin::Kept(Tier::Redis) => &mut self.redis,
             Origin::Others => &mut self.shared,
             Origin::Nowhere => &mut self.misses,
         };

@@ -415,7 +415,7 @@ fn dashboard() -> Value {
     }));
     let request_second = all(json!({
         "second": count(), "answered": count(), "cache_memory": count(), "cache_folder": count(),
-        "cache_shared": count(), "cache_misses": count(),
+        "cache_redis": count(), "cache_shared": count(), "cache_misses": count(),
     }));
     let costs = all(json!({
         "layout": { "enum": ["packed", "padded"] }, "seq_lens": list(count()), "batch_sizes": list(count()),
@@ -431,8 +431,8 @@ fn dashboard() -> Value {
         "began_unix_ms": count(), "now_s": number(), "kept_s": count(),
         "totals": all(json!({
             "batches": count(), "inputs": count(), "tokens": count(), "padded_tokens": count(),
-            "answered": count(), "cache_memory": count(), "cache_folder": count(), "cache_shared": count(),
-            "cache_misses": count(),
+            "answered": count(), "cache_memory": count(), "cache_folder": count(), "cache_redis": count(),
+            "cache_shared": count(), "cache_misses": count(),
         })),
         "waiting": count(), "unseen_batches": count(), "batches": list(batch),
         "batch_seconds": list(batch_second), "request_seconds": list(request_second),

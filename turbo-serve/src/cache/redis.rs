@@ -1,0 +1,439 @@
+//! Answers in a Redis or Valkey server, for all servers that have its address.
+//!
+//! ```text
+//! looks  ──▶ MGET ─┐
+//!                  ├─▶ two connections ◀── opened, watched and opened again by a task of its own
+//! writes ──▶ SET ──┘
+//! ```
+//!
+//! Nobody waits for a connection: while there is none, nothing is found and nothing is written. A look has a time bound,
+//! for what a slow server has is sooner computed. An error, and several looks in a row that came to their bound, cost the
+//! connection, and the server is left alone for a while. That it went is told once, and that it is back once, when it has
+//! answered again.
+//!
+//! Values are bounded, and what is asked at once is, too: a large answer takes longer on its way than to compute, and would
+//! hold up the small ones. They expire, for nothing else would ever remove those of a model that nobody serves any more.
+
+use std::{
+    fmt::{self, Write},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
+        mpsc,
+    },
+    time::{Duration, Instant},
+};
+
+use ::redis::{
+    Client, Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, Pipeline, RedisError,
+    aio::MultiplexedConnection, cmd, pipe,
+};
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::Notify,
+    time::{sleep, timeout},
+};
+
+use super::{
+    Key,
+    behind::{Found, Store},
+    memory::Values,
+    record::{Wanted, decode, encode},
+};
+
+/// Begins the name of every answer, with the version of what is written there.
+const PREFIX: &str = "turbo:1:";
+/// A command of a look may take so long, on a machine whose cores all compute, too; after that time no further one is begun.
+const LOOK_TIME: Duration = Duration::from_millis(20);
+/// So many commands in a row that take longer cost the connection.
+const MOST_LATE: u32 = 3;
+/// A write may take so long: nobody waits for it.
+const WRITE_TIME: Duration = Duration::from_millis(500);
+/// For all that opening connections takes.
+const CONNECT_TIME: Duration = Duration::from_secs(1);
+/// The server is left alone for so long after something went wrong.
+const RETRY: Duration = Duration::from_secs(2);
+/// Connections are used at least so often: some are closed by who stands between when they are not.
+const HEARTBEAT: Duration = Duration::from_secs(30);
+/// The largest answer that is written, and most bytes of what is asked or written at once.
+const MOST_BYTES: usize = 256 << 10;
+
+/// A Redis server, as its address. Neither form of output shows the password.
+#[derive(Clone)]
+pub struct RedisUrl(ConnectionInfo);
+
+/// Text that is no address of a Redis server. The text itself is not told, for it may hold a password.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "not the address of a Redis server, expected redis://USER:PASSWORD@HOST:PORT/DB (rediss:// with TLS), where all but \
+     HOST may be left out and each `@`, `/`, `#` or `%` of a password is written as %40, %2F, %23 or %25; or unix:///PATH"
+)]
+pub struct NoRedisUrl;
+
+impl std::str::FromStr for RedisUrl {
+    type Err = NoRedisUrl;
+
+    fn from_str(text: &str) -> Result<Self, NoRedisUrl> {
+        text.into_connection_info().map(Self).map_err(|_| NoRedisUrl)
+    }
+}
+
+impl fmt::Display for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.addr().fmt(f)
+    }
+}
+
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RedisUrl({self})")
+    }
+}
+
+/// Answers in a Redis server.
+pub(super) struct Redis {
+    line: Arc<Line>,
+    /// Commands of looks that came to their bound since the last one that did not.
+    late: AtomicU32,
+    ttl: Duration,
+    /// `None` while it is being dropped.
+    runtime: Option<Runtime>,
+}
+
+impl Redis {
+    /// Uses the server at `url`; what is written expires after `ttl`. Waits a moment for the first connection. A server
+    /// that cannot be used now may be later.
+    ///
+    /// # Errors
+    /// A thread cannot be started, or the address needs what this program is built without.
+    pub(super) fn open(url: &RedisUrl, ttl: Duration) -> Result<Self, RedisError> {
+        let line = Arc::new(Line {
+            client: Client::open(url.0.clone())?,
+            open: Mutex::new(None),
+            opened: AtomicU64::new(0),
+            lost: Notify::new(),
+            server: Told::new(
+                url,
+                "answers are shared again",
+                "answers are not shared now, and Redis is asked again every two seconds",
+            ),
+            writing: Told::new(
+                url,
+                "answers are written to Redis again",
+                "answers are not written to Redis now",
+            ),
+        });
+        let runtime =
+            Builder::new_multi_thread().worker_threads(1).thread_name("turbo-redis").enable_all().build()?;
+        let (tried, first) = mpsc::sync_channel(1);
+        runtime.spawn(Arc::clone(&line).keep(tried));
+        // What is asked before there is a connection is not found.
+        _ = first.recv_timeout(CONNECT_TIME);
+        Ok(Self { line, late: AtomicU32::new(0), ttl, runtime: Some(runtime) })
+    }
+
+    /// Does `work` within `most` on the calling thread.
+    fn bounded<T>(
+        &self,
+        most: Duration,
+        work: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, Undone> {
+        let runtime = self.runtime.as_ref().expect("it is there until it is dropped");
+        match runtime.block_on(async { timeout(most, work).await }) {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(error)) if said_by_server(&error) => Err(Undone::Refused(why(&error))),
+            Ok(Err(error)) => Err(Undone::Lost(why(&error))),
+            Err(_) => Err(Undone::Late(format!("it took more than {} ms to answer", most.as_millis()))),
+        }
+    }
+}
+
+/// Why a command was not done.
+enum Undone {
+    /// The server says so, and may do others.
+    Refused(String),
+    /// The connection is of no use any more.
+    Lost(String),
+    /// It may be done yet.
+    Late(String),
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        // The last handle may go where nobody may wait.
+        self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
+    }
+}
+
+impl Store for Redis {
+    fn get(&self, wanted: &[Wanted]) -> Vec<Option<Found>> {
+        let mut found: Vec<Option<Found>> = wanted.iter().map(|_| None).collect();
+        let Some(Connections { mut looks, number, .. }) = self.line.connections() else { return found };
+        let begun = Instant::now();
+        let mut rest = (wanted, &mut found[..]);
+        while !rest.0.is_empty() && begun.elapsed() < LOOK_TIME {
+            let (now, later) = rest.0.split_at(at_once(rest.0.iter().map(|wanted| wanted.len)));
+            let (found_now, found_later) = rest.1.split_at_mut(now.len());
+            rest = (later, found_later);
+            let command = mget(now);
+            let asked = command.query_async::<Vec<Option<Vec<u8>>>>(&mut looks);
+            let records = match self.bounded(LOOK_TIME, asked) {
+                Ok(records) => records,
+                Err(Undone::Late(_)) if self.late.fetch_add(1, Relaxed) + 1 < MOST_LATE => break,
+                Err(Undone::Late(why) | Undone::Lost(why) | Undone::Refused(why)) => {
+                    self.line.lose(number, &why);
+                    break;
+                }
+            };
+            self.late.store(0, Relaxed);
+            for ((wanted, record), found) in now.iter().zip(records).zip(found_now) {
+                // What is damaged, or somebody else's, is as good as nothing there: it is written again.
+                let values = record.and_then(|record| decode(wanted, &record).ok().flatten());
+                *found = values.map(|values| Found { values, renew: false });
+            }
+            self.line.server.good();
+        }
+        found
+    }
+
+    fn put(&self, answers: &[(Key, Values)]) -> usize {
+        let small = answers.iter().filter(|(_, values)| size_of_val::<[f32]>(values) <= MOST_BYTES);
+        let (small, mut written) = (small.collect::<Vec<_>>(), 0);
+        let mut rest = &small[..];
+        while !rest.is_empty() {
+            let Some(Connections { mut writes, number, .. }) = self.line.connections() else { break };
+            let (now, later) = rest.split_at(at_once(rest.iter().map(|(_, values)| values.len())));
+            rest = later;
+            let commands = sets(now, self.ttl);
+            match self.bounded(WRITE_TIME, commands.exec_async(&mut writes)) {
+                Ok(()) => {
+                    written += now.len();
+                    self.line.writing.good();
+                }
+                Err(Undone::Refused(why)) => self.line.writing.bad(&why),
+                Err(Undone::Late(why) | Undone::Lost(why)) => self.line.lose(number, &why),
+            }
+        }
+        written
+    }
+}
+
+/// How many of the answers of so many values go into one command: one at least.
+fn at_once(lens: impl Iterator<Item = usize>) -> usize {
+    let mut bytes = 0;
+    let fits = |len: &usize| {
+        bytes += len * size_of::<f32>();
+        bytes <= MOST_BYTES
+    };
+    lens.take_while(fits).count().max(1)
+}
+
+fn mget(wanted: &[Wanted]) -> Cmd {
+    let mut command = cmd("MGET");
+    for wanted in wanted {
+        command.arg(name(&wanted.key));
+    }
+    command
+}
+
+fn sets(answers: &[&(Key, Values)], ttl: Duration) -> Pipeline {
+    let mut commands = pipe();
+    for (key, values) in answers {
+        let command = commands.cmd("SET").arg(name(key)).arg(encode(key, values));
+        command.arg("EX").arg(ttl.as_secs().max(1)).ignore();
+    }
+    commands
+}
+
+/// What an answer is called there: people may look at it, so it is text.
+fn name(key: &Key) -> String {
+    let mut name = String::with_capacity(PREFIX.len() + 2 * key.bytes().len());
+    name.push_str(PREFIX);
+    for byte in key.bytes() {
+        write!(name, "{byte:02x}").expect("a string takes all that is written");
+    }
+    name
+}
+
+/// The way to the server, which comes and goes.
+struct Line {
+    client: Client,
+    open: Mutex<Option<Connections>>,
+    /// How often it was opened.
+    opened: AtomicU64,
+    /// That what was open is lost.
+    lost: Notify,
+    server: Told,
+    writing: Told,
+}
+
+/// One for each of the two who use them: what one writes does not hold up what the other looks for.
+#[derive(Clone)]
+struct Connections {
+    looks: MultiplexedConnection,
+    writes: MultiplexedConnection,
+    /// Tells them from those before.
+    number: u64,
+}
+
+impl Line {
+    /// Opens connections whenever there are none; `tried` learns when it was tried once.
+    async fn keep(self: Arc<Self>, tried: mpsc::SyncSender<()>) {
+        loop {
+            let opened = match timeout(CONNECT_TIME, self.connect()).await {
+                Ok(opened) => opened.map_err(|error| why(&error)),
+                Err(_) => Err("it does not answer".to_owned()),
+            };
+            let opened = opened.inspect_err(|why| self.server.bad(why)).ok();
+            lock(&self.open).clone_from(&opened);
+            // Whoever waited for it has gone after the first time.
+            _ = tried.try_send(());
+            if let Some(connections) = opened {
+                self.until_lost(connections).await;
+            }
+            sleep(RETRY).await;
+        }
+    }
+
+    async fn connect(&self) -> Result<Connections, RedisError> {
+        let mut looks = self.client.get_multiplexed_async_connection().await?;
+        let writes = self.client.get_multiplexed_async_connection().await?;
+        // Some servers let in who has no password, and answer nothing.
+        ping(&mut looks).await?;
+        Ok(Connections { looks, writes, number: self.opened.fetch_add(1, Relaxed) })
+    }
+
+    async fn until_lost(&self, mut connections: Connections) {
+        while timeout(HEARTBEAT, self.lost.notified()).await.is_err() {
+            let alive = async {
+                ping(&mut connections.looks).await?;
+                ping(&mut connections.writes).await
+            };
+            match timeout(CONNECT_TIME, alive).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => self.lose(connections.number, &why(&error)),
+                Err(_) => self.lose(connections.number, "it does not answer"),
+            }
+        }
+    }
+
+    /// Those that are open.
+    fn connections(&self) -> Option<Connections> {
+        lock(&self.open).clone()
+    }
+
+    /// Lets go of the connections of this number, if nobody has.
+    fn lose(&self, number: u64, why: &str) {
+        let mut open = lock(&self.open);
+        if open.as_ref().is_some_and(|open| open.number == number) {
+            *open = None;
+            drop(open);
+            self.server.bad(why);
+            self.lost.notify_one();
+        }
+    }
+}
+
+async fn ping(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
+    cmd("PING").exec_async(connection).await
+}
+
+/// Nothing panics under this lock.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Something that is told in the log when it ends, and when it is back, and not in between.
+struct Told {
+    redis: String,
+    good: &'static str,
+    bad: &'static str,
+    is_bad: AtomicBool,
+}
+
+impl Told {
+    fn new(url: &RedisUrl, good: &'static str, bad: &'static str) -> Self {
+        Self { redis: url.to_string(), good, bad, is_bad: AtomicBool::new(false) }
+    }
+
+    fn good(&self) {
+        if self.is_bad.swap(false, Relaxed) {
+            tracing::info!(redis = self.redis, "{}", self.good);
+        }
+    }
+
+    fn bad(&self, why: &str) {
+        if self.is_bad.swap(true, Relaxed) {
+            tracing::debug!(redis = self.redis, why, "{}", self.bad);
+        } else {
+            tracing::warn!(redis = self.redis, why, "{}", self.bad);
+        }
+    }
+}
+
+/// Whether an error came from the server as the answer to a command.
+fn said_by_server(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+}
+
+/// What went wrong, and what to do about it where that is known.
+fn why(error: &RedisError) -> String {
+    let refused = error.kind() == ErrorKind::AuthenticationFailed
+        || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"));
+    match refused {
+        true => format!("{error}: check user and password, as in redis://USER:PASSWORD@HOST:PORT/DB"),
+        false => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::Scope;
+
+    #[test]
+    fn an_address_is_shown_without_its_password() {
+        for (text, shown) in [
+            ("redis://localhost", "localhost:6379"),
+            ("redis://:secret@10.0.0.1:7000/3", "10.0.0.1:7000"),
+            ("valkey://user:secret@cache.example", "cache.example:6379"),
+            ("rediss://user:secret@cache.example:7001", "cache.example:7001"),
+            ("unix:///run/redis.sock?pass=secret", "/run/redis.sock"),
+        ] {
+            let url: RedisUrl = text.parse().unwrap();
+            assert_eq!((url.to_string(), format!("{url:?}")), (shown.into(), format!("RedisUrl({shown})")));
+        }
+        for text in [
+            "",
+            "localhost:6379",
+            "http://:secret@localhost",
+            "redis://:sec/ret@localhost",
+            "redis://a/secret",
+        ] {
+            let error = text.parse::<RedisUrl>().unwrap_err().to_string();
+            assert!(error.contains("expected redis://") && !error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn names_tell_version_and_key() {
+        let keys = [1, 2].map(|id| Scope::of("test").key("pooled", &[&[id]]));
+        let names = keys.map(|key| name(&key));
+        assert!(names.iter().all(|name| name.starts_with("turbo:1:") && name.len() == 8 + 64), "{names:?}");
+        assert_ne!(names[0], names[1]);
+    }
+
+    #[test]
+    fn what_goes_into_one_command_is_bounded() {
+        let most = MOST_BYTES / size_of::<f32>();
+        for (lens, expected) in [
+            (vec![1; 100], 100),
+            (vec![most], 1),
+            (vec![most + 1, 1], 1),
+            (vec![most / 2, most / 2, 1], 2),
+            (vec![0; 2000], 2000),
+        ] {
+            assert_eq!(at_once(lens.iter().copied()), expected, "{} answers", lens.len());
+        }
+    }
+}
