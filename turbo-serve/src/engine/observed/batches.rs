@@ -11,7 +11,7 @@ const BATCHES: usize = 128;
 /// Sequences of a batch whose lengths are kept.
 pub const SEQUENCES: usize = 256;
 /// Seconds whose plan is made at a look: what takes a few dozen microseconds each holds up the worker.
-const PLANNED_AT_ONCE: usize = 8;
+const PLANNED_AT_ONCE: usize = 24;
 
 /// A batch that was computed.
 #[derive(Clone, Debug, PartialEq)]
