@@ -44,7 +44,8 @@ fn unpack(workspace: &Workspace, beside: &Path) -> Result<()> {
         fs::create_dir(&folder)?;
         let archive = workspace.target.join("package").join(format!("{name}-{version}.crate"));
         let mut tar = Command::new("tar");
-        tar.args(["--strip-components=1", "-xzf"]).arg(archive).arg("-C").arg(folder);
+        // In archives all files have one age, by which cargo would take yesterday's build for today's (`m`).
+        tar.args(["--strip-components=1", "-xmzf"]).arg(archive).arg("-C").arg(folder);
         process::run(&mut tar)?;
     }
     Ok(())
