@@ -17,7 +17,7 @@ use turbo_sched::{Candidate, Layout};
 
 use super::{
     BuildRunner, Capacity, Encoded, Extent, MAX_SELECTED, MaskToken, Model, ModelInfo, Progress, Prompts,
-    Rows, RunError, Runner, Sequence, Tokenize, TokenizeError,
+    Rows, RunError, Runner, Sequence, Tokenize, TokenizeError, resident::available_bytes,
 };
 
 /// What can be chosen about a model beside what its folder says.
@@ -267,8 +267,13 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
     }
 
     fn free_bytes(&self) -> Option<u64> {
-        // a device that cannot tell will fail when it is asked for memory
-        self.encoder.free_bytes().ok().flatten()
+        match self.encoder.free_bytes() {
+            // one that computes in the memory of the process
+            Ok(None) => available_bytes(),
+            Ok(free) => free,
+            // a device that cannot tell will fail when it is asked for memory
+            Err(_) => None,
+        }
     }
 
     fn reserve(&mut self, capacity: Capacity) -> Result<(), RunError> {
