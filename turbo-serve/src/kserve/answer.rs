@@ -40,6 +40,7 @@ pub(crate) async fn answer(engine: &dyn Infer, asked: Asked) -> Result<(Vec<Outp
         let request = is_wanted.then(|| InferRequest {
             truncation: Some(truncation),
             prompt_name: parameters.prompt_name.clone(),
+            urgency: parameters.urgency,
             ..InferRequest::new(inputs.clone(), output(rows, model.task, &parameters))
         });
         ask(engine, request)

@@ -28,7 +28,8 @@
 //! | masked words | `logits [n, masks, vocab]`, a row for every mask token |
 //!
 //! Rows of different lengths are filled up with 0; `attention_mask` says which are tokens. Parameters of a request:
-//! `truncate`, `truncation_direction` (`left`, `right`), `prompt_name`, `normalize`, `dimensions`; others are ignored.
+//! `truncate`, `truncation_direction` (`left`, `right`), `prompt_name`, `normalize`, `dimensions`, and Triton's `timeout`
+//! (microseconds) and `priority` (1 before 2 before 3); others are ignored.
 
 mod answer;
 mod inputs;

@@ -1,9 +1,12 @@
 //! What a request says beside its tensors.
 
-use std::fmt;
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
 
 use crate::{
-    engine::{EngineInfo, Truncation},
+    engine::{EngineInfo, Priority, Truncation, Urgency},
     http::ApiError,
 };
 
@@ -46,6 +49,7 @@ pub(super) struct Parameters {
     pub(super) prompt_name: Option<String>,
     pub(super) normalize: Option<bool>,
     pub(super) dimensions: Option<usize>,
+    pub(super) urgency: Urgency,
 }
 
 impl Parameters {
@@ -77,6 +81,17 @@ impl Parameters {
             ("dimensions", value) => {
                 self.dimensions = Some(value.count().ok_or("a number that is not negative")?);
             }
+            // Triton's: 0 says nothing, and 1 goes before 2.
+            ("priority", Parameter::Integer(0)) => {}
+            ("priority", Parameter::Integer(1)) => self.urgency.priority = Priority::High,
+            ("priority", Parameter::Integer(2)) => self.urgency.priority = Priority::Normal,
+            ("priority", Parameter::Integer(3..)) => self.urgency.priority = Priority::Low,
+            ("priority", _) => return Err("a number that is not negative"),
+            ("timeout", value) => {
+                let micros = value.count().ok_or("a number of microseconds that is not negative")?;
+                let time = Duration::from_micros(micros as u64);
+                self.urgency.deadline = Instant::now().checked_add(time).filter(|_| micros > 0);
+            }
             _ => {} // of other servers
         }
         Ok(())
@@ -87,6 +102,39 @@ impl Parameters {
             (false, _) => Truncation::Off,
             (true, true) => Truncation::Left,
             (true, false) => Truncation::Right,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(name: &str, value: Parameter) -> Result<Parameters, String> {
+        Parameters::read(vec![(name.to_owned(), value)]).map_err(|error| error.message().to_owned())
+    }
+
+    #[test]
+    fn urgency_is_said_in_tritons_words() {
+        for (said, expected) in
+            [(0, Priority::Normal), (1, Priority::High), (2, Priority::Normal), (9, Priority::Low)]
+        {
+            assert_eq!(
+                read("priority", Parameter::Integer(said)).unwrap().urgency.priority,
+                expected,
+                "{said}"
+            );
+        }
+        let before = Instant::now();
+        let deadline = read("timeout", Parameter::Integer(5_000_000)).unwrap().urgency.deadline.unwrap();
+        let second = Duration::from_secs(1);
+        assert!(deadline >= before + 5 * second && deadline <= Instant::now() + 5 * second);
+        assert_eq!(read("timeout", Parameter::Integer(0)).unwrap(), Parameters::default());
+        for name in ["priority", "timeout"] {
+            for value in [Parameter::Integer(-1), Parameter::Text("soon".to_owned()), Parameter::Other] {
+                let error = read(name, value).unwrap_err();
+                assert!(error.contains("that is not negative"), "{error}");
+            }
         }
     }
 }

@@ -103,6 +103,9 @@ topics = client.infer("topics", [tensor("text", texts)], outputs=outputs)
 assert topics.as_numpy("logits")[0][0].endswith(b":0:animals"), topics.as_numpy("logits")
 assert numpy.allclose(topics.as_numpy("scores").sum(axis=1), 1, atol=1e-6)
 
+urgent = client.infer("embedder", [tensor("text", texts)], priority=1, timeout=60_000_000)
+assert numpy.array_equal(urgent.as_numpy("sentence_embedding"), vectors)
+
 # errors
 text = [tensor("text", texts)]
 refused("no model `nobody`", client.infer, "nobody", text)

@@ -9,7 +9,7 @@ use axum::{
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::{Value, json};
 use tower::ServiceExt;
-use turbo_serve::engine::{Health, Input, OutputKind, Truncation};
+use turbo_serve::engine::{Health, Input, OutputKind, Priority, Truncation};
 
 use crate::{
     fake::{Fake, Reply, Running, Server, classifier, routes, row},
@@ -68,6 +68,7 @@ fn texts_become_vectors() {
     let seen = server.engine.seen.lock().unwrap().clone().unwrap();
     assert_eq!(seen.output, OutputKind::Pooled { normalize: false, dimensions: Some(2) });
     assert_eq!(seen.truncation, Some(Truncation::Left));
+    assert_eq!(seen.urgency.priority, Priority::Low);
     assert_eq!(seen.inputs, [Input::Pair("a".to_owned(), "b".to_owned())]);
 }
 
