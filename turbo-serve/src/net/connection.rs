@@ -63,6 +63,18 @@ impl Connections {
         })
     }
 
+    /// Waits until the server stops.
+    pub(super) async fn told_to_stop(&self) {
+        self.stopping.told().await;
+    }
+
+    /// Waits until the server stops and either answers a request here, which is the last one then, or has waited a moment
+    /// for one that is on its way: where a connection ends before that was read, its client is cut off.
+    async fn nothing_to_come(&self, underway: &Underway) {
+        self.stopping.told().await;
+        let _ = timeout(self.waits.moment, underway.some()).await;
+    }
+
     /// Talks to a client on a task of its own, once `opening` has a stream to it.
     pub(super) fn begin<S>(self: &Arc<Self>, opening: impl Future<Output = io::Result<S>> + Send + 'static)
     where
@@ -83,9 +95,10 @@ impl Connections {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
+        let nothing = Underway::default();
         tokio::select! {
             opened = timeout(self.waits.head, opening) => self.talk(opened??).await,
-            () = self.stopping.told() => Ok(()),
+            () = self.nothing_to_come(&nothing) => Ok(()),
         }
     }
 
@@ -115,7 +128,7 @@ impl Connections {
                         return Err("the client asks for nothing, and does not go".into());
                     }
                 }
-                () = self.stopping.told(), if !told_to_end => {}
+                () = self.nothing_to_come(&underway), if !told_to_end => {}
             }
             // What is being answered still is. HTTP/2 has words for it, so that no request is lost on the way.
             connection.as_mut().graceful_shutdown();

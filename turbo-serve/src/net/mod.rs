@@ -17,6 +17,7 @@
 //! | 512 | asks for more at a time over one HTTP/2 connection: the others wait |
 //! | 20 | takes back requests over HTTP/2 faster than they are looked at: the connection ends |
 //! | a grace | is not answered when the server stops |
+//! | 250 ms | was let in before the server stopped, and has not asked yet |
 
 mod answer;
 mod connection;

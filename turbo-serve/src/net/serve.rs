@@ -16,6 +16,8 @@ pub(super) struct Waits {
     pub(super) head: Duration,
     /// For a client to take another byte of its answer, which is kept in memory as long, and to answer a ping.
     pub(super) stall: Duration,
+    /// For what a client has sent before it could know that the server stops.
+    pub(super) moment: Duration,
     /// For a client that asks for nothing to take note that its connection ends.
     pub(super) farewell: Duration,
     /// For accepted requests after the server was told to stop.
@@ -28,6 +30,7 @@ pub const GRACE: Duration = Duration::from_secs(30);
 const WAITS: Waits = Waits {
     head: Duration::from_secs(75),
     stall: Duration::from_secs(30),
+    moment: Duration::from_millis(250),
     farewell: Duration::from_secs(5),
     grace: GRACE,
 };
@@ -68,8 +71,8 @@ pub(super) async fn serve_with(
     }
     drop(connections);
     shutdown.await;
-    accepting.shutdown().await; // closes the listeners
     stop.send_replace(true);
+    while accepting.join_next().await.is_some() {} // the listeners close
     // every connection holds a receiver until it ends
     match tokio::time::timeout(waits.grace, stop.closed()).await {
         Ok(()) => Ending::Answered,
@@ -105,7 +108,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
     const SHORT: Duration = Duration::from_millis(50);
-    const WAITS: Waits = Waits { head: LONG, stall: LONG, farewell: LONG, grace: LONG };
+    const WAITS: Waits = Waits { head: LONG, stall: LONG, moment: SHORT, farewell: LONG, grace: LONG };
     /// Far more than the system buffers.
     const LARGE: usize = 64 << 20;
 
@@ -327,6 +330,35 @@ mod tests {
         answer.notify_one();
         let body = Body::new(asked.await.unwrap().unwrap().into_body());
         assert_eq!(to_bytes(body, 100).await.unwrap(), "late");
+        assert_eq!(served.await.unwrap(), Ending::Answered);
+    }
+
+    #[tokio::test]
+    async fn whoever_was_let_in_before_the_server_stopped_is_answered() {
+        let router = Router::new().route("/", get(|| async { "hello" }));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        // The system has let them in; nobody has accepted them, let alone read what they ask.
+        let mut clients: Vec<Client> = (0..100).map(|_| Client::connect(address).unwrap()).collect();
+        let request = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        let (late, early) = clients.split_first_mut().unwrap();
+        early.iter_mut().for_each(|client| client.write_all(request).unwrap());
+        let waits = Waits { moment: LONG, ..WAITS };
+        let served = tokio::spawn(serve_with([listener.into()], router, std::future::ready(()), waits));
+        while tokio::net::TcpStream::connect(address).await.is_ok() {}
+        // It asks when the listener is closed.
+        late.write_all(request).unwrap();
+        let answers = tokio::task::spawn_blocking(move || {
+            let answer = |mut client: Client| {
+                let mut answer = String::new();
+                client.read_to_string(&mut answer).map(|_| answer)
+            };
+            clients.into_iter().map(answer).collect::<Vec<_>>()
+        });
+        for answer in answers.await.unwrap() {
+            let answer = answer.unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("hello"), "{answer}");
+        }
         assert_eq!(served.await.unwrap(), Ending::Answered);
     }
 

@@ -15,6 +15,15 @@ impl Underway {
         OneUnderway(self.0.clone())
     }
 
+    /// Waits until there is one, be it that it is answered by now.
+    pub(super) async fn some(&self) {
+        let mut count = self.0.subscribe();
+        if *count.borrow_and_update() == 0 {
+            // Its sender is here.
+            let _ = count.changed().await;
+        }
+    }
+
     /// Waits until there has been none for `patience`.
     pub(super) async fn none_for(&self, patience: Duration) {
         let mut count = self.0.subscribe();

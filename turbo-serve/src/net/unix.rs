@@ -6,7 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tokio::net::{UnixListener, UnixStream};
+use axum::serve::Listener as Accept;
+use tokio::net::{UnixListener, UnixStream, unix};
 
 /// A unix socket. Its file is removed when it is dropped.
 pub struct UnixSocket {
@@ -50,9 +51,18 @@ impl UnixSocket {
         }
         Ok(Self { listener: UnixListener::bind(path)?, path: path.to_owned() })
     }
+}
 
-    pub(super) async fn accept(&mut self) -> UnixStream {
-        axum::serve::Listener::accept(&mut self.listener).await.0
+impl Accept for UnixSocket {
+    type Io = UnixStream;
+    type Addr = unix::SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        Accept::accept(&mut self.listener).await
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.listener.local_addr()
     }
 }
 
