@@ -85,7 +85,7 @@ impl Size {
         hostile: 1500,
         warm_up: 2000,
         requests: 10_000,
-        asking: 64,
+        asking: 200,
         longest: 48,
     };
 }
