@@ -232,6 +232,10 @@ impl Stage for Place<'_> {
             Kind::Turbo { batching, layout } => {
                 let mut turbo = self.turbo(model);
                 turbo.args(["--cost-cache=off", "--batching", batching, "--layout", layout]);
+                if layout == "padded" {
+                    // As the paper has it.
+                    turbo.arg("--max-batch-requests=20");
+                }
                 turbo
             }
             Kind::Other(peer) => {

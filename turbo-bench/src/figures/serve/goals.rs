@@ -1,10 +1,12 @@
 //! What is wanted of each regime, and whether it was found.
 
+use std::time::Duration;
+
 use super::{
     Report, Rows, Section, TURBO,
     contest::{Contest, Point, Standing},
     host_path::HostPath,
-    regime::{LOADS, POLICIES},
+    regime::{LATER, LOADS, POLICIES, SOON},
 };
 use crate::{
     figures::verdict::{Kind, Verdict},
@@ -26,8 +28,8 @@ pub(super) const TRACES: [&str; 3] = ["packed-short", "packed-long", "packed-bur
 pub fn verdicts(report: &Report) -> Vec<Verdict> {
     let contest = |name: &str| contest(report, name);
     let mut all: Vec<Verdict> = TRACES.into_iter().flat_map(|name| policies(name, contest(name))).collect();
-    for name in ["packed-short", "packed-long"] {
-        all.extend(overload(name, contest(name)));
+    for (name, promised) in [("packed-short", SOON), ("packed-long", LATER)] {
+        all.extend(overload(name, promised, contest(name)));
     }
     for (name, wanted) in [("padded-short", 1.15), ("padded-long", 1.3)] {
         all.push(verdict(name, "times naive's capacity", Kind::Ratio, wanted, contest(name).and_then(peak)));
@@ -78,14 +80,14 @@ fn policies(name: &str, contest: Option<&Contest>) -> Vec<Verdict> {
 }
 
 /// What happens at twice the capacity.
-fn overload(name: &str, contest: Option<&Contest>) -> Vec<Verdict> {
+fn overload(name: &str, promised: Duration, contest: Option<&Contest>) -> Vec<Verdict> {
     let dp = contest.and_then(|it| it.standing(DP));
     let of = |value: fn(&Standing, &Point) -> f64| dp.and_then(|dp| Some(value(dp, dp.at(OVERLOAD)?)));
     let refused = |value: fn(&Point) -> f64| {
         let point = dp.and_then(|dp| dp.at(OVERLOAD));
         point.filter(|point| point.refused.count > 0).map(value)
     };
-    let promised = contest.map_or(0.0, |contest| contest.promised_ms);
+    let promised = promised.as_secs_f64() * 1e3;
     let one = |what, kind, wanted, found| {
         verdict(&format!("{name}, twice the capacity"), what, kind, wanted, found)
     };

@@ -1,9 +1,14 @@
 //! What the whole server adds to the bare engine: tokens, queue, JSON, sockets, and the client on the same cores.
 
-use std::{rc::Rc, slice};
+use std::{
+    rc::Rc,
+    slice,
+    time::{Duration, Instant},
+};
 
 use anyhow::Result;
 use hyper::body::Bytes;
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::Pace;
@@ -42,6 +47,8 @@ pub struct Rate {
     pub server: f64,
     /// The server's rate over the engine's at its best, of each round.
     pub shares: Vec<f64>,
+    /// Share of the machine that the clients took meanwhile.
+    pub client_cpu: f64,
 }
 
 /// One text, again and again.
@@ -82,8 +89,9 @@ pub(super) fn run(
     let bodies =
         |lens: &[u32]| -> Vec<Bytes> { (0..BODIES).map(|seed| texts.body(lens, seed << 20)).collect() };
     let asked = bodies(&[TOKENS; TEXTS]);
+    let cores = std::thread::available_parallelism()?.get() as f64;
     let mut engines: Vec<(usize, Vec<f64>)> = BATCHES.map(|batch| (batch, Vec::new())).to_vec();
-    let (mut servers, mut shares) = (Vec::new(), Vec::new());
+    let (mut servers, mut shares, mut client_cpu) = (Vec::new(), Vec::new(), Vec::new());
     let nothing = |&tokens: &u32| Idle { tokens, engine_ms: 0.0, server_ms: 0.0, added_ms: Vec::new() };
     let mut idle: Vec<Idle> = lens.iter().map(nothing).collect();
     let mut times = vec![(Vec::new(), Vec::new()); lens.len()];
@@ -93,9 +101,11 @@ pub(super) fn run(
             rates.push(*batch as f64 / quantile(&ms[0], 0.5) * 1e3);
         }
         let clients = Clients { count: CLIENTS, ramp: pace.ramp, length: pace.capacity };
+        let (begin, used) = (Instant::now(), cpu_time());
         let rate = on_this_thread(async {
             saturate(&Rc::new(Connections::to(server.address())?), &asked, clients).await
         })?;
+        client_cpu.push((cpu_time() - used).as_secs_f64() / begin.elapsed().as_secs_f64() / cores);
         servers.push(rate * TEXTS as f64);
         let best = engines.iter().filter_map(|(_, rates)| rates.last().copied()).fold(0.0, f64::max);
         shares.push(rounded(rate * TEXTS as f64 / best));
@@ -120,10 +130,15 @@ pub(super) fn run(
     }
     let engine = engines.iter().map(|(batch, rates)| (*batch, rounded(quantile(rates, 0.5)))).collect();
     let server = rounded(quantile(&servers, 0.5));
-    Ok(HostPath {
-        rate: Rate { texts: TEXTS, tokens: TOKENS, clients: CLIENTS, engine, server, shares },
-        idle,
-    })
+    let client_cpu = rounded(quantile(&client_cpu, 0.5));
+    let rate = Rate { texts: TEXTS, tokens: TOKENS, clients: CLIENTS, engine, server, shares, client_cpu };
+    Ok(HostPath { rate, idle })
+}
+
+/// Time that all threads of this process have run.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 impl Rate {

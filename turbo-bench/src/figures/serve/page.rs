@@ -28,7 +28,8 @@ have their answer. Then requests come at their times, whatever has become of the
 count from when a request should have been sent. *Load* is what was offered as a share of the capacity of the first
 server (others: of its own), *ρ* as a share of the server's own. *Goodput* is what was answered in the time that was
 promised, per second. In a round all get the same requests, in turns; the next round has others. ± is Student's
-interval of 95 % over the differences of the rounds. No answers are kept (`--cache-bytes 0`).
+interval of 95 % over the differences of the rounds. No answers are kept (`--cache-bytes 0`). Padded batches
+have twenty texts at most, as in the paper.
 ";
 
 /// What people write for the name of a server.
@@ -185,7 +186,12 @@ fn of_host_path(HostPath { rate, idle }: &HostPath) -> String {
         _ = writeln!(text, "| bare engine, batches of {batch} | {} |", digits(*texts));
     }
     _ = writeln!(text, "| server | {} |", digits(rate.server));
-    _ = writeln!(text, "\nThat is {:.1} % of the engine at its best.", 100.0 * rate.share());
+    _ = writeln!(
+        text,
+        "\nThat is {:.1} % of the engine at its best, while the clients took {:.0} % of the machine.",
+        100.0 * rate.share(),
+        100.0 * rate.client_cpu
+    );
     text += "\nOne text, one client, milliseconds:\n\n| tokens | bare engine | server | added |\n|---:|---:|---:|---:|\n";
     for it in idle {
         _ = writeln!(

@@ -126,8 +126,8 @@ pub const OTHERS: [&str; 2] = ["ort", "ov"];
 const SHORT: RangeInclusive<usize> = 2..=100;
 const LONG: RangeInclusive<usize> = 5..=500;
 /// Time for an answer: a few times what a batch takes at most, which is a tenth of a second.
-const SOON: Duration = Duration::from_millis(250);
-const LATER: Duration = Duration::from_millis(500);
+pub(super) const SOON: Duration = Duration::from_millis(250);
+pub(super) const LATER: Duration = Duration::from_millis(500);
 
 /// Every regime, in the order in which they run.
 ///
