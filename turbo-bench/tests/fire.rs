@@ -63,8 +63,15 @@ fn model() -> PathBuf {
 }
 
 impl siege::Stage for Tiny {
+    /// As a shell starts it: with fewer open files than the crowd has connections, until the server asks for more.
     fn command(&self, costs: &Path) -> Command {
-        let mut command = self.serve();
+        let turbo = self.serve();
+        let mut command = Command::new("sh");
+        command.env_clear().env("RUST_LOG", "info");
+        command
+            .args(["-c", "ulimit -Sn 512; exec \"$0\" \"$@\""])
+            .arg(turbo.get_program())
+            .args(turbo.get_args());
         command.arg("--cost-cache").arg(costs);
         command
     }

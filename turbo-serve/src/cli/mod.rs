@@ -16,6 +16,8 @@ mod config;
 mod device;
 mod devices;
 mod fetching;
+#[cfg(unix)]
+mod file_limit;
 mod files;
 mod inspect;
 mod log;

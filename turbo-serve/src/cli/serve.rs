@@ -174,6 +174,8 @@ fn serve_on<L: Future<Output = Result<Models>>>(
     load: impl FnOnce(Host) -> L,
 ) -> Result<()> {
     let spans = arguments.log.start()?;
+    #[cfg(unix)]
+    super::file_limit::raise();
     for warning in arguments.tei.warnings() {
         tracing::warn!("{warning}");
     }
