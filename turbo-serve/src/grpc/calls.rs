@@ -1,9 +1,6 @@
 //! What every call does between its message and its answer: it finds the model, asks, counts, and tells.
 
-use std::{
-    future::Future,
-    time::{Duration, Instant},
-};
+use std::{future::Future, time::Instant};
 
 use tonic::{
     Request, Response, Status,
@@ -16,14 +13,11 @@ use crate::{
     http::{ApiError, Arity, Failure, Metrics, headers},
     models::{Models, Served, Wanted},
     request_span,
+    tasks::{NoRoom, before_asking_again},
 };
 
 /// Metadata that name the model.
 const MODEL: &str = "x-model";
-
-/// The least and the most time after which a question that found no room is asked again. What the engine predicts is
-/// when all that it has accepted is done, and there is room before.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
 /// A message that asks a model for something, by itself or as one of a stream.
 pub(super) trait Ask: Clone + Send + 'static {
@@ -46,15 +40,6 @@ pub(super) trait Ask: Clone + Send + 'static {
 pub(super) struct Answered<A> {
     pub(super) message: A,
     pub(super) usage: Usage,
-}
-
-/// What happens to a question when all slots are taken.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum NoRoom {
-    /// It fails.
-    Fails,
-    /// It waits.
-    Waits,
 }
 
 /// All that calls have in common. Cheap to clone.
@@ -147,7 +132,7 @@ async fn ask_patiently<Q: Ask>(served: &Served, message: Q) -> Result<Answered<Q
     loop {
         let asked = message.clone().ask(served).await;
         match asked.as_ref().err().and_then(ApiError::retry_after) {
-            Some(wait) => tokio::time::sleep(wait.clamp(AGAIN.0, AGAIN.1)).await,
+            Some(wait) => before_asking_again(wait).await,
             None => return asked,
         }
     }

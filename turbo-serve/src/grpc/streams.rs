@@ -5,8 +5,8 @@ use std::{pin::Pin, time::Duration};
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::calls::{Answered, Ask, Calls, Model, NoRoom};
-use crate::{engine::EngineError, http::ApiError, models::NotServed};
+use super::calls::{Answered, Ask, Calls, Model};
+use crate::{engine::EngineError, http::ApiError, models::NotServed, tasks::NoRoom};
 
 /// How often a stream that waits for its client looks whether there still is a model.
 const LOOK: Duration = Duration::from_millis(250);

@@ -15,7 +15,7 @@ mod questions;
 
 pub use entities::{EntityRequest, FoundEntity, entities};
 pub use gaps::{Filled, GapRequest, MOST_FILLED, MOST_TARGETS, fill_gaps};
-pub(crate) use parts::AT_ONCE;
+pub(crate) use parts::{AT_ONCE, before_asking_again};
 pub use parts::{NoRoom, infer_in_parts};
 pub use questions::{FoundAnswer, QuestionRequest, answer_question};
 

@@ -19,7 +19,7 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_mi
 pub enum NoRoom {
     /// It fails.
     Fails,
-    /// It waits: it is the rest of one that was accepted.
+    /// It waits: it is the rest of one that was accepted, or of a stream that is read more slowly meanwhile.
     Waits,
 }
 
@@ -64,11 +64,16 @@ async fn patiently(engine: &dyn Infer, request: InferRequest) -> Result<InferRes
     loop {
         match engine.infer(request.clone()).await {
             Err(EngineError::Overloaded { retry_after } | EngineError::TooLate { retry_after, .. }) => {
-                tokio::time::sleep(retry_after.clamp(AGAIN.0, AGAIN.1)).await;
+                before_asking_again(retry_after).await;
             }
             answer => return answer,
         }
     }
+}
+
+/// Waits where an engine had no room, and predicted some after `retry_after`.
+pub(crate) async fn before_asking_again(retry_after: Duration) {
+    tokio::time::sleep(retry_after.clamp(AGAIN.0, AGAIN.1)).await;
 }
 
 /// Answers one behind the other, with what they took as one; `None` of none.
