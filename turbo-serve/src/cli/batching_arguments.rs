@@ -23,7 +23,7 @@ pub(super) struct BatchingArguments {
     /// that cannot have it by prediction are refused at once (429), and those that were not begun by then are given up
     /// (504). By default nothing is promised. `--dispatch lazy` starts a batch by half of it, or of 100 ms, and waits a
     /// quarter at most for company
-    #[arg(long, env, value_name = "MS", alias = "slo", help_heading = "Batches")]
+    #[arg(long, env, value_name = "MS", alias = "slo", value_parser = promise, help_heading = "Batches")]
     slo_ms: Option<NonZeroU64>,
 }
 
@@ -48,6 +48,12 @@ enum DispatchArgument {
     Hungry,
     /// When a batch is full or half of `--slo-ms` would be gone
     Lazy,
+}
+
+/// What `--slo-ms` takes.
+fn promise(text: &str) -> Result<NonZeroU64, &'static str> {
+    text.parse()
+        .map_err(|_| "expected whole milliseconds, at least 1; leave it out where nothing is promised")
 }
 
 impl BatchingArguments {

@@ -96,7 +96,8 @@ pub(super) struct Arguments {
     /// Most tokens of one batch, padding included with `--layout padded`; memory is reserved for them. By default what
     /// this machine computes in 100 ms, as measured at start, 16384 at most; one input alone may be as long as the model
     /// takes. Inputs longer than a number given here are cut to it, or with `--auto-truncate false` it has to be as large
-    /// as the model's limit
+    /// as the model's limit. A number that free memory has no room for is refused at start, with the one that it has room
+    /// for
     #[arg(long, env, value_name = "N", help_heading = "Batches")]
     max_batch_tokens: Option<usize>,
     /// Most inputs of one batch; by default as many as the tokens allow, and for models whose answers are as long as
@@ -114,14 +115,16 @@ pub(super) struct Arguments {
     net: NetArguments,
     #[command(flatten)]
     tei: TeiArguments,
-    /// Most inputs in the server at a time; what comes on top is told to come back later (429)
+    /// Most inputs in the server at a time; what comes on top is told to come back later (429). Each may take 12 bytes
+    /// for every token of the model's longest input while it waits, and its answer 4 bytes a value: one vector, or with
+    /// `/embed_all` one for each token
     #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_concurrent_requests, help_heading = "HTTP")]
     max_concurrent_requests: usize,
     /// Most inputs of one request
     #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_client_batch_size, help_heading = "HTTP")]
     max_client_batch_size: usize,
     /// Most documents of one request in Cohere's and Jina's words (/v1/rerank, /v2/rerank): they are ranked in parts of
-    /// `--max-client-batch-size`
+    /// `--max-client-batch-size`, which is how many may always be sent, whatever is said here (0, too)
     #[arg(long, env, value_name = "N", default_value_t = HttpOptions::default().max_rerank_documents, help_heading = "HTTP")]
     max_rerank_documents: usize,
     /// Most bytes of one request's body

@@ -4,7 +4,7 @@
 //! larger than it has to be costs latency; on a CPU, where a product of some forty rows is as fast as it gets per row,
 //! it brings nothing. So the default is a time, and a slow machine forms smaller batches than a fast one.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use turbo_sched::{Candidate, CostModel};
 
@@ -52,12 +52,7 @@ impl Default for BatchTokens {
 pub(super) fn tokens_within(costs: &CostModel, limit: Duration, max_seq_len: usize, most: usize) -> usize {
     let time = |tokens: usize| costs.cost(&longest_of(tokens, max_seq_len)).as_duration();
     let limit = limit.max(time(1).saturating_mul(2));
-    let (mut fits, mut exceeds) = (1, most + 1);
-    while exceeds - fits > 1 {
-        let middle = fits.midpoint(exceeds);
-        *(if time(middle) <= limit { &mut fits } else { &mut exceeds }) = middle;
-    }
-    fits
+    largest_of(1..most + 1, |tokens| time(tokens) <= limit)
 }
 
 /// The most tokens, up to `most`, of a batch whose `footprint` in bytes is within `free`, made of inputs as long as they
@@ -68,13 +63,18 @@ pub(super) fn tokens_in_memory(
     max_seq_len: usize,
     most: usize,
 ) -> usize {
-    let mut fits = |tokens: usize| footprint(&longest_of(tokens, max_seq_len)) as u64 <= free;
-    let (mut least, mut exceeds) = (max_seq_len.min(most), most + 1);
-    while exceeds - least > 1 {
-        let middle = least.midpoint(exceeds);
-        *(if fits(middle) { &mut least } else { &mut exceeds }) = middle;
+    let fits = |tokens: usize| footprint(&longest_of(tokens, max_seq_len)) as u64 <= free;
+    largest_of(max_seq_len.min(most)..most + 1, fits)
+}
+
+/// The largest of `numbers` that `fits`, as all smaller ones do; the first is not asked.
+pub(super) fn largest_of(numbers: Range<usize>, mut fits: impl FnMut(usize) -> bool) -> usize {
+    let Range { start: mut largest, end: mut exceeds } = numbers;
+    while exceeds - largest > 1 {
+        let middle = largest.midpoint(exceeds);
+        *(if fits(middle) { &mut largest } else { &mut exceeds }) = middle;
     }
-    least
+    largest
 }
 
 /// So many tokens in as few inputs as possible.

@@ -125,6 +125,21 @@ pub enum StartError {
         /// The most there can be.
         limit: usize,
     },
+    /// The largest batch that was asked for, or one input alone, has no room in memory.
+    #[error(
+        "a batch of {tokens} tokens needs {} of memory, and {} are free: {}",
+        megabytes(*needed), megabytes(*free), what_fits(*fits)
+    )]
+    Memory {
+        /// Tokens of that batch.
+        tokens: usize,
+        /// Bytes that it plans.
+        needed: u64,
+        /// Bytes that are free, without what other models of the process have reserved.
+        free: u64,
+        /// The `max_batch_tokens` that has room; `None` where no batch has.
+        fits: Option<usize>,
+    },
     /// The model could not be made ready.
     #[error("the model could not be made ready")]
     Runner(#[source] RunError),
@@ -134,6 +149,17 @@ pub enum StartError {
     /// A thread could not be started.
     #[error("a thread could not be started")]
     Thread(#[from] std::io::Error),
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
+fn what_fits(fits: Option<usize>) -> String {
+    match fits {
+        Some(tokens) => format!("set max_batch_tokens to {tokens} or less, or free some"),
+        None => "there is no room for any batch, free some".to_owned(),
+    }
 }
 
 impl EngineConfig {
@@ -249,6 +275,19 @@ impl EngineInfo {
 }
 
 impl Capacity {
+    /// Room for one token: what a runner is made with before it is known whether more fits.
+    pub(super) const LEAST: Self = Self { batch_size: 1, total_tokens: 1, max_seq_len: 1 };
+
+    /// The same with no more than so many tokens, be it that inputs have to be cut.
+    pub(super) fn at_most(self, tokens: usize) -> Self {
+        let Self { batch_size, total_tokens, max_seq_len } = self;
+        Self {
+            batch_size: batch_size.min(tokens),
+            total_tokens: total_tokens.min(tokens),
+            max_seq_len: max_seq_len.min(tokens),
+        }
+    }
+
     /// The batch that takes most memory.
     pub(super) fn largest(&self, layout: Layout) -> Candidate {
         let Self { batch_size, total_tokens, max_seq_len } = *self;

@@ -17,7 +17,7 @@ use turbo_sched::{Candidate, Layout};
 
 use super::{
     BuildRunner, Capacity, Encoded, Extent, MAX_SELECTED, MaskToken, Model, ModelInfo, Progress, Prompts,
-    Rows, RunError, Runner, Sequence, Tokenize, TokenizeError, resident::available_bytes,
+    Rows, RunError, Runner, Sequence, Tokenize, TokenizeError, reserved::Reserved, resident::available_bytes,
 };
 
 /// What can be chosen about a model beside what its folder says.
@@ -202,13 +202,19 @@ fn prompts(checkpoint: &Checkpoint, default: Option<DefaultPrompt>) -> Result<Pr
 fn build<D: EncoderKernels>(device: D, checkpoint: Checkpoint, options: EncoderOptions) -> BuildRunner {
     Box::new(move |capacity| {
         let started = Instant::now();
-        let mut encoder = Encoder::new(device.clone(), &checkpoint, options.clone())?;
+        let encoder = Encoder::new(device.clone(), &checkpoint, options.clone())?;
         tell(&encoder, started.elapsed());
         let selects = encoder.selected_len().is_some();
-        encoder.reserve(of_models(capacity, selects))?;
-        let staging = Staging::with_capacity(of_models(capacity, selects));
-        let stopped = false;
-        Ok(Box::new(EncoderRunner { encoder, staging, capacity, selects, stopped }))
+        let mut runner = EncoderRunner {
+            encoder,
+            staging: Staging::new(),
+            capacity,
+            selects,
+            stopped: false,
+            reserved: Reserved::default(),
+        };
+        runner.reserve(capacity)?;
+        Ok(Box::new(runner))
     })
 }
 
@@ -246,6 +252,8 @@ struct EncoderRunner<D: EncoderKernels> {
     selects: bool,
     /// Whether the last batch was given up.
     stopped: bool,
+    /// What of its memory the system takes for free.
+    reserved: Reserved,
 }
 
 impl<D: EncoderKernels> Runner for EncoderRunner<D> {
@@ -269,7 +277,7 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
     fn free_bytes(&self) -> Option<u64> {
         match self.encoder.free_bytes() {
             // one that computes in the memory of the process
-            Ok(None) => available_bytes(),
+            Ok(None) => Some(available_bytes()?.saturating_sub(self.reserved.of_others())),
             Ok(free) => free,
             // a device that cannot tell will fail when it is asked for memory
             Err(_) => None,
@@ -281,6 +289,10 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
         self.encoder.reserve(of_models)?;
         self.staging = Staging::with_capacity(of_models);
         self.capacity = capacity;
+        if let Ok(None) = self.encoder.free_bytes() {
+            let EncoderMemory { footprint_bytes, output_bytes, .. } = self.encoder.memory();
+            self.reserved.set((footprint_bytes + output_bytes) as u64);
+        }
         Ok(())
     }
 
@@ -301,6 +313,7 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
                 None => wanted = [true; RowKind::ALL.len()],
             }
         }
+        self.reserved.touched(self.staging.total_tokens() as f64 / self.capacity.total_tokens as f64);
         let rows = RowKind::ALL.into_iter().filter(|&rows| wanted[rows as usize]);
         if self.depth() > 1 {
             return Ok(self.encoder.run_behind(&self.staging, rows)?);

@@ -42,6 +42,7 @@ mod promises;
 mod prompts;
 mod queue;
 mod recall;
+mod reserved;
 mod resident;
 mod rules;
 mod runner;

@@ -81,8 +81,8 @@ pub trait Runner: Send {
         1
     }
 
-    /// Gets memory for batches up to `capacity`, which is no smaller than the one it has. Called once, when it is known
-    /// how large batches may become.
+    /// Gets memory for batches up to `capacity`, which is no smaller than the one it has. Called as often as it becomes
+    /// known that batches may be larger.
     ///
     /// # Errors
     /// No such memory.
@@ -91,7 +91,7 @@ pub trait Runner: Send {
     /// Bytes that the activations of `batch` take.
     fn footprint(&mut self, batch: &Candidate) -> usize;
 
-    /// Bytes of the device's memory that nobody has taken; `None` where nothing bounds batches but their time.
+    /// Bytes of the device's memory that nobody has taken or reserved; `None` where nothing bounds batches but their time.
     fn free_bytes(&self) -> Option<u64> {
         None
     }

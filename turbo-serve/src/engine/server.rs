@@ -334,7 +334,9 @@ impl WorkerStart {
             seat: &seat,
         };
         let first = warm_up.first_capacity();
-        let mut runner = (self.model.build)(first).map_err(StartError::Runner)?;
+        let mut runner = (self.model.build)(Capacity::LEAST).map_err(StartError::Runner)?;
+        warm_up.check_memory(&mut *runner)?;
+        runner.reserve(first).map_err(StartError::Runner)?;
         let cache = self.cost_cache(first);
         let warm = warm_up.run(&mut *runner, cache.as_ref()).map_err(StartError::Runner)?;
         let Warm { costs, capacity, shared_tokens, measured } = warm;

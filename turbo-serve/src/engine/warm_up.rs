@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use turbo_sched::{BatchTotal, Candidate, CostModel, CostTable, Layout, PackedCost};
 
 use super::{
-    BatchTokens, Capacity, EngineInfo, RunError, Seat,
-    batch_tokens::{tokens_in_memory, tokens_within},
+    BatchTokens, Capacity, EngineInfo, RunError, Seat, StartError,
+    batch_tokens::{largest_of, tokens_in_memory, tokens_within},
     cost_cache::CostCache,
     fastest::{LONG_RUN, RUNS, fastest},
     runner::{Progress, Runner, Sequence},
@@ -66,7 +66,24 @@ impl WarmUp<'_> {
         }
     }
 
-    /// Warms `runner` up, which was built for [`WarmUp::first_capacity`]: costs are what `cache` has kept, if they still
+    /// Whether the first capacity has room in the memory that `runner`'s device has free: a number that somebody chose is
+    /// an order, and one input has to fit in any case.
+    ///
+    /// # Errors
+    /// [`StartError::Memory`].
+    pub(super) fn check_memory(&self, runner: &mut dyn Runner) -> Result<(), StartError> {
+        let Some(free) = runner.free_bytes() else { return Ok(()) };
+        let asked = self.first_capacity();
+        let mut needed = |tokens| runner.footprint(&asked.at_most(tokens).largest(self.layout)) as u64;
+        let (tokens, needs) = (asked.total_tokens, needed(asked.total_tokens));
+        if needs <= free {
+            return Ok(());
+        }
+        let fits = Some(largest_of(0..tokens, |tokens| needed(tokens) <= free)).filter(|&tokens| tokens > 0);
+        Err(StartError::Memory { tokens, needed: needs, free, fits })
+    }
+
+    /// Warms `runner` up, which has memory for [`WarmUp::first_capacity`]: costs are what `cache` has kept, if they still
     /// hold; else they are measured, and kept.
     ///
     /// # Errors

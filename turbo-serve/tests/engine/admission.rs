@@ -106,6 +106,38 @@ fn limits_that_contradict_each_other_are_refused_at_start() {
 }
 
 #[test]
+fn a_batch_that_memory_has_no_room_for_is_refused_at_start() {
+    // the fake plans three values of four bytes for each token; its longest input has 8
+    let start = |max_batch_tokens, free| {
+        let control = Arc::new(Control::default());
+        control.has_free(free);
+        let config = EngineConfig { max_batch_tokens, ..config() };
+        (Engine::start(model(&control), &config).map(drop), control.reserved())
+    };
+    let (asked, within) = (BatchTokens::AtMost(64), BatchTokens::default());
+    for (max_batch_tokens, free, expected) in [
+        (asked, 64 * 12 - 1, (64, Some(63))),
+        (asked, 30, (64, Some(2))),
+        (asked, 11, (64, None)),
+        (within, 8 * 12 - 1, (8, Some(7))),
+    ] {
+        let (started, reserved) = start(max_batch_tokens, free);
+        let Err(StartError::Memory { tokens, needed, free: told, fits }) = started else {
+            panic!("{started:?}")
+        };
+        assert_eq!((tokens, fits), expected, "{max_batch_tokens:?} in {free} bytes");
+        assert_eq!((needed, told, reserved), (tokens as u64 * 12, free, 1), "nothing was taken before");
+    }
+    assert!(matches!(start(asked, 64 * 12), (Ok(()), 64)));
+    let said = StartError::Memory { tokens: 64, needed: 41_234_567_890, free: 7_000_000, fits: Some(9) };
+    assert_eq!(
+        said.to_string(),
+        "a batch of 64 tokens needs 41234.6 MB of memory, and 7.0 MB are free: set max_batch_tokens to 9 or less, \
+         or free some"
+    );
+}
+
+#[test]
 fn inputs_are_cut_to_what_fits_into_a_batch() {
     let (engine, _control) = start(&EngineConfig { max_batch_tokens: BatchTokens::AtMost(7), ..config() });
     assert_eq!((engine.info().max_input_length, engine.info().model.max_input_length), (7, 8));

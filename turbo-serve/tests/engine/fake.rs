@@ -46,6 +46,10 @@ struct State {
     tickets: usize,
     builds: usize,
     builds_fail: usize,
+    /// Bytes of the device that are free; `None` where nothing bounds them.
+    free: Option<u64>,
+    /// Tokens of the largest batch that memory was taken for.
+    reserved: usize,
 }
 
 impl State {
@@ -83,6 +87,16 @@ impl Control {
     /// Waits until so many batches were started.
     pub(crate) fn wait_for_batches(&self, count: usize) {
         self.wait_until(|state| state.batches.len() >= count);
+    }
+
+    /// Gives the device so much memory.
+    pub(crate) fn has_free(&self, bytes: u64) {
+        self.change(|state| state.free = Some(bytes));
+    }
+
+    /// Tokens of the largest batch that memory was taken for.
+    pub(crate) fn reserved(&self) -> usize {
+        self.state.lock().unwrap().reserved
     }
 
     /// How often the runner was built.
@@ -126,6 +140,7 @@ impl Control {
         if fails {
             return Err("no memory left".into());
         }
+        self.change(|state| state.reserved = capacity.total_tokens);
         Ok(Box::new(FakeRunner {
             control: Arc::clone(self),
             capacity,
@@ -152,8 +167,13 @@ impl Runner for FakeRunner {
     }
 
     fn reserve(&mut self, capacity: Capacity) -> Result<(), RunError> {
+        self.control.change(|state| state.reserved = capacity.total_tokens);
         self.capacity = capacity;
         Ok(())
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        self.control.state.lock().unwrap().free
     }
 
     fn footprint(&mut self, batch: &Candidate) -> usize {

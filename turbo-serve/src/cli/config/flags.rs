@@ -273,7 +273,11 @@ mod tests {
             ("dtype = 'f33'", false, "dtype: expected one of f32, bf16, int8, got \"f33\""),
             ("max_batch_tokens = 'many'", false, "max_batch_tokens: expected a whole number, got \"many\""),
             ("max_batch_tokens = -1", false, "max_batch_tokens: -1 cannot be used: "),
-            ("slo_ms = 0", false, "slo_ms: 0 cannot be used: "),
+            (
+                "slo_ms = 0",
+                false,
+                "slo_ms: 0 cannot be used: expected whole milliseconds, at least 1; leave it out",
+            ),
             ("auto_truncate = 'no'", false, "auto_truncate: expected true or false, got \"no\""),
             ("pooling = 1", false, "pooling: expected one of cls, mean, last-token, max, splade, got \"1\""),
             ("default_prompt = 1", false, "default_prompt: expected a string, got 1"),
