@@ -9,7 +9,8 @@ normalised mean-pooled vectors, as JSON.
 Texts of all requests wait together. Whenever the model is free, the oldest WINDOW of them are sorted by length, cut into
 batches of at most --batch, and each batch is padded to its longest text; that is what infinity does, whose window and
 batch these are. Everything that can be had for the asking is here: uvloop, httptools, orjson, no framework between
-uvicorn and the queue, one thread that makes tokens while the last batch is computed.
+uvicorn and the queue, one thread that makes tokens while the last batch is computed. ONNX Runtime's threads do not spin
+while they wait: that would take the cores from uvicorn and from whoever asks.
 """
 
 import argparse
@@ -22,6 +23,10 @@ import threading
 from pathlib import Path
 
 WINDOW = 4
+# What an engine is told that shares its cores with a server.
+SHARED = {"ort": {"spin": False}}
+# Longer than any pause of a client: none finds its connection closed just when it asks again.
+KEEP_ALIVE_S = 75
 
 
 class Text:
@@ -162,12 +167,19 @@ def main():
     tokenizer.no_padding()
     tokenizer.enable_truncation(a.longest)
     kind = bench_peer.PEERS[a.peer]
-    engine = Engine(kind(a.base, kind.variants[0], a.threads), tokenizer, a.batch)
+    peer = kind(a.base, kind.variants[0], a.threads, **SHARED.get(a.peer, {}))
+    engine = Engine(peer, tokenizer, a.batch)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(2048)
     config = uvicorn.Config(
-        app(engine), loop="uvloop", http="httptools", lifespan="off", access_log=False, log_level="warning"
+        app(engine),
+        loop="uvloop",
+        http="httptools",
+        lifespan="off",
+        timeout_keep_alive=KEEP_ALIVE_S,
+        access_log=False,
+        log_level="warning",
     )
     print(f"listening on http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
     uvicorn.Server(config).run(sockets=[listener])
