@@ -18,6 +18,9 @@ pub fn bar(what: &str, steps: usize) -> Result<ProgressBar> {
     Ok(bar)
 }
 
+/// So often at most a line says how far a part is, where standard error is no terminal.
+const SAY: Duration = Duration::from_secs(20);
+
 /// How far a run of several parts is whose times are known by estimate, and how long the rest takes.
 pub struct Timeline {
     bar: ProgressBar,
@@ -30,6 +33,8 @@ pub struct Timeline {
     rest: f64,
     /// How much of this part is done.
     share: f64,
+    /// When a line last said so.
+    said: Instant,
 }
 
 impl Timeline {
@@ -41,14 +46,15 @@ impl Timeline {
         let style = ProgressStyle::with_template("{msg:30} {bar:30} {prefix}")?;
         let bar = ProgressBar::new(1000).with_style(style);
         bar.enable_steady_tick(Duration::from_secs(1));
-        Ok(Self { bar, begin: Instant::now(), past: 0.0, here: 0.0, rest: 0.0, share: 0.0 })
+        let now = Instant::now();
+        Ok(Self { bar, begin: now, past: 0.0, here: 0.0, rest: 0.0, share: 0.0, said: now })
     }
 
     /// A part begins that takes about `seconds`, and `rest` those behind it. Where standard error is no terminal, a
     /// line says so.
     pub fn begin(&mut self, what: &str, seconds: f64, rest: f64) {
         self.past += self.here;
-        (self.here, self.rest, self.share) = (seconds, rest, 0.0);
+        (self.here, self.rest, self.share, self.said) = (seconds, rest, 0.0, Instant::now());
         self.bar.set_message(what.to_owned());
         if self.bar.is_hidden() {
             eprintln!("{what}: about {seconds:.0} s, {} left in all", minutes(self.left()));
@@ -56,9 +62,15 @@ impl Timeline {
         self.show();
     }
 
-    /// This share of the part is done, besides what was before.
+    /// This share of the part is done, besides what was before. Where standard error is no terminal, a line says how
+    /// much that is now and then.
     pub fn done(&mut self, share: f64) {
         self.share = (self.share + share).min(1.0);
+        if self.bar.is_hidden() && self.said.elapsed() >= SAY {
+            self.said = Instant::now();
+            let (what, share) = (self.bar.message(), 100.0 * self.share);
+            eprintln!("{what}: {share:.0} % done, {} left in all", minutes(self.left()));
+        }
         self.show();
     }
 
