@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", requires = "out")]
     turn: Option<f64>,
     /// Minutes that all of it may take: each regime is measured once at least, even where that takes longer
-    #[arg(long, default_value_t = 90.0, value_name = "MINUTES")]
+    #[arg(long, default_value_t = 60.0, value_name = "MINUTES")]
     budget: f64,
     #[command(flatten)]
     choice: Choice,

@@ -67,8 +67,11 @@ impl Script {
             let (at, body) = self.requests[index].clone();
             let (to, tally, begin) = (Rc::clone(to), Rc::clone(&tally), start + at);
             under_way.spawn_local(async move {
-                let left = play.promised.saturating_sub(begin.elapsed());
-                let answer = to.ask(body, Some(left)).await;
+                let late = begin.elapsed();
+                if at >= play.ramp {
+                    tally.borrow_mut().late.note(late);
+                }
+                let answer = to.ask(body, Some(play.promised.saturating_sub(late))).await;
                 if at >= play.ramp {
                     let status = answer.ok().map(|answer| answer.status.as_u16());
                     tally.borrow_mut().note(status, begin.elapsed(), play.promised);
@@ -145,6 +148,8 @@ mod tests {
         assert!(latency.max_ms >= 205.0, "{latency:?}");
         assert!(tally.good <= 2, "{}", tally.good);
         assert_eq!(tally.offered_rate(), 100.0);
+        let late = tally.late.latency();
+        assert!(late.count == 10 && late.p50_ms < 30.0, "a slow server does not hold up who asks: {late:?}");
     }
 
     #[test]

@@ -88,6 +88,8 @@ pub struct Tally {
     pub failed: BTreeMap<u16, u64>,
     /// Those that got none: no connection, a broken one, or patience was over.
     pub dropped: u64,
+    /// How late the generator was to send them.
+    pub late: Times,
 }
 
 impl Tally {
@@ -116,6 +118,7 @@ impl Tally {
         self.expired += more.expired;
         more.failed.iter().for_each(|(status, count)| *self.failed.entry(*status).or_default() += count);
         self.dropped += more.dropped;
+        self.late.add(&more.late);
     }
 
     /// Requests a second that were to be sent.

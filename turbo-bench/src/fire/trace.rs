@@ -78,16 +78,17 @@ impl Trace {
         text
     }
 
-    /// The same requests at another mean rate, over and over for so long.
+    /// The same requests at another mean rate, over and over for so long, beginning with the one behind this share of
+    /// them: 0 is the first, 0.5 the one in the middle.
     #[must_use]
-    pub fn at_rate(&self, rate: f64, length: Duration) -> Self {
-        let stretched = self.rate() / rate;
-        let lap = self.lap() * stretched;
-        let laps =
-            (0_u32..).map(|count| f64::from(count) * lap).take_while(|&begin| begin < length.as_secs_f64());
-        let arrivals = laps.flat_map(|begin| {
-            let at = move |it: &Arrival| Duration::from_secs_f64(begin + it.at.as_secs_f64() * stretched);
-            self.0.iter().map(move |it| Arrival { at: at(it), ..*it })
+    pub fn at_rate(&self, rate: f64, length: Duration, share: f64) -> Self {
+        let first = (share * self.0.len() as f64) as usize;
+        let Some(begin) = self.0.get(first).map(|it| it.at.as_secs_f64()) else { return Self(Vec::new()) };
+        let (stretched, lap) = (self.rate() / rate, self.lap());
+        let laps = (0_u32..).flat_map(|count| self.0.iter().map(move |it| (f64::from(count) * lap, it)));
+        let arrivals = laps.skip(first).map(|(lap, it)| {
+            let at = Duration::from_secs_f64((lap + it.at.as_secs_f64() - begin) * stretched);
+            Arrival { at, ..*it }
         });
         Self(arrivals.take_while(|it| it.at < length).collect())
     }
@@ -150,10 +151,15 @@ mod tests {
     fn a_trace_at_another_rate_is_as_long_as_wanted() {
         let recorded = Trace::parse("at_ms,tokens\n0,7\n100,8\n900,9\n").unwrap();
         // Three in 1.2 s; ten times as fast, each lap takes 120 ms.
-        let fast = recorded.at_rate(25.0, SECONDS(0.25));
-        let at: Vec<(u128, u32)> = fast.arrivals().iter().map(|it| (it.at.as_micros(), it.tokens)).collect();
+        let fast = |share| -> Vec<(u128, u32)> {
+            let fast = recorded.at_rate(25.0, SECONDS(0.25), share);
+            fast.arrivals().iter().map(|it| (it.at.as_micros(), it.tokens)).collect()
+        };
         let expected =
             [(0, 7), (10_000, 8), (90_000, 9), (120_000, 7), (130_000, 8), (210_000, 9), (240_000, 7)];
-        assert_eq!(at, expected);
+        assert_eq!(fast(0.0), expected);
+        let expected =
+            [(0, 8), (80_000, 9), (110_000, 7), (120_000, 8), (200_000, 9), (230_000, 7), (240_000, 8)];
+        assert_eq!(fast(0.4), expected, "from the second on");
     }
 }

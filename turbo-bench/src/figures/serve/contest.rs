@@ -1,4 +1,4 @@
-//! Servers under the same requests: first what each can do at most, then each load in turns, round after round.
+//! Servers under the same requests: in each round what each can do at most, then each load in turns.
 
 use std::{collections::BTreeMap, rc::Rc, thread::sleep, time::Duration};
 
@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Pace,
-    regime::{Arrivals, LOADS, Shares},
+    paired::Paired,
+    regime::{Arrivals, Shares},
 };
 use crate::{
     figures::{
@@ -33,6 +34,8 @@ pub struct Contest {
     pub arrivals: String,
     /// Time for an answer, ms.
     pub promised_ms: f64,
+    /// Clients that asked while a capacity was measured.
+    pub clients: usize,
     /// The servers, the one that the others are compared with first.
     pub standings: Vec<Standing>,
 }
@@ -42,12 +45,14 @@ pub struct Contest {
 pub struct Standing {
     /// What it is called among the others.
     pub name: String,
-    /// Requests a second that it answers when as many clients as wanted ask: the median of the rounds.
+    /// Requests a second that it answers when clients ask as soon as they have an answer: the median of the rounds.
     pub capacity: f64,
     /// The same, of each round.
     pub capacities: Vec<f64>,
     /// What became of each load.
     pub points: Vec<Point>,
+    /// The same of loads that nobody else got: shares of its own capacity.
+    pub own: Vec<Point>,
 }
 
 /// What became of one load, in all rounds together.
@@ -55,7 +60,7 @@ pub struct Standing {
 pub struct Point {
     /// Share of the capacity that loads are shares of.
     pub load: f64,
-    /// What was offered, as a share of this server's own capacity (ρ).
+    /// What was offered, as a share of this server's own capacity in the same round (ρ): the mean of the rounds.
     pub rho: f64,
     /// Seconds in which requests were sent that count.
     pub seconds: f64,
@@ -79,6 +84,8 @@ pub struct Point {
     pub failed: BTreeMap<u16, u64>,
     /// Without an answer.
     pub dropped: u64,
+    /// How late the generator was to send the requests.
+    pub late: Latency,
     /// Share of the machine that neither this server nor the generator used.
     pub foreign_cpu: Option<f64>,
 }
@@ -87,6 +94,8 @@ pub struct Point {
 pub(super) struct Present {
     pub name: String,
     pub server: Server,
+    /// Loads of its own capacity that it gets besides those of all.
+    pub own: &'static [f64],
 }
 
 /// What they are asked, and how.
@@ -103,7 +112,8 @@ const BODIES: usize = 512;
 /// Between two turns: what the last server still does comes to its end.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Measures all of them, so many rounds of turns.
+/// Measures all of them, so many rounds of turns. A round begins with what each can do, and its loads are shares of that:
+/// a machine that is slower for some minutes is so for both.
 ///
 /// # Errors
 /// When a server ends, or answers something else than an answer while its capacity is measured.
@@ -113,69 +123,62 @@ pub(super) fn run(
     rounds: usize,
     timeline: &mut Timeline,
 ) -> Result<Contest> {
-    let turns = (rounds * present.len() * (1 + LOADS.len())) as f64;
-    let capacities = capacities(present, terms, rounds, || timeline.done(1.0 / turns))?;
-    let medians: Vec<f64> = capacities.iter().map(|of_rounds| quantile(of_rounds, 0.5)).collect();
-    let base = |who: usize| medians[if terms.shares == Shares::OfTheFirst { 0 } else { who }];
-
-    let mut found = vec![vec![Found::default(); LOADS.len()]; present.len()];
+    let loads = terms.shares.loads();
+    let own: usize = present.iter().map(|it| it.own.len()).sum();
+    let turns = (rounds * (present.len() * (1 + loads.len()) + own)) as f64;
+    let mut found: Vec<Findings> =
+        present.iter().map(|it| Findings::new(loads.len(), it.own.len())).collect();
     for round in 0..rounds {
-        for (index, load) in LOADS.iter().enumerate() {
+        let mut capacities = vec![0.0; present.len()];
+        for who in order(present.len(), round, loads.len()) {
+            capacities[who] = capacity(&present[who], terms, round)?;
+            found[who].capacities.push(rounded(capacities[who]));
+            timeline.done(1.0 / turns);
+        }
+        let base = |who: usize| capacities[if terms.shares == Shares::OfTheFirst { 0 } else { who }];
+        for (index, load) in loads.iter().enumerate() {
             for who in order(present.len(), round, index) {
-                sleep(PAUSE);
                 let turn = turn(&present[who], terms, load * base(who), round)?;
-                found[who][index].add(turn);
+                found[who].shared[index].add(turn, capacities[who]);
+                timeline.done(1.0 / turns);
+            }
+        }
+        for ((present, found), capacity) in present.iter().zip(&mut found).zip(capacities) {
+            for (load, found) in present.own.iter().zip(&mut found.own) {
+                found.add(turn(present, terms, load * capacity, round)?, capacity);
                 timeline.done(1.0 / turns);
             }
         }
     }
-    let standings = present.iter().enumerate().map(|(who, Present { name, .. })| {
-        let points = LOADS.iter().zip(&found[who]).map(|(&load, found)| found.point(load, medians[who]));
-        Standing {
-            name: name.clone(),
-            capacity: rounded(medians[who]),
-            capacities: capacities[who].iter().copied().map(rounded).collect(),
-            points: points.collect(),
-        }
-    });
+    let standings = present.iter().zip(found).map(|(present, found)| found.standing(present, loads));
     Ok(Contest {
         arrivals: terms.arrivals.title(),
         promised_ms: terms.promised.as_secs_f64() * 1e3,
+        clients: terms.pace.clients,
         standings: standings.collect(),
     })
 }
 
-/// Requests a second that each server answers at most, of each round.
-fn capacities(
-    present: &[Present],
-    terms: &Terms<'_>,
-    rounds: usize,
-    mut done: impl FnMut(),
-) -> Result<Vec<Vec<f64>>> {
-    let lens = terms.arrivals.lens(BODIES);
-    let bodies: Vec<Bytes> = (0..).zip(&lens).map(|(seed, &len)| terms.texts.body(&[len], seed)).collect();
+/// Requests a second that a server answers at most, in one round.
+fn capacity(present: &Present, terms: &Terms<'_>, round: usize) -> Result<f64> {
+    let lens = terms.arrivals.lens(BODIES, round as u64);
+    let seeds = (round as u64) << 20..;
+    let bodies: Vec<Bytes> = seeds.zip(&lens).map(|(seed, &len)| terms.texts.body(&[len], seed)).collect();
     let Pace { clients, ramp, capacity: length, .. } = *terms.pace;
-    let mut capacities = vec![Vec::new(); present.len()];
-    for round in 0..rounds {
-        for who in order(present.len(), round, LOADS.len()) {
-            sleep(PAUSE);
-            let server = &present[who].server;
-            let rate = on_this_thread(async {
-                let to = Rc::new(Connections::to(server.address())?);
-                saturate(&to, &bodies, Clients { count: clients, ramp, length }).await
-            });
-            capacities[who].push(rate.with_context(|| format!("{}: its capacity", present[who].name))?);
-            done();
-        }
+    sleep(PAUSE);
+    let rate = on_this_thread(async {
+        let to = Rc::new(Connections::to(present.server.address())?);
+        saturate(&to, &bodies, Clients { count: clients, ramp, length }).await
+    });
+    match rate.with_context(|| format!("{}: its capacity", present.name))? {
+        rate if rate > 0.0 => Ok(rate),
+        _ => bail!("{}: expected answers, got none in {length:?}", present.name),
     }
-    if let Some(who) = capacities.iter().position(|of_rounds| quantile(of_rounds, 0.5) <= 0.0) {
-        bail!("{}: expected answers, got none in {length:?}", present[who].name);
-    }
-    Ok(capacities)
 }
 
 /// One load of one round at one server.
 fn turn(present: &Present, terms: &Terms<'_>, rate: f64, round: usize) -> Result<(Tally, Used)> {
+    sleep(PAUSE);
     let Pace { ramp, turn, .. } = *terms.pace;
     let length = ramp + turn;
     let trace = terms.arrivals.trace(rate, length, round as u64);
@@ -192,26 +195,57 @@ fn turn(present: &Present, terms: &Terms<'_>, rate: f64, round: usize) -> Result
     Ok((tally, used.unwrap_or_default()))
 }
 
+/// What was found of one server, round after round.
+struct Findings {
+    capacities: Vec<f64>,
+    shared: Vec<Found>,
+    own: Vec<Found>,
+}
+
+impl Findings {
+    /// Nothing yet, of so many loads.
+    fn new(shared: usize, own: usize) -> Self {
+        let nothing = |count| vec![Found::default(); count];
+        Self { capacities: Vec::new(), shared: nothing(shared), own: nothing(own) }
+    }
+
+    fn standing(self, present: &Present, loads: &[f64]) -> Standing {
+        let points = |loads: &[f64], found: &[Found]| -> Vec<Point> {
+            loads.iter().zip(found).map(|(&load, found)| found.point(load)).collect()
+        };
+        Standing {
+            name: present.name.clone(),
+            capacity: rounded(quantile(&self.capacities, 0.5)),
+            points: points(loads, &self.shared),
+            own: points(present.own, &self.own),
+            capacities: self.capacities,
+        }
+    }
+}
+
 /// What was found of one load, round after round.
 #[derive(Clone, Default)]
 struct Found {
     all: Tally,
     goodputs: Vec<f64>,
+    /// What was offered, as shares of what the server could do in the same round.
+    rhos: Vec<f64>,
     used: Used,
 }
 
 impl Found {
-    fn add(&mut self, (tally, used): (Tally, Used)) {
+    fn add(&mut self, (tally, used): (Tally, Used), capacity: f64) {
         self.goodputs.push(rounded(tally.goodput()));
+        self.rhos.push(tally.offered_rate() / capacity);
         self.all.add(&tally);
         self.used += used;
     }
 
-    fn point(&self, load: f64, capacity: f64) -> Point {
-        let Self { all, goodputs, used } = self;
+    fn point(&self, load: f64) -> Point {
+        let Self { all, goodputs, rhos, used } = self;
         Point {
             load,
-            rho: rounded(all.offered_rate() / capacity),
+            rho: mean(rhos).unwrap_or_default(),
             seconds: rounded(all.seconds),
             offered: all.offered,
             offered_rate: rounded(all.offered_rate()),
@@ -223,6 +257,7 @@ impl Found {
             expired: all.expired,
             failed: all.failed.clone(),
             dropped: all.dropped,
+            late: all.late.latency(),
             foreign_cpu: used.share(),
         }
     }
@@ -243,18 +278,24 @@ impl Standing {
         self.points.iter().find(|point| point.load == load)
     }
 
-    /// The most that was answered in time, at any load.
+    /// The load, among those of its own too, at which most was answered in time.
     #[must_use]
-    pub fn best_goodput(&self) -> f64 {
-        self.points.iter().map(|point| point.goodput).fold(0.0, f64::max)
+    pub fn best(&self) -> Option<&Point> {
+        self.points.iter().chain(&self.own).max_by(|a, b| a.goodput.total_cmp(&b.goodput))
+    }
+
+    /// What was answered in time, as a share of what it could do in the same round.
+    #[must_use]
+    pub fn of_capacity(&self, load: f64) -> Option<Paired> {
+        Paired::of(&self.at(load)?.goodputs, &self.capacities)
     }
 
     /// What this one answered in time, less what the other did under the same requests, as a share of the other's:
-    /// rounds are pairs. `None` where there were fewer than two.
+    /// rounds are pairs. `None` where there were fewer than two, or the other answered nothing in time.
     #[must_use]
     pub fn ahead_of(&self, other: &Self, load: f64) -> Option<Interval> {
         let (own, others) = (&self.at(load)?.goodputs, &other.at(load)?.goodputs);
-        let scale = mean(others)?.max(f64::MIN_POSITIVE);
+        let scale = mean(others).filter(|mean| *mean > 0.0)?;
         let differences: Vec<f64> =
             own.iter().zip(others).map(|(own, other)| (own - other) / scale).collect();
         Interval::student(&differences)

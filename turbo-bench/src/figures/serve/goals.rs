@@ -6,10 +6,14 @@ use super::{
     Report, Rows, Section, TURBO,
     contest::{Contest, Point, Standing},
     host_path::HostPath,
-    regime::{LATER, LOADS, POLICIES, SOON},
+    paired::{Paired, known},
+    regime::{LATER, LOADS, OTHERS, POLICIES, SOON},
 };
 use crate::{
-    figures::verdict::{Kind, Verdict},
+    figures::{
+        numbers::Interval,
+        verdict::{Kind, Verdict},
+    },
     siege::{Trial, memory::MAY_GROW},
 };
 
@@ -20,6 +24,11 @@ const OVERLOAD: f64 = LOADS[LOADS.len() - 1];
 /// The policy that is compared with the others, and the simplest of those.
 const DP: &str = POLICIES[0];
 const NAIVE: &str = POLICIES[1];
+/// What the paper starts from, beside the packed policies.
+const PADDED_NAIVE: &str = "naive-padded";
+/// Half of an interval that still tells who is ahead, as a share of the goodput: where two may be further apart, nothing
+/// is said.
+const SURE: f64 = 0.03;
 /// Traces of the packed layout.
 pub(super) const TRACES: [&str; 3] = ["packed-short", "packed-long", "packed-bursts"];
 
@@ -27,22 +36,20 @@ pub(super) const TRACES: [&str; 3] = ["packed-short", "packed-long", "packed-bur
 #[must_use]
 pub fn verdicts(report: &Report) -> Vec<Verdict> {
     let contest = |name: &str| contest(report, name);
-    let mut all: Vec<Verdict> = TRACES.into_iter().flat_map(|name| policies(name, contest(name))).collect();
+    let mut all: Vec<Verdict> = TRACES.into_iter().map(|name| policies(name, contest(name))).collect();
     for (name, promised) in [("packed-short", SOON), ("packed-long", LATER)] {
         all.extend(overload(name, promised, contest(name)));
     }
     for (name, wanted) in [("padded-short", 1.15), ("padded-long", 1.3)] {
-        all.push(verdict(name, "times naive's capacity", Kind::Ratio, wanted, contest(name).and_then(peak)));
+        all.push(ratio(name, "times naive's capacity", wanted, contest(name).and_then(peak)));
     }
-    let both = contest("packed-long").zip(contest("padded-long"));
-    let found = both.and_then(|(packed, padded)| {
-        Some(packed.standing(DP)?.best_goodput() / padded.standing(NAIVE)?.best_goodput())
-    });
-    all.push(verdict("packed-long", "times the best goodput of naive, padded", Kind::Ratio, 1.8, found));
+    let found = contest("packed-long").and_then(|it| best(it.standing(DP)?, it.standing(PADDED_NAIVE)?));
+    all.push(ratio("packed-long", "times the best goodput of naive, padded", 1.8, found));
     for name in ["others-short", "others-long"] {
         let found = contest(name).and_then(beside_others);
-        all.push(verdict(name, "times the best goodput of the best other", Kind::Ratio, 1.5, found));
+        all.push(ratio(name, "times the best goodput of the best other", 1.5, found));
     }
+    all.push(lost(report));
     all.extend(host_path(section(report, "host-path")));
     all.extend(endurance(section(report, "endurance")));
     all
@@ -66,49 +73,92 @@ fn verdict(regime: &str, what: &'static str, kind: Kind, wanted: f64, found: Opt
     Verdict { regime: regime.to_owned(), what, kind, wanted, found }
 }
 
+/// A verdict on a ratio of numbers of the same rounds; beside the regime stands how well it is known.
+fn paired(regime: &str, what: &'static str, kind: Kind, wanted: f64, found: Option<Paired>) -> Verdict {
+    let known = found.map_or(String::new(), |found| found.known(kind));
+    verdict(&format!("{regime}{known}"), what, kind, wanted, found.map(|found| found.mean))
+}
+
+fn ratio(regime: &str, what: &'static str, wanted: f64, found: Option<Paired>) -> Verdict {
+    paired(regime, what, Kind::Ratio, wanted, found)
+}
+
 /// `dp` is the best, or what it lacks is within the interval of the pairs: at no load any other is ahead for sure.
-fn policies(name: &str, contest: Option<&Contest>) -> Vec<Verdict> {
-    let found = contest.and_then(|contest| {
-        let dp = contest.standing(DP)?;
-        let others = contest.standings.iter().filter(|it| it.name != DP);
-        let pairs =
-            others.flat_map(|other| dp.points.iter().map(move |point| dp.ahead_of(other, point.load)));
-        let intervals: Option<Vec<_>> = pairs.collect();
-        Some(intervals?.iter().filter(|it| it.is_negative()).count() as f64)
+/// Nothing is said where it might lack more than [`SURE`] without that being seen.
+fn policies(name: &str, contest: Option<&Contest>) -> Verdict {
+    let one = |regime: &str, found| {
+        let what = "loads at which another policy's goodput is ahead for sure";
+        verdict(regime, what, Kind::Count, 0.0, found)
+    };
+    let Some((rounds, pairs)) = contest.and_then(pairs) else { return one(name, None) };
+    let ahead = pairs.iter().filter(|pair| pair.is_negative()).count();
+    // Where dp is ahead for sure, nobody asks by how much.
+    let undecided = pairs.iter().filter(|pair| !pair.is_negative() && pair.mean - pair.half <= 0.0);
+    let widest = undecided.map(|pair| pair.half).fold(0.0, f64::max);
+    let is_sure = ahead > 0 || widest <= SURE;
+    let regime = format!("{name}{}", known(rounds, Some(widest), Kind::Share));
+    let regime = if is_sure { regime } else { format!("{regime}: not sure") };
+    one(&regime, is_sure.then_some(ahead as f64))
+}
+
+/// Rounds, and what `dp` was ahead of every other policy by at every load at which that one answered anything in time.
+fn pairs(contest: &Contest) -> Option<(usize, Vec<Interval>)> {
+    let dp = contest.standing(DP)?;
+    let others = POLICIES[1..].iter().filter_map(|name| contest.standing(name));
+    let pairs = others.flat_map(|other| {
+        let points = other.points.iter().filter(|point| point.goodput > 0.0);
+        points.map(move |point| dp.ahead_of(other, point.load))
     });
-    vec![verdict(name, "loads at which another policy's goodput is ahead for sure", Kind::Count, 0.0, found)]
+    let pairs: Vec<Interval> = pairs.collect::<Option<_>>()?;
+    (!pairs.is_empty()).then_some((dp.capacities.len(), pairs))
 }
 
 /// What happens at twice the capacity.
 fn overload(name: &str, promised: Duration, contest: Option<&Contest>) -> Vec<Verdict> {
+    let name = format!("{name}, twice the capacity");
     let dp = contest.and_then(|it| it.standing(DP));
-    let of = |value: fn(&Standing, &Point) -> f64| dp.and_then(|dp| Some(value(dp, dp.at(OVERLOAD)?)));
-    let refused = |value: fn(&Point) -> f64| {
-        let point = dp.and_then(|dp| dp.at(OVERLOAD));
-        point.filter(|point| point.refused.count > 0).map(value)
-    };
-    let promised = promised.as_secs_f64() * 1e3;
-    let one = |what, kind, wanted, found| {
-        verdict(&format!("{name}, twice the capacity"), what, kind, wanted, found)
-    };
+    let at = dp.and_then(|dp| dp.at(OVERLOAD));
+    let refused = at.filter(|point| point.refused.count > 0).map(|point| &point.refused);
+    let served = at.filter(|point| point.served.count > 0).map(|point| &point.served);
+    let share = dp.and_then(|dp| dp.of_capacity(OVERLOAD));
+    let millis = |what, wanted, found| verdict(&name, what, Kind::Millis, wanted, found);
     vec![
-        one("of the capacity in goodput", Kind::Share, 0.95, of(|dp, point| point.goodput / dp.capacity)),
-        one("p99 of the served", Kind::Millis, promised, of(|_, point| point.served.p99_ms)),
-        one("median of a refusal", Kind::Millis, 5.0, refused(|point| point.refused.p50_ms)),
-        one("p99 of a refusal", Kind::Millis, 25.0, refused(|point| point.refused.p99_ms)),
+        paired(&name, "of the capacity in goodput", Kind::Share, 0.95, share),
+        millis("p99 of the served", promised.as_secs_f64() * 1e3, served.map(|it| it.p99_ms)),
+        millis("median of a refusal", 5.0, refused.map(|it| it.p50_ms)),
+        millis("p99 of a refusal", 25.0, refused.map(|it| it.p99_ms)),
     ]
 }
 
 /// Capacity of `dp` over that of `naive`.
-fn peak(contest: &Contest) -> Option<f64> {
-    Some(contest.standing(DP)?.capacity / contest.standing(NAIVE)?.capacity)
+fn peak(contest: &Contest) -> Option<Paired> {
+    Paired::of(&contest.standing(DP)?.capacities, &contest.standing(NAIVE)?.capacities)
+}
+
+/// The best goodput of one over that of another, each at its best load.
+fn best(one: &Standing, other: &Standing) -> Option<Paired> {
+    Paired::of(&one.best()?.goodputs, &other.best()?.goodputs)
 }
 
 /// turbo's best goodput over the best of the others'.
-pub(super) fn beside_others(contest: &Contest) -> Option<f64> {
+fn beside_others(contest: &Contest) -> Option<Paired> {
+    let turbo = contest.standing(TURBO)?;
+    let of_best = |it: &&Standing| it.best().map_or(0.0, |point| point.goodput);
     let others = contest.standings.iter().filter(|it| it.name != TURBO);
-    let best = others.map(Standing::best_goodput).reduce(f64::max)?;
-    Some(contest.standing(TURBO)?.best_goodput() / best)
+    best(turbo, others.max_by(|a, b| of_best(a).total_cmp(&of_best(b)))?)
+}
+
+/// Requests to turbo that got neither an answer nor a 429 or 504, in all contests together.
+fn lost(report: &Report) -> Verdict {
+    let contests = report.rows.iter().filter_map(|section| match &section.rows {
+        Rows::Contest(contest) => Some(contest),
+        _ => None,
+    });
+    let ours = contests.flat_map(|it| &it.standings).filter(|it| !OTHERS.contains(&it.name.as_str()));
+    let lost = |point: &Point| point.failed.values().sum::<u64>() + point.dropped;
+    let found =
+        ours.map(|it| it.points.iter().chain(&it.own).map(lost).sum::<u64>() as f64).reduce(|a, b| a + b);
+    verdict("all contests", "requests that failed or got no answer", Kind::Count, 0.0, found)
 }
 
 fn host_path(section: Option<&Section>) -> Vec<Verdict> {
@@ -146,4 +196,96 @@ fn endurance(section: Option<&Section>) -> Vec<Verdict> {
         verdict("endurance", "promises that were broken", Kind::Count, 0.0, broken),
         verdict("endurance, 10,000 mixed requests", "growth", Kind::MegaBytes, MAY_GROW / 1e6, grown),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fire::Latency;
+
+    fn point(load: f64, goodputs: &[f64]) -> Point {
+        let latency = Latency::default;
+        Point {
+            load,
+            rho: load,
+            seconds: 1.0,
+            offered: 100,
+            offered_rate: 100.0,
+            achieved_rate: 0.0,
+            goodput: goodputs.iter().sum::<f64>() / goodputs.len() as f64,
+            goodputs: goodputs.to_vec(),
+            served: latency(),
+            refused: latency(),
+            expired: 0,
+            failed: [].into(),
+            dropped: 0,
+            late: latency(),
+            foreign_cpu: None,
+        }
+    }
+
+    /// Servers by name, with a capacity of 100 in each round, and their goodputs at a load.
+    fn met(load: f64, servers: &[(&str, &[f64])]) -> Contest {
+        let standings = servers.iter().map(|(name, goodputs)| Standing {
+            name: (*name).to_owned(),
+            capacity: 100.0,
+            capacities: vec![100.0; 3],
+            points: vec![point(load, goodputs)],
+            own: Vec::new(),
+        });
+        let (arrivals, standings) = (String::new(), standings.collect());
+        Contest { arrivals, promised_ms: 250.0, clients: 64, standings }
+    }
+
+    #[test]
+    fn the_best_policy_is_told_where_it_can_be_told() {
+        let judged = |dp: &[f64], naive: &[f64]| {
+            let contest = met(OVERLOAD, &[(DP, dp), (NAIVE, naive)]);
+            let verdict = policies("here", Some(&contest));
+            (verdict.reached(), verdict.regime)
+        };
+        for (dp, naive, expected, known) in [
+            ([100.0, 101.0, 102.0], [100.0, 101.0, 102.0], Some(true), "here (3 rounds, ± 0.0 %)"),
+            ([100.0, 101.0, 102.0], [100.0, 102.0, 102.0], Some(true), "here (3 rounds, ± 1.4 %)"),
+            ([100.0, 101.0, 102.0], [110.0, 111.0, 112.0], Some(false), "here (3 rounds, ± 0.0 %)"),
+            // It may lack 9 % or have 14 % more.
+            ([100.0, 101.0, 110.0], [100.0, 101.0, 102.0], None, "here (3 rounds, ± 11.4 %): not sure"),
+            // By how much it is ahead does not matter.
+            ([150.0, 160.0, 170.0], [100.0, 101.0, 102.0], Some(true), "here (3 rounds, ± 0.0 %)"),
+            ([100.0, 101.0, 102.0], [0.0; 3], None, "here"),
+        ] {
+            assert_eq!(judged(&dp, &naive), (expected, known.to_owned()), "{dp:?} {naive:?}");
+        }
+        assert_eq!(judged(&[100.0], &[100.0]), (None, "here".to_owned()), "one round tells nothing");
+    }
+
+    #[test]
+    fn who_answers_nothing_reaches_nothing() {
+        let reached = |contest: &Contest| -> Vec<Option<bool>> {
+            overload("here", SOON, Some(contest)).iter().map(Verdict::reached).collect()
+        };
+        let nothing = met(OVERLOAD, &[(DP, &[0.0; 3])]);
+        assert_eq!(reached(&nothing), [Some(false), None, None, None]);
+        let mut much = met(OVERLOAD, &[(DP, &[95.0, 96.0, 97.0])]);
+        much.standings[0].points[0].served = Latency { count: 9, p99_ms: 251.0, ..Latency::default() };
+        assert_eq!(reached(&much), [Some(true), Some(false), None, None]);
+        let beside = |other: &[f64]| beside_others(&met(1.0, &[(TURBO, &[90.0; 3]), ("ort", other)]));
+        assert_eq!(beside(&[0.0; 3]), None, "nothing is not beaten by infinity");
+        assert_eq!(beside(&[60.0; 3]).map(|it| it.mean), Some(1.5));
+    }
+
+    #[test]
+    fn the_padded_one_counts_at_its_own_best_and_what_turbo_lost_counts_everywhere() {
+        let mut long = met(OVERLOAD, &[(DP, &[180.0; 3]), (PADDED_NAIVE, &[60.0; 3])]);
+        long.standings[1].own = vec![Point { dropped: 2, ..point(0.95, &[90.0; 3]) }];
+        let mut others = met(1.0, &[(TURBO, &[90.0; 3]), ("ort", &[60.0; 3])]);
+        others.standings[0].points[0].failed = [(500, 3)].into();
+        others.standings[1].points[0].dropped = 40;
+        let rows = vec![("packed-long", Rows::Contest(long)), ("others-long", Rows::Contest(others))];
+        let all = verdicts(&crate::figures::serve::report(rows));
+        let found = |what: &str| all.iter().find(|it| it.what.starts_with(what) && it.found.is_some());
+        let padded = found("times the best goodput of naive").unwrap();
+        assert_eq!((padded.found, &padded.regime[..]), (Some(2.0), "packed-long (3 rounds, ± 0.00 ×)"));
+        assert_eq!(found("requests that failed").unwrap().found, Some(5.0));
+    }
 }

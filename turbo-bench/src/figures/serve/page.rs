@@ -4,9 +4,11 @@ use std::fmt::Write;
 
 use super::{
     METHOD, Report, Rows, Section, TURBO,
-    contest::{Contest, Standing},
+    contest::{Contest, Point, Standing},
     goals,
     host_path::HostPath,
+    paired::Paired,
+    picture,
 };
 use crate::{
     figures::{
@@ -23,13 +25,17 @@ pub const NOTES: &str = "serve-notes.md";
 /// How it was measured.
 const HOW: &str = "\
 Every server is a process that is asked over loopback HTTP with JSON in and JSON out; the generator is a process on the
-same cores, so what it takes is missing to all alike. *Capacity* is what 64 clients get that ask again as soon as they
-have their answer. Then requests come at their times, whatever has become of the earlier ones, and times of answers
-count from when a request should have been sent. *Load* is what was offered as a share of the capacity of the first
-server (others: of its own), *ρ* as a share of the server's own. *Goodput* is what was answered in the time that was
-promised, per second. In a round all get the same requests, in turns; the next round has others. ± is Student's
-interval of 95 % over the differences of the rounds. No answers are kept (`--cache-bytes 0`). Padded batches
-have twenty texts at most, as in the paper.
+same cores, so what it takes is missing to all alike. *Capacity* is what clients get that ask again as soon as they have
+their answer. Then requests come at their times, whatever has become of the earlier ones, and times of answers count from
+when a request should have been sent. *Load* is what was offered as a share of the capacity of the first server (others:
+of its own; *own*: a server of another layout, too), *ρ* as a share of the server's own. *Goodput* is what was answered in
+the time that was promised, per second: a few times what a batch may take, which is 100 ms, and twice that where a single
+text may be a large part of a batch. In a round all get the same requests, in turns, and loads are shares of what was
+measured in that round; the next round has other requests, or begins elsewhere in those that were recorded. ± is half of
+Student's interval of 95 % over differences or ratios of the rounds. Which policy is the best is said where every pair is
+told apart or known to within 3 %; *not sure* is said elsewhere, and more rounds tell. *s* is for how long requests were
+sent that count, in all rounds, and *sent late* how late the generator itself was, in the median and at worst. No answers
+are kept (`--cache-bytes 0`). Padded batches have twenty texts at most, as in the paper.
 ";
 
 /// What people write for the name of a server.
@@ -38,6 +44,7 @@ pub fn title(name: &str) -> &str {
     match name {
         "ort" => "ONNX Runtime, uvicorn",
         "ov" => "OpenVINO, uvicorn",
+        "naive-padded" => "naive, padded",
         other => other,
     }
 }
@@ -70,10 +77,10 @@ pub fn page(report: &Report, notes: &str) -> String {
     let sections: String = report.rows.iter().map(of_section).collect();
     format!(
         "# turbo under fire\n\nWritten by `cargo xtask bench serve` from `serve.json`.\n\n{}\n{HOW}\n\
-         ## What is wanted, and what was found\n\n{reached} of {looked} are reached.\n\n{}{notes}\n## Pictures\n\n{}{sections}",
+         ## What is wanted, and what was found\n\n{reached} of {looked} are reached.\n\n{}{notes}\n{}{sections}",
         about(report),
         verdict::table(&verdicts, Kind::show),
-        pictures(),
+        pictures(report),
     )
 }
 
@@ -102,8 +109,11 @@ fn foreign(section: &Section) -> Vec<f64> {
     }
 }
 
-fn pictures() -> String {
-    super::picture::ALL.iter().map(|(file, about)| format!("![{about}]({file})\n\n")).collect()
+/// Those that were drawn.
+fn pictures(report: &Report) -> String {
+    let drawn = picture::all(report).into_iter().filter(|picture| picture.svg.is_some());
+    let links: String = drawn.map(|it| format!("![{}]({})\n\n", it.about, it.name)).collect();
+    if links.is_empty() { links } else { format!("## Pictures\n\n{links}") }
 }
 
 fn of_section(section: &Section) -> String {
@@ -114,9 +124,15 @@ fn of_section(section: &Section) -> String {
     _ = write!(text, "`{model} {name}`: ");
     match rows {
         Rows::Contest(contest) => {
-            _ = write!(text, "{}, {} ms promised; {rounds} rounds, ", contest.arrivals, contest.promised_ms);
+            _ = write!(
+                text,
+                "{}, {} ms promised; {}, ",
+                contest.arrivals,
+                contest.promised_ms,
+                times(*rounds)
+            );
         }
-        Rows::HostPath(_) => _ = write!(text, "{rounds} rounds, "),
+        Rows::HostPath(_) => _ = write!(text, "{}, ", times(*rounds)),
         Rows::Endurance(_) => {}
     }
     _ = writeln!(text, "{seconds:.0} s, {minute}, commit {commit}.{earlier}\n");
@@ -128,15 +144,30 @@ fn of_section(section: &Section) -> String {
     text + "\n"
 }
 
+fn times(rounds: usize) -> String {
+    if rounds == 1 { "one round".to_owned() } else { format!("{rounds} rounds") }
+}
+
 fn of_contest(contest: &Contest) -> String {
     let Some(first) = contest.standings.first() else { return String::new() };
-    let mut text = format!("| server | capacity, 1/s | × {} |\n|---|---:|---:|\n", title(&first.name));
-    for Standing { name, capacity, .. } in &contest.standings {
-        _ = writeln!(text, "| {} | {} | {:.2} |", title(name), digits(*capacity), capacity / first.capacity);
+    let mut text = format!(
+        "| server | capacity, {} clients, 1/s | × {} | best goodput, of its capacity |\n|---|---:|---:|---:|\n",
+        contest.clients,
+        title(&first.name)
+    );
+    for standing in &contest.standings {
+        let Standing { name, capacity, capacities, .. } = standing;
+        let share = Paired::of(capacities, &first.capacities);
+        let share = share.map_or(String::new(), |it| within(it.mean, it.half, ""));
+        let best = standing.best().and_then(|best| Paired::of(&best.goodputs, capacities));
+        let best =
+            best.map_or(String::new(), |it| within(100.0 * it.mean, it.half.map(|half| 100.0 * half), " %"));
+        _ = writeln!(text, "| {} | {} | {share} | {best} |", title(name), digits(*capacity));
     }
     text += &format!(
         "\n| load | server | ρ | offered, 1/s | answered, 1/s | goodput, 1/s | {} is ahead by | p50 | p90 | p99 | p99.9 | \
-         429 | p50, p99 of 429 | 504 | failed | dropped |\n|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+         429 | p50, p99 of 429 | 504 | failed | dropped | s | sent late |\n\
+         |---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
         title(&first.name)
     );
     for (index, point) in first.points.iter().enumerate() {
@@ -147,34 +178,52 @@ fn of_contest(contest: &Contest) -> String {
                 .flatten();
             let ahead = ahead
                 .map_or(String::new(), |it| format!("{:+.1} ± {:.1} %", 100.0 * it.mean, 100.0 * it.half));
-            let Latency { p50_ms, p90_ms, p99_ms, p999_ms, .. } = &at.served;
-            let rare = p999_ms.map_or("–".to_owned(), digits);
-            let refusals = match at.refused.count {
-                0 => String::new(),
-                _ => format!("{}, {}", digits(at.refused.p50_ms), digits(at.refused.p99_ms)),
-            };
-            let failed: Vec<String> =
-                at.failed.iter().map(|(status, count)| format!("{count} × {status}")).collect();
-            _ = writeln!(
-                text,
-                "| {} | {} | {:.2} | {} | {} | {} | {ahead} | {} | {} | {} | {rare} | {} | {refusals} | {} | {} | {} |",
-                point.load,
-                title(&standing.name),
-                at.rho,
-                digits(at.offered_rate),
-                digits(at.achieved_rate),
-                digits(at.goodput),
-                digits(*p50_ms),
-                digits(*p90_ms),
-                digits(*p99_ms),
-                at.refused.count,
-                at.expired,
-                failed.join(", "),
-                at.dropped,
-            );
+            text += &of_point(standing, at, &point.load.to_string(), &ahead);
         }
     }
-    text + "\nTimes are milliseconds.\n"
+    for standing in &contest.standings {
+        for at in &standing.own {
+            text += &of_point(standing, at, &format!("{} own", at.load), "");
+        }
+    }
+    text + "\nTimes are milliseconds, but for *s*.\n"
+}
+
+/// A row of what became of a load.
+fn of_point(standing: &Standing, at: &Point, load: &str, ahead: &str) -> String {
+    let Latency { p50_ms, p90_ms, p99_ms, p999_ms, .. } = at.served;
+    let rare = p999_ms.map_or("–".to_owned(), digits);
+    let refusals = match at.refused.count {
+        0 => String::new(),
+        _ => format!("{}, {}", digits(at.refused.p50_ms), digits(at.refused.p99_ms)),
+    };
+    let failed: Vec<String> = at.failed.iter().map(|(status, count)| format!("{count} × {status}")).collect();
+    format!(
+        "| {load} | {} | {:.2} | {} | {} | {} | {ahead} | {} | {} | {} | {rare} | {} | {refusals} | {} | {} | {} | {} | {}, {} |\n",
+        title(&standing.name),
+        at.rho,
+        digits(at.offered_rate),
+        digits(at.achieved_rate),
+        digits(at.goodput),
+        digits(p50_ms),
+        digits(p90_ms),
+        digits(p99_ms),
+        at.refused.count,
+        at.expired,
+        failed.join(", "),
+        at.dropped,
+        digits(at.seconds),
+        digits(at.late.p50_ms),
+        digits(at.late.max_ms),
+    )
+}
+
+/// A number, and how well it is known where that is known.
+fn within(value: f64, half: Option<f64>, unit: &str) -> String {
+    match half {
+        Some(half) => format!("{value:.2} ± {half:.2}{unit}"),
+        None => format!("{value:.2}{unit}"),
+    }
 }
 
 fn of_host_path(HostPath { rate, idle }: &HostPath) -> String {
@@ -188,7 +237,7 @@ fn of_host_path(HostPath { rate, idle }: &HostPath) -> String {
     _ = writeln!(text, "| server | {} |", digits(rate.server));
     _ = writeln!(
         text,
-        "\nThat is {:.1} % of the engine at its best, while the clients took {:.0} % of the machine.",
+        "\nThat is {:.1} % of the engine at its best, while the clients took {:.1} % of the machine.",
         100.0 * rate.share(),
         100.0 * rate.client_cpu
     );

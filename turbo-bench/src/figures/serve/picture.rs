@@ -1,12 +1,12 @@
 //! What was found as pictures.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
 
 use super::{
     Report, TURBO,
-    contest::{Contest, Point},
+    contest::{Contest, Point, Standing},
     goals::{TRACES, contest},
     page::title,
     regime::POLICIES,
@@ -16,31 +16,53 @@ use crate::figures::{
     svg::{Svg, colour},
 };
 
-/// Every picture: its file, and what it shows.
-pub(super) const ALL: [(&str, &str); 3] = [
-    ("serve-latency.svg", "times of answers against load, for every policy"),
-    ("serve-goodput.svg", "answers in time against what was offered, for every policy"),
-    (
-        "serve-others.svg",
-        "answers in time and their times against what was offered, turbo beside other servers",
-    ),
-];
+/// A picture of what was found.
+pub(super) struct Picture {
+    /// Its file.
+    pub name: &'static str,
+    /// What it shows.
+    pub about: &'static str,
+    /// The picture; `None` where nothing of it was measured.
+    pub svg: Option<String>,
+}
 
-/// Draws them into the folder `out`; what was not measured is not drawn.
-///
-/// # Errors
-/// When a file cannot be written.
-pub(super) fn draw(report: &Report, out: &Path) -> Result<()> {
+/// Every picture there may be.
+pub(super) fn all(report: &Report) -> [Picture; 3] {
     let padded = ["padded-short", "padded-long"];
     let policies = || TRACES.into_iter().chain(padded);
-    let pictures = [
-        rows(report, policies(), [Panel::Median, Panel::Tail]),
-        rows(report, policies(), [Panel::Goodput, Panel::Answered]),
-        rows(report, ["others-short", "others-long"].into_iter(), [Panel::Goodput, Panel::Tail]),
-    ];
-    for ((name, _), text) in ALL.iter().zip(pictures) {
+    let others = ["others-short", "others-long"].into_iter();
+    [
+        Picture {
+            name: "serve-latency.svg",
+            about: "times of answers against load, for every policy",
+            svg: rows(report, policies(), [Panel::Median, Panel::Tail]),
+        },
+        Picture {
+            name: "serve-goodput.svg",
+            about: "answers in time against what was offered, for every policy",
+            svg: rows(report, policies(), [Panel::Goodput, Panel::Answered]),
+        },
+        Picture {
+            name: "serve-others.svg",
+            about: "answers in time and their times against what was offered, turbo beside other servers",
+            svg: rows(report, others, [Panel::Goodput, Panel::Tail]),
+        },
+    ]
+}
+
+/// Draws them into the folder `out`; what was not measured is not drawn, and no older picture of it stays.
+///
+/// # Errors
+/// When a file cannot be written or removed.
+pub(super) fn draw(report: &Report, out: &Path) -> Result<()> {
+    for Picture { name, svg, .. } in all(report) {
         let file = out.join(name);
-        std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        let done = match svg {
+            Some(svg) => fs::write(&file, svg),
+            None if file.exists() => fs::remove_file(&file),
+            None => Ok(()),
+        };
+        done.with_context(|| format!("cannot write {}", file.display()))?;
     }
     Ok(())
 }
@@ -54,19 +76,22 @@ enum Panel {
     Answered,
 }
 
-/// A row of charts for each regime that was measured.
-fn rows<'a>(report: &Report, names: impl Iterator<Item = &'a str>, panels: [Panel; 2]) -> String {
+/// A row of charts for each regime that was measured; `None` of none.
+fn rows<'a>(report: &Report, names: impl Iterator<Item = &'a str>, panels: [Panel; 2]) -> Option<String> {
     let found: Vec<(&str, &Contest)> =
         names.filter_map(|name| Some((name, contest(report, name)?))).collect();
+    if found.is_empty() {
+        return None;
+    }
     let (width, height) = SIZE;
-    let mut svg = Svg::new(panels.len() as f64 * width, height * found.len().max(1) as f64);
+    let mut svg = Svg::new(panels.len() as f64 * width, height * found.len() as f64);
     for (row, (name, contest)) in found.into_iter().enumerate() {
         for (column, panel) in panels.into_iter().enumerate() {
             let heading = format!("{name}: {}", panel.title());
             panel.chart(contest, &heading).draw(&mut svg, (column as f64 * width, row as f64 * height));
         }
     }
-    svg.finish()
+    Some(svg.finish())
 }
 
 impl Panel {
@@ -81,16 +106,18 @@ impl Panel {
 
     fn chart<'a>(self, contest: &'a Contest, heading: &'a str) -> Chart<'a> {
         let is_time = matches!(self, Self::Median | Self::Tail);
+        let points = |standing: &Standing| {
+            let all = standing.points.iter().chain(&standing.own);
+            let drawn = all.filter(|point| !is_time || point.served.count > 0);
+            let mut points: Vec<_> = drawn.map(|point| (point.offered_rate, self.value(point))).collect();
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            points
+        };
         let lines = contest.standings.iter().map(|standing| Line {
             name: title(&standing.name),
             colour: colour(&standing.name),
             bold: [TURBO, POLICIES[0]].contains(&standing.name.as_str()),
-            points: standing
-                .points
-                .iter()
-                .filter(|point| !is_time || point.served.count > 0)
-                .map(|point| (point.offered_rate, self.value(point)))
-                .collect(),
+            points: points(standing),
         });
         Chart {
             heading,
@@ -108,5 +135,21 @@ impl Panel {
             Self::Goodput => point.goodput,
             Self::Answered => point.achieved_rate,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::serve::{page::page, report};
+
+    #[test]
+    fn what_was_not_measured_is_neither_drawn_nor_linked() {
+        let (report, folder) = (report(Vec::new()), tempfile::tempdir().unwrap());
+        let old = folder.path().join("serve-latency.svg");
+        fs::write(&old, "of an earlier run").unwrap();
+        draw(&report, folder.path()).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert!(!page(&report, "").contains(".svg"));
     }
 }

@@ -60,8 +60,23 @@ impl Kind {
         let alone = among.iter().filter(|it| matches!(it, Self::Turbo { .. })).count() < 2;
         match self {
             Self::Turbo { .. } if alone => super::TURBO.to_owned(),
+            Self::Turbo { batching, layout } if self.is_apart(among) => format!("{batching}-{layout}"),
             Self::Turbo { batching, .. } => batching.clone(),
             Self::Other(name) => name.clone(),
+        }
+    }
+
+    /// Loads of its own capacity that it gets besides those of all: a turbo of another layout than the first has a
+    /// capacity of another size, and its best is looked for there.
+    pub(super) fn own_loads(&self, among: &[Self]) -> &'static [f64] {
+        if self.is_apart(among) { &OWN_LOADS } else { &[] }
+    }
+
+    /// Whether it is a turbo of another layout than the first.
+    fn is_apart(&self, among: &[Self]) -> bool {
+        match (self, among.first()) {
+            (Self::Turbo { layout, .. }, Some(Self::Turbo { layout: first, .. })) => layout != first,
+            _ => false,
         }
     }
 }
@@ -71,7 +86,7 @@ impl Kind {
 pub enum Arrivals {
     /// Drawn anew for each round: a Poisson process, lengths uniform in this range.
     Poisson(RangeInclusive<usize>),
-    /// Recorded, at another rate, over and over.
+    /// Recorded, at another rate, over and over; each round begins elsewhere.
     Recorded(Trace),
 }
 
@@ -81,15 +96,16 @@ impl Arrivals {
     pub fn trace(&self, rate: f64, length: Duration, round: u64) -> Trace {
         match self {
             Self::Poisson(lens) => Trace::poisson(lens, rate, length, round),
-            Self::Recorded(trace) => trace.at_rate(rate, length),
+            // Shares of the golden ratio are as far apart as can be, however many there are.
+            Self::Recorded(trace) => trace.at_rate(rate, length, (round as f64 * 0.618_034).fract()),
         }
     }
 
-    /// Lengths of so many requests.
+    /// Lengths of the first requests of a round, so many.
     #[must_use]
-    pub fn lens(&self, count: usize) -> Vec<u32> {
+    pub fn lens(&self, count: usize, round: u64) -> Vec<u32> {
         // At a request a second so many take so many seconds; a Poisson process has a few more or fewer.
-        let trace = self.trace(1.0, Duration::from_secs(2 * count as u64 + 60), 0);
+        let trace = self.trace(1.0, Duration::from_secs(2 * count as u64 + 60), round);
         trace.arrivals().iter().map(|it| it.tokens).take(count).collect()
     }
 
@@ -116,8 +132,24 @@ pub enum Shares {
     OfOwn,
 }
 
+impl Shares {
+    /// Those shares.
+    #[must_use]
+    pub fn loads(self) -> &'static [f64] {
+        match self {
+            Self::OfTheFirst => &LOADS,
+            Self::OfOwn => &CLOSE_LOADS,
+        }
+    }
+}
+
 /// Offered, as shares of a capacity.
 pub const LOADS: [f64; 4] = [0.5, 0.8, 0.95, 2.0];
+/// The same where the best of each server is looked for, which lies somewhere near its capacity: who refuses nothing
+/// answers everything late from there on.
+const CLOSE_LOADS: [f64; 5] = [0.5, 0.8, 0.9, 1.0, 2.0];
+/// Besides [`LOADS`] of the first server, shares of a server's own capacity.
+const OWN_LOADS: [f64; 3] = [0.8, 0.95, 1.0];
 /// Of `--batching`, the first the one that is compared with the others.
 pub const POLICIES: [&str; 5] = ["dp", "naive", "none", "token-budget", "sorted-window"];
 /// Other engines; see `peers/serve_peer.py`.
@@ -125,7 +157,8 @@ pub const OTHERS: [&str; 2] = ["ort", "ov"];
 
 const SHORT: RangeInclusive<usize> = 2..=100;
 const LONG: RangeInclusive<usize> = 5..=500;
-/// Time for an answer: a few times what a batch takes at most, which is a tenth of a second.
+/// Time for an answer: a few times what a batch takes at most, which is a tenth of a second, and twice that where a
+/// single text is a large part of a batch.
 pub(super) const SOON: Duration = Duration::from_millis(250);
 pub(super) const LATER: Duration = Duration::from_millis(500);
 
@@ -136,12 +169,15 @@ pub(super) const LATER: Duration = Duration::from_millis(500);
 pub fn all() -> Result<Vec<Regime>> {
     let bursts = Arrivals::Recorded(Trace::parse(include_str!("../../../traces/bursts.csv"))?);
     let (short, long) = (Arrivals::Poisson(SHORT), Arrivals::Poisson(LONG));
-    let policies = |layout: &str, arrivals, promised| Work::Contest {
-        servers: POLICIES.map(|batching| turbo(batching, layout)).to_vec(),
+    let contest = |servers, arrivals, promised| Work::Contest {
+        servers,
         arrivals,
         promised,
         shares: Shares::OfTheFirst,
     };
+    let policies = |layout: &str| POLICIES.map(|batching| turbo(batching, layout)).to_vec();
+    // In turns with it, what the paper starts from.
+    let beside_naive = [policies("packed"), vec![turbo("naive", "padded")]].concat();
     let others = |arrivals, promised| Work::Contest {
         servers: [turbo("dp", "packed")].into_iter().chain(OTHERS.map(|it| Kind::Other(it.into()))).collect(),
         arrivals,
@@ -150,11 +186,11 @@ pub fn all() -> Result<Vec<Regime>> {
     };
     let minilm = |name, work| Regime { name, model: "minilm".to_owned(), work };
     Ok(vec![
-        minilm("packed-short", policies("packed", short.clone(), SOON)),
-        minilm("packed-long", policies("packed", long.clone(), LATER)),
-        minilm("packed-bursts", policies("packed", bursts, LATER)),
-        minilm("padded-short", policies("padded", short.clone(), SOON)),
-        minilm("padded-long", policies("padded", long.clone(), LATER)),
+        minilm("packed-short", contest(policies("packed"), short.clone(), SOON)),
+        minilm("packed-long", contest(beside_naive, long.clone(), LATER)),
+        minilm("packed-bursts", contest(policies("packed"), bursts, LATER)),
+        minilm("padded-short", contest(policies("padded"), short.clone(), SOON)),
+        minilm("padded-long", contest(policies("padded"), long.clone(), LATER)),
         minilm("others-short", others(short, SOON)),
         minilm("others-long", others(long, LATER)),
         minilm("host-path", Work::HostPath(vec![10, 40, 128])),
@@ -203,12 +239,29 @@ mod tests {
 
     #[test]
     fn lengths_are_those_of_the_requests() {
-        let arrivals = Arrivals::Poisson(5..=500);
-        let lens = arrivals.lens(300);
-        assert_eq!(lens.len(), 300);
-        let trace = arrivals.trace(20.0, Duration::from_secs(10), 0);
-        assert!(trace.arrivals().iter().map(|it| it.tokens).zip(&lens).all(|(a, &b)| a == b));
-        let other = arrivals.trace(20.0, Duration::from_secs(10), 1);
-        assert_ne!(trace, other, "another round has other requests");
+        let recorded = Trace::poisson(&(5..=500), 30.0, Duration::from_secs(30), 9);
+        for arrivals in [Arrivals::Poisson(5..=500), Arrivals::Recorded(recorded)] {
+            let of = |round| {
+                let trace = arrivals.trace(20.0, Duration::from_secs(10), round);
+                let lens = arrivals.lens(300, round);
+                assert_eq!(lens.len(), 300);
+                assert!(trace.arrivals().iter().map(|it| it.tokens).zip(&lens).all(|(a, &b)| a == b));
+                (trace, lens)
+            };
+            let [first, second, third] = [0, 1, 2].map(of);
+            assert!(
+                first != second && second != third && first != third,
+                "each round has requests of its own"
+            );
+        }
+    }
+
+    #[test]
+    fn who_is_apart_from_the_others_is_called_by_what_it_is_and_has_loads_of_its_own() {
+        let servers = [turbo("dp", "packed"), turbo("naive", "packed"), turbo("naive", "padded")];
+        assert_eq!(servers.each_ref().map(|it| it.name(&servers)), ["dp", "naive", "naive-padded"]);
+        assert_eq!(servers.each_ref().map(|it| it.own_loads(&servers).len()), [0, 0, OWN_LOADS.len()]);
+        let alone = [turbo("dp", "packed"), Kind::Other("ort".to_owned())];
+        assert_eq!(alone.each_ref().map(|it| it.name(&alone)), ["turbo", "ort"]);
     }
 }

@@ -1,0 +1,65 @@
+//! A ratio of two numbers that were found in the same rounds: what moves both is not in it.
+
+use crate::figures::{numbers::Interval, verdict::Kind};
+
+/// The mean of the rounds' ratios, and how well it is known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Paired {
+    /// The mean.
+    pub mean: f64,
+    /// Half of Student's interval of 95 %; `None` of one round.
+    pub half: Option<f64>,
+    /// How many there were.
+    pub rounds: usize,
+}
+
+impl Paired {
+    /// Of one number over another, round by round; `None` of no rounds, and where a divisor is nothing.
+    #[must_use]
+    pub fn of(above: &[f64], below: &[f64]) -> Option<Self> {
+        let ratios: Vec<f64> = above.iter().zip(below).map(|(above, below)| above / below).collect();
+        if ratios.is_empty() || !ratios.iter().all(|ratio| ratio.is_finite()) {
+            return None;
+        }
+        let rounds = ratios.len();
+        let mean = ratios.iter().sum::<f64>() / rounds as f64;
+        Some(Self { mean, half: Interval::student(&ratios).map(|it| it.half), rounds })
+    }
+
+    /// How well it is known, behind a name: ` (3 rounds, ± 1.2 %)`.
+    #[must_use]
+    pub fn known(&self, kind: Kind) -> String {
+        known(self.rounds, self.half, kind)
+    }
+}
+
+/// How well a number is known that so many rounds have found.
+pub(super) fn known(rounds: usize, half: Option<f64>, kind: Kind) -> String {
+    match half {
+        Some(half) => format!(" ({rounds} rounds, ± {})", kind.show(half)),
+        None => " (one round)".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_moves_both_is_not_in_it() {
+        let paired = Paired::of(&[20.0, 10.0, 30.0], &[10.0, 5.0, 15.0]).unwrap();
+        assert_eq!(paired, Paired { mean: 2.0, half: Some(0.0), rounds: 3 });
+        assert_eq!(paired.known(Kind::Ratio), " (3 rounds, ± 0.00 ×)");
+        let once = Paired::of(&[3.0], &[2.0]).unwrap();
+        assert_eq!((once.mean, once.half, once.known(Kind::Share)), (1.5, None, " (one round)".to_owned()));
+    }
+
+    #[test]
+    fn nothing_over_nothing_is_no_ratio_and_neither_is_anything() {
+        for (above, below) in [(&[0.0, 1.0], &[0.0, 1.0]), (&[1.0, 1.0], &[1.0, 0.0])] {
+            assert_eq!(Paired::of(above, below), None);
+        }
+        assert_eq!(Paired::of(&[], &[]), None);
+        assert_eq!(Paired::of(&[0.0], &[2.0]).map(|it| it.mean), Some(0.0));
+    }
+}
