@@ -8,9 +8,6 @@ use protox::prost::Message;
 
 const SERVICES: [&str; 2] = ["proto/tei.proto", "proto/open_inference.proto"];
 
-/// The package whose messages have their fields counted before they are read.
-const TENSORS: &str = "inference";
-
 fn main() -> Result<(), Box<dyn Error>> {
     for service in SERVICES {
         println!("cargo::rerun-if-changed={service}");
@@ -19,11 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // What reflection tells of them.
     let out = env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?;
     fs::write(Path::new(&out).join("descriptors"), descriptors.encode_to_vec())?;
-    let (mut tensors, mut others) = (descriptors.clone(), descriptors);
-    tensors.file.retain(|file| file.package() == TENSORS);
-    others.file.retain(|file| file.package() != TENSORS);
-    let builder = || tonic_prost_build::configure().build_transport(false);
-    builder().compile_fds(others)?;
-    builder().codec_path("crate::grpc::few_fields::FewFields").compile_fds(tensors)?;
+    let builder = tonic_prost_build::configure().build_transport(false);
+    builder.codec_path("crate::grpc::few_fields::FewFields").compile_fds(descriptors)?;
     Ok(())
 }
