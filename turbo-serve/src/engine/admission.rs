@@ -32,6 +32,11 @@ impl Admission {
         })
     }
 
+    /// How many slots are free.
+    pub(super) fn free(&self) -> usize {
+        self.slots.available_permits()
+    }
+
     /// Waits until every admitted input has been answered, and admits none from then on.
     pub(super) async fn drain(&self) {
         let all = self.slots.acquire_many(self.total).await;

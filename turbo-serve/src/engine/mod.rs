@@ -111,6 +111,17 @@ pub trait Infer: Send + Sync + 'static {
         BTreeMap::new()
     }
 
+    /// For how many inputs there is room just now, be it that somebody else takes it. Cheap: asked again and again by
+    /// whoever waits for it. Where nobody knows it before he asks, it is boundless.
+    fn room(&self) -> usize {
+        usize::MAX
+    }
+
+    /// How urgent all is that it is asked, beside what a request says of itself.
+    fn urgency(&self) -> Urgency {
+        Urgency::default()
+    }
+
     /// Whether requests are answered. Cheap: asked by load balancers all the time.
     fn health(&self) -> Health;
 

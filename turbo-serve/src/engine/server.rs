@@ -147,6 +147,9 @@ impl Engine {
         let Urgency { deadline, priority } = request.urgency;
         let terms = Terms::new(Instant::now(), deadline, shared.slo, priority);
         let answer = match deadline {
+            // Before anything that is said at once, such as that there is no room: whoever waits for room would never hear
+            // of it.
+            Some(deadline) if deadline <= terms.started => Err(terms.expired()),
             Some(deadline) => tokio::time::timeout_at(deadline.into(), self.answer_on(request, terms))
                 .await
                 .unwrap_or_else(|_| Err(terms.expired())),
@@ -208,6 +211,13 @@ impl Infer for Engine {
 
     fn decode(&self, request: DecodeRequest) -> Pending<'_, Vec<String>> {
         Box::pin(self.texts(request))
+    }
+
+    fn room(&self) -> usize {
+        match self.health() {
+            Health::Stopping => usize::MAX, // which whoever asks is told
+            _ => self.0.admission.free(),
+        }
     }
 
     fn batches(&self) -> BTreeMap<usize, Spent> {

@@ -1,6 +1,6 @@
 //! What goes into an engine and what comes out: plain values, no protocol, no device.
 
-use std::time::Duration;
+use std::{ops::Add, time::Duration};
 
 use turbo_models::Truncation;
 
@@ -139,6 +139,20 @@ pub struct Timings {
     pub queue: Duration,
     /// Its batch.
     pub inference: Duration,
+}
+
+impl Add for Timings {
+    type Output = Self;
+
+    /// Of two requests, one behind the other.
+    fn add(self, other: Self) -> Self {
+        Self {
+            total: self.total + other.total,
+            tokenization: self.tokenization + other.tokenization,
+            queue: self.queue + other.queue,
+            inference: self.inference + other.inference,
+        }
+    }
 }
 
 /// Whether requests are answered.

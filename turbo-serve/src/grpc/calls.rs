@@ -2,6 +2,7 @@
 
 use std::{future::Future, time::Instant};
 
+use axum::http::HeaderValue;
 use tonic::{
     Request, Response, Status,
     metadata::{MetadataMap, MetadataValue},
@@ -13,14 +14,14 @@ use crate::{
     http::{ApiError, Arity, Failure, Metrics, headers},
     models::{Models, Served, Wanted},
     request_span,
-    tasks::{NoRoom, before_asking_again},
+    tasks::Door,
 };
 
 /// Metadata that name the model.
 const MODEL: &str = "x-model";
 
 /// A message that asks a model for something, by itself or as one of a stream.
-pub(super) trait Ask: Clone + Send + 'static {
+pub(super) trait Ask: Send + 'static {
     /// What it gets.
     type Answer: Send + 'static;
 
@@ -32,8 +33,12 @@ pub(super) trait Ask: Clone + Send + 'static {
         called.wanted()
     }
 
-    /// Asks. Dropping the future withdraws the question.
-    fn ask(self, served: &Served) -> impl Future<Output = Result<Answered<Self::Answer>, ApiError>> + Send;
+    /// Asks, of a message that came at `received`. Dropping the future withdraws the question.
+    fn ask(
+        self,
+        served: &Served,
+        received: Instant,
+    ) -> impl Future<Output = Result<Answered<Self::Answer>, ApiError>> + Send;
 }
 
 /// An answer, and what it took.
@@ -75,33 +80,33 @@ impl Calls {
     pub(super) async fn answer<Q: Ask>(&self, request: Request<Q>) -> Result<Response<Q::Answer>, Status> {
         let received = Instant::now();
         let model = Model::of(request.metadata())?;
-        let (answered, served) = self.ask(&model, request.into_inner(), NoRoom::Fails).await?;
+        let (answered, served) = self.ask(&model, (request.into_inner(), received), None).await?;
         let mut response = Response::new(answered.message);
         if Q::COUNTED.is_some() {
-            *response.metadata_mut() = took(&answered.usage, &served, received);
+            *response.metadata_mut() = Answerer::of(&served).took(&answered.usage, received);
         }
         Ok(response)
     }
 
-    /// Asks the model, and counts; who answered is told, too.
+    /// Asks the model about a message that came then, and counts; who answered is told, too. Where there is no room it
+    /// waits at the `door`, if there is one.
     pub(super) async fn ask<Q: Ask>(
         &self,
         model: &Model,
-        message: Q,
-        no_room: NoRoom,
+        (message, received): (Q, Instant),
+        door: Option<Door>,
     ) -> Result<(Answered<Q::Answer>, Served), Status> {
-        let received = Instant::now();
         // For each question and not for a stream: else one that goes on would keep a model from being unloaded.
         let served = self.lease(message.wanted(model)).await?.urgent(model.urgency);
+        let served = match door {
+            Some(door) => served.patient(door),
+            None => served,
+        };
         let metrics = self.metrics.of(served.label());
         if let Some(arity) = Q::COUNTED {
             metrics.received(arity);
         }
-        let asked = match no_room {
-            NoRoom::Fails => message.ask(&served).await,
-            NoRoom::Waits => ask_patiently(&served, message).await,
-        };
-        let answered = asked.map_err(|error| self.refuse(&error))?;
+        let answered = message.ask(&served, received).await.map_err(|error| self.refuse(&error))?;
         if let Some(arity) = Q::COUNTED {
             metrics.answered(arity, &answered.usage.timings, received.elapsed());
         }
@@ -128,20 +133,21 @@ impl Calls {
     }
 }
 
-async fn ask_patiently<Q: Ask>(served: &Served, message: Q) -> Result<Answered<Q::Answer>, ApiError> {
-    loop {
-        let asked = message.clone().ask(served).await;
-        match asked.as_ref().err().and_then(ApiError::retry_after) {
-            Some(wait) => before_asking_again(wait).await,
-            None => return asked,
-        }
-    }
+/// What is told of a model beside its answers; known for longer than the model may be there.
+pub(super) struct Answerer {
+    name: String,
+    compute_type: HeaderValue,
 }
 
-/// What an answer took, as over HTTP.
-pub(super) fn took(usage: &Usage, served: &Served, received: Instant) -> MetadataMap {
-    let model = &served.engine().info().model;
-    request_span::took(&model.name, usage);
-    let compute_type = headers::compute_type(&model.device);
-    MetadataMap::from_headers(headers::of(usage, compute_type, received.elapsed()))
+impl Answerer {
+    pub(super) fn of(served: &Served) -> Self {
+        let model = &served.engine().info().model;
+        Self { name: model.name.clone(), compute_type: headers::compute_type(&model.device) }
+    }
+
+    /// What an answer took, as over HTTP.
+    pub(super) fn took(self, usage: &Usage, received: Instant) -> MetadataMap {
+        request_span::took(&self.name, usage);
+        MetadataMap::from_headers(headers::of(usage, self.compute_type, received.elapsed()))
+    }
 }

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! message ─▶ calls (which model) ─▶ Ask ─▶ InferRequest ─▶ Infer
-//! stream  ─▶ as many at a time as half the slots, in order ──▲
+//! stream  ─▶ as many at a time as half the slots, in order ──▲   (KServe's: 256)
 //! ```
 //!
 //! | service | what it is |
@@ -22,8 +22,9 @@
 //!
 //! # Streams
 //! Answers have the order of their questions, and each is sent as soon as it is there and those before it are. A stream
-//! that asks faster than the model answers is read more slowly: it has half of the server's slots at most, and waits for
-//! them where others are told to come back. The first error ends a stream, and what else it has asked is withdrawn; so it
+//! that asks faster than the model answers is read more slowly: it has half of the server's slots at most (KServe's, which
+//! may ask several models, 256 of them), and waits for them where others are told to come back. While one of its messages
+//! waits, the next one is not asked, and those behind it stay with the client. The first error ends a stream, and what else it has asked is withdrawn; so it
 //! is when its client goes. KServe's has a message for errors, and goes on.
 //!
 //! # Statuses

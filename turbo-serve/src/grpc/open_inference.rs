@@ -1,6 +1,6 @@
 //! `inference.GRPCInferenceService`: KServe's Open Inference Protocol v2, whose meaning is in [`kserve`](crate::kserve).
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Instant};
 
 use futures_util::StreamExt;
 use tonic::{Request, Response, Status, Streaming, async_trait};
@@ -23,11 +23,11 @@ use super::{
         model_metadata_response::TensorMetadata,
         repository_index_response::ModelIndex,
     },
-    streams::Answers,
+    streams::{AT_ONCE, Answers},
 };
 use crate::{
     engine::Spent,
-    http::{ApiError, Arity},
+    http::{ApiError, Arity, written},
     kserve::{
         self, Announced, Asked, Elements, Indexed, InputTensor, Metadata, OutputTensor, Parameter, Stats,
         TensorInfo, Values,
@@ -49,27 +49,23 @@ impl Ask for ModelInferRequest {
         wanted(&self.model_name, &self.model_version)
     }
 
-    async fn ask(self, served: &Served) -> Result<Answered<ModelInferResponse>, ApiError> {
+    async fn ask(self, served: &Served, received: Instant) -> Result<Answered<ModelInferResponse>, ApiError> {
         let (id, raw) = (self.id.clone(), !self.raw_input_contents.is_empty());
         let _begun = served.begin()?;
-        let (tensors, usage) = kserve::answer(served.engine(), asked(self)?).await?;
-        let raw_output_contents = match raw {
-            true => tensors.iter().map(bytes).collect(),
-            false => Vec::new(),
-        };
-        let message = ModelInferResponse {
-            model_name: served.name().to_owned(),
-            model_version: served.version().to_owned(),
-            id,
-            parameters: HashMap::new(),
-            outputs: tensors.into_iter().map(|tensor| output(tensor, raw)).collect(),
-            raw_output_contents,
-        };
-        Ok(Answered { message, usage })
+        let (tensors, usage) = kserve::answer(served.engine(), asked(self, received)?).await?;
+        let (model_name, model_version) = (served.name().to_owned(), served.version().to_owned());
+        let values = tensors.iter().map(OutputTensor::len).sum();
+        let message = written(values, move || {
+            let raw_output_contents = if raw { tensors.iter().map(bytes).collect() } else { Vec::new() };
+            let outputs = tensors.into_iter().map(|tensor| output(tensor, raw)).collect();
+            let parameters = HashMap::new();
+            Ok(ModelInferResponse { model_name, model_version, id, parameters, outputs, raw_output_contents })
+        });
+        Ok(Answered { message: message.await?, usage })
     }
 }
 
-fn asked(request: ModelInferRequest) -> Result<Asked, ApiError> {
+fn asked(request: ModelInferRequest, received: Instant) -> Result<Asked, ApiError> {
     let (inputs, raw) = (request.inputs, request.raw_input_contents);
     let inputs = if raw.is_empty() {
         inputs.into_iter().map(input).collect::<Result<_, _>>()?
@@ -86,7 +82,7 @@ fn asked(request: ModelInferRequest) -> Result<Asked, ApiError> {
         return Err(ApiError::validation(said));
     };
     let outputs = request.outputs.into_iter().map(requested).collect::<Result<_, _>>()?;
-    Ok(Asked { parameters: parameters(request.parameters), inputs, outputs })
+    Ok(Asked { parameters: parameters(request.parameters), inputs, outputs, received })
 }
 
 fn input(tensor: InferInputTensor) -> Result<InputTensor, ApiError> {
@@ -229,7 +225,7 @@ impl GrpcInferenceService for Calls {
     ) -> Result<Response<Answers<ModelStreamInferResponse>>, Status> {
         let model = Model::of(request.metadata())?;
         let messages = self.clone().messages(None, request.into_inner());
-        let answers = self.clone().ask_each(model, self.at_once_of_all(), messages);
+        let answers = self.clone().ask_each(model, AT_ONCE, messages);
         let told = |answer: Result<Answered<ModelInferResponse>, Status>| match answer {
             Ok(answered) => ModelStreamInferResponse {
                 error_message: String::new(),

@@ -1,18 +1,35 @@
 //! Many questions in one call: answered in their order, a bounded number at a time.
 
-use std::{pin::Pin, time::Duration};
+use std::{
+    pin::Pin,
+    time::{Duration, Instant},
+};
 
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::calls::{Answered, Ask, Calls, Model};
-use crate::{engine::EngineError, http::ApiError, models::NotServed, tasks::NoRoom};
+use crate::{
+    engine::EngineError,
+    http::ApiError,
+    models::{NotServed, Served},
+    tasks::Door,
+};
 
 /// How often a stream that waits for its client looks whether there still is a model.
 const LOOK: Duration = Duration::from_millis(250);
 
+/// Most questions of one stream that are asked at a time where it may ask several models, each with slots of its own: half
+/// of what a server takes by default. It is no more than that for a model with fewer: who finds no room waits for it.
+pub(super) const AT_ONCE: usize = 256;
+
 /// What a client gets of a stream.
 pub(super) type Answers<A> = Pin<Box<dyn Stream<Item = Result<A, Status>> + Send>>;
+
+/// Most questions of one stream that a model is asked at a time: enough to fill batches, and room for others.
+pub(super) fn at_once(served: &Served) -> usize {
+    (served.engine().info().max_concurrent_requests / 2).max(1)
+}
 
 impl Calls {
     /// Answers each message of a stream with one.
@@ -21,37 +38,36 @@ impl Calls {
         request: Request<Streaming<Q>>,
     ) -> Result<Response<Answers<Q::Answer>>, Status> {
         let model = Model::of(request.metadata())?;
-        let at_once = self.at_once(&model).await?;
+        let at_once = at_once(&self.lease(model.wanted()).await?);
         let messages = self.clone().messages(Some(model.clone()), request.into_inner());
         let answers = self.clone().ask_each(model, at_once, messages);
         Ok(Response::new(answers.map_ok(|answered| answered.message).boxed()))
     }
 
-    /// Most questions of one stream that are asked at a time: enough to fill batches, and room for others.
-    pub(super) async fn at_once(&self, model: &Model) -> Result<usize, Status> {
-        let served = self.lease(model.wanted()).await?;
-        Ok((served.engine().info().max_concurrent_requests / 2).max(1))
-    }
-
-    /// Asks for each message; the answers have their order. What is asked is withdrawn when the stream is dropped.
+    /// Asks for each message; the answers have their order. What is asked is withdrawn when the stream is dropped. While one
+    /// waits for room, no other is read: so what a client sends ahead stays with him.
     pub(super) fn ask_each<Q: Ask>(
         self,
         model: Model,
         at_once: usize,
         messages: impl Stream<Item = Result<Q, Status>> + Send,
     ) -> impl Stream<Item = Result<Answered<Q::Answer>, Status>> + Send {
-        let ask = move |message: Result<Q, Status>| {
-            let (calls, model) = (self.clone(), model.clone());
-            async move { Ok(calls.ask(&model, message?, NoRoom::Waits).await?.0) }
+        let door = Door::default();
+        let at_door = door.clone();
+        let ask = move |message: Result<(Q, Instant), Status>| {
+            let (calls, model, door) = (self.clone(), model.clone(), door.clone());
+            async move { Ok(calls.ask(&model, message?, Some(door)).await?.0) }
         };
-        messages.map(ask).buffered(at_once)
-    }
-
-    /// The same where a stream may ask several models.
-    pub(super) fn at_once_of_all(&self) -> usize {
-        let slots =
-            self.models.ready().iter().map(|model| model.engine().info().max_concurrent_requests).min();
-        (slots.unwrap_or(0) / 2).max(1)
+        // Behind the one that was read last: it is asked, or stands at the door, when others have had a turn.
+        let let_in = move |message| {
+            let door = at_door.clone();
+            async move {
+                tokio::task::yield_now().await;
+                door.nobody().await;
+                message
+            }
+        };
+        messages.map_ok(|message| (message, Instant::now())).then(let_in).map(ask).buffered(at_once)
     }
 
     /// The messages of a client until it has no more, or nobody can answer them any more: that is the last one. Without

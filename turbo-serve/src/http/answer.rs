@@ -115,7 +115,7 @@ pub(crate) async fn caught<'a, T>(ask: impl FnOnce() -> Pending<'a, T>) -> Resul
 }
 
 /// Writes an answer of so many values: a small one at once, a large one elsewhere.
-pub(super) async fn written<T: Send + 'static>(
+pub(crate) async fn written<T: Send + 'static>(
     values: usize,
     write: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {

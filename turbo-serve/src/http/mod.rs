@@ -73,7 +73,7 @@ mod vertex;
 mod write;
 
 pub(crate) use ability::Ability;
-pub(crate) use answer::caught;
+pub(crate) use answer::{caught, written};
 pub(crate) use error::{ApiError, ErrorType, Failure};
 pub(crate) use metrics::Arity;
 pub(crate) use rerank::check_copies;

@@ -1,5 +1,7 @@
 //! A request: from tensors to tensors.
 
+use std::time::Instant;
+
 use turbo_models::tasks::mask_positions;
 
 use super::{
@@ -12,8 +14,8 @@ use crate::{
         Encoded, Extent, Infer, InferRequest, Input, OutputKind, Prompt, Row, Task, Texts, TokenizeRequest,
         Truncation, Usage,
     },
-    http::{ApiError, caught, check_finite},
-    tasks,
+    http::{ApiError, caught, check_finite, written},
+    tasks::{self, Door},
 };
 
 /// What a client asks.
@@ -23,41 +25,77 @@ pub(crate) struct Asked {
     pub(crate) inputs: Vec<InputTensor>,
     /// Those that are wanted; none: the usual ones.
     pub(crate) outputs: Vec<Wanted>,
+    /// When it came.
+    pub(crate) received: Instant,
 }
 
 /// Answers, and says what it took. Dropping the future withdraws the request.
 pub(crate) async fn answer(engine: &dyn Infer, asked: Asked) -> Result<(Vec<OutputTensor>, Usage), ApiError> {
-    let (info, model) = (engine.info(), &engine.info().model);
-    let parameters = Parameters::read(asked.parameters)?;
-    let wanted = outputs::wanted(model.task, &asked.outputs)?;
+    let (info, task) = (engine.info(), engine.info().model.task);
+    let parameters = Parameters::read(asked.parameters, asked.received)?;
+    let wanted = outputs::wanted(task, &asked.outputs)?;
     let truncation = parameters.truncation(info);
     let mut inputs = inputs::read(asked.inputs, info.max_client_batch_size)?;
-    if model.task == Task::MaskedLm {
+    inputs.iter_mut().for_each(|input| inputs::cut(input, truncation, info.max_input_length));
+    if task == Task::MaskedLm {
         inputs = select_masks(engine, inputs, truncation).await?;
     }
-    let ask = |rows: Rows| {
-        let is_wanted = wanted.iter().any(|(tensor, _)| tensor.rows(model.task) == rows);
-        let request = is_wanted.then(|| InferRequest {
-            truncation: Some(truncation),
-            prompt_name: parameters.prompt_name.clone(),
-            urgency: parameters.urgency,
-            ..InferRequest::new(inputs.clone(), output(rows, model.task, &parameters))
-        });
-        ask(engine, request)
+    let request = InferRequest {
+        truncation: Some(truncation),
+        prompt_name: parameters.prompt_name.clone(),
+        urgency: parameters.urgency,
+        ..InferRequest::new(inputs, OutputKind::RAW)
     };
-    let (pooled, tokens, selected) =
-        tokio::try_join!(ask(Rows::Pooled), ask(Rows::Tokens), ask(Rows::Selected))?;
-    let usage = [&pooled, &tokens, &selected].into_iter().flatten().map(|(_, usage)| *usage).next();
-    let tensor = |(tensor, classes): (Tensor, Option<usize>)| {
-        let rows = match tensor.rows(model.task) {
-            Rows::Pooled => &pooled,
-            Rows::Tokens => &tokens,
-            Rows::Selected => &selected,
+    let mut answers = Answers::default();
+    for rows in [Rows::Pooled, Rows::Tokens, Rows::Selected] {
+        if wanted.iter().any(|(tensor, _)| tensor.rows(task) == rows) {
+            let request = InferRequest { output: output(rows, task, &parameters), ..request.clone() };
+            answers.ask(engine, rows, request).await?;
+        }
+    }
+    let Answers { rows, usage } = answers;
+    let values = rows.iter().map(|(_, rows)| outputs::values_in(rows)).sum();
+    let model = info.model.clone();
+    let tensors = written(values, move || {
+        let tensor = |(tensor, classes): (Tensor, Option<usize>)| {
+            let of = rows.iter().find(|(rows, _)| tensor.rows(task) == *rows);
+            let (_, rows) = of.expect("what is wanted was asked for");
+            outputs::tensor(tensor, classes, rows, &model)
         };
-        let (rows, _) = rows.as_ref().expect("what is wanted was asked for");
-        outputs::tensor(tensor, classes, rows, model)
-    };
-    Ok((wanted.into_iter().map(tensor).collect::<Result<_, _>>()?, usage.unwrap_or_default()))
+        wanted.into_iter().map(tensor).collect()
+    });
+    Ok((tensors.await?, usage))
+}
+
+/// What an engine has said so far.
+#[derive(Default)]
+struct Answers {
+    rows: Vec<(Rows, Vec<Row>)>,
+    usage: Usage,
+}
+
+impl Answers {
+    /// Asks for rows of another kind: one behind the other, so that a request never needs more slots than it has inputs. Behind
+    /// the first they wait for room: what was begun is brought to its end.
+    async fn ask(&mut self, engine: &dyn Infer, rows: Rows, request: InferRequest) -> Result<(), ApiError> {
+        let response = if self.rows.is_empty() {
+            caught(|| engine.infer(request)).await?
+        } else {
+            let deadline = request.urgency.or(engine.urgency()).deadline;
+            let asked = async {
+                let ask = || engine.infer(request.clone());
+                tasks::patiently(engine, &Door::default(), request.inputs.len(), deadline, ask).await
+            };
+            caught(|| Box::pin(asked)).await?
+        };
+        check_finite(&response.rows)?;
+        self.usage = match self.rows.is_empty() {
+            true => response.usage,
+            false => Usage { timings: self.usage.timings + response.usage.timings, ..self.usage },
+        };
+        self.rows.push((rows, response.rows));
+        Ok(())
+    }
 }
 
 fn output(rows: Rows, task: Task, parameters: &Parameters) -> OutputKind {
@@ -70,16 +108,6 @@ fn output(rows: Rows, task: Task, parameters: &Parameters) -> OutputKind {
         (Rows::Tokens, _) => OutputKind::Tokens,
         (Rows::Selected, _) => OutputKind::Selected,
     }
-}
-
-async fn ask(
-    engine: &dyn Infer,
-    request: Option<InferRequest>,
-) -> Result<Option<(Vec<Row>, Usage)>, ApiError> {
-    let Some(request) = request else { return Ok(None) };
-    let response = caught(|| engine.infer(request)).await?;
-    check_finite(&response.rows)?;
-    Ok(Some((response.rows, response.usage)))
 }
 
 /// Selects the mask tokens of each input.

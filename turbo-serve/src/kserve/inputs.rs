@@ -2,7 +2,7 @@
 
 use super::{Elements, InputTensor};
 use crate::{
-    engine::{Encoded, EngineError, Input},
+    engine::{Encoded, EngineError, Input, Truncation},
     http::ApiError,
 };
 
@@ -142,6 +142,22 @@ fn sequence(ids: &Rows, mask: Option<&Rows>, types: Option<&Rows>, index: usize)
     })
 }
 
+/// Cuts ids that are too long, and their types with them; what is a text the tokenizer cuts.
+pub(super) fn cut(input: &mut Input, truncation: Truncation, limit: usize) {
+    let (ids, types) = match input {
+        Input::Text(_) | Input::Pair(..) => return,
+        Input::Ids(ids) => (ids, &mut Vec::new()),
+        Input::Encoded(Encoded { input_ids, token_type_ids, .. }) => (input_ids, token_type_ids),
+    };
+    for list in [ids, types] {
+        match truncation {
+            Truncation::Off => {} // which the engine refuses
+            Truncation::Left => drop(list.drain(..list.len().saturating_sub(limit))),
+            Truncation::Right => list.truncate(limit),
+        }
+    }
+}
+
 /// Where a row of a mask is not 0. Padding is at one end: a model would see the gap of any other.
 fn kept(mask: &Rows, index: usize) -> Result<std::ops::Range<usize>, ApiError> {
     let row = mask.row(index);
@@ -201,6 +217,27 @@ mod tests {
         assert_eq!(read(vec![ids(), types, mask]).unwrap()[1], Input::Encoded(second));
         let nothing = ints(MASK, &[3, 3], &[0; 9]);
         assert_eq!(read(vec![ids(), nothing]).unwrap()[0], plain(&[]), "which the engine refuses");
+    }
+
+    #[test]
+    fn ids_and_their_types_are_cut_together() {
+        let plain = || Input::Ids(vec![1, 2, 3, 4]);
+        let typed = |input_ids: &[u32], token_type_ids: &[u32]| {
+            let (input_ids, token_type_ids) = (input_ids.to_vec(), token_type_ids.to_vec());
+            Input::Encoded(Encoded { input_ids, token_type_ids, selected: Vec::new() })
+        };
+        let whole = || typed(&[1, 2, 3, 4], &[0, 0, 1, 1]);
+        for (truncation, limit, ids, expected) in [
+            (Truncation::Right, 3, &[1, 2, 3][..], typed(&[1, 2, 3], &[0, 0, 1])),
+            (Truncation::Left, 3, &[2, 3, 4], typed(&[2, 3, 4], &[0, 1, 1])),
+            (Truncation::Left, 5, &[1, 2, 3, 4], whole()),
+            (Truncation::Off, 3, &[1, 2, 3, 4], whole()),
+        ] {
+            let (mut plain, mut typed) = (plain(), whole());
+            cut(&mut plain, truncation, limit);
+            cut(&mut typed, truncation, limit);
+            assert_eq!((plain, typed), (Input::Ids(ids.to_vec()), expected), "{truncation:?} to {limit}");
+        }
     }
 
     #[test]

@@ -204,6 +204,11 @@ fn filled(rows: &[Row], width: usize, part: impl Fn(&[f32]) -> &[f32]) -> Result
     Ok((vec![rows.len(), most, width], Values::F32(values)))
 }
 
+/// How many values there are in rows that are filled up to the longest.
+pub(super) fn values_in(rows: &[Row]) -> usize {
+    rows.len().saturating_mul(rows.iter().map(|row| row.values.len()).max().unwrap_or(0))
+}
+
 /// How many values a tensor has, if it is not too large.
 pub(super) fn size(inputs: usize, rows: usize, width: usize) -> Result<usize, ApiError> {
     let size = inputs.checked_mul(rows).and_then(|rows| rows.checked_mul(width));

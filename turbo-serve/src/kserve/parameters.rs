@@ -53,10 +53,11 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
-    pub(super) fn read(parameters: Vec<(String, Parameter)>) -> Result<Self, ApiError> {
+    /// Those of a request that came at `received`: from then on its time runs.
+    pub(super) fn read(parameters: Vec<(String, Parameter)>, received: Instant) -> Result<Self, ApiError> {
         let mut read = Self::default();
         for (name, value) in parameters {
-            read.set(&name, &value).map_err(|expected| {
+            read.set(&name, &value, received).map_err(|expected| {
                 ApiError::validation(format!("parameter `{name}` is {value}, expected {expected}"))
             })?;
         }
@@ -64,7 +65,7 @@ impl Parameters {
     }
 
     /// Sets one, or says what was expected.
-    fn set(&mut self, name: &str, value: &Parameter) -> Result<(), &'static str> {
+    fn set(&mut self, name: &str, value: &Parameter, received: Instant) -> Result<(), &'static str> {
         match (name, value) {
             ("truncate", &Parameter::Bool(value)) => self.truncate = Some(value),
             ("normalize", &Parameter::Bool(value)) => self.normalize = Some(value),
@@ -90,7 +91,7 @@ impl Parameters {
             ("timeout", value) => {
                 let micros = value.count().ok_or("a number of microseconds that is not negative")?;
                 let time = Duration::from_micros(micros as u64);
-                self.urgency.deadline = Instant::now().checked_add(time).filter(|_| micros > 0);
+                self.urgency.deadline = received.checked_add(time).filter(|_| micros > 0);
             }
             _ => {} // of other servers
         }
@@ -111,7 +112,12 @@ mod tests {
     use super::*;
 
     fn read(name: &str, value: Parameter) -> Result<Parameters, String> {
-        Parameters::read(vec![(name.to_owned(), value)]).map_err(|error| error.message().to_owned())
+        read_then(name, value, Instant::now())
+    }
+
+    fn read_then(name: &str, value: Parameter, received: Instant) -> Result<Parameters, String> {
+        let read = Parameters::read(vec![(name.to_owned(), value)], received);
+        read.map_err(|error| error.message().to_owned())
     }
 
     #[test]
@@ -125,10 +131,9 @@ mod tests {
                 "{said}"
             );
         }
-        let before = Instant::now();
-        let deadline = read("timeout", Parameter::Integer(5_000_000)).unwrap().urgency.deadline.unwrap();
-        let second = Duration::from_secs(1);
-        assert!(deadline >= before + 5 * second && deadline <= Instant::now() + 5 * second);
+        let received = Instant::now();
+        let read_all = read_then("timeout", Parameter::Integer(5_000_000), received).unwrap();
+        assert_eq!(read_all.urgency.deadline, Some(received + Duration::from_secs(5)));
         assert_eq!(read("timeout", Parameter::Integer(0)).unwrap(), Parameters::default());
         for name in ["priority", "timeout"] {
             for value in [Parameter::Integer(-1), Parameter::Text("soon".to_owned()), Parameter::Other] {

@@ -186,8 +186,8 @@ impl OutputTensor {
     /// Appends the elements in the binary form that both protocols have.
     pub(crate) fn write_raw(&self, to: &mut Vec<u8>) {
         match &self.values {
-            Values::F32(values) => to.extend(values.iter().flat_map(|value| value.to_le_bytes())),
-            Values::I64(values) => to.extend(values.iter().flat_map(|value| value.to_le_bytes())),
+            Values::F32(values) => write_numbers(to, values, |value| value.to_le_bytes()),
+            Values::I64(values) => write_numbers(to, values, |value| value.to_le_bytes()),
             Values::Text(texts) => {
                 for text in texts {
                     let len = u32::try_from(text.len()).expect("labels are short");
@@ -196,6 +196,19 @@ impl OutputTensor {
                 }
             }
         }
+    }
+}
+
+/// Numbers of so many bytes, one after the other, into a buffer that grows once.
+fn write_numbers<T: Copy, const BYTES: usize>(
+    to: &mut Vec<u8>,
+    values: &[T],
+    bytes: impl Fn(T) -> [u8; BYTES],
+) {
+    let start = to.len();
+    to.resize(start + values.len() * BYTES, 0);
+    for (place, &value) in to[start..].chunks_exact_mut(BYTES).zip(values) {
+        place.copy_from_slice(&bytes(value));
     }
 }
 

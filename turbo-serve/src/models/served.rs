@@ -10,6 +10,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    time::Instant,
 };
 
 use tokio::sync::oneshot;
@@ -18,9 +19,12 @@ use super::{
     statistics::{Counted, Statistics},
     underway::{Begun, Underway},
 };
-use crate::engine::{
-    DecodeRequest, Engine, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Pending,
-    Spent, TokenizeRequest, Tokenized, Urgency, observed::Observed,
+use crate::{
+    engine::{
+        DecodeRequest, Engine, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Pending,
+        Spent, TokenizeRequest, Tokenized, Urgency, observed::Observed,
+    },
+    tasks::{Door, patiently},
 };
 
 /// What is ended when a model is unloaded or the server stops.
@@ -46,11 +50,13 @@ impl Stop for Engine {
 #[derive(Clone)]
 pub struct Served(Lease);
 
-/// A version, and how urgent all is that it is asked for over this lease.
+/// A version, and what goes for all that it is asked for over this lease.
 #[derive(Clone)]
 struct Lease {
     live: Arc<Live>,
     urgency: Urgency,
+    /// Where it is waited for room; `None`: who finds none is told to come back.
+    door: Option<Door>,
 }
 
 /// A version that is ready, with whatever has to last as long as somebody may ask it.
@@ -95,7 +101,7 @@ impl Served {
             engine: Counted::new(engine),
             _here: here,
         };
-        (Self(Lease { live: Arc::new(live), urgency: Urgency::default() }), AllBack(gone))
+        (Self(Lease { live: Arc::new(live), urgency: Urgency::default(), door: None }), AllBack(gone))
     }
 
     /// The model's own name, whatever it was asked for by.
@@ -129,6 +135,12 @@ impl Served {
         Self(Lease { urgency: urgency.or(self.0.urgency), ..self.0 })
     }
 
+    /// The same for somebody who waits at this door where there is no room.
+    #[must_use]
+    pub(crate) fn patient(self, door: Door) -> Self {
+        Self(Lease { door: Some(door), ..self.0 })
+    }
+
     /// Who answers.
     #[must_use]
     pub fn engine(&self) -> &dyn Infer {
@@ -151,22 +163,60 @@ impl Served {
     }
 }
 
+impl Lease {
+    /// Asks what says nothing of its own urgency. Dropping what is asked withdraws it.
+    fn in_time<'a, T: Send + 'a>(
+        &'a self,
+        inputs: usize,
+        ask: impl Fn() -> Pending<'a, T> + Send + Sync + 'a,
+    ) -> Pending<'a, T> {
+        let (engine, deadline) = (&self.live.engine, self.urgency.deadline);
+        let asked = async move {
+            match &self.door {
+                None => ask().await,
+                Some(door) => patiently(engine, door, inputs, deadline, ask).await,
+            }
+        };
+        let Some(deadline) = deadline else { return Box::pin(asked) };
+        Box::pin(async move {
+            let within = deadline.saturating_duration_since(Instant::now());
+            let answer = tokio::time::timeout_at(deadline.into(), asked).await;
+            answer.unwrap_or(Err(EngineError::Expired { within }))
+        })
+    }
+}
+
 impl Infer for Lease {
     fn info(&self) -> &EngineInfo {
         self.live.engine.info()
     }
 
     fn infer(&self, request: InferRequest) -> Pending<'_, InferResponse> {
-        let urgency = request.urgency.or(self.urgency);
-        self.live.engine.infer(InferRequest { urgency, ..request })
+        let (engine, urgency) = (&self.live.engine, request.urgency.or(self.urgency));
+        let request = InferRequest { urgency, ..request };
+        let Some(door) = &self.door else { return engine.infer(request) };
+        Box::pin(async move {
+            let ask = || engine.infer(request.clone());
+            patiently(engine, door, request.inputs.len(), urgency.deadline, ask).await
+        })
     }
 
     fn tokenize(&self, request: TokenizeRequest) -> Pending<'_, Vec<Tokenized>> {
-        self.live.engine.tokenize(request)
+        let engine = &self.live.engine;
+        self.in_time(request.texts.len(), move || engine.tokenize(request.clone()))
     }
 
     fn decode(&self, request: DecodeRequest) -> Pending<'_, Vec<String>> {
-        self.live.engine.decode(request)
+        let engine = &self.live.engine;
+        self.in_time(request.ids.len(), move || engine.decode(request.clone()))
+    }
+
+    fn room(&self) -> usize {
+        self.live.engine.room()
+    }
+
+    fn urgency(&self) -> Urgency {
+        self.urgency
     }
 
     fn batches(&self) -> BTreeMap<usize, Spent> {

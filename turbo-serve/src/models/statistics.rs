@@ -101,6 +101,10 @@ impl Infer for Counted {
         self.engine.decode(request)
     }
 
+    fn room(&self) -> usize {
+        self.engine.room()
+    }
+
     fn health(&self) -> Health {
         self.engine.health()
     }

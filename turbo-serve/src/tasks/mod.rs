@@ -11,12 +11,14 @@
 mod entities;
 mod gaps;
 mod parts;
+mod patience;
 mod questions;
 
 pub use entities::{EntityRequest, FoundEntity, entities};
 pub use gaps::{Filled, GapRequest, MOST_FILLED, MOST_TARGETS, fill_gaps};
-pub(crate) use parts::{AT_ONCE, before_asking_again};
+pub(crate) use parts::AT_ONCE;
 pub use parts::{NoRoom, infer_in_parts};
+pub(crate) use patience::{Door, patiently};
 pub use questions::{FoundAnswer, QuestionRequest, answer_question};
 
 use std::time::{Duration, Instant};

@@ -4,15 +4,12 @@ use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
+use super::{Door, patiently};
 use crate::engine::{EngineError, Infer, InferRequest, InferResponse, Input, Timings, Usage};
 
 /// Requests that are asked at a time: while one is computed the next becomes tokens. More would take slots that others
 /// wait for, and gain nothing.
 pub(crate) const AT_ONCE: usize = 2;
-
-/// The least and the most time after which a request that found no room is asked again. What the engine predicts is when
-/// all that it has accepted is done, and there is room before.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
 /// What happens to a request when all slots are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +24,7 @@ pub enum NoRoom {
 /// `request` says is said of all. An input exists from when its request is asked, so pairs need not be many copies of a
 /// long query at a time.
 ///
-/// `no_room` is of its first part; the others wait for room.
+/// `no_room` is of its first part; the others wait for room, until the deadline that `request` says or the engine knows of.
 ///
 /// # Errors
 /// Those of the engine; inputs are counted through all requests.
@@ -43,11 +40,15 @@ pub async fn infer_in_parts(
         let inputs: Vec<Input> = inputs.by_ref().take(most).collect();
         (!inputs.is_empty()).then(|| InferRequest { inputs, ..request.clone() })
     });
+    let deadline = request.urgency.or(engine.urgency()).deadline;
+    let door = &Door::default();
     let answers = stream::iter(parts.enumerate())
         .map(|(nth, part)| async move {
             let answer = match no_room {
                 NoRoom::Fails if nth == 0 => engine.infer(part).await,
-                _ => patiently(engine, part).await,
+                _ => {
+                    patiently(engine, door, part.inputs.len(), deadline, || engine.infer(part.clone())).await
+                }
             };
             answer.map_err(|error| error.behind(nth * most))
         })
@@ -57,23 +58,6 @@ pub async fn infer_in_parts(
     let mut whole = together(answers).ok_or(EngineError::Empty)?;
     whole.usage.timings.total = started.elapsed();
     Ok(whole)
-}
-
-/// The answer to a request that waits for room.
-async fn patiently(engine: &dyn Infer, request: InferRequest) -> Result<InferResponse, EngineError> {
-    loop {
-        match engine.infer(request.clone()).await {
-            Err(EngineError::Overloaded { retry_after } | EngineError::TooLate { retry_after, .. }) => {
-                before_asking_again(retry_after).await;
-            }
-            answer => return answer,
-        }
-    }
-}
-
-/// Waits where an engine had no room, and predicted some after `retry_after`.
-pub(crate) async fn before_asking_again(retry_after: Duration) {
-    tokio::time::sleep(retry_after.clamp(AGAIN.0, AGAIN.1)).await;
 }
 
 /// Answers one behind the other, with what they took as one; `None` of none.

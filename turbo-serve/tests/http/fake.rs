@@ -158,6 +158,9 @@ impl Fake {
 
     async fn tokens(&self, request: TokenizeRequest) -> Result<Vec<Tokenized>, EngineError> {
         self.check_count(request.texts.len())?;
+        if request.texts.contains(&Texts::One("wait".to_owned())) {
+            std::future::pending().await
+        }
         let prompt = request.prompt;
         let tokenized = |texts: Texts| {
             let (Texts::One(text) | Texts::Pair(text, _)) = texts;
@@ -180,7 +183,11 @@ impl Fake {
             let text: String = ids.iter().filter_map(letter).collect();
             told_to_fail(&text).map_or(Ok(text), Err)
         };
-        request.ids.iter().map(text).collect()
+        let texts: Vec<String> = request.ids.iter().map(text).collect::<Result<_, _>>()?;
+        match texts.concat().as_str() {
+            "wait" => std::future::pending().await,
+            _ => Ok(texts),
+        }
     }
 }
 

@@ -389,7 +389,20 @@ async fn what_a_stream_has_asked_is_withdrawn_when_it_ends() {
 /// An engine that at first has no room.
 struct Crowded {
     fake: Fake,
+    /// How often it says so when it is asked.
     refusals: AtomicUsize,
+    /// What it says before it is asked.
+    room: AtomicUsize,
+}
+
+impl Crowded {
+    fn new(refusals: usize, room: usize) -> Arc<Self> {
+        Arc::new(Self { fake: Fake::new(Health::Ready), refusals: refusals.into(), room: room.into() })
+    }
+
+    fn serve(self: &Arc<Self>) -> Running {
+        Running::start(grpc::router(Arc::clone(self), Metrics::install().unwrap(), PAYLOAD_LIMIT))
+    }
 }
 
 impl Infer for Crowded {
@@ -415,6 +428,10 @@ impl Infer for Crowded {
         self.fake.decode(request)
     }
 
+    fn room(&self) -> usize {
+        self.room.load(SeqCst)
+    }
+
     fn health(&self) -> Health {
         self.fake.health()
     }
@@ -422,15 +439,67 @@ impl Infer for Crowded {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_stream_waits_for_room() {
-    let engine = Arc::new(Crowded { fake: Fake::new(Health::Ready), refusals: 10.into() });
-    let metrics = Metrics::install().unwrap();
-    let server = Running::start(grpc::router(engine, metrics, PAYLOAD_LIMIT));
+    let server = Crowded::new(10, usize::MAX).serve();
     let mut client = embedder(&server).await;
     assert_status("alone", client.embed(embed("a")).await, Code::ResourceExhausted, "overloaded");
     let texts = ["a", "b", "c", "d"];
     let answers = client.embed_stream(stream::iter(texts.map(embed))).await.unwrap().into_inner();
     let answers: Vec<Vec<f32>> = answers.map(|answer| answer.unwrap().embeddings).collect().await;
     assert_eq!(answers, texts.map(vector));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn who_waits_for_room_hears_when_his_time_is_over() {
+    let within = |millis: &str, text: &str| {
+        let mut request = Request::new(stream::iter([embed(text)]).chain(stream::pending()));
+        // Not what a client of gRPC makes of a deadline: it would itself give up then.
+        request.metadata_mut().insert("x-request-deadline-ms", millis.parse().unwrap());
+        request
+    };
+    for (refusals, room) in [(usize::MAX, usize::MAX), (0, 0)] {
+        let server = Crowded::new(refusals, room).serve();
+        let asked = embedder(&server).await.embed_stream(within("50", "a")).await;
+        let mut answers = asked.unwrap().into_inner();
+        let answer = tokio::time::timeout(Duration::from_secs(5), answers.message());
+        let answer = answer.await.expect("it has waited for too long");
+        assert_status("expired", answer, Code::DeadlineExceeded, "not answered within");
+    }
+    let answers = embedder(&Server::start()).await.embed_stream(within("60000", "too late")).await.unwrap();
+    let answer = answers.into_inner().message().await;
+    assert_status("too late", answer, Code::ResourceExhausted, "is predicted in 1250 ms");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn while_a_message_waits_for_room_others_stay_with_their_client() {
+    const ALL: usize = 400;
+    let engine = Crowded::new(0, 0);
+    let server = engine.serve();
+    let sent = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&sent);
+    let messages = stream::repeat_with(move || {
+        count.fetch_add(1, SeqCst);
+        embed(&"a".repeat(PAYLOAD_LIMIT - 100))
+    });
+    let answers = embedder(&server).await.embed_stream(messages.take(ALL)).await.unwrap().into_inner();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    // The window of HTTP/2 is a megabyte.
+    let ahead = sent.load(SeqCst);
+    assert!((2..200).contains(&ahead), "{ahead} messages were sent");
+    engine.room.store(usize::MAX, SeqCst);
+    assert_eq!(answers.filter(|answer| std::future::ready(answer.is_ok())).count().await, ALL);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn fields_are_counted_before_there_is_memory_for_them() {
+    let services = grpc::router(
+        Arc::new(Fake::of(classifier(["x"]), Health::Ready)),
+        Metrics::install().unwrap(),
+        1 << 20,
+    );
+    let server = Running::start(services);
+    let mut ranks = RerankClient::new(channel(&server).await);
+    let texts = RerankRequest { texts: vec![String::new(); 20_000], ..RerankRequest::default() };
+    assert_status("many", ranks.rerank(texts).await, Code::InvalidArgument, "more than 16384 fields");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

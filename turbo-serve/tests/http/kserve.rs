@@ -1,6 +1,6 @@
 //! KServe's Open Inference Protocol v2 over REST: tensors in and out, as JSON and in its binary form.
 
-use std::{cell::Cell, sync::Arc};
+use std::{cell::Cell, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, to_bytes},
@@ -8,8 +8,15 @@ use axum::{
 };
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use tower::ServiceExt;
-use turbo_serve::engine::{Health, Input, OutputKind, Priority, Truncation};
+use turbo_serve::{
+    engine::{
+        DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Input,
+        OutputKind, Pending, Priority, TokenizeRequest, Tokenized, Truncation,
+    },
+    http::{HttpOptions, Metrics, router},
+};
 
 use crate::{
     fake::{Fake, Reply, Running, Server, classifier, routes, row},
@@ -106,6 +113,67 @@ fn rows_of_tokens_are_filled_up() {
         ["token_embeddings", "attention_mask", "sentence_embedding"],
         "in the order of the request"
     );
+}
+
+/// An engine with slots for so many inputs, which answers after a moment.
+struct Narrow {
+    fake: Fake,
+    slots: Semaphore,
+}
+
+impl Infer for Narrow {
+    fn info(&self) -> &EngineInfo {
+        self.fake.info()
+    }
+
+    fn infer(&self, request: InferRequest) -> Pending<'_, InferResponse> {
+        Box::pin(async move {
+            let full = |_| EngineError::Overloaded { retry_after: Duration::from_millis(1) };
+            let _slots = self.slots.try_acquire_many(request.inputs.len() as u32).map_err(full)?;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            self.fake.infer(request).await
+        })
+    }
+
+    fn tokenize(&self, request: TokenizeRequest) -> Pending<'_, Vec<Tokenized>> {
+        self.fake.tokenize(request)
+    }
+
+    fn decode(&self, request: DecodeRequest) -> Pending<'_, Vec<String>> {
+        self.fake.decode(request)
+    }
+
+    fn health(&self) -> Health {
+        self.fake.health()
+    }
+}
+
+#[test]
+fn rows_of_two_kinds_need_no_more_slots_than_there_are_inputs() {
+    let engine = Narrow { fake: Fake::new(Health::Ready), slots: Semaphore::new(2) };
+    let metrics = Metrics::install().unwrap();
+    let server = Running::start(router(Arc::new(engine) as Arc<dyn Infer>, metrics, HttpOptions::default()));
+    let wanted = json!([{ "name": "token_embeddings" }, { "name": "sentence_embedding" }]);
+    let body = json!({ "inputs": [text(&["a", "bc"])], "outputs": wanted });
+    let reply = server.post(INFER, body.to_string());
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert_eq!(reply.header("x-compute-tokens"), "5", "which are counted once");
+    assert_eq!(output(&reply.json(), "sentence_embedding").1, rows(&texts(&["a", "bc"])));
+}
+
+#[test]
+fn ids_with_types_are_cut_as_those_without() {
+    let server = Server::start(); // whose model takes 16
+    let ids: Vec<i64> = (1..=20).collect();
+    let tensor = |name: &str, values: &[i64]| json!({ "name": name, "datatype": "INT64", "shape": [1, 20], "data": values });
+    let inputs = json!([tensor("input_ids", &ids), tensor("token_type_ids", &[0; 20])]);
+    let cut = json!({ "truncate": true, "truncation_direction": "left" });
+    infer(&server, &json!({ "inputs": inputs, "parameters": cut }));
+    let seen = server.engine.seen.lock().unwrap().take().unwrap();
+    let [Input::Encoded(seen)] = &seen.inputs[..] else { panic!("{seen:?}") };
+    assert_eq!((seen.input_ids.first(), seen.input_ids.len(), seen.token_type_ids.len()), (Some(&5), 16, 16));
+    let whole = json!({ "inputs": inputs, "parameters": { "truncate": false } });
+    assert_refused("whole", &server.post(INFER, whole.to_string()), 422, "20 tokens");
 }
 
 #[test]

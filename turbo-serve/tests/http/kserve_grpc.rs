@@ -149,6 +149,27 @@ async fn a_stream_goes_on_behind_what_failed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn the_time_of_a_message_runs_once() {
+    let server = Server::start();
+    let within = |text: &str, micros: i64| ModelInferRequest {
+        parameters: HashMap::from([(
+            "timeout".to_owned(),
+            InferParameter { parameter_choice: Some(ParameterChoice::Int64Param(micros)) },
+        )]),
+        ..message(&[text], true)
+    };
+    for (text, micros, said) in
+        [("overloaded", 50_000, "not answered within"), ("too late", 60_000_000, "is predicted in 1250 ms")]
+    {
+        let messages = stream::iter([within(text, micros)]).chain(stream::pending());
+        let mut answers = client(&server).await.model_stream_infer(messages).await.unwrap().into_inner();
+        let answer = tokio::time::timeout(std::time::Duration::from_secs(5), answers.message());
+        let answer = answer.await.expect("it has waited for too long").unwrap().unwrap();
+        assert!(answer.error_message.contains(said), "{text}: {}", answer.error_message);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn calls_tell_what_a_server_is() {
     let server = Server::start();
     let mut client = client(&server).await;

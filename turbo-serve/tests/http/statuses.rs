@@ -476,6 +476,18 @@ fn urgency_comes_from_the_head() {
 }
 
 #[test]
+fn what_only_the_tokenizer_looks_at_has_its_time_too() {
+    let server = Server::start();
+    let ids: Vec<u32> = "wait".chars().map(u32::from).collect();
+    for (path, body) in
+        [("/tokenize", r#"{"inputs":"wait"}"#.to_owned()), ("/decode", format!(r#"{{"ids":{ids:?}}}"#))]
+    {
+        let reply = send_urgent(&server, path, &body, ("x-request-deadline-ms", "50"));
+        assert_tei(path, &reply, 504, "Expired", "not answered within");
+    }
+}
+
+#[test]
 fn urgency_that_nobody_understands_is_refused_in_the_routes_words() {
     let server = Server::start();
     for (path, body, words) in ASKED {

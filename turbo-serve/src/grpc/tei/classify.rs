@@ -20,8 +20,8 @@ use super::{
 use crate::{
     engine::{EngineError, Infer, InferRequest, Input, OutputKind, Row, ScoreFunction, Timings, Usage},
     grpc::{
-        calls::{Ask, Calls, Model, took},
-        streams::Answers,
+        calls::{Answerer, Ask, Calls, Model},
+        streams::{Answers, at_once},
     },
     http::{Ability, ApiError, Arity, caught, check_copies, check_finite, score_function},
     models::Served,
@@ -69,7 +69,7 @@ impl Ask for PredictRequest {
     type Answer = PredictResponse;
     const COUNTED: Option<Arity> = Some(Arity::Single);
 
-    async fn ask(self, served: &Served) -> Result<Answered<PredictResponse>, ApiError> {
+    async fn ask(self, served: &Served, _: Instant) -> Result<Answered<PredictResponse>, ApiError> {
         let Self { inputs, truncate, raw_scores, truncation_direction } = self;
         let input = Input::Text(inputs);
         Labelled { input, truncate, truncation_direction, raw_scores }.predict(served.engine()).await
@@ -80,7 +80,7 @@ impl Ask for PredictPairRequest {
     type Answer = PredictResponse;
     const COUNTED: Option<Arity> = Some(Arity::Single);
 
-    async fn ask(self, served: &Served) -> Result<Answered<PredictResponse>, ApiError> {
+    async fn ask(self, served: &Served, _: Instant) -> Result<Answered<PredictResponse>, ApiError> {
         let Self { mut inputs, truncate, raw_scores, truncation_direction } = self;
         let input = match (inputs.pop(), inputs.pop(), inputs.len()) {
             (Some(only), None, _) => Input::Text(only),
@@ -129,7 +129,7 @@ impl Ask for RerankRequest {
     type Answer = RerankResponse;
     const COUNTED: Option<Arity> = Some(Arity::Batch);
 
-    async fn ask(self, served: &Served) -> Result<Answered<RerankResponse>, ApiError> {
+    async fn ask(self, served: &Served, _: Instant) -> Result<Answered<RerankResponse>, ApiError> {
         let engine = served.engine();
         let info = engine.info();
         check(Ability::Rerank, &info.model)?;
@@ -168,7 +168,6 @@ fn ranks(scores: &[f32], mut returned: Option<Vec<String>>) -> Vec<Rank> {
 }
 
 /// A text of a stream, to be scored.
-#[derive(Clone)]
 struct Scored {
     message: RerankStreamRequest,
     raw_scores: bool,
@@ -178,7 +177,7 @@ impl Ask for Scored {
     type Answer = f32;
     const COUNTED: Option<Arity> = None; // the stream is, as one
 
-    async fn ask(self, served: &Served) -> Result<Answered<f32>, ApiError> {
+    async fn ask(self, served: &Served, _: Instant) -> Result<Answered<f32>, ApiError> {
         let RerankStreamRequest { query, text, truncate, truncation_direction, .. } = self.message;
         let (input, raw_scores) = (Input::Pair(query, text), self.raw_scores);
         let labelled = Labelled { input, truncate, truncation_direction, raw_scores };
@@ -235,7 +234,9 @@ impl Rerank for Calls {
     ) -> Result<Response<RerankResponse>, Status> {
         let received = Instant::now();
         let model = Model::of(request.metadata())?;
-        let at_once = self.at_once(&model).await?;
+        let served = self.lease(model.wanted()).await?;
+        let (at_once, answerer) = (at_once(&served), Answerer::of(&served));
+        drop(served); // the stream does not keep it from being unloaded
         self.metrics.received(Arity::Batch);
 
         let (mut kept, mut scores, mut sum) = (Kept::default(), Vec::new(), Usage::default());
@@ -255,7 +256,7 @@ impl Rerank for Calls {
         self.metrics.answered(Arity::Batch, &usage.timings, received.elapsed());
         let (ranks, metadata) = (ranks(&scores, kept.returned), Some(metadata(&usage)));
         let mut response = Response::new(RerankResponse { ranks, metadata });
-        *response.metadata_mut() = took(&usage, &self.lease(model.wanted()).await?, received);
+        *response.metadata_mut() = answerer.took(&usage, received);
         Ok(response)
     }
 }
@@ -264,9 +265,7 @@ impl Rerank for Calls {
 fn add(sum: &mut Usage, usage: &Usage) {
     sum.characters += usage.characters;
     sum.tokens += usage.tokens;
-    sum.timings.tokenization += usage.timings.tokenization;
-    sum.timings.queue += usage.timings.queue;
-    sum.timings.inference += usage.timings.inference;
+    sum.timings = sum.timings + usage.timings;
 }
 
 /// Times as they are told: the mean over the texts, and from the first message to the last answer.

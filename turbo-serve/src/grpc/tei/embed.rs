@@ -1,5 +1,7 @@
 //! `tei.v1.Embed`: dense vectors, sparse ones, and one per token.
 
+use std::time::Instant;
+
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::{
@@ -23,7 +25,7 @@ impl Ask for EmbedRequest {
     type Answer = EmbedResponse;
     const COUNTED: Option<Arity> = Some(Arity::Single);
 
-    async fn ask(self, served: &Served) -> Result<Answered<EmbedResponse>, ApiError> {
+    async fn ask(self, served: &Served, _: Instant) -> Result<Answered<EmbedResponse>, ApiError> {
         let question = Question {
             input: Input::Text(self.inputs),
             output: OutputKind::Pooled {
@@ -44,7 +46,7 @@ impl Ask for EmbedSparseRequest {
     type Answer = EmbedSparseResponse;
     const COUNTED: Option<Arity> = Some(Arity::Single);
 
-    async fn ask(self, served: &Served) -> Result<Answered<EmbedSparseResponse>, ApiError> {
+    async fn ask(self, served: &Served, _: Instant) -> Result<Answered<EmbedSparseResponse>, ApiError> {
         let question = Question {
             input: Input::Text(self.inputs),
             output: OutputKind::RAW,
@@ -64,7 +66,7 @@ impl Ask for EmbedAllRequest {
     type Answer = EmbedAllResponse;
     const COUNTED: Option<Arity> = Some(Arity::Single);
 
-    async fn ask(self, served: &Served) -> Result<Answered<EmbedAllResponse>, ApiError> {
+    async fn ask(self, served: &Served, _: Instant) -> Result<Answered<EmbedAllResponse>, ApiError> {
         let question = Question {
             input: Input::Text(self.inputs),
             output: OutputKind::Tokens,

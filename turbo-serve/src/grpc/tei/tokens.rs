@@ -1,5 +1,7 @@
 //! `tei.v1.Tokenize`: what the model reads of a text, and back.
 
+use std::time::Instant;
+
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::{
@@ -22,7 +24,7 @@ impl Ask for EncodeRequest {
     type Answer = EncodeResponse;
     const COUNTED: Option<Arity> = None;
 
-    async fn ask(self, served: &Served) -> Result<Answered<EncodeResponse>, ApiError> {
+    async fn ask(self, served: &Served, _: Instant) -> Result<Answered<EncodeResponse>, ApiError> {
         let special = match self.add_special_tokens {
             true => SpecialTokens::With,
             false => SpecialTokens::Without,
@@ -50,7 +52,7 @@ impl Ask for DecodeRequest {
     type Answer = DecodeResponse;
     const COUNTED: Option<Arity> = None;
 
-    async fn ask(self, served: &Served) -> Result<Answered<DecodeResponse>, ApiError> {
+    async fn ask(self, served: &Served, _: Instant) -> Result<Answered<DecodeResponse>, ApiError> {
         let special = match self.skip_special_tokens {
             true => SpecialTokens::Without,
             false => SpecialTokens::With,

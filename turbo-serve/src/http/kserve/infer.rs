@@ -52,7 +52,7 @@ pub(super) async fn infer(
     };
     let bytes = body::bytes(&head.headers, body, server.payload_limit()).await?;
     let received = Instant::now();
-    let Read { id, asked, binary } = read(&head.headers, &bytes)?;
+    let Read { id, asked, binary } = read(&head.headers, &bytes, received)?;
     drop(bytes);
     target.metrics().received(Arity::Batch);
     let _begun = target.begin()?;

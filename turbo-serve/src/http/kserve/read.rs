@@ -3,7 +3,7 @@
 //! Numbers and strings go from the text into their places, with no tree of JSON in between: what a body of zeros makes
 //! grows by a small factor only.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, time::Instant};
 
 use axum::http::HeaderMap;
 use serde::{
@@ -51,8 +51,8 @@ struct Output {
     parameters: Option<Parameters>,
 }
 
-/// The request of a body, whose headers say where its tensors begin.
-pub(super) fn read(headers: &HeaderMap, bytes: &[u8]) -> Result<Read, ApiError> {
+/// The request of a body that came then, whose headers say where its tensors begin.
+pub(super) fn read(headers: &HeaderMap, bytes: &[u8], received: Instant) -> Result<Read, ApiError> {
     let (json, mut rest) = match headers.get(JSON_LENGTH) {
         None => (bytes, [].as_slice()),
         Some(length) => {
@@ -84,7 +84,7 @@ pub(super) fn read(headers: &HeaderMap, bytes: &[u8]) -> Result<Read, ApiError> 
         }
         wanted.push(Wanted::new(name, parameters.get(kserve::CLASSIFICATION))?);
     }
-    Ok(Read { id, asked: Asked { parameters, inputs, outputs: wanted }, binary })
+    Ok(Read { id, asked: Asked { parameters, inputs, outputs: wanted, received }, binary })
 }
 
 impl Input {

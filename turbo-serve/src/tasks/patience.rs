@@ -1,0 +1,83 @@
+//! Waiting for room, where others are told to come back.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::engine::{EngineError, Infer, Pending};
+
+/// The least and the most time between two looks for room. What the engine predicts is when all that it has accepted is
+/// done, and there is room before.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+
+/// Where those wait for room that belong together, one behind the other: only the first of them looks for it.
+#[derive(Clone, Default)]
+pub(crate) struct Door(Arc<Mutex<()>>);
+
+impl Door {
+    /// Waits until nobody waits here who came before.
+    pub(crate) async fn nobody(&self) {
+        drop(self.first().await);
+    }
+
+    async fn first(&self) -> MutexGuard<'_, ()> {
+        self.0.lock().await
+    }
+}
+
+/// Asks an engine once it has room for so many inputs. Until then nothing is done with what is asked but to look for room.
+///
+/// # Errors
+/// Those of the engine; [`EngineError::Expired`] at `deadline`. That the answer would come too late for it is told at once:
+/// it does not become better by waiting.
+pub(crate) async fn patiently<'a, T>(
+    engine: &dyn Infer,
+    door: &Door,
+    inputs: usize,
+    deadline: Option<Instant>,
+    ask: impl Fn() -> Pending<'a, T>,
+) -> Result<T, EngineError> {
+    let patience = Patience { started: Instant::now(), deadline };
+    // One of more inputs than are possible is refused, however much room there is.
+    let inputs = inputs.min(engine.info().max_client_batch_size);
+    loop {
+        let first = door.first().await;
+        while engine.room() < inputs {
+            patience.wait(AGAIN.0).await?;
+        }
+        drop(first);
+        let retry_after = match ask().await {
+            Err(EngineError::Overloaded { retry_after }) => retry_after,
+            // What the server promises is counted from each question anew.
+            Err(EngineError::TooLate { retry_after, .. }) if deadline.is_none() => retry_after,
+            answer => return answer,
+        };
+        let _first = door.first().await;
+        patience.wait(retry_after.clamp(AGAIN.0, AGAIN.1)).await?;
+    }
+}
+
+/// For how long somebody waits.
+struct Patience {
+    started: Instant,
+    deadline: Option<Instant>,
+}
+
+impl Patience {
+    /// Waits for so long, or until the time is over.
+    async fn wait(&self, time: Duration) -> Result<(), EngineError> {
+        let Some(deadline) = self.deadline else {
+            tokio::time::sleep(time).await;
+            return Ok(());
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        tokio::time::sleep(time.min(left)).await;
+        match left <= time {
+            true => Err(EngineError::Expired { within: deadline.saturating_duration_since(self.started) }),
+            false => Ok(()),
+        }
+    }
+}
