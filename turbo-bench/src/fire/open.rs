@@ -15,12 +15,12 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Connections, Tally, Texts, Trace};
+use super::{Arrival, Connections, Tally, Texts, Trace};
 
 /// What is sent, and when: all of it is made before the first is.
 #[derive(Clone, Debug)]
 pub struct Script {
-    requests: Vec<(Duration, Bytes)>,
+    requests: Vec<(Arrival, Bytes)>,
     length: Duration,
 }
 
@@ -42,7 +42,7 @@ impl Script {
     /// The requests of a trace that lasts so long, as texts that depend on the seed.
     #[must_use]
     pub fn new(trace: &Trace, length: Duration, texts: &Texts, seed: u64) -> Self {
-        let of = |(index, it): (u64, &super::Arrival)| (it.at, texts.body(&[it.tokens], seed ^ index << 20));
+        let of = |(index, it): (u64, &Arrival)| (*it, texts.body(&[it.tokens], seed ^ index << 20));
         Self { requests: (0..).zip(trace.arrivals()).map(of).collect(), length }
     }
 
@@ -53,7 +53,7 @@ impl Script {
     pub async fn play(&self, to: &Rc<Connections>, play: Play) -> Result<Tally> {
         let start = Instant::now() + LEAD;
         let (tell, mut due) = mpsc::unbounded_channel();
-        let times: Vec<Duration> = self.requests.iter().map(|(at, _)| *at).collect();
+        let times: Vec<Duration> = self.requests.iter().map(|(it, _)| it.at).collect();
         let clock =
             thread::Builder::new().name("clock".into()).spawn(move || keep_time(start, &times, &tell));
         clock.context("cannot start a thread")?;
@@ -64,7 +64,7 @@ impl Script {
         }));
         let mut under_way = JoinSet::new();
         while let Some(index) = due.recv().await {
-            let (at, body) = self.requests[index].clone();
+            let (Arrival { at, tokens }, body) = self.requests[index].clone();
             let (to, tally, begin) = (Rc::clone(to), Rc::clone(&tally), start + at);
             under_way.spawn_local(async move {
                 let late = begin.elapsed();
@@ -74,7 +74,7 @@ impl Script {
                 let answer = to.ask(body, Some(play.promised.saturating_sub(late))).await;
                 if at >= play.ramp {
                     let status = answer.ok().map(|answer| answer.status.as_u16());
-                    tally.borrow_mut().note(status, begin.elapsed(), play.promised);
+                    tally.borrow_mut().note(tokens, status, begin.elapsed(), play.promised);
                 }
             });
             while under_way.try_join_next().is_some() {}
@@ -84,7 +84,7 @@ impl Script {
         under_way.shutdown().await;
         let mut tally = tally.take();
         if late {
-            let counted = self.requests.iter().filter(|(at, _)| *at >= play.ramp).count() as u64;
+            let counted = self.requests.iter().filter(|(it, _)| it.at >= play.ramp).count() as u64;
             tally.dropped += counted - tally.offered;
             tally.offered = counted;
         }
@@ -107,7 +107,7 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-    use crate::fire::{on_this_thread, trace::Arrival};
+    use crate::fire::on_this_thread;
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
@@ -132,7 +132,8 @@ mod tests {
 
     fn played(status: &'static str, count: u64, answered: usize) -> Tally {
         let address = slow(MS(30), status, answered);
-        let requests = (0..count).map(|i| (MS(10 * i), Bytes::from_static(b"{}"))).collect();
+        let arrival = |i| Arrival { at: MS(10 * i), tokens: 3 };
+        let requests = (0..count).map(|i| (arrival(i), Bytes::from_static(b"{}"))).collect();
         let script = Script { requests, length: MS(10 * count) };
         let play = Play { promised: MS(50), ramp: MS(0), patience: MS(400) };
         on_this_thread(async { script.play(&Rc::new(Connections::to(address)?), play).await }).unwrap()
@@ -167,10 +168,10 @@ mod tests {
         let texts = Texts::open(&model).unwrap();
         let trace = Trace::poisson(&(3..=9), 100.0, MS(500), 4);
         let script = Script::new(&trace, MS(500), &texts, 4);
-        for (&Arrival { at, tokens }, (when, body)) in trace.arrivals().iter().zip(&script.requests) {
+        for (arrival, (sent, body)) in trace.arrivals().iter().zip(&script.requests) {
             let body: serde_json::Value = serde_json::from_slice(body).unwrap();
             let words = body["inputs"][0].as_str().unwrap().split(' ').count();
-            assert_eq!((at, tokens as usize), (*when, words + 2));
+            assert_eq!((sent, arrival.tokens as usize), (arrival, words + 2));
         }
     }
 }

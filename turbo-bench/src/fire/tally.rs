@@ -80,6 +80,8 @@ pub struct Tally {
     pub served: Times,
     /// Those answered within the time that was promised.
     pub good: u64,
+    /// Tokens of those: who refuses long texts rather than short ones answers more requests, and no more tokens.
+    pub good_tokens: u64,
     /// Times of those that were refused (429).
     pub refused: Times,
     /// Those that were told that their time was over (504).
@@ -93,13 +95,16 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// What became of one; `status` is `None` where nothing came back.
-    pub fn note(&mut self, status: Option<u16>, time: Duration, promised: Duration) {
+    /// What became of one of so many tokens; `status` is `None` where nothing came back.
+    pub fn note(&mut self, tokens: u32, status: Option<u16>, time: Duration, promised: Duration) {
         self.offered += 1;
         match status {
             Some(200) => {
                 self.served.note(time);
-                self.good += u64::from(time <= promised);
+                if time <= promised {
+                    self.good += 1;
+                    self.good_tokens += u64::from(tokens);
+                }
             }
             Some(429) => self.refused.note(time),
             Some(504) => self.expired += 1,
@@ -114,6 +119,7 @@ impl Tally {
         self.offered += more.offered;
         self.served.add(&more.served);
         self.good += more.good;
+        self.good_tokens += more.good_tokens;
         self.refused.add(&more.refused);
         self.expired += more.expired;
         more.failed.iter().for_each(|(status, count)| *self.failed.entry(*status).or_default() += count);
@@ -152,11 +158,12 @@ mod tests {
         for (status, ms) in
             [(Some(200), 10), (Some(200), 30), (Some(429), 2), (Some(504), 21), (Some(503), 1), (None, 5)]
         {
-            tally.note(status, MS(ms), MS(20));
+            tally.note(ms, status, MS(u64::from(ms)), MS(20));
         }
         let mut twice = tally.clone();
         twice.add(&tally);
         assert_eq!((twice.offered, twice.good, twice.expired, twice.dropped), (12, 2, 2, 2));
+        assert_eq!(twice.good_tokens, 20, "ten were in time, thirty were not");
         assert_eq!(twice.failed, BTreeMap::from([(503, 2)]));
         assert_eq!([twice.offered_rate(), twice.achieved_rate(), twice.goodput()], [3.0, 1.0, 0.5]);
         assert_eq!(twice.refused.latency().count, 2);

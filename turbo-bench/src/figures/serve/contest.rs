@@ -74,6 +74,8 @@ pub struct Point {
     pub goodput: f64,
     /// The same, of each round.
     pub goodputs: Vec<f64>,
+    /// Tokens of those, a second.
+    pub good_tokens: f64,
     /// Times of the answers, from when their requests should have been sent.
     pub served: Latency,
     /// Times of the refusals (429).
@@ -252,6 +254,7 @@ impl Found {
             achieved_rate: rounded(all.achieved_rate()),
             goodput: rounded(all.goodput()),
             goodputs: goodputs.clone(),
+            good_tokens: rounded(all.good_tokens as f64 / all.seconds),
             served: all.served.latency(),
             refused: all.refused.latency(),
             expired: all.expired,

@@ -214,6 +214,7 @@ mod tests {
             achieved_rate: 0.0,
             goodput: goodputs.iter().sum::<f64>() / goodputs.len() as f64,
             goodputs: goodputs.to_vec(),
+            good_tokens: 0.0,
             served: latency(),
             refused: latency(),
             expired: 0,

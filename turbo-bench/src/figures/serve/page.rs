@@ -26,16 +26,18 @@ pub const NOTES: &str = "serve-notes.md";
 const HOW: &str = "\
 Every server is a process that is asked over loopback HTTP with JSON in and JSON out; the generator is a process on the
 same cores, so what it takes is missing to all alike. *Capacity* is what clients get that ask again as soon as they have
-their answer. Then requests come at their times, whatever has become of the earlier ones, and times of answers count from
-when a request should have been sent. *Load* is what was offered as a share of the capacity of the first server (others:
-of its own; *own*: a server of another layout, too), *ρ* as a share of the server's own. *Goodput* is what was answered in
-the time that was promised, per second: a few times what a batch may take, which is 100 ms, and twice that where a single
-text may be a large part of a batch. In a round all get the same requests, in turns, and loads are shares of what was
-measured in that round; the next round has other requests, or begins elsewhere in those that were recorded. ± is half of
-Student's interval of 95 % over differences or ratios of the rounds. Which policy is the best is said where every pair is
-told apart or known to within 3 %; *not sure* is said elsewhere, and more rounds tell. *s* is for how long requests were
-sent that count, in all rounds, and *sent late* how late the generator itself was, in the median and at worst. No answers
-are kept (`--cache-bytes 0`). Padded batches have twenty texts at most, as in the paper.
+their answer. Then requests come at their times, whatever has become of the earlier ones, and times of answers count
+from when a request should have been sent. *Load* is what was offered as a share of the capacity of the first server
+(others: of its own; *own*: a server of another layout, too), *ρ* as a share of the server's own. *Goodput* is what was
+answered in the time that was promised, per second: a few times what a batch may take, which is 100 ms, and twice that
+where a single text may be a large part of a batch. *Tokens* are those of the goodput: who refuses long texts rather
+than short ones answers more requests than it could of all lengths. In a round all get the same requests, in turns, and
+loads are shares of what was measured in that round; the next round has other requests, or begins elsewhere in those
+that were recorded. ± is half of Student's interval of 95 % over differences or ratios of the rounds. Which policy is
+the best is said where every pair is told apart or known to within 3 %; *not sure* is said elsewhere, and more rounds
+tell. *s* is for how long requests were sent that count, in all rounds, and *sent late* how late the generator itself
+was, in the median and at worst. No answers are kept (`--cache-bytes 0`). Padded batches have twenty texts at most, as
+in the paper.
 ";
 
 /// What people write for the name of a server.
@@ -165,9 +167,9 @@ fn of_contest(contest: &Contest) -> String {
         _ = writeln!(text, "| {} | {} | {share} | {best} |", title(name), digits(*capacity));
     }
     text += &format!(
-        "\n| load | server | ρ | offered, 1/s | answered, 1/s | goodput, 1/s | {} is ahead by | p50 | p90 | p99 | p99.9 | \
+        "\n| load | server | ρ | offered, 1/s | answered, 1/s | goodput, 1/s | tokens, 1/s | {} is ahead by | p50 | p90 | p99 | p99.9 | \
          429 | p50, p99 of 429 | 504 | failed | dropped | s | sent late |\n\
-         |---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+         |---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
         title(&first.name)
     );
     for (index, point) in first.points.iter().enumerate() {
@@ -199,12 +201,13 @@ fn of_point(standing: &Standing, at: &Point, load: &str, ahead: &str) -> String 
     };
     let failed: Vec<String> = at.failed.iter().map(|(status, count)| format!("{count} × {status}")).collect();
     format!(
-        "| {load} | {} | {:.2} | {} | {} | {} | {ahead} | {} | {} | {} | {rare} | {} | {refusals} | {} | {} | {} | {} | {}, {} |\n",
+        "| {load} | {} | {:.2} | {} | {} | {} | {} | {ahead} | {} | {} | {} | {rare} | {} | {refusals} | {} | {} | {} | {} | {}, {} |\n",
         title(&standing.name),
         at.rho,
         digits(at.offered_rate),
         digits(at.achieved_rate),
         digits(at.goodput),
+        digits(at.good_tokens),
         digits(p50_ms),
         digits(p90_ms),
         digits(p99_ms),
