@@ -14,8 +14,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::cost::CostModel;
+use crate::candidate::Candidate;
+use crate::cost::{BatchTotal, CostModel};
 use crate::dispatch::{BatcherConfig, Priority, Request, RequestId};
+use crate::error::SchedError;
 use crate::limits::Layout;
 use crate::pace::Pace;
 use crate::policy::{Planner, Policy};
@@ -41,9 +43,13 @@ pub struct Outlook {
 pub struct Prediction {
     /// What the costs of all batches up to its own say.
     pub by_cost: Duration,
-    /// What has to be expected after what such predictions came to: more often than not it is less.
+    /// What has to be expected after what such predictions came to: more often than not it is less. Where nobody else is
+    /// there it is what the costs say: nothing but them has a part in it, and who is refused would teach nothing.
     pub expected: Duration,
 }
+
+/// How often it is looked at most who becomes overdue during a wait, which is longer for it.
+const LOOKS: usize = 4;
 
 /// Where a request stands in the order of service, but for what becomes overdue: by priority, by deadline, by arrival; then
 /// by id, so that no two are equal.
@@ -85,58 +91,67 @@ impl Outlook {
         self.busy_until = then;
     }
 
-    /// Batches cost what `cost` says from now on.
-    pub fn learn(&mut self, cost: &CostModel) {
-        self.cost.clone_from(cost);
+    /// Learns how long a batch took, as the batcher does.
+    ///
+    /// # Errors
+    /// Those of [`Batcher::observe`](crate::Batcher::observe); nothing is learnt.
+    pub fn observe(&mut self, candidate: &Candidate, measured: Duration) -> Result<(), SchedError> {
+        self.cost.update(candidate, BatchTotal::from_duration(measured))
     }
 
     /// Time from `now` until requests like `first`, of these lengths, would all be answered, if no more came. They do not
     /// wait yet.
     ///
     /// O(n) for n that wait, or O(n log n) where they are sorted by length.
-    pub fn time_until_answered(&mut self, first: &Request, lens: &[u32], now: Duration) -> Prediction {
-        let place = self.place(first);
-        let is_overdue = |arrived| now.saturating_sub(arrived) >= self.overdue_after;
-        let goes_before = |of: &Place| *of < place || is_overdue(of.2);
-        self.lens.clear();
-        self.lens.extend(self.waiting.iter().filter(|(of, _)| goes_before(of)).map(|(_, &len)| len));
-        self.lens.extend_from_slice(lens);
-        self.time(now)
+    pub fn time_until_answered(
+        &mut self,
+        first: &Request,
+        lens: impl IntoIterator<Item = u32, IntoIter: Clone>,
+        now: Duration,
+    ) -> Prediction {
+        let (place, own) = (self.place(first), lens.into_iter());
+        let is_idle = self.waiting.is_empty() && self.busy_until <= now;
+        // Who becomes overdue while it waits goes before it, too, and lets it wait for longer.
+        let (mut before, mut by_cost) = (None, Duration::ZERO);
+        for _ in 0..LOOKS {
+            let then = now.saturating_add(by_cost);
+            let is_overdue = |arrived| then.saturating_sub(arrived) >= self.overdue_after;
+            let goes_before = |of: &Place| *of < place || is_overdue(of.2);
+            self.lens.clear();
+            self.lens.extend(self.waiting.iter().filter(|(of, _)| goes_before(of)).map(|(_, &len)| len));
+            if before.replace(self.lens.len()) == Some(self.lens.len()) {
+                break;
+            }
+            self.lens.extend(own.clone());
+            by_cost = self.busy_until.saturating_sub(now).saturating_add(self.time());
+        }
+        let expected = if is_idle { by_cost } else { self.pace.expected(by_cost, now) };
+        Prediction { by_cost, expected }
     }
 
     /// Time that requests of these lengths would take if nobody else were there.
-    pub fn time_alone(&mut self, lens: &[u32]) -> Prediction {
+    pub fn time_alone(&mut self, lens: impl IntoIterator<Item = u32>) -> Duration {
         self.lens.clear();
-        self.lens.extend_from_slice(lens);
-        let busy_until = std::mem::take(&mut self.busy_until);
-        let time = self.time(Duration::ZERO);
-        self.busy_until = busy_until;
-        time
+        self.lens.extend(lens);
+        self.time()
     }
 
     /// Time from `now` until all that is known is answered.
     pub fn time_left(&mut self, now: Duration) -> Duration {
         self.lens.clear();
         self.lens.extend(self.waiting.values());
-        self.time(now).by_cost
+        self.busy_until.saturating_sub(now).saturating_add(self.time())
     }
 
-    /// A request of which that was predicted, and that was allowed to take `allowed`, took `taken`, or was given up after
-    /// it.
-    pub fn answered(&mut self, predicted: Prediction, allowed: Duration, taken: Duration) {
-        self.pace.observe(predicted.by_cost, allowed, taken);
+    /// A request of which that was predicted, and that was allowed to take `allowed`, had taken `taken` since then at `now`,
+    /// when it was answered or given up.
+    pub fn answered(&mut self, predicted: Prediction, allowed: Duration, taken: Duration, now: Duration) {
+        self.pace.observe(predicted.by_cost, allowed, taken, now);
     }
 
-    /// A request was not let in, and will tell nothing.
-    pub fn refused(&mut self) {
-        self.pace.forget();
-    }
-
-    /// What `lens` take behind what runs.
-    fn time(&mut self, now: Duration) -> Prediction {
-        let planned = self.planner.plan(&self.lens, |batch| self.cost.cost(batch)).total_cost();
-        let by_cost = self.busy_until.saturating_sub(now).saturating_add(planned.as_duration());
-        Prediction { by_cost, expected: self.pace.expected(by_cost) }
+    /// What `lens` take.
+    fn time(&mut self) -> Duration {
+        self.planner.plan(&self.lens, |batch| self.cost.cost(batch)).total_cost().as_duration()
     }
 
     fn place(&self, request: &Request) -> Place {

@@ -9,15 +9,16 @@ use std::time::Duration;
 /// batch is made up for in the next: so some ten batches of fifty, or in the simulator (`tests/outlook.rs`) the estimate
 /// runs after the last ones, and either too many are let in or too few.
 const GAIN: f64 = 1.0 / 512.0;
-/// Share that is forgotten where nothing was learnt.
-const FORGETTING: f64 = 1.0 / 4096.0;
+/// Seconds in which all but 1/e of what was learnt is forgotten, where nothing more is: who lets nobody in would never
+/// think better of it.
+const FORGOTTEN_IN: f64 = 4.0;
 /// Mean deviations on top of the mean: TCP's.
 const DEVIATIONS: f64 = 4.0;
 /// The least part of what it was allowed that a request has to be predicted to take, to be of interest: a short wait is
 /// made of other things than a long one.
 const LEAST_PART: f64 = 0.25;
 /// What is thought at first.
-const FIRST: Pace = Pace { mean: 1.0, deviation: 0.05 };
+const FIRST: Pace = Pace { mean: 1.0, deviation: 0.05, holds_until: Duration::ZERO };
 /// Bounds of the factor. A prediction is never too long by more than half; and too short by more than this it is when a
 /// machine stands still, of which the past says nothing.
 const BOUNDS: (f64, f64) = (0.67, 3.0);
@@ -27,6 +28,9 @@ const BOUNDS: (f64, f64) = (0.67, 3.0);
 pub(crate) struct Pace {
     mean: f64,
     deviation: f64,
+    /// From then on it is forgotten: as long after it was learnt as an answer may take, for until then there may be none to
+    /// learn from.
+    holds_until: Duration,
 }
 
 impl Default for Pace {
@@ -36,26 +40,33 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// What a request is to be expected to take that costs say takes `time`.
-    pub(crate) fn expected(&self, time: Duration) -> Duration {
-        Duration::try_from_secs_f64(time.as_secs_f64() * self.factor()).unwrap_or(Duration::MAX)
+    /// What a request is to be expected to take at `now` that costs say takes `time`.
+    pub(crate) fn expected(&self, time: Duration, now: Duration) -> Duration {
+        Duration::try_from_secs_f64(time.as_secs_f64() * self.at(now).factor()).unwrap_or(Duration::MAX)
     }
 
-    /// A request took `taken` of `allowed`, and costs said that it would take `said`.
-    pub(crate) fn observe(&mut self, said: Duration, allowed: Duration, taken: Duration) {
-        let [said, allowed, taken] = [said, allowed, taken].map(|time| time.as_secs_f64());
-        if said <= 0.0 || said * self.factor() < LEAST_PART * allowed {
+    /// Until `now` a request took `taken` of `allowed`, and costs said that it would take `said`.
+    pub(crate) fn observe(&mut self, said: Duration, allowed: Duration, taken: Duration, now: Duration) {
+        let Self { mut mean, mut deviation, .. } = self.at(now);
+        let ratio = (taken.as_secs_f64() / said.as_secs_f64()).min(BOUNDS.1);
+        if said.is_zero() || self.expected(said, now) < allowed.mul_f64(LEAST_PART) {
             return;
         }
-        let ratio = (taken / said).min(BOUNDS.1);
-        self.deviation += GAIN * ((ratio - self.mean).abs() - self.deviation);
-        self.mean += GAIN * (ratio - self.mean);
+        deviation += GAIN * ((ratio - mean).abs() - deviation);
+        mean += GAIN * (ratio - mean);
+        *self = Self { mean, deviation, holds_until: now.saturating_add(allowed) };
     }
 
-    /// Nothing was learnt: who lets nobody in would never think better of it.
-    pub(crate) fn forget(&mut self) {
-        self.mean += FORGETTING * (FIRST.mean - self.mean);
-        self.deviation += FORGETTING * (FIRST.deviation - self.deviation);
+    /// What is left of it at `now`.
+    fn at(&self, now: Duration) -> Self {
+        let forgetting = now.saturating_sub(self.holds_until).as_secs_f64();
+        let kept = (-forgetting / FORGOTTEN_IN).exp();
+        let left = |learnt: f64, first: f64| first + kept * (learnt - first);
+        Self {
+            mean: left(self.mean, FIRST.mean),
+            deviation: left(self.deviation, FIRST.deviation),
+            holds_until: self.holds_until.max(now),
+        }
     }
 
     fn factor(&self) -> f64 {
@@ -69,36 +80,53 @@ mod tests {
 
     const ALLOWED: Duration = Duration::from_millis(100);
 
-    /// Answers take `ratio` times what costs say, which is 50 ms.
-    fn observe(pace: &mut Pace, times: usize, ratio: impl Fn(usize) -> f64) -> f64 {
-        let said = ALLOWED / 2;
+    /// Answers take `ratio` times what costs say, which is 50 ms, and one comes every millisecond; gives when the last does.
+    fn observe(pace: &mut Pace, times: usize, ratio: impl Fn(usize) -> f64) -> Duration {
+        let (said, at) = (ALLOWED / 2, |n: usize| Duration::from_millis(n as u64));
         for n in 0..times {
-            pace.observe(said, ALLOWED, said.mul_f64(ratio(n)));
+            pace.observe(said, ALLOWED, said.mul_f64(ratio(n)), at(n));
         }
+        at(times - 1)
+    }
+
+    /// The factor after 5000 of them.
+    fn learnt(ratio: impl Fn(usize) -> f64) -> f64 {
+        let mut pace = Pace::default();
+        observe(&mut pace, 5000, ratio);
         pace.factor()
     }
 
     #[test]
     fn a_steady_ratio_is_learnt_and_a_wild_one_is_feared() {
-        let steady = observe(&mut Pace::default(), 5000, |_| 1.5);
+        let steady = learnt(|_| 1.5);
         assert!((1.49..1.52).contains(&steady), "{steady}");
-        let wild = observe(&mut Pace::default(), 5000, |n| if n % 2 == 0 { 0.5 } else { 1.5 });
+        let wild = learnt(|n| if n % 2 == 0 { 0.5 } else { 1.5 });
         assert!((2.9..=3.0).contains(&wild), "{wild}");
     }
 
     #[test]
     fn short_waits_tell_nothing_of_long_ones() {
         let mut pace = Pace::default();
-        (0..100).for_each(|_| pace.observe(ALLOWED / 10, ALLOWED, ALLOWED));
+        (0..100).for_each(|_| pace.observe(ALLOWED / 10, ALLOWED, ALLOWED, ALLOWED));
         assert_eq!(pace, FIRST);
     }
 
     #[test]
-    fn a_standstill_is_forgotten_though_nobody_is_let_in() {
+    fn a_standstill_is_forgotten_in_time_though_nobody_comes() {
         let mut pace = Pace::default();
-        let feared = observe(&mut pace, 1000, |_| 50.0);
-        assert_eq!(feared, BOUNDS.1);
-        (0..20_000).for_each(|_| pace.forget());
-        assert!(pace.factor() < 1.3, "{}", pace.factor());
+        let last = observe(&mut pace, 1000, |_| 50.0);
+        let feared = |after: Duration| pace.at(last + after).factor();
+        assert_eq!(feared(ALLOWED), BOUNDS.1, "an answer may still be on its way");
+        assert!((1.2..1.3).contains(&feared(Duration::from_secs(16))), "{}", feared(Duration::from_secs(16)));
+        assert!(feared(Duration::from_secs(60)) < 1.21);
+    }
+
+    #[test]
+    fn what_is_forgotten_does_not_depend_on_how_often_it_is_looked_at() {
+        let mut pace = Pace::default();
+        let last = observe(&mut pace, 1000, |_| 2.0);
+        let in_steps = (0..200).fold(pace, |pace, n| pace.at(last + Duration::from_millis(50) * n));
+        let at_once = pace.at(last + Duration::from_millis(50) * 199);
+        assert!((in_steps.factor() / at_once.factor() - 1.0).abs() < 1e-9);
     }
 }

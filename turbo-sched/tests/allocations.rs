@@ -7,8 +7,8 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
 use turbo_sched::{
-    BatchTotal, Batcher, BatcherConfig, Candidate, CostModel, CostTable, Decision, Limits, PackedCost,
-    Policy, Request, RequestId,
+    BatchTotal, Batcher, BatcherConfig, Candidate, CostModel, CostTable, Decision, Limits, Outlook,
+    PackedCost, Policy, Request, RequestId,
 };
 
 thread_local! {
@@ -54,16 +54,38 @@ fn serve(batcher: &mut Batcher) {
     }
 }
 
-#[test]
-fn a_second_round_allocates_nothing() {
+/// A cost model of each layout.
+fn costs() -> [CostModel; 2] {
     let points = [(1, 1), (1, 32), (512, 1), (512, 32)];
     let points = points.map(|(len, size)| (len, size, BatchTotal(1e-3 * f64::from(len) * size as f64)));
     let padded = CostModel::Padded(CostTable::from_measurements(points).expect("four valid points"));
     let batch: Candidate = [100].into_iter().collect();
     let packed = PackedCost::fit([(batch, BatchTotal(0.01))]).expect("one valid batch");
+    [padded, CostModel::Packed(Box::new(packed))]
+}
+
+#[test]
+fn an_outlook_learns_and_predicts_without_allocating() {
+    let limits = Limits::batch_size(NonZeroUsize::new(32).expect("above 0"));
+    for cost in costs() {
+        let mut outlook = Outlook::new(&BatcherConfig::with_limits(limits), cost);
+        let batch: Candidate = [100].into_iter().collect();
+        let request = |id| Request::new(RequestId(id), 100, Duration::from_millis(id));
+        (0..200).for_each(|id| outlook.enter(&request(id)));
+        let mut round = || {
+            outlook.observe(&batch, Duration::from_millis(9)).expect("a batch takes time");
+            outlook.time_until_answered(&request(200), [100, 7], Duration::from_secs(1));
+        };
+        round();
+        assert_eq!(allocations(round), 0);
+    }
+}
+
+#[test]
+fn a_second_round_allocates_nothing() {
     let width = NonZeroU32::new(16).expect("above 0");
     let limits = Limits::batch_size(NonZeroUsize::new(32).expect("above 0"));
-    for cost in [padded, CostModel::Packed(Box::new(packed))] {
+    for cost in costs() {
         for policy in
             [Policy::OptimalSplit, Policy::TokenBudget, Policy::SortedWindow, Policy::LengthBuckets { width }]
         {

@@ -87,7 +87,7 @@ proptest! {
             outlook.enter(&request);
         }
         let newcomer = request(1000, newcomer, now);
-        let predicted = outlook.time_until_answered(&newcomer, &[newcomer.seq_len], now);
+        let predicted = outlook.time_until_answered(&newcomer, [newcomer.seq_len], now);
         outlook.enter(&newcomer);
 
         let all = outlook.time_left(now).as_secs_f64();
@@ -150,7 +150,7 @@ fn serve(machine: Machine, arrivals: &[Arrival], slo: Duration, horizon: Duratio
             for id in ids {
                 let (request, predicted) = inside.remove(&id).expect("it was let in");
                 let taken = now - request.arrived;
-                outlook.answered(predicted, slo, taken);
+                outlook.answered(predicted, slo, taken, now);
                 if now < LEARNING {
                     continue;
                 }
@@ -161,9 +161,8 @@ fn serve(machine: Machine, arrivals: &[Arrival], slo: Duration, horizon: Duratio
         while let Some((arrival, id)) = coming.next_if(|(arrival, _)| arrival.at <= now) {
             let deadline = Some(arrival.at + slo);
             let request = Request { deadline, ..Request::new(RequestId(id), arrival.seq_len, arrival.at) };
-            let predicted = outlook.time_until_answered(&request, &[request.seq_len], now);
+            let predicted = outlook.time_until_answered(&request, [request.seq_len], now);
             if predicted.expected > slo {
-                outlook.refused();
                 outcome.refused += 1;
                 continue;
             }
@@ -179,7 +178,7 @@ fn serve(machine: Machine, arrivals: &[Arrival], slo: Duration, horizon: Duratio
         for (request, predicted) in gone {
             batcher.cancel(request.id);
             outlook.leave(&request);
-            outlook.answered(predicted, slo, now - request.arrived);
+            outlook.answered(predicted, slo, now - request.arrived, now);
             inside.remove(&request.id);
             outcome.expired += 1;
         }
@@ -189,7 +188,7 @@ fn serve(machine: Machine, arrivals: &[Arrival], slo: Duration, horizon: Duratio
             ids.iter().for_each(|id| assert!(outlook.leave(&inside[id].0), "it waited"));
             outlook.busy_until(now + predicted);
             batcher.observe(&candidate, took).expect("a batch takes time");
-            outlook.learn(batcher.cost_model());
+            outlook.observe(&candidate, took).expect("a batch takes time");
             running = Some((now + took, ids));
         }
     }
@@ -211,6 +210,52 @@ const MACHINES: [Machine; 2] = [
 fn capacity(machine: Machine, mean_len: f64) -> f64 {
     let batch = 64.0_f64.min(2048.0 / mean_len);
     batch / (machine.fixed + machine.per_token * mean_len * batch)
+}
+
+/// An outlook on batches of one, of 10 ms, that lets 100 ms pass before a request is overdue.
+fn one_by_one() -> Outlook {
+    let costs = Machine { layout: Layout::Packed, fixed: 10e-3, per_token: 0.0 }.costs();
+    let config =
+        BatcherConfig { overdue_after: millis(100), ..BatcherConfig::with_limits(limits(1, 1)) };
+    Outlook::new(&config, costs)
+}
+
+#[test]
+fn who_becomes_overdue_meanwhile_goes_before_it_too() {
+    let high = |id, now| request(id, (1, None, 1), now);
+    let predicted = |low_ones: u64, high_ones: u64| {
+        let mut outlook = one_by_one();
+        (0..low_ones).for_each(|id| outlook.enter(&request(id, (1, None, 0), millis(0))));
+        (0..high_ones).for_each(|id| outlook.enter(&high(100 + id, millis(50))));
+        let by_cost = outlook.time_until_answered(&high(1000, millis(50)), [1], millis(50)).by_cost;
+        by_cost.as_millis()
+    };
+    for (why, low_ones, high_ones, expected) in [
+        ("answered before they are overdue", 20, 2, 30),
+        ("overdue when it would be its turn", 20, 6, 270),
+        ("nobody is", 0, 6, 70),
+    ] {
+        let got = predicted(low_ones, high_ones);
+        assert!(got.abs_diff(expected) <= 1, "{why}: {got} ms");
+    }
+}
+
+#[test]
+fn an_idle_machine_fears_nothing() {
+    let mut outlook = one_by_one();
+    let feared = Prediction { by_cost: millis(10), expected: millis(10) };
+    (0..1000).for_each(|_| outlook.answered(feared, millis(20), millis(50), millis(1)));
+    let mut ask = |outlook: &mut Outlook| {
+        let Prediction { by_cost, expected } =
+            outlook.time_until_answered(&request(1, (1, None, 0), millis(1)), [1], millis(1));
+        expected.as_secs_f64() / by_cost.as_secs_f64()
+    };
+    assert_eq!(ask(&mut outlook), 1.0);
+    outlook.busy_until(millis(2));
+    assert!(ask(&mut outlook) > 2.9, "something runs");
+    outlook.busy_until(millis(0));
+    outlook.enter(&request(2, (1, None, 0), millis(1)));
+    assert!(ask(&mut outlook) > 2.9, "somebody waits");
 }
 
 #[test]

@@ -26,8 +26,9 @@ pub use request::{Priority, Request, RequestId};
 pub enum Dispatch {
     /// Whenever the runner is free: for a machine under load.
     Hungry,
-    /// When the waiting requests fill a batch, or the oldest has waited for `timeout`, or its wait plus the
-    /// estimated time of everything waiting reaches half of `slo`, or a deadline could not be met later on.
+    /// When the waiting requests fill a batch, or the oldest has waited for `timeout`, or the wait of one plus the
+    /// estimated time of everything waiting reaches half of `slo`, or of the time until its deadline: the other half is
+    /// for what no estimate knows.
     Lazy {
         /// Longest wait for company.
         timeout: Duration,
@@ -262,9 +263,9 @@ impl Batcher {
         }
         let total = self.backlog();
         let last_starts = self.queue.iter().map(|request| {
-            let half_slo = request.arrived.saturating_add(slo / 2).saturating_sub(total);
-            let deadline = request.deadline.unwrap_or(Duration::MAX).saturating_sub(total);
-            request.arrived.saturating_add(timeout).min(half_slo).min(deadline)
+            let asked = request.deadline.unwrap_or(Duration::MAX).saturating_sub(request.arrived);
+            let half = slo.min(asked) / 2;
+            request.arrived.saturating_add(timeout.min(half.saturating_sub(total)))
         });
         last_starts.min().unwrap_or(Duration::ZERO)
     }

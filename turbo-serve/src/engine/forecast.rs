@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use turbo_sched::{BatcherConfig, CostModel, Outlook, Prediction, Request, RequestId};
+use turbo_sched::{BatcherConfig, Candidate, CostModel, Outlook, Prediction, Request, RequestId};
 
 use super::{EngineError, Priority, Spent};
 
@@ -85,10 +85,15 @@ pub(super) struct Place {
 }
 
 #[derive(Debug)]
-struct Settled {
-    predicted: Prediction,
-    /// Whether it takes longer than the server promises, be it that it is alone: so the promise is not for it.
-    is_beyond_promise: bool,
+enum Settled {
+    /// It takes longer than the server promises, be it that it is alone: so the promise is not for it, and its wait teaches
+    /// nothing.
+    BeyondPromise,
+    Predicted {
+        prediction: Prediction,
+        /// When: what was before that is no part of it.
+        at: Instant,
+    },
 }
 
 impl Place {
@@ -99,16 +104,17 @@ impl Place {
     /// When it is given up if it was not begun.
     pub(super) fn expires(&self) -> Option<Instant> {
         match self.settled.get() {
-            Some(Settled { is_beyond_promise: true, .. }) => None,
+            Some(Settled::BeyondPromise) => None,
             _ => self.terms.deadline(),
         }
     }
 
-    /// Input number `input`, as outlook and batcher see it.
+    /// Input number `input`, as outlook and batcher see it: where the promise is not for it, it is served in its turn, and
+    /// not before others for it.
     pub(super) fn request(&self, input: usize, seq_len: u32, epoch: Instant) -> Request {
         let since = |at: Instant| at.saturating_duration_since(epoch);
         Request {
-            deadline: self.terms.deadline().map(since),
+            deadline: self.expires().map(since),
             priority: self.terms.priority.into(),
             ..Request::new(RequestId(self.first_id + input as u64), seq_len, since(self.terms.started))
         }
@@ -119,19 +125,21 @@ impl Place {
 pub(super) struct Inside {
     pub place: Arc<Place>,
     forecast: Arc<Forecast>,
+    is_answered: bool,
 }
 
 impl Inside {
     /// It has its answer.
-    pub(super) fn answered(self) {
+    pub(super) fn answered(mut self) {
+        self.is_answered = true;
         self.forecast.learn_of(&self.place);
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        let Self { place, forecast } = self;
-        if place.expires().is_some_and(|at| at <= Instant::now()) {
+        let Self { place, forecast, is_answered } = self;
+        if !*is_answered && place.expires().is_some_and(|at| at <= Instant::now()) {
             forecast.learn_of(place);
         }
         forecast.none_of(place);
@@ -167,15 +175,12 @@ impl Forecast {
         let guess = state.usual_len.ceil() as u32;
         let request = |input: u64| place.request(input as usize, guess, self.epoch);
         if terms.within.is_some() && !may_be_known {
-            let predicted = state.outlook.time_until_answered(&request(0), &[], self.since_epoch(now));
-            if let Err(error) = in_time(&terms, predicted, now) {
-                state.outlook.refused();
-                return Err(error);
-            }
+            let predicted = state.outlook.time_until_answered(&request(0), [], self.since_epoch(now));
+            in_time(&terms, predicted, now)?;
         }
         (0..inputs).for_each(|input| state.outlook.enter(&request(input)));
         drop(state);
-        Ok(Inside { place: Arc::new(place), forecast: Arc::clone(self) })
+        Ok(Inside { place: Arc::new(place), forecast: Arc::clone(self), is_answered: false })
     }
 
     /// The inputs of a request are tokens: these, by number and length, have to be computed, and all others need not.
@@ -193,16 +198,17 @@ impl Forecast {
         }
         let request = |&(input, len): &(usize, u32)| place.request(input, len, self.epoch);
         if let Some(within) = place.terms.within {
-            let lens: Vec<u32> = missing.iter().map(|&(_, len)| len).collect();
-            let first = request(&missing[0]);
-            let predicted = state.outlook.time_until_answered(&first, &lens, self.since_epoch(now));
-            let is_beyond_promise = !place.terms.is_asked && state.outlook.time_alone(&lens).by_cost > within;
-            if !is_beyond_promise && let Err(error) = in_time(&place.terms, predicted, now) {
-                state.outlook.refused();
-                return Err(error);
-            }
-            // Nobody settles a request twice.
-            drop(place.settled.set(Settled { predicted, is_beyond_promise }));
+            let lens = missing.iter().map(|&(_, len)| len);
+            let settled = if !place.terms.is_asked && state.outlook.time_alone(lens.clone()) > within {
+                Settled::BeyondPromise
+            } else {
+                let first = request(&missing[0]);
+                let prediction = state.outlook.time_until_answered(&first, lens, self.since_epoch(now));
+                in_time(&place.terms, prediction, now)?;
+                Settled::Predicted { prediction, at: now }
+            };
+            // Nobody settles a request twice. Its place follows from it.
+            drop(place.settled.set(settled));
         }
         missing.iter().for_each(|input| state.outlook.enter(&request(input)));
         Ok(())
@@ -233,10 +239,11 @@ impl Forecast {
         self.lock().outlook.busy_until(until);
     }
 
-    /// A batch of so many inputs was computed, and took `time`; batches cost what `costs` says from now on.
-    pub(super) fn ran(&self, inputs: usize, time: Duration, costs: &CostModel) {
-        self.counted().entry(inputs).or_default().add(time);
-        self.lock().outlook.learn(costs);
+    /// This batch was computed, and took `time`.
+    pub(super) fn ran(&self, batch: &Candidate, time: Duration) {
+        self.counted().entry(batch.batch_size).or_default().add(time);
+        // What teaches nothing taught the batcher nothing, either, which says so.
+        drop(self.lock().outlook.observe(batch, time));
     }
 
     /// The batches that were computed, by their size.
@@ -256,9 +263,11 @@ impl Forecast {
 
     /// A request was answered, or given up for its time was over.
     fn learn_of(&self, place: &Place) {
-        if let (Some(settled), Some(within)) = (place.settled.get(), place.terms.within) {
-            let taken = place.terms.started.elapsed();
-            self.lock().outlook.answered(settled.predicted, within, taken);
+        if let (Some(&Settled::Predicted { prediction, at }), Some(within)) =
+            (place.settled.get(), place.terms.within)
+        {
+            let now = self.epoch.elapsed();
+            self.lock().outlook.answered(prediction, within, at.elapsed(), now);
         }
     }
 
@@ -281,5 +290,89 @@ fn in_time(terms: &Terms, predicted: Prediction, now: Instant) -> Result<(), Eng
             Err(EngineError::TooLate { within, predicted, retry_after: over.max(SOONEST) })
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use turbo_sched::{BatchTotal, Limits, PackedCost};
+
+    use super::*;
+
+    fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// Batches of one take 10 ms each.
+    fn forecast() -> Arc<Forecast> {
+        let cost = PackedCost::fit([([1].into_iter().collect(), BatchTotal(0.01))]).unwrap();
+        let config = BatcherConfig::with_limits(Limits::batch_size(NonZeroUsize::MIN));
+        Arc::new(Forecast::new(Instant::now(), &config, CostModel::Packed(Box::new(cost))))
+    }
+
+    /// A request of so many inputs that came at `started`, while the server promises `slo`: let in, or refused.
+    fn come(
+        forecast: &Arc<Forecast>,
+        started: Instant,
+        slo: Duration,
+        inputs: usize,
+    ) -> Result<Inside, EngineError> {
+        let terms = Terms::new(started, None, Some(slo), Priority::Normal);
+        let inside = forecast.enter(terms, inputs, true)?;
+        let lens: Vec<_> = (0..inputs).map(|input| (input, 1)).collect();
+        forecast.settle(&inside.place, &lens)?;
+        Ok(inside)
+    }
+
+    /// How much longer than its costs say a request is expected to take behind what runs.
+    fn fear(forecast: &Forecast) -> f64 {
+        forecast.busy_for(Duration::from_secs(100));
+        let now = forecast.epoch.elapsed();
+        let request = Request::new(RequestId(u64::MAX), 1, now);
+        let Prediction { by_cost, expected } =
+            forecast.lock().outlook.time_until_answered(&request, [1], now);
+        expected.as_secs_f64() / by_cost.as_secs_f64()
+    }
+
+    #[test]
+    fn who_is_beyond_the_promise_goes_behind_those_who_are_not_and_teaches_nothing() {
+        let forecast = forecast();
+        let first = fear(&forecast);
+        forecast.busy_for(Duration::ZERO);
+        let (now, slo) = (Instant::now(), millis(25));
+        let beyond = come(&forecast, now, slo, 4).expect("nothing is promised to it");
+        assert_eq!(beyond.place.expires(), None);
+        let within = come(&forecast, Instant::now(), slo, 1).expect("it goes first");
+        assert!(within.place.expires().is_some());
+        (0..1000).for_each(|_| forecast.learn_of(&beyond.place));
+        assert_eq!(fear(&forecast), first);
+        drop((beyond, within));
+        forecast.busy_for(Duration::ZERO);
+        assert_eq!(forecast.retry_after(), SOONEST, "nobody is left");
+    }
+
+    #[test]
+    fn who_is_late_tells_it_once() {
+        let fear = [true, false].map(|is_answered| {
+            let forecast = forecast();
+            let inside = come(&forecast, Instant::now(), millis(30), 1).unwrap();
+            std::thread::sleep(millis(40)); // more than three times what was predicted, which is as much as counts
+            if is_answered { inside.answered() } else { drop(inside) }
+            fear(&forecast)
+        });
+        assert!(fear[0] > 1.2 && (fear[0] - fear[1]).abs() < 1e-6, "{fear:?}");
+    }
+
+    #[test]
+    fn what_was_before_a_prediction_is_no_part_of_it() {
+        let forecast = forecast();
+        forecast.busy_for(Duration::from_secs(6));
+        let started = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
+        let inside = come(&forecast, started, Duration::from_secs(20), 1).unwrap();
+        (0..3000).for_each(|_| forecast.learn_of(&inside.place));
+        let fear = fear(&forecast);
+        assert!(fear < 1.0, "answered at once after 10 s, and 6 s were predicted: {fear}");
     }
 }

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use turbo_sched::{Batcher, Candidate, CostModel, Decision, Request, RequestId};
+use turbo_sched::{Batcher, Candidate, CostModel, Decision, RequestId};
 
 use super::{
     Encoded, EngineError, OutputKind,
@@ -299,11 +299,8 @@ impl Queue {
             Message::Wake => return,
         };
         for job in jobs {
-            let (place, epoch) = (&job.ticket.place, self.epoch);
-            let request = place.request(job.input, job.seq_len(), epoch);
-            // Where the promise is not for it, it is served in its turn, and not before others for it.
-            let deadline = place.expires().map(|at| at.saturating_duration_since(epoch));
-            self.batcher.push(Request { deadline, ..request });
+            let request = job.ticket.place.request(job.input, job.seq_len(), self.epoch);
+            self.batcher.push(request);
             self.waiting.insert(request.id, job);
         }
     }

@@ -178,7 +178,7 @@ impl Worker {
             Ok(Progress::Done) => {
                 self.queue.observe(&candidate, inference);
                 self.keeper.learnt(self.queue.costs());
-                self.forecast.ran(jobs.len(), inference, self.queue.costs());
+                self.forecast.ran(&candidate, inference);
             }
             _ => self.queue.give_up(jobs),
         }
