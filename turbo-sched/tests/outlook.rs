@@ -215,8 +215,7 @@ fn capacity(machine: Machine, mean_len: f64) -> f64 {
 /// An outlook on batches of one, of 10 ms, that lets 100 ms pass before a request is overdue.
 fn one_by_one() -> Outlook {
     let costs = Machine { layout: Layout::Packed, fixed: 10e-3, per_token: 0.0 }.costs();
-    let config =
-        BatcherConfig { overdue_after: millis(100), ..BatcherConfig::with_limits(limits(1, 1)) };
+    let config = BatcherConfig { overdue_after: millis(100), ..BatcherConfig::with_limits(limits(1, 1)) };
     Outlook::new(&config, costs)
 }
 
@@ -245,7 +244,7 @@ fn an_idle_machine_fears_nothing() {
     let mut outlook = one_by_one();
     let feared = Prediction { by_cost: millis(10), expected: millis(10) };
     (0..1000).for_each(|_| outlook.answered(feared, millis(20), millis(50), millis(1)));
-    let mut ask = |outlook: &mut Outlook| {
+    let ask = |outlook: &mut Outlook| {
         let Prediction { by_cost, expected } =
             outlook.time_until_answered(&request(1, (1, None, 0), millis(1)), [1], millis(1));
         expected.as_secs_f64() / by_cost.as_secs_f64()

@@ -7,8 +7,12 @@
 //! the moment on at which its batch begins, it is answered otherwise, or its client has gone.
 
 use std::{
+    cmp::Reverse,
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -82,6 +86,10 @@ pub(super) struct Place {
     inputs: u64,
     /// What was made of it when its lengths were known.
     settled: OnceLock<Settled>,
+    /// Whether the outlook has its inputs with guessed lengths. This and the next change under the forecast's lock.
+    is_guessed: AtomicBool,
+    /// Whether its client has its answer or has gone.
+    is_gone: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -109,6 +117,17 @@ impl Place {
         }
     }
 
+    /// Who goes before whom: the less before the more.
+    pub(super) fn rank(&self) -> impl Ord + use<> {
+        let expires = self.expires();
+        (Reverse(self.terms.priority), expires.is_none(), expires)
+    }
+
+    /// The name of input number `input`.
+    pub(super) fn id(&self, input: usize) -> RequestId {
+        RequestId(self.first_id + input as u64)
+    }
+
     /// Input number `input`, as outlook and batcher see it: where the promise is not for it, it is served in its turn, and
     /// not before others for it.
     pub(super) fn request(&self, input: usize, seq_len: u32, epoch: Instant) -> Request {
@@ -116,7 +135,7 @@ impl Place {
         Request {
             deadline: self.expires().map(since),
             priority: self.terms.priority.into(),
-            ..Request::new(RequestId(self.first_id + input as u64), seq_len, since(self.terms.started))
+            ..Request::new(self.id(input), seq_len, since(self.terms.started))
         }
     }
 }
@@ -142,7 +161,9 @@ impl Drop for Inside {
         if !*is_answered && place.expires().is_some_and(|at| at <= Instant::now()) {
             forecast.learn_of(place);
         }
-        forecast.none_of(place);
+        let mut state = forecast.lock();
+        place.is_gone.store(true, Relaxed);
+        forecast.leave(&mut state, place);
     }
 }
 
@@ -170,7 +191,14 @@ impl Forecast {
         }
         let mut state = self.lock();
         let inputs = inputs as u64;
-        let place = Place { terms, first_id: state.next_id, inputs, settled: OnceLock::new() };
+        let place = Place {
+            terms,
+            first_id: state.next_id,
+            inputs,
+            settled: OnceLock::new(),
+            is_guessed: true.into(),
+            is_gone: false.into(),
+        };
         state.next_id += inputs;
         let guess = state.usual_len.ceil() as u32;
         let request = |input: u64| place.request(input as usize, guess, self.epoch);
@@ -183,23 +211,29 @@ impl Forecast {
         Ok(Inside { place: Arc::new(place), forecast: Arc::clone(self), is_answered: false })
     }
 
-    /// The inputs of a request are tokens: these, by number and length, have to be computed, and all others need not.
+    /// The inputs of a request are tokens: these, by number and length, have to be computed, and all others need not; or, after
+    /// that, these have to be all the same.
     ///
     /// # Errors
     /// [`EngineError::TooLate`].
     pub(super) fn settle(&self, place: &Place, missing: &[(usize, u32)]) -> Result<(), EngineError> {
         let now = Instant::now();
         let mut state = self.lock();
-        if self.leave(&mut state, place) == 0 {
-            return Ok(()); // its client has gone
+        if place.is_gone.load(Relaxed) {
+            return Ok(());
         }
+        self.none_is_guessed(&mut state, place);
         for &(_, len) in missing {
             state.usual_len += GAIN * (f64::from(len) - state.usual_len);
         }
         let request = |&(input, len): &(usize, u32)| place.request(input, len, self.epoch);
-        if let Some(within) = place.terms.within {
+        if let Some(within) = place.terms.within
+            && !matches!(place.settled.get(), Some(Settled::BeyondPromise))
+        {
             let lens = missing.iter().map(|&(_, len)| len);
-            let settled = if !place.terms.is_asked && state.outlook.time_alone(lens.clone()) > within {
+            let is_first = place.settled.get().is_none();
+            let is_promised = is_first && !place.terms.is_asked;
+            let settled = if is_promised && state.outlook.time_alone(lens.clone()) > within {
                 Settled::BeyondPromise
             } else {
                 let first = request(&missing[0]);
@@ -207,22 +241,40 @@ impl Forecast {
                 in_time(&place.terms, prediction, now)?;
                 Settled::Predicted { prediction, at: now }
             };
-            // Nobody settles a request twice. Its place follows from it.
+            // Its place follows from this, so what came of it first stands.
             drop(place.settled.set(settled));
         }
         missing.iter().for_each(|input| state.outlook.enter(&request(input)));
         Ok(())
     }
 
-    /// Nothing of a request has to be computed, or any more.
+    /// Nothing of a request has to be computed, as far as is known.
     pub(super) fn none_of(&self, place: &Place) {
-        self.leave(&mut self.lock(), place);
+        self.none_is_guessed(&mut self.lock(), place);
     }
 
-    /// Takes all inputs of a request out; says how many were there.
-    fn leave(&self, state: &mut State, place: &Place) -> usize {
-        let leave = |input: &u64| state.outlook.leave(&place.request(*input as usize, 0, self.epoch));
-        (0..place.inputs).filter(leave).count()
+    /// This input has to be computed though its client has gone: others wait for it.
+    pub(super) fn stays(&self, place: &Place, input: usize, seq_len: u32) {
+        self.lock().outlook.enter(&place.request(input, seq_len, self.epoch));
+    }
+
+    /// This input is not computed.
+    pub(super) fn goes(&self, place: &Place, input: usize) {
+        self.lock().outlook.leave(&place.request(input, 0, self.epoch));
+    }
+
+    /// Takes what was guessed of a request out.
+    fn none_is_guessed(&self, state: &mut State, place: &Place) {
+        if place.is_guessed.swap(false, Relaxed) {
+            self.leave(state, place);
+        }
+    }
+
+    /// Takes all inputs of a request out.
+    fn leave(&self, state: &mut State, place: &Place) {
+        for input in 0..place.inputs {
+            state.outlook.leave(&place.request(input as usize, 0, self.epoch));
+        }
     }
 
     /// The batch of these inputs begins.
@@ -347,7 +399,8 @@ mod tests {
         let within = come(&forecast, Instant::now(), slo, 1).expect("it goes first");
         assert!(within.place.expires().is_some());
         (0..1000).for_each(|_| forecast.learn_of(&beyond.place));
-        assert_eq!(fear(&forecast), first);
+        let fear = fear(&forecast);
+        assert!((fear - first).abs() < 1e-9, "{fear} after {first}");
         drop((beyond, within));
         forecast.busy_for(Duration::ZERO);
         assert_eq!(forecast.retry_after(), SOONEST, "nobody is left");
@@ -359,7 +412,11 @@ mod tests {
             let forecast = forecast();
             let inside = come(&forecast, Instant::now(), millis(30), 1).unwrap();
             std::thread::sleep(millis(40)); // more than three times what was predicted, which is as much as counts
-            if is_answered { inside.answered() } else { drop(inside) }
+            if is_answered {
+                inside.answered()
+            } else {
+                drop(inside)
+            }
             fear(&forecast)
         });
         assert!(fear[0] > 1.2 && (fear[0] - fear[1]).abs() < 1e-6, "{fear:?}");

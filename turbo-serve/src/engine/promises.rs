@@ -1,9 +1,10 @@
 //! One computation for all who want the same at the same time.
 //!
 //! In: jobs, and the keys of their answers. Out: for the first job of a key a [`Promise`], which it carries to the worker;
-//! the others wait here for its answer. A promise that is dropped with its job (its batch failed, or its client went before
-//! anybody else had come) is broken, and who waited for it is computed as if there had been none: each for itself, so that
-//! nobody's answer depends on somebody else's luck twice.
+//! the others wait here for its answer. Who is more urgent than that job would not have to wait for it: as long as its batch
+//! has not begun, he is computed, and carries the promise from then on. One that is dropped with its job (its batch failed,
+//! or its client went before anybody else had come) is broken, and who waited for it is let in as if there had been none:
+//! each for itself, so that nobody's answer depends on somebody else's luck twice.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -11,14 +12,31 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::queue::{Inbox, Job};
+use turbo_sched::RequestId;
+
+use super::{
+    forecast::{Forecast, Place},
+    queue::{Inbox, Job},
+};
 use crate::cache::{Key, ResponseCache};
 
 /// The keys that are being computed, and who waits for them.
 pub(super) struct Promises {
     cache: ResponseCache,
-    waiting: Mutex<HashMap<Key, Vec<Job>>>,
+    awaited: Mutex<HashMap<Key, Awaited>>,
     inbox: Inbox,
+    forecast: Arc<Forecast>,
+}
+
+/// An answer that is promised.
+struct Awaited {
+    /// The job that carries the promise, and its place.
+    by: RequestId,
+    place: Arc<Place>,
+    /// Whether its batch has begun.
+    has_begun: bool,
+    /// Who waits for it.
+    jobs: Vec<Job>,
 }
 
 /// What becomes of a job.
@@ -32,8 +50,8 @@ pub(super) enum Asked {
 }
 
 impl Promises {
-    pub(super) fn new(cache: ResponseCache, inbox: Inbox) -> Self {
-        Self { cache, waiting: Mutex::default(), inbox }
+    pub(super) fn new(cache: ResponseCache, inbox: Inbox, forecast: Arc<Forecast>) -> Self {
+        Self { cache, awaited: Mutex::default(), inbox, forecast }
     }
 
     pub(super) fn cache(&self) -> &ResponseCache {
@@ -45,36 +63,52 @@ impl Promises {
         if let Some(values) = self.cache.get(&key) {
             return Asked::Known(job, values);
         }
-        match self.lock().entry(key) {
-            Entry::Occupied(mut waiting) => {
-                waiting.get_mut().push(job);
-                Asked::Waits
-            }
-            Entry::Vacant(vacant) => {
-                // A promise that was kept since the look above is in the cache: it is put there first.
-                if let Some(values) = self.cache.get(&key) {
-                    return Asked::Known(job, values);
-                }
-                vacant.insert(Vec::new());
-                job.promise = Some(Promise { key, to: Some(Arc::clone(self)) });
-                Asked::Missing(job)
-            }
+        let (mut all, by, place) = (self.lock(), job.id(), Arc::clone(&job.ticket.place));
+        if let Some(awaited) = all.get_mut(&key)
+            && (awaited.has_begun || awaited.place.rank() <= place.rank())
+        {
+            awaited.jobs.push(job);
+            return Asked::Waits;
         }
+        // A promise that was kept since the look above is in the cache: it is put there first.
+        if let Some(values) = self.cache.get(&key) {
+            return Asked::Known(job, values);
+        }
+        let jobs = all.remove(&key).map(|awaited| awaited.jobs).unwrap_or_default();
+        all.insert(key, Awaited { by, place, has_begun: false, jobs });
+        job.promise = Some(Promise { key, by, to: Some(Arc::clone(self)) });
+        Asked::Missing(job)
     }
 
     fn take(&self, key: &Key) -> Vec<Job> {
-        self.lock().remove(key).unwrap_or_default()
+        self.lock().remove(key).map(|awaited| awaited.jobs).unwrap_or_default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Vec<Job>>> {
+    /// Has the worker compute those of these jobs that can be answered in time.
+    fn compute(&self, mut jobs: Vec<Job>) {
+        let now = Instant::now();
+        jobs.retain(|job| {
+            job.expire(now);
+            let settled = || self.forecast.settle(&job.ticket.place, &[(job.input, job.seq_len())]);
+            !job.ticket.is_withdrawn() && settled().map_err(|too_late| job.ticket.fail(too_late)).is_ok()
+        });
+        if !jobs.is_empty() {
+            tracing::debug!(inputs = jobs.len(), "computed again: the first who wanted it came to nothing");
+            self.inbox.submit(jobs);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Awaited>> {
         // Nothing panics half-way under the lock, so a poisoned one still guards a whole value.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// That an answer is being computed. It is kept, or broken when it is dropped.
 pub(super) struct Promise {
     key: Key,
+    /// The job that carries it.
+    by: RequestId,
     /// `None` when it was kept.
     to: Option<Arc<Promises>>,
 }
@@ -82,10 +116,23 @@ pub(super) struct Promise {
 impl Promise {
     /// Whether anybody waits for it.
     pub(super) fn is_awaited(&self) -> bool {
-        self.to.as_ref().is_some_and(|promises| {
-            let waiting = promises.lock();
-            waiting.get(&self.key).is_some_and(|jobs| jobs.iter().any(|job| !job.ticket.is_withdrawn()))
-        })
+        let waits = |awaited: &mut Awaited| awaited.jobs.iter().any(|job| !job.ticket.is_withdrawn());
+        self.look(waits).unwrap_or_default()
+    }
+
+    /// The batch of its job begins: nobody will be answered sooner by another.
+    pub(super) fn begins(&self) {
+        self.look(|awaited| awaited.has_begun = true);
+    }
+
+    /// Tells those who wait for it where their time is over at `now`.
+    pub(super) fn expire(&self, now: Instant) {
+        self.look(|awaited| awaited.jobs.iter().for_each(|job| job.expire(now)));
+    }
+
+    /// Looks at what it promises, unless somebody more urgent has come since and promises that.
+    fn look<T>(&self, at: impl FnOnce(&mut Awaited) -> T) -> Option<T> {
+        self.to.as_ref()?.lock().get_mut(&self.key).filter(|awaited| awaited.by == self.by).map(at)
     }
 
     /// The key of what is promised.
@@ -114,14 +161,52 @@ impl Promise {
 impl Drop for Promise {
     fn drop(&mut self) {
         let Some(promises) = self.to.take() else { return };
-        let mut waiting = promises.take(&self.key);
-        waiting.retain(|job| !job.ticket.is_withdrawn());
-        if !waiting.is_empty() {
-            tracing::debug!(
-                inputs = waiting.len(),
-                "computed again: the first who wanted it came to nothing"
-            );
-            promises.inbox.submit(waiting);
-        }
+        let broken = match promises.lock().entry(self.key) {
+            Entry::Occupied(awaited) if awaited.get().by == self.by => awaited.remove().jobs,
+            _ => return,
+        };
+        promises.compute(broken);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cache::Scope,
+        engine::{
+            EngineError, Priority,
+            forecast::Terms,
+            queue::{
+                inbox,
+                tests::{forecast, job_of},
+            },
+        },
+    };
+
+    #[test]
+    fn who_waited_for_a_broken_promise_is_let_in_or_told() {
+        let (forecast, (inbox, _outbox)) = (forecast(), inbox());
+        let cache = ResponseCache::in_memory(1 << 20).unwrap();
+        let promises = Arc::new(Promises::new(cache, inbox, Arc::clone(&forecast)));
+        let key = Scope::alone().key("pooled", &[&[1]]);
+        let come = |priority, within| {
+            let (job, inside, client) = job_of(&forecast, Terms::new(Instant::now(), None, within, priority));
+            (promises.ask(key, job), inside, client)
+        };
+        let (Asked::Missing(first), _first_inside, _first_client) = come(Priority::High, None) else {
+            panic!("nobody promised it")
+        };
+        let hurried = come(Priority::Normal, Some(Duration::from_secs(5)));
+        let patient = come(Priority::Normal, None);
+        assert!(matches!((&hurried.0, &patient.0), (Asked::Waits, Asked::Waits)));
+
+        forecast.busy_for(Duration::from_secs(8));
+        drop(first);
+        let told = hurried.2.blocking_recv().unwrap();
+        assert!(matches!(told, Err(EngineError::TooLate { .. })), "{told:?}");
+        drop((hurried.1, _first_inside));
+        // 8 s for what runs, and one for the one that waits
+        assert!(forecast.retry_after() > Duration::from_millis(8500), "{:?}", forecast.retry_after());
     }
 }

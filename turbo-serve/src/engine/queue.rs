@@ -41,6 +41,11 @@ impl Job {
         Sequence { input_ids, token_type_ids, selected, rows: Some(self.rows()) }
     }
 
+    /// Its name among those who wait.
+    pub(super) fn id(&self) -> RequestId {
+        self.ticket.place.id(self.input)
+    }
+
     /// The rows that answer it.
     pub(super) fn rows(&self) -> Rows {
         match self.ticket.output {
@@ -59,11 +64,14 @@ impl Job {
         u32::try_from(self.tokens()).unwrap_or(u32::MAX)
     }
 
-    /// Tells its client where its time is over at `now`.
-    fn expire(&self, now: Instant) {
+    /// Tells its client, and who else waits for it, where their time is over at `now`.
+    pub(super) fn expire(&self, now: Instant) {
         let place = &self.ticket.place;
         if place.expires().is_some_and(|at| at <= now) {
             self.ticket.fail(place.terms().expired());
+        }
+        if let Some(promise) = &self.promise {
+            promise.expire(now);
         }
     }
 
@@ -202,6 +210,7 @@ impl Queue {
         match self.batcher.poll(self.epoch.elapsed()) {
             Decision::Run(run) => {
                 into.extend(run.ids.iter().filter_map(|id| self.waiting.remove(id)));
+                into.iter().filter_map(|job| job.promise.as_ref()).for_each(Promise::begins);
                 self.forecast.began(into.iter().map(|job| (&*job.ticket.place, job.input)));
                 self.metrics.waiting(self.waiting.len());
                 self.metrics.batch(into, run.fill);
@@ -308,12 +317,15 @@ impl Queue {
     /// Drops the jobs whose time is over or for which nobody waits, or all when they are abandoned.
     fn withdraw(&mut self) {
         let (abandoned, all, now) = (self.abandoned.is_said(), self.waiting.len(), Instant::now());
-        let Self { batcher, waiting, metrics, .. } = self;
+        let Self { batcher, waiting, forecast, metrics, .. } = self;
         waiting.retain(|_, job| {
             job.expire(now);
-            let stays = !abandoned && !job.is_withdrawn();
+            let (stays, place) = (!abandoned && !job.is_withdrawn(), &job.ticket.place);
             if !stays {
                 give_up(job, abandoned, metrics);
+                forecast.goes(place, job.input);
+            } else if job.ticket.is_withdrawn() {
+                forecast.stays(place, job.input, job.seq_len());
             }
             stays
         });
@@ -340,15 +352,25 @@ fn give_up(job: &Job, abandoned: bool, metrics: &QueueMetrics) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use metrics_exporter_prometheus::PrometheusBuilder;
     use tokio::sync::Semaphore;
     use turbo_sched::{BatchTotal, BatcherConfig, Layout, Limits, PackedCost};
 
     use super::*;
-    use crate::engine::{Priority, forecast::Terms, observed::Observer, ticket};
+    use crate::{
+        cache::{ResponseCache, Scope},
+        engine::{
+            Priority,
+            forecast::{Inside, Terms},
+            observed::Observer,
+            promises::{Asked, Promises},
+            ticket,
+        },
+    };
 
-    fn forecast() -> Arc<Forecast> {
+    /// Of batches of one, which take a second each.
+    pub(in crate::engine) fn forecast() -> Arc<Forecast> {
         let (config, cost) = batching();
         Arc::new(Forecast::new(Instant::now(), &config, cost))
     }
@@ -361,13 +383,21 @@ mod tests {
 
     /// A job of a request of one input, and where its client waits.
     fn job(forecast: &Arc<Forecast>) -> (Job, ticket::Receiver<ticket::Answer>) {
+        let (job, _, client) = job_of(forecast, Terms::new(Instant::now(), None, None, Priority::Normal));
+        (job, client)
+    }
+
+    /// The same on these terms, which is inside.
+    pub(in crate::engine) fn job_of(
+        forecast: &Arc<Forecast>,
+        terms: Terms,
+    ) -> (Job, Inside, ticket::Receiver<ticket::Answer>) {
         let slots = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        let now = Instant::now();
-        let terms = Terms::new(now, None, None, Priority::Normal);
-        let place = Arc::clone(&forecast.enter(terms, 1, false).unwrap().place);
-        let (ticket, client) = Ticket::new(place, 1, OutputKind::RAW, slots);
+        let inside = forecast.enter(terms, 1, true).unwrap();
+        let (ticket, client) = Ticket::new(Arc::clone(&inside.place), 1, OutputKind::RAW, slots);
         let encoded = Encoded { input_ids: vec![1], ..Encoded::default() };
-        (Job { ticket: Arc::new(ticket), input: 0, encoded, encoded_at: now, promise: None }, client)
+        let ticket = Arc::new(ticket);
+        (Job { ticket, input: 0, encoded, encoded_at: terms.started, promise: None }, inside, client)
     }
 
     fn queue(outbox: Outbox, forecast: Arc<Forecast>) -> Queue {
@@ -397,6 +427,30 @@ mod tests {
         let counted = recorder.handle().render();
         let dropped: Vec<_> = counted.lines().filter(|line| line.contains("dropped")).collect();
         assert!(matches!(&dropped[..], [line] if line.ends_with(" 1")), "{counted}");
+    }
+
+    #[test]
+    fn what_others_wait_for_is_counted_though_its_client_has_gone() {
+        let ((inbox, outbox), forecast) = (inbox(), forecast());
+        let mut queue = queue(outbox, Arc::clone(&forecast));
+        let cache = ResponseCache::in_memory(1 << 20).unwrap();
+        let promises = Arc::new(Promises::new(cache, inbox.clone(), Arc::clone(&forecast)));
+        let come = || job_of(&forecast, Terms::new(Instant::now(), None, None, Priority::Normal));
+        let ((before, _before, _client), (first, gone, its_client), (other, stays, other_client)) =
+            (come(), come(), come());
+        let key = Scope::alone().key("pooled", &[&[1]]);
+        let Asked::Missing(first) = promises.ask(key, first) else { panic!("nobody promised it") };
+        assert!(matches!(promises.ask(key, other), Asked::Waits));
+        forecast.none_of(&stays.place);
+        inbox.submit(vec![before, first]);
+        drop((gone, its_client));
+
+        let mut batch = Vec::new();
+        assert!(matches!(queue.next(&mut batch), Next::Run(_)));
+        assert!(forecast.retry_after() > Duration::from_millis(900), "one waits for a batch of a second");
+        drop(other_client);
+        assert!(matches!(queue.next(&mut batch), Next::Nothing));
+        assert!(forecast.retry_after() < Duration::from_millis(900), "nobody does");
     }
 
     #[test]

@@ -86,10 +86,17 @@ fn compute(forecast: &Forecast, inbox: &Inbox, ticket: &Ticket, missing: Vec<Job
 
 impl Known {
     /// The answers that `cache` has of a model with these rows; those behind memory where its `fingerprint` is known.
-    pub(super) fn new(cache: ResponseCache, fingerprint: Option<&str>, rows: RowLens, inbox: Inbox) -> Self {
+    /// What nobody answers any more comes to `inbox` if `forecast` lets it.
+    pub(super) fn new(
+        cache: ResponseCache,
+        fingerprint: Option<&str>,
+        rows: RowLens,
+        inbox: Inbox,
+        forecast: Arc<Forecast>,
+    ) -> Self {
         let behind = fingerprint.is_some() && cache.is_lasting();
         let scope = fingerprint.map_or_else(Scope::alone, Scope::of);
-        Self { scope, rows, behind, promises: Arc::new(Promises::new(cache, inbox)) }
+        Self { scope, rows, behind, promises: Arc::new(Promises::new(cache, inbox, forecast)) }
     }
 
     /// Answers `job`, or has it wait for its answer, or gives it back with the promise that it is answered.

@@ -79,11 +79,7 @@ impl Engine {
             type_vocab_size: info.model.type_vocab_size,
         };
 
-        let known = config
-            .cache
-            .clone()
-            .map(|cache| Known::new(cache, model.fingerprint.as_deref(), model.info.rows, inbox.clone()));
-
+        let (fingerprint, rows) = (model.fingerprint.clone(), model.info.rows);
         let abandoned = Arc::new(Abandoned::default());
         let start = WorkerStart {
             info: info.clone(),
@@ -99,6 +95,9 @@ impl Engine {
         info.max_batch_tokens = capacity.total_tokens;
         let workers = config.tokenization_workers;
         let label = config.label.as_deref();
+        let known = config.cache.clone().map(|cache| {
+            Known::new(cache, fingerprint.as_deref(), rows, inbox.clone(), Arc::clone(&forecast))
+        });
         let recall = Recall::new(known, inbox.clone(), Arc::clone(&forecast), label, Arc::clone(&observer));
         let (encoders, mut threads) = Encoders::start(rules, workers, recall, inbox, Arc::clone(&abandoned))?;
         threads.push(worker);

@@ -5,6 +5,7 @@ use std::{
     collections::HashMap,
     path::Path,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use proptest::prelude::*;
@@ -12,7 +13,7 @@ use turbo_serve::{
     cache::{CacheOptions, FolderOptions, ResponseCache},
     engine::{
         Encoded, Engine, EngineConfig, EngineError, Infer, InferRequest, InferResponse, Input, OutputKind,
-        Pending,
+        Pending, Priority, Urgency,
     },
 };
 
@@ -147,7 +148,7 @@ fn who_waits_for_somebody_elses_input_is_answered_when_that_one_goes() {
     // One that waits for its batch, and one that runs already.
     let (gone, stays) = (begin(&engine, request([&[1]])), begin(&engine, request([&[1], &[9]])));
     drop((gone, held));
-    std::thread::sleep(std::time::Duration::from_millis(20)); // many layers
+    std::thread::sleep(Duration::from_millis(20)); // many layers
     control.open();
     assert_eq!(firsts(&wait(stays).unwrap()), [1, 9]);
     assert_eq!(control.batches(), [[9], [1]], "neither was begun again");
@@ -184,6 +185,43 @@ fn when_a_batch_fails_those_who_waited_for_it_are_computed() {
         assert_eq!(control.batches(), [vec![9], vec![1, bad], vec![1]]);
         assert_eq!(firsts(&embed(&engine, [&[1]]).unwrap()), [1]);
     }
+}
+
+#[test]
+fn who_is_more_urgent_than_the_first_is_computed_in_his_own_turn() {
+    let (engine, control) = fake::start(&EngineConfig { max_batch_requests: Some(1), ..caching() });
+    let held = hold(&engine, &control, 9);
+    let of_class = |priority| {
+        let urgency = Urgency { priority, ..Urgency::default() };
+        begin(&engine, InferRequest { urgency, ..request([&[1]]) })
+    };
+    let asked = [
+        of_class(Priority::Low),
+        begin(&engine, request([&[2]])),
+        of_class(Priority::High),
+        of_class(Priority::High), // no more urgent than the one before
+    ];
+    control.let_through(2);
+    wait(held).unwrap();
+    let [low, normal, high, another] = asked;
+    assert_eq!([high, another].map(|one| firsts(&wait(one).unwrap())), [[1], [1]]);
+    assert_eq!(control.batches()[..2], [[9], [1]]);
+    control.open();
+    assert_eq!([normal, low].map(|one| firsts(&wait(one).unwrap())), [[2], [1]]);
+}
+
+#[test]
+fn who_waits_for_others_waits_no_longer_than_is_promised() {
+    let slo = Duration::from_millis(50);
+    let (engine, control) = fake::start(&EngineConfig { slo: Some(slo), ..caching() });
+    let held = hold(&engine, &control, 9);
+    let (gone, stays) = (begin(&engine, request([&[1]])), begin(&engine, request([&[1]])));
+    drop(gone);
+    std::thread::sleep(slo + Duration::from_millis(10));
+    control.open();
+    assert_eq!(wait(stays), Err(EngineError::Expired { within: slo }));
+    wait(held).unwrap();
+    assert_eq!(control.batches(), [[9]]);
 }
 
 #[test]
@@ -230,6 +268,7 @@ fn dropping_the_last_handle_ends_the_worker() {
     let config = caching();
     let (engine, control) = fake::start(&config);
     embed(&engine, [&[1]]).unwrap();
+    control.close(); // it has not its answer before it goes
     drop(begin(&engine, request([&[2]])));
     drop(engine);
     fake::eventually(|| std::sync::Arc::strong_count(&control) == 1);
