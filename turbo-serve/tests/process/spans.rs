@@ -138,7 +138,10 @@ fn without_a_collector_requests_are_answered_all_the_same() {
     assert!(output.lines().count() < 12, "{output}");
     let model = tiny_model();
     let arguments = ["serve", "--hostname=127.0.0.1", "--port=0", "--model-id", model.to_str().unwrap()];
-    let (code, output) = run(&[&arguments[..], &["--otlp-endpoint=not a url"]].concat());
-    assert_eq!(code, Some(1));
-    assert!(output.contains("--otlp-endpoint `not a url`: expected a URL such as"), "{output}");
+    for wrong in ["not a url", "localhost:4317", "ftp://localhost", "http://"] {
+        let (code, output) = run(&[&arguments[..], &["--otlp-endpoint", wrong]].concat());
+        assert_eq!(code, Some(1), "{wrong}");
+        let expected = format!("--otlp-endpoint `{wrong}`: expected a URL such as");
+        assert!(output.contains(&expected), "{output}");
+    }
 }
