@@ -62,20 +62,42 @@ impl Cuts {
         }
     }
 
+    /// Whether [`Self::words`] are more than the whole text.
+    pub(super) fn has_words(&self) -> bool {
+        self.blanks != Blanks::None
+    }
+
+    /// The parts of `text` between the blanks in front of which it may be cut: words with the blanks before them.
+    pub(super) fn words<'a>(&self, text: &'a str) -> impl Iterator<Item = &'a str> {
+        let mut rest = text;
+        std::iter::from_fn(move || {
+            let end = (1..rest.len()).find(|&at| self.is_before_blank(rest, at)).unwrap_or(rest.len());
+            let (word, behind) = rest.split_at(end);
+            rest = behind;
+            (!word.is_empty()).then_some(word)
+        })
+    }
+
     /// Whether `text` may be cut at byte `at`, in front of the character `next`.
     fn may_cut(&self, text: &str, at: usize, next: char) -> bool {
         let Some(last) = text[..at].chars().next_back() else { return false };
-        let blank = match self.blanks {
+        self.is_before_blank(text, at) || self.is_isolated(text, at, [last, next])
+    }
+
+    /// Whether there is a blank at byte `at` in front of which `text` may be cut.
+    fn is_before_blank(&self, text: &str, at: usize) -> bool {
+        let bytes = text.as_bytes();
+        let is_word = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+        match self.blanks {
             Blanks::None => false,
             Blanks::BehindWords(blanks) => {
-                u8::try_from(next).is_ok_and(|next| blanks.contains(&next)) && !last.is_whitespace()
+                let last = || text[..at].chars().next_back();
+                blanks.contains(&bytes[at]) && last().is_some_and(|last| !last.is_whitespace())
             }
             Blanks::BetweenWords => {
-                let behind = text.as_bytes().get(at + 1).is_some_and(u8::is_ascii_alphanumeric);
-                next == ' ' && last.is_ascii_alphanumeric() && behind
+                bytes[at] == b' ' && is_word(bytes[..at].last()) && is_word(bytes.get(at + 1))
             }
-        };
-        blank || self.is_isolated(text, at, [last, next])
+        }
     }
 
     /// Whether one of the characters beside `at` is a word by itself.
@@ -168,6 +190,21 @@ mod tests {
             text,
             "none of the blanks before is between two words"
         );
+    }
+
+    #[test]
+    fn words_begin_with_the_blanks_before_them() {
+        let of = |blanks, text: &'static str| -> Vec<&str> {
+            Cuts { blanks, isolated: Isolated::None }.words(text).collect()
+        };
+        let behind = Blanks::BehindWords(b" \n");
+        assert_eq!(
+            of(behind.clone(), " ab  c,\n\u{e9} \u{a0}d\te "),
+            [" ab", "  c,", "\n\u{e9}", " \u{a0}d\te", " "]
+        );
+        assert_eq!(of(Blanks::BetweenWords, " ab c. d  e f"), [" ab", " c. d  e", " f"]);
+        assert_eq!(of(Blanks::None, "ab c"), ["ab c"]);
+        assert!(of(behind, "").is_empty());
     }
 
     /// The words of `text` as BERT's steps make them.

@@ -20,6 +20,7 @@ mod lower;
 mod text;
 mod tokens;
 mod vocab_txt;
+mod word_cache;
 
 use std::{cmp::Ordering, path::Path, sync::Arc};
 
@@ -31,6 +32,7 @@ use self::{
     encoding::{ReadText, WordRule},
     file::{TokenizerFiles, guarded},
     tokens::{AllTokens, side_by_side, some_of},
+    word_cache::WordCache,
 };
 pub use self::{
     encoding::{CharOffsets, Encoding},
@@ -57,6 +59,7 @@ struct Shared {
     /// Whether the model is told which text of a pair a token belongs to.
     types_are_told: bool,
     cuts: Cuts,
+    known: WordCache,
 }
 
 /// Bytes of text per token of the limit in the first piece that is tokenised: three times what English needs.
@@ -111,9 +114,10 @@ impl TextTokenizer {
         let post_processor = tokenizer.get_post_processor().cloned();
         tokenizer.with_post_processor(None::<PostProcessorWrapper>);
         let cuts = Cuts::of(&tokenizer, case);
+        let known = WordCache::new(&cuts);
         // a model of one type is never told: it would have no row for the second
         let types_are_told = types_are_told && limits.type_vocab_size > 1;
-        let shared = Shared { tokenizer, post_processor, mask, words, case, types_are_told, cuts };
+        let shared = Shared { tokenizer, post_processor, mask, words, case, types_are_told, cuts, known };
         Self { shared: Arc::new(shared), limits }
     }
 
@@ -351,11 +355,12 @@ impl TextTokenizer {
 
     /// The tokens of `text`, without special ones.
     fn tokens_of(&self, text: &str, detail: Detail) -> Result<Tokens, TokenizeError> {
-        let text = self.shared.case.applied(text);
-        let tokens = guarded(|| match detail {
-            Detail::Ids => self.shared.tokenizer.encode_fast(text, false),
-            Detail::Places => self.shared.tokenizer.encode(text, false),
-        });
+        let Shared { tokenizer, case, cuts, known, .. } = &*self.shared;
+        let text = case.applied(text);
+        let tokens = match detail {
+            Detail::Ids => known.tokens(&text, cuts, |word| guarded(|| tokenizer.encode_fast(word, false))),
+            Detail::Places => guarded(|| tokenizer.encode(text, false)),
+        };
         tokens.map_err(|why| TokenizeError::Tokenizer { why })
     }
 

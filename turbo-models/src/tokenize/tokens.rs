@@ -25,20 +25,25 @@ impl AllTokens {
 
     /// All of them.
     pub(super) fn into_tokens(self) -> Tokens {
-        let count = self.ids.len();
-        let (none, all) = (vec![0; count], vec![1; count]);
-        Tokens::new(
-            self.ids,
-            none.clone(),
-            self.tokens,
-            self.words,
-            self.offsets,
-            none,
-            all,
-            Vec::new(),
-            Default::default(),
-        )
+        tokens(self.ids, self.tokens, self.words, self.offsets)
     }
+}
+
+/// Tokens of which only the ids are known.
+pub(super) fn of_ids(ids: Vec<u32>) -> Tokens {
+    let count = ids.len();
+    tokens(ids, vec![String::new(); count], vec![None; count], vec![(0, 0); count])
+}
+
+fn tokens(
+    ids: Vec<u32>,
+    tokens: Vec<String>,
+    words: Vec<Option<u32>>,
+    offsets: Vec<(usize, usize)>,
+) -> Tokens {
+    let (none, all) = (vec![0; ids.len()], vec![1; ids.len()]);
+    let (overflowing, ranges) = (Vec::new(), Default::default());
+    Tokens::new(ids, none.clone(), tokens, words, offsets, none, all, overflowing, ranges)
 }
 
 /// The tokens of two texts without a step that joins them.

@@ -1,0 +1,146 @@
+//! Ids of words that were tokenised before. Texts are made of a few ten thousand words over and over, and the library
+//! takes microseconds for each of them, most of it for places and strings that the model does not read.
+//!
+//! A word is what lies between two [`Cuts`], so a text's ids are those of its words, one behind the other.
+
+use quick_cache::sync::Cache;
+use tokenizers::tokenizer::Encoding as Tokens;
+
+use super::{cuts::Cuts, tokens::of_ids};
+
+/// Words that are kept: some 5 MB of them at most.
+const WORDS: usize = 1 << 15;
+/// Longer ones are rarely met again.
+const LONGEST_WORD: usize = 32;
+/// Words of more tokens are rare, too.
+const MOST_TOKENS: usize = 7;
+
+/// Words and their ids; `None` for those that were seen once: most of the words that are rare are not met again, and it
+/// takes longer to make tokens of each by itself. The least used ones give way.
+pub(super) struct WordCache(Option<Cache<Box<str>, Option<Ids>>>);
+
+/// The ids of one word.
+#[derive(Clone, Copy)]
+struct Ids {
+    ids: [u32; MOST_TOKENS],
+    count: u8,
+}
+
+impl WordCache {
+    /// For texts that may be cut like this; keeps nothing where they may not.
+    pub(super) fn new(cuts: &Cuts) -> Self {
+        Self(cuts.has_words().then(|| Cache::new(WORDS)))
+    }
+
+    /// The tokens of `text` as far as their ids go. Those of words that are not known are made by `tokenize`, and kept.
+    pub(super) fn tokens<E>(
+        &self,
+        text: &str,
+        cuts: &Cuts,
+        tokenize: impl Fn(&str) -> Result<Tokens, E>,
+    ) -> Result<Tokens, E> {
+        let Some(known) = &self.0 else { return tokenize(text) };
+        let mut ids = Vec::with_capacity(text.len() / 4);
+        // Words that are new are made tokens of together with their neighbours.
+        let (mut new_from, mut at) = (0, 0);
+        for word in cuts.words(text) {
+            let (from, to) = (at, at + word.len());
+            at = to;
+            let Some(seen) = known.get(word) else {
+                if word.len() <= LONGEST_WORD {
+                    known.insert(word.into(), None);
+                }
+                continue;
+            };
+            if new_from < from {
+                ids.extend_from_slice(tokenize(&text[new_from..from])?.get_ids());
+            }
+            new_from = to;
+            if let Some(found) = seen {
+                ids.extend_from_slice(found.as_slice());
+                continue;
+            }
+            let made = tokenize(word)?;
+            ids.extend_from_slice(made.get_ids());
+            if let made @ Some(_) = Ids::new(made.get_ids()) {
+                known.insert(word.into(), made);
+            }
+        }
+        if new_from < text.len() {
+            ids.extend_from_slice(tokenize(&text[new_from..])?.get_ids());
+        }
+        Ok(of_ids(ids))
+    }
+}
+
+impl Ids {
+    /// `None` where there are too many.
+    fn new(ids: &[u32]) -> Option<Self> {
+        let mut all = [0; MOST_TOKENS];
+        all.get_mut(..ids.len())?.copy_from_slice(ids);
+        Some(Self { ids: all, count: ids.len() as u8 })
+    }
+
+    fn as_slice(&self) -> &[u32] {
+        &self.ids[..usize::from(self.count)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::RefCell, convert::Infallible};
+
+    use super::{
+        super::cuts::{Blanks, Isolated},
+        *,
+    };
+
+    /// Each letter is a token; tells what was asked.
+    fn letters(asked: &RefCell<Vec<String>>, text: &str) -> Result<Tokens, Infallible> {
+        asked.borrow_mut().push(text.to_owned());
+        Ok(of_ids(text.chars().filter(|c| *c != ' ').map(u32::from).collect()))
+    }
+
+    #[test]
+    fn a_word_is_made_tokens_of_twice_at_most() {
+        let long = "l".repeat(LONGEST_WORD + 1);
+        let many = "m".repeat(MOST_TOKENS + 1);
+        let cuts = Cuts { blanks: Blanks::BehindWords(b" "), isolated: Isolated::None };
+        let cache = WordCache::new(&cuts);
+        let texts = [
+            // new words go together
+            ("a bc d", vec!["a bc d"]),
+            // seen once: by themselves, and the new ones between them together
+            ("a e f d", vec!["a", " e f", " d"]),
+            // known
+            ("a d a", vec![" a"]),
+            ("a d a", vec![" a"]),
+            ("a d a", vec![]),
+            ("", vec![]),
+        ];
+        for (text, expected) in texts {
+            let asked = RefCell::default();
+            let got = cache.tokens(text, &cuts, |word| letters(&asked, word)).unwrap();
+            assert_eq!(got.get_ids(), letters(&RefCell::default(), text).unwrap().get_ids(), "{text:?}");
+            assert_eq!(asked.into_inner(), expected, "{text:?}");
+        }
+        for rare in [long, many] {
+            for _ in 0..3 {
+                let asked = RefCell::default();
+                let got = cache.tokens(&rare, &cuts, |word| letters(&asked, word)).unwrap();
+                assert_eq!(got.len(), rare.len());
+                assert_eq!(asked.into_inner(), [rare.as_str()], "it is not kept");
+            }
+        }
+    }
+
+    #[test]
+    fn texts_without_words_are_not_kept() {
+        let cache = WordCache::new(&Cuts::NONE);
+        for _ in 0..3 {
+            let asked = RefCell::default();
+            cache.tokens("a b", &Cuts::NONE, |text| letters(&asked, text)).unwrap();
+            assert_eq!(asked.into_inner(), ["a b"]);
+        }
+    }
+}
