@@ -1,4 +1,4 @@
-//! From inputs to tokens: ids are settled on the calling thread, texts on the tokenizer threads.
+//! From inputs to tokens: ids and short texts are settled on the calling thread, others on the tokenizer threads.
 //!
 //! In: the inputs of an admitted request. Out: what the model reads of them to [`Recall`], all at once, or an error to
 //! its client. So a request with one bad input computes nothing, and the inputs of a good one can share a batch. Requests
@@ -16,12 +16,16 @@ use super::{
     DecodeRequest, Encoded, EngineError, Input, TokenizeRequest, Tokenized,
     abandoned::Abandoned,
     gather::{Gather, Parts, Recipient},
-    lanes::Lanes,
+    lanes::{self, Lanes},
     queue::Inbox,
     recall::Recall,
     rules::{Manner, Rules},
     ticket::{Receiver, Reply, Ticket},
 };
+
+/// Requests of so many bytes of text do not go to other threads, each of which has to be woken and given a core, on a busy
+/// machine after milliseconds. Making their tokens takes a tenth of a millisecond, and a few where no word is known.
+const SHORT_REQUEST: usize = 4 << 10;
 
 /// The tokenizer threads, and the way in for inputs that need none.
 pub(super) struct Encoders {
@@ -68,12 +72,11 @@ impl Encoders {
     /// Takes in the inputs of a request for the model.
     pub(super) fn encode(&self, ticket: Ticket, inputs: Vec<Input>, manner: Manner) {
         let bytes: Vec<usize> = inputs.iter().map(text_bytes).collect();
-        let no_text = !inputs.iter().any(|input| matches!(input, Input::Text(_) | Input::Pair(..)));
         let rules = Arc::clone(&self.rules);
         let make = move |input: usize| rules.encode(input, &inputs[input], &manner);
         let recipient = ToRecall { ticket: Arc::new(ticket), recall: Arc::clone(&self.recall) };
         let parts = Gather::new(bytes.len(), make, recipient, Arc::clone(&self.abandoned));
-        self.work(Arc::new(parts), &bytes, no_text);
+        self.work(Arc::new(parts), &bytes);
     }
 
     /// Takes in a request for tokens.
@@ -113,16 +116,17 @@ impl Encoders {
     ) -> Receiver<T> {
         let (reply, receiver) = Reply::new(slots);
         let parts = Gather::new(bytes.len(), make, Mutex::new(reply), Arc::clone(&self.abandoned));
-        self.work(Arc::new(parts), bytes, false);
+        self.work(Arc::new(parts), bytes);
         receiver
     }
 
-    fn work(&self, parts: Arc<dyn Parts>, bytes: &[usize], here: bool) {
+    /// What is done sooner than a thread wakes is done on this one.
+    fn work(&self, parts: Arc<dyn Parts>, bytes: &[usize]) {
+        let here = bytes.iter().sum::<usize>() <= SHORT_REQUEST || self.rules.tokenizer.is_none();
         for (part, &bytes) in bytes.iter().enumerate() {
-            if here || self.rules.tokenizer.is_none() {
-                parts.work(part);
-            } else {
-                self.lanes.send(&parts, part, bytes);
+            match here {
+                true => lanes::work_on(&*parts, part),
+                false => self.lanes.send(&parts, part, bytes),
             }
         }
     }

@@ -90,7 +90,7 @@ fn work(tasks: &Mutex<Receiver<Message>>) {
 }
 
 /// A panic of ours costs its request, and not a thread that nobody would replace.
-fn work_on(parts: &dyn Parts, part: usize) {
+pub(super) fn work_on(parts: &dyn Parts, part: usize) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| parts.work(part))) {
         let why = panic_message(&*panic);
         tracing::error!(why, "a thread that makes tokens panicked, and goes on");
