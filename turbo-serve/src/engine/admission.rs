@@ -54,14 +54,15 @@ mod tests {
     use turbo_sched::{BatchTotal, BatcherConfig, CostModel, Limits, PackedCost};
 
     use super::*;
-    use crate::engine::{Priority, forecast::Terms};
+    use crate::engine::{DeviceTurns, Priority, forecast::Terms};
 
     /// Batches of one take a second each.
     fn admission(total: u32) -> Admission {
         let cost = PackedCost::fit([([1].into_iter().collect(), BatchTotal(1.0))]).unwrap();
         let limits = Limits::batch_size(std::num::NonZeroUsize::MIN);
         let config = BatcherConfig::with_limits(limits);
-        let forecast = Forecast::new(Instant::now(), &config, CostModel::Packed(Box::new(cost)));
+        let costs = CostModel::Packed(Box::new(cost));
+        let forecast = Forecast::new(Instant::now(), &config, costs, DeviceTurns::default());
         Admission::new(total, Arc::new(forecast))
     }
 

@@ -18,7 +18,7 @@ use std::{
 
 use turbo_sched::{BatcherConfig, Candidate, CostModel, Outlook, Prediction, Request, RequestId};
 
-use super::{EngineError, Priority, Spent};
+use super::{DeviceTurns, EngineError, Priority, Spent};
 
 /// The least that is said of when to come back: a prediction that has run out says nothing, and who comes back at once finds
 /// the same.
@@ -31,6 +31,8 @@ const GAIN: f64 = 1.0 / 64.0;
 pub(super) struct Forecast {
     /// Times of the outlook, and of the batcher, are since this.
     epoch: Instant,
+    /// Where others may be, too.
+    device: DeviceTurns,
     state: Mutex<State>,
     /// Batches that were computed, by their size.
     batches: Mutex<BTreeMap<usize, Spent>>,
@@ -38,6 +40,8 @@ pub(super) struct Forecast {
 
 struct State {
     outlook: Outlook,
+    /// When what the worker has is predicted to be done.
+    busy_until: Duration,
     next_id: u64,
     /// Tokens of a recent input.
     usual_len: f64,
@@ -168,10 +172,11 @@ impl Drop for Inside {
 }
 
 impl Forecast {
-    pub(super) fn new(epoch: Instant, config: &BatcherConfig, costs: CostModel) -> Self {
-        let outlook = Outlook::new(config, costs);
-        let state = State { outlook, next_id: 0, usual_len: FIRST_GUESS };
-        Self { epoch, state: Mutex::new(state), batches: Mutex::default() }
+    /// Of batches that run on `device`.
+    pub(super) fn new(epoch: Instant, config: &BatcherConfig, costs: CostModel, device: DeviceTurns) -> Self {
+        let (outlook, busy_until) = (Outlook::new(config, costs), Duration::ZERO);
+        let state = State { outlook, busy_until, next_id: 0, usual_len: FIRST_GUESS };
+        Self { epoch, device, state: Mutex::new(state), batches: Mutex::default() }
     }
 
     /// Lets a request of so many inputs in, as far as it can be told before they are tokens. Where answers are kept they may
@@ -203,7 +208,8 @@ impl Forecast {
         let guess = state.usual_len.ceil() as u32;
         let request = |input: u64| place.request(input as usize, guess, self.epoch);
         if terms.within.is_some() && !may_be_known {
-            let predicted = state.outlook.time_until_answered(&request(0), [], self.since_epoch(now));
+            let outlook = self.look_ahead(&mut state, now);
+            let predicted = outlook.time_until_answered(&request(0), [], self.since_epoch(now));
             in_time(&terms, predicted, now)?;
         }
         (0..inputs).for_each(|input| state.outlook.enter(&request(input)));
@@ -237,7 +243,8 @@ impl Forecast {
                 Settled::BeyondPromise
             } else {
                 let first = request(&missing[0]);
-                let prediction = state.outlook.time_until_answered(&first, lens, self.since_epoch(now));
+                let outlook = self.look_ahead(&mut state, now);
+                let prediction = outlook.time_until_answered(&first, lens, self.since_epoch(now));
                 in_time(&place.terms, prediction, now)?;
                 Settled::Predicted { prediction, at: now }
             };
@@ -288,7 +295,14 @@ impl Forecast {
     /// What runs is predicted to be done after this time.
     pub(super) fn busy_for(&self, time: Duration) {
         let until = self.epoch.elapsed().saturating_add(time);
-        self.lock().outlook.busy_until(until);
+        self.lock().busy_until = until;
+    }
+
+    /// The outlook at `now`, on what runs: here or, on the same device, elsewhere.
+    fn look_ahead<'a>(&self, state: &'a mut State, now: Instant) -> &'a mut Outlook {
+        let of_all = self.since_epoch(now + self.device.time_left());
+        state.outlook.busy_until(state.busy_until.max(of_all));
+        &mut state.outlook
     }
 
     /// This batch was computed, and took `time`.
@@ -309,8 +323,8 @@ impl Forecast {
 
     /// When it is worth coming back: when all that is inside is predicted to be done.
     pub(super) fn retry_after(&self) -> Duration {
-        let now = self.epoch.elapsed();
-        self.lock().outlook.time_left(now).max(SOONEST)
+        let now = Instant::now();
+        self.look_ahead(&mut self.lock(), now).time_left(self.since_epoch(now)).max(SOONEST)
     }
 
     /// A request was answered, or given up for its time was over.
@@ -361,7 +375,8 @@ mod tests {
     fn forecast() -> Arc<Forecast> {
         let cost = PackedCost::fit([([1].into_iter().collect(), BatchTotal(0.01))]).unwrap();
         let config = BatcherConfig::with_limits(Limits::batch_size(NonZeroUsize::MIN));
-        Arc::new(Forecast::new(Instant::now(), &config, CostModel::Packed(Box::new(cost))))
+        let costs = CostModel::Packed(Box::new(cost));
+        Arc::new(Forecast::new(Instant::now(), &config, costs, DeviceTurns::default()))
     }
 
     /// A request of so many inputs that came at `started`, while the server promises `slo`: let in, or refused.
@@ -384,7 +399,7 @@ mod tests {
         let now = forecast.epoch.elapsed();
         let request = Request::new(RequestId(u64::MAX), 1, now);
         let Prediction { by_cost, expected } =
-            forecast.lock().outlook.time_until_answered(&request, [1], now);
+            forecast.look_ahead(&mut forecast.lock(), Instant::now()).time_until_answered(&request, [1], now);
         expected.as_secs_f64() / by_cost.as_secs_f64()
     }
 

@@ -361,7 +361,7 @@ pub(super) mod tests {
     use crate::{
         cache::{ResponseCache, Scope},
         engine::{
-            Priority,
+            DeviceTurns, Priority,
             forecast::{Inside, Terms},
             observed::Observer,
             promises::{Asked, Promises},
@@ -372,7 +372,7 @@ pub(super) mod tests {
     /// Of batches of one, which take a second each.
     pub(in crate::engine) fn forecast() -> Arc<Forecast> {
         let (config, cost) = batching();
-        Arc::new(Forecast::new(Instant::now(), &config, cost))
+        Arc::new(Forecast::new(Instant::now(), &config, cost, DeviceTurns::default()))
     }
 
     fn batching() -> (BatcherConfig, CostModel) {

@@ -343,7 +343,9 @@ impl WorkerStart {
             seat: &seat,
         };
         let first = warm_up.first_capacity();
+        let started = Instant::now();
         let mut runner = (self.model.build)(Capacity::LEAST).map_err(StartError::Runner)?;
+        let building = started.elapsed();
         warm_up.check_memory(&mut *runner)?;
         runner.reserve(first).map_err(StartError::Runner)?;
         let cache = self.cost_cache(first);
@@ -369,7 +371,8 @@ impl WorkerStart {
         let slots = self.config.max_concurrent_requests;
         let abandoned = Arc::clone(&self.abandoned);
         let metrics = QueueMetrics::new(self.config.label.as_deref(), Arc::clone(&self.observer));
-        let forecast = Arc::new(Forecast::new(self.epoch, &batcher, costs.clone()));
+        let device = self.config.turns.clone();
+        let forecast = Arc::new(Forecast::new(self.epoch, &batcher, costs.clone(), device));
         let batcher = Batcher::new(batcher, costs);
         let queue =
             Queue::new(self.outbox, batcher, slots, self.epoch, Arc::clone(&forecast), abandoned, metrics);
@@ -377,6 +380,7 @@ impl WorkerStart {
         Ok(Worker {
             runner: Some(runner),
             build: self.model.build,
+            building,
             capacity,
             queue,
             keeper: CostKeeper::new(cache),

@@ -28,6 +28,8 @@ struct State {
     turns: Turns,
     /// Up to when what the device was busy for is counted; `None` while it is free.
     busy_since: Option<Instant>,
+    /// When who has the device is predicted to be done with it; `None` while nobody says.
+    busy_until: Option<Instant>,
 }
 
 /// A place among those who share a device. It costs the others nothing while it asks for nothing.
@@ -50,6 +52,12 @@ impl DeviceTurns {
         let device = Arc::clone(&self.0);
         let member = device.lock().turns.join();
         Seat(Arc::new(Place { device, member }))
+    }
+
+    /// Predicted time until whoever has the device is done with it.
+    pub(super) fn time_left(&self) -> Duration {
+        let until = self.0.lock().busy_until;
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
     }
 }
 
@@ -87,6 +95,13 @@ impl Seat {
     }
 }
 
+impl Turn {
+    /// It is predicted to end after this time.
+    pub(super) fn lasts(&self, time: Duration) {
+        self.0.device.lock().busy_until = Instant::now().checked_add(time);
+    }
+}
+
 impl Drop for Turn {
     fn drop(&mut self) {
         let Place { device, member } = &*self.0;
@@ -95,6 +110,7 @@ impl Drop for Turn {
         let busy = state.busy_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         state.turns.done(*member, busy);
         state.busy_since = state.turns.is_taken().then_some(now);
+        state.busy_until = state.busy_until.filter(|_| state.turns.is_taken());
         drop(state);
         device.changed.notify_all();
     }
@@ -183,6 +199,19 @@ mod tests {
         assert!(b.try_take().is_none(), "its batch runs");
         drop(turn);
         assert!(b.try_take().is_some());
+    }
+
+    #[test]
+    fn who_has_the_device_says_for_how_long() {
+        let device = DeviceTurns::default();
+        let seat = device.join();
+        let (first, second) = (seat.take(), seat.take());
+        assert_eq!(device.time_left(), Duration::ZERO, "nobody says");
+        second.lasts(Duration::from_secs(60));
+        drop(first);
+        assert!(device.time_left() > Duration::from_secs(50));
+        drop(second);
+        assert_eq!(device.time_left(), Duration::ZERO, "it is free");
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub(super) struct Worker {
     /// `None` after a panic from which it could not be built anew.
     pub runner: Option<Box<dyn Runner>>,
     pub build: BuildRunner,
+    /// How long that took.
+    pub building: Duration,
     pub capacity: Capacity,
     pub queue: Queue,
     pub keeper: CostKeeper,
@@ -61,7 +63,7 @@ pub(super) struct Flight {
     /// When the runner got to it: when it was submitted, or when the batch before was done.
     started: Instant,
     predicted: Duration,
-    #[expect(dead_code, reason = "the device is this engine's until the batch is done")]
+    /// The device is this engine's until the batch is done.
     turn: Turn,
 }
 
@@ -117,9 +119,13 @@ impl Worker {
         predicted.saturating_sub(started)
     }
 
-    /// Tells those who let requests in how long it will be busy.
+    /// Tells those who let requests in, and those who share the device, how long it will be busy.
     fn report(&self) {
-        self.forecast.busy_for(self.time_left());
+        let time = self.time_left();
+        self.forecast.busy_for(time);
+        if let Some(newest) = self.flights.back() {
+            newest.turn.lasts(time);
+        }
     }
 
     /// Gives the runner a batch, which has the device.
@@ -221,6 +227,8 @@ impl Worker {
 
     /// Replaces the runner. The old one goes first, so that the memory suffices.
     fn rebuild(&mut self) -> Result<(), String> {
+        let started = Instant::now();
+        self.forecast.busy_for(self.building);
         self.health.set(Health::Starting);
         let old = self.runner.take();
         let (build, capacity) = (&mut self.build, self.capacity);
@@ -231,6 +239,8 @@ impl Worker {
         match built {
             Ok(Ok(runner)) => {
                 self.runner = Some(runner);
+                self.building = started.elapsed();
+                self.report();
                 self.health.set(Health::Ready);
                 return Ok(());
             }

@@ -7,7 +7,9 @@ use std::{
 
 use turbo_serve::{
     cache::ResponseCache,
-    engine::{Engine, EngineConfig, EngineError, Infer, InferRequest, InferResponse, Priority, Urgency},
+    engine::{
+        DeviceTurns, Engine, EngineConfig, EngineError, Infer, InferRequest, InferResponse, Priority, Urgency,
+    },
 };
 
 use crate::{
@@ -84,6 +86,21 @@ fn its_own_batch_counts() {
     assert!(matches!(wait(engine.infer(within(millis(60), all()))), Err(EngineError::TooLate { .. })));
     assert_eq!(wait(engine.infer(within(millis(400), all()))).unwrap().rows.len(), 8);
     assert!(wait(engine.infer(within(millis(60), request([&[1]])))).is_ok());
+}
+
+#[test]
+fn who_else_has_the_device_counts() {
+    let config = EngineConfig { turns: DeviceTurns::default(), ..config() };
+    let [(one, _one_ran), (other, ran)] = [(); 2].map(|()| paced::start(&config, 0.0));
+    ran.lock().unwrap().clear();
+    let runtime = runtime();
+    let long = ask(&runtime, &one, request([&[1; 8]; 8])); // 130 ms
+    std::thread::sleep(millis(20));
+    let refused = wait(other.infer(within(millis(60), request([&[7; 3]]))));
+    assert!(matches!(refused, Err(EngineError::TooLate { .. })), "{refused:?}");
+    wait(long).unwrap();
+    assert!(wait(other.infer(within(millis(1000), request([&[7; 3]])))).is_ok());
+    assert_eq!(*ran.lock().unwrap(), [[3]]);
 }
 
 #[test]

@@ -1,9 +1,15 @@
 //! A batch that fails costs its own requests and nothing else.
 
-use turbo_serve::engine::{Engine, EngineError, Health, Infer, RunError, StartError};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use turbo_serve::engine::{Engine, EngineError, Health, Infer, InferRequest, RunError, StartError, Urgency};
 
 use crate::fake::{
-    BREAKS, Control, FAILS, PANICS, begin, config, embed, firsts, hold, model, request, start, wait,
+    BREAKS, Control, FAILS, PANICS, begin, config, embed, eventually, firsts, hold, model, request, start,
+    wait, warm,
 };
 
 fn backend(result: Result<turbo_serve::engine::InferResponse, EngineError>) -> String {
@@ -36,6 +42,28 @@ fn a_panic_fails_its_batch_alone() {
 }
 
 #[test]
+fn who_comes_while_the_model_is_built_anew_is_told_how_long_that_takes() {
+    const BUILDING: Duration = Duration::from_millis(500);
+    let control = Arc::new(Control::default());
+    let mut model = model(&control);
+    let mut build = model.build;
+    model.build = Box::new(move |capacity| {
+        std::thread::sleep(BUILDING);
+        build(capacity)
+    });
+    let engine = Engine::start(model, &config()).unwrap();
+    warm(&control);
+    let panics = begin(&engine, request([&[PANICS]]));
+    eventually(|| engine.health() == Health::Starting);
+    let deadline = Some(Instant::now() + BUILDING / 4);
+    let hurried = InferRequest { urgency: Urgency { deadline, ..Urgency::default() }, ..request([&[1]]) };
+    let told = wait(engine.infer(hurried));
+    assert!(matches!(told, Err(EngineError::TooLate { .. })), "{told:?}");
+    backend(wait(panics));
+    assert_eq!(firsts(&embed(&engine, [&[1]]).unwrap()), [1]);
+}
+
+#[test]
 fn a_model_that_cannot_be_built_anew_is_tried_again() {
     let (engine, control) = start(&config());
     backend(embed(&engine, [&[BREAKS]]));
@@ -47,7 +75,7 @@ fn a_model_that_cannot_be_built_anew_is_tried_again() {
 
 #[test]
 fn a_model_that_cannot_be_built_does_not_start() {
-    let control = std::sync::Arc::new(Control::default());
+    let control = Arc::new(Control::default());
     let build = |error: fn() -> RunError| {
         let mut model = model(&control);
         model.build = Box::new(move |_| Err(error()));
