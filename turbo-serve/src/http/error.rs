@@ -196,13 +196,16 @@ impl From<NotServed> for ApiError {
     fn from(error: NotServed) -> Self {
         let message = error.to_string();
         match error {
+            NotServed::Stopping => EngineError::Stopping.into(),
+            NotServed::Expired { .. } => Self::new(ErrorType::Expired, failure::EXPIRED, message),
             NotServed::UnknownModel { .. }
             | NotServed::UnknownVersion { .. }
             | NotServed::Unloaded { .. } => {
                 let code = Some("model_not_found");
                 Self { code, ..Self::refused(StatusCode::NOT_FOUND, message) }
             }
-            NotServed::NotReady { .. } | NotServed::Unavailable { .. } => Self::unhealthy(message),
+            NotServed::NotReady { .. } => Self::unhealthy(message),
+            NotServed::Unavailable { retry_after, .. } => Self { retry_after, ..Self::unhealthy(message) },
         }
     }
 }
@@ -213,7 +216,9 @@ impl From<ChangeError> for ApiError {
         match error {
             ChangeError::NotServed(error) => error.into(),
             ChangeError::Fixed => Self::validation(message),
-            ChangeError::Versions { .. } | ChangeError::Stopping => Self::unhealthy(message),
+            ChangeError::Failed { .. } | ChangeError::Versions { .. } | ChangeError::Stopping => {
+                Self::unhealthy(message)
+            }
         }
     }
 }

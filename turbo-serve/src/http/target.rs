@@ -84,6 +84,11 @@ impl Target {
         self.served.version()
     }
 
+    /// Whether it has to have all texts of a request at once.
+    pub(super) fn retrieves(&self) -> bool {
+        self.served.retrieves()
+    }
+
     /// Begins a request that asks the model more than once.
     pub(super) fn begin(&self) -> Result<Begun, ApiError> {
         Ok(self.served.begin()?)

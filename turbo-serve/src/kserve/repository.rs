@@ -50,13 +50,13 @@ pub(crate) fn check_load(mut parameters: impl Iterator<Item = String>) -> Result
     }
 }
 
-/// Whether all models that are there answer, or the one that is wanted; nothing is loaded for it.
+/// Whether the models together answer ([`Models::health`]), or the one that is wanted; nothing is loaded for it.
 pub(crate) fn is_ready(models: &Models, wanted: Option<Wanted<'_>>) -> bool {
-    let models = match wanted {
-        Some(wanted) => models.find(wanted).map(|served| vec![served]),
-        None => Ok(models.ready()),
+    let health = match wanted {
+        Some(wanted) => models.find(wanted).ok().map(|served| served.engine().health()),
+        None => models.health(),
     };
-    models.is_ok_and(|models| models.iter().all(|model| model.engine().health() == Health::Ready))
+    health == Some(Health::Ready)
 }
 
 /// What a version has done since it was loaded.

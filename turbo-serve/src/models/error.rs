@@ -1,5 +1,7 @@
 //! Why a model is not served, and why what is served does not change.
 
+use std::time::Duration;
+
 /// Why a request has no model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotServed {
@@ -22,7 +24,7 @@ pub enum NotServed {
         known: Vec<String>,
     },
     /// It is known, and was unloaded or not yet loaded.
-    #[error("model `{name}` is not loaded")]
+    #[error("model `{name}` is not loaded: load it with {}", order(.name))]
     Unloaded {
         /// The model, with its version where that was asked for.
         name: String,
@@ -34,13 +36,24 @@ pub enum NotServed {
         name: String,
     },
     /// It could not be loaded.
-    #[error("model `{name}` could not be loaded: {reason}")]
+    #[error("model `{name}` could not be loaded: {reason}; {}", when_mended(.name, *.retry_after))]
     Unavailable {
         /// The model and its version.
         name: String,
         /// What went wrong.
         reason: String,
+        /// Time until a request has it loaded again; `None`: only an order does.
+        retry_after: Option<Duration>,
     },
+    /// It was being loaded for longer than somebody wanted to wait.
+    #[error("model `{name}` is still being loaded at the deadline: retry later")]
+    Expired {
+        /// The model and its version.
+        name: String,
+    },
+    /// It would have been loaded, and the server takes no new work.
+    #[error("server is stopping")]
+    Stopping,
 }
 
 /// Why models were not loaded or unloaded.
@@ -49,9 +62,17 @@ pub enum ChangeError {
     /// The server has one model, from its command line.
     #[error("models are loaded and unloaded only by a server that was started with `--config`")]
     Fixed,
-    /// There is no such model, or it could not be loaded.
+    /// There is no such model, or it was unloaded again.
     #[error(transparent)]
     NotServed(#[from] NotServed),
+    /// It could not be loaded.
+    #[error("model `{name}` could not be loaded: {reason}")]
+    Failed {
+        /// The model and its version.
+        name: String,
+        /// What went wrong.
+        reason: String,
+    },
     /// It cannot be told which versions there are.
     #[error("the versions of model `{name}` cannot be listed: {reason}")]
     Versions {
@@ -93,6 +114,16 @@ pub enum DeclareError {
         /// What is wrong with them.
         why: String,
     },
+}
+
+/// What has a model loaded.
+fn order(name: &str) -> String {
+    format!("`POST /v2/repository/models/{name}/load`")
+}
+
+fn when_mended(name: &str, retry_after: Option<Duration>) -> String {
+    let again = retry_after.map(|wait| format!("ask again in {} s, or ", wait.as_secs_f64().ceil()));
+    format!("when that is mended, {}load it with {}", again.unwrap_or_default(), order(name))
 }
 
 fn any_of(known: &[String]) -> String {

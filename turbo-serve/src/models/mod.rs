@@ -16,6 +16,7 @@
 
 pub mod ensemble;
 mod error;
+mod health;
 mod names;
 mod registry;
 mod served;
@@ -31,6 +32,6 @@ pub use names::Wanted;
 pub use registry::{Entry, Models, WeakModels};
 pub use served::{Served, Stop};
 pub use slot::State;
-pub use source::{Alias, Declared, Load, LoadWhen, Loaded, Source, SourceError};
+pub use source::{Alias, Composition, Declared, Load, LoadWhen, Loaded, Source, SourceError};
 pub use statistics::Statistics;
 pub use underway::Begun;

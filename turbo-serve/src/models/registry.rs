@@ -3,23 +3,32 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Weak},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
-use tokio::task::JoinSet;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, timeout_at},
+};
 
 use super::{
-    Alias, ChangeError, DeclareError, Declared, Load, LoadWhen, Loaded, NotServed, Served, Source,
-    SourceError, State, Wanted,
+    Alias, ChangeError, Composition, DeclareError, Declared, Load, LoadWhen, Loaded, NotServed, Served,
+    Source, SourceError, State, Wanted,
+    health::worst,
     names::Names,
     slot::{Order, Phase, Ready, Slot, Unload, Versions, choose},
     table::Table,
     underway::Underway,
     versions::{Version, Which},
 };
+use crate::engine::Health;
 
 /// The version of a model that has no other.
 const ONLY: &str = "1";
+
+/// For how long at least no request has a model loaded again that could not be; after an attempt that took longer it is
+/// as long as that, so that at most half of the time goes into what fails.
+const PAUSE: Duration = Duration::from_secs(5);
 
 /// All that is served. Clones are handles to the same.
 ///
@@ -148,18 +157,49 @@ impl Models {
     /// # Errors
     /// [`NotServed`]
     pub async fn lease(&self, wanted: Wanted<'_>) -> Result<Served, NotServed> {
+        self.lease_by(wanted, None).await
+    }
+
+    /// The same for somebody who waits no longer than until `deadline`. Loading goes on for others.
+    ///
+    /// # Errors
+    /// [`NotServed`]
+    pub async fn lease_by(
+        &self,
+        wanted: Wanted<'_>,
+        deadline: Option<std::time::Instant>,
+    ) -> Result<Served, NotServed> {
         // Before the look: what changes between the two is not missed.
         let mut changes = self.0.table.changes();
         loop {
-            match self.0.found(wanted)? {
-                Found::Ready(served) => return Ok(served),
-                Found::Awaited { name, .. } if self.0.table.is_stopping() => {
-                    return Err(NotServed::Unloaded { name });
+            let (name, model, version) = match self.0.found(wanted) {
+                Ok(Found::Ready(served)) => return Ok(served),
+                // Unloaded: what was being loaded when the server was told to stop.
+                Ok(Found::Awaited { .. }) | Err(NotServed::Unloaded { .. }) if self.0.table.is_stopping() => {
+                    return Err(NotServed::Stopping);
                 }
-                Found::Awaited { model, version, .. } => self.0.demand(model, &version),
+                Ok(Found::Awaited { name, model, version }) => (name, model, version),
+                Err(error) => return Err(error),
+            };
+            if !self.0.demand(model, &version) {
+                continue; // it has changed since the look
             }
-            changes.next().await;
+            match deadline {
+                None => changes.next().await,
+                Some(deadline) => timeout_at(deadline.into(), changes.next())
+                    .await
+                    .map_err(|_| NotServed::Expired { name })?,
+            }
         }
+    }
+
+    /// Whether a request may be answered, without a lease that would keep the model from being unloaded; nothing is
+    /// loaded for it.
+    ///
+    /// # Errors
+    /// [`NotServed`]
+    pub fn check(&self, wanted: Wanted<'_>) -> Result<(), NotServed> {
+        self.0.found(wanted).map(drop)
     }
 
     /// The version that a request would be for, whatever its state.
@@ -181,6 +221,17 @@ impl Models {
             _ => None,
         };
         self.0.table.read().iter().flat_map(BTreeMap::values).filter_map(lease).collect()
+    }
+
+    /// How the server is: as the model that is worst off, of those that are there; what requests have loaded counts as
+    /// well. An ensemble is as its models are, which are here themselves, and of those that were unloaded nobody is
+    /// ill. `None`: no model is there, and none would be for a request.
+    #[must_use]
+    pub fn health(&self) -> Option<Health> {
+        let models = self.ready().into_iter().filter(|served| served.composition() == Composition::Model);
+        let is_demanded = |slot: &Slot| slot.phase.is_demanded();
+        let demanded = self.0.table.read().iter().flat_map(BTreeMap::values).any(is_demanded);
+        worst(models.map(|model| model.engine().health()).chain(demanded.then_some(Health::Ready)))
     }
 
     /// All versions of all models, in the order of their declaration.
@@ -279,12 +330,13 @@ impl Registry {
         let name = || self.full_name(model, version);
         match &slot.phase {
             Phase::Ready(ready) => Ok(Found::Ready(ready.lease.clone())),
-            Phase::OnDemand | Phase::Loading { .. } => {
-                Ok(Found::Awaited { name: name(), model, version: version.clone() })
-            }
             Phase::Unloading { .. } | Phase::Unloaded => Err(NotServed::Unloaded { name: name() }),
-            Phase::Unavailable { reason } => {
-                Err(NotServed::Unavailable { name: name(), reason: reason.clone() })
+            Phase::Unavailable { reason, again } if !slot.phase.is_on_demand() => {
+                let retry_after = again.map(|again| again.saturating_duration_since(Instant::now()));
+                Err(NotServed::Unavailable { name: name(), reason: reason.clone(), retry_after })
+            }
+            Phase::OnDemand | Phase::Loading { .. } | Phase::Unavailable { .. } => {
+                Ok(Found::Awaited { name: name(), model, version: version.clone() })
             }
         }
     }
@@ -339,18 +391,19 @@ impl Registry {
         self.models[model].source.as_ref().ok_or(ChangeError::Fixed)
     }
 
-    /// Has a version loaded that waits for somebody to ask for it.
-    fn demand(self: &Arc<Self>, model: usize, version: &Version) {
-        let begins = self.table.change(model, version, |phase| {
-            let begins = matches!(phase, Phase::OnDemand);
+    /// Has a version loaded that waits for somebody to ask for it; whether it is being loaded then.
+    fn demand(self: &Arc<Self>, model: usize, version: &Version) -> bool {
+        let (begins, is_loading) = self.table.change(model, version, |phase| {
+            let begins = phase.is_on_demand();
             if begins {
                 *phase = Phase::Loading { demanded: true };
             }
-            begins
+            (begins, matches!(phase, Phase::Loading { .. }))
         });
         if begins {
             self.begin_loading(model, version);
         }
+        is_loading
     }
 
     /// What versions a load is for, after a look at which there are.
@@ -402,9 +455,7 @@ impl Registry {
                 }
                 Order::Joins => joined = true,
                 Order::Waits => {}
-                Order::Failed { reason } => {
-                    return Err(NotServed::Unavailable { name: name(), reason }.into());
-                }
+                Order::Failed { reason } => return Err(ChangeError::Failed { name: name(), reason }),
                 Order::Gone => return Err(NotServed::Unloaded { name: name() }.into()),
             }
             changes.next().await;
@@ -421,6 +472,7 @@ impl Registry {
             let (models, of_metrics) = (Models(Arc::clone(&registry)), label.clone());
             let load =
                 move || source.load(Load { version: &text, label: of_metrics.as_deref(), models: &models });
+            let began = Instant::now();
             match blocking(load).await {
                 Ok(loaded) => {
                     let ready = Ready::new(
@@ -434,7 +486,10 @@ impl Registry {
                 }
                 Err(reason) => {
                     tracing::error!(model = name, reason, "not loaded");
-                    let unavailable = Phase::Unavailable { reason };
+                    let pause = PAUSE.max(began.elapsed());
+                    let is_on_demand = registry.models[model].load == LoadWhen::Request;
+                    let again = is_on_demand.then(|| Instant::now() + pause);
+                    let unavailable = Phase::Unavailable { reason, again };
                     registry.table.change(model, &version, |phase| *phase = unavailable);
                 }
             }

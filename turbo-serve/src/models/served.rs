@@ -16,6 +16,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
+    Composition,
     statistics::{Counted, Statistics},
     underway::{Begun, Underway},
 };
@@ -65,6 +66,7 @@ struct Live {
     version: String,
     label: Option<String>,
     load: u64,
+    composition: Composition,
     underway: Underway,
     engine: Counted,
     // Last: when it goes, the handle to the engine has gone.
@@ -88,6 +90,7 @@ impl Served {
         version: &str,
         label: Option<String>,
         engine: Arc<dyn Infer>,
+        composition: Composition,
         underway: &Underway,
     ) -> (Self, AllBack) {
         static LOADS: AtomicU64 = AtomicU64::new(0);
@@ -97,6 +100,7 @@ impl Served {
             version: version.to_owned(),
             label,
             load: LOADS.fetch_add(1, Relaxed),
+            composition,
             underway: underway.clone(),
             engine: Counted::new(engine),
             _here: here,
@@ -139,6 +143,18 @@ impl Served {
     #[must_use]
     pub(crate) fn patient(self, door: Door) -> Self {
         Self(Lease { door: Some(door), ..self.0 })
+    }
+
+    /// Who computes its answers.
+    #[must_use]
+    pub fn composition(&self) -> Composition {
+        self.0.live.composition
+    }
+
+    /// Whether the answer to a text depends on the others of its request: it cannot be asked for them in parts.
+    #[must_use]
+    pub fn retrieves(&self) -> bool {
+        self.composition() == Composition::Ensemble { retrieves: true }
     }
 
     /// Who answers.
@@ -186,6 +202,7 @@ impl Lease {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "what is not handed on would be swallowed")]
 impl Infer for Lease {
     fn info(&self) -> &EngineInfo {
         self.live.engine.info()

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, mem, sync::Arc, time::SystemTime};
 
+use tokio::time::Instant;
+
 use super::{
     Loaded, Served, Stop,
     served::AllBack,
@@ -32,6 +34,8 @@ pub(super) enum Phase {
     Unloaded,
     Unavailable {
         reason: String,
+        /// From when on a request has it loaded as if nobody had tried; `None`: none does.
+        again: Option<Instant>,
     },
 }
 
@@ -94,10 +98,10 @@ impl Ready {
         name: &str,
         version: &str,
         label: Option<String>,
-        Loaded { engine, stop }: Loaded,
+        Loaded { engine, stop, composition }: Loaded,
         underway: &Underway,
     ) -> Self {
-        let (lease, all_back) = Served::new(name, version, label, engine, underway);
+        let (lease, all_back) = Served::new(name, version, label, engine, composition, underway);
         Self { lease, all_back, stop }
     }
 }
@@ -110,8 +114,22 @@ impl Phase {
             Self::Ready(_) => State::Ready,
             Self::Unloading { .. } => State::Unloading,
             Self::Unloaded => State::Unloaded,
-            Self::Unavailable { reason } => State::Unavailable { reason: reason.clone() },
+            Self::Unavailable { reason, .. } => State::Unavailable { reason: reason.clone() },
         }
+    }
+
+    /// Whether a request for it has it loaded.
+    pub(super) fn is_on_demand(&self) -> bool {
+        match self {
+            Self::OnDemand => true,
+            Self::Unavailable { again: Some(again), .. } => *again <= Instant::now(),
+            _ => false,
+        }
+    }
+
+    /// Whether requests have it loaded, or one has begun to.
+    pub(super) fn is_demanded(&self) -> bool {
+        self.is_on_demand() || matches!(self, Self::Loading { demanded: true })
     }
 
     /// Begins to load what is not there; `joined` says that this order has seen it being loaded.
@@ -119,7 +137,7 @@ impl Phase {
         match self {
             Self::Ready(_) => Order::IsThere,
             Self::Loading { .. } => Order::Joins,
-            Self::Unavailable { reason } if joined => Order::Failed { reason: reason.clone() },
+            Self::Unavailable { reason, .. } if joined => Order::Failed { reason: reason.clone() },
             Self::OnDemand | Self::Unloading { .. } | Self::Unloaded if joined => Order::Gone,
             Self::Unloading { .. } => Order::Waits,
             Self::OnDemand | Self::Unloaded | Self::Unavailable { .. } => {
@@ -199,7 +217,9 @@ mod tests {
         let slot = |phase: &Phase| match phase {
             Phase::OnDemand => Phase::OnDemand,
             Phase::Loading { demanded } => Phase::Loading { demanded: *demanded },
-            Phase::Unavailable { reason } => Phase::Unavailable { reason: reason.clone() },
+            Phase::Unavailable { reason, again } => {
+                Phase::Unavailable { reason: reason.clone(), again: *again }
+            }
             _ => Phase::Unloaded,
         };
         phases.iter().map(|(version, phase)| (Version::from(*version), slot(phase).into())).collect()
@@ -207,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_name_alone_is_the_greatest_version_that_is_there_or_will_be() {
-        let failed = || Phase::Unavailable { reason: "it is too large".to_owned() };
+        let failed = || Phase::Unavailable { reason: "it is too large".to_owned(), again: None };
         let (ordered, demanded) = (Phase::Loading { demanded: false }, Phase::Loading { demanded: true });
         for (phases, chosen) in [
             (&[("1", Phase::OnDemand), ("2", Phase::OnDemand), ("10", Phase::OnDemand)][..], "10"),

@@ -42,23 +42,39 @@ pub struct Loaded {
     pub engine: Arc<dyn Infer>,
     /// What is ended when it is unloaded, after the last answer; `None`: it needs no more than to be dropped.
     pub stop: Option<Arc<dyn Stop>>,
+    /// Who computes the answers.
+    pub composition: Composition,
+}
+
+/// Who computes the answers of a version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Composition {
+    /// It does itself.
+    #[default]
+    Model,
+    /// Other models of the server do.
+    Ensemble {
+        /// Whether the answer to a text depends on the others of its request, so that they cannot be asked for in parts.
+        retrieves: bool,
+    },
 }
 
 impl From<Engine> for Loaded {
     fn from(engine: Engine) -> Self {
-        Self { engine: Arc::new(engine.clone()), stop: Some(Arc::new(engine)) }
+        let stop: Option<Arc<dyn Stop>> = Some(Arc::new(engine.clone()));
+        Self { stop, ..Self::from(Arc::new(engine)) }
     }
 }
 
 impl<E: Infer> From<Arc<E>> for Loaded {
     fn from(engine: Arc<E>) -> Self {
-        Self { engine, stop: None }
+        Self::from(engine as Arc<dyn Infer>)
     }
 }
 
 impl From<Arc<dyn Infer>> for Loaded {
     fn from(engine: Arc<dyn Infer>) -> Self {
-        Self { engine, stop: None }
+        Self { engine, stop: None, composition: Composition::Model }
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use crate::engine::{
     DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Pending, Spent,
-    Timings, TokenizeRequest, Tokenized, Usage, observed::Observed,
+    Timings, TokenizeRequest, Tokenized, Urgency, Usage, observed::Observed,
 };
 
 /// What a version has done since it is there. Requests whose clients have gone are not counted.
@@ -84,6 +84,7 @@ impl Counted {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "what is not handed on would be swallowed")]
 impl Infer for Counted {
     fn info(&self) -> &EngineInfo {
         self.engine.info()
@@ -103,6 +104,10 @@ impl Infer for Counted {
 
     fn room(&self) -> usize {
         self.engine.room()
+    }
+
+    fn urgency(&self) -> Urgency {
+        self.engine.urgency()
     }
 
     fn health(&self) -> Health {

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::{
     Stop,
-    slot::{Phase, Ready, Versions},
+    slot::{Phase, Ready, Slot, Versions},
     versions::Version,
 };
 
@@ -60,12 +60,16 @@ impl Table {
         change: impl FnOnce(&mut Phase) -> T,
     ) -> T {
         let mut table = self.write();
-        let slot = table[model].entry(version.clone()).or_insert_with(|| Phase::Unloaded.into());
+        let mut absent = Slot::from(Phase::Unloaded);
+        let slot = table[model].get_mut(version).unwrap_or(&mut absent);
         let before = discriminant(&slot.phase);
         let changed = change(&mut slot.phase);
         if discriminant(&slot.phase) != before {
             slot.since = SystemTime::now();
             self.changed.send_modify(|_| {});
+        }
+        if !matches!(absent.phase, Phase::Unloaded) {
+            table[model].insert(version.clone(), absent);
         }
         changed
     }
@@ -87,6 +91,8 @@ impl Table {
         for version in versions {
             table[model].entry(version.clone()).or_insert_with(|| Phase::Unloaded.into());
         }
+        // Who waits for one that has gone looks again.
+        self.changed.send_modify(|_| {});
     }
 
     pub(super) fn is_stopping(&self) -> bool {
@@ -99,5 +105,35 @@ impl Table {
         let table = self.write();
         self.changed.send_replace(true);
         table.iter().flat_map(Versions::values).filter_map(|slot| slot.phase.stop().cloned()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(phase: Phase) -> (Table, Version) {
+        let version = Version::from("1");
+        (Table::new(vec![Versions::from([(version.clone(), phase.into())])]), version)
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_a_version_hears_that_it_has_gone() {
+        let (table, _) = of(Phase::OnDemand);
+        let mut changes = table.changes();
+        table.there_are(0, &BTreeSet::new());
+        assert!(table.read()[0].is_empty());
+        let heard = tokio::time::timeout(std::time::Duration::from_secs(5), changes.next()).await;
+        assert!(heard.is_ok(), "nobody says it");
+    }
+
+    #[test]
+    fn a_look_at_a_version_that_has_gone_does_not_bring_it_back() {
+        let (table, version) = of(Phase::OnDemand);
+        table.there_are(0, &BTreeSet::new());
+        assert!(table.change(0, &version, |phase| matches!(phase, Phase::Unloaded)));
+        assert!(table.read()[0].is_empty());
+        table.change(0, &version, |phase| *phase = Phase::Loading { demanded: true });
+        assert!(table.read()[0].contains_key(&version));
     }
 }

@@ -15,13 +15,22 @@ use turbo_serve::{
     engine::{Health, ModelInfo},
     grpc::{
         self,
-        proto::tei::{InfoRequest, PredictRequest, info_client::InfoClient, predict_client::PredictClient},
+        proto::tei::{
+            InfoRequest, PredictRequest, RerankStreamRequest, info_client::InfoClient,
+            predict_client::PredictClient, rerank_client::RerankClient,
+        },
     },
     http::{HttpOptions, Metrics, router},
-    models::{Alias, Declared, Load, LoadWhen, Loaded, Models, Source, SourceError},
+    models::{
+        Alias, Declared, Load, LoadWhen, Loaded, Models, Source, SourceError,
+        ensemble::{Does, Ensemble, QUERY, Step, TEXTS},
+    },
 };
 
 use crate::fake::{Fake, Reply, Running, Server, assert_tei, classifier, embedding};
+
+const UNLOADED: &str =
+    "model `ranker/1` is not loaded: load it with `POST /v2/repository/models/ranker/1/load`";
 
 /// Versions of a model, each of which says its own name.
 struct Versions {
@@ -52,7 +61,8 @@ fn declared(name: &str, model: ModelInfo, versions: &[&'static str], aliases: &[
     }
 }
 
-/// An embedder of two versions, the default, and a ranker, on the runtime that may change them.
+/// An embedder of two versions, the default, and a ranker, on the runtime that may change them; with others, where a test
+/// wants some.
 struct Several {
     running: Running,
     models: Models,
@@ -61,12 +71,17 @@ struct Several {
 
 impl Several {
     fn start() -> Self {
+        Self::with([])
+    }
+
+    fn with(others: impl IntoIterator<Item = Declared>) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let models = vec![
+        let mut models = vec![
             declared("embedder", embedding(), &["1", "2"], &["org/embedder"]),
             declared("ranker", classifier(["score"]), &["1"], &[]),
         ];
+        models.extend(others);
         let models = Models::new(models, None).unwrap();
         runtime.block_on(models.start()).unwrap();
         let metrics = Metrics::install().unwrap();
@@ -199,7 +214,7 @@ fn the_list_of_models_has_every_name_that_works() {
     server.unload("ranker");
     let left = [("embedder", "embedder/1"), ("org/embedder", "embedder/1"), ("embedder/1", "embedder/1")];
     assert_eq!(listed(&server), pairs(&left));
-    assert_openai_404(&server.running.get("/v1/models/ranker"), "model `ranker/1` is not loaded");
+    assert_openai_404(&server.running.get("/v1/models/ranker"), UNLOADED);
     server.load("ranker");
     server.load("embedder");
     assert_eq!(listed(&server), all);
@@ -226,7 +241,73 @@ fn health_is_that_of_all_models_or_of_the_one_that_is_named() {
     server.unload("ranker");
     assert_eq!(server.running.get("/health").status, 200, "what was unloaded is not ill");
     let reply = server.running.get("/models/ranker/health");
-    assert_tei("unloaded", &reply, 404, "Validation", "model `ranker/1` is not loaded");
+    assert_tei("unloaded", &reply, 404, "Validation", UNLOADED);
+}
+
+#[test]
+fn a_server_without_any_model_lives_and_is_not_ready() {
+    let server = Several::with([search(3)]);
+    server.unload("embedder");
+    for path in ["/health", "/v2/health/ready"] {
+        assert_eq!(server.running.get(path).status, 200, "an ensemble without its models is not the server");
+    }
+    assert_eq!(server.running.get("/models/search/health").status, 503);
+    server.unload("ranker");
+    assert_tei("health", &server.running.get("/health"), 503, "Unhealthy", "unhealthy: no model is loaded");
+    assert_eq!(server.running.get("/v2/health/ready").status, 503);
+    assert_eq!(server.running.get("/v2/health/live").status, 200);
+    server.load("ranker");
+    assert_eq!(server.running.get("/health").status, 200);
+}
+
+/// The ensemble `search`, of so many documents: the nearest of them are ranked.
+fn search(max_client_batch_size: usize) -> Declared {
+    let (query, texts) = (|| QUERY.to_owned(), || TEXTS.to_owned());
+    let near = Does::Retrieve {
+        model: "embedder".to_owned(),
+        query: query(),
+        texts: texts(),
+        keep: 1,
+        query_prompt: None,
+        texts_prompt: None,
+    };
+    let ranked = Does::Rerank { model: "ranker".to_owned(), query: query(), texts: "near".to_owned() };
+    let steps = [("near", near), ("ranked", ranked)].map(|(name, does)| Step { name: name.to_owned(), does });
+    let source = Ensemble::new("search", &steps, "ranked", max_client_batch_size).unwrap();
+    Declared { source: Arc::new(source), ..declared("search", classifier(["score"]), &[], &[]) }
+}
+
+#[test]
+fn what_an_ensemble_chooses_from_is_one_request() {
+    let server = Several::with([search(3)]);
+    let rank = |count| {
+        let documents: Vec<String> = (0..count).map(|number: usize| number.to_string()).collect();
+        server.post("/models/search/v1/rerank", json!({ "query": "a", "documents": documents }))
+    };
+    let reply = rank(3).json();
+    let scores =
+        reply["results"].as_array().unwrap().iter().map(|it| it["relevance_score"].as_f64().unwrap());
+    assert_eq!(scores.filter(|&score| score > 0.0).count(), 1, "{reply}");
+    let reply = rank(4);
+    let message = reply.json()["message"].as_str().unwrap().to_owned();
+    assert_eq!(reply.status, 422, "{message}");
+    assert_eq!(
+        message,
+        "there are 4 `documents`, expected at most 3 (`max_client_batch_size`): the ensemble `search` retrieves from \
+         all of them at once"
+    );
+    server.runtime.block_on(async {
+        let url = format!("http://{}", server.running.address);
+        let mut client = RerankClient::new(Channel::from_shared(url).unwrap().connect().await.unwrap());
+        let texts = stream::iter(["b", "c"].map(|text| RerankStreamRequest {
+            query: "a".to_owned(),
+            text: text.to_owned(),
+            ..RerankStreamRequest::default()
+        }));
+        let status = client.rerank_stream(call("search", texts)).await.unwrap_err();
+        assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+        assert!(status.message().contains("use `Rerank`"), "{status}");
+    });
 }
 
 #[test]
@@ -319,7 +400,7 @@ fn a_stream_does_not_keep_its_model_from_being_unloaded() {
         server.models.unload("ranker").await.unwrap();
         // it ends, be it that its client says nothing more
         let status = answers.message().await.unwrap_err();
-        assert_eq!((status.code(), status.message()), (Code::NotFound, "model `ranker/1` is not loaded"));
+        assert_eq!((status.code(), status.message()), (Code::NotFound, UNLOADED));
     });
 }
 
@@ -348,9 +429,9 @@ fn the_repository_of_kserves_protocol_is_all_that_is_served() {
         server.post(path, json!({ "inputs": [text] }))
     };
     let reply = infer("/v2/models/ranker/infer");
-    assert_eq!((reply.status, &reply.json()), (404, &json!({ "error": "model `ranker/1` is not loaded" })));
+    assert_eq!((reply.status, &reply.json()), (404, &json!({ "error": UNLOADED })));
     let reply = server.running.get("/v2/models/ranker/ready");
-    assert_eq!((reply.status, &reply.json()), (404, &json!({ "error": "model `ranker/1` is not loaded" })));
+    assert_eq!((reply.status, &reply.json()), (404, &json!({ "error": UNLOADED })));
     assert_eq!(server.running.post("/v2/repository/models/ranker/load", "{}").status, 200);
     assert_eq!(infer("/v2/models/ranker/infer").json()["outputs"][0]["name"], "logits");
     let reply = infer("/v2/models/org/embedder/versions/1/infer").json();

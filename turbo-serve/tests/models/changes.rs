@@ -4,14 +4,15 @@ use std::{
     future::Future,
     sync::{Arc, atomic::Ordering::SeqCst},
     task::{Context, Waker},
+    time::{Duration, Instant},
 };
 
 use turbo_serve::{
-    engine::EngineError,
+    engine::{EngineError, Health},
     models::{ChangeError, DeclareError, Declared, LoadWhen, Models, NotServed, Served, State, Wanted},
 };
 
-use crate::fake::{Engine, Shelf, Trouble, alias, ask, eventually, run, started};
+use crate::fake::{Engine, Shelf, Trouble, alias, ask, eventually, run, run_fast, started};
 
 fn find(models: &Models, name: &str) -> Result<String, NotServed> {
     models.find(Wanted::named(name)).map(|served| full_name(&served))
@@ -228,13 +229,77 @@ fn a_version_that_cannot_be_loaded_says_why_and_may_be_tried_again() {
             let error = models.start().await.unwrap_err();
             assert_eq!(error.to_string(), format!("model `a/1` could not be loaded: {why}"));
             assert_eq!(states(&models), [State::Unavailable { reason: why.to_owned() }]);
-            let found = models.lease(Wanted::named("a")).await.map(|served| full_name(&served));
-            assert_eq!(found, Err(NotServed::Unavailable { name: "a/1".to_owned(), reason: why.to_owned() }));
+            let found = models.lease(Wanted::named("a")).await.unwrap_err().to_string();
+            let order = "when that is mended, load it with `POST /v2/repository/models/a/1/load`";
+            assert_eq!(found, format!("{error}; {order}"));
         }
         models.load("a").await.unwrap();
         assert_eq!(find(&models, "a").unwrap(), "a/1");
         assert_eq!(models.load("b").await.unwrap_err().to_string(), "no model `b` is served: expected `a`");
         assert!(matches!(models.unload("a/2").await, Err(ChangeError::NotServed(_))));
+    });
+}
+
+#[test]
+fn what_could_not_be_loaded_for_a_request_is_tried_again_after_a_pause() {
+    run_fast(async {
+        let shelf = Shelf::new("a", &["1"]);
+        let models = Models::new(vec![shelf.declared(LoadWhen::Request)], None).unwrap();
+        for attempt in 1..=2 {
+            shelf.next_load(Trouble::Fails);
+            for _ in 0..2 {
+                let error = models.lease(Wanted::named("a")).await.unwrap_err();
+                assert_eq!(
+                    error.to_string(),
+                    "model `a/1` could not be loaded: the file is too short; when that is mended, ask again in 5 s, \
+                     or load it with `POST /v2/repository/models/a/1/load`"
+                );
+                assert_eq!((shelf.loads.load(SeqCst), models.health()), (attempt, None));
+            }
+            tokio::time::advance(Duration::from_secs(5)).await;
+            assert_eq!(models.health(), Some(Health::Ready), "the next request has it loaded");
+        }
+        assert_eq!(full_name(&models.lease(Wanted::named("a")).await.unwrap()), "a/1");
+    });
+}
+
+#[test]
+fn who_waits_for_a_model_waits_until_the_deadline_or_the_end_of_the_server() {
+    run(async {
+        let shelf = Shelf::new("a", &["1"]);
+        let models = Models::new(vec![shelf.declared(LoadWhen::Request)], None).unwrap();
+        shelf.hold("1");
+        let late =
+            models.lease_by(Wanted::named("a"), Some(Instant::now() + Duration::from_millis(20))).await;
+        assert_eq!(late.unwrap_err(), NotServed::Expired { name: "a/1".to_owned() });
+        let waits = tokio::spawn({
+            let models = models.clone();
+            async move { models.lease(Wanted::named("a")).await.map(drop) }
+        });
+        eventually(|| shelf.loads.load(SeqCst) == 1).await;
+        models.stop().await;
+        assert_eq!(waits.await.unwrap(), Err(NotServed::Stopping));
+        assert_eq!(models.lease(Wanted::named("a")).await.map(drop), Err(NotServed::Stopping));
+        shelf.release();
+        eventually(|| states(&models) == [State::Unloaded]).await;
+        assert_eq!(models.lease(Wanted::named("a")).await.map(drop), Err(NotServed::Stopping));
+    });
+}
+
+#[test]
+fn a_server_without_any_model_is_not_well() {
+    run(async {
+        let (a, b) = (Shelf::new("a", &["1"]), Shelf::new("b", &["1"]));
+        let models = started(&[&a, &b]).await;
+        models.unload("a").await.unwrap();
+        assert_eq!(models.health(), Some(Health::Ready), "what was unloaded is not ill");
+        models.unload("b").await.unwrap();
+        assert_eq!(models.health(), None);
+        a.next_load(Trouble::Fails);
+        models.load("a").await.unwrap_err();
+        assert_eq!(models.health(), None);
+        models.load("b").await.unwrap();
+        assert_eq!(models.health(), Some(Health::Ready));
     });
 }
 

@@ -2,14 +2,16 @@
 
 use std::{
     future::Future,
+    ops::Range,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
 
+use tokio::sync::Semaphore;
 use turbo_serve::{
     engine::{
         DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Input, ModelInfo,
@@ -53,8 +55,11 @@ struct Seen {
     most_inside: AtomicUsize,
     /// While set, no request is answered.
     closed: AtomicBool,
-    /// Requests for rankers that find no room before one does.
-    full: AtomicUsize,
+    /// Requests for rankers, and which of them find no room.
+    ranked: AtomicUsize,
+    full: Mutex<Range<usize>>,
+    /// Room for so many inputs at a time, where that is set.
+    room: OnceLock<Semaphore>,
     /// Set when a member was stopped.
     stopped: AtomicBool,
 }
@@ -62,7 +67,7 @@ struct Seen {
 struct Shelf {
     name: &'static str,
     member: Member,
-    labels: Arc<std::sync::Mutex<Vec<&'static str>>>,
+    labels: Arc<Mutex<Vec<&'static str>>>,
     seen: Arc<Seen>,
 }
 
@@ -109,7 +114,7 @@ impl Source for Shelf {
             version: "1.2.3",
         };
         let fake = Arc::new(Fake { member, info, seen: Arc::clone(&self.seen) });
-        Ok(Loaded { engine: Arc::clone(&fake) as Arc<dyn Infer>, stop: Some(fake) })
+        Ok(Loaded { stop: Some(Arc::clone(&fake) as Arc<dyn Stop>), ..fake.into() })
     }
 }
 
@@ -149,12 +154,14 @@ impl Infer for Fake {
             if self.seen.stopped.load(SeqCst) {
                 return Err(EngineError::Stopping);
             }
-            let is_full = |full: usize| full.checked_sub(1);
+            let full = || EngineError::Overloaded { retry_after: Duration::from_secs(60) };
             let ranks = matches!(self.member, Member::Ranker(_));
-            if ranks && self.seen.full.fetch_update(SeqCst, SeqCst, is_full).is_ok() {
-                return Err(EngineError::Overloaded { retry_after: Duration::from_secs(60) });
+            if ranks && self.seen.full.lock().unwrap().contains(&self.seen.ranked.fetch_add(1, SeqCst)) {
+                return Err(full());
             }
             let InferRequest { inputs, output, .. } = request;
+            let room = self.seen.room.get().map(|room| room.try_acquire_many(inputs.len() as u32));
+            let _taken = room.transpose().map_err(|_| full())?;
             assert!((1..=MOST).contains(&inputs.len()), "{} inputs", inputs.len());
             assert_eq!(
                 matches!(output, OutputKind::Pooled { normalize: true, .. }),
@@ -192,18 +199,17 @@ struct World {
     models: Models,
     seen: Arc<Seen>,
     /// Labels that `classifier` has when it is loaded next.
-    labels: Arc<std::sync::Mutex<Vec<&'static str>>>,
+    labels: Arc<Mutex<Vec<&'static str>>>,
 }
 
 impl World {
     fn new(steps: &[Step], output: &str) -> Self {
-        let (seen, labels) =
-            (Arc::new(Seen::default()), Arc::new(std::sync::Mutex::new(vec!["plus", "minus"])));
-        let member = |name, member, labels: &Arc<std::sync::Mutex<_>>| {
+        let (seen, labels) = (Arc::new(Seen::default()), Arc::new(Mutex::new(vec!["plus", "minus"])));
+        let member = |name, member, labels: &Arc<Mutex<_>>| {
             let source = Shelf { name, member, labels: Arc::clone(labels), seen: Arc::clone(&seen) };
             declared(name, Arc::new(source))
         };
-        let one = Arc::new(std::sync::Mutex::new(vec!["fits"]));
+        let one = Arc::new(Mutex::new(vec!["fits"]));
         let models = vec![
             member("embedder", Member::Embedder, &Arc::default()),
             member("ranker", Member::Ranker(0.0), &one),
@@ -392,13 +398,15 @@ fn a_member_that_goes_fails_later_requests_and_no_accepted_one() {
         assert_eq!(asked.await.unwrap().unwrap().rows[0].values, [5.0], "its second step has its model");
         unloading.await.unwrap().unwrap();
         let error = world.ask(pairs("1", &["5"])).await.unwrap_err();
-        assert_eq!(error, EngineError::Backend("model `ranker/1` is not loaded".to_owned()));
+        let why = "model `ranker/1` is not loaded: load it with `POST /v2/repository/models/ranker/1/load`";
+        assert_eq!(error, EngineError::Backend(why.to_owned()));
         assert_eq!(it.engine().health(), Health::Failing);
+        assert_eq!(world.models.health(), Some(Health::Ready), "the other models answer");
         // Nor is an ensemble loaded that could not answer; it is when its models are there.
         drop(it);
         world.models.unload("it").await.unwrap();
         let error = world.models.load("it").await.unwrap_err().to_string();
-        assert_eq!(error, "model `it/1` could not be loaded: model `ranker/1` is not loaded");
+        assert_eq!(error, format!("model `it/1` could not be loaded: {why}"));
         world.models.load("ranker").await.unwrap();
         world.models.load("it").await.unwrap();
         let it = world.models.find(Wanted::named("it")).unwrap();
@@ -437,13 +445,36 @@ fn a_server_that_stops_lets_a_request_take_its_last_step() {
 fn a_request_is_refused_before_its_first_step_or_waits_for_room() {
     run(async {
         let world = World::started(&[rerank("ranked", "ranker", TEXTS)], "ranked").await;
-        world.seen.full.store(1, SeqCst);
+        *world.seen.full.lock().unwrap() = 0..1;
         let refused = EngineError::Overloaded { retry_after: Duration::from_secs(60) };
         assert_eq!(world.ask(pairs("1", &["5"])).await, Err(refused));
         let world = World::started(&[retrieve(1), rerank("ranked", "ranker", "near")], "ranked").await;
-        world.seen.full.store(2, SeqCst);
+        *world.seen.full.lock().unwrap() = 0..2;
         assert_eq!(world.ask(pairs("1", &["5"])).await.unwrap(), [[5.0]]);
-        assert_eq!(world.seen.full.load(SeqCst), 0);
+        assert_eq!(world.seen.ranked.load(SeqCst), 3);
+        // A second query is part of a request whose first one is answered.
+        let world = World::started(&[rerank("ranked", "ranker", TEXTS)], "ranked").await;
+        *world.seen.full.lock().unwrap() = 1..3;
+        let both = [pairs("1", &["5"]), pairs("2", &["5"])].concat();
+        assert_eq!(world.ask(both).await.unwrap(), [[5.0], [10.0]]);
+    });
+}
+
+#[test]
+fn a_request_that_fits_alone_is_answered_be_it_that_its_steps_do_not_fit_together() {
+    run(async {
+        let mean = Does::Mean { of: vec!["first".to_owned(), "second".to_owned()] };
+        let same = [rerank("first", "ranker", TEXTS), rerank("second", "ranker", TEXTS), step("both", mean)];
+        for (steps, output, expected) in [
+            (vec![retrieve(3), rerank("ranked", "ranker", "near")], "ranked", [[1.0], [2.0], [3.0]]),
+            (same.to_vec(), "both", [[1.0], [2.0], [3.0]]),
+        ] {
+            let world = World::started(&steps, output).await;
+            world.seen.room.set(Semaphore::new(MOST)).unwrap();
+            for _ in 0..3 {
+                assert_eq!(world.ask(pairs("1", &["1", "2", "3"])).await.unwrap(), expected, "{output}");
+            }
+        }
     });
 }
 

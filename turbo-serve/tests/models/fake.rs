@@ -95,7 +95,7 @@ impl Source for Shelf {
             return Err("the file ends too early".into());
         }
         let engine = Arc::new(Engine::new(&self.name, Arc::clone(&self.alive)));
-        Ok(Loaded { engine: Arc::clone(&engine) as Arc<dyn Infer>, stop: Some(engine) })
+        Ok(Loaded { stop: Some(Arc::clone(&engine) as Arc<dyn Stop>), ..engine.into() })
     }
 }
 
@@ -211,6 +211,12 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(PATIENCE, test).await.expect("waited in vain") });
+}
+
+/// Runs a test whose time passes while nothing happens.
+pub(crate) fn run_fast(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.unwrap().block_on(test);
 }
 
 /// Waits until `reached`, for a while.

@@ -236,6 +236,10 @@ impl Rerank for Calls {
         let model = Model::of(request.metadata())?;
         let served = self.lease(model.wanted()).await?;
         let (at_once, answerer) = (at_once(&served), Answerer::of(&served));
+        if served.retrieves() {
+            let why = "an ensemble that retrieves chooses from all texts, and here each is asked for alone: use `Rerank`";
+            return Err(self.refuse(&ApiError::wrong_model(why)));
+        }
         drop(served); // the stream does not keep it from being unloaded
         self.metrics.received(Arity::Batch);
 

@@ -96,6 +96,7 @@ pub(in crate::http) async fn rerank(
     let at_a_time = target.engine().info().max_client_batch_size;
     let limit = server.max_rerank_documents().max(at_a_time);
     check(&target, "documents", documents.len(), limit)?;
+    check_at_once(&target, documents.len(), at_a_time)?;
     check_copies(&query, documents.len().min(AT_ONCE * at_a_time))?;
     let top_n = at_least_one("top_n", body.top_n)?.unwrap_or(usize::MAX);
     let returned = body.return_documents.unwrap_or(false).then(|| documents.clone());
@@ -121,6 +122,18 @@ pub(in crate::http) async fn rerank(
     };
     let question = question(Vec::new(), None, received);
     Ok(answer_in_parts(&target, question, pairs(query, documents), write).await?)
+}
+
+/// Refuses to take apart what is answered together: each part would be an ensemble's whole choice.
+fn check_at_once(target: &Target, documents: usize, at_a_time: usize) -> Result<(), ApiError> {
+    if !target.retrieves() || documents <= at_a_time {
+        return Ok(());
+    }
+    let name = target.name();
+    Err(ApiError::validation(format!(
+        "there are {documents} `documents`, expected at most {at_a_time} (`max_client_batch_size`): the ensemble \
+         `{name}` retrieves from all of them at once"
+    )))
 }
 
 /// The documents, each without what comes behind its first `limit` tokens.

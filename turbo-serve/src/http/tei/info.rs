@@ -16,7 +16,6 @@ use crate::{
         router::Server,
         target::{InPath, Target},
     },
-    models::Served,
 };
 
 /// What `GET /info` tells.
@@ -124,22 +123,25 @@ pub(in crate::http) async fn info(target: Target) -> Response {
     axum::Json(Info::from(target.engine().info())).into_response()
 }
 
-/// `GET /health`: 200 and nothing else, or 503 and why. It is asked of all models that are there, or of the one that the
-/// path names; nothing is loaded for it.
+/// `GET /health`: 200 and nothing else, or 503 and why. It is asked of all models together ([`Models::health`]), or of
+/// the one that the path names; nothing is loaded for it.
+///
+/// [`Models::health`]: crate::models::Models::health
 pub(in crate::http) async fn health(State(server): State<Server>, path: InPath) -> Result<(), TeiError> {
-    let models = match path.wanted() {
-        Some(wanted) => vec![server.models().find(wanted).map_err(ApiError::from)?],
-        None => server.models().ready(),
+    let health = match path.wanted() {
+        Some(wanted) => Some(server.models().find(wanted).map_err(ApiError::from)?.engine().health()),
+        None => server.models().health(),
     };
-    models.iter().try_for_each(|model| Ok(healthy(model)?))
+    Ok(healthy(health)?)
 }
 
-fn healthy(model: &Served) -> Result<(), ApiError> {
-    let why = match model.engine().health() {
-        Health::Ready => return Ok(()),
-        Health::Starting => "the model is being prepared",
-        Health::Failing => "the model cannot be run",
-        Health::Stopping => "the server is stopping",
+fn healthy(health: Option<Health>) -> Result<(), ApiError> {
+    let why = match health {
+        Some(Health::Ready) => return Ok(()),
+        Some(Health::Starting) => "the model is being prepared",
+        Some(Health::Failing) => "the model cannot be run",
+        Some(Health::Stopping) => "the server is stopping",
+        None => "no model is loaded",
     };
     Err(ApiError::unhealthy(format!("unhealthy: {why}")))
 }

@@ -14,7 +14,8 @@ use crate::{
         DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Input, ModelInfo,
         OutputKind, Pending, Prompts, Row, TokenizeRequest, Tokenized, Truncation, Usage,
     },
-    models::{Served, Wanted, WeakModels},
+    models::{Served, Wanted, WeakModels, health::worst},
+    tasks::NoRoom,
 };
 
 /// The logit of a text that was not retrieved: the least there is, so that its score is 0.
@@ -68,10 +69,12 @@ impl EnsembleEngine {
         }
         let mut rows: Vec<Option<Row>> = vec![None; inputs.len()];
         let mut usage = Usage::default();
-        for group in self.groups(inputs)? {
+        for (nth, group) in self.groups(inputs)?.into_iter().enumerate() {
+            // What was accepted with its first query is not refused with its next ones.
+            let no_room = if nth == 0 { NoRoom::Fails } else { NoRoom::Waits };
             usage.characters += group.query.chars().count()
                 + group.texts.iter().map(|text| text.chars().count()).sum::<usize>();
-            let (value, took) = self.run(&group, &members, truncation).await?;
+            let (value, took) = self.run(&group, &members, truncation, no_room).await?;
             add(&mut usage, &took);
             for (place, row) in value.of.into_iter().zip(value.rows) {
                 rows[group.inputs[place]] = Some(row);
@@ -89,10 +92,11 @@ impl EnsembleEngine {
         group: &Group,
         members: &Members,
         truncation: Option<Truncation>,
+        no_room: NoRoom,
     ) -> Result<(Value, Usage), EngineError> {
         let Self { plan, labels, .. } = self;
         let Group { query, texts, .. } = group;
-        Run { plan, members, labels, query, texts, truncation }.run().await
+        Run { plan, members, labels, query, texts, truncation, no_room }.run().await
     }
 
     fn check(&self, got: usize, output: OutputKind, prompt_name: Option<String>) -> Result<(), EngineError> {
@@ -297,13 +301,6 @@ impl Infer for EnsembleEngine {
     /// That of the member that is worst off; one that is not there fails.
     fn health(&self) -> Health {
         let Ok(members) = self.members() else { return Health::Failing };
-        let healths = members.values().map(|member| member.engine().health());
-        let rank = |health: &Health| match health {
-            Health::Ready => 0,
-            Health::Starting => 1,
-            Health::Failing => 2,
-            Health::Stopping => 3,
-        };
-        healths.max_by_key(rank).unwrap_or(Health::Ready)
+        worst(members.values().map(|member| member.engine().health())).unwrap_or(Health::Ready)
     }
 }

@@ -32,7 +32,7 @@ use std::{collections::HashMap, sync::Arc};
 pub use plan::{Does, Kind, PlanError, QUERY, Step, TEXTS};
 
 use self::{engine::EnsembleEngine, plan::Plan};
-use super::{Load, Loaded, Source, SourceError, Wanted};
+use super::{Composition, Load, Loaded, Source, SourceError, Wanted};
 use crate::engine::Infer;
 
 /// Models that answer as one: a [`Source`] of one version.
@@ -80,6 +80,7 @@ impl Source for Ensemble {
         let members = self.plan.models().into_iter().map(lease).collect::<Result<HashMap<_, _>, _>>()?;
         let (plan, weak) = (self.plan.clone(), models.downgrade());
         let engine = EnsembleEngine::new(&self.name, plan, self.max_client_batch_size, &members, weak)?;
-        Ok(Loaded { engine: Arc::new(engine) as Arc<dyn Infer>, stop: None })
+        let composition = Composition::Ensemble { retrieves: self.plan.retrieves() };
+        Ok(Loaded { engine: Arc::new(engine) as Arc<dyn Infer>, stop: None, composition })
     }
 }

@@ -267,6 +267,11 @@ impl Plan {
         models.dedup();
         models
     }
+
+    /// Whether a step chooses from all texts of a request.
+    pub(super) fn retrieves(&self) -> bool {
+        self.steps.iter().any(|planned| matches!(planned.step.does, Does::Retrieve { .. }))
+    }
 }
 
 /// Steps by their names.

@@ -25,6 +25,8 @@ pub(super) struct Run<'a> {
     pub(super) query: &'a str,
     pub(super) texts: &'a [String],
     pub(super) truncation: Option<Truncation>,
+    /// What happens where a model has no room when it is first asked.
+    pub(super) no_room: NoRoom,
 }
 
 /// What a step gives: of some of the request's texts, by their places, a row each (texts have none).
@@ -54,8 +56,7 @@ impl Run<'_> {
     }
 
     async fn step(&self, place: usize, planned: &Planned, values: &[Value]) -> Result<Done, EngineError> {
-        // What was accepted with its first steps is not refused with its next ones.
-        let no_room = if planned.wave == 0 { NoRoom::Fails } else { NoRoom::Waits };
+        let no_room = if self.is_first(place) { self.no_room } else { NoRoom::Waits };
         match &planned.step.does {
             Does::Embed { model, prompt, .. } => {
                 let of = self.read(planned, 0, values);
@@ -97,6 +98,14 @@ impl Run<'_> {
         }
     }
 
+    /// Whether a request may still be refused at this step: not after its first ones, nor for the room that it takes
+    /// itself where several of them ask the same model.
+    fn is_first(&self, place: usize) -> bool {
+        let asked = |planned: &Planned| planned.step.does.model().map(|name| self.members[name].load());
+        let steps = &self.plan.steps;
+        steps[place].wave == 0 && steps[..place].iter().all(|before| asked(before) != asked(&steps[place]))
+    }
+
     /// The texts that a step reads, by their places.
     fn read(&self, planned: &Planned, nth: usize, values: &[Value]) -> Vec<usize> {
         match planned.reads[nth] {
@@ -119,9 +128,10 @@ impl Run<'_> {
         no_room: NoRoom,
     ) -> Result<Done, EngineError> {
         let query = std::iter::once_with(|| Input::Text(self.query.to_owned()));
-        let ((query, mut usage), (texts, took)) = try_join(
-            self.ask(model, query, UNIT, query_prompt, no_room),
+        // The texts first: together with the query they may be more than there is room for, be the model idle.
+        let ((texts, mut usage), (query, took)) = try_join(
             self.ask(model, self.inputs(&of), UNIT, texts_prompt, no_room),
+            self.ask(model, query, UNIT, query_prompt, NoRoom::Waits),
         )
         .await?;
         add(&mut usage, &took);

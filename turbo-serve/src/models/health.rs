@@ -1,0 +1,13 @@
+//! How several models are, taken together.
+
+use crate::engine::Health;
+
+/// As the one that is worst off; `None` of none.
+pub(super) fn worst(all: impl Iterator<Item = Health>) -> Option<Health> {
+    all.max_by_key(|health| match health {
+        Health::Ready => 0,
+        Health::Starting => 1,
+        Health::Failing => 2,
+        Health::Stopping => 3,
+    })
+}
