@@ -10,6 +10,7 @@ use axum::{
 };
 use hyper::body::Frame;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use tokio::time::{Instant, timeout_at};
 
 use super::error::ApiError;
 
@@ -21,6 +22,8 @@ const DISCARDING: Duration = Duration::from_secs(2);
 
 /// For how long a client may send nothing in the middle of a body.
 const STALL: Duration = Duration::from_secs(30);
+/// Bytes that have to come in every second beyond those, on average: a body that drips for ever has no end.
+const SLOWEST: usize = 1000;
 
 /// The bytes of a body that says to be JSON, `limit` at most.
 pub(super) async fn json(headers: &HeaderMap, body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
@@ -45,10 +48,7 @@ fn says_json(headers: &HeaderMap) -> bool {
 
 /// The bytes of a body, `limit` at most.
 pub(super) async fn bytes(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
-    let stalled = |_| {
-        let message = format!("body is incomplete: nothing came for {} s", STALL.as_secs());
-        ApiError::refused(StatusCode::REQUEST_TIMEOUT, message)
-    };
+    let began = Instant::now();
     let too_large = || {
         let message = format!("body is larger than the limit of {limit} bytes");
         ApiError::refused(StatusCode::PAYLOAD_TOO_LARGE, message)
@@ -60,7 +60,14 @@ pub(super) async fn bytes(headers: &HeaderMap, mut body: Body, limit: usize) -> 
         return Err(too_large());
     }
     let mut bytes = Vec::with_capacity(announced);
-    while let Some(frame) = tokio::time::timeout(STALL, next_frame(&mut body)).await.map_err(stalled)? {
+    loop {
+        let patience = STALL + Duration::from_secs((bytes.len() / SLOWEST) as u64);
+        let (stall, end) = (Instant::now() + STALL, began + patience);
+        let frame = match timeout_at(stall.min(end), next_frame(&mut body)).await {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return Ok(bytes),
+            Err(_) => return Err(too_slow(bytes.len(), (end < stall).then_some(patience))),
+        };
         let frame = frame.map_err(|error| {
             ApiError::refused(StatusCode::BAD_REQUEST, format!("body ended early: {error}"))
         })?;
@@ -71,7 +78,19 @@ pub(super) async fn bytes(headers: &HeaderMap, mut body: Body, limit: usize) -> 
         }
         bytes.extend_from_slice(&data);
     }
-    Ok(bytes)
+}
+
+/// Why no more of a body is read of which so much has come: it drips for so long, or nothing comes any more.
+fn too_slow(got: usize, drips_for: Option<Duration>) -> ApiError {
+    let stall = STALL.as_secs();
+    let why = match drips_for {
+        Some(time) => format!(
+            "{got} bytes came in {} s, expected at least {SLOWEST} a second after the first {stall} s",
+            time.as_secs()
+        ),
+        None => format!("nothing came for {stall} s"),
+    };
+    ApiError::refused(StatusCode::REQUEST_TIMEOUT, format!("body is incomplete: {why}"))
 }
 
 async fn next_frame(body: &mut Body) -> Option<Result<Frame<Bytes>, axum::Error>> {
@@ -115,4 +134,42 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
             not_json(error)
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+
+    use super::*;
+
+    /// A body of so many pieces of so many bytes, one every `pause`; then its end, or nothing.
+    fn drips(pieces: usize, bytes: usize, pause: Duration, ends: bool) -> Body {
+        Body::from_stream(stream::unfold(0, move |sent| async move {
+            let is_last = sent == pieces;
+            if is_last && ends {
+                return None;
+            }
+            tokio::time::sleep(if is_last { Duration::MAX } else { pause }).await;
+            Some((Ok::<_, std::convert::Infallible>(vec![b' '; bytes]), sent + 1))
+        }))
+    }
+
+    #[test]
+    fn a_body_may_be_slow_and_has_an_end() {
+        let second = Duration::from_secs(1);
+        let drip = "31 bytes came in 30 s, expected at least 1000 a second after the first 30 s";
+        for (what, body, expected) in [
+            ("slow", drips(100, 1000, second, true), Ok(100_000)),
+            ("slow to begin", drips(1, 1, 29 * second, true), Ok(1)),
+            ("for ever", drips(usize::MAX, 1, second * 19 / 20, true), Err(drip)),
+            ("not at all", drips(0, 1, second, false), Err("nothing came for 30 s")),
+            ("no more", drips(3, 1000, second / 10, false), Err("nothing came for 30 s")),
+        ] {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+            let read = runtime.unwrap().block_on(bytes(&HeaderMap::new(), body, 1_000_000));
+            let read = read.map(|bytes| bytes.len()).map_err(|error| error.message().to_owned());
+            assert_eq!(read, expected.map_err(|why| format!("body is incomplete: {why}")), "{what}");
+        }
+    }
 }

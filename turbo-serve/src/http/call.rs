@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use axum::{
+    body::Body,
     extract::{FromRequest, Request},
+    http::request::Parts,
     response::IntoResponse,
 };
 use serde::de::DeserializeOwned;
@@ -15,6 +17,7 @@ use super::{
     target::Target,
     urgency::urgency,
 };
+use crate::engine::Urgency;
 
 /// The fields of a route's request, and the protocol that words its errors.
 pub(super) trait RequestBody: DeserializeOwned + Send + Sync {
@@ -40,26 +43,27 @@ impl<T: RequestBody> FromRequest<Server> for Call<T> {
 
     async fn from_request(request: Request, server: &Server) -> Result<Self, T::Error> {
         let (mut head, body) = request.into_parts();
-        let urgency = urgency(&head.headers); // the client's time runs from the head on
-        let found = Target::in_head(&mut head, server).await;
-        let (found, urgency) = match (found, urgency) {
-            (Ok(found), Ok(urgency)) => (found, urgency),
-            (Err(error), _) => {
-                discard(&head.headers, body).await;
-                return Err(ApiError::from(error).into());
-            }
-            (_, Err(error)) => {
-                discard(&head.headers, body).await;
-                return Err(error.into());
-            }
-        };
-        let bytes = body::json(&head.headers, body, server.payload_limit()).await?;
+        let (bytes, urgency) = read(&mut head, body, server).await?;
         let received = Instant::now();
         let body: T = body::parse(&bytes)?;
-        let target = match found {
-            Some(found) => found,
-            None => Target::named(server, body.model()).await.map_err(ApiError::from)?,
-        };
-        Ok(Self { target: target.urgent(urgency), body, received })
+        let target = Target::of(&mut head, server, body.model(), urgency).await.map_err(ApiError::from)?;
+        Ok(Self { target, body, received })
+    }
+}
+
+/// The body of a request for a model that is served, and how urgent its head says it is.
+pub(super) async fn read(
+    head: &mut Parts,
+    body: Body,
+    server: &Server,
+) -> Result<(Vec<u8>, Urgency), ApiError> {
+    let urgency = urgency(&head.headers); // the client's time runs from the head on
+    let checked = Target::check(head, server).await.map_err(ApiError::from);
+    match checked.and(urgency) {
+        Ok(urgency) => Ok((body::json(&head.headers, body, server.payload_limit()).await?, urgency)),
+        Err(error) => {
+            discard(&head.headers, body).await;
+            Err(error)
+        }
     }
 }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    extract::{FromRequestParts, OriginalUri, Request, State},
+    body::Body,
+    extract::{OriginalUri, Request, State},
     handler::Handler,
-    http::{StatusCode, Uri},
+    http::{StatusCode, Uri, request::Parts},
     middleware,
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post},
@@ -16,7 +17,7 @@ use super::{
     Metrics,
     ability::Ability,
     body::discard,
-    dashboard,
+    call, dashboard,
     error::{ApiError, KserveError, OpenAiError, RerankError, TeiError},
     kserve, observe, openai,
     openapi::{self, Operation},
@@ -196,16 +197,19 @@ pub(super) fn routes() -> Routes {
 /// `POST /`: the route that answers for this model.
 async fn what_it_is_for(State(server): State<Server>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
-    let target = match Target::from_request_parts(&mut head, &server).await {
-        Ok(target) => target,
-        Err(error) => {
-            discard(&head.headers, body).await;
-            return error.into_response();
-        }
+    let (bytes, target) = match read_for(&mut head, body, &server).await {
+        Ok(read) => read,
+        Err(error) => return TeiError::from(error).into_response(),
     };
     let ability = server.root_ability(&target.engine().info().model);
     target.hand_on(&mut head);
-    ask(ability, server, Request::from_parts(head, body)).await
+    ask(ability, server, Request::from_parts(head, Body::from(bytes))).await
+}
+
+/// The body of a request, and the model that its path names, or the default one.
+async fn read_for(head: &mut Parts, body: Body, server: &Server) -> Result<(Vec<u8>, Target), ApiError> {
+    let (bytes, urgency) = call::read(head, body, server).await?;
+    Ok((bytes, Target::of(head, server, None, urgency).await?))
 }
 
 /// Has the route of an ability answer.

@@ -1,4 +1,4 @@
-//! Which model a request is for: found once, and held until its answer is made.
+//! Which model a request is for: looked for when its head has come, held from when its body has until its answer is made.
 //!
 //! | said by | example |
 //! |---|---|
@@ -37,32 +37,39 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The model that the head of a request is enough to tell; `None` where it says nothing. Once for a request: what
-    /// was found earlier on its way goes before.
-    pub(super) async fn in_head(parts: &mut Parts, server: &Server) -> Result<Option<Self>, NotServed> {
+    /// Refuses a request for a model that is not served, where its head is enough to tell. For requests with a body,
+    /// before it is read; the lease comes behind it, so that nobody keeps a model from being unloaded by sending slowly.
+    pub(super) async fn check(parts: &mut Parts, server: &Server) -> Result<(), NotServed> {
+        if parts.extensions.get::<Self>().is_some() {
+            return Ok(());
+        }
+        InPath::of(parts).await.wanted().map_or(Ok(()), |wanted| server.models().check(wanted))
+    }
+
+    /// The model that a request is for: the one that its path names, else the one of this name, else the default one.
+    /// Once for a request: what was found earlier on its way goes before.
+    pub(super) async fn of(
+        parts: &mut Parts,
+        server: &Server,
+        name: Option<&str>,
+        urgency: Urgency,
+    ) -> Result<Self, NotServed> {
         if let Some(found) = parts.extensions.remove::<Self>() {
-            return Ok(Some(found));
+            return Ok(Self { served: found.served.urgent(urgency), ..found });
         }
-        match InPath::of(parts).await.wanted() {
-            Some(wanted) => Self::lease(server, wanted).await.map(Some),
-            None => Ok(None),
-        }
+        let path = InPath::of(parts).await;
+        Self::lease(server, path.wanted().unwrap_or(Wanted { name, version: None }), urgency).await
     }
 
-    /// The model of this name, or the default one.
-    pub(super) async fn named(server: &Server, name: Option<&str>) -> Result<Self, NotServed> {
-        Self::lease(server, Wanted { name, version: None }).await
-    }
-
-    pub(super) async fn lease(server: &Server, wanted: Wanted<'_>) -> Result<Self, NotServed> {
-        let served = server.models().lease(wanted).await?;
+    /// The model, asked so urgently; nobody waits for it beyond the deadline.
+    pub(super) async fn lease(
+        server: &Server,
+        wanted: Wanted<'_>,
+        urgency: Urgency,
+    ) -> Result<Self, NotServed> {
+        let served = server.models().lease_by(wanted, urgency.deadline).await?;
         let metrics = server.metrics().of(served.label());
-        Ok(Self { served, metrics })
-    }
-
-    /// The same for a request that is so urgent; what was said earlier on its way counts as well.
-    pub(super) fn urgent(self, urgency: Urgency) -> Self {
-        Self { served: self.served.urgent(urgency), ..self }
+        Ok(Self { served: served.urgent(urgency), metrics })
     }
 
     /// Has the next handler of this request take this model.
@@ -109,11 +116,7 @@ impl FromRequestParts<Server> for Target {
     type Rejection = TeiError;
 
     async fn from_request_parts(parts: &mut Parts, server: &Server) -> Result<Self, TeiError> {
-        let found = match Self::in_head(parts, server).await {
-            Ok(None) => Self::named(server, None).await,
-            Ok(Some(found)) => Ok(found),
-            Err(error) => Err(error),
-        };
+        let found = Self::of(parts, server, None, Urgency::default()).await;
         found.map_err(|error| ApiError::from(error).into())
     }
 }

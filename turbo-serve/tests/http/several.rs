@@ -1,6 +1,8 @@
 //! Several models behind one port: whose answer it is, and what is told of names that there are not.
 
 use std::{
+    io::{Read, Write},
+    net::TcpStream,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -58,6 +60,20 @@ fn declared(name: &str, model: ModelInfo, versions: &[&'static str], aliases: &[
         version: None,
         load: LoadWhen::Start,
         source: Arc::new(Versions { model, versions: versions.to_vec() }),
+    }
+}
+
+/// Takes a while, and fails.
+struct Broken;
+
+impl Source for Broken {
+    fn versions(&self) -> Result<Vec<String>, SourceError> {
+        Ok(vec!["1".to_owned()])
+    }
+
+    fn load(&self, _: Load<'_>) -> Result<Loaded, SourceError> {
+        std::thread::sleep(Duration::from_millis(300));
+        Err("the file is too short".into())
     }
 }
 
@@ -258,6 +274,64 @@ fn a_server_without_any_model_lives_and_is_not_ready() {
     assert_eq!(server.running.get("/v2/health/live").status, 200);
     server.load("ranker");
     assert_eq!(server.running.get("/health").status, 200);
+}
+
+#[test]
+fn a_model_that_cannot_be_loaded_says_when_to_come_back_and_nobody_waits_for_it_too_long() {
+    let server = Several::with([Declared {
+        load: LoadWhen::Request,
+        source: Arc::new(Broken),
+        ..declared("broken", embedding(), &[], &[])
+    }]);
+    let (path, body) = ("/models/broken/embed", r#"{"inputs":"a"}"#);
+    let json = ("content-type", "application/json");
+    let reply = server.running.send("POST", path, &[json, ("x-request-deadline-ms", "50")], body);
+    assert_tei("late", &reply, 504, "Expired", "model `broken/1` is still being loaded at the deadline");
+    let reply = server.running.post(path, body);
+    let said =
+        "model `broken/1` could not be loaded: the file is too short; when that is mended, ask again in 5 s";
+    assert_tei("broken", &reply, 503, "Unhealthy", said);
+    assert_eq!(reply.header("retry-after"), "5");
+    // It is no longer waited for.
+    let reply = server.running.send("POST", path, &[json, ("x-request-deadline-ms", "50")], body);
+    assert_tei("broken", &reply, 503, "Unhealthy", "could not be loaded");
+    assert_eq!(server.running.get("/health").status, 200);
+}
+
+#[test]
+fn a_body_that_comes_slowly_keeps_no_model_from_being_unloaded() {
+    let server = Several::start();
+    let begin = |(path, body): (&str, &'static str)| {
+        let mut client = TcpStream::connect(server.running.address).unwrap();
+        let length = body.len();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+        );
+        client.write_all(head.as_bytes()).unwrap();
+        client.write_all(&body.as_bytes()[..5]).unwrap();
+        (client, &body[5..])
+    };
+    let (texts, documents) = (r#"{"query":"a","texts":["b"]}"#, r#"{"query":"a","documents":["b"]}"#);
+    let tensor = r#"{"inputs":[{"name":"text","shape":[1,2],"datatype":"BYTES","data":["a","b"]}]}"#;
+    let clients = [
+        ("/models/ranker/rerank", texts),
+        ("/models/ranker", texts),
+        ("/models/ranker/predict", r#"{"inputs":"a"}"#),
+        ("/models/ranker/v1/rerank", documents),
+        ("/v2/models/ranker/infer", tensor),
+    ]
+    .map(begin);
+    std::thread::sleep(Duration::from_millis(100)); // so that most heads have been read
+    let unloaded = server.runtime.block_on(async {
+        tokio::time::timeout(Duration::from_secs(10), server.models.unload("ranker")).await
+    });
+    assert_eq!(unloaded, Ok(Ok(())), "somebody has not sent all yet");
+    for (mut client, rest) in clients {
+        client.write_all(rest.as_bytes()).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains(UNLOADED), "{answer}");
+    }
 }
 
 /// The ensemble `search`, of so many documents: the nearest of them are ranked.

@@ -15,6 +15,7 @@ use super::{
     write::{Head, write},
 };
 use crate::{
+    engine::Urgency,
     http::{
         ApiError,
         answer::{answered, written},
@@ -43,8 +44,8 @@ pub(super) async fn infer(
         return Ok(wrong_method(request, "GET,HEAD").await);
     }
     let (head, body) = request.into_parts();
-    let target = match target(&server, wanted, &head.headers).await {
-        Ok(target) => target,
+    let urgency = match check(&server, wanted, &head.headers) {
+        Ok(urgency) => urgency,
         Err(error) => {
             body::discard(&head.headers, body).await;
             return Err(error.into());
@@ -54,6 +55,8 @@ pub(super) async fn infer(
     let received = Instant::now();
     let Read { id, asked, binary } = read(&head.headers, &bytes, received)?;
     drop(bytes);
+    // Behind the body: nobody keeps a model from being unloaded by sending slowly.
+    let target = Target::lease(&server, wanted, urgency).await.map_err(ApiError::from)?;
     target.metrics().received(Arity::Batch);
     let _begun = target.begin()?;
     let (tensors, usage) = kserve::answer(target.engine(), asked).await?;
@@ -69,8 +72,8 @@ pub(super) async fn infer(
     Ok(response)
 }
 
-/// The model, asked as urgently as the request's head says.
-async fn target(server: &Server, wanted: Wanted<'_>, headers: &HeaderMap) -> Result<Target, ApiError> {
-    let urgency = urgency(headers)?;
-    Ok(Target::lease(server, wanted).await?.urgent(urgency))
+/// How urgent a request's head says it is, if its model is served.
+fn check(server: &Server, wanted: Wanted<'_>, headers: &HeaderMap) -> Result<Urgency, ApiError> {
+    server.models().check(wanted)?;
+    urgency(headers)
 }

@@ -17,12 +17,7 @@ use axum::{
 };
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::{
-    body::{self, discard},
-    error::{ApiError, TeiError},
-    router::Server,
-    target::Target,
-};
+use super::{call, error::TeiError, router::Server};
 
 pub(super) use documents::rerank as rerank_documents;
 pub(crate) use order::check_copies;
@@ -38,16 +33,8 @@ struct Fields {
 /// `POST /rerank`: what its body has says whose words these are.
 pub(super) async fn rerank(State(server): State<Server>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
-    match Target::in_head(&mut head, &server).await {
-        Ok(Some(target)) => target.hand_on(&mut head),
-        Ok(None) => {}
-        Err(error) => {
-            discard(&head.headers, body).await;
-            return TeiError::from(ApiError::from(error)).into_response();
-        }
-    }
-    let bytes = match body::json(&head.headers, body, server.payload_limit()).await {
-        Ok(bytes) => bytes,
+    let bytes = match call::read(&mut head, body, &server).await {
+        Ok((bytes, _)) => bytes,
         Err(error) => return TeiError::from(error).into_response(),
     };
     // Whatever is wrong with it is told by the route that reads it.
