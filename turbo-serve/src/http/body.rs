@@ -1,8 +1,8 @@
-//! The body of a request: bounded, of the right type, JSON, and an object of the right fields.
+//! The body of a request: bounded, not packed any more, of the right type, JSON, and an object of the right fields.
 //!
 //! Whatever is wrong is told in the JSON of the route's protocol, where axum's own extractor answers with plain text.
 
-use std::{future::poll_fn, pin::Pin, time::Duration};
+use std::{borrow::Cow, future::poll_fn, pin::Pin, time::Duration};
 
 use axum::{
     body::{Body, Bytes, HttpBody},
@@ -48,6 +48,13 @@ fn says_json(headers: &HeaderMap) -> bool {
 
 /// The bytes of a body, `limit` at most.
 pub(super) async fn bytes(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+    if let Some(encoding) = encoding(headers) {
+        discard(headers, body).await;
+        let message = format!(
+            "content-encoding is `{encoding}`, expected `gzip`, `deflate` or none: send the body uncompressed"
+        );
+        return Err(ApiError::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+    }
     let began = Instant::now();
     let too_large = || {
         let message = format!("body is larger than the limit of {limit} bytes");
@@ -69,7 +76,7 @@ pub(super) async fn bytes(headers: &HeaderMap, mut body: Body, limit: usize) -> 
             Err(_) => return Err(too_slow(bytes.len(), (end < stall).then_some(patience))),
         };
         let frame = frame.map_err(|error| {
-            ApiError::refused(StatusCode::BAD_REQUEST, format!("body ended early: {error}"))
+            ApiError::refused(StatusCode::BAD_REQUEST, format!("body cannot be read to its end: {error}"))
         })?;
         let Ok(data) = frame.into_data() else { continue }; // trailers
         if bytes.len() + data.len() > limit {
@@ -91,6 +98,12 @@ fn too_slow(got: usize, drips_for: Option<Duration>) -> ApiError {
         None => format!("nothing came for {stall} s"),
     };
     ApiError::refused(StatusCode::REQUEST_TIMEOUT, format!("body is incomplete: {why}"))
+}
+
+/// What a body is still packed in; the router has unpacked what it can.
+fn encoding(headers: &HeaderMap) -> Option<Cow<'_, str>> {
+    let encoding = String::from_utf8_lossy(headers.get(header::CONTENT_ENCODING)?.as_bytes());
+    (encoding != "identity").then_some(encoding)
 }
 
 async fn next_frame(body: &mut Body) -> Option<Result<Frame<Bytes>, axum::Error>> {

@@ -12,6 +12,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post},
 };
+use tower_http::decompression::RequestDecompressionLayer;
 
 use super::{
     Metrics,
@@ -30,7 +31,7 @@ use crate::{engine::ModelInfo, grpc, models::Models, request_span};
 /// What can be chosen about HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpOptions {
-    /// Most bytes of a request's body; more is 413.
+    /// Most bytes of a request's body, unpacked where it is compressed; more is 413.
     pub payload_limit: usize,
     /// Most documents of a request in Cohere's and Jina's words, which are ranked in requests of as many as the model
     /// takes; a model that takes more at once is asked for so many.
@@ -101,6 +102,9 @@ pub fn router(models: impl Into<Models>, metrics: Metrics, options: HttpOptions)
         .nest(&format!("/models/{{{NAME}}}/versions/{{{VERSION}}}"), routes().router)
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
+        // Unpacked piece by piece as it is read, so that the limit on a body holds for what comes out of it. Who sends
+        // another encoding is told so by whoever reads it, in the words of his protocol.
+        .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
         .layer(middleware::from_fn_with_state(server.clone(), observe::observe))
         .layer(middleware::from_fn(request_span::span))
         .with_state(server)

@@ -398,6 +398,42 @@ fn content_types() {
     assert_openai("text", &openai, 415, VALIDATION, "expected content-type");
 }
 
+/// `{"inputs":"a text"}` as gzip, and as zlib, which is what HTTP calls deflate.
+const GZIP: &str = "1f8b0800000000000203ab56cacc2b282d2956b2524a542849ad2851aa05006469f47113000000";
+const DEFLATE: &str = "789cab56cacc2b282d2956b2524a542849ad2851aa0500433106a4";
+/// The same of 20 000 letters `a`: twice the limit.
+const LARGE: &str = "1f8b0800000000000203edc1b10d00100004c05d7e0cdb283522412576b786e2ee4e5a1f7bcd945400000000000000000000000000000000000000be90fb00eb5b5f482d4e0000";
+
+fn from_hex(text: &str) -> Vec<u8> {
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+}
+
+#[test]
+fn compressed_bodies_are_unpacked_within_the_limit() {
+    let server = Server::start();
+    let plain = br#"{"inputs":"a text"}"#;
+    let send = |encoding: &str, body: &[u8]| {
+        let headers = [("content-type", "application/json"), ("content-encoding", encoding)];
+        server.send("POST", "/embed", &headers, body)
+    };
+    let expected = server.post("/embed", plain).json();
+    for (encoding, body) in
+        [("gzip", from_hex(GZIP)), ("deflate", from_hex(DEFLATE)), ("identity", plain.to_vec())]
+    {
+        let reply = send(encoding, &body);
+        assert_eq!((reply.status, reply.json()), (200, expected.clone()), "{encoding}");
+    }
+    let reply = send("gzip", &from_hex(LARGE));
+    assert_tei("large", &reply, 413, VALIDATION, "body is larger than the limit of 10000 bytes");
+    assert_tei("torn", &send("gzip", &from_hex(GZIP)[..20]), 400, VALIDATION, "cannot be read to its end");
+    assert_tei("not packed", &send("gzip", plain), 400, VALIDATION, "cannot be read to its end");
+    for encoding in ["br", "zstd", "gzip, gzip", ""] {
+        let said = format!("content-encoding is `{encoding}`, expected `gzip`, `deflate` or none");
+        assert_tei(encoding, &send(encoding, plain), 415, VALIDATION, &said);
+    }
+    assert_works(&server);
+}
+
 #[test]
 fn routes_and_methods_that_do_not_exist() {
     let server = Server::start();
