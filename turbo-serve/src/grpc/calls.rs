@@ -97,7 +97,8 @@ impl Calls {
         door: Option<Door>,
     ) -> Result<(Answered<Q::Answer>, Served), Status> {
         // For each question and not for a stream: else one that goes on would keep a model from being unloaded.
-        let served = self.lease(message.wanted(model)).await?.urgent(model.urgency);
+        let (wanted, urgency) = (message.wanted(model), model.urgency);
+        let served = self.lease_by(wanted, urgency.deadline).await?.urgent(urgency);
         let served = match door {
             Some(door) => served.patient(door),
             None => served,
@@ -115,7 +116,16 @@ impl Calls {
 
     /// The model itself.
     pub(super) async fn lease(&self, wanted: Wanted<'_>) -> Result<Served, Status> {
-        self.models.lease(wanted).await.map_err(|error| self.refuse(&error.into()))
+        self.lease_by(wanted, None).await
+    }
+
+    /// The one that a call names, for which it waits no longer than its deadline.
+    pub(super) async fn lease_for(&self, model: &Model) -> Result<Served, Status> {
+        self.lease_by(model.wanted(), model.urgency.deadline).await
+    }
+
+    async fn lease_by(&self, wanted: Wanted<'_>, deadline: Option<Instant>) -> Result<Served, Status> {
+        self.models.lease_by(wanted, deadline).await.map_err(|error| self.refuse(&error.into()))
     }
 
     /// Counts a failure, and says it in gRPC's words. What is ours to mend is seen in the log by default.

@@ -60,15 +60,16 @@ impl Needs {
 }
 
 impl Calls {
-    /// How a service is for the models that are there, or for the one that a call is for.
+    /// How a service is for the models together, or for the one that a call is for.
     fn serving(&self, needs: &Needs, model: &Model) -> ServingStatus {
-        let models = match model.wanted().name {
-            Some(_) => self.models.find(model.wanted()).map(|served| vec![served]),
-            None => Ok(self.models.ready()),
+        let are_met = match (model.wanted().name, needs) {
+            (None, Needs::Health) => self.models.health() == Some(engine::Health::Ready),
+            (None, _) => needs.are_met(&self.models.ready()),
+            (Some(_), _) => self.models.find(model.wanted()).is_ok_and(|served| needs.are_met(&[served])),
         };
-        match models {
-            Ok(models) if needs.are_met(&models) => ServingStatus::Serving,
-            _ => ServingStatus::NotServing,
+        match are_met {
+            true => ServingStatus::Serving,
+            false => ServingStatus::NotServing,
         }
     }
 

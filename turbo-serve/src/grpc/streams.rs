@@ -38,7 +38,7 @@ impl Calls {
         request: Request<Streaming<Q>>,
     ) -> Result<Response<Answers<Q::Answer>>, Status> {
         let model = Model::of(request.metadata())?;
-        let at_once = at_once(&self.lease(model.wanted()).await?);
+        let at_once = at_once(&self.lease_for(&model).await?);
         let messages = self.clone().messages(Some(model.clone()), request.into_inner());
         let answers = self.clone().ask_each(model, at_once, messages);
         Ok(Response::new(answers.map_ok(|answered| answered.message).boxed()))

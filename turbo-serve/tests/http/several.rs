@@ -13,6 +13,9 @@ use std::{
 use futures_util::stream;
 use serde_json::{Value, json};
 use tonic::{Code, IntoRequest, Request, transport::Channel};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
 use turbo_serve::{
     engine::{Health, ModelInfo},
     grpc::{
@@ -72,7 +75,7 @@ impl Source for Broken {
     }
 
     fn load(&self, _: Load<'_>) -> Result<Loaded, SourceError> {
-        std::thread::sleep(Duration::from_millis(300));
+        std::thread::sleep(Duration::from_secs(1));
         Err("the file is too short".into())
     }
 }
@@ -263,7 +266,15 @@ fn health_is_that_of_all_models_or_of_the_one_that_is_named() {
 #[test]
 fn a_server_without_any_model_lives_and_is_not_ready() {
     let server = Several::with([search(3)]);
+    let serving = || {
+        server.runtime.block_on(async {
+            let url = format!("http://{}", server.running.address);
+            let mut client = HealthClient::new(Channel::from_shared(url).unwrap().connect().await.unwrap());
+            client.check(HealthCheckRequest::default()).await.unwrap().into_inner().status()
+        })
+    };
     server.unload("embedder");
+    assert_eq!(serving(), ServingStatus::Serving);
     for path in ["/health", "/v2/health/ready"] {
         assert_eq!(server.running.get(path).status, 200, "an ensemble without its models is not the server");
     }
@@ -271,6 +282,7 @@ fn a_server_without_any_model_lives_and_is_not_ready() {
     server.unload("ranker");
     assert_tei("health", &server.running.get("/health"), 503, "Unhealthy", "unhealthy: no model is loaded");
     assert_eq!(server.running.get("/v2/health/ready").status, 503);
+    assert_eq!(serving(), ServingStatus::NotServing);
     assert_eq!(server.running.get("/v2/health/live").status, 200);
     server.load("ranker");
     assert_eq!(server.running.get("/health").status, 200);
@@ -287,6 +299,13 @@ fn a_model_that_cannot_be_loaded_says_when_to_come_back_and_nobody_waits_for_it_
     let json = ("content-type", "application/json");
     let reply = server.running.send("POST", path, &[json, ("x-request-deadline-ms", "50")], body);
     assert_tei("late", &reply, 504, "Expired", "model `broken/1` is still being loaded at the deadline");
+    server.runtime.block_on(async {
+        let url = format!("http://{}", server.running.address);
+        let mut client = InfoClient::new(Channel::from_shared(url).unwrap().connect().await.unwrap());
+        let mut request = call("broken", InfoRequest {});
+        request.metadata_mut().insert("x-request-deadline-ms", "50".parse().unwrap());
+        assert_eq!(client.info(request).await.unwrap_err().code(), Code::DeadlineExceeded);
+    });
     let reply = server.running.post(path, body);
     let said =
         "model `broken/1` could not be loaded: the file is too short; when that is mended, ask again in 5 s";

@@ -234,7 +234,7 @@ impl Rerank for Calls {
     ) -> Result<Response<RerankResponse>, Status> {
         let received = Instant::now();
         let model = Model::of(request.metadata())?;
-        let served = self.lease(model.wanted()).await?;
+        let served = self.lease_for(&model).await?;
         let (at_once, answerer) = (at_once(&served), Answerer::of(&served));
         if served.retrieves() {
             let why = "an ensemble that retrieves chooses from all texts, and here each is asked for alone: use `Rerank`";

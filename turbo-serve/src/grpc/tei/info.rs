@@ -14,7 +14,7 @@ use crate::{
 #[async_trait]
 impl Info for Calls {
     async fn info(&self, request: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {
-        let served = self.lease(Model::of(request.metadata())?.wanted()).await?;
+        let served = self.lease_for(&Model::of(request.metadata())?).await?;
         Ok(Response::new(served.engine().info().into()))
     }
 }
