@@ -1,14 +1,14 @@
 //! Names of every metric the server reports: one list, so that dashboards, engine and protocols agree.
 //!
 //! The names, labels and units are those of text-embeddings-inference: dashboards made for it work unchanged. What it does
-//! not have begins with `turbo_`.
+//! not have begins with `turbo_`. `docs/metrics.md` says the same to who runs a server.
 //! Durations are in seconds, queue and batch sizes in requests' inputs, lengths in tokens.
 //! A *request* is one call of a client; an *input* is one sequence of that call.
 //!
 //! | recorded by | metrics |
 //! |---|---|
 //! | the protocol | `te_request_*` per request, and [`REQUEST_FAILURE`] for every failure that a client is told; [`PROCESS_RESIDENT_MEMORY`] whenever metrics are shown |
-//! | the engine | [`EMBED`] or [`PREDICT`] per input, [`QUEUE_SIZE`], [`BATCH_NEXT_SIZE`], [`BATCH_NEXT_TOKENS`], [`BATCH_FILL`], [`BATCH_COST_ERROR`], [`BATCH_COST_ERROR_MEDIAN`], [`ADMISSION_REFUSALS`], [`DEADLINE_MISSES`], [`REQUEST_INPUT_LENGTH`], [`CACHE_HITS`], [`CACHE_SHARED`], [`CACHE_MISSES`], and [`REQUEST_FAILURE`] with [`failure::DROPPED`], which no client hears of |
+//! | the engine | [`EMBED`] or [`PREDICT`] per input, [`QUEUE_SIZE`], [`BATCH_NEXT_SIZE`], [`BATCH_NEXT_TOKENS`], [`BATCH_FILL`], [`BATCH_COST_ERROR`], [`BATCH_COST_ERROR_MEDIAN`], [`ADMISSION_REFUSALS`], [`DEADLINE_MISSES`], [`PRIORITY_QUEUE_SIZE`], [`PRIORITY_DURATION`], [`PLANNED_BYTES`], [`USED_BYTES`], [`REQUEST_INPUT_LENGTH`], [`CACHE_HITS`], [`CACHE_SHARED`], [`CACHE_MISSES`], and [`REQUEST_FAILURE`] with [`failure::DROPPED`], which no client hears of |
 //! | the cache | [`CACHE_BYTES`], [`CACHE_ENTRIES`], [`CACHE_EVICTIONS`], [`CACHE_UNWRITTEN`]; it may be shared by several engines |
 
 use metrics::Label;
@@ -109,7 +109,8 @@ pub const BATCH_COST_ERROR: &str = "turbo_batch_cost_error";
 /// Gauge: the median of the last hundred of these.
 pub const BATCH_COST_ERROR_MEDIAN: &str = "turbo_batch_cost_error_median";
 
-/// Counter, label [`REASON`]: requests that were not let in.
+/// Counter, label [`REASON`]: requests that were not let in. What waits for room by itself, such as the messages of a stream,
+/// is one each time that it asks.
 pub const ADMISSION_REFUSALS: &str = "turbo_admission_refusals";
 /// Label of [`ADMISSION_REFUSALS`].
 pub const REASON: &str = "reason";
@@ -131,6 +132,37 @@ pub mod outcome {
     pub const EXPIRED: &str = "expired";
     /// Answered after the time that the server promises.
     pub const LATE: &str = "late";
+}
+
+/// Gauge, label [`PRIORITY`]: inputs of a class that wait for a batch.
+pub const PRIORITY_QUEUE_SIZE: &str = "turbo_priority_queue_size";
+/// Histogram, seconds, label [`PRIORITY`]: one input of a class from arrival to its answer.
+pub const PRIORITY_DURATION: &str = "turbo_priority_duration";
+/// Label of what is counted of a class of requests: `low`, `normal` or `high`.
+pub const PRIORITY: &str = "priority";
+
+/// Gauge, bytes, label [`BATCH`]: what the memory plan of a batch takes.
+pub const PLANNED_BYTES: &str = "turbo_planned_bytes";
+/// Label of [`PLANNED_BYTES`].
+pub const BATCH: &str = "batch";
+/// Values of the label [`BATCH`].
+pub mod batch {
+    /// The largest that may come up: memory is reserved for it.
+    pub const LARGEST: &str = "largest";
+    /// The last one; of one batch each second at most, for planning takes longer than counting.
+    pub const LAST: &str = "last";
+}
+
+/// Gauge, bytes, label [`OF`]: what a model has of its device's memory.
+pub const USED_BYTES: &str = "turbo_used_bytes";
+/// Label of [`USED_BYTES`].
+pub const OF: &str = "of";
+/// Values of the label [`OF`].
+pub mod of {
+    /// Weights, as kernels read them.
+    pub const WEIGHTS: &str = "weights";
+    /// Activations and rows of batches.
+    pub const ACTIVATIONS: &str = "activations";
 }
 
 /// Gauge, bytes: memory of the process, under the name that Prometheus' own clients use; where the system tells it.
@@ -183,4 +215,21 @@ pub mod failure {
     pub const UNAUTHORIZED: &str = "unauthorized";
     /// The client went away before its answer was ready.
     pub const DROPPED: &str = "dropped";
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_metric_is_in_the_documents() {
+        let documents = include_str!("../../docs/metrics.md");
+        let names: Vec<&str> = include_str!("metric_names.rs")
+            .split('"')
+            .filter(|text| ["te_", "turbo_", "process_"].iter().any(|begins| text.starts_with(begins)))
+            .filter(|text| text.len() > "process_".len())
+            .collect();
+        assert!(names.len() > 30, "{names:?}");
+        for name in names {
+            assert!(documents.contains(&format!("`{name}`")), "{name}");
+        }
+    }
 }

@@ -9,8 +9,8 @@ use crate::{
     engine::{
         EngineInfo, Health, Infer, Layout, Task,
         observed::{
-            Batch, BatchSecond, CostMap, INTERVAL, Latencies, Line, Observed, Origins, Percentiles,
-            RequestSecond, SECONDS, Totals,
+            Batch, BatchSecond, Class, CostMap, INTERVAL, Latencies, Line, Memory, Misses, Observed, Origins,
+            Percentiles, RequestSecond, SECONDS, Totals,
         },
         resident_bytes,
     },
@@ -131,13 +131,16 @@ struct ObservedView {
     kept_s: u64,
     totals: TotalsView,
     waiting: usize,
+    oldest_wait_ms: Option<f64>,
+    until_empty_ms: f64,
+    classes: Vec<ClassView>,
     unseen_batches: u64,
     batches: Vec<BatchView>,
     batch_seconds: Vec<BatchSecondView>,
     request_seconds: Vec<RequestSecondView>,
     latencies: LatenciesView,
     costs: CostsView,
-    reserved_bytes: usize,
+    memory: MemoryView,
 }
 
 impl From<Observed> for ObservedView {
@@ -148,13 +151,51 @@ impl From<Observed> for ObservedView {
             kept_s: SECONDS,
             totals: observed.totals.into(),
             waiting: observed.waiting,
+            oldest_wait_ms: observed.oldest_wait.map(ms),
+            until_empty_ms: ms(observed.until_empty),
+            classes: observed.classes.into_iter().map(Into::into).collect(),
             unseen_batches: observed.unseen,
             batches: observed.batches.into_iter().map(Into::into).collect(),
             batch_seconds: observed.batch_seconds.into_iter().map(Into::into).collect(),
             request_seconds: observed.request_seconds.into_iter().map(Into::into).collect(),
             latencies: observed.latencies.into(),
             costs: observed.costs.into(),
-            reserved_bytes: observed.reserved_bytes,
+            memory: observed.memory.into(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct ClassView {
+    priority: &'static str,
+    waiting: usize,
+    answered: u64,
+    inputs_of_minute: u64,
+    minute: Option<PercentilesView>,
+}
+
+impl From<Class> for ClassView {
+    fn from(Class { priority, waiting, answered, inputs, minute }: Class) -> Self {
+        let (priority, minute) = (priority.name(), minute.map(Into::into));
+        Self { priority, waiting, answered, inputs_of_minute: inputs, minute }
+    }
+}
+
+#[derive(Serialize)]
+struct MemoryView {
+    largest_planned_bytes: usize,
+    last_planned_bytes: usize,
+    weights_bytes: usize,
+    activations_bytes: usize,
+}
+
+impl From<Memory> for MemoryView {
+    fn from(Memory { largest_planned, last_planned, held }: Memory) -> Self {
+        Self {
+            largest_planned_bytes: largest_planned,
+            last_planned_bytes: last_planned,
+            weights_bytes: held.weights,
+            activations_bytes: held.activations,
         }
     }
 }
@@ -168,12 +209,15 @@ struct TotalsView {
     answered: u64,
     #[serde(flatten)]
     origins: OriginsView,
+    #[serde(flatten)]
+    misses: MissesView,
 }
 
 impl From<Totals> for TotalsView {
     fn from(totals: Totals) -> Self {
-        let Totals { batches, inputs, tokens, padded_tokens, answered, origins } = totals;
-        Self { batches, inputs, tokens, padded_tokens, answered, origins: origins.into() }
+        let Totals { batches, inputs, tokens, padded_tokens, answered, origins, misses } = totals;
+        let (origins, misses) = (origins.into(), misses.into());
+        Self { batches, inputs, tokens, padded_tokens, answered, origins, misses }
     }
 }
 
@@ -195,6 +239,20 @@ impl From<Origins> for OriginsView {
             cache_shared: shared,
             cache_misses: misses,
         }
+    }
+}
+
+#[derive(Serialize)]
+struct MissesView {
+    refused_slots: u64,
+    refused_deadline: u64,
+    expired: u64,
+    late: u64,
+}
+
+impl From<Misses> for MissesView {
+    fn from(Misses { slots, deadline, expired, late }: Misses) -> Self {
+        Self { refused_slots: slots, refused_deadline: deadline, expired, late }
     }
 }
 
@@ -271,11 +329,13 @@ struct RequestSecondView {
     answered: u64,
     #[serde(flatten)]
     origins: OriginsView,
+    #[serde(flatten)]
+    misses: MissesView,
 }
 
 impl From<(u64, RequestSecond)> for RequestSecondView {
-    fn from((second, RequestSecond { answered, origins }): (u64, RequestSecond)) -> Self {
-        Self { second, answered, origins: origins.into() }
+    fn from((second, RequestSecond { answered, origins, misses }): (u64, RequestSecond)) -> Self {
+        Self { second, answered, origins: origins.into(), misses: misses.into() }
     }
 }
 
@@ -404,13 +464,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::engine::observed::{Cell, MeasuredBatch};
+    use crate::engine::{
+        HeldBytes, Priority,
+        observed::{Cell, MeasuredBatch},
+    };
 
     #[test]
     fn the_numbers_are_those_that_were_observed_in_the_units_of_their_names() {
         let ms = Duration::from_millis;
         let candidate: Candidate = [3, 5, 2].into_iter().collect();
         let origins = Origins { memory: 1, folder: 4, redis: 5, shared: 2, misses: 3 };
+        let misses = Misses { slots: 11, deadline: 12, expired: 13, late: 14 };
         let percentiles = Percentiles { p50: ms(2), p90: ms(30), p99: ms(400) };
         let second = BatchSecond {
             batches: 4,
@@ -433,8 +497,18 @@ mod tests {
                 padded_tokens: 4,
                 answered: 5,
                 origins: Origins { memory: 6, folder: 16, redis: 17, shared: 7, misses: 8 },
+                misses: Misses { slots: 21, deadline: 22, expired: 23, late: 24 },
             },
             waiting: 9,
+            oldest_wait: Some(ms(70)),
+            until_empty: ms(350),
+            classes: vec![Class {
+                priority: Priority::High,
+                waiting: 3,
+                answered: 31,
+                inputs: 32,
+                minute: Some(percentiles),
+            }],
             batches: vec![Batch {
                 number: 12,
                 done: ms(61_250),
@@ -447,7 +521,7 @@ mod tests {
                 mean_wait: ms(4),
             }],
             batch_seconds: vec![(60, second)],
-            request_seconds: vec![(61, RequestSecond { answered: 6, origins })],
+            request_seconds: vec![(61, RequestSecond { answered: 6, origins, misses })],
             latencies: Latencies {
                 inputs: 77,
                 minute: Some(percentiles),
@@ -466,7 +540,11 @@ mod tests {
                 line: Some(Line { fixed: 0.5, per_token: 0.25, per_len_sq: 0.125, per_request: 0.0625 }),
                 measured: vec![MeasuredBatch { candidate, took: ms(9) }],
             },
-            reserved_bytes: 65536,
+            memory: Memory {
+                largest_planned: 65536,
+                last_planned: 4095,
+                held: HeldBytes { weights: 123, activations: 70000 },
+            },
             unseen: 10,
         };
         let percentiles = json!({ "p50_ms": 2.0, "p90_ms": 30.0, "p99_ms": 400.0 });
@@ -475,8 +553,12 @@ mod tests {
             "totals": {
                 "batches": 1, "inputs": 2, "tokens": 3, "padded_tokens": 4, "answered": 5,
                 "cache_memory": 6, "cache_folder": 16, "cache_redis": 17, "cache_shared": 7, "cache_misses": 8,
+                "refused_slots": 21, "refused_deadline": 22, "expired": 23, "late": 24,
             },
-            "waiting": 9, "unseen_batches": 10,
+            "waiting": 9, "oldest_wait_ms": 70.0, "until_empty_ms": 350.0,
+            "classes": [{
+                "priority": "high", "waiting": 3, "answered": 31, "inputs_of_minute": 32, "minute": percentiles,
+            }], "unseen_batches": 10,
             "batches": [{
                 "number": 12, "done_s": 61.25, "seq_lens": [3, 5, 2], "batch_size": 3, "max_seq_len": 5,
                 "tokens": 10, "padded_tokens": 15, "waiting": 6, "predicted_ms": 10.0, "took_ms": 12.0,
@@ -489,7 +571,8 @@ mod tests {
             "request_seconds": [
                 {
                     "second": 61, "answered": 6, "cache_memory": 1, "cache_folder": 4, "cache_redis": 5,
-                    "cache_shared": 2, "cache_misses": 3,
+                    "cache_shared": 2, "cache_misses": 3, "refused_slots": 11, "refused_deadline": 12,
+                    "expired": 13, "late": 14,
                 },
             ],
             "latencies": {
@@ -502,7 +585,10 @@ mod tests {
                 "line_ms": { "fixed": 500.0, "per_token": 250.0, "per_len_sq": 125.0, "per_request": 62.5 },
                 "measured": [{ "batch_size": 3, "max_seq_len": 5, "tokens": 10, "took_ms": 9.0 }],
             },
-            "reserved_bytes": 65536,
+            "memory": {
+                "largest_planned_bytes": 65536, "last_planned_bytes": 4095, "weights_bytes": 123,
+                "activations_bytes": 70000,
+            },
         });
         assert_eq!(serde_json::to_value(ObservedView::from(observed)).unwrap(), expected);
     }

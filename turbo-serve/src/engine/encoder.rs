@@ -16,8 +16,9 @@ use turbo_models::{
 use turbo_sched::{Candidate, Layout};
 
 use super::{
-    BuildRunner, Capacity, Encoded, Extent, MAX_SELECTED, MaskToken, Model, ModelInfo, Progress, Prompts,
-    Rows, RunError, Runner, Sequence, Tokenize, TokenizeError, reserved::Reserved, resident::available_bytes,
+    BuildRunner, Capacity, Encoded, Extent, HeldBytes, MAX_SELECTED, MaskToken, Model, ModelInfo, Progress,
+    Prompts, Rows, RunError, Runner, Sequence, Tokenize, TokenizeError, reserved::Reserved,
+    resident::available_bytes,
 };
 
 /// What can be chosen about a model beside what its folder says.
@@ -274,6 +275,12 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
         self.encoder.planned_bytes(of_models(capacity, self.selects))
     }
 
+    fn held_bytes(&self) -> HeldBytes {
+        let EncoderMemory { packed_bytes, table_bytes, footprint_bytes, output_bytes } =
+            self.encoder.memory();
+        HeldBytes { weights: packed_bytes + table_bytes, activations: footprint_bytes + output_bytes }
+    }
+
     fn free_bytes(&self) -> Option<u64> {
         match self.encoder.free_bytes() {
             // one that computes in the memory of the process
@@ -290,8 +297,7 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
         self.staging = Staging::with_capacity(of_models);
         self.capacity = capacity;
         if let Ok(None) = self.encoder.free_bytes() {
-            let EncoderMemory { footprint_bytes, output_bytes, .. } = self.encoder.memory();
-            self.reserved.set((footprint_bytes + output_bytes) as u64);
+            self.reserved.set(self.held_bytes().activations as u64);
         }
         Ok(())
     }

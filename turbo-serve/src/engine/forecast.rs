@@ -323,8 +323,13 @@ impl Forecast {
 
     /// When it is worth coming back: when all that is inside is predicted to be done.
     pub(super) fn retry_after(&self) -> Duration {
+        self.until_empty().max(SOONEST)
+    }
+
+    /// Predicted time until all that is inside is done.
+    pub(super) fn until_empty(&self) -> Duration {
         let now = Instant::now();
-        self.look_ahead(&mut self.lock(), now).time_left(self.since_epoch(now)).max(SOONEST)
+        self.look_ahead(&mut self.lock(), now).time_left(self.since_epoch(now))
     }
 
     /// A request was answered, or given up for its time was over.

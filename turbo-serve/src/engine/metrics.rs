@@ -10,9 +10,9 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use turbo_models::Task;
 
 use super::{
-    EngineError,
+    EngineError, HeldBytes, Priority,
     forecast::Terms,
-    observed::{Observer, Origin},
+    observed::{Memory, Miss, Observer, Origin},
     queue::Job,
     ticket::Answer,
 };
@@ -20,7 +20,6 @@ use crate::{cache::Tier, metric_names as names};
 
 /// What the queue counts.
 pub(super) struct QueueMetrics {
-    queue_size: Gauge,
     batch_size: Histogram,
     batch_tokens: Histogram,
     batch_fill: Histogram,
@@ -34,7 +33,6 @@ impl QueueMetrics {
     pub(super) fn new(label: Option<&str>, observer: Arc<Observer>) -> Self {
         let labels = names::labels(label, []);
         Self {
-            queue_size: gauge!(names::QUEUE_SIZE, labels.iter()),
             batch_size: histogram!(names::BATCH_NEXT_SIZE, labels.iter()),
             batch_tokens: histogram!(names::BATCH_NEXT_TOKENS, labels.iter()),
             batch_fill: histogram!(names::BATCH_FILL, labels.iter()),
@@ -46,12 +44,6 @@ impl QueueMetrics {
             ),
             observer,
         }
-    }
-
-    /// So many inputs wait.
-    pub(super) fn waiting(&self, inputs: usize) {
-        self.queue_size.set(inputs as f64);
-        self.observer.waiting(inputs);
     }
 
     /// This batch goes to the model; it is so full.
@@ -71,6 +63,79 @@ impl QueueMetrics {
     /// The client of an input has gone before its batch was computed.
     pub(super) fn dropped(&self) {
         self.dropped.increment(1);
+    }
+}
+
+/// What of one batch in this time is planned a second time, to tell of it: that takes longer than counting.
+const PLAN_EVERY: Duration = Duration::from_secs(1);
+
+/// Bytes that are planned and held for a model, as long as it is there.
+pub(super) struct MemoryMetrics {
+    largest: Bytes,
+    last: Bytes,
+    weights: Bytes,
+    activations: Bytes,
+    memory: Memory,
+    planned: Option<Instant>,
+    observer: Arc<Observer>,
+}
+
+impl MemoryMetrics {
+    /// Of a model that has nothing yet.
+    pub(super) fn new(label: Option<&str>, observer: Arc<Observer>) -> Self {
+        let planned =
+            |batch| gauge!(names::PLANNED_BYTES, names::labels(label, [(names::BATCH, batch)]).iter());
+        let used = |of| gauge!(names::USED_BYTES, names::labels(label, [(names::OF, of)]).iter());
+        Self {
+            largest: Bytes(planned(names::batch::LARGEST), 0),
+            last: Bytes(planned(names::batch::LAST), 0),
+            weights: Bytes(used(names::of::WEIGHTS), 0),
+            activations: Bytes(used(names::of::ACTIVATIONS), 0),
+            memory: Memory::default(),
+            planned: None,
+            observer,
+        }
+    }
+
+    /// The largest batch plans so much, and that is what there is.
+    pub(super) fn reserved(&mut self, largest_planned: usize, held: HeldBytes) {
+        self.tell(Memory { largest_planned, held, ..self.memory });
+    }
+
+    /// A batch ran. `plan` says what it planned and what there is now, if it is asked.
+    pub(super) fn ran(&mut self, plan: impl FnOnce() -> Option<(usize, HeldBytes)>) {
+        if self.planned.is_none_or(|at| at.elapsed() >= PLAN_EVERY)
+            && let Some((last_planned, held)) = plan()
+        {
+            self.planned = Some(Instant::now());
+            self.tell(Memory { last_planned, held, ..self.memory });
+        }
+    }
+
+    fn tell(&mut self, memory: Memory) {
+        self.memory = memory;
+        self.largest.set(memory.largest_planned);
+        self.last.set(memory.last_planned);
+        self.weights.set(memory.held.weights);
+        self.activations.set(memory.held.activations);
+        self.observer.memory(memory);
+    }
+}
+
+/// A gauge's part that is of one model: it goes with it, and leaves alone what another one with its label has.
+struct Bytes(Gauge, usize);
+
+impl Bytes {
+    fn set(&mut self, bytes: usize) {
+        let Self(gauge, before) = self;
+        gauge.increment(bytes as f64 - *before as f64);
+        *before = bytes;
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        self.set(0);
     }
 }
 
@@ -128,11 +193,12 @@ pub(super) struct TaskMetrics {
     tokenization: Histogram,
     queue: Histogram,
     inference: Histogram,
-    observer: Arc<Observer>,
+    by_class: [Histogram; Priority::ALL.len()],
     refused_slots: Counter,
     refused_deadline: Counter,
     expired: Counter,
     late: Counter,
+    observer: Arc<Observer>,
 }
 
 impl TaskMetrics {
@@ -142,6 +208,10 @@ impl TaskMetrics {
             |reason| counter!(names::ADMISSION_REFUSALS, names::labels(label, [(names::REASON, reason)]));
         let missed =
             |outcome| counter!(names::DEADLINE_MISSES, names::labels(label, [(names::OUTCOME, outcome)]));
+        let of_class = |class: Priority| {
+            let labels = names::labels(label, [(names::PRIORITY, class.name())]);
+            histogram!(names::PRIORITY_DURATION, labels.iter())
+        };
         let of_task = match task {
             Task::Embedding { .. } | Task::SparseEmbedding => &names::EMBED,
             Task::SequenceClassification
@@ -156,6 +226,7 @@ impl TaskMetrics {
             tokenization: histogram!(of_task.tokenization_duration, labels.iter()),
             queue: histogram!(of_task.queue_duration, labels.iter()),
             inference: histogram!(of_task.inference_duration, labels.iter()),
+            by_class: Priority::ALL.map(of_class),
             refused_slots: refused(names::refusal::SLOTS),
             refused_deadline: refused(names::refusal::DEADLINE),
             expired: missed(names::outcome::EXPIRED),
@@ -167,12 +238,31 @@ impl TaskMetrics {
     /// A request on these terms has its answer now, or this error.
     pub(super) fn ended(&self, error: Option<&EngineError>, terms: &Terms) {
         match error {
-            Some(EngineError::Overloaded { .. }) => self.refused_slots.increment(1),
-            Some(EngineError::TooLate { .. }) => self.refused_deadline.increment(1),
-            Some(EngineError::Expired { .. }) => self.expired.increment(1),
-            None if terms.deadline().is_some_and(|at| at < Instant::now()) => self.late.increment(1),
+            Some(error) => self.failed(error),
+            None if terms.deadline().is_some_and(|at| at < Instant::now()) => self.missed(Miss::Late),
+            None => {}
+        }
+    }
+
+    /// A request has this error and no answer.
+    pub(super) fn failed(&self, error: &EngineError) {
+        match error {
+            EngineError::Overloaded { .. } => self.missed(Miss::Slots),
+            EngineError::TooLate { .. } => self.missed(Miss::Deadline),
+            EngineError::Expired { .. } => self.missed(Miss::Expired),
             _ => {}
         }
+    }
+
+    fn missed(&self, miss: Miss) {
+        let counter = match miss {
+            Miss::Slots => &self.refused_slots,
+            Miss::Deadline => &self.refused_deadline,
+            Miss::Expired => &self.expired,
+            Miss::Late => &self.late,
+        };
+        counter.increment(1);
+        self.observer.missed(miss);
     }
 
     /// So many inputs came in.
@@ -180,12 +270,13 @@ impl TaskMetrics {
         self.count.increment(inputs);
     }
 
-    /// The inputs of a request that took `total` have their answers.
-    pub(super) fn answered(&self, answers: &[Answer], total: Duration) {
+    /// The inputs of a request of this class that took `total` have their answers.
+    pub(super) fn answered(&self, answers: &[Answer], class: Priority, total: Duration) {
         self.success.increment(answers.len() as u64);
-        self.observer.answered(answers.len() as u64, total);
+        self.observer.answered(answers.len() as u64, class, total);
         for answer in answers {
             self.duration.record(total);
+            self.by_class[class as usize].record(total);
             self.tokenization.record(answer.tokenization);
             self.queue.record(answer.queue);
             self.inference.record(answer.inference);

@@ -53,6 +53,7 @@ mod tokenize;
 mod turns;
 mod types;
 mod urgency;
+mod waiting;
 mod warm_up;
 mod worker;
 
@@ -64,7 +65,7 @@ pub use fastest::{LONG_RUN, fastest};
 pub use info::{EngineInfo, MaskToken, ModelInfo};
 pub use prompts::{Prompt, Prompts};
 pub use resident::resident_bytes;
-pub use runner::{BuildRunner, Capacity, Progress, Rows, RunError, Runner, Sequence};
+pub use runner::{BuildRunner, Capacity, HeldBytes, Progress, Rows, RunError, Runner, Sequence};
 pub use server::Engine;
 pub use spent::Spent;
 pub use tokenize::{DecodeRequest, Extent, Texts, Tokenize, TokenizeError, TokenizeRequest, Tokenized};

@@ -181,12 +181,13 @@ mod tests {
                 inbox,
                 tests::{forecast, job_of},
             },
+            waiting::Waiting,
         },
     };
 
     #[test]
     fn who_waited_for_a_broken_promise_is_let_in_or_told() {
-        let (forecast, (inbox, _outbox)) = (forecast(), inbox());
+        let (forecast, (inbox, _outbox)) = (forecast(), inbox(Arc::new(Waiting::new(None))));
         let cache = ResponseCache::in_memory(1 << 20).unwrap();
         let promises = Arc::new(Promises::new(cache, inbox, Arc::clone(&forecast)));
         let key = Scope::alone().key("pooled", &[&[1]]);

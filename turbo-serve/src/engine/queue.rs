@@ -15,13 +15,14 @@ use std::{
 use turbo_sched::{Batcher, Candidate, CostModel, Decision, RequestId};
 
 use super::{
-    Encoded, EngineError, OutputKind,
+    Encoded, EngineError, OutputKind, Priority,
     abandoned::Abandoned,
     forecast::Forecast,
     metrics::QueueMetrics,
     promises::Promise,
     runner::{Rows, Sequence},
     ticket::{Answer, Ticket},
+    waiting::{ByClass, Waiting, add},
 };
 
 /// One input on its way to the runner.
@@ -57,6 +58,10 @@ impl Job {
 
     pub(super) fn tokens(&self) -> usize {
         self.encoded.input_ids.len()
+    }
+
+    pub(super) fn priority(&self) -> Priority {
+        self.ticket.place.terms().priority
     }
 
     /// The same as a scheduler counts them.
@@ -112,7 +117,7 @@ impl Job {
 }
 
 enum Message {
-    Submit(Vec<Job>),
+    Submit(Vec<Job>, ByClass),
     /// To end when all that came before is answered.
     Stop,
     /// To look whether what waits is still to be computed.
@@ -121,14 +126,19 @@ enum Message {
 
 /// The sending half. Unbounded as a channel; the slots of admitted inputs bound it.
 #[derive(Clone)]
-pub(super) struct Inbox(Sender<Message>);
+pub(super) struct Inbox {
+    sender: Sender<Message>,
+    waiting: Arc<Waiting>,
+}
 
 impl Inbox {
     /// Jobs that are there together, so that they can share a batch: those of one request.
     pub(super) fn submit(&self, jobs: Vec<Job>) {
-        if let Err(refused) = self.0.send(Message::Submit(jobs))
-            && let Message::Submit(jobs) = refused.0
+        let inputs = self.waiting.sends(&jobs);
+        if let Err(refused) = self.sender.send(Message::Submit(jobs, inputs))
+            && let Message::Submit(jobs, inputs) = refused.0
         {
+            self.waiting.takes_back(inputs);
             let error = EngineError::Backend("the worker has ended".into());
             jobs.iter().for_each(|job| job.ticket.fail(error.clone()));
         }
@@ -137,24 +147,27 @@ impl Inbox {
     /// Tells the worker to end when everything before this is answered.
     pub(super) fn stop(&self) {
         // A worker that has ended already needs no telling.
-        drop(self.0.send(Message::Stop));
+        drop(self.sender.send(Message::Stop));
     }
 
     /// Has the worker look at what waits, if it sleeps.
     pub(super) fn wake(&self) {
         // A worker that has ended sleeps no more.
-        drop(self.0.send(Message::Wake));
+        drop(self.sender.send(Message::Wake));
     }
 }
 
-/// The way to a worker.
-pub(super) fn inbox() -> (Inbox, Outbox) {
+/// The way to a worker; who is on it is counted.
+pub(super) fn inbox(waiting: Arc<Waiting>) -> (Inbox, Outbox) {
     let (sender, receiver) = channel();
-    (Inbox(sender), Outbox(receiver))
+    (Inbox { sender, waiting: Arc::clone(&waiting) }, Outbox { receiver, waiting })
 }
 
 /// The receiving half.
-pub(super) struct Outbox(Receiver<Message>);
+pub(super) struct Outbox {
+    receiver: Receiver<Message>,
+    waiting: Arc<Waiting>,
+}
 
 /// What the worker does next.
 pub(super) enum Next {
@@ -168,9 +181,11 @@ pub(super) enum Next {
 
 /// The waiting jobs.
 pub(super) struct Queue {
-    outbox: Receiver<Message>,
+    outbox: Outbox,
     batcher: Batcher,
     waiting: HashMap<RequestId, Job>,
+    /// Inputs that were taken in since it was last told who waits.
+    taken_in: ByClass,
     forecast: Arc<Forecast>,
     epoch: Instant,
     stopping: bool,
@@ -191,9 +206,10 @@ impl Queue {
         metrics: QueueMetrics,
     ) -> Self {
         Self {
-            outbox: outbox.0,
+            outbox,
             batcher,
             waiting: HashMap::with_capacity(slots),
+            taken_in: ByClass::default(),
             forecast,
             epoch,
             stopping: false,
@@ -206,15 +222,16 @@ impl Queue {
     pub(super) fn next(&mut self, into: &mut Vec<Job>) -> Next {
         self.take_in();
         self.withdraw();
-        self.metrics.waiting(self.waiting.len());
+        self.tell();
         match self.batcher.poll(self.epoch.elapsed()) {
             Decision::Run(run) => {
+                let (candidate, fill) = (run.candidate, run.fill);
                 into.extend(run.ids.iter().filter_map(|id| self.waiting.remove(id)));
                 into.iter().filter_map(|job| job.promise.as_ref()).for_each(Promise::begins);
                 self.forecast.began(into.iter().map(|job| (&*job.ticket.place, job.input)));
-                self.metrics.waiting(self.waiting.len());
-                self.metrics.batch(into, run.fill);
-                Next::Run(run.candidate)
+                self.tell();
+                self.metrics.batch(into, fill);
+                Next::Run(candidate)
             }
             Decision::WaitUntil(at) => Next::WaitUntil(at),
             Decision::Idle => Next::Nothing,
@@ -234,7 +251,7 @@ impl Queue {
 
     /// Takes in what arrives next; blocks until something has.
     pub(super) fn wait_for_more(&mut self) {
-        match self.outbox.recv() {
+        match self.outbox.receiver.recv() {
             Ok(message) => self.accept(message),
             Err(_) => self.stopping = true,
         }
@@ -247,7 +264,7 @@ impl Queue {
 
     /// Takes in what arrives during `time` at most, and returns as soon as something has.
     pub(super) fn wait(&mut self, time: Duration) {
-        match self.outbox.recv_timeout(time) {
+        match self.outbox.receiver.recv_timeout(time) {
             Ok(message) => self.accept(message),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
@@ -288,9 +305,15 @@ impl Queue {
         self.costs().cost(candidate).as_duration()
     }
 
+    /// Tells who waits now.
+    fn tell(&mut self) {
+        let taken_in = std::mem::take(&mut self.taken_in);
+        self.outbox.waiting.worker_has(self.waiting.values().collect(), taken_in);
+    }
+
     fn take_in(&mut self) {
         loop {
-            match self.outbox.try_recv() {
+            match self.outbox.receiver.try_recv() {
                 Ok(message) => self.accept(message),
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => {
@@ -303,7 +326,10 @@ impl Queue {
 
     fn accept(&mut self, message: Message) {
         let jobs = match message {
-            Message::Submit(jobs) => jobs,
+            Message::Submit(jobs, inputs) => {
+                add(&mut self.taken_in, inputs);
+                jobs
+            }
             Message::Stop => return self.stopping = true,
             Message::Wake => return,
         };
@@ -361,7 +387,7 @@ pub(super) mod tests {
     use crate::{
         cache::{ResponseCache, Scope},
         engine::{
-            DeviceTurns, Priority,
+            DeviceTurns,
             forecast::{Inside, Terms},
             observed::Observer,
             promises::{Asked, Promises},
@@ -402,7 +428,10 @@ pub(super) mod tests {
 
     fn queue(outbox: Outbox, forecast: Arc<Forecast>) -> Queue {
         let (config, cost) = batching();
-        let metrics = QueueMetrics::new(None, Arc::new(Observer::new(Instant::now(), Layout::Packed)));
+        let metrics = QueueMetrics::new(
+            None,
+            Arc::new(Observer::new(Instant::now(), Layout::Packed, Arc::new(Waiting::new(None)))),
+        );
         let batcher = Batcher::new(config, cost);
         Queue::new(outbox, batcher, 4, Instant::now(), forecast, Arc::default(), metrics)
     }
@@ -411,7 +440,7 @@ pub(super) mod tests {
     fn who_has_an_answer_has_not_gone() {
         let recorder = PrometheusBuilder::new().build_recorder();
         metrics::with_local_recorder(&recorder, || {
-            let (inbox, outbox) = inbox();
+            let (inbox, outbox) = inbox(Arc::new(Waiting::new(None)));
             let forecast = forecast();
             let mut queue = queue(outbox, Arc::clone(&forecast));
             let ((failed, _client), (left, client)) = (job(&forecast), job(&forecast));
@@ -431,7 +460,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_others_wait_for_is_counted_though_its_client_has_gone() {
-        let ((inbox, outbox), forecast) = (inbox(), forecast());
+        let ((inbox, outbox), forecast) = (inbox(Arc::new(Waiting::new(None))), forecast());
         let mut queue = queue(outbox, Arc::clone(&forecast));
         let cache = ResponseCache::in_memory(1 << 20).unwrap();
         let promises = Arc::new(Promises::new(cache, inbox.clone(), Arc::clone(&forecast)));
@@ -455,7 +484,7 @@ pub(super) mod tests {
 
     #[test]
     fn who_comes_after_the_worker_has_ended_is_told() {
-        let (inbox, outbox) = inbox();
+        let (inbox, outbox) = inbox(Arc::new(Waiting::new(None)));
         drop(outbox);
         let forecast = forecast();
         let ((one, client), (other, another)) = (job(&forecast), job(&forecast));

@@ -23,6 +23,15 @@ pub struct Capacity {
     pub max_seq_len: usize,
 }
 
+/// Bytes that a runner has of its device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldBytes {
+    /// Weights, as its kernels read them.
+    pub weights: usize,
+    /// Activations and rows: about what the largest batch plans, for all batches share chunks.
+    pub activations: usize,
+}
+
 /// Ids of one sequence. `token_type_ids` is as long as `input_ids`, or empty: all zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequence<'a> {
@@ -90,6 +99,11 @@ pub trait Runner: Send {
 
     /// Bytes that the activations of `batch` take.
     fn footprint(&mut self, batch: &Candidate) -> usize;
+
+    /// Bytes that it has now; none where nobody counts.
+    fn held_bytes(&self) -> HeldBytes {
+        HeldBytes::default()
+    }
 
     /// Bytes of the device's memory that nobody has taken or reserved; `None` where nothing bounds batches but their time.
     fn free_bytes(&self) -> Option<u64> {

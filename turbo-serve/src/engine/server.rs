@@ -25,13 +25,14 @@ use super::{
     forecast::{Forecast, Terms},
     health::HealthCell,
     lead::Lead,
-    metrics::{QueueMetrics, TaskMetrics},
+    metrics::{MemoryMetrics, QueueMetrics, TaskMetrics},
     observed::{Observed, Observer},
     queue::{Outbox, Queue, inbox},
     recall::{Known, Recall},
     resident::resident_bytes,
     rules::{Manner, Rules},
     ticket::{Receiver, Ticket},
+    waiting::Waiting,
     warm_up::{Warm, WarmUp},
     worker::{Worker, panic_message},
 };
@@ -67,9 +68,10 @@ impl Engine {
         config.check(&model)?;
         let mut info = config.info(&model);
         let slots = config.max_concurrent_requests;
-        let (inbox, outbox) = inbox();
+        let waiting = Arc::new(Waiting::new(config.label.as_deref()));
+        let (inbox, outbox) = inbox(Arc::clone(&waiting));
         let epoch = Instant::now();
-        let observer = Arc::new(Observer::new(epoch, model.layout));
+        let observer = Arc::new(Observer::new(epoch, model.layout, waiting));
         let health = Arc::new(HealthCell::new(Health::Starting));
         let limit = info.max_input_length;
         let rules = Rules {
@@ -176,21 +178,21 @@ impl Engine {
         shared.encoders.encode(ticket, inputs, manner);
         let answers = shared.received(reply).await?;
         inside.answered();
-        shared.metrics.answered(&answers, terms.started.elapsed());
+        shared.metrics.answered(&answers, terms.priority, terms.started.elapsed());
         Ok(finish(answers, output, row_len, characters, terms.started))
     }
 
     async fn tokens(&self, request: TokenizeRequest) -> Result<Vec<Tokenized>, EngineError> {
         let shared = &*self.0;
         shared.check_count(request.texts.len())?;
-        let slots = shared.reserve(request.texts.len())?;
+        let slots = shared.reserve(request.texts.len()).inspect_err(|error| shared.metrics.failed(error))?;
         shared.received(shared.encoders.tokenize(request, slots)).await
     }
 
     async fn texts(&self, request: DecodeRequest) -> Result<Vec<String>, EngineError> {
         let shared = &*self.0;
         shared.check_count(request.ids.len())?;
-        let slots = shared.reserve(request.ids.len())?;
+        let slots = shared.reserve(request.ids.len()).inspect_err(|error| shared.metrics.failed(error))?;
         shared.received(shared.encoders.decode(request, slots)).await
     }
 }
@@ -228,7 +230,7 @@ impl Infer for Engine {
     }
 
     fn observed(&self) -> Option<Observed> {
-        let observed = self.0.observer.look();
+        let observed = self.0.observer.look(self.0.forecast.until_empty());
         self.0.encoders.wake(); // it may sleep, and has something to tell
         Some(observed)
     }
@@ -367,10 +369,13 @@ impl WorkerStart {
             ..BatcherConfig::with_limits(capacity.limits(shared_tokens))
         };
         let longest = u32::try_from(capacity.max_seq_len).unwrap_or(u32::MAX);
-        self.observer.begins(&costs, batcher.limits, longest, &measured, reserved_bytes);
+        self.observer.begins(&costs, batcher.limits, longest, &measured);
         let slots = self.config.max_concurrent_requests;
         let abandoned = Arc::clone(&self.abandoned);
-        let metrics = QueueMetrics::new(self.config.label.as_deref(), Arc::clone(&self.observer));
+        let label = self.config.label.as_deref();
+        let metrics = QueueMetrics::new(label, Arc::clone(&self.observer));
+        let mut memory = MemoryMetrics::new(label, Arc::clone(&self.observer));
+        memory.reserved(reserved_bytes, runner.held_bytes());
         let device = self.config.turns.clone();
         let forecast = Arc::new(Forecast::new(self.epoch, &batcher, costs.clone(), device));
         let batcher = Batcher::new(batcher, costs);
@@ -391,6 +396,7 @@ impl WorkerStart {
             flights: VecDeque::new(),
             seat,
             lead: Lead::default(),
+            memory,
         })
     }
 

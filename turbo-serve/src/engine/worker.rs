@@ -26,6 +26,7 @@ use super::{
     forecast::Forecast,
     health::HealthCell,
     lead::Lead,
+    metrics::MemoryMetrics,
     observed::{Observer, Ran},
     queue::{Job, Next, Queue},
     runner::{Progress, Runner},
@@ -52,6 +53,7 @@ pub(super) struct Worker {
     /// Its place among the engines that share the device.
     pub seat: Seat,
     pub lead: Lead,
+    pub memory: MemoryMetrics,
 }
 
 /// A batch that the runner has.
@@ -185,6 +187,9 @@ impl Worker {
                 self.queue.observe(&candidate, inference);
                 self.keeper.learnt(self.queue.costs());
                 self.forecast.ran(&candidate, inference);
+                let Self { memory, runner, .. } = self;
+                let plan = |runner: &mut dyn Runner| Ok((runner.footprint(&candidate), runner.held_bytes()));
+                memory.ran(|| guarded(runner, plan).ok());
             }
             _ => self.queue.give_up(jobs),
         }

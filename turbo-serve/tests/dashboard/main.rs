@@ -74,7 +74,7 @@ fn check_numbers(browser: &mut Browser, server: &Server, answered: u64) {
         "({SHOWN})['te_embed_success'] === {answered} && ({SHOWN})['te_queue_size'] === 0"
     ));
     let shown: BTreeMap<String, f64> = serde_json::from_value(browser.evaluate(SHOWN)).unwrap();
-    assert_eq!(shown.len(), 10, "{shown:?}");
+    assert_eq!(shown.len(), 24, "{shown:?}");
     assert_eq!(shown, counted(server, shown.keys()));
     // as people read it: with commas
     let written = browser.evaluate(

@@ -12,9 +12,9 @@ use std::{
 
 use turbo_sched::{Candidate, Layout};
 use turbo_serve::engine::{
-    BatchTokens, Capacity, Engine, EngineConfig, EngineError, Infer, InferRequest, InferResponse, Input,
-    Model, ModelInfo, OutputKind, Pending, Pooling, Progress, Prompts, RowLens, Rows, RunError, Runner,
-    ScoreFunction, Sequence, StartError,
+    BatchTokens, Capacity, Engine, EngineConfig, EngineError, HeldBytes, Infer, InferRequest, InferResponse,
+    Input, Model, ModelInfo, OutputKind, Pending, Pooling, Progress, Prompts, RowLens, Rows, RunError,
+    Runner, ScoreFunction, Sequence, StartError,
 };
 
 pub(crate) const HIDDEN_SIZE: usize = 3;
@@ -170,6 +170,11 @@ impl Runner for FakeRunner {
         self.control.change(|state| state.reserved = capacity.total_tokens);
         self.capacity = capacity;
         Ok(())
+    }
+
+    fn held_bytes(&self) -> HeldBytes {
+        let activations = self.capacity.total_tokens * 2 * HIDDEN_SIZE * size_of::<f32>();
+        HeldBytes { weights: 5, activations }
     }
 
     fn free_bytes(&self) -> Option<u64> {

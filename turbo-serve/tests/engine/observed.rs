@@ -5,9 +5,11 @@ use std::time::Duration;
 use turbo_serve::{
     cache::ResponseCache,
     engine::{
-        EngineConfig, Infer,
-        observed::{Observed, Origins, SECONDS, Totals},
+        DecodeRequest, EngineConfig, EngineError, HeldBytes, Infer, InferRequest, Priority, SpecialTokens,
+        Urgency,
+        observed::{Misses, Observed, Origins, SECONDS, Totals},
     },
+    http::Metrics,
 };
 
 use crate::fake::{FAILS, begin, config, embed, eventually, hold, request, start, wait};
@@ -35,7 +37,7 @@ fn batches_are_told_as_they_were() {
     let told = observed(&engine, 2);
     let totals =
         Totals { batches: 2, inputs: 4, tokens: 8, padded_tokens: 1 + 12, answered: 4, ..Totals::default() };
-    assert_eq!((told.totals, told.waiting, told.unseen), (totals, 0, 0));
+    assert_eq!((told.totals, told.waiting, told.oldest_wait, told.unseen), (totals, 0, None, 0));
     assert_eq!(told.batches[0].seq_lens, [1]);
     let batch = &told.batches[1];
     let mut seq_lens = batch.seq_lens.clone();
@@ -61,8 +63,9 @@ fn batches_are_told_as_they_were() {
 fn memory_and_costs_are_told_to_who_looks() {
     let (engine, _) = start(&config());
     let told = engine.observed().unwrap();
-    // the fake plans three values of four bytes for each token
-    assert_eq!(told.reserved_bytes, 64 * 12);
+    // the fake plans three values of four bytes for each token, and holds twice that
+    assert_eq!((told.memory.largest_planned, told.memory.last_planned), (64 * 12, 0));
+    assert_eq!(told.memory.held, HeldBytes { weights: 5, activations: 2 * 64 * 12 });
     assert_eq!((told.costs.seq_lens.last(), told.costs.batch_sizes.last()), (Some(&8), Some(&64)));
     assert!(!told.costs.measured.is_empty());
     embed(&engine, [&[1, 2, 3], &[4]]).unwrap();
@@ -72,6 +75,7 @@ fn memory_and_costs_are_told_to_who_looks() {
     let told = observed(&engine, 1);
     let (_, second) = told.batch_seconds[0];
     assert_eq!((second.largest.total_tokens, second.planned_bytes), (4, Some(48)));
+    assert_eq!(told.memory.last_planned, 48);
     assert!(told.costs.cells.iter().flatten().all(|cell| cell.seconds > 0.0), "{:?}", told.costs);
 }
 
@@ -97,6 +101,98 @@ fn a_batch_that_failed_is_not_among_those_that_ran() {
     let told = observed(&engine, 1);
     assert_eq!((told.totals.batches, told.totals.answered), (2, 1));
     assert_eq!(told.batches.iter().map(|batch| batch.candidate.total_tokens).collect::<Vec<_>>(), [2]);
+}
+
+/// The value of this metric of a label.
+fn value(metrics: &Metrics, name: &str) -> f64 {
+    let text = metrics.render();
+    let number = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    number.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+}
+
+#[test]
+fn who_waits_is_counted_while_the_worker_is_busy() {
+    let metrics = Metrics::install().unwrap();
+    let (engine, control) = start(&EngineConfig { label: Some("waits".into()), ..config() });
+    let held = hold(&engine, &control, 1);
+    let of_class =
+        |priority, request| InferRequest { urgency: Urgency { priority, ..Urgency::default() }, ..request };
+    let (high, low) = (Priority::High, Priority::Low);
+    let waiting = [
+        begin(&engine, of_class(high, request([&[2]]))),
+        begin(&engine, of_class(low, request([&[3], &[4]]))),
+    ];
+    eventually(|| engine.observed().unwrap().waiting == 3);
+    std::thread::sleep(Duration::from_millis(30));
+    let told = engine.observed().unwrap();
+    let classes: Vec<_> = told.classes.iter().map(|class| (class.priority, class.waiting)).collect();
+    assert_eq!(classes, [(high, 1), (Priority::Normal, 0), (low, 2)]);
+    assert!(told.oldest_wait >= Some(Duration::from_millis(30)), "{:?}", told.oldest_wait);
+    assert!(told.until_empty > Duration::ZERO);
+    for (name, expected) in [
+        ("te_queue_size{model=\"waits\"}", 3.0),
+        ("turbo_priority_queue_size{priority=\"high\",model=\"waits\"}", 1.0),
+        ("turbo_priority_queue_size{priority=\"low\",model=\"waits\"}", 2.0),
+    ] {
+        assert_eq!(value(&metrics, name), expected, "{name}");
+    }
+    control.open();
+    wait(held).unwrap();
+    waiting.into_iter().for_each(|pending| drop(wait(pending).unwrap()));
+    let told = engine.observed().unwrap();
+    assert_eq!((told.waiting, told.oldest_wait), (0, None));
+    let answered: Vec<_> = told.classes.iter().map(|class| (class.answered, class.inputs)).collect();
+    assert_eq!(answered, [(1, 1), (1, 1), (2, 2)], "the one that was held is of the class in between");
+    assert!(told.classes.iter().all(|class| class.minute.is_some_and(|minute| minute.p50 > Duration::ZERO)));
+    assert_eq!(value(&metrics, "turbo_priority_duration_count{priority=\"low\",model=\"waits\"}"), 2.0);
+    assert_eq!(value(&metrics, "te_queue_size{model=\"waits\"}"), 0.0);
+}
+
+#[test]
+fn who_had_no_answer_in_time_is_counted() {
+    let metrics = Metrics::install().unwrap();
+    let slo = Some(Duration::from_millis(40));
+    let config = EngineConfig { label: Some("misses".into()), max_concurrent_requests: 3, slo, ..config() };
+    let (engine, control) = start(&config);
+    let held = hold(&engine, &control, 1);
+    let expires = begin(&engine, request([&[2]]));
+    assert!(matches!(embed(&engine, [&[3], &[4]]), Err(EngineError::Overloaded { .. })));
+    let ids = DecodeRequest { ids: vec![vec![1]; 2], special: SpecialTokens::Without };
+    assert!(matches!(wait(engine.decode(ids)), Err(EngineError::Overloaded { .. })));
+    std::thread::sleep(Duration::from_millis(60));
+    control.open();
+    wait(held).unwrap();
+    assert!(matches!(wait(expires), Err(EngineError::Expired { .. })));
+    let misses = engine.observed().unwrap().totals.misses;
+    assert_eq!(misses, Misses { slots: 2, deadline: 0, expired: 1, late: 1 });
+    let told = engine.observed().unwrap();
+    assert_eq!(told.request_seconds.iter().map(|(_, second)| second.misses.late).sum::<u64>(), 1);
+    for (name, expected) in [
+        ("turbo_admission_refusals{reason=\"slots\",model=\"misses\"}", 2.0),
+        ("turbo_admission_refusals{reason=\"deadline\",model=\"misses\"}", 0.0),
+        ("turbo_deadline_misses{outcome=\"expired\",model=\"misses\"}", 1.0),
+        ("turbo_deadline_misses{outcome=\"late\",model=\"misses\"}", 1.0),
+    ] {
+        assert_eq!(value(&metrics, name), expected, "{name}");
+    }
+}
+
+#[test]
+fn bytes_are_told_as_long_as_there_is_a_model() {
+    let metrics = Metrics::install().unwrap();
+    let (engine, _control) = start(&EngineConfig { label: Some("bytes".into()), ..config() });
+    embed(&engine, [&[1, 2, 3], &[4]]).unwrap();
+    eventually(|| engine.observed().unwrap().memory.last_planned == 48);
+    let names = [
+        "turbo_planned_bytes{batch=\"largest\",model=\"bytes\"}",
+        "turbo_planned_bytes{batch=\"last\",model=\"bytes\"}",
+        "turbo_used_bytes{of=\"weights\",model=\"bytes\"}",
+        "turbo_used_bytes{of=\"activations\",model=\"bytes\"}",
+    ];
+    let told = || names.map(|name| value(&metrics, name));
+    assert_eq!(told(), [64.0 * 12.0, 48.0, 5.0, 2.0 * 64.0 * 12.0]);
+    wait(engine.stop());
+    assert_eq!(told(), [0.0; 4]);
 }
 
 #[test]

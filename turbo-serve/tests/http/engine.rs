@@ -267,7 +267,6 @@ fn stopping_answers_what_was_accepted_and_ends_the_engine() {
 fn the_engines_metrics_are_shown() {
     let whole = start();
     assert_eq!(whole.server.post("/embed", r#"{"inputs":[[1],[2,3]]}"#).status, 200);
-    let metrics = whole.server.get("/metrics");
     for (name, kind) in [
         ("te_request_count", "counter"),
         ("te_request_success", "counter"),
@@ -285,8 +284,21 @@ fn the_engines_metrics_are_shown() {
         ("te_queue_size", "gauge"),
         ("te_batch_next_size", "histogram"),
         ("te_batch_next_tokens", "histogram"),
+        ("turbo_batch_fill", "histogram"),
+        ("turbo_batch_cost_error", "histogram"),
+        ("turbo_batch_cost_error_median", "gauge"),
+        ("turbo_admission_refusals", "counter"),
+        ("turbo_deadline_misses", "counter"),
+        ("turbo_priority_queue_size", "gauge"),
+        ("turbo_priority_duration", "histogram"),
+        ("turbo_planned_bytes", "gauge"),
+        ("turbo_used_bytes", "gauge"),
+        ("process_resident_memory_bytes", "gauge"),
     ] {
-        assert!(metrics.text().contains(&format!("# TYPE {name} {kind}\n")), "{name}: {}", metrics.text());
+        // what a batch cost is counted when its answers have left
+        let line = format!("# TYPE {name} {kind}\n");
+        wait_until(&line, || whole.server.get("/metrics").text().contains(&line));
     }
+    let metrics = whole.server.get("/metrics");
     assert!(metrics.text().contains(r#"te_batch_next_tokens_bucket{le="1048576"}"#));
 }

@@ -17,7 +17,7 @@ mod seconds;
 
 use std::{
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant, SystemTime},
@@ -28,11 +28,16 @@ use turbo_sched::{Candidate, CostModel, Layout, Limits};
 pub use batches::{Batch, BatchSecond, SEQUENCES};
 pub use costs::{Cell, CostMap, Line, MeasuredBatch};
 pub use latencies::{INTERVAL, Latencies, Percentiles};
-pub(super) use requests::Origin;
-pub use requests::{Origins, RequestSecond};
+pub use requests::{Class, Misses, Origins, RequestSecond};
+pub(super) use requests::{Miss, Origin};
 pub use seconds::SECONDS;
 
-use self::{batches::Batches, costs::Costs, requests::Requests};
+use self::{
+    batches::Batches,
+    costs::Costs,
+    requests::{Counts, Requests},
+};
+use super::{HeldBytes, Priority, waiting::Waiting};
 
 /// What an engine has done lately.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +50,12 @@ pub struct Observed {
     pub totals: Totals,
     /// Inputs that wait for their batch.
     pub waiting: usize,
+    /// How long the oldest of them has; `None` while none waits.
+    pub oldest_wait: Option<Duration>,
+    /// Predicted time until all that was let in is answered.
+    pub until_empty: Duration,
+    /// What came of the requests of each class, the highest first.
+    pub classes: Vec<Class>,
     /// The last batches that were computed, the oldest first.
     pub batches: Vec<Batch>,
     /// Batches of the last [`SECONDS`] seconds; seconds without any are left out.
@@ -55,10 +66,21 @@ pub struct Observed {
     pub latencies: Latencies,
     /// What batches cost, as it was known shortly after the look before this one.
     pub costs: CostMap,
-    /// Bytes that are reserved for the activations of the largest batch.
-    pub reserved_bytes: usize,
+    /// What is planned and held.
+    pub memory: Memory,
     /// Batches that are not told of above, for somebody was looking when they were done.
     pub unseen: u64,
+}
+
+/// Bytes of a model on its device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// What the plan of the largest batch takes: it is reserved.
+    pub largest_planned: usize,
+    /// What that of the last batch does, of one batch each second at most; 0 before the first.
+    pub last_planned: usize,
+    /// What the model has.
+    pub held: HeldBytes,
 }
 
 /// What the metrics of the same meaning count.
@@ -76,6 +98,8 @@ pub struct Totals {
     pub answered: u64,
     /// Where their answers came from.
     pub origins: Origins,
+    /// Requests that had no answer in time.
+    pub misses: Misses,
 }
 
 /// Where it is written down.
@@ -90,6 +114,8 @@ pub(super) struct Observer {
     /// Batches that the worker could not write down without waiting.
     unseen: AtomicU64,
     requests: Mutex<Requests>,
+    waiting: Arc<Waiting>,
+    memory: Mutex<Memory>,
 }
 
 /// What the worker counts where it must not wait.
@@ -99,7 +125,6 @@ struct Counted {
     inputs: AtomicU64,
     tokens: AtomicU64,
     padded_tokens: AtomicU64,
-    waiting: AtomicU64,
 }
 
 /// What the worker writes.
@@ -107,7 +132,6 @@ struct Counted {
 struct Worked {
     batches: Batches,
     costs: Costs,
-    reserved_bytes: usize,
 }
 
 /// A batch that was computed just now.
@@ -122,8 +146,8 @@ pub(super) struct Ran<'a, I> {
 }
 
 impl Observer {
-    /// Times are counted from `epoch`, which is now.
-    pub(super) fn new(epoch: Instant, layout: Layout) -> Self {
+    /// Times are counted from `epoch`, which is now; who waits is counted elsewhere.
+    pub(super) fn new(epoch: Instant, layout: Layout, waiting: Arc<Waiting>) -> Self {
         Self {
             epoch,
             began: SystemTime::now(),
@@ -133,27 +157,25 @@ impl Observer {
             worked: Mutex::default(),
             unseen: AtomicU64::new(0),
             requests: Mutex::new(Requests::new()),
+            waiting,
+            memory: Mutex::default(),
         }
     }
 
-    /// The model is warm: what its batches cost, which of them may be, what of that was `measured`, and the memory that is
-    /// reserved for them.
+    /// The model is warm: what its batches cost, which of them may be, and what of that was `measured`.
     pub(super) fn begins(
         &self,
         costs: &CostModel,
         limits: Limits,
         max_seq_len: u32,
         measured: &[(Candidate, Duration)],
-        reserved_bytes: usize,
     ) {
-        let mut worked = self.worked();
-        worked.costs = Costs::new(costs, limits, max_seq_len, measured);
-        worked.reserved_bytes = reserved_bytes;
+        self.worked().costs = Costs::new(costs, limits, max_seq_len, measured);
     }
 
-    /// So many inputs wait.
-    pub(super) fn waiting(&self, inputs: usize) {
-        self.counted.waiting.store(inputs as u64, Relaxed);
+    /// So much is planned and held.
+    pub(super) fn memory(&self, memory: Memory) {
+        *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory;
     }
 
     /// A batch of these lengths goes to the model.
@@ -161,7 +183,7 @@ impl Observer {
         let (inputs, tokens, longest) = lens.fold((0, 0, 0), |(inputs, tokens, longest), len| {
             (inputs + 1, tokens + len as u64, len.max(longest))
         });
-        let Counted { batches, inputs: all, tokens: of_all, padded_tokens, waiting: _ } = &self.counted;
+        let Counted { batches, inputs: all, tokens: of_all, padded_tokens } = &self.counted;
         for (counter, more) in
             [(batches, 1), (all, inputs), (of_all, tokens), (padded_tokens, inputs * longest as u64)]
         {
@@ -196,17 +218,24 @@ impl Observer {
         self.requests().recalled(self.epoch.elapsed(), origin, inputs);
     }
 
-    /// `inputs` of one request have their answers, `total` after they came.
-    pub(super) fn answered(&self, inputs: u64, total: Duration) {
-        self.requests().answered(self.epoch.elapsed(), inputs, total);
+    /// `inputs` of one request of this class have their answers, `total` after they came.
+    pub(super) fn answered(&self, inputs: u64, class: Priority, total: Duration) {
+        self.requests().answered(self.epoch.elapsed(), inputs, class, total);
     }
 
-    /// All of it, as it is now. What takes time is told by the worker after this, for the next look.
-    pub(super) fn look(&self) -> Observed {
+    /// A request had no answer in time.
+    pub(super) fn missed(&self, miss: Miss) {
+        self.requests().missed(self.epoch.elapsed(), miss);
+    }
+
+    /// All of it, as it is now; what was let in is predicted to be answered `until_empty` from now. What takes time is
+    /// told by the worker after this, for the next look.
+    pub(super) fn look(&self, until_empty: Duration) -> Observed {
+        let (waiting, oldest) = self.waiting.look();
         let now = self.epoch.elapsed();
-        let (of_requests, (request_seconds, latencies)) = {
+        let (of_requests, (request_seconds, latencies), classes) = {
             let mut requests = self.requests();
-            (requests.totals(), requests.look(now))
+            (requests.totals(), requests.look(now), requests.classes(now, waiting))
         };
         let worked = self.worked();
         self.looked.store(true, Relaxed);
@@ -214,13 +243,16 @@ impl Observer {
             began: self.began,
             now,
             totals: self.counted.totals(of_requests),
-            waiting: self.counted.waiting.load(Relaxed) as usize,
+            waiting: waiting.iter().sum(),
+            oldest_wait: oldest.map(|oldest| oldest.elapsed()),
+            until_empty,
+            classes,
             batches: worked.batches.last(),
             batch_seconds: worked.batches.seconds(now),
             request_seconds,
             latencies,
             costs: worked.costs.map(self.layout),
-            reserved_bytes: worked.reserved_bytes,
+            memory: *self.memory.lock().unwrap_or_else(PoisonError::into_inner),
             unseen: self.unseen.load(Relaxed),
         }
     }
@@ -236,14 +268,16 @@ impl Observer {
 }
 
 impl Counted {
-    fn totals(&self, (answered, origins): (u64, Origins)) -> Totals {
+    fn totals(&self, of_requests: Counts) -> Totals {
+        let Counts { answered, origins, misses } = of_requests;
         Totals {
             batches: self.batches.load(Relaxed),
             inputs: self.inputs.load(Relaxed),
             tokens: self.tokens.load(Relaxed),
             padded_tokens: self.padded_tokens.load(Relaxed),
-            answered,
+            answered: answered.iter().sum(),
             origins,
+            misses,
         }
     }
 }

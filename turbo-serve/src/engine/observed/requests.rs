@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Latencies, latencies::Recorder, seconds::Seconds};
-use crate::cache::Tier;
+use super::{Latencies, Percentiles, latencies::Recorder, seconds::Seconds};
+use crate::{
+    cache::Tier,
+    engine::{Priority, waiting::ByClass},
+};
 
 /// Where an answer comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +47,44 @@ impl Origins {
     }
 }
 
+/// Why a request had no answer in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Miss {
+    /// It was not let in: all slots were taken.
+    Slots,
+    /// It was not let in: its answer would have come too late.
+    Deadline,
+    /// It was let in, and given up when its time was over.
+    Expired,
+    /// It was let in, and answered after the time that the server promises.
+    Late,
+}
+
+/// How many requests had no answer in time, by why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Misses {
+    /// They were not let in: all slots were taken.
+    pub slots: u64,
+    /// They were not let in: their answers would have come too late.
+    pub deadline: u64,
+    /// They were let in, and given up when their time was over.
+    pub expired: u64,
+    /// They were let in, and answered after the time that the server promises.
+    pub late: u64,
+}
+
+impl Misses {
+    fn add(&mut self, miss: Miss) {
+        let count = match miss {
+            Miss::Slots => &mut self.slots,
+            Miss::Deadline => &mut self.deadline,
+            Miss::Expired => &mut self.expired,
+            Miss::Late => &mut self.late,
+        };
+        *count += 1;
+    }
+}
+
 /// What came of the inputs of a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestSecond {
@@ -51,43 +92,85 @@ pub struct RequestSecond {
     pub origins: Origins,
     /// Inputs that were answered, whatever with.
     pub answered: u64,
+    /// Requests that had no answer in time.
+    pub misses: Misses,
+}
+
+/// What came of the requests of one class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// Which one.
+    pub priority: Priority,
+    /// Its inputs that wait for their batch.
+    pub waiting: usize,
+    /// Its inputs that were answered since the beginning.
+    pub answered: u64,
+    /// Its inputs that were answered in the last minute.
+    pub inputs: u64,
+    /// Percentiles of those; `None` without any.
+    pub minute: Option<Percentiles>,
 }
 
 pub(super) struct Requests {
-    /// Of all seconds.
-    answered: u64,
-    origins: Origins,
+    totals: Counts,
     seconds: Seconds<RequestSecond>,
     latencies: Recorder,
+    by_class: [Recorder; Priority::ALL.len()],
+}
+
+/// What was counted since the beginning.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Counts {
+    /// Inputs that were answered, by class.
+    pub answered: [u64; Priority::ALL.len()],
+    /// Where their answers came from.
+    pub origins: Origins,
+    pub misses: Misses,
 }
 
 impl Requests {
     pub(super) fn new() -> Self {
         Self {
-            answered: 0,
-            origins: Origins::default(),
+            totals: Counts::default(),
             seconds: Seconds::default(),
             latencies: Recorder::new(),
+            by_class: std::array::from_fn(|_| Recorder::new()),
         }
     }
 
     pub(super) fn recalled(&mut self, now: Duration, origin: Origin, inputs: u64) {
-        self.origins.add(origin, inputs);
+        self.totals.origins.add(origin, inputs);
         self.seconds.at(now.as_secs()).origins.add(origin, inputs);
     }
 
-    pub(super) fn answered(&mut self, now: Duration, inputs: u64, total: Duration) {
-        self.answered += inputs;
-        self.seconds.at(now.as_secs()).answered += inputs;
-        self.latencies.record(now, inputs, total);
+    pub(super) fn missed(&mut self, now: Duration, miss: Miss) {
+        self.totals.misses.add(miss);
+        self.seconds.at(now.as_secs()).misses.add(miss);
     }
 
-    /// Inputs that were answered since the beginning, and where their answers came from.
-    pub(super) fn totals(&self) -> (u64, Origins) {
-        (self.answered, self.origins)
+    pub(super) fn answered(&mut self, now: Duration, inputs: u64, class: Priority, total: Duration) {
+        self.totals.answered[class as usize] += inputs;
+        self.seconds.at(now.as_secs()).answered += inputs;
+        self.latencies.record(now, inputs, total);
+        self.by_class[class as usize].record(now, inputs, total);
+    }
+
+    pub(super) fn totals(&self) -> Counts {
+        self.totals
     }
 
     pub(super) fn look(&mut self, now: Duration) -> (Vec<(u64, RequestSecond)>, Latencies) {
         (self.seconds.until(now.as_secs()), self.latencies.look(now))
+    }
+
+    /// Of each class, the highest first; so many of them wait.
+    pub(super) fn classes(&mut self, now: Duration, waiting: ByClass) -> Vec<Class> {
+        let Self { totals, by_class, .. } = self;
+        let class = |priority: Priority| {
+            let at = priority as usize;
+            let Latencies { inputs, minute, .. } = by_class[at].look(now);
+            Class { priority, waiting: waiting[at], answered: totals.answered[at], inputs, minute }
+        };
+        Priority::ALL.into_iter().rev().map(class).collect()
     }
 }

@@ -415,7 +415,16 @@ fn dashboard() -> Value {
     }));
     let request_second = all(json!({
         "second": count(), "answered": count(), "cache_memory": count(), "cache_folder": count(),
-        "cache_redis": count(), "cache_shared": count(), "cache_misses": count(),
+        "cache_redis": count(), "cache_shared": count(), "cache_misses": count(), "refused_slots": count(),
+        "refused_deadline": count(), "expired": count(), "late": count(),
+    }));
+    let class = all(json!({
+        "priority": { "enum": ["high", "normal", "low"] }, "waiting": count(), "answered": count(),
+        "inputs_of_minute": count(), "minute": or_nothing(all(percentiles.clone())),
+    }));
+    let memory = all(json!({
+        "largest_planned_bytes": count(), "last_planned_bytes": count(), "weights_bytes": count(),
+        "activations_bytes": count(),
     }));
     let costs = all(json!({
         "layout": { "enum": ["packed", "padded"] }, "seq_lens": list(count()), "batch_sizes": list(count()),
@@ -432,15 +441,17 @@ fn dashboard() -> Value {
         "totals": all(json!({
             "batches": count(), "inputs": count(), "tokens": count(), "padded_tokens": count(),
             "answered": count(), "cache_memory": count(), "cache_folder": count(), "cache_redis": count(),
-            "cache_shared": count(), "cache_misses": count(),
+            "cache_shared": count(), "cache_misses": count(), "refused_slots": count(),
+            "refused_deadline": count(), "expired": count(), "late": count(),
         })),
-        "waiting": count(), "unseen_batches": count(), "batches": list(batch),
+        "waiting": count(), "oldest_wait_ms": maybe("number"), "until_empty_ms": number(),
+        "classes": list(class), "unseen_batches": count(), "batches": list(batch),
         "batch_seconds": list(batch_second), "request_seconds": list(request_second),
         "latencies": all(json!({
             "inputs_of_minute": count(), "minute": or_nothing(all(percentiles)), "interval_s": count(),
             "intervals": list(all(interval)),
         })),
-        "costs": costs, "reserved_bytes": count(),
+        "costs": costs, "memory": memory,
     }));
     all(json!({
         "server": all(json!({ "version": text(), "resident_bytes": maybe("integer") })),
