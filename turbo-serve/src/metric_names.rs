@@ -9,6 +9,7 @@
 //! |---|---|
 //! | the protocol | `te_request_*` per request, and [`REQUEST_FAILURE`] for every failure that a client is told; [`PROCESS_RESIDENT_MEMORY`] whenever metrics are shown |
 //! | the engine | [`EMBED`] or [`PREDICT`] per input, [`QUEUE_SIZE`], [`BATCH_NEXT_SIZE`], [`BATCH_NEXT_TOKENS`], [`BATCH_FILL`], [`BATCH_COST_ERROR`], [`BATCH_COST_ERROR_MEDIAN`], [`ADMISSION_REFUSALS`], [`DEADLINE_MISSES`], [`PRIORITY_QUEUE_SIZE`], [`PRIORITY_DURATION`], [`PLANNED_BYTES`], [`USED_BYTES`], [`REQUEST_INPUT_LENGTH`], [`CACHE_HITS`], [`CACHE_SHARED`], [`CACHE_MISSES`], and [`REQUEST_FAILURE`] with [`failure::DROPPED`], which no client hears of |
+//! | the server | [`BODY_BYTES`], [`ANSWER_BYTES`], and [`ADMISSION_REFUSALS`] with [`refusal::BYTES`] |
 //! | the cache | [`CACHE_BYTES`], [`CACHE_ENTRIES`], [`CACHE_EVICTIONS`], [`CACHE_UNWRITTEN`]; it may be shared by several engines |
 
 use metrics::Label;
@@ -120,6 +121,8 @@ pub mod refusal {
     pub const SLOTS: &str = "slots";
     /// The answer would have come too late.
     pub const DEADLINE: &str = "deadline";
+    /// The server holds as many bytes for its clients as it may.
+    pub const BYTES: &str = "bytes";
 }
 
 /// Counter, label [`OUTCOME`]: requests that were let in and had no answer in time.
@@ -164,6 +167,11 @@ pub mod of {
     /// Activations and rows of batches.
     pub const ACTIVATIONS: &str = "activations";
 }
+
+/// Gauge, bytes: what the server holds of bodies that come, or whose requests are not answered yet.
+pub const BODY_BYTES: &str = "turbo_body_bytes";
+/// Gauge, bytes: what it holds of answers that their clients have not taken yet.
+pub const ANSWER_BYTES: &str = "turbo_answer_bytes";
 
 /// Gauge, bytes: memory of the process, under the name that Prometheus' own clients use; where the system tells it.
 pub const PROCESS_RESIDENT_MEMORY: &str = "process_resident_memory_bytes";

@@ -17,7 +17,7 @@ use turbo_serve::{
     grpc,
     http::{self, HttpOptions, Metrics},
     models::Models,
-    net,
+    net::{self, InFlightLimits},
 };
 
 use super::{
@@ -130,6 +130,15 @@ pub(super) struct Arguments {
     /// Most bytes of one request's body
     #[arg(long, env, value_name = "BYTES", default_value_t = HttpOptions::default().payload_limit, help_heading = "HTTP")]
     payload_limit: usize,
+    /// Most bytes of all bodies together that are read or not answered yet; who sends more is told to come back (429). What
+    /// is made of a body may take some times as much. By default a 32nd of the memory that is free at start, at least
+    /// eight times `--payload-limit`
+    #[arg(long, env, value_name = "BYTES", help_heading = "HTTP")]
+    max_body_bytes_in_flight: Option<usize>,
+    /// Most bytes of all answers together that their clients have not read; until some have, new requests are told to come
+    /// back (429). By default a 16th of the memory that is free at start
+    #[arg(long, env, value_name = "BYTES", help_heading = "HTTP")]
+    max_answer_bytes_in_flight: Option<usize>,
     /// Time for accepted requests after the server was told to stop; those that are not answered by then are refused
     #[arg(long, env, value_name = "MS", default_value_t = net::GRACE.as_millis() as u64, help_heading = "HTTP")]
     shutdown_grace_ms: u64,
@@ -220,7 +229,7 @@ async fn serve<L: Future<Output = Result<Models>>>(
     };
     let services = grpc::router(models.clone(), metrics.clone(), arguments.payload_limit);
     let router = http::router(models.clone(), metrics, options).merge(services);
-    let router = arguments.net.guard(router);
+    let router = arguments.net.guard(net::bounded(router, arguments.in_flight()));
     let router = arguments.tei.vertex_paths().before(router);
     let listeners = claimed.listen().await?;
     let grace = Duration::from_millis(arguments.shutdown_grace_ms);
@@ -296,6 +305,15 @@ impl Arguments {
     pub(super) fn on(mut self, device: Wish) -> Self {
         self.model.device = device;
         self
+    }
+
+    /// What may be held at a time for all clients; beside the models, which have theirs by now.
+    fn in_flight(&self) -> InFlightLimits {
+        let usual = InFlightLimits::of_this_machine(self.payload_limit);
+        InFlightLimits {
+            bodies: self.max_body_bytes_in_flight.unwrap_or(usual.bodies),
+            answers: self.max_answer_bytes_in_flight.unwrap_or(usual.answers),
+        }
     }
 
     /// What is chosen about the model beside where it is.

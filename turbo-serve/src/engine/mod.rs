@@ -64,6 +64,7 @@ pub use error::EngineError;
 pub use fastest::{LONG_RUN, fastest};
 pub use info::{EngineInfo, MaskToken, ModelInfo};
 pub use prompts::{Prompt, Prompts};
+pub(crate) use resident::available_bytes;
 pub use resident::resident_bytes;
 pub use runner::{BuildRunner, Capacity, HeldBytes, Progress, Rows, RunError, Runner, Sequence};
 pub use server::Engine;

@@ -12,7 +12,7 @@ pub fn resident_bytes() -> Option<u64> {
 
 /// Bytes that this process can still take without anybody having to go for it: what the system has to spare, and what its
 /// control group leaves; pages of files are given back for the asking. `None` where the system does not tell.
-pub(super) fn available_bytes() -> Option<u64> {
+pub(crate) fn available_bytes() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let spare = available_in(&read("/proc/meminfo")?)?;
     let of_group = |file: &str| read(&format!("/sys/fs/cgroup/memory.{file}")).unwrap_or_default();

@@ -3,6 +3,7 @@
 use std::{future::Future, time::Instant};
 
 use axum::http::HeaderValue;
+use prost::Message;
 use tonic::{
     Request, Response, Status,
     metadata::{MetadataMap, MetadataValue},
@@ -23,7 +24,7 @@ const MODEL: &str = "x-model";
 /// A message that asks a model for something, by itself or as one of a stream.
 pub(super) trait Ask: Send + 'static {
     /// What it gets.
-    type Answer: Send + 'static;
+    type Answer: Message + 'static;
 
     /// How it is counted; what only the tokenizer looks at is not.
     const COUNTED: Option<Arity>;

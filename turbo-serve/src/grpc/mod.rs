@@ -49,7 +49,7 @@ mod tei;
 mod urgency;
 
 pub use router::router;
-pub(crate) use status::{is_call, is_public, refused};
+pub(crate) use status::{is_call, is_public, refused, status};
 
 /// What is made of the `.proto` files: messages, and clients and servers of their services.
 pub mod proto {

@@ -23,7 +23,7 @@ use super::{
         model_metadata_response::TensorMetadata,
         repository_index_response::ModelIndex,
     },
-    streams::{AT_ONCE, Answers},
+    streams::{AT_ONCE, Answers, arrived},
 };
 use crate::{
     engine::Spent,
@@ -224,8 +224,9 @@ impl GrpcInferenceService for Calls {
         request: Request<Streaming<ModelInferRequest>>,
     ) -> Result<Response<Answers<ModelStreamInferResponse>>, Status> {
         let model = Model::of(request.metadata())?;
+        let arrived = arrived(&request);
         let messages = self.clone().messages(None, request.into_inner());
-        let answers = self.clone().ask_each(model, AT_ONCE, messages);
+        let answers = self.clone().ask_each(model, AT_ONCE, arrived, messages);
         let told = |answer: Result<Answered<ModelInferResponse>, Status>| match answer {
             Ok(answered) => ModelStreamInferResponse {
                 error_message: String::new(),

@@ -15,7 +15,7 @@ const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
 const PUBLIC: [&str; 2] = ["/grpc.health.v1.", "/grpc.reflection.v1"];
 
 /// The status that tells an error: the codes are text-embeddings-inference's.
-pub(super) fn status(error: &ApiError) -> Status {
+pub(crate) fn status(error: &ApiError) -> Status {
     let code = match error.error_type() {
         ErrorType::Unhealthy => Code::Unavailable,
         ErrorType::Backend | ErrorType::Tokenizer => Code::FailedPrecondition,

@@ -6,6 +6,7 @@ use std::{
 };
 
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+use prost::Message;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::calls::{Answered, Ask, Calls, Model};
@@ -13,6 +14,7 @@ use crate::{
     engine::EngineError,
     http::ApiError,
     models::{NotServed, Served},
+    net::{Arrived, Held},
     tasks::Door,
 };
 
@@ -25,6 +27,11 @@ pub(super) const AT_ONCE: usize = 256;
 
 /// What a client gets of a stream.
 pub(super) type Answers<A> = Pin<Box<dyn Stream<Item = Result<A, Status>> + Send>>;
+
+/// What holds a stream's messages until they are answered; `None` where nobody counts them.
+pub(super) fn arrived<Q>(request: &Request<Streaming<Q>>) -> Option<Arrived> {
+    request.extensions().get().cloned()
+}
 
 /// Most questions of one stream that a model is asked at a time: enough to fill batches, and room for others.
 pub(super) fn at_once(served: &Served) -> usize {
@@ -39,24 +46,38 @@ impl Calls {
     ) -> Result<Response<Answers<Q::Answer>>, Status> {
         let model = Model::of(request.metadata())?;
         let at_once = at_once(&self.lease_for(&model).await?);
+        let arrived = arrived(&request);
         let messages = self.clone().messages(Some(model.clone()), request.into_inner());
-        let answers = self.clone().ask_each(model, at_once, messages);
+        let answers = self.clone().ask_each(model, at_once, arrived, messages);
         Ok(Response::new(answers.map_ok(|answered| answered.message).boxed()))
     }
 
     /// Asks for each message; the answers have their order. What is asked is withdrawn when the stream is dropped. While one
-    /// waits for room, no other is read: so what a client sends ahead stays with him.
+    /// waits for room, no other is read: so what a client sends ahead stays with him. What `arrived` of them is held until
+    /// they are answered, and the answers until it is their turn.
     pub(super) fn ask_each<Q: Ask>(
         self,
         model: Model,
         at_once: usize,
+        arrived: Option<Arrived>,
         messages: impl Stream<Item = Result<Q, Status>> + Send,
     ) -> impl Stream<Item = Result<Answered<Q::Answer>, Status>> + Send {
         let door = Door::default();
         let at_door = door.clone();
-        let ask = move |message: Result<(Q, Instant), Status>| {
+        let coming = arrived.clone();
+        let come = move |message: Result<Q, Status>| {
+            let held = coming.as_ref().and_then(Arrived::message);
+            message.map(|message| ((message, Instant::now()), held))
+        };
+        let ask = move |come: Result<((Q, Instant), Option<Held>), Status>| {
             let (calls, model, door) = (self.clone(), model.clone(), door.clone());
-            async move { Ok(calls.ask(&model, message?, Some(door)).await?.0) }
+            let arrived = arrived.clone();
+            async move {
+                let (message, _held) = come?;
+                let (answered, _) = calls.ask(&model, message, Some(door)).await?;
+                let waits = arrived.map(|arrived| arrived.answer(answered.message.encoded_len()));
+                Ok((answered, waits))
+            }
         };
         // Behind the one that was read last: it is asked, or stands at the door, when others have had a turn.
         let let_in = move |message| {
@@ -67,7 +88,8 @@ impl Calls {
                 message
             }
         };
-        messages.map_ok(|message| (message, Instant::now())).then(let_in).map(ask).buffered(at_once)
+        let answers = messages.map(come).then(let_in).map(ask).buffered(at_once);
+        answers.map_ok(|(answered, _waits)| answered)
     }
 
     /// The messages of a client until it has no more, or nobody can answer them any more: that is the last one. Without

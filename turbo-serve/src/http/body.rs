@@ -13,6 +13,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::time::{Instant, timeout_at};
 
 use super::error::ApiError;
+use crate::net::NoRoom;
 
 /// What is read of a refused body, so that its sender comes to the point of reading the answer: a connection closed on
 /// unread bytes is reset, and the answer with it.
@@ -71,13 +72,18 @@ pub(super) async fn bytes(headers: &HeaderMap, mut body: Body, limit: usize) -> 
         let patience = STALL + Duration::from_secs((bytes.len() / SLOWEST) as u64);
         let (stall, end) = (Instant::now() + STALL, began + patience);
         let frame = match timeout_at(stall.min(end), next_frame(&mut body)).await {
-            Ok(Some(frame)) => frame,
+            Ok(Some(Ok(frame))) => frame,
+            Ok(Some(Err(error))) => {
+                let Some(no_room) = NoRoom::behind(&error).cloned() else {
+                    let message = format!("body cannot be read to its end: {error}");
+                    return Err(ApiError::refused(StatusCode::BAD_REQUEST, message));
+                };
+                discard(headers, body).await;
+                return Err(no_room.into());
+            }
             Ok(None) => return Ok(bytes),
             Err(_) => return Err(too_slow(bytes.len(), (end < stall).then_some(patience))),
         };
-        let frame = frame.map_err(|error| {
-            ApiError::refused(StatusCode::BAD_REQUEST, format!("body cannot be read to its end: {error}"))
-        })?;
         let Ok(data) = frame.into_data() else { continue }; // trailers
         if bytes.len() + data.len() > limit {
             discard(headers, body).await;

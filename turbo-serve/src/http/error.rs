@@ -17,6 +17,7 @@ use crate::{
     engine::EngineError,
     metric_names::failure,
     models::{ChangeError, NotServed},
+    net::NoRoom,
 };
 
 /// Milliseconds to wait, beside `Retry-After`, which has whole seconds only; OpenAI's clients read it first.
@@ -220,6 +221,13 @@ impl From<ChangeError> for ApiError {
                 Self::unhealthy(message)
             }
         }
+    }
+}
+
+impl From<NoRoom> for ApiError {
+    fn from(error: NoRoom) -> Self {
+        let retry_after = Some(NoRoom::retry_after());
+        Self { retry_after, ..Self::new(ErrorType::Overloaded, failure::OVERLOADED, error.to_string()) }
     }
 }
 

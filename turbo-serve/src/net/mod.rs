@@ -3,7 +3,7 @@
 //! In: [`Listener`]s and a router. Out: its answers, until told to stop.
 //!
 //! ```text
-//! port ──────────▶ TLS, if any ─▶ HTTP/1.1 or ─▶ CORS ─▶ key ─▶ router
+//! port ──────────▶ TLS, if any ─▶ HTTP/1.1 or ─▶ CORS ─▶ key ─▶ bytes in flight ─▶ router
 //! unix socket ───────────────────▶ HTTP/2
 //! ```
 //!
@@ -22,6 +22,7 @@
 mod answer;
 mod connection;
 mod cors;
+mod in_flight;
 mod key;
 mod listener;
 mod serve;
@@ -32,6 +33,8 @@ mod underway;
 mod unix;
 
 pub use cors::{Origin, OriginError, allow_origins};
+pub(crate) use in_flight::{Arrived, Held, NoRoom};
+pub use in_flight::{InFlightLimits, bounded};
 pub use key::{ApiKey, EmptyKey, protect};
 pub use listener::Listener;
 pub use serve::{Ending, GRACE, serve};

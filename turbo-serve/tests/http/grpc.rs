@@ -20,8 +20,8 @@ use tonic_health::pb::{
 use tonic_reflection::pb::{v1, v1alpha};
 use turbo_serve::{
     engine::{
-        DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Input, Pending,
-        TokenizeRequest, Tokenized,
+        DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Input, ModelInfo,
+        Pending, Prompts, TokenizeRequest, Tokenized,
     },
     grpc::{
         self,
@@ -33,7 +33,7 @@ use turbo_serve::{
         },
     },
     http::Metrics,
-    net::protect,
+    net::{InFlightLimits, bounded, protect},
 };
 
 use crate::fake::{
@@ -487,6 +487,47 @@ async fn while_a_message_waits_for_room_others_stay_with_their_client() {
     assert!((2..200).contains(&ahead), "{ahead} messages were sent");
     engine.room.store(usize::MAX, SeqCst);
     assert_eq!(answers.filter(|answer| std::future::ready(answer.is_ok())).count().await, ALL);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn messages_count_until_they_are_answered() {
+    let limits = InFlightLimits { bodies: 100_000, answers: usize::MAX };
+    let serve = |engine: Arc<dyn Infer>| {
+        let services = grpc::router(engine, Metrics::install().unwrap(), 100_000);
+        Running::start(bounded(services, limits))
+    };
+    let server = serve(Arc::new(Fake::new(Health::Ready)));
+    let mut client = embedder(&server).await;
+    let message = embed(&"a".repeat(4_000));
+    for _ in 0..30 {
+        client.embed(message.clone()).await.unwrap();
+    }
+    let many = stream::iter(vec![message.clone(); 300]);
+    let answers = client.embed_stream(many).await.unwrap().into_inner();
+    assert_eq!(answers.filter(|answer| std::future::ready(answer.is_ok())).count().await, 300);
+
+    // One that waits holds its bytes, and gives them back when its client goes.
+    let prompt = "a".repeat(60_000);
+    let prompts = Prompts { named: [(prompt.clone(), String::new())].into(), default: None };
+    let server = serve(Arc::new(Fake::of(ModelInfo { prompts, ..embedding() }, Health::Ready)));
+    let waiting = EmbedRequest { inputs: "wait".to_owned(), prompt_name: Some(prompt), ..message };
+    let other = EmbedRequest { inputs: "a".to_owned(), ..waiting.clone() };
+    let mut client = embedder(&server).await;
+    let mut one = client.clone();
+    let waits = tokio::spawn(async move { one.embed(waiting).await });
+    let refused = loop {
+        match client.embed(other.clone()).await {
+            Ok(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    assert!(refused.message().contains("--max-body-bytes-in-flight"), "{refused}");
+    assert_eq!(number(refused.metadata(), "grpc-retry-pushback-ms"), 1000);
+    waits.abort();
+    while client.embed(other.clone()).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

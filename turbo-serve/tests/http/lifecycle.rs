@@ -3,11 +3,16 @@
 use std::{
     io::{Read, Write},
     net::TcpStream,
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
-use crate::fake::{Server, wait_until};
+use turbo_serve::{
+    engine::Health,
+    net::{InFlightLimits, bounded},
+};
+
+use crate::fake::{Fake, Running, Server, assert_tei, routes, wait_until};
 
 /// The bytes of a request to embed.
 pub(crate) fn request(body: &str) -> String {
@@ -89,6 +94,36 @@ fn the_limit_holds_for_bodies_of_unannounced_length() {
         client.read_to_string(&mut answer).unwrap();
         assert!(answer.starts_with(expected), "{chunks} chunks: {answer}");
     }
+}
+
+#[test]
+fn what_all_clients_send_together_is_bounded() {
+    let engine = Arc::new(Fake::new(Health::Ready));
+    let limits = InFlightLimits { bodies: 20_000, answers: usize::MAX };
+    let server = Running::start(bounded(routes(engine), limits));
+    let body = |bytes: usize| format!(r#"{{"inputs":"{}"}}"#, "a".repeat(bytes));
+    let whole = request(&body(9_000));
+    let (begun, rest) = whole.split_at(whole.len() - 2);
+    let mut clients: Vec<TcpStream> = (0..2)
+        .map(|_| {
+            let mut client = TcpStream::connect(server.address).unwrap();
+            client.write_all(begun.as_bytes()).unwrap();
+            client
+        })
+        .collect();
+    let ask = |bytes| server.post("/embed", body(bytes));
+    wait_until("the limit", || ask(5_000).status == 429);
+    let refused = ask(5_000);
+    assert_tei("beyond", &refused, 429, "Overloaded", "(`--max-body-bytes-in-flight`): retry in 1 s");
+    assert_eq!((refused.header("retry-after"), refused.header("retry-after-ms")), ("1", "1000"));
+    assert_eq!(ask(500).status, 200, "for which there is room");
+    for client in &mut clients {
+        client.write_all(rest.as_bytes()).unwrap();
+        let mut head = [0; 12];
+        client.read_exact(&mut head).unwrap();
+        assert_eq!(&head, b"HTTP/1.1 200");
+    }
+    wait_until("room", || ask(5_000).status == 200);
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::{
     engine::{EngineError, Infer, InferRequest, Input, OutputKind, Row, ScoreFunction, Timings, Usage},
     grpc::{
         calls::{Answerer, Ask, Calls, Model},
-        streams::{Answers, at_once},
+        streams::{Answers, arrived, at_once},
     },
     http::{Ability, ApiError, Arity, caught, check_copies, check_finite, score_function},
     models::Served,
@@ -245,9 +245,10 @@ impl Rerank for Calls {
 
         let (mut kept, mut scores, mut sum) = (Kept::default(), Vec::new(), Usage::default());
         {
+            let arrived = arrived(&request);
             let messages = self.clone().messages(Some(model.clone()), request.into_inner());
             let texts = messages.map(|message| kept.keep(message?).map_err(|error| self.refuse(&error)));
-            let mut answers = pin!(self.clone().ask_each(model.clone(), at_once, texts));
+            let mut answers = pin!(self.clone().ask_each(model.clone(), at_once, arrived, texts));
             while let Some(Answered { message, usage }) = answers.try_next().await? {
                 scores.push(message);
                 add(&mut sum, &usage);

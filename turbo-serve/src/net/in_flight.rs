@@ -1,0 +1,483 @@
+//! How many bytes a server holds at a time for all of its clients: of bodies that come, and of answers that go.
+//!
+//! Each client alone is bounded, by what a body may have and by what an answer to it can be; many of them that send or read
+//! slowly are bounded by this.
+//!
+//! | | counted from | to | beyond the limit |
+//! |---|---|---|---|
+//! | bodies | each piece as it comes | the answer is made; in a stream of gRPC, that to its message | who sends is refused |
+//! | answers | they are made | the socket has taken them | who asks is refused |
+//!
+//! What is counted is bytes as they come and go. What is made of a body is a few times as much for a while: ids of one digit
+//! are two bytes of JSON and eight in memory.
+
+use std::{
+    collections::VecDeque,
+    error::Error,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use axum::{
+    BoxError, Router,
+    body::{Body, Bytes, HttpBody},
+    extract::{Request, State},
+    http::Method,
+    middleware::{self, Next},
+    response::Response,
+};
+use hyper::body::{Frame, SizeHint};
+use metrics::{Gauge, counter, gauge};
+
+use crate::{
+    engine::available_bytes,
+    grpc,
+    http::{ApiError, refuse},
+    metric_names::{
+        ADMISSION_REFUSALS, ANSWER_BYTES, BODY_BYTES, ERR, REASON, REQUEST_FAILURE, failure, refusal,
+    },
+};
+
+/// When it is worth asking again: nobody knows when a client will read on.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Most bytes that are held at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InFlightLimits {
+    /// Of bodies.
+    pub bodies: usize,
+    /// Of answers.
+    pub answers: usize,
+}
+
+impl InFlightLimits {
+    /// What suits this machine: of the memory that is free now a 32nd for bodies, of which a few times as much may be made,
+    /// and a 16th for answers; but room for some bodies of `payload_limit`.
+    #[must_use]
+    pub fn of_this_machine(payload_limit: usize) -> Self {
+        let free = available_bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(16 << 30);
+        let least = payload_limit.saturating_mul(8);
+        Self { bodies: (free / 32).max(least), answers: (free / 16).max(least) }
+    }
+}
+
+/// Has all routes hold no more than that.
+pub fn bounded(router: Router, limits: InFlightLimits) -> Router {
+    let in_flight = InFlight {
+        bodies: Tally::new(limits.bodies, "bodies", "--max-body-bytes-in-flight", gauge!(BODY_BYTES)),
+        answers: Tally::new(
+            limits.answers,
+            "answers that were not read yet",
+            "--max-answer-bytes-in-flight",
+            gauge!(ANSWER_BYTES),
+        ),
+    };
+    router.layer(middleware::from_fn_with_state(in_flight, count))
+}
+
+/// What is held of both.
+#[derive(Clone)]
+struct InFlight {
+    bodies: Arc<Tally>,
+    answers: Arc<Tally>,
+}
+
+async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) -> Response {
+    let InFlight { bodies, answers } = in_flight;
+    // Who looks how the server is asks for little, and has to be answered.
+    let asks = request.method() == Method::POST && !grpc::is_public(request.uri().path());
+    if asks && answers.is_full() {
+        counter!(REQUEST_FAILURE, ERR => failure::OVERLOADED).increment(1);
+        let (uri, no_room) = (request.uri().clone(), answers.no_room());
+        return refuse(&uri, request, ApiError::from(no_room)).await;
+    }
+    let arrived = Arrived { messages: Arc::default(), answers: Arc::clone(&answers) };
+    let (mut head, body) = request.into_parts();
+    let framing = grpc::is_call(&head.headers).then(Framing::default);
+    let body = Incoming {
+        body,
+        coming: bodies.add(0),
+        whole: Arc::downgrade(&arrived.messages),
+        framing,
+        is_refused: false,
+    };
+    head.extensions.insert(arrived.clone());
+    let answer = next.run(Request::from_parts(head, Body::new(body))).await;
+    // A call of gRPC whose answer is a stream has its own handle, and goes on with it.
+    drop(arrived);
+    answer.map(|body| {
+        let announced = usize::try_from(body.size_hint().exact().unwrap_or(0)).unwrap_or(usize::MAX);
+        Body::new(Outgoing { announced: answers.add(announced), body })
+    })
+}
+
+/// Bytes of one kind.
+struct Tally {
+    held: AtomicUsize,
+    limit: usize,
+    what: &'static str,
+    flag: &'static str,
+    gauge: Gauge,
+}
+
+/// So many of them, until this is dropped.
+pub(crate) struct Held {
+    tally: Arc<Tally>,
+    bytes: usize,
+}
+
+/// Why no more are taken.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "the server holds {held} bytes of {what}, and takes no more than {limit} (`{flag}`): retry in {} s",
+    RETRY_AFTER.as_secs()
+)]
+pub(crate) struct NoRoom {
+    held: usize,
+    what: &'static str,
+    limit: usize,
+    flag: &'static str,
+}
+
+impl NoRoom {
+    /// When it is worth asking again.
+    pub(crate) fn retry_after() -> Duration {
+        RETRY_AFTER
+    }
+
+    /// The one that made reading a body fail, if one did.
+    pub(crate) fn behind<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
+        let mut causes = std::iter::successors(Some(error), |&error| error.source());
+        causes.find_map(|error| error.downcast_ref())
+    }
+}
+
+impl Tally {
+    fn new(limit: usize, what: &'static str, flag: &'static str, gauge: Gauge) -> Arc<Self> {
+        gauge.set(0.0);
+        Arc::new(Self { held: 0.into(), limit, what, flag, gauge })
+    }
+
+    fn is_full(&self) -> bool {
+        self.held.load(Relaxed) >= self.limit
+    }
+
+    /// Counts what is there in any case.
+    fn add(self: &Arc<Self>, bytes: usize) -> Held {
+        self.held.fetch_add(bytes, Relaxed);
+        self.gauge.increment(bytes as f64);
+        Held { tally: Arc::clone(self), bytes }
+    }
+
+    /// Counts what can still be refused.
+    fn take(self: &Arc<Self>, bytes: usize) -> Result<Held, NoRoom> {
+        let taken = self.add(bytes);
+        if self.held.load(Relaxed) > self.limit {
+            drop(taken);
+            return Err(self.no_room());
+        }
+        Ok(taken)
+    }
+
+    fn no_room(&self) -> NoRoom {
+        counter!(ADMISSION_REFUSALS, REASON => refusal::BYTES).increment(1);
+        let Self { what, limit, flag, .. } = *self;
+        NoRoom { held: self.held.load(Relaxed), what, limit, flag }
+    }
+}
+
+impl Held {
+    /// So many of them apart, or all there are.
+    fn split(&mut self, bytes: usize) -> Self {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Self { tally: Arc::clone(&self.tally), bytes }
+    }
+
+    /// Both together.
+    fn join(&mut self, mut other: Self) {
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.tally.held.fetch_sub(self.bytes, Relaxed);
+        self.tally.gauge.decrement(self.bytes as f64);
+    }
+}
+
+type Messages = Mutex<VecDeque<Held>>;
+
+/// What has come of a request and was not answered yet; with the request, for whoever answers it piece by piece.
+#[derive(Clone)]
+pub(crate) struct Arrived {
+    messages: Arc<Messages>,
+    answers: Arc<Tally>,
+}
+
+impl Arrived {
+    /// The next message of a stream of gRPC, which is read no sooner than it is here.
+    pub(crate) fn message(&self) -> Option<Held> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    /// An answer of so many bytes that waits for its turn in a stream.
+    pub(crate) fn answer(&self, bytes: usize) -> Held {
+        self.answers.add(bytes)
+    }
+}
+
+/// The body of a request.
+struct Incoming {
+    body: Body,
+    /// What has come of a message that is not whole.
+    coming: Held,
+    /// Where what is whole is kept until it is answered, for as long as somebody means to.
+    whole: Weak<Messages>,
+    /// Of a call of gRPC; any other body is one message.
+    framing: Option<Framing>,
+    /// Then what follows is read to be thrown away.
+    is_refused: bool,
+}
+
+impl Incoming {
+    fn count(&mut self, data: &[u8]) -> Result<(), BoxError> {
+        if self.is_refused {
+            return Ok(());
+        }
+        match self.coming.tally.take(data.len()) {
+            Ok(more) => self.coming.join(more),
+            Err(no_room) => {
+                self.is_refused = true;
+                return Err(match self.framing {
+                    Some(_) => Box::new(grpc::status(&ApiError::from(no_room))),
+                    None => Box::new(no_room),
+                });
+            }
+        }
+        let ended = match &mut self.framing {
+            Some(framing) => framing.ends(data),
+            None => vec![data.len()],
+        };
+        for bytes in ended {
+            let message = self.coming.split(bytes);
+            if let Some(whole) = self.whole.upgrade() {
+                whole.lock().unwrap_or_else(PoisonError::into_inner).push_back(message);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl HttpBody for Incoming {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else { return Poll::Ready(None) };
+        let counted = frame.map_err(BoxError::from).and_then(|frame| {
+            let counted = frame.data_ref().map_or(Ok(()), |data| self.count(data));
+            counted.map(|()| frame)
+        });
+        Poll::Ready(Some(counted))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Where messages of gRPC end: before each stand a byte of flags and four of its length.
+#[derive(Default)]
+struct Framing {
+    head: Vec<u8>,
+    /// Bytes of the message that are still to come, once its head is there.
+    left: usize,
+}
+
+impl Framing {
+    const HEAD: usize = 5;
+
+    /// The bytes, heads included, of all messages that end in this piece.
+    fn ends(&mut self, mut data: &[u8]) -> Vec<usize> {
+        let mut ended = Vec::new();
+        while !data.is_empty() {
+            if self.head.len() < Self::HEAD {
+                self.head.push(data[0]);
+                data = &data[1..];
+                self.left = self.len();
+            } else {
+                let taken = self.left.min(data.len());
+                self.left -= taken;
+                data = &data[taken..];
+            }
+            if self.head.len() == Self::HEAD && self.left == 0 {
+                ended.push(Self::HEAD + self.len());
+                self.head.clear();
+            }
+        }
+        ended
+    }
+
+    /// What the head says.
+    fn len(&self) -> usize {
+        let len = self.head.get(1..Self::HEAD).and_then(|len| len.try_into().ok());
+        len.map_or(0, |len| u32::from_be_bytes(len) as usize)
+    }
+}
+
+/// The body of an answer.
+struct Outgoing {
+    body: Body,
+    /// What is known of it before it is read.
+    announced: Held,
+}
+
+/// Bytes on their way: they are counted for as long as anybody has a part of them, and who sends them drops the last part
+/// when the socket has taken it.
+struct Counted {
+    data: Bytes,
+    #[expect(dead_code, reason = "held until the bytes are dropped")]
+    held: Held,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
+}
+
+impl HttpBody for Outgoing {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let announced = &mut self.announced;
+        let counted = |data: Bytes| {
+            let mut held = announced.split(data.len());
+            held.join(announced.tally.add(data.len() - held.bytes));
+            Bytes::from_owner(Counted { data, held })
+        };
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(counted))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use axum::routing::{get, post};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+    use crate::net::{GRACE, serve};
+
+    fn tally(limit: usize) -> Arc<Tally> {
+        Tally::new(limit, "things", "--most", Gauge::noop())
+    }
+
+    #[test]
+    fn what_is_dropped_is_given_back() {
+        let tally = tally(10);
+        let mut held = tally.take(7).unwrap();
+        assert!(tally.take(4).is_err() && !tally.is_full());
+        held.join(tally.take(3).unwrap());
+        assert!(tally.is_full());
+        let part = held.split(4);
+        drop(held);
+        assert_eq!(tally.held.load(Relaxed), 4);
+        drop((part, tally.add(100)));
+        assert_eq!(tally.held.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn messages_end_where_their_heads_say_however_they_are_cut() {
+        let bytes = [&[0, 0, 0, 0, 3][..], b"abc", &[0, 0, 0, 0, 0], &[0, 0, 0, 1, 0], &[7; 256]].concat();
+        for piece in [1, 2, 7, bytes.len()] {
+            let mut framing = Framing::default();
+            let ends: Vec<usize> = bytes.chunks(piece).flat_map(|data| framing.ends(data)).collect();
+            assert_eq!(ends, [8, 5, 261], "in pieces of {piece}");
+        }
+    }
+
+    /// Far more than the system buffers.
+    const LARGE: usize = 64 << 20;
+
+    async fn ask(client: &mut TcpStream, request: &str) {
+        let head = "HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+        client.write_all(format!("{request} {head}").as_bytes()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn while_answers_are_not_read_nothing_new_is_taken_in() {
+        let router = Router::new()
+            .route("/large", post(|| async { vec![0_u8; LARGE] }))
+            .route("/small", post(|| async { "here" }))
+            .route("/health", get(|| async { "well" }));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = bounded(router, InFlightLimits { bodies: 10, answers: LARGE });
+        tokio::spawn(serve([listener.into()], router, std::future::pending(), GRACE));
+        let answer = async |request: &str| {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            ask(&mut client, request).await;
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.unwrap();
+            answer
+        };
+        let becomes = async |request: &str, said: &str| {
+            let started = Instant::now();
+            loop {
+                let answer = answer(request).await;
+                if answer.contains(said) {
+                    return answer;
+                }
+                assert!(started.elapsed() < Duration::from_secs(30), "{request}: {answer}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        assert!(answer("POST /small").await.ends_with("here"));
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            ask(&mut client, "POST /large").await;
+            clients.push(client);
+        }
+        let refused = becomes("POST /small", "HTTP/1.1 429").await;
+        assert!(
+            refused.contains("retry-after: 1\r\n") && refused.contains("--max-answer-bytes"),
+            "{refused}"
+        );
+        assert!(answer("GET /health").await.ends_with("well"));
+        drop(clients);
+        becomes("POST /small", "here").await;
+    }
+}
