@@ -53,13 +53,12 @@ fn who_comes_while_the_model_is_built_anew_is_told_how_long_that_takes() {
     });
     let engine = Engine::start(model, &config()).unwrap();
     warm(&control);
-    let panics = begin(&engine, request([&[PANICS]]));
+    backend(embed(&engine, [&[PANICS]]));
     eventually(|| engine.health() == Health::Starting);
     let deadline = Some(Instant::now() + BUILDING / 4);
     let hurried = InferRequest { urgency: Urgency { deadline, ..Urgency::default() }, ..request([&[1]]) };
     let told = wait(engine.infer(hurried));
     assert!(matches!(told, Err(EngineError::TooLate { .. })), "{told:?}");
-    backend(wait(panics));
     assert_eq!(firsts(&embed(&engine, [&[1]]).unwrap()), [1]);
 }
 
