@@ -74,6 +74,11 @@ impl Timeline {
         self.show();
     }
 
+    /// A line about this part, above the bar where there is one.
+    pub fn say(&self, line: &str) {
+        self.bar.suspend(|| eprintln!("{line}"));
+    }
+
     /// Takes the bar away.
     pub fn finish(&self) {
         self.bar.finish_and_clear();

@@ -182,7 +182,7 @@ impl<'a> Place<'a> {
         let mut command = Command::new(&self.arguments.turbo);
         // Each of its variables is an argument.
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        command.args(["serve", "--hostname=127.0.0.1", "--port=0", "--device=cpu", "--cache-bytes=0"]);
+        command.args(["serve", "--hostname=127.0.0.1", "--port=0", "--device=cpu"]);
         command.args(["--pooling=mean", "--threads", &self.arguments.choice.threads.to_string()]);
         command.arg("--packed-cache").arg(self.scratch.path());
         command.arg("--model-id").arg(served(self.arguments, model));
@@ -210,10 +210,8 @@ fn complete(checkpoint: &Path, words: &Path, to: &Path) -> Result<()> {
 }
 
 impl siege::Stage for Place<'_> {
-    fn command(&self, costs: &Path) -> Command {
-        let mut turbo = self.turbo(WORDS);
-        turbo.arg("--cost-cache").arg(costs);
-        turbo
+    fn command(&self) -> Command {
+        self.turbo(WORDS)
     }
 
     fn texts(&self) -> &Texts {
@@ -231,7 +229,14 @@ impl Stage for Place<'_> {
         let mut command = match kind {
             Kind::Turbo { batching, layout } => {
                 let mut turbo = self.turbo(model);
-                turbo.args(["--cost-cache=off", "--batching", batching, "--layout", layout]);
+                turbo.args([
+                    "--cache-bytes=0",
+                    "--cost-cache=off",
+                    "--batching",
+                    batching,
+                    "--layout",
+                    layout,
+                ]);
                 if layout == "padded" {
                     // As the paper has it.
                     turbo.arg("--max-batch-requests=20");

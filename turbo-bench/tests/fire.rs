@@ -25,7 +25,7 @@ use turbo_bench::{
     fire::{Server, Texts},
     record::Record,
     rival::Rival,
-    siege::{self, Size, Trial},
+    siege::{self, Event, Size, Trial, Who},
 };
 
 const MODEL: &str = "tiny-sentence";
@@ -52,7 +52,7 @@ impl Tiny {
     fn serve(&self) -> Command {
         let mut command = Command::new(&self.turbo);
         command.env_clear().env("RUST_LOG", "info");
-        command.args(["serve", "--hostname=127.0.0.1", "--port=0", "--device=cpu", "--cache-bytes=0"]);
+        command.args(["serve", "--hostname=127.0.0.1", "--port=0", "--device=cpu"]);
         command.args(["--threads=2", "--packed-cache=off", "--model-id"]).arg(model());
         command
     }
@@ -64,7 +64,7 @@ fn model() -> PathBuf {
 
 impl siege::Stage for Tiny {
     /// As a shell starts it: with fewer open files than the crowd has connections, until the server asks for more.
-    fn command(&self, costs: &Path) -> Command {
+    fn command(&self) -> Command {
         let turbo = self.serve();
         let mut command = Command::new("sh");
         command.env_clear().env("RUST_LOG", "info");
@@ -72,7 +72,6 @@ impl siege::Stage for Tiny {
             .args(["-c", "ulimit -Sn 512; exec \"$0\" \"$@\""])
             .arg(turbo.get_program())
             .args(turbo.get_args());
-        command.arg("--cost-cache").arg(costs);
         command
     }
 
@@ -89,7 +88,7 @@ impl Stage for Tiny {
     fn serve(&self, name: &str, kind: &Kind, _: &str) -> Result<Server> {
         let Kind::Turbo { batching, layout } = kind else { anyhow::bail!("nobody asked for others") };
         let mut command = Tiny::serve(self);
-        command.args(["--cost-cache=off", "--batching", batching, "--layout", layout]);
+        command.args(["--cache-bytes=0", "--cost-cache=off", "--batching", batching, "--layout", layout]);
         Server::start(name, &mut command, Duration::from_secs(60))
     }
 
@@ -102,8 +101,13 @@ impl Stage for Tiny {
 #[test]
 fn a_server_survives_its_clients() {
     let Some(tiny) = Tiny::new() else { return };
-    let trials = siege::run(&tiny, Size::PART, |trial| println!("{trial:?}")).unwrap();
-    assert_eq!(trials.len(), siege::TRIALS);
+    let heard = |event: Event<'_>| {
+        if let Event::Ended(_, trial) = event {
+            println!("{trial}");
+        }
+    };
+    let trials = siege::run(&tiny, Size::PART, heard).unwrap();
+    assert!(trials.iter().map(|trial| trial.name.as_str()).eq(Who::ALL.map(Who::name)), "{trials:#?}");
     let broken: Vec<&Trial> = trials.iter().filter(|trial| !trial.broken.is_empty()).collect();
     assert!(broken.is_empty(), "{broken:#?}");
 }
@@ -153,8 +157,19 @@ fn what_is_measured_is_recorded_and_shown() {
     let shown = std::fs::read_to_string(folder.path().join("serve.md")).unwrap();
     assert_eq!(page::page(&read, ""), shown);
     assert!(shown.contains("Poisson, 3 to 40 tokens") && shown.contains("| not measured |"), "{shown}");
-    let picture = std::fs::read_to_string(folder.path().join("serve-goodput.svg")).unwrap();
-    assert!(picture.starts_with("<svg") && picture.contains("packed-short: answered in time"), "{picture}");
+    for (file, said) in [
+        ("serve-goodput.svg", Some("packed-short: answered in time")),
+        ("serve-latency.svg", Some("packed-short: ")),
+        // There were no others.
+        ("serve-others.svg", None),
+    ] {
+        let picture = std::fs::read_to_string(folder.path().join(file)).ok();
+        assert_eq!(picture.is_some(), said.is_some(), "{file}");
+        assert_eq!(shown.contains(file), said.is_some(), "{shown}");
+        if let (Some(picture), Some(said)) = (picture, said) {
+            assert!(picture.starts_with("<svg") && picture.contains(said), "{file}: {picture}");
+        }
+    }
     let mut other = read.rows[0].clone();
     other.threads = 1;
     let about = (read.provenance.clone(), read.summary.clone());
@@ -169,7 +184,8 @@ fn holds(contest: &Contest) {
         assert!(standing.capacity > 0.0 && standing.capacities.len() == 2, "{standing:?}");
         for point in &standing.points {
             let counted = point.served.count + point.refused.count + point.expired + point.dropped;
-            assert_eq!(counted + point.failed.values().sum::<u64>(), point.offered, "{point:?}");
+            assert_eq!(counted, point.offered, "each has one of these ends, and no other: {point:?}");
+            assert!(point.failed.is_empty() && point.served.count > 0, "{point:?}");
             assert!(point.goodput <= point.achieved_rate && point.goodputs.len() == 2, "{point:?}");
             assert!(point.served.p50_ms <= point.served.p99_ms, "{point:?}");
         }

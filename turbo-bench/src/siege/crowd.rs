@@ -1,8 +1,10 @@
-//! As many connections as the system allows, all open, all asking at once, each an answer.
+//! Two thousand connections, all open, all asking at once, each an answer: as many as there are slots get what they ask
+//! for, and the others are told to come again.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use hyper::body::Bytes;
-use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet};
+use serde::Deserialize;
+use tokio::{net::TcpStream, task::JoinSet};
 
 use super::{PATIENCE, Siege, Trial, raw};
 use crate::fire::raise_file_limit;
@@ -12,6 +14,11 @@ const BESIDES: u64 = 100;
 /// Connections that are made at a time: more than the system lets wait would be tried again in a second.
 const AT_A_TIME: usize = 200;
 
+#[derive(Deserialize)]
+struct Info {
+    max_concurrent_requests: usize,
+}
+
 pub(super) async fn come(siege: &Siege<'_>, trial: &mut Trial) -> Result<()> {
     let count = siege.size.crowd;
     let files = raise_file_limit();
@@ -19,14 +26,17 @@ pub(super) async fn come(siege: &Siege<'_>, trial: &mut Trial) -> Result<()> {
         bail!("{count} connections: the system allows {files} open files; raise its hard limit (ulimit -Hn)");
     }
     let address = siege.server.address();
+    let Info { max_concurrent_requests: slots } =
+        serde_json::from_str(&raw::get(address, "/info").await?).context("/info does not tell its slots")?;
     let mut streams = Vec::with_capacity(count);
-    while streams.len() < count {
+    for first in (0..count).step_by(AT_A_TIME) {
         let mut connecting = JoinSet::new();
-        for _ in 0..AT_A_TIME.min(count - streams.len()) {
-            connecting.spawn(raw::connect(address));
-        }
+        (first..count.min(first + AT_A_TIME)).for_each(|_| drop(connecting.spawn(raw::connect(address))));
         while let Some(stream) = connecting.join_next().await {
-            streams.push(stream??);
+            match stream? {
+                Ok(stream) => streams.push(stream),
+                Err(error) => trial.breaks(format!("one of {count} connections was not made: {error}")),
+            }
         }
     }
     // Twice: first while nobody has asked yet, then over connections that were kept.
@@ -36,22 +46,27 @@ pub(super) async fn come(siege: &Siege<'_>, trial: &mut Trial) -> Result<()> {
         for (index, stream) in streams.drain(..).enumerate() {
             asking.spawn(ask(stream, raw::request(&asked[index % asked.len()], "keep-alive")));
         }
+        let mut answered = 0;
         while let Some(asked) = asking.join_next().await {
             let (stream, reply) = asked?;
-            trial.note(&reply);
-            if !matches!(reply, raw::Reply::Whole(200 | 429)) {
-                trial.broken.push(format!("round {round}: one of {count} connections got: {reply}"));
+            trial.note(reply);
+            match reply {
+                raw::Reply::Whole(200) => answered += 1,
+                raw::Reply::Whole(429) => {}
+                other => trial.breaks(format!("round {round}: one of {count} connections got: {other}")),
             }
             streams.push(stream);
         }
+        if answered < slots.min(count) {
+            trial.breaks(format!("round {round}: {answered} were answered, where there are {slots} slots"));
+        }
     }
-    trial.broken.truncate(8);
     Ok(())
 }
 
 async fn ask(mut stream: TcpStream, request: Vec<u8>) -> (TcpStream, raw::Reply) {
     // Where the connection is broken, there is no reply.
-    drop(stream.write_all(&request).await);
+    drop(raw::send(&mut stream, &request).await);
     let reply = raw::reply(&mut stream, PATIENCE).await;
     (stream, reply)
 }

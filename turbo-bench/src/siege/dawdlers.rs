@@ -1,12 +1,18 @@
-//! Clients that send their head, or their body, or read their answer a byte now and then: everybody else is served.
+//! Clients that send their head, or their body, a byte now and then, or do not read what they asked for: everybody else
+//! is served meanwhile. Who comes to an end within the server's patience is answered; who does not is cut off.
 
-use std::time::{Duration, Instant};
+use std::{
+    io,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
 use anyhow::Result;
+use hyper::body::Bytes;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::AsyncWriteExt,
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{sleep, sleep_until, timeout},
 };
 
 use super::{PATIENCE, Siege, Trial, raw};
@@ -14,54 +20,54 @@ use crate::fire::Connections;
 
 /// Between two bytes.
 const STEP: Duration = Duration::from_millis(100);
-/// The server's patience with a head; whoever still is at it later should have been cut off.
+/// The server's patience with a head, and with a reader who takes nothing. With a body it is patient as long as some of it
+/// comes now and then.
 const HEAD: Duration = Duration::from_secs(75);
+const STALL: Duration = Duration::from_secs(30);
+/// Whoever is at it for so much longer should have been cut off.
+const LATER: Duration = Duration::from_secs(10);
+/// Clients that do not read: each has answers made that nobody else wants.
+const READERS: usize = 4;
+/// Rows of all tokens: an answer is as large as one can be.
+const LARGE: &str = "/embed_all";
+/// Bytes that such a client has asked for when it stops reading: more than the system takes from the server for it.
+const ASKED: usize = 8 << 20;
+/// Heads of answers tell times, in more digits or fewer.
+const HEADS_DIFFER: usize = 100;
+/// Bytes for which it has room itself.
+const ROOM: u32 = 64 << 10;
 
 /// What a dawdler dawdles over.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Over {
     Head,
     Body,
-    Answer,
+    Answers,
 }
 
+/// How it ended: whether it got all that it had asked for.
+type Ended = (Over, Result<(), String>);
+
 pub(super) async fn come(siege: &Siege<'_>, trial: &mut Trial) -> Result<()> {
-    let mut dawdlers = JoinSet::new();
+    let mut dawdlers: JoinSet<Ended> = JoinSet::new();
     let address = siege.server.address();
     let end = Instant::now() + siege.size.dawdling;
-    let body = siege.texts.body(&[40; 8], 5);
+    // All of them come to their end at once, and there is a slot for each.
+    let body = siege.texts.body(&[40], 5);
     for index in 0..siege.size.dawdlers {
-        let over = [Over::Head, Over::Body, Over::Answer][index % 3];
+        let over = [Over::Head, Over::Body][index % 2];
         let request = raw::request(&body, "close");
         let head = request.len() - body.len();
-        dawdlers.spawn(async move {
-            let mut stream = raw::connect(address).await?;
-            let from = match over {
-                Over::Head => 0,
-                Over::Body => head,
-                Over::Answer => request.len(),
-            };
-            stream.write_all(&request[..from]).await?;
-            // What was begun is not finished: the last byte is never sent.
-            let mut rest = request[from..].iter().take((request.len() - from).saturating_sub(1));
-            while Instant::now() < end {
-                sleep(STEP).await;
-                let ended = match over {
-                    Over::Answer => stream.read_u8().await.is_err(),
-                    _ => {
-                        let sent = match rest.next() {
-                            Some(&byte) => stream.write_u8(byte).await.is_err(),
-                            None => false,
-                        };
-                        sent || is_closed(&mut stream).await
-                    }
-                };
-                if ended {
-                    return Ok((over, true));
-                }
-            }
-            std::io::Result::Ok((over, false))
-        });
+        let slow = match over {
+            Over::Head => 0..head - 1,
+            _ => head..request.len() - 1,
+        };
+        dawdlers.spawn(async move { (over, write_slowly(address, &request, slow, end).await) });
+    }
+    let large = siege.texts.body(&[siege.size.longest; 8], 7);
+    for _ in 0..READERS {
+        let large = large.clone();
+        dawdlers.spawn(async move { (Over::Answers, read_late(address, &large, end).await) });
     }
 
     let polite = Connections::to(address)?;
@@ -69,24 +75,103 @@ pub(super) async fn come(siege: &Siege<'_>, trial: &mut Trial) -> Result<()> {
         let answer = timeout(PATIENCE, polite.ask(siege.texts.body(&[11], 3), None)).await;
         match answer {
             Ok(Ok(answer)) if answer.status.as_u16() == 200 => trial.note("200 to others"),
-            Ok(Ok(answer)) => trial.broken.push(format!("somebody else got {}", answer.status)),
-            Ok(Err(error)) => trial.broken.push(format!("somebody else got no answer: {error:#}")),
-            Err(_) => trial.broken.push(format!("somebody else got no answer within {PATIENCE:?}")),
+            Ok(Ok(answer)) => trial.breaks(format!("somebody else got {}", answer.status)),
+            Ok(Err(error)) => trial.breaks(format!("somebody else got no answer: {error:#}")),
+            Err(_) => trial.breaks(format!("somebody else got no answer within {PATIENCE:?}")),
         }
         sleep(STEP).await;
     }
     while let Some(ended) = dawdlers.join_next().await {
-        let (over, cut_off) = ended??;
-        trial.note(if cut_off { "cut off" } else { "kept" });
-        if matches!(over, Over::Head) && !cut_off && siege.size.dawdling > HEAD + Duration::from_secs(10) {
-            trial.broken.push("a head that took longer than 75 s was waited for".into());
+        let (over, ended) = ended?;
+        trial.note(if ended.is_ok() { "answered late" } else { "cut off" });
+        if let Some(broken) = judge(over, ended, siege.size.dawdling) {
+            trial.breaks(broken);
         }
     }
-    trial.broken.truncate(8);
     Ok(())
 }
 
-/// Whether the server has closed the connection: nothing is to be read from one that is open.
-async fn is_closed(stream: &mut tokio::net::TcpStream) -> bool {
-    matches!(timeout(Duration::ZERO, stream.read_u8()).await, Ok(Err(_)))
+/// What was wrong about the end of one that had dawdled for so long.
+fn judge(over: Over, ended: Result<(), String>, dawdling: Duration) -> Option<String> {
+    let patience = match over {
+        Over::Head => HEAD,
+        Over::Body => Duration::MAX,
+        Over::Answers => STALL,
+    };
+    match ended {
+        Err(how) if dawdling < patience => Some(format!("{over:?}: after {dawdling:?} one got {how}")),
+        Ok(()) if dawdling > patience.saturating_add(LATER) => {
+            Some(format!("{over:?}: the server still waited after {dawdling:?}"))
+        }
+        _ => None,
+    }
+}
+
+/// Sends what is before `slow` at once, a byte of that now and then, and the rest at the end.
+async fn write_slowly(
+    address: SocketAddr,
+    request: &[u8],
+    slow: std::ops::Range<usize>,
+    end: Instant,
+) -> Result<(), String> {
+    let broke = |error: io::Error| format!("a broken connection: {error}");
+    let mut stream = raw::connect(address).await.map_err(broke)?;
+    raw::send(&mut stream, &request[..slow.start]).await.map_err(broke)?;
+    let mut sent = slow.start;
+    while Instant::now() < end {
+        sleep(STEP).await;
+        if sent < slow.end {
+            stream.write_u8(request[sent]).await.map_err(broke)?;
+            sent += 1;
+        }
+    }
+    raw::send(&mut stream, &request[sent..]).await.map_err(broke)?;
+    match raw::reply(&mut stream, PATIENCE).await {
+        raw::Reply::Whole(200) => Ok(()),
+        other => Err(other.to_string()),
+    }
+}
+
+/// Asks for more than the system takes, and reads nothing of it until the end.
+async fn read_late(address: SocketAddr, body: &Bytes, end: Instant) -> Result<(), String> {
+    let broke = |error: io::Error| format!("a broken connection: {error}");
+    let mut stream = raw::connect_narrow(address, ROOM).await.map_err(broke)?;
+    let request = raw::request_to(LARGE, body, "keep-alive");
+    raw::send(&mut stream, &request).await.map_err(broke)?;
+    let answer = raw::whole_answer(&mut stream).await.map_err(broke)?;
+    let count = ASKED.div_ceil(answer);
+    for _ in 1..count {
+        raw::send(&mut stream, &request).await.map_err(broke)?;
+    }
+    raw::send(&mut stream, &raw::request_to(LARGE, body, "close")).await.map_err(broke)?;
+    sleep_until(end.into()).await;
+    let (expected, came) = (count * answer, raw::drain(&mut stream).await.map_err(broke)?);
+    if came + count * HEADS_DIFFER >= expected { Ok(()) } else { Err(format!("{came} of {expected} bytes")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECONDS: fn(u64) -> Duration = Duration::from_secs;
+
+    #[test]
+    fn patience_is_kept_and_comes_to_an_end() {
+        let cut = || Err("closed".to_owned());
+        for (over, dawdling, answered_is_right, cut_is_right) in [
+            (Over::Head, 3, true, false),
+            (Over::Head, 80, true, true),
+            (Over::Head, 90, false, true),
+            (Over::Body, 90, true, false),
+            (Over::Answers, 3, true, false),
+            (Over::Answers, 41, false, true),
+        ] {
+            let right = |ended| judge(over, ended, SECONDS(dawdling)).is_none();
+            assert_eq!(
+                [right(Ok(())), right(cut())],
+                [answered_is_right, cut_is_right],
+                "{over:?} {dawdling}"
+            );
+        }
+    }
 }

@@ -1,41 +1,52 @@
 //! A server that is told to stop while everybody asks, and one that is killed.
 
 use std::{
+    cell::RefCell,
+    io::ErrorKind,
     net::SocketAddr,
+    path::Path,
+    rc::Rc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
+use hyper::body::Bytes;
 use tokio::{
-    io::AsyncWriteExt,
-    net::TcpStream,
     task::JoinSet,
     time::{sleep, timeout},
 };
 
-use super::{PATIENCE, Siege, Size, Stage, Trial, folder, raw};
-use crate::fire::{Server, on_this_thread, server::Signal};
+use super::{NO_ANSWERS, PATIENCE, Siege, Size, Stage, Trial, folder, raw, start};
+use crate::fire::{Connections, server::Signal};
 
 /// How long everybody asks before the signal.
 const BEFORE: Duration = Duration::from_millis(500);
-/// A listener that is still open so long after the signal was not closed first.
-const CLOSED: Duration = Duration::from_secs(1);
+/// A listener that is still open so long after the signal was not closed first: a hundred times what it takes where nobody
+/// else has the cores.
+const CLOSED: Duration = Duration::from_secs(2);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(5);
+/// Texts of a request while the server is killed.
+const TEXTS: usize = 4;
+/// Answers that are compared afterwards.
+const COMPARED: usize = 100;
+/// What tells how many answers there are in the folder, and how many were found there.
+const HELD: &str = "turbo_cache_entries{tier=\"folder\"}";
+const FOUND: &str = "turbo_cache_hits{tier=\"folder\"}";
 
 /// SIGTERM while clients come and go: the listener closes first, and every connection that was accepted is answered.
 pub(super) fn stop(stage: &impl Stage, size: Size) -> Result<Trial> {
-    let begin = Instant::now();
-    let mut trial = Trial { name: "stop".into(), ..Trial::default() };
+    let mut trial = Trial::default();
     let costs = folder()?;
-    let mut server = Server::start("turbo", &mut stage.command(costs.path()), PATIENCE)?;
+    let mut server = start(stage, costs.path(), &[NO_ANSWERS])?;
     let siege = Siege::lay(&server, stage.texts(), size)?;
-    on_this_thread(ask_while_it_stops(&siege, &mut trial))?;
-    let status = server.wait(PATIENCE)?;
-    if !status.success() {
-        trial.broken.push(format!("{status}, although everything was answered"));
+    siege.within_limit(&mut trial, ask_while_it_stops)?;
+    match server.wait(PATIENCE) {
+        Ok(status) if status.success() => {}
+        Ok(status) => trial.breaks(format!("{status}, although everything was answered")),
+        Err(error) => trial.breaks(format!("{error:#}")),
     }
-    trial.judge(&server);
-    trial.broken.truncate(8);
-    trial.seconds = begin.elapsed().as_secs_f64().round();
+    trial.judge(&server, &[503, 504]);
     Ok(trial)
 }
 
@@ -52,84 +63,165 @@ async fn ask_while_it_stops(siege: &Siege<'_>, trial: &mut Trial) -> Result<()> 
     let request = raw::request(&body, "close");
     let (early, late) = request.split_at(request.len() - body.len() / 2);
     let mut halfway = raw::connect(address).await?;
-    halfway.write_all(early).await?;
+    raw::send(&mut halfway, early).await?;
     sleep(BEFORE).await;
     siege.server.signal(Signal::TERM)?;
     let told = Instant::now();
-    while let Some(replies) = clients.join_next().await {
-        for reply in replies? {
-            trial.note(&reply);
-            if !matches!(reply, raw::Reply::Whole(200 | 429 | 503)) {
-                trial.broken.push(format!("a connection that was accepted got: {reply}"));
-            }
-        }
-        if told.elapsed() > PATIENCE {
-            break;
-        }
+    match closed(address, told).await {
+        Some(took) => trial.note(format!("closed to others within {} ms", rounded(took))),
+        None => trial.breaks(format!("{CLOSED:?} after the signal somebody was let in")),
     }
-    let refused = timeout(CLOSED, TcpStream::connect(address)).await;
-    if !matches!(refused, Ok(Err(_))) {
-        trial.broken.push(format!("after {:.1?} somebody was let in", told.elapsed()));
-    }
-    halfway.write_all(late).await.ok();
+    // Somebody is still being answered now.
+    drop(raw::send(&mut halfway, late).await);
     let reply = raw::reply(&mut halfway, PATIENCE).await;
     trial.note(format!("{reply} to who was halfway"));
     if !matches!(reply, raw::Reply::Whole(200 | 503)) {
-        trial.broken.push(format!("who was halfway through a request got: {reply}"));
+        trial.breaks(format!("who was halfway through a request got: {reply}"));
+    }
+    let mut answered = [0; 2];
+    while let Some(replies) = clients.join_next().await {
+        for (when, reply) in replies? {
+            trial.note(reply);
+            let is_after = when > told;
+            let expected = match reply {
+                raw::Reply::Whole(200 | 429) => true,
+                raw::Reply::Whole(503) | raw::Reply::NoConnection(ErrorKind::ConnectionRefused) => is_after,
+                _ => false,
+            };
+            if !expected {
+                let when = if is_after { "after" } else { "before" };
+                trial.breaks(format!("{when} the signal somebody got: {reply}"));
+            }
+            answered[usize::from(is_after)] += u64::from(matches!(reply, raw::Reply::Whole(_)));
+        }
+    }
+    if answered.contains(&0) {
+        trial.breaks(format!("expected answers before and after the signal, got {answered:?}"));
     }
     Ok(())
 }
 
-/// Asks over a new connection each time, until there is none to be had; what came back.
-async fn until_refused(address: SocketAddr, request: Vec<u8>) -> Vec<raw::Reply> {
+/// The time from the signal until nobody is let in; `None` where that is too long.
+async fn closed(address: SocketAddr, told: Instant) -> Option<Duration> {
+    while told.elapsed() < CLOSED {
+        let connected = timeout(CLOSED, raw::connect(address)).await;
+        if matches!(connected, Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused) {
+            return Some(told.elapsed());
+        }
+        sleep(LOOK).await;
+    }
+    None
+}
+
+/// Milliseconds, in tens: a word of its own for every run would tell nothing.
+fn rounded(time: Duration) -> u128 {
+    time.as_millis().div_ceil(10) * 10
+}
+
+/// Asks over a new connection each time, until there is none to be had; what came back, and when.
+async fn until_refused(address: SocketAddr, request: Vec<u8>) -> Vec<(Instant, raw::Reply)> {
     let mut replies = Vec::new();
     let begin = Instant::now();
     while begin.elapsed() < PATIENCE {
-        match raw::say(address, &request, PATIENCE).await {
-            Ok(reply) => replies.push(reply),
-            Err(_) => break,
+        let reply = raw::say(address, &request, PATIENCE).await;
+        replies.push((Instant::now(), reply));
+        if matches!(reply, raw::Reply::NoConnection(_)) {
+            break;
         }
     }
     replies
 }
 
-/// SIGKILL under load: the next server starts from what the last one kept, and answers the same.
+/// SIGKILL under load: the next server starts from what the last one kept, costs and answers, and answers the same.
 pub(super) fn kill(stage: &impl Stage, size: Size) -> Result<Trial> {
-    let begin = Instant::now();
-    let mut trial = Trial { name: "kill".into(), ..Trial::default() };
-    let costs = folder()?;
-    let start = || Server::start("turbo", &mut stage.command(costs.path()), PATIENCE);
-    let mut server = start()?;
+    let mut trial = Trial::default();
+    let (costs, answers) = (folder()?, folder()?);
+    let kept = [format!("--cache-dir={}", answers.path().display())];
+    let begin = |costs: &Path| start(stage, costs, &kept);
+    let mut server = begin(costs.path())?;
     let siege = Siege::lay(&server, stage.texts(), size)?;
     let expected = siege.expected.clone();
-    on_this_thread(async {
-        let address = server.address();
-        let mut clients = JoinSet::new();
-        for client in 0..siege.size.asking {
-            let body = siege.texts.body(&[siege.size.longest; 4], client as u64);
-            clients.spawn(until_refused(address, raw::request(&body, "close")));
-        }
-        sleep(BEFORE).await;
-        server.signal(Signal::KILL)?;
-        while let Some(replies) = clients.join_next().await {
-            replies?.iter().for_each(|reply| trial.note(reply));
-        }
+    let mut answered = Vec::new();
+    siege.within_limit(&mut trial, async |siege, trial| {
+        answered = ask_while_it_is_killed(siege, trial).await?;
         Ok(())
     })?;
-    server.wait(PATIENCE)?;
-
-    let server = start().context("it does not start again")?;
-    let siege = Siege { server: &server, texts: stage.texts(), size, expected };
-    match siege.ask() {
-        Ok(answer) if answer == siege.expected => trial.note("the same afterwards"),
-        Ok(_) => trial.broken.push("the next server has another vector for the same text".into()),
-        Err(error) => trial.broken.push(format!("the next server: {error:#}")),
+    if let Err(error) = server.wait(PATIENCE) {
+        trial.breaks(format!("killed: {error:#}"));
     }
+    trial.judge(&server, &[504]);
+
+    let server = match begin(costs.path()) {
+        Ok(server) => server,
+        Err(error) => {
+            trial.breaks(format!("it does not start again: {error:#}"));
+            return Ok(trial);
+        }
+    };
+    let siege = Siege { server: &server, texts: stage.texts(), size, expected };
+    siege.hold(&mut trial, async |siege, trial| compare(siege, trial, &answered).await)?;
     let log = server.log();
     if !log.contains("costs of batches are those of the last run") {
-        trial.broken.push("the costs of the last run were lost".into());
+        trial.breaks("the costs of the last run were lost".into());
     }
-    trial.judge(&server);
-    trial.seconds = begin.elapsed().as_secs_f64().round();
+    if let Some(line) = log.lines().find(|line| line.contains("WARN")) {
+        trial.breaks(format!("what the last one left is damaged: {line}"));
+    }
     Ok(trial)
+}
+
+type Answered = Vec<(Bytes, Bytes)>;
+
+/// Kills the server when it has answered for a while and kept something of that; the last questions and answers.
+async fn ask_while_it_is_killed(siege: &Siege<'_>, trial: &mut Trial) -> Result<Answered> {
+    let answered: Rc<RefCell<Answered>> = Rc::default();
+    let mut clients = JoinSet::new();
+    for client in 0..siege.size.asking as u64 {
+        let bodies: Vec<Bytes> = (0..COMPARED as u64)
+            .map(|seed| siege.texts.body(&[20; TEXTS], TEXTS as u64 * (seed + client * COMPARED as u64)))
+            .collect();
+        let (to, answered) = (Connections::to(siege.server.address())?, Rc::clone(&answered));
+        clients.spawn_local(async move {
+            for body in bodies.iter().cycle() {
+                match timeout(PATIENCE, to.ask(body.clone(), None)).await {
+                    Ok(Ok(answer)) if answer.status.as_u16() == 200 => {
+                        answered.borrow_mut().push((body.clone(), answer.body));
+                    }
+                    // Refused: there are more clients than slots.
+                    Ok(Ok(_)) => sleep(LOOK).await,
+                    Ok(Err(_)) | Err(_) => break,
+                }
+            }
+        });
+    }
+    let begin = Instant::now();
+    sleep(BEFORE).await;
+    while siege.metric(HELD).await? == 0.0 && begin.elapsed() < PATIENCE {
+        sleep(LOOK).await;
+    }
+    siege.server.signal(Signal::KILL)?;
+    let count = answered.borrow().len();
+    while clients.join_next().await.is_some() {}
+    trial.note_many("200 before it was killed", count as u64);
+    if count == 0 {
+        trial.breaks("nothing was answered before it was killed".into());
+    }
+    Ok(answered.take())
+}
+
+/// Asks some of it again: the answers are the same, and some come from the folder.
+async fn compare(siege: &Siege<'_>, trial: &mut Trial, answered: &Answered) -> Result<()> {
+    let to = Connections::to(siege.server.address())?;
+    // The first were surely written.
+    for (body, expected) in answered.iter().take(COMPARED) {
+        match timeout(PATIENCE, to.ask(body.clone(), None)).await.context("silence").flatten() {
+            Ok(answer) if answer.body == *expected => trial.note("the same afterwards"),
+            Ok(answer) => trial.breaks(format!("{}, and another answer than before", answer.status)),
+            Err(error) => trial.breaks(format!("the next server: {error:#}")),
+        }
+    }
+    if siege.metric(FOUND).await? == 0.0 {
+        trial.breaks("no answer of the last run was found".into());
+    }
+    Ok(())
 }

@@ -44,13 +44,12 @@ pub(super) async fn come(siege: &Siege<'_>, trial: &mut Trial) -> Result<()> {
         }
         let Some(answered) = asking.join_next().await else { break };
         let (index, is_whole, reply) = answered?;
-        let reply = reply?;
-        trial.note(&reply);
-        if is_whole && !matches!(reply, raw::Reply::Whole(_)) {
-            trial.broken.push(format!("request {index} was whole, and got: {reply}"));
+        trial.note(reply);
+        let is_answered = matches!(reply, raw::Reply::Whole(_));
+        if is_whole && !is_answered || matches!(reply, raw::Reply::NoConnection(_)) {
+            trial.breaks(format!("request {index} got: {reply}"));
         }
     }
-    trial.broken.truncate(8);
     Ok(())
 }
 

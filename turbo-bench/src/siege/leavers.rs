@@ -1,9 +1,20 @@
 //! Clients that go before they have their answer: what nobody waits for leaves the queue.
+//!
+//! Over HTTP/1.1 who has closed a connection and who has closed its writing side alone say the same, and the server takes
+//! both for gone. So a client that closes a half is answered, if that is done by then, or its connection is closed.
 
-use std::time::{Duration, Instant};
+use std::{
+    io,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
 use anyhow::Result;
-use tokio::{io::AsyncWriteExt, task::JoinSet, time::sleep};
+use tokio::{
+    io::AsyncWriteExt,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
 use super::{PATIENCE, Siege, Trial, raw};
 use crate::{fire::Connections, workload};
@@ -15,47 +26,87 @@ const STEPS: usize = 8;
 const STEP: Duration = Duration::from_millis(1);
 /// An answer that comes later than this after all have gone had to wait for what nobody wants.
 const CLEARED: Duration = Duration::from_secs(5);
+/// What counts requests whose clients had gone.
+const WITHDRAWN: &str = "te_request_failure{err=\"dropped\"}";
+
+/// How a client goes.
+#[derive(Clone, Copy)]
+enum Way {
+    /// In the midst of its request.
+    Midst,
+    /// When it has said all.
+    Asked,
+    /// It has said all, says so, and still listens.
+    Half,
+}
+
+/// How it left.
+enum Left {
+    Gone,
+    Heard(raw::Reply),
+}
 
 pub(super) async fn come(siege: &Siege<'_>, trial: &mut Trial) -> Result<()> {
     let address = siege.server.address();
     let count = siege.size.leavers;
     let stays = workload::uniform(&(0..=STEPS), count, 6);
+    let before = siege.metric(WITHDRAWN).await?;
     let mut here = JoinSet::new();
     for (index, stay) in stays.into_iter().enumerate() {
         let lens = [siege.size.longest; 8];
         let request = raw::request(&siege.texts.body(&lens, index as u64), "keep-alive");
-        here.spawn(async move {
-            let mut stream = raw::connect(address).await?;
-            match index % 3 {
-                // In the midst of its request.
-                0 => stream.write_all(&request[..request.len() / 2]).await?,
-                1 => stream.write_all(&request).await?,
-                // It has said all, and still listens.
-                _ => {
-                    stream.write_all(&request).await?;
-                    stream.shutdown().await?;
-                    return std::io::Result::Ok(raw::reply(&mut stream, PATIENCE).await.to_string());
-                }
-            }
-            sleep(STEP * stay as u32).await;
-            Ok("gone".to_owned())
-        });
+        let way = [Way::Midst, Way::Asked, Way::Half][index % 3];
+        here.spawn(leave(address, request, way, STEP * stay as u32));
         if here.len() >= AT_A_TIME
             && let Some(left) = here.join_next().await
         {
-            trial.note(left?.unwrap_or_else(|_| "closed".into()));
+            judge(left?, trial);
         }
     }
     while let Some(left) = here.join_next().await {
-        trial.note(left?.unwrap_or_else(|_| "closed".into()));
-    }
-    if trial.answers.contains_key("silence") {
-        trial.broken.push(format!("a half-closed connection was left open for {PATIENCE:?}"));
+        judge(left?, trial);
     }
     let begin = Instant::now();
-    let answer = Connections::to(address)?.ask(siege.texts.body(&[5], 1), None).await;
-    if answer.is_err() || begin.elapsed() > CLEARED {
-        trial.broken.push(format!("when all had gone an answer took {:?}", begin.elapsed()));
+    let connections = Connections::to(address)?;
+    let answer = timeout(PATIENCE, connections.ask(siege.texts.body(&[5], 1), None)).await;
+    if !matches!(answer, Ok(Ok(_))) || begin.elapsed() > CLEARED {
+        trial.breaks(format!("when all had gone an answer took {:.1?}", begin.elapsed()));
+    }
+    let withdrawn = siege.metric(WITHDRAWN).await? - before;
+    trial.note_many("withdrawn", withdrawn as u64);
+    if withdrawn == 0.0 {
+        trial.breaks("clients went, and nothing was withdrawn".into());
     }
     Ok(())
+}
+
+async fn leave(address: SocketAddr, request: Vec<u8>, way: Way, stay: Duration) -> io::Result<Left> {
+    let mut stream = raw::connect(address).await?;
+    match way {
+        Way::Midst => raw::send(&mut stream, &request[..request.len() / 2]).await?,
+        Way::Asked => raw::send(&mut stream, &request).await?,
+        Way::Half => {
+            raw::send(&mut stream, &request).await?;
+            stream.shutdown().await?;
+            return Ok(Left::Heard(raw::reply(&mut stream, PATIENCE).await));
+        }
+    }
+    sleep(stay).await;
+    Ok(Left::Gone)
+}
+
+fn judge(left: io::Result<Left>, trial: &mut Trial) {
+    match left {
+        Ok(Left::Gone) => trial.note("gone"),
+        Ok(Left::Heard(reply)) => {
+            trial.note(format!("{reply} to a half-closed one"));
+            if !matches!(reply, raw::Reply::Whole(200 | 429) | raw::Reply::Closed) {
+                trial.breaks(format!("a half-closed connection got: {reply}"));
+            }
+        }
+        Err(error) => {
+            trial.note("no connection, or a broken one");
+            trial.breaks(format!("before it went a client's connection broke: {error}"));
+        }
+    }
 }

@@ -49,7 +49,7 @@ use crate::{
     progress::{Timeline, minutes},
     record::{self, Provenance, Record},
     rival::Rival,
-    siege::{self, Size, Trial},
+    siege::{self, Event, Size, Trial},
 };
 use contest::{Contest, Present, Terms};
 use host_path::HostPath;
@@ -239,7 +239,7 @@ fn cost(regime: &Regime, pace: &Pace) -> Cost {
             Cost { fixed: count * START, round: count * capacity + (loads + patient) * turn }
         }
         Work::HostPath(_) => Cost { fixed: 2.0 * START, round: ramp + capacity + 8.0 },
-        Work::Endurance => Cost { fixed: 3.0 * START + pace.siege.dawdling.as_secs_f64() + 60.0, round: 0.0 },
+        Work::Endurance => Cost { fixed: siege::STARTS as f64 * START + pace.siege.seconds(), round: 0.0 },
     }
 }
 
@@ -279,7 +279,17 @@ fn measure(
             Ok((Vec::new(), Rows::HostPath(found)))
         }
         Work::Endurance => {
-            let trials = siege::run(stage, pace.siege, |_| timeline.done(1.0 / siege::TRIALS as f64))?;
+            let all = pace.siege.seconds();
+            let trials = siege::run(stage, pace.siege, |event| match event {
+                Event::Begins(who) => {
+                    let seconds = who.seconds(&pace.siege);
+                    timeline.say(&format!("{}: about {seconds:.0} s", who.name()));
+                }
+                Event::Ended(who, trial) => {
+                    timeline.say(&trial.to_string());
+                    timeline.done(who.seconds(&pace.siege) / all);
+                }
+            })?;
             Ok((Vec::new(), Rows::Endurance(trials)))
         }
     }
