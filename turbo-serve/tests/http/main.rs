@@ -16,6 +16,7 @@ mod lifecycle;
 mod models;
 mod openapi;
 mod pipelines;
+mod poison;
 mod rerank;
 mod several;
 mod statuses;

@@ -32,13 +32,18 @@ pub(crate) struct Sentence {
 }
 
 pub(crate) fn start() -> (Running, Vec<Sentence>) {
+    start_with(|model| model)
+}
+
+/// Starts what `change` makes of the model.
+pub(crate) fn start_with(change: impl FnOnce(Model) -> Model) -> (Running, Vec<Sentence>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data/tiny-sentence");
     let golden: Golden = serde_json::from_slice(&std::fs::read(folder.join("golden.json")).unwrap()).unwrap();
     let metrics = Metrics::install().unwrap();
     let device = Cpu::new(CpuOptions::default()).unwrap();
     let model = Model::open(&folder, device, OpenOptions::default()).unwrap();
     let config = EngineConfig { warm_up: Duration::from_millis(50), ..EngineConfig::default() };
-    let engine = Engine::start(model, &config).unwrap();
+    let engine = Engine::start(change(model), &config).unwrap();
     let server = Running::start(router(Arc::new(engine), metrics, HttpOptions::default()));
     (server, golden.sentences)
 }

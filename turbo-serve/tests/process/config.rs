@@ -11,14 +11,14 @@ use crate::{
 };
 
 /// A folder with a file of this text, in which `{data}` is the folder of the fixtures.
-fn written(text: &str) -> TempDir {
+pub(crate) fn written(text: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let text = text.replace("{data}", path(&data()));
     fs::write(folder.path().join("turbo.toml"), text).unwrap();
     folder
 }
 
-fn file(folder: &TempDir) -> String {
+pub(crate) fn file(folder: &TempDir) -> String {
     path(&folder.path().join("turbo.toml")).to_owned()
 }
 

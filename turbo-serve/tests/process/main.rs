@@ -3,8 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 
 mod cache;
+mod changes;
 mod config;
 mod costs;
+#[cfg(unix)]
+mod full_disk;
 mod machine;
 #[cfg(unix)]
 mod redis;
