@@ -13,7 +13,7 @@ use std::{
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    DecodeRequest, Encoded, EngineError, Input, TokenizeRequest, Tokenized,
+    DecodeRequest, Encoded, EngineError, Input, Prompt, TokenizeRequest, Tokenized,
     abandoned::Abandoned,
     gather::{Gather, Parts, Recipient},
     lanes::{self, Lanes},
@@ -71,7 +71,7 @@ impl Encoders {
 
     /// Takes in the inputs of a request for the model.
     pub(super) fn encode(&self, ticket: Ticket, inputs: Vec<Input>, manner: Manner) {
-        let bytes: Vec<usize> = inputs.iter().map(text_bytes).collect();
+        let bytes: Vec<usize> = inputs.iter().map(|input| text_bytes(input, &manner.prompt)).collect();
         let rules = Arc::clone(&self.rules);
         let make = move |input: usize| rules.encode(input, &inputs[input], &manner);
         let recipient = ToRecall { ticket: Arc::new(ticket), recall: Arc::clone(&self.recall) };
@@ -85,7 +85,8 @@ impl Encoders {
         request: TokenizeRequest,
         slots: OwnedSemaphorePermit,
     ) -> Receiver<Tokenized> {
-        let bytes: Vec<usize> = request.texts.iter().map(super::Texts::bytes).collect();
+        let bytes: Vec<usize> =
+            request.texts.iter().map(|texts| request.prompt.bytes() + texts.bytes()).collect();
         let rules = Arc::clone(&self.rules);
         self.reply(move |text| rules.tokens(text, &request), &bytes, slots)
     }
@@ -133,9 +134,9 @@ impl Encoders {
 }
 
 /// How much text a thread will have to read.
-fn text_bytes(input: &Input) -> usize {
+fn text_bytes(input: &Input, prompt: &Prompt) -> usize {
     match input {
-        Input::Text(text) => text.len(),
+        Input::Text(text) => prompt.bytes() + text.len(),
         Input::Pair(first, second) => first.len() + second.len(),
         Input::Ids(_) | Input::Encoded(_) => 0,
     }

@@ -7,7 +7,7 @@
 //! the moment on at which its batch begins, it is answered otherwise, or its client has gone.
 
 use std::{
-    cmp::Reverse,
+    cmp::Ordering,
     collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -121,10 +121,14 @@ impl Place {
         }
     }
 
-    /// Who goes before whom: the less before the more.
-    pub(super) fn rank(&self) -> impl Ord + use<> {
-        let expires = self.expires();
-        (Reverse(self.terms.priority), expires.is_none(), expires)
+    /// Whether it goes before another that came earlier. What the server promises is over sooner for who came first.
+    pub(super) fn is_more_urgent_than(&self, earlier: &Self) -> bool {
+        let sooner = || earlier.expires().is_none_or(|theirs| self.expires().is_some_and(|own| own < theirs));
+        match self.terms.priority.cmp(&earlier.terms.priority) {
+            Ordering::Greater => true,
+            Ordering::Equal => self.terms.is_asked && sooner(),
+            Ordering::Less => false,
+        }
     }
 
     /// The name of input number `input`.

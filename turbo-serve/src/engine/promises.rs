@@ -2,7 +2,7 @@
 //!
 //! In: jobs, and the keys of their answers. Out: for the first job of a key a [`Promise`], which it carries to the worker;
 //! the others wait here for its answer. Who is more urgent than that job would not have to wait for it: as long as its batch
-//! has not begun, he is computed, and carries the promise from then on. One that is dropped with its job (its batch failed,
+//! has not begun, he is computed in his own turn, and once he is let in the others wait for him. One that is dropped with its job (its batch failed,
 //! or its client went before anybody else had come) is broken, and who waited for it is let in as if there had been none:
 //! each for itself, so that nobody's answer depends on somebody else's luck twice.
 
@@ -39,13 +39,20 @@ struct Awaited {
     jobs: Vec<Job>,
 }
 
+impl Awaited {
+    /// Whether it would come sooner if it were computed in the turn of a request with this place.
+    fn would_gain(&self, place: &Place) -> bool {
+        !self.has_begun && place.is_more_urgent_than(&self.place)
+    }
+}
+
 /// What becomes of a job.
 pub(super) enum Asked {
     /// It has these rows.
     Known(Job, Arc<[f32]>),
     /// It waits for another one that will have its rows.
     Waits,
-    /// It has to be computed, and carries the promise that it is.
+    /// It has to be computed, and carries the promise of it.
     Missing(Job),
 }
 
@@ -64,18 +71,17 @@ impl Promises {
             return Asked::Known(job, values);
         }
         let (mut all, by, place) = (self.lock(), job.id(), Arc::clone(&job.ticket.place));
-        if let Some(awaited) = all.get_mut(&key)
-            && (awaited.has_begun || awaited.place.rank() <= place.rank())
-        {
-            awaited.jobs.push(job);
-            return Asked::Waits;
-        }
-        // A promise that was kept since the look above is in the cache: it is put there first.
-        if let Some(values) = self.cache.get(&key) {
+        if let Some(awaited) = all.get_mut(&key) {
+            if !awaited.would_gain(&place) {
+                awaited.jobs.push(job);
+                return Asked::Waits;
+            }
+        } else if let Some(values) = self.cache.get(&key) {
+            // A promise that was kept since the look above is in the cache: it is put there first.
             return Asked::Known(job, values);
+        } else {
+            all.insert(key, Awaited { by, place, has_begun: false, jobs: Vec::new() });
         }
-        let jobs = all.remove(&key).map(|awaited| awaited.jobs).unwrap_or_default();
-        all.insert(key, Awaited { by, place, has_begun: false, jobs });
         job.promise = Some(Promise { key, by, to: Some(Arc::clone(self)) });
         Asked::Missing(job)
     }
@@ -120,6 +126,17 @@ impl Promise {
         self.look(waits).unwrap_or_default()
     }
 
+    /// Its job is let in, with this place: from now on the others wait for it, if it is the most urgent. They are not made to
+    /// before, for who is refused is computed by nobody.
+    pub(super) fn is_let_in(&self, place: &Arc<Place>) {
+        let Some(promises) = &self.to else { return };
+        if let Some(awaited) = promises.lock().get_mut(&self.key)
+            && awaited.would_gain(place)
+        {
+            (awaited.by, awaited.place) = (self.by, Arc::clone(place));
+        }
+    }
+
     /// The batch of its job begins: nobody will be answered sooner by another.
     pub(super) fn begins(&self) {
         self.look(|awaited| awaited.has_begun = true);
@@ -130,7 +147,7 @@ impl Promise {
         self.look(|awaited| awaited.jobs.iter().for_each(|job| job.expire(now)));
     }
 
-    /// Looks at what it promises, unless somebody more urgent has come since and promises that.
+    /// Looks at what it promises, unless that is promised by another job.
     fn look<T>(&self, at: impl FnOnce(&mut Awaited) -> T) -> Option<T> {
         self.to.as_ref()?.lock().get_mut(&self.key).filter(|awaited| awaited.by == self.by).map(at)
     }
@@ -209,5 +226,52 @@ mod tests {
         drop((hurried.1, _first_inside));
         // 8 s for what runs, and one for the one that waits
         assert!(forecast.retry_after() > Duration::from_millis(8500), "{:?}", forecast.retry_after());
+    }
+
+    #[test]
+    fn others_wait_for_who_is_more_urgent_once_he_is_let_in() {
+        let (forecast, (inbox, _outbox)) = (forecast(), inbox(Arc::new(Waiting::new(None))));
+        let cache = ResponseCache::in_memory(1 << 20).unwrap();
+        let promises = Arc::new(Promises::new(cache, inbox, Arc::clone(&forecast)));
+        let key = Scope::alone().key("pooled", &[&[1]]);
+        let come = |priority| {
+            let (job, inside, client) = job_of(&forecast, Terms::new(Instant::now(), None, None, priority));
+            let Asked::Missing(job) = promises.ask(key, job) else { panic!("he is more urgent") };
+            (job, inside, client)
+        };
+        let promise = |of: &Job| of.promise.as_ref().map(Promise::is_awaited);
+        let first = come(Priority::Low);
+        let (waits, _inside, client) =
+            job_of(&forecast, Terms::new(Instant::now(), None, None, Priority::Low));
+        assert!(matches!(promises.ask(key, waits), Asked::Waits));
+        let refused = come(Priority::High);
+        drop(refused.0);
+        assert_eq!(promise(&first.0), Some(true), "who is refused takes nobody with him");
+
+        let urgent = come(Priority::High);
+        urgent.0.promise.as_ref().unwrap().is_let_in(&urgent.0.ticket.place);
+        assert_eq!([promise(&first.0), promise(&urgent.0)], [Some(false), Some(true)]);
+        let mut urgent = urgent;
+        urgent.0.promise.take().unwrap().keep(&[1.0], Instant::now(), Duration::ZERO);
+        assert_eq!(client.blocking_recv().unwrap().unwrap()[0].values, [1.0]);
+    }
+
+    #[test]
+    fn requests_that_take_longer_than_is_promised_are_computed_once() {
+        let (forecast, (inbox, _outbox)) = (forecast(), inbox(Arc::new(Waiting::new(None))));
+        let cache = ResponseCache::in_memory(1 << 20).unwrap();
+        let promises = Arc::new(Promises::new(cache, inbox, Arc::clone(&forecast)));
+        let key = Scope::alone().key("pooled", &[&[1]]);
+        let slo = Some(Duration::from_millis(1));
+        let come = || {
+            let (job, inside, client) =
+                job_of(&forecast, Terms::new(Instant::now(), None, slo, Priority::Normal));
+            (promises.ask(key, job), inside, client)
+        };
+        let first = come();
+        let Asked::Missing(job) = &first.0 else { panic!("nobody promised it") };
+        forecast.settle(&job.ticket.place, &[(0, 1)]).unwrap();
+        assert_eq!(job.ticket.place.expires(), None, "it takes a second");
+        assert!(matches!(come().0, Asked::Waits));
     }
 }

@@ -51,6 +51,14 @@ impl Prompt {
         }
     }
 
+    /// Bytes that it puts before a text.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Default(prompt) | Self::Named(prompt) => prompt.len(),
+        }
+    }
+
     /// Refuses what is not a plain text, where a prompt was asked for by name.
     pub(super) fn check(&self, input: usize) -> Result<(), EngineError> {
         match self {

@@ -78,10 +78,14 @@ impl Recall {
 /// Has the worker compute `missing`, which is all that has to be computed of a request, unless it would be too late.
 fn compute(forecast: &Forecast, inbox: &Inbox, ticket: &Ticket, missing: Vec<Job>) {
     let lens: Vec<(usize, u32)> = missing.iter().map(|job| (job.input, job.seq_len())).collect();
-    match forecast.settle(&ticket.place, &lens) {
-        Ok(()) => inbox.submit(missing),
-        Err(too_late) => ticket.fail(too_late),
+    if let Err(too_late) = forecast.settle(&ticket.place, &lens) {
+        return ticket.fail(too_late);
     }
+    missing
+        .iter()
+        .filter_map(|job| job.promise.as_ref())
+        .for_each(|promise| promise.is_let_in(&ticket.place));
+    inbox.submit(missing);
 }
 
 impl Known {

@@ -152,6 +152,9 @@ impl Worker {
     fn start_newest(&mut self) -> Result<(), Failure> {
         if self.runner.is_none() {
             self.rebuild().map_err(Failure::Refused)?;
+            if let Some(newest) = self.flights.back_mut() {
+                newest.started = Instant::now();
+            }
         }
         let jobs = self.flights.back().map_or(&[][..], |flight| &flight.jobs);
         let abandoned = &self.abandoned;
