@@ -57,10 +57,16 @@ pub(super) async fn read(
     body: Body,
     server: &Server,
 ) -> Result<(Vec<u8>, Urgency), ApiError> {
-    let urgency = urgency(&head.headers); // the client's time runs from the head on
+    let urgency = match head.extensions.get::<Urgency>() {
+        Some(&urgency) => Ok(urgency),
+        None => urgency(&head.headers), // the client's time runs from the head on
+    };
     let checked = Target::check(head, server).await.map_err(ApiError::from);
     match checked.and(urgency) {
-        Ok(urgency) => Ok((body::json(&head.headers, body, server.payload_limit()).await?, urgency)),
+        Ok(urgency) => {
+            head.extensions.insert(urgency); // for whoever this request is handed on to
+            Ok((body::json(&head.headers, body, server.payload_limit()).await?, urgency))
+        }
         Err(error) => {
             discard(&head.headers, body).await;
             Err(error)

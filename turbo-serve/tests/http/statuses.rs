@@ -1,7 +1,11 @@
 //! Everything that can go wrong: its status, its type, always a JSON body in the protocol's words, and the next request
 //! works.
 
-use std::time::{Duration, Instant};
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
 
 use serde_json::json;
 use turbo_serve::engine::{Health, Priority, Urgency};
@@ -509,6 +513,36 @@ fn urgency_comes_from_the_head() {
     assert_eq!(send_urgent(&server, "/vertex", two, ("x-request-priority", "low")).status, 200);
     let seen = server.engine.seen.lock().unwrap().take().unwrap().urgency;
     assert_eq!(seen.priority, Priority::Low, "of every instance");
+}
+
+#[test]
+fn the_time_of_a_request_that_is_handed_on_runs_from_its_head() {
+    let (embedding, ranker) = (Server::start(), Server::with_model(classifier(["fits"])));
+    for (server, path, body) in [
+        (&embedding, "/", r#"{"inputs":"a"}"#),
+        (&embedding, "/invocations", r#"{"inputs":"a"}"#),
+        (&ranker, "/rerank", r#"{"query":"a","texts":["b"]}"#),
+        (&ranker, "/rerank", r#"{"query":"a","documents":["b"]}"#),
+    ] {
+        let length = body.len();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nx-request-deadline-ms: 30000\r\ncontent-length: {length}\r\nexpect: 100-continue\r\n\r\n"
+        );
+        let mut client = TcpStream::connect(server.address).unwrap();
+        client.write_all(head.as_bytes()).unwrap();
+        // Who is told to go on has had his head read.
+        let mut told = [0; 25];
+        client.read_exact(&mut told).unwrap();
+        assert_eq!(&told, b"HTTP/1.1 100 Continue\r\n\r\n");
+        let gone_on = Instant::now();
+        client.write_all(body.as_bytes()).unwrap();
+        let mut status = [0; 12];
+        client.read_exact(&mut status).unwrap();
+        assert_eq!(&status, b"HTTP/1.1 200", "{path}");
+        let seen = server.engine.seen.lock().unwrap().take().unwrap().urgency;
+        let left = seen.deadline.unwrap() - gone_on;
+        assert!(left < Duration::from_secs(30), "{path}, {body}: {left:?}");
+    }
 }
 
 #[test]
