@@ -2,7 +2,8 @@
 //!
 //! Over HTTP/1.1 an answer has the connection for itself, and [`StallLimit`](super::stall::StallLimit) sees that nothing
 //! moves. Over HTTP/2 a client stops one answer and goes on with the others: then that answer is given up, and its
-//! memory with it.
+//! memory with it, but for the piece or two that were handed over. A small one is a piece from the beginning. Neither
+//! counts as underway, so that a client that asks for nothing more loses its connection.
 
 use std::{
     future::poll_fn,
@@ -24,6 +25,11 @@ use super::underway::OneUnderway;
 /// Bytes that are handed to HTTP/2 at a time. What was handed over is out of reach when the client does not take it.
 const PIECE: usize = 16 << 10;
 
+/// Whether all of it is handed to HTTP/2 at once.
+pub(super) fn is_one_piece(body: &Body) -> bool {
+    body.size_hint().exact().is_some_and(|size| size <= PIECE as u64)
+}
+
 /// The answer as it is sent: it is underway until all of it was handed over, and given up when its client takes nothing
 /// of it for `stall`.
 pub(super) fn sent(
@@ -32,13 +38,10 @@ pub(super) fn sent(
     stall: Duration,
     underway: OneUnderway,
 ) -> Response<Sent> {
-    answer.map(|body| {
-        let small = body.size_hint().exact().is_some_and(|size| size <= PIECE as u64);
-        if version == Version::HTTP_2 && !small {
-            Sent { body: in_pieces(body, stall, underway), underway: None }
-        } else {
-            Sent { body, underway: Some(underway) }
-        }
+    answer.map(|body| match version {
+        Version::HTTP_2 if is_one_piece(&body) => Sent { body, underway: None },
+        Version::HTTP_2 => Sent { body: in_pieces(body, stall, underway), underway: None },
+        _ => Sent { body, underway: Some(underway) },
     })
 }
 
@@ -88,7 +91,7 @@ async fn read(mut body: Body, parts: mpsc::Sender<Part>, stall: Duration) {
         };
         let ended = part.is_none();
         for piece in pieces(part) {
-            if parts.send_timeout(piece, stall).await.is_err() {
+            if parts.send_timeout(copied(piece), stall).await.is_err() {
                 return;
             }
         }
@@ -113,6 +116,11 @@ fn pieces(part: Part) -> Vec<Part> {
     pieces
 }
 
+/// A piece on its own: what HTTP/2 does not let go of must not hold the whole answer, nor be counted for ever.
+fn copied(piece: Part) -> Part {
+    piece.map(|frame| frame.map(|frame| frame.map_data(|data| Bytes::copy_from_slice(&data))))
+}
+
 /// What [`read`] hands over.
 struct Pieces(mpsc::Receiver<Part>);
 
@@ -124,5 +132,37 @@ impl HttpBody for Pieces {
         let given_up = || io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer");
         let part = ready!(self.0.poll_recv(cx));
         Poll::Ready(part.unwrap_or_else(|| Some(Err(axum::Error::new(given_up())))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::net::underway::Underway;
+
+    /// Bytes that somebody else can see the end of.
+    struct Shared(Arc<Vec<u8>>);
+
+    impl AsRef<[u8]> for Shared {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_handed_over_does_not_hold_the_rest() {
+        let bytes = Arc::new(vec![7; 4 * PIECE]);
+        let body = Body::from(Bytes::from_owner(Shared(bytes.clone())));
+        let stall = Duration::from_secs(1);
+        let mut pieces = in_pieces(body, stall, Underway::default().begin());
+        let mut next = async || poll_fn(|cx| Pin::new(&mut pieces).poll_frame(cx)).await.unwrap();
+        let taken = next().await.unwrap().into_data().unwrap();
+        tokio::time::sleep(2 * stall).await;
+        assert_eq!(Arc::strong_count(&bytes), 1, "nobody has it any more");
+        assert_eq!(taken, vec![7; PIECE]);
+        next().await.unwrap();
+        next().await.unwrap_err();
     }
 }

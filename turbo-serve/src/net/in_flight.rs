@@ -6,10 +6,13 @@
 //! | | counted from | to | beyond the limit |
 //! |---|---|---|---|
 //! | bodies | each piece as it comes | the answer is made; in a stream of gRPC, that to its message | who sends is refused |
-//! | answers | they are made | the socket has taken them | who asks is refused |
+//! | answers | they are made | the socket has taken them, HTTP/2 the last piece | who asks is refused |
 //!
 //! What is counted is bytes as they come and go. What is made of a body is a few times as much for a while: ids of one digit
 //! are two bytes of JSON and eight in memory.
+//!
+//! What HTTP/2 holds of an answer that its client does not read is [out of reach](super::answer), and not counted: others
+//! would be refused for as long as that client likes.
 
 use std::{
     collections::VecDeque,
@@ -27,13 +30,14 @@ use axum::{
     BoxError, Router,
     body::{Body, Bytes, HttpBody},
     extract::{Request, State},
-    http::Method,
+    http::{Method, Version},
     middleware::{self, Next},
     response::Response,
 };
 use hyper::body::{Frame, SizeHint};
 use metrics::{Gauge, counter, gauge};
 
+use super::answer::is_one_piece;
 use crate::{
     engine::available_bytes,
     grpc,
@@ -96,6 +100,7 @@ async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) 
         let (uri, no_room) = (request.uri().clone(), answers.no_room());
         return refuse(&uri, request, ApiError::from(no_room)).await;
     }
+    let over_http2 = request.version() == Version::HTTP_2;
     let arrived = Arrived { messages: Arc::default(), answers: Arc::clone(&answers) };
     let (mut head, body) = request.into_parts();
     let framing = grpc::is_call(&head.headers).then(Framing::default);
@@ -111,6 +116,9 @@ async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) 
     // A call of gRPC whose answer is a stream has its own handle, and goes on with it.
     drop(arrived);
     answer.map(|body| {
+        if over_http2 && is_one_piece(&body) {
+            return body;
+        }
         let announced = usize::try_from(body.size_hint().exact().unwrap_or(0)).unwrap_or(usize::MAX);
         Body::new(Outgoing { announced: answers.add(announced), body })
     })
@@ -391,11 +399,15 @@ impl HttpBody for Outgoing {
 mod tests {
     use std::time::Instant;
 
-    use axum::routing::{get, post};
+    use axum::{
+        http::StatusCode,
+        routing::{get, post},
+    };
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::{TcpListener, TcpStream},
     };
+    use tower::ServiceExt;
 
     use super::*;
     use crate::net::{GRACE, serve};
@@ -425,6 +437,22 @@ mod tests {
             let mut framing = Framing::default();
             let ends: Vec<usize> = bytes.chunks(piece).flat_map(|data| framing.ends(data)).collect();
             assert_eq!(ends, [8, 5, 261], "in pieces of {piece}");
+        }
+    }
+
+    #[tokio::test]
+    async fn small_answers_over_http2_that_are_not_read_have_nobody_refused() {
+        let router = Router::new().route("/", post(|| async { "here" }));
+        for (version, then) in
+            [(Version::HTTP_11, StatusCode::TOO_MANY_REQUESTS), (Version::HTTP_2, StatusCode::OK)]
+        {
+            let router = bounded(router.clone(), InFlightLimits { bodies: 10, answers: 4 });
+            let ask = async || {
+                let request = Request::post("/").version(version).body(Body::empty()).unwrap();
+                router.clone().oneshot(request).await.unwrap()
+            };
+            let unread = ask().await;
+            assert_eq!((unread.status(), ask().await.status()), (StatusCode::OK, then), "{version:?}");
         }
     }
 
