@@ -10,7 +10,10 @@ use axum::{
 };
 use hyper::body::Frame;
 use serde::de::{DeserializeOwned, IgnoredAny};
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    task::consume_budget,
+    time::{Instant, timeout_at},
+};
 
 use super::error::ApiError;
 use crate::net::NoRoom;
@@ -112,7 +115,9 @@ fn encoding(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     (encoding != "identity").then_some(encoding)
 }
 
+/// What comes next, once others had their turn: what was packed may give pieces for a long time without a pause.
 async fn next_frame(body: &mut Body) -> Option<Result<Frame<Bytes>, axum::Error>> {
+    consume_budget().await;
     poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await
 }
 

@@ -68,6 +68,7 @@ mod rerank;
 mod router;
 mod target;
 mod tei;
+mod unpack;
 mod urgency;
 mod vertex;
 mod write;

@@ -12,7 +12,6 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post},
 };
-use tower_http::decompression::RequestDecompressionLayer;
 
 use super::{
     Metrics,
@@ -24,7 +23,9 @@ use super::{
     openapi::{self, Operation},
     pipeline, rerank,
     target::{NAME, Target, VERSION},
-    tei, vertex,
+    tei,
+    unpack::unpacked,
+    vertex,
 };
 use crate::{engine::ModelInfo, grpc, models::Models, request_span};
 
@@ -95,16 +96,14 @@ impl Server {
 /// model it is enough to pass its engine.
 pub fn router(models: impl Into<Models>, metrics: Metrics, options: HttpOptions) -> Router {
     let server = Server(Arc::new(Shared { models: models.into(), metrics, options }));
-    Router::new()
+    let routes = Router::new()
         .merge(routes().router)
         .merge(kserve::routes().router)
         .nest(&format!("/models/{{{NAME}}}"), routes().router)
         .nest(&format!("/models/{{{NAME}}}/versions/{{{VERSION}}}"), routes().router)
         .fallback(unknown_route)
-        .method_not_allowed_fallback(wrong_method)
-        // Unpacked piece by piece as it is read, so that the limit on a body holds for what comes out of it. Who sends
-        // another encoding is told so by whoever reads it, in the words of his protocol.
-        .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
+        .method_not_allowed_fallback(wrong_method);
+    unpacked(routes, options.payload_limit)
         .layer(middleware::from_fn_with_state(server.clone(), observe::observe))
         .layer(middleware::from_fn(request_span::span))
         .with_state(server)

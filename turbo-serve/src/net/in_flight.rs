@@ -5,11 +5,11 @@
 //!
 //! | | counted from | to | beyond the limit |
 //! |---|---|---|---|
-//! | bodies | each piece as it comes | the answer is made; in a stream of gRPC, that to its message | who sends is refused |
+//! | bodies | each piece as it comes, and once more as it is unpacked | the answer is made; in a stream of gRPC, that to its message | who sends is refused |
 //! | answers | they are made | the socket has taken them, HTTP/2 the last piece | who asks is refused |
 //!
-//! What is counted is bytes as they come and go. What is made of a body is a few times as much for a while: ids of one digit
-//! are two bytes of JSON and eight in memory.
+//! What is counted is bytes as they come, unpack and go. What is made of a body is a few times as much for a while: ids
+//! of one digit are two bytes of JSON and eight in memory.
 //!
 //! What HTTP/2 holds of an answer that its client does not read is [out of reach](super::answer), and not counted: others
 //! would be refused for as long as that client likes.
@@ -101,7 +101,8 @@ async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) 
         return refuse(&uri, request, ApiError::from(no_room)).await;
     }
     let over_http2 = request.version() == Version::HTTP_2;
-    let arrived = Arrived { messages: Arc::default(), answers: Arc::clone(&answers) };
+    let arrived =
+        Arrived { messages: Arc::default(), bodies: Arc::clone(&bodies), answers: Arc::clone(&answers) };
     let (mut head, body) = request.into_parts();
     let framing = grpc::is_call(&head.headers).then(Framing::default);
     let body = Incoming {
@@ -222,10 +223,15 @@ impl Drop for Held {
 
 type Messages = Mutex<VecDeque<Held>>;
 
+fn keep(messages: &Messages, message: Held) {
+    messages.lock().unwrap_or_else(PoisonError::into_inner).push_back(message);
+}
+
 /// What has come of a request and was not answered yet; with the request, for whoever answers it piece by piece.
 #[derive(Clone)]
 pub(crate) struct Arrived {
     messages: Arc<Messages>,
+    bodies: Arc<Tally>,
     answers: Arc<Tally>,
 }
 
@@ -233,6 +239,12 @@ impl Arrived {
     /// The next message of a stream of gRPC, which is read no sooner than it is here.
     pub(crate) fn message(&self) -> Option<Held> {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    /// So many bytes came out of a packed body.
+    pub(crate) fn unpacked(&self, bytes: usize) -> Result<(), NoRoom> {
+        keep(&self.messages, self.bodies.take(bytes)?);
+        Ok(())
     }
 
     /// An answer of so many bytes that waits for its turn in a stream.
@@ -276,7 +288,7 @@ impl Incoming {
         for bytes in ended {
             let message = self.coming.split(bytes);
             if let Some(whole) = self.whole.upgrade() {
-                whole.lock().unwrap_or_else(PoisonError::into_inner).push_back(message);
+                keep(&whole, message);
             }
         }
         Ok(())

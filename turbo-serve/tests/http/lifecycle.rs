@@ -12,7 +12,10 @@ use turbo_serve::{
     net::{InFlightLimits, bounded},
 };
 
-use crate::fake::{Fake, Running, Server, assert_tei, routes, wait_until};
+use crate::{
+    fake::{Fake, Running, Server, assert_tei, routes, wait_until},
+    statuses::from_hex,
+};
 
 /// The bytes of a request to embed.
 pub(crate) fn request(body: &str) -> String {
@@ -124,6 +127,41 @@ fn what_all_clients_send_together_is_bounded() {
         assert_eq!(&head, b"HTTP/1.1 200");
     }
     wait_until("room", || ask(5_000).status == 200);
+}
+
+/// `{"inputs":"aaa…"}` of 9000 letters as gzip.
+const PACKED: &str = "1f8b0800000000000203edc1b10d00100004c05d7e0cdb2835224125763788bb3b697dec3553520100000000000000e003b90fb1805c0335230000";
+
+#[test]
+fn what_packed_bodies_unpack_to_is_bounded_together() {
+    let engine = Arc::new(Fake::new(Health::Ready));
+    let limits = InFlightLimits { bodies: 20_000, answers: usize::MAX };
+    let server = Running::start(bounded(routes(engine), limits));
+    let packed = from_hex(PACKED);
+    let headers = [("content-type", "application/json"), ("content-encoding", "gzip")];
+    let ask = || server.send("POST", "/embed", &headers, &packed);
+    assert_eq!(ask().status, 200, "alone");
+    let length = packed.len();
+    let head = format!(
+        "POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\ncontent-length: {length}\r\n\r\n"
+    );
+    let (begun, rest) = packed.split_at(length - 8); // all but the checksum
+    let mut clients: Vec<TcpStream> = (0..2)
+        .map(|_| {
+            let mut client = TcpStream::connect(server.address).unwrap();
+            client.write_all(&[head.as_bytes(), begun].concat()).unwrap();
+            client
+        })
+        .collect();
+    wait_until("the limit", || ask().status == 429);
+    assert_tei("beyond", &ask(), 429, "Overloaded", "(`--max-body-bytes-in-flight`): retry in 1 s");
+    for client in &mut clients {
+        client.write_all(rest).unwrap();
+        let mut head = [0; 12];
+        client.read_exact(&mut head).unwrap();
+        assert_eq!(&head, b"HTTP/1.1 200");
+    }
+    wait_until("room", || ask().status == 200);
 }
 
 #[test]

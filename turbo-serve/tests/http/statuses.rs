@@ -408,7 +408,7 @@ const DEFLATE: &str = "789cab56cacc2b282d2956b2524a542849ad2851aa0500433106a4";
 /// The same of 20 000 letters `a`: twice the limit.
 const LARGE: &str = "1f8b0800000000000203edc1b10d00100004c05d7e0cdb283522412576b786e2ee4e5a1f7bcd945400000000000000000000000000000000000000be90fb00eb5b5f482d4e0000";
 
-fn from_hex(text: &str) -> Vec<u8> {
+pub(crate) fn from_hex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
 }
 
