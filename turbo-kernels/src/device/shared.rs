@@ -32,6 +32,12 @@ impl<'a, T> SharedMut<'a, T> {
         SharedMut { first: self.first.wrapping_add(start), len, borrow: PhantomData }
     }
 
+    /// Where the first value lies.
+    #[inline(always)]
+    pub(crate) fn as_mut_ptr(&self) -> *mut T {
+        self.first
+    }
+
     /// Values `start..start + len`.
     ///
     /// # Panics

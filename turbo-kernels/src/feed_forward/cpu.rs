@@ -13,8 +13,8 @@ use crate::{
     Activation, Epilogue, KernelError, bias_act,
     device::{Cpu, CpuQueue, SharedMut},
     gemm::{
-        Course, Cut, Finish, Format, FormatKernel, Group, Groups, PackedRows, PackedWeight, Piece, RING,
-        Stage, Store, Tile, features, panel_width, row_of,
+        Course, Cut, Finish, Format, FormatKernel, Group, Groups, PackedRows, PackedWeight, Piece, Place,
+        RING, Stage, Store, Tile, features, panel_width, row_of,
     },
     lanes,
     norm::NormGroup,
@@ -226,6 +226,16 @@ struct Put<'a> {
 
 impl Finish for Put<'_> {
     #[inline(always)]
+    fn bias(&self) -> Option<&[f32]> {
+        self.bias
+    }
+
+    #[inline(always)]
+    fn place(&self, _: Tile<'_>, _: usize, _: usize) -> Option<Place<'_>> {
+        None
+    }
+
+    #[inline(always)]
     fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]) {
         let to = self.to.part(tile.index * self.stride, self.stride);
         for half in 0..panel_width::<S>() / S::LANES {
@@ -233,14 +243,12 @@ impl Finish for Put<'_> {
             if column >= self.columns {
                 break;
             }
-            let bias = self.bias.map(|bias| lanes::read(s, &bias[column..], 0.0));
             let columns = S::LANES.min(self.columns - column);
             let last = F::words_of::<S>(tile.rows, tile.rows - 1, column);
             assert!(last.end <= self.stride);
             for (row, product) in products.chunks_exact(panel_width::<S>()).take(tile.rows).enumerate() {
                 let product = s.load(&product[half * S::LANES..][..S::LANES]);
-                let sum = bias.map_or(product, |bias| s.add(product, bias));
-                let mut activated = bias_act::apply(s, self.activation, sum);
+                let mut activated = bias_act::apply(s, self.activation, product);
                 if columns < S::LANES {
                     // behind the last column lies nothing: where a format pairs values, its partner must be 0
                     let mut values = [0.0; MOST_LANES];

@@ -57,13 +57,8 @@ impl Words for Bf16 {
     }
 
     #[inline(always)]
-    fn bits<S: Simd>(_: S, sum: S::F32) -> S::F32 {
+    fn value<S: Simd>(_: S, sum: S::F32, _: [f32; 2], _: [S::F32; 2]) -> S::F32 {
         sum
-    }
-
-    #[inline(always)]
-    fn value<S: Simd>(_: S, bits: S::F32, _: [f32; 2], _: [S::F32; 2]) -> S::F32 {
-        bits
     }
 }
 

@@ -4,7 +4,7 @@ use super::{
     Epilogue,
     format::Format,
     pack::panel_width,
-    tile::{Finish, Tile},
+    tile::{Finish, Place, Tile},
 };
 use crate::{bias_act, device::SharedMut, lanes, sequences::Sequences, simd::Simd};
 
@@ -20,6 +20,22 @@ pub(crate) struct Store<'a> {
 }
 
 impl Finish for Store<'_> {
+    #[inline(always)]
+    fn bias(&self) -> Option<&[f32]> {
+        self.epilogue.parts().0
+    }
+
+    #[inline(always)]
+    fn place(&self, tile: Tile<'_>, first: usize, width: usize) -> Option<Place<'_>> {
+        let (_, activation, residual) = self.epilogue.parts();
+        let whole = first + width <= self.out_features;
+        (whole && activation.is_none() && residual.is_none()).then(|| {
+            let start = (tile.first_row - self.first_row) * self.out_features + first;
+            let len = (tile.rows - 1) * self.out_features + width;
+            Place { values: self.out.part(start, len), stride: self.out_features }
+        })
+    }
+
     #[inline(always)]
     fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]) {
         for (half, column) in
@@ -76,23 +92,13 @@ impl Store<'_> {
             };
         }
         match self.epilogue {
-            Epilogue::None => rows!(|v, at| v),
-            Epilogue::Bias(bias) => {
-                let bias = read(&bias[column..]);
-                rows!(|v, at| s.add(v, bias));
+            Epilogue::None | Epilogue::Bias(_) => rows!(|v, at| v),
+            Epilogue::Act(activation) | Epilogue::BiasAct(_, activation) => {
+                rows!(|v, at| bias_act::apply(s, activation, v));
             }
-            Epilogue::Act(activation) => rows!(|v, at| bias_act::apply(s, activation, v)),
-            Epilogue::BiasAct(bias, activation) => {
-                let bias = read(&bias[column..]);
-                rows!(|v, at| bias_act::apply(s, activation, s.add(v, bias)));
-            }
-            Epilogue::Residual(residual) => {
+            Epilogue::Residual(residual) | Epilogue::BiasResidual { residual, .. } => {
                 let residual = &residual[start..start + len];
                 rows!(|v, at| s.add(v, read(&residual[at..])));
-            }
-            Epilogue::BiasResidual { bias, residual } => {
-                let (bias, residual) = (read(&bias[column..]), &residual[start..start + len]);
-                rows!(|v, at| s.add(s.add(v, bias), read(&residual[at..])));
             }
         }
     }
@@ -108,6 +114,16 @@ pub(super) struct KeepGreatest<'a> {
 }
 
 impl Finish for KeepGreatest<'_> {
+    #[inline(always)]
+    fn bias(&self) -> Option<&[f32]> {
+        None
+    }
+
+    #[inline(always)]
+    fn place(&self, _: Tile<'_>, _: usize, _: usize) -> Option<Place<'_>> {
+        None
+    }
+
     #[inline(always)]
     fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]) {
         let columns = panel_width::<S>().min(self.out_features - first);

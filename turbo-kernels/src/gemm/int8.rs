@@ -80,15 +80,10 @@ impl Words for Int8 {
     }
 
     #[inline(always)]
-    fn bits<S: Simd>(s: S, sum: S::I32) -> S::F32 {
-        s.float(sum)
-    }
-
-    #[inline(always)]
-    fn value<S: Simd>(s: S, bits: S::F32, row: [f32; 2], [scales, sums]: [S::F32; 2]) -> S::F32 {
+    fn value<S: Simd>(s: S, sum: S::I32, row: [f32; 2], [scales, sums]: [S::F32; 2]) -> S::F32 {
         let [scale, zero] = row;
         let zeros = s.mul_i32(s.splat_i32(zero.to_bits() as i32), s.bits(sums));
-        s.mul(s.convert(s.sub_i32(s.bits(bits), zeros)), s.mul(s.splat(scale), scales))
+        s.mul(s.convert(s.sub_i32(sum, zeros)), s.mul(s.splat(scale), scales))
     }
 }
 
@@ -133,23 +128,33 @@ impl Quantizer {
     }
 }
 
-/// Least and greatest of a row and 0, NaN if one of its values is.
+/// Chains of a fold: each step waits for the one before it.
+const CHAINS: usize = 4;
+
+/// Least and greatest of a row and 0; NaN if one of its values is NaN or infinite.
 #[inline(always)]
 fn extremes<S: Simd>(s: S, row: &[f32]) -> (f32, f32) {
     let zero = s.splat(0.0);
-    let greatest = lanes::fold(
-        s,
-        row,
-        0.0,
-        zero,
-        |a, b| lanes::greater_or_nan(s, a, b),
-        |a, b| lanes::greater_or_nan(s, a, b),
-    );
-    let least = lanes::fold(s, row, 0.0, zero, |a, b| s.min(a, b), |a, b| s.min(a, b));
-    // a NaN in `greatest` must survive the fold of its lanes
-    let greatest =
-        if s.reduce_sum(s.sub(greatest, greatest)) == 0.0 { s.reduce_max(greatest) } else { f32::NAN };
-    (-s.reduce_max(s.sub(zero, least)), greatest)
+    let (mut least, mut greatest, mut finite) = ([zero; CHAINS], [zero; CHAINS], [zero; CHAINS]);
+    let mut blocks = row.chunks_exact(CHAINS * S::LANES);
+    for block in &mut blocks {
+        for i in 0..CHAINS {
+            let v = s.load(&block[i * S::LANES..]);
+            (least[i], greatest[i]) = (s.min(v, least[i]), s.max(v, greatest[i]));
+            // 0 as long as nothing else comes: a NaN or an infinity makes it NaN, and NaN it stays
+            finite[i] = s.mul_add(v, zero, finite[i]);
+        }
+    }
+    for part in blocks.remainder().chunks(S::LANES) {
+        let v = lanes::read(s, part, 0.0);
+        (least[0], greatest[0]) = (s.min(v, least[0]), s.max(v, greatest[0]));
+        finite[0] = s.mul_add(v, zero, finite[0]);
+    }
+    let least = s.min(s.min(least[0], least[1]), s.min(least[2], least[3]));
+    let greatest = s.max(s.max(greatest[0], greatest[1]), s.max(greatest[2], greatest[3]));
+    let finite = s.add(s.add(finite[0], finite[1]), s.add(finite[2], finite[3]));
+    let nothing = s.reduce_sum(finite);
+    (-s.reduce_max(s.sub(zero, least)) + nothing, s.reduce_max(greatest) + nothing)
 }
 
 impl Format for Int8 {
@@ -205,7 +210,12 @@ impl Format for Int8 {
         let runs = values.chunks(RUN * Self::PER_WORD);
         let kept = to.kept(runs.len(), run_words, Self::PARAMETERS);
         kept.copy_from_slice(&[quantizer.scale, f32::from_bits(quantizer.zero as u32)]);
+        // while this row is quantised, memory delivers the one that follows it
+        let next = values.as_ptr_range().end;
         for (run, values) in runs.enumerate() {
+            for word in 0..Self::PER_WORD {
+                s.prefetch(next.wrapping_add((run * Self::PER_WORD + word) * RUN));
+            }
             quantize(s, quantizer, values, to.run(run, run_words));
         }
     }
@@ -214,24 +224,44 @@ impl Format for Int8 {
 /// Quantises a run of a row.
 #[inline(always)]
 fn quantize<S: Simd>(s: S, quantizer: Quantizer, values: &[f32], words: &mut [f32]) {
-    let (inverse, zero) = (s.splat(quantizer.inverse), s.splat(quantizer.zero));
     let count = values.len().div_ceil(Int8::PER_WORD);
+    // whole runs in a loop of its own, in which nothing is left to decide
+    if values.len() == RUN * Int8::PER_WORD {
+        for at in (0..RUN).step_by(S::LANES) {
+            let mut read = [s.splat(0.0); Int8::PER_WORD];
+            for (j, v) in read.iter_mut().enumerate() {
+                *v = s.load(&values[j * RUN + at..]);
+            }
+            store_bytes(s, quantizer, read, at, words);
+        }
+        return;
+    }
     for at in (0..count).step_by(S::LANES) {
-        let mut bytes = [s.splat_i32(0); 4];
-        for (j, q) in bytes.iter_mut().enumerate() {
-            let value = lanes::read(s, values.get(j * count + at..).unwrap_or(&[]), 0.0);
-            let steps = s.add(s.mul(value, inverse), zero);
-            *q = s.to_i32(s.min(s.max(steps, s.splat(0.0)), s.splat(255.0)));
+        let mut read = [s.splat(0.0); Int8::PER_WORD];
+        for (j, v) in read.iter_mut().enumerate() {
+            *v = lanes::read(s, values.get(j * count + at..).unwrap_or(&[]), 0.0);
         }
-        let [a, b, c, d] = bytes;
-        let even = s.or(a, s.shift_left::<16>(c));
-        let odd = s.or(b, s.shift_left::<16>(d));
-        if S::DOT_INT8 {
-            s.store(s.float(s.or(even, s.shift_left::<8>(odd))), &mut words[at..]);
-        } else {
-            s.store(s.float(even), &mut words[at..]);
-            s.store(s.float(odd), &mut words[RUN + at..]);
-        }
+        store_bytes(s, quantizer, read, at, words);
+    }
+}
+
+/// Quantises the four values of each word from `at` on.
+#[inline(always)]
+fn store_bytes<S: Simd>(s: S, quantizer: Quantizer, values: [S::F32; 4], at: usize, words: &mut [f32]) {
+    let (inverse, zero) = (s.splat(quantizer.inverse), s.splat(quantizer.zero));
+    let mut bytes = [s.splat_i32(0); 4];
+    for (value, q) in values.iter().zip(&mut bytes) {
+        let steps = s.add(s.mul(*value, inverse), zero);
+        *q = s.to_i32(s.min(s.max(steps, s.splat(0.0)), s.splat(255.0)));
+    }
+    let [a, b, c, d] = bytes;
+    let even = s.or(a, s.shift_left::<16>(c));
+    let odd = s.or(b, s.shift_left::<16>(d));
+    if S::DOT_INT8 {
+        s.store(s.float(s.or(even, s.shift_left::<8>(odd))), &mut words[at..]);
+    } else {
+        s.store(s.float(even), &mut words[at..]);
+        s.store(s.float(odd), &mut words[RUN + at..]);
     }
 }
 

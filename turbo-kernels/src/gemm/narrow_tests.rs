@@ -5,7 +5,8 @@ use std::num::NonZeroUsize;
 use proptest::prelude::*;
 
 use super::{
-    Epilogue, Format, Gemm, Panel, Tile, bf16::Bf16, int8::Int8, multiply, panel_width, tile::TileRow,
+    Epilogue, Format, Gemm, Panel, Products, Tile, bf16::Bf16, int8::Int8, multiply, panel_width,
+    tile::TileRow,
 };
 use crate::{
     Activation, Cpu, CpuOptions, DType, Device, Isa,
@@ -162,11 +163,12 @@ impl<F: Format> Kernel for Once<'_, F> {
             // SAFETY: one row at a time, and nothing else uses the tile meanwhile.
             F::pack_row(s, values, &mut unsafe { TileRow::new(SharedMut::new(&mut tile), rows, row) });
         }
-        let mut products = [0.0; 14 * 32];
+        let mut products = Products::new();
         let tile = Tile { first_row: 0, rows, index: 0, values: &tile };
-        multiply::<S, F>(s, tile, Panel::cached(&panel), k, &mut products);
+        // SAFETY: `products` are borrowed here.
+        unsafe { multiply::<S, F>(s, tile, Panel::cached(&panel), k, None, products.place::<S>()) };
         let columns = w.len() / k;
-        let rows = products.chunks_exact(panel_width::<S>()).take(rows);
+        let rows = products.0.chunks_exact(panel_width::<S>()).take(rows);
         rows.flat_map(|row| row[..columns].iter().map(|v| v.to_bits())).collect()
     }
 }

@@ -16,9 +16,25 @@ const LINE: usize = 64;
 
 /// What becomes of the products of a tile.
 pub(crate) trait Finish: Copy + Send + Sync {
-    /// Takes the products, in format `F`, of a tile with the panel whose first column is `first`: line `i` of `products`, of panel
-    /// width, is row `i` of the tile; values behind the last column mean nothing.
+    /// What is added to the products, if anything is.
+    fn bias(&self) -> Option<&[f32]>;
+
+    /// Where the products of a tile with the panel of `width` columns whose first is `first` are stored, if that is all.
+    /// The place is nobody else's.
+    fn place(&self, tile: Tile<'_>, first: usize, width: usize) -> Option<Place<'_>>;
+
+    /// Takes the products, in format `F`, for which there is no such place, with the bias: line `i` of `products`, of
+    /// panel width, is row `i` of the tile; values behind the last column mean nothing.
     fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]);
+}
+
+/// Where the products of a tile and a whole panel are stored.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    /// The first row's first column, and what follows.
+    pub(crate) values: SharedMut<'a, f32>,
+    /// From one row to the next.
+    pub(crate) stride: usize,
 }
 
 /// Tiles of rows times a run of panels: panel by panel, tiles in their order.
@@ -37,6 +53,12 @@ pub(crate) struct Products(pub(crate) [f32; 14 * 32]);
 impl Products {
     pub(crate) fn new() -> Products {
         Products([0.0; 14 * 32])
+    }
+
+    /// Lines of panel width, one behind the other.
+    #[inline(always)]
+    pub(crate) fn place<S: Simd>(&mut self) -> Place<'_> {
+        Place { values: SharedMut::new(&mut self.0), stride: panel_width::<S>() }
     }
 }
 
@@ -92,9 +114,15 @@ impl<'a, I: ExactSizeIterator<Item = Tile<'a>> + Clone, E: Finish> FormatKernel 
             let words = self.weight.panel(panel);
             for (number, tile) in self.tiles.clone().enumerate() {
                 let columns = Panel::streamed::<S>(words, number, self.tiles.len());
-                let k = self.weight.in_features();
-                multiply::<S, F>(s, tile, columns, k, &mut products.0);
-                self.finish.finish::<F, S>(s, tile, panel * panel_width::<S>(), &products.0);
+                let (k, first) = (self.weight.in_features(), panel * panel_width::<S>());
+                let bias = self.finish.bias().map(|bias| &bias[first..]);
+                let place = self.finish.place(tile, first, panel_width::<S>());
+                let to = place.unwrap_or_else(|| products.place::<S>());
+                // SAFETY: a place is nobody else's, as the finish says, and `products` are borrowed here.
+                unsafe { multiply::<S, F>(s, tile, columns, k, bias, to) };
+                if place.is_none() {
+                    self.finish.finish::<F, S>(s, tile, first, &products.0);
+                }
             }
         }
     }

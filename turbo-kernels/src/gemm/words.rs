@@ -14,7 +14,7 @@ use std::marker::PhantomData;
 
 use super::{
     pack::{RUN, panel_width, tile_rows, with_rows},
-    tile::{Panel, Tile},
+    tile::{Panel, Place, Tile},
 };
 use crate::{
     lanes,
@@ -47,11 +47,8 @@ pub(crate) trait Words: 'static {
     /// No products yet.
     fn zero<S: Simd>(s: S) -> Self::Sum<S>;
 
-    /// The bits of a sum.
-    fn bits<S: Simd>(s: S, sum: Self::Sum<S>) -> S::F32;
-
-    /// The finished sums of some columns, given their bits and what is kept for the row and for these columns.
-    fn value<S: Simd>(s: S, bits: S::F32, row: [f32; 2], columns: [S::F32; 2]) -> S::F32;
+    /// The products of some columns, given their sums and what is kept for the row and for these columns.
+    fn value<S: Simd>(s: S, sum: Self::Sum<S>, row: [f32; 2], columns: [S::F32; 2]) -> S::F32;
 }
 
 /// Rows of the tile that suits best: words in two parts stay in two more registers until their second part is done.
@@ -126,29 +123,46 @@ pub(super) fn transpose<S: Simd>(
     }
 }
 
-/// `Σₖ tile[row][k] · panel[k][column]` to line `row` of `products`, of panel width: one chain over ascending `k` from
-/// zero each, or an exact sum. Rows that also meet a weight of another format may come in larger tiles than suits.
+/// `Σₖ tile[row][k] · panel[k][column] + bias[column]` to `place`: one chain over ascending `k` from zero each, or an
+/// exact sum, and then the bias, which may be shorter than the panel is wide. Rows that also meet a weight of another
+/// format may come in larger tiles than suits.
+///
+/// # Panics
+/// When `place` does not hold the tile's rows.
+///
+/// # Safety
+/// Nobody else uses the values of these rows and columns meanwhile.
 #[inline(always)]
-pub(crate) fn multiply<S: Simd, N: Words>(
+pub(crate) unsafe fn multiply<S: Simd, N: Words>(
     s: S,
     tile: Tile<'_>,
     panel: Panel<'_>,
     k: usize,
-    products: &mut [f32],
+    bias: Option<&[f32]>,
+    place: Place<'_>,
 ) {
     let (tile, rows, words) = (tile.values, tile.rows, words::<N>(k));
+    let (stride, len) = (place.stride, (rows - 1) * place.stride + panel_width::<S>());
+    let to = place.values.part(0, len).as_mut_ptr();
     with_rows!(S, rows, ROWS => {
-        s.call(Product::<N, ROWS> { tile, panel, words, products, format: PhantomData })
+        s.call(Product::<N, ROWS> { tile, panel, words, bias, to, stride, format: PhantomData })
     });
 }
 
 /// [`multiply`] for `ROWS` rows, a function of its own: inlined wherever products are finished, it would be most of
 /// this crate's code.
+///
+/// Where results go is a pointer and a stride of its own, not a [`Place`]: of a larger field the compiler makes a copy, in
+/// vectors, and a vector that was written in parts a moment ago is not there before everything stored before it is. With
+/// results that miss the cache that was a tenth of the time of int8.
 struct Product<'a, N, const ROWS: usize> {
     tile: &'a [f32],
     panel: Panel<'a>,
     words: usize,
-    products: &'a mut [f32],
+    bias: Option<&'a [f32]>,
+    /// Valid for writing rows of panel width, `stride` values apart.
+    to: *mut f32,
+    stride: usize,
     format: PhantomData<N>,
 }
 
@@ -157,13 +171,17 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { tile, panel: Panel { words: panel, mut ahead }, words, products, .. } = self;
+        let Self { tile, panel: Panel { words: panel, mut ahead }, words, bias, to, stride, .. } = self;
         let (width, run_words) = (panel_width::<S>(), RUN * N::parts::<S>());
         // the words of the last row in the last run are the last ones; what follows them is kept per row
         let runs_before = words.saturating_sub(1) / RUN * ROWS * run_words;
         let last = N::place::<S>(words.saturating_sub(1) % RUN, N::parts::<S>() - 1);
         assert!(words == 0 || tile.len() > runs_before + (ROWS - 1) * run_words + last);
         let (weights, columns) = panel.split_at(words * width);
+        let rows = match N::PARAMETERS {
+            0 => tile,
+            _ => &tile[words.div_ceil(RUN) * ROWS * run_words..],
+        };
         let mut sums = [[N::zero(s); 2]; ROWS];
         let mut left = words;
         let mut weights = weights.as_ptr().cast::<i32>();
@@ -199,21 +217,68 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
             values = values.wrapping_add(ROWS * run_words);
             left -= run;
         }
-        for (row, sums) in sums.iter().enumerate() {
-            s.store(N::bits(s, sums[0]), &mut products[row * width..]);
-            s.store(N::bits(s, sums[1]), &mut products[row * width + S::LANES..]);
-        }
-        // In a loop of its own: where finishing a sum is more than storing it, the loop is not unrolled, and sums that are
-        // chosen by number live in memory from the first product on.
-        if N::PARAMETERS > 0 {
-            let rows = &tile[words.div_ceil(RUN) * ROWS * run_words..];
-            for at in [0, S::LANES] {
-                let columns = [s.load(&columns[at..]), s.load(&columns[width + at..])];
-                for (row, kept) in rows.as_chunks::<2>().0.iter().take(ROWS).enumerate() {
-                    let products = &mut products[row * width + at..];
-                    s.store(N::value(s, s.load(products), *kept, columns), products);
-                }
-            }
+        let end = End { columns, rows, bias, to, stride };
+        // SAFETY: `multiply` saw that the rows lie inside their place, and was promised that they are nobody else's.
+        unsafe {
+            end.store::<S, N, ROWS, 0>(s, &sums);
+            end.store::<S, N, ROWS, 1>(s, &sums);
         }
     }
 }
+
+/// What sums meet on their way to memory.
+struct End<'a> {
+    /// What is kept for each column and for each row.
+    columns: &'a [f32],
+    rows: &'a [f32],
+    bias: Option<&'a [f32]>,
+    to: *mut f32,
+    stride: usize,
+}
+
+impl End<'_> {
+    /// Stores one half of each row.
+    ///
+    /// # Safety
+    /// `to` is valid for writing `ROWS` rows of panel width, `stride` values apart.
+    #[inline(always)]
+    unsafe fn store<S: Simd, N: Words, const ROWS: usize, const HALF: usize>(
+        &self,
+        s: S,
+        sums: &[[N::Sum<S>; 2]; ROWS],
+    ) {
+        let at = HALF * S::LANES;
+        // adding -0.0 changes nothing
+        let bias = self.bias.map_or(s.splat(-0.0), |bias| lanes::read(s, bias.get(at..).unwrap_or(&[]), 0.0));
+        let columns = match N::PARAMETERS {
+            0 => [bias; 2],
+            _ => [s.load(&self.columns[at..]), s.load(&self.columns[panel_width::<S>() + at..])],
+        };
+        let rows = &self.rows[..N::PARAMETERS * ROWS];
+        // Row by row without a loop: in one that is not unrolled sums are chosen by number, and live in memory from the
+        // first multiply-add on.
+        for_each_row!(ROWS, row => {
+            let kept = match N::PARAMETERS {
+                0 => [0.0; 2],
+                _ => [rows[2 * row], rows[2 * row + 1]],
+            };
+            let product = s.add(N::value(s, sums[row][HALF], kept, columns), bias);
+            // SAFETY: half of a row that the caller promised.
+            unsafe { s.store_ptr(product, self.to.add(row * self.stride + at)) };
+        });
+    }
+}
+
+/// The body once for each number below a constant, which is at most 14.
+macro_rules! for_each_row {
+    ($rows:ident, $row:ident => $body:block) => {
+        for_each_row!(@ $rows, $row, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13)
+    };
+    (@ $rows:ident, $row:ident, $body:block, $($number:literal)*) => {$(
+        if $number < $rows {
+            let $row = $number;
+            $body
+        }
+    )*};
+}
+use for_each_row;

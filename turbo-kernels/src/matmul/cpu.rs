@@ -95,7 +95,8 @@ impl Group<'_> {
             let tile = Tile { first_row: rows.start, rows: rows.len(), index: 0, values: self.tile };
             for first in (0..n).step_by(panel_width::<S>()) {
                 let panel = Panel::cached(&self.panels[first * k..]);
-                multiply::<S, F32>(s, tile, panel, k, &mut products.0);
+                // SAFETY: `products` are borrowed here.
+                unsafe { multiply::<S, F32>(s, tile, panel, k, None, products.place::<S>()) };
                 let columns = panel_width::<S>().min(n - first);
                 for (i, line) in rows.clone().zip(products.0.chunks_exact(panel_width::<S>())) {
                     let start = self.out_at.row(head.0, head.1, i) + first;
