@@ -1,9 +1,21 @@
 //! Memory that models of this process have reserved and not touched yet: the system takes it for free.
 //!
 //! In: what each model reserves, and how much of that its batches have used. Out: the bytes that another model must not
-//! count on. A device with memory of its own gives what it reserves at once, and needs none of this.
+//! count on. A device with memory of its own gives what it reserves at once; there, too, nobody else may look between a look
+//! at what is free and taking it ([`planning`]).
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// Held from a look at the memory that is free until what was planned of it is reserved: models that start at the same time
+/// must not count on the same bytes.
+pub(super) fn planning() -> MutexGuard<'static, ()> {
+    static PLANNING: Mutex<()> = Mutex::new(());
+    // It guards no value that a panic could leave half-made.
+    PLANNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Bytes that all models of a process have reserved and not touched.
 #[derive(Debug)]

@@ -348,8 +348,7 @@ impl WorkerStart {
         let started = Instant::now();
         let mut runner = (self.model.build)(Capacity::LEAST).map_err(StartError::Runner)?;
         let building = started.elapsed();
-        warm_up.check_memory(&mut *runner)?;
-        runner.reserve(first).map_err(StartError::Runner)?;
+        warm_up.reserve_first(&mut *runner)?;
         let cache = self.cost_cache(first);
         let warm = warm_up.run(&mut *runner, cache.as_ref()).map_err(StartError::Runner)?;
         let Warm { costs, capacity, shared_tokens, measured } = warm;

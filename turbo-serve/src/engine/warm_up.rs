@@ -14,6 +14,7 @@ use super::{
     batch_tokens::{largest_of, tokens_in_memory, tokens_within},
     cost_cache::CostCache,
     fastest::{LONG_RUN, RUNS, fastest},
+    reserved::planning,
     runner::{Progress, Runner, Sequence},
 };
 
@@ -66,12 +67,19 @@ impl WarmUp<'_> {
         }
     }
 
-    /// Whether the first capacity has room in the memory that `runner`'s device has free: a number that somebody chose is
-    /// an order, and one input has to fit in any case.
+    /// Has `runner` reserve memory for the first capacity, if there is room for it: a number that somebody chose is an order,
+    /// and one input has to fit in any case.
     ///
     /// # Errors
-    /// [`StartError::Memory`].
-    pub(super) fn check_memory(&self, runner: &mut dyn Runner) -> Result<(), StartError> {
+    /// [`StartError::Memory`]; whatever the runner fails with.
+    pub(super) fn reserve_first(&self, runner: &mut dyn Runner) -> Result<(), StartError> {
+        let _alone = planning();
+        self.check_memory(runner)?;
+        runner.reserve(self.first_capacity()).map_err(StartError::Runner)
+    }
+
+    /// Whether the first capacity has room in the memory that `runner`'s device has free.
+    fn check_memory(&self, runner: &mut dyn Runner) -> Result<(), StartError> {
         let Some(free) = runner.free_bytes() else { return Ok(()) };
         let asked = self.first_capacity();
         let mut needed = |tokens| runner.footprint(&asked.at_most(tokens).largest(self.layout)) as u64;
@@ -111,6 +119,7 @@ impl WarmUp<'_> {
 
     /// Has the runner reserve memory for the batches that `costs` allow.
     fn sized(&self, costs: CostModel, runner: &mut dyn Runner) -> Result<Warm, RunError> {
+        let _alone = planning();
         let shared_tokens = self.shared_tokens(&costs).min(self.tokens_in_memory(runner));
         let capacity = self.info.capacity_of(shared_tokens);
         if capacity != runner.capacity() {

@@ -1,6 +1,9 @@
 //! Who comes in, and what is told to those who do not.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use turbo_serve::engine::{
     BatchTokens, Engine, EngineConfig, EngineError, Infer, InferRequest, OutputKind, RowLens, StartError,
@@ -135,6 +138,25 @@ fn a_batch_that_memory_has_no_room_for_is_refused_at_start() {
         "a batch of 64 tokens needs 41234.6 MB of memory, and 7.0 MB are free: set max_batch_tokens to 9 or less, \
          or free some"
     );
+}
+
+#[test]
+fn models_that_start_at_once_do_not_count_on_the_same_memory() {
+    // a batch of 64 tokens takes 768 bytes: there is room for one of the two
+    let free = Arc::new(AtomicU64::new(1000));
+    let start = || {
+        let control = Arc::new(Control::default());
+        control.shares(&free);
+        Engine::start(model(&control), &config()).map(drop)
+    };
+    let (one, other) = std::thread::scope(|scope| {
+        let (one, other) = (scope.spawn(start), scope.spawn(start));
+        (one.join().unwrap(), other.join().unwrap())
+    });
+    let ((Ok(()), Err(refused)) | (Err(refused), Ok(()))) = (one, other) else {
+        panic!("not one of the two")
+    };
+    assert!(matches!(refused, StartError::Memory { tokens: 64, free: 244, .. }), "{refused}");
 }
 
 #[test]

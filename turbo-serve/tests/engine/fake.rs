@@ -5,7 +5,10 @@
 
 use std::{
     future::Future,
-    sync::{Arc, Condvar, Mutex},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
@@ -48,6 +51,8 @@ struct State {
     builds_fail: usize,
     /// Bytes of the device that are free; `None` where nothing bounds them.
     free: Option<u64>,
+    /// The same of a device that several models have, from which each takes what it reserves.
+    shared: Option<Arc<AtomicU64>>,
     /// Tokens of the largest batch that memory was taken for.
     reserved: usize,
 }
@@ -92,6 +97,11 @@ impl Control {
     /// Gives the device so much memory.
     pub(crate) fn has_free(&self, bytes: u64) {
         self.change(|state| state.free = Some(bytes));
+    }
+
+    /// Gives it a device that others may have, too, with so many bytes free.
+    pub(crate) fn shares(&self, free: &Arc<AtomicU64>) {
+        self.change(|state| state.shared = Some(Arc::clone(free)));
     }
 
     /// Tokens of the largest batch that memory was taken for.
@@ -167,6 +177,10 @@ impl Runner for FakeRunner {
     }
 
     fn reserve(&mut self, capacity: Capacity) -> Result<(), RunError> {
+        let bytes = |capacity: Capacity| (capacity.total_tokens * HIDDEN_SIZE * size_of::<f32>()) as u64;
+        if let Some(shared) = &self.control.state.lock().unwrap().shared {
+            shared.fetch_sub(bytes(capacity) - bytes(self.capacity), SeqCst);
+        }
         self.control.change(|state| state.reserved = capacity.total_tokens);
         self.capacity = capacity;
         Ok(())
@@ -178,7 +192,14 @@ impl Runner for FakeRunner {
     }
 
     fn free_bytes(&self) -> Option<u64> {
-        self.control.state.lock().unwrap().free
+        let (free, shared) = {
+            let state = self.control.state.lock().unwrap();
+            (state.free, state.shared.clone())
+        };
+        let Some(shared) = shared else { return free };
+        let free = shared.load(SeqCst);
+        std::thread::sleep(Duration::from_millis(50)); // in which others may look, too
+        Some(free)
     }
 
     fn footprint(&mut self, batch: &Candidate) -> usize {
