@@ -130,9 +130,9 @@ pub(super) struct Arguments {
     /// Most bytes of one request's body
     #[arg(long, env, value_name = "BYTES", default_value_t = HttpOptions::default().payload_limit, help_heading = "HTTP")]
     payload_limit: usize,
-    /// Most bytes of all bodies together that are read or not answered yet; who sends more is told to come back (429). What
-    /// is made of a body may take some times as much. By default a 32nd of the memory that is free at start, at least
-    /// eight times `--payload-limit`
+    /// Most bytes of all bodies together that are read or not answered yet; who sends more is told to come back (429). A
+    /// compressed body counts as it comes, and once more as it unpacks. What is made of a body may take some times as much.
+    /// By default a 32nd of the memory that is free at start, at least eight times `--payload-limit`
     #[arg(long, env, value_name = "BYTES", help_heading = "HTTP")]
     max_body_bytes_in_flight: Option<usize>,
     /// Most bytes of all answers together that their clients have not read; until some have, new requests are told to come
