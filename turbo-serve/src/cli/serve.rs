@@ -116,8 +116,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     tei: TeiArguments,
     /// Most inputs in the server at a time; what comes on top is told to come back later (429). Each may take 12 bytes
-    /// for every token of the model's longest input while it waits, and its answer 4 bytes a value: one vector, or with
-    /// `/embed_all` one for each token
+    /// for every token of the model's longest input while it waits; answers are bounded by `--max-answer-bytes-in-flight`
     #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_concurrent_requests, help_heading = "HTTP")]
     max_concurrent_requests: usize,
     /// Most inputs of one request
@@ -135,8 +134,9 @@ pub(super) struct Arguments {
     /// By default a 32nd of the memory that is free at start, at least eight times `--payload-limit`
     #[arg(long, env, value_name = "BYTES", help_heading = "HTTP")]
     max_body_bytes_in_flight: Option<usize>,
-    /// Most bytes of all answers together that their clients have not read; until some have, new requests are told to come
-    /// back (429). By default a 16th of the memory that is free at start
+    /// Most bytes of all answers together that are computed, written or not read yet; until some were, new requests are told
+    /// to come back (429). One that would take more than this alone, as `/embed_all` of long texts may, is refused (422). By
+    /// default a 16th of the memory that is free at start
     #[arg(long, env, value_name = "BYTES", help_heading = "HTTP")]
     max_answer_bytes_in_flight: Option<usize>,
     /// Time for accepted requests after the server was told to stop; those that are not answered by then are refused

@@ -32,6 +32,33 @@ pub enum EngineError {
         /// The time that the client allowed, or that the server promises.
         within: Duration,
     },
+    /// The answer alone would be more than all answers together may be; nothing was computed.
+    #[error(
+        "the answer to these inputs would take {bytes} bytes, and the server holds {limit} bytes of answers at most \
+         (`--max-answer-bytes-in-flight`): send fewer or shorter inputs at a time"
+    )]
+    AnswerTooLarge {
+        /// Its bytes: its rows, and what is written of them.
+        bytes: usize,
+        /// Bytes of all answers together.
+        limit: usize,
+    },
+    /// There is no room for the answer beside those that were not read yet; nothing was computed.
+    #[error(
+        "the answer to these inputs would take {bytes} bytes, and the server holds {held} bytes of answers that were not \
+         read yet, {limit} at most (`--max-answer-bytes-in-flight`): retry in {} s",
+        retry_after.as_secs()
+    )]
+    NoRoomForAnswer {
+        /// Its bytes: its rows, and what is written of them.
+        bytes: usize,
+        /// Bytes of the others.
+        held: usize,
+        /// Bytes of all answers together.
+        limit: usize,
+        /// When it is worth asking again: nobody knows when a client will read on.
+        retry_after: Duration,
+    },
     /// A request without inputs.
     #[error("`inputs` cannot be empty")]
     Empty,

@@ -22,6 +22,7 @@
 
 mod abandoned;
 mod admission;
+mod answer_room;
 mod batch_tokens;
 mod config;
 mod cost_cache;
@@ -57,6 +58,7 @@ mod waiting;
 mod warm_up;
 mod worker;
 
+pub use answer_room::{AnswerRoom, HoldAnswers};
 pub use batch_tokens::BatchTokens;
 pub use config::{EngineConfig, Model, StartError};
 pub use encoder::{DefaultPrompt, OpenError, OpenOptions, packed_cache};

@@ -48,8 +48,12 @@ impl Recall {
         Self { inbox, known, forecast, metrics: Arc::new(RecallMetrics::new(label, observer)) }
     }
 
-    /// Sees to it that the inputs of `ticket` are answered, or that it is told that they would be too late.
+    /// Sees to it that the inputs of `ticket` are answered, or that it is told that they would be too late, or that there is
+    /// no room for the answer.
     pub(super) fn answer(&self, ticket: &Arc<Ticket>, encoded: Vec<Encoded>) {
+        if let Err(no_room) = ticket.hold(&encoded) {
+            return ticket.fail(no_room);
+        }
         let encoded_at = Instant::now();
         let job = |(input, encoded)| {
             let job = Job { ticket: Arc::clone(ticket), input, encoded, encoded_at, promise: None };

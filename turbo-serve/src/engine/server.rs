@@ -163,7 +163,7 @@ impl Engine {
     async fn answer_on(&self, request: InferRequest, terms: Terms) -> Result<InferResponse, EngineError> {
         let shared = &*self.0;
         let row_len = shared.check(&request)?;
-        let InferRequest { inputs, output, truncation, prompt_name, .. } = request;
+        let InferRequest { inputs, output, truncation, prompt_name, room, .. } = request;
         let manner = Manner {
             truncation: truncation.unwrap_or_else(|| shared.info.default_truncation()),
             prompt: shared.info.model.prompts.choose(prompt_name.as_deref())?,
@@ -175,7 +175,7 @@ impl Engine {
         let characters = inputs.iter().map(characters).sum();
         shared.metrics.accepted(inputs.len() as u64);
         let (ticket, reply) = Ticket::new(Arc::clone(&inside.place), inputs.len(), output, slots);
-        shared.encoders.encode(ticket, inputs, manner);
+        shared.encoders.encode(ticket.held_in(room, row_len), inputs, manner);
         let answers = shared.received(reply).await?;
         inside.answered();
         shared.metrics.answered(&answers, terms.priority, terms.started.elapsed());

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::{EngineError, OutputKind, forecast::Place};
+use super::{AnswerRoom, Encoded, EngineError, OutputKind, forecast::Place};
 
 /// What the worker made of one input.
 #[derive(Debug)]
@@ -64,6 +64,8 @@ impl<T> Reply<T> {
 pub(super) struct Ticket {
     pub place: Arc<Place>,
     pub output: OutputKind,
+    /// Who holds its answer, and the values of one row.
+    room: (AnswerRoom, usize),
     open: Mutex<Open>,
 }
 
@@ -84,7 +86,23 @@ impl Ticket {
         let (reply, receiver) = Reply::new(slots);
         let answers = std::iter::repeat_with(|| None).take(inputs).collect();
         let open = Mutex::new(Open { answers, missing: inputs, reply });
-        (Self { place, output, open }, receiver)
+        (Self { place, output, room: (AnswerRoom::default(), 0), open }, receiver)
+    }
+
+    /// The same where its answer, of rows of `row_len` values, is held in `room`.
+    pub(super) fn held_in(self, room: AnswerRoom, row_len: usize) -> Self {
+        Self { room: (room, row_len), ..self }
+    }
+
+    /// Has the rows that answer `inputs` held.
+    pub(super) fn hold(&self, inputs: &[Encoded]) -> Result<(), EngineError> {
+        let rows = |input: &Encoded| match self.output {
+            OutputKind::Pooled { .. } => 1,
+            OutputKind::Tokens => input.input_ids.len(),
+            OutputKind::Selected => input.selected.len(),
+        };
+        let (room, row_len) = &self.room;
+        room.hold(inputs.iter().map(rows).sum::<usize>().saturating_mul(*row_len))
     }
 
     /// When its request came.

@@ -4,7 +4,7 @@ use std::{ops::Add, time::Duration};
 
 use turbo_models::Truncation;
 
-use super::Urgency;
+use super::{AnswerRoom, Urgency};
 
 /// One input to a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,13 +78,16 @@ pub struct InferRequest {
     pub prompt_name: Option<String>,
     /// By when it is wanted, and who goes before it.
     pub urgency: Urgency,
+    /// Who holds its answer.
+    pub room: AnswerRoom,
 }
 
 impl InferRequest {
     /// A request with the server's defaults.
     #[must_use]
     pub fn new(inputs: Vec<Input>, output: OutputKind) -> Self {
-        Self { inputs, output, truncation: None, prompt_name: None, urgency: Urgency::default() }
+        let (urgency, room) = (Urgency::default(), AnswerRoom::default());
+        Self { inputs, output, truncation: None, prompt_name: None, urgency, room }
     }
 }
 

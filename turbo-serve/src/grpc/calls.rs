@@ -14,9 +14,13 @@ use crate::{
     engine::{Urgency, Usage},
     http::{ApiError, Arity, Failure, Metrics, headers},
     models::{Models, Served, Wanted},
+    net::{Arrived, Planned},
     request_span,
     tasks::Door,
 };
+
+/// Bytes that are written of a value: four in a message, and four of that as it is sent.
+pub(super) const WRITTEN: usize = 2 * size_of::<f32>();
 
 /// Metadata that name the model.
 const MODEL: &str = "x-model";
@@ -28,6 +32,9 @@ pub(super) trait Ask: Send + 'static {
 
     /// How it is counted; what only the tokenizer looks at is not.
     const COUNTED: Option<Arity>;
+
+    /// Whether its answer has a row for each token.
+    const OF_TOKENS: bool = false;
 
     /// The model that it is for; `called` is what the call says, where the message says nothing.
     fn wanted<'a>(&'a self, called: &'a Model) -> Wanted<'a> {
@@ -81,7 +88,8 @@ impl Calls {
     pub(super) async fn answer<Q: Ask>(&self, request: Request<Q>) -> Result<Response<Q::Answer>, Status> {
         let received = Instant::now();
         let model = Model::of(request.metadata())?;
-        let (answered, served) = self.ask(&model, (request.into_inner(), received), None).await?;
+        let planned = request.extensions().get().map(Arrived::planned);
+        let (answered, served) = self.ask(&model, (request.into_inner(), received), None, planned).await?;
         let mut response = Response::new(answered.message);
         if Q::COUNTED.is_some() {
             *response.metadata_mut() = Answerer::of(&served).took(&answered.usage, received);
@@ -90,18 +98,26 @@ impl Calls {
     }
 
     /// Asks the model about a message that came then, and counts; who answered is told, too. Where there is no room it
-    /// waits at the `door`, if there is one.
+    /// waits at the `door`, if there is one. The answer is held as `planned`, if somebody counts.
     pub(super) async fn ask<Q: Ask>(
         &self,
         model: &Model,
         (message, received): (Q, Instant),
         door: Option<Door>,
+        planned: Option<Planned>,
     ) -> Result<(Answered<Q::Answer>, Served), Status> {
         // For each question and not for a stream: else one that goes on would keep a model from being unloaded.
         let (wanted, urgency) = (message.wanted(model), model.urgency);
         let served = self.lease_by(wanted, urgency.deadline).await?.urgent(urgency);
         let served = match door {
             Some(door) => served.patient(door),
+            None => served,
+        };
+        let served = match &planned {
+            Some(planned) => {
+                planned.written_in(WRITTEN);
+                served.held_in(planned.room())
+            }
             None => served,
         };
         let metrics = self.metrics.of(served.label());

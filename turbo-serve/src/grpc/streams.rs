@@ -9,9 +9,9 @@ use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use prost::Message;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::calls::{Answered, Ask, Calls, Model};
+use super::calls::{Answered, Ask, Calls, Model, WRITTEN};
 use crate::{
-    engine::EngineError,
+    engine::{EngineError, OutputKind},
     http::ApiError,
     models::{NotServed, Served},
     net::{Arrived, Held},
@@ -38,6 +38,13 @@ pub(super) fn at_once(served: &Served) -> usize {
     (served.engine().info().max_concurrent_requests / 2).max(1)
 }
 
+/// The same for those whose answers have a row for each token, however long the inputs are.
+fn answers_at_once(served: &Served, arrived: &Arrived) -> usize {
+    let info = served.engine().info();
+    let row_len = info.model.row_len(OutputKind::Tokens).unwrap_or_default();
+    arrived.at_once(info.max_input_length.saturating_mul(row_len), WRITTEN)
+}
+
 impl Calls {
     /// Answers each message of a stream with one.
     pub(super) async fn answer_each<Q: Ask>(
@@ -45,8 +52,12 @@ impl Calls {
         request: Request<Streaming<Q>>,
     ) -> Result<Response<Answers<Q::Answer>>, Status> {
         let model = Model::of(request.metadata())?;
-        let at_once = at_once(&self.lease_for(&model).await?);
-        let arrived = arrived(&request);
+        let (served, arrived) = (self.lease_for(&model).await?, arrived(&request));
+        let at_once = match &arrived {
+            Some(arrived) if Q::OF_TOKENS => at_once(&served).min(answers_at_once(&served, arrived)),
+            _ => at_once(&served),
+        };
+        drop(served);
         let messages = self.clone().messages(Some(model.clone()), request.into_inner());
         let answers = self.clone().ask_each(model, at_once, arrived, messages);
         Ok(Response::new(answers.map_ok(|answered| answered.message).boxed()))
@@ -74,7 +85,8 @@ impl Calls {
             let arrived = arrived.clone();
             async move {
                 let (message, _held) = come?;
-                let (answered, _) = calls.ask(&model, message, Some(door)).await?;
+                let planned = arrived.as_ref().map(Arrived::planned_of_message);
+                let (answered, _) = calls.ask(&model, message, Some(door), planned.clone()).await?;
                 let waits = arrived.map(|arrived| arrived.answer(answered.message.encoded_len()));
                 Ok((answered, waits))
             }

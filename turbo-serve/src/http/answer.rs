@@ -77,8 +77,12 @@ async fn answer_with(
 ) -> Result<Response, ApiError> {
     target.metrics().received(arity);
     let response = response.await?;
-    let (usage, values) = (response.usage, values_in(&response.rows));
-    let body = written(values, move || write(&response)).await?;
+    let (usage, values, held) = (response.usage, values_in(&response.rows), target.planned());
+    let write = move || {
+        let _held = held; // be it that the client goes meanwhile
+        write(&response)
+    };
+    let body = written(values, write).await?;
     Ok(answered(target, arity, &usage, received, body))
 }
 

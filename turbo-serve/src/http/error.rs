@@ -159,9 +159,9 @@ impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> Self {
         let message = error.to_string();
         let (error_type, label) = match &error {
-            EngineError::Overloaded { .. } | EngineError::TooLate { .. } => {
-                (ErrorType::Overloaded, failure::OVERLOADED)
-            }
+            EngineError::Overloaded { .. }
+            | EngineError::TooLate { .. }
+            | EngineError::NoRoomForAnswer { .. } => (ErrorType::Overloaded, failure::OVERLOADED),
             EngineError::Expired { .. } => (ErrorType::Expired, failure::EXPIRED),
             EngineError::Empty => (ErrorType::Empty, failure::VALIDATION),
             EngineError::TooManyInputs { .. } => (ErrorType::Validation, failure::BATCH_SIZE),
@@ -171,6 +171,7 @@ impl From<EngineError> for ApiError {
             | EngineError::InvalidInput { .. }
             | EngineError::InvalidTokenTypes { .. }
             | EngineError::InvalidSelection { .. }
+            | EngineError::AnswerTooLarge { .. }
             | EngineError::TooManyWindows { .. }
             | EngineError::TooManyAnswers { .. }
             | EngineError::InvalidDimensions { .. }
@@ -184,9 +185,9 @@ impl From<EngineError> for ApiError {
             EngineError::Stopping => (ErrorType::Unhealthy, failure::UNHEALTHY),
         };
         let retry_after = match error {
-            EngineError::Overloaded { retry_after } | EngineError::TooLate { retry_after, .. } => {
-                Some(retry_after)
-            }
+            EngineError::Overloaded { retry_after }
+            | EngineError::TooLate { retry_after, .. }
+            | EngineError::NoRoomForAnswer { retry_after, .. } => Some(retry_after),
             _ => None,
         };
         Self { retry_after, ..Self::new(error_type, label, message) }

@@ -22,6 +22,7 @@ use super::{
 use crate::{
     engine::{Infer, Urgency},
     models::{Begun, NotServed, Served, Wanted},
+    net::{Arrived, Planned},
 };
 
 /// Parameter of the paths of a model.
@@ -34,6 +35,8 @@ pub(super) const VERSION: &str = "version";
 pub(super) struct Target {
     served: Served,
     metrics: Metrics,
+    /// Where the answer is held; `None` in a router of somebody else's server.
+    planned: Option<Planned>,
 }
 
 impl Target {
@@ -58,18 +61,35 @@ impl Target {
             return Ok(Self { served: found.served.urgent(urgency), ..found });
         }
         let path = InPath::of(parts).await;
-        Self::lease(server, path.wanted().unwrap_or(Wanted { name, version: None }), urgency).await
+        let wanted = path.wanted().unwrap_or(Wanted { name, version: None });
+        Self::lease(parts, server, wanted, urgency).await
     }
 
     /// The model, asked so urgently; nobody waits for it beyond the deadline.
     pub(super) async fn lease(
+        parts: &Parts,
         server: &Server,
         wanted: Wanted<'_>,
         urgency: Urgency,
     ) -> Result<Self, NotServed> {
-        let served = server.models().lease_by(wanted, urgency.deadline).await?;
+        let planned = parts.extensions.get().map(Arrived::planned);
+        let served = server.models().lease_by(wanted, urgency.deadline).await?.urgent(urgency);
         let metrics = server.metrics().of(served.label());
-        Ok(Self { served: served.urgent(urgency), metrics })
+        let room = planned.as_ref().map(Planned::room).unwrap_or_default();
+        Ok(Self { served: served.held_in(room), metrics, planned })
+    }
+
+    /// The same for a route that writes so many bytes of each value of an answer.
+    pub(super) fn writing(self, bytes_per_value: usize) -> Self {
+        if let Some(planned) = &self.planned {
+            planned.written_in(bytes_per_value);
+        }
+        self
+    }
+
+    /// What holds the answer until it is written.
+    pub(super) fn planned(&self) -> Option<Planned> {
+        self.planned.clone()
     }
 
     /// Has the next handler of this request take this model.

@@ -10,7 +10,7 @@ use crate::engine::Row;
 
 /// Bytes to expect of one value and its comma, so that the buffer rarely grows: a sign, `0.`, two zeros and nine
 /// digits are 14.
-const BYTES_PER_VALUE: usize = 14;
+pub(super) const BYTES_PER_VALUE: usize = 14;
 
 /// An answer holds NaN or infinity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

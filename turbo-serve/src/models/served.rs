@@ -22,8 +22,8 @@ use super::{
 };
 use crate::{
     engine::{
-        DecodeRequest, Engine, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Pending,
-        Spent, TokenizeRequest, Tokenized, Urgency, observed::Observed,
+        AnswerRoom, DecodeRequest, Engine, EngineError, EngineInfo, Health, Infer, InferRequest,
+        InferResponse, Pending, Spent, TokenizeRequest, Tokenized, Urgency, observed::Observed,
     },
     tasks::{Door, patiently},
 };
@@ -56,6 +56,7 @@ pub struct Served(Lease);
 struct Lease {
     live: Arc<Live>,
     urgency: Urgency,
+    answer_room: AnswerRoom,
     /// Where it is waited for room; `None`: who finds none is told to come back.
     door: Option<Door>,
 }
@@ -105,7 +106,8 @@ impl Served {
             engine: Counted::new(engine),
             _here: here,
         };
-        (Self(Lease { live: Arc::new(live), urgency: Urgency::default(), door: None }), AllBack(gone))
+        let (urgency, answer_room) = (Urgency::default(), AnswerRoom::default());
+        (Self(Lease { live: Arc::new(live), urgency, answer_room, door: None }), AllBack(gone))
     }
 
     /// The model's own name, whatever it was asked for by.
@@ -137,6 +139,12 @@ impl Served {
     #[must_use]
     pub fn urgent(self, urgency: Urgency) -> Self {
         Self(Lease { urgency: urgency.or(self.0.urgency), ..self.0 })
+    }
+
+    /// The same for somebody whose answers are held there.
+    #[must_use]
+    pub fn held_in(self, answer_room: AnswerRoom) -> Self {
+        Self(Lease { answer_room, ..self.0 })
     }
 
     /// The same for somebody who waits at this door where there is no room.
@@ -210,7 +218,8 @@ impl Infer for Lease {
 
     fn infer(&self, request: InferRequest) -> Pending<'_, InferResponse> {
         let (engine, urgency) = (&self.live.engine, request.urgency.or(self.urgency));
-        let request = InferRequest { urgency, ..request };
+        let room = request.room.clone().or(&self.answer_room);
+        let request = InferRequest { urgency, room, ..request };
         let Some(door) = &self.door else { return engine.infer(request) };
         Box::pin(async move {
             let ask = || engine.infer(request.clone());

@@ -6,7 +6,10 @@
 //! | | counted from | to | beyond the limit |
 //! |---|---|---|---|
 //! | bodies | each piece as it comes, and once more as it is unpacked | the answer is made; in a stream of gRPC, that to its message | who sends is refused |
-//! | answers | they are made | the socket has taken them, HTTP/2 the last piece | who asks is refused |
+//! | answers | their tokens are counted, before they are computed | the socket has taken them, HTTP/2 the last piece | who asks is refused |
+//!
+//! Until an answer is written, it counts with its rows and what will be written of them ([`Planned`]); from then on with its
+//! bytes.
 //!
 //! What is counted is bytes as they come, unpack and go. What is made of a body is a few times as much for a while: ids
 //! of one digit are two bytes of JSON and eight in memory.
@@ -17,9 +20,10 @@
 use std::{
     collections::VecDeque,
     error::Error,
+    fmt,
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     task::{Context, Poll, ready},
@@ -39,7 +43,7 @@ use metrics::{Gauge, counter, gauge};
 
 use super::answer::is_one_piece;
 use crate::{
-    engine::available_bytes,
+    engine::{AnswerRoom, EngineError, HoldAnswers, available_bytes},
     grpc,
     http::{ApiError, refuse},
     metric_names::{
@@ -101,8 +105,8 @@ async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) 
         return refuse(&uri, request, ApiError::from(no_room)).await;
     }
     let over_http2 = request.version() == Version::HTTP_2;
-    let arrived =
-        Arrived { messages: Arc::default(), bodies: Arc::clone(&bodies), answers: Arc::clone(&answers) };
+    let planned = Planned::among(&answers);
+    let arrived = Arrived { messages: Arc::default(), bodies: Arc::clone(&bodies), planned: planned.clone() };
     let (mut head, body) = request.into_parts();
     let framing = grpc::is_call(&head.headers).then(Framing::default);
     let body = Incoming {
@@ -120,8 +124,11 @@ async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) 
         if over_http2 && is_one_piece(&body) {
             return body;
         }
-        let announced = usize::try_from(body.size_hint().exact().unwrap_or(0)).unwrap_or(usize::MAX);
-        Body::new(Outgoing { announced: answers.add(announced), body })
+        let mut announced = planned.take();
+        if let Some(exact) = body.size_hint().exact() {
+            announced.resize(usize::try_from(exact).unwrap_or(usize::MAX));
+        }
+        Body::new(Outgoing { announced, body })
     })
 }
 
@@ -212,6 +219,12 @@ impl Held {
     fn join(&mut self, mut other: Self) {
         self.bytes += std::mem::take(&mut other.bytes);
     }
+
+    /// So many of them from now on.
+    fn resize(&mut self, bytes: usize) {
+        drop(self.split(self.bytes.saturating_sub(bytes)));
+        self.join(self.tally.add(bytes - self.bytes));
+    }
 }
 
 impl Drop for Held {
@@ -227,12 +240,13 @@ fn keep(messages: &Messages, message: Held) {
     messages.lock().unwrap_or_else(PoisonError::into_inner).push_back(message);
 }
 
-/// What has come of a request and was not answered yet; with the request, for whoever answers it piece by piece.
+/// What has come of a request and was not answered yet, and what is held of its answer; with the request, for whoever
+/// answers it piece by piece.
 #[derive(Clone)]
 pub(crate) struct Arrived {
     messages: Arc<Messages>,
     bodies: Arc<Tally>,
-    answers: Arc<Tally>,
+    planned: Planned,
 }
 
 impl Arrived {
@@ -247,9 +261,97 @@ impl Arrived {
         Ok(())
     }
 
+    /// The answer to it, until it is written.
+    pub(crate) fn planned(&self) -> Planned {
+        self.planned.clone()
+    }
+
+    /// The answer to one message of a stream, until it is written.
+    pub(crate) fn planned_of_message(&self) -> Planned {
+        Planned::among(&self.planned.0.answers)
+    }
+
     /// An answer of so many bytes that waits for its turn in a stream.
     pub(crate) fn answer(&self, bytes: usize) -> Held {
-        self.answers.add(bytes)
+        self.planned.0.answers.add(bytes)
+    }
+
+    /// How many answers of so many values at most may be made for one stream at a time: what they take leaves room for
+    /// others.
+    pub(crate) fn at_once(&self, values: usize, written: usize) -> usize {
+        let share = self.planned.0.answers.limit / STREAMS_SHARE;
+        (share / values.saturating_mul(size_of::<f32>() + written).max(1)).max(1)
+    }
+}
+
+/// Of all answers together those of one stream may be one part in so many.
+const STREAMS_SHARE: usize = 4;
+
+/// An answer that is not written yet, as it is held for one who asks; clones are the same. An engine holds its rows as soon
+/// as it knows how many there will be.
+#[derive(Clone, Debug)]
+pub(crate) struct Planned(Arc<Plan>);
+
+struct Plan {
+    answers: Arc<Tally>,
+    held: Mutex<Held>,
+    /// Bytes that are written of a value.
+    written: AtomicUsize,
+}
+
+impl Planned {
+    fn among(answers: &Arc<Tally>) -> Self {
+        Self(Arc::new(Plan {
+            answers: Arc::clone(answers),
+            held: Mutex::new(answers.add(0)),
+            written: 0.into(),
+        }))
+    }
+
+    /// From now on so many bytes are written of each value, beside its row.
+    pub(crate) fn written_in(&self, bytes: usize) {
+        self.0.written.store(bytes, Relaxed);
+    }
+
+    /// Where engines have it held.
+    pub(crate) fn room(&self) -> AnswerRoom {
+        AnswerRoom::of(self.0.clone())
+    }
+
+    /// What is held so far; nothing is left here.
+    fn take(&self) -> Held {
+        std::mem::replace(&mut self.0.lock(), self.0.answers.add(0))
+    }
+}
+
+impl Plan {
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HoldAnswers for Plan {
+    fn hold(&self, values: usize) -> Result<(), EngineError> {
+        let more = values.saturating_mul(size_of::<f32>() + self.written.load(Relaxed));
+        let (mut held, limit) = (self.lock(), self.answers.limit);
+        let bytes = held.bytes.saturating_add(more);
+        if bytes > limit {
+            return Err(EngineError::AnswerTooLarge { bytes, limit });
+        }
+        let more = self.answers.take(more).map_err(|no_room| EngineError::NoRoomForAnswer {
+            bytes,
+            held: no_room.held,
+            limit,
+            retry_after: RETRY_AFTER,
+        })?;
+        held.join(more);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plan").field("bytes", &self.lock().bytes).finish_non_exhaustive()
     }
 }
 

@@ -33,7 +33,7 @@ mod underway;
 mod unix;
 
 pub use cors::{Origin, OriginError, allow_origins};
-pub(crate) use in_flight::{Arrived, Held, NoRoom};
+pub(crate) use in_flight::{Arrived, Held, NoRoom, Planned};
 pub use in_flight::{InFlightLimits, bounded};
 pub use key::{ApiKey, EmptyKey, protect};
 pub use listener::Listener;

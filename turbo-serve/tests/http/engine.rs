@@ -20,6 +20,7 @@ use turbo_serve::{
         TokenizeRequest, Tokenized,
     },
     http::{HttpOptions, Metrics, router},
+    net::{InFlightLimits, bounded},
 };
 
 use crate::{
@@ -128,6 +129,11 @@ struct Whole {
 }
 
 fn start() -> Whole {
+    start_within(InFlightLimits { bodies: usize::MAX, answers: usize::MAX })
+}
+
+/// The same for a server that holds no more than that.
+fn start_within(limits: InFlightLimits) -> Whole {
     let metrics = Metrics::install().unwrap();
     let hand = Arc::new(Hand::default());
     let built = Arc::clone(&hand);
@@ -155,7 +161,7 @@ fn start() -> Whole {
     };
     let engine = Engine::start(model, &config).unwrap();
     let seen = Arc::new(Seen { engine, asked: 0.into(), ended: 0.into() });
-    let server = Running::start(router(seen.clone(), metrics, HttpOptions::default()));
+    let server = Running::start(bounded(router(seen.clone(), metrics, HttpOptions::default()), limits));
     hand.sequences.store(0, Ordering::SeqCst); // those of the warm-up
     Whole { server, seen, hand }
 }
@@ -185,6 +191,37 @@ fn ids_are_used_verbatim() {
     let reply = whole.server.post("/embed_all", r#"{"inputs":[5,6]}"#);
     assert_eq!(reply.json(), json!([[[5.0, 0.0], [6.0, 1.0]]]));
     assert_eq!(reply.header("x-compute-tokens"), "2");
+}
+
+#[test]
+fn answers_are_bounded_before_they_are_computed() {
+    // two values of 4 bytes for each token, and 14 that are written of each
+    let of_tokens = |tokens: usize| tokens * 2 * (4 + 14);
+    let limit = of_tokens(8) + 100;
+    let whole = start_within(InFlightLimits { bodies: usize::MAX, answers: limit });
+    let ask = |inputs: &str| whole.server.post("/embed_all", format!(r#"{{"inputs":{inputs}}}"#));
+    let (long, longer) = ("[1,2,3,4,5,6,7,8]", "[[1,2,3,4,5,6,7,8],[1,2,3]]");
+    let said = format!(
+        "would take {} bytes, and the server holds {limit} bytes of answers at most (`--max-answer-bytes-in-flight`): \
+         send fewer or shorter inputs",
+        of_tokens(11)
+    );
+    assert_tei("alone too large", &ask(longer), 422, "Validation", &said);
+    assert_eq!(whole.hand.sequences.load(Ordering::SeqCst), 0, "nothing was computed for it");
+
+    whole.hand.closed.store(true, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| ask(long));
+        wait_until("its batch", || whole.hand.sequences.load(Ordering::SeqCst) == 1);
+        let refused = ask(long);
+        let said = format!("holds {} bytes of answers that were not read yet, {limit} at most", of_tokens(8));
+        assert_tei("beside the first", &refused, 429, "Overloaded", &said);
+        assert_eq!((refused.header("retry-after"), refused.header("retry-after-ms")), ("1", "1000"));
+        whole.release();
+        assert_eq!(first.join().unwrap().status, 200);
+    });
+    wait_until("room", || ask(long).status == 200);
+    assert_eq!(whole.hand.sequences.load(Ordering::SeqCst), 2, "the refused one was not computed");
 }
 
 #[test]

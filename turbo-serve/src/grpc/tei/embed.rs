@@ -65,6 +65,7 @@ impl Ask for EmbedSparseRequest {
 impl Ask for EmbedAllRequest {
     type Answer = EmbedAllResponse;
     const COUNTED: Option<Arity> = Some(Arity::Single);
+    const OF_TOKENS: bool = true;
 
     async fn ask(self, served: &Served, _: Instant) -> Result<Answered<EmbedAllResponse>, ApiError> {
         let question = Question {

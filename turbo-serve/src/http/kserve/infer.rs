@@ -25,6 +25,7 @@ use crate::{
         router::Server,
         target::Target,
         urgency::urgency,
+        write::BYTES_PER_VALUE,
     },
     kserve,
     models::Wanted,
@@ -56,7 +57,8 @@ pub(super) async fn infer(
     let Read { id, asked, binary } = read(&head.headers, &bytes, received)?;
     drop(bytes);
     // Behind the body: nobody keeps a model from being unloaded by sending slowly.
-    let target = Target::lease(&server, wanted, urgency).await.map_err(ApiError::from)?;
+    let target = Target::lease(&head, &server, wanted, urgency).await.map_err(ApiError::from)?;
+    let target = target.writing(BYTES_PER_VALUE);
     target.metrics().received(Arity::Batch);
     let _begun = target.begin()?;
     let (tensors, usage) = kserve::answer(target.engine(), asked).await?;

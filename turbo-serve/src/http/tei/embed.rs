@@ -94,6 +94,7 @@ pub(in crate::http) async fn embed_all(
     Call { target, body, received }: Call<EmbedAllBody>,
 ) -> Result<Response, TeiError> {
     Ability::EmbedAll.check(&target.engine().info().model)?;
+    let target = target.writing(write::BYTES_PER_VALUE);
     let question = body.question(&target, OutputKind::Tokens, received);
     Ok(answer(&target, question, |response| Ok(write::token_embeddings(&response.rows)?)).await?)
 }

@@ -57,7 +57,7 @@ impl EnsembleEngine {
 
     async fn answer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
         let started = Instant::now();
-        let InferRequest { inputs, output, truncation, prompt_name, urgency } = request;
+        let InferRequest { inputs, output, truncation, prompt_name, urgency, .. } = request;
         self.check(inputs.len(), output, prompt_name)?;
         // Before the first step, so that no member is unloaded between two.
         let mut members = self.members()?;
