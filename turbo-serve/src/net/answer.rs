@@ -3,7 +3,8 @@
 //! Over HTTP/1.1 an answer has the connection for itself, and [`StallLimit`](super::stall::StallLimit) sees that nothing
 //! moves. Over HTTP/2 a client stops one answer and goes on with the others: then that answer is given up, and its
 //! memory with it, but for the piece or two that were handed over. A small one is a piece from the beginning. Neither
-//! counts as underway, so that a client that asks for nothing more loses its connection.
+//! counts as underway, so that a client that asks for nothing more loses its connection; and who goes on asking does when
+//! too much of that [stays](Unread).
 
 use std::{
     future::poll_fn,
@@ -20,7 +21,10 @@ use axum::{
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::mpsc;
 
-use super::underway::OneUnderway;
+use super::{
+    underway::OneUnderway,
+    unread::{Handed, Unread},
+};
 
 /// Bytes that are handed to HTTP/2 at a time. What was handed over is out of reach when the client does not take it.
 const PIECE: usize = 16 << 10;
@@ -31,17 +35,21 @@ pub(super) fn is_one_piece(body: &Body) -> bool {
 }
 
 /// The answer as it is sent: it is underway until all of it was handed over, and given up when its client takes nothing
-/// of it for `stall`.
+/// of it for `stall`; what is out of reach then is `unread`.
 pub(super) fn sent(
     answer: Response<Body>,
     version: Version,
     stall: Duration,
     underway: OneUnderway,
+    unread: &Unread,
 ) -> Response<Sent> {
     answer.map(|body| match version {
-        Version::HTTP_2 if is_one_piece(&body) => Sent { body, underway: None },
-        Version::HTTP_2 => Sent { body: in_pieces(body, stall, underway), underway: None },
-        _ => Sent { body, underway: Some(underway) },
+        Version::HTTP_2 if is_one_piece(&body) => Sent { body, underway: None, handed: Some(unread.small()) },
+        Version::HTTP_2 => {
+            let body = in_pieces(body, stall, underway, unread.large());
+            Sent { body, underway: None, handed: None }
+        }
+        _ => Sent { body, underway: Some(underway), handed: None },
     })
 }
 
@@ -50,6 +58,8 @@ pub(super) struct Sent {
     body: Body,
     #[expect(dead_code, reason = "held until the body is dropped")]
     underway: Option<OneUnderway>,
+    /// What its data count as, where that is not said of them yet.
+    handed: Option<Handed>,
 }
 
 impl HttpBody for Sent {
@@ -57,7 +67,9 @@ impl HttpBody for Sent {
     type Error = axum::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Part> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let part = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let Some(handed) = &self.handed else { return Poll::Ready(part) };
+        Poll::Ready(part.map(|frame| frame.map(|frame| frame.map_data(|data| handed.data(data)))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -73,17 +85,18 @@ impl HttpBody for Sent {
 type Part = Option<Result<Frame<Bytes>, axum::Error>>;
 
 /// The same body, read on a task of its own, piece by piece as it is taken.
-fn in_pieces(body: Body, stall: Duration, underway: OneUnderway) -> Body {
+fn in_pieces(body: Body, stall: Duration, underway: OneUnderway, handed: Handed) -> Body {
     let (parts, taken) = mpsc::channel(1);
+    let of_pieces = handed.clone();
     tokio::spawn(async move {
-        read(body, parts, stall).await;
+        read(body, parts, stall, &of_pieces).await;
         drop(underway);
     });
-    Body::new(Pieces(taken))
+    Body::new(Pieces { taken, _handed: handed })
 }
 
 /// Reads a body until nobody takes more of it: it has ended, its client has gone, or has taken nothing for `stall`.
-async fn read(mut body: Body, parts: mpsc::Sender<Part>, stall: Duration) {
+async fn read(mut body: Body, parts: mpsc::Sender<Part>, stall: Duration, handed: &Handed) {
     loop {
         let part = tokio::select! {
             part = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)) => part,
@@ -91,8 +104,8 @@ async fn read(mut body: Body, parts: mpsc::Sender<Part>, stall: Duration) {
         };
         let ended = part.is_none();
         for piece in pieces(part) {
-            if parts.send_timeout(copied(piece), stall).await.is_err() {
-                return;
+            if parts.send_timeout(copied(piece, handed), stall).await.is_err() {
+                return handed.give_up();
             }
         }
         if ended {
@@ -117,12 +130,16 @@ fn pieces(part: Part) -> Vec<Part> {
 }
 
 /// A piece on its own: what HTTP/2 does not let go of must not hold the whole answer, nor be counted for ever.
-fn copied(piece: Part) -> Part {
-    piece.map(|frame| frame.map(|frame| frame.map_data(|data| Bytes::copy_from_slice(&data))))
+fn copied(piece: Part, handed: &Handed) -> Part {
+    let copied = |data: Bytes| handed.data(Bytes::copy_from_slice(&data));
+    piece.map(|frame| frame.map(|frame| frame.map_data(copied)))
 }
 
 /// What [`read`] hands over.
-struct Pieces(mpsc::Receiver<Part>);
+struct Pieces {
+    taken: mpsc::Receiver<Part>,
+    _handed: Handed,
+}
 
 impl HttpBody for Pieces {
     type Data = Bytes;
@@ -130,7 +147,7 @@ impl HttpBody for Pieces {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Part> {
         let given_up = || io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer");
-        let part = ready!(self.0.poll_recv(cx));
+        let part = ready!(self.taken.poll_recv(cx));
         Poll::Ready(part.unwrap_or_else(|| Some(Err(axum::Error::new(given_up())))))
     }
 }
@@ -156,7 +173,7 @@ mod tests {
         let bytes = Arc::new(vec![7; 4 * PIECE]);
         let body = Body::from(Bytes::from_owner(Shared(bytes.clone())));
         let stall = Duration::from_secs(1);
-        let mut pieces = in_pieces(body, stall, Underway::default().begin());
+        let mut pieces = in_pieces(body, stall, Underway::default().begin(), Unread::default().large());
         let mut next = async || poll_fn(|cx| Pin::new(&mut pieces).poll_frame(cx)).await.unwrap();
         let taken = next().await.unwrap().into_data().unwrap();
         tokio::time::sleep(2 * stall).await;

@@ -15,7 +15,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{answer, serve::Waits, stall::StallLimit, underway::Underway};
+use super::{answer, serve::Waits, stall::StallLimit, underway::Underway, unread::Unread};
 
 /// Requests that are worked on at a time for one HTTP/2 connection: as many inputs as a server takes by default, so that
 /// a single client can keep it busy.
@@ -109,21 +109,24 @@ impl Connections {
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let Waits { head, stall, farewell, .. } = self.waits;
-        let underway = Underway::default();
+        let (underway, unread) = (Underway::default(), Unread::default());
         let service = service_fn(|request: hyper::Request<_>| {
             let (version, underway) = (request.version(), underway.begin());
-            let answering = self.service.clone().call(request);
+            let (answering, unread) = (self.service.clone().call(request), unread.clone());
             async move {
-                Ok::<_, std::convert::Infallible>(answer::sent(answering.await?, version, stall, underway))
+                let answer = answering.await?;
+                Ok::<_, std::convert::Infallible>(answer::sent(answer, version, stall, underway, &unread))
             }
         });
         let io = TokioIo::new(StallLimit::new(stream, stall, underway.clone()));
         let mut connection = pin!(self.http.serve_connection(io, service));
+        let mut stays = pin!(unread.stays(stall));
         let mut patience = head;
         let mut told_to_end = false;
         loop {
             tokio::select! {
                 ended = connection.as_mut() => return ended,
+                () = stays.as_mut() => return Err("the client does not read its answers".into()),
                 () = underway.none_for(patience) => {
                     if told_to_end {
                         return Err("the client asks for nothing, and does not go".into());

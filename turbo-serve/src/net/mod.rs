@@ -12,7 +12,8 @@
 //! | limit | of a client that |
 //! |---|---|
 //! | 75 s | asks for nothing: no handshake, no head of a request |
-//! | 30 s | takes no byte of an answer; over HTTP/2 that answer is cut off alone |
+//! | 30 s | takes no byte of an answer; over HTTP/2 one of more than 16 KiB is cut off alone, a smaller one within twice that ends all |
+//! | 16 | has stopped reading more of such answers over one HTTP/2 connection, and keeps what was sent of them |
 //! | 30 s, twice | does not answer a ping over HTTP/2 |
 //! | 512 | asks for more at a time over one HTTP/2 connection: the others wait |
 //! | 20 | takes back requests over HTTP/2 faster than they are looked at: the connection ends |
@@ -31,6 +32,7 @@ mod tls;
 mod underway;
 #[cfg(unix)]
 mod unix;
+mod unread;
 
 pub use cors::{Origin, OriginError, allow_origins};
 pub(crate) use in_flight::{Arrived, Held, NoRoom, Planned};

@@ -266,6 +266,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_client_that_takes_no_answer_over_http2_and_asks_on_is_cut_off() {
+        let router = Router::new()
+            .route("/small", get(|| async { "here" }))
+            .route("/large", get(|| async { vec![7_u8; 1 << 20] }));
+        for path in ["/small", "/large"] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let stream = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let waits = Waits { stall: 4 * SHORT, ..WAITS };
+            tokio::spawn(serve_with([listener.into()], router.clone(), std::future::pending(), waits));
+            let mut http = http2::Builder::new(TokioExecutor::new());
+            let (mut client, connection) =
+                http.initial_stream_window_size(0).handshake(TokioIo::new(stream)).await.unwrap();
+            let connection = tokio::spawn(connection);
+            let (started, mut unread) = (Instant::now(), Vec::new());
+            while let Ok(answer) = ask(&mut client, path).await {
+                unread.push(answer);
+                assert!(started.elapsed() < LONG / 2, "{path}: it is kept");
+                tokio::time::sleep(SHORT / 2).await;
+            }
+            drop(client);
+            let _ = connection.await.unwrap(); // in peace or with a reset
+        }
+    }
+
+    #[tokio::test]
     async fn a_client_that_goes_over_http2_leaves_nothing_behind() {
         let dropped = Arc::new(AtomicUsize::new(0));
         let count = dropped.clone();
