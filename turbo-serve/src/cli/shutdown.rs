@@ -1,15 +1,16 @@
 //! When to stop, and how: SIGTERM or SIGINT once stops gracefully, twice at once.
 //!
 //! ```text
-//! signal ─▶ accepted requests are answered ─▶ the engines stop ─▶ 0
-//!             │ the grace is over, or a second signal comes, at any time
-//!             └─▶ who waits is refused ─▶ 1
+//! signal ─▶ the listeners close ─▶ accepted requests are answered ─▶ the engines stop ─▶ 0
+//!                                    │ the grace is over, or a second signal comes, at any time
+//!                                    └─▶ who waits is refused ─▶ 1
 //! ```
 
 use std::{io, time::Duration};
 
 use anyhow::{Result, bail};
 use axum::Router;
+use tokio::sync::mpsc;
 use turbo_serve::{
     models::Models,
     net::{self, Ending, Listener},
@@ -36,7 +37,6 @@ pub(super) async fn serve(
     let (hurrying, hurried) = tokio::sync::oneshot::channel();
     let told_to_stop = async move {
         signals.next().await;
-        tracing::info!("stopping: accepted requests are answered first");
         // An error would say that nobody waits beside the server, and somebody does.
         let _ = stopping.send(());
         tokio::spawn(async move {
@@ -46,11 +46,14 @@ pub(super) async fn serve(
     };
     let answered = async {
         drop(stopped.await);
+        tracing::info!("stopping: accepted requests are answered first");
         models.stop().await;
         tokio::time::sleep(LAST_WORDS).await;
     };
     let served = async {
         let ending = tokio::select! {
+            // First the listeners close: even a line of the log may have to wait for whoever reads it.
+            biased;
             ending = net::serve(listeners, router, told_to_stop, grace) => ending,
             () = answered => {
                 tracing::warn!("clients that had not sent their request, or not read its answer, were cut off");
@@ -80,42 +83,127 @@ pub(super) async fn serve(
     bail!("{why}: what was not answered was refused");
 }
 
-/// Listens for the signals that ask a process to stop.
-pub(super) struct Signals {
-    #[cfg(unix)]
-    terminate: tokio::signal::unix::Signal,
-    #[cfg(unix)]
-    interrupt: tokio::signal::unix::Signal,
-}
+/// The signals that ask a process to stop, heard by a thread that does nothing else: the runtime of a server with a lot to
+/// do looks late who has come, be it a signal.
+pub(super) struct Signals(mpsc::UnboundedReceiver<()>);
 
 impl Signals {
-    /// From now on the signals do not end the process by themselves. Must be called on a runtime.
-    #[cfg(unix)]
+    /// From now on the signals do not end the process by themselves.
+    ///
+    /// # Errors
+    /// When the system lets nobody listen.
     pub(super) fn listen() -> io::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let mut system = {
+            let _on = runtime.enter();
+            system::Signals::listen()?
+        };
+        let (told, heard) = mpsc::unbounded_channel();
+        let listens = async move {
+            loop {
+                system.next().await;
+                if told.send(()).is_err() {
+                    return; // nobody waits any more
+                }
+            }
+        };
+        std::thread::Builder::new().name("turbo-signals".into()).spawn(move || runtime.block_on(listens))?;
+        Ok(Self(heard))
     }
 
     /// Waits for the next of them.
-    #[cfg(unix)]
     pub(super) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-
-    /// From now on Ctrl-C does not end the process by itself. Must be called on a runtime.
-    #[cfg(not(unix))]
-    pub(super) fn listen() -> io::Result<Self> {
-        Ok(Self {})
-    }
-
-    /// Waits for the next Ctrl-C.
-    #[cfg(not(unix))]
-    pub(super) async fn next(&mut self) {
-        if tokio::signal::ctrl_c().await.is_err() {
+        if self.0.recv().await.is_none() {
             std::future::pending().await
         }
+    }
+}
+
+#[cfg(unix)]
+mod system {
+    use std::io;
+
+    use tokio::signal::unix::{Signal, SignalKind, signal};
+
+    pub(super) struct Signals {
+        terminate: Signal,
+        interrupt: Signal,
+    }
+
+    impl Signals {
+        /// Must be called on a runtime.
+        pub(super) fn listen() -> io::Result<Self> {
+            Ok(Self {
+                terminate: signal(SignalKind::terminate())?,
+                interrupt: signal(SignalKind::interrupt())?,
+            })
+        }
+
+        pub(super) async fn next(&mut self) {
+            tokio::select! {
+                _ = self.terminate.recv() => {}
+                _ = self.interrupt.recv() => {}
+            }
+        }
+    }
+}
+
+#[cfg(not(unix))]
+mod system {
+    use std::io;
+
+    /// Ctrl-C.
+    pub(super) struct Signals;
+
+    impl Signals {
+        pub(super) fn listen() -> io::Result<Self> {
+            Ok(Self)
+        }
+
+        pub(super) async fn next(&mut self) {
+            if tokio::signal::ctrl_c().await.is_err() {
+                std::future::pending().await
+            }
+        }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::{
+        sync::mpsc,
+        time::{Duration, Instant},
+    };
+
+    use super::*;
+
+    /// Far more than a thread needs to be woken, and less than the runtime of the test needs for one round.
+    const SOON: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_signal_is_heard_while_the_runtime_has_a_lot_to_do() {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (began, is_busy) = mpsc::channel();
+        for _ in 0..200 {
+            let began = began.clone();
+            runtime.spawn(async move {
+                loop {
+                    let _ = began.send(());
+                    std::thread::sleep(Duration::from_millis(40));
+                    tokio::task::yield_now().await;
+                }
+            });
+        }
+        let took = runtime.block_on(async {
+            let mut signals = Signals::listen().unwrap();
+            is_busy.recv().unwrap();
+            let told = Instant::now();
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM).unwrap();
+            signals.next().await;
+            told.elapsed()
+        });
+        runtime.shutdown_background();
+        assert!(took < SOON, "it took {took:?}");
     }
 }

@@ -64,11 +64,6 @@ impl Connections {
         })
     }
 
-    /// Waits until the server stops.
-    pub(super) async fn told_to_stop(&self) {
-        self.stopping.told().await;
-    }
-
     /// Waits until the server stops and either answers a request here, which is the last one then, or has waited a moment
     /// for one that is on its way: where a connection ends before that was read, its client is cut off.
     async fn nothing_to_come(&self, underway: &Underway) {

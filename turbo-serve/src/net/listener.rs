@@ -1,14 +1,14 @@
 //! Where clients come in.
 
-use std::{future::ready, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    future::ready,
+    io::{self, ErrorKind},
+    sync::Arc,
+};
 
 use axum::serve::Listener as Accept;
-use futures_util::FutureExt;
-use tokio::{
-    net::{TcpListener, TcpStream},
-    task::unconstrained,
-    time::sleep,
-};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::{Tls, connection::Connections};
 
@@ -29,44 +29,70 @@ impl From<TcpListener> for Listener {
     }
 }
 
-/// The least time that the runtime sleeps, in which it looks who has come.
-const LOOK: Duration = Duration::from_millis(1);
 /// As many as the system may have let in before the server stops; more than that are a crowd that never ends.
 const MOST_AT_THE_DOOR: usize = 4096;
 
 impl Listener {
-    /// Begins a connection for every client that comes, until the server stops.
-    pub(super) async fn accept(self, connections: Arc<Connections>) {
-        let begin = |stream| connections.begin(ready(Ok(without_delay(stream))));
+    /// Begins a connection for every client that comes.
+    pub(super) async fn take_in(&mut self, connections: &Arc<Connections>) -> Infallible {
+        // axum's `accept` waits a second where the process has no file descriptor left, and goes on.
         match self {
-            Self::Tcp(listener) => take_in(listener, &connections, begin).await,
-            Self::Tls(listener, tls) => {
-                let begin = |stream| connections.begin(tls.handshake(without_delay(stream)));
-                take_in(listener, &connections, begin).await;
-            }
+            Self::Tcp(listener) => loop {
+                begin(Accept::accept(listener).await.0, connections);
+            },
+            Self::Tls(listener, tls) => loop {
+                begin_tls(Accept::accept(listener).await.0, tls, connections);
+            },
             #[cfg(unix)]
-            Self::Unix(socket) => {
-                take_in(socket, &connections, |stream| connections.begin(ready(Ok(stream)))).await;
-            }
+            Self::Unix(socket) => loop {
+                connections.begin(ready(Ok(Accept::accept(socket).await.0)));
+            },
+        }
+    }
+
+    /// Takes in those who have come by now, and nobody from then on: the system has told them that they are connected,
+    /// and closing alone would cut them off.
+    pub(super) fn close(self, connections: &Arc<Connections>) {
+        let closed = match self {
+            Self::Tcp(listener) => the_last_at(listener, |stream| begin(stream, connections)),
+            Self::Tls(listener, tls) => the_last_at(listener, |stream| begin_tls(stream, &tls, connections)),
+            #[cfg(unix)]
+            Self::Unix(socket) => socket.close(|stream| connections.begin(ready(Ok(stream)))),
+        };
+        if let Err(error) = closed {
+            tracing::warn!(%error, "who stood at the door when the server stopped is cut off");
         }
     }
 }
 
-/// Takes in whoever comes until the server stops, and then those who had come by then: the system has told them that
-/// they are connected, and closing the listener would cut them off.
-async fn take_in<L: Accept>(mut listener: L, connections: &Connections, begin: impl Fn(L::Io) + Send) {
-    // axum's `accept` waits a second where the process has no file descriptor left, and goes on.
-    loop {
-        tokio::select! {
-            (stream, _) = listener.accept() => begin(stream),
-            () = connections.told_to_stop() => break,
-        }
-    }
-    // Until the runtime has looked, it believes that nobody is there.
-    sleep(LOOK).await;
+fn begin(stream: TcpStream, connections: &Arc<Connections>) {
+    connections.begin(ready(Ok(without_delay(stream))));
+}
+
+fn begin_tls(stream: TcpStream, tls: &Tls, connections: &Arc<Connections>) {
+    connections.begin(tls.handshake(without_delay(stream)));
+}
+
+fn the_last_at(listener: TcpListener, begin: impl Fn(TcpStream)) -> io::Result<()> {
+    let listener = listener.into_std()?;
+    take_in_the_last(|| {
+        let (stream, _) = listener.accept()?;
+        stream.set_nonblocking(true)?;
+        begin(TcpStream::from_std(stream)?);
+        Ok(())
+    });
+    Ok(())
+}
+
+/// Has `accept` take in one after the other until the system says that nobody is there; a runtime that has a lot to do
+/// would look late.
+pub(super) fn take_in_the_last(mut accept: impl FnMut() -> io::Result<()>) {
     for _ in 0..MOST_AT_THE_DOOR {
-        let Some((stream, _)) = unconstrained(listener.accept()).now_or_never() else { break };
-        begin(stream);
+        match accept() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Err(error) => tracing::debug!(%error, "somebody at the door is not taken in"),
+            Ok(()) => {}
+        }
     }
 }
 

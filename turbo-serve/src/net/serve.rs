@@ -1,10 +1,11 @@
 //! Listening until told to stop, to clients of every kind: those that never finish asking, and those that never read
 //! what they asked for.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, pin::pin, time::Duration};
 
 use axum::Router;
-use tokio::{sync::watch, task::JoinSet};
+use futures_util::future::join_all;
+use tokio::sync::watch;
 
 use super::{Listener, connection::Connections};
 
@@ -46,7 +47,8 @@ pub enum Ending {
 }
 
 /// Answers requests until `shutdown` resolves; then takes no more, answers those accepted, for at most `grace`, and
-/// returns. Requests that still run then go on as long as the runtime does. A client that asks for nothing for 75
+/// returns. The listeners are closed before anything else happens, by whoever polls this: on a thread of its own that does
+/// not wait for what the others have to do. Requests that still run then go on as long as the runtime does. A client that asks for nothing for 75
 /// seconds, or takes no byte of its answer for 30 seconds, is cut off.
 pub async fn serve(
     listeners: impl IntoIterator<Item = Listener>,
@@ -65,14 +67,17 @@ pub(super) async fn serve_with(
 ) -> Ending {
     let (stop, stopping) = watch::channel(false);
     let connections = Connections::new(router, waits, stopping);
-    let mut accepting = JoinSet::new();
-    for listener in listeners {
-        accepting.spawn(listener.accept(Arc::clone(&connections)));
+    let mut listeners: Vec<Listener> = listeners.into_iter().collect();
+    let mut shutdown = pin!(shutdown);
+    tokio::select! {
+        biased;
+        () = &mut shutdown => {}
+        _ = join_all(listeners.iter_mut().map(|listener| listener.take_in(&connections))) => shutdown.await, // of none
     }
+    listeners.into_iter().for_each(|listener| listener.close(&connections));
     drop(connections);
-    shutdown.await;
+    // Only now, for they are many.
     stop.send_replace(true);
-    while accepting.join_next().await.is_some() {} // the listeners close
     // every connection holds a receiver until it ends
     match tokio::time::timeout(waits.grace, stop.closed()).await {
         Ok(()) => Ending::Answered,
@@ -87,7 +92,10 @@ mod tests {
         io::{Read, Write},
         net::TcpStream as Client,
         pin::Pin,
-        sync::atomic::{AtomicUsize, Ordering},
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
         task::{Context, Poll},
         time::Instant,
     };
@@ -385,6 +393,45 @@ mod tests {
             assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("hello"), "{answer}");
         }
         assert_eq!(served.await.unwrap(), Ending::Answered);
+    }
+
+    #[test]
+    fn the_listener_closes_at_once_however_much_the_runtime_has_to_do() {
+        // Far more than closing takes, and less than the runtime needs until it looks who has come.
+        const SOON: Duration = Duration::from_secs(1);
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        for _ in 0..200 {
+            runtime.spawn(async {
+                loop {
+                    std::thread::sleep(Duration::from_millis(40));
+                    tokio::task::yield_now().await;
+                }
+            });
+        }
+        let (tell, told) = tokio::sync::oneshot::channel::<()>();
+        let (closed, took) = tokio::sync::oneshot::channel();
+        let took = runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            std::thread::spawn(move || {
+                let _waits_at_the_door = Client::connect(address).unwrap();
+                tell.send(()).unwrap();
+                let began = Instant::now();
+                while Client::connect(address).is_ok() && began.elapsed() < LONG {
+                    std::thread::sleep(SHORT / 10); // a door that is full would have it wait a second
+                }
+                closed.send(began.elapsed())
+            });
+            tokio::select! {
+                _ = serve_with([listener.into()], Router::new(), async { drop(told.await) }, WAITS) => {
+                    unreachable!("who was let in has not asked")
+                }
+                took = took => took.unwrap(),
+            }
+        });
+        runtime.shutdown_background();
+        assert!(took < SOON, "it took {took:?}");
     }
 
     /// Kinds and contents of the frames that came over HTTP/2.

@@ -9,11 +9,17 @@ use std::{
 use axum::serve::Listener as Accept;
 use tokio::net::{UnixListener, UnixStream, unix};
 
+use super::listener::take_in_the_last;
+
 /// A unix socket. Its file is removed when it is dropped.
 pub struct UnixSocket {
+    // Goes before the listener is closed, so that it is not another server's yet.
+    file: SocketFile,
     listener: UnixListener,
-    path: PathBuf,
 }
+
+/// The file of a socket, removed when this is dropped.
+struct SocketFile(PathBuf);
 
 /// Why there can be no socket at a path.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +55,21 @@ impl UnixSocket {
         if look(path).await? == Place::Stale {
             fs::remove_file(path)?;
         }
-        Ok(Self { listener: UnixListener::bind(path)?, path: path.to_owned() })
+        Ok(Self { listener: UnixListener::bind(path)?, file: SocketFile(path.to_owned()) })
+    }
+
+    /// Lets nobody in from now on, and has `begin` take those who have come by then.
+    pub(super) fn close(self, begin: impl Fn(UnixStream)) -> io::Result<()> {
+        let Self { file, listener } = self;
+        drop(file);
+        let listener = listener.into_std()?;
+        take_in_the_last(|| {
+            let (stream, _) = listener.accept()?;
+            stream.set_nonblocking(true)?;
+            begin(UnixStream::from_std(stream)?);
+            Ok(())
+        });
+        Ok(())
     }
 }
 
@@ -66,11 +86,10 @@ impl Accept for UnixSocket {
     }
 }
 
-impl Drop for UnixSocket {
+impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Before the listener is closed, so that it is not another server's yet.
-        if let Err(error) = fs::remove_file(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "the socket is not removed");
+        if let Err(error) = fs::remove_file(&self.0) {
+            tracing::warn!(path = %self.0.display(), %error, "the socket is not removed");
         }
     }
 }
