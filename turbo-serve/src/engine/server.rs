@@ -348,10 +348,12 @@ impl WorkerStart {
         let started = Instant::now();
         let mut runner = (self.model.build)(Capacity::LEAST).map_err(StartError::Runner)?;
         let building = started.elapsed();
+        let started = Instant::now();
         warm_up.reserve_first(&mut *runner)?;
+        let building = building + started.elapsed();
         let cache = self.cost_cache(first);
         let warm = warm_up.run(&mut *runner, cache.as_ref()).map_err(StartError::Runner)?;
-        let Warm { costs, capacity, shared_tokens, measured } = warm;
+        let Warm { costs, capacity, shared_tokens, reserving, measured } = warm;
         let reserved_bytes = runner.footprint(&capacity.largest(layout));
         tracing::info!(
             max_batch_tokens = capacity.total_tokens,
@@ -384,7 +386,7 @@ impl WorkerStart {
         Ok(Worker {
             runner: Some(runner),
             build: self.model.build,
-            building,
+            building: building + reserving,
             capacity,
             queue,
             keeper: CostKeeper::new(cache),

@@ -54,6 +54,8 @@ pub(super) struct Warm {
     pub capacity: Capacity,
     /// Most tokens that several inputs may share; one alone may have more.
     pub shared_tokens: usize,
+    /// How long it took to reserve that memory, beyond what there was before.
+    pub reserving: Duration,
     /// What the costs were learnt from just now, or confirmed by.
     pub measured: Vec<(Candidate, Duration)>,
 }
@@ -122,10 +124,11 @@ impl WarmUp<'_> {
         let _alone = planning();
         let shared_tokens = self.shared_tokens(&costs).min(self.tokens_in_memory(runner));
         let capacity = self.info.capacity_of(shared_tokens);
+        let started = (self.clock)();
         if capacity != runner.capacity() {
             runner.reserve(capacity)?;
         }
-        Ok(Warm { costs, capacity, shared_tokens, measured: Vec::new() })
+        Ok(Warm { costs, capacity, shared_tokens, reserving: self.since(started), measured: Vec::new() })
     }
 
     /// How many tokens the runner's device has memory for, where nobody chose a number.

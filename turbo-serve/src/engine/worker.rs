@@ -39,7 +39,7 @@ pub(super) struct Worker {
     /// `None` after a panic from which it could not be built anew.
     pub runner: Option<Box<dyn Runner>>,
     pub build: BuildRunner,
-    /// How long that took.
+    /// How long that took, with the memory for its largest batch.
     pub building: Duration,
     pub capacity: Capacity,
     pub queue: Queue,

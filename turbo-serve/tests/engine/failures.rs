@@ -5,11 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use turbo_serve::engine::{Engine, EngineError, Health, Infer, InferRequest, RunError, StartError, Urgency};
+use turbo_serve::engine::{
+    BatchTokens, Engine, EngineConfig, EngineError, Health, Infer, InferRequest, RunError, StartError,
+    Urgency,
+};
 
 use crate::fake::{
-    BREAKS, Control, FAILS, PANICS, begin, config, embed, eventually, firsts, hold, model, request, start,
-    wait, warm,
+    BREAKS, Control, FAILS, MAX_INPUT_LENGTH, PANICS, begin, config, embed, eventually, firsts, hold, model,
+    request, start, wait, warm,
 };
 
 fn backend(result: Result<turbo_serve::engine::InferResponse, EngineError>) -> String {
@@ -43,23 +46,36 @@ fn a_panic_fails_its_batch_alone() {
 
 #[test]
 fn who_comes_while_the_model_is_built_anew_is_told_how_long_that_takes() {
-    const BUILDING: Duration = Duration::from_millis(500);
-    let control = Arc::new(Control::default());
-    let mut model = model(&control);
-    let mut build = model.build;
-    model.build = Box::new(move |capacity| {
-        std::thread::sleep(BUILDING);
-        build(capacity)
-    });
-    let engine = Engine::start(model, &config()).unwrap();
-    warm(&control);
-    backend(embed(&engine, [&[PANICS]]));
-    eventually(|| engine.health() == Health::Starting);
-    let deadline = Some(Instant::now() + BUILDING / 4);
-    let hurried = InferRequest { urgency: Urgency { deadline, ..Urgency::default() }, ..request([&[1]]) };
-    let told = wait(engine.infer(hurried));
-    assert!(matches!(told, Err(EngineError::TooLate { .. })), "{told:?}");
-    assert_eq!(firsts(&embed(&engine, [&[1]]).unwrap()), [1]);
+    const LONG: Duration = Duration::from_millis(500);
+    let within = BatchTokens::Within(Duration::from_secs(1));
+    // Be it the weights that take so long, or memory, which it is built anew with at once: for the largest batch that
+    // somebody chose, or for what was found to fit.
+    for (building, (reserving, beyond), max_batch_tokens) in [
+        (LONG, (Duration::ZERO, 0), config().max_batch_tokens),
+        (Duration::ZERO, (LONG, 1), config().max_batch_tokens),
+        (Duration::ZERO, (LONG, MAX_INPUT_LENGTH), within),
+    ] {
+        let control = Arc::new(Control::default());
+        control.takes_to_reserve(reserving, beyond);
+        let mut model = model(&control);
+        let mut build = model.build;
+        model.build = Box::new(move |capacity| {
+            std::thread::sleep(building);
+            build(capacity)
+        });
+        let engine = Engine::start(model, &EngineConfig { max_batch_tokens, ..config() }).unwrap();
+        warm(&control);
+        backend(embed(&engine, [&[PANICS]]));
+        eventually(|| engine.health() == Health::Starting);
+        let deadline = Some(Instant::now() + LONG / 4);
+        let hurried = InferRequest { urgency: Urgency { deadline, ..Urgency::default() }, ..request([&[1]]) };
+        let told = wait(engine.infer(hurried));
+        assert!(
+            matches!(told, Err(EngineError::TooLate { .. })),
+            "{building:?}, {reserving:?} beyond {beyond}: {told:?}"
+        );
+        assert_eq!(firsts(&embed(&engine, [&[1]]).unwrap()), [1]);
+    }
 }
 
 #[test]

@@ -55,6 +55,8 @@ struct State {
     shared: Option<Arc<AtomicU64>>,
     /// Tokens of the largest batch that memory was taken for.
     reserved: usize,
+    /// How long it takes to take memory for batches of more than so many tokens.
+    reserving: (Duration, usize),
 }
 
 impl State {
@@ -104,6 +106,11 @@ impl Control {
         self.change(|state| state.shared = Some(Arc::clone(free)));
     }
 
+    /// Has it take so long to take memory for batches of more than so many tokens.
+    pub(crate) fn takes_to_reserve(&self, time: Duration, beyond: usize) {
+        self.change(|state| state.reserving = (time, beyond));
+    }
+
     /// Tokens of the largest batch that memory was taken for.
     pub(crate) fn reserved(&self) -> usize {
         self.state.lock().unwrap().reserved
@@ -150,7 +157,7 @@ impl Control {
         if fails {
             return Err("no memory left".into());
         }
-        self.change(|state| state.reserved = capacity.total_tokens);
+        self.reserve(capacity);
         Ok(Box::new(FakeRunner {
             control: Arc::clone(self),
             capacity,
@@ -159,6 +166,14 @@ impl Control {
             wanted: Vec::new(),
             stopped: false,
         }))
+    }
+
+    fn reserve(&self, capacity: Capacity) {
+        let (time, beyond) = self.state.lock().unwrap().reserving;
+        if capacity.total_tokens > beyond {
+            std::thread::sleep(time);
+        }
+        self.change(|state| state.reserved = capacity.total_tokens);
     }
 }
 
@@ -181,7 +196,7 @@ impl Runner for FakeRunner {
         if let Some(shared) = &self.control.state.lock().unwrap().shared {
             shared.fetch_sub(bytes(capacity) - bytes(self.capacity), SeqCst);
         }
-        self.control.change(|state| state.reserved = capacity.total_tokens);
+        self.control.reserve(capacity);
         self.capacity = capacity;
         Ok(())
     }
