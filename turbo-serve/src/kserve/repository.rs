@@ -50,7 +50,7 @@ pub(crate) fn check_load(mut parameters: impl Iterator<Item = String>) -> Result
     }
 }
 
-/// Whether the models together answer ([`Models::health`]), or the one that is wanted; nothing is loaded for it.
+/// Whether the models together answer ([`Models::health`]), or the one that is wanted, for which nothing is loaded.
 pub(crate) fn is_ready(models: &Models, wanted: Option<Wanted<'_>>) -> bool {
     let health = match wanted {
         Some(wanted) => models.find(wanted).ok().map(|served| served.engine().health()),

@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// All that is served. Clones are handles to the same.
 ///
-/// [`Models::lease`], [`Models::load`] and [`Models::unload`] start tasks: they are for a tokio runtime.
+/// [`Models::lease`], [`Models::load`], [`Models::unload`] and [`Models::health`] start tasks: they are for a tokio runtime.
 #[derive(Clone)]
 pub struct Models(Arc<Registry>);
 
@@ -224,14 +224,37 @@ impl Models {
     }
 
     /// How the server is: as the model that is worst off, of those that are there; what requests have loaded counts as
-    /// well. An ensemble is as its models are, which are here themselves, and of those that were unloaded nobody is
-    /// ill. `None`: no model is there, and none would be for a request.
+    /// well, until that was in vain, and from then on when it is there. An ensemble is as its models are, which are here
+    /// themselves, and of those that were unloaded nobody is ill. `None`: no model is there, and none is expected to be for
+    /// a request.
+    ///
+    /// Then whoever asks has what could not be loaded tried again, as a request would: where only those are sent requests
+    /// who are well, none would ever come.
     #[must_use]
     pub fn health(&self) -> Option<Health> {
         let models = self.ready().into_iter().filter(|served| served.composition() == Composition::Model);
-        let is_demanded = |slot: &Slot| slot.phase.is_demanded();
-        let demanded = self.0.table.read().iter().flat_map(BTreeMap::values).any(is_demanded);
-        worst(models.map(|model| model.engine().health()).chain(demanded.then_some(Health::Ready)))
+        let is_expected = |slot: &Slot| slot.phase.is_expected();
+        let expected = self.0.table.read().iter().flat_map(BTreeMap::values).any(is_expected);
+        let health =
+            worst(models.map(|model| model.engine().health()).chain(expected.then_some(Health::Ready)));
+        if health.is_none() && !self.0.table.is_stopping() {
+            self.0.demand_again();
+        }
+        health
+    }
+
+    /// Of the first version that could not be loaded, as a line: which, and why not; `None` where there is none.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        let table = self.0.table.read();
+        let mut slots = table
+            .iter()
+            .enumerate()
+            .flat_map(|(model, versions)| versions.iter().map(move |(version, slot)| (model, version, slot)));
+        slots.find_map(|(model, version, slot)| {
+            let reason = slot.phase.failure()?;
+            Some(format!("model `{}` could not be loaded: {reason}", self.0.full_name(model, version)))
+        })
     }
 
     /// All versions of all models, in the order of their declaration.
@@ -396,7 +419,7 @@ impl Registry {
         let (begins, is_loading) = self.table.change(model, version, |phase| {
             let begins = phase.is_on_demand();
             if begins {
-                *phase = Phase::Loading { demanded: true };
+                phase.begin_loading(true);
             }
             (begins, matches!(phase, Phase::Loading { .. }))
         });
@@ -404,6 +427,22 @@ impl Registry {
             self.begin_loading(model, version);
         }
         is_loading
+    }
+
+    /// The same of all that could not be loaded, once their pause is over.
+    fn demand_again(self: &Arc<Self>) {
+        let table = self.table.read();
+        let again: Vec<(usize, Version)> = table
+            .iter()
+            .enumerate()
+            .flat_map(|(model, versions)| versions.iter().map(move |(version, slot)| (model, version, slot)))
+            .filter(|(.., slot)| slot.phase.is_on_demand())
+            .map(|(model, version, _)| (model, version.clone()))
+            .collect();
+        drop(table);
+        again.iter().for_each(|(model, version)| {
+            self.demand(*model, version);
+        });
     }
 
     /// What versions a load is for, after a look at which there are.

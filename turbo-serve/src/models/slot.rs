@@ -25,6 +25,8 @@ pub(super) enum Phase {
     Loading {
         /// By a request that is for it, and not by somebody's order.
         demanded: bool,
+        /// What went wrong the last time, where that was in vain.
+        failed: Option<String>,
     },
     Ready(Ready),
     /// Leases are out, or its engine has not ended yet.
@@ -127,9 +129,23 @@ impl Phase {
         }
     }
 
-    /// Whether requests have it loaded, or one has begun to.
-    pub(super) fn is_demanded(&self) -> bool {
-        self.is_on_demand() || matches!(self, Self::Loading { demanded: true })
+    /// Whether requests have it loaded, or one has begun to, and nobody knows yet that it cannot be.
+    pub(super) fn is_expected(&self) -> bool {
+        matches!(self, Self::OnDemand | Self::Loading { demanded: true, failed: None })
+    }
+
+    /// Why it is not there: what went wrong the last time that it was loaded.
+    pub(super) fn failure(&self) -> Option<&str> {
+        match self {
+            Self::Unavailable { reason, .. } => Some(reason),
+            Self::Loading { failed, .. } => failed.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Loads what is not there.
+    pub(super) fn begin_loading(&mut self, demanded: bool) {
+        *self = Self::Loading { demanded, failed: self.failure().map(str::to_owned) };
     }
 
     /// Begins to load what is not there; `joined` says that this order has seen it being loaded.
@@ -141,7 +157,7 @@ impl Phase {
             Self::OnDemand | Self::Unloading { .. } | Self::Unloaded if joined => Order::Gone,
             Self::Unloading { .. } => Order::Waits,
             Self::OnDemand | Self::Unloaded | Self::Unavailable { .. } => {
-                *self = Self::Loading { demanded: false };
+                self.begin_loading(false);
                 Order::Begins
             }
         }
@@ -168,9 +184,9 @@ impl Phase {
         match self {
             // What is loaded on demand counts as if it were there: which version answers must not depend on what others
             // have asked for before.
-            Self::Ready(_) | Self::OnDemand | Self::Loading { demanded: true } => 3,
-            Self::Loading { demanded: false } => 2,
-            Self::Unavailable { .. } => 1,
+            Self::Ready(_) | Self::OnDemand | Self::Loading { demanded: true, failed: None } => 3,
+            Self::Loading { demanded: false, .. } => 2,
+            Self::Unavailable { .. } | Self::Loading { .. } => 1,
             Self::Unloading { .. } | Self::Unloaded => 0,
         }
     }
@@ -216,7 +232,9 @@ mod tests {
     fn versions(phases: &[(&str, Phase)]) -> Versions {
         let slot = |phase: &Phase| match phase {
             Phase::OnDemand => Phase::OnDemand,
-            Phase::Loading { demanded } => Phase::Loading { demanded: *demanded },
+            Phase::Loading { demanded, failed } => {
+                Phase::Loading { demanded: *demanded, failed: failed.clone() }
+            }
             Phase::Unavailable { reason, again } => {
                 Phase::Unavailable { reason: reason.clone(), again: *again }
             }
@@ -228,12 +246,16 @@ mod tests {
     #[test]
     fn a_name_alone_is_the_greatest_version_that_is_there_or_will_be() {
         let failed = || Phase::Unavailable { reason: "it is too large".to_owned(), again: None };
-        let (ordered, demanded) = (Phase::Loading { demanded: false }, Phase::Loading { demanded: true });
+        let loading =
+            |demanded, failed: Option<&str>| Phase::Loading { demanded, failed: failed.map(str::to_owned) };
+        let (ordered, demanded, again) =
+            (loading(false, None), loading(true, None), loading(true, Some("it is too large")));
         for (phases, chosen) in [
             (&[("1", Phase::OnDemand), ("2", Phase::OnDemand), ("10", Phase::OnDemand)][..], "10"),
             (&[("1", Phase::OnDemand), ("2", ordered)], "1"),
             (&[("1", Phase::OnDemand), ("2", demanded)], "2"),
             (&[("1", Phase::OnDemand), ("2", failed())], "1"),
+            (&[("1", Phase::OnDemand), ("2", again)], "1"),
             (&[("1", failed()), ("2", Phase::Unloaded)], "1"),
             (&[("1", Phase::Unloaded), ("2", Phase::Unloaded)], "2"),
         ] {

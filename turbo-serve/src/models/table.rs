@@ -133,7 +133,7 @@ mod tests {
         table.there_are(0, &BTreeSet::new());
         assert!(table.change(0, &version, |phase| matches!(phase, Phase::Unloaded)));
         assert!(table.read()[0].is_empty());
-        table.change(0, &version, |phase| *phase = Phase::Loading { demanded: true });
+        table.change(0, &version, |phase| phase.begin_loading(true));
         assert!(table.read()[0].contains_key(&version));
     }
 }

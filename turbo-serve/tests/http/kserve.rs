@@ -390,10 +390,14 @@ fn a_server_tells_what_it_is() {
         let output = json!({ "name": "sentence_embedding", "data_type": "TYPE_FP32", "dims": [4] });
         assert_eq!(config["output"][0], output);
     }
-    for health in [Health::Starting, Health::Failing, Health::Stopping] {
+    for (health, why) in [
+        (Health::Starting, "the model is being prepared"),
+        (Health::Failing, "the model cannot be run"),
+        (Health::Stopping, "the server is stopping"),
+    ] {
         let server = Server::with_health(health);
         assert_eq!(server.get("/v2/health/live").status, 200);
-        assert_refused("ready", &server.get("/v2/health/ready"), 503, "not ready");
+        assert_refused("ready", &server.get("/v2/health/ready"), 503, why);
         assert_refused("ready", &server.get("/v2/models/fake/ready"), 503, "`fake` is not ready");
     }
 }

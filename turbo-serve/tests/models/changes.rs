@@ -257,9 +257,52 @@ fn what_could_not_be_loaded_for_a_request_is_tried_again_after_a_pause() {
                 assert_eq!((shelf.loads.load(SeqCst), models.health()), (attempt, None));
             }
             tokio::time::advance(Duration::from_secs(5)).await;
-            assert_eq!(models.health(), Some(Health::Ready), "the next request has it loaded");
         }
         assert_eq!(full_name(&models.lease(Wanted::named("a")).await.unwrap()), "a/1");
+    });
+}
+
+#[test]
+fn what_could_not_be_loaded_does_not_count_until_it_could() {
+    run_fast(async {
+        let shelf = Shelf::new("a", &["1"]);
+        let models = Models::new(vec![shelf.declared(LoadWhen::Request)], None).unwrap();
+        assert_eq!((models.health(), models.failure()), (Some(Health::Ready), None), "nobody has tried");
+        shelf.next_load(Trouble::Fails);
+        models.lease(Wanted::named("a")).await.unwrap_err();
+        let is_ill = || {
+            assert_eq!(models.health(), None);
+            let why = "model `a/1` could not be loaded: the file is too short";
+            assert_eq!(models.failure().as_deref(), Some(why));
+        };
+        is_ill();
+        assert_eq!(states(&models), [State::Unavailable { reason: "the file is too short".to_owned() }]);
+        // No request comes to a server that is not well: who looks after it has it tried again.
+        shelf.hold("1");
+        tokio::time::advance(Duration::from_secs(5)).await;
+        is_ill();
+        assert_eq!(states(&models), [State::Loading]);
+        is_ill();
+        shelf.release();
+        eventually(|| states(&models) == [State::Ready]).await;
+        assert_eq!((models.health(), models.failure()), (Some(Health::Ready), None));
+        assert_eq!(shelf.loads.load(SeqCst), 2);
+    });
+}
+
+#[test]
+fn one_that_could_not_be_loaded_takes_nothing_from_the_others() {
+    run_fast(async {
+        let (a, b) = (Shelf::new("a", &["1"]), Shelf::new("b", &["1"]));
+        let declared = [&a, &b].map(|shelf| shelf.declared(LoadWhen::Request)).into();
+        let models = Models::new(declared, None).unwrap();
+        a.next_load(Trouble::Fails);
+        models.lease(Wanted::named("a")).await.unwrap_err();
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(models.health(), Some(Health::Ready), "the next request for `b` has it loaded");
+        models.lease(Wanted::named("b")).await.unwrap();
+        assert_eq!(models.health(), Some(Health::Ready));
+        assert_eq!(a.loads.load(SeqCst), 1, "nobody asks for it");
     });
 }
 

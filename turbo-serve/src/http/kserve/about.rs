@@ -15,6 +15,7 @@ use crate::{
         ApiError,
         error::KserveError,
         router::{Server, refuse},
+        tei::check_health,
     },
     kserve::{self, Metadata, Stats, TensorInfo},
     models::Wanted,
@@ -34,10 +35,8 @@ pub(super) async fn live() -> Response {
 
 /// `GET /v2/health/ready`.
 pub(super) async fn ready(State(server): State<Server>) -> Result<Response, KserveError> {
-    match kserve::is_ready(server.models(), None) {
-        true => Ok(Json(json!({ "ready": true })).into_response()),
-        false => Err(ApiError::unhealthy("unhealthy: a model is not ready").into()),
-    }
+    check_health(server.models().health(), server.models())?;
+    Ok(Json(json!({ "ready": true })).into_response())
 }
 
 /// `GET /v2/models/stats`.

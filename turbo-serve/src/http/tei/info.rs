@@ -16,6 +16,7 @@ use crate::{
         router::Server,
         target::{InPath, Target},
     },
+    models::Models,
 };
 
 /// What `GET /info` tells.
@@ -124,24 +125,26 @@ pub(in crate::http) async fn info(target: Target) -> Response {
 }
 
 /// `GET /health`: 200 and nothing else, or 503 and why. It is asked of all models together ([`Models::health`]), or of
-/// the one that the path names; nothing is loaded for it.
+/// the one that the path names, for which nothing is loaded.
 ///
 /// [`Models::health`]: crate::models::Models::health
 pub(in crate::http) async fn health(State(server): State<Server>, path: InPath) -> Result<(), TeiError> {
+    let models = server.models();
     let health = match path.wanted() {
-        Some(wanted) => Some(server.models().find(wanted).map_err(ApiError::from)?.engine().health()),
-        None => server.models().health(),
+        Some(wanted) => Some(models.find(wanted).map_err(ApiError::from)?.engine().health()),
+        None => models.health(),
     };
-    Ok(healthy(health)?)
+    Ok(check(health, models)?)
 }
 
-fn healthy(health: Option<Health>) -> Result<(), ApiError> {
+/// Says why not, where it is not well.
+pub(in crate::http) fn check(health: Option<Health>, models: &Models) -> Result<(), ApiError> {
     let why = match health {
         Some(Health::Ready) => return Ok(()),
-        Some(Health::Starting) => "the model is being prepared",
-        Some(Health::Failing) => "the model cannot be run",
-        Some(Health::Stopping) => "the server is stopping",
-        None => "no model is loaded",
+        Some(Health::Starting) => "the model is being prepared".to_owned(),
+        Some(Health::Failing) => "the model cannot be run".to_owned(),
+        Some(Health::Stopping) => "the server is stopping".to_owned(),
+        None => models.failure().unwrap_or_else(|| "no model is loaded".to_owned()),
     };
     Err(ApiError::unhealthy(format!("unhealthy: {why}")))
 }

@@ -13,7 +13,7 @@ use crate::engine::Truncation;
 
 pub(super) use classify::predict;
 pub(super) use embed::{embed, embed_all, embed_sparse, similarity};
-pub(super) use info::{health, info, metrics};
+pub(super) use info::{check as check_health, health, info, metrics};
 pub(super) use tokens::{decode, tokenize};
 
 // what they share with text-embeddings-inference's other protocol
