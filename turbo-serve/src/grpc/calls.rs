@@ -131,14 +131,14 @@ impl Calls {
         Ok((answered, served))
     }
 
-    /// The model itself.
-    pub(super) async fn lease(&self, wanted: Wanted<'_>) -> Result<Served, Status> {
-        self.lease_by(wanted, None).await
-    }
-
-    /// The one that a call names, for which it waits no longer than its deadline.
+    /// The model that a call names, for which it waits no longer than its deadline.
     pub(super) async fn lease_for(&self, model: &Model) -> Result<Served, Status> {
         self.lease_by(model.wanted(), model.urgency.deadline).await
+    }
+
+    /// The same where the message names it.
+    pub(super) async fn lease(&self, wanted: Wanted<'_>, metadata: &MetadataMap) -> Result<Served, Status> {
+        self.lease_by(wanted, urgency(metadata)?.deadline).await
     }
 
     async fn lease_by(&self, wanted: Wanted<'_>, deadline: Option<Instant>) -> Result<Served, Status> {

@@ -189,8 +189,9 @@ impl GrpcInferenceService for Calls {
         &self,
         request: Request<ModelMetadataRequest>,
     ) -> Result<Response<ModelMetadataResponse>, Status> {
-        let ModelMetadataRequest { name, version } = request.into_inner();
-        let served = self.lease(wanted(&name, &version)).await?;
+        let (metadata, _, message) = request.into_parts();
+        let ModelMetadataRequest { name, version } = message;
+        let served = self.lease(wanted(&name, &version), &metadata).await?;
         let Metadata { name, versions, inputs, outputs, .. } = kserve::metadata(&self.models, &served);
         let told = |tensors: Vec<TensorInfo>| tensors.into_iter().map(TensorMetadata::from).collect();
         Ok(Response::new(ModelMetadataResponse {
@@ -206,8 +207,9 @@ impl GrpcInferenceService for Calls {
         &self,
         request: Request<ModelConfigRequest>,
     ) -> Result<Response<ModelConfigResponse>, Status> {
-        let ModelConfigRequest { name, version } = request.into_inner();
-        let served = self.lease(wanted(&name, &version)).await?;
+        let (metadata, _, message) = request.into_parts();
+        let ModelConfigRequest { name, version } = message;
+        let served = self.lease(wanted(&name, &version), &metadata).await?;
         let config = ModelConfig::from(kserve::metadata(&self.models, &served));
         Ok(Response::new(ModelConfigResponse { config: Some(config) }))
     }

@@ -18,6 +18,7 @@ use super::{
     error::{ApiError, TeiError},
     headers,
     router::Server,
+    urgency::urgency,
 };
 use crate::{
     engine::{Infer, Urgency},
@@ -136,7 +137,8 @@ impl FromRequestParts<Server> for Target {
     type Rejection = TeiError;
 
     async fn from_request_parts(parts: &mut Parts, server: &Server) -> Result<Self, TeiError> {
-        let found = Self::of(parts, server, None, Urgency::default()).await;
+        let urgency = urgency(&parts.headers)?;
+        let found = Self::of(parts, server, None, urgency).await;
         found.map_err(|error| ApiError::from(error).into())
     }
 }

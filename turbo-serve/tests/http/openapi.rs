@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use jsonschema::Validator;
@@ -105,14 +106,23 @@ impl Operation {
     }
 
     fn send(&self, server: &Running, prefix: &str, body: &str) -> Reply {
-        let path = self.path.replace("{name}", "fake").replace("{version}", "1");
-        // Where it says so itself it is not behind a model's path.
-        let prefix = if self.told["servers"].is_null() { prefix } else { "" };
-        let path = format!("{prefix}{path}");
+        let path = self.path(prefix);
         match self.method.as_str() {
             "get" => server.get(&path),
             _ => server.post(&path, body),
         }
+    }
+
+    /// Asks without a body, and says how long the client waits.
+    fn send_hurried(&self, server: &Running, prefix: &str, millis: &str) -> Reply {
+        server.send("GET", &self.path(prefix), &[("x-request-deadline-ms", millis)], "")
+    }
+
+    fn path(&self, prefix: &str) -> String {
+        let path = self.path.replace("{name}", "fake").replace("{version}", "1");
+        // Where it says so itself it is not behind a model's path.
+        let prefix = if self.told["servers"].is_null() { prefix } else { "" };
+        format!("{prefix}{path}")
     }
 }
 
@@ -141,9 +151,13 @@ fn servers() -> Vec<Running> {
     fakes.into_iter().chain(real).collect()
 }
 
-/// Two models, of which one cannot be loaded.
+/// Three models, of which one cannot be loaded, and one takes its time.
 fn one_is_broken() -> (Running, tokio::runtime::Runtime) {
-    struct Versions(bool);
+    enum Versions {
+        Whole,
+        Broken,
+        Slow,
+    }
 
     impl Source for Versions {
         fn versions(&self) -> Result<Vec<String>, SourceError> {
@@ -151,24 +165,29 @@ fn one_is_broken() -> (Running, tokio::runtime::Runtime) {
         }
 
         fn load(&self, _: Load<'_>) -> Result<Loaded, SourceError> {
-            let Self(broken) = *self;
-            if broken {
-                Err("its file is damaged".into())
-            } else {
-                Ok(Arc::new(Fake::new(Health::Ready)).into())
+            match self {
+                Self::Broken => return Err("its file is damaged".into()),
+                Self::Slow => std::thread::sleep(Duration::from_secs(2)),
+                Self::Whole => {}
             }
+            Ok(Arc::new(Fake::new(Health::Ready)).into())
         }
     }
 
-    let declared = |(name, broken): (&str, bool)| Declared {
+    let declared = |(name, alias, source): (&str, Option<&str>, Versions)| Declared {
         name: name.to_owned(),
-        // The one that the others of this test are called by.
-        aliases: Vec::from_iter((!broken).then(|| Alias { name: "fake".to_owned(), version: None })),
+        aliases: Vec::from_iter(alias.map(|name| Alias { name: name.to_owned(), version: None })),
         version: None,
         load: LoadWhen::Request,
-        source: Arc::new(Versions(broken)),
+        source: Arc::new(source),
     };
-    let models = Models::new([("whole", false), ("broken", true)].map(declared).into(), None).unwrap();
+    let models = [
+        // What the models of the other servers are called.
+        ("whole", Some("fake"), Versions::Whole),
+        ("broken", None, Versions::Broken),
+        ("slow", None, Versions::Slow),
+    ];
+    let models = Models::new(models.map(declared).into(), None).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(models.start()).unwrap();
     let routes = router(models, Metrics::install().unwrap(), HttpOptions::default());
@@ -275,6 +294,13 @@ fn every_answer_is_as_the_document_says() {
             document.check(&operation, &reply);
         }
         document.check(&operation, &operation.send(&locked, "", &example));
+    }
+    let waits = |it: &Operation| it.method == "get" && it.told["responses"].get("504").is_some();
+    for operation in document.operations().into_iter().filter(waits) {
+        let here = Operation { path: operation.path.replace("{name}", "slow"), ..operation.clone() };
+        for millis in ["5", "soon"] {
+            document.check(&operation, &here.send_hurried(&broken, "/models/slow", millis));
+        }
     }
     for operation in document.operations() {
         let told: BTreeSet<String> =

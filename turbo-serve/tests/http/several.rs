@@ -20,9 +20,15 @@ use turbo_serve::{
     engine::{Health, ModelInfo},
     grpc::{
         self,
-        proto::tei::{
-            InfoRequest, PredictRequest, RerankStreamRequest, info_client::InfoClient,
-            predict_client::PredictClient, rerank_client::RerankClient,
+        proto::{
+            open_inference::{
+                ModelConfigRequest, ModelMetadataRequest,
+                grpc_inference_service_client::GrpcInferenceServiceClient,
+            },
+            tei::{
+                InfoRequest, PredictRequest, RerankStreamRequest, info_client::InfoClient,
+                predict_client::PredictClient, rerank_client::RerankClient,
+            },
         },
     },
     http::{HttpOptions, Metrics, router},
@@ -75,7 +81,7 @@ impl Source for Broken {
     }
 
     fn load(&self, _: Load<'_>) -> Result<Loaded, SourceError> {
-        std::thread::sleep(Duration::from_secs(1));
+        std::thread::sleep(Duration::from_secs(2));
         Err("the file is too short".into())
     }
 }
@@ -288,6 +294,12 @@ fn a_server_without_any_model_lives_and_is_not_ready() {
     assert_eq!(server.running.get("/health").status, 200);
 }
 
+/// A call whose client does not wait for long.
+fn hurried<R>(mut request: Request<R>) -> Request<R> {
+    request.metadata_mut().insert("x-request-deadline-ms", "50".parse().unwrap());
+    request
+}
+
 #[test]
 fn a_model_that_cannot_be_loaded_says_when_to_come_back_and_nobody_waits_for_it_too_long() {
     let server = Several::with([Declared {
@@ -299,12 +311,29 @@ fn a_model_that_cannot_be_loaded_says_when_to_come_back_and_nobody_waits_for_it_
     let json = ("content-type", "application/json");
     let reply = server.running.send("POST", path, &[json, ("x-request-deadline-ms", "50")], body);
     assert_tei("late", &reply, 504, "Expired", "model `broken/1` is still being loaded at the deadline");
+    for path in ["/models/broken/info", "/v2/models/broken", "/v2/models/broken/config"] {
+        let reply = server.running.send("GET", path, &[("x-request-deadline-ms", "50")], "");
+        assert_eq!(reply.status, 504, "{path}: {}", reply.text());
+        let reply = server.running.send("GET", path, &[("x-request-deadline-ms", "soon")], "");
+        assert_eq!(reply.status, 400, "{path}: {}", reply.text());
+    }
     server.runtime.block_on(async {
         let url = format!("http://{}", server.running.address);
-        let mut client = InfoClient::new(Channel::from_shared(url).unwrap().connect().await.unwrap());
-        let mut request = call("broken", InfoRequest {});
-        request.metadata_mut().insert("x-request-deadline-ms", "50".parse().unwrap());
-        assert_eq!(client.info(request).await.unwrap_err().code(), Code::DeadlineExceeded);
+        let channel = Channel::from_shared(url).unwrap().connect().await.unwrap();
+        let (mut info, mut kserve) =
+            (InfoClient::new(channel.clone()), GrpcInferenceServiceClient::new(channel));
+        let name = || "broken".to_owned();
+        let metadata = ModelMetadataRequest { name: name(), ..Default::default() };
+        let config = ModelConfigRequest { name: name(), ..Default::default() };
+        let told = [
+            info.info(hurried(call("broken", InfoRequest {}))).await.err(),
+            kserve.model_metadata(hurried(Request::new(metadata))).await.err(),
+            kserve.model_config(hurried(Request::new(config))).await.err(),
+        ];
+        assert!(
+            told.iter().all(|error| error.as_ref().is_some_and(|it| it.code() == Code::DeadlineExceeded)),
+            "{told:?}"
+        );
     });
     let reply = server.running.post(path, body);
     let said =

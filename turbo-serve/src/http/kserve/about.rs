@@ -3,7 +3,7 @@
 use axum::{
     Json,
     extract::{Request, State},
-    http::{HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde_json::{Value, json};
@@ -16,6 +16,7 @@ use crate::{
         error::KserveError,
         router::{Server, refuse},
         tei::check_health,
+        urgency::urgency,
     },
     kserve::{self, Metadata, Stats, TensorInfo},
     models::Wanted,
@@ -52,8 +53,8 @@ pub(super) async fn model(
 ) -> Result<Response, KserveError> {
     let (wanted, verb) = path.asked();
     match verb {
-        Verb::Metadata => metadata(&server, wanted).await,
-        Verb::Config => config(&server, wanted).await,
+        Verb::Metadata => metadata(&server, wanted, request.headers()).await,
+        Verb::Config => config(&server, wanted, request.headers()).await,
         Verb::Ready => model_ready(&server, wanted),
         Verb::Statistics => statistics(&server, wanted.name, wanted.version),
         Verb::Infer => Ok(wrong_method(request, "POST").await),
@@ -70,8 +71,8 @@ pub(super) async fn wrong_method(request: Request, allowed: &'static str) -> Res
     response
 }
 
-async fn metadata(server: &Server, wanted: Wanted<'_>) -> Result<Response, KserveError> {
-    let Metadata { name, versions, inputs, outputs, .. } = told(server, wanted).await?;
+async fn metadata(server: &Server, wanted: Wanted<'_>, headers: &HeaderMap) -> Result<Response, KserveError> {
+    let Metadata { name, versions, inputs, outputs, .. } = told(server, wanted, headers).await?;
     let told = |tensors: Vec<TensorInfo>| tensors.into_iter().map(tensor).collect::<Vec<_>>();
     let (inputs, outputs) = (told(inputs), told(outputs));
     let platform = kserve::PLATFORM;
@@ -81,14 +82,14 @@ async fn metadata(server: &Server, wanted: Wanted<'_>) -> Result<Response, Kserv
     Ok(Json(body).into_response())
 }
 
-async fn told(server: &Server, wanted: Wanted<'_>) -> Result<Metadata, ApiError> {
-    let served = server.models().lease(wanted).await?;
+async fn told(server: &Server, wanted: Wanted<'_>, headers: &HeaderMap) -> Result<Metadata, ApiError> {
+    let served = server.models().lease_by(wanted, urgency(headers)?.deadline).await?;
     Ok(kserve::metadata(server.models(), &served))
 }
 
 /// The same in the words of Triton's configuration.
-async fn config(server: &Server, wanted: Wanted<'_>) -> Result<Response, KserveError> {
-    let Metadata { name, max_batch_size, inputs, outputs, .. } = told(server, wanted).await?;
+async fn config(server: &Server, wanted: Wanted<'_>, headers: &HeaderMap) -> Result<Response, KserveError> {
+    let Metadata { name, max_batch_size, inputs, outputs, .. } = told(server, wanted, headers).await?;
     let tensor = |tensor: &TensorInfo| json!({ "name": tensor.name, "data_type": tensor.data_type(), "dims": tensor.dims() });
     let (input, output): (Vec<_>, Vec<_>) =
         (inputs.iter().map(tensor).collect(), outputs.iter().map(tensor).collect());

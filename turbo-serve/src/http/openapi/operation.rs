@@ -171,7 +171,7 @@ impl Operation {
             "operationId": self.id, "tags": [self.tag], "summary": self.summary, "responses": responses,
         });
         let mut parameters: Vec<Value> = self.parameters.into_iter().map(parameter).collect();
-        if self.refusals.contains(&429) {
+        if self.refusals.contains(&504) {
             parameters.extend(urgency());
         }
         if !parameters.is_empty() {

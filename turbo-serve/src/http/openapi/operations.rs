@@ -4,6 +4,9 @@ use serde_json::{Value, json};
 
 use super::Operation;
 
+/// What may be wrong with a question about a model that may have to be loaded for it.
+const LOADING: [u16; 4] = [400, 404, 503, 504];
+
 /// Of text-embeddings-inference.
 pub(in crate::http) mod tei {
     use super::*;
@@ -270,12 +273,12 @@ pub(in crate::http) mod kserve {
     }
 
     pub(in crate::http) fn metadata() -> Operation {
-        of_model("kserve_model", "Tensors that a model reads and gives", "KserveModel").refuses(&[404, 503])
+        of_model("kserve_model", "Tensors that a model reads and gives", "KserveModel").refuses(&LOADING)
     }
 
     pub(in crate::http) fn config() -> Operation {
         let summary = "The same as Triton's tools ask for it: sizes without that of the batch";
-        of_model("kserve_model_config", summary, "KserveConfig").refuses(&[404, 503])
+        of_model("kserve_model_config", summary, "KserveConfig").refuses(&LOADING)
     }
 
     pub(in crate::http) fn model_ready() -> Operation {
@@ -340,7 +343,7 @@ pub(in crate::http) mod server {
     const TAG: &str = "server";
 
     pub(in crate::http) fn info() -> Operation {
-        Operation::new("info", TAG, "What is served, and within which limits", "Info").refuses(&[404, 503])
+        Operation::new("info", TAG, "What is served, and within which limits", "Info").refuses(&LOADING)
     }
 
     pub(in crate::http) fn health(id: &'static str) -> Operation {
