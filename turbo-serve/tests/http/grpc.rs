@@ -509,18 +509,16 @@ async fn messages_count_until_they_are_answered() {
     // One that waits holds its bytes, and gives them back when its client goes.
     let prompt = "a".repeat(60_000);
     let prompts = Prompts { named: [(prompt.clone(), String::new())].into(), default: None };
-    let server = serve(Arc::new(Fake::of(ModelInfo { prompts, ..embedding() }, Health::Ready)));
+    let engine = Arc::new(Fake::of(ModelInfo { prompts, ..embedding() }, Health::Ready));
+    let server = serve(engine.clone());
     let waiting = EmbedRequest { inputs: "wait".to_owned(), prompt_name: Some(prompt), ..message };
     let other = EmbedRequest { inputs: "a".to_owned(), ..waiting.clone() };
     let mut client = embedder(&server).await;
     let mut one = client.clone();
     let waits = tokio::spawn(async move { one.embed(waiting).await });
-    let refused = loop {
-        match client.embed(other.clone()).await {
-            Ok(_) => tokio::time::sleep(Duration::from_millis(5)).await,
-            Err(status) => break status,
-        }
-    };
+    // Else it may be the one that is refused.
+    wait_until("the one that waits", || engine.waiting.load(SeqCst) == 1);
+    let refused = client.embed(other.clone()).await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
     assert!(refused.message().contains("--max-body-bytes-in-flight"), "{refused}");
     assert_eq!(number(refused.metadata(), "grpc-retry-pushback-ms"), 1000);

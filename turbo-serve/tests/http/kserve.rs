@@ -1,12 +1,20 @@
 //! KServe's Open Inference Protocol v2 over REST: tensors in and out, as JSON and in its binary form.
 
-use std::{cell::Cell, sync::Arc, time::Duration};
+use std::{
+    cell::Cell,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use axum::{
     body::{Body, to_bytes},
     http::Request,
 };
 use proptest::{collection::vec, prelude::*, sample::select};
+use prost::Message;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
@@ -15,11 +23,13 @@ use turbo_serve::{
         DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Input,
         OutputKind, Pending, Priority, TokenizeRequest, Tokenized, Truncation,
     },
+    grpc::proto::open_inference::{ModelInferRequest, model_infer_request::InferRequestedOutputTensor},
     http::{HttpOptions, Metrics, router},
 };
 
 use crate::{
     fake::{Fake, Reply, Running, Server, classifier, routes, row},
+    kserve_grpc::message,
     models::{assert_near, list, ok, serve},
 };
 
@@ -472,6 +482,53 @@ pub(crate) fn elements() -> impl Strategy<Value = Vec<u8>> {
         [&length.to_le_bytes()[..], text.as_bytes()].concat()
     });
     vec(element, 0..4).prop_map(|elements| elements.concat())
+}
+
+#[test]
+fn large_tensors_are_put_together_away_from_the_threads_of_the_sockets() {
+    let routes = routes(Arc::new(Fake::new(Health::Ready)));
+    // How many threads there were beside the one of the sockets.
+    let others = |request: Request<Body>| {
+        let started = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&started);
+        let starts = move || {
+            count.fetch_add(1, SeqCst);
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .on_thread_start(starts)
+            .build()
+            .unwrap();
+        let answer = runtime.block_on(async {
+            let response = routes.clone().oneshot(request).await.unwrap();
+            assert_eq!(response.status(), 200);
+            to_bytes(response.into_body(), usize::MAX).await.unwrap()
+        });
+        (started.load(SeqCst), answer.len())
+    };
+    let wanted = || json!([{ "name": "token_embeddings" }]);
+    let over_http = |text: &str| {
+        let body = json!({ "inputs": [self::text(&[text])], "outputs": wanted() });
+        others(Request::post(INFER).body(Body::from(body.to_string())).unwrap())
+    };
+    let over_grpc = |text: &str| {
+        let outputs =
+            vec![InferRequestedOutputTensor { name: "token_embeddings".to_owned(), ..Default::default() }];
+        let message = ModelInferRequest { outputs, id: String::new(), ..message(&[text], true) };
+        let message = message.encode_to_vec();
+        let frame = [&[0][..], &(message.len() as u32).to_be_bytes(), &message].concat();
+        let request = Request::post("/inference.GRPCInferenceService/ModelInfer");
+        let request = request.header("content-type", "application/grpc").header("te", "trailers");
+        others(request.body(Body::from(frame)).unwrap())
+    };
+    // A row of four values for each of its tokens.
+    let (short, long) = ("a".repeat(100), "a".repeat(9000));
+    for (of, (threads, bytes)) in [("HTTP", over_http(&short)), ("gRPC", over_grpc(&short))] {
+        assert!(threads == 0 && bytes > 4 * 400, "{of}: {threads} threads for {bytes} bytes");
+    }
+    for (of, (threads, bytes)) in [("HTTP", over_http(&long)), ("gRPC", over_grpc(&long))] {
+        assert!(threads > 0 && bytes > 4 * 36_000, "{of}: {threads} threads for {bytes} bytes");
+    }
 }
 
 /// An input that says to have some of the bytes behind the JSON, or has data of its own.

@@ -27,7 +27,8 @@ async fn client(server: &Running) -> GrpcInferenceServiceClient<Channel> {
     GrpcInferenceServiceClient::new(Channel::from_shared(url).unwrap().connect().await.unwrap())
 }
 
-fn message(texts: &[&str], raw: bool) -> ModelInferRequest {
+/// A question about texts, as bytes beside their tensor or in it.
+pub(crate) fn message(texts: &[&str], raw: bool) -> ModelInferRequest {
     let bytes: Vec<Vec<u8>> = texts.iter().map(|text| text.as_bytes().to_vec()).collect();
     let written = |bytes: &Vec<u8>| [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
     let raw_input_contents = if raw { vec![bytes.iter().flat_map(written).collect()] } else { Vec::new() };

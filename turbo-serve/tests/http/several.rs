@@ -33,7 +33,7 @@ use turbo_serve::{
     },
     http::{HttpOptions, Metrics, router},
     models::{
-        Alias, Declared, Load, LoadWhen, Loaded, Models, Source, SourceError,
+        Alias, Declared, Load, LoadWhen, Loaded, Models, Source, SourceError, Wanted,
         ensemble::{Does, Ensemble, QUERY, Step, TEXTS},
     },
 };
@@ -523,6 +523,41 @@ fn a_stream_does_not_keep_its_model_from_being_unloaded() {
         // it ends, be it that its client says nothing more
         let status = answers.message().await.unwrap_err();
         assert_eq!((status.code(), status.message()), (Code::NotFound, UNLOADED));
+    });
+}
+
+#[test]
+fn scores_of_a_stream_outlast_their_model() {
+    let server = Several::start();
+    let scored = || {
+        let ranker = server.models.find(Wanted::named("ranker")).unwrap();
+        ranker.statistics().inputs
+    };
+    server.runtime.block_on(async {
+        let url = format!("http://{}", server.running.address);
+        let client = RerankClient::new(Channel::from_shared(url).unwrap().connect().await.unwrap());
+        // Now and then a stream that is still open is looked at in between, and ends: its client may say more.
+        for _ in 0..20 {
+            let (texts, asked) = tokio::sync::mpsc::channel(2);
+            let asked = stream::unfold(asked, |mut asked| async { Some((asked.recv().await?, asked)) });
+            let mut client = client.clone();
+            let ranked = tokio::spawn(async move { client.rerank_stream(call("ranker", asked)).await });
+            for text in ["b", "c"] {
+                let (query, text) = ("a".to_owned(), text.to_owned());
+                texts.send(RerankStreamRequest { query, text, ..Default::default() }).await.unwrap();
+            }
+            while scored() < 2 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            server.models.unload("ranker").await.unwrap();
+            drop(texts); // that was all
+            match ranked.await.unwrap() {
+                Ok(answer) => return assert_eq!(answer.into_inner().ranks.len(), 2),
+                Err(status) => assert_eq!((status.code(), status.message()), (Code::NotFound, UNLOADED)),
+            }
+            server.models.load("ranker").await.unwrap();
+        }
+        panic!("what was scored is thrown away with the model");
     });
 }
 
