@@ -111,7 +111,7 @@ pub const BATCH_COST_ERROR: &str = "turbo_batch_cost_error";
 pub const BATCH_COST_ERROR_MEDIAN: &str = "turbo_batch_cost_error_median";
 
 /// Counter, label [`REASON`]: requests that were not let in. What waits for room by itself, such as the messages of a stream,
-/// is one each time that it asks.
+/// is not among them.
 pub const ADMISSION_REFUSALS: &str = "turbo_admission_refusals";
 /// Label of [`ADMISSION_REFUSALS`].
 pub const REASON: &str = "reason";

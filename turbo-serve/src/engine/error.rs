@@ -1,6 +1,6 @@
 //! Why a request was not answered.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use turbo_models::Task;
 
@@ -195,6 +195,16 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// When somebody who waits for room, until this deadline, asks again; `None`: it does not become better by waiting.
+    pub(crate) fn again(&self, deadline: Option<Instant>) -> Option<Duration> {
+        match self {
+            Self::Overloaded { retry_after } => Some(*retry_after),
+            // What the server promises is counted from each question anew.
+            Self::TooLate { retry_after, .. } if deadline.is_none() => Some(*retry_after),
+            _ => None,
+        }
+    }
+
     /// The same of a request that so many other inputs stand before.
     pub(crate) fn behind(mut self, others: usize) -> Self {
         match &mut self {

@@ -145,7 +145,7 @@ impl Engine {
 
     async fn answer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
         let shared = &*self.0;
-        let Urgency { deadline, priority } = request.urgency;
+        let (Urgency { deadline, priority }, comes_again) = (request.urgency, request.comes_again);
         let terms = Terms::new(Instant::now(), deadline, shared.slo, priority);
         let answer = match deadline {
             // Before anything that is said at once, such as that there is no room: whoever waits for room would never hear
@@ -156,7 +156,10 @@ impl Engine {
                 .unwrap_or_else(|_| Err(terms.expired())),
             None => self.answer_on(request, terms).await,
         };
-        shared.metrics.ended(answer.as_ref().err(), &terms);
+        let error = answer.as_ref().err();
+        if !(comes_again && error.is_some_and(|error| error.again(deadline).is_some())) {
+            shared.metrics.ended(error, &terms);
+        }
         answer
     }
 
@@ -347,10 +350,8 @@ impl WorkerStart {
         let first = warm_up.first_capacity();
         let started = Instant::now();
         let mut runner = (self.model.build)(Capacity::LEAST).map_err(StartError::Runner)?;
-        let building = started.elapsed();
-        let started = Instant::now();
         warm_up.reserve_first(&mut *runner)?;
-        let building = building + started.elapsed();
+        let building = started.elapsed();
         let cache = self.cost_cache(first);
         let warm = warm_up.run(&mut *runner, cache.as_ref()).map_err(StartError::Runner)?;
         let Warm { costs, capacity, shared_tokens, reserving, measured } = warm;

@@ -80,6 +80,8 @@ pub struct InferRequest {
     pub urgency: Urgency,
     /// Who holds its answer.
     pub room: AnswerRoom,
+    /// Whether who finds no room asks again: he is let in later, and does not count as refused.
+    pub comes_again: bool,
 }
 
 impl InferRequest {
@@ -87,7 +89,7 @@ impl InferRequest {
     #[must_use]
     pub fn new(inputs: Vec<Input>, output: OutputKind) -> Self {
         let (urgency, room) = (Urgency::default(), AnswerRoom::default());
-        Self { inputs, output, truncation: None, prompt_name: None, urgency, room }
+        Self { inputs, output, truncation: None, prompt_name: None, urgency, room, comes_again: false }
     }
 }
 

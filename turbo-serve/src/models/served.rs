@@ -218,8 +218,9 @@ impl Infer for Lease {
 
     fn infer(&self, request: InferRequest) -> Pending<'_, InferResponse> {
         let (engine, urgency) = (&self.live.engine, request.urgency.or(self.urgency));
-        let room = request.room.clone().or(&self.answer_room);
-        let request = InferRequest { urgency, room, ..request };
+        let (room, comes_again) =
+            (request.room.clone().or(&self.answer_room), request.comes_again || self.door.is_some());
+        let request = InferRequest { urgency, room, comes_again, ..request };
         let Some(door) = &self.door else { return engine.infer(request) };
         Box::pin(async move {
             let ask = || engine.infer(request.clone());

@@ -47,6 +47,7 @@ pub async fn infer_in_parts(
             let answer = match no_room {
                 NoRoom::Fails if nth == 0 => engine.infer(part).await,
                 _ => {
+                    let part = InferRequest { comes_again: true, ..part };
                     patiently(engine, door, part.inputs.len(), deadline, || engine.infer(part.clone())).await
                 }
             };
@@ -105,6 +106,8 @@ mod tests {
         full: Range<usize>,
         /// The inputs of each request, as they came.
         seen: Mutex<Vec<usize>>,
+        /// How many of them come again.
+        patient: AtomicUsize,
         inside: AtomicUsize,
         most_inside: AtomicUsize,
     }
@@ -139,13 +142,14 @@ mod tests {
                 cache_bytes: None,
                 version: "1.2.3",
             };
-            let (inside, most_inside) = (0.into(), 0.into());
-            Self { info, full, seen: Mutex::default(), inside, most_inside }
+            let [patient, inside, most_inside] = [0, 0, 0].map(AtomicUsize::new);
+            Self { info, full, seen: Mutex::default(), patient, inside, most_inside }
         }
 
         async fn answer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
             let count = request.inputs.len();
             assert!((1..=2).contains(&count) && request.prompt_name.as_deref() == Some("query"));
+            self.patient.fetch_add(usize::from(request.comes_again), SeqCst);
             let nth = {
                 let mut seen = self.seen.lock().unwrap();
                 seen.push(count);
@@ -231,6 +235,7 @@ mod tests {
         let engine = Twos::new(1..3);
         assert_eq!(ask(&engine, &["1", "2", "3"]).unwrap().rows.len(), 3);
         assert_eq!(*engine.seen.lock().unwrap(), [2, 1, 1, 1], "the second part was refused twice");
+        assert_eq!(engine.patient.load(SeqCst), 3, "and the first would not have come again");
         let engine = Twos::new(0..2);
         assert_eq!(ask_or(NoRoom::Waits, &engine, &["1", "2"]).unwrap().rows.len(), 2);
     }

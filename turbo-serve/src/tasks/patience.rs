@@ -28,7 +28,8 @@ impl Door {
     }
 }
 
-/// Asks an engine once it has room for so many inputs. Until then nothing is done with what is asked but to look for room.
+/// Asks an engine once it has room for so many inputs, and again (`InferRequest::comes_again`) where that was gone. Until
+/// then nothing is done with what is asked but to look for room.
 ///
 /// # Errors
 /// Those of the engine; [`EngineError::Expired`] at `deadline`. That the answer would come too late for it is told at once:
@@ -49,11 +50,9 @@ pub(crate) async fn patiently<'a, T>(
             patience.wait(AGAIN.0).await?;
         }
         drop(first);
-        let retry_after = match ask().await {
-            Err(EngineError::Overloaded { retry_after }) => retry_after,
-            // What the server promises is counted from each question anew.
-            Err(EngineError::TooLate { retry_after, .. }) if deadline.is_none() => retry_after,
-            answer => return answer,
+        let answer = ask().await;
+        let Some(retry_after) = answer.as_ref().err().and_then(|error| error.again(deadline)) else {
+            return answer;
         };
         let _first = door.first().await;
         patience.wait(retry_after.clamp(AGAIN.0, AGAIN.1)).await?;

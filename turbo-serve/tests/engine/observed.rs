@@ -1,6 +1,6 @@
 //! What an engine tells of itself is what happened.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use turbo_serve::{
     cache::ResponseCache,
@@ -175,6 +175,25 @@ fn who_had_no_answer_in_time_is_counted() {
     ] {
         assert_eq!(value(&metrics, name), expected, "{name}");
     }
+}
+
+#[test]
+fn who_comes_again_is_refused_once_or_not_at_all() {
+    let slo = Some(Duration::from_secs(1));
+    let (engine, control) = start(&EngineConfig { max_concurrent_requests: 2, slo, ..config() });
+    let held = hold(&engine, &control, 1);
+    let refused = |comes_again, deadline| {
+        let urgency = Urgency { deadline, ..Urgency::default() };
+        let request = InferRequest { comes_again, urgency, ..request([&[2], &[3]]) };
+        let told = wait(engine.infer(request));
+        assert!(matches!(told, Err(EngineError::Overloaded { .. })), "{told:?}");
+        engine.observed().unwrap().totals.misses.slots
+    };
+    assert_eq!([refused(true, None), refused(true, None), refused(false, None)], [0, 0, 1]);
+    let soon = Some(Instant::now() + Duration::from_secs(60));
+    assert_eq!(refused(true, soon), 1);
+    control.open();
+    wait(held).unwrap();
 }
 
 #[test]

@@ -57,7 +57,7 @@ impl EnsembleEngine {
 
     async fn answer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
         let started = Instant::now();
-        let InferRequest { inputs, output, truncation, prompt_name, urgency, .. } = request;
+        let InferRequest { inputs, output, truncation, prompt_name, urgency, comes_again, .. } = request;
         self.check(inputs.len(), output, prompt_name)?;
         // Before the first step, so that no member is unloaded between two.
         let mut members = self.members()?;
@@ -74,7 +74,7 @@ impl EnsembleEngine {
             let no_room = if nth == 0 { NoRoom::Fails } else { NoRoom::Waits };
             usage.characters += group.query.chars().count()
                 + group.texts.iter().map(|text| text.chars().count()).sum::<usize>();
-            let (value, took) = self.run(&group, &members, truncation, no_room).await?;
+            let (value, took) = self.run(&group, &members, truncation, (no_room, comes_again)).await?;
             add(&mut usage, &took);
             for (place, row) in value.of.into_iter().zip(value.rows) {
                 rows[group.inputs[place]] = Some(row);
@@ -92,11 +92,11 @@ impl EnsembleEngine {
         group: &Group,
         members: &Members,
         truncation: Option<Truncation>,
-        no_room: NoRoom,
+        (no_room, comes_again): (NoRoom, bool),
     ) -> Result<(Value, Usage), EngineError> {
         let Self { plan, labels, .. } = self;
         let Group { query, texts, .. } = group;
-        Run { plan, members, labels, query, texts, truncation, no_room }.run().await
+        Run { plan, members, labels, query, texts, truncation, no_room, comes_again }.run().await
     }
 
     fn check(&self, got: usize, output: OutputKind, prompt_name: Option<String>) -> Result<(), EngineError> {
