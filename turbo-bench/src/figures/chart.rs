@@ -9,7 +9,7 @@ use super::{
 const PLOT: (f64, f64) = (340.0, 250.0);
 /// What surrounds it.
 const LEFT: f64 = 64.0;
-const RIGHT: f64 = 150.0;
+const RIGHT: f64 = 170.0;
 const TOP: f64 = 62.0;
 const BOTTOM: f64 = 56.0;
 

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{ArgAction, Args};
 use turbo_models::{DType, EncoderKernels};
 use turbo_serve::{
@@ -210,6 +210,7 @@ async fn serve<L: Future<Output = Result<Models>>>(
     devices: Devices,
     load: impl FnOnce(Host) -> L,
 ) -> Result<()> {
+    arguments.check_in_flight()?;
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     // Before the model is loaded, so that a port in use is told at once; listening when it is warm, so that nobody is
     // connected to a server that does not answer yet.
@@ -305,6 +306,24 @@ impl Arguments {
     pub(super) fn on(mut self, device: Wish) -> Self {
         self.model.device = device;
         self
+    }
+
+    /// Refuses limits under which a server would refuse its clients for ever.
+    fn check_in_flight(&self) -> Result<()> {
+        if let Some(bytes) = self.max_body_bytes_in_flight {
+            ensure!(
+                bytes >= self.payload_limit,
+                "--max-body-bytes-in-flight {bytes}: expected at least --payload-limit ({}), or the largest body could \
+                 never come in; raise the one or lower the other",
+                self.payload_limit
+            );
+        }
+        ensure!(
+            self.max_answer_bytes_in_flight != Some(0),
+            "--max-answer-bytes-in-flight 0: expected at least 1, or no request could come in; leave it out for a share \
+             of the memory that is free"
+        );
+        Ok(())
     }
 
     /// What may be held at a time for all clients; beside the models, which have theirs by now.

@@ -243,6 +243,10 @@ fn what_cannot_work_is_told_before_the_model_is_loaded() {
     // a GPU that nobody has; why not depends on the machine and on the features of the build
     assert_fails(serve(&["--port=0", "--device=cuda:4000000"]), &["--device cuda:4000000: "]);
     assert_fails(serve(&["--port=0", "--max-batch-tokens=47", "--auto-truncate=false"]), &["47", "48"]);
+    let bodies = ["--port=0", "--max-body-bytes-in-flight=1999", "--payload-limit=2000"];
+    assert_fails(serve(&bodies), &["--max-body-bytes-in-flight 1999: expected at least", "(2000)"]);
+    let answers = ["--port=0", "--max-answer-bytes-in-flight=0"];
+    assert_fails(serve(&answers), &["--max-answer-bytes-in-flight 0: expected at least 1"]);
     let minilm =
         ["serve", "--hostname=127.0.0.1", "--port=0", "--model-id=minilm", "--turbo-models-dir=nowhere"];
     assert_fails(run(&minilm), &["cargo xtask model"]);
