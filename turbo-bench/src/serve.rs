@@ -188,7 +188,22 @@ impl<'a> Place<'a> {
         command.arg("--model-id").arg(served(self.arguments, model));
         command
     }
+
+    /// The same that keeps neither answers nor costs, with a policy and a layout.
+    fn forgetful(&self, model: &str, batching: &str, layout: &str) -> Command {
+        let mut turbo = self.turbo(model);
+        turbo.args(["--cache-bytes=0", "--cost-cache=off", "--batching", batching, "--layout", layout]);
+        if layout == "padded" {
+            turbo.arg(format!("--max-batch-requests={PAPER_TEXTS}"));
+        }
+        turbo
+    }
 }
+
+/// Texts of a padded batch at most, as the paper has it.
+const PAPER_TEXTS: usize = 20;
+/// Tokens of the longest text that the models take.
+const LONGEST: usize = 512;
 
 /// The folder that servers load: a checkpoint and a tokenizer.
 fn served(arguments: &Arguments, model: &str) -> PathBuf {
@@ -227,20 +242,10 @@ impl Stage for Place<'_> {
     fn serve(&self, name: &str, kind: &Kind, model: &str) -> Result<Server> {
         let threads = self.arguments.choice.threads.to_string();
         let mut command = match kind {
-            Kind::Turbo { batching, layout } => {
-                let mut turbo = self.turbo(model);
-                turbo.args([
-                    "--cache-bytes=0",
-                    "--cost-cache=off",
-                    "--batching",
-                    batching,
-                    "--layout",
-                    layout,
-                ]);
-                if layout == "padded" {
-                    // As the paper has it.
-                    turbo.arg("--max-batch-requests=20");
-                }
+            Kind::Turbo { batching, layout } => self.forgetful(model, batching, layout),
+            Kind::Paper => {
+                let mut turbo = self.forgetful(model, "naive", "padded");
+                turbo.arg(format!("--max-batch-tokens={}", PAPER_TEXTS * LONGEST));
                 turbo
             }
             Kind::Other(peer) => {

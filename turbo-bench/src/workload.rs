@@ -14,6 +14,20 @@ pub fn gaps(seed: u64) -> impl Iterator<Item = f64> {
     SplitMix(seed).map(|z| -(((z >> 11) as f64 + 0.5) / (1_u64 << 53) as f64).ln())
 }
 
+/// Ranks below `count`, without end, the one of rank r (from zero) about as often as 1/(r + 1), the same for the same
+/// seed: logarithms of ranks are uniform.
+///
+/// # Panics
+/// When there is nothing to choose from.
+pub fn zipf(count: usize, seed: u64) -> impl Iterator<Item = usize> {
+    assert!(count > 0, "expected something to choose from");
+    let widest = ((count + 1) as f64).ln();
+    SplitMix(seed).map(move |z| {
+        let place = (z >> 11) as f64 / (1_u64 << 53) as f64;
+        ((place * widest).exp() as usize - 1).min(count - 1)
+    })
+}
+
 /// Numbers of all 64 bits (SplitMix64; Steele et al., 2014).
 struct SplitMix(u64);
 
@@ -40,6 +54,21 @@ mod tests {
         assert!(lens.iter().min() < Some(&15) && lens.iter().max() > Some(&490));
         assert_eq!(lens, uniform(&(5..=500), 1000, 0));
         assert_ne!(lens, uniform(&(5..=500), 1000, 1));
+    }
+
+    #[test]
+    fn a_rank_is_as_frequent_as_its_inverse() {
+        let count = 1000;
+        let mut seen = vec![0_u32; count];
+        zipf(count, 7).take(200_000).for_each(|rank| seen[rank] += 1);
+        let all = ((count + 1) as f64).ln();
+        for ranks in [0..1, 1..2, 2..10, 10..100, 100..1000] {
+            let found = f64::from(seen[ranks.clone()].iter().sum::<u32>()) / 200_000.0;
+            let expected = ((ranks.end + 1) as f64 / (ranks.start + 1) as f64).ln() / all;
+            assert!((found - expected).abs() < 0.006, "{ranks:?}: {found}, expected {expected}");
+        }
+        assert!(zipf(1, 3).take(100).all(|rank| rank == 0));
+        assert!(zipf(count, 1).take(20).eq(zipf(count, 1).take(20)));
     }
 
     #[test]

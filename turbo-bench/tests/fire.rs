@@ -186,6 +186,8 @@ fn holds(contest: &Contest) {
             let counted = point.served.count + point.refused.count + point.expired + point.dropped;
             assert_eq!(counted, point.offered, "each has one of these ends, and no other: {point:?}");
             assert!(point.failed.is_empty() && point.served.count > 0, "{point:?}");
+            assert_eq!(point.dropped, 0, "who is let in is answered, and who is not is told so: {point:?}");
+            assert!(point.cost_error.is_some_and(|off| (0.0..100.0).contains(&off)), "{point:?}");
             assert!(point.goodput <= point.achieved_rate && point.goodputs.len() == 2, "{point:?}");
             assert!(point.served.p50_ms <= point.served.p99_ms, "{point:?}");
         }

@@ -17,7 +17,7 @@ pub(super) fn colour(rival: &str) -> &'static str {
         "turbo" | "dp" => "#0b62c4",
         "ov" | "compiled" | "autotuned" | "naive" => "#d97a1e",
         "ort" | "token-budget" => "#2f9e62",
-        "ct2" | "sorted-window" => "#9a4fb5",
+        "ct2" | "sorted-window" | "paper" => "#9a4fb5",
         _ => "#8a929b",
     }
 }

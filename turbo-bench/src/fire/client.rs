@@ -57,12 +57,31 @@ impl Connections {
         if let Some(deadline) = deadline {
             request = request.header(DEADLINE, HeaderValue::from(deadline.as_millis().max(1) as u64));
         }
+        self.send(request.body(Full::new(body))?).await
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Answer> {
         let mut sender = self.sender().await?;
-        let response = sender.send_request(request.body(Full::new(body))?).await.context("no answer came")?;
+        let response = sender.send_request(request).await.context("no answer came")?;
         let status = response.status();
         let body = response.into_body().collect().await.context("the answer was cut off")?.to_bytes();
         self.idle.borrow_mut().push(sender);
         Ok(Answer { status, body })
+    }
+
+    /// A gauge of the server's `/metrics`, whatever its labels; `None` where there is none of this name.
+    ///
+    /// # Errors
+    /// As [`Self::ask`], and when the gauge is no number.
+    pub async fn gauge(&self, name: &str) -> Result<Option<f64>> {
+        let request = Request::get("/metrics").header(HOST, &self.host).body(Full::default())?;
+        let text = self.send(request).await?.body;
+        let text = String::from_utf8_lossy(&text);
+        let of_name = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
+        let Some(value) = text.lines().find(of_name).and_then(|line| line.rsplit(' ').next()) else {
+            return Ok(None);
+        };
+        value.parse().map(Some).with_context(|| format!("{name}: expected a number, got {value:?}"))
     }
 
     /// One that is free: the last that was used, so that those in excess fall idle.

@@ -27,8 +27,10 @@ pub struct Script {
 /// How a script is played.
 #[derive(Clone, Copy, Debug)]
 pub struct Play {
-    /// Time for an answer. A server is told how much of it is left when a request is sent.
+    /// Time for an answer.
     pub promised: Duration,
+    /// Whether the server is told how much of it is left when a request is sent.
+    pub is_told: bool,
     /// Requests of this first time do not count: until then queues fill up.
     pub ramp: Duration,
     /// How long answers are waited for after the last request.
@@ -71,7 +73,8 @@ impl Script {
                 if at >= play.ramp {
                     tally.borrow_mut().late.note(late);
                 }
-                let answer = to.ask(body, Some(play.promised.saturating_sub(late))).await;
+                let left = play.promised.saturating_sub(late);
+                let answer = to.ask(body, play.is_told.then_some(left)).await;
                 if at >= play.ramp {
                     let status = answer.ok().map(|answer| answer.status.as_u16());
                     tally.borrow_mut().note(tokens, status, begin.elapsed(), play.promised);
@@ -135,7 +138,7 @@ mod tests {
         let arrival = |i| Arrival { at: MS(10 * i), tokens: 3 };
         let requests = (0..count).map(|i| (arrival(i), Bytes::from_static(b"{}"))).collect();
         let script = Script { requests, length: MS(10 * count) };
-        let play = Play { promised: MS(50), ramp: MS(0), patience: MS(400) };
+        let play = Play { promised: MS(50), is_told: true, ramp: MS(0), patience: MS(400) };
         on_this_thread(async { script.play(&Rc::new(Connections::to(address)?), play).await }).unwrap()
     }
 

@@ -1,4 +1,4 @@
-//! Texts of exactly so many tokens: words that the vocabulary has whole.
+//! Texts of exactly so many tokens: words that the vocabulary has whole, as often as words are in texts.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -11,6 +11,7 @@ use crate::workload;
 
 /// Words of which each is one token.
 pub struct Texts {
+    /// The most frequent first, as WordPiece numbers them.
     words: Vec<String>,
 }
 
@@ -40,8 +41,10 @@ impl Texts {
         let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         let File { model } = serde_json::from_str(&text)
             .with_context(|| format!("{}: there is no WordPiece vocabulary", file.display()))?;
-        let whole = |word: &String| word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_lowercase());
-        let words: Vec<String> = model.vocab.into_keys().filter(whole).collect();
+        let whole = |word: &str| word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_lowercase());
+        let mut words: Vec<(String, u32)> = model.vocab.into_iter().filter(|(word, _)| whole(word)).collect();
+        words.sort_by_key(|(_, id)| *id);
+        let words: Vec<String> = words.into_iter().map(|(word, _)| word).collect();
         if words.len() < FEWEST {
             bail!("{}: expected {FEWEST} whole words or more, got {}", file.display(), words.len());
         }
@@ -50,11 +53,15 @@ impl Texts {
 
     /// A text of so many tokens, the first and the last one that every text gets among them; another one for another
     /// seed. Of two tokens there is one text, which is empty; there is none of fewer.
+    ///
+    /// The word of rank r is as frequent as 1/r, as in natural texts (Zipf, *Human Behavior and the Principle of Least
+    /// Effort*, 1949): of a hundred words, where there are twenty thousand, eleven are one of the two most frequent ones,
+    /// and three are among the rarest quarter.
     #[must_use]
     pub fn text(&self, tokens: u32, seed: u64) -> String {
         let count = tokens.saturating_sub(AROUND) as usize;
-        let chosen = workload::uniform(&(0..=self.words.len() - 1), count, seed);
-        let words: Vec<&str> = chosen.into_iter().map(|index| self.words[index].as_str()).collect();
+        let ranks = workload::zipf(self.words.len(), seed).take(count);
+        let words: Vec<&str> = ranks.map(|rank| self.words[rank].as_str()).collect();
         words.join(" ")
     }
 

@@ -51,8 +51,6 @@ pub struct Standing {
     pub capacities: Vec<f64>,
     /// What became of each load.
     pub points: Vec<Point>,
-    /// The same of loads that nobody else got: shares of its own capacity.
-    pub own: Vec<Point>,
 }
 
 /// What became of one load, in all rounds together.
@@ -88,6 +86,9 @@ pub struct Point {
     pub dropped: u64,
     /// How late the generator was to send the requests.
     pub late: Latency,
+    /// How far the server's predictions of its batches were off, in parts of what they took: the median of the last
+    /// hundred batches of each round, of which this is the median; `None` of a server that predicts nothing.
+    pub cost_error: Option<f64>,
     /// Share of the machine that neither this server nor the generator used.
     pub foreign_cpu: Option<f64>,
 }
@@ -96,8 +97,8 @@ pub struct Point {
 pub(super) struct Present {
     pub name: String,
     pub server: Server,
-    /// Loads of its own capacity that it gets besides those of all.
-    pub own: &'static [f64],
+    /// Whether it is told how long a client still waits.
+    pub is_told: bool,
 }
 
 /// What they are asked, and how.
@@ -126,10 +127,8 @@ pub(super) fn run(
     timeline: &mut Timeline,
 ) -> Result<Contest> {
     let loads = terms.shares.loads();
-    let own: usize = present.iter().map(|it| it.own.len()).sum();
-    let turns = (rounds * (present.len() * (1 + loads.len()) + own)) as f64;
-    let mut found: Vec<Findings> =
-        present.iter().map(|it| Findings::new(loads.len(), it.own.len())).collect();
+    let turns = (rounds * present.len() * (1 + loads.len())) as f64;
+    let mut found: Vec<Findings> = present.iter().map(|_| Findings::new(loads.len())).collect();
     for round in 0..rounds {
         let mut capacities = vec![0.0; present.len()];
         for who in order(present.len(), round, loads.len()) {
@@ -141,13 +140,7 @@ pub(super) fn run(
         for (index, load) in loads.iter().enumerate() {
             for who in order(present.len(), round, index) {
                 let turn = turn(&present[who], terms, load * base(who), round)?;
-                found[who].shared[index].add(turn, capacities[who]);
-                timeline.done(1.0 / turns);
-            }
-        }
-        for ((present, found), capacity) in present.iter().zip(&mut found).zip(capacities) {
-            for (load, found) in present.own.iter().zip(&mut found.own) {
-                found.add(turn(present, terms, load * capacity, round)?, capacity);
+                found[who].loads[index].add(turn, capacities[who]);
                 timeline.done(1.0 / turns);
             }
         }
@@ -179,47 +172,52 @@ fn capacity(present: &Present, terms: &Terms<'_>, round: usize) -> Result<f64> {
 }
 
 /// One load of one round at one server.
-fn turn(present: &Present, terms: &Terms<'_>, rate: f64, round: usize) -> Result<(Tally, Used)> {
+fn turn(present: &Present, terms: &Terms<'_>, rate: f64, round: usize) -> Result<Turn> {
     sleep(PAUSE);
     let Pace { ramp, turn, .. } = *terms.pace;
     let length = ramp + turn;
     let trace = terms.arrivals.trace(rate, length, round as u64);
     let script = Script::new(&trace, length, terms.texts, round as u64);
     // Whoever refuses nothing works off twice what it can do.
-    let play = Play { promised: terms.promised, ramp, patience: 4 * length };
+    let play = Play { promised: terms.promised, is_told: present.is_told, ramp, patience: 4 * length };
     let ours = [present.server.process_id()];
     let start = Ticks::now(&ours);
-    let tally = on_this_thread(async {
+    let (tally, used, cost_error) = on_this_thread(async {
         let to = Rc::new(Connections::to(present.server.address())?);
-        script.play(&to, play).await
+        let tally = script.play(&to, play).await?;
+        let used = start.zip(Ticks::now(&ours)).map(|(start, end)| end.since(&start));
+        Ok((tally, used.unwrap_or_default(), to.gauge(COST_ERROR).await?))
     })?;
-    let used = start.zip(Ticks::now(&ours)).map(|(start, end)| end.since(&start));
-    Ok((tally, used.unwrap_or_default()))
+    Ok(Turn { tally, used, cost_error })
 }
+
+/// What became of one load of one round.
+struct Turn {
+    tally: Tally,
+    used: Used,
+    cost_error: Option<f64>,
+}
+
+/// The metric that tells how far predictions are off.
+const COST_ERROR: &str = "turbo_batch_cost_error_median";
 
 /// What was found of one server, round after round.
 struct Findings {
     capacities: Vec<f64>,
-    shared: Vec<Found>,
-    own: Vec<Found>,
+    loads: Vec<Found>,
 }
 
 impl Findings {
     /// Nothing yet, of so many loads.
-    fn new(shared: usize, own: usize) -> Self {
-        let nothing = |count| vec![Found::default(); count];
-        Self { capacities: Vec::new(), shared: nothing(shared), own: nothing(own) }
+    fn new(loads: usize) -> Self {
+        Self { capacities: Vec::new(), loads: vec![Found::default(); loads] }
     }
 
     fn standing(self, present: &Present, loads: &[f64]) -> Standing {
-        let points = |loads: &[f64], found: &[Found]| -> Vec<Point> {
-            loads.iter().zip(found).map(|(&load, found)| found.point(load)).collect()
-        };
         Standing {
             name: present.name.clone(),
             capacity: rounded(quantile(&self.capacities, 0.5)),
-            points: points(loads, &self.shared),
-            own: points(present.own, &self.own),
+            points: loads.iter().zip(&self.loads).map(|(&load, found)| found.point(load)).collect(),
             capacities: self.capacities,
         }
     }
@@ -233,18 +231,20 @@ struct Found {
     /// What was offered, as shares of what the server could do in the same round.
     rhos: Vec<f64>,
     used: Used,
+    cost_errors: Vec<f64>,
 }
 
 impl Found {
-    fn add(&mut self, (tally, used): (Tally, Used), capacity: f64) {
+    fn add(&mut self, Turn { tally, used, cost_error }: Turn, capacity: f64) {
         self.goodputs.push(rounded(tally.goodput()));
         self.rhos.push(tally.offered_rate() / capacity);
         self.all.add(&tally);
         self.used += used;
+        self.cost_errors.extend(cost_error);
     }
 
     fn point(&self, load: f64) -> Point {
-        let Self { all, goodputs, rhos, used } = self;
+        let Self { all, goodputs, rhos, used, cost_errors } = self;
         Point {
             load,
             rho: mean(rhos).unwrap_or_default(),
@@ -261,6 +261,7 @@ impl Found {
             failed: all.failed.clone(),
             dropped: all.dropped,
             late: all.late.latency(),
+            cost_error: (!cost_errors.is_empty()).then(|| rounded(quantile(cost_errors, 0.5))),
             foreign_cpu: used.share(),
         }
     }
@@ -281,10 +282,10 @@ impl Standing {
         self.points.iter().find(|point| point.load == load)
     }
 
-    /// The load, among those of its own too, at which most was answered in time.
+    /// The load at which most was answered in time.
     #[must_use]
     pub fn best(&self) -> Option<&Point> {
-        self.points.iter().chain(&self.own).max_by(|a, b| a.goodput.total_cmp(&b.goodput))
+        self.points.iter().max_by(|a, b| a.goodput.total_cmp(&b.goodput))
     }
 
     /// What was answered in time, as a share of what it could do in the same round.

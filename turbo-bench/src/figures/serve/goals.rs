@@ -7,7 +7,7 @@ use super::{
     contest::{Contest, Point, Standing},
     host_path::HostPath,
     paired::{Paired, known},
-    regime::{LATER, LOADS, OTHERS, POLICIES, SOON},
+    regime::{LATER, LOADS, OTHERS, PAPER, POLICIES, SOON},
 };
 use crate::{
     figures::{
@@ -24,8 +24,6 @@ const OVERLOAD: f64 = LOADS[LOADS.len() - 1];
 /// The policy that is compared with the others, and the simplest of those.
 const DP: &str = POLICIES[0];
 const NAIVE: &str = POLICIES[1];
-/// What the paper starts from, beside the packed policies.
-const PADDED_NAIVE: &str = "naive-padded";
 /// Half of an interval that still tells who is ahead, as a share of the goodput: where two may be further apart, nothing
 /// is said.
 const SURE: f64 = 0.03;
@@ -43,13 +41,14 @@ pub fn verdicts(report: &Report) -> Vec<Verdict> {
     for (name, wanted) in [("padded-short", 1.15), ("padded-long", 1.3)] {
         all.push(ratio(name, "times naive's capacity", wanted, contest(name).and_then(peak)));
     }
-    let found = contest("packed-long").and_then(|it| best(it.standing(DP)?, it.standing(PADDED_NAIVE)?));
-    all.push(ratio("packed-long", "times the best goodput of naive, padded", 1.8, found));
+    let found = contest("paper-long").and_then(|it| best(it.standing(TURBO)?, it.standing(PAPER)?));
+    all.push(ratio("paper-long", "times the best goodput of naive, padded, as in the paper", 1.8, found));
     for name in ["others-short", "others-long"] {
         let found = contest(name).and_then(beside_others);
         all.push(ratio(name, "times the best goodput of the best other", 1.5, found));
     }
     all.push(lost(report));
+    all.push(cost_error(report));
     all.extend(host_path(section(report, "host-path")));
     all.extend(endurance(section(report, "endurance")));
     all
@@ -156,9 +155,19 @@ fn lost(report: &Report) -> Verdict {
     });
     let ours = contests.flat_map(|it| &it.standings).filter(|it| !OTHERS.contains(&it.name.as_str()));
     let lost = |point: &Point| point.failed.values().sum::<u64>() + point.dropped;
-    let found =
-        ours.map(|it| it.points.iter().chain(&it.own).map(lost).sum::<u64>() as f64).reduce(|a, b| a + b);
+    let found = ours.map(|it| it.points.iter().map(lost).sum::<u64>() as f64).reduce(|a, b| a + b);
     verdict("all contests", "requests that failed or got no answer", Kind::Count, 0.0, found)
+}
+
+/// How far predictions of turbo as it comes, with `dp` and packed, were off at the load at which they were worst.
+fn cost_error(report: &Report) -> Verdict {
+    let names = TRACES.into_iter().chain(["paper-long", "others-short", "others-long"]);
+    let ours = names
+        .filter_map(|name| contest(report, name))
+        .filter_map(|it| it.standing(DP).or_else(|| it.standing(TURBO)));
+    let found = ours.flat_map(|it| &it.points).filter_map(|point| point.cost_error).reduce(f64::max);
+    let what = "median error of a batch's predicted cost, at the worst load";
+    verdict("all contests, dp, packed", what, Kind::Cost, 0.15, found)
 }
 
 fn host_path(section: Option<&Section>) -> Vec<Verdict> {
@@ -221,6 +230,7 @@ mod tests {
             failed: [].into(),
             dropped: 0,
             late: latency(),
+            cost_error: None,
             foreign_cpu: None,
         }
     }
@@ -232,7 +242,6 @@ mod tests {
             capacity: 100.0,
             capacities: vec![100.0; 3],
             points: vec![point(load, goodputs)],
-            own: Vec::new(),
         });
         let (arrivals, standings) = (String::new(), standings.collect());
         Contest { arrivals, promised_ms: 250.0, clients: 64, standings }
@@ -276,17 +285,20 @@ mod tests {
     }
 
     #[test]
-    fn the_padded_one_counts_at_its_own_best_and_what_turbo_lost_counts_everywhere() {
-        let mut long = met(OVERLOAD, &[(DP, &[180.0; 3]), (PADDED_NAIVE, &[60.0; 3])]);
-        long.standings[1].own = vec![Point { dropped: 2, ..point(0.95, &[90.0; 3]) }];
+    fn what_turbo_lost_and_how_far_it_was_off_counts_everywhere() {
+        let mut paper = met(1.0, &[(TURBO, &[180.0; 3]), (PAPER, &[90.0; 3])]);
+        paper.standings[0].points.push(Point { cost_error: Some(0.2), dropped: 2, ..point(2.0, &[90.0; 3]) });
         let mut others = met(1.0, &[(TURBO, &[90.0; 3]), ("ort", &[60.0; 3])]);
         others.standings[0].points[0].failed = [(500, 3)].into();
+        others.standings[0].points[0].cost_error = Some(0.1);
         others.standings[1].points[0].dropped = 40;
-        let rows = vec![("packed-long", Rows::Contest(long)), ("others-long", Rows::Contest(others))];
+        let rows = vec![("paper-long", Rows::Contest(paper)), ("others-long", Rows::Contest(others))];
         let all = verdicts(&crate::figures::serve::report(rows));
         let found = |what: &str| all.iter().find(|it| it.what.starts_with(what) && it.found.is_some());
         let padded = found("times the best goodput of naive").unwrap();
-        assert_eq!((padded.found, &padded.regime[..]), (Some(2.0), "packed-long (3 rounds, ± 0.00 ×)"));
+        assert_eq!((padded.found, &padded.regime[..]), (Some(2.0), "paper-long (3 rounds, ± 0.00 ×)"));
         assert_eq!(found("requests that failed").unwrap().found, Some(5.0));
+        let off = found("median error").unwrap();
+        assert_eq!((off.found, off.reached()), (Some(0.2), Some(false)));
     }
 }

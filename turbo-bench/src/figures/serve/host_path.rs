@@ -51,7 +51,7 @@ pub struct Rate {
     pub client_cpu: f64,
 }
 
-/// One text, again and again.
+/// One text, nobody else asks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Idle {
     /// Its tokens.
@@ -72,6 +72,8 @@ const CLIENTS: usize = 8;
 const BATCHES: [usize; 4] = [TEXTS, 2 * TEXTS, 4 * TEXTS, 8 * TEXTS];
 /// Runs of a turn.
 const RUNS: usize = 40;
+/// Single texts of a turn, where nobody else asks.
+const SINGLES: usize = 100;
 /// Different requests.
 const BODIES: u64 = 256;
 
@@ -95,7 +97,7 @@ pub(super) fn run(
     let nothing = |&tokens: &u32| Idle { tokens, engine_ms: 0.0, server_ms: 0.0, added_ms: Vec::new() };
     let mut idle: Vec<Idle> = lens.iter().map(nothing).collect();
     let mut times = vec![(Vec::new(), Vec::new()); lens.len()];
-    for _ in 0..rounds {
+    for round in 0..rounds {
         for (batch, rates) in &mut engines {
             let ms = engine.time(&[vec![TOKENS; *batch]], 2, RUNS)?;
             rates.push(*batch as f64 / quantile(&ms[0], 0.5) * 1e3);
@@ -112,13 +114,10 @@ pub(super) fn run(
         timeline.done(0.7 / rounds as f64);
 
         for ((idle, times), &tokens) in idle.iter_mut().zip(&mut times).zip(lens) {
-            let of_engine = engine.time(slice::from_ref(&vec![tokens]), 2, RUNS)?.concat();
-            let asked = bodies(&[tokens]);
-            let of_server = on_this_thread(async {
-                let to = Connections::to(server.address())?;
-                one_by_one(&to, &asked, 2).await?;
-                one_by_one(&to, &asked, RUNS).await
-            })?;
+            // Texts that no round had before.
+            let seed = (u64::from(tokens) << 40) + ((round * SINGLES) as u64);
+            let asked = (seed..).take(SINGLES).map(|seed| texts.body(&[tokens], seed)).collect::<Vec<_>>();
+            let (of_engine, of_server) = side_by_side(engine, server, tokens, &asked)?;
             idle.added_ms.push(rounded(quantile(&of_server, 0.5) - quantile(&of_engine, 0.5)));
             times.0.extend(of_engine);
             times.1.extend(of_server);
@@ -133,6 +132,28 @@ pub(super) fn run(
     let client_cpu = rounded(quantile(&client_cpu, 0.5));
     let rate = Rate { texts: TEXTS, tokens: TOKENS, clients: CLIENTS, engine, server, shares, client_cpu };
     Ok(HostPath { rate, idle })
+}
+
+/// Milliseconds of the engine and of the server for a text of so many tokens, one request after the other. They take
+/// turns, so each finds its threads asleep and the caches full of what the other did: where nobody else asks, that is how
+/// a request finds them.
+fn side_by_side(
+    engine: &mut Rival,
+    server: &Server,
+    tokens: u32,
+    asked: &[Bytes],
+) -> Result<(Vec<f64>, Vec<f64>)> {
+    let (mut of_engine, mut of_server) = (Vec::new(), Vec::new());
+    on_this_thread(async {
+        let to = Connections::to(server.address())?;
+        one_by_one(&to, &asked[..1], 2).await?;
+        for body in asked {
+            of_engine.extend(engine.time(&[vec![tokens]], 0, 1)?.concat());
+            of_server.extend(one_by_one(&to, slice::from_ref(body), 1).await?);
+        }
+        Ok(())
+    })?;
+    Ok((of_engine, of_server))
 }
 
 /// Time that all threads of this process have run.

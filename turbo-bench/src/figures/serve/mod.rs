@@ -60,7 +60,7 @@ pub use regime::{Arrivals, Kind, Regime, Shares, Work};
 pub const TURBO: &str = "turbo";
 
 /// Raised when what is measured changes, so that `--missing` measures it anew.
-pub const METHOD: u32 = 2;
+pub const METHOD: u32 = 3;
 
 /// How it is measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -232,9 +232,8 @@ fn cost(regime: &Regime, pace: &Pace) -> Cost {
         Work::Contest { servers, shares, .. } => {
             let count = servers.len() as f64;
             // Who refuses nothing needs as long again for twice its capacity.
-            let patient = servers.iter().filter(|it| matches!(it, Kind::Other(_))).count() as f64;
-            let own: usize = servers.iter().map(|it| it.own_loads(servers).len()).sum();
-            let loads = count * shares.loads().len() as f64 + own as f64;
+            let patient = servers.iter().filter(|it| !matches!(it, Kind::Turbo { .. })).count() as f64;
+            let loads = count * shares.loads().len() as f64;
             let [capacity, turn] = [capacity, turn].map(|it| BETWEEN + ramp + it);
             Cost { fixed: count * START, round: count * capacity + (loads + patient) * turn }
         }
@@ -266,7 +265,7 @@ fn measure(
                     None => expected.insert(contest::vectors(&server, &texts)?),
                 };
                 agreement.push(contest::agree(expected, &server, &texts)?);
-                present.push(Present { name, server, own: kind.own_loads(servers) });
+                present.push(Present { name, server, is_told: *kind != Kind::Paper });
             }
             let terms = Terms { arrivals, promised: *promised, shares: *shares, texts: &texts, pace };
             Ok((agreement, Rows::Contest(contest::run(&present, &terms, rounds, timeline)?)))

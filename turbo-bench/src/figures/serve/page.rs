@@ -28,7 +28,7 @@ Every server is a process that is asked over loopback HTTP with JSON in and JSON
 same cores, so what it takes is missing to all alike. *Capacity* is what clients get that ask again as soon as they have
 their answer. Then requests come at their times, whatever has become of the earlier ones, and times of answers count
 from when a request should have been sent. *Load* is what was offered as a share of the capacity of the first server
-(others: of its own; *own*: a server of another layout, too), *ρ* as a share of the server's own. *Goodput* is what was
+(beside the paper's and others: of its own), *ρ* as a share of the server's own. *Goodput* is what was
 answered in the time that was promised, per second: a few times what a batch may take, which is 100 ms, and twice that
 where a single text may be a large part of a batch. *Tokens* are those of the goodput: who refuses long texts rather
 than short ones answers more requests than it could of all lengths. In a round all get the same requests, in turns, and
@@ -37,7 +37,9 @@ that were recorded. ± is half of Student's interval of 95 % over differences or
 the best is said where every pair is told apart or known to within 3 %; *not sure* is said elsewhere, and more rounds
 tell. *s* is for how long requests were sent that count, in all rounds, and *sent late* how late the generator itself
 was, in the median and at worst. No answers are kept (`--cache-bytes 0`). Padded batches have twenty texts at most, as
-in the paper.
+in the paper; *as in the paper* is a server of which that is the only limit, and which refuses nothing. *Off* is how far a
+server's prediction of a batch was off, in the median of the last hundred. Words of the texts are as frequent as in
+natural ones (Zipf's law over the vocabulary).
 ";
 
 /// What people write for the name of a server.
@@ -46,7 +48,7 @@ pub fn title(name: &str) -> &str {
     match name {
         "ort" => "ONNX Runtime, uvicorn",
         "ov" => "OpenVINO, uvicorn",
-        "naive-padded" => "naive, padded",
+        "paper" => "naive, padded, as in the paper",
         other => other,
     }
 }
@@ -59,6 +61,7 @@ fn heading(name: &str) -> &str {
         "packed-bursts" => "Policies, packed, bursts",
         "padded-short" => "Policies, padded, short texts",
         "padded-long" => "Policies, padded, texts of all lengths",
+        "paper-long" => "What the paper starts from, texts of all lengths",
         "others-short" => "Other servers, short texts",
         "others-long" => "Other servers, texts of all lengths",
         "host-path" => "The server beside its engine",
@@ -168,8 +171,8 @@ fn of_contest(contest: &Contest) -> String {
     }
     text += &format!(
         "\n| load | server | ρ | offered, 1/s | answered, 1/s | goodput, 1/s | tokens, 1/s | {} is ahead by | p50 | p90 | p99 | p99.9 | \
-         429 | p50, p99 of 429 | 504 | failed | dropped | s | sent late |\n\
-         |---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+         429 | p50, p99 of 429 | 504 | failed | dropped | off | s | sent late |\n\
+         |---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
         title(&first.name)
     );
     for (index, point) in first.points.iter().enumerate() {
@@ -180,19 +183,15 @@ fn of_contest(contest: &Contest) -> String {
                 .flatten();
             let ahead = ahead
                 .map_or(String::new(), |it| format!("{:+.1} ± {:.1} %", 100.0 * it.mean, 100.0 * it.half));
-            text += &of_point(standing, at, &point.load.to_string(), &ahead);
-        }
-    }
-    for standing in &contest.standings {
-        for at in &standing.own {
-            text += &of_point(standing, at, &format!("{} own", at.load), "");
+            text += &of_point(standing, at, &ahead);
         }
     }
     text + "\nTimes are milliseconds, but for *s*.\n"
 }
 
 /// A row of what became of a load.
-fn of_point(standing: &Standing, at: &Point, load: &str, ahead: &str) -> String {
+fn of_point(standing: &Standing, at: &Point, ahead: &str) -> String {
+    let off = at.cost_error.map_or(String::new(), |it| format!("{:.1} %", 100.0 * it));
     let Latency { p50_ms, p90_ms, p99_ms, p999_ms, .. } = at.served;
     let rare = p999_ms.map_or("–".to_owned(), digits);
     let refusals = match at.refused.count {
@@ -201,7 +200,8 @@ fn of_point(standing: &Standing, at: &Point, load: &str, ahead: &str) -> String 
     };
     let failed: Vec<String> = at.failed.iter().map(|(status, count)| format!("{count} × {status}")).collect();
     format!(
-        "| {load} | {} | {:.2} | {} | {} | {} | {} | {ahead} | {} | {} | {} | {rare} | {} | {refusals} | {} | {} | {} | {} | {}, {} |\n",
+        "| {} | {} | {:.2} | {} | {} | {} | {} | {ahead} | {} | {} | {} | {rare} | {} | {refusals} | {} | {} | {} | {off} | {} | {}, {} |\n",
+        at.load,
         title(&standing.name),
         at.rho,
         digits(at.offered_rate),

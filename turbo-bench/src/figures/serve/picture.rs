@@ -30,7 +30,7 @@ pub(super) struct Picture {
 pub(super) fn all(report: &Report) -> [Picture; 3] {
     let padded = ["padded-short", "padded-long"];
     let policies = || TRACES.into_iter().chain(padded);
-    let others = ["others-short", "others-long"].into_iter();
+    let others = ["paper-long", "others-short", "others-long"].into_iter();
     [
         Picture {
             name: "serve-latency.svg",
@@ -107,8 +107,7 @@ impl Panel {
     fn chart<'a>(self, contest: &'a Contest, heading: &'a str) -> Chart<'a> {
         let is_time = matches!(self, Self::Median | Self::Tail);
         let points = |standing: &Standing| {
-            let all = standing.points.iter().chain(&standing.own);
-            let drawn = all.filter(|point| !is_time || point.served.count > 0);
+            let drawn = standing.points.iter().filter(|point| !is_time || point.served.count > 0);
             let mut points: Vec<_> = drawn.map(|point| (point.offered_rate, self.value(point))).collect();
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
             points

@@ -49,6 +49,8 @@ pub enum Kind {
         /// What `--layout` says.
         layout: String,
     },
+    /// What the paper starts from: turbo that takes all that waits, pads it to the longest, and promises nothing.
+    Paper,
     /// Another engine behind uvicorn, by the name of its script's.
     Other(String),
 }
@@ -57,29 +59,20 @@ impl Kind {
     /// What a table calls it among servers like these.
     #[must_use]
     pub fn name(&self, among: &[Self]) -> String {
-        let alone = among.iter().filter(|it| matches!(it, Self::Turbo { .. })).count() < 2;
+        let policies = |it: &Self| matches!(it, Self::Turbo { .. });
         match self {
-            Self::Turbo { .. } if alone => super::TURBO.to_owned(),
-            Self::Turbo { batching, layout } if self.is_apart(among) => format!("{batching}-{layout}"),
+            Self::Turbo { .. } if among.iter().filter(|it| policies(it)).count() < 2 => {
+                super::TURBO.to_owned()
+            }
             Self::Turbo { batching, .. } => batching.clone(),
+            Self::Paper => PAPER.to_owned(),
             Self::Other(name) => name.clone(),
         }
     }
-
-    /// Loads of its own capacity that it gets besides those of all: a turbo of another layout than the first has a
-    /// capacity of another size, and its best is looked for there.
-    pub(super) fn own_loads(&self, among: &[Self]) -> &'static [f64] {
-        if self.is_apart(among) { &OWN_LOADS } else { &[] }
-    }
-
-    /// Whether it is a turbo of another layout than the first.
-    fn is_apart(&self, among: &[Self]) -> bool {
-        match (self, among.first()) {
-            (Self::Turbo { layout, .. }, Some(Self::Turbo { layout: first, .. })) => layout != first,
-            _ => false,
-        }
-    }
 }
+
+/// Name of [`Kind::Paper`].
+pub(super) const PAPER: &str = "paper";
 
 /// What servers are asked.
 #[derive(Clone, Debug, PartialEq)]
@@ -148,8 +141,6 @@ pub const LOADS: [f64; 4] = [0.5, 0.8, 0.95, 2.0];
 /// The same where the best of each server is looked for, which lies somewhere near its capacity: who refuses nothing
 /// answers everything late from there on.
 const CLOSE_LOADS: [f64; 5] = [0.5, 0.8, 0.9, 1.0, 2.0];
-/// Besides [`LOADS`] of the first server, shares of a server's own capacity.
-const OWN_LOADS: [f64; 3] = [0.8, 0.95, 1.0];
 /// Of `--batching`, the first the one that is compared with the others.
 pub const POLICIES: [&str; 5] = ["dp", "naive", "none", "token-budget", "sorted-window"];
 /// Other engines; see `peers/serve_peer.py`.
@@ -176,23 +167,23 @@ pub fn all() -> Result<Vec<Regime>> {
         shares: Shares::OfTheFirst,
     };
     let policies = |layout: &str| POLICIES.map(|batching| turbo(batching, layout)).to_vec();
-    // In turns with it, what the paper starts from.
-    let beside_naive = [policies("packed"), vec![turbo("naive", "padded")]].concat();
-    let others = |arrivals, promised| Work::Contest {
-        servers: [turbo("dp", "packed")].into_iter().chain(OTHERS.map(|it| Kind::Other(it.into()))).collect(),
+    let beside = |servers: &[Kind], arrivals, promised| Work::Contest {
+        servers: [&[turbo("dp", "packed")], servers].concat(),
         arrivals,
         promised,
         shares: Shares::OfOwn,
     };
+    let others = OTHERS.map(|it| Kind::Other(it.to_owned()));
     let minilm = |name, work| Regime { name, model: "minilm".to_owned(), work };
     Ok(vec![
         minilm("packed-short", contest(policies("packed"), short.clone(), SOON)),
-        minilm("packed-long", contest(beside_naive, long.clone(), LATER)),
+        minilm("packed-long", contest(policies("packed"), long.clone(), LATER)),
         minilm("packed-bursts", contest(policies("packed"), bursts, LATER)),
         minilm("padded-short", contest(policies("padded"), short.clone(), SOON)),
         minilm("padded-long", contest(policies("padded"), long.clone(), LATER)),
-        minilm("others-short", others(short, SOON)),
-        minilm("others-long", others(long, LATER)),
+        minilm("paper-long", beside(&[Kind::Paper], long.clone(), LATER)),
+        minilm("others-short", beside(&others, short, SOON)),
+        minilm("others-long", beside(&others, long, LATER)),
         minilm("host-path", Work::HostPath(vec![10, 40, 128])),
         minilm("endurance", Work::Endurance),
     ])
@@ -257,11 +248,10 @@ mod tests {
     }
 
     #[test]
-    fn who_is_apart_from_the_others_is_called_by_what_it_is_and_has_loads_of_its_own() {
-        let servers = [turbo("dp", "packed"), turbo("naive", "packed"), turbo("naive", "padded")];
-        assert_eq!(servers.each_ref().map(|it| it.name(&servers)), ["dp", "naive", "naive-padded"]);
-        assert_eq!(servers.each_ref().map(|it| it.own_loads(&servers).len()), [0, 0, OWN_LOADS.len()]);
-        let alone = [turbo("dp", "packed"), Kind::Other("ort".to_owned())];
-        assert_eq!(alone.each_ref().map(|it| it.name(&alone)), ["turbo", "ort"]);
+    fn a_turbo_among_others_is_called_so_and_policies_by_their_names() {
+        let policies = [turbo("dp", "packed"), turbo("naive", "packed")];
+        assert_eq!(policies.each_ref().map(|it| it.name(&policies)), ["dp", "naive"]);
+        let alone = [turbo("dp", "packed"), Kind::Paper, Kind::Other("ort".to_owned())];
+        assert_eq!(alone.each_ref().map(|it| it.name(&alone)), ["turbo", "paper", "ort"]);
     }
 }
