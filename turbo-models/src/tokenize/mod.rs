@@ -20,6 +20,7 @@ mod lower;
 mod text;
 mod tokens;
 mod vocab_txt;
+mod whole_words;
 mod word_cache;
 
 use std::{cmp::Ordering, path::Path, sync::Arc};
@@ -32,6 +33,7 @@ use self::{
     encoding::{ReadText, WordRule},
     file::{TokenizerFiles, guarded},
     tokens::{AllTokens, side_by_side, some_of},
+    whole_words::WholeWords,
     word_cache::WordCache,
 };
 pub use self::{
@@ -59,6 +61,7 @@ struct Shared {
     /// Whether the model is told which text of a pair a token belongs to.
     types_are_told: bool,
     cuts: Cuts,
+    whole: WholeWords,
     known: WordCache,
 }
 
@@ -114,10 +117,11 @@ impl TextTokenizer {
         let post_processor = tokenizer.get_post_processor().cloned();
         tokenizer.with_post_processor(None::<PostProcessorWrapper>);
         let cuts = Cuts::of(&tokenizer, case);
-        let known = WordCache::new(&cuts);
+        let (whole, known) = (WholeWords::of(&tokenizer), WordCache::new(&cuts));
         // a model of one type is never told: it would have no row for the second
         let types_are_told = types_are_told && limits.type_vocab_size > 1;
-        let shared = Shared { tokenizer, post_processor, mask, words, case, types_are_told, cuts, known };
+        let shared =
+            Shared { tokenizer, post_processor, mask, words, case, types_are_told, cuts, whole, known };
         Self { shared: Arc::new(shared), limits }
     }
 
@@ -355,10 +359,15 @@ impl TextTokenizer {
 
     /// The tokens of `text`, without special ones.
     fn tokens_of(&self, text: &str, detail: Detail) -> Result<Tokens, TokenizeError> {
-        let Shared { tokenizer, case, cuts, known, .. } = &*self.shared;
+        let Shared { tokenizer, case, cuts, whole, known, .. } = &*self.shared;
         let text = case.applied(text);
         let tokens = match detail {
-            Detail::Ids => known.tokens(&text, cuts, |word| guarded(|| tokenizer.encode_fast(word, false))),
+            Detail::Ids => known.tokens(
+                &text,
+                cuts,
+                |word| whole.id(tokenizer, word),
+                |words| guarded(|| tokenizer.encode_fast(words, false)),
+            ),
             Detail::Places => guarded(|| tokenizer.encode(text, false)),
         };
         tokens.map_err(|why| TokenizeError::Tokenizer { why })

@@ -1,4 +1,4 @@
-//! Ids of words that were tokenised before. Texts are made of a few ten thousand words over and over, and the library
+//! Ids of words that are one token, or were tokenised before. Texts are made of a few ten thousand words over and over, and the library
 //! takes microseconds for each of them, most of it for places and strings that the model does not read.
 //!
 //! A word is what lies between two [`Cuts`], so a text's ids are those of its words, one behind the other.
@@ -32,11 +32,13 @@ impl WordCache {
         Self(cuts.has_words().then(|| Cache::new(WORDS)))
     }
 
-    /// The tokens of `text` as far as their ids go. Those of words that are not known are made by `tokenize`, and kept.
+    /// The tokens of `text` as far as their ids go. `whole` tells the id of a word that is one token; those of others that
+    /// are not known are made by `tokenize`, and kept.
     pub(super) fn tokens<E>(
         &self,
         text: &str,
         cuts: &Cuts,
+        whole: impl Fn(&str) -> Option<u32>,
         tokenize: impl Fn(&str) -> Result<Tokens, E>,
     ) -> Result<Tokens, E> {
         let Some(known) = &self.0 else { return tokenize(text) };
@@ -46,7 +48,8 @@ impl WordCache {
         for word in cuts.words(text) {
             let (from, to) = (at, at + word.len());
             at = to;
-            let Some(seen) = known.get(word) else {
+            let seen = whole(word).map_or_else(|| known.get(word), |id| Some(Ids::new(&[id])));
+            let Some(seen) = seen else {
                 if word.len() <= LONGEST_WORD {
                     known.insert(word.into(), None);
                 }
@@ -101,6 +104,26 @@ mod tests {
         Ok(of_ids(text.chars().filter(|c| *c != ' ').map(u32::from).collect()))
     }
 
+    /// No word is known to be one token.
+    fn is_none(_: &str) -> Option<u32> {
+        None
+    }
+
+    #[test]
+    fn a_word_that_is_one_token_is_neither_made_tokens_of_nor_kept() {
+        let cuts = Cuts { blanks: Blanks::BehindWords(b" "), isolated: Isolated::None };
+        let cache = WordCache::new(&cuts);
+        let whole = |word: &str| (word.trim_start() == "one").then_some(1);
+        for expected in [vec![" a", " b c"], vec![" a", " b", " c"], vec![]] {
+            let asked = RefCell::default();
+            let got = cache.tokens("one a one one b c one", &cuts, whole, |word| letters(&asked, word));
+            let [a, b, c] = ['a', 'b', 'c'].map(u32::from);
+            assert_eq!(got.unwrap().get_ids(), [1, a, 1, 1, b, c, 1]);
+            assert_eq!(asked.into_inner(), expected);
+        }
+        assert_eq!(cache.0.unwrap().len(), 3);
+    }
+
     #[test]
     fn a_word_is_made_tokens_of_twice_at_most() {
         let long = "l".repeat(LONGEST_WORD + 1);
@@ -120,14 +143,14 @@ mod tests {
         ];
         for (text, expected) in texts {
             let asked = RefCell::default();
-            let got = cache.tokens(text, &cuts, |word| letters(&asked, word)).unwrap();
+            let got = cache.tokens(text, &cuts, is_none, |word| letters(&asked, word)).unwrap();
             assert_eq!(got.get_ids(), letters(&RefCell::default(), text).unwrap().get_ids(), "{text:?}");
             assert_eq!(asked.into_inner(), expected, "{text:?}");
         }
         for rare in [long, many] {
             for _ in 0..3 {
                 let asked = RefCell::default();
-                let got = cache.tokens(&rare, &cuts, |word| letters(&asked, word)).unwrap();
+                let got = cache.tokens(&rare, &cuts, is_none, |word| letters(&asked, word)).unwrap();
                 assert_eq!(got.len(), rare.len());
                 assert_eq!(asked.into_inner(), [rare.as_str()], "it is not kept");
             }
@@ -139,7 +162,7 @@ mod tests {
         let cache = WordCache::new(&Cuts::NONE);
         for _ in 0..3 {
             let asked = RefCell::default();
-            cache.tokens("a b", &Cuts::NONE, |text| letters(&asked, text)).unwrap();
+            cache.tokens("a b", &Cuts::NONE, is_none, |text| letters(&asked, text)).unwrap();
             assert_eq!(asked.into_inner(), ["a b"]);
         }
     }
