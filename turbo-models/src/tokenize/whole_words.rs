@@ -64,7 +64,7 @@ mod tests {
         let vocab: [_; VOCABULARY.len()] = std::array::from_fn(|id| (VOCABULARY[id].to_owned(), id as u32));
         let model = WordPiece::builder().vocab(vocab).max_input_chars_per_word(6).build().unwrap();
         let mut tokenizer = Tokenizer::new(model);
-        tokenizer.with_normalizer(normalizer);
+        tokenizer.with_normalizer(normalizer).unwrap();
         tokenizer.with_pre_tokenizer(Some(BertPreTokenizer));
         tokenizer.add_special_tokens([AddedToken::from("[CLS]", true)]).unwrap();
         let added = added.iter().map(|token| AddedToken::from(*token, false));
