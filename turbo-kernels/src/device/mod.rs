@@ -1,6 +1,7 @@
 //! Memory of a device, checked views into it, and the queue on which kernels run.
 
 mod block;
+mod cores;
 mod cpu;
 mod float;
 mod shared;

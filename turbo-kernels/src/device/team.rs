@@ -12,6 +12,9 @@
 //!
 //! In a region ([`Team::hold`]) the workers do not park, so that many short operations can follow each other; there
 //! they offer their core to others every few tens of microseconds. An idle team is parked and uses no CPU.
+//!
+//! A worker does not wake on the core of the caller. Linux likes to put a thread beside the one that wakes it, be another
+//! core idle, and moves it on when it next looks, a millisecond later: a short text is over by then.
 
 use std::{
     any::Any,
@@ -21,11 +24,13 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*},
+        atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::*},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
+
+use super::cores::{self, Cores};
 
 /// How long a worker spins before it parks: longer than the serial steps between two operations, and short enough
 /// that an idle server is idle.
@@ -54,8 +59,8 @@ struct Shared {
     /// Which workers are parked or about to be.
     parked: Box<[Line<AtomicBool>]>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
-    /// Workers that have begun to serve.
-    started: AtomicUsize,
+    /// The workers' numbers; zero of those that have not begun to serve.
+    threads: Box<[AtomicI32]>,
     stop: AtomicBool,
 }
 
@@ -76,6 +81,10 @@ unsafe impl Send for Shared {}
 pub(crate) struct Team {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
+    /// Those that the team may use.
+    cores: Cores,
+    /// The core that each worker keeps off.
+    kept_off: Box<[AtomicUsize]>,
 }
 
 impl Team {
@@ -89,17 +98,22 @@ impl Team {
             held: Line(AtomicUsize::new(0)),
             parked: (0..workers).map(|_| Line(AtomicBool::new(false))).collect(),
             panic: Mutex::new(None),
-            started: AtomicUsize::new(0),
+            threads: (0..workers).map(|_| AtomicI32::new(0)).collect(),
             stop: AtomicBool::new(false),
         });
-        let mut team = Team { shared, workers: Vec::with_capacity(workers) };
+        let mut team = Team {
+            shared,
+            workers: Vec::with_capacity(workers),
+            cores: Cores::allowed(),
+            kept_off: (0..workers).map(|_| AtomicUsize::new(cores::NOWHERE)).collect(),
+        };
         for index in 0..workers {
             let shared = Arc::clone(&team.shared);
             let name = format!("turbo-team-{}", index + 1);
             team.workers.push(thread::Builder::new().name(name).spawn(move || shared.serve(index))?);
         }
         // A thread allocates while it starts, and nothing may do so once the team works.
-        while team.shared.started.load(Relaxed) < workers {
+        while team.shared.threads.iter().any(|thread| thread.load(Relaxed) == 0) {
             thread::yield_now();
         }
         Ok(team)
@@ -142,10 +156,15 @@ impl Team {
         }
     }
 
-    /// Wakes at most `most` workers that are parked.
+    /// Wakes at most `most` workers that are parked, elsewhere than here.
     fn wake(&self, most: usize) {
-        for (parked, worker) in self.shared.parked.iter().zip(&self.workers).take(most) {
-            if parked.0.load(SeqCst) && parked.0.swap(false, SeqCst) {
+        let here = cores::here();
+        for (index, worker) in self.workers.iter().enumerate().take(most) {
+            let parked = &self.shared.parked[index].0;
+            if parked.load(SeqCst) && parked.swap(false, SeqCst) {
+                if self.kept_off[index].swap(here, Relaxed) != here {
+                    self.cores.keep_off(self.shared.threads[index].load(Relaxed), here);
+                }
                 worker.thread().unpark();
             }
         }
@@ -223,7 +242,7 @@ impl Shared {
 
     /// The life of worker `index`, which is thread `index + 1` of the team.
     fn serve(&self, index: usize) {
-        self.started.fetch_add(1, Relaxed);
+        self.threads[index].store(cores::this_thread(), Relaxed);
         while self.wait(index) {
             let taken = self.take_pieces(index + 1);
             if taken > 0 {
