@@ -55,20 +55,3 @@ pub async fn saturate(to: &Rc<Connections>, bodies: &[Bytes], clients: Clients) 
     }
     Ok(answered.get() as f64 / clients.length.as_secs_f64())
 }
-
-/// Milliseconds of each of so many requests, one after the other.
-///
-/// # Errors
-/// As [`saturate`].
-pub async fn one_by_one(to: &Connections, bodies: &[Bytes], count: usize) -> Result<Vec<f64>> {
-    let mut times = Vec::with_capacity(count);
-    for body in bodies.iter().cycle().take(count) {
-        let begin = Instant::now();
-        let answer = to.ask(body.clone(), None).await?;
-        times.push(begin.elapsed().as_secs_f64() * 1e3);
-        if answer.status.as_u16() != 200 {
-            bail!("{}: {}", answer.status, String::from_utf8_lossy(&answer.body));
-        }
-    }
-    Ok(times)
-}

@@ -15,6 +15,7 @@
 //! | [`texts`] | texts of exactly so many tokens |
 //! | [`server`] | a server as a process |
 //! | [`client`] | connections, and one request over them |
+//! | [`plain`] | one request after the other, by a client that takes next to nothing |
 //! | [`open`] | playing a trace |
 //! | [`closed`] | asking as fast as answers come |
 //! | [`tally`] | what came back |
@@ -22,6 +23,7 @@
 pub mod client;
 pub mod closed;
 pub mod open;
+pub mod plain;
 pub mod server;
 pub mod tally;
 pub mod texts;
@@ -35,6 +37,7 @@ use tokio::{runtime::Builder, task::LocalSet};
 
 pub use client::Connections;
 pub use open::Script;
+pub use plain::Plain;
 pub use server::Server;
 pub use tally::{Latency, Tally};
 pub use texts::Texts;

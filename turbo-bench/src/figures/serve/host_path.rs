@@ -2,7 +2,6 @@
 
 use std::{
     rc::Rc,
-    slice,
     time::{Duration, Instant},
 };
 
@@ -15,8 +14,8 @@ use super::Pace;
 use crate::{
     figures::numbers::{quantile, rounded},
     fire::{
-        Connections, Server, Texts,
-        closed::{Clients, one_by_one, saturate},
+        Connections, Plain, Server, Texts,
+        closed::{Clients, saturate},
         on_this_thread,
     },
     progress::Timeline,
@@ -58,7 +57,7 @@ pub struct Idle {
     pub tokens: u32,
     /// Median of the bare engine, ms.
     pub engine_ms: f64,
-    /// Median of the server, as its client sees it, ms.
+    /// Median of the server, from the first byte sent to the last one read, ms.
     pub server_ms: f64,
     /// Their difference of each round, ms.
     pub added_ms: Vec<f64>,
@@ -74,6 +73,8 @@ const BATCHES: [usize; 4] = [TEXTS, 2 * TEXTS, 4 * TEXTS, 8 * TEXTS];
 const RUNS: usize = 40;
 /// Single texts of a turn, where nobody else asks.
 const SINGLES: usize = 100;
+/// Those of them that do not count.
+const WARM_UP: usize = 5;
 /// Different requests.
 const BODIES: u64 = 256;
 
@@ -144,15 +145,16 @@ fn side_by_side(
     asked: &[Bytes],
 ) -> Result<(Vec<f64>, Vec<f64>)> {
     let (mut of_engine, mut of_server) = (Vec::new(), Vec::new());
-    on_this_thread(async {
-        let to = Connections::to(server.address())?;
-        one_by_one(&to, &asked[..1], 2).await?;
-        for body in asked {
-            of_engine.extend(engine.time(&[vec![tokens]], 0, 1)?.concat());
-            of_server.extend(one_by_one(&to, slice::from_ref(body), 1).await?);
+    let mut client = Plain::to(server.address())?;
+    for (turn, body) in asked.iter().enumerate() {
+        let engine = engine.time(&[vec![tokens]], 0, 1)?.concat();
+        let server = client.time(body)?.as_secs_f64() * 1e3;
+        // What the first ones find is what was there before.
+        if turn >= WARM_UP {
+            of_engine.extend(engine);
+            of_server.push(server);
         }
-        Ok(())
-    })?;
+    }
     Ok((of_engine, of_server))
 }
 
