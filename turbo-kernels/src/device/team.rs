@@ -401,6 +401,24 @@ mod tests {
         true
     }
 
+    /// Where it wakes by itself is the system's affair; that it may not wake beside the caller is seen here.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_worker_wakes_on_another_core_than_the_caller() {
+        use rustix::thread::{Pid, sched_getaffinity};
+        let all = sched_getaffinity(None).unwrap();
+        let team = team(2);
+        for _ in 0..3 {
+            assert!(all_park(&team), "the worker still spins");
+            drop(team.hold());
+            let (core, thread) = (team.kept_off[0].load(Relaxed), team.shared.threads[0].load(Relaxed));
+            let may_use = sched_getaffinity(Pid::from_raw(thread)).unwrap();
+            assert!(all.is_set(core), "{core} is where the caller was");
+            assert_eq!(may_use.is_set(core), all.count() == 1, "it has no choice where there is one core");
+            assert_eq!(may_use.count(), (all.count() - 1).max(1));
+        }
+    }
+
     /// Processor time of the calling thread's process would be disturbed by other tests, so this looks at the flags.
     #[test]
     fn idle_workers_park() {
