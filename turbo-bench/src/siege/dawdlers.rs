@@ -18,7 +18,7 @@ use tokio::{
 use super::{PATIENCE, Siege, Trial, raw};
 use crate::fire::Connections;
 
-/// Between two bytes.
+/// Between two requests of somebody who does not dawdle.
 const STEP: Duration = Duration::from_millis(100);
 /// The server's patience with a head, and with a reader who takes nothing. With a body it is patient as long as some of it
 /// comes now and then.
@@ -107,7 +107,7 @@ fn judge(over: Over, ended: Result<(), String>, dawdling: Duration) -> Option<St
     }
 }
 
-/// Sends what is before `slow` at once, a byte of that now and then, and the rest at the end.
+/// Sends what is before `slow` at once, a byte of that now and then so that they last until the end, and then the rest.
 async fn write_slowly(
     address: SocketAddr,
     request: &[u8],
@@ -117,15 +117,12 @@ async fn write_slowly(
     let broke = |error: io::Error| format!("a broken connection: {error}");
     let mut stream = raw::connect(address).await.map_err(broke)?;
     raw::send(&mut stream, &request[..slow.start]).await.map_err(broke)?;
-    let mut sent = slow.start;
-    while Instant::now() < end {
-        sleep(STEP).await;
-        if sent < slow.end {
-            stream.write_u8(request[sent]).await.map_err(broke)?;
-            sent += 1;
-        }
+    for sent in slow.clone() {
+        let left = end.saturating_duration_since(Instant::now());
+        sleep(left / (slow.end - sent) as u32).await;
+        stream.write_u8(request[sent]).await.map_err(broke)?;
     }
-    raw::send(&mut stream, &request[sent..]).await.map_err(broke)?;
+    raw::send(&mut stream, &request[slow.end..]).await.map_err(broke)?;
     match raw::reply(&mut stream, PATIENCE).await {
         raw::Reply::Whole(200) => Ok(()),
         other => Err(other.to_string()),
@@ -154,6 +151,32 @@ mod tests {
     use super::*;
 
     const SECONDS: fn(u64) -> Duration = Duration::from_secs;
+
+    /// A pause at the end would be one that the server has no patience with.
+    #[test]
+    fn what_is_sent_slowly_lasts_until_the_end() {
+        use std::io::{Read, Write};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let (mut came, mut bytes, mut widest) = (Instant::now(), 0, Duration::ZERO);
+            while bytes < 40 {
+                bytes += stream.read(&mut [0; 64]).unwrap();
+                widest = widest.max(came.elapsed());
+                came = Instant::now();
+            }
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+            widest
+        });
+        let end = Instant::now() + Duration::from_millis(600);
+        let sent =
+            crate::fire::on_this_thread(async { Ok(write_slowly(address, &[b' '; 40], 10..39, end).await) });
+        assert_eq!(sent.unwrap(), Ok(()));
+        assert!(Instant::now() >= end);
+        let widest = server.join().unwrap();
+        assert!(widest < Duration::from_millis(300), "a pause of {widest:?} in 600 ms");
+    }
 
     #[test]
     fn patience_is_kept_and_comes_to_an_end() {
