@@ -20,9 +20,9 @@ use crate::fire::Connections;
 
 /// Between two requests of somebody who does not dawdle.
 const STEP: Duration = Duration::from_millis(100);
-/// The server's patience with a head, and with a reader who takes nothing. With a body it is patient as long as some of it
-/// comes now and then.
+/// The server's patience with a head.
 const HEAD: Duration = Duration::from_secs(75);
+/// The same with a body that drips, and with a reader who takes nothing.
 const STALL: Duration = Duration::from_secs(30);
 /// Whoever is at it for so much longer should have been cut off.
 const LATER: Duration = Duration::from_secs(10);
@@ -95,8 +95,7 @@ pub(super) async fn come(siege: &Siege<'_>, trial: &mut Trial) -> Result<()> {
 fn judge(over: Over, ended: Result<(), String>, dawdling: Duration) -> Option<String> {
     let patience = match over {
         Over::Head => HEAD,
-        Over::Body => Duration::MAX,
-        Over::Answers => STALL,
+        Over::Body | Over::Answers => STALL,
     };
     match ended {
         Err(how) if dawdling < patience => Some(format!("{over:?}: after {dawdling:?} one got {how}")),
@@ -185,7 +184,8 @@ mod tests {
             (Over::Head, 3, true, false),
             (Over::Head, 80, true, true),
             (Over::Head, 90, false, true),
-            (Over::Body, 90, true, false),
+            (Over::Body, 3, true, false),
+            (Over::Body, 41, false, true),
             (Over::Answers, 3, true, false),
             (Over::Answers, 41, false, true),
         ] {
