@@ -42,7 +42,7 @@ pub fn verdicts(report: &Report) -> Vec<Verdict> {
         all.push(ratio(name, "times naive's capacity", wanted, contest(name).and_then(peak)));
     }
     let found = contest("paper-long").and_then(|it| best(it.standing(TURBO)?, it.standing(PAPER)?));
-    all.push(ratio("paper-long", "times the best goodput of naive, padded, as in the paper", 1.8, found));
+    all.push(ratio("paper-long", "times the best goodput of the paper's naive", 1.8, found));
     for name in ["others-short", "others-long"] {
         let found = contest(name).and_then(beside_others);
         all.push(ratio(name, "times the best goodput of the best other", 1.5, found));
@@ -295,7 +295,7 @@ mod tests {
         let rows = vec![("paper-long", Rows::Contest(paper)), ("others-long", Rows::Contest(others))];
         let all = verdicts(&crate::figures::serve::report(rows));
         let found = |what: &str| all.iter().find(|it| it.what.starts_with(what) && it.found.is_some());
-        let padded = found("times the best goodput of naive").unwrap();
+        let padded = found("times the best goodput of the paper").unwrap();
         assert_eq!((padded.found, &padded.regime[..]), (Some(2.0), "paper-long (3 rounds, ± 0.00 ×)"));
         assert_eq!(found("requests that failed").unwrap().found, Some(5.0));
         let off = found("median error").unwrap();

@@ -37,9 +37,9 @@ that were recorded. ± is half of Student's interval of 95 % over differences or
 the best is said where every pair is told apart or known to within 3 %; *not sure* is said elsewhere, and more rounds
 tell. *s* is for how long requests were sent that count, in all rounds, and *sent late* how late the generator itself
 was, in the median and at worst. No answers are kept (`--cache-bytes 0`). Padded batches have twenty texts at most, as
-in the paper; *as in the paper* is a server of which that is the only limit, and which refuses nothing. *Off* is how far a
-server's prediction of a batch was off, in the median of the last hundred. Words of the texts are as frequent as in
-natural ones (Zipf's law over the vocabulary).
+in the paper; *the paper's naive* takes all that waits, pads it, has no other limit than those twenty, and refuses nothing.
+*Off* is how far a server's prediction of a batch was off, in the median of the last hundred. Words of the texts are as
+frequent as in natural ones (Zipf's law over the vocabulary).
 ";
 
 /// What people write for the name of a server.
@@ -48,7 +48,7 @@ pub fn title(name: &str) -> &str {
     match name {
         "ort" => "ONNX Runtime, uvicorn",
         "ov" => "OpenVINO, uvicorn",
-        "paper" => "naive, padded, as in the paper",
+        "paper" => "the paper's naive",
         other => other,
     }
 }
