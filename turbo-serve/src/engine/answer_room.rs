@@ -12,6 +12,9 @@ pub trait HoldAnswers: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`EngineError::AnswerTooLarge`], [`EngineError::NoRoomForAnswer`].
     fn hold(&self, values: usize) -> Result<(), EngineError>;
+
+    /// Lets go of so many that were held: they are not computed after all, and may be asked for again.
+    fn let_go(&self, values: usize);
 }
 
 /// Where a request has its answer held; by default nobody bounds it. What it holds is let go when this, its clones and what
@@ -38,6 +41,13 @@ impl AnswerRoom {
     /// Those of [`HoldAnswers::hold`].
     pub(super) fn hold(&self, values: usize) -> Result<(), EngineError> {
         self.0.as_ref().map_or(Ok(()), |holder| holder.hold(values))
+    }
+
+    /// Lets go of so many values that were held.
+    pub(super) fn let_go(&self, values: usize) {
+        if let Some(holder) = &self.0 {
+            holder.let_go(values);
+        }
     }
 }
 

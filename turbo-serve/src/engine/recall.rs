@@ -83,7 +83,7 @@ impl Recall {
 fn compute(forecast: &Forecast, inbox: &Inbox, ticket: &Ticket, missing: Vec<Job>) {
     let lens: Vec<(usize, u32)> = missing.iter().map(|job| (job.input, job.seq_len())).collect();
     if let Err(too_late) = forecast.settle(&ticket.place, &lens) {
-        return ticket.fail(too_late);
+        return ticket.refuse(too_late);
     }
     missing
         .iter()

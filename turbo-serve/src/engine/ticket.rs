@@ -73,6 +73,8 @@ pub(super) struct Ticket {
 struct Open {
     answers: Vec<Option<Answer>>,
     missing: usize,
+    /// Values of its rows that are held.
+    held: usize,
     reply: Reply<Answer>,
 }
 
@@ -85,7 +87,7 @@ impl Ticket {
     ) -> (Self, Receiver<Answer>) {
         let (reply, receiver) = Reply::new(slots);
         let answers = std::iter::repeat_with(|| None).take(inputs).collect();
-        let open = Mutex::new(Open { answers, missing: inputs, reply });
+        let open = Mutex::new(Open { answers, missing: inputs, held: 0, reply });
         (Self { place, output, room: (AnswerRoom::default(), 0), open }, receiver)
     }
 
@@ -102,7 +104,16 @@ impl Ticket {
             OutputKind::Selected => input.selected.len(),
         };
         let (room, row_len) = &self.room;
-        room.hold(inputs.iter().map(rows).sum::<usize>().saturating_mul(*row_len))
+        let values = inputs.iter().map(rows).sum::<usize>().saturating_mul(*row_len);
+        room.hold(values)?;
+        self.lock().held = values;
+        Ok(())
+    }
+
+    /// Answers the whole request with an error before any of it is computed: nothing is held of it, be it that it comes again.
+    pub(super) fn refuse(&self, error: EngineError) {
+        self.room.0.let_go(std::mem::take(&mut self.lock().held));
+        self.fail(error);
     }
 
     /// When its request came.

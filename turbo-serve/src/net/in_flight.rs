@@ -325,14 +325,23 @@ impl Planned {
 }
 
 impl Plan {
+    /// What so many values take, and what is written of them.
+    fn bytes(&self, values: usize) -> usize {
+        values.saturating_mul(size_of::<f32>() + self.written.load(Relaxed))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl HoldAnswers for Plan {
+    fn let_go(&self, values: usize) {
+        drop(self.lock().split(self.bytes(values)));
+    }
+
     fn hold(&self, values: usize) -> Result<(), EngineError> {
-        let more = values.saturating_mul(size_of::<f32>() + self.written.load(Relaxed));
+        let more = self.bytes(values);
         let (mut held, limit) = (self.lock(), self.answers.limit);
         let bytes = held.bytes.saturating_add(more);
         if bytes > limit {

@@ -2,13 +2,18 @@
 
 use std::{
     future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
     time::{Duration, Instant},
 };
 
 use turbo_serve::{
     cache::ResponseCache,
     engine::{
-        DeviceTurns, Engine, EngineConfig, EngineError, Infer, InferRequest, InferResponse, Priority, Urgency,
+        AnswerRoom, DeviceTurns, Engine, EngineConfig, EngineError, HoldAnswers, Infer, InferRequest,
+        InferResponse, Priority, Urgency,
     },
 };
 
@@ -175,6 +180,39 @@ fn what_is_known_is_never_too_late() {
     assert!(wait(engine.infer(within(millis(30), request([&[7; 3]])))).is_ok());
     let both = wait(engine.infer(within(millis(30), request([&[7; 3], &[9; 3]]))));
     assert!(matches!(both, Err(EngineError::TooLate { .. })), "{both:?}");
+}
+
+/// Values that are held.
+#[derive(Debug, Default)]
+struct Room(AtomicUsize);
+
+impl HoldAnswers for Room {
+    fn hold(&self, values: usize) -> Result<(), EngineError> {
+        self.0.fetch_add(values, SeqCst);
+        Ok(())
+    }
+
+    fn let_go(&self, values: usize) {
+        self.0.fetch_sub(values, SeqCst);
+    }
+}
+
+/// Who waits for room asks over and over, each time for the same.
+#[test]
+fn nothing_is_held_of_an_answer_that_would_be_too_late() {
+    let cache = Some(ResponseCache::in_memory(1 << 20).unwrap());
+    let (engine, _ran) = paced::start(&EngineConfig { cache, ..config() }, 0.0);
+    embed(&engine, [&[7; 3]]).unwrap();
+    let runtime = runtime();
+    crowd(&engine, &runtime);
+    let room = Arc::new(Room::default());
+    // That one input is known is seen when there are tokens, and the answer is held by then.
+    let both = || InferRequest { room: AnswerRoom::of(room.clone()), ..request([&[7; 3], &[9; 3]]) };
+    let refused = wait(engine.infer(within(millis(30), both())));
+    assert!(matches!(refused, Err(EngineError::TooLate { .. })), "{refused:?}");
+    assert_eq!(room.0.load(SeqCst), 0);
+    wait(engine.infer(both())).unwrap();
+    assert_eq!(Some(room.0.load(SeqCst) / 2), engine.info().model.rows.pooled, "until it is written");
 }
 
 #[test]
