@@ -244,7 +244,7 @@ fn of_host_path(HostPath { rate, idle }: &HostPath) -> String {
         100.0 * rate.share(),
         100.0 * rate.client_cpu
     );
-    text += "\nOne text, one client, milliseconds:\n\n| tokens | bare engine | server | added |\n|---:|---:|---:|---:|\n";
+    text += "\nOne text, nobody else asks, engine and server in turns, milliseconds:\n\n| tokens | bare engine | server | added |\n|---:|---:|---:|---:|\n";
     for it in idle {
         _ = writeln!(
             text,
