@@ -6,7 +6,10 @@ use std::{borrow::Cow, future::poll_fn, pin::Pin, time::Duration};
 
 use axum::{
     body::{Body, Bytes, HttpBody},
+    extract::Request,
     http::{HeaderMap, StatusCode, header},
+    middleware::Next,
+    response::Response,
 };
 use hyper::body::Frame;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -18,10 +21,10 @@ use tokio::{
 use super::error::ApiError;
 use crate::net::NoRoom;
 
-/// What is read of a refused body, so that its sender comes to the point of reading the answer: a connection closed on
-/// unread bytes is reset, and the answer with it.
+/// What is read of a body that is not kept, so that its sender comes to the point of reading the answer: a connection closed
+/// on unread bytes is reset, and the answer with it.
 const DISCARDED_BYTES: usize = 64 << 20;
-/// For how long a refused body is read.
+/// For how long such a body is read.
 const DISCARDING: Duration = Duration::from_secs(2);
 
 /// For how long a client may send nothing in the middle of a body.
@@ -121,7 +124,14 @@ async fn next_frame(body: &mut Body) -> Option<Result<Frame<Bytes>, axum::Error>
     poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await
 }
 
-/// Reads a refused body to its end without keeping it, within bounds.
+/// Answers a request of which the route makes nothing but its head: a body comes to its end before.
+pub(super) async fn unasked(request: Request, next: Next) -> Response {
+    let (head, body) = request.into_parts();
+    discard(&head.headers, body).await;
+    next.run(Request::from_parts(head, Body::empty())).await
+}
+
+/// Reads a body that is refused, or that nobody asked for, to its end without keeping it, within bounds.
 pub(super) async fn discard(headers: &HeaderMap, mut body: Body) {
     if headers.contains_key(header::EXPECT) {
         return; // who asks before sending sends nothing after a refusal

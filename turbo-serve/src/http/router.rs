@@ -16,7 +16,7 @@ use axum::{
 use super::{
     Metrics,
     ability::Ability,
-    body::discard,
+    body::{discard, unasked},
     call, dashboard,
     error::{ApiError, KserveError, OpenAiError, RerankError, TeiError},
     kserve, observe, openai,
@@ -124,7 +124,7 @@ impl Routes {
         handler: H,
         told: Operation,
     ) -> Self {
-        self.route("get", path, get(handler), told)
+        self.route("get", path, get_alone(handler), told)
     }
 
     pub(super) fn post<H: Handler<T, Server>, T: 'static>(
@@ -156,6 +156,11 @@ impl Routes {
         self.operations.extend(told);
         Self { router: self.router.route(path, route), ..self }
     }
+}
+
+/// `GET` of a route that makes nothing of a body.
+pub(super) fn get_alone<H: Handler<T, Server>, T: 'static>(handler: H) -> MethodRouter<Server> {
+    get(handler).route_layer(middleware::from_fn(unasked))
 }
 
 /// The routes themselves, of the default model or of one that stands before them.

@@ -11,12 +11,12 @@ mod read;
 mod repository;
 mod write;
 
-use axum::routing::{get, post};
+use axum::routing::post;
 
 use self::path::{Change, Verb};
 use super::{
     openapi::{Operation, kserve as told},
-    router::Routes,
+    router::{Routes, get_alone},
 };
 
 /// The routes, from the root.
@@ -35,7 +35,7 @@ pub(super) fn routes() -> Routes {
         .get("/v2/health/live", about::live, told::live())
         .get("/v2/health/ready", about::ready, told::ready())
         .get("/v2/models/stats", about::all_statistics, told::all_statistics())
-        .several("/v2/models/{*path}", get(about::model).post(infer::infer), of_models)
+        .several("/v2/models/{*path}", get_alone(about::model).post(infer::infer), of_models)
         .post("/v2/repository/index", repository::index, told::index())
         .several("/v2/repository/models/{*path}", post(repository::change), changes)
 }
