@@ -44,8 +44,8 @@ pub enum Dispatch {
 /// earliest deadline of those that have it; what [`BatchOrder`] says. The other policies serve the batch of the request that
 /// came first.
 ///
-/// With it a packed batch is also cut short where its end would come too late for one of its members and a smaller one's
-/// would not.
+/// With it a packed batch is also no larger than it takes to make its start cheap, and cut shorter where its end would come
+/// too late for one of its members and a smaller one's would not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatcherConfig {
     /// Which requests share a batch.
@@ -102,6 +102,10 @@ pub struct Run<'a> {
     /// How full it is: see [`Limits::fill`].
     pub fill: f64,
 }
+
+/// What the start of a packed batch may take of its time. On a CPU a few hundred tokens are as many, a quarter of what
+/// fills a tenth of a second; where starts are dear, as on GPUs, no batch is large enough to be cut.
+const SHARE_OF_START: f64 = 0.02;
 
 /// How much dearer a token may become, by cutting a batch short for the sake of a deadline.
 const DEARER_FOR_A_DEADLINE: f64 = 1.1;
@@ -286,35 +290,54 @@ impl Batcher {
             batches.min_by(|a, b| rank(a).total_cmp(&rank(b)))
         };
         let batch = batch.expect("every request of a queue that is not empty is in a batch");
-        let (members, candidate, cost) = match (self.config.policy, self.cost.layout()) {
-            (Policy::OptimalSplit, Layout::Packed) => self.in_time(batch, now),
-            _ => (batch.members, batch.candidate, batch.cost),
+        let PlannedBatch { members, candidate, cost } = match (self.config.policy, self.cost.layout()) {
+            (Policy::OptimalSplit, Layout::Packed) => self.in_time(self.large_enough(batch), now),
+            _ => batch,
         };
         self.chosen.clear();
         self.chosen.extend(members.iter().map(|&member| self.order[member]));
         (candidate, cost)
     }
 
+    /// As many of a packed batch's members, from the front of the order of service, as make its start a small share of it.
+    /// More of them would hardly make a token cheaper, but everybody's answer later: of those who are in it, and of who
+    /// comes while it runs.
+    fn large_enough<'a>(&self, batch: PlannedBatch<'a>) -> PlannedBatch<'a> {
+        let start = self.cost.cost(&Candidate::default());
+        let mut part = Candidate::default();
+        for (position, &member) in batch.members.iter().enumerate() {
+            part.add(self.queue[self.order[member]].seq_len);
+            let cost = self.cost.cost(&part);
+            if start.0 <= SHARE_OF_START * cost.0 {
+                return PlannedBatch { members: &batch.members[..=position], candidate: part, cost };
+            }
+        }
+        batch
+    }
+
     /// As many of a batch's members, from the front of the order of service, as end before the deadlines of all of them
     /// that can be met at all: who is urgent does not wait for those that it is batched with. But a token must not
     /// become much dearer by that, or the deadlines of those behind would pay for it.
-    fn in_time<'a>(&self, batch: PlannedBatch<'a>, now: Duration) -> (&'a [usize], Candidate, BatchTotal) {
-        let PlannedBatch { members, candidate: whole, cost: whole_cost } = batch;
+    fn in_time<'a>(&self, batch: PlannedBatch<'a>, now: Duration) -> PlannedBatch<'a> {
         let per_token = |batch: &Candidate, cost: BatchTotal| cost.0 / batch.total_tokens as f64;
-        let dearest = DEARER_FOR_A_DEADLINE * per_token(&whole, whole_cost);
+        let dearest = DEARER_FOR_A_DEADLINE * per_token(&batch.candidate, batch.cost);
         let (mut last_end, mut part) = (Duration::MAX, Candidate::default());
-        for (count, &member) in members.iter().enumerate() {
+        for (count, &member) in batch.members.iter().enumerate() {
             let request = &self.queue[self.order[member]];
             let (before, before_cost) = (part, self.cost.cost(&part));
             part.add(request.seq_len);
             let end = now.saturating_add(self.cost.cost(&part).as_duration());
             if end > last_end && per_token(&before, before_cost) <= dearest {
-                return (&members[..count], before, before_cost);
+                return PlannedBatch {
+                    members: &batch.members[..count],
+                    candidate: before,
+                    cost: before_cost,
+                };
             }
             last_end =
                 request.deadline.filter(|&deadline| deadline >= end).map_or(last_end, |at| at.min(last_end));
         }
-        (members, whole, whole_cost)
+        batch
     }
 
     /// Moves the chosen requests out of the queue, into `ids`.
