@@ -105,9 +105,17 @@ impl Format for F32 {
     }
 
     #[inline(always)]
-    fn pack_row<S: Simd>(_: S, values: &[f32], to: &mut TileRow<'_>) {
-        for (run, values) in values.chunks(RUN).enumerate() {
-            to.run(run, RUN)[..values.len()].copy_from_slice(values);
+    fn pack_row<S: Simd>(s: S, values: &[f32], to: &mut TileRow<'_>) {
+        let (runs, rest) = values.as_chunks::<RUN>();
+        for (number, run) in runs.iter().enumerate() {
+            let to = to.run(number, RUN);
+            // by vectors: `copy_from_slice` of a length that is not written down is a call for each run
+            for at in (0..RUN).step_by(S::LANES) {
+                s.store(s.load(&run[at..]), &mut to[at..]);
+            }
+        }
+        if !rest.is_empty() {
+            to.run(runs.len(), RUN)[..rest.len()].copy_from_slice(rest);
         }
     }
 
