@@ -62,8 +62,8 @@ impl Attention for Cpu {
                 let (run, part) = (cut.run(cut.runs - 1 - piece / parts), piece % parts);
                 let heads = part * cut.heads..num_heads.min((part + 1) * cut.heads);
                 for head in heads.clone() {
-                    let prefetch_next = head + 1 < heads.end;
-                    let head = Head { shape, head, q, k, v, bias: *bias, prefetch_next, out };
+                    let (is_first, prefetch_next) = (head == heads.start, head + 1 < heads.end);
+                    let head = Head { shape, head, q, k, v, bias: *bias, is_first, prefetch_next, out };
                     let piece = Piece { head, sequences, run: run.clone(), scratch: &mut *scratch };
                     match shape.dtype {
                         DType::F32 => self.supported_isa().run(piece),

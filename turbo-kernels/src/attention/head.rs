@@ -55,6 +55,8 @@ pub(super) struct Head<'a> {
     pub(super) k: Columns<&'a [f32]>,
     pub(super) v: Columns<&'a [f32]>,
     pub(super) bias: Option<ByDistance<'a>>,
+    /// Whether no head over the same rows came before, which would have asked for what this one reads.
+    pub(super) is_first: bool,
     /// Whether the next head comes next, over the same rows: what it reads is asked for while this one computes.
     pub(super) prefetch_next: bool,
     /// `[rows, num_heads · head_dim]`.
@@ -133,6 +135,14 @@ impl Head<'_> {
         let AttentionShape { head_dim, scale, mask, .. } = self.shape;
         let mut scratch = Scratch::cut(scratch, head_dim);
         let seen = mask.visible_to_any(rows.clone(), tokens.len());
+        if self.is_first {
+            let keys = seen.start..seen.end.min(seen.start + MOST_ROWS);
+            self.prefetch_own(
+                s,
+                first_row..first_row + rows.len(),
+                tokens.start + keys.start..tokens.start + keys.end,
+            );
+        }
         self.arrange_queries(s, first_row..first_row + rows.len(), scratch.queries);
         let (greatest, totals) = scratch.states.split_at_mut(MOST_ROWS);
         greatest.fill(f32::NEG_INFINITY);
@@ -184,15 +194,34 @@ impl Head<'_> {
         }
     }
 
-    /// Asks for the columns of the next head in a row that this one has just read.
+    /// Asks for all that this head reads of some rows. They lie in a page each, so nothing else asks for them, and one by
+    /// one they would be most of the time of short sequences.
+    #[inline(always)]
+    fn prefetch_own<S: Simd>(&self, s: S, queries: Range<usize>, keys: Range<usize>) {
+        for row in queries {
+            self.prefetch(s, self.q, self.head, row);
+        }
+        for row in keys {
+            self.prefetch(s, self.k, self.kv_head(), row);
+            self.prefetch(s, self.v, self.kv_head(), row);
+        }
+    }
+
+    /// Asks for the columns of the next head in a row that this one reads.
     #[inline(always)]
     fn prefetch_next<S: Simd>(&self, s: S, columns: Columns<&[f32]>, head: usize, row: usize) {
         if self.prefetch_next {
-            let head_dim = self.shape.head_dim;
-            let first = row * columns.row_stride + columns.first + (head + 1) * head_dim;
-            for value in (first..first + head_dim).step_by(LINE) {
-                s.prefetch(columns.rows.as_ptr().wrapping_add(value));
-            }
+            self.prefetch(s, columns, head + 1, row);
+        }
+    }
+
+    /// Asks for the columns of a head in one row.
+    #[inline(always)]
+    fn prefetch<S: Simd>(&self, s: S, columns: Columns<&[f32]>, head: usize, row: usize) {
+        let head_dim = self.shape.head_dim;
+        let first = row * columns.row_stride + columns.first + head * head_dim;
+        for value in (first..first + head_dim).step_by(LINE) {
+            s.prefetch(columns.rows.as_ptr().wrapping_add(value));
         }
     }
 
