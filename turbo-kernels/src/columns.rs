@@ -60,7 +60,13 @@ impl<'a> Columns<&'a [f32]> {
     /// `len` values of row `row`, from column `column` of these on.
     #[inline(always)]
     pub(crate) fn part(&self, row: usize, column: usize, len: usize) -> &'a [f32] {
-        &self.rows[row * self.row_stride + self.first + column..][..len]
+        &self.rows[self.start(row, column)..][..len]
+    }
+
+    /// Where column `column` of row `row` lies.
+    #[inline(always)]
+    pub(crate) fn start(&self, row: usize, column: usize) -> usize {
+        row * self.row_stride + self.first + column
     }
 }
 

@@ -2,9 +2,12 @@
 //!
 //! ```text
 //! queries ─ transposed ─▶ blocks [head_dim][lanes]
-//! keys    ─ packed ─────▶ tiles of keys  · block ─▶ scores [keys][lanes] ─ exponentials ─▶ weights [keys][lanes]
-//! values  ─ packed ─────▶ [keys][head_dim] · weights, a query to a row ─▶ sums [rows][head_dim] ─▶ / totals
+//! keys    ─ as they lie ▶ tiles of keys  · block ─▶ scores [keys][lanes] ─ exponentials ─▶ weights [keys][lanes]
+//! values  ─ as they lie ▶ [keys][head_dim] · weights, a query to a row ─▶ sums [rows][head_dim] ─▶ / totals
 //! ```
+//!
+//! Keys and values of f32 are read where they lie: to copy them took as long as a product of a short sequence. They are
+//! packed where products want words of two bf16, and values also where heads do not end with a vector.
 //!
 //! Tiles of keys come in their order, and every block of queries sees each: a tile's keys, values and weights stay in
 //! the caches, however long the sequence is, and memory is bounded. Where a sequence is longer than a tile, sums wait
@@ -28,7 +31,7 @@ use super::{
 use crate::{
     Columns,
     device::SharedMut,
-    gemm::{EvenTiles, pack_tile, tile_rows, tile_values, with_rows},
+    gemm::{EvenTiles, tile_rows, tile_values, with_rows},
     lanes,
     simd::{Kernel, Simd},
 };
@@ -67,9 +70,9 @@ pub(super) struct Head<'a> {
 struct Scratch<'a> {
     /// Blocks of queries, `[head_dim][lanes]` each.
     queries: &'a mut [f32],
-    /// Tiles of a product, one after another.
+    /// Tiles of a product, one after another, where keys are packed.
     keys: &'a mut [f32],
-    /// `[keys][whole vectors]`.
+    /// `[keys][whole vectors]`, where values are packed.
     values: &'a mut [f32],
     /// `[keys][lanes]`.
     weights: &'a mut [f32],
@@ -225,6 +228,12 @@ impl Head<'_> {
         }
     }
 
+    /// Whether the values of a key are whole vectors of the product, so that they need not be packed.
+    #[inline(always)]
+    fn values_are_lines<S: Simd>(&self) -> bool {
+        !S::DOT_BF16 && self.shape.head_dim.is_multiple_of(S::LANES)
+    }
+
     /// The head of keys and values.
     fn kv_head(&self) -> usize {
         self.head / (self.shape.num_heads / self.shape.num_kv_heads)
@@ -251,9 +260,16 @@ impl<'a> Run<'a> {
     #[inline(always)]
     unsafe fn attend_to<S: Simd>(&self, s: S, keys: Range<usize>, scratch: &mut Scratch<'_>) {
         let tiles = EvenTiles::new(keys.len(), tile_rows::<S>());
-        self.pack_keys(s, keys.clone(), tiles, scratch.keys);
-        let finite = self.pack_values(s, keys.clone(), scratch.values);
-        let by_row = !finite && self.head.shape.mask != AttentionMask::Full;
+        if S::DOT_BF16 {
+            self.pack_keys(s, keys.clone(), tiles, scratch.keys);
+        }
+        if !self.head.values_are_lines::<S>() {
+            self.pack_values(s, keys.clone(), scratch.values);
+        }
+        for key in keys.clone() {
+            self.prefetch_next(s, key);
+        }
+        let by_row = self.head.shape.mask != AttentionMask::Full && !self.values_are_finite(s, keys.clone());
         for (number, first) in self.rows.clone().step_by(block_queries::<S>()).enumerate() {
             let rows = first..self.rows.end.min(first + block_queries::<S>());
             let block = Block { run: self, rows, number, keys: keys.clone(), tiles, by_row };
@@ -268,60 +284,71 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Packs keys in tiles of a product.
+    /// Packs keys in tiles of a product, as words.
     #[inline(always)]
     fn pack_keys<S: Simd>(&self, s: S, keys: Range<usize>, tiles: EvenTiles, to: &mut [f32]) {
-        let (head, head_dim) = (self.head, self.head.shape.head_dim);
         for tile in 0..tiles.count() {
             let range = tiles.range(tile);
-            let first = self.tokens.start + keys.start;
-            let rows = (first + range.start..first + range.end)
-                .map(|row| head.k.part(row, head.kv_head() * head_dim, head_dim));
-            let to = &mut to[tile_values(range.start, words::<S>(head_dim))..];
-            if S::DOT_BF16 {
-                pack_words(s, rows, to);
-            } else {
-                pack_tile(rows, head_dim, to);
-            }
-            for row in first + range.start..first + range.end {
-                head.prefetch_next(s, head.k, head.kv_head(), row);
-            }
+            let rows = (keys.start + range.start..keys.start + range.end).map(|key| self.keys_of(key));
+            pack_words(s, rows, &mut to[tile_values(range.start, words::<S>(self.head.shape.head_dim))..]);
         }
     }
 
-    /// Packs values, `[keys][whole vectors]`, 0 behind the last dimension. Gives whether every value is finite.
+    /// Packs values, `[keys][whole vectors]`, 0 behind the last dimension.
     #[inline(always)]
-    fn pack_values<S: Simd>(&self, s: S, keys: Range<usize>, to: &mut [f32]) -> bool {
+    fn pack_values<S: Simd>(&self, s: S, keys: Range<usize>, to: &mut [f32]) {
         let head_dim = self.head.shape.head_dim;
         let line = head_dim.next_multiple_of(S::LANES).max(1);
-        let mut difference = s.splat(0.0);
         let keys_of_word = if S::DOT_BF16 { 2 } else { 1 };
         for (key, to) in keys.clone().step_by(keys_of_word).zip(to.chunks_exact_mut(line)) {
-            let first = self.values_of(s, key);
+            let first = self.values_of(key);
             let second: &[f32] =
-                if S::DOT_BF16 && key + 1 < keys.end { self.values_of(s, key + 1) } else { &[] };
+                if S::DOT_BF16 && key + 1 < keys.end { self.values_of(key + 1) } else { &[] };
             for (at, to) in (0..head_dim).step_by(S::LANES).zip(to.chunks_exact_mut(S::LANES)) {
                 let v = lanes::read(s, &first[at..], 0.0);
-                // 0 unless v is infinite or NaN
-                difference = s.add(difference, s.sub(v, v));
                 if S::DOT_BF16 {
                     let w = lanes::read(s, second.get(at..).unwrap_or_default(), 0.0);
-                    difference = s.add(difference, s.sub(w, w));
                     s.store(join(s, v, w), to);
                 } else {
                     s.store(v, to);
                 }
             }
         }
+    }
+
+    #[inline(always)]
+    fn values_are_finite<S: Simd>(&self, s: S, keys: Range<usize>) -> bool {
+        let mut difference = s.splat(0.0);
+        for key in keys {
+            for part in self.values_of(key).chunks(S::LANES) {
+                let v = lanes::read(s, part, 0.0);
+                // 0 unless v is infinite or NaN
+                difference = s.add(difference, s.sub(v, v));
+            }
+        }
         s.reduce_sum(difference) == 0.0
+    }
+
+    /// One key.
+    #[inline(always)]
+    fn keys_of(&self, key: usize) -> &'a [f32] {
+        let head = self.head;
+        head.k.part(self.tokens.start + key, head.kv_head() * head.shape.head_dim, head.shape.head_dim)
     }
 
     /// The values of one key.
     #[inline(always)]
-    fn values_of<S: Simd>(&self, s: S, key: usize) -> &'a [f32] {
-        let (head, head_dim, row) = (self.head, self.head.shape.head_dim, self.tokens.start + key);
+    fn values_of(&self, key: usize) -> &'a [f32] {
+        let head = self.head;
+        head.v.part(self.tokens.start + key, head.kv_head() * head.shape.head_dim, head.shape.head_dim)
+    }
+
+    /// Asks for what the next head reads of one key.
+    #[inline(always)]
+    fn prefetch_next<S: Simd>(&self, s: S, key: usize) {
+        let (head, row) = (self.head, self.tokens.start + key);
+        head.prefetch_next(s, head.k, head.kv_head(), row);
         head.prefetch_next(s, head.v, head.kv_head(), row);
-        head.v.part(row, head.kv_head() * head_dim, head_dim)
     }
 
     /// The answer of rows that see no key.
@@ -416,13 +443,25 @@ impl Block<'_> {
             block: self,
             weights: tile.lines,
             line: VECTORS * S::LANES,
-            values: scratch.values,
+            values: self.values::<S>(scratch.values),
             before: (all.start < self.keys.start).then_some(&before),
             inverses: (all.end <= self.keys.end).then_some(&inverses),
             sums: scratch.sums,
         };
         // SAFETY: the caller promises these rows.
         unsafe { sums.add(s, tile.seen) };
+    }
+
+    /// The values of the tile: packed ones, or where they lie.
+    #[inline(always)]
+    fn values<'s, S: Simd>(&'s self, packed: &'s [f32]) -> Lines<'s> {
+        let head = self.run.head;
+        if !head.values_are_lines::<S>() {
+            return Lines { values: packed, line: head.shape.head_dim.next_multiple_of(S::LANES) };
+        }
+        let first =
+            head.v.start(self.run.tokens.start + self.keys.start, head.kv_head() * head.shape.head_dim);
+        Lines { values: &head.v.rows[first..], line: head.v.row_stride }
     }
 
     /// Scores of the tiles that hold a seen key; gives the greatest of each query over these tiles.
@@ -434,18 +473,23 @@ impl Block<'_> {
         queries: &[f32],
         tile: &mut Tile<'_>,
     ) -> [f32; MOST_QUERIES] {
-        let head_dim = self.run.head.shape.head_dim;
+        let Head { k, shape: AttentionShape { head_dim, .. }, .. } = *self.run.head;
         let mut greatest = [f32::NEG_INFINITY; MOST_QUERIES];
         for number in 0..self.tiles.count() {
             let range = self.tiles.range(number);
             if range.end <= tile.seen.start || range.start >= tile.seen.end {
                 continue;
             }
-            let keys = &keys[tile_values(range.start, words::<S>(head_dim))..];
+            let keys = if S::DOT_BF16 {
+                &keys[tile_values(range.start, words::<S>(head_dim))..]
+            } else {
+                let row = self.run.tokens.start + self.keys.start + range.start;
+                &k.rows[k.start(row, self.run.head.kv_head() * head_dim)..]
+            };
             let lines = &mut tile.lines[range.start * VECTORS * S::LANES..];
             with_rows!(S, range.len(), ROWS => {
-                let greatest = &mut greatest;
-                s.call(Score::<VECTORS, ROWS> { keys, queries, k: words::<S>(head_dim), lines, greatest });
+                let (stride, k, greatest) = (k.row_stride, words::<S>(head_dim), &mut greatest);
+                s.call(Score::<VECTORS, ROWS> { keys, stride, queries, k, lines, greatest });
             });
         }
         greatest
@@ -454,8 +498,10 @@ impl Block<'_> {
 
 /// Scores of `ROWS` keys with the queries in the lanes of `VECTORS` vectors.
 struct Score<'a, const VECTORS: usize, const ROWS: usize> {
-    /// A packed tile.
+    /// A packed tile where products are of words, else the first key and what follows.
     keys: &'a [f32],
+    /// From one key to the next where they are not packed.
+    stride: usize,
     /// `[k][queries]`.
     queries: &'a [f32],
     k: usize,
@@ -472,7 +518,7 @@ impl<const VECTORS: usize, const ROWS: usize> Kernel for Score<'_, VECTORS, ROWS
     fn run<S: Simd>(self, s: S) {
         let line = VECTORS * S::LANES;
         let zeros = [[s.splat(0.0); VECTORS]; ROWS];
-        let keys = (self.keys, Order::packed(ROWS));
+        let keys = (self.keys, if S::DOT_BF16 { Order::packed(ROWS) } else { Order::rows(self.stride) });
         let scores: [[S::F32; VECTORS]; ROWS] = multiply(s, keys, (self.queries, line), self.k, zeros);
         let mut greatest = [s.splat(0.0); VECTORS];
         for (i, greatest) in greatest.iter_mut().enumerate() {
@@ -490,14 +536,23 @@ impl<const VECTORS: usize, const ROWS: usize> Kernel for Score<'_, VECTORS, ROWS
     }
 }
 
+/// The values of keys, line by line.
+#[derive(Clone, Copy)]
+struct Lines<'a> {
+    /// The first line and what follows.
+    values: &'a [f32],
+    /// From one line to the next.
+    line: usize,
+}
+
 /// The second product: weights of a block's queries times the values of a tile of keys.
 struct Sums<'a> {
     block: &'a Block<'a>,
     /// `[keys][queries]`, lines of `line` values.
     weights: &'a [f32],
     line: usize,
-    /// `[keys][whole vectors]`.
-    values: &'a [f32],
+    /// Of the tile of keys.
+    values: Lines<'a>,
     /// Factors on what earlier tiles of keys left in `sums`, if there were any.
     before: Option<&'a [f32; MOST_QUERIES]>,
     /// Factors on the result, if this is the last tile of keys.
@@ -541,10 +596,10 @@ impl Sums<'_> {
         half: i32,
         mut sums: [S::F32; VECTORS],
     ) -> [S::F32; VECTORS] {
-        let line = self.block.run.head.shape.head_dim.next_multiple_of(S::LANES);
+        let Lines { values, line } = self.values;
         let weight = s.splat(self.weights[word * self.line + query]);
         for (i, sum) in sums.iter_mut().enumerate() {
-            let values = s.load(&self.values[word * line + column + i * S::LANES..]);
+            let values = s.load(&values[word * line + column + i * S::LANES..]);
             *sum = step(s, weight, s.float(s.and(s.bits(values), s.splat_i32(half))), *sum);
         }
         sums
@@ -602,7 +657,8 @@ impl<const VECTORS: usize, const ROWS: usize> Kernel for SumValues<'_, '_, VECTO
             sums[0] = of.add_half(s, (keys.start / 2, query), column, LOWER_HALF, sums[0]);
         }
         let weights = (&of.weights[words.start * of.line + query..], Order::columns(of.line));
-        let values = (&of.values[words.start * line + column..], line);
+        let Lines { values, line: of_key } = of.values;
+        let values = (&values[words.start * of_key + column..], of_key);
         let mut sums: [[S::F32; VECTORS]; ROWS] = multiply(s, weights, values, words.len(), sums);
         if by_halves && keys.end % 2 == 1 {
             sums[0] = of.add_half(s, (keys.end / 2, query), column, !LOWER_HALF, sums[0]);

@@ -28,6 +28,12 @@ impl Order {
         Order { row: RUN, step: 1, run: RUN, next: rows * RUN }
     }
 
+    /// Rows one behind the other, `row` values apart.
+    #[inline(always)]
+    pub(super) fn rows(row: usize) -> Order {
+        Order { row, step: 1, run: usize::MAX, next: 0 }
+    }
+
     /// Rows side by side, `line` values from one `k` to the next.
     #[inline(always)]
     pub(super) fn columns(line: usize) -> Order {
