@@ -9,6 +9,7 @@
 //! longer than the limit is not tokenised as a whole: a piece of it is enough where words are tokenised by themselves,
 //! and one that gave too few tokens is taken again, larger. So the answer is that of the whole text.
 
+mod around;
 mod byte_bpe;
 mod cut_rules;
 mod cuts;
@@ -29,10 +30,11 @@ use tokenizers::{PostProcessor, PostProcessorWrapper, Tokenizer, tokenizer::Enco
 
 pub(crate) use self::lower::LetterCase;
 use self::{
+    around::Around,
     cuts::Cuts,
     encoding::{ReadText, WordRule},
     file::{TokenizerFiles, guarded},
-    tokens::{AllTokens, side_by_side, some_of},
+    tokens::{AllTokens, Made, of_ids, side_by_side},
     whole_words::WholeWords,
     word_cache::WordCache,
 };
@@ -55,6 +57,8 @@ struct Shared {
     tokenizer: Tokenizer,
     /// Puts special tokens around one text or two.
     post_processor: Option<PostProcessorWrapper>,
+    /// What that puts around one text; `None` where it is not the same for each.
+    around: Option<Around>,
     mask: Option<(u32, String)>,
     words: WordRule,
     case: LetterCase,
@@ -75,21 +79,14 @@ const COUNTED_BYTES_PER_TOKEN: usize = 64;
 /// Bytes of text that are tokenised at once where all of a text is.
 const WHOLE_PIECE_BYTES: usize = 1 << 16;
 
-/// What is wanted of each token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Detail {
-    Ids,
-    Places,
-}
-
 /// The tokens at one end of a text.
-struct Part<'a> {
+struct Part<'a, T> {
     text: &'a str,
     /// Bytes at its beginning that were not tokenised.
     skipped: usize,
     /// Whether nothing was left out at either end.
     is_whole: bool,
-    tokens: Tokens,
+    tokens: T,
 }
 
 impl TextTokenizer {
@@ -120,8 +117,19 @@ impl TextTokenizer {
         let (whole, known) = (WholeWords::of(&tokenizer), WordCache::new(&cuts));
         // a model of one type is never told: it would have no row for the second
         let types_are_told = types_are_told && limits.type_vocab_size > 1;
-        let shared =
-            Shared { tokenizer, post_processor, mask, words, case, types_are_told, cuts, whole, known };
+        let mut shared = Shared {
+            tokenizer,
+            post_processor,
+            around: None,
+            mask,
+            words,
+            case,
+            types_are_told,
+            cuts,
+            whole,
+            known,
+        };
+        shared.around = Around::of(|one| shared.join(one, None, SpecialTokens::With));
         Self { shared: Arc::new(shared), limits }
     }
 
@@ -155,9 +163,16 @@ impl TextTokenizer {
         text: impl Into<Text<'a>>,
         truncation: Truncation,
     ) -> Result<Encoded, TokenizeError> {
-        let tokens = self.limited(text.into(), truncation, Detail::Ids)?.0;
-        let (input_ids, token_type_ids) = (tokens.get_ids().to_vec(), tokens.get_type_ids().to_vec());
-        let encoded = Encoded { input_ids, token_type_ids };
+        let (first, second) = self.limited::<Vec<u32>>(text.into(), truncation)?;
+        let encoded = match (&self.shared.around, second) {
+            (Some(around), None) => around.put(&first.tokens),
+            (_, second) => {
+                let second = second.map(|part| of_ids(part.tokens));
+                let tokens = self.shared.join(of_ids(first.tokens), second, SpecialTokens::With)?;
+                let (input_ids, token_type_ids) = (tokens.get_ids().to_vec(), tokens.get_type_ids().to_vec());
+                Encoded { input_ids, token_type_ids }
+            }
+        };
         self.limits.check(&encoded)?;
         Ok(encoded)
     }
@@ -171,7 +186,9 @@ impl TextTokenizer {
         text: impl Into<Text<'a>>,
         truncation: Truncation,
     ) -> Result<Encoding, TokenizeError> {
-        let (tokens, texts) = self.limited(text.into(), truncation, Detail::Places)?;
+        let (first, second) = self.limited::<Tokens>(text.into(), truncation)?;
+        let texts = self.read_texts(&first, second.as_ref());
+        let tokens = self.shared.join(first.tokens, second.map(|part| part.tokens), SpecialTokens::With)?;
         let encoding = Encoding::of(&tokens, &texts, &self.shared.words);
         self.limits.check(&encoding.encoded())?;
         Ok(encoding)
@@ -191,7 +208,7 @@ impl TextTokenizer {
             Text::Pair(first, second) => (self.read_all(first)?, Some(self.read_all(second)?)),
         };
         let texts = self.read_texts(&first, second.as_ref());
-        let tokens = self.join(first.tokens, second.map(|part| part.tokens), special_tokens)?;
+        let tokens = self.shared.join(first.tokens, second.map(|part| part.tokens), special_tokens)?;
         Ok(Encoding::of(&tokens, &texts, &self.shared.words))
     }
 
@@ -210,7 +227,7 @@ impl TextTokenizer {
         stride: usize,
     ) -> Result<Vec<Encoding>, TokenizeError> {
         let limit = max_len.min(self.limits.max_input_length);
-        let question = self.read_more_than(limit, question, Truncation::Off, Detail::Places)?;
+        let question: Part<'_, Tokens> = self.read_more_than(limit, question, Truncation::Off)?;
         let taken_up = question.tokens.len().saturating_add(self.added_tokens(true));
         let Some(room) = limit.checked_sub(taken_up) else {
             return Err(TokenizeError::Window { room: 0, stride });
@@ -222,8 +239,8 @@ impl TextTokenizer {
         }
         let texts = self.read_texts(&question, Some(&context));
         let windows = lengths::windows(count, room, stride).into_iter().map(|window| {
-            let part = some_of(&context.tokens, window);
-            let tokens = self.join(question.tokens.clone(), Some(part), SpecialTokens::With)?;
+            let part = context.tokens.some(window);
+            let tokens = self.shared.join(question.tokens.clone(), Some(part), SpecialTokens::With)?;
             let encoding = Encoding::of(&tokens, &texts, &self.shared.words);
             self.limits.check(&encoding.encoded())?;
             Ok(encoding)
@@ -244,61 +261,53 @@ impl TextTokenizer {
 
 /// The steps of encoding.
 impl TextTokenizer {
-    /// The tokens of an input within the limit, special ones around; and the texts that they came from, if their places
-    /// are wanted.
-    fn limited<'a>(
+    /// The tokens of one text or two that fit into the limit with the special ones around them.
+    fn limited<'a, T: Made>(
         &self,
         text: Text<'a>,
         truncation: Truncation,
-        detail: Detail,
-    ) -> Result<(Tokens, Vec<ReadText<'a>>), TokenizeError> {
+    ) -> Result<(Part<'a, T>, Option<Part<'a, T>>), TokenizeError> {
         let limit = self.limits.max_input_length;
         let added = self.added_tokens(text.is_pair());
         let room = limit.saturating_sub(added);
-        let read = |text| self.read_more_than(room, text, truncation, detail);
-        let (mut first, mut second) = match text {
+        let read = |text| self.read_more_than(room, text, truncation);
+        let (mut first, mut second): (Part<'a, T>, _) = match text {
             Text::One(text) => (read(text)?, None),
             Text::Pair(first, second) => (read(first)?, Some(read(second)?)),
         };
-        let count = |part: &Option<Part<'_>>| part.as_ref().map_or(0, |part| part.tokens.len());
-        let tokens = (first.tokens.len() + count(&second)).saturating_add(added);
+        let count = |part: &Option<Part<'_, T>>| part.as_ref().map_or(0, |part| part.tokens.count());
+        let tokens = (first.tokens.count() + count(&second)).saturating_add(added);
         if tokens > limit && (truncation == Truncation::Off || added > limit) {
             return Err(TokenizeError::TooLong { tokens, limit });
         }
         let (of_first, of_second) = match &mut second {
-            None => (first.tokens.len().min(room), 0),
-            Some(second) => self.kept_of_pair(&mut first, second, room, truncation, detail)?,
+            None => (first.tokens.count().min(room), 0),
+            Some(second) => self.kept_of_pair(&mut first, second, room, truncation)?,
         };
-        let texts = match detail {
-            Detail::Ids => Vec::new(),
-            Detail::Places => self.read_texts(&first, second.as_ref()),
-        };
-        let first = first.kept(of_first, truncation);
         let second = second.map(|part| part.kept(of_second, truncation));
-        Ok((self.join(first, second, SpecialTokens::With)?, texts))
+        Ok((first.kept(of_first, truncation), second))
     }
 
     /// How many tokens are kept of each text of a pair.
-    fn kept_of_pair<'a>(
+    fn kept_of_pair<'a, T: Made>(
         &self,
-        first: &mut Part<'a>,
-        second: &mut Part<'a>,
+        first: &mut Part<'a, T>,
+        second: &mut Part<'a, T>,
         room: usize,
         truncation: Truncation,
-        detail: Detail,
     ) -> Result<(usize, usize), TokenizeError> {
-        let counted = (first.tokens.len(), second.tokens.len());
+        let counted = (first.tokens.count(), second.tokens.count());
         let halves_differ = !room.is_multiple_of(2) && counted.0.min(counted.1) > room / 2;
         if halves_differ && !(first.is_whole && second.is_whole) {
             let bytes = COUNTED_BYTES_PER_TOKEN.saturating_mul(self.limits.max_input_length);
             for part in [&mut *first, &mut *second] {
-                *part = self.read(part.text, truncation, detail, bytes, room)?;
+                *part = self.read(part.text, truncation, bytes, room)?;
             }
         }
         let (first, second) = (&*first, &*second);
         let longer = || -> Ordering {
             if first.is_whole && second.is_whole {
-                first.tokens.len().cmp(&second.tokens.len())
+                first.tokens.count().cmp(&second.tokens.count())
             } else {
                 first.text.len().cmp(&second.text.len())
             }
@@ -307,19 +316,18 @@ impl TextTokenizer {
     }
 
     /// Tokens at the end of `text` that truncation keeps: more than `room`, or all.
-    fn read_more_than<'a>(
+    fn read_more_than<'a, T: Made>(
         &self,
         room: usize,
         text: &'a str,
         truncation: Truncation,
-        detail: Detail,
-    ) -> Result<Part<'a>, TokenizeError> {
+    ) -> Result<Part<'a, T>, TokenizeError> {
         let bytes = PIECE_BYTES_PER_TOKEN.saturating_mul(self.limits.max_input_length);
-        self.read(text, truncation, detail, bytes, room)
+        self.read(text, truncation, bytes, room)
     }
 
     /// All tokens of `text`, piece after piece: while it works the library needs some hundred bytes per token.
-    fn read_all<'a>(&self, text: &'a str) -> Result<Part<'a>, TokenizeError> {
+    fn read_all<'a>(&self, text: &'a str) -> Result<Part<'a, Tokens>, TokenizeError> {
         let piece_bytes = match self.shared.case {
             LetterCase::Kept => WHOLE_PIECE_BYTES,
             // places are those in the text that was lowered as a whole
@@ -329,7 +337,7 @@ impl TextTokenizer {
         let mut rest = text;
         while !rest.is_empty() {
             let piece = self.shared.cuts.piece(rest, Truncation::Right, piece_bytes);
-            all.append(&self.tokens_of(piece, Detail::Places)?, text.len() - rest.len());
+            all.append(&self.tokens_of(piece)?, text.len() - rest.len());
             rest = &rest[piece.len()..];
         }
         Ok(Part { text, skipped: 0, is_whole: true, tokens: all.into_tokens() })
@@ -337,19 +345,18 @@ impl TextTokenizer {
 
     /// Tokenises a piece of `text` of `bytes` bytes, then larger ones, until it gives more than `room` tokens or is the
     /// whole text.
-    fn read<'a>(
+    fn read<'a, T: Made>(
         &self,
         text: &'a str,
         truncation: Truncation,
-        detail: Detail,
         mut bytes: usize,
         room: usize,
-    ) -> Result<Part<'a>, TokenizeError> {
+    ) -> Result<Part<'a, T>, TokenizeError> {
         loop {
             let piece = self.shared.cuts.piece(text, truncation, bytes);
-            let tokens = self.tokens_of(piece, detail)?;
+            let tokens: T = self.tokens_of(piece)?;
             let left_out = text.len() - piece.len();
-            if left_out == 0 || tokens.len() > room {
+            if left_out == 0 || tokens.count() > room {
                 let skipped = if truncation == Truncation::Left { left_out } else { 0 };
                 return Ok(Part { text, skipped, is_whole: left_out == 0, tokens });
             }
@@ -358,19 +365,8 @@ impl TextTokenizer {
     }
 
     /// The tokens of `text`, without special ones.
-    fn tokens_of(&self, text: &str, detail: Detail) -> Result<Tokens, TokenizeError> {
-        let Shared { tokenizer, case, cuts, whole, known, .. } = &*self.shared;
-        let text = case.applied(text);
-        let tokens = match detail {
-            Detail::Ids => known.tokens(
-                &text,
-                cuts,
-                |word| whole.id(tokenizer, word),
-                |words| guarded(|| tokenizer.encode_fast(words, false)),
-            ),
-            Detail::Places => guarded(|| tokenizer.encode(text, false)),
-        };
-        tokens.map_err(|why| TokenizeError::Tokenizer { why })
+    fn tokens_of<T: Made>(&self, text: &str) -> Result<T, TokenizeError> {
+        T::of(&self.shared.case.applied(text), &self.shared).map_err(|why| TokenizeError::Tokenizer { why })
     }
 
     /// Number of special tokens that are put around one text or two.
@@ -378,6 +374,13 @@ impl TextTokenizer {
         self.shared.post_processor.as_ref().map_or(0, |steps| steps.added_tokens(is_pair))
     }
 
+    fn read_texts<'a, T>(&self, first: &Part<'a, T>, second: Option<&Part<'a, T>>) -> Vec<ReadText<'a>> {
+        let read = |part: &Part<'a, T>| ReadText::new(part.text, part.skipped, self.shared.case);
+        [Some(first), second].into_iter().flatten().map(read).collect()
+    }
+}
+
+impl Shared {
     /// One text or two as the model wants to see them.
     fn join(
         &self,
@@ -386,32 +389,28 @@ impl TextTokenizer {
         special_tokens: SpecialTokens,
     ) -> Result<Tokens, TokenizeError> {
         let add = special_tokens == SpecialTokens::With;
-        let joined = guarded(|| match &self.shared.post_processor {
+        let joined = guarded(|| match &self.post_processor {
             Some(steps) => steps.process(first, second, add),
             None => Ok(side_by_side(first, second)),
         });
         let mut joined = joined.map_err(|why| TokenizeError::Tokenizer { why })?;
-        if !self.shared.types_are_told {
+        if !self.types_are_told {
             joined.set_type_ids(vec![0; joined.len()]);
         }
         Ok(joined)
     }
-
-    fn read_texts<'a>(&self, first: &Part<'a>, second: Option<&Part<'a>>) -> Vec<ReadText<'a>> {
-        let read = |part: &Part<'a>| ReadText::new(part.text, part.skipped, self.shared.case);
-        [Some(first), second].into_iter().flatten().map(read).collect()
-    }
 }
 
-impl Part<'_> {
-    /// `count` of its tokens, from the end that truncation keeps.
-    fn kept(self, count: usize, truncation: Truncation) -> Tokens {
-        let all = self.tokens.len();
-        match truncation {
+impl<T: Made> Part<'_, T> {
+    /// With `count` of its tokens, from the end that truncation keeps.
+    fn kept(self, count: usize, truncation: Truncation) -> Self {
+        let all = self.tokens.count();
+        let tokens = match truncation {
             _ if count == all => self.tokens,
-            Truncation::Left => some_of(&self.tokens, all - count..all),
-            Truncation::Off | Truncation::Right => some_of(&self.tokens, 0..count),
-        }
+            Truncation::Left => self.tokens.some(all - count..all),
+            Truncation::Off | Truncation::Right => self.tokens.some(0..count),
+        };
+        Self { tokens, ..self }
     }
 }
 

@@ -4,6 +4,60 @@ use std::ops::Range;
 
 use tokenizers::tokenizer::Encoding as Tokens;
 
+use super::{Shared, file::guarded};
+
+/// What is made of a text: its tokens with their places, or their ids alone, which is all that a model reads.
+pub(super) trait Made: Sized {
+    /// Makes it, without special tokens.
+    fn of(text: &str, tokenizer: &Shared) -> Result<Self, String>;
+
+    /// Number of tokens.
+    fn count(&self) -> usize;
+
+    /// What was made of some of them.
+    fn some(&self, range: Range<usize>) -> Self;
+}
+
+impl Made for Vec<u32> {
+    fn of(text: &str, tokenizer: &Shared) -> Result<Self, String> {
+        let Shared { tokenizer, cuts, whole, known, .. } = tokenizer;
+        let made = |words: &str| guarded(|| tokenizer.encode_fast(words, false));
+        known.ids(text, cuts, |word| whole.id(tokenizer, word), made)
+    }
+
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn some(&self, range: Range<usize>) -> Self {
+        self[range].to_vec()
+    }
+}
+
+impl Made for Tokens {
+    fn of(text: &str, tokenizer: &Shared) -> Result<Self, String> {
+        guarded(|| tokenizer.tokenizer.encode(text, false))
+    }
+
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn some(&self, range: Range<usize>) -> Self {
+        Self::new(
+            self.get_ids()[range.clone()].to_vec(),
+            self.get_type_ids()[range.clone()].to_vec(),
+            self.get_tokens()[range.clone()].to_vec(),
+            self.get_word_ids()[range.clone()].to_vec(),
+            self.get_offsets()[range.clone()].to_vec(),
+            self.get_special_tokens_mask()[range.clone()].to_vec(),
+            self.get_attention_mask()[range].to_vec(),
+            Vec::new(),
+            Default::default(),
+        )
+    }
+}
+
 /// The tokens of consecutive pieces of a text.
 #[derive(Default)]
 pub(super) struct AllTokens {
@@ -55,19 +109,4 @@ pub(super) fn side_by_side(mut first: Tokens, second: Option<Tokens>) -> Tokens 
         first.merge_with(second, false);
     }
     first
-}
-
-/// Some of the tokens of a text.
-pub(super) fn some_of(tokens: &Tokens, range: Range<usize>) -> Tokens {
-    Tokens::new(
-        tokens.get_ids()[range.clone()].to_vec(),
-        tokens.get_type_ids()[range.clone()].to_vec(),
-        tokens.get_tokens()[range.clone()].to_vec(),
-        tokens.get_word_ids()[range.clone()].to_vec(),
-        tokens.get_offsets()[range.clone()].to_vec(),
-        tokens.get_special_tokens_mask()[range.clone()].to_vec(),
-        tokens.get_attention_mask()[range].to_vec(),
-        Vec::new(),
-        Default::default(),
-    )
 }

@@ -6,7 +6,7 @@
 use quick_cache::sync::Cache;
 use tokenizers::tokenizer::Encoding as Tokens;
 
-use super::{cuts::Cuts, tokens::of_ids};
+use super::cuts::Cuts;
 
 /// Words that are kept: some 5 MB of them at most.
 const WORDS: usize = 1 << 15;
@@ -32,16 +32,16 @@ impl WordCache {
         Self(cuts.has_words().then(|| Cache::new(WORDS)))
     }
 
-    /// The tokens of `text` as far as their ids go. `whole` tells the id of a word that is one token; those of others that
-    /// are not known are made by `tokenize`, and kept.
-    pub(super) fn tokens<E>(
+    /// The ids of `text`. `whole` tells the id of a word that is one token; those of others that are not known are made by
+    /// `tokenize`, and kept.
+    pub(super) fn ids<E>(
         &self,
         text: &str,
         cuts: &Cuts,
         whole: impl Fn(&str) -> Option<u32>,
         tokenize: impl Fn(&str) -> Result<Tokens, E>,
-    ) -> Result<Tokens, E> {
-        let Some(known) = &self.0 else { return tokenize(text) };
+    ) -> Result<Vec<u32>, E> {
+        let Some(known) = &self.0 else { return Ok(tokenize(text)?.get_ids().to_vec()) };
         let mut ids = Vec::with_capacity(text.len() / 4);
         // Words that are new are made tokens of together with their neighbours.
         let (mut new_from, mut at) = (0, 0);
@@ -72,7 +72,7 @@ impl WordCache {
         if new_from < text.len() {
             ids.extend_from_slice(tokenize(&text[new_from..])?.get_ids());
         }
-        Ok(of_ids(ids))
+        Ok(ids)
     }
 }
 
@@ -94,7 +94,10 @@ mod tests {
     use std::{cell::RefCell, convert::Infallible};
 
     use super::{
-        super::cuts::{Blanks, Isolated},
+        super::{
+            cuts::{Blanks, Isolated},
+            tokens::of_ids,
+        },
         *,
     };
 
@@ -116,9 +119,9 @@ mod tests {
         let whole = |word: &str| (word.trim_start() == "one").then_some(1);
         for expected in [vec![" a", " b c"], vec![" a", " b", " c"], vec![]] {
             let asked = RefCell::default();
-            let got = cache.tokens("one a one one b c one", &cuts, whole, |word| letters(&asked, word));
+            let got = cache.ids("one a one one b c one", &cuts, whole, |word| letters(&asked, word));
             let [a, b, c] = ['a', 'b', 'c'].map(u32::from);
-            assert_eq!(got.unwrap().get_ids(), [1, a, 1, 1, b, c, 1]);
+            assert_eq!(got.unwrap(), [1, a, 1, 1, b, c, 1]);
             assert_eq!(asked.into_inner(), expected);
         }
         assert_eq!(cache.0.unwrap().len(), 3);
@@ -143,14 +146,14 @@ mod tests {
         ];
         for (text, expected) in texts {
             let asked = RefCell::default();
-            let got = cache.tokens(text, &cuts, is_none, |word| letters(&asked, word)).unwrap();
-            assert_eq!(got.get_ids(), letters(&RefCell::default(), text).unwrap().get_ids(), "{text:?}");
+            let got = cache.ids(text, &cuts, is_none, |word| letters(&asked, word)).unwrap();
+            assert_eq!(got, letters(&RefCell::default(), text).unwrap().get_ids(), "{text:?}");
             assert_eq!(asked.into_inner(), expected, "{text:?}");
         }
         for rare in [long, many] {
             for _ in 0..3 {
                 let asked = RefCell::default();
-                let got = cache.tokens(&rare, &cuts, is_none, |word| letters(&asked, word)).unwrap();
+                let got = cache.ids(&rare, &cuts, is_none, |word| letters(&asked, word)).unwrap();
                 assert_eq!(got.len(), rare.len());
                 assert_eq!(asked.into_inner(), [rare.as_str()], "it is not kept");
             }
@@ -162,7 +165,7 @@ mod tests {
         let cache = WordCache::new(&Cuts::NONE);
         for _ in 0..3 {
             let asked = RefCell::default();
-            cache.tokens("a b", &Cuts::NONE, is_none, |text| letters(&asked, text)).unwrap();
+            cache.ids("a b", &Cuts::NONE, is_none, |text| letters(&asked, text)).unwrap();
             assert_eq!(asked.into_inner(), ["a b"]);
         }
     }
