@@ -494,7 +494,7 @@ pub(crate) fn assert_tei(what: &str, reply: &Reply, status: u16, error_type: &st
 
 /// Waits until `condition`, or fails after a time that is far too long.
 #[track_caller]
-pub(crate) fn wait_until(what: &str, condition: impl Fn() -> bool) {
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < Duration::from_secs(10), "{what} did not come");

@@ -1,8 +1,8 @@
 //! Clients that go, servers that stop.
 
 use std::{
-    io::{BufRead, BufReader, Read, Write},
-    net::TcpStream,
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    net::{SocketAddr, TcpStream},
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -99,6 +99,28 @@ fn the_limit_holds_for_bodies_of_unannounced_length() {
     }
 }
 
+/// Two clients whose bodies are nearly in when there is no room for another. Whoever asks for room takes some as well, so that
+/// a client may find none itself; it comes again.
+fn two_that_leave_no_room(server: SocketAddr, begun: &[u8], is_full: impl Fn() -> bool) -> [TcpStream; 2] {
+    let begin = || {
+        let mut client = TcpStream::connect(server).unwrap();
+        client.write_all(begun).unwrap();
+        client.set_nonblocking(true).unwrap();
+        client
+    };
+    let mut clients = [begin(), begin()];
+    wait_until("the limit", || {
+        for client in &mut clients {
+            if !client.peek(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+                *client = begin();
+            }
+        }
+        is_full()
+    });
+    clients.iter().for_each(|client| client.set_nonblocking(false).unwrap());
+    clients
+}
+
 #[test]
 fn what_all_clients_send_together_is_bounded() {
     let engine = Arc::new(Fake::new(Health::Ready));
@@ -106,22 +128,15 @@ fn what_all_clients_send_together_is_bounded() {
     let server = Running::start(bounded(routes(engine), limits));
     let body = |bytes: usize| format!(r#"{{"inputs":"{}"}}"#, "a".repeat(bytes));
     let whole = request(&body(9_000));
-    let (begun, rest) = whole.split_at(whole.len() - 2);
-    let mut clients: Vec<TcpStream> = (0..2)
-        .map(|_| {
-            let mut client = TcpStream::connect(server.address).unwrap();
-            client.write_all(begun.as_bytes()).unwrap();
-            client
-        })
-        .collect();
+    let (begun, rest) = whole.as_bytes().split_at(whole.len() - 2);
     let ask = |bytes| server.post("/embed", body(bytes));
-    wait_until("the limit", || ask(5_000).status == 429);
+    let clients = two_that_leave_no_room(server.address, begun, || ask(5_000).status == 429);
     let refused = ask(5_000);
     assert_tei("beyond", &refused, 429, "Overloaded", "(`--max-body-bytes-in-flight`): retry in 1 s");
     assert_eq!((refused.header("retry-after"), refused.header("retry-after-ms")), ("1", "1000"));
     assert_eq!(ask(500).status, 200, "for which there is room");
-    for client in &mut clients {
-        client.write_all(rest.as_bytes()).unwrap();
+    for mut client in clients {
+        client.write_all(rest).unwrap();
         let mut head = [0; 12];
         client.read_exact(&mut head).unwrap();
         assert_eq!(&head, b"HTTP/1.1 200");
@@ -146,16 +161,10 @@ fn what_packed_bodies_unpack_to_is_bounded_together() {
         "POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\ncontent-length: {length}\r\n\r\n"
     );
     let (begun, rest) = packed.split_at(length - 8); // all but the checksum
-    let mut clients: Vec<TcpStream> = (0..2)
-        .map(|_| {
-            let mut client = TcpStream::connect(server.address).unwrap();
-            client.write_all(&[head.as_bytes(), begun].concat()).unwrap();
-            client
-        })
-        .collect();
-    wait_until("the limit", || ask().status == 429);
+    let begun = [head.as_bytes(), begun].concat();
+    let clients = two_that_leave_no_room(server.address, &begun, || ask().status == 429);
     assert_tei("beyond", &ask(), 429, "Overloaded", "(`--max-body-bytes-in-flight`): retry in 1 s");
-    for client in &mut clients {
+    for mut client in clients {
         client.write_all(rest).unwrap();
         let mut head = [0; 12];
         client.read_exact(&mut head).unwrap();
