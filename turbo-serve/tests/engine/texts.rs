@@ -174,9 +174,13 @@ fn who_waits_for_tokens_of_an_engine_that_is_abandoned_is_told() {
 
 #[test]
 fn texts_accepted_before_a_stop_are_answered() {
-    let (engine, _control) = with_workers(1);
+    let (engine, control) = with_workers(1);
+    control.close();
     let pending = crate::fake::begin(&engine, texts(["1", "2", "3"]));
-    wait(engine.stop());
+    let mut stop = Box::pin(engine.stop());
+    assert!(!crate::fake::is_ready(&mut stop));
+    control.open();
+    wait(stop);
     assert_eq!(firsts(&wait(pending).unwrap()), [1, 2, 3]);
     assert_eq!(wait(engine.infer(texts(["4"]))), Err(EngineError::Stopping));
 }
