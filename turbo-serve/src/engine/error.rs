@@ -16,7 +16,7 @@ pub enum EngineError {
     /// By prediction the answer would come too late; nothing was started.
     #[error(
         "model is overloaded: the answer is predicted in {} ms, and wanted within {} ms: retry in {:.1} s",
-        predicted.as_millis(), within.as_millis(), retry_after.as_secs_f64()
+        ms(*predicted), ms(*within), retry_after.as_secs_f64()
     )]
     TooLate {
         /// The time that the client allows, or that the server promises.
@@ -27,7 +27,7 @@ pub enum EngineError {
         retry_after: Duration,
     },
     /// The time that the answer was allowed to take is over.
-    #[error("not answered within {} ms", within.as_millis())]
+    #[error("not answered within {} ms", ms(*within))]
     Expired {
         /// The time that the client allowed, or that the server promises.
         within: Duration,
@@ -221,9 +221,28 @@ impl EngineError {
     }
 }
 
+/// Whole milliseconds, rounded up: of one that a client allows less is left when its request has been read, yet not none.
+fn ms(time: Duration) -> u128 {
+    time.as_micros().div_ceil(1000)
+}
+
 fn known_prompts(known: &[String]) -> String {
     if known.is_empty() {
         return "but this model has no prompts: leave it out".into();
     }
     format!("this model's prompts are `{}`", known.join("`, `"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_a_millisecond_is_not_none() {
+        for (micros, said) in [(0, "0"), (1, "1"), (910, "1"), (1000, "1"), (49_700, "50"), (50_000, "50")] {
+            let within = Duration::from_micros(micros);
+            let expired = EngineError::Expired { within };
+            assert_eq!(expired.to_string(), format!("not answered within {said} ms"));
+        }
+    }
 }
