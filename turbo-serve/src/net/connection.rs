@@ -68,7 +68,8 @@ impl Connections {
     /// for one that is on its way: where a connection ends before that was read, its client is cut off.
     async fn nothing_to_come(&self, underway: &Underway) {
         self.stopping.told().await;
-        let _ = timeout(self.waits.moment, underway.some()).await;
+        let wait = if underway.has_begun() { self.waits.moment } else { self.waits.first };
+        let _ = timeout(wait, underway.some()).await;
     }
 
     /// Talks to a client on a task of its own, once `opening` has a stream to it.
@@ -120,6 +121,7 @@ impl Connections {
         let mut told_to_end = false;
         loop {
             tokio::select! {
+                biased; // what has come is read before its time is over
                 ended = connection.as_mut() => return ended,
                 () = stays.as_mut() => return Err("the client does not read its answers".into()),
                 () = underway.none_for(patience) => {

@@ -5,6 +5,7 @@ use std::{
     future::ready,
     io::{self, ErrorKind},
     sync::Arc,
+    time::Duration,
 };
 
 use axum::serve::Listener as Accept;
@@ -31,6 +32,11 @@ impl From<TcpListener> for Listener {
 
 /// As many as the system may have let in before the server stops; more than that are a crowd that never ends.
 const MOST_AT_THE_DOOR: usize = 4096;
+
+/// For a client who had begun to connect to be let in: a moment within a machine or a rack, and to those who come now it
+/// makes no difference.
+#[cfg(target_os = "linux")]
+const HANDSHAKE: Duration = Duration::from_millis(1);
 
 impl Listener {
     /// Begins a connection for every client that comes.
@@ -75,13 +81,42 @@ fn begin_tls(stream: TcpStream, tls: &Tls, connections: &Arc<Connections>) {
 
 fn the_last_at(listener: TcpListener, begin: impl Fn(TcpStream)) -> io::Result<()> {
     let listener = listener.into_std()?;
-    take_in_the_last(|| {
+    let accept = || {
         let (stream, _) = listener.accept()?;
         stream.set_nonblocking(true)?;
         begin(TcpStream::from_std(stream)?);
         Ok(())
-    });
+    };
+    #[cfg(target_os = "linux")]
+    match turn_newcomers_away(&listener) {
+        Ok(()) => {
+            take_in_the_last(accept);
+            std::thread::sleep(HANDSHAKE);
+        }
+        Err(error) => tracing::debug!(%error, "who comes while the listener closes may be reset"),
+    }
+    take_in_the_last(accept);
     Ok(())
+}
+
+/// Has the system ignore who wants to connect from now on. It lets clients in by itself, also between the last of them that
+/// is taken in and the end of the listener, and would reset those; who is ignored tries again by itself and is refused.
+#[cfg(target_os = "linux")]
+fn turn_newcomers_away(listener: &std::net::TcpListener) -> io::Result<()> {
+    // In the language of the classic Berkeley packet filter, which sees a segment from its TCP header on.
+    const LOAD_BYTE: u16 = 0x30;
+    const JUMP_IF_SET: u16 = 0x45;
+    const RETURN: u16 = 0x06;
+    const FLAGS_AT: u32 = 13;
+    const SYN: u32 = 0x02;
+    const NOTHING: u32 = 0;
+    const ALL: u32 = u32::MAX;
+    socket2::SockRef::from(listener).attach_filter(&[
+        socket2::SockFilter::new(LOAD_BYTE, 0, 0, FLAGS_AT),
+        socket2::SockFilter::new(JUMP_IF_SET, 0, 1, SYN),
+        socket2::SockFilter::new(RETURN, 0, 0, NOTHING),
+        socket2::SockFilter::new(RETURN, 0, 0, ALL),
+    ])
 }
 
 /// Has `accept` take in one after the other until the system says that nobody is there; a runtime that has a lot to do

@@ -6,19 +6,33 @@ use tokio::{sync::watch, time::timeout};
 
 /// The requests of one connection that are being answered; clones count together.
 #[derive(Clone, Default)]
-pub(super) struct Underway(watch::Sender<usize>);
+pub(super) struct Underway(watch::Sender<Count>);
+
+#[derive(Default)]
+struct Count {
+    now: usize,
+    has_begun: bool,
+}
 
 impl Underway {
     /// One more, until what this gives is dropped.
     pub(super) fn begin(&self) -> OneUnderway {
-        self.0.send_modify(|count| *count += 1);
+        self.0.send_modify(|count| {
+            count.now += 1;
+            count.has_begun = true;
+        });
         OneUnderway(self.0.clone())
+    }
+
+    /// Whether there has ever been one.
+    pub(super) fn has_begun(&self) -> bool {
+        self.0.borrow().has_begun
     }
 
     /// Waits until there is one, be it that it is answered by now.
     pub(super) async fn some(&self) {
         let mut count = self.0.subscribe();
-        if *count.borrow_and_update() == 0 {
+        if count.borrow_and_update().now == 0 {
             // Its sender is here.
             let _ = count.changed().await;
         }
@@ -29,7 +43,7 @@ impl Underway {
         let mut count = self.0.subscribe();
         loop {
             // Its sender is here.
-            let _ = count.wait_for(|&count| count == 0).await;
+            let _ = count.wait_for(|count| count.now == 0).await;
             if timeout(patience, count.changed()).await.is_err() {
                 return;
             }
@@ -38,11 +52,11 @@ impl Underway {
 }
 
 /// A request that is being answered; dropped when its answer is sent.
-pub(super) struct OneUnderway(watch::Sender<usize>);
+pub(super) struct OneUnderway(watch::Sender<Count>);
 
 impl Drop for OneUnderway {
     fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
+        self.0.send_modify(|count| count.now -= 1);
     }
 }
 
