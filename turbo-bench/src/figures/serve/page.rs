@@ -34,7 +34,7 @@ where a single text may be a large part of a batch. *Tokens* are those of the go
 than short ones answers more requests than it could of all lengths. In a round all get the same requests, in turns, and
 loads are shares of what was measured in that round; the next round has other requests, or begins elsewhere in those
 that were recorded. ± is half of Student's interval of 95 % over differences or ratios of the rounds. Which policy is
-the best is said where every pair is told apart or known to within 3 %; *not sure* is said elsewhere, and more rounds
+the best is said where every pair is told apart or known to within 5 %; *not sure* is said elsewhere, and more rounds
 tell. *s* is for how long requests were sent that count, in all rounds, and *sent late* how late the generator itself
 was, in the median and at worst. No answers are kept (`--cache-bytes 0`). Padded batches have twenty texts at most, as
 in the paper; *the paper's naive* takes all that waits, pads it, has no other limit than those twenty, and refuses nothing.
