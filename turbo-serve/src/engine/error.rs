@@ -32,7 +32,7 @@ pub enum EngineError {
         /// The time that the client allowed, or that the server promises.
         within: Duration,
     },
-    /// The answer alone would be more than all answers together may be; nothing was computed.
+    /// The answer alone would be more than all answers together may be.
     #[error(
         "the answer to these inputs would take {bytes} bytes, and the server holds {limit} bytes of answers at most \
          (`--max-answer-bytes-in-flight`): send fewer or shorter inputs at a time"
@@ -43,7 +43,7 @@ pub enum EngineError {
         /// Bytes of all answers together.
         limit: usize,
     },
-    /// There is no room for the answer beside those that were not read yet; nothing was computed.
+    /// There is no room for the answer beside those that were not read yet.
     #[error(
         "the answer to these inputs would take {bytes} bytes, and the server holds {held} bytes of answers that were not \
          read yet, {limit} at most (`--max-answer-bytes-in-flight`): retry in {} s",

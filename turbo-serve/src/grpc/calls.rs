@@ -89,7 +89,12 @@ impl Calls {
         let received = Instant::now();
         let model = Model::of(request.metadata())?;
         let planned = request.extensions().get().map(Arrived::planned);
-        let (answered, served) = self.ask(&model, (request.into_inner(), received), None, planned).await?;
+        let asked = (request.into_inner(), received);
+        let (answered, served) = self.ask(&model, asked, None, planned.clone()).await?;
+        if let Some(planned) = planned {
+            let fits = planned.fits(answered.message.encoded_len());
+            fits.map_err(|error| self.refuse(&ApiError::from(error)))?;
+        }
         let mut response = Response::new(answered.message);
         if Q::COUNTED.is_some() {
             *response.metadata_mut() = Answerer::of(&served).took(&answered.usage, received);

@@ -2,8 +2,11 @@
 
 use std::{
     future::{Future, poll_fn},
+    num::NonZeroUsize,
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::LazyLock,
     task::Poll,
+    thread::available_parallelism,
     time::Instant,
 };
 
@@ -11,6 +14,7 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
+use tokio::sync::Semaphore;
 
 use super::{error::ApiError, headers, inputs::Counted, metrics::Arity, target::Target, write::values_in};
 use crate::{
@@ -129,10 +133,18 @@ pub(crate) async fn written<T: Send + 'static>(
     }
 }
 
-/// Does work that takes long on a thread of its own.
+/// Does work that takes long on a thread of its own, as much at a time as there are cores: more would be done no sooner,
+/// and what is made is in nobody's books until it is there.
 pub(super) async fn elsewhere<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let worked = tokio::task::spawn_blocking(work).await;
+    static CORES: LazyLock<Semaphore> =
+        LazyLock::new(|| Semaphore::new(available_parallelism().map_or(1, NonZeroUsize::get)));
+    let core = CORES.acquire().await;
+    let worked = tokio::task::spawn_blocking(move || {
+        let _core = core; // be it that the client goes meanwhile
+        work()
+    });
+    let worked = worked.await;
     worked.map_err(|error| ApiError::backend(format!("writing the answer failed: {error}")))?
 }

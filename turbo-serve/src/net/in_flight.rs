@@ -9,7 +9,8 @@
 //! | answers | their tokens are counted, before they are computed | the socket has taken them, HTTP/2 the last piece | who asks is refused |
 //!
 //! Until an answer is written, it counts with its rows and what will be written of them ([`Planned`]); from then on with its
-//! bytes.
+//! bytes. Where those turned out to be far more than was planned (who asks for the tokens of a text gets fifty times its
+//! bytes), and there is no room for them, it is given up, and who asked is refused.
 //!
 //! What is counted is bytes as they come, unpack and go. What is made of a body is a few times as much for a while: ids
 //! of one digit are two bytes of JSON and eight in memory.
@@ -45,11 +46,15 @@ use super::answer::is_one_piece;
 use crate::{
     engine::{AnswerRoom, EngineError, HoldAnswers, available_bytes},
     grpc,
-    http::{ApiError, refuse},
+    http::{ApiError, refusal, refuse},
     metric_names::{
         ADMISSION_REFUSALS, ANSWER_BYTES, BODY_BYTES, ERR, REASON, REQUEST_FAILURE, failure, refusal,
     },
 };
+
+/// An answer may have so many bytes more than were planned before it is looked whether there is room for them: such
+/// answers are as many as are worked on at a time.
+const MORE_THAN_PLANNED: usize = 64 << 10;
 
 /// When it is worth asking again: nobody knows when a client will read on.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -105,6 +110,7 @@ async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) 
         return refuse(&uri, request, ApiError::from(no_room)).await;
     }
     let over_http2 = request.version() == Version::HTTP_2;
+    let path = asks.then(|| request.uri().clone());
     let planned = Planned::among(&answers);
     let arrived = Arrived { messages: Arc::default(), bodies: Arc::clone(&bodies), planned: planned.clone() };
     let (mut head, body) = request.into_parts();
@@ -120,16 +126,21 @@ async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) 
     let answer = next.run(Request::from_parts(head, Body::new(body))).await;
     // A call of gRPC whose answer is a stream has its own handle, and goes on with it.
     drop(arrived);
-    answer.map(|body| {
-        if over_http2 && is_one_piece(&body) {
-            return body;
-        }
-        let mut announced = planned.take();
-        if let Some(exact) = body.size_hint().exact() {
-            announced.resize(usize::try_from(exact).unwrap_or(usize::MAX));
-        }
-        Body::new(Outgoing { announced, body })
-    })
+    if over_http2 && is_one_piece(answer.body()) {
+        return answer;
+    }
+    let exact = answer.body().size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    if let (Some(path), Some(bytes)) = (path, exact)
+        && let Err(error) = planned.fits(bytes)
+    {
+        counter!(REQUEST_FAILURE, ERR => failure::OVERLOADED).increment(1);
+        return refusal(path.path(), ApiError::from(error));
+    }
+    let mut announced = planned.take();
+    if let Some(bytes) = exact {
+        announced.resize(bytes);
+    }
+    answer.map(|body| Body::new(Outgoing { announced, body }))
 }
 
 /// Bytes of one kind.
@@ -198,6 +209,21 @@ impl Tally {
             return Err(self.no_room());
         }
         Ok(taken)
+    }
+
+    /// Counts `more` bytes of an answer that has `bytes` with them.
+    fn take_for_answer(self: &Arc<Self>, bytes: usize, more: usize) -> Result<Held, EngineError> {
+        let limit = self.limit;
+        if bytes > limit {
+            return Err(EngineError::AnswerTooLarge { bytes, limit });
+        }
+        let no_room = |NoRoom { held, .. }| EngineError::NoRoomForAnswer {
+            bytes,
+            held,
+            limit,
+            retry_after: RETRY_AFTER,
+        };
+        self.take(more).map_err(no_room)
     }
 
     fn no_room(&self) -> NoRoom {
@@ -318,6 +344,17 @@ impl Planned {
         AnswerRoom::of(self.0.clone())
     }
 
+    /// Holds an answer that has so many bytes now, if there is room for it: for little more than was planned in any case.
+    pub(crate) fn fits(&self, bytes: usize) -> Result<(), EngineError> {
+        let mut held = self.0.lock();
+        let more = bytes.saturating_sub(held.bytes);
+        if more > MORE_THAN_PLANNED {
+            let more = self.0.answers.take_for_answer(bytes, more)?;
+            held.join(more);
+        }
+        Ok(())
+    }
+
     /// What is held so far; nothing is left here.
     fn take(&self) -> Held {
         std::mem::replace(&mut self.0.lock(), self.0.answers.add(0))
@@ -342,18 +379,9 @@ impl HoldAnswers for Plan {
 
     fn hold(&self, values: usize) -> Result<(), EngineError> {
         let more = self.bytes(values);
-        let (mut held, limit) = (self.lock(), self.answers.limit);
+        let mut held = self.lock();
         let bytes = held.bytes.saturating_add(more);
-        if bytes > limit {
-            return Err(EngineError::AnswerTooLarge { bytes, limit });
-        }
-        let more = self.answers.take(more).map_err(|no_room| EngineError::NoRoomForAnswer {
-            bytes,
-            held: no_room.held,
-            limit,
-            retry_after: RETRY_AFTER,
-        })?;
-        held.join(more);
+        held.join(self.answers.take_for_answer(bytes, more)?);
         Ok(())
     }
 }
@@ -577,6 +605,22 @@ mod tests {
             let unread = ask().await;
             assert_eq!((unread.status(), ask().await.status()), (StatusCode::OK, then), "{version:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn answers_that_become_more_than_was_planned_are_given_up_where_there_is_no_room() {
+        let router = Router::new().route("/", post(async |asked: Bytes| vec![0_u8; asked.len() << 20]));
+        let router = bounded(router, InFlightLimits { bodies: 10, answers: 5 << 19 });
+        let ask = async |megabytes: usize| {
+            let request = Request::post("/").body(Body::from(vec![0; megabytes])).unwrap();
+            router.clone().oneshot(request).await.unwrap()
+        };
+        let (one, another) = (ask(1).await, ask(1).await);
+        let refused = [ask(1).await, ask(3).await].map(|answer| answer.status());
+        assert_eq!([one.status(), another.status()], [StatusCode::OK; 2]);
+        assert_eq!(refused, [StatusCode::TOO_MANY_REQUESTS, StatusCode::UNPROCESSABLE_ENTITY]);
+        drop(one);
+        assert_eq!(ask(1).await.status(), StatusCode::OK, "what was given up is not held");
     }
 
     /// Far more than the system buffers.

@@ -490,6 +490,20 @@ async fn while_a_message_waits_for_room_others_stay_with_their_client() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn tokens_that_there_is_no_room_for_are_given_up() {
+    let limits = InFlightLimits { bodies: usize::MAX, answers: 200_000 };
+    let services = grpc::router(Arc::new(Fake::new(Health::Ready)), Metrics::install().unwrap(), 100_000);
+    let server = Running::start(bounded(services, limits));
+    let mut client = TokenizeClient::new(channel(&server).await);
+    let mut encode = async |bytes| {
+        client.tokenize(EncodeRequest { inputs: "a".repeat(bytes), ..Default::default() }).await
+    };
+    assert_eq!(encode(1_000).await.unwrap().into_inner().tokens.len(), 1_000);
+    assert_status("fifteen bytes for each", encode(20_000).await, Code::InvalidArgument, "200000 bytes");
+    assert_eq!(encode(5_000).await.unwrap().into_inner().tokens.len(), 5_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn messages_count_until_they_are_answered() {
     let limits = InFlightLimits { bodies: 100_000, answers: usize::MAX };
     let serve = |engine: Arc<dyn Infer>| {

@@ -1,6 +1,7 @@
 //! Models that answer as one, with members whose answers are known: a text of the fake models is a number.
 
 use std::{
+    collections::BTreeMap,
     future::Future,
     ops::Range,
     pin::Pin,
@@ -14,9 +15,9 @@ use std::{
 use tokio::sync::Semaphore;
 use turbo_serve::{
     engine::{
-        DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Input, ModelInfo,
-        OutputKind, Pending, Pooling, Prompts, Row, RowLens, ScoreFunction, Task, Timings, TokenizeRequest,
-        Tokenized, Usage,
+        AnswerRoom, DecodeRequest, EngineError, EngineInfo, Health, HoldAnswers, Infer, InferRequest,
+        InferResponse, Input, ModelInfo, OutputKind, Pending, Pooling, Prompts, Row, RowLens, ScoreFunction,
+        Task, Timings, TokenizeRequest, Tokenized, Usage,
     },
     models::{
         Declared, Load, LoadWhen, Loaded, Models, Source, SourceError, Stop, Wanted,
@@ -62,6 +63,20 @@ struct Seen {
     room: OnceLock<Semaphore>,
     /// Set when a member was stopped.
     stopped: AtomicBool,
+    /// Requests by who holds their answers.
+    held: Mutex<BTreeMap<String, usize>>,
+}
+
+/// Holds answers, whatever they are.
+#[derive(Debug)]
+struct Holder;
+
+impl HoldAnswers for Holder {
+    fn hold(&self, _: usize) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn let_go(&self, _: usize) {}
 }
 
 struct Shelf {
@@ -154,6 +169,7 @@ impl Infer for Fake {
             if self.seen.stopped.load(SeqCst) {
                 return Err(EngineError::Stopping);
             }
+            *self.seen.held.lock().unwrap().entry(format!("{:?}", request.room)).or_default() += 1;
             let full = || EngineError::Overloaded { retry_after: Duration::from_secs(60) };
             let ranks = matches!(self.member, Member::Ranker(_));
             if ranks && self.seen.full.lock().unwrap().contains(&self.seen.ranked.fetch_add(1, SeqCst)) {
@@ -291,6 +307,19 @@ fn the_nearest_are_reranked_and_the_others_come_last() {
         let both = [pairs("10", &["90", "20"]), pairs("80", &["20", "90"]), pairs("10", &["5"])].concat();
         let rows: Vec<f32> = world.ask(both).await.unwrap().into_iter().flatten().collect();
         assert_eq!(rows, [f32::MIN, 200.0, 1600.0, 7200.0, 50.0]);
+    });
+}
+
+#[test]
+fn what_members_answer_is_held_where_the_whole_is() {
+    run(async {
+        let world = World::started(&[retrieve(2), rerank("ranked", "ranker", "near")], "ranked").await;
+        let room = AnswerRoom::of(Arc::new(Holder));
+        let inputs = pairs("10", &["90", "20", "180"]);
+        let request = InferRequest { room: room.clone(), ..InferRequest::new(inputs, OutputKind::RAW) };
+        world.models.find(Wanted::named("it")).unwrap().engine().infer(request).await.unwrap();
+        // The texts, the query, and those that were retrieved.
+        assert_eq!(*world.seen.held.lock().unwrap(), [(format!("{room:?}"), 3)].into());
     });
 }
 

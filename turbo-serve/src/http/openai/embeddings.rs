@@ -45,6 +45,7 @@ pub(in crate::http) async fn embeddings(
     Call { target, body, received }: Call<EmbeddingsBody>,
 ) -> Result<Response, OpenAiError> {
     Ability::Embed.check(&target.engine().info().model)?;
+    let target = target.writing(write::BYTES_PER_VALUE);
     if body.input.0.inputs.is_empty() {
         return Err(ApiError::empty("`input` cannot be empty").into());
     }

@@ -76,6 +76,7 @@ pub(in crate::http) async fn embed(
     Call { target, body, received }: Call<EmbedBody>,
 ) -> Result<Response, TeiError> {
     Ability::Embed.check(&target.engine().info().model)?;
+    let target = target.writing(write::BYTES_PER_VALUE);
     let question = Question {
         inputs: body.inputs.0,
         output: OutputKind::Pooled {

@@ -57,7 +57,7 @@ impl EnsembleEngine {
 
     async fn answer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
         let started = Instant::now();
-        let InferRequest { inputs, output, truncation, prompt_name, urgency, comes_again, .. } = request;
+        let InferRequest { inputs, output, truncation, prompt_name, urgency, comes_again, room } = request;
         self.check(inputs.len(), output, prompt_name)?;
         // Before the first step, so that no member is unloaded between two.
         let mut members = self.members()?;
@@ -65,7 +65,7 @@ impl EnsembleEngine {
         let _begun = members.values().next().map(Served::begin).transpose()?;
         self.check_labels(&members)?;
         for member in members.values_mut() {
-            *member = member.clone().urgent(urgency);
+            *member = member.clone().urgent(urgency).held_in(room.clone());
         }
         let mut rows: Vec<Option<Row>> = vec![None; inputs.len()];
         let mut usage = Usage::default();
