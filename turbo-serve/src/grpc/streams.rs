@@ -25,6 +25,10 @@ const LOOK: Duration = Duration::from_millis(250);
 /// of what a server takes by default. It is no more than that for a model with fewer: who finds no room waits for it.
 pub(super) const AT_ONCE: usize = 256;
 
+/// Most questions of one stream that only the tokenizer looks at: they share no batch, and what becomes of a long text is
+/// fifty times as long.
+const TOKENIZED_AT_ONCE: usize = 4;
+
 /// What a client gets of a stream.
 pub(super) type Answers<A> = Pin<Box<dyn Stream<Item = Result<A, Status>> + Send>>;
 
@@ -55,6 +59,7 @@ impl Calls {
         let (served, arrived) = (self.lease_for(&model).await?, arrived(&request));
         let at_once = match &arrived {
             Some(arrived) if Q::OF_TOKENS => at_once(&served).min(answers_at_once(&served, arrived)),
+            _ if Q::COUNTED.is_none() => at_once(&served).min(TOKENIZED_AT_ONCE),
             _ => at_once(&served),
         };
         drop(served);
@@ -87,8 +92,9 @@ impl Calls {
                 let (message, _held) = come?;
                 let planned = arrived.as_ref().map(Arrived::planned_of_message);
                 let (answered, _) = calls.ask(&model, message, Some(door), planned.clone()).await?;
-                let waits = arrived.map(|arrived| arrived.answer(answered.message.encoded_len()));
-                Ok((answered, waits))
+                let waits =
+                    planned.map(|planned| planned.becomes(answered.message.encoded_len())).transpose();
+                Ok((answered, waits.map_err(|error| calls.refuse(&error.into()))?))
             }
         };
         // Behind the one that was read last: it is asked, or stands at the door, when others have had a turn.

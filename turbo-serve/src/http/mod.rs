@@ -78,7 +78,7 @@ pub(crate) use answer::{caught, written};
 pub(crate) use error::{ApiError, ErrorType, Failure};
 pub(crate) use metrics::Arity;
 pub(crate) use rerank::check_copies;
-pub(crate) use router::{refusal, refuse};
+pub(crate) use router::{refuse, refused};
 pub(crate) use tei::{Token, score_function, tokens};
 pub(crate) use urgency::urgency;
 pub(crate) use write::check_finite;

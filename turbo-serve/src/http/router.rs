@@ -252,11 +252,11 @@ pub(crate) async fn refuse(uri: &Uri, request: Request, error: ApiError) -> Resp
         return grpc::refused(&error); // its stream may have no end, and HTTP/2 needs none
     }
     discard(&head.headers, body).await;
-    refusal(uri.path(), error)
+    refused(uri.path(), error)
 }
 
 /// The answer to whoever is refused on this path, in the words of its protocol.
-pub(crate) fn refusal(path: &str, error: ApiError) -> Response {
+pub(crate) fn refused(path: &str, error: ApiError) -> Response {
     if path.ends_with("/v1/rerank") || path.ends_with("/v2/rerank") {
         RerankError::from(error).into_response()
     } else if path == "/v2" || path.starts_with("/v2/") {

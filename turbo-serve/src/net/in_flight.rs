@@ -46,7 +46,7 @@ use super::answer::is_one_piece;
 use crate::{
     engine::{AnswerRoom, EngineError, HoldAnswers, available_bytes},
     grpc,
-    http::{ApiError, refusal, refuse},
+    http::{ApiError, Failure, refuse, refused},
     metric_names::{
         ADMISSION_REFUSALS, ANSWER_BYTES, BODY_BYTES, ERR, REASON, REQUEST_FAILURE, failure, refusal,
     },
@@ -130,16 +130,19 @@ async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) 
         return answer;
     }
     let exact = answer.body().size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-    if let (Some(path), Some(bytes)) = (path, exact)
-        && let Err(error) = planned.fits(bytes)
-    {
-        counter!(REQUEST_FAILURE, ERR => failure::OVERLOADED).increment(1);
-        return refusal(path.path(), ApiError::from(error));
-    }
-    let mut announced = planned.take();
-    if let Some(bytes) = exact {
-        announced.resize(bytes);
-    }
+    let announced = match (path, exact) {
+        (Some(path), Some(bytes)) => match planned.becomes(bytes) {
+            Ok(announced) => announced,
+            Err(error) => {
+                let error = ApiError::from(error);
+                let Failure(reason) = error.failure();
+                counter!(REQUEST_FAILURE, ERR => reason).increment(1);
+                return refused(path.path(), error);
+            }
+        },
+        (None, Some(bytes)) => answers.add(bytes),
+        (_, None) => planned.take(),
+    };
     answer.map(|body| Body::new(Outgoing { announced, body }))
 }
 
@@ -297,11 +300,6 @@ impl Arrived {
         Planned::among(&self.planned.0.answers)
     }
 
-    /// An answer of so many bytes that waits for its turn in a stream.
-    pub(crate) fn answer(&self, bytes: usize) -> Held {
-        self.planned.0.answers.add(bytes)
-    }
-
     /// How many answers of so many values at most may be made for one stream at a time: what they take leaves room for
     /// others.
     pub(crate) fn at_once(&self, values: usize, written: usize) -> usize {
@@ -353,6 +351,14 @@ impl Planned {
             held.join(more);
         }
         Ok(())
+    }
+
+    /// The same, for as long as the result lives; nothing is left here.
+    pub(crate) fn becomes(&self, bytes: usize) -> Result<Held, EngineError> {
+        self.fits(bytes)?;
+        let mut held = self.take();
+        held.resize(bytes);
+        Ok(held)
     }
 
     /// What is held so far; nothing is left here.

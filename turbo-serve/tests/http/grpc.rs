@@ -501,6 +501,13 @@ async fn tokens_that_there_is_no_room_for_are_given_up() {
     assert_eq!(encode(1_000).await.unwrap().into_inner().tokens.len(), 1_000);
     assert_status("fifteen bytes for each", encode(20_000).await, Code::InvalidArgument, "200000 bytes");
     assert_eq!(encode(5_000).await.unwrap().into_inner().tokens.len(), 5_000);
+    // Those of a stream wait for their turn, and are let go with it.
+    for (bytes, fit) in [(2_000, 20), (20_000, 0)] {
+        let texts = stream::iter(vec![EncodeRequest { inputs: "a".repeat(bytes), ..Default::default() }; 20]);
+        let answers = client.tokenize_stream(texts).await.unwrap().into_inner();
+        let came = answers.filter(|answer| std::future::ready(answer.is_ok())).count().await;
+        assert_eq!(came, fit, "texts of {bytes} bytes");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
