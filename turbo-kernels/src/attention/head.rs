@@ -31,7 +31,7 @@ use super::{
 use crate::{
     Columns,
     device::SharedMut,
-    gemm::{EvenTiles, tile_rows, tile_values, with_rows},
+    gemm::{EvenTiles, for_each_row, tile_rows, tile_values, with_rows},
     lanes,
     simd::{Kernel, Simd},
 };
@@ -663,24 +663,25 @@ impl<const VECTORS: usize, const ROWS: usize> Kernel for SumValues<'_, '_, VECTO
         if by_halves && keys.end % 2 == 1 {
             sums[0] = of.add_half(s, (keys.end / 2, query), column, !LOWER_HALF, sums[0]);
         }
+        // Row by row without a loop, for the reason that the products of weights have (see `gemm`): sums would live in memory.
         let Some(inverses) = of.inverses else {
-            for (row, sums) in sums.into_iter().enumerate() {
+            for_each_row!(ROWS, row => {
                 let to = &mut of.sums[(first + row) * line + column..];
-                for (i, sum) in sums.into_iter().enumerate() {
+                for (i, sum) in sums[row].into_iter().enumerate() {
                     s.store(sum, &mut to[i * S::LANES..]);
                 }
-            }
+            });
             return;
         };
-        for (row, sums) in sums.into_iter().enumerate() {
-            let width = (head_dim - column).min(VECTORS * S::LANES);
+        let width = (head_dim - column).min(VECTORS * S::LANES);
+        for_each_row!(ROWS, row => {
             // SAFETY: a row of the block, which whoever made `self` was promised, and one is borrowed at a time.
             let to = unsafe { run.out(rows.start + query + row, column, width) };
             let inverse = s.splat(inverses[query + row]);
-            for (sum, to) in sums.into_iter().zip(to.chunks_mut(S::LANES)) {
+            for (sum, to) in sums[row].into_iter().zip(to.chunks_mut(S::LANES)) {
                 // adding 0 makes −0, which weights of 0 may or may not leave, one of both zeros
                 lanes::write(s, s.mul_add(sum, inverse, s.splat(0.0)), to);
             }
-        }
+        });
     }
 }

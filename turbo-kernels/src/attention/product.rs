@@ -122,7 +122,5 @@ pub(super) fn join_lines<S: Simd>(s: S, lines: &mut [f32], line: usize, seen: Ra
 /// Words of two bf16, the first in the upper half.
 #[inline(always)]
 pub(super) fn join<S: Simd>(s: S, first: S::F32, second: S::F32) -> S::F32 {
-    // not by a closure, which would be compiled without the instruction set
-    let (first, second) = (s.bits(s.round_bf16(first)), s.bits(s.round_bf16(second)));
-    s.float(s.or(first, s.shift_right::<16>(second)))
+    s.float(s.join_bf16(first, second))
 }

@@ -26,7 +26,7 @@ pub use pack::PackedWeight;
 pub(crate) use pack::{EvenTiles, RUN, TileSizes, pack_tile, panel_width, tile_rows, tile_values, with_rows};
 pub(crate) use rows::{Cut, Groups, PackedRows};
 pub(crate) use tile::{Finish, Panel, Place, Products, Tile};
-pub(crate) use words::multiply;
+pub(crate) use words::{for_each_row, multiply};
 
 use crate::{
     Activation, DType, KernelError, Layout,

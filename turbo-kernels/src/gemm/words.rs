@@ -281,4 +281,4 @@ macro_rules! for_each_row {
         }
     )*};
 }
-use for_each_row;
+pub(crate) use for_each_row;

@@ -252,7 +252,30 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
             unreachable!("whoever calls this asks first whether it is an instruction")
         }
     }
+
+    #[inline(always)]
+    fn join_bf16(self, upper: __m512, lower: __m512) -> __m512i {
+        if DOTS == BF16 {
+            // SAFETY: as for `dot_bf16`; an array of words and a vector are the same bits.
+            unsafe {
+                let halves = transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(upper, lower));
+                _mm512_permutexvar_epi16(transmute::<[u32; 16], __m512i>(JOINED), halves)
+            }
+        } else {
+            unreachable!("whoever calls this asks first whether it is an instruction")
+        }
+    }
 }
+
+/// Of sixteen bf16 and sixteen more, which of them are the lower and the upper half of each word.
+const JOINED: [u32; 16] = {
+    let (mut joined, mut word) = ([0; 16], 0);
+    while word < 16 {
+        joined[word as usize] = (16 + word) << 16 | word;
+        word += 1;
+    }
+    joined
+};
 
 /// Lanes 0 to 7.
 #[inline]

@@ -244,6 +244,13 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn pair_bf16(self, _first: Self::F32, _second: Self::F32) -> Self::I32 {
         unreachable!("whoever calls this asks first whether it is an instruction")
     }
+
+    /// Two vectors of values as bf16, lane by lane: that of `upper` in the upper half of each word, that of `lower` in the
+    /// lower; subnormal numbers become zeros. Only where [`Simd::DOT_BF16`].
+    #[inline(always)]
+    fn join_bf16(self, _upper: Self::F32, _lower: Self::F32) -> Self::I32 {
+        unreachable!("whoever calls this asks first whether it is an instruction")
+    }
 }
 
 #[cfg(test)]
