@@ -1,6 +1,6 @@
 //! Element-wise steps on the CPU. Every lane stands alone, so bits cannot depend on where a value lies.
 
-use super::{Activation, BiasAct, apply};
+use super::{Accuracy, Activation, BiasAct, apply};
 use crate::{
     KernelError,
     device::{Cpu, CpuQueue},
@@ -138,7 +138,9 @@ impl Kernel for BiasActivate<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        lanes::zip(s, self.x, self.bias, self.out, |x, bias| apply(s, self.activation, s.add(x, bias)));
+        lanes::zip(s, self.x, self.bias, self.out, |x, bias| {
+            apply(s, Accuracy::Full, self.activation, s.add(x, bias))
+        });
     }
 }
 
@@ -155,7 +157,7 @@ impl Kernel for Activate<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for (x, out) in self.x.chunks(S::LANES).zip(self.out.chunks_mut(S::LANES)) {
-            lanes::write(s, apply(s, self.activation, lanes::read(s, x, 0.0)), out);
+            lanes::write(s, apply(s, Accuracy::Full, self.activation, lanes::read(s, x, 0.0)), out);
         }
     }
 }
@@ -206,7 +208,7 @@ impl Kernel for Gate<'_> {
     fn run<S: Simd>(self, s: S) {
         let parts = self.left.chunks(S::LANES).zip(self.right.chunks(S::LANES));
         for ((left, right), out) in parts.zip(self.out.chunks_mut(S::LANES)) {
-            let activated = apply(s, self.activation, lanes::read(s, left, 0.0));
+            let activated = apply(s, Accuracy::Full, self.activation, lanes::read(s, left, 0.0));
             lanes::write(s, s.mul(activated, lanes::read(s, right, 0.0)), out);
         }
     }

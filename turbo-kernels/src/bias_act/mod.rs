@@ -4,8 +4,9 @@ mod activation;
 mod cpu;
 #[cfg(any(feature = "cuda", feature = "testing", test))]
 pub(crate) mod cuda;
+mod table;
 
-pub(crate) use activation::apply;
+pub(crate) use activation::{Accuracy, apply};
 pub(crate) use cpu::{Activate, Add};
 
 use crate::{KernelError, device::Device};

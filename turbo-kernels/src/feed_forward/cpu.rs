@@ -10,7 +10,8 @@
 
 use super::{FeedForward, Hidden};
 use crate::{
-    Activation, Epilogue, KernelError, bias_act,
+    Activation, Epilogue, KernelError,
+    bias_act::{self, Accuracy},
     device::{Cpu, CpuQueue, SharedMut},
     gemm::{
         Course, Cut, Finish, Format, FormatKernel, Group, Groups, PackedRows, PackedWeight, Piece, Place,
@@ -207,7 +208,7 @@ impl Kernel for GateRow<'_> {
     fn run<S: Simd>(self, s: S) {
         let (left, right) = self.values.split_at_mut(self.values.len() / 2);
         for (left, right) in left.chunks_mut(S::LANES).zip(right.chunks(S::LANES)) {
-            let activated = bias_act::apply(s, self.activation, lanes::read(s, left, 0.0));
+            let activated = bias_act::apply(s, Accuracy::Full, self.activation, lanes::read(s, left, 0.0));
             lanes::write(s, s.mul(activated, lanes::read(s, right, 0.0)), left);
         }
     }
@@ -248,7 +249,7 @@ impl Finish for Put<'_> {
             assert!(last.end <= self.stride);
             for (row, product) in products.chunks_exact(panel_width::<S>()).take(tile.rows).enumerate() {
                 let product = s.load(&product[half * S::LANES..][..S::LANES]);
-                let mut activated = bias_act::apply(s, self.activation, product);
+                let mut activated = bias_act::apply(s, F::ACCURACY, self.activation, product);
                 if columns < S::LANES {
                     // behind the last column lies nothing: where a format pairs values, its partner must be 0
                     let mut values = [0.0; MOST_LANES];

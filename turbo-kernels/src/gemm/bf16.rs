@@ -15,7 +15,7 @@ use super::{
     tile::TileRow,
     words::{self, Words},
 };
-use crate::{lanes, simd::Simd};
+use crate::{bias_act::Accuracy, lanes, simd::Simd};
 
 /// Pairs of bfloat16.
 #[derive(Clone, Copy)]
@@ -65,6 +65,7 @@ impl Words for Bf16 {
 impl Format for Bf16 {
     const ROW_IS_TILE: bool = false;
     const VALUE_BY_VALUE: bool = true;
+    const ACCURACY: Accuracy = Accuracy::Rough;
 
     #[inline(always)]
     fn pack_panel<S: Simd>(s: S, columns: &[f32], in_features: usize, panel: &mut [f32]) {

@@ -47,9 +47,9 @@ impl Finish for Store<'_> {
             let products = lines.map(|line| &line[half * S::LANES..][..S::LANES]);
             // whole vectors in a loop of their own, in which nothing is left to decide
             if columns == S::LANES {
-                self.finish_columns::<S, true>(s, span, products);
+                self.finish_columns::<F, S, true>(s, span, products);
             } else {
-                self.finish_columns::<S, false>(s, span, products);
+                self.finish_columns::<F, S, false>(s, span, products);
             }
         }
     }
@@ -66,7 +66,7 @@ struct Span {
 
 impl Store<'_> {
     #[inline(always)]
-    fn finish_columns<'p, S: Simd, const WHOLE: bool>(
+    fn finish_columns<'p, F: Format, S: Simd, const WHOLE: bool>(
         &self,
         s: S,
         span: Span,
@@ -94,7 +94,7 @@ impl Store<'_> {
         match self.epilogue {
             Epilogue::None | Epilogue::Bias(_) => rows!(|v, at| v),
             Epilogue::Act(activation) | Epilogue::BiasAct(_, activation) => {
-                rows!(|v, at| bias_act::apply(s, activation, v));
+                rows!(|v, at| bias_act::apply(s, F::ACCURACY, activation, v));
             }
             Epilogue::Residual(residual) | Epilogue::BiasResidual { residual, .. } => {
                 let residual = &residual[start..start + len];

@@ -5,7 +5,7 @@ use super::{
     tile::TileRow,
     words::{self, Words, transpose},
 };
-use crate::simd::Simd;
+use crate::{bias_act::Accuracy, simd::Simd};
 
 /// One way to hold a weight and the rows that meet it. Both are `[k words][..]` of 32-bit words, which travel as `f32`
 /// whatever they hold.
@@ -15,6 +15,8 @@ pub(crate) trait Format: Words + Copy + Send + Sync {
     /// The packed form of a value depends on that value alone, so the values of a row can be put one by one, as soon
     /// as they are known; otherwise whole rows must be there first.
     const VALUE_BY_VALUE: bool;
+    /// Of what activations make of products.
+    const ACCURACY: Accuracy;
 
     /// Rows of the tile that suits best; any format takes as many as [`super::tile_rows`].
     fn tile_rows<S: Simd>() -> usize {
@@ -98,6 +100,7 @@ impl Words for F32 {
 impl Format for F32 {
     const ROW_IS_TILE: bool = true;
     const VALUE_BY_VALUE: bool = true;
+    const ACCURACY: Accuracy = Accuracy::Full;
 
     #[inline(always)]
     fn pack_panel<S: Simd>(s: S, columns: &[f32], in_features: usize, panel: &mut [f32]) {

@@ -3,19 +3,19 @@
 //!
 //! ```text
 //! weight      w ≈ column_scale · q,              q = round(w · 127 / max |w|)            in -127..=127
-//! activation  x ≈ row_scale · (p - zero),        p = round(x · 255 / range) + zero       in 0..=255
+//! activation  x ≈ row_scale · (p - zero),        p = round(x · 254 / range) + zero       in 0..=255
 //! product     Σ x · w ≈ row_scale · column_scale · (Σ p · q - zero · Σ q)
 //! ```
 //!
-//! `range` reaches from the least to the greatest value of the row, 0 included, so that 0 is exact. Σ q is kept behind
-//! the panel. The steps of quantisation are the same correctly rounded operations on every instruction set and the sums
+//! `range` reaches from the least to the greatest value of the row, 0 included, so that 0 is exact. Both of its ends are
+//! rounded, so that 254 steps may take all 256 bytes, but never more: nothing has to be bounded. Σ q is kept behind the
+//! panel. The steps of quantisation are the same correctly rounded operations on every instruction set and the sums
 //! are integers, so the products have the same bits on all of them.
 //!
 //! # Error
-//! `p` errs by 1 of 255 parts of the row's range at most (half a part each for the value and the zero point), `q` by half
-//! of 127 parts of the column's greatest magnitude: a product by
-//! `Σ |x - x̂| · |w| + |x̂| · |w - ŵ|` ≤ `k · (range / 255 · max |w| + max |x̂| · max |w| / 254)` at worst, and about
-//! `√k` of that where errors are independent. One large value among small ones costs the small ones their precision.
+//! `p` errs by half of 254 parts of the row's range at most, `q` by half of 127 parts of the column's greatest magnitude: a
+//! product by `Σ |x - x̂| · |w| + |x̂| · |w - ŵ|` ≤ `k · (range / 508 · max |w| + max |x̂| · max |w| / 254)` at worst, and
+//! about `√k` of that where errors are independent. One large value among small ones costs the small ones their precision.
 //!
 //! # What is not a number
 //! A row or column that holds a NaN or an infinity, or whose range is more than f32 holds, gives NaN. Values within [`LEAST`] of zero are zeros.
@@ -28,7 +28,7 @@ use super::{
     tile::TileRow,
     words::{self, Words},
 };
-use crate::{lanes, simd::Simd};
+use crate::{bias_act::Accuracy, lanes, simd::Simd};
 
 /// Bytes, four to a word.
 ///
@@ -39,6 +39,12 @@ pub(crate) struct Int8;
 
 /// Values of `k` whose products an i32 surely holds.
 pub(super) const MOST_FEATURES: usize = 1 << 16;
+
+/// Steps in the range of a row.
+const ROW_STEPS: f32 = 254.0;
+
+/// Floats of this size are integers: what is added to it is rounded, halves to even, and stands in its lowest bits.
+const INTEGERS: f32 = 1.5 * (1 << 23) as f32;
 
 /// The least range or magnitude that is told from zero; the inverse of less may overflow.
 const LEAST: f32 = 1e-30;
@@ -110,8 +116,8 @@ impl Quantizer {
         } else if range < LEAST {
             Quantizer::ZEROS
         } else {
-            let inverse = 255.0 / range;
-            Quantizer { scale: range / 255.0, inverse, zero: (-least * inverse).round_ties_even() }
+            let inverse = ROW_STEPS / range;
+            Quantizer { scale: range / ROW_STEPS, inverse, zero: (-least * inverse).round_ties_even() }
         }
     }
 
@@ -160,6 +166,7 @@ fn extremes<S: Simd>(s: S, row: &[f32]) -> (f32, f32) {
 impl Format for Int8 {
     const ROW_IS_TILE: bool = false;
     const VALUE_BY_VALUE: bool = false;
+    const ACCURACY: Accuracy = Accuracy::Rough;
 
     #[inline(always)]
     fn pack_panel<S: Simd>(s: S, columns: &[f32], in_features: usize, panel: &mut [f32]) {
@@ -248,20 +255,22 @@ fn quantize<S: Simd>(s: S, quantizer: Quantizer, values: &[f32], words: &mut [f3
 /// Quantises the four values of each word from `at` on.
 #[inline(always)]
 fn store_bytes<S: Simd>(s: S, quantizer: Quantizer, values: [S::F32; 4], at: usize, words: &mut [f32]) {
-    let (inverse, zero) = (s.splat(quantizer.inverse), s.splat(quantizer.zero));
+    let (inverse, zero) = (s.splat(quantizer.inverse), s.splat(INTEGERS + quantizer.zero));
     let mut bytes = [s.splat_i32(0); 4];
     for (value, q) in values.iter().zip(&mut bytes) {
-        let steps = s.add(s.mul(*value, inverse), zero);
-        *q = s.to_i32(s.min(s.max(steps, s.splat(0.0)), s.splat(255.0)));
+        *q = s.bits(s.add(s.mul(*value, inverse), zero));
     }
+    // in sums, so that what stands above the bytes adds up to a number that is taken away at once
+    const ABOVE: i32 = INTEGERS.to_bits() as i32;
     let [a, b, c, d] = bytes;
-    let even = s.or(a, s.shift_left::<16>(c));
-    let odd = s.or(b, s.shift_left::<16>(d));
+    let even = s.add_i32(a, s.shift_left::<16>(c));
+    let odd = s.add_i32(b, s.shift_left::<16>(d));
     if S::DOT_INT8 {
-        s.store(s.float(s.or(even, s.shift_left::<8>(odd))), &mut words[at..]);
+        let word = s.add_i32(even, s.shift_left::<8>(odd));
+        s.store(s.float(s.sub_i32(word, s.splat_i32(ABOVE.wrapping_add(ABOVE << 8)))), &mut words[at..]);
     } else {
-        s.store(s.float(even), &mut words[at..]);
-        s.store(s.float(odd), &mut words[RUN + at..]);
+        s.store(s.float(s.sub_i32(even, s.splat_i32(ABOVE))), &mut words[at..]);
+        s.store(s.float(s.sub_i32(odd, s.splat_i32(ABOVE))), &mut words[RUN + at..]);
     }
 }
 

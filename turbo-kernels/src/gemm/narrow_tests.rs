@@ -55,10 +55,10 @@ fn bytes_of_row(row: &[f32]) -> (f32, i64, Vec<i64>) {
     if greatest == least {
         return (0.0, 0, vec![0; row.len()]);
     }
-    let steps = 255.0 / (greatest - least);
+    let steps = 254.0 / (greatest - least);
     let zero = (-least * steps).round_ties_even();
-    let bytes = row.iter().map(|x| (x * steps + zero).round_ties_even().clamp(0.0, 255.0) as i64);
-    ((greatest - least) / 255.0, zero as i64, bytes.collect())
+    let bytes = row.iter().map(|x| (f64::from(x * steps) + f64::from(zero)).round_ties_even() as i64);
+    ((greatest - least) / 254.0, zero as i64, bytes.collect())
 }
 
 /// A column as signed bytes: scale, bytes.

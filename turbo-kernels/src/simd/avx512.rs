@@ -113,6 +113,7 @@ fn first(len: usize) -> __mmask16 {
 impl<const DOTS: u8> Simd for Avx512<DOTS> {
     const DOT_BF16: bool = DOTS == BF16;
     const DOT_INT8: bool = DOTS == VNNI;
+    const LOOKUP: bool = true;
     const LANES: usize = 16;
     const REGISTERS: usize = 32;
     type F32 = __m512;
@@ -165,6 +166,13 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
     fn prefetch(self, at: *const f32) {
         // SAFETY: `self` exists, so the machine has the instruction; a prefetch reads nothing and cannot fault.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+    }
+
+    #[inline(always)]
+    fn lookup(self, table: &[f32; 32], number: __m512i) -> __m512 {
+        let (low, high) = table.split_at(Self::LANES);
+        // SAFETY: `self` exists, so the machine has the instruction; it touches registers only.
+        unsafe { _mm512_permutex2var_ps(self.load(low), number, self.load(high)) }
     }
 
     registers! {

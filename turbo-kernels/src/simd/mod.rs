@@ -15,6 +15,7 @@
 //! # Which numbers depend on the instruction set
 //! * [`Simd::mul_add`] rounds once with FMA; the portable path on x86-64 multiplies, then adds, and rounds twice.
 //! * The dot products of bf16 are one instruction on some sets, which takes subnormal numbers for zeros.
+//! * GELU comes from tables where [`Simd::lookup`] is an instruction, and from an exponential elsewhere.
 //! * [`Simd::reduce_sum`] adds halves onto each other in a fixed tree, so sums along a row depend on `LANES`.
 //!
 //! Everything else is correctly rounded per lane and the same everywhere.
@@ -145,6 +146,14 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn less(self, a: Self::F32, b: Self::F32) -> Self::Mask;
     /// `if mask { a } else { b }`.
     fn select(self, mask: Self::Mask, a: Self::F32, b: Self::F32) -> Self::F32;
+
+    /// Whether [`Simd::lookup`] is an instruction.
+    const LOOKUP: bool = false;
+    /// The value of `table` whose number is the lowest five bits of each lane; only where [`Simd::LOOKUP`].
+    #[inline(always)]
+    fn lookup(self, _table: &[f32; 32], _number: Self::I32) -> Self::F32 {
+        unreachable!("whoever calls this asks first whether it is an instruction")
+    }
 
     /// Sum of all lanes: lane `i` plus lane `i + LANES / 2`, and so on with halves.
     fn reduce_sum(self, v: Self::F32) -> f32;

@@ -65,11 +65,10 @@ fn bf16(v: f32) -> f32 {
 
 fn in_steps(row: &[f32]) -> Vec<f32> {
     let (least, most) = row.iter().fold((0.0f32, 0.0f32), |(least, most), x| (least.min(*x), most.max(*x)));
-    let steps = 255.0 / (most - least);
-    let zero = (-least * steps).round_ties_even();
-    let step =
-        |x: &f32| ((x * steps + zero).round_ties_even().clamp(0.0, 255.0) - zero) * ((most - least) / 255.0);
-    row.iter().map(step).collect()
+    let steps = 254.0 / (most - least);
+    let zero = f64::from((-least * steps).round_ties_even());
+    let step = |x: &f32| (f64::from(x * steps) + zero).round_ties_even() - zero;
+    row.iter().map(|x| step(x) as f32 * ((most - least) / 254.0)).collect()
 }
 
 /// An activation.
