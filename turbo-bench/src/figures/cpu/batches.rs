@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Precision,
-    ceilings::Floor,
+    ceilings::Limit,
     turn::{Times, Turn, look, turns},
 };
 use crate::{
@@ -64,7 +64,7 @@ pub(super) fn run(
     batches: &[Vec<u32>],
     precision: Precision,
     rivals: &mut [&mut Rival],
-    floor: &Floor,
+    limit: &mut Limit<'_>,
     rounds: usize,
     timeline: &mut Timeline,
 ) -> Result<Vec<Case>> {
@@ -77,6 +77,7 @@ pub(super) fn run(
     }
     let mut times = vec![vec![Times::default(); rivals.len()]; batches.len()];
     for round in 0..rounds {
+        limit.look()?;
         for (index, batch) in batches.iter().enumerate() {
             for who in order(rivals.len(), round, index) {
                 times[index][who].batch(rivals[who], batch, plan[index][who], &[])?;
@@ -85,7 +86,7 @@ pub(super) fn run(
         }
     }
     let of_batch = |(batch, times): (&Vec<u32>, &Vec<Times>)| {
-        let floor_ms = rounded(floor.ms(batch, precision));
+        let floor_ms = rounded(limit.ms(batch, precision));
         let pairs = rivals.iter().zip(times);
         pairs.map(|(rival, times)| case(rival.name(), batch, times, floor_ms)).collect::<Vec<_>>()
     };

@@ -1,6 +1,6 @@
 //! What the machine can do at most, and so how fast a batch could be.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -9,6 +9,7 @@ use turbo_kernels::{Cpu, limits::Limits};
 use turbo_models::{Checkpoint, Pooling};
 
 use super::Precision;
+use crate::figures::numbers::quantile;
 
 /// Ceilings with all threads of a device, in units of 10⁹ a second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,39 +24,26 @@ pub struct Ceilings {
     pub memory: f64,
 }
 
-/// How often the ceilings are measured: one second in which a core does something else would halve them.
-const LOOKS: usize = 5;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
-
 impl Ceilings {
-    /// The best of several looks.
+    /// What the device reaches undisturbed, in a third of a second.
     ///
     /// # Errors
     /// When there is no memory or no thread.
     pub fn measure(device: &Cpu) -> Result<Self> {
-        let mut best = Self::look(device)?;
-        for _ in 1..LOOKS {
-            std::thread::sleep(BETWEEN_LOOKS);
-            best = best.max(&Self::look(device)?);
-        }
-        Ok(best)
-    }
-
-    fn look(device: &Cpu) -> Result<Self> {
         let limits = Limits::measure(device)?;
         let [f32, bf16, int8, memory] =
             [limits.flops, limits.bf16_flops, limits.int8_ops, limits.memory_bytes].map(|it| it / 1e9);
         Ok(Self { f32, bf16, int8, memory })
     }
 
-    /// The higher of each.
-    #[must_use]
-    pub fn max(&self, other: &Self) -> Self {
+    /// The median of each.
+    pub(super) fn median(looks: &[Self]) -> Self {
+        let of = |ceiling: fn(&Self) -> f64| quantile(&looks.iter().map(ceiling).collect::<Vec<_>>(), 0.5);
         Self {
-            f32: self.f32.max(other.f32),
-            bf16: self.bf16.max(other.bf16),
-            int8: self.int8.max(other.int8),
-            memory: self.memory.max(other.memory),
+            f32: of(|it| it.f32),
+            bf16: of(|it| it.bf16),
+            int8: of(|it| it.int8),
+            memory: of(|it| it.memory),
         }
     }
 
@@ -78,27 +66,55 @@ impl Ceilings {
     }
 }
 
-/// How fast a model could run here.
-pub(super) struct Floor {
-    program: Program,
-    ceilings: Ceilings,
-}
+/// How fast a model could run on a machine.
+pub(super) struct Floor(Program);
 
 impl Floor {
     /// Of the checkpoint in the folder `model`.
-    pub(super) fn new(model: &Path, ceilings: Ceilings) -> Result<Self> {
+    pub(super) fn new(model: &Path) -> Result<Self> {
         let graph = Checkpoint::open(model)?.graph(Pooling::Mean)?;
-        Ok(Self { program: Program::compile(&graph, LayoutKind::Packed, passes::ALL)?, ceilings })
+        Ok(Self(Program::compile(&graph, LayoutKind::Packed, passes::ALL)?))
     }
 
     /// Milliseconds that a batch takes at least, without padding. All operations count at the precision of the
     /// products, so that of the lower precisions is below what can be reached.
-    pub(super) fn ms(&self, lens: &[u32], precision: Precision) -> f64 {
+    pub(super) fn ms(&self, lens: &[u32], precision: Precision, ceilings: &Ceilings) -> f64 {
         let lens: Vec<usize> = lens.iter().map(|&len| len as usize).collect();
-        let (graph, extents) = (self.program.graph(), Extents::of(&lens));
+        let (graph, extents) = (self.0.graph(), Extents::of(&lens));
         let operations = graph.total_cost(&extents).flops as f64;
         let weights = graph.weight_bytes_read(&extents) as f64 / Precision::F32.bytes() as f64;
-        self.ceilings.floor(precision, operations, weights) * 1e3
+        ceilings.floor(precision, operations, weights) * 1e3
+    }
+}
+
+/// [`Floor`] on this machine while something is measured. Its clocks follow the hour and who else is there, so rounds of
+/// turns and looks at the ceilings alternate, and medians are set against medians.
+pub(super) struct Limit<'a> {
+    floor: &'a Floor,
+    device: &'a Cpu,
+    looks: Vec<Ceilings>,
+}
+
+impl<'a> Limit<'a> {
+    /// Nobody has looked yet.
+    pub(super) fn new(floor: &'a Floor, device: &'a Cpu) -> Self {
+        Self { floor, device, looks: Vec::new() }
+    }
+
+    /// Looks at the ceilings, once a round.
+    pub(super) fn look(&mut self) -> Result<()> {
+        self.looks.push(Ceilings::measure(self.device)?);
+        Ok(())
+    }
+
+    /// The medians of all looks.
+    pub(super) fn ceilings(&self) -> Ceilings {
+        Ceilings::median(&self.looks)
+    }
+
+    /// [`Floor::ms`] under [`Limit::ceilings`].
+    pub(super) fn ms(&self, lens: &[u32], precision: Precision) -> f64 {
+        self.floor.ms(lens, precision, &self.ceilings())
     }
 }
 

@@ -51,7 +51,7 @@ use crate::{
     record::{self, Provenance, Record},
     rival::Rival,
 };
-use ceilings::Floor;
+use ceilings::{Floor, Limit};
 
 pub use crate::figures::{agree::Agreement, rounds::Rounds};
 pub use batches::Case;
@@ -67,8 +67,9 @@ pub const TURBO: &str = "turbo";
 /// Raised when what is timed changes, so that a page tells of sections that were timed in another way.
 ///
 /// In the first, runs of shapes that were new counted in streams, the turns rotated, rivals whose single run filled a
-/// turn had no run before it, copies of a weight were counted in f32, and a median was one of the values.
-pub const METHOD: u32 = 2;
+/// turn had no run before it, copies of a weight were counted in f32, and a median was one of the values. In the second,
+/// ceilings were the best of some looks before everything else.
+pub const METHOD: u32 = 3;
 
 /// How it is measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -179,7 +180,7 @@ pub fn run(
     let begin = Provenance::here(device.name());
     let before = load::average();
     let ceilings = Ceilings::measure(device)?;
-    let mut hall = Hall::new(device.threads().get(), ceilings, begin.clone(), stage, regimes)?;
+    let mut hall = Hall::new(device, ceilings, begin.clone(), stage, regimes)?;
     let plan = |regimes: &[Regime], seconds: f64, hall: &Hall<'_, _>| -> (Vec<Cost>, Vec<usize>) {
         let costs: Vec<Cost> = regimes.iter().map(|regime| hall.cost(regime)).collect();
         let times = rounds.of(&costs, seconds);
@@ -206,7 +207,8 @@ pub fn run(
 
 /// The processes that are needed now or soon, and what they are compared with.
 struct Hall<'a, S> {
-    threads: usize,
+    device: &'a Cpu,
+    /// When the run began.
     ceilings: Ceilings,
     /// When the run began, and with which commit.
     begin: Provenance,
@@ -220,7 +222,7 @@ struct Hall<'a, S> {
 
 impl<'a, S: Stage> Hall<'a, S> {
     fn new(
-        threads: usize,
+        device: &'a Cpu,
         ceilings: Ceilings,
         begin: Provenance,
         stage: &'a S,
@@ -229,18 +231,22 @@ impl<'a, S: Stage> Hall<'a, S> {
         let mut floors = HashMap::new();
         for regime in regimes {
             if !matches!(regime.work, Work::Products { .. }) && !floors.contains_key(&regime.model) {
-                floors.insert(regime.model.clone(), Floor::new(&stage.checkpoint(&regime.model), ceilings)?);
+                floors.insert(regime.model.clone(), Floor::new(&stage.checkpoint(&regime.model))?);
             }
         }
         let (present, expected, agreement) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Ok(Self { threads, ceilings, begin, stage, floors, present, expected, agreement })
+        Ok(Self { device, ceilings, begin, stage, floors, present, expected, agreement })
+    }
+
+    fn threads(&self) -> usize {
+        self.device.threads().get()
     }
 
     /// What a regime takes, by what its floors and its rivals' habits suggest.
     fn cost(&self, regime: &Regime) -> Cost {
         let ms = |lens: &[u32]| {
             let floor = self.floors.get(&regime.model);
-            floor.map_or(0.0, |floor| floor.ms(lens, regime.precision))
+            floor.map_or(0.0, |floor| floor.ms(lens, regime.precision, &self.ceilings))
         };
         let absent = self.entrants(regime).into_iter().filter(|it| !self.present.contains_key(it));
         budget::estimate(regime, ms, absent.count())
@@ -250,8 +256,8 @@ impl<'a, S: Stage> Hall<'a, S> {
     fn entrants(&self, regime: &Regime) -> Vec<Entrant> {
         let threads = match regime.work {
             Work::Products { .. } => vec![],
-            Work::Scaling(_) => vec![1, self.threads],
-            _ => vec![self.threads],
+            Work::Scaling(_) => vec![1, self.threads()],
+            _ => vec![self.threads()],
         };
         let names = std::iter::once(TURBO).chain(regime.rivals.iter().map(String::as_str));
         let entrant = |rival: &str, threads| Entrant {
@@ -272,7 +278,7 @@ impl<'a, S: Stage> Hall<'a, S> {
             let reference = Entrant {
                 rival: TURBO.to_owned(),
                 precision: Precision::F32,
-                threads: self.threads,
+                threads: self.threads(),
                 model: entrant.model.clone(),
             };
             let mut turbo = self.stage.start(&reference)?;
@@ -301,33 +307,16 @@ impl<'a, S: Stage> Hall<'a, S> {
         let agreement = entrants.iter().map(|entrant| self.agreement[entrant].clone()).collect();
         let mut called: Vec<(&Entrant, Rival)> =
             entrants.iter().filter_map(|entrant| Some((entrant, self.present.remove(entrant)?))).collect();
-        let mut ceilings = self.ceilings;
-        let rows = match &regime.work {
+        let rivals: Vec<&mut Rival> = called.iter_mut().map(|(_, rival)| rival).collect();
+        let (rows, ceilings) = match &regime.work {
             Work::Products { shapes, rows } => {
-                let (rows, own) =
-                    products::run((shapes, rows), regime.precision, self.threads, rounds, timeline)?;
-                ceilings = own;
-                Rows::Products(rows)
+                let (rows, ceilings) =
+                    products::run((shapes, rows), regime.precision, self.threads(), rounds, timeline)?;
+                (Rows::Products(rows), ceilings)
             }
-            Work::Batches(batches) => {
-                let mut rivals: Vec<&mut Rival> = called.iter_mut().map(|(_, rival)| rival).collect();
-                let floor = &self.floors[&regime.model];
-                Rows::Batches(batches::run(batches, regime.precision, &mut rivals, floor, rounds, timeline)?)
-            }
-            Work::Stream { lens, requests } => {
-                let mut rivals: Vec<&mut Rival> = called.iter_mut().map(|(_, rival)| rival).collect();
-                let floor = &self.floors[&regime.model];
-                Rows::Stream(stream::run((lens, *requests), &mut rivals, floor, rounds, timeline)?)
-            }
-            Work::Scaling(batches) => {
-                let mut rivals = called.iter_mut().map(|(_, rival)| rival);
-                let mut pairs = Vec::new();
-                while let (Some(one), Some(all)) = (rivals.next(), rivals.next()) {
-                    pairs.push(scaling::Pair { one, all });
-                }
-                let floor = &self.floors[&regime.model];
-                let disturb = || self.stage.disturb();
-                Rows::Scaling(scaling::run(batches, &mut pairs, disturb, floor, rounds, timeline)?)
+            work => {
+                let mut limit = Limit::new(&self.floors[&regime.model], self.device);
+                (self.rows(work, regime.precision, rivals, &mut limit, rounds, timeline)?, limit.ceilings())
             }
         };
         self.present.extend(called.into_iter().map(|(entrant, rival)| (entrant.clone(), rival)));
@@ -338,13 +327,42 @@ impl<'a, S: Stage> Hall<'a, S> {
             date: record::now(),
             commit: self.begin.commit.clone(),
             processor: self.begin.processor.clone(),
-            threads: self.threads,
+            threads: self.threads(),
             method: METHOD,
             rounds,
             seconds: (timeline.elapsed() - begin).round(),
             ceilings,
             agreement,
             rows,
+        })
+    }
+
+    /// What the rivals need for a work on a model.
+    fn rows(
+        &self,
+        work: &Work,
+        precision: Precision,
+        mut rivals: Vec<&mut Rival>,
+        limit: &mut Limit<'_>,
+        rounds: usize,
+        timeline: &mut Timeline,
+    ) -> Result<Rows> {
+        Ok(match work {
+            Work::Products { .. } => unreachable!("products need no model"),
+            Work::Batches(batches) => {
+                Rows::Batches(batches::run(batches, precision, &mut rivals, limit, rounds, timeline)?)
+            }
+            Work::Stream { lens, requests } => {
+                Rows::Stream(stream::run((lens, *requests), &mut rivals, limit, rounds, timeline)?)
+            }
+            Work::Scaling(batches) => {
+                let (mut rivals, mut pairs) = (rivals.into_iter(), Vec::new());
+                while let (Some(one), Some(all)) = (rivals.next(), rivals.next()) {
+                    pairs.push(scaling::Pair { one, all });
+                }
+                let disturb = || self.stage.disturb();
+                Rows::Scaling(scaling::run(batches, &mut pairs, disturb, limit, rounds, timeline)?)
+            }
         })
     }
 }

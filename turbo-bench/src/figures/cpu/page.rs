@@ -24,9 +24,9 @@ NNCF would have to quantise, nor of PyTorch, which was not tried.
 
 /// What tells the present way of timing from the one before; see [`METHOD`].
 const METHODS: [&str; 2] = [
-    "A batch counts when its shape was run before, or when it takes a second; who comes after whom is drawn anew for every turn.",
-    "was timed in an earlier way: in streams the first run of a shape counted, the turns of the engines rotated, slow \
-     ones had no run before those that count, and caches held some of the weights of the int8 products.",
+    "A batch counts when its shape was run before, or when it takes a second; who comes after whom is drawn anew for every \
+     turn. What the machine can do is measured once a round, and medians are set against medians.",
+    "was timed in an earlier way: what the machine can do was measured once, before everything else.",
 ];
 
 /// What people write for what the command line calls a model or a rival.

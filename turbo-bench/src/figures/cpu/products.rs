@@ -1,7 +1,7 @@
 //! Products with packed weights, alone: one operation, bias fused, weights that no cache holds.
 //!
 //! Weights rotate over copies, as the layers of a model do, rows and results lie in memory of the device, and its
-//! threads stay awake from one product to the next. Both factors' conversion is included: what goes in and out is f32
+//! threads stay awake from one product to the next. Before each turn the machine shows what it can do. Both factors' conversion is included: what goes in and out is f32
 //! at every precision.
 
 use std::{num::NonZeroUsize, time::Instant};
@@ -79,14 +79,16 @@ pub(super) fn run(
     let mut counts = vec![1, threads];
     counts.dedup();
     let cpus = counts.iter().map(|&threads| cpu(threads)).collect::<Result<Vec<_>, _>>()?;
-    let ceilings = cpus.iter().map(Ceilings::measure).collect::<Result<Vec<_>>>()?;
+    let mut of_all = Vec::new();
     let mut products = Vec::new();
     for &(k, n) in shapes {
         let mut bench = Bench::new(&cpus[0], [k, n], precision, rows)?;
         let mut runs: Vec<Vec<Runs>> =
             cpus.iter().map(|_| rows.iter().map(|_| Runs::default()).collect()).collect();
+        let mut looks = vec![Vec::new(); cpus.len()];
         for _ in 0..rounds {
-            for (cpu, runs) in cpus.iter().zip(&mut runs) {
+            for ((cpu, runs), looks) in cpus.iter().zip(&mut runs).zip(&mut looks) {
+                looks.push(Ceilings::measure(cpu)?);
                 let mut queue = cpu.queue()?;
                 for (&rows, runs) in rows.iter().zip(runs) {
                     runs.bias.extend(bench.turn(cpu, &mut queue, rows, End::Bias)?);
@@ -95,14 +97,15 @@ pub(super) fn run(
             }
             timeline.done(1.0 / (rounds * shapes.len()) as f64);
         }
-        for ((&threads, ceilings), runs) in counts.iter().zip(&ceilings).zip(&runs) {
-            let of_rows = rows.iter().zip(runs);
+        for ((&threads, looks), runs) in counts.iter().zip(&looks).zip(&runs) {
+            let (of_rows, ceilings) = (rows.iter().zip(runs), Ceilings::median(looks));
             products.extend(
-                of_rows.map(|(&rows, runs)| product(threads, rows, [k, n], runs, ceilings, precision)),
+                of_rows.map(|(&rows, runs)| product(threads, rows, [k, n], runs, &ceilings, precision)),
             );
         }
+        of_all.extend(looks.pop().into_iter().flatten());
     }
-    Ok((products, ceilings[ceilings.len() - 1]))
+    Ok((products, Ceilings::median(&of_all)))
 }
 
 fn product(

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Precision,
-    ceilings::Floor,
+    ceilings::Limit,
     turn::{Times, Turn, look, runs_of},
 };
 use crate::{
@@ -83,7 +83,7 @@ pub(super) fn run(
     batches: &[Vec<u32>],
     pairs: &mut [Pair<'_>],
     mut disturb: impl FnMut() -> Result<Disturbance>,
-    floor: &Floor,
+    limit: &mut Limit<'_>,
     rounds: usize,
     timeline: &mut Timeline,
 ) -> Result<Vec<Scale>> {
@@ -97,6 +97,7 @@ pub(super) fn run(
         }
         let mut times: Vec<[Times; WAYS.len()]> = plan.iter().map(|_| Default::default()).collect();
         for round in 0..rounds {
+            limit.look()?;
             for place in order(pairs.len() * WAYS.len(), round, index) {
                 let (who, way) = (place / WAYS.len(), place % WAYS.len());
                 let (pair, (one, all), times) = (&mut pairs[who], plan[who], &mut times[who][way]);
@@ -120,7 +121,7 @@ pub(super) fn run(
                 one_ms,
                 all_ms,
                 disturbed_ms,
-                floor_ms: rounded(floor.ms(batch, Precision::F32)),
+                floor_ms: rounded(limit.ms(batch, Precision::F32)),
                 foreign_cpu: times.iter().map(|it| it.used).sum::<Used>().share(),
             });
         }

@@ -16,7 +16,7 @@ use turbo_sched::{BatchTotal, Candidate, Layout, Limits, PackedCost, split};
 
 use super::{
     Precision, TURBO,
-    ceilings::Floor,
+    ceilings::Limit,
     regime::equal,
     turn::{BELIEVED_MS, Times, look, runs_of},
 };
@@ -154,7 +154,7 @@ struct Track {
 pub(super) fn run(
     (range, requests): (&RangeInclusive<usize>, usize),
     rivals: &mut [&mut Rival],
-    floor: &Floor,
+    limit: &mut Limit<'_>,
     rounds: usize,
     timeline: &mut Timeline,
 ) -> Result<Vec<Stream>> {
@@ -170,6 +170,7 @@ pub(super) fn run(
         timeline.done((UNCOUNTED - 0.6) * of_round / tracks.len() as f64);
     }
     for round in 0..rounds {
+        limit.look()?;
         for piece in 0..PIECES {
             for who in order(tracks.len(), round, piece).into_iter().filter(|&who| runs[who]) {
                 let track = &mut tracks[who];
@@ -178,7 +179,7 @@ pub(super) fn run(
             timeline.done(of_round / PIECES as f64);
         }
     }
-    let floor_s = rounded(floor.ms(&lens, Precision::F32) / 1e3);
+    let floor_s = rounded(limit.ms(&lens, Precision::F32) / 1e3);
     let stream = |track: Track| Stream {
         rival: rivals[track.rival].name().to_owned(),
         policy: track.policy,
