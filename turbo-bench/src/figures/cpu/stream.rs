@@ -30,8 +30,8 @@ use crate::{
     workload,
 };
 
-/// Most tokens of a batch that the dynamic program forms.
-const MAX_BATCH_TOKENS: u64 = 16_384;
+/// Seconds of the largest batch that the dynamic program forms: as `turbo serve` bounds its batches on a CPU.
+const LONGEST_BATCH: f64 = 0.1;
 /// Batches that tell turbo what a batch costs.
 const COSTS: [(usize, u32); 6] = [(1, 10), (1, 40), (1, 128), (1, 500), (8, 128), (20, 40)];
 /// One of so many batches is run to find the best policy.
@@ -74,7 +74,7 @@ impl Policy {
     /// What a rival may choose from; turbo keeps the order of arrival.
     pub(super) fn of(rival: &str) -> &'static [Self] {
         if rival == TURBO {
-            &[Self::Single, Self::Dp]
+            &[Self::Single, Self::Naive(20), Self::Dp]
         } else {
             &[Self::Single, Self::Naive(20), Self::Sorted(20)]
         }
@@ -308,9 +308,12 @@ fn costs(turbo: &mut Rival, longest: u32) -> Result<PackedCost> {
 
 /// The cuts of least total cost.
 fn cheapest(lens: &[u32], cost: &PackedCost) -> Result<Vec<usize>> {
+    let longest = u64::from(lens.iter().copied().max().unwrap_or(1));
+    // one request alone may take longer
+    let tokens = ((LONGEST_BATCH / cost.per_token()) as u64).max(longest);
     let limits = Limits {
         max_batch_size: NonZeroUsize::MAX,
-        max_batch_tokens: NonZeroU64::new(MAX_BATCH_TOKENS).context("a batch holds tokens")?,
+        max_batch_tokens: NonZeroU64::new(tokens).context("a request has tokens")?,
     };
     Ok(split(lens, &limits, Layout::Packed, |candidate| cost.cost(candidate)))
 }
