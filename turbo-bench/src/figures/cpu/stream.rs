@@ -364,9 +364,10 @@ mod tests {
         });
         let cost = PackedCost::fit(measured).unwrap();
         assert_eq!(cheapest(&[10; 6], &cost).unwrap(), [6]);
-        let most = MAX_BATCH_TOKENS as usize / 500;
-        let cuts = cheapest(&[500; 40], &cost).unwrap();
-        assert_eq!((cuts.len(), cuts.iter().sum()), (2, 40));
-        assert!(cuts.iter().all(|&size| size <= most), "{cuts:?}");
+        // at half a millisecond a token a tenth of a second is 200 tokens
+        let cuts = cheapest(&[10; 50], &cost).unwrap();
+        assert_eq!((cuts.len(), cuts.iter().sum()), (3, 50));
+        assert!(cuts.iter().all(|&size| size <= 20), "{cuts:?}");
+        assert_eq!(cheapest(&[500; 3], &cost).unwrap(), [1; 3]);
     }
 }
