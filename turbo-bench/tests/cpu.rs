@@ -89,8 +89,7 @@ fn every_rival_has_every_row_and_the_record_is_read_as_it_was_written() {
             Rows::Stream(streams) => {
                 assert_eq!(streams.len(), 2);
                 for stream in streams {
-                    let policies = if stream.rival == TURBO { 2 } else { 3 };
-                    assert_eq!((stream.estimates_s.len(), stream.requests), (policies, 30));
+                    assert_eq!((stream.estimates_s.len(), stream.requests), (3, 30));
                     assert!(stream.median_s > 0.0 && stream.rounds <= 2, "{stream:?}");
                 }
             }
