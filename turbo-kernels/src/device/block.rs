@@ -6,15 +6,11 @@ use std::{
     slice,
 };
 
-use memmap2::MmapMut;
-
-use super::{ALIGNMENT, DeviceError, Element, Span, spans};
-
-/// Blocks from here on are mapped, in huge pages where the system has them (a page of x86-64): their whole huge pages,
-/// so that a block takes no more memory than it asks for.
-///
-/// Weights that stream from memory are read a fifth faster so, since the processor's own prefetching ends at each page.
-const HUGE: usize = 2 << 20;
+use super::{
+    ALIGNMENT, DeviceError, Element, Span,
+    pages::{HUGE, Pages, Slabs},
+    spans,
+};
 
 /// Zeroed host memory, aligned to [`ALIGNMENT`], freed when dropped.
 #[derive(Debug)]
@@ -29,8 +25,8 @@ pub struct CpuBlock {
 enum Memory {
     /// The allocator, with this layout.
     Heap(Layout),
-    /// The mapping, when it is dropped.
-    Mapped { _map: MmapMut },
+    /// The pages, when they are dropped.
+    Mapped { _pages: Pages },
 }
 
 // SAFETY: the block is the only owner of its memory, which is not tied to a thread.
@@ -39,13 +35,23 @@ unsafe impl Send for CpuBlock {}
 unsafe impl Sync for CpuBlock {}
 
 impl CpuBlock {
-    /// At least `bytes` bytes, all zero.
+    /// At least `bytes` bytes, all zero. From a huge page on they are mapped, so that a block takes no more memory than
+    /// it asks for.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
     pub(crate) fn zeroed(bytes: usize) -> Result<CpuBlock, DeviceError> {
         let block = if bytes < HUGE { CpuBlock::heap(bytes) } else { CpuBlock::mapped(bytes) };
         block.ok_or(DeviceError::OutOfMemory { bytes })
+    }
+
+    /// [`CpuBlock::zeroed`], behind the blocks that were taken from `slabs` before, if it is of their size.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    pub(crate) fn zeroed_beside(slabs: &Slabs, bytes: usize) -> Result<CpuBlock, DeviceError> {
+        let pages = layout(bytes).and_then(|layout| slabs.take(layout.size()));
+        pages.map_or_else(|| CpuBlock::zeroed(bytes), |pages| Ok(CpuBlock::of(pages, bytes)))
     }
 
     fn heap(bytes: usize) -> Option<CpuBlock> {
@@ -56,15 +62,11 @@ impl CpuBlock {
     }
 
     fn mapped(bytes: usize) -> Option<CpuBlock> {
-        let whole = layout(bytes)?.size();
-        // the system places a mapping at any page, so there is room to begin at a huge one
-        let mut map = MmapMut::map_anon(whole.checked_add(HUGE)?).ok()?;
-        let first = map.as_ptr().align_offset(HUGE);
-        #[cfg(target_os = "linux")]
-        // refused where huge pages are switched off: then the pages are small ones
-        drop(map.advise_range(memmap2::Advice::HugePage, first, whole / HUGE * HUGE));
-        let start = NonNull::new(map[first..][..whole].as_mut_ptr())?;
-        Some(CpuBlock { start, bytes, memory: Memory::Mapped { _map: map } })
+        Some(CpuBlock::of(Pages::new(layout(bytes)?.size())?, bytes))
+    }
+
+    fn of(pages: Pages, bytes: usize) -> CpuBlock {
+        CpuBlock { start: pages.start(), bytes, memory: Memory::Mapped { _pages: pages } }
     }
 
     /// Size in bytes.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    CpuBlock, Device, DeviceError, Element, SharedMut, Span, block,
+    CpuBlock, Device, DeviceError, Element, SharedMut, Slabs, Span, block,
     team::{Team, look},
 };
 use crate::{
@@ -40,6 +40,8 @@ pub struct Cpu {
 struct Settings {
     threads: NonZeroUsize,
     isa: SupportedIsa,
+    /// Where packed weights lie.
+    weights: Slabs,
 }
 
 impl Cpu {
@@ -49,7 +51,7 @@ impl Cpu {
         let threads =
             options.threads.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
         let isa = SupportedIsa::check(options.isa.map_or_else(Isa::from_env, Ok)?)?;
-        Ok(Cpu { settings: Arc::new(Settings { threads, isa }) })
+        Ok(Cpu { settings: Arc::new(Settings { threads, isa, weights: Slabs::default() }) })
     }
 
     /// The vector instructions in use.
@@ -66,6 +68,11 @@ impl Cpu {
 
     pub(crate) fn supported_isa(&self) -> SupportedIsa {
         self.settings.isa
+    }
+
+    /// Where packed weights lie.
+    pub(crate) fn weights(&self) -> &Slabs {
+        &self.settings.weights
     }
 }
 

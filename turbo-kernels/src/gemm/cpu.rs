@@ -38,7 +38,8 @@ impl Gemm for Cpu {
         in_features: usize,
         dtype: DType,
     ) -> Result<PackedWeight, KernelError> {
-        PackedWeight::new(self.supported_isa(), self.threads(), weight, [out_features, in_features], dtype)
+        let place = (self.weights(), self.threads());
+        PackedWeight::new(self.supported_isa(), place, weight, [out_features, in_features], dtype)
     }
 
     fn image<'w>(&self, weight: &'w PackedWeight) -> Option<&'w [u8]> {
@@ -52,7 +53,7 @@ impl Gemm for Cpu {
         in_features: usize,
         dtype: DType,
     ) -> Result<PackedWeight, KernelError> {
-        PackedWeight::restore(self.supported_isa(), image, [out_features, in_features], dtype)
+        PackedWeight::restore(self.supported_isa(), self.weights(), image, [out_features, in_features], dtype)
     }
 
     fn packing(&self, dtype: DType) -> String {

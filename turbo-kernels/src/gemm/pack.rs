@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     DType, KernelError,
-    device::CpuBlock,
+    device::{CpuBlock, Slabs},
     simd::{Kernel, Simd, SupportedIsa},
 };
 
@@ -70,17 +70,17 @@ pub struct PackedWeight {
 }
 
 impl PackedWeight {
-    /// Packs row-major values on `threads` threads.
+    /// Packs row-major values into a place in `slabs` on `threads` threads.
     pub(super) fn new(
         isa: SupportedIsa,
-        threads: NonZeroUsize,
+        (slabs, threads): (&Slabs, NonZeroUsize),
         weight: &[f32],
         [out_features, in_features]: [usize; 2],
         dtype: DType,
     ) -> Result<PackedWeight, KernelError> {
         let expected = out_features.saturating_mul(in_features);
         KernelError::check_length("pack", "weight", expected, weight.len())?;
-        let mut whole = PackedWeight::zeroed(isa, [out_features, in_features], dtype)?;
+        let mut whole = PackedWeight::zeroed(isa, slabs, [out_features, in_features], dtype)?;
         let values = whole.panels.bytes() / size_of::<f32>();
         let packed = whole.panels.view_mut::<f32>(0, values)?;
         if !weight.is_empty() {
@@ -106,11 +106,12 @@ impl PackedWeight {
     /// A weight of zeros.
     fn zeroed(
         isa: SupportedIsa,
+        slabs: &Slabs,
         [out_features, in_features]: [usize; 2],
         dtype: DType,
     ) -> Result<PackedWeight, KernelError> {
         let shape = PackedWeight::shape(isa, dtype, in_features)?;
-        let panels = CpuBlock::zeroed(shape.bytes(out_features))?;
+        let panels = CpuBlock::zeroed_beside(slabs, shape.bytes(out_features))?;
         Ok(PackedWeight { panels, out_features, in_features, isa, dtype, shape })
     }
 
@@ -125,13 +126,14 @@ impl PackedWeight {
     /// The weight of which `image` is the [`PackedWeight::image`].
     pub(super) fn restore(
         isa: SupportedIsa,
+        slabs: &Slabs,
         image: &[u8],
         [out_features, in_features]: [usize; 2],
         dtype: DType,
     ) -> Result<PackedWeight, KernelError> {
         let expected = PackedWeight::shape(isa, dtype, in_features)?.bytes(out_features);
         KernelError::check_length("restore", "image", expected, image.len())?;
-        let mut whole = PackedWeight::zeroed(isa, [out_features, in_features], dtype)?;
+        let mut whole = PackedWeight::zeroed(isa, slabs, [out_features, in_features], dtype)?;
         whole.panels.view_mut::<u8>(0, expected)?.copy_from_slice(image);
         Ok(whole)
     }
@@ -381,12 +383,22 @@ mod tests {
     use super::*;
     use crate::simd::supported;
 
+    fn new(
+        isa: SupportedIsa,
+        threads: NonZeroUsize,
+        weight: &[f32],
+        shape: [usize; 2],
+        dtype: DType,
+    ) -> Result<PackedWeight, KernelError> {
+        PackedWeight::new(isa, (&Slabs::default(), threads), weight, shape, dtype)
+    }
+
     #[test]
     fn panels_hold_columns_side_by_side() {
         for isa in supported() {
             for (n, k) in [(1, 1), (5, 3), (32, 7), (33, 2), (70, 17), (4, 0), (0, 4)] {
                 let weight: Vec<f32> = (0..n * k).map(|i| i as f32 + 1.0).collect();
-                let packed = PackedWeight::new(isa, NonZeroUsize::MIN, &weight, [n, k], DType::F32).unwrap();
+                let packed = new(isa, NonZeroUsize::MIN, &weight, [n, k], DType::F32).unwrap();
                 let (width, _) = isa.run(TileSizes);
                 for panel in 0..packed.panel_count() {
                     for (i, value) in packed.panel(panel).iter().enumerate() {
@@ -406,7 +418,7 @@ mod tests {
         for isa in supported() {
             let packed = |threads| {
                 let threads = NonZeroUsize::new(threads).unwrap();
-                let packed = PackedWeight::new(isa, threads, &weight, [n, k], DType::F32).unwrap();
+                let packed = new(isa, threads, &weight, [n, k], DType::F32).unwrap();
                 (0..packed.panel_count()).flat_map(|i| packed.panel(i).to_vec()).collect::<Vec<_>>()
             };
             let alone = packed(1);
@@ -417,7 +429,7 @@ mod tests {
     #[test]
     fn a_weight_of_another_size_is_refused() {
         for isa in supported() {
-            let new = |n, k| PackedWeight::new(isa, NonZeroUsize::MIN, &[0.0; 5], [n, k], DType::F32);
+            let new = |n, k| new(isa, NonZeroUsize::MIN, &[0.0; 5], [n, k], DType::F32);
             let error = new(2, 3).unwrap_err();
             assert_eq!(error.to_string(), "pack: weight holds 5 values, expected 6");
             assert!(new(usize::MAX, 3).is_err());
@@ -429,14 +441,16 @@ mod tests {
         let (n, k) = (37, 11);
         let weight: Vec<f32> = (0..n * k).map(|i| i as f32).collect();
         for (isa, dtype) in supported().flat_map(|isa| DType::ALL.map(|dtype| (isa, dtype))) {
-            let packed = PackedWeight::new(isa, NonZeroUsize::MIN, &weight, [n, k], dtype).unwrap();
-            let restored = PackedWeight::restore(isa, packed.image(), [n, k], dtype).unwrap();
+            let packed = new(isa, NonZeroUsize::MIN, &weight, [n, k], dtype).unwrap();
+            let restored =
+                PackedWeight::restore(isa, &Slabs::default(), packed.image(), [n, k], dtype).unwrap();
             assert!(restored.image() == packed.image() && restored.dtype() == dtype);
             let short = &packed.image()[1..];
-            let error = PackedWeight::restore(isa, short, [n, k], dtype).unwrap_err().to_string();
+            let error =
+                PackedWeight::restore(isa, &Slabs::default(), short, [n, k], dtype).unwrap_err().to_string();
             let (expected, got) = (packed.image().len(), short.len());
             assert_eq!(error, format!("restore: image holds {got} values, expected {expected}"));
-            assert!(PackedWeight::restore(isa, short, [usize::MAX, k], dtype).is_err());
+            assert!(PackedWeight::restore(isa, &Slabs::default(), short, [usize::MAX, k], dtype).is_err());
         }
     }
 
@@ -447,7 +461,7 @@ mod tests {
         let weight: Vec<f32> = (0..n * k).map(|i| (i * 7919 % 1009) as f32 - 500.0).collect();
         let mut images: Vec<(String, PackedWeight)> = Vec::new();
         for (isa, dtype) in supported().flat_map(|isa| DType::ALL.map(|dtype| (isa, dtype))) {
-            let packed = PackedWeight::new(isa, NonZeroUsize::MIN, &weight, [n, k], dtype).unwrap();
+            let packed = new(isa, NonZeroUsize::MIN, &weight, [n, k], dtype).unwrap();
             let name = PackedWeight::packing(isa, dtype);
             if let Some((_, other)) = images.iter().find(|(other, _)| *other == name) {
                 assert!(packed.image() == other.image(), "{name} with {isa:?}");
