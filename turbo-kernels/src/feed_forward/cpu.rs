@@ -14,8 +14,8 @@ use crate::{
     bias_act::{self, Accuracy},
     device::{Cpu, CpuQueue, SharedMut},
     gemm::{
-        Course, Cut, Finish, Format, FormatKernel, Group, Groups, PackedRows, PackedWeight, Piece, Place,
-        RING, Stage, Store, Tile, features, panel_width, row_of,
+        Course, Cut, Finish, Format, FormatKernel, Group, Groups, Met, PackedRows, PackedWeight, Piece,
+        Place, RING, Stage, Store, Tile, features, panel_width, row_of,
     },
     lanes,
     norm::NormGroup,
@@ -234,6 +234,11 @@ impl Finish for Put<'_> {
     #[inline(always)]
     fn place(&self, _: Tile<'_>, _: usize, _: usize) -> Option<Place<'_>> {
         None
+    }
+
+    #[inline(always)]
+    fn meets(&self, _: Tile<'_>, _: usize) -> Met {
+        Met::NOTHING
     }
 
     #[inline(always)]

@@ -4,7 +4,7 @@ use super::{
     Epilogue,
     format::Format,
     pack::panel_width,
-    tile::{Finish, Place, Tile},
+    tile::{Finish, Met, Place, Tile},
 };
 use crate::{bias_act, device::SharedMut, lanes, sequences::Sequences, simd::Simd};
 
@@ -34,6 +34,18 @@ impl Finish for Store<'_> {
             let len = (tile.rows - 1) * self.out_features + width;
             Place { values: self.out.part(start, len), stride: self.out_features }
         })
+    }
+
+    #[inline(always)]
+    fn meets(&self, tile: Tile<'_>, first: usize) -> Met {
+        let start = (tile.first_row - self.first_row) * self.out_features + first;
+        let (_, _, residual) = self.epilogue.parts();
+        Met {
+            to: self.out.as_mut_ptr().wrapping_add(start),
+            added: residual.map(|residual| residual.as_ptr().wrapping_add(start)),
+            stride: self.out_features,
+            rows: tile.rows,
+        }
     }
 
     #[inline(always)]
@@ -122,6 +134,11 @@ impl Finish for KeepGreatest<'_> {
     #[inline(always)]
     fn place(&self, _: Tile<'_>, _: usize, _: usize) -> Option<Place<'_>> {
         None
+    }
+
+    #[inline(always)]
+    fn meets(&self, _: Tile<'_>, _: usize) -> Met {
+        Met::NOTHING
     }
 
     #[inline(always)]

@@ -25,7 +25,7 @@ pub(crate) use format::{F32, Format, FormatKernel};
 pub use pack::PackedWeight;
 pub(crate) use pack::{EvenTiles, RUN, TileSizes, pack_tile, panel_width, tile_rows, tile_values, with_rows};
 pub(crate) use rows::{Cut, Groups, PackedRows};
-pub(crate) use tile::{Finish, Panel, Place, Products, Tile};
+pub(crate) use tile::{Finish, Met, Panel, Place, Products, Tile};
 pub(crate) use words::{for_each_row, multiply};
 
 use crate::{

@@ -190,8 +190,10 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
         // which the registers do not suffice. With each part in a pass of its own it has nothing to choose.
         let passes = if N::ORDERED { 1 } else { N::parts::<S>() };
         let parts_of_pass = N::parts::<S>() / passes;
+        let met_per_run = ROWS.div_ceil((words / RUN).max(1));
         while left > 0 {
             let run = left.min(RUN);
+            ahead.ask_for_met(s, met_per_run);
             for pass in 0..passes {
                 for word in 0..run {
                     if pass == 0 {

@@ -1,4 +1,4 @@
-use std::arch::x86_64::*;
+use std::arch::{asm, x86_64::*};
 
 use super::{Kernel, Simd};
 
@@ -99,6 +99,11 @@ impl Simd for Avx2 {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
 
+    #[inline(always)]
+    fn prefetch_to_write(self, at: *mut f32) {
+        prefetch_to_write(at);
+    }
+
     registers! {
         fn splat(x: f32) -> __m256 = _mm256_set1_ps(x);
         fn add(a: __m256, b: __m256) -> __m256 = _mm256_add_ps(a, b);
@@ -167,6 +172,15 @@ pub(super) fn greatest(v: __m256) -> f32 {
     let v = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
     let v = _mm_max_ps(v, _mm_movehl_ps(v, v));
     _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)))
+}
+
+/// [`Simd::prefetch_to_write`]. Written out, because the intrinsic is this instruction only in code that may use a feature
+/// which stable Rust does not name; without it, a line that another core has written is asked for twice.
+#[inline(always)]
+pub(super) fn prefetch_to_write(at: *mut f32) {
+    // SAFETY: a prefetch reads and writes nothing and cannot fault, whatever the address. Processors of 64 bits that do
+    // not know the instruction take it for one that does nothing.
+    unsafe { asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly)) };
 }
 
 /// [`Simd::transpose_ptr`]: pairs of rows are interleaved, then pairs of pairs, then halves.

@@ -169,6 +169,11 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
     }
 
     #[inline(always)]
+    fn prefetch_to_write(self, at: *mut f32) {
+        super::avx2::prefetch_to_write(at);
+    }
+
+    #[inline(always)]
     fn lookup(self, table: &[f32; 32], number: __m512i) -> __m512 {
         let (low, high) = table.split_at(Self::LANES);
         // SAFETY: `self` exists, so the machine has the instruction; it touches registers only.

@@ -111,6 +111,9 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Asks for the line of `at` to be brought into the second-level cache; any address is fine.
     fn prefetch(self, at: *const f32);
 
+    /// Asks for the line of `at` to be brought into the caches as one that will be written; any address is fine.
+    fn prefetch_to_write(self, at: *mut f32);
+
     /// `a + b`.
     fn add(self, a: Self::F32, b: Self::F32) -> Self::F32;
     /// `a − b`.

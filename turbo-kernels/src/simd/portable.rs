@@ -116,6 +116,9 @@ impl Simd for Portable {
     fn prefetch(self, _: *const f32) {}
 
     #[inline(always)]
+    fn prefetch_to_write(self, _: *mut f32) {}
+
+    #[inline(always)]
     fn add(self, a: Vector, b: Vector) -> Vector {
         zip(a, b, |a, b| a + b)
     }
