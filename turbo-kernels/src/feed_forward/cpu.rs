@@ -40,7 +40,7 @@ pub(crate) fn feed_forward(
     let rows = out.len() / down.out_features();
     let between = Between::of(hidden, up, down);
     let row_words = up.tile_words(1).max(down.tile_words(1)).max(between.row_words(up));
-    let groups = Groups::new(rows, up.tile_rows().min(down.tile_rows()), row_words, queue.threads());
+    let groups = Groups::new(rows, up.tile_rows().min(down.tile_rows()), (row_words, 1), queue.threads());
     let (for_x, for_hidden) = (PackedRows::words(groups, up, RING), PackedRows::words(groups, down, 1));
     let for_raw = groups.tracks() * groups.most_rows() * between.row_words(up);
     let (team, words) = queue.team_and_shared(for_x + for_hidden + for_raw)?;

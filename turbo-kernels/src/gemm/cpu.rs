@@ -132,7 +132,7 @@ fn product(
     finish: impl Finish,
     norm: Option<NormGroup<'_>>,
 ) -> Result<(), KernelError> {
-    let groups = Groups::new(rows, weight.tile_rows(), weight.tile_words(1), queue.threads());
+    let groups = Groups::new(rows, weight.tile_rows(), (weight.tile_words(1), RING), queue.threads());
     let (team, words) = queue.team_and_shared(PackedRows::words(groups, weight, RING))?;
     let packed = PackedRows::of(groups, weight, x, SharedMut::new(words));
     let cut = Cut::new(groups, weight, team.threads());

@@ -11,8 +11,10 @@ use super::{
 };
 use crate::{device::SharedMut, simd::Simd};
 
-/// Rows of one group, as they are packed: half of a second-level cache, the rest is for panels.
-const GROUP_BYTES: usize = 512 << 10;
+/// Rows of the groups that are alive at once, as they are packed: half of a second-level cache, the rest is for panels.
+const ALIVE_BYTES: usize = 512 << 10;
+/// Tiles of a group at least, or each would have all panels come from memory for itself.
+const GROUP_TILES: usize = 2;
 /// Multiply-adds of words that are worth a piece: some ten microseconds.
 const PIECE_WORK: usize = 1 << 20;
 /// What is worth a piece where threads would wait for each other otherwise.
@@ -35,22 +37,28 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Groups of rows, at least one of them, of which each takes `row_words` in a second-level cache.
-    pub(crate) fn new(rows: usize, tile_rows: usize, row_words: usize, threads: usize) -> Groups {
+    /// Groups of rows, at least one of them, of which each takes `row_words` in a second-level cache, where `alive` groups
+    /// are at once.
+    pub(crate) fn new(
+        rows: usize,
+        tile_rows: usize,
+        (row_words, alive): (usize, usize),
+        threads: usize,
+    ) -> Groups {
         let tiles = EvenTiles::new(rows, tile_rows);
         let tracks = (tiles.count() / TRACK_TILES).clamp(1, threads.min(MOST_TRACKS));
-        Groups::of(tiles, tracks, row_words, threads)
+        Groups::of(tiles, tracks, alive * row_words, threads)
     }
 
     /// One track, so that groups come in the order of their rows.
     pub(crate) fn in_order(rows: usize, weight: &PackedWeight, threads: usize) -> Groups {
-        Groups::of(EvenTiles::new(rows, weight.tile_rows()), 1, weight.tile_words(1), threads)
+        Groups::of(EvenTiles::new(rows, weight.tile_rows()), 1, RING * weight.tile_words(1), threads)
     }
 
     fn of(tiles: EvenTiles, tracks: usize, row_words: usize, threads: usize) -> Groups {
         let tile_bytes = tiles.most_rows() * row_words * size_of::<f32>();
         let of_track = tiles.count().div_ceil(tracks);
-        let most = (GROUP_BYTES / tile_bytes.max(1)).clamp(1, of_track);
+        let most = (ALIVE_BYTES / tile_bytes.max(1)).max(GROUP_TILES).min(of_track);
         // as even as they can be
         let tiles_per_group = of_track.div_ceil(of_track.div_ceil(most));
         // where tiles are few, threads that share them would wait for the one that packs
