@@ -272,6 +272,19 @@ mod tests {
     }
 
     #[test]
+    fn weights_of_a_device_lie_one_behind_the_other() {
+        let (n, k) = (256, 128); // 128 KiB in f32, no whole number of huge pages
+        for cpu in cpus(1) {
+            let weight = cpu.pack(&values(n * k, 1), n, k, DType::F32).unwrap();
+            let image = weight.image().to_vec();
+            let restored = cpu.restore(&image, n, k, DType::F32).unwrap();
+            assert_eq!(weight.image().as_ptr_range().end, restored.image().as_ptr());
+            drop(weight);
+            assert_eq!(restored.image(), image);
+        }
+    }
+
+    #[test]
     fn an_empty_sum_is_the_epilogue() {
         for cpu in cpus(2) {
             let weight = cpu.pack(&[], 3, 0, DType::F32).unwrap();

@@ -22,9 +22,10 @@ const FINE_WORK: usize = PIECE_WORK / 4;
 /// Multiply-adds in the time that a word of weights takes to arrive from memory.
 const WORK_PER_WEIGHT: usize = 16;
 
-/// Tiles of a track, at least: where it has fewer, threads that share the panels of a weight read less of it than
-/// threads that share the rows.
-const TRACK_TILES: usize = 4;
+/// Tiles of a track, at least. A thread that has its own rows reads what it wrote itself, in every operator; where threads
+/// share the panels of a weight instead, each has written half of every row, which is late where cores lie far apart.
+/// One tile would have each thread read all of a weight for a few rows.
+const TRACK_TILES: usize = 2;
 
 /// Rows in tiles, tiles in tracks, which are as long as each other, and tracks in groups.
 #[derive(Clone, Copy, Debug)]
