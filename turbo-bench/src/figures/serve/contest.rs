@@ -171,6 +171,10 @@ fn capacity(present: &Present, terms: &Terms<'_>, round: usize) -> Result<f64> {
     }
 }
 
+/// How long the last answers of a turn are waited for at least, however short it is: a machine stands still for seconds
+/// when others have it. Four times the turn is for whoever refuses nothing and works off twice what it can do.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// One load of one round at one server.
 fn turn(present: &Present, terms: &Terms<'_>, rate: f64, round: usize) -> Result<Turn> {
     sleep(PAUSE);
@@ -178,8 +182,8 @@ fn turn(present: &Present, terms: &Terms<'_>, rate: f64, round: usize) -> Result
     let length = ramp + turn;
     let trace = terms.arrivals.trace(rate, length, round as u64);
     let script = Script::new(&trace, length, terms.texts, round as u64);
-    // Whoever refuses nothing works off twice what it can do.
-    let play = Play { promised: terms.promised, is_told: present.is_told, ramp, patience: 4 * length };
+    let patience = PATIENCE.max(4 * length);
+    let play = Play { promised: terms.promised, is_told: present.is_told, ramp, patience };
     let ours = [present.server.process_id()];
     let start = Ticks::now(&ours);
     let (tally, used, cost_error) = on_this_thread(async {
