@@ -42,6 +42,8 @@ struct Settings {
     isa: SupportedIsa,
     /// Where packed weights lie.
     weights: Slabs,
+    /// Where everything else lies: what one operator writes and the next reads is no whole number of huge pages.
+    blocks: Slabs,
 }
 
 impl Cpu {
@@ -51,7 +53,7 @@ impl Cpu {
         let threads =
             options.threads.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
         let isa = SupportedIsa::check(options.isa.map_or_else(Isa::from_env, Ok)?)?;
-        Ok(Cpu { settings: Arc::new(Settings { threads, isa, weights: Slabs::default() }) })
+        Ok(Cpu { settings: Arc::new(Settings { threads, isa, weights: Slabs::default(), blocks: Slabs::default() }) })
     }
 
     /// The vector instructions in use.
@@ -257,7 +259,7 @@ impl Device for Cpu {
     }
 
     fn allocate(&self, bytes: usize) -> Result<CpuBlock, DeviceError> {
-        CpuBlock::zeroed(bytes)
+        CpuBlock::zeroed_beside(&self.settings.blocks, bytes)
     }
 
     fn view<'a, T: Element>(
