@@ -53,7 +53,8 @@ impl Cpu {
         let threads =
             options.threads.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
         let isa = SupportedIsa::check(options.isa.map_or_else(Isa::from_env, Ok)?)?;
-        Ok(Cpu { settings: Arc::new(Settings { threads, isa, weights: Slabs::default(), blocks: Slabs::default() }) })
+        let (weights, blocks) = (Slabs::default(), Slabs::default());
+        Ok(Cpu { settings: Arc::new(Settings { threads, isa, weights, blocks }) })
     }
 
     /// The vector instructions in use.

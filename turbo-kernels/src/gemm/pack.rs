@@ -311,17 +311,17 @@ impl Kernel for TileSizes {
 pub(crate) struct EvenTiles {
     rows: usize,
     count: usize,
-    /// Rows of a tile; the first `higher` tiles have one more.
-    low: usize,
-    higher: usize,
 }
 
 impl EvenTiles {
     /// Tiles of at most `most` rows.
     pub(crate) fn new(rows: usize, most: usize) -> EvenTiles {
-        let count = rows.div_ceil(most);
-        let (low, higher) = (rows / count.max(1), rows % count.max(1));
-        EvenTiles { rows, count, low, higher }
+        EvenTiles { rows, count: rows.div_ceil(most) }
+    }
+
+    /// The same rows in a few more tiles, if their number has to be a multiple of `of`.
+    pub(super) fn in_multiple(self, of: usize) -> EvenTiles {
+        EvenTiles { count: self.count.next_multiple_of(of), ..self }
     }
 
     /// How many.
@@ -336,7 +336,7 @@ impl EvenTiles {
 
     /// Rows of the highest.
     pub(super) fn most_rows(self) -> usize {
-        self.low + usize::from(self.higher > 0)
+        self.rows.div_ceil(self.count.max(1))
     }
 
     /// Rows of tile `index`.
@@ -348,7 +348,7 @@ impl EvenTiles {
     /// The first row of tile `index`; behind the last one, the number of rows.
     #[inline(always)]
     pub(super) fn start(self, index: usize) -> usize {
-        self.low * index + self.higher.min(index)
+        (self.rows * index).div_ceil(self.count.max(1))
     }
 }
 
@@ -480,6 +480,10 @@ mod tests {
             assert_eq!(heights.iter().sum::<usize>(), rows);
             assert_eq!(heights[0], tiles.most_rows());
             assert!(tiles.most_rows() <= 14 && heights.iter().all(|height| height + 1 >= heights[0]));
+            // halves of an even number are as high as each other, but for a row
+            let (first, second) = heights.split_at(heights.len() / 2);
+            let [first, second] = [first, second].map(|half| half.iter().sum::<usize>());
+            assert!(heights.len() % 2 == 1 || first - second <= 1, "{heights:?}");
         }
     }
 

@@ -48,7 +48,8 @@ impl Groups {
     ) -> Groups {
         let tiles = EvenTiles::new(rows, tile_rows);
         let tracks = (tiles.count() / TRACK_TILES).clamp(1, threads.min(MOST_TRACKS));
-        Groups::of(tiles, tracks, alive * row_words, threads)
+        // as long as each other: whoever were through first would have to fetch rows from the caches of the others
+        Groups::of(tiles.in_multiple(tracks), tracks, alive * row_words, threads)
     }
 
     /// One track, so that groups come in the order of their rows.
