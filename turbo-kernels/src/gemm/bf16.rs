@@ -12,7 +12,6 @@ use std::ops::Range;
 use super::{
     format::Format,
     pack::{RUN, panel_width},
-    tile::TileRow,
     words::{self, Words},
 };
 use crate::{bias_act::Accuracy, lanes, simd::Simd};
@@ -101,19 +100,16 @@ impl Format for Bf16 {
     }
 
     #[inline(always)]
-    fn pack_row<S: Simd>(s: S, values: &[f32], to: &mut TileRow<'_>) {
-        for (run, values) in values.chunks(2 * RUN).enumerate() {
-            let words = to.run(run, RUN * Self::parts::<S>());
-            if S::DOT_BF16 {
-                for (pairs, words) in values.chunks(2 * S::LANES).zip(words.chunks_exact_mut(S::LANES)) {
-                    let first = lanes::read(s, pairs, 0.0);
-                    let second = lanes::read(s, &pairs[pairs.len().min(S::LANES)..], 0.0);
-                    s.store(s.float(s.pair_bf16(first, second)), words);
-                }
-            } else {
-                for (values, words) in values.chunks(S::LANES).zip(words.chunks_exact_mut(S::LANES)) {
-                    s.store(s.round_bf16(lanes::read(s, values, 0.0)), words);
-                }
+    fn pack_run<S: Simd>(s: S, values: &[f32], words: &mut [f32]) {
+        if S::DOT_BF16 {
+            for (pairs, words) in values.chunks(2 * S::LANES).zip(words.chunks_exact_mut(S::LANES)) {
+                let first = lanes::read(s, pairs, 0.0);
+                let second = lanes::read(s, &pairs[pairs.len().min(S::LANES)..], 0.0);
+                s.store(s.float(s.pair_bf16(first, second)), words);
+            }
+        } else {
+            for (values, words) in values.chunks(S::LANES).zip(words.chunks_exact_mut(S::LANES)) {
+                s.store(s.round_bf16(lanes::read(s, values, 0.0)), words);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{
     pack::RUN,
-    tile::TileRow,
+    tile::TileRows,
     words::{self, Words, transpose},
 };
 use crate::{bias_act::Accuracy, simd::Simd};
@@ -36,8 +36,23 @@ pub(crate) trait Format: Words + Copy + Send + Sync {
         rows * words::row_words::<S, Self>(in_features)
     }
 
-    /// Packs the values of a row.
-    fn pack_row<S: Simd>(s: S, values: &[f32], to: &mut TileRow<'_>);
+    /// Packs rows of equal length, of which there is at least one.
+    ///
+    /// Run by run: what is written one after another lies one behind the other, and no cache that is near has room for
+    /// what is written row by row. With f32 a product of 40 rows gains a hundredth of its time.
+    #[inline(always)]
+    fn pack_rows<S: Simd>(s: S, rows: &[&[f32]], to: &mut TileRows<'_>) {
+        let (k, of_run) = (rows[0].len(), RUN * Self::PER_WORD);
+        for (number, first) in (0..k).step_by(of_run).enumerate() {
+            for (row, values) in rows.iter().enumerate() {
+                let words = to.run(row, number, RUN * Self::parts::<S>());
+                Self::pack_run(s, &values[first..k.min(first + of_run)], words);
+            }
+        }
+    }
+
+    /// Packs a run of values, or what there is of the last one.
+    fn pack_run<S: Simd>(s: S, values: &[f32], words: &mut [f32]);
 
     /// The words of a tile of `rows` rows that [`Format::put`] writes for the vector of values that begins at `column`
     /// (a multiple of `S::LANES`) of `row`.
@@ -108,17 +123,13 @@ impl Format for F32 {
     }
 
     #[inline(always)]
-    fn pack_row<S: Simd>(s: S, values: &[f32], to: &mut TileRow<'_>) {
-        let (runs, rest) = values.as_chunks::<RUN>();
-        for (number, run) in runs.iter().enumerate() {
-            let to = to.run(number, RUN);
-            // by vectors: `copy_from_slice` of a length that is not written down is a call for each run
-            for at in (0..RUN).step_by(S::LANES) {
-                s.store(s.load(&run[at..]), &mut to[at..]);
-            }
+    fn pack_run<S: Simd>(s: S, values: &[f32], words: &mut [f32]) {
+        if values.len() < RUN {
+            return words[..values.len()].copy_from_slice(values);
         }
-        if !rest.is_empty() {
-            to.run(runs.len(), RUN)[..rest.len()].copy_from_slice(rest);
+        // by vectors: `copy_from_slice` of a length that is not written down is a call for each run
+        for at in (0..RUN).step_by(S::LANES) {
+            s.store(s.load(&values[at..]), &mut words[at..]);
         }
     }
 

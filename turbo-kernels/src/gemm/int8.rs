@@ -25,7 +25,7 @@ use std::ops::Range;
 use super::{
     format::Format,
     pack::{RUN, panel_width},
-    tile::TileRow,
+    tile::TileRows,
     words::{self, Words},
 };
 use crate::{bias_act::Accuracy, lanes, simd::Simd};
@@ -209,22 +209,29 @@ impl Format for Int8 {
         unreachable!("a value alone does not say which byte it becomes")
     }
 
+    /// Row by row: what a byte stands for is known when all of the row was seen.
     #[inline(always)]
-    fn pack_row<S: Simd>(s: S, values: &[f32], to: &mut TileRow<'_>) {
-        let (least, greatest) = extremes(s, values);
-        let quantizer = Quantizer::of_row(least, greatest);
+    fn pack_rows<S: Simd>(s: S, rows: &[&[f32]], to: &mut TileRows<'_>) {
         let run_words = RUN * Self::parts::<S>();
-        let runs = values.chunks(RUN * Self::PER_WORD);
-        let kept = to.kept(runs.len(), run_words, Self::PARAMETERS);
-        kept.copy_from_slice(&[quantizer.scale, f32::from_bits(quantizer.zero as u32)]);
-        // while this row is quantised, memory delivers the one that follows it
-        let next = values.as_ptr_range().end;
-        for (run, values) in runs.enumerate() {
-            for word in 0..Self::PER_WORD {
-                s.prefetch(next.wrapping_add((run * Self::PER_WORD + word) * RUN));
+        for (row, values) in rows.iter().enumerate() {
+            let (least, greatest) = extremes(s, values);
+            let quantizer = Quantizer::of_row(least, greatest);
+            let runs = values.chunks(RUN * Self::PER_WORD);
+            let kept = to.kept(row, (runs.len(), run_words), Self::PARAMETERS);
+            kept.copy_from_slice(&[quantizer.scale, f32::from_bits(quantizer.zero as u32)]);
+            // while this row is quantised, memory delivers the one that follows it
+            let next = values.as_ptr_range().end;
+            for (run, values) in runs.enumerate() {
+                for word in 0..Self::PER_WORD {
+                    s.prefetch(next.wrapping_add((run * Self::PER_WORD + word) * RUN));
+                }
+                quantize(s, quantizer, values, to.run(row, run, run_words));
             }
-            quantize(s, quantizer, values, to.run(run, run_words));
         }
+    }
+
+    fn pack_run<S: Simd>(_: S, _: &[f32], _: &mut [f32]) {
+        unreachable!("a run alone does not say which bytes it becomes")
     }
 }
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{
     Epilogue, Format, Gemm, Panel, Products, Tile, bf16::Bf16, int8::Int8, multiply, panel_width,
-    tile::TileRow,
+    tile::TileRows,
 };
 use crate::{
     Activation, Cpu, CpuOptions, DType, Device, Isa,
@@ -159,10 +159,9 @@ impl<F: Format> Kernel for Once<'_, F> {
         let (mut tile, mut panel) =
             (vec![f32::NAN; F::tile_words::<S>(rows, k)], vec![0.0; F::panel_words::<S>(k)]);
         F::pack_panel(s, w, k, &mut panel);
-        for (row, values) in x.chunks_exact(k).enumerate() {
-            // SAFETY: one row at a time, and nothing else uses the tile meanwhile.
-            F::pack_row(s, values, &mut unsafe { TileRow::new(SharedMut::new(&mut tile), rows, row) });
-        }
+        let of_x: Vec<&[f32]> = x.chunks_exact(k).collect();
+        // SAFETY: nothing else uses the tile meanwhile.
+        F::pack_rows(s, &of_x, &mut unsafe { TileRows::new(SharedMut::new(&mut tile), rows, 0) });
         let mut products = Products::new();
         let tile = Tile { first_row: 0, rows, index: 0, values: &tile };
         // SAFETY: `products` are borrowed here.

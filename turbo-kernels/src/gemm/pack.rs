@@ -35,6 +35,9 @@ pub(crate) const fn tile_rows<S: Simd>() -> usize {
     (S::REGISTERS - 4) / 2
 }
 
+/// Rows of the highest tile.
+pub(super) const MOST_ROWS: usize = 14;
+
 /// An expression in which a number of rows is a constant; tiles have at most as many as registers allow.
 macro_rules! with_rows {
     ($simd:ty, $rows:expr, $count:ident => $body:expr) => {

@@ -6,8 +6,8 @@ use super::{
     PackedWeight,
     course::{Group, MOST_TRACKS, RING, Stage},
     format::{Format, FormatKernel},
-    pack::EvenTiles,
-    tile::{Finish, Tile, TileRow, Tiles},
+    pack::{EvenTiles, MOST_ROWS},
+    tile::{Finish, Tile, TileRows, Tiles},
 };
 use crate::{device::SharedMut, simd::Simd};
 
@@ -309,11 +309,13 @@ impl<'x, R: Fn(usize) -> &'x [f32]> FormatKernel for PackRows<'_, R> {
 
     #[inline(always)]
     fn run<F: Format, S: Simd>(self, s: S) {
-        for row in self.rows {
-            // SAFETY: whoever made `self` was promised that nobody else uses this row.
-            let mut to = unsafe { TileRow::new(self.to, self.of_tile.len(), row - self.of_tile.start) };
-            F::pack_row(s, (self.row)(row), &mut to);
-        }
+        let mut rows = [&[][..]; MOST_ROWS];
+        let first = self.rows.start - self.of_tile.start;
+        let count = self.rows.len();
+        rows.iter_mut().zip(self.rows).for_each(|(values, row)| *values = (self.row)(row));
+        // SAFETY: whoever made `self` was promised that nobody else uses these rows.
+        let mut to = unsafe { TileRows::new(self.to, self.of_tile.len(), first) };
+        F::pack_rows(s, &rows[..count], &mut to);
     }
 }
 

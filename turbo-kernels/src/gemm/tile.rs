@@ -2,7 +2,7 @@
 
 use super::{
     format::{Format, FormatKernel},
-    pack::panel_width,
+    pack::{MOST_ROWS, panel_width},
     words::multiply,
 };
 use crate::{device::SharedMut, simd::Simd};
@@ -49,13 +49,13 @@ pub(super) struct Tiles<'a, I, F> {
     pub(super) finish: F,
 }
 
-/// Room for the largest product: 14 rows of two vectors of 16. No vector of it lies across two cache lines.
+/// Room for the largest product: [`MOST_ROWS`] rows of two vectors of 16. No vector of it lies across two cache lines.
 #[repr(align(64))]
-pub(crate) struct Products(pub(crate) [f32; 14 * 32]);
+pub(crate) struct Products(pub(crate) [f32; MOST_ROWS * 32]);
 
 impl Products {
     pub(crate) fn new() -> Products {
-        Products([0.0; 14 * 32])
+        Products([0.0; MOST_ROWS * 32])
     }
 
     /// Lines of panel width, one behind the other.
@@ -76,34 +76,35 @@ pub(crate) struct Tile<'a> {
     pub(crate) values: &'a [f32],
 }
 
-/// A row of a tile that is being packed.
-pub(crate) struct TileRow<'a> {
+/// Rows of a tile that are being packed.
+pub(crate) struct TileRows<'a> {
     tile: SharedMut<'a, f32>,
+    /// Of the tile.
     rows: usize,
-    row: usize,
+    first: usize,
 }
 
-impl<'a> TileRow<'a> {
-    /// Row `row` of a tile of `rows` rows.
+impl<'a> TileRows<'a> {
+    /// Rows from `first` on of a tile of `rows` rows.
     ///
     /// # Safety
-    /// While the result lives, nobody else uses the words of this row.
-    pub(crate) unsafe fn new(tile: SharedMut<'a, f32>, rows: usize, row: usize) -> TileRow<'a> {
-        TileRow { tile, rows, row }
+    /// While the result lives, nobody else uses the words of the rows that are packed.
+    pub(crate) unsafe fn new(tile: SharedMut<'a, f32>, rows: usize, first: usize) -> TileRows<'a> {
+        TileRows { tile, rows, first }
     }
 
-    /// The words of run `number`, all of which have `words` words.
+    /// The words of run `number` of the row that is `row` behind the first, all of whose runs have `words` words.
     #[inline(always)]
-    pub(super) fn run(&mut self, number: usize, words: usize) -> &mut [f32] {
-        // SAFETY: runs of different rows do not overlap, and nobody else uses this row.
-        unsafe { self.tile.slice((number * self.rows + self.row) * words, words) }
+    pub(super) fn run(&mut self, row: usize, number: usize, words: usize) -> &mut [f32] {
+        // SAFETY: runs do not overlap, one is borrowed at a time, and nobody else uses these rows.
+        unsafe { self.tile.slice((number * self.rows + self.first + row) * words, words) }
     }
 
-    /// The words that are kept for the row, behind all runs.
+    /// The words that are kept for that row, behind all runs.
     #[inline(always)]
-    pub(super) fn kept(&mut self, runs: usize, run_words: usize, words: usize) -> &mut [f32] {
+    pub(super) fn kept(&mut self, row: usize, (runs, run_words): (usize, usize), words: usize) -> &mut [f32] {
         // SAFETY: as for `run`: what is kept of a row is its own.
-        unsafe { self.tile.slice(runs * self.rows * run_words + self.row * words, words) }
+        unsafe { self.tile.slice(runs * self.rows * run_words + (self.first + row) * words, words) }
     }
 }
 
