@@ -7,8 +7,8 @@
 //! A page of 4 KiB is what the processor's own prefetching stops at, and one more entry of its tables of addresses,
 //! which a virtual machine looks up at twice the price. On a Zen 4 server weights that are smaller than a huge page were
 //! read from memory at two thirds of the rate when each had pages of its own; side by side they have huge ones, and what
-//! is asked for beyond the end of one is the beginning of the next. Rows and results want the same: there two threads
-//! multiplied 128 rows of bytes by 768 × 768 at 73 to 85 % of the peak from small pages, and at 87 % from huge ones.
+//! is asked for beyond the end of one is the beginning of the next. Rows and results lie so, too: they
+//! are seldom a whole number of huge pages.
 
 use std::{
     ops::Range,
