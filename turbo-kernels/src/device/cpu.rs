@@ -336,6 +336,17 @@ mod tests {
     }
 
     #[test]
+    fn blocks_lie_one_behind_the_other_apart_from_weights() {
+        let cpu = cpu(1);
+        let blocks = [128 << 10, 64 << 10].map(|bytes| cpu.allocate(bytes).unwrap());
+        let starts = blocks.each_ref().map(|block| cpu.view::<u32>(block, 0, 1).unwrap().as_ptr().addr());
+        assert_eq!(starts[0] + (128 << 10), starts[1]);
+        let weight = CpuBlock::zeroed_beside(cpu.weights(), 64 << 10).unwrap();
+        let weight = weight.view::<u32>(0, 1).unwrap().as_ptr().addr();
+        assert_ne!(starts[1] + (64 << 10), weight);
+    }
+
+    #[test]
     fn copies_check_their_lengths() {
         let cpu = cpu(1);
         let mut queue = cpu.queue().unwrap();

@@ -325,6 +325,20 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn tracks_have_as_many_rows_as_each_other() {
+        for (threads, rows) in (1..=4).flat_map(|threads| (1..400).map(move |rows| (threads, rows))) {
+            let groups = Groups::new(rows, 14, (768, RING), threads);
+            let rows_of = |track: usize| {
+                (0..groups.count()).map(|number| groups.rows(Group { track, number }).len()).sum::<usize>()
+            };
+            let of_tracks: Vec<usize> = (0..groups.tracks()).map(rows_of).collect();
+            assert_eq!(of_tracks.iter().sum::<usize>(), rows);
+            let (least, most) = (of_tracks.iter().min().unwrap(), of_tracks.iter().max().unwrap());
+            assert!(most - least <= 1, "{threads} threads, {rows} rows: {of_tracks:?}");
+        }
+    }
+
     proptest! {
         #[test]
         fn groups_are_the_tiles_in_their_order(
