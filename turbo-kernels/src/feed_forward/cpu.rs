@@ -1,7 +1,7 @@
 //! Feed-forward layers on the CPU: both products as one step of the team, group of rows by group of rows.
 //!
 //! ```text
-//! pack x │ up: group × run of panels │ (gate, pack) │ down: group × run of panels │ normalise rows
+//! (pack x) │ up: group × run of panels │ (gate, pack) │ down: group × run of panels │ normalise rows
 //! ```
 //!
 //! A group has as many rows as leave its hidden values in half of a second-level cache. The first product's epilogue
@@ -14,8 +14,8 @@ use crate::{
     bias_act::{self, Accuracy},
     device::{Cpu, CpuQueue, SharedMut},
     gemm::{
-        Course, Cut, Finish, Format, FormatKernel, Group, Groups, Met, PackedRows, PackedWeight, Piece,
-        Place, RING, Stage, Store, Tile, features, panel_width, row_of,
+        Course, Cut, Finish, Format, FormatKernel, Group, Groups, Met, PackedWeight, Piece, Place,
+        ProductRows, Stage, Store, Tile, features, panel_width, row_of,
     },
     lanes,
     norm::NormGroup,
@@ -40,14 +40,14 @@ pub(crate) fn feed_forward(
     let rows = out.len() / down.out_features();
     let between = Between::of(hidden, up, down);
     let row_words = up.tile_words(1).max(down.tile_words(1)).max(between.row_words(up));
-    let groups = Groups::new(rows, up.tile_rows().min(down.tile_rows()), (row_words, 1), queue.threads());
-    let (for_x, for_hidden) = (PackedRows::words(groups, up, RING), PackedRows::words(groups, down, 1));
+    let groups = Groups::new(rows, up.tile_rows().min(down.tile_rows()), row_words, queue.threads());
+    let (for_x, for_hidden) = (ProductRows::words(groups, up), ProductRows::ring_words(groups, down, 1));
     let for_raw = groups.tracks() * groups.most_rows() * between.row_words(up);
     let (team, words) = queue.team_and_shared(for_x + for_hidden + for_raw)?;
     let (for_x, rest) = words.split_at_mut(for_x);
     let (for_hidden, raw) = rest.split_at_mut(for_hidden);
-    let input = PackedRows::of(groups, up, x, SharedMut::new(for_x));
-    let packed = PackedRows::ring(groups, down, 1, SharedMut::new(for_hidden));
+    let input = ProductRows::of(groups, up, x, SharedMut::new(for_x));
+    let packed = ProductRows::ring(groups, down, 1, SharedMut::new(for_hidden));
     let raw = Raw { values: SharedMut::new(raw), groups, width: up.out_features(), between };
 
     let threads = team.threads();

@@ -21,6 +21,7 @@ use crate::{bias_act::Accuracy, lanes, simd::Simd};
 pub(crate) struct Bf16;
 
 impl Words for Bf16 {
+    const ROWS_ARE_TILES: bool = false;
     const PER_WORD: usize = 2;
     const PARAMETERS: usize = 0;
     const ORDERED: bool = true;
@@ -62,7 +63,6 @@ impl Words for Bf16 {
 }
 
 impl Format for Bf16 {
-    const ROW_IS_TILE: bool = false;
     const VALUE_BY_VALUE: bool = true;
     const ACCURACY: Accuracy = Accuracy::Rough;
 

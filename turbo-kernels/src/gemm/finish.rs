@@ -29,10 +29,11 @@ impl Finish for Store<'_> {
     fn place(&self, tile: Tile<'_>, first: usize, width: usize) -> Option<Place<'_>> {
         let (_, activation, residual) = self.epilogue.parts();
         let whole = first + width <= self.out_features;
-        (whole && activation.is_none() && residual.is_none()).then(|| {
+        (whole && activation.is_none()).then(|| {
             let start = (tile.first_row - self.first_row) * self.out_features + first;
             let len = (tile.rows - 1) * self.out_features + width;
-            Place { values: self.out.part(start, len), stride: self.out_features }
+            let residual = residual.map(|residual| &residual[start..start + len]);
+            Place { values: self.out.part(start, len), residual, stride: self.out_features }
         })
     }
 

@@ -10,8 +10,6 @@ use crate::{bias_act::Accuracy, simd::Simd};
 /// One way to hold a weight and the rows that meet it. Both are `[k words][..]` of 32-bit words, which travel as `f32`
 /// whatever they hold.
 pub(crate) trait Format: Words + Copy + Send + Sync {
-    /// A single row is its own tile, and need not be packed.
-    const ROW_IS_TILE: bool;
     /// The packed form of a value depends on that value alone, so the values of a row can be put one by one, as soon
     /// as they are known; otherwise whole rows must be there first.
     const VALUE_BY_VALUE: bool;
@@ -77,6 +75,7 @@ pub(crate) trait FormatKernel {
 pub(crate) struct F32;
 
 impl Words for F32 {
+    const ROWS_ARE_TILES: bool = true;
     const PER_WORD: usize = 1;
     const PARAMETERS: usize = 0;
     const ORDERED: bool = true;
@@ -113,7 +112,6 @@ impl Words for F32 {
 }
 
 impl Format for F32 {
-    const ROW_IS_TILE: bool = true;
     const VALUE_BY_VALUE: bool = true;
     const ACCURACY: Accuracy = Accuracy::Full;
 

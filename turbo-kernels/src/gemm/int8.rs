@@ -50,6 +50,7 @@ const INTEGERS: f32 = 1.5 * (1 << 23) as f32;
 const LEAST: f32 = 1e-30;
 
 impl Words for Int8 {
+    const ROWS_ARE_TILES: bool = false;
     const PER_WORD: usize = 4;
     /// Scale and zero point; scale and sum of the weights.
     const PARAMETERS: usize = 2;
@@ -164,7 +165,6 @@ fn extremes<S: Simd>(s: S, row: &[f32]) -> (f32, f32) {
 }
 
 impl Format for Int8 {
-    const ROW_IS_TILE: bool = false;
     const VALUE_BY_VALUE: bool = false;
     const ACCURACY: Accuracy = Accuracy::Rough;
 

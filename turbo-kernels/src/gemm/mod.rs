@@ -16,7 +16,7 @@ mod rows;
 mod tile;
 mod words;
 
-pub(crate) use course::{Course, Group, Piece, RING, Stage};
+pub(crate) use course::{Course, Group, Piece, Stage};
 pub(crate) use cpu::{features, row_of};
 #[cfg(any(feature = "cuda", feature = "testing", test))]
 pub use cuda::CudaWeight;
@@ -24,8 +24,8 @@ pub(crate) use finish::Store;
 pub(crate) use format::{F32, Format, FormatKernel};
 pub use pack::PackedWeight;
 pub(crate) use pack::{EvenTiles, RUN, TileSizes, pack_tile, panel_width, tile_rows, tile_values, with_rows};
-pub(crate) use rows::{Cut, Groups, PackedRows};
-pub(crate) use tile::{Finish, Met, Panel, Place, Products, Tile};
+pub(crate) use rows::{Cut, Groups, ProductRows};
+pub(crate) use tile::{Finish, Met, Order, Panel, Place, Products, Tile};
 pub(crate) use words::{for_each_row, multiply};
 
 use crate::{

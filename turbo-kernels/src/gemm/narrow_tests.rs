@@ -5,8 +5,11 @@ use std::num::NonZeroUsize;
 use proptest::prelude::*;
 
 use super::{
-    Epilogue, Format, Gemm, Panel, Products, Tile, bf16::Bf16, int8::Int8, multiply, panel_width,
-    tile::TileRows,
+    Epilogue, Format, Gemm, Panel, Products, Tile,
+    bf16::Bf16,
+    int8::Int8,
+    multiply, panel_width,
+    tile::{Order, TileRows},
 };
 use crate::{
     Activation, Cpu, CpuOptions, DType, Device, Isa,
@@ -163,7 +166,7 @@ impl<F: Format> Kernel for Once<'_, F> {
         // SAFETY: nothing else uses the tile meanwhile.
         F::pack_rows(s, &of_x, &mut unsafe { TileRows::new(SharedMut::new(&mut tile), rows, 0) });
         let mut products = Products::new();
-        let tile = Tile { first_row: 0, rows, index: 0, values: &tile };
+        let tile = Tile { first_row: 0, rows, index: 0, order: Order::Packed, values: &tile };
         // SAFETY: `products` are borrowed here.
         unsafe { multiply::<S, F>(s, tile, Panel::cached(&panel), k, None, products.place::<S>()) };
         let columns = w.len() / k;

@@ -1,4 +1,5 @@
-//! Rows on their way into a product: cut into even tiles, packed group by group into a ring that stays in cache.
+//! Rows on their way into a product: cut into even tiles, and multiplied where they lie, or packed group by group into a
+//! ring that stays in cache.
 
 use std::ops::Range;
 
@@ -7,11 +8,11 @@ use super::{
     course::{Group, MOST_TRACKS, RING, Stage},
     format::{Format, FormatKernel},
     pack::{EvenTiles, MOST_ROWS},
-    tile::{Finish, Tile, TileRows, Tiles},
+    tile::{Finish, Order, Tile, TileRows, Tiles},
 };
 use crate::{device::SharedMut, simd::Simd};
 
-/// Rows of the groups that are alive at once, as they are packed: half of a second-level cache, the rest is for panels.
+/// Rows of the groups that are alive at once: half of a second-level cache, the rest is for panels.
 const ALIVE_BYTES: usize = 512 << 10;
 /// Tiles of a group at least, or each would have all panels come from memory for itself.
 const GROUP_TILES: usize = 2;
@@ -38,23 +39,19 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Groups of rows, at least one of them, of which each takes `row_words` in a second-level cache, where `alive` groups
-    /// are at once.
-    pub(crate) fn new(
-        rows: usize,
-        tile_rows: usize,
-        (row_words, alive): (usize, usize),
-        threads: usize,
-    ) -> Groups {
+    /// Groups of rows, at least one of them, of which each takes `row_words` in a second-level cache, counting those that
+    /// other groups have there meanwhile.
+    pub(crate) fn new(rows: usize, tile_rows: usize, row_words: usize, threads: usize) -> Groups {
         let tiles = EvenTiles::new(rows, tile_rows);
         let tracks = (tiles.count() / TRACK_TILES).clamp(1, threads.min(MOST_TRACKS));
         // as long as each other: whoever were through first would have to fetch rows from the caches of the others
-        Groups::of(tiles.in_multiple(tracks), tracks, alive * row_words, threads)
+        Groups::of(tiles.in_multiple(tracks), tracks, row_words, threads)
     }
 
     /// One track, so that groups come in the order of their rows.
     pub(crate) fn in_order(rows: usize, weight: &PackedWeight, threads: usize) -> Groups {
-        Groups::of(EvenTiles::new(rows, weight.tile_rows()), 1, RING * weight.tile_words(1), threads)
+        let row_words = ProductRows::alive_words(rows, weight);
+        Groups::of(EvenTiles::new(rows, weight.tile_rows()), 1, row_words, threads)
     }
 
     fn of(tiles: EvenTiles, tracks: usize, row_words: usize, threads: usize) -> Groups {
@@ -177,9 +174,9 @@ impl Cut {
     }
 }
 
-/// The packed form of rows, of which a few groups at a time are in memory.
+/// Rows as a product reads them.
 #[derive(Clone, Copy)]
-pub(crate) struct PackedRows<'a> {
+pub(crate) struct ProductRows<'a> {
     groups: Groups,
     weight: &'a PackedWeight,
     /// Words from one tile to the next.
@@ -188,23 +185,33 @@ pub(crate) struct PackedRows<'a> {
     words: Words<'a>,
 }
 
-/// Where packed rows lie.
+/// Where they lie.
 #[derive(Clone, Copy)]
 enum Words<'a> {
-    /// One row, which is a tile as it is.
-    Row(&'a [f32]),
-    /// The tiles of some groups.
+    /// All of them, as they are.
+    Rows(&'a [f32]),
+    /// The packed tiles of some groups.
     Ring(SharedMut<'a, f32>),
 }
 
-impl<'a> PackedRows<'a> {
-    /// Words of a ring of `slots` groups for rows that meet `weight`.
-    pub(crate) fn words(groups: Groups, weight: &PackedWeight, slots: usize) -> usize {
+impl<'a> ProductRows<'a> {
+    /// Words that a row of `rows` takes in a second-level cache on its way into a product with `weight`.
+    pub(crate) fn alive_words(rows: usize, weight: &PackedWeight) -> usize {
+        if weight.takes_rows(rows) { weight.in_features() } else { RING * weight.tile_words(1) }
+    }
+
+    /// Words of scratch for rows that meet `weight`.
+    pub(crate) fn words(groups: Groups, weight: &PackedWeight) -> usize {
+        if weight.takes_rows(groups.tiles.rows()) { 0 } else { Self::ring_words(groups, weight, RING) }
+    }
+
+    /// Words of a ring of `slots` groups.
+    pub(crate) fn ring_words(groups: Groups, weight: &PackedWeight, slots: usize) -> usize {
         let of_group = groups.tiles_per_group * weight.tile_words(groups.tiles.most_rows());
         groups.tracks() * slots.min(groups.count()) * of_group
     }
 
-    /// Rows to be packed into a ring of `slots` groups, as many words as [`PackedRows::words`] says.
+    /// Rows to be packed into a ring of `slots` groups, as many words as [`ProductRows::ring_words`] says.
     pub(crate) fn ring(
         groups: Groups,
         weight: &'a PackedWeight,
@@ -212,27 +219,25 @@ impl<'a> PackedRows<'a> {
         words: SharedMut<'a, f32>,
     ) -> Self {
         let stride = weight.tile_words(groups.tiles.most_rows());
-        PackedRows { groups, weight, stride, slots, words: Words::Ring(words) }
+        ProductRows { groups, weight, stride, slots, words: Words::Ring(words) }
     }
 
-    /// `rows` of `x`, to be packed into `words`; a row that is a tile as it is stays where it is.
+    /// The rows of `x`, to be packed into `scratch`, as many words as [`ProductRows::words`] says, unless the weight takes
+    /// them where they lie.
     pub(crate) fn of(
         groups: Groups,
         weight: &'a PackedWeight,
         x: &'a [f32],
-        words: SharedMut<'a, f32>,
+        scratch: SharedMut<'a, f32>,
     ) -> Self {
-        let mut packed = Self::ring(groups, weight, RING, words);
-        if groups.tiles.rows() == 1 && weight.run(RowIsTile) {
-            packed.words = Words::Row(x);
-        }
-        packed
+        let ring = Self::ring(groups, weight, RING, scratch);
+        if weight.takes_rows(groups.tiles.rows()) { Self { words: Words::Rows(x), ..ring } } else { ring }
     }
 
     /// Pieces in which a group is packed.
     pub(crate) fn pieces(&self) -> usize {
         match self.words {
-            Words::Row(_) => 0,
+            Words::Rows(_) => 0,
             Words::Ring(_) => self.groups.pieces(),
         }
     }
@@ -253,19 +258,20 @@ impl<'a> PackedRows<'a> {
     /// Multiplies piece `index` of a group, as `cut` says.
     ///
     /// # Safety
-    /// The group has been packed, and nobody writes it meanwhile.
+    /// The group has been packed, if its rows are, and nobody writes it meanwhile.
     pub(crate) unsafe fn multiply(&self, group: Group, cut: Cut, index: usize, finish: impl Finish) {
         let (tiles, panels) = cut.get(index);
         let of_group = self.groups.tiles(group);
         let words = self.of_group(group);
         let tiles = (tiles.start..tiles.end.min(of_group.len())).map(|index| {
             let rows = self.groups.tiles.range(of_group.start + index);
-            let values = match self.words {
-                Words::Row(row) => row,
+            let stride = self.weight.in_features();
+            let (order, values) = match self.words {
+                Words::Rows(x) => (Order::Rows { stride }, &x[rows.start * stride..rows.end * stride]),
                 // SAFETY: the caller's promise: these words have been written, and stay as they are.
-                Words::Ring(_) => unsafe { words.read(index * self.stride, self.stride) },
+                Words::Ring(_) => (Order::Packed, unsafe { words.read(index * self.stride, self.stride) }),
             };
-            Tile { first_row: rows.start, rows: rows.len(), index, values }
+            Tile { first_row: rows.start, rows: rows.len(), index, order, values }
         });
         self.weight.run(Tiles { tiles, panels, weight: self.weight, finish });
     }
@@ -275,24 +281,13 @@ impl<'a> PackedRows<'a> {
         self.stride
     }
 
-    /// The words of a group; none where a row is not packed.
+    /// The words of a group; none where rows are not packed.
     pub(crate) fn of_group(&self, group: Group) -> SharedMut<'a, f32> {
         let Words::Ring(ring) = self.words else { return SharedMut::new(&mut []) };
         let slots = self.slots.min(self.groups.count());
         let slot = group.track * slots + group.number % slots;
         let words = self.groups.tiles_per_group * self.stride;
         ring.part(slot * words, words)
-    }
-}
-
-struct RowIsTile;
-
-impl FormatKernel for RowIsTile {
-    type Output = bool;
-
-    #[inline(always)]
-    fn run<F: Format, S: Simd>(self, _: S) -> bool {
-        F::ROW_IS_TILE
     }
 }
 
@@ -328,7 +323,7 @@ mod tests {
     #[test]
     fn tracks_have_as_many_rows_as_each_other() {
         for (threads, rows) in (1..=4).flat_map(|threads| (1..400).map(move |rows| (threads, rows))) {
-            let groups = Groups::new(rows, 14, (768, RING), threads);
+            let groups = Groups::new(rows, 14, 768 * RING, threads);
             let rows_of = |track: usize| {
                 (0..groups.count()).map(|number| groups.rows(Group { track, number }).len()).sum::<usize>()
             };

@@ -36,7 +36,9 @@ pub(crate) trait Finish: Copy + Send + Sync {
 pub(crate) struct Place<'a> {
     /// The first row's first column, and what follows.
     pub(crate) values: SharedMut<'a, f32>,
-    /// From one row to the next.
+    /// What is added to them, laid out as they are.
+    pub(crate) residual: Option<&'a [f32]>,
+    /// From one row to the next, in both.
     pub(crate) stride: usize,
 }
 
@@ -61,19 +63,28 @@ impl Products {
     /// Lines of panel width, one behind the other.
     #[inline(always)]
     pub(crate) fn place<S: Simd>(&mut self) -> Place<'_> {
-        Place { values: SharedMut::new(&mut self.0), stride: panel_width::<S>() }
+        Place { values: SharedMut::new(&mut self.0), residual: None, stride: panel_width::<S>() }
     }
 }
 
-/// A tile of packed activations.
+/// A tile of activations.
 #[derive(Clone, Copy)]
 pub(crate) struct Tile<'a> {
     pub(crate) first_row: usize,
     pub(crate) rows: usize,
     /// Which of its group.
     pub(crate) index: usize,
-    /// As its format packs them.
+    pub(crate) order: Order,
     pub(crate) values: &'a [f32],
+}
+
+/// How the values of a tile lie.
+#[derive(Clone, Copy)]
+pub(crate) enum Order {
+    /// As their format packs them.
+    Packed,
+    /// Row behind row, `stride` values from one to the next: for formats whose [`super::words::Words::ROWS_ARE_TILES`].
+    Rows { stride: usize },
 }
 
 /// Rows of a tile that are being packed.

@@ -4,6 +4,7 @@
 //! ```text
 //! panel  [words of k][column]                        then what the format keeps per column
 //! tile   [words of k / RUN][row][RUN × parts]        then what the format keeps per row
+//!        [row][k]                                    rows of f32 that are not packed
 //! ```
 //!
 //! Where a set has a dot product of such words, the kernel broadcasts a word of activations and multiplies it with a
@@ -13,16 +14,32 @@
 use std::marker::PhantomData;
 
 use super::{
-    pack::{RUN, panel_width, tile_rows, with_rows},
-    tile::{Panel, Place, Tile},
+    pack::{MOST_ROWS, RUN, panel_width, tile_rows, with_rows},
+    tile::{Order, Panel, Place, Tile},
 };
 use crate::{
     lanes,
     simd::{Kernel, Simd},
 };
 
+/// The body once for each number below a constant, which is at most 14.
+macro_rules! for_each_row {
+    ($rows:ident, $row:ident => $body:block) => {
+        for_each_row!(@ $rows, $row, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13)
+    };
+    (@ $rows:ident, $row:ident, $body:block, $($number:literal)*) => {$(
+        if $number < $rows {
+            let $row = $number;
+            $body
+        }
+    )*};
+}
+pub(crate) use for_each_row;
+
 /// Numbers of which one or several fit a word.
 pub(crate) trait Words: 'static {
+    /// Rows may be multiplied as they are, and need not be packed.
+    const ROWS_ARE_TILES: bool;
     /// Values of `k` in a word.
     const PER_WORD: usize;
     /// Words that are kept for each row of a tile and each column of a panel: two or none.
@@ -35,7 +52,8 @@ pub(crate) trait Words: 'static {
     /// Parts in which a word of weights is multiplied: one where there is a dot product, else two.
     fn parts<S: Simd>() -> usize;
 
-    /// Where part `part` of word `word` lies in a run of activations.
+    /// Where part `part` of word `word` lies in a run of activations: as far from part to part, and from word to word,
+    /// everywhere.
     fn place<S: Simd>(word: usize, part: usize) -> usize;
 
     /// A part of a word of weights, as [`Words::dot`] wants it.
@@ -70,6 +88,10 @@ pub(super) fn row_words<S: Simd, N: Words>(k: usize) -> usize {
 pub(super) fn panel_words<S: Simd, N: Words>(k: usize) -> usize {
     panel_width::<S>() * (words::<N>(k) + N::PARAMETERS)
 }
+
+/// Rows of a tile that are read through one pointer: the second and the third are one and two strides behind the first,
+/// which an address can say on x86-64. Fourteen rows so take five registers, whatever the stride is.
+const POINTER_ROWS: usize = 3;
 
 /// Values of the longest run: sixteen words of four.
 const MOST_RUN: usize = 4 * RUN;
@@ -123,12 +145,12 @@ pub(super) fn transpose<S: Simd>(
     }
 }
 
-/// `Σₖ tile[row][k] · panel[k][column] + bias[column]` to `place`: one chain over ascending `k` from zero each, or an
-/// exact sum, and then the bias, which may be shorter than the panel is wide. Rows that also meet a weight of another
-/// format may come in larger tiles than suits.
+/// `Σₖ tile[row][k] · panel[k][column] + bias[column] + residual[row][column]` to `place`: one chain over ascending `k`
+/// from zero each, or an exact sum, then the bias, which may be shorter than the panel is wide, and then what `place`
+/// adds, if anything. Rows that also meet a weight of another format may come in larger tiles than suits.
 ///
 /// # Panics
-/// When `place` does not hold the tile's rows.
+/// When `place`, or what it adds, does not hold the tile's rows.
 ///
 /// # Safety
 /// Nobody else uses the values of these rows and columns meanwhile.
@@ -141,11 +163,17 @@ pub(crate) unsafe fn multiply<S: Simd, N: Words>(
     bias: Option<&[f32]>,
     place: Place<'_>,
 ) {
-    let (tile, rows, words) = (tile.values, tile.rows, words::<N>(k));
+    let (order, tile, rows, words) = (tile.order, tile.values, tile.rows, words::<N>(k));
+    let [row_stride, run_stride] = match order {
+        Order::Packed => [1, rows].map(|rows| rows * RUN * N::parts::<S>()),
+        Order::Rows { stride } => [stride, RUN],
+    };
     let (stride, len) = (place.stride, (rows - 1) * place.stride + panel_width::<S>());
     let to = place.values.part(0, len).as_mut_ptr();
+    let residual = place.residual.map_or(std::ptr::null(), |residual| residual[..len].as_ptr());
     with_rows!(S, rows, ROWS => {
-        s.call(Product::<N, ROWS> { tile, panel, words, bias, to, stride, format: PhantomData })
+        let strides = [row_stride, run_stride];
+        s.call(Product::<N, ROWS> { tile, strides, panel, words, bias, residual, to, stride, format: PhantomData })
     });
 }
 
@@ -157,9 +185,13 @@ pub(crate) unsafe fn multiply<S: Simd, N: Words>(
 /// results that miss the cache that was a tenth of the time of int8.
 struct Product<'a, N, const ROWS: usize> {
     tile: &'a [f32],
+    /// From one row of the tile to the next within a run, and from one run to the next.
+    strides: [usize; 2],
     panel: Panel<'a>,
     words: usize,
     bias: Option<&'a [f32]>,
+    /// Null, or valid for reading rows of panel width, `stride` values apart.
+    residual: *const f32,
     /// Valid for writing rows of panel width, `stride` values apart.
     to: *mut f32,
     stride: usize,
@@ -171,21 +203,30 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { tile, panel: Panel { words: panel, mut ahead }, words, bias, to, stride, .. } = self;
-        let (width, run_words) = (panel_width::<S>(), RUN * N::parts::<S>());
+        let Self { tile, strides, panel: Panel { words: panel, mut ahead }, words, .. } = self;
+        let Self { bias, residual, to, stride, .. } = self;
+        let [row_stride, run_stride] = match N::ROWS_ARE_TILES {
+            true => strides,
+            // a constant: words in two parts need the registers in which an address would be computed
+            false => [1, ROWS].map(|rows| rows * RUN * N::parts::<S>()),
+        };
+        let width = panel_width::<S>();
         // the words of the last row in the last run are the last ones; what follows them is kept per row
-        let runs_before = words.saturating_sub(1) / RUN * ROWS * run_words;
+        let runs_before = words.saturating_sub(1) / RUN * run_stride;
         let last = N::place::<S>(words.saturating_sub(1) % RUN, N::parts::<S>() - 1);
-        assert!(words == 0 || tile.len() > runs_before + (ROWS - 1) * run_words + last);
+        assert!(words == 0 || tile.len() > runs_before + (ROWS - 1) * row_stride + last);
         let (weights, columns) = panel.split_at(words * width);
         let rows = match N::PARAMETERS {
             0 => tile,
-            _ => &tile[words.div_ceil(RUN) * ROWS * run_words..],
+            _ => &tile[words.div_ceil(RUN) * run_stride..],
         };
         let mut sums = [[N::zero(s); 2]; ROWS];
         let mut left = words;
         let mut weights = weights.as_ptr().cast::<i32>();
-        let mut values = tile.as_ptr().cast::<i32>();
+        let mut of_run = [tile.as_ptr().cast::<i32>(); MOST_ROWS.div_ceil(POINTER_ROWS)];
+        for (number, values) in of_run.iter_mut().enumerate() {
+            *values = values.wrapping_add(number * POINTER_ROWS * row_stride);
+        }
         // Integers may be added in any order, and the compiler does so: it adds the parts of a word to each other first, for
         // which the registers do not suffice. With each part in a pass of its own it has nothing to choose.
         let passes = if N::ORDERED { 1 } else { N::parts::<S>() };
@@ -195,6 +236,7 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
             let run = left.min(RUN);
             ahead.ask_for_met(s, met_per_run);
             for pass in 0..passes {
+                let mut values = of_run;
                 for word in 0..run {
                     if pass == 0 {
                         ahead.ask(s);
@@ -205,22 +247,24 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
                     let (low, high) = unsafe { (s.load_i32_ptr(line), s.load_i32_ptr(line.add(S::LANES))) };
                     for part in pass * parts_of_pass..(pass + 1) * parts_of_pass {
                         let (low, high) = (N::part(s, low, part), N::part(s, high, part));
-                        for (row, sums) in sums.iter_mut().enumerate() {
-                            let at = row * run_words + N::place::<S>(word, part);
+                        for_each_row!(ROWS, row => {
+                            let at = row % POINTER_ROWS * row_stride + N::place::<S>(0, part);
                             // SAFETY: a word of `row` in this run; the assertion covers the last one of the last run.
-                            let x = s.splat_i32(unsafe { *values.add(at) });
-                            sums[0] = N::dot(s, x, low, sums[0]);
-                            sums[1] = N::dot(s, x, high, sums[1]);
-                        }
+                            let x = s.splat_i32(unsafe { *values[row / POINTER_ROWS].add(at) });
+                            sums[row][0] = N::dot(s, x, low, sums[row][0]);
+                            sums[row][1] = N::dot(s, x, high, sums[row][1]);
+                        });
                     }
+                    values = values.map(|values| values.wrapping_add(N::place::<S>(1, 0)));
                 }
             }
             weights = weights.wrapping_add(run * width);
-            values = values.wrapping_add(ROWS * run_words);
+            of_run = of_run.map(|values| values.wrapping_add(run_stride));
             left -= run;
         }
-        let end = End { columns, rows, bias, to, stride };
-        // SAFETY: `multiply` saw that the rows lie inside their place, and was promised that they are nobody else's.
+        let end = End { columns, rows, bias, residual, to, stride };
+        // SAFETY: `multiply` saw that the rows lie inside their place and inside what is added, and was promised that the
+        // place is nobody else's.
         unsafe {
             end.store::<S, N, ROWS, 0>(s, &sums);
             end.store::<S, N, ROWS, 1>(s, &sums);
@@ -234,6 +278,7 @@ struct End<'a> {
     columns: &'a [f32],
     rows: &'a [f32],
     bias: Option<&'a [f32]>,
+    residual: *const f32,
     to: *mut f32,
     stride: usize,
 }
@@ -242,7 +287,8 @@ impl End<'_> {
     /// Stores one half of each row.
     ///
     /// # Safety
-    /// `to` is valid for writing `ROWS` rows of panel width, `stride` values apart.
+    /// `to` is valid for writing `ROWS` rows of panel width, `stride` values apart, and `residual` is null or valid for
+    /// reading them.
     #[inline(always)]
     unsafe fn store<S: Simd, N: Words, const ROWS: usize, const HALF: usize>(
         &self,
@@ -259,28 +305,26 @@ impl End<'_> {
         let rows = &self.rows[..N::PARAMETERS * ROWS];
         // Row by row without a loop: in one that is not unrolled sums are chosen by number, and live in memory from the
         // first multiply-add on.
-        for_each_row!(ROWS, row => {
-            let kept = match N::PARAMETERS {
-                0 => [0.0; 2],
-                _ => [rows[2 * row], rows[2 * row + 1]],
+        macro_rules! store {
+            (|$product:ident, $at:ident| $result:expr) => {
+                for_each_row!(ROWS, row => {
+                    let kept = match N::PARAMETERS {
+                        0 => [0.0; 2],
+                        _ => [rows[2 * row], rows[2 * row + 1]],
+                    };
+                    let $at = row * self.stride + at;
+                    let $product = s.add(N::value(s, sums[row][HALF], kept, columns), bias);
+                    let result = $result;
+                    // SAFETY: half of a row that the caller promised.
+                    unsafe { s.store_ptr(result, self.to.add($at)) };
+                })
             };
-            let product = s.add(N::value(s, sums[row][HALF], kept, columns), bias);
+        }
+        if self.residual.is_null() {
+            store!(|product, at| product);
+        } else {
             // SAFETY: half of a row that the caller promised.
-            unsafe { s.store_ptr(product, self.to.add(row * self.stride + at)) };
-        });
+            store!(|product, at| s.add(product, unsafe { s.load_ptr(self.residual.add(at)) }));
+        }
     }
 }
-
-/// The body once for each number below a constant, which is at most 14.
-macro_rules! for_each_row {
-    ($rows:ident, $row:ident => $body:block) => {
-        for_each_row!(@ $rows, $row, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13)
-    };
-    (@ $rows:ident, $row:ident, $body:block, $($number:literal)*) => {$(
-        if $number < $rows {
-            let $row = $number;
-            $body
-        }
-    )*};
-}
-pub(crate) use for_each_row;

@@ -6,7 +6,7 @@ use crate::{
     KernelError,
     device::{Cpu, CpuQueue, SharedMut},
     gemm::{
-        EvenTiles, F32, Panel, Products, Tile, TileSizes, multiply, pack_tile, panel_width, tile_rows,
+        EvenTiles, F32, Order, Panel, Products, Tile, TileSizes, multiply, pack_tile, panel_width, tile_rows,
         tile_values,
     },
     simd::{Kernel, Simd},
@@ -92,7 +92,8 @@ impl Group<'_> {
             let rows = tiles.range(number);
             let sources = rows.clone().map(|i| row(self.a, self.a_at, head, i, k));
             pack_tile(sources, k, self.tile);
-            let tile = Tile { first_row: rows.start, rows: rows.len(), index: 0, values: self.tile };
+            let order = Order::Packed;
+            let tile = Tile { first_row: rows.start, rows: rows.len(), index: 0, order, values: self.tile };
             for first in (0..n).step_by(panel_width::<S>()) {
                 let panel = Panel::cached(&self.panels[first * k..]);
                 // SAFETY: `products` are borrowed here.
