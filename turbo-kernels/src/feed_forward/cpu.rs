@@ -15,7 +15,7 @@ use crate::{
     device::{Cpu, CpuQueue, SharedMut},
     gemm::{
         Course, Cut, Finish, Format, FormatKernel, Group, Groups, Met, PackedWeight, Piece, Place,
-        ProductRows, Stage, Store, Tile, features, panel_width, row_of,
+        ProductRows, RING, Stage, Store, Tile, features, panel_width, row_of,
     },
     lanes,
     norm::NormGroup,
@@ -41,12 +41,13 @@ pub(crate) fn feed_forward(
     let between = Between::of(hidden, up, down);
     let row_words = up.tile_words(1).max(down.tile_words(1)).max(between.row_words(up));
     let groups = Groups::new(rows, up.tile_rows().min(down.tile_rows()), row_words, queue.threads());
-    let (for_x, for_hidden) = (ProductRows::words(groups, up), ProductRows::ring_words(groups, down, 1));
+    let (for_x, for_hidden) =
+        (ProductRows::words(groups, up, RING), ProductRows::ring_words(groups, down, 1));
     let for_raw = groups.tracks() * groups.most_rows() * between.row_words(up);
     let (team, words) = queue.team_and_shared(for_x + for_hidden + for_raw)?;
     let (for_x, rest) = words.split_at_mut(for_x);
     let (for_hidden, raw) = rest.split_at_mut(for_hidden);
-    let input = ProductRows::of(groups, up, x, SharedMut::new(for_x));
+    let input = ProductRows::of(groups, up, x, RING, SharedMut::new(for_x));
     let packed = ProductRows::ring(groups, down, 1, SharedMut::new(for_hidden));
     let raw = Raw { values: SharedMut::new(raw), groups, width: up.out_features(), between };
 

@@ -52,13 +52,13 @@ impl Words for Bf16 {
     }
 
     #[inline(always)]
-    fn zero<S: Simd>(s: S) -> S::F32 {
+    fn start<S: Simd>(s: S, _: [f32; 2], _: [S::F32; 2]) -> S::F32 {
         s.splat(0.0)
     }
 
     #[inline(always)]
-    fn value<S: Simd>(_: S, sum: S::F32, _: [f32; 2], _: [S::F32; 2]) -> S::F32 {
-        sum
+    fn value<S: Simd>(s: S, sum: S::F32, _: [f32; 2], _: [S::F32; 2], bias: S::F32) -> S::F32 {
+        s.add(sum, bias)
     }
 }
 

@@ -134,12 +134,15 @@ fn product(
 ) -> Result<(), KernelError> {
     let row_words = ProductRows::alive_words(rows, weight);
     let groups = Groups::new(rows, weight.tile_rows(), row_words, queue.threads());
-    let (team, words) = queue.team_and_shared(ProductRows::words(groups, weight))?;
-    let input = ProductRows::of(groups, weight, x, SharedMut::new(words));
+    let slots = ProductRows::slots(weight);
+    let (team, words) = queue.team_and_shared(ProductRows::words(groups, weight, slots))?;
+    let input = ProductRows::of(groups, weight, x, slots, SharedMut::new(words));
     let cut = Cut::new(groups, weight, team.threads());
     let norm_pieces = norm.map_or(0, |norm| norm.pieces(groups.most_rows()));
     let stages = [Stage::shared(input.pieces()), cut.stage(), Stage::shared(norm_pieces)];
-    Course { tracks: groups.tracks(), groups: groups.count(), stages, one_room: None }.run(
+    // a group takes the place of the one before it when that has been multiplied
+    let one_room = (slots == 1).then_some([0, 1]);
+    Course { tracks: groups.tracks(), groups: groups.count(), stages, one_room }.run(
         team,
         |_, Piece { group, stage, index }| match stage {
             // SAFETY: a piece has its own rows, and the course runs it when the group whose place it takes is done.
@@ -166,8 +169,9 @@ pub(super) fn product_in_order(
     finish: impl Finish,
 ) -> Result<(), KernelError> {
     let groups = Groups::in_order(rows, weight, queue.threads());
-    let (team, words) = queue.team_and_shared(ProductRows::words(groups, weight))?;
-    let input = ProductRows::of(groups, weight, x, SharedMut::new(words));
+    let slots = ProductRows::slots(weight);
+    let (team, words) = queue.team_and_shared(ProductRows::words(groups, weight, slots))?;
+    let input = ProductRows::of(groups, weight, x, slots, SharedMut::new(words));
     let cut = Cut::of_panels(groups, weight, team.threads());
     let stages = [Stage::shared(input.pieces()), cut.stage()];
     for number in 0..groups.count() {

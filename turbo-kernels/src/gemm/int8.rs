@@ -81,16 +81,21 @@ impl Words for Int8 {
         if S::DOT_INT8 { s.dot_int8(x, weight, sum) } else { s.add_i32(sum, s.dot_i16(x, weight)) }
     }
 
+    /// What the zero point has put into the products, so that they are rid of it in the end.
     #[inline(always)]
-    fn zero<S: Simd>(s: S) -> S::I32 {
-        s.splat_i32(0)
+    fn start<S: Simd>(s: S, [_, zero]: [f32; 2], [_, sums]: [S::F32; 2]) -> S::I32 {
+        s.mul_i32(s.splat_i32((zero.to_bits() as i32).wrapping_neg()), s.bits(sums))
     }
 
     #[inline(always)]
-    fn value<S: Simd>(s: S, sum: S::I32, row: [f32; 2], [scales, sums]: [S::F32; 2]) -> S::F32 {
-        let [scale, zero] = row;
-        let zeros = s.mul_i32(s.splat_i32(zero.to_bits() as i32), s.bits(sums));
-        s.mul(s.convert(s.sub_i32(sum, zeros)), s.mul(s.splat(scale), scales))
+    fn value<S: Simd>(
+        s: S,
+        sum: S::I32,
+        [scale, _]: [f32; 2],
+        [scales, _]: [S::F32; 2],
+        bias: S::F32,
+    ) -> S::F32 {
+        s.mul_add(s.convert(sum), s.mul(s.splat(scale), scales), bias)
     }
 }
 
@@ -138,30 +143,30 @@ impl Quantizer {
 /// Chains of a fold: each step waits for the one before it.
 const CHAINS: usize = 4;
 
-/// Least and greatest of a row and 0; NaN if one of its values is NaN or infinite.
+/// Least and greatest of a row and 0; NaN if one of its values is, an infinity if one of them is.
+///
+/// Their bits are compared, as integers: of positive floats the greatest has the greatest bits, of negative ones the
+/// least has, if the sign does not count as one, and behind both infinities come NaNs. So nobody has to look for them.
 #[inline(always)]
 fn extremes<S: Simd>(s: S, row: &[f32]) -> (f32, f32) {
-    let zero = s.splat(0.0);
-    let (mut least, mut greatest, mut finite) = ([zero; CHAINS], [zero; CHAINS], [zero; CHAINS]);
+    let (mut positive, mut negative) = ([s.splat_i32(0); CHAINS], [s.splat_i32(0); CHAINS]);
     let mut blocks = row.chunks_exact(CHAINS * S::LANES);
     for block in &mut blocks {
         for i in 0..CHAINS {
-            let v = s.load(&block[i * S::LANES..]);
-            (least[i], greatest[i]) = (s.min(v, least[i]), s.max(v, greatest[i]));
-            // 0 as long as nothing else comes: a NaN or an infinity makes it NaN, and NaN it stays
-            finite[i] = s.mul_add(v, zero, finite[i]);
+            let v = s.bits(s.load(&block[i * S::LANES..]));
+            (positive[i], negative[i]) = (s.max_i32(v, positive[i]), s.max_u32(v, negative[i]));
         }
     }
     for part in blocks.remainder().chunks(S::LANES) {
-        let v = lanes::read(s, part, 0.0);
-        (least[0], greatest[0]) = (s.min(v, least[0]), s.max(v, greatest[0]));
-        finite[0] = s.mul_add(v, zero, finite[0]);
+        let v = s.bits(lanes::read(s, part, 0.0));
+        (positive[0], negative[0]) = (s.max_i32(v, positive[0]), s.max_u32(v, negative[0]));
     }
-    let least = s.min(s.min(least[0], least[1]), s.min(least[2], least[3]));
-    let greatest = s.max(s.max(greatest[0], greatest[1]), s.max(greatest[2], greatest[3]));
-    let finite = s.add(s.add(finite[0], finite[1]), s.add(finite[2], finite[3]));
-    let nothing = s.reduce_sum(finite);
-    (-s.reduce_max(s.sub(zero, least)) + nothing, s.reduce_max(greatest) + nothing)
+    let positive = s.max_i32(s.max_i32(positive[0], positive[1]), s.max_i32(positive[2], positive[3]));
+    let negative = s.max_u32(s.max_u32(negative[0], negative[1]), s.max_u32(negative[2], negative[3]));
+    // the greatest without a sign is the greatest with one, when both are moved by half of the numbers that there are
+    let negative = s.reduce_max_i32(s.add_i32(negative, s.splat_i32(i32::MIN))).wrapping_add(i32::MIN);
+    let least = if negative < 0 { f32::from_bits(negative as u32) } else { 0.0 };
+    (least, f32::from_bits(s.reduce_max_i32(positive) as u32))
 }
 
 impl Format for Int8 {

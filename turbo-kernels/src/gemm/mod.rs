@@ -16,7 +16,7 @@ mod rows;
 mod tile;
 mod words;
 
-pub(crate) use course::{Course, Group, Piece, Stage};
+pub(crate) use course::{Course, Group, Piece, RING, Stage};
 pub(crate) use cpu::{features, row_of};
 #[cfg(any(feature = "cuda", feature = "testing", test))]
 pub use cuda::CudaWeight;

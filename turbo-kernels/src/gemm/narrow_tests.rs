@@ -192,7 +192,7 @@ fn dot_products_give_what_wider_instructions_give() {
 #[test]
 fn what_is_no_number_stays_in_its_row_or_column() {
     let (rows, n, k) = (5, 19, 70);
-    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+    for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let (mut x, mut w) = (values(rows * k, 12), values(n * k, 13));
         (x[2 * k + 67], w[18 * k + 3]) = (bad, bad);
         for (cpu, dtype) in cpus(1).flat_map(|cpu| DType::ALL.map(|dtype| (cpu.clone(), dtype))) {

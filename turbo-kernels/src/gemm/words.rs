@@ -62,11 +62,11 @@ pub(crate) trait Words: 'static {
     /// `sum` plus a part of the products.
     fn dot<S: Simd>(s: S, x: S::I32, weight: S::I32, sum: Self::Sum<S>) -> Self::Sum<S>;
 
-    /// No products yet.
-    fn zero<S: Simd>(s: S) -> Self::Sum<S>;
+    /// Where sums begin, given what is kept for the row and for these columns.
+    fn start<S: Simd>(s: S, row: [f32; 2], columns: [S::F32; 2]) -> Self::Sum<S>;
 
-    /// The products of some columns, given their sums and what is kept for the row and for these columns.
-    fn value<S: Simd>(s: S, sum: Self::Sum<S>, row: [f32; 2], columns: [S::F32; 2]) -> S::F32;
+    /// The products of some columns and the bias, given their sums and what is kept for the row and for these columns.
+    fn value<S: Simd>(s: S, sum: Self::Sum<S>, row: [f32; 2], columns: [S::F32; 2], bias: S::F32) -> S::F32;
 }
 
 /// Rows of the tile that suits best: words in two parts stay in two more registers until their second part is done.
@@ -217,10 +217,16 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
         assert!(words == 0 || tile.len() > runs_before + (ROWS - 1) * row_stride + last);
         let (weights, columns) = panel.split_at(words * width);
         let rows = match N::PARAMETERS {
-            0 => tile,
-            _ => &tile[words.div_ceil(RUN) * run_stride..],
+            0 => &[][..],
+            _ => &tile[words.div_ceil(RUN) * run_stride..][..N::PARAMETERS * ROWS],
         };
-        let mut sums = [[N::zero(s); 2]; ROWS];
+        let kept = Kept { columns, rows };
+        let (low, high) = (kept.columns::<S, N>(s, 0), kept.columns::<S, N>(s, 1));
+        let mut sums = [[N::start(s, kept.row::<N>(0), low); 2]; ROWS];
+        for_each_row!(ROWS, row => {
+            let of_row = kept.row::<N>(row);
+            sums[row] = [N::start(s, of_row, low), N::start(s, of_row, high)];
+        });
         let mut left = words;
         let mut weights = weights.as_ptr().cast::<i32>();
         let mut of_run = [tile.as_ptr().cast::<i32>(); MOST_ROWS.div_ceil(POINTER_ROWS)];
@@ -262,7 +268,7 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
             of_run = of_run.map(|values| values.wrapping_add(run_stride));
             left -= run;
         }
-        let end = End { columns, rows, bias, residual, to, stride };
+        let end = End { kept, bias, residual, to, stride };
         // SAFETY: `multiply` saw that the rows lie inside their place and inside what is added, and was promised that the
         // place is nobody else's.
         unsafe {
@@ -272,11 +278,35 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
     }
 }
 
-/// What sums meet on their way to memory.
-struct End<'a> {
-    /// What is kept for each column and for each row.
+/// What is kept for each column of a panel and for each row of a tile, if anything is.
+#[derive(Clone, Copy)]
+struct Kept<'a> {
     columns: &'a [f32],
     rows: &'a [f32],
+}
+
+impl Kept<'_> {
+    /// For a row.
+    #[inline(always)]
+    fn row<N: Words>(&self, row: usize) -> [f32; 2] {
+        if N::PARAMETERS == 0 { [0.0; 2] } else { [self.rows[2 * row], self.rows[2 * row + 1]] }
+    }
+
+    /// For half of the columns.
+    #[inline(always)]
+    fn columns<S: Simd, N: Words>(&self, s: S, half: usize) -> [S::F32; 2] {
+        if N::PARAMETERS == 0 {
+            return [s.splat(0.0); 2];
+        }
+        // not by a closure, which would be compiled without the instruction set
+        let at = half * S::LANES;
+        [s.load(&self.columns[at..]), s.load(&self.columns[panel_width::<S>() + at..])]
+    }
+}
+
+/// What sums meet on their way to memory.
+struct End<'a> {
+    kept: Kept<'a>,
     bias: Option<&'a [f32]>,
     residual: *const f32,
     to: *mut f32,
@@ -298,22 +328,14 @@ impl End<'_> {
         let at = HALF * S::LANES;
         // adding -0.0 changes nothing
         let bias = self.bias.map_or(s.splat(-0.0), |bias| lanes::read(s, bias.get(at..).unwrap_or(&[]), 0.0));
-        let columns = match N::PARAMETERS {
-            0 => [bias; 2],
-            _ => [s.load(&self.columns[at..]), s.load(&self.columns[panel_width::<S>() + at..])],
-        };
-        let rows = &self.rows[..N::PARAMETERS * ROWS];
+        let columns = self.kept.columns::<S, N>(s, HALF);
         // Row by row without a loop: in one that is not unrolled sums are chosen by number, and live in memory from the
         // first multiply-add on.
         macro_rules! store {
             (|$product:ident, $at:ident| $result:expr) => {
                 for_each_row!(ROWS, row => {
-                    let kept = match N::PARAMETERS {
-                        0 => [0.0; 2],
-                        _ => [rows[2 * row], rows[2 * row + 1]],
-                    };
                     let $at = row * self.stride + at;
-                    let $product = s.add(N::value(s, sums[row][HALF], kept, columns), bias);
+                    let $product = N::value(s, sums[row][HALF], self.kept.row::<N>(row), columns, bias);
                     let result = $result;
                     // SAFETY: half of a row that the caller promised.
                     unsafe { s.store_ptr(result, self.to.add($at)) };

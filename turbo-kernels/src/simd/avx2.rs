@@ -136,6 +136,9 @@ impl Simd for Avx2 {
         fn add_i32(a: __m256i, b: __m256i) -> __m256i = _mm256_add_epi32(a, b);
         fn sub_i32(a: __m256i, b: __m256i) -> __m256i = _mm256_sub_epi32(a, b);
         fn mul_i32(a: __m256i, b: __m256i) -> __m256i = _mm256_mullo_epi32(a, b);
+        fn max_i32(a: __m256i, b: __m256i) -> __m256i = _mm256_max_epi32(a, b);
+        fn max_u32(a: __m256i, b: __m256i) -> __m256i = _mm256_max_epu32(a, b);
+        fn reduce_max_i32(v: __m256i) -> i32 = greatest_i32(v);
         fn and(a: __m256i, b: __m256i) -> __m256i = _mm256_and_si256(a, b);
         fn or(a: __m256i, b: __m256i) -> __m256i = _mm256_or_si256(a, b);
         fn even_bytes(v: __m256i) -> __m256i = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(v));
@@ -172,6 +175,15 @@ pub(super) fn greatest(v: __m256) -> f32 {
     let v = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
     let v = _mm_max_ps(v, _mm_movehl_ps(v, v));
     _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)))
+}
+
+/// Greatest of the lanes, by halves.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn greatest_i32(v: __m256i) -> i32 {
+    let v = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
+    let v = _mm_max_epi32(v, _mm_shuffle_epi32::<0b01_00_11_10>(v));
+    _mm_cvtsi128_si32(_mm_max_epi32(v, _mm_shuffle_epi32::<0b10_11_00_01>(v)))
 }
 
 /// [`Simd::prefetch_to_write`]. Written out, because the intrinsic is this instruction only in code that may use a feature

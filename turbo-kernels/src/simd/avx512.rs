@@ -211,6 +211,9 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
         fn add_i32(a: __m512i, b: __m512i) -> __m512i = _mm512_add_epi32(a, b);
         fn sub_i32(a: __m512i, b: __m512i) -> __m512i = _mm512_sub_epi32(a, b);
         fn mul_i32(a: __m512i, b: __m512i) -> __m512i = _mm512_mullo_epi32(a, b);
+        fn max_i32(a: __m512i, b: __m512i) -> __m512i = _mm512_max_epi32(a, b);
+        fn max_u32(a: __m512i, b: __m512i) -> __m512i = _mm512_max_epu32(a, b);
+        fn reduce_max_i32(v: __m512i) -> i32 = _mm512_reduce_max_epi32(v);
         fn and(a: __m512i, b: __m512i) -> __m512i = _mm512_and_si512(a, b);
         fn or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
         fn even_bytes(v: __m512i) -> __m512i = _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(v));

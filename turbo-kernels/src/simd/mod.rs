@@ -197,6 +197,12 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn sub_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
     /// `a · b`, wrapping.
     fn mul_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// The greater of each two.
+    fn max_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// The greater of each two, as numbers without a sign.
+    fn max_u32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// The greatest of all lanes.
+    fn reduce_max_i32(self, v: Self::I32) -> i32;
     /// `a & b`.
     fn and(self, a: Self::I32, b: Self::I32) -> Self::I32;
     /// `a | b`.

@@ -250,6 +250,21 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn max_i32(self, a: Words, b: Words) -> Words {
+        std::array::from_fn(|i| a[i].max(b[i]))
+    }
+
+    #[inline(always)]
+    fn max_u32(self, a: Words, b: Words) -> Words {
+        std::array::from_fn(|i| (a[i] as u32).max(b[i] as u32) as i32)
+    }
+
+    #[inline(always)]
+    fn reduce_max_i32(self, v: Words) -> i32 {
+        v.into_iter().fold(i32::MIN, i32::max)
+    }
+
+    #[inline(always)]
     fn and(self, a: Words, b: Words) -> Words {
         std::array::from_fn(|i| a[i] & b[i])
     }
