@@ -268,7 +268,7 @@ mod tests {
             let (x, w) = (values(rows * k, 1), values(n * k, 2));
             for cpu in cpus(3) {
                 let weight = cpu.pack(&w, n, k, DType::F32).unwrap();
-                assert_eq!(weight.takes_rows(rows), k == 768);
+                assert!(weight.takes_rows(rows) == (k == 768) || cpu.isa() == Isa::Portable);
                 let together = product(&cpu, &x, &weight, Epilogue::None);
                 for row in [0, 1, 13, 14, 340, 341, 342, 699] {
                     let alone = product(&cpu, &x[row * k..][..k], &weight, Epilogue::None);

@@ -14,6 +14,7 @@ use super::{
     bf16::Bf16,
     format::{F32, Format, FormatKernel},
     int8::{Int8, MOST_FEATURES},
+    words::rows_are_tiles,
 };
 use crate::{
     DType, KernelError,
@@ -207,7 +208,7 @@ impl PackedWeight {
 
     /// Whether it multiplies `rows` rows where they lie, so that they need not be packed.
     pub(super) fn takes_rows(&self, rows: usize) -> bool {
-        (rows == 1 || rows_spread(self.in_features)) && self.run(RowsAreTiles)
+        self.run(RowsAreTiles { rows, in_features: self.in_features })
     }
 
     /// Words of a packed tile of `rows` rows that meet it.
@@ -289,14 +290,18 @@ fn rows_spread(in_features: usize) -> bool {
     })
 }
 
-struct RowsAreTiles;
+struct RowsAreTiles {
+    rows: usize,
+    in_features: usize,
+}
 
 impl FormatKernel for RowsAreTiles {
     type Output = bool;
 
     #[inline(always)]
     fn run<F: Format, S: Simd>(self, _: S) -> bool {
-        F::ROWS_ARE_TILES
+        // packed or not, a single row is the same
+        F::ROWS_ARE_TILES && self.rows == 1 || rows_are_tiles::<S, F>() && rows_spread(self.in_features)
     }
 }
 

@@ -83,7 +83,7 @@ pub(crate) struct Tile<'a> {
 pub(crate) enum Order {
     /// As their format packs them.
     Packed,
-    /// Row behind row, `stride` values from one to the next: for formats whose [`super::words::Words::ROWS_ARE_TILES`].
+    /// Row behind row, `stride` values from one to the next: see [`super::words::rows_are_tiles`].
     Rows { stride: usize },
 }
 

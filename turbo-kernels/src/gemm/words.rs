@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     lanes,
-    simd::{Kernel, Simd},
+    simd::{Kernel, Simd, opaque},
 };
 
 /// The body once for each number below a constant, which is at most 14.
@@ -38,7 +38,7 @@ pub(crate) use for_each_row;
 
 /// Numbers of which one or several fit a word.
 pub(crate) trait Words: 'static {
-    /// Rows may be multiplied as they are, and need not be packed.
+    /// Words are values as they are, so that rows need not be packed: see [`rows_are_tiles`].
     const ROWS_ARE_TILES: bool;
     /// Values of `k` in a word.
     const PER_WORD: usize;
@@ -72,6 +72,12 @@ pub(crate) trait Words: 'static {
 /// Rows of the tile that suits best: words in two parts stay in two more registers until their second part is done.
 pub(super) fn most_rows<S: Simd, N: Words>() -> usize {
     if N::parts::<S>() == 1 { tile_rows::<S>() } else { (tile_rows::<S>() - 1).max(2) }
+}
+
+/// Whether tiles may be rows that are not packed. With fewer registers than that their addresses take some that hold sums:
+/// the portable path on x86-64 would be a tenth slower.
+pub(super) const fn rows_are_tiles<S: Simd, N: Words>() -> bool {
+    N::ROWS_ARE_TILES && S::REGISTERS >= 16
 }
 
 /// Words of `k` values.
@@ -205,7 +211,7 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
     fn run<S: Simd>(self, s: S) {
         let Self { tile, strides, panel: Panel { words: panel, mut ahead }, words, .. } = self;
         let Self { bias, residual, to, stride, .. } = self;
-        let [row_stride, run_stride] = match N::ROWS_ARE_TILES {
+        let [row_stride, run_stride] = match rows_are_tiles::<S, N>() {
             true => strides,
             // a constant: words in two parts need the registers in which an address would be computed
             false => [1, ROWS].map(|rows| rows * RUN * N::parts::<S>()),
@@ -244,6 +250,11 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
             for pass in 0..passes {
                 let mut values = of_run;
                 for word in 0..run {
+                    if rows_are_tiles::<S, N>() {
+                        for values in &mut values[..ROWS.div_ceil(POINTER_ROWS)] {
+                            *values = opaque(*values);
+                        }
+                    }
                     if pass == 0 {
                         ahead.ask(s);
                     }

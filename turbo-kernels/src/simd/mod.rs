@@ -271,6 +271,24 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     }
 }
 
+/// `at`, of which the compiler no longer knows how far it is from other addresses: it would compute each from the one
+/// before it, addition after addition, rather than keep a few.
+#[inline(always)]
+#[cfg_attr(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    expect(clippy::pointers_in_nomem_asm_block, reason = "the block looks at nothing behind the pointer")
+)]
+pub(crate) fn opaque(at: *const i32) -> *const i32 {
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    let at = {
+        let mut at = at;
+        // SAFETY: no instruction at all.
+        unsafe { std::arch::asm!("/* {} */", inout(reg) at, options(pure, nomem, nostack, preserves_flags)) };
+        at
+    };
+    at
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Kernel, Simd, supported};
