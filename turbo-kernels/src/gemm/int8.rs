@@ -95,7 +95,8 @@ impl Words for Int8 {
         [scales, _]: [S::F32; 2],
         bias: S::F32,
     ) -> S::F32 {
-        s.mul_add(s.convert(sum), s.mul(s.splat(scale), scales), bias)
+        // rounded twice, as every instruction set can
+        s.add(s.mul(s.convert(sum), s.mul(s.splat(scale), scales)), bias)
     }
 }
 
