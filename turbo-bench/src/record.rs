@@ -113,13 +113,34 @@ fn commit(dir: &Path) -> String {
 
 fn processor() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+    processor_of(&cpuinfo).unwrap_or_else(|| std::env::consts::ARCH.to_owned())
+}
+
+/// Its name, and family and model, if they are known: virtual machines call several generations by one name.
+fn processor_of(cpuinfo: &str) -> Option<String> {
+    let field = |wanted: &str| {
+        let fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+        fields.map(|(name, value)| (name.trim(), value.trim())).find(|(name, _)| *name == wanted)
+    };
+    let (_, name) = field("model name")?;
+    Some(match (field("cpu family"), field("model")) {
+        (Some((_, family)), Some((_, model))) => format!("{name} (family {family}, model {model})"),
+        _ => name.to_owned(),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_processor_is_told_from_others_of_its_name() {
+        let cpuinfo =
+            "processor\t: 0\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\nmicrocode\t: 0x1\n";
+        assert_eq!(processor_of(cpuinfo).unwrap(), "AMD EPYC (family 26, model 2)");
+        assert_eq!(processor_of("model name : Neoverse\n").unwrap(), "Neoverse");
+        assert_eq!(processor_of("processor : 0\n"), None);
+    }
 
     #[test]
     fn what_a_figure_writes_does_not_change_the_commit_that_it_names() {
