@@ -4,7 +4,8 @@
 //! (pack x) │ up: group × run of panels │ (gate, pack) │ down: group × run of panels │ normalise rows
 //! ```
 //!
-//! A group has as many rows as leave its hidden values in half of a second-level cache. The first product's epilogue
+//! A group has as many rows as leave its hidden values in half of a second-level cache. Where that is less than a thread
+//! has, more rows go through in blocks of their hidden values: up and down once for each block. The first product's epilogue
 //! writes them in the order in which the second one reads them, where the format packs value by value; gates, and
 //! formats that have to see whole rows, take a stage between.
 
@@ -14,8 +15,8 @@ use crate::{
     bias_act::{self, Accuracy},
     device::{Cpu, CpuQueue, SharedMut},
     gemm::{
-        Course, Cut, Finish, Format, FormatKernel, Group, Groups, Met, PackedWeight, Piece, Place,
-        ProductRows, RING, Stage, Store, Tile, features, panel_width, row_of,
+        Blocks, Course, Cut, Finish, Format, FormatKernel, Group, Groups, Met, PackedWeight, Panels, Piece,
+        Place, ProductRows, RING, Stage, Store, Tile, features, panel_width, row_of,
     },
     lanes,
     norm::NormGroup,
@@ -40,19 +41,28 @@ pub(crate) fn feed_forward(
     let rows = out.len() / down.out_features();
     let between = Between::of(hidden, up, down);
     let row_words = up.tile_words(1).max(down.tile_words(1)).max(between.row_words(up));
-    let groups = Groups::new(rows, up.tile_rows().min(down.tile_rows()), row_words, queue.threads());
-    let (for_x, for_hidden) =
-        (ProductRows::words(groups, up, RING), ProductRows::ring_words(groups, down, 1));
+    let blocks = match between {
+        Between::Nothing => down.blocks(),
+        Between::Rows => Blocks::whole(down.in_features()),
+    };
+    let block_words = up.in_features() + down.block_words(1, blocks.longest()) + down.out_features();
+    let tile_rows = up.tile_rows().min(down.tile_rows());
+    let (groups, blocks) =
+        Groups::in_blocks(rows, tile_rows, row_words, (blocks, block_words), queue.threads());
+    let of_x = Blocks::whole(up.in_features());
+    let for_x = ProductRows::words(groups, of_x, up, RING);
+    let for_hidden = ProductRows::ring_words(groups, blocks, down, 1);
     let for_raw = groups.tracks() * groups.most_rows() * between.row_words(up);
     let (team, words) = queue.team_and_shared(for_x + for_hidden + for_raw)?;
     let (for_x, rest) = words.split_at_mut(for_x);
     let (for_hidden, raw) = rest.split_at_mut(for_hidden);
-    let input = ProductRows::of(groups, up, x, RING, SharedMut::new(for_x));
-    let packed = ProductRows::ring(groups, down, 1, SharedMut::new(for_hidden));
+    let input = ProductRows::of(groups, of_x, up, x, RING, SharedMut::new(for_x));
+    let packed = ProductRows::ring(groups, blocks, down, 1, SharedMut::new(for_hidden));
     let raw = Raw { values: SharedMut::new(raw), groups, width: up.out_features(), between };
 
     let threads = team.threads();
-    let (up_cut, down_cut) = (Cut::new(groups, up, threads), Cut::new(groups, down, threads));
+    let up_cut = Cut::new(groups, Panels::of_block(up, blocks), threads);
+    let down_cut = Cut::new(groups, Panels::in_blocks(down, blocks), threads);
     let out = SharedMut::new(out);
     let norm = norm.map(|weights| NormGroup { isa: cpu.supported_isa(), weights, out });
     let stages = [
@@ -64,43 +74,53 @@ pub(crate) fn feed_forward(
     ];
     // Each stage has what it reads from the stages before it in its group, and a place in the rings is free when the
     // group that had it is done: the course runs a piece no sooner.
-    // The hidden values of one group are all that a second-level cache has room for.
-    let (tracks, count) = (groups.tracks(), groups.count());
+    // The hidden values of one group, or a block of them, are all that a second-level cache has room for.
+    let (tracks, count) = (groups.tracks(), groups.count() * blocks.count());
     let course = Course { tracks, groups: count, stages, one_room: Some([1, 3]) };
-    course.run(team, |_, Piece { group, stage, index }| match stage {
-        // SAFETY: a piece has its own rows.
-        0 => unsafe { input.pack(group, index, |row| row_of(x, row, up)) },
-        1 => match (between, hidden) {
-            (Between::Nothing, Hidden::Activation(activation)) => {
-                let (to, stride) = (packed.of_group(group), packed.stride());
-                let finish = Put { bias: up_bias, activation, columns: up.out_features(), to, stride };
-                // SAFETY: the group is packed, and the piece has its own columns of the hidden values.
-                unsafe { input.multiply(group, up_cut, index, finish) }
-            }
-            // SAFETY: the group is packed, and the piece has its own columns of the raw values.
-            _ => unsafe { input.multiply(group, up_cut, index, raw.store(group, up_bias, hidden)) },
-        },
-        2 => {
-            for row in groups.rows_of_piece(group, index).0 {
-                if let Hidden::Gate(activation) = hidden {
-                    // SAFETY: a piece has its own rows.
-                    let values = unsafe { raw.row_mut(group, row) };
-                    cpu.supported_isa().run(GateRow { activation, values });
+    course.run(team, |_, Piece { group, stage, index }| {
+        let (group, block) = blocks.of_group(group);
+        let rows_of_x = (group, of_x.get(0));
+        match stage {
+            0 if !block.is_first() => {}
+            // SAFETY: a piece has its own rows.
+            0 => unsafe { input.pack(group, index, |row| row_of(x, row, up)) },
+            1 => match (between, hidden) {
+                (Between::Nothing, Hidden::Activation(activation)) => {
+                    let (to, stride, columns) = (packed.of_group(group), packed.stride(), block.values());
+                    let cut = up_cut.behind(columns.start / up.panel_width());
+                    let finish =
+                        Put { bias: up_bias, activation, columns: (columns.start, columns.end), to, stride };
+                    // SAFETY: the group is packed, and the piece has its own columns of the hidden values.
+                    unsafe { input.multiply(rows_of_x, cut, index, finish) }
                 }
+                // SAFETY: the group is packed, and the piece has its own columns of the raw values.
+                _ => unsafe {
+                    input.multiply(rows_of_x, up_cut, index, raw.store(group, up_bias, hidden));
+                },
+            },
+            2 => {
+                for row in groups.rows_of_piece(group, index).0 {
+                    if let Hidden::Gate(activation) = hidden {
+                        // SAFETY: a piece has its own rows.
+                        let values = unsafe { raw.row_mut(group, row) };
+                        cpu.supported_isa().run(GateRow { activation, values });
+                    }
+                }
+                // SAFETY: a piece has its own rows, raw and packed.
+                unsafe { packed.pack(group, index, |row| &raw.row(group, row)[..down.in_features()]) }
             }
-            // SAFETY: a piece has its own rows, raw and packed.
-            unsafe { packed.pack(group, index, |row| &raw.row(group, row)[..down.in_features()]) }
-        }
-        3 => {
-            let epilogue = Epilogue::sum(down_bias, residual);
-            let finish = Store { out_features: down.out_features(), epilogue, first_row: 0, out };
-            // SAFETY: the group is packed, and the piece has its own columns of the output.
-            unsafe { packed.multiply(group, down_cut, index, finish) }
-        }
-        _ => {
-            let norm = norm.expect("without a norm its stage has no pieces");
-            // SAFETY: all columns of the rows are there, and no other piece has these rows.
-            unsafe { norm.run(groups.rows(group), index) }
+            3 => {
+                let epilogue = Epilogue::sum(down_bias, residual);
+                let finish = Store { out_features: down.out_features(), epilogue, first_row: 0, out };
+                // SAFETY: the group is packed, and the piece has its own columns of the output.
+                unsafe { packed.multiply((group, block), down_cut, index, finish) }
+            }
+            _ if !block.is_last() => {}
+            _ => {
+                let norm = norm.expect("without a norm its stage has no pieces");
+                // SAFETY: all columns of the rows are there, and no other piece has these rows.
+                unsafe { norm.run(groups.rows(group), index) }
+            }
         }
     });
     Ok(())
@@ -220,7 +240,8 @@ impl Kernel for GateRow<'_> {
 struct Put<'a> {
     bias: Option<&'a [f32]>,
     activation: Activation,
-    columns: usize,
+    /// The first one that is put, and the first that is not.
+    columns: (usize, usize),
     /// The tiles of the group; nobody else writes the columns of these panels.
     to: SharedMut<'a, f32>,
     stride: usize,
@@ -245,13 +266,14 @@ impl Finish for Put<'_> {
     #[inline(always)]
     fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]) {
         let to = self.to.part(tile.index * self.stride, self.stride);
+        let (start, end) = self.columns;
         for half in 0..panel_width::<S>() / S::LANES {
             let column = first + half * S::LANES;
-            if column >= self.columns {
+            if column >= end {
                 break;
             }
-            let columns = S::LANES.min(self.columns - column);
-            let last = F::words_of::<S>(tile.rows, tile.rows - 1, column);
+            let columns = S::LANES.min(end - column);
+            let last = F::words_of::<S>(tile.rows, tile.rows - 1, column - start);
             assert!(last.end <= self.stride);
             for (row, product) in products.chunks_exact(panel_width::<S>()).take(tile.rows).enumerate() {
                 let product = s.load(&product[half * S::LANES..][..S::LANES]);
@@ -263,7 +285,7 @@ impl Finish for Put<'_> {
                     values[columns..].fill(0.0);
                     activated = s.load(&values);
                 }
-                let words = F::words_of::<S>(tile.rows, row, column);
+                let words = F::words_of::<S>(tile.rows, row, column - start);
                 // SAFETY: the words of the rows before lie before those of the last one. The creator of `self` promised
                 // that nobody else writes these columns of these rows, and one row is borrowed at a time.
                 let words = unsafe { to.slice_unchecked(words.start, words.len()) };

@@ -57,6 +57,11 @@ impl Words for Bf16 {
     }
 
     #[inline(always)]
+    fn resume<S: Simd>(_: S, stored: S::F32) -> S::F32 {
+        stored
+    }
+
+    #[inline(always)]
     fn value<S: Simd>(s: S, sum: S::F32, _: [f32; 2], _: [S::F32; 2], bias: S::F32) -> S::F32 {
         s.add(sum, bias)
     }

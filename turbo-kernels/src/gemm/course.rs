@@ -78,7 +78,7 @@ pub(crate) struct Course<const STAGES: usize> {
     /// A stage may have no pieces.
     pub(crate) stages: [Stage; STAGES],
     /// A stage whose results have room for one group, and the stage that is the last to read them: the first waits for
-    /// the second to be done in the group before.
+    /// the second to be done in the group before. They may be one stage, whose groups then come one after another.
     pub(crate) one_room: Option<[usize; 2]>,
 }
 

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! It is one step of the team: a [`Course`] says in which order pieces are claimed. A group of tiles stays in the
-//! second-level cache while the panels of the weight stream past it. A product is one chain from the first to the last
+//! second-level cache while the panels of the weight stream past it; where rows are so long that few of them do, groups go
+//! by in blocks of `k`. A product is one chain from the first to the last
 //! multiply-add, so its bits depend neither on the other rows nor on the threads.
 //!
 //! # Floor
@@ -14,11 +15,12 @@
 
 use super::{
     Epilogue, Gemm,
+    blocks::Blocks,
     course::{Course, Group, Piece, Stage},
     finish::Store,
     max_pool,
     pack::PackedWeight,
-    rows::{Cut, Groups, ProductRows},
+    rows::{Cut, Groups, Panels, ProductRows},
     tile::Finish,
 };
 use crate::{
@@ -129,34 +131,45 @@ fn product(
     x: &[f32],
     rows: usize,
     weight: &PackedWeight,
-    finish: impl Finish,
+    finish: Store<'_>,
     norm: Option<NormGroup<'_>>,
 ) -> Result<(), KernelError> {
     let row_words = ProductRows::alive_words(rows, weight);
-    let groups = Groups::new(rows, weight.tile_rows(), row_words, queue.threads());
-    let slots = ProductRows::slots(weight);
-    let (team, words) = queue.team_and_shared(ProductRows::words(groups, weight, slots))?;
-    let input = ProductRows::of(groups, weight, x, slots, SharedMut::new(words));
-    let cut = Cut::new(groups, weight, team.threads());
+    let blocks = if finish.holds_sums() { weight.blocks() } else { Blocks::whole(weight.in_features()) };
+    let block_words = weight.block_words(1, blocks.longest()) + weight.out_features();
+    let (groups, blocks) =
+        Groups::in_blocks(rows, weight.tile_rows(), row_words, (blocks, block_words), queue.threads());
+    let in_blocks = blocks.count() > 1;
+    let slots = if in_blocks { 1 } else { ProductRows::slots(weight) };
+    let (team, words) = queue.team_and_shared(ProductRows::words(groups, blocks, weight, slots))?;
+    let input = ProductRows::of(groups, blocks, weight, x, slots, SharedMut::new(words));
+    let cut = Cut::new(groups, Panels::in_blocks(weight, blocks), team.threads());
     let norm_pieces = norm.map_or(0, |norm| norm.pieces(groups.most_rows()));
     let stages = [Stage::shared(input.pieces()), cut.stage(), Stage::shared(norm_pieces)];
-    // a group takes the place of the one before it when that has been multiplied
-    let one_room = (slots == 1).then_some([0, 1]);
-    Course { tracks: groups.tracks(), groups: groups.count(), stages, one_room }.run(
-        team,
-        |_, Piece { group, stage, index }| match stage {
-            // SAFETY: a piece has its own rows, and the course runs it when the group whose place it takes is done.
-            0 => unsafe { input.pack(group, index, |row| row_of(x, row, weight)) },
-            // SAFETY: the course runs it when the group is packed, if it is. A piece has its own panels or its own tiles, so
-            // nobody else writes these values of the output.
-            1 => unsafe { input.multiply(group, cut, index, finish) },
+    let one_room = match input.pieces() {
+        // a block goes on with the sums of the one before it
+        0 => in_blocks.then_some([1, 1]),
+        // what is packed takes the place of what was packed before it when that has been multiplied
+        _ => (slots == 1).then_some([0, 1]),
+    };
+    let course =
+        Course { tracks: groups.tracks(), groups: groups.count() * blocks.count(), stages, one_room };
+    course.run(team, |_, Piece { group, stage, index }| {
+        let (group, block) = blocks.of_group(group);
+        match stage {
+            // SAFETY: a piece has its own rows, and the course runs it when those whose place they take are done.
+            0 => unsafe { input.pack(group, index, |row| &row_of(x, row, weight)[block.values()]) },
+            // SAFETY: the course runs it when the group is packed, if it is, and when the block before it is done. A piece has
+            // its own panels or its own tiles, so nobody else uses these values of the output.
+            1 => unsafe { input.multiply((group, block), cut, index, finish) },
+            _ if !block.is_last() => {}
             _ => {
                 let norm = norm.expect("without a norm its stage has no pieces");
                 // SAFETY: the course runs it when all columns of these rows are there, and no other piece has these rows.
                 unsafe { norm.run(groups.rows(group), index) }
             }
-        },
-    );
+        }
+    });
     Ok(())
 }
 
@@ -170,9 +183,10 @@ pub(super) fn product_in_order(
 ) -> Result<(), KernelError> {
     let groups = Groups::in_order(rows, weight, queue.threads());
     let slots = ProductRows::slots(weight);
-    let (team, words) = queue.team_and_shared(ProductRows::words(groups, weight, slots))?;
-    let input = ProductRows::of(groups, weight, x, slots, SharedMut::new(words));
-    let cut = Cut::of_panels(groups, weight, team.threads());
+    let blocks = Blocks::whole(weight.in_features());
+    let (team, words) = queue.team_and_shared(ProductRows::words(groups, blocks, weight, slots))?;
+    let input = ProductRows::of(groups, blocks, weight, x, slots, SharedMut::new(words));
+    let cut = Cut::of_panels(groups, Panels::in_blocks(weight, blocks), team.threads());
     let stages = [Stage::shared(input.pieces()), cut.stage()];
     for number in 0..groups.count() {
         let group = Group { track: 0, number };
@@ -182,7 +196,7 @@ pub(super) fn product_in_order(
                 // SAFETY: a piece has its own rows, and the groups before are done.
                 0 => unsafe { input.pack(group, index, |row| row_of(x, row, weight)) },
                 // SAFETY: the course runs it when the group is packed; a piece has its own panels.
-                _ => unsafe { input.multiply(group, cut, index, finish) },
+                _ => unsafe { input.multiply((group, blocks.get(0)), cut, index, finish) },
             },
         );
     }
@@ -265,16 +279,54 @@ mod tests {
     fn groups_do_not_change_bits() {
         // several groups of rows: 700 rows of 3072 values, which are packed, are 8.6 MB, of 768, which are not, 2.2
         for (rows, n, k) in [(700, 40, 3072), (700, 40, 768)] {
-            let (x, w) = (values(rows * k, 1), values(n * k, 2));
             for cpu in cpus(3) {
-                let weight = cpu.pack(&w, n, k, DType::F32).unwrap();
+                let weight = cpu.pack(&values(n * k, 2), n, k, DType::F32).unwrap();
                 assert!(weight.takes_rows(rows) == (k == 768) || cpu.isa() == Isa::Portable);
-                let together = product(&cpu, &x, &weight, Epilogue::None);
-                for row in [0, 1, 13, 14, 340, 341, 342, 699] {
-                    let alone = product(&cpu, &x[row * k..][..k], &weight, Epilogue::None);
-                    assert_eq!(alone, together[row * n..][..n]);
-                }
+                rows_do_not_change_bits(&cpu, &weight, rows, Epilogue::None);
             }
+        }
+    }
+
+    #[test]
+    fn blocks_do_not_change_bits() {
+        // 3072 values are packed, 3088 lie well as they are, and 9000 of bf16 are as long; 33 results leave no room for sums
+        let cases = [
+            (DType::F32, 64, 3072, 2),
+            (DType::F32, 64, 3088, 3),
+            (DType::Bf16, 64, 9000, 3),
+            (DType::Int8, 64, 9000, 1),
+            (DType::F32, 33, 3072, 1),
+        ];
+        for (dtype, n, k, blocks) in cases {
+            let rows = 300;
+            let (bias, residual) = (values(n, 3), values(rows * n, 4));
+            for cpu in cpus(2) {
+                let weight = cpu.pack(&values(n * k, 2), n, k, dtype).unwrap();
+                assert_eq!(weight.blocks().count(), blocks, "{dtype} {n} × {k}");
+                for epilogue in
+                    [Epilogue::None, Epilogue::BiasResidual { bias: &bias[..], residual: &residual }]
+                {
+                    rows_do_not_change_bits(&cpu, &weight, rows, epilogue);
+                }
+                rows_do_not_change_bits(&cpu, &weight, rows, Epilogue::Act(Activation::Relu));
+            }
+        }
+    }
+
+    /// Compares rows that are multiplied together with rows alone, which come in one group and one block.
+    fn rows_do_not_change_bits(cpu: &Cpu, weight: &PackedWeight, rows: usize, epilogue: Epilogue<&[f32]>) {
+        let (n, k) = (weight.out_features(), weight.in_features());
+        let x = values(rows * k, 1);
+        let together = product(cpu, &x, weight, epilogue);
+        for row in [0, 1, 13, 14, rows / 2 - 1, rows / 2, rows - 1] {
+            let epilogue = match epilogue {
+                Epilogue::BiasResidual { bias, residual } => {
+                    Epilogue::BiasResidual { bias, residual: &residual[row * n..][..n] }
+                }
+                epilogue => epilogue,
+            };
+            let alone = product(cpu, &x[row * k..][..k], weight, epilogue);
+            assert!(alone == together[row * n..][..n], "{:?}: row {row} of {rows}", cpu.isa());
         }
     }
 

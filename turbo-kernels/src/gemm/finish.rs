@@ -19,6 +19,13 @@ pub(crate) struct Store<'a> {
     pub(crate) out: SharedMut<'a, f32>,
 }
 
+impl Store<'_> {
+    /// Whether sums can wait where the results of a whole panel will be.
+    pub(super) fn holds_sums(&self) -> bool {
+        self.epilogue.parts().1.is_none()
+    }
+}
+
 impl Finish for Store<'_> {
     #[inline(always)]
     fn bias(&self) -> Option<&[f32]> {

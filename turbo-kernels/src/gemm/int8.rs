@@ -88,6 +88,11 @@ impl Words for Int8 {
     }
 
     #[inline(always)]
+    fn resume<S: Simd>(s: S, stored: S::F32) -> S::I32 {
+        s.bits(stored)
+    }
+
+    #[inline(always)]
     fn value<S: Simd>(
         s: S,
         sum: S::I32,

@@ -1,6 +1,7 @@
 //! `out = epilogue(x · weightᵀ)` with constant weights, packed once.
 
 mod bf16;
+mod blocks;
 mod course;
 mod cpu;
 #[cfg(any(feature = "cuda", feature = "testing", test))]
@@ -16,6 +17,7 @@ mod rows;
 mod tile;
 mod words;
 
+pub(crate) use blocks::{Block, Blocks};
 pub(crate) use course::{Course, Group, Piece, RING, Stage};
 pub(crate) use cpu::{features, row_of};
 #[cfg(any(feature = "cuda", feature = "testing", test))]
@@ -24,7 +26,7 @@ pub(crate) use finish::Store;
 pub(crate) use format::{F32, Format, FormatKernel};
 pub use pack::PackedWeight;
 pub(crate) use pack::{EvenTiles, RUN, TileSizes, pack_tile, panel_width, tile_rows, tile_values, with_rows};
-pub(crate) use rows::{Cut, Groups, ProductRows};
+pub(crate) use rows::{Cut, Groups, Panels, ProductRows};
 pub(crate) use tile::{Finish, Met, Order, Panel, Place, Products, Tile};
 pub(crate) use words::{for_each_row, multiply};
 

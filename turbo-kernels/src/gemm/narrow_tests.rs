@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::{
     Epilogue, Format, Gemm, Panel, Products, Tile,
     bf16::Bf16,
+    blocks::Block,
     int8::Int8,
     multiply, panel_width,
     tile::{Order, TileRows},
@@ -168,7 +169,9 @@ impl<F: Format> Kernel for Once<'_, F> {
         let mut products = Products::new();
         let tile = Tile { first_row: 0, rows, index: 0, order: Order::Packed, values: &tile };
         // SAFETY: `products` are borrowed here.
-        unsafe { multiply::<S, F>(s, tile, Panel::cached(&panel), k, None, products.place::<S>()) };
+        unsafe {
+            multiply::<S, F>(s, tile, Panel::cached(&panel), Block::whole(k), None, products.place::<S>())
+        };
         let columns = w.len() / k;
         let rows = products.0.chunks_exact(panel_width::<S>()).take(rows);
         rows.flat_map(|row| row[..columns].iter().map(|v| v.to_bits())).collect()

@@ -12,6 +12,7 @@ use std::{marker::PhantomData, num::NonZeroUsize, ops::Range, thread};
 
 use super::{
     bf16::Bf16,
+    blocks::Blocks,
     format::{F32, Format, FormatKernel},
     int8::{Int8, MOST_FEATURES},
     words::rows_are_tiles,
@@ -30,6 +31,9 @@ const LINE: usize = 64;
 const SETS: usize = 64;
 /// Rows of a tile whose lines may meet in one set, which has 8 to 12 places: panels pass through it too.
 const MOST_IN_SET: u8 = 4;
+
+/// Words of a block of `k`: half as many are no better on a Zen 5 server, and rows of bf16 better whole.
+const BLOCK_WORDS: usize = 1536;
 
 /// Values that are worth a thread when a weight is packed: a few times what starting one costs.
 const VALUES_PER_THREAD: usize = 256 << 10;
@@ -187,13 +191,18 @@ impl PackedWeight {
     }
 
     /// Words of a panel.
-    pub(super) fn panel_words(&self) -> usize {
+    pub(crate) fn panel_words(&self) -> usize {
         self.shape.panel_words
     }
 
     /// Rows of the largest tile of this weight's kernel.
     pub(crate) fn tile_rows(&self) -> usize {
         self.shape.tile_rows
+    }
+
+    /// Output features of a panel.
+    pub(crate) fn panel_width(&self) -> usize {
+        self.shape.panel_width
     }
 
     pub(crate) fn panel_count(&self) -> usize {
@@ -213,7 +222,22 @@ impl PackedWeight {
 
     /// Words of a packed tile of `rows` rows that meet it.
     pub(crate) fn tile_words(&self, rows: usize) -> usize {
-        self.run(TileWords { rows, in_features: self.in_features })
+        self.block_words(rows, self.in_features)
+    }
+
+    /// Words of a packed tile of `rows` rows of which `values` meet it.
+    pub(crate) fn block_words(&self, rows: usize, values: usize) -> usize {
+        self.run(TileWords { rows, in_features: values })
+    }
+
+    /// Blocks in which long rows may meet it: none where a row is packed as a whole, or where the last panel has no room for
+    /// sums that wait.
+    pub(crate) fn blocks(&self) -> Blocks {
+        let whole_panels = self.out_features.is_multiple_of(self.shape.panel_width);
+        match self.run(BlockValues).filter(|_| whole_panels) {
+            Some(most) => Blocks::of_at_most(most, self.in_features),
+            None => Blocks::whole(self.in_features),
+        }
     }
 
     /// [`Format::panel_words`] words.
@@ -302,6 +326,17 @@ impl FormatKernel for RowsAreTiles {
     fn run<F: Format, S: Simd>(self, _: S) -> bool {
         // packed or not, a single row is the same
         F::ROWS_ARE_TILES && self.rows == 1 || rows_are_tiles::<S, F>() && rows_spread(self.in_features)
+    }
+}
+
+struct BlockValues;
+
+impl FormatKernel for BlockValues {
+    type Output = Option<usize>;
+
+    #[inline(always)]
+    fn run<F: Format, S: Simd>(self, _: S) -> Option<usize> {
+        F::VALUE_BY_VALUE.then_some(BLOCK_WORDS * F::PER_WORD)
     }
 }
 

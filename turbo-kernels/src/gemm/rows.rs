@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::{
     PackedWeight,
+    blocks::{Block, Blocks},
     course::{Group, MOST_TRACKS, RING, Stage},
     format::{Format, FormatKernel},
     pack::{EvenTiles, MOST_ROWS},
@@ -14,6 +15,9 @@ use crate::{device::SharedMut, simd::Simd};
 
 /// Rows of the groups that are alive at once: half of a second-level cache, the rest is for panels.
 const ALIVE_BYTES: usize = 512 << 10;
+/// Of a second-level cache: rows that are alive in blocks, with what their sums meet. Panels pass through it all the same: on
+/// a Zen 5 server that has no more, half of it or three quarters are no better.
+const CACHE_BYTES: usize = 1 << 20;
 /// Tiles of a group at least, or each would have all panels come from memory for itself.
 const GROUP_TILES: usize = 2;
 /// Multiply-adds of words that are worth a piece: some ten microseconds.
@@ -45,19 +49,38 @@ impl Groups {
         let tiles = EvenTiles::new(rows, tile_rows);
         let tracks = (tiles.count() / TRACK_TILES).clamp(1, threads.min(MOST_TRACKS));
         // as long as each other: whoever were through first would have to fetch rows from the caches of the others
-        Groups::of(tiles.in_multiple(tracks), tracks, row_words, threads)
+        Groups::of(tiles.in_multiple(tracks), tracks, (row_words, ALIVE_BYTES), threads)
+    }
+
+    /// Groups as [`Groups::new`] makes them, and one block; or, where more rows fit a cache if they go through it in
+    /// `blocks`, of which each row takes `block_words` with all that meets it, larger groups and these.
+    pub(crate) fn in_blocks(
+        rows: usize,
+        tile_rows: usize,
+        row_words: usize,
+        (blocks, block_words): (Blocks, usize),
+        threads: usize,
+    ) -> (Groups, Blocks) {
+        let whole = Groups::new(rows, tile_rows, row_words, threads);
+        let cut = Groups::of(whole.tiles, whole.tracks, (block_words, CACHE_BYTES), threads);
+        if blocks.count() > 1 && cut.tiles_per_group > whole.tiles_per_group {
+            (cut, blocks)
+        } else {
+            (whole, blocks.joined())
+        }
     }
 
     /// One track, so that groups come in the order of their rows.
     pub(crate) fn in_order(rows: usize, weight: &PackedWeight, threads: usize) -> Groups {
         let row_words = ProductRows::alive_words(rows, weight);
-        Groups::of(EvenTiles::new(rows, weight.tile_rows()), 1, row_words, threads)
+        Groups::of(EvenTiles::new(rows, weight.tile_rows()), 1, (row_words, ALIVE_BYTES), threads)
     }
 
-    fn of(tiles: EvenTiles, tracks: usize, row_words: usize, threads: usize) -> Groups {
+    /// Groups of rows that take `row_words` each and `room` bytes together.
+    fn of(tiles: EvenTiles, tracks: usize, (row_words, room): (usize, usize), threads: usize) -> Groups {
         let tile_bytes = tiles.most_rows() * row_words * size_of::<f32>();
         let of_track = tiles.count().div_ceil(tracks);
-        let most = (ALIVE_BYTES / tile_bytes.max(1)).max(GROUP_TILES).min(of_track);
+        let most = (room / tile_bytes.max(1)).max(GROUP_TILES).min(of_track);
         // as even as they can be
         let tiles_per_group = of_track.div_ceil(of_track.div_ceil(most));
         // where tiles are few, threads that share them would wait for the one that packs
@@ -118,10 +141,35 @@ impl Groups {
     }
 }
 
+/// Some panels of a weight, one behind the other, and how many words of each are read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Panels {
+    count: usize,
+    words: usize,
+}
+
+impl Panels {
+    /// All panels, of which a product reads a block at a time.
+    pub(crate) fn in_blocks(weight: &PackedWeight, blocks: Blocks) -> Panels {
+        let words = weight.panel_words().div_ceil(blocks.count());
+        Panels { count: weight.panel_count(), words }
+    }
+
+    /// The panels of `weight` whose results are a block of the values of what comes behind it.
+    pub(crate) fn of_block(weight: &PackedWeight, blocks: Blocks) -> Panels {
+        let count = match blocks.count() {
+            1 => weight.panel_count(),
+            _ => blocks.longest().div_ceil(weight.panel_width()),
+        };
+        Panels { count, words: weight.panel_words() }
+    }
+}
+
 /// How a group of tiles and the panels of a weight are cut into pieces: runs of panels with all tiles; the last panels
 /// one by one and with some of the tiles, so that threads end together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
+    first: usize,
     panels: usize,
     panels_per_piece: usize,
     tiles: usize,
@@ -131,22 +179,27 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    pub(crate) fn new(groups: Groups, weight: &PackedWeight, threads: usize) -> Cut {
-        let coarse = Cut::of_panels(groups, weight, threads);
-        let work = groups.most_rows() * weight.panel_words();
+    pub(crate) fn new(groups: Groups, panels: Panels, threads: usize) -> Cut {
+        let coarse = Cut::of_panels(groups, panels, threads);
+        let work = groups.most_rows() * panels.words;
         let parts = (work / FINE_WORK).clamp(1, groups.tiles_per_group);
         let fine = if threads > 1 && parts > 1 { threads.min(coarse.panels) } else { 0 };
         Cut { fine, parts, ..coarse }
     }
 
     /// No panel is cut, so that the tiles that meet it come one after another.
-    pub(crate) fn of_panels(groups: Groups, weight: &PackedWeight, threads: usize) -> Cut {
-        let panels = weight.panel_count();
-        let work = (groups.most_rows() + WORK_PER_WEIGHT) * weight.panel_words();
+    pub(crate) fn of_panels(groups: Groups, panels: Panels, threads: usize) -> Cut {
+        let Panels { count: panels, words } = panels;
+        let work = (groups.most_rows() + WORK_PER_WEIGHT) * words;
         // at least eight pieces a thread, where there are as many panels
         let most = (panels * groups.tracks() * groups.count()).div_ceil(8 * threads);
         let panels_per_piece = (PIECE_WORK / work.max(1)).clamp(1, most.min(panels).max(1));
-        Cut { panels, panels_per_piece, tiles: groups.tiles_per_group, fine: 0, parts: 1 }
+        Cut { first: 0, panels, panels_per_piece, tiles: groups.tiles_per_group, fine: 0, parts: 1 }
+    }
+
+    /// The same cut of as many panels, `first` behind the first ones.
+    pub(crate) fn behind(self, first: usize) -> Cut {
+        Cut { first, ..self }
     }
 
     /// Pieces of a group.
@@ -158,7 +211,7 @@ impl Cut {
         (self.panels - self.fine).div_ceil(self.panels_per_piece)
     }
 
-    /// Tiles of the group and panels of piece `index`.
+    /// Tiles of the group and panels of piece `index`, counted from the first of the cut.
     fn get(&self, index: usize) -> (Range<usize>, Range<usize>) {
         match index.checked_sub(self.runs()) {
             None => {
@@ -213,24 +266,30 @@ impl<'a> ProductRows<'a> {
     }
 
     /// Words of scratch for rows that meet `weight`, in a ring of `slots` groups if they have to be packed.
-    pub(crate) fn words(groups: Groups, weight: &PackedWeight, slots: usize) -> usize {
-        if weight.takes_rows(groups.tiles.rows()) { 0 } else { Self::ring_words(groups, weight, slots) }
+    pub(crate) fn words(groups: Groups, blocks: Blocks, weight: &PackedWeight, slots: usize) -> usize {
+        if weight.takes_rows(groups.tiles.rows()) {
+            0
+        } else {
+            Self::ring_words(groups, blocks, weight, slots)
+        }
     }
 
     /// Words of a ring of `slots` groups.
-    pub(crate) fn ring_words(groups: Groups, weight: &PackedWeight, slots: usize) -> usize {
-        let of_group = groups.tiles_per_group * weight.tile_words(groups.tiles.most_rows());
+    pub(crate) fn ring_words(groups: Groups, blocks: Blocks, weight: &PackedWeight, slots: usize) -> usize {
+        let tile = weight.block_words(groups.tiles.most_rows(), blocks.longest());
+        let of_group = groups.tiles_per_group * tile;
         groups.tracks() * slots.min(groups.count()) * of_group
     }
 
     /// Rows to be packed into a ring of `slots` groups, as many words as [`ProductRows::ring_words`] says.
     pub(crate) fn ring(
         groups: Groups,
+        blocks: Blocks,
         weight: &'a PackedWeight,
         slots: usize,
         words: SharedMut<'a, f32>,
     ) -> Self {
-        let stride = weight.tile_words(groups.tiles.most_rows());
+        let stride = weight.block_words(groups.tiles.most_rows(), blocks.longest());
         ProductRows { groups, weight, stride, slots, words: Words::Ring(words) }
     }
 
@@ -238,12 +297,13 @@ impl<'a> ProductRows<'a> {
     /// them where they lie.
     pub(crate) fn of(
         groups: Groups,
+        blocks: Blocks,
         weight: &'a PackedWeight,
         x: &'a [f32],
         slots: usize,
         scratch: SharedMut<'a, f32>,
     ) -> Self {
-        let ring = Self::ring(groups, weight, slots, scratch);
+        let ring = Self::ring(groups, blocks, weight, slots, scratch);
         if weight.takes_rows(groups.tiles.rows()) { Self { words: Words::Rows(x), ..ring } } else { ring }
     }
 
@@ -255,7 +315,7 @@ impl<'a> ProductRows<'a> {
         }
     }
 
-    /// Packs piece `index` of `group`, if there is one: `row(i)` are the values of row `i`.
+    /// Packs piece `index` of `group`, if there is one: `row(i)` are the values of row `i`, or a block of them.
     ///
     /// # Safety
     /// Nobody else packs, puts or multiplies these rows, or those whose place they take, meanwhile.
@@ -268,25 +328,36 @@ impl<'a> ProductRows<'a> {
         }
     }
 
-    /// Multiplies piece `index` of a group, as `cut` says.
+    /// Multiplies a block of the values of some rows of a group: piece `index`, as `cut` says.
     ///
     /// # Safety
     /// The group has been packed, if its rows are, and nobody writes it meanwhile.
-    pub(crate) unsafe fn multiply(&self, group: Group, cut: Cut, index: usize, finish: impl Finish) {
+    pub(crate) unsafe fn multiply(
+        &self,
+        (group, block): (Group, Block),
+        cut: Cut,
+        index: usize,
+        finish: impl Finish,
+    ) {
         let (tiles, panels) = cut.get(index);
+        let panel = |number: usize| self.weight.panel_count().min(cut.first + number);
+        let panels = panel(panels.start)..panel(panels.end);
         let of_group = self.groups.tiles(group);
         let words = self.of_group(group);
         let tiles = (tiles.start..tiles.end.min(of_group.len())).map(|index| {
             let rows = self.groups.tiles.range(of_group.start + index);
             let stride = self.weight.in_features();
             let (order, values) = match self.words {
-                Words::Rows(x) => (Order::Rows { stride }, &x[rows.start * stride..rows.end * stride]),
+                Words::Rows(x) => {
+                    let start = rows.start * stride + block.values().start;
+                    (Order::Rows { stride }, &x[start..rows.end * stride])
+                }
                 // SAFETY: the caller's promise: these words have been written, and stay as they are.
                 Words::Ring(_) => (Order::Packed, unsafe { words.read(index * self.stride, self.stride) }),
             };
             Tile { first_row: rows.start, rows: rows.len(), index, order, values }
         });
-        self.weight.run(Tiles { tiles, panels, weight: self.weight, finish });
+        self.weight.run(Tiles { tiles, panels, weight: self.weight, block, finish });
     }
 
     /// Words from one tile of a group to the next.
@@ -374,7 +445,7 @@ mod tests {
             parts in 1..9usize,
         ) {
             let (fine, parts) = (fine.min(panels), parts.min(tiles));
-            let cut = Cut { panels, panels_per_piece, tiles, fine, parts };
+            let cut = Cut { first: 0, panels, panels_per_piece, tiles, fine, parts };
             let mut seen = vec![0; tiles * panels];
             let stage = cut.stage();
             for piece in 0..stage.shared + stage.free {

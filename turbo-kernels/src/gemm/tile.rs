@@ -1,6 +1,7 @@
 //! Tiles of rows and panels of a weight, how they meet, and what follows: a [`Finish`].
 
 use super::{
+    blocks::Block,
     format::{Format, FormatKernel},
     pack::{MOST_ROWS, panel_width},
     words::multiply,
@@ -48,6 +49,8 @@ pub(super) struct Tiles<'a, I, F> {
     /// Their numbers.
     pub(super) panels: std::ops::Range<usize>,
     pub(super) weight: &'a super::PackedWeight,
+    /// Which values of the panels the tiles hold.
+    pub(super) block: Block,
     pub(super) finish: F,
 }
 
@@ -125,17 +128,23 @@ impl<'a, I: ExactSizeIterator<Item = Tile<'a>> + Clone, E: Finish> FormatKernel 
     #[inline(always)]
     fn run<F: Format, S: Simd>(self, s: S) {
         let mut products = Products::new();
+        let block = self.block;
+        let line = |value: usize| value / F::PER_WORD * panel_width::<S>();
         for panel in self.panels {
-            let words = self.weight.panel(panel);
+            let (whole, first) = (self.weight.panel(panel), panel * panel_width::<S>());
+            // behind the last values lies what the format keeps
+            let end = if block.is_last() { whole.len() } else { line(block.values().end) };
+            let words = &whole[line(block.values().start)..end];
+            let next = words.as_ptr().wrapping_add(whole.len());
             for (number, tile) in self.tiles.clone().enumerate() {
-                let (k, first) = (self.weight.in_features(), panel * panel_width::<S>());
                 let met = self.finish.meets(tile, first);
-                let columns = Panel::streamed::<S>(words, number, self.tiles.len(), met);
+                let columns = Panel::streamed::<S>(words, next, (number, self.tiles.len()), met);
                 let bias = self.finish.bias().map(|bias| &bias[first..]);
                 let place = self.finish.place(tile, first, panel_width::<S>());
+                debug_assert!(place.is_some() || block.is_first() && block.is_last(), "sums have no room");
                 let to = place.unwrap_or_else(|| products.place::<S>());
                 // SAFETY: a place is nobody else's, as the finish says, and `products` are borrowed here.
-                unsafe { multiply::<S, F>(s, tile, columns, k, bias, to) };
+                unsafe { multiply::<S, F>(s, tile, columns, block, bias, to) };
                 if place.is_none() {
                     self.finish.finish::<F, S>(s, tile, first, &products.0);
                 }
@@ -158,9 +167,14 @@ impl<'a> Panel<'a> {
         Panel { words, ahead: Ahead { from: words.as_ptr(), advance: 0, met: Met::NOTHING } }
     }
 
-    /// A panel that the next one follows, as tile `number` of `tiles` meets it, whose results meet `met`.
+    /// A panel, or a block of one, that `next` follows, as tile `number` of `tiles` meets it, whose results meet `met`.
     #[inline(always)]
-    fn streamed<S: Simd>(words: &'a [f32], number: usize, tiles: usize, met: Met) -> Panel<'a> {
+    fn streamed<S: Simd>(
+        words: &'a [f32],
+        next: *const f32,
+        (number, tiles): (usize, usize),
+        met: Met,
+    ) -> Panel<'a> {
         let line = panel_width::<S>() * size_of::<f32>();
         let Some(number) = number.checked_sub(1) else {
             let from = words.as_ptr().wrapping_byte_add(DISTANCE);
@@ -168,7 +182,7 @@ impl<'a> Panel<'a> {
         };
         let advance = line.div_ceil(tiles - 1);
         let part = words.len() / panel_width::<S>() * advance;
-        let from = words.as_ptr_range().end.wrapping_byte_add(number * part);
+        let from = next.wrapping_byte_add(number * part);
         Panel { words, ahead: Ahead { from, advance, met } }
     }
 }

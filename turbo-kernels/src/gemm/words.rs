@@ -14,6 +14,7 @@
 use std::marker::PhantomData;
 
 use super::{
+    blocks::Block,
     pack::{MOST_ROWS, RUN, panel_width, tile_rows, with_rows},
     tile::{Order, Panel, Place, Tile},
 };
@@ -64,6 +65,9 @@ pub(crate) trait Words: 'static {
 
     /// Where sums begin, given what is kept for the row and for these columns.
     fn start<S: Simd>(s: S, row: [f32; 2], columns: [S::F32; 2]) -> Self::Sum<S>;
+
+    /// Where sums go on that were stored, of words whose sums are f32.
+    fn resume<S: Simd>(s: S, stored: S::F32) -> Self::Sum<S>;
 
     /// The products of some columns and the bias, given their sums and what is kept for the row and for these columns.
     fn value<S: Simd>(s: S, sum: Self::Sum<S>, row: [f32; 2], columns: [S::F32; 2], bias: S::F32) -> S::F32;
@@ -153,7 +157,8 @@ pub(super) fn transpose<S: Simd>(
 
 /// `Σₖ tile[row][k] · panel[k][column] + bias[column] + residual[row][column]` to `place`: one chain over ascending `k`
 /// from zero each, or an exact sum, then the bias, which may be shorter than the panel is wide, and then what `place`
-/// adds, if anything. Rows that also meet a weight of another format may come in larger tiles than suits.
+/// adds, if anything. A block of `k` that is not the first goes on with the sums in `place`, and one that is not the last
+/// leaves nothing but sums there; exact sums have to be whole at once. Rows that also meet a weight of another format may come in larger tiles than suits.
 ///
 /// # Panics
 /// When `place`, or what it adds, does not hold the tile's rows.
@@ -165,21 +170,26 @@ pub(crate) unsafe fn multiply<S: Simd, N: Words>(
     s: S,
     tile: Tile<'_>,
     panel: Panel<'_>,
-    k: usize,
+    block: Block,
     bias: Option<&[f32]>,
     place: Place<'_>,
 ) {
-    let (order, tile, rows, words) = (tile.order, tile.values, tile.rows, words::<N>(k));
+    let (order, tile, rows, words) = (tile.order, tile.values, tile.rows, words::<N>(block.values().len()));
     let [row_stride, run_stride] = match order {
         Order::Packed => [1, rows].map(|rows| rows * RUN * N::parts::<S>()),
         Order::Rows { stride } => [stride, RUN],
     };
     let (stride, len) = (place.stride, (rows - 1) * place.stride + panel_width::<S>());
     let to = place.values.part(0, len).as_mut_ptr();
-    let residual = place.residual.map_or(std::ptr::null(), |residual| residual[..len].as_ptr());
+    let (resumed, is_last) = (!block.is_first(), block.is_last());
+    let residual = match place.residual {
+        Some(residual) if is_last => residual[..len].as_ptr(),
+        _ => std::ptr::null(),
+    };
+    let bias = bias.filter(|_| is_last);
     with_rows!(S, rows, ROWS => {
         let strides = [row_stride, run_stride];
-        s.call(Product::<N, ROWS> { tile, strides, panel, words, bias, residual, to, stride, format: PhantomData })
+        s.call(Product::<N, ROWS> { tile, strides, panel, words, resumed, bias, residual, to, stride, format: PhantomData })
     });
 }
 
@@ -195,6 +205,8 @@ struct Product<'a, N, const ROWS: usize> {
     strides: [usize; 2],
     panel: Panel<'a>,
     words: usize,
+    /// Whether sums go on from what `to` holds.
+    resumed: bool,
     bias: Option<&'a [f32]>,
     /// Null, or valid for reading rows of panel width, `stride` values apart.
     residual: *const f32,
@@ -210,7 +222,7 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self { tile, strides, panel: Panel { words: panel, mut ahead }, words, .. } = self;
-        let Self { bias, residual, to, stride, .. } = self;
+        let Self { resumed, bias, residual, to, stride, .. } = self;
         let [row_stride, run_stride] = match rows_are_tiles::<S, N>() {
             true => strides,
             // a constant: words in two parts need the registers in which an address would be computed
@@ -233,6 +245,13 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
             let of_row = kept.row::<N>(row);
             sums[row] = [N::start(s, of_row, low), N::start(s, of_row, high)];
         });
+        if N::ORDERED && resumed {
+            for_each_row!(ROWS, row => {
+                // SAFETY: a row of panel width that is there.
+                let stored = unsafe { [s.load_ptr(to.add(row * stride)), s.load_ptr(to.add(row * stride + S::LANES))] };
+                sums[row] = [N::resume(s, stored[0]), N::resume(s, stored[1])];
+            });
+        }
         let mut left = words;
         let mut weights = weights.as_ptr().cast::<i32>();
         let mut of_run = [tile.as_ptr().cast::<i32>(); MOST_ROWS.div_ceil(POINTER_ROWS)];

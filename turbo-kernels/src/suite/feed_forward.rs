@@ -42,9 +42,16 @@ pub fn feed_forward_is_its_parts<D: Gemm<Float = f32> + Norm + BiasAct>(device: 
         .into_iter()
         .chain([Hidden::Gate(Activation::Silu)])
     {
-        // the wide ones take several groups of rows, one after another and side by side
-        let sizes =
-            [(1, 65, 130), (2, 37, 101), (29, 96, 384), (200, 64, 777), (90, 32, 3072), (400, 16, 3072)];
+        // the wide ones take several groups of rows, one after another and side by side, the widest in blocks
+        let sizes = [
+            (1, 65, 130),
+            (2, 37, 101),
+            (29, 96, 384),
+            (200, 64, 777),
+            (90, 32, 3072),
+            (400, 16, 3072),
+            (150, 64, 4100),
+        ];
         for (dtype, (rows, size, wide)) in
             DType::ALL.into_iter().flat_map(|dtype| sizes.map(|size| (dtype, size)))
         {
