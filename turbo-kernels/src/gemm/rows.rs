@@ -169,6 +169,7 @@ impl Panels {
 /// one by one and with some of the tiles, so that threads end together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
+    /// The first panel.
     first: usize,
     panels: usize,
     panels_per_piece: usize,
