@@ -6,6 +6,7 @@
 //! | function | error | method |
 //! |---|---|---|
 //! | [`exp2`] | 2.5 ulp | `2ⁿ · 2^r`, `r` within ±½, polynomial of degree 5 |
+//! | [`rough_exp2`] | 2048 ulp, 2⁻¹³ | as [`exp2`], of degree 3: for what is rounded to bf16, which is off by 2⁻⁹ |
 //! | [`exp_nonpositive`] | 1 ulp | `2ⁿ · e^r`, `r` within ±ln 2 / 2, polynomial of degree 6 |
 //! | [`erf`] | 1 ulp | odd polynomial near 0; `1 − e^(−t·q(t))` beyond 0.925 |
 //! | [`tanh`] | 1.5 ulp | odd polynomial near 0; `1 − 2e^(−2t) / (1 + e^(−2t))` beyond 0.625 |
@@ -59,16 +60,25 @@ pub(crate) fn exp2<S: Simd>(s: S, x: S::F32) -> S::F32 {
     s.select(s.less(x, s.splat(-126.0)), s.splat(0.0), exp2_normal(s, x))
 }
 
+/// [`exp2`], of which the upper bits are right.
+#[inline(always)]
+pub(crate) fn rough_exp2<S: Simd>(s: S, x: S::F32) -> S::F32 {
+    let power = exp2_by(s, x, [1.0, 0.693_282_9, 0.242_210_95, 0.055_009_045]);
+    s.select(s.less(x, s.splat(-126.0)), s.splat(0.0), power)
+}
+
 /// `2ˣ` for `x` in `-126..=127`; nothing useful elsewhere, except that NaN stays NaN.
 #[inline(always)]
 pub(crate) fn exp2_normal<S: Simd>(s: S, x: S::F32) -> S::F32 {
+    let fraction = [1.0, std::f32::consts::LN_2, 0.240_222_83, 0.055_505_585, 0.009_669_66, 0.001_330_051_6];
+    exp2_by(s, x, fraction)
+}
+
+/// `2ⁿ` times the polynomial of what is left of `x`.
+#[inline(always)]
+fn exp2_by<S: Simd, const N: usize>(s: S, x: S::F32, fraction: [f32; N]) -> S::F32 {
     let n = s.round(x);
-    let fraction = polynomial(
-        s,
-        s.sub(x, n),
-        [1.0, std::f32::consts::LN_2, 0.240_222_83, 0.055_505_585, 0.009_669_66, 0.001_330_051_6],
-    );
-    s.scale(fraction, n)
+    s.scale(polynomial(s, s.sub(x, n), fraction), n)
 }
 
 /// The error function.
@@ -151,6 +161,7 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Function {
         Exp2,
+        RoughExp2,
         Exp,
         Erf,
         Tanh,
@@ -170,6 +181,7 @@ mod tests {
                 let x = s.load_partial(x, 0.0);
                 let y = match self.0 {
                     Function::Exp2 => exp2(s, x),
+                    Function::RoughExp2 => rough_exp2(s, x),
                     Function::Exp => exp_nonpositive(s, x),
                     Function::Erf => erf(s, x),
                     Function::Tanh => tanh(s, x),
@@ -219,6 +231,8 @@ mod tests {
     #[test]
     fn powers_of_two_are_within_their_bound() {
         check(Function::Exp2, &arguments(1e-9, 125.99, true), f64::exp2, 2.5);
+        // a unit is 2⁻²⁴ of the greatest number of its exponent, and 2⁻²³ of the least
+        check(Function::RoughExp2, &arguments(1e-9, 125.99, true), f64::exp2, 2048.0);
     }
 
     #[test]
@@ -253,6 +267,9 @@ mod tests {
                 (Function::Exp2, -126.01, 0.0),
                 (Function::Exp2, -1e30, 0.0),
                 (Function::Exp2, -inf, 0.0),
+                (Function::RoughExp2, 0.0, 1.0),
+                (Function::RoughExp2, -126.01, 0.0),
+                (Function::RoughExp2, -inf, 0.0),
                 (Function::Exp, 0.0, 1.0),
                 (Function::Exp, -0.0, 1.0),
                 (Function::Exp, -87.4, 0.0),
@@ -279,6 +296,7 @@ mod tests {
             }
             for function in [
                 Function::Exp2,
+                Function::RoughExp2,
                 Function::Exp,
                 Function::Erf,
                 Function::Tanh,

@@ -44,7 +44,8 @@ impl Attention for Cpu {
             return Ok(());
         }
         let num_heads = shape.num_heads;
-        let cut = Cut::new(sequences, shape, queue.threads());
+        let threads = queue.threads();
+        let cut = Cut::new(sequences, shape, threads);
         let max_seq_len = sequences.max_seq_len();
         let spread = bias.map_or(0, |bias| ByDistance::values(&bias, num_heads, max_seq_len));
         let prepare = |spread| bias.map(|bias| ByDistance::new(&bias, max_seq_len, spread));
@@ -61,9 +62,12 @@ impl Attention for Cpu {
                 // one of them when the others are done
                 let (run, part) = (cut.run(cut.runs - 1 - piece / parts), piece % parts);
                 let heads = part * cut.heads..num_heads.min((part + 1) * cut.heads);
+                // threads take turns as a rule, so a thread's next piece begins as many pieces behind as there are threads
+                let behind = Some(heads.start + threads * cut.heads).filter(|&head| head < num_heads);
                 for head in heads.clone() {
-                    let (is_first, prefetch_next) = (head == heads.start, head + 1 < heads.end);
-                    let head = Head { shape, head, q, k, v, bias: *bias, is_first, prefetch_next, out };
+                    let is_first = head == heads.start;
+                    let next = if head + 1 < heads.end { Some(head + 1) } else { behind };
+                    let head = Head { shape, head, q, k, v, bias: *bias, is_first, next, out };
                     let piece = Piece { head, sequences, run: run.clone(), scratch: &mut *scratch };
                     match shape.dtype {
                         DType::F32 => self.supported_isa().run(piece),

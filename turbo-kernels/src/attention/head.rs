@@ -6,12 +6,17 @@
 //! values  ─ as they lie ▶ [keys][head_dim] · weights, a query to a row ─▶ sums [rows][head_dim] ─▶ / totals
 //! ```
 //!
-//! Keys and values of f32 are read where they lie: to copy them took as long as a product of a short sequence. They are
-//! packed where products want words of two bf16, and values also where heads do not end with a vector.
+//! Keys and values of f32 are read where they lie: to copy them took as long as a product of a short sequence, and of a long
+//! one copies take what products of packed keys and values gain. They are packed where products want words of two
+//! bf16, and values also where heads do not end with a vector.
 //!
 //! Tiles of keys come in their order, and every block of queries sees each: a tile's keys, values and weights stay in
 //! the caches, however long the sequence is, and memory is bounded. Where a sequence is longer than a tile, sums wait
 //! in scratch for the next one (see [`super::weights`]).
+//!
+//! While a block's weights are computed, its share of the next tile is asked for, or of the first one of the head that comes
+//! next: all tiles of a long sequence at once would drive each other out of the second-level cache, in which rows that
+//! are whole pages apart share a few places.
 //!
 //! Every score is one chain of fused multiply-adds over ascending `k`, every sum one over ascending keys, continued from
 //! tile to tile; lanes never meet. Where one query of a block sees a key that another does not, the other's weight is
@@ -25,6 +30,7 @@ use std::ops::Range;
 
 use super::{
     AttentionMask, AttentionShape, ByDistance,
+    ahead::Ahead,
     product::{Order, join, join_lines, multiply, step, words},
     weights::{MOST_QUERIES, Scale, State, Tile, Visible},
 };
@@ -60,8 +66,8 @@ pub(super) struct Head<'a> {
     pub(super) bias: Option<ByDistance<'a>>,
     /// Whether no head over the same rows came before, which would have asked for what this one reads.
     pub(super) is_first: bool,
-    /// Whether the next head comes next, over the same rows: what it reads is asked for while this one computes.
-    pub(super) prefetch_next: bool,
+    /// The head that probably comes next, over the same rows: what it reads first is asked for while this one computes.
+    pub(super) next: Option<usize>,
     /// `[rows, num_heads · head_dim]`.
     pub(super) out: SharedMut<'a, f32>,
 }
@@ -138,13 +144,9 @@ impl Head<'_> {
         let AttentionShape { head_dim, scale, mask, .. } = self.shape;
         let mut scratch = Scratch::cut(scratch, head_dim);
         let seen = mask.visible_to_any(rows.clone(), tokens.len());
+        let tiles = KeyTiles::new(mask, seen.clone());
         if self.is_first {
-            let keys = seen.start..seen.end.min(seen.start + MOST_ROWS);
-            self.prefetch_own(
-                s,
-                first_row..first_row + rows.len(),
-                tokens.start + keys.start..tokens.start + keys.end,
-            );
+            self.prefetch_own(s, first_row..first_row + rows.len(), tokens.start, tiles.keys(0));
         }
         self.arrange_queries(s, first_row..first_row + rows.len(), scratch.queries);
         let (greatest, totals) = scratch.states.split_at_mut(MOST_ROWS);
@@ -161,13 +163,14 @@ impl Head<'_> {
         if seen.is_empty() {
             return;
         }
-        let tile_keys =
-            if matches!(mask, AttentionMask::Window { .. }) { WINDOW_TILE_KEYS } else { TILE_KEYS };
-        for tile in seen.start / tile_keys..seen.end.div_ceil(tile_keys) {
-            // from an even key on, so that whatever rows attend the same two keys share a word
-            let keys = (seen.start / 2 * 2).max(tile * tile_keys)..seen.end.min((tile + 1) * tile_keys);
+        for tile in 0..tiles.count() {
+            let (head, next) = if tile + 1 < tiles.count() {
+                (self.head, tiles.keys(tile + 1))
+            } else {
+                self.next.map_or((self.head, 0..0), |next| (next, tiles.keys(0)))
+            };
             // SAFETY: the caller promises these rows.
-            unsafe { run.attend_to(s, keys, &mut scratch) };
+            unsafe { run.attend_to(s, tiles.keys(tile), (head, next), &mut scratch) };
         }
     }
 
@@ -187,45 +190,43 @@ impl Head<'_> {
                     *part = self.q.part((row + i).min(end - 1), self.head * head_dim, head_dim);
                 }
                 lanes::transpose(s, rows, &mut block[row - first..], line);
-                for row in row..end.min(row + lanes::SQUARE) {
-                    self.prefetch_next(s, self.q, self.head, row);
+                if let Some(next) = self.next {
+                    for row in row..end.min(row + lanes::SQUARE) {
+                        self.prefetch_query(s, next, row);
+                    }
                 }
             }
             if S::DOT_BF16 {
-                join_lines(s, block, line, 0..head_dim);
+                join_lines(s, block, line, head_dim);
             }
         }
     }
 
-    /// Asks for all that this head reads of some rows. They lie in a page each, so nothing else asks for them, and one by
-    /// one they would be most of the time of short sequences.
+    /// Asks for what this head reads of some rows of queries, and of the keys and values of a sequence that begins at row
+    /// `tokens`. They lie in a page each, so nothing else asks for them, and one by one they would be most of the time of
+    /// short sequences.
     #[inline(always)]
-    fn prefetch_own<S: Simd>(&self, s: S, queries: Range<usize>, keys: Range<usize>) {
+    fn prefetch_own<S: Simd>(&self, s: S, queries: Range<usize>, tokens: usize, keys: Range<usize>) {
         for row in queries {
-            self.prefetch(s, self.q, self.head, row);
+            self.prefetch_query(s, self.head, row);
         }
-        for row in keys {
-            self.prefetch(s, self.k, self.kv_head(), row);
-            self.prefetch(s, self.v, self.kv_head(), row);
-        }
+        self.ahead(self.head, tokens + keys.start..tokens + keys.end).ask_for_rest(s);
     }
 
-    /// Asks for the columns of the next head in a row that this one reads.
+    /// Asks for the query of a head in one row.
     #[inline(always)]
-    fn prefetch_next<S: Simd>(&self, s: S, columns: Columns<&[f32]>, head: usize, row: usize) {
-        if self.prefetch_next {
-            self.prefetch(s, columns, head + 1, row);
-        }
-    }
-
-    /// Asks for the columns of a head in one row.
-    #[inline(always)]
-    fn prefetch<S: Simd>(&self, s: S, columns: Columns<&[f32]>, head: usize, row: usize) {
+    fn prefetch_query<S: Simd>(&self, s: S, head: usize, row: usize) {
         let head_dim = self.shape.head_dim;
-        let first = row * columns.row_stride + columns.first + head * head_dim;
+        let first = self.q.start(row, head * head_dim);
         for value in (first..first + head_dim).step_by(LINE) {
-            s.prefetch(columns.rows.as_ptr().wrapping_add(value));
+            s.prefetch(self.q.rows.as_ptr().wrapping_add(value));
         }
+    }
+
+    /// The keys and values that `head` reads in some rows.
+    #[inline(always)]
+    fn ahead(&self, head: usize, rows: Range<usize>) -> Ahead {
+        Ahead::new([self.k, self.v], self.shape.kv_head(head), self.shape.head_dim, rows)
     }
 
     /// Whether the values of a key are whole vectors of the product, so that they need not be packed.
@@ -236,7 +237,37 @@ impl Head<'_> {
 
     /// The head of keys and values.
     fn kv_head(&self) -> usize {
-        self.head / (self.shape.num_heads / self.shape.num_kv_heads)
+        self.shape.kv_head(self.head)
+    }
+}
+
+/// The keys that some row of a run sees, if there are any, in tiles that are counted from the start of the sequence.
+#[derive(Clone, Copy)]
+struct KeyTiles {
+    start: usize,
+    end: usize,
+    keys_of_tile: usize,
+}
+
+impl KeyTiles {
+    #[inline(always)]
+    fn new(mask: AttentionMask, seen: Range<usize>) -> KeyTiles {
+        let keys_of_tile =
+            if matches!(mask, AttentionMask::Window { .. }) { WINDOW_TILE_KEYS } else { TILE_KEYS };
+        // from an even key on, so that whatever rows attend the same two keys share a word
+        KeyTiles { start: seen.start / 2 * 2, end: seen.end, keys_of_tile }
+    }
+
+    #[inline(always)]
+    fn count(self) -> usize {
+        self.end.div_ceil(self.keys_of_tile) - self.start / self.keys_of_tile
+    }
+
+    /// Positions of the keys of one tile.
+    #[inline(always)]
+    fn keys(self, number: usize) -> Range<usize> {
+        let first = (self.start / self.keys_of_tile + number) * self.keys_of_tile;
+        self.start.max(first)..self.end.min(first + self.keys_of_tile)
     }
 }
 
@@ -253,12 +284,18 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Lets every block attend to the keys of one tile.
+    /// Lets every block attend to the keys of one tile, and ask for its share of those that a head reads next.
     ///
     /// # Safety
     /// While this runs, nobody else uses this head's columns of these rows of `out`.
     #[inline(always)]
-    unsafe fn attend_to<S: Simd>(&self, s: S, keys: Range<usize>, scratch: &mut Scratch<'_>) {
+    unsafe fn attend_to<S: Simd>(
+        &self,
+        s: S,
+        keys: Range<usize>,
+        (next_head, next): (usize, Range<usize>),
+        scratch: &mut Scratch<'_>,
+    ) {
         let tiles = EvenTiles::new(keys.len(), tile_rows::<S>());
         if S::DOT_BF16 {
             self.pack_keys(s, keys.clone(), tiles, scratch.keys);
@@ -266,19 +303,19 @@ impl<'a> Run<'a> {
         if !self.head.values_are_lines::<S>() {
             self.pack_values(s, keys.clone(), scratch.values);
         }
-        for key in keys.clone() {
-            self.prefetch_next(s, key);
-        }
         let by_row = self.head.shape.mask != AttentionMask::Full && !self.values_are_finite(s, keys.clone());
+        let blocks = self.rows.len().div_ceil(block_queries::<S>());
         for (number, first) in self.rows.clone().step_by(block_queries::<S>()).enumerate() {
             let rows = first..self.rows.end.min(first + block_queries::<S>());
+            let part = |number| self.tokens.start + next.start + next.len() * number / blocks;
+            let ahead = self.head.ahead(next_head, part(number)..part(number + 1));
             let block = Block { run: self, rows, number, keys: keys.clone(), tiles, by_row };
             // SAFETY: these rows are among those that the caller promises.
             unsafe {
                 if block.rows.len() > S::LANES {
-                    block.attend::<S, 2>(s, scratch);
+                    block.attend::<S, 2>(s, scratch, ahead);
                 } else {
-                    block.attend::<S, 1>(s, scratch);
+                    block.attend::<S, 1>(s, scratch, ahead);
                 }
             }
         }
@@ -343,14 +380,6 @@ impl<'a> Run<'a> {
         head.v.part(self.tokens.start + key, head.kv_head() * head.shape.head_dim, head.shape.head_dim)
     }
 
-    /// Asks for what the next head reads of one key.
-    #[inline(always)]
-    fn prefetch_next<S: Simd>(&self, s: S, key: usize) {
-        let (head, row) = (self.head, self.tokens.start + key);
-        head.prefetch_next(s, head.k, head.kv_head(), row);
-        head.prefetch_next(s, head.v, head.kv_head(), row);
-    }
-
     /// The answer of rows that see no key.
     ///
     /// # Safety
@@ -408,7 +437,7 @@ impl Block<'_> {
     /// # Safety
     /// As for [`Run::attend_to`].
     #[inline(always)]
-    unsafe fn attend<S: Simd, const VECTORS: usize>(&self, s: S, scratch: &mut Scratch<'_>) {
+    unsafe fn attend<S: Simd, const VECTORS: usize>(&self, s: S, scratch: &mut Scratch<'_>, ahead: Ahead) {
         let Run { head, scale, .. } = *self.run;
         let (head_dim, mask, len) = (head.shape.head_dim, head.shape.mask, self.run.tokens.len());
         let all = mask.visible_to_any(self.rows.clone(), len);
@@ -434,10 +463,7 @@ impl Block<'_> {
         let (most, totals) = scratch.states.split_at_mut(MOST_ROWS);
         let at = self.number * block_queries::<S>()..(self.number + 1) * block_queries::<S>();
         let mut state = State { greatest: &mut most[at.clone()], totals: &mut totals[at] };
-        let before = tile.weigh::<S, VECTORS>(s, scale, &greatest, &mut state);
-        if S::DOT_BF16 {
-            join_lines(s, tile.lines, VECTORS * S::LANES, tile.seen.clone());
-        }
+        let before = tile.weigh::<S, VECTORS>(s, scale, &greatest, &mut state, ahead);
         let inverses = state.inverses(s);
         let sums = Sums {
             block: self,
@@ -571,12 +597,13 @@ impl Sums<'_> {
         let Block { run, rows, by_row, .. } = self.block;
         let head_dim = run.head.shape.head_dim;
         let tiles = EvenTiles::new(rows.len(), if *by_row { 1 } else { tile_rows::<S>() });
-        for tile in 0..tiles.count() {
-            let queries = tiles.range(tile);
-            let keys = if *by_row { self.visible(queries.start, &seen) } else { seen.clone() };
-            for column in (0..head_dim).step_by(2 * S::LANES) {
+        // by columns first: what all tiles read of the values, and their weights, stays in a first-level cache
+        for column in (0..head_dim).step_by(2 * S::LANES) {
+            for tile in 0..tiles.count() {
+                let queries = tiles.range(tile);
+                let keys = if *by_row { self.visible(queries.start, &seen) } else { seen.clone() };
                 let of = &mut self;
-                let (query, keys) = (queries.start, keys.clone());
+                let query = queries.start;
                 with_rows!(S, queries.len(), ROWS => if head_dim - column > S::LANES {
                     s.call(SumValues::<2, ROWS> { of, query, keys, column });
                 } else {

@@ -1,5 +1,6 @@
 //! Multi-head attention as one operation: scores never leave the core's cache.
 
+mod ahead;
 mod cpu;
 #[cfg(any(feature = "cuda", feature = "testing", test))]
 pub(crate) mod cuda;
@@ -36,6 +37,13 @@ pub struct AttentionShape {
     pub dtype: DType,
     /// Which tokens attend.
     pub queries: Queries,
+}
+
+impl AttentionShape {
+    /// The head of keys and values that a head of queries reads.
+    fn kv_head(&self, head: usize) -> usize {
+        head / (self.num_heads / self.num_kv_heads)
+    }
 }
 
 /// Which tokens of a sequence attend. Whoever reads one row of each sequence alone needs no other.

@@ -8,8 +8,6 @@
 //! Every result is one chain of fused multiply-adds over ascending `k` in one lane of one register. Where bf16 are
 //! multiplied ([`Simd::DOT_BF16`]), a value is a word of two, and `k` counts words.
 
-use std::ops::Range;
-
 use crate::{gemm::RUN, simd::Simd};
 
 /// Where the rows lie whose values are broadcast: value `k` of row `i` at `i · row + k % run · step + k / run · next`.
@@ -102,15 +100,15 @@ pub(super) fn words<S: Simd>(values: usize) -> usize {
     if S::DOT_BF16 { values.div_ceil(2) } else { values }
 }
 
-/// Joins lines of values to lines of words, in place: word `i` of lines `2i` and `2i + 1`. Lines outside of `seen`
-/// count as 0.
+/// Joins `count` lines of values to lines of words, in place: word `i` of lines `2i` and `2i + 1`, of which the last may be
+/// missing and counts as 0.
 #[inline(always)]
-pub(super) fn join_lines<S: Simd>(s: S, lines: &mut [f32], line: usize, seen: Range<usize>) {
-    for word in seen.start / 2..seen.end.div_ceil(2) {
+pub(super) fn join_lines<S: Simd>(s: S, lines: &mut [f32], line: usize, count: usize) {
+    for word in 0..count.div_ceil(2) {
         for at in (0..line).step_by(S::LANES) {
             let mut values = [s.splat(0.0); 2];
             for (number, value) in (2 * word..).zip(&mut values) {
-                if seen.contains(&number) {
+                if number < count {
                     *value = s.load(&lines[number * line + at..]);
                 }
             }

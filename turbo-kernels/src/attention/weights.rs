@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use super::AttentionMask;
+use super::{AttentionMask, ahead::Ahead, product::join};
 use crate::{math, simd::Simd};
 
 /// Queries of the widest block: two vectors where they are longest.
@@ -126,7 +126,8 @@ impl Tile<'_> {
         of_queries
     }
 
-    /// Replaces scores by weights and takes them into `state`; gives the factor on all that came before.
+    /// Replaces scores by weights, or words of two weights where products are of words, and takes them into `state`; gives
+    /// the factor on all that came before. Exponentials leave time to ask for what is `ahead`.
     #[inline(always)]
     pub(super) fn weigh<S: Simd, const VECTORS: usize>(
         &mut self,
@@ -134,8 +135,8 @@ impl Tile<'_> {
         scale: Scale,
         greatest: &[f32; MOST_QUERIES],
         state: &mut State<'_>,
+        mut ahead: Ahead,
     ) -> [f32; MOST_QUERIES] {
-        let line = VECTORS * S::LANES;
         let factor = s.splat(scale.rest());
         let zero = s.splat(0.0);
         let mut shifts = [zero; VECTORS];
@@ -152,7 +153,42 @@ impl Tile<'_> {
             s.store(math::exp2(s, s.add(s.mul(old, factor), *shift)), &mut before[lanes]);
         }
         let mut sums = [zero; VECTORS];
+        let exponent = Exponent { factor, shifts };
+        if S::DOT_BF16 {
+            self.replace_by_words(s, exponent, &mut sums, &mut ahead);
+        } else {
+            self.replace(s, exponent, &mut sums, &mut ahead);
+        }
+        ahead.ask_for_rest(s);
+        for (i, sum) in sums.into_iter().enumerate() {
+            let lanes = i * S::LANES..(i + 1) * S::LANES;
+            let (total, before) = (s.load(&state.totals[lanes.clone()]), s.load(&before[lanes.clone()]));
+            s.store(s.mul_add(total, before, sum), &mut state.totals[lanes]);
+        }
+        before
+    }
+}
+
+/// How a score of one of `VECTORS` vectors of queries becomes the argument of its exponential.
+#[derive(Clone, Copy)]
+struct Exponent<S: Simd, const VECTORS: usize> {
+    factor: S::F32,
+    shifts: [S::F32; VECTORS],
+}
+
+impl Tile<'_> {
+    /// Replaces scores by weights, which are added to `sums`.
+    #[inline(always)]
+    fn replace<S: Simd, const VECTORS: usize>(
+        &mut self,
+        s: S,
+        Exponent { factor, shifts }: Exponent<S, VECTORS>,
+        sums: &mut [S::F32; VECTORS],
+        ahead: &mut Ahead,
+    ) {
+        let line = VECTORS * S::LANES;
         for at in self.lines[self.seen.start * line..self.seen.end * line].chunks_exact_mut(line) {
+            ahead.ask(s);
             for (i, sum) in sums.iter_mut().enumerate() {
                 let at = &mut at[i * S::LANES..(i + 1) * S::LANES];
                 let weight = math::exp2(s, s.mul_add(s.load(at), factor, shifts[i]));
@@ -160,12 +196,33 @@ impl Tile<'_> {
                 *sum = s.add(*sum, weight);
             }
         }
-        for (i, sum) in sums.into_iter().enumerate() {
-            let lanes = i * S::LANES..(i + 1) * S::LANES;
-            let (total, before) = (s.load(&state.totals[lanes.clone()]), s.load(&before[lanes.clone()]));
-            s.store(s.mul_add(total, before, sum), &mut state.totals[lanes]);
+    }
+
+    /// [`Tile::replace`] by words of two weights, word `i` of keys `2i` and `2i + 1` in line `i`; a key that is not seen
+    /// has the weight 0. An exponential that is rounded to bf16 need not be exact.
+    #[inline(always)]
+    fn replace_by_words<S: Simd, const VECTORS: usize>(
+        &mut self,
+        s: S,
+        Exponent { factor, shifts }: Exponent<S, VECTORS>,
+        sums: &mut [S::F32; VECTORS],
+        ahead: &mut Ahead,
+    ) {
+        let line = VECTORS * S::LANES;
+        for word in self.seen.start / 2..self.seen.end.div_ceil(2) {
+            ahead.ask(s);
+            for (i, sum) in sums.iter_mut().enumerate() {
+                let mut weights = [s.splat(0.0); 2];
+                for (key, weight) in (2 * word..).zip(&mut weights) {
+                    if self.seen.contains(&key) {
+                        let score = s.load(&self.lines[key * line + i * S::LANES..]);
+                        *weight = math::rough_exp2(s, s.mul_add(score, factor, shifts[i]));
+                        *sum = s.add(*sum, *weight);
+                    }
+                }
+                s.store(join(s, weights[0], weights[1]), &mut self.lines[word * line + i * S::LANES..]);
+            }
         }
-        before
     }
 }
 
