@@ -25,8 +25,36 @@ pub(crate) fn write<S: Simd>(s: S, v: S::F32, to: &mut [f32]) {
 /// `row[i] = f(row[i])`; lanes behind the end see `fill`.
 #[inline(always)]
 pub(crate) fn update<S: Simd>(s: S, row: &mut [f32], fill: f32, f: impl Fn(S::F32) -> S::F32) {
-    for part in row.chunks_mut(S::LANES) {
-        write(s, f(read(s, part, fill)), part);
+    let mut parts = row.chunks_exact_mut(S::LANES);
+    for part in &mut parts {
+        s.store(f(s.load(part)), part);
+    }
+    let rest = parts.into_remainder();
+    if !rest.is_empty() {
+        s.store_partial(f(s.load_partial(rest, fill)), rest);
+    }
+}
+
+/// `row[i] = f(row[i], others[0][i], …)` for rows of one length; lanes behind the end see 0.
+#[inline(always)]
+pub(crate) fn update_with<S: Simd, const N: usize>(
+    s: S,
+    row: &mut [f32],
+    others: [&[f32]; N],
+    f: impl Fn(S::F32, [S::F32; N]) -> S::F32,
+) {
+    let whole = row.len() - row.len() % S::LANES;
+    let (row, rest) = row.split_at_mut(whole);
+    let others = others.map(|other| other.split_at(whole));
+    // whole vectors in a loop of their own, in which nothing is left to decide
+    let mut parts = others.map(|(other, _)| other.chunks_exact(S::LANES));
+    for part in row.chunks_exact_mut(S::LANES) {
+        let values = parts.each_mut().map(|other| s.load(other.next().unwrap_or_default()));
+        s.store(f(s.load(part), values), part);
+    }
+    if !rest.is_empty() {
+        let values = others.map(|(_, other)| s.load_partial(other, 0.0));
+        s.store_partial(f(s.load_partial(rest, 0.0), values), rest);
     }
 }
 
@@ -52,16 +80,16 @@ pub(crate) fn zip<S: Simd>(
     }
 }
 
-/// Folds a row into one vector: vector `i` goes to chain `i mod 4`, then the chains are joined in pairs.
+/// Folds a row into one vector, or a few: vector `i` goes to chain `i mod 4`, then the chains are joined in pairs.
 #[inline(always)]
-pub(crate) fn fold<S: Simd>(
+pub(crate) fn fold<S: Simd, T: Copy>(
     s: S,
     row: &[f32],
     fill: f32,
-    start: S::F32,
-    step: impl Fn(S::F32, S::F32) -> S::F32,
-    join: impl Fn(S::F32, S::F32) -> S::F32,
-) -> S::F32 {
+    start: T,
+    step: impl Fn(T, S::F32) -> T,
+    join: impl Fn(T, T) -> T,
+) -> T {
     let mut chains = [start; CHAINS];
     let mut blocks = row.chunks_exact(CHAINS * S::LANES);
     for block in &mut blocks {

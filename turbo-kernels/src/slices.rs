@@ -24,7 +24,7 @@ use crate::{
     Activation, Isa, KernelError,
     bias_act::Activate,
     lanes, math,
-    norm::{NormRow, NormWeights},
+    norm::{NormRows, NormWeights},
     pool::{L2Row, SumRows},
     simd::{Kernel, Simd, SupportedIsa},
     softmax::SoftmaxRow,
@@ -49,10 +49,9 @@ pub fn softmax_rows(x: &[f32], columns: usize, out: &mut [f32]) -> Result<(), Ke
 /// # Errors
 /// [`KernelError::Length`] unless `gain` and `offset` have one length, `x` is whole rows and `out` has its length.
 pub fn layer_norm_rows(x: &[f32], weights: NormWeights<&[f32]>, out: &mut [f32]) -> Result<(), KernelError> {
-    let hidden_size = weights.checked("layer_norm_rows", x, out)?;
+    weights.checked("layer_norm_rows", x, out)?;
     out.copy_from_slice(x);
-    let isa = best();
-    out.chunks_exact_mut(hidden_size.max(1)).for_each(|row| isa.run(NormRow { row, weights }));
+    best().run(NormRows { rows: out, weights });
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use crate::{
     KernelError,
     device::{Cpu, CpuQueue},
     lanes,
-    norm::{NormWeights, for_each_row, normalize},
+    norm::{NormWeights, for_each_piece, for_each_row, normalize},
     simd::{Kernel, Simd},
 };
 
@@ -48,10 +48,9 @@ impl Embed for Cpu {
         for lookup in lookups {
             lookup.check(NAME, hidden_size, tokens)?;
         }
-        for_each_row(queue, hidden_size, out, |first, out| {
-            let token = first / hidden_size;
-            out.copy_from_slice(first_lookup.row(token, hidden_size));
-            self.supported_isa().run(SumNormRow { others, token, weights, out });
+        for_each_piece(queue, hidden_size, out, |first, out| {
+            let first_token = first / hidden_size;
+            self.supported_isa().run(SumNormRows { first_lookup, others, first_token, weights, out });
         })
     }
 }
@@ -71,24 +70,27 @@ impl<'a> Lookup<&'a [f32], &'a [u32]> {
     }
 }
 
-/// Adds the rows of `token` in the other tables to the first, which lies in `out`, and normalises the sum.
-struct SumNormRow<'a> {
+/// Adds the rows of tokens in all tables, and normalises each sum.
+struct SumNormRows<'a> {
+    first_lookup: &'a Lookup<&'a [f32], &'a [u32]>,
     others: &'a [Lookup<&'a [f32], &'a [u32]>],
-    token: usize,
+    /// The token of the first row of `out`.
+    first_token: usize,
     weights: NormWeights<&'a [f32]>,
     out: &'a mut [f32],
 }
 
-impl Kernel for SumNormRow<'_> {
+impl Kernel for SumNormRows<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let hidden_size = self.out.len();
-        for lookup in self.others {
-            let row = lookup.row(self.token, hidden_size).chunks(S::LANES);
-            for (term, out) in row.zip(self.out.chunks_mut(S::LANES)) {
-                lanes::write(s, s.add(lanes::read(s, out, 0.0), lanes::read(s, term, 0.0)), out);
+        let hidden_size = self.weights.gain.len().max(1);
+        for (token, out) in (self.first_token..).zip(self.out.chunks_exact_mut(hidden_size)) {
+            out.copy_from_slice(self.first_lookup.row(token, hidden_size));
+            for lookup in self.others {
+                let row = lookup.row(token, hidden_size);
+                lanes::update_with(s, out, [row], |sum, [term]| s.add(sum, term));
             }
         }
         normalize(s, self.out, self.weights);

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     Norm, NormWeights,
-    row::{NormRow, RmsRow, normalize},
+    row::{NormRows, RmsRows, normalize},
 };
 use crate::{
     Columns, HeadSizes, KernelError,
@@ -25,9 +25,9 @@ impl Norm for Cpu {
         out: &mut [f32],
     ) -> Result<(), KernelError> {
         let hidden_size = weights.checked("layer_norm", x, out)?;
-        for_each_row(queue, hidden_size, out, |first, row| {
-            row.copy_from_slice(&x[first..][..hidden_size]);
-            self.supported_isa().run(NormRow { row, weights });
+        for_each_piece(queue, hidden_size, out, |first, rows| {
+            rows.copy_from_slice(&x[first..][..rows.len()]);
+            self.supported_isa().run(NormRows { rows, weights });
         })
     }
 
@@ -44,10 +44,9 @@ impl Norm for Cpu {
         let hidden_size = weights.checked(NAME, x, out)?;
         bias.map_or(Ok(()), |bias| KernelError::check_length(NAME, "bias", hidden_size, bias.len()))?;
         KernelError::check_length(NAME, "residual", x.len(), residual.len())?;
-        for_each_row(queue, hidden_size, out, |first, row| {
-            let x = &x[first..][..hidden_size];
-            let residual = &residual[first..][..hidden_size];
-            self.supported_isa().run(BiasResidualRow { x, bias, residual, weights, row });
+        for_each_piece(queue, hidden_size, out, |first, rows| {
+            let (x, residual) = (&x[first..][..rows.len()], &residual[first..][..rows.len()]);
+            self.supported_isa().run(BiasResidualRows { x, bias, residual, weights, rows });
         })
     }
 
@@ -61,8 +60,8 @@ impl Norm for Cpu {
     ) -> Result<(), KernelError> {
         KernelError::check_rows("rms_norm", "x", gain.len(), x.len())?;
         KernelError::check_length("rms_norm", "out", x.len(), out.len())?;
-        for_each_row(queue, gain.len(), out, |first, out| {
-            self.supported_isa().run(RmsRow { x: &x[first..][..gain.len()], gain, epsilon, out });
+        for_each_piece(queue, gain.len(), out, |first, out| {
+            self.supported_isa().run(RmsRows { x: &x[first..][..out.len()], gain, epsilon, out });
         })
     }
 
@@ -82,9 +81,7 @@ impl Norm for Cpu {
         KernelError::check_length(NAME, "gain", head_dim, gain.len())?;
         for_each_row(queue, width, out, |first, out| {
             let x = x.part(first / width, 0, width);
-            for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
-                self.supported_isa().run(RmsRow { x, gain, epsilon, out });
-            }
+            self.supported_isa().run(RmsRows { x, gain, epsilon, out });
         })
     }
 }
@@ -112,8 +109,8 @@ impl<V> NormWeights<V> {
     }
 }
 
-/// Calls `work(first value, row)` for every row of `out`, in parallel.
-pub(crate) fn for_each_row(
+/// Calls `work(first value, rows)` for pieces of rows of `out`, in parallel.
+pub(crate) fn for_each_piece(
     queue: &mut CpuQueue,
     hidden_size: usize,
     out: &mut [f32],
@@ -123,11 +120,21 @@ pub(crate) fn for_each_row(
         return Ok(());
     }
     let values = (PIECE / hidden_size).max(1) * hidden_size;
-    Ok(queue.for_each_chunk(out, values, 0, |piece, out, _| {
-        for (i, row) in out.chunks_exact_mut(hidden_size).enumerate() {
-            work(piece * values + i * hidden_size, row);
+    Ok(queue.for_each_chunk(out, values, 0, |piece, rows, _| work(piece * values, rows))?)
+}
+
+/// Calls `work(first value, row)` for every row of `out`, in parallel.
+pub(crate) fn for_each_row(
+    queue: &mut CpuQueue,
+    hidden_size: usize,
+    out: &mut [f32],
+    work: impl Fn(usize, &mut [f32]) + Sync,
+) -> Result<(), KernelError> {
+    for_each_piece(queue, hidden_size, out, |first, rows| {
+        for (i, row) in rows.chunks_exact_mut(hidden_size).enumerate() {
+            work(first + i * hidden_size, row);
         }
-    })?)
+    })
 }
 
 /// The norm of rows that other steps of the same operation write.
@@ -157,38 +164,39 @@ impl NormGroup<'_> {
     pub(crate) unsafe fn run(&self, rows: Range<usize>, piece: usize) {
         let hidden_size = self.weights.gain.len();
         let first = rows.start + piece * self.rows_of_piece();
-        for row in first..rows.end.min(first + self.rows_of_piece()) {
-            // SAFETY: the caller's promise; one row is borrowed at a time.
-            let row = unsafe { self.out.slice(row * hidden_size, hidden_size) };
-            self.isa.run(NormRow { row, weights: self.weights });
+        let end = rows.end.min(first + self.rows_of_piece());
+        if first < end {
+            // SAFETY: the caller's promise.
+            let rows = unsafe { self.out.slice(first * hidden_size, (end - first) * hidden_size) };
+            self.isa.run(NormRows { rows, weights: self.weights });
         }
     }
 }
 
-struct BiasResidualRow<'a> {
+struct BiasResidualRows<'a> {
     x: &'a [f32],
     bias: Option<&'a [f32]>,
     residual: &'a [f32],
     weights: NormWeights<&'a [f32]>,
-    row: &'a mut [f32],
+    rows: &'a mut [f32],
 }
 
-impl Kernel for BiasResidualRow<'_> {
+impl Kernel for BiasResidualRows<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        match self.bias {
-            None => lanes::zip(s, self.x, self.residual, self.row, |x, residual| s.add(x, residual)),
-            Some(bias) => {
-                let terms = self.x.chunks(S::LANES).zip(bias.chunks(S::LANES));
-                let rest = self.residual.chunks(S::LANES).zip(self.row.chunks_mut(S::LANES));
-                for ((x, bias), (residual, out)) in terms.zip(rest) {
-                    let sum = s.add(lanes::read(s, x, 0.0), lanes::read(s, bias, 0.0));
-                    lanes::write(s, s.add(sum, lanes::read(s, residual, 0.0)), out);
-                }
+        self.rows.copy_from_slice(self.x);
+        let hidden_size = self.weights.gain.len().max(1);
+        let rows = self.rows.chunks_exact_mut(hidden_size).zip(self.residual.chunks_exact(hidden_size));
+        for (row, residual) in rows {
+            match self.bias {
+                None => lanes::update_with(s, row, [residual], |x, [residual]| s.add(x, residual)),
+                Some(bias) => lanes::update_with(s, row, [bias, residual], |x, [bias, residual]| {
+                    s.add(s.add(x, bias), residual)
+                }),
             }
         }
-        normalize(s, self.row, self.weights);
+        normalize(s, self.rows, self.weights);
     }
 }

@@ -6,8 +6,8 @@ mod cpu;
 pub(crate) mod cuda;
 mod row;
 
-pub(crate) use cpu::{NormGroup, for_each_row};
-pub(crate) use row::{NormRow, normalize};
+pub(crate) use cpu::{NormGroup, for_each_piece, for_each_row};
+pub(crate) use row::{NormRows, normalize};
 
 use crate::{ColumnsOn, HeadSizes, KernelError, device::Device};
 

@@ -1,4 +1,8 @@
-//! Norms of one row that lies in cache, for the kernels here and for embeddings.
+//! Norms of rows that lie in cache, for the kernels here and for embeddings.
+//!
+//! A row goes through passes each of which ends with a number that the next one waits for: additions across the lanes of
+//! a vector, a root, a quotient. So a few rows go through each pass together, and one computes while another waits. What
+//! comes of a row does not depend on its neighbours.
 
 use super::NormWeights;
 use crate::{
@@ -6,97 +10,120 @@ use crate::{
     simd::{Kernel, Simd},
 };
 
-/// Normalises `row` in place; gain and offset have its length.
-pub(crate) struct NormRow<'a> {
-    pub(crate) row: &'a mut [f32],
+/// Rows that take each pass together.
+const TOGETHER: usize = 4;
+
+/// Normalises rows in place; gain and offset have the length of one.
+pub(crate) struct NormRows<'a> {
+    pub(crate) rows: &'a mut [f32],
     pub(crate) weights: NormWeights<&'a [f32]>,
 }
 
-impl Kernel for NormRow<'_> {
+impl Kernel for NormRows<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        normalize(s, self.row, self.weights);
+        normalize(s, self.rows, self.weights);
     }
 }
 
-/// `row = (row − mean) / √(variance + ε) · gain + offset`.
+/// `row = (row − mean) / √(variance + ε) · gain + offset` for each row.
 ///
 /// Two passes, corrected (Chan, Golub and LeVeque, The American Statistician 37, 1983): the mean of the first is
 /// rounded to f32, and what the rounding left out is the mean of the differences of the second. Values of 1e4 ± 1 come
 /// out as precise as those of 0 ± 1, and a row without spread comes out as `offset` up to that rounding.
 #[inline(always)]
-pub(crate) fn normalize<S: Simd>(s: S, row: &mut [f32], weights: NormWeights<&[f32]>) {
-    let n = row.len() as f32;
-    let mean = lanes::sum(s, row, 0.0, |x| x) / n;
-    let center = s.splat(mean);
-    let (differences, squares) = differences(s, row, mean);
-    let left = differences / n;
-    let left_over = s.splat(left);
-    let centered = |x| s.sub(s.sub(x, center), left_over);
-    // E[d²] − E[d]², where E[d] is a rounding: nothing cancels unless everything does
-    let variance = (squares / n - left * left).max(0.0);
-    let inverse = s.splat(1.0 / (variance + weights.epsilon).sqrt());
-    let parts = row.chunks_mut(S::LANES).zip(weights.gain.chunks(S::LANES));
-    match weights.offset {
-        Some(offset) => {
-            for ((part, gain), offset) in parts.zip(offset.chunks(S::LANES)) {
-                let unit = s.mul(centered(lanes::read(s, part, 0.0)), inverse);
-                let y = s.mul_add(unit, lanes::read(s, gain, 0.0), lanes::read(s, offset, 0.0));
-                lanes::write(s, y, part);
-            }
+pub(crate) fn normalize<S: Simd>(s: S, rows: &mut [f32], weights: NormWeights<&[f32]>) {
+    let hidden_size = weights.gain.len().max(1);
+    for rows in rows.chunks_mut(TOGETHER * hidden_size) {
+        let mut moments = [Moments::default(); TOGETHER];
+        for (row, moments) in rows.chunks_exact(hidden_size).zip(&mut moments) {
+            moments.mean = lanes::sum(s, row, 0.0, |x| x) / hidden_size as f32;
         }
-        None => {
-            for (part, gain) in parts {
-                let unit = s.mul(centered(lanes::read(s, part, 0.0)), inverse);
-                lanes::write(s, s.mul(unit, lanes::read(s, gain, 0.0)), part);
-            }
+        for (row, moments) in rows.chunks_exact(hidden_size).zip(&mut moments) {
+            moments.look_again(s, row);
+        }
+        for (row, moments) in rows.chunks_exact_mut(hidden_size).zip(moments) {
+            moments.normalize(s, row, weights);
         }
     }
 }
 
-/// `Σ d` and `Σ d²` with `d = row[i] − mean`, in one pass: two chains each, even and odd vectors.
-#[inline(always)]
-fn differences<S: Simd>(s: S, row: &[f32], mean: f32) -> (f32, f32) {
-    let center = s.splat(mean);
-    let mut sums = [s.splat(0.0); 2];
-    let mut squares = [s.splat(0.0); 2];
-    let mut pairs = row.chunks_exact(2 * S::LANES);
-    for pair in &mut pairs {
-        for (i, (sum, square)) in sums.iter_mut().zip(&mut squares).enumerate() {
-            let d = s.sub(s.load(&pair[i * S::LANES..]), center);
-            *sum = s.add(*sum, d);
-            *square = s.mul_add(d, d, *square);
-        }
-    }
-    let rest = pairs.remainder();
-    for (i, (sum, square)) in sums.iter_mut().zip(&mut squares).enumerate() {
-        if i * S::LANES < rest.len() {
-            let d = s.sub(lanes::read(s, &rest[i * S::LANES..], mean), center);
-            *sum = s.add(*sum, d);
-            *square = s.mul_add(d, d, *square);
-        }
-    }
-    (s.reduce_sum(s.add(sums[0], sums[1])), s.reduce_sum(s.add(squares[0], squares[1])))
+/// What the passes find out about a row.
+#[derive(Clone, Copy, Default)]
+struct Moments {
+    /// Rounded.
+    mean: f32,
+    /// What the rounding left out.
+    left: f32,
+    variance: f32,
 }
 
-/// `out = x / √(mean of x² + ε) · gain`, all of one length.
-pub(crate) struct RmsRow<'a> {
+impl Moments {
+    /// The second pass: everything but the rounded mean.
+    #[inline(always)]
+    fn look_again<S: Simd>(&mut self, s: S, row: &[f32]) {
+        let (center, zero) = (s.splat(self.mean), s.splat(0.0));
+        let [differences, squares] = lanes::fold(
+            s,
+            row,
+            self.mean,
+            [zero; 2],
+            |[differences, squares], x| {
+                let d = s.sub(x, center);
+                [s.add(differences, d), s.mul_add(d, d, squares)]
+            },
+            |a, b| [s.add(a[0], b[0]), s.add(a[1], b[1])],
+        );
+        let n = row.len() as f32;
+        self.left = s.reduce_sum(differences) / n;
+        // E[d²] − E[d]², where E[d] is a rounding: nothing cancels unless everything does
+        self.variance = (s.reduce_sum(squares) / n - self.left * self.left).max(0.0);
+    }
+
+    #[inline(always)]
+    fn normalize<S: Simd>(self, s: S, row: &mut [f32], weights: NormWeights<&[f32]>) {
+        let center = s.splat(self.mean);
+        let inverse = 1.0 / (self.variance + weights.epsilon).sqrt();
+        let (factor, shift) = (s.splat(inverse), s.splat(-self.left * inverse));
+        let unit = |x| s.mul_add(s.sub(x, center), factor, shift);
+        match weights.offset {
+            Some(offset) => lanes::update_with(s, row, [weights.gain, offset], |x, [gain, offset]| {
+                s.mul_add(unit(x), gain, offset)
+            }),
+            None => lanes::update_with(s, row, [weights.gain], |x, [gain]| s.mul(unit(x), gain)),
+        }
+    }
+}
+
+/// `out = x / √(mean of x² + ε) · gain` for each row of the length of `gain`.
+pub(crate) struct RmsRows<'a> {
     pub(crate) x: &'a [f32],
     pub(crate) gain: &'a [f32],
     pub(crate) epsilon: f32,
+    /// As long as `x`.
     pub(crate) out: &'a mut [f32],
 }
 
-impl Kernel for RmsRow<'_> {
+impl Kernel for RmsRows<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let mean = lanes::sum(s, self.x, 0.0, |x| s.mul(x, x)) / self.x.len() as f32;
-        let inverse = s.splat(1.0 / (mean + self.epsilon).sqrt());
-        lanes::zip(s, self.x, self.gain, self.out, |x, gain| s.mul(s.mul(x, inverse), gain));
+        let hidden_size = self.gain.len().max(1);
+        let rows = self.x.chunks(TOGETHER * hidden_size);
+        for (x, out) in rows.zip(self.out.chunks_mut(TOGETHER * hidden_size)) {
+            let mut squares = [0.0; TOGETHER];
+            for (x, squares) in x.chunks_exact(hidden_size).zip(&mut squares) {
+                *squares = lanes::sum(s, x, 0.0, |x| s.mul(x, x));
+            }
+            let rows = x.chunks_exact(hidden_size).zip(out.chunks_exact_mut(hidden_size));
+            for ((x, out), squares) in rows.zip(squares) {
+                let inverse = s.splat(1.0 / (squares / hidden_size as f32 + self.epsilon).sqrt());
+                lanes::zip(s, x, self.gain, out, |x, gain| s.mul(s.mul(x, inverse), gain));
+            }
+        }
     }
 }
 
@@ -114,7 +141,7 @@ mod tests {
         for isa in supported() {
             let normalized = |center: f32| {
                 let mut row: Vec<f32> = small.iter().map(|v| v + center).collect();
-                isa.run(NormRow { row: &mut row, weights });
+                isa.run(NormRows { rows: &mut row, weights });
                 row
             };
             for (a, b) in normalized(0.0).iter().zip(normalized(8192.0)) {
