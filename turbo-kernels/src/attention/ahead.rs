@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::{Columns, simd::Simd};
 
 /// Values of a cache line.
-const LINE: usize = 16;
+pub(super) const LINE: usize = 16;
 
 /// A head of keys and of values in some rows. Each row lies in a page of its own, so nothing else asks for them, and all at
 /// once would hold up the core.

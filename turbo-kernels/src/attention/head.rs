@@ -30,15 +30,15 @@ use std::ops::Range;
 
 use super::{
     AttentionMask, AttentionShape, ByDistance,
-    ahead::Ahead,
-    product::{Order, join, join_lines, multiply, step, words},
+    ahead::{Ahead, LINE},
+    arrange::{self, AreFinite, HeadRows, PackKeys, PackValues},
+    product::{Order, multiply, step, words},
     weights::{MOST_QUERIES, Scale, State, Tile, Visible},
 };
 use crate::{
     Columns,
     device::SharedMut,
-    gemm::{EvenTiles, for_each_row, tile_rows, tile_values, with_rows},
-    lanes,
+    gemm::{EvenTiles, TileRanges, for_each_row, tile_rows, tile_values, with_rows},
     simd::{Kernel, Simd},
 };
 
@@ -46,8 +46,6 @@ use crate::{
 const MOST_LANES: usize = MOST_QUERIES / 2;
 /// Rows of a run at most.
 pub(super) const MOST_ROWS: usize = 512;
-/// Values of a cache line.
-const LINE: usize = 16;
 /// The second value of a word of two bf16.
 const LOWER_HALF: i32 = 0xffff;
 /// Keys of a tile: its weights take a third of a first-level cache, and with twice as many nothing was faster.
@@ -177,27 +175,19 @@ impl Head<'_> {
     /// Blocks of `[head_dim][lanes]`, a query to a lane. Lanes behind the last query hold anything: nobody looks at
     /// what comes of them.
     #[inline(always)]
-    fn arrange_queries<S: Simd>(&self, s: S, queries: Range<usize>, blocks: &mut [f32]) {
-        let (head_dim, line) = (self.shape.head_dim, block_queries::<S>());
-        let starts = queries.clone().step_by(line);
-        for (first, block) in starts.zip(blocks.chunks_mut((head_dim * line).max(1))) {
-            let end = queries.end.min(first + line);
+    fn arrange_queries<S: Simd>(&self, s: S, rows: Range<usize>, blocks: &mut [f32]) {
+        let (head_dim, most) = (self.shape.head_dim, block_queries::<S>());
+        let starts = rows.clone().step_by(most);
+        for (first, to) in starts.zip(blocks.chunks_mut((head_dim * most).max(1))) {
+            let count = most.min(rows.end - first);
+            let rows = HeadRows::new(self.q, self.head, head_dim, first, count);
+            // may lie behind the last value, but is only asked for
+            let next = self.next.map(|next| (next as isize - self.head as isize) * head_dim as isize);
             // a block of one vector has lines of one vector
-            let line = if end - first <= S::LANES { S::LANES } else { line };
-            for row in (first..end).step_by(lanes::SQUARE) {
-                let mut rows: [&[f32]; lanes::SQUARE] = [&[]; lanes::SQUARE];
-                for (i, part) in rows.iter_mut().enumerate() {
-                    *part = self.q.part((row + i).min(end - 1), self.head * head_dim, head_dim);
-                }
-                lanes::transpose(s, rows, &mut block[row - first..], line);
-                if let Some(next) = self.next {
-                    for row in row..end.min(row + lanes::SQUARE) {
-                        self.prefetch_query(s, next, row);
-                    }
-                }
-            }
-            if S::DOT_BF16 {
-                join_lines(s, block, line, head_dim);
+            if count > S::LANES {
+                s.call(arrange::Queries::<2> { rows, next, to });
+            } else {
+                s.call(arrange::Queries::<1> { rows, next, to });
             }
         }
     }
@@ -296,20 +286,22 @@ impl<'a> Run<'a> {
         (next_head, next): (usize, Range<usize>),
         scratch: &mut Scratch<'_>,
     ) {
-        let tiles = EvenTiles::new(keys.len(), tile_rows::<S>());
+        let tiles = EvenTiles::new(keys.len(), tile_rows::<S>()).ranges();
+        let values = self.rows_of(self.head.v, &keys);
         if S::DOT_BF16 {
-            self.pack_keys(s, keys.clone(), tiles, scratch.keys);
+            let rows = self.rows_of(self.head.k, &keys);
+            s.call(PackKeys { rows, tiles: tiles.clone(), to: scratch.keys });
         }
         if !self.head.values_are_lines::<S>() {
-            self.pack_values(s, keys.clone(), scratch.values);
+            s.call(PackValues { rows: values, to: scratch.values });
         }
-        let by_row = self.head.shape.mask != AttentionMask::Full && !self.values_are_finite(s, keys.clone());
+        let by_row = self.head.shape.mask != AttentionMask::Full && !s.call(AreFinite(values));
         let blocks = self.rows.len().div_ceil(block_queries::<S>());
         for (number, first) in self.rows.clone().step_by(block_queries::<S>()).enumerate() {
             let rows = first..self.rows.end.min(first + block_queries::<S>());
             let part = |number| self.tokens.start + next.start + next.len() * number / blocks;
             let ahead = self.head.ahead(next_head, part(number)..part(number + 1));
-            let block = Block { run: self, rows, number, keys: keys.clone(), tiles, by_row };
+            let block = Block { run: self, rows, number, keys: keys.clone(), tiles: tiles.clone(), by_row };
             // SAFETY: these rows are among those that the caller promises.
             unsafe {
                 if block.rows.len() > S::LANES {
@@ -321,63 +313,11 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Packs keys in tiles of a product, as words.
+    /// Some keys of the sequence, or their values.
     #[inline(always)]
-    fn pack_keys<S: Simd>(&self, s: S, keys: Range<usize>, tiles: EvenTiles, to: &mut [f32]) {
-        for tile in 0..tiles.count() {
-            let range = tiles.range(tile);
-            let rows = (keys.start + range.start..keys.start + range.end).map(|key| self.keys_of(key));
-            pack_words(s, rows, &mut to[tile_values(range.start, words::<S>(self.head.shape.head_dim))..]);
-        }
-    }
-
-    /// Packs values, `[keys][whole vectors]`, 0 behind the last dimension.
-    #[inline(always)]
-    fn pack_values<S: Simd>(&self, s: S, keys: Range<usize>, to: &mut [f32]) {
-        let head_dim = self.head.shape.head_dim;
-        let line = head_dim.next_multiple_of(S::LANES).max(1);
-        let keys_of_word = if S::DOT_BF16 { 2 } else { 1 };
-        for (key, to) in keys.clone().step_by(keys_of_word).zip(to.chunks_exact_mut(line)) {
-            let first = self.values_of(key);
-            let second: &[f32] =
-                if S::DOT_BF16 && key + 1 < keys.end { self.values_of(key + 1) } else { &[] };
-            for (at, to) in (0..head_dim).step_by(S::LANES).zip(to.chunks_exact_mut(S::LANES)) {
-                let v = lanes::read(s, &first[at..], 0.0);
-                if S::DOT_BF16 {
-                    let w = lanes::read(s, second.get(at..).unwrap_or_default(), 0.0);
-                    s.store(join(s, v, w), to);
-                } else {
-                    s.store(v, to);
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn values_are_finite<S: Simd>(&self, s: S, keys: Range<usize>) -> bool {
-        let mut difference = s.splat(0.0);
-        for key in keys {
-            for part in self.values_of(key).chunks(S::LANES) {
-                let v = lanes::read(s, part, 0.0);
-                // 0 unless v is infinite or NaN
-                difference = s.add(difference, s.sub(v, v));
-            }
-        }
-        s.reduce_sum(difference) == 0.0
-    }
-
-    /// One key.
-    #[inline(always)]
-    fn keys_of(&self, key: usize) -> &'a [f32] {
-        let head = self.head;
-        head.k.part(self.tokens.start + key, head.kv_head() * head.shape.head_dim, head.shape.head_dim)
-    }
-
-    /// The values of one key.
-    #[inline(always)]
-    fn values_of(&self, key: usize) -> &'a [f32] {
-        let head = self.head;
-        head.v.part(self.tokens.start + key, head.kv_head() * head.shape.head_dim, head.shape.head_dim)
+    fn rows_of(&self, columns: Columns<&'a [f32]>, keys: &Range<usize>) -> HeadRows<'a> {
+        let Head { shape: AttentionShape { head_dim, .. }, .. } = *self.head;
+        HeadRows::new(columns, self.head.kv_head(), head_dim, self.tokens.start + keys.start, keys.len())
     }
 
     /// The answer of rows that see no key.
@@ -397,24 +337,25 @@ impl<'a> Run<'a> {
     /// The row is one of these, nobody else uses its columns of this head, and the last result is gone.
     #[inline(always)]
     unsafe fn out(&self, row: usize, column: usize, len: usize) -> &'a mut [f32] {
+        // SAFETY: columns of this head, in a row that the caller promises.
+        unsafe { self.head.out.slice(self.start_of_out(row, column), len) }
+    }
+
+    /// Where `len` of this head's columns from `column` on begin, in the row at position `row`, and how far it is from
+    /// there to the next of `rows` rows: all of them are there.
+    #[inline(always)]
+    fn out_rows(&self, row: usize, rows: usize, column: usize, len: usize) -> (*mut f32, usize) {
+        let AttentionShape { num_heads, head_dim, .. } = self.head.shape;
+        let stride = num_heads * head_dim;
+        let part = self.head.out.part(self.start_of_out(row, column), (rows - 1) * stride + len);
+        (part.as_mut_ptr(), stride)
+    }
+
+    #[inline(always)]
+    fn start_of_out(&self, row: usize, column: usize) -> usize {
         let AttentionShape { num_heads, head_dim, .. } = self.head.shape;
         let row = self.first_row + row - self.rows.start;
-        let start = (row * num_heads + self.head.head) * head_dim + column;
-        // SAFETY: columns of this head, in a row that the caller promises.
-        unsafe { self.head.out.slice(start, len) }
-    }
-}
-
-/// [`pack_tile`] for rows of words.
-#[inline(always)]
-fn pack_words<'a, S: Simd>(s: S, rows: impl ExactSizeIterator<Item = &'a [f32]>, tile: &mut [f32]) {
-    let lines = rows.len() * S::LANES;
-    for (row, values) in rows.enumerate() {
-        for (run, values) in values.chunks(2 * S::LANES).enumerate() {
-            let (first, second) = values.split_at(values.len().min(S::LANES));
-            let words = s.pair_bf16(lanes::read(s, first, 0.0), lanes::read(s, second, 0.0));
-            s.store(s.float(words), &mut tile[run * lines + row * S::LANES..]);
-        }
+        (row * num_heads + self.head.head) * head_dim + column
     }
 }
 
@@ -428,7 +369,7 @@ struct Block<'a> {
     /// Positions of the keys.
     keys: Range<usize>,
     /// How they are cut into tiles of a product.
-    tiles: EvenTiles,
+    tiles: TileRanges,
     /// Whether some value is not finite and each row must keep to its own keys.
     by_row: bool,
 }
@@ -501,8 +442,7 @@ impl Block<'_> {
     ) -> [f32; MOST_QUERIES] {
         let Head { k, shape: AttentionShape { head_dim, .. }, .. } = *self.run.head;
         let mut greatest = [f32::NEG_INFINITY; MOST_QUERIES];
-        for number in 0..self.tiles.count() {
-            let range = self.tiles.range(number);
+        for range in self.tiles.clone() {
             if range.end <= tile.seen.start || range.start >= tile.seen.end {
                 continue;
             }
@@ -596,11 +536,10 @@ impl Sums<'_> {
     unsafe fn add<S: Simd>(mut self, s: S, seen: Range<usize>) {
         let Block { run, rows, by_row, .. } = self.block;
         let head_dim = run.head.shape.head_dim;
-        let tiles = EvenTiles::new(rows.len(), if *by_row { 1 } else { tile_rows::<S>() });
+        let tiles = EvenTiles::new(rows.len(), if *by_row { 1 } else { tile_rows::<S>() }).ranges();
         // by columns first: what all tiles read of the values, and their weights, stays in a first-level cache
         for column in (0..head_dim).step_by(2 * S::LANES) {
-            for tile in 0..tiles.count() {
-                let queries = tiles.range(tile);
+            for queries in tiles.clone() {
                 let keys = if *by_row { self.visible(queries.start, &seen) } else { seen.clone() };
                 let of = &mut self;
                 let query = queries.start;
@@ -664,15 +603,21 @@ impl<const VECTORS: usize, const ROWS: usize> Kernel for SumValues<'_, '_, VECTO
         let line = head_dim.next_multiple_of(S::LANES);
         // of the whole run
         let first = rows.start - run.rows.start + query;
+        // Addresses are seen once to lie where they should: of the time of short sequences a fifth went into looking at those of
+        // each row.
+        let kept = &mut of.sums[first * line + column..];
+        assert!(kept.len() >= (ROWS - 1) * line + VECTORS * S::LANES);
+        let kept = kept.as_mut_ptr();
         let mut sums = [[s.splat(0.0); VECTORS]; ROWS];
         if let Some(before) = of.before {
-            for (row, sums) in sums.iter_mut().enumerate() {
-                let (factor, from) =
-                    (s.splat(before[query + row]), &of.sums[(first + row) * line + column..]);
-                for (i, sum) in sums.iter_mut().enumerate() {
-                    *sum = s.mul(s.load(&from[i * S::LANES..]), factor);
+            let before = &before[query..query + ROWS];
+            for_each_row!(ROWS, row => {
+                let factor = s.splat(before[row]);
+                for (i, sum) in sums[row].iter_mut().enumerate() {
+                    // SAFETY: a vector of a row that was seen to be there.
+                    *sum = s.mul(unsafe { s.load_ptr(kept.add(row * line + i * S::LANES)) }, factor);
                 }
-            }
+            });
         }
         let by_halves = S::DOT_BF16 && of.block.by_row;
         let words = match (S::DOT_BF16, by_halves) {
@@ -691,24 +636,34 @@ impl<const VECTORS: usize, const ROWS: usize> Kernel for SumValues<'_, '_, VECTO
             sums[0] = of.add_half(s, (keys.end / 2, query), column, !LOWER_HALF, sums[0]);
         }
         // Row by row without a loop, for the reason that the products of weights have (see `gemm`): sums would live in memory.
+        macro_rules! store {
+            (|$sum:ident, $row:ident| $value:expr, $to:expr, $stride:expr) => {
+                for_each_row!(ROWS, $row => {
+                    for (i, $sum) in sums[$row].into_iter().enumerate() {
+                        // SAFETY: a vector of a row that is there.
+                        unsafe { s.store_ptr($value, $to.add($row * $stride + i * S::LANES)) };
+                    }
+                })
+            };
+        }
         let Some(inverses) = of.inverses else {
-            for_each_row!(ROWS, row => {
-                let to = &mut of.sums[(first + row) * line + column..];
-                for (i, sum) in sums[row].into_iter().enumerate() {
-                    s.store(sum, &mut to[i * S::LANES..]);
-                }
-            });
+            store!(|sum, row| sum, kept, line);
             return;
         };
+        let inverses = &inverses[query..query + ROWS];
+        // adding 0 makes −0, which weights of 0 may or may not leave, one of both zeros
+        let zero = s.splat(0.0);
         let width = (head_dim - column).min(VECTORS * S::LANES);
-        for_each_row!(ROWS, row => {
-            // SAFETY: a row of the block, which whoever made `self` was promised, and one is borrowed at a time.
-            let to = unsafe { run.out(rows.start + query + row, column, width) };
-            let inverse = s.splat(inverses[query + row]);
-            for (sum, to) in sums[row].into_iter().zip(to.chunks_mut(S::LANES)) {
-                // adding 0 makes −0, which weights of 0 may or may not leave, one of both zeros
-                lanes::write(s, s.mul_add(sum, inverse, s.splat(0.0)), to);
-            }
-        });
+        let (to, stride) = run.out_rows(rows.start + query, ROWS, column, width);
+        if width == VECTORS * S::LANES {
+            store!(|sum, row| s.mul_add(sum, s.splat(inverses[row]), zero), to, stride);
+            return;
+        }
+        store!(|sum, row| s.mul_add(sum, s.splat(inverses[row]), zero), kept, line);
+        for row in 0..ROWS {
+            // SAFETY: `width` values of a row, in scratch and in the result, of which whoever made `self` was promised this
+            // part.
+            unsafe { std::ptr::copy_nonoverlapping(kept.add(row * line), to.add(row * stride), width) };
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Multi-head attention as one operation: scores never leave the core's cache.
 
 mod ahead;
+mod arrange;
 mod cpu;
 #[cfg(any(feature = "cuda", feature = "testing", test))]
 pub(crate) mod cuda;

@@ -25,7 +25,9 @@ pub use cuda::CudaWeight;
 pub(crate) use finish::Store;
 pub(crate) use format::{F32, Format, FormatKernel};
 pub use pack::PackedWeight;
-pub(crate) use pack::{EvenTiles, RUN, TileSizes, pack_tile, panel_width, tile_rows, tile_values, with_rows};
+pub(crate) use pack::{
+    EvenTiles, RUN, TileRanges, TileSizes, pack_tile, panel_width, tile_rows, tile_values, with_rows,
+};
 pub(crate) use rows::{Cut, Groups, Panels, ProductRows};
 pub(crate) use tile::{Finish, Met, Order, Panel, Place, Products, Tile};
 pub(crate) use words::{for_each_row, multiply};

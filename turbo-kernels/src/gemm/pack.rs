@@ -429,6 +429,49 @@ impl EvenTiles {
     pub(super) fn start(self, index: usize) -> usize {
         (self.rows * index).div_ceil(self.count.max(1))
     }
+
+    /// The rows of all tiles in their order, with one division for all of them.
+    #[inline(always)]
+    pub(crate) fn ranges(self) -> TileRanges {
+        let count = self.count.max(1);
+        TileRanges {
+            left: self.count,
+            count,
+            least: self.rows / count,
+            rest: self.rows % count,
+            start: 0,
+            over: 0,
+        }
+    }
+}
+
+/// Rows of even tiles, one after another.
+#[derive(Clone, Debug)]
+pub(crate) struct TileRanges {
+    left: usize,
+    count: usize,
+    /// Rows of the lowest.
+    least: usize,
+    /// What tiles of `least` rows leave.
+    rest: usize,
+    /// The first row of the next tile: `rows · index / count`, rounded up.
+    start: usize,
+    /// By how many parts of a row, of which `count` are one, it is rounded up.
+    over: usize,
+}
+
+impl Iterator for TileRanges {
+    type Item = Range<usize>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Range<usize>> {
+        self.left = self.left.checked_sub(1)?;
+        let is_higher = self.rest > self.over;
+        let start = self.start;
+        self.start += self.least + usize::from(is_higher);
+        self.over = self.over + if is_higher { self.count } else { 0 } - self.rest;
+        Some(start..self.start)
+    }
 }
 
 /// Values that a packed tile of `rows` rows takes.
@@ -571,6 +614,7 @@ mod tests {
             let tiles = EvenTiles::new(rows, 14);
             let heights: Vec<usize> = (0..tiles.count()).map(|i| tiles.range(i).len()).collect();
             assert_eq!(heights.iter().sum::<usize>(), rows);
+            assert!(tiles.ranges().eq((0..tiles.count()).map(|i| tiles.range(i))), "{rows}");
             assert_eq!(heights[0], tiles.most_rows());
             assert!(tiles.most_rows() <= 14 && heights.iter().all(|height| height + 1 >= heights[0]));
             // halves of an even number are as high as each other, but for a row
