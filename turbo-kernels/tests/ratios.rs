@@ -13,8 +13,9 @@ use std::num::NonZeroUsize;
 use common::{product, values};
 use rustix::time::{ClockId, clock_gettime};
 use turbo_kernels::{
-    Activation, Attention, AttentionMask, Columns, Cpu, CpuOptions, DType, Device, Epilogue, FeedForward,
-    Gemm, Hidden, Isa, KernelError, Layout, Queries, attention::AttentionShape, norm::NormWeights,
+    Activation, Attention, AttentionMask, BiasAct, Columns, Cpu, CpuOptions, DType, Device, Epilogue,
+    FeedForward, Gemm, Hidden, Isa, KernelError, Layout, Norm, Queries, attention::AttentionShape,
+    norm::NormWeights,
 };
 
 /// Turns of both sides. A turn of the longest kernel takes some milliseconds.
@@ -105,6 +106,7 @@ fn what_was_gained_is_not_lost() -> Result<(), KernelError> {
         }
         keep("attention in bf16 beside f32", 1.3, attention(300)?);
     }
+    keep("a layer norm beside ReLU", 0.25, layer_norm(16)?);
     keep("a feed-forward layer as one beside its parts", 0.9, feed_forward(200)?);
     assert!(lost.is_empty(), "{}", lost.join("\n"));
     Ok(())
@@ -135,6 +137,30 @@ fn attention(tokens: usize) -> Result<f64, KernelError> {
         })
     };
     Ok(ratio(attend(DType::F32)?, attend(DType::Bf16)?))
+}
+
+/// How many times longer ReLU takes than a layer norm of `rows` rows as wide as MiniLM's, both over and over again, so that
+/// a turn is longer than what the clock can tell.
+fn layer_norm(rows: usize) -> Result<f64, KernelError> {
+    const WIDTH: usize = 384;
+    const TIMES: usize = 100;
+    let cpu = cpu()?;
+    let (x, gain, offset) = (values(rows * WIDTH, 12), values(WIDTH, 13), values(WIDTH, 14));
+    let weights = NormWeights { gain: &gain[..], offset: Some(&offset[..]), epsilon: 1e-12 };
+    let mut queues = [cpu.queue()?, cpu.queue()?];
+    let [activate_queue, norm_queue] = &mut queues;
+    let (mut activated, mut normal) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+    let activate = || {
+        for _ in 0..TIMES {
+            cpu.activate(activate_queue, &x, Activation::Relu, &mut activated).expect("sizes fit");
+        }
+    };
+    let normalize = || {
+        for _ in 0..TIMES {
+            cpu.layer_norm(norm_queue, &x, weights, &mut normal).expect("sizes fit");
+        }
+    };
+    Ok(ratio(activate, normalize))
 }
 
 /// How many times longer a feed-forward layer takes as a product with GELU and one with a layer norm.
