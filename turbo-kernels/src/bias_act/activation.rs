@@ -12,9 +12,24 @@ pub(crate) enum Accuracy {
     Rough,
 }
 
-/// `activation(x)` in every lane.
-///
-/// A match per vector: the compiler takes it out of loops over vectors.
+/// An expression in which an activation is a constant, once for each of them: the compiler leaves a match in a loop over
+/// vectors where it is, with a jump for every vector.
+macro_rules! with_activation {
+    ($activation:expr, $known:ident => $body:expr) => {
+        $crate::bias_act::with_activation!(@ $activation, $known, $body, GeluErf GeluTanh Relu Silu Tanh Sigmoid Log1pRelu)
+    };
+    (@ $activation:expr, $known:ident, $body:expr, $($name:ident)*) => {
+        match $activation {
+            $($crate::Activation::$name => {
+                const $known: $crate::Activation = $crate::Activation::$name;
+                $body
+            })*
+        }
+    };
+}
+pub(crate) use with_activation;
+
+/// `activation(x)` in every lane; see [`with_activation`] for loops.
 #[inline(always)]
 pub(crate) fn apply<S: Simd>(s: S, accuracy: Accuracy, activation: Activation, x: S::F32) -> S::F32 {
     match activation {

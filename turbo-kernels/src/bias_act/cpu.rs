@@ -1,6 +1,6 @@
 //! Element-wise steps on the CPU. Every lane stands alone, so bits cannot depend on where a value lies.
 
-use super::{Accuracy, Activation, BiasAct, apply};
+use super::{Accuracy, Activation, BiasAct, apply, with_activation};
 use crate::{
     KernelError,
     device::{Cpu, CpuQueue},
@@ -138,8 +138,10 @@ impl Kernel for BiasActivate<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        lanes::zip(s, self.x, self.bias, self.out, |x, bias| {
-            apply(s, Accuracy::Full, self.activation, s.add(x, bias))
+        with_activation!(self.activation, ACTIVATION => {
+            lanes::zip(s, self.x, self.bias, self.out, |x, bias| {
+                apply(s, Accuracy::Full, ACTIVATION, s.add(x, bias))
+            });
         });
     }
 }
@@ -156,9 +158,11 @@ impl Kernel for Activate<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        for (x, out) in self.x.chunks(S::LANES).zip(self.out.chunks_mut(S::LANES)) {
-            lanes::write(s, apply(s, Accuracy::Full, self.activation, lanes::read(s, x, 0.0)), out);
-        }
+        with_activation!(self.activation, ACTIVATION => {
+            for (x, out) in self.x.chunks(S::LANES).zip(self.out.chunks_mut(S::LANES)) {
+                lanes::write(s, apply(s, Accuracy::Full, ACTIVATION, lanes::read(s, x, 0.0)), out);
+            }
+        });
     }
 }
 
@@ -207,10 +211,13 @@ impl Kernel for Gate<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let parts = self.left.chunks(S::LANES).zip(self.right.chunks(S::LANES));
-        for ((left, right), out) in parts.zip(self.out.chunks_mut(S::LANES)) {
-            let activated = apply(s, Accuracy::Full, self.activation, lanes::read(s, left, 0.0));
-            lanes::write(s, s.mul(activated, lanes::read(s, right, 0.0)), out);
-        }
+        let parts = parts.zip(self.out.chunks_mut(S::LANES));
+        with_activation!(self.activation, ACTIVATION => {
+            for ((left, right), out) in parts {
+                let activated = apply(s, Accuracy::Full, ACTIVATION, lanes::read(s, left, 0.0));
+                lanes::write(s, s.mul(activated, lanes::read(s, right, 0.0)), out);
+            }
+        });
     }
 }
 

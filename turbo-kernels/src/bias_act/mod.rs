@@ -6,7 +6,7 @@ mod cpu;
 pub(crate) mod cuda;
 mod table;
 
-pub(crate) use activation::{Accuracy, apply};
+pub(crate) use activation::{Accuracy, apply, with_activation};
 pub(crate) use cpu::{Activate, Add};
 
 use crate::{KernelError, device::Device};

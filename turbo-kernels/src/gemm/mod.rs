@@ -42,7 +42,7 @@ use crate::{
 /// What is done to each product before it is stored.
 ///
 /// An activation is off by at most 3e-7 · max(1, |x|); on a CPU, where operands are rounded to bf16 or to bytes, GELU may be
-/// by 3e-4, a fraction of what that rounding does to `x`.
+/// by 3e-4 · max(1, |x|), a fraction of what that rounding does to `x`.
 #[derive(Clone, Copy, Debug)]
 pub enum Epilogue<V> {
     /// Nothing.
