@@ -53,18 +53,6 @@ impl<'a, T> SharedMut<'a, T> {
         unsafe { slice::from_raw_parts_mut(self.first.add(start), len) }
     }
 
-    /// [`SharedMut::slice`] without a look at where it ends.
-    ///
-    /// # Safety
-    /// As for [`SharedMut::slice`], and the values are all inside.
-    #[inline(always)]
-    pub(crate) unsafe fn slice_unchecked(&self, start: usize, len: usize) -> &'a mut [T] {
-        debug_assert!(start <= self.len && len <= self.len - start, "{start} + {len} exceeds {}", self.len);
-        // SAFETY: the caller promises that the values lie inside the slice that is borrowed for 'a, and to be the only
-        // one who uses them.
-        unsafe { slice::from_raw_parts_mut(self.first.add(start), len) }
-    }
-
     /// Values `start..start + len`, to read.
     ///
     /// # Panics

@@ -12,19 +12,17 @@
 use super::{FeedForward, Hidden};
 use crate::{
     Activation, Epilogue, KernelError,
-    bias_act::{self, Accuracy},
+    bias_act::{self, Accuracy, with_activation},
     device::{Cpu, CpuQueue, SharedMut},
     gemm::{
-        Blocks, Course, Cut, Finish, Format, FormatKernel, Group, Groups, Met, PackedWeight, Panels, Piece,
-        Place, ProductRows, RING, Stage, Store, Tile, features, panel_width, row_of,
+        Blocks, Course, Cut, Finish, Format, FormatKernel, Group, Groups, Halves, Met, PackedWeight, Panels,
+        Piece, Place, ProductRows, RING, Stage, Store, Tile, activate, activate_in_place, features,
+        panel_width, row_of,
     },
     lanes,
     norm::NormGroup,
     simd::{Kernel, Simd},
 };
-
-/// Lanes of the longest vectors.
-const MOST_LANES: usize = 16;
 
 pub(crate) fn feed_forward(
     cpu: &Cpu,
@@ -111,7 +109,7 @@ pub(crate) fn feed_forward(
             }
             3 => {
                 let epilogue = Epilogue::sum(down_bias, residual);
-                let finish = Store { out_features: down.out_features(), epilogue, first_row: 0, out };
+                let finish = Store::new(down.out_features(), epilogue, 0, out);
                 // SAFETY: the group is packed, and the piece has its own columns of the output.
                 unsafe { packed.multiply((group, block), down_cut, index, finish) }
             }
@@ -182,12 +180,7 @@ impl<'a> Raw<'a> {
             (Hidden::Gate(_), None) => Epilogue::None,
             (Hidden::Gate(_), Some(bias)) => Epilogue::Bias(bias),
         };
-        Store {
-            out_features: self.width,
-            epilogue,
-            first_row: self.groups.rows(group).start,
-            out: self.of_track(group),
-        }
+        Store::new(self.width, epilogue, self.groups.rows(group).start, self.of_track(group))
     }
 
     /// Where the values of a group lie.
@@ -228,10 +221,12 @@ impl Kernel for GateRow<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (left, right) = self.values.split_at_mut(self.values.len() / 2);
-        for (left, right) in left.chunks_mut(S::LANES).zip(right.chunks(S::LANES)) {
-            let activated = bias_act::apply(s, Accuracy::Full, self.activation, lanes::read(s, left, 0.0));
-            lanes::write(s, s.mul(activated, lanes::read(s, right, 0.0)), left);
-        }
+        with_activation!(self.activation, ACTIVATION => {
+            for (left, right) in left.chunks_mut(S::LANES).zip(right.chunks(S::LANES)) {
+                let activated = bias_act::apply(s, Accuracy::Full, ACTIVATION, lanes::read(s, left, 0.0));
+                lanes::write(s, s.mul(activated, lanes::read(s, right, 0.0)), left);
+            }
+        });
     }
 }
 
@@ -264,32 +259,31 @@ impl Finish for Put<'_> {
     }
 
     #[inline(always)]
-    fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]) {
+    fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &mut [f32]) {
         let to = self.to.part(tile.index * self.stride, self.stride);
         let (start, end) = self.columns;
-        for half in 0..panel_width::<S>() / S::LANES {
-            let column = first + half * S::LANES;
-            if column >= end {
-                break;
-            }
-            let columns = S::LANES.min(end - column);
-            let last = F::words_of::<S>(tile.rows, tile.rows - 1, column - start);
-            assert!(last.end <= self.stride);
-            for (row, product) in products.chunks_exact(panel_width::<S>()).take(tile.rows).enumerate() {
-                let product = s.load(&product[half * S::LANES..][..S::LANES]);
-                let mut activated = bias_act::apply(s, F::ACCURACY, self.activation, product);
-                if columns < S::LANES {
-                    // behind the last column lies nothing: where a format pairs values, its partner must be 0
-                    let mut values = [0.0; MOST_LANES];
-                    s.store(activated, &mut values);
-                    values[columns..].fill(0.0);
-                    activated = s.load(&values);
-                }
-                let words = F::words_of::<S>(tile.rows, row, column - start);
-                // SAFETY: the words of the rows before lie before those of the last one. The creator of `self` promised
-                // that nobody else writes these columns of these rows, and one row is borrowed at a time.
-                let words = unsafe { to.slice_unchecked(words.start, words.len()) };
-                F::put(s, activated, words);
+        let words_of = |row: usize, column: usize| F::words_of::<S>(tile.rows, row, column - start);
+        let width = panel_width::<S>();
+        let lines = &mut products[..tile.rows * width];
+        if first + width <= end {
+            let stride = words_of(1, first).start - words_of(0, first).start;
+            let first = [first, first + S::LANES].map(|column| {
+                let words = words_of(0, column).start..words_of(tile.rows - 1, column).end;
+                to.part(words.start, words.len())
+            });
+            // SAFETY: the creator of `self` promised that nobody else writes these columns of these rows.
+            return unsafe { activate::<F, S, true>(s, lines, self.activation, Halves { first, stride }) };
+        }
+        activate_in_place::<F, S>(s, lines, self.activation);
+        for (row, line) in lines.chunks_exact_mut(width).enumerate() {
+            // behind the last column lies nothing: where a format pairs values, its partner must be 0
+            line[end - first..].fill(0.0);
+            for (column, values) in (first..end).step_by(S::LANES).zip(line.chunks_exact(S::LANES)) {
+                let words = words_of(row, column);
+                // SAFETY: the creator of `self` promised that nobody else writes these columns of these rows, and one row is
+                // borrowed at a time.
+                let words = unsafe { to.slice(words.start, words.len()) };
+                F::put(s, s.load(values), words);
             }
         }
     }

@@ -74,8 +74,7 @@ impl Gemm for Cpu {
         if rows == 0 {
             return Ok(());
         }
-        let finish =
-            Store { out_features: weight.out_features(), epilogue, first_row: 0, out: SharedMut::new(out) };
+        let finish = Store::new(weight.out_features(), epilogue, 0, SharedMut::new(out));
         product(queue, x, rows, weight, finish, None)
     }
 
@@ -97,7 +96,7 @@ impl Gemm for Cpu {
             return Ok(());
         }
         let out = SharedMut::new(out);
-        let finish = Store { out_features: weight.out_features(), epilogue, first_row: 0, out };
+        let finish = Store::new(weight.out_features(), epilogue, 0, out);
         let norm = NormGroup { isa: self.supported_isa(), weights: norm, out };
         product(queue, x, rows, weight, finish, Some(norm))
     }

@@ -1,126 +1,205 @@
 //! What becomes of products: stored through an epilogue, or folded into the maximum of their sequence.
 
+use std::{marker::PhantomData, slice};
+
 use super::{
     Epilogue,
     format::Format,
     pack::panel_width,
     tile::{Finish, Met, Place, Tile},
 };
-use crate::{bias_act, device::SharedMut, lanes, sequences::Sequences, simd::Simd};
+use crate::{
+    Activation,
+    bias_act::{self, with_activation},
+    device::SharedMut,
+    lanes,
+    sequences::Sequences,
+    simd::{Kernel, Simd},
+};
 
 /// Stores each product through an epilogue.
 #[derive(Clone, Copy)]
 pub(crate) struct Store<'a> {
-    pub(crate) out_features: usize,
-    pub(crate) epilogue: Epilogue<&'a [f32]>,
+    out_features: usize,
+    // the parts of an epilogue, which every tile asks for
+    bias: Option<&'a [f32]>,
+    activation: Option<Activation>,
+    residual: Option<&'a [f32]>,
     /// Which row of the product is the first of `out` and of the residual.
-    pub(crate) first_row: usize,
+    first_row: usize,
     /// `[rows, out_features]`; nobody else writes the columns of these panels in the rows of these tiles.
-    pub(crate) out: SharedMut<'a, f32>,
+    out: SharedMut<'a, f32>,
 }
 
-impl Store<'_> {
+impl<'a> Store<'a> {
+    /// Stores the products of rows from `first_row` on in `out`, `[rows, out_features]`.
+    pub(crate) fn new(
+        out_features: usize,
+        epilogue: Epilogue<&'a [f32]>,
+        first_row: usize,
+        out: SharedMut<'a, f32>,
+    ) -> Store<'a> {
+        let (bias, activation, residual) = epilogue.parts();
+        Store { out_features, bias, activation, residual, first_row, out }
+    }
+
     /// Whether sums can wait where the results of a whole panel will be.
     pub(super) fn holds_sums(&self) -> bool {
-        self.epilogue.parts().1.is_none()
+        self.activation.is_none()
+    }
+
+    /// Where the results of a tile begin, in the panel whose first column is `first`.
+    #[inline(always)]
+    fn start(&self, tile: Tile<'_>, first: usize) -> usize {
+        (tile.first_row - self.first_row) * self.out_features + first
     }
 }
 
 impl Finish for Store<'_> {
     #[inline(always)]
     fn bias(&self) -> Option<&[f32]> {
-        self.epilogue.parts().0
+        self.bias
     }
 
     #[inline(always)]
     fn place(&self, tile: Tile<'_>, first: usize, width: usize) -> Option<Place<'_>> {
-        let (_, activation, residual) = self.epilogue.parts();
         let whole = first + width <= self.out_features;
-        (whole && activation.is_none()).then(|| {
-            let start = (tile.first_row - self.first_row) * self.out_features + first;
-            let len = (tile.rows - 1) * self.out_features + width;
-            let residual = residual.map(|residual| &residual[start..start + len]);
+        (whole && self.activation.is_none()).then(|| {
+            let (start, len) = (self.start(tile, first), (tile.rows - 1) * self.out_features + width);
+            let residual = self.residual.map(|residual| &residual[start..start + len]);
             Place { values: self.out.part(start, len), residual, stride: self.out_features }
         })
     }
 
     #[inline(always)]
     fn meets(&self, tile: Tile<'_>, first: usize) -> Met {
-        let start = (tile.first_row - self.first_row) * self.out_features + first;
-        let (_, _, residual) = self.epilogue.parts();
+        let start = self.start(tile, first);
         Met {
             to: self.out.as_mut_ptr().wrapping_add(start),
-            added: residual.map(|residual| residual.as_ptr().wrapping_add(start)),
+            added: self.residual.map(|residual| residual.as_ptr().wrapping_add(start)),
             stride: self.out_features,
             rows: tile.rows,
         }
     }
 
     #[inline(always)]
-    fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]) {
-        for (half, column) in
-            (first..self.out_features.min(first + panel_width::<S>())).step_by(S::LANES).enumerate()
-        {
-            let columns = S::LANES.min(self.out_features - column);
-            let span = Span { row: tile.first_row - self.first_row, column, columns };
-            let lines = products.chunks_exact(panel_width::<S>()).take(tile.rows);
-            let products = lines.map(|line| &line[half * S::LANES..][..S::LANES]);
-            // whole vectors in a loop of their own, in which nothing is left to decide
-            if columns == S::LANES {
-                self.finish_columns::<F, S, true>(s, span, products);
-            } else {
-                self.finish_columns::<F, S, false>(s, span, products);
+    fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &mut [f32]) {
+        let (width, stride) = (panel_width::<S>(), self.out_features);
+        let columns = width.min(stride - first);
+        let (start, len) = (self.start(tile, first), (tile.rows - 1) * stride + columns);
+        let out = self.out.part(start, len);
+        let lines = &mut products[..tile.rows * width];
+        if let Some(activation) = self.activation {
+            if columns == width {
+                let high = out.part(S::LANES, len - S::LANES);
+                let to = Halves { first: [out, high], stride };
+                // SAFETY: nobody else writes these columns of these rows.
+                return unsafe { activate::<F, S, false>(s, lines, activation, to) };
+            }
+            activate_in_place::<F, S>(s, lines, activation);
+        }
+        let residual = self.residual.map(|residual| &residual[start..start + len]);
+        for (row, line) in lines.chunks_exact(width).enumerate() {
+            // SAFETY: nobody else writes these columns of these rows, and one row is borrowed at a time.
+            let out = unsafe { out.slice(row * stride, columns) };
+            for (at, (out, product)) in out.chunks_mut(S::LANES).zip(line.chunks_exact(S::LANES)).enumerate()
+            {
+                let product = s.load(product);
+                let finished = residual.map_or(product, |residual| {
+                    let residual = &residual[row * stride + at * S::LANES..][..out.len()];
+                    s.add(product, lanes::read(s, residual, 0.0))
+                });
+                lanes::write(s, finished, out);
             }
         }
     }
 }
 
-/// Where the results of some rows go: at most a vector of each.
-#[derive(Clone, Copy)]
-struct Span {
-    /// The first one.
-    row: usize,
-    column: usize,
-    columns: usize,
+/// Where the two halves of the first line of a panel's width go, and what follows.
+pub(crate) struct Halves<'a> {
+    pub(crate) first: [SharedMut<'a, f32>; 2],
+    /// From one line to the next.
+    pub(crate) stride: usize,
 }
 
-impl Store<'_> {
+/// Activates products, whole lines of panel width, and stores them: as they are, or `PUT` as the format packs them.
+///
+/// # Safety
+/// Nobody else uses the places meanwhile.
+#[inline(always)]
+pub(crate) unsafe fn activate<F: Format, S: Simd, const PUT: bool>(
+    s: S,
+    products: &[f32],
+    activation: Activation,
+    to: Halves<'_>,
+) {
+    let count = products.len() / panel_width::<S>();
+    let len = count.saturating_sub(1) * to.stride + Activate::<F, PUT>::words::<S>();
+    let [low, high] = to.first.map(|first| first.part(0, len).as_mut_ptr());
+    let lines = products.as_ptr();
+    s.call(Activate::<F, PUT> {
+        lines,
+        count,
+        activation,
+        low,
+        high,
+        stride: to.stride,
+        format: PhantomData,
+    });
+}
+
+/// Activates products, whole lines of panel width.
+#[inline(always)]
+pub(crate) fn activate_in_place<F: Format, S: Simd>(s: S, products: &mut [f32], activation: Activation) {
+    let count = products.len() / panel_width::<S>();
+    let low = products.as_mut_ptr();
+    let high = low.wrapping_add(S::LANES);
+    let (lines, stride) = (low.cast_const(), panel_width::<S>());
+    s.call(Activate::<F, false> { lines, count, activation, low, high, stride, format: PhantomData });
+}
+
+/// A function of its own, with a loop for each activation: where it is inlined the compiler chooses for each vector
+/// anew, or reads its tables again. Pointers, for the reason that [`super::words`] gives for those of a product.
+struct Activate<F, const PUT: bool> {
+    /// Valid for reading `count` lines.
+    lines: *const f32,
+    count: usize,
+    activation: Activation,
+    /// Valid for writing the words of `count` half lines, `stride` from one to the next, which may be those of `lines`.
+    low: *mut f32,
+    high: *mut f32,
+    stride: usize,
+    format: PhantomData<F>,
+}
+
+impl<F: Format, const PUT: bool> Activate<F, PUT> {
+    /// Of half a line.
     #[inline(always)]
-    fn finish_columns<'p, F: Format, S: Simd, const WHOLE: bool>(
-        &self,
-        s: S,
-        span: Span,
-        products: impl ExactSizeIterator<Item = &'p [f32]>,
-    ) {
-        let Span { row, column, columns } = span;
-        let stride = self.out_features;
-        let (start, len) = (row * stride + column, (products.len() - 1) * stride + columns);
-        let out = self.out.part(start, len);
-        let read =
-            |values: &[f32]| if WHOLE { s.load(values) } else { s.load_partial(&values[..columns], 0.0) };
-        // one loop for each epilogue
-        macro_rules! rows {
-            (|$product:ident, $at:ident| $finished:expr) => {
-                for (row, product) in products.enumerate() {
-                    let ($product, $at) = (s.load(product), row * stride);
-                    let finished = $finished;
-                    // SAFETY: `out` has these columns of all rows. The creator of `self` promised that nobody else
-                    // writes them, and one row is borrowed at a time.
-                    let to = unsafe { out.slice_unchecked($at, columns) };
-                    if WHOLE { s.store(finished, to) } else { s.store_partial(finished, to) }
+    fn words<S: Simd>() -> usize {
+        if PUT { F::words_of::<S>(1, 0, 0).len() } else { S::LANES }
+    }
+}
+
+impl<F: Format, const PUT: bool> Kernel for Activate<F, PUT> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { mut lines, count, activation, mut low, mut high, stride, .. } = self;
+        with_activation!(activation, ACTIVATION => {
+            for _ in 0..count {
+                // SAFETY: a line, as whoever made `self` says.
+                let products = unsafe { [s.load_ptr(lines), s.load_ptr(lines.add(S::LANES))] };
+                for (product, to) in products.into_iter().zip([low, high]) {
+                    // SAFETY: the words of half a line, which nobody else uses.
+                    let to = unsafe { slice::from_raw_parts_mut(to, Self::words::<S>()) };
+                    let activated = bias_act::apply(s, F::ACCURACY, ACTIVATION, product);
+                    if PUT { F::put(s, activated, to) } else { s.store(activated, to) }
                 }
-            };
-        }
-        match self.epilogue {
-            Epilogue::None | Epilogue::Bias(_) => rows!(|v, at| v),
-            Epilogue::Act(activation) | Epilogue::BiasAct(_, activation) => {
-                rows!(|v, at| bias_act::apply(s, F::ACCURACY, activation, v));
+                lines = lines.wrapping_add(panel_width::<S>());
+                [low, high] = [low, high].map(|to| to.wrapping_add(stride));
             }
-            Epilogue::Residual(residual) | Epilogue::BiasResidual { residual, .. } => {
-                let residual = &residual[start..start + len];
-                rows!(|v, at| s.add(v, read(&residual[at..])));
-            }
-        }
+        });
     }
 }
 
@@ -150,7 +229,7 @@ impl Finish for KeepGreatest<'_> {
     }
 
     #[inline(always)]
-    fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]) {
+    fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &mut [f32]) {
         let columns = panel_width::<S>().min(self.out_features - first);
         let mut b = self.sequences.of_row(tile.first_row);
         for (row, products) in products.chunks_exact(panel_width::<S>()).take(tile.rows).enumerate() {

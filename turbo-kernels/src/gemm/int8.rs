@@ -52,7 +52,7 @@ const LEAST: f32 = 1e-30;
 impl Words for Int8 {
     const ROWS_ARE_TILES: bool = false;
     const PER_WORD: usize = 4;
-    /// Scale and zero point; scale and sum of the weights.
+    /// Scale and zero point, negative; scale and sum of the weights.
     const PARAMETERS: usize = 2;
     const ORDERED: bool = false;
     type Sum<S: Simd> = S::I32;
@@ -83,8 +83,8 @@ impl Words for Int8 {
 
     /// What the zero point has put into the products, so that they are rid of it in the end.
     #[inline(always)]
-    fn start<S: Simd>(s: S, [_, zero]: [f32; 2], [_, sums]: [S::F32; 2]) -> S::I32 {
-        s.mul_i32(s.splat_i32((zero.to_bits() as i32).wrapping_neg()), s.bits(sums))
+    fn start<S: Simd>(s: S, [_, minus_zero]: [f32; 2], [_, sums]: [S::F32; 2]) -> S::I32 {
+        s.mul_i32(s.splat_i32(minus_zero.to_bits() as i32), s.bits(sums))
     }
 
     #[inline(always)]
@@ -229,7 +229,7 @@ impl Format for Int8 {
             let quantizer = Quantizer::of_row(least, greatest);
             let runs = values.chunks(RUN * Self::PER_WORD);
             let kept = to.kept(row, (runs.len(), run_words), Self::PARAMETERS);
-            kept.copy_from_slice(&[quantizer.scale, f32::from_bits(quantizer.zero as u32)]);
+            kept.copy_from_slice(&[quantizer.scale, f32::from_bits(-quantizer.zero as i32 as u32)]);
             // while this row is quantised, memory delivers the one that follows it
             let next = values.as_ptr_range().end;
             for (run, values) in runs.enumerate() {

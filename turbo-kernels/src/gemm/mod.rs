@@ -22,7 +22,7 @@ pub(crate) use course::{Course, Group, Piece, RING, Stage};
 pub(crate) use cpu::{features, row_of};
 #[cfg(any(feature = "cuda", feature = "testing", test))]
 pub use cuda::CudaWeight;
-pub(crate) use finish::Store;
+pub(crate) use finish::{Halves, Store, activate, activate_in_place};
 pub(crate) use format::{F32, Format, FormatKernel};
 pub use pack::PackedWeight;
 pub(crate) use pack::{

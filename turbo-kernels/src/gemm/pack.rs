@@ -433,14 +433,21 @@ impl EvenTiles {
     /// The rows of all tiles in their order, with one division for all of them.
     #[inline(always)]
     pub(crate) fn ranges(self) -> TileRanges {
+        self.ranges_of(0..self.count)
+    }
+
+    /// The rows of some tiles in their order, with no divisions but for the first of them.
+    #[inline(always)]
+    pub(crate) fn ranges_of(self, tiles: Range<usize>) -> TileRanges {
         let count = self.count.max(1);
+        let start = self.start(tiles.start);
         TileRanges {
-            left: self.count,
+            left: tiles.len(),
             count,
             least: self.rows / count,
             rest: self.rows % count,
-            start: 0,
-            over: 0,
+            start,
+            over: start * count - self.rows * tiles.start,
         }
     }
 }
@@ -472,7 +479,14 @@ impl Iterator for TileRanges {
         self.over = self.over + if is_higher { self.count } else { 0 } - self.rest;
         Some(start..self.start)
     }
+
+    #[inline(always)]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
 }
+
+impl ExactSizeIterator for TileRanges {}
 
 /// Values that a packed tile of `rows` rows takes.
 pub(crate) fn tile_values(rows: usize, in_features: usize) -> usize {
@@ -614,7 +628,11 @@ mod tests {
             let tiles = EvenTiles::new(rows, 14);
             let heights: Vec<usize> = (0..tiles.count()).map(|i| tiles.range(i).len()).collect();
             assert_eq!(heights.iter().sum::<usize>(), rows);
-            assert!(tiles.ranges().eq((0..tiles.count()).map(|i| tiles.range(i))), "{rows}");
+            for first in 0..=tiles.count() {
+                let ranges = tiles.ranges_of(first..tiles.count());
+                assert_eq!(ranges.len(), tiles.count() - first);
+                assert!(ranges.eq((first..tiles.count()).map(|i| tiles.range(i))), "{rows} from {first}");
+            }
             assert_eq!(heights[0], tiles.most_rows());
             assert!(tiles.most_rows() <= 14 && heights.iter().all(|height| height + 1 >= heights[0]));
             // halves of an even number are as high as each other, but for a row

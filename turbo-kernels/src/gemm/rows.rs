@@ -345,8 +345,9 @@ impl<'a> ProductRows<'a> {
         let panels = panel(panels.start)..panel(panels.end);
         let of_group = self.groups.tiles(group);
         let words = self.of_group(group);
-        let tiles = (tiles.start..tiles.end.min(of_group.len())).map(|index| {
-            let rows = self.groups.tiles.range(of_group.start + index);
+        let (first, end) = (tiles.start.min(of_group.len()), tiles.end.min(of_group.len()));
+        let ranges = self.groups.tiles.ranges_of(of_group.start + first..of_group.start + end);
+        let tiles = ranges.zip(first..end).map(|(rows, index)| {
             let stride = self.weight.in_features();
             let (order, values) = match self.words {
                 Words::Rows(x) => {

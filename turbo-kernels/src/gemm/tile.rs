@@ -3,7 +3,7 @@
 use super::{
     blocks::Block,
     format::{Format, FormatKernel},
-    pack::{MOST_ROWS, panel_width},
+    pack::{MOST_ROWS, RUN, panel_width, tile_rows},
     words::multiply,
 };
 use crate::{device::SharedMut, simd::Simd};
@@ -29,7 +29,7 @@ pub(crate) trait Finish: Copy + Send + Sync {
 
     /// Takes the products, in format `F`, for which there is no such place, with the bias: line `i` of `products`, of
     /// panel width, is row `i` of the tile; values behind the last column mean nothing.
-    fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &[f32]);
+    fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &mut [f32]);
 }
 
 /// Where the products of a tile and a whole panel are stored.
@@ -130,25 +130,31 @@ impl<'a, I: ExactSizeIterator<Item = Tile<'a>> + Clone, E: Finish> FormatKernel 
         let mut products = Products::new();
         let block = self.block;
         let line = |value: usize| value / F::PER_WORD * panel_width::<S>();
+        // divisions for all panels at once: a tile passes in some thousand cycles
+        let advance = line_bytes::<S>().div_ceil(self.tiles.len().max(2) - 1);
+        let runs = block.values().len() / (RUN * F::PER_WORD);
+        let met_per_run = tile_rows::<S>().div_ceil(runs.max(1));
         for panel in self.panels {
             let (whole, first) = (self.weight.panel(panel), panel * panel_width::<S>());
             // behind the last values lies what the format keeps
             let end = if block.is_last() { whole.len() } else { line(block.values().end) };
             let words = &whole[line(block.values().start)..end];
-            let next = words.as_ptr().wrapping_add(whole.len());
-            for (number, tile) in self.tiles.clone().enumerate() {
+            let bias = self.finish.bias().map(|bias| &bias[first..]);
+            let mut share = Share::of_first::<S>(words);
+            let mut next = Share { from: words.as_ptr().wrapping_add(whole.len()), advance };
+            for tile in self.tiles.clone() {
                 let met = self.finish.meets(tile, first);
-                let mut columns = Panel::streamed::<S>(words, next, (number, self.tiles.len()), met);
-                columns.ahead.next_rows = panel == 0 && matches!(tile.order, Order::Rows { .. });
-                let bias = self.finish.bias().map(|bias| &bias[first..]);
+                let next_rows = panel == 0 && matches!(tile.order, Order::Rows { .. });
+                let columns = Panel { words, ahead: Ahead { share, met, met_per_run, next_rows } };
                 let place = self.finish.place(tile, first, panel_width::<S>());
                 debug_assert!(place.is_some() || block.is_first() && block.is_last(), "sums have no room");
                 let to = place.unwrap_or_else(|| products.place::<S>());
                 // SAFETY: a place is nobody else's, as the finish says, and `products` are borrowed here.
                 unsafe { multiply::<S, F>(s, tile, columns, block, bias, to) };
                 if place.is_none() {
-                    self.finish.finish::<F, S>(s, tile, first, &products.0);
+                    self.finish.finish::<F, S>(s, tile, first, &mut products.0);
                 }
+                (share, next) = (next, next.behind(words.len() / panel_width::<S>()));
             }
         }
     }
@@ -165,30 +171,36 @@ pub(crate) struct Panel<'a> {
 impl<'a> Panel<'a> {
     /// A panel that caches hold.
     pub(crate) fn cached(words: &'a [f32]) -> Panel<'a> {
-        Panel {
-            words,
-            ahead: Ahead { from: words.as_ptr(), advance: 0, met: Met::NOTHING, next_rows: false },
-        }
+        let share = Share { from: words.as_ptr(), advance: 0 };
+        Panel { words, ahead: Ahead { share, met: Met::NOTHING, met_per_run: 0, next_rows: false } }
+    }
+}
+
+/// Lines of weights that one tile asks for while it meets a panel.
+#[derive(Clone, Copy)]
+struct Share {
+    from: *const f32,
+    /// Bytes for each line of the panel.
+    advance: usize,
+}
+
+impl Share {
+    /// Of the first tile that meets `panel`.
+    #[inline(always)]
+    fn of_first<S: Simd>(panel: &[f32]) -> Share {
+        Share { from: panel.as_ptr().wrapping_byte_add(DISTANCE), advance: line_bytes::<S>() }
     }
 
-    /// A panel, or a block of one, that `next` follows, as tile `number` of `tiles` meets it, whose results meet `met`.
+    /// Of as many lines, the one behind it.
     #[inline(always)]
-    fn streamed<S: Simd>(
-        words: &'a [f32],
-        next: *const f32,
-        (number, tiles): (usize, usize),
-        met: Met,
-    ) -> Panel<'a> {
-        let line = panel_width::<S>() * size_of::<f32>();
-        let Some(number) = number.checked_sub(1) else {
-            let from = words.as_ptr().wrapping_byte_add(DISTANCE);
-            return Panel { words, ahead: Ahead { from, advance: line, met, next_rows: false } };
-        };
-        let advance = line.div_ceil(tiles - 1);
-        let part = words.len() / panel_width::<S>() * advance;
-        let from = next.wrapping_byte_add(number * part);
-        Panel { words, ahead: Ahead { from, advance, met, next_rows: false } }
+    fn behind(self, lines: usize) -> Share {
+        Share { from: self.from.wrapping_byte_add(lines * self.advance), ..self }
     }
+}
+
+/// Bytes of a line of a panel.
+const fn line_bytes<S: Simd>() -> usize {
+    panel_width::<S>() * size_of::<f32>()
 }
 
 /// Values in memory that the results of a tile meet: a panel's width in each row.
@@ -223,11 +235,11 @@ impl Met {
 /// of 800 rows from the third-level cache times 384 × 384, and 1 % off that of 500 rows times 768 × 768.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
-    from: *const f32,
-    /// Bytes for each line of the panel.
-    advance: usize,
+    share: Share,
     /// What is left of it.
     met: Met,
+    /// Rows that are asked for with a run of `k`.
+    met_per_run: usize,
     /// Whether the rows that lie behind those of the tile are asked for too.
     pub(super) next_rows: bool,
 }
@@ -237,17 +249,17 @@ impl Ahead {
     #[inline(always)]
     pub(super) fn ask<S: Simd>(&mut self, s: S) {
         // In the order of addresses and without a condition, which takes a tenth of the time of a few rows.
-        s.prefetch(self.from);
-        if panel_width::<S>() * size_of::<f32>() > LINE {
-            s.prefetch(self.from.wrapping_byte_add(LINE));
+        s.prefetch(self.share.from);
+        if line_bytes::<S>() > LINE {
+            s.prefetch(self.share.from.wrapping_byte_add(LINE));
         }
-        self.from = self.from.wrapping_byte_add(self.advance);
+        self.share.from = self.share.from.wrapping_byte_add(self.share.advance);
     }
 
-    /// Asks for the next `rows` rows of what results meet, as far as there are any.
+    /// Asks for the rows of what results meet that go with the next run of `k`, as far as there are any.
     #[inline(always)]
-    pub(super) fn ask_for_met<S: Simd>(&mut self, s: S, rows: usize) {
-        for _ in 0..rows.min(self.met.rows) {
+    pub(super) fn ask_for_met<S: Simd>(&mut self, s: S) {
+        for _ in 0..self.met_per_run.min(self.met.rows) {
             for line in (0..panel_width::<S>()).step_by(LINE / size_of::<f32>()) {
                 s.prefetch_to_write(self.met.to.wrapping_add(line));
                 if let Some(added) = self.met.added {

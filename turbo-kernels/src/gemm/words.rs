@@ -262,10 +262,9 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
         // which the registers do not suffice. With each part in a pass of its own it has nothing to choose.
         let passes = if N::ORDERED { 1 } else { N::parts::<S>() };
         let parts_of_pass = N::parts::<S>() / passes;
-        let met_per_run = ROWS.div_ceil((words / RUN).max(1));
         while left > 0 {
             let run = left.min(RUN);
-            ahead.ask_for_met(s, met_per_run);
+            ahead.ask_for_met(s);
             if rows_are_tiles::<S, N>() && ahead.next_rows {
                 // without a loop and a counter, which cost 2 % where nothing is asked for
                 for_each_row!(ROWS, row => {
