@@ -58,25 +58,25 @@ pub(crate) fn update_with<S: Simd, const N: usize>(
     }
 }
 
-/// `out[i] = f(x[i])` for rows of one length; lanes behind the end see `fill`.
+/// `out[i] = f(rows[0][i], …)` for rows of one length; lanes behind the end see `fill`.
 #[inline(always)]
-pub(crate) fn map<S: Simd>(s: S, x: &[f32], fill: f32, out: &mut [f32], f: impl Fn(S::F32) -> S::F32) {
-    for (x, out) in x.chunks(S::LANES).zip(out.chunks_mut(S::LANES)) {
-        write(s, f(read(s, x, fill)), out);
-    }
-}
-
-/// `out[i] = f(a[i], b[i])` for rows of one length; lanes behind the end see 0.
-#[inline(always)]
-pub(crate) fn zip<S: Simd>(
+pub(crate) fn map<S: Simd, const N: usize>(
     s: S,
-    a: &[f32],
-    b: &[f32],
+    rows: [&[f32]; N],
+    fill: f32,
     out: &mut [f32],
-    f: impl Fn(S::F32, S::F32) -> S::F32,
+    f: impl Fn([S::F32; N]) -> S::F32,
 ) {
-    for ((a, b), out) in a.chunks(S::LANES).zip(b.chunks(S::LANES)).zip(out.chunks_mut(S::LANES)) {
-        write(s, f(read(s, a, 0.0), read(s, b, 0.0)), out);
+    let whole = out.len() - out.len() % S::LANES;
+    let (out, rest) = out.split_at_mut(whole);
+    let rows = rows.map(|row| row.split_at(whole));
+    // whole vectors in a loop of their own, in which nothing is left to decide
+    let mut parts = rows.map(|(row, _)| row.chunks_exact(S::LANES));
+    for out in out.chunks_exact_mut(S::LANES) {
+        s.store(f(parts.each_mut().map(|row| s.load(row.next().unwrap_or_default()))), out);
+    }
+    if !rest.is_empty() {
+        s.store_partial(f(rows.map(|(_, row)| s.load_partial(row, fill))), rest);
     }
 }
 

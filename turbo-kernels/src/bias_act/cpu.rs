@@ -138,11 +138,8 @@ impl Kernel for BiasActivate<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        with_activation!(self.activation, ACTIVATION => {
-            lanes::zip(s, self.x, self.bias, self.out, |x, bias| {
-                apply(s, Accuracy::Full, ACTIVATION, s.add(x, bias))
-            });
-        });
+        let add = |[x, bias]: [_; 2]| s.add(x, bias);
+        activate(s, self.activation, [self.x, self.bias], self.out, add, |activated, _| activated);
     }
 }
 
@@ -158,42 +155,7 @@ impl Kernel for Activate<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        with_activation!(self.activation, ACTIVATION => {
-            for (x, out) in self.x.chunks(S::LANES).zip(self.out.chunks_mut(S::LANES)) {
-                lanes::write(s, apply(s, Accuracy::Full, ACTIVATION, lanes::read(s, x, 0.0)), out);
-            }
-        });
-    }
-}
-
-/// `out = a + b` for slices of one length.
-pub(crate) struct Add<'a> {
-    pub(crate) a: &'a [f32],
-    pub(crate) b: &'a [f32],
-    pub(crate) out: &'a mut [f32],
-}
-
-impl Kernel for Add<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        lanes::zip(s, self.a, self.b, self.out, |a, b| s.add(a, b));
-    }
-}
-
-struct Mul<'a> {
-    a: &'a [f32],
-    b: &'a [f32],
-    out: &'a mut [f32],
-}
-
-impl Kernel for Mul<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        lanes::zip(s, self.a, self.b, self.out, |a, b| s.mul(a, b));
+        activate(s, self.activation, [self.x], self.out, |[x]| x, |activated, _| activated);
     }
 }
 
@@ -210,14 +172,66 @@ impl Kernel for Gate<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let parts = self.left.chunks(S::LANES).zip(self.right.chunks(S::LANES));
-        let parts = parts.zip(self.out.chunks_mut(S::LANES));
-        with_activation!(self.activation, ACTIVATION => {
-            for ((left, right), out) in parts {
-                let activated = apply(s, Accuracy::Full, ACTIVATION, lanes::read(s, left, 0.0));
-                lanes::write(s, s.mul(activated, lanes::read(s, right, 0.0)), out);
-            }
-        });
+        let gate = |activated, [_, right]: [_; 2]| s.mul(activated, right);
+        activate(s, self.activation, [self.left, self.right], self.out, |[left, _]| left, gate);
+    }
+}
+
+/// `out[i] = behind(activation(before(rows[i])), rows[i])` for rows of one length, with `before` and `behind` of an
+/// instruction.
+#[inline(always)]
+fn activate<S: Simd, const N: usize>(
+    s: S,
+    activation: Activation,
+    rows: [&[f32]; N],
+    out: &mut [f32],
+    before: impl Fn([S::F32; N]) -> S::F32,
+    behind: impl Fn(S::F32, [S::F32; N]) -> S::F32,
+) {
+    let (out, rest) = out.split_at_mut(out.len() - out.len() % S::LANES);
+    let rows = rows.map(|row| row.split_at(out.len()));
+    with_activation!(activation, ACTIVATION => {
+        // whole vectors in a loop of their own, in which nothing is left to decide
+        let mut parts = rows.map(|(row, _)| row.chunks_exact(S::LANES));
+        for out in out.chunks_exact_mut(S::LANES) {
+            let values = parts.each_mut().map(|row| s.load(row.next().unwrap_or_default()));
+            s.store(behind(apply(s, Accuracy::Full, ACTIVATION, before(values)), values), out);
+        }
+        if !rest.is_empty() {
+            let values = rows.map(|(_, row)| s.load_partial(row, 0.0));
+            s.store_partial(behind(apply(s, Accuracy::Full, ACTIVATION, before(values)), values), rest);
+        }
+    });
+}
+
+/// `out = a + b` for slices of one length.
+pub(crate) struct Add<'a> {
+    pub(crate) a: &'a [f32],
+    pub(crate) b: &'a [f32],
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Kernel for Add<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        lanes::map(s, [self.a, self.b], 0.0, self.out, |[a, b]| s.add(a, b));
+    }
+}
+
+struct Mul<'a> {
+    a: &'a [f32],
+    b: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for Mul<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        lanes::map(s, [self.a, self.b], 0.0, self.out, |[a, b]| s.mul(a, b));
     }
 }
 
@@ -233,6 +247,6 @@ impl Kernel for Scale<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let factor = s.splat(self.factor);
-        lanes::map(s, self.x, 0.0, self.out, |x| s.mul(factor, x));
+        lanes::map(s, [self.x], 0.0, self.out, |[x]| s.mul(factor, x));
     }
 }

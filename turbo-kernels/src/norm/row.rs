@@ -121,7 +121,7 @@ impl Kernel for RmsRows<'_> {
             let rows = x.chunks_exact(hidden_size).zip(out.chunks_exact_mut(hidden_size));
             for ((x, out), squares) in rows.zip(squares) {
                 let inverse = s.splat(1.0 / (squares / hidden_size as f32 + self.epsilon).sqrt());
-                lanes::zip(s, x, self.gain, out, |x, gain| s.mul(s.mul(x, inverse), gain));
+                lanes::map(s, [x, self.gain], 0.0, out, |[x, gain]| s.mul(s.mul(x, inverse), gain));
             }
         }
     }

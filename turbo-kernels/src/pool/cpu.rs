@@ -149,6 +149,6 @@ impl Kernel for L2Row<'_> {
         let norm = lanes::sum(s, self.x, 0.0, |x| s.mul(x, x)).sqrt();
         // not `f32::max`, which forgets NaN
         let divisor = s.splat(if norm < LEAST_NORM { LEAST_NORM } else { norm });
-        lanes::map(s, self.x, 0.0, self.out, |x| s.div(x, divisor));
+        lanes::map(s, [self.x], 0.0, self.out, |[x]| s.div(x, divisor));
     }
 }
