@@ -1,5 +1,7 @@
 //! What differs between the dtypes of products: how rows and panels are packed, and how a tile is multiplied.
 
+use std::slice;
+
 use super::{
     pack::RUN,
     tile::TileRows,
@@ -40,11 +42,23 @@ pub(crate) trait Format: Words + Copy + Send + Sync {
     /// what is written row by row. With f32 a product of 40 rows gains a hundredth of its time.
     #[inline(always)]
     fn pack_rows<S: Simd>(s: S, rows: &[&[f32]], to: &mut TileRows<'_>) {
-        let (k, of_run) = (rows[0].len(), RUN * Self::PER_WORD);
-        for (number, first) in (0..k).step_by(of_run).enumerate() {
+        let (k, of_run, run_words) = (rows[0].len(), RUN * Self::PER_WORD, RUN * Self::parts::<S>());
+        assert!(rows.iter().all(|row| row.len() == k));
+        let whole = k / of_run;
+        let runs = to.runs(rows.len(), whole, run_words);
+        // whole runs in a loop of their own, with lengths that are constants
+        for number in 0..whole {
             for (row, values) in rows.iter().enumerate() {
-                let words = to.run(row, number, RUN * Self::parts::<S>());
-                Self::pack_run(s, &values[first..k.min(first + of_run)], words);
+                // SAFETY: one of the whole runs of `k` values.
+                let values = unsafe { slice::from_raw_parts(values.as_ptr().add(number * of_run), of_run) };
+                // SAFETY: there is room for it, runs do not overlap, and nobody else uses these rows.
+                let words = unsafe { slice::from_raw_parts_mut(runs.place(row, number), run_words) };
+                Self::pack_run(s, values, words);
+            }
+        }
+        if whole * of_run < k {
+            for (row, values) in rows.iter().enumerate() {
+                Self::pack_run(s, &values[whole * of_run..], to.run(row, whole, run_words));
             }
         }
     }

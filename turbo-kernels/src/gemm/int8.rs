@@ -20,7 +20,7 @@
 //! # What is not a number
 //! A row or column that holds a NaN or an infinity, or whose range is more than f32 holds, gives NaN. Values within [`LEAST`] of zero are zeros.
 
-use std::ops::Range;
+use std::{ops::Range, slice};
 
 use super::{
     format::Format,
@@ -146,6 +146,9 @@ impl Quantizer {
     }
 }
 
+/// Rows whose quantisers are found together: each waits for its own least and greatest values, and two quotients.
+const TOGETHER: usize = 4;
+
 /// Chains of a fold: each step waits for the one before it.
 const CHAINS: usize = 4;
 
@@ -223,20 +226,35 @@ impl Format for Int8 {
     /// Row by row: what a byte stands for is known when all of the row was seen.
     #[inline(always)]
     fn pack_rows<S: Simd>(s: S, rows: &[&[f32]], to: &mut TileRows<'_>) {
-        let run_words = RUN * Self::parts::<S>();
-        for (row, values) in rows.iter().enumerate() {
-            let (least, greatest) = extremes(s, values);
-            let quantizer = Quantizer::of_row(least, greatest);
-            let runs = values.chunks(RUN * Self::PER_WORD);
-            let kept = to.kept(row, (runs.len(), run_words), Self::PARAMETERS);
-            kept.copy_from_slice(&[quantizer.scale, f32::from_bits(-quantizer.zero as i32 as u32)]);
-            // while this row is quantised, memory delivers the one that follows it
-            let next = values.as_ptr_range().end;
-            for (run, values) in runs.enumerate() {
-                for word in 0..Self::PER_WORD {
-                    s.prefetch(next.wrapping_add((run * Self::PER_WORD + word) * RUN));
+        let (k, of_run, run_words) = (rows[0].len(), RUN * Self::PER_WORD, RUN * Self::parts::<S>());
+        assert!(rows.iter().all(|row| row.len() == k));
+        let whole = k / of_run;
+        let places = to.runs(rows.len(), whole, run_words);
+        for (part, rows) in rows.chunks(TOGETHER).enumerate() {
+            let mut quantizers = [Quantizer::ZEROS; TOGETHER];
+            for (quantizer, values) in quantizers.iter_mut().zip(rows) {
+                let (least, greatest) = extremes(s, values);
+                *quantizer = Quantizer::of_row(least, greatest);
+            }
+            for (row, (values, quantizer)) in (part * TOGETHER..).zip(rows.iter().zip(quantizers)) {
+                let kept = to.kept(row, (k.div_ceil(of_run), run_words), Self::PARAMETERS);
+                kept.copy_from_slice(&[quantizer.scale, f32::from_bits(-quantizer.zero as i32 as u32)]);
+                // while this row is quantised, memory delivers the one that takes its turn next
+                let next = values.as_ptr().wrapping_add(TOGETHER * k);
+                // whole runs in a loop of their own, with lengths that are constants
+                for run in 0..whole {
+                    for word in 0..Self::PER_WORD {
+                        s.prefetch(next.wrapping_add((run * Self::PER_WORD + word) * RUN));
+                    }
+                    // SAFETY: one of the whole runs of `k` values.
+                    let values = unsafe { slice::from_raw_parts(values.as_ptr().add(run * of_run), of_run) };
+                    // SAFETY: there is room for it, runs do not overlap, and nobody else uses these rows.
+                    let words = unsafe { slice::from_raw_parts_mut(places.place(row, run), run_words) };
+                    quantize(s, quantizer, values, words);
                 }
-                quantize(s, quantizer, values, to.run(row, run, run_words));
+                if whole * of_run < k {
+                    quantize(s, quantizer, &values[whole * of_run..], to.run(row, whole, run_words));
+                }
             }
         }
     }

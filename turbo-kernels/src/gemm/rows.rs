@@ -359,7 +359,7 @@ impl<'a> ProductRows<'a> {
             };
             Tile { first_row: rows.start, rows: rows.len(), index, order, values }
         });
-        self.weight.run(Tiles { tiles, panels, weight: self.weight, block, finish });
+        self.weight.run(&Tiles { tiles, panels, weight: self.weight, block, finish });
     }
 
     /// Words from one tile of a group to the next.

@@ -114,6 +114,17 @@ impl<'a> TileRows<'a> {
         unsafe { self.tile.slice((number * self.rows + self.first + row) * words, words) }
     }
 
+    /// The places of the first `runs` runs of `rows` rows, each of `words` words.
+    ///
+    /// # Panics
+    /// When the tile has no room for them.
+    #[inline(always)]
+    pub(super) fn runs(&mut self, rows: usize, runs: usize, words: usize) -> Runs {
+        assert!(self.first + rows <= self.rows);
+        let first = self.tile.part(0, runs * self.rows * words).as_mut_ptr();
+        Runs { first: first.wrapping_add(self.first * words), row: words, run: self.rows * words }
+    }
+
     /// The words that are kept for that row, behind all runs.
     #[inline(always)]
     pub(super) fn kept(&mut self, row: usize, (runs, run_words): (usize, usize), words: usize) -> &mut [f32] {
@@ -122,7 +133,25 @@ impl<'a> TileRows<'a> {
     }
 }
 
-impl<'a, I: ExactSizeIterator<Item = Tile<'a>> + Clone, E: Finish> FormatKernel for Tiles<'a, I, E> {
+/// Where the runs of some rows of a tile lie.
+#[derive(Clone, Copy)]
+pub(super) struct Runs {
+    first: *mut f32,
+    /// Words from one row to the next, and from one run to the next.
+    row: usize,
+    run: usize,
+}
+
+impl Runs {
+    /// Where run `number` of the row that is `row` behind the first lies.
+    #[inline(always)]
+    pub(super) fn place(&self, row: usize, number: usize) -> *mut f32 {
+        self.first.wrapping_add(number * self.run + row * self.row)
+    }
+}
+
+/// By reference: an argument that was written in parts a moment ago is not moved as a whole before it lies in a cache.
+impl<'a, I: ExactSizeIterator<Item = Tile<'a>> + Clone, E: Finish> FormatKernel for &Tiles<'a, I, E> {
     type Output = ();
 
     #[inline(always)]
@@ -134,7 +163,7 @@ impl<'a, I: ExactSizeIterator<Item = Tile<'a>> + Clone, E: Finish> FormatKernel 
         let advance = line_bytes::<S>().div_ceil(self.tiles.len().max(2) - 1);
         let runs = block.values().len() / (RUN * F::PER_WORD);
         let met_per_run = tile_rows::<S>().div_ceil(runs.max(1));
-        for panel in self.panels {
+        for panel in self.panels.clone() {
             let (whole, first) = (self.weight.panel(panel), panel * panel_width::<S>());
             // behind the last values lies what the format keeps
             let end = if block.is_last() { whole.len() } else { line(block.values().end) };
