@@ -141,15 +141,15 @@ fn matches_the_reference(fixture: &str, wanted: Wanted) {
     assert!(bits(&packed).eq(bits(&padded)), "{fixture}, {}: the layout changes bits", wanted.task);
 }
 
-/// The hidden states of every family on an emulated GPU: in f32 as on the CPU, in narrower types as far as their
-/// roundings allow. Each batch runs twice, for the second is one whose launches would be noted.
+/// The hidden states of every family on an emulated GPU: in f32 as on the CPU, in narrower types as well as the
+/// reference in them. Each batch runs twice, for the second is one whose launches would be noted.
 #[test]
 fn an_emulated_gpu_matches_the_reference() {
     let Some(gpu) = emulated_gpu() else { return };
     for fixture in BARE {
-        is_matched_by(&gpu, fixture, HIDDEN, TOLERANCE, TOLERANCE);
-        is_matched_by(&gpu.with_float::<f16>(), fixture, HIDDEN, 0.06, 0.005);
-        is_matched_by(&gpu.with_float::<bf16>(), fixture, HIDDEN, 8.0 * 0.06, 8.0 * 0.005);
+        is_matched_by(&gpu, fixture, HIDDEN, EXACT);
+        is_matched_by(&gpu.with_float::<f16>(), fixture, HIDDEN, as_the_reference_in::<f16>(fixture));
+        is_matched_by(&gpu.with_float::<bf16>(), fixture, HIDDEN, as_the_reference_in::<bf16>(fixture));
     }
 }
 
@@ -165,7 +165,7 @@ fn heads_on_an_emulated_gpu_match_the_reference() {
         ("bert-mlm", of_head(Task::MaskedLm)),
         ("bert-mlm", SPARSE),
     ] {
-        is_matched_by(&gpu, fixture, wanted, TOLERANCE, TOLERANCE);
+        is_matched_by(&gpu, fixture, wanted, EXACT);
     }
 }
 
@@ -174,22 +174,39 @@ fn emulated_gpu() -> Option<Cuda<f32>> {
     Some(Cuda::new(Arc::new(emulator), CudaOptions::default()))
 }
 
-/// `worst` is how far a value may be off, and `mean` the mean of all. Values of magnitude 3 are rounded by 2⁻¹¹ or 2⁻⁸ of
-/// themselves some ten times in three layers, which norms and attention spread and, where a row is nearly constant, make
-/// larger: these bounds are twice what the worst of the fixtures needs.
-fn is_matched_by<F: Float>(gpu: &Cuda<F>, fixture: &str, wanted: Wanted, worst: f32, mean: f32) {
+/// How far a value may be off, and how far all of them in the mean.
+#[derive(Clone, Copy)]
+struct Allowed {
+    worst: f32,
+    mean: f32,
+}
+
+const EXACT: Allowed = Allowed { worst: TOLERANCE, mean: TOLERANCE };
+
+/// What PyTorch itself loses of the fixture's hidden states in `F` says what such a type can hold of them; the mean of all
+/// values is steady, the worst one is a matter of luck.
+fn as_the_reference_in<F: Float>(fixture: &str) -> Allowed {
+    let golden: Value =
+        serde_json::from_slice(&fs::read(data(fixture).join("golden.json")).unwrap()).unwrap();
+    let lost = |what: &str| golden["rounded_drift"][F::NAME][what].as_f64().unwrap() as f32;
+    Allowed { worst: 2.0 * lost("worst"), mean: 1.5 * lost("mean") }
+}
+
+fn is_matched_by<F: Float>(gpu: &Cuda<F>, fixture: &str, wanted: Wanted, allowed: Allowed) {
     let checkpoint = Checkpoint::open(&data(fixture)).unwrap();
     let rows = golden_rows(fixture, checkpoint.config().num_hidden_layers);
     let twice: Vec<&[Row]> = vec![&rows, &rows];
     let got = outputs_on(gpu.clone(), &checkpoint, wanted, LayoutKind::Packed, passes::ALL, &twice).concat();
     let want: Vec<f32> = rows.iter().chain(&rows).flat_map(wanted.golden).collect();
-    let most = max_difference(&got, &want);
-    let off = got.iter().zip(&want).map(|(got, want)| (got - want).abs()).sum::<f32>() / got.len() as f32;
+    let worst = max_difference(&got, &want);
+    let mean = got.iter().zip(&want).map(|(got, want)| (got - want).abs()).sum::<f32>() / got.len() as f32;
     assert!(
-        most < worst && off < mean,
-        "{fixture}, {}, {}: off by {most}, {off} in the mean",
+        worst <= allowed.worst && mean <= allowed.mean,
+        "{fixture}, {}, {}: off by {worst}, {mean} in the mean; {}, {} are allowed",
         wanted.task,
-        F::NAME
+        F::NAME,
+        allowed.worst,
+        allowed.mean
     );
 }
 

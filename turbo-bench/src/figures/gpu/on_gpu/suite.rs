@@ -9,12 +9,13 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use safetensors::{SafeTensors, tensor::Dtype as Stored};
+use serde::Deserialize;
 use turbo_kernels::{DType, EncoderKernels, Float, TopK, bf16, cuda::Cuda, f16, suite};
 use turbo_models::{Checkpoint, Encoder, EncoderOptions, Pooling, Staging};
 
 use super::super::{
     Dtype,
-    suite::{Check, allowed, differences},
+    suite::{Check, Off, differences},
 };
 
 /// How much is checked.
@@ -130,17 +131,19 @@ fn is_encoder(folder: &Path) -> Option<bool> {
 
 pub(super) fn model<F: Float>(device: &Cuda<F>, dtype: Dtype, folder: &Path) -> Check {
     let begin = Instant::now();
-    let done = catch_unwind(AssertUnwindSafe(|| compared(device, folder)));
+    let done = catch_unwind(AssertUnwindSafe(|| Ok((compared(device, folder)?, allowed(dtype, folder)?))));
     let found = done.unwrap_or_else(|panic| Err(anyhow::anyhow!(said(&*panic))));
     let seconds = begin.elapsed().as_secs_f64();
     let name = folder.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    let (most, in_the_mean) = allowed(dtype);
     let (worst, failed) = match found {
-        Ok((worst, mean)) if worst <= most && mean <= in_the_mean => (Some(worst), None),
-        Ok((worst, mean)) => (
-            Some(worst),
-            Some(format!("off by {worst:.1e}, {mean:.1e} in the mean; allowed are {most}, {in_the_mean}")),
-        ),
+        Ok((off, allowed)) if off.is_within(allowed) => (Some(off.worst), None),
+        Ok((Off { worst, mean }, allowed)) => {
+            let said = format!(
+                "off by {worst:.1e}, {mean:.1e} in the mean; allowed are {:.1e}, {:.1e}",
+                allowed.worst, allowed.mean
+            );
+            (Some(worst), Some(said))
+        }
         Err(error) => (None, Some(format!("{error:#}"))),
     };
     // JSON has no infinity
@@ -148,9 +151,23 @@ pub(super) fn model<F: Float>(device: &Cuda<F>, dtype: Dtype, folder: &Path) -> 
     Check { what: format!("model: {name}"), dtype, worst, failed, seconds }
 }
 
-/// How far hidden states are from the reference's: the greatest difference, and the mean. All rows are one batch, which is
-/// run twice, since the second time is another path.
-fn compared<F: Float>(device: &Cuda<F>, folder: &Path) -> Result<(f64, f64)> {
+/// What hidden states of this model may be off.
+fn allowed(dtype: Dtype, folder: &Path) -> Result<Off> {
+    if dtype == Dtype::F32 {
+        return Ok(Off::IN_F32);
+    }
+    let file = folder.join("golden.json");
+    let text = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let golden: serde_json::Value = serde_json::from_slice(&text)?;
+    let lost = Off::deserialize(&golden["rounded_drift"][dtype.name()]);
+    Ok(lost
+        .with_context(|| format!("{}: what PyTorch loses in {}", file.display(), dtype.name()))?
+        .beside_reference())
+}
+
+/// How far hidden states are from the reference's. All rows are one batch, which is run twice, since the second time is
+/// another path.
+fn compared<F: Float>(device: &Cuda<F>, folder: &Path) -> Result<Off> {
     let checkpoint = Checkpoint::open(folder)?;
     let golden = Golden::read(folder, checkpoint.config().num_hidden_layers)?;
     let options =
@@ -160,15 +177,14 @@ fn compared<F: Float>(device: &Cuda<F>, folder: &Path) -> Result<(f64, f64)> {
     for (ids, types) in &golden.rows {
         staging.push(ids, types)?;
     }
-    let (mut worst, mut mean) = (0.0_f64, 0.0_f64);
+    let mut off = Off { worst: 0.0, mean: 0.0 };
     for _ in 0..2 {
         encoder.run(&staging)?;
         let mut hidden = Vec::new();
         (0..golden.rows.len()).try_for_each(|sequence| encoder.tokens(sequence, &mut hidden))?;
-        let (most, in_the_mean) = differences(&hidden, &golden.hidden);
-        (worst, mean) = (worst.max(most), mean.max(in_the_mean));
+        off = off.max(differences(&hidden, &golden.hidden));
     }
-    Ok((worst, mean))
+    Ok(off)
 }
 
 /// Rows of different lengths, and their hidden states in the reference, as `reference/make_references.py` wrote them.
