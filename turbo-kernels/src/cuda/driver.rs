@@ -304,8 +304,9 @@ pub struct Matrices {
     pub batch_stride: usize,
 }
 
-/// `y = activation(x · w + bias + add)`, `batch` times: summed in f32 in any order, rounded once. What `y` held before
-/// does not matter, be it NaN.
+/// `y = activation(x · w + bias + add)`, `batch` times: summed in f32 in any order. A `y` of f32, and the sum with a bias
+/// alone, is rounded once; a driver may round to a 16-bit `y` before each step where an activation or `add` follow. What `y`
+/// held before does not matter, be it NaN.
 ///
 /// A product of which `m`, `n` or `batch` is 0 is nothing; with `k` = 0 the sum is 0.
 #[derive(Clone, Copy, Debug)]

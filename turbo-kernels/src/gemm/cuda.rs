@@ -1,7 +1,7 @@
 //! Products on a GPU: those of cuBLASLt, and what it does not do behind them by the kernels of other families.
 //!
-//! Bias, residual and two activations are part of the product and rounded once with it. Another activation, a gate and a
-//! norm follow as kernels of their own, so the sum before them is stored, and rounded, too.
+//! Bias, residual and two activations are part of the product; for what cuBLASLt rounds on the way see [`Epilogue`]. Another
+//! activation, a gate and a norm follow as kernels of their own, so the sum before them is stored, and rounded, too.
 
 use super::{Epilogue, Gemm};
 use crate::{

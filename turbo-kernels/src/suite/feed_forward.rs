@@ -164,8 +164,8 @@ impl<'d, D: Gemm> Layer<'d, D> {
         compare::<D::Float>(("gemm_norm", self.case(parts)), &out, &want, |i| allowed[i]);
     }
 
-    /// What goes into the second product, `[rows, wide]`, and how far off each value may be. The results of the first
-    /// product may be stored, and so may what becomes of them.
+    /// What goes into the second product, `[rows, wide]`, and how far off each value may be. The first product may be stored
+    /// with or without its bias, and so may what becomes of it.
     fn first_half(&self, parts: Parts) -> Vec<(f64, f64)> {
         let [x, up, up_bias, ..] = &self.host;
         let wide = self.wide;
@@ -176,7 +176,8 @@ impl<'d, D: Gemm> Layer<'d, D> {
             .enumerate()
             .map(|(i, p)| {
                 let bias = if parts.biases { f64::from(up_bias[i % up_features]) } else { 0.0 };
-                stored((p.value + bias, chain(self.size) * (p.magnitude + bias.abs())))
+                let (product, error) = stored((p.value, chain(self.size) * (p.magnitude + bias.abs())));
+                stored((product + bias, error))
             })
             .collect();
         // no activation is steeper than 1.13
@@ -199,8 +200,8 @@ impl<'d, D: Gemm> Layer<'d, D> {
         }
     }
 
-    /// What the second product and the norm make of `hidden`, `[rows, wide]`, and how far off that may be. The results
-    /// of the product may be stored before they are normalised.
+    /// What the second product and the norm make of `hidden`, `[rows, wide]`, and how far off that may be. The product may
+    /// be stored before bias and residual are added, in either order, and the sum before it is normalised.
     fn second_half(&self, parts: Parts, hidden: &[(f64, f64)]) -> (Vec<f64>, Vec<f64>) {
         let [_, _, _, down, down_bias, residual, gain, offset] = &self.host;
         let (size, wide) = (self.size, self.wide);
@@ -211,16 +212,19 @@ impl<'d, D: Gemm> Layer<'d, D> {
             for (column, down) in down.chunks_exact(wide).enumerate() {
                 let residual = if parts.residual { f64::from(residual[row * size + column]) } else { 0.0 };
                 let bias = if parts.biases { f64::from(down_bias[column]) } else { 0.0 };
-                let mut sum = bias + residual;
+                let (mut product, mut error) = (0.0, 0.0);
                 let mut magnitude = bias.abs() + residual.abs();
-                let mut error = 0.0;
                 for (&(value, of_value), &weight) in hidden.iter().zip(down) {
                     let weight = f64::from(weight);
-                    sum += value * weight;
+                    product += value * weight;
                     magnitude += (value * weight).abs();
                     error += of_value * weight.abs();
                 }
-                sums.push(sum);
+                if parts.residual {
+                    let in_between = (product + bias).abs().max((product + residual).abs());
+                    error += of_storing::<D::Float>(product) + of_storing::<D::Float>(in_between);
+                }
+                sums.push(product + bias + residual);
                 errors.push(error + chain(wide) * magnitude);
             }
             if parts.norm {

@@ -6,7 +6,7 @@ use super::{
     rig::{Rig, compare, of_storing, refuses_length},
     twin::{self, Product},
 };
-use crate::{Activation, DType, Epilogue, Gemm};
+use crate::{Activation, DType, Epilogue, Gemm, device::Float};
 
 /// Products with packed weights under every epilogue.
 ///
@@ -31,6 +31,27 @@ pub fn gemm<D: Gemm>(device: &D) {
     }
 }
 
+/// A sum, and what storing what it grew from would cost.
+#[derive(Clone, Copy)]
+struct Wanted {
+    sum: Product,
+    stored: f64,
+}
+
+impl Wanted {
+    fn plus<F: Float>(self, term: f64) -> Self {
+        let Self { sum: Product { value, magnitude }, stored } = self;
+        Self {
+            sum: Product { value: value + term, magnitude: magnitude + term.abs() },
+            stored: stored + of_storing::<F>(value),
+        }
+    }
+
+    fn in_either_order(self, other: Self) -> Self {
+        Self { stored: self.stored.max(other.stored), ..self }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Case {
     dtype: DType,
@@ -50,12 +71,9 @@ impl Case {
             &twin::columns_in(dtype, &weight, in_features),
             in_features,
         );
-        let with = |products: &[Product], term: &dyn Fn(usize) -> f64| -> Vec<Product> {
-            products
-                .iter()
-                .enumerate()
-                .map(|(i, p)| Product { value: p.value + term(i), magnitude: p.magnitude + term(i).abs() })
-                .collect()
+        let products: Vec<Wanted> = products.into_iter().map(|sum| Wanted { sum, stored: 0.0 }).collect();
+        let with = |wanted: &[Wanted], term: &dyn Fn(usize) -> f64| -> Vec<Wanted> {
+            wanted.iter().enumerate().map(|(i, wanted)| wanted.plus::<D::Float>(term(i))).collect()
         };
         let of_bias = |i: usize| f64::from(bias[i % out_features]);
 
@@ -63,16 +81,18 @@ impl Case {
         let packed =
             device.pack(&weight, out_features, in_features, dtype).expect("the weight has its shape");
         let (x, bias_on, residual_on) = (rig.put(&x), rig.put(&bias), rig.put(&residual));
-        let mut run = |name: &str, epilogue, want: &[Product], activation: Option<Activation>| {
+        let mut run = |name: &str, epilogue, want: &[Wanted], activation: Option<Activation>| {
             let out = rig
                 .answer(rows * out_features, |d, queue, out| d.gemm(queue, x.view(), &packed, epilogue, out))
                 .unwrap_or_else(|e| panic!("{self:?} {name}: {e}"));
-            let values: Vec<f64> =
-                want.iter().map(|p| activation.map_or(p.value, |a| twin::activate(a, p.value))).collect();
+            let values: Vec<f64> = want
+                .iter()
+                .map(|it| activation.map_or(it.sum.value, |a| twin::activate(a, it.sum.value)))
+                .collect();
             // In terms of the operands as the dtype rounds them, a chain of k steps errs by k roundings of the sum of
             // magnitudes, or 2k without FMA (and a product of bytes by a few); bias and residual are two more. No
             // activation is steeper than 1.13; its own error is 3e-7 · max(1, |x|), or 3e-4 of GELU where operands are
-            // rounded. The sum may be stored before it is activated.
+            // rounded. Before an activation or a residual what is there so far may be stored.
             let chain = ROUNDING * (2 * in_features + 2) as f64;
             let steep = if activation.is_some() { 1.13 } else { 1.0 };
             let own = match activation {
@@ -81,9 +101,13 @@ impl Case {
                 None => 0.0,
             };
             compare::<D::Float>((self, name), &out, &values, |i| {
-                let Product { value, magnitude } = want[i];
-                let of_storing = if activation.is_some() { of_storing::<D::Float>(value) } else { 0.0 };
-                steep * (chain * magnitude + of_storing) + own * value.abs().max(1.0)
+                let Wanted { sum: Product { value, magnitude }, stored } = want[i];
+                let stored = match epilogue {
+                    Epilogue::None | Epilogue::Bias(_) => 0.0,
+                    Epilogue::Act(_) | Epilogue::BiasAct(..) => stored + of_storing::<D::Float>(value),
+                    Epilogue::Residual(_) | Epilogue::BiasResidual { .. } => stored,
+                };
+                steep * (chain * magnitude + stored) + own * value.abs().max(1.0)
             });
         };
         run("none", Epilogue::None, &products, None);
@@ -96,7 +120,12 @@ impl Case {
         }
         let of_residual = |i: usize| f64::from(residual[i]);
         run("residual", Epilogue::Residual(residual_on.view()), &with(&products, &of_residual), None);
-        let both = with(&biased, &of_residual);
+        let residual_first = with(&with(&products, &of_residual), &of_bias);
+        let both: Vec<Wanted> = with(&biased, &of_residual)
+            .into_iter()
+            .zip(residual_first)
+            .map(|(a, b)| a.in_either_order(b))
+            .collect();
         run(
             "bias, residual",
             Epilogue::BiasResidual { bias: bias_on.view(), residual: residual_on.view() },

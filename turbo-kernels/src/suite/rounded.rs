@@ -20,7 +20,8 @@ use crate::{
 };
 
 /// The CPU with memory of `F`s: a kernel widens what it reads to f32, and each result is rounded once. What a device may
-/// store in between, before an activation, a gate, a second product or a norm, it stores.
+/// store in between, before an activation, a gate, a second product or a norm, it stores, and so it does before the bias where
+/// an activation or a residual belongs to the product.
 #[derive(Clone)]
 pub(super) struct Rounded<F> {
     cpu: Cpu,
@@ -196,16 +197,24 @@ impl<F: Float> Gemm for Rounded<F> {
         out: &mut [F],
     ) -> Result<(), KernelError> {
         let (bias, activation, residual) = epilogue.parts();
-        let (bias, residual) = (bias.map(widen), residual.map(widen));
-        let sum = Epilogue::sum(bias.as_deref(), residual.as_deref());
-        self.answer(out, |out| self.cpu.gemm(queue, &widen(x), weight, sum, out))?;
-        match activation {
-            Some(activation) => {
-                let sums = out.to_vec();
-                self.activate(queue, &sums, activation, out)
-            }
-            None => Ok(()),
+        let (x, residual) = (widen(x), residual.map(widen));
+        let wide_bias = bias.map(widen);
+        let sum = Epilogue::sum(wide_bias.as_deref(), residual.as_deref());
+        self.answer(out, |out| self.cpu.gemm(queue, &x, weight, sum, out))?;
+        if activation.is_none() && residual.is_none() {
+            return Ok(());
         }
+        let first = Epilogue::sum(None, residual.as_deref());
+        self.answer(out, |out| self.cpu.gemm(queue, &x, weight, first, out))?;
+        if let Some(bias) = bias {
+            let sums = out.to_vec();
+            self.add_bias(queue, &sums, bias, out)?;
+        }
+        if let Some(activation) = activation {
+            let sums = out.to_vec();
+            self.activate(queue, &sums, activation, out)?;
+        }
+        Ok(())
     }
 
     fn gemm_norm(
