@@ -254,7 +254,7 @@ fn of_reductions(reductions: &[Measured], ceilings: &Ceilings) -> String {
         after: (&["classical / turbo"], &after),
     };
     let mut text = "\n## Reductions, as in Figure 5 of TurboTransformers, microseconds\n\n*Classical*: a row to a block, a thread to a value. *1, 2, 4 rows*: so many to a warp, \
-                    reduced together. turbo chooses one of these by the number of rows. *Short*: less than three launches.\n"
+                    reduced together. turbo is what it chose of these. *Short*: less than three launches.\n"
         .to_owned();
     for dtype in [Dtype::F32, Dtype::Bf16] {
         for name in ["softmax", "layer norm"] {
