@@ -77,8 +77,7 @@ impl<F: Float> Embed for Cuda<F> {
         let NormWeights { gain, offset, epsilon } = weights;
         let views = lookups.iter().map(|lookup| lookup.table).chain([gain]).chain(offset);
         let wide = is_wide::<F>(columns, views.map(|view| view.address()).chain([out.address()]));
-        let multiprocessors = self.driver().info().multiprocessors;
-        let chosen = RowKernel::choose(&IN_REGISTERS, tokens, columns, multiprocessors).filter(|_| wide);
+        let chosen = RowKernel::choose(&IN_REGISTERS, columns).filter(|_| wide);
         let (tokens, columns) = (count(NAME, "tokens", tokens)?, count(NAME, "columns", columns)?);
         let (kernel, shape) = match chosen {
             Some(kernel) => (kernel.kernel::<F>(&FAMILY), kernel.shape(tokens)),

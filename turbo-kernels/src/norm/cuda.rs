@@ -48,7 +48,7 @@ impl<F: Float> Norm for Cuda<F> {
         out: CudaViewMut<'_, F>,
     ) -> Result<(), KernelError> {
         let sum = Sum { x, bias: None, residual: None }.checked("layer_norm", weights, out)?;
-        let chosen = self.chosen(&sum);
+        let chosen = sum.chosen();
         sum.normalize(queue, chosen)
     }
 
@@ -63,7 +63,7 @@ impl<F: Float> Norm for Cuda<F> {
     ) -> Result<(), KernelError> {
         const NAME: &str = "bias_residual_layer_norm";
         let sum = Sum { x, bias, residual: Some(residual) }.checked(NAME, weights, out)?;
-        let chosen = self.chosen(&sum);
+        let chosen = sum.chosen();
         sum.normalize(queue, chosen)
     }
 
@@ -123,14 +123,6 @@ impl<F: Float> Cuda<F> {
         sum.normalize(queue, Some(kernel))
     }
 
-    /// The kernel for rows in registers, if there is one.
-    fn chosen(&self, sum: &CheckedSum<'_, F>) -> Option<RowKernel> {
-        let multiprocessors = self.driver().info().multiprocessors;
-        let chosen =
-            || RowKernel::choose(&LAYER_NORM, sum.rows as usize, sum.columns as usize, multiprocessors);
-        if sum.is_wide { chosen().copied() } else { None }
-    }
-
     /// Of checked arguments.
     #[allow(clippy::too_many_arguments)]
     fn rms_norm_of_heads(
@@ -151,8 +143,7 @@ impl<F: Float> Cuda<F> {
         let rows = count(name, "rows", out.len() / head_dim)?;
         let wide = is_wide::<F>(head_dim, [first.address(), gain.address(), out.address()])
             && is_wide::<F>(x.row_stride, []);
-        let multiprocessors = self.driver().info().multiprocessors;
-        let chosen = RowKernel::choose(&RMS_NORM, rows as usize, head_dim, multiprocessors).filter(|_| wide);
+        let chosen = RowKernel::choose(&RMS_NORM, head_dim).filter(|_| wide);
         let (kernel, shape) = kernel_and_shape::<F>(chosen, named!(F, "rms_norm", "_any"), rows);
         let args = (
             first,
@@ -217,6 +208,11 @@ impl<'a, F: Float> Sum<'a, F> {
 }
 
 impl<F: Float> CheckedSum<'_, F> {
+    /// The kernel for rows in registers, if there is one.
+    fn chosen(&self) -> Option<RowKernel> {
+        RowKernel::choose(&LAYER_NORM, self.columns as usize).filter(|_| self.is_wide).copied()
+    }
+
     /// By `in_registers`, which takes such rows, or streamed.
     fn normalize(self, queue: &mut CudaQueue, in_registers: Option<RowKernel>) -> Result<(), KernelError> {
         let Self { sum: Sum { x, bias, residual }, weights, out, rows, columns, .. } = self;

@@ -46,13 +46,7 @@ impl<F: Float> Softmax for Cuda<F> {
         const NAME: &str = "scale_mask_softmax";
         shape.check(NAME, &scores, bias, seq_lens, &out)?;
         let rows = Rows::of(NAME, shape)?;
-        let in_registers = RowKernel::choose(
-            &IN_REGISTERS,
-            rows.count as usize,
-            shape.keys,
-            self.driver().info().multiprocessors,
-        );
-        match in_registers.filter(|_| bias.is_none()) {
+        match RowKernel::choose(&IN_REGISTERS, shape.keys).filter(|_| bias.is_none()) {
             Some(kernel) => rows.softmax(queue, kernel, scores, scale, seq_lens, mask, out),
             None => rows.softmax_any(queue, scores, scale, bias, seq_lens, mask, out),
         }
