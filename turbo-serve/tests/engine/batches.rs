@@ -76,12 +76,13 @@ fn the_inputs_of_a_request_arrive_together() {
 
 #[test]
 fn a_lazy_engine_waits_for_company() {
-    let timeout = Duration::from_millis(150);
+    // longer than a loaded machine lets a thread wait between two requests
+    let timeout = Duration::from_secs(2);
     let dispatch = Dispatch::Lazy { timeout, slo: Duration::from_secs(60) };
     let (engine, control) = start(&EngineConfig { dispatch, ..config() });
     let started = Instant::now();
     let mut first = begin(&engine, request([&[1]]));
-    std::thread::sleep(timeout / 3);
+    std::thread::sleep(Duration::from_millis(50));
     assert!(!is_ready(&mut first));
     let second = begin(&engine, request([&[2]]));
     wait(first).unwrap();
