@@ -13,8 +13,9 @@
 //! In a region ([`Team::hold`]) the workers do not park, so that many short operations can follow each other; there
 //! they offer their core to others every few tens of microseconds. An idle team is parked and uses no CPU.
 //!
-//! A worker does not wake on the core of the caller. Linux likes to put a thread beside the one that wakes it, be another
-//! core idle, and moves it on when it next looks, a millisecond later: a short text is over by then.
+//! Workers keep off the core of the caller. Linux likes to put a thread beside the one that wakes it, be another core
+//! idle, and moves it on when it next looks, a millisecond later: a short text is over by then. The caller itself may be
+//! moved at any time, to the core of a worker too, so each operation looks where it is.
 
 use std::{
     any::Any,
@@ -83,8 +84,8 @@ pub(crate) struct Team {
     workers: Vec<JoinHandle<()>>,
     /// Those that the team may use.
     cores: Cores,
-    /// The core that each worker keeps off.
-    kept_off: Box<[AtomicUsize]>,
+    /// The core that the workers keep off.
+    kept_off: AtomicUsize,
 }
 
 impl Team {
@@ -105,7 +106,7 @@ impl Team {
             shared,
             workers: Vec::with_capacity(workers),
             cores: Cores::allowed(),
-            kept_off: (0..workers).map(|_| AtomicUsize::new(cores::NOWHERE)).collect(),
+            kept_off: AtomicUsize::new(cores::NOWHERE),
         };
         for index in 0..workers {
             let shared = Arc::clone(&team.shared);
@@ -127,6 +128,7 @@ impl Team {
     /// Opens a region: until the result is dropped no worker parks. Regions may be nested.
     pub(crate) fn hold(&self) -> Held {
         self.shared.held.0.fetch_add(1, SeqCst);
+        self.leave_to_caller();
         self.wake(self.workers.len());
         Held(Arc::clone(&self.shared))
     }
@@ -141,6 +143,7 @@ impl Team {
             (0..pieces).for_each(|piece| work(0, piece));
             return;
         }
+        self.leave_to_caller();
         self.shared.publish(pieces, &work);
         if self.shared.held.0.load(Relaxed) == 0 {
             self.wake(pieces - 1);
@@ -156,15 +159,19 @@ impl Team {
         }
     }
 
-    /// Wakes at most `most` workers that are parked, elsewhere than here.
-    fn wake(&self, most: usize) {
+    /// Has all workers keep off the core of the caller, when it is another than before.
+    fn leave_to_caller(&self) {
         let here = cores::here();
-        for (index, worker) in self.workers.iter().enumerate().take(most) {
-            let parked = &self.shared.parked[index].0;
+        if self.kept_off.load(Relaxed) != here {
+            self.kept_off.store(here, Relaxed);
+            self.shared.threads.iter().for_each(|thread| self.cores.keep_off(thread.load(Relaxed), here));
+        }
+    }
+
+    /// Wakes at most `most` workers that are parked.
+    fn wake(&self, most: usize) {
+        for (worker, Line(parked)) in self.workers.iter().zip(&self.shared.parked).take(most) {
             if parked.load(SeqCst) && parked.swap(false, SeqCst) {
-                if self.kept_off[index].swap(here, Relaxed) != here {
-                    self.cores.keep_off(self.shared.threads[index].load(Relaxed), here);
-                }
                 worker.thread().unpark();
             }
         }
@@ -401,21 +408,32 @@ mod tests {
         true
     }
 
-    /// Where it wakes by itself is the system's affair; that it may not wake beside the caller is seen here.
+    /// Where the system puts a thread is its affair; where it may not put it is seen here.
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_worker_wakes_on_another_core_than_the_caller() {
-        use rustix::thread::{Pid, sched_getaffinity};
+    fn a_worker_keeps_off_the_core_of_the_caller() {
+        use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
         let all = sched_getaffinity(None).unwrap();
-        let team = team(2);
-        for _ in 0..3 {
-            assert!(all_park(&team), "the worker still spins");
-            drop(team.hold());
-            let (core, thread) = (team.kept_off[0].load(Relaxed), team.shared.threads[0].load(Relaxed));
-            let may_use = sched_getaffinity(Pid::from_raw(thread)).unwrap();
-            assert!(all.is_set(core), "{core} is where the caller was");
+        let mut team = team(2);
+        let check = |team: &Team, core| {
+            let may_use = sched_getaffinity(Pid::from_raw(team.shared.threads[0].load(Relaxed))).unwrap();
             assert_eq!(may_use.is_set(core), all.count() == 1, "it has no choice where there is one core");
             assert_eq!(may_use.count(), (all.count() - 1).max(1));
+        };
+        for core in (0..CpuSet::MAX_CPU).filter(|&core| all.is_set(core)) {
+            assert!(all_park(&team), "the worker still spins");
+            let region = team.hold();
+            let was_on = team.kept_off.load(Relaxed);
+            assert!(all.is_set(was_on), "{was_on} is where the caller was");
+            check(&team, was_on);
+            // the caller is moved while the region is open, and no worker parks
+            let mut only = CpuSet::new();
+            only.set(core);
+            sched_setaffinity(None, &only).unwrap();
+            team.for_each_piece(2, |_, _| ());
+            check(&team, core);
+            sched_setaffinity(None, &all).unwrap();
+            drop(region);
         }
     }
 
