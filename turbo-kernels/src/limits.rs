@@ -1,10 +1,17 @@
 //! What this machine can do at most, measured: the yardstick beside every time that a bench prints.
 
-use std::{hint::black_box, time::Instant};
+use std::{
+    hint::black_box,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering::*},
+    },
+    time::{Duration, Instant},
+};
 
 use crate::{
     Cpu, Device, DeviceError,
-    device::{CpuBlock, CpuQueue},
+    device::{CpuBlock, CpuQueue, look},
     simd::{Kernel, Simd},
 };
 
@@ -60,6 +67,58 @@ impl Limits {
         }
         Ok(limits)
     }
+}
+
+/// How long a cache line takes to another thread of `cpu` and back, the best of some runs: from some tens of nanoseconds,
+/// where cores share a cache, to hundreds, where they are far from each other. Whoever runs in a virtual machine cannot see
+/// where its cores are, and they may be moved. `None` with one thread, or when no other came in time.
+///
+/// # Errors
+/// When there is no thread.
+pub fn round_trip(cpu: &Cpu) -> Result<Option<Duration>, DeviceError> {
+    let mut queue = cpu.queue()?;
+    let mut best: Option<Duration> = None;
+    for _ in 0..if queue.threads() > 1 { RUNS } else { 0 } {
+        let best_so_far = Mutex::new(best);
+        let (players, turn) = (Line(AtomicU32::new(0)), Line(AtomicU32::new(0)));
+        queue.for_each_piece(2, 0, |piece, _| {
+            let Some(time) = passes(&players.0, &turn.0, piece as u32) else { return };
+            let mut best = best_so_far.lock().unwrap_or_else(PoisonError::into_inner);
+            *best = Some(best.map_or(time, |best| best.min(time)));
+        })?;
+        best = best_so_far.into_inner().unwrap_or_else(PoisonError::into_inner);
+    }
+    Ok(best)
+}
+
+/// On a cache line of its own.
+#[repr(align(128))]
+struct Line<T>(T);
+
+/// Passes a line to and fro as the first or the second of two players; what a round trip took, or `None` when there was
+/// nobody to play with, because one thread has both parts.
+fn passes(players: &AtomicU32, turn: &AtomicU32, me: u32) -> Option<Duration> {
+    const TRIPS: u32 = 2000;
+    const PATIENCE: Duration = Duration::from_millis(20);
+    const GONE: u32 = 2;
+    let (begin, mut looks) = (Instant::now(), 0);
+    if players.fetch_add(1, AcqRel) >= GONE {
+        return None;
+    }
+    while players.load(Acquire) != 2 {
+        if begin.elapsed() > PATIENCE && players.compare_exchange(1, GONE + 1, AcqRel, Acquire).is_ok() {
+            return None;
+        }
+        look(&mut looks);
+    }
+    let begin = Instant::now();
+    for trip in 0..TRIPS {
+        while turn.load(Acquire) != 2 * trip + me {
+            look(&mut looks);
+        }
+        turn.store(2 * trip + me + 1, Release);
+    }
+    Some(begin.elapsed() / TRIPS)
 }
 
 /// Operations a second of chains, which give the multiply-adds of a step, in one run.
@@ -201,6 +260,23 @@ mod tests {
             assert!((1e8..1e14).contains(&operations), "{limits:?}");
         }
         assert!((1e8..1e13).contains(&limits.memory_bytes), "{limits:?}");
+    }
+
+    #[test]
+    fn a_line_goes_to_another_thread_and_back() {
+        let with = |threads| {
+            let cpu = Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), isa: None }).unwrap();
+            round_trip(&cpu).unwrap()
+        };
+        assert_eq!(with(1), None);
+        let took = with(2);
+        assert!(took.is_none_or(|took| (1..1_000_000).contains(&took.as_nanos())), "{took:?}");
+    }
+
+    #[test]
+    fn who_has_nobody_to_pass_to_gives_up() {
+        let (players, turn) = (AtomicU32::new(0), AtomicU32::new(0));
+        assert_eq!([0, 1].map(|me| passes(&players, &turn, me)), [None, None]);
     }
 
     #[test]

@@ -5,7 +5,10 @@ use std::path::Path;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use turbo_graph::{LayoutKind, Program, dim::Extents, passes};
-use turbo_kernels::{Cpu, limits::Limits};
+use turbo_kernels::{
+    Cpu,
+    limits::{Limits, round_trip},
+};
 use turbo_models::{Checkpoint, Pooling};
 
 use super::Precision;
@@ -22,6 +25,9 @@ pub struct Ceilings {
     pub int8: f64,
     /// Bytes read from memory.
     pub memory: f64,
+    /// How long a cache line takes to the other threads and back, ns; `None` with one thread, and in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round_trip_ns: Option<f64>,
 }
 
 impl Ceilings {
@@ -33,17 +39,20 @@ impl Ceilings {
         let limits = Limits::measure(device)?;
         let [f32, bf16, int8, memory] =
             [limits.flops, limits.bf16_flops, limits.int8_ops, limits.memory_bytes].map(|it| it / 1e9);
-        Ok(Self { f32, bf16, int8, memory })
+        let round_trip_ns = round_trip(device)?.map(|time| time.as_nanos() as f64);
+        Ok(Self { f32, bf16, int8, memory, round_trip_ns })
     }
 
     /// The median of each.
     pub(super) fn median(looks: &[Self]) -> Self {
         let of = |ceiling: fn(&Self) -> f64| quantile(&looks.iter().map(ceiling).collect::<Vec<_>>(), 0.5);
+        let trips: Vec<f64> = looks.iter().filter_map(|it| it.round_trip_ns).collect();
         Self {
             f32: of(|it| it.f32),
             bf16: of(|it| it.bf16),
             int8: of(|it| it.int8),
             memory: of(|it| it.memory),
+            round_trip_ns: (!trips.is_empty()).then(|| quantile(&trips, 0.5)),
         }
     }
 
@@ -124,7 +133,7 @@ mod tests {
 
     #[test]
     fn the_scarcer_of_the_two_counts() {
-        let ceilings = Ceilings { f32: 100.0, bf16: 200.0, int8: 400.0, memory: 10.0 };
+        let ceilings = Ceilings { f32: 100.0, bf16: 200.0, int8: 400.0, memory: 10.0, round_trip_ns: None };
         assert_eq!(ceilings.floor(Precision::F32, 100e9, 0.0), 1.0);
         assert_eq!(ceilings.floor(Precision::Int8, 100e9, 1e9), 0.25);
         assert_eq!(ceilings.floor(Precision::Bf16, 0.0, 10e9), 2.0);

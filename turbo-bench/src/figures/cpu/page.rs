@@ -118,10 +118,15 @@ fn about(comparison: &Comparison) -> String {
     let foreign = mean(&foreign(comparison)).map_or(String::new(), |share| {
         format!("; others used {:.0} % of the machine meanwhile", share * 100.0)
     });
+    let trips = comparison.rows.iter().filter_map(|section| section.ceilings.round_trip_ns);
+    let round_trip = match trips.clone().next() {
+        Some(_) => format!(" A cache line goes to the other core and back in {} ns.", span(trips)),
+        None => String::new(),
+    };
     format!(
         "From ids to the last hidden state, {} threads, medians of turns, on {} with {} cores ({}, commit {}{foreign}).\n\
          {}.\nAll compute the same, beside turbo in f32, within a cosine of {}. *Limit* is turbo's share of the machine's: \
-         {} GFLOP/s in f32, {} in bf16, {} GOP/s in int8, {} GB/s, measured in the same run.{}\n",
+         {} GFLOP/s in f32, {} in bf16, {} GOP/s in int8, {} GB/s, measured in the same run.{round_trip}{}\n",
         data.threads,
         provenance.processor,
         provenance.cores,
