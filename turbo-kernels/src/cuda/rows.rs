@@ -55,8 +55,8 @@ impl RowKernel {
     /// The one of `kernels` for rows of `columns` columns: the first class that is long enough, and in it the fewest rows
     /// to a group. None where all are too short.
     ///
-    /// That departs from the paper, where two and four rows together are faster: on an H100 and an H200 other warps hide
-    /// what shuffles wait, and registers of one row more keep some of them away (`turbo-bench/results/gpu.md`).
+    /// That departs from the paper, where two and four rows together are faster: on an H200 one row is as fast or faster from
+    /// 200 columns on, but for 1 and 7 % at two of 52 sizes (`turbo-bench/results/gpu.md`).
     pub(crate) fn choose(kernels: &[RowKernel], columns: usize) -> Option<&RowKernel> {
         Self::of_class(kernels, columns).next()
     }

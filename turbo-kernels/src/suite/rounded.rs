@@ -198,6 +198,7 @@ impl<F: Float> Gemm for Rounded<F> {
     ) -> Result<(), KernelError> {
         let (bias, activation, residual) = epilogue.parts();
         let (x, residual) = (widen(x), residual.map(widen));
+        // also where steps follow: it refuses what no product takes
         let wide_bias = bias.map(widen);
         let sum = Epilogue::sum(wide_bias.as_deref(), residual.as_deref());
         self.answer(out, |out| self.cpu.gemm(queue, &x, weight, sum, out))?;

@@ -211,11 +211,13 @@ fn answers_are_bounded_before_they_are_computed() {
 
     whole.hand.closed.store(true, Ordering::SeqCst);
     // the refusal takes room, too, until the server sees that it was read
-    let ask_until_there_is_room = || loop {
-        let reply = ask(long);
-        if reply.status != 429 {
-            return reply;
-        }
+    let ask_until_there_is_room = || {
+        let mut reply = None;
+        wait_until("room", || {
+            reply = Some(ask(long)).filter(|reply| reply.status != 429);
+            reply.is_some()
+        });
+        reply.unwrap()
     };
     std::thread::scope(|scope| {
         let first = scope.spawn(ask_until_there_is_room);
