@@ -26,6 +26,9 @@ constexpr unsigned STAGES = 2;
 
 constexpr float SMALLEST_NORMAL = 1.17549435e-38f;
 
+// From here on a score is a giant: up to here, rounding one changes its weight by a factor of two at most.
+constexpr float GIANT = 16777216.0f;
+
 // ---- values that are not finite -------------------------------------------------------------------------------------
 // A hidden key has weight 0, and 0 · NaN is NaN. So where a tile has both hidden keys and such values, the product is
 // given 0 in their place, and rows that see them get them by addition, which makes of a sum what multiplying would
@@ -289,6 +292,9 @@ struct Rows {
 
   // Scores become weights, and what the rows hold is brought to the scale of the greatest score so far. Greatest
   // scores forget NaN, which comes back as a weight.
+  //
+  // A greatest score is a rounded product, and the others are not rounded before it is taken off: a factor that all
+  // weights of a row share. Weights have no room for that of a giant, so giants are rounded before.
   template <bool WHOLE>
   __device__ __forceinline__ void weigh(Scores& scores, const Seen& seen) {
     const float scale = seen.biases == nullptr ? seen.scale : 1.0f;
@@ -304,21 +310,33 @@ struct Rows {
         for (int i = 0; i < 4; ++i) most[i / 2] = fmaxf(most[i / 2], scores[m][eight][i]);
       }
       group_reduce<Max, 4>(most);
-      float base[2], total[2] = {};
+      float base[2], scales[2], total[2] = {};
+      bool giant[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float next = fmaxf(greatest[m][half], most[half] * scale);
+        giant[half] = next != -infinity() && fabsf(next) > GIANT;
+        scales[half] = giant[half] ? 1.0f : scale;
         base[half] = next == -infinity() ? 0.0f : next;
         factors[m][half] = exp2_approx(greatest[m][half] - base[half]);
         risen = risen || next != greatest[m][half];
         greatest[m][half] = next;
+      }
+      if (giant[0] || giant[1]) {
+#pragma unroll
+        for (unsigned eight = 0; eight < EIGHTS; ++eight) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            if (giant[i / 2]) scores[m][eight][i] = __fmul_rn(scores[m][eight][i], scale);
+          }
+        }
       }
 #pragma unroll
       for (unsigned eight = 0; eight < EIGHTS; ++eight) {
         if (!seen.template matters<WHOLE>(eight / 2)) continue;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const float weight = exp2_approx(fmaf(scores[m][eight][i], scale, -base[i / 2]));
+          const float weight = exp2_approx(fmaf(scores[m][eight][i], scales[i / 2], -base[i / 2]));
           scores[m][eight][i] = weight;
           total[i / 2] += weight;
         }

@@ -5,7 +5,8 @@
 //! sequence, so this depends on nothing but the query and the keys that it sees.
 //!
 //! Exponentials are of base 2, and the scale is part of their argument: `2^(c·score − c·greatest)` with
-//! `c = scale · log₂ e`, in one multiply-add.
+//! `c = scale · log₂ e`, in one multiply-add. Its second product is rounded, by a factor that all weights of a query
+//! share; from 2³¹ on exponentials would have no room for that factor, so giant scores are brought near 0 first.
 //!
 //! Source: Milakov and Gimelshein, arXiv 1805.02867; tiles as in Dao et al., NeurIPS 2022.
 
@@ -16,6 +17,8 @@ use crate::{math, simd::Simd};
 
 /// Queries of the widest block: two vectors where they are longest.
 pub(super) const MOST_QUERIES: usize = 32;
+/// From here on a power of two is a giant: up to here, rounding one changes its exponential by a factor of two at most.
+const GIANT: f32 = 16_777_216.0;
 
 /// How a score becomes the argument of an exponential.
 #[derive(Clone, Copy)]
@@ -139,18 +142,27 @@ impl Tile<'_> {
     ) -> [f32; MOST_QUERIES] {
         let factor = s.splat(scale.rest());
         let zero = s.splat(0.0);
-        let mut shifts = [zero; VECTORS];
+        let (mut giants, mut shifts) = ([zero; VECTORS], [zero; VECTORS]);
         let mut before = [1.0; MOST_QUERIES];
-        for (i, shift) in shifts.iter_mut().enumerate() {
+        let mut farthest = zero;
+        for i in 0..VECTORS {
             let lanes = i * S::LANES..(i + 1) * S::LANES;
             let old = s.load(&state.greatest[lanes.clone()]);
             let greatest = s.max(s.load(&greatest[lanes.clone()]), old);
             s.store(greatest, &mut state.greatest[lanes.clone()]);
             // where nothing is seen yet, −∞ would take itself off
             let seen = s.less(s.splat(f32::NEG_INFINITY), greatest);
-            *shift = s.sub(zero, s.select(seen, s.mul(greatest, factor), zero));
+            let power = s.select(seen, s.mul(greatest, factor), zero);
+            farthest = s.max(s.abs(power), farthest);
+            let is_giant = s.less(s.splat(GIANT), s.abs(power));
+            giants[i] = s.select(is_giant, greatest, zero);
+            shifts[i] = s.sub(zero, s.select(is_giant, zero, power));
             // the product rounded as in the shift, so that an old score that is still the greatest gives 1
-            s.store(math::exp2(s, s.add(s.mul(old, factor), *shift)), &mut before[lanes]);
+            let old = s.mul(s.sub(old, giants[i]), factor);
+            s.store(math::exp2(s, s.add(old, shifts[i])), &mut before[lanes]);
+        }
+        if s.reduce_max(farthest) > GIANT {
+            self.take_off(s, giants);
         }
         let mut sums = [zero; VECTORS];
         let exponent = Exponent { factor, shifts };
@@ -177,6 +189,17 @@ struct Exponent<S: Simd, const VECTORS: usize> {
 }
 
 impl Tile<'_> {
+    /// Takes off scores what their query says, 0 for most.
+    #[inline(always)]
+    fn take_off<S: Simd, const VECTORS: usize>(&mut self, s: S, of_queries: [S::F32; VECTORS]) {
+        let line = VECTORS * S::LANES;
+        for line in self.lines[self.seen.start * line..self.seen.end * line].chunks_exact_mut(line) {
+            for (at, off) in line.chunks_exact_mut(S::LANES).zip(of_queries) {
+                s.store(s.sub(s.load(at), off), at);
+            }
+        }
+    }
+
     /// Replaces scores by weights, which are added to `sums`.
     #[inline(always)]
     fn replace<S: Simd, const VECTORS: usize>(

@@ -62,6 +62,7 @@ pub fn attention<D: Attention>(device: &D) {
     for mask in MASKS {
         for dtype in [DType::F32, DType::Bf16] {
             keeps_nan_to_those_who_see_it(device, mask, dtype);
+            finds_the_greatest_of_giant_scores(device, mask, dtype);
         }
     }
     for mask in MASKS {
@@ -369,6 +370,53 @@ fn keeps_nan_to_those_who_see_it<D: Attention>(device: &D, mask: AttentionMask, 
             i / HIDDEN,
             i % HIDDEN
         );
+    }
+}
+
+/// Scores that are rounded to multiples of thousands when they are scaled: the greatest takes all, and those equal to it
+/// share.
+fn finds_the_greatest_of_giant_scores<D: Attention>(device: &D, mask: AttentionMask, dtype: DType) {
+    const HEAD_DIM: usize = 64;
+    const LARGE: f32 = 16384.0;
+    let seq_lens = [3u32, 300];
+    let mut qkv = Vec::new();
+    for row in 0..303 {
+        // products of a few bits, which sum up exactly
+        qkv.extend([if row % 2 == 0 { LARGE } else { -LARGE }; HEAD_DIM]);
+        qkv.extend([LARGE * (1.0 + (row % 7) as f32 / 8.0); HEAD_DIM]);
+        qkv.extend((0..HEAD_DIM).map(|column| ((row * 5 + column) % 16) as f32 - 8.0));
+    }
+    let part = |third: usize, row: usize| &qkv[(3 * row + third) * HEAD_DIM..][..HEAD_DIM];
+    let sums = cu_seqlens(&seq_lens);
+    let mut rig = Rig::new(device);
+    let (on_qkv, on_sums) = (rig.put(&qkv), rig.put_u32(&sums));
+    for scale in [1.0, 0.3] {
+        let (num_heads, num_kv_heads, queries) = (1, 1, Queries::All);
+        let shape =
+            AttentionShape { num_heads, num_kv_heads, head_dim: HEAD_DIM, scale, mask, dtype, queries };
+        let out = rig
+            .answer(303 * HEAD_DIM, |d, queue, out| {
+                let [q, k, v] = thirds::<D>(on_qkv.view(), HEAD_DIM);
+                let layout = Layout::Packed { cu_seqlens: on_sums.view() };
+                d.attention(queue, shape, layout, q, k, v, None, out)
+            })
+            .expect("the layout fits");
+        for (&first, &len) in sums.iter().zip(&seq_lens) {
+            let (first, len) = (first as usize, len as usize);
+            for row in 0..len {
+                let keys: Vec<usize> = (0..len).filter(|&key| twin::sees(mask, row, key)).collect();
+                let score = |&key: &usize| part(0, first + row)[0] * part(1, first + key)[0];
+                let most = keys.iter().map(score).fold(f32::NEG_INFINITY, f32::max);
+                let equal: Vec<usize> = keys.into_iter().filter(|key| score(key) == most).collect();
+                let want: Vec<f64> = (0..HEAD_DIM)
+                    .map(|j| equal.iter().map(|key| f64::from(part(2, first + key)[j])).sum::<f64>())
+                    .map(|sum| sum / equal.len() as f64)
+                    .collect();
+                let got = &out[(first + row) * HEAD_DIM..][..HEAD_DIM];
+                // weights of 1 are exact in every type, and so are their sums with small integers
+                compare::<D::Float>((mask, dtype, scale, row), got, &want, |_| 8.0 * 4.0 * ROUNDING);
+            }
+        }
     }
 }
 

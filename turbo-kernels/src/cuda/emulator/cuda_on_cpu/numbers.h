@@ -61,6 +61,7 @@ inline unsigned f32_to_bf16x2(float low, float high) { return f32_to_bf16(low) |
 #define rsqrtf(x) (1.0f / sqrtf(x))
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __frcp_rn(float value) { return 1.0f / value; }
+inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 
 // As ex2.approx.ftz: without subnormal results.
