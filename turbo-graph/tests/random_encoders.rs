@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+
 use common::{greatest, on_cpu, sequences, twin, unfolded_plan};
 use proptest::prelude::*;
 use turbo_alloc::check;
@@ -347,17 +349,30 @@ fn selected(ids: &[u32]) -> [u32; 2] {
 
 /// The same by the naive twin.
 fn expected(graph: &Graph) -> Vec<f32> {
+    of_twin(|sequence| twin::evaluate(graph, sequence))
+}
+
+fn of_twin(evaluate: impl Fn(&twin::Sequence<'_>) -> BTreeMap<String, Vec<f64>>) -> Vec<f32> {
     let mut values = Vec::new();
     for ids in sequences(&LENS, VOCABULARY) {
-        let outputs = twin::evaluate(graph, &twin::Sequence { ids: &ids, selected: &selected(&ids) });
+        let outputs = evaluate(&twin::Sequence { ids: &ids, selected: &selected(&ids) });
         let named = OUTPUTS.iter().filter_map(|name| outputs.get(*name));
         values.extend(named.flatten().map(|&value| value as f32));
     }
     values
 }
 
-/// The last norm makes all values of order 1, but what comes before it may be large or cancel; sums of 16 terms in other
-/// orders then differ by some hundred ulp.
+/// How far an encoder's answers may be from `expected` where its operators round: a few times what they are when the
+/// twin's operators are off by some roundings to f32. Some encoders grow large before their last norm, or cancel, and
+/// make a thousand times more of a rounding than others.
+fn allowed(graph: &Graph, expected: &[f32]) -> f32 {
+    let shaken = |seed| of_twin(|sequence| twin::evaluate_shaken(graph, sequence, 4.0 * F32_ROUNDING, seed));
+    8.0 * greatest((0..4).map(|seed| distance(expected, &shaken(seed))))
+}
+
+const F32_ROUNDING: f64 = 1.0 / (1 << 24) as f64;
+
+/// The greatest difference, relative to what is more than 1.
 fn distance(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     greatest(a.iter().zip(b).map(|(a, b)| (a - b).abs() / a.abs().max(1.0)))
@@ -370,11 +385,12 @@ proptest! {
         let graph = draw(&encoder).unwrap();
         let drawn = answers(&graph, LayoutKind::Padded, &[]);
         prop_assert!(drawn.iter().all(|value| value.is_finite()));
-        let worst = distance(&expected(&graph), &drawn);
-        prop_assert!(worst < 5e-4, "the drawing differs from its twin by {worst}");
+        let expected = expected(&graph);
+        let (worst, allowed) = (distance(&expected, &drawn), allowed(&graph, &expected));
+        prop_assert!(worst < allowed, "the drawing differs from its twin by {worst}, allowed are {allowed}");
         for count in 1..=passes::ALL.len() {
             let worst = distance(&drawn, &answers(&graph, LayoutKind::Padded, &passes::ALL[..count]));
-            prop_assert!(worst < 2e-4, "{}: {worst}", passes::ALL[count - 1].name);
+            prop_assert!(worst < allowed, "{}: {worst}, allowed are {allowed}", passes::ALL[count - 1].name);
         }
         let (padded, packed) = (
             answers(&graph, LayoutKind::Padded, passes::ALL),

@@ -1,6 +1,6 @@
 //! The naive twin of an executor: a drawing evaluated operator by operator, one sequence at a time, in f64.
 
-use std::collections::BTreeMap;
+use std::{cell::Cell, collections::BTreeMap};
 
 use turbo_graph::{
     Activation, Graph, Input, Op, Pooling, Positions, Rhs, WeightSource,
@@ -66,6 +66,31 @@ impl Tensor {
 
 /// The outputs of a drawing for one sequence, by name.
 pub(crate) fn evaluate(graph: &Graph, sequence: &Sequence<'_>) -> BTreeMap<String, Vec<f64>> {
+    evaluate_with(graph, sequence, |result| result)
+}
+
+/// The same where every value of every operator is off by up to `relative` of itself, up or down at random from `seed`:
+/// how far that takes the outputs says what the drawing makes of roundings.
+pub(crate) fn evaluate_shaken(
+    graph: &Graph,
+    sequence: &Sequence<'_>,
+    relative: f64,
+    seed: u64,
+) -> BTreeMap<String, Vec<f64>> {
+    let state = Cell::new(seed);
+    let noise = || {
+        state
+            .set(state.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407));
+        (state.get() >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
+    };
+    evaluate_with(graph, sequence, |result| result.map(|v| v * (1.0 + relative * noise())))
+}
+
+fn evaluate_with(
+    graph: &Graph,
+    sequence: &Sequence<'_>,
+    round: impl Fn(Tensor) -> Tensor,
+) -> BTreeMap<String, Vec<f64>> {
     let mut values = BTreeMap::new();
     for node in graph.nodes() {
         for &input in &node.inputs {
@@ -75,7 +100,7 @@ pub(crate) fn evaluate(graph: &Graph, sequence: &Sequence<'_>) -> BTreeMap<Strin
         }
         let inputs: Vec<&Tensor> = node.inputs.iter().map(|input| &values[input]).collect();
         let result = compute(node, &inputs, sequence);
-        values.insert(node.output, result);
+        values.insert(node.output, round(result));
     }
     graph.outputs().map(|(value, name)| (name.to_owned(), values[&value].values.clone())).collect()
 }
