@@ -19,7 +19,6 @@ use crate::{
         Piece, Place, ProductRows, RING, Stage, Store, Tile, activate, activate_in_place, features,
         panel_width, row_of,
     },
-    lanes,
     norm::NormGroup,
     simd::{Kernel, Simd},
 };
@@ -221,10 +220,18 @@ impl Kernel for GateRow<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (left, right) = self.values.split_at_mut(self.values.len() / 2);
+        let whole = left.len() - left.len() % S::LANES;
+        let (left, left_rest) = left.split_at_mut(whole);
+        let (right, right_rest) = right.split_at(whole);
         with_activation!(self.activation, ACTIVATION => {
-            for (left, right) in left.chunks_mut(S::LANES).zip(right.chunks(S::LANES)) {
-                let activated = bias_act::apply(s, Accuracy::Full, ACTIVATION, lanes::read(s, left, 0.0));
-                lanes::write(s, s.mul(activated, lanes::read(s, right, 0.0)), left);
+            // whole vectors in a loop of their own, in which nothing is left to decide
+            for (left, right) in left.chunks_exact_mut(S::LANES).zip(right.chunks_exact(S::LANES)) {
+                let activated = bias_act::apply(s, Accuracy::Full, ACTIVATION, s.load(left));
+                s.store(s.mul(activated, s.load(right)), left);
+            }
+            if !left_rest.is_empty() {
+                let activated = bias_act::apply(s, Accuracy::Full, ACTIVATION, s.load_partial(left_rest, 0.0));
+                s.store_partial(s.mul(activated, s.load_partial(right_rest, 0.0)), left_rest);
             }
         });
     }
