@@ -387,10 +387,10 @@ proptest! {
         prop_assert!(drawn.iter().all(|value| value.is_finite()));
         let expected = expected(&graph);
         let (worst, allowed) = (distance(&expected, &drawn), allowed(&graph, &expected));
-        prop_assert!(worst < allowed, "the drawing differs from its twin by {worst}, allowed are {allowed}");
+        prop_assert!(worst <= allowed, "the drawing differs from its twin by {worst}, allowed are {allowed}");
         for count in 1..=passes::ALL.len() {
             let worst = distance(&drawn, &answers(&graph, LayoutKind::Padded, &passes::ALL[..count]));
-            prop_assert!(worst < allowed, "{}: {worst}, allowed are {allowed}", passes::ALL[count - 1].name);
+            prop_assert!(worst <= allowed, "{}: {worst}, allowed are {allowed}", passes::ALL[count - 1].name);
         }
         let (padded, packed) = (
             answers(&graph, LayoutKind::Padded, passes::ALL),

@@ -26,7 +26,7 @@ constexpr unsigned STAGES = 2;
 
 constexpr float SMALLEST_NORMAL = 1.17549435e-38f;
 
-// From here on a score is a giant: up to here, rounding one changes its weight by a factor of two at most.
+// Greatest scores beyond this are giants: up to here, rounding one changes weights by a factor of two at most.
 constexpr float GIANT = 16777216.0f;
 
 // ---- values that are not finite -------------------------------------------------------------------------------------
@@ -315,9 +315,9 @@ struct Rows {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float next = fmaxf(greatest[m][half], most[half] * scale);
-        giant[half] = next != -infinity() && fabsf(next) > GIANT;
-        scales[half] = giant[half] ? 1.0f : scale;
         base[half] = next == -infinity() ? 0.0f : next;
+        giant[half] = fabsf(base[half]) > GIANT;
+        scales[half] = giant[half] ? 1.0f : scale;
         factors[m][half] = exp2_approx(greatest[m][half] - base[half]);
         risen = risen || next != greatest[m][half];
         greatest[m][half] = next;

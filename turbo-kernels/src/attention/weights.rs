@@ -17,7 +17,8 @@ use crate::{math, simd::Simd};
 
 /// Queries of the widest block: two vectors where they are longest.
 pub(super) const MOST_QUERIES: usize = 32;
-/// From here on a power of two is a giant: up to here, rounding one changes its exponential by a factor of two at most.
+/// Greatest scores whose exponents are beyond this are giants: up to here, rounding one changes weights by a factor of two
+/// at most.
 const GIANT: f32 = 16_777_216.0;
 
 /// How a score becomes the argument of an exponential.
@@ -152,11 +153,11 @@ impl Tile<'_> {
             s.store(greatest, &mut state.greatest[lanes.clone()]);
             // where nothing is seen yet, −∞ would take itself off
             let seen = s.less(s.splat(f32::NEG_INFINITY), greatest);
-            let power = s.select(seen, s.mul(greatest, factor), zero);
-            farthest = s.max(s.abs(power), farthest);
-            let is_giant = s.less(s.splat(GIANT), s.abs(power));
+            let scaled = s.select(seen, s.mul(greatest, factor), zero);
+            farthest = s.max(s.abs(scaled), farthest);
+            let is_giant = s.less(s.splat(GIANT), s.abs(scaled));
             giants[i] = s.select(is_giant, greatest, zero);
-            shifts[i] = s.sub(zero, s.select(is_giant, zero, power));
+            shifts[i] = s.sub(zero, s.select(is_giant, zero, scaled));
             // the product rounded as in the shift, so that an old score that is still the greatest gives 1
             let old = s.mul(s.sub(old, giants[i]), factor);
             s.store(math::exp2(s, s.add(old, shifts[i])), &mut before[lanes]);
@@ -189,7 +190,7 @@ struct Exponent<S: Simd, const VECTORS: usize> {
 }
 
 impl Tile<'_> {
-    /// Takes off scores what their query says, 0 for most.
+    /// Takes off the scores of each query what `of_queries` says, 0 for most.
     #[inline(always)]
     fn take_off<S: Simd, const VECTORS: usize>(&mut self, s: S, of_queries: [S::F32; VECTORS]) {
         let line = VECTORS * S::LANES;
