@@ -3,8 +3,8 @@
 //! # Modules
 //! What a batch would hold is a [`Candidate`]; what it may hold are [`Limits`], in a [`Layout`]; what it costs
 //! is in [`cost`]; [`split`](fn@split) finds the cheapest cuts; [`Policy`] offers it beside its rivals;
-//! [`Batcher`] decides what runs now; [`Outlook`] tells when a newcomer would be answered; [`Turns`] which of several queues of one device goes next; [`sim`] drives that
-//! same batcher with invented traffic.
+//! [`Batcher`] decides what runs now; [`Outlook`] tells when a newcomer would be answered; [`Turns`] which of
+//! several queues of one device goes next; [`sim`] drives that same batcher with invented traffic.
 
 mod baselines;
 mod batches;

@@ -331,7 +331,7 @@ fn a_batch_ends_before_the_deadline_of_its_most_urgent_request() {
             other => panic!("{other:?}"),
         }
     };
-    let long = [1000; 4];
+    let (long, first_short) = ([1000; 4], [10, 1000, 1000, 1000]);
     for (why, deadlines, lens, expected) in [
         ("nobody is urgent", [None; 4], long, &[0, 1, 2, 3][..]),
         ("all can be met", [Some(60); 4], long, &[0, 1, 2, 3]),
@@ -340,6 +340,8 @@ fn a_batch_ends_before_the_deadline_of_its_most_urgent_request() {
         ("what cannot be met costs nobody else", [Some(15), None, None, None], long, &[0, 1, 2, 3]),
         ("nor does it hold up who can be met", [Some(15), Some(35), Some(45), None], long, &[0, 1]),
         ("a token would become too dear", [Some(12), None, None, None], [10; 4], &[0, 1, 2, 3]),
+        ("nor is it cut where it is too late", [Some(12), None, None, None], first_short, &[0, 1, 2, 3]),
+        ("but for who can still be met", [Some(12), Some(35), None, None], first_short, &[0, 1, 2]),
     ] {
         assert_eq!(run(deadlines, lens), expected, "{why}");
     }

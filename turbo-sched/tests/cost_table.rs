@@ -141,8 +141,22 @@ fn a_measured_cell_follows_new_measurements_slowly() {
     let mut learning = table(&[(10, 1, 10.0), (20, 1, 30.0)]);
     learning.update(10, 1, BatchTotal(20.0)).unwrap();
     check(&learning, &[(10, 1, 12.0, M), (20, 1, 30.0, M)]);
-    (0..50).for_each(|_| learning.update(10, 1, BatchTotal(20.0)).unwrap());
-    assert!((learning.estimate(10, 1).cost.0 - 20.0).abs() < 1e-3);
+    for cost in [20.0, 200.0, 2.0] {
+        (0..80).for_each(|_| learning.update(10, 1, BatchTotal(cost)).unwrap());
+        assert!((learning.estimate(10, 1).cost.0 - cost).abs() < 1e-3);
+    }
+}
+
+#[test]
+fn slow_batches_of_one_length_do_not_hold_up_the_longer_ones() {
+    let mut learning = table(&[(8, 1, 2e-3), (128, 1, 6e-3), (512, 1, 30e-3)]);
+    let longer = |learning: &CostTable| learning.estimate(128, 1).cost.0;
+    learning.update(8, 1, BatchTotal(1.0)).unwrap();
+    assert!(longer(&learning) < 0.01, "one: {}", longer(&learning));
+    (0..20).for_each(|_| learning.update(8, 1, BatchTotal(1.0)).unwrap());
+    assert!(longer(&learning) > 0.5, "many: {}", longer(&learning));
+    (0..40).for_each(|_| learning.update(128, 1, BatchTotal(6e-3)).unwrap());
+    assert!(longer(&learning) < 0.01, "but they were measured since: {}", longer(&learning));
 }
 
 #[test]

@@ -50,6 +50,19 @@ fn a_packed_cost_comes_back_and_goes_on_learning() {
 }
 
 #[test]
+fn what_another_server_writes_aside_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("packed.json");
+    // Of another process 1; the saves of the other tests here take a few of these numbers.
+    let aside = |n: u32| folder.path().join(format!("packed.json.{}-{n}.tmp", std::process::id()));
+    (0..100).for_each(|n| fs::write(aside(n), "half").unwrap());
+    save(&path, &packed()).unwrap();
+    assert_eq!(load::<PackedCost>(&path).unwrap(), packed());
+    assert!((0..100).all(|n| fs::read(aside(n)).is_ok_and(|text| text == b"half")));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 101, "and nothing is left beside them");
+}
+
+#[test]
 fn a_bad_file_is_an_error_that_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("costs.json");

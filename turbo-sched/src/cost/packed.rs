@@ -23,6 +23,12 @@ const RETAIN: f64 = 0.98;
 /// has something to say.
 const WARM_UP_WEIGHT: f64 = 2.0;
 
+/// What a batch is believed to have cost, in times of its prediction: at least, at most. One during which the machine
+/// stood still, or that was timed wrongly, must not outweigh hundreds of others; a machine that did change is followed
+/// all the same, batch by batch. Downwards less is believed, for a batch weighs by its relative error: at a thirtieth
+/// of its cost it would count as nine hundred.
+const BELIEVED: (f64, f64) = (0.5, 4.0);
+
 /// Cost of packed batches, in the caller's unit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Learnt", into = "Learnt")]
@@ -101,16 +107,18 @@ impl PackedCost {
         Estimate { cost: self.cost(candidate), source }
     }
 
-    /// Learns from a batch that ran. Constant time, no allocation.
+    /// Learns from a batch that ran, and no more than twice as fast or four times as slow as predicted. Constant time,
+    /// no allocation.
     ///
     /// # Errors
     /// [`SchedError::Cost`] when `measured` is not finite and above 0, [`SchedError::Zero`] for an empty batch.
     pub fn update(&mut self, candidate: &Candidate, measured: BatchTotal) -> Result<(), SchedError> {
         check_measurement(candidate.max_seq_len, candidate.batch_size, measured)?;
+        let cost = believed(self.cost(candidate), measured);
         let Learnt { recent, slowdown, largest, .. } = &mut self.learnt;
         recent.scale(RETAIN);
-        recent.add(candidate, measured);
-        slowdown.sum = slowdown.sum * RETAIN + measured.0 / on(&self.at_warm_up, candidate);
+        recent.add(candidate, cost);
+        slowdown.sum = slowdown.sum * RETAIN + cost.0 / on(&self.at_warm_up, candidate);
         slowdown.weight = slowdown.weight * RETAIN + 1.0;
         *largest = largest_of(largest, candidate);
         self.line = self.learnt.solve();
@@ -208,6 +216,16 @@ impl From<PackedCost> for Learnt {
     }
 }
 
+/// What is learnt from a batch that was predicted to cost `predicted`; all of it where a line that came from a file
+/// predicts nothing that could be.
+fn believed(BatchTotal(predicted): BatchTotal, measured: BatchTotal) -> BatchTotal {
+    let (least, most) = BELIEVED;
+    match predicted.is_normal() {
+        true => BatchTotal(measured.0.clamp(least * predicted, most * predicted)),
+        false => measured,
+    }
+}
+
 /// The sizes in the order of the coefficients.
 fn features(candidate: &Candidate) -> Line {
     [1.0, candidate.total_tokens as f64, candidate.sum_len_sq as f64, candidate.batch_size as f64]
@@ -273,6 +291,42 @@ mod tests {
         // Of the weight of the fast batches 0.2 % is left, and a fast batch counts four times a slow one.
         for lens in [&[100][..], &[20; 8], &[300; 4]] {
             assert!(error(&model, lens, 2.0) < 0.01, "{lens:?}: {}", error(&model, lens, 2.0));
+        }
+    }
+
+    /// A model that has learnt from `batches` more, of a machine that is `slowdown` times as slow.
+    fn after(mut model: PackedCost, batches: usize, slowdown: f64) -> PackedCost {
+        for i in 0..batches {
+            let lens = vec![8 + (i as u32 * 37) % 60; 1 + i % 9];
+            let (candidate, cost) = machine(&lens, slowdown);
+            model.update(&candidate, cost).unwrap();
+        }
+        model
+    }
+
+    #[test]
+    fn follows_a_machine_however_much_it_changes() {
+        let before = after(PackedCost::fit(warm_up()).unwrap(), 300, 1.0);
+        for slowdown in [0.1, 10.0] {
+            let model = after(before.clone(), 500, slowdown);
+            for lens in [&[16][..], &[20; 8], &[512]] {
+                let error = error(&model, lens, slowdown);
+                assert!(error < 0.02, "{slowdown} {lens:?}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_mismeasured_batch_does_little() {
+        let before = after(PackedCost::fit(warm_up()).unwrap(), 300, 1.0);
+        for factor in [1.0 / 30.0, 400.0] {
+            let mut model = before.clone();
+            let (candidate, cost) = machine(&[16], factor);
+            model.update(&candidate, cost).unwrap();
+            for lens in [&[16][..], &[512], &[64; 4]] {
+                let error = error(&model, lens, 1.0);
+                assert!(error < 0.25, "{factor} {lens:?}: {error}");
+            }
         }
     }
 

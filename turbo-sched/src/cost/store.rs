@@ -4,7 +4,7 @@
 //! never half of either, and two servers that share a folder never lock each other out: the last one wins.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,14 +17,9 @@ use crate::error::SchedError;
 /// # Errors
 /// [`SchedError::Write`], naming the file.
 pub fn save<T: Serialize>(path: &Path, model: &T) -> Result<(), SchedError> {
-    let aside = path_aside(path);
-    let text = serde_json::to_vec_pretty(model).map_err(std::io::Error::from);
-    let written = text.and_then(|text| write_through(&aside, &text)).and_then(|()| fs::rename(&aside, path));
-    written.map_err(|source| {
-        // Nothing is lost if this fails too: the name is not one that `load` looks for.
-        let _ = fs::remove_file(&aside);
-        SchedError::Write { path: path.to_owned(), source }
-    })
+    let text = serde_json::to_vec_pretty(model).map_err(io::Error::from);
+    let written = text.and_then(|text| replace(path, &text));
+    written.map_err(|source| SchedError::Write { path: path.to_owned(), source })
 }
 
 /// Reads what [`save`] wrote: a [`CostTable`](super::CostTable) or a [`PackedCost`](super::PackedCost).
@@ -37,17 +32,32 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, SchedError> {
     serde_json::from_slice(&text).map_err(|source| SchedError::Parse { path: path.to_owned(), source })
 }
 
-/// A name beside `path` that no other process and no other thread uses.
-fn path_aside(path: &Path) -> PathBuf {
+/// Has `path` hold `text`, all at once.
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    let (aside, file) = create_aside(path)?;
+    write_through(file, text).and_then(|()| fs::rename(&aside, path)).inspect_err(|_| {
+        // Nothing is lost if this fails too: the name is not one that `load` looks for.
+        let _ = fs::remove_file(&aside);
+    })
+}
+
+/// A new file beside `path`, and its name. In containers every server is process 1, and they may share the folder: so a
+/// name that is taken is left to whose it is.
+fn create_aside(path: &Path) -> io::Result<(PathBuf, File)> {
     static SAVES: AtomicU64 = AtomicU64::new(0);
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}-{}.tmp", std::process::id(), SAVES.fetch_add(1, Ordering::Relaxed)));
-    PathBuf::from(name)
+    loop {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{}-{}.tmp", std::process::id(), SAVES.fetch_add(1, Ordering::Relaxed)));
+        let aside = PathBuf::from(name);
+        match File::create_new(&aside) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            created => return created.map(|file| (aside, file)),
+        }
+    }
 }
 
 /// Writes and waits for the disk, so that the rename never publishes an empty file after a power cut.
-fn write_through(path: &Path, text: &[u8]) -> std::io::Result<()> {
-    let mut file = File::create(path)?;
+fn write_through(mut file: File, text: &[u8]) -> io::Result<()> {
     file.write_all(text)?;
     file.sync_all()
 }

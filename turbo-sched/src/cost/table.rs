@@ -16,6 +16,10 @@ use crate::error::SchedError;
 /// while the noise of single measurements is damped to a third of its standard deviation.
 const LEARNING_RATE: f64 = 0.2;
 
+/// The most that a batch is believed to have been slower than estimated: one during which the machine stood still says
+/// nothing of the next. A step in machine speed that is larger is followed in a few batches more.
+const MOST_SLOWER: f64 = 4.0;
+
 /// A batch that lies outside the grid by more than this share of its size opens a row or a column; a nearer
 /// one corrects the edge. So the grid grows with the logarithm of the sizes seen, not with their number.
 const KNOT_SPACING: f64 = 0.125;
@@ -111,7 +115,8 @@ impl CostTable {
     ///
     /// The relative error of the estimate is carried over to the nearest cell: a measured cell follows it as
     /// an exponential moving average (old measurements fade, one slow batch does little), an inferred cell
-    /// becomes a measured one. Cost O(cells); allocates only when the grid grows.
+    /// becomes a measured one. Where shorter ones cost more so far, and thus hold it up, they follow as well. Cost
+    /// O(cells); allocates only when the grid grows.
     ///
     /// # Errors
     /// [`SchedError::Cost`] when `measured` is not finite and above 0, [`SchedError::Zero`] for a size of 0.
@@ -122,7 +127,7 @@ impl CostTable {
         measured: BatchTotal,
     ) -> Result<(), SchedError> {
         check_measurement(seq_len, batch_size, measured)?;
-        let error = measured.0 / self.estimate(seq_len, batch_size).cost.0;
+        let error = (measured.0 / self.estimate(seq_len, batch_size).cost.0).min(MOST_SLOWER);
         let row_len = self.knot_near(&self.grid.seq_lens, seq_len, f64::from, u32::abs_diff);
         let column_size =
             self.knot_near(&self.grid.batch_sizes, batch_size, |size| size as f64, usize::abs_diff);
@@ -131,8 +136,11 @@ impl CostTable {
         let row = self.open_row(row_len);
         let column = self.open_column(column_size);
         let cell = self.grid.index(row, column);
-        let old = self.grid.measured[cell].unwrap_or(target);
-        self.grid.measured[cell] = Some(old + LEARNING_RATE * (target - old));
+        let follow = |old: f64| old + LEARNING_RATE * (target - old);
+        self.grid.measured[cell] = Some(follow(self.grid.measured[cell].unwrap_or(target)));
+        let width = self.grid.batch_sizes.len();
+        let shorter = self.grid.measured[..cell].iter_mut().skip(column).step_by(width).flatten();
+        shorter.filter(|cost| **cost > target).for_each(|cost| *cost = follow(*cost));
         self.grid.complete();
         Ok(())
     }

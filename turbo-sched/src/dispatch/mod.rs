@@ -317,25 +317,33 @@ impl Batcher {
 
     /// As many of a batch's members, from the front of the order of service, as end before the deadlines of all of them
     /// that can be met at all: who is urgent does not wait for those that it is batched with. But a token must not
-    /// become much dearer by that, or the deadlines of those behind would pay for it.
+    /// become much dearer by that, or the deadlines of those behind would pay for it; a deadline that only so short a
+    /// batch meets is given up.
     fn in_time<'a>(&self, batch: PlannedBatch<'a>, now: Duration) -> PlannedBatch<'a> {
         let per_token = |batch: &Candidate, cost: BatchTotal| cost.0 / batch.total_tokens as f64;
         let dearest = DEARER_FOR_A_DEADLINE * per_token(&batch.candidate, batch.cost);
+        let first_met_at = |end: Duration, members: &[usize]| {
+            let deadlines = members.iter().filter_map(|&member| self.queue[self.order[member]].deadline);
+            deadlines.filter(|&deadline| deadline >= end).min().unwrap_or(Duration::MAX)
+        };
         let (mut last_end, mut part) = (Duration::MAX, Candidate::default());
         for (count, &member) in batch.members.iter().enumerate() {
-            let request = &self.queue[self.order[member]];
             let (before, before_cost) = (part, self.cost.cost(&part));
-            part.add(request.seq_len);
+            part.add(self.queue[self.order[member]].seq_len);
             let end = now.saturating_add(self.cost.cost(&part).as_duration());
-            if end > last_end && per_token(&before, before_cost) <= dearest {
+            let is_late = end > last_end;
+            if is_late && per_token(&before, before_cost) <= dearest {
                 return PlannedBatch {
                     members: &batch.members[..count],
                     candidate: before,
                     cost: before_cost,
                 };
             }
-            last_end =
-                request.deadline.filter(|&deadline| deadline >= end).map_or(last_end, |at| at.min(last_end));
+            // All are looked at again only where a deadline is given up.
+            last_end = match is_late {
+                true => first_met_at(end, &batch.members[..=count]),
+                false => first_met_at(end, &[member]).min(last_end),
+            };
         }
         batch
     }

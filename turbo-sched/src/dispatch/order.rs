@@ -11,9 +11,8 @@ use crate::cost::{BatchTotal, PerRequest};
 pub enum BatchOrder {
     /// The batch that would be first had each of its requests come later by a few times what it costs: among alike
     /// requests the oldest, and a long one lets short ones pass for as long as it will hold them up, times a few. Where
-    /// batches are bounded by their time, so that a batch gains nothing by waiting, a mix of short and long requests is
-    /// served with half of the short ones' mean wait, or two thirds, for a tenth more of the long ones'
-    /// (`tests/cpu.rs`).
+    /// batches are bounded by their time, so that a batch gains nothing by waiting, the short requests of a mix have six
+    /// tenths of the mean latency that they have oldest first, and the long ones an eighth more (`tests/cpu.rs`).
     AgeAndCost,
     /// The batch of the request that came first. The others gain company meanwhile, so that under load batches
     /// are larger: in simulation the order that carries more traffic, with the shorter tail.
