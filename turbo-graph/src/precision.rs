@@ -37,11 +37,6 @@ impl Precision {
 }
 
 impl Graph {
-    /// What was asked of this graph's products; not all of them need have it, see [`Graph::dtype`].
-    pub fn asked_dtype(&self) -> DType {
-        self.precision.dtype
-    }
-
     /// The dtype in which `node` multiplies; f32 where it does not.
     pub fn dtype(&self, node: &Node) -> DType {
         match (node.op, self.factors(node).next()) {

@@ -1,3 +1,5 @@
+//! Parts of rows as matrices of their own, without copying them.
+
 use crate::{KernelError, device::FloatsOn};
 
 /// Columns of rows that may hold more than them: value `(i, j)` is element `i · row_stride + first + j` of `rows`.

@@ -1,3 +1,5 @@
+//! Why a kernel does not run.
+
 use crate::device::DeviceError;
 
 /// Why a kernel refused its arguments or could not run.

@@ -1,3 +1,5 @@
+//! How sequences of different lengths lie in one tensor: packed, or padded to the longest.
+
 /// How the sequences of a batch share one tensor of rows. `V` is a device view of `u32`.
 #[derive(Clone, Copy, Debug)]
 pub enum Layout<V> {

@@ -1,7 +1,7 @@
 //! Files as memory.
 
 use std::{
-    fs::File,
+    fs::{self, File, Metadata},
     io,
     ops::{Deref, Range},
     path::Path,
@@ -28,11 +28,12 @@ impl MappedFile {
     /// What the system says; [`io::ErrorKind::InvalidData`] for an empty file, which has no bytes to map, and
     /// [`io::ErrorKind::InvalidInput`] for what is not a regular file.
     pub fn open(path: &Path) -> io::Result<MappedFile> {
+        // before it is opened, which a pipe would delay until somebody writes into it
+        check_regular(&fs::metadata(path)?)?;
         let file = File::open(path)?;
+        // and of what was opened, which need not be what was there before
         let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
+        check_regular(&metadata)?;
         if metadata.len() == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the file is empty"));
         }
@@ -59,6 +60,13 @@ impl MappedFile {
             drop(advised);
         }
     }
+}
+
+fn check_regular(metadata: &Metadata) -> io::Result<()> {
+    if metadata.is_file() {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
 }
 
 impl Deref for MappedFile {
@@ -115,5 +123,21 @@ mod tests {
         assert_eq!(MappedFile::open(folder.path()).unwrap_err().to_string(), "not a regular file");
         std::fs::write(&path, "").unwrap();
         assert_eq!(MappedFile::open(&path).unwrap_err().to_string(), "the file is empty");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_pipe_is_refused_before_anybody_writes_into_it() {
+        use std::{sync::mpsc, thread, time::Duration};
+
+        use rustix::fs::{CWD, Mode, mkfifoat};
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights");
+        mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).unwrap();
+        let (sender, answer) = mpsc::channel();
+        thread::spawn(move || sender.send(MappedFile::open(&path).unwrap_err().to_string()));
+        let answer = answer.recv_timeout(Duration::from_secs(10));
+        assert_eq!(answer.as_deref(), Ok("not a regular file"));
     }
 }

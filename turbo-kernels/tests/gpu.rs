@@ -18,7 +18,7 @@ use turbo_kernels::{
 /// # Panics
 /// When there is none although `TURBO_REQUIRE_GPU` is set.
 fn gpu() -> Option<Gpu> {
-    let required = std::env::var_os("TURBO_REQUIRE_GPU").is_some_and(|value| value != "0");
+    let required = std::env::var_os("TURBO_REQUIRE_GPU").is_some_and(|value| value == "1");
     match Gpu::new(0) {
         Ok(gpu) => Some(gpu),
         Err(error) if required => panic!("TURBO_REQUIRE_GPU is set: {error}"),

@@ -149,7 +149,10 @@ impl Kernel for PackValues<'_> {
     }
 }
 
-/// Whether all values are finite.
+/// More than what rounding to bf16 makes of the greatest values: 2¹²⁷ · (2 − 2⁻⁸) and more become infinite.
+const GROWTH: f32 = 1.0 + 1.0 / 256.0;
+
+/// Whether all values are finite, also as what is multiplied.
 pub(super) struct AreFinite<'a>(pub(super) HeadRows<'a>);
 
 impl Kernel for AreFinite<'_> {
@@ -159,13 +162,16 @@ impl Kernel for AreFinite<'_> {
     fn run<S: Simd>(self, s: S) -> bool {
         let mut difference = s.splat(0.0);
         for row in 0..self.0.count {
-            // 0 unless v is infinite or NaN
+            // 0 unless v is infinite or NaN, or so large that it may be infinite as bf16
             let of_row = lanes::fold(
                 s,
                 self.0.row(row),
                 0.0,
                 s.splat(0.0),
-                |sum, v| s.add(sum, s.sub(v, v)),
+                |sum, v| {
+                    let v = if S::DOT_BF16 { s.mul(v, s.splat(GROWTH)) } else { v };
+                    s.add(sum, s.sub(v, v))
+                },
                 |a, b| s.add(a, b),
             );
             difference = s.add(difference, of_row);

@@ -20,8 +20,8 @@
 //!
 //! Every score is one chain of fused multiply-adds over ascending `k`, every sum one over ascending keys, continued from
 //! tile to tile; lanes never meet. Where one query of a block sees a key that another does not, the other's weight is
-//! 0, which adds nothing to a sum, as long as values are finite. Where some value is not, rows go one by one, each over
-//! its own keys.
+//! 0, which adds nothing to a sum, as long as values are finite. Where some value is not, or would not be as a bf16 that
+//! is multiplied, rows go one by one, each over its own keys.
 //!
 //! On an instruction set of bf16 dot products the operands of both products are words of two bf16: of a query or key
 //! two dimensions, of weights and values two keys, counted from the first of a tile. Everything between is f32.

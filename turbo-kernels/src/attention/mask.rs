@@ -1,3 +1,5 @@
+//! Which keys a query sees, by its position.
+
 use std::ops::Range;
 
 /// Which tokens of its sequence a token attends to. Positions are counted from the first token of the sequence.

@@ -1,3 +1,5 @@
+//! Biases on attention scores by relative position: buckets of distances (T5, Raffel et al. 2020, section 2.1).
+
 use crate::{KernelError, device::FloatsOn};
 
 /// A bias on scores that depends on the head and on how far the key is from the query: T5's and MPNet's.

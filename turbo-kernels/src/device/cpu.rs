@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    CpuBlock, Device, DeviceError, Element, SharedMut, Slabs, Span, block,
+    CpuBlock, Device, DeviceError, Element, Helpers, SharedMut, Slabs, Span, block,
     team::{Team, look},
 };
 use crate::{
@@ -20,11 +20,14 @@ use crate::{
     simd::{Isa, SupportedIsa},
 };
 
+/// Threads of a team at most: more than any machine has cores, and few enough that each may have its stack and scratch.
+const MOST_THREADS: NonZeroUsize = NonZeroUsize::new(4096).expect("4096 is not 0");
+
 /// How a [`Cpu`] is used.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuOptions {
     /// Threads that share an operation; by default as many as the system lets this process use at once
-    /// (affinity and control groups count).
+    /// (affinity and control groups count). At most 4096.
     pub threads: Option<NonZeroUsize>,
     /// Vector instructions; by default [`Isa::from_env`].
     pub isa: Option<Isa>,
@@ -40,6 +43,8 @@ pub struct Cpu {
 struct Settings {
     threads: NonZeroUsize,
     isa: SupportedIsa,
+    /// That pack weights beside the threads that ask for it.
+    helpers: Helpers,
     /// Where packed weights lie.
     weights: Slabs,
     /// Where everything else lies: what one operator writes and the next reads is no whole number of huge pages.
@@ -48,13 +53,17 @@ struct Settings {
 
 impl Cpu {
     /// # Errors
-    /// [`DeviceError::UnsupportedIsa`], or [`DeviceError::UnknownIsa`] from the environment.
+    /// [`DeviceError::TooManyThreads`]; [`DeviceError::UnsupportedIsa`], or [`DeviceError::UnknownIsa`] from the environment.
     pub fn new(options: CpuOptions) -> Result<Cpu, DeviceError> {
-        let threads =
-            options.threads.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
+        let usual = || thread::available_parallelism().unwrap_or(NonZeroUsize::MIN).min(MOST_THREADS);
+        let threads = options.threads.unwrap_or_else(usual);
+        if threads > MOST_THREADS {
+            return Err(DeviceError::TooManyThreads { threads: threads.get(), most: MOST_THREADS.get() });
+        }
         let isa = SupportedIsa::check(options.isa.map_or_else(Isa::from_env, Ok)?)?;
         let (weights, blocks) = (Slabs::default(), Slabs::default());
-        Ok(Cpu { settings: Arc::new(Settings { threads, isa, weights, blocks }) })
+        let helpers = Helpers::new(threads.get() - 1);
+        Ok(Cpu { settings: Arc::new(Settings { threads, isa, helpers, weights, blocks }) })
     }
 
     /// The vector instructions in use.
@@ -71,6 +80,11 @@ impl Cpu {
 
     pub(crate) fn supported_isa(&self) -> SupportedIsa {
         self.settings.isa
+    }
+
+    /// Threads that pack weights beside those that ask for it.
+    pub(crate) fn helpers(&self) -> &Helpers {
+        &self.settings.helpers
     }
 
     /// Where packed weights lie.
@@ -323,6 +337,17 @@ mod tests {
     fn the_name_says_what_runs() {
         assert_eq!(cpu(1).name(), "cpu (portable, 1 thread)");
         assert_eq!(cpu(3).name(), "cpu (portable, 3 threads)");
+    }
+
+    #[test]
+    fn threads_that_no_machine_has_are_refused() {
+        assert_eq!(cpu(4096).threads().get(), 4096);
+        for threads in [4097, usize::MAX] {
+            let options = CpuOptions { threads: NonZeroUsize::new(threads), isa: Some(Isa::Portable) };
+            let error = Cpu::new(options).unwrap_err().to_string();
+            let want = "threads are too many to share an operation, ask for 4096 at most";
+            assert_eq!(error, format!("{threads} {want}"));
+        }
     }
 
     #[test]

@@ -1,3 +1,5 @@
+//! Types that activations are stored as: f32, f16 and bf16.
+
 use std::borrow::Cow;
 
 use half::{bf16, f16};

@@ -4,6 +4,7 @@ mod block;
 mod cores;
 mod cpu;
 mod float;
+mod helpers;
 mod pages;
 mod shared;
 pub(crate) mod spans;
@@ -17,6 +18,7 @@ pub use block::CpuBlock;
 pub(crate) use block::split;
 pub use cpu::{Cpu, CpuOptions, CpuQueue};
 pub use float::Float;
+pub(crate) use helpers::Helpers;
 pub(crate) use pages::Slabs;
 pub(crate) use shared::SharedMut;
 pub(crate) use team::{Team, look};
@@ -340,9 +342,25 @@ pub enum DeviceError {
         /// What was asked for.
         isa: Isa,
     },
+    /// More threads than a [`Cpu`] takes.
+    #[error("{threads} threads are too many to share an operation, ask for {most} at most")]
+    TooManyThreads {
+        /// What was asked for.
+        threads: usize,
+        /// What it takes.
+        most: usize,
+    },
     /// The device or its driver failed.
     #[error("{what}: {why}")]
     Failed {
+        /// What was being done.
+        what: &'static str,
+        /// What the device said.
+        why: String,
+    },
+    /// The GPU is lost: whatever this process asks of it from now on fails.
+    #[error("{what}: {why}; this process can use the GPU no more")]
+    Lost {
         /// What was being done.
         what: &'static str,
         /// What the device said.

@@ -1,3 +1,5 @@
+//! A slice that the threads of one operation write together, each its own parts.
+
 use std::{marker::PhantomData, slice};
 
 /// A slice whose parts are written by several threads at once.

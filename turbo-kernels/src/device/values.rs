@@ -1,3 +1,5 @@
+//! Lengths of views, whatever device they are of.
+
 /// A view, of whatever device, as a check of sizes sees it.
 pub(crate) trait Values {
     /// How many values it holds.

@@ -134,7 +134,7 @@ enum Between {
 
 impl Between {
     fn of(hidden: Hidden, up: &PackedWeight, down: &PackedWeight) -> Between {
-        let direct = matches!(hidden, Hidden::Activation(_)) && up.dtype() == down.dtype();
+        let direct = matches!(hidden, Hidden::Activation(_)) && up.packs_rows_like(down);
         if direct && down.run(ValueByValue) { Between::Nothing } else { Between::Rows }
     }
 
@@ -291,6 +291,50 @@ impl Finish for Put<'_> {
                 // borrowed at a time.
                 let words = unsafe { to.slice(words.start, words.len()) };
                 F::put(s, s.load(values), words);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use super::*;
+    use crate::{CpuOptions, DType, Device, Gemm, Isa};
+
+    fn values(len: usize, seed: usize) -> Vec<f32> {
+        (0..len).map(|i| ((i + seed) * 7919 % 1009) as f32 / 504.5 - 1.0).collect()
+    }
+
+    /// A weight knows what multiplies it, whichever device is asked to.
+    #[test]
+    fn weights_of_two_instruction_sets_make_a_layer() {
+        let [rows, size, wide] = [29, 40, 130];
+        let of = |isa| Cpu::new(CpuOptions { threads: NonZeroUsize::new(2), isa: Some(isa) }).unwrap();
+        let cpus: Vec<Cpu> = Isa::available().map(of).collect();
+        let x = values(rows * size, 1);
+        for (first, second) in cpus.iter().flat_map(|first| cpus.iter().map(move |second| (first, second))) {
+            for dtype in DType::ALL {
+                let up = first.pack(&values(wide * size, 2), wide, size, dtype).unwrap();
+                let down = second.pack(&values(size * wide, 3), size, wide, dtype).unwrap();
+                let mut queue = first.queue().unwrap();
+                let gelu = Activation::GeluErf;
+                let (mut hidden, mut want, mut got) =
+                    (vec![0.0; rows * wide], vec![0.0; rows * size], vec![0.0; rows * size]);
+                first.gemm(&mut queue, &x, &up, Epilogue::Act(gelu), &mut hidden).unwrap();
+                first.gemm(&mut queue, &hidden, &down, Epilogue::None, &mut want).unwrap();
+                let layer = FeedForward {
+                    up: &up,
+                    up_bias: None,
+                    hidden: Hidden::Activation(gelu),
+                    down: &down,
+                    down_bias: None,
+                    residual: None,
+                    norm: None,
+                };
+                first.feed_forward(&mut queue, &x, layer, &mut got).unwrap();
+                assert_eq!(got, want, "{dtype}: {} and {}", first.isa(), second.isa());
             }
         }
     }

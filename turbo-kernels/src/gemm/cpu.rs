@@ -40,7 +40,7 @@ impl Gemm for Cpu {
         in_features: usize,
         dtype: DType,
     ) -> Result<PackedWeight, KernelError> {
-        let place = (self.weights(), self.threads());
+        let place = (self.weights(), self.helpers());
         PackedWeight::new(self.supported_isa(), place, weight, [out_features, in_features], dtype)
     }
 

@@ -159,7 +159,7 @@ impl<F: Float> Gemm for Cuda<F> {
             return Ok(());
         }
         let most = columns_at_once(rows as usize, n);
-        queue.with_scratch(rows as usize * most, |queue, products| {
+        queue.with_scratch(products_at_once(rows as usize, n), |queue, products| {
             for first in (0..n).step_by(most) {
                 let columns = most.min(n - first);
                 let product = Product {
@@ -183,6 +183,13 @@ impl<F: Float> Gemm for Cuda<F> {
 fn columns_at_once(rows: usize, out_features: usize) -> usize {
     let fit = MOST_PRODUCTS / rows.max(1) / COLUMNS * COLUMNS;
     fit.clamp(COLUMNS, out_features.next_multiple_of(COLUMNS))
+}
+
+/// Room for the products that are there at once: somewhat more than [`columns_at_once`] needs, so that no fewer rows ever
+/// need more.
+fn products_at_once(rows: usize, out_features: usize) -> usize {
+    let all = rows.saturating_mul(out_features.next_multiple_of(COLUMNS));
+    rows.saturating_mul(COLUMNS).max(all.min(MOST_PRODUCTS))
 }
 
 impl<F: Float> Cuda<F> {
@@ -297,5 +304,18 @@ mod tests {
             assert_eq!(columns_at_once(rows, 101), want, "{rows} rows");
         }
         assert_eq!(columns_at_once(1, 1), COLUMNS);
+    }
+
+    #[test]
+    fn room_for_products_grows_with_rows() {
+        for out_features in [1, 64, 65, 101, 1000, 30_522] {
+            let mut before = 0;
+            for rows in 0..200 {
+                let room = products_at_once(rows, out_features);
+                assert!(room >= before, "{rows} rows of {out_features} take {room}, fewer {before}");
+                assert!(room >= rows * columns_at_once(rows, out_features), "{rows} rows of {out_features}");
+                before = room;
+            }
+        }
     }
 }

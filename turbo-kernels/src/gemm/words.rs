@@ -94,9 +94,9 @@ pub(super) fn row_words<S: Simd, N: Words>(k: usize) -> usize {
     words::<N>(k).next_multiple_of(RUN) * N::parts::<S>() + N::PARAMETERS
 }
 
-/// [`super::Format::panel_words`].
+/// [`super::Format::panel_words`]; so many that no memory holds them where they cannot be counted.
 pub(super) fn panel_words<S: Simd, N: Words>(k: usize) -> usize {
-    panel_width::<S>() * (words::<N>(k) + N::PARAMETERS)
+    panel_width::<S>().saturating_mul(words::<N>(k).saturating_add(N::PARAMETERS))
 }
 
 /// Rows of a tile that are read through one pointer: the second and the third are one and two strides behind the first,

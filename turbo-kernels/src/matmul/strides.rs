@@ -1,3 +1,5 @@
+//! Where the matrices of a batched product lie.
+
 use crate::KernelError;
 
 /// Where the matrices of all sequences and heads lie in one tensor: value `(b, h, i, j)` is element

@@ -1,3 +1,5 @@
+//! AVX2 with FMA, as [`Simd`].
+
 use std::arch::{asm, x86_64::*};
 
 use super::{Kernel, Simd};

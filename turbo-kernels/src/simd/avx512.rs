@@ -1,3 +1,5 @@
+//! AVX-512, with or without the dot products of bf16 and bytes, as [`Simd`].
+
 use std::{arch::x86_64::*, mem::transmute};
 
 use super::{Kernel, Simd};

@@ -1,3 +1,5 @@
+//! Instruction sets by name, and which of them this machine has.
+
 use std::{fmt, str::FromStr};
 
 use super::{Kernel, portable::Portable};

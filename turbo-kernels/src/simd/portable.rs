@@ -1,3 +1,5 @@
+//! Arrays that the compiler makes vectors of, on any processor, as [`Simd`].
+
 use super::{Kernel, Simd};
 
 const LANES: usize = 8;

@@ -6,7 +6,7 @@ use super::{
     ROUNDING, WIDTHS,
     numbers::Numbers,
     pool::cu_seqlens,
-    rig::{Rig, compare, of_storing, refuses_length, refuses_size},
+    rig::{Rig, compare, of_storing, refuses_length, refuses_size, rounded},
     twin::{self, Product},
 };
 use crate::{
@@ -61,7 +61,11 @@ pub fn attention<D: Attention>(device: &D) {
     Case { seq_lens: &[], ..plain }.check(device);
     for mask in MASKS {
         for dtype in [DType::F32, DType::Bf16] {
-            keeps_nan_to_those_who_see_it(device, mask, dtype);
+            // the greatest value, where it is stored as it is
+            let greatest = Some(f32::MAX).filter(|&greatest| rounded::<D::Float>(greatest) == greatest);
+            for of_value in [f32::NAN].into_iter().chain(greatest) {
+                keeps_nan_to_those_who_see_it(device, mask, dtype, of_value);
+            }
             finds_the_greatest_of_giant_scores(device, mask, dtype);
         }
     }
@@ -331,8 +335,8 @@ fn spread_apart(
 }
 
 /// NaN in a value reaches that column of the rows that see it; NaN in a key those rows whole; nothing else, and no
-/// other sequence.
-fn keeps_nan_to_those_who_see_it<D: Attention>(device: &D, mask: AttentionMask, dtype: DType) {
+/// other sequence. So does `of_value`, which need not be NaN, but may be infinite in narrower types.
+fn keeps_nan_to_those_who_see_it<D: Attention>(device: &D, mask: AttentionMask, dtype: DType, of_value: f32) {
     const HIDDEN: usize = 8;
     let shape = AttentionShape {
         num_heads: 1,
@@ -347,7 +351,7 @@ fn keeps_nan_to_those_who_see_it<D: Attention>(device: &D, mask: AttentionMask, 
     let mut qkv = Numbers::<D::Float>::new(4).values(65 * 3 * HIDDEN);
     let (key, value) = (13, 19); // within the second and the third sequence
     qkv[(5 + key) * 3 * HIDDEN + HIDDEN + 2] = f32::NAN;
-    qkv[(29 + value) * 3 * HIDDEN + 2 * HIDDEN + 3] = f32::NAN;
+    qkv[(29 + value) * 3 * HIDDEN + 2 * HIDDEN + 3] = of_value;
     let mut rig = Rig::new(device);
     let (qkv, sums) = (rig.put(&qkv), rig.put_u32(&cu_seqlens(&seq_lens)));
     let layout = Layout::Packed { cu_seqlens: sums.view() };
@@ -358,15 +362,16 @@ fn keeps_nan_to_those_who_see_it<D: Attention>(device: &D, mask: AttentionMask, 
         })
         .expect("the layout fits");
     for (i, v) in out.iter().enumerate() {
-        let expected = match i / HIDDEN {
-            0..5 => false,
-            row @ 5..29 => twin::sees(mask, row - 5, key),
-            row => i % HIDDEN == 3 && twin::sees(mask, row - 29, value),
+        let holds = match i / HIDDEN {
+            row @ 5..29 if twin::sees(mask, row - 5, key) => v.is_nan(),
+            row @ 29.. if i % HIDDEN == 3 && twin::sees(mask, row - 29, value) => {
+                v.is_nan() || !of_value.is_nan()
+            }
+            _ => v.is_finite(),
         };
-        assert_eq!(
-            v.is_nan(),
-            expected,
-            "attention {mask:?}: row {}, column {}: {v}",
+        assert!(
+            holds,
+            "attention {mask:?} {dtype}, a value of {of_value}: row {}, column {}: {v}",
             i / HIDDEN,
             i % HIDDEN
         );

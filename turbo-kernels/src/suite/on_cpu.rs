@@ -1,3 +1,5 @@
+//! The suite on this processor: every instruction set that it has, with several numbers of threads.
+
 use std::num::NonZeroUsize;
 
 use super::bits;

@@ -15,9 +15,15 @@ thread_local! {
 
 /// Does checks whose buffers begin at multiples of 128 bytes, for kernels that take other ways there.
 pub fn aligned(checks: impl FnOnce()) {
-    let guard = GUARD.replace(64);
+    /// Others go on behind a check that panics.
+    struct Restore(usize);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            GUARD.set(self.0);
+        }
+    }
+    let _restore = Restore(GUARD.replace(64));
     checks();
-    GUARD.set(guard);
 }
 
 /// What stands around an output, and must stand there afterwards; it has few enough bits for every [`Float`].

@@ -132,7 +132,8 @@ impl<'a, F: Float> Batch<'a, F> {
     /// `variant` is one that can do this work.
     fn launch(self, queue: &mut CudaQueue, variant: Variant) -> Result<(), KernelError> {
         let AttentionShape { num_heads, num_kv_heads, head_dim, scale, mask, queries, .. } = self.shape;
-        if self.out.len() == 0 {
+        // rows of no sequence mean nothing, and there are no sums behind the first one
+        if self.out.len() == 0 || self.sequences.batch_size == 0 {
             return Ok(());
         }
         let tiles = self.tiles(variant.tile_rows());

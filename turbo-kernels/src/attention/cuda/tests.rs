@@ -11,7 +11,7 @@ use crate::{
     cuda::{
         CudaBlock, CudaOptions,
         emulator::{Emulator, Order},
-        on_emulator::{all, on_every_emulator, upload},
+        on_emulator::{all, answer, on_every_emulator, upload},
     },
     suite,
 };
@@ -431,6 +431,26 @@ fn lengths_that_contradict_themselves_touch_nothing_else() {
         for variant in [Variant::general(64), Variant::mma(64)[0], Variant::mma(64)[2]] {
             gpu.run_with(&case, &values, lengths, variant);
         }
+    }
+}
+
+/// What stands behind the only sum is none.
+#[test]
+fn rows_of_no_sequence_are_left_alone() {
+    let Some(mut gpu) = Gpu::<f16>::new(Order::Forward) else { return };
+    let case = Case { lens: &[64], ..PLAIN };
+    let values = case.values::<f16>();
+    let [q, kv] = [&values.q, &values.kv].map(|part| gpu.put(part));
+    let Gpu { device, queue } = &mut gpu;
+    let sums = upload(device, queue, &[0_u32, 64]);
+    let layout = Layout::Packed { cu_seqlens: all(&sums, 1) };
+    let columns = case.columns(all::<f16>(&q, values.q.len()), all(&kv, values.kv.len()));
+    for variant in [Variant::general(64), Variant::mma(64)[0], Variant::mma(64)[2]] {
+        let out = answer(device, queue, values.q.len(), |queue, out| {
+            let batch = Batch::checked(case.shape(), layout, columns, None, out).expect("all fits");
+            batch.launch(queue, variant).unwrap_or_else(|e| panic!("{variant:?}: {e}"));
+        });
+        assert!(out.iter().all(|v| v.is_nan()), "{variant:?} wrote rows of no sequence");
     }
 }
 

@@ -108,7 +108,7 @@ impl Emulator {
     #[must_use]
     pub fn or_skip(order: Order) -> Option<Emulator> {
         let emulator = Emulator::new(order);
-        let required = env::var_os("TURBO_REQUIRE_EMULATOR").is_some_and(|value| value != "0");
+        let required = env::var_os("TURBO_REQUIRE_EMULATOR").is_some_and(|value| value == "1");
         match emulator {
             Err(error) if required => panic!("TURBO_REQUIRE_EMULATOR is set: {error}"),
             Err(error) => {

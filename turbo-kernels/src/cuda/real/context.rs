@@ -225,8 +225,9 @@ impl Pinned {
     pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DeviceError> {
         context.enter()?;
         let mut first = ptr::null_mut();
+        // a driver need not have a place for no bytes
         // SAFETY: a context is current; one pointer is written.
-        check("take pinned memory", unsafe { cu::cuMemHostAlloc(&mut first, bytes, 0) })?;
+        check("take pinned memory", unsafe { cu::cuMemHostAlloc(&mut first, bytes.max(1), 0) })?;
         let first = first.cast::<u8>();
         // SAFETY: the driver gave `bytes` bytes; from here on they have values.
         unsafe { first.write_bytes(0, bytes) };

@@ -12,7 +12,8 @@
 use std::{
     env,
     ffi::OsString,
-    fs, io,
+    fs::{self, File},
+    io::{self, Write},
     path::{Path, PathBuf},
     process,
     sync::{
@@ -104,17 +105,30 @@ fn unwrap(file: &[u8]) -> Option<&[u8]> {
 /// Writes the file at `path`, whole or not at all. The system may bring it to the disk when it likes: what a power failure
 /// tears has a wrong digest.
 fn write(path: &Path, cubin: &[u8]) -> io::Result<()> {
-    static WRITTEN: AtomicU32 = AtomicU32::new(0);
     let folder = path.parent().expect("the file lies in the folder of the cache");
     fs::create_dir_all(folder)?;
-    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
-    let aside = folder.join(format!(".cubin-{}-{number}", process::id()));
-    let written = fs::write(&aside, wrap(cubin)).and_then(|()| fs::rename(&aside, path));
+    let (aside, mut file) = create_aside(folder)?;
+    let written = file.write_all(&wrap(cubin));
+    drop(file);
+    let written = written.and_then(|()| fs::rename(&aside, path));
     if written.is_err() {
-        // there may be none: then nothing is to be removed
+        // what is left of it may stay where it cannot be removed
         drop(fs::remove_file(&aside));
     }
     written
+}
+
+/// A new file in `folder`. Containers that share it may count their processes alike, so a name may be taken.
+fn create_aside(folder: &Path) -> io::Result<(PathBuf, File)> {
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = TRIED.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!(".cubin-{}-{number}", process::id()));
+        match File::create_new(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            file => return Ok((path, file?)),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -186,6 +200,20 @@ mod tests {
             assert_eq!(get(&cubins, "a"), (CUBIN.to_vec(), true), "{damaged:?}");
             assert_eq!(fs::read(&file).unwrap(), whole);
         }
+    }
+
+    /// Whose process has the same number, and who is not done with them.
+    #[test]
+    fn files_of_others_are_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let cubins = cubins_in(folder.path());
+        get(&cubins, "a");
+        let name = |number: u32| format!("turbo/cubin/.cubin-{}-{number}", process::id());
+        let others: Vec<PathBuf> = (0..1000).map(|number| folder.path().join(name(number))).collect();
+        others.iter().for_each(|file| fs::write(file, "half of one").unwrap());
+        assert_eq!(get(&cubins, "b"), (CUBIN.to_vec(), true));
+        assert_eq!(get(&cubins, "b"), (CUBIN.to_vec(), false));
+        assert!(others.iter().all(|file| fs::read(file).unwrap() == b"half of one"));
     }
 
     #[test]

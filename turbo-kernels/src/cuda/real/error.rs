@@ -1,3 +1,5 @@
+//! Status codes of CUDA's libraries as errors of the device.
+
 use std::ffi::CStr;
 
 use cudarc::driver::DriverError;
@@ -7,7 +9,13 @@ use crate::device::DeviceError;
 
 /// `result` of the driver, as an error of the device.
 pub(super) fn check(what: &'static str, result: cu::CUresult) -> Result<(), DeviceError> {
-    result.result().map_err(|error| DeviceError::Failed { what, why: driver_says(error) })
+    result.result().map_err(|error| {
+        let why = driver_says(error);
+        match is_lost(error.0) {
+            true => DeviceError::Lost { what, why },
+            false => DeviceError::Failed { what, why },
+        }
+    })
 }
 
 /// `status` of cuBLASLt, as an error of the device.
@@ -22,10 +30,9 @@ pub(super) fn driver_says(error: DriverError) -> String {
     let has_text = unsafe { cu::cuGetErrorString(error.0, &mut text) }.result().is_ok() && !text.is_null();
     // SAFETY: as above: the string ends with a zero.
     let text = has_text.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy());
-    let lost = if is_lost(error.0) { "; this process can use the GPU no more" } else { "" };
     match text {
-        Some(text) => format!("{text} ({:?}){lost}", error.0),
-        None => format!("{:?}{lost}", error.0),
+        Some(text) => format!("{text} ({:?})", error.0),
+        None => format!("{:?}", error.0),
     }
 }
 

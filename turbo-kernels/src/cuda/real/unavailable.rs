@@ -1,3 +1,5 @@
+//! What a machine has to have before its GPU is used, and what is said where it lacks something.
+
 use std::fmt;
 
 /// The oldest CUDA whose driver and libraries have all that is called here.

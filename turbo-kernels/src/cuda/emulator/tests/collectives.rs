@@ -1,3 +1,5 @@
+//! What lanes and blocks do together, against the CUDA manual.
+
 use super::{Order, Program, in_every_order};
 use crate::cuda::Module;
 

@@ -1,3 +1,5 @@
+//! Kernels that are wrong, and what the emulator says of them.
+
 use super::{Order, Program, Rig, in_every_order};
 use crate::cuda::Module;
 

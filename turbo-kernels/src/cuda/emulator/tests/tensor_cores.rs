@@ -1,3 +1,5 @@
+//! Products of tensor cores and the moves around them, against the PTX manual.
+
 use half::{bf16, f16};
 
 use super::{Order, Program, Rig, in_every_order};

@@ -253,7 +253,7 @@ int cuMemGetInfo_v2(size_t* available, size_t* all) {
 
 int cuMemHostAlloc(void** first, size_t bytes, unsigned flags) {
   ENTER;
-  CHECK(!flags, INVALID_VALUE);
+  CHECK(!flags && bytes, INVALID_VALUE);
   *first = take(&pinned, bytes);
   return OK;
 }

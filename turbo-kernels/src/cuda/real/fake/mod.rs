@@ -121,7 +121,7 @@ fn built() -> Option<&'static Path> {
 
 fn build() -> Option<PathBuf> {
     if let Err(error) = Command::new("cc").arg("--version").output() {
-        let required = env::var_os("TURBO_REQUIRE_EMULATOR").is_some_and(|value| value != "0");
+        let required = env::var_os("TURBO_REQUIRE_EMULATOR").is_some_and(|value| value == "1");
         assert!(!required, "TURBO_REQUIRE_EMULATOR is set: no C compiler: {error}");
         println!("skipped: no C compiler: {error}");
         return None;

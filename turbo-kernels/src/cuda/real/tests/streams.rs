@@ -62,7 +62,9 @@ fn copies_land_while_the_host_goes_on() {
         let block = gpu.allocate(400).unwrap();
         let mut stream = gpu.stream().unwrap();
         let mut landings = [stream.landing().unwrap(), stream.landing().unwrap()];
-        landings[1].reserve(400).unwrap();
+        for bytes in [0, 400] {
+            landings[1].reserve(bytes).unwrap();
+        }
         assert!(landings[0].has_landed().unwrap() && landings[0].bytes().unwrap().is_empty());
         for landing in &mut landings {
             add(&mut *stream, block, 1, 100).unwrap();
@@ -147,6 +149,7 @@ fn a_lost_gpu_is_an_error() {
             gpu.stream().err().unwrap(),
             gpu.free_bytes().unwrap_err(),
         ] {
+            assert!(matches!(error, DeviceError::Lost { .. }), "{error:?}");
             writeln!(errors, "{error}").unwrap();
         }
         free(&gpu, block, 400);
