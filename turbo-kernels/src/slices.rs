@@ -75,17 +75,14 @@ pub fn erf(x: &[f32], out: &mut [f32]) -> Result<(), KernelError> {
     Ok(())
 }
 
-/// `out = x / ‖x‖₂` for each row of `columns` values; a norm below 1e-12 counts as 1e-12.
+/// `row / ‖row‖₂` for each row of `columns` values, in place; a norm below 1e-12 counts as 1e-12.
 ///
 /// # Errors
-/// [`KernelError::Length`] unless `x` is whole rows and `out` has its length.
-pub fn l2_normalize_rows(x: &[f32], columns: usize, out: &mut [f32]) -> Result<(), KernelError> {
-    KernelError::check_rows("l2_normalize_rows", "x", columns, x.len())?;
-    KernelError::check_length("l2_normalize_rows", "out", x.len(), out.len())?;
-    let (isa, columns) = (best(), columns.max(1));
-    for (x, out) in x.chunks_exact(columns).zip(out.chunks_exact_mut(columns)) {
-        isa.run(L2Row { x, out });
-    }
+/// [`KernelError::Length`] unless `rows` is whole rows.
+pub fn l2_normalize_rows(rows: &mut [f32], columns: usize) -> Result<(), KernelError> {
+    KernelError::check_rows("l2_normalize_rows", "rows", columns, rows.len())?;
+    let isa = best();
+    rows.chunks_exact_mut(columns.max(1)).for_each(|row| isa.run(L2Row { row }));
     Ok(())
 }
 
@@ -132,7 +129,8 @@ mod tests {
     fn rows_are_independent() {
         let x = [3.0, 4.0, 0.0, 0.0, f32::NEG_INFINITY, 1.0];
         let mut out = [9.0; 6];
-        l2_normalize_rows(&x[..4], 2, &mut out[..4]).unwrap();
+        out[..4].copy_from_slice(&x[..4]);
+        l2_normalize_rows(&mut out[..4], 2).unwrap();
         assert_eq!(out[..4], [0.6, 0.8, 0.0, 0.0]);
         softmax_rows(&x[2..], 2, &mut out[2..]).unwrap();
         assert_eq!(out[2..], [0.5, 0.5, 0.0, 1.0]);
@@ -155,7 +153,7 @@ mod tests {
             layer_norm_rows(&[0.0; 6], weights, &mut out),
             activate(Activation::Relu, &[0.0; 5], &mut out),
             erf(&[0.0; 5], &mut out),
-            l2_normalize_rows(&[0.0; 6], 5, &mut out),
+            l2_normalize_rows(&mut out, 5),
             mean_of_rows(&[0.0; 7], &mut out),
         ];
         for (i, result) in refused.into_iter().enumerate() {

@@ -214,6 +214,11 @@ impl Checkpoint {
         key.finish()
     }
 
+    /// The id that is left out at the end of an input for `task`.
+    pub(crate) fn padding_id(&self, task: Task) -> Result<Option<u32>, ModelError> {
+        self.architecture.padding_id(&self.config, task)
+    }
+
     /// Lets go of the memory behind the files of weights; what is read again comes from the files again.
     pub(crate) fn release_weights(&self) {
         self.weights.release_all();
@@ -256,6 +261,7 @@ fn warnings(
     let limit = limit.map(|limit| {
         format!("sentence_bert_config.json: max_seq_length is {limit}, the model has {positions} positions")
     });
+    let of_tokenizer = tokenizer.map(TextTokenizer::warnings).unwrap_or_default();
     let tokenizer = match tokenizer.map(TextTokenizer::vocab_size) {
         None => SENTENCE_PIECE
             .iter()
@@ -264,5 +270,5 @@ fn warnings(
         Some(known) => (known > rows || rows - known > MOST_SPARE_ROWS)
             .then(|| format!("the tokenizer knows {known} tokens, the model has {rows}")),
     };
-    limit.into_iter().chain(tokenizer).collect()
+    limit.into_iter().chain(tokenizer).chain(of_tokenizer.iter().cloned()).collect()
 }

@@ -69,6 +69,8 @@ pub struct Encoder<D: EncoderKernels> {
     row_lens: RowLens,
     hidden_size: usize,
     limits: InputLimits,
+    /// What is left out at the end of an input.
+    padding_id: Option<u32>,
     cache_use: Option<CacheUse>,
     staging: Staging,
 }
@@ -97,6 +99,7 @@ impl<D: EncoderKernels> Encoder<D> {
             task,
             hidden_size: checkpoint.config().hidden_size,
             limits: checkpoint.limits(),
+            padding_id: checkpoint.padding_id(task)?,
             cache_use: images.map(PackedImages::finish),
             staging: Staging::new(),
         })
@@ -156,7 +159,21 @@ impl<D: EncoderKernels> Encoder<D> {
         Ok(self.executor.reserve(capacity)?)
     }
 
-    /// Runs `batch`, whose inputs all passed [`InputLimits::check`].
+    /// Appends an input to `batch`, as the task reads it: a classifier that reads the last token takes the last that is not
+    /// padding, so padding at the end is left out. No token of a decoder sees it.
+    ///
+    /// # Errors
+    /// As [`Staging::push`].
+    pub fn push(
+        &self,
+        batch: &mut Staging,
+        input_ids: &[u32],
+        token_type_ids: &[u32],
+    ) -> Result<(), ModelError> {
+        Ok(push(batch, input_ids, token_type_ids, self.padding_id)?)
+    }
+
+    /// Runs `batch`, whose inputs all passed [`InputLimits::check`] and were put there by [`Self::push`].
     ///
     /// # Errors
     /// [`ModelError::Graph`].
@@ -299,7 +316,7 @@ impl<D: EncoderKernels> Encoder<D> {
         self.staging.clear();
         for input in inputs {
             self.limits.check(input)?;
-            self.staging.push(&input.input_ids, &input.token_type_ids)?;
+            push(&mut self.staging, &input.input_ids, &input.token_type_ids, self.padding_id)?;
         }
         self.executor.run(&self.staging)?;
         let mut row = |sequence| {
@@ -309,4 +326,17 @@ impl<D: EncoderKernels> Encoder<D> {
         };
         (0..inputs.len()).map(&mut row).collect()
     }
+}
+
+/// Appends an input without the ids `padding_id` at its end; of an input of nothing else, the first stays.
+fn push(
+    batch: &mut Staging,
+    input_ids: &[u32],
+    token_type_ids: &[u32],
+    padding_id: Option<u32>,
+) -> Result<(), GraphError> {
+    let last = input_ids.iter().rposition(|id| Some(*id) != padding_id).unwrap_or(0);
+    let left_out = input_ids.len().saturating_sub(last + 1);
+    let token_types = token_type_ids.len().saturating_sub(left_out);
+    batch.push(&input_ids[..input_ids.len() - left_out], &token_type_ids[..token_types])
 }

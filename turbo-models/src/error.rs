@@ -1,3 +1,5 @@
+//! Why a model folder is refused, in one line that names the file.
+
 use std::{fmt, path::PathBuf};
 
 use turbo_graph::GraphError;

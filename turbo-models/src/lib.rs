@@ -3,7 +3,7 @@
 //! ```text
 //! folder ─Checkpoint::open─▶ config, weights (mapped), tokenizer ─graph─▶ Graph ─Encoder::new─▶ compiled for a device
 //!
-//! text ─TextTokenizer::encode─▶ Encoded ─Staging::push─▶ batch ─Encoder::run─▶ a vector per text, or per token
+//! text ─TextTokenizer::encode─▶ Encoded ─Encoder::push─▶ batch ─Encoder::run─▶ a vector per text, or per token
 //! ```
 //!
 //! | item | what it is about |

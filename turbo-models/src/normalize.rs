@@ -1,10 +1,12 @@
+//! Vectors of length 1.
+
 use turbo_graph::kernels::slices;
 
 /// Divides a vector by its L2 norm, in place; a norm below 1e-12 counts as 1e-12, as in the reference. The cosine of
 /// two vectors is then their dot product.
 pub fn l2_normalize(row: &mut [f32]) {
-    let copy = row.to_vec();
-    slices::l2_normalize_rows(&copy, row.len(), row).expect("a row is as long as its copy");
+    let columns = row.len();
+    slices::l2_normalize_rows(row, columns).expect("a row is whole");
 }
 
 #[cfg(test)]

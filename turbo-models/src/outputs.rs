@@ -1,3 +1,5 @@
+//! Which rows of a batch somebody wants.
+
 /// Which of the rows that a task has can be asked for.
 ///
 /// It matters where a task has two kinds: an [embedding](crate::Task::Embedding) has the vector and the last hidden state

@@ -60,7 +60,8 @@ impl Pool for Cpu {
         KernelError::check_rows("l2_normalize", "x", hidden_size, x.len())?;
         KernelError::check_length("l2_normalize", "out", x.len(), out.len())?;
         for_each_row(queue, hidden_size, out, |first, out| {
-            self.supported_isa().run(L2Row { x: &x[first..][..hidden_size], out });
+            out.copy_from_slice(&x[first..][..hidden_size]);
+            self.supported_isa().run(L2Row { row: out });
         })
     }
 }
@@ -135,10 +136,9 @@ impl Kernel for MaxRows<'_> {
     }
 }
 
-/// `out = x / ‖x‖₂`.
+/// `row / ‖row‖₂`, in place.
 pub(crate) struct L2Row<'a> {
-    pub(crate) x: &'a [f32],
-    pub(crate) out: &'a mut [f32],
+    pub(crate) row: &'a mut [f32],
 }
 
 impl Kernel for L2Row<'_> {
@@ -146,9 +146,9 @@ impl Kernel for L2Row<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let norm = lanes::sum(s, self.x, 0.0, |x| s.mul(x, x)).sqrt();
+        let norm = lanes::sum(s, self.row, 0.0, |x| s.mul(x, x)).sqrt();
         // not `f32::max`, which forgets NaN
         let divisor = s.splat(if norm < LEAST_NORM { LEAST_NORM } else { norm });
-        lanes::map(s, [self.x], 0.0, self.out, |[x]| s.div(x, divisor));
+        lanes::update(s, self.row, 0.0, |x| s.div(x, divisor));
     }
 }

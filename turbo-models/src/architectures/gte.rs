@@ -9,7 +9,7 @@ use super::{
     bert,
     heads::{self, HasBias, Head, Step, Width, Words},
     post_norm,
-    rotary::{self, RopeScaling},
+    rotary::{self, RopeParameters},
 };
 use crate::{
     ModelConfig, ModelError, Task,
@@ -98,17 +98,20 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
 
 /// Stretched models turn by a larger base, and all of them slower by the same factor.
 fn positions(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
-    let theta = rotary::theta(config, rotary::Layers::All, THETA)?;
-    match config.optional::<RopeScaling>(rotary::SCALING)? {
-        None => rotary::table(drawing, config, theta, 1.0),
-        Some(RopeScaling { r#type, factor: Some(factor) }) if r#type == "ntk" && factor >= 1.0 => {
+    let later = config.optional::<RopeParameters>(rotary::PARAMETERS)?.unwrap_or_default();
+    let theta = later.theta(config, THETA)?;
+    let field = if later.is_default() { rotary::SCALING } else { rotary::PARAMETERS };
+    let Some(stretched) = config.optional::<RopeParameters>(field)? else {
+        return rotary::table(drawing, config, theta, 1.0);
+    };
+    match (stretched.kind(), stretched.factor) {
+        ("default", _) => rotary::table(drawing, config, theta, 1.0),
+        ("ntk", Some(factor)) if factor >= 1.0 => {
             rotary::table(drawing, config, theta * factor, factor.powf(2.0 / config.head_dim() as f64))
         }
-        Some(scaling) => Err(config.unsupported(
-            rotary::SCALING,
-            format!("{} by {:?}", scaling.r#type, scaling.factor),
-            "ntk by at least 1",
-        )),
+        (kind, factor) => {
+            Err(config.unsupported(field, format!("{kind} by {factor:?}"), "ntk by at least 1"))
+        }
     }
 }
 

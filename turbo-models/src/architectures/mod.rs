@@ -19,10 +19,10 @@ mod qwen3;
 mod roberta;
 mod rotary;
 
-use turbo_graph::Graph;
+use turbo_graph::{Graph, Pooling};
 
 pub(crate) use self::dense::prefix as dense_prefix;
-use self::heads::Head;
+use self::heads::{Head, Step};
 use crate::{
     ModelConfig, ModelError, Outputs, Task,
     config_fields::ConfigFields,
@@ -96,6 +96,14 @@ impl Architecture {
         };
         drawing.graph.output(output(task), result);
         drawing.finish()
+    }
+
+    /// The id of padding, where `task` reads the last token of an input: the reference takes the last that is none.
+    pub(crate) fn padding_id(&self, config: &ModelConfig, task: Task) -> Result<Option<u32>, ModelError> {
+        let reads_last = |head: &Head| {
+            head.task == task && head.steps.iter().any(|step| matches!(step, Step::Pool(Pooling::LastToken)))
+        };
+        if self.heads.iter().any(reads_last) { config.optional("pad_token_id") } else { Ok(None) }
     }
 }
 

@@ -1,6 +1,6 @@
-//! Qwen3 (Yang et al., 2025) as an embedder: a causal decoder whose last token has seen the whole input. Norms by root
-//! mean square before the parts of a layer, and of every head of queries and keys; several heads of queries share one of
-//! keys and values; rotary positions; a gated feed-forward part; no biases.
+//! Qwen3 (Yang et al., 2025) as an embedder: a causal decoder whose last token has seen the whole input, or one trained
+//! on so that every token sees it. Norms by root mean square before the parts of a layer, and of every head of queries
+//! and keys; several heads of queries share one of keys and values; rotary positions; a gated feed-forward part; no biases.
 
 use turbo_graph::{AttentionMask, Input, Pooling, ValueId};
 
@@ -19,6 +19,8 @@ use crate::{
 
 const THETA: Setting<f64> = Setting::Field("rope_theta", 10_000.0);
 const ATTENTION_BIAS: Setting<bool> = Setting::Field("attention_bias", false);
+const BIDIRECTIONAL: Setting<bool> = Setting::Field("use_bidirectional_attention", false);
+const CAUSAL: Setting<bool> = Setting::Field("is_causal", true);
 
 pub(super) const QWEN3: Architecture = Architecture {
     names: &[Name { model_type: "qwen3", class_prefix: "Qwen3" }],
@@ -53,9 +55,10 @@ pub(super) const QWEN3: Architecture = Architecture {
 
 fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
     rotary::refuse_scaling(config)?;
+    refuse_projection(drawing, config)?;
     let theta = rotary::theta(config, rotary::Layers::All, THETA)?;
     let table = rotary::table(drawing, config, theta, 1.0)?;
-    let bias = config.bias(ATTENTION_BIAS)?;
+    let (bias, mask) = (config.bias(ATTENTION_BIAS)?, mask(config)?);
     let (hidden, epsilon) = (config.hidden_size, config.layer_norm_eps);
 
     let ids = drawing.graph.input(Input::InputIds);
@@ -64,7 +67,7 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
         drawing.graph.layer(Some(layer));
         let name = format!("layers.{layer}");
         let normed = drawing.rms_norm(x, &format!("{name}.input_layernorm"), hidden, epsilon)?;
-        let context = attention(drawing, config, &format!("{name}.self_attn"), table, bias, normed)?;
+        let context = attention(drawing, config, &format!("{name}.self_attn"), table, bias, mask, normed)?;
         x = drawing.graph.add(x, context)?;
         let normed = drawing.rms_norm(x, &format!("{name}.post_attention_layernorm"), hidden, epsilon)?;
         let narrow = feed_forward(drawing, config, &format!("{name}.mlp"), normed)?;
@@ -74,12 +77,30 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
     drawing.rms_norm(x, "norm", hidden, epsilon)
 }
 
+/// Refuses models with a matrix behind the last norm, which makes rows of another width.
+fn refuse_projection(drawing: &Drawing<'_>, config: &ModelConfig) -> Result<(), ModelError> {
+    const WIDTH: &str = "num_labels";
+    match config.is_given(WIDTH) && drawing.has("linear.weight") {
+        true => {
+            Err(config.wrong(WIDTH, "is the width of the tensor linear.weight, which is not computed here"))
+        }
+        false => Ok(()),
+    }
+}
+
+/// Older files say that tokens see what is behind them in a field of their own, newer ones in that of all decoders.
+fn mask(config: &ModelConfig) -> Result<AttentionMask, ModelError> {
+    let is_causal = config.read(CAUSAL)? && !config.read(BIDIRECTIONAL)?;
+    Ok(if is_causal { AttentionMask::Causal } else { AttentionMask::Full })
+}
+
 fn attention(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,
     name: &str,
     table: ValueId,
     bias: Bias,
+    mask: AttentionMask,
     x: ValueId,
 ) -> Result<ValueId, ModelError> {
     let (hidden, head_dim) = (config.hidden_size, config.head_dim());
@@ -97,7 +118,7 @@ fn attention(
         HeadRows::all(rows, of.heads.num_heads, head_dim).turned(drawing, table)
     };
     let (query, key) = (turned(query, "q_norm")?, turned(key, "k_norm")?);
-    let context = Attention { query, key, value, mask: AttentionMask::Causal, bias: None }.draw(drawing)?;
+    let context = Attention { query, key, value, mask, bias: None }.draw(drawing)?;
     let columns = config.num_attention_heads * head_dim;
     drawing.linear_with(context, &format!("{name}.o_proj"), (columns, hidden), bias)
 }

@@ -8,20 +8,15 @@ use crate::{ModelConfig, ModelError, config_fields::Setting, drawing::Drawing};
 /// Most positions of a table: no tensor bounds their number. Published models have up to 262144.
 const MOST_POSITIONS: usize = 1 << 18;
 
+/// Most values of a table, for the same reason: what both bounds have in published models.
+const MOST_VALUES: usize = 1 << 26;
+
 /// Most columns of a head that turns: the speeds are listed before a tensor says how many there are. Published models
 /// have up to 256.
 const MOST_COLUMNS: usize = 4096;
 
 /// The field that says how a model was stretched to longer inputs.
 pub(super) const SCALING: &str = "rope_scaling";
-
-/// How a model was stretched to longer inputs than it had been trained with.
-#[derive(Deserialize)]
-pub(super) struct RopeScaling {
-    #[serde(alias = "rope_type")]
-    pub(super) r#type: String,
-    pub(super) factor: Option<f64>,
-}
 
 /// Which layers share a speed of turning.
 #[derive(Clone, Copy)]
@@ -34,14 +29,42 @@ pub(super) enum Layers {
     Local,
 }
 
-/// The field in which later versions of the reference write how positions turn.
-const PARAMETERS: &str = "rope_parameters";
+/// The field in which later versions of the reference write how positions turn, stretched or not.
+pub(super) const PARAMETERS: &str = "rope_parameters";
 
-/// How positions turn in some layers.
+/// What either field says.
 #[derive(Default, Deserialize)]
-struct RopeParameters {
+pub(super) struct RopeParameters {
     rope_type: Option<String>,
+    /// What the first versions call it; many files have both.
+    r#type: Option<String>,
+    /// How many times longer inputs are than the model had been trained with.
+    pub(super) factor: Option<f64>,
     rope_theta: Option<f64>,
+}
+
+impl RopeParameters {
+    /// How the model was stretched; empty where nothing is said.
+    pub(super) fn kind(&self) -> &str {
+        self.rope_type.as_deref().or(self.r#type.as_deref()).unwrap_or_default()
+    }
+
+    /// Whether nothing was stretched, as far as is said here.
+    pub(super) fn is_default(&self) -> bool {
+        matches!(self.kind(), "" | "default")
+    }
+
+    /// A speed of turning, the base of its powers: that of `setting`, unless the file is of a later version.
+    pub(super) fn theta(&self, config: &ModelConfig, setting: Setting<f64>) -> Result<f64, ModelError> {
+        let (field, theta) = match self.rope_theta {
+            Some(theta) => (PARAMETERS, theta),
+            None => (setting.name(), config.read(setting)?),
+        };
+        match theta.is_finite() && theta > 0.0 {
+            true => Ok(theta),
+            false => Err(config.wrong(field, format!("is {theta}, expected more than 0"))),
+        }
+    }
 }
 
 /// How positions turn in layers of either kind.
@@ -51,7 +74,7 @@ struct RopeParametersByLayer {
     sliding_attention: Option<RopeParameters>,
 }
 
-/// A speed of turning, the base of its powers: that of `setting`, unless the file is of a later version.
+/// The speed of turning of layers that were not stretched.
 pub(super) fn theta(config: &ModelConfig, layers: Layers, setting: Setting<f64>) -> Result<f64, ModelError> {
     let by_layer = || config.optional::<RopeParametersByLayer>(PARAMETERS).map(Option::unwrap_or_default);
     let parameters = match layers {
@@ -59,25 +82,18 @@ pub(super) fn theta(config: &ModelConfig, layers: Layers, setting: Setting<f64>)
         Layers::Global => by_layer()?.full_attention,
         Layers::Local => by_layer()?.sliding_attention,
     };
-    let RopeParameters { rope_type, rope_theta } = parameters.unwrap_or_default();
-    if let Some(other) = rope_type.filter(|name| name != "default") {
-        return Err(config.unsupported(PARAMETERS, other, "default"));
-    }
-    let (field, theta) = match rope_theta {
-        Some(theta) => (PARAMETERS, theta),
-        None => (setting.name(), config.read(setting)?),
-    };
-    match theta.is_finite() && theta > 0.0 {
-        true => Ok(theta),
-        false => Err(config.wrong(field, format!("is {theta}, expected more than 0"))),
+    let parameters = parameters.unwrap_or_default();
+    match parameters.is_default() {
+        true => parameters.theta(config, setting),
+        false => Err(config.unsupported(PARAMETERS, parameters.kind(), "default")),
     }
 }
 
 /// Refuses models that were stretched.
 pub(super) fn refuse_scaling(config: &ModelConfig) -> Result<(), ModelError> {
-    match config.optional::<RopeScaling>(SCALING)? {
-        Some(scaling) if scaling.r#type != "default" => {
-            Err(config.unsupported(SCALING, scaling.r#type, "default"))
+    match config.optional::<RopeParameters>(SCALING)? {
+        Some(scaling) if scaling.kind() != "default" => {
+            Err(config.unsupported(SCALING, scaling.kind(), "default"))
         }
         _ => Ok(()),
     }
@@ -102,6 +118,11 @@ pub(super) fn table(
     }
     if positions > MOST_POSITIONS {
         let why = format!("is {positions}, expected at most {MOST_POSITIONS}");
+        return Err(config.wrong("max_position_embeddings", why));
+    }
+    if positions * head_dim > MOST_VALUES {
+        let most = MOST_VALUES / head_dim;
+        let why = format!("is {positions}, expected at most {most} for heads of {head_dim} columns");
         return Err(config.wrong("max_position_embeddings", why));
     }
     let frequency = |pair: usize| theta.powf(-2.0 * pair as f64 / head_dim as f64) / slower;

@@ -36,6 +36,9 @@ impl Dense {
                 return Err(json.unsupported(field, other, expected));
             }
         }
+        if json.get("use_residual")? == Some(true) {
+            return Err(json.unsupported("use_residual", "true", "false"));
+        }
         Ok(Self {
             path: path.to_owned(),
             in_features: width(&json, "in_features")?,

@@ -3,13 +3,18 @@
 
 use std::path::Path;
 
-use crate::{ModelError, json::JsonObject};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::{ModelError, error::one_line, json::JsonObject};
 
 /// From `sentence_bert_config.json` and `tokenizer_config.json`, each of which may be absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct EncoderInputs {
     /// Longest input, special tokens included, as the library's own file says; the position table may have less.
     pub(crate) max_seq_length: Option<usize>,
+    /// The same as what the library tokenises texts with, which counts before all others.
+    max_length: Option<usize>,
     /// The same as the tokenizer's file says, which counts where the other is silent. Often a number beyond all reason.
     model_max_length: Option<usize>,
     /// Whether texts are lower-cased before the tokenizer sees them.
@@ -52,6 +57,7 @@ impl EncoderInputs {
             if inputs.max_seq_length == Some(0) {
                 return Err(json.wrong("max_seq_length", "is 0, expected at least 1"));
             }
+            inputs.max_length = max_length(&json)?;
             inputs.do_lower_case = json.get("do_lower_case")?.unwrap_or(false);
             inputs.gives = gives(&json)?;
             break;
@@ -61,7 +67,40 @@ impl EncoderInputs {
 
     /// Most tokens of an input, as far as a file says; there may be fewer positions.
     pub(crate) fn max_length(&self) -> Option<usize> {
-        self.max_seq_length.or(self.model_max_length)
+        self.max_length.or(self.max_seq_length).or(self.model_max_length)
+    }
+}
+
+/// What the library calls its tokenizer with: for inputs of all kinds, and for texts, which counts before.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ProcessingKwargs {
+    common: Map<String, Value>,
+    text: Map<String, Value>,
+}
+
+/// The limit among these. What pads or says how answers are given changes no ids; what would is refused.
+fn max_length(json: &JsonObject) -> Result<Option<usize>, ModelError> {
+    const FIELD: &str = "processing_kwargs";
+    let ProcessingKwargs { common, text } = json.get(FIELD)?.unwrap_or_default();
+    let mut limit = None;
+    for (name, value) in common.iter().chain(&text) {
+        match (name.as_str(), value) {
+            ("max_length", value) => {
+                limit = Option::deserialize(value).map_err(|error| json.wrong(FIELD, one_line(error)))?;
+            }
+            ("padding" | "padding_side" | "pad_to_multiple_of" | "return_tensors", _)
+            | ("truncation" | "add_special_tokens", Value::Bool(true)) => {}
+            ("truncation", Value::String(strategy)) if strategy == "longest_first" => {}
+            _ => {
+                let supported = "max_length, padding, truncation by the longest first";
+                return Err(json.unsupported(FIELD, format!("{name}: {value}"), supported));
+            }
+        }
+    }
+    match limit {
+        Some(0) => Err(json.wrong(FIELD, "max_length is 0, expected at least 1")),
+        _ => Ok(limit),
     }
 }
 

@@ -176,6 +176,50 @@ mod tests {
         assert!(error.starts_with("tokenizer_config.json: model_max_length: "), "{error}");
     }
 
+    /// The library calls its tokenizer with these, whatever other limits there are; some would make other ids.
+    #[test]
+    fn a_limit_may_be_what_texts_are_tokenised_with() {
+        let limit = |kwargs: &str| {
+            let own = format!(r#"{{"max_seq_length": 300, "processing_kwargs": {kwargs}}}"#);
+            open(&[("sentence_bert_config.json", own.as_str())]).map(|modules| modules.inputs.max_length())
+        };
+        let own = r#"{"transformer_task": "feature-extraction", "processing_kwargs": {"text": {"max_length": 256}}}"#;
+        let modules = open(&[("sentence_bert_config.json", own)]).unwrap();
+        assert_eq!(modules.inputs.max_length(), Some(256));
+        let cases = [
+            (r#"{"common": {"max_length": 64}}"#, 64),
+            (r#"{"common": {"max_length": 64}, "text": {"max_length": 512}}"#, 512),
+            (r#"{"common": {"max_length": 64}, "text": {"max_length": null}}"#, 300),
+            (r#"{"text": {"padding": "longest", "truncation": true, "add_special_tokens": true}}"#, 300),
+            (
+                r#"{"common": {"return_tensors": "pt", "truncation": "longest_first"}, "image": {"size": 9}}"#,
+                300,
+            ),
+            ("{}", 300),
+            ("null", 300),
+        ];
+        for (kwargs, expected) in cases {
+            assert_eq!(limit(kwargs), Ok(Some(expected)), "{kwargs}");
+        }
+        let supported = "max_length, padding, truncation by the longest first";
+        let refused = [
+            (r#"{"text": {"add_special_tokens": false}}"#, r#" is "add_special_tokens: false", supported: "#),
+            (
+                r#"{"common": {"truncation": "only_first"}}"#,
+                r#" is "truncation: \"only_first\"", supported: "#,
+            ),
+            (r#"{"text": {"stride": 3}}"#, r#" is "stride: 3", supported: "#),
+        ];
+        for (kwargs, why) in refused {
+            let expected = format!("sentence_bert_config.json: processing_kwargs{why}{supported}");
+            assert_eq!(limit(kwargs).unwrap_err(), expected);
+        }
+        let zero = "sentence_bert_config.json: processing_kwargs: max_length is 0, expected at least 1";
+        assert_eq!(limit(r#"{"text": {"max_length": 0}}"#).unwrap_err(), zero);
+        let many = limit(r#"{"text": {"max_length": "many"}}"#).unwrap_err();
+        assert!(many.starts_with("sentence_bert_config.json: processing_kwargs: "), "{many}");
+    }
+
     /// What once was the class of the module is now a field beside it.
     #[test]
     fn the_encoder_s_task_is_told_by_its_file() {
@@ -280,6 +324,10 @@ mod tests {
             (
                 r#"{"in_features": 4, "out_features": 4, "module_input_name": "token_embeddings"}"#,
                 r#"Dense/config.json: module_input_name is "token_embeddings", supported: sentence_embedding"#,
+            ),
+            (
+                r#"{"in_features": 4, "out_features": 4, "use_residual": true}"#,
+                r#"Dense/config.json: use_residual is "true", supported: false"#,
             ),
         ];
         for (config, expected) in cases {

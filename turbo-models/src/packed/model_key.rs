@@ -1,3 +1,5 @@
+//! What a cache of packed weights knows a model by.
+
 use std::{fmt, time::SystemTime};
 
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,5 @@
+//! Why an input has no tokens that the model takes.
+
 /// Why an input cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenizeError {

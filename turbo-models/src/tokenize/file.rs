@@ -7,7 +7,7 @@ use std::{
 
 use serde::de::IgnoredAny;
 use serde_json::Value;
-use tokenizers::{ModelWrapper, Tokenizer};
+use tokenizers::{ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, Tokenizer};
 
 use super::{byte_bpe, encoding::WordRule, vocab_txt};
 use crate::{ModelError, error::one_line, json::JsonObject};
@@ -21,6 +21,8 @@ pub(super) struct TokenizerFiles {
     pub(super) words: WordRule,
     /// Whether the model is told which text of a pair a token belongs to.
     pub(super) types_are_told: bool,
+    /// Where the files say different things.
+    pub(super) warnings: Vec<String>,
 }
 
 impl TokenizerFiles {
@@ -38,8 +40,33 @@ impl TokenizerFiles {
             prefix: prefix_inside_words(tokenizer.get_model()),
             unknown: unknown.map(|(id, _)| id),
         };
-        Ok(Some(Self { tokenizer, mask, words, types_are_told }))
+        let warnings = config.map_or(Ok(Vec::new()), |json| contradictions(&json, &tokenizer))?;
+        Ok(Some(Self { tokenizer, mask, words, types_are_told, warnings }))
     }
+}
+
+/// Where `tokenizer_config.json` says otherwise than the steps in `tokenizer.json`, which count here. The reference
+/// changes the steps of some families then, and its versions differ in which.
+fn contradictions(config: &JsonObject, tokenizer: &Tokenizer) -> Result<Vec<String>, ModelError> {
+    let mut steps = Vec::new();
+    if let Some(NormalizerWrapper::BertNormalizer(bert)) = tokenizer.get_normalizer() {
+        steps.push(("do_lower_case", bert.lowercase));
+        steps.push(("strip_accents", bert.strip_accents.unwrap_or(bert.lowercase)));
+        steps.push(("tokenize_chinese_chars", bert.handle_chinese_chars));
+    }
+    if let Some(PreTokenizerWrapper::ByteLevel(bytes)) = tokenizer.get_pre_tokenizer() {
+        steps.push(("add_prefix_space", bytes.add_prefix_space));
+    }
+    let mut warnings = Vec::new();
+    for (field, step) in steps {
+        let said = config.get::<Value>(field)?.and_then(|value| value.as_bool());
+        if let Some(other) = said.filter(|said| *said != step) {
+            warnings.push(format!(
+                "tokenizer_config.json: {field} is {other}, tokenizer.json has {step}, which counts"
+            ));
+        }
+    }
+    Ok(warnings)
 }
 
 /// From the newest of the files that there are.
@@ -88,6 +115,10 @@ fn wrong_template(steps: &Value) -> Option<String> {
         return steps.iter().find_map(wrong_template);
     }
     let known = steps["special_tokens"].as_object()?;
+    let count = |list: &Value| list.as_array().map_or(0, Vec::len);
+    if let Some((name, _)) = known.iter().find(|(_, token)| count(&token["ids"]) != count(&token["tokens"])) {
+        return Some(one_line(format!("post_processor: {name} has not as many tokens as ids")));
+    }
     let pieces = |template: &str| steps[template].as_array().cloned().unwrap_or_default();
     if pieces("single").iter().any(|piece| piece["Sequence"]["id"] == "B") {
         return Some("post_processor: the template of one text asks for a second".to_owned());
@@ -121,4 +152,37 @@ fn prefix_inside_words(model: &ModelWrapper) -> Option<String> {
         _ => None,
     };
     prefix.filter(|prefix| !prefix.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_contradict_each_other_are_named() {
+        let warnings = |fixture: &str, config: &str| {
+            let dir = tempfile::tempdir().unwrap();
+            let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(fixture);
+            std::fs::copy(data.join("tokenizer.json"), dir.path().join("tokenizer.json")).unwrap();
+            std::fs::write(dir.path().join("tokenizer_config.json"), config).unwrap();
+            TokenizerFiles::open(dir.path()).unwrap().unwrap().warnings
+        };
+        let alike = r#"{"do_lower_case": true, "strip_accents": null, "tokenize_chinese_chars": true,
+            "add_prefix_space": true}"#;
+        assert_eq!(warnings("encodings-wordpiece", alike), [""; 0]);
+        assert_eq!(warnings("encodings-wordpiece", r#"{"strip_accents": true}"#), [""; 0]);
+        assert_eq!(
+            warnings("encodings-roberta", r#"{"add_prefix_space": false, "do_lower_case": 1}"#),
+            [""; 0]
+        );
+        let bert = r#"{"do_lower_case": false, "strip_accents": false, "tokenize_chinese_chars": false}"#;
+        let expected = ["do_lower_case", "strip_accents", "tokenize_chinese_chars"].map(|field| {
+            format!("tokenizer_config.json: {field} is false, tokenizer.json has true, which counts")
+        });
+        assert_eq!(warnings("encodings-wordpiece", bert), expected);
+        assert_eq!(
+            warnings("encodings-roberta", r#"{"add_prefix_space": true}"#),
+            ["tokenizer_config.json: add_prefix_space is true, tokenizer.json has false, which counts"]
+        );
+    }
 }

@@ -67,6 +67,7 @@ struct Shared {
     cuts: Cuts,
     whole: WholeWords,
     known: WordCache,
+    warnings: Vec<String>,
 }
 
 /// Bytes of text per token of the limit in the first piece that is tokenised: three times what English needs.
@@ -108,7 +109,7 @@ impl TextTokenizer {
     }
 
     fn new(files: TokenizerFiles, limits: InputLimits, case: LetterCase) -> Self {
-        let TokenizerFiles { mut tokenizer, mask, words, types_are_told } = files;
+        let TokenizerFiles { mut tokenizer, mask, words, types_are_told, warnings } = files;
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).expect("no truncation suits every tokenizer");
         let post_processor = tokenizer.get_post_processor().cloned();
@@ -128,6 +129,7 @@ impl TextTokenizer {
             cuts,
             whole,
             known,
+            warnings,
         };
         shared.around = Around::of(|one| shared.join(one, None, SpecialTokens::With));
         Self { shared: Arc::new(shared), limits }
@@ -142,6 +144,11 @@ impl TextTokenizer {
     /// Number of tokens it knows, added ones included.
     pub fn vocab_size(&self) -> usize {
         self.shared.tokenizer.get_vocab_size(true)
+    }
+
+    /// What is odd about its files.
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.shared.warnings
     }
 
     /// The token that stands for one to be filled in: its id and how texts write it, `[MASK]` or `<mask>`.

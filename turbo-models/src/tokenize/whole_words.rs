@@ -1,7 +1,10 @@
 //! Words that are one token each: those that BERT's vocabulary has whole. Most words of a text are, and looking one up
 //! takes a twentieth of what the library's steps take, which end at the same place.
 
-use tokenizers::{AddedToken, Model as _, ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, Tokenizer};
+use tokenizers::{
+    AddedToken, Model as _, ModelWrapper, NormalizedString, Normalizer as _, NormalizerWrapper,
+    PreTokenizerWrapper, Tokenizer,
+};
 
 /// Where words of small letters and digits of ASCII are looked up in the vocabulary as they are: no step of the
 /// tokenizer changes or splits one, and WordPiece takes the longest token that a word begins with, which is itself.
@@ -17,20 +20,17 @@ impl WholeWords {
 
     /// Those of `tokenizer`; none where its steps are not BERT's.
     pub(super) fn of(tokenizer: &Tokenizer) -> Self {
-        // What is found in a text before it is split into words could be found inside one of them.
-        let may_be_in_a_word =
-            |token: &AddedToken| token.content.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        if tokenizer.get_added_tokens_decoder().values().any(may_be_in_a_word) {
-            return Self::NONE;
-        }
-        match (tokenizer.get_normalizer(), tokenizer.get_pre_tokenizer(), tokenizer.get_model()) {
+        let normalizer = tokenizer.get_normalizer();
+        let longest = match (normalizer, tokenizer.get_pre_tokenizer(), tokenizer.get_model()) {
             (
                 None | Some(NormalizerWrapper::BertNormalizer(_)),
                 Some(PreTokenizerWrapper::BertPreTokenizer(_)),
                 ModelWrapper::WordPiece(model),
-            ) => Self { longest: model.max_input_chars_per_word },
-            _ => Self::NONE,
-        }
+            ) => model.max_input_chars_per_word,
+            _ => return Self::NONE,
+        };
+        let mut added = tokenizer.get_added_tokens_decoder().into_values();
+        if added.any(|token| may_be_in_a_word(&token, normalizer)) { Self::NONE } else { Self { longest } }
     }
 
     /// The id of `word`, with blanks of ASCII before it or not, where it is one token; `None` where it is not known to be.
@@ -45,6 +45,15 @@ impl WholeWords {
             _ => None,
         }
     }
+}
+
+/// Whether `token`, which is looked for in a text before it is split into words, could be found inside one of them.
+fn may_be_in_a_word(token: &AddedToken, normalizer: Option<&NormalizerWrapper>) -> bool {
+    let mut looked_for = NormalizedString::from(token.content.as_str());
+    // some are looked for in what was normalised, as what they become themselves
+    let normalized = normalizer.filter(|_| token.normalized).map(|steps| steps.normalize(&mut looked_for));
+    normalized.is_some_and(|done| done.is_err())
+        || looked_for.get().bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
 #[cfg(test)]
@@ -89,6 +98,10 @@ mod tests {
         assert_eq!(WholeWords::of(&inside), WholeWords::NONE);
         assert_eq!(inside.encode_fast("abc", false).unwrap().len(), 2, "which it is");
         assert_ne!(WholeWords::of(&tokenizer(None, &["b-c"])), WholeWords::NONE);
+        let inside = tokenizer(Some(BertNormalizer::default()), &["b\u{e7}"]);
+        assert_eq!(WholeWords::of(&inside), WholeWords::NONE);
+        assert_eq!(inside.encode_fast("abc", false).unwrap().len(), 2, "its accent is taken away");
+        assert_ne!(WholeWords::of(&tokenizer(None, &["b\u{e7}"])), WholeWords::NONE);
         let mut cut = tokenizer(None, &[]);
         cut.with_pre_tokenizer(None::<PreTokenizerWrapper>);
         assert_eq!(WholeWords::of(&cut), WholeWords::NONE);

@@ -2,6 +2,10 @@
 
 use std::{borrow::Cow, collections::BTreeMap, error::Error, fs, path::Path, sync::Mutex};
 
+use safetensors::{
+    SafeTensors,
+    tensor::{Dtype, TensorView, serialize},
+};
 use serde_json::Value;
 use tempfile::TempDir;
 use turbo_graph::{Executor, Program, passes};
@@ -10,7 +14,7 @@ use turbo_models::{
     TokenizeError, WeightSource,
 };
 
-use crate::common::{data, golden_rows};
+use crate::common::{data, golden_rows, max_difference};
 
 fn open(fixture: &str) -> (Checkpoint, Encoder<Cpu>) {
     open_folder(&data(fixture))
@@ -128,4 +132,70 @@ fn albert_has_no_absurd_number_of_layers() {
     }
     let deepest = copy("albert-base", &[("num_hidden_layers", 128.into())]);
     assert_eq!(Checkpoint::open(deepest.path()).unwrap().config().num_hidden_layers, 128);
+}
+
+/// Where the file says so, every token sees all others. What is expected are the first values of the first token, from the
+/// reference in float64 under a mask that hides nothing.
+#[test]
+fn qwen3_sees_the_whole_input_where_the_file_says_so() {
+    const EXPECTED: [f32; 6] = [1.269_101_8, 0.934_260_6, -1.684_833, -1.279_933_6, 0.808_793_3, 0.619_436_3];
+    let values = |fields: &[(&str, Value)]| {
+        let (_, mut encoder) = open_folder(copy("qwen3-base", fields).path());
+        let input = Encoded { input_ids: vec![5, 6, 7, 8, 9], token_type_ids: Vec::new() };
+        encoder.embed_batch(&[input]).unwrap();
+        let mut rows = Vec::new();
+        encoder.tokens(0, &mut rows).unwrap();
+        rows[..EXPECTED.len()].to_vec()
+    };
+    let causal = values(&[]);
+    assert!(max_difference(&causal, &EXPECTED) > 0.1, "{causal:?}");
+    for (field, says_full) in [("use_bidirectional_attention", true), ("is_causal", false)] {
+        let full = values(&[(field, says_full.into())]);
+        assert!(max_difference(&full, &EXPECTED) < 1e-4, "{field}: {full:?}");
+        assert_eq!(values(&[(field, (!says_full).into())]), causal, "{field}");
+    }
+}
+
+/// A matrix that makes rows of another width.
+#[test]
+fn qwen3_s_projection_is_refused() {
+    let folder = copy("qwen3-base", &[("num_labels", 8.into())]);
+    assert!(Checkpoint::open(folder.path()).is_ok(), "there is no such matrix");
+    let file = folder.path().join("model.safetensors");
+    let (model, matrix) = (fs::read(&file).unwrap(), vec![0_u8; 4 * 8 * 32]);
+    let matrix = TensorView::new(Dtype::F32, vec![8, 32], &matrix).unwrap();
+    let tensors = SafeTensors::deserialize(&model).unwrap().tensors();
+    let tensors = tensors.into_iter().chain([("linear.weight".to_owned(), matrix)]);
+    fs::write(file, serialize(tensors, None).unwrap()).unwrap();
+    let error = Checkpoint::open(folder.path()).err().unwrap().to_string();
+    let why = "num_labels: is the width of the tensor linear.weight, which is not computed here";
+    assert!(error.ends_with(&format!("config.json: {why}")), "{error}");
+}
+
+/// A decoder classifies by the last token that is not padding; of nothing but padding by the first.
+#[test]
+fn padding_at_the_end_changes_no_label() {
+    let input = |ids: &[u32]| Encoded { input_ids: ids.to_vec(), token_type_ids: vec![0; ids.len()] };
+    let (checkpoint, mut classifier) = open("qwen3-rerank");
+    let mut labels = |ids: &[u32]| classifier.embed_batch(&[input(ids)]).unwrap();
+    let alike: [[&[u32]; 2]; 4] = [
+        [&[5, 7, 9], &[5, 7, 9, 0]],
+        [&[5, 7, 9], &[5, 7, 9, 0, 0]],
+        [&[5, 0, 9], &[5, 0, 9, 0]],
+        [&[0], &[0, 0]],
+    ];
+    for [short, long] in alike {
+        assert_eq!(labels(short), labels(long), "{long:?}");
+    }
+    assert_ne!(labels(&[5, 7, 9]), labels(&[5, 7, 0, 9]), "inside an input it is seen");
+
+    let options = EncoderOptions { task: Pooling::LastToken.into(), ..EncoderOptions::of(&checkpoint) };
+    let cpu = Cpu::new(CpuOptions::default()).unwrap();
+    let mut embedder = Encoder::new(cpu, &checkpoint, options).unwrap();
+    let mut vector = |ids: &[u32]| embedder.embed_batch(&[input(ids)]).unwrap();
+    assert_ne!(
+        vector(&[5, 7, 9]),
+        vector(&[5, 7, 9, 0]),
+        "a vector is that of the last token, whatever it is"
+    );
 }

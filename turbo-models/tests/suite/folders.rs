@@ -75,6 +75,15 @@ fn a_tokenizer_of_more_tokens_than_rows_is_a_warning() {
 }
 
 #[test]
+fn a_tokenizer_s_files_that_contradict_each_other_are_a_warning() {
+    let dir = copy();
+    fs::write(dir.path().join("tokenizer_config.json"), r#"{"do_lower_case": false}"#).unwrap();
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let expected = "tokenizer_config.json: do_lower_case is false, tokenizer.json has true, which counts";
+    assert_eq!(checkpoint.warnings(), [expected]);
+}
+
+#[test]
 fn a_tokenizer_that_is_not_read_is_named() {
     let dir = copy();
     fs::rename(dir.path().join("tokenizer.json"), dir.path().join("sentencepiece.bpe.model")).unwrap();

@@ -186,10 +186,15 @@ fn files_that_make_no_tokenizer_are_named() {
     assert_eq!(error().lines().count(), 1);
 }
 
-/// The library would panic at the first text.
+/// The library would panic at the first text, or give lists of several lengths.
 #[test]
-fn templates_of_unknown_tokens_are_refused() {
-    let cases: [(&str, Value, &str); 4] = [
+fn templates_that_make_no_tokens_are_refused() {
+    let cases: [(&str, Value, &str); 5] = [
+        (
+            "special_tokens",
+            json!({"[CLS]": {"id": "[CLS]", "ids": [2, 3], "tokens": ["[CLS]"]}}),
+            "[CLS] has not as many tokens as ids",
+        ),
         (
             "pair",
             json!([{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "[Y]", "type_id": 0}}]),

@@ -5,7 +5,7 @@ use std::fs;
 
 use proptest::{prelude::*, sample::select};
 use serde_json::{Map, Value, json};
-use turbo_models::{InputLimits, SpecialTokens, Text, TextTokenizer, Truncation};
+use turbo_models::{Encoding, InputLimits, SpecialTokens, Text, TextTokenizer, Truncation};
 
 use crate::common::data;
 
@@ -78,6 +78,7 @@ fn steps() -> Vec<(&'static str, Value)> {
             template(json!([text("A", 0), special("[X]")]), json!([special("[X]"), text("A", 0)])),
         ),
         ("post_processor", template(json!([special("[Y]")]), json!([text("A", 0), text("B", 1)]))),
+        ("post_processor", uneven_template()),
         ("post_processor", sequence("processors", json!([]))),
         (
             "post_processor",
@@ -106,6 +107,13 @@ fn steps() -> Vec<(&'static str, Value)> {
 fn template(single: Value, pair: Value) -> Value {
     let token = json!({"id": "[X]", "ids": [102, 999_999], "tokens": ["[X]", "x"]});
     json!({"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": {"[X]": token}})
+}
+
+/// Its token is two ids, but has one name.
+fn uneven_template() -> Value {
+    let mut uneven = template(json!([special("[X]"), text("A", 0)]), json!([text("A", 0), text("B", 1)]));
+    uneven["special_tokens"]["[X]"]["tokens"] = json!(["[X]"]);
+    uneven
 }
 
 fn text(id: &str, type_id: u32) -> Value {
@@ -168,6 +176,19 @@ fn nth(value: &mut Value, step: usize) -> &mut Value {
     }
 }
 
+/// Lengths of the lists beside the ids.
+fn list_lens(encoding: &Encoding) -> [usize; 7] {
+    [
+        encoding.token_type_ids.len(),
+        encoding.tokens.len(),
+        encoding.offsets.len(),
+        encoding.word_ids.len(),
+        encoding.sequence_ids.len(),
+        encoding.continues_word.len(),
+        encoding.special.len(),
+    ]
+}
+
 fn one_line(message: &str) -> Result<(), TestCaseError> {
     prop_assert!(message.lines().count() == 1 && message.chars().count() < 600, "{message}");
     Ok(())
@@ -182,6 +203,7 @@ fn use_it(tokenizer: &TextTokenizer, text: Text<'_>) -> Result<(), TestCaseError
         match tokenizer.encode_detailed(text, truncation) {
             Ok(encoding) => {
                 prop_assert!(encoding.len() <= 24);
+                prop_assert_eq!(list_lens(&encoding), [encoding.len(); 7]);
                 for (bytes, id) in encoding.offsets.iter().zip(&encoding.sequence_ids) {
                     let slice = id.and_then(|id| text.sequence(id)).unwrap_or_default().get(bytes.clone());
                     prop_assert!(slice.is_some(), "{bytes:?} of {text:?}");

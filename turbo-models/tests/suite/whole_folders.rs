@@ -319,8 +319,10 @@ fn ways_to_stretch_positions_that_are_not_drawn_are_refused() {
     set(&folder.path().join("config.json"), "rope_parameters", yarn);
     assert_eq!(error(folder.path()), r#"config.json: rope_parameters is "yarn", supported: default"#);
     set(&folder.path().join("config.json"), "rope_parameters", Value::Null);
-    set(&folder.path().join("config.json"), "rope_scaling", json!({"rope_type": "default"}));
-    Checkpoint::open(folder.path()).unwrap();
+    for same in [json!({"rope_type": "default"}), json!({"rope_type": "default", "type": "default"})] {
+        set(&folder.path().join("config.json"), "rope_scaling", same);
+        Checkpoint::open(folder.path()).unwrap();
+    }
     set(&folder.path().join("config.json"), "max_position_embeddings", json!(u32::MAX));
     let absurd = "config.json: max_position_embeddings: is 4294967295, expected at most 262144";
     assert_eq!(error(folder.path()), absurd);
@@ -329,6 +331,11 @@ fn ways_to_stretch_positions_that_are_not_drawn_are_refused() {
     assert_eq!(error(folder.path()), absurd);
     set(&folder.path().join("config.json"), "head_dim", json!(u32::MAX - 1));
     let absurd = "config.json: head_dim: makes heads of 4294967294 columns, expected at most 4096";
+    assert_eq!(error(folder.path()), absurd);
+    set(&folder.path().join("config.json"), "head_dim", json!(4096));
+    set(&folder.path().join("config.json"), "max_position_embeddings", json!(1 << 18));
+    let absurd =
+        "config.json: max_position_embeddings: is 262144, expected at most 16384 for heads of 4096 columns";
     assert_eq!(error(folder.path()), absurd);
     set(&folder.path().join("config.json"), "rope_theta", json!(0));
     assert_eq!(error(folder.path()), "config.json: rope_theta: is 0, expected more than 0");
@@ -354,7 +361,12 @@ fn configurations_of_later_versions_mean_the_same() {
         "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0}
     });
     let types = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"];
-    let cases: [(&str, &[(&str, Value)]); 2] = [
+    let stretched = json!({"rope_type": "ntk", "type": "ntk", "factor": 2.0, "rope_theta": 500_000.0});
+    let cases: [(&str, &[(&str, Value)]); 3] = [
+        (
+            "gte-base",
+            &[("rope_theta", Value::Null), ("rope_scaling", Value::Null), ("rope_parameters", stretched)],
+        ),
         (
             "modernbert-base",
             &[
