@@ -2,6 +2,7 @@
 //!
 //! Every step runs, also after a failure, so that one run tells everything; each prints its seconds.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -51,6 +52,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     step("format", &|| cargo(workspace, &["fmt", "--all", "--check"]));
     step("arrows", &|| drawn_arrows(workspace));
     step("scripts", &|| scripts(workspace));
+    step("heads", &|| heads(workspace));
     step("clippy", &|| clippy(workspace, &["--workspace", "--all-targets", "--all-features"]));
     step("docs", &|| docs(workspace));
     for krate in &workspace.crates {
@@ -124,8 +126,7 @@ fn drawn_arrows(workspace: &Workspace) -> Result<()> {
 
 /// Reads every shell and Python script as its interpreter would, without running it.
 fn scripts(workspace: &Workspace) -> Result<()> {
-    let Scripts { shell, python } =
-        Scripts::below(&workspace.root, &[&workspace.target, &workspace.models_dir()])?;
+    let Sources { shell, python, .. } = Sources::of(workspace)?;
     for script in shell {
         process::run(Command::new("bash").arg("-n").arg(script))?;
     }
@@ -135,17 +136,37 @@ fn scripts(workspace: &Workspace) -> Result<()> {
     process::run(Command::new("python3").arg("-c").arg(compile).args(python))
 }
 
-/// The scripts of a checkout, by language.
+/// Every file of Rust says in its first line what it is for.
+fn heads(workspace: &Workspace) -> Result<()> {
+    let mut silent = Vec::new();
+    for file in Sources::of(workspace)?.rust {
+        let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        if !text.starts_with("//!") && !text.starts_with("#![doc") {
+            silent.push(file.strip_prefix(&workspace.root).unwrap_or(&file).display().to_string());
+        }
+    }
+    if !silent.is_empty() {
+        bail!("{}: the first line is no `//!` that says what the file is for", silent.join(", "));
+    }
+    Ok(())
+}
+
+/// The files of a checkout that somebody wrote, by language.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Scripts {
+struct Sources {
+    rust: Vec<PathBuf>,
     shell: Vec<PathBuf>,
     python: Vec<PathBuf>,
 }
 
-impl Scripts {
-    /// All scripts below `root`, apart from `skipped` folders and hidden ones (environments, git); `.ci` is ours.
+impl Sources {
+    fn of(workspace: &Workspace) -> Result<Self> {
+        Self::below(&workspace.root, &[&workspace.target, &workspace.models_dir()])
+    }
+
+    /// All files below `root`, apart from `skipped` folders and hidden ones (environments, git); `.ci` is ours.
     fn below(root: &Path, skipped: &[&Path]) -> Result<Self> {
-        let mut found = Self { shell: vec![root.join(".ci/run")], python: vec![] };
+        let mut found = Self { shell: vec![root.join(".ci/run")], ..Self::default() };
         let mut waiting = vec![root.to_path_buf()];
         while let Some(folder) = waiting.pop() {
             for entry in folder.read_dir().with_context(|| format!("cannot list {}", folder.display()))? {
@@ -154,6 +175,7 @@ impl Scripts {
                 match path.extension().and_then(|extension| extension.to_str()) {
                     _ if hidden || skipped.contains(&path.as_path()) => {}
                     _ if path.is_dir() => waiting.push(path),
+                    Some("rs") => found.rust.push(path),
                     Some("sh") => found.shell.push(path),
                     Some("py") => found.python.push(path),
                     _ => {}
@@ -193,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_are_found() {
+    fn sources_are_found() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         for file in ["a/b.sh", "a/c/d.py", "a/e.rs", "target/f.sh", ".venv/g.py", "a/.h.py"] {
@@ -202,8 +224,9 @@ mod tests {
             std::fs::write(file, "").unwrap();
         }
         assert_eq!(
-            Scripts::below(root, &[&root.join("target")]).unwrap(),
-            Scripts {
+            Sources::below(root, &[&root.join("target")]).unwrap(),
+            Sources {
+                rust: vec![root.join("a/e.rs")],
                 shell: vec![root.join(".ci/run"), root.join("a/b.sh")],
                 python: vec![root.join("a/c/d.py")]
             }

@@ -1,6 +1,6 @@
 //! The steps of a build that looks for GPUs.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use anyhow::{Context, Result, bail, ensure};
 use turbo_bench::{
@@ -41,11 +41,7 @@ pub(super) fn run(step: &Step) -> Result<()> {
         Step::Sanitizer(site) => {
             let own = std::env::current_exe().context("cannot tell where this program is")?;
             let scratch = tempfile::tempdir().context("cannot make a temporary folder")?;
-            let words =
-                [own.as_os_str(), "gpu".as_ref(), "suite".as_ref(), "--reduced".as_ref(), "--out".as_ref()];
-            let watched: Vec<String> =
-                words.into_iter().chain([scratch.path().as_os_str()]).map(text).collect();
-            let found = open(site)?.sanitizer(&watched)?;
+            let found = open(site)?.sanitizer(&watched(&own, site.gpu, scratch.path()))?;
             let wrong = found.iter().find(|it| matches!(it.finding, Finding::Errors(_) | Finding::Failed(_)));
             match wrong {
                 Some(wrong) => bail!("{}: {:?}", wrong.tool, wrong.finding),
@@ -55,8 +51,11 @@ pub(super) fn run(step: &Step) -> Result<()> {
     }
 }
 
-fn text(word: &std::ffi::OsStr) -> String {
-    word.to_string_lossy().into_owned()
+/// The reduced suite of this program on a GPU, as words.
+fn watched(own: &Path, gpu: u32, out: &Path) -> [String; 8] {
+    let shown = |path: &Path| path.to_string_lossy().into_owned();
+    let [own, gpu, out] = [shown(own), gpu.to_string(), shown(out)];
+    [own, "gpu".into(), "suite".into(), "--reduced".into(), "--gpu".into(), gpu, "--out".into(), out]
 }
 
 fn open(site: &Site) -> Result<on_gpu::Site> {
@@ -68,4 +67,15 @@ fn open(site: &Site) -> Result<on_gpu::Site> {
         device: "cuda",
         out: site.out.clone(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gpu_that_is_watched_is_the_one_that_was_chosen() {
+        let words = watched(Path::new("turbo-bench"), 3, Path::new("out"));
+        assert_eq!(words.join(" "), "turbo-bench gpu suite --reduced --gpu 3 --out out");
+    }
 }

@@ -1,8 +1,10 @@
+//! What is timed on a GPU, on an emulated one: that it computes what it is called.
+
 use std::sync::Arc;
 
 use turbo_kernels::{
     DType, bf16,
-    cuda::emulator::{Emulator, Order},
+    cuda::emulator::{Edit, Emulator, Order},
 };
 
 use super::{super::operation, *};
@@ -239,4 +241,16 @@ fn golden_models_are_compared_and_what_fails_is_told() {
     let failed = checks.iter().map(|check| check.failed.as_deref());
     assert!(failed.eq([None, Some("value 3 is wrong")]), "{checks:?}");
     assert!(line(&checks[1]).ends_with("f32 kernels: bad: FAILED: value 3 is wrong"));
+}
+
+/// Tensor cores are for values that are aligned, as a server's are.
+#[test]
+fn wrong_kernels_of_aligned_values_are_found() {
+    let Some(emulator) = Emulator::or_skip(Order::Forward) else { return };
+    let edit = Edit { from: "ldmatrix_x4_trans(values", to: "ldmatrix_x4(values" };
+    let gpu: Cuda<bf16> = Cuda::new(Arc::new(emulator.edited(edit)), Default::default());
+    let mut checks = Vec::new();
+    let families: [suite::Family<Cuda<bf16>>; 1] = [("attention", turbo_kernels::suite::attention)];
+    suite::kernels(&gpu, Dtype::Bf16, &families, &mut |check| checks.push(check));
+    assert!(checks[0].failed.is_some(), "{checks:?}");
 }
