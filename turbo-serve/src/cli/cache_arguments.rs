@@ -36,17 +36,25 @@ pub(super) struct CacheArguments {
 }
 
 impl CacheArguments {
+    /// Looks at what can be told before anything is opened.
+    ///
+    /// # Errors
+    /// Arguments that contradict each other, a URL that is none.
+    pub(super) fn check(&self) -> Result<()> {
+        let behind = [("--cache-dir", self.cache_dir.is_some()), ("--cache-url", self.cache_url.is_some())];
+        if let Some((flag, _)) = behind.into_iter().find(|(_, given)| *given && self.cache_bytes.0 == 0) {
+            bail!("--cache-bytes 0 keeps no answers, and {flag} keeps them: expected one of the two");
+        }
+        self.redis().map(drop)
+    }
+
     /// The cache; `None` where answers are not kept.
     ///
     /// # Errors
-    /// Arguments that contradict each other.
+    /// As [`Self::check`]; a folder that cannot be used.
     pub(super) fn open(&self) -> Result<Option<ResponseCache>> {
+        self.check()?;
         if self.cache_bytes.0 == 0 {
-            let behind =
-                [("--cache-dir", self.cache_dir.is_some()), ("--cache-url", self.cache_url.is_some())];
-            if let Some((flag, _)) = behind.into_iter().find(|(_, given)| *given) {
-                bail!("--cache-bytes 0 keeps no answers, and {flag} keeps them: expected one of the two");
-            }
             return Ok(None);
         }
         let folder = |dir: &PathBuf| FolderOptions { dir: dir.clone(), bytes: self.cache_dir_bytes.0 };

@@ -1,13 +1,17 @@
 //! The flags of commands that take a model: which one, from where, what it runs on; and those that several have beside.
 
-use std::{fmt, num::NonZeroUsize, path::PathBuf};
+use std::{
+    fmt,
+    num::NonZeroUsize,
+    path::{Component, Path, PathBuf},
+};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use turbo_models::{DType, LayoutKind, Pooling, Task};
 use turbo_serve::{
     engine::Layout,
-    hub::{self, Hub, HubSettings},
+    hub::{self, Hub, HubModel, HubSettings},
 };
 
 use super::{
@@ -41,7 +45,7 @@ pub(super) struct ModelArguments {
     /// Where models with short names are kept
     #[arg(long, env, value_name = "DIR", default_value = "models", help_heading = "Model")]
     pub(super) turbo_models_dir: PathBuf,
-    /// Type that is computed in: products on a CPU, where what lies between them is f32, and all that is stored on a GPU.
+    /// Data type to compute in: products on a CPU, where what lies between them is f32, and all that is stored on a GPU.
     /// `turbo inspect` tells what it gains and costs, `turbo devices` how this processor computes it. Also float32,
     /// bfloat16 and float16, which a CPU computes in bf16; a GPU has no int8
     #[arg(long, env, value_enum, default_value_t = Dtype::F32, help_heading = "Model")]
@@ -50,7 +54,7 @@ pub(super) struct ModelArguments {
     /// `cpu`, `cuda` or `cuda:N`, a GPU counted from 0; `auto` is the first GPU that can be used, else the CPU
     #[arg(long, env, default_value_t = Wish::Auto, value_name = "DEVICE", help_heading = "Machine")]
     pub(super) device: Wish,
-    /// Threads of the CPU that share a batch; by default as many as the system lets this process use
+    /// Threads of the CPU that share a batch, 4096 at most; by default as many as the system lets this process use
     #[arg(long, env, value_name = "N", help_heading = "Machine")]
     pub(super) threads: Option<NonZeroUsize>,
 }
@@ -178,6 +182,14 @@ impl ModelArguments {
     /// # Errors
     /// When there is no such model, one line that says what to do about it.
     pub(super) fn local(&self) -> Result<LocalModel> {
+        self.local_with(None)
+    }
+
+    /// As [`Self::local`], with the module whose folder is `dense_path`.
+    ///
+    /// # Errors
+    /// As [`Self::local`].
+    pub(super) fn local_with(&self, dense_path: Option<&Path>) -> Result<LocalModel> {
         match model_id::place(&self.model_id, &self.turbo_models_dir)? {
             Place::Folder(folder) => {
                 if let Some(revision) = &self.revision {
@@ -190,14 +202,14 @@ impl ModelArguments {
                 let name = last.file_name().unwrap_or(last.as_os_str()).to_string_lossy().into_owned();
                 Ok(LocalModel { folder, name, sha: None })
             }
-            Place::Hub(name) => self.fetched(&name),
+            Place::Hub(name) => self.fetched(&name, dense_path.map(module_of).transpose()?),
         }
     }
 
-    fn fetched(&self, name: &str) -> Result<LocalModel> {
+    fn fetched(&self, name: &str, module: Option<&str>) -> Result<LocalModel> {
         let settings = HubSettings::from_env(self.hf_token.clone(), self.huggingface_hub_cache.clone())?;
         let revision = self.revision.as_deref().unwrap_or(hub::MAIN);
-        let found = Hub::new(settings).model(name, revision, &mut Fetching::new(name));
+        let found = Hub::new(settings).model(HubModel { name, revision, module }, &mut Fetching::new(name));
         let found =
             found.with_context(|| format!("--model-id {name}: no such folder, so it is one of the Hub's"))?;
         if let Some(why) = found.stale {
@@ -216,9 +228,32 @@ impl ModelArguments {
     }
 }
 
+/// The folder of a module as the Hub names it.
+fn module_of(dense_path: &Path) -> Result<&str> {
+    let is_below = dense_path.components().all(|part| matches!(part, Component::Normal(_)));
+    let name = dense_path.to_str().map(|path| path.trim_end_matches('/'));
+    name.filter(|name| is_below && !name.is_empty()).with_context(|| {
+        format!(
+            "--dense-path {}: with a model of the Hub it is a folder below the model's, such as `2_Dense_1024`",
+            dense_path.display()
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_module_of_the_hub_lies_below_its_model() {
+        assert_eq!(module_of(Path::new("2_Dense_8/")).unwrap(), "2_Dense_8");
+        for path in ["/2_Dense_8", "../2_Dense_8", ""] {
+            assert!(
+                module_of(Path::new(path)).unwrap_err().to_string().contains("below the model's"),
+                "{path:?}"
+            );
+        }
+    }
 
     #[test]
     fn types_have_the_names_of_both_worlds() {

@@ -115,7 +115,7 @@ pub(super) struct Arguments {
     net: NetArguments,
     #[command(flatten)]
     tei: TeiArguments,
-    /// Most inputs in the server at a time; what comes on top is told to come back later (429). Each may take 12 bytes
+    /// Most inputs in the server at a time; requests beyond that get 429 with `Retry-After`. Each may take 12 bytes
     /// for every token of the model's longest input while it waits; answers are bounded by `--max-answer-bytes-in-flight`
     #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_concurrent_requests, help_heading = "HTTP")]
     max_concurrent_requests: usize,
@@ -210,7 +210,7 @@ async fn serve<L: Future<Output = Result<Models>>>(
     devices: Devices,
     load: impl FnOnce(Host) -> L,
 ) -> Result<()> {
-    arguments.check_in_flight()?;
+    arguments.check()?;
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     // Before the model is loaded, so that a port in use is told at once; listening when it is warm, so that nobody is
     // connected to a server that does not answer yet.
@@ -263,7 +263,7 @@ pub(super) fn open(arguments: &Arguments, host: Host, among: Among) -> Result<En
     let (Host { devices, cache, loading }, Among { name, label }) = (host, among);
     let Shared { device, turns } = devices.of(arguments.model.device);
     let config = EngineConfig { label, turns, cache, ..arguments.config(device.threads()) };
-    let local = arguments.tei.with_token(&arguments.model).local()?;
+    let local = arguments.tei.with_token(&arguments.model).local_with(arguments.dense_path.as_deref())?;
     // Behind the fetching, which disturbs nobody. Who panicked while it loaded has left nothing that the next would find.
     let _alone = loading.lock().unwrap_or_else(PoisonError::into_inner);
     let name = name.or(arguments.tei.served_model_name().map(str::to_owned)).unwrap_or(local.name);
@@ -308,8 +308,12 @@ impl Arguments {
         self
     }
 
-    /// Refuses limits under which a server would refuse its clients for ever.
-    fn check_in_flight(&self) -> Result<()> {
+    /// Looks at what of the server can be told before anything is opened or loaded.
+    ///
+    /// # Errors
+    /// Arguments that contradict each other, limits under which a server would refuse its clients for ever.
+    pub(super) fn check(&self) -> Result<()> {
+        self.cache.check()?;
         if let Some(bytes) = self.max_body_bytes_in_flight {
             ensure!(
                 bytes >= self.payload_limit,

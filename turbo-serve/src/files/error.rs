@@ -1,3 +1,5 @@
+//! Why a file cannot be read or written, in one line that names it.
+
 use std::io;
 
 /// Why a file cannot be read or written any further.

@@ -1,3 +1,5 @@
+//! Why the Hub does not give a model, in one line that says what to do.
+
 use std::{io, path::PathBuf};
 
 /// Why a model could not be had from the Hub; each says in one line what to do.
@@ -96,6 +98,14 @@ pub enum HubError {
     /// It is not a model of the kind that is served here.
     #[error("{model}: it has no {file}: it is not a model that the transformers library could load")]
     NoModel {
+        /// The model.
+        model: String,
+        /// What is missing.
+        file: String,
+    },
+    /// It has no such module.
+    #[error("{model}: it has no {file}: check --dense-path, which names a folder of the model")]
+    NoModule {
         /// The model.
         model: String,
         /// What is missing.

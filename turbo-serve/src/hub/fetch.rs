@@ -1,6 +1,11 @@
 //! The transfer of files into the cache, on a thread of its own.
 
-use std::{fs, path::Path, thread, time::Duration};
+use std::{
+    fs::{self, File, TryLockError},
+    path::Path,
+    thread,
+    time::Duration,
+};
 
 use hf_hub::{
     Cache,
@@ -11,7 +16,7 @@ use hf_hub::{
 };
 
 use super::{
-    HubError, HubSettings,
+    HubError, HubSettings, absent_folder,
     ask::{Answer, refused},
     repo, wanted,
 };
@@ -20,6 +25,8 @@ use super::{
 pub(super) struct Plan {
     pub(super) name: String,
     pub(super) answer: Answer,
+    /// A module that is wanted beside those that the model names.
+    pub(super) module: Option<String>,
 }
 
 /// What the thread that waits is told.
@@ -54,7 +61,8 @@ pub(super) fn fetch(
     cache: &Cache,
     tell: &dyn Fn(Event) -> bool,
 ) -> Result<(), HubError> {
-    let Plan { name, answer } = plan;
+    let Plan { name, answer, module } = plan;
+    let module = module.as_deref();
     let folder = cache.repo(repo(name, &answer.sha)).pointer_path(&answer.sha);
     let listed: Vec<String> = answer.siblings.iter().map(|file| file.path.clone()).collect();
     let transfer = Transfer {
@@ -67,13 +75,33 @@ pub(super) fn fetch(
     };
     transfer.files(&wanted::descriptions(name, &listed)?)?;
     let broken = |why| HubError::Broken { model: name.clone(), why };
-    let described = wanted::described(&folder).map_err(broken)?;
+    if let Some(file) =
+        module.map(|module| format!("{module}/config.json")).filter(|file| !listed.contains(file))
+    {
+        return Err(HubError::NoModule { model: name.clone(), file });
+    }
+    let described = wanted::described(&folder, module).map_err(broken)?;
     let there: Vec<String> = described.into_iter().filter(|file| listed.contains(file)).collect();
     transfer.files(&there)?;
-    if wanted::is_whole(&folder) {
-        return Ok(());
+    if !wanted::is_whole(&folder) {
+        return Err(broken("the Hub does not have all the weights that its index speaks of".to_owned()));
     }
-    Err(broken("the Hub does not have all the weights that its index speaks of".to_owned()))
+    note_absent(&absent_folder(cache, name, &answer.sha), &wanted::absent(&listed, &folder, module));
+    Ok(())
+}
+
+/// Notes which files the commit does not have, so that nobody asks the Hub for them again.
+fn note_absent(folder: &Path, files: &[String]) {
+    let note = |path: &Path| {
+        path.parent().map_or(Ok(()), fs::create_dir_all)?;
+        File::create(path).map(drop)
+    };
+    for file in files.iter().filter(|file| wanted::stays_inside(file)) {
+        let path = folder.join(file);
+        if let Some(error) = (!path.exists()).then(|| note(&path).err()).flatten() {
+            tracing::debug!(file, %error, "not noted as absent");
+        }
+    }
 }
 
 struct Transfer<'a> {
@@ -98,8 +126,13 @@ enum Failure {
 
 impl Transfer<'_> {
     fn files(&self, files: &[String]) -> Result<(), HubError> {
-        files.iter().for_each(|file| self.take_from_other_commit(file));
-        let missing: Vec<&String> = files.iter().filter(|file| !self.folder.join(file).exists()).collect();
+        let missing = || files.iter().filter(|file| !self.folder.join(file).exists()).collect::<Vec<_>>();
+        if missing().is_empty() {
+            return Ok(());
+        }
+        let _turn = self.turn();
+        missing().into_iter().for_each(|file| self.take_from_other_commit(file));
+        let missing = missing();
         if missing.is_empty() {
             return Ok(());
         }
@@ -108,6 +141,22 @@ impl Transfer<'_> {
         let bytes = missing.iter().filter_map(|file| size_of(&file)).sum();
         (self.tell)(Event::Begin { files: missing.len(), bytes });
         missing.into_iter().try_for_each(|file| self.file(file))
+    }
+
+    /// Waits until no other process fetches files of this model: what it has fetched by then need not come again. Where
+    /// the cache cannot be locked, nobody waits.
+    fn turn(&self) -> Option<File> {
+        let cache = Cache::new(self.settings.cache.clone());
+        let folder =
+            cache.path().join(".locks").join(repo(&self.plan.name, &self.plan.answer.sha).folder_name());
+        let lock = fs::create_dir_all(&folder).and_then(|()| File::create(folder.join("turbo.lock"))).ok()?;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Some(lock),
+                Err(TryLockError::WouldBlock) => self.wait(Duration::from_millis(500)),
+                Err(TryLockError::Error(_)) => return None,
+            }
+        }
     }
 
     /// Many files are the same in several commits, and blobs are named after what is in them. Whatever goes wrong here,
@@ -200,7 +249,7 @@ impl Transfer<'_> {
     }
 
     fn failure(&self, file: &str, error: ApiError) -> Failure {
-        let Plan { name, answer } = self.plan;
+        let Plan { name, answer, .. } = self.plan;
         let unreachable = |why: String| HubError::Unreachable {
             model: name.clone(),
             endpoint: self.settings.endpoint.clone(),

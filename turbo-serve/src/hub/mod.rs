@@ -45,6 +45,17 @@ pub struct Hub {
     cache: Cache,
 }
 
+/// A model on the Hub.
+#[derive(Clone, Copy, Debug)]
+pub struct HubModel<'a> {
+    /// `name`, or `owner/name`.
+    pub name: &'a str,
+    /// A branch, tag or commit.
+    pub revision: &'a str,
+    /// Folder of a module that is wanted beside those that the model names, below the model's own.
+    pub module: Option<&'a str>,
+}
+
 /// A model whose files are all in the cache.
 #[derive(Debug)]
 pub struct Snapshot {
@@ -94,16 +105,15 @@ impl Hub {
         &self.settings.cache
     }
 
-    /// The files of model `name` at `revision`, a branch, tag or commit: from the cache where they are there, else from
-    /// the Hub. When the Hub is out of reach, what the cache has is taken. Blocks.
+    /// The files of a model: from the cache where they are there, else from the Hub. When the Hub is out of reach, what
+    /// the cache has is taken. Blocks.
     ///
     /// # Errors
     /// [`HubError`], one line that says what to do.
-    pub fn model(&self, name: &str, revision: &str, watch: &mut dyn Watch) -> Result<Snapshot, HubError> {
-        if is_commit(revision)
-            && let Some(snapshot) = self.cached_commit(name, revision)
-        {
-            return Ok(snapshot);
+    pub fn model(&self, model: HubModel<'_>, watch: &mut dyn Watch) -> Result<Snapshot, HubError> {
+        let HubModel { name, revision, module } = model;
+        if is_commit(revision) && self.is_settled(model) {
+            return Ok(self.snapshot(name, revision));
         }
         if self.settings.offline {
             let cache = self.settings.cache.clone();
@@ -112,7 +122,7 @@ impl Hub {
         }
         match ask::about(&self.settings, name, revision) {
             Ok(answer) => {
-                let plan = Plan { name: name.to_owned(), answer };
+                let plan = Plan { name: name.to_owned(), answer, module: module.map(str::to_owned) };
                 self.fetch(plan, revision, watch)
             }
             Err(error @ HubError::Unreachable { .. }) => match self.cached(name, revision) {
@@ -152,7 +162,7 @@ impl Hub {
             let cache = self.settings.cache.display().to_string();
             repo.create_ref(&commit).map_err(|source| HubError::Io { path: cache, source })?;
         }
-        Ok(Snapshot { folder: repo.pointer_path(&commit), commit, stale: None })
+        Ok(self.snapshot(&name, &commit))
     }
 
     fn silent(&self, name: &str) -> HubError {
@@ -169,14 +179,26 @@ impl Hub {
         let refs = self.cache.path().join(repo(name, revision).folder_name()).join("refs");
         let commit = std::fs::read_to_string(refs.join(revision)).ok();
         let commit = commit.map_or_else(|| revision.to_owned(), |commit| commit.trim().to_owned());
-        if is_commit(&commit) { self.cached_commit(name, &commit) } else { None }
+        let snapshot = is_commit(&commit).then(|| self.snapshot(name, &commit));
+        snapshot.filter(|snapshot| wanted::is_whole(&snapshot.folder))
     }
 
-    fn cached_commit(&self, name: &str, commit: &str) -> Option<Snapshot> {
-        let folder = self.cache.repo(repo(name, commit)).pointer_path(commit);
-        let whole = wanted::is_whole(&folder);
-        whole.then(|| Snapshot { folder, commit: commit.to_owned(), stale: None })
+    /// Whether the cache has all there is of a model at a commit.
+    fn is_settled(&self, model: HubModel<'_>) -> bool {
+        let absent = absent_folder(&self.cache, model.name, model.revision);
+        let folder = self.snapshot(model.name, model.revision).folder;
+        wanted::is_settled(&folder, model.module, |file| absent.join(file).exists())
     }
+
+    fn snapshot(&self, name: &str, commit: &str) -> Snapshot {
+        let folder = self.cache.repo(repo(name, commit)).pointer_path(commit);
+        Snapshot { folder, commit: commit.to_owned(), stale: None }
+    }
+}
+
+/// Where the tools of the Hub note which files a commit does not have: an empty file for each.
+fn absent_folder(cache: &Cache, name: &str, commit: &str) -> PathBuf {
+    cache.path().join(repo(name, commit).folder_name()).join(".no_exist").join(commit)
 }
 
 fn repo(name: &str, revision: &str) -> Repo {

@@ -49,6 +49,8 @@ impl HubSettings {
         let cache = cache.or_else(|| path("HF_HUB_CACHE")).or_else(|| path("HUGGINGFACE_HUB_CACHE"));
         let cache = cache.or_else(|| Some(hf_home.as_ref()?.join("hub"))).ok_or_else(no_home)?;
         let token_file = path("HF_TOKEN_PATH").or_else(|| Some(hf_home.as_ref()?.join("token")));
+        // Compose files set variables to nothing.
+        let token = token.filter(|token| !token.is_empty());
         let token = token.or_else(|| variable("HF_TOKEN")).or_else(|| variable("HUGGING_FACE_HUB_TOKEN"));
         let token = token.or_else(|| std::fs::read_to_string(token_file?).ok());
         let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
@@ -130,6 +132,9 @@ mod tests {
             Some("hf_new")
         );
         assert_eq!(settings(&[("HF_HOME", "/nowhere")]).token, None);
+        let old = |name: &str| (name == "HUGGING_FACE_HUB_TOKEN").then(|| "hf_old".to_owned());
+        let nothing = HubSettings::new(Some(String::new()), None, old, Some("/".into()));
+        assert_eq!(nothing.ok().unwrap().token.as_deref(), Some("hf_old"));
         let odd = HubSettings::new(Some("two words".into()), None, |_| None, Some("/".into()));
         assert!(matches!(odd, Err(HubError::TokenForm)));
     }

@@ -43,13 +43,7 @@ pub(super) fn descriptions(model: &str, listed: &[String]) -> Result<Vec<String>
         let others = listed.iter().filter(is_other).take(3).cloned().collect();
         return Err(HubError::NoWeights { model: model.to_owned(), others });
     }
-    // Shards are of no use beside the one file, and so are the parts of a tokenizer.
-    let is_spare = |name: &str| match name {
-        INDEX => has(WEIGHTS),
-        "vocab.txt" | "vocab.json" | "merges.txt" => has(TOKENIZER),
-        _ => false,
-    };
-    let wanted = |name: &&&str| has(name) && !is_spare(name);
+    let wanted = |name: &&&str| has(name) && !is_spare(name, has);
     let named = DESCRIPTIONS.iter().filter(wanted).map(|name| (*name).to_owned());
     Ok(named.chain(listed.iter().filter(|file| is_of_a_family(file)).cloned()).collect())
 }
@@ -61,25 +55,52 @@ fn is_of_a_family(file: &str) -> bool {
     family.is_some_and(|family| family != "bert")
 }
 
-/// The files that the descriptions in `folder` speak of: weights, and the modules of a sentence-transformers model.
+/// The files that the descriptions in `folder` speak of: the modules of a sentence-transformers model, `module` among
+/// them, and the weights, which come last: who has those has the rest.
 ///
 /// # Errors
 /// What is wrong with a description.
-pub(super) fn described(folder: &Path) -> Result<Vec<String>, String> {
-    let mut files = Vec::new();
+pub(super) fn described(folder: &Path, module: Option<&str>) -> Result<Vec<String>, String> {
+    let modules = if folder.join(MODULES).exists() { json(folder, MODULES)? } else { Value::Null };
+    let paths = modules.as_array().into_iter().flatten().filter_map(|module| module["path"].as_str());
+    let paths = paths.map(|path| path.trim_matches('/')).filter(|path| !path.is_empty()).chain(module);
+    let of_module = |path: &str| [format!("{path}/config.json"), format!("{path}/{WEIGHTS}")];
+    let mut files: Vec<String> = paths.flat_map(of_module).collect();
     if folder.join(INDEX).exists() {
         files.extend(shards(&json(folder, INDEX)?));
     } else {
         files.push(WEIGHTS.to_owned());
     }
-    if folder.join(MODULES).exists() {
-        let modules = json(folder, MODULES)?;
-        let paths = modules.as_array().into_iter().flatten().filter_map(|module| module["path"].as_str());
-        for path in paths.map(|path| path.trim_matches('/')).filter(|path| !path.is_empty()) {
-            files.extend([format!("{path}/config.json"), format!("{path}/{WEIGHTS}")]);
-        }
-    }
     Ok(files)
+}
+
+/// Whether all that turbo would read is in `folder`, or is known not to exist: nothing the Hub says could add to it.
+///
+/// Another tool's fetch may have left out what that tool does not read.
+pub(super) fn is_settled(folder: &Path, module: Option<&str>, is_absent: impl Fn(&str) -> bool) -> bool {
+    let there = |file: &str| folder.join(file).exists();
+    let Ok(described) = described(folder, module) else { return false };
+    let mut named = DESCRIPTIONS
+        .into_iter()
+        .filter(|file| !is_spare(file, there))
+        .chain(described.iter().map(|file| &**file));
+    is_whole(folder) && named.all(|file| there(file) || is_absent(file))
+}
+
+/// Files that turbo would read of the model in `folder`, were they among those `listed`.
+pub(super) fn absent(listed: &[String], folder: &Path, module: Option<&str>) -> Vec<String> {
+    let described = described(folder, module).unwrap_or_default();
+    let named = DESCRIPTIONS.iter().map(|&file| file.to_owned()).chain(described);
+    named.filter(|file| !listed.contains(file)).collect()
+}
+
+/// Shards are of no use beside the one file, and so are the parts of a tokenizer.
+fn is_spare(file: &str, has: impl Fn(&str) -> bool) -> bool {
+    match file {
+        INDEX => has(WEIGHTS),
+        "vocab.txt" | "vocab.json" | "merges.txt" => has(TOKENIZER),
+        _ => false,
+    }
 }
 
 /// Whether `folder` has a model with all its weights.
@@ -152,24 +173,26 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| std::fs::write(folder.path().join(file), text).unwrap();
         write(MODULES, r#"[{"path": ""}, {"path": "1_Pooling"}, {"path": "2_Dense/"}]"#);
-        let files = described(folder.path()).unwrap();
+        let files = described(folder.path(), Some("2_Dense_8")).unwrap();
         let expected = [
-            "model.safetensors",
             "1_Pooling/config.json",
             "1_Pooling/model.safetensors",
             "2_Dense/config.json",
             "2_Dense/model.safetensors",
+            "2_Dense_8/config.json",
+            "2_Dense_8/model.safetensors",
+            "model.safetensors",
         ];
         assert_eq!(files, expected);
         write(INDEX, r#"{"weight_map": {"a": "s2", "b": "s1", "c": "s2"}}"#);
-        assert_eq!(described(folder.path()).unwrap()[..2], ["s1", "s2"]);
+        assert_eq!(described(folder.path(), None).unwrap()[4..], ["s1", "s2"]);
         write("config.json", "{}");
         write("s1", "");
         assert!(!is_whole(folder.path()));
         write("s2", "");
         assert!(is_whole(folder.path()));
         write(MODULES, "oops");
-        assert!(described(folder.path()).unwrap_err().starts_with(MODULES));
+        assert!(described(folder.path(), None).unwrap_err().starts_with(MODULES));
     }
 
     #[test]

@@ -315,7 +315,8 @@ fn minilm_knows_what_is_alike() {
         std::env::var("TURBO_MODELS_DIR").map_or_else(|_| crate::model("../../../models"), Into::into);
     let minilm = models.join("minilm");
     if !minilm.is_dir() {
-        assert!(std::env::var("TURBO_REQUIRE_MINILM").is_err(), "{} is not there", minilm.display());
+        let required = std::env::var_os("TURBO_REQUIRE_MINILM").is_some_and(|value| value == "1");
+        assert!(!required, "{} is not there", minilm.display());
         eprintln!("skipped: {} is not there", minilm.display());
         return;
     }

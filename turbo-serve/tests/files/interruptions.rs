@@ -1,6 +1,6 @@
 //! Signals in the middle of a run, and `--resume`.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use crate::{
     command::{Done, run, run_with_input, signal_at, turbo},
@@ -129,4 +129,28 @@ fn an_input_that_has_changed_is_not_gone_on_with() {
     assert_eq!(code, Some(1));
     assert!(said.contains("was begun with") && said.contains("input"), "{said}");
     assert!(contents(&output) == begun);
+}
+
+#[test]
+fn a_complete_output_of_an_input_that_has_changed_is_told() {
+    let files = Files::new(0);
+    let (input, output) = (files.path("in.txt"), files.path("out.jsonl"));
+    fs::write(&input, texts(3)).unwrap();
+    let embed = || {
+        run(turbo(
+            "embed",
+            &model("tiny-sentence"),
+            &[input.to_str().unwrap(), output.to_str().unwrap(), "--resume"],
+        ))
+    };
+    assert_eq!(embed().0, Some(0));
+    let (code, _, said) = embed();
+    assert!(code == Some(0) && said.contains("is complete: nothing to go on with"), "{said}");
+    let complete = contents(&output);
+    fs::write(&input, texts(4)).unwrap();
+    let later = fs::metadata(&output).unwrap().modified().unwrap() + Duration::from_secs(1);
+    fs::File::options().write(true).open(&input).unwrap().set_modified(later).unwrap();
+    let (code, _, said) = embed();
+    assert!(code == Some(1) && said.contains("has changed since: pass --overwrite"), "{said}");
+    assert!(contents(&output) == complete);
 }

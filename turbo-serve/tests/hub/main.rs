@@ -9,11 +9,12 @@ use std::{
     fs,
     path::Path,
     process::Command,
+    thread,
     time::Duration,
 };
 
 use turbo_models::Checkpoint;
-use turbo_serve::hub::{Hub, HubError, HubSettings, MAIN, Snapshot, Watch};
+use turbo_serve::hub::{Hub, HubError, HubModel, HubSettings, MAIN, Snapshot, Watch};
 
 use server::{Model, NAME, OLD_NAME, Server};
 
@@ -66,7 +67,7 @@ impl Rig {
     }
 
     fn fetch_as(&self, name: &str, revision: &str, settings: HubSettings) -> Result<Snapshot, HubError> {
-        Hub::new(settings).model(name, revision, &mut ())
+        Hub::new(settings).model(HubModel { name, revision, module: None }, &mut ())
     }
 
     fn paths(&self) -> Vec<String> {
@@ -117,7 +118,9 @@ impl Watch for Seen {
 fn the_files_that_are_read_come_once_into_the_usual_cache() {
     let rig = Rig::new(model());
     let mut seen = Seen::default();
-    let snapshot = Hub::new(rig.settings()).model(NAME, MAIN, &mut seen).unwrap();
+    let snapshot = Hub::new(rig.settings())
+        .model(HubModel { name: NAME, revision: MAIN, module: None }, &mut seen)
+        .unwrap();
     assert_whole(&snapshot);
     assert_eq!((snapshot.commit.as_str(), snapshot.stale.is_none()), (COMMIT, true));
     assert!(
@@ -167,7 +170,11 @@ fn a_broken_transfer_is_taken_up_where_it_broke() {
         HashMap::from([(WEIGHTS.to_owned(), vec![1000, 500, 0]), ("tokenizer.json".to_owned(), vec![7])]);
     let rig = Rig::new(Model { breaks, ..model() });
     let mut seen = Seen::default();
-    assert_whole(&Hub::new(rig.settings()).model(NAME, MAIN, &mut seen).unwrap());
+    assert_whole(
+        &Hub::new(rig.settings())
+            .model(HubModel { name: NAME, revision: MAIN, module: None }, &mut seen)
+            .unwrap(),
+    );
     assert_eq!(seen.came, seen.expected);
     let ranges: Vec<_> = rig
         .server
@@ -235,6 +242,73 @@ fn an_unfinished_fetch_is_no_model_offline() {
         let offline = HubSettings { offline: true, ..rig.settings() };
         assert!(matches!(rig.fetch_as(NAME, revision, offline), Err(HubError::Offline { .. })), "{revision}");
     }
+}
+
+/// Another tool's fetch, or an older one: weights without what says how to pool.
+#[test]
+fn a_commit_of_which_a_part_is_there_is_completed_once() {
+    let rig = Rig::new(model());
+    let snapshot = rig.fetch_as(NAME, COMMIT, rig.settings()).unwrap();
+    let cache = rig.cache.path().join("models--owner--tiny");
+    fs::remove_dir_all(cache.join(".no_exist")).unwrap();
+    for file in ["tokenizer.json", "1_Pooling/config.json"] {
+        let path = snapshot.folder.join(file);
+        fs::remove_file(fs::canonicalize(&path).unwrap()).unwrap();
+        fs::remove_file(path).unwrap();
+    }
+    let gone = HubSettings { endpoint: "http://127.0.0.1:9".into(), ..rig.settings() };
+    assert!(rig.fetch_as(NAME, COMMIT, gone).unwrap().stale.is_some(), "the Hub may have more");
+    rig.paths();
+    assert_whole(&rig.fetch_as(NAME, COMMIT, rig.settings()).unwrap());
+    assert!(!rig.paths().is_empty());
+    assert_whole(&rig.fetch_as(NAME, COMMIT, rig.settings()).unwrap());
+    assert!(rig.paths().is_empty(), "all is known of it");
+}
+
+#[test]
+fn weights_come_behind_all_that_says_how_to_read_them() {
+    let breaks = HashMap::from([("1_Pooling/config.json".to_owned(), vec![0; 4])]);
+    let rig = Rig::new(Model { breaks, ..model() });
+    rig.error();
+    let offline = HubSettings { offline: true, ..rig.settings() };
+    assert!(matches!(rig.fetch_as(NAME, COMMIT, offline), Err(HubError::Offline { .. })));
+    rig.server.model.lock().unwrap().breaks.clear();
+    assert_whole(&rig.fetch_as(NAME, COMMIT, rig.settings()).unwrap());
+}
+
+#[test]
+fn a_module_that_the_model_does_not_name_comes_when_it_is_asked_for() {
+    let mut files = tiny();
+    for file in ["config.json", WEIGHTS] {
+        files.insert(format!("2_Dense_8/{file}"), b"{}".to_vec());
+    }
+    let rig = Rig::new(Model { files, ..model() });
+    let fetch =
+        |module| Hub::new(rig.settings()).model(HubModel { name: NAME, revision: COMMIT, module }, &mut ());
+    let module = fetch(None).unwrap().folder.join("2_Dense_8");
+    assert!(!module.exists());
+    assert!(fetch(Some("2_Dense_8")).unwrap().folder.join("2_Dense_8").join(WEIGHTS).is_file());
+    rig.paths();
+    fetch(Some("2_Dense_8")).unwrap();
+    assert!(rig.paths().is_empty());
+    let error = fetch(Some("2_Dense_9")).unwrap_err().to_string();
+    assert!(error.contains("it has no 2_Dense_9/config.json: check --dense-path"), "{error}");
+}
+
+#[test]
+fn who_shares_a_cache_fetches_nothing_twice() {
+    let rig = Rig::new(Model { pause: Duration::from_millis(300), ..model() });
+    thread::scope(|scope| {
+        let both = [(), ()].map(|()| scope.spawn(|| assert_whole(&rig.fetch().unwrap())));
+        both.into_iter().for_each(|one| one.join().unwrap());
+    });
+    let requests = rig.server.requests().into_iter();
+    let mut whole: Vec<_> =
+        requests.filter(|it| it.range.as_deref() == Some("bytes=0-")).map(|it| it.path).collect();
+    whole.sort();
+    let times = whole.len();
+    whole.dedup();
+    assert_eq!((times, whole.len()), (7, 7), "six files, one of which lies elsewhere: {whole:?}");
 }
 
 #[test]

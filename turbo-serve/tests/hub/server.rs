@@ -25,6 +25,8 @@ pub(crate) struct Model {
     pub(crate) breaks: HashMap<String, Vec<usize>>,
     /// After the broken part nothing more is sent, and the connection stays.
     pub(crate) silent: bool,
+    /// How long the first byte of a file takes.
+    pub(crate) pause: Duration,
     /// Ranges are ignored in answers of more than one byte.
     pub(crate) no_ranges: bool,
 }
@@ -130,6 +132,7 @@ fn send(
     request: &Request,
     etag: &str,
 ) -> std::io::Result<()> {
+    thread::sleep(model.pause);
     let bytes = model.files[file].clone();
     let range = request.range.as_deref().and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
     let asked_one = request.range.as_deref() == Some("bytes=0-0");

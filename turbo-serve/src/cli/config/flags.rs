@@ -57,10 +57,14 @@ pub(super) struct Beside<'a> {
 }
 
 impl Beside<'_> {
-    /// Whether it, or a variable, says anything of this flag.
+    /// Whether it, or a variable, says anything of this flag. Compose files set variables to nothing.
     fn says(&self, name: &str) -> bool {
-        let source = self.matches.value_source(name);
-        matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+        let mut values = self.matches.get_raw(name).into_iter().flatten();
+        match self.matches.value_source(name) {
+            Some(ValueSource::CommandLine) => true,
+            Some(ValueSource::EnvVariable) => values.any(|value| !value.is_empty()),
+            _ => false,
+        }
     }
 
     /// The first flag of a model that is said, as it was written: such flags would be of every model, or of none.

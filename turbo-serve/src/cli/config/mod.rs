@@ -107,9 +107,10 @@ impl Config {
     /// What the outermost section says; whole only where the report stays empty.
     fn of(mut top: Section<'_>, flags: &Flags, base: &Path, beside: Option<&Beside<'_>>) -> Self {
         let default = top.string("default");
-        let mut server = Vec::new();
+        let (mut server, mut server_at) = (Vec::new(), 0);
         if let Some(mut section) = top.section("server") {
             server = flags.take_server(&mut section, base, beside);
+            server_at = section.at();
             section
                 .done(|key| flags::OF_A_MODEL.contains(&key).then(|| "it is one of [[models]]".to_owned()));
         }
@@ -122,6 +123,9 @@ impl Config {
         let all = (sections.len(), of_ensembles.len());
         let models: Vec<ModelConfig> =
             sections.into_iter().filter_map(|section| reader.model(section)).collect();
+        if let Some(what) = models.first().and_then(|first| first.arguments.check().err()) {
+            top.problem(server_at, format_args!("server: {what:#}"));
+        }
         let ensembles: Vec<EnsembleConfig> = of_ensembles.into_iter().filter_map(ensemble).collect();
         check_names(&top, &models, &ensembles);
         // What is wrong itself is not missing as well.
@@ -377,6 +381,28 @@ default_prompt_name = 'y'
     }
 
     #[test]
+    fn what_the_server_would_refuse_at_its_start_is_told() {
+        let folder = folder();
+        for (keys, expected) in [
+            (
+                "cache_bytes = 0\ncache_dir = 'c'",
+                "--cache-bytes 0 keeps no answers, and --cache-dir keeps them",
+            ),
+            ("cache_url = 'no url'", "--cache-url: "),
+            (
+                "payload_limit = 2000\nmax_body_bytes_in_flight = 1999",
+                "--max-body-bytes-in-flight 1999: expected at least",
+            ),
+            ("max_answer_bytes_in_flight = 0", "--max-answer-bytes-in-flight 0: expected at least 1"),
+        ] {
+            let text = format!("default = 'a'\n[server]\n{keys}\n[[models]]\nname = 'a'\nmodel_id = 'a'\n");
+            let mistakes = parse(folder.path(), &text).err().unwrap();
+            assert_eq!(mistakes.len(), 1, "{mistakes:#?}");
+            assert!(mistakes[0].starts_with(&format!("x.toml:2: server: {expected}")), "{}", mistakes[0]);
+        }
+    }
+
+    #[test]
     fn names_stand_for_one_thing_and_versions_are_there() {
         let folder = folder();
         let mistake = |text: &str| {
@@ -395,6 +421,13 @@ default_prompt_name = 'y'
             (
                 "[[models]]\nname = 'a'\n[[models.versions]]\nversion = 'latest'\nmodel_id = 'a'".to_owned(),
                 "4: version: expected a name without `/` other than `latest`, got \"latest\"",
+            ),
+            (
+                format!(
+                    "[[models]]\nname = 'a'\n{one}{one}",
+                    one = "[[models.versions]]\nversion = '1'\nmodel_id = 'a'\n"
+                ),
+                "7: version: `1` names two versions",
             ),
         ] {
             let mistake = mistake(&text);

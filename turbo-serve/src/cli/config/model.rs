@@ -1,6 +1,7 @@
 //! One `[[models]]` of a file: which model, in which versions, by which names, within which limits.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsString,
     num::NonZeroUsize,
     path::{Path, PathBuf},
@@ -141,7 +142,8 @@ impl Reader<'_> {
             }
             (None, Some(At { value: DeValue::Array(list), .. })) => {
                 let sections = section.tables("versions", list);
-                let read = |section| self.listed(section, arguments, aliases);
+                let mut names = BTreeSet::new();
+                let read = |section| self.listed(section, arguments, aliases, &mut names);
                 let versions: Option<Vec<_>> = sections.into_iter().map(read).collect();
                 Some(Versions::Listed(versions?))
             }
@@ -169,14 +171,19 @@ impl Reader<'_> {
         mut section: Section<'_>,
         arguments: Option<&Arguments>,
         aliases: &mut Vec<(At<String>, Alias)>,
+        names: &mut BTreeSet<String>,
     ) -> Option<Version> {
-        let name = section.required("version").filter(|name| {
-            let sound = !name.value.contains('/') && name.value != LATEST;
-            if !sound {
+        let name = section.required("version").filter(|At { at, value }| {
+            if value.contains('/') || value == LATEST {
                 let expected = "expected a name without `/` other than `latest`";
-                section.problem(name.at, format_args!("version: {expected}, got \"{}\"", name.value));
+                section.problem(*at, format_args!("version: {expected}, got \"{value}\""));
+                return false;
             }
-            sound
+            let is_new = names.insert(value.clone());
+            if !is_new {
+                section.problem(*at, format_args!("version: `{value}` names two versions"));
+            }
+            is_new
         });
         let model_id = section.required("model_id");
         let revision = section.string("revision").map(|revision| revision.value);

@@ -48,7 +48,7 @@ pub(in crate::cli) struct Arguments {
     /// Column with the second text of each pair, for models that compare two
     #[arg(long, value_name = "NAME", help_heading = "Files")]
     pair_column: Option<String>,
-    /// So many labels of each text; by default all
+    /// Most labels of each text; all by default
     #[arg(long, value_name = "N", help_heading = "Answers")]
     top_k: Option<NonZeroUsize>,
     /// Logits instead of scores

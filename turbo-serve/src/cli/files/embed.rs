@@ -23,7 +23,7 @@ Examples:
 
 numpy.load('vectors.npy', mmap_mode='r')[17] is then the vector of the 18th row.";
 
-/// Make a vector of each text of a file
+/// Embed each text of a file
 #[derive(Args)]
 #[command(after_help = super::short_help(EXAMPLES), after_long_help = super::long_help(EXAMPLES))]
 pub(in crate::cli) struct Arguments {
@@ -42,7 +42,7 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set,
           help_heading = "Model")]
     normalize: Option<bool>,
-    /// So many values of each vector, for models that were trained for it; normalising comes after
+    /// Keep only the first N values of each vector, for models that were trained for it; normalising comes after
     #[arg(long, value_name = "N", help_heading = "Model")]
     dimensions: Option<NonZeroUsize>,
     /// Text to put in front of each text

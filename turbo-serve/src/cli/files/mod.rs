@@ -69,11 +69,11 @@ The output has a row for each row of the input, in the same order. A row that ca
 is told on standard error with its line, and the rest goes on.
 
 Ctrl-C leaves a sound file, and OUTPUT.unfinished beside it. The same command with --resume goes on where it stopped and
-ends with the file of a run that was never stopped, byte for byte; where nothing was begun it begins. An input that has
-changed since is refused.
+ends with the file of a run that was never stopped, byte for byte where a CPU of the same kind computes it; where nothing
+was begun it begins, and a complete output is left as it is. An input that has changed since is refused.
 
-Exit codes: 0 every row has its answer; 1 it failed; 2 the arguments make no sense; 3 some rows have no answer;
-130 it was interrupted.";
+Exit codes: 0 every row has its answer, or the output was complete before; 1 it failed; 2 the arguments make no sense;
+3 some rows have no answer; 130 it was interrupted.";
 
 /// Which files, and how they are worked through.
 #[derive(Args)]
@@ -228,6 +228,7 @@ impl FileArguments {
         let answers = match Output::open(&target)? {
             Opened::Ready(answers) => answers,
             Opened::Complete => {
+                paths::check_complete(&self.input, &self.output)?;
                 self.say(format_args!("{} is complete: nothing to go on with", self.output));
                 return Ok(ExitCode::SUCCESS);
             }

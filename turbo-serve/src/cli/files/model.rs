@@ -168,7 +168,7 @@ impl<D: EncoderKernels> Rows for OnThis<D> {
     fn outputs(&mut self, batch: &[&Encoded]) -> Result<Vec<Vec<f32>>, ModelError> {
         self.staging.clear();
         for input in batch {
-            self.staging.push(&input.input_ids, &input.token_type_ids)?;
+            self.encoder.push(&mut self.staging, &input.input_ids, &input.token_type_ids)?;
         }
         self.encoder.run(&self.staging)?;
         let read = |sequence| {

@@ -33,6 +33,19 @@ fn is_same(one: &PathBuf, other: &PathBuf) -> bool {
     one == other
 }
 
+/// Refuses to leave a complete `output` as it is where the input has changed since it was written.
+///
+/// # Errors
+/// When the input's time of change is the later one.
+pub(super) fn check_complete(input: &str, output: &str) -> Result<()> {
+    let changed = |path| fs::metadata(path).and_then(|metadata| metadata.modified());
+    let (Ok(input_at), Ok(output_at)) = (changed(input), changed(output)) else { return Ok(()) };
+    if input_at > output_at {
+        bail!("{output} is complete, and {input} has changed since: pass --overwrite to begin anew");
+    }
+    Ok(())
+}
+
 /// What changes where the content of `input` does; nothing of what is no file.
 pub(super) fn state(input: &str) -> Vec<(String, String)> {
     let Some(metadata) = fs::metadata(Path::new(input)).ok().filter(fs::Metadata::is_file) else {

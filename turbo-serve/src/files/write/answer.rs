@@ -1,3 +1,5 @@
+//! What is written for a row, in every format.
+
 use serde::Serialize;
 
 /// The answer of one row.
