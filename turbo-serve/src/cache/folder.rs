@@ -158,9 +158,9 @@ impl Folder {
         Ok(())
     }
 
-    /// Begins another file where the current one is full.
+    /// Begins another file where the current one is full. While files cannot be used, there is none to be full.
     fn end_generation(&self, generations: &mut Generations) -> Result<(), String> {
-        let full = generations.current.as_ref().is_none_or(|current| current.bytes() > self.bytes / FULL);
+        let full = generations.current.as_ref().is_some_and(|current| current.bytes() > self.bytes / FULL);
         if !full {
             return Ok(());
         }
@@ -509,6 +509,19 @@ mod tests {
         assert_eq!(folder.put(&[answer(2, 100)]), 1);
         assert!(folder.retry_at().is_none());
         assert!(get(&folder, &answer(1, 100)) && get(&folder, &answer(2, 100)));
+    }
+
+    /// Two commits at a time: the one that fails gives the files up, and the other one finds them so.
+    #[test]
+    fn what_was_given_up_is_not_begun_anew_before_it_is_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = open(dir.path()).unwrap();
+        folder.put(&[answer(1, 3)]);
+        folder.give_up(&mut folder.write(), "the disk is full");
+        folder.end_generation(&mut folder.write()).unwrap();
+        assert!(folder.read().current.is_none());
+        drop(folder);
+        assert!(get(&open(dir.path()).unwrap(), &answer(1, 3)));
     }
 
     /// What a crash leaves is what was on disk at that moment: files are copied while they are written.

@@ -170,12 +170,12 @@ impl Store for Redis {
         let mut found: Vec<Option<Found>> = wanted.iter().map(|_| None).collect();
         let Some(Connections { mut looks, number, .. }) = self.line.connections() else { return found };
         let begun = Instant::now();
-        let mut rest = (wanted, &mut found[..]);
-        while !rest.0.is_empty() && begun.elapsed() < LOOK_TIME {
-            let (now, later) = rest.0.split_at(at_once(rest.0.iter().map(|wanted| wanted.len)));
-            let (found_now, found_later) = rest.1.split_at_mut(now.len());
-            rest = (later, found_later);
-            let command = mget(now);
+        let small = small(wanted);
+        let mut rest = &small[..];
+        while !rest.is_empty() && begun.elapsed() < LOOK_TIME {
+            let (now, later) = rest.split_at(at_once(rest.iter().map(|(_, wanted)| wanted.len)));
+            rest = later;
+            let command = mget(now.iter().map(|(_, wanted)| *wanted));
             let asked = command.query_async::<Vec<Option<Vec<u8>>>>(&mut looks);
             let records = match self.bounded(LOOK_TIME, asked) {
                 Ok(records) => records,
@@ -186,10 +186,10 @@ impl Store for Redis {
                 }
             };
             self.late.store(0, Relaxed);
-            for ((wanted, record), found) in now.iter().zip(records).zip(found_now) {
+            for (&(at, wanted), record) in now.iter().zip(records) {
                 // What is damaged, or somebody else's, is as good as nothing there: it is written again.
                 let values = record.and_then(|record| decode(wanted, &record).ok().flatten());
-                *found = values.map(|values| Found { values, renew: false });
+                found[at] = values.map(|values| Found { values, renew: false });
             }
             self.line.server.good();
         }
@@ -197,7 +197,7 @@ impl Store for Redis {
     }
 
     fn put(&self, answers: &[(Key, Values)]) -> usize {
-        let small = answers.iter().filter(|(_, values)| size_of_val::<[f32]>(values) <= MOST_BYTES);
+        let small = answers.iter().filter(|(_, values)| is_small(values.len()));
         let (small, mut written) = (small.collect::<Vec<_>>(), 0);
         let mut rest = &small[..];
         while !rest.is_empty() {
@@ -218,6 +218,16 @@ impl Store for Redis {
     }
 }
 
+/// Whether an answer of so many values is written.
+fn is_small(values: usize) -> bool {
+    values * size_of::<f32>() <= MOST_BYTES
+}
+
+/// Those of `wanted` that may have been written, each with its place among them.
+fn small(wanted: &[Wanted]) -> Vec<(usize, &Wanted)> {
+    wanted.iter().enumerate().filter(|(_, wanted)| is_small(wanted.len)).collect()
+}
+
 /// How many of the answers of so many values go into one command: one at least.
 fn at_once(lens: impl Iterator<Item = usize>) -> usize {
     let mut bytes = 0;
@@ -228,7 +238,7 @@ fn at_once(lens: impl Iterator<Item = usize>) -> usize {
     lens.take_while(fits).count().max(1)
 }
 
-fn mget(wanted: &[Wanted]) -> Cmd {
+fn mget<'a>(wanted: impl Iterator<Item = &'a Wanted>) -> Cmd {
     let mut command = cmd("MGET");
     for wanted in wanted {
         command.arg(name(&wanted.key));
@@ -421,6 +431,13 @@ mod tests {
         let names = keys.map(|key| name(&key));
         assert!(names.iter().all(|name| name.starts_with("turbo:1:") && name.len() == 8 + 64), "{names:?}");
         assert_ne!(names[0], names[1]);
+    }
+
+    #[test]
+    fn what_is_never_written_is_not_asked_for() {
+        let (key, most) = (Scope::of("test").key("pooled", &[&[1]]), MOST_BYTES / size_of::<f32>());
+        let wanted = [1, most + 1, most, 0].map(|len| Wanted { key, len });
+        assert_eq!(small(&wanted).iter().map(|(at, _)| *at).collect::<Vec<_>>(), [0, 2, 3]);
     }
 
     #[test]

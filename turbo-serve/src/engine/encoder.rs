@@ -11,13 +11,16 @@ use turbo_models::{
     CacheUse, Checkpoint, DType, Encoder, EncoderKernels, EncoderMemory, EncoderOptions, Encoding,
     LayoutKind, ModelError, Outputs, PackedCache, PlannerConfig, RowKind, SpecialTokens, Staging, Task, Text,
     TextTokenizer, Truncation,
-    graph::{GraphError, kernels::Element},
+    graph::{
+        GraphError,
+        kernels::{DeviceError, Element, KernelError},
+    },
 };
 use turbo_sched::{Candidate, Layout};
 
 use super::{
-    BuildRunner, Capacity, Encoded, Extent, HeldBytes, MAX_SELECTED, MaskToken, Model, ModelInfo, Progress,
-    Prompts, Rows, RunError, Runner, Sequence, Tokenize, TokenizeError, reserved::Reserved,
+    BuildRunner, Capacity, DeviceLost, Encoded, Extent, HeldBytes, MAX_SELECTED, MaskToken, Model, ModelInfo,
+    Progress, Prompts, Rows, RunError, Runner, Sequence, Tokenize, TokenizeError, reserved::Reserved,
     resident::available_bytes,
 };
 
@@ -203,7 +206,7 @@ fn prompts(checkpoint: &Checkpoint, default: Option<DefaultPrompt>) -> Result<Pr
 fn build<D: EncoderKernels>(device: D, checkpoint: Checkpoint, options: EncoderOptions) -> BuildRunner {
     Box::new(move |capacity| {
         let started = Instant::now();
-        let encoder = Encoder::new(device.clone(), &checkpoint, options.clone())?;
+        let encoder = Encoder::new(device.clone(), &checkpoint, options.clone()).map_err(failed)?;
         tell(&encoder, started.elapsed());
         let selects = encoder.selected_len().is_some();
         let mut runner = EncoderRunner {
@@ -293,7 +296,7 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
 
     fn reserve(&mut self, capacity: Capacity) -> Result<(), RunError> {
         let of_models = of_models(capacity, self.selects);
-        self.encoder.reserve(of_models)?;
+        self.encoder.reserve(of_models).map_err(failed)?;
         self.staging = Staging::with_capacity(of_models);
         self.capacity = capacity;
         if let Ok(None) = self.encoder.free_bytes() {
@@ -310,7 +313,7 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
         self.staging.clear();
         let mut wanted = [false; RowKind::ALL.len()];
         for Sequence { input_ids, token_type_ids, selected, rows } in batch {
-            self.staging.push(input_ids, token_type_ids)?;
+            self.encoder.push(&mut self.staging, input_ids, token_type_ids)?;
             if self.selects {
                 self.staging.select(selected)?;
             }
@@ -322,15 +325,15 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
         self.reserved.touched(self.staging.total_tokens() as f64 / self.capacity.total_tokens as f64);
         let rows = RowKind::ALL.into_iter().filter(|&rows| wanted[rows as usize]);
         if self.depth() > 1 {
-            return Ok(self.encoder.run_behind(&self.staging, rows)?);
+            return self.encoder.run_behind(&self.staging, rows).map_err(failed);
         }
         let ran = self.encoder.run_for(&self.staging, rows, keep_going);
         self.stopped = matches!(ran, Err(ModelError::Graph(GraphError::Stopped)));
-        if self.stopped { Ok(()) } else { Ok(ran?) }
+        if self.stopped { Ok(()) } else { ran.map_err(failed) }
     }
 
     fn poll(&mut self) -> Result<Progress, RunError> {
-        Ok(match self.encoder.is_done()? {
+        Ok(match self.encoder.is_done().map_err(failed)? {
             _ if self.stopped => Progress::Stopped,
             true => Progress::Done,
             false => Progress::Running,
@@ -339,17 +342,30 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
 
     fn read(&mut self, sequence: usize, rows: Rows, to: &mut Vec<f32>) -> Result<(), RunError> {
         match rows {
-            Rows::Pooled => self.encoder.pooled(sequence, to)?,
-            Rows::Tokens => self.encoder.tokens(sequence, to)?,
-            Rows::Selected => self.encoder.selected(sequence, to)?,
+            Rows::Pooled => self.encoder.pooled(sequence, to),
+            Rows::Tokens => self.encoder.tokens(sequence, to),
+            Rows::Selected => self.encoder.selected(sequence, to),
         }
-        Ok(())
+        .map_err(failed)
     }
 
     fn release(&mut self) {
         self.stopped = false;
         self.encoder.forget_oldest();
     }
+}
+
+/// What a runner fails with where its encoder does: whether the device is lost has to be seen.
+fn failed(error: ModelError) -> RunError {
+    let is_lost = matches!(
+        &error,
+        ModelError::Graph(
+            GraphError::Device(DeviceError::Lost { .. })
+                | GraphError::Kernel(KernelError::Device(DeviceError::Lost { .. }))
+        )
+    );
+    let error = RunError::from(error);
+    if is_lost { DeviceLost(error).into() } else { error }
 }
 
 impl From<Rows> for RowKind {
@@ -395,6 +411,26 @@ impl From<turbo_models::TokenizeError> for TokenizeError {
         match error {
             turbo_models::TokenizeError::TooLong { tokens, limit } => Self::TooLong { tokens, limit },
             other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_a_device_is_lost_is_told_as_that() {
+        let lost = || DeviceError::Lost { what: "wait", why: "it fell off the bus".into() };
+        let other = DeviceError::Failed { what: "wait", why: "it is busy".into() };
+        for (error, is_lost) in [
+            (GraphError::from(lost()), true),
+            (KernelError::from(lost()).into(), true),
+            (other.into(), false),
+            (GraphError::Stopped, false),
+        ] {
+            let told = failed(error.into());
+            assert_eq!(told.is::<DeviceLost>(), is_lost, "{told}");
         }
     }
 }

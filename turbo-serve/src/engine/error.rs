@@ -205,6 +205,11 @@ impl EngineError {
         }
     }
 
+    /// Whether who asked until this deadline, and comes again where he may, does so after this.
+    pub(crate) fn is_asked_again(&self, comes_again: bool, deadline: Option<Instant>) -> bool {
+        comes_again && self.again(deadline).is_some()
+    }
+
     /// The same of a request that so many other inputs stand before.
     pub(crate) fn behind(mut self, others: usize) -> Self {
         match &mut self {

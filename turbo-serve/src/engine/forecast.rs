@@ -380,9 +380,10 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// Batches of one take 10 ms each.
-    fn forecast() -> Arc<Forecast> {
-        let cost = PackedCost::fit([([1].into_iter().collect(), BatchTotal(0.01))]).unwrap();
+    /// Batches of one take so long each.
+    fn forecast(batch: Duration) -> Arc<Forecast> {
+        let cost = BatchTotal::from_duration(batch);
+        let cost = PackedCost::fit([([1].into_iter().collect(), cost)]).unwrap();
         let config = BatcherConfig::with_limits(Limits::batch_size(NonZeroUsize::MIN));
         let costs = CostModel::Packed(Box::new(cost));
         Arc::new(Forecast::new(Instant::now(), &config, costs, DeviceTurns::default()))
@@ -414,10 +415,10 @@ mod tests {
 
     #[test]
     fn who_is_beyond_the_promise_goes_behind_those_who_are_not_and_teaches_nothing() {
-        let forecast = forecast();
+        let forecast = forecast(millis(200));
         let first = fear(&forecast);
         forecast.busy_for(Duration::ZERO);
-        let (now, slo) = (Instant::now(), millis(25));
+        let (now, slo) = (Instant::now(), millis(500));
         let beyond = come(&forecast, now, slo, 4).expect("nothing is promised to it");
         assert_eq!(beyond.place.expires(), None);
         let within = come(&forecast, Instant::now(), slo, 1).expect("it goes first");
@@ -433,9 +434,9 @@ mod tests {
     #[test]
     fn who_is_late_tells_it_once() {
         let fear = [true, false].map(|is_answered| {
-            let forecast = forecast();
-            let inside = come(&forecast, Instant::now(), millis(30), 1).unwrap();
-            std::thread::sleep(millis(40)); // more than three times what was predicted, which is as much as counts
+            let forecast = forecast(millis(100));
+            let inside = come(&forecast, Instant::now(), millis(300), 1).unwrap();
+            std::thread::sleep(millis(400)); // more than three times what was predicted, which is as much as counts
             if is_answered {
                 inside.answered()
             } else {
@@ -448,7 +449,7 @@ mod tests {
 
     #[test]
     fn what_was_before_a_prediction_is_no_part_of_it() {
-        let forecast = forecast();
+        let forecast = forecast(millis(10));
         forecast.busy_for(Duration::from_secs(6));
         let started = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
         let inside = come(&forecast, started, Duration::from_secs(20), 1).unwrap();

@@ -11,7 +11,7 @@ use turbo_models::Task;
 
 use super::{
     EngineError, HeldBytes, Priority,
-    forecast::Terms,
+    forecast::Place,
     observed::{Memory, Miss, Observer, Origin},
     queue::Job,
     ticket::Answer,
@@ -161,27 +161,34 @@ impl RecallMetrics {
         }
     }
 
-    /// An input has so many tokens.
-    pub(super) fn tokens(&self, tokens: usize) {
-        self.input_length.record(tokens as f64);
-    }
-
-    /// An answer was kept there.
-    pub(super) fn found(&self, tier: Tier) {
+    /// The answer to an input of so many tokens was kept there.
+    pub(super) fn found(&self, tier: Tier, tokens: usize) {
+        self.tokens(tokens);
         self.hits[tier as usize].increment(1);
         self.observer.recalled(Origin::Kept(tier), 1);
     }
 
-    /// An answer was being computed.
-    pub(super) fn shared(&self) {
+    /// The answer to an input of so many tokens was being computed.
+    pub(super) fn shared(&self, tokens: usize) {
+        self.tokens(tokens);
         self.shared.increment(1);
         self.observer.recalled(Origin::Others, 1);
     }
 
-    /// So many answers have to be computed.
-    pub(super) fn missed(&self, inputs: usize) {
-        self.misses.increment(inputs as u64);
-        self.observer.recalled(Origin::Nowhere, inputs as u64);
+    /// The answers to these have to be computed, though answers are kept.
+    pub(super) fn missed(&self, jobs: &[Job]) {
+        self.computed(jobs);
+        self.misses.increment(jobs.len() as u64);
+        self.observer.recalled(Origin::Nowhere, jobs.len() as u64);
+    }
+
+    /// The answers to these have to be computed.
+    pub(super) fn computed(&self, jobs: &[Job]) {
+        jobs.iter().for_each(|job| self.tokens(job.tokens()));
+    }
+
+    fn tokens(&self, tokens: usize) {
+        self.input_length.record(tokens as f64);
     }
 }
 
@@ -235,15 +242,6 @@ impl TaskMetrics {
         }
     }
 
-    /// A request on these terms has its answer now, or this error.
-    pub(super) fn ended(&self, error: Option<&EngineError>, terms: &Terms) {
-        match error {
-            Some(error) => self.failed(error),
-            None if terms.deadline().is_some_and(|at| at < Instant::now()) => self.missed(Miss::Late),
-            None => {}
-        }
-    }
-
     /// A request has this error and no answer.
     pub(super) fn failed(&self, error: &EngineError) {
         match error {
@@ -270,8 +268,12 @@ impl TaskMetrics {
         self.count.increment(inputs);
     }
 
-    /// The inputs of a request of this class that took `total` have their answers.
-    pub(super) fn answered(&self, answers: &[Answer], class: Priority, total: Duration) {
+    /// The inputs of a request with this place have their answers now.
+    pub(super) fn answered(&self, answers: &[Answer], place: &Place) {
+        let (class, total) = (place.terms().priority, place.terms().started.elapsed());
+        if place.expires().is_some_and(|at| at < Instant::now()) {
+            self.missed(Miss::Late);
+        }
         self.success.increment(answers.len() as u64);
         self.observer.answered(answers.len() as u64, class, total);
         for answer in answers {

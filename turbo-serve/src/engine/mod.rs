@@ -68,7 +68,7 @@ pub use info::{EngineInfo, MaskToken, ModelInfo};
 pub use prompts::{Prompt, Prompts};
 pub(crate) use resident::available_bytes;
 pub use resident::resident_bytes;
-pub use runner::{BuildRunner, Capacity, HeldBytes, Progress, Rows, RunError, Runner, Sequence};
+pub use runner::{BuildRunner, Capacity, DeviceLost, HeldBytes, Progress, Rows, RunError, Runner, Sequence};
 pub use server::Engine;
 pub use spent::Spent;
 pub use tokenize::{DecodeRequest, Extent, Texts, Tokenize, TokenizeError, TokenizeRequest, Tokenized};

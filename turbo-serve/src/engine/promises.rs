@@ -96,7 +96,7 @@ impl Promises {
         jobs.retain(|job| {
             job.expire(now);
             let settled = || self.forecast.settle(&job.ticket.place, &[(job.input, job.seq_len())]);
-            !job.ticket.is_withdrawn() && settled().map_err(|too_late| job.ticket.fail(too_late)).is_ok()
+            !job.ticket.is_withdrawn() && settled().map_err(|too_late| job.ticket.refuse(too_late)).is_ok()
         });
         if !jobs.is_empty() {
             tracing::debug!(inputs = jobs.len(), "computed again: the first who wanted it came to nothing");
@@ -188,11 +188,13 @@ impl Drop for Promise {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
     use super::*;
     use crate::{
         cache::Scope,
         engine::{
-            EngineError, Priority,
+            AnswerRoom, EngineError, HoldAnswers, Priority,
             forecast::Terms,
             queue::{
                 inbox,
@@ -226,6 +228,44 @@ mod tests {
         drop((hurried.1, _first_inside));
         // 8 s for what runs, and one for the one that waits
         assert!(forecast.retry_after() > Duration::from_millis(8500), "{:?}", forecast.retry_after());
+    }
+
+    /// Values that are held.
+    #[derive(Debug, Default)]
+    struct Room(AtomicUsize);
+
+    impl HoldAnswers for Room {
+        fn hold(&self, values: usize) -> Result<(), EngineError> {
+            self.0.fetch_add(values, SeqCst);
+            Ok(())
+        }
+
+        fn let_go(&self, values: usize) {
+            self.0.fetch_sub(values, SeqCst);
+        }
+    }
+
+    #[test]
+    fn nothing_is_held_for_who_is_told_that_it_is_too_late_now() {
+        let (forecast, (inbox, _outbox)) = (forecast(), inbox(Arc::new(Waiting::new(None))));
+        let cache = ResponseCache::in_memory(1 << 20).unwrap();
+        let promises = Arc::new(Promises::new(cache, inbox, Arc::clone(&forecast)));
+        let key = Scope::alone().key("pooled", &[&[1]]);
+        let come = |within| job_of(&forecast, Terms::new(Instant::now(), None, within, Priority::Normal));
+        let (first, _first_inside, _first_client) = come(None);
+        let Asked::Missing(first) = promises.ask(key, first) else { panic!("nobody promised it") };
+        let (mut waits, _inside, client) = come(Some(Duration::from_secs(5)));
+        let room = Arc::new(Room::default());
+        let ticket = Arc::into_inner(waits.ticket).unwrap().held_in(AnswerRoom::of(room.clone()), 3);
+        ticket.hold(std::slice::from_ref(&waits.encoded)).unwrap();
+        waits.ticket = Arc::new(ticket);
+        assert!(matches!(promises.ask(key, waits), Asked::Waits));
+        assert_eq!(room.0.load(SeqCst), 3);
+
+        forecast.busy_for(Duration::from_secs(8));
+        drop(first);
+        assert!(matches!(client.blocking_recv().unwrap(), Err(EngineError::TooLate { .. })));
+        assert_eq!(room.0.load(SeqCst), 0, "he may come again");
     }
 
     #[test]

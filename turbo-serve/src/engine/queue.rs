@@ -362,8 +362,11 @@ impl Queue {
 
     /// Drops the jobs of a batch that was given up.
     pub(super) fn give_up(&self, batch: Vec<Job>) {
-        let abandoned = self.abandoned.is_said();
-        batch.into_iter().for_each(|job| give_up(&job, abandoned, &self.metrics));
+        let (abandoned, now) = (self.abandoned.is_said(), Instant::now());
+        for job in batch {
+            job.expire(now);
+            give_up(&job, abandoned, &self.metrics);
+        }
     }
 }
 

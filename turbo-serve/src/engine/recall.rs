@@ -56,20 +56,19 @@ impl Recall {
         }
         let encoded_at = Instant::now();
         let job = |(input, encoded)| {
-            let job = Job { ticket: Arc::clone(ticket), input, encoded, encoded_at, promise: None };
-            self.metrics.tokens(job.tokens());
-            job
+            let ticket = Arc::clone(ticket);
+            Job { ticket, input, encoded, encoded_at, promise: None }
         };
         let jobs = encoded.into_iter().enumerate().map(job);
         let Some(known) = &self.known else {
-            return compute(&self.forecast, &self.inbox, ticket, jobs.collect());
+            let count = |jobs: &[Job]| self.metrics.computed(jobs);
+            return compute(&self.forecast, &self.inbox, ticket, jobs.collect(), count);
         };
         let missing: Vec<Job> = jobs.filter_map(|job| known.recall(job, &self.metrics)).collect();
         let (inbox, metrics) = (self.inbox.clone(), Arc::clone(&self.metrics));
         let (forecast, of) = (Arc::clone(&self.forecast), Arc::clone(ticket));
         let compute = move |missing: Vec<Job>| {
-            metrics.missed(missing.len());
-            compute(&forecast, &inbox, &of, missing);
+            compute(&forecast, &inbox, &of, missing, |jobs| metrics.missed(jobs));
         };
         match missing.is_empty() {
             true => self.forecast.none_of(&ticket.place),
@@ -79,12 +78,20 @@ impl Recall {
     }
 }
 
-/// Has the worker compute `missing`, which is all that has to be computed of a request, unless it would be too late.
-fn compute(forecast: &Forecast, inbox: &Inbox, ticket: &Ticket, missing: Vec<Job>) {
+/// Has the worker compute `missing`, which is all that has to be computed of a request, unless it would be too late; `count`
+/// sees what is let in.
+fn compute(
+    forecast: &Forecast,
+    inbox: &Inbox,
+    ticket: &Ticket,
+    missing: Vec<Job>,
+    count: impl FnOnce(&[Job]),
+) {
     let lens: Vec<(usize, u32)> = missing.iter().map(|job| (job.input, job.seq_len())).collect();
     if let Err(too_late) = forecast.settle(&ticket.place, &lens) {
         return ticket.refuse(too_late);
     }
+    count(&missing);
     missing
         .iter()
         .filter_map(|job| job.promise.as_ref())
@@ -109,14 +116,15 @@ impl Known {
 
     /// Answers `job`, or has it wait for its answer, or gives it back with the promise that it is answered.
     fn recall(&self, job: Job, metrics: &RecallMetrics) -> Option<Job> {
+        let tokens = job.tokens();
         match self.promises.ask(self.key(&job), job) {
             Asked::Known(job, values) => {
-                metrics.found(Tier::Memory);
+                metrics.found(Tier::Memory, tokens);
                 job.answer_known(values.to_vec());
                 None
             }
             Asked::Waits => {
-                metrics.shared();
+                metrics.shared(tokens);
                 None
             }
             Asked::Missing(job) => Some(job),
@@ -138,7 +146,7 @@ impl Known {
             for (mut job, found) in jobs.into_iter().zip(found) {
                 match found {
                     Some((tier, values)) => {
-                        metrics.found(tier);
+                        metrics.found(tier, job.tokens());
                         job.answer_found(&values);
                     }
                     None => missing.push(job),

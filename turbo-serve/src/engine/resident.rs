@@ -1,23 +1,28 @@
 //! Memory that this process holds, and that it may still take.
 
+use std::{fs, path::Path};
+
 /// Bytes of this process that lie in memory, as the system counts them: pages of files that it has mapped included.
 /// `None` where the system does not tell.
 #[must_use]
 pub fn resident_bytes() -> Option<u64> {
     // `VmRSS:     12345 kB`; Linux alone has this file.
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 /// Bytes that this process can still take without anybody having to go for it: what the system has to spare, and what its
-/// control group leaves; pages of files are given back for the asking. `None` where the system does not tell.
+/// control groups leave; pages of files are given back for the asking. `None` where the system does not tell.
 pub(crate) fn available_bytes() -> Option<u64> {
-    let read = |path: &str| std::fs::read_to_string(path).ok();
-    let spare = available_in(&read("/proc/meminfo")?)?;
-    let of_group = |file: &str| read(&format!("/sys/fs/cgroup/memory.{file}")).unwrap_or_default();
-    let left = left_in_group(&of_group("max"), &of_group("current"), &of_group("stat"));
+    let spare = available_in(&read(Path::new("/proc/meminfo"))?)?;
+    let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
+    let left = left_in_groups(Path::new("/sys/fs/cgroup"), &groups);
     Some(left.map_or(spare, |left| left.min(spare)))
+}
+
+fn read(file: &Path) -> Option<String> {
+    fs::read_to_string(file).ok()
 }
 
 /// `MemAvailable:   12345 kB`.
@@ -26,16 +31,59 @@ fn available_in(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// Files of a control group; `most` is `max` for one without a limit, and `stat` has a line like `active_file 12345` for each
-/// kind of memory that `current` is made of.
-fn left_in_group(most: &str, current: &str, stat: &str) -> Option<u64> {
+/// What is called how in the folder of a control group.
+struct Names {
+    limit: &'static str,
+    used: &'static str,
+    /// Kinds of memory in `memory.stat`: what is given back for the asking.
+    of_files: [&'static str; 2],
+}
+
+const V2: Names =
+    Names { limit: "memory.max", used: "memory.current", of_files: ["active_file", "inactive_file"] };
+/// Those with `total_` count the groups below, as limit and use do.
+const V1: Names = Names {
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    of_files: ["total_active_file", "total_inactive_file"],
+};
+
+/// The least that is left in any of the control groups that `groups`, such as `/proc/self/cgroup`, names and in those around
+/// them; `root` is where they are mounted. `None` where none has a limit.
+fn left_in_groups(root: &Path, groups: &str) -> Option<u64> {
+    groups.lines().filter_map(|line| left_around(root, line)).min()
+}
+
+/// The same of one line, `0::/path` (v2) or `4:memory:/path` (v1). In a container the path may be the host's: of that nothing
+/// is mounted but the container's own group, as if it were the outermost.
+fn left_around(root: &Path, line: &str) -> Option<u64> {
+    let mut fields = line.splitn(3, ':').skip(1);
+    let (controllers, path) = (fields.next()?, fields.next()?);
+    let (mount, names) = match controllers {
+        "" => (root.to_owned(), V2),
+        _ if controllers.split(',').any(|controller| controller == "memory") => (root.join("memory"), V1),
+        _ => return None,
+    };
+    let group = mount.join(path.trim_start_matches('/'));
+    let around = group.ancestors().take_while(|group| group.starts_with(&mount));
+    around.filter_map(|group| left_in_group(group, &names)).min()
+}
+
+fn left_in_group(group: &Path, names: &Names) -> Option<u64> {
+    let stat = read(&group.join("memory.stat")).unwrap_or_default();
+    left_of(&read(&group.join(names.limit))?, &read(&group.join(names.used))?, &stat, &names.of_files)
+}
+
+/// Files of a control group; `limit` is `max` for one of v2 without a limit, and `stat` has a line like `active_file 12345` for
+/// each kind of memory that `used` is made of.
+fn left_of(limit: &str, used: &str, stat: &str, of_files: &[&str]) -> Option<u64> {
     let bytes = |text: &str| text.trim().parse::<u64>().ok();
     let of_file = |line: &str| match line.split_once(' ')? {
-        ("active_file" | "inactive_file", of_file) => bytes(of_file),
+        (kind, of_file) if of_files.contains(&kind) => bytes(of_file),
         _ => None,
     };
     let of_files: u64 = stat.lines().filter_map(of_file).sum();
-    Some(bytes(most)?.saturating_sub(bytes(current)?.saturating_sub(of_files)))
+    Some(bytes(limit)?.saturating_sub(bytes(used)?.saturating_sub(of_files)))
 }
 
 #[cfg(test)]
@@ -49,7 +97,7 @@ mod tests {
         assert_eq!(available_in("MemTotal: 1 kB\n"), None);
         let stat =
             "anon 150\nfile 300\nshmem 50\ninactive_file 190\nactive_file 60\nworkingset_activate_file 7\n";
-        for (most, current, stat, left) in [
+        for (limit, used, stat, left) in [
             ("1000\n", "400\n", "", Some(600)),
             ("1000\n", "1400\n", "", Some(0)),
             ("1000\n", "400\n", stat, Some(850)),
@@ -58,7 +106,37 @@ mod tests {
             ("max\n", "400\n", stat, None),
             ("", "", "", None),
         ] {
-            assert_eq!(left_in_group(most, current, stat), left, "{most:?} {current:?} {stat:?}");
+            assert_eq!(left_of(limit, used, stat, &V2.of_files), left, "{limit:?} {used:?} {stat:?}");
+        }
+    }
+
+    #[test]
+    fn the_narrowest_control_group_counts_wherever_it_is() {
+        const V1_STAT: &str = "inactive_file 1\ntotal_inactive_file 30\ntotal_active_file 20\n";
+        let in_v1 = "9:cpu,cpuacct:/a\n4:memory:/a/b\n0::/\n";
+        for (groups, files, left) in [
+            ("0::/a/b\n", vec![("a/b", &V2, "1000", "400", "inactive_file 50\n")], Some(650)),
+            ("0::/a/b\n", vec![("a/b", &V2, "1000", "400", ""), ("a", &V2, "900", "700", "")], Some(200)),
+            ("0::/a/b\n", vec![("a/b", &V2, "max", "400", ""), ("a", &V2, "900", "700", "")], Some(200)),
+            ("0::/a/b\n", vec![("", &V2, "1000", "400", "")], Some(600)),
+            ("0::/\n", vec![("", &V2, "1000", "400", ""), ("a", &V2, "1", "1", "")], Some(600)),
+            ("0::/../a\n", vec![("", &V2, "1000", "400", "")], Some(600)),
+            (in_v1, vec![("memory/a/b", &V1, "1000", "400", V1_STAT)], Some(650)),
+            (in_v1, vec![("memory", &V1, "1000", "900", ""), ("memory/a", &V1, "500", "0", "")], Some(100)),
+            (in_v1, vec![("memory/c", &V1, "1000", "400", "")], None),
+            ("0::/a\n", vec![("memory/a", &V1, "1000", "400", "")], None),
+            ("", vec![("", &V2, "1000", "400", "")], None),
+            ("0::/a\n", vec![], None),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            for (group, names, limit, used, stat) in files {
+                let group = root.path().join(group);
+                fs::create_dir_all(&group).unwrap();
+                for (name, text) in [(names.limit, limit), (names.used, used), ("memory.stat", stat)] {
+                    fs::write(group.join(name), text).unwrap();
+                }
+            }
+            assert_eq!(left_in_groups(root.path(), groups), left, "{groups:?}");
         }
     }
 

@@ -5,8 +5,15 @@
 
 use turbo_sched::Candidate;
 
-/// What a runner failed with. The engine tells the clients of the batch, and goes on.
+/// What a runner failed with. The engine tells the clients of the batch, and goes on; unless that, or a cause of it, is
+/// [`DeviceLost`].
 pub type RunError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The device is lost: no runner of this process can use it any more, be it built anew. From then on an engine is
+/// [`Health::Failing`](super::Health::Failing).
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct DeviceLost(pub RunError);
 
 /// Makes a runner with memory for the capacity. Called once at start, and again after a batch has panicked: what a
 /// panic leaves behind is not trusted.

@@ -156,9 +156,10 @@ impl Engine {
                 .unwrap_or_else(|_| Err(terms.expired())),
             None => self.answer_on(request, terms).await,
         };
-        let error = answer.as_ref().err();
-        if !(comes_again && error.is_some_and(|error| error.again(deadline).is_some())) {
-            shared.metrics.ended(error, &terms);
+        if let Err(error) = &answer
+            && !error.is_asked_again(comes_again, deadline)
+        {
+            shared.metrics.failed(error);
         }
         answer
     }
@@ -166,7 +167,7 @@ impl Engine {
     async fn answer_on(&self, request: InferRequest, terms: Terms) -> Result<InferResponse, EngineError> {
         let shared = &*self.0;
         let row_len = shared.check(&request)?;
-        let InferRequest { inputs, output, truncation, prompt_name, room, .. } = request;
+        let InferRequest { inputs, output, truncation, prompt_name, urgency, room, comes_again } = request;
         let manner = Manner {
             truncation: truncation.unwrap_or_else(|| shared.info.default_truncation()),
             prompt: shared.info.model.prompts.choose(prompt_name.as_deref())?,
@@ -175,13 +176,20 @@ impl Engine {
         let slots = shared.reserve(inputs.len())?;
         let may_be_known = shared.info.cache_bytes.is_some();
         let inside = shared.forecast.enter(terms, inputs.len(), may_be_known)?;
-        let characters = inputs.iter().map(characters).sum();
-        shared.metrics.accepted(inputs.len() as u64);
+        let (count, characters) = (inputs.len() as u64, inputs.iter().map(characters).sum());
+        // Who comes again may be refused yet.
+        if !comes_again {
+            shared.metrics.accepted(count);
+        }
         let (ticket, reply) = Ticket::new(Arc::clone(&inside.place), inputs.len(), output, slots);
         shared.encoders.encode(ticket.held_in(room, row_len), inputs, manner);
-        let answers = shared.received(reply).await?;
+        let answers = shared.received(reply).await;
+        if comes_again && answers.as_ref().err().is_none_or(|error| error.again(urgency.deadline).is_none()) {
+            shared.metrics.accepted(count);
+        }
+        let answers = answers?;
+        shared.metrics.answered(&answers, &inside.place);
         inside.answered();
-        shared.metrics.answered(&answers, terms.priority, terms.started.elapsed());
         Ok(finish(answers, output, row_len, characters, terms.started))
     }
 
@@ -386,6 +394,7 @@ impl WorkerStart {
         self.health.set(Health::Ready);
         Ok(Worker {
             runner: Some(runner),
+            lost: None,
             build: self.model.build,
             building: building + reserving,
             capacity,

@@ -7,11 +7,12 @@
 //!
 //! A batch that fails costs its own requests and nothing else; one for which nobody waits any more is given up at its next
 //! layer. After a panic the runner is built anew, for what it leaves behind is not trusted, and the batches that it had
-//! fail.
+//! fail. Where the device is lost, so do all others, at once.
 
 use std::{
     any::Any,
     collections::VecDeque,
+    error::Error,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
@@ -29,7 +30,7 @@ use super::{
     metrics::MemoryMetrics,
     observed::{Observer, Ran},
     queue::{Job, Next, Queue},
-    runner::{Progress, Runner},
+    runner::{DeviceLost, Progress, Runner},
 };
 
 /// How long the worker listens for new requests between two looks at a batch that a device computes.
@@ -38,6 +39,8 @@ const POLL_EVERY: Duration = Duration::from_micros(50);
 pub(super) struct Worker {
     /// `None` after a panic from which it could not be built anew.
     pub runner: Option<Box<dyn Runner>>,
+    /// That the device is lost, and why.
+    pub lost: Option<String>,
     pub build: BuildRunner,
     /// How long that took, with the memory for its largest batch.
     pub building: Duration,
@@ -143,13 +146,16 @@ impl Worker {
             Ok(()) => {}
             Err(Failure::Refused(why)) => {
                 let refused = self.flights.pop_back().expect("it was added above");
-                fail(refused.jobs, &why);
+                self.refused(refused.jobs, &why);
             }
             Err(Failure::Panicked(why)) => self.start_over(&why),
         }
     }
 
     fn start_newest(&mut self) -> Result<(), Failure> {
+        if let Some(why) = &self.lost {
+            return Err(Failure::Refused(why.as_str().into()));
+        }
         if self.runner.is_none() {
             self.rebuild().map_err(Failure::Refused)?;
             if let Some(newest) = self.flights.back_mut() {
@@ -185,7 +191,7 @@ impl Worker {
         }
         let Flight { jobs, candidate, .. } = flight;
         match looked {
-            Err(Failure::Refused(why)) => fail(jobs, &why),
+            Err(Failure::Refused(why)) => self.refused(jobs, &why),
             Ok(Progress::Done) => {
                 self.queue.observe(&candidate, inference);
                 self.keeper.learnt(self.queue.costs());
@@ -224,17 +230,33 @@ impl Worker {
         }
     }
 
-    /// Fails all that the runner had, which has panicked, and builds it anew.
+    /// Fails a batch that the runner refused.
+    fn refused(&mut self, jobs: Vec<Job>, error: &RunError) {
+        let why = chain(&**error);
+        if self.lost.is_none() && causes(&**error).any(|cause| cause.is::<DeviceLost>()) {
+            tracing::error!(
+                why,
+                "the device is lost: no request can be answered until the server is started anew"
+            );
+            self.health.set(Health::Failing);
+            self.lost = Some(why.clone());
+        }
+        fail(jobs, &why);
+    }
+
+    /// Fails all that the runner had, which has panicked, and builds it anew, where that is of use.
     fn start_over(&mut self, why: &str) {
         let why = format!("the batch panicked: {why}");
         self.flights.drain(..).for_each(|flight| fail(flight.jobs, &why));
-        if let Err(why) = self.rebuild() {
-            tracing::error!(why, "the model could not be built anew");
+        if self.lost.is_none()
+            && let Err(error) = self.rebuild()
+        {
+            tracing::error!(why = chain(&*error), "the model could not be built anew");
         }
     }
 
     /// Replaces the runner. The old one goes first, so that the memory suffices.
-    fn rebuild(&mut self) -> Result<(), String> {
+    fn rebuild(&mut self) -> Result<(), RunError> {
         let started = Instant::now();
         self.forecast.busy_for(self.building);
         self.health.set(Health::Starting);
@@ -252,8 +274,8 @@ impl Worker {
                 self.health.set(Health::Ready);
                 return Ok(());
             }
-            Ok(Err(error)) => Err(chain(&*error)),
-            Err(panic) => Err(panic_message(&*panic)),
+            Ok(Err(error)) => Err(error),
+            Err(panic) => Err(panic_message(&*panic).into()),
         }
         .inspect_err(|_| self.health.set(Health::Failing))
     }
@@ -262,7 +284,7 @@ impl Worker {
 /// Why a batch has no answers.
 enum Failure {
     /// The runner said so, and can be used on.
-    Refused(String),
+    Refused(RunError),
     /// What the runner is now nobody knows.
     Panicked(String),
 }
@@ -275,7 +297,7 @@ fn guarded<T>(
     let runner = runner.as_deref_mut().expect("it is there as long as it has batches");
     catch_unwind(AssertUnwindSafe(|| work(runner)))
         .map_err(|panic| Failure::Panicked(panic_message(&*panic)))?
-        .map_err(|error| Failure::Refused(chain(&*error)))
+        .map_err(Failure::Refused)
 }
 
 fn fail(jobs: Vec<Job>, why: &str) {
@@ -294,9 +316,13 @@ fn answer(runner: &mut dyn Runner, flight: &mut Flight, inference: Duration) -> 
 }
 
 /// An error and its causes, as one line.
-pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
+    causes(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// An error and its causes.
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
 }
 
 /// What a panic said.

@@ -274,11 +274,9 @@ impl Models {
     /// # Errors
     /// [`ChangeError`]: no such model or version, or one that cannot be loaded.
     pub async fn load(&self, name: &str) -> Result<(), ChangeError> {
-        let (model, which) = self.0.ordered(name)?;
-        for version in self.0.look_for_versions(model, which).await? {
-            self.0.load(model, &version).await?;
-        }
-        Ok(())
+        let loading = tokio::spawn(Arc::clone(&self.0).load_all(name.to_owned()));
+        // Nothing but the runtime's end ends it sooner.
+        loading.await.unwrap_or(Err(ChangeError::Stopping))
     }
 
     /// Unloads all versions of a model (`name`), or one (`name/version`, `name/latest`). They are not found any more
@@ -291,8 +289,16 @@ impl Models {
         let (model, which) = self.0.ordered(name)?;
         let (mut left, mut ending) = (self.0.known_versions(model, which)?, Vec::new());
         let mut changes = self.0.table.changes();
-        while self.0.goes_on_unloading(model, &mut left, &mut ending) {
-            changes.next().await;
+        let registry = Arc::clone(&self.0);
+        if registry.goes_on_unloading(model, &mut left, &mut ending) {
+            let unloading = tokio::spawn(async move {
+                changes.next().await;
+                while registry.goes_on_unloading(model, &mut left, &mut ending) {
+                    changes.next().await;
+                }
+            });
+            // Nothing but the runtime's end ends it sooner.
+            unloading.await.map_err(|_| ChangeError::Stopping)?;
         }
         Ok(())
     }
@@ -305,6 +311,12 @@ impl Models {
         let mut stopping: JoinSet<()> =
             engines.into_iter().map(|engine| async move { engine.stop().await }).collect();
         while stopping.join_next().await.is_some() {}
+    }
+
+    /// Whether it was told to stop.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.0.table.is_stopping()
     }
 
     /// Gives up what was accepted: whoever waits is told at once.
@@ -475,6 +487,15 @@ impl Registry {
             return Err(self.no_such_version(model, which, versions).into());
         }
         Ok(found)
+    }
+
+    /// Loads what an order is for, one version after the other.
+    async fn load_all(self: Arc<Self>, name: String) -> Result<(), ChangeError> {
+        let (model, which) = self.ordered(&name)?;
+        for version in self.look_for_versions(model, which).await? {
+            self.load(model, &version).await?;
+        }
+        Ok(())
     }
 
     /// Loads a version that is not there, and waits until it is.

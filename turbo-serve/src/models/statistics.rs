@@ -11,7 +11,8 @@ use crate::engine::{
     Timings, TokenizeRequest, Tokenized, Urgency, Usage, observed::Observed,
 };
 
-/// What a version has done since it is there. Requests whose clients have gone are not counted.
+/// What a version has done since it is there. Requests whose clients have gone are not counted, and those that come again
+/// are counted the last time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Requests that were answered.
@@ -56,8 +57,12 @@ impl Counted {
 
     async fn answer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
         let (started, inputs) = (Instant::now(), request.inputs.len() as u64);
+        let (deadline, comes_again) = (request.urgency.deadline, request.comes_again);
         let answer = self.engine.infer(request).await;
-        self.count(started, inputs, answer.as_ref().ok().map(|answer| &answer.usage));
+        match &answer {
+            Err(error) if error.is_asked_again(comes_again, deadline) => {}
+            answer => self.count(started, inputs, answer.as_ref().ok().map(|answer| &answer.usage)),
+        }
         answer
     }
 

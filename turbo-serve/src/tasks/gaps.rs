@@ -2,10 +2,10 @@
 
 use turbo_models::tasks::{TokenScore, fill_mask, mask_positions};
 
-use super::{Found, Meter, aside, input};
+use super::{Found, Meter, aside, input, patience::AskedBefore};
 use crate::engine::{
     DecodeRequest, Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, Prompt, Row,
-    SpecialTokens, Texts, TokenizeRequest,
+    SpecialTokens, Texts, TokenizeRequest, Tokenized,
 };
 
 /// A text with gaps.
@@ -38,7 +38,8 @@ pub const MOST_FILLED: usize = 1000;
 /// Most words that may be the only ones to be looked at.
 pub const MOST_TARGETS: usize = 1000;
 
-/// For each gap of the text the words that fit best, the best first.
+/// For each gap of the text the words that fit best, the best first. Where there is no room for the text it fails; the
+/// words wait for it.
 ///
 /// # Errors
 /// Those of the engine; a text without a gap, or with too many, and targets without tokens, or too many, are
@@ -49,12 +50,13 @@ pub async fn fill_gaps(
 ) -> Result<Found<Vec<Vec<Filled>>>, EngineError> {
     let GapRequest { text, top_k, targets } = request;
     let top_k = top_k.min(targets.as_ref().map_or(usize::MAX, Vec::len));
-    let mut meter = Meter::start(text.chars().count());
+    let (mut meter, at_once) = (Meter::start(text.chars().count()), engine.info().max_client_batch_size);
     let extent = Extent::Input(engine.info().default_truncation());
-    let encoding = tokens(engine, vec![text], extent).await?.swap_remove(0);
+    let encoding = encodings(engine.tokenize(to_tokenize(vec![text], extent)).await?).swap_remove(0);
+    let asked = AskedBefore::new(engine);
     let gaps = gaps(engine, &encoding, top_k)?;
     let targets = match targets {
-        Some(words) => Some(first_tokens(engine, words).await?),
+        Some(words) => Some(first_tokens(&asked, words, at_once).await?),
         None => None,
     };
     meter.tokenized();
@@ -67,7 +69,7 @@ pub async fn fill_gaps(
         let rows = response.rows.iter().flat_map(Row::rows);
         rows.map(|logits| fill_mask(logits, top_k, targets.as_deref())).collect::<Result<Vec<_>, _>>()
     });
-    let filled = texts(engine, &encoding.input_ids, &gaps, best.await?).await?;
+    let filled = texts(&asked, &encoding.input_ids, &gaps, best.await?, at_once).await?;
     Ok(meter.finish(filled))
 }
 
@@ -94,25 +96,28 @@ fn gaps(engine: &dyn Infer, encoding: &Encoding, top_k: usize) -> Result<Vec<usi
     }
 }
 
+fn to_tokenize(texts: Vec<String>, extent: Extent) -> TokenizeRequest {
+    TokenizeRequest { texts: texts.into_iter().map(Texts::One).collect(), extent, prompt: Prompt::None }
+}
+
 /// The tokens of each text.
-async fn tokens(
-    engine: &dyn Infer,
-    texts: Vec<String>,
-    extent: Extent,
-) -> Result<Vec<Encoding>, EngineError> {
-    let texts = texts.into_iter().map(Texts::One).collect();
-    let tokenized = engine.tokenize(TokenizeRequest { texts, extent, prompt: Prompt::None }).await?;
-    Ok(tokenized.into_iter().flat_map(|it| it.encodings).collect())
+fn encodings(tokenized: Vec<Tokenized>) -> Vec<Encoding> {
+    tokenized.into_iter().flat_map(|it| it.encodings).collect()
 }
 
 /// The first token of each word, in requests of as many as one request may have.
-async fn first_tokens(engine: &dyn Infer, words: Vec<String>) -> Result<Vec<u32>, EngineError> {
+async fn first_tokens(
+    engine: &AskedBefore<'_>,
+    words: Vec<String>,
+    at_once: usize,
+) -> Result<Vec<u32>, EngineError> {
     if words.len() > MOST_TARGETS {
         return wrong(format!("there are {} `targets`, at most {MOST_TARGETS} are possible", words.len()));
     }
     let mut first = Vec::with_capacity(words.len());
-    for some in words.chunks(engine.info().max_client_batch_size) {
-        for encoding in tokens(engine, some.to_vec(), Extent::Whole(SpecialTokens::Without)).await? {
+    for some in words.chunks(at_once) {
+        let request = to_tokenize(some.to_vec(), Extent::Whole(SpecialTokens::Without));
+        for encoding in encodings(engine.tokenize(request).await?) {
             match encoding.input_ids.first() {
                 Some(&token) => first.push(token),
                 None => return wrong(format!("`targets`[{}] has no tokens", first.len())),
@@ -124,18 +129,18 @@ async fn first_tokens(engine: &dyn Infer, words: Vec<String>) -> Result<Vec<u32>
 
 /// Puts the texts of the tokens together, in requests of as many as one request may have.
 async fn texts(
-    engine: &dyn Infer,
+    engine: &AskedBefore<'_>,
     input_ids: &[u32],
     gaps: &[usize],
     best: Vec<Vec<TokenScore>>,
+    at_once: usize,
 ) -> Result<Vec<Vec<Filled>>, EngineError> {
     // The other gaps are special tokens, too.
     let special = if gaps.len() > 1 { SpecialTokens::With } else { SpecialTokens::Without };
     let tokens: Vec<(usize, TokenScore)> =
         gaps.iter().zip(&best).flat_map(|(&gap, best)| best.iter().map(move |&token| (gap, token))).collect();
-    let limit = engine.info().max_client_batch_size;
     let (mut words, mut sequences) = (Vec::new(), Vec::new());
-    for some in tokens.chunks(limit) {
+    for some in tokens.chunks(at_once) {
         let ids = some.iter().map(|(_, token)| vec![token.id]).collect();
         words.extend(engine.decode(DecodeRequest { ids, special: SpecialTokens::With }).await?);
         let whole = |&(gap, token): &(usize, TokenScore)| {
@@ -153,4 +158,20 @@ async fn texts(
         sequence,
     });
     Ok(best.iter().map(|best| filled.by_ref().take(best.len()).collect()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::fake::{Crowded, wait};
+
+    #[test]
+    fn a_text_that_was_begun_waits_for_room() {
+        let targets = Some(["b", "c", "d"].map(str::to_owned).to_vec());
+        let request = GapRequest { text: "xaz".to_owned(), top_k: 3, targets };
+        let found = wait(fill_gaps(&Crowded::new(), request));
+        let mut sequences: Vec<_> = found.found[0].iter().map(|filled| filled.sequence.as_str()).collect();
+        sequences.sort_unstable();
+        assert_eq!(sequences, ["xbz", "xcz", "xdz"]);
+    }
 }

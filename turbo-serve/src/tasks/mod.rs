@@ -9,6 +9,8 @@
 //! within the limits that every request has.
 
 mod entities;
+#[cfg(test)]
+mod fake;
 mod gaps;
 mod parts;
 mod patience;

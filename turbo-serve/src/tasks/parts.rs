@@ -94,9 +94,9 @@ mod tests {
     };
 
     use super::*;
-    use crate::engine::{
-        DecodeRequest, EngineInfo, Health, ModelInfo, OutputKind, Pending, Pooling, Prompts, Row, RowLens,
-        ScoreFunction, TokenizeRequest, Tokenized,
+    use crate::{
+        engine::{DecodeRequest, EngineInfo, Health, OutputKind, Pending, Row, TokenizeRequest, Tokenized},
+        tasks::fake::info,
     };
 
     /// Takes two inputs at a time; the row of a text is the number that it is.
@@ -114,36 +114,8 @@ mod tests {
 
     impl Twos {
         fn new(full: Range<usize>) -> Self {
-            let model = ModelInfo {
-                model_id: "twos".to_owned(),
-                sha: None,
-                name: "twos".to_owned(),
-                dtype: "float32",
-                device: "test".to_owned(),
-                task: Pooling::Mean.into(),
-                labels: [].into(),
-                score_function: ScoreFunction::Identity,
-                mask_token: None,
-                prompts: Prompts::default(),
-                rows: RowLens { pooled: Some(1), tokens: None, selected: None },
-                max_input_length: 8,
-                vocab_size: 10,
-                type_vocab_size: 1,
-            };
-            let info = EngineInfo {
-                model,
-                max_input_length: 8,
-                max_batch_tokens: 8,
-                max_batch_requests: None,
-                max_client_batch_size: 2,
-                max_concurrent_requests: 8,
-                auto_truncate: true,
-                tokenization_workers: 0,
-                cache_bytes: None,
-                version: "1.2.3",
-            };
             let [patient, inside, most_inside] = [0, 0, 0].map(AtomicUsize::new);
-            Self { info, full, seen: Mutex::default(), patient, inside, most_inside }
+            Self { info: info(), full, seen: Mutex::default(), patient, inside, most_inside }
         }
 
         async fn answer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {

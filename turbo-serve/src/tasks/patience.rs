@@ -7,7 +7,9 @@ use std::{
 
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::engine::{EngineError, Infer, Pending};
+use crate::engine::{
+    DecodeRequest, EngineError, Infer, InferRequest, InferResponse, Pending, TokenizeRequest, Tokenized,
+};
 
 /// The least and the most time between two looks for room. What the engine predicts is when all that it has accepted is
 /// done, and there is room before.
@@ -56,6 +58,37 @@ pub(crate) async fn patiently<'a, T>(
         };
         let _first = door.first().await;
         patience.wait(retry_after.clamp(AGAIN.0, AGAIN.1)).await?;
+    }
+}
+
+/// An engine that a task has asked before: whatever else is asked for the task waits for room, for without it all that was
+/// done would be in vain.
+pub(super) struct AskedBefore<'a> {
+    engine: &'a dyn Infer,
+    door: Door,
+    deadline: Option<Instant>,
+}
+
+impl<'a> AskedBefore<'a> {
+    pub(super) fn new(engine: &'a dyn Infer) -> Self {
+        Self { engine, door: Door::default(), deadline: engine.urgency().deadline }
+    }
+
+    pub(super) async fn infer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
+        let request = InferRequest { comes_again: true, ..request };
+        self.ask(request.inputs.len(), || self.engine.infer(request.clone())).await
+    }
+
+    pub(super) async fn tokenize(&self, request: TokenizeRequest) -> Result<Vec<Tokenized>, EngineError> {
+        self.ask(request.texts.len(), || self.engine.tokenize(request.clone())).await
+    }
+
+    pub(super) async fn decode(&self, request: DecodeRequest) -> Result<Vec<String>, EngineError> {
+        self.ask(request.ids.len(), || self.engine.decode(request.clone())).await
+    }
+
+    async fn ask<T>(&self, inputs: usize, ask: impl Fn() -> Pending<'a, T>) -> Result<T, EngineError> {
+        patiently(self.engine, &self.door, inputs, self.deadline, ask).await
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use turbo_models::tasks::{AnswerOptions, AnswerWindow, answers};
 
-use super::{Found, Meter, aside, input};
+use super::{Found, Meter, aside, input, patience::AskedBefore};
 use crate::engine::{
     Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, Prompt, SpecialTokens, Texts,
     TokenizeRequest,
@@ -47,7 +47,7 @@ pub struct FoundAnswer {
 /// The answers to a question, the best first.
 ///
 /// The windows go to the model in requests of as many as one request may have, one after the other: a long context takes
-/// longer, not more slots.
+/// longer, not more slots. Where there is no room for the first of them it fails, and the others wait for it.
 ///
 /// # Errors
 /// Those of the engine. A question that leaves no room in a window is [`EngineError::Tokenizer`], a context of too many
@@ -64,14 +64,19 @@ pub async fn answer_question(
     check_size(windows, max_len, &options)?;
     let extent = Extent::Windows { max_len, stride };
     let texts = vec![Texts::Pair(question, context.clone())];
-    let tokenized = engine.tokenize(TokenizeRequest { texts, extent, prompt: Prompt::None }).await?;
+    let asked = AskedBefore::new(engine);
+    let tokenized = asked.tokenize(TokenizeRequest { texts, extent, prompt: Prompt::None }).await?;
     let windows: Vec<_> = tokenized.into_iter().flat_map(|it| it.encodings).collect();
     meter.tokenized();
 
     let mut logits = Vec::with_capacity(windows.len());
     for some in windows.chunks(engine.info().max_client_batch_size) {
         let inputs = some.iter().map(|window| input(window, Vec::new())).collect();
-        let response = engine.infer(InferRequest::new(inputs, OutputKind::Tokens)).await?;
+        let request = InferRequest::new(inputs, OutputKind::Tokens);
+        let response = match logits.is_empty() {
+            true => engine.infer(request).await?,
+            false => asked.infer(request).await?,
+        };
         meter.inferred(&response.usage);
         logits.extend(response.rows);
     }
@@ -126,4 +131,17 @@ fn check_size(windows: usize, max_len: usize, options: &AnswerOptions) -> Result
 
 fn found_answer(context: &str, score: f32, bytes: Range<usize>) -> FoundAnswer {
     FoundAnswer { score, text: context.get(bytes.clone()).unwrap_or_default().to_owned(), bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::fake::{Crowded, wait};
+
+    #[test]
+    fn a_question_that_was_begun_waits_for_room() {
+        let request = QuestionRequest::new("b".to_owned(), "cde".to_owned());
+        let found = wait(answer_question(&Crowded::new(), request));
+        assert_eq!(found.found.len(), 1, "of three windows, two at a time");
+    }
 }

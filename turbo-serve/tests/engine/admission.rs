@@ -10,7 +10,10 @@ use turbo_serve::engine::{
     Task, Truncation,
 };
 
-use crate::fake::{Control, begin, config, embed, firsts, hold, model, request, start, try_start, wait};
+use crate::{
+    fake::{Control, begin, config, embed, firsts, model, request, start, try_start, wait},
+    paced,
+};
 
 #[test]
 fn a_request_takes_a_slot_per_input_or_none() {
@@ -37,19 +40,11 @@ fn slots_are_free_when_the_answer_arrives() {
 
 #[test]
 fn a_busy_server_says_when_to_come_back() {
-    let (engine, control) = start(&EngineConfig { max_concurrent_requests: 4, ..config() });
-    let slow = hold(&engine, &control, 1);
-    std::thread::sleep(Duration::from_millis(300));
-    control.open();
-    wait(slow).unwrap();
-
-    // A batch took 0.3 s, so three of which the worker cannot know yet take a while.
-    let running = hold(&engine, &control, 1);
-    let waiting = begin(&engine, request([&[2], &[3], &[4]]));
+    let (engine, _ran) = paced::start(&EngineConfig { max_concurrent_requests: 32, ..config() }, 0.0);
+    // 2 ms a token: half a second
+    let waiting = begin(&engine, request([&[1; 8]; 32]));
     let Err(EngineError::Overloaded { retry_after }) = embed(&engine, [&[5]]) else { panic!("admitted") };
-    assert!((Duration::from_millis(300)..Duration::from_secs(30)).contains(&retry_after), "{retry_after:?}");
-    control.open();
-    wait(running).unwrap();
+    assert!((Duration::from_millis(100)..Duration::from_secs(30)).contains(&retry_after), "{retry_after:?}");
     wait(waiting).unwrap();
 }
 

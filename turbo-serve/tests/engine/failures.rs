@@ -11,8 +11,8 @@ use turbo_serve::engine::{
 };
 
 use crate::fake::{
-    BREAKS, Control, FAILS, MAX_INPUT_LENGTH, PANICS, begin, config, embed, eventually, firsts, hold, model,
-    request, start, wait, warm,
+    BREAKS, Control, FAILS, LOSES, MAX_INPUT_LENGTH, PANICS, begin, config, embed, eventually, firsts, hold,
+    model, request, start, wait, warm,
 };
 
 fn backend(result: Result<turbo_serve::engine::InferResponse, EngineError>) -> String {
@@ -29,6 +29,16 @@ fn a_failed_batch_says_why_and_the_next_one_works() {
     assert_eq!(engine.health(), Health::Ready);
     assert_eq!(firsts(&embed(&engine, [&[1]]).unwrap()), [1]);
     assert_eq!(control.builds(), 1, "an error is no reason to build the model anew");
+}
+
+#[test]
+fn who_has_lost_the_device_fails_for_good() {
+    let (engine, control) = start(&config());
+    for id in [LOSES, 1, PANICS] {
+        assert_eq!(backend(embed(&engine, [&[id]])), "not computed: the device is gone");
+        assert_eq!(engine.health(), Health::Failing);
+    }
+    assert_eq!((control.batches(), control.builds()), (vec![vec![LOSES]], 1), "the others were not tried");
 }
 
 #[test]

@@ -15,9 +15,9 @@ use std::{
 
 use turbo_sched::{Candidate, Layout};
 use turbo_serve::engine::{
-    BatchTokens, Capacity, Engine, EngineConfig, EngineError, HeldBytes, Infer, InferRequest, InferResponse,
-    Input, Model, ModelInfo, OutputKind, Pending, Pooling, Progress, Prompts, RowLens, Rows, RunError,
-    Runner, ScoreFunction, Sequence, StartError,
+    BatchTokens, Capacity, DeviceLost, Engine, EngineConfig, EngineError, HeldBytes, Infer, InferRequest,
+    InferResponse, Input, Model, ModelInfo, OutputKind, Pending, Pooling, Progress, Prompts, RowLens, Rows,
+    RunError, Runner, ScoreFunction, Sequence, StartError,
 };
 
 pub(crate) const HIDDEN_SIZE: usize = 3;
@@ -28,6 +28,8 @@ pub(crate) const FAILS: u32 = 900;
 pub(crate) const PANICS: u32 = 901;
 /// A batch with this id panics, and the model cannot be built for the next time.
 pub(crate) const BREAKS: u32 = 902;
+/// A batch with this id loses the device.
+pub(crate) const LOSES: u32 = 903;
 pub(crate) const VOCAB_SIZE: usize = 1000;
 /// Nothing in these tests takes this long, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -177,6 +179,11 @@ impl Control {
     }
 }
 
+/// An error that another one is behind.
+#[derive(Debug, thiserror::Error)]
+#[error("not computed")]
+struct WithCause(#[source] DeviceLost);
+
 struct FakeRunner {
     control: Arc<Control>,
     capacity: Capacity,
@@ -241,6 +248,9 @@ impl Runner for FakeRunner {
         }
         if warm && has(FAILS) {
             return Err("the device fell off the bus".into());
+        }
+        if warm && has(LOSES) {
+            return Err(Box::new(WithCause(DeviceLost("the device is gone".into()))));
         }
         if warm && has(BREAKS) {
             self.control.change(|state| state.builds_fail = 1);

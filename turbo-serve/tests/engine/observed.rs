@@ -104,7 +104,7 @@ fn a_batch_that_failed_is_not_among_those_that_ran() {
 }
 
 /// The value of this metric of a label.
-fn value(metrics: &Metrics, name: &str) -> f64 {
+pub(crate) fn value(metrics: &Metrics, name: &str) -> f64 {
     let text = metrics.render();
     let number = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     number.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
@@ -151,15 +151,16 @@ fn who_waits_is_counted_while_the_worker_is_busy() {
 #[test]
 fn who_had_no_answer_in_time_is_counted() {
     let metrics = Metrics::install().unwrap();
-    let slo = Some(Duration::from_millis(40));
-    let config = EngineConfig { label: Some("misses".into()), max_concurrent_requests: 3, slo, ..config() };
+    let slo = Duration::from_secs(1);
+    let label = Some("misses".into());
+    let config = EngineConfig { label, max_concurrent_requests: 3, slo: Some(slo), ..config() };
     let (engine, control) = start(&config);
     let held = hold(&engine, &control, 1);
     let expires = begin(&engine, request([&[2]]));
     assert!(matches!(embed(&engine, [&[3], &[4]]), Err(EngineError::Overloaded { .. })));
     let ids = DecodeRequest { ids: vec![vec![1]; 2], special: SpecialTokens::Without };
     assert!(matches!(wait(engine.decode(ids)), Err(EngineError::Overloaded { .. })));
-    std::thread::sleep(Duration::from_millis(60));
+    std::thread::sleep(slo + Duration::from_millis(10));
     control.open();
     wait(held).unwrap();
     assert!(matches!(wait(expires), Err(EngineError::Expired { .. })));

@@ -160,6 +160,27 @@ fn an_order_to_unload_counts_for_what_is_being_loaded() {
 }
 
 #[test]
+fn an_order_counts_though_who_gave_it_has_gone() {
+    run(async {
+        let shelf = Shelf::new("a", &["1", "2"]);
+        let models = Models::new(vec![shelf.declared(LoadWhen::Start)], None).unwrap();
+        shelf.hold("1");
+        begin(Box::pin(models.load("a")).as_mut());
+        eventually(|| shelf.loads.load(SeqCst) == 1).await;
+        shelf.release();
+        eventually(|| states(&models) == [State::Ready, State::Ready]).await;
+
+        shelf.set_versions(&["1", "2", "3"]);
+        shelf.hold("3");
+        begin(Box::pin(models.load("a")).as_mut());
+        eventually(|| shelf.loads.load(SeqCst) == 3).await;
+        begin(Box::pin(models.unload("a")).as_mut());
+        shelf.release();
+        eventually(|| states(&models) == [State::Unloaded, State::Unloaded, State::Unloaded]).await;
+    });
+}
+
+#[test]
 fn what_is_there_serves_while_a_new_version_is_loaded() {
     run(async {
         let (a, b) = (Shelf::new("a", &["1"]), Shelf::new("b", &["1"]));

@@ -103,6 +103,8 @@ impl Source for Shelf {
 pub(crate) struct Engine {
     info: EngineInfo,
     ended: AtomicBool,
+    /// Whether there is no room for requests.
+    pub(crate) full: AtomicBool,
     alive: Arc<AtomicUsize>,
 }
 
@@ -137,11 +139,16 @@ impl Engine {
             cache_bytes: None,
             version: "1.2.3",
         };
-        Self { info, ended: AtomicBool::new(false), alive }
+        let [ended, full] = [false; 2].map(AtomicBool::new);
+        Self { info, ended, full, alive }
     }
 
     fn check(&self) -> Result<(), EngineError> {
-        if self.ended.load(SeqCst) { Err(EngineError::Stopping) } else { Ok(()) }
+        match (self.ended.load(SeqCst), self.full.load(SeqCst)) {
+            (true, _) => Err(EngineError::Stopping),
+            (_, true) => Err(EngineError::Overloaded { retry_after: Duration::from_secs(60) }),
+            _ => Ok(()),
+        }
     }
 }
 
