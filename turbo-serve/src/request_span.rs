@@ -4,6 +4,7 @@
 //! (`traceparent`, <https://www.w3.org/TR/trace-context>), where it has them. Out: its answer, with the name.
 
 use std::{
+    future::Future,
     hash::{BuildHasher, RandomState},
     sync::{
         LazyLock,
@@ -14,7 +15,7 @@ use std::{
 
 use axum::{
     extract::Request,
-    http::{HeaderMap, HeaderName, HeaderValue},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
     middleware::Next,
     response::Response,
 };
@@ -26,7 +27,15 @@ use crate::engine::Usage;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Wraps all that is done for a request, whatever its protocol.
-pub(crate) async fn span(mut request: Request, next: Next) -> Response {
+pub(crate) async fn span(request: Request, next: Next) -> Response {
+    around(request, |request| next.run(request)).await
+}
+
+/// Wraps what answers a request.
+pub(crate) async fn around<F: Future<Output = Response>>(
+    mut request: Request,
+    answer: impl FnOnce(Request) -> F,
+) -> Response {
     let id = request.headers_mut().entry(REQUEST_ID).or_insert_with(new_id).clone();
     // Fields are written out when a span begins, for every request: so only where somebody looks at them.
     let span = tracing::debug_span!(
@@ -37,6 +46,7 @@ pub(crate) async fn span(mut request: Request, next: Next) -> Response {
         path = request.uri().path(),
         id = id.to_str().ok(),
         status = Empty,
+        otel.status_code = Empty,
         model = Empty,
         tokens = Empty,
         tokenization_us = Empty,
@@ -44,9 +54,10 @@ pub(crate) async fn span(mut request: Request, next: Next) -> Response {
         inference_us = Empty,
     );
     follow(&span, request.headers());
-    let mut response = next.run(request).instrument(span.clone()).await;
-    span.record("status", i64::from(response.status().as_u16()));
-    if response.status().is_server_error() {
+    let mut response = answer(request).instrument(span.clone()).await;
+    let status = response.status();
+    span.record("status", i64::from(status.as_u16()));
+    if status.is_server_error() || status == StatusCode::FAILED_DEPENDENCY {
         span.record("otel.status_code", "ERROR");
     }
     response.headers_mut().insert(REQUEST_ID, id);
@@ -56,6 +67,13 @@ pub(crate) async fn span(mut request: Request, next: Next) -> Response {
 /// The name of a request.
 pub(crate) fn id(headers: &HeaderMap) -> Option<&HeaderValue> {
     headers.get(REQUEST_ID)
+}
+
+/// Has the headers of an answer name the request that those of another one name.
+pub(crate) fn copy_id(from: &HeaderMap, to: &mut HeaderMap) {
+    if let Some(id) = id(from) {
+        to.insert(REQUEST_ID, id.clone());
+    }
 }
 
 /// Tells the span of the request that is worked on what a model's answer took.

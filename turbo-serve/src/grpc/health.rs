@@ -73,9 +73,11 @@ impl Calls {
         }
     }
 
-    /// Models that are unloaded are not among these: their engines stop when nobody has them any more.
+    /// Whether the server stops, or a model alone. Those that are unloaded are not among these: their engines stop when
+    /// nobody has them any more.
     pub(super) fn are_stopping(&self) -> bool {
-        self.models.ready().iter().any(|model| model.engine().health() == engine::Health::Stopping)
+        let stops = |model: &Served| model.engine().health() == engine::Health::Stopping;
+        self.models.is_stopping() || self.models.ready().iter().any(stops)
     }
 }
 

@@ -33,7 +33,7 @@
 //! | `INVALID_ARGUMENT` | the message says something wrong |
 //! | `FAILED_PRECONDITION` | the model is for something else, has no tokenizer, or failed |
 //! | `RESOURCE_EXHAUSTED` | no slot is free, or the answer would come too late; `grpc-retry-pushback-ms` says when to ask again |
-//! | `DEADLINE_EXCEEDED` | it was not answered in time |
+//! | `DEADLINE_EXCEEDED` | it was not answered in time, or its client did not send the rest of it |
 //! | `NOT_FOUND` | there is no such model |
 //! | `UNAVAILABLE` | the server stops, or the model cannot be run |
 //! | `UNAUTHENTICATED` | the key is missing |
@@ -49,7 +49,7 @@ mod tei;
 mod urgency;
 
 pub use router::router;
-pub(crate) use status::{is_call, is_public, refused, status};
+pub(crate) use status::{is_call, is_public, refused, status, unfinished};
 
 /// What is made of the `.proto` files: messages, and clients and servers of their services.
 pub mod proto {

@@ -20,6 +20,9 @@ use super::{
 };
 use crate::{http::Metrics, models::Models, request_span};
 
+/// Most bytes of a message that asks how the server is, or what there is: anybody may send one.
+const PUBLIC_LIMIT: usize = 64 << 10;
+
 /// All services, to be merged with [`http::router`](crate::http::router()). A message has `payload_limit` bytes at most.
 pub fn router(models: impl Into<Models>, metrics: Metrics, payload_limit: usize) -> Router {
     let (calls, limit) = (Calls { models: models.into(), metrics }, payload_limit);
@@ -30,9 +33,19 @@ pub fn router(models: impl Into<Models>, metrics: Metrics, payload_limit: usize)
         service(RerankServer::new(calls.clone()).max_decoding_message_size(limit)),
         service(TokenizeServer::new(calls.clone()).max_decoding_message_size(limit)),
         service(GrpcInferenceServiceServer::new(calls.clone()).max_decoding_message_size(limit)),
-        service(HealthServer::new(calls)),
-        service(reflection().build_v1().expect("the descriptors are those that build.rs has written")),
-        service(reflection().build_v1alpha().expect("the descriptors are those that build.rs has written")),
+        service(HealthServer::new(calls).max_decoding_message_size(PUBLIC_LIMIT)),
+        service(
+            reflection()
+                .build_v1()
+                .expect("the descriptors are those that build.rs has written")
+                .max_decoding_message_size(PUBLIC_LIMIT),
+        ),
+        service(
+            reflection()
+                .build_v1alpha()
+                .expect("the descriptors are those that build.rs has written")
+                .max_decoding_message_size(PUBLIC_LIMIT),
+        ),
     ];
     let routes = routes.into_iter().fold(Router::new(), Router::merge);
     routes.layer(middleware::from_fn(request_span::span))

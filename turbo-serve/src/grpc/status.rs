@@ -33,6 +33,11 @@ pub(crate) fn status(error: &ApiError) -> Status {
     status
 }
 
+/// What a call is told whose client does not send the rest of it.
+pub(crate) fn unfinished(why: &str) -> Status {
+    Status::deadline_exceeded(format!("the call is unfinished: {why}"))
+}
+
 /// Whether a request is a call of gRPC.
 pub(crate) fn is_call(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))

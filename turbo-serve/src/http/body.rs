@@ -7,7 +7,7 @@ use std::{borrow::Cow, future::poll_fn, pin::Pin, time::Duration};
 use axum::{
     body::{Body, Bytes, HttpBody},
     extract::Request,
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, StatusCode, header, request::Parts},
     middleware::Next,
     response::Response,
 };
@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::error::ApiError;
-use crate::net::NoRoom;
+use crate::net::{Arrived, NoRoom};
 
 /// What is read of a body that is not kept, so that its sender comes to the point of reading the answer: a connection closed
 /// on unread bytes is reset, and the answer with it.
@@ -33,16 +33,17 @@ const STALL: Duration = Duration::from_secs(30);
 const SLOWEST: usize = 1000;
 
 /// The bytes of a body that says to be JSON, `limit` at most.
-pub(super) async fn json(headers: &HeaderMap, body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
-    if !says_json(headers) {
-        let said = headers
+pub(super) async fn json(head: &Parts, body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+    if !says_json(&head.headers) {
+        let said = head
+            .headers
             .get(header::CONTENT_TYPE)
             .map_or("none".into(), |value| format!("`{}`", String::from_utf8_lossy(value.as_bytes())));
-        discard(headers, body).await;
+        discard(head, body).await;
         let message = format!("expected content-type `application/json`, got {said}");
         return Err(ApiError::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
-    bytes(headers, body, limit).await
+    bytes(head, body, limit).await
 }
 
 /// Whether the content type is `application/json` or `application/…+json`, with any parameters.
@@ -54,9 +55,10 @@ fn says_json(headers: &HeaderMap) -> bool {
 }
 
 /// The bytes of a body, `limit` at most.
-pub(super) async fn bytes(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+pub(super) async fn bytes(head: &Parts, mut body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+    let headers = &head.headers;
     if let Some(encoding) = encoding(headers) {
-        discard(headers, body).await;
+        discard(head, body).await;
         let message = format!(
             "content-encoding is `{encoding}`, expected `gzip`, `deflate` or none: send the body uncompressed"
         );
@@ -70,46 +72,57 @@ pub(super) async fn bytes(headers: &HeaderMap, mut body: Body, limit: usize) -> 
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     let announced: usize = announced.unwrap_or(0);
     if announced > limit {
-        discard(headers, body).await;
+        discard(head, body).await;
         return Err(too_large());
     }
     let mut bytes = Vec::with_capacity(announced);
     loop {
-        let patience = STALL + Duration::from_secs((bytes.len() / SLOWEST) as u64);
-        let (stall, end) = (Instant::now() + STALL, began + patience);
-        let frame = match timeout_at(stall.min(end), next_frame(&mut body)).await {
+        let (until, drips_for) = patience(began, bytes.len());
+        let frame = match timeout_at(until, next_frame(&mut body)).await {
             Ok(Some(Ok(frame))) => frame,
             Ok(Some(Err(error))) => {
                 let Some(no_room) = NoRoom::behind(&error).cloned() else {
                     let message = format!("body cannot be read to its end: {error}");
                     return Err(ApiError::refused(StatusCode::BAD_REQUEST, message));
                 };
-                discard(headers, body).await;
+                drop(bytes);
+                drain(head, body).await;
                 return Err(no_room.into());
             }
             Ok(None) => return Ok(bytes),
-            Err(_) => return Err(too_slow(bytes.len(), (end < stall).then_some(patience))),
+            Err(_) => {
+                let message = format!("body is incomplete: {}", too_slow(bytes.len(), drips_for));
+                return Err(ApiError::refused(StatusCode::REQUEST_TIMEOUT, message));
+            }
         };
         let Ok(data) = frame.into_data() else { continue }; // trailers
         if bytes.len() + data.len() > limit {
-            discard(headers, body).await;
+            drop((bytes, data));
+            drain(head, body).await;
             return Err(too_large());
         }
         bytes.extend_from_slice(&data);
     }
 }
 
-/// Why no more of a body is read of which so much has come: it drips for so long, or nothing comes any more.
-fn too_slow(got: usize, drips_for: Option<Duration>) -> ApiError {
+/// Until when more has to come of what began then and has so many bytes by now; and for how long it has dripped by that
+/// time, where that is too slow.
+pub(crate) fn patience(began: Instant, got: usize) -> (Instant, Option<Duration>) {
+    let patience = STALL + Duration::from_secs((got / SLOWEST) as u64);
+    let (stall, end) = (Instant::now() + STALL, began + patience);
+    (stall.min(end), (end < stall).then_some(patience))
+}
+
+/// Why no more is read of what has so many bytes: it drips for so long, or nothing comes any more.
+pub(crate) fn too_slow(got: usize, drips_for: Option<Duration>) -> String {
     let stall = STALL.as_secs();
-    let why = match drips_for {
+    match drips_for {
         Some(time) => format!(
             "{got} bytes came in {} s, expected at least {SLOWEST} a second after the first {stall} s",
             time.as_secs()
         ),
         None => format!("nothing came for {stall} s"),
-    };
-    ApiError::refused(StatusCode::REQUEST_TIMEOUT, format!("body is incomplete: {why}"))
+    }
 }
 
 /// What a body is still packed in; the router has unpacked what it can.
@@ -127,14 +140,23 @@ async fn next_frame(body: &mut Body) -> Option<Result<Frame<Bytes>, axum::Error>
 /// Answers a request of which the route makes nothing but its head: a body comes to its end before.
 pub(super) async fn unasked(request: Request, next: Next) -> Response {
     let (head, body) = request.into_parts();
-    discard(&head.headers, body).await;
+    discard(&head, body).await;
     next.run(Request::from_parts(head, Body::empty())).await
 }
 
-/// Reads a body that is refused, or that nobody asked for, to its end without keeping it, within bounds.
-pub(super) async fn discard(headers: &HeaderMap, mut body: Body) {
-    if headers.contains_key(header::EXPECT) {
-        return; // who asks before sending sends nothing after a refusal
+/// Reads a body that is refused before any of it was read, or that nobody asked for, to its end without keeping it, within
+/// bounds.
+pub(super) async fn discard(head: &Parts, body: Body) {
+    // Who asks before sending sends nothing after a refusal; the first look at a body tells him to go on.
+    if !head.headers.contains_key(header::EXPECT) {
+        drain(head, body).await;
+    }
+}
+
+/// The same of the rest of a body.
+async fn drain(head: &Parts, mut body: Body) {
+    if let Some(arrived) = head.extensions.get::<Arrived>() {
+        arrived.discard();
     }
     let reading = async {
         let mut left = DISCARDED_BYTES;
@@ -201,7 +223,8 @@ mod tests {
         ] {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-            let read = runtime.unwrap().block_on(bytes(&HeaderMap::new(), body, 1_000_000));
+            let (head, body) = Request::new(body).into_parts();
+            let read = runtime.unwrap().block_on(bytes(&head, body, 1_000_000));
             let read = read.map(|bytes| bytes.len()).map_err(|error| error.message().to_owned());
             assert_eq!(read, expected.map_err(|why| format!("body is incomplete: {why}")), "{what}");
         }

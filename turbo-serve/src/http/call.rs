@@ -46,7 +46,7 @@ impl<T: RequestBody> FromRequest<Server> for Call<T> {
         let (bytes, urgency) = read(&mut head, body, server).await?;
         let received = Instant::now();
         let body: T = body::parse(&bytes)?;
-        let target = Target::of(&mut head, server, body.model(), urgency).await.map_err(ApiError::from)?;
+        let target = Target::of(&mut head, server, body.model(), urgency).await?;
         Ok(Self { target, body, received })
     }
 }
@@ -61,14 +61,13 @@ pub(super) async fn read(
         Some(&urgency) => Ok(urgency),
         None => urgency(&head.headers), // the client's time runs from the head on
     };
-    let checked = Target::check(head, server).await.map_err(ApiError::from);
-    match checked.and(urgency) {
+    match Target::check(head, server).await.and(urgency) {
         Ok(urgency) => {
             head.extensions.insert(urgency); // for whoever this request is handed on to
-            Ok((body::json(&head.headers, body, server.payload_limit()).await?, urgency))
+            Ok((body::json(head, body, server.payload_limit()).await?, urgency))
         }
         Err(error) => {
-            discard(&head.headers, body).await;
+            discard(head, body).await;
             Err(error)
         }
     }

@@ -117,6 +117,11 @@ impl ApiError {
         Self::new(ErrorType::Unauthorized, failure::UNAUTHORIZED, message)
     }
 
+    /// How HTTP says it.
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
+    }
+
     /// What kind of failure it is.
     pub(crate) fn error_type(&self) -> ErrorType {
         self.error_type

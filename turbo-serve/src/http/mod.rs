@@ -75,10 +75,12 @@ mod write;
 
 pub(crate) use ability::Ability;
 pub(crate) use answer::{caught, written};
+pub(crate) use body::{patience, too_slow};
 pub(crate) use error::{ApiError, ErrorType, Failure};
 pub(crate) use metrics::Arity;
+pub(crate) use observe::turn_away;
 pub(crate) use rerank::check_copies;
-pub(crate) use router::{refuse, refused};
+pub(crate) use router::refused;
 pub(crate) use tei::{Token, score_function, tokens};
 pub(crate) use urgency::urgency;
 pub(crate) use write::check_finite;

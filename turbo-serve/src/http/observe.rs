@@ -8,15 +8,20 @@ use axum::{
     middleware::Next,
     response::Response,
 };
+use metrics::counter;
 
-use super::{error::Failure, router::Server};
-use crate::request_span;
+use super::{
+    error::{ApiError, Failure},
+    router::{Server, refuse},
+};
+use crate::{
+    metric_names::{ERR, REQUEST_FAILURE},
+    request_span,
+};
 
 /// Wraps the handling of a request.
 pub(super) async fn observe(State(server): State<Server>, request: Request, next: Next) -> Response {
-    let start = Instant::now();
-    let id = request_span::id(request.headers()).cloned();
-    let asked = Asked { method: request.method().clone(), uri: request.uri().clone(), id };
+    let (asked, start) = (Asked::by(&request), Instant::now());
     let asks = asked.method == Method::POST; // for embeddings; health is asked for otherwise
     let response = next.run(request).await;
     let failure = response.extensions().get::<Failure>().copied();
@@ -27,6 +32,19 @@ pub(super) async fn observe(State(server): State<Server>, request: Request, next
     response
 }
 
+/// Refuses a request that comes to no route: it has a span, a line and a count like any other.
+pub(crate) async fn turn_away(request: Request, error: ApiError) -> Response {
+    request_span::around(request, |request| async move {
+        let (asked, start) = (Asked::by(&request), Instant::now());
+        let (status, failure) = (error.status(), error.failure());
+        counter!(REQUEST_FAILURE, ERR => failure.0).increment(1);
+        let response = refuse(&asked.uri, request, error).await;
+        asked.log(status, Some(failure), start);
+        response
+    })
+    .await
+}
+
 /// What a line of the log says of a request.
 struct Asked {
     method: Method,
@@ -35,6 +53,11 @@ struct Asked {
 }
 
 impl Asked {
+    fn by(request: &Request) -> Self {
+        let id = request_span::id(request.headers()).cloned();
+        Self { method: request.method().clone(), uri: request.uri().clone(), id }
+    }
+
     fn path(&self) -> &str {
         self.uri.path()
     }

@@ -246,12 +246,12 @@ async fn wrong_method(OriginalUri(uri): OriginalUri, request: Request) -> Respon
 }
 
 /// Refuses in the words of the protocol that the request belongs to.
-pub(crate) async fn refuse(uri: &Uri, request: Request, error: ApiError) -> Response {
+pub(super) async fn refuse(uri: &Uri, request: Request, error: ApiError) -> Response {
     let (head, body) = request.into_parts();
     if grpc::is_call(&head.headers) {
         return grpc::refused(&error); // its stream may have no end, and HTTP/2 needs none
     }
-    discard(&head.headers, body).await;
+    discard(&head, body).await;
     refused(uri.path(), error)
 }
 

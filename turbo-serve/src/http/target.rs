@@ -6,11 +6,9 @@
 //! | the body, where its protocol has a field for it and the path says nothing | `{"model": "minilm/2", …}` |
 //! | nobody | the default model |
 
-use std::convert::Infallible;
-
 use axum::{
-    extract::{FromRequestParts, RawPathParams},
-    http::{HeaderValue, request::Parts},
+    extract::{FromRequestParts, RawPathParams, rejection::RawPathParamsRejection},
+    http::{HeaderValue, StatusCode, request::Parts},
 };
 
 use super::{
@@ -43,11 +41,12 @@ pub(super) struct Target {
 impl Target {
     /// Refuses a request for a model that is not served, where its head is enough to tell. For requests with a body,
     /// before it is read; the lease comes behind it, so that nobody keeps a model from being unloaded by sending slowly.
-    pub(super) async fn check(parts: &mut Parts, server: &Server) -> Result<(), NotServed> {
+    pub(super) async fn check(parts: &mut Parts, server: &Server) -> Result<(), ApiError> {
         if parts.extensions.get::<Self>().is_some() {
             return Ok(());
         }
-        InPath::of(parts).await.wanted().map_or(Ok(()), |wanted| server.models().check(wanted))
+        let path = InPath::of(parts).await?;
+        Ok(path.wanted().map_or(Ok(()), |wanted| server.models().check(wanted))?)
     }
 
     /// The model that a request is for: the one that its path names, else the one of this name, else the default one.
@@ -57,13 +56,13 @@ impl Target {
         server: &Server,
         name: Option<&str>,
         urgency: Urgency,
-    ) -> Result<Self, NotServed> {
+    ) -> Result<Self, ApiError> {
         if let Some(found) = parts.extensions.remove::<Self>() {
             return Ok(Self { served: found.served.urgent(urgency), ..found });
         }
-        let path = InPath::of(parts).await;
+        let path = InPath::of(parts).await?;
         let wanted = path.wanted().unwrap_or(Wanted { name, version: None });
-        Self::lease(parts, server, wanted, urgency).await
+        Ok(Self::lease(parts, server, wanted, urgency).await?)
     }
 
     /// The model, asked so urgently; nobody waits for it beyond the deadline.
@@ -138,8 +137,7 @@ impl FromRequestParts<Server> for Target {
 
     async fn from_request_parts(parts: &mut Parts, server: &Server) -> Result<Self, TeiError> {
         let urgency = urgency(&parts.headers)?;
-        let found = Self::of(parts, server, None, urgency).await;
-        found.map_err(|error| ApiError::from(error).into())
+        Ok(Self::of(parts, server, None, urgency).await?)
     }
 }
 
@@ -151,10 +149,17 @@ pub(super) struct InPath {
 }
 
 impl InPath {
-    async fn of(parts: &mut Parts) -> Self {
+    async fn of(parts: &mut Parts) -> Result<Self, ApiError> {
         let mut said = Self::default();
-        // A path whose parameters are not UTF-8 has none that could name a model.
-        let Ok(params) = RawPathParams::from_request_parts(parts, &()).await else { return said };
+        let params = match RawPathParams::from_request_parts(parts, &()).await {
+            Ok(params) => params,
+            // What is no text names no model, and is not for the default one.
+            Err(RawPathParamsRejection::InvalidUtf8InPathParam(error)) => {
+                let message = format!("the path names no model: {error}");
+                return Err(ApiError::refused(StatusCode::NOT_FOUND, message));
+            }
+            Err(_) => return Ok(said), // it has none
+        };
         for (key, value) in &params {
             match key {
                 NAME => said.name = Some(value.to_owned()),
@@ -162,7 +167,7 @@ impl InPath {
                 _ => {}
             }
         }
-        said
+        Ok(said)
     }
 
     /// `None` where it says nothing.
@@ -173,9 +178,9 @@ impl InPath {
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for InPath {
-    type Rejection = Infallible;
+    type Rejection = TeiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self::of(parts).await)
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, TeiError> {
+        Ok(Self::of(parts).await?)
     }
 }

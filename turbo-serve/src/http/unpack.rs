@@ -13,7 +13,7 @@ use axum::{
     BoxError, Router,
     body::{Body, Bytes, HttpBody},
     extract::Request,
-    http::{self, header},
+    http::{self, HeaderValue, header},
 };
 use hyper::body::Frame;
 use tower::util::MapRequestLayer;
@@ -37,10 +37,20 @@ pub(super) fn unpacked(router: Router<Server>, limit: usize) -> Router<Server> {
 struct Packed;
 
 fn note(mut request: Request) -> Request {
-    if request.headers().contains_key(header::CONTENT_ENCODING) {
+    if let Some(said) = request.headers_mut().get_mut(header::CONTENT_ENCODING) {
+        if let Some(coding) = coding(said) {
+            *said = coding;
+        }
         request.extensions_mut().insert(Packed);
     }
     request
+}
+
+/// A known coding in the spelling that is looked for: names have no case, and gzip has two.
+fn coding(said: &HeaderValue) -> Option<HeaderValue> {
+    let codings = [("gzip", "gzip"), ("x-gzip", "gzip"), ("deflate", "deflate"), ("identity", "identity")];
+    let is_said = |name: &str| said.as_bytes().eq_ignore_ascii_case(name.as_bytes());
+    codings.into_iter().find(|(name, _)| is_said(name)).map(|(_, coding)| HeaderValue::from_static(coding))
 }
 
 fn bounded(request: http::Request<DecompressionBody<Body>>, limit: usize) -> Request {

@@ -21,6 +21,14 @@ use super::{answer, serve::Waits, stall::StallLimit, underway::Underway, unread:
 /// a single client can keep it busy.
 const MOST_STREAMS: u32 = 512;
 
+/// Bytes of one request that a client of HTTP/2 may send before they are read: over 50 ms that is five megabytes a second.
+const STREAM_WINDOW: u32 = 256 << 10;
+
+/// The same of a connection. A stream of gRPC that waits for room is not read; with a window as large as its own it would
+/// stop every other request of its connection, a look at the server's health among them. Not larger, for what comes
+/// unread is in memory without being counted among the bytes in flight, which are those that were read.
+const CONNECTION_WINDOW: u32 = 16 * STREAM_WINDOW;
+
 /// Requests that one HTTP/2 connection may take back before they were looked at: asking and taking back costs a client
 /// next to nothing.
 const MOST_RESETS: usize = 20;
@@ -54,6 +62,8 @@ impl Connections {
             .timer(TokioTimer::new())
             .keep_alive_interval(waits.stall)
             .keep_alive_timeout(waits.stall)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
             .max_concurrent_streams(MOST_STREAMS)
             .max_pending_accept_reset_streams(MOST_RESETS);
         Arc::new(Self {

@@ -12,6 +12,10 @@
 //! bytes. Where those turned out to be far more than was planned (who asks for the tokens of a text gets fifty times its
 //! bytes), and there is no room for them, it is given up, and who asked is refused.
 //!
+//! Who calls over gRPC and does not send the rest of a message, or does not end a call whose only message is here, has the
+//! time that a body of HTTP has ([`patience`]): nobody else would let go of what has come. Between its messages a stream may
+//! rest, for it holds nothing then.
+//!
 //! What is counted is bytes as they come, unpack and go. What is made of a body is a few times as much for a while: ids
 //! of one digit are two bytes of JSON and eight in memory.
 //!
@@ -22,10 +26,11 @@ use std::{
     collections::VecDeque,
     error::Error,
     fmt,
+    future::Future,
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     task::{Context, Poll, ready},
     time::Duration,
@@ -35,21 +40,21 @@ use axum::{
     BoxError, Router,
     body::{Body, Bytes, HttpBody},
     extract::{Request, State},
-    http::{Method, Version},
+    http::{Method, Uri, Version},
     middleware::{self, Next},
     response::Response,
 };
 use hyper::body::{Frame, SizeHint};
 use metrics::{Gauge, counter, gauge};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::answer::is_one_piece;
 use crate::{
     engine::{AnswerRoom, EngineError, HoldAnswers, available_bytes},
     grpc,
-    http::{ApiError, Failure, refuse, refused},
-    metric_names::{
-        ADMISSION_REFUSALS, ANSWER_BYTES, BODY_BYTES, ERR, REASON, REQUEST_FAILURE, failure, refusal,
-    },
+    http::{ApiError, Failure, patience, refused, too_slow, turn_away},
+    metric_names::{ADMISSION_REFUSALS, ANSWER_BYTES, BODY_BYTES, ERR, REASON, REQUEST_FAILURE, refusal},
+    request_span,
 };
 
 /// An answer may have so many bytes more than were planned before it is looked whether there is room for them: such
@@ -105,9 +110,7 @@ async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) 
     // Who looks how the server is asks for little, and has to be answered.
     let asks = request.method() == Method::POST && !grpc::is_public(request.uri().path());
     if asks && answers.is_full() {
-        counter!(REQUEST_FAILURE, ERR => failure::OVERLOADED).increment(1);
-        let (uri, no_room) = (request.uri().clone(), answers.no_room());
-        return refuse(&uri, request, ApiError::from(no_room)).await;
+        return turn_away(request, ApiError::from(answers.no_room())).await;
     }
     let over_http2 = request.version() == Version::HTTP_2;
     let path = asks.then(|| request.uri().clone());
@@ -120,6 +123,7 @@ async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) 
         coming: bodies.add(0),
         whole: Arc::downgrade(&arrived.messages),
         framing,
+        wait: None,
         is_refused: false,
     };
     head.extensions.insert(arrived.clone());
@@ -133,17 +137,23 @@ async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) 
     let announced = match (path, exact) {
         (Some(path), Some(bytes)) => match planned.becomes(bytes) {
             Ok(announced) => announced,
-            Err(error) => {
-                let error = ApiError::from(error);
-                let Failure(reason) = error.failure();
-                counter!(REQUEST_FAILURE, ERR => reason).increment(1);
-                return refused(path.path(), error);
-            }
+            Err(error) => return instead_of(&answer, &path, ApiError::from(error)),
         },
         (None, Some(bytes)) => answers.add(bytes),
         (_, None) => planned.take(),
     };
     answer.map(|body| Body::new(Outgoing { announced, body }))
+}
+
+/// What whoever asked gets where his answer is given up.
+fn instead_of(answer: &Response, uri: &Uri, error: ApiError) -> Response {
+    let (path, Failure(reason)) = (uri.path(), error.failure());
+    counter!(REQUEST_FAILURE, ERR => reason).increment(1);
+    let id = request_span::id(answer.headers()).and_then(|id| id.to_str().ok());
+    tracing::debug!(path, id, reason, "an answer is given up");
+    let mut refusal = refused(path, error);
+    request_span::copy_id(answer.headers(), refusal.headers_mut());
+    refusal
 }
 
 /// Bytes of one kind.
@@ -263,10 +273,31 @@ impl Drop for Held {
     }
 }
 
-type Messages = Mutex<VecDeque<Held>>;
+/// What has come of a body and is held, message by message, until it is answered.
+#[derive(Default)]
+struct Messages {
+    held: Mutex<VecDeque<Held>>,
+    /// Then nothing is held of what follows: it is read to be thrown away.
+    are_discarded: AtomicBool,
+}
 
-fn keep(messages: &Messages, message: Held) {
-    messages.lock().unwrap_or_else(PoisonError::into_inner).push_back(message);
+impl Messages {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, message: Held) {
+        self.lock().push_back(message);
+    }
+
+    /// Whether there is none that whoever answers has still to take.
+    fn are_taken(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    fn are_discarded(&self) -> bool {
+        self.are_discarded.load(Relaxed)
+    }
 }
 
 /// What has come of a request and was not answered yet, and what is held of its answer; with the request, for whoever
@@ -281,13 +312,21 @@ pub(crate) struct Arrived {
 impl Arrived {
     /// The next message of a stream of gRPC, which is read no sooner than it is here.
     pub(crate) fn message(&self) -> Option<Held> {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+        self.messages.lock().pop_front()
     }
 
     /// So many bytes came out of a packed body.
     pub(crate) fn unpacked(&self, bytes: usize) -> Result<(), NoRoom> {
-        keep(&self.messages, self.bodies.take(bytes)?);
+        if !self.messages.are_discarded() {
+            self.messages.keep(self.bodies.take(bytes)?);
+        }
         Ok(())
+    }
+
+    /// Lets go of all that has come; what follows is thrown away as it comes.
+    pub(crate) fn discard(&self) {
+        self.messages.are_discarded.store(true, Relaxed);
+        self.messages.lock().clear();
     }
 
     /// The answer to it, until it is written.
@@ -407,13 +446,40 @@ struct Incoming {
     whole: Weak<Messages>,
     /// Of a call of gRPC; any other body is one message.
     framing: Option<Framing>,
+    /// While more of what is held has to come; only calls of gRPC have nobody else who looks after that.
+    wait: Option<Wait>,
     /// Then what follows is read to be thrown away.
     is_refused: bool,
 }
 
+/// A wait for more of a message.
+struct Wait {
+    began: Instant,
+    limit: Pin<Box<Sleep>>,
+    /// At the limit it has dripped for so long, if that is why there is one.
+    drips_for: Option<Duration>,
+}
+
+impl Wait {
+    /// For more than so many bytes.
+    fn begin(got: usize) -> Self {
+        let began = Instant::now();
+        let (until, drips_for) = patience(began, got);
+        Self { began, limit: Box::pin(sleep_until(until)), drips_for }
+    }
+
+    /// The same when something has come, and there are so many.
+    fn goes_on(mut self, got: usize) -> Self {
+        let (until, drips_for) = patience(self.began, got);
+        self.limit.as_mut().reset(until);
+        Self { drips_for, ..self }
+    }
+}
+
 impl Incoming {
     fn count(&mut self, data: &[u8]) -> Result<(), BoxError> {
-        if self.is_refused {
+        let whole = self.whole.upgrade();
+        if self.is_refused || whole.as_ref().is_some_and(|whole| whole.are_discarded()) {
             return Ok(());
         }
         match self.coming.tally.take(data.len()) {
@@ -430,13 +496,37 @@ impl Incoming {
             Some(framing) => framing.ends(data),
             None => vec![data.len()],
         };
+        // A call with one message can send others for ever: they do not begin its time anew.
+        let same = ended.is_empty() || whole.as_ref().is_some_and(|whole| !whole.are_taken());
         for bytes in ended {
             let message = self.coming.split(bytes);
-            if let Some(whole) = self.whole.upgrade() {
-                keep(&whole, message);
+            if let Some(whole) = &whole {
+                whole.keep(message);
             }
         }
+        self.wait = self.wait.take().filter(|_| same).map(|wait| wait.goes_on(self.coming.bytes));
         Ok(())
+    }
+
+    /// Whether something is held for which more has to come: half a message, or a whole one whose call does not end. Those of
+    /// a stream are taken before more is asked for.
+    fn is_unfinished(&self) -> bool {
+        let waits = || self.whole.upgrade().is_some_and(|whole| !whole.are_taken());
+        self.framing.is_some() && (self.coming.bytes > 0 || waits())
+    }
+
+    /// Ends with an error when something is held and nothing more comes of it, or too slowly.
+    fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<BoxError> {
+        if !self.is_unfinished() {
+            return Poll::Pending;
+        }
+        let got = self.coming.bytes;
+        let wait = self.wait.get_or_insert_with(|| Wait::begin(got));
+        ready!(wait.limit.as_mut().poll(cx));
+        let why = too_slow(got, wait.drips_for);
+        drop(self.coming.split(got));
+        self.wait = None;
+        Poll::Ready(Box::new(grpc::unfinished(&why)))
     }
 }
 
@@ -448,7 +538,11 @@ impl HttpBody for Incoming {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else { return Poll::Ready(None) };
+        let frame = match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(Some(frame)) => frame,
+            Poll::Ready(None) => return Poll::Ready(None),
+            Poll::Pending => return self.poll_wait(cx).map(|error| Some(Err(error))),
+        };
         let counted = frame.map_err(BoxError::from).and_then(|frame| {
             let counted = frame.data_ref().map_or(Ok(()), |data| self.count(data));
             counted.map(|()| frame)
@@ -554,12 +648,13 @@ impl HttpBody for Outgoing {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
+    use std::{convert::Infallible, future::poll_fn, time::Instant};
 
     use axum::{
         http::StatusCode,
         routing::{get, post},
     };
+    use futures_util::{StreamExt, stream};
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::{TcpListener, TcpStream},
@@ -597,6 +692,56 @@ mod tests {
         }
     }
 
+    /// After how many seconds a call is given up whose client sends a piece every twenty, and then nothing; `None` is never.
+    /// The messages that are whole are taken as those of a stream, or wait for the call's end.
+    async fn given_up_after(pieces: &[&'static [u8]], are_taken: bool) -> Option<u64> {
+        let (tally, messages) = (tally(100), Arc::new(Messages::default()));
+        let sent = stream::iter(pieces.to_vec()).then(|piece| async move {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            Ok::<_, Infallible>(piece)
+        });
+        let mut body = Incoming {
+            body: Body::from_stream(sent.chain(stream::pending())),
+            coming: tally.add(0),
+            whole: Arc::downgrade(&messages),
+            framing: Some(Framing::default()),
+            wait: None,
+            is_refused: false,
+        };
+        let began = tokio::time::Instant::now();
+        let read = async {
+            loop {
+                match poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await.unwrap() {
+                    Ok(_) if are_taken => messages.lock().clear(),
+                    Ok(_) => {}
+                    Err(error) => return error.to_string(),
+                }
+            }
+        };
+        let error = tokio::time::timeout(Duration::from_secs(600), read).await.ok()?;
+        assert!(error.contains("the call is unfinished"), "{error}");
+        messages.lock().clear(); // as whoever was to answer goes
+        assert_eq!(tally.held.load(Relaxed), 0);
+        Some(began.elapsed().as_secs())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_finish_what_it_sends_is_not_waited_for() {
+        const HALF: &[u8] = &[0, 0, 0, 0, 9, b'a'];
+        const WHOLE: &[u8] = &[0, 0, 0, 0, 1, b'a'];
+        const WHOLE_AND_HALF: &[u8] = &[0, 0, 0, 0, 1, b'a', 0, 0, 0];
+        for (pieces, are_taken, expected) in [
+            (&[HALF][..], true, Some(50)),
+            (&[WHOLE], false, Some(50)),
+            (&[WHOLE, WHOLE, WHOLE], false, Some(50)),
+            (&[HALF, b"b", b"c"], true, Some(50)), // it drips
+            (&[WHOLE_AND_HALF], true, Some(50)),
+            (&[WHOLE, WHOLE, WHOLE], true, None),
+        ] {
+            assert_eq!(given_up_after(pieces, are_taken).await, expected, "{pieces:?}, {are_taken}");
+        }
+    }
+
     #[tokio::test]
     async fn small_answers_over_http2_that_are_not_read_have_nobody_refused() {
         let router = Router::new().route("/", post(|| async { "here" }));
@@ -616,13 +761,17 @@ mod tests {
     #[tokio::test]
     async fn answers_that_become_more_than_was_planned_are_given_up_where_there_is_no_room() {
         let router = Router::new().route("/", post(async |asked: Bytes| vec![0_u8; asked.len() << 20]));
+        let router = router.layer(middleware::from_fn(request_span::span));
         let router = bounded(router, InFlightLimits { bodies: 10, answers: 5 << 19 });
         let ask = async |megabytes: usize| {
             let request = Request::post("/").body(Body::from(vec![0; megabytes])).unwrap();
             router.clone().oneshot(request).await.unwrap()
         };
         let (one, another) = (ask(1).await, ask(1).await);
-        let refused = [ask(1).await, ask(3).await].map(|answer| answer.status());
+        let refused = [ask(1).await, ask(3).await].map(|answer| {
+            assert!(request_span::id(answer.headers()).is_some(), "{:?}", answer.headers());
+            answer.status()
+        });
         assert_eq!([one.status(), another.status()], [StatusCode::OK; 2]);
         assert_eq!(refused, [StatusCode::TOO_MANY_REQUESTS, StatusCode::UNPROCESSABLE_ENTITY]);
         drop(one);
@@ -674,7 +823,9 @@ mod tests {
         }
         let refused = becomes("POST /small", "HTTP/1.1 429").await;
         assert!(
-            refused.contains("retry-after: 1\r\n") && refused.contains("--max-answer-bytes"),
+            ["retry-after: 1\r\n", "x-request-id: ", "--max-answer-bytes"]
+                .iter()
+                .all(|said| refused.contains(said)),
             "{refused}"
         );
         assert!(answer("GET /health").await.ends_with("well"));

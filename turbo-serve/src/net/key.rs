@@ -13,8 +13,7 @@ use subtle::ConstantTimeEq;
 
 use crate::{
     grpc,
-    http::{ApiError, refuse},
-    metric_names::{ERR, REQUEST_FAILURE, failure},
+    http::{ApiError, turn_away},
 };
 
 /// What whoever watches a server asks for, and what tells how to ask: they have no key. Of one model it is the same.
@@ -81,9 +80,7 @@ async fn check(State(key): State<ApiKey>, request: Request, next: Next) -> Respo
         true => "the key in `Authorization` is not this server's",
         false => "expected the header `Authorization: Bearer KEY` with this server's key, got none",
     };
-    metrics::counter!(REQUEST_FAILURE, ERR => failure::UNAUTHORIZED).increment(1);
-    let uri = request.uri().clone();
-    let mut response = refuse(&uri, request, ApiError::unauthorized(message)).await;
+    let mut response = turn_away(request, ApiError::unauthorized(message)).await;
     response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     response
 }

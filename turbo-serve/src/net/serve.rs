@@ -124,19 +124,24 @@ mod tests {
     /// Far more than the system buffers.
     const LARGE: usize = 64 << 20;
 
+    const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+
     /// What a client of HTTP/2 begins with: its preface, and settings that change nothing.
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-    /// Serves while `client` talks to the address on a thread of its own.
+    /// Serves while `client` talks to the address on a thread of its own; `begun` is there before anybody looks: a thread may
+    /// begin later than a server waits.
     fn with_client<T: Send + 'static>(
         router: Router,
         waits: Waits,
+        begun: &[u8],
         client: impl FnOnce(Client) -> T + Send + 'static,
     ) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let stream = Client::connect(listener.local_addr().unwrap()).unwrap();
+            let mut stream = Client::connect(listener.local_addr().unwrap()).unwrap();
+            stream.write_all(begun).unwrap();
             stream.set_read_timeout(Some(LONG)).unwrap();
             let talk = tokio::task::spawn_blocking(move || client(stream));
             tokio::select! {
@@ -169,10 +174,8 @@ mod tests {
         let waits = Waits { head: SHORT, farewell: SHORT, ..WAITS };
         for begun in [b"".as_slice(), b"PRI * HT", b"GET / HTTP/1.1\r\nx-a: b\r\n", PREFACE] {
             let started = Instant::now();
-            let ended = with_client(Router::new(), waits, move |mut client| {
-                client.write_all(begun).unwrap();
-                client.read_to_end(&mut Vec::new())
-            });
+            let ended =
+                with_client(Router::new(), waits, begun, |mut client| client.read_to_end(&mut Vec::new()));
             ended.unwrap();
             assert!(started.elapsed() < LONG / 2, "{begun:?}");
         }
@@ -181,8 +184,7 @@ mod tests {
     #[test]
     fn a_client_that_never_reads_is_cut_off() {
         let router = Router::new().route("/", get(|| async { vec![0_u8; LARGE] }));
-        let received = with_client(router, Waits { stall: SHORT, ..WAITS }, |mut client| {
-            client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        let received = with_client(router, Waits { stall: SHORT, ..WAITS }, GET, |mut client| {
             std::thread::sleep(20 * SHORT);
             let mut received = Vec::new();
             // Ends early, in peace or with a reset.
@@ -195,8 +197,8 @@ mod tests {
     #[test]
     fn a_client_that_reads_slowly_is_not_cut_off() {
         let router = Router::new().route("/", get(|| async { vec![0_u8; LARGE] }));
-        let received = with_client(router, Waits { head: SHORT, farewell: SHORT, ..WAITS }, |mut client| {
-            client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        let waits = Waits { head: SHORT, farewell: SHORT, ..WAITS };
+        let received = with_client(router, waits, GET, |mut client| {
             std::thread::sleep(10 * SHORT);
             let mut received = Vec::new();
             client.read_to_end(&mut received).unwrap();
@@ -502,7 +504,7 @@ mod tests {
         const GOAWAY: u8 = 7;
         const ENHANCE_YOUR_CALM: [u8; 4] = [0, 0, 0, 11];
         let router = Router::new().route("/", get(std::future::pending::<()>));
-        let bytes = with_client(router, WAITS, |mut client| {
+        let bytes = with_client(router, WAITS, b"", |mut client| {
             let mut asked = PREFACE.to_vec();
             for stream in (1..4000_u32).step_by(2) {
                 // `GET / HTTP/2` from `x`, and at once taken back

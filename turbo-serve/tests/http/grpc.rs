@@ -482,11 +482,32 @@ async fn while_a_message_waits_for_room_others_stay_with_their_client() {
     });
     let answers = embedder(&server).await.embed_stream(messages.take(ALL)).await.unwrap().into_inner();
     tokio::time::sleep(Duration::from_millis(500)).await;
-    // The window of HTTP/2 is a megabyte.
+    // The window of a stream is a quarter of a megabyte.
     let ahead = sent.load(SeqCst);
     assert!((2..200).contains(&ahead), "{ahead} messages were sent");
     engine.room.store(usize::MAX, SeqCst);
     assert_eq!(answers.filter(|answer| std::future::ready(answer.is_ok())).count().await, ALL);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_stream_that_is_not_read_does_not_stop_other_calls_of_its_connection() {
+    let server = Crowded::new(0, 0).serve();
+    let channel = channel(&server).await;
+    let messages = stream::iter(vec![embed(&"a".repeat(PAYLOAD_LIMIT - 100)); 400]);
+    let _answers = EmbedClient::new(channel.clone()).embed_stream(messages).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await; // as much as it may has been sent
+    let mut health = HealthClient::new(channel);
+    let checked = tokio::time::timeout(Duration::from_secs(5), health.check(HealthCheckRequest::default()));
+    let status = checked.await.expect("it is stopped").unwrap().into_inner().status();
+    assert_eq!(status, ServingStatus::Serving);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_anybody_may_ask_is_short() {
+    let server = Server::start();
+    let service = "a".repeat(100_000);
+    let checked = HealthClient::new(channel(&server).await).check(HealthCheckRequest { service }).await;
+    assert_status("health", checked, Code::OutOfRange, "65536 bytes");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -63,6 +63,9 @@ fn only_who_has_the_key_is_answered() {
     for path in ["/versions/1/health", "/models/health", "/models/versions/health/info"] {
         assert_tei(path, &server.get(path), 401, "Unauthorized", "expected the header");
     }
+    let headers = [("content-type", "application/json"), ("x-request-id", "mine")];
+    let named = server.send("POST", "/embed", &headers, BODY);
+    assert_eq!((named.status, named.header("x-request-id")), (401, "mine"));
     let metrics = server.get("/metrics");
     assert!(metrics.text().contains(r#"te_request_failure{err="unauthorized"}"#), "{}", metrics.text());
 }

@@ -81,6 +81,25 @@ fn one_who_asks_before_sending_too_much_is_told_not_to() {
 }
 
 #[test]
+fn one_who_was_told_to_go_on_is_read_to_the_end() {
+    let server = Server::start();
+    let mut client = TcpStream::connect(server.address).unwrap();
+    let head = "POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\ntransfer-encoding: chunked\r\nexpect: 100-continue\r\n\r\n";
+    client.write_all(head.as_bytes()).unwrap();
+    let mut told = [0; 25];
+    client.read_exact(&mut told).unwrap();
+    assert_eq!(&told, b"HTTP/1.1 100 Continue\r\n\r\n");
+    let chunk = format!("{:x}\r\n{}\r\n", 1 << 20, "a".repeat(1 << 20));
+    for _ in 0..20 {
+        client.write_all(chunk.as_bytes()).unwrap();
+    }
+    client.write_all(b"0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+}
+
+#[test]
 fn the_limit_holds_for_bodies_of_unannounced_length() {
     let server = Server::start();
     let head = "POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n";

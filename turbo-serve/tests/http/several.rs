@@ -38,7 +38,10 @@ use turbo_serve::{
     },
 };
 
-use crate::fake::{Fake, Reply, Running, Server, assert_tei, classifier, embedding};
+use crate::{
+    fake::{Fake, Reply, Running, Server, assert_tei, classifier, embedding},
+    statuses::assert_openai,
+};
 
 const UNLOADED: &str =
     "model `ranker/1` is not loaded: load it with `POST /v2/repository/models/ranker/1/load`";
@@ -203,6 +206,25 @@ fn names_that_there_are_not_are_404_in_the_protocols_words() {
 }
 
 #[test]
+fn a_name_that_is_no_text_is_404_in_the_protocols_words() {
+    let server = Several::start();
+    for path in ["/models/%FF/embed", "/models/%FF", "/models/ranker/versions/%FF/predict"] {
+        let reply = server.post(path, json!({ "inputs": "a" }));
+        assert_tei(path, &reply, 404, "Validation", "the path names no model: Invalid UTF-8");
+    }
+    for path in ["/models/%FF/info", "/models/%FF/health"] {
+        assert_tei(path, &server.running.get(path), 404, "Validation", "the path names no model");
+    }
+    let replies = [
+        server.post("/models/%FF/v1/embeddings", json!({ "input": "a" })),
+        server.running.get("/v1/models/%FF"),
+    ];
+    for reply in replies {
+        assert_openai("OpenAI", &reply, 404, "Validation", "the path names no model: Invalid UTF-8");
+    }
+}
+
+#[test]
 fn the_list_of_models_has_every_name_that_works() {
     let server = Several::start();
     let listed = |server: &Several| {
@@ -267,6 +289,24 @@ fn health_is_that_of_all_models_or_of_the_one_that_is_named() {
     assert_eq!(server.running.get("/health").status, 200, "what was unloaded is not ill");
     let reply = server.running.get("/models/ranker/health");
     assert_tei("unloaded", &reply, 404, "Validation", UNLOADED);
+}
+
+#[test]
+fn a_server_whose_models_are_not_loaded_tells_who_watches_that_it_stops() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let on_demand = Declared { load: LoadWhen::Request, ..declared("embedder", embedding(), &["1"], &[]) };
+    let models = Models::new(vec![on_demand], None).unwrap();
+    let services = grpc::router(models.clone(), Metrics::install().unwrap(), 1_000_000);
+    let server = Running::start(services);
+    runtime.block_on(async {
+        let url = format!("http://{}", server.address);
+        let mut client = HealthClient::new(Channel::from_shared(url).unwrap().connect().await.unwrap());
+        let mut watch = client.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+        assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
+        models.stop().await;
+        let ends = async { while watch.message().await.unwrap().is_some() {} };
+        tokio::time::timeout(Duration::from_secs(5), ends).await.expect("it goes on");
+    });
 }
 
 #[test]
@@ -439,6 +479,26 @@ fn requests_are_counted_by_model() {
     let metrics = server.running.get("/metrics");
     let line = "te_request_success{method=\"batch\",model=\"ranker/1\"}";
     assert!(metrics.text().lines().any(|it| it.starts_with(line)), "{}", metrics.text());
+}
+
+#[test]
+fn a_stream_of_texts_to_rank_is_counted_by_model() {
+    let server = Several::with([declared("streamed", classifier(["score"]), &["1"], &[])]);
+    server.runtime.block_on(async {
+        let url = format!("http://{}", server.running.address);
+        let mut client = RerankClient::new(Channel::from_shared(url).unwrap().connect().await.unwrap());
+        let texts = stream::iter(["b", "c"].map(|text| RerankStreamRequest {
+            query: "a".to_owned(),
+            text: text.to_owned(),
+            ..RerankStreamRequest::default()
+        }));
+        client.rerank_stream(call("streamed", texts)).await.unwrap();
+    });
+    let metrics = server.running.get("/metrics");
+    for counted in ["te_request_count", "te_request_success"] {
+        let line = format!("{counted}{{method=\"batch\",model=\"streamed/1\"}} 1");
+        assert!(metrics.text().lines().any(|it| it == line), "{line}: {}", metrics.text());
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use opentelemetry_proto::tonic::{
         trace_service_server::{TraceService, TraceServiceServer},
     },
     common::v1::{KeyValue, any_value::Value as Any},
-    trace::v1::Span,
+    trace::v1::{Span, status::StatusCode},
 };
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::oneshot};
@@ -126,6 +126,25 @@ fn a_span_tells_what_a_request_took_and_whose_it_is() {
     let told = attributes(&refused.attributes);
     assert_eq!((&told["id"], &told["status"]), (&json!(given), &json!(422)));
     assert!(!told.contains_key("tokens"), "{told:?}");
+}
+
+#[test]
+fn a_span_tells_that_its_request_failed() {
+    let collector = Collector::start();
+    let server = Server::start(&[&format!("--otlp-endpoint=http://{}", collector.address)]);
+    // Answered, refused, and not for this model.
+    for (path, body, expected) in [
+        ("/embed", json!({ "inputs": "the cat" }), 200),
+        ("/embed", json!({ "inputs": [] }), 400),
+        ("/predict", json!({ "inputs": "the cat" }), 424),
+    ] {
+        assert_eq!(server.post(path, &body).0, expected, "{path} {body}");
+    }
+    let (spans, _) = collector.spans_until_the_end_of(server);
+    let codes: Vec<i32> =
+        spans.iter().map(|span| span.status.as_ref().map_or(0, |status| status.code)).collect();
+    let (unset, error) = (StatusCode::Unset as i32, StatusCode::Error as i32);
+    assert_eq!(codes, [unset, unset, error]);
 }
 
 #[test]

@@ -236,12 +236,13 @@ impl Rerank for Calls {
         let model = Model::of(request.metadata())?;
         let served = self.lease_for(&model).await?;
         let (at_once, answerer) = (at_once(&served), Answerer::of(&served));
+        let metrics = self.metrics.of(served.label());
         if served.retrieves() {
             let why = "an ensemble that retrieves chooses from all texts, and here each is asked for alone: use `Rerank`";
             return Err(self.refuse(&ApiError::wrong_model(why)));
         }
         drop(served); // the stream does not keep it from being unloaded
-        self.metrics.received(Arity::Batch);
+        metrics.received(Arity::Batch);
 
         let (mut kept, mut scores, mut sum) = (Kept::default(), Vec::new(), Usage::default());
         {
@@ -258,7 +259,7 @@ impl Rerank for Calls {
             return Err(self.refuse(&ApiError::empty("the stream has no texts to rank")));
         }
         let usage = mean(sum, &scores, received.elapsed());
-        self.metrics.answered(Arity::Batch, &usage.timings, received.elapsed());
+        metrics.answered(Arity::Batch, &usage.timings, received.elapsed());
         let (ranks, metadata) = (ranks(&scores, kept.returned), Some(metadata(&usage)));
         let mut response = Response::new(RerankResponse { ranks, metadata });
         *response.metadata_mut() = answerer.took(&usage, received);

@@ -48,11 +48,11 @@ pub(super) async fn infer(
     let urgency = match check(&server, wanted, &head.headers) {
         Ok(urgency) => urgency,
         Err(error) => {
-            body::discard(&head.headers, body).await;
+            body::discard(&head, body).await;
             return Err(error.into());
         }
     };
-    let bytes = body::bytes(&head.headers, body, server.payload_limit()).await?;
+    let bytes = body::bytes(&head, body, server.payload_limit()).await?;
     let received = Instant::now();
     let Read { id, asked, binary } = read(&head.headers, &bytes, received)?;
     drop(bytes);

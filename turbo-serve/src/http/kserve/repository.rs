@@ -83,7 +83,7 @@ pub(super) async fn change(
 /// The body, be there one or not. Clients do not say that it is JSON.
 async fn read<T: Default + DeserializeOwned>(server: &Server, request: Request) -> Result<T, ApiError> {
     let (head, body) = request.into_parts();
-    let bytes = body::bytes(&head.headers, body, server.payload_limit()).await?;
+    let bytes = body::bytes(&head, body, server.payload_limit()).await?;
     match bytes.is_empty() {
         true => Ok(T::default()),
         false => body::parse(&bytes),

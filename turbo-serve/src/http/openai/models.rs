@@ -4,7 +4,8 @@ use std::time::UNIX_EPOCH;
 
 use axum::{
     Json,
-    extract::{Path, State},
+    extract::{Path, State, rejection::PathRejection},
+    http::StatusCode,
 };
 use serde::{Deserialize, Serialize};
 
@@ -65,8 +66,12 @@ pub(in crate::http) async fn list(State(server): State<Server>) -> Json<List> {
 /// `GET /v1/models/{name}`: the same of one of them.
 pub(in crate::http) async fn retrieve(
     State(server): State<Server>,
-    Path(Named { name }): Path<Named>,
+    path: Result<Path<Named>, PathRejection>,
 ) -> Result<Json<Model>, OpenAiError> {
+    let not_text = |error: PathRejection| {
+        ApiError::refused(StatusCode::NOT_FOUND, format!("the path names no model: {error}"))
+    };
+    let Path(Named { name }) = path.map_err(not_text)?;
     let model = Model::new(server.models(), name).map_err(ApiError::from)?;
     Ok(Json(model))
 }
