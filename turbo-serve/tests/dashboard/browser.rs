@@ -32,7 +32,7 @@ impl Browser {
     pub(crate) fn start() -> Option<Self> {
         let there =
             Command::new("chromium").arg("--version").stderr(Stdio::null()).stdout(Stdio::null()).status();
-        let required = std::env::var_os("TURBO_REQUIRE_CHROMIUM").is_some();
+        let required = std::env::var_os("TURBO_REQUIRE_CHROMIUM").is_some_and(|value| value == "1");
         assert!(there.is_ok() || !required, "no `chromium`: .ci/run installs it");
         if there.is_err() {
             println!("skipped: no `chromium`");
