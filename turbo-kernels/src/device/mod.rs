@@ -102,7 +102,7 @@ pub trait Device: Clone + Send + Sync + 'static {
     fn name(&self) -> String;
 
     /// What the bits of results depend on where weights are `dtype`, as text: devices that say the same compute the same,
-    /// be it that one of them has more threads.
+    /// even if one of them has more threads.
     fn rounding(&self, dtype: DType) -> String {
         format!("{}, {dtype}", self.name())
     }

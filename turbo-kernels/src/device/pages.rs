@@ -4,8 +4,8 @@
 //! slab   │ weight │ weight │ weight │ weight │ … rest │     pages of 2 MiB
 //! ```
 //!
-//! A page of 4 KiB is what the processor's own prefetching stops at, and one more entry of its tables of addresses,
-//! which a virtual machine looks up at twice the price. On a Zen 4 server weights that are smaller than a huge page were
+//! A page of 4 KiB is where the hardware prefetcher stops, and one more entry of the TLB, whose misses cost a virtual
+//! machine twice as much. On a Zen 4 server weights that are smaller than a huge page were
 //! read from memory at two thirds of the rate when each had pages of its own; side by side they have huge ones, and what
 //! is asked for beyond the end of one is the beginning of the next. Rows and results lie so, too: they are seldom a
 //! whole number of huge pages.

@@ -206,7 +206,7 @@ impl Folder {
         }
     }
 
-    /// Lets go of all files for a while. That is told once, be it that they can be opened and not be written.
+    /// Lets go of all files for a while. That is told once, even if they can be opened and only not be written.
     fn give_up(&self, generations: &mut Generations, why: &str) {
         (generations.current, generations.older) = (None, None);
         let dir = self.dir.display();

@@ -1,7 +1,7 @@
 //! Whether what was accepted is given up: threads ask between two pieces of work, clients wait for it beside their
 //! answer.
 //!
-//! So a client is told at once, be it that a thread has seconds of work in hand, and what it waited for is not begun.
+//! So a client is told at once, even while a thread has seconds of work in hand, and what it waited for is not begun.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 

@@ -280,7 +280,7 @@ impl Capacity {
     /// Room for one token: what a runner is made with before it is known whether more fits.
     pub(super) const LEAST: Self = Self { batch_size: 1, total_tokens: 1, max_seq_len: 1 };
 
-    /// The same with no more than so many tokens, be it that inputs have to be cut.
+    /// The same with no more than so many tokens, even if inputs have to be cut.
     pub(super) fn at_most(self, tokens: usize) -> Self {
         let Self { batch_size, total_tokens, max_seq_len } = self;
         Self {

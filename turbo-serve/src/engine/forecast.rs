@@ -98,7 +98,7 @@ pub(super) struct Place {
 
 #[derive(Debug)]
 enum Settled {
-    /// It takes longer than the server promises, be it that it is alone: so the promise is not for it, and its wait teaches
+    /// It takes longer than the server promises, even alone: so the promise is not for it, and its wait teaches
     /// nothing.
     BeyondPromise,
     Predicted {

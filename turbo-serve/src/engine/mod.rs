@@ -115,7 +115,7 @@ pub trait Infer: Send + Sync + 'static {
         BTreeMap::new()
     }
 
-    /// For how many inputs there is room just now, be it that somebody else takes it. Cheap: asked again and again by
+    /// For how many inputs there is room just now, though somebody else may take it. Cheap: asked again and again by
     /// whoever waits for it. Where nobody knows it before he asks, it is boundless.
     fn room(&self) -> usize {
         usize::MAX

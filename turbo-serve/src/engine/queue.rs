@@ -189,7 +189,7 @@ pub(super) struct Queue {
     forecast: Arc<Forecast>,
     epoch: Instant,
     stopping: bool,
-    /// Whether nothing is computed any more, be it that somebody waits.
+    /// Whether nothing is computed any more, even though somebody waits.
     abandoned: Arc<Abandoned>,
     metrics: QueueMetrics,
 }

@@ -125,7 +125,7 @@ impl Engine {
         self.0.admission.drain().await;
         self.0.encoders.stop();
         let shared = Arc::clone(&self.0);
-        // Under the lock, so that a second call waits for the same, be it that the first one's future is gone.
+        // Under the lock, so that a second call waits for the same, even if the first one's future is gone.
         let join = move || {
             let mut threads = shared.threads.lock().unwrap_or_else(PoisonError::into_inner);
             threads.drain(..).for_each(|thread| drop(thread.join()));
@@ -282,7 +282,7 @@ impl Shared {
         self.admission.reserve(u32::try_from(inputs).unwrap_or(u32::MAX))
     }
 
-    /// The answer, be it that nobody is left to give one, or that it is given up.
+    /// The answer, even if nobody is left to give one, or it is given up.
     async fn received<T>(&self, reply: Receiver<T>) -> Result<Vec<T>, EngineError> {
         tokio::select! {
             biased;

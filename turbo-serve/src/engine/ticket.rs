@@ -110,7 +110,7 @@ impl Ticket {
         Ok(())
     }
 
-    /// Answers the whole request with an error before any of it is computed: nothing is held of it, be it that it comes again.
+    /// Answers the whole request with an error before any of it is computed: nothing is held of it, even if it comes again.
     pub(super) fn refuse(&self, error: EngineError) {
         self.room.0.let_go(std::mem::take(&mut self.lock().held));
         self.fail(error);

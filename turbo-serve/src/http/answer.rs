@@ -83,7 +83,7 @@ async fn answer_with(
     let response = response.await?;
     let (usage, values, held) = (response.usage, values_in(&response.rows), target.planned());
     let write = move || {
-        let _held = held; // be it that the client goes meanwhile
+        let _held = held; // even if the client goes meanwhile
         write(&response)
     };
     let body = written(values, write).await?;
@@ -110,7 +110,7 @@ pub(super) fn json(body: Vec<u8>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// The answer of an engine, be it that it panics: else the connection would end without a word.
+/// The answer of an engine, even if it panics: else the connection would end without a word.
 pub(crate) async fn caught<'a, T>(ask: impl FnOnce() -> Pending<'a, T>) -> Result<T, ApiError> {
     let panicked = |_| ApiError::backend("inference failed: the engine panicked");
     // A future that has panicked is not polled again, and what it shared with others is the engine's to look after.
@@ -142,7 +142,7 @@ pub(super) async fn elsewhere<T: Send + 'static>(
         LazyLock::new(|| Semaphore::new(available_parallelism().map_or(1, NonZeroUsize::get)));
     let core = CORES.acquire().await;
     let worked = tokio::task::spawn_blocking(move || {
-        let _core = core; // be it that the client goes meanwhile
+        let _core = core; // even if the client goes meanwhile
         work()
     });
     let worked = worked.await;

@@ -29,7 +29,7 @@ impl Underway {
         self.0.borrow().has_begun
     }
 
-    /// Waits until there is one, be it that it is answered by now.
+    /// Waits until there is one, even if it is answered by now.
     pub(super) async fn some(&self) {
         let mut count = self.0.subscribe();
         if count.borrow_and_update().now == 0 {

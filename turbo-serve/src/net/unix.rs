@@ -115,7 +115,7 @@ async fn look(path: &Path) -> Result<Place, SocketError> {
     }
     match UnixStream::connect(path).await {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Place::Stale),
-        // Somebody listens, be it that more clients wait than the system lets wait.
+        // Somebody listens, even if more clients wait than the system lets wait.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(SocketError::InUse),
         Err(error) => Err(error.into()),
         Ok(_) => Err(SocketError::InUse),

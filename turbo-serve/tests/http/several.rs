@@ -580,7 +580,7 @@ fn a_stream_does_not_keep_its_model_from_being_unloaded() {
         questions.send(PredictRequest { inputs: "a".to_owned(), ..PredictRequest::default() }).await.unwrap();
         assert_eq!(answers.message().await.unwrap().unwrap().predictions.len(), 1);
         server.models.unload("ranker").await.unwrap();
-        // it ends, be it that its client says nothing more
+        // it ends, even if its client says nothing more
         let status = answers.message().await.unwrap_err();
         assert_eq!((status.code(), status.message()), (Code::NotFound, UNLOADED));
     });
