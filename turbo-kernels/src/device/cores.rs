@@ -14,20 +14,18 @@ pub(super) fn this_thread() -> i32 {
     system::this_thread()
 }
 
-/// The cores that a thread may use.
-#[derive(Clone)]
+/// The cores that a process may use.
 pub(super) struct Cores(system::Cores);
 
 impl Cores {
-    /// Those of the calling thread, and of a thread that it starts.
+    /// Those of the calling thread.
     pub(super) fn allowed() -> Self {
-        Self(system::Cores::allowed())
+        Self(system::allowed())
     }
 
-    /// Has `thread`, whose cores these are, use all of them but `core`, where there are others. Where somebody else has set
-    /// its cores since the last time, they are those.
-    pub(super) fn keep_off(&mut self, thread: i32, core: usize) {
-        self.0.keep_off(thread, core);
+    /// Has `thread` use all of them but `core`, where there are others.
+    pub(super) fn keep_off(&self, thread: i32, core: usize) {
+        system::keep_off(&self.0, thread, core);
     }
 }
 
@@ -36,12 +34,7 @@ mod system {
     use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
     /// None where there are more than the set has room for.
-    #[derive(Clone)]
-    pub(super) struct Cores {
-        allowed: CpuSet,
-        /// Those that the thread was left with the last time.
-        set: CpuSet,
-    }
+    pub(super) type Cores = CpuSet;
 
     pub(super) fn here() -> usize {
         sched_getcpu()
@@ -51,33 +44,26 @@ mod system {
         gettid().as_raw_nonzero().get()
     }
 
-    impl Cores {
-        pub(super) fn allowed() -> Self {
-            let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
-            Self { allowed, set: allowed }
-        }
+    pub(super) fn allowed() -> Cores {
+        sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new())
+    }
 
-        pub(super) fn keep_off(&mut self, thread: i32, core: usize) {
-            let Some(thread) = Pid::from_raw(thread) else { return };
-            let Ok(now) = sched_getaffinity(Some(thread)) else { return };
-            if now != self.set {
-                *self = Self { allowed: now, set: now };
-            }
-            let mut others = self.allowed;
-            if core < CpuSet::MAX_CPU {
-                others.unset(core);
-            }
+    pub(super) fn keep_off(cores: &Cores, thread: i32, core: usize) {
+        let mut others = *cores;
+        if core < CpuSet::MAX_CPU {
+            others.unset(core);
+        }
+        if let Some(thread) = Pid::from_raw(thread)
+            && others.count() > 0
+        {
             // Where it is refused, the system puts the thread where it likes, as it did before.
-            if others.count() > 0 && sched_setaffinity(Some(thread), &others).is_ok() {
-                self.set = others;
-            }
+            let _ = sched_setaffinity(Some(thread), &others);
         }
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 mod system {
-    #[derive(Clone)]
     pub(super) struct Cores;
 
     pub(super) fn here() -> usize {
@@ -88,13 +74,11 @@ mod system {
         -1
     }
 
-    impl Cores {
-        pub(super) fn allowed() -> Self {
-            Self
-        }
-
-        pub(super) fn keep_off(&mut self, _: i32, _: usize) {}
+    pub(super) fn allowed() -> Cores {
+        Cores
     }
+
+    pub(super) fn keep_off(_: &Cores, _: i32, _: usize) {}
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -105,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_thread_keeps_off_one_core_of_those_that_it_may_use() {
-        let mut cores = Cores::allowed();
+        let cores = Cores::allowed();
         let may_use = || -> Vec<usize> {
             let allowed = sched_getaffinity(None).unwrap();
             (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect()

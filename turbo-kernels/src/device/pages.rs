@@ -16,7 +16,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
-use memmap2::MmapMut;
+use memmap2::{MmapMut, MmapRaw};
 
 use super::ALIGNMENT;
 
@@ -29,10 +29,11 @@ const SLAB: usize = 32 << 20;
 /// Blocks below this stay where the allocator puts them: caches hold them.
 const SMALL: usize = PAGE;
 
-/// A mapping, and where so many bytes lie in it that begin with a huge page; all whole huge pages of them are huge.
-fn map(bytes: usize) -> Option<(MmapMut, Range<usize>)> {
+/// A mapping, and where so many bytes lie in it that begin with a huge page; all whole huge pages of them are huge. Raw, for
+/// a reference to all of it would be one to what other blocks' threads write.
+fn map(bytes: usize) -> Option<(MmapRaw, Range<usize>)> {
     // the system places a mapping at any page, so there is room to begin at a huge one
-    let map = MmapMut::map_anon(bytes.checked_add(HUGE)?).ok()?;
+    let map = MmapRaw::from(MmapMut::map_anon(bytes.checked_add(HUGE)?).ok()?);
     let first = map.as_ptr().align_offset(HUGE);
     #[cfg(target_os = "linux")]
     // refused where huge pages are switched off: then the pages are small ones
@@ -43,7 +44,7 @@ fn map(bytes: usize) -> Option<(MmapMut, Range<usize>)> {
 /// Zeroed bytes of a mapping that are one block's.
 #[derive(Debug)]
 pub(super) struct Pages {
-    map: Arc<MmapMut>,
+    map: Arc<MmapRaw>,
     /// Where they lie in it.
     range: Range<usize>,
 }
@@ -57,17 +58,14 @@ impl Pages {
 
     /// The first byte; all of them are this value's alone.
     pub(super) fn start(&self) -> NonNull<u8> {
-        let start = self.map.as_ptr().wrapping_add(self.range.start).cast_mut();
+        let start = self.map.as_mut_ptr().wrapping_add(self.range.start);
         NonNull::new(start).expect("the system maps nothing at address 0")
     }
 }
 
 impl Drop for Pages {
-    /// Gives back what others do not keep: the mapping with the last of its blocks, until then the whole pages of each.
+    /// Gives back what others do not keep: the whole pages of a block, and the mapping with the last of its blocks.
     fn drop(&mut self) {
-        if Arc::strong_count(&self.map) == 1 {
-            return;
-        }
         #[cfg(unix)]
         {
             let first = self.map.as_ptr().addr();
@@ -91,7 +89,7 @@ pub(crate) struct Slabs(Mutex<Rest>);
 /// What is left of the newest slab, which its blocks keep.
 #[derive(Debug, Default)]
 struct Rest {
-    map: Weak<MmapMut>,
+    map: Weak<MmapRaw>,
     range: Range<usize>,
 }
 

@@ -15,8 +15,7 @@
 //!
 //! Workers keep off the core of the caller. Linux likes to put a thread beside the one that wakes it, be another core
 //! idle, and moves it on when it next looks, a millisecond later: a short text is over by then. The caller itself may be
-//! moved at any time, to the core of a worker too, so each operation looks where it is. Which cores a worker may use is
-//! decided by whoever set them last, before the team or since.
+//! moved at any time, to the core of a worker too, so each operation looks where it is.
 
 use std::{
     any::Any,
@@ -83,10 +82,10 @@ unsafe impl Send for Shared {}
 pub(crate) struct Team {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// Those that each worker may use.
-    cores: Vec<Cores>,
+    /// Those that the team may use.
+    cores: Cores,
     /// The core that the workers keep off.
-    kept_off: usize,
+    kept_off: AtomicUsize,
 }
 
 impl Team {
@@ -106,8 +105,8 @@ impl Team {
         let mut team = Team {
             shared,
             workers: Vec::with_capacity(workers),
-            cores: vec![Cores::allowed(); workers],
-            kept_off: cores::NOWHERE,
+            cores: Cores::allowed(),
+            kept_off: AtomicUsize::new(cores::NOWHERE),
         };
         for index in 0..workers {
             let shared = Arc::clone(&team.shared);
@@ -127,7 +126,7 @@ impl Team {
     }
 
     /// Opens a region: until the result is dropped no worker parks. Regions may be nested.
-    pub(crate) fn hold(&mut self) -> Held {
+    pub(crate) fn hold(&self) -> Held {
         self.shared.held.0.fetch_add(1, SeqCst);
         self.leave_to_caller();
         self.wake(self.workers.len());
@@ -161,13 +160,11 @@ impl Team {
     }
 
     /// Has all workers keep off the core of the caller, when it is another than before.
-    fn leave_to_caller(&mut self) {
+    fn leave_to_caller(&self) {
         let here = cores::here();
-        if self.kept_off != here {
-            self.kept_off = here;
-            for (cores, thread) in self.cores.iter_mut().zip(&self.shared.threads) {
-                cores.keep_off(thread.load(Relaxed), here);
-            }
+        if self.kept_off.load(Relaxed) != here {
+            self.kept_off.store(here, Relaxed);
+            self.shared.threads.iter().for_each(|thread| self.cores.keep_off(thread.load(Relaxed), here));
         }
     }
 
@@ -207,14 +204,16 @@ impl Shared {
     /// Called by `for_each_piece` alone, which returns when the job is done, and whose `&mut self` makes it the only
     /// caller.
     fn publish(&self, pieces: usize, work: &(dyn Fn(usize, usize) + Sync)) {
-        let pieces = u32::try_from(pieces).expect("an operation has fewer than 2^32 pieces");
+        // each thread may claim one more than there are, and all claims have to be counted
+        let most = u32::MAX as usize - self.parked.len();
+        assert!(pieces <= most, "an operation of {pieces} pieces, at most {most} are possible");
         // SAFETY: the lifetime is erased, not extended: the job is followed by whoever has claimed a piece of it, and
         // `for_each_piece` does not return or unwind before every piece is counted.
         let erased = unsafe { std::mem::transmute::<&(dyn Fn(usize, usize) + Sync), Job>(work) };
         // SAFETY: every piece of the job before is counted, so nobody has a claim and reads the cell.
         unsafe { *self.claims.0.job.get() = Some(erased) };
         self.done.0.store(0, Relaxed);
-        self.claims.0.word.store(u64::from(pieces) << PIECES, SeqCst);
+        self.claims.0.word.store((pieces as u64) << PIECES, SeqCst);
     }
 
     /// Whether a piece may be left.
@@ -426,7 +425,7 @@ mod tests {
         for core in (0..CpuSet::MAX_CPU).filter(|&core| all.is_set(core)) {
             assert!(all_park(&team), "the worker still spins");
             let region = team.hold();
-            let was_on = team.kept_off;
+            let was_on = team.kept_off.load(Relaxed);
             assert!(all.is_set(was_on), "{was_on} is where the caller was");
             check(&team, was_on);
             // the caller is moved while the region is open, and no worker parks
@@ -438,34 +437,6 @@ mod tests {
             sched_setaffinity(None, &all).unwrap();
             drop(region);
         }
-    }
-
-    /// An administrator may leave a running process fewer cores.
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn a_worker_stays_on_the_cores_that_somebody_else_set() {
-        use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
-        let all = sched_getaffinity(None).unwrap();
-        let mut cores = (0..CpuSet::MAX_CPU).filter(|&core| all.is_set(core));
-        let (Some(first), Some(second)) = (cores.next(), cores.next()) else { return };
-        let only = |core| {
-            let mut only = CpuSet::new();
-            only.set(core);
-            only
-        };
-        let mut team = team(2);
-        let worker = Pid::from_raw(team.shared.threads[0].load(Relaxed));
-        let mut run_on = |core| {
-            sched_setaffinity(None, &only(core)).unwrap();
-            team.for_each_piece(2, |_, _| ());
-        };
-        run_on(first);
-        sched_setaffinity(worker, &only(first)).unwrap();
-        for core in [second, first] {
-            run_on(core);
-            assert!(sched_getaffinity(worker).unwrap() == only(first), "the caller is on {core}");
-        }
-        sched_setaffinity(None, &all).unwrap();
     }
 
     /// Processor time of the calling thread's process would be disturbed by other tests, so this looks at the flags.

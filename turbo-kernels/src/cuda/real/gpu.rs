@@ -53,7 +53,8 @@ struct GivenBack {
 }
 
 impl Gpu {
-    /// GPU number `ordinal`.
+    /// GPU number `ordinal`. A process has one of these for each GPU, and clones of it: two know nothing of each other's
+    /// recordings, which a block that one of them frees would end.
     ///
     /// # Errors
     /// What is missing.
