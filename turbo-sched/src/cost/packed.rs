@@ -23,11 +23,13 @@ const RETAIN: f64 = 0.98;
 /// has something to say.
 const WARM_UP_WEIGHT: f64 = 2.0;
 
-/// What a batch is believed to have cost, in times of its prediction: at least, at most. One during which the machine
-/// stood still, or that was timed wrongly, must not outweigh hundreds of others; a machine that did change is followed
-/// all the same, batch by batch. Downwards less is believed, for a batch weighs by its relative error: at a thirtieth
-/// of its cost it would count as nine hundred.
-const BELIEVED: (f64, f64) = (0.5, 4.0);
+/// The least that a batch is believed to have cost, in times of its prediction. One weighs by its relative error: timed
+/// wrongly, at a thirtieth of its cost, it would count as nine hundred.
+const LEAST_BELIEVED: f64 = 0.5;
+
+/// The most that the machine is believed to have been slower during a batch than predicted: one during which it stood
+/// still says nothing of shapes that traffic does not show. The fit needs no such bound: what is slow weighs little.
+const MOST_SLOWER: f64 = 4.0;
 
 /// Cost of packed batches, in the caller's unit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -107,18 +109,18 @@ impl PackedCost {
         Estimate { cost: self.cost(candidate), source }
     }
 
-    /// Learns from a batch that ran, and no more than twice as fast or four times as slow as predicted. Constant time,
-    /// no allocation.
+    /// Learns from a batch that ran; what is far off its prediction is believed in part. Constant time, no allocation.
     ///
     /// # Errors
     /// [`SchedError::Cost`] when `measured` is not finite and above 0, [`SchedError::Zero`] for an empty batch.
     pub fn update(&mut self, candidate: &Candidate, measured: BatchTotal) -> Result<(), SchedError> {
         check_measurement(candidate.max_seq_len, candidate.batch_size, measured)?;
-        let cost = believed(self.cost(candidate), measured);
+        let (least, most) = believed(self.cost(candidate));
         let Learnt { recent, slowdown, largest, .. } = &mut self.learnt;
         recent.scale(RETAIN);
-        recent.add(candidate, cost);
-        slowdown.sum = slowdown.sum * RETAIN + cost.0 / on(&self.at_warm_up, candidate);
+        recent.add(candidate, BatchTotal(measured.0.max(least)));
+        slowdown.sum =
+            slowdown.sum * RETAIN + measured.0.clamp(least, most) / on(&self.at_warm_up, candidate);
         slowdown.weight = slowdown.weight * RETAIN + 1.0;
         *largest = largest_of(largest, candidate);
         self.line = self.learnt.solve();
@@ -216,13 +218,12 @@ impl From<PackedCost> for Learnt {
     }
 }
 
-/// What is learnt from a batch that was predicted to cost `predicted`; all of it where a line that came from a file
-/// predicts nothing that could be.
-fn believed(BatchTotal(predicted): BatchTotal, measured: BatchTotal) -> BatchTotal {
-    let (least, most) = BELIEVED;
+/// The least and the most that a batch is believed to have cost; anything where a line that came from a file predicts
+/// nothing that could be.
+fn believed(BatchTotal(predicted): BatchTotal) -> (f64, f64) {
     match predicted.is_normal() {
-        true => BatchTotal(measured.0.clamp(least * predicted, most * predicted)),
-        false => measured,
+        true => (LEAST_BELIEVED * predicted, MOST_SLOWER * predicted),
+        false => (0.0, f64::INFINITY),
     }
 }
 
@@ -313,6 +314,17 @@ mod tests {
                 let error = error(&model, lens, slowdown);
                 assert!(error < 0.02, "{slowdown} {lens:?}: {error}");
             }
+        }
+    }
+
+    /// A neighbour takes the machine as soon as it is warm.
+    #[test]
+    fn a_warm_up_that_was_far_too_fast_is_soon_forgotten() {
+        let fast = warm_up().into_iter().map(|(candidate, cost)| (candidate, BatchTotal(cost.0 / 100.0)));
+        let model = after(PackedCost::fit(fast).unwrap(), 50, 1.0);
+        for lens in [&[16][..], &[20; 8], &[512]] {
+            let error = error(&model, lens, 1.0);
+            assert!(error < 0.2, "{lens:?}: {error}");
         }
     }
 
