@@ -99,11 +99,24 @@ impl Architecture {
     }
 
     /// The id of padding, where `task` reads the last token of an input: the reference takes the last that is none.
+    ///
+    /// # Errors
+    /// Where the other tokens would see what is left out then.
     pub(crate) fn padding_id(&self, config: &ModelConfig, task: Task) -> Result<Option<u32>, ModelError> {
         let reads_last = |head: &Head| {
             head.task == task && head.steps.iter().any(|step| matches!(step, Step::Pool(Pooling::LastToken)))
         };
-        if self.heads.iter().any(reads_last) { config.optional("pad_token_id") } else { Ok(None) }
+        if !self.heads.iter().any(reads_last) {
+            return Ok(None);
+        }
+        // some files say -1 for none
+        let id = config.optional::<i64>("pad_token_id")?.and_then(|id| u32::try_from(id).ok());
+        match id.is_some() && !qwen3::is_causal(config)? {
+            true => {
+                Err(config.unsupported("is_causal", false, "true, where the last token stands for a text"))
+            }
+            false => Ok(id),
+        }
     }
 }
 

@@ -88,10 +88,13 @@ fn refuse_projection(drawing: &Drawing<'_>, config: &ModelConfig) -> Result<(), 
     }
 }
 
-/// Older files say that tokens see what is behind them in a field of their own, newer ones in that of all decoders.
 fn mask(config: &ModelConfig) -> Result<AttentionMask, ModelError> {
-    let is_causal = config.read(CAUSAL)? && !config.read(BIDIRECTIONAL)?;
-    Ok(if is_causal { AttentionMask::Causal } else { AttentionMask::Full })
+    Ok(if is_causal(config)? { AttentionMask::Causal } else { AttentionMask::Full })
+}
+
+/// Older files say that tokens see what is behind them in a field of their own, newer ones in that of all decoders.
+pub(super) fn is_causal(config: &ModelConfig) -> Result<bool, ModelError> {
+    Ok(config.read(CAUSAL)? && !config.read(BIDIRECTIONAL)?)
 }
 
 fn attention(

@@ -199,3 +199,18 @@ fn padding_at_the_end_changes_no_label() {
         "a vector is that of the last token, whatever it is"
     );
 }
+
+/// What is left out at the end would be seen by the others.
+#[test]
+fn a_classifier_by_the_last_token_that_sees_the_whole_input_is_refused() {
+    let refused = |fields: &[(&str, Value)]| {
+        let folder = copy("qwen3-rerank", fields);
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        let cpu = Cpu::new(CpuOptions::default()).unwrap();
+        Encoder::new(cpu, &checkpoint, EncoderOptions::of(&checkpoint)).err().map(|error| error.to_string())
+    };
+    let error = refused(&[("is_causal", false.into())]).unwrap();
+    assert!(error.contains("is_causal is \"false\", supported: true, where the last token"), "{error}");
+    let no_padding = [("is_causal", false.into()), ("pad_token_id", (-1).into())];
+    assert_eq!(refused(&no_padding), None);
+}
