@@ -16,12 +16,12 @@ use turbo_kernels::{
 /// The first GPU; `None`, and a line that says why, where there is none.
 ///
 /// # Panics
-/// When there is none although `TURBO_REQUIRE_GPU` is set.
+/// When there is none although `TURBO_REQUIRE_GPU=1`.
 fn gpu() -> Option<Gpu> {
     let required = std::env::var_os("TURBO_REQUIRE_GPU").is_some_and(|value| value == "1");
     match Gpu::new(0) {
         Ok(gpu) => Some(gpu),
-        Err(error) if required => panic!("TURBO_REQUIRE_GPU is set: {error}"),
+        Err(error) if required => panic!("TURBO_REQUIRE_GPU=1: {error}"),
         Err(error) => {
             println!("skipped: {error}");
             None

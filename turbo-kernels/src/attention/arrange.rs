@@ -162,7 +162,7 @@ impl Kernel for AreFinite<'_> {
     fn run<S: Simd>(self, s: S) -> bool {
         let mut difference = s.splat(0.0);
         for row in 0..self.0.count {
-            // 0 unless v is infinite or NaN, or so large that it may be infinite as bf16
+            // v · 0 is 0 unless v is infinite or NaN, or so large that it may be infinite as bf16
             let of_row = lanes::fold(
                 s,
                 self.0.row(row),
@@ -170,7 +170,7 @@ impl Kernel for AreFinite<'_> {
                 s.splat(0.0),
                 |sum, v| {
                     let v = if S::DOT_BF16 { s.mul(v, s.splat(GROWTH)) } else { v };
-                    s.add(sum, s.sub(v, v))
+                    s.mul_add(v, s.splat(0.0), sum)
                 },
                 |a, b| s.add(a, b),
             );

@@ -104,13 +104,13 @@ impl Emulator {
     /// An emulated GPU for a test, or none, in which case the test says so and ends.
     ///
     /// # Panics
-    /// When there is no compiler although `TURBO_REQUIRE_EMULATOR` is set.
+    /// When there is no compiler although `TURBO_REQUIRE_EMULATOR=1`.
     #[must_use]
     pub fn or_skip(order: Order) -> Option<Emulator> {
         let emulator = Emulator::new(order);
         let required = env::var_os("TURBO_REQUIRE_EMULATOR").is_some_and(|value| value == "1");
         match emulator {
-            Err(error) if required => panic!("TURBO_REQUIRE_EMULATOR is set: {error}"),
+            Err(error) if required => panic!("TURBO_REQUIRE_EMULATOR=1: {error}"),
             Err(error) => {
                 println!("skipped: {error}");
                 None

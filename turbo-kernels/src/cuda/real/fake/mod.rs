@@ -113,7 +113,7 @@ fn answer(output: &process::Output) -> String {
 /// The folder of the libraries, beside this program; they are made once for each state of their sources.
 ///
 /// # Panics
-/// When they do not compile, and when there is no compiler although `TURBO_REQUIRE_EMULATOR` is set.
+/// When they do not compile, and when there is no compiler although `TURBO_REQUIRE_EMULATOR=1`.
 fn built() -> Option<&'static Path> {
     static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
     BUILT.get_or_init(build).as_deref()
@@ -122,7 +122,7 @@ fn built() -> Option<&'static Path> {
 fn build() -> Option<PathBuf> {
     if let Err(error) = Command::new("cc").arg("--version").output() {
         let required = env::var_os("TURBO_REQUIRE_EMULATOR").is_some_and(|value| value == "1");
-        assert!(!required, "TURBO_REQUIRE_EMULATOR is set: no C compiler: {error}");
+        assert!(!required, "TURBO_REQUIRE_EMULATOR=1: no C compiler: {error}");
         println!("skipped: no C compiler: {error}");
         return None;
     }
