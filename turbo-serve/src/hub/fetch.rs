@@ -4,7 +4,7 @@ use std::{
     fs::{self, File, TryLockError},
     path::Path,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use hf_hub::{
@@ -80,9 +80,10 @@ pub(super) fn fetch(
     {
         return Err(HubError::NoModule { model: name.clone(), file });
     }
-    let described = wanted::described(&folder, module).map_err(broken)?;
-    let there: Vec<String> = described.into_iter().filter(|file| listed.contains(file)).collect();
-    transfer.files(&there)?;
+    let there =
+        |files: Vec<String>| files.into_iter().filter(|file| listed.contains(file)).collect::<Vec<_>>();
+    transfer.files(&there(wanted::modules(&folder, module).map_err(broken)?))?;
+    transfer.files(&there(wanted::weights(&folder).map_err(broken)?))?;
     if !wanted::is_whole(&folder) {
         return Err(broken("the Hub does not have all the weights that its index speaks of".to_owned()));
     }
@@ -110,6 +111,31 @@ struct Transfer<'a> {
     api: ApiRepo,
     folder: &'a Path,
     tell: &'a dyn Fn(Event) -> bool,
+}
+
+/// Between two looks at what another process fetches.
+const WAIT: Duration = Duration::from_millis(500);
+
+/// Whether another process that fetches still gets somewhere.
+struct Standstill<'a> {
+    transfer: &'a Transfer<'a>,
+    arrived: u64,
+    since: Instant,
+}
+
+impl<'a> Standstill<'a> {
+    fn new(transfer: &'a Transfer<'a>) -> Self {
+        Self { transfer, arrived: transfer.arrived(), since: Instant::now() }
+    }
+
+    /// Whether nothing has arrived for as long as a transfer may stand still.
+    fn lasts(&mut self) -> bool {
+        let arrived = self.transfer.arrived();
+        if arrived != self.arrived {
+            (self.arrived, self.since) = (arrived, Instant::now());
+        }
+        self.since.elapsed() >= self.transfer.settings.patience
+    }
 }
 
 /// How a transfer went wrong.
@@ -144,19 +170,27 @@ impl Transfer<'_> {
     }
 
     /// Waits until no other process fetches files of this model: what it has fetched by then need not come again. Where
-    /// the cache cannot be locked, nobody waits.
+    /// the cache cannot be locked, or nothing comes to whoever has the lock, nobody waits.
     fn turn(&self) -> Option<File> {
         let cache = Cache::new(self.settings.cache.clone());
         let folder =
             cache.path().join(".locks").join(repo(&self.plan.name, &self.plan.answer.sha).folder_name());
         let lock = fs::create_dir_all(&folder).and_then(|()| File::create(folder.join("turbo.lock"))).ok()?;
+        let mut others = Standstill::new(self);
         loop {
             match lock.try_lock() {
                 Ok(()) => return Some(lock),
-                Err(TryLockError::WouldBlock) => self.wait(Duration::from_millis(500)),
-                Err(TryLockError::Error(_)) => return None,
+                Err(TryLockError::WouldBlock) if !others.lasts() => self.wait(WAIT),
+                Err(_) => return None,
             }
         }
+    }
+
+    /// Bytes of the model's files that are in the cache, whoever has fetched them.
+    fn arrived(&self) -> u64 {
+        let blobs = self.folder.parent().and_then(Path::parent).map(|folder| folder.join("blobs"));
+        let files = blobs.and_then(|blobs| fs::read_dir(blobs).ok()).into_iter().flatten().flatten();
+        files.filter_map(|file| file.metadata().ok()).map(|metadata| metadata.len()).sum()
     }
 
     /// Many files are the same in several commits, and blobs are named after what is in them. Whatever goes wrong here,
@@ -197,14 +231,18 @@ impl Transfer<'_> {
         if !wanted::stays_inside(file) {
             return Err(self.broken(file, "its name leads out of the folder".to_owned()));
         }
-        let (mut failures, mut told) = (0, 0);
+        let (mut failures, mut told, mut others) = (0, 0, Standstill::new(self));
         loop {
             let before = told;
             let error = match self.attempt(file, &mut told) {
                 Ok(()) => return Ok(()),
                 Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Locked) if others.lasts() => {
+                    let why = "another process has begun it and stands still: end that one, or remove its `.lock` file";
+                    return Err(self.broken(file, why.to_owned()));
+                }
                 Err(Failure::Locked) => {
-                    self.wait(Duration::from_millis(500));
+                    self.wait(WAIT);
                     // Whoever has fetched it has put it there.
                     if self.folder.join(file).exists() {
                         return Ok(());

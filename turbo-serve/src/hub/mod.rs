@@ -125,10 +125,13 @@ impl Hub {
                 let plan = Plan { name: name.to_owned(), answer, module: module.map(str::to_owned) };
                 self.fetch(plan, revision, watch)
             }
-            Err(error @ HubError::Unreachable { .. }) => match self.cached(name, revision) {
-                Some(snapshot) => Ok(Snapshot { stale: Some(error), ..snapshot }),
-                None => Err(error),
-            },
+            // What a commit is made of does not change, whatever the Hub says of the model by now.
+            Err(error) if is_commit(revision) || matches!(error, HubError::Unreachable { .. }) => {
+                match self.cached(name, revision) {
+                    Some(snapshot) => Ok(Snapshot { stale: Some(error), ..snapshot }),
+                    None => Err(error),
+                }
+            }
             Err(error) => Err(error),
         }
     }

@@ -55,23 +55,24 @@ fn is_of_a_family(file: &str) -> bool {
     family.is_some_and(|family| family != "bert")
 }
 
-/// The files that the descriptions in `folder` speak of: the modules of a sentence-transformers model, `module` among
-/// them, and the weights, which come last: who has those has the rest.
+/// The files of the modules of a sentence-transformers model that the descriptions in `folder` speak of, and of `module`.
 ///
 /// # Errors
 /// What is wrong with a description.
-pub(super) fn described(folder: &Path, module: Option<&str>) -> Result<Vec<String>, String> {
+pub(super) fn modules(folder: &Path, module: Option<&str>) -> Result<Vec<String>, String> {
     let modules = if folder.join(MODULES).exists() { json(folder, MODULES)? } else { Value::Null };
     let paths = modules.as_array().into_iter().flatten().filter_map(|module| module["path"].as_str());
     let paths = paths.map(|path| path.trim_matches('/')).filter(|path| !path.is_empty()).chain(module);
     let of_module = |path: &str| [format!("{path}/config.json"), format!("{path}/{WEIGHTS}")];
-    let mut files: Vec<String> = paths.flat_map(of_module).collect();
-    if folder.join(INDEX).exists() {
-        files.extend(shards(&json(folder, INDEX)?));
-    } else {
-        files.push(WEIGHTS.to_owned());
-    }
-    Ok(files)
+    Ok(paths.flat_map(of_module).collect())
+}
+
+/// The files with the weights of the model itself. They are fetched last: who has them has the rest.
+///
+/// # Errors
+/// What is wrong with their index.
+pub(super) fn weights(folder: &Path) -> Result<Vec<String>, String> {
+    if folder.join(INDEX).exists() { Ok(shards(&json(folder, INDEX)?)) } else { Ok(vec![WEIGHTS.to_owned()]) }
 }
 
 /// Whether all that turbo would read is in `folder`, or is known not to exist: nothing the Hub says could add to it.
@@ -79,18 +80,16 @@ pub(super) fn described(folder: &Path, module: Option<&str>) -> Result<Vec<Strin
 /// Another tool's fetch may have left out what that tool does not read.
 pub(super) fn is_settled(folder: &Path, module: Option<&str>, is_absent: impl Fn(&str) -> bool) -> bool {
     let there = |file: &str| folder.join(file).exists();
-    let Ok(described) = described(folder, module) else { return false };
-    let mut named = DESCRIPTIONS
-        .into_iter()
-        .filter(|file| !is_spare(file, there))
-        .chain(described.iter().map(|file| &**file));
+    let Ok(modules) = modules(folder, module) else { return false };
+    let descriptions = DESCRIPTIONS.into_iter().filter(|file| !is_spare(file, there));
+    let mut named = descriptions.chain(modules.iter().map(String::as_str));
     is_whole(folder) && named.all(|file| there(file) || is_absent(file))
 }
 
 /// Files that turbo would read of the model in `folder`, were they among those `listed`.
 pub(super) fn absent(listed: &[String], folder: &Path, module: Option<&str>) -> Vec<String> {
-    let described = described(folder, module).unwrap_or_default();
-    let named = DESCRIPTIONS.iter().map(|&file| file.to_owned()).chain(described);
+    let modules = modules(folder, module).unwrap_or_default();
+    let named = DESCRIPTIONS.iter().map(|&file| file.to_owned()).chain(modules);
     named.filter(|file| !listed.contains(file)).collect()
 }
 
@@ -173,7 +172,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| std::fs::write(folder.path().join(file), text).unwrap();
         write(MODULES, r#"[{"path": ""}, {"path": "1_Pooling"}, {"path": "2_Dense/"}]"#);
-        let files = described(folder.path(), Some("2_Dense_8")).unwrap();
+        let files = modules(folder.path(), Some("2_Dense_8")).unwrap();
         let expected = [
             "1_Pooling/config.json",
             "1_Pooling/model.safetensors",
@@ -181,18 +180,18 @@ mod tests {
             "2_Dense/model.safetensors",
             "2_Dense_8/config.json",
             "2_Dense_8/model.safetensors",
-            "model.safetensors",
         ];
         assert_eq!(files, expected);
+        assert_eq!(weights(folder.path()).unwrap(), [WEIGHTS]);
         write(INDEX, r#"{"weight_map": {"a": "s2", "b": "s1", "c": "s2"}}"#);
-        assert_eq!(described(folder.path(), None).unwrap()[4..], ["s1", "s2"]);
+        assert_eq!(weights(folder.path()).unwrap(), ["s1", "s2"]);
         write("config.json", "{}");
         write("s1", "");
         assert!(!is_whole(folder.path()));
         write("s2", "");
         assert!(is_whole(folder.path()));
         write(MODULES, "oops");
-        assert!(described(folder.path(), None).unwrap_err().starts_with(MODULES));
+        assert!(modules(folder.path(), None).unwrap_err().starts_with(MODULES));
     }
 
     #[test]

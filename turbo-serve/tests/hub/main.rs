@@ -276,6 +276,48 @@ fn weights_come_behind_all_that_says_how_to_read_them() {
     assert_whole(&rig.fetch_as(NAME, COMMIT, rig.settings()).unwrap());
 }
 
+/// Of a commit that is there, nothing is different because the Hub no longer shows the model to whoever asks.
+#[test]
+fn a_commit_that_is_there_is_taken_though_the_hub_refuses() {
+    let rig = Rig::new(model());
+    rig.fetch_as(NAME, COMMIT, rig.settings()).unwrap();
+    fs::remove_dir_all(rig.cache.path().join("models--owner--tiny/.no_exist")).unwrap();
+    for refuse in [(401, ""), (403, ""), (404, ""), (429, "")] {
+        rig.server.model.lock().unwrap().refuse = Some(refuse);
+        let snapshot = rig.fetch_as(NAME, COMMIT, rig.settings()).unwrap();
+        assert!(snapshot.stale.is_some(), "{refuse:?}");
+        assert!(rig.fetch().is_err(), "a branch may have moved on: {refuse:?}");
+    }
+}
+
+/// Its weights are those of the commit before, and are taken from there.
+#[test]
+fn a_later_commit_that_breaks_is_no_model_offline() {
+    let rig = Rig::new(model());
+    rig.fetch().unwrap();
+    {
+        let mut model = rig.server.model.lock().unwrap();
+        model.commit = LATER_COMMIT.into();
+        model.files.get_mut("1_Pooling/config.json").unwrap().push(b'\n');
+        model.breaks.insert("1_Pooling/config.json".to_owned(), vec![0; 4]);
+    }
+    rig.error();
+    let offline = HubSettings { offline: true, ..rig.settings() };
+    assert!(matches!(rig.fetch_as(NAME, LATER_COMMIT, offline), Err(HubError::Offline { .. })));
+}
+
+/// Whoever has the lock may be stopped, or wait for a Hub that says nothing any more.
+#[test]
+fn who_stands_still_is_waited_for_no_longer_than_the_hub() {
+    let rig = Rig::new(model());
+    let folder = rig.cache.path().join(".locks/models--owner--tiny");
+    fs::create_dir_all(&folder).unwrap();
+    let lock = fs::File::create(folder.join("turbo.lock")).unwrap();
+    lock.lock().unwrap();
+    let settings = HubSettings { patience: Duration::from_secs(2), ..rig.settings() };
+    assert_whole(&rig.fetch_as(NAME, MAIN, settings).unwrap());
+}
+
 #[test]
 fn a_module_that_the_model_does_not_name_comes_when_it_is_asked_for() {
     let mut files = tiny();
