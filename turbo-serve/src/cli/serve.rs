@@ -119,7 +119,7 @@ pub(super) struct Arguments {
     /// for every token of the model's longest input while it waits; answers are bounded by `--max-answer-bytes-in-flight`
     #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_concurrent_requests, help_heading = "HTTP")]
     max_concurrent_requests: usize,
-    /// Most inputs of one request
+    /// Most inputs of one request; `/v1/embeddings` takes 2048 at least, in parts of so many
     #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_client_batch_size, help_heading = "HTTP")]
     max_client_batch_size: usize,
     /// Most documents of one request in Cohere's and Jina's words (/v1/rerank, /v2/rerank): they are ranked in parts of

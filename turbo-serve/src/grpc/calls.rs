@@ -85,10 +85,15 @@ impl Model {
 
 impl Calls {
     /// Answers a message that comes alone.
-    pub(super) async fn answer<Q: Ask>(&self, request: Request<Q>) -> Result<Response<Q::Answer>, Status> {
+    pub(super) async fn answer<Q: Ask + Message>(
+        &self,
+        request: Request<Q>,
+    ) -> Result<Response<Q::Answer>, Status> {
         let received = Instant::now();
         let model = Model::of(request.metadata())?;
-        let planned = request.extensions().get().map(Arrived::planned);
+        let arrived = request.extensions().get::<Arrived>();
+        self.count(request.get_ref(), arrived)?;
+        let planned = arrived.map(Arrived::planned);
         let asked = (request.into_inner(), received);
         let (answered, served) = self.ask(&model, asked, None, planned.clone()).await?;
         if let Some(planned) = planned {
@@ -134,6 +139,12 @@ impl Calls {
             metrics.answered(arity, &answered.usage.timings, received.elapsed());
         }
         Ok((answered, served))
+    }
+
+    /// Counts what a message became that may have come packed.
+    pub(super) fn count(&self, message: &impl Message, arrived: Option<&Arrived>) -> Result<(), Status> {
+        let Some(arrived) = arrived else { return Ok(()) };
+        arrived.unpacked_message(message.encoded_len()).map_err(|error| self.refuse(&error.into()))
     }
 
     /// The model that a call names, for which it waits no longer than its deadline.

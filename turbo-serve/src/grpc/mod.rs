@@ -20,6 +20,8 @@
 //! `high`) say how urgent it is: who cannot be answered in time is refused at once, and of a stream the deadline is for all of
 //! it.
 //!
+//! Messages may come packed with gzip or deflate. Answers are not packed.
+//!
 //! # Streams
 //! Answers have the order of their questions, and each is sent as soon as it is there and those before it are. A stream
 //! that asks faster than the model answers is read more slowly: it has half of the server's slots at most (KServe's, which

@@ -227,7 +227,7 @@ impl GrpcInferenceService for Calls {
     ) -> Result<Response<Answers<ModelStreamInferResponse>>, Status> {
         let model = Model::of(request.metadata())?;
         let arrived = arrived(&request);
-        let messages = self.clone().messages(None, request.into_inner());
+        let messages = self.clone().messages(None, request);
         let answers = self.clone().ask_each(model, AT_ONCE, arrived, messages);
         let told = |answer: Result<Answered<ModelInferResponse>, Status>| match answer {
             Ok(answered) => ModelStreamInferResponse {

@@ -3,9 +3,10 @@
 use std::convert::Infallible;
 
 use axum::{Router, body::Body, extract::Request, middleware, response::IntoResponse};
-use tonic::{codegen::Service, server::NamedService};
+use tonic::{codec::CompressionEncoding, codegen::Service, server::NamedService};
 use tonic_health::pb::{self as health, health_server::HealthServer};
 use tonic_reflection::server::Builder;
+use tower::util::MapRequest;
 
 use super::{
     calls::Calls,
@@ -18,34 +19,42 @@ use super::{
         },
     },
 };
-use crate::{http::Metrics, models::Models, request_span};
+use crate::{http::Metrics, models::Models, net::Arrived, request_span};
 
 /// Most bytes of a message that asks how the server is, or what there is: anybody may send one.
 const PUBLIC_LIMIT: usize = 64 << 10;
 
-/// All services, to be merged with [`http::router`](crate::http::router()). A message has `payload_limit` bytes at most.
+/// Why reflection can tell of the services.
+const DESCRIBED: &str = "the descriptors are those that build.rs has written";
+
+/// The routes of a service whose messages have so many bytes at most, packed or not. Its answers are not packed, though
+/// most clients would take them: numbers hardly shrink, and every one of them would be waited for.
+macro_rules! taking {
+    ($service:expr, $limit:expr) => {
+        service(
+            $service
+                .max_decoding_message_size($limit)
+                .accept_compressed(CompressionEncoding::Gzip)
+                .accept_compressed(CompressionEncoding::Deflate),
+            $limit,
+        )
+    };
+}
+
+/// All services, to be merged with [`http::router`](crate::http::router()). A message has `payload_limit` bytes at most,
+/// unpacked where it comes packed.
 pub fn router(models: impl Into<Models>, metrics: Metrics, payload_limit: usize) -> Router {
     let (calls, limit) = (Calls { models: models.into(), metrics }, payload_limit);
     let routes = [
-        service(InfoServer::new(calls.clone()).max_decoding_message_size(limit)),
-        service(EmbedServer::new(calls.clone()).max_decoding_message_size(limit)),
-        service(PredictServer::new(calls.clone()).max_decoding_message_size(limit)),
-        service(RerankServer::new(calls.clone()).max_decoding_message_size(limit)),
-        service(TokenizeServer::new(calls.clone()).max_decoding_message_size(limit)),
-        service(GrpcInferenceServiceServer::new(calls.clone()).max_decoding_message_size(limit)),
-        service(HealthServer::new(calls).max_decoding_message_size(PUBLIC_LIMIT)),
-        service(
-            reflection()
-                .build_v1()
-                .expect("the descriptors are those that build.rs has written")
-                .max_decoding_message_size(PUBLIC_LIMIT),
-        ),
-        service(
-            reflection()
-                .build_v1alpha()
-                .expect("the descriptors are those that build.rs has written")
-                .max_decoding_message_size(PUBLIC_LIMIT),
-        ),
+        taking!(InfoServer::new(calls.clone()), limit),
+        taking!(EmbedServer::new(calls.clone()), limit),
+        taking!(PredictServer::new(calls.clone()), limit),
+        taking!(RerankServer::new(calls.clone()), limit),
+        taking!(TokenizeServer::new(calls.clone()), limit),
+        taking!(GrpcInferenceServiceServer::new(calls.clone()), limit),
+        taking!(HealthServer::new(calls), PUBLIC_LIMIT),
+        taking!(reflection().build_v1().expect(DESCRIBED), PUBLIC_LIMIT),
+        taking!(reflection().build_v1alpha().expect(DESCRIBED), PUBLIC_LIMIT),
     ];
     let routes = routes.into_iter().fold(Router::new(), Router::merge);
     routes.layer(middleware::from_fn(request_span::span))
@@ -57,12 +66,18 @@ fn reflection() -> Builder<'static> {
         .register_encoded_file_descriptor_set(health::FILE_DESCRIPTOR_SET)
 }
 
-/// All methods of a service; those that it does not have it refuses itself.
-fn service<S>(service: S) -> Router
+/// All methods of a service; those that it does not have it refuses itself. So many bytes a packed message becomes at most.
+fn service<S>(service: S, limit: usize) -> Router
 where
     S: Service<Request<Body>, Error = Infallible> + NamedService + Clone + Send + Sync + 'static,
     S::Response: IntoResponse,
     S::Future: Send + 'static,
 {
-    Router::new().route_service(&format!("/{}/{{method}}", S::NAME), service)
+    let tell = move |request: Request| {
+        if let Some(arrived) = request.extensions().get::<Arrived>() {
+            arrived.unpacks_to(limit);
+        }
+        request
+    };
+    Router::new().route_service(&format!("/{}/{{method}}", S::NAME), MapRequest::new(service, tell))
 }

@@ -51,7 +51,7 @@ fn answers_at_once(served: &Served, arrived: &Arrived) -> usize {
 
 impl Calls {
     /// Answers each message of a stream with one.
-    pub(super) async fn answer_each<Q: Ask>(
+    pub(super) async fn answer_each<Q: Ask + Message>(
         &self,
         request: Request<Streaming<Q>>,
     ) -> Result<Response<Answers<Q::Answer>>, Status> {
@@ -63,7 +63,7 @@ impl Calls {
             _ => at_once(&served),
         };
         drop(served);
-        let messages = self.clone().messages(Some(model.clone()), request.into_inner());
+        let messages = self.clone().messages(Some(model.clone()), request);
         let answers = self.clone().ask_each(model, at_once, arrived, messages);
         Ok(Response::new(answers.map_ok(|answered| answered.message).boxed()))
     }
@@ -112,13 +112,14 @@ impl Calls {
 
     /// The messages of a client until it has no more, or nobody can answer them any more: that is the last one. Without
     /// a `model` they may be for any.
-    pub(super) fn messages<Q: Send + 'static>(
+    pub(super) fn messages<Q: Message + 'static>(
         self,
         model: Option<Model>,
-        messages: Streaming<Q>,
+        request: Request<Streaming<Q>>,
     ) -> impl Stream<Item = Result<Q, Status>> + Send {
+        let (calls, arrived, messages) = (self.clone(), arrived(&request), request.into_inner());
         let end = Box::pin(async move { self.refuse(&self.end(model.as_ref()).await) });
-        stream::unfold(Some((messages, end)), |open| async move {
+        let messages = stream::unfold(Some((messages, end)), |open| async move {
             let (mut messages, mut end) = open?;
             tokio::select! {
                 message = messages.message() => match message.transpose()? {
@@ -127,7 +128,9 @@ impl Calls {
                 },
                 status = &mut end => Some((Err(status), None)),
             }
-        })
+        });
+        let counted = move |message: Q| calls.count(&message, arrived.as_ref()).map(|()| message);
+        messages.map(move |message| message.and_then(&counted))
     }
 
     /// Waits until nobody could answer, and says why. A stream whose client says nothing would keep the server from

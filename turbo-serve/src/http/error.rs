@@ -271,7 +271,8 @@ impl IntoResponse for TeiError {
     }
 }
 
-/// A failure as text-embeddings-inference words it on OpenAI's routes.
+/// A failure as text-embeddings-inference words it on OpenAI's routes, and as OpenAI does: its client for JavaScript
+/// reads nothing but `error`.
 pub(super) struct OpenAiError(ApiError);
 
 impl From<ApiError> for OpenAiError {
@@ -282,7 +283,24 @@ impl From<ApiError> for OpenAiError {
 
 impl IntoResponse for OpenAiError {
     fn into_response(self) -> Response {
-        let body = serde_json::to_vec(&Coded::from(&self.0)).expect("strings and a number are always JSON");
+        #[derive(Serialize)]
+        struct Body<'a> {
+            #[serde(flatten)]
+            coded: Coded<'a>,
+            error: Error<'a>,
+        }
+        #[derive(Serialize)]
+        struct Error<'a> {
+            message: &'a str,
+            r#type: ErrorType,
+            /// Which field is wrong: only the message says.
+            param: (),
+            code: Option<&'static str>,
+        }
+        let ApiError { message, error_type, code, .. } = &self.0;
+        let error = Error { message, r#type: *error_type, param: (), code: *code };
+        let body = Body { coded: Coded::from(&self.0), error };
+        let body = serde_json::to_vec(&body).expect("strings and a number are always JSON");
         self.0.respond(body)
     }
 }

@@ -42,10 +42,10 @@
 //! who was not in the end with 504.
 //!
 //! An error is always JSON: `{"error": …, "error_type": "Validation"}` on TEI's routes,
-//! `{"message": …, "code": 422, "type": "Validation"}` on OpenAI's, the same with `detail` where documents are ranked, and
-//! `{"error": …}` on KServe's. Beyond text-embeddings-inference, that holds for
-//! bodies that are not JSON, too large or of another type, for unknown routes and wrong methods, and a refused
-//! request is told when to come back (`Retry-After`, `retry-after-ms`).
+//! `{"message": …, "code": 422, "type": "Validation"}` on OpenAI's, with an `error` that says it as OpenAI does, the same
+//! with `detail` instead where documents are ranked, and `{"error": …}` on KServe's. Beyond text-embeddings-inference,
+//! that holds for bodies that are not JSON, too large or of another type, for unknown routes and wrong methods, and a
+//! refused request is told when to come back (`Retry-After`, `retry-after-ms`).
 //!
 //! [`Infer`]: crate::engine::Infer
 //! [`Wanted`]: crate::models::Wanted
@@ -60,6 +60,7 @@ pub(crate) mod headers;
 mod inputs;
 mod kserve;
 mod metrics;
+mod model_path;
 mod observe;
 mod openai;
 mod openapi;
@@ -78,6 +79,7 @@ pub(crate) use answer::{caught, written};
 pub(crate) use body::{patience, too_slow};
 pub(crate) use error::{ApiError, ErrorType, Failure};
 pub(crate) use metrics::Arity;
+pub(crate) use model_path::behind_model;
 pub(crate) use observe::turn_away;
 pub(crate) use rerank::check_copies;
 pub(crate) use router::refused;

@@ -12,6 +12,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post},
 };
+use tower::util::MapRequest;
 
 use super::{
     Metrics,
@@ -19,7 +20,9 @@ use super::{
     body::{discard, unasked},
     call, dashboard,
     error::{ApiError, KserveError, OpenAiError, RerankError, TeiError},
-    kserve, observe, openai,
+    kserve,
+    model_path::in_one_segment,
+    observe, openai,
     openapi::{self, Operation},
     pipeline, rerank,
     target::{NAME, Target, VERSION},
@@ -101,8 +104,10 @@ pub fn router(models: impl Into<Models>, metrics: Metrics, options: HttpOptions)
         .merge(kserve::routes().router)
         .nest(&format!("/models/{{{NAME}}}"), routes().router)
         .nest(&format!("/models/{{{NAME}}}/versions/{{{VERSION}}}"), routes().router)
-        .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method);
+    // A name with a `/` leads to no route as it is.
+    let again: Router = routes.clone().fallback(unknown_route).with_state(server.clone());
+    let routes = routes.fallback_service(MapRequest::new(again, in_one_segment));
     unpacked(routes, options.payload_limit)
         .layer(middleware::from_fn_with_state(server.clone(), observe::observe))
         .layer(middleware::from_fn(request_span::span))

@@ -67,12 +67,13 @@ impl RequestBody for VertexBody {
     type Error = TeiError;
 }
 
-/// `{"predictions": […]}`: the answer to each instance, or the first error. The instances share batches.
+/// `{"predictions": […]}`: the answer to each instance, or the first error. The instances share batches. Each is a
+/// request of its own, and so there may be as many as the model takes at a time: the platform sends 64 by default.
 pub(super) async fn vertex(
     State(server): State<Server>,
     Call { target, body, .. }: Call<VertexBody>,
 ) -> Result<Response, TeiError> {
-    let (got, limit) = (body.instances.len(), target.engine().info().max_client_batch_size);
+    let (got, limit) = (body.instances.len(), target.engine().info().max_concurrent_requests);
     if got > limit {
         return Err(ApiError::from(EngineError::TooManyInputs { got, limit }).into());
     }

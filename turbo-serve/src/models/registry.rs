@@ -275,7 +275,7 @@ impl Models {
     /// [`ChangeError`]: no such model or version, or one that cannot be loaded.
     pub async fn load(&self, name: &str) -> Result<(), ChangeError> {
         let loading = tokio::spawn(Arc::clone(&self.0).load_all(name.to_owned()));
-        // Nothing but the runtime's end ends it sooner.
+        // Nothing but the runtime's end ends it sooner, or a panic.
         loading.await.unwrap_or(Err(ChangeError::Stopping))
     }
 
@@ -297,7 +297,7 @@ impl Models {
                     changes.next().await;
                 }
             });
-            // Nothing but the runtime's end ends it sooner.
+            // Nothing but the runtime's end ends it sooner, or a panic.
             unloading.await.map_err(|_| ChangeError::Stopping)?;
         }
         Ok(())

@@ -13,8 +13,11 @@
 //! bytes), and there is no room for them, it is given up, and who asked is refused.
 //!
 //! Who calls over gRPC and does not send the rest of a message, or does not end a call whose only message is here, has the
-//! time that a body of HTTP has ([`patience`]): nobody else would let go of what has come. Between its messages a stream may
-//! rest, for it holds nothing then.
+//! time that a body of HTTP has ([`patience`]) once half of the room is taken: nobody else would let go of what has come.
+//! Between its messages a stream may rest, for it holds nothing then.
+//!
+//! A packed message of gRPC is unpacked where nobody can look on: it counts once its bytes are known, and before that its
+//! call holds the most that can become of it. The call does so to its end, for what gRPC unpacks in stays with it.
 //!
 //! What is counted is bytes as they come, unpack and go. What is made of a body is a few times as much for a while: ids
 //! of one digit are two bytes of JSON and eight in memory.
@@ -60,6 +63,9 @@ use crate::{
 /// An answer may have so many bytes more than were planned before it is looked whether there is room for them: such
 /// answers are as many as are worked on at a time.
 const MORE_THAN_PLANNED: usize = 64 << 10;
+
+/// Most bytes that one of DEFLATE's becomes.
+const MOST_UNPACKED: usize = 1032;
 
 /// When it is worth asking again: nobody knows when a client will read on.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -121,6 +127,7 @@ async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) 
     let body = Incoming {
         body,
         coming: bodies.add(0),
+        unpacking: bodies.add(0),
         whole: Arc::downgrade(&arrived.messages),
         framing,
         wait: None,
@@ -207,6 +214,11 @@ impl Tally {
         self.held.load(Relaxed) >= self.limit
     }
 
+    /// Whether others may soon be refused.
+    fn is_pressed(&self) -> bool {
+        self.held.load(Relaxed) >= self.limit / 2
+    }
+
     /// Counts what is there in any case.
     fn add(self: &Arc<Self>, bytes: usize) -> Held {
         self.held.fetch_add(bytes, Relaxed);
@@ -279,6 +291,8 @@ struct Messages {
     held: Mutex<VecDeque<Held>>,
     /// Then nothing is held of what follows: it is read to be thrown away.
     are_discarded: AtomicBool,
+    /// Most bytes of a message that comes packed, in a call that somebody unpacks.
+    unpacked_limit: AtomicUsize,
 }
 
 impl Messages {
@@ -297,6 +311,11 @@ impl Messages {
 
     fn are_discarded(&self) -> bool {
         self.are_discarded.load(Relaxed)
+    }
+
+    /// Most bytes that so many packed ones become.
+    fn unpacked(&self, bytes: usize) -> usize {
+        bytes.saturating_mul(MOST_UNPACKED).min(self.unpacked_limit.load(Relaxed))
     }
 }
 
@@ -319,6 +338,21 @@ impl Arrived {
     pub(crate) fn unpacked(&self, bytes: usize) -> Result<(), NoRoom> {
         if !self.messages.are_discarded() {
             self.messages.keep(self.bodies.take(bytes)?);
+        }
+        Ok(())
+    }
+
+    /// From now on messages of gRPC that come packed become no more than that, each.
+    pub(crate) fn unpacks_to(&self, limit: usize) {
+        self.messages.unpacked_limit.store(limit, Relaxed);
+    }
+
+    /// So many bytes the next message of gRPC has, even if it came packed.
+    pub(crate) fn unpacked_message(&self, bytes: usize) -> Result<(), NoRoom> {
+        if let Some(message) = self.messages.lock().front_mut()
+            && bytes > message.bytes
+        {
+            message.join(self.bodies.take(bytes - message.bytes)?);
         }
         Ok(())
     }
@@ -442,6 +476,8 @@ struct Incoming {
     body: Body,
     /// What has come of a message that is not whole.
     coming: Held,
+    /// Room for the largest of its messages that came packed.
+    unpacking: Held,
     /// Where what is whole is kept until it is answered, for as long as somebody means to.
     whole: Weak<Messages>,
     /// Of a call of gRPC; any other body is one message.
@@ -482,30 +518,36 @@ impl Incoming {
         if self.is_refused || whole.as_ref().is_some_and(|whole| whole.are_discarded()) {
             return Ok(());
         }
-        match self.coming.tally.take(data.len()) {
-            Ok(more) => self.coming.join(more),
-            Err(no_room) => {
-                self.is_refused = true;
-                return Err(match self.framing {
-                    Some(_) => Box::new(grpc::status(&ApiError::from(no_room))),
-                    None => Box::new(no_room),
-                });
-            }
-        }
+        let more = self.take(data.len())?;
+        self.coming.join(more);
         let ended = match &mut self.framing {
             Some(framing) => framing.ends(data),
-            None => vec![data.len()],
+            None => vec![Ended { bytes: data.len(), is_packed: false }],
         };
         // A call with one message can send others for ever: they do not begin its time anew.
         let same = ended.is_empty() || whole.as_ref().is_some_and(|whole| !whole.are_taken());
-        for bytes in ended {
+        for Ended { bytes, is_packed } in ended {
             let message = self.coming.split(bytes);
-            if let Some(whole) = &whole {
-                whole.keep(message);
+            let Some(whole) = &whole else { continue };
+            if is_packed {
+                let more = self.take(whole.unpacked(bytes).saturating_sub(self.unpacking.bytes))?;
+                self.unpacking.join(more);
             }
+            whole.keep(message);
         }
         self.wait = self.wait.take().filter(|_| same).map(|wait| wait.goes_on(self.coming.bytes));
         Ok(())
+    }
+
+    /// Counts more, or refuses who sends it.
+    fn take(&mut self, bytes: usize) -> Result<Held, BoxError> {
+        self.coming.tally.take(bytes).map_err(|no_room| -> BoxError {
+            self.is_refused = true;
+            match self.framing {
+                Some(_) => Box::new(grpc::status(&ApiError::from(no_room))),
+                None => Box::new(no_room),
+            }
+        })
     }
 
     /// Whether something is held for which more has to come: half a message, or a whole one whose call does not end. Those of
@@ -515,14 +557,23 @@ impl Incoming {
         self.framing.is_some() && (self.coming.bytes > 0 || waits())
     }
 
-    /// Ends with an error when something is held and nothing more comes of it, or too slowly.
+    /// Ends with an error when something is held of which nothing more comes, or too slowly, and others may need its room. A
+    /// stream may stand still through no fault of its client: where others of its connection are not read, the window that
+    /// they share is gone.
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<BoxError> {
         if !self.is_unfinished() {
             return Poll::Pending;
         }
         let got = self.coming.bytes;
-        let wait = self.wait.get_or_insert_with(|| Wait::begin(got));
-        ready!(wait.limit.as_mut().poll(cx));
+        loop {
+            let wait = self.wait.get_or_insert_with(|| Wait::begin(got));
+            ready!(wait.limit.as_mut().poll(cx));
+            if self.coming.tally.is_pressed() {
+                break;
+            }
+            self.wait = None;
+        }
+        let wait = self.wait.as_ref().expect("its limit was reached");
         let why = too_slow(got, wait.drips_for);
         drop(self.coming.split(got));
         self.wait = None;
@@ -559,7 +610,15 @@ impl HttpBody for Incoming {
     }
 }
 
-/// Where messages of gRPC end: before each stand a byte of flags and four of its length.
+/// A message that is whole.
+#[derive(Debug, PartialEq, Eq)]
+struct Ended {
+    /// With its head.
+    bytes: usize,
+    is_packed: bool,
+}
+
+/// Where messages of gRPC end: before each stand a byte that says whether it is packed, and four of its length.
 #[derive(Default)]
 struct Framing {
     head: Vec<u8>,
@@ -570,8 +629,8 @@ struct Framing {
 impl Framing {
     const HEAD: usize = 5;
 
-    /// The bytes, heads included, of all messages that end in this piece.
-    fn ends(&mut self, mut data: &[u8]) -> Vec<usize> {
+    /// All messages that end in this piece.
+    fn ends(&mut self, mut data: &[u8]) -> Vec<Ended> {
         let mut ended = Vec::new();
         while !data.is_empty() {
             if self.head.len() < Self::HEAD {
@@ -584,7 +643,7 @@ impl Framing {
                 data = &data[taken..];
             }
             if self.head.len() == Self::HEAD && self.left == 0 {
-                ended.push(Self::HEAD + self.len());
+                ended.push(Ended { bytes: Self::HEAD + self.len(), is_packed: self.head[0] != 0 });
                 self.head.clear();
             }
         }
@@ -654,7 +713,7 @@ mod tests {
         http::StatusCode,
         routing::{get, post},
     };
-    use futures_util::{StreamExt, stream};
+    use futures_util::{FutureExt, StreamExt, stream};
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::{TcpListener, TcpStream},
@@ -684,30 +743,66 @@ mod tests {
 
     #[test]
     fn messages_end_where_their_heads_say_however_they_are_cut() {
-        let bytes = [&[0, 0, 0, 0, 3][..], b"abc", &[0, 0, 0, 0, 0], &[0, 0, 0, 1, 0], &[7; 256]].concat();
+        let bytes = [&[1, 0, 0, 0, 3][..], b"abc", &[0, 0, 0, 0, 0], &[0, 0, 0, 1, 0], &[7; 256]].concat();
+        let expected =
+            [(8, true), (5, false), (261, false)].map(|(bytes, is_packed)| Ended { bytes, is_packed });
         for piece in [1, 2, 7, bytes.len()] {
             let mut framing = Framing::default();
-            let ends: Vec<usize> = bytes.chunks(piece).flat_map(|data| framing.ends(data)).collect();
-            assert_eq!(ends, [8, 5, 261], "in pieces of {piece}");
+            let ends: Vec<Ended> = bytes.chunks(piece).flat_map(|data| framing.ends(data)).collect();
+            assert_eq!(ends, expected, "in pieces of {piece}");
         }
+    }
+
+    /// A call of gRPC.
+    fn incoming(body: Body, tally: &Arc<Tally>, messages: &Arc<Messages>) -> Incoming {
+        Incoming {
+            body,
+            coming: tally.add(0),
+            unpacking: tally.add(0),
+            whole: Arc::downgrade(messages),
+            framing: Some(Framing::default()),
+            wait: None,
+            is_refused: false,
+        }
+    }
+
+    #[test]
+    fn a_packed_message_counts_as_all_that_it_may_become_until_it_is_known() {
+        let sent = || Body::from([[1, 0, 0, 0, 1, b'a'], [1, 0, 0, 0, 1, b'b']].concat());
+        let next = |body: &mut Incoming| {
+            poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).now_or_never().unwrap().unwrap()
+        };
+        let tally = tally(5000);
+        let arrived =
+            Arrived { messages: Arc::default(), bodies: Arc::clone(&tally), planned: Planned::among(&tally) };
+        let held = || tally.held.load(Relaxed);
+        let mut body = incoming(sent(), &tally, &arrived.messages);
+        arrived.unpacks_to(6000);
+        assert!(next(&mut body).unwrap_err().to_string().contains("--most"), "six times 1032 are too many");
+        drop(body);
+        arrived.unpacks_to(2000);
+        let mut body = incoming(sent(), &tally, &arrived.messages);
+        next(&mut body).unwrap();
+        assert_eq!(held(), 6 + 6 + 2000);
+        arrived.unpacked_message(100).unwrap();
+        assert_eq!(held(), 100 + 6 + 2000);
+        drop(arrived.message());
+        assert!(arrived.unpacked_message(3007).is_err());
+        assert_eq!(held(), 6 + 2000);
+        drop((body, arrived.message()));
+        assert_eq!(held(), 0);
     }
 
     /// After how many seconds a call is given up whose client sends a piece every twenty, and then nothing; `None` is never.
     /// The messages that are whole are taken as those of a stream, or wait for the call's end.
-    async fn given_up_after(pieces: &[&'static [u8]], are_taken: bool) -> Option<u64> {
+    async fn given_up_after(pieces: &[&'static [u8]], are_taken: bool, room_is_scarce: bool) -> Option<u64> {
         let (tally, messages) = (tally(100), Arc::new(Messages::default()));
+        let others = tally.add(if room_is_scarce { 50 } else { 0 });
         let sent = stream::iter(pieces.to_vec()).then(|piece| async move {
             tokio::time::sleep(Duration::from_secs(20)).await;
             Ok::<_, Infallible>(piece)
         });
-        let mut body = Incoming {
-            body: Body::from_stream(sent.chain(stream::pending())),
-            coming: tally.add(0),
-            whole: Arc::downgrade(&messages),
-            framing: Some(Framing::default()),
-            wait: None,
-            is_refused: false,
-        };
+        let mut body = incoming(Body::from_stream(sent.chain(stream::pending())), &tally, &messages);
         let began = tokio::time::Instant::now();
         let read = async {
             loop {
@@ -721,7 +816,7 @@ mod tests {
         let error = tokio::time::timeout(Duration::from_secs(600), read).await.ok()?;
         assert!(error.contains("the call is unfinished"), "{error}");
         messages.lock().clear(); // as whoever was to answer goes
-        assert_eq!(tally.held.load(Relaxed), 0);
+        assert_eq!(tally.held.load(Relaxed), others.bytes);
         Some(began.elapsed().as_secs())
     }
 
@@ -738,8 +833,9 @@ mod tests {
             (&[WHOLE_AND_HALF], true, Some(50)),
             (&[WHOLE, WHOLE, WHOLE], true, None),
         ] {
-            assert_eq!(given_up_after(pieces, are_taken).await, expected, "{pieces:?}, {are_taken}");
+            assert_eq!(given_up_after(pieces, are_taken, true).await, expected, "{pieces:?}, {are_taken}");
         }
+        assert_eq!(given_up_after(&[HALF], true, false).await, None, "nobody needs the room");
     }
 
     #[tokio::test]

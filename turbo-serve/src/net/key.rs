@@ -13,7 +13,7 @@ use subtle::ConstantTimeEq;
 
 use crate::{
     grpc,
-    http::{ApiError, turn_away},
+    http::{ApiError, behind_model, turn_away},
 };
 
 /// What whoever watches a server asks for, and what tells how to ask: they have no key. Of one model it is the same.
@@ -89,17 +89,6 @@ fn is_public(request: &Request) -> bool {
     let path = request.uri().path();
     let looks = [Method::GET, Method::HEAD].contains(request.method());
     (looks && PUBLIC.contains(&behind_model(path))) || grpc::is_public(path)
-}
-
-/// What is asked of a model, where the path begins with one (`/models/{name}`, `/models/{name}/versions/{version}`); the
-/// whole path where it does not.
-fn behind_model<'a>(path: &'a str) -> &'a str {
-    let behind = |path: &'a str, what| -> Option<&'a str> {
-        let name = path.strip_prefix(what)?;
-        name.find('/').map(|end| &name[end..])
-    };
-    let Some(of_model) = behind(path, "/models/") else { return path };
-    behind(of_model, "/versions/").unwrap_or(of_model)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The clients that people use, from Python's index, against a server that serves.
 //!
 //! They lie where `.ci/run` puts them, in `target/clients`. Where they are missing the tests say so and pass, unless
-//! `TURBO_REQUIRE_CLIENTS` is set.
+//! `TURBO_REQUIRE_CLIENTS=1`.
 
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 

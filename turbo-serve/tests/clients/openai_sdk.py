@@ -36,6 +36,6 @@ for refusal, options in [
     try:
         embed(**options)
     except refusal as error:
-        assert error.body["message"] in str(error), error
+        assert error.body["message"] in str(error) and error.body["param"] is None, error
     else:
         raise AssertionError(f"{options} was answered")

@@ -129,6 +129,17 @@ else:
     assert "no model `nobody`" in got.pop(2).message()
     assert [it.get_response().id for it in got] == ["0", "1", "3", "4"]
 
+    # packed
+    many = numpy.repeat(texts, 8)
+    rows = client.infer("embedder", [tensor("text", many)]).as_numpy("sentence_embedding")
+    for packed in ["gzip", "deflate"]:
+        answer = client.infer("embedder", [tensor("text", many)], compression_algorithm=packed)
+        assert numpy.array_equal(answer.as_numpy("sentence_embedding"), rows), packed
+    client.start_stream(lambda result, error: answers.put(error or result), compression_algorithm="gzip")
+    client.async_stream_infer("embedder", [tensor("text", many)])
+    assert numpy.array_equal(answers.get(timeout=60).as_numpy("sentence_embedding"), rows)
+    client.stop_stream()
+
 
 # what was done
 def statistics(name):

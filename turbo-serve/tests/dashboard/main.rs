@@ -1,6 +1,6 @@
 //! The live page in a browser: it shows what `/metrics` says, asks nobody else, and outlives its server.
 //!
-//! Without `chromium` the tests of the page say so and pass, unless `TURBO_REQUIRE_CHROMIUM` is set.
+//! Without `chromium` the tests of the page say so and pass, unless `TURBO_REQUIRE_CHROMIUM=1`.
 
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 

@@ -143,6 +143,32 @@ fn openai_answers_a_list_with_usage() {
 }
 
 #[test]
+fn openai_answers_more_inputs_than_the_engine_takes_at_once() {
+    let server = Server::start();
+    // The fake takes eight at a time.
+    for count in [8, 9, 33, 100] {
+        let texts: Vec<String> = (0..count).map(|number| number.to_string()).collect();
+        let reply = server.post("/v1/embeddings", json!({ "input": texts }).to_string());
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        let letters: usize = texts.iter().map(String::len).sum();
+        assert_eq!(reply.header("x-compute-characters").parse(), Ok(letters));
+        let answer = reply.json();
+        let data = answer["data"].as_array().unwrap();
+        assert_eq!(data.len(), count);
+        for (index, (got, input)) in data.iter().zip(&texts).enumerate() {
+            assert_eq!(got["index"], index);
+            assert_eq!(floats(&got["embedding"]), row(&text(input), 0), "{input}");
+        }
+        // the fake's tokens of a text: a byte each, and one
+        let tokens = letters + count;
+        assert_eq!(answer["usage"], json!({ "prompt_tokens": tokens, "total_tokens": tokens }));
+    }
+    let most = json!({ "input": vec!["a"; 2048] }).to_string();
+    let data = server.post("/embeddings", most).json()["data"].as_array().map(Vec::len);
+    assert_eq!(data, Some(2048), "as many as OpenAI takes");
+}
+
+#[test]
 fn base64_holds_the_same_floats() {
     let server = Server::start();
     let ask = |format: &str| {

@@ -275,6 +275,25 @@ fn a_full_queue_refuses_and_says_when_to_come_back() {
 }
 
 #[test]
+fn parts_of_a_request_wait_for_slots_and_are_one_answer() {
+    let whole = start();
+    // Four at a time, and there are no more slots.
+    let input: Vec<[u32; 1]> = (1..=10).map(|id| [id]).collect();
+    let reply = whole.server.post("/v1/embeddings", json!({ "input": input }).to_string());
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let answer = reply.json();
+    assert_eq!(answer["usage"], json!({ "prompt_tokens": 10, "total_tokens": 10 }));
+    let data = answer["data"].as_array().unwrap();
+    assert_eq!(data.len(), input.len());
+    for (row, [id]) in data.iter().zip(&input) {
+        // the id and one token, normalised
+        let [first, second] = [0, 1].map(|at| row["embedding"][at].as_f64().unwrap());
+        assert!((first / second - f64::from(*id)).abs() < 1e-4, "{id}: {row}");
+    }
+    assert_eq!(whole.hand.sequences.load(Ordering::SeqCst), 10);
+}
+
+#[test]
 fn what_a_gone_client_wanted_is_not_computed() {
     let whole = start();
     let held = whole.send_and_hold(r#"{"inputs":[1]}"#);

@@ -11,6 +11,7 @@ use std::{
 use futures_util::{StreamExt, stream};
 use tonic::{
     Code, Request, Status, Streaming,
+    codec::CompressionEncoding,
     metadata::{MetadataMap, MetadataValue},
     transport::Channel,
 };
@@ -567,6 +568,33 @@ async fn messages_count_until_they_are_answered() {
     waits.abort();
     while client.embed(other.clone()).await.is_err() {
         tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn packed_messages_are_taken_and_bounded_by_what_they_become() {
+    const PAYLOAD: usize = 100_000;
+    let limits = InFlightLimits { bodies: 80_000, answers: usize::MAX };
+    let engine = Arc::new(Fake::new(Health::Ready));
+    let services = grpc::router(engine, Metrics::install().unwrap(), PAYLOAD);
+    let server = Running::start(bounded(services.clone(), limits));
+    let unbounded = Running::start(services);
+    for encoding in [CompressionEncoding::Gzip, CompressionEncoding::Deflate] {
+        let mut client = embedder(&server).await.send_compressed(encoding);
+        let text = "a".repeat(100);
+        let answer = client.embed(embed(&text)).await.unwrap().into_inner();
+        assert_eq!(answer.embeddings, vector(&text), "{encoding}");
+        // Each may become tens of thousands of bytes, and none does.
+        let answers = client.embed_stream(stream::iter(vec![embed(&text); 50])).await.unwrap().into_inner();
+        let came = answers.filter(|answer| std::future::ready(answer.is_ok())).count().await;
+        assert_eq!(came, 50, "{encoding}");
+        let large = embed(&"a".repeat(90_000));
+        let refused = client.embed(large.clone()).await;
+        assert_status("no room", refused, Code::ResourceExhausted, "--max-body-bytes-in-flight");
+        let mut client = embedder(&unbounded).await.send_compressed(encoding);
+        client.embed(large).await.unwrap();
+        let refused = client.embed(embed(&"a".repeat(PAYLOAD))).await;
+        assert_status("too large", refused, Code::ResourceExhausted, "size limit, of 100000 bytes");
     }
 }
 

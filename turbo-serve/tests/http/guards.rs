@@ -49,14 +49,15 @@ fn only_who_has_the_key_is_answered() {
     for path in ["/", "/health", "/ping", "/metrics", "/docs", "/openapi.json"].into_iter().chain(of_kserve) {
         assert_eq!(server.get(path).status, 200, "{path}");
     }
-    for model in ["/models/org%2Fa", "/models/a/versions/1"] {
+    for model in ["/models/org%2Fa", "/models/org/a", "/models/a/versions/1", "/models/org/a/versions/1"] {
         for path in ["/health", "/ping", "/metrics"] {
             assert_eq!(server.get(&format!("{model}{path}")).status, 200, "{model}{path}");
         }
-        for path in ["/info", "/embed/health", "/health/"] {
+        for path in ["/info", "/health/embed", "/health/"] {
             let path = format!("{model}{path}");
             assert_tei(&path, &server.get(&path), 401, "Unauthorized", "expected the header");
         }
+        assert_eq!(server.get(&format!("{model}/v1/models/a/health")).status, 401, "{model}: a model's name");
         let path = format!("{model}/health");
         assert_eq!(post(&server, &path, ("x-key", "secret")).status, 401, "{path}: asked to do something");
     }

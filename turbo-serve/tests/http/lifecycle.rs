@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde_json::json;
 use turbo_serve::{
     engine::Health,
     net::{InFlightLimits, bounded},
@@ -35,6 +36,24 @@ fn a_client_that_goes_withdraws_its_request() {
     drop(client);
     wait_until("its withdrawal", || server.engine.withdrawn.load(Ordering::SeqCst) == 1);
     assert_eq!(server.post("/embed", r#"{"inputs":"a"}"#).status, 200);
+}
+
+#[test]
+fn a_client_that_goes_withdraws_all_parts_of_its_request() {
+    let server = Server::start();
+    // The fake takes eight at a time, and waits where the first of them says so; two parts are asked at a time.
+    let input = [["wait"; 8], ["wait"; 8], ["wait"; 8]].concat();
+    let body = json!({ "input": input }).to_string();
+    let length = body.len();
+    let mut client = TcpStream::connect(server.address).unwrap();
+    let head = format!(
+        "POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    );
+    client.write_all((head + &body).as_bytes()).unwrap();
+    wait_until("two parts", || server.engine.waiting.load(Ordering::SeqCst) == 2);
+    drop(client);
+    wait_until("their withdrawal", || server.engine.withdrawn.load(Ordering::SeqCst) == 2);
+    assert_eq!(server.engine.waiting.load(Ordering::SeqCst), 2, "the third part was not asked");
 }
 
 #[test]

@@ -207,6 +207,7 @@ fn with_text(value: &Value, text: &str) -> Value {
                 "parameters",
                 "truncation_direction",
                 "encoding_format",
+                "rank_fields",
                 "model",
                 "name",
                 "datatype",

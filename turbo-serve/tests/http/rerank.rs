@@ -74,6 +74,7 @@ fn documents_are_ordered_by_their_score() {
         let tokens = texts.len() * 4;
         assert_eq!(answer["usage"], json!({ "prompt_tokens": tokens, "total_tokens": tokens }));
         assert_eq!(answer["meta"]["tokens"], json!({ "input_tokens": tokens }));
+        assert_eq!(answer["meta"]["billed_units"], json!({ "search_units": 1 }));
         assert_eq!((&answer["model"], &answer["object"]), (&json!("fake"), &json!("list")));
     }
 }
@@ -194,6 +195,18 @@ fn what_is_wrong_is_told_in_the_words_of_who_asks() {
             422,
             "Validation",
             "`max_tokens_per_doc` is 0, expected at least 1",
+        ),
+        (
+            r#"{"query":"q","documents":[{"text":"a","title":"b"}],"rank_fields":["title","text"]}"#,
+            422,
+            "Validation",
+            r#"`rank_fields` is ["title", "text"], expected ["text"]"#,
+        ),
+        (
+            r#"{"query":"q","documents":["a"],"rank_fields":[]}"#,
+            422,
+            "Validation",
+            r#"`rank_fields` is [], expected ["text"]"#,
         ),
         (&many, 422, "Validation", "batch size 1001 > maximum allowed batch size 1000"),
         (r#"{"query":"overloaded","documents":["a"]}"#, 429, "Overloaded", "overloaded"),

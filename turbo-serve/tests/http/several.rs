@@ -139,6 +139,11 @@ fn rerank() -> Value {
 fn assert_openai_404(reply: &Reply, said: &str) {
     let body = reply.json();
     assert_eq!((reply.status, &body["code"]), (404, &json!("model_not_found")), "{body}");
+    assert_eq!(
+        (&body["error"]["code"], &body["error"]["message"]),
+        (&body["code"], &body["message"]),
+        "{body}"
+    );
     assert!(body["message"].as_str().unwrap().contains(said), "{body}");
 }
 
@@ -152,6 +157,9 @@ fn a_path_leads_to_its_model_and_none_to_the_default() {
         ("/models/embedder/versions/1/info", "embedder/1"),
         ("/models/embedder/versions/latest/info", "embedder/2"),
         ("/models/embedder%2F1/info", "embedder/1"),
+        ("/models/org/embedder/info", "embedder/2"),
+        ("/models/org/embedder/1/info", "embedder/1"),
+        ("/models/org/embedder/versions/1/info", "embedder/1"),
         ("/models/ranker/info", "ranker/1"),
     ] {
         let reply = server.running.get(path);
@@ -160,6 +168,10 @@ fn a_path_leads_to_its_model_and_none_to_the_default() {
     for path in ["/models/ranker/rerank", "/models/ranker", "/models/ranker/versions/1/invocations"] {
         let reply = server.post(path, rerank());
         assert_eq!((reply.status, reply.json().as_array().unwrap().len()), (200, 2), "{path}");
+    }
+    for path in ["/pipeline/feature-extraction", "/versions/1/embed", "/versions/1"] {
+        let reply = server.post(&format!("/models/org/embedder{path}"), json!({ "inputs": "a" }));
+        assert_eq!((reply.status, reply.json().as_array().unwrap().len()), (200, 1), "{path}");
     }
     let reply = server.post("/rerank", rerank());
     assert_tei("/rerank", &reply, 424, "Backend", "`/rerank` needs a sequence classifier with one label");
@@ -203,6 +215,12 @@ fn names_that_there_are_not_are_404_in_the_protocols_words() {
     assert_tei("route", &reply, 404, "Validation", "no route `/models/embedder/nowhere`");
     let reply = server.running.get("/models/embedder/embed");
     assert_tei("method", &reply, 405, "Validation", "`/models/embedder/embed` does not take GET");
+    let reply = server.post("/models/org/other/embed", json!({ "inputs": "a" }));
+    assert_tei("name", &reply, 404, "Validation", "no model `org/other` is served");
+    let reply = server.running.get("/models/org/embedder/nowhere");
+    assert_tei("route", &reply, 404, "Validation", "no route `/models/org/embedder/nowhere`");
+    let reply = server.running.get("/models/org/embedder/embed");
+    assert_tei("method", &reply, 405, "Validation", "`/models/org/embedder/embed` does not take GET");
 }
 
 #[test]

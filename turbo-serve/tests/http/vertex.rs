@@ -52,9 +52,11 @@ fn the_first_refusal_says_which_instance_it_is_about() {
             assert_eq!(reply.header("retry-after"), "2");
         }
     }
-    let many = json!({ "instances": vec![json!({ "inputs": "a" }); 9] });
-    let reply = server.post("/vertex", many.to_string());
-    assert_tei("nine", &reply, 422, "Validation", "batch size 9 > maximum allowed batch size 8");
+    let many = |instances| json!({ "instances": vec![json!({ "inputs": "a" }); instances] }).to_string();
+    let reply = server.post("/vertex", many(64));
+    assert_eq!((reply.status, reply.json()["predictions"].as_array().map(Vec::len)), (200, Some(64)));
+    let reply = server.post("/vertex", many(513));
+    assert_tei("many", &reply, 422, "Validation", "batch size 513 > maximum allowed batch size 512");
     let metrics = server.get("/metrics");
     assert!(metrics.text().contains(r#"te_request_failure{err="overloaded"}"#), "{}", metrics.text());
 }

@@ -1,7 +1,7 @@
 //! `--cache-url`: servers that have one Redis share answers, and none needs it.
 //!
 //! It is a real one, which each test starts for itself. Where there is no `redis-server` the tests say so and pass, unless
-//! `TURBO_REQUIRE_REDIS` is set.
+//! `TURBO_REQUIRE_REDIS=1`.
 
 use std::{
     path::{Path, PathBuf},

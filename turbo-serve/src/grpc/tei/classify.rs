@@ -247,7 +247,7 @@ impl Rerank for Calls {
         let (mut kept, mut scores, mut sum) = (Kept::default(), Vec::new(), Usage::default());
         {
             let arrived = arrived(&request);
-            let messages = self.clone().messages(Some(model.clone()), request.into_inner());
+            let messages = self.clone().messages(Some(model.clone()), request);
             let texts = messages.map(|message| kept.keep(message?).map_err(|error| self.refuse(&error)));
             let mut answers = pin!(self.clone().ask_each(model.clone(), at_once, arrived, texts));
             while let Some(Answered { message, usage }) = answers.try_next().await? {

@@ -11,7 +11,7 @@ use serde::{
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::http) struct Documents(pub(in crate::http) Vec<String>);
 
-/// The text of one that is an object; what else it has is not looked at.
+/// The text of one that is an object; what else it has is not looked at, and `rank_fields` that name it are refused.
 #[derive(Deserialize)]
 struct Document {
     text: String,

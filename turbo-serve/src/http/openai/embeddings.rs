@@ -4,16 +4,21 @@ use axum::response::Response;
 use serde::Deserialize;
 
 use crate::{
-    engine::{InferResponse, OutputKind},
+    engine::{EngineError, InferResponse, OutputKind},
     http::{
         ability::Ability,
-        answer::{Question, answer},
+        answer::{Question, answer_in_parts},
         call::{Call, RequestBody},
         error::{ApiError, OpenAiError},
-        inputs::{Count, Inputs},
+        inputs::{Count, Counted, Inputs},
         write::{self, Encoding},
     },
 };
+
+/// Most inputs of a request, for models that take fewer at once. Clients send as many as OpenAI takes, unasked.
+///
+/// Source: OpenAI's API reference, "Create embeddings": the array `input` may be no longer.
+const MAX_INPUTS: usize = 2048;
 
 /// Body of `POST /v1/embeddings`. Fields not named here are ignored, `user` among them; `null` is as
 /// good as leaving one out.
@@ -40,17 +45,23 @@ impl RequestBody for EmbeddingsBody {
     }
 }
 
-/// `POST /v1/embeddings`: normalised rows; inputs that are too long are treated as the server does by default.
+/// `POST /v1/embeddings`: normalised rows, asked for in parts of as many inputs as the model takes; inputs that are too
+/// long are treated as the server does by default.
 pub(in crate::http) async fn embeddings(
     Call { target, body, received }: Call<EmbeddingsBody>,
 ) -> Result<Response, OpenAiError> {
     Ability::Embed.check(&target.engine().info().model)?;
     let target = target.writing(write::BYTES_PER_VALUE);
-    if body.input.0.inputs.is_empty() {
+    let Counted { inputs, arity } = body.input.0;
+    let (got, limit) = (inputs.len(), MAX_INPUTS.max(target.engine().info().max_client_batch_size));
+    if got == 0 {
         return Err(ApiError::empty("`input` cannot be empty").into());
     }
+    if got > limit {
+        return Err(ApiError::from(EngineError::TooManyInputs { got, limit }).into());
+    }
     let question = Question {
-        inputs: body.input.0,
+        inputs: Counted { inputs: Vec::new(), arity },
         output: OutputKind::Pooled { normalize: true, dimensions: body.dimensions.map(|Count(count)| count) },
         truncation: None,
         prompt_name: None,
@@ -64,5 +75,5 @@ pub(in crate::http) async fn embeddings(
     let write = move |response: &InferResponse| {
         Ok(write::openai_list(&response.rows, encoding, &model, response.usage.tokens)?)
     };
-    Ok(answer(&target, question, write).await?)
+    Ok(answer_in_parts(&target, question, inputs.into_iter(), write).await?)
 }

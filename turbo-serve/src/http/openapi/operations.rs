@@ -141,7 +141,7 @@ pub(in crate::http) mod rerank {
                     "options",
                     json!({
                         "query": "pets", "documents": [{ "text": "a cat" }, "a soup"],
-                        "top_n": 1, "return_documents": true, "max_tokens_per_doc": 4,
+                        "top_n": 1, "return_documents": true, "max_tokens_per_doc": 4, "rank_fields": ["text"],
                     }),
                 ),
             ],

@@ -147,12 +147,13 @@ fn rerank() -> Value {
     });
     let meta = json!({
         "api_version": object(json!({ "version": text() }), ["version"]),
+        "billed_units": object(json!({ "search_units": count() }), ["search_units"]),
         "tokens": object(json!({ "input_tokens": count() }), ["input_tokens"]),
     });
     let reranked = json!({
         "id": text(), "object": { "const": "list" }, "model": text(),
         "results": some(object(result, ["index", "relevance_score"])),
-        "meta": object(meta, ["api_version", "tokens"]), "usage": of("Usage"),
+        "meta": object(meta, ["api_version", "billed_units", "tokens"]), "usage": of("Usage"),
     });
     json!({
         "TextsRequest": object(
@@ -168,6 +169,7 @@ fn rerank() -> Value {
             json!({
                 "model": maybe("string"), "query": text(), "documents": some(document), "top_n": maybe_from(1),
                 "return_documents": maybe("boolean"), "max_tokens_per_doc": maybe_from(1),
+                "rank_fields": { "enum": [["text"], null] },
             }),
             ["query", "documents"],
         ),
@@ -465,11 +467,15 @@ fn errors() -> Value {
     let coded = json!({
         "message": text(), "type": kind, "code": any([count(), json!({ "const": "model_not_found" }), text()]),
     });
-    let mut detailed = coded.clone();
+    let as_openai = json!({
+        "message": text(), "type": kind, "param": { "type": "null" }, "code": maybe("string"),
+    });
+    let (mut nested, mut detailed) = (coded.clone(), coded);
+    nested["error"] = object(as_openai, ["message", "type", "param", "code"]);
     detailed["detail"] = text();
     json!({
         "Error": object(json!({ "error": text(), "error_type": kind }), ["error", "error_type"]),
-        "OpenAiError": object(coded, ["message", "type", "code"]),
+        "OpenAiError": object(nested, ["message", "type", "code", "error"]),
         "KserveError": object(json!({ "error": text() }), ["error"]),
         "AnyError": any([of("Error"), of("RerankError")]),
         "RerankError": object(detailed, ["message", "detail", "type", "code"]),

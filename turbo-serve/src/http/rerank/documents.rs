@@ -30,6 +30,7 @@ pub(in crate::http) struct DocumentsBody {
     top_n: Option<Count>,
     return_documents: Option<bool>,
     max_tokens_per_doc: Option<Count>,
+    rank_fields: Option<Vec<String>>,
 }
 
 impl RequestBody for DocumentsBody {
@@ -67,12 +68,19 @@ struct Document<'a> {
 #[derive(Serialize)]
 struct Meta {
     api_version: ApiVersion,
+    billed_units: BilledUnits,
     tokens: Tokens,
 }
 
 #[derive(Serialize)]
 struct ApiVersion {
     version: &'static str,
+}
+
+/// Nothing is billed here, but some clients take it for granted.
+#[derive(Serialize)]
+struct BilledUnits {
+    search_units: usize,
 }
 
 #[derive(Serialize)]
@@ -92,10 +100,11 @@ pub(in crate::http) async fn rerank(
     State(server): State<Server>,
     Call { target, body, received }: Call<DocumentsBody>,
 ) -> Result<Response, RerankError> {
-    let DocumentsBody { query, documents: Documents(documents), .. } = body;
+    let DocumentsBody { query, documents: Documents(documents), rank_fields, .. } = body;
     let at_a_time = target.engine().info().max_client_batch_size;
     let limit = server.max_rerank_documents().max(at_a_time);
     check(&target, "documents", documents.len(), limit)?;
+    check_fields(rank_fields.as_deref())?;
     check_at_once(&target, documents.len(), at_a_time)?;
     check_copies(&query, documents.len().min(AT_ONCE * at_a_time))?;
     let top_n = at_least_one("top_n", body.top_n)?.unwrap_or(usize::MAX);
@@ -115,13 +124,28 @@ pub(in crate::http) async fn rerank(
             object: "list",
             model: &name,
             results: best_first(response, function)?.into_iter().take(top_n).map(ranked).collect(),
-            meta: Meta { api_version: ApiVersion { version: "2" }, tokens: Tokens { input_tokens } },
+            meta: Meta {
+                api_version: ApiVersion { version: "2" },
+                billed_units: BilledUnits { search_units: 1 },
+                tokens: Tokens { input_tokens },
+            },
             usage: Usage { prompt_tokens: input_tokens, total_tokens: input_tokens },
         };
         Ok(serde_json::to_vec(&reranked).expect("numbers and strings are always JSON"))
     };
     let question = question(Vec::new(), None, received);
     Ok(answer_in_parts(&target, question, pairs(query, documents), write).await?)
+}
+
+/// Refuses to rank by other fields of documents than the one that is read.
+fn check_fields(rank_fields: Option<&[String]>) -> Result<(), ApiError> {
+    match rank_fields {
+        None => Ok(()),
+        Some([field]) if field == "text" => Ok(()),
+        Some(fields) => Err(ApiError::validation(format!(
+            "`rank_fields` is {fields:?}, expected [\"text\"]: put all that is to be ranked into `text`"
+        ))),
+    }
 }
 
 /// Refuses to take apart what is answered together: each part would be an ensemble's whole choice.

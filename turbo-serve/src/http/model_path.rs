@@ -1,0 +1,95 @@
+//! Which part of a path names a model, and what is asked of it: `/models/{name}/embed`,
+//! `/models/{name}/versions/{version}/embed`. Names may have a `/`, as those of the Hub do, and clients leave it as it is.
+//!
+//! A name ends at the first `/` behind which there is a route. So every path that the router knows means what it says
+//! there; others that can be read like this are for a name with a `/`, which becomes one segment for the router.
+
+use std::sync::LazyLock;
+
+use axum::{extract::Request, http::Uri};
+
+use super::router::routes;
+
+const MODELS: &str = "/models/";
+
+/// What may be asked of a model. The root is what stands behind a name as nothing.
+static ROUTES: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let paths = routes().operations.into_iter().map(|(_, path, _)| path);
+    paths.filter(|path| path != "/").collect()
+});
+
+/// What is asked of a model, where the path begins with one; the whole path where it does not.
+pub(crate) fn behind_model(path: &str) -> &str {
+    cut(path).map_or(path, |(_, rest)| behind_version(rest))
+}
+
+/// Has the name of a model be one segment of the path.
+pub(super) fn in_one_segment(mut request: Request) -> Request {
+    let uri = request.uri();
+    if let Some((name, rest)) = cut(uri.path())
+        && name.contains('/')
+    {
+        let (name, query) = (name.replace('/', "%2F"), uri.query().map(|query| format!("?{query}")));
+        // What is too long now names nothing that is served.
+        if let Ok(uri) = Uri::try_from(format!("{MODELS}{name}{rest}{}", query.unwrap_or_default())) {
+            *request.uri_mut() = uri;
+        }
+    }
+    request
+}
+
+/// The name of a model, and what follows it.
+fn cut(path: &str) -> Option<(&str, &str)> {
+    let named = path.strip_prefix(MODELS)?;
+    let mut cuts = named.match_indices('/').map(|(end, _)| named.split_at(end));
+    cuts.find(|(_, rest)| is_route(behind_version(rest)))
+}
+
+/// What follows a version, where the path begins with one.
+fn behind_version(path: &str) -> &str {
+    let Some(version) = path.strip_prefix("/versions/") else { return path };
+    version.find('/').map_or("", |end| &version[end..])
+}
+
+/// Whether it may be asked of a model, or of a version with nothing behind it.
+fn is_route(path: &str) -> bool {
+    let is_path_of = |route: &String| match route.split_once("{*") {
+        Some((start, _)) => path.len() > start.len() && path.starts_with(start),
+        None => path == route,
+    };
+    path.is_empty() || ROUTES.iter().any(is_path_of)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    #[test]
+    fn a_name_ends_where_there_is_a_route() {
+        for (path, one_segment, asked) in [
+            ("/models/a/embed", "/models/a/embed", "/embed"),
+            ("/models/a/versions/2/embed", "/models/a/versions/2/embed", "/embed"),
+            ("/models/a/versions/health", "/models/a/versions/health", ""),
+            ("/models/a/v1/models/b/health", "/models/a/v1/models/b/health", "/v1/models/b/health"),
+            ("/models/org/a/embed?x=/", "/models/org%2Fa/embed?x=/", "/embed"),
+            ("/models/org/a/versions/2/embed", "/models/org%2Fa/versions/2/embed", "/embed"),
+            ("/models/org/a/versions/2", "/models/org%2Fa/versions/2", ""),
+            ("/models/o%20rg/a/v1/rerank", "/models/o%20rg%2Fa/v1/rerank", "/v1/rerank"),
+            ("/models/org/a/v1/models/org/a", "/models/org%2Fa/v1/models/org/a", "/v1/models/org/a"),
+            ("/models/org/a", "/models/org/a", "/models/org/a"),
+            ("/models/a/", "/models/a/", "/models/a/"),
+            ("/models/a/nowhere", "/models/a/nowhere", "/models/a/nowhere"),
+            ("/models/health", "/models/health", "/models/health"),
+            ("/versions/1/health", "/versions/1/health", "/versions/1/health"),
+        ] {
+            let request = Request::get(path).body(Body::empty()).unwrap();
+            assert_eq!(behind_model(request.uri().path()), asked, "{path}");
+            assert_eq!(in_one_segment(request).uri(), one_segment, "{path}");
+        }
+        let long = format!("/models/{}embed", "/".repeat(60_000));
+        let request = Request::get(&long).body(Body::empty()).unwrap();
+        assert_eq!(in_one_segment(request).uri(), &*long);
+    }
+}
