@@ -2,7 +2,7 @@
 //!
 //! The server is the `turbo` of this build, beside this test's own binary: `cargo test --workspace` makes both, and
 //! `cargo build --bin turbo` the one that is missing or old. Where it is missing the tests say so and pass, unless
-//! `TURBO_REQUIRE_SERVER` is set.
+//! `TURBO_REQUIRE_SERVER=1`.
 
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
