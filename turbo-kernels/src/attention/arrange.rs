@@ -160,7 +160,7 @@ impl Kernel for AreFinite<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> bool {
-        let mut difference = s.splat(0.0);
+        let mut zero = s.splat(0.0);
         for row in 0..self.0.count {
             // v · 0 is 0 unless v is infinite or NaN, or so large that it may be infinite as bf16
             let of_row = lanes::fold(
@@ -174,8 +174,8 @@ impl Kernel for AreFinite<'_> {
                 },
                 |a, b| s.add(a, b),
             );
-            difference = s.add(difference, of_row);
+            zero = s.add(zero, of_row);
         }
-        s.reduce_sum(difference) == 0.0
+        s.reduce_sum(zero) == 0.0
     }
 }

@@ -14,7 +14,7 @@ pub(super) fn this_thread() -> i32 {
     system::this_thread()
 }
 
-/// The cores that a process may use.
+/// The cores that a team may use.
 pub(super) struct Cores(system::Cores);
 
 impl Cores {

@@ -137,7 +137,7 @@ impl Team {
     /// thread 0. Pieces are claimed in ascending order. Allocates nothing.
     ///
     /// # Panics
-    /// When `work` panicked, with its payload, after every piece is over. When there are 2³² pieces.
+    /// When `work` panicked, with its payload, after every piece is over. When there are nearly 2³² pieces.
     pub(crate) fn for_each_piece(&mut self, pieces: usize, work: impl Fn(usize, usize) + Sync) {
         if pieces <= 1 || self.workers.is_empty() {
             (0..pieces).for_each(|piece| work(0, piece));

@@ -111,12 +111,10 @@ impl Architecture {
         }
         // some files say -1 for none
         let id = config.optional::<i64>("pad_token_id")?.and_then(|id| u32::try_from(id).ok());
-        match id.is_some() && !qwen3::is_causal(config)? {
-            true => {
-                Err(config.unsupported("is_causal", false, "true, where the last token stands for a text"))
-            }
-            false => Ok(id),
+        if id.is_some() {
+            qwen3::refuse_full_attention(config)?;
         }
+        Ok(id)
     }
 }
 

@@ -88,13 +88,23 @@ fn refuse_projection(drawing: &Drawing<'_>, config: &ModelConfig) -> Result<(), 
     }
 }
 
+/// Older files say that tokens see what is behind them in a field of their own, newer ones in that of all decoders.
 fn mask(config: &ModelConfig) -> Result<AttentionMask, ModelError> {
-    Ok(if is_causal(config)? { AttentionMask::Causal } else { AttentionMask::Full })
+    let is_causal = config.read(CAUSAL)? && !config.read(BIDIRECTIONAL)?;
+    Ok(if is_causal { AttentionMask::Causal } else { AttentionMask::Full })
 }
 
-/// Older files say that tokens see what is behind them in a field of their own, newer ones in that of all decoders.
-pub(super) fn is_causal(config: &ModelConfig) -> Result<bool, ModelError> {
-    Ok(config.read(CAUSAL)? && !config.read(BIDIRECTIONAL)?)
+/// Refuses models whose tokens see what is behind them.
+pub(super) fn refuse_full_attention(config: &ModelConfig) -> Result<(), ModelError> {
+    for (setting, supported) in [(CAUSAL, true), (BIDIRECTIONAL, false)] {
+        let (name, value) = (setting.name(), config.read(setting)?);
+        if value != supported {
+            let supported =
+                format!("{supported}, where the last token that is not padding stands for a text");
+            return Err(config.unsupported(name, value, &supported));
+        }
+    }
+    Ok(())
 }
 
 fn attention(

@@ -209,8 +209,11 @@ fn a_classifier_by_the_last_token_that_sees_the_whole_input_is_refused() {
         let cpu = Cpu::new(CpuOptions::default()).unwrap();
         Encoder::new(cpu, &checkpoint, EncoderOptions::of(&checkpoint)).err().map(|error| error.to_string())
     };
-    let error = refused(&[("is_causal", false.into())]).unwrap();
-    assert!(error.contains("is_causal is \"false\", supported: true, where the last token"), "{error}");
+    for (field, value) in [("is_causal", false), ("use_bidirectional_attention", true)] {
+        let error = refused(&[(field, value.into())]).unwrap();
+        let expected = format!("{field} is \"{value}\", supported: {}, where the last token", !value);
+        assert!(error.contains(&expected), "{error}");
+    }
     let no_padding = [("is_causal", false.into()), ("pad_token_id", (-1).into())];
     assert_eq!(refused(&no_padding), None);
 }
