@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File, TryLockError},
-    path::Path,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
@@ -146,8 +146,8 @@ enum Failure {
     Again(HubError),
     /// What is there already is of no use.
     Anew(HubError),
-    /// Somebody else is fetching the file.
-    Locked,
+    /// Somebody else is fetching the file, who has this one locked.
+    Locked(PathBuf),
 }
 
 impl Transfer<'_> {
@@ -190,7 +190,8 @@ impl Transfer<'_> {
     fn arrived(&self) -> u64 {
         let blobs = self.folder.parent().and_then(Path::parent).map(|folder| folder.join("blobs"));
         let files = blobs.and_then(|blobs| fs::read_dir(blobs).ok()).into_iter().flatten().flatten();
-        files.filter_map(|file| file.metadata().ok()).map(|metadata| metadata.len()).sum()
+        // of the file and not of its entry, which some systems update when it is closed
+        files.filter_map(|file| fs::metadata(file.path()).ok()).map(|metadata| metadata.len()).sum()
     }
 
     /// Many files are the same in several commits, and blobs are named after what is in them. Whatever goes wrong here,
@@ -237,11 +238,13 @@ impl Transfer<'_> {
             let error = match self.attempt(file, &mut told) {
                 Ok(()) => return Ok(()),
                 Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Locked) if others.lasts() => {
-                    let why = "another process has begun it and stands still: end that one, or remove its `.lock` file";
-                    return Err(self.broken(file, why.to_owned()));
+                Err(Failure::Locked(lock)) if others.lasts() => {
+                    let lock = lock.display();
+                    let why =
+                        format!("whoever has begun it stands still: end that process, or remove {lock}");
+                    return Err(self.broken(file, why));
                 }
-                Err(Failure::Locked) => {
+                Err(Failure::Locked(_)) => {
                     self.wait(WAIT);
                     // Whoever has fetched it has put it there.
                     if self.folder.join(file).exists() {
@@ -294,7 +297,7 @@ impl Transfer<'_> {
             why: format!("{file}: {why}"),
         };
         match error {
-            ApiError::LockAcquisition(_) => Failure::Locked,
+            ApiError::LockAcquisition(lock) => Failure::Locked(lock),
             ApiError::InvalidResume => {
                 Failure::Anew(self.broken(file, "more arrived than there is".to_owned()))
             }

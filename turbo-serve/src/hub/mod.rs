@@ -63,7 +63,7 @@ pub struct Snapshot {
     pub folder: PathBuf,
     /// The commit that they are of.
     pub commit: String,
-    /// Why the Hub could not say whether there is a newer one, when it could not.
+    /// Why the Hub did not say that this is what it has, when it did not.
     pub stale: Option<HubError>,
 }
 
@@ -105,8 +105,8 @@ impl Hub {
         &self.settings.cache
     }
 
-    /// The files of a model: from the cache where they are there, else from the Hub. When the Hub is out of reach, what
-    /// the cache has is taken. Blocks.
+    /// The files of a model: from the cache where they are there, else from the Hub. When the Hub is out of reach, or does
+    /// not show a commit any more, what the cache has is taken. Blocks.
     ///
     /// # Errors
     /// [`HubError`], one line that says what to do.
