@@ -34,7 +34,8 @@
 //! |---|---|
 //! | `INVALID_ARGUMENT` | the message says something wrong |
 //! | `FAILED_PRECONDITION` | the model is for something else, has no tokenizer, or failed |
-//! | `RESOURCE_EXHAUSTED` | no slot is free, or the answer would come too late; `grpc-retry-pushback-ms` says when to ask again |
+//! | `RESOURCE_EXHAUSTED` | no slot is free, or the answer would come too late; `grpc-retry-pushback-ms` says when to ask again. Without it, a message that is too large when it is unpacked |
+//! | `OUT_OF_RANGE` | a message is too large as it comes |
 //! | `DEADLINE_EXCEEDED` | it was not answered in time, or its client did not send the rest of it |
 //! | `NOT_FOUND` | there is no such model |
 //! | `UNAVAILABLE` | the server stops, or the model cannot be run |

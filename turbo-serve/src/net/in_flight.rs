@@ -14,7 +14,8 @@
 //!
 //! Who calls over gRPC and does not send the rest of a message, or does not end a call whose only message is here, has the
 //! time that a body of HTTP has ([`patience`]) once half of the room is taken: nobody else would let go of what has come.
-//! Between its messages a stream may rest, for it holds nothing then.
+//! Between its messages a stream may rest, for it holds nothing then; but for one with large packed messages, of which the
+//! room to unpack the largest is kept.
 //!
 //! A packed message of gRPC is unpacked where nobody can look on: it counts once its bytes are known, and before that its
 //! call holds the most that can become of it. The call does so to its end, for what gRPC unpacks in stays with it.
@@ -66,6 +67,9 @@ const MORE_THAN_PLANNED: usize = 64 << 10;
 
 /// Most bytes that one of DEFLATE's becomes.
 const MOST_UNPACKED: usize = 1032;
+
+/// Room for packed messages that a stream may keep while it rests.
+const MUCH_UNPACKED: usize = 64 << 10;
 
 /// When it is worth asking again: nobody knows when a client will read on.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -236,12 +240,16 @@ impl Tally {
         Ok(taken)
     }
 
+    /// Whether an answer of so many bytes could ever be held.
+    fn check_answer(&self, bytes: usize) -> Result<(), EngineError> {
+        let limit = self.limit;
+        if bytes > limit { Err(EngineError::AnswerTooLarge { bytes, limit }) } else { Ok(()) }
+    }
+
     /// Counts `more` bytes of an answer that has `bytes` with them.
     fn take_for_answer(self: &Arc<Self>, bytes: usize, more: usize) -> Result<Held, EngineError> {
+        self.check_answer(bytes)?;
         let limit = self.limit;
-        if bytes > limit {
-            return Err(EngineError::AnswerTooLarge { bytes, limit });
-        }
         let no_room = |NoRoom { held, .. }| EngineError::NoRoomForAnswer {
             bytes,
             held,
@@ -293,6 +301,8 @@ struct Messages {
     are_discarded: AtomicBool,
     /// Most bytes of a message that comes packed, in a call that somebody unpacks.
     unpacked_limit: AtomicUsize,
+    /// The most that one has become so far.
+    unpacked: AtomicUsize,
 }
 
 impl Messages {
@@ -314,7 +324,7 @@ impl Messages {
     }
 
     /// Most bytes that so many packed ones become.
-    fn unpacked(&self, bytes: usize) -> usize {
+    fn unpack_to(&self, bytes: usize) -> usize {
         bytes.saturating_mul(MOST_UNPACKED).min(self.unpacked_limit.load(Relaxed))
     }
 }
@@ -352,6 +362,7 @@ impl Arrived {
         if let Some(message) = self.messages.lock().front_mut()
             && bytes > message.bytes
         {
+            self.messages.unpacked.fetch_max(bytes, Relaxed);
             message.join(self.bodies.take(bytes - message.bytes)?);
         }
         Ok(())
@@ -408,6 +419,11 @@ impl Planned {
     /// From now on so many bytes are written of each value, beside its row.
     pub(crate) fn written_in(&self, bytes: usize) {
         self.0.written.store(bytes, Relaxed);
+    }
+
+    /// Whether an answer of so many values could ever be held; for one that is computed in parts, before the first of them.
+    pub(crate) fn check(&self, values: usize) -> Result<(), EngineError> {
+        self.0.answers.check_answer(self.0.bytes(values))
     }
 
     /// Where engines have it held.
@@ -530,7 +546,7 @@ impl Incoming {
             let message = self.coming.split(bytes);
             let Some(whole) = &whole else { continue };
             if is_packed {
-                let more = self.take(whole.unpacked(bytes).saturating_sub(self.unpacking.bytes))?;
+                let more = self.take(whole.unpack_to(bytes).saturating_sub(self.unpacking.bytes))?;
                 self.unpacking.join(more);
             }
             whole.keep(message);
@@ -550,17 +566,27 @@ impl Incoming {
         })
     }
 
-    /// Whether something is held for which more has to come: half a message, or a whole one whose call does not end. Those of
-    /// a stream are taken before more is asked for.
+    /// Lets go of the room for packed messages that none of those so far has taken. Those of a stream are taken before more
+    /// is asked for, so by then it is known what they became.
+    fn settle_unpacking(&mut self) {
+        if let Some(whole) = self.whole.upgrade().filter(|whole| whole.are_taken()) {
+            let free = self.unpacking.bytes.saturating_sub(whole.unpacked.load(Relaxed));
+            drop(self.unpacking.split(free));
+        }
+    }
+
+    /// Whether something is held for which more has to come: half a message, a whole one whose call does not end, or much
+    /// room for packed ones, of which there may be no more.
     fn is_unfinished(&self) -> bool {
         let waits = || self.whole.upgrade().is_some_and(|whole| !whole.are_taken());
-        self.framing.is_some() && (self.coming.bytes > 0 || waits())
+        self.framing.is_some() && (self.coming.bytes > 0 || self.unpacking.bytes > MUCH_UNPACKED || waits())
     }
 
     /// Ends with an error when something is held of which nothing more comes, or too slowly, and others may need its room. A
     /// stream may stand still through no fault of its client: where others of its connection are not read, the window that
     /// they share is gone.
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<BoxError> {
+        self.settle_unpacking();
         if !self.is_unfinished() {
             return Poll::Pending;
         }
@@ -575,7 +601,7 @@ impl Incoming {
         }
         let wait = self.wait.as_ref().expect("its limit was reached");
         let why = too_slow(got, wait.drips_for);
-        drop(self.coming.split(got));
+        drop((self.coming.split(got), self.unpacking.split(usize::MAX)));
         self.wait = None;
         Poll::Ready(Box::new(grpc::unfinished(&why)))
     }
@@ -773,8 +799,9 @@ mod tests {
             poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).now_or_never().unwrap().unwrap()
         };
         let tally = tally(5000);
-        let arrived =
-            Arrived { messages: Arc::default(), bodies: Arc::clone(&tally), planned: Planned::among(&tally) };
+        let (bodies, planned) = (|| Arc::clone(&tally), || Planned::among(&tally));
+        let arrived = || Arrived { messages: Arc::default(), bodies: bodies(), planned: planned() };
+        let (arrived, of_a_stream) = (arrived(), arrived());
         let held = || tally.held.load(Relaxed);
         let mut body = incoming(sent(), &tally, &arrived.messages);
         arrived.unpacks_to(6000);
@@ -791,6 +818,16 @@ mod tests {
         assert_eq!(held(), 6 + 2000);
         drop((body, arrived.message()));
         assert_eq!(held(), 0);
+
+        let one = stream::iter([Ok::<_, Infallible>(&[1, 0, 0, 0, 1, b'a'][..])]);
+        let mut body =
+            incoming(Body::from_stream(one.chain(stream::pending())), &tally, &of_a_stream.messages);
+        of_a_stream.unpacks_to(2000);
+        next(&mut body).unwrap();
+        of_a_stream.unpacked_message(100).unwrap();
+        drop(of_a_stream.message());
+        assert!(poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).now_or_never().is_none());
+        assert_eq!(held(), 100, "what it became is known by now");
     }
 
     /// After how many seconds a call is given up whose client sends a piece every twenty, and then nothing; `None` is never.

@@ -294,6 +294,22 @@ fn parts_of_a_request_wait_for_slots_and_are_one_answer() {
 }
 
 #[test]
+fn parts_of_an_answer_that_is_too_large_are_not_computed() {
+    // two values of 4 bytes for each input, and 14 that are written of each
+    let limit = 9 * 2 * (4 + 14);
+    let whole = start_within(InFlightLimits { bodies: usize::MAX, answers: limit });
+    let ask = |inputs: u32| {
+        let input: Vec<[u32; 1]> = (1..=inputs).map(|id| [id]).collect();
+        whole.server.post("/v1/embeddings", json!({ "input": input }).to_string())
+    };
+    let refused = ask(10);
+    assert_eq!(refused.status, 422, "{}", refused.text());
+    assert!(refused.text().contains("would take 360 bytes"), "{}", refused.text());
+    assert_eq!(whole.hand.sequences.load(Ordering::SeqCst), 0, "nothing was computed for it");
+    wait_until("room", || ask(5).status == 200);
+}
+
+#[test]
 fn what_a_gone_client_wanted_is_not_computed() {
     let whole = start();
     let held = whole.send_and_hold(r#"{"inputs":[1]}"#);

@@ -60,9 +60,14 @@ pub(in crate::http) async fn embeddings(
     if got > limit {
         return Err(ApiError::from(EngineError::TooManyInputs { got, limit }).into());
     }
+    let dimensions = body.dimensions.map(|Count(count)| count);
+    let row_len = target.engine().info().model.rows.pooled.unwrap_or(0);
+    if let Some(planned) = target.planned() {
+        planned.check(got * row_len.min(dimensions.unwrap_or(row_len))).map_err(ApiError::from)?;
+    }
     let question = Question {
         inputs: Counted { inputs: Vec::new(), arity },
-        output: OutputKind::Pooled { normalize: true, dimensions: body.dimensions.map(|Count(count)| count) },
+        output: OutputKind::Pooled { normalize: true, dimensions },
         truncation: None,
         prompt_name: None,
         received,
