@@ -1,0 +1,146 @@
+//! How many bytes of one kind are held, and who is refused where there is no room.
+
+use std::{
+    error::Error,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use metrics::{Gauge, counter};
+
+use crate::{
+    engine::EngineError,
+    metric_names::{ADMISSION_REFUSALS, REASON, refusal},
+};
+
+/// When it is worth asking again: nobody knows when a client will read on.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Bytes of one kind.
+pub(super) struct Tally {
+    pub(super) held: AtomicUsize,
+    pub(super) limit: usize,
+    what: &'static str,
+    flag: &'static str,
+    gauge: Gauge,
+}
+
+/// So many of them, until this is dropped.
+pub(crate) struct Held {
+    pub(super) tally: Arc<Tally>,
+    pub(super) bytes: usize,
+}
+
+/// Why no more are taken.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "the server holds {held} bytes of {what}, and takes no more than {limit} (`{flag}`): retry in {} s",
+    RETRY_AFTER.as_secs()
+)]
+pub(crate) struct NoRoom {
+    held: usize,
+    what: &'static str,
+    limit: usize,
+    flag: &'static str,
+}
+
+impl NoRoom {
+    /// When it is worth asking again.
+    pub(crate) fn retry_after() -> Duration {
+        RETRY_AFTER
+    }
+
+    /// The one that made reading a body fail, if one did.
+    pub(crate) fn behind<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
+        let mut causes = std::iter::successors(Some(error), |&error| error.source());
+        causes.find_map(|error| error.downcast_ref())
+    }
+}
+
+impl Tally {
+    pub(super) fn new(limit: usize, what: &'static str, flag: &'static str, gauge: Gauge) -> Arc<Self> {
+        gauge.set(0.0);
+        Arc::new(Self { held: 0.into(), limit, what, flag, gauge })
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.held.load(Relaxed) >= self.limit
+    }
+
+    /// Whether others may soon be refused.
+    pub(super) fn is_pressed(&self) -> bool {
+        self.held.load(Relaxed) >= self.limit / 2
+    }
+
+    /// Counts what is there in any case.
+    pub(super) fn add(self: &Arc<Self>, bytes: usize) -> Held {
+        self.held.fetch_add(bytes, Relaxed);
+        self.gauge.increment(bytes as f64);
+        Held { tally: Arc::clone(self), bytes }
+    }
+
+    /// Counts what can still be refused.
+    pub(super) fn take(self: &Arc<Self>, bytes: usize) -> Result<Held, NoRoom> {
+        let taken = self.add(bytes);
+        if self.held.load(Relaxed) > self.limit {
+            drop(taken);
+            return Err(self.no_room());
+        }
+        Ok(taken)
+    }
+
+    /// Whether an answer of so many bytes could ever be held.
+    pub(super) fn check_answer(&self, bytes: usize) -> Result<(), EngineError> {
+        let limit = self.limit;
+        if bytes > limit { Err(EngineError::AnswerTooLarge { bytes, limit }) } else { Ok(()) }
+    }
+
+    /// Counts `more` bytes of an answer that has `bytes` with them.
+    pub(super) fn take_for_answer(self: &Arc<Self>, bytes: usize, more: usize) -> Result<Held, EngineError> {
+        self.check_answer(bytes)?;
+        let limit = self.limit;
+        let no_room = |NoRoom { held, .. }| EngineError::NoRoomForAnswer {
+            bytes,
+            held,
+            limit,
+            retry_after: RETRY_AFTER,
+        };
+        self.take(more).map_err(no_room)
+    }
+
+    pub(super) fn no_room(&self) -> NoRoom {
+        counter!(ADMISSION_REFUSALS, REASON => refusal::BYTES).increment(1);
+        let Self { what, limit, flag, .. } = *self;
+        NoRoom { held: self.held.load(Relaxed), what, limit, flag }
+    }
+}
+
+impl Held {
+    /// So many of them apart, or all there are.
+    pub(super) fn split(&mut self, bytes: usize) -> Self {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Self { tally: Arc::clone(&self.tally), bytes }
+    }
+
+    /// Both together.
+    pub(super) fn join(&mut self, mut other: Self) {
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
+    /// So many of them from now on.
+    pub(super) fn resize(&mut self, bytes: usize) {
+        drop(self.split(self.bytes.saturating_sub(bytes)));
+        self.join(self.tally.add(bytes - self.bytes));
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.tally.held.fetch_sub(self.bytes, Relaxed);
+        self.tally.gauge.decrement(self.bytes as f64);
+    }
+}
