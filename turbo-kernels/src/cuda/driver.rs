@@ -168,7 +168,7 @@ pub trait Landing: Debug + Send {
     /// Makes room for copies of up to `bytes` bytes. What it holds may be lost.
     ///
     /// # Errors
-    /// [`DeviceError::OutOfMemory`], or a device failure.
+    /// A device failure, or that the host has no such memory left.
     fn reserve(&mut self, bytes: usize) -> Result<(), DeviceError>;
 
     /// Enqueues a copy of `bytes` bytes, behind all that the stream has; what was fetched before is lost. Makes room where

@@ -250,7 +250,7 @@ pub trait Device: Clone + Send + Sync + 'static {
     /// Makes room in `landing` for copies of up to `bytes` bytes; what it holds may be lost.
     ///
     /// # Errors
-    /// [`DeviceError::OutOfMemory`], or a device failure.
+    /// A device failure, or that the host has no such memory left.
     fn reserve_landing(&self, _landing: &mut Self::Landing, _bytes: usize) -> Result<(), DeviceError> {
         Err(no_landings())
     }
@@ -259,7 +259,7 @@ pub trait Device: Clone + Send + Sync + 'static {
     /// landed there before is lost.
     ///
     /// # Errors
-    /// [`DeviceError::OutOfMemory`], or a device failure.
+    /// A device failure, or that the host has no such memory left.
     fn fetch<T: Element>(
         &self,
         _from: Self::View<'_, T>,

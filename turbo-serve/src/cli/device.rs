@@ -40,7 +40,7 @@ impl FromStr for Wish {
             "cpu" => Ok(Wish::Cpu),
             "cuda" => Ok(Wish::Cuda(0)),
             lower => lower.strip_prefix("cuda:").and_then(number).ok_or_else(|| {
-                "expected auto, cpu, cuda or cuda:N, where N counts from 0 as nvidia-smi does".to_owned()
+                "expected auto, cpu, cuda or cuda:N, where N counts from 0 as `turbo devices` does".to_owned()
             }),
         }
     }

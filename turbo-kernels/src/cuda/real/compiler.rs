@@ -60,11 +60,17 @@ impl Compiler {
     }
 }
 
-/// The architecture whose machine code a GPU of `capability` runs best: of those that are `known`, the greatest of its
-/// major number and not above it.
+/// Those of Jetsons, whose code other GPUs of their major number need not run.
+const JETSONS: [u32; 3] = [72, 87, 101];
+
+/// The architecture whose machine code a GPU of `capability` runs best: of those that are `known`, its own, or the greatest
+/// of its major number below it.
 fn architecture((major, minor): (u32, u32), known: &[u32]) -> Option<u32> {
     let wanted = major * 10 + minor;
-    known.iter().copied().filter(|known| known / 10 == major && *known <= wanted).max()
+    let runs = |known: &u32| {
+        *known == wanted || known / 10 == major && *known < wanted && !JETSONS.contains(known)
+    };
+    known.iter().copied().filter(runs).max()
 }
 
 /// The architectures that NVRTC knows: 90 is `sm_90`. None if it does not tell.
@@ -141,15 +147,17 @@ mod tests {
 
     #[test]
     fn a_gpu_runs_code_of_its_major_number() {
-        let known = [75, 80, 86, 87, 89, 90, 100, 103];
+        let known = [75, 80, 86, 87, 89, 90, 100, 101, 120];
         for (capability, expected) in [
             ((8, 0), Some(80)),
             ((8, 6), Some(86)),
-            ((8, 8), Some(87)),
+            ((8, 7), Some(87)),
+            ((8, 8), Some(86)),
             ((9, 0), Some(90)),
-            ((10, 3), Some(103)),
-            ((10, 1), Some(100)),
-            ((12, 0), None),
+            ((10, 0), Some(100)),
+            ((10, 1), Some(101)),
+            ((10, 3), Some(100)),
+            ((11, 0), None),
             ((7, 0), None),
         ] {
             assert_eq!(architecture(capability, &known), expected, "{capability:?}");

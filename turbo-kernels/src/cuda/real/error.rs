@@ -52,6 +52,32 @@ fn is_lost(error: cu::CUresult) -> bool {
             | E::CUDA_ERROR_LAUNCH_FAILED
             | E::CUDA_ERROR_ECC_UNCORRECTABLE
             | E::CUDA_ERROR_NVLINK_UNCORRECTABLE
+            | E::CUDA_ERROR_CONTAINED
+            | E::CUDA_ERROR_TENSOR_MEMORY_LEAK
+            | E::CUDA_ERROR_MPS_CLIENT_TERMINATED
             | E::CUDA_ERROR_CONTEXT_IS_DESTROYED
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lasts_is_told_from_what_passes() {
+        use cu::CUresult as E;
+        // a fault of hardware that the GPU contained, and a shared GPU whose server ended this client, last as well
+        for lasts in [
+            E::CUDA_ERROR_ILLEGAL_ADDRESS,
+            E::CUDA_ERROR_CONTAINED,
+            E::CUDA_ERROR_TENSOR_MEMORY_LEAK,
+            E::CUDA_ERROR_MPS_CLIENT_TERMINATED,
+        ] {
+            assert!(is_lost(lasts), "{lasts:?}");
+        }
+        let capture = E::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        for passes in [E::CUDA_ERROR_OUT_OF_MEMORY, E::CUDA_ERROR_NOT_READY, capture] {
+            assert!(!is_lost(passes), "{passes:?}");
+        }
+    }
 }

@@ -100,7 +100,7 @@ fn check_cublas_lt(driver: Version) -> Result<(), Unavailable> {
 }
 
 fn find(library: &Library, driver: Version) -> Result<(), Unavailable> {
-    let (library, package) = match library.find() {
+    let (library, package) = match library.find(driver.major) {
         true => return Ok(()),
         false => (library.name, package(library, driver)),
     };

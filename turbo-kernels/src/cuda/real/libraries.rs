@@ -53,33 +53,34 @@ impl Library {
         self.files[self.files.len() - 1]
     }
 
-    /// Makes the loader find it; says whether it does.
-    pub(super) fn find(&self) -> bool {
+    /// Makes the loader find it; says whether it does. Major versions above `most`, which the driver does not take, are
+    /// passed over where there is a choice: in folders, but not where the loader looks by itself.
+    pub(super) fn find(&self, most: u32) -> bool {
         let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
         if let Some(folder) = variable(FOLDER) {
-            self.open_in(Path::new(&folder));
+            self.open_in(Path::new(&folder), most);
         }
         (self.is_found)()
-            || python_folders(variable).iter().any(|folder| self.open_in(folder) && (self.is_found)())
+            || python_folders(variable).iter().any(|folder| self.open_in(folder, most) && (self.is_found)())
     }
 
-    /// Opens the newest that lies in `folder`, for the rest of the process; says whether all its files are there and
-    /// could be opened.
-    fn open_in(&self, folder: &Path) -> bool {
-        let newest = |begin: &&str| newest(folder, begin);
+    /// Opens the newest up to `most` that lies in `folder`, for the rest of the process; says whether all its files are
+    /// there and could be opened.
+    fn open_in(&self, folder: &Path, most: u32) -> bool {
+        let newest = |begin: &&str| newest(folder, begin, most);
         let Some(files) = self.files.iter().map(newest).collect::<Option<Vec<_>>>() else { return false };
         files.iter().all(|file| open(file))
     }
 }
 
-/// The file in `folder` whose name is `begin`, a dot and the greatest version.
-fn newest(folder: &Path, begin: &str) -> Option<PathBuf> {
+/// The file in `folder` whose name is `begin`, a dot and the greatest version whose first number is at most `most`.
+fn newest(folder: &Path, begin: &str, most: u32) -> Option<PathBuf> {
     let version = |path: &PathBuf| -> Option<Vec<u32>> {
         let version = path.file_name()?.to_str()?.strip_prefix(begin)?.strip_prefix('.')?;
         version.split('.').map(|number| number.parse().ok()).collect()
     };
     let files = fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
-    files.filter(|path| version(path).is_some()).max_by_key(version)
+    files.filter(|path| version(path).is_some_and(|version| version[0] <= most)).max_by_key(version)
 }
 
 /// Opens a library by its path, for all that ask for its name later, and for the rest of the process.
@@ -145,16 +146,19 @@ mod tests {
         ] {
             touch(&folder.path().join(name));
         }
-        assert_eq!(newest(folder.path(), "libnvrtc.so"), Some(folder.path().join("libnvrtc.so.13")));
-        assert_eq!(newest(folder.path(), "libcublasLt.so"), None);
-        assert_eq!(newest(&folder.path().join("none"), "libnvrtc.so"), None);
+        let of_most = |most| newest(folder.path(), "libnvrtc.so", most);
+        assert_eq!(of_most(u32::MAX), Some(folder.path().join("libnvrtc.so.13")));
+        assert_eq!(of_most(12), Some(folder.path().join("libnvrtc.so.12.4")));
+        assert_eq!(of_most(8), None);
+        assert_eq!(newest(folder.path(), "libcublasLt.so", 13), None);
+        assert_eq!(newest(&folder.path().join("none"), "libnvrtc.so", 13), None);
     }
 
     #[test]
     fn what_is_no_library_is_not_opened() {
         let folder = tempfile::tempdir().unwrap();
         touch(&folder.path().join("libcublasLt.so.13"));
-        assert!(!CUBLAS_LT.open_in(folder.path()));
+        assert!(!CUBLAS_LT.open_in(folder.path(), 13));
     }
 
     #[test]
