@@ -40,7 +40,7 @@ struct Held {
     chunk: Chunk,
     /// What this plan has placed in it.
     shelf: Shelf,
-    /// Consecutive plans, up to the last, that neither used nor found it pinned.
+    /// Consecutive plans, up to the last, that neither used nor found it pinned, since it was last unpinned.
     idle: u32,
     pins: u32,
 }
@@ -134,6 +134,7 @@ impl Planner {
     pub fn unpin(&mut self, chunk: ChunkId) -> Result<(), AllocError> {
         let held = self.held(chunk)?;
         held.pins = held.pins.checked_sub(1).ok_or(AllocError::NotPinned { chunk })?;
+        held.idle = 0;
         Ok(())
     }
 
@@ -386,6 +387,19 @@ mod tests {
         assert_eq!(releases(&mut planner), [], "idle for the first time");
         assert_eq!(releases(&mut planner), [ChunkId(1)]);
         assert_eq!(planner.pin(ChunkId(1)), Err(AllocError::UnknownChunk { chunk: ChunkId(1) }));
+    }
+
+    /// Who held addresses until now used the chunk until now, also when nothing was planned meanwhile.
+    #[test]
+    fn idle_plans_are_counted_from_the_unpin() {
+        let mut planner = planner(Policy::RetainFor { plans: 2 });
+        planner.plan(&records(&[(0, 0, 4 * MIB), (0, 0, 4 * MIB)])).unwrap();
+        let releases = |planner: &mut Planner| planner.plan(&[record((0, 0, 4 * MIB))]).unwrap().release;
+        assert_eq!(releases(&mut planner), []);
+        planner.pin(ChunkId(1)).unwrap();
+        planner.unpin(ChunkId(1)).unwrap();
+        assert_eq!(releases(&mut planner), [], "idle for the first time since");
+        assert_eq!(releases(&mut planner), [ChunkId(1)]);
     }
 
     #[test]

@@ -22,7 +22,8 @@ pub struct UsageRecord {
 
 /// The most bytes that are alive during one operator: no allocator can hold fewer.
 ///
-/// Sizes count as they are, without alignment. A sum beyond `usize::MAX` stays there.
+/// Sizes count as they are, without alignment. A sum beyond `usize::MAX` stays there. A record that
+/// ends before it begins is never alive.
 /// Time O(n log n) in the number of records.
 ///
 /// ```
@@ -36,8 +37,9 @@ pub struct UsageRecord {
 pub fn peak_live_bytes(records: &[UsageRecord]) -> usize {
     // Only the start of a life raises the sum, so the births in order, each after the deaths
     // before it, visit every maximum.
-    let mut births: Vec<_> = records.iter().map(|r| (r.first_op, r.size)).collect();
-    let mut deaths: Vec<_> = records.iter().map(|r| (r.last_op, r.size)).collect();
+    let lives = || records.iter().filter(|r| r.first_op <= r.last_op);
+    let mut births: Vec<_> = lives().map(|r| (r.first_op, r.size)).collect();
+    let mut deaths: Vec<_> = lives().map(|r| (r.last_op, r.size)).collect();
     births.sort_unstable();
     deaths.sort_unstable();
     let mut deaths = deaths.into_iter().peekable();
@@ -67,13 +69,14 @@ mod tests {
 
     #[test]
     fn peaks_worked_by_hand() {
-        let cases: [(&[Row], usize); 6] = [
+        let cases: [(&[Row], usize); 7] = [
             (&[], 0),
             (&[(4, 4, 7)], 7),
             (&[(0, 1, 10), (1, 2, 10)], 20), // both ends inclusive: they meet in 1
             (&[(0, 1, 10), (2, 3, 10)], 10), // they do not meet
             (&[(0, 9, 1), (3, 4, 5), (4, 8, 6)], 12), // all three in 4
             (&[(0, 0, usize::MAX), (0, 0, 1)], usize::MAX),
+            (&[(5, 2, 10), (3, 3, 1)], 1), // the first is never alive
         ];
         for (records, peak) in cases {
             let records: Vec<_> = records.iter().copied().map(record).collect();

@@ -144,10 +144,11 @@ fn round_up(count: usize, least: usize) -> usize {
 
 /// Counts up to `most`, in ranges of those that `round` to one, which is their end.
 fn ranges(most: usize, round: impl Fn(usize) -> usize) -> impl Iterator<Item = RangeInclusive<usize>> {
-    let mut start = 1;
+    let mut next = Some(1);
     std::iter::from_fn(move || {
-        let range = (start <= most).then(|| start..=round(start))?;
-        start = range.end() + 1;
+        let start = next.filter(|&start| start <= most)?;
+        let range = start..=round(start);
+        next = range.end().checked_add(1);
         Some(range)
     })
 }
@@ -205,6 +206,7 @@ mod tests {
         }
         assert_eq!([0, 1, 16, 17, 128, 129].map(round_selected), [0, 16, 16, 128, 128, 1024]);
         assert_eq!(round_selected(usize::MAX), usize::MAX);
+        assert_eq!(ranges(usize::MAX, round_selected).last(), Some((1 << 61) + 1..=usize::MAX));
         let rows = [1, 16, 17, 128, 129, 256, 257, 300].map(round_rows);
         assert_eq!(rows, [16, 16, 32, 128, 144, 256, 288, 320]);
         let batch = |layout| [1, 5, 15, 17, 33].map(|batch_size| round_batch(batch_size, layout));

@@ -54,7 +54,10 @@ pub enum GraphError {
     #[error("the graph {0:?} has no output")]
     NoOutput(String),
     /// The packed layout was asked for, but an operator needs padded rows.
-    #[error("{op} needs padded rows: the packed layout takes the attention pass first")]
+    #[error(
+        "{op} needs padded rows: the packed layout takes the attention pass, which finds softmax(mask(q·kᵀ))·v whose \
+         steps nobody else reads"
+    )]
     NotPackable {
         /// The operator.
         op: &'static str,

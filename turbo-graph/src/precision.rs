@@ -74,9 +74,7 @@ impl Graph {
 
 /// Whether the products of `node` take the dtype that is asked for.
 fn takes_dtype(graph: &Graph, node: &Node) -> bool {
-    node.layer.is_some()
-        || node.op == Op::LinearMaxPool
-        || graph.factors(node).any(|matrix| is_vocabulary(graph, matrix))
+    node.layer.is_some() || graph.factors(node).any(|matrix| is_vocabulary(graph, matrix))
 }
 
 /// Whether a matrix gives a value for every row of the table of words.

@@ -230,6 +230,21 @@ fn a_capacity_beyond_all_memory_is_refused() {
     }
 }
 
+/// Selected tokens take nothing where the program selects none, be there as many as can be counted.
+#[test]
+fn a_program_that_selects_nothing_needs_no_room_for_selected_rows() {
+    for layout in [LayoutKind::Packed, LayoutKind::Padded] {
+        let within = capacity(&[5, 9]);
+        let selected = Capacity { selected_rows: usize::MAX, ..within };
+        let footprint = |capacity| {
+            let mut executor = executor(layout, 1, ExecutorConfig::default());
+            executor.reserve(capacity).unwrap();
+            (executor.footprint_bytes(), executor.planned_bytes(capacity).unwrap())
+        };
+        assert_eq!(footprint(selected), footprint(within), "{layout:?}");
+    }
+}
+
 /// Without kept bindings a batch is planned for its own sizes, to the row.
 #[test]
 fn without_kept_bindings_nothing_is_rounded_up() {

@@ -6,7 +6,8 @@ mod common;
 
 use common::{BERT_BASE, SMALL, encoder, families, on_threads, sequences};
 use turbo_graph::{
-    DType, ExecutorConfig, Graph, LayoutKind, Op, Program, Staging, dim::Extents, passes, print,
+    DType, ExecutorConfig, Graph, GraphBuilder, Input, LayoutKind, Op, Pooling, Program, Staging,
+    dim::Extents, passes, print,
 };
 use turbo_kernels::limits::Limits;
 
@@ -35,6 +36,29 @@ fn products_in_layers_and_with_the_vocabulary_take_the_dtype() {
                 };
                 assert_eq!(program.graph().dtype(node), expected, "{name}: {}", node.op);
             }
+        }
+    }
+}
+
+/// A product of three columns, outside of all layers and in one: whether it takes the maximum too changes nothing.
+#[test]
+fn a_product_keeps_its_dtype_before_a_maximum() {
+    for (layer, expected) in [(None, DType::F32), (Some(0), DType::Int8)] {
+        let mut g = GraphBuilder::new("maximum");
+        let (words, head) = (g.weight("words", &[50, 8]), g.weight("head", &[3, 8]));
+        let ids = g.input(Input::InputIds);
+        let rows = g.embed(words, ids).unwrap();
+        g.layer(layer);
+        let products = g.matmul(rows, head).unwrap();
+        g.layer(None);
+        let most = g.pool(products, Pooling::Max).unwrap();
+        g.output("most", most);
+        let graph = g.finish().unwrap();
+        for passes in [passes::ALL, &[]] {
+            let program = Program::compile(&graph, LayoutKind::Packed, passes).unwrap();
+            let program = program.with_dtype(DType::Int8);
+            let product = program.nodes().iter().find(|node| !node.op.factors().is_empty()).unwrap();
+            assert_eq!(program.graph().dtype(product), expected, "{layer:?}: {}", product.op);
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::{AllocError, UsageRecord};
 /// The four numbers that a cub allocator is built from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CubRules {
-    /// Ratio of one size class to the next; 2 to 16.
+    /// Ratio of one size class to the next; 2 to 16. Below 2 there are no classes, and nothing is cached.
     pub growth: usize,
     /// The smallest class is `growth^min_bin` bytes.
     pub min_bin: u32,
@@ -33,8 +33,11 @@ impl CubRules {
     pub const UNLIMITED: Self =
         Self { growth: 8, min_bin: 1, max_bin: u32::MAX, max_cached_bytes: usize::MAX };
 
-    /// Bytes of the class of a request of `size` bytes; none if it is too large to be cached.
+    /// Bytes of the class of a request of `size` bytes; none if it is too large to be cached, or there are no classes.
     fn class(&self, size: usize) -> Option<usize> {
+        if self.growth < 2 {
+            return None;
+        }
         let mut bytes = self.growth.checked_pow(self.min_bin)?;
         let mut bin = self.min_bin;
         while bytes < size {
@@ -126,7 +129,11 @@ mod tests {
 
     #[test]
     fn classes_are_powers_of_the_growth() {
+        let growing = |growth| CubRules { growth, ..CubRules::DEFAULT };
         let cases = [
+            (growing(0), 513, None),
+            (growing(1), 513, None),
+            (growing(2), 100, Some(128)),
             (CubRules::DEFAULT, 1, Some(512)),
             (CubRules::DEFAULT, 512, Some(512)),
             (CubRules::DEFAULT, 513, Some(4096)),

@@ -44,7 +44,7 @@ pub fn draw(pictures: &[Picture]) -> String {
     let scale = Scale::of(pictures);
     let n = pictures.len() as f64;
     let width = 2.0 * MARGIN + n * (AXIS_LEFT + PANEL_WIDTH) + (n - 1.0).max(0.0) * COLUMN_GAP;
-    let legend = Legend::of(pictures, width - 2.0 * MARGIN);
+    let legend = Legend::of(&scale, width - 2.0 * MARGIN);
     let panels_height = pictures.iter().map(|p| scale.column_height(p.plan)).fold(0.0, f64::max);
     let bottom = MARGIN + TITLE + panels_height;
     let height = bottom + AXIS_BELOW + legend.height() + MARGIN;
@@ -60,6 +60,8 @@ pub fn draw(pictures: &[Picture]) -> String {
 
 /// What is common to all plans, so that they can be compared by eye.
 struct Scale {
+    /// Those of all records, each once; the place of a name says its colour.
+    names: Vec<String>,
     /// Operators on the axis: 0 to `ops - 1`.
     ops: u32,
     bytes_per_pixel: f64,
@@ -73,7 +75,14 @@ impl Scale {
         let last_ops = pictures.iter().flat_map(|p| p.records).map(|record| record.last_op);
         let ops = last_ops.max().map_or(1, |last| last.saturating_add(1));
         let footprint = pictures.iter().map(|p| p.plan.footprint()).max().unwrap_or(0).max(1);
+        let mut names = Vec::new();
+        for name in pictures.iter().flat_map(|p| (0..p.records.len()).map(move |i| name(p, i))) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
         Self {
+            names,
             ops,
             bytes_per_pixel: footprint as f64 / PANELS_HEIGHT,
             byte_step: footprint.div_ceil(12).next_power_of_two(),
@@ -87,6 +96,12 @@ impl Scale {
 
     fn column_height(&self, plan: &MemoryPlan) -> f64 {
         plan.chunks.iter().map(|chunk| self.height(chunk.bytes) + PANEL_GAP).sum()
+    }
+
+    /// The colour of every tensor of this name.
+    fn colour(&self, name: &str) -> &'static str {
+        let place = self.names.iter().position(|known| known == name);
+        COLOURS[place.expect("the names of all records are listed") % COLOURS.len()]
     }
 
     /// Pixels from the left edge of a panel to the start of an operator.
@@ -172,7 +187,7 @@ fn draw_tensor(
         "{name}: operators {} to {}, {} bytes at {}",
         record.first_op, record.last_op, record.size, place.offset
     );
-    canvas.rect([from, y, to - from, height], "tensor", colour(picture, i), &tooltip);
+    canvas.rect([from, y, to - from, height], "tensor", scale.colour(&name), &tooltip);
     let fits = name.chars().count() as f64 * LETTER + 6.0 <= to - from && height >= 13.0;
     if fits {
         canvas.text((from + to) / 2.0, y + height / 2.0 + 4.0, "name middle", &name);
@@ -181,13 +196,6 @@ fn draw_tensor(
 
 fn name(picture: &Picture, i: usize) -> String {
     picture.names.get(i).map_or_else(|| i.to_string(), |name| (*name).to_string())
-}
-
-/// The colour of a record: that of the first record of its name.
-fn colour(picture: &Picture, i: usize) -> &'static str {
-    let name = picture.names.get(i);
-    let first = name.and_then(|name| picture.names.iter().position(|other| other == name));
-    COLOURS[first.unwrap_or(i) % COLOURS.len()]
 }
 
 /// Sixteen light colours that stay apart in print and for most colour-blind readers; the next name
@@ -208,19 +216,11 @@ impl Legend {
     /// Beyond this many names a legend explains nothing.
     const MOST: usize = 36;
 
-    fn of(pictures: &[Picture], width: f64) -> Self {
-        let mut entries: Vec<(String, &'static str)> = Vec::new();
-        for picture in pictures {
-            for i in 0..picture.records.len() {
-                let name = name(picture, i);
-                if entries.iter().all(|(other, _)| *other != name) {
-                    entries.push((name, colour(picture, i)));
-                }
-                if entries.len() > Self::MOST {
-                    return Self { entries: Vec::new(), per_line: 1, column: LEGEND_COLUMN };
-                }
-            }
+    fn of(scale: &Scale, width: f64) -> Self {
+        if scale.names.len() > Self::MOST {
+            return Self { entries: Vec::new(), per_line: 1, column: LEGEND_COLUMN };
         }
+        let entries: Vec<_> = scale.names.iter().map(|name| (name.clone(), scale.colour(name))).collect();
         let longest = entries.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
         let column = LEGEND_COLUMN.max(longest as f64 * LETTER + 36.0);
         Self { entries, per_line: ((width / column) as usize).max(1), column }
@@ -297,6 +297,19 @@ mod tests {
         let tensors_and_legend = |colour| svg.matches(&format!("fill=\"{colour}\"")).count();
         assert_eq!((tensors_and_legend(COLOURS[0]), tensors_and_legend(COLOURS[1])), (2 + 1, 1 + 1));
         assert_eq!(tensors_and_legend(COLOURS[2]), 0);
+    }
+
+    #[test]
+    fn a_name_has_one_colour_in_all_pictures() {
+        let records = [record(0, 0, 1 << 20), record(1, 1, 1 << 20)];
+        let plan = planned(&records);
+        let names = [["q", "k"], ["k", "v"]];
+        let pictures =
+            names.each_ref().map(|names| Picture { title: "", records: &records, plan: &plan, names });
+        let svg = draw(&pictures);
+        // on its tensors, and in the legend
+        let counts = [0, 1, 2, 3].map(|i| svg.matches(&format!("fill=\"{}\"", COLOURS[i])).count());
+        assert_eq!(counts, [1 + 1, 2 + 1, 1 + 1, 0]);
     }
 
     #[test]

@@ -123,6 +123,11 @@ impl<D: Device> Inputs<D> {
         Ok(device.upload(queue, lengths, device.view_mut(&mut self.lengths, 0, lengths.len())?)?)
     }
 
+    /// How many of so many selected rows are read: none, where the program selects nothing.
+    pub(crate) fn read_of_selected(&self, rows: usize) -> usize {
+        if self.selected.is_some() { rows } else { 0 }
+    }
+
     /// One id per row.
     pub(crate) fn ids(&self, device: &D, input: Input) -> Result<D::View<'_, u32>, GraphError> {
         let found = self.ids.iter().find(|(known, _)| *known == input);

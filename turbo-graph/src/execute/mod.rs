@@ -206,16 +206,18 @@ impl<D: EncoderKernels> Executor<D> {
     }
 
     /// Prepares for every batch within `capacity`: binds all buckets, sizes inputs and outputs, and launches every kernel
-    /// on the longest sequence, or as many rows as there may be, so that it grows its scratch; of alike launches, such as those of repeated layers, one, for
-    /// eight thousand tokens take a while. Afterwards such batches allocate nothing, unless
-    /// [`ExecutorConfig::cached_bindings`] is 0. There are some hundreds of buckets, and some thousands where tokens are
-    /// selected. Leaves nothing to [`Executor::read`].
+    /// on the longest sequence, or as many rows as there may be, so that it grows its scratch; of alike launches, such as
+    /// those of repeated layers, one, for eight thousand tokens take a while. Afterwards such batches allocate nothing,
+    /// unless [`ExecutorConfig::cached_bindings`] is 0. There are some hundreds of buckets, and some thousands where
+    /// the program selects tokens; one that selects none needs no room for them. Leaves nothing to [`Executor::read`].
     ///
     /// # Errors
-    /// No device memory; what the planner refuses; a longest sequence that has no row in a table of positions.
+    /// No device memory; what the planner refuses; a longest sequence that has no row in a table of positions, where the
+    /// device can tell.
     pub fn reserve(&mut self, capacity: Capacity) -> Result<(), GraphError> {
-        let capacity = capacity.usable();
-        let Capacity { batch_size, selected_rows, .. } = capacity;
+        let selected_rows = self.inputs.read_of_selected(capacity.selected_rows);
+        let capacity = Capacity { selected_rows, ..capacity.usable() };
+        let batch_size = capacity.batch_size;
         // what is noted runs with the sizes of its bucket
         let room = match self.device.records() {
             true => capacity.rounded(self.program.layout()),
@@ -252,8 +254,8 @@ impl<D: EncoderKernels> Executor<D> {
     /// can no longer be read.
     ///
     /// # Errors
-    /// [`GraphError::EmptyBatch`]; an id outside its table; no device memory. The executor stays usable, and there is
-    /// nothing to read until a run succeeds.
+    /// [`GraphError::EmptyBatch`]; an id outside its table, where the device can tell: else the row of its token is NaN;
+    /// no device memory. The executor stays usable, and there is nothing to read until a run succeeds.
     pub fn run(&mut self, batch: &Staging) -> Result<(), GraphError> {
         self.run_while(batch, || true)
     }
@@ -275,7 +277,8 @@ impl<D: EncoderKernels> Executor<D> {
     }
 
     /// As [`Executor::run`], and asks between two layers, and before the first and after the last, whether to go on: a
-    /// long batch need not hold up whoever has to stop.
+    /// long batch need not hold up whoever has to stop. Of a small batch, whose launches a device notes and enqueues all at
+    /// once, it asks once, before all of them.
     ///
     /// # Errors
     /// As [`Executor::run`]; [`GraphError::Stopped`] as soon as `keep_going` says no.
@@ -475,9 +478,11 @@ impl<D: EncoderKernels> Executor<D> {
 
     /// The sizes that a batch is planned for.
     fn planned_for(&self, extents: &Extents) -> Capacity {
+        let selected_rows = self.inputs.read_of_selected(extents.selected_rows);
+        let extents = Extents { selected_rows, ..*extents };
         match self.config.cached_bindings {
-            0 => Capacity::of(extents),
-            _ => Capacity::bucket(extents, self.program.layout()),
+            0 => Capacity::of(&extents),
+            _ => Capacity::bucket(&extents, self.program.layout()),
         }
     }
 

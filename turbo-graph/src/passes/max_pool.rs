@@ -31,10 +31,12 @@ pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
     })
 }
 
-/// What computes the rows that node `pool` takes the maximum of, for it alone.
+/// What computes the rows that node `pool` takes the maximum of, for it alone and in its layer: a product of a layer that
+/// became one outside of it would change its dtype.
 fn pooled(graph: &Graph, pool: usize) -> Option<usize> {
     let node = graph.nodes.get(pool).filter(|node| node.op == Op::Pool(Pooling::Max))?;
-    graph.private_producer(node.inputs[0])
+    let producer = graph.private_producer(node.inputs[0])?;
+    (graph.nodes[producer].layer == node.layer).then_some(producer)
 }
 
 /// Lets the result of `node` be what it computes, activated.
