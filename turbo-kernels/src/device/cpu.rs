@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     DType,
-    simd::{Isa, SupportedIsa},
+    simd::{Isa, PORTABLE_IS_FUSED, SupportedIsa},
 };
 
 /// Threads of a team at most: more than any machine has cores, and few enough that each may have its stack and scratch.
@@ -257,7 +257,17 @@ impl Device for Cpu {
     }
 
     fn rounding(&self, dtype: DType) -> String {
-        format!("cpu ({}, {}), {dtype}, {}", std::env::consts::ARCH, self.isa(), self.computes(dtype))
+        let isa = match self.isa() {
+            // by how this program was built
+            Isa::Portable if PORTABLE_IS_FUSED => "portable, fused".to_owned(),
+            isa => isa.to_string(),
+        };
+        let products = format!("cpu ({}, {isa}), {dtype}, {}", std::env::consts::ARCH, self.computes(dtype));
+        match dtype {
+            // attention has no weights, and follows in bf16
+            DType::Int8 => format!("{products}, attention {}", self.computes(DType::Bf16)),
+            DType::F32 | DType::Bf16 => products,
+        }
     }
 
     fn queue(&self) -> Result<CpuQueue, DeviceError> {
@@ -358,6 +368,11 @@ mod tests {
             assert_eq!(best.rounding(dtype) == cpu(1).rounding(dtype), best.isa() == Isa::Portable);
         }
         assert_ne!(cpu(1).rounding(DType::F32), cpu(1).rounding(DType::Int8));
+        // what int8 leaves to bf16 is done otherwise where there is no dot product of it
+        for isa in Isa::available() {
+            let cpu = Cpu::new(CpuOptions { threads: None, isa: Some(isa) }).unwrap();
+            assert!(cpu.rounding(DType::Int8).contains(cpu.computes(DType::Bf16)));
+        }
     }
 
     #[test]

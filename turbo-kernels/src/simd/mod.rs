@@ -31,7 +31,6 @@ pub use isa::Isa;
 pub(crate) use isa::SupportedIsa;
 #[cfg(test)]
 pub(crate) use isa::supported;
-#[cfg(test)]
 pub(crate) use portable::FUSED as PORTABLE_IS_FUSED;
 
 /// Work that is compiled for each instruction set; the struct holds the arguments.

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use super::bits;
-use crate::{Cpu, CpuOptions, Isa};
+use crate::{Cpu, CpuOptions, Isa, simd::PORTABLE_IS_FUSED};
 
 /// Every instruction set of this machine with one, two and three threads.
 fn every_cpu() -> impl Iterator<Item = Cpu> {
@@ -65,7 +65,7 @@ fn products_are_one_chain() {
     for cpu in every_cpu() {
         match cpu.isa() {
             // without FMA a step rounds twice
-            Isa::Portable if cfg!(target_arch = "x86_64") => bits::chains(&cpu, |a, b, sum| a * b + sum),
+            Isa::Portable if !PORTABLE_IS_FUSED => bits::chains(&cpu, |a, b, sum| a * b + sum),
             _ => bits::chains(&cpu, f32::mul_add),
         }
     }

@@ -67,9 +67,8 @@ const JETSONS: [u32; 3] = [72, 87, 101];
 /// of its major number below it.
 fn architecture((major, minor): (u32, u32), known: &[u32]) -> Option<u32> {
     let wanted = major * 10 + minor;
-    let runs = |known: &u32| {
-        *known == wanted || known / 10 == major && *known < wanted && !JETSONS.contains(known)
-    };
+    let runs =
+        |known: &u32| *known == wanted || known / 10 == major && *known < wanted && !JETSONS.contains(known);
     known.iter().copied().filter(runs).max()
 }
 
