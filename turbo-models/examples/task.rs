@@ -78,7 +78,7 @@ fn rows(
 ) -> Outcome<Vec<Vec<f32>>> {
     let mut batch = Staging::new();
     for input in inputs {
-        batch.push(&input.input_ids, &input.token_type_ids)?;
+        encoder.push(&mut batch, &input.input_ids, &input.token_type_ids)?;
         batch.select(selected)?;
     }
     encoder.run(&batch)?;

@@ -150,9 +150,18 @@ impl Checkpoint {
         &self.config.labels().names
     }
 
-    /// How these logits become scores.
+    /// How the logits of a classifier become scores, as in the pipeline of the transformers library: as the kind of
+    /// problem calls for, or else the number of labels.
     pub fn score_function(&self) -> ScoreFunction {
         self.config.labels().score_function
+    }
+
+    /// How the logits of a cross-encoder become scores, as in the sentence-transformers library: as the folder asks for,
+    /// or else between 0 and 1 where there is one, and not at all where there are several.
+    pub fn pair_score_function(&self) -> ScoreFunction {
+        let labels = self.config.labels();
+        let default = if labels.names.len() == 1 { ScoreFunction::Sigmoid } else { ScoreFunction::Identity };
+        self.modules.activation.or(labels.activation).unwrap_or(default)
     }
 
     /// How the folder says that token vectors become one; `None` where it does not say.
@@ -214,8 +223,12 @@ impl Checkpoint {
         key.finish()
     }
 
-    /// The id that is left out at the end of an input for `task`.
-    pub(crate) fn padding_id(&self, task: Task) -> Result<Option<u32>, ModelError> {
+    /// The id that [`Encoder::push`](crate::Encoder::push) leaves out at the end of an input for `task`; `None`: none
+    /// is left out.
+    ///
+    /// # Errors
+    /// [`ModelError`], where the other tokens would see what is left out.
+    pub fn padding_id(&self, task: Task) -> Result<Option<u32>, ModelError> {
         self.architecture.padding_id(&self.config, task)
     }
 

@@ -16,7 +16,10 @@ const MOST_UNNAMED: u32 = 1 << 16;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Labels {
     pub(crate) names: Vec<String>,
+    /// How logits become the scores of a classifier.
     pub(crate) score_function: ScoreFunction,
+    /// How the file of a cross-encoder asks for scores, if it does.
+    pub(crate) activation: Option<ScoreFunction>,
 }
 
 /// What the sentence-transformers library adds to the file of a cross-encoder.
@@ -35,7 +38,7 @@ impl Labels {
             None => numbered(json)?,
         };
         let score_function = score_function(json, names.len())?;
-        Ok(Self { names, score_function })
+        Ok(Self { names, score_function, activation: asked_activation(json)? })
     }
 }
 
@@ -76,23 +79,9 @@ fn numbered(json: &JsonObject) -> Result<Vec<String>, ModelError> {
     }
 }
 
-/// What the file says, or else what its kind of problem calls for; a single label is right or wrong.
+/// What the kind of problem calls for, as in the pipeline of the transformers library; a single label is right or
+/// wrong.
 fn score_function(json: &JsonObject, labels: usize) -> Result<ScoreFunction, ModelError> {
-    const OLD: &str = "sbert_ce_default_activation_function";
-    const NEW: &str = "sentence_transformers";
-    let added = json.get::<SentenceTransformers>(NEW)?.and_then(|added| added.activation_fn);
-    let (field, asked) = match added {
-        Some(class) => (NEW, Some(class)),
-        None => (OLD, json.get::<String>(OLD)?),
-    };
-    if let Some(class) = asked {
-        return match class.rsplit('.').next() {
-            Some("Sigmoid") => Ok(ScoreFunction::Sigmoid),
-            Some("Identity") => Ok(ScoreFunction::Identity),
-            Some("Softmax") => Ok(ScoreFunction::Softmax),
-            _ => Err(json.unsupported(field, class, "Identity, Sigmoid, Softmax")),
-        };
-    }
     let problem: Option<String> = json.get("problem_type")?;
     Ok(match problem.as_deref() {
         Some("regression") => ScoreFunction::Identity,
@@ -100,6 +89,31 @@ fn score_function(json: &JsonObject, labels: usize) -> Result<ScoreFunction, Mod
         _ if labels == 1 => ScoreFunction::Sigmoid,
         _ => ScoreFunction::Softmax,
     })
+}
+
+/// What a cross-encoder's `config.json` asks for; later versions of its library write that to a file of their own.
+fn asked_activation(json: &JsonObject) -> Result<Option<ScoreFunction>, ModelError> {
+    const OLD: &str = "sbert_ce_default_activation_function";
+    const NEW: &str = "sentence_transformers";
+    let (field, class) = match json.get::<SentenceTransformers>(NEW)?.and_then(|added| added.activation_fn) {
+        Some(class) => (NEW, Some(class)),
+        None => (OLD, json.get::<String>(OLD)?),
+    };
+    class.map(|class| activation(json, field, &class)).transpose()
+}
+
+/// What the Python class does that `field` names.
+pub(crate) fn activation(
+    json: &JsonObject,
+    field: &'static str,
+    class: &str,
+) -> Result<ScoreFunction, ModelError> {
+    match class.rsplit('.').next() {
+        Some("Sigmoid") => Ok(ScoreFunction::Sigmoid),
+        Some("Identity") => Ok(ScoreFunction::Identity),
+        Some("Softmax") => Ok(ScoreFunction::Softmax),
+        _ => Err(json.unsupported(field, class, "Identity, Sigmoid, Softmax")),
+    }
 }
 
 #[cfg(test)]
@@ -154,20 +168,27 @@ mod tests {
     fn scores_are_what_the_file_asks_for() {
         use ScoreFunction::{Identity, Sigmoid, Softmax};
         let cases = [
-            ("{}", Softmax),
-            (r#"{"num_labels": 1}"#, Sigmoid),
-            (r#"{"problem_type": "single_label_classification"}"#, Softmax),
-            (r#"{"problem_type": "multi_label_classification"}"#, Sigmoid),
-            (r#"{"problem_type": "regression", "num_labels": 1}"#, Identity),
-            (r#"{"sentence_transformers": {"version": "4.1.0"}}"#, Softmax),
+            ("{}", Softmax, None),
+            (r#"{"num_labels": 1}"#, Sigmoid, None),
+            (r#"{"problem_type": "single_label_classification"}"#, Softmax, None),
+            (r#"{"problem_type": "multi_label_classification"}"#, Sigmoid, None),
+            (r#"{"problem_type": "regression", "num_labels": 1}"#, Identity, None),
+            (r#"{"sentence_transformers": {"version": "4.1.0"}}"#, Softmax, None),
             (
-                r#"{"num_labels": 1, "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}"#,
-                Identity,
+                r#"{"num_labels": 3, "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}"#,
+                Softmax,
+                Some(Identity),
             ),
-            (r#"{"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}"#, Sigmoid),
+            (
+                r#"{"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}"#,
+                Softmax,
+                Some(Sigmoid),
+            ),
         ];
-        for (config, expected) in cases {
-            assert_eq!(read(config).unwrap().score_function, expected, "{config}");
+        for (config, of_a_classifier, of_a_cross_encoder) in cases {
+            let labels = read(config).unwrap();
+            let expected = (of_a_classifier, of_a_cross_encoder);
+            assert_eq!((labels.score_function, labels.activation), expected, "{config}");
         }
         let unknown = r#"{"sentence_transformers": {"activation_fn": "torch.nn.Mish"}}"#;
         let expected =

@@ -1,7 +1,7 @@
 //! What a folder says of the encoder at the head of its modules: how long its inputs are at most, whether their letters
 //! are lowered, and what it gives.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -71,7 +71,8 @@ impl EncoderInputs {
     }
 }
 
-/// What the library calls its tokenizer with: for inputs of all kinds, and for texts, which counts before.
+/// What the library calls its tokenizer with: for inputs of all kinds, and for texts, which counts before. What it says
+/// of other kinds does not matter to texts.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ProcessingKwargs {
@@ -114,11 +115,43 @@ fn model_max_length(dir: &Path) -> Result<Option<usize>, ModelError> {
 /// Later versions of the library say it here, earlier ones in the name of the module's class.
 fn gives(json: &JsonObject) -> Result<EncoderGives, ModelError> {
     const FIELD: &str = "transformer_task";
-    match json.get::<String>(FIELD)?.as_deref() {
-        None | Some("feature-extraction" | "sequence-classification") => Ok(EncoderGives::Vectors),
-        Some("fill-mask") => Ok(EncoderGives::WordLogits),
+    let (gives, output) = match json.get::<String>(FIELD)?.as_deref() {
+        None | Some("feature-extraction") => (EncoderGives::Vectors, "last_hidden_state"),
+        Some("sequence-classification") => (EncoderGives::Vectors, "logits"),
+        Some("fill-mask") => (EncoderGives::WordLogits, "logits"),
         Some(other) => {
-            Err(json.unsupported(FIELD, other, "feature-extraction, fill-mask, sequence-classification"))
+            let supported = "feature-extraction, fill-mask, sequence-classification";
+            return Err(json.unsupported(FIELD, other, supported));
         }
+    };
+    check_modalities(json, output)?;
+    Ok(gives)
+}
+
+/// How the library gives inputs of one kind to the model.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Modality {
+    /// Of the model's class.
+    method: Option<String>,
+    /// What of its output the modules behind find: a name, or the names on the way to it.
+    method_output_name: Option<Value>,
+}
+
+/// Refuses what makes other inputs of texts, or takes something else than `output` of the model. Kinds of inputs beside
+/// texts do not matter, but for messages: where a model takes those, the library writes texts as such, too.
+fn check_modalities(json: &JsonObject, output: &str) -> Result<(), ModelError> {
+    const FIELD: &str = "modality_config";
+    let mut kinds: BTreeMap<String, Modality> = json.get(FIELD)?.unwrap_or_default();
+    if kinds.contains_key("message") {
+        return Err(json.unsupported(FIELD, "message", "text"));
+    }
+    let Modality { method, method_output_name } = kinds.remove("text").unwrap_or_default();
+    if let Some(method) = method.filter(|method| method != "forward") {
+        return Err(json.unsupported(FIELD, format!("method: {method}"), "forward"));
+    }
+    match method_output_name.filter(|name| name != output) {
+        None => Ok(()),
+        Some(name) => Err(json.unsupported(FIELD, format!("method_output_name: {name}"), output)),
     }
 }

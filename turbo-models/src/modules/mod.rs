@@ -17,7 +17,10 @@ use self::{
     inputs::{EncoderGives, EncoderInputs},
     list::{List, Module},
 };
-use crate::{ModelError, json::read_json};
+use crate::{
+    ModelError, ScoreFunction, config_labels,
+    json::{JsonObject, read_json},
+};
 
 /// From `modules.json` and the folders it names, `sentence_bert_config.json`, `tokenizer_config.json` and
 /// `config_sentence_transformers.json`, each of which may be absent.
@@ -35,6 +38,8 @@ pub(crate) struct SentenceModules {
     pub(crate) inputs: EncoderInputs,
     /// What is put in front of texts.
     pub(crate) prompts: Prompts,
+    /// How the logits of a cross-encoder become scores, if it says so.
+    pub(crate) activation: Option<ScoreFunction>,
 }
 
 impl SentenceModules {
@@ -43,8 +48,11 @@ impl SentenceModules {
     /// # Errors
     /// [`ModelError`], naming the file and the field in it: what is not implemented, or not in an order that makes sense.
     pub(crate) fn open(dir: &Path) -> Result<Self, ModelError> {
-        let (inputs, prompts) = (EncoderInputs::open(dir)?, Prompts::open(dir)?);
-        let mut modules = Self { inputs, prompts, ..Self::default() };
+        let inputs = EncoderInputs::open(dir)?;
+        let library = JsonObject::open(dir.join("config_sentence_transformers.json"))?;
+        let prompts = library.as_ref().map_or(Ok(Prompts::default()), Prompts::read)?;
+        let activation = library.as_ref().map_or(Ok(None), activation)?;
+        let mut modules = Self { inputs, prompts, activation, ..Self::default() };
         let file = dir.join("modules.json");
         match read_json::<Vec<Module>>(&file)? {
             Some(list) => modules.read_list(&List { dir, file }, &list)?,
@@ -52,6 +60,11 @@ impl SentenceModules {
         }
         Ok(modules)
     }
+}
+
+fn activation(json: &JsonObject) -> Result<Option<ScoreFunction>, ModelError> {
+    const FIELD: &str = "activation_fn";
+    json.get::<String>(FIELD)?.map(|class| config_labels::activation(json, FIELD, &class)).transpose()
 }
 
 #[cfg(test)]
@@ -234,6 +247,70 @@ mod tests {
         assert!(error.contains("Pooling is out of order"), "{error}");
         let error = modules(&["Transformer", "LogitScore"], "text-generation").unwrap_err();
         assert!(error.contains("transformer_task is \"text-generation\", supported: feature"), "{error}");
+    }
+
+    /// Where the library can write texts as messages it does, in the words of the tokenizer's chat template.
+    #[test]
+    fn texts_are_given_to_the_encoder_as_they_are() {
+        let open_kinds = |task: &str, kinds: &str| {
+            let own = format!(r#"{{"transformer_task": "{task}", "modality_config": {kinds}}}"#);
+            open(&[("sentence_bert_config.json", own.as_str())]).map(|modules| modules.inputs.gives)
+        };
+        let text = |method: &str, output: &str| {
+            format!(r#"{{"text": {{"method": "{method}", "method_output_name": {output}}}}}"#)
+        };
+        let sound = [
+            ("feature-extraction", text("forward", r#""last_hidden_state""#), EncoderGives::Vectors),
+            ("sequence-classification", text("forward", r#""logits""#), EncoderGives::Vectors),
+            ("fill-mask", text("forward", r#""logits""#), EncoderGives::WordLogits),
+            ("feature-extraction", text("forward", "null"), EncoderGives::Vectors),
+            (
+                "feature-extraction",
+                r#"{"text": {}, "image+text": {"method": "x"}}"#.to_owned(),
+                EncoderGives::Vectors,
+            ),
+        ];
+        for (task, kinds, expected) in sound {
+            assert_eq!(open_kinds(task, &kinds), Ok(expected), "{task}: {kinds}");
+        }
+        let message = r#"{"text": {"method": "forward", "method_output_name": "last_hidden_state"},
+            "message": {"method": "forward", "method_output_name": "last_hidden_state", "format": "flat"}}"#;
+        let refused = [
+            ("feature-extraction", message.to_owned(), r#""message", supported: text"#),
+            (
+                "feature-extraction",
+                text("get_text_features", r#""pooler_output""#),
+                r#""method: get_text_features", supported: forward"#,
+            ),
+            (
+                "feature-extraction",
+                text("forward", r#""logits""#),
+                r#""method_output_name: \"logits\"", supported: last_hidden_state"#,
+            ),
+            (
+                "fill-mask",
+                text("forward", r#"["hidden_states", "3"]"#),
+                r#""method_output_name: [\"hidden_states\",\"3\"]", supported: logits"#,
+            ),
+        ];
+        for (task, kinds, why) in refused {
+            let expected = format!("sentence_bert_config.json: modality_config is {why}");
+            assert_eq!(open_kinds(task, &kinds).unwrap_err(), expected);
+        }
+    }
+
+    #[test]
+    fn a_cross_encoder_s_activation_is_read() {
+        let read = |class: &str| {
+            let config = format!(r#"{{"activation_fn": {class}}}"#);
+            open(&[("config_sentence_transformers.json", config.as_str())]).map(|modules| modules.activation)
+        };
+        assert_eq!(read("null"), Ok(None));
+        assert_eq!(read(r#""torch.nn.modules.activation.Sigmoid""#), Ok(Some(ScoreFunction::Sigmoid)));
+        assert_eq!(read(r#""torch.nn.modules.linear.Identity""#), Ok(Some(ScoreFunction::Identity)));
+        let unknown = read(r#""torch.nn.modules.activation.Tanh""#).unwrap_err();
+        let expected = r#"config_sentence_transformers.json: activation_fn is "torch.nn.modules.activation.Tanh", supported: Identity, Sigmoid, Softmax"#;
+        assert_eq!(unknown, expected);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What is put in front of texts: some models want to know whether a text is a query or a document.
 
-use std::{collections::BTreeMap, path::Path};
+use std::collections::BTreeMap;
 
 use crate::{ModelError, json::JsonObject};
 
@@ -24,11 +24,8 @@ impl Prompts {
         self.default_name.as_deref().and_then(|name| self.get(name))
     }
 
-    /// Reads those of the folder `dir`, which may have none.
-    pub(super) fn open(dir: &Path) -> Result<Self, ModelError> {
-        let Some(json) = JsonObject::open(dir.join("config_sentence_transformers.json"))? else {
-            return Ok(Self::default());
-        };
+    /// Reads those of the library's file, which may have none.
+    pub(super) fn read(json: &JsonObject) -> Result<Self, ModelError> {
         let named: BTreeMap<String, Option<String>> = json.get("prompts")?.unwrap_or_default();
         let named = named.into_iter().filter_map(|(name, text)| Some((name, text?))).collect();
         let prompts = Self { named, default_name: json.get("default_prompt_name")? };

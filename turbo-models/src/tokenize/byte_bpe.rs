@@ -10,13 +10,19 @@ use tokenizers::{
     processors::roberta::RobertaProcessing,
 };
 
-use super::file::guarded;
+use super::{
+    file::guarded,
+    older::{add_tokens, check_class},
+};
 use crate::{
     ModelError,
     error::one_line,
     json::{JsonObject, read_json},
 };
 
+/// The reference's classes that cut texts so; the last names no family.
+const CLASSES: [&str; 4] =
+    ["RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "PreTrainedTokenizer"];
 const CLS: &str = "<s>";
 const SEP: &str = "</s>";
 const MASK: &str = "<mask>";
@@ -31,6 +37,7 @@ pub(super) fn open(dir: &Path, config: Option<&JsonObject>) -> Result<Option<Tok
         return Ok(None);
     }
     let Some(vocabulary) = read_json::<BTreeMap<String, u32>>(&file)? else { return Ok(None) };
+    check_class(dir, config, &CLASSES)?;
     let vocabulary: Vocab = vocabulary.into_iter().collect();
     let merges = read_merges(&merges)?;
     let wrong = |why: String| ModelError::Tokenizer { file: file.clone(), why };
@@ -47,6 +54,7 @@ pub(super) fn open(dir: &Path, config: Option<&JsonObject>) -> Result<Option<Tok
     let special = special.into_iter().chain([AddedToken::from(MASK, true).lstrip(true)]);
     let known: Vec<_> = special.filter(|token| tokenizer.token_to_id(&token.content).is_some()).collect();
     tokenizer.add_special_tokens(known).map_err(|error| wrong(one_line(error)))?;
+    add_tokens(&mut tokenizer, dir, config)?;
     Ok(Some(tokenizer))
 }
 

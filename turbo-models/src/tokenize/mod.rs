@@ -18,6 +18,7 @@ mod error;
 mod file;
 mod lengths;
 mod lower;
+mod older;
 mod text;
 mod tokens;
 mod vocab_txt;
@@ -95,7 +96,8 @@ impl TextTokenizer {
     /// from `vocab.json` and `merges.txt`; `None` when it has none of them.
     ///
     /// # Errors
-    /// [`ModelError::Read`], [`ModelError::Json`], [`ModelError::Field`], [`ModelError::Tokenizer`].
+    /// [`ModelError::Read`], [`ModelError::Json`], [`ModelError::Field`], [`ModelError::Unsupported`],
+    /// [`ModelError::Tokenizer`].
     pub fn open(dir: &Path, limits: InputLimits) -> Result<Option<Self>, ModelError> {
         Self::open_with(dir, limits, LetterCase::Kept)
     }

@@ -7,8 +7,12 @@ use tokenizers::{
     normalizers::BertNormalizer, pre_tokenizers::bert::BertPreTokenizer, processors::bert::BertProcessing,
 };
 
+use super::older::{add_tokens, check_class};
 use crate::{ModelError, error::one_line, json::JsonObject};
 
+/// The reference's classes that cut texts so; the last names no family.
+const CLASSES: [&str; 4] =
+    ["BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "PreTrainedTokenizer"];
 const CLS: &str = "[CLS]";
 const SEP: &str = "[SEP]";
 const UNK: &str = "[UNK]";
@@ -24,6 +28,7 @@ pub(super) fn open(dir: &Path, config: Option<&JsonObject>) -> Result<Option<Tok
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(ModelError::Read { file, source }),
     };
+    check_class(dir, config, &CLASSES)?;
     let wrong = |why: String| ModelError::Tokenizer { file: file.clone(), why };
     let vocabulary = WordPiece::read_bytes(&vocabulary).map_err(|error| wrong(one_line(error)))?;
     let word_piece =
@@ -38,6 +43,7 @@ pub(super) fn open(dir: &Path, config: Option<&JsonObject>) -> Result<Option<Tok
     let known = SPECIAL.into_iter().filter(|token| tokenizer.token_to_id(token).is_some());
     let known: Vec<_> = known.map(|token| AddedToken::from(token, true)).collect();
     tokenizer.add_special_tokens(known).map_err(|error| wrong(one_line(error)))?;
+    add_tokens(&mut tokenizer, dir, config)?;
     tokenizer.with_decoder(Some(WordPieceDecoder::default()));
     Ok(Some(tokenizer))
 }

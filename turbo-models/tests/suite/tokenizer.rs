@@ -1,8 +1,9 @@
 //! Ids are those of the reference, within the model's limits; files that make no tokenizer are named.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use turbo_models::{InputLimits, TextTokenizer, TokenizeError, Truncation};
 
 use crate::common::data;
@@ -102,9 +103,8 @@ fn an_id_that_the_model_lacks_is_refused() {
     assert_eq!(error, TokenizeError::Vocabulary { id: 91, vocab_size: 91 });
 }
 
-/// The same vocabulary as `vocab.txt` gives the same ids as `tokenizer.json`.
-#[test]
-fn old_folders_have_only_a_vocabulary() {
+/// The vocabulary of the fixture as folders had it before `tokenizer.json`.
+fn old_bert() -> TempDir {
     let json = fs::read(data("tokenizer-wordpiece/tokenizer.json")).unwrap();
     let json: Value = serde_json::from_slice(&json).unwrap();
     let mut tokens: Vec<(&String, u64)> =
@@ -113,6 +113,19 @@ fn old_folders_have_only_a_vocabulary() {
     let lines: String = tokens.iter().map(|(token, _)| format!("{token}\n")).collect();
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("vocab.txt"), lines).unwrap();
+    dir
+}
+
+/// Why the tokenizer of the folder `dir` is refused.
+fn refusal(dir: &Path) -> String {
+    let error = TextTokenizer::open(dir, limits(64)).err().unwrap().to_string();
+    error.replace(&format!("{}/", dir.display()), "")
+}
+
+/// The same vocabulary as `vocab.txt` gives the same ids as `tokenizer.json`.
+#[test]
+fn old_folders_have_only_a_vocabulary() {
+    let dir = old_bert();
     let tokenizer = TextTokenizer::open(dir.path(), limits(64)).unwrap().unwrap();
     for (text, ids) in golden(WORD_PIECE) {
         assert_eq!(tokenizer.encode(&text, Truncation::Off).unwrap().input_ids, ids, "{text:?}");
@@ -126,9 +139,87 @@ fn old_folders_have_only_a_vocabulary() {
     assert_eq!(upper, [2, 1, 3], "upper case is unknown when nothing lowers it");
 }
 
-/// The same vocabulary as `vocab.json` and `merges.txt` gives the same encodings as `tokenizer.json`.
+/// Other classes call their files alike, and cut texts otherwise.
 #[test]
-fn old_folders_of_roberta_have_a_vocabulary_and_merges() {
+fn old_folders_are_of_a_known_class() {
+    let (bert, roberta) = (old_bert(), old_roberta());
+    let berts = "BertTokenizer, DistilBertTokenizer, ElectraTokenizer, PreTrainedTokenizer";
+    let robertas = "RobertaTokenizer, BartTokenizer, LongformerTokenizer, PreTrainedTokenizer";
+    for (dir, known, other, supported) in [
+        (bert.path(), "DistilBertTokenizer", "BertJapaneseTokenizer", berts),
+        (roberta.path(), "RobertaTokenizerFast", "HerbertTokenizer", robertas),
+    ] {
+        let class = |file: &str, class: &str| {
+            fs::write(dir.join(file), json!({"tokenizer_class": class}).to_string()).unwrap();
+        };
+        let refused = |file: &str| format!("{file}: tokenizer_class is {other:?}, supported: {supported}");
+        class("config.json", other);
+        assert_eq!(refusal(dir), refused("config.json"));
+        class("tokenizer_config.json", known);
+        assert!(TextTokenizer::open(dir, limits(64)).unwrap().is_some(), "the tokenizer's own file counts");
+        class("config.json", known);
+        class("tokenizer_config.json", other);
+        assert_eq!(refusal(dir), refused("tokenizer_config.json"));
+        fs::write(dir.join("tokenizer_config.json"), r#"{"tokenizer_class": null}"#).unwrap();
+        assert!(TextTokenizer::open(dir, limits(64)).unwrap().is_some());
+    }
+    let dir = old_bert();
+    fs::write(dir.path().join("config.json"), r#"{"model_type": "mpnet"}"#).unwrap();
+    let own = "config.json: model_type: the tokenizer of mpnet is read from tokenizer.json only";
+    assert_eq!(refusal(dir.path()), own);
+    fs::copy(data(WORD_PIECE).join("tokenizer.json"), dir.path().join("tokenizer.json")).unwrap();
+    assert!(TextTokenizer::open(dir.path(), limits(64)).unwrap().is_some(), "the newer file says all");
+}
+
+/// Ids are those of the reference, which gives tokens that are not special to lowered texts, too.
+#[test]
+fn tokens_may_be_added_to_an_old_folder() {
+    let dir = old_bert();
+    let write = |file: &str, json: Value| fs::write(dir.path().join(file), json.to_string()).unwrap();
+    let ids = |text: &str| {
+        let limits = InputLimits { vocab_size: 105, ..limits(64) };
+        let tokenizer = TextTokenizer::open(dir.path(), limits).unwrap().unwrap();
+        tokenizer.encode(text, Truncation::Off).unwrap().input_ids
+    };
+    let unknown = ids("the [e1] cat");
+    assert_eq!(unknown, [2, 89, 1, 9, 74, 1, 90, 3]);
+    write("added_tokens.json", json!({"[/E1]": 104, "[E1]": 103}));
+    assert_eq!(ids("the [E1] cat [/E1]"), [2, 89, 103, 90, 104, 3]);
+    assert_eq!(ids("the [e1] cat"), [2, 89, 103, 90, 3]);
+    write("special_tokens_map.json", json!({"additional_special_tokens": ["[E1]", {"content": "[/E1]"}]}));
+    assert_eq!(ids("the [E1] cat [/E1]"), [2, 89, 103, 90, 104, 3]);
+    assert_eq!(ids("the [e1] cat"), unknown);
+    let token = |content: &str, special: bool| {
+        json!({"content": content, "lstrip": false, "normalized": !special, "rstrip": false, "single_word": false,
+            "special": special})
+    };
+    let decoder =
+        json!({"103": token("[/E1]", true), "104": token("[E1]", false), "0": token("[PAD]", true)});
+    write("tokenizer_config.json", json!({"added_tokens_decoder": decoder}));
+    assert_eq!(ids("the [E1] cat [/E1]"), [2, 89, 104, 90, 103, 3], "it counts before the other file");
+    assert_eq!(ids("the [e1] cat"), [2, 89, 104, 90, 3]);
+    write("tokenizer_config.json", json!({}));
+    for (tokens, token, id) in [
+        (json!({"[E1]": 103, "[/E1]": 105}), "[/E1]", 105),
+        (json!({"cat": 103}), "cat", 103),
+        (json!({"": 103}), "", 103),
+    ] {
+        write("added_tokens.json", tokens);
+        let why =
+            format!("{token:?} cannot have the id {id}: added tokens follow the vocabulary without a gap");
+        assert_eq!(refusal(dir.path()), format!("added_tokens.json: {why}"));
+    }
+
+    let dir = old_roberta();
+    fs::write(dir.path().join("added_tokens.json"), r#"{"[E1]": 269}"#).unwrap();
+    let limits = InputLimits { vocab_size: 270, type_vocab_size: 1, ..limits(64) };
+    let tokenizer = TextTokenizer::open(dir.path(), limits).unwrap().unwrap();
+    let ids = tokenizer.encode("the[E1] the", Truncation::Off).unwrap().input_ids;
+    assert_eq!(ids, [0, 261, 269, 262, 2]);
+}
+
+/// The vocabulary and the merges of the fixture as folders had them before `tokenizer.json`.
+fn old_roberta() -> TempDir {
     let json = fs::read(data(ROBERTA).join("tokenizer.json")).unwrap();
     let json: Value = serde_json::from_slice(&json).unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -142,8 +233,18 @@ fn old_folders_of_roberta_have_a_vocabulary_and_merges() {
         vocabulary[token["content"].as_str().unwrap()] = token["id"].clone();
     }
     fs::write(dir.path().join("vocab.json"), vocabulary.to_string()).unwrap();
-    assert!(TextTokenizer::open(dir.path(), limits(64)).unwrap().is_none(), "the merges are missing");
     fs::write(dir.path().join("merges.txt"), format!("#version: 0.2\n{merges}")).unwrap();
+    dir
+}
+
+/// The same vocabulary as `vocab.json` and `merges.txt` gives the same encodings as `tokenizer.json`.
+#[test]
+fn old_folders_of_roberta_have_a_vocabulary_and_merges() {
+    let dir = old_roberta();
+    let (merges, aside) = (dir.path().join("merges.txt"), dir.path().join("aside.txt"));
+    fs::rename(&merges, &aside).unwrap();
+    assert!(TextTokenizer::open(dir.path(), limits(64)).unwrap().is_none(), "the merges are missing");
+    fs::rename(&aside, &merges).unwrap();
     let limits = InputLimits { vocab_size: 269, type_vocab_size: 1, ..limits(64) };
     let (old, new) = (TextTokenizer::open(dir.path(), limits).unwrap().unwrap(), roberta(64));
     let texts: Vec<String> = golden(ROBERTA).into_iter().map(|(text, _)| text).collect();

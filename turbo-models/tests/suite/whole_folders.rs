@@ -109,7 +109,8 @@ fn cross_encoder() {
     let checkpoint = Checkpoint::open(&data("tiny-cross-encoder")).unwrap();
     assert_eq!(checkpoint.task(), Some(Task::SequenceClassification));
     assert_eq!(checkpoint.labels(), ["LABEL_0"]);
-    assert_eq!(checkpoint.score_function(), ScoreFunction::Identity);
+    let functions = (checkpoint.score_function(), checkpoint.pair_score_function());
+    assert_eq!(functions, (ScoreFunction::Sigmoid, ScoreFunction::Identity));
 }
 
 /// A copy of a fixture, to be changed.
@@ -195,6 +196,24 @@ fn splade_of_later_versions() {
     fs::write(folder.path().join("tokenizer_config.json"), r#"{"model_max_length": 9}"#).unwrap();
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     assert_eq!((checkpoint.task(), checkpoint.max_input_length()), (Some(Task::SparseEmbedding), 9));
+}
+
+/// Later versions of the library say in their own file what `tiny-cross-encoder` says in `config.json`.
+#[test]
+fn cross_encoders_of_later_versions() {
+    let folder = copy("tiny-cross-encoder");
+    let library = folder.path().join("config_sentence_transformers.json");
+    let function = || Checkpoint::open(folder.path()).unwrap().pair_score_function();
+    fs::write(&library, r#"{"activation_fn": "torch.nn.modules.activation.Sigmoid"}"#).unwrap();
+    assert_eq!(function(), ScoreFunction::Sigmoid);
+    fs::write(&library, r#"{"activation_fn": null}"#).unwrap();
+    assert_eq!(function(), ScoreFunction::Identity);
+    set(&folder.path().join("config.json"), "sentence_transformers", Value::Null);
+    assert_eq!(function(), ScoreFunction::Sigmoid, "one label, and nobody says otherwise");
+    fs::write(&library, r#"{"activation_fn": "torch.nn.modules.activation.Tanh"}"#).unwrap();
+    let tanh =
+        r#"activation_fn is "torch.nn.modules.activation.Tanh", supported: Identity, Sigmoid, Softmax"#;
+    assert_eq!(error(folder.path()), format!("config_sentence_transformers.json: {tanh}"));
 }
 
 /// A reranker that would have to write its answer.
