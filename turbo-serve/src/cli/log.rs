@@ -30,9 +30,7 @@ impl LogArguments {
     /// A collector that cannot be one.
     pub(super) fn start(&self) -> Result<Spans> {
         let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-        // Compose files set variables to nothing.
-        let endpoint = self.otlp_endpoint.as_deref().filter(|endpoint| !endpoint.is_empty());
-        let spans = Spans::to(endpoint, &self.otlp_service_name)?;
+        let spans = Spans::to(self.otlp_endpoint.as_deref(), &self.otlp_service_name)?;
         let lines = fmt::layer().with_writer(std::io::stderr).with_target(false);
         let lines = match self.json_output {
             true => lines.json().boxed(),

@@ -35,7 +35,7 @@ mod tei_arguments;
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use self::config::Config;
 
@@ -92,17 +92,31 @@ fn run(command: Command) -> Result<ExitCode> {
 
 /// The command line. `turbo serve` needs no model where a file describes some.
 fn command() -> clap::Command {
-    Arguments::command().mut_subcommand(SERVE, |serve| {
+    commands().mut_subcommand(SERVE, |serve| {
         serve.mut_arg("model_id", |model_id| model_id.required(false).required_unless_present("config"))
     })
+}
+
+/// All commands, as this process's variables are set.
+fn commands() -> clap::Command {
+    Arguments::command().mut_subcommands(|command| command.mut_args(unless_set_to_nothing))
+}
+
+/// The argument without its variable where that is set to nothing: Compose files do so with what they leave open. A key
+/// that is nothing is refused all the same, lest a secret that is missing opens the server to everybody.
+fn unless_set_to_nothing(argument: Arg) -> Arg {
+    let value = argument.get_env().and_then(std::env::var_os);
+    match value {
+        Some(value) if value.is_empty() && argument.get_id() != "api_key" => argument.env(None::<&str>),
+        _ => argument,
+    }
 }
 
 const SERVE: &str = "serve";
 
 /// `turbo serve` itself, whose flags are the keys of a file.
 fn serve_command() -> clap::Command {
-    let command = Arguments::command();
-    command.find_subcommand(SERVE).expect("it is one of the commands").clone()
+    commands().find_subcommand(SERVE).expect("it is one of the commands").clone()
 }
 
 /// What the file of `turbo serve --config` describes, beside the words of the command line; `None` without one.

@@ -93,21 +93,8 @@ impl Signals {
     /// # Errors
     /// When the system lets nobody listen.
     pub(super) fn listen() -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-        let mut system = {
-            let _on = runtime.enter();
-            system::Signals::listen()?
-        };
         let (told, heard) = mpsc::unbounded_channel();
-        let listens = async move {
-            loop {
-                system.next().await;
-                if told.send(()).is_err() {
-                    return; // nobody waits any more
-                }
-            }
-        };
-        std::thread::Builder::new().name("turbo-signals".into()).spawn(move || runtime.block_on(listens))?;
+        on_signal(move || told.send(()).is_ok())?;
         Ok(Self(heard))
     }
 
@@ -117,6 +104,29 @@ impl Signals {
             std::future::pending().await
         }
     }
+}
+
+/// Calls `hear` at each signal that asks the process to stop, on a thread of its own, until it says that nobody waits any
+/// more. From now on these signals do not end the process by themselves.
+///
+/// # Errors
+/// When the system lets nobody listen.
+pub(super) fn on_signal(mut hear: impl FnMut() -> bool + Send + 'static) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let mut system = {
+        let _on = runtime.enter();
+        system::Signals::listen()?
+    };
+    let listens = async move {
+        loop {
+            system.next().await;
+            if !hear() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("turbo-signals".into()).spawn(move || runtime.block_on(listens))?;
+    Ok(())
 }
 
 #[cfg(unix)]

@@ -42,13 +42,11 @@ pub(super) struct TeiArguments {
 impl TeiArguments {
     /// A line for everything that was set and means nothing, with the reason.
     pub(super) fn warnings(&self) -> Vec<String> {
-        // Compose files set variables to nothing.
-        let set = |value: &Option<String>| value.as_ref().is_some_and(|value| !value.is_empty());
         let all = [
             (self.disable_spans, "--disable-spans", "spans are not in the log"),
-            (set(&self.prometheus_port), "--prometheus-port", "metrics are at /metrics of the main port"),
+            (self.prometheus_port.is_some(), "--prometheus-port", "metrics are at /metrics of the main port"),
             (
-                set(&self.use_flash_attention),
+                self.use_flash_attention.is_some(),
                 "USE_FLASH_ATTENTION",
                 "attention is always fused, without padding",
             ),
@@ -64,7 +62,7 @@ impl TeiArguments {
 
     /// The model, with the token that was given under its old name where there is no other.
     pub(super) fn with_token(&self, model: &ModelArguments) -> ModelArguments {
-        let hf_token = model.hf_token.clone().filter(|token| !token.is_empty()).or(self.hf_api_token.clone());
+        let hf_token = model.hf_token.clone().or(self.hf_api_token.clone());
         ModelArguments { hf_token, ..model.clone() }
     }
 
@@ -114,7 +112,6 @@ mod tests {
     #[test]
     fn what_means_nothing_is_said_once_and_why() {
         assert!(parse(&[]).warnings().is_empty());
-        assert!(parse(&["--prometheus-port="]).warnings().is_empty());
         for (argument, said) in [
             ("--disable-spans", "--disable-spans means nothing here: spans"),
             ("--prometheus-port=9000", "--prometheus-port means nothing here: metrics are at /metrics"),

@@ -240,8 +240,10 @@ impl Transfer<'_> {
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Locked(lock)) if others.lasts() => {
                     let lock = lock.display();
-                    let why =
-                        format!("whoever has begun it stands still: end that process, or remove {lock}");
+                    let why = format!(
+                        "whoever has begun it, this process or another, stands still: end that process, or \
+                         remove {lock}"
+                    );
                     return Err(self.broken(file, why));
                 }
                 Err(Failure::Locked(_)) => {

@@ -105,8 +105,8 @@ impl Hub {
         &self.settings.cache
     }
 
-    /// The files of a model: from the cache where they are there, else from the Hub. When the Hub is out of reach, or does
-    /// not show a commit any more, what the cache has is taken. Blocks.
+    /// The files of a model: from the cache where they are there, else from the Hub. When the Hub is out of reach, asks to
+    /// wait, or does not show a commit any more, what the cache has is taken. Blocks.
     ///
     /// # Errors
     /// [`HubError`], one line that says what to do.
@@ -120,19 +120,20 @@ impl Hub {
             let missing = HubError::Offline { model: name.to_owned(), cache };
             return self.cached(name, revision).ok_or(missing);
         }
-        match ask::about(&self.settings, name, revision) {
+        let fetched = match ask::about(&self.settings, name, revision) {
             Ok(answer) => {
                 let plan = Plan { name: name.to_owned(), answer, module: module.map(str::to_owned) };
                 self.fetch(plan, revision, watch)
             }
             // What a commit is made of does not change, whatever the Hub says of the model by now.
-            Err(error) if is_commit(revision) || matches!(error, HubError::Unreachable { .. }) => {
-                match self.cached(name, revision) {
-                    Some(snapshot) => Ok(Snapshot { stale: Some(error), ..snapshot }),
-                    None => Err(error),
-                }
-            }
+            Err(error) if is_commit(revision) => return self.stale(name, revision, error),
             Err(error) => Err(error),
+        };
+        match fetched {
+            Err(error @ (HubError::Unreachable { .. } | HubError::Busy { .. })) => {
+                self.stale(name, revision, error)
+            }
+            fetched => fetched,
         }
     }
 
@@ -160,10 +161,11 @@ impl Hub {
         };
         watch.end();
         done?;
-        let repo = self.cache.repo(repo(&name, revision));
-        if !is_commit(revision) {
+        // Only what differs is written: a cache that has everything may be one that nobody can write to.
+        if !is_commit(revision) && self.referred(&name, revision).as_ref() != Some(&commit) {
             let cache = self.settings.cache.display().to_string();
-            repo.create_ref(&commit).map_err(|source| HubError::Io { path: cache, source })?;
+            let noted = self.cache.repo(repo(&name, revision)).create_ref(&commit);
+            noted.map_err(|source| HubError::Io { path: cache, source })?;
         }
         Ok(self.snapshot(&name, &commit))
     }
@@ -177,13 +179,25 @@ impl Hub {
         }
     }
 
+    /// What the cache has of `revision`, if that is a whole model; else `why` the Hub was not heard.
+    fn stale(&self, name: &str, revision: &str, why: HubError) -> Result<Snapshot, HubError> {
+        match self.cached(name, revision) {
+            Some(snapshot) => Ok(Snapshot { stale: Some(why), ..snapshot }),
+            None => Err(why),
+        }
+    }
+
     /// What the cache has of `revision`, if that is a whole model.
     fn cached(&self, name: &str, revision: &str) -> Option<Snapshot> {
-        let refs = self.cache.path().join(repo(name, revision).folder_name()).join("refs");
-        let commit = std::fs::read_to_string(refs.join(revision)).ok();
-        let commit = commit.map_or_else(|| revision.to_owned(), |commit| commit.trim().to_owned());
+        let commit = self.referred(name, revision).unwrap_or_else(|| revision.to_owned());
         let snapshot = is_commit(&commit).then(|| self.snapshot(name, &commit));
         snapshot.filter(|snapshot| wanted::is_whole(&snapshot.folder))
+    }
+
+    /// The commit that the cache knows a branch or tag to be at.
+    fn referred(&self, name: &str, revision: &str) -> Option<String> {
+        let refs = self.cache.path().join(repo(name, revision).folder_name()).join("refs");
+        std::fs::read_to_string(refs.join(revision)).ok().map(|commit| commit.trim().to_owned())
     }
 
     /// Whether the cache has all there is of a model at a commit.

@@ -42,6 +42,7 @@ impl HubSettings {
         variable: impl Fn(&str) -> Option<String>,
         home: Option<PathBuf>,
     ) -> Result<Self, HubError> {
+        // Compose files set variables to nothing.
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         let path = |name: &str| variable(name).map(PathBuf::from);
         let usual = || path("XDG_CACHE_HOME").or_else(|| Some(home.as_ref()?.join(".cache")));
@@ -49,7 +50,7 @@ impl HubSettings {
         let cache = cache.or_else(|| path("HF_HUB_CACHE")).or_else(|| path("HUGGINGFACE_HUB_CACHE"));
         let cache = cache.or_else(|| Some(hf_home.as_ref()?.join("hub"))).ok_or_else(no_home)?;
         let token_file = path("HF_TOKEN_PATH").or_else(|| Some(hf_home.as_ref()?.join("token")));
-        // Compose files set variables to nothing.
+        // Scripts pass what a variable holds, be it nothing.
         let token = token.filter(|token| !token.is_empty());
         let token = token.or_else(|| variable("HF_TOKEN")).or_else(|| variable("HUGGING_FACE_HUB_TOKEN"));
         let token = token.or_else(|| std::fs::read_to_string(token_file?).ok());

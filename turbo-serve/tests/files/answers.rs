@@ -382,6 +382,26 @@ fn what_is_wrong_is_told_before_the_output_is_begun() {
 }
 
 #[test]
+fn an_output_that_is_there_is_told_before_the_model_is_looked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    for (name, content) in
+        [("in.txt", "a cat\n"), ("out.npy", ""), ("out.jsonl", ""), ("out.jsonl.unfinished", "{\"job\": {}}")]
+    {
+        fs::write(path(name), content).unwrap();
+    }
+    let no_model = folder.path();
+    for (output, said_so) in [
+        ("out.npy", "out.npy exists: pass --overwrite to replace it"),
+        ("out.jsonl", "out.jsonl exists and is unfinished: pass --resume"),
+        ("no folder/out.npy", "out.npy: the folder that it is to be in is not there"),
+    ] {
+        let (code, _, said) = run(turbo("embed", no_model, &[&path("in.txt"), &path(output)]));
+        assert!(code == Some(1) && said.contains(said_so) && said.lines().count() == 1, "{said}");
+    }
+}
+
+#[test]
 fn ranking_lines_needs_a_query() {
     let (code, _, said) = run_with_input(turbo("rerank", &model("tiny-cross-encoder"), &[]), b"a cat\n");
     assert_eq!(code, Some(1));
@@ -391,13 +411,19 @@ fn ranking_lines_needs_a_query() {
 #[test]
 fn a_column_may_be_both_of_a_pair() {
     let input = "{\"text\": \"a cat\"}\n";
-    let pairs = ["--input-format=jsonl", "--pair-column=text", "--quiet"];
-    let (code, answers, said) =
-        run_with_input(turbo("classify", &model("tiny-cross-encoder"), &pairs), input.as_bytes());
-    assert_eq!((code, said.as_str()), (Some(0), ""));
+    let pairs = ["--input-format=jsonl", "--pair-column=text", "--quiet", "--raw-scores"];
+    let classified = |arguments: &[&str]| {
+        let command = turbo("classify", &model("tiny-cross-encoder"), arguments);
+        let (code, answers, said) = run_with_input(command, input.as_bytes());
+        assert_eq!((code, said.as_str()), (Some(0), ""));
+        lines(&answers)[0]["labels"][0]["score"].clone()
+    };
     let scored = ["--query=a cat", "--quiet"];
     let expected = run_with_input(turbo("rerank", &model("tiny-cross-encoder"), &scored), b"a cat\n").1;
-    assert_eq!(lines(&answers)[0]["labels"][0]["score"], lines(&expected)[0]["score"]);
+    let logit = lines(&expected)[0]["score"].clone();
+    assert_eq!(classified(&pairs), logit, "this cross-encoder asks for logits");
+    let score = 1.0 / (1.0 + (-logit.as_f64().unwrap()).exp());
+    assert_close(&classified(&pairs[..3]), &json!(score));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::{
     fs,
     io::Write,
     path::Path,
-    process::{Child, Command, Output, Stdio},
+    process::{Child, ChildStdin, Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -45,7 +45,21 @@ fn done(output: Output) -> Done {
 
 /// Starts it with the beginning of an input, and sends a signal once `file` has so many bytes. Its end, and what it said.
 /// More input could come, so it has not ended before.
-pub(crate) fn signal_at(mut turbo: Command, input: &str, signal: &str, file: &Path, bytes: u64) -> Done {
+pub(crate) fn signal_at(turbo: Command, input: &str, signal: &str, file: &Path, bytes: u64) -> Done {
+    let (child, stdin) = signalled(turbo, input, signal, file, bytes);
+    let done = done(child.wait_with_output().unwrap());
+    drop(stdin);
+    done
+}
+
+/// The same, with a signal that is not to end it: what it does then is to come to the end of its input.
+pub(crate) fn signal_in_vain_at(turbo: Command, input: &str, signal: &str, file: &Path, bytes: u64) -> Done {
+    let (child, stdin) = signalled(turbo, input, signal, file, bytes);
+    drop(stdin);
+    done(child.wait_with_output().unwrap())
+}
+
+fn signalled(mut turbo: Command, input: &str, signal: &str, file: &Path, bytes: u64) -> (Child, ChildStdin) {
     let mut child = turbo.stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(input.as_bytes()).unwrap();
@@ -53,9 +67,7 @@ pub(crate) fn signal_at(mut turbo: Command, input: &str, signal: &str, file: &Pa
     // The shell's own `kill`: there need not be a program of that name.
     let kill = format!("kill -{signal} {}", child.id());
     assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
-    let done = done(child.wait_with_output().unwrap());
-    drop(stdin);
-    done
+    (child, stdin)
 }
 
 fn wait_until(child: &mut Child, reached: impl Fn() -> bool) {

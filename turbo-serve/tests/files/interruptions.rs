@@ -1,9 +1,15 @@
 //! Signals in the middle of a run, and `--resume`.
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
 
 use crate::{
-    command::{Done, run, run_with_input, signal_at, turbo},
+    command::{Done, run, run_with_input, signal_at, signal_in_vain_at, turbo},
     contents, model, texts,
 };
 
@@ -103,6 +109,20 @@ fn a_killed_run_goes_on_to_the_same_bytes() {
     }
 }
 
+/// As under `nohup`.
+#[test]
+fn a_hangup_that_is_ignored_ends_nothing() {
+    let files = Files::new(2000);
+    let output = files.path("out.jsonl");
+    let embed = files.embed("out.jsonl", &["--quiet"]);
+    let mut deaf = Command::new("sh");
+    deaf.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(embed.get_program()).args(embed.get_args());
+    deaf.env_clear().env("HF_HUB_OFFLINE", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (code, _, said) = signal_in_vain_at(deaf, &files.input, "HUP", &output, 300_000);
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    assert_eq!(fs::read_to_string(&output).unwrap().lines().count(), 2000);
+}
+
 /// Threads, batches and company change no bit of an answer.
 #[test]
 fn the_bytes_do_not_depend_on_batches_or_threads() {
@@ -153,4 +173,21 @@ fn a_complete_output_of_an_input_that_has_changed_is_told() {
     let (code, _, said) = embed();
     assert!(code == Some(1) && said.contains("has changed since: pass --overwrite"), "{said}");
     assert!(contents(&output) == complete);
+}
+
+/// It changes whenever somebody writes into it.
+#[test]
+fn a_complete_output_of_a_pipe_is_complete() {
+    let files = Files::new(3);
+    let (pipe, output) = (files.path("pipe"), files.path("out.jsonl"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let paths = [pipe.to_str().unwrap(), output.to_str().unwrap(), "--input-format=text", "--resume"];
+    for said_so in ["3 rows, ", "is complete: nothing to go on with"] {
+        let (pipe, input) = (pipe.clone(), files.input.clone());
+        // Nobody reads what a complete output was made from.
+        let writer = thread::spawn(move || drop(fs::write(pipe, input)));
+        let (code, _, said) = run(turbo("embed", &model("tiny-sentence"), &paths));
+        assert!(code == Some(0) && said.contains(said_so), "{said}");
+        writer.join().unwrap();
+    }
 }

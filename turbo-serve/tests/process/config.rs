@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::{
     assert_fails, data, path,
-    server::{Server, Signal, run, turbo},
+    server::{Server, Signal, run, tiny_model, turbo},
 };
 
 /// A folder with a file of this text, in which `{data}` is the folder of the fixtures.
@@ -183,6 +183,43 @@ fn mistakes_are_told_before_anything_is_loaded() {
         (code, output.trim_end()),
         (Some(0), &*format!("{}: sound: embedder (1, 2), labels (1)", self::file(&sound)),)
     );
+}
+
+/// As Compose files set them.
+#[test]
+fn variables_that_are_set_to_nothing_say_nothing() {
+    let nothing = [
+        "REVISION",
+        "DTYPE",
+        "POOLING",
+        "DEFAULT_PROMPT",
+        "SERVED_MODEL_NAME",
+        "HUGGINGFACE_HUB_CACHE",
+        "PACKED_CACHE",
+        "PAYLOAD_LIMIT",
+        "CORS_ALLOW_ORIGIN",
+        "JSON_OUTPUT",
+        "OTLP_ENDPOINT",
+        "PROMETHEUS_PORT",
+        "AIP_HTTP_PORT",
+    ];
+    let serve = |arguments: &[&str]| {
+        let mut command = turbo();
+        command.args(["serve", "--hostname=127.0.0.1", "--port=0"]).args(arguments);
+        command.envs(nothing.map(|variable| (variable, "")));
+        command
+    };
+    let folder = written(&two());
+    let (file, model) = (file(&folder), tiny_model());
+    for place in [["--config", &file], ["--model-id", path(&model)]] {
+        let (code, output) = Server::spawn(serve(&place)).end(Signal::Terminate);
+        assert_eq!(code, Some(0), "{output}");
+        assert!(!output.contains("means nothing here"), "{output}");
+    }
+    // But nobody wants a key that everybody has.
+    let output = serve(&["--model-id=nowhere/at/all"]).env("API_KEY", "").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && said.contains("it is empty: give a key"), "{said}");
 }
 
 #[test]

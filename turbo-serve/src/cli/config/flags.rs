@@ -57,14 +57,10 @@ pub(super) struct Beside<'a> {
 }
 
 impl Beside<'_> {
-    /// Whether it, or a variable, says anything of this flag. Compose files set variables to nothing.
+    /// Whether it, or a variable, says anything of this flag.
     fn says(&self, name: &str) -> bool {
-        let mut values = self.matches.get_raw(name).into_iter().flatten();
-        match self.matches.value_source(name) {
-            Some(ValueSource::CommandLine) => true,
-            Some(ValueSource::EnvVariable) => values.any(|value| !value.is_empty()),
-            _ => false,
-        }
+        let source = self.matches.value_source(name);
+        matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
     }
 
     /// The first flag of a model that is said, as it was written: such flags would be of every model, or of none.

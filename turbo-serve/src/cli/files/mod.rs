@@ -30,7 +30,7 @@ use turbo_serve::files::{
     write::{Existing, Job, Kind, Opened, Output, Target},
 };
 
-use super::{caches::PackedCacheArguments, output};
+use super::{caches::PackedCacheArguments, output, shutdown};
 use model::Compiled;
 use progress::Progress;
 
@@ -70,7 +70,8 @@ is told on standard error with its line, and the rest goes on.
 
 Ctrl-C leaves a sound file, and OUTPUT.unfinished beside it. The same command with --resume goes on where it stopped and
 ends with the file of a run that was never stopped, byte for byte where a CPU of the same kind computes it; where nothing
-was begun it begins, and a complete output is left as it is. An input that has changed since is refused.
+was begun it begins, and a complete output is left as it is. An input that has changed since is refused. The best rows of
+all (rerank --query --top-k) and standard output cannot be resumed.
 
 Exit codes: 0 every row has its answer, or the output was complete before; 1 it failed; 2 the arguments make no sense;
 3 some rows have no answer; 130 it was interrupted.";
@@ -196,9 +197,10 @@ impl FileArguments {
 
     /// Opens the input before anything that takes time, so that a wrong name is told at once.
     fn open(&self, columns: &[String]) -> Result<Rows> {
-        // A wrong name of the output is told as soon.
-        self.output_format()?;
+        // What is wrong with the output is told as soon.
+        let format = self.output_format()?;
         paths::check_apart(&self.input, &self.output)?;
+        Output::check(&self.output, format, self.existing())?;
         Ok(Rows::open(&self.input, self.input_format()?, columns)?)
     }
 
@@ -299,16 +301,18 @@ struct Work<'a, J> {
     best: Option<usize>,
 }
 
-/// True after SIGINT, SIGTERM or SIGHUP; a second one ends the process at once.
+/// True after SIGINT or SIGTERM; a second one ends the process at once. SIGHUP is not listened for: whoever has it
+/// ignored, as `nohup` has, wants the run to go on, and else it ends as when it is killed, which `--resume` goes on from.
 fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);
-    let handler = move || {
+    let hear = move || {
         if told.swap(true, Ordering::Relaxed) {
             std::process::exit(INTERRUPTED.into());
         }
+        true
     };
-    ctrlc::set_handler(handler).context("cannot listen for signals")?;
+    shutdown::on_signal(hear).context("cannot listen for signals")?;
     Ok(stop)
 }
 

@@ -59,7 +59,7 @@ pub(in crate::cli) struct Arguments {
     /// Repeat the documents in the output
     #[arg(long, help_heading = "Answers")]
     return_text: bool,
-    /// Logits instead of scores between 0 and 1
+    /// Logits, whatever scale the model asks for
     #[arg(long, help_heading = "Answers")]
     raw_scores: bool,
 }
@@ -102,7 +102,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
         function: if arguments.raw_scores {
             ScoreFunction::Identity
         } else {
-            model.checkpoint.score_function()
+            model.checkpoint.pair_score_function()
         },
         with_text: arguments.return_text,
     };

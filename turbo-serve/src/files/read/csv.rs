@@ -22,7 +22,7 @@ impl<R: BufRead> Records<R> {
     /// # Errors
     /// [`FileError::Column`]; [`FileError::Broken`] without a first line.
     pub(super) fn open(file: String, input: R, delimiter: u8, columns: &[String]) -> Result<Self, FileError> {
-        let input = Bounded { input, left: ALLOWED };
+        let input = Bounded { input, left: ALLOWED, end: End::Ahead };
         let mut reader = ReaderBuilder::new().delimiter(delimiter).flexible(true).from_reader(input);
         let names = reader.byte_headers().map_err(|error| broken(&file, 1, error))?;
         let names: Vec<String> =
@@ -32,6 +32,9 @@ impl<R: BufRead> Records<R> {
                 file,
                 why: "it is empty, expected a line of column names".into(),
             });
+        }
+        if reader.get_ref().end == End::Passed {
+            return Err(open_quote(&file, 1));
         }
         let wanted = positions(&file, columns, &names)?;
         Ok(Self { file, reader, width: names.len(), wanted, record: ByteRecord::new(), failed: false })
@@ -60,6 +63,10 @@ impl<R: BufRead> Iterator for Records<R> {
         let before = self.reader.position().line();
         match self.reader.read_byte_record(&mut self.record) {
             Ok(false) => None,
+            Ok(true) if self.reader.get_ref().end == End::Passed => {
+                self.failed = true;
+                Some(Err(open_quote(&self.file, before)))
+            }
             Ok(true) => {
                 let number = self.record.position().map_or(before, ::csv::Position::line);
                 Some(Ok(Row { number, end: self.reader.position().byte(), cells: self.cells() }))
@@ -70,6 +77,12 @@ impl<R: BufRead> Iterator for Records<R> {
             }
         }
     }
+}
+
+/// What a record that begins in `line` and ends only with the file is taken for.
+fn open_quote(file: &str, line: u64) -> FileError {
+    let why = "a record that begins here ends in the middle of a value: is a quote not closed?";
+    FileError::Broken { file: format!("{file}:{line}"), why: why.to_owned() }
 }
 
 fn broken(file: &str, line: u64, error: ::csv::Error) -> FileError {
@@ -87,6 +100,20 @@ const ALLOWED: usize = MAX_ROW_BYTES + (1 << 16);
 struct Bounded<R> {
     input: R,
     left: usize,
+    end: End,
+}
+
+/// How much of the end of an input was told.
+///
+/// A line end is put behind every input. It ends the last record, or is an empty line; only in a value whose quote is open
+/// it is text, and the reader asks for more in the middle of a record. So the rules of quotes are the reader's alone.
+#[derive(PartialEq)]
+enum End {
+    Ahead,
+    /// The line end was given.
+    Marked,
+    /// It was not enough.
+    Passed,
 }
 
 impl<R: Read> Read for Bounded<R> {
@@ -96,10 +123,19 @@ impl<R: Read> Read for Bounded<R> {
                 format!("a record of more than {MAX_ROW_BYTES} bytes begins here: is a quote not closed?");
             return Err(io::Error::other(why));
         }
+        if self.end != End::Ahead {
+            self.end = End::Passed;
+            return Ok(0);
+        }
         let most = buffer.len().min(self.left);
         let read = self.input.read(&mut buffer[..most])?;
         self.left -= read;
-        Ok(read)
+        if read > 0 || buffer.is_empty() {
+            return Ok(read);
+        }
+        self.end = End::Marked;
+        buffer[0] = b'\n';
+        Ok(1)
     }
 }
 
@@ -136,6 +172,41 @@ mod tests {
         assert_eq!(cells[0], Err("1 values, expected 2".into()));
         assert_eq!(cells[1], Err("value 2 is not UTF-8".into()));
         assert!(cells[2].is_ok());
+    }
+
+    #[test]
+    fn a_quote_that_is_not_closed_is_told() {
+        for (input, line) in [
+            ("text\n\"open\nb\nc\n", 2),
+            ("text\na\n\"open", 3),
+            ("text\na\n\"b\"\"", 3),
+            ("\u{feff}text,id\n1,\"", 2),
+            ("\"text\na\n", 1),
+            ("\u{feff}\"text\na\n", 1),
+        ] {
+            let error = match rows(input.as_bytes(), &["text"]) {
+                Ok(rows) => rows.into_iter().find_map(Result::err),
+                Err(error) => Some(error),
+            };
+            let error = error.map(|error| error.to_string()).unwrap_or_default();
+            let names_it =
+                error.starts_with(&format!("f.csv:{line}: ")) && error.contains("a quote not closed");
+            assert!(names_it, "{input:?}: {error:?}");
+        }
+        for (input, count) in [
+            ("text", 0),
+            ("text\n", 0),
+            ("text\n\"a\"", 1),
+            ("text\r\n\"a\"\r\nb\r\n", 2),
+            ("text\ra\r", 1),
+            ("text\n\n\"a\nb\"\n\n", 1),
+            ("text\n5\" of snow\n\"\"\n\"a\" b \"\n", 3),
+            ("\u{feff}\"text\"\n\"\"\"\"", 1),
+        ] {
+            let rows = rows(input.as_bytes(), &["text"]).unwrap();
+            assert_eq!(rows.len(), count, "{input:?}");
+            assert!(rows.iter().all(Result::is_ok), "{input:?}");
+        }
     }
 
     #[test]

@@ -90,6 +90,15 @@ struct Begun {
 }
 
 impl Output {
+    /// Refuses what [`Self::open`] would refuse for what is at its place already, while nothing is known of the answers.
+    ///
+    /// # Errors
+    /// [`FileError::Exists`], [`FileError::Unfinished`], [`FileError::Busy`]; [`FileError::Broken`] where no such output can
+    /// be.
+    pub fn check(file: &str, format: OutputFormat, existing: Existing) -> Result<(), FileError> {
+        if file == STANDARD { Ok(()) } else { before(file, format, existing).map(drop) }
+    }
+
     /// Opens a target.
     ///
     /// # Errors
@@ -120,13 +129,8 @@ impl Output {
                 _ => unfit("needs a file, standard output takes JSONL"),
             };
         }
-        check_place(Path::new(&file), target.format)
-            .map_err(|why| FileError::Broken { file: file.clone(), why: why.to_owned() })?;
-        let there = fs::symlink_metadata(&file).is_ok();
-        let begun_before = unfinished::job_of(&file)?;
+        let (there, begun_before) = before(&file, target.format, target.existing)?;
         match (target.existing, &begun_before) {
-            (Existing::Keep, None) if there => return Err(FileError::Exists { file }),
-            (Existing::Keep, Some(_)) if there => return Err(FileError::Unfinished { file }),
             (Existing::Continue, None) if there => return Ok(Opened::Complete),
             (Existing::Continue, Some(before)) if there => unfinished::check(&file, before, target.job)?,
             _ => {}
@@ -191,6 +195,22 @@ impl Output {
     /// [`FileError::Io`].
     pub fn interrupt(mut self) -> Result<(), FileError> {
         self.sink.close().map_err(FileError::io(&self.file))
+    }
+}
+
+/// Whether an output is there already, and what it was begun with if it is not complete.
+///
+/// # Errors
+/// As [`Output::check`].
+fn before(file: &str, format: OutputFormat, existing: Existing) -> Result<(bool, Option<Job>), FileError> {
+    check_place(Path::new(file), format)
+        .map_err(|why| FileError::Broken { file: file.to_owned(), why: why.to_owned() })?;
+    let there = fs::symlink_metadata(file).is_ok();
+    let begun = unfinished::job_of(file)?;
+    match (existing, &begun) {
+        (Existing::Keep, None) if there => Err(FileError::Exists { file: file.to_owned() }),
+        (Existing::Keep, Some(_)) if there => Err(FileError::Unfinished { file: file.to_owned() }),
+        _ => Ok((there, begun)),
     }
 }
 

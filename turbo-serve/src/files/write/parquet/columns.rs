@@ -44,13 +44,15 @@ enum Values {
 /// Values, and for each place in the column how much of its path is there and whether it goes on with a list.
 struct Levels<T> {
     values: Vec<T>,
+    /// Of all values.
+    bytes: usize,
     definition: Vec<i16>,
     repetition: Vec<i16>,
 }
 
 impl<T> Default for Levels<T> {
     fn default() -> Self {
-        Self { values: Vec::new(), definition: Vec::new(), repetition: Vec::new() }
+        Self { values: Vec::new(), bytes: 0, definition: Vec::new(), repetition: Vec::new() }
     }
 }
 
@@ -204,24 +206,24 @@ impl Values {
 
     fn ints(&mut self, shape: Shape, values: Option<impl IntoIterator<Item = i64>>) {
         let Self::Ints(levels) = self else { unreachable!("the name of a column tells its type") };
-        levels.push(shape, values);
+        levels.push(shape, values, |_| size_of::<i64>());
     }
 
     fn floats(&mut self, shape: Shape, values: impl IntoIterator<Item = f32>) {
         let Self::Floats(levels) = self else { unreachable!("the name of a column tells its type") };
-        levels.push(shape, Some(values));
+        levels.push(shape, Some(values), |_| size_of::<f32>());
     }
 
     fn texts<'a>(&mut self, shape: Shape, values: Option<impl IntoIterator<Item = &'a str>>) {
         let Self::Texts(levels) = self else { unreachable!("the name of a column tells its type") };
-        levels.push(shape, values.map(|values| values.into_iter().map(ByteArray::from)));
+        levels.push(shape, values.map(|values| values.into_iter().map(ByteArray::from)), ByteArray::len);
     }
 
     fn bytes(&self) -> usize {
         match self {
-            Self::Ints(levels) => 8 * levels.values.len(),
-            Self::Floats(levels) => 4 * levels.values.len(),
-            Self::Texts(levels) => levels.values.iter().map(ByteArray::len).sum(),
+            Self::Ints(levels) => levels.bytes,
+            Self::Floats(levels) => levels.bytes,
+            Self::Texts(levels) => levels.bytes,
         }
     }
 }
@@ -232,11 +234,18 @@ impl<T> Levels<T> {
         self.repetition.push(0);
     }
 
-    fn push(&mut self, shape: Shape, values: Option<impl IntoIterator<Item = T>>) {
+    /// * `size`: bytes of a value.
+    fn push(
+        &mut self,
+        shape: Shape,
+        values: Option<impl IntoIterator<Item = T>>,
+        size: impl Fn(&T) -> usize,
+    ) {
         let Some(values) = values else { return self.none() };
         let before = self.values.len();
         self.values.extend(values);
         let count = self.values.len() - before;
+        self.bytes += self.values[before..].iter().map(size).sum::<usize>();
         if shape == Shape::List && count == 0 {
             self.definition.push(1);
             self.repetition.push(0);
@@ -258,6 +267,7 @@ impl<T> Levels<T> {
         let repetition = (shape == Shape::List).then_some(&self.repetition[..]);
         writer.typed::<D>().write_batch(&self.values, definition, repetition)?;
         self.values.clear();
+        self.bytes = 0;
         self.definition.clear();
         self.repetition.clear();
         writer.close()
