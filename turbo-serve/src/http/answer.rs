@@ -57,17 +57,18 @@ pub(super) async fn answer(
     answer_with(target, arity, received, response, write).await
 }
 
-/// The same of any number of inputs, instead of the question's: the engine is asked for as many at a time as it takes.
+/// The same of any number of inputs, instead of the question's: the engine is asked for as many at a time as it takes. Its
+/// caller has begun the request ([`Target::begin`]); `no_room` is of the first part.
 pub(super) async fn answer_in_parts(
     target: &Target,
     question: Question,
     inputs: impl Iterator<Item = Input> + Send,
+    no_room: NoRoom,
     write: impl FnOnce(&InferResponse) -> Result<Vec<u8>, ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
     let (arity, received) = (question.inputs.arity, question.received);
     let request = question.request();
-    let _begun = target.begin()?;
-    let response = caught(|| Box::pin(infer_in_parts(target.engine(), request, inputs, NoRoom::Fails)));
+    let response = caught(|| Box::pin(infer_in_parts(target.engine(), request, inputs, no_room)));
     answer_with(target, arity, received, response, write).await
 }
 

@@ -52,6 +52,10 @@ impl ErrorType {
     }
 }
 
+/// Most bytes of a sentence that is told. Some repeat the value that is wrong, which may fill a body; and to clients of gRPC
+/// a sentence is a header, of which they read some kilobytes.
+const MOST_SAID: usize = 1000;
+
 /// A failure before it is written in the words of a protocol: [`TeiError`], [`OpenAiError`], [`RerankError`] or
 /// [`KserveError`].
 #[derive(Clone, Debug)]
@@ -76,7 +80,7 @@ impl ApiError {
             status: error_type.status(),
             error_type,
             code: None,
-            message: message.into(),
+            message: shortened(message.into()),
             retry_after: None,
             failure: Failure(failure),
         }
@@ -88,7 +92,7 @@ impl ApiError {
     }
 
     /// A request that HTTP has its own status for: 400, 404, 405, 408, 413 or 415.
-    pub(super) fn refused(status: StatusCode, message: impl Into<String>) -> Self {
+    pub(crate) fn refused(status: StatusCode, message: impl Into<String>) -> Self {
         Self { status, ..Self::validation(message) }
     }
 
@@ -160,6 +164,18 @@ impl ApiError {
     }
 }
 
+/// A sentence as it is told: of one that is too long both ends, for what was expected stands last.
+fn shortened(message: String) -> String {
+    const LEFT_OUT: &str = "…";
+    if message.len() <= MOST_SAID {
+        return message;
+    }
+    let half = (MOST_SAID - LEFT_OUT.len()) / 2;
+    let begin = &message[..message.floor_char_boundary(half)];
+    let end = &message[message.ceil_char_boundary(message.len() - half)..];
+    [begin, LEFT_OUT, end].concat()
+}
+
 impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> Self {
         let message = error.to_string();
@@ -170,9 +186,9 @@ impl From<EngineError> for ApiError {
             EngineError::Expired { .. } => (ErrorType::Expired, failure::EXPIRED),
             EngineError::Empty => (ErrorType::Empty, failure::VALIDATION),
             EngineError::TooManyInputs { .. } => (ErrorType::Validation, failure::BATCH_SIZE),
+            EngineError::EmptyInput { .. } => (ErrorType::Empty, failure::TOKENIZATION),
             EngineError::TooLong { .. } => (ErrorType::Validation, failure::TOKENIZATION),
-            EngineError::EmptyInput { .. }
-            | EngineError::InvalidId { .. }
+            EngineError::InvalidId { .. }
             | EngineError::InvalidInput { .. }
             | EngineError::InvalidTokenTypes { .. }
             | EngineError::InvalidSelection { .. }

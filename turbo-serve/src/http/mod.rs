@@ -23,7 +23,7 @@
 //! | `POST /pipeline/{task}` | the tasks of Hugging Face's inference clients, as they send and read them |
 //! | `POST /tokenize`, `POST /decode` | what the model reads of a text, and back |
 //! | `POST /`, `POST /invocations` | the one of these that the model is for |
-//! | `POST /vertex` | `{"predictions": […]}`, its answer to each instance |
+//! | `POST /vertex` | `{"predictions": […]}`, for each instance the answer of the one that the model is for |
 //! | `POST /v1/embeddings`, `POST /embeddings` | OpenAI's list of embeddings |
 //! | `GET /v1/models`, `GET /v1/models/{name}` | the names that a request may use |
 //! | `/v2/…` | KServe's Open Inference Protocol: tensors in, tensors out, and what is served |

@@ -22,10 +22,10 @@ use crate::{
 /// Wraps the handling of a request.
 pub(super) async fn observe(State(server): State<Server>, request: Request, next: Next) -> Response {
     let (asked, start) = (Asked::by(&request), Instant::now());
-    let asks = asked.method == Method::POST; // for embeddings; health is asked for otherwise
+    let counts = asked.counts();
     let response = next.run(request).await;
     let failure = response.extensions().get::<Failure>().copied();
-    if let Some(Failure(reason)) = failure.filter(|_| asks) {
+    if let Some(Failure(reason)) = failure.filter(|_| counts) {
         server.metrics().failed(reason);
     }
     asked.log(response.status(), failure, start);
@@ -37,7 +37,9 @@ pub(crate) async fn turn_away(request: Request, error: ApiError) -> Response {
     request_span::around(request, |request| async move {
         let (asked, start) = (Asked::by(&request), Instant::now());
         let (status, failure) = (error.status(), error.failure());
-        counter!(REQUEST_FAILURE, ERR => failure.0).increment(1);
+        if asked.counts() {
+            counter!(REQUEST_FAILURE, ERR => failure.0).increment(1);
+        }
         let response = refuse(&asked.uri, request, error).await;
         asked.log(status, Some(failure), start);
         response
@@ -56,6 +58,11 @@ impl Asked {
     fn by(request: &Request) -> Self {
         let id = request_span::id(request.headers()).cloned();
         Self { method: request.method().clone(), uri: request.uri().clone(), id }
+    }
+
+    /// Whether it is counted when it fails: what asks for embeddings is, health is asked for otherwise.
+    fn counts(&self) -> bool {
+        self.method == Method::POST
     }
 
     fn path(&self) -> &str {
@@ -80,5 +87,31 @@ impl Asked {
             400.. => tracing::debug!(%method, path, id, status, reason, latency_us, "refused"),
             _ => tracing::debug!(%method, path, id, status, latency_us, "answered"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    #[test]
+    fn what_is_turned_away_counts_where_it_asks_for_embeddings() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let turned_away = |method: Method| {
+            let mut request = Request::new(Body::empty());
+            *request.method_mut() = method;
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            let refused = turn_away(request, ApiError::unauthorized("no key"));
+            metrics::with_local_recorder(&recorder, || runtime.block_on(refused));
+            recorder.handle().render()
+        };
+        let counted = r#"te_request_failure{err="unauthorized"}"#;
+        let after_get = turned_away(Method::GET);
+        assert!(!after_get.contains(counted), "{after_get}");
+        let after_post = turned_away(Method::POST);
+        assert!(after_post.contains(&format!("{counted} 1")), "{after_post}");
     }
 }

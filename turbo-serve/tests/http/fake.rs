@@ -79,6 +79,8 @@ pub(crate) struct Fake {
     pub(crate) waiting: AtomicUsize,
     /// Of those, the ones that were dropped before they were answered.
     pub(crate) withdrawn: AtomicUsize,
+    /// Requests for tokens that came.
+    pub(crate) tokenizing: AtomicUsize,
 }
 
 impl Fake {
@@ -96,7 +98,8 @@ impl Fake {
             cache_bytes: None,
             version: "1.2.3",
         };
-        Self { info, health, seen: None.into(), waiting: 0.into(), withdrawn: 0.into() }
+        let [waiting, withdrawn, tokenizing] = [0, 0, 0].map(AtomicUsize::new);
+        Self { info, health, seen: None.into(), waiting, withdrawn, tokenizing }
     }
 
     /// One that gives vectors, in that state of health.
@@ -157,7 +160,11 @@ impl Fake {
     }
 
     async fn tokens(&self, request: TokenizeRequest) -> Result<Vec<Tokenized>, EngineError> {
+        self.tokenizing.fetch_add(1, Ordering::SeqCst);
         self.check_count(request.texts.len())?;
+        if request.texts.contains(&Texts::One("slow".to_owned())) {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
         if request.texts.contains(&Texts::One("wait".to_owned())) {
             std::future::pending().await
         }

@@ -1,13 +1,19 @@
 //! Ranking in Cohere's and Jina's words.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
     time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
 use turbo_serve::{
-    engine::{Health, Input},
+    engine::{
+        DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Input, Pending,
+        TokenizeRequest, Tokenized,
+    },
     http::{HttpOptions, Metrics, router},
     models::Models,
 };
@@ -110,18 +116,17 @@ fn more_documents_than_a_request_may_have_are_ranked_in_parts() {
     assert_tei("nine", &server.post("/rerank", nine), 422, "Validation", said);
 }
 
-#[test]
-fn a_server_stops_when_the_last_part_is_ranked() {
+/// Asks a server for what takes at least 600 ms, and has it stop once that has begun: it stops when it has answered.
+#[track_caller]
+fn assert_stops_behind(body: &Value, has_begun: impl Fn(&Fake) -> bool) {
     let engine = Arc::new(Fake::of(classifier(["LABEL_0"]), Health::Ready));
     let models = Models::single(Arc::clone(&engine));
     let metrics = Metrics::install().unwrap();
     let server = Running::start(router(models.clone(), metrics, HttpOptions::default()));
     std::thread::scope(|scope| {
         let began = Instant::now();
-        // Each of three parts takes 300 ms, and two are asked at a time: the last one when the server is stopping.
-        let body = json!({ "query": "slow", "documents": vec!["a"; 24] }).to_string();
-        let asked = scope.spawn(|| server.post("/v1/rerank", body));
-        wait_until("the request", || engine.seen.lock().unwrap().is_some());
+        let asked = scope.spawn(|| server.post("/v1/rerank", body.to_string()));
+        wait_until("the request", || has_begun(&engine));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(models.stop());
         assert!(began.elapsed() >= Duration::from_millis(600), "it stopped after {:?}", began.elapsed());
@@ -129,6 +134,68 @@ fn a_server_stops_when_the_last_part_is_ranked() {
         let refused = server.post("/v1/rerank", r#"{"query":"q","documents":["a"]}"#);
         assert_refused("stopped", &refused, 503, "Unhealthy", "server is stopping");
     });
+}
+
+#[test]
+fn a_server_stops_when_the_last_part_is_ranked() {
+    // Each of three parts takes 300 ms, and two are asked at a time: the last one when the server is stopping.
+    let parts = json!({ "query": "slow", "documents": vec!["a"; 24] });
+    assert_stops_behind(&parts, |engine| engine.seen.lock().unwrap().is_some());
+    // Two are cut, one behind the other, and ranked when the server is stopping.
+    let cut = json!({ "query": "q", "documents": vec!["slow"; 16], "max_tokens_per_doc": 1 });
+    assert_stops_behind(&cut, |engine| engine.tokenizing.load(SeqCst) > 0);
+}
+
+/// Has no room for every second request.
+struct Crowded {
+    fake: Fake,
+    /// Requests that came.
+    came: AtomicUsize,
+}
+
+impl Crowded {
+    fn answer<'a, T: Send + 'a>(&self, answer: Pending<'a, T>) -> Pending<'a, T> {
+        let retry_after = Duration::from_secs(1);
+        match self.came.fetch_add(1, SeqCst) % 2 {
+            0 => answer,
+            _ => Box::pin(async move { Err(EngineError::Overloaded { retry_after }) }),
+        }
+    }
+}
+
+impl Infer for Crowded {
+    fn info(&self) -> &EngineInfo {
+        self.fake.info()
+    }
+
+    fn infer(&self, request: InferRequest) -> Pending<'_, InferResponse> {
+        self.answer(self.fake.infer(request))
+    }
+
+    fn tokenize(&self, request: TokenizeRequest) -> Pending<'_, Vec<Tokenized>> {
+        self.answer(self.fake.tokenize(request))
+    }
+
+    fn decode(&self, request: DecodeRequest) -> Pending<'_, Vec<String>> {
+        self.fake.decode(request)
+    }
+
+    fn health(&self) -> Health {
+        self.fake.health()
+    }
+}
+
+#[test]
+fn documents_that_were_begun_to_be_cut_wait_for_room() {
+    // Two parts are cut, and then ranked.
+    let body = json!({ "query": "q", "documents": vec!["abc"; 16], "max_tokens_per_doc": 1 }).to_string();
+    for (came, status) in [(0, 200), (1, 429)] {
+        let fake = Fake::of(classifier(["LABEL_0"]), Health::Ready);
+        let engine: Arc<dyn Infer> = Arc::new(Crowded { fake, came: AtomicUsize::new(came) });
+        let server = Running::start(router(engine, Metrics::install().unwrap(), HttpOptions::default()));
+        let reply = server.post("/v1/rerank", &body);
+        assert_eq!(reply.status, status, "{}", reply.text());
+    }
 }
 
 #[test]

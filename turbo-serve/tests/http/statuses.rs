@@ -4,12 +4,14 @@
 use std::{
     io::{Read, Write},
     net::TcpStream,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use serde_json::json;
 use turbo_serve::{
     engine::{Health, Priority, Urgency},
+    http::{HttpOptions, Metrics, router},
     net::{InFlightLimits, bounded},
 };
 
@@ -46,8 +48,8 @@ fn bad_inputs() -> Vec<(&'static str, u16, &'static str, &'static str)> {
         ("7", 422, VALIDATION, "integer `7`, expected a text"),
         ("{\"a\":1}", 422, VALIDATION, "map, expected a text"),
         ("[null]", 422, VALIDATION, "null, expected a text, a list of token ids or a token id"),
-        ("[[]]", 422, VALIDATION, "input 0 has no tokens"),
-        ("[[1],[]]", 422, VALIDATION, "input 1 has no tokens"),
+        ("[[]]", 400, "Empty", "input 0 has no tokens"),
+        ("[[1],[]]", 400, "Empty", "input 1 has no tokens"),
         (
             "[1,-1]",
             422,
@@ -270,6 +272,8 @@ fn bodies_that_are_wrong_on_the_other_routes() {
             "`prompt_name` is `x`",
         ),
         (&vectors, "/decode", r#"{"ids":[]}"#, 400, "Empty", "`ids` cannot be empty"),
+        (&vectors, "/decode", r#"{"ids":[[]]}"#, 400, "Empty", "input 0 has no tokens"),
+        (&vectors, "/decode", r#"{"ids":[[1],[]]}"#, 400, "Empty", "input 1 has no tokens"),
         (
             &vectors,
             "/decode",
@@ -369,6 +373,22 @@ fn bodies_that_are_wrong() {
         200,
         "depth in a field that is ignored does no harm"
     );
+}
+
+#[test]
+fn a_long_value_is_not_told_in_full() {
+    let engine = Arc::new(Fake::new(Health::Ready));
+    let server = Running::start(router(engine, Metrics::install().unwrap(), HttpOptions::default()));
+    // What is left out begins at the edge of a letter, or inside of one.
+    for before in ["", "a"] {
+        let long = before.to_owned() + &"é".repeat(500_000);
+        let body = json!({ "input": "a", "dimensions": long }).to_string();
+        let reply = server.post("/v1/embeddings", &body);
+        let said = "é\", expected a whole number, 0 or above at line 1";
+        assert_openai("a megabyte", &reply, 422, VALIDATION, said);
+        assert_openai("a megabyte", &reply, 422, VALIDATION, &format!("invalid type: string \"{before}é"));
+        assert!(reply.body.len() < 4000, "{} bytes", reply.body.len());
+    }
 }
 
 #[test]

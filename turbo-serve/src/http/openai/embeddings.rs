@@ -13,6 +13,7 @@ use crate::{
         inputs::{Count, Counted, Inputs},
         write::{self, Encoding},
     },
+    tasks::NoRoom,
 };
 
 /// Most inputs of a request, for models that take fewer at once. Clients send as many as OpenAI takes, unasked.
@@ -80,5 +81,6 @@ pub(in crate::http) async fn embeddings(
     let write = move |response: &InferResponse| {
         Ok(write::openai_list(&response.rows, encoding, &model, response.usage.tokens)?)
     };
-    Ok(answer_in_parts(&target, question, inputs.into_iter(), write).await?)
+    let _begun = target.begin()?;
+    Ok(answer_in_parts(&target, question, inputs.into_iter(), NoRoom::Fails, write).await?)
 }

@@ -99,7 +99,8 @@ pub(in crate::http) mod tei {
     }
 
     pub(in crate::http) fn vertex() -> Operation {
-        let summary = "Several requests of `POST /` in one, as Vertex AI sends them";
+        let summary =
+            "Several requests in one, as Vertex AI sends them: each as the route of what the model is for";
         Operation::new("vertex", TAG, summary, "VertexAnswer").like_asked().asks(
             "VertexRequest",
             [("two", json!({ "instances": [{ "inputs": "a cat" }, { "inputs": "a dog" }] }))],

@@ -18,7 +18,7 @@ use crate::{
         target::Target,
         tei::score_function,
     },
-    tasks::AT_ONCE,
+    tasks::{AT_ONCE, Door, NoRoom, patiently},
 };
 
 /// Its body.
@@ -109,9 +109,11 @@ pub(in crate::http) async fn rerank(
     check_copies(&query, documents.len().min(AT_ONCE * at_a_time))?;
     let top_n = at_least_one("top_n", body.top_n)?.unwrap_or(usize::MAX);
     let returned = body.return_documents.unwrap_or(false).then(|| documents.clone());
-    let documents = match at_least_one("max_tokens_per_doc", body.max_tokens_per_doc)? {
+    let most_tokens = at_least_one("max_tokens_per_doc", body.max_tokens_per_doc)?;
+    let _begun = target.begin()?;
+    let (documents, no_room) = match most_tokens {
         Some(limit) => cut(&target, documents, limit).await?,
-        None => documents,
+        None => (documents, NoRoom::Fails),
     };
     let model = &target.engine().info().model;
     let (name, function) = (model.name.clone(), score_function(model, None));
@@ -134,7 +136,7 @@ pub(in crate::http) async fn rerank(
         Ok(serde_json::to_vec(&reranked).expect("numbers and strings are always JSON"))
     };
     let question = question(Vec::new(), None, received);
-    Ok(answer_in_parts(&target, question, pairs(query, documents), write).await?)
+    Ok(answer_in_parts(&target, question, pairs(query, documents), no_room, write).await?)
 }
 
 /// Refuses to rank by other fields of documents than the one that is read.
@@ -160,21 +162,33 @@ fn check_at_once(target: &Target, documents: usize, at_a_time: usize) -> Result<
     )))
 }
 
-/// The documents, each without what comes behind its first `limit` tokens.
-async fn cut(target: &Target, mut documents: Vec<String>, limit: usize) -> Result<Vec<String>, ApiError> {
+/// The documents, each without what comes behind its first `limit` tokens. Where the tokenizer was asked for that, whatever
+/// follows waits for room: without it all that was done would be in vain.
+async fn cut(
+    target: &Target,
+    mut documents: Vec<String>,
+    limit: usize,
+) -> Result<(Vec<String>, NoRoom), ApiError> {
+    let (engine, door) = (target.engine(), Door::default());
+    let (deadline, mut no_room) = (engine.urgency().deadline, NoRoom::Fails);
     // A token is a byte at least, so most documents need not be looked at.
     let long: Vec<usize> = (0..documents.len()).filter(|&index| documents[index].len() > limit).collect();
-    for some in long.chunks(target.engine().info().max_client_batch_size) {
+    for some in long.chunks(engine.info().max_client_batch_size) {
         let texts = some.iter().map(|&index| Texts::One(documents[index].clone())).collect();
         let extent = Extent::Whole(SpecialTokens::Without);
         let request = TokenizeRequest { texts, extent, prompt: Prompt::None };
-        let tokenized = caught(|| target.engine().tokenize(request)).await?;
+        let ask = || engine.tokenize(request.clone());
+        let tokenized = match no_room {
+            NoRoom::Fails => caught(ask).await?,
+            NoRoom::Waits => caught(|| Box::pin(patiently(engine, &door, some.len(), deadline, ask))).await?,
+        };
+        no_room = NoRoom::Waits;
         for (&index, tokenized) in some.iter().zip(&tokenized) {
             let end = end_of(tokenized, limit, &documents[index]);
             documents[index].truncate(end);
         }
     }
-    Ok(documents)
+    Ok((documents, no_room))
 }
 
 /// Where the last of the first `limit` tokens ends.

@@ -4,7 +4,9 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::{DecodeRequest, Encoding, Extent, SpecialTokens, Texts, TokenizeRequest, Tokenized},
+    engine::{
+        DecodeRequest, Encoding, EngineError, Extent, SpecialTokens, Texts, TokenizeRequest, Tokenized,
+    },
     http::{
         answer::{caught, elsewhere, json},
         call::{Call, RequestBody},
@@ -91,6 +93,9 @@ pub(in crate::http) async fn decode(
     let ids = body.ids.0;
     if ids.is_empty() {
         return Err(ApiError::empty("`ids` cannot be empty").into());
+    }
+    if let Some(input) = ids.iter().position(Vec::is_empty) {
+        return Err(ApiError::from(EngineError::EmptyInput { input }).into());
     }
     let special = match body.skip_special_tokens.unwrap_or(true) {
         true => SpecialTokens::Without,
