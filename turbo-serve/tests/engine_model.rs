@@ -134,6 +134,23 @@ fn a_long_text_is_cut_or_refused() {
     ));
 }
 
+/// What is not computed does not count, be it for a client or for what batches are predicted to take.
+#[test]
+fn padding_at_the_end_of_what_a_decoder_classifies_is_no_part_of_its_batch() {
+    let cpu = Cpu::new(CpuOptions::default()).unwrap();
+    let folder = folder().with_file_name("qwen3-rerank");
+    let model = Model::open(&folder, cpu, OpenOptions::default()).unwrap();
+    let engine = Engine::start(model, &config()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let ask = |ids| {
+        let request = InferRequest::new(vec![Input::Ids(ids)], OutputKind::RAW);
+        runtime.block_on(engine.infer(request)).unwrap().rows
+    };
+    let padded = ask([vec![5, 6], vec![0; 100]].concat());
+    assert_eq!((padded[0].tokens, engine.observed().unwrap().totals.tokens), (2, 2));
+    assert_eq!(padded, ask(vec![5, 6]));
+}
+
 #[test]
 fn every_dtype_answers_nearly_the_same() {
     let golden = golden();

@@ -87,6 +87,8 @@ pub struct Model {
     pub layout: Layout,
     /// Without one, inputs must be ids.
     pub tokenizer: Option<Arc<dyn Tokenize>>,
+    /// The id that is left out at the end of inputs, so that nothing is computed for it; `None`: all ids are read.
+    pub padding_id: Option<u32>,
     /// Says what is computed, operator by operator; costs measured for it are kept under it. `None`: they are not kept.
     pub identity: Option<String>,
     /// Says what the bits of its rows depend on: rows that were kept under it, by any process, are those of this model.

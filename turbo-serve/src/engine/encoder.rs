@@ -130,6 +130,7 @@ impl Model {
             vocab_size: checkpoint.limits().vocab_size,
             type_vocab_size: checkpoint.limits().type_vocab_size,
         };
+        let padding_id = checkpoint.padding_id(task)?;
         let tokenizer = checkpoint.tokenizer().cloned().map(|it| Arc::new(it) as Arc<dyn Tokenize>);
         let graph = checkpoint.graph(task)?.to_string();
         let layout = options.layout;
@@ -151,7 +152,7 @@ impl Model {
             packed_cache: options.packed_cache.as_deref().and_then(keep),
         };
         let build = build(device, checkpoint, encoder);
-        Ok(Self { info, layout, tokenizer, identity: Some(graph), fingerprint, build })
+        Ok(Self { info, layout, tokenizer, padding_id, identity: Some(graph), fingerprint, build })
     }
 }
 

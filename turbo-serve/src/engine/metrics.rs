@@ -263,9 +263,9 @@ impl TaskMetrics {
         self.observer.missed(miss);
     }
 
-    /// So many inputs came in.
-    pub(super) fn accepted(&self, inputs: u64) {
-        self.count.increment(inputs);
+    /// So many inputs came in: they are counted when what this gives is told to, or is dropped.
+    pub(super) fn accepted(&self, inputs: u64) -> Accepted<'_> {
+        Accepted { count: &self.count, inputs }
     }
 
     /// The inputs of a request with this place have their answers now.
@@ -283,5 +283,30 @@ impl TaskMetrics {
             self.queue.record(answer.queue);
             self.inference.record(answer.inference);
         }
+    }
+}
+
+/// The inputs of a request that was let in, until they are counted.
+#[must_use = "they are counted when it is dropped"]
+pub(super) struct Accepted<'a> {
+    count: &'a Counter,
+    inputs: u64,
+}
+
+impl Accepted<'_> {
+    /// Counts them now.
+    pub(super) fn count(&mut self) {
+        self.count.increment(std::mem::take(&mut self.inputs));
+    }
+
+    /// Does not count them: it was refused after all, and comes again.
+    pub(super) fn forget(&mut self) {
+        self.inputs = 0;
+    }
+}
+
+impl Drop for Accepted<'_> {
+    fn drop(&mut self) {
+        self.count();
     }
 }

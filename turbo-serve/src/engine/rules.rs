@@ -1,5 +1,5 @@
-//! What makes an input valid, and how it becomes what the model reads: length limits, truncation and prompts are settled
-//! here, once.
+//! What makes an input valid, and how it becomes what the model reads: padding, length limits, truncation and prompts
+//! are settled here, once.
 //!
 //! In: one input of a request. Out: its [`Encoded`], which the model can run whatever other inputs share its batch.
 
@@ -18,6 +18,7 @@ use super::{
 /// The bounds of a model, and its tokenizer.
 pub(super) struct Rules {
     pub tokenizer: Option<Arc<dyn Tokenize>>,
+    pub padding_id: Option<u32>,
     pub max_input_length: usize,
     pub vocab_size: usize,
     pub type_vocab_size: usize,
@@ -41,7 +42,7 @@ impl Rules {
     ) -> Result<Encoded, EngineError> {
         let (truncation, prompt) = (manner.truncation, &manner.prompt);
         let encode = |text: Text<'_>| self.ask(input, |tokenizer| tokenizer.encode(text, truncation));
-        let encoded = match value {
+        let mut encoded = match value {
             Input::Text(text) => encode(Text::One(&prompt.before(text)))?,
             Input::Pair(first, second) => {
                 prompt.check(input)?;
@@ -49,18 +50,29 @@ impl Rules {
             }
             Input::Ids(ids) => {
                 prompt.check(input)?;
-                Encoded { input_ids: self.cut(input, ids, truncation)?.to_vec(), ..Encoded::default() }
+                // Before they are cut: no token is cut off for padding.
+                let ids = self.cut(input, self.unpadded(ids), truncation)?;
+                Encoded { input_ids: ids.to_vec(), ..Encoded::default() }
             }
             Input::Encoded(encoded) => {
                 prompt.check(input)?;
-                self.cut(input, &encoded.input_ids, Truncation::Off)?;
+                self.cut(input, self.unpadded(&encoded.input_ids), Truncation::Off)?;
                 encoded.clone()
             }
         };
         // Ids of a tokenizer are looked at too: its vocabulary may be larger than the model's.
         self.check_ids(input, &encoded)?;
         check_selection(input, &encoded, manner.selects)?;
+        let tokens = self.unpadded(&encoded.input_ids).len();
+        encoded.input_ids.truncate(tokens);
+        encoded.token_type_ids.truncate(tokens);
         Ok(encoded)
+    }
+
+    /// These without padding at their end; where there is nothing else, the first stays.
+    fn unpadded<'a>(&self, ids: &'a [u32]) -> &'a [u32] {
+        let last = ids.iter().rposition(|&id| Some(id) != self.padding_id).unwrap_or(0);
+        &ids[..ids.len().min(last + 1)]
     }
 
     /// The tokens of text number `input` of `request`, to be looked at.
@@ -162,9 +174,11 @@ fn check_selection(input: usize, encoded: &Encoded, selects: bool) -> Result<(),
 mod tests {
     use super::*;
 
+    const RULES: Rules =
+        Rules { tokenizer: None, padding_id: None, max_input_length: 3, vocab_size: 10, type_vocab_size: 2 };
+
     fn encode(value: Input, truncation: Truncation, selects: bool) -> Result<Encoded, EngineError> {
-        let rules = Rules { tokenizer: None, max_input_length: 3, vocab_size: 10, type_vocab_size: 2 };
-        rules.encode(7, &value, &Manner { truncation, prompt: Prompt::None, selects })
+        RULES.encode(7, &value, &Manner { truncation, prompt: Prompt::None, selects })
     }
 
     #[test]
@@ -210,6 +224,36 @@ mod tests {
                 (got, said) => panic!("{encoded:?}: got {got:?}, expected {said:?}"),
             }
         }
+    }
+
+    #[test]
+    fn padding_at_the_end_is_left_out_before_anything_is_cut() {
+        let rules = Rules { padding_id: Some(0), ..RULES };
+        let encode = |value: Input, truncation| {
+            rules.encode(7, &value, &Manner { truncation, prompt: Prompt::None, selects: false })
+        };
+        let padded = |tokens: &[u32]| [tokens, &[0; 100]].concat();
+        for (tokens, truncation, left) in [
+            (&[5, 6][..], Truncation::Off, &[5, 6][..]),
+            (&[5, 6], Truncation::Left, &[5, 6]),
+            (&[5, 0, 6], Truncation::Off, &[5, 0, 6]),
+            (&[4, 5, 6, 7], Truncation::Left, &[5, 6, 7]),
+            (&[4, 0, 0, 7], Truncation::Right, &[4]),
+            (&[], Truncation::Off, &[0]),
+        ] {
+            let got = encode(Input::Ids(padded(tokens)), truncation).unwrap();
+            assert_eq!(got.input_ids, left, "{tokens:?}");
+        }
+        let typed = |token_type_ids| {
+            let encoded = Encoded { input_ids: padded(&[5, 6]), token_type_ids, ..Encoded::default() };
+            encode(Input::Encoded(encoded), Truncation::Off)
+        };
+        let left = Encoded { input_ids: vec![5, 6], token_type_ids: vec![0, 1], ..Encoded::default() };
+        assert_eq!(typed(padded(&[0, 1])), Ok(left));
+        assert!(matches!(typed(vec![0, 1]), Err(EngineError::InvalidTokenTypes { .. })), "one for each id");
+        let tokens = Input::Ids(padded(&[1, 2, 3, 4]));
+        let too_long = EngineError::TooLong { input: 7, tokens: 4, limit: 3 };
+        assert_eq!(encode(tokens, Truncation::Off), Err(too_long));
     }
 
     #[test]

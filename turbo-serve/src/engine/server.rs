@@ -76,6 +76,7 @@ impl Engine {
         let limit = info.max_input_length;
         let rules = Rules {
             tokenizer: model.tokenizer.as_ref().map(|tokenizer| tokenizer.limited_to(limit)),
+            padding_id: model.padding_id,
             max_input_length: limit,
             vocab_size: info.model.vocab_size,
             type_vocab_size: info.model.type_vocab_size,
@@ -176,17 +177,21 @@ impl Engine {
         let slots = shared.reserve(inputs.len())?;
         let may_be_known = shared.info.cache_bytes.is_some();
         let inside = shared.forecast.enter(terms, inputs.len(), may_be_known)?;
-        let (count, characters) = (inputs.len() as u64, inputs.iter().map(characters).sum());
-        // Who comes again may be refused yet.
+        let mut accepted = shared.metrics.accepted(inputs.len() as u64);
+        // Who comes again may be refused yet; whose time is over before that, or who goes, was let in.
         if !comes_again {
-            shared.metrics.accepted(count);
+            accepted.count();
         }
+        let characters = inputs.iter().map(characters).sum();
         let (ticket, reply) = Ticket::new(Arc::clone(&inside.place), inputs.len(), output, slots);
         shared.encoders.encode(ticket.held_in(room, row_len), inputs, manner);
         let answers = shared.received(reply).await;
-        if comes_again && answers.as_ref().err().is_none_or(|error| error.again(urgency.deadline).is_none()) {
-            shared.metrics.accepted(count);
+        if let Err(error) = &answers
+            && error.is_asked_again(comes_again, urgency.deadline)
+        {
+            accepted.forget();
         }
+        drop(accepted);
         let answers = answers?;
         shared.metrics.answered(&answers, &inside.place);
         inside.answered();
@@ -298,7 +303,8 @@ fn characters(input: &Input) -> usize {
     match input {
         Input::Text(text) => text.chars().count(),
         Input::Pair(first, second) => first.chars().count() + second.chars().count(),
-        Input::Ids(_) | Input::Encoded(_) => 0,
+        Input::Ids(ids) => ids.len(),
+        Input::Encoded(_) => 0,
     }
 }
 

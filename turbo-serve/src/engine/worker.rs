@@ -84,6 +84,8 @@ impl Worker {
                     return self.keeper.finish(self.queue.costs());
                 }
                 self.queue.wait_for_more();
+            } else if !empty && self.runner.is_none() && self.lost.is_none() {
+                self.try_again();
             } else if !empty && let Some(turn) = self.turn() {
                 match self.queue.next(&mut jobs) {
                     Next::Run(candidate) => self.submit(std::mem::take(&mut jobs), candidate, turn),
@@ -98,6 +100,23 @@ impl Worker {
                 self.look();
             }
             self.report();
+        }
+    }
+
+    /// Runs the next batch where the runner could not be built anew the last time. That is tried first, and takes long:
+    /// meanwhile others may have the device.
+    fn try_again(&mut self) {
+        let mut jobs = Vec::new();
+        match self.queue.next(&mut jobs) {
+            Next::Run(candidate) => match self.rebuild() {
+                Ok(()) => {
+                    let turn = self.seat.take();
+                    self.submit(jobs, candidate, turn);
+                }
+                Err(error) => self.refused(jobs, &error),
+            },
+            Next::WaitUntil(at) => self.queue.wait_until(at),
+            Next::Nothing => {}
         }
     }
 
@@ -155,12 +174,6 @@ impl Worker {
     fn start_newest(&mut self) -> Result<(), Failure> {
         if let Some(why) = &self.lost {
             return Err(Failure::Refused(why.as_str().into()));
-        }
-        if self.runner.is_none() {
-            self.rebuild().map_err(Failure::Refused)?;
-            if let Some(newest) = self.flights.back_mut() {
-                newest.started = Instant::now();
-            }
         }
         let jobs = self.flights.back().map_or(&[][..], |flight| &flight.jobs);
         let abandoned = &self.abandoned;

@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -57,6 +60,8 @@ struct Model {
     load: LoadWhen,
     /// `None` where it is there for good.
     source: Option<Arc<dyn Source>>,
+    /// Orders to unload all of its versions; those to load it that are older load nothing any more.
+    unloads: AtomicU64,
 }
 
 /// One version of one model.
@@ -91,7 +96,13 @@ impl Models {
         let loaded = loaded.into();
         let name = loaded.engine.info().model.name.clone();
         let underway = Underway::default();
-        let model = Model { aliases: Vec::new(), pinned: None, load: LoadWhen::Start, source: None };
+        let model = Model {
+            aliases: Vec::new(),
+            pinned: None,
+            load: LoadWhen::Start,
+            source: None,
+            unloads: 0.into(),
+        };
         let ready = Phase::Ready(Ready::new(&name, ONLY, None, loaded, &underway));
         let versions = Versions::from([(ONLY.into(), ready.into())]);
         Self::with(Names::single(&name), vec![model], vec![versions], underway)
@@ -112,6 +123,7 @@ impl Models {
             pinned,
             load,
             source: Some(source),
+            unloads: 0.into(),
         };
         let models = declared.into_iter().map(model).collect();
         Ok(Self::with(names, models, versions, Underway::default()))
@@ -290,6 +302,10 @@ impl Models {
         let (mut left, mut ending) = (self.0.known_versions(model, which)?, Vec::new());
         let mut changes = self.0.table.changes();
         let registry = Arc::clone(&self.0);
+        if which == Which::Usual {
+            // Before the look: what is not there yet is not loaded by an older order, either.
+            registry.models[model].unloads.fetch_add(1, Relaxed);
+        }
         if registry.goes_on_unloading(model, &mut left, &mut ending) {
             let unloading = tokio::spawn(async move {
                 changes.next().await;
@@ -492,14 +508,21 @@ impl Registry {
     /// Loads what an order is for, one version after the other.
     async fn load_all(self: Arc<Self>, name: String) -> Result<(), ChangeError> {
         let (model, which) = self.ordered(&name)?;
+        // Before the look, which takes time: who unloads meanwhile is heard.
+        let unloads = self.models[model].unloads.load(Relaxed);
         for version in self.look_for_versions(model, which).await? {
-            self.load(model, &version).await?;
+            self.load(model, &version, unloads).await?;
         }
         Ok(())
     }
 
-    /// Loads a version that is not there, and waits until it is.
-    async fn load(self: &Arc<Self>, model: usize, version: &Version) -> Result<(), ChangeError> {
+    /// Loads a version that is not there, and waits until it is; `unloads` were ordered of the model before that.
+    async fn load(
+        self: &Arc<Self>,
+        model: usize,
+        version: &Version,
+        unloads: u64,
+    ) -> Result<(), ChangeError> {
         let name = || self.full_name(model, version);
         let mut changes = self.table.changes();
         let mut joined = false;
@@ -507,7 +530,12 @@ impl Registry {
             if self.table.is_stopping() {
                 return Err(ChangeError::Stopping);
             }
-            match self.table.change(model, version, |phase| phase.order(joined)) {
+            // Under the table's lock: who unloads counts himself before he looks at a version.
+            let order = |phase: &mut Phase| match self.models[model].unloads.load(Relaxed) == unloads {
+                true => phase.order(joined),
+                false => Order::Gone,
+            };
+            match self.table.change(model, version, order) {
                 Order::IsThere => return Ok(()),
                 Order::Begins => {
                     self.begin_loading(model, version);

@@ -59,7 +59,7 @@ pub(super) enum Order {
     Waits,
     /// It was tried, in vain.
     Failed { reason: String },
-    /// It was loaded and unloaded again.
+    /// It was loaded and unloaded again, or is not to be there any more.
     Gone,
 }
 

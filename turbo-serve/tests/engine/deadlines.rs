@@ -225,20 +225,26 @@ fn nothing_is_held_of_an_answer_that_would_be_too_late() {
 }
 
 #[test]
-fn whose_time_is_over_while_his_batch_runs_has_not_gone() {
+fn whose_time_is_over_while_his_batch_runs_was_let_in_and_has_not_gone() {
     let metrics = Metrics::install().unwrap();
-    let (engine, control) = start(&EngineConfig { label: Some("over".into()), ..config() });
-    let runtime = runtime();
-    control.close();
-    let running = ask(&runtime, &engine, within(millis(1000), request([&[1]])));
-    control.wait_for_batches(1);
-    assert!(matches!(wait(running), Err(EngineError::Expired { .. })));
-    // The worker comes to the next batch only by giving that one up.
-    let next = begin(&engine, request([&[2]]));
-    control.wait_for_batches(2);
-    control.open();
-    wait(next).unwrap();
-    assert_eq!(value(&metrics, "te_request_failure{err=\"dropped\",model=\"over\"}"), 0.0);
+    for (comes_again, label) in [(false, "over"), (true, "over-again")] {
+        let (engine, control) = start(&EngineConfig { label: Some(label.into()), ..config() });
+        let runtime = runtime();
+        control.close();
+        let hurried = within(millis(1000), request([&[1]]));
+        let running = ask(&runtime, &engine, InferRequest { comes_again, ..hurried });
+        control.wait_for_batches(1);
+        assert!(matches!(wait(running), Err(EngineError::Expired { .. })));
+        let count = || value(&metrics, &format!("te_embed_count{{model=\"{label}\"}}"));
+        assert_eq!(count(), 1.0);
+        // The worker comes to the next batch only by giving that one up.
+        let next = begin(&engine, request([&[2]]));
+        control.wait_for_batches(2);
+        control.open();
+        wait(next).unwrap();
+        let dropped = value(&metrics, &format!("te_request_failure{{err=\"dropped\",model=\"{label}\"}}"));
+        assert_eq!((dropped, count()), (0.0, 2.0));
+    }
 }
 
 /// Nothing is known of a request before it is tokens, where answers are kept; then it is refused.

@@ -1,13 +1,13 @@
 //! A batch that fails costs its own requests and nothing else.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, mpsc},
     time::{Duration, Instant},
 };
 
 use turbo_serve::engine::{
-    BatchTokens, Engine, EngineConfig, EngineError, Health, Infer, InferRequest, RunError, StartError,
-    Urgency,
+    BatchTokens, DeviceTurns, Engine, EngineConfig, EngineError, Health, Infer, InferRequest, RunError,
+    StartError, Urgency,
 };
 
 use crate::fake::{
@@ -96,6 +96,32 @@ fn a_model_that_cannot_be_built_anew_is_tried_again() {
     assert_eq!(firsts(&embed(&engine, [&[5]]).unwrap()), [5]);
     assert_eq!(control.builds(), 3);
     assert_eq!(engine.health(), Health::Ready);
+}
+
+/// Building takes long, and computes nothing.
+#[test]
+fn others_have_the_device_while_a_model_is_tried_again() {
+    let config = EngineConfig { turns: DeviceTurns::default(), ..config() };
+    let (other, _other) = start(&config);
+    let control = Arc::new(Control::default());
+    let (go_on, may_go_on) = mpsc::channel();
+    let (mut model, builds) = (model(&control), Arc::clone(&control));
+    let mut build = model.build;
+    model.build = Box::new(move |capacity| {
+        if builds.builds() == 2 {
+            let _ = may_go_on.recv(); // an error says that the test has failed
+        }
+        build(capacity)
+    });
+    let engine = Engine::start(model, &config).unwrap();
+    warm(&control);
+    backend(embed(&engine, [&[BREAKS]]));
+    eventually(|| engine.health() == Health::Failing);
+    let waits = begin(&engine, request([&[1]]));
+    eventually(|| engine.health() == Health::Starting);
+    assert_eq!(firsts(&embed(&other, [&[2]]).unwrap()), [2]);
+    go_on.send(()).unwrap();
+    assert_eq!(firsts(&wait(waits).unwrap()), [1]);
 }
 
 #[test]

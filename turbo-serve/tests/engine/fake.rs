@@ -299,6 +299,7 @@ pub(crate) fn model(control: &Arc<Control>) -> Model {
         info: info(),
         layout: Layout::Packed,
         tokenizer: None,
+        padding_id: None,
         identity: None,
         fingerprint: None,
         build: Box::new(move |capacity| control.build(capacity)),

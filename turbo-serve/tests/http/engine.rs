@@ -146,6 +146,7 @@ fn start_within(limits: InFlightLimits) -> Whole {
         },
         layout: Layout::Packed,
         tokenizer: None,
+        padding_id: None,
         identity: None,
         fingerprint: None,
         build: Box::new(move |capacity| {
@@ -191,6 +192,7 @@ fn ids_are_used_verbatim() {
     let reply = whole.server.post("/embed_all", r#"{"inputs":[5,6]}"#);
     assert_eq!(reply.json(), json!([[[5.0, 0.0], [6.0, 1.0]]]));
     assert_eq!(reply.header("x-compute-tokens"), "2");
+    assert_eq!(reply.header("x-compute-characters"), "2");
 }
 
 #[test]
@@ -238,7 +240,7 @@ fn what_the_engine_refuses() {
     let whole = start();
     for (body, status, error_type, said) in [
         (json!({"inputs": []}), 400, "Empty", "cannot be empty"),
-        (json!({"inputs": [[1], []]}), 422, "Validation", "input 1 has no tokens"),
+        (json!({"inputs": [[1], []]}), 400, "Empty", "input 1 has no tokens"),
         (json!({"inputs": [[1], [2, 1000]]}), 422, "Validation", "input 1 has token id 1000"),
         (
             json!({"inputs": [[1], [2], [3], [4], [5]]}),
