@@ -21,7 +21,7 @@ use axum::{
 };
 use tracing::{Instrument, Span, field::Empty};
 
-use crate::engine::Usage;
+use crate::{engine::Usage, grpc};
 
 /// The name of a request: its client's, or one that is given here. It comes back with the answer.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -57,7 +57,8 @@ pub(crate) async fn around<F: Future<Output = Response>>(
     let mut response = answer(request).instrument(span.clone()).await;
     let status = response.status();
     span.record("status", i64::from(status.as_u16()));
-    if status.is_server_error() || status == StatusCode::FAILED_DEPENDENCY {
+    let failed = status.is_server_error() || status == StatusCode::FAILED_DEPENDENCY;
+    if failed || grpc::has_failed(response.headers()) {
         span.record("otel.status_code", "ERROR");
     }
     response.headers_mut().insert(REQUEST_ID, id);

@@ -35,8 +35,9 @@ pub(super) struct NetArguments {
     /// Private key of the certificate, in PEM
     #[arg(long, env, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Answer only those who show this key (`Authorization: Bearer KEY`); health, metrics and /docs are for everybody. Better
-    /// put into the variable: other users of this machine see the arguments of its processes
+    /// Answer only those who show this key (`Authorization: Bearer KEY`); health, metrics, /docs and the
+    /// dashboard's page are for everybody. Better put into the variable: other users of this machine see the arguments of
+    /// its processes
     #[arg(long, env, hide_env_values = true, value_name = "KEY")]
     api_key: Option<ApiKey>,
     /// Origins whose web pages may ask (`https://example.org`), separated by commas; by default all

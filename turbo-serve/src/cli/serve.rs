@@ -131,12 +131,13 @@ pub(super) struct Arguments {
     payload_limit: usize,
     /// Most bytes of all bodies together that are read or not answered yet; who sends more is told to come back (429). A
     /// compressed body counts as it comes, and once more as it unpacks. What is made of a body may take some times as much.
-    /// By default a 32nd of the memory that is free at start, at least eight times `--payload-limit`
+    /// By default a 32nd of the memory that is free at start, at least eight times `--payload-limit`; twice that limit and
+    /// five bytes are the least that can be said
     #[arg(long, env, value_name = "BYTES", help_heading = "HTTP")]
     max_body_bytes_in_flight: Option<usize>,
     /// Most bytes of all answers together that are computed, written or not read yet; until some were, new requests are told
     /// to come back (429). One that would take more than this alone, as `/embed_all` of long texts may, is refused (422). By
-    /// default a 16th of the memory that is free at start
+    /// default a 16th of the memory that is free at start, at least eight times `--payload-limit`
     #[arg(long, env, value_name = "BYTES", help_heading = "HTTP")]
     max_answer_bytes_in_flight: Option<usize>,
     /// Time for accepted requests after the server was told to stop; those that are not answered by then are refused
@@ -315,10 +316,12 @@ impl Arguments {
     pub(super) fn check(&self) -> Result<()> {
         self.cache.check()?;
         if let Some(bytes) = self.max_body_bytes_in_flight {
+            let least = self.payload_limit.saturating_mul(2).saturating_add(5);
             ensure!(
-                bytes >= self.payload_limit,
-                "--max-body-bytes-in-flight {bytes}: expected at least --payload-limit ({}), or the largest body could \
-                 never come in; raise the one or lower the other",
+                bytes >= least,
+                "--max-body-bytes-in-flight {bytes}: expected at least {least}, twice --payload-limit ({}) and the head \
+                 of a message, or the largest body could never come in, which counts once more as it unpacks; raise the \
+                 one or lower the other",
                 self.payload_limit
             );
         }

@@ -96,10 +96,7 @@ impl Calls {
         let planned = arrived.map(Arrived::planned);
         let asked = (request.into_inner(), received);
         let (answered, served) = self.ask(&model, asked, None, planned.clone()).await?;
-        if let Some(planned) = planned {
-            let fits = planned.fits(answered.message.encoded_len());
-            fits.map_err(|error| self.refuse(&ApiError::from(error)))?;
-        }
+        self.hold(&answered.message, planned.as_ref())?;
         let mut response = Response::new(answered.message);
         if Q::COUNTED.is_some() {
             *response.metadata_mut() = Answerer::of(&served).took(&answered.usage, received);
@@ -147,6 +144,12 @@ impl Calls {
         arrived.unpacked_message(message.encoded_len()).map_err(|error| self.refuse(&error.into()))
     }
 
+    /// Holds an answer as it will be sent, if somebody counts and there is room for it.
+    pub(super) fn hold(&self, answer: &impl Message, planned: Option<&Planned>) -> Result<(), Status> {
+        let Some(planned) = planned else { return Ok(()) };
+        planned.fits(answer.encoded_len()).map_err(|error| self.refuse(&error.into()))
+    }
+
     /// The model that a call names, for which it waits no longer than its deadline.
     pub(super) async fn lease_for(&self, model: &Model) -> Result<Served, Status> {
         self.lease_by(model.wanted(), model.urgency.deadline).await
@@ -165,12 +168,12 @@ impl Calls {
     pub(super) fn refuse(&self, error: &ApiError) -> Status {
         let Failure(reason) = error.failure();
         self.metrics.failed(reason);
-        let (status, message) = (status(error), error.message());
+        let (status, why) = (status(error), error.message());
         match status.code() {
             tonic::Code::FailedPrecondition | tonic::Code::Unavailable => {
-                tracing::warn!(code = ?status.code(), reason, message, "not answered");
+                tracing::warn!(code = ?status.code(), reason, why, "not answered");
             }
-            code => tracing::debug!(?code, reason, message, "refused"),
+            code => tracing::debug!(?code, reason, why, "refused"),
         }
         status
     }

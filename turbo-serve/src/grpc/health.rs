@@ -2,6 +2,7 @@
 
 use std::{pin::Pin, time::Duration};
 
+use axum::http::StatusCode;
 use futures_util::{Stream, StreamExt, stream};
 use tonic::{Request, Response, Status, async_trait};
 use tonic_health::pb::{
@@ -11,8 +12,13 @@ use tonic_health::pb::{
 use super::{
     calls::{Calls, Model},
     proto::{open_inference, tei},
+    status::status,
 };
-use crate::{engine, http::Ability, models::Served};
+use crate::{
+    engine,
+    http::{Ability, ApiError},
+    models::Served,
+};
 
 /// How often whoever watches is looked for.
 const LOOK: Duration = Duration::from_secs(1);
@@ -91,7 +97,8 @@ impl Health for Calls {
     ) -> Result<Response<HealthCheckResponse>, Status> {
         let model = Model::of(request.metadata())?;
         let service = request.into_inner().service;
-        let needs = needs(&service).ok_or_else(|| Status::not_found(format!("no service `{service}`")))?;
+        let unknown = || ApiError::refused(StatusCode::NOT_FOUND, format!("no service `{service}`"));
+        let needs = needs(&service).ok_or_else(|| status(&unknown()))?;
         Ok(Response::new(response(self.serving(&needs, &model))))
     }
 

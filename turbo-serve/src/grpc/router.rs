@@ -2,11 +2,19 @@
 
 use std::convert::Infallible;
 
-use axum::{Router, body::Body, extract::Request, middleware, response::IntoResponse};
+use axum::{
+    Router,
+    body::Body,
+    extract::Request,
+    http::{Method, StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+};
+use futures_util::StreamExt;
 use tonic::{codec::CompressionEncoding, codegen::Service, server::NamedService};
 use tonic_health::pb::{self as health, health_server::HealthServer};
 use tonic_reflection::server::Builder;
-use tower::util::MapRequest;
+use tower::util::{MapRequest, MapRequestLayer};
 
 use super::{
     calls::Calls,
@@ -18,8 +26,14 @@ use super::{
             rerank_server::RerankServer, tokenize_server::TokenizeServer,
         },
     },
+    status::is_call,
 };
-use crate::{http::Metrics, models::Models, net::Arrived, request_span};
+use crate::{
+    http::{ApiError, Metrics, turn_away},
+    models::Models,
+    net::Arrived,
+    request_span,
+};
 
 /// Most bytes of a message that asks how the server is, or what there is: anybody may send one.
 const PUBLIC_LIMIT: usize = 64 << 10;
@@ -45,6 +59,8 @@ macro_rules! taking {
 /// unpacked where it comes packed.
 pub fn router(models: impl Into<Models>, metrics: Metrics, payload_limit: usize) -> Router {
     let (calls, limit) = (Calls { models: models.into(), metrics }, payload_limit);
+    let stopping = calls.clone();
+    let ends = MapRequestLayer::new(move |request| until_stopped(stopping.clone(), request));
     let routes = [
         taking!(InfoServer::new(calls.clone()), limit),
         taking!(EmbedServer::new(calls.clone()), limit),
@@ -53,11 +69,32 @@ pub fn router(models: impl Into<Models>, metrics: Metrics, payload_limit: usize)
         taking!(TokenizeServer::new(calls.clone()), limit),
         taking!(GrpcInferenceServiceServer::new(calls.clone()), limit),
         taking!(HealthServer::new(calls), PUBLIC_LIMIT),
-        taking!(reflection().build_v1().expect(DESCRIBED), PUBLIC_LIMIT),
-        taking!(reflection().build_v1alpha().expect(DESCRIBED), PUBLIC_LIMIT),
+        taking!(reflection().build_v1().expect(DESCRIBED), PUBLIC_LIMIT).route_layer(ends.clone()),
+        taking!(reflection().build_v1alpha().expect(DESCRIBED), PUBLIC_LIMIT).route_layer(ends),
     ];
     let routes = routes.into_iter().fold(Router::new(), Router::merge);
-    routes.layer(middleware::from_fn(request_span::span))
+    routes.layer(middleware::from_fn(request_span::span)).route_layer(middleware::from_fn(calls_alone))
+}
+
+/// Lets calls through and nothing else. The services would take any request for one, and what comes of it is counted and
+/// waited for as its head says.
+async fn calls_alone(request: Request, next: Next) -> Response {
+    let (method, headers) = (request.method(), request.headers());
+    if method == Method::POST && is_call(headers) {
+        return next.run(request).await;
+    }
+    let said = headers
+        .get(header::CONTENT_TYPE)
+        .map_or("none".into(), |value| format!("`{}`", String::from_utf8_lossy(value.as_bytes())));
+    let message = format!("expected POST with content-type `application/grpc`, got {method} with {said}");
+    turn_away(request, ApiError::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)).await
+}
+
+/// The same request, whose messages end when the server stops: reflection waits for the next one, and its client may
+/// have none.
+fn until_stopped(calls: Calls, request: Request) -> Request {
+    let stopped = async move { calls.end(None).await };
+    request.map(|body| Body::from_stream(body.into_data_stream().take_until(stopped)))
 }
 
 fn reflection() -> Builder<'static> {

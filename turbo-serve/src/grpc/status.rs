@@ -43,6 +43,23 @@ pub(crate) fn is_call(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
+/// Whether these headers are the answer to a call that failed here: as OpenTelemetry has it of servers, and where a model
+/// cannot answer, as over HTTP. A stream that was answered at first says in its end how it went.
+pub(crate) fn has_failed(headers: &HeaderMap) -> bool {
+    headers.get(Status::GRPC_STATUS).is_some_and(|code| {
+        matches!(
+            Code::from_bytes(code.as_bytes()),
+            Code::Unknown
+                | Code::DeadlineExceeded
+                | Code::FailedPrecondition
+                | Code::Unimplemented
+                | Code::Internal
+                | Code::Unavailable
+                | Code::DataLoss
+        )
+    })
+}
+
 /// Whether a path is of a service that needs no key.
 pub(crate) fn is_public(path: &str) -> bool {
     PUBLIC.iter().any(|service| path.starts_with(service))

@@ -135,7 +135,7 @@ impl Calls {
 
     /// Waits until nobody could answer, and says why. A stream whose client says nothing would keep the server from
     /// stopping.
-    async fn end(&self, model: Option<&Model>) -> ApiError {
+    pub(super) async fn end(&self, model: Option<&Model>) -> ApiError {
         loop {
             tokio::time::sleep(LOOK).await;
             if self.are_stopping() {

@@ -5,7 +5,11 @@ use std::time::{Duration, Instant};
 
 use tonic::{Status, metadata::MetadataMap};
 
-use crate::{engine::Urgency, http};
+use super::status::status;
+use crate::{
+    engine::Urgency,
+    http::{self, ApiError},
+};
 
 /// The time that a client allows, in gRPC's own words.
 const TIMEOUT: &str = "grpc-timeout";
@@ -15,13 +19,12 @@ const TIMEOUT: &str = "grpc-timeout";
 /// # Errors
 /// `INVALID_ARGUMENT`, with the value and what was expected.
 pub(super) fn urgency(metadata: &MetadataMap) -> Result<Urgency, Status> {
-    let wrong = |error: http::ApiError| Status::invalid_argument(error.message());
-    let mut said = http::urgency(metadata.as_ref()).map_err(wrong)?;
+    let mut said = http::urgency(metadata.as_ref()).map_err(|error| status(&error))?;
     if let Some(value) = metadata.get(TIMEOUT) {
         let value = String::from_utf8_lossy(value.as_bytes());
         let timeout = timeout(&value).ok_or_else(|| {
             let expected = "at most eight digits and a unit of H, M, S, m, u, n";
-            Status::invalid_argument(format!("`{TIMEOUT}` is `{value}`, expected {expected}"))
+            status(&ApiError::validation(format!("`{TIMEOUT}` is `{value}`, expected {expected}")))
         })?;
         let deadline = Instant::now().checked_add(timeout);
         said = said.or(Urgency { deadline, ..Urgency::default() });

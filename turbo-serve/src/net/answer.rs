@@ -1,6 +1,6 @@
 //! An answer on its way to a client that may not read it.
 //!
-//! Over HTTP/1.1 an answer has the connection for itself, and [`StallLimit`](super::stall::StallLimit) sees that nothing
+//! Over HTTP/1.1 an answer has the connection for itself, and [`StallLimit`](super::stall::StallLimit) sees that little
 //! moves. Over HTTP/2 a client stops one answer and goes on with the others: then that answer is given up, and its
 //! memory with it, but for the piece or two that were handed over. A small one is a piece from the beginning. Neither
 //! counts as underway, so that a client that asks for nothing more loses its connection; and who goes on asking does when
@@ -19,9 +19,13 @@ use axum::{
     http::{Response, Version},
 };
 use hyper::body::{Frame, SizeHint};
-use tokio::sync::mpsc;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout_at},
+};
 
 use super::{
+    stall::until,
     underway::OneUnderway,
     unread::{Handed, Unread},
 };
@@ -35,7 +39,7 @@ pub(super) fn is_one_piece(body: &Body) -> bool {
 }
 
 /// The answer as it is sent: it is underway until all of it was handed over, and given up when its client takes nothing
-/// of it for `stall`; what is out of reach then is `unread`.
+/// of it for `stall`, or drips; what is out of reach then is `unread`.
 pub(super) fn sent(
     answer: Response<Body>,
     version: Version,
@@ -95,7 +99,8 @@ fn in_pieces(body: Body, stall: Duration, underway: OneUnderway, handed: Handed)
     Body::new(Pieces { taken, _handed: handed })
 }
 
-/// Reads a body until nobody takes more of it: it has ended, its client has gone, or has taken nothing for `stall`.
+/// Reads a body until nobody takes more of it: it has ended, its client has gone, or has taken nothing for `stall`, or too
+/// little. A part is all of an answer, or of a stream's answers those that were there: between them it may rest.
 async fn read(mut body: Body, parts: mpsc::Sender<Part>, stall: Duration, handed: &Handed) {
     loop {
         let part = tokio::select! {
@@ -103,10 +108,11 @@ async fn read(mut body: Body, parts: mpsc::Sender<Part>, stall: Duration, handed
             () = parts.closed() => return,
         };
         let ended = part.is_none();
+        let (began, mut sent) = (Instant::now(), 0);
         for piece in pieces(part) {
-            if parts.send_timeout(copied(piece, handed), stall).await.is_err() {
-                return handed.give_up();
-            }
+            let taken = timeout_at(until(began, sent, stall), parts.send(copied(piece, handed)));
+            let Ok(Ok(())) = taken.await else { return handed.give_up() };
+            sent += PIECE;
         }
         if ended {
             return;
@@ -154,7 +160,9 @@ impl HttpBody for Pieces {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{convert::Infallible, sync::Arc};
+
+    use futures_util::{StreamExt, stream};
 
     use super::*;
     use crate::net::underway::Underway;
@@ -165,6 +173,33 @@ mod tests {
     impl AsRef<[u8]> for Shared {
         fn as_ref(&self) -> &[u8] {
             &self.0
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_drips_an_answer_is_not_waited_for() {
+        let second = Duration::from_secs(1);
+        let rests = stream::iter(vec![vec![7_u8; 100]; 10]).then(move |part| async move {
+            tokio::time::sleep(60 * second).await;
+            Ok::<_, Infallible>(part)
+        });
+        for (what, body, pause, expected) in [
+            ("drips", Body::from(vec![7_u8; 4 << 20]), 29 * second, false),
+            ("takes a thousand bytes a second", Body::from(vec![7_u8; 4 << 20]), 16 * second, true),
+            ("rests", Body::from_stream(rests), Duration::ZERO, true),
+        ] {
+            let mut pieces =
+                in_pieces(body, 30 * second, Underway::default().begin(), Unread::default().large());
+            let began = Instant::now();
+            let comes = loop {
+                match poll_fn(|cx| Pin::new(&mut pieces).poll_frame(cx)).await {
+                    Some(Ok(_)) => tokio::time::sleep(pause).await,
+                    Some(Err(_)) => break false,
+                    None => break true,
+                }
+            };
+            assert_eq!(comes, expected, "{what}");
+            assert!(comes || began.elapsed() < 600 * second, "{what}: {:?}", began.elapsed());
         }
     }
 

@@ -12,7 +12,7 @@
 //! | limit | of a client that |
 //! |---|---|
 //! | 75 s | asks for nothing: no handshake, no head of a request |
-//! | 30 s | takes no byte of an answer; over HTTP/2 one of more than 16 KiB is cut off alone, a smaller one within twice that ends all |
+//! | 30 s | takes no byte of an answer, or no thousand bytes a second beyond that; over HTTP/2 one of more than 16 KiB is cut off alone, a smaller one within twice that ends all |
 //! | 16 | has stopped reading more of such answers over one HTTP/2 connection, and keeps what was sent of them |
 //! | 30 s | sends nothing more of a message over gRPC that it has begun, or no thousand bytes a second beyond that |
 //! | 256 KiB | sends more of a request over HTTP/2 before that is read: the rest stays with it |
@@ -20,7 +20,7 @@
 //! | 512 | asks for more at a time over one HTTP/2 connection: the others wait |
 //! | 20 | takes back requests over HTTP/2 faster than they are looked at: the connection ends |
 //! | a grace | is not answered when the server stops |
-//! | 250 ms | was let in before the server stopped, and has not asked yet |
+//! | 2 s | was let in before the server stopped, and has never asked; 250 ms where it has asked before |
 
 mod answer;
 mod connection;

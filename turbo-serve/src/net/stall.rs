@@ -1,5 +1,5 @@
-//! A connection that gives up on a reader who has stopped reading: what is still to be sent would stay in memory for
-//! as long as the client likes, and the slots of its request are long free.
+//! A connection that gives up on a reader who has stopped reading, or drips: what is still to be sent would stay in memory
+//! for as long as the client likes, and the slots of its request are long free.
 
 use std::{
     future::Future,
@@ -11,24 +11,48 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::{Sleep, sleep},
+    time::{Instant, Sleep, sleep_until},
 };
 
 use super::underway::{OneUnderway, Underway};
+use crate::http::patience;
 
-/// A stream on which a write that makes no progress for a time is an error. As long as one waits, an answer is underway.
+/// Until when the next byte has to be taken of what began to wait then, if so many are taken by now: a body that comes is
+/// waited for as long.
+pub(super) fn until(began: Instant, taken: usize, stall: Duration) -> Instant {
+    let (until, _) = patience(began, taken);
+    until.min(Instant::now() + stall)
+}
+
+/// A stream on which writes that make no progress for a time, or drip, are an error. From the first one that waits until
+/// all is written, an answer is underway.
 pub(super) struct StallLimit<S> {
     stream: S,
     limit: Duration,
     underway: Underway,
-    /// While a write waits.
+    /// Since a write has waited; who writes flushes when all is written.
     stalled: Option<Stalled>,
 }
 
 struct Stalled {
+    began: Instant,
+    /// Bytes since then.
+    written: usize,
     limit: Pin<Box<Sleep>>,
-    #[expect(dead_code, reason = "held until the write goes on")]
+    #[expect(dead_code, reason = "held until all is written")]
     underway: OneUnderway,
+}
+
+impl Stalled {
+    fn begin(stall: Duration, underway: OneUnderway) -> Self {
+        let began = Instant::now();
+        Self { began, written: 0, limit: Box::pin(sleep_until(until(began, 0, stall))), underway }
+    }
+
+    fn goes_on(&mut self, bytes: usize, stall: Duration) {
+        self.written += bytes;
+        self.limit.as_mut().reset(until(self.began, self.written, stall));
+    }
 }
 
 impl<S> StallLimit<S> {
@@ -37,15 +61,15 @@ impl<S> StallLimit<S> {
     }
 
     /// Passes on how a write went, unless it has waited for too long.
-    fn watch<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.stalled = None;
-            return written;
+    fn watch(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(written) = written {
+            if let (Some(stalled), Ok(bytes)) = (&mut self.stalled, &written) {
+                stalled.goes_on(*bytes, self.limit);
+            }
+            return Poll::Ready(written);
         }
-        let stalled = self.stalled.get_or_insert_with(|| Stalled {
-            limit: Box::pin(sleep(self.limit)),
-            underway: self.underway.begin(),
-        });
+        let begin = || Stalled::begin(self.limit, self.underway.begin());
+        let stalled = self.stalled.get_or_insert_with(begin);
         ready!(stalled.limit.as_mut().poll(cx));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer")))
     }
@@ -81,10 +105,61 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for StallLimit<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stalled = None;
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt, duplex},
+        time::sleep,
+    };
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Whether so many answers of so many bytes come to who takes some every so often; no more than those lie ready.
+    async fn come(answers: usize, bytes: usize, (some, pause): (usize, Duration)) -> bool {
+        let (ours, mut theirs) = duplex(some);
+        let mut ours = StallLimit::new(ours, 30 * SECOND, Underway::default());
+        let written = async {
+            for _ in 0..answers {
+                ours.write_all(&vec![7; bytes]).await?;
+                ours.flush().await?;
+            }
+            Ok::<_, io::Error>(())
+        };
+        let taken = async {
+            let mut to = vec![0; some];
+            for _ in 0..1000 {
+                sleep(pause).await;
+                theirs.read_exact(&mut to).await.unwrap();
+            }
+        };
+        tokio::select! {
+            written = written => written.is_ok(),
+            () = taken => panic!("it is never all written"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_drips_is_not_waited_for() {
+        for (some, pause, expected) in [
+            (1000, 29 * SECOND, false),
+            (1000, 2 * SECOND, false),
+            (1000, SECOND, true),
+            (25_000, 25 * SECOND, true),
+            (50_000, 31 * SECOND, false), // it stops
+        ] {
+            assert_eq!(come(1, 200_000, (some, pause)).await, expected, "{some} bytes, {pause:?}");
+        }
+        assert!(come(20, 1000, (1000, 20 * SECOND)).await, "each has its own time");
     }
 }

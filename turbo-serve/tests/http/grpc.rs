@@ -1,6 +1,7 @@
 //! gRPC with its own client: what HTTP answers, in messages; streams, health, reflection, keys.
 
 use std::{
+    convert::Infallible,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -8,7 +9,9 @@ use std::{
     time::Duration,
 };
 
+use axum::{body::Body, http};
 use futures_util::{StreamExt, stream};
+use prost::Message;
 use tonic::{
     Code, Request, Status, Streaming,
     codec::CompressionEncoding,
@@ -19,6 +22,7 @@ use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 use tonic_reflection::pb::{v1, v1alpha};
+use tower::ServiceExt;
 use turbo_serve::{
     engine::{
         DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Input, ModelInfo,
@@ -512,6 +516,18 @@ async fn what_anybody_may_ask_is_short() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_a_refusal_repeats_is_short() {
+    let services = grpc::router(Arc::new(Fake::new(Health::Ready)), Metrics::install().unwrap(), 100_000);
+    let server = Running::start(services);
+    let long = "a".repeat(20_000);
+    let request = EmbedRequest { prompt_name: Some(long.clone()), ..embed("a") };
+    let refused = embedder(&server).await.embed(request).await;
+    assert_status("prompt", refused, Code::InvalidArgument, "`prompt_name`");
+    let checked = HealthClient::new(channel(&server).await).check(HealthCheckRequest { service: long }).await;
+    assert_status("health", checked, Code::NotFound, "no service `aaa");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn tokens_that_there_is_no_room_for_are_given_up() {
     let limits = InFlightLimits { bodies: usize::MAX, answers: 200_000 };
     let services = grpc::router(Arc::new(Fake::new(Health::Ready)), Metrics::install().unwrap(), 100_000);
@@ -571,6 +587,50 @@ async fn messages_count_until_they_are_answered() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_does_not_say_to_be_a_call_is_none_and_holds_nothing() {
+    let limits = InFlightLimits { bodies: 100_000, answers: usize::MAX };
+    let services = grpc::router(Arc::new(Fake::new(Health::Ready)), Metrics::install().unwrap(), 100_000);
+    let services = bounded(services, limits);
+    let message = embed(&"a".repeat(60_000)).encode_to_vec();
+    let message = [&[0][..], &(message.len() as u32).to_be_bytes(), &message].concat();
+    for (method, path) in [
+        ("POST", "/tei.v1.Embed/EmbedStream"),
+        ("POST", "/grpc.health.v1.Health/Check"),
+        ("GET", "/tei.v1.Embed/EmbedStream"),
+    ] {
+        let half = stream::iter([Ok::<_, Infallible>(message[..50_000].to_vec())]);
+        let request = http::Request::builder().method(method).uri(path);
+        let request = request.body(Body::from_stream(half.chain(stream::pending()))).unwrap();
+        let answer = tokio::time::timeout(Duration::from_secs(60), services.clone().oneshot(request)).await;
+        assert_eq!(answer.expect("it is waited for").unwrap().status(), 415, "{method} {path}");
+    }
+    let call = http::Request::post("/tei.v1.Embed/Embed").header("content-type", "application/grpc+proto");
+    let answer = services.oneshot(call.body(Body::from(message)).unwrap()).await.unwrap();
+    assert_eq!((answer.status().as_u16(), answer.headers().get("grpc-status")), (200, None));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn texts_that_go_back_with_their_ranks_count_until_the_end() {
+    let limits = InFlightLimits { bodies: 100_000, answers: usize::MAX };
+    let engine = Arc::new(Fake::of(classifier(["x"]), Health::Ready));
+    let services = grpc::router(engine, Metrics::install().unwrap(), 100_000);
+    let server = Running::start(bounded(services, limits));
+    let mut client = RerankClient::new(channel(&server).await);
+    let mut ranks = async |texts: usize, return_text| {
+        let text = "a".repeat(20_000);
+        let message = RerankStreamRequest { text, truncate: true, return_text, ..Default::default() };
+        client.rerank_stream(stream::iter(vec![message; texts])).await
+    };
+    for (texts, return_text) in [(2, true), (2, true), (4, false), (2, true)] {
+        let ranks = ranks(texts, return_text).await.unwrap().into_inner().ranks;
+        let returned = ranks.iter().filter(|rank| rank.text.is_some()).count();
+        assert_eq!((ranks.len(), returned), (texts, if return_text { texts } else { 0 }));
+    }
+    let refused = ranks(4, true).await;
+    assert_status("no room", refused, Code::ResourceExhausted, "--max-body-bytes-in-flight");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn packed_messages_are_taken_and_bounded_by_what_they_become() {
     const PAYLOAD: usize = 100_000;
@@ -622,6 +682,10 @@ async fn a_stream_that_says_nothing_does_not_keep_the_server_from_stopping() {
     assert_eq!(answers.len(), 1);
     let ranks = RerankClient::new(channel.clone()).rerank_stream(stream::pending()).await;
     assert_status("silent ranks", ranks, Code::Unavailable, "stopping");
+    let mut reflection = v1::server_reflection_client::ServerReflectionClient::new(channel.clone());
+    let told = reflection.server_reflection_info(stream::pending()).await.unwrap().into_inner();
+    let told = tokio::time::timeout(Duration::from_secs(5), told.count()).await;
+    assert_eq!(told, Ok(0), "reflection");
     let watch = HealthClient::new(channel).watch(HealthCheckRequest::default()).await.unwrap().into_inner();
     assert_eq!(statuses(watch).await, [ServingStatus::NotServing]);
 }

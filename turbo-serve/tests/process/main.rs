@@ -79,6 +79,17 @@ fn arguments_reach_the_engine() {
 }
 
 #[test]
+fn a_line_of_json_has_each_key_once() {
+    let server = Server::start(&["--json-output"]);
+    let refusal = server.call_in_vain();
+    let (code, output) = server.end(Signal::Terminate);
+    assert_eq!(code, Some(0), "{output}");
+    let line = output.lines().find(|line| line.contains("not answered")).unwrap();
+    assert_eq!(line.matches("\"message\":").count(), 1, "{line}");
+    assert_eq!(serde_json::from_str::<Value>(line).unwrap()["fields"]["why"], refusal.message());
+}
+
+#[test]
 fn arguments_choose_what_the_model_does() {
     let start = |fixture: &str, arguments: &[&str]| Server::start_model(&data().join(fixture), arguments);
     let embed = |server: &Server, text: &str| server.post("/embed", &json!({ "inputs": text }));
@@ -248,8 +259,12 @@ fn what_cannot_work_is_told_before_the_model_is_loaded() {
     // a GPU that nobody has; why not depends on the machine and on the features of the build
     assert_fails(serve(&["--port=0", "--device=cuda:4000000"]), &["--device cuda:4000000: "]);
     assert_fails(serve(&["--port=0", "--max-batch-tokens=47", "--auto-truncate=false"]), &["47", "48"]);
-    let bodies = ["--port=0", "--max-body-bytes-in-flight=1999", "--payload-limit=2000"];
-    assert_fails(serve(&bodies), &["--max-body-bytes-in-flight 1999: expected at least", "(2000)"]);
+    // The largest body counts as it comes, and once more as it unpacks.
+    for bytes in ["2000", "4004"] {
+        let bodies = ["--port=0", "--max-body-bytes-in-flight", bytes, "--payload-limit=2000"];
+        let said = format!("--max-body-bytes-in-flight {bytes}: expected at least 4005");
+        assert_fails(serve(&bodies), &[&said, "(2000)"]);
+    }
     let answers = ["--port=0", "--max-answer-bytes-in-flight=0"];
     assert_fails(serve(&answers), &["--max-answer-bytes-in-flight 0: expected at least 1"]);
     let minilm =

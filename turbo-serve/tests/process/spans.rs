@@ -13,7 +13,7 @@ use opentelemetry_proto::tonic::{
 };
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::oneshot};
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 use turbo_serve::net;
 
 use crate::{
@@ -140,11 +140,12 @@ fn a_span_tells_that_its_request_failed() {
     ] {
         assert_eq!(server.post(path, &body).0, expected, "{path} {body}");
     }
+    assert_eq!(server.call_in_vain().code(), Code::FailedPrecondition);
     let (spans, _) = collector.spans_until_the_end_of(server);
     let codes: Vec<i32> =
         spans.iter().map(|span| span.status.as_ref().map_or(0, |status| status.code)).collect();
     let (unset, error) = (StatusCode::Unset as i32, StatusCode::Error as i32);
-    assert_eq!(codes, [unset, unset, error]);
+    assert_eq!(codes, [unset, unset, error, error]);
 }
 
 #[test]

@@ -25,6 +25,7 @@ use crate::{
     },
     http::{Ability, ApiError, Arity, caught, check_copies, check_finite, score_function},
     models::Served,
+    net::Arrived,
 };
 
 /// Most texts that are ranked in one stream: their scores are kept until it ends.
@@ -189,6 +190,8 @@ impl Ask for Scored {
 /// What is kept of the messages of a stream while their texts are scored.
 #[derive(Default)]
 struct Kept {
+    /// Who holds the texts that are returned, if somebody counts.
+    arrived: Option<Arrived>,
     count: usize,
     /// As the first message says.
     raw_scores: bool,
@@ -215,6 +218,9 @@ impl Kept {
                 let advice =
                     format!("at most {MOST_RETURNED} bytes of texts are returned: leave out `return_text`");
                 return Err(ApiError::validation(advice));
+            }
+            if let Some(arrived) = &self.arrived {
+                arrived.keep_for_end(message.text.len())?;
             }
             returned.push(message.text.clone());
         }
@@ -244,9 +250,11 @@ impl Rerank for Calls {
         drop(served); // the stream does not keep it from being unloaded
         metrics.received(Arity::Batch);
 
-        let (mut kept, mut scores, mut sum) = (Kept::default(), Vec::new(), Usage::default());
+        let arrived = arrived(&request);
+        let planned = arrived.as_ref().map(Arrived::planned);
+        let mut kept = Kept { arrived: arrived.clone(), ..Kept::default() };
+        let (mut scores, mut sum) = (Vec::new(), Usage::default());
         {
-            let arrived = arrived(&request);
             let messages = self.clone().messages(Some(model.clone()), request);
             let texts = messages.map(|message| kept.keep(message?).map_err(|error| self.refuse(&error)));
             let mut answers = pin!(self.clone().ask_each(model.clone(), at_once, arrived, texts));
@@ -261,7 +269,9 @@ impl Rerank for Calls {
         let usage = mean(sum, &scores, received.elapsed());
         metrics.answered(Arity::Batch, &usage.timings, received.elapsed());
         let (ranks, metadata) = (ranks(&scores, kept.returned), Some(metadata(&usage)));
-        let mut response = Response::new(RerankResponse { ranks, metadata });
+        let answer = RerankResponse { ranks, metadata };
+        self.hold(&answer, planned.as_ref())?;
+        let mut response = Response::new(answer);
         *response.metadata_mut() = answerer.took(&usage, received);
         Ok(response)
     }

@@ -11,7 +11,7 @@ use super::{
     },
 };
 use crate::{
-    engine::{self, Extent, SpecialTokens, Texts, TokenizeRequest, Usage},
+    engine::{self, EngineError, Extent, SpecialTokens, Texts, TokenizeRequest, Usage},
     grpc::{
         calls::{Ask, Calls},
         streams::Answers,
@@ -53,6 +53,9 @@ impl Ask for DecodeRequest {
     const COUNTED: Option<Arity> = None;
 
     async fn ask(self, served: &Served, _: Instant) -> Result<Answered<DecodeResponse>, ApiError> {
+        if self.ids.is_empty() {
+            return Err(EngineError::EmptyInput { input: 0 }.into());
+        }
         let special = match self.skip_special_tokens {
             true => SpecialTokens::Without,
             false => SpecialTokens::With,

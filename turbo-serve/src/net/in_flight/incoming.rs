@@ -25,8 +25,8 @@ use crate::{
     http::{ApiError, patience, too_slow},
 };
 
-/// Room for packed messages that a stream may keep while it rests.
-const MUCH_UNPACKED: usize = 64 << 10;
+/// Bytes that a stream may hold while it rests: room for packed messages, or what is kept for its end.
+const MUCH: usize = 64 << 10;
 
 /// The body of a request.
 pub(super) struct Incoming {
@@ -135,10 +135,10 @@ impl Incoming {
     }
 
     /// Whether something is held for which more has to come: half a message, a whole one whose call does not end, or much
-    /// room for packed ones, of which there may be no more.
+    /// room for packed ones, of which there may be no more, or much that is kept for the end.
     fn is_unfinished(&self) -> bool {
-        let waits = || self.whole.upgrade().is_some_and(|whole| !whole.are_taken());
-        self.framing.is_some() && (self.coming.bytes > 0 || self.unpacking.bytes > MUCH_UNPACKED || waits())
+        let waits = || self.whole.upgrade().is_some_and(|whole| !whole.are_taken() || whole.kept() > MUCH);
+        self.framing.is_some() && (self.coming.bytes > 0 || self.unpacking.bytes > MUCH || waits())
     }
 
     /// Ends with an error when something is held of which nothing more comes, or too slowly, and others may need its room. A

@@ -29,6 +29,8 @@ pub(super) struct Messages {
     unpacked_limit: AtomicUsize,
     /// The most that one has become so far.
     pub(super) unpacked: AtomicUsize,
+    /// What whoever answers keeps of those that are taken, until the call ends.
+    kept: Mutex<Option<Held>>,
 }
 
 impl Messages {
@@ -47,6 +49,15 @@ impl Messages {
 
     pub(super) fn are_discarded(&self) -> bool {
         self.are_discarded.load(Relaxed)
+    }
+
+    fn lock_kept(&self) -> MutexGuard<'_, Option<Held>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes that are kept until the call ends.
+    pub(super) fn kept(&self) -> usize {
+        self.lock_kept().as_ref().map_or(0, |kept| kept.bytes)
     }
 
     /// Most bytes that so many packed ones become.
@@ -91,6 +102,13 @@ impl Arrived {
             self.messages.unpacked.fetch_max(bytes, Relaxed);
             message.join(self.bodies.take(bytes - message.bytes)?);
         }
+        Ok(())
+    }
+
+    /// Holds so many bytes more of what messages said, until whoever answers has answered the whole call.
+    pub(crate) fn keep_for_end(&self, bytes: usize) -> Result<(), NoRoom> {
+        let more = self.bodies.take(bytes)?;
+        self.messages.lock_kept().get_or_insert_with(|| self.bodies.add(0)).join(more);
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 //!
 //! | | counted from | to | beyond the limit |
 //! |---|---|---|---|
-//! | bodies | each piece as it comes, and once more as it is unpacked | the answer is made; in a stream of gRPC, that to its message | who sends is refused |
+//! | bodies | each piece as it comes, and once more as it is unpacked | the answer is made; in a stream of gRPC, that to its message; what is kept of it for the end, that | who sends is refused |
 //! | answers | their tokens are counted, before they are computed | the socket has taken them, HTTP/2 the last piece | who asks is refused |
 //!
 //! Until an answer is written, it counts with its rows and what will be written of them ([`Planned`]); from then on with its
@@ -14,7 +14,8 @@
 //!
 //! Who calls over gRPC and does not send the rest of a message, or does not end a call whose only message is here, has the
 //! time that a body of HTTP has once half of the room is taken: nobody else would let go of what has come. Between its
-//! messages a stream may rest, for it holds nothing then; but for one that keeps much room for packed messages.
+//! messages a stream may rest, for it holds nothing then; but for one that keeps much room for packed messages, or much of
+//! what they said for its end, as one whose texts are ranked together and given back.
 //!
 //! A packed message of gRPC is unpacked where nobody can look on: it counts once its bytes are known, and before that its
 //! call holds the most that can become of it. What the largest took stays with the call, as the memory that gRPC unpacks in does.

@@ -140,6 +140,27 @@ async fn a_client_that_does_not_finish_what_it_sends_is_not_waited_for() {
     assert_eq!(given_up_after(&[HALF], true, false).await, None, "nobody needs the room");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_stream_for_whose_end_much_is_kept_does_not_rest_for_ever() {
+    let (tally, messages) = (tally(200_000), Arc::new(Messages::default()));
+    let planned = Planned::among(&tally);
+    let arrived = Arrived { messages: Arc::clone(&messages), bodies: Arc::clone(&tally), planned };
+    let silent = stream::pending::<Result<Bytes, Infallible>>();
+    let mut body = incoming(Body::from_stream(silent), &tally, &messages);
+    let others = tally.add(60_000);
+    for (bytes, expected) in [(50_000, None), (50_000, Some("nothing came for 30 s"))] {
+        arrived.keep_for_end(bytes).unwrap();
+        let next = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
+        let next = tokio::time::timeout(Duration::from_secs(600), next).await.ok();
+        let given_up = next.map(|frame| frame.unwrap().unwrap_err().to_string());
+        assert_eq!(given_up.is_some(), expected.is_some(), "{given_up:?}");
+        assert!(expected.is_none_or(|why| given_up.unwrap().contains(why)));
+    }
+    assert!(arrived.keep_for_end(50_000).is_err());
+    drop((arrived, messages));
+    assert_eq!(tally.held.load(Relaxed), others.bytes);
+}
+
 #[tokio::test]
 async fn small_answers_over_http2_that_are_not_read_have_nobody_refused() {
     let router = Router::new().route("/", post(|| async { "here" }));
