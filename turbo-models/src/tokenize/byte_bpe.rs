@@ -20,9 +20,8 @@ use crate::{
     json::{JsonObject, read_json},
 };
 
-/// The reference's classes that cut texts so; the last names no family.
-const CLASSES: [&str; 4] =
-    ["RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "PreTrainedTokenizer"];
+/// The reference's classes that cut texts so.
+const CLASSES: [&str; 3] = ["RobertaTokenizer", "BartTokenizer", "LongformerTokenizer"];
 const CLS: &str = "<s>";
 const SEP: &str = "</s>";
 const MASK: &str = "<mask>";

@@ -10,9 +10,8 @@ use tokenizers::{
 use super::older::{add_tokens, check_class};
 use crate::{ModelError, error::one_line, json::JsonObject};
 
-/// The reference's classes that cut texts so; the last names no family.
-const CLASSES: [&str; 4] =
-    ["BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "PreTrainedTokenizer"];
+/// The reference's classes that cut texts so.
+const CLASSES: [&str; 3] = ["BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"];
 const CLS: &str = "[CLS]";
 const SEP: &str = "[SEP]";
 const UNK: &str = "[UNK]";
