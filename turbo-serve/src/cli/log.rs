@@ -29,7 +29,9 @@ impl LogArguments {
     /// # Errors
     /// A collector that cannot be one.
     pub(super) fn start(&self) -> Result<Spans> {
-        let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+        let said = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|said| !said.is_empty());
+        let filter = said.and_then(|said| EnvFilter::try_new(said).ok());
+        let filter = filter.unwrap_or_else(|| EnvFilter::new("info"));
         let spans = Spans::to(self.otlp_endpoint.as_deref(), &self.otlp_service_name)?;
         let lines = fmt::layer().with_writer(std::io::stderr).with_target(false);
         let lines = match self.json_output {

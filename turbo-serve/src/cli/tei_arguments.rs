@@ -62,7 +62,8 @@ impl TeiArguments {
 
     /// The model, with the token that was given under its old name where there is no other.
     pub(super) fn with_token(&self, model: &ModelArguments) -> ModelArguments {
-        let hf_token = model.hf_token.clone().or(self.hf_api_token.clone());
+        // Scripts pass what a variable holds, be it nothing.
+        let hf_token = model.hf_token.clone().filter(|token| !token.is_empty()).or(self.hf_api_token.clone());
         ModelArguments { hf_token, ..model.clone() }
     }
 

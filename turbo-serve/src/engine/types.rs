@@ -126,7 +126,7 @@ pub struct InferResponse {
 pub struct Usage {
     /// Where the time went.
     pub timings: Timings,
-    /// Unicode characters of all texts, prompts not counted; of ids, their number.
+    /// Unicode characters of all texts, prompts not counted; of ids that come alone, their number.
     pub characters: usize,
     /// Tokens of all inputs after truncation.
     pub tokens: usize,

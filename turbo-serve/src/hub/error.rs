@@ -132,3 +132,10 @@ pub enum HubError {
 fn other(others: &[String]) -> String {
     if others.is_empty() { String::new() } else { format!(" (but {})", others.join(", ")) }
 }
+
+impl HubError {
+    /// Whether the Hub may answer another time: it is out of reach, or asks to wait.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Busy { .. })
+    }
+}

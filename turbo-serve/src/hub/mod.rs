@@ -120,19 +120,22 @@ impl Hub {
             let missing = HubError::Offline { model: name.to_owned(), cache };
             return self.cached(name, revision).ok_or(missing);
         }
-        let fetched = match ask::about(&self.settings, name, revision) {
-            Ok(answer) => {
-                let plan = Plan { name: name.to_owned(), answer, module: module.map(str::to_owned) };
-                self.fetch(plan, revision, watch)
-            }
+        let answer = match ask::about(&self.settings, name, revision) {
+            Ok(answer) => answer,
             // What a commit is made of does not change, whatever the Hub says of the model by now.
-            Err(error) if is_commit(revision) => return self.stale(name, revision, error),
-            Err(error) => Err(error),
-        };
-        match fetched {
-            Err(error @ (HubError::Unreachable { .. } | HubError::Busy { .. })) => {
-                self.stale(name, revision, error)
+            Err(error) if is_commit(revision) || error.may_pass() => {
+                return self.stale(name, revision, error);
             }
+            Err(error) => return Err(error),
+        };
+        let commit = answer.sha.clone();
+        let plan = Plan { name: name.to_owned(), answer, module: module.map(str::to_owned) };
+        match self.fetch(plan, revision, watch) {
+            Err(error) if error.may_pass() => match self.stale(name, revision, error)? {
+                // The commit that lacks what could not be fetched, left by another tool or by an earlier try.
+                Snapshot { commit: known, stale: Some(error), .. } if known == commit => Err(error),
+                snapshot => Ok(snapshot),
+            },
             fetched => fetched,
         }
     }

@@ -67,7 +67,7 @@ pub(super) fn modules(folder: &Path, module: Option<&str>) -> Result<Vec<String>
     Ok(paths.flat_map(of_module).collect())
 }
 
-/// The files with the weights of the model itself. They are fetched last: who has them has the rest.
+/// The files with the weights of the model itself. They are fetched last: whom turbo gave them has the rest.
 ///
 /// # Errors
 /// What is wrong with their index.

@@ -60,7 +60,8 @@ struct Model {
     load: LoadWhen,
     /// `None` where it is there for good.
     source: Option<Arc<dyn Source>>,
-    /// Orders to unload all of its versions; those to load it that are older load nothing any more.
+    /// Orders to unload all of its versions; those to load it that are older load nothing any more. One to unload a version
+    /// ends no older load of all.
     unloads: AtomicU64,
 }
 
@@ -293,7 +294,7 @@ impl Models {
 
     /// Unloads all versions of a model (`name`), or one (`name/version`, `name/latest`). They are not found any more
     /// once this future was polled; it ends when what was accepted is answered and the memory is free. Unloading goes on
-    /// when it is dropped.
+    /// when it is dropped, and wins over who has a version loaded again before it is gone.
     ///
     /// # Errors
     /// [`ChangeError`]: no such model or version.

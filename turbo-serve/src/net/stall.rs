@@ -30,7 +30,8 @@ pub(super) struct StallLimit<S> {
     stream: S,
     limit: Duration,
     underway: Underway,
-    /// Since a write has waited; who writes flushes when all is written.
+    /// Since a write has waited; who writes flushes when all is written. What TLS has yet to send then is not watched: who
+    /// stops there counts as asking for nothing.
     stalled: Option<Stalled>,
 }
 

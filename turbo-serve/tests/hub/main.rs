@@ -326,6 +326,17 @@ fn a_later_commit_that_breaks_leaves_the_one_before() {
     assert!(matches!(rig.fetch_as(NAME, LATER_COMMIT, offline), Err(HubError::Offline { .. })));
 }
 
+#[test]
+fn a_commit_of_which_another_tool_left_a_part_is_no_model_while_the_rest_is_out_of_reach() {
+    let rig = Rig::new(model());
+    let snapshot = rig.fetch().unwrap();
+    let pooling = snapshot.folder.join("1_Pooling/config.json");
+    fs::remove_file(fs::canonicalize(&pooling).unwrap()).unwrap();
+    fs::remove_file(&pooling).unwrap();
+    rig.server.model.lock().unwrap().breaks.insert("1_Pooling/config.json".to_owned(), vec![0; 4]);
+    assert!(matches!(rig.fetch(), Err(HubError::Unreachable { .. })));
+}
+
 /// Whoever has the lock may be stopped, or wait for a Hub that says nothing any more.
 #[test]
 fn who_stands_still_is_waited_for_no_longer_than_the_hub() {

@@ -68,7 +68,8 @@ Formats of the output:
 The output has a row for each row of the input, in the same order. A row that cannot be read or does not suit the model
 is told on standard error with its line, and the rest goes on.
 
-Ctrl-C leaves a sound file, and OUTPUT.unfinished beside it. The same command with --resume goes on where it stopped and
+Ctrl-C and SIGTERM leave a sound file, and OUTPUT.unfinished beside it. A hangup ends a run as a kill does; under nohup it
+goes on. The same command with --resume goes on where it stopped and
 ends with the file of a run that was never stopped, byte for byte where a CPU of the same kind computes it; where nothing
 was begun it begins, and a complete output is left as it is. An input that has changed since is refused. The best rows of
 all (rerank --query --top-k) and standard output cannot be resumed.
@@ -302,7 +303,8 @@ struct Work<'a, J> {
 }
 
 /// True after SIGINT or SIGTERM; a second one ends the process at once. SIGHUP is not listened for: whoever has it
-/// ignored, as `nohup` has, wants the run to go on, and else it ends as when it is killed, which `--resume` goes on from.
+/// ignored, as `nohup` has, wants the run to go on, and else it ends as when it is killed: `--resume` goes on from that
+/// where it can.
 fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);

@@ -119,7 +119,7 @@ impl Operation {
         self.answer["headers"] = json!({
             "x-compute-type": { "description": "what it ran on", "schema": { "type": "string" } },
             "x-compute-time": number("milliseconds, all in all"),
-            "x-compute-characters": number("characters of all texts"),
+            "x-compute-characters": number("characters of all texts; of ids, their number"),
             "x-compute-tokens": number("tokens of all inputs"),
             "x-total-time": number("milliseconds, all in all"),
             "x-tokenization-time": number("milliseconds until an input was tokens, in the mean"),
