@@ -80,7 +80,7 @@ impl Folder {
     /// Uses the folder `dir`, made where it is missing, for files of `bytes` at most together. Their pages take
     /// `page_cache` bytes of memory.
     pub(super) fn open(dir: &Path, bytes: u64, page_cache: usize) -> Result<Self, FolderError> {
-        fs::create_dir_all(dir)?;
+        make(dir)?;
         let lock = File::options().create(true).truncate(false).write(true).open(dir.join("lock"))?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -333,6 +333,14 @@ impl Store for Folder {
     }
 }
 
+/// Makes the folder `dir` where it is missing, for nobody but its user: what texts became tells much of them.
+fn make(dir: &Path) -> io::Result<()> {
+    let mut folder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
+    folder.recursive(true).create(dir)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -368,6 +376,16 @@ mod tests {
         let mut files: Vec<_> = files.filter(|file| file.extension() == Some("redb".as_ref())).collect();
         assert_eq!(files.len(), 1, "{files:?}");
         files.remove(0)
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_that_is_made_is_its_users_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("made");
+        let _folder = open(&dir).unwrap();
+        assert_eq!(fs::metadata(&dir).unwrap().permissions().mode() & 0o077, 0);
     }
 
     #[test]

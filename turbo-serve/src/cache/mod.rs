@@ -39,7 +39,7 @@ pub use self::{
     key::{Key, Scope},
     redis::{NoRedisUrl, RedisUrl},
 };
-use crate::metric_names::tier;
+use crate::{engine::available_bytes, metric_names::tier};
 
 /// Of the bytes of memory, one part of so many is for what waits to be written to a place behind it; and as much for pages
 /// of the folder.
@@ -125,6 +125,14 @@ pub enum CacheError {
         /// The least there can be.
         least: u64,
     },
+    /// More bytes than this machine could have.
+    #[error("a cache of {got} bytes of memory is too large, {free} bytes are free")]
+    TooLarge {
+        /// What was asked for.
+        got: u64,
+        /// What the system says.
+        free: u64,
+    },
 }
 
 /// Called with what was found, and where.
@@ -139,7 +147,7 @@ impl ResponseCache {
     /// A cache in memory that takes `bytes` at most.
     ///
     /// # Errors
-    /// [`CacheError::TooSmall`].
+    /// [`CacheError`].
     pub fn in_memory(bytes: usize) -> Result<Self, CacheError> {
         Self::open(&CacheOptions { bytes, folder: None, redis: None })
     }
@@ -147,10 +155,11 @@ impl ResponseCache {
     /// A cache in memory, and in what `options` say beside it. A folder or server that cannot be used is a warning.
     ///
     /// # Errors
-    /// [`CacheError::TooSmall`].
+    /// [`CacheError`].
     pub fn open(options: &CacheOptions) -> Result<Self, CacheError> {
         let bytes = options.bytes;
         check(bytes as u64, "of memory", Self::LEAST_BYTES as u64)?;
+        check_room(bytes as u64)?;
         let share = bytes / BEHIND;
         let (mut behind, mut of_behind) = (Vec::new(), 0);
         if let Some(folder) = &options.folder {
@@ -243,6 +252,14 @@ impl ResponseCache {
 
 fn check(got: u64, place: &'static str, least: u64) -> Result<(), CacheError> {
     if got < least { Err(CacheError::TooSmall { got, place, least }) } else { Ok(()) }
+}
+
+/// The tables, which are made at once, take an eighth of a cache.
+fn check_room(got: u64) -> Result<(), CacheError> {
+    match available_bytes() {
+        Some(free) if got / 8 > free => Err(CacheError::TooLarge { got, free }),
+        _ => Ok(()),
+    }
 }
 
 /// The folder, with so many bytes of memory for its pages and as many for what waits to be written.

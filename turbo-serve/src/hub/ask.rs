@@ -27,7 +27,7 @@ pub(super) fn about(settings: &HubSettings, name: &str, revision: &str) -> Resul
     let api = api_of(settings, name)?;
     let unreachable = |error: ureq::Error| HubError::Unreachable {
         model: name.to_owned(),
-        endpoint: settings.endpoint.clone(),
+        endpoint: settings.shown_endpoint(),
         why: error.to_string(),
     };
     let request = api.repo(repo(name, revision)).info_request().query("blobs", "true");
@@ -42,12 +42,12 @@ pub(super) fn about(settings: &HubSettings, name: &str, revision: &str) -> Resul
     let answer: Result<Answer, _> = response.body_mut().with_config().limit(64 << 20).read_json();
     let answer = answer.map_err(|error| match error {
         ureq::Error::Json(why) => {
-            broken(format!("{} does not answer as the Hub does: {why}", settings.endpoint))
+            broken(format!("{} does not answer as the Hub does: {why}", settings.shown_endpoint()))
         }
         other => unreachable(other),
     })?;
     if !super::is_commit(&answer.sha) {
-        return Err(broken(format!("{} names no commit but {:?}", settings.endpoint, answer.sha)));
+        return Err(broken(format!("{} names no commit but {:?}", settings.shown_endpoint(), answer.sha)));
     }
     Ok(answer)
 }
@@ -60,7 +60,7 @@ pub(super) fn refused(
     status: u16,
     code: Option<&str>,
 ) -> HubError {
-    let (model, endpoint) = (name.to_owned(), settings.endpoint.clone());
+    let (model, endpoint) = (name.to_owned(), settings.shown_endpoint());
     match (status, code) {
         (_, Some("GatedRepo")) | (403, _) => HubError::Gated { model, endpoint },
         (_, Some("RevisionNotFound")) => {

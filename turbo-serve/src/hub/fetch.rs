@@ -295,7 +295,7 @@ impl Transfer<'_> {
         let Plan { name, answer, .. } = self.plan;
         let unreachable = |why: String| HubError::Unreachable {
             model: name.clone(),
-            endpoint: self.settings.endpoint.clone(),
+            endpoint: self.settings.shown_endpoint(),
             why: format!("{file}: {why}"),
         };
         match error {
@@ -317,7 +317,7 @@ impl Transfer<'_> {
                 }
                 ureq::Error::StatusCode(401) => Failure::Final(HubError::Gated {
                     model: name.clone(),
-                    endpoint: self.settings.endpoint.clone(),
+                    endpoint: self.settings.shown_endpoint(),
                 }),
                 ureq::Error::StatusCode(status) => {
                     Failure::Final(refused(self.settings, name, &answer.sha, status, None))

@@ -177,7 +177,7 @@ impl Hub {
         let seconds = self.settings.patience.as_secs();
         HubError::Unreachable {
             model: name.to_owned(),
-            endpoint: self.settings.endpoint.clone(),
+            endpoint: self.settings.shown_endpoint(),
             why: format!("it sent nothing for {seconds} s; what has arrived is kept, try again"),
         }
     }

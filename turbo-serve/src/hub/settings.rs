@@ -72,6 +72,14 @@ impl HubSettings {
             pause: Duration::from_secs(1),
         })
     }
+
+    /// The Hub's address as it may be told: without a name and a password before its host.
+    pub(super) fn shown_endpoint(&self) -> String {
+        let Some((scheme, rest)) = self.endpoint.split_once("://") else { return self.endpoint.clone() };
+        let authority = &rest[..rest.find('/').unwrap_or(rest.len())];
+        let host = authority.rfind('@').map_or(0, |at| at + 1);
+        format!("{scheme}://{}", &rest[host..])
+    }
 }
 
 /// Links in the cache are relative to it, and are made from whole paths.
@@ -98,6 +106,18 @@ mod tests {
             variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         };
         HubSettings::new(None, None, variable, Some("/home/me".into())).ok().unwrap()
+    }
+
+    #[test]
+    fn a_password_of_the_endpoint_is_not_told() {
+        for (endpoint, shown) in [
+            ("https://mirror.org/hf", "https://mirror.org/hf"),
+            ("https://me:se@cret@mirror.org:8080/a@b", "https://mirror.org:8080/a@b"),
+            ("https://me:secret@mirror.org", "https://mirror.org"),
+            ("mirror.org", "mirror.org"),
+        ] {
+            assert_eq!(settings(&[("HF_ENDPOINT", endpoint)]).shown_endpoint(), shown);
+        }
     }
 
     #[test]

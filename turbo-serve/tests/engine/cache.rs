@@ -300,6 +300,13 @@ fn answers_in_a_folder_outlive_the_engine() {
     assert!(ask_once("one", dir.path(), [&[3], &[3]]).is_empty());
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_cache_that_no_memory_holds_is_refused() {
+    let error = ResponseCache::in_memory(usize::MAX).err().unwrap();
+    assert!(error.to_string().contains("is too large"), "{error}");
+}
+
 #[test]
 fn answers_of_a_model_that_nothing_tells_from_others_stay_in_memory() {
     let dir = tempfile::tempdir().unwrap();

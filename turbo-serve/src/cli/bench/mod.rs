@@ -151,6 +151,11 @@ impl Bench<'_> {
         for batch_size in &arguments.batch_size {
             for seq_len in &arguments.seq_len {
                 let seq_len = u32::try_from(seq_len.get()).context("--seq-len")?;
+                let total_tokens =
+                    u32::try_from(batch_size.get()).ok().and_then(|it| it.checked_mul(seq_len));
+                total_tokens.with_context(|| {
+                    format!("--batch-size {batch_size}: a batch has fewer than 2³² tokens")
+                })?;
                 let batch = self.engine.batch(&vec![seq_len; batch_size.get()]).context("--seq-len")?;
                 batches.push((seq_len, batch));
             }
