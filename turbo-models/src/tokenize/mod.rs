@@ -35,7 +35,7 @@ use self::{
     cuts::Cuts,
     encoding::{ReadText, WordRule},
     file::{TokenizerFiles, guarded},
-    tokens::{AllTokens, Made, of_ids, side_by_side},
+    tokens::{AllTokens, Made, of_ids, of_token, side_by_side},
     whole_words::WholeWords,
     word_cache::WordCache,
 };
@@ -219,6 +219,19 @@ impl TextTokenizer {
         let texts = self.read_texts(&first, second.as_ref());
         let tokens = self.shared.join(first.tokens, second.map(|part| part.tokens), special_tokens)?;
         Ok(Encoding::of(&tokens, &texts, &self.shared.words))
+    }
+
+    /// The token that the vocabulary writes as `word`, added ones included, though no text may become it: `##ing`. Where
+    /// there is none, the tokens of `word`, without special ones.
+    ///
+    /// # Errors
+    /// As [`Self::tokenize`].
+    pub fn word(&self, word: &str) -> Result<Encoding, TokenizeError> {
+        let Some(id) = self.shared.tokenizer.token_to_id(word) else {
+            return self.tokenize(word, SpecialTokens::Without);
+        };
+        let text = ReadText::new(word, 0, LetterCase::Kept);
+        Ok(Encoding::of(&of_token(id, word), &[text], &self.shared.words))
     }
 
     /// A question beside each part of a context that is too long for one input: windows of at most `max_len` tokens,

@@ -89,6 +89,11 @@ pub(super) fn of_ids(ids: Vec<u32>) -> Tokens {
     tokens(ids, vec![String::new(); count], vec![None; count], vec![(0, 0); count])
 }
 
+/// The one that the vocabulary writes as `token`.
+pub(super) fn of_token(id: u32, token: &str) -> Tokens {
+    tokens(vec![id], vec![token.to_owned()], vec![Some(0)], vec![(0, token.len())])
+}
+
 fn tokens(
     ids: Vec<u32>,
     tokens: Vec<String>,

@@ -159,6 +159,26 @@ fn windows_are_the_reference_s() {
 }
 
 #[test]
+fn words_are_looked_for_in_the_vocabulary_first() {
+    for (fixture, word, expected) in [
+        ("encodings-wordpiece", "##a", &[47][..]),
+        ("encodings-wordpiece", "[MASK]", &[4]),
+        ("encodings-wordpiece", "aa", &[5, 47]),
+        ("encodings-wordpiece", "", &[]),
+        ("encodings-roberta", "Ġthe", &[262]),
+        ("encodings-roberta", " the", &[262]),
+        ("encodings-roberta", "the", &[261]),
+        ("encodings-xlm-roberta", "▁the", &[4]),
+        ("encodings-xlm-roberta", "the", &[4]),
+        ("encodings-xlm-roberta", "a", &[17]),
+    ] {
+        let found = tokenizer(fixture, 1000).word(word).unwrap();
+        assert_eq!(found.input_ids, expected, "{fixture}: {word:?}");
+        assert!(found.offsets.last().is_none_or(|place| place.end == word.len()), "{fixture}: {word:?}");
+    }
+}
+
+#[test]
 fn mask_tokens_are_found() {
     let masks = FIXTURES.map(|fixture| {
         let tokenizer = tokenizer(fixture, 1000);

@@ -388,6 +388,8 @@ impl Tokenize for TextTokenizer {
     fn tokens(&self, text: Text<'_>, extent: Extent) -> Result<Vec<Encoding>, TokenizeError> {
         Ok(match (extent, text) {
             (Extent::Whole(special), _) => vec![self.tokenize(text, special)?],
+            (Extent::Word, Text::One(word)) => vec![self.word(word)?],
+            (Extent::Word, Text::Pair(..)) => vec![self.tokenize(text, SpecialTokens::Without)?],
             (Extent::Input(truncation), _) => vec![self.encode_detailed(text, truncation)?],
             (Extent::Windows { max_len, stride }, Text::Pair(question, context)) => {
                 self.windows(question, context, max_len, stride)?

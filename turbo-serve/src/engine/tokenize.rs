@@ -35,6 +35,9 @@ pub trait Tokenize: Send + Sync {
 pub enum Extent {
     /// All of it, however long, with special tokens around it or without.
     Whole(SpecialTokens),
+    /// All of it as the one token that the vocabulary writes so: `##ing`. Where there is none, as its tokens, without
+    /// special ones.
+    Word,
     /// What one input of the model may have, special tokens included.
     Input(Truncation),
     /// All of the second of a pair, in windows that each are an input and hold all of the first.

@@ -15,8 +15,8 @@ pub struct GapRequest {
     pub text: String,
     /// Words for each of them.
     pub top_k: usize,
-    /// The only words that are looked at, at most [`MOST_TARGETS`]; of those that are several tokens the first counts.
-    /// `None`: all tokens of the vocabulary.
+    /// The only words that are looked at, at most [`MOST_TARGETS`], as the vocabulary writes them; of those that it does
+    /// not have, the first of their tokens counts. `None`: all tokens of the vocabulary.
     pub targets: Option<Vec<String>>,
 }
 
@@ -105,7 +105,7 @@ fn encodings(tokenized: Vec<Tokenized>) -> Vec<Encoding> {
     tokenized.into_iter().flat_map(|it| it.encodings).collect()
 }
 
-/// The first token of each word, in requests of as many as one request may have.
+/// The token that is each word, or its first one, in requests of as many as one request may have.
 async fn first_tokens(
     engine: &AskedBefore<'_>,
     words: Vec<String>,
@@ -116,7 +116,7 @@ async fn first_tokens(
     }
     let mut first = Vec::with_capacity(words.len());
     for some in words.chunks(at_once) {
-        let request = to_tokenize(some.to_vec(), Extent::Whole(SpecialTokens::Without));
+        let request = to_tokenize(some.to_vec(), Extent::Word);
         for encoding in encodings(engine.tokenize(request).await?) {
             match encoding.input_ids.first() {
                 Some(&token) => first.push(token),

@@ -56,7 +56,7 @@ impl Tokenize for Numbers {
         let ids = Self::all(text)?;
         Ok(match extent {
             Extent::Windows { max_len, .. } => ids.chunks(max_len).map(of).collect(),
-            Extent::Whole(_) | Extent::Input(_) => vec![of(&ids)],
+            Extent::Whole(_) | Extent::Word | Extent::Input(_) => vec![of(&ids)],
         })
     }
 

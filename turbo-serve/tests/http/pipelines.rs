@@ -184,6 +184,15 @@ fn what_is_wrong_with_a_pipelines_request() {
             "Validation",
             "unknown variant `best`",
         ),
+        // Its end would be cut off, and what is there would be missing.
+        (
+            &entities,
+            tokens,
+            json!({ "inputs": long, "parameters": { "stride": 8 } }),
+            422,
+            "Validation",
+            "`stride` is not possible here: send the parts",
+        ),
         (&gaps, masks, json!({ "inputs": "no gap" }), 422, "Validation", "there is no `[MASK]` in the "),
         (
             &gaps,
@@ -263,6 +272,16 @@ fn what_is_wrong_with_a_pipelines_request() {
     let targets = json!({ "inputs": "a [MASK] c", "parameters": { "targets": ["the", "cat"] } });
     let words = ok(&gaps.post(masks, targets.to_string()));
     assert_eq!(list(&words).len(), 2, "{words}");
+    // As the vocabulary writes them, which no text becomes.
+    let targets = json!({ "inputs": "a [MASK] c", "parameters": { "targets": ["##a", "##b"] } });
+    let words = ok(&gaps.post(masks, targets.to_string()));
+    let mut ids: Vec<_> = list(&words).iter().map(|word| word["token"].as_u64().unwrap()).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [47, 48], "{words}");
+    for stride in [json!(0), json!(null)] {
+        let body = json!({ "inputs": "the cat", "parameters": { "stride": stride } });
+        ok(&entities.post(tokens, body.to_string()));
+    }
     let many: Vec<String> = ('a'..='z').chain('0'..='9').map(String::from).collect();
     let targets = json!({ "inputs": "a [MASK] c", "parameters": { "targets": many, "top_k": 1000 } });
     assert_eq!(list(&ok(&gaps.post(masks, targets.to_string()))).len(), 36, "more than one request may have");

@@ -240,6 +240,7 @@ fn pipeline() -> Value {
                 "parameters": parameters(json!({
                     "aggregation_strategy": maybe_one_of(["none", "simple", "first", "average", "max"]),
                     "ignore_labels": { "type": ["array", "null"], "items": text() },
+                    "stride": { "enum": [0, null] },
                 })),
             }),
             ["inputs"],

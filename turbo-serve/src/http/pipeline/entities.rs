@@ -11,8 +11,8 @@ use crate::{
         ability::Ability,
         answer::{answered, caught, elsewhere},
         call::{Call, RequestBody},
-        error::TeiError,
-        inputs::{Object, TextList},
+        error::{ApiError, TeiError},
+        inputs::{Count, Object, TextList},
         metrics::Arity,
     },
     tasks::{EntityRequest, FoundEntity, entities},
@@ -29,6 +29,8 @@ pub(in crate::http) struct EntitiesBody {
 struct Parameters {
     aggregation_strategy: Option<Strategy>,
     ignore_labels: Option<Vec<String>>,
+    /// The tokens that parts of a long text would share; no text is read in parts.
+    stride: Option<Count>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -82,6 +84,10 @@ pub(in crate::http) async fn token_classification(
 ) -> Result<Response, TeiError> {
     Ability::TokenClassification.check(&target.engine().info().model)?;
     let parameters = body.parameters.unwrap_or_default().0;
+    if parameters.stride.is_some_and(|Count(stride)| stride > 0) {
+        let why = "`stride` is not possible here: send the parts of a long text as texts of their own";
+        return Err(ApiError::validation(why).into());
+    }
     // What hosted models answer with where nothing is said.
     let aggregation = match parameters.aggregation_strategy.unwrap_or(Strategy::Simple) {
         Strategy::None => Aggregation::None,
