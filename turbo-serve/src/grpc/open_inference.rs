@@ -1,6 +1,6 @@
 //! `inference.GRPCInferenceService`: KServe's Open Inference Protocol v2, whose meaning is in [`kserve`](crate::kserve).
 
-use std::{collections::HashMap, time::Instant};
+use std::{collections::HashMap, sync::mpsc, time::Instant};
 
 use futures_util::StreamExt;
 use tonic::{Request, Response, Status, Streaming, async_trait};
@@ -34,6 +34,10 @@ use crate::{
     },
     models::{Served, Wanted},
 };
+
+/// Longest id, in bytes, that is told of a question that failed: ids are remembered apart from what was counted of their
+/// messages.
+const LONGEST_ID: usize = 1024;
 
 /// A model and a version; what is empty is not said.
 fn wanted<'a>(name: &'a str, version: &'a str) -> Wanted<'a> {
@@ -227,15 +231,27 @@ impl GrpcInferenceService for Calls {
     ) -> Result<Response<Answers<ModelStreamInferResponse>>, Status> {
         let model = Model::of(request.metadata())?;
         let arrived = arrived(&request);
-        let messages = self.clone().messages(None, request);
+        // Each message has one answer, in its turn: so the ids come in the order of the answers.
+        let (id_of_next, ids) = mpsc::channel();
+        let remember = move |message: &Result<ModelInferRequest, Status>| {
+            let id = message.as_ref().ok().map(|message| &message.id);
+            // An error says that nobody is answered any more.
+            drop(id_of_next.send(id.filter(|id| id.len() <= LONGEST_ID).cloned()));
+        };
+        let messages = self.clone().messages(None, request).inspect(remember);
         let answers = self.clone().ask_each(model, AT_ONCE, arrived, messages);
-        let told = |answer: Result<Answered<ModelInferResponse>, Status>| match answer {
-            Ok(answered) => ModelStreamInferResponse {
-                error_message: String::new(),
-                infer_response: Some(answered.message),
-            },
-            Err(status) => {
-                ModelStreamInferResponse { error_message: status.message().to_owned(), infer_response: None }
+        let told = move |answer: Result<Answered<ModelInferResponse>, Status>| {
+            let id = ids.try_recv().ok().flatten();
+            match answer {
+                Ok(answered) => ModelStreamInferResponse {
+                    error_message: String::new(),
+                    infer_response: Some(answered.message),
+                },
+                // So that the client knows which of its questions it was, as Triton tells it.
+                Err(status) => ModelStreamInferResponse {
+                    error_message: status.message().to_owned(),
+                    infer_response: id.map(|id| ModelInferResponse { id, ..ModelInferResponse::default() }),
+                },
             }
         };
         Ok(Response::new(answers.map(told).map(Ok).boxed()))
@@ -246,8 +262,8 @@ impl GrpcInferenceService for Calls {
         request: Request<ModelStatisticsRequest>,
     ) -> Result<Response<ModelStatisticsResponse>, Status> {
         let ModelStatisticsRequest { name, version } = request.into_inner();
-        let Wanted { name, version } = wanted(&name, &version);
-        let stats = kserve::statistics(&self.models, name, version);
+        let wanted = Some(wanted(&name, &version)).filter(|wanted| wanted.name.is_some());
+        let stats = kserve::statistics(&self.models, wanted);
         let stats = stats.map_err(|error| self.refuse(&error.into()))?;
         let model_stats = stats.into_iter().map(ModelStatistics::from).collect();
         Ok(Response::new(ModelStatisticsResponse { model_stats }))

@@ -34,14 +34,15 @@ pub(crate) async fn answer(engine: &dyn Infer, asked: Asked) -> Result<(Vec<Outp
     let (info, task) = (engine.info(), engine.info().model.task);
     let parameters = Parameters::read(asked.parameters, asked.received)?;
     let wanted = outputs::wanted(task, &asked.outputs)?;
-    let truncation = parameters.truncation(info);
+    let said = parameters.truncation(info);
+    let truncation = said.unwrap_or_else(|| info.default_truncation());
     let mut inputs = inputs::read(asked.inputs, info.max_client_batch_size)?;
     inputs.iter_mut().for_each(|input| inputs::cut(input, truncation, info.max_input_length));
     if task == Task::MaskedLm {
         inputs = select_masks(engine, inputs, truncation).await?;
     }
     let request = InferRequest {
-        truncation: Some(truncation),
+        truncation: said,
         prompt_name: parameters.prompt_name.clone(),
         urgency: parameters.urgency,
         ..InferRequest::new(inputs, OutputKind::RAW)

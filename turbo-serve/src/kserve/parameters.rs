@@ -98,12 +98,17 @@ impl Parameters {
         Ok(())
     }
 
-    pub(super) fn truncation(&self, info: &EngineInfo) -> Truncation {
-        match (self.truncate.unwrap_or(info.auto_truncate), self.left) {
+    /// What is done to inputs that are too long. `None` leaves it to the engine: the models of an ensemble may have a
+    /// default each.
+    pub(super) fn truncation(&self, info: &EngineInfo) -> Option<Truncation> {
+        if self.truncate.is_none() && !self.left {
+            return None;
+        }
+        Some(match (self.truncate.unwrap_or(info.auto_truncate), self.left) {
             (false, _) => Truncation::Off,
             (true, true) => Truncation::Left,
             (true, false) => Truncation::Right,
-        }
+        })
     }
 }
 

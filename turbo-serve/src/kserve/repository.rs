@@ -66,18 +66,12 @@ pub(crate) struct Stats {
     pub(crate) done: Statistics,
 }
 
-/// Of all versions that are there, of those of one model, or of one.
-pub(crate) fn statistics(
-    models: &Models,
-    name: Option<&str>,
-    version: Option<&str>,
-) -> Result<Vec<Stats>, NotServed> {
-    let mut found = models.ready();
-    if let Some(name) = name {
-        let wanted = models.find(Wanted { name: Some(name), version })?;
-        let is_wanted = |it: &str| version.is_none() || it == wanted.version();
-        found.retain(|served| served.name() == wanted.name() && is_wanted(served.version()));
-    }
+/// Of all versions that are there, or of those that the wanted name stands for.
+pub(crate) fn statistics(models: &Models, wanted: Option<Wanted<'_>>) -> Result<Vec<Stats>, NotServed> {
+    let found = match wanted {
+        Some(wanted) => models.ready_of(wanted)?,
+        None => models.ready(),
+    };
     let stats = |served: crate::models::Served| Stats {
         name: served.name().to_owned(),
         version: served.version().to_owned(),

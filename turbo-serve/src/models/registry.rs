@@ -229,11 +229,25 @@ impl Models {
     /// Leases on all versions that are ready.
     #[must_use]
     pub fn ready(&self) -> Vec<Served> {
-        let lease = |slot: &Slot| match &slot.phase {
-            Phase::Ready(ready) => Some(ready.lease.clone()),
-            _ => None,
-        };
+        let lease = |slot: &Slot| slot.phase.lease().cloned();
         self.0.table.read().iter().flat_map(BTreeMap::values).filter_map(lease).collect()
+    }
+
+    /// Leases on those versions that are ready and that a name stands for: where no version is said on all of the
+    /// model's, whichever would answer, else on that one.
+    ///
+    /// # Errors
+    /// [`NotServed`], as of [`Models::find`], where none is ready.
+    pub fn ready_of(&self, wanted: Wanted<'_>) -> Result<Vec<Served>, NotServed> {
+        let (model, which) = self.0.names.resolve(wanted)?;
+        if which == Which::Usual {
+            let lease = |slot: &Slot| slot.phase.lease().cloned();
+            let ready: Vec<Served> = self.0.table.read()[model].values().filter_map(lease).collect();
+            if !ready.is_empty() {
+                return Ok(ready);
+            }
+        }
+        Ok(vec![self.find(wanted)?])
     }
 
     /// How the server is: as the model that is worst off, of those that are there; what requests have loaded counts as

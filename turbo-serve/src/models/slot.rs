@@ -120,6 +120,14 @@ impl Phase {
         }
     }
 
+    /// What leads to it, where it is ready.
+    pub(super) fn lease(&self) -> Option<&Served> {
+        match self {
+            Self::Ready(ready) => Some(&ready.lease),
+            _ => None,
+        }
+    }
+
     /// Whether a request for it has it loaded.
     pub(super) fn is_on_demand(&self) -> bool {
         match self {

@@ -70,7 +70,7 @@ fn large_answers_are_written_whole() {
 fn options_reach_the_engine() {
     let server = Server::start();
     let pooled = |normalize, dimensions| OutputKind::Pooled { normalize, dimensions };
-    let default = (pooled(true, None), Some(Truncation::Right));
+    let default = (pooled(true, None), None);
     for (path, options, (output, truncation)) in [
         ("/embed", json!({}), default),
         ("/embed", json!({"normalize": false}), (pooled(false, None), default.1)),
@@ -94,7 +94,11 @@ fn options_reach_the_engine() {
             json!({"truncate": true, "truncation_direction": "Left"}),
             (default.0, Some(Truncation::Left)),
         ),
-        ("/embed", json!({"truncate": true, "truncation_direction": "right"}), default),
+        (
+            "/embed",
+            json!({"truncate": true, "truncation_direction": "right"}),
+            (default.0, Some(Truncation::Right)),
+        ),
         ("/embed", json!({"truncation_direction": "Right"}), default),
         ("/embed", json!({"parameters": {"x": [1, {}]}, "unknown": 1e3}), default),
         ("/embed_all", json!({"truncation_direction": "left"}), (OutputKind::Tokens, Some(Truncation::Left))),

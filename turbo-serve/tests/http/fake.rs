@@ -71,7 +71,7 @@ pub(crate) fn sparse() -> ModelInfo {
 
 /// Answers at once, unless the first text asks for something else.
 pub(crate) struct Fake {
-    info: EngineInfo,
+    pub(crate) info: EngineInfo,
     health: Health,
     /// The last request that came.
     pub(crate) seen: std::sync::Mutex<Option<InferRequest>>,

@@ -73,7 +73,7 @@ fn texts_become_vectors() {
     assert_eq!(list(&answer["outputs"]).len(), 1, "token rows are for those who ask: {answer}");
     let seen = server.engine.seen.lock().unwrap().clone().unwrap();
     assert_eq!(seen.output, OutputKind::Pooled { normalize: true, dimensions: None });
-    assert_eq!(seen.truncation, Some(Truncation::Right), "the server's default");
+    assert_eq!(seen.truncation, None, "the engine's default");
 
     let parameters = json!({
         "normalize": false, "dimensions": 2, "truncate": true, "truncation_direction": "left", "priority": 3

@@ -131,22 +131,40 @@ async fn a_stream_goes_on_behind_what_failed() {
     let server = Server::start();
     let texts = ["slow", "a", "backend", "b"];
     let unknown = ModelInferRequest { model_version: "7".to_owned(), ..message(&["c"], true) };
-    let messages =
-        texts.map(|text| message(&[text], true)).into_iter().chain([unknown, message(&["d"], true)]);
-    let messages: Vec<_> = messages.collect();
+    let failing = |id: String| ModelInferRequest { id, ..message(&["backend"], true) };
+    let others = [
+        unknown,
+        message(&["d"], true),
+        failing("7".to_owned()),
+        failing("7".repeat(1025)),
+        failing(String::new()),
+    ];
+    let messages: Vec<_> = texts.map(|text| message(&[text], true)).into_iter().chain(others).collect();
     let answers =
         client(&server).await.model_stream_infer(stream::iter(messages)).await.unwrap().into_inner();
     let told = answers.map(|answer| {
         let answer = answer.unwrap();
-        answer.infer_response.map_or(answer.error_message, |response| response.id)
+        let outputs = answer.infer_response.as_ref().map_or(0, |response| response.outputs.len());
+        assert_eq!(outputs, usize::from(answer.error_message.is_empty()), "{}", answer.error_message);
+        (answer.infer_response.map(|response| response.id), answer.error_message)
     });
-    let told: Vec<String> = told.collect().await;
-    assert_eq!(
-        (&told[..2], &told[3], &told[5]),
-        (&["slow", "a"].map(str::to_owned)[..], &"b".to_owned(), &"d".to_owned())
-    );
-    assert!(told[2].contains("on fire") && told[4].contains("no version `7`"), "{told:?}");
-    assert_eq!(told.len(), 6);
+    let told: Vec<(Option<String>, String)> = told.collect().await;
+    let expected = [
+        (Some("slow"), ""),
+        (Some("a"), ""),
+        (Some("backend"), "on fire"),
+        (Some("b"), ""),
+        (Some("c"), "no version `7`"),
+        (Some("d"), ""),
+        (Some("7"), "on fire"),
+        (None, "on fire"), // its id is too long to be remembered
+        (Some(""), "on fire"),
+    ];
+    assert_eq!(told.len(), expected.len(), "{told:?}");
+    for ((id, error), (expected, said)) in told.iter().zip(expected) {
+        assert_eq!((id.as_deref(), error.is_empty()), (expected, said.is_empty()), "{error}");
+        assert!(error.contains(said), "{error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

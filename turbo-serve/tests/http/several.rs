@@ -17,12 +17,12 @@ use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 use turbo_serve::{
-    engine::{Health, ModelInfo},
+    engine::{Health, ModelInfo, Truncation},
     grpc::{
         self,
         proto::{
             open_inference::{
-                ModelConfigRequest, ModelMetadataRequest,
+                ModelConfigRequest, ModelMetadataRequest, ModelStatisticsRequest,
                 grpc_inference_service_client::GrpcInferenceServiceClient,
             },
             tei::{
@@ -72,6 +72,19 @@ fn declared(name: &str, model: ModelInfo, versions: &[&'static str], aliases: &[
         version: None,
         load: LoadWhen::Start,
         source: Arc::new(Versions { model, versions: versions.to_vec() }),
+    }
+}
+
+/// A model whose requests a test looks at.
+struct Known(Arc<Fake>);
+
+impl Source for Known {
+    fn versions(&self) -> Result<Vec<String>, SourceError> {
+        Ok(vec!["1".to_owned()])
+    }
+
+    fn load(&self, _: Load<'_>) -> Result<Loaded, SourceError> {
+        Ok(Arc::clone(&self.0).into())
     }
 }
 
@@ -329,7 +342,7 @@ fn a_server_whose_models_are_not_loaded_tells_who_watches_that_it_stops() {
 
 #[test]
 fn a_server_without_any_model_lives_and_is_not_ready() {
-    let server = Several::with([search(3)]);
+    let server = Several::with([search(["embedder", "ranker"], 3)]);
     let serving = || {
         server.runtime.block_on(async {
             let url = format!("http://{}", server.running.address);
@@ -440,18 +453,18 @@ fn a_body_that_comes_slowly_keeps_no_model_from_being_unloaded() {
     }
 }
 
-/// The ensemble `search`, of so many documents: the nearest of them are ranked.
-fn search(max_client_batch_size: usize) -> Declared {
+/// The ensemble `search`, of so many documents: the nearest of them by the one model are ranked by the other.
+fn search([embedder, ranker]: [&str; 2], max_client_batch_size: usize) -> Declared {
     let (query, texts) = (|| QUERY.to_owned(), || TEXTS.to_owned());
     let near = Does::Retrieve {
-        model: "embedder".to_owned(),
+        model: embedder.to_owned(),
         query: query(),
         texts: texts(),
         keep: 1,
         query_prompt: None,
         texts_prompt: None,
     };
-    let ranked = Does::Rerank { model: "ranker".to_owned(), query: query(), texts: "near".to_owned() };
+    let ranked = Does::Rerank { model: ranker.to_owned(), query: query(), texts: "near".to_owned() };
     let steps = [("near", near), ("ranked", ranked)].map(|(name, does)| Step { name: name.to_owned(), does });
     let source = Ensemble::new("search", &steps, "ranked", max_client_batch_size).unwrap();
     Declared { source: Arc::new(source), ..declared("search", classifier(["score"]), &[], &[]) }
@@ -459,7 +472,7 @@ fn search(max_client_batch_size: usize) -> Declared {
 
 #[test]
 fn what_an_ensemble_chooses_from_is_one_request() {
-    let server = Several::with([search(3)]);
+    let server = Several::with([search(["embedder", "ranker"], 3)]);
     let rank = |count| {
         let documents: Vec<String> = (0..count).map(|number: usize| number.to_string()).collect();
         server.post("/models/search/v1/rerank", json!({ "query": "a", "documents": documents }))
@@ -488,6 +501,39 @@ fn what_an_ensemble_chooses_from_is_one_request() {
         assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
         assert!(status.message().contains("use `Rerank`"), "{status}");
     });
+}
+
+#[test]
+fn each_model_of_an_ensemble_cuts_by_its_own_default() {
+    let [cutting, mut strict] =
+        [embedding(), classifier(["score"])].map(|model| Fake::of(model, Health::Ready));
+    strict.info.auto_truncate = false;
+    let engines = [cutting, strict].map(Arc::new);
+    let known = |name: &str, engine: &Arc<Fake>| Declared {
+        source: Arc::new(Known(Arc::clone(engine))),
+        ..declared(name, embedding(), &[], &[])
+    };
+    let server = Several::with([
+        known("cutting", &engines[0]),
+        known("strict", &engines[1]),
+        search(["cutting", "strict"], 3),
+    ]);
+    let truncations =
+        || engines.each_ref().map(|engine| engine.seen.lock().unwrap().take().unwrap().truncation);
+    for (options, expected) in [
+        (json!({}), None),
+        (json!({ "truncate": true }), Some(Truncation::Right)),
+        (json!({ "truncate": false }), Some(Truncation::Off)),
+    ] {
+        let mut body = rerank();
+        body["truncate"] = options["truncate"].clone();
+        let reply = server.post("/models/search/rerank", body);
+        assert_eq!((reply.status, truncations()), (200, [expected; 2]), "{options}: {}", reply.text());
+        let text = json!({ "name": "text", "datatype": "BYTES", "shape": [1, 2], "data": ["a", "b"] });
+        let reply =
+            server.post("/v2/models/search/infer", json!({ "inputs": [text], "parameters": options }));
+        assert_eq!((reply.status, truncations()), (200, [expected; 2]), "{options}: {}", reply.text());
+    }
 }
 
 #[test]
@@ -678,4 +724,43 @@ fn the_repository_of_kserves_protocol_is_all_that_is_served() {
     );
     let stats = server.running.get("/v2/models/ranker/stats").json();
     assert_eq!(stats["model_stats"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn statistics_are_those_of_the_versions_that_a_name_stands_for() {
+    let stable = Alias { name: "labels-stable".to_owned(), version: Some("1".to_owned()) };
+    let labels = Declared {
+        aliases: vec![stable],
+        version: Some("2".to_owned()),
+        ..declared("labels", embedding(), &["1", "2"], &[])
+    };
+    let server = Several::with([labels]);
+    let over_http = |name: &str| -> Option<Vec<String>> {
+        let reply = server.running.get(&format!("/v2/models/{name}/stats"));
+        let version = |it: &Value| it["version"].as_str().unwrap().to_owned();
+        let versions = || reply.json()["model_stats"].as_array().unwrap().iter().map(version).collect();
+        (reply.status == 200).then(versions)
+    };
+    let over_grpc = |name: &str| -> Option<Vec<String>> {
+        server.runtime.block_on(async {
+            let url = format!("http://{}", server.running.address);
+            let channel = Channel::from_shared(url).unwrap().connect().await.unwrap();
+            let request = ModelStatisticsRequest { name: name.to_owned(), ..Default::default() };
+            let answer = GrpcInferenceServiceClient::new(channel).model_statistics(request).await.ok()?;
+            Some(answer.into_inner().model_stats.into_iter().map(|it| it.version).collect())
+        })
+    };
+    let are = |name: &str, versions: Option<&[&str]>| {
+        let versions = versions.map(|versions| versions.iter().map(|&it| it.to_owned()).collect::<Vec<_>>());
+        assert_eq!((over_http(name), over_grpc(name)), (versions.clone(), versions), "{name}");
+    };
+    are("labels", Some(&["1", "2"]));
+    are("labels/2", Some(&["2"]));
+    are("labels/latest", Some(&["2"]));
+    are("labels-stable", Some(&["1"]));
+    server.unload("labels/2");
+    are("labels", Some(&["1"])); // the one that it is pinned to is not there
+    are("labels/2", None);
+    server.unload("labels");
+    are("labels", None);
 }

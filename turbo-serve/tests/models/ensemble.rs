@@ -311,6 +311,19 @@ fn the_nearest_are_reranked_and_the_others_come_last() {
 }
 
 #[test]
+fn nothing_is_chosen_by_vectors_that_are_no_numbers() {
+    run(async {
+        let world = World::started(&[retrieve(1), rerank("ranked", "ranker", "near")], "ranked").await;
+        for (query, text) in [("1", "NaN"), ("NaN", "2")] {
+            let error = world.ask(pairs(query, &[text, "1"])).await.unwrap_err();
+            let said = "model `embedder` gave a vector with a value that is not a finite number";
+            assert_eq!(error, EngineError::Backend(said.to_owned()), "{query}, {text}");
+        }
+        assert_eq!(world.seen.ranked.load(SeqCst), 0);
+    });
+}
+
+#[test]
 fn what_members_answer_is_held_where_the_whole_is() {
     run(async {
         let world = World::started(&[retrieve(2), rerank("ranked", "ranker", "near")], "ranked").await;

@@ -42,7 +42,7 @@ pub(super) async fn ready(State(server): State<Server>) -> Result<Response, Kser
 
 /// `GET /v2/models/stats`.
 pub(super) async fn all_statistics(State(server): State<Server>) -> Result<Response, KserveError> {
-    statistics(&server, None, None)
+    statistics(&server, None)
 }
 
 /// `GET /v2/models/{name}`, `…/versions/{version}`, and `…/config`, `…/ready` and `…/stats` of either.
@@ -56,7 +56,7 @@ pub(super) async fn model(
         Verb::Metadata => metadata(&server, wanted, request.headers()).await,
         Verb::Config => config(&server, wanted, request.headers()).await,
         Verb::Ready => model_ready(&server, wanted),
-        Verb::Statistics => statistics(&server, wanted.name, wanted.version),
+        Verb::Statistics => statistics(&server, Some(wanted)),
         Verb::Infer => Ok(wrong_method(request, "POST").await),
     }
 }
@@ -115,8 +115,8 @@ fn model_ready(server: &Server, wanted: Wanted<'_>) -> Result<Response, KserveEr
     }
 }
 
-fn statistics(server: &Server, name: Option<&str>, version: Option<&str>) -> Result<Response, KserveError> {
-    let stats = kserve::statistics(server.models(), name, version).map_err(ApiError::from)?;
+fn statistics(server: &Server, wanted: Option<Wanted<'_>>) -> Result<Response, KserveError> {
+    let stats = kserve::statistics(server.models(), wanted).map_err(ApiError::from)?;
     let stats: Vec<Value> = stats.into_iter().map(statistic).collect();
     Ok(Json(json!({ "model_stats": stats })).into_response())
 }

@@ -62,7 +62,7 @@ pub(in crate::http) async fn predict(
     let question = Question {
         inputs,
         output: OutputKind::RAW,
-        truncation: Some(truncation(&target, body.truncate, body.truncation_direction)),
+        truncation: truncation(&target, body.truncate, body.truncation_direction),
         prompt_name: None,
         received,
     };

@@ -83,7 +83,7 @@ pub(in crate::http) async fn embed(
             normalize: body.normalize.unwrap_or(true),
             dimensions: body.dimensions.map(|Count(count)| count),
         },
-        truncation: Some(truncation(&target, body.truncate, body.truncation_direction)),
+        truncation: truncation(&target, body.truncate, body.truncation_direction),
         prompt_name: body.prompt_name,
         received,
     };
@@ -114,7 +114,7 @@ impl EmbedAllBody {
         Question {
             inputs: self.inputs.0,
             output,
-            truncation: Some(truncation(target, self.truncate, self.truncation_direction)),
+            truncation: truncation(target, self.truncate, self.truncation_direction),
             prompt_name: self.prompt_name,
             received,
         }
@@ -135,7 +135,7 @@ pub(in crate::http) async fn similarity(
     let question = Question {
         inputs: Counted::batch(inputs),
         output: OutputKind::Pooled { normalize: true, dimensions: None },
-        truncation: Some(truncation(&target, parameters.truncate, parameters.truncation_direction)),
+        truncation: truncation(&target, parameters.truncate, parameters.truncation_direction),
         prompt_name: parameters.prompt_name,
         received,
     };

@@ -29,15 +29,20 @@ pub(super) enum TruncationDirection {
     Right,
 }
 
-/// What a request wants done to inputs that are too long.
+/// What a request wants done to inputs that are too long. `None` leaves it to the engine: the models of an ensemble
+/// may have a default each.
 pub(super) fn truncation(
     target: &Target,
     truncate: Option<bool>,
     direction: Option<TruncationDirection>,
-) -> Truncation {
-    match (truncate.unwrap_or(target.engine().info().auto_truncate), direction) {
-        (false, _) => Truncation::Off,
-        (true, Some(TruncationDirection::Left)) => Truncation::Left,
-        (true, Some(TruncationDirection::Right) | None) => Truncation::Right,
+) -> Option<Truncation> {
+    let left = matches!(direction, Some(TruncationDirection::Left));
+    if truncate.is_none() && !left {
+        return None;
     }
+    Some(match (truncate.unwrap_or(target.engine().info().auto_truncate), left) {
+        (false, _) => Truncation::Off,
+        (true, true) => Truncation::Left,
+        (true, false) => Truncation::Right,
+    })
 }

@@ -139,6 +139,11 @@ impl Run<'_> {
         add(&mut usage, &took);
         let score = |row: &Row| dot(&row.values, &query[0].values);
         let mut near: Vec<(f32, usize)> = texts.iter().map(score).zip(of).collect();
+        // Nobody behind sees these values: what is not a number would only order the texts wrongly.
+        if near.iter().any(|(score, _)| !score.is_finite()) {
+            let why = format!("model `{model}` gave a vector with a value that is not a finite number");
+            return Err(EngineError::Backend(why));
+        }
         near.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         let mut kept: Vec<usize> = near.into_iter().take(keep).map(|(_, place)| place).collect();
         kept.sort_unstable();
