@@ -159,7 +159,16 @@ fn what_cannot_be_measured_is_refused_in_one_line() {
         (&["--workload=uniform:5:60"], 2, "3 parts between colons, expected uniform:LO:HI:COUNT:seedS"),
         (&["--workload=uniform:5:60:9:seed0", "--policy=naive"], 2, "unknown policy \"naive\""),
         (&["--dtype=f64"], 2, "possible values: f32"),
-        (&["--batch-size=100000000000"], 1, "--batch-size 100000000000: a batch has fewer than 2³² tokens"),
+        (
+            &["--seq-len=4294967295", "--batch-size=2"],
+            1,
+            "--seq-len: 4294967295 tokens, but the model has 64 positions",
+        ),
+        (
+            &["--seq-len=8", "--batch-size=100000000000"],
+            1,
+            "--batch-size 100000000000: a batch has fewer than 2³² tokens",
+        ),
     ];
     for (arguments, code, said) in cases {
         let output = bench(arguments);

@@ -335,6 +335,7 @@ impl Store for Folder {
 
 /// Makes the folder `dir` where it is missing, for nobody but its user: what texts became tells much of them.
 fn make(dir: &Path) -> io::Result<()> {
+    dir.parent().map_or(Ok(()), fs::create_dir_all)?;
     let mut folder = fs::DirBuilder::new();
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);

@@ -125,7 +125,7 @@ pub enum CacheError {
         /// The least there can be.
         least: u64,
     },
-    /// More bytes than this machine could have.
+    /// More bytes than there is room for now.
     #[error("a cache of {got} bytes of memory is too large, {free} bytes are free")]
     TooLarge {
         /// What was asked for.
@@ -254,7 +254,7 @@ fn check(got: u64, place: &'static str, least: u64) -> Result<(), CacheError> {
     if got < least { Err(CacheError::TooSmall { got, place, least }) } else { Ok(()) }
 }
 
-/// The tables, which are made at once, take an eighth of a cache.
+/// Whether there is room for the tables, an eighth of a cache, which are made at once; the rest is taken as answers come.
 fn check_room(got: u64) -> Result<(), CacheError> {
     match available_bytes() {
         Some(free) if got / 8 > free => Err(CacheError::TooLarge { got, free }),

@@ -51,7 +51,7 @@ impl CacheArguments {
     /// The cache; `None` where answers are not kept.
     ///
     /// # Errors
-    /// As [`Self::check`]; a folder that cannot be used.
+    /// As [`Self::check`]; more memory than there is room for.
     pub(super) fn open(&self) -> Result<Option<ResponseCache>> {
         self.check()?;
         if self.cache_bytes.0 == 0 {
@@ -63,7 +63,7 @@ impl CacheArguments {
             folder: self.cache_dir.as_ref().map(folder),
             redis: self.redis()?,
         };
-        Ok(Some(ResponseCache::open(&options)?))
+        Ok(Some(ResponseCache::open(&options).context("--cache-bytes")?))
     }
 
     fn redis(&self) -> Result<Option<RedisOptions>> {

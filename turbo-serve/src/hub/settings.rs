@@ -75,10 +75,14 @@ impl HubSettings {
 
     /// The Hub's address as it may be told: without a name and a password before its host.
     pub(super) fn shown_endpoint(&self) -> String {
-        let Some((scheme, rest)) = self.endpoint.split_once("://") else { return self.endpoint.clone() };
+        let (scheme, rest) = self.endpoint.split_at(self.endpoint.find("://").map_or(0, |at| at + 3));
         let authority = &rest[..rest.find('/').unwrap_or(rest.len())];
-        let host = authority.rfind('@').map_or(0, |at| at + 1);
-        format!("{scheme}://{}", &rest[host..])
+        // What is no port is the beginning of a password with a slash in it.
+        let is_port =
+            |(_, port): (&str, &str)| port.bytes().all(|byte| byte.is_ascii_digit() || byte == b']');
+        let is_whole = authority.contains('@') || authority.rsplit_once(':').is_none_or(is_port);
+        let host = if is_whole { authority } else { rest }.rfind('@').map_or(0, |at| at + 1);
+        format!("{scheme}{}", &rest[host..])
     }
 }
 
@@ -114,6 +118,8 @@ mod tests {
             ("https://mirror.org/hf", "https://mirror.org/hf"),
             ("https://me:se@cret@mirror.org:8080/a@b", "https://mirror.org:8080/a@b"),
             ("https://me:secret@mirror.org", "https://mirror.org"),
+            ("https://me:se/cret@mirror.org", "https://mirror.org"),
+            ("me:secret@mirror.org", "mirror.org"),
             ("mirror.org", "mirror.org"),
         ] {
             assert_eq!(settings(&[("HF_ENDPOINT", endpoint)]).shown_endpoint(), shown);

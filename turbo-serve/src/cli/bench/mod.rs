@@ -151,6 +151,7 @@ impl Bench<'_> {
         for batch_size in &arguments.batch_size {
             for seq_len in &arguments.seq_len {
                 let seq_len = u32::try_from(seq_len.get()).context("--seq-len")?;
+                self.engine.check(&[seq_len]).context("--seq-len")?;
                 let total_tokens =
                     u32::try_from(batch_size.get()).ok().and_then(|it| it.checked_mul(seq_len));
                 total_tokens.with_context(|| {
