@@ -68,11 +68,11 @@ Formats of the output:
 The output has a row for each row of the input, in the same order. A row that cannot be read or does not suit the model
 is told on standard error with its line, and the rest goes on.
 
-Ctrl-C and SIGTERM leave a sound file, and OUTPUT.unfinished beside it. A hangup ends a run as a kill does; under nohup it
-goes on. The same command with --resume goes on where it stopped and
-ends with the file of a run that was never stopped, byte for byte where a CPU of the same kind computes it; where nothing
-was begun it begins, and a complete output is left as it is. An input that has changed since is refused. The best rows of
-all (rerank --query --top-k) and standard output cannot be resumed.
+Ctrl-C and SIGTERM leave a sound file, and OUTPUT.unfinished beside it. A hangup ends a run as a kill does; under nohup
+it goes on. The same command with --resume goes on where it stopped and ends with the file of a run that was never
+stopped, byte for byte where a CPU of the same kind computes it; where nothing was begun it begins, and a complete
+output is left as it is. An input that has changed since is refused. The best rows of all (rerank --query --top-k) and
+standard output cannot be resumed.
 
 Exit codes: 0 every row has its answer, or the output was complete before; 1 it failed; 2 the arguments make no sense;
 3 some rows have no answer; 130 it was interrupted.";
