@@ -18,7 +18,8 @@ __device__ __forceinline__ float by_complement(float x, float minus, float compl
 __device__ __forceinline__ float odds_to_chance(float odds) { return odds / (1.0f + odds); }
 
 // x · Φ(x) with the error function, off by at most 3e-7 · max(1, |x|): the logarithm of 1 − Φ is so smooth that a
-// polynomial and an exponential are all it takes. Coefficients: our minimax fit up to 8, see `activation.rs`.
+// polynomial and an exponential are all it takes. Coefficients: our minimax fit up to 8, see `activation.rs`. The
+// exponential is a normal number, so `exp2_approx` gives the bits of exp2f.
 __device__ __forceinline__ float gelu_erf(float x) {
   const float minus = minus_magnitude(x, 8.0f);
   float log = 0.000025688512f;
@@ -28,15 +29,15 @@ __device__ __forceinline__ float gelu_erf(float x) {
   log = fmaf(log, minus, -0.4589703f);
   log = fmaf(log, minus, 1.1511374f);
   log = fmaf(log, minus, -1.0f);
-  return by_complement(x, minus, exp2f(log));
+  return by_complement(x, minus, exp2_approx(log));
 }
 
 // x/2 · (1 + tanh u) = x · sigmoid(2u) with u = √(2/π) · (x + 0.044715·x³); the factors are 2·√(2/π)·log₂e and that
-// times 0.044715.
+// times 0.044715. The exponential is a normal number here, too.
 __device__ __forceinline__ float gelu_tanh(float x) {
   const float minus = minus_magnitude(x, 10.0f);
   const float log = minus * fmaf(minus * minus, 0.10294324f, 2.3022082f);
-  return by_complement(x, minus, odds_to_chance(exp2f(log)));
+  return by_complement(x, minus, odds_to_chance(exp2_approx(log)));
 }
 
 // x · sigmoid(x)

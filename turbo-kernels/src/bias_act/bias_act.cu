@@ -13,18 +13,31 @@ constexpr int THREADS = 256;
 constexpr int PER_THREAD = 16;
 constexpr int BLOCK_VALUES = THREADS * PER_THREAD;
 
+// What W values of an operation's inputs are, as they lie in memory. Operations with one input leave the second.
+template <class T, int W>
+struct Inputs {
+  Pack<T, W> first, second;
+};
+
 // out[i] = op of what `op` reads for value i: BLOCK_VALUES values for each block, `in_last` for the last one.
-// `op.load<W>(i, v, w)` reads what W values need, W values of each; `op.combine(v, w)` makes the results of it in v.
+// `op.load<W>(i)` reads what W values need; `op.combine(v, w)` makes the results of them in v. Nothing is converted
+// before all is asked for: a conversion waits for its load, and the next load would be issued only then.
 template <class T, class Op>
 __device__ __forceinline__ void each(const Op& op, T* out, unsigned in_last, u64 bits) {
   const u64 first = static_cast<u64>(blockIdx.x) * BLOCK_VALUES;
   const unsigned values = blockIdx.x + 1 == gridDim.x ? in_last : BLOCK_VALUES;
   if (bits % 16 == 0 && values == BLOCK_VALUES) {
     constexpr int W = 16 / sizeof(T);
+    Inputs<T, W> inputs[PER_THREAD / W];
+#pragma unroll
+    for (int p = 0; p < PER_THREAD / W; ++p) {
+      inputs[p] = op.template load<W>(first + column_of<THREADS, W>(p * W, threadIdx.x));
+    }
     float v[PER_THREAD], w[PER_THREAD];
 #pragma unroll
-    for (int i = 0; i < PER_THREAD; i += W) {
-      op.template load<W>(first + column_of<THREADS, W>(i, threadIdx.x), v + i, w + i);
+    for (int p = 0; p < PER_THREAD / W; ++p) {
+      unpack<W>(inputs[p].first, v + p * W);
+      unpack<W>(inputs[p].second, w + p * W);
     }
     op.combine(v, w);
 #pragma unroll
@@ -32,8 +45,8 @@ __device__ __forceinline__ void each(const Op& op, T* out, unsigned in_last, u64
   } else {
 #pragma unroll 1
     for (unsigned i = threadIdx.x; i < values; i += THREADS) {
-      float v[1], w[1];
-      op.template load<1>(first + i, v, w);
+      const Inputs<T, 1> inputs = op.template load<1>(first + i);
+      float v[1] = {to_float(inputs.first.values[0])}, w[1] = {to_float(inputs.second.values[0])};
       op.combine(v, w);
       store<1>(out + first + i, v);
     }
@@ -47,9 +60,8 @@ struct AddBias {
   unsigned columns;
 
   template <int W>
-  __device__ __forceinline__ void load(u64 at, float* v, float* w) const {
-    ::load<W>(x + at, v);
-    ::load<W>(bias + at % columns, w);
+  __device__ __forceinline__ Inputs<T, W> load(u64 at) const {
+    return {load_pack<W>(x + at), load_pack<W>(bias + at % columns)};
   }
 
   template <int N>
@@ -66,8 +78,8 @@ struct BiasActivate {
   Activation activation;
 
   template <int W>
-  __device__ __forceinline__ void load(u64 at, float* v, float* w) const {
-    sum.template load<W>(at, v, w);
+  __device__ __forceinline__ Inputs<T, W> load(u64 at) const {
+    return sum.template load<W>(at);
   }
 
   template <int N>
@@ -83,9 +95,8 @@ struct Add {
   const T* b;
 
   template <int W>
-  __device__ __forceinline__ void load(u64 at, float* v, float* w) const {
-    ::load<W>(a + at, v);
-    ::load<W>(b + at, w);
+  __device__ __forceinline__ Inputs<T, W> load(u64 at) const {
+    return {load_pack<W>(a + at), load_pack<W>(b + at)};
   }
 
   template <int N>
@@ -101,9 +112,8 @@ struct Mul {
   const T* b;
 
   template <int W>
-  __device__ __forceinline__ void load(u64 at, float* v, float* w) const {
-    ::load<W>(a + at, v);
-    ::load<W>(b + at, w);
+  __device__ __forceinline__ Inputs<T, W> load(u64 at) const {
+    return {load_pack<W>(a + at), load_pack<W>(b + at)};
   }
 
   template <int N>
@@ -119,8 +129,8 @@ struct Scale {
   float factor;
 
   template <int W>
-  __device__ __forceinline__ void load(u64 at, float* v, float*) const {
-    ::load<W>(x + at, v);
+  __device__ __forceinline__ Inputs<T, W> load(u64 at) const {
+    return {load_pack<W>(x + at), {}};
   }
 
   template <int N>
@@ -136,8 +146,8 @@ struct Activate {
   Activation activation;
 
   template <int W>
-  __device__ __forceinline__ void load(u64 at, float* v, float*) const {
-    ::load<W>(x + at, v);
+  __device__ __forceinline__ Inputs<T, W> load(u64 at) const {
+    return {load_pack<W>(x + at), {}};
   }
 
   template <int N>
@@ -154,10 +164,9 @@ struct Gate {
   Activation activation;
 
   template <int W>
-  __device__ __forceinline__ void load(u64 at, float* v, float* w) const {
+  __device__ __forceinline__ Inputs<T, W> load(u64 at) const {
     const T* left = x + at + at / columns * columns;
-    ::load<W>(left, v);
-    ::load<W>(left + columns, w);
+    return {load_pack<W>(left), load_pack<W>(left + columns)};
   }
 
   template <int N>

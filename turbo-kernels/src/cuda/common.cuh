@@ -5,7 +5,7 @@
 // macro that lists its kernels for a type; Rust adds the line of the type that the device stores.
 //
 //   section           | for
-//   1 the machine     | conversions, mma, ldmatrix, cp.async: one instruction each; on the CPU the emulator has them
+//   1 the machine     | conversions, 2^x, mma, ldmatrix, cp.async: an instruction each; on the CPU the emulator has them
 //   2 numbers         | half_t, bf16_t, to_float, from_float, infinity and NaN, which NVRTC has no names for
 //   3 wide accesses   | 16 bytes at a time where addresses allow, 4 or one value elsewhere
 //   4 rows            | how threads share a row whose values they hold in registers
@@ -52,6 +52,14 @@ __device__ __forceinline__ unsigned f32_to_bf16x2(float low, float high) {
   unsigned bits;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
   return bits;
+}
+
+// 2^value, off by about 2 units in the last place; 0 where that is below the normal numbers, which exp2f takes three
+// more instructions for.
+__device__ __forceinline__ float exp2_approx(float value) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value));
+  return power;
 }
 
 // sum[16, 8] += a[16, 16] · b[16, 8]; fragments as the PTX manual lays them out over the warp ("mma.m16n8k16").
@@ -149,6 +157,20 @@ __device__ __forceinline__ unsigned pair_from_floats<bf16_t>(float low, float hi
   return f32_to_bf16x2(low, high);
 }
 
+// The inverse, exactly.
+template <class T>
+__device__ __forceinline__ void pair_to_floats(unsigned pair, float& low, float& high);
+template <>
+__device__ __forceinline__ void pair_to_floats<half_t>(unsigned pair, float& low, float& high) {
+  low = f16_to_f32(static_cast<unsigned short>(pair));
+  high = f16_to_f32(static_cast<unsigned short>(pair >> 16));
+}
+template <>
+__device__ __forceinline__ void pair_to_floats<bf16_t>(unsigned pair, float& low, float& high) {
+  low = __uint_as_float(pair << 16);
+  high = __uint_as_float(pair & 0xffff0000u);
+}
+
 __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
 __device__ __forceinline__ float not_a_number() { return __uint_as_float(0x7fc00000u); }
 
@@ -191,30 +213,39 @@ __device__ __forceinline__ Pack<T, W> load_pack(const T* from) {
   return *reinterpret_cast<const Pack<T, W>*>(from);
 }
 
+// v[i] = pack.values[i], i < W.
+template <int W, class T>
+__device__ __forceinline__ void unpack(const Pack<T, W>& pack, float* v) {
+  if constexpr (sizeof(T) == 2 && W % 2 == 0) {  // a pair lies in one register
+    const auto& pairs = reinterpret_cast<const Pack<unsigned, W / 2>&>(pack);
+#pragma unroll
+    for (int i = 0; i < W; i += 2) pair_to_floats<T>(pairs.values[i / 2], v[i], v[i + 1]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < W; ++i) v[i] = to_float(pack.values[i]);
+  }
+}
+
 // v[i] = from[i], i < W.
 template <int W, class T>
 __device__ __forceinline__ void load(const T* from, float* v) {
-  const Pack<T, W> pack = load_pack<W>(from);
-#pragma unroll
-  for (int i = 0; i < W; ++i) v[i] = to_float(pack.values[i]);
+  unpack<W>(load_pack<W>(from), v);
 }
 
 // to[i] = v[i], i < W, rounded.
 template <int W, class T>
 __device__ __forceinline__ void store(T* to, const float* v) {
-  Pack<T, W> pack;
   if constexpr (sizeof(T) == 2 && W % 2 == 0) {  // one instruction rounds two
+    Pack<unsigned, W / 2> pairs;
 #pragma unroll
-    for (int i = 0; i < W; i += 2) {
-      const unsigned pair = pair_from_floats<T>(v[i], v[i + 1]);
-      pack.values[i].bits = static_cast<unsigned short>(pair);
-      pack.values[i + 1].bits = static_cast<unsigned short>(pair >> 16);
-    }
+    for (int i = 0; i < W; i += 2) pairs.values[i / 2] = pair_from_floats<T>(v[i], v[i + 1]);
+    *reinterpret_cast<Pack<unsigned, W / 2>*>(to) = pairs;
   } else {
+    Pack<T, W> pack;
 #pragma unroll
     for (int i = 0; i < W; ++i) pack.values[i] = from_float<T>(v[i]);
+    *reinterpret_cast<Pack<T, W>*>(to) = pack;
   }
-  *reinterpret_cast<Pack<T, W>*>(to) = pack;
 }
 
 // ---- 4 rows ---------------------------------------------------------------------------------------------------------

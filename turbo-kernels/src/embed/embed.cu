@@ -36,17 +36,27 @@ struct Lookups {
   }
 };
 
-// to = from by a warp, or NaN if `from` is not what was asked for.
+// to = from by a warp, or NaN if `from` is not what was asked for. Packs are read before the first is written; of those
+// that do not exist, the warp's first again.
 template <int W, class T>
 __device__ __forceinline__ void copy_row(const T* __restrict__ from, bool found, T* __restrict__ to, unsigned columns) {
-#pragma unroll 4
-  for (unsigned column = threadIdx.x % 32 * W; column < columns; column += 32 * W) {
-    Pack<T, W> pack = load_pack<W>(from + column);
-    if (!found) {
+  constexpr int PACKS = 4;
+  for (unsigned column = threadIdx.x % 32 * W; column < columns; column += PACKS * 32 * W) {
+    Pack<T, W> packs[PACKS];
 #pragma unroll
-      for (int j = 0; j < W; ++j) pack.values[j] = from_float<T>(not_a_number());
+    for (int p = 0; p < PACKS; ++p) {
+      const unsigned at = column + p * 32 * W;
+      packs[p] = load_pack<W>(from + (at < columns ? at : column));
     }
-    *reinterpret_cast<Pack<T, W>*>(to + column) = pack;
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+      const unsigned at = column + p * 32 * W;
+      if (!found) {
+#pragma unroll
+        for (int j = 0; j < W; ++j) packs[p].values[j] = from_float<T>(not_a_number());
+      }
+      if (at < columns) *reinterpret_cast<Pack<T, W>*>(to + at) = packs[p];
+    }
   }
 }
 

@@ -29,16 +29,19 @@ __device__ __forceinline__ void layer_norm(const T* __restrict__ x, const T* __r
   load_packs<THREADS>(residual ? residual : x, columns, own, rows, of_residual);
   load_packs<THREADS>(bias ? bias : gain, 0, own, rows, of_bias);
   const RowWeights<T, PER / W> weights = load_weights<THREADS, PER / W>(gain, offset, own);
+  // branches, the same for all: a choice for each value would take as long as adding it. x is unpacked last: compilers
+  // move what both branches begin with before them, where it would wait for x, and bias be asked for only then.
   float v[ROWS][PER];
 #pragma unroll
   for (int y = 0; y < ROWS; ++y) {
-#pragma unroll
-    for (int i = 0; i < PER; ++i) {
-      float sum = to_float(of_x[y][i / W].values[i % W]);
-      sum += bias ? to_float(of_bias[0][i / W].values[i % W]) : 0.0f;
-      sum += residual ? to_float(of_residual[y][i / W].values[i % W]) : 0.0f;
-      v[y][i] = i < own ? sum : 0.0f;
+    if (bias) {
+      unpack_all(of_bias[0], v[y]);
+      add_all(of_x[y], v[y]);
+    } else {
+      unpack_all(of_x[y], v[y]);
     }
+    if (residual) add_all(of_residual[y], v[y]);
+    clear_others(v[y], own);
   }
   Moments moments[ROWS];
   find_moments<THREADS>(v, own, columns, epsilon, moments);
@@ -128,8 +131,8 @@ __device__ __forceinline__ void rms_norm(const T* __restrict__ x, unsigned heads
   float v[ROWS][PER];
 #pragma unroll
   for (int y = 0; y < ROWS; ++y) {
-#pragma unroll
-    for (int i = 0; i < PER; ++i) v[y][i] = i < own ? to_float(packs[y][i / W].values[i % W]) : 0.0f;
+    unpack_all(packs[y], v[y]);
+    clear_others(v[y], own);
   }
   float squares[ROWS] = {};
 #pragma unroll
@@ -140,7 +143,7 @@ __device__ __forceinline__ void rms_norm(const T* __restrict__ x, unsigned heads
   row_reduce<Sum, 0, THREADS>(squares);
   Moments moments[ROWS];
 #pragma unroll
-  for (int y = 0; y < ROWS; ++y) moments[y] = moments_of(0.0f, 0.0f, squares[y] / columns, epsilon);
+  for (int y = 0; y < ROWS; ++y) moments[y] = moments_of(0.0f, squares[y] / columns, epsilon);
   store_normalized<THREADS>(v, own, moments, weights, out, rows, columns);
 }
 
@@ -156,7 +159,7 @@ __device__ __forceinline__ void rms_norm_any(const T* __restrict__ x, unsigned h
       for (int j = 0; j < W; ++j) squares[0] = fmaf(v[j], v[j], squares[0]);
     }
     row_reduce<Sum, 0, THREADS>(squares);
-    const Moments moments = moments_of(0.0f, 0.0f, squares[0] / columns, epsilon);
+    const Moments moments = moments_of(0.0f, squares[0] / columns, epsilon);
     for (unsigned column = threadIdx.x * W; column < columns; column += THREADS * W) {
       float factor[W];
       load<W>(from + column, v);

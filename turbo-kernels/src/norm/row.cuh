@@ -1,30 +1,39 @@
 // Normalisation of rows in registers, for the kernels here and for embeddings: the twin of `row.rs`.
 
-// What a row is normalised by.
+// What differences to the mean, as it was rounded, are normalised by.
 struct Moments {
-  float mean;
-  float left;     // the mean of what is left when the rounded mean is subtracted
+  float left;     // their mean: what the rounding left out
   float inverse;  // 1 / √(variance + ε)
 
-  __device__ __forceinline__ float normalize(float x) const { return (x - mean - left) * inverse; }
+  __device__ __forceinline__ float normalize(float difference) const { return (difference - left) * inverse; }
 };
 
-// By the mean as it was rounded, and the means of the differences to it and of their squares.
-__device__ __forceinline__ Moments moments_of(float mean, float left, float square, float epsilon) {
+// By the means of the differences and of their squares.
+__device__ __forceinline__ Moments moments_of(float left, float square, float epsilon) {
   // E[d²] − E[d]², where E[d] is a rounding: nothing cancels unless everything does
   const float variance = square - left * left;
   // not fmaxf, which forgets NaN
-  return Moments{mean, left, 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + epsilon)};
+  return Moments{left, 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + epsilon)};
 }
 
-// Of rows of `columns` values, of which a thread holds the first `own` of v[x]; all others there are 0.
+// v[i] <- 0 from `own` on. One test for all, as most threads have as many values as they can hold.
+template <int PER>
+__device__ __forceinline__ void clear_others(float (&v)[PER], int own) {
+  if (own < PER) {
+#pragma unroll
+    for (int i = 0; i < PER; ++i) v[i] = i < own ? v[i] : 0.0f;
+  }
+}
+
+// v <- differences to the mean of rows of `columns` values, of which a thread holds the first `own` of v[x]; all others
+// there are 0, and stay so.
 //
 // Two passes over registers, corrected (Chan, Golub and LeVeque, The American Statistician 37, 1983): the mean of the
 // first is rounded to f32, and what the rounding left out is the mean of the differences of the second. Both sums of all
 // rows are reduced together. Never E[x²] − E[x]², which cancels.
 template <int THREADS, int PER, int ROWS>
 __device__ __forceinline__ void find_moments(
-    const float (&v)[ROWS][PER], int own, unsigned columns, float epsilon, Moments (&moments)[ROWS]) {
+    float (&v)[ROWS][PER], int own, unsigned columns, float epsilon, Moments (&moments)[ROWS]) {
   const float n = static_cast<float>(columns);
   float means[ROWS] = {};
 #pragma unroll
@@ -38,16 +47,18 @@ __device__ __forceinline__ void find_moments(
   for (int x = 0; x < ROWS; ++x) {
     means[x] /= n;
 #pragma unroll
+    for (int i = 0; i < PER; ++i) v[x][i] -= means[x];
+    clear_others(v[x], own);
+#pragma unroll
     for (int i = 0; i < PER; ++i) {
-      const float d = i < own ? v[x][i] - means[x] : 0.0f;
-      differences[2 * x] += d;
-      differences[2 * x + 1] = fmaf(d, d, differences[2 * x + 1]);
+      differences[2 * x] += v[x][i];
+      differences[2 * x + 1] = fmaf(v[x][i], v[x][i], differences[2 * x + 1]);
     }
   }
   row_reduce<Sum, 1, THREADS>(differences);
 #pragma unroll
   for (int x = 0; x < ROWS; ++x) {
-    moments[x] = moments_of(means[x], differences[2 * x] / n, differences[2 * x + 1] / n, epsilon);
+    moments[x] = moments_of(differences[2 * x] / n, differences[2 * x + 1] / n, epsilon);
   }
 }
 
@@ -69,6 +80,25 @@ __device__ __forceinline__ void load_packs(
   }
 }
 
+// v <- the values of some packs.
+template <int PACKS, int W, int PER, class T>
+__device__ __forceinline__ void unpack_all(const Pack<T, W> (&packs)[PACKS], float (&v)[PER]) {
+#pragma unroll
+  for (int p = 0; p < PACKS; ++p) unpack<W>(packs[p], v + p * W);
+}
+
+// v += the values of some packs.
+template <int PACKS, int W, int PER, class T>
+__device__ __forceinline__ void add_all(const Pack<T, W> (&packs)[PACKS], float (&v)[PER]) {
+#pragma unroll
+  for (int p = 0; p < PACKS; ++p) {
+    float terms[W];
+    unpack<W>(packs[p], terms);
+#pragma unroll
+    for (int j = 0; j < W; ++j) v[p * W + j] += terms[j];
+  }
+}
+
 // Gain and offset for a thread's values of every row.
 template <class T, int PACKS>
 struct RowWeights {
@@ -87,8 +117,8 @@ __device__ __forceinline__ RowWeights<T, PACKS> load_weights(
   return weights;
 }
 
-// out = normalised v · gain + offset, for the first `own` values of this thread in the rows below `rows`, which begin at
-// multiples of 16 bytes.
+// out = normalised v · gain + offset, where v holds differences to the mean, for the first `own` values of this thread in
+// the rows below `rows`, which begin at multiples of 16 bytes.
 template <int THREADS, int PER, int ROWS, int PACKS, class T>
 __device__ __forceinline__ void store_normalized(const float (&v)[ROWS][PER], int own, const Moments (&moments)[ROWS],
     const RowWeights<T, PACKS>& weights, T* __restrict__ out, unsigned rows, unsigned columns) {
@@ -99,11 +129,12 @@ __device__ __forceinline__ void store_normalized(const float (&v)[ROWS][PER], in
 #pragma unroll
     for (int x = 0; x < ROWS; ++x) {
       const unsigned row = row_of<THREADS, ROWS>(x);
-      float y[W];
+      float y[W], factor[W], term[W];
+      unpack<W>(weights.gain[0][p], factor);
+      unpack<W>(weights.offset[0][p], term);
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        const float term = weights.has_offset ? to_float(weights.offset[0][p].values[j]) : 0.0f;
-        y[j] = fmaf(moments[x].normalize(v[x][p * W + j]), to_float(weights.gain[0][p].values[j]), term);
+        y[j] = fmaf(moments[x].normalize(v[x][p * W + j]), factor[j], weights.has_offset ? term[j] : 0.0f);
       }
       if (p * W < own && row < rows) store<W>(out + static_cast<u64>(row) * columns + column, y);
     }
@@ -135,14 +166,14 @@ __device__ __forceinline__ void normalize_streamed(const Row& row, const T* __re
     }
   }
   row_reduce<Sum, 1, THREADS>(differences);
-  const Moments moments = moments_of(mean[0], differences[0] / n, differences[1] / n, epsilon);
+  const Moments moments = moments_of(differences[0] / n, differences[1] / n, epsilon);
   for (unsigned column = threadIdx.x * W; column < columns; column += THREADS * W) {
     float factor[W], term[W] = {};
     row.template load<W>(column, v);
     load<W>(gain + column, factor);
     if (offset) load<W>(offset + column, term);
 #pragma unroll
-    for (int j = 0; j < W; ++j) v[j] = fmaf(moments.normalize(v[j]), factor[j], term[j]);
+    for (int j = 0; j < W; ++j) v[j] = fmaf(moments.normalize(v[j] - mean[0]), factor[j], term[j]);
     store<W>(out + column, v);
   }
 }

@@ -1,7 +1,9 @@
 // Softmax along the last axis of scores [batch_size, num_heads, queries, keys]; mask and relative bias alone.
 //
 // Every value is read once and written once: 4 bytes a value in 16-bit types, 8 in f32. Rows of up to 4096 keys stay in
-// registers between; masked keys are -infinity there, so the steps between loading and storing know no mask.
+// registers between; masked keys are -infinity there, so the steps between loading and storing know no mask. In 16-bit
+// types instructions and not memory would be the limit: so a row that is seen whole is tested once, and one multiply-add
+// before a power of two does what scale, shift and range of an exponential are.
 //
 //   kernel                | who shares a row                         | rows of a group
 //   ..._32, _64, _128     | 4, 8 or 16 lanes, up to that many keys   | 2
@@ -25,9 +27,11 @@ struct Scores {
     if (row >= rows) return Keys{0, 0};
     unsigned tokens = keys;
     if (seq_lens) {
-      const unsigned len = seq_lens[row / queries / num_heads];
+      const unsigned len = seq_lens[row / (queries * num_heads)];
       tokens = len < keys ? len : keys;
     }
+    // spares a division where the query does not matter
+    if (before == 0xffffffffu && after == 0xffffffffu) return Keys{0, tokens};
     return visible_keys(row % queries, tokens, before, after);
   }
 };
@@ -67,60 +71,121 @@ struct RelativeBias {
 // What scores are shifted by before the exponential: the greatest, or 0 if none counts, as -infinity less itself is NaN.
 __device__ __forceinline__ float shift_of(float most) { return most == -infinity() ? 0.0f : most; }
 
-// What exponentials are multiplied by. Their sum is at least 1, unless no key counts.
-__device__ __forceinline__ float inverse_or_zero(float sum) { return sum == 0.0f ? 0.0f : 1.0f / sum; }
+// What exponentials are multiplied by. Their sum is at least 1, unless no key counts: then all are 0.
+template <class T>
+__device__ __forceinline__ float inverse_of(float sum) {
+  const float divisor = sum == 0.0f ? 1.0f : sum;
+  return sizeof(T) == 2 ? __fdividef(1.0f, divisor) : 1.0f / divisor;
+}
 
 // ---- rows in registers ----------------------------------------------------------------------------------------------
 
-// v[y] <- scale · score for the keys that row y sees, -infinity elsewhere.
+constexpr float LOG2_E = 1.44269504f;
+
+// Greatest scores from here on are giants: below, rounding one changes all weights of a warp by the same factor, two at
+// most.
+constexpr float GIANT = 16777216.0f;
+
+// Whether scores stay as they are stored until one multiply-add scales and shifts them. The greatest score must be that
+// of the greatest value, and f32 wants a better exponential than `exp2_approx`.
+template <class T>
+__device__ __forceinline__ bool scales_late(float scale) {
+  return sizeof(T) == 2 && scale > 0.0f && scale * LOG2_E < infinity();
+}
+
+// e^(scale · difference); in f32 the scale is 1.
+template <class T>
+__device__ __forceinline__ float exponential(float difference, float scale) {
+  return sizeof(T) == 2 ? exp2_approx(difference * (scale * LOG2_E)) : expf(difference);
+}
+
+// v[i] <- e^(scale · (v[i] - shift)); in f32 the scale is 1.
+template <class T, int PER>
+__device__ __forceinline__ void exponentials(float (&v)[PER], float shift, float scale) {
+  if constexpr (sizeof(T) == 2) {
+    const float factor = scale * LOG2_E, term = -shift * factor;
+    if (fabsf(term) < GIANT) {
+#pragma unroll
+      for (int i = 0; i < PER; ++i) v[i] = exp2_approx(fmaf(v[i], factor, term));
+    } else {  // a rounding of the term might be more than an exponent holds
+#pragma unroll
+      for (int i = 0; i < PER; ++i) v[i] = exp2_approx((v[i] - shift) * factor);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < PER; ++i) v[i] = expf(v[i] - shift);
+  }
+}
+
+// v[y] <- score for the keys that row y sees, times `scale` unless that comes late, -infinity elsewhere.
 template <int W, int THREADS, int PER, int ROWS, class T>
 __device__ __forceinline__ void load_rows(
     const T* __restrict__ x, unsigned keys, const Keys (&visible)[ROWS], float scale, float (&v)[ROWS][PER]) {
-  // Packs of which nothing counts read the first of all: a load behind a branch would be waited for before the next is
-  // issued. A pack lies in one row, which is a multiple of it.
+  const unsigned thread = thread_of_row<THREADS>();
+  // Packs of which nothing counts read the nearest that counts, if any does: a load behind a branch would be waited for
+  // before the next is issued. A pack lies in one row, which is a multiple of it.
   Pack<T, W> packs[ROWS][PER / W];
 #pragma unroll
   for (int y = 0; y < ROWS; ++y) {
-    const u64 first = static_cast<u64>(row_of<THREADS, ROWS>(y)) * keys;
+    const bool none = visible[y].end == 0;
+    const unsigned first = visible[y].first / W, last = none ? 0 : (visible[y].end - 1) / W;
+    const T* row = x + static_cast<u64>(none ? 0 : row_of<THREADS, ROWS>(y)) * keys;
+    const auto* from = reinterpret_cast<const Pack<T, W>*>(row);
 #pragma unroll
-    for (int p = 0; p < PER / W; ++p) {
-      const unsigned key = column_of<THREADS, W>(p * W, thread_of_row<THREADS>());
-      const bool counts = key < visible[y].end && key + W > visible[y].first;
-      packs[y][p] = load_pack<W>(x + (counts ? first + key : 0));
-    }
+    for (int p = 0; p < PER / W; ++p) packs[y][p] = from[min(max(p * THREADS + thread, first), last)];
   }
 #pragma unroll
   for (int y = 0; y < ROWS; ++y) {
 #pragma unroll
-    for (int i = 0; i < PER; ++i) {
-      const unsigned key = column_of<THREADS, W>(i, thread_of_row<THREADS>());
-      v[y][i] = visible[y].has(key) ? to_float(packs[y][i / W].values[i % W]) * scale : -infinity();
+    for (int p = 0; p < PER / W; ++p) unpack<W>(packs[y][p], v[y] + p * W);
+    if (!scales_late<T>(scale)) {
+#pragma unroll
+      for (int i = 0; i < PER; ++i) v[y][i] = __fmul_rn(v[y][i], scale);
+    }
+    if (visible[y].first == 0 && visible[y].end >= THREADS * PER) continue;
+    // in long rows most threads see all of most eights
+#pragma unroll
+    for (int first = 0; first < PER; first += 8) {
+      const unsigned last = column_of<THREADS, W>(first + 7, thread);
+      if (column_of<THREADS, W>(first, thread) < visible[y].first || last >= visible[y].end) {
+#pragma unroll
+        for (int i = first; i < first + 8; ++i) {
+          if (!visible[y].has(column_of<THREADS, W>(i, thread))) v[y][i] = -infinity();
+        }
+      }
     }
   }
 }
 
+// out = v · factors, which v is afterwards. Masked keys are 0 in v.
 template <int W, int THREADS, int PER, int ROWS, class T>
 __device__ __forceinline__ void store_rows(T* __restrict__ out, unsigned rows, unsigned keys,
-    const Keys (&visible)[ROWS], const float (&v)[ROWS][PER], const float (&factors)[ROWS]) {
+    const Keys (&visible)[ROWS], float (&v)[ROWS][PER], const float (&factors)[ROWS]) {
+  const unsigned thread = thread_of_row<THREADS>();
 #pragma unroll
   for (int y = 0; y < ROWS; ++y) {
+    if (factors[y] != factors[y]) {  // a masked key is 0 in a row of NaN, too
+#pragma unroll
+      for (int i = 0; i < PER; ++i) {
+        v[y][i] = visible[y].has(column_of<THREADS, W>(i, thread)) ? factors[y] : 0.0f;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < PER; ++i) v[y][i] *= factors[y];
+    }
     const unsigned row = row_of<THREADS, ROWS>(y);
     T* to = out + static_cast<u64>(row) * keys;
 #pragma unroll
     for (int i = 0; i < PER; i += W) {
-      const unsigned key = column_of<THREADS, W>(i, thread_of_row<THREADS>());
-      float pack[W];
-      // a masked key is 0 in a row of NaN, too
-#pragma unroll
-      for (int j = 0; j < W; ++j) pack[j] = visible[y].has(key + j) ? v[y][i + j] * factors[y] : 0.0f;
-      if (row < rows && key < keys) store<W>(to + key, pack);
+      const unsigned key = column_of<THREADS, W>(i, thread);
+      if (row < rows && key < keys) store<W>(to + key, v[y] + i);
     }
   }
 }
 
-// v[x] <- e^(v[x] - greatest of the warp's part of the row); factors[x] <- what makes softmax of it.
-template <int THREADS, int PER, int ROWS>
-__device__ __forceinline__ void exponentials(float (&v)[ROWS][PER], float (&factors)[ROWS]) {
+// v[x] <- e^(scale · (v[x] - greatest of the warp's part of the row)); factors[x] <- what makes softmax of it.
+template <class T, int THREADS, int PER, int ROWS>
+__device__ __forceinline__ void weigh(float (&v)[ROWS][PER], float scale, float (&factors)[ROWS]) {
   constexpr int LANES = THREADS < 32 ? THREADS : 32;
   float most[ROWS];
 #pragma unroll
@@ -130,20 +195,18 @@ __device__ __forceinline__ void exponentials(float (&v)[ROWS][PER], float (&fact
     for (int i = 1; i < PER; ++i) most[x] = fmaxf(most[x], v[x][i]);
   }
   group_reduce<Max, LANES>(most);
-  float sums[ROWS] = {};
+  float sums[ROWS];
 #pragma unroll
   for (int x = 0; x < ROWS; ++x) {
-    const float shift = shift_of(most[x]);
+    exponentials<T>(v[x], shift_of(most[x]), scale);
+    sums[x] = v[x][0];
 #pragma unroll
-    for (int i = 0; i < PER; ++i) {
-      v[x][i] = expf(v[x][i] - shift);
-      sums[x] += v[x][i];
-    }
+    for (int i = 1; i < PER; ++i) sums[x] += v[x][i];
   }
   group_reduce<Sum, LANES>(sums);
   if constexpr (THREADS <= 32) {
 #pragma unroll
-    for (int x = 0; x < ROWS; ++x) factors[x] = inverse_or_zero(sums[x]);
+    for (int x = 0; x < ROWS; ++x) factors[x] = inverse_of<T>(sums[x]);
   } else {
     // each warp has its own greatest; they meet at one barrier for both
     static_assert(ROWS == 1, "a block has one row");
@@ -160,9 +223,9 @@ __device__ __forceinline__ void exponentials(float (&v)[ROWS][PER], float (&fact
     float sum = 0.0f;
 #pragma unroll
     for (int warp = 0; warp < THREADS / 32; ++warp) {
-      sum += of_warps[warp][1] * expf(of_warps[warp][0] - shift);
+      sum += of_warps[warp][1] * exponential<T>(of_warps[warp][0] - shift, scale);
     }
-    factors[0] = expf(most[0] - shift) * inverse_or_zero(sum);
+    factors[0] = exponential<T>(most[0] - shift, scale) * inverse_of<T>(sum);
   }
 }
 
@@ -175,7 +238,7 @@ __device__ __forceinline__ void softmax(
   for (int y = 0; y < ROWS; ++y) visible[y] = scores.visible(row_of<THREADS, ROWS>(y));
   float v[ROWS][PER], factors[ROWS];
   WITH_WIDTH(T, bits, (load_rows<W, THREADS>(x, scores.keys, visible, scale, v)));
-  exponentials<THREADS>(v, factors);
+  weigh<T, THREADS>(v, scales_late<T>(scale) ? scale : 1.0f, factors);
   WITH_WIDTH(T, bits, (store_rows<W, THREADS>(out, scores.rows, scores.keys, visible, v, factors)));
 }
 
@@ -219,7 +282,7 @@ __device__ __forceinline__ void softmax_any(const T* __restrict__ x, const Score
   Running all;
 #pragma unroll
   for (int warp = 0; warp < THREADS / 32; ++warp) all.join(of_warps[warp][0], of_warps[warp][1]);
-  const float shift = shift_of(all.most), factor = inverse_or_zero(all.sum);
+  const float shift = shift_of(all.most), factor = inverse_of<T>(all.sum);
   for (unsigned key = threadIdx.x; key < scores.keys; key += THREADS) {
     float weight = 0.0f;
     if (visible.has(key)) {
@@ -240,9 +303,9 @@ __device__ __forceinline__ void softmax_classic(
   const bool is_visible = scores.visible(blockIdx.x).has(key);
   const float score = is_visible ? to_float(x[at]) * scale : -infinity();
   const float most = block_reduce_classic<Max>(score, of_most);
-  const float e = expf(score - shift_of(most));
+  const float e = exponential<T>(score - shift_of(most), 1.0f);
   const float sum = block_reduce_classic<Sum>(e, of_sum);
-  if (key < scores.keys) out[at] = from_float<T>(is_visible ? e * inverse_or_zero(sum) : 0.0f);
+  if (key < scores.keys) out[at] = from_float<T>(is_visible ? e * inverse_of<T>(sum) : 0.0f);
 }
 
 // ---- mask and bias alone --------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ macro_rules! module {
             name: $name,
             source: concat!(
                 include_str!("../../sequences.cuh"),
-                include_str!("../../cuda/mma.cuh"),
                 include_str!("../tile.cuh"),
                 include_str!($file),
                 $instances
