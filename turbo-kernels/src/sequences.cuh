@@ -17,7 +17,13 @@ struct Sequences {
   // The rows of sequence `b` that are tokens.
   __device__ __forceinline__ Tokens tokens(unsigned b) const {
     if (padded_len != PACKED) return Tokens{b * padded_len, min(lengths[b], padded_len)};
-    const unsigned first = min(lengths[b], rows), end = min(lengths[b + 1], rows);
+    return between(lengths[b], lengths[b + 1]);
+  }
+
+  // The rows between two prefix sums.
+  __device__ __forceinline__ Tokens between(unsigned first, unsigned end) const {
+    first = min(first, rows);
+    end = min(end, rows);
     return Tokens{first, end > first ? end - first : 0};
   }
 

@@ -1,5 +1,5 @@
 // softmax(scale · q · kᵀ + bias) · v on the tensor cores, for 16-bit values in heads of 32, 64 or 128 columns that
-// begin at multiples of 16 bytes. Stands behind tile.cuh.
+// begin at multiples of 16 bytes: by the instructions that compute capability 8.0 has. Stands behind rows.cuh.
 //
 // A block has a tile of queries of one head, a warp 16 or 32 of them, all in registers: queries, greatest scores,
 // totals and sums never leave them. Keys and values come in tiles of 64, counted from the start of the sequence, by
@@ -7,437 +7,109 @@
 // 128 tokens waits once. With 32 queries, what a warp reads of keys and values from shared memory serves two
 // products: without that, reading and not multiplying would set the time.
 //
-// Scores become weights in the registers where they are, and as they lie there they are the operand of the second
-// product. Weights are powers of two, with log2(e) in the scale. Greatest scores are joined over the four lanes that
-// share a row, totals only at the end. Sums are scaled where a greatest score of the warp has risen, which is seldom
-// after a few tiles.
-//
-// What a row becomes depends on the keys that it sees alone, not on its place in a tile, nor on the size of the tile:
-// hidden keys have weights of 0, and come with a factor of 1. So short sequences need no kernel of their own: with
-// tiles of 128 queries a block has the whole of one, and reads its keys and values once.
-//
-// Source: Dao, FlashAttention-2 (2023). Departs from it: queries and results pass from memory to registers without
-// shared memory, and values that are not finite are kept from rows that do not see them.
+// Short sequences need no kernel of their own: with tiles of 128 queries a block has the whole of one, and reads its
+// keys and values once.
 
-constexpr unsigned TILE_KEYS = 64;
-constexpr unsigned GROUPS = TILE_KEYS / 16;  // of keys: what one product takes
-constexpr unsigned EIGHTS = TILE_KEYS / 8;   // of keys: what one product of scores gives
 constexpr unsigned STAGES = 2;
-
-constexpr float SMALLEST_NORMAL = 1.17549435e-38f;
-
-// Greatest scores beyond this are giants: up to here, rounding one changes weights by a factor of two at most.
-constexpr float GIANT = 16777216.0f;
-
-// ---- values that are not finite -------------------------------------------------------------------------------------
-// A hidden key has weight 0, and 0 · NaN is NaN. So where a tile has both hidden keys and such values, the product is
-// given 0 in their place, and rows that see them get them by addition, which makes of a sum what multiplying would
-// have.
-
-// The exponent of values that are not finite.
-template <class T>
-constexpr unsigned EXPONENT = 0x7c00;
-template <>
-constexpr unsigned EXPONENT<bf16_t> = 0x7f80;
-
-constexpr unsigned SIGNS = 0x80008000u;
-
-// The sign bits of a pair of values tell which are not finite; the other bits mean nothing.
-template <class T>
-__device__ __forceinline__ unsigned not_finite(unsigned pair) {
-  return (pair & ~SIGNS) + (0x8000u - EXPONENT<T>) * 0x10001u;
-}
-
-// A pair with 0 for what is not finite.
-template <class T>
-__device__ __forceinline__ unsigned finite_part(unsigned pair) {
-  const unsigned which = not_finite<T>(pair);
-  return pair & ((which & 0x8000u ? 0 : 0xffffu) | (which & 0x80000000u ? 0 : 0xffff0000u));
-}
-
-// ---- keys and values in shared memory -------------------------------------------------------------------------------
-
-// Where the 16 bytes `chunk` of row `row` lie in a tile of rows of D values. An instruction reads one chunk of eight
-// consecutive rows; in plain order those would lie in the same banks, here they are spread over all.
-template <int D>
-__device__ __forceinline__ unsigned place(unsigned row, unsigned chunk) {
-  constexpr unsigned CHUNKS = D / 8, SPREAD = CHUNKS < 8 ? CHUNKS : 8;
-  return row * CHUNKS + (chunk ^ (row / (8 / SPREAD) % SPREAD));
-}
-
-constexpr unsigned MOST_WARPS = 8;
 
 // A tile of keys and values.
 template <int D>
 struct Stage {
-  uint4 k[TILE_KEYS * D / 8];
-  uint4 v[TILE_KEYS * D / 8];
-  unsigned found[MOST_WARPS];  // whether a warp has copied values that are not finite; said where keys are hidden
+  uint4 k[TILE_CHUNKS<D>];
+  uint4 v[TILE_CHUNKS<D>];
+  unsigned found[MOST_WARPS];  // by warp: see look_for_not_finite; said where keys are hidden
 };
 
 // A head of the keys and values of a sequence.
 template <class T, int D>
-struct Source {
-  const T* k;
-  const T* v;
-  unsigned k_stride, v_stride;
-  unsigned end;  // of the positions that are read
-
-  // Begins to copy one part of the tile from position `start` on, with zeros where nothing is read.
-  __device__ __forceinline__ void begin_part(uint4* to, const T* from, unsigned stride, unsigned start) const {
-    for (unsigned i = threadIdx.x; i < TILE_KEYS * D / 8; i += blockDim.x) {
-      const unsigned row = i / (D / 8), chunk = i % (D / 8);
-      const bool exists = start + row < end;
-      const T* source = from + static_cast<u64>(start + (exists ? row : 0)) * stride + chunk * 8;
-      cp_async_16(to + place<D>(row, chunk), source, exists ? 16 : 0);
-    }
-  }
+struct Sources {
+  Source<T, D> k, v;
 
   // Begins to copy the tile from position `start` on, or nothing if there is none: one group of copies either way.
   __device__ __forceinline__ void begin_copy(Stage<D>* stages, unsigned start) const {
-    if (start < end) {
+    if (start < k.end) {
       Stage<D>& stage = stages[start / TILE_KEYS % STAGES];
-      begin_part(stage.k, k, k_stride, start);
-      begin_part(stage.v, v, v_stride, start);
+      k.begin_copy(stage.k, start);
+      v.begin_copy(stage.v, start);
     }
     cp_async_commit();
   }
 };
 
-// Says whether this warp has copied values that are not finite.
-template <class T, int D>
-__device__ __forceinline__ void look_for_not_finite(Stage<D>& stage) {
-  unsigned found = 0;
-  for (unsigned i = threadIdx.x; i < TILE_KEYS * D / 8; i += blockDim.x) {
-    const uint4 chunk = stage.v[place<D>(i / (D / 8), i % (D / 8))];
-    found |= not_finite<T>(chunk.x) | not_finite<T>(chunk.y) | not_finite<T>(chunk.z) | not_finite<T>(chunk.w);
-  }
-  const bool any = __any_sync(FULL_WARP, (found & SIGNS) != 0);
-  if (threadIdx.x % 32 == 0) stage.found[threadIdx.x / 32] = any;
-}
+// ---- a tile of keys -------------------------------------------------------------------------------------------------
 
-// Whether a warp of the block has said so.
-template <int D>
-__device__ __forceinline__ bool found_not_finite(const Stage<D>& stage) {
-  unsigned found = 0;
-  for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) found |= stage.found[warp];
-  return found != 0;
-}
-
-// ---- queries and results in registers -------------------------------------------------------------------------------
-
-// What a warp has to know of a tile of keys.
-struct Seen {
-  unsigned start;         // position of the tile's first key
-  unsigned tokens;        // of the sequence
-  unsigned first_row;     // position of the warp's first row
-  unsigned before, after;  // as in Problem
-  Keys groups;            // of the tile: those with a key that some row of the warp sees
-  float scale;            // from products to scores
-  const float* biases;    // by distance, from that of the tile's first key and the warp's first row on; or null
-  bool finite;            // all values are, or no key is hidden
-
-  // Whether a group matters to the warp. WHOLE: each row sees each key.
-  template <bool WHOLE>
-  __device__ __forceinline__ bool matters(unsigned group) const {
-    return WHOLE || groups.has(group);
-  }
-
-  // The keys of the tile that a row of the warp sees, counted from its first.
-  __device__ __forceinline__ Keys of_row(unsigned row) const {
-    return within(visible_keys(first_row + row, tokens, before, after), start, TILE_KEYS);
-  }
-};
-
-// Word j of lane p of each four lanes becomes word p of lane j. In an operand lane p has columns 2p and 2p + 1 of
-// every eight; in memory 16 bytes are eight columns. So each lane reads or writes one eight of four, and they are
-// exchanged.
-__device__ __forceinline__ void transpose_quad(unsigned (&words)[4]) {
+// The first product. Its order over columns and groups lets as many sums as possible grow side by side.
+template <bool WHOLE, class T, int D, int M>
+__device__ __forceinline__ void multiply_keys(Scores (&scores)[M], const Rows<T, D, M>& rows,
+                                              const Stage<D>& stage, const Seen& seen) {
+  const unsigned lane = threadIdx.x % 32;
 #pragma unroll
-  for (int step = 1; step < 4; step *= 2) {
-    const bool upper = threadIdx.x & step;
+  for (int m = 0; m < M; ++m) {
 #pragma unroll
-    for (int low = 0; low < 4; ++low) {
-      if (low & step) continue;
-      const int high = low | step;
-      const unsigned got = __shfl_xor_sync(FULL_WARP, upper ? words[low] : words[high], step);
-      words[low] = upper ? got : words[low];
-      words[high] = upper ? words[high] : got;
+    for (unsigned eight = 0; eight < EIGHTS; ++eight) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[m][eight][i] = 0.0f;
     }
   }
-}
-
-// 16 · M queries of a warp, and what has become of them so far.
-template <class T, int D, int M>
-struct Rows {
-  using Scores = float[M][EIGHTS][4];
-
-  unsigned q[M][D / 16][4];
-  float sums[M][D / 8][4];
-  float greatest[M][2];  // of the scores, by the row of a lane
-  float totals[M][2];    // of this lane's weights
-
-  // The row of the warp that is row `half` of this lane's in fragment `m`.
-  static __device__ __forceinline__ unsigned index(int m, int half) {
-    return 16 * m + 8 * half + threadIdx.x % 32 / 4;
-  }
-
-  // Reads the first `rows` rows from `from`; the others are 0. Turns all signs if `negative`.
-  __device__ __forceinline__ void begin(const T* from, unsigned stride, unsigned rows, bool negative) {
-    const unsigned signs = negative ? SIGNS : 0;
 #pragma unroll
-    for (int m = 0; m < M; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const unsigned row = index(m, half);
-        greatest[m][half] = -infinity();
-        totals[m][half] = 0.0f;
-#pragma unroll
-        for (int part = 0; part < D / 32; ++part) {
-          uint4 chunk = {0, 0, 0, 0};
-          if (row < rows) {
-            const T* source = from + static_cast<u64>(row) * stride + part * 32 + threadIdx.x % 4 * 8;
-            chunk = *reinterpret_cast<const uint4*>(source);
-          }
-          unsigned words[4] = {chunk.x ^ signs, chunk.y ^ signs, chunk.z ^ signs, chunk.w ^ signs};
-          transpose_quad(words);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) q[m][2 * part + i / 2][half + i % 2 * 2] = words[i];
-        }
-      }
-#pragma unroll
-      for (int eight = 0; eight < D / 8; ++eight) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sums[m][eight][i] = 0.0f;
-      }
-    }
-  }
-
-  // Adds the keys of a tile.
-  template <bool WHOLE>
-  __device__ __forceinline__ void attend(const Stage<D>& stage, const Seen& seen) {
-    Scores scores;
-    multiply_keys<WHOLE>(scores, stage, seen);
-    if (seen.biases != nullptr) add_biases<WHOLE>(scores, seen);
-    if (!WHOLE) hide(scores, seen);
-    weigh<WHOLE>(scores, seen);
-    if (!WHOLE && !seen.finite) add_not_finite(stage, seen);
-    multiply_values<WHOLE>(scores, stage, seen);
-  }
-
-  // The first product. Its order over columns and groups lets as many sums as possible grow side by side.
-  template <bool WHOLE>
-  __device__ __forceinline__ void multiply_keys(Scores& scores, const Stage<D>& stage, const Seen& seen) const {
-    const unsigned lane = threadIdx.x % 32;
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-#pragma unroll
-      for (unsigned eight = 0; eight < EIGHTS; ++eight) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) scores[m][eight][i] = 0.0f;
-      }
-    }
-#pragma unroll
-    for (int step = 0; step < D / 16; ++step) {
-#pragma unroll
-      for (unsigned group = 0; group < GROUPS; ++group) {
-        if (!seen.template matters<WHOLE>(group)) continue;
-        unsigned keys[4];  // operands of the first and of the second eight keys
-        ldmatrix_x4(keys, stage.k + place<D>(16 * group + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
-#pragma unroll
-        for (int m = 0; m < M; ++m) {
-          mma_m16n8k16<T>(scores[m][2 * group], q[m][step], {keys[0], keys[1]});
-          mma_m16n8k16<T>(scores[m][2 * group + 1], q[m][step], {keys[2], keys[3]});
-        }
-      }
-    }
-  }
-
-  // Products become scores.
-  template <bool WHOLE>
-  __device__ __forceinline__ void add_biases(Scores& scores, const Seen& seen) const {
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-#pragma unroll
-      for (unsigned eight = 0; eight < EIGHTS; ++eight) {
-        if (!seen.template matters<WHOLE>(eight / 2)) continue;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int key = 8 * eight + 2 * (threadIdx.x % 4) + i % 2, row = index(m, i / 2);
-          scores[m][eight][i] = fmaf(scores[m][eight][i], seen.scale, seen.biases[key - row]);
-        }
-      }
-    }
-  }
-
-  // Keys that a row does not see get -infinity.
-  __device__ __forceinline__ void hide(Scores& scores, const Seen& seen) const {
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const Keys of_row = seen.of_row(index(m, half));
-#pragma unroll
-        for (unsigned eight = 0; eight < EIGHTS; ++eight) {
-          if (!seen.template matters<false>(eight / 2)) continue;
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const unsigned key = 8 * eight + 2 * (threadIdx.x % 4) + i;
-            if (!of_row.has(key)) scores[m][eight][2 * half + i] = -infinity();
-          }
-        }
-      }
-    }
-  }
-
-  // Scores become weights, and what the rows hold is brought to the scale of the greatest score so far. Greatest
-  // scores forget NaN, which comes back as a weight.
-  //
-  // A greatest score is a rounded product, and the others are not rounded before it is taken off: a factor that all
-  // weights of a row share. Weights have no room for that of a giant, so giants are rounded before.
-  template <bool WHOLE>
-  __device__ __forceinline__ void weigh(Scores& scores, const Seen& seen) {
-    const float scale = seen.biases == nullptr ? seen.scale : 1.0f;
-    float factors[M][2];
-    bool risen = false;
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-      float most[2] = {-infinity(), -infinity()};
-#pragma unroll
-      for (unsigned eight = 0; eight < EIGHTS; ++eight) {
-        if (!seen.template matters<WHOLE>(eight / 2)) continue;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) most[i / 2] = fmaxf(most[i / 2], scores[m][eight][i]);
-      }
-      group_reduce<Max, 4>(most);
-      float base[2], scales[2], total[2] = {};
-      bool giant[2];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float next = fmaxf(greatest[m][half], most[half] * scale);
-        base[half] = next == -infinity() ? 0.0f : next;
-        giant[half] = fabsf(base[half]) > GIANT;
-        scales[half] = giant[half] ? 1.0f : scale;
-        factors[m][half] = exp2_approx(greatest[m][half] - base[half]);
-        risen = risen || next != greatest[m][half];
-        greatest[m][half] = next;
-      }
-      if (giant[0] || giant[1]) {
-#pragma unroll
-        for (unsigned eight = 0; eight < EIGHTS; ++eight) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            if (giant[i / 2]) scores[m][eight][i] = __fmul_rn(scores[m][eight][i], scale);
-          }
-        }
-      }
-#pragma unroll
-      for (unsigned eight = 0; eight < EIGHTS; ++eight) {
-        if (!seen.template matters<WHOLE>(eight / 2)) continue;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float weight = exp2_approx(fmaf(scores[m][eight][i], scales[i / 2], -base[i / 2]));
-          scores[m][eight][i] = weight;
-          total[i / 2] += weight;
-        }
-      }
-#pragma unroll
-      for (int half = 0; half < 2; ++half) totals[m][half] = fmaf(totals[m][half], factors[m][half], total[half]);
-    }
-    if (!__any_sync(FULL_WARP, risen)) return;
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-#pragma unroll
-      for (int eight = 0; eight < D / 8; ++eight) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sums[m][eight][i] *= factors[m][i / 2];
-      }
-    }
-  }
-
-  // The second product.
-  template <bool WHOLE>
-  __device__ __forceinline__ void multiply_values(const Scores& weights, const Stage<D>& stage, const Seen& seen) {
-    const unsigned lane = threadIdx.x % 32;
+  for (int step = 0; step < D / 16; ++step) {
 #pragma unroll
     for (unsigned group = 0; group < GROUPS; ++group) {
       if (!seen.template matters<WHOLE>(group)) continue;
-      unsigned operand[M][4];
+      unsigned keys[4];  // operands of the first and of the second eight keys
+      ldmatrix_x4(keys, stage.k + place<D>(16 * group + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
 #pragma unroll
       for (int m = 0; m < M; ++m) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float* two = weights[m][2 * group + i / 2] + i % 2 * 2;
-          operand[m][i] = pair_from_floats<T>(two[0], two[1]);
-        }
-      }
-#pragma unroll
-      for (int step = 0; step < D / 16; ++step) {
-        unsigned values[4];  // operands of the first and of the second eight columns
-        ldmatrix_x4_trans(values, stage.v + place<D>(16 * group + lane % 16, 2 * step + lane / 16));
-        if (!WHOLE && !seen.finite) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) values[i] = finite_part<T>(values[i]);
-        }
-#pragma unroll
-        for (int m = 0; m < M; ++m) {
-          mma_m16n8k16<T>(sums[m][2 * step], operand[m], {values[0], values[1]});
-          mma_m16n8k16<T>(sums[m][2 * step + 1], operand[m], {values[2], values[3]});
-        }
+        mma_m16n8k16<T>(scores[m][2 * group], rows.q[m][step], {keys[0], keys[1]});
+        mma_m16n8k16<T>(scores[m][2 * group + 1], rows.q[m][step], {keys[2], keys[3]});
       }
     }
   }
+}
 
-  // Adds the values that are not finite where they are seen.
-  __device__ __forceinline__ void add_not_finite(const Stage<D>& stage, const Seen& seen) {
-    for (unsigned key = 16 * seen.groups.first; key < 16 * seen.groups.end; ++key) {
+// The second product.
+template <bool WHOLE, class T, int D, int M>
+__device__ __forceinline__ void multiply_values(Rows<T, D, M>& rows, const Scores (&weights)[M],
+                                                const Stage<D>& stage, const Seen& seen) {
+  const unsigned lane = threadIdx.x % 32;
 #pragma unroll
-      for (int eight = 0; eight < D / 8; ++eight) {
-        const unsigned pair =
-            reinterpret_cast<const unsigned*>(stage.v + place<D>(key, eight))[threadIdx.x % 4];
-        if ((not_finite<T>(pair) & SIGNS) == 0) continue;
+  for (unsigned group = 0; group < GROUPS; ++group) {
+    if (!seen.template matters<WHOLE>(group)) continue;
+    unsigned operand[M][4];
 #pragma unroll
-        for (int m = 0; m < M; ++m) {
+    for (int m = 0; m < M; ++m) rows.round(weights[m], group, operand[m]);
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const T value = {static_cast<unsigned short>(pair >> (16 * (i % 2)))};
-            const bool counts = (not_finite<T>(value.bits) & 0x8000u) != 0 && seen.of_row(index(m, i / 2)).has(key);
-            if (counts) sums[m][eight][i] += to_float(value);
-          }
-        }
+    for (int step = 0; step < D / 16; ++step) {
+      unsigned values[4];  // operands of the first and of the second eight columns
+      ldmatrix_x4_trans(values, stage.v + place<D>(16 * group + lane % 16, 2 * step + lane / 16));
+      if (!WHOLE && !seen.finite) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) values[i] = finite_part<T>(values[i]);
+      }
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        mma_m16n8k16<T>(rows.sums[m][2 * step], operand[m], {values[0], values[1]});
+        mma_m16n8k16<T>(rows.sums[m][2 * step + 1], operand[m], {values[2], values[3]});
       }
     }
   }
+}
 
-  // Writes `rows` rows to `to`: sums over totals in the first `queries` of them; 0 in the others, and where no key
-  // was seen.
-  __device__ __forceinline__ void end(T* to, u64 stride, unsigned rows, unsigned queries) {
+// Adds the keys of a tile. WHOLE: each row sees each key.
+template <bool WHOLE, class T, int D, int M>
+__device__ __forceinline__ void add_keys(Rows<T, D, M>& rows, const Stage<D>& stage, const Seen& seen) {
+  Scores scores[M];
+  multiply_keys<WHOLE>(scores, rows, stage, seen);
 #pragma unroll
-    for (int m = 0; m < M; ++m) {
-      group_reduce<Sum, 4>(totals[m]);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const unsigned row = index(m, half);
-        const bool sees_any = row < queries && totals[m][half] != 0.0f;
-        const float inverse = 1.0f / totals[m][half];
-#pragma unroll
-        for (int part = 0; part < D / 32; ++part) {
-          unsigned words[4];
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const float* two = sums[m][4 * part + i] + 2 * half;
-            words[i] = sees_any ? pair_from_floats<T>(two[0] * inverse, two[1] * inverse) : 0;
-          }
-          transpose_quad(words);
-          if (row < rows) {
-            T* target = to + static_cast<u64>(row) * stride + part * 32 + threadIdx.x % 4 * 8;
-            *reinterpret_cast<uint4*>(target) = {words[0], words[1], words[2], words[3]};
-          }
-        }
-      }
-    }
+  for (int m = 0; m < M; ++m) {
+    float factors[2];
+    if (seen.biases != nullptr) rows.template add_biases<WHOLE>(scores[m], m, seen);
+    if (!WHOLE) rows.hide(scores[m], m, seen);
+    if (rows.template weigh<WHOLE>(scores[m], m, seen, factors)) rows.rescale(m, factors);
   }
-};
+  if (!WHOLE && !seen.finite) rows.add_not_finite(stage.v, seen);
+  multiply_values<WHOLE>(rows, scores, stage, seen);
+}
 
 // ---- a tile of queries ----------------------------------------------------------------------------------------------
 
@@ -450,9 +122,9 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Stage<D>* stag
   const unsigned begin = of_tile.first / TILE_KEYS * TILE_KEYS;
 
   const unsigned kv_head = tile.head / problem.heads_of_kv;
-  const Source<T, D> source = {problem.k + static_cast<u64>(tile.keys.first) * problem.k_stride + kv_head * D,
-                               problem.v + static_cast<u64>(tile.keys.first) * problem.v_stride + kv_head * D,
-                               problem.k_stride, problem.v_stride, of_tile.end};
+  const u64 first = tile.keys.first;
+  const Sources<T, D> source = {{problem.k + first * problem.k_stride + kv_head * D, problem.k_stride, of_tile.end},
+                                {problem.v + first * problem.v_stride + kv_head * D, problem.v_stride, of_tile.end}};
   source.begin_copy(stages, begin);
   source.begin_copy(stages, begin + TILE_KEYS);
 
@@ -492,19 +164,19 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Stage<D>* stag
     }
     const Keys keys = {start, min(start + TILE_KEYS, of_tile.end)};
     const bool hides = !seen_by_all(problem, tile.first, tile.queries(), keys);
-    if (hides) look_for_not_finite<T>(stage);
+    if (hides) look_for_not_finite<T, D>(stage.v, stage.found);
     __syncthreads();  // what everyone has copied is there, and nobody reads the tile before any more
     if (start != begin) source.begin_copy(stages, start + TILE_KEYS);
 
     const Keys of_warp_here = within(of_warp, start, TILE_KEYS);
     if (of_warp_here.first == of_warp_here.end) continue;
     seen.start = start;
-    seen.finite = !hides || !found_not_finite(stage);
+    seen.finite = !hides || !found_not_finite(stage.found);
     seen.groups = {of_warp_here.first / 16, (of_warp_here.end + 15) / 16};
     if (keys.end == start + TILE_KEYS && seen_by_all(problem, seen.first_row, queries, keys)) {
-      rows.template attend<true>(stage, seen);
+      add_keys<true>(rows, stage, seen);
     } else {
-      rows.template attend<false>(stage, seen);
+      add_keys<false>(rows, stage, seen);
     }
   }
   const u64 width = static_cast<u64>(problem.num_heads) * D;

@@ -40,27 +40,35 @@ struct Tile {
   __device__ __forceinline__ unsigned queries() const { return min(first + rows, max(first, keys.count)) - first; }
 };
 
-// The first tile of a packed sequence, if each had a tile more than the rows before it fill: sequences then never
-// share a tile, and the place of one follows from its own prefix sum.
-__device__ __forceinline__ unsigned first_tile(const unsigned* cu_seqlens, unsigned sequence, unsigned tile_rows) {
-  return cu_seqlens[sequence] / tile_rows + sequence;
-}
+// A packed sequence among the others, and the rows that it is said to have.
+struct Packed {
+  unsigned sequence, first, end;
+};
 
-// The last packed sequence whose first tile is `number` or before. A warp looks at 32 at once, so a batch of up to 32
-// sequences takes one read and one of 1024 two, where a binary search would wait for memory ten times.
-__device__ __forceinline__ unsigned sequence_of_tile(const unsigned* cu_seqlens, unsigned batch_size,
-                                                     unsigned tile_rows, unsigned number) {
+// The last packed sequence whose first tile is `number` or before, if each had a tile more than the rows before it fill:
+// sequences then never share a tile, and the first tile of one follows from its own prefix sum. A warp looks at 31 at
+// once, and where the last one ends, so a batch of up to 31 sequences takes one read and one of 961 two, where a binary
+// search would wait for memory ten times.
+__device__ __forceinline__ unsigned first_tile(unsigned sequence, unsigned prefix_sum, unsigned tile_rows) {
+  return prefix_sum / tile_rows + sequence;
+}
+__device__ __forceinline__ Packed sequence_of_tile(const unsigned* cu_seqlens, unsigned batch_size, unsigned tile_rows,
+                                                   unsigned number) {
   const unsigned lane = threadIdx.x % 32;
   unsigned first = 0;
   unsigned count = batch_size;  // of sequences from `first` on that it may be
-  while (count > 1) {
-    const unsigned step = (count + 31) / 32;
-    const bool begun = lane * step < count && first_tile(cu_seqlens, first + lane * step, tile_rows) <= number;
+  while (true) {
+    const unsigned step = (count + 30) / 31;
+    const unsigned sequence = first + min(lane * step, count), prefix_sum = cu_seqlens[sequence];
+    const bool begun = lane * step < count && first_tile(sequence, prefix_sum, tile_rows) <= number;
     const unsigned skipped = max(__popc(__ballot_sync(FULL_WARP, begun)), 1) - 1;
+    if (step == 1) {
+      return {first + skipped, __shfl_sync(FULL_WARP, prefix_sum, skipped),
+              __shfl_sync(FULL_WARP, prefix_sum, skipped + 1)};
+    }
     first += skipped * step;
     count = min(step, count - skipped * step);
   }
-  return first;
 }
 
 // The share of this block, at most `tile_rows` rows. All threads take part.
@@ -73,17 +81,18 @@ __device__ __forceinline__ Tile find_tile(const Problem<T>& problem, unsigned ti
     const Tokens keys = sequences.tokens(number);
     return {head, number, problem.attending == FIRST ? 0 : max(keys.count, 1u) - 1, 1, keys};
   }
-  unsigned sequence, tile;  // of the batch, and of the sequence
+  unsigned tile;  // of the sequence
+  Tokens keys;
   const bool is_padded = sequences.padded_len != PACKED;
   if (is_padded) {
     const unsigned tiles = (sequences.padded_len + tile_rows - 1) / tile_rows;
-    sequence = number / tiles;
     tile = number % tiles;
+    keys = sequences.tokens(number / tiles);
   } else {
-    sequence = sequence_of_tile(sequences.lengths, sequences.batch_size, tile_rows, number);
-    tile = number - min(first_tile(sequences.lengths, sequence, tile_rows), number);
+    const Packed packed = sequence_of_tile(sequences.lengths, sequences.batch_size, tile_rows, number);
+    tile = number - min(first_tile(packed.sequence, packed.first, tile_rows), number);
+    keys = sequences.between(packed.first, packed.end);
   }
-  const Tokens keys = sequences.tokens(sequence);
   const unsigned rows = is_padded ? sequences.padded_len : keys.count;
   const u64 first = static_cast<u64>(tile) * tile_rows;
   if (first >= rows) return {};

@@ -1,7 +1,8 @@
 //! Attention on a GPU: which kernel, and how many blocks of which size.
 //!
 //! ```text
-//! 16 bits, heads of 32, 64 or 128 columns, aligned ──▶ attention_mma.cu, tensor cores
+//! 16 bits, heads of 32, 64 or 128 columns, aligned ──▶ tensor cores: attention_wgmma.cu on compute capability 9.0,
+//!                                                      attention_mma.cu elsewhere
 //! everything else                                  ──▶ attention.cu, multiply-adds of f32
 //! ```
 //!
@@ -20,7 +21,7 @@ mod tests;
 use std::f64::consts::LOG2_E;
 
 #[cfg(all(test, feature = "cuda"))]
-pub(crate) use variant::MODULES;
+pub(crate) use variant::{MODULES, WGMMA_MODULES};
 use variant::{Variant, Work};
 
 use super::{Attention, AttentionMask, AttentionShape, Queries, RelativeBias};
@@ -49,7 +50,7 @@ impl<F: Float> Attention for Cuda<F> {
         out: CudaViewMut<'_, F>,
     ) -> Result<(), KernelError> {
         let batch = Batch::checked(shape, layout, [q, k, v], bias, out)?;
-        let variant = Variant::of(&batch.work(), self.driver().info().multiprocessors as usize);
+        let variant = Variant::of(&batch.work(), self.driver().info());
         batch.launch(queue, variant)
     }
 }
@@ -113,6 +114,7 @@ impl<'a, F: Float> Batch<'a, F> {
                 Queries::All => (self.rows as usize).div_ceil(sequences.max(1)),
                 Queries::First | Queries::Last => 1,
             },
+            biased: self.bias.is_some(),
             wide: is_wide::<F>(num_heads * head_dim, [self.out.address()])
                 && [self.q, self.k, self.v].iter().all(columns_are_wide),
         }

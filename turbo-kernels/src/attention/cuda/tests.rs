@@ -269,6 +269,15 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
 
+fn with_tensor_cores(case: &Case) -> [Variant; 4] {
+    let [wide, middle, narrow] = Variant::mma(case.head_dim);
+    [wide, middle, narrow, wgmma(case)]
+}
+
+fn wgmma(case: &Case) -> Variant {
+    Variant::Wgmma { head_dim: case.head_dim, biased: case.buckets.is_some() }
+}
+
 fn tensor_cores_agree<F: Float>(order: Order, head_dim: usize, masks: &[AttentionMask]) {
     let Some(mut gpu) = Gpu::<F>::new(order) else { return };
     let scale = 1.0 / (head_dim as f32).sqrt();
@@ -277,7 +286,7 @@ fn tensor_cores_agree<F: Float>(order: Order, head_dim: usize, masks: &[Attentio
             let case = Case { head_dim, scale, mask, buckets, ..PLAIN };
             let values = case.values::<F>();
             let want = case.on_cpu(&values);
-            let [first, rest @ ..] = Variant::mma(head_dim);
+            let [first, rest @ ..] = with_tensor_cores(&case);
             let got = gpu.run(&case, &values, first);
             agrees::<F>(&case, first, &got, &want);
             for variant in rest {
@@ -312,9 +321,14 @@ fn tensor_cores_agree_with_the_cpu_on_wide_heads() {
 #[test]
 fn rows_do_not_depend_on_their_place() {
     let Some(mut gpu) = Gpu::<f16>::new(Order::Seeded(5)) else { return };
-    for (mask, head_dim) in [(AttentionMask::Causal, 32), (MASKS[3], 32), (AttentionMask::Full, 5)] {
+    for (mask, head_dim, variant) in [
+        (AttentionMask::Causal, 32, Variant::mma(32)[2]),
+        (MASKS[3], 32, Variant::mma(32)[2]),
+        (AttentionMask::Causal, 32, Variant::Wgmma { head_dim: 32, biased: true }),
+        (MASKS[3], 64, Variant::Wgmma { head_dim: 64, biased: true }),
+        (AttentionMask::Full, 5, Variant::general(5)),
+    ] {
         let case = Case { mask, head_dim, buckets: Some((32, 100)), ..PLAIN };
-        let [.., variant] = if head_dim == 5 { [Variant::general(5); 3] } else { Variant::mma(head_dim) };
         let width = HEADS * head_dim;
         let all = gpu.run(&case, &case.values::<f16>(), variant);
         let row_of = |b, position| {
@@ -361,7 +375,7 @@ fn hidden_keys_reach_nothing() {
             values.kv[(20 + key) * width + case.head_dim + i] = value;
         }
         values.kv[(20 + NAN_KEY) * width + 9] = f32::NAN;
-        for variant in Variant::mma(case.head_dim) {
+        for variant in with_tensor_cores(&case) {
             let got = gpu.run(&case, &values, variant);
             for (row, b, position) in case.attending() {
                 let sees = |key| b == 1 && mask.visible(position, 150).contains(&key);
@@ -391,8 +405,9 @@ fn any_scale_is_a_scale() {
             let case = Case { head_dim: 32, scale, mask: AttentionMask::Causal, buckets, lens, ..PLAIN };
             let values = case.values::<f16>();
             let want = case.on_cpu(&values);
-            let [variant, ..] = Variant::mma(32);
+            let [variant, .., other] = with_tensor_cores(&case);
             let got = gpu.run(&case, &values, variant);
+            assert_eq!(bits(&gpu.run(&case, &values, other)), bits(&got), "{case:?}");
             // `allowed` is for scales of 1/√head_dim, and of f32 alone grows with the scale
             let case = Case { head_dim: 1024, ..case };
             for (got, want) in got.iter().zip(&want) {
@@ -428,7 +443,7 @@ fn lengths_that_contradict_themselves_touch_nothing_else() {
     ] {
         let case = Case { padded, lens: &[30, 4, 30], ..PLAIN };
         let values = case.values::<f16>();
-        for variant in [Variant::general(64), Variant::mma(64)[0], Variant::mma(64)[2]] {
+        for variant in [Variant::general(64), Variant::mma(64)[0], Variant::mma(64)[2], wgmma(&PLAIN)] {
             gpu.run_with(&case, &values, lengths, variant);
         }
     }
@@ -445,7 +460,7 @@ fn rows_of_no_sequence_are_left_alone() {
     let sums = upload(device, queue, &[0_u32, 64]);
     let layout = Layout::Packed { cu_seqlens: all(&sums, 1) };
     let columns = case.columns(all::<f16>(&q, values.q.len()), all(&kv, values.kv.len()));
-    for variant in [Variant::general(64), Variant::mma(64)[0], Variant::mma(64)[2]] {
+    for variant in [Variant::general(64), Variant::mma(64)[0], Variant::mma(64)[2], wgmma(&PLAIN)] {
         let out = answer(device, queue, values.q.len(), |queue, out| {
             let batch = Batch::checked(case.shape(), layout, columns, None, out).expect("all fits");
             batch.launch(queue, variant).unwrap_or_else(|e| panic!("{variant:?}: {e}"));
@@ -459,10 +474,20 @@ fn the_suite_holds() {
     on_every_emulator!(suite::attention);
 }
 
+fn aligned<D: Attention>(device: &D) {
+    suite::aligned(|| suite::attention(device));
+}
+
 #[test]
 fn the_suite_holds_on_tensor_cores() {
-    fn aligned<D: Attention>(device: &D) {
-        suite::aligned(|| suite::attention(device));
-    }
     on_every_emulator!(aligned);
+}
+
+/// Those without products of four warps.
+#[test]
+fn the_suite_holds_on_older_tensor_cores() {
+    let Some(emulator) = Emulator::or_skip(Order::Seeded(8)) else { return };
+    let device = Cuda::<f16>::new(Arc::new(emulator.of_capability((8, 0))), CudaOptions::default());
+    aligned(&device);
+    aligned(&device.with_float::<bf16>());
 }

@@ -1,34 +1,62 @@
 //! Which kernel attends, with blocks of which size: pure functions of what the host knows.
 
 use crate::{
-    cuda::{FloatType, Kernel, Module, named},
+    cuda::{DeviceInfo, FloatType, Kernel, Module, named},
     device::Float,
 };
 
-/// The kernels of a file for one type, behind what they share.
+/// The kernels of some files for one type, behind what all share.
 macro_rules! module {
-    ($name:literal, $file:literal, $instances:literal) => {
+    ($name:literal, [$($file:literal),*], $instances:literal) => {
         Module {
             name: $name,
             source: concat!(
                 include_str!("../../sequences.cuh"),
                 include_str!("../tile.cuh"),
-                include_str!($file),
+                $(include_str!($file),)*
                 $instances
             ),
         }
     };
 }
 
-static F32: Module = module!("attention_f32", "../attention.cu", "INSTANCES(f32, float)\n");
-static F16: Module = module!("attention_f16", "../attention.cu", "INSTANCES(f16, half_t)\n");
-static BF16: Module = module!("attention_bf16", "../attention.cu", "INSTANCES(bf16, bf16_t)\n");
-static MMA_F16: Module = module!("attention_mma_f16", "../attention_mma.cu", "INSTANCES(f16, half_t)\n");
-static MMA_BF16: Module = module!("attention_mma_bf16", "../attention_mma.cu", "INSTANCES(bf16, bf16_t)\n");
+/// Those of `attention.cu`.
+macro_rules! general {
+    ($name:literal, $instances:literal) => {
+        module!($name, ["../attention.cu"], $instances)
+    };
+}
 
-/// All of them.
+/// Those of `attention_mma.cu`.
+macro_rules! mma {
+    ($name:literal, $instances:literal) => {
+        module!($name, ["../rows.cuh", "../attention_mma.cu"], $instances)
+    };
+}
+
+/// Those of `attention_wgmma.cu`.
+macro_rules! wgmma {
+    ($name:literal, $instances:literal) => {
+        module!($name, ["../../cuda/wgmma.cuh", "../rows.cuh", "../attention_wgmma.cu"], $instances)
+    };
+}
+
+static F32: Module = general!("attention_f32", "INSTANCES(f32, float)\n");
+static F16: Module = general!("attention_f16", "INSTANCES(f16, half_t)\n");
+static BF16: Module = general!("attention_bf16", "INSTANCES(bf16, bf16_t)\n");
+static MMA_F16: Module = mma!("attention_mma_f16", "INSTANCES(f16, half_t)\n");
+static MMA_BF16: Module = mma!("attention_mma_bf16", "INSTANCES(bf16, bf16_t)\n");
+static WGMMA_F16: Module = wgmma!("attention_wgmma_f16", "INSTANCES(f16, half_t)\n");
+static WGMMA_BF16: Module = wgmma!("attention_wgmma_bf16", "INSTANCES(bf16, bf16_t)\n");
+
+/// All that every GPU runs, and those that only [`WGMMA`] does.
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) static MODULES: [&Module; 5] = [&F32, &F16, &BF16, &MMA_F16, &MMA_BF16];
+#[cfg(all(test, feature = "cuda"))]
+pub(crate) static WGMMA_MODULES: [&Module; 2] = [&WGMMA_F16, &WGMMA_BF16];
+
+/// The compute capability that has products of four warps. No later one has them.
+const WGMMA: (u32, u32) = (9, 0);
 
 /// Threads of a warp.
 const WARP: u32 = 32;
@@ -42,6 +70,8 @@ pub(super) struct Work {
     pub(super) sequences: usize,
     /// Rows that attend, of a sequence on average.
     pub(super) queries: usize,
+    /// Whether scores have biases.
+    pub(super) biased: bool,
     /// Whether all rows, and the columns in them, begin at multiples of 16 bytes.
     pub(super) wide: bool,
 }
@@ -53,22 +83,34 @@ pub(super) enum Variant {
     General { part: usize },
     /// Tensor cores: `warps` warps of `fragments` times 16 queries.
     Mma { head_dim: usize, fragments: usize, warps: usize },
+    /// Tensor cores of compute capability 9.0: four warps, which multiply together.
+    Wgmma { head_dim: usize, biased: bool },
 }
 
 impl Variant {
-    /// The best one for `work` on so many multiprocessors: of those with tensor cores the one with the
-    /// largest tiles that sequences fill by more than half, and of which every multiprocessor gets one.
-    pub(super) fn of(work: &Work, multiprocessors: usize) -> Variant {
+    /// The best one for `work` on a GPU.
+    pub(super) fn of(work: &Work, gpu: &DeviceInfo) -> Variant {
+        let wgmma = Variant::Wgmma { head_dim: work.head_dim, biased: work.biased };
+        let [.., smallest] = Variant::mma(work.head_dim);
+        if !smallest.takes(work) {
+            return Variant::general(work.head_dim);
+        }
+        if gpu.compute_capability == WGMMA {
+            return wgmma;
+        }
+        Variant::mma_of(work, gpu.multiprocessors as usize)
+    }
+
+    /// The one of [`Variant::mma`] with the largest tiles that sequences fill by more than half, and of which
+    /// every multiprocessor gets one.
+    fn mma_of(work: &Work, multiprocessors: usize) -> Variant {
         let tiles = |rows| work.sequences * work.queries.div_ceil(rows) * work.num_heads;
         let suits = |variant: &Variant| {
             let rows = variant.tile_rows();
             2 * work.queries > rows && tiles(rows) >= multiprocessors
         };
-        let [.., smallest] = Variant::mma(work.head_dim);
-        if !smallest.takes(work) {
-            return Variant::general(work.head_dim);
-        }
-        Variant::mma(work.head_dim).into_iter().find(suits).unwrap_or(smallest)
+        let variants = Variant::mma(work.head_dim);
+        variants.into_iter().find(suits).unwrap_or(variants[2])
     }
 
     pub(super) fn general(head_dim: usize) -> Variant {
@@ -94,7 +136,7 @@ impl Variant {
     pub(super) fn takes(self, work: &Work) -> bool {
         match self {
             Variant::General { .. } => true,
-            Variant::Mma { head_dim, .. } => {
+            Variant::Mma { head_dim, .. } | Variant::Wgmma { head_dim, .. } => {
                 let has_type = matches!(work.float, FloatType::F16 | FloatType::Bf16);
                 has_type && work.wide && work.head_dim == head_dim && [32, 64, 128].contains(&head_dim)
             }
@@ -106,6 +148,7 @@ impl Variant {
         match self {
             Variant::General { .. } => 32,
             Variant::Mma { fragments, warps, .. } => 16 * fragments * warps,
+            Variant::Wgmma { .. } => 64,
         }
     }
 
@@ -113,19 +156,19 @@ impl Variant {
     pub(super) fn parts(self, head_dim: usize) -> usize {
         match self {
             Variant::General { part } => head_dim.div_ceil(part),
-            Variant::Mma { .. } => 1,
+            Variant::Mma { .. } | Variant::Wgmma { .. } => 1,
         }
     }
 
     pub(super) fn threads(self) -> u32 {
         match self {
-            Variant::General { .. } => 4 * WARP,
+            Variant::General { .. } | Variant::Wgmma { .. } => 4 * WARP,
             Variant::Mma { warps, .. } => warps as u32 * WARP,
         }
     }
 
-    /// The size of `Shared` in attention.cu, and of two times `Stage` in attention_mma.cu with biases of two
-    /// tiles behind.
+    /// The size of `Shared` in attention.cu; of two times `Stage` in attention_mma.cu and of `Tiles` in
+    /// attention_wgmma.cu, with biases of two tiles behind.
     pub(super) fn shared_bytes(self, biased: bool) -> u32 {
         let rows = self.tile_rows();
         let bytes = match self {
@@ -133,9 +176,10 @@ impl Variant {
                 let (keys, weights, biases) = (32 * (2 * part + 1), 32 * rows, rows + 32);
                 (keys + rows * part + weights + biases) * size_of::<f32>()
             }
-            Variant::Mma { head_dim, .. } => {
+            Variant::Mma { head_dim, .. } | Variant::Wgmma { head_dim, .. } => {
                 let (keys, biases) = (2 * 64 * head_dim, if biased { rows + 64 - 1 } else { 0 });
-                2 * (keys * size_of::<u16>() + (8 + biases) * size_of::<f32>())
+                let flags = if let Variant::Wgmma { .. } = self { 2 } else { 8 };
+                2 * (keys * size_of::<u16>() + (flags + biases) * size_of::<f32>())
             }
         };
         bytes as u32
@@ -168,6 +212,18 @@ impl Variant {
                 };
                 (module, name)
             }
+            Variant::Wgmma { head_dim, biased } => {
+                let module = if float == FloatType::F16 { &WGMMA_F16 } else { &WGMMA_BF16 };
+                let name = match (head_dim, biased) {
+                    (32, false) => named!(F, "attention", "_wgmma_32"),
+                    (64, false) => named!(F, "attention", "_wgmma_64"),
+                    (_, false) => named!(F, "attention", "_wgmma_128"),
+                    (32, true) => named!(F, "attention", "_wgmma_32_biased"),
+                    (64, true) => named!(F, "attention", "_wgmma_64_biased"),
+                    (_, true) => named!(F, "attention", "_wgmma_128_biased"),
+                };
+                (module, name)
+            }
         };
         Kernel { module, name }
     }
@@ -177,14 +233,35 @@ impl Variant {
 mod tests {
     use super::*;
 
-    const WORK: Work =
-        Work { float: FloatType::F16, num_heads: 12, head_dim: 64, sequences: 32, queries: 512, wide: true };
+    const WORK: Work = Work {
+        float: FloatType::F16,
+        num_heads: 12,
+        head_dim: 64,
+        sequences: 32,
+        queries: 512,
+        biased: false,
+        wide: true,
+    };
+
+    const WGMMA_64: Variant = Variant::Wgmma { head_dim: 64, biased: false };
+
+    /// An A100, or what else has 132 multiprocessors.
+    fn gpu(compute_capability: (u32, u32)) -> DeviceInfo {
+        DeviceInfo {
+            name: String::new(),
+            compute_capability,
+            multiprocessors: 132,
+            memory_bytes: 80 << 30,
+            shared_bytes: 99 << 10,
+        }
+    }
 
     #[test]
     fn tensor_cores_take_what_they_can() {
-        let kernel = |work: Work| match Variant::of(&work, 132) {
+        let kernel = |work: Work| match Variant::of(&work, &gpu((8, 0))) {
             Variant::General { part } => (part, false),
             Variant::Mma { head_dim, .. } => (head_dim, true),
+            Variant::Wgmma { .. } => panic!("not on this GPU"),
         };
         for head_dim in [32, 64, 128] {
             assert_eq!(kernel(Work { head_dim, ..WORK }), (head_dim, true));
@@ -194,6 +271,20 @@ mod tests {
         }
         for (head_dim, part) in [(1, 32), (33, 64), (80, 128), (96, 128), (256, 128)] {
             assert_eq!(kernel(Work { head_dim, ..WORK }), (part, false));
+        }
+    }
+
+    /// So that a row's bits do not depend on who else is in the batch.
+    #[test]
+    fn four_warps_multiply_where_they_can_whatever_the_batch() {
+        for (sequences, queries) in [(0, 0), (1, 1), (1, 512), (32, 512)] {
+            let work = Work { sequences, queries, ..WORK };
+            assert_eq!(Variant::of(&work, &gpu((9, 0))), WGMMA_64);
+            for other in [(8, 9), (10, 0), (12, 0)] {
+                assert!(matches!(Variant::of(&work, &gpu(other)), Variant::Mma { .. }), "{other:?}");
+            }
+            let wide_heads = Work { head_dim: 96, ..work };
+            assert_eq!(Variant::of(&wide_heads, &gpu((9, 0))), Variant::General { part: 128 });
         }
     }
 
@@ -215,7 +306,7 @@ mod tests {
             (32, 512, 128, 128),
         ] {
             let work = Work { sequences, queries, head_dim, ..WORK };
-            assert_eq!(Variant::of(&work, 132).tile_rows(), rows, "{work:?}");
+            assert_eq!(Variant::of(&work, &gpu((8, 0))).tile_rows(), rows, "{work:?}");
         }
     }
 
@@ -227,6 +318,9 @@ mod tests {
         // two tiles of 64 keys and values, eight flags, and biases of 191 distances
         assert_eq!(wide.shared_bytes(false), 2 * (2 * 64 * 128 + 32));
         assert_eq!(wide.shared_bytes(true), 2 * (2 * 64 * 128 + 32 + 4 * 191));
+        // four flags, and biases of 127 distances
+        assert_eq!((WGMMA_64.threads(), WGMMA_64.shared_bytes(false)), (128, 2 * 2 * 64 * 128 + 16));
+        assert_eq!(WGMMA_64.shared_bytes(true), WGMMA_64.shared_bytes(false) + 2 * 4 * 127);
         // what a multiprocessor of compute capability 8.6 lends to one block
         assert!(Variant::mma(128)[0].shared_bytes(true) <= 99 << 10);
         assert!(Variant::general(128).shared_bytes(true) <= 99 << 10);
@@ -244,6 +338,8 @@ mod tests {
         assert_eq!(names(wide), ("attention_f16_mma_64_x2", "attention_bf16_mma_64_x2"));
         assert_eq!(names(middle), names(narrow));
         assert_eq!(names(Variant::mma(128)[0]), ("attention_f16_mma_128_x1", "attention_bf16_mma_128_x1"));
+        let wgmma = names(Variant::Wgmma { head_dim: 32, biased: true });
+        assert_eq!(wgmma, ("attention_f16_wgmma_32_biased", "attention_bf16_wgmma_32_biased"));
         assert_eq!(names(Variant::general(20)), ("attention_f16_32", "attention_bf16_32"));
         assert_eq!(Variant::general(64).kernel::<f32>().name, "attention_f32_64");
     }

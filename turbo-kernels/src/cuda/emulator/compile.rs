@@ -10,7 +10,7 @@ use std::{
 };
 
 /// What stands before the device code, in this order: CUDA's language as C++.
-const CUDA_ON_CPU: [&str; 7] = [
+const CUDA_ON_CPU: [&str; 8] = [
     include_str!("cuda_on_cpu/fibers.h"),
     include_str!("cuda_on_cpu/block.h"),
     include_str!("cuda_on_cpu/launch.h"),
@@ -18,6 +18,7 @@ const CUDA_ON_CPU: [&str; 7] = [
     include_str!("cuda_on_cpu/collectives.h"),
     include_str!("cuda_on_cpu/numbers.h"),
     include_str!("cuda_on_cpu/tensor_cores.h"),
+    include_str!("cuda_on_cpu/wgmma.h"),
 ];
 
 /// Kernels cast pointers as they need, and the compiler of CUDA lets them.
@@ -129,6 +130,11 @@ fn with_dynamic_shared(unit: &str) -> String {
     for part in parts {
         let declared = part.split_once(END).and_then(|(declared, rest)| {
             let (ty, name) = declared.trim_end().rsplit_once(' ')?;
+            // a pointer need not be aligned as what it points to
+            let ty = ty
+                .strip_prefix("__align__(")
+                .and_then(|aligned| aligned.split_once(") "))
+                .map_or(ty, |it| it.1);
             Some((ty, name, rest))
         });
         match declared {

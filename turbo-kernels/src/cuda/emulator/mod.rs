@@ -89,6 +89,13 @@ impl Emulator {
         Emulator { edit: Some(edit), ..self }
     }
 
+    /// The same GPU, as one of this compute capability.
+    #[must_use]
+    pub fn of_capability(mut self, compute_capability: (u32, u32)) -> Emulator {
+        self.info.compute_capability = compute_capability;
+        self
+    }
+
     /// From now on an operation waits until somebody waits for it. Who only looks whether it is done has one operation done,
     /// be it another; so it shows that the host went on, and in which order, without a clock.
     pub fn lag(&self) {

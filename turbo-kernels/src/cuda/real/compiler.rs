@@ -9,10 +9,13 @@ const OPTIONS: [&str; 1] = ["--std=c++17"];
 /// The same by all processors, each some kernels; known to newer ones.
 const OPTIONS_FROM_13: [&str; 2] = ["--std=c++17", "--split-compile=0"];
 
+/// The architecture of which kernels use what no later one has: `sm_90a`.
+const HOPPER: u32 = 90;
+
 /// NVRTC for one kind of GPU.
 #[derive(Clone, Debug)]
 pub(super) struct Compiler {
-    /// `sm_90`.
+    /// `sm_80`.
     architecture: String,
     version: Version,
 }
@@ -22,8 +25,9 @@ impl Compiler {
     ///
     /// `version` is NVRTC's own, from the gate that must have let us pass.
     pub(super) fn new(capability: (u32, u32), version: Version) -> Option<Self> {
-        let architecture = format!("sm_{}", architecture(capability, &supported())?);
-        Some(Self { architecture, version })
+        let architecture = architecture(capability, &supported())?;
+        let own = if architecture == HOPPER { "a" } else { "" };
+        Some(Self { architecture: format!("sm_{architecture}{own}"), version })
     }
 
     /// Everything beside the source that the machine code depends on.
@@ -35,7 +39,7 @@ impl Compiler {
         if self.version.major >= 13 { &OPTIONS_FROM_13 } else { &OPTIONS }
     }
 
-    /// The architecture that it compiles for: `sm_90`.
+    /// The architecture that it compiles for: `sm_80`.
     pub(super) fn architecture(&self) -> &str {
         &self.architecture
     }

@@ -17,12 +17,81 @@ struct Copy {
   alignas(16) char bytes[16];
 };
 
+// An operand of a product in shared memory: rows that are swizzled, 16 bytes at a time.
+struct Matrix {
+  const char* tile;
+  unsigned offset, row_bytes;
+  unsigned width;  // of the product
+  bool columns;    // the rows have its columns side by side, else they are its columns
+
+  // The rows in which it lies.
+  const char* first() const { return tile + offset / row_bytes * row_bytes; }
+  size_t bytes() const { return (columns ? 16 : width) * row_bytes; }
+
+  // [16, width]
+  std::vector<unsigned short> values() const {
+    std::vector<unsigned short> values;
+    for (unsigned k = 0; k < 16; ++k) {
+      for (unsigned n = 0; n < width; ++n) {
+        const unsigned plain = offset + (columns ? k : n) * row_bytes + (columns ? n : k) * 2;
+        const unsigned at = plain ^ (plain >> 7 & (row_bytes / 16 - 1)) << 4;
+        values.push_back(*reinterpret_cast<const unsigned short*>(tile + at));
+      }
+    }
+    return values;
+  }
+};
+
+// What a product reads, for the first lane of a warp, until it is waited for.
+struct Read {
+  Matrix matrix;
+  std::vector<unsigned short> values;
+  unsigned group;
+};
+
+// Sums of a lane that it gets when they are waited for.
+struct Product {
+  float (*d)[4];
+  unsigned group, eights;
+  float sums[8][4];
+};
+
 struct Thread {
   State state;
   unsigned stack;  // unless it is fresh or has returned
   Call call;
-  std::vector<Copy> copies;  // under way
-  unsigned groups;           // of copies, closed
+  std::vector<Copy> copies;         // under way
+  unsigned groups;                  // of copies, closed
+  std::vector<const char*> landed;  // copies, since the last fence for products
+  std::vector<Product> products;    // under way
+  std::vector<Read> reads;          // of them
+  unsigned product_groups;          // closed
+  unsigned begun;                   // products of the warp, counted by its first lane
+  bool fenced;                      // its registers, since the last wait for products
+
+  void begin() {
+    state = State::fresh;
+    copies.clear();
+    landed.clear();
+    products.clear();
+    reads.clear();
+    groups = product_groups = begun = 0;
+    fenced = false;
+  }
+
+  // What becomes of the sums `d`, which are NaN until then.
+  Product& product(float (*d)[4], unsigned eights) {
+    for (Product& product : products) {
+      if (product.d != d) continue;
+      product.group = product_groups;
+      return product;
+    }
+    Product product = {d, product_groups, eights, {}};
+    std::memcpy(product.sums, d, eights * sizeof product.sums[0]);
+    std::memset(d, 0xff, eights * sizeof product.sums[0]);
+    products.push_back(product);
+    return products.back();
+  }
 };
 
 struct Vec3 {
@@ -70,14 +139,13 @@ class Block {
     free_stacks_ = used_stacks_ = 0;
     for (unsigned w = 0; w * WARP < size.x; ++w) runnable_[w] = waiting_[w] = returned_lanes_[w] = 0;
     for (unsigned t = 0; t < size.x; ++t) {
-      threads_[t].state = State::fresh;
-      threads_[t].copies.clear();
-      threads_[t].groups = 0;
+      threads_[t].begin();
       set_runnable(t);
     }
     thread = order_ == Order::forward ? size.x - 1 : 0;  // so that the first is 0, or the last
     thread = next();
     enter(home_);
+    if (!failed()) check_warps_of_products();
   }
 
   // Notes an error of the block as a whole.
@@ -141,6 +209,17 @@ class Block {
   unsigned active_lanes() const { return lanes(thread / WARP) & ~returned_lanes_[thread / WARP]; }
 
   Thread& self() { return threads_[thread]; }
+  Thread& thread_of_warp(unsigned lane) { return threads_[thread / WARP * WARP + lane]; }
+
+  // Whether somebody has copied there, and products might not see it.
+  bool is_landing(const char* first, size_t bytes) const {
+    for (unsigned t = 0; t < size.x; ++t) {
+      for (const char* at : threads_[t].landed) {
+        if (at >= first && at < first + bytes) return true;
+      }
+    }
+    return false;
+  }
 
   // Whether `bytes` bytes lie in shared memory, where some instructions have to find them.
   bool is_shared(const void* at, size_t bytes) const {
@@ -249,6 +328,19 @@ class Block {
     for (unsigned left = waiting_[warp]; left != 0; left &= left - 1) {
       const Call& call = threads_[warp * WARP + __builtin_ctz(left)].call;
       if (call.mask & bit) fail("returned while lane %d waits for it in %s", __builtin_ctz(left), call.name);
+    }
+  }
+
+  // Four warps make one product.
+  void check_warps_of_products() {
+    for (unsigned warp = 0; warp * WARP < size.x; ++warp) {
+      const unsigned first = warp / 4 * 4 * WARP;
+      const unsigned begun = threads_[warp * WARP].begun, of_first = threads_[first].begun;
+      const bool complete = first + 4 * WARP <= size.x;
+      if (begun == of_first && (begun == 0 || complete)) continue;
+      snprintf(error_, sizeof error_, "warp %u has begun %u products of four warps, warp %u %u; block (%u,%u,%u)", warp,
+               begun, first / WARP, of_first, index.x, index.y, index.z);
+      return;
     }
   }
 

@@ -4,7 +4,7 @@
 // A unit is these files, the kernels, and a TURBO_LAUNCHER(name) for each kernel. Every CUDA thread is a fiber that goes on
 // until it has to wait: at a barrier or in a collective of its warp. Which fiber goes on then is the launch's order, so a
 // missing barrier shows under some order. Memory is found wrong where it can be: shared memory is filled with 0xff (NaN)
-// before each block, and asynchronous copies leave 0xff until they are waited for.
+// before each block, and asynchronous copies and products leave 0xff until they are waited for.
 //
 //   file              | for
 //   fibers.h          | stacks, and switching between them in a few instructions
@@ -14,14 +14,16 @@
 //   collectives.h     | __syncthreads, shuffles, votes
 //   numbers.h         | bits, rounding, fast functions, atomics
 //   tensor_cores.h    | mma, ldmatrix, cp.async
+//   wgmma.h           | products of four warps
 //
 // Not shown: the rounding of the GPU's fast functions and tensor cores, memory order between threads that run at once,
-// asynchronous work other than copies, speed.
+// when asynchronous work is done before it is waited for, speed.
 #define TURBO_ON_CPU 1
 
 #include <link.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdarg>
 #include <cstdint>

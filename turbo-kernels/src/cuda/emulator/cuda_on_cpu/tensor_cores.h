@@ -106,6 +106,7 @@ inline void cp_async_wait() {
   for (const turbo::Copy& copy : self.copies) {
     if (copy.group + NEWEST < self.groups) {
       std::memcpy(copy.to, copy.bytes, 16);
+      self.landed.push_back(copy.to);
     } else {
       self.copies[left++] = copy;
     }

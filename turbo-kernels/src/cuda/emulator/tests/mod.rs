@@ -5,6 +5,7 @@ mod errors;
 mod mutations;
 mod processes;
 mod tensor_cores;
+mod wgmma;
 
 use std::{ops::Range, sync::Arc};
 

@@ -13,11 +13,20 @@ use crate::{
     suite::{self, aligned},
 };
 
+/// Compute capabilities of GPUs with and without products of four warps.
+const NEW: (u32, u32) = (9, 0);
+const OLDER: (u32, u32) = (8, 0);
+
 /// Runs `check` on device code with `from` replaced by `to`, in every order until one fails.
 fn is_found(from: &'static str, to: &'static str, check: fn(&Cuda<f16>)) {
+    is_found_on(NEW, from, to, check);
+}
+
+fn is_found_on(capability: (u32, u32), from: &'static str, to: &'static str, check: fn(&Cuda<f16>)) {
     for order in ORDERS {
         let Some(emulator) = Emulator::or_skip(order) else { return };
-        let device = Cuda::new(Arc::new(emulator.edited(Edit { from, to })), Default::default());
+        let emulator = emulator.of_capability(capability).edited(Edit { from, to });
+        let device = Cuda::new(Arc::new(emulator), Default::default());
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| check(&device))) {
             let says = panic.downcast_ref::<String>().map_or("", String::as_str);
             assert!(!says.contains(".cu:"), "found by the compiler: {says}");
@@ -42,19 +51,39 @@ fn a_bias_of_the_next_column() {
     is_found("at % columns", "(at + 1) % columns", suite::bias_act);
 }
 
+/// With tensor cores.
+fn attention(device: &Cuda<f16>) {
+    aligned(|| suite::attention(device));
+}
+
 #[test]
 fn copies_that_nobody_waits_for() {
-    is_found("cp_async_wait<0>();", "", |device| aligned(|| suite::attention(device)));
+    is_found("cp_async_wait<0>();", "", attention);
+    is_found_on(OLDER, "cp_async_wait<0>();", "", attention);
 }
 
 #[test]
 fn tiles_that_are_read_while_they_are_filled() {
-    is_found("__syncthreads();  // what everyone", "// what everyone", |device| {
-        aligned(|| suite::attention(device))
-    });
+    let (from, to) = ("__syncthreads();  // what everyone", "// what everyone");
+    is_found(from, to, attention);
+    is_found_on(OLDER, from, to, attention);
 }
 
 #[test]
 fn fragments_that_are_not_transposed() {
-    is_found("ldmatrix_x4_trans(values", "ldmatrix_x4(values", |device| aligned(|| suite::attention(device)));
+    is_found_on(OLDER, "ldmatrix_x4_trans(values", "ldmatrix_x4(values", attention);
+}
+
+#[test]
+fn products_that_nobody_waits_for() {
+    is_found("wgmma_wait<1>(scores);", "", attention);
+}
+
+#[test]
+fn copies_that_products_do_not_see() {
+    is_found(
+        "wgmma_fence_shared();\n    __syncthreads();  // what everyone",
+        "__syncthreads();  // what everyone",
+        attention,
+    );
 }
