@@ -17,7 +17,6 @@ template <int D>
 struct Stage {
   uint4 k[TILE_CHUNKS<D>];
   uint4 v[TILE_CHUNKS<D>];
-  unsigned found[MOST_WARPS];  // by warp: see look_for_not_finite; said where keys are hidden
 };
 
 // A head of the keys and values of a sequence.
@@ -164,14 +163,14 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Stage<D>* stag
     }
     const Keys keys = {start, min(start + TILE_KEYS, of_tile.end)};
     const bool hides = !seen_by_all(problem, tile.first, tile.queries(), keys);
-    if (hides) look_for_not_finite<T, D>(stage.v, stage.found);
-    __syncthreads();  // what everyone has copied is there, and nobody reads the tile before any more
+    const bool copied_not_finite = hides && has_copied_not_finite<T, D>(stage.v);
+    // what everyone has copied is there, and nobody reads the tile before any more
+    seen.finite = !__syncthreads_or(copied_not_finite);
     if (start != begin) source.begin_copy(stages, start + TILE_KEYS);
 
     const Keys of_warp_here = within(of_warp, start, TILE_KEYS);
     if (of_warp_here.first == of_warp_here.end) continue;
     seen.start = start;
-    seen.finite = !hides || !found_not_finite(stage.found);
     seen.groups = {of_warp_here.first / 16, (of_warp_here.end + 15) / 16};
     if (keys.end == start + TILE_KEYS && seen_by_all(problem, seen.first_row, queries, keys)) {
       add_keys<true>(rows, stage, seen);

@@ -29,7 +29,6 @@ template <int D>
 struct Tiles {
   uint4 k[RING][TILE_CHUNKS<D>];
   uint4 v[RING][TILE_CHUNKS<D>];
-  unsigned found[BLOCK / 32];  // by warp: see look_for_not_finite; said where keys are hidden
 };
 
 // A thread's part in copying a head of the keys or values of a sequence, tile by tile: 16 bytes of every ROWS-th row.
@@ -189,10 +188,10 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Tiles<D>& tile
     write_biases(next);
     const bool hides = start < whole_of_tile.first || min(next, end) > whole_of_tile.end;
     cp_async_wait<0>();
-    if (hides) look_for_not_finite<T, D>(tiles.v[now], tiles.found);
+    const bool copied_not_finite = hides && has_copied_not_finite<T, D>(tiles.v[now]);
     wgmma_fence_shared();
-    __syncthreads();  // what everyone has copied is there, and nobody reads the tiles before any more
-    if (hides && __any_sync(FULL_WARP, found_not_finite(tiles.found))) {
+    // what everyone has copied is there, and nobody reads the tiles before any more
+    if (__syncthreads_or(copied_not_finite)) {
       seen.start = start;
       rows.add_not_finite(tiles.v[now], seen);
       __syncthreads();
@@ -200,8 +199,8 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Tiles<D>& tile
       wgmma_fence_shared();
       __syncthreads();
     }
-    wgmma_fence(rows.sums[0]);
     if (next < end) {
+      wgmma_fence(rows.sums[0]);
       begin_scores(scores, rows, tiles.k[now ^ 1]);
       wgmma_commit();
       begin_sums(rows, weights, tiles.v[now]);
@@ -215,6 +214,7 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Tiles<D>& tile
       if (risen) rows.rescale(0, factors);
       round_weights();
     } else {
+      wgmma_fence(rows.sums[0]);
       begin_sums(rows, weights, tiles.v[now]);
       wgmma_commit();
       wgmma_wait<0>(rows.sums[0]);

@@ -62,8 +62,6 @@ __device__ __forceinline__ unsigned place(unsigned row, unsigned chunk) {
 template <int D>
 constexpr unsigned TILE_CHUNKS = TILE_KEYS * D / 8;
 
-constexpr unsigned MOST_WARPS = 8;
-
 // A head of the keys or values of a sequence.
 template <class T, int D>
 struct Source {
@@ -82,23 +80,15 @@ struct Source {
   }
 };
 
-// Says in `found`, for each warp, whether it has copied values that are not finite.
+// Whether this thread has copied values that are not finite.
 template <class T, int D>
-__device__ __forceinline__ void look_for_not_finite(const uint4* values, unsigned* found) {
+__device__ __forceinline__ bool has_copied_not_finite(const uint4* values) {
   unsigned any = 0;
   for (unsigned i = threadIdx.x; i < TILE_CHUNKS<D>; i += blockDim.x) {
     const uint4 chunk = values[place<D>(i / (D / 8), i % (D / 8))];
     any |= not_finite<T>(chunk.x) | not_finite<T>(chunk.y) | not_finite<T>(chunk.z) | not_finite<T>(chunk.w);
   }
-  const bool of_warp = __any_sync(FULL_WARP, (any & SIGNS) != 0);
-  if (threadIdx.x % 32 == 0) found[threadIdx.x / 32] = of_warp;
-}
-
-// Whether a warp of the block has said so.
-__device__ __forceinline__ bool found_not_finite(const unsigned* found) {
-  unsigned any = 0;
-  for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) any |= found[warp];
-  return any != 0;
+  return (any & SIGNS) != 0;
 }
 
 // Puts 0 in the place of values that are not finite.

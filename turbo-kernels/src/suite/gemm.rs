@@ -3,7 +3,7 @@
 use super::{
     ROUNDING, WIDTHS,
     numbers::Numbers,
-    rig::{Rig, compare, of_storing, refuses_length},
+    rig::{Rig, compare, of_biasing, of_storing, refuses_length},
     twin::{self, Product},
 };
 use crate::{Activation, DType, Epilogue, Gemm, device::Float};
@@ -92,7 +92,7 @@ impl Case {
             // In terms of the operands as the dtype rounds them, a chain of k steps errs by k roundings of the sum of
             // magnitudes, or 2k without FMA (and a product of bytes by a few); bias and residual are two more. No
             // activation is steeper than 1.13; its own error is 3e-7 · max(1, |x|), or 3e-4 of GELU where operands are
-            // rounded. Before an activation or a residual what is there so far may be stored.
+            // rounded. Before an activation or a residual what is there so far may be stored, and before a bias in some rows.
             let chain = ROUNDING * (2 * in_features + 2) as f64;
             let steep = if activation.is_some() { 1.13 } else { 1.0 };
             let own = match activation {
@@ -103,7 +103,8 @@ impl Case {
             compare::<D::Float>((self, name), &out, &values, |i| {
                 let Wanted { sum: Product { value, magnitude }, stored } = want[i];
                 let stored = match epilogue {
-                    Epilogue::None | Epilogue::Bias(_) => 0.0,
+                    Epilogue::None => 0.0,
+                    Epilogue::Bias(_) => of_biasing::<D::Float>(products[i].sum.value, out_features),
                     Epilogue::Act(_) | Epilogue::BiasAct(..) => stored + of_storing::<D::Float>(value),
                     Epilogue::Residual(_) | Epilogue::BiasResidual { .. } => stored,
                 };

@@ -4,7 +4,7 @@ use super::{
     ROUNDING, WIDTHS,
     numbers::Numbers,
     pool::cu_seqlens,
-    rig::{Rig, compare, refuses_length, refuses_size},
+    rig::{Rig, compare, of_biasing, refuses_length, refuses_size},
     twin,
 };
 use crate::{DType, Gemm, Layout};
@@ -58,8 +58,11 @@ fn check<D: Gemm>(device: &D, dtype: DType, out_features: usize, in_features: us
                 let most = of_rows.clone().map(|p| p.value + bias).fold(f64::NEG_INFINITY, f64::max);
                 want.push(if of_rows.len() == 0 { 0.0 } else { most });
                 // as for each of the products, see `gemm`
-                let magnitude = of_rows.map(|p| p.magnitude + bias.abs()).fold(0.0, f64::max);
-                allowed.push(ROUNDING * (2 * in_features + 1) as f64 * magnitude);
+                let magnitude = of_rows.clone().map(|p| p.magnitude + bias.abs()).fold(0.0, f64::max);
+                let stored =
+                    of_rows.map(|p| of_biasing::<D::Float>(p.value, out_features)).fold(0.0, f64::max);
+                let stored = if biased { stored } else { 0.0 };
+                allowed.push(ROUNDING * (2 * in_features + 1) as f64 * magnitude + stored);
             }
         }
         let bias = || biased.then(|| on_bias.view());

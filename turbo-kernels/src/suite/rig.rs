@@ -145,6 +145,12 @@ pub(super) fn of_storing<F: Float>(magnitude: f64) -> f64 {
     if F::ROUNDING > ROUNDING { F::ROUNDING * magnitude.abs() + F::SMALLEST } else { 0.0 }
 }
 
+/// [`of_storing`] a product before its bias is added, which cuBLASLt does where rows of `columns` values are no sixteens
+/// of bytes.
+pub(super) fn of_biasing<F: Float>(product: f64, columns: usize) -> f64 {
+    if (columns * size_of::<F>()).is_multiple_of(16) { 0.0 } else { of_storing::<F>(product) }
+}
+
 /// Compares value by value what was stored as `F`: NaN with NaN, infinities with themselves, the rest within
 /// `tolerance(index)` and one rounding to `F`. A tolerance of 0 is for values that are exact in every `F`: it stays 0.
 pub(super) fn compare<F: Float>(

@@ -395,6 +395,34 @@ fn hidden_keys_reach_nothing() {
     }
 }
 
+/// What a tile of keys is known for is not what the next one is: only that has values that are not finite.
+#[test]
+fn tiles_are_known_apart() {
+    for order in [Order::Forward, Order::Reverse, Order::Seeded(1), Order::Seeded(2), Order::Seeded(9)] {
+        let Some(mut gpu) = Gpu::<f16>::new(order) else { return };
+        let case = Case { mask: AttentionMask::Window { reach: 70 }, lens: &[260], ..PLAIN };
+        let mut values = case.values::<f16>();
+        for key in [100, 230] {
+            values.kv[key * 2 * case.head_dim + case.head_dim] = f32::NAN;
+        }
+        for variant in with_tensor_cores(&case) {
+            let got = gpu.run(&case, &values, variant);
+            for (row, _, position) in case.attending() {
+                let sees = |key: usize| key.abs_diff(position) <= 70;
+                for (column, got) in got[row * 2 * case.head_dim..].iter().take(2 * case.head_dim).enumerate()
+                {
+                    let nan = column % case.head_dim == 0 && (sees(100) || sees(230));
+                    assert_eq!(
+                        got.is_nan(),
+                        nan,
+                        "{variant:?}, {order:?}: row {position}, column {column}: {got}"
+                    );
+                }
+            }
+        }
+    }
+}
+
 /// Negative scales turn the order of scores, and with none all visible keys weigh the same.
 #[test]
 fn any_scale_is_a_scale() {

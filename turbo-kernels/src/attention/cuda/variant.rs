@@ -178,8 +178,7 @@ impl Variant {
             }
             Variant::Mma { head_dim, .. } | Variant::Wgmma { head_dim, .. } => {
                 let (keys, biases) = (2 * 64 * head_dim, if biased { rows + 64 - 1 } else { 0 });
-                let flags = if let Variant::Wgmma { .. } = self { 2 } else { 8 };
-                2 * (keys * size_of::<u16>() + (flags + biases) * size_of::<f32>())
+                2 * (keys * size_of::<u16>() + biases * size_of::<f32>())
             }
         };
         bytes as u32
@@ -315,11 +314,11 @@ mod tests {
         let [wide, middle, narrow] = Variant::mma(64);
         assert_eq!([wide, middle, narrow].map(Variant::threads), [128, 128, 64]);
         assert_eq!(Variant::mma(128).map(Variant::threads), [256, 128, 64]);
-        // two tiles of 64 keys and values, eight flags, and biases of 191 distances
-        assert_eq!(wide.shared_bytes(false), 2 * (2 * 64 * 128 + 32));
-        assert_eq!(wide.shared_bytes(true), 2 * (2 * 64 * 128 + 32 + 4 * 191));
-        // four flags, and biases of 127 distances
-        assert_eq!((WGMMA_64.threads(), WGMMA_64.shared_bytes(false)), (128, 2 * 2 * 64 * 128 + 16));
+        // two tiles of 64 keys and values, and biases of 191 distances
+        assert_eq!(wide.shared_bytes(false), 2 * 2 * 64 * 128);
+        assert_eq!(wide.shared_bytes(true), 2 * (2 * 64 * 128 + 4 * 191));
+        // biases of 127 distances
+        assert_eq!((WGMMA_64.threads(), WGMMA_64.shared_bytes(false)), (128, 2 * 2 * 64 * 128));
         assert_eq!(WGMMA_64.shared_bytes(true), WGMMA_64.shared_bytes(false) + 2 * 4 * 127);
         // what a multiprocessor of compute capability 8.6 lends to one block
         assert!(Variant::mma(128)[0].shared_bytes(true) <= 99 << 10);

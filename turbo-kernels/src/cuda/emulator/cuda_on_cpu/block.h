@@ -134,6 +134,7 @@ class Block {
   void run(Vec3 at) {
     index = at;
     at_barrier_ = 0;
+    votes_ = voted_ = false;
     returned_ = 0;
     warps_runnable_ = 0;
     free_stacks_ = used_stacks_ = 0;
@@ -195,15 +196,23 @@ class Block {
     }
   }
 
-  void barrier() {
+  // Whether any thread has brought a vote.
+  bool barrier(bool vote = false) {
     if (returned_ > 0) fail("__syncthreads: %u of %u threads have returned", returned_, size.x);
-    if (++at_barrier_ < size.x) return wait(State::barrier);
+    votes_ |= vote;
+    if (++at_barrier_ < size.x) {
+      wait(State::barrier);
+      return voted_;  // nobody passes the next barrier before this
+    }
     at_barrier_ = 0;
+    voted_ = votes_;
+    votes_ = false;
     for (unsigned t = 0; t < size.x; ++t) {
       if (t == thread) continue;
       threads_[t].state = State::ready;
       set_runnable(t);
     }
+    return voted_;
   }
 
   unsigned active_lanes() const { return lanes(thread / WARP) & ~returned_lanes_[thread / WARP]; }
@@ -361,6 +370,7 @@ class Block {
   Order order_;
   uint64_t random_;
   unsigned at_barrier_, returned_;
+  bool votes_, voted_;  // brought to the barrier that is waited at, and to the last one
   unsigned warps_runnable_, runnable_[MOST_WARPS];
   unsigned waiting_[MOST_WARPS];  // lanes in a collective
   unsigned returned_lanes_[MOST_WARPS];

@@ -1,6 +1,7 @@
 // Barriers, shuffles and votes.
 
 inline void __syncthreads() { turbo::running->barrier(); }
+inline int __syncthreads_or(int vote) { return turbo::running->barrier(vote != 0); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 

@@ -83,3 +83,10 @@ extern "C" __global__ void atomics(const unsigned* in, unsigned* out) {
 
 // The order in which threads begin.
 extern "C" __global__ void order(const unsigned*, unsigned* out) { out[1 + atomicAdd(out, 1u)] = threadIdx.x; }
+
+// Whether any thread of the block has in[thread] at one barrier, and whether any has 2 at the next.
+extern "C" __global__ void votes_of_a_block(const unsigned* in, unsigned* out) {
+  const int any = __syncthreads_or(in[threadIdx.x]), any_two = __syncthreads_or(in[threadIdx.x] == 2);
+  __syncthreads();
+  out[threadIdx.x] = (any ? 1 : 0) + (any_two ? 2 : 0) + (__syncthreads_or(0) ? 4 : 0);
+}

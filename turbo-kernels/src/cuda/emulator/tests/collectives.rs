@@ -76,6 +76,17 @@ fn who_takes_no_part_gives_nothing() {
 }
 
 #[test]
+fn a_barrier_tells_whether_anybody_voted() {
+    in_every_order(|rig, _| {
+        for (thread, vote, want) in [(0, 0, 0), (0, 1, 1), (95, 1, 1), (40, 2, 3)] {
+            let mut votes = [0; 96];
+            votes[thread] = vote;
+            assert_eq!(rig.run(kernel("votes_of_a_block", 96), &votes, 96).unwrap(), [want; 96]);
+        }
+    });
+}
+
+#[test]
 fn barriers_keep_a_block_together() {
     in_every_order(|rig, order| {
         for threads in [1, 31, 32, 33, 250, 256, 1024] {
