@@ -14,7 +14,7 @@
 // All but the last two want rows that begin at multiples of 16 bytes; `cuda.rs` sees to that.
 // No variant up to 1024 columns has a barrier. Several rows are reduced together, so that their shuffles fill each
 // other's latency: Fang et al., PPoPP'21, section 4.1.2; `_classic` is what they measure that against. On an H200 one
-// row to a warp is as fast or faster, so `_x2` and `_x4` are for comparison.
+// row to a warp is nearly always as fast, so `_x2` and `_x4` are for comparison.
 
 // out = layer_norm(x + bias + residual), added in this order; bias, residual and offset may be null.
 template <int THREADS, int PER, int ROWS, class T>

@@ -13,7 +13,7 @@
 //   ..._classic           | a block, a thread for each value         | 1
 //
 // Several rows are reduced together, so that their shuffles fill each other's latency: Fang et al., PPoPP'21, section
-// 4.1.2, Figure 5; `_classic` is what they measure that against. On an H200 one row to a warp is as fast or faster, so
+// 4.1.2, Figure 5; `_classic` is what they measure that against. On an H200 one row to a warp is nearly always as fast, so
 // `_x2` and `_x4` are for comparison.
 
 // What the rows of scores are, and which keys count.
