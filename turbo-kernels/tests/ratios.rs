@@ -99,7 +99,7 @@ fn what_was_gained_is_not_lost() -> Result<(), KernelError> {
         keep(&format!("f32 products of {rows} rows beside the crate gemm"), least, found);
     }
     let sides = Sides::new(128)?;
-    if isa == Isa::Avx512 && is_x86_feature_detected!("avx512bf16") {
+    if cpu()?.computes(DType::Bf16).starts_with("dot products") {
         keep("bf16 beside f32", 1.3, ratio(sides.run(DType::F32)?, sides.run(DType::Bf16)?));
         if is_x86_feature_detected!("avx512vnni") {
             keep("int8 beside bf16", 1.3, ratio(sides.run(DType::Bf16)?, sides.run(DType::Int8)?));
