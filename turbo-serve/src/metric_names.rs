@@ -219,7 +219,7 @@ pub mod failure {
     pub const UNHEALTHY: &str = "unhealthy";
     /// The model is for another task than the route.
     pub const MODEL_TYPE: &str = "model_type";
-    /// The request came without the server's key.
+    /// The request came without the server's key, or from a web page that may not ask.
     pub const UNAUTHORIZED: &str = "unauthorized";
     /// The client went away before its answer was ready.
     pub const DROPPED: &str = "dropped";

@@ -40,7 +40,8 @@ pub(super) struct NetArguments {
     /// its processes
     #[arg(long, env, hide_env_values = true, value_name = "KEY")]
     api_key: Option<ApiKey>,
-    /// Origins whose web pages may ask (`https://example.org`), separated by commas; by default all
+    /// Origins whose web pages may ask (`https://example.org`), separated by commas; by default all. What pages from
+    /// elsewhere order is refused then, but for this server's own
     #[arg(
         long,
         env,

@@ -121,6 +121,11 @@ impl ApiError {
         Self::new(ErrorType::Unauthorized, failure::UNAUTHORIZED, message)
     }
 
+    /// A request of a web page that may not ask: 403.
+    pub(crate) fn forbidden(message: impl Into<String>) -> Self {
+        Self { status: StatusCode::FORBIDDEN, ..Self::unauthorized(message) }
+    }
+
     /// How HTTP says it.
     pub(super) fn status(&self) -> StatusCode {
         self.status

@@ -84,7 +84,25 @@ fn a_page_may_ask_when_its_origin_is_allowed() {
     assert_eq!(allowed(&post(&server, "/embed", ours)).as_deref(), Some("https://ours.example"));
     assert_eq!(allowed(&post(&server, "/embed", ("origin", "null"))).as_deref(), Some("null"));
     let reply = post(&server, "/embed", other);
-    assert_eq!((reply.status, allowed(&reply)), (200, None), "the browser keeps it from the page");
+    assert_tei(
+        "another's page",
+        &reply,
+        403,
+        "Unauthorized",
+        "web pages of `https://other.example` may not ask",
+    );
+    assert_eq!(allowed(&reply), None, "the browser keeps it from the page");
+    let unload = post(&server, "/v2/repository/models/fake/unload", other);
+    assert_eq!(unload.status, 403, "{}", unload.text());
+    assert_eq!(
+        server.send("GET", "/info", &[other], "").status,
+        200,
+        "kept from the page, and nothing is done"
+    );
+    let own = format!("http://{}", server.address);
+    assert_eq!(post(&server, "/embed", ("origin", &own)).status, 200, "the server's own page");
+    assert_eq!(post(&server, "/embed", ("origin", "http://127.0.0.1:1")).status, 403);
+    assert_eq!(post(&server, "/embed", ("x-origin", "none")).status, 200, "no browser");
 
     let server = start(|router| allow_origins(router, &origins(&["https://ours.example", "*"])));
     assert_eq!(allowed(&post(&server, "/embed", other)).as_deref(), Some("*"));
