@@ -9,9 +9,9 @@
 //   products          │ scores 0         │ scores 1, sums 0 │ scores 2, sums 1 │ …
 //   registers         │        weights 0 │        weights 1 │        weights 2 │ …
 //
-// Four such blocks have room in a multiprocessor, so that some multiply while others compute exponentials. What was
-// slower on an H200: 128 queries of a block, be it in twice the warps or twice the registers; three blocks with more
-// registers each; several heads of a block, one after another; more tiles on their way.
+// Four such blocks have room in a multiprocessor, two with heads of 128 columns, so that some multiply while others
+// compute exponentials. What was slower on an H200: 128 queries of a block, be it in twice the warps or twice the
+// registers; three blocks with more registers each; several heads of a block, one after another; more tiles on their way.
 //
 // Source: Shah et al., FlashAttention-3 (2024), section 3.2. Departs from it: the warps that compute also copy.
 
@@ -87,15 +87,6 @@ __device__ __forceinline__ void begin_sums(Rows<T, D, 1>& rows, const unsigned (
   }
 }
 
-// The keys that each of the `queries` consecutive ones from position `first` on sees; none if there are no queries.
-template <class T>
-__device__ __forceinline__ Keys seen_by_each(const Problem<T>& problem, unsigned first, unsigned queries,
-                                             unsigned tokens) {
-  if (queries == 0) return {0, 0};
-  return {visible_keys(first + queries - 1, tokens, problem.before, problem.after).first,
-          visible_keys(first, tokens, problem.before, problem.after).end};
-}
-
 // ---- a tile of queries ----------------------------------------------------------------------------------------------
 
 // A value that all lanes of the warp have. Said to the compiler, which otherwise takes branches by it for divergent, and
@@ -145,10 +136,11 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Tiles<D>& tile
   constexpr unsigned DISTANCES = TILE_ROWS + TILE_KEYS - 1;
   float* biases = reinterpret_cast<float*>(&tiles + 1);
   const auto write_biases = [&](unsigned start) {
-    if (!BIASED || start >= end) return;
-    for (unsigned i = threadIdx.x; i < DISTANCES; i += BLOCK) {
-      const int distance = static_cast<int>(start + i - (tile.first + TILE_ROWS - 1));
-      biases[start / TILE_KEYS % 2 * DISTANCES + i] = bias_of(problem, tile.head, distance);
+    if constexpr (BIASED) {
+      for (unsigned i = threadIdx.x; i < DISTANCES && start < end; i += BLOCK) {
+        const int distance = static_cast<int>(start + i - (tile.first + TILE_ROWS - 1));
+        biases[start / TILE_KEYS % 2 * DISTANCES + i] = bias_of(problem, tile.head, distance);
+      }
     }
   };
 

@@ -1,4 +1,4 @@
-// What both kernels on the tensor cores share: queries, scores and results in registers, keys and values in shared
+// What kernels on the tensor cores are made of: queries, scores and results in registers, keys and values in shared
 // memory. Stands behind tile.cuh.
 //
 // Scores become weights in the registers where they are, and as they lie there they are the operand of the second
@@ -7,7 +7,7 @@
 // after a few tiles.
 //
 // What a row becomes depends on the keys that it sees alone, not on its place in a tile, nor on the size of the tile:
-// hidden keys have weights of 0, and come with a factor of 1.
+// hidden keys have weights of 0, and come with a factor of 1. One case departs: see values that are not finite.
 //
 // Source: Dao, FlashAttention-2 (2023). Departs from it: queries and results pass from memory to registers without
 // shared memory, and values that are not finite are kept from rows that do not see them.
@@ -18,13 +18,10 @@ constexpr unsigned EIGHTS = TILE_KEYS / 8;   // of keys: what one product of sco
 
 constexpr float SMALLEST_NORMAL = 1.17549435e-38f;
 
-// Greatest scores beyond this are giants: up to here, rounding one changes weights by a factor of two at most.
-constexpr float GIANT = 16777216.0f;
-
 // ---- values that are not finite -------------------------------------------------------------------------------------
 // A hidden key has weight 0, and 0 · NaN is NaN. So where a tile has both hidden keys and such values, the product is
 // given 0 in their place, and rows that see them get them by addition, which makes of a sum what multiplying would
-// have.
+// have, but where an infinite value has a weight that is rounded to 0: its product is NaN.
 
 // The exponent of values that are not finite.
 template <class T>
@@ -111,7 +108,7 @@ struct Seen {
   Keys groups;            // of the tile: those with a key that some row of the warp sees
   float scale;            // from products to scores
   const float* biases;    // by distance, from that of the tile's first key and the warp's first row on; or null
-  bool finite;            // all values are, or no key is hidden
+  bool finite;            // all values are, or no key is hidden; for who cleans them in registers
 
   // Whether a group matters to the warp. WHOLE: each row sees each key.
   template <bool WHOLE>
@@ -189,6 +186,7 @@ struct Rows {
       }
     }
   }
+
   // Products of fragment `m` become scores.
   template <bool WHOLE>
   static __device__ __forceinline__ void add_biases(Scores& scores, int m, const Seen& seen) {

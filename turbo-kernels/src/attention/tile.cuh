@@ -7,8 +7,6 @@
 // everything behind it would wait for. Blocks run in the order of their numbers, so they take tiles from the last to
 // the first: under a causal mask the last of a sequence takes longest.
 
-constexpr float LOG2_E = 1.44269504f;
-
 // What all blocks of a launch are given.
 template <class T>
 struct Problem {
@@ -45,13 +43,15 @@ struct Packed {
   unsigned sequence, first, end;
 };
 
-// The last packed sequence whose first tile is `number` or before, if each had a tile more than the rows before it fill:
-// sequences then never share a tile, and the first tile of one follows from its own prefix sum. A warp looks at 31 at
-// once, and where the last one ends, so a batch of up to 31 sequences takes one read and one of 961 two, where a binary
-// search would wait for memory ten times.
+// The first tile of a packed sequence, if each has a tile more than the rows before it fill: sequences then never share a
+// tile, and the place of one follows from its own prefix sum.
 __device__ __forceinline__ unsigned first_tile(unsigned sequence, unsigned prefix_sum, unsigned tile_rows) {
   return prefix_sum / tile_rows + sequence;
 }
+
+// The last packed sequence whose first tile is `number` or before. A warp looks at 31 at once, and where the last one
+// ends, so a batch of up to 31 sequences takes one read and one of 961 two, where a binary search would wait for memory
+// ten times.
 __device__ __forceinline__ Packed sequence_of_tile(const unsigned* cu_seqlens, unsigned batch_size, unsigned tile_rows,
                                                    unsigned number) {
   const unsigned lane = threadIdx.x % 32;
@@ -109,11 +109,20 @@ __device__ __forceinline__ Keys seen_by_any(const Problem<T>& problem, unsigned 
           visible_keys(first + queries - 1, tokens, problem.before, problem.after).end};
 }
 
+// The keys that each of them sees; none if there are no queries.
+template <class T>
+__device__ __forceinline__ Keys seen_by_each(const Problem<T>& problem, unsigned first, unsigned queries,
+                                             unsigned tokens) {
+  if (queries == 0) return {0, 0};
+  return {visible_keys(first + queries - 1, tokens, problem.before, problem.after).first,
+          visible_keys(first, tokens, problem.before, problem.after).end};
+}
+
 // Whether each of them sees all of `keys`.
 template <class T>
 __device__ __forceinline__ bool seen_by_all(const Problem<T>& problem, unsigned first, unsigned queries, Keys keys) {
-  return visible_keys(first + queries - 1, keys.end, problem.before, problem.after).first <= keys.first &&
-         visible_keys(first, keys.end, problem.before, problem.after).end == keys.end;
+  const Keys seen = seen_by_each(problem, first, queries, keys.end);
+  return seen.first <= keys.first && seen.end == keys.end;
 }
 
 // Those of `keys` in the tile of `size` keys from `start` on, counted from there.

@@ -171,6 +171,11 @@ __device__ __forceinline__ void pair_to_floats<bf16_t>(unsigned pair, float& low
   high = __uint_as_float(pair & 0xffff0000u);
 }
 
+constexpr float LOG2_E = 1.44269504f;
+
+// Exponents of two from here on are giants: below, rounding one moves what it belongs to by a factor of √2 at most.
+constexpr float GIANT = 16777216.0f;
+
 __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
 __device__ __forceinline__ float not_a_number() { return __uint_as_float(0x7fc00000u); }
 
@@ -190,8 +195,8 @@ __device__ __forceinline__ u64 joint_bits(u64 bytes, const Pointers*... pointers
   return (bytes | ... | reinterpret_cast<u64>(pointers));
 }
 
-// Does the last arguments, statements that may use W, with the widest that `bits` allow. A macro, as NVRTC takes lambdas
-// for functions of the host; so there are no directives among the statements, and compilers unroll what is short anyway.
+// Does the last arguments, statements that may use W, with the widest that `bits` allow. A macro, as NVRTC takes generic
+// lambdas for functions of the host; so there are no directives among the statements, and compilers unroll what is short anyway.
 #define WITH_WIDTH(T, bits, ...)                               \
   do {                                                         \
     const u64 bits_of_width = bits;                            \

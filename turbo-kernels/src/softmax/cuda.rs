@@ -217,9 +217,15 @@ fn buckets<V>(bias: RelativeBias<V>) -> [u32; 2] {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use half::f16;
+
     use super::*;
     use crate::{
         cuda::{
+            CudaOptions,
+            emulator::{Emulator, Order},
             on_emulator::{all, answer, upload},
             on_every_emulator,
         },
@@ -252,6 +258,38 @@ mod tests {
     fn check_wide<D: Softmax>(device: &D) {
         suite::softmax::wide_rows(device);
         aligned(|| suite::softmax::wide_rows(device));
+    }
+
+    /// Eight warps share the row, and each rounds what its own greatest score is scaled to.
+    #[test]
+    fn warps_of_a_row_meet_without_their_roundings() {
+        let Some(emulator) = Emulator::or_skip(Order::Forward) else { return };
+        let device = Cuda::<f16>::new(Arc::new(emulator), CudaOptions::default());
+        let mut queue = device.queue().unwrap();
+        const KEYS: usize = 2048;
+        let (step, scale) = (2.0, 1.43_f32);
+        for greatest in [4000.0, 4016.0, 4030.0] {
+            let score = |key: usize| greatest - step * ((key / 256 * 5 + 3) % 3) as f32;
+            let scores: Vec<f16> = (0..KEYS).map(|key| f16::from_f32(score(key))).collect();
+            let on_device = upload(&device, &mut queue, &scores);
+            let got = answer(&device, &mut queue, KEYS, |queue, out| {
+                let shape = ScoreShape { batch_size: 1, num_heads: 1, queries: 1, keys: KEYS };
+                let scores = all(&on_device, KEYS);
+                let mask = AttentionMask::Full;
+                device.scale_mask_softmax(queue, shape, scores, scale, None, None, mask, out).unwrap();
+            });
+            let weight = |key| (f64::from(scale) * f64::from(score(key) - greatest)).exp();
+            let sum: f64 = (0..KEYS).map(weight).sum();
+            for (key, got) in got.into_iter().enumerate() {
+                let want = weight(key) / sum;
+                // half of what lies between two f16 there
+                let allowed = (want.log2().floor().max(-14.0) - 11.0).exp2() + 1e-5 * want;
+                assert!(
+                    (f64::from(got) - want).abs() <= allowed,
+                    "{greatest}, key {key}: {got}, {want} ± {allowed}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -71,7 +71,8 @@ struct RelativeBias {
 // What scores are shifted by before the exponential: the greatest, or 0 if none counts, as -infinity less itself is NaN.
 __device__ __forceinline__ float shift_of(float most) { return most == -infinity() ? 0.0f : most; }
 
-// What exponentials are multiplied by. Their sum is at least 1, unless no key counts: then all are 0.
+// What exponentials are multiplied by. The greatest is 1, or off by what `GIANT` says, unless no key counts: then all are
+// 0.
 template <class T>
 __device__ __forceinline__ float inverse_of(float sum) {
   const float divisor = sum == 0.0f ? 1.0f : sum;
@@ -80,12 +81,6 @@ __device__ __forceinline__ float inverse_of(float sum) {
 
 // ---- rows in registers ----------------------------------------------------------------------------------------------
 
-constexpr float LOG2_E = 1.44269504f;
-
-// Greatest scores from here on are giants: below, rounding one changes all weights of a warp by the same factor, two at
-// most.
-constexpr float GIANT = 16777216.0f;
-
 // Whether scores stay as they are stored until one multiply-add scales and shifts them. The greatest score must be that
 // of the greatest value, and f32 wants a better exponential than `exp2_approx`.
 template <class T>
@@ -93,17 +88,14 @@ __device__ __forceinline__ bool scales_late(float scale) {
   return sizeof(T) == 2 && scale > 0.0f && scale * LOG2_E < infinity();
 }
 
-// e^(scale · difference); in f32 the scale is 1.
-template <class T>
-__device__ __forceinline__ float exponential(float difference, float scale) {
-  return sizeof(T) == 2 ? exp2_approx(difference * (scale * LOG2_E)) : expf(difference);
-}
+// What `exponentials` adds to each exponent of two in 16-bit types, or a giant, which it does not add.
+__device__ __forceinline__ float term_of(float shift, float scale) { return -shift * (scale * LOG2_E); }
 
 // v[i] <- e^(scale · (v[i] - shift)); in f32 the scale is 1.
 template <class T, int PER>
 __device__ __forceinline__ void exponentials(float (&v)[PER], float shift, float scale) {
   if constexpr (sizeof(T) == 2) {
-    const float factor = scale * LOG2_E, term = -shift * factor;
+    const float factor = scale * LOG2_E, term = term_of(shift, scale);
     if (fabsf(term) < GIANT) {
 #pragma unroll
       for (int i = 0; i < PER; ++i) v[i] = exp2_approx(fmaf(v[i], factor, term));
@@ -115,6 +107,18 @@ __device__ __forceinline__ void exponentials(float (&v)[PER], float shift, float
 #pragma unroll
     for (int i = 0; i < PER; ++i) v[i] = expf(v[i] - shift);
   }
+}
+
+// What brings `exponentials` by `shift` to those by another: with the roundings that both have. A warp that has no key
+// comes with -infinity.
+template <class T>
+__device__ __forceinline__ float between(float shift, float other, float scale) {
+  if constexpr (sizeof(T) == 2) {
+    const float term = term_of(shift, scale), other_term = term_of(other, scale);
+    const bool are_terms = fabsf(term) < GIANT && fabsf(other_term) < GIANT;
+    return exp2_approx(are_terms ? other_term - term : (shift - other) * (scale * LOG2_E));
+  }
+  return expf(shift - other);
 }
 
 // v[y] <- score for the keys that row y sees, times `scale` unless that comes late, -infinity elsewhere.
@@ -223,9 +227,9 @@ __device__ __forceinline__ void weigh(float (&v)[ROWS][PER], float scale, float 
     float sum = 0.0f;
 #pragma unroll
     for (int warp = 0; warp < THREADS / 32; ++warp) {
-      sum += of_warps[warp][1] * exponential<T>(of_warps[warp][0] - shift, scale);
+      sum += of_warps[warp][1] * between<T>(of_warps[warp][0], shift, scale);
     }
-    factors[0] = exponential<T>(most[0] - shift, scale) * inverse_of<T>(sum);
+    factors[0] = between<T>(most[0], shift, scale) * inverse_of<T>(sum);
   }
 }
 
@@ -303,7 +307,7 @@ __device__ __forceinline__ void softmax_classic(
   const bool is_visible = scores.visible(blockIdx.x).has(key);
   const float score = is_visible ? to_float(x[at]) * scale : -infinity();
   const float most = block_reduce_classic<Max>(score, of_most);
-  const float e = exponential<T>(score - shift_of(most), 1.0f);
+  const float e = sizeof(T) == 2 ? exp2_approx((score - shift_of(most)) * LOG2_E) : expf(score - shift_of(most));
   const float sum = block_reduce_classic<Sum>(e, of_sum);
   if (key < scores.keys) out[at] = from_float<T>(is_visible ? e * inverse_of<T>(sum) : 0.0f);
 }

@@ -8,7 +8,7 @@
 //!
 //! The two products multiply what activations are stored as, whatever [`AttentionShape::dtype`] says; on the
 //! tensor cores weights are rounded to that, too. A row has the same bits whatever the size of the tile that
-//! it is computed in, but not in both kernels.
+//! it is computed in, but not in kernels of different files.
 //!
 //! Lengths are on the device, so a layout that contradicts itself is not refused: its rows mean nothing, and
 //! no other memory is touched.

@@ -395,12 +395,35 @@ fn hidden_keys_reach_nothing() {
     }
 }
 
+/// More sequences than a warp finds at once.
+#[test]
+fn tiles_of_many_sequences_are_found() {
+    let Some(mut gpu) = Gpu::<f16>::new(Order::Forward) else { return };
+    let many: Vec<u32> = (0..1000).map(|i| [3, 0, 1, 2][i % 4]).collect();
+    for lens in [&many[..], &many[..40], &[1; 31], &[70; 32]] {
+        let case = Case {
+            head_dim: 32,
+            scale: 0.2,
+            mask: AttentionMask::Causal,
+            lens: lens.to_vec().leak(),
+            ..PLAIN
+        };
+        let values = case.values::<f16>();
+        let want = case.on_cpu(&values);
+        for variant in with_tensor_cores(&case) {
+            agrees::<f16>(&case, variant, &gpu.run(&case, &values, variant), &want);
+        }
+    }
+}
+
 /// What a tile of keys is known for is not what the next one is: only that has values that are not finite.
 #[test]
 fn tiles_are_known_apart() {
     for order in [Order::Forward, Order::Reverse, Order::Seeded(1), Order::Seeded(2), Order::Seeded(9)] {
         let Some(mut gpu) = Gpu::<f16>::new(order) else { return };
-        let case = Case { mask: AttentionMask::Window { reach: 70 }, lens: &[260], ..PLAIN };
+        let head_dim =
+            [32, 64, 128][usize::from(order == Order::Reverse) + 2 * usize::from(order == Order::Forward)];
+        let case = Case { head_dim, mask: AttentionMask::Window { reach: 70 }, lens: &[260], ..PLAIN };
         let mut values = case.values::<f16>();
         for key in [100, 230] {
             values.kv[key * 2 * case.head_dim + case.head_dim] = f32::NAN;

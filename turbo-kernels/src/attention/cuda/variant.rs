@@ -90,15 +90,13 @@ pub(super) enum Variant {
 impl Variant {
     /// The best one for `work` on a GPU.
     pub(super) fn of(work: &Work, gpu: &DeviceInfo) -> Variant {
-        let wgmma = Variant::Wgmma { head_dim: work.head_dim, biased: work.biased };
-        let [.., smallest] = Variant::mma(work.head_dim);
-        if !smallest.takes(work) {
-            return Variant::general(work.head_dim);
+        let &Work { head_dim, biased, .. } = work;
+        let [.., smallest] = Variant::mma(head_dim);
+        match gpu.compute_capability {
+            _ if !smallest.takes(work) => Variant::general(head_dim),
+            WGMMA => Variant::Wgmma { head_dim, biased },
+            _ => Variant::mma_of(work, gpu.multiprocessors as usize),
         }
-        if gpu.compute_capability == WGMMA {
-            return wgmma;
-        }
-        Variant::mma_of(work, gpu.multiprocessors as usize)
     }
 
     /// The one of [`Variant::mma`] with the largest tiles that sequences fill by more than half, and of which
@@ -109,8 +107,8 @@ impl Variant {
             let rows = variant.tile_rows();
             2 * work.queries > rows && tiles(rows) >= multiprocessors
         };
-        let variants = Variant::mma(work.head_dim);
-        variants.into_iter().find(suits).unwrap_or(variants[2])
+        let [.., smallest] = Variant::mma(work.head_dim);
+        Variant::mma(work.head_dim).into_iter().find(suits).unwrap_or(smallest)
     }
 
     pub(super) fn general(head_dim: usize) -> Variant {
@@ -244,7 +242,7 @@ mod tests {
 
     const WGMMA_64: Variant = Variant::Wgmma { head_dim: 64, biased: false };
 
-    /// An A100, or what else has 132 multiprocessors.
+    /// Of as many multiprocessors as an H200 has.
     fn gpu(compute_capability: (u32, u32)) -> DeviceInfo {
         DeviceInfo {
             name: String::new(),

@@ -9,8 +9,8 @@ const OPTIONS: [&str; 1] = ["--std=c++17"];
 /// The same by all processors, each some kernels; known to newer ones.
 const OPTIONS_FROM_13: [&str; 2] = ["--std=c++17", "--split-compile=0"];
 
-/// The architecture of which kernels use what no later one has: `sm_90a`.
-const HOPPER: u32 = 90;
+/// The GPUs of which kernels use what no other has, so that nothing else runs their code: `sm_90a`.
+const HOPPER: (u32, u32) = (9, 0);
 
 /// NVRTC for one kind of GPU.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ impl Compiler {
     /// `version` is NVRTC's own, from the gate that must have let us pass.
     pub(super) fn new(capability: (u32, u32), version: Version) -> Option<Self> {
         let architecture = architecture(capability, &supported())?;
-        let own = if architecture == HOPPER { "a" } else { "" };
+        let own = if capability == HOPPER { "a" } else { "" };
         Some(Self { architecture: format!("sm_{architecture}{own}"), version })
     }
 

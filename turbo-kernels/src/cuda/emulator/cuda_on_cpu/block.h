@@ -49,11 +49,18 @@ struct Read {
   unsigned group;
 };
 
+// Registers of a lane that a product reads.
+struct Fragment {
+  const unsigned* from;
+  unsigned values[4];
+};
+
 // Sums of a lane that it gets when they are waited for.
 struct Product {
   float (*d)[4];
   unsigned group, eights;
   float sums[8][4];
+  std::vector<Fragment> fragments;
 };
 
 struct Thread {
@@ -86,7 +93,7 @@ struct Thread {
       product.group = product_groups;
       return product;
     }
-    Product product = {d, product_groups, eights, {}};
+    Product product = {d, product_groups, eights, {}, {}};
     std::memcpy(product.sums, d, eights * sizeof product.sums[0]);
     std::memset(d, 0xff, eights * sizeof product.sums[0]);
     products.push_back(product);

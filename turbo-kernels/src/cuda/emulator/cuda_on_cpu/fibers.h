@@ -17,7 +17,8 @@
 //   wgmma.h           | products of four warps
 //
 // Not shown: the rounding of the GPU's fast functions and tensor cores, memory order between threads that run at once,
-// when asynchronous work is done before it is waited for, speed.
+// when asynchronous work is done before it is waited for, what a thread has stored to shared memory by itself and not
+// fenced for products, where shared memory begins, speed.
 #define TURBO_ON_CPU 1
 
 #include <link.h>

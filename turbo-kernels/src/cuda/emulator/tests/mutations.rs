@@ -79,6 +79,15 @@ fn products_that_nobody_waits_for() {
 }
 
 #[test]
+fn weights_that_change_while_they_are_multiplied() {
+    is_found(
+        "const bool risen = weigh(next);",
+        "const bool risen = weigh(next); round_weights();",
+        attention,
+    );
+}
+
+#[test]
 fn copies_that_products_do_not_see() {
     is_found("wgmma_fence_shared();\n    // what everyone", "// what everyone", attention);
 }

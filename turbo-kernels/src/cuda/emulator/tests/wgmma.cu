@@ -32,16 +32,16 @@ PRODUCTS(bf16, bf16_t, columns_128, 8, 128, true)
 PRODUCTS(bf16, bf16_t, columns_64, 4, 64, true)
 
 // Adds the first 16 columns of 64 rows at `tile`.
-__device__ void begin(float (&d)[8][4], const void* tile) {
-  const unsigned a[4] = {};
+__device__ void begin(float (&d)[8][4], const unsigned (&a)[4], const void* tile) {
   wgmma<half_t, 8, 128, false>(d, a, tile, 0, true);
   wgmma_commit();
 }
 
 __device__ void begin_and_wait(const void* tile) {
   float d[8][4] = {};
+  const unsigned a[4] = {};
   wgmma_fence(d);
-  begin(d, tile);
+  begin(d, a, tile);
   wgmma_wait<0>(d);
 }
 
@@ -53,16 +53,18 @@ extern "C" __global__ void no_mistake(const unsigned*, unsigned*) {
 extern "C" __global__ void registers_without_fence(const unsigned*, unsigned*) {
   extern __shared__ __align__(1024) uint4 tile[];
   float d[8][4] = {};
-  begin(d, tile);
+  const unsigned a[4] = {};
+  begin(d, a, tile);
 }
 
 extern "C" __global__ void second_wave_without_fence(const unsigned*, unsigned*) {
   extern __shared__ __align__(1024) uint4 tile[];
   float d[8][4] = {};
+  const unsigned a[4] = {};
   wgmma_fence(d);
-  begin(d, tile);
+  begin(d, a, tile);
   wgmma_wait<0>(d);
-  begin(d, tile);
+  begin(d, a, tile);
 }
 
 extern "C" __global__ void copies_without_fence(const unsigned* in, unsigned*) {
@@ -77,9 +79,21 @@ extern "C" __global__ void copies_without_fence(const unsigned* in, unsigned*) {
 extern "C" __global__ void writes_what_is_read(const unsigned*, unsigned*) {
   extern __shared__ __align__(1024) uint4 tile[];
   float d[8][4] = {};
+  const unsigned a[4] = {};
   wgmma_fence(d);
-  begin(d, tile);
+  begin(d, a, tile);
   tile[threadIdx.x] = {};
+  wgmma_wait<0>(d);
+}
+
+extern "C" __global__ void changes_its_registers(const unsigned* in, unsigned*) {
+  extern __shared__ __align__(1024) uint4 tile[];
+  float d[8][4] = {};
+  unsigned a[4] = {};
+  wgmma_fence(d);
+  wgmma<half_t, 8, 128, false>(d, a, tile, 0, true);
+  wgmma_commit();
+  a[3] = in[0] + 1;
   wgmma_wait<0>(d);
 }
 

@@ -88,6 +88,7 @@ fn wrong_kernels_are_found_in_every_order() {
             ("second_wave_without_fence", 128, "wgmma_f16: no wgmma_fence since the last wait"),
             ("copies_without_fence", 128, "have landed without wgmma_fence_shared"),
             ("writes_what_is_read", 128, "wgmma_wait: what a product reads has been overwritten"),
+            ("changes_its_registers", 128, "wgmma_wait: registers that a product reads have been changed"),
             ("without_a_warp", 128, "warp 2 has begun 0 products of four warps, warp 0 1"),
             ("no_mistake", 64, "warp 0 has begun 1 products of four warps, warp 0 1"),
             ("off_eight_rows", 128, "the matrix does not begin at a multiple of eight rows"),
