@@ -55,7 +55,8 @@ impl Cpu {
         match dtype {
             DType::F32 => "multiply-adds of f32",
             DType::Bf16 if isa.run_bf16(HasDots)[0] => "dot products of AVX512-BF16",
-            DType::Bf16 => "widened to f32: no AVX512-BF16 in use, or a slow one",
+            DType::Bf16 if isa.has_slow_bf16() => "widened to f32: AVX512-BF16 is slower here",
+            DType::Bf16 => "widened to f32: no AVX512-BF16 in use",
             DType::Int8 if isa.run_int8(HasDots)[1] => "dot products of AVX512-VNNI",
             DType::Int8 => "widened to 16 bits: no AVX512-VNNI in use",
         }

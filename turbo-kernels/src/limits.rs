@@ -21,7 +21,7 @@ pub struct Limits {
     /// f32 operations a second; a multiply-add is two. On the portable path of x86-64, with its 16 small registers,
     /// no loop reaches the ceiling, and a product may do a little better than this.
     pub flops: f64,
-    /// As `flops` with operands of bf16: of the dot product where the machine has one, else of f32 multiply-adds.
+    /// As `flops` with operands of bf16: of the dot product where products use it, else of f32 multiply-adds.
     pub bf16_flops: f64,
     /// Operations a second on integers of 8 bits, in the way in which products of [`crate::DType::Int8`] are computed; a
     /// multiply-add is two.

@@ -99,12 +99,16 @@ fn what_was_gained_is_not_lost() -> Result<(), KernelError> {
         keep(&format!("f32 products of {rows} rows beside the crate gemm"), least, found);
     }
     let sides = Sides::new(128)?;
-    if cpu()?.computes(DType::Bf16).starts_with("dot products") {
+    let narrow = |dtype: DType| -> Result<bool, KernelError> {
+        Ok(cpu()?.computes(dtype).starts_with("dot products"))
+    };
+    if narrow(DType::Bf16)? {
         keep("bf16 beside f32", 1.3, ratio(sides.run(DType::F32)?, sides.run(DType::Bf16)?));
-        if is_x86_feature_detected!("avx512vnni") {
-            keep("int8 beside bf16", 1.3, ratio(sides.run(DType::Bf16)?, sides.run(DType::Int8)?));
-        }
         keep("attention in bf16 beside f32", 1.3, attention(300)?);
+    }
+    if narrow(DType::Int8)? {
+        let wider = if narrow(DType::Bf16)? { DType::Bf16 } else { DType::F32 };
+        keep(&format!("int8 beside {wider}"), 1.3, ratio(sides.run(wider)?, sides.run(DType::Int8)?));
     }
     keep("ReLU beside a sum", 1.1, relu(ROWS)?);
     keep("a layer norm beside a sum", 0.22, layer_norm(ROWS)?);

@@ -31,7 +31,7 @@ pub struct AttentionShape {
     /// Which tokens a token attends to.
     pub mask: AttentionMask,
     /// What the two products multiply: f32, or queries, keys, values and weights rounded to bfloat16 where the device
-    /// has instructions for that, and f32 where not (the CPU: AVX512-BF16 or not). Sums and softmax are f32 always;
+    /// has fast instructions for that, and f32 where not (see [`crate::Cpu::computes`]). Sums and softmax are f32 always;
     /// [`DType::Int8`] means [`DType::Bf16`].
     ///
     /// Rounding moves a score by `δ = scale · Σ |q · k| / 2⁸` at most, and a result by `(e^2δ − 1 + 2⁻⁷) · max |v|`.

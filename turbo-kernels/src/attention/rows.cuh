@@ -257,7 +257,7 @@ struct Rows {
     for (int half = 0; half < 2; ++half) {
       const float next = fmaxf(greatest[m][half], most[half] * scale);
       base[half] = next == -infinity() ? 0.0f : next;
-      giant[half] = fabsf(base[half]) > GIANT;
+      giant[half] = fabsf(base[half]) >= GIANT;
       factors[half] = exp2_approx(greatest[m][half] - base[half]);
       risen = risen || next != greatest[m][half];
       greatest[m][half] = next;

@@ -196,7 +196,8 @@ __device__ __forceinline__ u64 joint_bits(u64 bytes, const Pointers*... pointers
 }
 
 // Does the last arguments, statements that may use W, with the widest that `bits` allow. A macro, as NVRTC takes generic
-// lambdas for functions of the host; so there are no directives among the statements, and compilers unroll what is short anyway.
+// lambdas for functions of the host; so there are no directives among the statements, and compilers unroll what is short
+// anyway.
 #define WITH_WIDTH(T, bits, ...)                               \
   do {                                                         \
     const u64 bits_of_width = bits;                            \

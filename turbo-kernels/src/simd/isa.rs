@@ -115,7 +115,8 @@ impl SupportedIsa {
         }
     }
 
-    /// [`SupportedIsa::run`] for a kernel that multiplies bf16: with [`super::Simd::dot_bf16`] where the machine has it.
+    /// [`SupportedIsa::run`] for a kernel that multiplies bf16: with [`super::Simd::dot_bf16`] where the machine has it
+    /// and is faster with it.
     #[inline]
     pub(crate) fn run_bf16<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
@@ -126,6 +127,14 @@ impl SupportedIsa {
             }
             _ => self.run(kernel),
         }
+    }
+
+    /// Whether the machine has dot products of bf16 that [`SupportedIsa::run_bf16`] does without, as they are slower.
+    pub(crate) fn has_slow_bf16(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.0 == Isa::Avx512 && super::avx512::has_slow_bf16();
+        #[cfg(not(target_arch = "x86_64"))]
+        false
     }
 
     /// [`SupportedIsa::run`] for a kernel that multiplies bytes: with [`super::Simd::dot_int8`] where the machine has it.

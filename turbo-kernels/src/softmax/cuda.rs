@@ -262,7 +262,7 @@ mod tests {
 
     /// Eight warps share the row, and each rounds what its own greatest score is scaled to.
     #[test]
-    fn warps_of_a_row_meet_without_their_roundings() {
+    fn warps_of_a_row_meet_with_the_roundings_that_they_have() {
         let Some(emulator) = Emulator::or_skip(Order::Forward) else { return };
         let device = Cuda::<f16>::new(Arc::new(emulator), CudaOptions::default());
         let mut queue = device.queue().unwrap();

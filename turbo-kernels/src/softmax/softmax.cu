@@ -88,8 +88,9 @@ __device__ __forceinline__ bool scales_late(float scale) {
   return sizeof(T) == 2 && scale > 0.0f && scale * LOG2_E < infinity();
 }
 
-// What `exponentials` adds to each exponent of two in 16-bit types, or a giant, which it does not add.
-__device__ __forceinline__ float term_of(float shift, float scale) { return -shift * (scale * LOG2_E); }
+// What `exponentials` adds to each exponent of two in 16-bit types, or a giant, which it does not add. Rounded, whatever is
+// done with it: `between` takes off what was added.
+__device__ __forceinline__ float term_of(float shift, float scale) { return __fmul_rn(-shift, scale * LOG2_E); }
 
 // v[i] <- e^(scale · (v[i] - shift)); in f32 the scale is 1.
 template <class T, int PER>
@@ -110,7 +111,7 @@ __device__ __forceinline__ void exponentials(float (&v)[PER], float shift, float
 }
 
 // What brings `exponentials` by `shift` to those by another: with the roundings that both have. A warp that has no key
-// comes with -infinity.
+// comes with -infinity. In f32 the scale is 1.
 template <class T>
 __device__ __forceinline__ float between(float shift, float other, float scale) {
   if constexpr (sizeof(T) == 2) {

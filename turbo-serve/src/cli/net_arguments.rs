@@ -40,8 +40,8 @@ pub(super) struct NetArguments {
     /// its processes
     #[arg(long, env, hide_env_values = true, value_name = "KEY")]
     api_key: Option<ApiKey>,
-    /// Origins whose web pages may ask (`https://example.org`), separated by commas; by default all. What pages from
-    /// elsewhere order is refused then, but for this server's own
+    /// Origins whose web pages may ask (`https://example.org`), separated by commas; by default all. Where some
+    /// are named, requests of other pages are refused, but for GET and HEAD, and but for the server's own pages
     #[arg(
         long,
         env,

@@ -22,6 +22,7 @@ pub(crate) fn status(error: &ApiError) -> Status {
         ErrorType::Overloaded => Code::ResourceExhausted,
         ErrorType::Expired => Code::DeadlineExceeded,
         ErrorType::Unauthorized => Code::Unauthenticated,
+        ErrorType::Forbidden => Code::PermissionDenied,
         _ if error.is_not_found() => Code::NotFound,
         ErrorType::Validation | ErrorType::Empty => Code::InvalidArgument,
     };

@@ -34,6 +34,8 @@ pub(crate) enum ErrorType {
     Empty,
     /// Beyond text-embeddings-inference, which answers such a request with no body at all.
     Unauthorized,
+    /// Beyond text-embeddings-inference, which answers pages that may not ask.
+    Forbidden,
     /// Beyond text-embeddings-inference, which knows no deadlines.
     Expired,
 }
@@ -47,6 +49,7 @@ impl ErrorType {
             Self::Validation | Self::Tokenizer => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Empty => StatusCode::BAD_REQUEST,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Forbidden => StatusCode::FORBIDDEN,
             Self::Expired => StatusCode::GATEWAY_TIMEOUT,
         }
     }
@@ -123,7 +126,7 @@ impl ApiError {
 
     /// A request of a web page that may not ask: 403.
     pub(crate) fn forbidden(message: impl Into<String>) -> Self {
-        Self { status: StatusCode::FORBIDDEN, ..Self::unauthorized(message) }
+        Self::new(ErrorType::Forbidden, failure::UNAUTHORIZED, message)
     }
 
     /// How HTTP says it.

@@ -33,26 +33,44 @@ impl Origin {
     pub const ANY: Self = Self(HeaderValue::from_static("*"));
 }
 
+/// What pages from a file or in a sandbox say.
+const WITHOUT_HOST: [&str; 2] = ["null", "file://"];
+
 impl FromStr for Origin {
     type Err = OriginError;
 
+    /// As browsers write it: in lower case, and without the port that is the scheme's own.
     fn from_str(text: &str) -> Result<Self, OriginError> {
-        // What a page from a file or in a sandbox says.
-        let is_origin = ["*", "null"].contains(&text) || is_scheme_and_authority(text);
-        let value = HeaderValue::from_str(text).ok().filter(|_| is_origin);
-        value.map(Self).ok_or(OriginError)
+        let value = match text {
+            "*" => return Ok(Self::ANY),
+            _ if WITHOUT_HOST.contains(&text) => text.to_owned(),
+            _ => plain(text).ok_or(OriginError)?,
+        };
+        HeaderValue::from_str(&value).map(Self).map_err(|_| OriginError)
     }
 }
 
-fn is_scheme_and_authority(text: &str) -> bool {
-    text.parse::<Uri>().is_ok_and(|uri| match (uri.scheme_str(), uri.authority()) {
-        (Some(scheme), Some(authority)) => format!("{scheme}://{authority}") == text,
-        _ => false,
-    })
+/// Scheme, host and port as browsers write them; `None` where there is more, or less.
+fn plain(text: &str) -> Option<String> {
+    let uri = text.parse::<Uri>().ok()?;
+    let (scheme, authority) = (uri.scheme_str()?, uri.authority()?.as_str());
+    let is_all = format!("{scheme}://{authority}").eq_ignore_ascii_case(text);
+    (is_all && !authority.contains('@')).then(|| format!("{scheme}://{}", without_port(scheme, authority)))
 }
 
-/// Lets pages of these origins ask, with any header: a key, too. Orders of pages that come from elsewhere, and not from this
-/// server itself, are refused with 403; who is no browser names no origin.
+/// Host and port in lower case, without a port that `scheme` implies.
+fn without_port(scheme: &str, authority: &str) -> String {
+    let port = match scheme {
+        "http" => ":80",
+        "https" => ":443",
+        _ => "",
+    };
+    let authority = authority.to_ascii_lowercase();
+    authority.strip_suffix(port).map(str::to_owned).unwrap_or(authority)
+}
+
+/// Lets pages of these origins ask, with any header: a key, too. Other pages, but for this server's own, are refused with 403
+/// where they ask for more than GET, HEAD and OPTIONS; clients that are no browsers name no origin as a rule.
 pub fn allow_origins(router: Router, origins: &[Origin]) -> Router {
     let (router, allowed) = if origins.contains(&Origin::ANY) {
         (router, AllowOrigin::any())
@@ -86,12 +104,13 @@ async fn refuse_others(State(origins): State<Arc<[Origin]>>, request: Request, n
     turn_away(request, ApiError::forbidden(message)).await
 }
 
-/// Whether a page came from where it asks: this server's own.
+/// Whether a page came from where it asks: this server's own, which may be behind a proxy that ends TLS.
 fn is_own(origin: &HeaderValue, request: &Request) -> bool {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
     let host = request.uri().authority().map(|authority| authority.as_str()).or(host);
     let from = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
-    from.is_some_and(|(_, authority)| host == Some(authority))
+    let (Some(host), Some((scheme, authority))) = (host, from) else { return false };
+    without_port(scheme, host) == without_port(scheme, authority)
 }
 
 #[cfg(test)]
@@ -100,11 +119,26 @@ mod tests {
 
     #[test]
     fn origins_have_no_path() {
-        for good in ["*", "null", "https://example.org", "http://localhost:8080", "http://[::1]:3000"] {
-            assert!(good.parse::<Origin>().is_ok(), "{good}");
+        for good in [
+            "*",
+            "null",
+            "file://",
+            "https://example.org",
+            "http://localhost:8080",
+            "http://[::1]:3000",
+            "tauri://localhost",
+        ] {
+            assert_eq!(good.parse::<Origin>().unwrap().0, good);
+        }
+        for (given, as_browsers_say) in [
+            ("https://Example.org:443", "https://example.org"),
+            ("http://example.org:80", "http://example.org"),
+            ("http://example.org:443", "http://example.org:443"),
+        ] {
+            assert_eq!(given.parse::<Origin>().unwrap().0, as_browsers_say);
         }
         for bad in
-            ["", "example.org", "https://example.org/", "https://example.org/app", "https://", "a b", "**"]
+            ["", "example.org", "https://example.org/", "https://me@example.org", "https://", "a b", "**"]
         {
             assert_eq!(bad.parse::<Origin>(), Err(OriginError), "{bad}");
         }

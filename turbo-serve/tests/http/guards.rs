@@ -84,28 +84,39 @@ fn a_page_may_ask_when_its_origin_is_allowed() {
     assert_eq!(allowed(&post(&server, "/embed", ours)).as_deref(), Some("https://ours.example"));
     assert_eq!(allowed(&post(&server, "/embed", ("origin", "null"))).as_deref(), Some("null"));
     let reply = post(&server, "/embed", other);
-    assert_tei(
-        "another's page",
-        &reply,
-        403,
-        "Unauthorized",
-        "web pages of `https://other.example` may not ask",
-    );
-    assert_eq!(allowed(&reply), None, "the browser keeps it from the page");
-    let unload = post(&server, "/v2/repository/models/fake/unload", other);
-    assert_eq!(unload.status, 403, "{}", unload.text());
-    assert_eq!(
-        server.send("GET", "/info", &[other], "").status,
-        200,
-        "kept from the page, and nothing is done"
-    );
-    let own = format!("http://{}", server.address);
-    assert_eq!(post(&server, "/embed", ("origin", &own)).status, 200, "the server's own page");
-    assert_eq!(post(&server, "/embed", ("origin", "http://127.0.0.1:1")).status, 403);
-    assert_eq!(post(&server, "/embed", ("x-origin", "none")).status, 200, "no browser");
+    assert_eq!((reply.status, allowed(&reply)), (403, None), "the browser keeps it from the page");
 
     let server = start(|router| allow_origins(router, &origins(&["https://ours.example", "*"])));
     assert_eq!(allowed(&post(&server, "/embed", other)).as_deref(), Some("*"));
+}
+
+#[test]
+fn pages_from_elsewhere_have_nothing_done() {
+    let ours = "https://ours.example".parse().unwrap();
+    let server = start(|router| allow_origins(router, &[ours]));
+    let other = ("origin", "https://other.example");
+    let said = "web pages of `https://other.example` may not ask";
+    assert_tei("/embed", &post(&server, "/embed", other), 403, "Forbidden", said);
+    assert_openai("OpenAI", &post(&server, "/v1/embeddings", other), 403, "Forbidden", said);
+    let unload = post(&server, "/v2/repository/models/fake/unload", other);
+    assert_eq!(unload.status, 403);
+    assert!(unload.json()["error"].as_str().unwrap().contains(said), "{}", unload.text());
+    let call = server.send("POST", "/tei.v1.Embed/Embed", &[("content-type", "application/grpc"), other], "");
+    assert_eq!(call.header("grpc-status"), "7", "permission denied");
+    for method in ["GET", "HEAD"] {
+        assert_eq!(
+            server.send(method, "/info", &[other], "").status,
+            200,
+            "nothing is done, and nothing shown"
+        );
+    }
+    for nobody in ["null", "http://127.0.0.1:1", "http://ours.example"] {
+        assert_eq!(post(&server, "/embed", ("origin", nobody)).status, 403, "{nobody}");
+    }
+    for own in [format!("http://{}", server.address), format!("https://{}", server.address)] {
+        assert_eq!(post(&server, "/embed", ("origin", &own)).status, 200, "{own}, maybe behind a proxy");
+    }
+    assert_eq!(post(&server, "/embed", ("x-origin", "none")).status, 200, "no browser");
 }
 
 #[test]

@@ -247,6 +247,9 @@ fn every_answer_is_as_the_document_says() {
     let (servers, (broken, _runtime)) = (servers(), one_is_broken());
     let key = "secret".parse::<net::ApiKey>().unwrap();
     let locked = Running::start(net::protect(routes(Arc::new(Fake::new(Health::Ready))), key));
+    let ours = "https://ours.example".parse().unwrap();
+    let guarded = Running::start(net::allow_origins(routes(Arc::new(Fake::new(Health::Ready))), &[ours]));
+    let from_elsewhere = [("content-type", "application/json"), ("origin", "https://other.example")];
     let ill = Server::with_health(Health::Failing);
     for operation in document.operations() {
         if operation.method == "get" {
@@ -285,6 +288,7 @@ fn every_answer_is_as_the_document_says() {
             let of_text = [("content-type", "text/plain")];
             let path = operation.path.replace("{name}", "fake").replace("{version}", "1");
             document.check(&operation, &servers[0].send("POST", &path, &of_text, "{}"));
+            document.check(&operation, &guarded.send("POST", &path, &from_elsewhere, "{}"));
         }
         let example = operation.examples().first().map(Value::to_string).unwrap_or_default();
         let of_a_model = operation.told["responses"].get("404").is_some();

@@ -92,8 +92,10 @@ impl Variant {
     pub(super) fn of(work: &Work, gpu: &DeviceInfo) -> Variant {
         let &Work { head_dim, biased, .. } = work;
         let [.., smallest] = Variant::mma(head_dim);
+        if !smallest.takes(work) {
+            return Variant::general(head_dim);
+        }
         match gpu.compute_capability {
-            _ if !smallest.takes(work) => Variant::general(head_dim),
             WGMMA => Variant::Wgmma { head_dim, biased },
             _ => Variant::mma_of(work, gpu.multiprocessors as usize),
         }

@@ -164,7 +164,9 @@ impl Operation {
         };
         let mut responses = Map::from_iter([("200".to_owned(), self.answer)]);
         let needs_key = (!self.public).then_some(401);
-        for status in self.refusals.iter().copied().chain(needs_key) {
+        // what has a body is ordered
+        let of_pages = self.body.is_some().then_some(403);
+        for status in self.refusals.iter().copied().chain(needs_key).chain(of_pages) {
             responses.insert(status.to_string(), refusal(status, schema));
         }
         let mut operation = json!({
@@ -216,6 +218,7 @@ fn refusal(status: u16, schema: &str) -> Value {
     let description = match status {
         400 => "the body is not JSON, or has nothing to answer; or a header says something wrong",
         401 => "the server has a key, and this is not it",
+        403 => "a web page asks whose origin is not among those that may",
         404 => "no such model",
         408 => "the body stopped coming",
         413 => "the body is too large",

@@ -464,7 +464,7 @@ fn dashboard() -> Value {
 }
 
 fn errors() -> Value {
-    let kind = json!({ "enum": ["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty", "Unauthorized", "Expired"] });
+    let kind = json!({ "enum": ["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty", "Unauthorized", "Forbidden", "Expired"] });
     let coded = json!({
         "message": text(), "type": kind, "code": any([count(), json!({ "const": "model_not_found" }), text()]),
     });

@@ -53,6 +53,7 @@ struct Read {
 struct Fragment {
   const unsigned* from;
   unsigned values[4];
+  unsigned group;
 };
 
 // Sums of a lane that it gets when they are waited for.
@@ -60,7 +61,6 @@ struct Product {
   float (*d)[4];
   unsigned group, eights;
   float sums[8][4];
-  std::vector<Fragment> fragments;
 };
 
 struct Thread {
@@ -71,6 +71,7 @@ struct Thread {
   unsigned groups;                  // of copies, closed
   std::vector<const char*> landed;  // copies, since the last fence for products
   std::vector<Product> products;    // under way
+  std::vector<Fragment> fragments;  // of them
   std::vector<Read> reads;          // of them
   unsigned product_groups;          // closed
   unsigned begun;                   // products of the warp, counted by its first lane
@@ -81,6 +82,7 @@ struct Thread {
     copies.clear();
     landed.clear();
     products.clear();
+    fragments.clear();
     reads.clear();
     groups = product_groups = begun = 0;
     fenced = false;
@@ -93,7 +95,7 @@ struct Thread {
       product.group = product_groups;
       return product;
     }
-    Product product = {d, product_groups, eights, {}, {}};
+    Product product = {d, product_groups, eights, {}};
     std::memcpy(product.sums, d, eights * sizeof product.sums[0]);
     std::memset(d, 0xff, eights * sizeof product.sums[0]);
     products.push_back(product);

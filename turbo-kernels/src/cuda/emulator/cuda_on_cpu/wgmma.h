@@ -38,9 +38,10 @@ void begin_product(const char* name, float (*d)[4], const unsigned (&a)[4], cons
       }
     }
     for (unsigned lane = 0; lane < WARP; ++lane) {
-      Product& product = block.thread_of_warp(lane).product(lanes[lane]->d, matrix.width / 8);
+      Thread& thread = block.thread_of_warp(lane);
+      Product& product = thread.product(lanes[lane]->d, matrix.width / 8);
       const unsigned* from = lanes[lane]->a;
-      product.fragments.push_back({from, {from[0], from[1], from[2], from[3]}});
+      thread.fragments.push_back({from, {from[0], from[1], from[2], from[3]}, thread.product_groups});
       for (unsigned i = 0; i < matrix.width / 2; ++i) {
         const unsigned row = lane / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
         double sum = lanes[lane]->add ? product.sums[i / 4][i % 4] : 0.0;
@@ -85,15 +86,15 @@ inline void wgmma_wait(float (&)[EIGHTS][4]) {
     }
   }
   for (const turbo::Product& product : self.products) {
-    if (!is_over(product)) continue;
-    for (const turbo::Fragment& fragment : product.fragments) {
-      if (std::memcmp(fragment.from, fragment.values, sizeof fragment.values) != 0) {
-        turbo::running->fail("wgmma_wait: registers that a product reads have been changed");
-      }
+    if (is_over(product)) std::memcpy(product.d, product.sums, product.eights * sizeof product.sums[0]);
+  }
+  for (const turbo::Fragment& fragment : self.fragments) {
+    if (is_over(fragment) && std::memcmp(fragment.from, fragment.values, sizeof fragment.values) != 0) {
+      turbo::running->fail("wgmma_wait: registers that a product reads have been changed");
     }
-    std::memcpy(product.d, product.sums, product.eights * sizeof product.sums[0]);
   }
   self.reads.erase(std::remove_if(self.reads.begin(), self.reads.end(), is_over), self.reads.end());
+  self.fragments.erase(std::remove_if(self.fragments.begin(), self.fragments.end(), is_over), self.fragments.end());
   self.products.erase(std::remove_if(self.products.begin(), self.products.end(), is_over), self.products.end());
   if (NEWEST == 0) self.fenced = false;
 }
