@@ -54,11 +54,21 @@ impl Cpu {
         let isa = self.supported_isa();
         match dtype {
             DType::F32 => "multiply-adds of f32",
-            DType::Bf16 if isa.run_bf16(HasDots)[0] => "dot products of AVX512-BF16",
-            DType::Bf16 if isa.has_slow_bf16() => "widened to f32: AVX512-BF16 is slower here",
-            DType::Bf16 => "widened to f32: no AVX512-BF16 in use",
+            DType::Bf16 if isa.run_bf16_tiles(HasTiles) => "tile registers of AMX-BF16",
+            DType::Bf16 => self.attends_in_bf16(),
+            DType::Int8 if isa.run_int8_tiles(HasTiles) => "tile registers of AMX-INT8",
             DType::Int8 if isa.run_int8(HasDots)[1] => "dot products of AVX512-VNNI",
             DType::Int8 => "widened to 16 bits: no AVX512-VNNI in use",
+        }
+    }
+
+    /// How attention in bf16, which has no weights, is computed here, in a few words: never by tile registers.
+    pub(crate) fn attends_in_bf16(&self) -> &'static str {
+        let isa = self.supported_isa();
+        match () {
+            () if isa.run_bf16(HasDots)[0] => "dot products of AVX512-BF16",
+            () if isa.has_slow_bf16() => "widened to f32: AVX512-BF16 is slower here",
+            () => "widened to f32: no AVX512-BF16 in use",
         }
     }
 }
@@ -72,6 +82,18 @@ impl Kernel for HasDots {
     #[inline(always)]
     fn run<S: Simd>(self, _: S) -> [bool; 2] {
         [S::DOT_BF16, S::DOT_INT8]
+    }
+}
+
+/// Whether there are tile registers.
+struct HasTiles;
+
+impl Kernel for HasTiles {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> bool {
+        S::TILES
     }
 }
 
@@ -107,14 +129,17 @@ mod tests {
     }
 
     #[test]
-    fn only_the_widest_vectors_have_dot_products() {
+    fn only_the_widest_vectors_have_dot_products_and_tiles() {
         for isa in Isa::available() {
             let cpu = Cpu::new(CpuOptions { threads: None, isa: Some(isa) }).unwrap();
             assert_eq!(cpu.computes(DType::F32), "multiply-adds of f32");
             for dtype in [DType::Bf16, DType::Int8] {
                 let how = cpu.computes(dtype);
-                assert!(how.contains("AVX512"), "{how}");
-                assert!(isa == Isa::Avx512 || how.starts_with("widened"), "{isa}: {how}");
+                match isa {
+                    Isa::Amx => assert!(how.starts_with("tile registers of AMX"), "{how}"),
+                    Isa::Avx512 => assert!(how.contains("AVX512"), "{how}"),
+                    _ => assert!(how.starts_with("widened") && how.contains("AVX512"), "{isa}: {how}"),
+                }
             }
         }
     }

@@ -12,7 +12,7 @@ use std::{
 use crate::{
     Cpu, Device, DeviceError,
     device::{CpuBlock, CpuQueue, look},
-    simd::{Kernel, Simd},
+    simd::{Kernel, Simd, TILE_ROWS},
 };
 
 /// Ceilings of a CPU with all threads of its queue.
@@ -21,7 +21,8 @@ pub struct Limits {
     /// f32 operations a second; a multiply-add is two. On the portable path of x86-64, with its 16 small registers,
     /// no loop reaches the ceiling, and a product may do a little better than this.
     pub flops: f64,
-    /// As `flops` with operands of bf16: of the dot product where products use it, else of f32 multiply-adds.
+    /// As `flops` with operands of bf16, in the way in which products of [`crate::DType::Bf16`] are computed: by tile
+    /// registers, dot products or multiply-adds of f32.
     pub bf16_flops: f64,
     /// Operations a second on integers of 8 bits, in the way in which products of [`crate::DType::Int8`] are computed; a
     /// multiply-add is two.
@@ -57,8 +58,8 @@ impl Limits {
         let mut limits = Limits { flops: 0.0, bf16_flops: 0.0, int8_ops: 0.0, memory_bytes: 0.0 };
         for _ in 0..RUNS {
             let f32 = operations(&mut queue, |steps| isa.run(Chains { steps }))?;
-            let bf16 = operations(&mut queue, |steps| isa.run_bf16(Bf16Chains { steps }))?;
-            let int8 = operations(&mut queue, |steps| isa.run_int8(Int8Chains { steps }))?;
+            let bf16 = operations(&mut queue, |steps| isa.run_bf16_tiles(Bf16Chains { steps }))?;
+            let int8 = operations(&mut queue, |steps| isa.run_int8_tiles(Int8Chains { steps }))?;
             let memory = memory_bytes(cpu, &mut queue, values)?;
             limits.flops = limits.flops.max(f32);
             limits.bf16_flops = limits.bf16_flops.max(bf16);
@@ -167,6 +168,9 @@ impl Kernel for Bf16Chains {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> usize {
+        if S::TILES {
+            return 2 * tile_words(s, self.steps);
+        }
         if !S::DOT_BF16 {
             return Chains { steps: self.steps }.run(s);
         }
@@ -187,6 +191,9 @@ impl Kernel for Int8Chains {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> usize {
+        if S::TILES {
+            return 4 * tile_words(s, self.steps);
+        }
         let x = s.splat_i32(black_box(0x0102_0304));
         // each product depends on the sum before, or the compiler would find that they are all the same
         let step = |sum| {
@@ -195,6 +202,23 @@ impl Kernel for Int8Chains {
         let chains = chains::<S, _>(self.steps, s.splat_i32(1), step, |sum| s.reduce_sum(s.convert(sum)));
         (if S::DOT_INT8 { 4 } else { 2 }) * chains * S::LANES
     }
+}
+
+/// Products of tile registers with what lies in the nearest cache; gives the words that meet in a step.
+#[inline(always)]
+fn tile_words<S: Simd>(s: S, steps: usize) -> usize {
+    const WORDS: usize = 16;
+    /// A product takes some times as long as a step of [`Chains`].
+    const STEPS_OF_PRODUCT: usize = 4;
+    let (x, w) = ([[1.0f32; WORDS]; TILE_ROWS], [[1.0f32; TILE_ROWS]; WORDS]);
+    let (x, w) = black_box((&x, &w));
+    s.set_up_tiles(TILE_ROWS);
+    for _ in 0..steps.div_ceil(STEPS_OF_PRODUCT) {
+        // SAFETY: the tiles are set up for as many rows, of as many words each.
+        unsafe { s.add_tile_products(TILE_ROWS, x.as_ptr().cast(), w.as_ptr().cast()) };
+    }
+    s.release_tiles();
+    TILE_ROWS * TILE_ROWS * WORDS / STEPS_OF_PRODUCT
 }
 
 /// As many chains as registers hold; gives their number.

@@ -331,7 +331,7 @@ pub enum DeviceError {
         other: Span,
     },
     /// A name that no instruction set has.
-    #[error("unknown instruction set {name:?}, expected avx512, avx2 or portable")]
+    #[error("unknown instruction set {name:?}, expected amx, avx512, avx2 or portable")]
     UnknownIsa {
         /// The name.
         name: String,

@@ -2,7 +2,8 @@
 //!
 //! Each product is one chain of multiply-adds over ascending `k`, as with f32 operands, and to the same bits on every
 //! instruction set with FMA: the dot product of AVX512-BF16 takes the upper halves of its words first, so that is where
-//! even `k` lie. It departs in one point, which no model meets: subnormal numbers are zeros to it.
+//! even `k` lie. It departs in one point, which no model meets: subnormal numbers are zeros to it. Tile registers add in
+//! another order, as [`super::tiled`] says.
 //!
 //! # Error
 //! Rounding an operand errs by 2⁻⁹ of it at most, so a product by 2⁻⁸ · Σ |x · w| and what the chain adds.
@@ -44,6 +45,11 @@ impl Words for Bf16 {
             0 => s.bits(s.upper_bf16(words)),
             _ => s.bits(s.lower_bf16(words)),
         }
+    }
+
+    #[inline(always)]
+    fn add<S: Simd>(s: S, a: S::F32, b: S::F32) -> S::F32 {
+        s.add(a, b)
     }
 
     #[inline(always)]

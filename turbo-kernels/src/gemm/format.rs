@@ -110,6 +110,11 @@ impl Words for F32 {
     }
 
     #[inline(always)]
+    fn add<S: Simd>(s: S, a: S::F32, b: S::F32) -> S::F32 {
+        s.add(a, b)
+    }
+
+    #[inline(always)]
     fn dot<S: Simd>(s: S, x: S::I32, weight: S::I32, sum: S::F32) -> S::F32 {
         s.mul_add(s.float(x), s.float(weight), sum)
     }

@@ -77,6 +77,11 @@ impl Words for Int8 {
     }
 
     #[inline(always)]
+    fn add<S: Simd>(s: S, a: S::I32, b: S::I32) -> S::I32 {
+        s.add_i32(a, b)
+    }
+
+    #[inline(always)]
     fn dot<S: Simd>(s: S, x: S::I32, weight: S::I32, sum: S::I32) -> S::I32 {
         if S::DOT_INT8 { s.dot_int8(x, weight, sum) } else { s.add_i32(sum, s.dot_i16(x, weight)) }
     }

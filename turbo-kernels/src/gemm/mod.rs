@@ -15,6 +15,7 @@ mod narrow_tests;
 mod pack;
 mod rows;
 mod tile;
+mod tiled;
 mod words;
 
 pub(crate) use blocks::{Block, Blocks};
@@ -30,6 +31,7 @@ pub(crate) use pack::{
 };
 pub(crate) use rows::{Cut, Groups, Panels, ProductRows};
 pub(crate) use tile::{Finish, Met, Order, Panel, Place, Products, Tile};
+pub(crate) use tiled::TileRegisters;
 pub(crate) use words::{for_each_row, multiply};
 
 use crate::{

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use proptest::prelude::*;
 
 use super::{
-    Epilogue, Format, Gemm, Panel, Products, Tile,
+    Epilogue, Format, Gemm, Panel, Products, Tile, TileRegisters,
     bf16::Bf16,
     blocks::Block,
     int8::Int8,
@@ -74,10 +74,25 @@ fn bytes_of_column(column: &[f32]) -> (f32, Vec<i64>) {
     (most / 127.0, column.iter().map(|w| (w * (127.0 / most)).round_ties_even() as i64).collect())
 }
 
+/// One multiply-add after another.
+fn chain(x: &[f32], w: &[f32], fused: bool) -> f32 {
+    x.iter().zip(w).fold(0.0, |sum, (x, w)| if fused { x.mul_add(*w, sum) } else { x * w + sum })
+}
+
+/// Of 32 values at a time, a chain of those at even places and one of those at odd places, and both together.
+fn sum_of_tiles(x: &[f32], w: &[f32]) -> f32 {
+    let every_second =
+        |values: &[f32], first| values.iter().skip(first).step_by(2).copied().collect::<Vec<_>>();
+    x.chunks(32).zip(w.chunks(32)).fold(0.0, |sum, (x, w)| {
+        let [even, odd] = [0, 1].map(|first| chain(&every_second(x, first), &every_second(w, first), true));
+        sum + (even + odd)
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
-    /// One chain over ascending `k` of the rounded operands, as with f32.
+    /// One chain over ascending `k` of the rounded operands, as with f32; but for tile registers.
     #[test]
     fn bf16_is_a_chain_of_rounded_operands(
         rows in 1..=70usize, threads in 1..=3usize, n in 1..100usize, k in 1..200usize,
@@ -91,10 +106,8 @@ proptest! {
             let got = product(&cpu, &x, &weight, Epilogue::None);
             for (i, got) in got.iter().enumerate() {
                 let (x, w) = (&rounded_x[i / n * k..][..k], &rounded_w[i % n * k..][..k]);
-                let chain = x.iter().zip(w).fold(0.0f32, |sum, (x, w)| {
-                    if fused { x.mul_add(*w, sum) } else { x * w + sum }
-                });
-                prop_assert_eq!(*got, chain.to_bits());
+                let want = if cpu.isa() == Isa::Amx { sum_of_tiles(x, w) } else { chain(x, w, fused) };
+                prop_assert_eq!(*got, want.to_bits(), "{}", cpu.isa());
             }
         }
     }
@@ -170,7 +183,15 @@ impl<F: Format> Kernel for Once<'_, F> {
         let tile = Tile { first_row: 0, rows, index: 0, order: Order::Packed, values: &tile };
         // SAFETY: `products` are borrowed here.
         unsafe {
-            multiply::<S, F>(s, tile, Panel::cached(&panel), Block::whole(k), None, products.place::<S>())
+            multiply::<S, F>(
+                s,
+                &mut TileRegisters::new(s),
+                tile,
+                Panel::cached(&panel),
+                Block::whole(k),
+                None,
+                products.place::<S>(),
+            )
         };
         let columns = w.len() / k;
         let rows = products.0.chunks_exact(panel_width::<S>()).take(rows);

@@ -20,7 +20,8 @@ const ALIVE_BYTES: usize = 512 << 10;
 const CACHE_BYTES: usize = 1 << 20;
 /// Tiles of a group at least, or each would have all panels come from memory for itself.
 const GROUP_TILES: usize = 2;
-/// Multiply-adds of words that are worth a piece: some ten microseconds.
+/// Multiply-adds of words that are worth a piece: some ten microseconds. Of this and what follows a weight with a
+/// [`PackedWeight::pace`] takes that many more.
 const PIECE_WORK: usize = 1 << 20;
 /// What is worth a piece where threads would wait for each other otherwise.
 const FINE_WORK: usize = PIECE_WORK / 4;
@@ -146,13 +147,14 @@ impl Groups {
 pub(crate) struct Panels {
     count: usize,
     words: usize,
+    pace: usize,
 }
 
 impl Panels {
     /// All panels, of which a product reads a block at a time.
     pub(crate) fn in_blocks(weight: &PackedWeight, blocks: Blocks) -> Panels {
         let words = weight.panel_words().div_ceil(blocks.count());
-        Panels { count: weight.panel_count(), words }
+        Panels { count: weight.panel_count(), words, pace: weight.pace() }
     }
 
     /// The panels of `weight` whose results are a block of the values of what comes behind it.
@@ -161,7 +163,7 @@ impl Panels {
             1 => weight.panel_count(),
             _ => blocks.longest().div_ceil(weight.panel_width()),
         };
-        Panels { count, words: weight.panel_words() }
+        Panels { count, words: weight.panel_words(), pace: weight.pace() }
     }
 }
 
@@ -182,7 +184,7 @@ pub(crate) struct Cut {
 impl Cut {
     pub(crate) fn new(groups: Groups, panels: Panels, threads: usize) -> Cut {
         let coarse = Cut::of_panels(groups, panels, threads);
-        let work = groups.most_rows() * panels.words;
+        let work = groups.most_rows() * panels.words / panels.pace;
         let parts = (work / FINE_WORK).clamp(1, groups.tiles_per_group);
         let fine = if threads > 1 && parts > 1 { threads.min(coarse.panels) } else { 0 };
         Cut { fine, parts, ..coarse }
@@ -190,8 +192,8 @@ impl Cut {
 
     /// No panel is cut, so that the tiles that meet it come one after another.
     pub(crate) fn of_panels(groups: Groups, panels: Panels, threads: usize) -> Cut {
-        let Panels { count: panels, words } = panels;
-        let work = (groups.most_rows() + WORK_PER_WEIGHT) * words;
+        let Panels { count: panels, words, pace } = panels;
+        let work = (groups.most_rows() + WORK_PER_WEIGHT * pace) * words / pace;
         // at least eight pieces a thread, where there are as many panels
         let most = (panels * groups.tracks() * groups.count()).div_ceil(8 * threads);
         let panels_per_piece = (PIECE_WORK / work.max(1)).clamp(1, most.min(panels).max(1));

@@ -3,7 +3,8 @@
 use super::{
     blocks::Block,
     format::{Format, FormatKernel},
-    pack::{MOST_ROWS, RUN, panel_width, tile_rows},
+    pack::{MOST_ROWS, RUN, panel_width},
+    tiled::TileRegisters,
     words::multiply,
 };
 use crate::{device::SharedMut, simd::Simd};
@@ -156,13 +157,13 @@ impl<'a, I: ExactSizeIterator<Item = Tile<'a>> + Clone, E: Finish> FormatKernel 
 
     #[inline(always)]
     fn run<F: Format, S: Simd>(self, s: S) {
-        let mut products = Products::new();
+        let (mut products, mut registers) = (Products::new(), TileRegisters::new(s));
         let block = self.block;
         let line = |value: usize| value / F::PER_WORD * panel_width::<S>();
         // divisions for all panels at once: a tile passes in some thousand cycles
         let advance = line_bytes::<S>().div_ceil(self.tiles.len().max(2) - 1);
         let runs = block.values().len() / (RUN * F::PER_WORD);
-        let met_per_run = tile_rows::<S>().div_ceil(runs.max(1));
+        let met_per_run = F::tile_rows::<S>().div_ceil(runs.max(1));
         for panel in self.panels.clone() {
             let (whole, first) = (self.weight.panel(panel), panel * panel_width::<S>());
             // behind the last values lies what the format keeps
@@ -179,7 +180,7 @@ impl<'a, I: ExactSizeIterator<Item = Tile<'a>> + Clone, E: Finish> FormatKernel 
                 debug_assert!(place.is_some() || block.is_first() && block.is_last(), "sums have no room");
                 let to = place.unwrap_or_else(|| products.place::<S>());
                 // SAFETY: a place is nobody else's, as the finish says, and `products` are borrowed here.
-                unsafe { multiply::<S, F>(s, tile, columns, block, bias, to) };
+                unsafe { multiply::<S, F>(s, &mut registers, tile, columns, block, bias, to) };
                 if place.is_none() {
                     self.finish.finish::<F, S>(s, tile, first, &mut products.0);
                 }

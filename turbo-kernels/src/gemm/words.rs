@@ -9,18 +9,19 @@
 //!
 //! Where a set has a dot product of such words, the kernel broadcasts a word of activations and multiplies it with a
 //! vector of words of weights. Elsewhere it widens the weights part by part, and activations are packed as wide as
-//! that: two words for one of the weights.
+//! that: two words for one of the weights. Where there are tile registers, all this is [`super::tiled`].
 
 use std::marker::PhantomData;
 
 use super::{
     blocks::Block,
-    pack::{MOST_ROWS, RUN, panel_width, tile_rows, with_rows},
+    pack::{HELD_ROWS, RUN, panel_width, tile_rows, with_rows},
     tile::{Order, Panel, Place, Tile},
+    tiled::{self, TileRegisters, is_tiled},
 };
 use crate::{
     lanes,
-    simd::{Kernel, Simd, opaque},
+    simd::{Kernel, Simd, TILE_ROWS, opaque},
 };
 
 /// The body once for each number below a constant, which is at most 14.
@@ -60,6 +61,9 @@ pub(crate) trait Words: 'static {
     /// A part of a word of weights, as [`Words::dot`] wants it.
     fn part<S: Simd>(s: S, words: S::I32, part: usize) -> S::I32;
 
+    /// `a + b`.
+    fn add<S: Simd>(s: S, a: Self::Sum<S>, b: Self::Sum<S>) -> Self::Sum<S>;
+
     /// `sum` plus a part of the products.
     fn dot<S: Simd>(s: S, x: S::I32, weight: S::I32, sum: Self::Sum<S>) -> Self::Sum<S>;
 
@@ -73,8 +77,12 @@ pub(crate) trait Words: 'static {
     fn value<S: Simd>(s: S, sum: Self::Sum<S>, row: [f32; 2], columns: [S::F32; 2], bias: S::F32) -> S::F32;
 }
 
-/// Rows of the tile that suits best: words in two parts stay in two more registers until their second part is done.
+/// Rows of the tile that suits best: as many as tile registers take; words in two parts stay in two more registers until
+/// their second part is done.
 pub(super) fn most_rows<S: Simd, N: Words>() -> usize {
+    if is_tiled::<S, N>() {
+        return TILE_ROWS;
+    }
     if N::parts::<S>() == 1 { tile_rows::<S>() } else { (tile_rows::<S>() - 1).max(2) }
 }
 
@@ -168,12 +176,17 @@ pub(super) fn transpose<S: Simd>(
 #[inline(always)]
 pub(crate) unsafe fn multiply<S: Simd, N: Words>(
     s: S,
+    registers: &mut TileRegisters<S>,
     tile: Tile<'_>,
     panel: Panel<'_>,
     block: Block,
     bias: Option<&[f32]>,
     place: Place<'_>,
 ) {
+    if is_tiled::<S, N>() {
+        // SAFETY: the caller's promise.
+        return unsafe { tiled::multiply::<S, N>(s, registers, tile, panel, block, bias, place) };
+    }
     let (order, tile, rows, words) = (tile.order, tile.values, tile.rows, words::<N>(block.values().len()));
     let [row_stride, run_stride] = match order {
         Order::Packed => [1, rows].map(|rows| rows * RUN * N::parts::<S>()),
@@ -254,7 +267,7 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
         }
         let mut left = words;
         let mut weights = weights.as_ptr().cast::<i32>();
-        let mut of_run = [tile.as_ptr().cast::<i32>(); MOST_ROWS.div_ceil(POINTER_ROWS)];
+        let mut of_run = [tile.as_ptr().cast::<i32>(); HELD_ROWS.div_ceil(POINTER_ROWS)];
         for (number, values) in of_run.iter_mut().enumerate() {
             *values = values.wrapping_add(number * POINTER_ROWS * row_stride);
         }
@@ -316,21 +329,21 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
 
 /// What is kept for each column of a panel and for each row of a tile, if anything is.
 #[derive(Clone, Copy)]
-struct Kept<'a> {
-    columns: &'a [f32],
-    rows: &'a [f32],
+pub(super) struct Kept<'a> {
+    pub(super) columns: &'a [f32],
+    pub(super) rows: &'a [f32],
 }
 
 impl Kept<'_> {
     /// For a row.
     #[inline(always)]
-    fn row<N: Words>(&self, row: usize) -> [f32; 2] {
+    pub(super) fn row<N: Words>(&self, row: usize) -> [f32; 2] {
         if N::PARAMETERS == 0 { [0.0; 2] } else { [self.rows[2 * row], self.rows[2 * row + 1]] }
     }
 
     /// For half of the columns.
     #[inline(always)]
-    fn columns<S: Simd, N: Words>(&self, s: S, half: usize) -> [S::F32; 2] {
+    pub(super) fn columns<S: Simd, N: Words>(&self, s: S, half: usize) -> [S::F32; 2] {
         if N::PARAMETERS == 0 {
             return [s.splat(0.0); 2];
         }

@@ -6,8 +6,8 @@ use crate::{
     KernelError,
     device::{Cpu, CpuQueue, SharedMut},
     gemm::{
-        Block, EvenTiles, F32, Order, Panel, Products, Tile, TileSizes, multiply, pack_tile, panel_width,
-        tile_rows, tile_values,
+        Block, EvenTiles, F32, Order, Panel, Products, Tile, TileRegisters, TileSizes, multiply, pack_tile,
+        panel_width, tile_rows, tile_values,
     },
     simd::{Kernel, Simd},
 };
@@ -87,7 +87,7 @@ impl Group<'_> {
     fn multiply<S: Simd>(&mut self, s: S, head: (usize, usize)) {
         let MatMulShape { m, n, k, .. } = self.shape;
         let tiles = EvenTiles::new(m, tile_rows::<S>());
-        let mut products = Products::new();
+        let (mut products, mut registers) = (Products::new(), TileRegisters::new(s));
         for number in 0..tiles.count() {
             let rows = tiles.range(number);
             let sources = rows.clone().map(|i| row(self.a, self.a_at, head, i, k));
@@ -97,7 +97,17 @@ impl Group<'_> {
             for first in (0..n).step_by(panel_width::<S>()) {
                 let panel = Panel::cached(&self.panels[first * k..]);
                 // SAFETY: `products` are borrowed here.
-                unsafe { multiply::<S, F32>(s, tile, panel, Block::whole(k), None, products.place::<S>()) };
+                unsafe {
+                    multiply::<S, F32>(
+                        s,
+                        &mut registers,
+                        tile,
+                        panel,
+                        Block::whole(k),
+                        None,
+                        products.place::<S>(),
+                    )
+                };
                 let columns = panel_width::<S>().min(n - first);
                 for (i, line) in rows.clone().zip(products.0.chunks_exact(panel_width::<S>())) {
                     let start = self.out_at.row(head.0, head.1, i) + first;

@@ -1,10 +1,13 @@
-//! AVX-512, with or without the dot products of bf16 and bytes, as [`Simd`].
+//! AVX-512, with or without the dot products of bf16 and bytes and the tile registers for them, as [`Simd`].
 
 use std::{arch::x86_64::*, mem::transmute, sync::LazyLock};
 
-use super::{Kernel, Simd};
+use super::{
+    Kernel, Simd,
+    amx::{self, SIDE, Words},
+};
 
-/// 512-bit vectors of 16 values, and the dot products of [`BF16`] or [`VNNI`] or neither.
+/// 512-bit vectors of 16 values, and the dot products of [`BF16`] or [`VNNI`], with [`TILES`] or without, or neither.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512<const DOTS: u8 = 0>(());
 
@@ -12,6 +15,10 @@ pub(crate) struct Avx512<const DOTS: u8 = 0>(());
 const BF16: u8 = 1;
 /// AVX512-VNNI.
 const VNNI: u8 = 2;
+/// Together with one of them: AMX.
+const TILES: u8 = 4;
+const BF16_TILES: u8 = BF16 | TILES;
+const VNNI_TILES: u8 = VNNI | TILES;
 
 impl Avx512 {
     /// The token, where the machine has the instructions.
@@ -80,6 +87,24 @@ pub(super) unsafe fn run_bf16<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx512::<BF16>(()))
 }
 
+/// [`run_bf16`] with tile registers.
+///
+/// # Safety
+/// As there, and of [`amx::is_there`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+pub(super) unsafe fn run_bf16_tiles<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Avx512::<BF16_TILES>(()))
+}
+
+/// [`run_int8`] with tile registers.
+///
+/// # Safety
+/// As there, and of [`amx::is_there`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
+pub(super) unsafe fn run_int8_tiles<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Avx512::<VNNI_TILES>(()))
+}
+
 /// [`run`] with dot products of bytes.
 ///
 /// # Safety
@@ -105,8 +130,8 @@ unsafe fn call<K: Kernel>(kernel: K) -> K::Output {
 /// As there.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-unsafe fn call_bf16<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run(Avx512::<BF16>(()))
+unsafe fn call_bf16<const DOTS: u8, K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Avx512::<DOTS>(()))
 }
 
 /// [`run_int8`], never inlined.
@@ -115,8 +140,8 @@ unsafe fn call_bf16<K: Kernel>(kernel: K) -> K::Output {
 /// As there.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
-unsafe fn call_int8<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run(Avx512::<VNNI>(()))
+unsafe fn call_int8<const DOTS: u8, K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Avx512::<DOTS>(()))
 }
 
 /// Methods that are one expression over registers each.
@@ -139,8 +164,9 @@ fn first(len: usize) -> __mmask16 {
 }
 
 impl<const DOTS: u8> Simd for Avx512<DOTS> {
-    const DOT_BF16: bool = DOTS == BF16;
-    const DOT_INT8: bool = DOTS == VNNI;
+    const DOT_BF16: bool = DOTS & BF16 != 0;
+    const DOT_INT8: bool = DOTS & VNNI != 0;
+    const TILES: bool = DOTS & TILES != 0;
     const LOOKUP: bool = true;
     const LANES: usize = 16;
     const REGISTERS: usize = 32;
@@ -153,8 +179,8 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
         // SAFETY: `self` exists, so the machine has the instructions.
         unsafe {
             match DOTS {
-                BF16 => call_bf16(kernel),
-                VNNI => call_int8(kernel),
+                BF16 | BF16_TILES => call_bf16::<DOTS, K>(kernel),
+                VNNI | VNNI_TILES => call_int8::<DOTS, K>(kernel),
                 _ => call(kernel),
             }
         }
@@ -263,7 +289,7 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
 
     #[inline(always)]
     fn dot_int8(self, x: __m512i, w: __m512i, sum: __m512i) -> __m512i {
-        if DOTS == VNNI {
+        if Self::DOT_INT8 {
             // SAFETY: only `run_int8` makes such a token, and its callers know that the machine has the instruction.
             unsafe { _mm512_dpbusd_epi32(sum, x, w) }
         } else {
@@ -273,7 +299,7 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
 
     #[inline(always)]
     fn dot_bf16(self, x: __m512i, w: __m512i, sum: __m512) -> __m512 {
-        if DOTS == BF16 {
+        if Self::DOT_BF16 {
             // SAFETY: only `run_bf16` makes such a token, and its callers know that the machine has the instruction;
             // a vector of words and one of bf16 are the same bits.
             unsafe {
@@ -285,8 +311,47 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
     }
 
     #[inline(always)]
+    fn set_up_tiles(self, rows: usize) {
+        assert!(Self::TILES, "whoever calls this asks first whether there are any");
+        // SAFETY: only `run_bf16_tiles` and `run_int8_tiles` make such a token, and their callers know of the tiles.
+        unsafe { amx::configure(rows) }
+    }
+
+    #[inline(always)]
+    fn release_tiles(self) {
+        assert!(Self::TILES, "whoever calls this asks first whether there are any");
+        // SAFETY: as for `set_up_tiles`.
+        unsafe { amx::release() }
+    }
+
+    #[inline(always)]
+    unsafe fn zero_tiles(self, rows: usize) {
+        // SAFETY: as for `set_up_tiles`, and the caller's promise.
+        unsafe { amx::zero(rows > SIDE) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_tiles(self, rows: usize, from: *const f32, stride: usize) {
+        // SAFETY: as for `zero_tiles`.
+        unsafe { amx::load(from, stride * size_of::<f32>(), rows > SIDE) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_tiles(self, rows: usize, to: *mut f32, stride: usize) {
+        // SAFETY: as for `zero_tiles`.
+        unsafe { amx::store(to, stride * size_of::<f32>(), rows > SIDE) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_tile_products(self, rows: usize, x: *const f32, w: *const f32) {
+        let words = if Self::DOT_BF16 { Words::Bf16 } else { Words::Bytes };
+        // SAFETY: as for `zero_tiles`.
+        unsafe { amx::add_products(words, x.cast(), w.cast(), rows > SIDE) }
+    }
+
+    #[inline(always)]
     fn pair_bf16(self, first: __m512, second: __m512) -> __m512i {
-        if DOTS == BF16 {
+        if Self::DOT_BF16 {
             // SAFETY: as for `dot_bf16`.
             unsafe {
                 let pairs = transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(second, first));
@@ -299,7 +364,7 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
 
     #[inline(always)]
     fn join_bf16(self, upper: __m512, lower: __m512) -> __m512i {
-        if DOTS == BF16 {
+        if Self::DOT_BF16 {
             // SAFETY: as for `dot_bf16`; an array of words and a vector are the same bits.
             unsafe {
                 let halves = transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(upper, lower));

@@ -8,6 +8,8 @@ use crate::device::DeviceError;
 /// A set of vector instructions that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Isa {
+    /// [`Isa::Avx512`] with its dot products of bf16 and bytes, and tile registers (AMX) for products of both.
+    Amx,
     /// 512-bit vectors: AVX-512 F, BW, DQ and VL.
     Avx512,
     /// 256-bit vectors: AVX2 and FMA.
@@ -17,18 +19,27 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// The environment variable that forces an instruction set: `avx512`, `avx2` or `portable`.
+    /// The environment variable that forces an instruction set: `amx`, `avx512`, `avx2` or `portable`.
     pub const VARIABLE: &str = "TURBO_CPU";
 
     /// The best instruction set of this machine.
     #[must_use]
     pub fn detect() -> Isa {
-        Isa::available().next().unwrap_or(Isa::Portable)
+        Isa::available().find(|isa| isa.is_native()).unwrap_or(Isa::Portable)
+    }
+
+    /// Whether it is not emulated, as tests do.
+    fn is_native(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => super::amx::is_native(),
+            _ => true,
+        }
     }
 
     /// The instruction sets of this machine, the best first.
     pub fn available() -> impl Iterator<Item = Isa> {
-        [Isa::Avx512, Isa::Avx2, Isa::Portable].into_iter().filter(|isa| isa.is_available())
+        [Isa::Amx, Isa::Avx512, Isa::Avx2, Isa::Portable].into_iter().filter(|isa| isa.is_available())
     }
 
     /// Whether this machine can run it.
@@ -36,11 +47,13 @@ impl Isa {
     pub fn is_available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
+            Isa::Amx => super::amx::is_there(),
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => super::avx512::Avx512::detect().is_some(),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => super::avx2::Avx2::detect().is_some(),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx512 | Isa::Avx2 => false,
+            Isa::Amx | Isa::Avx512 | Isa::Avx2 => false,
             Isa::Portable => true,
         }
     }
@@ -62,6 +75,7 @@ impl Isa {
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Isa::Amx => "amx",
             Isa::Avx512 => "avx512",
             Isa::Avx2 => "avx2",
             Isa::Portable => "portable",
@@ -74,6 +88,7 @@ impl FromStr for Isa {
 
     fn from_str(name: &str) -> Result<Isa, DeviceError> {
         match name {
+            "amx" => Ok(Isa::Amx),
             "avx512" => Ok(Isa::Avx512),
             "avx2" => Ok(Isa::Avx2),
             "portable" => Ok(Isa::Portable),
@@ -102,7 +117,7 @@ impl SupportedIsa {
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => {
+            Isa::Amx | Isa::Avx512 => {
                 // SAFETY: `check`, the only constructor, found that this machine has the instructions.
                 unsafe { super::avx512::run(kernel) }
             }
@@ -121,7 +136,7 @@ impl SupportedIsa {
     pub(crate) fn run_bf16<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 if super::avx512::has_bf16() => {
+            Isa::Amx | Isa::Avx512 if super::avx512::has_bf16() => {
                 // SAFETY: `check` found that this machine has the vectors, and the guard their dot product.
                 unsafe { super::avx512::run_bf16(kernel) }
             }
@@ -132,7 +147,7 @@ impl SupportedIsa {
     /// Whether the machine has dot products of bf16 that [`SupportedIsa::run_bf16`] does without, as they are slower.
     pub(crate) fn has_slow_bf16(self) -> bool {
         #[cfg(target_arch = "x86_64")]
-        return self.0 == Isa::Avx512 && super::avx512::has_slow_bf16();
+        return matches!(self.0, Isa::Amx | Isa::Avx512) && super::avx512::has_slow_bf16();
         #[cfg(not(target_arch = "x86_64"))]
         false
     }
@@ -142,11 +157,37 @@ impl SupportedIsa {
     pub(crate) fn run_int8<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 if super::avx512::has_vnni() => {
+            Isa::Amx | Isa::Avx512 if super::avx512::has_vnni() => {
                 // SAFETY: `check` found that this machine has the vectors, and the guard their dot product.
                 unsafe { super::avx512::run_int8(kernel) }
             }
             _ => self.run(kernel),
+        }
+    }
+
+    /// [`SupportedIsa::run_bf16`] for a kernel that knows how to multiply by tiles, if there are any.
+    #[inline]
+    pub(crate) fn run_bf16_tiles<K: Kernel>(self, kernel: K) -> K::Output {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => {
+                // SAFETY: `check` found that this machine has tiles and the dot products that belong to them.
+                unsafe { super::avx512::run_bf16_tiles(kernel) }
+            }
+            _ => self.run_bf16(kernel),
+        }
+    }
+
+    /// [`SupportedIsa::run_int8`] for a kernel that knows how to multiply by tiles, if there are any.
+    #[inline]
+    pub(crate) fn run_int8_tiles<K: Kernel>(self, kernel: K) -> K::Output {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => {
+                // SAFETY: as for `run_bf16_tiles`.
+                unsafe { super::avx512::run_int8_tiles(kernel) }
+            }
+            _ => self.run_int8(kernel),
         }
     }
 }
@@ -163,7 +204,7 @@ mod tests {
 
     #[test]
     fn names_parse_back() {
-        for isa in [Isa::Avx512, Isa::Avx2, Isa::Portable] {
+        for isa in [Isa::Amx, Isa::Avx512, Isa::Avx2, Isa::Portable] {
             assert_eq!(isa.to_string().parse::<Isa>().unwrap(), isa);
         }
     }
@@ -171,7 +212,10 @@ mod tests {
     #[test]
     fn unknown_names_are_refused_by_name() {
         let error = Isa::from_setting(Some("sse9".to_owned())).unwrap_err();
-        assert_eq!(error.to_string(), "unknown instruction set \"sse9\", expected avx512, avx2 or portable");
+        assert_eq!(
+            error.to_string(),
+            "unknown instruction set \"sse9\", expected amx, avx512, avx2 or portable"
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Vectors of f32: each algorithm is written once over [`Simd`] and compiled once per instruction set.
 //!
 //! ```text
-//! Kernel::run<S: Simd>(self, simd: S)  ──SupportedIsa::run──▶  Avx512 (16 lanes) · Avx2 (8, FMA) · Portable (8)
+//! Kernel::run<S: Simd>(self, simd: S)  ──SupportedIsa::run──▶  Avx512 (16 lanes; with tiles or without) · Avx2 (8, FMA) · Portable (8)
 //! ```
 //!
 //! A kernel is a struct of its arguments that implements [`Kernel`]; [`SupportedIsa::run`] is the only place where an
@@ -14,12 +14,17 @@
 //!
 //! # Which numbers depend on the instruction set
 //! * [`Simd::mul_add`] rounds once with FMA; the portable path on x86-64 multiplies, then adds, and rounds twice.
-//! * The dot products of bf16 are one instruction on some sets, which takes subnormal numbers for zeros.
+//! * The dot products of bf16 are one instruction on some sets, which takes subnormal numbers for zeros; tile registers
+//!   add up 32 of them before they add that to a sum.
 //! * GELU comes from tables where [`Simd::lookup`] is an instruction, and from an exponential elsewhere.
 //! * [`Simd::reduce_sum`] adds halves onto each other in a fixed tree, so sums along a row depend on `LANES`.
 //!
 //! Everything else is correctly rounded per lane and the same everywhere.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(all(test, target_os = "linux", target_arch = "x86_64"))]
+mod amx_emulator;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -32,6 +37,9 @@ pub(crate) use isa::SupportedIsa;
 #[cfg(test)]
 pub(crate) use isa::supported;
 pub(crate) use portable::FUSED as PORTABLE_IS_FUSED;
+
+/// Rows of a product, and its columns, that tile registers hold at once.
+pub(crate) const TILE_ROWS: usize = 32;
 
 /// Work that is compiled for each instruction set; the struct holds the arguments.
 pub(crate) trait Kernel {
@@ -166,6 +174,9 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     const DOT_BF16: bool = false;
     /// Whether [`Simd::dot_int8`] is an instruction.
     const DOT_INT8: bool = false;
+    /// Whether there are tile registers that multiply what [`Simd::dot_bf16`] or [`Simd::dot_int8`] does, whichever is an
+    /// instruction: for up to [`TILE_ROWS`] rows and as many columns at once, sixteen words of `k` at a time.
+    const TILES: bool = false;
     /// `LANES` words of 32 bits: integers, pairs of bf16 or of i16, four bytes.
     type I32: Copy;
 
@@ -241,6 +252,57 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     #[inline(always)]
     fn dot_bf16(self, _x: Self::I32, _w: Self::I32, _sum: Self::F32) -> Self::F32 {
         unreachable!("whoever calls this asks first whether it is an instruction")
+    }
+
+    /// Sets up the tile registers of this thread for `rows` rows, 1 to [`TILE_ROWS`]; only where [`Simd::TILES`], as all
+    /// that follow.
+    #[inline(always)]
+    fn set_up_tiles(self, _rows: usize) {
+        unreachable!("whoever calls this asks first whether there are any")
+    }
+
+    /// Gives them back.
+    #[inline(always)]
+    fn release_tiles(self) {
+        unreachable!("whoever calls this asks first whether there are any")
+    }
+
+    /// Lets sums of `rows` rows begin with zero.
+    ///
+    /// # Safety
+    /// The tiles of this thread are set up for as many rows.
+    #[inline(always)]
+    unsafe fn zero_tiles(self, _rows: usize) {
+        unreachable!("whoever calls this asks first whether there are any")
+    }
+
+    /// Lets sums of `rows` rows go on from those that were stored, `stride` values from row to row.
+    ///
+    /// # Safety
+    /// The tiles of this thread are set up for as many rows, and `from` is valid for reading [`TILE_ROWS`] values of each.
+    #[inline(always)]
+    unsafe fn load_tiles(self, _rows: usize, _from: *const f32, _stride: usize) {
+        unreachable!("whoever calls this asks first whether there are any")
+    }
+
+    /// Stores the sums of `rows` rows, `stride` words from row to row.
+    ///
+    /// # Safety
+    /// The tiles of this thread are set up for as many rows, and `to` is valid for writing [`TILE_ROWS`] words of each.
+    #[inline(always)]
+    unsafe fn store_tiles(self, _rows: usize, _to: *mut f32, _stride: usize) {
+        unreachable!("whoever calls this asks first whether there are any")
+    }
+
+    /// Adds the products of sixteen words of each of `rows` rows, row behind row at `x`, with sixteen lines of
+    /// [`TILE_ROWS`] words at `w`. Of bf16 the sums of both halves of the words are added to each other, and that to
+    /// the sum.
+    ///
+    /// # Safety
+    /// The tiles of this thread are set up for as many rows, and `x` and `w` are valid for reading all that.
+    #[inline(always)]
+    unsafe fn add_tile_products(self, _rows: usize, _x: *const f32, _w: *const f32) {
+        unreachable!("whoever calls this asks first whether there are any")
     }
 
     /// The nearest bf16 of each lane, halves to even, as f32.

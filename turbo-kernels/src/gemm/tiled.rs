@@ -1,0 +1,203 @@
+//! Products by tile registers: up to 32 rows times one panel, whose words are packed as [`super::words`] has them.
+//!
+//! A tile of rows holds sixteen words of each row one behind the other, and a panel its lines, so both are loaded as they
+//! lie. What is left behind the last sixteen lines is copied, with lines of zeros behind it.
+//!
+//! # Which numbers these are
+//! Sums of bytes are exact, to the same bits as everywhere. Of bf16 each sixteen words make two chains, of their lower and
+//! of their upper halves, which begin with zero and are added to each other and then to the sum; subnormal numbers are zeros.
+//! Sixteens are counted from the beginning of `k`, so bits depend on a row and a column alone, as they do elsewhere,
+//! but they are other bits.
+
+use std::{marker::PhantomData, mem::MaybeUninit};
+
+use super::{
+    blocks::Block,
+    pack::{RUN, panel_width},
+    tile::{Order, Panel, Place, Tile},
+    words::{Kept, Words, words},
+};
+use crate::{
+    lanes,
+    simd::{Kernel, Simd, TILE_ROWS},
+};
+
+/// Whether `N` is multiplied so.
+pub(super) const fn is_tiled<S: Simd, N: Words>() -> bool {
+    S::TILES && N::PER_WORD > 1
+}
+
+/// The tile registers of a thread, from the first product on until this is dropped.
+pub(crate) struct TileRegisters<S: Simd> {
+    s: S,
+    /// For how many rows they are set up; 0 if they are not.
+    rows: usize,
+}
+
+impl<S: Simd> TileRegisters<S> {
+    /// Nothing is set up yet.
+    #[inline(always)]
+    pub(crate) fn new(s: S) -> TileRegisters<S> {
+        TileRegisters { s, rows: 0 }
+    }
+
+    #[inline(always)]
+    fn set_up(&mut self, rows: usize) {
+        if self.rows != rows {
+            self.s.set_up_tiles(rows);
+            self.rows = rows;
+        }
+    }
+}
+
+impl<S: Simd> Drop for TileRegisters<S> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if S::TILES && self.rows > 0 {
+            self.s.release_tiles();
+        }
+    }
+}
+
+/// [`super::multiply`] where [`is_tiled`].
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+pub(super) unsafe fn multiply<S: Simd, N: Words>(
+    s: S,
+    registers: &mut TileRegisters<S>,
+    tile: Tile<'_>,
+    panel: Panel<'_>,
+    block: Block,
+    bias: Option<&[f32]>,
+    place: Place<'_>,
+) {
+    assert!(matches!(tile.order, Order::Packed) && (1..=TILE_ROWS).contains(&tile.rows));
+    assert_eq!(panel_width::<S>(), TILE_ROWS);
+    registers.set_up(tile.rows);
+    let len = (tile.rows - 1) * place.stride + panel_width::<S>();
+    let residual = match place.residual {
+        Some(residual) if block.is_last() => residual[..len].as_ptr(),
+        _ => std::ptr::null(),
+    };
+    s.call(Product::<N> {
+        tile: tile.values,
+        rows: tile.rows,
+        panel,
+        words: words::<N>(block.values().len()),
+        resumed: !block.is_first(),
+        bias: bias.filter(|_| block.is_last()),
+        residual,
+        to: place.values.part(0, len).as_mut_ptr(),
+        stride: place.stride,
+        format: PhantomData,
+    });
+}
+
+/// A tile times a panel, with registers that are set up for its rows.
+struct Product<'a, N> {
+    tile: &'a [f32],
+    rows: usize,
+    panel: Panel<'a>,
+    words: usize,
+    /// Whether sums go on from what `to` holds.
+    resumed: bool,
+    bias: Option<&'a [f32]>,
+    /// Null, or valid for reading rows of panel width, `stride` values apart.
+    residual: *const f32,
+    /// Valid for writing rows of panel width, `stride` values apart.
+    to: *mut f32,
+    stride: usize,
+    format: PhantomData<N>,
+}
+
+/// Words of a whole panel's width, that no cache line cuts.
+#[repr(align(64))]
+struct Lines<const N: usize>([[f32; TILE_ROWS]; N]);
+
+impl<N: Words> Kernel for Product<'_, N> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { tile, rows, panel: Panel { words: panel, mut ahead }, words, .. } = self;
+        let run_stride = rows * RUN;
+        let runs = words.div_ceil(RUN);
+        assert!(tile.len() >= runs * run_stride + N::PARAMETERS * rows);
+        let (lines, columns) = panel.split_at(words * TILE_ROWS);
+        // SAFETY: the registers are set up for `rows` rows, and the place holds them.
+        unsafe {
+            if self.resumed {
+                s.load_tiles(rows, self.to, self.stride);
+            } else {
+                s.zero_tiles(rows);
+            }
+        }
+        let (whole, rest) = lines.as_chunks::<{ RUN * TILE_ROWS }>();
+        for (run, lines) in whole.iter().enumerate() {
+            ahead.ask_for_met(s);
+            for _ in 0..RUN {
+                ahead.ask(s);
+            }
+            // SAFETY: as above, and the assertion found that the tile holds all runs.
+            unsafe { s.add_tile_products(rows, tile.as_ptr().add(run * run_stride), lines.as_ptr()) };
+        }
+        if !rest.is_empty() {
+            ahead.ask_for_met(s);
+            let mut last = Lines([[0.0; TILE_ROWS]; RUN]);
+            for (line, rest) in last.0.iter_mut().zip(rest.chunks_exact(TILE_ROWS)) {
+                ahead.ask(s);
+                for at in (0..TILE_ROWS).step_by(S::LANES) {
+                    s.store(s.load(&rest[at..]), &mut line[at..]);
+                }
+            }
+            // SAFETY: as above.
+            unsafe {
+                s.add_tile_products(rows, tile.as_ptr().add((runs - 1) * run_stride), last.0.as_ptr().cast())
+            };
+        }
+        // zeros would be written for nothing
+        let mut sums = MaybeUninit::<Lines<TILE_ROWS>>::uninit();
+        let kept = Kept { columns, rows: &tile[runs * run_stride..][..N::PARAMETERS * rows] };
+        // SAFETY: as above; there is room for as many rows as the largest product has, and `finish` reads those that it has.
+        unsafe {
+            s.store_tiles(rows, sums.as_mut_ptr().cast(), TILE_ROWS);
+            self.finish(s, kept, sums.as_ptr().cast());
+        }
+    }
+}
+
+impl<N: Words> Product<'_, N> {
+    /// Makes products of sums, and stores them.
+    ///
+    /// # Safety
+    /// `sums` is valid for reading [`TILE_ROWS`] words of each row.
+    #[inline(always)]
+    unsafe fn finish<S: Simd>(&self, s: S, kept: Kept<'_>, sums: *const f32) {
+        for half in 0..2 {
+            let at = half * S::LANES;
+            // adding -0.0 changes nothing
+            let bias =
+                self.bias.map_or(s.splat(-0.0), |bias| lanes::read(s, bias.get(at..).unwrap_or(&[]), 0.0));
+            let columns = kept.columns::<S, N>(s, half);
+            for row in 0..self.rows {
+                let of_row = kept.row::<N>(row);
+                // SAFETY: half of one of the rows.
+                let mut sum = N::resume(s, unsafe { s.load_ptr(sums.add(row * TILE_ROWS + at)) });
+                if !N::ORDERED {
+                    sum = N::add(s, sum, N::start(s, of_row, columns));
+                }
+                let mut product = N::value(s, sum, of_row, columns, bias);
+                let at = row * self.stride + at;
+                // SAFETY: half of a row of the place, and of what is added to it, if there is any.
+                unsafe {
+                    if !self.residual.is_null() {
+                        product = s.add(product, s.load_ptr(self.residual.add(at)));
+                    }
+                    s.store_ptr(product, self.to.add(at));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Tile registers (Intel AMX): eight matrices of up to 16 rows of 64 bytes, and instructions that multiply two of them.
+//!
+//! ```text
+//!                    W  16 words of k × 32 columns        tmm6 │ tmm7
+//!                                                         ─────┼─────
+//! X  rows × 16 words of k    16 rows  tmm4                tmm0 │ tmm1     sums, 16 columns each
+//!                          + 16 rows  tmm5                tmm2 │ tmm3
+//! ```
+//!
+//! A word is a pair of bf16 or four bytes, as the vectors have it, so weights and rows are packed for both alike.
+//!
+//! The tiles of a thread keep what they hold from one of these functions to the next: compiled code never uses them, and
+//! the kernel saves them as it does other registers. A thread that is through gives them back ([`release`]), or each switch
+//! between threads would save eight kilobytes more.
+//!
+//! Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18, and volume 2.
+
+use std::{arch::asm, sync::LazyLock};
+
+/// Rows of a tile, and words of one of its rows.
+pub(super) const SIDE: usize = 16;
+
+/// Whether this processor has tiles that multiply bf16 and bytes, beside [`super::avx512::Avx512`] and its dot products,
+/// and the operating system lets this process use them.
+pub(super) fn is_there() -> bool {
+    static THERE: LazyLock<bool> = LazyLock::new(|| {
+        let has_vectors = super::avx512::Avx512::detect().is_some()
+            && is_x86_feature_detected!("avx512bf16")
+            && is_x86_feature_detected!("avx512vnni");
+        #[cfg(all(test, target_os = "linux"))]
+        if has_vectors && !is_native() {
+            super::amx_emulator::install();
+            return true;
+        }
+        has_vectors && is_native()
+    });
+    *THERE
+}
+
+/// Whether the processor itself has them.
+pub(super) fn is_native() -> bool {
+    static NATIVE: LazyLock<bool> = LazyLock::new(|| {
+        const BF16: u32 = 1 << 22;
+        const TILES: u32 = 1 << 24;
+        const BYTES: u32 = 1 << 25;
+        let features = std::arch::x86_64::__cpuid_count(7, 0).edx;
+        features & BF16 != 0 && features & TILES != 0 && features & BYTES != 0 && is_permitted()
+    });
+    *NATIVE
+}
+
+/// Asks the operating system for the tiles, for all threads of this process: it makes room for them only where they are
+/// used.
+#[cfg(target_os = "linux")]
+fn is_permitted() -> bool {
+    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+    const XFEATURE_XTILEDATA: libc::c_long = 18;
+    // SAFETY: the call takes two numbers and touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_permitted() -> bool {
+    false
+}
+
+/// What two tiles hold.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Words {
+    /// Pairs of bf16.
+    Bf16,
+    /// Four bytes: without a sign in rows, with one in weights.
+    Bytes,
+}
+
+/// Numbers of the tiles, and their shapes.
+#[repr(C, align(64))]
+struct Config {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+/// Sets up the tiles for `rows` rows, 1 to 32; all of them hold zeros then.
+///
+/// # Safety
+/// [`is_there`].
+#[inline(always)]
+pub(super) unsafe fn configure(rows: usize) {
+    let upper = rows.min(SIDE) as u8;
+    let lower = rows as u8 - upper;
+    let mut config =
+        Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+    for (tile, rows) in
+        [upper, upper, lower, lower, upper, lower, SIDE as u8, SIDE as u8].into_iter().enumerate()
+    {
+        if rows > 0 {
+            (config.rows[tile], config.row_bytes[tile]) = (rows, 64);
+        }
+    }
+    // SAFETY: 64 bytes that describe tiles which the processor has; no other code uses them.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(readonly, nostack, preserves_flags)) };
+}
+
+/// Gives the tiles back.
+///
+/// # Safety
+/// [`is_there`].
+#[inline(always)]
+pub(super) unsafe fn release() {
+    // SAFETY: nobody else uses the tiles.
+    unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
+}
+
+/// Sums of zero.
+///
+/// # Safety
+/// [`configure`] came before, with more than 16 rows if they are `many`.
+#[inline(always)]
+pub(super) unsafe fn zero(many: bool) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if many {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                options(nomem, nostack, preserves_flags),
+            );
+        } else {
+            asm!("tilezero tmm0", "tilezero tmm1", options(nomem, nostack, preserves_flags));
+        }
+    }
+}
+
+/// Sums that were stored, `stride` bytes from row to row.
+///
+/// # Safety
+/// As for [`zero`], and `from` is valid for reading 32 values of each row.
+#[inline(always)]
+pub(super) unsafe fn load(from: *const f32, stride: usize, many: bool) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "tileloadd tmm0, [{from} + {stride}*1]",
+            "tileloadd tmm1, [{from} + {stride}*1 + 64]",
+            from = in(reg) from, stride = in(reg) stride, options(readonly, nostack, preserves_flags),
+        );
+        if many {
+            asm!(
+                "tileloadd tmm2, [{from} + {stride}*1]",
+                "tileloadd tmm3, [{from} + {stride}*1 + 64]",
+                from = in(reg) from.wrapping_byte_add(SIDE * stride), stride = in(reg) stride,
+                options(readonly, nostack, preserves_flags),
+            );
+        }
+    }
+}
+
+/// Stores the sums, `stride` bytes from row to row.
+///
+/// # Safety
+/// As for [`zero`], and `to` is valid for writing 32 values of each row.
+#[inline(always)]
+pub(super) unsafe fn store(to: *mut f32, stride: usize, many: bool) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if many {
+            asm!(
+                "tilestored [{to} + {stride}*1], tmm0",
+                "tilestored [{to} + {stride}*1 + 64], tmm1",
+                "tilestored [{below} + {stride}*1], tmm2",
+                "tilestored [{below} + {stride}*1 + 64], tmm3",
+                to = in(reg) to, below = in(reg) to.wrapping_byte_add(SIDE * stride), stride = in(reg) stride,
+                options(nostack, preserves_flags),
+            );
+        } else {
+            asm!(
+                "tilestored [{to} + {stride}*1], tmm0",
+                "tilestored [{to} + {stride}*1 + 64], tmm1",
+                to = in(reg) to, stride = in(reg) stride, options(nostack, preserves_flags),
+            );
+        }
+    }
+}
+
+/// Adds the products of 16 words of each row, which lie row behind row, with 16 lines of 32 columns, which lie line behind
+/// line.
+///
+/// # Safety
+/// As for [`zero`]; `rows` is valid for reading 16 words of each row, and `lines` 16 times 32 words.
+#[inline(always)]
+pub(super) unsafe fn add_products(words: Words, rows: *const i32, lines: *const i32, many: bool) {
+    /// Bytes from row to row, and from line to line.
+    const ROW: usize = SIDE * size_of::<i32>();
+    const LINE: usize = 2 * ROW;
+    macro_rules! add_products {
+        ($multiply:literal) => {
+            // SAFETY: the caller's promise.
+            unsafe {
+                if many {
+                    // what a product needs is asked for before the one that comes before it
+                    asm!(
+                        "tileloadd tmm6, [{lines} + {line}*1]",
+                        "tileloadd tmm4, [{rows} + {row}*1]",
+                        "tileloadd tmm7, [{lines} + {line}*1 + 64]",
+                        concat!($multiply, " tmm0, tmm4, tmm6"),
+                        "tileloadd tmm5, [{rows} + {row}*1 + 1024]",
+                        concat!($multiply, " tmm1, tmm4, tmm7"),
+                        concat!($multiply, " tmm2, tmm5, tmm6"),
+                        concat!($multiply, " tmm3, tmm5, tmm7"),
+                        lines = in(reg) lines, line = in(reg) LINE, rows = in(reg) rows, row = in(reg) ROW,
+                        options(readonly, nostack, preserves_flags),
+                    );
+                } else {
+                    asm!(
+                        "tileloadd tmm6, [{lines} + {line}*1]",
+                        "tileloadd tmm4, [{rows} + {row}*1]",
+                        "tileloadd tmm7, [{lines} + {line}*1 + 64]",
+                        concat!($multiply, " tmm0, tmm4, tmm6"),
+                        concat!($multiply, " tmm1, tmm4, tmm7"),
+                        lines = in(reg) lines, line = in(reg) LINE, rows = in(reg) rows, row = in(reg) ROW,
+                        options(readonly, nostack, preserves_flags),
+                    );
+                }
+            }
+        };
+    }
+    const { assert!(SIDE * ROW == 1024, "rows 16 to 31 begin there") };
+    match words {
+        Words::Bf16 => add_products!("tdpbf16ps"),
+        Words::Bytes => add_products!("tdpbusd"),
+    }
+}
