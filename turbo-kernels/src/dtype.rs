@@ -55,20 +55,12 @@ impl Cpu {
         match dtype {
             DType::F32 => "multiply-adds of f32",
             DType::Bf16 if isa.run_bf16_tiles(HasTiles) => "tile registers of AMX-BF16",
-            DType::Bf16 => self.attends_in_bf16(),
+            DType::Bf16 if isa.run_bf16(HasDots)[0] => "dot products of AVX512-BF16",
+            DType::Bf16 if isa.has_slow_bf16() => "widened to f32: AVX512-BF16 is slower here",
+            DType::Bf16 => "widened to f32: no AVX512-BF16 in use",
             DType::Int8 if isa.run_int8_tiles(HasTiles) => "tile registers of AMX-INT8",
             DType::Int8 if isa.run_int8(HasDots)[1] => "dot products of AVX512-VNNI",
             DType::Int8 => "widened to 16 bits: no AVX512-VNNI in use",
-        }
-    }
-
-    /// How attention in bf16, which has no weights, is computed here, in a few words: never by tile registers.
-    pub(crate) fn attends_in_bf16(&self) -> &'static str {
-        let isa = self.supported_isa();
-        match () {
-            () if isa.run_bf16(HasDots)[0] => "dot products of AVX512-BF16",
-            () if isa.has_slow_bf16() => "widened to f32: AVX512-BF16 is slower here",
-            () => "widened to f32: no AVX512-BF16 in use",
         }
     }
 }

@@ -103,8 +103,6 @@ fn what_was_gained_is_not_lost() -> Result<(), KernelError> {
         |dtype: DType| -> Result<bool, KernelError> { Ok(!cpu()?.computes(dtype).starts_with("widened")) };
     if narrow(DType::Bf16)? {
         keep("bf16 beside f32", 1.3, ratio(sides.run(DType::F32)?, sides.run(DType::Bf16)?));
-    }
-    if cpu()?.rounding(DType::Bf16).contains("attention dot products") {
         keep("attention in bf16 beside f32", 1.3, attention(300)?);
     }
     if narrow(DType::Int8)? {

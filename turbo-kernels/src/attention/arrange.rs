@@ -5,6 +5,7 @@
 use super::{
     ahead::LINE,
     product::{join, join_lines, words},
+    tiled,
 };
 use crate::{
     Columns,
@@ -20,8 +21,8 @@ pub(super) struct HeadRows<'a> {
     values: &'a [f32],
     /// From one row to the next.
     stride: usize,
-    count: usize,
-    head_dim: usize,
+    pub(super) count: usize,
+    pub(super) head_dim: usize,
 }
 
 impl<'a> HeadRows<'a> {
@@ -39,7 +40,7 @@ impl<'a> HeadRows<'a> {
     }
 
     #[inline(always)]
-    fn row(&self, row: usize) -> &'a [f32] {
+    pub(super) fn row(&self, row: usize) -> &'a [f32] {
         &self.values[row * self.stride..][..self.head_dim]
     }
 }
@@ -76,6 +77,9 @@ impl<const VECTORS: usize> Kernel for Queries<'_, VECTORS> {
         }
         if S::DOT_BF16 {
             join_lines(s, to, line, head_dim);
+        }
+        if S::TILES {
+            to[head_dim.div_ceil(2) * line..tiled::query_words(head_dim) * line].fill(0.0);
         }
     }
 }

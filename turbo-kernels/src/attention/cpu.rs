@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::{
     Attention, AttentionShape, ByDistance, Queries, RelativeBias,
     head::{Head, MOST_ROWS, scratch_values},
+    tiled,
 };
 use crate::{
     Columns, DType, KernelError, Layout,
@@ -71,7 +72,8 @@ impl Attention for Cpu {
                     let piece = Piece { head, sequences, run: run.clone(), scratch: &mut *scratch };
                     match shape.dtype {
                         DType::F32 => self.supported_isa().run(piece),
-                        DType::Bf16 | DType::Int8 => self.supported_isa().run_bf16(piece),
+                        _ if shape.head_dim < tiled::LEAST_HEAD_DIM => self.supported_isa().run_bf16(piece),
+                        DType::Bf16 | DType::Int8 => self.supported_isa().run_bf16_tiles(piece),
                     }
                 }
             },

@@ -24,7 +24,8 @@
 //! is multiplied, rows go one by one, each over its own keys.
 //!
 //! On an instruction set of bf16 dot products the operands of both products are words of two bf16: of a query or key
-//! two dimensions, of weights and values two keys, counted from the first of a tile. Everything between is f32.
+//! two dimensions, of weights and values two keys, counted from the first of a tile. Everything between is f32. Where there
+//! are tile registers, both products are theirs ([`super::tiled`]).
 
 use std::ops::Range;
 
@@ -33,13 +34,14 @@ use super::{
     ahead::{Ahead, LINE},
     arrange::{self, AreFinite, HeadRows, PackKeys, PackValues},
     product::{Order, multiply, step, words},
+    tiled,
     weights::{MOST_QUERIES, Scale, State, Tile, Visible},
 };
 use crate::{
     Columns,
     device::SharedMut,
-    gemm::{EvenTiles, TileRanges, for_each_row, tile_rows, tile_values, with_rows},
-    simd::{Kernel, Simd},
+    gemm::{EvenTiles, RUN, TileRanges, TileRegisters, for_each_row, tile_rows, tile_values, with_rows},
+    simd::{Kernel, Simd, TILE_ROWS},
 };
 
 /// Lanes of the longest vectors.
@@ -76,7 +78,7 @@ struct Scratch<'a> {
     queries: &'a mut [f32],
     /// Tiles of a product, one after another, where keys are packed.
     keys: &'a mut [f32],
-    /// `[keys][whole vectors]`, where values are packed.
+    /// `[keys][whole vectors]`, where values are packed; for tile registers otherwise, with room for what one query sees.
     values: &'a mut [f32],
     /// `[keys][lanes]`.
     weights: &'a mut [f32],
@@ -94,7 +96,7 @@ impl<'a> Scratch<'a> {
         [
             MOST_ROWS * head_dim,
             tile_values(TILE_KEYS, head_dim),
-            TILE_KEYS * wide,
+            (TILE_KEYS + MOST_QUERIES) * wide,
             TILE_KEYS * MOST_QUERIES,
             TILE_KEYS + MOST_QUERIES,
             // blocks of the shortest vectors have the longest states
@@ -116,6 +118,18 @@ impl<'a> Scratch<'a> {
 /// Scratch that [`Head::attend`] needs, whatever the instruction set.
 pub(super) fn scratch_values(head_dim: usize) -> usize {
     Scratch::sizes(head_dim).into_iter().sum()
+}
+
+/// Keys of a product.
+#[inline(always)]
+fn key_rows<S: Simd>() -> usize {
+    if S::TILES { TILE_ROWS } else { tile_rows::<S>() }
+}
+
+/// Whether a block of `queries` queries has lines of two vectors.
+#[inline(always)]
+fn is_wide<S: Simd>(queries: usize) -> bool {
+    S::TILES || queries > S::LANES
 }
 
 /// Queries of a whole block.
@@ -142,7 +156,7 @@ impl Head<'_> {
         let AttentionShape { head_dim, scale, mask, .. } = self.shape;
         let mut scratch = Scratch::cut(scratch, head_dim);
         let seen = mask.visible_to_any(rows.clone(), tokens.len());
-        let tiles = KeyTiles::new(mask, seen.clone());
+        let tiles = KeyTiles::new::<S>(mask, seen.clone());
         if self.is_first {
             self.prefetch_own(s, first_row..first_row + rows.len(), tokens.start, tiles.keys(0));
         }
@@ -184,7 +198,7 @@ impl Head<'_> {
             // may lie behind the last value, but is only asked for
             let next = self.next.map(|next| (next as isize - self.head as isize) * head_dim as isize);
             // a block of one vector has lines of one vector
-            if count > S::LANES {
+            if is_wide::<S>(count) {
                 s.call(arrange::Queries::<2> { rows, next, to });
             } else {
                 s.call(arrange::Queries::<1> { rows, next, to });
@@ -241,11 +255,12 @@ struct KeyTiles {
 
 impl KeyTiles {
     #[inline(always)]
-    fn new(mask: AttentionMask, seen: Range<usize>) -> KeyTiles {
+    fn new<S: Simd>(mask: AttentionMask, seen: Range<usize>) -> KeyTiles {
         let keys_of_tile =
             if matches!(mask, AttentionMask::Window { .. }) { WINDOW_TILE_KEYS } else { TILE_KEYS };
-        // from an even key on, so that whatever rows attend the same two keys share a word
-        KeyTiles { start: seen.start / 2 * 2, end: seen.end, keys_of_tile }
+        // from such a key on that, whatever rows attend, the same two keys share a word, and the same words a register
+        let shared = if S::TILES { tiled::RUN_KEYS } else { 2 };
+        KeyTiles { start: seen.start / shared * shared, end: seen.end, keys_of_tile }
     }
 
     #[inline(always)]
@@ -286,13 +301,15 @@ impl<'a> Run<'a> {
         (next_head, next): (usize, Range<usize>),
         scratch: &mut Scratch<'_>,
     ) {
-        let tiles = EvenTiles::new(keys.len(), tile_rows::<S>()).ranges();
+        let tiles = EvenTiles::new(keys.len(), key_rows::<S>()).ranges();
         let values = self.rows_of(self.head.v, &keys);
         if S::DOT_BF16 {
             let rows = self.rows_of(self.head.k, &keys);
             s.call(PackKeys { rows, tiles: tiles.clone(), to: scratch.keys });
         }
-        if !self.head.values_are_lines::<S>() {
+        if S::TILES {
+            s.call(tiled::PackColumns { rows: values, to: scratch.values });
+        } else if !self.head.values_are_lines::<S>() {
             s.call(PackValues { rows: values, to: scratch.values });
         }
         let by_row = self.head.shape.mask != AttentionMask::Full && !s.call(AreFinite(values));
@@ -304,7 +321,7 @@ impl<'a> Run<'a> {
             let block = Block { run: self, rows, number, keys: keys.clone(), tiles: tiles.clone(), by_row };
             // SAFETY: these rows are among those that the caller promises.
             unsafe {
-                if block.rows.len() > S::LANES {
+                if is_wide::<S>(block.rows.len()) {
                     block.attend::<S, 2>(s, scratch, ahead);
                 } else {
                     block.attend::<S, 1>(s, scratch, ahead);
@@ -386,7 +403,7 @@ impl Block<'_> {
         if seen.is_empty() {
             return;
         }
-        let lines = &mut scratch.weights[..self.keys.len() * VECTORS * S::LANES];
+        let lines = &mut scratch.weights[..self.keys.len().max(RUN) * VECTORS * S::LANES];
         let queries = &scratch.queries[self.number * block_queries::<S>() * head_dim..];
         let mut tile = Tile { lines, seen: seen.start - self.keys.start..seen.end - self.keys.start };
         let mut greatest = self.score::<S, VECTORS>(s, scratch.keys, queries, &mut tile);
@@ -406,6 +423,14 @@ impl Block<'_> {
         let mut state = State { greatest: &mut most[at.clone()], totals: &mut totals[at] };
         let before = tile.weigh::<S, VECTORS>(s, scale, &greatest, &mut state, ahead);
         let inverses = state.inverses(s);
+        if S::TILES {
+            let factors = [
+                (all.start < self.keys.start).then_some(&before),
+                (all.end <= self.keys.end).then_some(&inverses),
+            ];
+            // SAFETY: the caller promises these rows.
+            return unsafe { self.add_by_tiles(s, tile, factors, (scratch.values, scratch.sums)) };
+        }
         let sums = Sums {
             block: self,
             weights: tile.lines,
@@ -417,6 +442,68 @@ impl Block<'_> {
         };
         // SAFETY: the caller promises these rows.
         unsafe { sums.add(s, tile.seen) };
+    }
+
+    /// Adds the values of the keys that `tile` has weights of, where there are tile registers; `factors` are those of
+    /// [`Sums`].
+    ///
+    /// # Safety
+    /// As for [`Run::attend_to`].
+    #[inline(always)]
+    unsafe fn add_by_tiles<S: Simd>(
+        &self,
+        s: S,
+        Tile { lines: weights, seen }: Tile<'_>,
+        [before, inverses]: [Option<&[f32; MOST_QUERIES]>; 2],
+        (values, sums): (&mut [f32], &mut [f32]),
+    ) {
+        let (run, head_dim) = (self.run, self.run.head.shape.head_dim);
+        let words = seen.start / 2..seen.end.div_ceil(2);
+        let runs = words.start / RUN..words.end.div_ceil(RUN);
+        weights[runs.start * RUN * TILE_ROWS..words.start * TILE_ROWS].fill(0.0);
+        weights[words.end * TILE_ROWS..runs.end * RUN * TILE_ROWS].fill(0.0);
+        let runs_of_values = self.keys.len().div_ceil(tiled::RUN_KEYS);
+        let of_block = tiled::sum_lines(head_dim) * TILE_ROWS;
+        let sums = &mut sums[self.number * of_block..][..of_block];
+        let (values, spare) = values.split_at_mut(tiled::column_words(head_dim, self.keys.len()));
+        let mut registers = TileRegisters::new(s);
+        let mut add = |values: &[f32], sums: &mut [f32]| {
+            for dimensions in tiled::Dimensions::of(head_dim) {
+                let (runs, weights) = (runs.clone(), &*weights);
+                tiled::AddValues { dimensions, values, runs_of_values, runs, weights, before, sums }
+                    .add(s, &mut registers);
+            }
+        };
+        if self.by_row {
+            // each query by itself, with nothing of what it does not see
+            let (of_query, shown) = spare.split_at_mut(of_block);
+            let shown = &mut shown[..values.len()];
+            for query in 0..self.rows.len() {
+                tiled::hide_keys(values, self.keys.len(), &self.visible(query, &seen), shown);
+                of_query.copy_from_slice(sums);
+                add(shown, of_query);
+                let lanes = sums.iter_mut().zip(&*of_query).skip(query).step_by(TILE_ROWS);
+                lanes.for_each(|(to, sum)| *to = *sum);
+            }
+        } else {
+            add(values, sums);
+        }
+        if let Some(factors) = inverses {
+            // SAFETY: the caller promises these rows.
+            let row = |query: usize, column: usize, values: &[f32]| unsafe {
+                run.out(self.rows.start + query, column, values.len()).copy_from_slice(values);
+            };
+            s.call(tiled::Rows { head_dim, queries: self.rows.len(), sums, factors, row });
+        }
+    }
+
+    /// Those of the keys `seen` that one query sees.
+    fn visible(&self, query: usize, seen: &Range<usize>) -> Range<usize> {
+        let Block { run, rows, keys, .. } = self;
+        let visible = run.head.shape.mask.visible(rows.start + query, run.tokens.len());
+        let start = visible.start.saturating_sub(keys.start).max(seen.start);
+        let end = visible.end.saturating_sub(keys.start).min(seen.end);
+        if start < end { start..end } else { 0..0 }
     }
 
     /// The values of the tile: packed ones, or where they lie.
@@ -442,6 +529,7 @@ impl Block<'_> {
     ) -> [f32; MOST_QUERIES] {
         let Head { k, shape: AttentionShape { head_dim, .. }, .. } = *self.run.head;
         let mut greatest = [f32::NEG_INFINITY; MOST_QUERIES];
+        let mut registers = TileRegisters::new(s);
         for range in self.tiles.clone() {
             if range.end <= tile.seen.start || range.start >= tile.seen.end {
                 continue;
@@ -453,6 +541,12 @@ impl Block<'_> {
                 &k.rows[k.start(row, self.run.head.kv_head() * head_dim)..]
             };
             let lines = &mut tile.lines[range.start * VECTORS * S::LANES..];
+            if S::TILES {
+                let queries = &queries[..tiled::query_words(head_dim) * TILE_ROWS];
+                let (count, greatest) = (range.len(), &mut greatest);
+                tiled::Scores { keys, count, queries, lines, greatest }.compute(s, &mut registers);
+                continue;
+            }
             with_rows!(S, range.len(), ROWS => {
                 let (stride, k, greatest) = (k.row_stride, words::<S>(head_dim), &mut greatest);
                 s.call(Score::<VECTORS, ROWS> { keys, stride, queries, k, lines, greatest });
@@ -540,7 +634,7 @@ impl Sums<'_> {
         // by columns first: what all tiles read of the values, and their weights, stays in a first-level cache
         for column in (0..head_dim).step_by(2 * S::LANES) {
             for queries in tiles.clone() {
-                let keys = if *by_row { self.visible(queries.start, &seen) } else { seen.clone() };
+                let keys = if *by_row { self.block.visible(queries.start, &seen) } else { seen.clone() };
                 let of = &mut self;
                 let query = queries.start;
                 with_rows!(S, queries.len(), ROWS => if head_dim - column > S::LANES {
@@ -569,15 +663,6 @@ impl Sums<'_> {
             *sum = step(s, weight, s.float(s.and(s.bits(values), s.splat_i32(half))), *sum);
         }
         sums
-    }
-
-    /// Those of the keys `seen` that one query sees.
-    fn visible(&self, query: usize, seen: &Range<usize>) -> Range<usize> {
-        let Block { run, rows, keys, .. } = self.block;
-        let visible = run.head.shape.mask.visible(rows.start + query, run.tokens.len());
-        let start = visible.start.saturating_sub(keys.start).max(seen.start);
-        let end = visible.end.saturating_sub(keys.start).min(seen.end);
-        if start < end { start..end } else { 0..0 }
     }
 }
 

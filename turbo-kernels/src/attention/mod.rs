@@ -9,6 +9,7 @@ mod head;
 mod mask;
 mod product;
 mod relative;
+mod tiled;
 mod weights;
 
 pub use mask::AttentionMask;

@@ -264,9 +264,9 @@ impl Device for Cpu {
         };
         let products = format!("cpu ({}, {isa}), {dtype}, {}", std::env::consts::ARCH, self.computes(dtype));
         match dtype {
-            // attention has no weights, and is in bf16 where products are in bf16 or bytes
-            DType::Int8 | DType::Bf16 => format!("{products}, attention {}", self.attends_in_bf16()),
-            DType::F32 => products,
+            // attention has no weights, and follows in bf16
+            DType::Int8 => format!("{products}, attention {}", self.computes(DType::Bf16)),
+            DType::F32 | DType::Bf16 => products,
         }
     }
 
@@ -368,15 +368,10 @@ mod tests {
             assert_eq!(best.rounding(dtype) == cpu(1).rounding(dtype), best.isa() == Isa::Portable);
         }
         assert_ne!(cpu(1).rounding(DType::F32), cpu(1).rounding(DType::Int8));
-        // attention is done otherwise where there is no dot product of bf16
+        // what int8 leaves to bf16 is done otherwise where there is no dot product of it
         for isa in Isa::available() {
             let cpu = Cpu::new(CpuOptions { threads: None, isa: Some(isa) }).unwrap();
-            assert!(
-                [DType::Bf16, DType::Int8]
-                    .map(|it| cpu.rounding(it))
-                    .iter()
-                    .all(|it| it.contains(cpu.attends_in_bf16()))
-            );
+            assert!(cpu.rounding(DType::Int8).contains(cpu.computes(DType::Bf16)));
         }
     }
 

@@ -41,8 +41,9 @@ impl<S: Simd> TileRegisters<S> {
         TileRegisters { s, rows: 0 }
     }
 
+    /// Sets them up for as many rows, 1 to [`TILE_ROWS`], unless they are.
     #[inline(always)]
-    fn set_up(&mut self, rows: usize) {
+    pub(crate) fn set_up(&mut self, rows: usize) {
         if self.rows != rows {
             self.s.set_up_tiles(rows);
             self.rows = rows;

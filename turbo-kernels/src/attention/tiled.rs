@@ -1,0 +1,259 @@
+//! Both products of attention by tile registers.
+//!
+//! ```text
+//! scores  keys [keys][words of dimensions]     · queries [words of dimensions][lanes]  ─▶  [keys][lanes]
+//! sums    values [dimensions][words of keys]   · weights [words of keys][lanes]        ─▶  [dimensions][lanes]
+//! ```
+//!
+//! The right side of each is what vectors have there too, so all that lies between is theirs. Values are turned over
+//! while they are packed, and sums when they are done.
+//!
+//! A register takes sixteen words, 32 keys, which are counted from the beginning of the sequence: which of them add up
+//! before they are added to a sum depends on nothing else. Keys of such a run that nobody sees have weights of 0.
+
+use std::ops::Range;
+
+use super::{arrange::HeadRows, product::join, weights::MOST_QUERIES};
+use crate::{
+    gemm::{RUN, TileRegisters},
+    lanes,
+    simd::{Kernel, Simd, TILE_ROWS},
+};
+
+/// Keys that a register takes at once.
+pub(super) const RUN_KEYS: usize = 2 * RUN;
+/// Dimensions of a head at least: with fewer there would be no room for the words of a run.
+pub(super) const LEAST_HEAD_DIM: usize = RUN;
+
+/// Words of the dimensions of a head, in whole runs.
+pub(super) fn query_words(head_dim: usize) -> usize {
+    head_dim.div_ceil(2).next_multiple_of(RUN)
+}
+
+/// Dimensions of a head, as sums have them.
+pub(super) fn sum_lines(head_dim: usize) -> usize {
+    head_dim.next_multiple_of(RUN)
+}
+
+/// Scores of up to 32 keys, and the greatest of each query.
+pub(super) struct Scores<'a> {
+    /// A run of words of each key, and then the next one.
+    pub(super) keys: &'a [f32],
+    /// How many keys.
+    pub(super) count: usize,
+    /// [`query_words`] lines.
+    pub(super) queries: &'a [f32],
+    /// `[keys][queries]`.
+    pub(super) lines: &'a mut [f32],
+    /// The greatest so far, raised.
+    pub(super) greatest: &'a mut [f32; MOST_QUERIES],
+}
+
+impl Scores<'_> {
+    /// Computes them.
+    #[inline(always)]
+    pub(super) fn compute<S: Simd>(self, s: S, registers: &mut TileRegisters<S>) {
+        registers.set_up(self.count);
+        s.call(self);
+    }
+}
+
+impl Kernel for Scores<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { keys, count, queries, lines, greatest } = self;
+        let (queries, rest) = queries.as_chunks::<{ RUN * TILE_ROWS }>();
+        assert!(rest.is_empty() && keys.len() >= queries.len() * count * RUN);
+        let lines = &mut lines[..count * TILE_ROWS];
+        // SAFETY: the registers are set up for `count` rows, of which each has all runs and a line.
+        unsafe {
+            s.zero_tiles(count);
+            for (run, words) in queries.iter().enumerate() {
+                s.add_tile_products(count, keys.as_ptr().add(run * count * RUN), words.as_ptr());
+            }
+            s.store_tiles(count, lines.as_mut_ptr(), TILE_ROWS);
+        }
+        for (at, greatest) in greatest.chunks_exact_mut(S::LANES).enumerate() {
+            let mut most = s.load(greatest);
+            for line in lines.chunks_exact(TILE_ROWS) {
+                most = s.max(s.load(&line[at * S::LANES..]), most); // forgets NaN, which comes back as a weight
+            }
+            s.store(most, greatest);
+        }
+    }
+}
+
+/// Some dimensions of a head, as many as registers take.
+#[derive(Clone, Copy)]
+pub(super) struct Dimensions {
+    pub(super) first: usize,
+    /// 16 or 32, of which the last ones may lie behind the head.
+    count: usize,
+}
+
+impl Dimensions {
+    /// All of a head.
+    #[inline(always)]
+    pub(super) fn of(head_dim: usize) -> impl Iterator<Item = Dimensions> {
+        let end = sum_lines(head_dim);
+        (0..end).step_by(TILE_ROWS).map(move |first| Dimensions { first, count: TILE_ROWS.min(end - first) })
+    }
+}
+
+/// Words that [`PackColumns`] writes for `keys` keys.
+pub(super) fn column_words(head_dim: usize, keys: usize) -> usize {
+    sum_lines(head_dim) * keys.div_ceil(RUN_KEYS) * RUN
+}
+
+/// Packs values for products in which a dimension is a row: of each [`Dimensions`], run by run, a row of words of two keys;
+/// 0 behind the last key and the last dimension.
+pub(super) struct PackColumns<'a> {
+    pub(super) rows: HeadRows<'a>,
+    /// [`column_words`].
+    pub(super) to: &'a mut [f32],
+}
+
+impl Kernel for PackColumns<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { rows, to } = self;
+        let runs = rows.count.div_ceil(RUN_KEYS);
+        for Dimensions { first, count } in Dimensions::of(rows.head_dim) {
+            for (run, column) in (0..runs).flat_map(|run| (0..count).step_by(RUN).map(move |it| (run, it))) {
+                let mut words = [[0.0; RUN]; RUN];
+                for (word, line) in words.iter_mut().enumerate() {
+                    let mut pair = [s.splat(0.0); 2];
+                    for (key, values) in (run * RUN_KEYS + 2 * word..rows.count).zip(&mut pair) {
+                        *values = lanes::read(s, rows.row(key).get(first + column..).unwrap_or(&[]), 0.0);
+                    }
+                    s.store(join(s, pair[0], pair[1]), line);
+                }
+                let to = &mut to[(first * runs + run * count + column) * RUN..][..RUN * RUN];
+                for half in (0..RUN).step_by(lanes::SQUARE) {
+                    let mut lines: [&[f32]; lanes::SQUARE] = [&[]; lanes::SQUARE];
+                    for (line, words) in lines.iter_mut().zip(&words[half..]) {
+                        *line = words;
+                    }
+                    lanes::transpose(s, lines, &mut to[half..], RUN);
+                }
+            }
+        }
+    }
+}
+
+/// Of words that [`PackColumns`] wrote for `keys` keys, those with nothing but zeros for keys that are not `seen`.
+pub(super) fn hide_keys(words: &[f32], keys: usize, seen: &Range<usize>, to: &mut [f32]) {
+    let runs = keys.div_ceil(RUN_KEYS);
+    let head_lines = words.len() / (runs * RUN).max(1);
+    for Dimensions { first, count } in Dimensions::of(head_lines) {
+        for run in 0..runs {
+            let at = (first * runs + run * count) * RUN;
+            let rows = words[at..at + count * RUN].iter().zip(&mut to[at..at + count * RUN]);
+            for (number, (word, to)) in rows.enumerate() {
+                let key = run * RUN_KEYS + 2 * (number % RUN);
+                // the first of two is the upper half
+                let upper = if seen.contains(&key) { 0xffff_0000 } else { 0 };
+                let lower = if seen.contains(&(key + 1)) { 0xffff } else { 0 };
+                *to = f32::from_bits(word.to_bits() & (upper | lower));
+            }
+        }
+    }
+}
+
+/// Adds the values of some runs of keys, times the weights of a block's queries, to sums.
+pub(super) struct AddValues<'a> {
+    pub(super) dimensions: Dimensions,
+    /// As [`PackColumns`] wrote them, and how many runs it wrote.
+    pub(super) values: &'a [f32],
+    pub(super) runs_of_values: usize,
+    /// Those that count.
+    pub(super) runs: Range<usize>,
+    /// `[words of keys][queries]`, of all runs that count.
+    pub(super) weights: &'a [f32],
+    /// Factors on what is there already, if anything is.
+    pub(super) before: Option<&'a [f32; MOST_QUERIES]>,
+    /// `[dimensions of the head][queries]`.
+    pub(super) sums: &'a mut [f32],
+}
+
+impl AddValues<'_> {
+    /// Does so.
+    #[inline(always)]
+    pub(super) fn add<S: Simd>(self, s: S, registers: &mut TileRegisters<S>) {
+        registers.set_up(self.dimensions.count);
+        s.call(self);
+    }
+}
+
+impl Kernel for AddValues<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self {
+            dimensions: Dimensions { first, count }, runs_of_values, runs, weights, before, sums, ..
+        } = self;
+        let values = &self.values[first * runs_of_values * RUN..][..count * runs_of_values * RUN];
+        let sums = &mut sums[first * TILE_ROWS..][..count * TILE_ROWS];
+        assert!(runs.end <= runs_of_values && runs.end * RUN * TILE_ROWS <= weights.len());
+        if let Some(before) = before {
+            for line in sums.chunks_exact_mut(TILE_ROWS) {
+                for (sum, before) in line.chunks_exact_mut(S::LANES).zip(before.chunks_exact(S::LANES)) {
+                    s.store(s.mul(s.load(sum), s.load(before)), sum);
+                }
+            }
+        }
+        // SAFETY: the registers are set up for `count` rows, and the runs are inside both operands.
+        unsafe {
+            if before.is_some() {
+                s.load_tiles(count, sums.as_ptr(), TILE_ROWS);
+            } else {
+                s.zero_tiles(count);
+            }
+            for run in runs {
+                let (x, w) = (run * count * RUN, run * RUN * TILE_ROWS);
+                s.add_tile_products(count, values.as_ptr().add(x), weights.as_ptr().add(w));
+            }
+            s.store_tiles(count, sums.as_mut_ptr(), TILE_ROWS);
+        }
+    }
+}
+
+/// Turns sums times their `factors` into rows: gives `row` each query, the first of some dimensions, and what they are.
+pub(super) struct Rows<'a, R> {
+    pub(super) head_dim: usize,
+    pub(super) queries: usize,
+    pub(super) sums: &'a [f32],
+    pub(super) factors: &'a [f32; MOST_QUERIES],
+    pub(super) row: R,
+}
+
+impl<R: FnMut(usize, usize, &[f32])> Kernel for Rows<'_, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) {
+        let zero = s.splat(0.0);
+        for first in (0..self.head_dim).step_by(lanes::SQUARE) {
+            let mut scaled = [[0.0; MOST_QUERIES]; lanes::SQUARE];
+            for (line, sums) in scaled.iter_mut().zip(self.sums[first * TILE_ROWS..].chunks_exact(TILE_ROWS))
+            {
+                for (at, to) in line.chunks_exact_mut(S::LANES).enumerate() {
+                    let (sum, factor) = (&sums[at * S::LANES..], &self.factors[at * S::LANES..]);
+                    // adding 0 makes −0, which weights of 0 may or may not leave, one of both zeros
+                    s.store(s.mul_add(s.load(sum), s.load(factor), zero), to);
+                }
+            }
+            let mut turned = [0.0; MOST_QUERIES * lanes::SQUARE];
+            lanes::transpose(s, scaled.each_ref().map(|line| &line[..]), &mut turned, lanes::SQUARE);
+            let count = lanes::SQUARE.min(self.head_dim - first);
+            for (query, values) in turned.chunks_exact(lanes::SQUARE).enumerate().take(self.queries) {
+                (self.row)(query, first, &values[..count]);
+            }
+        }
+    }
+}
