@@ -210,12 +210,15 @@ fn tile_words<S: Simd>(s: S, steps: usize) -> usize {
     const WORDS: usize = 16;
     /// A product takes some times as long as a step of [`Chains`].
     const STEPS_OF_PRODUCT: usize = 4;
-    let (x, w) = ([[1.0f32; WORDS]; TILE_ROWS], [[1.0f32; TILE_ROWS]; WORDS]);
-    let (x, w) = black_box((&x, &w));
+    /// No row lies across two lines of the cache.
+    #[repr(align(64))]
+    struct Operand([f32; WORDS * TILE_ROWS]);
+    let operands = [const { Operand([1.0; WORDS * TILE_ROWS]) }; 2];
+    let [x, w] = black_box(&operands);
     s.set_up_tiles(TILE_ROWS);
     for _ in 0..steps.div_ceil(STEPS_OF_PRODUCT) {
         // SAFETY: the tiles are set up for as many rows, of as many words each.
-        unsafe { s.add_tile_products(TILE_ROWS, x.as_ptr().cast(), w.as_ptr().cast()) };
+        unsafe { s.add_tile_products(TILE_ROWS, x.0.as_ptr(), w.0.as_ptr()) };
     }
     s.release_tiles();
     TILE_ROWS * TILE_ROWS * WORDS / STEPS_OF_PRODUCT

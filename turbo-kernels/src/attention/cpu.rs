@@ -266,7 +266,7 @@ mod tests {
     }
 
     /// One head over one sequence of rows that hold query, key and value side by side.
-    fn attend(cpu: &Cpu, mask: AttentionMask, qkv: &[f32]) -> Vec<u32> {
+    fn attend(cpu: &Cpu, (mask, dtype): (AttentionMask, DType), qkv: &[f32]) -> Vec<u32> {
         const HEAD_DIM: usize = 16;
         let rows = qkv.len() / (3 * HEAD_DIM);
         let shape = AttentionShape {
@@ -275,7 +275,7 @@ mod tests {
             head_dim: HEAD_DIM,
             scale: 0.25,
             mask,
-            dtype: DType::F32,
+            dtype,
             queries: Queries::All,
         };
         let [q, k, v] =
@@ -312,16 +312,18 @@ mod tests {
     }
 
     /// What a row sees is all that it depends on, to the bit: under a causal mask the tokens before it, within a window
-    /// those around it, and how far it is into its sequence only by whole vectors.
+    /// those around it, and how far it is into its sequence only by whole vectors or registers.
     #[test]
     fn rows_of_eight_thousand_tokens_depend_on_what_they_see() {
         const ROW: usize = 3 * 16;
         let qkv: Vec<f32> = (0..8192 * ROW).map(|i| ((i * 7919) % 1009) as f32 / 500.0 - 1.0).collect();
         let window = AttentionMask::Window { reach: 64 };
-        for isa in crate::Isa::available() {
+        let dtypes = [DType::F32, DType::Bf16];
+        for (isa, dtype) in crate::Isa::available().flat_map(|isa| dtypes.map(|dtype| (isa, dtype))) {
             let cpu = Cpu::new(CpuOptions { threads: NonZeroUsize::new(2), isa: Some(isa) }).unwrap();
-            let causal = attend(&cpu, AttentionMask::Causal, &qkv);
-            assert_eq!(attend(&cpu, AttentionMask::Causal, &qkv[..777 * ROW]), causal[..777 * 16]);
+            let (causal_mask, window) = ((AttentionMask::Causal, dtype), (window, dtype));
+            let causal = attend(&cpu, causal_mask, &qkv);
+            assert_eq!(attend(&cpu, causal_mask, &qkv[..777 * ROW]), causal[..777 * 16]);
             let near = attend(&cpu, window, &qkv);
             let part = attend(&cpu, window, &qkv[4928 * ROW..5440 * ROW]);
             assert_eq!(part[64 * 16..448 * 16], near[4992 * 16..5376 * 16]);

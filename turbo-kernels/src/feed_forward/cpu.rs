@@ -16,7 +16,7 @@ use crate::{
     device::{Cpu, CpuQueue, SharedMut},
     gemm::{
         Blocks, Course, Cut, Finish, Format, FormatKernel, Group, Groups, Halves, Met, PackedWeight, Panels,
-        Piece, Place, ProductRows, RING, Stage, Store, Tile, activate, activate_in_place, features,
+        Piece, Place, ProductRows, RING, RUN, Stage, Store, Tile, activate, activate_in_place, features,
         panel_width, row_of,
     },
     norm::NormGroup,
@@ -282,10 +282,12 @@ impl Finish for Put<'_> {
             return unsafe { activate::<F, S, true>(s, lines, self.activation, Halves { first, stride }) };
         }
         activate_in_place::<F, S>(s, lines, self.activation);
+        // tile registers multiply the last run as a whole
+        let run_end = start + (end - start).next_multiple_of(RUN * F::PER_WORD);
         for (row, line) in lines.chunks_exact_mut(width).enumerate() {
             // behind the last column lies nothing: where a format pairs values, its partner must be 0
             line[end - first..].fill(0.0);
-            for (column, values) in (first..end).step_by(S::LANES).zip(line.chunks_exact(S::LANES)) {
+            for (column, values) in (first..run_end).step_by(S::LANES).zip(line.chunks_exact(S::LANES)) {
                 let words = words_of(row, column);
                 // SAFETY: the creator of `self` promised that nobody else writes these columns of these rows, and one row is
                 // borrowed at a time.
@@ -305,6 +307,37 @@ mod tests {
 
     fn values(len: usize, seed: usize) -> Vec<f32> {
         (0..len).map(|i| ((i + seed) * 7919 % 1009) as f32 / 504.5 - 1.0).collect()
+    }
+
+    /// What an operation before left in scratch, be it NaN, reaches nobody: a run of words whose end no column has
+    /// may be multiplied as a whole.
+    #[test]
+    fn what_lies_in_scratch_reaches_nobody() {
+        for (rows, size, wide) in [(32, 312, 1200), (5, 40, 200), (29, 48, 33)] {
+            let (x, nan) = (values(rows * size, 1), vec![f32::NAN; 64 * wide]);
+            let cpus = Isa::available()
+                .map(|isa| Cpu::new(CpuOptions { threads: NonZeroUsize::new(1), isa: Some(isa) }).unwrap());
+            for (cpu, dtype) in cpus.flat_map(|cpu| DType::ALL.map(|dtype| (cpu.clone(), dtype))) {
+                let up = cpu.pack(&values(wide * size, 2), wide, size, dtype).unwrap();
+                let down = cpu.pack(&values(size * wide, 3), size, wide, dtype).unwrap();
+                let gelu = Hidden::Activation(Activation::GeluErf);
+                let layer = FeedForward {
+                    up: &up,
+                    up_bias: None,
+                    hidden: gelu,
+                    down: &down,
+                    down_bias: None,
+                    residual: None,
+                    norm: None,
+                };
+                let mut queue = cpu.queue().unwrap();
+                let (mut of_nan, mut got) = (vec![0.0; 64 * size], vec![0.0; rows * size]);
+                cpu.gemm(&mut queue, &nan, &down, Epilogue::None, &mut of_nan).unwrap();
+                assert!(of_nan.iter().all(|v| v.is_nan()));
+                cpu.feed_forward(&mut queue, &x, layer, &mut got).unwrap();
+                assert!(got.iter().all(|v| v.is_finite()), "{} {dtype} {size} {wide}", cpu.isa());
+            }
+        }
     }
 
     /// A weight knows what multiplies it, whichever device is asked to.

@@ -1,13 +1,13 @@
 //! The product on the CPU.
 //!
 //! ```text
-//! rows ─ tiles of ≤ 14, groups of tiles ─▶ (pack) ─▶ multiply: a group × a run of panels ─▶ normalise rows
+//! rows ─ tiles of ≤ 14 (32), groups of tiles ─▶ (pack) ─▶ multiply: a group × a run of panels ─▶ normalise rows
 //! ```
 //!
 //! It is one step of the team: a [`Course`] says in which order pieces are claimed. A group of tiles stays in the
 //! second-level cache while the panels of the weight stream past it; where rows are so long that few of them do, groups go
 //! by in blocks of `k`. A product is one chain from the first to the last
-//! multiply-add, so its bits depend neither on the other rows nor on the threads.
+//! multiply-add, or of what tile registers add up at once, so its bits depend neither on the other rows nor on the threads.
 //!
 //! # Floor
 //! `2 · rows · out · in` operations at the FMA peak, and the packed weight once from memory; `benches/gemm.rs` prints

@@ -70,7 +70,8 @@ pub(crate) trait Format: Words + Copy + Send + Sync {
     /// (a multiple of `S::LANES`) of `row`.
     fn words_of<S: Simd>(rows: usize, row: usize, column: usize) -> std::ops::Range<usize>;
 
-    /// Packs one vector of values, where [`Format::VALUE_BY_VALUE`] holds.
+    /// Packs one vector of values, where [`Format::VALUE_BY_VALUE`] holds. Where there are tile registers every vector of a
+    /// run has to be put, behind the last value too.
     fn put<S: Simd>(s: S, values: S::F32, words: &mut [f32]);
 }
 

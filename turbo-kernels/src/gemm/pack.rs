@@ -48,7 +48,8 @@ pub(crate) const fn panel_width<S: Simd>() -> usize {
     2 * S::LANES
 }
 
-/// Rows of the largest tile: two accumulators a row; two registers hold the panel, two are left to broadcast.
+/// Rows of the largest tile whose sums vectors hold: two accumulators a row; two registers hold the panel, two are left to
+/// broadcast.
 pub(crate) const fn tile_rows<S: Simd>() -> usize {
     (S::REGISTERS - 4) / 2
 }

@@ -27,18 +27,20 @@ pub(super) const fn is_tiled<S: Simd, N: Words>() -> bool {
     S::TILES && N::PER_WORD > 1
 }
 
-/// The tile registers of a thread, from the first product on until this is dropped.
+/// The tile registers of a thread, from the first product on until this is dropped. A thread has one of these at a time:
+/// the second one would take the registers from the first.
 pub(crate) struct TileRegisters<S: Simd> {
     s: S,
     /// For how many rows they are set up; 0 if they are not.
     rows: usize,
+    stays_on_its_thread: PhantomData<*const ()>,
 }
 
 impl<S: Simd> TileRegisters<S> {
     /// Nothing is set up yet.
     #[inline(always)]
     pub(crate) fn new(s: S) -> TileRegisters<S> {
-        TileRegisters { s, rows: 0 }
+        TileRegisters { s, rows: 0, stays_on_its_thread: PhantomData }
     }
 
     /// Sets them up for as many rows, 1 to [`TILE_ROWS`], unless they are.
@@ -75,7 +77,10 @@ pub(super) unsafe fn multiply<S: Simd, N: Words>(
     place: Place<'_>,
 ) {
     assert!(matches!(tile.order, Order::Packed) && (1..=TILE_ROWS).contains(&tile.rows));
-    assert_eq!(panel_width::<S>(), TILE_ROWS);
+    debug_assert!(
+        panel_width::<S>() == TILE_ROWS && N::parts::<S>() == 1,
+        "registers have the words of the format"
+    );
     registers.set_up(tile.rows);
     let len = (tile.rows - 1) * place.stride + panel_width::<S>();
     let residual = match place.residual {

@@ -9,8 +9,8 @@
 //!
 //! A word is a pair of bf16 or four bytes, as the vectors have it, so weights and rows are packed for both alike.
 //!
-//! The tiles of a thread keep what they hold from one of these functions to the next: compiled code never uses them, and
-//! the kernel saves them as it does other registers. A thread that is through gives them back ([`release`]), or each switch
+//! The tiles of a thread keep what they hold from one of these functions to the next. Rust does not promise that of
+//! registers; it holds because compiled code uses no tiles, and the operating system saves them as it does all others. A thread that is through gives them back ([`release`]), or each switch
 //! between threads would save eight kilobytes more.
 //!
 //! Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18, and volume 2.
@@ -73,7 +73,7 @@ pub(super) enum Words {
     Bytes,
 }
 
-/// Numbers of the tiles, and their shapes.
+/// Which tiles there are, and their shapes.
 #[repr(C, align(64))]
 struct Config {
     palette: u8,
@@ -83,25 +83,45 @@ struct Config {
     rows: [u8; 16],
 }
 
+impl Config {
+    /// For `rows` rows.
+    const fn new(rows: usize) -> Config {
+        let upper = if rows < SIDE { rows } else { SIDE } as u8;
+        let lower = rows as u8 - upper;
+        let of_tiles = [upper, upper, lower, lower, upper, lower, SIDE as u8, SIDE as u8];
+        let (mut row_bytes, mut rows, mut tile) = ([0; 16], [0; 16], 0);
+        while tile < of_tiles.len() {
+            if of_tiles[tile] > 0 {
+                (rows[tile], row_bytes[tile]) = (of_tiles[tile], 64);
+            }
+            tile += 1;
+        }
+        Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
+    }
+}
+
+/// By the number of rows; made here, because what was just written in parts cannot be loaded at once without a wait.
+static CONFIGS: [Config; 2 * SIDE + 1] = {
+    let (mut configs, mut rows) = ([const { Config::new(0) }; 2 * SIDE + 1], 0);
+    while rows < configs.len() {
+        configs[rows] = Config::new(rows);
+        rows += 1;
+    }
+    configs
+};
+
 /// Sets up the tiles for `rows` rows, 1 to 32; all of them hold zeros then.
+///
+/// # Panics
+/// With more rows.
 ///
 /// # Safety
 /// [`is_there`].
 #[inline(always)]
 pub(super) unsafe fn configure(rows: usize) {
-    let upper = rows.min(SIDE) as u8;
-    let lower = rows as u8 - upper;
-    let mut config =
-        Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-    for (tile, rows) in
-        [upper, upper, lower, lower, upper, lower, SIDE as u8, SIDE as u8].into_iter().enumerate()
-    {
-        if rows > 0 {
-            (config.rows[tile], config.row_bytes[tile]) = (rows, 64);
-        }
-    }
+    let config = &CONFIGS[rows];
     // SAFETY: 64 bytes that describe tiles which the processor has; no other code uses them.
-    unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(readonly, nostack, preserves_flags)) };
+    unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(readonly, nostack, preserves_flags)) };
 }
 
 /// Gives the tiles back.
@@ -213,6 +233,7 @@ pub(super) unsafe fn add_products(words: Words, rows: *const i32, lines: *const 
                         concat!($multiply, " tmm2, tmm5, tmm6"),
                         concat!($multiply, " tmm3, tmm5, tmm7"),
                         lines = in(reg) lines, line = in(reg) LINE, rows = in(reg) rows, row = in(reg) ROW,
+                        out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                         options(readonly, nostack, preserves_flags),
                     );
                 } else {
@@ -223,6 +244,7 @@ pub(super) unsafe fn add_products(words: Words, rows: *const i32, lines: *const 
                         concat!($multiply, " tmm0, tmm4, tmm6"),
                         concat!($multiply, " tmm1, tmm4, tmm7"),
                         lines = in(reg) lines, line = in(reg) LINE, rows = in(reg) rows, row = in(reg) ROW,
+                        out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                         options(readonly, nostack, preserves_flags),
                     );
                 }

@@ -404,7 +404,6 @@ mod tests {
             "tile 8 cannot have 1 rows of 64 bytes"
         );
         state.configure(&config(&[(0, 2, 64), (4, 2, 64), (6, 16, 64), (7, 15, 64)])).unwrap();
-        state.multiply(false, 0, 4, 6).unwrap();
         assert_eq!(state.multiply(false, 0, 4, 7).unwrap_err(), "tiles 0, 4 and 7 do not meet");
         assert_eq!(state.multiply(false, 0, 5, 6).unwrap_err(), "tile 5 has no rows");
     }

@@ -8,7 +8,7 @@ use crate::device::DeviceError;
 /// A set of vector instructions that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Isa {
-    /// [`Isa::Avx512`] with its dot products of bf16 and bytes, and tile registers (AMX) for products of both.
+    /// [`Isa::Avx512`] with its dot products of bf16 and bytes, and tile registers (AMX) for products of both; on Linux.
     Amx,
     /// 512-bit vectors: AVX-512 F, BW, DQ and VL.
     Avx512,
@@ -22,7 +22,8 @@ impl Isa {
     /// The environment variable that forces an instruction set: `amx`, `avx512`, `avx2` or `portable`.
     pub const VARIABLE: &str = "TURBO_CPU";
 
-    /// The best instruction set of this machine.
+    /// The best instruction set of this machine. Whoever asks has Linux asked for the tile registers of AMX, for the whole
+    /// process: its threads need larger stacks for signals from then on, if they have stacks of their own for them.
     #[must_use]
     pub fn detect() -> Isa {
         Isa::available().find(|isa| isa.is_native()).unwrap_or(Isa::Portable)

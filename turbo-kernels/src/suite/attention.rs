@@ -63,8 +63,11 @@ pub fn attention<D: Attention>(device: &D) {
         for dtype in [DType::F32, DType::Bf16] {
             // the greatest value, where it is stored as it is
             let greatest = Some(f32::MAX).filter(|&greatest| rounded::<D::Float>(greatest) == greatest);
-            for of_value in [f32::NAN].into_iter().chain(greatest) {
-                keeps_nan_to_those_who_see_it(device, mask, dtype, of_value);
+            // an even key and an odd one, of which some kernels make one word
+            for (head_dim, value) in [(8, 19), (20, 18), (20, 19)] {
+                for of_value in [f32::NAN].into_iter().chain(greatest) {
+                    keeps_nan_to_those_who_see_it(device, (mask, dtype, head_dim), (value, of_value));
+                }
             }
             finds_the_greatest_of_giant_scores(device, mask, dtype);
         }
@@ -335,45 +338,49 @@ fn spread_apart(
 }
 
 /// NaN in a value reaches that column of the rows that see it; NaN in a key those rows whole; nothing else, and no
-/// other sequence. So does `of_value`, which need not be NaN, but may be infinite in narrower types.
-fn keeps_nan_to_those_who_see_it<D: Attention>(device: &D, mask: AttentionMask, dtype: DType, of_value: f32) {
-    const HIDDEN: usize = 8;
+/// other sequence. So does `of_value` in the value of key `value`, which need not be NaN, but may be infinite in narrower
+/// types.
+fn keeps_nan_to_those_who_see_it<D: Attention>(
+    device: &D,
+    (mask, dtype, head_dim): (AttentionMask, DType, usize),
+    (value, of_value): (usize, f32),
+) {
     let shape = AttentionShape {
         num_heads: 1,
         num_kv_heads: 1,
-        head_dim: HIDDEN,
+        head_dim,
         scale: 0.3,
         mask,
         dtype,
         queries: Queries::All,
     };
     let seq_lens = [5u32, 24, 36];
-    let mut qkv = Numbers::<D::Float>::new(4).values(65 * 3 * HIDDEN);
-    let (key, value) = (13, 19); // within the second and the third sequence
-    qkv[(5 + key) * 3 * HIDDEN + HIDDEN + 2] = f32::NAN;
-    qkv[(29 + value) * 3 * HIDDEN + 2 * HIDDEN + 3] = of_value;
+    let mut qkv = Numbers::<D::Float>::new(4).values(65 * 3 * head_dim);
+    let key = 13; // of the second sequence, and `value` of the third
+    qkv[(5 + key) * 3 * head_dim + head_dim + 2] = f32::NAN;
+    qkv[(29 + value) * 3 * head_dim + 2 * head_dim + 3] = of_value;
     let mut rig = Rig::new(device);
     let (qkv, sums) = (rig.put(&qkv), rig.put_u32(&cu_seqlens(&seq_lens)));
     let layout = Layout::Packed { cu_seqlens: sums.view() };
     let out = rig
-        .answer(65 * HIDDEN, |d, queue, out| {
-            let [q, k, v] = thirds::<D>(qkv.view(), HIDDEN);
+        .answer(65 * head_dim, |d, queue, out| {
+            let [q, k, v] = thirds::<D>(qkv.view(), head_dim);
             d.attention(queue, shape, layout, q, k, v, None, out)
         })
         .expect("the layout fits");
     for (i, v) in out.iter().enumerate() {
-        let holds = match i / HIDDEN {
+        let holds = match i / head_dim {
             row @ 5..29 if twin::sees(mask, row - 5, key) => v.is_nan(),
-            row @ 29.. if i % HIDDEN == 3 && twin::sees(mask, row - 29, value) => {
+            row @ 29.. if i % head_dim == 3 && twin::sees(mask, row - 29, value) => {
                 v.is_nan() || !of_value.is_nan()
             }
             _ => v.is_finite(),
         };
         assert!(
             holds,
-            "attention {mask:?} {dtype}, a value of {of_value}: row {}, column {}: {v}",
-            i / HIDDEN,
-            i % HIDDEN
+            "attention {mask:?} {dtype} {head_dim}, a value of {of_value}: row {}, column {}: {v}",
+            i / head_dim,
+            i % head_dim
         );
     }
 }
