@@ -12,10 +12,9 @@
 use std::{marker::PhantomData, mem::MaybeUninit};
 
 use super::{
-    blocks::Block,
     pack::{RUN, panel_width},
-    tile::{Order, Panel, Place, Tile},
-    words::{Kept, Words, words},
+    tile::Panel,
+    words::{Kept, Words},
 };
 use crate::{
     lanes,
@@ -62,60 +61,34 @@ impl<S: Simd> Drop for TileRegisters<S> {
     }
 }
 
-/// [`super::multiply`] where [`is_tiled`].
-///
-/// # Safety
-/// As there.
-#[inline(always)]
-pub(super) unsafe fn multiply<S: Simd, N: Words>(
-    s: S,
-    registers: &mut TileRegisters<S>,
-    tile: Tile<'_>,
-    panel: Panel<'_>,
-    block: Block,
-    bias: Option<&[f32]>,
-    place: Place<'_>,
-) {
-    assert!(matches!(tile.order, Order::Packed) && (1..=TILE_ROWS).contains(&tile.rows));
-    debug_assert!(
-        panel_width::<S>() == TILE_ROWS && N::parts::<S>() == 1,
-        "registers have the words of the format"
-    );
-    registers.set_up(tile.rows);
-    let len = (tile.rows - 1) * place.stride + panel_width::<S>();
-    let residual = match place.residual {
-        Some(residual) if block.is_last() => residual[..len].as_ptr(),
-        _ => std::ptr::null(),
-    };
-    s.call(Product::<N> {
-        tile: tile.values,
-        rows: tile.rows,
-        panel,
-        words: words::<N>(block.values().len()),
-        resumed: !block.is_first(),
-        bias: bias.filter(|_| block.is_last()),
-        residual,
-        to: place.values.part(0, len).as_mut_ptr(),
-        stride: place.stride,
-        format: PhantomData,
-    });
+/// [`super::multiply`] where [`is_tiled`], of at most [`TILE_ROWS`] packed rows.
+pub(super) struct Product<'a, N> {
+    pub(super) tile: &'a [f32],
+    pub(super) rows: usize,
+    pub(super) panel: Panel<'a>,
+    pub(super) words: usize,
+    /// Whether sums go on from what `to` holds.
+    pub(super) resumed: bool,
+    pub(super) bias: Option<&'a [f32]>,
+    /// Null, or valid for reading rows of panel width, `stride` values apart.
+    pub(super) residual: *const f32,
+    /// Valid for writing rows of panel width, `stride` values apart.
+    pub(super) to: *mut f32,
+    pub(super) stride: usize,
+    pub(super) format: PhantomData<N>,
 }
 
-/// A tile times a panel, with registers that are set up for its rows.
-struct Product<'a, N> {
-    tile: &'a [f32],
-    rows: usize,
-    panel: Panel<'a>,
-    words: usize,
-    /// Whether sums go on from what `to` holds.
-    resumed: bool,
-    bias: Option<&'a [f32]>,
-    /// Null, or valid for reading rows of panel width, `stride` values apart.
-    residual: *const f32,
-    /// Valid for writing rows of panel width, `stride` values apart.
-    to: *mut f32,
-    stride: usize,
-    format: PhantomData<N>,
+impl<N: Words> Product<'_, N> {
+    /// Computes it.
+    #[inline(always)]
+    pub(super) fn compute<S: Simd>(self, s: S, registers: &mut TileRegisters<S>) {
+        debug_assert!(
+            panel_width::<S>() == TILE_ROWS && N::parts::<S>() == 1,
+            "words as registers have them"
+        );
+        registers.set_up(self.rows);
+        s.call(self);
+    }
 }
 
 /// Words of a whole panel's width, that no cache line cuts.

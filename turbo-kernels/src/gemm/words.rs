@@ -183,10 +183,6 @@ pub(crate) unsafe fn multiply<S: Simd, N: Words>(
     bias: Option<&[f32]>,
     place: Place<'_>,
 ) {
-    if is_tiled::<S, N>() {
-        // SAFETY: the caller's promise.
-        return unsafe { tiled::multiply::<S, N>(s, registers, tile, panel, block, bias, place) };
-    }
     let (order, tile, rows, words) = (tile.order, tile.values, tile.rows, words::<N>(block.values().len()));
     let [row_stride, run_stride] = match order {
         Order::Packed => [1, rows].map(|rows| rows * RUN * N::parts::<S>()),
@@ -200,6 +196,13 @@ pub(crate) unsafe fn multiply<S: Simd, N: Words>(
         _ => std::ptr::null(),
     };
     let bias = bias.filter(|_| is_last);
+    if is_tiled::<S, N>() {
+        assert!(matches!(order, Order::Packed), "registers load runs of rows");
+        let format = PhantomData;
+        let product =
+            tiled::Product::<N> { tile, rows, panel, words, resumed, bias, residual, to, stride, format };
+        return product.compute(s, registers);
+    }
     with_rows!(S, rows, ROWS => {
         let strides = [row_stride, run_stride];
         s.call(Product::<N, ROWS> { tile, strides, panel, words, resumed, bias, residual, to, stride, format: PhantomData })
