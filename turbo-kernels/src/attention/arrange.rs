@@ -45,12 +45,13 @@ impl<'a> HeadRows<'a> {
     }
 }
 
-/// Turns queries into lines of `VECTORS` vectors, with a query in each lane. Lanes behind the last query hold anything.
+/// Turns queries into lines of `VECTORS` vectors, with a query in each lane: of values, of words where products are of
+/// words, and with lines of 0 behind them where tile registers load whole runs. Lanes behind the last query hold anything.
 pub(super) struct Queries<'a, const VECTORS: usize> {
     pub(super) rows: HeadRows<'a>,
     /// From a query to that of the head that comes next, which is asked for.
     pub(super) next: Option<isize>,
-    /// `[head_dim][queries]`.
+    /// `[head_dim][queries]`, or as many lines of words.
     pub(super) to: &'a mut [f32],
 }
 
@@ -79,6 +80,7 @@ impl<const VECTORS: usize> Kernel for Queries<'_, VECTORS> {
             join_lines(s, to, line, head_dim);
         }
         if S::TILES {
+            // registers load whole runs, and NaN times 0 is NaN
             to[head_dim.div_ceil(2) * line..tiled::query_words(head_dim) * line].fill(0.0);
         }
     }

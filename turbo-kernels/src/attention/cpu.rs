@@ -5,7 +5,6 @@ use std::ops::Range;
 use super::{
     Attention, AttentionShape, ByDistance, Queries, RelativeBias,
     head::{Head, MOST_ROWS, scratch_values},
-    tiled,
 };
 use crate::{
     Columns, DType, KernelError, Layout,
@@ -72,7 +71,6 @@ impl Attention for Cpu {
                     let piece = Piece { head, sequences, run: run.clone(), scratch: &mut *scratch };
                     match shape.dtype {
                         DType::F32 => self.supported_isa().run(piece),
-                        _ if shape.head_dim < tiled::LEAST_HEAD_DIM => self.supported_isa().run_bf16(piece),
                         DType::Bf16 | DType::Int8 => self.supported_isa().run_bf16_tiles(piece),
                     }
                 }
@@ -325,6 +323,13 @@ mod tests {
             let causal = attend(&cpu, causal_mask, &qkv);
             assert_eq!(attend(&cpu, causal_mask, &qkv[..777 * ROW]), causal[..777 * 16]);
             let near = attend(&cpu, window, &qkv);
+            // and where a value is NaN, whoever does not see it cannot tell
+            let mut with_nan = qkv[..300 * ROW].to_vec();
+            with_nan[140 * ROW + 2 * 16 + 3] = f32::NAN;
+            assert_eq!(attend(&cpu, causal_mask, &with_nan)[..140 * 16], causal[..140 * 16], "{isa} {dtype}");
+            let near_nan = attend(&cpu, window, &with_nan);
+            assert_eq!(near_nan[..76 * 16], near[..76 * 16], "{isa} {dtype}");
+            assert_eq!(near_nan[205 * 16..236 * 16], near[205 * 16..236 * 16], "{isa} {dtype}");
             let part = attend(&cpu, window, &qkv[4928 * ROW..5440 * ROW]);
             assert_eq!(part[64 * 16..448 * 16], near[4992 * 16..5376 * 16]);
         }

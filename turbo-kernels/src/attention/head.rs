@@ -25,7 +25,8 @@
 //!
 //! On an instruction set of bf16 dot products the operands of both products are words of two bf16: of a query or key
 //! two dimensions, of weights and values two keys, counted from the first of a tile. Everything between is f32. Where there
-//! are tile registers, both products are theirs ([`super::tiled`]).
+//! are tile registers, both products are theirs ([`super::tiled`]), and what adds up in them at once is a link of these
+//! chains.
 
 use std::ops::Range;
 
@@ -74,18 +75,19 @@ pub(super) struct Head<'a> {
 
 /// Scratch of one run, cut up.
 struct Scratch<'a> {
-    /// Blocks of queries, `[head_dim][lanes]` each.
+    /// Blocks of queries, of `[head_dim][lanes]`, or of words, each in [`query_lines`].
     queries: &'a mut [f32],
     /// Tiles of a product, one after another, where keys are packed.
     keys: &'a mut [f32],
-    /// `[keys][whole vectors]`, where values are packed; for tile registers otherwise, with room for what one query sees.
+    /// `[keys][whole vectors]`, where values are packed; for tile registers as [`tiled::PackColumns`] packs them, and behind
+    /// that sums and values for one query.
     values: &'a mut [f32],
     /// `[keys][lanes]`.
     weights: &'a mut [f32],
     biases: &'a mut [f32],
     /// Greatest scores and totals of each block.
     states: &'a mut [f32],
-    /// `[rows][whole vectors]`.
+    /// `[rows][whole vectors]`; of tile registers `[dimensions][lanes]` of each block.
     sums: &'a mut [f32],
 }
 
@@ -94,8 +96,9 @@ impl<'a> Scratch<'a> {
     fn sizes(head_dim: usize) -> [usize; 7] {
         let wide = head_dim.next_multiple_of(MOST_LANES);
         [
-            MOST_ROWS * head_dim,
+            MOST_ROWS * query_lines(head_dim),
             tile_values(TILE_KEYS, head_dim),
+            // twice the words of a tile, of two keys each, and the sums of a block
             (TILE_KEYS + MOST_QUERIES) * wide,
             TILE_KEYS * MOST_QUERIES,
             TILE_KEYS + MOST_QUERIES,
@@ -120,7 +123,7 @@ pub(super) fn scratch_values(head_dim: usize) -> usize {
     Scratch::sizes(head_dim).into_iter().sum()
 }
 
-/// Keys of a product.
+/// Keys of a product at most.
 #[inline(always)]
 fn key_rows<S: Simd>() -> usize {
     if S::TILES { TILE_ROWS } else { tile_rows::<S>() }
@@ -130,6 +133,12 @@ fn key_rows<S: Simd>() -> usize {
 #[inline(always)]
 fn is_wide<S: Simd>(queries: usize) -> bool {
     S::TILES || queries > S::LANES
+}
+
+/// Lines of a block of queries: tile registers load words of whole runs.
+#[inline(always)]
+fn query_lines(head_dim: usize) -> usize {
+    head_dim.max(RUN)
 }
 
 /// Queries of a whole block.
@@ -192,7 +201,7 @@ impl Head<'_> {
     fn arrange_queries<S: Simd>(&self, s: S, rows: Range<usize>, blocks: &mut [f32]) {
         let (head_dim, most) = (self.shape.head_dim, block_queries::<S>());
         let starts = rows.clone().step_by(most);
-        for (first, to) in starts.zip(blocks.chunks_mut((head_dim * most).max(1))) {
+        for (first, to) in starts.zip(blocks.chunks_mut(query_lines(head_dim) * most)) {
             let count = most.min(rows.end - first);
             let rows = HeadRows::new(self.q, self.head, head_dim, first, count);
             // may lie behind the last value, but is only asked for
@@ -403,8 +412,9 @@ impl Block<'_> {
         if seen.is_empty() {
             return;
         }
+        // weights of a run of keys, though there may be fewer
         let lines = &mut scratch.weights[..self.keys.len().max(RUN) * VECTORS * S::LANES];
-        let queries = &scratch.queries[self.number * block_queries::<S>() * head_dim..];
+        let queries = &scratch.queries[self.number * block_queries::<S>() * query_lines(head_dim)..];
         let mut tile = Tile { lines, seen: seen.start - self.keys.start..seen.end - self.keys.start };
         let mut greatest = self.score::<S, VECTORS>(s, scratch.keys, queries, &mut tile);
         let sees_all = mask.visible(self.rows.start, len).end >= seen.end
@@ -466,7 +476,8 @@ impl Block<'_> {
         let of_block = tiled::sum_lines(head_dim) * TILE_ROWS;
         let sums = &mut sums[self.number * of_block..][..of_block];
         let (values, spare) = values.split_at_mut(tiled::column_words(head_dim, self.keys.len()));
-        let mut registers = TileRegisters::new(s);
+        // SAFETY: those of the scores are gone.
+        let mut registers = unsafe { TileRegisters::new(s) };
         let mut add = |values: &[f32], sums: &mut [f32]| {
             for dimensions in tiled::Dimensions::of(head_dim) {
                 let (runs, weights) = (runs.clone(), &*weights);
@@ -479,7 +490,7 @@ impl Block<'_> {
             let (of_query, shown) = spare.split_at_mut(of_block);
             let shown = &mut shown[..values.len()];
             for query in 0..self.rows.len() {
-                tiled::hide_keys(values, self.keys.len(), &self.visible(query, &seen), shown);
+                tiled::hide_keys(values, (head_dim, self.keys.len()), &self.visible(query, &seen), shown);
                 of_query.copy_from_slice(sums);
                 add(shown, of_query);
                 let lanes = sums.iter_mut().zip(&*of_query).skip(query).step_by(TILE_ROWS);
@@ -529,7 +540,8 @@ impl Block<'_> {
     ) -> [f32; MOST_QUERIES] {
         let Head { k, shape: AttentionShape { head_dim, .. }, .. } = *self.run.head;
         let mut greatest = [f32::NEG_INFINITY; MOST_QUERIES];
-        let mut registers = TileRegisters::new(s);
+        // SAFETY: nobody else multiplies on this thread meanwhile.
+        let mut registers = unsafe { TileRegisters::new(s) };
         for range in self.tiles.clone() {
             if range.end <= tile.seen.start || range.start >= tile.seen.end {
                 continue;

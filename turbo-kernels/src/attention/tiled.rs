@@ -5,8 +5,8 @@
 //! sums    values [dimensions][words of keys]   · weights [words of keys][lanes]        ─▶  [dimensions][lanes]
 //! ```
 //!
-//! The right side of each is what vectors have there too, so all that lies between is theirs. Values are turned over
-//! while they are packed, and sums when they are done.
+//! The right sides lie as vectors have them, so queries are arranged and scores become weights by the same code. Values are
+//! turned over while they are packed, and sums when they are done.
 //!
 //! A register takes sixteen words, 32 keys, which are counted from the beginning of the sequence: which of them add up
 //! before they are added to a sum depends on nothing else. Keys of such a run that nobody sees have weights of 0.
@@ -22,8 +22,6 @@ use crate::{
 
 /// Keys that a register takes at once.
 pub(super) const RUN_KEYS: usize = 2 * RUN;
-/// Dimensions of a head at least: with fewer there would be no room for the words of a run.
-pub(super) const LEAST_HEAD_DIM: usize = RUN;
 
 /// Words of the dimensions of a head, in whole runs.
 pub(super) fn query_words(head_dim: usize) -> usize {
@@ -35,7 +33,7 @@ pub(super) fn sum_lines(head_dim: usize) -> usize {
     head_dim.next_multiple_of(RUN)
 }
 
-/// Scores of up to 32 keys, and the greatest of each query.
+/// Scores of up to 32 keys, and the greatest of each query; run by [`Scores::compute`] alone.
 pub(super) struct Scores<'a> {
     /// A run of words of each key, and then the next one.
     pub(super) keys: &'a [f32],
@@ -145,11 +143,15 @@ impl Kernel for PackColumns<'_> {
     }
 }
 
-/// Of words that [`PackColumns`] wrote for `keys` keys, those with nothing but zeros for keys that are not `seen`.
-pub(super) fn hide_keys(words: &[f32], keys: usize, seen: &Range<usize>, to: &mut [f32]) {
+/// Copies words that [`PackColumns`] wrote for `keys` keys; those of keys that are not `seen` become 0.
+pub(super) fn hide_keys(
+    words: &[f32],
+    (head_dim, keys): (usize, usize),
+    seen: &Range<usize>,
+    to: &mut [f32],
+) {
     let runs = keys.div_ceil(RUN_KEYS);
-    let head_lines = words.len() / (runs * RUN).max(1);
-    for Dimensions { first, count } in Dimensions::of(head_lines) {
+    for Dimensions { first, count } in Dimensions::of(head_dim) {
         for run in 0..runs {
             let at = (first * runs + run * count) * RUN;
             let rows = words[at..at + count * RUN].iter().zip(&mut to[at..at + count * RUN]);
@@ -164,7 +166,7 @@ pub(super) fn hide_keys(words: &[f32], keys: usize, seen: &Range<usize>, to: &mu
     }
 }
 
-/// Adds the values of some runs of keys, times the weights of a block's queries, to sums.
+/// Adds the values of some runs of keys, times the weights of a block's queries, to sums; run by [`AddValues::add`] alone.
 pub(super) struct AddValues<'a> {
     pub(super) dimensions: Dimensions,
     /// As [`PackColumns`] wrote them, and how many runs it wrote.
@@ -181,7 +183,7 @@ pub(super) struct AddValues<'a> {
 }
 
 impl AddValues<'_> {
-    /// Does so.
+    /// Adds them.
     #[inline(always)]
     pub(super) fn add<S: Simd>(self, s: S, registers: &mut TileRegisters<S>) {
         registers.set_up(self.dimensions.count);

@@ -181,17 +181,10 @@ impl<F: Format> Kernel for Once<'_, F> {
         F::pack_rows(s, &of_x, &mut unsafe { TileRows::new(SharedMut::new(&mut tile), rows, 0) });
         let mut products = Products::new();
         let tile = Tile { first_row: 0, rows, index: 0, order: Order::Packed, values: &tile };
-        // SAFETY: `products` are borrowed here.
+        // SAFETY: `products` are borrowed here, and nobody else multiplies on this thread.
         unsafe {
-            multiply::<S, F>(
-                s,
-                &mut TileRegisters::new(s),
-                tile,
-                Panel::cached(&panel),
-                Block::whole(k),
-                None,
-                products.place::<S>(),
-            )
+            let (mut registers, panel) = (TileRegisters::new(s), Panel::cached(&panel));
+            multiply::<S, F>(s, &mut registers, tile, panel, Block::whole(k), None, products.place::<S>())
         };
         let columns = w.len() / k;
         let rows = products.0.chunks_exact(panel_width::<S>()).take(rows);

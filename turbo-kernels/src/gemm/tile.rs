@@ -157,7 +157,8 @@ impl<'a, I: ExactSizeIterator<Item = Tile<'a>> + Clone, E: Finish> FormatKernel 
 
     #[inline(always)]
     fn run<F: Format, S: Simd>(self, s: S) {
-        let (mut products, mut registers) = (Products::new(), TileRegisters::new(s));
+        // SAFETY: nobody else multiplies on this thread before this returns.
+        let (mut products, mut registers) = (Products::new(), unsafe { TileRegisters::new(s) });
         let block = self.block;
         let line = |value: usize| value / F::PER_WORD * panel_width::<S>();
         // divisions for all panels at once: a tile passes in some thousand cycles

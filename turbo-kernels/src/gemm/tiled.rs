@@ -26,8 +26,8 @@ pub(super) const fn is_tiled<S: Simd, N: Words>() -> bool {
     S::TILES && N::PER_WORD > 1
 }
 
-/// The tile registers of a thread, from the first product on until this is dropped. A thread has one of these at a time:
-/// the second one would take the registers from the first.
+/// The tile registers of a thread, from the first product on until this is dropped. A second one would take the registers
+/// from the first.
 pub(crate) struct TileRegisters<S: Simd> {
     s: S,
     /// For how many rows they are set up; 0 if they are not.
@@ -37,8 +37,11 @@ pub(crate) struct TileRegisters<S: Simd> {
 
 impl<S: Simd> TileRegisters<S> {
     /// Nothing is set up yet.
+    ///
+    /// # Safety
+    /// While this lives, there is no other one on this thread.
     #[inline(always)]
-    pub(crate) fn new(s: S) -> TileRegisters<S> {
+    pub(crate) unsafe fn new(s: S) -> TileRegisters<S> {
         TileRegisters { s, rows: 0, stays_on_its_thread: PhantomData }
     }
 

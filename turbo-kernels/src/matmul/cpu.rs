@@ -87,7 +87,8 @@ impl Group<'_> {
     fn multiply<S: Simd>(&mut self, s: S, head: (usize, usize)) {
         let MatMulShape { m, n, k, .. } = self.shape;
         let tiles = EvenTiles::new(m, tile_rows::<S>());
-        let (mut products, mut registers) = (Products::new(), TileRegisters::new(s));
+        // SAFETY: nobody else multiplies on this thread before this returns.
+        let (mut products, mut registers) = (Products::new(), unsafe { TileRegisters::new(s) });
         for number in 0..tiles.count() {
             let rows = tiles.range(number);
             let sources = rows.clone().map(|i| row(self.a, self.a_at, head, i, k));

@@ -10,8 +10,8 @@
 //! A word is a pair of bf16 or four bytes, as the vectors have it, so weights and rows are packed for both alike.
 //!
 //! The tiles of a thread keep what they hold from one of these functions to the next. Rust does not promise that of
-//! registers; it holds because compiled code uses no tiles, and the operating system saves them as it does all others. A thread that is through gives them back ([`release`]), or each switch
-//! between threads would save eight kilobytes more.
+//! registers; it holds because compiled code uses no tiles, and the operating system saves them as it does all others. A
+//! thread that is through gives them back ([`release`]), or each switch between threads would save eight kilobytes more.
 //!
 //! Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18, and volume 2.
 

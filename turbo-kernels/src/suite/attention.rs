@@ -78,7 +78,15 @@ pub fn attention<D: Attention>(device: &D) {
         let grouped = Case { num_heads: 2, num_kv_heads: 1, head_dim: 8, mask, buckets, seq_lens, ..plain };
         one_query_of_each_sequence(device, grouped);
     }
-    for (mask, head_dim) in [(AttentionMask::Full, 64), (AttentionMask::Causal, 20), (MASKS[3], 5)] {
+    let window = AttentionMask::Window { reach: 70 };
+    for (mask, head_dim) in [
+        (AttentionMask::Full, 64),
+        (AttentionMask::Causal, 20),
+        (MASKS[3], 5),
+        (window, 80),
+        (AttentionMask::Causal, 128),
+        (AttentionMask::Full, 33),
+    ] {
         bf16_is_within_its_bound(device, mask, head_dim);
     }
     refuses_wrong_sizes(device);
@@ -88,17 +96,25 @@ pub fn attention<D: Attention>(device: &D) {
 fn bf16_is_within_its_bound<D: Attention>(device: &D, mask: AttentionMask, head_dim: usize) {
     const ROWS: usize = 300;
     let scale = 1.0 / (head_dim as f32).sqrt();
-    let qkv = Numbers::<D::Float>::new(head_dim).values(ROWS * 3 * head_dim);
+    // two heads of queries share one of keys and values
+    let mut numbers = Numbers::<D::Float>::new(head_dim);
+    let (qkv, table) = (numbers.values(ROWS * 4 * head_dim), numbers.values(8 * 2));
     let mut rig = Rig::new(device);
-    let (on_qkv, sums) = (rig.put(&qkv), rig.put_u32(&[0, ROWS as u32]));
+    let (on_qkv, on_table, sums) = (rig.put(&qkv), rig.put(&table), rig.put_u32(&[0, ROWS as u32]));
     let mut run = |dtype| {
-        rig.answer(ROWS * head_dim, |d, queue, out| {
+        rig.answer(ROWS * 2 * head_dim, |d, queue, out| {
             let queries = Queries::All;
             let shape =
-                AttentionShape { num_heads: 1, num_kv_heads: 1, head_dim, scale, mask, dtype, queries };
-            let [q, k, v] = thirds::<D>(on_qkv.view(), head_dim);
+                AttentionShape { num_heads: 2, num_kv_heads: 1, head_dim, scale, mask, dtype, queries };
+            let [q, k, v] = [0, 2, 3].map(|first| Columns {
+                rows: on_qkv.view(),
+                first: first * head_dim,
+                row_stride: 4 * head_dim,
+            });
             let layout = Layout::Packed { cu_seqlens: sums.view() };
-            d.attention(queue, shape, layout, q, k, v, None, out)
+            let bias = RelativeBias { table: on_table.view(), num_buckets: 8, max_distance: 20 };
+            let bias = Some(bias).filter(|_| head_dim > 64);
+            d.attention(queue, shape, layout, q, k, v, bias, out)
         })
         .unwrap_or_else(|e| panic!("{dtype}: {e}"))
     };

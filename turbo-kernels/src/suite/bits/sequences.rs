@@ -49,7 +49,10 @@ pub(super) fn sequences<D: EncoderKernels<Float = f32>>(
     rig: &mut Rig<'_, D>,
 ) -> Vec<(&'static str, Vec<f32>)> {
     let mut answers = attentions(rig);
-    MASKS.into_iter().for_each(|mask| one_query_of_each_sequence_is_its_row(rig, mask));
+    for mask in MASKS {
+        one_query_of_each_sequence_is_its_row(rig, mask, DType::F32);
+        one_query_of_each_sequence_is_its_row(rig, mask, DType::Bf16);
+    }
     let heads = HeadSizes { num_heads: 2, head_dim: HEAD_DIM };
     let table = rig.put(&Numbers::<f32>::new(9).values(150 * HEAD_DIM));
     let task = Task { name: "rotary", from: heads.width(), to: To::Rows(heads.width()) };
@@ -93,6 +96,7 @@ fn attentions<D: EncoderKernels<Float = f32>>(rig: &mut Rig<'_, D>) -> Vec<(&'st
         ("attention, bf16", AttentionMask::Full, 4, false, DType::Bf16),
         ("attention, causal, bf16", AttentionMask::Causal, 2, true, DType::Bf16),
         ("attention, window, bf16", window, 4, false, DType::Bf16),
+        ("attention, window, grouped, biased, bf16", window, 1, true, DType::Bf16),
     ] {
         let shape = AttentionShape {
             num_heads: 4,
@@ -121,6 +125,7 @@ fn attentions<D: EncoderKernels<Float = f32>>(rig: &mut Rig<'_, D>) -> Vec<(&'st
 fn one_query_of_each_sequence_is_its_row<D: EncoderKernels<Float = f32>>(
     rig: &mut Rig<'_, D>,
     mask: AttentionMask,
+    dtype: DType,
 ) {
     const HIDDEN: usize = 16;
     let seq_lens = [3, 0, 40, 140];
@@ -133,7 +138,6 @@ fn one_query_of_each_sequence_is_its_row<D: EncoderKernels<Float = f32>>(
     let mut run = |queries, q: &[f32]| {
         let on_q = rig.put(q);
         rig.answer(q.len(), |d, queue, out| {
-            let dtype = DType::F32;
             let shape = AttentionShape {
                 num_heads: 2,
                 num_kv_heads: 1,
