@@ -6,8 +6,8 @@ mod common;
 
 use common::{BERT_BASE, SMALL, encoder, families, on_threads, sequences};
 use turbo_graph::{
-    DType, ExecutorConfig, Graph, GraphBuilder, Input, LayoutKind, Op, Pooling, Program, Staging,
-    dim::Extents, passes, print,
+    Activation, DType, ExecutorConfig, Graph, GraphBuilder, Input, LayoutKind, Op, Pooling, Program, Staging,
+    ValueId, dim::Extents, passes, print,
 };
 use turbo_kernels::limits::Limits;
 
@@ -40,25 +40,42 @@ fn products_in_layers_and_with_the_vocabulary_take_the_dtype() {
     }
 }
 
-/// A product of three columns, outside of all layers and in one: whether it takes the maximum too changes nothing.
+/// A product outside of all layers and in one, before what is of another layer: whether it could be fused with that changes
+/// nothing.
 #[test]
-fn a_product_keeps_its_dtype_before_a_maximum() {
-    for (layer, expected) in [(None, DType::F32), (Some(0), DType::Int8)] {
-        let mut g = GraphBuilder::new("maximum");
-        let (words, head) = (g.weight("words", &[50, 8]), g.weight("head", &[3, 8]));
+fn a_product_keeps_its_dtype_whatever_follows_it() {
+    type Follow = fn(&mut GraphBuilder, ValueId, ValueId) -> ValueId;
+    let follows: [Follow; 5] = [
+        |g, products, _| g.pool(products, Pooling::Max).unwrap(),
+        |g, products, rows| g.add(products, rows).unwrap(),
+        |g, products, _| g.activate(products, Activation::Relu).unwrap(),
+        |g, products, _| {
+            let bias = g.weight("bias", &[8]);
+            g.add_bias(products, bias).unwrap()
+        },
+        |g, products, _| {
+            let gain = g.weight("gain", &[8]);
+            g.layer_norm(products, gain, None, 1e-5).unwrap()
+        },
+    ];
+    let layers = [(None, Some(0), DType::F32), (Some(0), None, DType::Int8), (Some(0), Some(1), DType::Int8)];
+    let cases = follows.into_iter().flat_map(|follow| layers.map(|layers| (follow, layers)));
+    for (follow, (layer, next, expected)) in cases {
+        let mut g = GraphBuilder::new("followed");
+        let (words, head) = (g.weight("words", &[50, 8]), g.weight("head", &[8, 8]));
         let ids = g.input(Input::InputIds);
         let rows = g.embed(words, ids).unwrap();
         g.layer(layer);
         let products = g.matmul(rows, head).unwrap();
-        g.layer(None);
-        let most = g.pool(products, Pooling::Max).unwrap();
-        g.output("most", most);
+        g.layer(next);
+        let result = follow(&mut g, products, rows);
+        g.output("result", result);
         let graph = g.finish().unwrap();
         for passes in [passes::ALL, &[]] {
             let program = Program::compile(&graph, LayoutKind::Packed, passes).unwrap();
             let program = program.with_dtype(DType::Int8);
             let product = program.nodes().iter().find(|node| !node.op.factors().is_empty()).unwrap();
-            assert_eq!(program.graph().dtype(product), expected, "{layer:?}: {}", product.op);
+            assert_eq!(program.graph().dtype(product), expected, "{layer:?} {next:?}: {}", product.op);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A product, its bias and its activation become one operator: bias and activation ride in the product's epilogue.
+//! A product, its bias and its activation become one operator, if they are of one layer: bias and activation ride in the
+//! product's epilogue.
 
 use super::Fusion;
 use crate::{
@@ -13,13 +14,13 @@ pub(super) fn pattern(graph: &Graph, matmul: usize) -> Option<Fusion> {
     }
     let (mut nodes, mut inputs) = (vec![matmul], product.inputs.clone());
     let mut result = product.output;
-    if let Some((add_bias, Op::AddBias)) = reader(graph, result) {
+    if let Some((add_bias, Op::AddBias)) = reader(graph, matmul, result) {
         nodes.push(add_bias);
         inputs.push(graph.nodes[add_bias].inputs[1]);
         result = graph.nodes[add_bias].output;
     }
     let mut activation = None;
-    if let Some((activate, Op::Activate(function))) = reader(graph, result) {
+    if let Some((activate, Op::Activate(function))) = reader(graph, matmul, result) {
         nodes.push(activate);
         activation = Some(function);
     }
@@ -27,7 +28,9 @@ pub(super) fn pattern(graph: &Graph, matmul: usize) -> Option<Fusion> {
     Some(Fusion { op: Op::Linear { activation }, inputs, last, others: nodes })
 }
 
-/// The only reader of `value`.
-fn reader(graph: &Graph, value: ValueId) -> Option<(usize, Op)> {
-    graph.only_reader(value).map(|reader| (reader, graph.nodes[reader].op))
+/// The only reader of `value`, if it is of the product's layer: in another one the product would change its dtype.
+fn reader(graph: &Graph, product: usize, value: ValueId) -> Option<(usize, Op)> {
+    let reader = graph.only_reader(value)?;
+    let node = &graph.nodes[reader];
+    (node.layer == graph.nodes[product].layer).then_some((reader, node.op))
 }

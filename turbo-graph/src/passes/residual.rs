@@ -1,5 +1,5 @@
-//! A product and the residual that is added to it become one operator: the stream of a pre-norm model, whose sums are
-//! read by the next norm and by the next sum, so that norms cannot take them in.
+//! A product and the residual that is added to it in its layer become one operator: the stream of a pre-norm model, whose
+//! sums are read by the next norm and by the next sum, so that norms cannot take them in.
 
 use super::Fusion;
 use crate::{
@@ -16,6 +16,10 @@ pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
 fn of(graph: &Graph, last: usize, product: ValueId, residual: ValueId) -> Option<Fusion> {
     let producer = graph.private_producer(product)?;
     let node = &graph.nodes[producer];
+    // a layer's products have a dtype of their own
+    if node.layer != graph.nodes[last].layer {
+        return None;
+    }
     let adds = node.op.adds(node.inputs.len()).filter(|adds| !adds.residual)?;
     let inputs = node.inputs.iter().copied().chain([residual]).collect();
     Some(Fusion { op: Op::ResidualLinear { bias: adds.bias }, inputs, last, others: vec![producer] })
