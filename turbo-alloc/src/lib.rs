@@ -21,7 +21,7 @@
 //! for seq_len in [200usize, 240] {
 //!     let tensor = |first_op, last_op, width| UsageRecord { first_op, last_op, size: seq_len * width * 4 };
 //!     let records = [tensor(0, 1, 768), tensor(1, 2, 3072), tensor(2, 3, 768)];
-//!     let plan = planner.plan(&records)?; // obtain plan.grow, give back plan.release, run
+//!     let plan = planner.plan(&records)?; // give back plan.release, obtain plan.grow, run
 //!     assert_eq!(check(&records, &plan, 256), Ok(()));
 //!     assert!(plan.footprint() >= peak_live_bytes(&records));
 //! }

@@ -1,6 +1,6 @@
 //! What the planner answers: an offset in a chunk for every record, and what to do to the device.
 //!
-//! Plain values: the caller obtains the memory of `grow`, runs, and gives back that of `release`.
+//! Plain values: the caller gives back the memory of `release`, obtains that of `grow`, and runs.
 
 use std::fmt;
 
@@ -36,8 +36,8 @@ pub struct Placement {
 
 /// The answer to one request.
 ///
-/// In order: obtain `grow`, give back `release`, then run with `placements`. (`release` never names
-/// a chunk of this plan, so giving back first is sound too, and keeps the device's peak lower.)
+/// In order: give back `release`, obtain `grow`, then run with `placements`. `release` never names a chunk of this plan, so
+/// it is sound to obtain first; the device then holds both for a while, which no footprint that is reported here counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryPlan {
     /// One for each record, in the order of the records.

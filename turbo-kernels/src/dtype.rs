@@ -52,40 +52,36 @@ impl Cpu {
     #[must_use]
     pub fn computes(&self, dtype: DType) -> &'static str {
         let isa = self.supported_isa();
+        let (bf16, int8) = (isa.run_bf16_tiles(Means), isa.run_int8_tiles(Means));
         match dtype {
             DType::F32 => "multiply-adds of f32",
-            DType::Bf16 if isa.run_bf16_tiles(HasTiles) => "tile registers of AMX-BF16",
-            DType::Bf16 if isa.run_bf16(HasDots)[0] => "dot products of AVX512-BF16",
+            DType::Bf16 if bf16.tiles => "tile registers of AMX-BF16",
+            DType::Bf16 if bf16.dot_bf16 => "dot products of AVX512-BF16",
             DType::Bf16 if isa.has_slow_bf16() => "widened to f32: AVX512-BF16 is slower here",
             DType::Bf16 => "widened to f32: no AVX512-BF16 in use",
-            DType::Int8 if isa.run_int8_tiles(HasTiles) => "tile registers of AMX-INT8",
-            DType::Int8 if isa.run_int8(HasDots)[1] => "dot products of AVX512-VNNI",
+            DType::Int8 if int8.tiles => "tile registers of AMX-INT8",
+            DType::Int8 if int8.dot_int8 => "dot products of AVX512-VNNI",
             DType::Int8 => "widened to 16 bits: no AVX512-VNNI in use",
         }
     }
 }
 
-/// Whether there are dot products of bf16 and of bytes.
-struct HasDots;
+/// Asks by what a kernel multiplies narrow values.
+struct Means;
 
-impl Kernel for HasDots {
-    type Output = [bool; 2];
-
-    #[inline(always)]
-    fn run<S: Simd>(self, _: S) -> [bool; 2] {
-        [S::DOT_BF16, S::DOT_INT8]
-    }
+/// What there is.
+struct Has {
+    tiles: bool,
+    dot_bf16: bool,
+    dot_int8: bool,
 }
 
-/// Whether there are tile registers.
-struct HasTiles;
-
-impl Kernel for HasTiles {
-    type Output = bool;
+impl Kernel for Means {
+    type Output = Has;
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) -> bool {
-        S::TILES
+    fn run<S: Simd>(self, _: S) -> Has {
+        Has { tiles: S::TILES, dot_bf16: S::DOT_BF16, dot_int8: S::DOT_INT8 }
     }
 }
 

@@ -131,8 +131,8 @@ pub(crate) fn transpose<S: Simd>(s: S, rows: [&[f32]; SQUARE], to: &mut [f32], s
     assert!(len == 0 || to.len() >= (len - 1) * stride + SQUARE);
     let whole = len - len % SQUARE;
     for k in (0..whole).step_by(SQUARE) {
-        // SAFETY: each row holds the values from `k` to `k + 7`, and `to` a square's columns at each of these; a
-        // mutable and shared slices do not overlap.
+        // SAFETY: each row holds the values from `k` to `k + 7`, and `to` a square's columns at each of these; `to` is
+        // borrowed mutably, so no row overlaps it.
         unsafe {
             s.transpose_ptr(rows.map(|row| row.as_ptr().add(k)), to.as_mut_ptr().add(k * stride), stride)
         };

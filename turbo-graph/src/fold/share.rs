@@ -10,7 +10,7 @@ impl Periods {
         let lives = activations(graph);
         let life_of = |value: ValueId| lives.iter().find(|life| life.value == value);
         let carried_in = self.carried_in;
-        let layer_end = self.start + self.len - 1;
+        let period_end = self.start + self.len - 1;
 
         for life in &lives {
             let inside = (self.start..self.end()).contains(&life.first);
@@ -18,23 +18,23 @@ impl Periods {
                 continue; // taken by the carry's slots
             }
             if inside {
-                let (layer, index) =
+                let (period, index) =
                     ((life.first - self.start) / self.len, (life.first - self.start) % self.len);
-                let shift = layer * self.len;
+                let shift = period * self.len;
                 if life.last >= self.start + shift + self.len {
-                    return None; // leaves its layer without being the carry
+                    return None; // leaves its period without being the carry
                 }
-                if layer == 0 {
+                if period == 0 {
                     slots.push(&graph.value(life.value).shape, life.first, life.last);
                 }
                 let twin = graph.nodes[self.start + index].output;
-                let slot = if layer == 0 { slots.slots.len() - 1 } else { slots.of_value(twin)? };
+                let slot = if period == 0 { slots.slots.len() - 1 } else { slots.of_value(twin)? };
                 slots.assign(life.value, slot);
             } else {
                 let slot = slots.push(
                     &graph.value(life.value).shape,
-                    self.folded(life.first, layer_end),
-                    self.folded(life.last, layer_end),
+                    self.folded(life.first, period_end),
+                    self.folded(life.last, period_end),
                 );
                 slots.assign(life.value, slot);
             }
@@ -49,11 +49,11 @@ impl Periods {
         self.carry.is_some_and(|carry| (node - self.start) % self.len == carry)
     }
 
-    /// The position of `node` on the folded timeline; inside the layers it counts as their end.
-    fn folded(&self, node: usize, layer_end: usize) -> usize {
+    /// The position of `node` on the folded timeline; inside the periods it counts as the end of the first.
+    fn folded(&self, node: usize, period_end: usize) -> usize {
         match node {
             _ if node < self.start => node,
-            _ if node < self.end() => layer_end,
+            _ if node < self.end() => period_end,
             _ => node - self.len * (self.count - 1),
         }
     }
@@ -66,38 +66,38 @@ impl Periods {
         first: ValueId,
         life_of: &dyn Fn(ValueId) -> Option<Life>,
     ) -> Option<()> {
-        let layer_end = self.start + self.len - 1;
+        let period_end = self.start + self.len - 1;
         let chain: Vec<ValueId> = std::iter::once(first)
-            .chain((0..self.count).map(|layer| graph.nodes[self.start + layer * self.len + carry].output))
+            .chain((0..self.count).map(|period| graph.nodes[self.start + period * self.len + carry].output))
             .collect();
         let shape = &graph.value(chain[1]).shape;
         let mut begin = self.start;
-        let mut end = layer_end;
-        let mut last_read_in_layer = self.start;
-        for (layer, &value) in chain.iter().enumerate() {
+        let mut end = period_end;
+        let mut last_read_in_period = self.start;
+        for (period, &value) in chain.iter().enumerate() {
             let Some(life) = life_of(value) else { continue }; // an input or an output: not planned
             if graph.value(value).shape != *shape {
                 return None;
             }
-            begin = begin.min(self.folded(life.first, layer_end));
-            if layer < self.count {
-                let at = self.start + layer * self.len;
+            begin = begin.min(self.folded(life.first, period_end));
+            if period < self.count {
+                let at = self.start + period * self.len;
                 if life.last >= at + self.len {
-                    return None; // read after the layer that it was handed to
+                    return None; // read after the period that it was handed to
                 }
-                // a layer that reads the first value of all again leaves what the layer before it handed on unread
-                let read_in_layer = life.last.max(at) - at;
-                last_read_in_layer = last_read_in_layer.max(self.start + read_in_layer);
+                // a period may read `carried_in` once more instead: what it was handed ends unread, before the period begins
+                let read_in_period = life.last.max(at) - at;
+                last_read_in_period = last_read_in_period.max(self.start + read_in_period);
             } else {
-                end = end.max(self.folded(life.last, layer_end));
+                end = end.max(self.folded(life.last, period_end));
             }
         }
         // Read for the last time before the next is computed: one place serves them all.
-        let alternate = if last_read_in_layer < self.start + carry { 1 } else { 2 };
-        let places: Vec<usize> = (0..alternate).map(|_| slots.push(shape, begin, end)).collect();
-        for (layer, &value) in chain.iter().enumerate() {
+        let place_count = if last_read_in_period < self.start + carry { 1 } else { 2 };
+        let places: Vec<usize> = (0..place_count).map(|_| slots.push(shape, begin, end)).collect();
+        for (period, &value) in chain.iter().enumerate() {
             if life_of(value).is_some() {
-                slots.assign(value, places[layer % alternate]);
+                slots.assign(value, places[period % place_count]);
             }
         }
         Some(())

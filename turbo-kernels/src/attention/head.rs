@@ -41,7 +41,7 @@ use super::{
 use crate::{
     Columns,
     device::SharedMut,
-    gemm::{EvenTiles, RUN, TileRanges, TileRegisters, for_each_row, tile_rows, tile_values, with_rows},
+    gemm::{EvenTiles, RUN, TileRanges, TileRegisters, for_each_row, held_rows, tile_values, with_rows},
     simd::{Kernel, Simd, TILE_ROWS},
 };
 
@@ -126,7 +126,7 @@ pub(super) fn scratch_values(head_dim: usize) -> usize {
 /// Keys of a product at most.
 #[inline(always)]
 fn key_rows<S: Simd>() -> usize {
-    if S::TILES { TILE_ROWS } else { tile_rows::<S>() }
+    if S::TILES { TILE_ROWS } else { held_rows::<S>() }
 }
 
 /// Whether a block of `queries` queries has lines of two vectors.
@@ -642,7 +642,7 @@ impl Sums<'_> {
     unsafe fn add<S: Simd>(mut self, s: S, seen: Range<usize>) {
         let Block { run, rows, by_row, .. } = self.block;
         let head_dim = run.head.shape.head_dim;
-        let tiles = EvenTiles::new(rows.len(), if *by_row { 1 } else { tile_rows::<S>() }).ranges();
+        let tiles = EvenTiles::new(rows.len(), if *by_row { 1 } else { held_rows::<S>() }).ranges();
         // by columns first: what all tiles read of the values, and their weights, stays in a first-level cache
         for column in (0..head_dim).step_by(2 * S::LANES) {
             for queries in tiles.clone() {

@@ -23,6 +23,13 @@ use crate::{
     simd::{Kernel, Simd},
 };
 
+/// Stages, in their order.
+const PACK: usize = 0;
+const UP: usize = 1;
+const REARRANGE: usize = 2;
+const DOWN: usize = 3;
+const NORMALISE: usize = 4;
+
 pub(crate) fn feed_forward(
     cpu: &Cpu,
     queue: &mut CpuQueue,
@@ -62,26 +69,25 @@ pub(crate) fn feed_forward(
     let down_cut = Cut::new(groups, Panels::in_blocks(down, blocks), threads);
     let out = SharedMut::new(out);
     let norm = norm.map(|weights| NormGroup { isa: cpu.supported_isa(), weights, out });
-    let stages = [
-        Stage::shared(input.pieces()),
-        up_cut.stage(),
-        Stage::shared(if between == Between::Nothing { 0 } else { packed.pieces() }),
-        down_cut.stage(),
-        Stage::shared(norm.map_or(0, |norm| norm.pieces(groups.most_rows()))),
-    ];
+    let mut stages = [Stage::default(); 5];
+    stages[PACK] = Stage::shared(input.pieces());
+    stages[UP] = up_cut.stage();
+    stages[REARRANGE] = Stage::shared(if between == Between::Nothing { 0 } else { packed.pieces() });
+    stages[DOWN] = down_cut.stage();
+    stages[NORMALISE] = Stage::shared(norm.map_or(0, |norm| norm.pieces(groups.most_rows())));
     // Each stage has what it reads from the stages before it in its group, and a place in the rings is free when the
     // group that had it is done: the course runs a piece no sooner.
     // The hidden values of one group, or a block of them, are all that a second-level cache has room for.
     let (tracks, count) = (groups.tracks(), groups.count() * blocks.count());
-    let course = Course { tracks, groups: count, stages, one_room: Some([1, 3]) };
+    let course = Course { tracks, groups: count, stages, one_room: Some([UP, DOWN]) };
     course.run(team, |_, Piece { group, stage, index }| {
         let (group, block) = blocks.of_group(group);
         let rows_of_x = (group, of_x.get(0));
         match stage {
-            0 if !block.is_first() => {}
+            PACK if !block.is_first() => {}
             // SAFETY: a piece has its own rows.
-            0 => unsafe { input.pack(group, index, |row| row_of(x, row, up)) },
-            1 => match (between, hidden) {
+            PACK => unsafe { input.pack(group, index, |row| row_of(x, row, up)) },
+            UP => match (between, hidden) {
                 (Between::Nothing, Hidden::Activation(activation)) => {
                     let (to, stride, columns) = (packed.of_group(group), packed.stride(), block.values());
                     let cut = up_cut.behind(columns.start / up.panel_width());
@@ -95,7 +101,7 @@ pub(crate) fn feed_forward(
                     input.multiply(rows_of_x, up_cut, index, raw.store(group, up_bias, hidden));
                 },
             },
-            2 => {
+            REARRANGE => {
                 for row in groups.rows_of_piece(group, index).0 {
                     if let Hidden::Gate(activation) = hidden {
                         // SAFETY: a piece has its own rows.
@@ -106,7 +112,7 @@ pub(crate) fn feed_forward(
                 // SAFETY: a piece has its own rows, raw and packed.
                 unsafe { packed.pack(group, index, |row| &raw.row(group, row)[..down.in_features()]) }
             }
-            3 => {
+            DOWN => {
                 let epilogue = Epilogue::sum(down_bias, residual);
                 let finish = Store::new(down.out_features(), epilogue, 0, out);
                 // SAFETY: the group is packed, and the piece has its own columns of the output.

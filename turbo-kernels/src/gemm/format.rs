@@ -18,7 +18,7 @@ pub(crate) trait Format: Words + Copy + Send + Sync {
     /// Of what activations make of products.
     const ACCURACY: Accuracy;
 
-    /// Rows of the tile that suits best; any format takes as many as [`super::tile_rows`].
+    /// Rows of the tile that suits best; any format takes as many as [`super::held_rows`].
     fn tile_rows<S: Simd>() -> usize {
         words::most_rows::<S, Self>()
     }

@@ -27,7 +27,7 @@ pub(crate) use finish::{Halves, Store, activate, activate_in_place};
 pub(crate) use format::{F32, Format, FormatKernel};
 pub use pack::PackedWeight;
 pub(crate) use pack::{
-    EvenTiles, RUN, TileRanges, TileSizes, pack_tile, panel_width, tile_rows, tile_values, with_rows,
+    EvenTiles, RUN, TileRanges, TileSizes, held_rows, pack_tile, panel_width, tile_values, with_rows,
 };
 pub(crate) use rows::{Cut, Groups, Panels, ProductRows};
 pub(crate) use tile::{Finish, Met, Order, Panel, Place, Products, Tile};

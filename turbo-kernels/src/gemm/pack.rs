@@ -50,15 +50,15 @@ pub(crate) const fn panel_width<S: Simd>() -> usize {
 
 /// Rows of the largest tile whose sums vectors hold: two accumulators a row; two registers hold the panel, two are left to
 /// broadcast.
-pub(crate) const fn tile_rows<S: Simd>() -> usize {
+pub(crate) const fn held_rows<S: Simd>() -> usize {
     (S::REGISTERS - 4) / 2
 }
 
 /// Rows of the highest tile whose sums vectors hold.
-pub(super) const HELD_ROWS: usize = 14;
+pub(super) const MOST_HELD_ROWS: usize = 14;
 
 /// Rows of the highest tile.
-pub(super) const MOST_ROWS: usize = if HELD_ROWS > TILE_ROWS { HELD_ROWS } else { TILE_ROWS };
+pub(super) const MOST_ROWS: usize = if MOST_HELD_ROWS > TILE_ROWS { MOST_HELD_ROWS } else { TILE_ROWS };
 
 /// Words that tile registers multiply and add in the time that vectors take for one: 16 × 16 × 16 in 16 cycles, beside 32
 /// in each. By Intel's manuals; nothing was timed.
@@ -77,7 +77,7 @@ macro_rules! with_rows {
     };
     (# $simd:ty, $number:literal, $count:ident, $body:expr) => {
         // decided before code is made, so that none is made for what cannot be
-        if const { $number <= $crate::gemm::tile_rows::<$simd>() } {
+        if const { $number <= $crate::gemm::held_rows::<$simd>() } {
             const $count: usize = $number;
             $body
         } else {
@@ -329,7 +329,7 @@ impl<K: FormatKernel, F: Format> Kernel for In<K, F> {
 /// has 92 % of the speed on a Zen 5 server, where a set has 12 places.
 fn rows_spread(in_features: usize) -> bool {
     let mut rows_of_set = [0; SETS];
-    (0..HELD_ROWS).all(|row| {
+    (0..MOST_HELD_ROWS).all(|row| {
         let rows = &mut rows_of_set[row * in_features * size_of::<f32>() / LINE % SETS];
         *rows += 1;
         *rows <= MOST_IN_SET
@@ -403,7 +403,7 @@ impl Kernel for TileSizes {
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) -> (usize, usize) {
-        (panel_width::<S>(), tile_rows::<S>())
+        (panel_width::<S>(), held_rows::<S>())
     }
 }
 

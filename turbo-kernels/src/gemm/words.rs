@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 
 use super::{
     blocks::Block,
-    pack::{HELD_ROWS, RUN, panel_width, tile_rows, with_rows},
+    pack::{MOST_HELD_ROWS, RUN, held_rows, panel_width, with_rows},
     tile::{Order, Panel, Place, Tile},
     tiled::{self, TileRegisters, is_tiled},
 };
@@ -83,7 +83,7 @@ pub(super) fn most_rows<S: Simd, N: Words>() -> usize {
     if is_tiled::<S, N>() {
         return TILE_ROWS;
     }
-    if N::parts::<S>() == 1 { tile_rows::<S>() } else { (tile_rows::<S>() - 1).max(2) }
+    if N::parts::<S>() == 1 { held_rows::<S>() } else { (held_rows::<S>() - 1).max(2) }
 }
 
 /// Whether tiles may be rows that are not packed. With fewer registers than that their addresses take some that hold sums:
@@ -270,7 +270,7 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
         }
         let mut left = words;
         let mut weights = weights.as_ptr().cast::<i32>();
-        let mut of_run = [tile.as_ptr().cast::<i32>(); HELD_ROWS.div_ceil(POINTER_ROWS)];
+        let mut of_run = [tile.as_ptr().cast::<i32>(); MOST_HELD_ROWS.div_ceil(POINTER_ROWS)];
         for (number, values) in of_run.iter_mut().enumerate() {
             *values = values.wrapping_add(number * POINTER_ROWS * row_stride);
         }

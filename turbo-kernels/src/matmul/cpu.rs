@@ -6,8 +6,8 @@ use crate::{
     KernelError,
     device::{Cpu, CpuQueue, SharedMut},
     gemm::{
-        Block, EvenTiles, F32, Order, Panel, Products, Tile, TileRegisters, TileSizes, multiply, pack_tile,
-        panel_width, tile_rows, tile_values,
+        Block, EvenTiles, F32, Order, Panel, Products, Tile, TileRegisters, TileSizes, held_rows, multiply,
+        pack_tile, panel_width, tile_values,
     },
     simd::{Kernel, Simd},
 };
@@ -86,7 +86,7 @@ impl Group<'_> {
     #[inline(always)]
     fn multiply<S: Simd>(&mut self, s: S, head: (usize, usize)) {
         let MatMulShape { m, n, k, .. } = self.shape;
-        let tiles = EvenTiles::new(m, tile_rows::<S>());
+        let tiles = EvenTiles::new(m, held_rows::<S>());
         // SAFETY: nobody else multiplies on this thread before this returns.
         let (mut products, mut registers) = (Products::new(), unsafe { TileRegisters::new(s) });
         for number in 0..tiles.count() {

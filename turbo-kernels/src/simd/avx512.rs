@@ -290,7 +290,8 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
     #[inline(always)]
     fn dot_int8(self, x: __m512i, w: __m512i, sum: __m512i) -> __m512i {
         if Self::DOT_INT8 {
-            // SAFETY: only `run_int8` makes such a token, and its callers know that the machine has the instruction.
+            // SAFETY: such a token is made only by functions here that enable the instruction, whose callers know that the
+            // machine has it.
             unsafe { _mm512_dpbusd_epi32(sum, x, w) }
         } else {
             unreachable!("whoever calls this asks first whether it is an instruction")
@@ -300,8 +301,8 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
     #[inline(always)]
     fn dot_bf16(self, x: __m512i, w: __m512i, sum: __m512) -> __m512 {
         if Self::DOT_BF16 {
-            // SAFETY: only `run_bf16` makes such a token, and its callers know that the machine has the instruction;
-            // a vector of words and one of bf16 are the same bits.
+            // SAFETY: such a token is made only by functions here that enable the instruction, whose callers know that the
+            // machine has it; a vector of words and one of bf16 are the same bits.
             unsafe {
                 _mm512_dpbf16_ps(sum, transmute::<__m512i, __m512bh>(x), transmute::<__m512i, __m512bh>(w))
             }
