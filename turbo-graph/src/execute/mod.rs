@@ -208,8 +208,10 @@ impl<D: EncoderKernels> Executor<D> {
     /// Prepares for every batch within `capacity`: binds all buckets, sizes inputs and outputs, and launches every kernel
     /// on the longest sequence, or as many rows as there may be, so that it grows its scratch; of alike launches, such as
     /// those of repeated layers, one, for eight thousand tokens take a while. Afterwards such batches allocate nothing,
-    /// unless [`ExecutorConfig::cached_bindings`] is 0. There are some hundreds of buckets, and some thousands where
-    /// the program selects tokens; one that selects none needs no room for them. Leaves nothing to [`Executor::read`].
+    /// unless [`ExecutorConfig::cached_bindings`] is 0; on a CPU, unless layers are so wide that a thread's rows take more
+    /// than 4 MiB between two products: the first batch with rows for all threads makes room for those. There are some
+    /// hundreds of buckets, and some thousands where the program selects tokens; one that selects none needs no room for
+    /// them. Leaves nothing to [`Executor::read`].
     ///
     /// # Errors
     /// No device memory; what the planner refuses; a longest sequence that has no row in a table of positions, where the

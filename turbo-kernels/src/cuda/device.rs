@@ -240,7 +240,7 @@ impl<F: Float> Device for Cuda<F> {
         // SAFETY: every pattern of bits is an element.
         match unsafe { bytes.align_to() } {
             ([], values, []) => Ok(values),
-            _ => Err(DeviceError::Misaligned { offset: bytes.len(), alignment: size_of::<T>() }),
+            _ => Err(DeviceError::PartialElement { bytes: bytes.len(), element_bytes: size_of::<T>() }),
         }
     }
 }
@@ -254,7 +254,7 @@ fn check_lengths<T>(from: usize, to: usize) -> Result<(), DeviceError> {
     if from == to {
         return Ok(());
     }
-    Err(DeviceError::Bounds { offset: 0, end: from * size_of::<T>(), block_bytes: to * size_of::<T>() })
+    Err(DeviceError::CopyLength { from: from * size_of::<T>(), to: to * size_of::<T>() })
 }
 
 #[cfg(test)]
@@ -279,7 +279,7 @@ mod tests {
         cuda.download(&mut queue, cuda.view(&block, 0, 4).unwrap(), &mut back).unwrap();
         assert_eq!(back, [0, 1, 2, 3], "a block begins as zeros");
         let error = cuda.upload(&mut queue, &back, cuda.view_mut(&mut block, 0, 3).unwrap()).unwrap_err();
-        assert!(matches!(error, DeviceError::Bounds { end: 16, block_bytes: 12, .. }));
+        assert!(matches!(error, DeviceError::CopyLength { from: 16, to: 12 }));
     }
 
     #[test]
@@ -334,7 +334,7 @@ mod tests {
         assert!(matches!(views(span(0, 32, 34), span(1, 0, 2)), Err(DeviceError::Bounds { .. })));
         assert!(matches!(views(span(2, 0, 2), span(1, 0, 2)), Err(DeviceError::Bounds { .. })));
         assert!(matches!(views(span(0, 1, 2), span(1, 0, 2)), Err(DeviceError::Misaligned { .. })));
-        assert!(matches!(views(span(0, 0, 3), span(1, 0, 2)), Err(DeviceError::Misaligned { .. })));
+        assert!(matches!(views(span(0, 0, 3), span(1, 0, 2)), Err(DeviceError::PartialElement { .. })));
         assert!(cuda.view::<f32>(&blocks[0], 60, 2).is_err());
         assert!(cuda.view_mut::<f32>(&mut blocks[0], 2, 1).is_err());
     }

@@ -196,7 +196,7 @@ mod tests {
         ));
         assert!(matches!(
             split::<f32, 0, 1>(&mut blocks, [], [span(0, 0, 6)]),
-            Err(DeviceError::Misaligned { .. })
+            Err(DeviceError::PartialElement { bytes: 6, element_bytes: 4 })
         ));
     }
 

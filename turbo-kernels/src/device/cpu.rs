@@ -329,7 +329,7 @@ impl Device for Cpu {
 
 fn copy<T: Element>(from: &[T], to: &mut [T]) -> Result<(), DeviceError> {
     if from.len() != to.len() {
-        return Err(DeviceError::Bounds { offset: 0, end: size_of_val(from), block_bytes: size_of_val(to) });
+        return Err(DeviceError::CopyLength { from: size_of_val(from), to: size_of_val(to) });
     }
     to.copy_from_slice(from);
     Ok(())
@@ -396,7 +396,7 @@ mod tests {
         cpu.download(&mut queue, cpu.view::<u32>(&block, 0, 4).unwrap(), &mut back).unwrap();
         assert_eq!(back, [0, 1, 2, 3]);
         let error = cpu.upload(&mut queue, &back, cpu.view_mut(&mut block, 0, 3).unwrap()).unwrap_err();
-        assert!(matches!(error, DeviceError::Bounds { end: 16, block_bytes: 12, .. }));
+        assert_eq!(error.to_string(), "16 bytes are copied to a place of 12 bytes, expected as many");
     }
 
     #[test]

@@ -203,7 +203,7 @@ pub trait Device: Clone + Send + Sync + 'static {
     /// is safe code.
     ///
     /// # Errors
-    /// [`DeviceError::Bounds`], [`DeviceError::Misaligned`], [`DeviceError::Overlap`].
+    /// [`DeviceError::Bounds`], [`DeviceError::Misaligned`], [`DeviceError::PartialElement`], [`DeviceError::Overlap`].
     #[allow(clippy::type_complexity)]
     fn views<'a, const R: usize, const W: usize>(
         &self,
@@ -220,7 +220,7 @@ pub trait Device: Clone + Send + Sync + 'static {
     /// Copies host values to the device, in queue order. `from` and `to` have the same length.
     ///
     /// # Errors
-    /// [`DeviceError::Bounds`] when the lengths differ, or a device failure.
+    /// [`DeviceError::CopyLength`] when the lengths differ, or a device failure.
     fn upload<T: Element>(
         &self,
         queue: &mut Self::Queue,
@@ -231,7 +231,7 @@ pub trait Device: Clone + Send + Sync + 'static {
     /// Copies device values to the host, after everything queued before. `from` and `to` have the same length.
     ///
     /// # Errors
-    /// [`DeviceError::Bounds`] when the lengths differ, or a device failure.
+    /// [`DeviceError::CopyLength`] when the lengths differ, or a device failure.
     fn download<T: Element>(
         &self,
         queue: &mut Self::Queue,
@@ -321,6 +321,22 @@ pub enum DeviceError {
         offset: usize,
         /// What it must be a multiple of.
         alignment: usize,
+    },
+    /// A view ends inside an element.
+    #[error("{bytes} bytes are no whole number of elements of {element_bytes} bytes")]
+    PartialElement {
+        /// Size of the view.
+        bytes: usize,
+        /// Size of one of its elements.
+        element_bytes: usize,
+    },
+    /// What is copied is longer or shorter than where it goes to.
+    #[error("{from} bytes are copied to a place of {to} bytes, expected as many")]
+    CopyLength {
+        /// Bytes that are read.
+        from: usize,
+        /// Bytes that are written.
+        to: usize,
     },
     /// A span that is written overlaps another span of the same operation.
     #[error("{written:?} is written and overlaps {other:?}")]

@@ -39,13 +39,13 @@ pub(crate) fn check_apart(reads: &[Span], writes: &[Span]) -> Result<(), DeviceE
 /// The block of `span` and its number of values.
 ///
 /// # Errors
-/// [`DeviceError::Bounds`] when there is no such block, [`DeviceError::Misaligned`] when it ends inside a value.
+/// [`DeviceError::Bounds`] when there is no such block, [`DeviceError::PartialElement`] when it ends inside a value.
 pub(crate) fn block_of<'b, T: Element, B>(
     blocks: &'b [B],
     span: &Span,
 ) -> Result<(&'b B, usize), DeviceError> {
     if !span.bytes.is_multiple_of(size_of::<T>()) {
-        return Err(DeviceError::Misaligned { offset: span.bytes, alignment: size_of::<T>() });
+        return Err(DeviceError::PartialElement { bytes: span.bytes, element_bytes: size_of::<T>() });
     }
     let block = blocks.get(span.block).ok_or(DeviceError::Bounds {
         offset: span.offset,
