@@ -5,7 +5,6 @@ use std::{
     future::ready,
     io::{self, ErrorKind},
     sync::Arc,
-    time::Duration,
 };
 
 use axum::serve::Listener as Accept;
@@ -36,7 +35,7 @@ const MOST_AT_THE_DOOR: usize = 4096;
 /// For a client who had begun to connect to be let in: a moment within a machine or a rack, and to those who come now it
 /// makes no difference.
 #[cfg(target_os = "linux")]
-const HANDSHAKE: Duration = Duration::from_millis(1);
+const HANDSHAKE: std::time::Duration = std::time::Duration::from_millis(1);
 
 impl Listener {
     /// Begins a connection for every client that comes.
