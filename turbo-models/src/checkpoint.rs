@@ -145,7 +145,8 @@ impl Checkpoint {
         &self.modules.prompts
     }
 
-    /// What the logits of a classifier are about, in their order; numbered where the folder names none.
+    /// What the logits of a classifier are about, in their order; numbered where the folder names none. Empty
+    /// where its names make no sense: such a folder does not classify.
     pub fn labels(&self) -> &[String] {
         &self.config.labels().names
     }

@@ -9,7 +9,7 @@ use crate::{
     ModelError, Task,
     architectures::{Architecture, Name},
     config_fields::{ConfigFields, Setting},
-    config_labels::Labels,
+    config_labels::{self, Labels},
     drawing::Bias,
     json::JsonObject,
 };
@@ -56,10 +56,13 @@ pub struct ModelConfig {
 impl ModelConfig {
     /// Reads `config.json` of the folder `dir`, and finds the architecture it names.
     pub(crate) fn open(dir: &Path) -> Result<(Self, &'static Architecture), ModelError> {
-        let json = JsonObject::open_existing(dir.join("config.json"))?;
+        let mut json = JsonObject::open_existing(dir.join("config.json"))?;
         let (architecture, name) = architecture(&json)?;
-        architecture.fields.only.iter().try_for_each(|only| only.check(&json))?;
-        Ok((Self::from_json(json, name, &architecture.fields)?, architecture))
+        let fields = &architecture.fields;
+        fields.check_layout(&json)?;
+        fields.attribute_map.iter().try_for_each(|&(alias, field)| json.resolve(alias, field))?;
+        fields.only.iter().try_for_each(|only| only.check(&json))?;
+        Ok((Self::from_json(json, name, fields)?, architecture))
     }
 
     fn from_json(json: JsonObject, name: &Name, fields: &ConfigFields) -> Result<Self, ModelError> {
@@ -103,7 +106,7 @@ impl ModelConfig {
         self.max_position_embeddings.saturating_sub(self.spare_positions())
     }
 
-    /// The file, as it was read.
+    /// The file; what stands under an alias of a field stands under the field, too.
     pub(crate) fn text(&self) -> String {
         self.json.text()
     }
@@ -126,8 +129,14 @@ impl ModelConfig {
     }
 
     /// Logits of a classifier.
-    pub(crate) fn num_labels(&self) -> usize {
-        self.labels.names.len()
+    ///
+    /// # Errors
+    /// What is wrong with the labels, which nothing else asks for.
+    pub(crate) fn num_labels(&self) -> Result<usize, ModelError> {
+        match self.labels.names.len() {
+            0 => Ok(config_labels::names(&self.json)?.len()),
+            count => Ok(count),
+        }
     }
 
     /// What the family's own file asks for.
@@ -312,12 +321,40 @@ mod tests {
         let (distilbert, base) = bert("distilbert");
         assert_eq!(distilbert, ModelConfig { num_hidden_layers: 6, type_vocab_size: 0, ..base });
         let named = r#"{"model_type": "distilbert", "dim": 24, "n_layers": 3, "n_heads": 4, "hidden_dim": 40,
-            "activation": "relu", "hidden_size": 1, "layer_norm_eps": 0.5, "type_vocab_size": 7}"#;
+            "activation": "relu", "hidden_size": 24, "layer_norm_eps": 0.5, "type_vocab_size": 7}"#;
         let named = open(named).unwrap();
         let sizes = (named.hidden_size, named.num_hidden_layers, named.head_dim(), named.intermediate_size);
         assert_eq!(sizes, (24, 3, 6, 40));
         assert_eq!((named.hidden_act, named.layer_norm_eps), (Activation::Relu, 1e-12));
         assert_eq!(named.type_vocab_size, 0);
+    }
+
+    /// The reference takes the alias where both are given, and nobody can have meant both.
+    #[test]
+    fn distilbert_s_aliases_may_not_contradict_its_fields() {
+        let open_with = |fields: &str| open(&format!(r#"{{"model_type": "distilbert", {fields}}}"#));
+        let sizes = |fields: &str| {
+            let config = open_with(fields).unwrap();
+            (config.hidden_size, config.num_attention_heads, config.num_hidden_layers)
+        };
+        let aliases = r#""hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 3"#;
+        assert_eq!(sizes(aliases), (24, 4, 3));
+        assert_eq!(sizes(&format!(r#"{aliases}, "dim": 24, "n_heads": null, "n_layers": 3"#)), (24, 4, 3));
+        assert_eq!(sizes(r#""hidden_size": null, "dim": 24"#), (24, 12, 6));
+        let cases = [
+            (r#""hidden_size": 24, "dim": 36"#, "hidden_size: is 24, and dim, which means the same, is 36"),
+            (
+                r#""num_attention_heads": 4, "n_heads": 6"#,
+                "num_attention_heads: is 4, and n_heads, which means the same, is 6",
+            ),
+            (
+                r#""num_hidden_layers": 3, "n_layers": 2"#,
+                "num_hidden_layers: is 3, and n_layers, which means the same, is 2",
+            ),
+        ];
+        for (fields, why) in cases {
+            assert_eq!(open_with(fields).unwrap_err(), format!("config.json: {why}"));
+        }
     }
 
     #[test]

@@ -41,8 +41,27 @@ pub(crate) struct ConfigFields {
     pub(crate) positions: Setting<Positions>,
     /// Where this field is given, positions are stretched behind this many, and inputs end there.
     pub(crate) stretched_behind: Option<(&'static str, Setting<u32>)>,
+    /// Other names of fields, each with the field it means: `attribute_map` of the transformers library.
+    pub(crate) attribute_map: &'static [(&'static str, &'static str)],
+    /// What a newer layout, which is not supported, calls `hidden_size`.
+    pub(crate) newer_layout: Option<&'static str>,
     /// What else must be as it is here.
     pub(crate) only: &'static [Only],
+}
+
+impl ConfigFields {
+    /// Refuses a file of the newer layout: read as one of this layout, it would have the defaults of all fields.
+    pub(crate) fn check_layout(&self, json: &JsonObject) -> Result<(), ModelError> {
+        let Some(newer) = self.newer_layout else { return Ok(()) };
+        let field = self.hidden_size.name();
+        match (json.get::<Value>(field)?, json.get::<Value>(newer)?) {
+            (None, Some(_)) => {
+                let why = "that is the newer layout, which is not supported";
+                Err(json.wrong(field, format!("missing, and {newer} is given: {why}")))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A field that changes what the models compute, and the values for which they are drawn right.
@@ -225,6 +244,10 @@ mod tests {
                 "use_sliding_window is \"true\", supported: false",
             ),
             (r#""model_type": "nomic_bert""#, "activation_function is \"gelu_new\", supported: swiglu"),
+            (
+                r#""model_type": "nomic_bert", "hidden_size": 768, "hidden_act": "silu", "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}"#,
+                "n_embd: missing, and hidden_size is given: that is the newer layout, which is not supported",
+            ),
             (
                 r#""model_type": "nomic_bert", "activation_function": "swiglu""#,
                 "rotary_emb_fraction is \"0.0\", supported: 1, 1.0",

@@ -30,15 +30,24 @@ struct SentenceTransformers {
 }
 
 impl Labels {
-    /// Reads `id2label`, or else counts `num_labels`.
+    /// Reads names and functions. There are no names where they make no sense: that stops a classifier, but no other
+    /// model.
     pub(crate) fn read(json: &JsonObject) -> Result<Self, ModelError> {
-        let names = match json.get("id2label")? {
-            _ if is_discriminator(json)? => vec!["REPLACED".to_owned()],
-            Some(named) => in_order(json, named)?,
-            None => numbered(json)?,
-        };
+        let names = names(json).unwrap_or_default();
         let score_function = score_function(json, names.len())?;
         Ok(Self { names, score_function, activation: asked_activation(json)? })
+    }
+}
+
+/// Reads `id2label`, or else counts `num_labels`: at least one.
+///
+/// # Errors
+/// [`ModelError`], naming the field.
+pub(crate) fn names(json: &JsonObject) -> Result<Vec<String>, ModelError> {
+    match json.get("id2label")? {
+        _ if is_discriminator(json)? => Ok(vec!["REPLACED".to_owned()]),
+        Some(named) => in_order(json, named),
+        None => numbered(json),
     }
 }
 
@@ -121,11 +130,15 @@ mod tests {
     use super::*;
 
     fn read(config: &str) -> Result<Labels, String> {
+        read_with(config, Labels::read)
+    }
+
+    fn read_with<T>(config: &str, read: impl Fn(&JsonObject) -> Result<T, ModelError>) -> Result<T, String> {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("config.json"), config).unwrap();
         let json = JsonObject::open(dir.path().join("config.json")).unwrap().unwrap();
         let prefix = format!("{}/", dir.path().display());
-        Labels::read(&json).map_err(|error| error.to_string().replace(&prefix, ""))
+        read(&json).map_err(|error| error.to_string().replace(&prefix, ""))
     }
 
     #[test]
@@ -145,6 +158,7 @@ mod tests {
         assert_eq!(many.names[10], "name 10", "in the order of numbers, not of letters");
     }
 
+    /// Where they are needed; all else can be read.
     #[test]
     fn odd_labels_are_refused() {
         let cases = [
@@ -153,6 +167,7 @@ mod tests {
             (r#"{"id2label": {"1": "a"}}"#, r#"id2label: "1" is not one of 0, 1, 2, …"#),
             (r#"{"id2label": {"x": "a"}}"#, r#"id2label: "x" is not one of 0, 1, 2, …"#),
             (r#"{"id2label": {"0": ["a"]}}"#, r#"id2label: ["a"] is no label"#),
+            (r#"{"id2label": {"0": null}}"#, "id2label: null is no label"),
             (r#"{"num_labels": 0}"#, "num_labels: is 0, expected at least 1 and at most 65536"),
             (
                 r#"{"num_labels": 4294967295}"#,
@@ -160,7 +175,8 @@ mod tests {
             ),
         ];
         for (config, why) in cases {
-            assert_eq!(read(config).unwrap_err(), format!("config.json: {why}"));
+            assert_eq!(read_with(config, names).unwrap_err(), format!("config.json: {why}"));
+            assert_eq!(read(config).unwrap().names, [""; 0], "{config}");
         }
     }
 

@@ -45,6 +45,24 @@ impl JsonObject {
         }
     }
 
+    /// Puts the value of `alias` under the name of `field`, which means the same.
+    ///
+    /// # Errors
+    /// [`ModelError::Field`] where both are given, and differ.
+    pub(crate) fn resolve(&mut self, alias: &'static str, field: &'static str) -> Result<(), ModelError> {
+        let Some(value) = self.get::<Value>(alias)? else { return Ok(()) };
+        match self.get::<Value>(field)? {
+            Some(other) if other != value => {
+                let why = format!("is {value}, and {field}, which means the same, is {other}");
+                Err(self.wrong(alias, one_line(why)))
+            }
+            _ => {
+                self.fields.insert(field.to_owned(), value);
+                Ok(())
+            }
+        }
+    }
+
     /// An error about `field`.
     pub(crate) fn wrong(&self, field: &'static str, why: impl Into<String>) -> ModelError {
         ModelError::Field { file: self.file.clone(), field, why: why.into() }

@@ -66,6 +66,8 @@ pub(super) const FIELDS: ConfigFields = ConfigFields {
     layer_norm_eps: Setting::Field("layer_norm_eps", 1e-12),
     positions: Setting::Always(Positions::FromZero),
     stretched_behind: None,
+    attribute_map: &[],
+    newer_layout: None,
     only: &[
         Only { field: "position_embedding_type", values: &["absolute"], default: "absolute" },
         Only { field: "is_decoder", values: &["false"], default: "false" },

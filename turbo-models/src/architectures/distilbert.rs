@@ -24,6 +24,11 @@ pub(super) const DISTILBERT: Architecture = Architecture {
         hidden_act: Setting::Field("activation", "gelu"),
         type_vocab_size: None,
         layer_norm_eps: Setting::Always(1e-12),
+        attribute_map: &[
+            ("hidden_size", "dim"),
+            ("num_attention_heads", "n_heads"),
+            ("num_hidden_layers", "n_layers"),
+        ],
         ..bert::FIELDS
     },
     heads: HEADS,

@@ -104,12 +104,15 @@ fn positions(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId,
     let Some(stretched) = config.optional::<RopeParameters>(field)? else {
         return rotary::table(drawing, config, theta, 1.0);
     };
-    match (stretched.kind(), stretched.factor) {
-        ("default", _) => rotary::table(drawing, config, theta, 1.0),
-        ("ntk", Some(factor)) if factor >= 1.0 => {
+    match (stretched.kind(), stretched.factor, stretched.mixed_b) {
+        ("default", ..) => rotary::table(drawing, config, theta, 1.0),
+        ("ntk", _, Some(mixed_b)) => {
+            Err(config.unsupported(field, format!("ntk with mixed_b {mixed_b}"), "ntk without mixed_b"))
+        }
+        ("ntk", Some(factor), None) if factor >= 1.0 => {
             rotary::table(drawing, config, theta * factor, factor.powf(2.0 / config.head_dim() as f64))
         }
-        (kind, factor) => {
+        (kind, factor, _) => {
             Err(config.unsupported(field, format!("{kind} by {factor:?}"), "ntk by at least 1"))
         }
     }

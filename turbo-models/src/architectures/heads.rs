@@ -153,7 +153,7 @@ fn steps(
             Step::Pool(pooling) => drawing.graph.pool(x, *pooling)?,
             Step::PoolAs(setting) => drawing.graph.pool(x, pooling(config, *setting)?)?,
             Step::Linear(name, width, bias) => {
-                let from = std::mem::replace(&mut columns, width.columns(config));
+                let from = std::mem::replace(&mut columns, width.columns(config)?);
                 drawing.linear_with(x, name, (from, columns), bias.of(config)?)?
             }
             Step::Activate(activation) => drawing.graph.activate(x, *activation)?,
@@ -188,13 +188,13 @@ fn words(
 }
 
 impl Width {
-    fn columns(&self, config: &ModelConfig) -> usize {
-        match self {
+    fn columns(&self, config: &ModelConfig) -> Result<usize, ModelError> {
+        Ok(match self {
             Width::Hidden => config.hidden_size,
             Width::Embedding => config.embedding_size,
-            Width::Labels => config.num_labels(),
+            Width::Labels => config.num_labels()?,
             Width::Fixed(columns) => *columns,
-        }
+        })
     }
 }
 

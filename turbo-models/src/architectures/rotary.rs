@@ -40,6 +40,8 @@ pub(super) struct RopeParameters {
     r#type: Option<String>,
     /// How many times longer inputs are than the model had been trained with.
     pub(super) factor: Option<f64>,
+    /// Where given, GTE's columns are slowed down by different factors.
+    pub(super) mixed_b: Option<f64>,
     rope_theta: Option<f64>,
 }
 
@@ -55,11 +57,22 @@ impl RopeParameters {
     }
 
     /// A speed of turning, the base of its powers: that of `setting`, unless the file is of a later version.
+    ///
+    /// # Errors
+    /// Where the file has another beside it in [`SCALING`]: version 4 of the reference takes that of `setting` then,
+    /// version 5 the other.
     pub(super) fn theta(&self, config: &ModelConfig, setting: Setting<f64>) -> Result<f64, ModelError> {
-        let (field, theta) = match self.rope_theta {
-            Some(theta) => (PARAMETERS, theta),
-            None => (setting.name(), config.read(setting)?),
+        let scaling = config.optional::<RopeParameters>(SCALING)?;
+        let in_scaling = scaling.filter(|scaling| scaling.kind() == "default").and_then(|it| it.rope_theta);
+        let (field, theta) = match (self.rope_theta, in_scaling) {
+            (Some(theta), _) => (PARAMETERS, theta),
+            (None, Some(theta)) if !config.is_given(setting.name()) => (SCALING, theta),
+            (None, _) => (setting.name(), config.read(setting)?),
         };
+        if let Some(other) = in_scaling.filter(|other| *other != theta) {
+            let why = format!("its rope_theta is {other}, expected {theta} as in {field}");
+            return Err(config.wrong(SCALING, why));
+        }
         match theta.is_finite() && theta > 0.0 {
             true => Ok(theta),
             false => Err(config.wrong(field, format!("is {theta}, expected more than 0"))),

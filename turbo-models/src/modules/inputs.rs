@@ -15,7 +15,10 @@ pub(crate) struct EncoderInputs {
     pub(crate) max_seq_length: Option<usize>,
     /// The same as what the library tokenises texts with, which counts before all others.
     max_length: Option<usize>,
-    /// The same as the tokenizer's file says, which counts where the other is silent. Often a number beyond all reason.
+    /// The same as what the library loads the tokenizer with. Its versions differ in whether this counts or
+    /// `max_seq_length`: the smaller does here.
+    loaded_max_length: Option<usize>,
+    /// The same as the tokenizer's file says, which counts where the others are silent. Often a number beyond reason.
     model_max_length: Option<usize>,
     /// Whether texts are lower-cased before the tokenizer sees them.
     pub(crate) do_lower_case: bool,
@@ -58,6 +61,7 @@ impl EncoderInputs {
                 return Err(json.wrong("max_seq_length", "is 0, expected at least 1"));
             }
             inputs.max_length = max_length(&json)?;
+            inputs.loaded_max_length = loaded_max_length(&json)?;
             inputs.do_lower_case = json.get("do_lower_case")?.unwrap_or(false);
             inputs.gives = gives(&json)?;
             break;
@@ -67,7 +71,8 @@ impl EncoderInputs {
 
     /// Most tokens of an input, as far as a file says; there may be fewer positions.
     pub(crate) fn max_length(&self) -> Option<usize> {
-        self.max_length.or(self.max_seq_length).or(self.model_max_length)
+        let own = self.max_seq_length.into_iter().chain(self.loaded_max_length).min();
+        self.max_length.or(own).or(self.model_max_length)
     }
 }
 
@@ -103,6 +108,69 @@ fn max_length(json: &JsonObject) -> Result<Option<usize>, ModelError> {
         Some(0) => Err(json.wrong(FIELD, "max_length is 0, expected at least 1")),
         _ => Ok(limit),
     }
+}
+
+/// What the library loads the tokenizer with: the name of its earlier versions, and of later ones.
+pub(super) const TOKENIZER_ARGUMENTS: [&str; 2] = ["tokenizer_args", "processor_kwargs"];
+
+/// What it loads model and configuration with.
+pub(super) const OTHER_ARGUMENTS: [&str; 4] = ["model_args", "model_kwargs", "config_args", "config_kwargs"];
+
+/// Those among all of them that change no vector.
+const HARMLESS: [&str; 22] = [
+    // where the files are, and who may read them
+    "cache_dir",
+    "code_revision",
+    "force_download",
+    "local_files_only",
+    "revision",
+    "subfolder",
+    "token",
+    "trust_remote_code",
+    "use_auth_token",
+    "use_safetensors",
+    // how and in what the reference computes
+    "attn_implementation",
+    "device_map",
+    "dtype",
+    "low_cpu_mem_usage",
+    "reference_compile",
+    "torch_dtype",
+    "unpad_inputs",
+    "use_fast",
+    "use_memory_efficient_attention",
+    // what nobody asks for here: another head, padding, texts of ids
+    "add_pooling_layer",
+    "clean_up_tokenization_spaces",
+    "padding_side",
+];
+
+/// The tokenizer's limit among what the library loads its parts with. What is not known to change nothing is refused.
+fn loaded_max_length(json: &JsonObject) -> Result<Option<usize>, ModelError> {
+    const LIMIT: &str = "model_max_length";
+    let mut limit: Option<usize> = None;
+    for field in TOKENIZER_ARGUMENTS.into_iter().chain(OTHER_ARGUMENTS) {
+        let of_tokenizer = TOKENIZER_ARGUMENTS.contains(&field);
+        let arguments: Map<String, Value> = json.get(field)?.unwrap_or_default();
+        for (name, value) in &arguments {
+            match (name.as_str(), value.as_f64()) {
+                (LIMIT, Some(tokens)) if of_tokenizer && tokens < 1.0 => {
+                    return Err(json.wrong(field, format!("{LIMIT} is {value}, expected at least 1")));
+                }
+                (LIMIT, Some(tokens)) if of_tokenizer => {
+                    limit = limit.into_iter().chain([tokens as usize]).min();
+                }
+                ("truncation_side", _) if of_tokenizer && value == "right" => {}
+                (name, _) if HARMLESS.contains(&name) => {}
+                _ => {
+                    let more = if of_tokenizer { ", truncation_side: right, model_max_length" } else { "" };
+                    let supported = HARMLESS.join(", ") + more;
+                    return Err(json.unsupported(field, format!("{name}: {value}"), supported));
+                }
+            }
+        }
+    }
+    Ok(limit)
 }
 
 /// Files without a limit say 1e30.

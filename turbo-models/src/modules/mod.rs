@@ -233,6 +233,70 @@ mod tests {
         assert!(many.starts_with("sentence_bert_config.json: processing_kwargs: "), "{many}");
     }
 
+    /// The tokenizer is loaded with these; versions of the library differ in what counts beside `max_seq_length`.
+    #[test]
+    fn a_limit_may_be_what_the_tokenizer_is_loaded_with() {
+        let limit = |fields: &str| {
+            let own = format!("{{{fields}}}");
+            let tokenizer = ("tokenizer_config.json", r#"{"model_max_length": 256}"#);
+            open(&[("sentence_bert_config.json", own.as_str()), tokenizer])
+                .map(|modules| modules.inputs.max_length())
+        };
+        for field in inputs::TOKENIZER_ARGUMENTS {
+            let cases = [
+                ("", 64, 64),
+                ("", 512, 512),
+                (r#""max_seq_length": 300, "#, 64, 64),
+                (r#""max_seq_length": 300, "#, 512, 300),
+                (r#""processing_kwargs": {"text": {"max_length": 128}}, "#, 64, 128),
+            ];
+            for (others, tokens, expected) in cases {
+                let fields = format!(r#"{others}"{field}": {{"model_max_length": {tokens}}}"#);
+                assert_eq!(limit(&fields), Ok(Some(expected)), "{fields}");
+            }
+            for same in ["null", "{}", r#"{"use_fast": true, "truncation_side": "right"}"#] {
+                assert_eq!(limit(&format!(r#""{field}": {same}"#)), Ok(Some(256)), "{field}: {same}");
+            }
+            let none = limit(&format!(r#""{field}": {{"model_max_length": 1e30}}"#)).unwrap();
+            assert!(none.is_some_and(|tokens| tokens > 1 << 60), "{none:?}");
+            let zero = limit(&format!(r#""{field}": {{"model_max_length": 0}}"#)).unwrap_err();
+            let expected = "model_max_length is 0, expected at least 1";
+            assert_eq!(zero, format!("sentence_bert_config.json: {field}: {expected}"));
+        }
+        let both =
+            r#""tokenizer_args": {"model_max_length": 64}, "processor_kwargs": {"model_max_length": 32}"#;
+        assert_eq!(limit(both), Ok(Some(32)));
+    }
+
+    #[test]
+    fn what_the_parts_are_loaded_with_must_change_nothing() {
+        let open_with = |field: &str, arguments: &str| {
+            let own = format!(r#"{{"{field}": {arguments}}}"#);
+            open(&[("sentence_bert_config.json", own.as_str())])
+        };
+        let harmless = r#"{"add_pooling_layer": false, "torch_dtype": "float16", "attn_implementation": "sdpa",
+            "trust_remote_code": true, "revision": "main", "cache_dir": null, "unpad_inputs": true}"#;
+        for field in inputs::TOKENIZER_ARGUMENTS.into_iter().chain(inputs::OTHER_ARGUMENTS) {
+            assert_eq!(open_with(field, harmless), Ok(SentenceModules::default()), "{field}");
+        }
+        let refused = [
+            ("model_args", r#"{"rotary_scaling_factor": 2}"#, "rotary_scaling_factor: 2"),
+            ("model_kwargs", r#"{"model_max_length": 64}"#, "model_max_length: 64"),
+            ("config_args", r#"{"is_decoder": true}"#, "is_decoder: true"),
+            ("config_kwargs", r#"{"num_labels": 3}"#, "num_labels: 3"),
+            ("tokenizer_args", r#"{"truncation_side": "left"}"#, r#"truncation_side: \"left\""#),
+            ("processor_kwargs", r#"{"model_max_length": null}"#, "model_max_length: null"),
+            ("processor_kwargs", r#"{"do_lower_case": true}"#, "do_lower_case: true"),
+        ];
+        for (field, arguments, why) in refused {
+            let error = open_with(field, arguments).unwrap_err();
+            let expected = format!(r#"sentence_bert_config.json: {field} is "{why}", supported: "#);
+            assert!(error.starts_with(&expected), "{error}");
+        }
+        let error = open_with("model_args", "3").unwrap_err();
+        assert!(error.starts_with("sentence_bert_config.json: model_args: invalid type"), "{error}");
+    }
+
     /// What once was the class of the module is now a field beside it.
     #[test]
     fn the_encoder_s_task_is_told_by_its_file() {
@@ -463,6 +527,9 @@ mod tests {
             "prompts",
             "default_prompt_name",
             "max_seq_length",
+            "model_args",
+            "tokenizer_args",
+            "model_max_length",
             "mean",
             "",
             "..",

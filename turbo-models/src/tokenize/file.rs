@@ -21,7 +21,7 @@ pub(super) struct TokenizerFiles {
     pub(super) words: WordRule,
     /// Whether the model is told which text of a pair a token belongs to.
     pub(super) types_are_told: bool,
-    /// Where the files say different things.
+    /// Where the files say different things, or what is not done here.
     pub(super) warnings: Vec<String>,
 }
 
@@ -46,7 +46,8 @@ impl TokenizerFiles {
 }
 
 /// Where `tokenizer_config.json` says otherwise than the steps in `tokenizer.json`, which count here. The reference
-/// changes the steps of some families then, and its versions differ in which.
+/// changes the steps of some families then, and its versions differ in which. And where it wants texts cut on another
+/// side than is usual here: that is for requests to say.
 fn contradictions(config: &JsonObject, tokenizer: &Tokenizer) -> Result<Vec<String>, ModelError> {
     let mut steps = Vec::new();
     if let Some(NormalizerWrapper::BertNormalizer(bert)) = tokenizer.get_normalizer() {
@@ -65,6 +66,10 @@ fn contradictions(config: &JsonObject, tokenizer: &Tokenizer) -> Result<Vec<Stri
                 "tokenizer_config.json: {field} is {other}, tokenizer.json has {step}, which counts"
             ));
         }
+    }
+    if config.get::<Value>("truncation_side")?.is_some_and(|side| side == "left") {
+        let cut = "texts are cut on the right unless a request says otherwise";
+        warnings.push(format!("tokenizer_config.json: truncation_side is left, {cut}"));
     }
     Ok(warnings)
 }
@@ -184,5 +189,13 @@ mod tests {
             warnings("encodings-roberta", r#"{"add_prefix_space": true}"#),
             ["tokenizer_config.json: add_prefix_space is true, tokenizer.json has false, which counts"]
         );
+        let left = "truncation_side is left, texts are cut on the right unless a request says otherwise";
+        assert_eq!(
+            warnings("encodings-wordpiece", r#"{"truncation_side": "left"}"#),
+            [format!("tokenizer_config.json: {left}")]
+        );
+        for right in [r#"{"truncation_side": "right"}"#, r#"{"truncation_side": null}"#] {
+            assert_eq!(warnings("encodings-wordpiece", right), [""; 0]);
+        }
     }
 }

@@ -271,6 +271,22 @@ fn more_labels_than_logits_are_noticed() {
     assert!(refused.ends_with("tensor classifier.weight has shape [3, 16], expected [2, 16]"), "{refused}");
 }
 
+/// Labels that are counted from 1: vectors can be had, logits cannot.
+#[test]
+fn labels_that_make_no_sense_stop_a_classifier_only() {
+    let folder = copy("bert-seqcls");
+    let from_one = json!({"1": "no", "2": "yes", "3": "perhaps"});
+    set(&folder.path().join("config.json"), "id2label", from_one);
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(checkpoint.labels(), [""; 0]);
+    assert!(checkpoint.supports(Pooling::Cls.into()) && !checkpoint.supports(Task::SequenceClassification));
+    let why = r#"config.json: id2label: "3" is not one of 0, 1, 2, …"#;
+    let [warning] = checkpoint.warnings() else { panic!("{:?}", checkpoint.warnings()) };
+    assert!(warning.starts_with("no sequence-classification: ") && warning.ends_with(why), "{warning}");
+    let refused = encoder(&checkpoint, EncoderOptions::of(&checkpoint)).err().unwrap().to_string();
+    assert!(refused.ends_with(why), "{refused}");
+}
+
 #[test]
 fn a_task_that_the_family_has_no_head_for_is_refused() {
     let checkpoint = Checkpoint::open(&data("qwen3-base")).unwrap();
@@ -327,6 +343,16 @@ fn ways_to_stretch_positions_that_are_not_drawn_are_refused() {
             json!({"type": "ntk", "factor": 0.5}),
             r#"rope_scaling is "ntk by Some(0.5)", supported: ntk by at least 1"#,
         ),
+        (
+            "gte-base",
+            json!({"type": "ntk", "factor": 2.0, "mixed_b": 0.3}),
+            r#"rope_scaling is "ntk with mixed_b 0.3", supported: ntk without mixed_b"#,
+        ),
+        (
+            "qwen3-base",
+            json!({"rope_type": "default", "rope_theta": 5}),
+            "rope_scaling: its rope_theta is 5, expected 1000000 as in rope_theta",
+        ),
     ];
     for (fixture, scaling, why) in cases {
         let folder = copy(fixture);
@@ -381,7 +407,9 @@ fn configurations_of_later_versions_mean_the_same() {
     });
     let types = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"];
     let stretched = json!({"rope_type": "ntk", "type": "ntk", "factor": 2.0, "rope_theta": 500_000.0});
-    let cases: [(&str, &[(&str, Value)]); 3] = [
+    let unmixed = json!({"type": "ntk", "factor": 2.0, "mixed_b": null});
+    let cases: [(&str, &[(&str, Value)]); 6] = [
+        ("gte-base", &[("rope_scaling", unmixed)]),
         (
             "gte-base",
             &[("rope_theta", Value::Null), ("rope_scaling", Value::Null), ("rope_parameters", stretched)],
@@ -403,6 +431,14 @@ fn configurations_of_later_versions_mean_the_same() {
                 ("rope_parameters", json!({"rope_type": "default", "rope_theta": 1e6})),
             ],
         ),
+        (
+            "qwen3-base",
+            &[
+                ("rope_theta", Value::Null),
+                ("rope_scaling", json!({"rope_type": "default", "rope_theta": 1e6})),
+            ],
+        ),
+        ("qwen3-base", &[("rope_scaling", json!({"rope_type": "default", "rope_theta": 1e6}))]),
     ];
     for (fixture, fields) in cases {
         let (folder, old) = (copy(fixture), hidden_states(&data(fixture)));
