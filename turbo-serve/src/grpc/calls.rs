@@ -70,10 +70,10 @@ pub(super) struct Model {
 }
 
 impl Model {
-    pub(super) fn of(metadata: &MetadataMap) -> Result<Self, Status> {
+    pub(super) fn of(metadata: &MetadataMap) -> Result<Self, ApiError> {
         let text = |name: &MetadataValue<_>| match name.to_str() {
             Ok(name) => Ok(name.to_owned()),
-            Err(_) => Err(Status::invalid_argument(format!("`{MODEL}` is not text"))),
+            Err(_) => Err(ApiError::validation(format!("`{MODEL}` is not text"))),
         };
         Ok(Self { name: metadata.get(MODEL).map(text).transpose()?, urgency: urgency(metadata)? })
     }
@@ -84,19 +84,23 @@ impl Model {
 }
 
 impl Calls {
+    /// What the metadata of a call say.
+    pub(super) fn model(&self, metadata: &MetadataMap) -> Result<Model, Status> {
+        Model::of(metadata).map_err(|error| self.refuse(&error))
+    }
+
     /// Answers a message that comes alone.
     pub(super) async fn answer<Q: Ask + Message>(
         &self,
         request: Request<Q>,
     ) -> Result<Response<Q::Answer>, Status> {
         let received = Instant::now();
-        let model = Model::of(request.metadata())?;
+        let model = self.model(request.metadata())?;
         let arrived = request.extensions().get::<Arrived>();
         self.count(request.get_ref(), arrived)?;
         let planned = arrived.map(Arrived::planned);
         let asked = (request.into_inner(), received);
-        let (answered, served) = self.ask(&model, asked, None, planned.clone()).await?;
-        self.hold(&answered.message, planned.as_ref())?;
+        let (answered, served) = self.ask(&model, asked, None, planned).await?;
         let mut response = Response::new(answered.message);
         if Q::COUNTED.is_some() {
             *response.metadata_mut() = Answerer::of(&served).took(&answered.usage, received);
@@ -132,6 +136,7 @@ impl Calls {
             metrics.received(arity);
         }
         let answered = message.ask(&served, received).await.map_err(|error| self.refuse(&error))?;
+        self.hold(&answered.message, planned.as_ref())?;
         if let Some(arity) = Q::COUNTED {
             metrics.answered(arity, &answered.usage.timings, received.elapsed());
         }
@@ -157,7 +162,8 @@ impl Calls {
 
     /// The same where the message names it.
     pub(super) async fn lease(&self, wanted: Wanted<'_>, metadata: &MetadataMap) -> Result<Served, Status> {
-        self.lease_by(wanted, urgency(metadata)?.deadline).await
+        let urgency = urgency(metadata).map_err(|error| self.refuse(&error))?;
+        self.lease_by(wanted, urgency.deadline).await
     }
 
     async fn lease_by(&self, wanted: Wanted<'_>, deadline: Option<Instant>) -> Result<Served, Status> {

@@ -12,6 +12,9 @@ use tonic::{
 };
 use tonic_prost::ProstCodec;
 
+use super::status::counted;
+use crate::http::ApiError;
+
 /// Most fields of a message, each element of a list being one: some megabytes in memory, whatever they say.
 const MOST: usize = 16_384;
 
@@ -48,7 +51,7 @@ impl<D: Decoder<Error = Status>> Decoder for Counting<D> {
 
     fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<D::Item>, Status> {
         // Its bytes lie in one piece.
-        check(buf.chunk())?;
+        check(buf.chunk()).map_err(|error| counted(&error))?;
         self.0.decode(buf)
     }
 
@@ -58,7 +61,7 @@ impl<D: Decoder<Error = Status>> Decoder for Counting<D> {
 }
 
 /// Refuses a message of too many fields. What cannot be read is for prost to tell, which reads no further either.
-fn check(mut message: &[u8]) -> Result<(), Status> {
+fn check(mut message: &[u8]) -> Result<(), ApiError> {
     let mut fields = 0;
     while let Ok((tag, wire_type)) = decode_key(&mut message) {
         if skip_field(wire_type, tag, &mut message, DecodeContext::default()).is_err() {
@@ -66,7 +69,7 @@ fn check(mut message: &[u8]) -> Result<(), Status> {
         }
         fields += 1;
         if fields > MOST {
-            return Err(Status::invalid_argument(format!("the message has more than {MOST} fields")));
+            return Err(ApiError::validation(format!("the message has more than {MOST} fields")));
         }
     }
     Ok(())
@@ -84,8 +87,8 @@ mod tests {
             ..Default::default()
         };
         assert!(check(&of(MOST).encode_to_vec()).is_ok());
-        let status = check(&of(MOST + 1).encode_to_vec()).unwrap_err();
-        assert_eq!(status.message(), "the message has more than 16384 fields");
+        let error = check(&of(MOST + 1).encode_to_vec()).unwrap_err();
+        assert_eq!(error.message(), "the message has more than 16384 fields");
         let deep = InferInputTensor { shape: vec![300; 2 * MOST], ..Default::default() };
         let deep = ModelInferRequest { inputs: vec![deep], ..Default::default() };
         assert!(check(&deep.encode_to_vec()).is_ok());

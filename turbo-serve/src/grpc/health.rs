@@ -95,7 +95,7 @@ impl Health for Calls {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        let model = Model::of(request.metadata())?;
+        let model = model(&request)?;
         let service = request.into_inner().service;
         let unknown = || ApiError::refused(StatusCode::NOT_FOUND, format!("no service `{service}`"));
         let needs = needs(&service).ok_or_else(|| status(&unknown()))?;
@@ -107,7 +107,7 @@ impl Health for Calls {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let model = Model::of(request.metadata())?;
+        let model = model(&request)?;
         let needs = needs(&request.into_inner().service);
         let watch = Watch { calls: self.clone(), needs, model, told: None };
         Ok(Response::new(stream::unfold(watch, Watch::next).boxed()))
@@ -142,6 +142,11 @@ impl Watch {
             tokio::time::sleep(LOOK).await;
         }
     }
+}
+
+/// The model that a call is for. What it says wrong is not counted, as over HTTP.
+fn model(request: &Request<HealthCheckRequest>) -> Result<Model, Status> {
+    Model::of(request.metadata()).map_err(|error| status(&error))
 }
 
 fn response(status: ServingStatus) -> HealthCheckResponse {

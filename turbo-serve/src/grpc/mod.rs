@@ -52,7 +52,7 @@ mod tei;
 mod urgency;
 
 pub use router::router;
-pub(crate) use status::{has_failed, is_call, is_public, refused, status, unfinished};
+pub(crate) use status::{counted, has_failed, is_call, is_public, is_service, refused, unfinished};
 
 /// What is made of the `.proto` files: messages, and clients and servers of their services.
 pub mod proto {

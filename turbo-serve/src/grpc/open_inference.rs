@@ -229,7 +229,7 @@ impl GrpcInferenceService for Calls {
         &self,
         request: Request<Streaming<ModelInferRequest>>,
     ) -> Result<Response<Answers<ModelStreamInferResponse>>, Status> {
-        let model = Model::of(request.metadata())?;
+        let model = self.model(request.metadata())?;
         let arrived = arrived(&request);
         // Each message has one answer, in its turn: so the ids come in the order of the answers.
         let (id_of_next, ids) = mpsc::channel();

@@ -4,15 +4,25 @@ use axum::{
     http::{HeaderMap, header},
     response::{IntoResponse, Response},
 };
+use metrics::counter;
 use tonic::{Code, Status, body::Body, metadata::MetadataValue};
 
-use crate::http::{ApiError, ErrorType};
+use crate::{
+    http::{ApiError, ErrorType, Failure},
+    metric_names::{ERR, REQUEST_FAILURE},
+};
 
 /// Milliseconds after which to ask again; gRPC's clients heed it where they retry at all.
 const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 /// Services that whoever watches a server asks for, and tools that look at what there is: they have no key.
 const PUBLIC: [&str; 2] = ["/grpc.health.v1.", "/grpc.reflection.v1"];
+
+/// All services.
+const SERVICES: [&str; 4] = ["/tei.v1.", "/inference.GRPCInferenceService/", PUBLIC[0], PUBLIC[1]];
+
+/// Content types of calls; there are others for messages that nobody here reads.
+const CONTENT_TYPES: [&[u8]; 2] = [b"application/grpc", b"application/grpc+proto"];
 
 /// The status that tells an error: the codes are text-embeddings-inference's.
 pub(crate) fn status(error: &ApiError) -> Status {
@@ -34,14 +44,28 @@ pub(crate) fn status(error: &ApiError) -> Status {
     status
 }
 
+/// The same of a failure that is found before a message comes to its service, and counted there.
+pub(crate) fn counted(error: &ApiError) -> Status {
+    let Failure(reason) = error.failure();
+    counter!(REQUEST_FAILURE, ERR => reason).increment(1);
+    status(error)
+}
+
 /// What a call is told whose client does not send the rest of it.
 pub(crate) fn unfinished(why: &str) -> Status {
     Status::deadline_exceeded(format!("the call is unfinished: {why}"))
 }
 
-/// Whether a request is a call of gRPC.
+/// Whether a request says to be a call of gRPC.
 pub(crate) fn is_call(headers: &HeaderMap) -> bool {
-    headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+    let Some(said) = headers.get(header::CONTENT_TYPE) else { return false };
+    let essence = said.as_bytes().split(|&byte| byte == b';').next().unwrap_or_default();
+    CONTENT_TYPES.contains(&essence.trim_ascii())
+}
+
+/// Whether a path is of a service, and so of none of [`http`](crate::http)'s routes.
+pub(crate) fn is_service(path: &str) -> bool {
+    SERVICES.iter().any(|service| path.starts_with(service))
 }
 
 /// Whether these headers are the answer to a call that failed here: as OpenTelemetry has it of servers, and where a model
@@ -73,4 +97,48 @@ pub(crate) fn refused(error: &ApiError) -> Response {
         false => status(error),
     };
     status.into_http::<Body>().into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+    use tonic_health::pb::health_server;
+    use tonic_reflection::pb::{v1, v1alpha};
+
+    use super::*;
+    use crate::grpc::proto::{open_inference::grpc_inference_service_server, tei};
+
+    #[test]
+    fn calls_say_so() {
+        let is_call = |value: &'static str| {
+            is_call(&HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(value))]))
+        };
+        for call in ["application/grpc", "application/grpc+proto", "application/grpc ; charset=utf-8"] {
+            assert!(is_call(call), "{call}");
+        }
+        for other in ["", "application/grpc+json", "application/grpc-web", "application/grpc+proto+json"] {
+            assert!(!is_call(other), "{other}");
+        }
+        assert!(!super::is_call(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn calls_go_to_services() {
+        for service in [
+            tei::info_server::SERVICE_NAME,
+            tei::embed_server::SERVICE_NAME,
+            tei::predict_server::SERVICE_NAME,
+            tei::rerank_server::SERVICE_NAME,
+            tei::tokenize_server::SERVICE_NAME,
+            grpc_inference_service_server::SERVICE_NAME,
+            health_server::SERVICE_NAME,
+            v1::server_reflection_server::SERVICE_NAME,
+            v1alpha::server_reflection_server::SERVICE_NAME,
+        ] {
+            assert!(is_service(&format!("/{service}/Method")), "{service}");
+        }
+        for path in ["/embed", "/v2/models/tei.v1.Embed/infer", "/models/tei.v1.Embed/embed"] {
+            assert!(!is_service(path), "{path}");
+        }
+    }
 }

@@ -55,7 +55,7 @@ impl Calls {
         &self,
         request: Request<Streaming<Q>>,
     ) -> Result<Response<Answers<Q::Answer>>, Status> {
-        let model = Model::of(request.metadata())?;
+        let model = self.model(request.metadata())?;
         let (served, arrived) = (self.lease_for(&model).await?, arrived(&request));
         let at_once = match &arrived {
             Some(arrived) if Q::OF_TOKENS => at_once(&served).min(answers_at_once(&served, arrived)),

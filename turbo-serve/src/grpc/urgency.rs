@@ -3,9 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use tonic::{Status, metadata::MetadataMap};
+use tonic::metadata::MetadataMap;
 
-use super::status::status;
 use crate::{
     engine::Urgency,
     http::{self, ApiError},
@@ -17,14 +16,14 @@ const TIMEOUT: &str = "grpc-timeout";
 /// The urgency of a call that came now. A deadline may also be said as over HTTP.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT`, with the value and what was expected.
-pub(super) fn urgency(metadata: &MetadataMap) -> Result<Urgency, Status> {
-    let mut said = http::urgency(metadata.as_ref()).map_err(|error| status(&error))?;
+/// With the value and what was expected.
+pub(super) fn urgency(metadata: &MetadataMap) -> Result<Urgency, ApiError> {
+    let mut said = http::urgency(metadata.as_ref())?;
     if let Some(value) = metadata.get(TIMEOUT) {
         let value = String::from_utf8_lossy(value.as_bytes());
         let timeout = timeout(&value).ok_or_else(|| {
             let expected = "at most eight digits and a unit of H, M, S, m, u, n";
-            status(&ApiError::validation(format!("`{TIMEOUT}` is `{value}`, expected {expected}")))
+            ApiError::validation(format!("`{TIMEOUT}` is `{value}`, expected {expected}"))
         })?;
         let deadline = Instant::now().checked_add(timeout);
         said = said.or(Urgency { deadline, ..Urgency::default() });

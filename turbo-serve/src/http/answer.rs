@@ -91,7 +91,7 @@ async fn answer_with(
     Ok(answered(target, arity, &usage, received, body))
 }
 
-/// Counts an answer, and says in its headers what it took.
+/// Counts an answer when it goes out, and says in its headers what it took.
 pub(super) fn answered(
     target: &Target,
     arity: Arity,
@@ -100,7 +100,13 @@ pub(super) fn answered(
     body: Vec<u8>,
 ) -> Response {
     let total = received.elapsed();
-    target.metrics().answered(arity, &usage.timings, total);
+    let (metrics, timings) = (target.metrics().clone(), usage.timings);
+    let count = move || metrics.answered(arity, &timings, total);
+    match target.planned() {
+        // Where there is no room for it, it is given up.
+        Some(planned) => planned.when_it_goes_out(count),
+        None => count(),
+    }
     request_span::took(&target.engine().info().model.name, usage);
     let headers = headers::of(usage, target.compute_type(), total);
     (headers, json(body)).into_response()

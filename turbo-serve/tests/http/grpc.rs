@@ -66,6 +66,18 @@ fn number(metadata: &MetadataMap, name: &str) -> u64 {
     value.to_str().unwrap().parse().unwrap()
 }
 
+/// Value of a counter, 0 when it is not there. Other tests of this process count, too.
+fn count(metric: &str) -> u64 {
+    let metrics = Metrics::install().unwrap().render();
+    let line = metrics.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
+    line.map_or(0, |count| count.parse().unwrap())
+}
+
+/// Failures for this reason so far.
+fn failures(reason: &str) -> u64 {
+    count(&format!("te_request_failure{{err=\"{reason}\"}}"))
+}
+
 #[track_caller]
 fn assert_status<T>(what: &str, answer: Result<T, Status>, code: Code, said: &str) {
     let Err(status) = answer else { panic!("{what}: it is answered") };
@@ -577,10 +589,12 @@ async fn messages_count_until_they_are_answered() {
     let waits = tokio::spawn(async move { one.embed(waiting).await });
     // Else it may be the one that is refused.
     wait_until("the one that waits", || engine.waiting.load(SeqCst) == 1);
+    let before = failures("overloaded");
     let refused = client.embed(other.clone()).await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
     assert!(refused.message().contains("--max-body-bytes-in-flight"), "{refused}");
     assert_eq!(number(refused.metadata(), "grpc-retry-pushback-ms"), 1000);
+    assert!(failures("overloaded") > before);
     waits.abort();
     while client.embed(other.clone()).await.is_err() {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -668,7 +682,9 @@ async fn fields_are_counted_before_there_is_memory_for_them() {
     let server = Running::start(services);
     let mut ranks = RerankClient::new(channel(&server).await);
     let texts = RerankRequest { texts: vec![String::new(); 20_000], ..RerankRequest::default() };
+    let before = failures("validation");
     assert_status("many", ranks.rerank(texts).await, Code::InvalidArgument, "more than 16384 fields");
+    assert!(failures("validation") > before);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -786,11 +802,6 @@ async fn a_key_is_for_calls_too() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn calls_are_counted() {
     let server = Server::start();
-    let count = |metric: &str| -> u64 {
-        let metrics = server.get("/metrics");
-        let line = metrics.text().lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
-        line.map_or(0, |count| count.parse().unwrap())
-    };
     let counts =
         || [r#"te_request_count{method="single"}"#, r#"te_request_success{method="single"}"#].map(count);
     let before = counts();
@@ -800,7 +811,6 @@ async fn calls_are_counted() {
     assert_eq!(answers.count().await, 2);
     client.embed(embed("backend")).await.unwrap_err();
     let after = counts();
-    // other tests count, too
     assert!(after[0] >= before[0] + 4 && after[1] >= before[1] + 3, "{before:?}, {after:?}");
 }
 
@@ -819,12 +829,15 @@ async fn a_calls_deadline_and_class_reach_the_engine() {
     assert_eq!(seen.priority, turbo_serve::engine::Priority::High);
 
     for (name, value, said) in [
-        ("grpc-timeout", "soon", "`grpc-timeout` is `soon`, expected at most eight digits and a unit"),
-        ("x-request-priority", "urgent", "is `urgent`, expected one of `low`, `normal`, `high`"),
+        ("grpc-timeout", &b"soon"[..], "`grpc-timeout` is `soon`, expected at most eight digits and a unit"),
+        ("x-request-priority", b"urgent", "is `urgent`, expected one of `low`, `normal`, `high`"),
+        ("x-model", b"\xff", "`x-model` is not text"),
     ] {
         let mut request = Request::new(embed("a"));
-        request.metadata_mut().insert(name, value.parse().unwrap());
+        request.metadata_mut().insert(name, MetadataValue::try_from(value).unwrap());
+        let before = failures("validation");
         assert_status(name, client.embed(request).await, Code::InvalidArgument, said);
+        assert!(failures("validation") > before, "{name}: it is counted");
     }
     let status = client.embed(embed("too late")).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);

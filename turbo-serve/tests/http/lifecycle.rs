@@ -183,6 +183,36 @@ fn what_all_clients_send_together_is_bounded() {
     wait_until("room", || ask(5_000).status == 200);
 }
 
+#[test]
+fn a_body_counts_until_it_is_answered_whatever_its_head_says() {
+    let limits = InFlightLimits { bodies: 15_000, answers: usize::MAX };
+    for (path, content_type) in [
+        ("/embed", "application/json"),
+        ("/embed", "application/grpc+json"),
+        ("/v2/models/fake/infer", "application/grpc"),
+    ] {
+        let body = |text: &str| {
+            let tensor = json!({ "name": "text", "datatype": "BYTES", "shape": [1], "data": [text] });
+            let inputs = if path == "/embed" { json!(text) } else { json!([tensor]) };
+            format!("{:9000}", json!({ "inputs": inputs }).to_string())
+        };
+        let engine = Arc::new(Fake::new(Health::Ready));
+        let server = Running::start(bounded(routes(engine.clone()), limits));
+        let ask = || server.send("POST", path, &[("content-type", content_type)], body("a"));
+        let mut waiting = TcpStream::connect(server.address).unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: {content_type}\r\ncontent-length: 9000\r\n\r\n"
+        );
+        waiting.write_all((head + &body("wait")).as_bytes()).unwrap();
+        wait_until("the one that waits", || engine.waiting.load(Ordering::SeqCst) == 1);
+        let refused = ask();
+        assert_eq!(refused.status, 429, "{path}, {content_type}: {}", refused.text());
+        assert_eq!(refused.header("retry-after"), "1", "{path}, {content_type}");
+        drop(waiting);
+        wait_until("room", || ask().status == 200);
+    }
+}
+
 /// `{"inputs":"aaa…"}` of 9000 letters as gzip.
 const PACKED: &str = "1f8b0800000000000203edc1b10d00100004c05d7e0cdb2835224125763788bb3b697dec3553520100000000000000e003b90fb1805c0335230000";
 

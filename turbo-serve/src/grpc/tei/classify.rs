@@ -20,7 +20,7 @@ use super::{
 use crate::{
     engine::{EngineError, Infer, InferRequest, Input, OutputKind, Row, ScoreFunction, Timings, Usage},
     grpc::{
-        calls::{Answerer, Ask, Calls, Model},
+        calls::{Answerer, Ask, Calls},
         streams::{Answers, arrived, at_once},
     },
     http::{Ability, ApiError, Arity, caught, check_copies, check_finite, score_function},
@@ -239,7 +239,7 @@ impl Rerank for Calls {
         request: Request<Streaming<RerankStreamRequest>>,
     ) -> Result<Response<RerankResponse>, Status> {
         let received = Instant::now();
-        let model = Model::of(request.metadata())?;
+        let model = self.model(request.metadata())?;
         let served = self.lease_for(&model).await?;
         let (at_once, answerer) = (at_once(&served), Answerer::of(&served));
         let metrics = self.metrics.of(served.label());
@@ -267,10 +267,10 @@ impl Rerank for Calls {
             return Err(self.refuse(&ApiError::empty("the stream has no texts to rank")));
         }
         let usage = mean(sum, &scores, received.elapsed());
-        metrics.answered(Arity::Batch, &usage.timings, received.elapsed());
         let (ranks, metadata) = (ranks(&scores, kept.returned), Some(metadata(&usage)));
         let answer = RerankResponse { ranks, metadata };
         self.hold(&answer, planned.as_ref())?;
+        metrics.answered(Arity::Batch, &usage.timings, received.elapsed());
         let mut response = Response::new(answer);
         *response.metadata_mut() = answerer.took(&usage, received);
         Ok(response)

@@ -8,13 +8,13 @@ use super::{
 };
 use crate::{
     engine::{EngineInfo, ModelInfo, Task},
-    grpc::calls::{Calls, Model},
+    grpc::calls::Calls,
 };
 
 #[async_trait]
 impl Info for Calls {
     async fn info(&self, request: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {
-        let served = self.lease_for(&Model::of(request.metadata())?).await?;
+        let served = self.lease_for(&self.model(request.metadata())?).await?;
         Ok(Response::new(served.engine().info().into()))
     }
 }

@@ -94,11 +94,14 @@ impl Incoming {
             return Ok(());
         }
         let more = self.take(data.len())?;
-        self.coming.join(more);
-        let ended = match &mut self.framing {
-            Some(framing) => framing.ends(data),
-            None => vec![Ended { bytes: data.len(), is_packed: false }],
+        let Some(framing) = &mut self.framing else {
+            if let Some(whole) = whole {
+                whole.keep_piece(more);
+            }
+            return Ok(());
         };
+        self.coming.join(more);
+        let ended = framing.ends(data);
         // A call with one message can send others for ever: they do not begin its time anew.
         let same = ended.is_empty() || whole.as_ref().is_some_and(|whole| !whole.are_taken());
         for Ended { bytes, is_packed } in ended {
@@ -119,7 +122,7 @@ impl Incoming {
         self.coming.tally.take(bytes).map_err(|no_room| -> BoxError {
             self.is_refused = true;
             match self.framing {
-                Some(_) => Box::new(grpc::status(&ApiError::from(no_room))),
+                Some(_) => Box::new(grpc::counted(&ApiError::from(no_room))),
                 None => Box::new(no_room),
             }
         })

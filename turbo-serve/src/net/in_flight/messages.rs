@@ -42,6 +42,15 @@ impl Messages {
         self.lock().push_back(message);
     }
 
+    /// Keeps a piece of the only message with those before it: it may be one byte, and what would hold it alone is more.
+    pub(super) fn keep_piece(&self, piece: Held) {
+        let mut held = self.lock();
+        match held.back_mut() {
+            Some(message) => message.join(piece),
+            None => held.push_back(piece),
+        }
+    }
+
     /// Whether there is none that whoever answers has still to take.
     pub(super) fn are_taken(&self) -> bool {
         self.lock().is_empty()
@@ -84,7 +93,7 @@ impl Arrived {
     /// So many bytes came out of a packed body.
     pub(crate) fn unpacked(&self, bytes: usize) -> Result<(), NoRoom> {
         if !self.messages.are_discarded() {
-            self.messages.keep(self.bodies.take(bytes)?);
+            self.messages.keep_piece(self.bodies.take(bytes)?);
         }
         Ok(())
     }

@@ -10,7 +10,8 @@
 //!
 //! Until an answer is written, it counts with its rows and what will be written of them ([`Planned`]); from then on with its
 //! bytes. Where those turned out to be far more than was planned (who asks for the tokens of a text gets fifty times its
-//! bytes), and there is no room for them, it is given up, and who asked is refused.
+//! bytes), and there is no room for them, it is given up, and who asked is refused: a request counts as answered when its
+//! answer goes out.
 //!
 //! Who calls over gRPC and does not send the rest of a message, or does not end a call whose only message is here, has the
 //! time that a body of HTTP has once half of the room is taken: nobody else would let go of what has come. Between its
@@ -112,13 +113,16 @@ async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) 
     let planned = Planned::among(&answers);
     let arrived = Arrived { messages: Arc::default(), bodies: Arc::clone(&bodies), planned: planned.clone() };
     let (mut head, body) = request.into_parts();
-    let framing = grpc::is_call(&head.headers).then(Framing::default);
+    // On any other path a body is one, whatever its head says: its bytes are no heads of messages.
+    let is_call = grpc::is_call(&head.headers) && grpc::is_service(head.uri.path());
+    let framing = is_call.then(Framing::default);
     let body = Incoming::new(body, &bodies, &arrived.messages, framing);
     head.extensions.insert(arrived.clone());
     let answer = next.run(Request::from_parts(head, Body::new(body))).await;
     // A call of gRPC whose answer is a stream has its own handle, and goes on with it.
     drop(arrived);
     if over_http2 && is_one_piece(answer.body()) {
+        planned.goes_out();
         return answer;
     }
     let exact = answer.body().size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
@@ -130,6 +134,7 @@ async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) 
         (None, Some(bytes)) => answers.add(bytes),
         (_, None) => planned.take(),
     };
+    planned.goes_out();
     answer.map(|body| Body::new(Outgoing { announced, body }))
 }
 

@@ -25,7 +25,12 @@ struct Plan {
     held: Mutex<Held>,
     /// Bytes that are written of a value.
     written: AtomicUsize,
+    /// In order.
+    then: Mutex<Vec<Then>>,
 }
+
+/// What is done when an answer goes out.
+type Then = Box<dyn FnOnce() + Send>;
 
 impl Planned {
     pub(super) fn among(answers: &Arc<Tally>) -> Self {
@@ -33,6 +38,7 @@ impl Planned {
             answers: Arc::clone(answers),
             held: Mutex::new(answers.add(0)),
             written: 0.into(),
+            then: Mutex::default(),
         }))
     }
 
@@ -75,6 +81,17 @@ impl Planned {
         Ok(held)
     }
 
+    /// Has that done when the answer goes out; never, where it is given up.
+    pub(crate) fn when_it_goes_out(&self, then: impl FnOnce() + Send + 'static) {
+        self.0.lock_then().push(Box::new(then));
+    }
+
+    /// It goes out: nobody gives it up any more.
+    pub(super) fn goes_out(&self) {
+        let then = std::mem::take(&mut *self.0.lock_then());
+        then.into_iter().for_each(|then| then());
+    }
+
     /// What is held so far; nothing is left here.
     pub(super) fn take(&self) -> Held {
         std::mem::replace(&mut self.0.lock(), self.0.answers.add(0))
@@ -89,6 +106,10 @@ impl Plan {
 
     fn lock(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_then(&self) -> MutexGuard<'_, Vec<Then>> {
+        self.then.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,12 +4,13 @@ use std::{
     convert::Infallible,
     future::poll_fn,
     pin::Pin,
-    sync::atomic::Ordering::Relaxed,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
 use axum::{
-    body::Bytes,
+    Extension,
+    body::{Bytes, to_bytes},
     http::StatusCode,
     routing::{get, post},
 };
@@ -51,6 +52,21 @@ fn messages_end_where_their_heads_say_however_they_are_cut() {
         let ends: Vec<Ended> = bytes.chunks(piece).flat_map(|data| framing.ends(data)).collect();
         assert_eq!(ends, expected, "in pieces of {piece}");
     }
+}
+
+#[tokio::test]
+async fn a_body_that_comes_byte_by_byte_is_held_as_one() {
+    let (tally, messages) = (tally(2000), Arc::new(Messages::default()));
+    let planned = Planned::among(&tally);
+    let arrived = Arrived { messages: Arc::clone(&messages), bodies: Arc::clone(&tally), planned };
+    let bytes = stream::iter(vec![Ok::<_, Infallible>(&b"a"[..]); 1000]);
+    let body = Incoming::new(Body::from_stream(bytes), &tally, &messages, None);
+    assert_eq!(to_bytes(Body::new(body), usize::MAX).await.unwrap().len(), 1000);
+    (0..500).for_each(|_| arrived.unpacked(1).unwrap());
+    let held = messages.lock().len();
+    assert_eq!((held, tally.held.load(Relaxed)), (1, 1000 + 500));
+    drop((arrived, messages));
+    assert_eq!(tally.held.load(Relaxed), 0);
 }
 
 /// A call of gRPC.
@@ -179,7 +195,15 @@ async fn small_answers_over_http2_that_are_not_read_have_nobody_refused() {
 
 #[tokio::test]
 async fn answers_that_become_more_than_was_planned_are_given_up_where_there_is_no_room() {
-    let router = Router::new().route("/", post(async |asked: Bytes| vec![0_u8; asked.len() << 20]));
+    let went_out = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&went_out);
+    let answer = async move |Extension(arrived): Extension<Arrived>, asked: Bytes| {
+        arrived.planned().when_it_goes_out(move || {
+            count.fetch_add(1, Relaxed);
+        });
+        vec![0_u8; asked.len() << 20]
+    };
+    let router = Router::new().route("/", post(answer));
     let router = router.layer(middleware::from_fn(request_span::span));
     let router = bounded(router, InFlightLimits { bodies: 10, answers: 5 << 19 });
     let ask = async |megabytes: usize| {
@@ -193,8 +217,10 @@ async fn answers_that_become_more_than_was_planned_are_given_up_where_there_is_n
     });
     assert_eq!([one.status(), another.status()], [StatusCode::OK; 2]);
     assert_eq!(refused, [StatusCode::TOO_MANY_REQUESTS, StatusCode::UNPROCESSABLE_ENTITY]);
+    assert_eq!(went_out.load(Relaxed), 2);
     drop(one);
     assert_eq!(ask(1).await.status(), StatusCode::OK, "what was given up is not held");
+    assert_eq!(went_out.load(Relaxed), 3);
 }
 
 /// Far more than the system buffers.
