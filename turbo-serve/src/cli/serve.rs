@@ -126,7 +126,7 @@ pub(super) struct Arguments {
     /// `--max-client-batch-size`, which is how many may always be sent, whatever is said here (0, too)
     #[arg(long, env, value_name = "N", default_value_t = HttpOptions::default().max_rerank_documents, help_heading = "HTTP")]
     max_rerank_documents: usize,
-    /// Most bytes of one request's body
+    /// Most bytes of one request's body, or of one message of gRPC
     #[arg(long, env, value_name = "BYTES", default_value_t = HttpOptions::default().payload_limit, help_heading = "HTTP")]
     payload_limit: usize,
     /// Most bytes of all bodies together that are read or not answered yet; who sends more is told to come back (429). A

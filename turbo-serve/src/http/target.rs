@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     engine::{Infer, Urgency},
-    models::{Begun, NotServed, Served, Wanted},
+    models::{Begun, Composition, NotServed, Served, Wanted},
     net::{Arrived, Planned},
 };
 
@@ -36,6 +36,8 @@ pub(super) struct Target {
     metrics: Metrics,
     /// Where the answer is held; `None` in a router of somebody else's server.
     planned: Option<Planned>,
+    /// The request that this is asked for, where that has begun.
+    begun: Option<Begun>,
 }
 
 impl Target {
@@ -76,7 +78,7 @@ impl Target {
         let served = server.models().lease_by(wanted, urgency.deadline).await?.urgent(urgency);
         let metrics = server.metrics().of(served.label());
         let room = planned.as_ref().map(Planned::room).unwrap_or_default();
-        Ok(Self { served: served.held_in(room), metrics, planned })
+        Ok(Self { served: served.held_in(room), metrics, planned, begun: None })
     }
 
     /// The same for a route that writes so many bytes of each value of an answer.
@@ -116,9 +118,22 @@ impl Target {
         self.served.retrieves()
     }
 
-    /// Begins a request that asks the model more than once.
+    /// Whether other models of the server compute its answers.
+    pub(super) fn is_ensemble(&self) -> bool {
+        self.served.composition() != Composition::Model
+    }
+
+    /// Begins a request that asks the model more than once. As a part of one that has begun it is never refused.
     pub(super) fn begin(&self) -> Result<Begun, ApiError> {
-        Ok(self.served.begin()?)
+        match &self.begun {
+            Some(begun) => Ok(begun.clone()),
+            None => Ok(self.served.begin()?),
+        }
+    }
+
+    /// The same for the parts of a request that has begun.
+    pub(super) fn within(self, begun: Begun) -> Self {
+        Self { begun: Some(begun), ..self }
     }
 
     pub(super) fn metrics(&self) -> &Metrics {

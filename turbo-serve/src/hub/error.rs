@@ -90,7 +90,7 @@ pub enum HubError {
         other(others)
     )]
     NoWeights {
-        /// The model.
+        /// The model, with its module where that has none.
         model: String,
         /// Weights in other formats that it has.
         others: Vec<String>,

@@ -80,6 +80,8 @@ pub(super) fn fetch(
     {
         return Err(HubError::NoModule { model: name.clone(), file });
     }
+    let dense = wanted::dense(&folder, module).map_err(broken)?;
+    dense.iter().try_for_each(|module| wanted::check_dense(name, &listed, module))?;
     let there =
         |files: Vec<String>| files.into_iter().filter(|file| listed.contains(file)).collect::<Vec<_>>();
     transfer.files(&there(wanted::modules(&folder, module).map_err(broken)?))?;

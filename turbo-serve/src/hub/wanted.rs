@@ -25,6 +25,8 @@ const TOKENIZER: &str = "tokenizer.json";
 const MODULES: &str = "modules.json";
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
+/// How files with weights end that are not read.
+const OTHER_WEIGHTS: [&str; 5] = [".bin", ".h5", ".gguf", ".onnx", ".msgpack"];
 
 /// Those of the files `listed` that say what the model is.
 ///
@@ -36,16 +38,31 @@ pub(super) fn descriptions(model: &str, listed: &[String]) -> Result<Vec<String>
         return Err(HubError::NoModel { model: model.to_owned(), file: "config.json".to_owned() });
     }
     if !has(WEIGHTS) && !has(INDEX) {
-        let is_other = |file: &&String| {
-            [".bin", ".h5", ".gguf", ".onnx", ".msgpack"].iter().any(|end| file.ends_with(end))
-                && !file.contains('/')
-        };
-        let others = listed.iter().filter(is_other).take(3).cloned().collect();
-        return Err(HubError::NoWeights { model: model.to_owned(), others });
+        return Err(no_weights(model.to_owned(), listed, ""));
     }
     let wanted = |name: &&&str| has(name) && !is_spare(name, has);
     let named = DESCRIPTIONS.iter().filter(wanted).map(|name| (*name).to_owned());
     Ok(named.chain(listed.iter().filter(|file| is_of_a_family(file)).cloned()).collect())
+}
+
+/// Refuses a model whose dense module in the folder `module` has no weights that can be read.
+///
+/// # Errors
+/// [`HubError::NoWeights`] of the module.
+pub(super) fn check_dense(model: &str, listed: &[String], module: &str) -> Result<(), HubError> {
+    if listed.contains(&format!("{module}/{WEIGHTS}")) {
+        return Ok(());
+    }
+    Err(no_weights(format!("{model}/{module}"), listed, &format!("{module}/")))
+}
+
+/// What is said of a `model` that has no weights which can be read in the folder `within`.
+fn no_weights(model: String, listed: &[String], within: &str) -> HubError {
+    let is_other = |file: &&String| {
+        let name = file.strip_prefix(within).filter(|name| !name.contains('/'));
+        name.is_some_and(|name| OTHER_WEIGHTS.iter().any(|end| name.ends_with(end)))
+    };
+    HubError::NoWeights { model, others: listed.iter().filter(is_other).take(3).cloned().collect() }
 }
 
 /// Whether a file is what sentence-transformers once wrote in the place of `sentence_bert_config.json`, such as
@@ -60,11 +77,38 @@ fn is_of_a_family(file: &str) -> bool {
 /// # Errors
 /// What is wrong with a description.
 pub(super) fn modules(folder: &Path, module: Option<&str>) -> Result<Vec<String>, String> {
-    let modules = if folder.join(MODULES).exists() { json(folder, MODULES)? } else { Value::Null };
-    let paths = modules.as_array().into_iter().flatten().filter_map(|module| module["path"].as_str());
-    let paths = paths.map(|path| path.trim_matches('/')).filter(|path| !path.is_empty()).chain(module);
+    let list = list(folder)?;
     let of_module = |path: &str| [format!("{path}/config.json"), format!("{path}/{WEIGHTS}")];
-    Ok(paths.flat_map(of_module).collect())
+    Ok(list.iter().filter_map(folder_of).chain(module).flat_map(of_module).collect())
+}
+
+/// The folders of the modules whose weights turbo reads: `module`, or the dense ones that the descriptions in `folder`
+/// speak of.
+///
+/// # Errors
+/// What is wrong with a description.
+pub(super) fn dense(folder: &Path, module: Option<&str>) -> Result<Vec<String>, String> {
+    if let Some(module) = module {
+        return Ok(vec![module.to_owned()]);
+    }
+    let list = list(folder)?;
+    let is_dense = |module: &&Value| {
+        module["type"].as_str().is_some_and(|class| class.rsplit('.').next() == Some("Dense"))
+    };
+    Ok(list.iter().filter(is_dense).filter_map(folder_of).map(str::to_owned).collect())
+}
+
+/// The entries of the list of modules; none where there is no list.
+fn list(folder: &Path) -> Result<Vec<Value>, String> {
+    if !folder.join(MODULES).exists() {
+        return Ok(Vec::new());
+    }
+    Ok(json(folder, MODULES)?.as_array().cloned().unwrap_or_default())
+}
+
+/// The folder of an entry that is not in the model's own.
+fn folder_of(module: &Value) -> Option<&str> {
+    module["path"].as_str().map(|path| path.trim_matches('/')).filter(|path| !path.is_empty())
 }
 
 /// The files with the weights of the model itself. They are fetched last: whom turbo gave them has the rest.
@@ -165,6 +209,27 @@ mod tests {
         assert!(error(&["README.md"]).contains("no config.json"));
         let bin = error(&["config.json", "pytorch_model.bin", "onnx/model.onnx"]);
         assert!(bin.contains("no safetensors weights (but pytorch_model.bin):"), "{bin}");
+        let module =
+            |files: &[&str]| check_dense("m", &listed(files), "2_Dense").map_err(|it| it.to_string());
+        assert_eq!(module(&["2_Dense/model.safetensors", "2_Dense/pytorch_model.bin"]), Ok(()));
+        let said = "m/2_Dense: it has no safetensors weights (but 2_Dense/pytorch_model.bin): look for a revision or a \
+                    copy that has";
+        let bin = module(&["model.safetensors", "pytorch_model.bin", "2_Dense/pytorch_model.bin"]);
+        assert_eq!(bin, Err(said.to_owned()));
+        assert!(module(&["model.safetensors"]).unwrap_err().contains("no safetensors weights:"));
+    }
+
+    #[test]
+    fn dense_modules_have_weights() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(dense(folder.path(), None).unwrap().is_empty());
+        let list = r#"[{"path": "", "type": "sentence_transformers.models.Transformer"},
+            {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+            {"path": "2_Dense", "type": "sentence_transformers.models.Dense"},
+            {"path": "3_Dense/", "type": "sentence_transformers.base.modules.dense.Dense"}, {"path": "4_Other"}]"#;
+        std::fs::write(folder.path().join(MODULES), list).unwrap();
+        assert_eq!(dense(folder.path(), None).unwrap(), ["2_Dense", "3_Dense"]);
+        assert_eq!(dense(folder.path(), Some("2_Dense_8")).unwrap(), ["2_Dense_8"]);
     }
 
     #[test]

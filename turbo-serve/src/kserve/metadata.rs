@@ -2,8 +2,9 @@
 
 use super::outputs::{Tensor, given};
 use crate::{
-    engine::{EngineInfo, ModelInfo},
-    models::{Models, Served},
+    engine::ModelInfo,
+    http::Ability,
+    models::{Composition, Models, Served},
 };
 
 /// The server's name.
@@ -43,10 +44,14 @@ impl TensorInfo {
     }
 }
 
-/// What has to be given: text, or ids where there are some and no tokenizer.
-fn inputs_of(info: &EngineInfo) -> Vec<TensorInfo> {
+/// What has to be given: text, or ids where there are some and no tokenizer. An ensemble that scores reads a query beside
+/// each text, and nothing else.
+fn inputs_of(served: &Served) -> Vec<TensorInfo> {
+    let info = served.engine().info();
     if info.tokenization_workers > 0 || info.model.vocab_size == 0 {
-        return vec![TensorInfo { name: "text", datatype: "BYTES", shape: vec![-1] }];
+        let reads_pairs = served.composition() != Composition::Model && Ability::Rerank.is_of(&info.model);
+        let shape = if reads_pairs { vec![-1, 2] } else { vec![-1] };
+        return vec![TensorInfo { name: "text", datatype: "BYTES", shape }];
     }
     let integers = |name| TensorInfo { name, datatype: "INT64", shape: vec![-1, -1] };
     vec![integers("input_ids"), integers("attention_mask")]
@@ -81,7 +86,7 @@ pub(crate) fn metadata(models: &Models, served: &Served) -> Metadata {
         name: served.name().to_owned(),
         versions: versions.map(|entry| entry.version).collect(),
         max_batch_size: info.max_client_batch_size,
-        inputs: inputs_of(info),
+        inputs: inputs_of(served),
         outputs: outputs_of(&info.model),
     }
 }

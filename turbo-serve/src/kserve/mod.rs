@@ -11,7 +11,7 @@
 //!
 //! | input | datatype, shape | |
 //! |---|---|---|
-//! | `text` | `BYTES [n]` or `[n, 1]` | texts in UTF-8; with `[n, 2]` pairs of them |
+//! | `text` | `BYTES [n]` or `[n, 1]` | texts in UTF-8; with `[n, 2]` pairs of them: ensembles that score read no others |
 //! | `input_ids` | integers `[n, len]` | instead of text: ids, special tokens included |
 //! | `attention_mask` | integers or `BOOL`, `[n, len]` | 0 where `input_ids` are padding, at one end |
 //! | `token_type_ids` | integers `[n, len]` | segments, for models that have several |

@@ -10,9 +10,9 @@ use crate::engine::EngineError;
 #[derive(Clone, Default)]
 pub(super) struct Underway(Arc<watch::Sender<bool>>);
 
-/// Such a request, until this is dropped.
+/// Such a request, until this and its clones are dropped.
 #[must_use = "engines may stop once it is dropped"]
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Begun {
     _counted: watch::Receiver<bool>,
 }

@@ -33,13 +33,17 @@ pub(crate) fn routes(fixture: &str) -> Router {
 }
 
 fn routes_with(fixture: &str, options: OpenOptions, config: EngineConfig) -> Router {
-    let metrics = Metrics::install().unwrap();
+    let engine = engine(fixture, options, config);
+    router(Arc::new(engine), Metrics::install().unwrap(), HttpOptions::default())
+}
+
+/// The engine with the model of that folder.
+pub(crate) fn engine(fixture: &str, options: OpenOptions, config: EngineConfig) -> Engine {
     let device = Cpu::new(CpuOptions::default()).unwrap();
     let model = Model::open(&folder(fixture), device, options).unwrap();
     let config =
         EngineConfig { warm_up: Duration::ZERO, max_batch_tokens: BatchTokens::AtMost(1024), ..config };
-    let engine = Engine::start(model, &config).unwrap();
-    router(Arc::new(engine), metrics, HttpOptions::default())
+    Engine::start(model, &config).unwrap()
 }
 
 /// A server of the folder as it is, and the cases of its golden file.

@@ -13,7 +13,7 @@ use turbo_serve::{
     engine::{Health, MaskToken, ModelInfo, RowLens, Task},
     http::{HttpOptions, Metrics, router},
     models::{Alias, Declared, Load, LoadWhen, Loaded, Models, Source, SourceError},
-    net,
+    net::{self, InFlightLimits},
 };
 
 use crate::{
@@ -68,6 +68,16 @@ impl Document {
         self.validator(&content["schema"]).is_valid(body)
     }
 
+    /// Fields of an answer that its schema does not have.
+    fn untold(&self, schema: &Value, answer: &Value) -> Vec<String> {
+        let schema = schema["$ref"].as_str().unwrap().trim_start_matches('#');
+        let fields = &self.document.pointer(schema).unwrap()["properties"];
+        match (fields.as_object(), answer.as_object()) {
+            (Some(told), Some(got)) => got.keys().filter(|name| !told.contains_key(*name)).cloned().collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Holds an answer against what is told.
     #[track_caller]
     fn check(&mut self, operation: &Operation, reply: &Reply) {
@@ -85,12 +95,15 @@ impl Document {
                 let got = reply.header("content-type").split(';').next().unwrap();
                 assert_eq!(got, media_type, "{said}");
                 if media_type == "application/json" {
+                    let answer = reply.json();
                     let errors = self
                         .validator(&told["schema"])
-                        .iter_errors(&reply.json())
+                        .iter_errors(&answer)
                         .map(|error| error.to_string())
                         .collect::<Vec<_>>();
                     assert!(errors.is_empty(), "{errors:?}: {said}");
+                    let untold = self.untold(&told["schema"], &answer);
+                    assert!(untold.is_empty(), "{untold:?} not told: {said}");
                 }
             }
         }
@@ -250,6 +263,9 @@ fn every_answer_is_as_the_document_says() {
     let ours = "https://ours.example".parse().unwrap();
     let guarded = Running::start(net::allow_origins(routes(Arc::new(Fake::new(Health::Ready))), &[ours]));
     let from_elsewhere = [("content-type", "application/json"), ("origin", "https://other.example")];
+    let packed = [("content-type", "application/json"), ("content-encoding", "br")];
+    let full = InFlightLimits { bodies: usize::MAX, answers: 0 };
+    let full = Running::start(net::bounded(routes(Arc::new(Fake::new(Health::Ready))), full));
     let ill = Server::with_health(Health::Failing);
     for operation in document.operations() {
         if operation.method == "get" {
@@ -289,6 +305,8 @@ fn every_answer_is_as_the_document_says() {
             let path = operation.path.replace("{name}", "fake").replace("{version}", "1");
             document.check(&operation, &servers[0].send("POST", &path, &of_text, "{}"));
             document.check(&operation, &guarded.send("POST", &path, &from_elsewhere, "{}"));
+            document.check(&operation, &servers[0].send("POST", &path, &packed, "{}"));
+            document.check(&operation, &full.send("POST", &path, &packed[..1], "{}"));
         }
         let example = operation.examples().first().map(Value::to_string).unwrap_or_default();
         let of_a_model = operation.told["responses"].get("404").is_some();

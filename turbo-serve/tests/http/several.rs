@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use axum::Router;
 use futures_util::stream;
 use serde_json::{Value, json};
 use tonic::{Code, IntoRequest, Request, transport::Channel};
@@ -26,8 +27,8 @@ use turbo_serve::{
                 grpc_inference_service_client::GrpcInferenceServiceClient,
             },
             tei::{
-                InfoRequest, PredictRequest, RerankStreamRequest, info_client::InfoClient,
-                predict_client::PredictClient, rerank_client::RerankClient,
+                EmbedAllRequest, InfoRequest, PredictRequest, RerankStreamRequest, embed_client::EmbedClient,
+                info_client::InfoClient, predict_client::PredictClient, rerank_client::RerankClient,
             },
         },
     },
@@ -36,6 +37,7 @@ use turbo_serve::{
         Alias, Declared, Load, LoadWhen, Loaded, Models, Source, SourceError, Wanted,
         ensemble::{Does, Ensemble, QUERY, Step, TEXTS},
     },
+    net::{InFlightLimits, bounded},
 };
 
 use crate::{
@@ -116,6 +118,11 @@ impl Several {
     }
 
     fn with(others: impl IntoIterator<Item = Declared>) -> Self {
+        Self::guarded(others, |router| router)
+    }
+
+    /// The same behind what guards its routes.
+    fn guarded(others: impl IntoIterator<Item = Declared>, guard: impl FnOnce(Router) -> Router) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let mut models = vec![
@@ -128,7 +135,7 @@ impl Several {
         let metrics = Metrics::install().unwrap();
         let options = HttpOptions::default();
         let services = grpc::router(models.clone(), metrics.clone(), 1_000_000);
-        let running = Running::start(router(models.clone(), metrics, options).merge(services));
+        let running = Running::start(guard(router(models.clone(), metrics, options).merge(services)));
         Self { running, models, runtime }
     }
 
@@ -504,6 +511,33 @@ fn what_an_ensemble_chooses_from_is_one_request() {
 }
 
 #[test]
+fn documents_of_an_ensemble_are_not_cut() {
+    let server = Several::with([search(["embedder", "ranker"], 3)]);
+    for path in ["/models/search/v1/rerank", "/models/search/v2/rerank", "/models/search/rerank"] {
+        // The second is no longer than what is asked for.
+        for document in ["abcdef", "a"] {
+            let ask = |limit: Value| {
+                let body = json!({ "query": "a", "documents": [document], "max_tokens_per_doc": limit });
+                server.post(path, body)
+            };
+            let (reply, whole) = (ask(json!(3)), ask(json!(null)));
+            let body = reply.json();
+            assert_eq!(
+                (reply.status, &body["type"]),
+                (422, &json!("Validation")),
+                "{path} {document}: {body}"
+            );
+            assert_eq!(
+                body["message"],
+                "`max_tokens_per_doc` is not possible here: each model of the ensemble `search` counts tokens of its own; \
+                 leave it out, and send documents that are short enough"
+            );
+            assert_eq!(whole.status, 200, "{path} {document}: {}", whole.text());
+        }
+    }
+}
+
+#[test]
 fn each_model_of_an_ensemble_cuts_by_its_own_default() {
     let [cutting, mut strict] =
         [embedding(), classifier(["score"])].map(|model| Fake::of(model, Health::Ready));
@@ -537,6 +571,40 @@ fn each_model_of_an_ensemble_cuts_by_its_own_default() {
 }
 
 #[test]
+fn a_request_made_from_what_is_told_of_a_model_is_answered() {
+    let labelled = Does::Classify { model: "labels".to_owned(), texts: TEXTS.to_owned() };
+    let labelled = [Step { name: "labelled".to_owned(), does: labelled }];
+    let topics = Declared {
+        source: Arc::new(Ensemble::new("topics", &labelled, "labelled", 3).unwrap()),
+        ..declared("topics", classifier(["x", "y"]), &[], &[])
+    };
+    let labels = declared("labels", classifier(["x", "y"]), &["1"], &[]);
+    let server = Several::with([labels, search(["embedder", "ranker"], 3), topics]);
+    let sizes = |told: &Value| -> Vec<i64> {
+        told.as_array().unwrap().iter().map(|size| size.as_i64().unwrap()).collect()
+    };
+    for model in ["embedder", "ranker", "labels", "search", "topics"] {
+        let path = format!("/v2/models/{model}");
+        let tensor = server.running.get(&path).json()["inputs"][0].clone();
+        let config = server.running.get(&format!("{path}/config")).json();
+        let dims = sizes(&config["input"][0]["dims"]);
+        for shape in [sizes(&tensor["shape"]), [vec![-1], dims].concat()] {
+            let shape: Vec<i64> = shape.into_iter().map(|size| if size < 0 { 2 } else { size }).collect();
+            let mut tensor = tensor.clone();
+            tensor["data"] = json!(vec!["a"; shape.iter().product::<i64>() as usize]);
+            tensor["shape"] = json!(shape);
+            let reply = server.post(&format!("{path}/infer"), json!({ "inputs": [tensor] }));
+            assert_eq!(reply.status, 200, "{model} {shape:?}: {}", reply.text());
+        }
+    }
+    let told = |path: &str| server.running.get(&format!("/v2/models/search{path}")).json();
+    let input = json!([{ "name": "text", "datatype": "BYTES", "shape": [-1, 2] }]);
+    assert_eq!(told("")["inputs"], input);
+    let input = json!([{ "name": "text", "data_type": "TYPE_STRING", "dims": [2] }]);
+    assert_eq!(told("/config")["input"], input);
+}
+
+#[test]
 fn requests_are_counted_by_model() {
     let server = Several::start();
     assert_eq!(server.post("/models/ranker", rerank()).status, 200);
@@ -561,6 +629,33 @@ fn a_stream_of_texts_to_rank_is_counted_by_model() {
     let metrics = server.running.get("/metrics");
     for counted in ["te_request_count", "te_request_success"] {
         let line = format!("{counted}{{method=\"batch\",model=\"streamed/1\"}} 1");
+        assert!(metrics.text().lines().any(|it| it == line), "{line}: {}", metrics.text());
+    }
+}
+
+#[test]
+fn an_answer_that_is_given_up_is_no_success() {
+    let limits = InFlightLimits { bodies: usize::MAX, answers: 200_000 };
+    let others = [declared("bounded", embedding(), &["1"], &[])];
+    let server = Several::guarded(others, |router| bounded(router, limits));
+    let (short, long) = ("a".repeat(10), "a".repeat(20_000));
+    let over_http = |text: &str| server.post("/models/bounded/embed_all", json!({ "inputs": text }));
+    assert_eq!(over_http(&short).status, 200);
+    assert_tei("a vector for each letter", &over_http(&long), 422, "Validation", "200000 bytes");
+    server.runtime.block_on(async {
+        let url = format!("http://{}", server.running.address);
+        let mut client = EmbedClient::new(Channel::from_shared(url).unwrap().connect().await.unwrap());
+        let mut codes = Vec::new();
+        for text in [&short, &long] {
+            let message = EmbedAllRequest { inputs: text.clone(), truncate: true, ..Default::default() };
+            let answer = client.embed_all(call("bounded", message)).await;
+            codes.push(answer.map_or_else(|status| status.code(), |_| Code::Ok));
+        }
+        assert_eq!(codes, [Code::Ok, Code::InvalidArgument]);
+    });
+    let metrics = server.running.get("/metrics");
+    for (counted, count) in [("te_request_count", 4), ("te_request_success", 2)] {
+        let line = format!("{counted}{{method=\"single\",model=\"bounded/1\"}} {count}");
         assert!(metrics.text().lines().any(|it| it == line), "{line}: {}", metrics.text());
     }
 }

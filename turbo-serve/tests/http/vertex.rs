@@ -1,15 +1,28 @@
 //! `POST /vertex`: what each instance gets is what its route answers.
 
-use std::sync::{Arc, atomic::Ordering::SeqCst};
+use std::sync::{Arc, Mutex, atomic::Ordering::SeqCst};
 
-use axum::Router;
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    http::Request,
+};
+use futures_util::FutureExt;
 use serde_json::{Value, json};
+use tower::ServiceExt;
 use turbo_serve::{
-    engine::{Health, ModelInfo},
+    engine::{
+        DecodeRequest, EngineConfig, EngineInfo, Health, Infer, InferRequest, InferResponse, ModelInfo,
+        OpenOptions, Pending, TokenizeRequest, Tokenized,
+    },
     http::{HttpOptions, Metrics, RootTask, VertexPaths, router},
+    models::Models,
 };
 
-use crate::fake::{Fake, Running, Server, assert_tei, classifier, embedding, sparse, wait_until};
+use crate::{
+    fake::{Fake, Running, Server, assert_tei, classifier, embedding, sparse, wait_until},
+    models,
+};
 
 #[test]
 fn every_instance_is_answered_as_by_its_route() {
@@ -70,6 +83,73 @@ fn a_refusal_withdraws_the_other_instances() {
         server.engine.waiting.load(SeqCst) > 0
     });
     wait_until("its end", || server.engine.waiting.load(SeqCst) == server.engine.withdrawn.load(SeqCst));
+}
+
+/// Has its server stop when it is asked for the first time.
+struct StopsAtOnce {
+    engine: Arc<dyn Infer>,
+    models: Mutex<Option<Models>>,
+}
+
+impl StopsAtOnce {
+    fn asked(&self) -> &dyn Infer {
+        let first = self.models.lock().unwrap().take();
+        if let Some(models) = first {
+            let mut stopping = Box::pin(async move { models.stop().await });
+            let ended = (&mut stopping).now_or_never();
+            assert!(ended.is_none(), "there are instances that were not answered");
+            tokio::spawn(stopping);
+        }
+        &*self.engine
+    }
+}
+
+impl Infer for StopsAtOnce {
+    fn info(&self) -> &EngineInfo {
+        self.engine.info()
+    }
+
+    fn infer(&self, request: InferRequest) -> Pending<'_, InferResponse> {
+        self.asked().infer(request)
+    }
+
+    fn tokenize(&self, request: TokenizeRequest) -> Pending<'_, Vec<Tokenized>> {
+        self.asked().tokenize(request)
+    }
+
+    fn decode(&self, request: DecodeRequest) -> Pending<'_, Vec<String>> {
+        self.asked().decode(request)
+    }
+
+    fn health(&self) -> Health {
+        self.engine.health()
+    }
+}
+
+#[test]
+fn a_server_stops_when_the_last_instance_is_answered() {
+    // Each of its instances asks several times, and so begins a request.
+    let entities =
+        models::engine("pipeline-entities-wordpiece", OpenOptions::default(), EngineConfig::default());
+    let engines: [Arc<dyn Infer>; 2] = [Arc::new(Fake::new(Health::Ready)), Arc::new(entities)];
+    for engine in engines {
+        let engine = Arc::new(StopsAtOnce { engine, models: Mutex::default() });
+        let models = Models::single(Arc::clone(&engine));
+        *engine.models.lock().unwrap() = Some(models.clone());
+        let routes = router(models.clone(), Metrics::install().unwrap(), HttpOptions::default());
+        let body = json!({ "instances": vec![json!({ "inputs": "a" }); 4] }).to_string();
+        let request = Request::post("/vertex").header("content-type", "application/json");
+        let request = request.body(Body::from(body)).unwrap();
+        // On one thread the first instance is asked before the others have begun.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let response = routes.oneshot(request).await.unwrap();
+            let status = response.status().as_u16();
+            let answer = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+            assert_eq!(status, 200, "{answer:?}");
+            models.stop().await;
+        });
+    }
 }
 
 /// Routes over that model with these options.

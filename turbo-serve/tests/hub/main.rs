@@ -369,6 +369,31 @@ fn a_module_that_the_model_does_not_name_comes_when_it_is_asked_for() {
 }
 
 #[test]
+fn a_dense_module_without_safetensors_is_refused_before_any_weights_are_fetched() {
+    let mut files = tiny();
+    let list = r#"[{"path": "", "type": "sentence_transformers.models.Transformer"},
+        {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        {"path": "2_Dense", "type": "sentence_transformers.models.Dense"}]"#;
+    files.insert("modules.json".into(), list.into());
+    for file in ["2_Dense/config.json", "2_Dense/pytorch_model.bin", "2_Dense_8/config.json"] {
+        files.insert(file.into(), b"{}".to_vec());
+    }
+    files.insert(format!("2_Dense_8/{WEIGHTS}"), b"{}".to_vec());
+    let rig = Rig::new(Model { files, ..model() });
+    let fetch =
+        |module| Hub::new(rig.settings()).model(HubModel { name: NAME, revision: MAIN, module }, &mut ());
+    let said = "owner/tiny/2_Dense: it has no safetensors weights (but 2_Dense/pytorch_model.bin): look for a revision or \
+                a copy that has";
+    for module in [None, Some("2_Dense")] {
+        assert_eq!(fetch(module).unwrap_err().to_string(), said, "{module:?}");
+    }
+    let paths = rig.paths();
+    assert!(!paths.iter().any(|path| path.ends_with(WEIGHTS)), "{paths:?}");
+    // Another takes its place.
+    assert!(fetch(Some("2_Dense_8")).unwrap().folder.join(WEIGHTS).is_file());
+}
+
+#[test]
 fn who_shares_a_cache_fetches_nothing_twice() {
     let rig = Rig::new(Model { pause: Duration::from_millis(300), ..model() });
     thread::scope(|scope| {

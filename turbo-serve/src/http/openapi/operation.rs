@@ -222,7 +222,7 @@ fn refusal(status: u16, schema: &str) -> Value {
         404 => "no such model",
         408 => "the body stopped coming",
         413 => "the body is too large",
-        415 => "the body is not `application/json`",
+        415 => "the body is not `application/json`, or it is packed in another way than as gzip or deflate",
         422 => "the body says something wrong",
         424 => "the model is for something else, or has failed",
         429 => {

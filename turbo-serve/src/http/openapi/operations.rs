@@ -248,9 +248,6 @@ pub(in crate::http) mod kserve {
 
     const TAG: &str = "KServe";
 
-    /// What may be wrong with a request for a model.
-    const ASKING: [u16; 9] = [400, 404, 408, 413, 422, 424, 429, 503, 504];
-
     fn told(id: &'static str, summary: &'static str, schema: &str) -> Operation {
         Operation::new(id, TAG, summary, schema).like_kserve()
     }
@@ -315,25 +312,24 @@ pub(in crate::http) mod kserve {
                 ],
             )
             .or_bytes()
-            .refuses(&ASKING)
     }
 
     pub(in crate::http) fn index() -> Operation {
         told("kserve_index", "All versions of all models, and their states", "KserveIndex")
             .may_ask("KserveIndexRequest", [("ready", json!({ "ready": true }))])
-            .refuses(&[400, 408, 413, 422])
+            .refuses(&[400, 408, 413, 415, 422, 429])
     }
 
     pub(in crate::http) fn load() -> Operation {
         of_model("kserve_load", "Loads a model, or one version of it (`name/version`)", "KserveDone")
             .may_ask("KserveChange", [("plain", json!({ "parameters": {} }))])
-            .refuses(&[400, 404, 408, 413, 422, 503])
+            .refuses(&[400, 404, 408, 413, 415, 422, 429, 503])
     }
 
     pub(in crate::http) fn unload() -> Operation {
         of_model("kserve_unload", "Unloads a model when it has answered, or one version of it", "KserveDone")
             .may_ask("KserveChange", [("triton", json!({ "parameters": { "unload_dependents": false } }))])
-            .refuses(&[400, 404, 408, 413, 422])
+            .refuses(&[400, 404, 408, 413, 415, 422, 429])
     }
 }
 

@@ -374,7 +374,8 @@ fn server() -> Value {
         "model_type": { "type": "object", "minProperties": 1, "maxProperties": 1 },
         "max_concurrent_requests": count(), "max_input_length": count(), "max_batch_tokens": count(),
         "max_batch_requests": maybe_from(1), "max_client_batch_size": count(), "auto_truncate": { "type": "boolean" },
-        "tokenization_workers": count(), "version": text(), "sha": maybe("string"), "docker_label": maybe("string"),
+        "tokenization_workers": count(), "cache_bytes": count(), "version": text(), "sha": maybe("string"),
+        "docker_label": maybe("string"),
     });
     let required: Vec<String> =
         info.as_object().map(|info| info.keys().cloned().collect()).unwrap_or_default();

@@ -110,6 +110,7 @@ pub(in crate::http) async fn rerank(
     let top_n = at_least_one("top_n", body.top_n)?.unwrap_or(usize::MAX);
     let returned = body.return_documents.unwrap_or(false).then(|| documents.clone());
     let most_tokens = at_least_one("max_tokens_per_doc", body.max_tokens_per_doc)?;
+    check_cut(&target, most_tokens)?;
     let _begun = target.begin()?;
     let (documents, no_room) = match most_tokens {
         Some(limit) => cut(&target, documents, limit).await?,
@@ -159,6 +160,18 @@ fn check_at_once(target: &Target, documents: usize, at_a_time: usize) -> Result<
     Err(ApiError::validation(format!(
         "there are {documents} `documents`, expected at most {at_a_time} (`max_client_batch_size`): the ensemble \
          `{name}` retrieves from all of them at once"
+    )))
+}
+
+/// Refuses to cut documents for an ensemble, each model of which has tokens of its own.
+fn check_cut(target: &Target, most_tokens: Option<usize>) -> Result<(), ApiError> {
+    if most_tokens.is_none() || !target.is_ensemble() {
+        return Ok(());
+    }
+    Err(ApiError::validation(format!(
+        "`max_tokens_per_doc` is not possible here: each model of the ensemble `{}` counts tokens of its own; leave it \
+         out, and send documents that are short enough",
+        target.name()
     )))
 }
 
