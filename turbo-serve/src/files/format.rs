@@ -47,6 +47,17 @@ impl InputFormat {
     pub fn of(file: &str, flag: &'static str) -> Result<Self, FileError> {
         if file == super::STANDARD { Ok(Self::Lines) } else { by_end(file, Self::ENDS, flag) }
     }
+
+    /// As `--input-format` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lines => "text",
+            Self::Jsonl => "jsonl",
+            Self::Csv => "csv",
+            Self::Tsv => "tsv",
+            Self::Parquet => "parquet",
+        }
+    }
 }
 
 impl OutputFormat {

@@ -152,6 +152,55 @@ fn an_input_that_has_changed_is_not_gone_on_with() {
 }
 
 #[test]
+fn an_input_that_is_read_as_another_format_is_not_gone_on_with() {
+    let files = Files::new(0);
+    let (input, output) = (files.path("in.jsonl"), files.path("out.jsonl"));
+    let line = |text: &str| format!("{{\"text\": \"{text}\"}}\n");
+    fs::write(&input, texts(20_000).lines().map(line).collect::<String>()).unwrap();
+    let paths = [input.to_str().unwrap(), output.to_str().unwrap()];
+    let embed = |flags: &[&str]| turbo("embed", &model("tiny-sentence"), &[&paths, flags].concat());
+    let as_text = embed(&["--input-format=text", "--max-batch-tokens=512"]);
+    let (code, _, said) = signal_at(as_text, "", "INT", &output, 300_000);
+    assert_eq!(code, Some(130), "{said}");
+    let begun = contents(&output);
+    let (code, _, said) = run(embed(&["--resume"]));
+    assert_eq!(code, Some(1));
+    assert!(said.contains("was begun with --input-format text, not jsonl: go on with the same"), "{said}");
+    assert!(contents(&output) == begun);
+}
+
+#[test]
+fn a_model_that_has_changed_is_not_gone_on_with() {
+    let files = Files::new(2000);
+    let (folder, output) = (files.path("model"), files.path("out.jsonl"));
+    copy(&model("tiny-sentence"), &folder);
+    let embed = |flags: &[&str]| {
+        turbo("embed", &folder, &[&["-", output.to_str().unwrap(), "--max-batch-tokens=512"], flags].concat())
+    };
+    let (code, _, said) = signal_at(embed(&[]), &files.input, "INT", &output, 300_000);
+    assert_eq!(code, Some(130), "{said}");
+    let begun = contents(&output);
+    // Trained once more: other values in as many bytes.
+    let weights = folder.join("model.safetensors");
+    let mut values = fs::read(&weights).unwrap();
+    *values.last_mut().unwrap() ^= 0x80;
+    fs::write(&weights, values).unwrap();
+    let (code, _, said) = run_with_input(embed(&["--resume"]), files.input.as_bytes());
+    assert_eq!(code, Some(1));
+    assert!(said.contains("was begun with the model's model.safetensors ("), "{said}");
+    assert!(contents(&output) == begun);
+}
+
+/// Copies a folder with all that is in it.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() { copy(&from, &to) } else { fs::copy(&from, &to).map(drop).unwrap() }
+    }
+}
+
+#[test]
 fn a_complete_output_of_an_input_that_has_changed_is_told() {
     let files = Files::new(0);
     let (input, output) = (files.path("in.txt"), files.path("out.jsonl"));

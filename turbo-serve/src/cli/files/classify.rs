@@ -94,7 +94,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
         [&arguments.column].into_iter().chain(&arguments.pair_column).cloned().collect();
     let rows = arguments.files.open(&columns)?;
     let model = OpenModel::open(&arguments.model)?;
-    let mut description = arguments.files.job("classify", &columns);
+    let mut description = arguments.files.job("classify", &columns, &rows)?;
     model.describe(&arguments.model, &mut description);
     let (tokenizer, truncation) = (model.tokenizer.clone(), arguments.files.truncation());
     let labels = model.checkpoint.labels().to_vec();

@@ -67,7 +67,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let dimensions = arguments.dimensions(compiled.pooled_len()?)?;
     let normalize = arguments.normalize.unwrap_or(model.checkpoint.normalizes());
 
-    let mut description = arguments.files.job("embed", &columns);
+    let mut description = arguments.files.job("embed", &columns, &rows)?;
     model.describe(&arguments.model, &mut description);
     let choices = [
         ("--pooling", format!("{task:?}")),

@@ -71,8 +71,8 @@ is told on standard error with its line, and the rest goes on.
 Ctrl-C and SIGTERM leave a sound file, and OUTPUT.unfinished beside it. A hangup ends a run as a kill does; under nohup
 it goes on. The same command with --resume goes on where it stopped and ends with the file of a run that was never
 stopped, byte for byte where a CPU of the same kind computes it; where nothing was begun it begins, and a complete
-output is left as it is. An input that has changed since is refused. The best rows of all (rerank --query --top-k) and
-standard output cannot be resumed.
+output is left as it is. An input or a model folder that has changed since is refused. The best rows of all (rerank
+--query --top-k) and standard output cannot be resumed.
 
 Exit codes: 0 every row has its answer, or the output was complete before; 1 it failed; 2 the arguments make no sense;
 3 some rows have no answer; 130 it was interrupted.";
@@ -205,17 +205,18 @@ impl FileArguments {
         Ok(Rows::open(&self.input, self.input_format()?, columns)?)
     }
 
-    /// What the answers are made from, so far as it is about files.
-    fn job(&self, command: &str, columns: &[String]) -> Job {
+    /// What the answers are made from, so far as it is about files; `rows` are those of the input.
+    fn job(&self, command: &str, columns: &[String], rows: &Rows) -> Result<Job, FileError> {
         let field = |name: &str, value: String| (name.to_owned(), value);
         let mut job = Job::from([
             field("command", command.to_owned()),
             field("input", self.input.clone()),
+            field("--input-format", self.input_format()?.name().to_owned()),
             field("columns", columns.join(", ")),
             field("--auto-truncate", self.auto_truncate.to_string()),
         ]);
-        job.extend(paths::state(&self.input));
-        job
+        job.extend(rows.file.iter().flat_map(paths::input_state));
+        Ok(job)
     }
 
     /// Answers all rows.
@@ -333,4 +334,49 @@ fn text(cell: Cell) -> Result<String, String> {
 /// What the model gave for a row of one input.
 fn only_output(outputs: Vec<Vec<f32>>) -> Result<Vec<f32>, String> {
     outputs.into_iter().next().ok_or_else(|| "the model gave nothing".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        files: FileArguments,
+    }
+
+    fn files(arguments: &[&str]) -> FileArguments {
+        Command::parse_from([&["turbo"], arguments].concat()).files
+    }
+
+    #[test]
+    fn a_job_is_of_the_input_that_was_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        fs::write(path("in.txt"), "a cat\n").unwrap();
+        fs::write(path("other.txt"), "a cat that is another\n").unwrap();
+        let changed = std::time::UNIX_EPOCH + std::time::Duration::from_millis(1500);
+        fs::File::options().write(true).open(path("in.txt")).unwrap().set_modified(changed).unwrap();
+        let (files, columns) = (files(&[&path("in.txt"), &path("out.jsonl")]), ["text".to_owned()]);
+        let rows = files.open(&columns).unwrap();
+        fs::rename(path("other.txt"), path("in.txt")).unwrap();
+        let job = files.job("embed", &columns, &rows).unwrap();
+        assert_eq!(job["size of the input"], "6 bytes");
+        assert_eq!(job["input's time of change"], "1.500000000");
+        assert_eq!(job["--input-format"], "text");
+    }
+
+    #[test]
+    fn formats_have_the_names_of_their_arguments() {
+        for argument in InputArgument::value_variants() {
+            let name = argument.to_possible_value().unwrap().get_name().to_owned();
+            let files = files(&["-", "-", "--input-format", &name]);
+            assert_eq!(files.input_format().unwrap().name(), name);
+        }
+    }
 }

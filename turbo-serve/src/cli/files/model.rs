@@ -12,6 +12,7 @@ use turbo_serve::{
     files::{pipeline::Compute, write::Job},
 };
 
+use super::paths;
 use crate::cli::{
     caches::PackedCacheArguments,
     device::{NoGpu, OnDevice},
@@ -24,6 +25,8 @@ pub(super) struct OpenModel {
     pub(super) checkpoint: Checkpoint,
     pub(super) tokenizer: TextTokenizer,
     pub(super) local: LocalModel,
+    /// What changes where its files do.
+    files: Job,
 }
 
 impl OpenModel {
@@ -31,6 +34,9 @@ impl OpenModel {
     /// When there is no such model, it cannot be run, or has no tokenizer.
     pub(super) fn open(arguments: &ModelArguments) -> Result<Self> {
         let local = arguments.local()?;
+        // Before they are read: of one that changes meanwhile the earlier state is written down, and the later one
+        // refused. Of the Hub's the commit says it all.
+        let files = if local.sha.is_some() { Job::new() } else { paths::model_state(&local.folder) };
         let checkpoint = Checkpoint::open(&local.folder)?;
         checkpoint.warnings().iter().for_each(|warning| output::note(&format!("warning: {warning}")));
         let Some(tokenizer) = checkpoint.tokenizer().cloned() else {
@@ -39,7 +45,7 @@ impl OpenModel {
                 shown(&local.folder)
             );
         };
-        Ok(Self { checkpoint, tokenizer, local })
+        Ok(Self { checkpoint, tokenizer, local, files })
     }
 
     /// Compiles it for a task.
@@ -79,6 +85,7 @@ impl OpenModel {
         job.insert("--model-id".into(), arguments.model_id.clone());
         job.insert("--dtype".into(), arguments.dtype.to_string());
         job.extend(self.local.sha.clone().map(|sha| ("commit".to_owned(), sha)));
+        job.extend(self.files.clone());
     }
 
     /// The folder as messages name it.

@@ -86,7 +86,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         (other, _) => bail!("{}: it is {}, expected a cross-encoder", model.shown(), purpose(other)),
     }
-    let mut description = arguments.files.job("rerank", &columns);
+    let mut description = arguments.files.job("rerank", &columns, &rows)?;
     model.describe(&arguments.model, &mut description);
     let top_k = arguments.top_k.map(NonZeroUsize::get);
     let choices = [

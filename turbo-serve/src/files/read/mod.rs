@@ -11,7 +11,7 @@ mod lines;
 mod parquet;
 
 use std::{
-    fs::File,
+    fs::{File, Metadata},
     io::{self, BufRead, BufReader},
 };
 
@@ -43,6 +43,9 @@ pub struct Rows {
     pub name: String,
     /// Size of the file, in bytes or rows, where it is known.
     pub total: Option<u64>,
+    /// What the system said of the file when it was opened, whatever has its name since; `None` of what is no regular
+    /// file.
+    pub file: Option<Metadata>,
     rows: Box<dyn Iterator<Item = Result<Row, FileError>> + Send>,
 }
 
@@ -63,16 +66,20 @@ impl Rows {
         }
         let name = file.to_owned();
         let opened = File::open(file).map_err(FileError::io(file))?;
-        let size = opened.metadata().map_err(FileError::io(file))?;
-        if size.is_dir() {
+        let metadata = opened.metadata().map_err(FileError::io(file))?;
+        if metadata.is_dir() {
             return Err(FileError::Broken { file: name, why: "it is a folder, expected a file".to_owned() });
         }
-        if format == InputFormat::Parquet {
-            return parquet_rows(name, opened, columns);
-        }
         // A pipe has a name too, and no size.
-        let size = size.is_file().then_some(size.len());
-        Self::stream(name, size, BufReader::with_capacity(1 << 16, opened), format, columns)
+        let metadata = Some(metadata).filter(Metadata::is_file);
+        let rows = match format {
+            InputFormat::Parquet => parquet_rows(name, opened, columns)?,
+            _ => {
+                let size = metadata.as_ref().map(Metadata::len);
+                Self::stream(name, size, BufReader::with_capacity(1 << 16, opened), format, columns)?
+            }
+        };
+        Ok(Self { file: metadata, ..rows })
     }
 
     fn stream(
@@ -99,7 +106,7 @@ impl Rows {
             InputFormat::Tsv => Box::new(csv::Records::open(name.clone(), input, b'\t', columns)?),
             InputFormat::Parquet => unreachable!("Parquet is no stream, both callers have taken care of it"),
         };
-        Ok(Self { name, total, rows })
+        Ok(Self { name, total, file: None, rows })
     }
 }
 
@@ -114,7 +121,7 @@ impl Iterator for Rows {
 #[cfg(feature = "parquet")]
 fn parquet_rows(name: String, file: File, columns: &[String]) -> Result<Rows, FileError> {
     let rows = parquet::Records::open(name.clone(), file, columns)?;
-    Ok(Rows { name, total: Some(rows.total), rows: Box::new(rows) })
+    Ok(Rows { name, total: Some(rows.total), file: None, rows: Box::new(rows) })
 }
 
 #[cfg(not(feature = "parquet"))]

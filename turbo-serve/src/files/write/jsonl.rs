@@ -46,7 +46,7 @@ pub(super) fn begin(path: &Path, resume: bool) -> Result<Begun, FileError> {
         return Err(FileError::Broken { file: name.clone(), why });
     }
     file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end))).map_err(&io)?;
-    sync_folder(path).map_err(&io)?;
+    file.sync_data().and_then(|()| sync_folder(path)).map_err(&io)?;
     let to = Stream::File(BufWriter::with_capacity(1 << 18, file));
     Ok(Begun { sink: Box::new(Jsonl { to, line: Vec::new() }), rows, bad_rows })
 }

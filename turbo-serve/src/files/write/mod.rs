@@ -13,13 +13,14 @@ mod parquet;
 mod unfinished;
 
 use std::{
+    collections::BTreeMap,
     fs, io,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use super::{FileError, OutputFormat, STANDARD};
-use unfinished::{Unfinished, folder_of};
+use unfinished::{Mark, Unfinished, folder_of};
 
 pub use answer::{Answer, Class, Entity, Kind, Ranked};
 pub use unfinished::Job;
@@ -129,24 +130,34 @@ impl Output {
                 _ => unfit("needs a file, standard output takes JSONL"),
             };
         }
-        let (there, begun_before) = before(&file, target.format, target.existing)?;
-        match (target.existing, &begun_before) {
+        let (there, mark) = before(&file, target.format, target.existing)?;
+        let resume = match (target.existing, &mark) {
             (Existing::Continue, None) if there => return Ok(Opened::Complete),
-            (Existing::Continue, Some(before)) if there => unfinished::check(&file, before, target.job)?,
-            _ => {}
-        }
+            (Existing::Continue, Some(mark)) if there => {
+                unfinished::check(&file, mark.job(), target.job)?;
+                matches!(mark, Mark::Job(_))
+            }
+            _ => false,
+        };
+        let replaces = there && !resume;
+        let job = target.job.clone();
+        let sizes_before = sizes(Path::new(&file));
         // Before the file: a file without it beside is a complete one.
-        let unfinished = Unfinished::begin(&file, target.job)?;
-        let begun = match begin(target, there && target.existing == Existing::Continue) {
+        let new_mark = if replaces { Mark::Replacing(job) } else { Mark::Job(job) };
+        let mut unfinished = Unfinished::begin(&file, &new_mark)?;
+        let begun = match begin(target, resume) {
             Ok(begun) => begun,
             Err(error) => {
-                // What stands there is what it was.
-                if begun_before.is_none() {
+                // Where what stands there is what it was, it is as complete as it was.
+                if mark.is_none() && sizes(Path::new(&file)) == sizes_before {
                     unfinished.remove()?;
                 }
                 return Err(error);
             }
         };
+        if replaces {
+            unfinished.replaced(&file, target.job)?;
+        }
         let begun = Begun { sink: best::only(target.best, begun.sink), ..begun };
         Ok(Opened::Ready(Self::new(file, begun, Some(unfinished))))
     }
@@ -198,19 +209,19 @@ impl Output {
     }
 }
 
-/// Whether an output is there already, and what it was begun with if it is not complete.
+/// Whether an output is there already, and what is said of it if it is not complete.
 ///
 /// # Errors
 /// As [`Output::check`].
-fn before(file: &str, format: OutputFormat, existing: Existing) -> Result<(bool, Option<Job>), FileError> {
+fn before(file: &str, format: OutputFormat, existing: Existing) -> Result<(bool, Option<Mark>), FileError> {
     check_place(Path::new(file), format)
         .map_err(|why| FileError::Broken { file: file.to_owned(), why: why.to_owned() })?;
     let there = fs::symlink_metadata(file).is_ok();
-    let begun = unfinished::job_of(file)?;
-    match (existing, &begun) {
+    let mark = unfinished::mark_of(file)?;
+    match (existing, &mark) {
         (Existing::Keep, None) if there => Err(FileError::Exists { file: file.to_owned() }),
         (Existing::Keep, Some(_)) if there => Err(FileError::Unfinished { file: file.to_owned() }),
-        _ => Ok((there, begun)),
+        _ => Ok((there, mark)),
     }
 }
 
@@ -233,6 +244,17 @@ fn check_place(path: &Path, format: OutputFormat) -> Result<(), &'static str> {
     }
 }
 
+/// The file of an output, or those in its folder, and their sizes: what any removing changes.
+fn sizes(output: &Path) -> BTreeMap<PathBuf, u64> {
+    let files: Vec<PathBuf> = match fs::read_dir(output) {
+        Ok(entries) => entries.filter_map(|entry| Some(entry.ok()?.path())).collect(),
+        Err(_) => vec![output.to_owned()],
+    };
+    let size = |file: PathBuf| fs::metadata(&file).ok().map(|metadata| (file, metadata.len()));
+    files.into_iter().filter_map(size).collect()
+}
+
+/// Begins an output anew, or finds what to go on behind. What it removes is gone from the disk when it returns.
 fn begin(target: &Target<'_>, resume: bool) -> Result<Begun, FileError> {
     let path = Path::new(target.file);
     match (target.format, &target.kind) {
@@ -246,5 +268,101 @@ fn begin(target: &Target<'_>, resume: bool) -> Result<Begun, FileError> {
             let why = "is not in this build: it was made without the feature `parquet`".to_owned();
             Err(FileError::Unfit { file: target.file.to_owned(), format: "Parquet", why })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Those of a whole part of Parquet, which goes on behind whole parts alone.
+    const ROWS: u64 = 10_000;
+
+    fn formats() -> impl Iterator<Item = (&'static str, OutputFormat)> {
+        let all = [
+            ("out.jsonl", OutputFormat::Jsonl),
+            ("out.npy", OutputFormat::Npy),
+            ("out.parquet", OutputFormat::Parquet),
+        ];
+        all.into_iter().filter(|(_, format)| cfg!(feature = "parquet") || *format != OutputFormat::Parquet)
+    }
+
+    fn job(model: &str) -> Job {
+        Job::from([("model".to_owned(), model.to_owned())])
+    }
+
+    fn open(file: &Path, format: OutputFormat, model: &str, existing: Existing) -> Result<Opened, FileError> {
+        Output::open(&Target {
+            file: file.to_str().unwrap(),
+            format,
+            kind: Kind::Embedding { dimensions: 2 },
+            job: &job(model),
+            existing,
+            best: None,
+        })
+    }
+
+    fn begun(file: &Path, format: OutputFormat, model: &str, existing: Existing) -> Output {
+        match open(file, format, model, existing).unwrap() {
+            Opened::Ready(output) => output,
+            Opened::Complete => panic!("it is complete"),
+        }
+    }
+
+    fn with_rows(mut output: Output) -> Output {
+        for _ in 0..ROWS {
+            output.write(Ok(&Answer::Embedding(vec![0.5, 1.0]))).unwrap();
+        }
+        output
+    }
+
+    /// As where a run with `--overwrite` is killed right behind the first that it writes.
+    #[test]
+    fn rows_of_what_is_replaced_are_not_taken_over() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, format) in formats() {
+            let file = folder.path().join(name);
+            with_rows(begun(&file, format, "old", Existing::Keep)).finish().unwrap();
+            let mark = Mark::Replacing(job("new"));
+            drop(Unfinished::begin(file.to_str().unwrap(), &mark).unwrap());
+            let kept = open(&file, format, "new", Existing::Keep);
+            assert!(matches!(kept, Err(FileError::Unfinished { .. })), "{name}");
+            let other = open(&file, format, "old", Existing::Continue);
+            assert!(matches!(other, Err(FileError::Differs { .. })), "{name}");
+            let output = begun(&file, format, "new", Existing::Continue);
+            assert_eq!((output.rows(), output.bad_rows()), (0, 0), "{name}");
+        }
+    }
+
+    #[test]
+    fn rows_behind_what_was_replaced_are_gone_on_with() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, format) in formats() {
+            let file = folder.path().join(name);
+            with_rows(begun(&file, format, "old", Existing::Keep)).finish().unwrap();
+            with_rows(begun(&file, format, "new", Existing::Replace)).interrupt().unwrap();
+            let output = begun(&file, format, "new", Existing::Continue);
+            assert_eq!(output.rows(), ROWS, "{name}");
+        }
+        let left = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        assert_eq!(left.filter(|path| path.extension().is_some_and(|end| end == "tmp")).count(), 0);
+    }
+
+    /// Here a part is a folder, which cannot be removed as a file is.
+    #[cfg(feature = "parquet")]
+    #[test]
+    fn what_is_removed_in_part_is_not_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("out.parquet");
+        let unfinished = folder.path().join("out.parquet.unfinished");
+        fs::create_dir_all(file.join("part-00000.parquet")).unwrap();
+        let replaces = || open(&file, OutputFormat::Parquet, "new", Existing::Replace).is_ok();
+        assert!(!replaces() && !unfinished.exists(), "what stands there is what it was");
+        for part in 1..20 {
+            fs::write(file.join(format!("part-{part:05}.parquet")), "").unwrap();
+        }
+        assert!(!replaces());
+        // They come in any order, so the one that stays may be the first.
+        assert_eq!(unfinished.exists(), fs::read_dir(&file).unwrap().count() < 20);
     }
 }

@@ -62,7 +62,8 @@ pub(super) fn begin(folder: &Path, kind: &Kind, resume: bool) -> Result<Begun, F
             bad_rows += bad_rows_of_part;
         }
     }
-    remove_parts_behind(folder, rows).map_err(&io)?;
+    let removed = remove_parts_behind(folder, rows);
+    removed.and_then(|()| sync_folder(&part_path(folder, rows))).map_err(&io)?;
     let parts = Parts { folder: folder.to_owned(), kind: kind.clone(), rows, part: None };
     Ok(Begun { sink: Box::new(parts), rows, bad_rows })
 }

@@ -2,11 +2,14 @@
 //!
 //! It is locked as long as somebody writes the output. The system takes the lock back however a process ends, so none is
 //! ever left behind; where a file system has no locks, two runs on one output are not told apart.
+//!
+//! It is there before an earlier output is touched whose place the new one takes, and says so until the earlier one is
+//! gone from the disk: whoever finds it so begins anew, and takes no row of the earlier one for its own.
 
 use std::{
     collections::BTreeMap,
     fs::{self, File, OpenOptions, TryLockError},
-    io::{ErrorKind, Write},
+    io::{self, ErrorKind, Write},
     path::{Path, PathBuf},
 };
 
@@ -17,9 +20,23 @@ use crate::files::FileError;
 /// What an output is made from, by name: the command, the model, the input, whatever changes the answers.
 pub type Job = BTreeMap<String, String>;
 
+/// What the small file says.
 #[derive(Serialize, Deserialize)]
-struct Content {
-    job: Job,
+#[serde(rename_all = "lowercase")]
+pub(super) enum Mark {
+    /// What the output holds was made from this.
+    Job(Job),
+    /// The output is begun anew from this, and may hold what an earlier one left.
+    Replacing(Job),
+}
+
+impl Mark {
+    /// What the output is made from.
+    pub(super) fn job(&self) -> &Job {
+        match self {
+            Self::Job(job) | Self::Replacing(job) => job,
+        }
+    }
 }
 
 /// An output that this process alone writes until this value is dropped.
@@ -30,31 +47,41 @@ pub(super) struct Unfinished {
 }
 
 impl Unfinished {
-    /// Says of `file` what it is made from. Written aside and renamed: it is whole or not there.
+    /// Says `mark` of `file`. Written aside and renamed: it is whole or not there.
     ///
     /// # Errors
     /// [`FileError::Busy`], [`FileError::Io`].
-    pub(super) fn begin(file: &str, job: &Job) -> Result<Self, FileError> {
+    pub(super) fn begin(file: &str, mark: &Mark) -> Result<Self, FileError> {
         let path = path(file);
         let aside = path.with_extension("unfinished.tmp");
         let io = FileError::io(file);
         // Not truncated before it is locked: it may be what another process is about to rename.
         let opened = OpenOptions::new().write(true).create(true).truncate(false).open(&aside);
-        let mut to = opened.map_err(&io)?;
+        let to = opened.map_err(&io)?;
         lock(&to, file)?;
-        if let Err(busy) = job_of(file) {
+        if let Err(busy) = mark_of(file) {
             // Best effort: the next run locks and writes it anew.
             drop(fs::remove_file(&aside));
             return Err(busy);
         }
-        let written = to.set_len(0).and_then(|()| {
-            to.write_all(&serde_json::to_vec(&Content { job: job.clone() })?)?;
-            to.sync_all()?;
-            fs::rename(&aside, &path)?;
-            sync_folder(&path)
-        });
-        written.map_err(io)?;
+        put(&to, mark, &aside, &path).map_err(io)?;
         Ok(Self { path, locked: to })
+    }
+
+    /// What `file` held before is gone from the disk: from now on it holds what is made from `job`.
+    ///
+    /// # Errors
+    /// [`FileError::Io`].
+    pub(super) fn replaced(&mut self, file: &str, job: &Job) -> Result<(), FileError> {
+        // Not where `begin` writes: another process may be there, about to find that this one is busy.
+        let aside = self.path.with_extension("unfinished.replaced.tmp");
+        let io = FileError::io(file);
+        let to = File::create(&aside).map_err(&io)?;
+        // Before it has its name: what has that name is locked all the time.
+        lock(&to, file)?;
+        put(&to, &Mark::Job(job.clone()), &aside, &self.path).map_err(io)?;
+        self.locked = to;
+        Ok(())
     }
 
     /// The output is complete.
@@ -70,11 +97,20 @@ impl Drop for Unfinished {
     }
 }
 
-/// What `file` was begun with, if it is not complete.
+/// Writes `mark` to the file `aside`, open as `to`, and gives that the name `path`.
+fn put(mut to: &File, mark: &Mark, aside: &Path, path: &Path) -> io::Result<()> {
+    to.set_len(0)?;
+    to.write_all(&serde_json::to_vec(mark)?)?;
+    to.sync_all()?;
+    fs::rename(aside, path)?;
+    sync_folder(path)
+}
+
+/// What is said of `file`, if it is not complete.
 ///
 /// # Errors
 /// [`FileError::Busy`] while somebody writes it; [`FileError::Broken`], [`FileError::Io`].
-pub(super) fn job_of(file: &str) -> Result<Option<Job>, FileError> {
+pub(super) fn mark_of(file: &str) -> Result<Option<Mark>, FileError> {
     let path = path(file);
     let name = path.display().to_string();
     let opened = match File::open(&path) {
@@ -82,11 +118,11 @@ pub(super) fn job_of(file: &str) -> Result<Option<Job>, FileError> {
         opened => opened.map_err(FileError::io(&name))?,
     };
     lock(&opened, file)?;
-    let json = std::io::read_to_string(&opened);
+    let json = io::read_to_string(&opened);
     drop(opened.unlock());
     let json = json.map_err(FileError::io(&name))?;
     let parsed = serde_json::from_str(&json);
-    parsed.map(|Content { job }| Some(job)).map_err(|error| FileError::Broken {
+    parsed.map(Some).map_err(|error| FileError::Broken {
         file: name,
         why: format!("{error}; without it the output counts as complete"),
     })
@@ -97,14 +133,15 @@ pub(super) fn job_of(file: &str) -> Result<Option<Job>, FileError> {
 /// # Errors
 /// [`FileError::Differs`].
 pub(super) fn check(file: &str, was: &Job, is: &Job) -> Result<(), FileError> {
-    let value = |job: &Job, field| job.get(field).cloned().unwrap_or_else(|| "nothing".to_owned());
+    let value = |job: &Job, field, none: &str| job.get(field).cloned().unwrap_or_else(|| none.to_owned());
     match was.keys().chain(is.keys()).find(|field| was.get(*field) != is.get(*field)) {
         None => Ok(()),
         Some(field) => Err(FileError::Differs {
             file: file.to_owned(),
             field: field.clone(),
-            was: value(was, field),
-            is: value(is, field),
+            // An earlier version may not have asked for it.
+            was: value(was, field, "(not recorded)"),
+            is: value(is, field, "(none)"),
         }),
     }
 }
@@ -123,7 +160,7 @@ fn path(file: &str) -> PathBuf {
 }
 
 /// A new name lasts once its folder is on the disk.
-pub(super) fn sync_folder(file: &Path) -> std::io::Result<()> {
+pub(super) fn sync_folder(file: &Path) -> io::Result<()> {
     // Only Unix opens folders as files.
     if cfg!(unix) { File::open(folder_of(file))?.sync_all() } else { Ok(()) }
 }
@@ -131,4 +168,29 @@ pub(super) fn sync_folder(file: &Path) -> std::io::Result<()> {
 /// The folder that `file` is in.
 pub(super) fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(fields: &[(&str, &str)]) -> Job {
+        fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    /// Also what an earlier version did not write down.
+    #[test]
+    fn what_differs_is_named() {
+        let (text, jsonl) = (("--input-format", "text"), ("--input-format", "jsonl"));
+        let words = ("the model's vocab.txt", "(8 bytes)");
+        for (was, is, said) in [
+            (&[text, words][..], &[jsonl, words][..], "--input-format text, not jsonl"),
+            (&[words], &[text, words], "--input-format (not recorded), not text"),
+            (&[text, words], &[text], "the model's vocab.txt (8 bytes), not (none)"),
+        ] {
+            let error = check("f", &job(was), &job(is)).unwrap_err().to_string();
+            assert_eq!(error, format!("f was begun with {said}: go on with the same, or pass --overwrite"));
+        }
+        assert!(check("f", &job(&[text, words]), &job(&[words, text])).is_ok());
+    }
 }
