@@ -12,7 +12,7 @@ use std::{
         mpsc::{Receiver, Sender, channel},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use metrics::{Counter, counter};
@@ -45,6 +45,8 @@ pub(super) type Callback = Box<dyn FnOnce(Vec<Option<Values>>) + Send>;
 
 /// Most answers of one look, so that the first of many callers does not wait for the last.
 const LOOK: usize = 1024;
+/// Who waits for the threads to end looks so often whether they have.
+const ENDED: Duration = Duration::from_millis(1);
 
 /// The threads of a store.
 pub(super) struct Behind {
@@ -119,16 +121,37 @@ impl Behind {
         self.waiting.push(key, values);
     }
 
-    /// Answers what was asked, writes what waits, and ends the threads. What comes later is not found, and not written.
-    pub(super) fn close(&self) {
+    /// Answers what was asked, writes what waits, and ends the threads; gives up what is not done at `end`. What comes
+    /// later is not found, and not written.
+    pub(super) fn close(&self, end: Instant) {
         self.stop();
         let threads = mem::take(&mut *lock(&self.threads));
         // The last handle to a cache may go on one of its own threads.
-        let others = threads.into_iter().filter(|it| it.thread().id() != thread::current().id());
-        others.for_each(|thread| drop(thread.join()));
+        let others = threads.iter().filter(|it| it.thread().id() != thread::current().id());
+        for other in others {
+            while !other.is_finished() && Instant::now() < end {
+                thread::sleep(ENDED);
+            }
+        }
+        self.give_up();
     }
 
-    fn stop(&self) {
+    /// Writes nothing but what is being written, and waits for nobody.
+    pub(super) fn give_up(&self) {
+        self.stop();
+        let mut answers = lock(&self.waiting.answers);
+        let (given_up, unwritten_bytes) = (mem::take(&mut answers.list), answers.bytes);
+        answers.bytes -= given_up.iter().map(|(_, values)| bytes(values)).sum::<usize>();
+        drop(answers);
+        self.waiting.unwritten.increment(given_up.len() as u64);
+        if unwritten_bytes > 0 {
+            let tier = self.tier.label();
+            tracing::warn!(tier, unwritten_bytes, "the cache is closed before its last answers are written");
+        }
+    }
+
+    /// Begins to end: the threads do what waits, and nothing else.
+    pub(super) fn stop(&self) {
         drop(lock(&self.asks).take());
         lock(&self.waiting.answers).stopping = true;
         self.waiting.changed.notify_all();
@@ -144,7 +167,7 @@ impl Drop for Behind {
 impl Waiting {
     fn push(&self, key: Key, values: Values) {
         let mut answers = lock(&self.answers);
-        let bytes = heap_bytes(values.len()) + size_of::<(Key, Values)>();
+        let bytes = bytes(&values);
         if answers.stopping || answers.bytes + bytes > self.most_bytes {
             return self.unwritten.increment(1);
         }
@@ -167,6 +190,11 @@ impl Waiting {
         let list = mem::take(&mut answers.list);
         (!list.is_empty()).then_some((list, bytes))
     }
+}
+
+/// What an answer takes while it waits.
+fn bytes(values: &Values) -> usize {
+    heap_bytes(values.len()) + size_of::<(Key, Values)>()
 }
 
 fn look(store: &dyn Store, asked: &Receiver<Ask>, waiting: &Waiting) {
@@ -254,6 +282,11 @@ mod tests {
         Behind::start(store, Tier::Folder, most_bytes, Duration::ZERO).unwrap()
     }
 
+    /// A time by which all of this is done, unless it hangs.
+    fn later() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
     /// Asks for these keys; what comes back goes into the channel.
     fn ask(behind: &Behind, keys: std::ops::Range<u32>) -> Receiver<Vec<Option<Values>>> {
         let (send, receive) = channel();
@@ -284,7 +317,7 @@ mod tests {
             assert_eq!(values(other.recv().unwrap()), expected);
         }
         assert_eq!(store.looks.load(SeqCst), 2);
-        behind.close();
+        behind.close(later());
         assert_eq!(values(ask(&behind, 1..2).recv().unwrap()), [None], "closed");
     }
 
@@ -305,10 +338,30 @@ mod tests {
         (0..50).for_each(|n| behind.put(key(n), [n as f32].into()));
         assert!(lock(&behind.waiting.answers).bytes <= 10 * one);
         drop(held);
-        behind.close();
+        behind.close(later());
         let written = lock(&store.answers);
         assert_eq!(written.len(), 10);
         assert!((0..10).all(|n| written[&key(n)][0] == n as f32), "the first ones");
         assert_eq!(lock(&behind.waiting.answers).bytes, 0);
+    }
+
+    #[test]
+    fn what_is_not_written_in_time_is_given_up() {
+        let store = Arc::new(Fake::default());
+        let behind = start(&store, 1 << 20);
+        let held = lock(&store.held);
+        behind.put(key(0), [0.0].into());
+        while !lock(&behind.waiting.answers).list.is_empty() {
+            thread::yield_now();
+        }
+        behind.put(key(1), [1.0].into());
+        let (begun, most) = (Instant::now(), Duration::from_millis(50));
+        behind.close(begun + most);
+        assert!((most..100 * most).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+        drop(held);
+        while lock(&behind.waiting.answers).bytes > 0 {
+            thread::yield_now();
+        }
+        assert_eq!(lock(&store.answers).keys().collect::<Vec<_>>(), [&key(0)], "what was being written");
     }
 }

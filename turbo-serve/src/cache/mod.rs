@@ -25,7 +25,12 @@ mod metrics;
 mod record;
 mod redis;
 
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 pub(crate) use self::record::Wanted;
 use self::{
@@ -48,6 +53,8 @@ const BEHIND: usize = 16;
 const GATHER_FOR_FOLDER: Duration = Duration::from_secs(1);
 /// The same for Redis, where others wait for them.
 const GATHER_FOR_REDIS: Duration = Duration::from_millis(10);
+/// What waits to be written when a cache is closed may take so long: no slow disk or server keeps a process from ending.
+const LAST_WRITES: Duration = Duration::from_secs(5);
 
 /// Where answers are kept; clones are handles to the same.
 #[derive(Clone)]
@@ -244,9 +251,17 @@ impl ResponseCache {
         Some(values)
     }
 
-    /// Writes what is not yet written. From then on it is a cache in memory.
+    /// Writes what is not yet written, for a few seconds at most. From then on it is a cache in memory.
     pub fn close(&self) {
-        self.0.behind.iter().for_each(Behind::close);
+        let end = Instant::now() + LAST_WRITES;
+        // All at once: one that is slow must not take the time of the others.
+        self.0.behind.iter().for_each(Behind::stop);
+        self.0.behind.iter().for_each(|place| place.close(end));
+    }
+
+    /// The same for who waits for nothing: what is not being written is lost.
+    pub fn give_up(&self) {
+        self.0.behind.iter().for_each(Behind::give_up);
     }
 }
 

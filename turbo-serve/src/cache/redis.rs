@@ -93,8 +93,6 @@ impl fmt::Debug for RedisUrl {
 /// Answers in a Redis server.
 pub(super) struct Redis {
     line: Arc<Line>,
-    /// Commands of looks that came to their bound since the last one that did not.
-    late: AtomicU32,
     ttl: Duration,
     /// `None` while it is being dropped.
     runtime: Option<Runtime>,
@@ -129,7 +127,7 @@ impl Redis {
         runtime.spawn(Arc::clone(&line).keep(tried));
         // What is asked before there is a connection is not found.
         _ = first.recv_timeout(CONNECT_TIME);
-        Ok(Self { line, late: AtomicU32::new(0), ttl, runtime: Some(runtime) })
+        Ok(Self { line, ttl, runtime: Some(runtime) })
     }
 
     /// Does `work` within `most` on the calling thread.
@@ -168,7 +166,7 @@ impl Drop for Redis {
 impl Store for Redis {
     fn get(&self, wanted: &[Wanted]) -> Vec<Option<Found>> {
         let mut found: Vec<Option<Found>> = wanted.iter().map(|_| None).collect();
-        let Some(Connections { mut looks, number, .. }) = self.line.connections() else { return found };
+        let Some(Connections { mut looks, late, number, .. }) = self.line.connections() else { return found };
         let begun = Instant::now();
         let small = small(wanted);
         let mut rest = &small[..];
@@ -179,13 +177,13 @@ impl Store for Redis {
             let asked = command.query_async::<Vec<Option<Vec<u8>>>>(&mut looks);
             let records = match self.bounded(LOOK_TIME, asked) {
                 Ok(records) => records,
-                Err(Undone::Late(_)) if self.late.fetch_add(1, Relaxed) + 1 < MOST_LATE => break,
+                Err(Undone::Late(_)) if late.fetch_add(1, Relaxed) + 1 < MOST_LATE => break,
                 Err(Undone::Late(why) | Undone::Lost(why) | Undone::Refused(why)) => {
                     self.line.lose(number, &why);
                     break;
                 }
             };
-            self.late.store(0, Relaxed);
+            late.store(0, Relaxed);
             for (&(at, wanted), record) in now.iter().zip(records) {
                 // What is damaged, or somebody else's, is as good as nothing there: it is written again.
                 let values = record.and_then(|record| decode(wanted, &record).ok().flatten());
@@ -282,6 +280,8 @@ struct Line {
 struct Connections {
     looks: MultiplexedConnection,
     writes: MultiplexedConnection,
+    /// Commands of looks that came to their bound since the last one that did not.
+    late: Arc<AtomicU32>,
     /// Tells them from those before.
     number: u64,
 }
@@ -310,7 +310,7 @@ impl Line {
         let writes = self.client.get_multiplexed_async_connection().await?;
         // Some servers let in who has no password, and answer nothing.
         ping(&mut looks).await?;
-        Ok(Connections { looks, writes, number: self.opened.fetch_add(1, Relaxed) })
+        Ok(Connections { looks, writes, late: Arc::default(), number: self.opened.fetch_add(1, Relaxed) })
     }
 
     async fn until_lost(&self, mut connections: Connections) {
@@ -398,8 +398,70 @@ fn why(error: &RedisError) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{BufRead, BufReader, Write as _},
+        net::{TcpListener, TcpStream},
+        thread,
+    };
+
     use super::*;
     use crate::cache::Scope;
+
+    /// A server that has nothing, and takes far too long to say so while it `is_slow`.
+    fn serve(is_slow: &Arc<AtomicBool>) -> RedisUrl {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let is_slow = Arc::clone(is_slow);
+        thread::spawn(move || {
+            while let Ok((client, _)) = listener.accept() {
+                let is_slow = Arc::clone(&is_slow);
+                thread::spawn(move || answer(&client, &is_slow));
+            }
+        });
+        url
+    }
+
+    /// Answers the commands of `client` until it goes. They are lines: `*2`, `$4`, `MGET`, `$7`, `turbo:1`.
+    fn answer(mut client: &TcpStream, is_slow: &AtomicBool) -> Option<()> {
+        let mut lines = BufReader::new(client).lines().map_while(Result::ok);
+        loop {
+            let words: usize = lines.next()?.strip_prefix('*')?.parse().ok()?;
+            let command: Vec<String> = (0..words).map(|_| lines.nth(1)).collect::<Option<_>>()?;
+            let said = match command.split_first()? {
+                (name, keys) if name == "MGET" => {
+                    if is_slow.load(Relaxed) {
+                        thread::sleep(5 * LOOK_TIME);
+                    }
+                    format!("*{}\r\n{}", keys.len(), "$-1\r\n".repeat(keys.len()))
+                }
+                _ => "+OK\r\n".to_owned(),
+            };
+            client.write_all(said.as_bytes()).ok()?;
+        }
+    }
+
+    #[test]
+    fn new_connections_are_not_blamed_for_those_before() {
+        let is_slow = Arc::new(AtomicBool::new(false));
+        let redis = Redis::open(&serve(&is_slow), Duration::from_secs(60)).unwrap();
+        let wanted = [Wanted { key: Scope::of("test").key("pooled", &[&[1]]), len: 1 }];
+        let open = || redis.line.connections().map(|open| open.number);
+        let opens = |number| {
+            let begun = Instant::now();
+            while open() != Some(number) {
+                assert!(begun.elapsed() < 10 * RETRY, "there is no connection {number}");
+                thread::sleep(LOOK_TIME);
+            }
+        };
+        opens(0);
+        is_slow.store(true, Relaxed);
+        while open() == Some(0) {
+            redis.get(&wanted);
+        }
+        opens(1);
+        redis.get(&wanted);
+        assert_eq!(open(), Some(1), "it was late once");
+    }
 
     #[test]
     fn an_address_is_shown_without_its_password() {

@@ -236,10 +236,31 @@ async fn serve<L: Future<Output = Result<Models>>>(
     let listeners = claimed.listen().await?;
     let grace = Duration::from_millis(arguments.shutdown_grace_ms);
     let served = shutdown::serve(&models, listeners, router, signals, grace).await;
-    if let Some(cache) = cache {
-        cache.close();
+    match (cache, &served) {
+        (Some(cache), Ok(())) => close(cache).await,
+        // There is no time left.
+        (Some(cache), Err(_)) => cache.give_up(),
+        (None, _) => {}
     }
     served
+}
+
+/// Has the last answers written, until it is told once more to stop.
+async fn close(cache: ResponseCache) {
+    let closing = cache.clone();
+    let closed = tokio::task::spawn_blocking(move || closing.close());
+    let told_again = async {
+        match Signals::listen() {
+            Ok(mut signals) => signals.next().await,
+            Err(_) => std::future::pending().await, // who cannot be heard waits for some seconds
+        }
+    };
+    tokio::select! {
+        biased;
+        // It does not panic; if it did, there would be no more to wait for.
+        _ = closed => {}
+        () = told_again => cache.give_up(),
+    }
 }
 
 /// Does what loads models on a thread where it may block.

@@ -1,40 +1,102 @@
 //! Who may come in: a slot per input, reserved for a whole request at once, and an honest word to those who may not.
+//!
+//! Who is refused and asks again at once takes each slot as it becomes free, and never are as many free as the rest of an
+//! accepted request needs. So newcomers are told to come back once somebody has looked for room in vain for long, until one
+//! of those who look is let in. They are no queue that keeps slots for whoever stands first: that may be a stream whose
+//! client does not read, so that it does nothing; and beside streams that always wait nobody else would ever come in.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 use super::{EngineError, forecast::Forecast};
 
+/// Who looks for room in vain for so long goes before newcomers.
+const LONG: Duration = Duration::from_millis(20);
+/// Who has not looked for so long does not wait any more. Between two looks of somebody who waits less time passes.
+const GONE: Duration = Duration::from_millis(100);
+
 /// As many slots as inputs may be in the server.
 pub(super) struct Admission {
     slots: Arc<Semaphore>,
     total: u32,
+    /// Most inputs of a request: with so many free slots nobody looks in vain.
+    most: usize,
+    looks: Mutex<Option<Looks>>,
     forecast: Arc<Forecast>,
 }
 
-impl Admission {
-    /// `total` slots; `forecast` says when some of them will be free.
-    pub(super) fn new(total: u32, forecast: Arc<Forecast>) -> Self {
-        Self { slots: Arc::new(Semaphore::new(total as usize)), total, forecast }
+/// Who asks for slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Comes {
+    /// For the first time: he is told to come back where there is no room, or others have waited for it.
+    Anew,
+    /// He has looked for room, or may have: who asks for tokens or texts does not say it.
+    Again,
+}
+
+/// Looks for room since somebody who looked was let in.
+#[derive(Clone, Copy)]
+struct Looks {
+    first: Instant,
+    last: Instant,
+}
+
+impl Looks {
+    /// Whether newcomers stand back at `now`.
+    fn go_first(self, now: Instant) -> bool {
+        self.go_on(now) && now.saturating_duration_since(self.first) >= LONG
     }
 
-    /// Takes `inputs` slots, or none.
+    /// Whether somebody still looks at `now`.
+    fn go_on(self, now: Instant) -> bool {
+        now.saturating_duration_since(self.last) < GONE
+    }
+}
+
+impl Admission {
+    /// `total` slots for requests of at most `most` inputs; `forecast` says when some of them will be free.
+    pub(super) fn new(total: u32, most: usize, forecast: Arc<Forecast>) -> Self {
+        let slots = Arc::new(Semaphore::new(total as usize));
+        Self { slots, total, most, looks: Mutex::default(), forecast }
+    }
+
+    /// Takes `inputs` slots at `now`, or none.
     ///
     /// # Errors
     /// [`EngineError::Overloaded`], or [`EngineError::Stopping`] after [`Admission::drain`].
-    pub(super) fn reserve(&self, inputs: u32) -> Result<OwnedSemaphorePermit, EngineError> {
-        Arc::clone(&self.slots).try_acquire_many_owned(inputs).map_err(|error| match error {
+    pub(super) fn reserve(
+        &self,
+        inputs: u32,
+        comes: Comes,
+        now: Instant,
+    ) -> Result<OwnedSemaphorePermit, EngineError> {
+        let overloaded = || EngineError::Overloaded { retry_after: self.forecast.retry_after() };
+        if comes == Comes::Anew && self.looks().is_some_and(|looks| looks.go_first(now)) {
+            return Err(overloaded());
+        }
+        let slots = Arc::clone(&self.slots).try_acquire_many_owned(inputs).map_err(|error| match error {
             TryAcquireError::Closed => EngineError::Stopping,
-            TryAcquireError::NoPermits => {
-                EngineError::Overloaded { retry_after: self.forecast.retry_after() }
-            }
-        })
+            TryAcquireError::NoPermits => overloaded(),
+        })?;
+        if comes == Comes::Again {
+            *self.looks() = None;
+        }
+        Ok(slots)
     }
 
-    /// How many slots are free.
-    pub(super) fn free(&self) -> usize {
-        self.slots.available_permits()
+    /// How many slots are free at `now`, for somebody who looks again and again until they are enough for him.
+    pub(super) fn look(&self, now: Instant) -> usize {
+        let free = self.slots.available_permits();
+        if free < self.most {
+            let mut looks = self.looks();
+            let before = looks.filter(|looks| looks.go_on(now));
+            *looks = Some(Looks { first: before.map_or(now, |before| before.first), last: now });
+        }
+        free
     }
 
     /// Waits until every admitted input has been answered, and admits none from then on.
@@ -45,12 +107,15 @@ impl Admission {
             self.slots.close();
         }
     }
+
+    fn looks(&self) -> MutexGuard<'_, Option<Looks>> {
+        // Nothing panics under the lock, so a poisoned one still guards a whole value.
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use turbo_sched::{BatchTotal, BatcherConfig, CostModel, Limits, PackedCost};
 
     use super::*;
@@ -63,24 +128,58 @@ mod tests {
         let config = BatcherConfig::with_limits(limits);
         let costs = CostModel::Packed(Box::new(cost));
         let forecast = Forecast::new(Instant::now(), &config, costs, DeviceTurns::default());
-        Admission::new(total, Arc::new(forecast))
+        Admission::new(total, total as usize, Arc::new(forecast))
+    }
+
+    /// Slots for a newcomer, at a time when nobody has waited for long.
+    fn reserve(admission: &Admission, inputs: u32) -> Result<OwnedSemaphorePermit, EngineError> {
+        admission.reserve(inputs, Comes::Anew, Instant::now())
     }
 
     #[test]
     fn takes_all_slots_of_a_request_or_none() {
         let admission = admission(4);
-        let three = admission.reserve(3).unwrap();
-        assert!(matches!(admission.reserve(2), Err(EngineError::Overloaded { .. })));
-        let one = admission.reserve(1).unwrap();
+        let three = reserve(&admission, 3).unwrap();
+        assert!(matches!(reserve(&admission, 2), Err(EngineError::Overloaded { .. })));
+        let one = reserve(&admission, 1).unwrap();
         drop((three, one));
-        assert!(admission.reserve(4).is_ok());
+        assert!(reserve(&admission, 4).is_ok());
+    }
+
+    #[test]
+    fn newcomers_stand_back_for_who_has_looked_in_vain_for_long() {
+        let (admission, start) = (admission(4), Instant::now());
+        let come = |inputs, comes, at: Duration| admission.reserve(inputs, comes, start + at);
+        let is_refused = |at| matches!(come(1, Comes::Anew, at), Err(EngineError::Overloaded { .. }));
+        let moment = Duration::from_millis(1);
+
+        let _taken = come(2, Comes::Anew, Duration::ZERO).unwrap();
+        assert_eq!(admission.look(start), 2);
+        assert!(!is_refused(LONG - moment), "he has looked for a short time");
+        assert!(is_refused(LONG), "he needs more than two");
+        assert_eq!(admission.look(start + LONG), 2);
+        drop(come(2, Comes::Again, LONG).expect("who has waited is let in"));
+        assert!(!is_refused(LONG), "nobody waits any more");
+
+        assert_eq!(admission.look(start), 2);
+        assert!(is_refused(GONE - moment));
+        assert!(!is_refused(GONE), "he has gone");
+        assert_eq!(admission.look(start + GONE), 2);
+        assert!(!is_refused(GONE + LONG - moment), "another one looks");
+    }
+
+    #[test]
+    fn who_finds_room_for_all_that_he_may_ask_for_does_not_wait() {
+        let (admission, start) = (admission(4), Instant::now());
+        assert_eq!(admission.look(start), 4);
+        assert!(admission.reserve(1, Comes::Anew, start + LONG).is_ok());
     }
 
     #[test]
     fn tells_when_to_come_back_from_predicted_work() {
         let admission = admission(3);
-        let _held = admission.reserve(3).unwrap();
-        let retry_after = || match admission.reserve(1) {
+        let _held = reserve(&admission, 3).unwrap();
+        let retry_after = || match reserve(&admission, 1) {
             Err(EngineError::Overloaded { retry_after }) => retry_after,
             other => panic!("{other:?}"),
         };

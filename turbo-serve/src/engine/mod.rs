@@ -116,7 +116,8 @@ pub trait Infer: Send + Sync + 'static {
     }
 
     /// For how many inputs there is room just now, though somebody else may take it. Cheap: asked again and again by
-    /// whoever waits for it. Where nobody knows it before he asks, it is boundless.
+    /// whoever waits for it, and an engine may tell newcomers to come back because somebody does. Where nobody knows it
+    /// before he asks, it is boundless.
     fn room(&self) -> usize {
         usize::MAX
     }

@@ -142,9 +142,13 @@ impl Promise {
         self.look(|awaited| awaited.has_begun = true);
     }
 
-    /// Tells those who wait for it where their time is over at `now`.
+    /// Tells those who wait for it where their time is over at `now`, and lets go of those who do not wait any more.
     pub(super) fn expire(&self, now: Instant) {
-        self.look(|awaited| awaited.jobs.iter().for_each(|job| job.expire(now)));
+        let waits = |job: &Job| {
+            job.expire(now);
+            !job.ticket.is_withdrawn()
+        };
+        self.look(|awaited| awaited.jobs.retain(waits));
     }
 
     /// Looks at what it promises, unless that is promised by another job.

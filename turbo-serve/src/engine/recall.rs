@@ -67,12 +67,12 @@ impl Recall {
         let missing: Vec<Job> = jobs.filter_map(|job| known.recall(job, &self.metrics)).collect();
         let (inbox, metrics) = (self.inbox.clone(), Arc::clone(&self.metrics));
         let (forecast, of) = (Arc::clone(&self.forecast), Arc::clone(ticket));
-        let compute = move |missing: Vec<Job>| {
-            compute(&forecast, &inbox, &of, missing, |jobs| metrics.missed(jobs));
+        let compute = move |missing: Vec<Job>| match missing.is_empty() {
+            true => forecast.none_of(&of.place),
+            false => compute(&forecast, &inbox, &of, missing, |jobs| metrics.missed(jobs)),
         };
-        match missing.is_empty() {
-            true => self.forecast.none_of(&ticket.place),
-            false if known.behind => known.look_behind(missing, Arc::clone(&self.metrics), compute),
+        match known.behind && !missing.is_empty() {
+            true => known.look_behind(missing, Arc::clone(&self.metrics), compute),
             false => compute(missing),
         }
     }
@@ -131,7 +131,7 @@ impl Known {
         }
     }
 
-    /// Has what is found behind memory answered, and the rest computed, by whom that call comes from.
+    /// Has what is found behind memory answered, and the rest, which may be nothing, computed, by whom that call comes from.
     fn look_behind(
         &self,
         jobs: Vec<Job>,
@@ -152,9 +152,7 @@ impl Known {
                     None => missing.push(job),
                 }
             }
-            if !missing.is_empty() {
-                compute(missing);
-            }
+            compute(missing);
         };
         self.promises.cache().look_behind(wanted, Box::new(answer));
     }

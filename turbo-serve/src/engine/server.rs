@@ -17,7 +17,7 @@ use super::{
     Capacity, DecodeRequest, EngineConfig, EngineError, EngineInfo, Health, Infer, InferRequest,
     InferResponse, Input, Model, OutputKind, Pending, Spent, StartError, TokenizeRequest, Tokenized, Urgency,
     abandoned::Abandoned,
-    admission::Admission,
+    admission::{Admission, Comes},
     batch_tokens::longest_of,
     cost_cache::{CostCache, CostKeeper, CostKey},
     encoders::Encoders,
@@ -105,12 +105,13 @@ impl Engine {
         let (encoders, mut threads) = Encoders::start(rules, workers, recall, inbox, Arc::clone(&abandoned))?;
         threads.push(worker);
         let total = u32::try_from(slots).unwrap_or(u32::MAX);
+        let admission = Admission::new(total, info.max_client_batch_size, Arc::clone(&forecast));
         Ok(Self(Arc::new(Shared {
             metrics: TaskMetrics::new(info.model.task, label, Arc::clone(&observer)),
             observer,
             info,
             health,
-            admission: Admission::new(total, Arc::clone(&forecast)),
+            admission,
             forecast,
             slo: config.slo,
             encoders,
@@ -174,7 +175,8 @@ impl Engine {
             prompt: shared.info.model.prompts.choose(prompt_name.as_deref())?,
             selects: output == OutputKind::Selected,
         };
-        let slots = shared.reserve(inputs.len())?;
+        let comes = if comes_again { Comes::Again } else { Comes::Anew };
+        let slots = shared.reserve(inputs.len(), comes)?;
         let may_be_known = shared.info.cache_bytes.is_some();
         let inside = shared.forecast.enter(terms, inputs.len(), may_be_known)?;
         let mut accepted = shared.metrics.accepted(inputs.len() as u64);
@@ -201,14 +203,14 @@ impl Engine {
     async fn tokens(&self, request: TokenizeRequest) -> Result<Vec<Tokenized>, EngineError> {
         let shared = &*self.0;
         shared.check_count(request.texts.len())?;
-        let slots = shared.reserve(request.texts.len()).inspect_err(|error| shared.metrics.failed(error))?;
+        let slots = shared.reserve_aside(request.texts.len())?;
         shared.received(shared.encoders.tokenize(request, slots)).await
     }
 
     async fn texts(&self, request: DecodeRequest) -> Result<Vec<String>, EngineError> {
         let shared = &*self.0;
         shared.check_count(request.ids.len())?;
-        let slots = shared.reserve(request.ids.len()).inspect_err(|error| shared.metrics.failed(error))?;
+        let slots = shared.reserve_aside(request.ids.len())?;
         shared.received(shared.encoders.decode(request, slots)).await
     }
 }
@@ -233,7 +235,7 @@ impl Infer for Engine {
     fn room(&self) -> usize {
         match self.health() {
             Health::Stopping => usize::MAX, // which whoever asks is told
-            _ => self.0.admission.free(),
+            _ => self.0.admission.look(Instant::now()),
         }
     }
 
@@ -283,8 +285,13 @@ impl Shared {
         }
     }
 
-    fn reserve(&self, inputs: usize) -> Result<OwnedSemaphorePermit, EngineError> {
-        self.admission.reserve(u32::try_from(inputs).unwrap_or(u32::MAX))
+    fn reserve(&self, inputs: usize, comes: Comes) -> Result<OwnedSemaphorePermit, EngineError> {
+        self.admission.reserve(u32::try_from(inputs).unwrap_or(u32::MAX), comes, Instant::now())
+    }
+
+    /// The same for what is not for the model.
+    fn reserve_aside(&self, inputs: usize) -> Result<OwnedSemaphorePermit, EngineError> {
+        self.reserve(inputs, Comes::Again).inspect_err(|error| self.metrics.failed(error))
     }
 
     /// The answer, even if nobody is left to give one, or it is given up.

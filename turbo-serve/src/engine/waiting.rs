@@ -4,6 +4,7 @@
 //! a batch takes, so what was sent and not taken in is counted here, beside what the worker says that it has.
 
 use std::{
+    collections::VecDeque,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
@@ -27,7 +28,8 @@ pub(super) struct Waiting {
 struct State {
     /// What was sent, and the worker has not taken in.
     sent: ByClass,
-    first_sent: Option<Instant>,
+    /// Since when each of those waits, as they were sent: the worker takes them in so, but for who sends at the same moment.
+    sent_since: VecDeque<Instant>,
     /// What the worker has.
     held: Held,
 }
@@ -65,10 +67,10 @@ impl Waiting {
 
     /// These are about to be sent; gives how many they are.
     pub(super) fn sends(&self, jobs: &[Job]) -> ByClass {
-        let Held { inputs, oldest } = jobs.iter().collect();
+        let Held { inputs, .. } = jobs.iter().collect();
         self.change(|state| {
             add(&mut state.sent, inputs);
-            state.first_sent = earlier(state.first_sent, oldest);
+            state.sent_since.extend(jobs.iter().map(|job| job.encoded_at));
         });
         inputs
     }
@@ -89,7 +91,7 @@ impl Waiting {
     /// Inputs of each class, and since when the oldest waits.
     pub(super) fn look(&self) -> (ByClass, Option<Instant>) {
         let state = self.lock();
-        (state.inputs(), earlier(state.first_sent, state.held.oldest))
+        (state.inputs(), earlier(state.sent_since.iter().min().copied(), state.held.oldest))
     }
 
     /// The metrics are set under the lock, so that the last one is right.
@@ -110,9 +112,7 @@ impl Waiting {
 impl State {
     fn received(&mut self, inputs: ByClass) {
         self.sent.iter_mut().zip(inputs).for_each(|(sent, taken)| *sent -= taken);
-        if self.sent == ByClass::default() {
-            self.first_sent = None;
-        }
+        self.sent_since.drain(..inputs.iter().sum::<usize>());
     }
 
     fn inputs(&self) -> ByClass {
@@ -129,4 +129,35 @@ pub(super) fn add(to: &mut ByClass, inputs: ByClass) {
 
 fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     one.into_iter().chain(other).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::engine::{
+        forecast::Terms,
+        queue::tests::{forecast, job_of},
+    };
+
+    #[test]
+    fn the_oldest_of_those_who_were_sent_is_one_that_still_waits() {
+        let (forecast, waiting, first) = (forecast(), Waiting::new(None), Instant::now());
+        let then = first + Duration::from_secs(1);
+        let send = |since| {
+            let (job, ..) = job_of(&forecast, Terms::new(since, None, None, Priority::Normal));
+            waiting.sends(&[job])
+        };
+        let one = send(first);
+        send(then);
+        assert_eq!(waiting.look(), ([0, 2, 0], Some(first)));
+        waiting.worker_has(Held::default(), one);
+        assert_eq!(waiting.look(), ([0, 1, 0], Some(then)), "the worker is done with the first");
+        // One whose promise was broken is sent again, and has waited for longer.
+        send(first);
+        assert_eq!(waiting.look(), ([0, 2, 0], Some(first)));
+        waiting.worker_has(Held::default(), [0, 2, 0]);
+        assert_eq!(waiting.look(), ([0; 3], None));
+    }
 }

@@ -31,7 +31,8 @@ impl Door {
 }
 
 /// Asks an engine once it has room for so many inputs, and again (`InferRequest::comes_again`) where that was gone. Until
-/// then nothing is done with what is asked but to look for room.
+/// then nothing is done with what is asked but to look for room. Where somebody has looked in vain for a while, the engine
+/// tells newcomers to come back.
 ///
 /// # Errors
 /// Those of the engine; [`EngineError::Expired`] at `deadline`. That the answer would come too late for it is told at once:

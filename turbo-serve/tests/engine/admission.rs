@@ -1,13 +1,19 @@
 //! Who comes in, and what is told to those who do not.
 
 use std::{
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
-use turbo_serve::engine::{
-    BatchTokens, Engine, EngineConfig, EngineError, Infer, InferRequest, OutputKind, RowLens, StartError,
-    Task, Truncation,
+use turbo_serve::{
+    engine::{
+        BatchTokens, Engine, EngineConfig, EngineError, Infer, InferRequest, Input, OutputKind, RowLens,
+        StartError, Task, Truncation,
+    },
+    tasks::{NoRoom, infer_in_parts},
 };
 
 use crate::{
@@ -36,6 +42,45 @@ fn slots_are_free_when_the_answer_arrives() {
         assert_eq!(firsts(&embed(&engine, [&[id]]).unwrap()), [id]);
         assert!(matches!(embed(&engine, [&[]]), Err(EngineError::EmptyInput { input: 0 })));
     }
+}
+
+/// Eight that come again at once take each slot that is free, and never are four free.
+#[test]
+fn newcomers_do_not_keep_the_rest_of_a_request_out() {
+    let limits = EngineConfig { max_concurrent_requests: 4, max_client_batch_size: 4, ..config() };
+    let (engine, control) = start(&limits);
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_time().build().unwrap();
+    control.close();
+    let whole = engine.clone();
+    let in_parts = runtime.spawn(async move {
+        let inputs = (101..=108).map(|id| Input::Ids(vec![id]));
+        let request = InferRequest::new(Vec::new(), OutputKind::RAW);
+        infer_in_parts(&whole, request, inputs, NoRoom::Fails).await
+    });
+    control.wait_for_batches(1); // the first part has all slots
+    let done = Arc::new(AtomicBool::new(false));
+    let newcomers: Vec<_> = (0..8)
+        .map(|id| {
+            let (engine, done) = (engine.clone(), Arc::clone(&done));
+            runtime.spawn(async move {
+                while !done.load(SeqCst) {
+                    match engine.infer(request([&[id]])).await {
+                        Ok(_) | Err(EngineError::Overloaded { .. }) => tokio::task::yield_now().await,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(100));
+    control.open();
+    let answer = wait(in_parts).unwrap().unwrap();
+    done.store(true, SeqCst);
+    assert_eq!(firsts(&answer), (101..=108).collect::<Vec<_>>());
+    newcomers.into_iter().for_each(|newcomer| wait(newcomer).unwrap());
+    let asked = control.batches().iter().position(|batch| batch.contains(&105)).unwrap();
+    assert!(asked < 50, "{asked} batches went before the second part");
 }
 
 #[test]

@@ -170,6 +170,24 @@ fn when_all_have_gone_it_is_given_up() {
 }
 
 #[test]
+fn who_no_longer_waits_for_somebody_elses_input_takes_no_slot() {
+    let slots = EngineConfig { max_concurrent_requests: 8, max_batch_requests: Some(1), ..caching() };
+    let (engine, control) = fake::start(&slots);
+    let held = hold(&engine, &control, 9);
+    let (before, first) = (begin(&engine, request([&[1]])), begin(&engine, request([&[2]])));
+    let others: Vec<_> = (0..5).map(|_| begin(&engine, request([&[2]]))).collect();
+    assert_eq!(engine.room(), 0);
+    drop(others);
+    control.let_through(1);
+    wait(held).unwrap();
+    control.wait_for_batches(2);
+    fake::eventually(|| engine.room() == 6);
+    assert_eq!(control.batches(), [[9], [1]], "what they waited for was not computed");
+    control.open();
+    assert_eq!([before, first].map(|one| firsts(&wait(one).unwrap())), [[1], [2]]);
+}
+
+#[test]
 fn when_a_batch_fails_those_who_waited_for_it_are_computed() {
     for bad in [FAILS, PANICS, BREAKS] {
         let config = EngineConfig { max_batch_requests: Some(2), ..caching() };
@@ -298,6 +316,23 @@ fn answers_in_a_folder_outlive_the_engine() {
     assert_eq!(ask_once("one", dir.path(), [&[1], &[3], &[1], &[2, 2]]), [3]);
     assert_eq!(ask_once("other", dir.path(), [&[1]]), [1]);
     assert!(ask_once("one", dir.path(), [&[3], &[3]]).is_empty());
+}
+
+#[test]
+fn what_is_found_in_a_folder_is_not_predicted_to_be_computed() {
+    let dir = tempfile::tempdir().unwrap();
+    ask_once("one", dir.path(), [&[1]]);
+    let cache = Some(in_folder(1 << 20, dir.path()));
+    let (engine, control) = fake::start_as("one", &EngineConfig { cache, ..config() });
+    let held = hold(&engine, &control, 9);
+    let is_idle_then = || engine.observed().unwrap().until_empty.is_zero();
+    fake::eventually(is_idle_then); // its batch was predicted to take less time than it does
+    let waits = begin(&engine, request([&[1], &[9]]));
+    fake::eventually(|| engine.observed().unwrap().totals.origins.folder == 1);
+    fake::eventually(is_idle_then);
+    control.open();
+    assert_eq!(firsts(&wait(waits).unwrap()), [1, 9]);
+    wait(held).unwrap();
 }
 
 #[cfg(target_os = "linux")]
