@@ -171,6 +171,11 @@ impl<D: EncoderKernels> Executor<D> {
         &self.program
     }
 
+    /// Where it enqueues what it launches: that of a device whose queues have scratch tells how much.
+    pub fn queue(&self) -> &D::Queue {
+        &self.queue
+    }
+
     /// Bytes of the weights on the device.
     pub fn weight_bytes(&self) -> WeightBytes {
         self.weights.bytes()
@@ -208,10 +213,8 @@ impl<D: EncoderKernels> Executor<D> {
     /// Prepares for every batch within `capacity`: binds all buckets, sizes inputs and outputs, and launches every kernel
     /// on the longest sequence, or as many rows as there may be, so that it grows its scratch; of alike launches, such as
     /// those of repeated layers, one, for eight thousand tokens take a while. Afterwards such batches allocate nothing,
-    /// unless [`ExecutorConfig::cached_bindings`] is 0; on a CPU, unless layers are so wide that a thread's rows take more
-    /// than 4 MiB between two products: the first batch with rows for all threads makes room for those. There are some
-    /// hundreds of buckets, and some thousands where the program selects tokens; one that selects none needs no room for
-    /// them. Leaves nothing to [`Executor::read`].
+    /// unless [`ExecutorConfig::cached_bindings`] is 0. There are some hundreds of buckets, and some thousands where the
+    /// program selects tokens; one that selects none needs no room for them. Leaves nothing to [`Executor::read`].
     ///
     /// # Errors
     /// No device memory; what the planner refuses; a longest sequence that has no row in a table of positions, where the
@@ -241,8 +244,9 @@ impl<D: EncoderKernels> Executor<D> {
         let longest = vec![0; capacity.max_seq_len.max(1)];
         let mut staging = Staging::new();
         staging.push(&longest, &[])?;
-        while self.device.scratch_grows_with_rows() && staging.total_tokens() < room.total_tokens {
-            let left = room.total_tokens - staging.total_tokens();
+        let rows = self.device.rows_of_most_scratch(room.total_tokens);
+        while staging.total_tokens() < rows {
+            let left = rows - staging.total_tokens();
             staging.push(&longest[..left.min(longest.len())], &[])?;
         }
         staging.select(&vec![0; selected_rows])?;

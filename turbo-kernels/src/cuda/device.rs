@@ -108,10 +108,6 @@ impl<F: Float> Device for Cuda<F> {
         CudaQueue::new(&self.driver)
     }
 
-    fn scratch_grows_with_rows(&self) -> bool {
-        true
-    }
-
     fn records(&self) -> bool {
         true
     }

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     DType,
+    gemm::ROWS_OF_MOST_SCRATCH,
     simd::{Isa, PORTABLE_IS_FUSED, SupportedIsa},
 };
 
@@ -254,6 +255,10 @@ impl Device for Cpu {
         let threads = self.settings.threads;
         let noun = if threads.get() == 1 { "thread" } else { "threads" };
         format!("cpu ({}, {threads} {noun})", self.isa())
+    }
+
+    fn rows_of_most_scratch(&self, rows: usize) -> usize {
+        rows.min(self.settings.threads.get().saturating_mul(ROWS_OF_MOST_SCRATCH))
     }
 
     fn rounding(&self, dtype: DType) -> String {

@@ -119,10 +119,10 @@ pub trait Device: Clone + Send + Sync + 'static {
         work(queue)
     }
 
-    /// Whether what kernels need beside their arguments grows with all rows that they are given, and not with the longest
-    /// sequence alone.
-    fn scratch_grows_with_rows(&self) -> bool {
-        false
+    /// Rows of a batch whose kernels need as much beside their arguments as those of any other of at most `rows` rows with
+    /// as long a sequence.
+    fn rows_of_most_scratch(&self, rows: usize) -> usize {
+        rows
     }
 
     /// Whether [`Device::record`] may note what it is given: whether enqueuing one operation after another costs so much
@@ -279,8 +279,8 @@ pub trait Device: Clone + Send + Sync + 'static {
     /// The values that were fetched last; waits until they are there.
     ///
     /// # Errors
-    /// [`DeviceError::Misaligned`] where they were of another type, or a device failure, which an operation before may have
-    /// met.
+    /// [`DeviceError::PartialElement`] where they were of another type, or a device failure, which an operation before may
+    /// have met.
     fn landed<'a, T: Element>(&self, _landing: &'a mut Self::Landing) -> Result<&'a [T], DeviceError> {
         Err(no_landings())
     }

@@ -56,7 +56,7 @@ pub(crate) fn feed_forward(
     let of_x = Blocks::whole(up.in_features());
     let for_x = ProductRows::words(groups, of_x, up, RING);
     let for_hidden = ProductRows::ring_words(groups, blocks, down, 1);
-    let for_raw = groups.tracks() * groups.most_rows() * between.row_words(up);
+    let for_raw = groups.tracks() * groups.room_rows() * between.row_words(up);
     let (team, words) = queue.team_and_shared(for_x + for_hidden + for_raw)?;
     let (for_x, rest) = words.split_at_mut(for_x);
     let (for_hidden, raw) = rest.split_at_mut(for_hidden);

@@ -20,6 +20,9 @@ const ALIVE_BYTES: usize = 512 << 10;
 const CACHE_BYTES: usize = 1 << 20;
 /// Tiles of a group at least, or each would have all panels come from memory for itself.
 const GROUP_TILES: usize = 2;
+/// Rows of each thread with which products of wide rows take as much scratch as with more of them: rings of the smallest
+/// groups. What narrower rows take stays within [`CpuQueue::SHARED_VALUES`](crate::device::CpuQueue::SHARED_VALUES).
+pub(crate) const ROWS_OF_MOST_SCRATCH: usize = RING * GROUP_TILES * MOST_ROWS;
 /// Multiply-adds of words that are worth a piece: some ten microseconds. Of this and what follows a weight with a
 /// [`PackedWeight::pace`] takes that many more.
 const PIECE_WORK: usize = 1 << 20;
@@ -37,6 +40,8 @@ const TRACK_TILES: usize = 2;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Groups {
     tiles: EvenTiles,
+    /// Rows of a tile at most.
+    tile_rows: usize,
     tracks: usize,
     tiles_per_group: usize,
     /// Pieces in which the rows of a tile are packed.
@@ -50,7 +55,7 @@ impl Groups {
         let tiles = EvenTiles::new(rows, tile_rows);
         let tracks = (tiles.count() / TRACK_TILES).clamp(1, threads.min(MOST_TRACKS));
         // as long as each other: whoever were through first would have to fetch rows from the caches of the others
-        Groups::of(tiles.in_multiple(tracks), tracks, (row_words, ALIVE_BYTES), threads)
+        Groups::of((tiles.in_multiple(tracks), tile_rows), tracks, (row_words, ALIVE_BYTES), threads)
     }
 
     /// Groups as [`Groups::new`] makes them, and one block; or, where more rows fit a cache if they go through it in
@@ -63,7 +68,8 @@ impl Groups {
         threads: usize,
     ) -> (Groups, Blocks) {
         let whole = Groups::new(rows, tile_rows, row_words, threads);
-        let cut = Groups::of(whole.tiles, whole.tracks, (block_words, CACHE_BYTES), threads);
+        let tiles = (whole.tiles, tile_rows);
+        let cut = Groups::of(tiles, whole.tracks, (block_words, CACHE_BYTES), threads);
         if blocks.count() > 1 && cut.tiles_per_group > whole.tiles_per_group {
             (cut, blocks)
         } else {
@@ -74,11 +80,17 @@ impl Groups {
     /// One track, so that groups come in the order of their rows.
     pub(crate) fn in_order(rows: usize, weight: &PackedWeight, threads: usize) -> Groups {
         let row_words = ProductRows::alive_words(rows, weight);
-        Groups::of(EvenTiles::new(rows, weight.tile_rows()), 1, (row_words, ALIVE_BYTES), threads)
+        let tiles = (EvenTiles::new(rows, weight.tile_rows()), weight.tile_rows());
+        Groups::of(tiles, 1, (row_words, ALIVE_BYTES), threads)
     }
 
-    /// Groups of rows that take `row_words` each and `room` bytes together.
-    fn of(tiles: EvenTiles, tracks: usize, (row_words, room): (usize, usize), threads: usize) -> Groups {
+    /// Groups of rows that take `row_words` each and `room` bytes together, in tiles of at most so many rows.
+    fn of(
+        (tiles, tile_rows): (EvenTiles, usize),
+        tracks: usize,
+        (row_words, room): (usize, usize),
+        threads: usize,
+    ) -> Groups {
         let tile_bytes = tiles.most_rows() * row_words * size_of::<f32>();
         let of_track = tiles.count().div_ceil(tracks);
         let most = (room / tile_bytes.max(1)).max(GROUP_TILES).min(of_track);
@@ -87,7 +99,7 @@ impl Groups {
         // where tiles are few, threads that share them would wait for the one that packs
         let pieces = if threads > tracks { 2 * threads / tracks } else { 1 };
         let pieces_per_tile = pieces.div_ceil(tiles_per_group).min(tiles.most_rows());
-        Groups { tiles, tracks, tiles_per_group, pieces_per_tile }
+        Groups { tiles, tile_rows, tracks, tiles_per_group, pieces_per_tile }
     }
 
     /// Tracks, each for a thread, or some.
@@ -134,6 +146,12 @@ impl Groups {
     pub(crate) fn rows(&self, group: Group) -> Range<usize> {
         let tiles = self.tiles(group);
         self.tiles.start(tiles.start)..self.tiles.start(tiles.end)
+    }
+
+    /// Rows that all groups with as many tiles have room for. Scratch is for so many, and so never more for fewer rows
+    /// whose tiles happen to be higher.
+    pub(crate) fn room_rows(&self) -> usize {
+        self.tiles_per_group * self.tile_rows
     }
 
     /// Rows of the largest group.
@@ -279,9 +297,8 @@ impl<'a> ProductRows<'a> {
 
     /// Words of a ring of `slots` groups.
     pub(crate) fn ring_words(groups: Groups, blocks: Blocks, weight: &PackedWeight, slots: usize) -> usize {
-        let tile = weight.block_words(groups.tiles.most_rows(), blocks.longest());
-        let of_group = groups.tiles_per_group * tile;
-        groups.tracks() * slots.min(groups.count()) * of_group
+        let of_group = groups.tiles_per_group * weight.block_words(groups.tile_rows, blocks.longest());
+        groups.tracks() * slots * of_group
     }
 
     /// Rows to be packed into a ring of `slots` groups, as many words as [`ProductRows::ring_words`] says.
@@ -430,7 +447,8 @@ mod tests {
             let tracks = tracks.min(count);
             let of_track = count.div_ceil(tracks);
             let tiles = EvenTiles::new(count * 3, 3);
-            let groups = Groups { tiles, tracks, tiles_per_group: most.min(of_track), pieces_per_tile: pieces };
+            let groups =
+                Groups { tiles, tile_rows: 3, tracks, tiles_per_group: most.min(of_track), pieces_per_tile: pieces };
             let all = (0..tracks).flat_map(|track| (0..groups.count()).map(move |number| Group { track, number }));
             let mut next = 0;
             for group in all {
