@@ -146,7 +146,7 @@ impl Checkpoint {
     }
 
     /// What the logits of a classifier are about, in their order; numbered where the folder names none. Empty
-    /// where its names make no sense: such a folder does not classify.
+    /// where its names make no sense: a head that needs them cannot be drawn then.
     pub fn labels(&self) -> &[String] {
         &self.config.labels().names
     }

@@ -43,8 +43,8 @@ pub(crate) struct ConfigFields {
     pub(crate) stretched_behind: Option<(&'static str, Setting<u32>)>,
     /// Other names of fields, each with the field it means: `attribute_map` of the transformers library.
     pub(crate) attribute_map: &'static [(&'static str, &'static str)],
-    /// What a newer layout, which is not supported, calls `hidden_size`.
-    pub(crate) newer_layout: Option<&'static str>,
+    /// A field of this layout, and the one that a newer layout has instead, which is not supported.
+    pub(crate) newer_layout: Option<(&'static str, &'static str)>,
     /// What else must be as it is here.
     pub(crate) only: &'static [Only],
 }
@@ -52,8 +52,7 @@ pub(crate) struct ConfigFields {
 impl ConfigFields {
     /// Refuses a file of the newer layout: read as one of this layout, it would have the defaults of all fields.
     pub(crate) fn check_layout(&self, json: &JsonObject) -> Result<(), ModelError> {
-        let Some(newer) = self.newer_layout else { return Ok(()) };
-        let field = self.hidden_size.name();
+        let Some((field, newer)) = self.newer_layout else { return Ok(()) };
         match (json.get::<Value>(field)?, json.get::<Value>(newer)?) {
             (None, Some(_)) => {
                 let why = "that is the newer layout, which is not supported";
@@ -246,7 +245,7 @@ mod tests {
             (r#""model_type": "nomic_bert""#, "activation_function is \"gelu_new\", supported: swiglu"),
             (
                 r#""model_type": "nomic_bert", "hidden_size": 768, "hidden_act": "silu", "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}"#,
-                "n_embd: missing, and hidden_size is given: that is the newer layout, which is not supported",
+                "activation_function: missing, and hidden_act is given: that is the newer layout, which is not supported",
             ),
             (
                 r#""model_type": "nomic_bert", "activation_function": "swiglu""#,

@@ -29,7 +29,7 @@ pub(super) const NOMIC: Architecture = Architecture {
         stretched_behind: Some(("rotary_scaling_factor", Setting::Field("max_trained_positions", 2048))),
         layer_norm_eps: Setting::Field("layer_norm_epsilon", 1e-5),
         // that of version 5 of the transformers library, which has the family built in
-        newer_layout: Some("hidden_size"),
+        newer_layout: Some(("activation_function", "hidden_act")),
         only: &[
             Only { field: "activation_function", values: &["swiglu"], default: "gelu_new" },
             Only { field: "rotary_emb_fraction", values: &["1", "1.0"], default: "0.0" },

@@ -59,11 +59,12 @@ impl RopeParameters {
     /// A speed of turning, the base of its powers: that of `setting`, unless the file is of a later version.
     ///
     /// # Errors
-    /// Where the file has another beside it in [`SCALING`]: version 4 of the reference takes that of `setting` then,
-    /// version 5 the other.
+    /// Where the file has another beside it in [`SCALING`], under the same name: version 4 of the reference takes that of
+    /// `setting` then, version 5 the other.
     pub(super) fn theta(&self, config: &ModelConfig, setting: Setting<f64>) -> Result<f64, ModelError> {
-        let scaling = config.optional::<RopeParameters>(SCALING)?;
-        let in_scaling = scaling.filter(|scaling| scaling.kind() == "default").and_then(|it| it.rope_theta);
+        let scaling =
+            config.optional::<RopeParameters>(SCALING)?.filter(|scaling| scaling.kind() == "default");
+        let in_scaling = scaling.and_then(|it| it.rope_theta).filter(|_| setting.name() == "rope_theta");
         let (field, theta) = match (self.rope_theta, in_scaling) {
             (Some(theta), _) => (PARAMETERS, theta),
             (None, Some(theta)) if !config.is_given(setting.name()) => (SCALING, theta),

@@ -15,15 +15,23 @@ pub(crate) struct EncoderInputs {
     pub(crate) max_seq_length: Option<usize>,
     /// The same as what the library tokenises texts with, which counts before all others.
     max_length: Option<usize>,
-    /// The same as what the library loads the tokenizer with. Its versions differ in whether this counts or
-    /// `max_seq_length`: the smaller does here.
-    loaded_max_length: Option<usize>,
+    /// The same as what the library loads the tokenizer with.
+    loaded_max_length: Option<LoadedLimit>,
     /// The same as the tokenizer's file says, which counts where the others are silent. Often a number beyond reason.
     model_max_length: Option<usize>,
     /// Whether texts are lower-cased before the tokenizer sees them.
     pub(crate) do_lower_case: bool,
     /// What the modules behind the encoder find.
     pub(super) gives: EncoderGives,
+}
+
+/// Most tokens as the library's arguments for the tokenizer say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LoadedLimit {
+    /// Under the earlier name. Versions differ in whether this counts or `max_seq_length`: the smaller does here.
+    Earlier(usize),
+    /// Under the later name, with which it counts before `max_seq_length`.
+    Later(usize),
 }
 
 /// What an encoder gives for every token.
@@ -71,7 +79,11 @@ impl EncoderInputs {
 
     /// Most tokens of an input, as far as a file says; there may be fewer positions.
     pub(crate) fn max_length(&self) -> Option<usize> {
-        let own = self.max_seq_length.into_iter().chain(self.loaded_max_length).min();
+        let own = match self.loaded_max_length {
+            None => self.max_seq_length,
+            Some(LoadedLimit::Earlier(tokens)) => self.max_seq_length.into_iter().chain([tokens]).min(),
+            Some(LoadedLimit::Later(tokens)) => Some(tokens),
+        };
         self.max_length.or(own).or(self.model_max_length)
     }
 }
@@ -110,18 +122,22 @@ fn max_length(json: &JsonObject) -> Result<Option<usize>, ModelError> {
     }
 }
 
-/// What the library loads the tokenizer with: the name of its earlier versions, and of later ones.
-pub(super) const TOKENIZER_ARGUMENTS: [&str; 2] = ["tokenizer_args", "processor_kwargs"];
+/// What the library loads the tokenizer with: the name of its earlier versions, which later ones read too and then pass
+/// over their own.
+const EARLIER: &str = "tokenizer_args";
+const LATER: &str = "processor_kwargs";
+pub(super) const TOKENIZER_ARGUMENTS: [&str; 2] = [EARLIER, LATER];
 
 /// What it loads model and configuration with.
 pub(super) const OTHER_ARGUMENTS: [&str; 4] = ["model_args", "model_kwargs", "config_args", "config_kwargs"];
 
 /// Those among all of them that change no vector.
-const HARMLESS: [&str; 22] = [
+const HARMLESS: [&str; 30] = [
     // where the files are, and who may read them
     "cache_dir",
     "code_revision",
     "force_download",
+    "ignore_mismatched_sizes",
     "local_files_only",
     "revision",
     "subfolder",
@@ -129,6 +145,7 @@ const HARMLESS: [&str; 22] = [
     "trust_remote_code",
     "use_auth_token",
     "use_safetensors",
+    "weights_only",
     // how and in what the reference computes
     "attn_implementation",
     "device_map",
@@ -137,18 +154,24 @@ const HARMLESS: [&str; 22] = [
     "reference_compile",
     "torch_dtype",
     "unpad_inputs",
+    "use_cache",
     "use_fast",
     "use_memory_efficient_attention",
-    // what nobody asks for here: another head, padding, texts of ids
+    // what nobody asks for here: another head, more outputs, padding, texts of ids
     "add_pooling_layer",
     "clean_up_tokenization_spaces",
+    "output_attentions",
+    "output_hidden_states",
+    "padding",
     "padding_side",
+    "return_dict",
+    "truncation",
 ];
 
 /// The tokenizer's limit among what the library loads its parts with. What is not known to change nothing is refused.
-fn loaded_max_length(json: &JsonObject) -> Result<Option<usize>, ModelError> {
+fn loaded_max_length(json: &JsonObject) -> Result<Option<LoadedLimit>, ModelError> {
     const LIMIT: &str = "model_max_length";
-    let mut limit: Option<usize> = None;
+    let (mut earlier, mut later) = (None, None);
     for field in TOKENIZER_ARGUMENTS.into_iter().chain(OTHER_ARGUMENTS) {
         let of_tokenizer = TOKENIZER_ARGUMENTS.contains(&field);
         let arguments: Map<String, Value> = json.get(field)?.unwrap_or_default();
@@ -157,9 +180,9 @@ fn loaded_max_length(json: &JsonObject) -> Result<Option<usize>, ModelError> {
                 (LIMIT, Some(tokens)) if of_tokenizer && tokens < 1.0 => {
                     return Err(json.wrong(field, format!("{LIMIT} is {value}, expected at least 1")));
                 }
-                (LIMIT, Some(tokens)) if of_tokenizer => {
-                    limit = limit.into_iter().chain([tokens as usize]).min();
-                }
+                (LIMIT, Some(tokens)) if field == EARLIER => earlier = Some(tokens as usize),
+                (LIMIT, Some(tokens)) if field == LATER => later = Some(tokens as usize),
+                (LIMIT, _) if of_tokenizer && value.is_null() => {}
                 ("truncation_side", _) if of_tokenizer && value == "right" => {}
                 (name, _) if HARMLESS.contains(&name) => {}
                 _ => {
@@ -170,7 +193,7 @@ fn loaded_max_length(json: &JsonObject) -> Result<Option<usize>, ModelError> {
             }
         }
     }
-    Ok(limit)
+    Ok(earlier.map(LoadedLimit::Earlier).or(later.map(LoadedLimit::Later)))
 }
 
 /// Files without a limit say 1e30.

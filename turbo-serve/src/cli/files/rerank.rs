@@ -81,6 +81,9 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let model = OpenModel::open(&arguments.model)?;
     match (model.checkpoint.task(), model.checkpoint.labels().len()) {
         (Some(Task::SequenceClassification), 1) => {}
+        (Some(Task::SequenceClassification), 0) => {
+            bail!("{}: its labels make no sense, as the warning says; a cross-encoder has one", model.shown())
+        }
         (Some(Task::SequenceClassification), labels) => {
             bail!("{}: it has {labels} labels, expected a cross-encoder, which has one", model.shown())
         }
