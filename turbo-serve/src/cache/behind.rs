@@ -133,7 +133,9 @@ impl Behind {
                 thread::sleep(ENDED);
             }
         }
-        self.give_up();
+        if Instant::now() >= end {
+            self.give_up();
+        }
     }
 
     /// Writes nothing but what is being written, and waits for nobody.

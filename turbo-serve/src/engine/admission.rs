@@ -1,9 +1,10 @@
 //! Who may come in: a slot per input, reserved for a whole request at once, and an honest word to those who may not.
 //!
 //! Who is refused and asks again at once takes each slot as it becomes free, and never are as many free as the rest of an
-//! accepted request needs. So newcomers are told to come back once somebody has looked for room in vain for long, until one
-//! of those who look is let in. They are no queue that keeps slots for whoever stands first: that may be a stream whose
-//! client does not read, so that it does nothing; and beside streams that always wait nobody else would ever come in.
+//! accepted request needs. So newcomers are told to come back once somebody has looked for several slots in vain for long,
+//! until he is let in. There is no queue that keeps slots for whoever stands first: that may be a stream whose client does
+//! not read, so that it does nothing. Who needs one slot, as a stream's next message, finds it without that; streams that
+//! always wait would keep everybody else out.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -14,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 use super::{EngineError, forecast::Forecast};
 
-/// Who looks for room in vain for so long goes before newcomers.
+/// Who looks for several slots in vain for so long goes before newcomers.
 const LONG: Duration = Duration::from_millis(20);
 /// Who has not looked for so long does not wait any more. Between two looks of somebody who waits less time passes.
 const GONE: Duration = Duration::from_millis(100);
@@ -23,8 +24,6 @@ const GONE: Duration = Duration::from_millis(100);
 pub(super) struct Admission {
     slots: Arc<Semaphore>,
     total: u32,
-    /// Most inputs of a request: with so many free slots nobody looks in vain.
-    most: usize,
     looks: Mutex<Option<Looks>>,
     forecast: Arc<Forecast>,
 }
@@ -38,9 +37,11 @@ pub(super) enum Comes {
     Again,
 }
 
-/// Looks for room since somebody who looked was let in.
+/// Looks for more slots than were free, since somebody who looked for as many was let in.
 #[derive(Clone, Copy)]
 struct Looks {
+    /// Most slots that were looked for.
+    wanted: u32,
     first: Instant,
     last: Instant,
 }
@@ -58,10 +59,10 @@ impl Looks {
 }
 
 impl Admission {
-    /// `total` slots for requests of at most `most` inputs; `forecast` says when some of them will be free.
-    pub(super) fn new(total: u32, most: usize, forecast: Arc<Forecast>) -> Self {
+    /// `total` slots; `forecast` says when some of them will be free.
+    pub(super) fn new(total: u32, forecast: Arc<Forecast>) -> Self {
         let slots = Arc::new(Semaphore::new(total as usize));
-        Self { slots, total, most, looks: Mutex::default(), forecast }
+        Self { slots, total, looks: Mutex::default(), forecast }
     }
 
     /// Takes `inputs` slots at `now`, or none.
@@ -83,20 +84,25 @@ impl Admission {
             TryAcquireError::NoPermits => overloaded(),
         })?;
         if comes == Comes::Again {
-            *self.looks() = None;
+            self.looks().take_if(|looks| looks.wanted <= inputs);
         }
         Ok(slots)
     }
 
-    /// How many slots are free at `now`, for somebody who looks again and again until they are enough for him.
-    pub(super) fn look(&self, now: Instant) -> usize {
-        let free = self.slots.available_permits();
-        if free < self.most {
-            let mut looks = self.looks();
-            let before = looks.filter(|looks| looks.go_on(now));
-            *looks = Some(Looks { first: before.map_or(now, |before| before.first), last: now });
+    /// Whether `inputs` slots are free at `now`, for somebody who looks again and again until they are.
+    pub(super) fn has_room(&self, inputs: usize, now: Instant) -> bool {
+        if self.slots.available_permits() >= inputs {
+            return true;
         }
-        free
+        if inputs > 1 {
+            let inputs = u32::try_from(inputs).unwrap_or(u32::MAX);
+            let mut looks = self.looks();
+            *looks = Some(match looks.filter(|looks| looks.go_on(now)) {
+                Some(before) => Looks { wanted: before.wanted.max(inputs), last: now, ..before },
+                None => Looks { wanted: inputs, first: now, last: now },
+            });
+        }
+        false
     }
 
     /// Waits until every admitted input has been answered, and admits none from then on.
@@ -128,7 +134,7 @@ mod tests {
         let config = BatcherConfig::with_limits(limits);
         let costs = CostModel::Packed(Box::new(cost));
         let forecast = Forecast::new(Instant::now(), &config, costs, DeviceTurns::default());
-        Admission::new(total, total as usize, Arc::new(forecast))
+        Admission::new(total, Arc::new(forecast))
     }
 
     /// Slots for a newcomer, at a time when nobody has waited for long.
@@ -151,28 +157,38 @@ mod tests {
         let (admission, start) = (admission(4), Instant::now());
         let come = |inputs, comes, at: Duration| admission.reserve(inputs, comes, start + at);
         let is_refused = |at| matches!(come(1, Comes::Anew, at), Err(EngineError::Overloaded { .. }));
+        let has_room = |inputs, at: Duration| admission.has_room(inputs, start + at);
         let moment = Duration::from_millis(1);
 
-        let _taken = come(2, Comes::Anew, Duration::ZERO).unwrap();
-        assert_eq!(admission.look(start), 2);
+        let taken = come(2, Comes::Anew, Duration::ZERO).unwrap();
+        assert!(!has_room(4, Duration::ZERO));
         assert!(!is_refused(LONG - moment), "he has looked for a short time");
         assert!(is_refused(LONG), "he needs more than two");
-        assert_eq!(admission.look(start + LONG), 2);
+        assert!(!has_room(4, LONG));
         drop(come(2, Comes::Again, LONG).expect("who has waited is let in"));
+        assert!(is_refused(LONG), "that one needed less");
+        drop(taken);
+        drop(come(4, Comes::Again, LONG).unwrap());
         assert!(!is_refused(LONG), "nobody waits any more");
 
-        assert_eq!(admission.look(start), 2);
+        let _taken = come(2, Comes::Anew, LONG).unwrap();
+        assert!(!has_room(3, Duration::ZERO));
         assert!(is_refused(GONE - moment));
         assert!(!is_refused(GONE), "he has gone");
-        assert_eq!(admission.look(start + GONE), 2);
+        assert!(!has_room(3, GONE));
         assert!(!is_refused(GONE + LONG - moment), "another one looks");
     }
 
     #[test]
-    fn who_finds_room_for_all_that_he_may_ask_for_does_not_wait() {
+    fn nobody_stands_back_for_who_finds_room_or_needs_one_slot() {
         let (admission, start) = (admission(4), Instant::now());
-        assert_eq!(admission.look(start), 4);
-        assert!(admission.reserve(1, Comes::Anew, start + LONG).is_ok());
+        assert!(admission.has_room(4, start));
+        let newcomer = || admission.reserve(1, Comes::Anew, start + LONG);
+        let _taken = [newcomer(), newcomer(), newcomer()].map(Result::unwrap);
+        let last = newcomer().unwrap();
+        assert!(!admission.has_room(1, start));
+        drop(last);
+        assert!(newcomer().is_ok());
     }
 
     #[test]

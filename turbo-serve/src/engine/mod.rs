@@ -115,11 +115,12 @@ pub trait Infer: Send + Sync + 'static {
         BTreeMap::new()
     }
 
-    /// For how many inputs there is room just now, though somebody else may take it. Cheap: asked again and again by
-    /// whoever waits for it, and an engine may tell newcomers to come back because somebody does. Where nobody knows it
-    /// before he asks, it is boundless.
-    fn room(&self) -> usize {
-        usize::MAX
+    /// Whether there is room for so many inputs just now, though somebody else may take it. Cheap: asked again and again by
+    /// whoever waits for it, and an engine may tell newcomers to come back while somebody waits for several. Where nobody
+    /// knows it before he asks, there is.
+    fn has_room(&self, inputs: usize) -> bool {
+        let _ = inputs;
+        true
     }
 
     /// How urgent all is that it is asked, beside what a request says of itself.

@@ -105,7 +105,7 @@ impl Engine {
         let (encoders, mut threads) = Encoders::start(rules, workers, recall, inbox, Arc::clone(&abandoned))?;
         threads.push(worker);
         let total = u32::try_from(slots).unwrap_or(u32::MAX);
-        let admission = Admission::new(total, info.max_client_batch_size, Arc::clone(&forecast));
+        let admission = Admission::new(total, Arc::clone(&forecast));
         Ok(Self(Arc::new(Shared {
             metrics: TaskMetrics::new(info.model.task, label, Arc::clone(&observer)),
             observer,
@@ -232,11 +232,9 @@ impl Infer for Engine {
         Box::pin(self.texts(request))
     }
 
-    fn room(&self) -> usize {
-        match self.health() {
-            Health::Stopping => usize::MAX, // which whoever asks is told
-            _ => self.0.admission.look(Instant::now()),
-        }
+    fn has_room(&self, inputs: usize) -> bool {
+        // whoever asks is told that it stops
+        self.health() == Health::Stopping || self.0.admission.has_room(inputs, Instant::now())
     }
 
     fn batches(&self) -> BTreeMap<usize, Spent> {

@@ -69,7 +69,7 @@ impl RequestBody for VertexBody {
 
 /// `{"predictions": […]}`: the answer to each instance, or the first error. The instances share batches. Each is a
 /// request of its own, and so there may be as many as the model takes at a time: the platform sends 64 by default. They
-/// begin as one: a server that stops answers all of them.
+/// begin as one: a server that stops answers all of them (but an ensemble, which begins its steps anew, may refuse some).
 pub(super) async fn vertex(
     State(server): State<Server>,
     Call { target, body, .. }: Call<VertexBody>,

@@ -238,8 +238,8 @@ impl Infer for Lease {
         self.in_time(request.ids.len(), move || engine.decode(request.clone()))
     }
 
-    fn room(&self) -> usize {
-        self.live.engine.room()
+    fn has_room(&self, inputs: usize) -> bool {
+        self.live.engine.has_room(inputs)
     }
 
     fn urgency(&self) -> Urgency {

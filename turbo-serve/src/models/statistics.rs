@@ -107,8 +107,8 @@ impl Infer for Counted {
         self.engine.decode(request)
     }
 
-    fn room(&self) -> usize {
-        self.engine.room()
+    fn has_room(&self, inputs: usize) -> bool {
+        self.engine.has_room(inputs)
     }
 
     fn urgency(&self) -> Urgency {

@@ -31,8 +31,8 @@ impl Door {
 }
 
 /// Asks an engine once it has room for so many inputs, and again (`InferRequest::comes_again`) where that was gone. Until
-/// then nothing is done with what is asked but to look for room. Where somebody has looked in vain for a while, the engine
-/// tells newcomers to come back.
+/// then nothing is done with what is asked but to look for room. Where somebody has looked in vain for several
+/// for a while, the engine tells newcomers to come back.
 ///
 /// # Errors
 /// Those of the engine; [`EngineError::Expired`] at `deadline`. That the answer would come too late for it is told at once:
@@ -49,7 +49,7 @@ pub(crate) async fn patiently<'a, T>(
     let inputs = inputs.min(engine.info().max_client_batch_size);
     loop {
         let first = door.first().await;
-        while engine.room() < inputs {
+        while !engine.has_room(inputs) {
             patience.wait(AGAIN.0).await?;
         }
         drop(first);

@@ -445,8 +445,8 @@ impl Infer for Crowded {
         self.fake.decode(request)
     }
 
-    fn room(&self) -> usize {
-        self.room.load(SeqCst)
+    fn has_room(&self, inputs: usize) -> bool {
+        inputs <= self.room.load(SeqCst)
     }
 
     fn health(&self) -> Health {

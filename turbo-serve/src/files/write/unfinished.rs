@@ -118,6 +118,10 @@ pub(super) fn mark_of(file: &str) -> Result<Option<Mark>, FileError> {
         opened => opened.map_err(FileError::io(&name))?,
     };
     lock(&opened, file)?;
+    if !is_at(&opened, &path) {
+        // Another process has put a new one there since, or is through.
+        return Err(FileError::Busy { file: file.to_owned() });
+    }
     let json = io::read_to_string(&opened);
     drop(opened.unlock());
     let json = json.map_err(FileError::io(&name))?;
@@ -157,6 +161,20 @@ fn lock(opened: &File, file: &str) -> Result<(), FileError> {
 
 fn path(file: &str) -> PathBuf {
     PathBuf::from(format!("{}.unfinished", file.trim_end_matches('/')))
+}
+
+/// Whether `path` leads to the file that is open, where the system can tell.
+#[cfg(unix)]
+fn is_at(opened: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let same =
+        |one: &fs::Metadata, other: &fs::Metadata| (one.dev(), one.ino()) == (other.dev(), other.ino());
+    matches!((opened.metadata(), fs::metadata(path)), (Ok(one), Ok(other)) if same(&one, &other))
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, _: &Path) -> bool {
+    true
 }
 
 /// A new name lasts once its folder is on the disk.
