@@ -186,8 +186,8 @@ fn loaded_max_length(json: &JsonObject) -> Result<Option<LoadedLimit>, ModelErro
                 ("truncation_side", _) if of_tokenizer && value == "right" => {}
                 (name, _) if HARMLESS.contains(&name) => {}
                 _ => {
-                    let more = if of_tokenizer { ", truncation_side: right, model_max_length" } else { "" };
-                    let supported = HARMLESS.join(", ") + more;
+                    let more = if of_tokenizer { ", model_max_length, truncation_side: right" } else { "" };
+                    let supported = format!("what changes no vector, such as dtype or use_fast{more}");
                     return Err(json.unsupported(field, format!("{name}: {value}"), supported));
                 }
             }

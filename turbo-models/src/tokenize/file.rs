@@ -7,7 +7,7 @@ use std::{
 
 use serde::de::IgnoredAny;
 use serde_json::Value;
-use tokenizers::{ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, Tokenizer};
+use tokenizers::{ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, Tokenizer, TruncationDirection};
 
 use super::{byte_bpe, encoding::WordRule, vocab_txt};
 use crate::{ModelError, error::one_line, json::JsonObject};
@@ -40,14 +40,17 @@ impl TokenizerFiles {
             prefix: prefix_inside_words(tokenizer.get_model()),
             unknown: unknown.map(|(id, _)| id),
         };
-        let warnings = config.map_or(Ok(Vec::new()), |json| contradictions(&json, &tokenizer))?;
+        let mut warnings = config.as_ref().map_or(Ok(Vec::new()), |json| contradictions(json, &tokenizer))?;
+        if let Some(file) = cuts_on_the_left(config.as_ref(), &tokenizer)? {
+            warnings
+                .push(format!("{file} is left, texts are cut on the right unless a request says otherwise"));
+        }
         Ok(Some(Self { tokenizer, mask, words, types_are_told, warnings }))
     }
 }
 
 /// Where `tokenizer_config.json` says otherwise than the steps in `tokenizer.json`, which count here. The reference
-/// changes the steps of some families then, and its versions differ in which. And where it wants texts cut on another
-/// side than is usual here: that is for requests to say.
+/// changes the steps of some families then, and its versions differ in which.
 fn contradictions(config: &JsonObject, tokenizer: &Tokenizer) -> Result<Vec<String>, ModelError> {
     let mut steps = Vec::new();
     if let Some(NormalizerWrapper::BertNormalizer(bert)) = tokenizer.get_normalizer() {
@@ -67,11 +70,20 @@ fn contradictions(config: &JsonObject, tokenizer: &Tokenizer) -> Result<Vec<Stri
             ));
         }
     }
-    if config.get::<Value>("truncation_side")?.is_some_and(|side| side == "left") {
-        let cut = "texts are cut on the right unless a request says otherwise";
-        warnings.push(format!("tokenizer_config.json: truncation_side is left, {cut}"));
-    }
     Ok(warnings)
+}
+
+/// The file and field that want long texts cut on the left, which is for requests to say here: `tokenizer_config.json`,
+/// and where it is silent `tokenizer.json`, as in the reference.
+fn cuts_on_the_left(
+    config: Option<&JsonObject>,
+    tokenizer: &Tokenizer,
+) -> Result<Option<&'static str>, ModelError> {
+    if let Some(side) = config.map_or(Ok(None), |json| json.get::<Value>("truncation_side"))? {
+        return Ok((side == "left").then_some("tokenizer_config.json: truncation_side"));
+    }
+    let left = tokenizer.get_truncation().is_some_and(|cut| cut.direction == TruncationDirection::Left);
+    Ok(left.then_some("tokenizer.json: direction of truncation"))
 }
 
 /// From the newest of the files that there are.
@@ -189,13 +201,41 @@ mod tests {
             warnings("encodings-roberta", r#"{"add_prefix_space": true}"#),
             ["tokenizer_config.json: add_prefix_space is true, tokenizer.json has false, which counts"]
         );
-        let left = "truncation_side is left, texts are cut on the right unless a request says otherwise";
-        assert_eq!(
-            warnings("encodings-wordpiece", r#"{"truncation_side": "left"}"#),
-            [format!("tokenizer_config.json: {left}")]
-        );
-        for right in [r#"{"truncation_side": "right"}"#, r#"{"truncation_side": null}"#] {
-            assert_eq!(warnings("encodings-wordpiece", right), [""; 0]);
+    }
+
+    #[test]
+    fn texts_that_a_folder_wants_cut_on_the_left_are_told_of() {
+        let data =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/encodings-wordpiece/tokenizer.json");
+        let without = std::fs::read_to_string(data).unwrap();
+        let warnings = |direction: Option<&str>, config: Option<&str>| {
+            let dir = tempfile::tempdir().unwrap();
+            let cut = direction.map(|direction| {
+                serde_json::json!({"direction": direction, "max_length": 9, "strategy": "LongestFirst", "stride": 0})
+            });
+            let tokenizer = without.replacen(
+                r#""truncation": null"#,
+                &format!(r#""truncation": {}"#, serde_json::json!(cut)),
+                1,
+            );
+            std::fs::write(dir.path().join("tokenizer.json"), tokenizer).unwrap();
+            if let Some(side) = config {
+                let config = format!(r#"{{"truncation_side": {side}}}"#);
+                std::fs::write(dir.path().join("tokenizer_config.json"), config).unwrap();
+            }
+            TokenizerFiles::open(dir.path()).unwrap().unwrap().warnings
+        };
+        let left = "is left, texts are cut on the right unless a request says otherwise";
+        let by_config = [format!("tokenizer_config.json: truncation_side {left}")];
+        let by_tokenizer = [format!("tokenizer.json: direction of truncation {left}")];
+        for direction in [None, Some("Right"), Some("Left")] {
+            assert_eq!(warnings(direction, Some(r#""left""#)), by_config);
+            assert_eq!(warnings(direction, Some(r#""right""#)), [""; 0]);
+        }
+        for silent in [None, Some("null")] {
+            assert_eq!(warnings(Some("Left"), silent), by_tokenizer);
+            assert_eq!(warnings(Some("Right"), silent), [""; 0]);
+            assert_eq!(warnings(None, silent), [""; 0]);
         }
     }
 }
