@@ -1,7 +1,7 @@
 //! Time to plan a queue: the split alone by queue length, and a whole poll of the batcher.
 
 use std::hint::black_box;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::time::Duration;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -77,5 +77,32 @@ fn poll(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, split, poll);
+/// A batch may hold the whole of a deep queue of short requests.
+fn poll_short(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("poll of short requests");
+    for (name, model) in models() {
+        for n in [256, 512, 1024] {
+            let limits = Limits {
+                max_batch_size: NonZeroUsize::new(n).expect("above 0"),
+                max_batch_tokens: NonZeroU64::new(16_384).expect("above 0"),
+            };
+            let mut batcher = Batcher::new(BatcherConfig::with_limits(limits), model.clone());
+            for id in 0..n as u64 {
+                batcher.push(Request::new(RequestId(id), 4 + id as u32 % 16, Duration::from_micros(id)));
+            }
+            group.bench_function(BenchmarkId::new(name, n), |bencher| {
+                bencher.iter_batched_ref(
+                    || batcher.clone(),
+                    |batcher| {
+                        black_box(batcher.poll(Duration::from_millis(2)));
+                    },
+                    BatchSize::SmallInput,
+                );
+            });
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, split, poll, poll_short);
 criterion_main!(benches);

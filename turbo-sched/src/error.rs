@@ -77,7 +77,7 @@ pub enum SchedError {
         source: std::io::Error,
     },
     /// A cost file does not hold what it should.
-    #[error("cost file {} is not valid: {source}", path.display())]
+    #[error("cost file {} is not valid", path.display())]
     Parse {
         /// The file.
         path: PathBuf,

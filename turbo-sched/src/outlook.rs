@@ -65,7 +65,7 @@ impl Outlook {
             (policy, _) => policy,
         };
         Self {
-            planner: Planner::new(policy, config.limits, cost.layout()),
+            planner: config.planner(policy, cost.layout()),
             cost,
             overdue_after: config.overdue_after,
             by_rank: config.policy == Policy::OptimalSplit,

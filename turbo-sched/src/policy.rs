@@ -3,7 +3,7 @@
 //! In: lengths in order of service, and the cost of a [`Candidate`]. Out: [`Batches`] of positions in that list.
 //! All policies honour the same [`Limits`], so they can be exchanged under a running server.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 
 use crate::baselines::{fill, length_buckets, one_by_one};
 use crate::batches::Batches;
@@ -38,6 +38,7 @@ pub enum Policy {
 #[derive(Debug, Clone)]
 pub struct Planner {
     policy: Policy,
+    /// Of any batch of this policy, which counts tokens as `layout` says.
     limits: Limits,
     layout: Layout,
     splitter: Splitter,
@@ -51,6 +52,11 @@ impl Planner {
     /// A planner without memory of any queue.
     #[must_use]
     pub fn new(policy: Policy, limits: Limits, layout: Layout) -> Self {
+        let (limits, layout) = match policy {
+            Policy::OneByOne => (Limits { max_batch_size: NonZeroUsize::MIN, ..limits }, layout),
+            Policy::WholeQueue => (limits, Layout::Padded),
+            _ => (limits, layout),
+        };
         Self {
             policy,
             limits,
@@ -75,10 +81,7 @@ impl Planner {
         let (limits, layout, batches) = (self.limits, self.layout, &mut self.batches);
         match self.policy {
             Policy::OneByOne => one_by_one(lens, cost, batches),
-            Policy::WholeQueue => {
-                fill(0..lens.len(), lens, |batch| limits.admit(Layout::Padded, batch), cost, batches);
-            }
-            Policy::TokenBudget => {
+            Policy::WholeQueue | Policy::TokenBudget => {
                 fill(0..lens.len(), lens, |batch| limits.admit(layout, batch), cost, batches);
             }
             Policy::LengthBuckets { width } => {
@@ -93,6 +96,18 @@ impl Planner {
             Policy::OptimalSplit => self.split(lens, cost),
         }
         &self.batches
+    }
+
+    /// Whether the policy may put so much into one batch.
+    #[must_use]
+    pub fn admits(&self, batch: &Candidate) -> bool {
+        self.limits.admit(self.layout, batch)
+    }
+
+    /// Whether no request, however short, could join so much.
+    #[must_use]
+    pub fn is_full(&self, batch: &Candidate) -> bool {
+        self.limits.full(self.layout, batch)
     }
 
     /// The batches of the last plan.

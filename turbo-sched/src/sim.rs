@@ -23,11 +23,11 @@ pub struct Arrival {
 /// uniform over `lens`: the traffic of Fang et al., PPoPP'21, §6.3. The same `seed` gives the same traffic.
 ///
 /// # Panics
-/// When `lens` is empty or `rate` is not above 0.
+/// When `lens` is empty or `rate` is not above 0 and finite.
 #[must_use]
 pub fn poisson(rate: f64, lens: RangeInclusive<u32>, horizon: Duration, seed: u64) -> Vec<Arrival> {
     assert!(!lens.is_empty(), "lengths {lens:?} are empty");
-    assert!(rate > 0.0, "rate must be above 0, got {rate}");
+    assert!(rate > 0.0 && rate.is_finite(), "rate must be above 0 and finite, got {rate}");
     let mut random = SplitMix64(seed);
     let mut seconds = 0.0;
     let arrivals = std::iter::from_fn(|| {
@@ -51,7 +51,7 @@ pub struct Report {
     pub answered: Vec<(u32, Duration)>,
     /// Requests that ran when it ended.
     pub running: usize,
-    /// Requests that waited when it ended.
+    /// Requests that had arrived and waited when it ended.
     pub waiting: usize,
     /// Batches started.
     pub batches: usize,
@@ -99,6 +99,8 @@ impl Report {
 
 /// Runs `arrivals` (ascending in time) through `batcher` until `horizon`. `machine` says what a batch takes.
 ///
+/// What the batcher has learnt it keeps; who still waits in it is taken back first.
+///
 /// # Errors
 /// Those of [`Batcher::observe`], when `machine` answers zero.
 pub fn run(
@@ -107,6 +109,7 @@ pub fn run(
     machine: impl Fn(&Candidate) -> Duration,
     horizon: Duration,
 ) -> Result<Report, SchedError> {
+    batcher.cancel_all(|_| true);
     let mut report = Report {
         horizon,
         latencies: Vec::new(),
@@ -128,7 +131,7 @@ pub fn run(
             Decision::WaitUntil(moment) => moment.min(next_arrival),
             Decision::Run(batch) => {
                 let (candidate, time) = (batch.candidate, machine(&batch.candidate));
-                let done = now + time;
+                let done = now.saturating_add(time);
                 report.batches += 1;
                 report.busy += done.min(horizon) - now;
                 if done <= horizon {
@@ -145,7 +148,7 @@ pub fn run(
             }
         };
     }
-    report.waiting = batcher.len() + coming.count();
+    report.waiting = batcher.len() + coming.filter(|(arrival, _)| arrival.at < horizon).count();
     report.latencies.extend(report.answered.iter().map(|(_, latency)| *latency));
     report.latencies.sort_unstable();
     Ok(report)

@@ -21,8 +21,8 @@ use crate::limits::{Layout, Limits};
 /// Cuts a queue into consecutive batches of least total cost; returns their sizes, in queue order.
 ///
 /// * `lens`: `seq_len` of each waiting request. For a padded cost ascending: then consecutive cuts are optimal.
-/// * `cost`: of the whole batch, not per request; [`BatchTotal::FORBIDDEN`] for one that must not be formed
-///   (a request alone always may). Asked at most `lens.len() * max_batch_size` times.
+/// * `cost`: of the whole batch, not per request; [`BatchTotal::FORBIDDEN`] for one that must not be formed. A request
+///   alone is formed even so, where nothing else can be done with it. Asked at most `lens.len() * max_batch_size` times.
 ///
 /// Of plans that cost the same, the one whose last batch is smaller is taken.
 pub fn split(
@@ -39,8 +39,9 @@ pub fn split(
 /// The buffers of [`split`], kept between queues.
 #[derive(Debug, Clone, Default)]
 pub struct Splitter {
-    /// `best[i]`: least cost of the first `i` requests.
-    best: Vec<f64>,
+    /// `best[i]`: of the first `i` requests, the fewest that are alone although that is forbidden; then the least cost of the
+    /// other batches.
+    best: Vec<(usize, f64)>,
     /// `size_of_last[i]`: size of the last batch in the plan of that cost.
     size_of_last: Vec<usize>,
 }
@@ -57,7 +58,7 @@ impl Splitter {
     ) -> BatchTotal {
         let Self { best, size_of_last } = self;
         best.clear();
-        best.resize(lens.len() + 1, 0.0);
+        best.resize(lens.len() + 1, (0, 0.0));
         size_of_last.clear();
         size_of_last.resize(lens.len() + 1, 0);
 
@@ -68,9 +69,14 @@ impl Splitter {
                 if !limits.admit(layout, &candidate) {
                     break;
                 }
-                let total = best[i - size] + cost(&candidate).0;
-                if size == 1 || total < best[i] {
-                    (best[i], size_of_last[i]) = (total, size);
+                let (mut forbidden, mut total) = best[i - size];
+                match cost(&candidate).0 {
+                    cost if cost.is_finite() => total += cost,
+                    _ if size == 1 => forbidden += 1,
+                    _ => continue,
+                }
+                if size == 1 || (forbidden, total) < best[i] {
+                    (best[i], size_of_last[i]) = ((forbidden, total), size);
                 }
             }
         }
@@ -82,7 +88,10 @@ impl Splitter {
             rest -= size_of_last[rest];
         }
         sizes.reverse();
-        BatchTotal(best[lens.len()])
+        match best[lens.len()] {
+            (0, total) => BatchTotal(total),
+            _ => BatchTotal::FORBIDDEN,
+        }
     }
 }
 
@@ -134,6 +143,24 @@ mod tests {
             size => BatchTotal(10.0 - size as f64),
         };
         assert_eq!(split(&[1; 5], &limits(3, 100), Layout::Padded, no_pairs), [3, 1, 1]);
+    }
+
+    #[test]
+    fn a_request_that_is_forbidden_alone_spoils_no_batch_of_others() {
+        for forbidden in [BatchTotal::FORBIDDEN, BatchTotal(f64::NAN)] {
+            let no_long_ones = |candidate: &Candidate| match candidate.total_tokens {
+                ..=500 => BatchTotal(10.0 + candidate.total_tokens as f64),
+                _ => forbidden,
+            };
+            let cut = |lens: &[u32]| split(lens, &limits(8, 10_000), Layout::Packed, no_long_ones);
+            assert_eq!(cut(&[600, 1, 1, 1, 1]), [1, 4]);
+            assert_eq!(cut(&[1, 1, 600, 1, 1]), [2, 1, 2]);
+        }
+        let only_pairs = |candidate: &Candidate| match candidate.batch_size {
+            2 => BatchTotal(1e9),
+            _ => BatchTotal::FORBIDDEN,
+        };
+        assert_eq!(split(&[1; 4], &limits(4, 100), Layout::Packed, only_pairs), [2, 2]);
     }
 
     #[test]

@@ -8,8 +8,8 @@
 //!
 //! Source: Goyal, Vin and Cheng, *Start-time Fair Queuing*, SIGCOMM'96, with equal weights. Departs in one thing: what a
 //! turn costs is known when it is done, and not before. What follows from it stays the same: two members that never stop
-//! asking have used the same time but for one turn of each; and whoever asks waits for each other member at most as long
-//! as one turn of that and one of its own take.
+//! asking have used the same time but for one turn of each; and whoever asks waits for what runs, and then for each other
+//! member at most as long as one turn of that and one of its own take.
 
 use std::time::Duration;
 
@@ -18,20 +18,32 @@ use std::time::Duration;
 pub struct Turns {
     /// Free places are `None`.
     members: Vec<Option<State>>,
-    /// Whose turn it is, and how many it has at once.
+    /// Whose turn it is, and how many it has at once: [`MOST_TURNS`] at most.
     holder: Option<(Member, usize)>,
     /// Tag of the turn that began last.
     now: Duration,
     /// Questions so far.
     asked: u64,
+    /// Members so far.
+    joined: u64,
 }
 
-/// One of those who share a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Member(usize);
+/// The turn that runs, and one that stands ready behind it.
+const MOST_TURNS: usize = 2;
 
-#[derive(Debug, Default)]
+/// One of those who share a device. It is told from whoever had its place before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Member {
+    place: usize,
+    number: u64,
+}
+
+/// What is asked of whoever names a member.
+const PRESENT: &str = "a member has not left";
+
+#[derive(Debug)]
 struct State {
+    member: Member,
     tag: Duration,
     /// The number of its question, while it has no answer.
     asks: Option<u64>,
@@ -45,17 +57,24 @@ impl Turns {
         if place == self.members.len() {
             self.members.push(None);
         }
-        self.members[place] = Some(State::default());
-        Member(place)
+        let member = Member { place, number: self.joined };
+        self.joined += 1;
+        self.members[place] = Some(State { member, tag: Duration::ZERO, asks: None });
+        member
     }
 
-    /// Removes a member, and takes from it what it asks for and the turns that it has.
+    /// Removes a member, if it has not left, and takes from it what it asks for and the turns that it has.
     pub fn leave(&mut self, member: Member) {
-        self.members[member.0] = None;
+        if self.find(member).is_some() {
+            self.members[member.place] = None;
+        }
         self.holder = self.holder.filter(|(holder, _)| *holder != member);
     }
 
     /// `member` wants a turn. Whoever has asked already has one question only.
+    ///
+    /// # Panics
+    /// If it has left.
     pub fn ask(&mut self, member: Member) {
         let (now, number) = (self.now, self.asked);
         let state = self.state(member);
@@ -67,25 +86,25 @@ impl Turns {
     }
 
     /// `member` wants no turn any more.
+    ///
+    /// # Panics
+    /// If it has left.
     pub fn withdraw(&mut self, member: Member) {
         self.state(member).asks = None;
     }
 
     /// Who may begin now: of those who ask, the one that has used the device least; of several the one that has asked
-    /// first. While somebody has a turn nobody may, but for the same member when no other asks: its next turn stands ready
-    /// behind the one that runs.
+    /// first. While somebody has a turn nobody may, but for the same member when no other asks: its next turn, and no
+    /// further one, stands ready behind the one that runs.
     #[must_use]
     pub fn next(&self) -> Option<Member> {
-        let asks = |(place, state): (usize, &Option<State>)| {
-            let state = state.as_ref()?;
-            Some(((state.tag, state.asks?), Member(place)))
-        };
-        let mut asking = self.members.iter().enumerate().filter_map(asks);
+        let asks = |state: &State| Some(((state.tag, state.asks?), state.member));
+        let mut asking = self.members.iter().flatten().filter_map(asks);
         match self.holder {
             None => asking.min_by_key(|(key, _)| *key).map(|(_, member)| member),
-            Some((holder, _)) => {
+            Some((holder, turns)) => {
                 let (_, first) = asking.next()?;
-                (first == holder && asking.next().is_none()).then_some(first)
+                (first == holder && turns < MOST_TURNS && asking.next().is_none()).then_some(first)
             }
         }
     }
@@ -122,7 +141,7 @@ impl Turns {
     /// If it has left.
     #[must_use]
     pub fn used(&self, member: Member) -> Duration {
-        self.members[member.0].as_ref().expect("it has not left").tag
+        self.find(member).expect(PRESENT).tag
     }
 
     /// Members that ask for a turn.
@@ -131,8 +150,13 @@ impl Turns {
         self.members.iter().flatten().filter(|state| state.asks.is_some()).count()
     }
 
-    fn state(&mut self, Member(place): Member) -> &mut State {
-        let state = self.members.get_mut(place).and_then(Option::as_mut);
-        state.expect("a member is passed on by whoever joined, until it leaves")
+    /// Nothing once it has left.
+    fn find(&self, member: Member) -> Option<&State> {
+        self.members.get(member.place)?.as_ref().filter(|state| state.member == member)
+    }
+
+    fn state(&mut self, member: Member) -> &mut State {
+        let state = self.members.get_mut(member.place).and_then(Option::as_mut);
+        state.filter(|state| state.member == member).expect(PRESENT)
     }
 }

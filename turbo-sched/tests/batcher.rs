@@ -369,3 +369,31 @@ fn a_packed_batch_is_no_larger_than_makes_its_start_cheap() {
     assert_eq!(sizes(split, Layout::Padded, &[500; 24]), [24], "padding is what cuts are there for");
     assert_eq!(sizes(Policy::TokenBudget, packed, &[500; 24]), [24], "others fill their limits");
 }
+
+#[test]
+fn a_batch_is_as_large_as_its_limits_allow() {
+    for policy in [Policy::OptimalSplit, Policy::TokenBudget, Policy::WholeQueue, Policy::SortedWindow] {
+        for layout in [Layout::Packed, Layout::Padded] {
+            let config = BatcherConfig { policy, ..BatcherConfig::with_limits(limits(600, 1000)) };
+            let mut batcher = Batcher::new(config, cost_model(layout));
+            (0..700).for_each(|id| batcher.push(Request::new(RequestId(id), 1, millis(0))));
+            let Decision::Run(run) = batcher.poll(millis(0)) else { panic!("requests wait") };
+            assert_eq!(run.ids.len(), 600, "{policy:?} {layout:?}");
+        }
+    }
+}
+
+#[test]
+fn requests_without_tokens_run_and_teach_nothing() {
+    for layout in [Layout::Packed, Layout::Padded] {
+        let mut batcher = Batcher::new(BatcherConfig::with_limits(limits(4, 1000)), cost_model(layout));
+        let cost_of = |batcher: &Batcher| batcher.cost_model().cost(&[7, 9].into_iter().collect());
+        let before = cost_of(&batcher);
+        batcher.push(Request::new(RequestId(1), 0, millis(0)));
+        let Decision::Run(run) = batcher.poll(millis(0)) else { panic!("a request waits") };
+        let ran = run.candidate;
+        batcher.observe(&ran, millis(5)).expect("it took time");
+        assert_eq!(cost_of(&batcher), before);
+        assert!(batcher.observe(&ran, millis(0)).is_err(), "it took none");
+    }
+}

@@ -4,7 +4,8 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::time::Duration;
 
 use turbo_sched::{
-    BatchTotal, Batcher, BatcherConfig, CostModel, CostTable, Decision, Dispatch, Limits, Request, RequestId,
+    BatchTotal, Batcher, BatcherConfig, Candidate, CostModel, CostTable, Decision, Dispatch, Limits,
+    PackedCost, Policy, Request, RequestId,
 };
 
 /// What a lazy batcher decides at `now` about `(seq_len, arrived, deadline)`: `None` to run, or when to ask again.
@@ -54,4 +55,49 @@ fn the_first_of_four_reasons_starts_a_batch() {
     ] {
         assert_eq!(waits(timeout, slo, now, requests), expected, "{why}");
     }
+}
+
+/// What a lazy batcher with 50 ms to wait and a second to answer decides at once about requests of these lengths, on a
+/// packed machine that takes 1 ms per batch and 10 us per token.
+fn waits_packed(policy: Policy, lens: &[u32]) -> (bool, Duration) {
+    let batches = [&[1_u32][..], &[500], &[100; 8], &[1; 8]].map(|lens| {
+        let batch: Candidate = lens.iter().copied().collect();
+        (batch, BatchTotal(1e-3 + 1e-5 * batch.total_tokens as f64))
+    });
+    let cost = CostModel::Packed(Box::new(PackedCost::fit(batches).expect("four valid batches")));
+    let limits = Limits {
+        max_batch_size: NonZeroUsize::new(100).expect("above 0"),
+        max_batch_tokens: NonZeroU64::new(20_000).expect("above 0"),
+    };
+    let dispatch = Dispatch::Lazy { timeout: Duration::from_millis(50), slo: Duration::from_secs(1) };
+    let mut batcher =
+        Batcher::new(BatcherConfig { policy, dispatch, ..BatcherConfig::with_limits(limits) }, cost);
+    for (id, &seq_len) in (0..).zip(lens) {
+        batcher.push(Request::new(RequestId(id), seq_len, Duration::ZERO));
+    }
+    let backlog = batcher.backlog();
+    (matches!(batcher.poll(Duration::ZERO), Decision::WaitUntil(_)), backlog)
+}
+
+#[test]
+fn nobody_waits_for_company_that_its_batch_cannot_have() {
+    for (why, policy, lens, expected) in [
+        ("10 of them are as many as make a start cheap", Policy::OptimalSplit, &[500; 30][..], false),
+        ("8 are not", Policy::OptimalSplit, &[500; 8], true),
+        ("nor under a policy that fills", Policy::TokenBudget, &[500; 30], true),
+        ("one alone", Policy::OneByOne, &[500], false),
+        ("padded to the longest it is too much", Policy::WholeQueue, &[&[1; 49][..], &[410]].concat(), false),
+        ("packed it is not", Policy::TokenBudget, &[&[1; 49][..], &[410]].concat(), true),
+    ] {
+        assert_eq!(waits_packed(policy, lens).0, expected, "{why}");
+    }
+}
+
+#[test]
+fn what_waits_is_counted_in_the_batches_that_will_be() {
+    let millis = |policy| waits_packed(policy, &[100; 16]).1.as_secs_f64() * 1e3;
+    assert!((millis(Policy::OneByOne) - 32.0).abs() < 0.1, "sixteen starts");
+    assert!((millis(Policy::TokenBudget) - 17.0).abs() < 0.1, "one start");
+    let uneven = |policy| waits_packed(policy, &[&[410][..], &[1; 49]].concat()).1.as_secs_f64() * 1e3;
+    assert!((uneven(Policy::WholeQueue) - 6.59).abs() < 0.1, "48 are padded to the longest, two are left");
 }

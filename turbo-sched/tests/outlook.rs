@@ -10,8 +10,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use turbo_sched::sim::{self, Arrival};
 use turbo_sched::{
-    BatchTotal, Batcher, BatcherConfig, Candidate, CostModel, CostTable, Decision, Layout, Limits, Outlook,
-    PackedCost, Policy, Prediction, Priority, Request, RequestId,
+    BatchOrder, BatchTotal, Batcher, BatcherConfig, Candidate, CostModel, CostTable, Decision, Layout,
+    Limits, Outlook, PackedCost, Policy, Prediction, Priority, Request, RequestId,
 };
 
 fn millis(millis: u64) -> Duration {
@@ -60,6 +60,15 @@ fn request(id: u64, (seq_len, deadline, priority): (u32, Option<u64>, u8), now: 
     Request { deadline, priority: Priority(priority), ..Request::new(RequestId(id), seq_len, now) }
 }
 
+/// Tokens, time to the deadline, class.
+fn anybody() -> impl Strategy<Value = (u32, Option<u64>, u8)> {
+    (1_u32..200, proptest::option::of(10_u64..5000), 0_u8..3)
+}
+
+fn nobody_urgent() -> impl Strategy<Value = (u32, Option<u64>, u8)> {
+    (1_u32..200).prop_map(|seq_len| (seq_len, None, 0))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
@@ -67,16 +76,24 @@ proptest! {
     /// before it; and what is served before it is what was counted.
     #[test]
     fn a_queue_that_is_worked_off_keeps_what_was_predicted(
-        waiting in vec((1_u32..200, proptest::option::of(10_u64..5000), 0_u8..3), 0..40),
-        newcomer in (1_u32..200, proptest::option::of(10_u64..5000), 0_u8..3),
+        (waiting, newcomer) in prop_oneof![
+            3 => (vec(anybody(), 0..40), anybody()),
+            1 => (vec(nobody_urgent(), 0..40), nobody_urgent()),
+        ],
         busy in 0_u64..50,
         policy in prop_oneof![
             2 => Just(Policy::OptimalSplit), 1 => Just(Policy::TokenBudget), 1 => Just(Policy::OneByOne),
             1 => Just(Policy::WholeQueue)],
         layout in prop_oneof![2 => Just(Layout::Packed), 1 => Just(Layout::Padded)],
     ) {
+        let nobody_is_urgent =
+            waiting.iter().chain([&newcomer]).all(|(_, deadline, priority)| deadline.is_none() && *priority == 0);
         let machine = Machine { layout, fixed: 1e-3, per_token: 1e-5 };
-        let config = BatcherConfig { policy, overdue_after: Duration::MAX, ..BatcherConfig::with_limits(limits(8, 400)) };
+        // By age and cost a short batch goes before what is counted as before it.
+        let order = if nobody_is_urgent { BatchOrder::OldestFirst } else { BatchOrder::AgeAndCost };
+        let limits = limits(8, 400);
+        let config =
+            BatcherConfig { policy, order, overdue_after: Duration::MAX, ..BatcherConfig::with_limits(limits) };
         let mut batcher = Batcher::new(config, machine.costs());
         let mut outlook = Outlook::new(&config, machine.costs());
         let now = millis(7);
@@ -88,6 +105,7 @@ proptest! {
         }
         let newcomer = request(1000, newcomer, now);
         let predicted = outlook.time_until_answered(&newcomer, [newcomer.seq_len], now);
+        let alone = outlook.time_alone([newcomer.seq_len]).as_secs_f64();
         outlook.enter(&newcomer);
 
         let all = outlook.time_left(now).as_secs_f64();
@@ -106,10 +124,20 @@ proptest! {
             // or short for somebody urgent.
             (Policy::OptimalSplit, Layout::Packed) => {
                 prop_assert!(taken <= predicted * 1.12 + 7e-3, "{taken} s instead of {predicted} s");
+                if nobody_is_urgent {
+                    prop_assert!(predicted <= taken * 1.12 + 7e-3, "{predicted} s instead of {taken} s");
+                }
             }
             // Who shares its batch is a matter of lengths, and a batch goes first for any of its members.
             (Policy::OptimalSplit, Layout::Padded) => {
                 prop_assert!(taken <= all * 1.001, "{taken} s of {all} s for all");
+                prop_assert!(predicted <= all * 1.001, "{predicted} s of {all} s for all");
+                let least = busy as f64 * 1e-3 + alone;
+                prop_assert!(predicted >= least * 0.999, "{predicted} s, {least} s for it alone");
+                if nobody_is_urgent {
+                    // It is the last in the order of service, so all are counted.
+                    prop_assert!(predicted >= all * 0.999, "{predicted} s of {all} s for all");
+                }
             }
             // First come first served, what is predicted is what happens.
             _ => prop_assert!((taken / predicted - 1.0).abs() < 1e-3, "{taken} s instead of {predicted} s"),

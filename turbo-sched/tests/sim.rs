@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use turbo_sched::sim::{self, Report};
+use turbo_sched::sim::{self, Arrival, Report};
 use turbo_sched::{
     BatchTotal, Batcher, BatcherConfig, Candidate, CostModel, CostTable, Dispatch, Limits, Policy,
 };
@@ -87,4 +87,46 @@ fn lazy_batches_are_larger_and_wait_for_it() {
     );
     assert!(size(&lazy) > 1.2 * size(&hungry), "{} and {}", size(&lazy), size(&hungry));
     assert!(lazy.mean_latency() > hungry.mean_latency() && lazy.utilisation() < hungry.utilisation());
+}
+
+/// One at a time, for a second each.
+fn slow(batcher: &mut Batcher, arrivals: &[Arrival], horizon: u64) -> Report {
+    sim::run(batcher, arrivals, |_| Duration::from_secs(1), Duration::from_secs(horizon)).expect("a second")
+}
+
+fn slow_batcher() -> Batcher {
+    let table = CostTable::from_measurements([(1, 1, BatchTotal(1.0))]).expect("one valid point");
+    let limits = Limits::batch_size(NonZeroUsize::MIN);
+    Batcher::new(BatcherConfig::with_limits(limits), CostModel::Padded(table))
+}
+
+#[test]
+fn who_comes_after_the_end_does_not_wait() {
+    let arrivals = [1, 1, 1, 1, 100].map(|at| Arrival { at: Duration::from_secs(at), seq_len: 1 });
+    let report = slow(&mut slow_batcher(), &arrivals, 3);
+    assert_eq!((report.latencies.len(), report.running, report.waiting), (2, 0, 2));
+}
+
+#[test]
+fn a_second_run_begins_with_an_empty_queue() {
+    let mut batcher = slow_batcher();
+    let first = [Arrival { at: Duration::from_secs(5), seq_len: 1 }; 9];
+    assert_eq!(slow(&mut batcher, &first, 8).waiting, 6);
+    let report = slow(&mut batcher, &first[..1], 8);
+    assert_eq!((report.answered, report.waiting), (vec![(1, Duration::from_secs(1))], 0));
+}
+
+#[test]
+fn a_batch_that_never_ends_runs_at_the_end() {
+    let arrivals = [Arrival { at: Duration::from_secs(1), seq_len: 1 }; 2];
+    let forever = |_: &Candidate| BatchTotal::FORBIDDEN.as_duration();
+    let report =
+        sim::run(&mut slow_batcher(), &arrivals, forever, Duration::from_secs(9)).expect("above zero");
+    assert_eq!((report.running, report.waiting, report.busy), (1, 1, Duration::from_secs(8)));
+}
+
+#[test]
+#[should_panic(expected = "rate must be above 0 and finite")]
+fn infinitely_many_requests_are_refused() {
+    drop(sim::poisson(f64::INFINITY, 1..=2, Duration::from_secs(1), 0));
 }

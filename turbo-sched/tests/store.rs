@@ -1,5 +1,6 @@
 //! Cost files: what comes back is what was saved, and a bad file is named.
 
+use std::error::Error;
 use std::fs;
 
 use turbo_sched::cost::{load, save};
@@ -62,6 +63,11 @@ fn what_another_server_writes_aside_is_left_alone() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 101, "and nothing is left beside them");
 }
 
+/// What an error says, and what is behind it.
+fn told(error: &SchedError) -> (String, String) {
+    (error.to_string(), error.source().expect("a file has a reason").to_string())
+}
+
 #[test]
 fn a_bad_file_is_an_error_that_names_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -79,8 +85,8 @@ fn a_bad_file_is_an_error_that_names_it() {
         fs::write(&path, text).unwrap();
         let error = load::<CostTable>(&path).unwrap_err();
         assert!(matches!(error, SchedError::Parse { .. }), "{error:?}");
-        let error = error.to_string();
-        assert!(error.contains("costs.json") && error.contains(part), "{text}: {error}");
+        let (told, why) = told(&error);
+        assert!(told.contains("costs.json") && why.contains(part), "{text}: {told}: {why}");
     }
 }
 
@@ -97,8 +103,8 @@ fn packed_sums_that_cannot_be_are_refused() {
         let mut bad = good.clone();
         *bad.pointer_mut(pointer).unwrap() = value.into();
         fs::write(&path, bad.to_string()).unwrap();
-        let error = load::<PackedCost>(&path).unwrap_err().to_string();
-        assert!(error.contains("packed.json") && error.contains(part), "{error}");
+        let (told, why) = told(&load::<PackedCost>(&path).unwrap_err());
+        assert!(told.contains("packed.json") && why.contains(part), "{told}: {why}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! Turns on a shared device: what fairness promises, in a world where every turn takes what it likes.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -64,6 +65,9 @@ fn a_second_turn_stands_ready_only_while_nobody_else_asks() {
     assert_eq!(turns.next(), None, "the device is taken, and somebody else asks");
     turns.withdraw(b);
     turns.begin(a);
+    turns.ask(a);
+    assert_eq!(turns.next(), None, "one stands ready already");
+    turns.withdraw(a);
     turns.ask(b);
     turns.done(a, ms(1));
     assert_eq!(turns.next(), None, "one of two is done");
@@ -84,6 +88,25 @@ fn who_leaves_takes_its_turn_along() {
     turns.ask(c);
     assert_eq!(turn(&mut turns, 5), Some(b));
     assert_eq!(turn(&mut turns, 5), Some(c));
+}
+
+#[test]
+fn who_has_left_is_not_taken_for_who_has_its_place() {
+    let mut turns = Turns::default();
+    let a = turns.join();
+    turns.ask(a);
+    turns.begin(a);
+    turns.leave(a);
+    let c = turns.join();
+    turns.ask(c);
+    turns.begin(c);
+    turns.done(a, ms(5));
+    assert!(turns.is_taken(), "by c");
+    turns.leave(a);
+    turns.done(c, ms(3));
+    assert_eq!(turns.used(c), ms(3));
+    let used = std::panic::catch_unwind(move || turns.used(a));
+    assert!(used.is_err(), "a has left");
 }
 
 #[test]
@@ -108,39 +131,54 @@ fn habit(rests: std::ops::Range<u64>) -> impl Strategy<Value = Habit> {
     (takes, prop::collection::vec(rests, 1..8)).prop_map(|(takes, rests)| Habit { takes, rests })
 }
 
-/// Runs the world, and gives of each member what it used and the longest time from question to turn.
+/// A member in the world: when it asks next, when it asked, and its turns so far.
+#[derive(Clone, Debug, Default)]
+struct Life {
+    asks_at: u64,
+    asked_at: Option<u64>,
+    turns: usize,
+    used: u64,
+    longest_wait: u64,
+}
+
+/// Runs the world, and gives of each member what it used and the longest time from question to turn. A member that never
+/// rests asks while its turn runs, so its next one stands ready behind that if it may.
 fn run(habits: &[Habit], until: u64) -> Vec<(u64, u64)> {
     let mut turns = Turns::default();
     let members: Vec<Member> = habits.iter().map(|_| turns.join()).collect();
-    // Of each member: when it asks next, when it asked, its turns so far.
-    let mut asks_at = vec![0_u64; habits.len()];
-    let mut asked_at = vec![None; habits.len()];
-    let mut count = vec![0_usize; habits.len()];
-    let mut told = vec![(0, 0); habits.len()];
+    let mut lives = vec![Life::default(); habits.len()];
+    // Turns that have begun: whose, how long they take, and when they end.
+    let mut begun: VecDeque<(usize, u64, u64)> = VecDeque::new();
     let mut now = 0;
     while now < until {
-        for member in 0..habits.len() {
-            if asked_at[member].is_none() && asks_at[member] <= now {
-                turns.ask(members[member]);
-                asked_at[member] = Some(now);
+        for (life, &member) in lives.iter_mut().zip(&members) {
+            if life.asked_at.is_none() && life.asks_at <= now {
+                turns.ask(member);
+                life.asked_at = Some(now);
             }
         }
-        let Some(next) = turns.next() else {
-            now = *asks_at.iter().min().expect("there is a member");
+        if let Some(next) = turns.next() {
+            let place = members.iter().position(|&member| member == next).expect("it is one of them");
+            let (habit, life) = (&habits[place], &mut lives[place]);
+            turns.begin(next);
+            let took = habit.takes[life.turns % habit.takes.len()];
+            let rest = habit.rests[life.turns % habit.rests.len()];
+            let ends = begun.back().map_or(now, |&(_, _, end)| end) + took;
+            begun.push_back((place, took, ends));
+            life.longest_wait = life.longest_wait.max(now - life.asked_at.take().expect("it has asked"));
+            life.turns += 1;
+            life.asks_at = if rest == 0 { now } else { ends + rest };
             continue;
-        };
-        let member = members.iter().position(|&member| member == next).expect("it is one of them");
-        turns.begin(next);
-        let waited = now - asked_at[member].take().expect("it has asked");
-        let habit = &habits[member];
-        let took = habit.takes[count[member] % habit.takes.len()];
-        now += took;
-        turns.done(next, ms(took));
-        told[member] = (told[member].0 + took, told[member].1.max(waited));
-        asks_at[member] = now + habit.rests[count[member] % habit.rests.len()];
-        count[member] += 1;
+        }
+        let asks = lives.iter().filter(|life| life.asked_at.is_none()).map(|life| life.asks_at);
+        let ends = begun.front().map(|&(_, _, end)| end);
+        now = asks.chain(ends).min().expect("somebody asks or has a turn");
+        if let Some((place, took, _)) = begun.pop_front_if(|&mut (_, _, end)| end == now) {
+            turns.done(members[place], ms(took));
+            lives[place].used += took;
+        }
     }
-    told
+    lives.into_iter().map(|life| (life.used, life.longest_wait)).collect()
 }
 
 fn longest(habit: &Habit) -> u64 {
@@ -148,7 +186,8 @@ fn longest(habit: &Habit) -> u64 {
 }
 
 proptest! {
-    /// Members that never rest have used the same, but for one turn of each, whatever those do that come and go.
+    /// Members that never rest have used the same, but for one turn of each and what runs, whatever those do that come and
+    /// go.
     #[test]
     fn time_is_shared_equally(
         busy in prop::collection::vec(habit(0..1), 2..5),
@@ -165,12 +204,14 @@ proptest! {
         }
     }
 
-    /// Whoever asks has its turn after one of each other member, and for each of them one of its own, at the latest.
+    /// Whoever asks has its turn after one of each other member, and for each of them one of its own, and after the one more
+    /// that may stand ready already, at the latest.
     #[test]
     fn nobody_starves(habits in prop::collection::vec(habit(0..300), 2..6)) {
         for ((_, waited), own) in run(&habits, 20_000).into_iter().zip(&habits) {
             let all: u64 = habits.iter().map(longest).sum();
-            let bound = (all - longest(own)) + (habits.len() as u64 - 1) * longest(own);
+            let ready = habits.iter().map(longest).max().expect("there are members");
+            let bound = (all - longest(own)) + (habits.len() as u64 - 1) * longest(own) + ready;
             prop_assert!(waited <= bound, "waited {waited} ms, at most {bound}");
         }
     }

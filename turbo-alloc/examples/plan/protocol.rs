@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Out, an array with one object per request; `placements` in the order of the records, `release`
-//! the ids that are given back after it, `footprint` the bytes of the chunks that remain:
+//! the ids that are given back first, then `grow` is obtained; `footprint` the bytes of the chunks held from then on:
 //!
 //! ```json
 //! [{"placements": [{"chunk": 0, "offset": 0}], "grow": [{"chunk": 0, "bytes": 2097152}],

@@ -33,8 +33,11 @@ impl CubRules {
     pub const UNLIMITED: Self =
         Self { growth: 8, min_bin: 1, max_bin: u32::MAX, max_cached_bytes: usize::MAX };
 
-    /// Bytes of the class of a request of `size` bytes; none if it is too large to be cached, or there are no classes.
+    /// Bytes of the class of a request of `size` bytes; none if it is too large to be cached, or there are no classes. Nor
+    /// is there one of more than 4 GiB where that is more than sixteen times the request: such rules would ask for more
+    /// than can be counted.
     fn class(&self, size: usize) -> Option<usize> {
+        const LARGE: usize = u32::MAX as usize;
         if self.growth < 2 {
             return None;
         }
@@ -43,7 +46,8 @@ impl CubRules {
         while bytes < size {
             (bytes, bin) = (bytes.checked_mul(self.growth)?, bin + 1);
         }
-        (bin <= self.max_bin).then_some(bytes)
+        let counts = bytes / 16 <= size || bytes <= LARGE;
+        (bin <= self.max_bin && counts).then_some(bytes)
     }
 }
 
@@ -145,6 +149,18 @@ mod tests {
         for (rules, size, class) in cases {
             assert_eq!(rules.class(size), class, "{size}");
         }
+    }
+
+    #[test]
+    fn rules_that_ask_for_more_than_can_be_counted_have_no_class() {
+        let smallest = |min_bin| CubRules { growth: 16, min_bin, ..CubRules::UNLIMITED };
+        assert_eq!(smallest(7).class(1), Some(1 << 28));
+        assert_eq!(smallest(8).class(1), None, "4 GiB and a byte more than counts");
+        assert_eq!(smallest(8).class(1 << 28), Some(1 << 32), "no more than sixteen times");
+        assert_eq!(CubRules { growth: 1 << 20, ..smallest(1) }.class((1 << 20) + 1), None, "a million times");
+        let records = [UsageRecord { first_op: 0, last_op: 0, size: 1 }; 16];
+        let used = CubCaching::new(smallest(15)).serve(&records).unwrap();
+        assert_eq!(used.peak_footprint, 16);
     }
 
     #[test]

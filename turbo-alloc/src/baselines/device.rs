@@ -5,7 +5,7 @@ use crate::strategy::DeviceUse;
 use crate::{AllocError, UsageRecord};
 
 /// Bytes that a request's sizes may add up to: every model can round each of them up to sixteen
-/// times its size without an overflow.
+/// times its size, or small ones up to 4 GiB, without an overflow.
 const LIMIT: usize = usize::MAX >> 5;
 
 /// Counts what is obtained and given back.

@@ -6,7 +6,7 @@
 //! | [`CubCaching`] | no | freed blocks, by size class | NVIDIA cub, `CachingDeviceAllocator` |
 //! | [`TorchCaching`] | no | segments, split and merged | PyTorch, `CUDACachingAllocator` |
 //! | [`Arena`] | no | regions, split and merged | onnxruntime, `BFCArena` |
-//! | [`Gsoc`] | yes | nothing | Pisarchyk and Lee, 2020 |
+//! | [`Gsoc`] | yes | its arena, for a request of the same size | Pisarchyk and Lee, 2020 |
 //!
 //! They are models: one stream, no memory limit, so nothing is ever given back for want of memory,
 //! and ties between equal blocks go to the older region. Written from the documented behaviour of

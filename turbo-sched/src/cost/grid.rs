@@ -85,9 +85,7 @@ impl Grid {
         self.slope_beyond.clear();
         let width = self.batch_sizes.len();
         for row in self.measured.chunks_exact(width) {
-            for column in 0..width {
-                self.filled.push(infer(&self.batch_sizes, row, column));
-            }
+            infer(&self.batch_sizes, row, &mut self.filled);
         }
         for column in 0..width {
             self.make_monotone(column);
@@ -129,31 +127,33 @@ impl Grid {
     }
 }
 
-/// One cell of a row, from the measured cells of that row.
-fn infer(batch_sizes: &[usize], row: &[Option<f64>], column: usize) -> Cell {
+/// Appends the cells of a row, from those of it that were measured: at least one.
+fn infer(batch_sizes: &[usize], row: &[Option<f64>], cells: &mut Vec<Cell>) {
     let size = |column: usize| batch_sizes[column] as f64;
-    let known = |column: usize| row[column].map(|cost| (column, cost));
-    if let Some(cost) = row[column] {
-        return Cell { cost, source: Source::Measured };
+    let mut measured = row.iter().enumerate().filter_map(|(column, cost)| Some((column, (*cost)?)));
+    let (mut before_last, mut last, mut next) = (None, None, measured.next());
+    for column in 0..row.len() {
+        let (cost, source) = match (last, next) {
+            (_, Some((here, cost))) if here == column => {
+                (before_last, last, next) = (last, next, measured.next());
+                (cost, Source::Measured)
+            }
+            (Some((low, a)), Some((high, b))) => {
+                let share = (size(column) - size(low)) / (size(high) - size(low));
+                (a + share * (b - a), Source::Interpolated)
+            }
+            (Some((low, cost)), None) => {
+                let slope = match before_last {
+                    Some((earlier, less)) => ((cost - less) / (size(low) - size(earlier))).max(0.0),
+                    None => cost / size(low),
+                };
+                (cost + slope * (size(column) - size(low)), Source::Extrapolated)
+            }
+            (None, Some((first, cost))) => (cost * size(column) / size(first), Source::Extrapolated),
+            (None, None) => unreachable!("a row is opened by a measurement"),
+        };
+        cells.push(Cell { cost, source });
     }
-    let mut before = (0..column).rev().filter_map(known);
-    let after = (column + 1..row.len()).find_map(known);
-    let (cost, source) = match (before.next(), after) {
-        (Some((low, a)), Some((high, b))) => {
-            let share = (size(column) - size(low)) / (size(high) - size(low));
-            (a + share * (b - a), Source::Interpolated)
-        }
-        (Some((last, cost)), None) => {
-            let slope = match before.next() {
-                Some((earlier, less)) => ((cost - less) / (size(last) - size(earlier))).max(0.0),
-                None => cost / size(last),
-            };
-            (cost + slope * (size(column) - size(last)), Source::Extrapolated)
-        }
-        (None, Some((first, cost))) => (cost * size(column) / size(first), Source::Extrapolated),
-        (None, None) => unreachable!("a row is opened by a measurement"),
-    };
-    Cell { cost, source }
 }
 
 /// Cost per further request at the end of a row; in proportion where the row is one cell wide.

@@ -130,11 +130,14 @@ impl CostModel {
         }
     }
 
-    /// Learns from a batch that ran.
+    /// Learns from a batch that ran. One that holds no tokens teaches nothing.
     ///
     /// # Errors
     /// [`SchedError::Cost`] when `measured` is not finite and above 0, [`SchedError::Zero`] for an empty batch.
     pub fn update(&mut self, candidate: &Candidate, measured: BatchTotal) -> Result<(), SchedError> {
+        if candidate.max_seq_len == 0 {
+            return check_measurement(1, candidate.batch_size, measured);
+        }
         match self {
             Self::Padded(table) => table.update(candidate.max_seq_len, candidate.batch_size, measured),
             Self::Packed(packed) => packed.update(candidate, measured),

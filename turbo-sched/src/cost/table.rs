@@ -101,7 +101,7 @@ impl CostTable {
     }
 
     /// The largest batch size measured at every length up to `seq_len` and at the measured length that follows,
-    /// so that no cost up to it is extrapolated in batch size. It never rises with `seq_len`.
+    /// so that no cost up to it is extrapolated to larger batches. It never rises with `seq_len`.
     #[must_use]
     pub fn largest_batch_size(&self, seq_len: u32) -> usize {
         let rows = self.grid.seq_lens.partition_point(|&len| len < seq_len) + 1;

@@ -56,7 +56,8 @@ pub struct BatcherConfig {
     pub order: BatchOrder,
     /// The largest batch.
     pub limits: Limits,
-    /// Requests that are planned at once, from the front of the order of service; bounds the time of a poll.
+    /// Requests that are planned at once, from the front of the order of service, which bounds the time in which batches
+    /// are sought; no batch holds more.
     pub window: NonZeroUsize,
     /// A request that has waited this long goes before all that have not, oldest first. So, hungry, it
     /// waits at most this long, plus the batch that runs then, plus one batch for each older request.
@@ -64,18 +65,26 @@ pub struct BatcherConfig {
 }
 
 impl BatcherConfig {
-    /// The split, hungry, by age and cost, over 256 requests, overdue after one second.
+    /// The split, hungry, by age and cost, overdue after one second; over as many requests as a batch may hold, but at
+    /// least 256 and at most 1024.
     #[must_use]
     pub fn with_limits(limits: Limits) -> Self {
-        const WINDOW: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not 0");
+        const LEAST_WINDOW: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not 0");
+        const MOST_WINDOW: NonZeroUsize = NonZeroUsize::new(1024).expect("1024 is not 0");
         Self {
             policy: Policy::OptimalSplit,
             dispatch: Dispatch::Hungry,
             order: BatchOrder::AgeAndCost,
             limits,
-            window: WINDOW,
+            window: limits.max_batch_size.clamp(LEAST_WINDOW, MOST_WINDOW),
             overdue_after: Duration::from_secs(1),
         }
+    }
+
+    /// Plans batches as this says, for a machine with this layout.
+    pub(crate) fn planner(&self, policy: Policy, layout: Layout) -> Planner {
+        let max_batch_size = self.limits.max_batch_size.min(self.window);
+        Planner::new(policy, Limits { max_batch_size, ..self.limits }, layout)
     }
 }
 
@@ -132,7 +141,7 @@ impl Batcher {
     #[must_use]
     pub fn new(config: BatcherConfig, cost: CostModel) -> Self {
         Self {
-            planner: Planner::new(config.policy, config.limits, cost.layout()),
+            planner: config.planner(config.policy, cost.layout()),
             config,
             cost,
             drift: Drift::default(),
@@ -162,7 +171,8 @@ impl Batcher {
         waiting - self.queue.len()
     }
 
-    /// Learns how long a batch took; returns how far the prediction was from it, in parts of it.
+    /// Learns how long a batch took, of one without tokens nothing; returns how far the prediction was from it, in parts of
+    /// it.
     ///
     /// # Errors
     /// [`SchedError::Cost`] when `measured` is zero, [`SchedError::Zero`] for an empty batch; nothing is learnt.
@@ -205,11 +215,11 @@ impl Batcher {
     /// that is told to come back later.
     #[must_use]
     pub fn backlog(&self) -> Duration {
-        let (layout, mut open, mut total) = (self.cost.layout(), Candidate::default(), 0.0);
+        let (mut open, mut total) = (Candidate::default(), 0.0);
         for request in &self.queue {
             let mut grown = open;
             grown.add(request.seq_len);
-            if !self.config.limits.admit(layout, &grown) {
+            if !self.planner.admits(&grown) {
                 total += self.cost.cost(&open).0;
                 grown = [request.seq_len].into_iter().collect();
             }
@@ -262,7 +272,7 @@ impl Batcher {
     fn run_at(&self) -> Duration {
         let Dispatch::Lazy { timeout, slo } = self.config.dispatch else { return Duration::ZERO };
         let waiting: Candidate = self.queue.iter().map(|request| request.seq_len).collect();
-        if self.config.limits.full(self.cost.layout(), &waiting) {
+        if self.planner.is_full(&waiting) || self.is_large_enough(&waiting) {
             return Duration::ZERO;
         }
         let total = self.backlog();
@@ -290,25 +300,32 @@ impl Batcher {
             batches.min_by(|a, b| rank(a).total_cmp(&rank(b)))
         };
         let batch = batch.expect("every request of a queue that is not empty is in a batch");
-        let PlannedBatch { members, candidate, cost } = match (self.config.policy, self.cost.layout()) {
-            (Policy::OptimalSplit, Layout::Packed) => self.in_time(self.large_enough(batch), now),
-            _ => batch,
-        };
+        let PlannedBatch { members, candidate, cost } =
+            if self.cuts_short() { self.in_time(self.large_enough(batch), now) } else { batch };
         self.chosen.clear();
         self.chosen.extend(members.iter().map(|&member| self.order[member]));
         (candidate, cost)
     }
 
-    /// As many of a packed batch's members, from the front of the order of service, as make its start a small share of it.
-    /// More of them would hardly make a token cheaper, but everybody's answer later: of those who are in it, and of who
-    /// comes while it runs.
-    fn large_enough<'a>(&self, batch: PlannedBatch<'a>) -> PlannedBatch<'a> {
+    /// Whether a batch may end before all its requests that were planned: packed ones are in order of service.
+    fn cuts_short(&self) -> bool {
+        self.config.policy == Policy::OptimalSplit && self.cost.layout() == Layout::Packed
+    }
+
+    /// Whether the start of a packed batch is a small share of it. More in it would hardly make a token cheaper, but
+    /// everybody's answer later: of those who are in it, and of who comes while it runs.
+    fn is_large_enough(&self, batch: &Candidate) -> bool {
         let start = self.cost.cost(&Candidate::default());
+        self.cuts_short() && start.0 <= SHARE_OF_START * self.cost.cost(batch).0
+    }
+
+    /// As many of a batch's members, from the front of the order of service, as make it large enough.
+    fn large_enough<'a>(&self, batch: PlannedBatch<'a>) -> PlannedBatch<'a> {
         let mut part = Candidate::default();
         for (position, &member) in batch.members.iter().enumerate() {
             part.add(self.queue[self.order[member]].seq_len);
-            let cost = self.cost.cost(&part);
-            if start.0 <= SHARE_OF_START * cost.0 {
+            if self.is_large_enough(&part) {
+                let cost = self.cost.cost(&part);
                 return PlannedBatch { members: &batch.members[..=position], candidate: part, cost };
             }
         }
