@@ -112,8 +112,8 @@ pub const MAX_LOOKUPS: usize = 3;
 
 /// An operator. Each has one result; its inputs are listed in order, and those with a question mark may be left out.
 ///
-/// `Mask`, `AddRelativeBias`, `Rotary`, `ScaleMaskSoftmax`, `Attention`, `Pool` and `LinearMaxPool` also read the lengths
-/// of the batch, `Select` the tokens that it selects.
+/// `Mask`, `Rotary`, `ScaleMaskSoftmax`, `Attention`, `Pool` and `LinearMaxPool` also read the lengths of the batch,
+/// `Select` the tokens that it selects.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op {
     /// `[table, ids]`: rows of a table.

@@ -6,7 +6,9 @@
 
 use std::{env, error::Error, path::Path, process::ExitCode};
 
-use turbo_models::{Checkpoint, Cpu, CpuOptions, Encoder, EncoderOptions, Outputs, Truncation, l2_normalize};
+use turbo_models::{
+    Checkpoint, Cpu, CpuOptions, Encoder, EncoderOptions, Outputs, Pooling, Truncation, l2_normalize,
+};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -32,7 +34,9 @@ fn embed(folder: &Path, sentences: &[String]) -> Result<Vec<Vec<f32>>, Box<dyn E
     let encode = |sentence: &String| tokenizer.encode(sentence, Truncation::Right);
     let inputs = sentences.iter().map(encode).collect::<Result<Vec<_>, _>>()?;
     let cpu = Cpu::new(CpuOptions::default())?;
-    let options = EncoderOptions { outputs: Outputs::Pooled, ..EncoderOptions::of(&checkpoint) };
+    // where a folder does not say how to pool, as bare language models do not, the mean is usual
+    let task = checkpoint.pooling().unwrap_or(Pooling::Mean).into();
+    let options = EncoderOptions { outputs: Outputs::Pooled, task, ..EncoderOptions::of(&checkpoint) };
     let mut vectors = Encoder::new(cpu, &checkpoint, options)?.embed_batch(&inputs)?;
     vectors.iter_mut().for_each(|vector| l2_normalize(vector));
     Ok(vectors)

@@ -15,7 +15,6 @@ use crate::{
     architectures::{Architecture, dense_prefix},
     modules::{Dense, SentenceModules},
     packed::{KeyMaker, ModelKey},
-    tokenize::LetterCase,
     weights::Weights,
 };
 
@@ -67,8 +66,7 @@ impl Checkpoint {
             weights.add(dense_prefix(index), Weights::open(&module.path, "")?);
         }
         let limits = limits(&config, &modules);
-        let case = if modules.inputs.do_lower_case { LetterCase::Lowered } else { LetterCase::Kept };
-        let tokenizer = TextTokenizer::open_with(&dir, limits, case)?;
+        let tokenizer = TextTokenizer::open_with(&dir, limits, modules.inputs.do_lower_case)?;
         let task = if modules.splade { Some(Task::SparseEmbedding) } else { modules.pooling.map(Task::from) };
         let task = task.or(config.task()?);
         let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
@@ -83,7 +81,7 @@ impl Checkpoint {
             Self { dir, name, config, task, architecture, weights, modules, tokenizer, warnings };
         // Drawing the graph is what asks for every weight; how it pools does not matter for that.
         checkpoint.graph(Pooling::Mean)?;
-        let lacking = task.and_then(|task| checkpoint.graph(task).err().map(|error| (task, error)));
+        let lacking = task.and_then(|task| checkpoint.lacks(task).err().map(|error| (task, error)));
         checkpoint.warnings.extend(lacking.map(|(task, error)| format!("no {task}: {error}")));
         Ok(checkpoint)
     }
@@ -129,7 +127,13 @@ impl Checkpoint {
 
     /// Whether the folder has what `task` needs, whatever it is made for.
     pub fn supports(&self, task: Task) -> bool {
-        self.graph(task).is_ok()
+        self.lacks(task).is_ok()
+    }
+
+    /// What keeps the folder from `task`.
+    fn lacks(&self, task: Task) -> Result<(), ModelError> {
+        self.graph(task)?;
+        self.padding_id(task).map(drop)
     }
 
     /// Values in the rows that `task` gives.

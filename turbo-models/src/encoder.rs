@@ -21,7 +21,8 @@ pub struct EncoderOptions {
     pub task: Task,
     /// Which of the task's rows.
     pub outputs: Outputs,
-    /// What the products of the layers, and those with the vocabulary, are computed in. All else, heads included, is f32.
+    /// What the products of the layers with weights, and those with the vocabulary, are computed in. Attention is in bf16
+    /// for it and for int8 where the device has fast instructions for that. All else, heads included, is f32.
     pub dtype: DType,
     /// How activation memory is planned.
     pub planner: PlannerConfig,
@@ -84,6 +85,7 @@ impl<D: EncoderKernels> Encoder<D> {
     pub fn new(device: D, checkpoint: &Checkpoint, options: EncoderOptions) -> Result<Self, ModelError> {
         let EncoderOptions { layout, task, outputs, dtype, planner, packed_cache } = options;
         let graph = checkpoint.graph_with(task, outputs)?;
+        let padding_id = checkpoint.padding_id(task)?;
         let program = Program::compile(&graph, layout, passes::ALL)?.with_dtype(dtype);
         let packing = device.packing(dtype);
         let images = packed_cache.map(|cache| cache.images(checkpoint.name(), checkpoint.key(), &packing));
@@ -99,7 +101,7 @@ impl<D: EncoderKernels> Encoder<D> {
             task,
             hidden_size: checkpoint.config().hidden_size,
             limits: checkpoint.limits(),
-            padding_id: checkpoint.padding_id(task)?,
+            padding_id,
             cache_use: images.map(PackedImages::finish),
             staging: Staging::new(),
         })
@@ -297,8 +299,8 @@ impl<D: EncoderKernels> Encoder<D> {
         Ok(self.executor.read(output, sequence, to)?)
     }
 
-    /// Bytes of activations and outputs that a batch of `capacity` would plan, without running it; `usize::MAX` for sizes
-    /// that the planner refuses.
+    /// Bytes of activations and outputs that a batch of `capacity` would plan, without running it, and on a device with
+    /// memory of its own what operators take there beside them; `usize::MAX` for sizes that the planner refuses.
     pub fn planned_bytes(&self, capacity: Capacity) -> usize {
         let planned = self.executor.planned_bytes(capacity).unwrap_or(usize::MAX);
         planned.saturating_add(self.executor.output_bytes_of(capacity))
@@ -313,6 +315,7 @@ impl<D: EncoderKernels> Encoder<D> {
         if inputs.is_empty() {
             return Ok(Vec::new());
         }
+        self.pooled.ok_or(ModelError::Rows { task: self.task, rows: RowKind::Pooled.name() })?;
         self.staging.clear();
         for input in inputs {
             self.limits.check(input)?;

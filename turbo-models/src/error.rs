@@ -98,7 +98,7 @@ pub enum ModelError {
         supported: String,
     },
     /// The program of a task does not give such rows.
-    #[error("{task} gives no {rows} rows")]
+    #[error("{task} gives no {rows} rows: make the encoder for a task that does (`EncoderOptions::task`)")]
     Rows {
         /// What the encoder was compiled for.
         task: Task,

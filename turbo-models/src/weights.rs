@@ -21,8 +21,8 @@ use crate::{
 
 const SINGLE_FILE: &str = "model.safetensors";
 const SHARD_INDEX: &str = "model.safetensors.index.json";
-/// What reading could run any code.
-const PICKLE: &str = "pytorch_model.bin";
+/// What reading could run any code: in one file or in shards.
+const PICKLES: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 
 /// Old layer norm names and what they are called now.
 const LEGACY_ENDINGS: [(&str, &str); 2] =
@@ -51,13 +51,16 @@ impl Weights {
     /// promises; [`ModelError::Unsupported`] for a folder with pickled weights only.
     pub(crate) fn open(dir: &Path, prefix: &str) -> Result<Self, ModelError> {
         let single = dir.join(SINGLE_FILE);
-        let (list, files, stored) = match JsonObject::open(dir.join(SHARD_INDEX))? {
-            Some(index) if !single.exists() => open_shards(dir, &index)?,
-            _ if !single.exists() && dir.join(PICKLE).exists() => {
+        // What lies beside the one file is not looked at.
+        let index = if single.exists() { None } else { JsonObject::open(dir.join(SHARD_INDEX))? };
+        let pickle = PICKLES.into_iter().find(|name| dir.join(name).exists());
+        let (list, files, stored) = match (index, pickle) {
+            (Some(index), _) => open_shards(dir, &index)?,
+            (None, Some(pickle)) if !single.exists() => {
                 return Err(ModelError::Unsupported {
                     file: dir.to_owned(),
                     field: "the file of weights",
-                    value: PICKLE.to_owned(),
+                    value: pickle.to_owned(),
                     supported: SINGLE_FILE.to_owned(),
                 });
             }

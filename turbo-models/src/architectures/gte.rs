@@ -113,7 +113,12 @@ fn positions(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId,
             rotary::table(drawing, config, theta * factor, factor.powf(2.0 / config.head_dim() as f64))
         }
         (kind, factor, _) => {
-            Err(config.unsupported(field, format!("{kind} by {factor:?}"), "ntk by at least 1"))
+            let factor = factor.map_or("without factor".to_owned(), |factor| format!("by {factor}"));
+            Err(config.unsupported(
+                field,
+                format!("{kind} {factor}"),
+                "default, ntk by a factor of at least 1",
+            ))
         }
     }
 }

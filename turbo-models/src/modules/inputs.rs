@@ -60,7 +60,7 @@ impl EncoderInputs {
     ///
     /// # Errors
     /// [`ModelError`] naming file and field.
-    pub(super) fn open(dir: &Path) -> Result<Self, ModelError> {
+    pub(crate) fn open(dir: &Path) -> Result<Self, ModelError> {
         let mut inputs = Self { model_max_length: model_max_length(dir)?, ..Self::default() };
         for name in FILES {
             let Some(json) = JsonObject::open(dir.join(name))? else { continue };

@@ -11,10 +11,10 @@ use std::path::Path;
 
 use turbo_graph::Pooling;
 
-pub(crate) use self::dense::Dense;
 pub use self::prompts::Prompts;
+pub(crate) use self::{dense::Dense, inputs::EncoderInputs};
 use self::{
-    inputs::{EncoderGives, EncoderInputs},
+    inputs::EncoderGives,
     list::{List, Module},
 };
 use crate::{

@@ -58,7 +58,7 @@ impl PackedImages {
         Self { path, name: name.to_owned(), key, found, state: Mutex::new(state) }
     }
 
-    /// Writes what the file lacked; images of other programs of the model stay in it.
+    /// Writes what the file lacked; images of other programs of the model that were in it at the start stay.
     pub(crate) fn finish(self) -> CacheUse {
         let mut state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(mut new) = state.new.take() {

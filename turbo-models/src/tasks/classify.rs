@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::{
     TaskError,
-    scores::{check, sigmoid, softmax},
+    scores::{check, finite, sigmoid, softmax},
 };
 use crate::ScoreFunction;
 
@@ -28,7 +28,7 @@ pub fn classify(logits: &[f32], function: ScoreFunction) -> Result<Vec<LabelScor
     let scores: Vec<f32> = match function {
         ScoreFunction::Softmax => softmax(logits.iter().copied()).into_iter().map(|it| it as f32).collect(),
         ScoreFunction::Sigmoid => logits.iter().map(|logit| sigmoid(*logit) as f32).collect(),
-        ScoreFunction::Identity => logits.to_vec(),
+        ScoreFunction::Identity => logits.iter().map(|logit| finite(*logit) as f32).collect(),
     };
     Ok(rank(&scores).into_iter().map(|index| LabelScore { index, score: scores[index] }).collect())
 }

@@ -1,6 +1,9 @@
 //! A vector of mostly zeros, as those of SPLADE.
 
-use super::{TaskError, scores::check};
+use super::{
+    TaskError,
+    scores::{check, finite},
+};
 
 /// A token of the vocabulary and its weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,7 +22,8 @@ pub struct SparseValue {
 /// [`TaskError::NotANumber`].
 pub fn sparse(weights: &[f32]) -> Result<Vec<SparseValue>, TaskError> {
     check(weights, weights.len())?;
-    let values = (0..).zip(weights).map(|(index, value)| SparseValue { index, value: *value });
+    let values =
+        (0..).zip(weights).map(|(index, weight)| SparseValue { index, value: finite(*weight) as f32 });
     Ok(values.filter(|weight| weight.value != 0.0).collect())
 }
 

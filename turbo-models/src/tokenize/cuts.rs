@@ -219,7 +219,7 @@ mod tests {
         words.into_iter().map(|(word, ..)| word.to_owned()).collect()
     }
 
-    /// All of Unicode: each mark and ideograph is kept as it is and stands alone, and nothing else becomes one.
+    /// All of Unicode: each mark and ideograph is kept as it is and stands alone.
     #[test]
     fn what_is_isolated_is_so_in_the_library() {
         for c in '\0'..=char::MAX {

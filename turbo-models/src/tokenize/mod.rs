@@ -29,12 +29,12 @@ use std::{cmp::Ordering, path::Path, sync::Arc};
 
 use tokenizers::{PostProcessor, PostProcessorWrapper, Tokenizer, tokenizer::Encoding as Tokens};
 
-pub(crate) use self::lower::LetterCase;
 use self::{
     around::Around,
     cuts::Cuts,
     encoding::{ReadText, WordRule},
     file::{TokenizerFiles, guarded},
+    lower::LetterCase,
     tokens::{AllTokens, Made, of_ids, of_token, side_by_side},
     whole_words::WholeWords,
     word_cache::WordCache,
@@ -44,7 +44,7 @@ pub use self::{
     error::TokenizeError,
     text::{SpecialTokens, Text, Truncation},
 };
-use crate::{Encoded, InputLimits, ModelError};
+use crate::{Encoded, InputLimits, ModelError, modules::EncoderInputs};
 
 /// A published tokenizer under a model's limits. Cheap to clone; one may serve many threads.
 #[derive(Clone)]
@@ -93,20 +93,22 @@ struct Part<'a, T> {
 
 impl TextTokenizer {
     /// Reads the tokenizer of the folder `dir`, from `tokenizer.json`, or else BERT's from `vocab.txt`, or else RoBERTa's
-    /// from `vocab.json` and `merges.txt`; `None` when it has none of them.
+    /// from `vocab.json` and `merges.txt`; `None` when it has none of them. Letters are lowered before it where
+    /// `sentence_bert_config.json` says so.
     ///
     /// # Errors
     /// [`ModelError::Read`], [`ModelError::Json`], [`ModelError::Field`], [`ModelError::Unsupported`],
     /// [`ModelError::Tokenizer`].
     pub fn open(dir: &Path, limits: InputLimits) -> Result<Option<Self>, ModelError> {
-        Self::open_with(dir, limits, LetterCase::Kept)
+        Self::open_with(dir, limits, EncoderInputs::open(dir)?.do_lower_case)
     }
 
     pub(crate) fn open_with(
         dir: &Path,
         limits: InputLimits,
-        case: LetterCase,
+        do_lower_case: bool,
     ) -> Result<Option<Self>, ModelError> {
+        let case = if do_lower_case { LetterCase::Lowered } else { LetterCase::Kept };
         Ok(TokenizerFiles::open(dir)?.map(|files| Self::new(files, limits, case)))
     }
 
@@ -442,10 +444,10 @@ mod tests {
 
     use super::*;
 
-    fn open(fixture: &str, max_input_length: usize, case: LetterCase) -> TextTokenizer {
+    fn open(fixture: &str, max_input_length: usize, do_lower_case: bool) -> TextTokenizer {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(fixture);
         let limits = InputLimits { max_input_length, vocab_size: 1000, type_vocab_size: 2 };
-        TextTokenizer::open_with(&dir, limits, case).unwrap().unwrap()
+        TextTokenizer::open_with(&dir, limits, do_lower_case).unwrap().unwrap()
     }
 
     fn texts() -> impl Strategy<Value = String> {
@@ -461,7 +463,7 @@ mod tests {
         #[test]
         fn lowered_texts_keep_their_places(text in texts(), limit in 3_usize..8) {
             for fixture in ["encodings-wordpiece", "encodings-roberta"] {
-                let [kept, lowered] = [LetterCase::Kept, LetterCase::Lowered].map(|case| open(fixture, limit, case));
+                let [kept, lowered] = [false, true].map(|lowered| open(fixture, limit, lowered));
                 let in_lower_case = text.to_lowercase();
                 for truncation in [Truncation::Left, Truncation::Right] {
                     let expected = kept.encode(&in_lower_case, truncation).unwrap();

@@ -37,7 +37,8 @@ impl WholeWords {
     pub(super) fn id(self, tokenizer: &Tokenizer, word: &str) -> Option<u32> {
         let word = word.trim_ascii_start();
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        if word.len() > self.longest || !word.bytes().all(is_plain) {
+        // a vocabulary may have an empty line, but no word is one
+        if word.is_empty() || word.len() > self.longest || !word.bytes().all(is_plain) {
             return None;
         }
         match tokenizer.get_model() {
@@ -66,8 +67,8 @@ mod tests {
 
     use super::*;
 
-    const VOCABULARY: [&str; 12] =
-        ["[UNK]", "[CLS]", "a", "ab", "abc", "b", "##b", "##bc", "A", "c1", "\u{e9}", "abcdefgh"];
+    const VOCABULARY: [&str; 13] =
+        ["[UNK]", "[CLS]", "a", "ab", "abc", "b", "##b", "##bc", "A", "c1", "\u{e9}", "abcdefgh", ""];
 
     fn tokenizer(normalizer: Option<BertNormalizer>, added: &[&str]) -> Tokenizer {
         let vocab: [_; VOCABULARY.len()] = std::array::from_fn(|id| (VOCABULARY[id].to_owned(), id as u32));

@@ -312,9 +312,18 @@ fn sound_shards_open() {
     Checkpoint::open(sharded(|_| ()).path()).unwrap();
 }
 
+const INDEX: &str = "model.safetensors.index.json";
+
+/// As a copy that was cut short leaves it.
+#[test]
+fn an_index_beside_the_one_file_is_not_read() {
+    let folder = Folder::sound();
+    folder.write(INDEX, "");
+    Checkpoint::open(folder.path()).unwrap();
+}
+
 #[test]
 fn broken_shards() {
-    const INDEX: &str = "model.safetensors.index.json";
     let set_shard = |shard: &'static str| {
         sharded(move |map| drop(map.insert(WORDS.to_owned(), shard.to_owned()))).error()
     };

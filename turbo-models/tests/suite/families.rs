@@ -10,7 +10,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use turbo_graph::{Executor, Program, passes};
 use turbo_models::{
-    Checkpoint, Cpu, CpuOptions, Encoded, Encoder, EncoderOptions, LayoutKind, PlannerConfig, Pooling,
+    Checkpoint, Cpu, CpuOptions, Encoded, Encoder, EncoderOptions, LayoutKind, PlannerConfig, Pooling, Task,
     TokenizeError, WeightSource,
 };
 
@@ -207,7 +207,15 @@ fn a_classifier_by_the_last_token_that_sees_the_whole_input_is_refused() {
         let folder = copy("qwen3-rerank", fields);
         let checkpoint = Checkpoint::open(folder.path()).unwrap();
         let cpu = Cpu::new(CpuOptions::default()).unwrap();
-        Encoder::new(cpu, &checkpoint, EncoderOptions::of(&checkpoint)).err().map(|error| error.to_string())
+        let refused = Encoder::new(cpu, &checkpoint, EncoderOptions::of(&checkpoint))
+            .err()
+            .map(|error| error.to_string());
+        // which is known before anything is packed
+        assert_eq!(checkpoint.supports(Task::SequenceClassification), refused.is_none());
+        let warned =
+            checkpoint.warnings().iter().any(|warning| warning.starts_with("no sequence-classification: "));
+        assert_eq!(warned, refused.is_some());
+        refused
     };
     for (field, value) in [("is_causal", false), ("use_bidirectional_attention", true)] {
         let error = refused(&[(field, value.into())]).unwrap();

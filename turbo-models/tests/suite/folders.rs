@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use turbo_models::{Checkpoint, Pooling, Truncation};
+use turbo_models::{Checkpoint, Pooling, TextTokenizer, Truncation};
 
 use crate::common::data;
 
@@ -98,7 +98,11 @@ fn lower_casing_may_be_asked_for_beside_the_tokenizer() {
     edit(dir.path(), "tokenizer.json", |json| json["normalizer"]["lowercase"] = false.into());
     let ids = || {
         let checkpoint = Checkpoint::open(dir.path()).unwrap();
-        checkpoint.tokenizer().unwrap().encode("CAT", Truncation::Off).unwrap().input_ids
+        let alone = TextTokenizer::open(dir.path(), checkpoint.limits()).unwrap().unwrap();
+        let [ids, by_alone] = [checkpoint.tokenizer().unwrap(), &alone]
+            .map(|tokenizer| tokenizer.encode("CAT", Truncation::Off).unwrap().input_ids);
+        assert_eq!(ids, by_alone);
+        ids
     };
     assert_eq!(ids(), [2, 1, 3]);
     edit(dir.path(), "sentence_bert_config.json", |json| json["do_lower_case"] = true.into());

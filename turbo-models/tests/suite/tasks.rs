@@ -449,7 +449,14 @@ proptest! {
             }
             Err(error) => prop_assert!(!sound, "{error}"),
         }
-        prop_assert_eq!(sparse(&logits).is_ok(), sound);
+        match classify(&logits, ScoreFunction::Identity) {
+            Ok(scores) => prop_assert!(sound && scores.iter().all(|it| it.score.is_finite())),
+            Err(error) => prop_assert!(!sound, "{error}"),
+        }
+        match sparse(&logits) {
+            Ok(values) => prop_assert!(sound && values.iter().all(|it| it.value.is_finite())),
+            Err(error) => prop_assert!(!sound, "{error}"),
+        }
     }
 }
 

@@ -122,6 +122,25 @@ fn refusal(dir: &Path) -> String {
     error.replace(&format!("{}/", dir.display()), "")
 }
 
+/// Which has an id, but stands for no word.
+#[test]
+fn an_empty_line_of_a_vocabulary_is_no_word() {
+    let dir = old_bert();
+    let file = dir.path().join("vocab.txt");
+    let lines = fs::read_to_string(&file).unwrap();
+    fs::write(&file, lines + "\n").unwrap();
+    let tokenizer = TextTokenizer::open(dir.path(), limits(64)).unwrap().unwrap();
+    let ids = |text: &str| tokenizer.encode(text, Truncation::Off).unwrap().input_ids;
+    for text in ["cat ", "cat\n", " cat  cat "] {
+        assert_eq!(
+            ids(text),
+            tokenizer.encode_detailed(text, Truncation::Off).unwrap().input_ids,
+            "{text:?}"
+        );
+    }
+    assert_eq!(ids("cat "), ids("cat"));
+}
+
 /// The same vocabulary as `vocab.txt` gives the same ids as `tokenizer.json`.
 #[test]
 fn old_folders_have_only_a_vocabulary() {

@@ -12,6 +12,9 @@ use turbo_models::{
 
 use crate::common::{data, max_difference};
 
+/// What to do where a task lacks some rows.
+const HINT: &str = ": make the encoder for a task that does (`EncoderOptions::task`)";
+
 #[derive(Deserialize)]
 struct Golden {
     sentences: Vec<Row>,
@@ -173,11 +176,15 @@ fn pickled_weights_are_named() {
     for module in ["", "2_Dense"] {
         let folder = copy("tiny-dense");
         let dir = folder.path().join(module);
-        fs::rename(dir.join("model.safetensors"), dir.join("pytorch_model.bin")).unwrap();
-        let error = Checkpoint::open(folder.path()).err().unwrap().to_string();
-        let expected = r#"the file of weights is "pytorch_model.bin", supported: model.safetensors"#;
-        assert!(error.ends_with(expected), "{error}");
-        assert_eq!(error.contains("2_Dense: "), module == "2_Dense", "{error}");
+        let mut file = dir.join("model.safetensors");
+        for pickle in ["pytorch_model.bin", "pytorch_model.bin.index.json"] {
+            fs::rename(&file, dir.join(pickle)).unwrap();
+            let error = Checkpoint::open(folder.path()).err().unwrap().to_string();
+            let expected = format!(r#"the file of weights is "{pickle}", supported: model.safetensors"#);
+            assert!(error.ends_with(&expected), "{error}");
+            assert_eq!(error.contains("2_Dense: "), module == "2_Dense", "{error}");
+            file = dir.join(pickle);
+        }
     }
 }
 
@@ -307,9 +314,9 @@ fn rows_that_a_task_does_not_give_are_refused() {
     let input = turbo_models::Encoded { input_ids: vec![5, 6], token_type_ids: Vec::new() };
     assert_eq!(encoder.embed_batch(&[input]).unwrap()[0].len(), 3);
     let refused = encoder.tokens(0, &mut Vec::new()).unwrap_err().to_string();
-    assert_eq!(refused, "sequence-classification gives no token rows");
+    assert_eq!(refused, format!("sequence-classification gives no token rows{HINT}"));
     let refused = encoder.selected(0, &mut Vec::new()).unwrap_err().to_string();
-    assert_eq!(refused, "sequence-classification gives no selected rows");
+    assert_eq!(refused, format!("sequence-classification gives no selected rows{HINT}"));
 }
 
 /// A matrix of its own where the file says that it is not that of the embeddings.
@@ -336,12 +343,17 @@ fn ways_to_stretch_positions_that_are_not_drawn_are_refused() {
         (
             "gte-base",
             json!({"type": "dynamic", "factor": 2.0}),
-            r#"rope_scaling is "dynamic by Some(2.0)", supported: ntk by at least 1"#,
+            r#"rope_scaling is "dynamic by 2", supported: default, ntk by a factor of at least 1"#,
         ),
         (
             "gte-base",
             json!({"type": "ntk", "factor": 0.5}),
-            r#"rope_scaling is "ntk by Some(0.5)", supported: ntk by at least 1"#,
+            r#"rope_scaling is "ntk by 0.5", supported: default, ntk by a factor of at least 1"#,
+        ),
+        (
+            "gte-base",
+            json!({"type": "ntk"}),
+            r#"rope_scaling is "ntk without factor", supported: default, ntk by a factor of at least 1"#,
         ),
         (
             "gte-base",
