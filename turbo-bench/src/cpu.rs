@@ -1,6 +1,7 @@
 //! `turbo-bench cpu`: the comparison with other engines, from the command line.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -18,11 +19,7 @@ use turbo_bench::{
 };
 use turbo_kernels::{Cpu, CpuOptions, Isa};
 
-use crate::{
-    choice::Choice,
-    engines::{Engines, MADE},
-    own,
-};
+use crate::{choice::Choice, engines::Engines, own};
 
 /// turbo on a CPU beside other engines: BERT-base and MiniLM, from ids to the last hidden state (about 35 minutes)
 ///
@@ -99,6 +96,16 @@ impl Arguments {
             regime.rivals.retain(|rival| !self.without.contains(rival));
         }
         regimes.retain(|regime| selection.takes(regime.words()) && !(self.choice.missing && known(regime)));
+        regimes.retain(|regime| {
+            let can_run = regime.can_run_with(self.choice.threads.get());
+            if !can_run {
+                eprintln!(
+                    "{}: left out, there is no second thread to measure; choose more --threads",
+                    regime.title()
+                );
+            }
+            can_run
+        });
         if regimes.is_empty() {
             bail!("nothing is left to measure");
         }
@@ -122,7 +129,12 @@ impl Arguments {
                 models.push(&regime.model);
             }
         });
-        models.into_iter().try_for_each(|model| self.engines.prepare(model, &MADE))
+        models.into_iter().try_for_each(|model| {
+            let of_model = regimes.iter().filter(|regime| regime.model == model);
+            let rivals = of_model
+                .flat_map(|regime| regime.rivals.iter().map(move |rival| (rival.as_str(), regime.precision)));
+            self.engines.prepare(model, &rivals.collect::<Vec<_>>())
+        })
     }
 }
 
@@ -151,11 +163,20 @@ impl Stage for Arguments {
     }
 
     fn disturb(&self) -> Result<Disturbance> {
+        let status = fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
+        let core = first_core(&status).context("/proc/self/status does not say which cores may be used")?;
         let mut disturb = Command::new("taskset");
-        disturb.args(["--cpu-list", "0"]).arg(own()?.get_program()).args(["disturb", "--share", "0.05"]);
+        disturb.args(["--cpu-list", core]).arg(own()?.get_program()).args(["disturb", "--share", "0.05"]);
         let child = disturb.stdin(Stdio::piped()).spawn();
         Ok(Disturbance(child.context("cannot start taskset, which is part of util-linux")?))
     }
+}
+
+/// The first core that a process may use, of its `/proc/PID/status`: no neighbour disturbs from a core that the engines
+/// never see.
+fn first_core(status: &str) -> Option<&str> {
+    let cores = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    cores.trim().split([',', '-']).next().filter(|core| !core.is_empty())
 }
 
 /// What the scripts call an engine's way to compute.
@@ -171,4 +192,18 @@ fn variant(rival: &str, precision: Precision) -> Result<&'static str> {
         ("torch", Precision::Bf16) => "bf16w",
         _ => bail!("{rival} does not compute in {}", precision.name()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_neighbour_is_on_a_core_that_may_be_used() {
+        let of = |cores: &str| format!("Name:\tit\nCpus_allowed:\tc\nCpus_allowed_list:\t{cores}\n");
+        for (cores, first) in [("0-3", Some("0")), ("2-3,8", Some("2")), ("5", Some("5")), ("", None)] {
+            assert_eq!(first_core(&of(cores)), first, "{cores}");
+        }
+        assert_eq!(first_core("Name:\tit\n"), None);
+    }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use turbo_bench::checkpoint::Model;
+use turbo_bench::{checkpoint::Model, figures::cpu::Precision};
 
 #[derive(Args)]
 pub(crate) struct Engines {
@@ -23,12 +23,24 @@ pub(crate) struct Engines {
 }
 
 /// Each thing that an engine loads, as the script that makes it calls it, and the last file that it writes.
-pub(crate) const MADE: [(&str, &str); 4] = [
+const MADE: [(&str, &str); 4] = [
     ("onnx", "onnx/model.onnx"),
     ("fused", "onnx/fused.onnx"),
     ("int8", "onnx/int8.onnx"),
-    ("ct2", "ct2/model.bin"),
+    ("ct2", "ct2/config.json"),
 ];
+
+/// Of [`MADE`] what an engine loads that computes so, and what that is made from.
+fn steps(rival: &str, precision: Precision) -> &'static [&'static str] {
+    match (rival, precision) {
+        ("ov", _) => &["onnx"],
+        ("ort", Precision::Int8) => &["onnx", "fused", "int8"],
+        ("ort", _) => &["onnx", "fused"],
+        ("ct2", _) => &["ct2"],
+        // PyTorch loads the checkpoint itself
+        _ => &[],
+    }
+}
 
 impl Engines {
     /// The folder of what engines load of a model.
@@ -54,16 +66,18 @@ impl Engines {
         Ok(command)
     }
 
-    /// Makes a model's checkpoint, with random weights, and of [`MADE`] what is wanted and missing.
+    /// Makes a model's checkpoint, with random weights, and what is missing of what these engines load.
     ///
     /// # Errors
     /// When it cannot be made.
-    pub(crate) fn prepare(&self, name: &str, wanted: &[(&str, &str)]) -> Result<()> {
+    pub(crate) fn prepare(&self, name: &str, rivals: &[(&str, Precision)]) -> Result<()> {
         let model = Model::from_str(name, false).map_err(|why| anyhow::anyhow!("{name}: {why}"))?;
         model.shape().ensure(&self.checkpoint(name), 0, |_| {})?;
+        let is_wanted =
+            |step: &&str| rivals.iter().any(|&(rival, precision)| steps(rival, precision).contains(step));
         let is_missing = |file: &str| !Path::exists(&self.base(name).join(file));
-        let missing: Vec<&str> =
-            wanted.iter().filter(|(_, file)| is_missing(file)).map(|(step, _)| *step).collect();
+        let missing = MADE.iter().filter(|(step, file)| is_wanted(step) && is_missing(file));
+        let missing: Vec<&str> = missing.map(|(step, _)| *step).collect();
         if missing.is_empty() {
             return Ok(());
         }
@@ -76,5 +90,30 @@ impl Engines {
             bail!("{build:?} failed:\n{}", String::from_utf8_lossy(&said));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_needs_what_it_loads_and_no_more() {
+        let table: [(&str, Precision, &[&str]); 8] = [
+            ("ov", Precision::F32, &["onnx"]),
+            ("ov", Precision::Bf16, &["onnx"]),
+            ("ort", Precision::F32, &["onnx", "fused"]),
+            ("ort", Precision::Int8, &["onnx", "fused", "int8"]),
+            ("ct2", Precision::F32, &["ct2"]),
+            ("ct2", Precision::Int8, &["ct2"]),
+            ("torch", Precision::F32, &[]),
+            ("torch", Precision::Bf16, &[]),
+        ];
+        for (rival, precision, expected) in table {
+            assert_eq!(steps(rival, precision), expected, "{rival} {}", precision.name());
+            assert!(expected.iter().all(|step| MADE.iter().any(|(made, _)| made == step)));
+        }
+        let all = Precision::ALL.map(|precision| precision.rivals().len());
+        assert_eq!(all.iter().sum::<usize>(), table.len(), "the table has them all");
     }
 }

@@ -35,9 +35,9 @@ struct Cli {
 enum Command {
     /// What planning costs beside running (TurboTransformers, Figure 13): BERT-base, lengths uniform 5 to 500
     Planning {
-        /// Requests, one at a time
-        #[arg(long, default_value_t = 150)]
-        requests: usize,
+        /// Requests, one at a time; with another number than in the record, it goes elsewhere (--out)
+        #[arg(long, value_name = "N", default_value = "150", requires = "out")]
+        requests: NonZeroUsize,
         #[command(flatten)]
         common: Common,
     },
@@ -92,7 +92,7 @@ fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Planning { requests, common } => {
             let device = Cpu::new(CpuOptions { threads: common.threads, isa: Some(Isa::from_env()?) })?;
-            let data = planning::Data { requests, ..planning::Data::default() };
+            let data = planning::Data { requests: requests.get(), ..planning::Data::default() };
             println!("{}", planning::run(&data, device, &common.out)?);
             println!("written to {}", common.out.display());
         }
@@ -123,5 +123,18 @@ mod tests {
     #[test]
     fn the_arguments_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_look_at_planning_leaves_the_record() {
+        let refused = |line: &str| {
+            Cli::try_parse_from(line.split(' ')).err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        assert_eq!(refused("turbo-bench planning"), "");
+        assert_eq!(refused("turbo-bench planning --requests 3 --out elsewhere"), "");
+        let error = refused("turbo-bench planning --requests 3");
+        assert!(error.contains("required") && error.contains("--out <OUT>"), "{error}");
+        let error = refused("turbo-bench planning --requests 0 --out elsewhere");
+        assert!(error.contains("invalid value '0' for '--requests <N>'"), "{error}");
     }
 }

@@ -64,7 +64,7 @@ impl<Data: Serialize, Row: Serialize, Summary: Serialize> Record<Data, Row, Summ
         fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let file = dir.join(format!("{}.json", self.figure));
         let text = serde_json::to_string_pretty(self)? + "\n";
-        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
+        write_whole(&file, &text)
     }
 }
 
@@ -77,6 +77,24 @@ impl<Data: DeserializeOwned, Row: DeserializeOwned, Summary: DeserializeOwned> R
         let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
         serde_json::from_str(&text).with_context(|| format!("{} is no such record", file.display()))
     }
+}
+
+/// Writes a file as [`whole`] does.
+pub(crate) fn write_whole(file: &Path, text: &str) -> Result<()> {
+    whole(file, |place| Ok(fs::write(place, text)?))
+}
+
+/// Has `write` write a file beside its place, and moves it there: whatever interrupts that, the one before stays.
+///
+/// # Errors
+/// What `write` fails with, or that there is no such folder.
+pub(crate) fn whole(file: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let cannot = || format!("cannot write {}", file.display());
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let scratch = tempfile::Builder::new().prefix(".writing-").tempdir_in(folder).with_context(cannot)?;
+    let place = scratch.path().join(file.file_name().with_context(cannot)?);
+    write(&place).with_context(cannot)?;
+    fs::rename(&place, file).with_context(cannot)
 }
 
 /// Puts a section where the one is that measured the same, by what `key` says of both; behind all others where there is
@@ -131,6 +149,8 @@ fn processor_of(cpuinfo: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use anyhow::bail;
+
     use super::*;
 
     #[test]
@@ -140,6 +160,30 @@ mod tests {
         assert_eq!(processor_of(cpuinfo).unwrap(), "AMD EPYC (family 26, model 2)");
         assert_eq!(processor_of("model name : Neoverse\n").unwrap(), "Neoverse");
         assert_eq!(processor_of("processor : 0\n"), None);
+    }
+
+    #[test]
+    fn a_record_that_is_not_written_to_its_end_leaves_the_one_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, before] = ["it.json", "before.json"].map(|name| folder.path().join(name));
+        let write = |rows| {
+            let (figure, provenance) = ("it".to_owned(), Provenance::here("device".to_owned()));
+            Record { figure, provenance, data: (), summary: (), rows }.write(folder.path()).unwrap();
+        };
+        let rows = |file: &Path| Record::<(), u32, ()>::read(file).unwrap().rows;
+        write(vec![1]);
+        let half = |place: &Path| -> Result<()> {
+            fs::write(place, "{\"figure\":")?;
+            bail!("the disk is full")
+        };
+        let error = whole(&file, half).unwrap_err();
+        assert!(format!("{error:#}").ends_with("it.json: the disk is full"), "{error:#}");
+        assert_eq!(rows(&file), [1]);
+        // whoever has the old file open never sees it change
+        fs::hard_link(&file, &before).unwrap();
+        write(vec![1, 2]);
+        assert_eq!([rows(&before), rows(&file)], [vec![1], vec![1, 2]]);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing else is left");
     }
 
     #[test]

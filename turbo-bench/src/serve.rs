@@ -1,6 +1,7 @@
 //! `turbo-bench serve`: servers under load, from the command line.
 
 use std::{
+    ffi::OsString,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -11,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use turbo_bench::{
     figures::{
+        cpu::Precision,
         selection::Selection,
         serve::{self, Arrivals, Kind, METHOD, Pace, Regime, Report, Rows, Stage, TURBO, Work, regime},
     },
@@ -18,12 +20,9 @@ use turbo_bench::{
     rival::Rival,
     siege,
 };
+use turbo_kernels::Isa;
 
-use crate::{
-    choice::Choice,
-    engines::{Engines, MADE},
-    own,
-};
+use crate::{choice::Choice, engines::Engines, own};
 
 /// turbo as a server: its policies under load, other servers beside it, clients that it has to survive (about an hour)
 ///
@@ -45,8 +44,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", requires = "out")]
     trace: Option<PathBuf>,
     /// Seconds of a load and of a capacity; with fewer than in the record, it goes elsewhere (--out)
-    #[arg(long, value_name = "SECONDS", requires = "out")]
-    turn: Option<f64>,
+    #[arg(long, value_name = "SECONDS", requires = "out", value_parser = seconds)]
+    turn: Option<Duration>,
     /// Minutes that all of it may take: each regime is measured once at least, even where that takes longer
     #[arg(long, default_value_t = 60.0, value_name = "MINUTES")]
     budget: f64,
@@ -132,11 +131,17 @@ impl Arguments {
     }
 
     fn pace(&self) -> Pace {
-        match self.turn.map(Duration::from_secs_f64) {
+        match self.turn {
             Some(turn) => Pace { turn, capacity: turn, ramp: turn / 4, ..Pace::WHOLE },
             None => Pace::WHOLE,
         }
     }
+}
+
+/// A time from a command line.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.01..=3600.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds from 0.01 to 3600".to_owned())
 }
 
 /// Where everything is that the figure starts.
@@ -164,12 +169,12 @@ impl<'a> Place<'a> {
         let mut models: Vec<&str> = regimes.iter().map(|regime| regime.model.as_str()).collect();
         models.dedup();
         for model in models {
-            let with_others = regimes.iter().any(|regime| match &regime.work {
-                Work::Contest { servers, .. } => servers.iter().any(|it| matches!(it, Kind::Other(_))),
-                _ => false,
+            let servers = regimes.iter().filter(|regime| regime.model == model).flat_map(servers);
+            let others = servers.filter_map(|server| match server {
+                Kind::Other(name) => Some((name.as_str(), Precision::F32)),
+                _ => None,
             });
-            // ONNX is what all of them load.
-            arguments.engines.prepare(model, if with_others { &MADE[..2] } else { &[] })?;
+            arguments.engines.prepare(model, &others.collect::<Vec<_>>())?;
             complete(&arguments.engines.checkpoint(model), &words, &served(arguments, model))?;
         }
         let texts = Texts::open(&arguments.published.join(WORDS))?;
@@ -180,8 +185,7 @@ impl<'a> Place<'a> {
     /// turbo with a model, before what tells servers apart.
     fn turbo(&self, model: &str) -> Command {
         let mut command = Command::new(&self.arguments.turbo);
-        // Each of its variables is an argument.
-        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        isolate(&mut command, std::env::var_os);
         command.args(["serve", "--hostname=127.0.0.1", "--port=0", "--device=cpu"]);
         command.args(["--pooling=mean", "--threads", &self.arguments.choice.threads.to_string()]);
         command.arg("--packed-cache").arg(self.scratch.path());
@@ -197,6 +201,25 @@ impl<'a> Place<'a> {
             turbo.arg(format!("--max-batch-requests={PAPER_TEXTS}"));
         }
         turbo
+    }
+}
+
+/// Leaves a server of the environment what no argument says, and what the bare engine sees too: most of its variables are
+/// arguments, and a shell that happens to have one must not change what is measured.
+fn isolate(command: &mut Command, variable: impl Fn(&'static str) -> Option<OsString>) {
+    command.env_clear();
+    for name in ["PATH", Isa::VARIABLE] {
+        if let Some(value) = variable(name) {
+            command.env(name, value);
+        }
+    }
+}
+
+/// The servers of a regime, if it has any.
+fn servers(regime: &Regime) -> &[Kind] {
+    match &regime.work {
+        Work::Contest { servers, .. } => servers,
+        _ => &[],
     }
 }
 
@@ -263,5 +286,31 @@ impl Stage for Place<'_> {
         let mut engine = own()?;
         engine.arg("peer").arg(self.checkpoint(model));
         Rival::start(TURBO, engine.args(["--threads", &self.arguments.choice.threads.to_string()]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_is_seconds() {
+        assert_eq!(seconds("1"), Ok(Duration::from_secs(1)));
+        assert_eq!(seconds("0.25"), Ok(Duration::from_millis(250)));
+        for wrong in ["-1", "0", "nan", "inf", "1e30", "", "1s"] {
+            assert_eq!(seconds(wrong), Err("expected seconds from 0.01 to 3600".to_owned()), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_server_uses_the_instructions_that_the_bare_engine_does() {
+        let mut server = Command::new("turbo");
+        let shell = [("PATH", "/bin"), ("TURBO_CPU", "avx2"), ("DTYPE", "int8")];
+        isolate(server.env("MODEL_ID", "other"), |name| {
+            shell.iter().find(|(it, _)| *it == name).map(|(_, value)| value.into())
+        });
+        let left: Vec<_> =
+            server.get_envs().filter_map(|(name, value)| name.to_str().zip(value?.to_str())).collect();
+        assert_eq!(left, shell[..2]);
     }
 }

@@ -175,6 +175,75 @@ fn whoever_computes_something_else_is_not_timed() {
     assert!(format!("{error:#}").contains("again: computes something else than turbo in f32"), "{error:#}");
 }
 
+/// Pairs of one and one are no pairs.
+#[test]
+fn a_second_thread_is_measured_where_there_is_one() {
+    let device = Cpu::new(CpuOptions { threads: 1.try_into().ok(), isa: None }).unwrap();
+    let keep = |_, _: &_, _: &_| panic!("it was timed");
+    let error = cpu::run(&regimes()[1..], Rounds::Fixed(1), &device, &Twice, keep).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "tiny-sentence f32 scaling: what a second thread brings is measured with 2 threads or more, got 1"
+    );
+    let mut comparison = compared(&regimes()[2..], Rounds::Fixed(1));
+    comparison.rows[0].model = "bert-base".to_owned();
+    assert_eq!(judged(&comparison, "BERT-base, f32: a second thread"), [true]);
+    comparison.rows[0].threads = 4;
+    assert_eq!(judged(&comparison, "BERT-base, f32: a second thread"), [false]);
+}
+
+/// Whether there is a number for each goal of a regime.
+fn judged(comparison: &Comparison, regime: &str) -> Vec<bool> {
+    let verdicts = goals::verdicts(comparison);
+    verdicts.iter().filter(|it| it.regime.starts_with(regime)).map(|it| it.found.is_some()).collect()
+}
+
+#[test]
+fn a_neighbour_that_has_gone_ends_the_run() {
+    struct Alone;
+    impl Stage for Alone {
+        fn checkpoint(&self, model: &str) -> PathBuf {
+            Twice.checkpoint(model)
+        }
+        fn start(&self, entrant: &Entrant) -> Result<Rival> {
+            Twice.start(entrant)
+        }
+        fn disturb(&self) -> Result<Disturbance> {
+            let mut gone = own().args(["disturb", "--share", "0.05"]).stdin(Stdio::null()).spawn()?;
+            gone.wait()?;
+            Ok(Disturbance(gone))
+        }
+    }
+    let device = Cpu::new(CpuOptions { threads: 2.try_into().ok(), isa: None }).unwrap();
+    let keep = |_, _: &_, _: &_| panic!("it was timed alone");
+    let error = cpu::run(&regimes()[2..], Rounds::Fixed(1), &device, &Alone, keep).unwrap_err();
+    assert!(format!("{error:#}").contains("ended by itself"), "{error:#}");
+}
+
+/// A goal about lengths up to 500 says nothing where those of 500 are missing.
+#[test]
+fn ragged_batches_are_judged_beside_all_of_their_counterparts() {
+    let [equal, uneven] = [vec![vec![5, 5], vec![9, 9]], vec![vec![5, 3], vec![9, 4]]];
+    let names = [("batches", "ragged"), ("batches-long", "ragged-long")];
+    let all = names.into_iter().flat_map(|(batches, ragged)| {
+        [regime(batches, Work::Batches(equal.clone())), regime(ragged, Work::Batches(uneven.clone()))]
+    });
+    let mut whole = compared(&all.collect::<Vec<_>>(), Rounds::Fixed(1));
+    whole.rows.iter_mut().for_each(|section| section.model = "bert-base".to_owned());
+    let goal = "BERT-base, f32: 20 ragged";
+    assert_eq!(judged(&whole, goal), [true]);
+    for missing in 0..4 {
+        let mut part = whole.clone();
+        part.rows.remove(missing);
+        assert_eq!(judged(&part, goal), [false], "without {}", whole.rows[missing].name);
+        let mut part = whole.clone();
+        if let Rows::Batches(cases) = &mut part.rows[missing].rows {
+            cases.retain(|case| case.max_seq_len != 9);
+        }
+        assert_eq!(judged(&part, goal), [false], "without a shape of {}", whole.rows[missing].name);
+    }
+}
+
 #[test]
 fn a_request_that_makes_no_sense_ends_the_process_with_a_reason() {
     let entrant = Entrant { rival: "it".into(), model: MODEL.into(), precision: Precision::F32, threads: 1 };

@@ -8,8 +8,11 @@ use std::{
     os::unix::fs::{PermissionsExt, symlink},
     path::Path,
     process::Command,
+    thread::sleep,
+    time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use turbo_bench::figures::gpu::returned::{Ended, Manifest, STEPS};
 
 const MANIFEST: &str = r#"{"commit":"0123456789ab","date":"2000-01-01T00:00:00Z","files":[]}"#;
@@ -22,17 +25,22 @@ struct Run {
     steps: Vec<Ended>,
 }
 
-/// Runs the script of a bundle whose program is `program`, of so many seconds.
-fn run(bundle: &Path, seconds: u32, steps: &[&str]) -> Run {
+/// The script of a bundle, of so many seconds.
+fn gpu(bundle: &Path, out: &Path, seconds: u32, steps: &[&str]) -> Command {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("gpu/gpu.sh");
     fs::copy(script, bundle.join("gpu.sh")).unwrap();
     fs::write(bundle.join("manifest.json"), format!("{MANIFEST}\n")).unwrap();
-    let out = tempfile::tempdir().unwrap();
     let mut gpu = Command::new("bash");
-    gpu.arg(bundle.join("gpu.sh")).arg(out.path()).args(steps);
+    gpu.arg(bundle.join("gpu.sh")).arg(out).args(steps);
     // no Python has to be waited for
     gpu.env("TURBO_PEERS_PYTHON", "no-such-python").env("GPU_SECONDS", seconds.to_string());
-    let done = gpu.output().unwrap();
+    gpu
+}
+
+/// Runs it.
+fn run(bundle: &Path, seconds: u32, steps: &[&str]) -> Run {
+    let out = tempfile::tempdir().unwrap();
+    let done = gpu(bundle, out.path(), seconds, steps).output().unwrap();
     let left = fs::read_to_string(out.path().join("run.jsonl")).unwrap();
     let (manifest, lines) = left.split_once('\n').unwrap();
     assert_eq!(serde_json::from_str::<Manifest>(manifest).unwrap().commit, "0123456789ab");
@@ -114,4 +122,47 @@ fn what_went_well_is_eight_files_and_no_more() {
     assert!(run.steps.iter().all(|step| step.rc == 0), "{}", run.printed);
     assert_eq!(fs::read_dir(run.out.path()).unwrap().count(), 8);
     assert_eq!(run.printed.matches(" ok ").count(), 6, "{}", run.printed);
+}
+
+#[test]
+fn a_step_that_nobody_knows_is_refused_before_anything_runs() {
+    let (bundle, parent) = (stub("exit 0"), tempfile::tempdir().unwrap());
+    let out = parent.path().join("out");
+    let done = gpu(bundle.path(), &out, 60, &["suite", "encoders"]).output().unwrap();
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(2), "{said}");
+    assert!(said.starts_with("encoders: no such step; expected some of suite ceilings "), "{said}");
+    assert!(!out.exists());
+}
+
+#[test]
+fn what_an_earlier_run_found_is_not_written_over() {
+    let bundle = stub(r#"echo '{}' >"$4/$2.json""#);
+    let first = run(bundle.path(), 60, &["suite"]);
+    let again = gpu(bundle.path(), first.out.path(), 60, &["rows"]).output().unwrap();
+    let said = String::from_utf8(again.stderr).unwrap();
+    assert_eq!(again.status.code(), Some(2), "{said}");
+    assert!(said.contains("/run.jsonl is there already: give another OUT"), "{said}");
+    assert!(first.out.path().join("suite.json").exists() && !first.out.path().join("rows.json").exists());
+}
+
+/// `timeout` hides the step from a terminal's Ctrl-C. SIGTERM stands for it here: a shell cannot trap SIGINT where tests run
+/// in the background.
+#[test]
+fn an_interruption_ends_the_step_that_runs() {
+    let (bundle, out) = (
+        stub(r#"echo $$ >"$4/writing" && mv "$4/writing" "$4/process" && exec sleep 1000"#),
+        tempfile::tempdir().unwrap(),
+    );
+    let mut script = gpu(bundle.path(), out.path(), 60, &[]).spawn().unwrap();
+    let (begun, file) = (Instant::now(), out.path().join("process"));
+    while !file.exists() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "no step has begun");
+        sleep(Duration::from_millis(10));
+    }
+    let step: i32 = fs::read_to_string(file).unwrap().trim().parse().unwrap();
+    kill_process(Pid::from_child(&script), Signal::TERM).unwrap();
+    assert_eq!(script.wait().unwrap().code(), Some(143));
+    assert!(begun.elapsed() < Duration::from_secs(30), "it was waited for");
+    assert!(test_kill_process(Pid::from_raw(step).unwrap()).is_err(), "the step still runs");
 }

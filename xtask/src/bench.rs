@@ -36,8 +36,7 @@ pub(crate) fn run(workspace: &Workspace, progress: Progress, arguments: &Argumen
         bench.env(peers::VARIABLE, peers::python(workspace)?);
     }
     if needs.server {
-        process::run(workspace.cargo().args(["build", "--quiet", "--release", "--bin", "turbo"]))?;
-        bench.env("TURBO_BINARY", workspace.target.join("release").join("turbo"));
+        bench.env("TURBO_BINARY", workspace.build(&["--quiet", "--release", "--bin", "turbo"])?);
     }
     if needs.model {
         model::minilm(workspace, progress)?;

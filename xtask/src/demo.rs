@@ -7,16 +7,12 @@ mod sentences;
 mod server;
 mod similarity;
 
-use std::path::PathBuf;
-use std::process::Stdio;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
-use cargo_metadata::Message;
+use anyhow::{Result, bail};
 
 use crate::interrupt;
 use crate::model;
-use crate::process;
 use crate::progress::Progress;
 use crate::workspace::Workspace;
 use sentences::SENTENCES;
@@ -44,7 +40,7 @@ pub(crate) struct Arguments {
 /// # Errors
 /// When a stage fails, when the sentences do not find their partners, or when the server does not end cleanly.
 pub(crate) fn run(workspace: &Workspace, progress: Progress, arguments: &Arguments) -> Result<()> {
-    let binary = build(workspace)?;
+    let binary = workspace.build(&["--release", "--package", "turbo-serve", "--bin", "turbo"])?;
     let model = model::minilm(workspace, progress)?;
     interrupt::listen()?; // from here on the server must be ended with us
     let log = workspace.target.join("demo-server.log");
@@ -76,27 +72,6 @@ pub(crate) fn run(workspace: &Workspace, progress: Progress, arguments: &Argumen
         eprintln!("\nstopping: accepted requests are answered first");
     }
     server.stop()
-}
-
-/// Builds the server in release mode, with cargo's output for the user to see; returns the binary.
-fn build(workspace: &Workspace) -> Result<PathBuf> {
-    let mut cargo = workspace.cargo();
-    cargo
-        .args(["build", "--release", "--package", "turbo-serve", "--bin", "turbo"])
-        .args(["--message-format", "json-render-diagnostics"])
-        .stdout(Stdio::piped());
-    let mut child = cargo.spawn().context("cannot start cargo")?;
-    let messages = std::io::BufReader::new(child.stdout.take().expect("piped above"));
-    let mut binary = None;
-    for message in Message::parse_stream(messages) {
-        if let Message::CompilerArtifact(artifact) = message? {
-            binary = artifact.executable.or(binary);
-        }
-    }
-    if !child.wait()?.success() {
-        bail!("`{}` failed", process::line(&cargo));
-    }
-    Ok(binary.context("cargo built no binary named turbo")?.into())
 }
 
 /// What to type while the server runs.

@@ -1,10 +1,13 @@
 //! The workspace as `cargo metadata` describes it: where it is, its crates, who uses whom.
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
-use cargo_metadata::{MetadataCommand, Package};
+use anyhow::{Context, Result, bail};
+use cargo_metadata::{Message, MetadataCommand, Package};
+
+use crate::process;
 
 /// A checkout of this repository.
 pub(crate) struct Workspace {
@@ -61,10 +64,37 @@ impl Workspace {
         command
     }
 
+    /// Builds a program by `cargo build` with these arguments, with cargo's output for the user to see; returns where it
+    /// is, which settings of cargo's decide (`CARGO_BUILD_TARGET`).
+    ///
+    /// # Errors
+    /// When it does not build.
+    pub(crate) fn build(&self, arguments: &[&str]) -> Result<PathBuf> {
+        let mut cargo = self.cargo();
+        cargo.arg("build").args(arguments).args(["--message-format", "json-render-diagnostics"]);
+        let mut child = cargo.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
+        let program = built(BufReader::new(child.stdout.take().expect("piped above")))?;
+        if !child.wait()?.success() {
+            bail!("`{}` failed", process::line(&cargo));
+        }
+        program.with_context(|| format!("`{}` built no program", process::line(&cargo)))
+    }
+
     /// `path` as one would type it in the root.
     pub(crate) fn display(&self, path: &std::path::Path) -> String {
         path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
     }
+}
+
+/// The program among what cargo says that it has built, if there is one.
+fn built(messages: impl BufRead) -> Result<Option<PathBuf>> {
+    let mut program = None;
+    for message in Message::parse_stream(messages) {
+        if let Message::CompilerArtifact(artifact) = message? {
+            program = artifact.executable.or(program);
+        }
+    }
+    Ok(program.map(Into::into))
 }
 
 impl Crate {
@@ -118,6 +148,27 @@ mod tests {
                 "--no-default-features --features testing"
             ]
         );
+    }
+
+    #[test]
+    fn a_program_is_where_cargo_says() {
+        let artifact = |name: &str, kind: &str, executable: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","package_id":"path+file:///w/{name}#0.1.0","target":{{"kind":["{kind}"],
+                "crate_types":["{kind}"],"name":"{name}","src_path":"/w/{name}.rs","edition":"2024"}},"profile":{{
+                "opt_level":"3","debuginfo":0,"debug_assertions":false,"overflow_checks":false,"test":false}},
+                "features":[],"filenames":[],"executable":{executable},"fresh":true}}"#
+            )
+            .replace('\n', "")
+        };
+        let place = "/w/target/x86_64-unknown-linux-musl/release/turbo";
+        let lines = [
+            artifact("turbo", "bin", &format!("\"{place}\"")),
+            artifact("other", "lib", "null"),
+            r#"{"reason":"build-finished","success":true}"#.to_owned(),
+        ];
+        assert_eq!(built(lines.join("\n").as_bytes()).unwrap(), Some(place.into()));
+        assert_eq!(built(lines[1..].join("\n").as_bytes()).unwrap(), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 mod families;
 mod file;
 
-use std::{fs, io, path::Path};
+use std::{fs, io, path::Path, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -118,16 +118,17 @@ impl Shape {
     /// # Errors
     /// When `dir` is something else, or cannot be written.
     pub fn ensure(&self, dir: &Path, seed: u64, progress: impl FnMut(u64)) -> Result<bool> {
+        let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        sweep(parent);
         if self.is_in(dir, seed) {
             return Ok(false);
         }
         if dir.exists() {
             bail!("{} is there already and something else; remove it, or give another place", dir.display());
         }
-        let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let cannot = || format!("cannot write to {}", parent.display());
         fs::create_dir_all(parent).with_context(cannot)?;
-        let scratch = tempfile::Builder::new().prefix(".writing-").tempdir_in(parent).with_context(cannot)?;
+        let scratch = tempfile::Builder::new().prefix(SCRATCH).tempdir_in(parent).with_context(cannot)?;
         self.write(scratch.path(), seed, progress)?;
         readable_by_all(scratch.path()).with_context(cannot)?;
         fs::rename(scratch.path(), dir).with_context(|| format!("cannot make {}", dir.display()))?;
@@ -142,6 +143,23 @@ impl Shape {
     /// Ids are below this.
     pub fn vocab_size(&self) -> usize {
         self.config["vocab_size"].as_u64().unwrap_or(0) as usize
+    }
+}
+
+/// What the names of scratch folders begin with.
+const SCRATCH: &str = ".writing-";
+/// A scratch folder that is older is nobody's: no checkpoint takes so long to write.
+const ABANDONED: Duration = Duration::from_hours(1);
+
+/// Removes scratch folders of writers that were killed. What cannot be removed stays: it is in nobody's way.
+fn sweep(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let is_scratch = entry.file_name().to_string_lossy().starts_with(SCRATCH);
+        let changed = entry.metadata().and_then(|about| about.modified()).ok();
+        let age = changed.and_then(|changed| changed.elapsed().ok());
+        if is_scratch && age.is_some_and(|age| age > ABANDONED) {
+            drop(fs::remove_dir_all(entry.path()));
+        }
     }
 }
 
@@ -186,6 +204,20 @@ mod tests {
             };
             assert!(told.starts_with(&expected), "{}: {told:?}, expected {expected:?}", model.name());
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_a_killed_writer_left_is_removed_in_the_end() {
+        let parent = tempfile::tempdir().unwrap();
+        let [old, new] = [".writing-old", ".writing-new"].map(|name| parent.path().join(name));
+        [&old, &new].iter().for_each(|folder| fs::create_dir(folder).unwrap());
+        let long_ago = std::time::SystemTime::now() - 2 * ABANDONED;
+        fs::File::open(&old).unwrap().set_modified(long_ago).unwrap();
+        let mut shape = Model::AlbertBase.shape();
+        shape.tensors.truncate(1);
+        shape.ensure(&parent.path().join("albert"), 0, drop).unwrap();
+        assert_eq!((old.exists(), new.exists()), (false, true), "the new one is somebody's");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! beside it the cost of planning every activation of every layer.
 
 use std::{
+    collections::BTreeSet,
     ops::RangeInclusive,
     path::Path,
     time::{Duration, Instant},
@@ -21,7 +22,7 @@ use turbo_models::{Checkpoint, Pooling};
 use crate::{
     checkpoint::Model,
     progress,
-    record::{Provenance, Record},
+    record::{self, Provenance, Record},
     workload,
 };
 
@@ -70,6 +71,10 @@ pub struct Summary {
     pub most_percent: f64,
     /// All unfolded planning over all running, percent.
     pub unfolded_percent: f64,
+    /// Whether each length had run before; without it what a device does once for a new length is in the running, and
+    /// the shares are understated.
+    #[serde(default)]
+    pub lens_ran_before: bool,
 }
 
 /// Runs the figure on `device` and writes `planning.json` and `planning.svg` to `out`.
@@ -82,9 +87,10 @@ pub fn run(data: &Data, device: Cpu, out: &Path) -> Result<Summary> {
     let provenance = Provenance::here(device.name());
     let rows = measure(data, device, folder.path())?;
     let summary = Summary::of(&rows);
-    plot(&rows, &out.join("planning.svg"))?;
-    let (data, of_rows) = (data.clone(), summary.clone());
-    Record { figure: "planning".to_owned(), provenance, data, summary: of_rows, rows }.write(out)?;
+    let (figure, data, of_rows) = ("planning".to_owned(), data.clone(), summary.clone());
+    let record = Record { figure, provenance, data, summary: of_rows, rows };
+    record.write(out)?;
+    record::whole(&out.join("planning.svg"), |place| plot(&record.rows, place))?;
     Ok(summary)
 }
 
@@ -100,21 +106,46 @@ pub(super) fn measure<D: EncoderKernels>(data: &Data, device: D, model: &Path) -
     executor.run(&request(*data.lens.end(), vocab_size)?)?; // first touch of weights and chunks
     executor.finish()?;
 
-    let bar = progress::bar("planning", data.requests)?;
-    let mut rows = Vec::new();
-    for seq_len in workload::uniform(&data.lens, data.requests, data.seed) {
+    let plan = |seq_len: usize| -> Result<(Duration, Duration)> {
         let extents = Extents::of(&[seq_len]);
-        let (plan, unfolded) = (planning.folded(&extents)?, planning.unfolded(&extents)?);
+        Ok((planning.folded(&extents)?, planning.unfolded(&extents)?))
+    };
+    let run = |seq_len: usize| -> Result<(Duration, usize)> {
         let staging = request(seq_len, vocab_size)?;
         let start = Instant::now();
         executor.run(&staging)?;
         executor.finish()?;
+        Ok((start.elapsed(), executor.footprint_bytes()))
+    };
+    time(&workload::uniform(&data.lens, data.requests, data.seed), plan, run)
+}
+
+/// Plans and runs each of `lens`, in this order. Before that each length runs once and does not count: a device may look
+/// for its best way when it first sees a shape, which would make planning seem cheap.
+///
+/// * `plan`: how long planning takes, with layers folded and of every activation.
+/// * `run`: how long a run takes, and the bytes of all chunks after it.
+fn time(
+    lens: &[usize],
+    mut plan: impl FnMut(usize) -> Result<(Duration, Duration)>,
+    mut run: impl FnMut(usize) -> Result<(Duration, usize)>,
+) -> Result<Vec<Row>> {
+    let distinct: BTreeSet<usize> = lens.iter().copied().collect();
+    let bar = progress::bar("planning", distinct.len() + lens.len())?;
+    for seq_len in distinct {
+        run(seq_len)?;
+        bar.inc(1);
+    }
+    let mut rows = Vec::new();
+    for &seq_len in lens {
+        let (folded, unfolded) = plan(seq_len)?;
+        let (took, footprint_bytes) = run(seq_len)?;
         rows.push(Row {
             seq_len,
-            plan_us: plan.as_secs_f64() * 1e6,
+            plan_us: folded.as_secs_f64() * 1e6,
             unfolded_plan_us: unfolded.as_secs_f64() * 1e6,
-            run_ms: start.elapsed().as_secs_f64() * 1e3,
-            footprint_bytes: executor.footprint_bytes(),
+            run_ms: took.as_secs_f64() * 1e3,
+            footprint_bytes,
         });
         bar.inc(1);
     }
@@ -176,6 +207,7 @@ impl Summary {
             unfolded_percent: share(rows.iter().map(|row| row.unfolded_plan_us).sum()),
             least_percent: rows.iter().map(Row::percent).fold(f64::INFINITY, f64::min),
             most_percent: rows.iter().map(Row::percent).fold(0.0, f64::max),
+            lens_ran_before: true,
         }
     }
 }
@@ -219,4 +251,26 @@ fn plot(rows: &[Row], file: &Path) -> Result<()> {
     }
     chart.configure_series_labels().border_style(BLACK).background_style(WHITE).draw()?;
     area.present().with_context(|| format!("cannot write {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn what_a_device_does_once_for_a_new_length_does_not_count() {
+        let percent = |once: Duration| {
+            let mut seen = HashSet::new();
+            let plan = |_| Ok((Duration::from_micros(10), Duration::from_micros(20)));
+            let run = |seq_len| {
+                let first = if seen.insert(seq_len) { once } else { Duration::ZERO };
+                Ok((Duration::from_millis(1) + first, 0))
+            };
+            Summary::of(&time(&[5, 7, 5, 9], plan, run).unwrap()).percent
+        };
+        assert!((percent(Duration::ZERO) - 1.0).abs() < 1e-9);
+        assert_eq!(percent(Duration::ZERO), percent(Duration::from_secs(1)));
+    }
 }

@@ -75,12 +75,12 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
 }
 
 fn pack(workspace: &Workspace, to: Option<&Path>) -> Result<()> {
-    let mut build = workspace.cargo();
-    build.args(["build", "--release", "--locked", "--package", "turbo-bench", "--features", "cuda"]);
+    let what =
+        ["--release", "--locked", "--package", "turbo-bench", "--bin", "turbo-bench", "--features", "cuda"];
     // what is carried is what runs: no line tables
-    process::run(build.args(["--config", "profile.release.strip='symbols'"]))?;
+    let program = workspace.build(&[&what[..], &["--config", "profile.release.strip='symbols'"]].concat())?;
     let folder = workspace.target.join(bundle::NAME);
-    let bundle = Bundle::collect(&items(workspace)?, &folder, &commit(&workspace.root)?)?;
+    let bundle = Bundle::collect(&items(workspace, program)?, &folder, &commit(&workspace.root)?)?;
     let file = to.map_or_else(|| folder.with_extension("tar.gz"), Path::to_path_buf);
     let mut tar = Command::new("tar");
     process::run(tar.arg("-czf").arg(&file).arg("-C").arg(&workspace.target).arg(bundle::NAME))?;
@@ -91,13 +91,13 @@ fn pack(workspace: &Workspace, to: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// What is needed there.
-fn items(workspace: &Workspace) -> Result<Vec<Item>> {
+/// What is needed there, with the program that was built.
+fn items(workspace: &Workspace, program: PathBuf) -> Result<Vec<Item>> {
     let root = &workspace.root;
     let of_bench =
         |from: &str, name: &str| Item { from: root.join("turbo-bench").join(from), name: name.into() };
     let mut items = vec![
-        Item { from: workspace.target.join("release/turbo-bench"), name: "turbo-bench".into() },
+        Item { from: program, name: "turbo-bench".into() },
         of_bench("gpu/gpu.sh", "gpu.sh"),
         of_bench("peers/gpu_peer.py", "peers/gpu_peer.py"),
         // these two are what gpu_peer.py imports
@@ -164,8 +164,8 @@ mod tests {
     #[test]
     fn what_the_script_needs_is_packed() {
         let workspace = Workspace::load().unwrap();
-        let items = items(&workspace).unwrap();
         let program = "turbo-bench";
+        let items = items(&workspace, program.into()).unwrap();
         for item in items.iter().filter(|item| item.name != Path::new(program)) {
             assert!(item.from.exists(), "{}", item.from.display());
         }

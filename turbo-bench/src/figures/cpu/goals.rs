@@ -214,16 +214,20 @@ fn batches(model: &str, sections: [Option<&Section>; 2], wanted: f64) -> Vec<Ver
 
 /// Ragged batches cost what their tokens cost: they are as near to their floor as equal ones are to theirs.
 fn ragged(model: &str, pairs: [[Option<&Section>; 2]; 2]) -> Vec<Verdict> {
-    let shares = |section: Option<&Section>| -> Vec<Option<f64>> {
-        section.map(shapes).into_iter().flatten().map(|cases| floor_share(&cases)).collect()
-    };
-    let ratios = pairs.iter().flat_map(|[equal, ragged]| {
-        let both = shares(*ragged).into_iter().zip(shares(*equal));
-        both.map(|(ragged, equal)| Some(ragged? / equal?)).collect::<Vec<_>>()
-    });
     let what = "of the rate of equal lengths, at the worst";
-    let found = least(ratios);
+    let found = least(pairs.into_iter().map(|[equal, ragged]| beside_equal(ragged?, equal?)));
     vec![verdict(model, Precision::F32, "20 ragged, up to 10 to 500", what, Kind::Share, 0.95, found)]
+}
+
+/// The least share of the floor that ragged batches have of equal ones as long; `None` where one has no counterpart.
+fn beside_equal(ragged: &Section, equal: &Section) -> Option<f64> {
+    let (ragged, equal) = (shapes(ragged), shapes(equal));
+    let size = |cases: &[&Case]| (cases[0].batch_size, cases[0].max_seq_len);
+    let share = |cases: &Vec<&Case>| {
+        let counterpart = equal.iter().find(|it| size(it) == size(cases))?;
+        Some(floor_share(cases)? / floor_share(counterpart)?)
+    };
+    least(ragged.iter().map(share)).filter(|_| ragged.len() == equal.len())
 }
 
 fn by_model_points(model: &str, base: [f64; 4], minilm: [f64; 4]) -> [f64; 4] {
@@ -243,8 +247,9 @@ fn points(model: &str, precision: Precision, section: Option<&Section>, wanted: 
     POINTS.into_iter().zip(wanted).map(of_point).collect()
 }
 
+/// What a second thread brings: the goals are for two threads, and nobody looked where there are more or fewer.
 fn scaling(model: &str, section: Option<&Section>) -> Vec<Verdict> {
-    let rows = section.map(|section| &section.rows);
+    let rows = section.filter(|section| section.threads == 2).map(|section| &section.rows);
     let scales: Vec<&Scale> = match rows {
         Some(Rows::Scaling(scales)) => scales.iter().filter(|it| it.rival == TURBO).collect(),
         _ => Vec::new(),

@@ -167,7 +167,8 @@ pub trait Stage {
 /// Runs the regimes. Each finished section is handed to `keep`, so that what was measured survives what comes later.
 ///
 /// # Errors
-/// When a rival does not start, ends, or computes something else than turbo; what `keep` fails with.
+/// When a regime needs more threads than the device has; when a rival does not start, ends, or computes something else
+/// than turbo; what `keep` fails with.
 pub fn run(
     regimes: &[Regime],
     rounds: Rounds,
@@ -175,6 +176,13 @@ pub fn run(
     stage: &impl Stage,
     mut keep: impl FnMut(Section, &Provenance, &Summary) -> Result<()>,
 ) -> Result<()> {
+    let threads = device.threads().get();
+    if let Some(regime) = regimes.iter().find(|regime| !regime.can_run_with(threads)) {
+        bail!(
+            "{}: what a second thread brings is measured with 2 threads or more, got {threads}",
+            regime.title()
+        );
+    }
     let mut timeline = Timeline::new()?;
     // Before anything is written: a run would find the working tree changed by itself.
     let begin = Provenance::here(device.name());
@@ -358,6 +366,9 @@ impl<'a, S: Stage> Hall<'a, S> {
             Work::Scaling(batches) => {
                 let (mut rivals, mut pairs) = (rivals.into_iter(), Vec::new());
                 while let (Some(one), Some(all)) = (rivals.next(), rivals.next()) {
+                    if one.name() != all.name() {
+                        bail!("{} and {} are no pair: one of each is missing", one.name(), all.name());
+                    }
                     pairs.push(scaling::Pair { one, all });
                 }
                 let disturb = || self.stage.disturb();
@@ -409,8 +420,7 @@ pub fn write(comparison: &Comparison, out: &Path) -> Result<()> {
     comparison.write(out)?;
     let notes = std::fs::read_to_string(out.join(page::NOTES)).unwrap_or_default();
     let file = out.join("cpu.md");
-    std::fs::write(&file, page::page(comparison, &notes))
-        .with_context(|| format!("cannot write {}", file.display()))?;
+    record::write_whole(&file, &page::page(comparison, &notes))?;
     picture::draw(comparison, out)
 }
 
@@ -420,11 +430,11 @@ pub fn write(comparison: &Comparison, out: &Path) -> Result<()> {
 /// When the file cannot be read or written, or has no such place.
 pub fn write_into(readme: &Path, comparison: &Comparison) -> Result<()> {
     const MARKS: (&str, &str) = ("<!-- written by `cargo xtask bench cpu` -->\n", "<!-- until here -->");
-    let cannot = |what: &str| format!("cannot {what} {}", readme.display());
-    let text = std::fs::read_to_string(readme).with_context(|| cannot("read"))?;
+    let text =
+        std::fs::read_to_string(readme).with_context(|| format!("cannot read {}", readme.display()))?;
     let place = || format!("{}: there is no `{}` before `{}`", readme.display(), MARKS.0.trim(), MARKS.1);
     let (head, rest) = text.split_once(MARKS.0).with_context(place)?;
     let (_, tail) = rest.split_once(MARKS.1).with_context(place)?;
     let text = format!("{head}{}{}{}{tail}", MARKS.0, page::short(comparison), MARKS.1);
-    std::fs::write(readme, text).with_context(|| cannot("write"))
+    record::write_whole(readme, &text)
 }

@@ -1,8 +1,8 @@
 //! Products with packed weights, alone: one operation, bias fused, weights that no cache holds.
 //!
 //! Weights rotate over copies, as the layers of a model do, rows and results lie in memory of the device, and its
-//! threads stay awake from one product to the next. Before each turn the machine shows what it can do. Both factors' conversion is included: what goes in and out is f32
-//! at every precision.
+//! threads stay awake from one product to the next. Once a round, for each shape and number of threads, the machine shows
+//! what it can do. Both factors' conversion is included: what goes in and out is f32 at every precision.
 
 use std::{num::NonZeroUsize, time::Instant};
 

@@ -194,6 +194,12 @@ impl Regime {
         [&self.model, self.precision.name(), self.name]
     }
 
+    /// Whether it can be measured with so many threads: what a second one brings wants two.
+    #[must_use]
+    pub fn can_run_with(&self, threads: usize) -> bool {
+        threads > 1 || !matches!(self.work, Work::Scaling(_))
+    }
+
     /// What a progress line calls it.
     #[must_use]
     pub fn title(&self) -> String {

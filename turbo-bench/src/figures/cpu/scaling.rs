@@ -2,7 +2,7 @@
 
 use std::process::Child;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -78,7 +78,7 @@ const LONGER: usize = 4;
 /// Measures all batches, so many rounds; `disturb` starts what disturbs until it is killed.
 ///
 /// # Errors
-/// What a rival fails with, or that there is nothing that disturbs.
+/// What a rival fails with, or that there is nothing that disturbs, or not to the end of a turn.
 pub(super) fn run(
     batches: &[Vec<u32>],
     pairs: &mut [Pair<'_>],
@@ -105,8 +105,9 @@ pub(super) fn run(
                     Way::One => times.batch(pair.one, batch, one, &[])?,
                     Way::All => times.batch(pair.all, batch, all, &[])?,
                     Way::Disturbed => {
-                        let disturbance = disturb()?;
+                        let mut disturbance = disturb()?;
                         times.batch(pair.all, batch, all, &[disturbance.0.id()])?;
+                        disturbance.lasted()?;
                     }
                 }
             }
@@ -136,6 +137,19 @@ pub(super) fn turn(ms: f64) -> Turn {
 
 /// A process that takes a share of a core; it ends with this value.
 pub struct Disturbance(pub Child);
+
+impl Disturbance {
+    /// Makes sure that it was there until now.
+    ///
+    /// # Errors
+    /// When it has ended by itself: what was timed meanwhile had no neighbour.
+    fn lasted(&mut self) -> Result<()> {
+        match self.0.try_wait().context("cannot tell whether the neighbour is still there")? {
+            None => Ok(()),
+            Some(status) => bail!("the neighbour that takes a share of a core ended by itself ({status})"),
+        }
+    }
+}
 
 impl Drop for Disturbance {
     fn drop(&mut self) {

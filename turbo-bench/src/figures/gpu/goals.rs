@@ -187,7 +187,9 @@ fn of_encoders(encoders: Option<&Encoders>) -> Vec<Verdict> {
             found,
         }
     };
-    let planning = encoders.and_then(|encoders| Some(encoders.planning.as_ref()?.percent / 100.0));
+    // a share of running that has more in it than running says nothing
+    let planned = encoders.and_then(|encoders| encoders.planning.as_ref()).filter(|it| it.lens_ran_before);
+    let planning = planned.map(|it| it.percent / 100.0);
     let overlap = encoders.and_then(|encoders| encoders.overlap.as_ref());
     let overlapped = |what, kind, wanted, found| Verdict {
         regime: format!("BERT-base, bf16, {}, batch behind batch", encoder::RAGGED),
@@ -259,6 +261,20 @@ mod tests {
         assert_eq!(found(&verdicts, "BERT-base, bf16, one request", Kind::Cost), (0.018, Some(0.005)));
         assert_eq!(found(&verdicts, "BERT-base, bf16, 5 to 500", Kind::Ratio), (1.0, Some(1.25)));
         assert_eq!(found(&verdicts, "BERT-base, bf16, 5 to 500", Kind::Share), (0.9, Some(0.9)));
+    }
+
+    /// A record from before each length ran once has no such field.
+    #[test]
+    fn planning_is_judged_beside_lengths_that_ran_before() {
+        let mut findings = sample::findings();
+        for section in &mut findings.rows {
+            if let Found::Encoder(encoders) = &mut section.found {
+                let old = r#"{"percent":0.1,"least_percent":0.1,"most_percent":0.1,"unfolded_percent":0.1}"#;
+                encoders.planning = Some(serde_json::from_str(old).unwrap());
+            }
+        }
+        let verdicts = verdicts(&findings);
+        assert_eq!(found(&verdicts, "BERT-base, bf16, one request", Kind::Cost), (0.018, None));
     }
 
     #[test]

@@ -9,8 +9,9 @@
 //! apart from what is made of it here, and everything but the times is tested without a GPU.
 //!
 //! Whoever takes part computes the same on the same inputs, which is looked at first; then they take turns, in an order that
-//! is drawn anew for each round. A turn is many runs, enqueued at once, and ends when the last is done. Launches of kernels
-//! are replayed, on both sides, so that neither host counts.
+//! is drawn anew for each round. A turn is many runs, enqueued at once, and ends when the last is done. Launches of an
+//! operation are replayed, on both sides, so that neither host counts. In an encoder turbo replays small batches and
+//! PyTorch what it has compiled; eager PyTorch launches each kernel from Python, and its host counts.
 //!
 //! | module | what it is about |
 //! |---|---|
@@ -51,7 +52,7 @@ use std::{fs, path::Path};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::record::{Provenance, Record};
+use crate::record::{Provenance, Record, write_whole};
 use returned::{Ended, Manifest};
 
 pub use ceilings::Ceilings;
@@ -141,7 +142,7 @@ impl Section {
         fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
         let file = out.join(format!("{}.json", self.found.step()));
         let text = serde_json::to_string(self)? + "\n";
-        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
+        write_whole(&file, &text)
     }
 }
 
@@ -153,7 +154,6 @@ pub fn write(findings: &Findings, out: &Path) -> Result<()> {
     findings.write(out)?;
     let notes = fs::read_to_string(out.join(page::NOTES)).unwrap_or_default();
     let file = out.join("gpu.md");
-    fs::write(&file, page::page(findings, &notes))
-        .with_context(|| format!("cannot write {}", file.display()))?;
+    write_whole(&file, &page::page(findings, &notes))?;
     picture::draw(findings, out)
 }

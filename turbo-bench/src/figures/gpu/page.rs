@@ -24,10 +24,12 @@ pub const NOTES: &str = "gpu-notes.md";
 const HOW: &str = "\
 Whoever is timed computed the same on the same inputs before, in the same type; the others are PyTorch as written, and
 compiled. All take turns, in an order that is drawn anew for each round; a turn is many runs that are enqueued at once,
-and ends when the last is done. Numbers are medians of turns. Launches of kernels are replayed from CUDA graphs, turbo's
-and PyTorch's, so that neither host counts; where PyTorch's could not be captured, the table says so. An encoder's time
-is from ids to the last hidden state: turbo's has the upload of the ids and the pooling of the rows in it, PyTorch's has
-neither. turbo packs requests in order of arrival; PyTorch gets them in order of length, which pads least.
+and ends when the last is done. Numbers are medians of turns. Launches of an operation are replayed from CUDA graphs,
+turbo's and PyTorch's, so that neither host counts; where PyTorch's could not be captured, the table says so. Those of an
+encoder are as in use: turbo replays those of small batches, and PyTorch what it has compiled;
+eager PyTorch launches each kernel from Python, and its host counts. An encoder's time is from ids to the last hidden
+state: turbo's has the upload of the ids and the pooling of the rows in it, PyTorch's has neither. turbo packs requests
+in order of arrival; PyTorch gets them in order of length, which pads least.
 ";
 
 /// The page of a record; `notes` stand where something was not reached.
@@ -371,6 +373,7 @@ mod tests {
         for line in [
             "a GPU (9.0, 132 multiprocessors, 150 GB), driver 580.0; host a processor with 16 cores. 2000-01-01, commit 0123456789ab.",
             "torch 2.0 (operations)",
+            "eager PyTorch launches each kernel from Python",
             "## What stands between\n\nA note.\n",
             "| bf16 | 1 of 1 | 1 of 1 | 1.0e-5 |",
             "| turbo | 9.00 | 800 | 790 | 50.0 |",

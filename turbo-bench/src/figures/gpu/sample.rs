@@ -60,8 +60,13 @@ fn encoders() -> Encoders {
             difference: 0.01,
         },
     };
-    let planning =
-        planning::Summary { percent: 0.5, least_percent: 0.1, most_percent: 2.0, unfolded_percent: 4.0 };
+    let planning = planning::Summary {
+        percent: 0.5,
+        least_percent: 0.1,
+        most_percent: 2.0,
+        unfolded_percent: 4.0,
+        lens_ran_before: true,
+    };
     Encoders {
         agreement: Dtype::ALL.map(agreement).to_vec(),
         cases: cases.collect(),

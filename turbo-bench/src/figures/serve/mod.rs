@@ -333,8 +333,7 @@ pub fn write(report: &Report, out: &Path) -> Result<()> {
     report.write(out)?;
     let notes = std::fs::read_to_string(out.join(page::NOTES)).unwrap_or_default();
     let file = out.join("serve.md");
-    std::fs::write(&file, page::page(report, &notes))
-        .with_context(|| format!("cannot write {}", file.display()))?;
+    record::write_whole(&file, &page::page(report, &notes))?;
     picture::draw(report, out)
 }
 

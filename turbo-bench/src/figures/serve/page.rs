@@ -271,3 +271,19 @@ fn of_trials(trials: &[Trial]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::record::Record;
+
+    /// The page of the repository is that of its record, and there is none without one.
+    #[test]
+    fn the_page_shows_the_record() {
+        let results = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
+        let (record, shown) =
+            (results.join("serve.json"), std::fs::read_to_string(results.join("serve.md")).ok());
+        let notes = std::fs::read_to_string(results.join(super::NOTES)).unwrap_or_default();
+        let expected = record.exists().then(|| super::page(&Record::read(&record).unwrap(), &notes));
+        assert_eq!(shown, expected);
+    }
+}

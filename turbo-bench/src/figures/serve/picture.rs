@@ -11,9 +11,12 @@ use super::{
     page::title,
     regime::POLICIES,
 };
-use crate::figures::{
-    chart::{Chart, Line, SIZE, Scale},
-    svg::{Svg, colour},
+use crate::{
+    figures::{
+        chart::{Chart, Line, SIZE, Scale},
+        svg::{Svg, colour},
+    },
+    record::write_whole,
 };
 
 /// A picture of what was found.
@@ -57,12 +60,13 @@ pub(super) fn all(report: &Report) -> [Picture; 3] {
 pub(super) fn draw(report: &Report, out: &Path) -> Result<()> {
     for Picture { name, svg, .. } in all(report) {
         let file = out.join(name);
-        let done = match svg {
-            Some(svg) => fs::write(&file, svg),
-            None if file.exists() => fs::remove_file(&file),
-            None => Ok(()),
-        };
-        done.with_context(|| format!("cannot write {}", file.display()))?;
+        match svg {
+            Some(svg) => write_whole(&file, &svg)?,
+            None if file.exists() => {
+                fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
+            }
+            None => {}
+        }
     }
     Ok(())
 }

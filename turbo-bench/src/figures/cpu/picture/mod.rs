@@ -6,9 +6,10 @@ mod streams;
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::Comparison;
+use crate::record::write_whole;
 
 /// Every picture: its file, and what it shows.
 pub(super) const ALL: [(&str, &str); 3] = [
@@ -24,8 +25,7 @@ pub(super) const ALL: [(&str, &str); 3] = [
 pub(super) fn draw(comparison: &Comparison, out: &Path) -> Result<()> {
     let texts = [latency::draw(comparison), share::draw(comparison), streams::draw(comparison)];
     for ((name, _), text) in ALL.iter().zip(texts) {
-        let file = out.join(name);
-        std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        write_whole(&out.join(name), &text)?;
     }
     Ok(())
 }

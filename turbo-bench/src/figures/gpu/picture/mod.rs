@@ -8,9 +8,10 @@ mod wide;
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::Findings;
+use crate::record::write_whole;
 
 /// Every picture: its file, and what it shows.
 pub(super) const ALL: [(&str, &str); 4] = [
@@ -27,8 +28,7 @@ pub(super) const ALL: [(&str, &str); 4] = [
 pub(super) fn draw(findings: &Findings, out: &Path) -> Result<()> {
     let texts = [wide::draw, reductions::draw, encoder::draw, timeline::draw].map(|draw| draw(findings));
     for ((name, _), text) in ALL.iter().zip(texts) {
-        let file = out.join(name);
-        std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        write_whole(&out.join(name), &text)?;
     }
     Ok(())
 }

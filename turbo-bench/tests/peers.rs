@@ -1,0 +1,56 @@
+//! The scripts of the other engines, as far as they need none of them.
+
+#![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+};
+
+/// What a program prints that may import the scripts, and whose argument is a folder; none where there is no Python.
+fn python(program: &str, folder: &Path) -> Option<String> {
+    let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
+    let mut python = Command::new("python3");
+    python.arg("-c").arg(program).arg(folder).stderr(Stdio::inherit());
+    let Ok(done) = python.env("PYTHONPATH", peers).env("PYTHONDONTWRITEBYTECODE", "1").output() else {
+        eprintln!("skipped: there is no python3");
+        return None;
+    };
+    assert!(done.status.success(), "{program}");
+    Some(String::from_utf8(done.stdout).unwrap())
+}
+
+#[test]
+fn a_model_that_is_half_written_is_not_there() {
+    let program = r#"
+import build_models, pathlib, sys
+for name in ("model.onnx", "ct2"):
+    target = pathlib.Path(sys.argv[1]) / name
+    for interrupted in (True, False, False):
+        try:
+            with build_models.whole(target) as place:
+                if name == "ct2":
+                    place.mkdir()
+                    (place / "config.json").write_text("{}")
+                else:
+                    place.write_text("it")
+                if interrupted:
+                    raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            pass
+        print(target.exists(), len(list(target.parent.iterdir())))
+"#;
+    let folder = tempfile::tempdir().unwrap();
+    let Some(printed) = python(program, folder.path()) else { return };
+    let lines: Vec<&str> = printed.lines().collect();
+    assert_eq!(lines, ["False 0", "True 1", "True 1", "False 1", "True 2", "True 2"]);
+}
+
+/// What is compiled for a shape is compiled before the clock starts.
+#[test]
+fn each_shape_runs_once_before_it_is_timed() {
+    let program = "import bench_peer; print(bench_peer.firsts([[5], [7], [5], [5, 3], [2, 5], [7]]))";
+    let folder = tempfile::tempdir().unwrap();
+    let Some(printed) = python(program, folder.path()) else { return };
+    assert_eq!(printed.trim(), "[0, 1, 3]");
+}
