@@ -132,3 +132,11 @@ pub enum GraphError {
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
+
+impl GraphError {
+    /// Whether the device can be used no more.
+    pub(crate) fn is_lost_device(&self) -> bool {
+        let (Self::Device(error) | Self::Kernel(KernelError::Device(error))) = self else { return false };
+        matches!(error, DeviceError::Lost { .. })
+    }
+}

@@ -8,9 +8,10 @@ use turbo_alloc::{
     MemoryPlan, Planner, PlannerConfig, UsageRecord, peak_live_bytes,
     report::svg::{Picture, draw},
 };
+use turbo_kernels::{Hidden, gemm::products_at_once};
 
 use crate::{
-    GraphError, Program,
+    GraphError, Op, Program,
     dim::{Extents, Shape},
     graph::{Node, ValueId},
 };
@@ -84,6 +85,39 @@ fn plan_batch(
         plan: planner.plan(&records)?,
         unshared_bytes: sizes.fold(0, usize::saturating_add),
     })
+}
+
+/// Bytes that operators keep to themselves in a batch of `extents`, on a device with memory of its own: wide rows inside
+/// a feed-forward, sums before a norm, products of which only the greatest leave. One use may lie inside another; what is
+/// taken for each depth serves all operators.
+pub fn scratch_bytes(program: &Program, extents: &Extents) -> usize {
+    let mut most = [0; 3];
+    for node in program.nodes() {
+        for (most, values) in most.iter_mut().zip(scratch_of(program, extents, node)) {
+            *most = values.max(*most);
+        }
+    }
+    most.into_iter().fold(0, usize::saturating_add).saturating_mul(program.element_bytes())
+}
+
+/// Values of scratch that `node` uses, the outermost first.
+fn scratch_of(program: &Program, extents: &Extents, node: &Node) -> [usize; 3] {
+    let out = program.value(node.output).shape.elements(extents);
+    let of_rows = |columns| program.value(node.inputs[0]).shape.with_columns(columns).elements(extents);
+    let matrix = |input: usize| program.graph().matrix(node.inputs[input]);
+    match node.op {
+        Op::LinearLayerNorm { .. } => [out, 0, 0],
+        Op::FeedForward(parts) => {
+            let ([wide, _], [_, narrow]) = (matrix(1), matrix(2));
+            let sums = if parts.norm.is_some() { out } else { 0 };
+            match parts.hidden {
+                Hidden::Activation(_) => [of_rows(wide), sums, 0],
+                Hidden::Gate(_) => [of_rows(wide), of_rows(narrow), sums],
+            }
+        }
+        Op::LinearMaxPool => [products_at_once(of_rows(1), matrix(1)[0]), 0, 0],
+        _ => [0; 3],
+    }
 }
 
 /// For each slot the values that take it, with what computes them, in order.

@@ -7,7 +7,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{NamedNoise, SMALL, batch, encoder, greatest, on_cpu, sequences};
+use common::{NamedNoise, SMALL, batch, encoder, families::family, greatest, on_cpu, sequences};
 use turbo_graph::{Capacity, Executor, ExecutorConfig, GraphError, LayoutKind, Program, passes};
 use turbo_kernels::{
     DeviceError, EncoderKernels, KernelError, bf16,
@@ -77,6 +77,24 @@ fn within_a_reserved_capacity_it_asks_for_no_memory() {
     for lens in BATCHES.iter().chain(&BATCHES) {
         pooled(&mut executor, lens).unwrap();
         assert_eq!(emulator.allocations(), asked, "{lens:?}");
+    }
+}
+
+/// Whether a batch fits into a device's memory is told by what is planned: both chunks and scratch.
+#[test]
+fn what_operators_keep_to_themselves_is_planned_too() {
+    let Some((_, device)) = gpu() else { return };
+    // a gate and a norm inside a feed-forward, the greatest products, wide rows and a norm
+    for graph in [family("Nomic"), family("SPLADE"), encoder(SMALL)] {
+        let name = graph.name().to_owned();
+        let program = Program::compile(&graph, LayoutKind::Packed, passes::ALL).unwrap();
+        let config = ExecutorConfig::default();
+        let mut executor = Executor::new(device.clone(), program, &NamedNoise, config).unwrap();
+        let planned = executor.planned_bytes(CAPACITY).unwrap();
+        executor.reserve(CAPACITY).unwrap();
+        let scratch = executor.queue().bytes();
+        assert!(scratch > 0, "{name}");
+        assert_eq!(planned, executor.footprint_bytes() + scratch, "{name}");
     }
 }
 

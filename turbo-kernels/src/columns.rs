@@ -36,9 +36,10 @@ impl<V> Columns<V> {
         width: usize,
         values: usize,
     ) -> Result<(), KernelError> {
-        if self.first.saturating_add(width) > self.row_stride {
-            let expected = "a row stride behind the last column";
-            return Err(KernelError::Size { kernel, argument, expected, got: self.row_stride });
+        let end = self.first.saturating_add(width);
+        if end > self.row_stride {
+            let expected = format!("at least {end}, where the columns of {argument} end").into();
+            return Err(KernelError::Size { kernel, argument: "row_stride", expected, got: self.row_stride });
         }
         KernelError::check_length(kernel, argument, rows.saturating_mul(self.row_stride), values)
     }

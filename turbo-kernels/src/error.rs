@@ -1,5 +1,7 @@
 //! Why a kernel does not run.
 
+use std::borrow::Cow;
+
 use crate::device::DeviceError;
 
 /// Why a kernel refused its arguments or could not run.
@@ -35,7 +37,7 @@ pub enum KernelError {
         /// The argument that is wrong.
         argument: &'static str,
         /// What it must be.
-        expected: &'static str,
+        expected: Cow<'static, str>,
         /// What was passed.
         got: usize,
     },
@@ -65,8 +67,8 @@ impl KernelError {
         if num_heads.is_multiple_of(num_kv_heads) {
             return Ok(());
         }
-        let (argument, expected) = ("num_kv_heads", "a divisor of num_heads");
-        Err(KernelError::Size { kernel, argument, expected, got: num_kv_heads })
+        let expected = format!("a divisor of num_heads, {num_heads}").into();
+        Err(KernelError::Size { kernel, argument: "num_kv_heads", expected, got: num_kv_heads })
     }
 
     /// `values` are whole rows of `row_len` values; gives their number.
@@ -81,5 +83,71 @@ impl KernelError {
         }
         let rows = if row_len == 0 { 0 } else { values.div_ceil(row_len) };
         Self::check_length(kernel, argument, rows * row_len, values).map(|()| rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::KernelError;
+    use crate::{
+        Activation, Columns, Cpu, CpuOptions, DType, Device, FeedForward, Gemm, HeadSizes, Hidden, Layout,
+        RelativeBias, Rotary, TopK,
+    };
+
+    #[test]
+    fn sizes_beyond_another_are_named_with_it() {
+        let cpu = Cpu::new(CpuOptions::default()).unwrap();
+        let columns = Columns { rows: (), first: 16, row_stride: 64 };
+        let bias = RelativeBias { table: (), num_buckets: 32, max_distance: 8 };
+        let feed_forward = |hidden| {
+            let weight = cpu.pack(&[0.5; 12], 3, 4, DType::F32).unwrap();
+            let layer = FeedForward {
+                up: &weight,
+                up_bias: None,
+                hidden,
+                down: &weight,
+                down_bias: None,
+                residual: None,
+                norm: None,
+            };
+            cpu.feed_forward(&mut cpu.queue().unwrap(), &[1.0; 4], layer, &mut [0.0; 3])
+        };
+        let rotary = || {
+            let heads = HeadSizes { num_heads: 1, head_dim: 2 };
+            let layout = Layout::Packed { cu_seqlens: &[0, 1, 4][..] };
+            let (x, mut out) = ([1.0; 8], [0.0; 8]);
+            let x = Columns::all(&x[..], 2);
+            cpu.rotary(&mut cpu.queue().unwrap(), heads, layout, x, &[0.5; 4], &mut out)
+        };
+        let top_k = || cpu.top_k(&mut cpu.queue().unwrap(), &[1.0; 20], 20, 21, &mut [0.0; 21], &mut [0; 21]);
+        for (answer, expected) in [
+            (
+                KernelError::check_grouping("k", 4, 3),
+                "k: num_kv_heads is 3, expected a divisor of num_heads, 4",
+            ),
+            (
+                columns.check_values("k", "q", 2, 64, 128),
+                "k: row_stride is 64, expected at least 80, where the columns of q end",
+            ),
+            (
+                bias.check_table("k", 1, 32),
+                "k: max_distance is 8, expected more than 8, a quarter of num_buckets",
+            ),
+            (
+                feed_forward(Hidden::Activation(Activation::Relu)),
+                "feed_forward: out_features of up is 3, expected in_features of down, 4",
+            ),
+            (
+                feed_forward(Hidden::Gate(Activation::Relu)),
+                "feed_forward: out_features of up is 3, expected twice in_features of down, 8",
+            ),
+            (
+                rotary(),
+                "rotary: a sequence length is 3, expected at most 2, the positions of the table (sequence 1)",
+            ),
+            (top_k(), "top_k: k is 21, expected at most 64 and the 20 values of a row"),
+        ] {
+            assert_eq!(answer.unwrap_err().to_string(), expected);
+        }
     }
 }

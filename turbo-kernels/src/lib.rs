@@ -25,9 +25,9 @@
 //! # Bits
 //! On the CPU the answer for one sequence has the same bits alone, with any batch mates, with any number of threads:
 //! every output is one chain of fused multiply-adds over ascending `k`, whatever the row count; nothing is split over
-//! `k`; softmax counts its tiles from the start of the sequence. ([`Isa::Amx`] adds up 32 products of bf16 before they are a
-//! link of the chain.) This holds per instruction set and [`DType`]; products of
-//! [`DType::Int8`] are exact sums, scaled, and have the same bits on all instruction sets.
+//! `k`; attention counts stretches of keys from the start of the sequence. ([`Isa::Amx`] adds up 32 products of bf16
+//! before they are a link of the chain.) This holds per instruction set and [`DType`]; products of [`DType::Int8`] are
+//! exact sums, scaled, and have the same bits on all instruction sets.
 
 // Vector instructions, memory shared by threads and mapped files are what this crate wraps, so it may use what the
 // rest of the workspace may not. Every block says why it is sound.

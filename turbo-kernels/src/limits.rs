@@ -12,7 +12,7 @@ use std::{
 use crate::{
     Cpu, Device, DeviceError,
     device::{CpuBlock, CpuQueue, look},
-    simd::{Kernel, Simd, TILE_ROWS},
+    simd::{Kernel, Simd, TILES_SIDE},
 };
 
 /// Ceilings of a CPU with all threads of its queue.
@@ -212,16 +212,16 @@ fn tile_words<S: Simd>(s: S, steps: usize) -> usize {
     const STEPS_OF_PRODUCT: usize = 4;
     /// No row lies across two lines of the cache.
     #[repr(align(64))]
-    struct Operand([f32; WORDS * TILE_ROWS]);
-    let operands = [const { Operand([1.0; WORDS * TILE_ROWS]) }; 2];
+    struct Operand([f32; WORDS * TILES_SIDE]);
+    let operands = [const { Operand([1.0; WORDS * TILES_SIDE]) }; 2];
     let [x, w] = black_box(&operands);
-    s.set_up_tiles(TILE_ROWS);
+    s.set_up_tiles(TILES_SIDE);
     for _ in 0..steps.div_ceil(STEPS_OF_PRODUCT) {
         // SAFETY: the tiles are set up for as many rows, of as many words each.
-        unsafe { s.add_tile_products(TILE_ROWS, x.0.as_ptr(), w.0.as_ptr()) };
+        unsafe { s.add_tile_products(TILES_SIDE, x.0.as_ptr(), w.0.as_ptr()) };
     }
     s.release_tiles();
-    TILE_ROWS * TILE_ROWS * WORDS / STEPS_OF_PRODUCT
+    TILES_SIDE * TILES_SIDE * WORDS / STEPS_OF_PRODUCT
 }
 
 /// As many chains as registers hold; gives their number.

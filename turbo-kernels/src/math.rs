@@ -6,7 +6,7 @@
 //! | function | error | method |
 //! |---|---|---|
 //! | [`exp2`] | 2.5 ulp | `2ⁿ · 2^r`, `r` within ±½, polynomial of degree 5 |
-//! | [`rough_exp2`] | 2048 ulp, 2⁻¹³ | as [`exp2`], of degree 3: for what is rounded to bf16, which is off by 2⁻⁹ |
+//! | [`rough_exp2`] | 2048 ulp, 2⁻¹³ | as [`exp2`], of degree 3: for what is rounded to bf16, which is off by 2⁻⁸ |
 //! | [`exp_nonpositive`] | 1 ulp | `2ⁿ · e^r`, `r` within ±ln 2 / 2, polynomial of degree 6 |
 //! | [`erf`] | 1 ulp | odd polynomial near 0; `1 − e^(−t·q(t))` beyond 0.925 |
 //! | [`tanh`] | 1.5 ulp | odd polynomial near 0; `1 − 2e^(−2t) / (1 + e^(−2t))` beyond 0.625 |

@@ -23,25 +23,31 @@ impl<'a> Sequences<'a> {
         row_len: usize,
         values: usize,
     ) -> Result<Self, KernelError> {
-        let size = |argument, expected, got: u32| {
-            Err(KernelError::Size { kernel, argument, expected, got: got as usize })
-        };
+        let size = |argument, expected, got| Err(KernelError::Size { kernel, argument, expected, got });
         let (sequences, rows) = match layout {
             Layout::Padded { seq_lens, padded_len } => {
-                if let Some(&len) = seq_lens.iter().find(|&&len| len as usize > padded_len) {
-                    return size("a sequence length", "at most the padded length", len);
+                if let Some(b) = seq_lens.iter().position(|&len| len as usize > padded_len) {
+                    let expected = format!("at most {padded_len}, the padded length (sequence {b})");
+                    return size("a sequence length", expected.into(), seq_lens[b] as usize);
                 }
-                (Self::Padded { seq_lens, padded_len }, seq_lens.len().saturating_mul(padded_len))
+                let Some(rows) = seq_lens.len().checked_mul(padded_len) else {
+                    let (most, batch_size) = (usize::MAX / seq_lens.len(), seq_lens.len());
+                    let expected =
+                        format!("at most {most}, so that the rows of {batch_size} sequences can be counted");
+                    return size("padded_len", expected.into(), padded_len);
+                };
+                (Self::Padded { seq_lens, padded_len }, rows)
             }
             Layout::Packed { cu_seqlens } => {
                 let (Some(&first), Some(&last)) = (cu_seqlens.first(), cu_seqlens.last()) else {
                     return Err(KernelError::Length { kernel, argument: "cu_seqlens", expected: 1, got: 0 });
                 };
                 if first != 0 {
-                    return size("the first prefix sum", "0", first);
+                    return size("the first prefix sum", "0".into(), first as usize);
                 }
-                if let Some(fall) = cu_seqlens.windows(2).find(|pair| pair[0] > pair[1]) {
-                    return size("a prefix sum", "at least the one before it", fall[1]);
+                if let Some(b) = cu_seqlens.windows(2).position(|pair| pair[0] > pair[1]) {
+                    let expected = format!("at least {}, the one before it (sequence {b})", cu_seqlens[b]);
+                    return size("a prefix sum", expected.into(), cu_seqlens[b + 1] as usize);
                 }
                 (Self::Packed { cu_seqlens }, last as usize)
             }
@@ -123,12 +129,24 @@ mod tests {
         assert_eq!(message(packed(&[1, 2], 4)), "k: the first prefix sum is 1, expected 0");
         assert_eq!(
             message(packed(&[0, 3, 2], 4)),
-            "k: a prefix sum is 2, expected at least the one before it"
+            "k: a prefix sum is 2, expected at least 3, the one before it (sequence 1)"
         );
         assert_eq!(message(packed(&[0, 2], 6)), "k: x holds 6 values, expected 4");
         assert_eq!(message(packed(&[], 0)), "k: cu_seqlens holds 0 values, expected 1");
-        let layout = Layout::Padded { seq_lens: &[4u32][..], padded_len: 3 };
-        let result = Sequences::checked("k", layout, "x", 2, 6);
-        assert_eq!(message(result), "k: a sequence length is 4, expected at most the padded length");
+        let padded = |padded_len| {
+            let layout = Layout::Padded { seq_lens: &[1u32, 4][..], padded_len };
+            message(Sequences::checked("k", layout, "x", 0, 0))
+        };
+        assert_eq!(
+            padded(3),
+            "k: a sequence length is 4, expected at most 3, the padded length (sequence 1)"
+        );
+        let (many, most) = (usize::MAX / 2 + 1, usize::MAX / 2);
+        assert_eq!(
+            padded(many),
+            format!(
+                "k: padded_len is {many}, expected at most {most}, so that the rows of 2 sequences can be counted"
+            )
+        );
     }
 }

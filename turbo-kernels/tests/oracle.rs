@@ -82,8 +82,9 @@ fn f32_products_are_those_of_another_crate() {
     }
 }
 
-/// bf16 rounds each factor by at most 2⁻⁹ of itself, int8 each factor by half a step of its row's range, which spans
-/// 2 over 254 or 255 steps here; errors of single products are independent of each other and average out.
+/// bf16 rounds each factor by at most 2⁻⁸ of itself, so a product by 2⁻⁷, int8 each factor by half a step of its row's
+/// range, which spans 2 over 254 steps here; errors of single products are independent of each other and average out, so
+/// half of the worst case is enough for bf16.
 #[test]
 fn lower_precisions_stay_within_what_rounding_their_factors_costs() {
     for (dtype, bound) in [(DType::Bf16, 2.0_f64.powi(-8)), (DType::Int8, 0.02)] {
@@ -99,6 +100,18 @@ fn lower_precisions_stay_within_what_rounding_their_factors_costs() {
                 assert!(error <= bound, "{dtype}, {shape:?}, {isa}: {error} of {bound}");
             }
         }
+    }
+}
+
+/// Operands halfway between two bf16 are where the bound that the crate states is nearly met.
+#[test]
+fn one_product_of_bf16_errs_by_nearly_what_is_stated() {
+    let x = [1.0 + 2f32.powi(-8)]; // becomes 1
+    let exact = f64::from(x[0]).powi(2);
+    let bound = 2.0_f64.powi(-7) * exact;
+    for isa in Isa::available() {
+        let error = (f64::from(ours(&cpu(isa, 1), [1, 1, 1], &x, &x, DType::Bf16)[0]) - exact).abs();
+        assert!(error <= bound && error > bound / 2.0, "{isa}: {error} of {bound}");
     }
 }
 

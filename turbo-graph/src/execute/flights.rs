@@ -12,7 +12,8 @@ use crate::{GraphError, Program, Staging, ValueId, dim::Extents};
 
 /// Batches at a time: one runs, and one waits behind it, so that the device finds work when it is done.
 const MOST: usize = 2;
-/// An output of more bytes gets its host memory when it is first read: pinned memory is taken from everybody.
+/// An output of more bytes gets its host memory when it is first copied, and more when it has grown: pinned memory is taken
+/// from everybody.
 const MOST_RESERVED: usize = 16 << 20;
 
 pub(super) struct Flights<D: Device> {
@@ -61,6 +62,11 @@ impl<D: Device> Flights<D> {
     /// Batches that there may be at a time.
     pub(super) fn depth(&self) -> usize {
         self.flights.len()
+    }
+
+    /// Whether what is computed is copied to the host: then the device has memory of its own.
+    pub(super) fn have_landings(&self) -> bool {
+        self.flights.iter().any(|flight| flight.arrivals.iter().any(Option::is_some))
     }
 
     /// Batches that there are.

@@ -23,6 +23,7 @@ use crate::{
     BoundProgram, Capacity, GraphError, Program, Staging, ValueId,
     dim::{Dim, Extents},
     graph::Node,
+    memory::scratch_bytes,
 };
 use flights::{Flights, Source};
 use inputs::Inputs;
@@ -192,7 +193,8 @@ impl<D: EncoderKernels> Executor<D> {
         self.memory.output_bytes()
     }
 
-    /// The footprint that a batch of `capacity` would have, planned from nothing. Changes nothing.
+    /// The footprint that a batch of `capacity` would have, planned from nothing, and what operators keep to themselves on a
+    /// device with memory of its own. Changes nothing.
     ///
     /// # Errors
     /// What the planner refuses.
@@ -201,7 +203,14 @@ impl<D: EncoderKernels> Executor<D> {
         let mut bound = BoundProgram::default();
         let planned_for = self.planned_for(&capacity.extents());
         bound.bind_into(&self.program, planned_for, &mut planner, &mut Vec::new())?;
-        Ok(bound.plan().footprint())
+        let footprint = bound.plan().footprint();
+        if !self.flights.have_landings() {
+            return Ok(footprint);
+        }
+        // as many are selected as there are, whatever is planned for
+        let selected_rows = self.inputs.read_of_selected(capacity.selected_rows);
+        let extents = Extents { selected_rows, ..planned_for.extents() };
+        Ok(footprint.saturating_add(scratch_bytes(&self.program, &extents)))
     }
 
     /// Bytes that the outputs of a batch of `capacity` would take beside that; `usize::MAX` where there is no such number.
@@ -213,7 +222,8 @@ impl<D: EncoderKernels> Executor<D> {
     /// Prepares for every batch within `capacity`: binds all buckets, sizes inputs and outputs, and launches every kernel
     /// on the longest sequence, or as many rows as there may be, so that it grows its scratch; of alike launches, such as
     /// those of repeated layers, one, for eight thousand tokens take a while. Afterwards such batches allocate nothing,
-    /// unless [`ExecutorConfig::cached_bindings`] is 0. There are some hundreds of buckets, and some thousands where the
+    /// unless [`ExecutorConfig::cached_bindings`] is 0, but for what a GPU takes of the host: recordings of buckets, and
+    /// places for outputs of more than 16 MiB. There are some hundreds of buckets, and some thousands where the
     /// program selects tokens; one that selects none needs no room for them. Leaves nothing to [`Executor::read`].
     ///
     /// # Errors

@@ -28,6 +28,8 @@ enum Known<R> {
     /// when the second is noted.
     Once,
     Noted(R),
+    /// The device could not note it, or replay what it had noted.
+    Never,
 }
 
 impl<D: Device> Recordings<D> {
@@ -45,7 +47,8 @@ impl<D: Device> Recordings<D> {
         })
     }
 
-    /// Has a batch that was planned for `bucket` computed by `work`, or by what was noted of it.
+    /// Has a batch that was planned for `bucket` computed by `work`, or by what was noted of it. What cannot be noted or
+    /// replayed is launched as ever, from then on at once: a recording saves time and nothing else.
     pub(super) fn run(
         &mut self,
         device: &D,
@@ -55,24 +58,48 @@ impl<D: Device> Recordings<D> {
     ) -> Result<(), GraphError> {
         let key = (bucket, outputs);
         match self.known.get(&key) {
-            Some(Known::Noted(recording)) if device.replay(queue, recording)? => return Ok(()),
+            Some(Known::Once | Known::Noted(_)) => {}
+            Some(Known::Never) => return work(queue),
             None => {
                 work(queue)?;
                 self.keep(key, Known::Once);
                 return Ok(());
             }
-            Some(_) => {}
         }
-        match device.record(queue, &mut work)? {
-            // a device that notes nothing has computed
-            None => Ok(()),
-            Some(recording) if device.replay(queue, &recording)? => {
-                self.keep(key, Known::Noted(recording));
+        match self.replay(device, queue, key, &mut work) {
+            Ok(true) => Ok(()),
+            // memory moved while it was noted: the next batch like this will find it at rest
+            Ok(false) => work(queue),
+            Err(lost) if lost.is_lost_device() => Err(lost),
+            Err(_) => {
+                // an error of the work itself comes again, and then it may be noted another time
+                work(queue)?;
+                self.keep(key, Known::Never);
                 Ok(())
             }
-            // memory moved while it was noted: the next batch like this will find it at rest
-            Some(_) => work(queue),
         }
+    }
+
+    /// Has what was noted for `key` done, or notes it now; says whether it is done.
+    fn replay(
+        &mut self,
+        device: &D,
+        queue: &mut D::Queue,
+        key: (Capacity, OutputSet),
+        work: impl FnOnce(&mut D::Queue) -> Result<(), GraphError>,
+    ) -> Result<bool, GraphError> {
+        if let Some(Known::Noted(recording)) = self.known.get(&key)
+            && device.replay(queue, recording)?
+        {
+            return Ok(true);
+        }
+        // a device that notes nothing has computed
+        let Some(recording) = device.record(queue, work)? else { return Ok(true) };
+        let is_done = device.replay(queue, &recording)?;
+        if is_done {
+            self.keep(key, Known::Noted(recording));
+        }
+        Ok(is_done)
     }
 
     fn keep(&mut self, key: (Capacity, OutputSet), known: Known<D::Recording>) {
@@ -91,10 +118,29 @@ mod tests {
 
     use super::*;
 
+    /// What a device cannot do.
+    #[derive(Clone, Copy)]
+    enum Fails {
+        Record,
+        Replay,
+        Everything,
+    }
+
+    impl Fails {
+        fn error(self) -> DeviceError {
+            let (what, why) = ("replay a recording", "it cannot".to_owned());
+            match self {
+                Fails::Everything => DeviceError::Lost { what, why },
+                Fails::Record | Fails::Replay => DeviceError::Failed { what, why },
+            }
+        }
+    }
+
     /// A device that only notes. Its queue is a log; a recording is what the log would have had.
     #[derive(Clone, Default)]
     struct Noting {
         notes: bool,
+        fails: Option<Fails>,
         frees: std::sync::Arc<std::sync::atomic::AtomicUsize>,
     }
 
@@ -144,10 +190,16 @@ mod tests {
             }
             let (mut done, frees) = (Vec::new(), self.frees());
             work(&mut done)?;
+            if let Some(fails @ Fails::Record) = self.fails {
+                return Err(fails.error().into());
+            }
             Ok(Some(Noted { done, frees }))
         }
 
         fn replay(&self, queue: &mut Self::Queue, recording: &Noted) -> Result<bool, DeviceError> {
+            if let Some(fails) = self.fails {
+                return Err(fails.error());
+            }
             let fresh = recording.frees == self.frees();
             if fresh {
                 queue.push("replay");
@@ -256,6 +308,55 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(run(&mut recordings, &device, bucket(16)), ["launch"]);
         }
+    }
+
+    #[test]
+    fn what_cannot_be_recorded_is_done_as_ever() {
+        let device = Noting { notes: true, ..Noting::default() };
+        let failing = |fails| Noting { fails: Some(fails), ..device.clone() };
+        for fails in [Fails::Record, Fails::Replay] {
+            let mut recordings = Recordings::new();
+            for _ in 0..3 {
+                assert_eq!(run(&mut recordings, &failing(fails), bucket(16)), ["launch"]);
+            }
+            // nor is it tried again
+            assert_eq!(run(&mut recordings, &device, bucket(16)), ["launch"]);
+        }
+        // one that was replayed before
+        let mut recordings = Recordings::new();
+        for _ in 0..2 {
+            run(&mut recordings, &device, bucket(16));
+        }
+        for device in [&failing(Fails::Replay), &device] {
+            assert_eq!(run(&mut recordings, device, bucket(16)), ["launch"]);
+        }
+    }
+
+    #[test]
+    fn a_lost_device_and_work_that_fails_are_errors() {
+        let (mut device, mut recordings) = (Noting { notes: true, ..Noting::default() }, Recordings::new());
+        run(&mut recordings, &device, bucket(16));
+        let mut fail = |device: &Noting, error: fn() -> GraphError| {
+            let (mut queue, mut launched) = (Vec::new(), 0);
+            let work = |_: &mut Vec<&'static str>| {
+                launched += 1;
+                Err(error())
+            };
+            let failed = recordings.run(device, &mut queue, (bucket(16), OutputSet::ALL), work);
+            (failed.unwrap_err().is_lost_device(), launched)
+        };
+        assert_eq!(fail(&device, || DeviceError::OutOfMemory { bytes: 1 }.into()), (false, 2));
+        assert_eq!(
+            fail(&device, || Fails::Everything.error().into()),
+            (true, 1),
+            "nothing is launched after"
+        );
+        // neither was the recording's fault
+        assert_eq!(run(&mut recordings, &device, bucket(16)), ["replay", "launch"]);
+        device.fails = Some(Fails::Everything);
+        let mut queue = Vec::new();
+        let lost = recordings.run(&device, &mut queue, (bucket(16), OutputSet::ALL), |_| Ok(()));
+        assert!(lost.unwrap_err().is_lost_device() && queue.is_empty());
     }
 
     #[test]

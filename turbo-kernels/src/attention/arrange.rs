@@ -47,7 +47,7 @@ impl<'a> HeadRows<'a> {
 
 /// Turns queries into lines of `VECTORS` vectors, with a query in each lane: of values, of words where products are of
 /// words, and with lines of 0 behind them where tile registers load whole runs. Lanes behind the last query hold anything.
-pub(super) struct Queries<'a, const VECTORS: usize> {
+pub(super) struct PackQueries<'a, const VECTORS: usize> {
     pub(super) rows: HeadRows<'a>,
     /// From a query to that of the head that comes next, which is asked for.
     pub(super) next: Option<isize>,
@@ -55,7 +55,7 @@ pub(super) struct Queries<'a, const VECTORS: usize> {
     pub(super) to: &'a mut [f32],
 }
 
-impl<const VECTORS: usize> Kernel for Queries<'_, VECTORS> {
+impl<const VECTORS: usize> Kernel for PackQueries<'_, VECTORS> {
     type Output = ();
 
     #[inline(always)]
@@ -86,10 +86,10 @@ impl<const VECTORS: usize> Kernel for Queries<'_, VECTORS> {
     }
 }
 
-/// Packs keys in tiles of a product, as words.
+/// Packs keys as words, strip by strip.
 pub(super) struct PackKeys<'a> {
     pub(super) rows: HeadRows<'a>,
-    pub(super) tiles: TileRanges,
+    pub(super) key_strips: TileRanges,
     pub(super) to: &'a mut [f32],
 }
 
@@ -98,20 +98,20 @@ impl Kernel for PackKeys<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        for range in self.tiles {
-            let tile = &mut self.to[tile_values(range.start, words::<S>(self.rows.head_dim))..];
+        for range in self.key_strips {
+            let strip = &mut self.to[tile_values(range.start, words::<S>(self.rows.head_dim))..];
             let line = range.len() * S::LANES;
             for (i, row) in range.enumerate() {
                 let (runs, rest) =
                     self.rows.row(row).split_at(self.rows.head_dim / (2 * S::LANES) * 2 * S::LANES);
                 for (number, run) in runs.chunks_exact(2 * S::LANES).enumerate() {
                     let pairs = s.pair_bf16(s.load(run), s.load(&run[S::LANES..]));
-                    s.store(s.float(pairs), &mut tile[number * line + i * S::LANES..]);
+                    s.store(s.float(pairs), &mut strip[number * line + i * S::LANES..]);
                 }
                 if !rest.is_empty() {
                     let (first, second) = rest.split_at(rest.len().min(S::LANES));
                     let pairs = s.pair_bf16(lanes::read(s, first, 0.0), lanes::read(s, second, 0.0));
-                    s.store(s.float(pairs), &mut tile[runs.len() / (2 * S::LANES) * line + i * S::LANES..]);
+                    s.store(s.float(pairs), &mut strip[runs.len() / (2 * S::LANES) * line + i * S::LANES..]);
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     Attention, AttentionShape, ByDistance, Queries, RelativeBias,
-    head::{Head, MOST_ROWS, scratch_values},
+    head::{Head, MOST_QUERY_ROWS, scratch_values},
 };
 use crate::{
     Columns, DType, KernelError, Layout,
@@ -45,7 +45,7 @@ impl Attention for Cpu {
         }
         let num_heads = shape.num_heads;
         let threads = queue.threads();
-        let cut = Cut::new(sequences, shape, threads);
+        let cut = AttentionCut::new(sequences, shape, threads);
         let max_seq_len = sequences.max_seq_len();
         let spread = bias.map_or(0, |bias| ByDistance::values(&bias, num_heads, max_seq_len));
         let prepare = |spread| bias.map(|bias| ByDistance::new(&bias, max_seq_len, spread));
@@ -68,7 +68,7 @@ impl Attention for Cpu {
                     let is_first = head == heads.start;
                     let next = if head + 1 < heads.end { Some(head + 1) } else { behind };
                     let head = Head { shape, head, q, k, v, bias: *bias, is_first, next, out };
-                    let piece = Piece { head, sequences, run: run.clone(), scratch: &mut *scratch };
+                    let piece = HeadPiece { head, sequences, run: run.clone(), scratch: &mut *scratch };
                     match shape.dtype {
                         DType::F32 => self.supported_isa().run(piece),
                         DType::Bf16 | DType::Int8 => self.supported_isa().run_bf16_tiles(piece),
@@ -114,7 +114,7 @@ impl AttentionShape {
 
 /// How a batch is cut into runs of rows and groups of heads. It decides who computes a row, never what comes out.
 #[derive(Clone, Copy)]
-struct Cut<'a> {
+struct AttentionCut<'a> {
     sequences: Sequences<'a>,
     queries: Queries,
     /// Rows of queries.
@@ -125,15 +125,15 @@ struct Cut<'a> {
     heads: usize,
 }
 
-impl<'a> Cut<'a> {
+impl<'a> AttentionCut<'a> {
     fn new(sequences: Sequences<'a>, shape: AttentionShape, threads: usize) -> Self {
         let AttentionShape { num_heads, head_dim, mask, queries, .. } = shape;
         let rows = shape.query_rows(&sequences);
         let wanted = (PIECES_PER_THREAD * threads).div_ceil(num_heads);
         // several short sequences, or one: the heads of its rows lie in the same pages, and are read one after another
         let (least, most) = match queries {
-            Queries::All => (LEAST_ROWS, sequences.max_seq_len().clamp(LEAST_ROWS, MOST_ROWS)),
-            Queries::First | Queries::Last => (1, MOST_ROWS),
+            Queries::All => (LEAST_ROWS, sequences.max_seq_len().clamp(LEAST_ROWS, MOST_QUERY_ROWS)),
+            Queries::First | Queries::Last => (1, MOST_QUERY_ROWS),
         };
         let rows_of_run = rows.div_ceil(wanted).clamp(least, most);
         // even ones: 520 rows are twice 260, not 512 and 8
@@ -168,14 +168,14 @@ impl<'a> Cut<'a> {
 }
 
 /// One head, and a run of rows.
-struct Piece<'a> {
+struct HeadPiece<'a> {
     head: Head<'a>,
     sequences: Sequences<'a>,
     run: Range<usize>,
     scratch: &'a mut [f32],
 }
 
-impl Kernel for Piece<'_> {
+impl Kernel for HeadPiece<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -191,7 +191,7 @@ impl Kernel for Piece<'_> {
     }
 }
 
-impl Piece<'_> {
+impl HeadPiece<'_> {
     /// The positions in one sequence of the rows from `row` on, and the rows of its tokens.
     fn part(&self, row: usize) -> (Range<usize>, Range<usize>) {
         match self.head.shape.queries {
@@ -199,7 +199,7 @@ impl Piece<'_> {
                 let b = self.sequences.of_row(row);
                 let tokens = self.sequences.tokens(b);
                 // a sequence that is not cut may be longer than a run
-                let end = self.sequences.end(b).min(self.run.end).min(row + MOST_ROWS);
+                let end = self.sequences.end(b).min(self.run.end).min(row + MOST_QUERY_ROWS);
                 (row - tokens.start..end - tokens.start, tokens)
             }
             Queries::First => (0..1, self.sequences.tokens(row)),
@@ -233,7 +233,7 @@ mod tests {
             dtype,
             queries: Queries::All,
         };
-        let cut = Cut::new(sequences, shape, threads);
+        let cut = AttentionCut::new(sequences, shape, threads);
         (0..=cut.runs).map(|run| cut.start(run)).collect()
     }
 

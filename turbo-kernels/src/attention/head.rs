@@ -1,8 +1,8 @@
-//! Attention of one head, for a run of rows of one sequence.
+//! Attention of one head, for some rows of queries of one sequence.
 //!
 //! ```text
 //! queries ─ transposed ─▶ blocks [head_dim][lanes]
-//! keys    ─ as they lie ▶ tiles of keys  · block ─▶ scores [keys][lanes] ─ exponentials ─▶ weights [keys][lanes]
+//! keys    ─ as they lie ▶ strips of keys · block ─▶ scores [keys][lanes] ─ exponentials ─▶ weights [keys][lanes]
 //! values  ─ as they lie ▶ [keys][head_dim] · weights, a query to a row ─▶ sums [rows][head_dim] ─▶ / totals
 //! ```
 //!
@@ -10,23 +10,23 @@
 //! one copies take what products of packed keys and values gain. They are packed where products want words of two
 //! bf16, and values also where heads do not end with a vector.
 //!
-//! Tiles of keys come in their order, and every block of queries sees each: a tile's keys, values and weights stay in
-//! the caches, however long the sequence is, and memory is bounded. Where a sequence is longer than a tile, sums wait
-//! in scratch for the next one (see [`super::weights`]).
+//! Stretches of keys come in their order, and every block of queries sees each: a stretch meets a block in strips, the
+//! keys of one product. Its keys, values and weights stay in the caches, however long the sequence is, and memory is
+//! bounded. Where a sequence is longer than a stretch, sums wait in scratch for the next one (see [`super::weights`]).
 //!
-//! While a block's weights are computed, its share of the next tile is asked for, or of the first one of the head that comes
-//! next: all tiles of a long sequence at once would drive each other out of the second-level cache, in which rows that
-//! are whole pages apart share a few places.
+//! While a block's weights are computed, its share of the next stretch is asked for, or of the first one of the head
+//! that comes next: all stretches of a long sequence at once would drive each other out of the second-level cache, in
+//! which rows that are whole pages apart share a few places.
 //!
-//! Every score is one chain of fused multiply-adds over ascending `k`, every sum one over ascending keys, continued from
-//! tile to tile; lanes never meet. Where one query of a block sees a key that another does not, the other's weight is
-//! 0, which adds nothing to a sum, as long as values are finite. Where some value is not, or would not be as a bf16 that
-//! is multiplied, rows go one by one, each over its own keys.
+//! Every score is one chain of fused multiply-adds over ascending `k`, every sum one over ascending keys, continued
+//! from stretch to stretch; lanes never meet. Where one query of a block sees a key that another does not, the other's
+//! weight is 0, which adds nothing to a sum, as long as values are finite. Where some value is not, or would not be as
+//! a bf16 that is multiplied, rows go one by one, each over its own keys.
 //!
 //! On an instruction set of bf16 dot products the operands of both products are words of two bf16: of a query or key
-//! two dimensions, of weights and values two keys, counted from the first of a tile. Everything between is f32. Where there
-//! are tile registers, both products are theirs ([`super::tiled`]), and what adds up in them at once is a link of these
-//! chains.
+//! two dimensions, of weights and values two keys, counted from the first of a stretch. Everything between is f32.
+//! Where there are tile registers, both products are theirs ([`super::tiled`]), and what adds up in them at once is a
+//! link of these chains.
 
 use std::ops::Range;
 
@@ -34,27 +34,27 @@ use super::{
     AttentionMask, AttentionShape, ByDistance,
     ahead::{Ahead, LINE},
     arrange::{self, AreFinite, HeadRows, PackKeys, PackValues},
-    product::{Order, multiply, step, words},
+    product::{RowOrder, multiply, step, words},
     tiled,
-    weights::{MOST_QUERIES, Scale, State, Tile, Visible},
+    weights::{MOST_QUERIES, Scale, ScoreGrid, State, Visible},
 };
 use crate::{
     Columns,
     device::SharedMut,
     gemm::{EvenTiles, RUN, TileRanges, TileRegisters, for_each_row, held_rows, tile_values, with_rows},
-    simd::{Kernel, Simd, TILE_ROWS},
+    simd::{Kernel, Simd, TILES_SIDE},
 };
 
 /// Lanes of the longest vectors.
 const MOST_LANES: usize = MOST_QUERIES / 2;
-/// Rows of a run at most.
-pub(super) const MOST_ROWS: usize = 512;
+/// Rows of queries that go through a stretch of keys together, at most.
+pub(super) const MOST_QUERY_ROWS: usize = 512;
 /// The second value of a word of two bf16.
 const LOWER_HALF: i32 = 0xffff;
-/// Keys of a tile: its weights take a third of a first-level cache, and with twice as many nothing was faster.
-const TILE_KEYS: usize = 128;
-/// Keys of a tile under a window, which sees little of any tile.
-const WINDOW_TILE_KEYS: usize = 64;
+/// Keys of a stretch: its weights take a third of a first-level cache, and with twice as many nothing was faster.
+const STRETCH_KEYS: usize = 128;
+/// Keys of a stretch under a window, which sees little of any stretch.
+const WINDOW_STRETCH_KEYS: usize = 64;
 
 /// A head of queries, and the keys and values that it reads.
 #[derive(Clone, Copy)]
@@ -73,11 +73,11 @@ pub(super) struct Head<'a> {
     pub(super) out: SharedMut<'a, f32>,
 }
 
-/// Scratch of one run, cut up.
+/// Scratch of some rows of queries, cut up.
 struct Scratch<'a> {
     /// Blocks of queries, of `[head_dim][lanes]`, or of words, each in [`query_lines`].
     queries: &'a mut [f32],
-    /// Tiles of a product, one after another, where keys are packed.
+    /// Strips, one after another, where keys are packed.
     keys: &'a mut [f32],
     /// `[keys][whole vectors]`, where values are packed; for tile registers as [`tiled::PackColumns`] packs them, and behind
     /// that sums and values for one query.
@@ -96,15 +96,15 @@ impl<'a> Scratch<'a> {
     fn sizes(head_dim: usize) -> [usize; 7] {
         let wide = head_dim.next_multiple_of(MOST_LANES);
         [
-            MOST_ROWS * query_lines(head_dim),
-            tile_values(TILE_KEYS, head_dim),
-            // twice the words of a tile, of two keys each, and the sums of a block
-            (TILE_KEYS + MOST_QUERIES) * wide,
-            TILE_KEYS * MOST_QUERIES,
-            TILE_KEYS + MOST_QUERIES,
+            MOST_QUERY_ROWS * query_lines(head_dim),
+            tile_values(STRETCH_KEYS, head_dim),
+            // twice the words of a stretch, of two keys each, and the sums of a block
+            (STRETCH_KEYS + MOST_QUERIES) * wide,
+            STRETCH_KEYS * MOST_QUERIES,
+            STRETCH_KEYS + MOST_QUERIES,
             // blocks of the shortest vectors have the longest states
-            2 * MOST_ROWS,
-            MOST_ROWS * wide,
+            2 * MOST_QUERY_ROWS,
+            MOST_QUERY_ROWS * wide,
         ]
     }
 
@@ -125,8 +125,8 @@ pub(super) fn scratch_values(head_dim: usize) -> usize {
 
 /// Keys of a product at most.
 #[inline(always)]
-fn key_rows<S: Simd>() -> usize {
-    if S::TILES { TILE_ROWS } else { held_rows::<S>() }
+fn keys_of_product<S: Simd>() -> usize {
+    if S::TILES { TILES_SIDE } else { held_rows::<S>() }
 }
 
 /// Whether a block of `queries` queries has lines of two vectors.
@@ -148,8 +148,9 @@ fn block_queries<S: Simd>() -> usize {
 }
 
 impl Head<'_> {
-    /// Writes this head's columns of at most [`MOST_ROWS`] rows, from `first_row` on in queries and result: those at the
-    /// positions `rows` of the sequence whose keys and values are the rows `tokens` (or in the padding behind it).
+    /// Writes this head's columns of at most [`MOST_QUERY_ROWS`] rows, from `first_row` on in queries and result: those
+    /// at the positions `rows` of the sequence whose keys and values are the rows `tokens` (or in the padding behind
+    /// it).
     ///
     /// # Safety
     /// While this runs, nobody else uses these columns of these rows of `out`.
@@ -165,33 +166,34 @@ impl Head<'_> {
         let AttentionShape { head_dim, scale, mask, .. } = self.shape;
         let mut scratch = Scratch::cut(scratch, head_dim);
         let seen = mask.visible_to_any(rows.clone(), tokens.len());
-        let tiles = KeyTiles::new::<S>(mask, seen.clone());
+        let stretches = KeyStretches::new::<S>(mask, seen.clone());
         if self.is_first {
-            self.prefetch_own(s, first_row..first_row + rows.len(), tokens.start, tiles.keys(0));
+            self.prefetch_own(s, first_row..first_row + rows.len(), tokens.start, stretches.keys(0));
         }
         self.arrange_queries(s, first_row..first_row + rows.len(), scratch.queries);
-        let (greatest, totals) = scratch.states.split_at_mut(MOST_ROWS);
+        let (greatest, totals) = scratch.states.split_at_mut(MOST_QUERY_ROWS);
         greatest.fill(f32::NEG_INFINITY);
         totals.fill(0.0);
-        let run = Run { head: self, tokens, rows, first_row, scale: Scale::new(scale, self.bias.is_some()) };
-        for first in run.rows.clone().step_by(block_queries::<S>()) {
-            let block = first..run.rows.end.min(first + block_queries::<S>());
-            if mask.visible_to_any(block.clone(), run.tokens.len()).is_empty() {
+        let query_rows =
+            QueryRows { head: self, tokens, rows, first_row, scale: Scale::new(scale, self.bias.is_some()) };
+        for first in query_rows.rows.clone().step_by(block_queries::<S>()) {
+            let block = first..query_rows.rows.end.min(first + block_queries::<S>());
+            if mask.visible_to_any(block.clone(), query_rows.tokens.len()).is_empty() {
                 // SAFETY: the caller promises these rows.
-                unsafe { run.write_zeros(block) };
+                unsafe { query_rows.write_zeros(block) };
             }
         }
         if seen.is_empty() {
             return;
         }
-        for tile in 0..tiles.count() {
-            let (head, next) = if tile + 1 < tiles.count() {
-                (self.head, tiles.keys(tile + 1))
+        for stretch in 0..stretches.count() {
+            let (head, next) = if stretch + 1 < stretches.count() {
+                (self.head, stretches.keys(stretch + 1))
             } else {
-                self.next.map_or((self.head, 0..0), |next| (next, tiles.keys(0)))
+                self.next.map_or((self.head, 0..0), |next| (next, stretches.keys(0)))
             };
             // SAFETY: the caller promises these rows.
-            unsafe { run.attend_to(s, tiles.keys(tile), (head, next), &mut scratch) };
+            unsafe { query_rows.attend_to(s, stretches.keys(stretch), (head, next), &mut scratch) };
         }
     }
 
@@ -208,9 +210,9 @@ impl Head<'_> {
             let next = self.next.map(|next| (next as isize - self.head as isize) * head_dim as isize);
             // a block of one vector has lines of one vector
             if is_wide::<S>(count) {
-                s.call(arrange::Queries::<2> { rows, next, to });
+                s.call(arrange::PackQueries::<2> { rows, next, to });
             } else {
-                s.call(arrange::Queries::<1> { rows, next, to });
+                s.call(arrange::PackQueries::<1> { rows, next, to });
             }
         }
     }
@@ -254,39 +256,39 @@ impl Head<'_> {
     }
 }
 
-/// The keys that some row of a run sees, if there are any, in tiles that are counted from the start of the sequence.
+/// The keys that some rows see, if there are any, in stretches that are counted from the start of the sequence.
 #[derive(Clone, Copy)]
-struct KeyTiles {
+struct KeyStretches {
     start: usize,
     end: usize,
-    keys_of_tile: usize,
+    keys_of_stretch: usize,
 }
 
-impl KeyTiles {
+impl KeyStretches {
     #[inline(always)]
-    fn new<S: Simd>(mask: AttentionMask, seen: Range<usize>) -> KeyTiles {
-        let keys_of_tile =
-            if matches!(mask, AttentionMask::Window { .. }) { WINDOW_TILE_KEYS } else { TILE_KEYS };
+    fn new<S: Simd>(mask: AttentionMask, seen: Range<usize>) -> KeyStretches {
+        let keys_of_stretch =
+            if matches!(mask, AttentionMask::Window { .. }) { WINDOW_STRETCH_KEYS } else { STRETCH_KEYS };
         // from such a key on that, whatever rows attend, the same two keys share a word, and the same words a register
-        let shared = if S::TILES { tiled::RUN_KEYS } else { 2 };
-        KeyTiles { start: seen.start / shared * shared, end: seen.end, keys_of_tile }
+        let shared = if S::TILES { tiled::REGISTER_KEYS } else { 2 };
+        KeyStretches { start: seen.start / shared * shared, end: seen.end, keys_of_stretch }
     }
 
     #[inline(always)]
     fn count(self) -> usize {
-        self.end.div_ceil(self.keys_of_tile) - self.start / self.keys_of_tile
+        self.end.div_ceil(self.keys_of_stretch) - self.start / self.keys_of_stretch
     }
 
-    /// Positions of the keys of one tile.
+    /// Positions of the keys of one stretch.
     #[inline(always)]
     fn keys(self, number: usize) -> Range<usize> {
-        let first = (self.start / self.keys_of_tile + number) * self.keys_of_tile;
-        self.start.max(first)..self.end.min(first + self.keys_of_tile)
+        let first = (self.start / self.keys_of_stretch + number) * self.keys_of_stretch;
+        self.start.max(first)..self.end.min(first + self.keys_of_stretch)
     }
 }
 
 /// A head and consecutive rows of a sequence.
-struct Run<'a> {
+struct QueryRows<'a> {
     head: &'a Head<'a>,
     /// Rows of the sequence.
     tokens: Range<usize>,
@@ -297,8 +299,8 @@ struct Run<'a> {
     scale: Scale,
 }
 
-impl<'a> Run<'a> {
-    /// Lets every block attend to the keys of one tile, and ask for its share of those that a head reads next.
+impl<'a> QueryRows<'a> {
+    /// Lets every block attend to the keys of one stretch, and ask for its share of those that a head reads next.
     ///
     /// # Safety
     /// While this runs, nobody else uses this head's columns of these rows of `out`.
@@ -310,11 +312,11 @@ impl<'a> Run<'a> {
         (next_head, next): (usize, Range<usize>),
         scratch: &mut Scratch<'_>,
     ) {
-        let tiles = EvenTiles::new(keys.len(), key_rows::<S>()).ranges();
+        let key_strips = EvenTiles::new(keys.len(), keys_of_product::<S>()).ranges();
         let values = self.rows_of(self.head.v, &keys);
         if S::DOT_BF16 {
             let rows = self.rows_of(self.head.k, &keys);
-            s.call(PackKeys { rows, tiles: tiles.clone(), to: scratch.keys });
+            s.call(PackKeys { rows, key_strips: key_strips.clone(), to: scratch.keys });
         }
         if S::TILES {
             s.call(tiled::PackColumns { rows: values, to: scratch.values });
@@ -327,7 +329,14 @@ impl<'a> Run<'a> {
             let rows = first..self.rows.end.min(first + block_queries::<S>());
             let part = |number| self.tokens.start + next.start + next.len() * number / blocks;
             let ahead = self.head.ahead(next_head, part(number)..part(number + 1));
-            let block = Block { run: self, rows, number, keys: keys.clone(), tiles: tiles.clone(), by_row };
+            let block = QueryBlock {
+                query_rows: self,
+                rows,
+                number,
+                keys: keys.clone(),
+                key_strips: key_strips.clone(),
+                by_row,
+            };
             // SAFETY: these rows are among those that the caller promises.
             unsafe {
                 if is_wide::<S>(block.rows.len()) {
@@ -349,7 +358,7 @@ impl<'a> Run<'a> {
     /// The answer of rows that see no key.
     ///
     /// # Safety
-    /// As for [`Run::attend_to`].
+    /// As for [`QueryRows::attend_to`].
     unsafe fn write_zeros(&self, rows: Range<usize>) {
         for row in rows {
             // SAFETY: the caller promises this row.
@@ -385,38 +394,38 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Queries that are lanes of one or two vectors, and a tile of keys.
-struct Block<'a> {
-    run: &'a Run<'a>,
+/// Queries that are lanes of one or two vectors, and a stretch of keys.
+struct QueryBlock<'a> {
+    query_rows: &'a QueryRows<'a>,
     /// Positions of the queries.
     rows: Range<usize>,
-    /// Which block of the run.
+    /// Which block of the rows.
     number: usize,
     /// Positions of the keys.
     keys: Range<usize>,
-    /// How they are cut into tiles of a product.
-    tiles: TileRanges,
+    /// How they are cut into strips.
+    key_strips: TileRanges,
     /// Whether some value is not finite and each row must keep to its own keys.
     by_row: bool,
 }
 
-impl Block<'_> {
+impl QueryBlock<'_> {
     /// # Safety
-    /// As for [`Run::attend_to`].
+    /// As for [`QueryRows::attend_to`].
     #[inline(always)]
     unsafe fn attend<S: Simd, const VECTORS: usize>(&self, s: S, scratch: &mut Scratch<'_>, ahead: Ahead) {
-        let Run { head, scale, .. } = *self.run;
-        let (head_dim, mask, len) = (head.shape.head_dim, head.shape.mask, self.run.tokens.len());
+        let QueryRows { head, scale, .. } = *self.query_rows;
+        let (head_dim, mask, len) = (head.shape.head_dim, head.shape.mask, self.query_rows.tokens.len());
         let all = mask.visible_to_any(self.rows.clone(), len);
         let seen = all.start.max(self.keys.start)..all.end.min(self.keys.end);
         if seen.is_empty() {
             return;
         }
-        // weights of a run of keys, though there may be fewer
+        // as many lines as a register takes words, though keys may be fewer
         let lines = &mut scratch.weights[..self.keys.len().max(RUN) * VECTORS * S::LANES];
         let queries = &scratch.queries[self.number * block_queries::<S>() * query_lines(head_dim)..];
-        let mut tile = Tile { lines, seen: seen.start - self.keys.start..seen.end - self.keys.start };
-        let mut greatest = self.score::<S, VECTORS>(s, scratch.keys, queries, &mut tile);
+        let mut grid = ScoreGrid { lines, seen: seen.start - self.keys.start..seen.end - self.keys.start };
+        let mut greatest = self.score::<S, VECTORS>(s, scratch.keys, queries, &mut grid);
         let sees_all = mask.visible(self.rows.start, len).end >= seen.end
             && mask.visible(self.rows.end - 1, len).start <= seen.start;
         if scale.comes_first() || !sees_all || seen != self.keys {
@@ -426,12 +435,12 @@ impl Block<'_> {
                 bias.write_falling(head.head, last, scratch.biases);
                 &*scratch.biases
             });
-            greatest = tile.adjust::<S, VECTORS>(s, scale, biases, (!sees_all).then_some(&visible));
+            greatest = grid.adjust::<S, VECTORS>(s, scale, biases, (!sees_all).then_some(&visible));
         }
-        let (most, totals) = scratch.states.split_at_mut(MOST_ROWS);
+        let (most, totals) = scratch.states.split_at_mut(MOST_QUERY_ROWS);
         let at = self.number * block_queries::<S>()..(self.number + 1) * block_queries::<S>();
         let mut state = State { greatest: &mut most[at.clone()], totals: &mut totals[at] };
-        let before = tile.weigh::<S, VECTORS>(s, scale, &greatest, &mut state, ahead);
+        let before = grid.weigh::<S, VECTORS>(s, scale, &greatest, &mut state, ahead);
         let inverses = state.inverses(s);
         if S::TILES {
             let factors = [
@@ -439,11 +448,11 @@ impl Block<'_> {
                 (all.end <= self.keys.end).then_some(&inverses),
             ];
             // SAFETY: the caller promises these rows.
-            return unsafe { self.add_by_tiles(s, tile, factors, (scratch.values, scratch.sums)) };
+            return unsafe { self.add_by_tiles(s, grid, factors, (scratch.values, scratch.sums)) };
         }
         let sums = Sums {
             block: self,
-            weights: tile.lines,
+            weights: grid.lines,
             line: VECTORS * S::LANES,
             values: self.values::<S>(scratch.values),
             before: (all.start < self.keys.start).then_some(&before),
@@ -451,38 +460,46 @@ impl Block<'_> {
             sums: scratch.sums,
         };
         // SAFETY: the caller promises these rows.
-        unsafe { sums.add(s, tile.seen) };
+        unsafe { sums.add(s, grid.seen) };
     }
 
-    /// Adds the values of the keys that `tile` has weights of, where there are tile registers; `factors` are those of
+    /// Adds the values of the keys that the grid has weights of, where there are tile registers; `factors` are those of
     /// [`Sums`].
     ///
     /// # Safety
-    /// As for [`Run::attend_to`].
+    /// As for [`QueryRows::attend_to`].
     #[inline(always)]
     unsafe fn add_by_tiles<S: Simd>(
         &self,
         s: S,
-        Tile { lines: weights, seen }: Tile<'_>,
+        ScoreGrid { lines: weights, seen }: ScoreGrid<'_>,
         [before, inverses]: [Option<&[f32; MOST_QUERIES]>; 2],
         (values, sums): (&mut [f32], &mut [f32]),
     ) {
-        let (run, head_dim) = (self.run, self.run.head.shape.head_dim);
+        let (query_rows, head_dim) = (self.query_rows, self.query_rows.head.shape.head_dim);
         let words = seen.start / 2..seen.end.div_ceil(2);
-        let runs = words.start / RUN..words.end.div_ceil(RUN);
-        weights[runs.start * RUN * TILE_ROWS..words.start * TILE_ROWS].fill(0.0);
-        weights[words.end * TILE_ROWS..runs.end * RUN * TILE_ROWS].fill(0.0);
-        let runs_of_values = self.keys.len().div_ceil(tiled::RUN_KEYS);
-        let of_block = tiled::sum_lines(head_dim) * TILE_ROWS;
+        let key_registers = words.start / RUN..words.end.div_ceil(RUN);
+        weights[key_registers.start * RUN * MOST_QUERIES..words.start * MOST_QUERIES].fill(0.0);
+        weights[words.end * MOST_QUERIES..key_registers.end * RUN * MOST_QUERIES].fill(0.0);
+        let registers_of_values = self.keys.len().div_ceil(tiled::REGISTER_KEYS);
+        let of_block = tiled::sum_lines(head_dim) * MOST_QUERIES;
         let sums = &mut sums[self.number * of_block..][..of_block];
         let (values, spare) = values.split_at_mut(tiled::column_words(head_dim, self.keys.len()));
         // SAFETY: those of the scores are gone.
         let mut registers = unsafe { TileRegisters::new(s) };
         let mut add = |values: &[f32], sums: &mut [f32]| {
             for dimensions in tiled::Dimensions::of(head_dim) {
-                let (runs, weights) = (runs.clone(), &*weights);
-                tiled::AddValues { dimensions, values, runs_of_values, runs, weights, before, sums }
-                    .add(s, &mut registers);
+                let (key_registers, weights) = (key_registers.clone(), &*weights);
+                tiled::AddValues {
+                    dimensions,
+                    values,
+                    registers_of_values,
+                    key_registers,
+                    weights,
+                    before,
+                    sums,
+                }
+                .add(s, &mut registers);
             }
         };
         if self.by_row {
@@ -493,7 +510,7 @@ impl Block<'_> {
                 tiled::hide_keys(values, (head_dim, self.keys.len()), &self.visible(query, &seen), shown);
                 of_query.copy_from_slice(sums);
                 add(shown, of_query);
-                let lanes = sums.iter_mut().zip(&*of_query).skip(query).step_by(TILE_ROWS);
+                let lanes = sums.iter_mut().zip(&*of_query).skip(query).step_by(MOST_QUERIES);
                 lanes.for_each(|(to, sum)| *to = *sum);
             }
         } else {
@@ -502,7 +519,7 @@ impl Block<'_> {
         if let Some(factors) = inverses {
             // SAFETY: the caller promises these rows.
             let row = |query: usize, column: usize, values: &[f32]| unsafe {
-                run.out(self.rows.start + query, column, values.len()).copy_from_slice(values);
+                query_rows.out(self.rows.start + query, column, values.len()).copy_from_slice(values);
             };
             s.call(tiled::Rows { head_dim, queries: self.rows.len(), sums, factors, row });
         }
@@ -510,51 +527,52 @@ impl Block<'_> {
 
     /// Those of the keys `seen` that one query sees.
     fn visible(&self, query: usize, seen: &Range<usize>) -> Range<usize> {
-        let Block { run, rows, keys, .. } = self;
-        let visible = run.head.shape.mask.visible(rows.start + query, run.tokens.len());
+        let QueryBlock { query_rows, rows, keys, .. } = self;
+        let visible = query_rows.head.shape.mask.visible(rows.start + query, query_rows.tokens.len());
         let start = visible.start.saturating_sub(keys.start).max(seen.start);
         let end = visible.end.saturating_sub(keys.start).min(seen.end);
         if start < end { start..end } else { 0..0 }
     }
 
-    /// The values of the tile: packed ones, or where they lie.
+    /// The values of the stretch: packed ones, or where they lie.
     #[inline(always)]
     fn values<'s, S: Simd>(&'s self, packed: &'s [f32]) -> Lines<'s> {
-        let head = self.run.head;
+        let head = self.query_rows.head;
         if !head.values_are_lines::<S>() {
             return Lines { values: packed, line: head.shape.head_dim.next_multiple_of(S::LANES) };
         }
-        let first =
-            head.v.start(self.run.tokens.start + self.keys.start, head.kv_head() * head.shape.head_dim);
+        let first = head
+            .v
+            .start(self.query_rows.tokens.start + self.keys.start, head.kv_head() * head.shape.head_dim);
         Lines { values: &head.v.rows[first..], line: head.v.row_stride }
     }
 
-    /// Scores of the tiles that hold a seen key; gives the greatest of each query over these tiles.
+    /// Scores of the strips that hold a seen key; gives the greatest of each query over these strips.
     #[inline(always)]
     fn score<S: Simd, const VECTORS: usize>(
         &self,
         s: S,
         keys: &[f32],
         queries: &[f32],
-        tile: &mut Tile<'_>,
+        grid: &mut ScoreGrid<'_>,
     ) -> [f32; MOST_QUERIES] {
-        let Head { k, shape: AttentionShape { head_dim, .. }, .. } = *self.run.head;
+        let Head { k, shape: AttentionShape { head_dim, .. }, .. } = *self.query_rows.head;
         let mut greatest = [f32::NEG_INFINITY; MOST_QUERIES];
         // SAFETY: nobody else multiplies on this thread meanwhile.
         let mut registers = unsafe { TileRegisters::new(s) };
-        for range in self.tiles.clone() {
-            if range.end <= tile.seen.start || range.start >= tile.seen.end {
+        for range in self.key_strips.clone() {
+            if range.end <= grid.seen.start || range.start >= grid.seen.end {
                 continue;
             }
             let keys = if S::DOT_BF16 {
                 &keys[tile_values(range.start, words::<S>(head_dim))..]
             } else {
-                let row = self.run.tokens.start + self.keys.start + range.start;
-                &k.rows[k.start(row, self.run.head.kv_head() * head_dim)..]
+                let row = self.query_rows.tokens.start + self.keys.start + range.start;
+                &k.rows[k.start(row, self.query_rows.head.kv_head() * head_dim)..]
             };
-            let lines = &mut tile.lines[range.start * VECTORS * S::LANES..];
+            let lines = &mut grid.lines[range.start * VECTORS * S::LANES..];
             if S::TILES {
-                let queries = &queries[..tiled::query_words(head_dim) * TILE_ROWS];
+                let queries = &queries[..tiled::query_words(head_dim) * MOST_QUERIES];
                 let (count, greatest) = (range.len(), &mut greatest);
                 tiled::Scores { keys, count, queries, lines, greatest }.compute(s, &mut registers);
                 continue;
@@ -570,7 +588,7 @@ impl Block<'_> {
 
 /// Scores of `ROWS` keys with the queries in the lanes of `VECTORS` vectors.
 struct Score<'a, const VECTORS: usize, const ROWS: usize> {
-    /// A packed tile where products are of words, else the first key and what follows.
+    /// A packed strip where products are of words, else the first key and what follows.
     keys: &'a [f32],
     /// From one key to the next where they are not packed.
     stride: usize,
@@ -590,7 +608,8 @@ impl<const VECTORS: usize, const ROWS: usize> Kernel for Score<'_, VECTORS, ROWS
     fn run<S: Simd>(self, s: S) {
         let line = VECTORS * S::LANES;
         let zeros = [[s.splat(0.0); VECTORS]; ROWS];
-        let keys = (self.keys, if S::DOT_BF16 { Order::packed(ROWS) } else { Order::rows(self.stride) });
+        let keys =
+            (self.keys, if S::DOT_BF16 { RowOrder::packed(ROWS) } else { RowOrder::rows(self.stride) });
         let scores: [[S::F32; VECTORS]; ROWS] = multiply(s, keys, (self.queries, line), self.k, zeros);
         let mut greatest = [s.splat(0.0); VECTORS];
         for (i, greatest) in greatest.iter_mut().enumerate() {
@@ -617,35 +636,35 @@ struct Lines<'a> {
     line: usize,
 }
 
-/// The second product: weights of a block's queries times the values of a tile of keys.
+/// The second product: weights of a block's queries times the values of a stretch of keys.
 struct Sums<'a> {
-    block: &'a Block<'a>,
+    block: &'a QueryBlock<'a>,
     /// `[keys][queries]`, lines of `line` values.
     weights: &'a [f32],
     line: usize,
-    /// Of the tile of keys.
+    /// Of the stretch of keys.
     values: Lines<'a>,
-    /// Factors on what earlier tiles of keys left in `sums`, if there were any.
+    /// Factors on what earlier stretches of keys left in `sums`, if there were any.
     before: Option<&'a [f32; MOST_QUERIES]>,
-    /// Factors on the result, if this is the last tile of keys.
+    /// Factors on the result, if this is the last stretch of keys.
     inverses: Option<&'a [f32; MOST_QUERIES]>,
-    /// Sums of the whole run between tiles of keys, `[rows][whole vectors]`.
+    /// Sums of all rows between stretches of keys, `[rows][whole vectors]`.
     sums: &'a mut [f32],
 }
 
 impl Sums<'_> {
-    /// Adds the values of the keys `seen`, counted from the first of the tile.
+    /// Adds the values of the keys `seen`, counted from the first of the stretch.
     ///
     /// # Safety
-    /// As for [`Run::attend_to`].
+    /// As for [`QueryRows::attend_to`].
     #[inline(always)]
     unsafe fn add<S: Simd>(mut self, s: S, seen: Range<usize>) {
-        let Block { run, rows, by_row, .. } = self.block;
-        let head_dim = run.head.shape.head_dim;
-        let tiles = EvenTiles::new(rows.len(), if *by_row { 1 } else { held_rows::<S>() }).ranges();
-        // by columns first: what all tiles read of the values, and their weights, stays in a first-level cache
+        let QueryBlock { query_rows, rows, by_row, .. } = self.block;
+        let head_dim = query_rows.head.shape.head_dim;
+        let query_strips = EvenTiles::new(rows.len(), if *by_row { 1 } else { held_rows::<S>() }).ranges();
+        // by columns first: what all strips of queries read of values and weights stays in a first-level cache
         for column in (0..head_dim).step_by(2 * S::LANES) {
-            for queries in tiles.clone() {
+            for queries in query_strips.clone() {
                 let keys = if *by_row { self.block.visible(queries.start, &seen) } else { seen.clone() };
                 let of = &mut self;
                 let query = queries.start;
@@ -678,12 +697,12 @@ impl Sums<'_> {
     }
 }
 
-/// `VECTORS` vectors of the sums of `ROWS` queries; made where the promise of [`Run::attend_to`] holds.
+/// `VECTORS` vectors of the sums of `ROWS` queries; made where the promise of [`QueryRows::attend_to`] holds.
 struct SumValues<'a, 'b, const VECTORS: usize, const ROWS: usize> {
     of: &'a mut Sums<'b>,
     /// The first query of the block.
     query: usize,
-    /// Keys of the tile.
+    /// Keys of the stretch.
     keys: Range<usize>,
     /// The first dimension of the head.
     column: usize,
@@ -695,11 +714,11 @@ impl<const VECTORS: usize, const ROWS: usize> Kernel for SumValues<'_, '_, VECTO
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self { of, query, keys, column } = self;
-        let Block { run, rows, .. } = of.block;
-        let head_dim = run.head.shape.head_dim;
+        let QueryBlock { query_rows, rows, .. } = of.block;
+        let head_dim = query_rows.head.shape.head_dim;
         let line = head_dim.next_multiple_of(S::LANES);
-        // of the whole run
-        let first = rows.start - run.rows.start + query;
+        // of all rows
+        let first = rows.start - query_rows.rows.start + query;
         // Addresses are seen once to lie where they should: looking at those of each row took 3 to 5 % of attention's time.
         let kept = &mut of.sums[first * line + column..];
         assert!(kept.len() >= (ROWS - 1) * line + VECTORS * S::LANES);
@@ -724,7 +743,7 @@ impl<const VECTORS: usize, const ROWS: usize> Kernel for SumValues<'_, '_, VECTO
         if by_halves && keys.start % 2 == 1 {
             sums[0] = of.add_half(s, (keys.start / 2, query), column, LOWER_HALF, sums[0]);
         }
-        let weights = (&of.weights[words.start * of.line + query..], Order::columns(of.line));
+        let weights = (&of.weights[words.start * of.line + query..], RowOrder::columns(of.line));
         let Lines { values, line: of_key } = of.values;
         let values = (&values[words.start * of_key + column..], of_key);
         let mut sums: [[S::F32; VECTORS]; ROWS] = multiply(s, weights, values, words.len(), sums);
@@ -750,7 +769,7 @@ impl<const VECTORS: usize, const ROWS: usize> Kernel for SumValues<'_, '_, VECTO
         // adding 0 makes −0, which weights of 0 may or may not leave, one of both zeros
         let zero = s.splat(0.0);
         let width = (head_dim - column).min(VECTORS * S::LANES);
-        let (to, stride) = run.out_rows(rows.start + query, ROWS, column, width);
+        let (to, stride) = query_rows.out_rows(rows.start + query, ROWS, column, width);
         if width == VECTORS * S::LANES {
             store!(|sum, row| s.mul_add(sum, s.splat(inverses[row]), zero), to, stride);
             return;

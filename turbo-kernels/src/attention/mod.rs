@@ -35,7 +35,8 @@ pub struct AttentionShape {
     /// has fast instructions for that, and f32 where not (see [`crate::Cpu::computes`]). Sums and softmax are f32 always;
     /// [`DType::Int8`] means [`DType::Bf16`].
     ///
-    /// Rounding moves a score by `δ = scale · Σ |q · k| / 2⁸` at most, and a result by `(e^2δ − 1 + 2⁻⁷) · max |v|`.
+    /// Rounding moves a score by `δ = scale · Σ |q · k| / 2⁷` at most, so all weights of a row together by
+    /// `2 · tanh(δ/2)`, and a result, for which weights and values are rounded too, by `(e^δ − 1 + 2⁻⁷) · max |v|`.
     pub dtype: DType,
     /// Which tokens attend.
     pub queries: Queries,

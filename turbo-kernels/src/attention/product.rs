@@ -12,30 +12,30 @@ use crate::{gemm::RUN, simd::Simd};
 
 /// Where the rows lie whose values are broadcast: value `k` of row `i` at `i · row + k % run · step + k / run · next`.
 #[derive(Clone, Copy)]
-pub(super) struct Order {
+pub(super) struct RowOrder {
     row: usize,
     step: usize,
     run: usize,
     next: usize,
 }
 
-impl Order {
+impl RowOrder {
     /// As [`crate::gemm::pack_tile`] packs `rows` rows.
     #[inline(always)]
-    pub(super) fn packed(rows: usize) -> Order {
-        Order { row: RUN, step: 1, run: RUN, next: rows * RUN }
+    pub(super) fn packed(rows: usize) -> RowOrder {
+        RowOrder { row: RUN, step: 1, run: RUN, next: rows * RUN }
     }
 
     /// Rows one behind the other, `row` values apart.
     #[inline(always)]
-    pub(super) fn rows(row: usize) -> Order {
-        Order { row, step: 1, run: usize::MAX, next: 0 }
+    pub(super) fn rows(row: usize) -> RowOrder {
+        RowOrder { row, step: 1, run: usize::MAX, next: 0 }
     }
 
     /// Rows side by side, `line` values from one `k` to the next.
     #[inline(always)]
-    pub(super) fn columns(line: usize) -> Order {
-        Order { row: 1, step: line, run: usize::MAX, next: 0 }
+    pub(super) fn columns(line: usize) -> RowOrder {
+        RowOrder { row: 1, step: line, run: usize::MAX, next: 0 }
     }
 
     /// Value `k` of row `row`.
@@ -52,7 +52,7 @@ impl Order {
 #[inline(always)]
 pub(super) fn multiply<S: Simd, const ROWS: usize, const VECTORS: usize>(
     s: S,
-    (rows, order): (&[f32], Order),
+    (rows, order): (&[f32], RowOrder),
     (lines, line): (&[f32], usize),
     k: usize,
     mut sums: [[S::F32; VECTORS]; ROWS],

@@ -62,10 +62,11 @@ impl<V> RelativeBias<V> {
     ) -> Result<(), KernelError> {
         let size = |argument, expected, got| Err(KernelError::Size { kernel, argument, expected, got });
         if self.num_buckets < 4 {
-            return size("num_buckets", "at least 4", self.num_buckets);
+            return size("num_buckets", "at least 4".into(), self.num_buckets);
         }
         if self.max_distance <= self.num_buckets / 4 {
-            return size("max_distance", "more than a quarter of the buckets", self.max_distance);
+            let expected = format!("more than {}, a quarter of num_buckets", self.num_buckets / 4);
+            return size("max_distance", expected.into(), self.max_distance);
         }
         let expected = self.num_buckets.saturating_mul(num_heads);
         KernelError::check_length(kernel, "relative bias", expected, values)

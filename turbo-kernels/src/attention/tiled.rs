@@ -9,7 +9,7 @@
 //! turned over while they are packed, and sums when they are done.
 //!
 //! A register takes sixteen words, 32 keys, which are counted from the beginning of the sequence: which of them add up
-//! before they are added to a sum depends on nothing else. Keys of such a run that nobody sees have weights of 0.
+//! before they are added to a sum depends on nothing else. Keys of a register that nobody sees have weights of 0.
 
 use std::ops::Range;
 
@@ -17,11 +17,13 @@ use super::{arrange::HeadRows, product::join, weights::MOST_QUERIES};
 use crate::{
     gemm::{RUN, TileRegisters},
     lanes,
-    simd::{Kernel, Simd, TILE_ROWS},
+    simd::{Kernel, Simd, TILES_SIDE},
 };
 
 /// Keys that a register takes at once.
-pub(super) const RUN_KEYS: usize = 2 * RUN;
+pub(super) const REGISTER_KEYS: usize = 2 * RUN;
+
+const _: () = assert!(MOST_QUERIES == TILES_SIDE, "registers hold the sums of a whole block of queries");
 
 /// Words of the dimensions of a head, in whole runs.
 pub(super) fn query_words(head_dim: usize) -> usize {
@@ -62,20 +64,20 @@ impl Kernel for Scores<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self { keys, count, queries, lines, greatest } = self;
-        let (queries, rest) = queries.as_chunks::<{ RUN * TILE_ROWS }>();
+        let (queries, rest) = queries.as_chunks::<{ RUN * MOST_QUERIES }>();
         assert!(rest.is_empty() && keys.len() >= queries.len() * count * RUN);
-        let lines = &mut lines[..count * TILE_ROWS];
+        let lines = &mut lines[..count * MOST_QUERIES];
         // SAFETY: the registers are set up for `count` rows, of which each has all runs and a line.
         unsafe {
             s.zero_tiles(count);
             for (run, words) in queries.iter().enumerate() {
                 s.add_tile_products(count, keys.as_ptr().add(run * count * RUN), words.as_ptr());
             }
-            s.store_tiles(count, lines.as_mut_ptr(), TILE_ROWS);
+            s.store_tiles(count, lines.as_mut_ptr(), MOST_QUERIES);
         }
         for (at, greatest) in greatest.chunks_exact_mut(S::LANES).enumerate() {
             let mut most = s.load(greatest);
-            for line in lines.chunks_exact(TILE_ROWS) {
+            for line in lines.chunks_exact(MOST_QUERIES) {
                 most = s.max(s.load(&line[at * S::LANES..]), most); // forgets NaN, which comes back as a weight
             }
             s.store(most, greatest);
@@ -96,17 +98,19 @@ impl Dimensions {
     #[inline(always)]
     pub(super) fn of(head_dim: usize) -> impl Iterator<Item = Dimensions> {
         let end = sum_lines(head_dim);
-        (0..end).step_by(TILE_ROWS).map(move |first| Dimensions { first, count: TILE_ROWS.min(end - first) })
+        (0..end)
+            .step_by(TILES_SIDE)
+            .map(move |first| Dimensions { first, count: TILES_SIDE.min(end - first) })
     }
 }
 
 /// Words that [`PackColumns`] writes for `keys` keys.
 pub(super) fn column_words(head_dim: usize, keys: usize) -> usize {
-    sum_lines(head_dim) * keys.div_ceil(RUN_KEYS) * RUN
+    sum_lines(head_dim) * keys.div_ceil(REGISTER_KEYS) * RUN
 }
 
-/// Packs values for products in which a dimension is a row: of each [`Dimensions`], run by run, a row of words of two keys;
-/// 0 behind the last key and the last dimension.
+/// Packs values for products in which a dimension is a row: of each [`Dimensions`], register by register, a row of words
+/// of two keys; 0 behind the last key and the last dimension.
 pub(super) struct PackColumns<'a> {
     pub(super) rows: HeadRows<'a>,
     /// [`column_words`].
@@ -119,18 +123,20 @@ impl Kernel for PackColumns<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self { rows, to } = self;
-        let runs = rows.count.div_ceil(RUN_KEYS);
+        let registers = rows.count.div_ceil(REGISTER_KEYS);
         for Dimensions { first, count } in Dimensions::of(rows.head_dim) {
-            for (run, column) in (0..runs).flat_map(|run| (0..count).step_by(RUN).map(move |it| (run, it))) {
+            for (register, column) in
+                (0..registers).flat_map(|register| (0..count).step_by(RUN).map(move |it| (register, it)))
+            {
                 let mut words = [[0.0; RUN]; RUN];
                 for (word, line) in words.iter_mut().enumerate() {
                     let mut pair = [s.splat(0.0); 2];
-                    for (key, values) in (run * RUN_KEYS + 2 * word..rows.count).zip(&mut pair) {
+                    for (key, values) in (register * REGISTER_KEYS + 2 * word..rows.count).zip(&mut pair) {
                         *values = lanes::read(s, rows.row(key).get(first + column..).unwrap_or(&[]), 0.0);
                     }
                     s.store(join(s, pair[0], pair[1]), line);
                 }
-                let to = &mut to[(first * runs + run * count + column) * RUN..][..RUN * RUN];
+                let to = &mut to[(first * registers + register * count + column) * RUN..][..RUN * RUN];
                 for half in (0..RUN).step_by(lanes::SQUARE) {
                     let mut lines: [&[f32]; lanes::SQUARE] = [&[]; lanes::SQUARE];
                     for (line, words) in lines.iter_mut().zip(&words[half..]) {
@@ -150,13 +156,13 @@ pub(super) fn hide_keys(
     seen: &Range<usize>,
     to: &mut [f32],
 ) {
-    let runs = keys.div_ceil(RUN_KEYS);
+    let registers = keys.div_ceil(REGISTER_KEYS);
     for Dimensions { first, count } in Dimensions::of(head_dim) {
-        for run in 0..runs {
-            let at = (first * runs + run * count) * RUN;
+        for register in 0..registers {
+            let at = (first * registers + register * count) * RUN;
             let rows = words[at..at + count * RUN].iter().zip(&mut to[at..at + count * RUN]);
             for (number, (word, to)) in rows.enumerate() {
-                let key = run * RUN_KEYS + 2 * (number % RUN);
+                let key = register * REGISTER_KEYS + 2 * (number % RUN);
                 // the first of two is the upper half
                 let upper = if seen.contains(&key) { 0xffff_0000 } else { 0 };
                 let lower = if seen.contains(&(key + 1)) { 0xffff } else { 0 };
@@ -166,15 +172,16 @@ pub(super) fn hide_keys(
     }
 }
 
-/// Adds the values of some runs of keys, times the weights of a block's queries, to sums; run by [`AddValues::add`] alone.
+/// Adds the values of some registers of keys, times the weights of a block's queries, to sums; run by [`AddValues::add`]
+/// alone.
 pub(super) struct AddValues<'a> {
     pub(super) dimensions: Dimensions,
-    /// As [`PackColumns`] wrote them, and how many runs it wrote.
+    /// As [`PackColumns`] wrote them, and for how many registers.
     pub(super) values: &'a [f32],
-    pub(super) runs_of_values: usize,
+    pub(super) registers_of_values: usize,
     /// Those that count.
-    pub(super) runs: Range<usize>,
-    /// `[words of keys][queries]`, of all runs that count.
+    pub(super) key_registers: Range<usize>,
+    /// `[words of keys][queries]`, of all registers that count.
     pub(super) weights: &'a [f32],
     /// Factors on what is there already, if anything is.
     pub(super) before: Option<&'a [f32; MOST_QUERIES]>,
@@ -197,30 +204,39 @@ impl Kernel for AddValues<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self {
-            dimensions: Dimensions { first, count }, runs_of_values, runs, weights, before, sums, ..
+            dimensions: Dimensions { first, count },
+            registers_of_values,
+            key_registers,
+            weights,
+            before,
+            sums,
+            ..
         } = self;
-        let values = &self.values[first * runs_of_values * RUN..][..count * runs_of_values * RUN];
-        let sums = &mut sums[first * TILE_ROWS..][..count * TILE_ROWS];
-        assert!(runs.end <= runs_of_values && runs.end * RUN * TILE_ROWS <= weights.len());
+        let values = &self.values[first * registers_of_values * RUN..][..count * registers_of_values * RUN];
+        let sums = &mut sums[first * MOST_QUERIES..][..count * MOST_QUERIES];
+        assert!(
+            key_registers.end <= registers_of_values
+                && key_registers.end * RUN * MOST_QUERIES <= weights.len()
+        );
         if let Some(before) = before {
-            for line in sums.chunks_exact_mut(TILE_ROWS) {
+            for line in sums.chunks_exact_mut(MOST_QUERIES) {
                 for (sum, before) in line.chunks_exact_mut(S::LANES).zip(before.chunks_exact(S::LANES)) {
                     s.store(s.mul(s.load(sum), s.load(before)), sum);
                 }
             }
         }
-        // SAFETY: the registers are set up for `count` rows, and the runs are inside both operands.
+        // SAFETY: the registers are set up for `count` rows, and what they load is inside both operands.
         unsafe {
             if before.is_some() {
-                s.load_tiles(count, sums.as_ptr(), TILE_ROWS);
+                s.load_tiles(count, sums.as_ptr(), MOST_QUERIES);
             } else {
                 s.zero_tiles(count);
             }
-            for run in runs {
-                let (x, w) = (run * count * RUN, run * RUN * TILE_ROWS);
+            for register in key_registers {
+                let (x, w) = (register * count * RUN, register * RUN * MOST_QUERIES);
                 s.add_tile_products(count, values.as_ptr().add(x), weights.as_ptr().add(w));
             }
-            s.store_tiles(count, sums.as_mut_ptr(), TILE_ROWS);
+            s.store_tiles(count, sums.as_mut_ptr(), MOST_QUERIES);
         }
     }
 }
@@ -242,7 +258,8 @@ impl<R: FnMut(usize, usize, &[f32])> Kernel for Rows<'_, R> {
         let zero = s.splat(0.0);
         for first in (0..self.head_dim).step_by(lanes::SQUARE) {
             let mut scaled = [[0.0; MOST_QUERIES]; lanes::SQUARE];
-            for (line, sums) in scaled.iter_mut().zip(self.sums[first * TILE_ROWS..].chunks_exact(TILE_ROWS))
+            for (line, sums) in
+                scaled.iter_mut().zip(self.sums[first * MOST_QUERIES..].chunks_exact(MOST_QUERIES))
             {
                 for (at, to) in line.chunks_exact_mut(S::LANES).enumerate() {
                     let (sum, factor) = (&sums[at * S::LANES..], &self.factors[at * S::LANES..]);

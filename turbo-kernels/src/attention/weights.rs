@@ -1,14 +1,14 @@
-//! From scores to weights: a tile of keys, with a block of queries in the lanes, so that every step is one of lanes.
+//! From scores to weights: a stretch of keys, with a block of queries in the lanes, so that every step is one of lanes.
 //!
-//! The greatest score so far is kept for each query, and exponentials are relative to it; where a later tile of keys
-//! holds a greater one, what was summed before is scaled down to it. Each tile of keys is counted from the start of the
+//! The greatest score so far is kept for each query, and exponentials are relative to it; where a later stretch of keys
+//! holds a greater one, what was summed before is scaled down to it. Each stretch is counted from the start of the
 //! sequence, so this depends on nothing but the query and the keys that it sees.
 //!
 //! Exponentials are of base 2, and the scale is part of their argument: `2^(c·score − c·greatest)` with
 //! `c = scale · log₂ e`, in one multiply-add. Its second product is rounded, by a factor that all weights of a query
 //! share; from 2³¹ on exponentials would have no room for that factor, so giant scores are brought near 0 first.
 //!
-//! Source: Milakov and Gimelshein, arXiv 1805.02867; tiles as in Dao et al., NeurIPS 2022.
+//! Source: Milakov and Gimelshein, arXiv 1805.02867; stretches of keys as the blocks of Dao et al., NeurIPS 2022.
 
 use std::ops::Range;
 
@@ -37,12 +37,12 @@ impl Scale {
         Scale { factor, first: biased || !(factor > 0.0 && factor < f32::INFINITY) }
     }
 
-    /// Whether [`Tile::adjust`] has to be called, whatever the mask.
+    /// Whether [`ScoreGrid::adjust`] has to be called, whatever the mask.
     pub(super) fn comes_first(self) -> bool {
         self.first
     }
 
-    /// Factor on what [`Tile::adjust`] leaves.
+    /// Factor on what [`ScoreGrid::adjust`] leaves.
     fn rest(self) -> f32 {
         if self.first { 1.0 } else { self.factor }
     }
@@ -56,15 +56,15 @@ pub(super) struct State<'a> {
     pub(super) totals: &'a mut [f32],
 }
 
-/// Scores of a tile of keys, which become weights.
-pub(super) struct Tile<'a> {
+/// Scores of a stretch of keys and a block of queries, which become weights.
+pub(super) struct ScoreGrid<'a> {
     /// `[keys][queries]`, lines of `VECTORS` vectors.
     pub(super) lines: &'a mut [f32],
     /// The keys that any query of the block sees, counted from the first line.
     pub(super) seen: Range<usize>,
 }
 
-/// Which keys each query sees, counted from the first line of a tile.
+/// Which keys each query sees, counted from the first line of a grid.
 pub(super) struct Visible {
     starts: [f32; MOST_QUERIES],
     ends: [f32; MOST_QUERIES],
@@ -76,7 +76,7 @@ impl Visible {
         let (mut starts, mut ends) = ([0.0; MOST_QUERIES], [0.0; MOST_QUERIES]);
         for (lane, (start, end)) in starts.iter_mut().zip(&mut ends).enumerate() {
             let visible = mask.visible(query + lane, keys);
-            // a tile has few keys, so numbers that f32 rounds are far outside of it
+            // a stretch has few keys, so numbers that f32 rounds are far outside of it
             *start = visible.start.saturating_sub(first) as f32;
             *end = visible.end.saturating_sub(first) as f32;
         }
@@ -84,7 +84,7 @@ impl Visible {
     }
 }
 
-impl Tile<'_> {
+impl ScoreGrid<'_> {
     /// Brings scores into the form whose greatest counts: scaled where `scale` asks for it, with the biases of their
     /// distances, −∞ where a query does not see a key. Gives the greatest.
     ///
@@ -189,7 +189,7 @@ struct Exponent<S: Simd, const VECTORS: usize> {
     shifts: [S::F32; VECTORS],
 }
 
-impl Tile<'_> {
+impl ScoreGrid<'_> {
     /// Takes off the scores of each query what `of_queries` says, 0 for most.
     #[inline(always)]
     fn take_off<S: Simd, const VECTORS: usize>(&mut self, s: S, of_queries: [S::F32; VECTORS]) {
@@ -222,8 +222,8 @@ impl Tile<'_> {
         }
     }
 
-    /// [`Tile::replace`] by words of two weights, word `i` of keys `2i` and `2i + 1` in line `i`; a key that is not seen
-    /// has the weight 0. An exponential that is rounded to bf16 need not be exact.
+    /// [`ScoreGrid::replace`] by words of two weights, word `i` of keys `2i` and `2i + 1` in line `i`; a key that is not
+    /// seen has the weight 0. An exponential that is rounded to bf16 need not be exact.
     #[inline(always)]
     fn replace_by_words<S: Simd, const VECTORS: usize>(
         &mut self,

@@ -43,8 +43,6 @@ pub struct DeviceInfo {
     pub multiprocessors: u32,
     /// All memory of the device.
     pub memory_bytes: u64,
-    /// The most shared memory that one block can ask for.
-    pub shared_bytes: u32,
 }
 
 /// A GPU, or the processor acting as one.
@@ -216,7 +214,7 @@ pub struct Module {
 }
 
 impl Module {
-    /// What is compiled.
+    /// What the emulator compiles. For a GPU a line stands between both parts, so that messages name the file.
     #[must_use]
     pub fn unit(&self) -> String {
         [include_str!("common.cuh"), self.source].concat()

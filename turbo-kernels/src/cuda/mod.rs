@@ -62,7 +62,7 @@ pub use memory::{CudaBlock, CudaView, CudaViewMut};
 pub(crate) use on_emulator::on_every_emulator;
 pub use queue::CudaQueue;
 #[cfg(feature = "cuda")]
-pub use real::{Gpu, Unavailable, Version, available};
+pub use real::{FoundGpu, Gpu, Unavailable, Version, available};
 pub use rows::Reduction;
 pub(crate) use rows::{RowKernel, blocks, count, is_wide, row_kernels, warp_to_a_row};
 
@@ -73,6 +73,6 @@ use crate::KernelError;
 /// # Errors
 /// [`KernelError::Size`] from 2³² on.
 pub(crate) fn size(kernel: &'static str, argument: &'static str, size: usize) -> Result<u32, KernelError> {
-    let expected = "less than 2^32";
+    let expected = "less than 2^32".into();
     u32::try_from(size).map_err(|_| KernelError::Size { kernel, argument, expected, got: size })
 }

@@ -86,7 +86,7 @@ impl RowKernel {
                 RowKernel { threads_of_row: block, block, ..*classic }
             }),
         };
-        let expected = "as few as the reduction takes";
+        let expected = "as few as the reduction takes".into();
         found.ok_or(KernelError::Size { kernel, argument: "columns", expected, got: columns })
     }
 
@@ -134,7 +134,7 @@ pub(crate) fn warp_to_a_row(rows: u32) -> LaunchShape {
 pub(crate) fn count(kernel: &'static str, argument: &'static str, count: usize) -> Result<u32, KernelError> {
     match u32::try_from(count) {
         Ok(count) if count < 1 << 31 => Ok(count),
-        _ => Err(KernelError::Size { kernel, argument, expected: "less than 2^31", got: count }),
+        _ => Err(KernelError::Size { kernel, argument, expected: "less than 2^31".into(), got: count }),
     }
 }
 

@@ -54,7 +54,7 @@ struct Settings {
 
 impl Cpu {
     /// # Errors
-    /// [`DeviceError::TooManyThreads`]; [`DeviceError::UnsupportedIsa`], or [`DeviceError::UnknownIsa`] from the environment.
+    /// [`DeviceError::TooManyThreads`]; [`DeviceError::UnsupportedIsa`], from the environment as [`DeviceError::Setting`].
     pub fn new(options: CpuOptions) -> Result<Cpu, DeviceError> {
         let usual = || thread::available_parallelism().unwrap_or(NonZeroUsize::MIN).min(MOST_THREADS);
         let threads = options.threads.unwrap_or_else(usual);

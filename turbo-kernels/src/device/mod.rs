@@ -203,7 +203,8 @@ pub trait Device: Clone + Send + Sync + 'static {
     /// is safe code.
     ///
     /// # Errors
-    /// [`DeviceError::Bounds`], [`DeviceError::Misaligned`], [`DeviceError::PartialElement`], [`DeviceError::Overlap`].
+    /// [`DeviceError::NoBlock`], [`DeviceError::Bounds`], [`DeviceError::Misaligned`], [`DeviceError::PartialElement`],
+    /// [`DeviceError::Overlap`].
     #[allow(clippy::type_complexity)]
     fn views<'a, const R: usize, const W: usize>(
         &self,
@@ -314,6 +315,14 @@ pub enum DeviceError {
         /// Size of the block.
         block_bytes: usize,
     },
+    /// A span of a block that there is not.
+    #[error("there is no block {block}, expected a number below {blocks}")]
+    NoBlock {
+        /// Number of the block.
+        block: usize,
+        /// Blocks that there are.
+        blocks: usize,
+    },
     /// A view does not start on a boundary of its element.
     #[error("offset {offset} is not a multiple of {alignment}")]
     Misaligned {
@@ -357,6 +366,14 @@ pub enum DeviceError {
     UnsupportedIsa {
         /// What was asked for.
         isa: Isa,
+    },
+    /// An environment variable that says what cannot be.
+    #[error("{variable}: {why}")]
+    Setting {
+        /// Its name.
+        variable: &'static str,
+        /// What is wrong with its value.
+        why: Box<DeviceError>,
     },
     /// More threads than a [`Cpu`] takes.
     #[error("{threads} threads are too many to share an operation, ask for {most} at most")]

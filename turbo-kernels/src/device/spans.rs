@@ -39,7 +39,7 @@ pub(crate) fn check_apart(reads: &[Span], writes: &[Span]) -> Result<(), DeviceE
 /// The block of `span` and its number of values.
 ///
 /// # Errors
-/// [`DeviceError::Bounds`] when there is no such block, [`DeviceError::PartialElement`] when it ends inside a value.
+/// [`DeviceError::NoBlock`] when there is none, [`DeviceError::PartialElement`] when it ends inside a value.
 pub(crate) fn block_of<'b, T: Element, B>(
     blocks: &'b [B],
     span: &Span,
@@ -47,11 +47,8 @@ pub(crate) fn block_of<'b, T: Element, B>(
     if !span.bytes.is_multiple_of(size_of::<T>()) {
         return Err(DeviceError::PartialElement { bytes: span.bytes, element_bytes: size_of::<T>() });
     }
-    let block = blocks.get(span.block).ok_or(DeviceError::Bounds {
-        offset: span.offset,
-        end: span.offset.saturating_add(span.bytes),
-        block_bytes: 0,
-    })?;
+    let missing = DeviceError::NoBlock { block: span.block, blocks: blocks.len() };
+    let block = blocks.get(span.block).ok_or(missing)?;
     Ok((block, span.bytes / size_of::<T>()))
 }
 

@@ -41,7 +41,7 @@ impl Embed for Cpu {
             return Err(KernelError::Size {
                 kernel: NAME,
                 argument: "lookups",
-                expected: "at least 1",
+                expected: "at least 1".into(),
                 got: 0,
             });
         };

@@ -61,7 +61,7 @@ impl<F: Float> Embed for Cuda<F> {
         weights.fits(NAME, columns)?;
         let tokens = KernelError::check_rows(NAME, "out", columns, out.len())?;
         if lookups.is_empty() || lookups.len() > MOST_TABLES {
-            let (argument, expected) = ("lookups", "1 to 4");
+            let (argument, expected) = ("lookups", "1 to 4".into());
             return Err(KernelError::Size { kernel: NAME, argument, expected, got: lookups.len() });
         }
         let mut rows = [0; MOST_TABLES];
@@ -126,7 +126,7 @@ fn table_rows<F: Float>(
         return Err(KernelError::Size {
             kernel,
             argument: "rows of a table",
-            expected: "at least 1",
+            expected: "at least 1".into(),
             got: 0,
         });
     }

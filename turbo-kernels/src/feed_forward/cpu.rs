@@ -15,9 +15,9 @@ use crate::{
     bias_act::{self, Accuracy, with_activation},
     device::{Cpu, CpuQueue, SharedMut},
     gemm::{
-        Blocks, Course, Cut, Finish, Format, FormatKernel, Group, Groups, Halves, Met, PackedWeight, Panels,
-        Piece, Place, ProductRows, RING, RUN, Stage, Store, Tile, activate, activate_in_place, features,
-        panel_width, row_of,
+        Blocks, Course, Cut, Finish, Format, FormatKernel, Group, Groups, Halves, Met, OneRoom, PackedWeight,
+        Panels, Piece, Place, ProductRows, RING, RUN, Stage, Store, Tile, activate, activate_in_place,
+        features, panel_width, row_of,
     },
     norm::NormGroup,
     simd::{Kernel, Simd},
@@ -77,9 +77,12 @@ pub(crate) fn feed_forward(
     stages[NORMALISE] = Stage::shared(norm.map_or(0, |norm| norm.pieces(groups.most_rows())));
     // Each stage has what it reads from the stages before it in its group, and a place in the rings is free when the
     // group that had it is done: the course runs a piece no sooner.
-    // The hidden values of one group, or a block of them, are all that a second-level cache has room for.
+    // The hidden values of one group, or a block of them, are all that a second-level cache has room for. Where there
+    // are none, int8 still writes a scale and a zero point of each row.
+    let writer = [UP, REARRANGE].into_iter().find(|&stage| stages[stage].pieces() > 0);
+    let one_room = writer.map(|writer| OneRoom { writer, last_reader: DOWN });
     let (tracks, count) = (groups.tracks(), groups.count() * blocks.count());
-    let course = Course { tracks, groups: count, stages, one_room: Some([UP, DOWN]) };
+    let course = Course { tracks, groups: count, stages, one_room };
     course.run(team, |_, Piece { group, stage, index }| {
         let (group, block) = blocks.of_group(group);
         let rows_of_x = (group, of_x.get(0));
@@ -342,6 +345,32 @@ mod tests {
                 assert!(of_nan.iter().all(|v| v.is_nan()));
                 cpu.feed_forward(&mut queue, &x, layer, &mut got).unwrap();
                 assert!(got.iter().all(|v| v.is_finite()), "{} {dtype} {size} {wide}", cpu.isa());
+            }
+        }
+    }
+
+    /// What int8 keeps of each row is there without hidden values too, with room for one group at a time.
+    #[test]
+    fn a_layer_without_hidden_values_gives_its_bias() {
+        let [rows, size, wide] = [300, 64, 4096];
+        let (x, bias) = (values(rows * wide, 1), values(size, 2));
+        for isa in Isa::available() {
+            let cpu = Cpu::new(CpuOptions { threads: NonZeroUsize::new(2), isa: Some(isa) }).unwrap();
+            for dtype in DType::ALL {
+                let up = cpu.pack(&[], 0, wide, dtype).unwrap();
+                let down = cpu.pack(&[], size, 0, dtype).unwrap();
+                let layer = FeedForward {
+                    up: &up,
+                    up_bias: None,
+                    hidden: Hidden::Activation(Activation::GeluErf),
+                    down: &down,
+                    down_bias: Some(&bias[..]),
+                    residual: None,
+                    norm: None,
+                };
+                let mut got = vec![f32::NAN; rows * size];
+                cpu.feed_forward(&mut cpu.queue().unwrap(), &x, layer, &mut got).unwrap();
+                assert!(got.chunks_exact(size).all(|row| row == bias), "{isa} {dtype}");
             }
         }
     }

@@ -48,10 +48,10 @@ impl<W, V> FeedForward<'_, W, V> {
         let wide = self.hidden.up_features(down_inputs);
         if up_features != wide {
             let expected = match self.hidden {
-                Hidden::Activation(_) => "in_features of down",
-                Hidden::Gate(_) => "twice in_features of down",
+                Hidden::Activation(_) => format!("in_features of down, {wide}"),
+                Hidden::Gate(_) => format!("twice in_features of down, {wide}"),
             };
-            let argument = "out_features of up";
+            let (argument, expected) = ("out_features of up", expected.into());
             return Err(KernelError::Size { kernel: NAME, argument, expected, got: up_features });
         }
         let length = |argument, expected, got: Option<V>| {

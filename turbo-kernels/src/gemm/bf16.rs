@@ -6,7 +6,7 @@
 //! another order, as [`super::tiled`] says.
 //!
 //! # Error
-//! Rounding an operand errs by 2⁻⁹ of it at most, so a product by 2⁻⁸ · Σ |x · w| and what the chain adds.
+//! Rounding an operand errs by 2⁻⁸ of it at most, so a product by 2⁻⁷ · Σ |x · w| and what the chain adds.
 
 use std::ops::Range;
 

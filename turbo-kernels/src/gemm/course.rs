@@ -63,9 +63,19 @@ impl Stage {
     }
 
     /// How many.
-    fn pieces(&self) -> usize {
+    pub(crate) fn pieces(&self) -> usize {
         self.shared + self.free
     }
+}
+
+/// A stage whose results have room for one group: it waits for the stage that is the last to read them to be done in the
+/// group before. They may be one stage, whose groups then come one after another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OneRoom {
+    /// It has pieces, or nobody would wait.
+    pub(crate) writer: usize,
+    /// The writer, or a stage behind it.
+    pub(crate) last_reader: usize,
 }
 
 /// Tracks of groups that go through `STAGES` stages.
@@ -77,9 +87,8 @@ pub(crate) struct Course<const STAGES: usize> {
     pub(crate) groups: usize,
     /// A stage may have no pieces.
     pub(crate) stages: [Stage; STAGES],
-    /// A stage whose results have room for one group, and the stage that is the last to read them: the first waits for
-    /// the second to be done in the group before. They may be one stage, whose groups then come one after another.
-    pub(crate) one_room: Option<[usize; 2]>,
+    /// Which stage has no room for more than one group, if one has not.
+    pub(crate) one_room: Option<OneRoom>,
 }
 
 impl<const STAGES: usize> Course<STAGES> {
@@ -89,6 +98,10 @@ impl<const STAGES: usize> Course<STAGES> {
     /// # Panics
     /// When `work` panicked, with its payload.
     pub(crate) fn run(&self, team: &mut Team, work: impl Fn(usize, Piece) + Sync) {
+        debug_assert!(
+            self.one_room.is_none_or(|room| self.stages[room.writer].pieces() > 0),
+            "who has no pieces does not wait"
+        );
         let tracks = [const { Track::<STAGES>::new() }; MOST_TRACKS];
         let shares = [const { Share::<STAGES>::new() }; SHARES];
         let shares = &shares[..team.threads().min(SHARES)];
@@ -117,7 +130,7 @@ impl<const STAGES: usize> Course<STAGES> {
             self.wait(&track.done, claim);
             let piece = self.piece(claim, shares, own);
             // counted even if the work panics: who waits for it must not wait forever
-            let _finished = Count(&track.done[piece.group.number % RING].0[piece.stage]);
+            let _finished = CountWhenDropped(&track.done[piece.group.number % RING].0[piece.stage]);
             work(piece);
         }
     }
@@ -193,10 +206,11 @@ impl<const STAGES: usize> Course<STAGES> {
         earlier.for_each(|(count, stage)| wait_for(count, (laps + 1) * stage.pieces()));
         let all = slot.iter().zip(&self.stages);
         all.for_each(|(count, stage)| wait_for(count, laps * stage.pieces()));
-        if let (Some([writer, reader]), Some(before)) = (self.one_room, group.checked_sub(1))
+        if let (Some(OneRoom { writer, last_reader }), Some(before)) = (self.one_room, group.checked_sub(1))
             && stage == writer
         {
-            wait_for(&done[before % RING].0[reader], (before / RING + 1) * self.stages[reader].pieces());
+            let pieces = self.stages[last_reader].pieces();
+            wait_for(&done[before % RING].0[last_reader], (before / RING + 1) * pieces);
         }
     }
 }
@@ -263,10 +277,10 @@ impl<const STAGES: usize> Share<STAGES> {
     }
 }
 
-/// Counts when it is dropped.
-struct Count<'a>(&'a AtomicUsize);
+/// Counts a piece that is done, or whose work panicked.
+struct CountWhenDropped<'a>(&'a AtomicUsize);
 
-impl Drop for Count<'_> {
+impl Drop for CountWhenDropped<'_> {
     fn drop(&mut self) {
         self.0.fetch_add(1, Release);
     }
@@ -319,7 +333,8 @@ mod tests {
             let mut team = Team::new(NonZeroUsize::new(threads).unwrap()).unwrap();
             let seen = Mutex::new(HashSet::new());
             let tracks = tracks.min(threads);
-            let course = Course { tracks, groups, stages, one_room: Some([1, 2]) };
+            let one_room = Some(OneRoom { writer: 1, last_reader: 2 }).filter(|_| pieces[1] > 0);
+            let course = Course { tracks, groups, stages, one_room };
             course.run(&mut team, |_, Piece { group, stage, index }| {
                 let before = {
                     let seen = seen.lock().unwrap();

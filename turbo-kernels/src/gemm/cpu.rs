@@ -16,7 +16,7 @@
 use super::{
     Epilogue, Gemm,
     blocks::Blocks,
-    course::{Course, Group, Piece, Stage},
+    course::{Course, Group, OneRoom, Piece, Stage},
     finish::Store,
     max_pool,
     pack::PackedWeight,
@@ -29,6 +29,11 @@ use crate::{
     feed_forward::{self, FeedForward},
     norm::{NormGroup, NormWeights},
 };
+
+/// Stages, in their order.
+const PACK: usize = 0;
+const MULTIPLY: usize = 1;
+const NORMALISE: usize = 2;
 
 impl Gemm for Cpu {
     type Weight = PackedWeight;
@@ -144,12 +149,15 @@ fn product(
     let input = ProductRows::of(groups, blocks, weight, x, slots, SharedMut::new(words));
     let cut = Cut::new(groups, Panels::in_blocks(weight, blocks), team.threads());
     let norm_pieces = norm.map_or(0, |norm| norm.pieces(groups.most_rows()));
-    let stages = [Stage::shared(input.pieces()), cut.stage(), Stage::shared(norm_pieces)];
+    let mut stages = [Stage::default(); 3];
+    stages[PACK] = Stage::shared(input.pieces());
+    stages[MULTIPLY] = cut.stage();
+    stages[NORMALISE] = Stage::shared(norm_pieces);
     let one_room = match input.pieces() {
         // a block goes on with the sums of the one before it
-        0 => in_blocks.then_some([1, 1]),
+        0 => in_blocks.then_some(OneRoom { writer: MULTIPLY, last_reader: MULTIPLY }),
         // what is packed takes the place of what was packed before it when that has been multiplied
-        _ => (slots == 1).then_some([0, 1]),
+        _ => (slots == 1).then_some(OneRoom { writer: PACK, last_reader: MULTIPLY }),
     };
     let course =
         Course { tracks: groups.tracks(), groups: groups.count() * blocks.count(), stages, one_room };
@@ -157,10 +165,10 @@ fn product(
         let (group, block) = blocks.of_group(group);
         match stage {
             // SAFETY: a piece has its own rows, and the course runs it when those whose place they take are done.
-            0 => unsafe { input.pack(group, index, |row| &row_of(x, row, weight)[block.values()]) },
+            PACK => unsafe { input.pack(group, index, |row| &row_of(x, row, weight)[block.values()]) },
             // SAFETY: the course runs it when the group is packed, if it is, and when the block before it is done. A piece has
             // its own panels or its own tiles, so nobody else uses these values of the output.
-            1 => unsafe { input.multiply((group, block), cut, index, finish) },
+            MULTIPLY => unsafe { input.multiply((group, block), cut, index, finish) },
             _ if !block.is_last() => {}
             _ => {
                 let norm = norm.expect("without a norm its stage has no pieces");
@@ -186,14 +194,16 @@ pub(super) fn product_in_order(
     let (team, words) = queue.team_and_shared(ProductRows::words(groups, blocks, weight, slots))?;
     let input = ProductRows::of(groups, blocks, weight, x, slots, SharedMut::new(words));
     let cut = Cut::of_panels(groups, Panels::in_blocks(weight, blocks), team.threads());
-    let stages = [Stage::shared(input.pieces()), cut.stage()];
+    let mut stages = [Stage::default(); 2];
+    stages[PACK] = Stage::shared(input.pieces());
+    stages[MULTIPLY] = cut.stage();
     for number in 0..groups.count() {
         let group = Group { track: 0, number };
         Course { tracks: 1, groups: 1, stages, one_room: None }.run(
             team,
             |_, Piece { stage, index, .. }| match stage {
                 // SAFETY: a piece has its own rows, and the groups before are done.
-                0 => unsafe { input.pack(group, index, |row| row_of(x, row, weight)) },
+                PACK => unsafe { input.pack(group, index, |row| row_of(x, row, weight)) },
                 // SAFETY: the course runs it when the group is packed; a piece has its own panels.
                 _ => unsafe { input.multiply((group, blocks.get(0)), cut, index, finish) },
             },
@@ -214,34 +224,13 @@ pub(crate) fn row_of<'x>(x: &'x [f32], row: usize, weight: &PackedWeight) -> &'x
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
-
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Activation, CpuOptions, Device, Isa};
-
-    /// Values whose sums round, from a small generator.
-    fn values(len: usize, seed: usize) -> Vec<f32> {
-        let mut state = seed as u64 * 2 + 1;
-        let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-        };
-        (0..len).map(|_| next()).collect()
-    }
-
-    fn product(cpu: &Cpu, x: &[f32], weight: &PackedWeight, epilogue: Epilogue<&[f32]>) -> Vec<u32> {
-        let mut queue = cpu.queue().unwrap();
-        let mut out = vec![f32::NAN; x.len() / weight.in_features() * weight.out_features()];
-        cpu.gemm(&mut queue, x, weight, epilogue, &mut out).unwrap();
-        out.into_iter().map(f32::to_bits).collect()
-    }
-
-    fn cpus(threads: usize) -> impl Iterator<Item = Cpu> {
-        let threads = NonZeroUsize::new(threads);
-        Isa::available().map(move |isa| Cpu::new(CpuOptions { threads, isa: Some(isa) }).unwrap())
-    }
+    use crate::{
+        Activation, Device, Isa,
+        gemm::test_products::{cpus, product, values},
+    };
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]

@@ -3,7 +3,10 @@
 //! Bias, residual and two activations are part of the product; for what cuBLASLt rounds on the way see [`Epilogue`]. Another
 //! activation, a gate and a norm follow as kernels of their own, so the sum before them is stored, and rounded, too.
 
-use super::{Epilogue, Gemm};
+use super::{
+    Epilogue, Gemm,
+    at_once::{COLUMNS, MOST_PRODUCTS, products_at_once},
+};
 use crate::{
     Activation, BiasAct, DType, FeedForward, Hidden, KernelError, Layout, Norm, Pooling,
     cuda::{
@@ -14,12 +17,6 @@ use crate::{
     norm::NormWeights,
     pool,
 };
-
-/// Values of products that [`Gemm::gemm_max_pool`] holds at once: more make no call faster. In a test a case has several
-/// such parts.
-const MOST_PRODUCTS: usize = if cfg!(test) { 1 << 12 } else { 1 << 26 };
-/// Its columns come in multiples of this, whose rows begin where wide accesses do.
-const COLUMNS: usize = 64;
 
 /// A weight as checkpoints store it, `[out_features, in_features]`, rounded to the device's type.
 #[derive(Debug)]
@@ -183,13 +180,6 @@ impl<F: Float> Gemm for Cuda<F> {
 fn columns_at_once(rows: usize, out_features: usize) -> usize {
     let fit = MOST_PRODUCTS / rows.max(1) / COLUMNS * COLUMNS;
     fit.clamp(COLUMNS, out_features.next_multiple_of(COLUMNS))
-}
-
-/// Room for the products that are there at once: somewhat more than [`columns_at_once`] needs, so that no fewer rows ever
-/// need more.
-fn products_at_once(rows: usize, out_features: usize) -> usize {
-    let all = rows.saturating_mul(out_features.next_multiple_of(COLUMNS));
-    rows.saturating_mul(COLUMNS).max(all.min(MOST_PRODUCTS))
 }
 
 impl<F: Float> Cuda<F> {

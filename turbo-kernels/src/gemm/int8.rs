@@ -24,7 +24,7 @@ use std::{ops::Range, slice};
 
 use super::{
     format::Format,
-    pack::{RUN, panel_width},
+    pack::{MOST_WIDTH, RUN, panel_width},
     tile::TileRows,
     words::{self, Words},
 };
@@ -192,7 +192,7 @@ impl Format for Int8 {
         let width = panel_width::<S>();
         let (panel, kept) = panel.split_at_mut(words::words::<Self>(in_features) * width);
         let (scales, sums) = kept.split_at_mut(width);
-        let mut inverses = [0.0; 32];
+        let mut inverses = [0.0; MOST_WIDTH];
         for (column, values) in columns.chunks_exact(in_features).enumerate() {
             let (least, greatest) = extremes(s, values);
             let quantizer = Quantizer::of_column(least, greatest);

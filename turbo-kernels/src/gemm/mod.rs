@@ -1,5 +1,6 @@
 //! `out = epilogue(x · weightᵀ)` with constant weights, packed once.
 
+mod at_once;
 mod bf16;
 mod blocks;
 mod course;
@@ -14,12 +15,15 @@ mod max_pool;
 mod narrow_tests;
 mod pack;
 mod rows;
+#[cfg(test)]
+mod test_products;
 mod tile;
 mod tiled;
 mod words;
 
+pub use at_once::products_at_once;
 pub(crate) use blocks::{Block, Blocks};
-pub(crate) use course::{Course, Group, Piece, RING, Stage};
+pub(crate) use course::{Course, Group, OneRoom, Piece, RING, Stage};
 pub(crate) use cpu::{features, row_of};
 #[cfg(any(feature = "cuda", feature = "testing", test))]
 pub use cuda::CudaWeight;
@@ -131,7 +135,8 @@ pub trait Gemm: Device {
     /// `dtype`.
     ///
     /// # Errors
-    /// [`KernelError::Length`], or no device memory.
+    /// [`KernelError::Length`]; [`KernelError::Size`] for more than 65536 inputs in int8 on the CPU, whose sums might
+    /// not fit 32 bits; no device memory.
     fn pack(
         &self,
         weight: &[f32],
@@ -146,7 +151,8 @@ pub trait Gemm: Device {
     /// The weight of which `image` is the [`Gemm::image`], made under the same name of [`Gemm::packing`].
     ///
     /// # Errors
-    /// [`KernelError::Length`] when a weight of this shape has another number of bytes; no device memory.
+    /// [`KernelError::Length`] when a weight of this shape has another number of bytes; [`KernelError::Size`] as of
+    /// [`Gemm::pack`]; no device memory.
     fn restore(
         &self,
         image: &[u8],

@@ -1,7 +1,5 @@
 //! Products of bf16 and int8 against obvious loops over the operands as their formats round them.
 
-use std::num::NonZeroUsize;
-
 use proptest::prelude::*;
 
 use super::{
@@ -10,36 +8,21 @@ use super::{
     blocks::Block,
     int8::Int8,
     multiply, panel_width,
+    test_products::{self, cpus, product},
     tile::{Order, TileRows},
 };
 use crate::{
-    Activation, Cpu, CpuOptions, DType, Device, Isa,
+    Activation, DType, Isa,
     device::SharedMut,
     simd::{Kernel, Simd, supported},
 };
 
 const NARROW: [DType; 2] = [DType::Bf16, DType::Int8];
 
-/// Values from -1 to 1 whose sums round, and every 97th a hundred times as large.
+/// Values whose sums round, and every 97th a hundred times as large.
 fn values(len: usize, seed: usize) -> Vec<f32> {
-    let mut state = seed as u64 * 2 + 1;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..len).map(|i| next() * if i % 97 == 96 { 100.0 } else { 1.0 }).collect()
-}
-
-fn cpus(threads: usize) -> impl Iterator<Item = Cpu> {
-    let threads = NonZeroUsize::new(threads);
-    Isa::available().map(move |isa| Cpu::new(CpuOptions { threads, isa: Some(isa) }).unwrap())
-}
-
-fn product(cpu: &Cpu, x: &[f32], weight: &super::PackedWeight, epilogue: Epilogue<&[f32]>) -> Vec<u32> {
-    let mut queue = cpu.queue().unwrap();
-    let mut out = vec![f32::NAN; x.len() / weight.in_features() * weight.out_features()];
-    cpu.gemm(&mut queue, x, weight, epilogue, &mut out).unwrap();
-    out.into_iter().map(f32::to_bits).collect()
+    let values = test_products::values(len, seed).into_iter().enumerate();
+    values.map(|(i, value)| if i % 97 == 96 { value * 100.0 } else { value }).collect()
 }
 
 /// The nearer of the two bf16 around a value; of equally near ones the even one.

@@ -25,7 +25,7 @@ use super::{
 use crate::{
     DType, KernelError,
     device::{CpuBlock, Helpers, Slabs},
-    simd::{Kernel, Simd, SupportedIsa, TILE_ROWS},
+    simd::{Kernel, Simd, SupportedIsa, TILES_SIDE},
 };
 
 /// Values of a row that stay together: one cache line.
@@ -48,6 +48,9 @@ pub(crate) const fn panel_width<S: Simd>() -> usize {
     2 * S::LANES
 }
 
+/// The widest panel: two vectors of sixteen.
+pub(super) const MOST_WIDTH: usize = 32;
+
 /// Rows of the largest tile whose sums vectors hold: two accumulators a row; two registers hold the panel, two are left to
 /// broadcast.
 pub(crate) const fn held_rows<S: Simd>() -> usize {
@@ -58,7 +61,7 @@ pub(crate) const fn held_rows<S: Simd>() -> usize {
 pub(super) const MOST_HELD_ROWS: usize = 14;
 
 /// Rows of the highest tile.
-pub(super) const MOST_ROWS: usize = if MOST_HELD_ROWS > TILE_ROWS { MOST_HELD_ROWS } else { TILE_ROWS };
+pub(super) const MOST_ROWS: usize = if MOST_HELD_ROWS > TILES_SIDE { MOST_HELD_ROWS } else { TILES_SIDE };
 
 /// Words that tile registers multiply and add in the time that vectors take for one: 16 × 16 × 16 in 16 cycles, beside 32
 /// in each. By Intel's manuals; nothing was timed.
@@ -143,7 +146,7 @@ impl PackedWeight {
 
     fn shape(isa: SupportedIsa, dtype: DType, in_features: usize) -> Result<Shape, KernelError> {
         if dtype == DType::Int8 && in_features > MOST_FEATURES {
-            let (argument, expected) = ("in_features", "at most 65536 with int8");
+            let (argument, expected) = ("in_features", "at most 65536 with int8".into());
             return Err(KernelError::Size { kernel: "pack", argument, expected, got: in_features });
         }
         Ok(run(isa, dtype, Measure { in_features }))

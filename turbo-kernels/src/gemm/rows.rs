@@ -256,14 +256,14 @@ pub(crate) struct ProductRows<'a> {
     /// Words from one tile to the next.
     stride: usize,
     slots: usize,
-    words: Words<'a>,
+    source: Source<'a>,
 }
 
 /// Where they lie.
 #[derive(Clone, Copy)]
-enum Words<'a> {
+enum Source<'a> {
     /// All of them, as they are.
-    Rows(&'a [f32]),
+    InPlace(&'a [f32]),
     /// The packed tiles of some groups.
     Ring(SharedMut<'a, f32>),
 }
@@ -310,7 +310,7 @@ impl<'a> ProductRows<'a> {
         words: SharedMut<'a, f32>,
     ) -> Self {
         let stride = weight.block_words(groups.tiles.most_rows(), blocks.longest());
-        ProductRows { groups, weight, stride, slots, words: Words::Ring(words) }
+        ProductRows { groups, weight, stride, slots, source: Source::Ring(words) }
     }
 
     /// The rows of `x`, to be packed into `scratch`, as many words as [`ProductRows::words`] says, unless the weight takes
@@ -324,14 +324,18 @@ impl<'a> ProductRows<'a> {
         scratch: SharedMut<'a, f32>,
     ) -> Self {
         let ring = Self::ring(groups, blocks, weight, slots, scratch);
-        if weight.takes_rows(groups.tiles.rows()) { Self { words: Words::Rows(x), ..ring } } else { ring }
+        if weight.takes_rows(groups.tiles.rows()) {
+            Self { source: Source::InPlace(x), ..ring }
+        } else {
+            ring
+        }
     }
 
     /// Pieces in which a group is packed.
     pub(crate) fn pieces(&self) -> usize {
-        match self.words {
-            Words::Rows(_) => 0,
-            Words::Ring(_) => self.groups.pieces(),
+        match self.source {
+            Source::InPlace(_) => 0,
+            Source::Ring(_) => self.groups.pieces(),
         }
     }
 
@@ -368,13 +372,13 @@ impl<'a> ProductRows<'a> {
         let ranges = self.groups.tiles.ranges_of(of_group.start + first..of_group.start + end);
         let tiles = ranges.zip(first..end).map(|(rows, index)| {
             let stride = self.weight.in_features();
-            let (order, values) = match self.words {
-                Words::Rows(x) => {
+            let (order, values) = match self.source {
+                Source::InPlace(x) => {
                     let start = rows.start * stride + block.values().start;
                     (Order::Rows { stride }, &x[start..rows.end * stride])
                 }
                 // SAFETY: the caller's promise: these words have been written, and stay as they are.
-                Words::Ring(_) => (Order::Packed, unsafe { words.read(index * self.stride, self.stride) }),
+                Source::Ring(_) => (Order::Packed, unsafe { words.read(index * self.stride, self.stride) }),
             };
             Tile { first_row: rows.start, rows: rows.len(), index, order, values }
         });
@@ -388,7 +392,7 @@ impl<'a> ProductRows<'a> {
 
     /// The words of a group; none where rows are not packed.
     pub(crate) fn of_group(&self, group: Group) -> SharedMut<'a, f32> {
-        let Words::Ring(ring) = self.words else { return SharedMut::new(&mut []) };
+        let Source::Ring(ring) = self.source else { return SharedMut::new(&mut []) };
         let slots = self.slots.min(self.groups.count());
         let slot = group.track * slots + group.number % slots;
         let words = self.groups.tiles_per_group * self.stride;

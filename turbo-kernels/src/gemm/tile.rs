@@ -3,7 +3,7 @@
 use super::{
     blocks::Block,
     format::{Format, FormatKernel},
-    pack::{MOST_ROWS, RUN, panel_width},
+    pack::{MOST_ROWS, MOST_WIDTH, RUN, panel_width},
     tiled::TileRegisters,
     words::multiply,
 };
@@ -55,13 +55,13 @@ pub(super) struct Tiles<'a, I, F> {
     pub(super) finish: F,
 }
 
-/// Room for the largest product: [`MOST_ROWS`] rows of two vectors of 16. No vector of it lies across two cache lines.
+/// Room for the largest product: [`MOST_ROWS`] rows of [`MOST_WIDTH`] values. No vector of it lies across two lines.
 #[repr(align(64))]
-pub(crate) struct Products(pub(crate) [f32; MOST_ROWS * 32]);
+pub(crate) struct Products(pub(crate) [f32; MOST_ROWS * MOST_WIDTH]);
 
 impl Products {
     pub(crate) fn new() -> Products {
-        Products([0.0; MOST_ROWS * 32])
+        Products([0.0; MOST_ROWS * MOST_WIDTH])
     }
 
     /// Lines of panel width, one behind the other.

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     lanes,
-    simd::{Kernel, Simd, TILE_ROWS},
+    simd::{Kernel, Simd, TILES_SIDE},
 };
 
 /// Whether `N` is multiplied so.
@@ -45,7 +45,7 @@ impl<S: Simd> TileRegisters<S> {
         TileRegisters { s, rows: 0, stays_on_its_thread: PhantomData }
     }
 
-    /// Sets them up for as many rows, 1 to [`TILE_ROWS`], unless they are.
+    /// Sets them up for as many rows, 1 to [`TILES_SIDE`], unless they are.
     #[inline(always)]
     pub(crate) fn set_up(&mut self, rows: usize) {
         if self.rows != rows {
@@ -64,8 +64,8 @@ impl<S: Simd> Drop for TileRegisters<S> {
     }
 }
 
-/// [`super::multiply`] where [`is_tiled`], of at most [`TILE_ROWS`] packed rows.
-pub(super) struct Product<'a, N> {
+/// [`super::multiply`] where [`is_tiled`], of at most [`TILES_SIDE`] packed rows.
+pub(super) struct RegisterProduct<'a, N> {
     pub(super) tile: &'a [f32],
     pub(super) rows: usize,
     pub(super) panel: Panel<'a>,
@@ -81,12 +81,12 @@ pub(super) struct Product<'a, N> {
     pub(super) format: PhantomData<N>,
 }
 
-impl<N: Words> Product<'_, N> {
+impl<N: Words> RegisterProduct<'_, N> {
     /// Computes it.
     #[inline(always)]
     pub(super) fn compute<S: Simd>(self, s: S, registers: &mut TileRegisters<S>) {
         debug_assert!(
-            panel_width::<S>() == TILE_ROWS && N::parts::<S>() == 1,
+            panel_width::<S>() == TILES_SIDE && N::parts::<S>() == 1,
             "words as registers have them"
         );
         registers.set_up(self.rows);
@@ -96,9 +96,9 @@ impl<N: Words> Product<'_, N> {
 
 /// Words of a whole panel's width, that no cache line cuts.
 #[repr(align(64))]
-struct Lines<const N: usize>([[f32; TILE_ROWS]; N]);
+struct Lines<const N: usize>([[f32; TILES_SIDE]; N]);
 
-impl<N: Words> Kernel for Product<'_, N> {
+impl<N: Words> Kernel for RegisterProduct<'_, N> {
     type Output = ();
 
     #[inline(always)]
@@ -107,7 +107,7 @@ impl<N: Words> Kernel for Product<'_, N> {
         let run_stride = rows * RUN;
         let runs = words.div_ceil(RUN);
         assert!(tile.len() >= runs * run_stride + N::PARAMETERS * rows);
-        let (lines, columns) = panel.split_at(words * TILE_ROWS);
+        let (lines, columns) = panel.split_at(words * TILES_SIDE);
         // SAFETY: the registers are set up for `rows` rows, and the place holds them.
         unsafe {
             if self.resumed {
@@ -116,7 +116,7 @@ impl<N: Words> Kernel for Product<'_, N> {
                 s.zero_tiles(rows);
             }
         }
-        let (whole, rest) = lines.as_chunks::<{ RUN * TILE_ROWS }>();
+        let (whole, rest) = lines.as_chunks::<{ RUN * TILES_SIDE }>();
         for (run, lines) in whole.iter().enumerate() {
             ahead.ask_for_met(s);
             for _ in 0..RUN {
@@ -127,10 +127,10 @@ impl<N: Words> Kernel for Product<'_, N> {
         }
         if !rest.is_empty() {
             ahead.ask_for_met(s);
-            let mut last = Lines([[0.0; TILE_ROWS]; RUN]);
-            for (line, rest) in last.0.iter_mut().zip(rest.chunks_exact(TILE_ROWS)) {
+            let mut last = Lines([[0.0; TILES_SIDE]; RUN]);
+            for (line, rest) in last.0.iter_mut().zip(rest.chunks_exact(TILES_SIDE)) {
                 ahead.ask(s);
-                for at in (0..TILE_ROWS).step_by(S::LANES) {
+                for at in (0..TILES_SIDE).step_by(S::LANES) {
                     s.store(s.load(&rest[at..]), &mut line[at..]);
                 }
             }
@@ -140,21 +140,21 @@ impl<N: Words> Kernel for Product<'_, N> {
             };
         }
         // zeros would be written for nothing
-        let mut sums = MaybeUninit::<Lines<TILE_ROWS>>::uninit();
+        let mut sums = MaybeUninit::<Lines<TILES_SIDE>>::uninit();
         let kept = Kept { columns, rows: &tile[runs * run_stride..][..N::PARAMETERS * rows] };
         // SAFETY: as above; there is room for as many rows as the largest product has, and `finish` reads those that it has.
         unsafe {
-            s.store_tiles(rows, sums.as_mut_ptr().cast(), TILE_ROWS);
+            s.store_tiles(rows, sums.as_mut_ptr().cast(), TILES_SIDE);
             self.finish(s, kept, sums.as_ptr().cast());
         }
     }
 }
 
-impl<N: Words> Product<'_, N> {
+impl<N: Words> RegisterProduct<'_, N> {
     /// Makes products of sums, and stores them.
     ///
     /// # Safety
-    /// `sums` is valid for reading [`TILE_ROWS`] words of each row.
+    /// `sums` is valid for reading [`TILES_SIDE`] words of each row.
     #[inline(always)]
     unsafe fn finish<S: Simd>(&self, s: S, kept: Kept<'_>, sums: *const f32) {
         for half in 0..2 {
@@ -166,7 +166,7 @@ impl<N: Words> Product<'_, N> {
             for row in 0..self.rows {
                 let of_row = kept.row::<N>(row);
                 // SAFETY: half of one of the rows.
-                let mut sum = N::resume(s, unsafe { s.load_ptr(sums.add(row * TILE_ROWS + at)) });
+                let mut sum = N::resume(s, unsafe { s.load_ptr(sums.add(row * TILES_SIDE + at)) });
                 if !N::ORDERED {
                     sum = N::add(s, sum, N::start(s, of_row, columns));
                 }

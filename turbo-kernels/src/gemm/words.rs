@@ -15,13 +15,13 @@ use std::marker::PhantomData;
 
 use super::{
     blocks::Block,
-    pack::{MOST_HELD_ROWS, RUN, held_rows, panel_width, with_rows},
+    pack::{MOST_HELD_ROWS, MOST_WIDTH, RUN, held_rows, panel_width, with_rows},
     tile::{Order, Panel, Place, Tile},
     tiled::{self, TileRegisters, is_tiled},
 };
 use crate::{
     lanes,
-    simd::{Kernel, Simd, TILE_ROWS, opaque},
+    simd::{Kernel, Simd, TILES_SIDE, opaque},
 };
 
 /// The body once for each number below a constant, which is at most 14.
@@ -81,7 +81,7 @@ pub(crate) trait Words: 'static {
 /// their second part is done.
 pub(super) fn most_rows<S: Simd, N: Words>() -> usize {
     if is_tiled::<S, N>() {
-        return TILE_ROWS;
+        return TILES_SIDE;
     }
     if N::parts::<S>() == 1 { held_rows::<S>() } else { (held_rows::<S>() - 1).max(2) }
 }
@@ -113,8 +113,6 @@ const POINTER_ROWS: usize = 3;
 
 /// Values of the longest run: sixteen words of four.
 const MOST_RUN: usize = 4 * RUN;
-/// The widest panel: two vectors of sixteen.
-const MOST_WIDTH: usize = 32;
 
 /// Turns columns of `k` values into lines of panel width, run by run: `pack` is given the lines of a run and how many
 /// words they make, and writes these words, `[words][panel width]`.
@@ -199,8 +197,18 @@ pub(crate) unsafe fn multiply<S: Simd, N: Words>(
     if is_tiled::<S, N>() {
         assert!(matches!(order, Order::Packed), "registers load runs of rows");
         let format = PhantomData;
-        let product =
-            tiled::Product::<N> { tile, rows, panel, words, resumed, bias, residual, to, stride, format };
+        let product = tiled::RegisterProduct::<N> {
+            tile,
+            rows,
+            panel,
+            words,
+            resumed,
+            bias,
+            residual,
+            to,
+            stride,
+            format,
+        };
         return product.compute(s, registers);
     }
     with_rows!(S, rows, ROWS => {

@@ -42,7 +42,7 @@ impl BatchedMatMul for Cpu {
                 let (panels, tile) = scratch.split_at_mut(panel_values);
                 for number in piece * per_piece..groups.min((piece + 1) * per_piece) {
                     let group = (number / num_kv_heads, number % num_kv_heads);
-                    isa.run(Group { shape, group, a, a_at, b, b_at, rhs, out, out_at, panels, tile });
+                    isa.run(HeadGroup { shape, group, a, a_at, b, b_at, rhs, out, out_at, panels, tile });
                 }
             },
         )?)
@@ -50,7 +50,7 @@ impl BatchedMatMul for Cpu {
 }
 
 /// The products of one sequence with one head of `b`.
-struct Group<'a> {
+struct HeadGroup<'a> {
     shape: MatMulShape,
     /// Sequence and head of `b`.
     group: (usize, usize),
@@ -67,7 +67,7 @@ struct Group<'a> {
     tile: &'a mut [f32],
 }
 
-impl Kernel for Group<'_> {
+impl Kernel for HeadGroup<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -81,7 +81,7 @@ impl Kernel for Group<'_> {
     }
 }
 
-impl Group<'_> {
+impl HeadGroup<'_> {
     /// The product of one head of `a` with the packed panels.
     #[inline(always)]
     fn multiply<S: Simd>(&mut self, s: S, head: (usize, usize)) {

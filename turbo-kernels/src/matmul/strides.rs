@@ -64,7 +64,7 @@ impl HeadStrides {
         let mut span = 1_usize; // elements from the first to the last of the axes so far
         for (stride, size) in axes {
             if size > 1 && stride < span {
-                let expected = "a stride that leaps over the values inside";
+                let expected = format!("at least {span}, a stride that leaps over the values inside").into();
                 return Err(KernelError::Size { kernel, argument, expected, got: stride });
             }
             span = span.saturating_add(stride.saturating_mul(size.saturating_sub(1)));
@@ -128,7 +128,7 @@ mod tests {
         let error = shared.check_apart("kernel", "out strides", sizes).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "kernel: out strides is 63, expected a stride that leaps over the values inside"
+            "kernel: out strides is 63, expected at least 64, a stride that leaps over the values inside"
         );
     }
 

@@ -116,7 +116,7 @@ impl<F: Float> Cuda<F> {
         const NAME: &str = "layer_norm_by";
         let sum = Sum { x, bias: None, residual: None }.checked(NAME, weights, out)?;
         if !sum.is_wide && reduction != Reduction::Classic {
-            let (argument, expected) = ("columns", "rows of whole 16 bytes");
+            let (argument, expected) = ("columns", "rows of whole 16 bytes".into());
             return Err(KernelError::Size { kernel: NAME, argument, expected, got: sum.columns as usize });
         }
         let kernel = RowKernel::by(NAME, reduction, &LAYER_NORM, &CLASSIC, sum.columns as usize)?;

@@ -25,13 +25,14 @@ impl Rotary for Cpu {
         let (width, head_dim) = (heads.width(), heads.head_dim);
         let size = |argument, expected, got| Err(KernelError::Size { kernel: NAME, argument, expected, got });
         if head_dim % 2 != 0 {
-            return size("head_dim", "an even number", head_dim);
+            return size("head_dim", "an even number".into(), head_dim);
         }
         let sequences = Sequences::checked(NAME, layout, "out", width, out.len())?;
         x.check(NAME, "x", sequences.rows(), width)?;
         let positions = KernelError::check_rows(NAME, "table", head_dim, table.len())?;
-        if sequences.max_seq_len() > positions {
-            return size("a sequence length", "at most the positions of the table", sequences.max_seq_len());
+        if let Some(b) = (0..sequences.len()).find(|&b| sequences.tokens(b).len() > positions) {
+            let expected = format!("at most {positions}, the positions of the table (sequence {b})");
+            return size("a sequence length", expected.into(), sequences.tokens(b).len());
         }
         for_each_row(queue, width, out, |first, out| {
             let row = first / width;

@@ -27,7 +27,7 @@ impl<F: Float> Rotary for Cuda<F> {
     ) -> Result<(), KernelError> {
         let HeadSizes { num_heads, head_dim } = heads;
         if head_dim % 2 != 0 {
-            let (argument, expected) = ("head_dim", "an even number");
+            let (argument, expected) = ("head_dim", "an even number".into());
             return Err(KernelError::Size { kernel: NAME, argument, expected, got: head_dim });
         }
         let sequences = sequences::of_layout(NAME, layout)?;

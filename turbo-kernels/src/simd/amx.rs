@@ -18,7 +18,7 @@
 use std::{arch::asm, sync::LazyLock};
 
 /// Rows of a tile, and words of one of its rows.
-pub(super) const SIDE: usize = 16;
+pub(super) const REGISTER_SIDE: usize = 16;
 
 /// Whether this processor has tiles that multiply bf16 and bytes, beside [`super::avx512::Avx512`] and its dot products,
 /// and the operating system lets this process use them.
@@ -66,7 +66,7 @@ fn is_permitted() -> bool {
 
 /// What two tiles hold.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Words {
+pub(super) enum Operands {
     /// Pairs of bf16.
     Bf16,
     /// Four bytes: without a sign in rows, with one in weights.
@@ -86,9 +86,9 @@ struct Config {
 impl Config {
     /// For `rows` rows.
     const fn new(rows: usize) -> Config {
-        let upper = if rows < SIDE { rows } else { SIDE } as u8;
+        let upper = if rows < REGISTER_SIDE { rows } else { REGISTER_SIDE } as u8;
         let lower = rows as u8 - upper;
-        let of_tiles = [upper, upper, lower, lower, upper, lower, SIDE as u8, SIDE as u8];
+        let of_tiles = [upper, upper, lower, lower, upper, lower, REGISTER_SIDE as u8, REGISTER_SIDE as u8];
         let (mut row_bytes, mut rows, mut tile) = ([0; 16], [0; 16], 0);
         while tile < of_tiles.len() {
             if of_tiles[tile] > 0 {
@@ -101,8 +101,8 @@ impl Config {
 }
 
 /// By the number of rows; made here, because what was just written in parts cannot be loaded at once without a wait.
-static CONFIGS: [Config; 2 * SIDE + 1] = {
-    let (mut configs, mut rows) = ([const { Config::new(0) }; 2 * SIDE + 1], 0);
+static CONFIGS: [Config; 2 * REGISTER_SIDE + 1] = {
+    let (mut configs, mut rows) = ([const { Config::new(0) }; 2 * REGISTER_SIDE + 1], 0);
     while rows < configs.len() {
         configs[rows] = Config::new(rows);
         rows += 1;
@@ -173,7 +173,7 @@ pub(super) unsafe fn load(from: *const f32, stride: usize, many: bool) {
             asm!(
                 "tileloadd tmm2, [{from} + {stride}*1]",
                 "tileloadd tmm3, [{from} + {stride}*1 + 64]",
-                from = in(reg) from.wrapping_byte_add(SIDE * stride), stride = in(reg) stride,
+                from = in(reg) from.wrapping_byte_add(REGISTER_SIDE * stride), stride = in(reg) stride,
                 options(readonly, nostack, preserves_flags),
             );
         }
@@ -194,7 +194,7 @@ pub(super) unsafe fn store(to: *mut f32, stride: usize, many: bool) {
                 "tilestored [{to} + {stride}*1 + 64], tmm1",
                 "tilestored [{below} + {stride}*1], tmm2",
                 "tilestored [{below} + {stride}*1 + 64], tmm3",
-                to = in(reg) to, below = in(reg) to.wrapping_byte_add(SIDE * stride), stride = in(reg) stride,
+                to = in(reg) to, below = in(reg) to.wrapping_byte_add(REGISTER_SIDE * stride), stride = in(reg) stride,
                 options(nostack, preserves_flags),
             );
         } else {
@@ -213,9 +213,9 @@ pub(super) unsafe fn store(to: *mut f32, stride: usize, many: bool) {
 /// # Safety
 /// As for [`zero`]; `rows` is valid for reading 16 words of each row, and `lines` 16 times 32 words.
 #[inline(always)]
-pub(super) unsafe fn add_products(words: Words, rows: *const i32, lines: *const i32, many: bool) {
+pub(super) unsafe fn add_products(operands: Operands, rows: *const i32, lines: *const i32, many: bool) {
     /// Bytes from row to row, and from line to line.
-    const ROW: usize = SIDE * size_of::<i32>();
+    const ROW: usize = REGISTER_SIDE * size_of::<i32>();
     const LINE: usize = 2 * ROW;
     macro_rules! add_products {
         ($multiply:literal) => {
@@ -251,9 +251,9 @@ pub(super) unsafe fn add_products(words: Words, rows: *const i32, lines: *const 
             }
         };
     }
-    const { assert!(SIDE * ROW == 1024, "rows 16 to 31 begin there") };
-    match words {
-        Words::Bf16 => add_products!("tdpbf16ps"),
-        Words::Bytes => add_products!("tdpbusd"),
+    const { assert!(REGISTER_SIDE * ROW == 1024, "rows 16 to 31 begin there") };
+    match operands {
+        Operands::Bf16 => add_products!("tdpbf16ps"),
+        Operands::Bytes => add_products!("tdpbusd"),
     }
 }

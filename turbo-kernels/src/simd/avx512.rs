@@ -4,7 +4,7 @@ use std::{arch::x86_64::*, mem::transmute, sync::LazyLock};
 
 use super::{
     Kernel, Simd,
-    amx::{self, SIDE, Words},
+    amx::{self, Operands, REGISTER_SIDE},
 };
 
 /// 512-bit vectors of 16 values, and the dot products of [`BF16`] or [`VNNI`], with [`TILES`] or without, or neither.
@@ -328,26 +328,26 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
     #[inline(always)]
     unsafe fn zero_tiles(self, rows: usize) {
         // SAFETY: as for `set_up_tiles`, and the caller's promise.
-        unsafe { amx::zero(rows > SIDE) }
+        unsafe { amx::zero(rows > REGISTER_SIDE) }
     }
 
     #[inline(always)]
     unsafe fn load_tiles(self, rows: usize, from: *const f32, stride: usize) {
         // SAFETY: as for `zero_tiles`.
-        unsafe { amx::load(from, stride * size_of::<f32>(), rows > SIDE) }
+        unsafe { amx::load(from, stride * size_of::<f32>(), rows > REGISTER_SIDE) }
     }
 
     #[inline(always)]
     unsafe fn store_tiles(self, rows: usize, to: *mut f32, stride: usize) {
         // SAFETY: as for `zero_tiles`.
-        unsafe { amx::store(to, stride * size_of::<f32>(), rows > SIDE) }
+        unsafe { amx::store(to, stride * size_of::<f32>(), rows > REGISTER_SIDE) }
     }
 
     #[inline(always)]
     unsafe fn add_tile_products(self, rows: usize, x: *const f32, w: *const f32) {
-        let words = if Self::DOT_BF16 { Words::Bf16 } else { Words::Bytes };
+        let operands = if Self::DOT_BF16 { Operands::Bf16 } else { Operands::Bytes };
         // SAFETY: as for `zero_tiles`.
-        unsafe { amx::add_products(words, x.cast(), w.cast(), rows > SIDE) }
+        unsafe { amx::add_products(operands, x.cast(), w.cast(), rows > REGISTER_SIDE) }
     }
 
     #[inline(always)]

@@ -14,7 +14,7 @@ pub enum Isa {
     Avx512,
     /// 256-bit vectors: AVX2 and FMA.
     Avx2,
-    /// What the target of the build has; on x86-64 without FMA.
+    /// What the target of the build has; on x86-64 without FMA, unless the build enables it.
     Portable,
 }
 
@@ -59,17 +59,19 @@ impl Isa {
         }
     }
 
-    /// The instruction set that `TURBO_CPU` names, else the best of this machine.
+    /// The instruction set that `TURBO_CPU` names, else the best of this machine. An empty name is none.
     ///
     /// # Errors
-    /// [`DeviceError::UnknownIsa`], [`DeviceError::UnsupportedIsa`].
+    /// [`DeviceError::Setting`] for a name that no instruction set has, or one that this machine lacks.
     pub fn from_env() -> Result<Isa, DeviceError> {
         Isa::from_setting(std::env::var_os(Isa::VARIABLE).map(|value| value.to_string_lossy().into_owned()))
     }
 
     fn from_setting(value: Option<String>) -> Result<Isa, DeviceError> {
-        let Some(name) = value else { return Ok(Isa::detect()) };
-        SupportedIsa::check(name.parse()?).map(|supported| supported.0)
+        let Some(name) = value.filter(|name| !name.is_empty()) else { return Ok(Isa::detect()) };
+        let supported = name.parse::<Isa>().and_then(SupportedIsa::check);
+        let refused = |why| DeviceError::Setting { variable: Isa::VARIABLE, why: Box::new(why) };
+        supported.map(|supported| supported.0).map_err(refused)
     }
 }
 
@@ -215,14 +217,19 @@ mod tests {
         let error = Isa::from_setting(Some("sse9".to_owned())).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "unknown instruction set \"sse9\", expected amx, avx512, avx2 or portable"
+            "TURBO_CPU: unknown instruction set \"sse9\", expected amx, avx512, avx2 or portable"
         );
+        for isa in [Isa::Amx, Isa::Avx512, Isa::Avx2].into_iter().filter(|isa| !isa.is_available()) {
+            let error = Isa::from_setting(Some(isa.to_string())).unwrap_err().to_string();
+            assert!(error.starts_with("TURBO_CPU: this machine does not have"), "{error}");
+        }
     }
 
     #[test]
     fn the_setting_wins_over_detection() {
         assert_eq!(Isa::from_setting(Some("portable".to_owned())).unwrap(), Isa::Portable);
         assert_eq!(Isa::from_setting(None).unwrap(), Isa::detect());
+        assert_eq!(Isa::from_setting(Some(String::new())).unwrap(), Isa::detect(), "set to nothing");
         assert_eq!(Isa::available().last(), Some(Isa::Portable));
     }
 }

@@ -13,7 +13,8 @@
 //! instructions, right but slow.
 //!
 //! # Which numbers depend on the instruction set
-//! * [`Simd::mul_add`] rounds once with FMA; the portable path on x86-64 multiplies, then adds, and rounds twice.
+//! * [`Simd::mul_add`] rounds once with FMA; the portable path on x86-64 multiplies, then adds, and rounds twice, unless
+//!   the build enables FMA.
 //! * The dot products of bf16 are one instruction on some sets, which takes subnormal numbers for zeros; tile registers
 //!   add up 32 of them before they add that to a sum.
 //! * GELU comes from tables where [`Simd::lookup`] is an instruction, and from an exponential elsewhere.
@@ -38,8 +39,8 @@ pub(crate) use isa::SupportedIsa;
 pub(crate) use isa::supported;
 pub(crate) use portable::FUSED as PORTABLE_IS_FUSED;
 
-/// Rows of a product, and its columns, that tile registers hold at once.
-pub(crate) const TILE_ROWS: usize = 32;
+/// Rows of a product that tile registers hold at once, and its columns.
+pub(crate) const TILES_SIDE: usize = 32;
 
 /// Work that is compiled for each instruction set; the struct holds the arguments.
 pub(crate) trait Kernel {
@@ -175,7 +176,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Whether [`Simd::dot_int8`] is an instruction.
     const DOT_INT8: bool = false;
     /// Whether there are tile registers that multiply what [`Simd::dot_bf16`] or [`Simd::dot_int8`] does, whichever is an
-    /// instruction: for up to [`TILE_ROWS`] rows and as many columns at once, sixteen words of `k` at a time.
+    /// instruction: for up to [`TILES_SIDE`] rows and as many columns at once, sixteen words of `k` at a time.
     const TILES: bool = false;
     /// `LANES` words of 32 bits: integers, pairs of bf16 or of i16, four bytes.
     type I32: Copy;
@@ -254,7 +255,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         unreachable!("whoever calls this asks first whether it is an instruction")
     }
 
-    /// Sets up the tile registers of this thread for `rows` rows, 1 to [`TILE_ROWS`]; only where [`Simd::TILES`], as all
+    /// Sets up the tile registers of this thread for `rows` rows, 1 to [`TILES_SIDE`]; only where [`Simd::TILES`], as all
     /// that follow.
     #[inline(always)]
     fn set_up_tiles(self, _rows: usize) {
@@ -279,7 +280,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Lets sums of `rows` rows go on from those that were stored, `stride` values from row to row.
     ///
     /// # Safety
-    /// The tiles of this thread are set up for as many rows, and `from` is valid for reading [`TILE_ROWS`] values of each.
+    /// The tiles of this thread are set up for as many rows, and `from` is valid for reading [`TILES_SIDE`] values of each.
     #[inline(always)]
     unsafe fn load_tiles(self, _rows: usize, _from: *const f32, _stride: usize) {
         unreachable!("whoever calls this asks first whether there are any")
@@ -288,14 +289,14 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Stores the sums of `rows` rows, `stride` words from row to row.
     ///
     /// # Safety
-    /// The tiles of this thread are set up for as many rows, and `to` is valid for writing [`TILE_ROWS`] words of each.
+    /// The tiles of this thread are set up for as many rows, and `to` is valid for writing [`TILES_SIDE`] words of each.
     #[inline(always)]
     unsafe fn store_tiles(self, _rows: usize, _to: *mut f32, _stride: usize) {
         unreachable!("whoever calls this asks first whether there are any")
     }
 
     /// Adds the products of sixteen words of each of `rows` rows, row behind row at `x`, with sixteen lines of
-    /// [`TILE_ROWS`] words at `w`. Of bf16 the sums of both halves of the words are added to each other, and that to
+    /// [`TILES_SIDE`] words at `w`. Of bf16 the sums of both halves of the words are added to each other, and that to
     /// the sum.
     ///
     /// # Safety

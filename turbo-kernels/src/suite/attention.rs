@@ -120,8 +120,8 @@ fn bf16_is_within_its_bound<D: Attention>(device: &D, mask: AttentionMask, head_
     };
     let want: Vec<f64> = run(DType::F32).into_iter().map(f64::from).collect();
     // values of queries, keys and values are within ±1
-    let delta = f64::from(scale) * head_dim as f64 / 256.0;
-    let bound = (2.0 * delta).exp_m1() + 1.0 / 128.0;
+    let delta = f64::from(scale) * head_dim as f64 / 128.0;
+    let bound = delta.exp_m1() + 1.0 / 128.0;
     // what either of them stores: the result beside which the other stands, and weights, see `Case::row`
     let bound = bound + 5.0 * of_storing::<D::Float>(1.0);
     for dtype in [DType::Bf16, DType::Int8] {

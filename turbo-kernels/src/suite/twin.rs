@@ -30,7 +30,7 @@ pub(super) fn linear(x: &[f32], weight: &[f32], in_features: usize) -> Vec<Produ
     out
 }
 
-/// Rows of `k` values as products of `dtype` take them: rounded to bf16, or to the nearest of 256 steps from the least to
+/// Rows of `k` values as products of `dtype` take them: rounded to bf16, or to the nearest of 254 steps from the least to
 /// the greatest of the row and 0.
 pub(super) fn rows_in(dtype: DType, x: &[f32], k: usize) -> Vec<f32> {
     match dtype {

@@ -18,7 +18,7 @@ impl TopK for Cpu {
     ) -> Result<(), KernelError> {
         let rows = checked_rows(&x, columns, k, &values, &indices)?;
         if u32::try_from(columns).is_err() {
-            let expected = "less than 2^32";
+            let expected = "less than 2^32".into();
             return Err(KernelError::Size { kernel: NAME, argument: "columns", expected, got: columns });
         }
         let (values, indices) = (SharedMut::new(values), SharedMut::new(indices));

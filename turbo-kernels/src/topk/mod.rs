@@ -44,7 +44,7 @@ fn checked_rows(
 ) -> Result<usize, KernelError> {
     let rows = KernelError::check_rows(NAME, "x", columns, x.len())?;
     if k > MOST.min(columns) {
-        let expected = "at most 64 and what a row has";
+        let expected = format!("at most {MOST} and the {columns} values of a row").into();
         return Err(KernelError::Size { kernel: NAME, argument: "k", expected, got: k });
     }
     KernelError::check_length(NAME, "values", rows * k, values.len())?;

@@ -246,13 +246,7 @@ mod tests {
 
     /// Of as many multiprocessors as an H200 has.
     fn gpu(compute_capability: (u32, u32)) -> DeviceInfo {
-        DeviceInfo {
-            name: String::new(),
-            compute_capability,
-            multiprocessors: 132,
-            memory_bytes: 80 << 30,
-            shared_bytes: 99 << 10,
-        }
+        DeviceInfo { name: String::new(), compute_capability, multiprocessors: 132, memory_bytes: 80 << 30 }
     }
 
     #[test]

@@ -76,7 +76,6 @@ impl Emulator {
             compute_capability: (9, 0),
             multiprocessors: 4,
             memory_bytes: MEMORY_BYTES,
-            shared_bytes: 227 << 10,
         };
         let memory: Arc<Memory> = Arc::default();
         let operations = Arc::new(Operations::new(&memory));

@@ -8,11 +8,12 @@ use std::{
 
 use super::{Edit, Order, library::Kernels, memory::Memory, product};
 use crate::{
-    cuda::{Address, Kernel, Landing, LaunchShape, Product, Stream},
+    cuda::{Address, Kernel, Landing, LaunchShape, Product, Recording, Stream},
     device::DeviceError,
 };
 
 /// What a stream is asked to do, with all that it needs for that.
+#[derive(Clone)]
 enum Operation {
     Launch(Box<Launch>),
     Product(Box<Product>),
@@ -21,6 +22,7 @@ enum Operation {
 }
 
 /// A kernel and its arguments.
+#[derive(Clone)]
 struct Launch {
     kernel: Kernel,
     shape: LaunchShape,
@@ -217,11 +219,32 @@ pub(super) struct EmulatedStream {
     operations: Arc<Operations>,
     /// What the next kernel may touch.
     confined_to: Vec<(Address, usize)>,
+    /// What is not done, but noted, while a recording is under way.
+    noted: Option<Vec<Operation>>,
 }
 
 impl EmulatedStream {
     pub(super) fn new(order: Order, edit: Option<Edit>, operations: &Arc<Operations>) -> EmulatedStream {
-        EmulatedStream { order, edit, operations: Arc::clone(operations), confined_to: Vec::new() }
+        let operations = Arc::clone(operations);
+        EmulatedStream { order, edit, operations, confined_to: Vec::new(), noted: None }
+    }
+
+    /// Enqueues what a recording can hold, or notes it.
+    fn put(&mut self, operation: Operation) -> Result<(), DeviceError> {
+        match &mut self.noted {
+            Some(noted) => {
+                noted.push(operation);
+                Ok(())
+            }
+            None => self.operations.enqueue(operation).map(drop),
+        }
+    }
+
+    fn refuse_in_recording(&self, what: &'static str) -> Result<(), DeviceError> {
+        match self.noted {
+            Some(_) => Err(DeviceError::Failed { what, why: "this cannot be recorded".to_owned() }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -236,7 +259,7 @@ impl Stream for EmulatedStream {
         // SAFETY: the caller's promise.
         let launch = unsafe { Launch::new((kernel, shape), (self.order, self.edit), confined_to, args) };
         let launch = launch.map_err(|why| DeviceError::Failed { what: kernel.name, why })?;
-        self.operations.enqueue(Operation::Launch(Box::new(launch))).map(drop)
+        self.put(Operation::Launch(Box::new(launch)))
     }
 
     fn confine(&mut self, spans: &[(Address, usize)]) {
@@ -244,14 +267,16 @@ impl Stream for EmulatedStream {
     }
 
     unsafe fn product(&mut self, product: &Product) -> Result<(), DeviceError> {
-        self.operations.enqueue(Operation::Product(Box::new(*product))).map(drop)
+        self.put(Operation::Product(Box::new(*product)))
     }
 
     unsafe fn upload(&mut self, from: &[u8], to: Address) -> Result<(), DeviceError> {
+        self.refuse_in_recording("copy to the GPU")?;
         self.operations.enqueue(Operation::Upload { from: from.to_vec(), to }).map(drop)
     }
 
     unsafe fn download(&mut self, from: Address, to: &mut [u8]) -> Result<(), DeviceError> {
+        self.refuse_in_recording("copy from the GPU")?;
         let mut landing = EmulatedLanding::new(&self.operations);
         // SAFETY: the caller's promise.
         unsafe { landing.fetch(from, to.len()) }?;
@@ -264,7 +289,40 @@ impl Stream for EmulatedStream {
     }
 
     fn synchronize(&mut self) -> Result<(), DeviceError> {
+        self.refuse_in_recording("wait for the GPU")?;
         self.operations.wait_for(u64::MAX)
+    }
+
+    fn begin_recording(&mut self) -> Result<bool, DeviceError> {
+        self.refuse_in_recording("begin a recording")?;
+        self.noted = Some(Vec::new());
+        Ok(true)
+    }
+
+    fn end_recording(&mut self) -> Result<Box<dyn Recording>, DeviceError> {
+        let Some(noted) = self.noted.take() else {
+            let why = "no recording is under way".to_owned();
+            return Err(DeviceError::Failed { what: "end a recording", why });
+        };
+        Ok(Box::new(EmulatedRecording { operations: Arc::clone(&self.operations), noted }))
+    }
+}
+
+/// Operations that were noted.
+struct EmulatedRecording {
+    operations: Arc<Operations>,
+    noted: Vec<Operation>,
+}
+
+impl std::fmt::Debug for EmulatedRecording {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EmulatedRecording").field("noted", &self.noted.len()).finish_non_exhaustive()
+    }
+}
+
+impl Recording for EmulatedRecording {
+    unsafe fn replay(&self) -> Result<(), DeviceError> {
+        self.noted.iter().try_for_each(|operation| self.operations.enqueue(operation.clone()).map(drop))
     }
 }
 

@@ -89,7 +89,6 @@ pub(super) fn describe(ordinal: u32) -> Result<(cu::CUdevice, DeviceInfo), Devic
         ),
         multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         memory_bytes: memory_bytes as u64,
-        shared_bytes: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
     };
     Ok((gpu, info))
 }

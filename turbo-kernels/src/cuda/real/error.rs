@@ -61,7 +61,14 @@ fn is_lost(error: cu::CUresult) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::nvrtc, *};
+
+    /// An answer that the bindings do not know must not come: those of the newest CUDA have all of the older ones.
+    #[test]
+    fn the_newest_answers_have_names() {
+        assert_eq!(cu::CUresult::CUDA_ERROR_FABRIC_NOT_READY as u32, 919, "of driver 13.4");
+        assert_eq!(nvrtc::nvrtcResult::NVRTC_ERROR_BUSY as u32, 18, "of NVRTC 13.3");
+    }
 
     #[test]
     fn what_lasts_is_told_from_what_passes() {

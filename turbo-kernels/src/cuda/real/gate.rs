@@ -8,7 +8,7 @@ use cudarc::driver::DriverError;
 use super::{
     cu,
     error::driver_says,
-    libraries::{CUBLAS_LT, Library, NVRTC},
+    libraries::{CUBLAS_LT, Library, NVRTC, named_folder},
     lt, nvrtc,
     symbols::{OF_CUBLAS_LT, OF_DRIVER, OF_NVRTC},
     unavailable::{OLDEST, Unavailable, Version},
@@ -100,11 +100,15 @@ fn check_cublas_lt(driver: Version) -> Result<(), Unavailable> {
 }
 
 fn find(library: &Library, driver: Version) -> Result<(), Unavailable> {
-    let (library, package) = match library.find(driver.major) {
+    let most = driver.major;
+    let (library, package) = match library.find(most) {
         true => return Ok(()),
         false => (library.name, package(library, driver)),
     };
-    Err(Unavailable::NoLibrary { library, package })
+    Err(match named_folder() {
+        Some(folder) => Unavailable::NotInFolder { library, most, folder, package },
+        None => Unavailable::NoLibrary { library, package },
+    })
 }
 
 fn check_version(library: &Library, found: Version, driver: Version) -> Result<(), Unavailable> {

@@ -19,12 +19,39 @@ use crate::{
     device::DeviceError,
 };
 
-/// The GPUs that this process may use, by ordinal.
+/// A GPU that the driver gives this process.
+#[derive(Clone, Debug)]
+pub struct FoundGpu {
+    /// What it is.
+    pub info: DeviceInfo,
+    /// Whether kernels run there, or why not.
+    pub usable: Result<(), Unavailable>,
+}
+
+/// The GPUs that the driver gives this process, by ordinal.
 ///
 /// # Errors
 /// What is missing.
-pub fn available() -> Result<Vec<DeviceInfo>, Unavailable> {
-    (0..gate::ready()?.gpus).map(|ordinal| Ok(describe(ordinal)?.1)).collect()
+pub fn available() -> Result<Vec<FoundGpu>, Unavailable> {
+    let cuda = gate::ready()?;
+    let look = |ordinal| -> Result<FoundGpu, Unavailable> {
+        let (_, info) = describe(ordinal)?;
+        let usable = compiler_for(&info, cuda).map(drop);
+        Ok(FoundGpu { info, usable })
+    };
+    (0..cuda.gpus).map(look).collect()
+}
+
+/// What compiles kernels for the GPU that `info` describes.
+///
+/// # Errors
+/// Why none run there.
+fn compiler_for(info: &DeviceInfo, cuda: gate::Cuda) -> Result<Compiler, Unavailable> {
+    let (name, found) = (info.name.clone(), info.compute_capability);
+    if found < OLDEST_GPU {
+        return Err(Unavailable::OldGpu { name, found });
+    }
+    Compiler::new(found, cuda.nvrtc).ok_or(Unavailable::NewGpu { name, nvrtc: cuda.nvrtc })
 }
 
 /// A GPU: its memory, its streams, and what all of them share.
@@ -64,17 +91,11 @@ impl Gpu {
             return Err(Unavailable::NoSuchGpu { ordinal, count: cuda.gpus });
         }
         let (gpu, info) = describe(ordinal)?;
-        let capability = info.compute_capability;
-        if capability < OLDEST_GPU {
-            return Err(Unavailable::OldGpu { name: info.name, found: capability });
-        }
-        let Some(compiler) = Compiler::new(capability, cuda.nvrtc) else {
-            return Err(Unavailable::NewGpu { name: info.name, nvrtc: cuda.nvrtc });
-        };
+        let compiler = compiler_for(&info, cuda)?;
         let context = Context::of(gpu)?;
         Ok(Self(Arc::new(Shared {
             modules: Modules::new(&context, compiler, Cubins::of_this_user()),
-            products: Chosen::new(&context, capability)?,
+            products: Chosen::new(&context, info.compute_capability)?,
             info,
             zeroing: RawStream::new(&context)?,
             given_back: Mutex::default(),

@@ -35,6 +35,8 @@ impl Landing for PinnedLanding {
             // the last copy, whose memory goes, and which nobody will read
             self.copied.synchronize()?;
             (self.memory, self.bytes) = (None, 0);
+            // with room for somewhat longer ones: to pin memory takes as long as many a batch
+            let bytes = bytes.checked_next_power_of_two().unwrap_or(bytes);
             self.memory = Some(Pinned::new(self.stream.context(), bytes)?);
         }
         Ok(())

@@ -56,9 +56,15 @@ impl Library {
     /// Makes the loader find it; says whether it does. Major versions above `most`, which the driver does not take, are
     /// passed over where there is a choice: in folders, but not where the loader looks by itself.
     pub(super) fn find(&self, most: u32) -> bool {
-        let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
-        if let Some(folder) = variable(FOLDER) {
-            self.open_in(Path::new(&folder), most);
+        if let Some(folder) = named_folder()
+            && !self.open_in(&folder, most)
+        {
+            let (library, folder) = (self.name, folder.display());
+            tracing::warn!(
+                library,
+                %folder,
+                "none of CUDA {most} or older can be opened in the folder that {FOLDER} names: looked for elsewhere"
+            );
         }
         (self.is_found)()
             || python_folders(variable).iter().any(|folder| self.open_in(folder, most) && (self.is_found)())
@@ -71,6 +77,16 @@ impl Library {
         let Some(files) = self.files.iter().map(newest).collect::<Option<Vec<_>>>() else { return false };
         files.iter().all(|file| open(file))
     }
+}
+
+/// A variable that says something.
+fn variable(name: &str) -> Option<OsString> {
+    env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// The folder that the user names.
+pub(super) fn named_folder() -> Option<PathBuf> {
+    variable(FOLDER).map(PathBuf::from)
 }
 
 /// The file in `folder` whose name is `begin`, a dot and the greatest version whose first number is at most `most`.

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The bindings hold answers of CUDA as enums of Rust, so an error that a newer driver invents would be undefined
-//! behaviour: their version is pinned, and their newest should be taken.
+//! behaviour: their version is pinned, and their newest are taken.
 
 mod compiler;
 mod context;
@@ -35,5 +35,5 @@ mod tests;
 
 use cudarc::{cublaslt::sys as lt, driver::sys as cu, nvrtc::sys as nvrtc};
 
-pub use gpu::{Gpu, available};
+pub use gpu::{FoundGpu, Gpu, available};
 pub use unavailable::{Unavailable, Version};

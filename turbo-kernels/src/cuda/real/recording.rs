@@ -1,6 +1,9 @@
 //! Operations noted once and enqueued at once, as a graph of CUDA.
 
-use std::{ptr, sync::Arc};
+use std::{
+    ptr,
+    sync::{Arc, Once},
+};
 
 use super::{
     context::{Context, RawStream, Scratch},
@@ -27,6 +30,14 @@ impl Drop for Noted {
     fn drop(&mut self) {
         // SAFETY: made once and destroyed once.
         unsafe { cu::cuGraphDestroy(self.0) };
+    }
+}
+
+/// Says, for the first that fails, that recordings do: their operations can be enqueued one by one, which takes longer.
+pub(super) fn tell(error: &DeviceError) {
+    static TOLD: Once = Once::new();
+    if !matches!(error, DeviceError::Lost { .. }) {
+        TOLD.call_once(|| tracing::warn!(%error, "launches that cannot be recorded take the host longer"));
     }
 }
 
@@ -79,6 +90,7 @@ impl Recording for Replay {
     unsafe fn replay(&self) -> Result<(), DeviceError> {
         self.shared.context.enter()?;
         // SAFETY: graph and stream are alive, and so are kernels and scratch; what else it uses, the caller answers for.
-        check("replay a recording", unsafe { cu::cuGraphLaunch(self.graph.handle, self.stream.handle) })
+        let launched = unsafe { cu::cuGraphLaunch(self.graph.handle, self.stream.handle) };
+        check("replay a recording", launched).inspect_err(tell)
     }
 }

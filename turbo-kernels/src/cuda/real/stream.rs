@@ -10,7 +10,7 @@ use super::{
     landing::PinnedLanding,
     modules::Function,
     products::{Products, Share},
-    recording::{Noted, Replay},
+    recording::{self, Noted, Replay},
     remainder,
     staging::Staging,
 };
@@ -164,7 +164,9 @@ impl Stream for GpuStream {
         let noted = self.shared.context.enter().and_then(|()| Noted::of(&self.raw));
         self.raw.set_recording(false);
         self.shared.recording_ends();
-        Ok(Box::new(Replay::new(&noted?, &self.raw, self.products.scratch(), &self.shared)?))
+        let replay =
+            noted.and_then(|noted| Replay::new(&noted, &self.raw, self.products.scratch(), &self.shared));
+        Ok(Box::new(replay.inspect_err(recording::tell)?))
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a machine has to have before its GPU is used, and what is said where it lacks something.
 
-use std::fmt;
+use std::{fmt, path::PathBuf};
 
 /// The oldest CUDA whose driver and libraries have all that is called here.
 pub(super) const OLDEST: Version = Version { major: 12, minor: 0 };
@@ -50,6 +50,22 @@ pub enum Unavailable {
     NoLibrary {
         /// What it is called.
         library: &'static str,
+        /// The Python package that has it, for this driver.
+        package: String,
+    },
+    /// NVRTC or cuBLASLt is neither in the folder that the user names nor anywhere else.
+    #[error(
+        "no {library} of CUDA {most} or older can be opened in {}, which {} names, and none is found elsewhere; \
+         pip install '{package}' into the active environment, or name its folder",
+        .folder.display(), super::libraries::FOLDER
+    )]
+    NotInFolder {
+        /// What it is called.
+        library: &'static str,
+        /// The newest major version that the driver takes.
+        most: u32,
+        /// What the user names.
+        folder: PathBuf,
         /// The Python package that has it, for this driver.
         package: String,
     },

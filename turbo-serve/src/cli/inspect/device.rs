@@ -3,10 +3,10 @@
 use std::fmt::Write;
 
 use turbo_models::graph::{
-    Op, Program,
+    Program,
     dim::Extents,
-    graph::{Node, Storage},
-    memory::PlannedBatch,
+    graph::Storage,
+    memory::{PlannedBatch, scratch_bytes},
 };
 
 use super::{batch_name, heading};
@@ -55,17 +55,4 @@ fn weight_bytes(program: &Program) -> usize {
 fn output_bytes(program: &Program, extents: &Extents) -> usize {
     let outputs = program.graph().outputs().map(|(value, _)| program.value(value).shape.elements(extents));
     outputs.sum::<usize>().saturating_mul(program.element_bytes())
-}
-
-/// The most values that an operator keeps to itself: on a GPU the wide rows inside a feed-forward, and products of which
-/// only the greatest leave, have memory of their own.
-fn scratch_bytes(program: &Program, extents: &Extents) -> usize {
-    let wide = |node: &Node| {
-        let matrix = matches!(node.op, Op::FeedForward(_) | Op::LinearMaxPool).then(|| node.inputs[1])?;
-        let columns = program.value(matrix).shape.0.first()?.size(extents);
-        let rows = program.value(node.inputs[0]).shape.0.first()?.size(extents);
-        Some(rows.saturating_mul(columns))
-    };
-    let most = program.nodes().iter().filter_map(wide).max().unwrap_or(0);
-    most.saturating_mul(program.element_bytes())
 }

@@ -1,6 +1,7 @@
 // Pretends to be libcuda.so: see machine.h. Not for several threads at once.
 //
 //   FAKE_GPUS  FAKE_DRIVER  FAKE_CAPABILITY  FAKE_MEMORY    numbers: GPUs, CUDA version, 90 for 9.0, bytes
+//   FAKE_RUNNABLE    how many recordings can be prepared, before and after they are given back
 //
 // Machine code is text, and has every kernel but those that it says to be `without`. `add_u32(to, amount, count)` is done,
 // any other is only said.
@@ -54,7 +55,7 @@ struct graph {
 static struct memory *memories, *pinned;
 static struct stream* streams;
 static size_t used;
-static int lost, live, is_current;
+static int lost, live, is_current, runnables;
 static char said[1 << 16];
 
 // ---- for tests and the other libraries ----
@@ -187,8 +188,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int gpu) {
   switch (attribute) {
     case 75: *value = (int)(capability / 10); return OK;
     case 76: *value = (int)(capability % 10); return OK;
-    case 16: *value = 132; return OK;     // multiprocessors
-    case 97: *value = 232448; return OK;  // shared memory of a block
+    case 16: *value = 132; return OK;  // multiprocessors
   }
   return INVALID_VALUE;
 }
@@ -466,6 +466,7 @@ int cuStreamEndCapture(struct stream* stream, struct graph** graph) {
 int cuGraphInstantiateWithFlags(struct graph** runnable, struct graph* graph, unsigned long long flags) {
   ENTER;
   CHECK(!flags, INVALID_VALUE);
+  CHECK(runnables++ < fake_setting("FAKE_RUNNABLE", 1 << 30), OUT_OF_MEMORY);
   *runnable = copy_of(&graph->operations);
   return OK;
 }

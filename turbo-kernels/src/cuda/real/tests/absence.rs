@@ -102,6 +102,22 @@ fn what_is_missing_is_said() {
 }
 
 #[test]
+fn a_folder_without_a_fitting_library_is_named() {
+    let test = a_folder_without_a_fitting_library_is_named;
+    let Some(loader) = Fakes::named(&[("libcuda.so", "cuda")]) else { return };
+    // newer than the driver
+    let place = Fakes::named(&[("libnvrtc.so.14", "nvrtc"), ("libnvrtc-builtins.so.14.0", "nvrtc")]);
+    let place = place.expect("there is a compiler");
+    let folder = place.path().to_str().unwrap();
+    let Some(answer) = apart(test, loader.path(), &[("TURBO_CUDA_LIB_DIR", folder)], report) else { return };
+    let expected = format!(
+        "no NVRTC of CUDA 13 or older can be opened in {folder}, which TURBO_CUDA_LIB_DIR names, and none is found \
+         elsewhere; pip install 'nvidia-cuda-nvrtc==13.*' into the active environment, or name its folder"
+    );
+    assert_eq!(answer, expected);
+}
+
+#[test]
 fn gpus_are_listed_and_counted() {
     let Some(fakes) = Fakes::all() else { return };
     let list = || {
@@ -113,11 +129,31 @@ fn gpus_are_listed_and_counted() {
     };
     let gpu = |number| {
         format!(
-            "DeviceInfo {{ name: \"Pretended GPU {number}\", compute_capability: (9, 0), multiprocessors: 132, \
-             memory_bytes: 1073741824, shared_bytes: 232448 }}"
+            "FoundGpu {{ info: DeviceInfo {{ name: \"Pretended GPU {number}\", compute_capability: (9, 0), \
+             multiprocessors: 132, memory_bytes: 1073741824 }}, usable: Ok(()) }}"
         )
     };
-    assert_eq!(answer, format!("[{}, {}], no GPU 2, there are 2 from 0 on", gpu(0), gpu(1)));
+    let expected = format!("[{}, {}], no GPU 2, there are 2 from 0 on", gpu(0), gpu(1));
+    assert_eq!(answer, expected);
+}
+
+#[test]
+fn a_gpu_that_cannot_be_used_is_listed_with_the_reason() {
+    let test = a_gpu_that_cannot_be_used_is_listed_with_the_reason;
+    let Some(fakes) = Fakes::all() else { return };
+    for (capability, expected) in [
+        ("75", "Pretended GPU 0 has compute capability 7.5, needed is 8.0 or more"),
+        ("120", "NVRTC 13.0 cannot compile for Pretended GPU 0: install a newer one"),
+    ] {
+        let list = || {
+            let gpus = available().unwrap();
+            gpus.into_iter().map(|gpu| gpu.usable.unwrap_err().to_string()).collect::<String>()
+        };
+        match apart(test, fakes.path(), &[("FAKE_CAPABILITY", capability)], list) {
+            Some(answer) => assert_eq!(answer, expected),
+            None => return,
+        }
+    }
 }
 
 #[test]

@@ -78,9 +78,11 @@ fn copies_land_while_the_host_goes_on() {
         assert_eq!(first.bytes().unwrap(), bytes_of(&[1; 100]));
         assert!(!second.has_landed().unwrap(), "nobody has waited for it");
         assert_eq!(second.bytes().unwrap(), bytes_of(&[2; 100]));
-        // one that has to grow waits for what is under way; what it held is lost
+        // one that has to grow, by more than the next power of two, waits for what is under way; what it held is lost
         // SAFETY: as above.
         unsafe { second.fetch(block, 100) }.unwrap();
+        second.reserve(512).unwrap();
+        assert_eq!(second.bytes().unwrap(), bytes_of(&[2; 25]), "there was room for more than 400");
         second.reserve(1000).unwrap();
         assert!(second.bytes().unwrap().is_empty());
         // and one that goes waits, too, as does the stream's end
@@ -207,6 +209,27 @@ fn recordings_are_replayed() {
         add(&mut *stream, block, 1000, 100).unwrap();
         drop(stream);
         assert_eq!(download(&mut *gpu.stream().unwrap(), block, 100), [63; 100]);
+        free(gpu, block, 400);
+    });
+}
+
+#[test]
+fn a_recording_that_cannot_be_prepared_has_ended() {
+    on_a_gpu(a_recording_that_cannot_be_prepared_has_ended, &[("FAKE_RUNNABLE", "0")], |gpu| {
+        let block = gpu.allocate(400).unwrap();
+        let mut stream = gpu.stream().unwrap();
+        for _ in 0..2 {
+            let other = gpu.allocate(400).unwrap();
+            assert!(stream.begin_recording().unwrap());
+            add(&mut *stream, block, 1000, 100).unwrap();
+            free(gpu, other, 400);
+            let before = gpu.free_bytes().unwrap();
+            let error = stream.end_recording().unwrap_err();
+            assert_eq!(error.to_string(), "prepare a recording: CUDA_ERROR_OUT_OF_MEMORY");
+            assert_eq!(gpu.free_bytes().unwrap(), before + 400);
+        }
+        add(&mut *stream, block, 1, 100).unwrap();
+        assert_eq!(download(&mut *stream, block, 100), [1; 100]);
         free(gpu, block, 400);
     });
 }
