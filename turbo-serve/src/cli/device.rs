@@ -22,7 +22,7 @@ mod gpu;
 /// What `--device` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
-    /// The first GPU, where there is one that can be used, else the CPU.
+    /// The first GPU that can be used, else the CPU.
     Auto,
     /// The CPU.
     Cpu,
@@ -105,8 +105,8 @@ impl Chosen {
                 Ok(gpu) => Ok(Chosen::Gpu(gpu, ordinal)),
                 Err(why) => bail!("--device {wish}: {why}"),
             },
-            Wish::Auto => match gpu::Gpu::new(0) {
-                Ok(gpu) => Ok(Chosen::Gpu(gpu, 0)),
+            Wish::Auto => match gpu::Gpu::first() {
+                Ok((gpu, ordinal)) => Ok(Chosen::Gpu(gpu, ordinal)),
                 Err(why) => {
                     let has_driver = gpu::has_driver(&why);
                     tell(NoGpu { why: format!("no GPU is used: {why}"), has_driver });

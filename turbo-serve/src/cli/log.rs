@@ -30,7 +30,10 @@ impl LogArguments {
     /// A collector that cannot be one.
     pub(super) fn start(&self) -> Result<Spans> {
         let said = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|said| !said.is_empty());
-        let filter = said.and_then(|said| EnvFilter::try_new(said).ok());
+        let (filter, wrong) = match said.as_deref().map(EnvFilter::try_new).transpose() {
+            Ok(filter) => (filter, None),
+            Err(why) => (None, Some(why)),
+        };
         let filter = filter.unwrap_or_else(|| EnvFilter::new("info"));
         let spans = Spans::to(self.otlp_endpoint.as_deref(), &self.otlp_service_name)?;
         let lines = fmt::layer().with_writer(std::io::stderr).with_target(false);
@@ -39,6 +42,11 @@ impl LogArguments {
             false => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
         };
         registry().with(spans.layer()).with(lines.with_filter(filter)).init();
+        if let (Some(said), Some(why)) = (said, wrong) {
+            tracing::warn!(
+                "RUST_LOG {said:?} cannot be used ({why}): what is shown is `info` and what is worse"
+            );
+        }
         Ok(spans)
     }
 }

@@ -5,7 +5,7 @@
 //! | 0 | done; for `serve`: told to stop, and all accepted requests were answered |
 //! | 1 | it failed; one line on standard error says why |
 //! | 2 | the arguments make no sense |
-//! | 3 | `embed`, `classify`, `rerank`: some rows of the input have no answer; each was told on standard error |
+//! | 3 | `embed`, `classify`, `rerank`: some rows of the input have no answer; the first were told on standard error |
 //! | 130 | the same three: interrupted; what was written is sound and can be gone on with |
 
 mod batching_arguments;

@@ -32,6 +32,9 @@ pub(super) struct ModelArguments {
     /// Face Hub such as `sentence-transformers/all-MiniLM-L6-v2`
     #[arg(long, env, value_name = "PATH|NAME", help_heading = "Model")]
     pub(super) model_id: String,
+    /// Where it is, of a file's model: paths there do not begin where turbo was started.
+    #[arg(skip)]
+    pub(super) place: Option<Place>,
     /// Branch, tag or commit on the Hub
     #[arg(long, env, value_name = "REV", help_heading = "Model")]
     pub(super) revision: Option<String>,
@@ -86,6 +89,17 @@ impl Dtype {
             Self::F32 => Ok(4),
             Self::Bf16 | Self::Float16 => Ok(2),
             Self::Int8 => bail!(NO_INT8),
+        }
+    }
+
+    /// Looks whether `device` computes in it; of `auto` that is known when it was chosen.
+    ///
+    /// # Errors
+    /// For a GPU and the dtype that GPUs do not have.
+    pub(super) fn check_on(self, device: Wish) -> Result<()> {
+        match (self, device) {
+            (Self::Int8, Wish::Cuda(_)) => bail!(NO_INT8),
+            _ => Ok(()),
         }
     }
 
@@ -182,15 +196,23 @@ impl ModelArguments {
     /// # Errors
     /// When there is no such model, one line that says what to do about it.
     pub(super) fn local(&self) -> Result<LocalModel> {
-        self.local_with(None)
+        self.local_with(None, |warning| output::note(&format!("warning: {warning}")))
     }
 
-    /// As [`Self::local`], with the module whose folder is `dense_path`.
+    /// As [`Self::local`], with the module whose folder is `dense_path`; `warn` hears where the Hub was not.
     ///
     /// # Errors
     /// As [`Self::local`].
-    pub(super) fn local_with(&self, dense_path: Option<&Path>) -> Result<LocalModel> {
-        match model_id::place(&self.model_id, &self.turbo_models_dir)? {
+    pub(super) fn local_with(
+        &self,
+        dense_path: Option<&Path>,
+        warn: impl FnOnce(&str),
+    ) -> Result<LocalModel> {
+        let place = match &self.place {
+            Some(place) => place.clone(),
+            None => model_id::place(&self.model_id, Path::new(""), &self.turbo_models_dir)?,
+        };
+        match place {
             Place::Folder(folder) => {
                 if let Some(revision) = &self.revision {
                     bail!(
@@ -202,18 +224,18 @@ impl ModelArguments {
                 let name = last.file_name().unwrap_or(last.as_os_str()).to_string_lossy().into_owned();
                 Ok(LocalModel { folder, name, sha: None })
             }
-            Place::Hub(name) => self.fetched(&name, dense_path.map(module_of).transpose()?),
+            Place::Hub(name) => self.fetched(&name, dense_path.map(module_of).transpose()?, warn),
         }
     }
 
-    fn fetched(&self, name: &str, module: Option<&str>) -> Result<LocalModel> {
+    fn fetched(&self, name: &str, module: Option<&str>, warn: impl FnOnce(&str)) -> Result<LocalModel> {
         let settings = HubSettings::from_env(self.hf_token.clone(), self.huggingface_hub_cache.clone())?;
         let revision = self.revision.as_deref().unwrap_or(hub::MAIN);
         let found = Hub::new(settings).model(HubModel { name, revision, module }, &mut Fetching::new(name));
         let found =
             found.with_context(|| format!("--model-id {name}: no such folder, so it is one of the Hub's"))?;
         if let Some(why) = found.stale {
-            output::note(&format!("warning: using what the cache has: {why}"));
+            warn(&format!("using what the cache has: {why}"));
         }
         let last = name.rsplit('/').next().unwrap_or(name).to_owned();
         Ok(LocalModel { folder: found.folder, name: last, sha: Some(found.commit) })

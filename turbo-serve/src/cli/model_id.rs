@@ -9,7 +9,7 @@ use turbo_serve::hub;
 const SHORT_NAMES: [(&str, &str); 1] = [("minilm", "sentence-transformers/all-MiniLM-L6-v2")];
 
 /// Where a model is.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Place {
     /// In a folder of this machine.
     Folder(PathBuf),
@@ -17,13 +17,13 @@ pub(super) enum Place {
     Hub(String),
 }
 
-/// The place of `model_id`: a path, a short name that stands for a folder in `models`, or a name on the Hub. A folder
-/// comes first.
+/// The place of `model_id`: a path from the folder `base`, a short name that stands for a folder in `models`, or a name
+/// on the Hub. A folder comes first.
 ///
 /// # Errors
 /// When it can be none of these.
-pub(super) fn place(model_id: &str, models: &Path) -> Result<Place> {
-    let path = PathBuf::from(model_id);
+pub(super) fn place(model_id: &str, base: &Path, models: &Path) -> Result<Place> {
+    let path = base.join(model_id);
     if path.is_dir() {
         return Ok(Place::Folder(path));
     }
@@ -59,11 +59,11 @@ mod tests {
     #[test]
     fn a_short_name_is_a_folder_among_the_models() {
         let models = tempfile::tempdir().unwrap();
-        let error = place("minilm", models.path()).unwrap_err().to_string();
+        let error = place("minilm", Path::new(""), models.path()).unwrap_err().to_string();
         assert!(error.contains("cargo xtask model"), "{error}");
         let folder = models.path().join("minilm");
         std::fs::create_dir(&folder).unwrap();
-        assert_eq!(place("minilm", models.path()).unwrap(), Place::Folder(folder));
+        assert_eq!(place("minilm", Path::new(""), models.path()).unwrap(), Place::Folder(folder));
     }
 
     #[test]
@@ -74,7 +74,7 @@ mod tests {
         for (model_id, said) in
             [("does/not/exist", "no such folder"), (file.to_str().unwrap(), "it is a file")]
         {
-            let error = place(model_id, models.path()).unwrap_err().to_string();
+            let error = place(model_id, Path::new(""), models.path()).unwrap_err().to_string();
             assert!(error.contains(model_id) && error.contains(said), "{error}");
         }
     }
@@ -82,8 +82,11 @@ mod tests {
     #[test]
     fn what_is_no_folder_may_be_on_the_hub() {
         let models = tempfile::tempdir().unwrap();
-        assert_eq!(place("owner/name", models.path()).unwrap(), Place::Hub("owner/name".into()));
+        assert_eq!(
+            place("owner/name", Path::new(""), models.path()).unwrap(),
+            Place::Hub("owner/name".into())
+        );
         let folder = models.path().to_str().unwrap();
-        assert_eq!(place(folder, Path::new("nowhere")).unwrap(), Place::Folder(folder.into()));
+        assert_eq!(place(folder, Path::new(""), Path::new("nowhere")).unwrap(), Place::Folder(folder.into()));
     }
 }

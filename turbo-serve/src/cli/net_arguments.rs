@@ -6,7 +6,7 @@ use std::{
     path::PathBuf,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use axum::Router;
 use clap::Args;
 use tokio::net::TcpSocket;
@@ -30,10 +30,10 @@ pub(super) struct NetArguments {
     #[arg(long, env, value_name = "FILE")]
     uds_path: Option<PathBuf>,
     /// Certificate for TLS, in PEM, with those that vouch for it behind it; the port then speaks nothing else
-    #[arg(long, env, value_name = "FILE", requires = "tls_key")]
+    #[arg(long, env, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
     /// Private key of the certificate, in PEM
-    #[arg(long, env, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, env, value_name = "FILE")]
     tls_key: Option<PathBuf>,
     /// Answer only those who show this key (`Authorization: Bearer KEY`); health, metrics, /docs and the
     /// dashboard's page are for everybody. Better put into the variable: other users of this machine see the arguments of
@@ -62,6 +62,21 @@ pub(super) struct Claimed {
 }
 
 impl NetArguments {
+    /// Looks at what can be told before anything is opened. The halves of TLS may come from a file, a flag or a variable,
+    /// so that only all of these together tell whether one is missing.
+    ///
+    /// # Errors
+    /// One half of TLS without the other.
+    pub(super) fn check(&self) -> Result<()> {
+        match (&self.tls_cert, &self.tls_key) {
+            (Some(cert), None) => {
+                bail!("--tls-cert {}: --tls-key is missing, TLS needs both", cert.display())
+            }
+            (None, Some(key)) => bail!("--tls-key {}: --tls-cert is missing, TLS needs both", key.display()),
+            _ => Ok(()),
+        }
+    }
+
     /// Finds out what cannot work, at once: loading a model may take minutes. `port` goes before the one given here.
     pub(super) async fn claim(&self, port: Option<u16>) -> Result<Claimed> {
         let port = port.unwrap_or(self.port);
@@ -94,7 +109,9 @@ impl NetArguments {
 impl Claimed {
     /// Listens, and tells whoever started the server where it is: at once, even into a pipe.
     pub(super) async fn listen(self) -> Result<Vec<Listener>> {
-        let listener = self.socket.listen(BACKLOG).with_context(|| cannot_listen(self.address))?;
+        // Connections have it from here: the next server need not wait until theirs are forgotten.
+        let listener = self.socket.set_reuseaddr(cfg!(unix)).and_then(|()| self.socket.listen(BACKLOG));
+        let listener = listener.with_context(|| cannot_listen(self.address))?;
         let address = listener.local_addr().context("cannot tell the port")?;
         let (scheme, listener) = match self.tls {
             Some(tls) => ("https", Listener::Tls(listener, tls)),
@@ -178,5 +195,34 @@ fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
     // As every server does on Unix: a restart need not wait for connections of the last run to be forgotten.
     socket.set_reuseaddr(cfg!(unix))?;
     socket.bind(address)?;
+    // Until it listens: of two that may both be reused, Linux gives one address to both.
+    socket.set_reuseaddr(false)?;
     Ok(socket)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::io::ErrorKind;
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        net: NetArguments,
+    }
+
+    #[tokio::test]
+    async fn a_claimed_port_is_nobody_elses() {
+        let net = Line::parse_from(["turbo", "--hostname=127.0.0.1", "--port=0"]).net;
+        let claimed = net.claim(None).await.unwrap();
+        let address = claimed.socket.local_addr().unwrap();
+        let other = TcpSocket::new_v4().unwrap();
+        // As a second server does.
+        other.set_reuseaddr(true).unwrap();
+        assert_eq!(other.bind(address).unwrap_err().kind(), ErrorKind::AddrInUse);
+        assert_eq!(claimed.listen().await.unwrap().len(), 1);
+    }
 }

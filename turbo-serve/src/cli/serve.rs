@@ -29,6 +29,7 @@ use super::{
     devices::{Devices, Shared},
     log::LogArguments,
     model_arguments::{LayoutArgument, ModelArguments, PoolingArgument},
+    model_id::Place,
     net_arguments::NetArguments,
     shutdown::{self, Signals},
     tei_arguments::TeiArguments,
@@ -186,6 +187,7 @@ fn serve_on<L: Future<Output = Result<Models>>>(
     devices: &[Wish],
     load: impl FnOnce(Host) -> L,
 ) -> Result<()> {
+    arguments.check()?;
     let spans = arguments.log.start()?;
     #[cfg(unix)]
     super::file_limit::raise();
@@ -211,7 +213,6 @@ async fn serve<L: Future<Output = Result<Models>>>(
     devices: Devices,
     load: impl FnOnce(Host) -> L,
 ) -> Result<()> {
-    arguments.check()?;
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     // Before the model is loaded, so that a port in use is told at once; listening when it is warm, so that nobody is
     // connected to a server that does not answer yet.
@@ -284,15 +285,18 @@ pub(super) struct Among {
 pub(super) fn open(arguments: &Arguments, host: Host, among: Among) -> Result<Engine> {
     let (Host { devices, cache, loading }, Among { name, label }) = (host, among);
     let Shared { device, turns } = devices.of(arguments.model.device);
+    arguments.model.dtype.check_on(device.wish())?;
     let config = EngineConfig { label, turns, cache, ..arguments.config(device.threads()) };
-    let local = arguments.tei.with_token(&arguments.model).local_with(arguments.dense_path.as_deref())?;
+    let warn = |warning: &str| tracing::warn!("{warning}");
+    let local =
+        arguments.tei.with_token(&arguments.model).local_with(arguments.dense_path.as_deref(), warn)?;
     // Behind the fetching, which disturbs nobody. Who panicked while it loaded has left nothing that the next would find.
     let _alone = loading.lock().unwrap_or_else(PoisonError::into_inner);
     let name = name.or(arguments.tei.served_model_name().map(str::to_owned)).unwrap_or(local.name);
     let fingerprint = config.cache.as_ref().is_some_and(ResponseCache::is_lasting);
     let options = OpenOptions { name: Some(name), sha: local.sha, fingerprint, ..arguments.open_options() };
     let open = Open { folder: local.folder, options };
-    let model = device.run(open, arguments.model.dtype, |warning| tracing::warn!("{warning}"))?;
+    let model = device.run(open, arguments.model.dtype, warn)?;
     let ModelInfo { name, device, task, .. } = &model.info;
     tracing::info!(model = name, device, %task, "loading");
     Ok(Engine::start(model, &config)?)
@@ -319,8 +323,8 @@ impl Arguments {
     }
 
     /// The same for a model that is elsewhere.
-    pub(super) fn of(mut self, (model_id, revision): (String, Option<String>)) -> Self {
-        (self.model.model_id, self.model.revision) = (model_id, revision);
+    pub(super) fn of(mut self, model_id: String, place: Place, revision: Option<String>) -> Self {
+        self.model = ModelArguments { model_id, place: Some(place), revision, ..self.model };
         self
     }
 
@@ -335,7 +339,13 @@ impl Arguments {
     /// # Errors
     /// Arguments that contradict each other, limits under which a server would refuse its clients for ever.
     pub(super) fn check(&self) -> Result<()> {
+        self.check_model()?;
         self.cache.check()?;
+        self.net.check()?;
+        ensure!(
+            self.payload_limit > 0,
+            "--payload-limit 0: expected at least 1, or no request could have a body"
+        );
         if let Some(bytes) = self.max_body_bytes_in_flight {
             let least = self.payload_limit.saturating_mul(2).saturating_add(5);
             ensure!(
@@ -352,6 +362,15 @@ impl Arguments {
              of the memory that is free"
         );
         Ok(())
+    }
+
+    /// The same for what is said of the model.
+    ///
+    /// # Errors
+    /// Limits that no model could be served with, a dtype that the device does not have.
+    pub(super) fn check_model(&self) -> Result<()> {
+        self.model.dtype.check_on(self.model.device)?;
+        Ok(self.config(NonZeroUsize::MIN).check_limits()?)
     }
 
     /// What may be held at a time for all clients; beside the models, which have theirs by now.

@@ -75,8 +75,8 @@ pub enum HubError {
     },
     /// Nothing may be asked, and the cache does not have it.
     #[error(
-        "{model}: HF_HUB_OFFLINE is set, and {cache} does not have all its files: fetch it once without, or pass the \
-         path of a folder with its files"
+        "{model}: HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set, and {cache} does not have all its files: fetch it \
+         once without, or pass the path of a folder with its files"
     )]
     Offline {
         /// The model.

@@ -47,7 +47,10 @@ impl HubSettings {
         let path = |name: &str| variable(name).map(PathBuf::from);
         let usual = || path("XDG_CACHE_HOME").or_else(|| Some(home.as_ref()?.join(".cache")));
         let hf_home = path("HF_HOME").or_else(|| Some(usual()?.join("huggingface")));
-        let cache = cache.or_else(|| path("HF_HUB_CACHE")).or_else(|| path("HUGGINGFACE_HUB_CACHE"));
+        // A command line takes this variable for its flag. A flag goes before all variables, this one behind its heir.
+        let old = path("HUGGINGFACE_HUB_CACHE");
+        let given = cache.filter(|cache| old.as_ref() != Some(cache));
+        let cache = given.or_else(|| path("HF_HUB_CACHE")).or(old);
         let cache = cache.or_else(|| Some(hf_home.as_ref()?.join("hub"))).ok_or_else(no_home)?;
         let token_file = path("HF_TOKEN_PATH").or_else(|| Some(hf_home.as_ref()?.join("token")));
         // Scripts pass what a variable holds, be it nothing.
@@ -140,6 +143,15 @@ mod tests {
         }
         let given = HubSettings::new(None, Some("/given".into()), |_| Some("/other".into()), None);
         assert_eq!(given.ok().unwrap().cache, Path::new("/given"));
+        for (new, expected) in [(Some("/new"), "/new"), (None, "/old")] {
+            let variable = |name: &str| match name {
+                "HF_HUB_CACHE" => new.map(str::to_owned),
+                "HUGGINGFACE_HUB_CACHE" => Some("/old".to_owned()),
+                _ => None,
+            };
+            let taken_for_the_flag = HubSettings::new(None, Some("/old".into()), variable, None);
+            assert_eq!(taken_for_the_flag.ok().unwrap().cache, Path::new(expected));
+        }
         assert!(HubSettings::new(None, None, |_| None, None).is_err());
     }
 

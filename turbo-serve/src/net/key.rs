@@ -42,7 +42,9 @@ pub struct EmptyKey;
 impl FromStr for ApiKey {
     type Err = EmptyKey;
 
+    /// The key without white space around it: files and secrets end with a line end, which no header can show.
     fn from_str(key: &str) -> Result<Self, EmptyKey> {
+        let key = key.trim();
         if key.is_empty() { Err(EmptyKey) } else { Ok(Self(key.into())) }
     }
 }
@@ -97,7 +99,7 @@ mod tests {
 
     #[test]
     fn only_the_whole_key_will_do() {
-        let key: ApiKey = "se cret".parse().unwrap();
+        let key: ApiKey = " se cret\n".parse().unwrap();
         let is_in = |value: &str| {
             let value = HeaderValue::from_str(value).unwrap();
             key.is_in(&HeaderMap::from_iter([(header::AUTHORIZATION, value)]))
@@ -118,7 +120,9 @@ mod tests {
             assert!(!is_in(bad), "{bad}");
         }
         assert!(!key.is_in(&HeaderMap::new()));
-        assert_eq!("".parse::<ApiKey>().unwrap_err(), EmptyKey);
+        for nothing in ["", "\n"] {
+            assert_eq!(nothing.parse::<ApiKey>().unwrap_err(), EmptyKey);
+        }
         assert_eq!(format!("{key:?}"), "ApiKey(..)");
     }
 }

@@ -91,8 +91,19 @@ fn an_interrupted_run_goes_on_to_the_same_bytes() {
         assert!(contents(&files.path(&whole)) == contents(&output), "{format}: other bytes");
         assert!(!unfinished.exists());
         let (code, _, said) = files.run(&parts, &["--resume"]);
-        assert_eq!((code, said.ends_with("is complete: nothing to go on with\n")), (Some(0), true), "{said}");
+        assert_eq!((code, said.contains("is complete: nothing to go on with (")), (Some(0), true), "{said}");
     }
+}
+
+#[test]
+fn an_interrupted_run_that_replaces_does_not_begin_anew() {
+    let files = Files::new(2000);
+    let output = files.path("out.jsonl");
+    let embed = files.embed("out.jsonl", &["--overwrite"]);
+    let (code, _, said) = signal_at(embed, &files.input, "INT", &output, 300_000);
+    assert_eq!(code, Some(130), "{said}");
+    assert!(said.ends_with("--resume in the place of --overwrite goes on\n"), "{said}");
+    assert_eq!(files.run("out.jsonl", &["--resume", "--quiet"]).0, Some(0));
 }
 
 #[test]
@@ -221,6 +232,31 @@ fn a_complete_output_of_an_input_that_has_changed_is_told() {
     fs::File::options().write(true).open(&input).unwrap().set_modified(later).unwrap();
     let (code, _, said) = embed();
     assert!(code == Some(1) && said.contains("has changed since: pass --overwrite"), "{said}");
+    assert!(contents(&output) == complete);
+}
+
+/// Trained once more, or another one in its place.
+#[test]
+fn a_complete_output_of_a_model_that_has_changed_is_told() {
+    let files = Files::new(3);
+    let (folder, output) = (files.path("model"), files.path("out.jsonl"));
+    copy(&model("tiny-sentence"), &folder);
+    let embed = || {
+        let command = turbo("embed", &folder, &["-", output.to_str().unwrap(), "--resume"]);
+        run_with_input(command, files.input.as_bytes())
+    };
+    assert_eq!(embed().0, Some(0));
+    let (code, _, said) = embed();
+    assert!(code == Some(0) && said.contains("--overwrite if model or flags have changed"), "{said}");
+    let complete = contents(&output);
+    let later = fs::metadata(&output).unwrap().modified().unwrap() + Duration::from_secs(1);
+    let weights = fs::File::options().write(true).open(folder.join("model.safetensors"));
+    weights.unwrap().set_modified(later).unwrap();
+    let (code, _, said) = embed();
+    assert!(
+        code == Some(1) && said.contains("model.safetensors has changed since: pass --overwrite"),
+        "{said}"
+    );
     assert!(contents(&output) == complete);
 }
 

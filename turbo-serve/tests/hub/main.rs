@@ -245,7 +245,8 @@ fn a_hub_out_of_reach_leaves_what_the_cache_has() {
     let offline = HubSettings { offline: true, ..rig.settings() };
     let error = rig.fetch_as("owner/other", MAIN, offline).unwrap_err().to_string();
     assert!(
-        error.contains("HF_HUB_OFFLINE is set") && error.contains("does not have all its files"),
+        error.contains("HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set")
+            && error.contains("does not have all its files"),
         "{error}"
     );
 }
@@ -523,6 +524,15 @@ fn the_commands_take_names_on_the_hub() {
         warning.starts_with("warning: using what the cache has: ") && warning.lines().count() == 1,
         "{warning}"
     );
+    // A server says it in its log; this one ends as soon as it has read the model.
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_turbo"));
+    serve.env_clear().env("HF_HOME", rig.cache.path()).env("DEVICE", "cpu").envs(gone);
+    serve.args(["serve", "--hostname=127.0.0.1", "--port=0", "--json-output", "--default-prompt-name=none"]);
+    let said = String::from_utf8(serve.args(["--model-id", NAME]).output().unwrap().stderr).unwrap();
+    let line = said.lines().find(|line| line.contains("using what the cache has: "));
+    let line: serde_json::Value = serde_json::from_str(line.unwrap()).unwrap();
+    assert_eq!(line["level"], "WARN", "{said}");
+
     let (code, _, error) = embed(&["--model-id", "owner/other"], &gone);
     assert_eq!((code, error.lines().count()), (Some(1), 1), "{error}");
     assert!(

@@ -165,6 +165,43 @@ model_id = '{data}/tiny-sentence'
     assert_eq!(server.end(Signal::Terminate).0, Some(0));
 }
 
+/// As of a certificate that was renewed.
+#[test]
+fn a_half_of_tls_may_be_said_beside_the_file_of_the_other() {
+    let text = "
+[server]
+hostname = '127.0.0.1'
+port = 0
+tls_cert = 'nowhere'
+tls_key = 'key'
+[[models]]
+name = 'embedder'
+model_id = '{data}/tiny-sentence'
+";
+    let folder = written(text);
+    let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let cert = folder.path().join("cert");
+    fs::write(&cert, signed.cert.pem()).unwrap();
+    fs::write(folder.path().join("key"), signed.signing_key.serialize_pem()).unwrap();
+    let server = start(&folder, &["--tls-cert", path(&cert)]);
+    assert_eq!(server.get("/health").0, 200);
+    assert_eq!(server.end(Signal::Terminate).0, Some(0));
+}
+
+#[test]
+fn a_folder_where_it_is_started_is_none_of_the_file() {
+    let folder = written("[server]\nport = 0\n[[models]]\nname = 'ranker'\nmodel_id = 'models/ranker'\n");
+    let elsewhere = tempfile::tempdir().unwrap();
+    fs::create_dir_all(elsewhere.path().join("models/ranker")).unwrap();
+    let mut command = turbo();
+    command.args(["serve", "--hostname=127.0.0.1", "--config", &file(&folder)]).current_dir(elsewhere.path());
+    command.env("HF_HUB_OFFLINE", "1").env("HF_HOME", elsewhere.path());
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("models/ranker: HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set"), "{said}");
+}
+
 #[test]
 fn mistakes_are_told_before_anything_is_loaded() {
     let folder = written(&format!("{TWO}[[models]]\nname = 'ranker'\nmodel_id = 'nowhere/at/all'\n"));
@@ -230,11 +267,20 @@ fn flags_of_a_model_are_refused_beside_a_file() {
         run(&["serve", "--config", &file, "--dtype=bf16"]),
         &["--dtype beside --config", "[[models]]"],
     );
-    let mut command = turbo();
-    command.args(["serve", "--config", &file]).env("MODEL_ID", "minilm");
-    let output = command.output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("the variable MODEL_ID beside --config"), "{said}");
+    assert_fails(
+        run(&["serve", "--config", &file, "--served-model-name=x"]),
+        &["--served-model-name beside --config", "say `name` in their [[models]]"],
+    );
+    for (arguments, variable, value, expected) in [
+        (["--config", &file], "MODEL_ID", "minilm", "the variable MODEL_ID beside --config: "),
+        (["--model-id", "minilm"], "CONFIG", &file, "--model-id beside the variable CONFIG: "),
+    ] {
+        let mut command = turbo();
+        command.arg("serve").args(arguments).env(variable, value);
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && said.contains(expected), "{said}");
+    }
     assert_fails(run(&["serve", "--config", path(Path::new("nowhere.toml"))]), &["nowhere.toml"]);
     let (code, output) = run(&["serve"]);
     assert_eq!(code, Some(2));

@@ -90,6 +90,17 @@ fn a_line_of_json_has_each_key_once() {
 }
 
 #[test]
+fn a_filter_of_the_log_that_is_none_is_told() {
+    let mut command = turbo();
+    command.env("RUST_LOG", "turbo=loud").args(["serve", "--hostname=127.0.0.1", "--port=0", "--model-id"]);
+    command.arg(tiny_model());
+    let (code, output) = Server::spawn(command).end(Signal::Terminate);
+    assert_eq!(code, Some(0), "{output}");
+    assert!(output.contains("RUST_LOG \"turbo=loud\" cannot be used ("), "{output}");
+    assert!(output.contains("loading"), "what is shown without it: {output}");
+}
+
+#[test]
 fn arguments_choose_what_the_model_does() {
     let start = |fixture: &str, arguments: &[&str]| Server::start_model(&data().join(fixture), arguments);
     let embed = |server: &Server, text: &str| server.post("/embed", &json!({ "inputs": text }));
@@ -267,18 +278,32 @@ fn what_cannot_work_is_told_before_the_model_is_loaded() {
     }
     let answers = ["--port=0", "--max-answer-bytes-in-flight=0"];
     assert_fails(serve(&answers), &["--max-answer-bytes-in-flight 0: expected at least 1"]);
+    // Nothing is read of a model.
+    let empty = tempfile::tempdir().unwrap();
+    for (arguments, said) in [
+        (&["--max-client-batch-size=0"][..], "max_client_batch_size must be at least 1"),
+        (&["--max-batch-tokens=0"], "max_batch_tokens must be at least 1"),
+        (&["--max-concurrent-requests=2000000"], "max_concurrent_requests is 2000000, at most 1048576"),
+        (&["--tokenization-workers=5000"], "tokenization_workers is 5000, at most 1024"),
+        (&["--payload-limit=0"], "--payload-limit 0: expected at least 1"),
+        (&["--device=cuda:0", "--dtype=int8"], "--dtype int8: a GPU computes in f32, bf16 or float16"),
+    ] {
+        let serve = ["serve", "--hostname=127.0.0.1", "--port=0", "--model-id", path(empty.path())];
+        assert_fails(run(&[&serve, arguments].concat()), &[said]);
+    }
     let minilm =
         ["serve", "--hostname=127.0.0.1", "--port=0", "--model-id=minilm", "--turbo-models-dir=nowhere"];
     assert_fails(run(&minilm), &["cargo xtask model"]);
 
     let model = path(&tiny);
     assert_fails(serve(&["--port=0", "--tls-cert=nowhere", "--tls-key=nowhere"]), &["TLS: nowhere: "]);
+    assert_fails(serve(&["--port=0", "--tls-cert=alone"]), &["--tls-cert alone: --tls-key is missing"]);
+    assert_fails(serve(&["--port=0", "--tls-key=alone"]), &["--tls-key alone: --tls-cert is missing"]);
     assert_fails(
         serve(&["--port=0", "--uds-path", model]),
         &["cannot listen on --uds-path", model, "not a socket"],
     );
     for (argument, said) in [
-        ("--tls-cert=alone", "--tls-key"),
         ("--api-key=", "it is empty: give a key"),
         ("--cors-allow-origin=example.org", "expected `*`, or scheme, host and port"),
     ] {
@@ -338,6 +363,16 @@ fn devices_are_listed() {
     assert!(output.starts_with("cpu ("), "{output}");
     for said in ["f32 ", "bf16 ", "int8 ", "GFLOP/s", "GOP/s", "memory ", "\ncuda:"] {
         assert!(output.contains(said), "{said:?} is not in\n{output}");
+    }
+}
+
+#[test]
+fn a_dtype_is_told_as_the_device_computes_it() {
+    let tiny = tiny_model();
+    for (device, expected) in [("cpu", "computed in bf16"), ("cuda:4000000", "computed in float16")] {
+        let inspect = ["inspect", "--dtype=float16", "--seq-len=16", "--threads=1", "--device", device];
+        let (code, output) = run(&[&inspect[..], &["--model-id", path(&tiny)]].concat());
+        assert!(code == Some(0) && output.contains(expected), "{output}");
     }
 }
 

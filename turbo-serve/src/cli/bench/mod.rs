@@ -39,7 +39,8 @@ use super::{
 /// Times batches of every length and size given, or a stream of requests of varying length under several policies of
 /// batching. Beside each time stands its floor: every operation at this machine's peak, or every weight once from
 /// memory, whichever takes longer; both ceilings are measured at the start of the run. Batches run packed: no time is
-/// spent on padding. Where weights stay in a cache the floor can be beaten.
+/// spent on padding. Where weights stay in a cache the floor can be beaten. The CPU is timed: it is what `--device auto` means
+/// here.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

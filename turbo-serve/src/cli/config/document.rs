@@ -164,7 +164,9 @@ impl<'a> Section<'a> {
         let At { at, value } = self.take(key)?;
         let number = match &value {
             DeValue::Float(number) => number.as_str().parse().ok(),
-            DeValue::Integer(number) => number.as_str().parse().ok(),
+            DeValue::Integer(number) => {
+                i64::from_str_radix(number.as_str(), number.radix()).ok().map(|number| number as f64)
+            }
             _ => None,
         };
         if number.is_none() {
@@ -319,6 +321,17 @@ mod tests {
             "x.toml:7: last: expected strings that are not empty, got 1",
         ];
         assert_eq!(problems, expected);
+    }
+
+    #[test]
+    fn numbers_are_read_in_the_base_they_are_written_in() {
+        let told = problems("hex = 0x10\ncount = 0x10\nnegative = -1_0\nfraction = 2.5\n", |top| {
+            assert_eq!(top.count("count").map(|number| number.value), Some(16));
+            for (key, expected) in [("hex", 16.0), ("negative", -10.0), ("fraction", 2.5)] {
+                assert_eq!(top.float(key).map(|number| number.value), Some(expected), "{key}");
+            }
+        });
+        assert_eq!(told, [""; 0]);
     }
 
     #[test]

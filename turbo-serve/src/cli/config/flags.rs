@@ -63,14 +63,19 @@ impl Beside<'_> {
         matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
     }
 
-    /// The first flag of a model that is said, as it was written: such flags would be of every model, or of none.
-    pub(super) fn of_a_model(&self) -> Option<(&'static str, String)> {
-        let name = OF_A_MODEL.into_iter().find(|name| self.says(name))?;
-        let written = match self.matches.value_source(name) {
+    /// This flag as it was written.
+    pub(super) fn written(&self, name: &str) -> String {
+        match self.matches.value_source(name) {
             Some(ValueSource::EnvVariable) => format!("the variable {}", name.to_uppercase()),
             _ => format!("--{}", name.replace('_', "-")),
-        };
-        Some((name, written))
+        }
+    }
+
+    /// The first flag of a model that is said, and the key that it is in a file: such flags would be of every model, or
+    /// of none.
+    pub(super) fn of_a_model(&self) -> Option<(&'static str, &'static str)> {
+        let mut keys = OF_A_MODEL.into_iter().map(|name| (name, name)).chain([("served_model_name", "name")]);
+        keys.find(|(name, _)| self.says(name))
     }
 }
 
@@ -147,9 +152,10 @@ impl Flags {
         text(ContextKind::InvalidArg)?.split_whitespace().next().filter(|&of| of == flag.written())?;
         let got = text(ContextKind::InvalidValue).unwrap_or_default();
         match (error.kind(), error.get(ContextKind::ValidValue), std::error::Error::source(&error)) {
-            (ErrorKind::InvalidValue, Some(ContextValue::Strings(values)), _) => {
+            (ErrorKind::InvalidValue, Some(ContextValue::Strings(values)), _) if !values.is_empty() => {
                 Some(format!("expected one of {}, got \"{got}\"", values.join(", ")))
             }
+            (ErrorKind::InvalidValue, ..) => Some(format!("expected a value, got \"{got}\"")),
             (ErrorKind::ValueValidation, _, Some(why)) => Some(format!("{got} cannot be used: {why}")),
             _ => None,
         }
@@ -169,8 +175,9 @@ impl Flags {
         let parsed = command.clone().try_get_matches_from(words);
         parsed.and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(|error| {
             let text = error.to_string();
-            let line = text.lines().next().unwrap_or_default();
-            line.trim_start_matches("error: ").to_owned()
+            // Names that belong to the first line stand each in a line of its own; then come usage and hints.
+            let lines: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+            lines.join(" ").trim_start_matches("error: ").to_owned()
         })
     }
 }
@@ -218,6 +225,9 @@ impl Flag<'_> {
             (ArgAction::Append, DeValue::Array(list)) => {
                 let words = list.iter().map(|item| item.get_ref().as_str().map(text));
                 words.collect::<Option<_>>().ok_or("a list of strings")
+            }
+            (_, DeValue::String(value)) if value.is_empty() && self.is_a_path("") => {
+                Err("a path that is not empty")
             }
             (_, DeValue::String(value)) => Ok(vec![text(value)]),
             _ => Err("a string"),
@@ -284,12 +294,23 @@ mod tests {
             ("port = 70000", true, "port: 70000 cannot be used: 70000 is not in 0..=65535"),
             ("json_output = 1", true, "json_output: expected true or false, got 1"),
             ("device = 'gpu'", true, "device: gpu cannot be used: expected auto, cpu"),
+            ("packed_cache = ''", true, "packed_cache: expected a path that is not empty, got \"\""),
+            ("uds_path = ''", true, "uds_path: expected a path that is not empty, got \"\""),
+            ("dense_path = ''", false, "dense_path: expected a path that is not empty, got \"\""),
             ("prot = 1", true, "prot: unknown key at the top: did you mean `port`?"),
         ] {
             let problems = taken(text, of_the_server).unwrap_err();
             assert_eq!(problems.len(), 1, "{problems:?}");
             assert!(problems[0].starts_with(&format!("x.toml:1: {expected}")), "{problems:?}");
         }
+    }
+
+    #[test]
+    fn what_is_wrong_with_flags_together_is_one_line() {
+        let flags = Flags::of(&crate::cli::serve_command());
+        let told = flags.parse(Vec::new(), None).err();
+        let expected = "the following required arguments were not provided: --model-id <PATH|NAME>";
+        assert_eq!(told.as_deref(), Some(expected));
     }
 
     #[test]

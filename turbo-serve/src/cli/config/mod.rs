@@ -58,10 +58,10 @@ impl Config {
         words: Vec<OsString>,
     ) -> Result<Self> {
         let beside = Beside { matches, words };
-        if let Some((key, written)) = beside.of_a_model() {
-            let path = path.display();
+        if let Some((flag, key)) = beside.of_a_model() {
+            let (written, config, path) = (beside.written(flag), beside.written("config"), path.display());
             bail!(
-                "{written} beside --config: models are described in {path}, say `{key}` in their [[models]] there"
+                "{written} beside {config}: models are described in {path}, say `{key}` in their [[models]] there"
             );
         }
         Self::read(path, serve, Some(&beside))
@@ -180,10 +180,19 @@ fn names<'a>(
 
 /// Every name stands for one thing.
 fn check_names(top: &Section<'_>, models: &[ModelConfig], ensembles: &[EnsembleConfig]) {
+    let all: BTreeSet<&str> = names(models, ensembles).map(|(_, name)| name.value.as_str()).collect();
     let mut known: BTreeSet<&str> = BTreeSet::new();
     for (key, At { at, value }) in names(models, ensembles) {
+        let of_a_version = value.rsplit_once('/').filter(|(name, _)| all.contains(name));
         if !known.insert(value) {
             top.problem(*at, format_args!("{key}: `{value}` names two models, expected a name of its own"));
+        } else if let Some((name, version)) = of_a_version {
+            top.problem(
+                *at,
+                format_args!(
+                    "{key}: `{value}` means version `{version}` of `{name}`, expected a name of its own"
+                ),
+            );
         }
     }
 }
@@ -394,6 +403,9 @@ default_prompt_name = 'y'
                 "--max-body-bytes-in-flight 1999: expected at least",
             ),
             ("max_answer_bytes_in_flight = 0", "--max-answer-bytes-in-flight 0: expected at least 1"),
+            ("payload_limit = 0", "--payload-limit 0: expected at least 1"),
+            ("tls_cert = '/c.pem'", "--tls-cert /c.pem: --tls-key is missing, TLS needs both"),
+            ("tls_key = '/k.pem'", "--tls-key /k.pem: --tls-cert is missing, TLS needs both"),
         ] {
             let text = format!("default = 'a'\n[server]\n{keys}\n[[models]]\nname = 'a'\nmodel_id = 'a'\n");
             let mistakes = parse(folder.path(), &text).err().unwrap();
@@ -414,6 +426,10 @@ default_prompt_name = 'y'
         for (text, expected) in [
             (format!("{a}{a}"), "5: name: `a` names two models"),
             (format!("{a}aliases = ['b', 'a']"), "4: aliases: `a` names two models"),
+            (
+                format!("{a}[[models]]\nname = 'b'\nmodel_id = 'b'\naliases = ['org/b', 'a/1']"),
+                "7: aliases: `a/1` means version `1` of `a`",
+            ),
             (format!("default = 'aa'\n{a}"), "1: default: no model `aa`: did you mean `a`?"),
             (format!("{a}version = '2'"), "4: version: no version `2`: expected one of 1"),
             (format!("{a}versions = 'versions'"), "3: model_id: it stands beside `versions`"),

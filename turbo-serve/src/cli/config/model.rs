@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeSet,
     ffi::OsString,
-    num::NonZeroUsize,
     path::{Path, PathBuf},
 };
 
@@ -46,6 +45,7 @@ pub(super) enum Versions {
 pub(super) struct Version {
     pub(super) name: String,
     pub(super) model_id: String,
+    pub(super) place: Place,
     pub(super) revision: Option<String>,
 }
 
@@ -76,10 +76,7 @@ impl Reader<'_> {
         let load = load_when(&mut section);
         let words = self.flags.take_model(&mut section);
         let device = device(&mut section);
-        let arguments = self.arguments(&section, words).map(|arguments| match device {
-            Some(device) => arguments.on(device),
-            None => arguments,
-        });
+        let arguments = self.arguments(&section, words, device);
         let versions = self.versions(&mut section, arguments.as_ref(), &mut aliases);
         let version = section.string("version");
         if let (Some(versions), Some(At { at, value })) = (&versions, &version) {
@@ -103,14 +100,22 @@ impl Reader<'_> {
         })
     }
 
-    /// What a server of this model would be started with.
-    fn arguments(&self, section: &Section<'_>, words: Vec<OsString>) -> Option<Arguments> {
+    /// What a server of this model would be started with; `device` is what it chooses itself.
+    fn arguments(
+        &self,
+        section: &Section<'_>,
+        words: Vec<OsString>,
+        device: Option<Wish>,
+    ) -> Option<Arguments> {
         let model = [OsString::from("--model-id=.")];
         let all = model.into_iter().chain(self.server.iter().cloned()).chain(words).collect();
         let parsed = self.flags.parse(all, self.beside);
         let checked = parsed.and_then(|arguments| {
-            let limits = arguments.config(NonZeroUsize::MIN).check_limits();
-            limits.map_err(|error| error.to_string()).map(|()| arguments)
+            let arguments = match device {
+                Some(device) => arguments.on(device),
+                None => arguments,
+            };
+            arguments.check_model().map_err(|error| error.to_string()).map(|()| arguments)
         });
         checked.map_err(|what| section.problem(section.at(), format_args!("models: {what}"))).ok()
     }
@@ -207,22 +212,19 @@ impl Reader<'_> {
         At { at, value }: At<String>,
         revision: Option<String>,
     ) -> Option<Version> {
-        let model_id = self.resolved(&value);
-        let models = arguments?.model().turbo_models_dir.clone();
-        match is_there(&model_id, &models, revision.as_deref()) {
-            Ok(()) => Some(Version { name, model_id, revision }),
+        let models = &arguments?.model().turbo_models_dir;
+        match there(&value, self.base, models, revision.as_deref()) {
+            Ok(place) => {
+                let path = self.base.join(&value);
+                let is_a_path = matches!(&place, Place::Folder(folder) if *folder == path);
+                let model_id = if is_a_path { path.to_string_lossy().into_owned() } else { value };
+                Some(Version { name, model_id, place, revision })
+            }
             Err(what) => {
                 section.problem(at, format_args!("model_id: {what}"));
                 None
             }
         }
-    }
-
-    /// A path relative to the file as one that leads there from everywhere; other names as they are.
-    fn resolved(&self, model_id: &str) -> String {
-        let path = self.base.join(model_id);
-        let is_a_path = model_id.starts_with(['.', '/']) || path.exists();
-        if is_a_path { path.to_string_lossy().into_owned() } else { model_id.to_owned() }
     }
 }
 
@@ -288,9 +290,9 @@ fn folders_in(folder: &Path) -> Result<Vec<String>, String> {
 /// What makes a folder one of a model.
 const CONFIG: &str = "config.json";
 
-/// Whether there is such a model, as far as that can be told without opening it.
-fn is_there(model_id: &str, models: &Path, revision: Option<&str>) -> Result<(), String> {
-    match model_id::place(model_id, models) {
+/// Where a model is that a file in the folder `base` names, as far as that can be told without opening it.
+fn there(model_id: &str, base: &Path, models: &Path, revision: Option<&str>) -> Result<Place, String> {
+    match model_id::place(model_id, base, models) {
         Err(error) => Err(error.to_string().trim_start_matches("--model-id ").to_owned()),
         Ok(Place::Folder(folder)) if revision.is_some() => {
             Err(format!("{} is a folder, and only the Hub has revisions", folder.display()))
@@ -298,6 +300,6 @@ fn is_there(model_id: &str, models: &Path, revision: Option<&str>) -> Result<(),
         Ok(Place::Folder(folder)) if !folder.join(CONFIG).is_file() => {
             Err(format!("{}: no {CONFIG} in it, expected a model folder", folder.display()))
         }
-        Ok(Place::Folder(_) | Place::Hub(_)) => Ok(()),
+        Ok(place) => Ok(place),
     }
 }

@@ -1,11 +1,14 @@
 //! From a file's model to what a registry loads.
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use turbo_serve::models::{Declared, Load, Loaded, Source, SourceError};
 
 use super::model::{ModelConfig, Version, Versions};
-use crate::cli::serve::{self, Among, Arguments, Host};
+use crate::cli::{
+    model_id::Place,
+    serve::{self, Among, Arguments, Host},
+};
 
 /// A model on a host.
 struct OnHost {
@@ -29,14 +32,19 @@ pub(super) fn declared(model: ModelConfig, host: &Host) -> Declared {
 }
 
 impl OnHost {
-    /// Where a version is: on the Hub under its revision, or in a folder.
-    fn place(&self, version: &str) -> Option<(String, Option<String>)> {
+    /// Its arguments as a version's: one on the Hub under its revision, or one in a folder.
+    fn arguments(&self, version: &str) -> Option<Arguments> {
+        let arguments = self.arguments.clone();
         match &self.versions {
             Versions::Listed(versions) => {
-                let Version { model_id, revision, .. } = versions.iter().find(|it| it.name == version)?;
-                Some((model_id.clone(), revision.clone()))
+                let Version { model_id, place, revision, .. } =
+                    versions.iter().find(|it| it.name == version)?;
+                Some(arguments.of(model_id.clone(), place.clone(), revision.clone()))
             }
-            Versions::In(folder) => Some((Path::join(folder, version).to_string_lossy().into_owned(), None)),
+            Versions::In(folder) => {
+                let folder = folder.join(version);
+                Some(arguments.of(folder.to_string_lossy().into_owned(), Place::Folder(folder), None))
+            }
         }
     }
 }
@@ -47,8 +55,7 @@ impl Source for OnHost {
     }
 
     fn load(&self, Load { version, label, .. }: Load<'_>) -> Result<Loaded, SourceError> {
-        let place = self.place(version).ok_or_else(|| format!("there is no version `{version}`"))?;
-        let arguments = self.arguments.clone().of(place);
+        let arguments = self.arguments(version).ok_or_else(|| format!("there is no version `{version}`"))?;
         let among = Among { name: Some(self.name.clone()), label: label.map(str::to_owned) };
         Ok(serve::open(&arguments, self.host.clone(), among)?.into())
     }

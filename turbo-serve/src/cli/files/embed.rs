@@ -58,6 +58,11 @@ pub(in crate::cli) struct Arguments {
 /// # Errors
 /// No such file or model, a model that cannot do it, an output that cannot be written.
 pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if let Some(PoolingArgument::Splade) = arguments.pooling {
+        bail!(
+            "--pooling splade: this command writes dense vectors; sparse ones are POST /embed_sparse of turbo serve"
+        );
+    }
     let columns = [arguments.column.clone()];
     let rows = arguments.files.open(&columns)?;
     let model = OpenModel::open(&arguments.model)?;

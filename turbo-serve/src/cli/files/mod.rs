@@ -34,7 +34,7 @@ use super::{caches::PackedCacheArguments, output, shutdown};
 use model::Compiled;
 use progress::Progress;
 
-/// Some rows have no answer; each was told on standard error.
+/// Some rows have no answer; the first of them were told on standard error.
 const SOME_BAD: u8 = 3;
 
 /// Stopped by a signal, as shells say it of Ctrl-C.
@@ -65,14 +65,15 @@ Formats of the output:
   .parquet         a folder of files of 10000 rows; the column `error` says why a row has no answer
   -                standard output, JSONL
 
-The output has a row for each row of the input, in the same order. A row that cannot be read or does not suit the model
-is told on standard error with its line, and the rest goes on.
+The output has a row for each row of the input, in the same order. Of rows that cannot be read or do not suit the model
+the first 20 are told on standard error with their lines, the others counted, and the rest goes on.
 
 Ctrl-C and SIGTERM leave a sound file, and OUTPUT.unfinished beside it. A hangup ends a run as a kill does; under nohup
 it goes on. The same command with --resume goes on where it stopped and ends with the file of a run that was never
-stopped, byte for byte where a CPU of the same kind computes it; where nothing was begun it begins, and a complete
-output is left as it is. An input or a model folder that has changed since is refused. The best rows of all (rerank
---query --top-k) and standard output cannot be resumed.
+stopped, byte for byte where a CPU of the same kind computes it; where nothing was begun it begins. An input or a model
+folder that has changed since is refused. Else a complete output is left as it is, and what it was made with is not
+kept: --overwrite if it is to be of another model or of other flags. The best rows of all (rerank --query --top-k) and
+standard output cannot be resumed.
 
 Exit codes: 0 every row has its answer, or the output was complete before; 1 it failed; 2 the arguments make no sense;
 3 some rows have no answer; 130 it was interrupted.";
@@ -99,7 +100,8 @@ pub(super) struct FileArguments {
     /// Go on with an output that was interrupted; begin where there is none
     #[arg(long, help_heading = "Files")]
     resume: bool,
-    /// Print neither progress nor a summary; rows without an answer are told all the same
+    /// Print neither progress nor a summary; rows without an answer are told all the same: the first 20, and how many
+    /// there are of more
     #[arg(short, long, help_heading = "Files")]
     quiet: bool,
 
@@ -232,14 +234,21 @@ impl FileArguments {
         let answers = match Output::open(&target)? {
             Opened::Ready(answers) => answers,
             Opened::Complete => {
-                paths::check_complete(&self.input, &self.output)?;
-                self.say(format_args!("{} is complete: nothing to go on with", self.output));
+                paths::check_complete(&self.input, work.compute.own_folder(), &self.output)?;
+                self.say(format_args!(
+                    "{} is complete: nothing to go on with (what it was made with is not kept: --overwrite if model or \
+                     flags have changed)",
+                    self.output
+                ));
                 return Ok(ExitCode::SUCCESS);
             }
         };
         let stop = stop_on_signals()?;
         let go_on = match (self.is_pipe(), work.best) {
             (true, _) => "",
+            (false, None) if self.overwrite => {
+                ": the same command with --resume in the place of --overwrite goes on"
+            }
             (false, None) => ": the same command with --resume goes on",
             // The best of all are known at the end.
             (false, Some(_)) => ": --overwrite begins anew",
@@ -274,6 +283,9 @@ impl FileArguments {
     fn end(&self, summary: Summary, meter: &progress::Meter, go_on: &str) -> ExitCode {
         let Summary { ending, rows, bad_rows } = summary;
         let bad = if bad_rows > 0 { format!("; {bad_rows} have no answer") } else { String::new() };
+        if self.quiet && bad_rows > progress::TOLD {
+            output::note(&format!("{rows} rows{bad}"));
+        }
         match ending {
             Ending::Finished => {
                 self.say(format_args!("{rows} rows, {}{bad}", meter.rate(rows)));

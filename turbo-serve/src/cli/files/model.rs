@@ -1,6 +1,9 @@
 //! The model of a command on files.
 
-use std::{num::NonZeroUsize, path::Path};
+use std::{
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result, bail};
 use turbo_models::{
@@ -77,7 +80,9 @@ impl OpenModel {
         let threads = device.threads();
         let load = Load { checkpoint: &self.checkpoint, options };
         let encoder = device.run(load, arguments.dtype, warn)?;
-        Ok(Compiled { encoder, threads })
+        // What the Hub's folders hold never changes.
+        let own_folder = self.local.sha.is_none().then(|| self.local.folder.clone());
+        Ok(Compiled { encoder, threads, own_folder })
     }
 
     /// Adds to `job` which model it is.
@@ -107,6 +112,7 @@ fn shown(folder: &Path) -> String {
 pub(super) struct Compiled {
     encoder: Box<dyn Rows>,
     threads: NonZeroUsize,
+    own_folder: Option<PathBuf>,
 }
 
 /// An encoder of whichever device.
@@ -156,6 +162,11 @@ impl Compiled {
     /// Threads that compute.
     pub(super) fn threads(&self) -> NonZeroUsize {
         self.threads
+    }
+
+    /// The folder that it was read from, where that is the user's own.
+    pub(super) fn own_folder(&self) -> Option<&Path> {
+        self.own_folder.as_deref()
     }
 
     /// Length of the row of each input.

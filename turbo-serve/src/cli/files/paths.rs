@@ -35,19 +35,24 @@ fn is_same(one: &PathBuf, other: &PathBuf) -> bool {
     one == other
 }
 
-/// Refuses to leave a complete `output` as it is where the input has changed since it was written.
+/// Refuses to leave a complete `output` as it is where the input, or the model in `folder`, has changed since it was
+/// written.
 ///
 /// # Errors
-/// When the input's time of change is the later one.
-pub(super) fn check_complete(input: &str, output: &str) -> Result<()> {
+/// When the time of change of the input, or of a file that the model is read from, is the later one.
+pub(super) fn check_complete(input: &str, folder: Option<&Path>, output: &str) -> Result<()> {
+    let changed = |metadata: Metadata| metadata.modified().ok();
+    let Some(output_at) = fs::metadata(output).ok().and_then(changed) else { return Ok(()) };
     // A pipe changes whenever somebody writes into it.
-    if !Path::new(input).is_file() {
-        return Ok(());
-    }
-    let changed = |path| fs::metadata(path).and_then(|metadata| metadata.modified());
-    let (Ok(input_at), Ok(output_at)) = (changed(input), changed(output)) else { return Ok(()) };
-    if input_at > output_at {
-        bail!("{output} is complete, and {input} has changed since: pass --overwrite to begin anew");
+    let input =
+        fs::metadata(input).ok().filter(Metadata::is_file).map(|of_input| (PathBuf::from(input), of_input));
+    let of_model = folder.into_iter().flat_map(|folder| {
+        model_files(folder).into_iter().map(move |(name, metadata)| (folder.join(name), metadata))
+    });
+    let later = |(_, metadata): &(PathBuf, Metadata)| changed(metadata.clone()) > Some(output_at);
+    if let Some((file, _)) = input.into_iter().chain(of_model).find(later) {
+        let file = file.display();
+        bail!("{output} is complete, and {file} has changed since: pass --overwrite to begin anew");
     }
     Ok(())
 }
@@ -65,12 +70,22 @@ const MODEL_ENDS: [&str; 3] = ["json", "safetensors", "txt"];
 /// What changes where a file of the model in `folder` does, or one of its modules'. Sizes and times: a digest of the
 /// weights would tell more, and has to read them all.
 pub(super) fn model_state(folder: &Path) -> Job {
+    let state = |(name, metadata): (PathBuf, Metadata)| {
+        let changed = changed(&metadata).map(|at| format!(", changed {at} s after 1970"));
+        let size_and_time = format!("({} bytes{})", metadata.len(), changed.unwrap_or_default());
+        (format!("the model's {}", name.display()), size_and_time)
+    };
+    model_files(folder).into_iter().map(state).collect()
+}
+
+/// The files that the model in `folder` is read from, by their names below it, and what the system says of each.
+fn model_files(folder: &Path) -> Vec<(PathBuf, Metadata)> {
     let listed = fs::read(folder.join("modules.json")).ok();
     let listed = listed.and_then(|list| serde_json::from_slice::<Value>(&list).ok());
     // The one module that needs no list.
     let listed = listed.unwrap_or_else(|| json!([{ "path": "1_Pooling" }]));
     let modules = listed.as_array().into_iter().flatten().filter_map(|module| module["path"].as_str());
-    let mut state = Job::new();
+    let mut files = Vec::new();
     for module in modules.chain([""]) {
         // A module without anything to configure may have no folder.
         for entry in fs::read_dir(folder.join(module)).into_iter().flatten().flatten() {
@@ -79,13 +94,11 @@ pub(super) fn model_state(folder: &Path) -> Job {
             // What a link leads to.
             let metadata = fs::metadata(entry.path()).ok().filter(Metadata::is_file);
             if let Some(metadata) = metadata.filter(|_| MODEL_ENDS.contains(&end)) {
-                let changed = changed(&metadata).map(|at| format!(", changed {at} s after 1970"));
-                let size_and_time = format!("({} bytes{})", metadata.len(), changed.unwrap_or_default());
-                state.insert(format!("the model's {}", name.display()), size_and_time);
+                files.push((name, metadata));
             }
         }
     }
-    state
+    files
 }
 
 /// When a file was last changed, in seconds after 1970, where the system knows.

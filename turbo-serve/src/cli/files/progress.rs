@@ -11,7 +11,7 @@ use turbo_serve::files::{pipeline::Watch, read::Rows};
 use crate::cli::output;
 
 /// Rows without an answer that are told one by one.
-const TOLD: u64 = 20;
+pub(super) const TOLD: u64 = 20;
 
 /// A bar on standard error if that is a terminal, and a line for each of the first bad rows.
 pub(super) struct Progress {
@@ -73,8 +73,7 @@ impl Watch for Progress {
         self.bad += 1;
         if self.bad <= TOLD {
             self.line(&format!("{}:{number}: {why}", self.file));
-        }
-        if self.bad == TOLD {
+        } else if self.bad == TOLD + 1 {
             self.line("further rows without an answer are only counted");
         }
     }

@@ -33,7 +33,7 @@ use super::{
 /// and the graph that runs; what every kind of operator costs and how fast this machine could be; what another dtype
 /// would gain and cost; where the activations lie in memory, and what changes from one length to the next. No batch is
 /// run; only this machine's ceilings are measured. With `--device cuda`, which needs no GPU: the bytes that a GPU would
-/// hold, instead of what this processor could do.
+/// hold, instead of what this processor could do, which is what `--device auto` means here.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -92,7 +92,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     };
     let planned = plan_batches(&program, &batches, PlannerConfig::default())?;
 
-    let mut sections = vec![model::section(name, checkpoint, (task, *dtype), &drawn)];
+    let computed = if is_gpu { dtype.to_string() } else { dtype.of_cpu_products().to_string() };
+    let mut sections = vec![model::section(name, checkpoint, (task, &computed), &drawn)];
     sections.push(graph::section(&drawn, &steps, &batches[0], arguments.passes));
     if !is_gpu {
         let (cpu, dtype) = (opened.cpu()?, dtype.of_cpu_products());

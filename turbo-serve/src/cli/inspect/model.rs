@@ -9,13 +9,12 @@ use turbo_models::graph::{
 use turbo_models::{Checkpoint, Task};
 
 use super::heading;
-use crate::cli::model_arguments::Dtype;
 use crate::cli::output::{bytes, count, percent};
 
 pub(super) fn section(
     name: &str,
     checkpoint: &Checkpoint,
-    (task, dtype): (Task, Dtype),
+    (task, computed): (Task, &str),
     drawn: &Graph,
 ) -> String {
     let config = checkpoint.config();
@@ -28,7 +27,7 @@ pub(super) fn section(
         text,
         "{} layers, hidden_size {}, {} heads of {}{grouped}, intermediate_size {}, {:?}\n\
          vocab_size {}, inputs of up to {} tokens, positions for {}\n\
-         {}{}; computed in {dtype}{}\n\n",
+         {}{}; computed in {computed}{}\n\n",
         config.num_hidden_layers,
         config.hidden_size,
         config.num_attention_heads,
