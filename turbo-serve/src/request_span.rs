@@ -1,7 +1,8 @@
 //! A span per request: what its lines in the log have in common, and what a collector of traces is sent.
 //!
 //! In: a request of any protocol, with its client's name for it (`x-request-id`) and the trace that it is a part of
-//! (`traceparent`, <https://www.w3.org/TR/trace-context>), where it has them. Out: its answer, with the name.
+//! (`traceparent`, <https://www.w3.org/TR/trace-context>), where it has them. Out: its answer, with the name. The span of a
+//! call of gRPC goes on until its answer has ended, which may be a stream.
 
 use std::{
     future::Future,

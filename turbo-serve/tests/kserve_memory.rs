@@ -1,4 +1,5 @@
-//! What a hostile request of KServe's protocol makes a server allocate grows with its bytes, by a small factor.
+//! What a hostile request of KServe's protocol makes a server allocate grows with its bytes, by a small factor; and what is
+//! filled up does not wait.
 //!
 //! A test of its own, because it counts every byte that the process has allocated.
 #![allow(unsafe_code)]
@@ -8,7 +9,8 @@ mod counted;
 
 use std::{
     path::Path,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering::Relaxed, mpsc},
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -36,12 +38,19 @@ const FACTOR: usize = 24;
 /// What routing, a runtime and the engine's own threads take meanwhile.
 const BESIDE: usize = 256 << 10;
 
-fn routes() -> Router {
+/// Held by the test that counts.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn start(config: &EngineConfig) -> Engine {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data/tiny-sentence");
     let cpu = Cpu::new(CpuOptions::default()).unwrap();
     let model = Model::open(&folder, cpu, OpenOptions::default()).unwrap();
-    let config = EngineConfig { max_batch_tokens: BatchTokens::AtMost(512), ..EngineConfig::default() };
-    let engine: Arc<dyn Infer> = Arc::new(Engine::start(model, &config).unwrap());
+    let config = EngineConfig { max_batch_tokens: BatchTokens::AtMost(512), ..config.clone() };
+    Engine::start(model, &config).unwrap()
+}
+
+fn routes(engine: &Engine) -> Router {
+    let engine: Arc<dyn Infer> = Arc::new(engine.clone());
     let (metrics, limit) = (Metrics::install().unwrap(), 2 * SIZE);
     let options = HttpOptions { payload_limit: limit, ..HttpOptions::default() };
     let services = grpc::router(Arc::clone(&engine), metrics.clone(), limit);
@@ -71,8 +80,9 @@ fn with_bytes(datatype: &str, shape: &str) -> (String, Vec<u8>) {
 
 #[test]
 fn what_a_request_takes_is_its_size_times_a_small_factor() {
-    let (routes, runtime) =
-        (routes(), tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let routes = routes(&start(&EngineConfig::default()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let many: String = (0..SIZE / 8).map(|name| format!(r#""{name:x}":0,"#)).collect();
     let text = r#""inputs":[{"name":"t","datatype":"BYTES","shape":[1],"data":["a"]}]"#;
     let plain = [
@@ -133,4 +143,58 @@ fn check(routes: &Router, runtime: &Runtime, what: &str, request: impl Fn() -> R
     let said = String::from_utf8_lossy(&answer);
     println!("{what}: {:.1} times its size, answered with {said:.120}", peak as f64 / SIZE as f64);
     assert!(peak <= FACTOR * SIZE + BESIDE, "{what}: {peak} bytes, answered with {said:.200}");
+}
+
+#[test]
+fn what_is_filled_up_is_written_at_once() {
+    const REQUESTS: usize = 32;
+    const INPUTS: usize = 64;
+    /// All inputs of a request as the longest, which is cut to 48 tokens of 32 values.
+    const FILLED: usize = INPUTS * 48 * 32 * size_of::<f32>();
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let engine = start(&EngineConfig {
+        max_client_batch_size: INPUTS,
+        max_concurrent_requests: REQUESTS * INPUTS,
+        ..EngineConfig::default()
+    });
+    let routes = routes(&engine);
+    let long = ["a"; 60].join(" ");
+    let mut texts = ["a"; INPUTS];
+    texts[0] = &long;
+    let body = serde_json::json!({
+        "parameters": { "truncate": true },
+        "inputs": [{ "name": "text", "datatype": "BYTES", "shape": [INPUTS], "data": texts.to_vec() }],
+        "outputs": [{ "name": "token_embeddings", "parameters": { "binary_data": true } }],
+    });
+    let body = body.to_string();
+    let ask = |_| {
+        let request = Request::post("/v2/models/any/infer").body(Body::from(body.clone())).unwrap();
+        let answer = routes.clone().oneshot(request);
+        tokio::spawn(
+            async move { to_bytes(answer.await.unwrap().into_body(), usize::MAX).await.unwrap().len() },
+        )
+    };
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.max_blocking_threads(1).enable_all().build().unwrap();
+    let (release, released) = mpsc::channel::<()>();
+    runtime.block_on(async {
+        // Nothing is written before all rows are there.
+        let held = tokio::task::spawn_blocking(move || released.recv());
+        let (asked, started): (Vec<_>, _) = ((0..REQUESTS).map(ask).collect(), Instant::now());
+        while engine.observed().unwrap().totals.answered < (REQUESTS * INPUTS) as u64 {
+            assert!(started.elapsed() < Duration::from_secs(60), "{:?}", engine.observed().unwrap().totals);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let before = ALLOCATED.load(Relaxed);
+        PEAK.store(before, Relaxed);
+        release.send(()).unwrap();
+        held.await.unwrap().unwrap();
+        for answer in asked {
+            let bytes = answer.await.unwrap();
+            assert!(bytes > FILLED, "{bytes} bytes");
+        }
+        let peak = PEAK.load(Relaxed) - before;
+        println!("{:.1} answers at a time", peak as f64 / FILLED as f64);
+        assert!(peak < REQUESTS / 2 * FILLED, "{peak} bytes");
+    });
 }

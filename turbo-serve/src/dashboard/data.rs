@@ -93,6 +93,8 @@ struct EngineView {
     cache_bytes: Option<usize>,
     /// Value of the label `model` of its metrics.
     label: Option<String>,
+    /// What stands for a word to be guessed, where its tokenizer has that.
+    mask_token: Option<String>,
     /// The metric that counts its answered inputs.
     answered_metric: &'static str,
 }
@@ -119,6 +121,7 @@ impl EngineView {
             max_concurrent_requests: info.max_concurrent_requests,
             cache_bytes: info.cache_bytes,
             label,
+            mask_token: info.model.mask_token.as_ref().map(|mask| mask.text.clone()),
             answered_metric: names.success,
         }
     }

@@ -1,13 +1,13 @@
 //! From the worker's answers to a response: what is left to do per row, off the worker thread.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use turbo_models::l2_normalize;
 
 use super::{InferResponse, OutputKind, Row, Timings, Usage, ticket::Answer};
 
-/// The response to a request that began at `started`; `answers` are in the order of its inputs, at least one, in rows
-/// of `row_len` values.
+/// The response to a request that was answered after `total`; `answers` are in the order of its inputs, at least one, in
+/// rows of `row_len` values.
 ///
 /// A pooled row is cut to the first `dimensions` values and then normalised: a Matryoshka prefix has norm 1 again.
 pub(super) fn finish(
@@ -15,7 +15,7 @@ pub(super) fn finish(
     output: OutputKind,
     row_len: usize,
     characters: usize,
-    started: Instant,
+    total: Duration,
 ) -> InferResponse {
     let inputs = u32::try_from(answers.len()).unwrap_or(u32::MAX).max(1);
     let mean = |of: fn(&Answer) -> Duration| answers.iter().map(of).sum::<Duration>() / inputs;
@@ -23,7 +23,7 @@ pub(super) fn finish(
         (mean(|answer| answer.tokenization), mean(|answer| answer.queue), mean(|answer| answer.inference));
     let tokens = answers.iter().map(|answer| answer.tokens).sum();
     let rows = answers.into_iter().map(|answer| row(answer, output, row_len)).collect();
-    let timings = Timings { total: started.elapsed(), tokenization, queue, inference };
+    let timings = Timings { total, tokenization, queue, inference };
     InferResponse { rows, usage: Usage { timings, characters, tokens } }
 }
 

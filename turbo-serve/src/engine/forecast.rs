@@ -94,6 +94,8 @@ pub(super) struct Place {
     is_guessed: AtomicBool,
     /// Whether its client has its answer or has gone.
     is_gone: AtomicBool,
+    /// When its answer was sent, be it an error.
+    ended: OnceLock<Instant>,
 }
 
 #[derive(Debug)]
@@ -111,6 +113,17 @@ enum Settled {
 impl Place {
     pub(super) fn terms(&self) -> &Terms {
         &self.terms
+    }
+
+    /// Its answer is sent now, unless one was before. Whoever waits for it may take it much later: he reads slowly what
+    /// others have asked before it, and that is no time of the engine's.
+    pub(super) fn ends(&self) {
+        self.ended.get_or_init(Instant::now);
+    }
+
+    /// When its answer was sent; now, while there is none.
+    pub(super) fn ended(&self) -> Instant {
+        self.ended.get().copied().unwrap_or_else(Instant::now)
     }
 
     /// When it is given up if it was not begun.
@@ -166,7 +179,7 @@ impl Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         let Self { place, forecast, is_answered } = self;
-        if !*is_answered && place.expires().is_some_and(|at| at <= Instant::now()) {
+        if !*is_answered && place.expires().is_some_and(|at| at <= place.ended()) {
             forecast.learn_of(place);
         }
         let mut state = forecast.lock();
@@ -207,6 +220,7 @@ impl Forecast {
             settled: OnceLock::new(),
             is_guessed: true.into(),
             is_gone: false.into(),
+            ended: OnceLock::new(),
         };
         state.next_id += inputs;
         let guess = state.usual_len.ceil() as u32;
@@ -341,8 +355,8 @@ impl Forecast {
         if let (Some(&Settled::Predicted { prediction, at }), Some(within)) =
             (place.settled.get(), place.terms.within)
         {
-            let now = self.epoch.elapsed();
-            self.lock().outlook.answered(prediction, within, at.elapsed(), now);
+            let (taken, now) = (place.ended().saturating_duration_since(at), self.epoch.elapsed());
+            self.lock().outlook.answered(prediction, within, taken, now);
         }
     }
 

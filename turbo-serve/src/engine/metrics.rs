@@ -268,10 +268,11 @@ impl TaskMetrics {
         Accepted { count: &self.count, inputs }
     }
 
-    /// The inputs of a request with this place have their answers now.
+    /// The inputs of a request with this place have their answers.
     pub(super) fn answered(&self, answers: &[Answer], place: &Place) {
-        let (class, total) = (place.terms().priority, place.terms().started.elapsed());
-        if place.expires().is_some_and(|at| at < Instant::now()) {
+        let (class, ended) = (place.terms().priority, place.ended());
+        let total = ended.saturating_duration_since(place.terms().started);
+        if place.expires().is_some_and(|at| at < ended) {
             self.missed(Miss::Late);
         }
         self.success.increment(answers.len() as u64);

@@ -196,8 +196,9 @@ impl Engine {
         drop(accepted);
         let answers = answers?;
         shared.metrics.answered(&answers, &inside.place);
+        let total = inside.place.ended().saturating_duration_since(terms.started);
         inside.answered();
-        Ok(finish(answers, output, row_len, characters, terms.started))
+        Ok(finish(answers, output, row_len, characters, total))
     }
 
     async fn tokens(&self, request: TokenizeRequest) -> Result<Vec<Tokenized>, EngineError> {

@@ -139,13 +139,16 @@ impl Ticket {
         }
         if open.missing == 0 {
             let answers = open.answers.drain(..).flatten().collect();
+            self.place.ends();
             open.reply.send(Ok(answers));
         }
     }
 
     /// Answers the whole request with an error, unless it has an answer.
     pub(super) fn fail(&self, error: EngineError) {
-        self.lock().reply.send(Err(error));
+        let mut open = self.lock();
+        self.place.ends();
+        open.reply.send(Err(error));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Open> {

@@ -170,18 +170,11 @@ impl Calls {
         self.models.lease_by(wanted, deadline).await.map_err(|error| self.refuse(&error.into()))
     }
 
-    /// Counts a failure, and says it in gRPC's words. What is ours to mend is seen in the log by default.
+    /// Counts a failure, and says it in gRPC's words.
     pub(super) fn refuse(&self, error: &ApiError) -> Status {
         let Failure(reason) = error.failure();
         self.metrics.failed(reason);
-        let (status, why) = (status(error), error.message());
-        match status.code() {
-            tonic::Code::FailedPrecondition | tonic::Code::Unavailable => {
-                tracing::warn!(code = ?status.code(), reason, why, "not answered");
-            }
-            code => tracing::debug!(?code, reason, why, "refused"),
-        }
-        status
+        status(error)
     }
 }
 

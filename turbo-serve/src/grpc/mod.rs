@@ -27,7 +27,8 @@
 //! that asks faster than the model answers is read more slowly: it has half of the server's slots at most (KServe's, which
 //! may ask several models, 256 of them), and waits for them where others are told to come back. While one of its messages
 //! waits, the next one is not asked, and those behind it stay with the client. The first error ends a stream, and what else it has asked is withdrawn; so it
-//! is when its client goes. KServe's has a message for errors, and goes on.
+//! is when its client goes. KServe's has a message for what fails of one question, and goes on; what leaves no other to be
+//! read ends it, too, behind the answers to those before it.
 //!
 //! # Statuses
 //! | status | when |
@@ -44,6 +45,7 @@
 mod calls;
 mod few_fields;
 mod health;
+mod observe;
 mod open_inference;
 mod router;
 mod status;

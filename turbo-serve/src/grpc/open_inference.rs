@@ -1,12 +1,13 @@
 //! `inference.GRPCInferenceService`: KServe's Open Inference Protocol v2, whose meaning is in [`kserve`](crate::kserve).
 
-use std::{collections::HashMap, sync::mpsc, time::Instant};
+use std::{collections::HashMap, future::ready, sync::mpsc, task::Poll, time::Instant};
 
-use futures_util::StreamExt;
+use futures_util::{StreamExt, stream};
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::{
     calls::{Answered, Ask, Calls, Model},
+    observe::Call,
     proto::open_inference::{
         DataType, InferBatchStatistics, InferParameter, InferStatistics, InferTensorContents, ModelConfig,
         ModelConfigRequest, ModelConfigResponse, ModelInferRequest, ModelInferResponse, ModelInput,
@@ -27,7 +28,7 @@ use super::{
 };
 use crate::{
     engine::Spent,
-    http::{ApiError, Arity, written},
+    http::{ApiError, Arity},
     kserve::{
         self, Announced, Asked, Elements, Indexed, InputTensor, Metadata, OutputTensor, Parameter, Stats,
         TensorInfo, Values,
@@ -56,16 +57,15 @@ impl Ask for ModelInferRequest {
     async fn ask(self, served: &Served, received: Instant) -> Result<Answered<ModelInferResponse>, ApiError> {
         let (id, raw) = (self.id.clone(), !self.raw_input_contents.is_empty());
         let _begun = served.begin()?;
-        let (tensors, usage) = kserve::answer(served.engine(), asked(self, received)?).await?;
         let (model_name, model_version) = (served.name().to_owned(), served.version().to_owned());
-        let values = tensors.iter().map(OutputTensor::len).sum();
-        let message = written(values, move || {
+        let write = move |tensors: Vec<OutputTensor>| {
             let raw_output_contents = if raw { tensors.iter().map(bytes).collect() } else { Vec::new() };
             let outputs = tensors.into_iter().map(|tensor| output(tensor, raw)).collect();
             let parameters = HashMap::new();
             Ok(ModelInferResponse { model_name, model_version, id, parameters, outputs, raw_output_contents })
-        });
-        Ok(Answered { message: message.await?, usage })
+        };
+        let (message, usage) = kserve::answer(served.engine(), asked(self, received)?, write).await?;
+        Ok(Answered { message, usage })
     }
 }
 
@@ -230,15 +230,23 @@ impl GrpcInferenceService for Calls {
         request: Request<Streaming<ModelInferRequest>>,
     ) -> Result<Response<Answers<ModelStreamInferResponse>>, Status> {
         let model = self.model(request.metadata())?;
-        let arrived = arrived(&request);
+        let (calls, arrived) = (self.clone(), arrived(&request));
+        let call = request.extensions().get::<Call>().cloned();
+        // What ends the messages ends the call, behind the answers to those before it: a client that was told of it in a
+        // message would wait for the answers to all that it has sent since.
+        let (end, ended) = mpsc::channel();
+        let until_end = move |_: &mut (), message: Result<_, Status>| {
+            ready(message.map_err(|status| end.send(status)).ok())
+        };
         // Each message has one answer, in its turn: so the ids come in the order of the answers.
         let (id_of_next, ids) = mpsc::channel();
-        let remember = move |message: &Result<ModelInferRequest, Status>| {
-            let id = message.as_ref().ok().map(|message| &message.id);
+        let coming = arrived.clone();
+        let remember = move |message: ModelInferRequest| {
             // An error says that nobody is answered any more.
-            drop(id_of_next.send(id.filter(|id| id.len() <= LONGEST_ID).cloned()));
+            drop(id_of_next.send(Some(&message.id).filter(|id| id.len() <= LONGEST_ID).cloned()));
+            calls.count(&message, coming.as_ref()).map(|()| message)
         };
-        let messages = self.clone().messages(None, request).inspect(remember);
+        let messages = self.clone().coming(None, request).scan((), until_end).map(remember);
         let answers = self.clone().ask_each(model, AT_ONCE, arrived, messages);
         let told = move |answer: Result<Answered<ModelInferResponse>, Status>| {
             let id = ids.try_recv().ok().flatten();
@@ -248,13 +256,18 @@ impl GrpcInferenceService for Calls {
                     infer_response: Some(answered.message),
                 },
                 // So that the client knows which of its questions it was, as Triton tells it.
-                Err(status) => ModelStreamInferResponse {
-                    error_message: status.message().to_owned(),
-                    infer_response: id.map(|id| ModelInferResponse { id, ..ModelInferResponse::default() }),
-                },
+                Err(status) => {
+                    call.iter().for_each(|call| call.log(&status));
+                    ModelStreamInferResponse {
+                        error_message: status.message().to_owned(),
+                        infer_response: id
+                            .map(|id| ModelInferResponse { id, ..ModelInferResponse::default() }),
+                    }
+                }
             }
         };
-        Ok(Response::new(answers.map(told).map(Ok).boxed()))
+        let end = stream::poll_fn(move |_| Poll::Ready(ended.try_recv().ok().map(Err)));
+        Ok(Response::new(answers.map(told).map(Ok).chain(end).boxed()))
     }
 
     async fn model_statistics(

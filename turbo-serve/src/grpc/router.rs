@@ -18,6 +18,7 @@ use tower::util::{MapRequest, MapRequestLayer};
 
 use super::{
     calls::Calls,
+    observe::observe,
     proto::{
         DESCRIPTORS,
         open_inference::grpc_inference_service_server::GrpcInferenceServiceServer,
@@ -73,7 +74,10 @@ pub fn router(models: impl Into<Models>, metrics: Metrics, payload_limit: usize)
         taking!(reflection().build_v1alpha().expect(DESCRIBED), PUBLIC_LIMIT).route_layer(ends),
     ];
     let routes = routes.into_iter().fold(Router::new(), Router::merge);
-    routes.layer(middleware::from_fn(request_span::span)).route_layer(middleware::from_fn(calls_alone))
+    routes
+        .route_layer(middleware::from_fn(observe))
+        .layer(middleware::from_fn(request_span::span))
+        .route_layer(middleware::from_fn(calls_alone))
 }
 
 /// Lets calls through and nothing else. The services would take any request for one, and what comes of it is counted and

@@ -9,7 +9,7 @@ use tonic::{Code, Status, body::Body, metadata::MetadataValue};
 
 use crate::{
     http::{ApiError, ErrorType, Failure},
-    metric_names::{ERR, REQUEST_FAILURE},
+    metric_names::{ERR, REQUEST_FAILURE, failure},
 };
 
 /// Milliseconds after which to ask again; gRPC's clients heed it where they retry at all.
@@ -51,8 +51,9 @@ pub(crate) fn counted(error: &ApiError) -> Status {
     status(error)
 }
 
-/// What a call is told whose client does not send the rest of it.
+/// What a call is told whose client does not send the rest of it; counted as over HTTP.
 pub(crate) fn unfinished(why: &str) -> Status {
+    counter!(REQUEST_FAILURE, ERR => failure::VALIDATION).increment(1);
     Status::deadline_exceeded(format!("the call is unfinished: {why}"))
 }
 
@@ -68,8 +69,8 @@ pub(crate) fn is_service(path: &str) -> bool {
     SERVICES.iter().any(|service| path.starts_with(service))
 }
 
-/// Whether these headers are the answer to a call that failed here: as OpenTelemetry has it of servers, and where a model
-/// cannot answer, as over HTTP. A stream that was answered at first says in its end how it went.
+/// Whether these headers, or trailers of an answer that has begun, tell that a call failed here: as OpenTelemetry has it of
+/// servers, and where a model cannot answer, as over HTTP.
 pub(crate) fn has_failed(headers: &HeaderMap) -> bool {
     headers.get(Status::GRPC_STATUS).is_some_and(|code| {
         matches!(
@@ -90,13 +91,15 @@ pub(crate) fn is_public(path: &str) -> bool {
     PUBLIC.iter().any(|service| path.starts_with(service))
 }
 
-/// What a call is answered that comes to no service: it has no key, or there is none.
+/// What a call is answered that comes to no service: it has no key, or there is none. With what it is counted as.
 pub(crate) fn refused(error: &ApiError) -> Response {
     let status = match error.is_not_found() {
         true => Status::unimplemented(error.message()),
         false => status(error),
     };
-    status.into_http::<Body>().into_response()
+    let mut response = status.into_http::<Body>().into_response();
+    response.extensions_mut().insert(error.failure());
+    response
 }
 
 #[cfg(test)]

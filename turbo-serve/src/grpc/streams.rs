@@ -110,16 +110,28 @@ impl Calls {
         answers.map_ok(|(answered, _waits)| answered)
     }
 
-    /// The messages of a client until it has no more, or nobody can answer them any more: that is the last one. Without
-    /// a `model` they may be for any.
+    /// What [comes](Self::coming) of a client, but for messages that there is no room for as they are unpacked: each of
+    /// those is an error alone.
     pub(super) fn messages<Q: Message + 'static>(
         self,
         model: Option<Model>,
         request: Request<Streaming<Q>>,
     ) -> impl Stream<Item = Result<Q, Status>> + Send {
-        let (calls, arrived, messages) = (self.clone(), arrived(&request), request.into_inner());
+        let (calls, arrived) = (self.clone(), arrived(&request));
+        let counted = move |message: Q| calls.count(&message, arrived.as_ref()).map(|()| message);
+        self.coming(model, request).map(move |message| message.and_then(&counted))
+    }
+
+    /// The messages of a client until it has no more, or no other can be read, or nobody can answer them any more: then the
+    /// last one is an error. Without a `model` they may be for any.
+    pub(super) fn coming<Q: Message + 'static>(
+        self,
+        model: Option<Model>,
+        request: Request<Streaming<Q>>,
+    ) -> impl Stream<Item = Result<Q, Status>> + Send {
+        let messages = request.into_inner();
         let end = Box::pin(async move { self.refuse(&self.end(model.as_ref()).await) });
-        let messages = stream::unfold(Some((messages, end)), |open| async move {
+        stream::unfold(Some((messages, end)), |open| async move {
             let (mut messages, mut end) = open?;
             tokio::select! {
                 message = messages.message() => match message.transpose()? {
@@ -128,9 +140,7 @@ impl Calls {
                 },
                 status = &mut end => Some((Err(status), None)),
             }
-        });
-        let counted = move |message: Q| calls.count(&message, arrived.as_ref()).map(|()| message);
-        messages.map(move |message| message.and_then(&counted))
+        })
     }
 
     /// Waits until nobody could answer, and says why. A stream whose client says nothing would keep the server from

@@ -84,7 +84,10 @@ impl Asked {
             424 | 500.. => {
                 tracing::warn!(%method, path, id, status, reason, latency_us, "not answered");
             }
-            400.. => tracing::debug!(%method, path, id, status, reason, latency_us, "refused"),
+            // A call of gRPC that comes to no service is answered with 200.
+            _ if status >= 400 || reason.is_some() => {
+                tracing::debug!(%method, path, id, status, reason, latency_us, "refused");
+            }
             _ => tracing::debug!(%method, path, id, status, latency_us, "answered"),
         }
     }

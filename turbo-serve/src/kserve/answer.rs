@@ -29,8 +29,13 @@ pub(crate) struct Asked {
     pub(crate) received: Instant,
 }
 
-/// Answers, and says what it took. Dropping the future withdraws the request.
-pub(crate) async fn answer(engine: &dyn Infer, asked: Asked) -> Result<(Vec<OutputTensor>, Usage), ApiError> {
+/// Answers with what `write` makes of the tensors, and says what it took. They are made where they are written, for they may
+/// be far larger than the rows that are held: so they never wait. Dropping the future withdraws the request.
+pub(crate) async fn answer<T: Send + 'static>(
+    engine: &dyn Infer,
+    asked: Asked,
+    write: impl FnOnce(Vec<OutputTensor>) -> Result<T, ApiError> + Send + 'static,
+) -> Result<(T, Usage), ApiError> {
     let (info, task) = (engine.info(), engine.info().model.task);
     let parameters = Parameters::read(asked.parameters, asked.received)?;
     let wanted = outputs::wanted(task, &asked.outputs)?;
@@ -57,15 +62,15 @@ pub(crate) async fn answer(engine: &dyn Infer, asked: Asked) -> Result<(Vec<Outp
     let Answers { rows, usage } = answers;
     let values = rows.iter().map(|(_, rows)| outputs::values_in(rows)).sum();
     let model = info.model.clone();
-    let tensors = written(values, move || {
+    let answer = written(values, move || {
         let tensor = |(tensor, classes): (Tensor, Option<usize>)| {
             let of = rows.iter().find(|(rows, _)| tensor.rows(task) == *rows);
             let (_, rows) = of.expect("what is wanted was asked for");
             outputs::tensor(tensor, classes, rows, &model)
         };
-        wanted.into_iter().map(tensor).collect()
+        write(wanted.into_iter().map(tensor).collect::<Result<_, _>>()?)
     });
-    Ok((tensors.await?, usage))
+    Ok((answer.await?, usage))
 }
 
 /// What an engine has said so far.

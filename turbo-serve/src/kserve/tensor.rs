@@ -166,15 +166,6 @@ pub(crate) enum Values {
 }
 
 impl OutputTensor {
-    /// How many elements it has.
-    pub(crate) fn len(&self) -> usize {
-        match &self.values {
-            Values::F32(values) => values.len(),
-            Values::I64(values) => values.len(),
-            Values::Text(texts) => texts.len(),
-        }
-    }
-
     pub(crate) fn datatype(&self) -> &'static str {
         match self.values {
             Values::F32(_) => "FP32",

@@ -14,7 +14,7 @@
 //! | 75 s | asks for nothing: no handshake, no head of a request |
 //! | 30 s | takes no byte of an answer, or no thousand bytes a second beyond that; over HTTP/2 one of more than 16 KiB is cut off alone, a smaller one within twice that ends all |
 //! | 16 | has stopped reading more of such answers over one HTTP/2 connection, and keeps what was sent of them |
-//! | 30 s | sends nothing more of a message over gRPC that it has begun, or no thousand bytes a second beyond that |
+//! | 30 s | sends nothing more of a message over gRPC that it has begun, or no thousand bytes a second beyond that, once half of the room for bodies is taken |
 //! | 256 KiB | sends more of a request over HTTP/2 before that is read: the rest stays with it |
 //! | 30 s, twice | does not answer a ping over HTTP/2 |
 //! | 512 | asks for more at a time over one HTTP/2 connection: the others wait |

@@ -132,13 +132,19 @@ fn the_page_shows_what_the_metrics_say_and_outlives_its_server() {
     browser.wait_for(rows);
     assert_eq!(complaints(&mut browser, &origin), [""; 0]);
 
+    browser.evaluate("document.getElementById('pause').click()");
     let (code, log) = server.end(Signal::Terminate);
     assert_eq!(code, Some(0), "{log}");
-    browser.wait_for("!document.getElementById('gone').hidden");
+    let state = |gone, is| {
+        format!(
+            "document.getElementById('gone').hidden !== {gone} && document.getElementById('state').textContent === '{is}'"
+        )
+    };
+    browser.wait_for(&state(true, "no answer"));
     let again = start(port, &[]);
-    browser.wait_for(
-        "document.getElementById('gone').hidden && document.getElementById('state').textContent === 'live'",
-    );
+    browser.wait_for(&state(false, "paused"));
+    browser.evaluate("document.getElementById('pause').click()");
+    browser.wait_for(&state(false, "live"));
     check_numbers(&mut browser, &again, 0);
     ask(&again, 3);
     check_numbers(&mut browser, &again, 9);
@@ -151,13 +157,27 @@ fn the_page_asks_for_the_key_and_keeps_it_for_its_tab() {
     let origin = format!("http://{}/", server.address());
     browser.open(&format!("{origin}dashboard"));
     browser.wait_for("!document.getElementById('locked').hidden && document.getElementById('main').hidden");
-    browser.evaluate(
-        "document.getElementById('key').value = 'secret'; document.getElementById('unlock').requestSubmit()",
-    );
+    let mut type_in = |key| {
+        let key = format!("document.getElementById('key').value = '{key}'");
+        browser.evaluate(&format!("{key}; document.getElementById('unlock').requestSubmit()"));
+        browser.evaluate("sessionStorage.length")
+    };
+    assert_eq!(type_in("secret\u{142}"), json!(0), "no header can hold it");
+    assert_eq!(type_in("secret"), json!(1));
     browser.wait_for("document.getElementById('locked').hidden && !document.getElementById('main').hidden");
     browser.open(&format!("{origin}dashboard"));
     browser.wait_for("!document.getElementById('main').hidden");
     assert_eq!(browser.evaluate("localStorage.length"), json!(0));
+}
+
+#[test]
+fn a_server_that_has_nothing_to_show_says_why() {
+    let Some(mut browser) = Browser::start() else { return };
+    let server = start(free_port(), &[]);
+    browser.open(&format!("http://{}/models/nobody/dashboard", server.address()));
+    browser.wait_for("document.getElementById('quiet').innerText.includes('nobody')");
+    let said = "document.getElementById('gone').hidden && document.getElementById('main').hidden";
+    assert_eq!(browser.evaluate(said), json!(true));
 }
 
 #[test]

@@ -179,6 +179,22 @@ fn who_had_no_answer_in_time_is_counted() {
 }
 
 #[test]
+fn an_answer_that_is_taken_late_was_not_given_late() {
+    let slo = Duration::from_millis(500);
+    let config = EngineConfig { max_concurrent_requests: 1, slo: Some(slo), ..config() };
+    let (engine, control) = start(&config);
+    let held = hold(&engine, &control, 1);
+    control.open();
+    eventually(|| engine.has_room(1)); // its slot is free when its answer is sent
+    std::thread::sleep(slo + Duration::from_millis(100));
+    let total = wait(held).unwrap().usage.timings.total;
+    let told = engine.observed().unwrap();
+    assert_eq!(told.totals.misses, Misses::default());
+    let p99 = told.latencies.minute.unwrap().p99;
+    assert!(p99 < slo && total < slo, "{p99:?}, {total:?}");
+}
+
+#[test]
 fn who_comes_again_is_refused_once_or_not_at_all() {
     let slo = Some(Duration::from_secs(1));
     let (engine, control) = start(&EngineConfig { max_concurrent_requests: 2, slo, ..config() });

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use turbo_serve::{
-    engine::Health,
+    engine::{Health, MaskToken, ModelInfo, Task},
     http::{HttpOptions, Metrics, router},
     models::{Declared, Load, LoadWhen, Loaded, Models, Source, SourceError},
     net,
 };
 
 use crate::{
-    fake::{Fake, Running, Server, assert_tei, routes},
+    fake::{Fake, Running, Server, assert_tei, embedding, routes},
     tiny,
 };
 
@@ -41,7 +41,14 @@ fn an_engine_without_a_record_is_told_as_one() {
     let data = server.get("/dashboard/data").json();
     assert_eq!((&data["model"]["name"], &data["model"]["state"]), (&"fake".into(), &"ready".into()));
     assert_eq!(data["engine"]["answered_metric"], "te_embed_success");
-    assert_eq!(data["observed"], Value::Null);
+    assert_eq!((&data["observed"], &data["engine"]["mask_token"]), (&Value::Null, &Value::Null));
+}
+
+#[test]
+fn how_a_model_writes_its_mask_is_told() {
+    let mask_token = Some(MaskToken { id: 4, text: "<mask>".to_owned() });
+    let server = Server::with_model(ModelInfo { task: Task::MaskedLm, mask_token, ..embedding() });
+    assert_eq!(server.get("/dashboard/data").json()["engine"]["mask_token"], "<mask>");
 }
 
 #[test]

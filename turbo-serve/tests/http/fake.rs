@@ -336,7 +336,11 @@ fn characters(input: &Input) -> usize {
 
 /// All routes and services over that engine.
 pub(crate) fn routes(engine: Arc<Fake>) -> Router {
-    let metrics = Metrics::install().expect("no test installs another recorder");
+    routes_with(engine, Metrics::install().expect("no test installs another recorder"))
+}
+
+/// The same that show these metrics.
+pub(crate) fn routes_with(engine: Arc<Fake>, metrics: Metrics) -> Router {
     let options = HttpOptions { payload_limit: PAYLOAD_LIMIT, ..HttpOptions::default() };
     let services = grpc::router(Arc::clone(&engine), metrics.clone(), PAYLOAD_LIMIT);
     router(engine, metrics, options).merge(services)

@@ -6,7 +6,7 @@ use futures_util::{StreamExt, stream};
 use proptest::{collection::vec, prelude::*, sample::select};
 use tonic::{Code, transport::Channel};
 use turbo_serve::{
-    engine::{Input, OutputKind},
+    engine::{Health, Input, OutputKind},
     grpc::proto::open_inference::{
         InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse, ModelMetadataRequest,
         ModelReadyRequest, ModelStatisticsRequest, RepositoryIndexRequest, RepositoryModelLoadRequest,
@@ -18,7 +18,7 @@ use turbo_serve::{
 };
 
 use crate::{
-    fake::{Running, Server},
+    fake::{PAYLOAD_LIMIT, Running, Server},
     kserve::{elements, rows, texts},
 };
 
@@ -165,6 +165,25 @@ async fn a_stream_goes_on_behind_what_failed() {
         assert_eq!((id.as_deref(), error.is_empty()), (expected, said.is_empty()), "{error}");
         assert!(error.contains(said), "{error}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_leaves_no_other_message_to_be_read_ends_a_stream() {
+    let large = "a".repeat(PAYLOAD_LIMIT);
+    let messages = ["a", large.as_str(), "b"].map(|text| message(&[text], true));
+    let server = Server::start();
+    let answers =
+        client(&server).await.model_stream_infer(stream::iter(messages)).await.unwrap().into_inner();
+    let answers: Vec<_> = answers.collect().await;
+    let [Ok(first), Err(status)] = &answers[..] else { panic!("{answers:?}") };
+    assert_eq!((&*first.error_message, status.code()), ("", Code::OutOfRange), "{status}");
+
+    let server = Server::with_health(Health::Stopping);
+    let silent = stream::pending::<ModelInferRequest>();
+    let answers = client(&server).await.model_stream_infer(silent).await.unwrap().into_inner();
+    let answers: Vec<_> = answers.collect().await;
+    let [Err(status)] = &answers[..] else { panic!("{answers:?}") };
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

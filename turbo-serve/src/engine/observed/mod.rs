@@ -7,7 +7,8 @@
 //! ```
 //!
 //! All memory is taken at start. What the metrics count is counted here too, at the same places, so that both tell the
-//! same; and what takes time (evaluating costs, planning memory) is done when somebody has looked.
+//! same until a model is loaded again: the metrics of its name go on counting. What takes time (evaluating costs, planning
+//! memory) is done when somebody has looked.
 
 mod batches;
 mod costs;

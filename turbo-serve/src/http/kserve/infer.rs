@@ -17,17 +17,10 @@ use super::{
 use crate::{
     engine::Urgency,
     http::{
-        ApiError,
-        answer::{answered, written},
-        body,
-        error::KserveError,
-        metrics::Arity,
-        router::Server,
-        target::Target,
-        urgency::urgency,
-        write::BYTES_PER_VALUE,
+        ApiError, answer::answered, body, error::KserveError, metrics::Arity, router::Server, target::Target,
+        urgency::urgency, write::BYTES_PER_VALUE,
     },
-    kserve,
+    kserve::{self, OutputTensor},
     models::Wanted,
 };
 
@@ -61,10 +54,13 @@ pub(super) async fn infer(
     let target = target.writing(BYTES_PER_VALUE);
     target.metrics().received(Arity::Batch);
     let _begun = target.begin()?;
-    let (tensors, usage) = kserve::answer(target.engine(), asked).await?;
     let head = Head { model: target.name().to_owned(), version: target.version().to_owned(), id };
-    let values = tensors.iter().map(kserve::OutputTensor::len).sum();
-    let (body, json_length) = written(values, move || Ok(write(&head, &tensors, &binary))).await?;
+    let held = target.planned();
+    let write = move |tensors: Vec<OutputTensor>| {
+        let _held = held; // even if the client goes meanwhile
+        Ok(write(&head, &tensors, &binary))
+    };
+    let ((body, json_length), usage) = kserve::answer(target.engine(), asked, write).await?;
     let mut response = answered(&target, Arity::Batch, &usage, received, body);
     if let Some(length) = json_length {
         let headers = response.headers_mut();

@@ -405,7 +405,8 @@ fn dashboard() -> Value {
         "model_id": text(), "task": text(), "dtype": text(), "device": text(),
         "health": { "enum": ["ready", "starting", "failing", "stopping"] },
         "max_input_length": count(), "max_batch_tokens": count(), "max_concurrent_requests": count(),
-        "cache_bytes": maybe("integer"), "label": maybe("string"), "answered_metric": text(),
+        "cache_bytes": maybe("integer"), "label": maybe("string"),
+        "mask_token": maybe("string"), "answered_metric": text(),
     }));
     let batch = all(json!({
         "number": count(), "done_s": number(), "seq_lens": list(count()), "batch_size": count(),
