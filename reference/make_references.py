@@ -172,6 +172,7 @@ QWEN = dict(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_he
 QWEN_HEAD = dict(QWEN, vocab_size=61, hidden_size=16, num_hidden_layers=1, intermediate_size=24,
                  max_position_embeddings=24)
 NOMIC = dict(vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_inner=48, n_positions=64)
+NOMIC_SMALL = dict(vocab_size=61, n_embd=16, n_layer=1, n_head=2, n_inner=24, n_positions=24)
 GTE_HEAD = dict(vocab_size=61, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
                 max_position_embeddings=24, rope_theta=20000.0, rope_scaling={"type": "ntk", "factor": 8.0},
                 type_vocab_size=1)
@@ -218,8 +219,13 @@ HEADS = {  # fixture: (model class, config class, config arguments, labels); row
                         dict(MODERN_HEAD, local_attention=128, global_attn_every_n_layers=2, max_position_embeddings=400),
                         None),
     "qwen3-long": ("Qwen3Model", "Qwen3Config", dict(QWEN_HEAD, max_position_embeddings=600), None),
+    "qwen3-bias": ("Qwen3Model", "Qwen3Config", dict(QWEN_HEAD, attention_bias=True), None),
     # not in this version of the library: written out below
     "nomic-base": ("NomicBertModel", "NomicBertConfig", NOMIC, None),
+    # what its configuration has where it is silent
+    "nomic-bias": ("NomicBertModel", "NomicBertConfig",
+                   dict(NOMIC_SMALL, qkv_proj_bias=True, mlp_fc1_bias=True, mlp_fc2_bias=True), None),
+    "gte-plain": ("NewModel", "NewConfig", dict(GTE_HEAD, rope_scaling=None, type_vocab_size=2), None),
     "gte-base": ("NewModel", "NewConfig",
                  dict(GTE, rope_theta=500000.0, rope_scaling={"type": "ntk", "factor": 2.0}, type_vocab_size=0), None),
     **{f"gte-{head}": (f"NewFor{cls}", "NewConfig", GTE_HEAD, labels) for head, cls, labels in (
@@ -581,11 +587,11 @@ class NomicBertModel(OwnEncoder):
                                 token_type_embeddings=nn.Embedding(cfg.type_vocab_size, n))
         self.emb_ln = nn.LayerNorm(n, eps)
 
-        def linear(i, o):
-            return nn.Linear(i, o, bias=False)
+        attention, wide, narrow = cfg.qkv_proj_bias, cfg.mlp_fc1_bias, cfg.mlp_fc2_bias
         self.encoder = Names(layers=nn.ModuleList(
-            Names(attn=Names(Wqkv=linear(n, 3 * n), out_proj=linear(n, n)),
-                  mlp=Names(fc11=linear(n, inner), fc12=linear(n, inner), fc2=linear(inner, n)),
+            Names(attn=Names(Wqkv=nn.Linear(n, 3 * n, attention), out_proj=nn.Linear(n, n, attention)),
+                  mlp=Names(fc11=nn.Linear(n, inner, wide), fc12=nn.Linear(n, inner, wide),
+                            fc2=nn.Linear(inner, n, narrow)),
                   norm1=nn.LayerNorm(n, eps), norm2=nn.LayerNorm(n, eps)) for _ in range(cfg.n_layer)))
 
     def project(self, i, x):
@@ -607,7 +613,7 @@ class NewModel(OwnEncoder):
         super().__init__()
         nn, n, inner, eps = torch.nn, cfg.hidden_size, cfg.intermediate_size, cfg.layer_norm_eps
         self.config, self.heads, self.layers = cfg, cfg.num_attention_heads, cfg.num_hidden_layers
-        factor = cfg.rope_scaling["factor"]
+        factor = (cfg.rope_scaling or {"factor": 1.0})["factor"]
         self.rotary = (cfg.rope_theta * factor, factor ** (2 / (n // self.heads)))
         tables = dict(word_embeddings=nn.Embedding(cfg.vocab_size, n), LayerNorm=nn.LayerNorm(n, eps))
         if cfg.type_vocab_size:
@@ -627,10 +633,11 @@ class NewModel(OwnEncoder):
         up, gated = layer.mlp.up_gate_proj(x).chunk(2, -1)
         return layer.mlp_ln(layer.mlp.down_proj(torch.nn.functional.gelu(gated) * up) + x)
 
-    def forward(self, input_ids, attention_mask, **_):
+    def forward(self, input_ids, attention_mask, token_type_ids=None, **_):
         x = self.embeddings.word_embeddings(input_ids)
         if self.config.type_vocab_size:
-            x = x + self.embeddings.token_type_embeddings(torch.zeros_like(input_ids))
+            types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+            x = x + self.embeddings.token_type_embeddings(types)
         x = self.hidden(self.embeddings.LayerNorm(x), attention_mask)
         return hf.modeling_outputs.BaseModelOutput(last_hidden_state=x)
 

@@ -17,7 +17,7 @@ use crate::process;
 use crate::workspace::Workspace;
 
 /// What the tests use. The script knows more: models that are not supported yet.
-const FIXTURES: [&str; 79] = [
+const FIXTURES: [&str; 82] = [
     "bert-base",
     "bert-relu",
     "bert-odd",
@@ -71,11 +71,14 @@ const FIXTURES: [&str; 79] = [
     "modernbert-long",
     "qwen3-base",
     "qwen3-wide",
+    "qwen3-bias",
     "qwen3-rerank",
     "qwen3-tokcls",
     "qwen3-long",
     "nomic-base",
+    "nomic-bias",
     "gte-base",
+    "gte-plain",
     "gte-rerank",
     "gte-tokcls",
     "gte-mlm",

@@ -189,7 +189,7 @@ fn as_the_reference_in<F: Float>(fixture: &str) -> Allowed {
     let golden: Value =
         serde_json::from_slice(&fs::read(data(fixture).join("golden.json")).unwrap()).unwrap();
     let lost = |what: &str| golden["rounded_drift"][F::NAME][what].as_f64().unwrap() as f32;
-    Allowed { worst: 2.0 * lost("worst"), mean: 1.5 * lost("mean") }
+    Allowed { worst: 2.5 * lost("worst"), mean: 1.5 * lost("mean") }
 }
 
 fn is_matched_by<F: Float>(gpu: &Cuda<F>, fixture: &str, wanted: Wanted, allowed: Allowed) {
@@ -330,9 +330,12 @@ fixtures! {
         mpnet: "mpnet-base",
         modernbert: "modernbert-base",
         nomic: "nomic-base",
+        nomic_with_biases: "nomic-bias",
         gte: "gte-base",
+        gte_unstretched_with_types: "gte-plain",
         qwen3: "qwen3-base",
         qwen3_with_wide_heads: "qwen3-wide",
+        qwen3_with_biases: "qwen3-bias",
         mpnet_beyond_its_buckets: "mpnet-long",
         modernbert_beyond_its_window: "modernbert-long",
         qwen3_at_large_angles: "qwen3-long",
