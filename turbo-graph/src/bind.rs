@@ -3,7 +3,7 @@
 //! A plan made for some sizes serves all smaller ones, since offsets only ever leave more room. So batches share
 //! bindings by *bucket*: sizes are rounded up (rows by at most an eighth or to 16, padded sequences by an eighth too),
 //! planned once, and found again in a cache. Rounding moves offsets only: kernels run on the sizes of the batch, but for
-//! packed batches that a device has recorded, which run on those of their bucket.
+//! small packed batches on a device that records, which run on those of their bucket.
 
 use std::ops::RangeInclusive;
 

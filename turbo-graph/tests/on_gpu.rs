@@ -92,7 +92,7 @@ fn what_operators_keep_to_themselves_is_planned_too() {
         let mut executor = Executor::new(device.clone(), program, &NamedNoise, config).unwrap();
         let planned = executor.planned_bytes(CAPACITY).unwrap();
         executor.reserve(CAPACITY).unwrap();
-        let scratch = executor.queue().bytes();
+        let scratch = executor.scratch_bytes();
         assert!(scratch > 0, "{name}");
         assert_eq!(planned, executor.footprint_bytes() + scratch, "{name}");
     }

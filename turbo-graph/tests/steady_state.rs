@@ -98,7 +98,7 @@ fn allocations_of_batches(
     executor.reserve(CAPACITY).unwrap();
     assert!(ALLOCATIONS.load(Ordering::Relaxed) > before, "the counter counts");
     // large blocks come from the system, past the allocator
-    let scratch = executor.queue().bytes();
+    let scratch = executor.scratch_bytes();
 
     let mut staging = Staging::with_capacity(CAPACITY);
     let rows = CAPACITY.total_tokens + CAPACITY.batch_size + CAPACITY.selected_rows;
@@ -120,7 +120,7 @@ fn allocations_of_batches(
         }
         let made = ALLOCATIONS.load(Ordering::Relaxed) - before;
         assert_eq!(
-            (made, executor.queue().bytes()),
+            (made, executor.scratch_bytes()),
             (0, scratch),
             "{} {layout:?} {dtype} with {threads} threads: a batch of {lens:?}",
             graph.name()

@@ -32,8 +32,8 @@ pub struct EncoderOptions {
 
 /// Memory that an encoder holds, in bytes.
 ///
-/// Beside it there are a few vectors of batch size and the row buffers of the CPU's threads. The files of weights are
-/// mapped as long as the [`Checkpoint`] lives, and let go of once they were packed.
+/// Beside it there are a few vectors of batch size. The files of weights are mapped as long as the [`Checkpoint`] lives,
+/// and let go of once they were packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncoderMemory {
     /// Matrices, packed for products.
@@ -44,6 +44,8 @@ pub struct EncoderMemory {
     pub footprint_bytes: usize,
     /// What the task gives, of such a batch: rows of logits, one per word of a vocabulary, can be the most of all.
     pub output_bytes: usize,
+    /// What kernels keep to themselves, of such a batch.
+    pub scratch_bytes: usize,
 }
 
 impl EncoderOptions {
@@ -150,6 +152,7 @@ impl<D: EncoderKernels> Encoder<D> {
             table_bytes: tables,
             footprint_bytes: self.executor.footprint_bytes(),
             output_bytes: self.executor.output_bytes(),
+            scratch_bytes: self.executor.scratch_bytes(),
         }
     }
 

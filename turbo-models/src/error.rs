@@ -98,7 +98,9 @@ pub enum ModelError {
         supported: String,
     },
     /// The program of a task does not give such rows.
-    #[error("{task} gives no {rows} rows: make the encoder for a task that does (`EncoderOptions::task`)")]
+    #[error(
+        "{task} gives no {rows} rows: make the encoder for a task and outputs that have them (`EncoderOptions`)"
+    )]
     Rows {
         /// What the encoder was compiled for.
         task: Task,

@@ -110,6 +110,12 @@ impl Planner {
         self.limits.full(self.layout, batch)
     }
 
+    /// How much of the largest batch of this policy so much is: see [`Limits::fill`].
+    #[must_use]
+    pub fn fill(&self, batch: &Candidate) -> f64 {
+        self.limits.fill(self.layout, batch)
+    }
+
     /// The batches of the last plan.
     #[must_use]
     pub fn batches(&self) -> &Batches {

@@ -9,7 +9,8 @@
 //! Source: Goyal, Vin and Cheng, *Start-time Fair Queuing*, SIGCOMM'96, with equal weights. Departs in one thing: what a
 //! turn costs is known when it is done, and not before. What follows from it stays the same: two members that never stop
 //! asking have used the same time but for one turn of each; and whoever asks waits for what runs, and then for each other
-//! member at most as long as one turn of that and one of its own take.
+//! member at most as long as one turn of that and two of its own take: what two that began at once have cost is known when
+//! both are done.
 
 use std::time::Duration;
 

@@ -119,7 +119,6 @@ impl Shape {
     /// When `dir` is something else, or cannot be written.
     pub fn ensure(&self, dir: &Path, seed: u64, progress: impl FnMut(u64)) -> Result<bool> {
         let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        sweep(parent);
         if self.is_in(dir, seed) {
             return Ok(false);
         }
@@ -128,6 +127,7 @@ impl Shape {
         }
         let cannot = || format!("cannot write to {}", parent.display());
         fs::create_dir_all(parent).with_context(cannot)?;
+        sweep(parent);
         let scratch = tempfile::Builder::new().prefix(SCRATCH).tempdir_in(parent).with_context(cannot)?;
         self.write(scratch.path(), seed, progress)?;
         readable_by_all(scratch.path()).with_context(cannot)?;
@@ -146,8 +146,8 @@ impl Shape {
     }
 }
 
-/// What the names of scratch folders begin with.
-const SCRATCH: &str = ".writing-";
+/// What the names of scratch folders begin with, and nobody else's.
+const SCRATCH: &str = ".turbo-random-checkpoint-";
 /// A scratch folder that is older is nobody's: no checkpoint takes so long to write.
 const ABANDONED: Duration = Duration::from_hours(1);
 
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn what_a_killed_writer_left_is_removed_in_the_end() {
         let parent = tempfile::tempdir().unwrap();
-        let [old, new] = [".writing-old", ".writing-new"].map(|name| parent.path().join(name));
+        let [old, new] = ["old", "new"].map(|name| parent.path().join(format!("{SCRATCH}{name}")));
         [&old, &new].iter().for_each(|folder| fs::create_dir(folder).unwrap());
         let long_ago = std::time::SystemTime::now() - 2 * ABANDONED;
         fs::File::open(&old).unwrap().set_modified(long_ago).unwrap();

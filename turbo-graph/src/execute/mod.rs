@@ -172,9 +172,9 @@ impl<D: EncoderKernels> Executor<D> {
         &self.program
     }
 
-    /// Where it enqueues what it launches: that of a device whose queues have scratch tells how much.
-    pub fn queue(&self) -> &D::Queue {
-        &self.queue
+    /// Bytes that kernels keep to themselves: scratch that grows to what the largest operation so far took.
+    pub fn scratch_bytes(&self) -> usize {
+        self.device.scratch_bytes(&self.queue)
     }
 
     /// Bytes of the weights on the device.

@@ -108,6 +108,10 @@ impl<F: Float> Device for Cuda<F> {
         CudaQueue::new(&self.driver)
     }
 
+    fn scratch_bytes(&self, queue: &CudaQueue) -> usize {
+        queue.bytes()
+    }
+
     fn records(&self) -> bool {
         true
     }

@@ -257,6 +257,10 @@ impl Device for Cpu {
         format!("cpu ({}, {threads} {noun})", self.isa())
     }
 
+    fn scratch_bytes(&self, queue: &CpuQueue) -> usize {
+        queue.bytes()
+    }
+
     fn rows_of_most_scratch(&self, rows: usize) -> usize {
         rows.min(self.settings.threads.get().saturating_mul(ROWS_OF_MOST_SCRATCH))
     }

@@ -125,6 +125,12 @@ pub trait Device: Clone + Send + Sync + 'static {
         rows
     }
 
+    /// Bytes that kernels keep to themselves on `queue`: scratch that grows to what the largest operation so far took.
+    fn scratch_bytes(&self, queue: &Self::Queue) -> usize {
+        _ = queue;
+        0
+    }
+
     /// Whether [`Device::record`] may note what it is given: whether enqueuing one operation after another costs so much
     /// that it is worth while.
     fn records(&self) -> bool {

@@ -13,7 +13,7 @@ use turbo_models::{
 use crate::common::{data, max_difference};
 
 /// What to do where a task lacks some rows.
-const HINT: &str = ": make the encoder for a task that does (`EncoderOptions::task`)";
+const HINT: &str = ": make the encoder for a task and outputs that have them (`EncoderOptions`)";
 
 #[derive(Deserialize)]
 struct Golden {

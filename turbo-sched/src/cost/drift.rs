@@ -26,7 +26,7 @@ impl Drift {
     /// A batch that was predicted to cost `predicted` cost `measured`, which is above 0; returns how far the prediction
     /// was from it, in parts of it: 0.1 for 9 or 11 instead of 10.
     pub fn observe(&mut self, predicted: BatchTotal, measured: BatchTotal) -> f64 {
-        let error = (predicted.0 / measured.0 - 1.0).abs();
+        let error = relative_error(predicted, measured);
         self.errors[self.seen % RECENT] = error;
         self.seen += 1;
         error
@@ -40,6 +40,11 @@ impl Drift {
         let middle = sorted.len() / 2;
         (!sorted.is_empty()).then(|| *sorted.select_nth_unstable_by(middle, f64::total_cmp).1)
     }
+}
+
+/// How far a prediction is from what was measured, in parts of that.
+pub(crate) fn relative_error(predicted: BatchTotal, measured: BatchTotal) -> f64 {
+    (predicted.0 / measured.0 - 1.0).abs()
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use drift::Drift;
+pub(crate) use drift::relative_error;
 pub use packed::PackedCost;
 pub use rows::CostRows;
 pub use store::{load, save};

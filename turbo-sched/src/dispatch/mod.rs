@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::batches::PlannedBatch;
 use crate::candidate::Candidate;
-use crate::cost::{BatchTotal, CostModel, Drift};
+use crate::cost::{BatchTotal, CostModel, Drift, relative_error};
 use crate::error::SchedError;
 use crate::limits::{Layout, Limits};
 use crate::policy::{Planner, Policy};
@@ -26,9 +26,9 @@ pub use request::{Priority, Request, RequestId};
 pub enum Dispatch {
     /// Whenever the runner is free: for a machine under load.
     Hungry,
-    /// When the waiting requests fill a batch, or the oldest has waited for `timeout`, or the wait of one plus the
-    /// estimated time of everything waiting reaches half of `slo`, or of the time until its deadline: the other half is
-    /// for what no estimate knows.
+    /// When the waiting requests fill a batch, or, with the split of packed ones, make its start a small share of it; or
+    /// when the oldest has waited for `timeout`, or the wait of one plus the estimated time of everything waiting reaches
+    /// half of `slo`, or of the time until its deadline: the other half is for what no estimate knows.
     Lazy {
         /// Longest wait for company.
         timeout: Duration,
@@ -81,10 +81,15 @@ impl BatcherConfig {
         }
     }
 
+    /// Of the batches that are formed: the window is a limit, too.
+    #[must_use]
+    pub fn batch_limits(&self) -> Limits {
+        Limits { max_batch_size: self.limits.max_batch_size.min(self.window), ..self.limits }
+    }
+
     /// Plans batches as this says, for a machine with this layout.
     pub(crate) fn planner(&self, policy: Policy, layout: Layout) -> Planner {
-        let max_batch_size = self.limits.max_batch_size.min(self.window);
-        Planner::new(policy, Limits { max_batch_size, ..self.limits }, layout)
+        Planner::new(policy, self.batch_limits(), layout)
     }
 }
 
@@ -179,7 +184,10 @@ impl Batcher {
     pub fn observe(&mut self, candidate: &Candidate, measured: Duration) -> Result<f64, SchedError> {
         let (predicted, measured) = (self.cost.cost(candidate), BatchTotal::from_duration(measured));
         self.cost.update(candidate, measured)?;
-        Ok(self.drift.observe(predicted, measured))
+        match candidate.max_seq_len {
+            0 => Ok(relative_error(predicted, measured)),
+            _ => Ok(self.drift.observe(predicted, measured)),
+        }
     }
 
     /// Decides what a free runner does at `now`. Allocates only when the queue is longer than ever before.
@@ -195,7 +203,7 @@ impl Batcher {
         self.planner.plan(&self.lens, |batch| self.cost.cost(batch));
         let (candidate, cost) = self.choose(now);
         self.take();
-        let fill = self.config.limits.fill(self.cost.layout(), &candidate);
+        let fill = self.planner.fill(&candidate);
         Decision::Run(Run { ids: &self.ids, candidate, cost, fill })
     }
 

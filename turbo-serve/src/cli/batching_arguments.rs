@@ -46,7 +46,7 @@ enum Batching {
 enum DispatchArgument {
     /// As soon as the model is free
     Hungry,
-    /// When a batch is full or half of `--slo-ms` would be gone
+    /// When a batch is full, or so large that more in it gain nothing, or half of `--slo-ms` would be gone
     Lazy,
 }
 

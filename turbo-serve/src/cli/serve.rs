@@ -101,8 +101,8 @@ pub(super) struct Arguments {
     /// for
     #[arg(long, env, value_name = "N", help_heading = "Batches")]
     max_batch_tokens: Option<usize>,
-    /// Most inputs of one batch; by default as many as the tokens allow, and for models whose answers are as long as
-    /// their vocabulary as many as have 256 MiB of them
+    /// Most inputs of one batch, up to 1024; by default as many as the tokens allow, and for models whose answers are as
+    /// long as their vocabulary as many as have 256 MiB of them
     #[arg(long, env, value_name = "N", help_heading = "Batches")]
     max_batch_requests: Option<usize>,
     /// Folder in which measured costs of batches are kept, so that the next start need not measure them; `off` measures

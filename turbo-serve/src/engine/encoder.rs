@@ -280,9 +280,12 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
     }
 
     fn held_bytes(&self) -> HeldBytes {
-        let EncoderMemory { packed_bytes, table_bytes, footprint_bytes, output_bytes } =
+        let EncoderMemory { packed_bytes, table_bytes, footprint_bytes, output_bytes, scratch_bytes } =
             self.encoder.memory();
-        HeldBytes { weights: packed_bytes + table_bytes, activations: footprint_bytes + output_bytes }
+        HeldBytes {
+            weights: packed_bytes + table_bytes,
+            activations: footprint_bytes + output_bytes + scratch_bytes,
+        }
     }
 
     fn free_bytes(&self) -> Option<u64> {

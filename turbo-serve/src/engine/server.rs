@@ -391,7 +391,7 @@ impl WorkerStart {
             ..BatcherConfig::with_limits(capacity.limits(shared_tokens))
         };
         let longest = u32::try_from(capacity.max_seq_len).unwrap_or(u32::MAX);
-        self.observer.begins(&costs, batcher.limits, longest, &measured);
+        self.observer.begins(&costs, batcher.batch_limits(), longest, &measured);
         let slots = self.config.max_concurrent_requests;
         let abandoned = Arc::clone(&self.abandoned);
         let label = self.config.label.as_deref();

@@ -136,7 +136,7 @@ pub struct Usage {
 /// text-embeddings-inference reports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// From the call to the answer.
+    /// From the call to when the answer was there, whenever it is taken.
     pub total: Duration,
     /// From the call until the input was tokens (waiting for a tokenizer thread included).
     pub tokenization: Duration,
