@@ -1,7 +1,7 @@
 //! Arguments about where a server listens, and whom it answers.
 
 use std::{
-    io::Write,
+    io::{ErrorKind, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
 };
@@ -191,19 +191,23 @@ async fn resolve(hostname: &str, port: u16) -> Result<SocketAddr> {
 
 /// Claims an address; nobody is connected until there is somebody to answer.
 fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    let bound = |is_reused| {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(is_reused)?;
+        socket.bind(address)?;
+        // Of two that may both be reused and do not listen yet, Linux gives one address to both.
+        socket.set_reuseaddr(false)?;
+        Ok(socket)
+    };
     // As every server does on Unix: a restart need not wait for connections of the last run to be forgotten.
-    socket.set_reuseaddr(cfg!(unix))?;
-    socket.bind(address)?;
-    // Until it listens: of two that may both be reused, Linux gives one address to both.
-    socket.set_reuseaddr(false)?;
-    Ok(socket)
+    bound(false).or_else(|error: std::io::Error| match error.kind() {
+        ErrorKind::AddrInUse if cfg!(unix) => bound(true),
+        _ => Err(error),
+    })
 }
 
 #[cfg(all(test, unix))]
 mod tests {
-    use std::io::ErrorKind;
-
     use clap::Parser;
 
     use super::*;

@@ -31,13 +31,14 @@ use crate::{
 pub(super) async fn observe(mut request: Request, next: Next) -> Response {
     let call = Call::by(&request);
     request.extensions_mut().insert(call.clone());
+    let mut underway = Underway { call, has_ended: false };
     let response = next.run(request).await;
     match Status::from_header_map(response.headers()) {
         Some(status) => {
-            call.end(&status);
+            underway.end(&status);
             response
         }
-        None => response.map(|body| Body::new(Answer { body, call, has_ended: false })),
+        None => response.map(|body| Body::new(Answer { body, underway })),
     }
 }
 
@@ -77,19 +78,50 @@ impl Call {
         if is_found_before && !is_public(self.path()) {
             counter!(REQUEST_FAILURE, ERR => failure::VALIDATION).increment(1);
         }
-        self.log(status);
-    }
-
-    /// Logs how it has ended, or one of its messages. What is ours to mend is seen by default, as over HTTP.
-    pub(super) fn log(&self, status: &Status) {
         let (path, id, latency_us) = (self.path(), self.id(), self.latency_us());
         let (code, why) = (status.code(), status.message());
         match code {
             Code::Ok => tracing::debug!(path, id, ?code, latency_us, "answered"),
-            Code::FailedPrecondition | Code::Unavailable => {
-                tracing::warn!(path, id, ?code, why, latency_us, "not answered");
-            }
+            _ if is_ours(code) => tracing::warn!(path, id, ?code, why, latency_us, "not answered"),
             _ => tracing::debug!(path, id, ?code, why, latency_us, "refused"),
+        }
+    }
+
+    /// Logs that one of its messages failed so; the call goes on.
+    pub(super) fn log_message(&self, status: &Status) {
+        let (path, id, code, why) = (self.path(), self.id(), status.code(), status.message());
+        match is_ours(code) {
+            true => tracing::warn!(path, id, ?code, why, "a message of a stream was not answered"),
+            false => tracing::debug!(path, id, ?code, why, "a message of a stream was refused"),
+        }
+    }
+}
+
+/// Whether it is ours to mend, and so seen by default, as over HTTP.
+fn is_ours(code: Code) -> bool {
+    matches!(code, Code::FailedPrecondition | Code::Unavailable)
+}
+
+/// A call until it has ended, or is given up.
+struct Underway {
+    call: Call,
+    has_ended: bool,
+}
+
+impl Underway {
+    fn end(&mut self, status: &Status) {
+        self.has_ended = true;
+        self.call.end(status);
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        let Self { call, has_ended } = self;
+        if !*has_ended {
+            // Its client has gone, or does not read it.
+            let _entered = call.span.enter();
+            tracing::debug!(path = call.path(), id = call.id(), latency_us = call.latency_us(), "given up");
         }
     }
 }
@@ -97,8 +129,7 @@ impl Call {
 /// The body of an answer, whose trailers say how its call has ended.
 struct Answer {
     body: Body,
-    call: Call,
-    has_ended: bool,
+    underway: Underway,
 }
 
 impl HttpBody for Answer {
@@ -109,18 +140,18 @@ impl HttpBody for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let Self { body, call, has_ended } = &mut *self;
-        let _entered = call.span.enter();
+        let Self { body, underway } = &mut *self;
+        let span = underway.call.span.clone();
+        let _entered = span.enter();
         let frame = ready!(Pin::new(body).poll_frame(cx));
         let trailers = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.trailers_ref());
         if let Some(trailers) = trailers
             && let Some(status) = Status::from_header_map(trailers)
         {
             if has_failed(trailers) {
-                call.span.record("otel.status_code", "ERROR");
+                span.record("otel.status_code", "ERROR");
             }
-            *has_ended = true;
-            call.end(&status);
+            underway.end(&status);
         }
         Poll::Ready(frame)
     }
@@ -136,12 +167,7 @@ impl HttpBody for Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        let Self { body, call, has_ended } = self;
-        let _entered = call.span.enter();
-        drop(std::mem::take(body)); // withdraws what it has asked
-        if !*has_ended {
-            // Its client has gone, or does not read it.
-            tracing::debug!(path = call.path(), id = call.id(), latency_us = call.latency_us(), "given up");
-        }
+        let _entered = self.underway.call.span.enter();
+        drop(std::mem::take(&mut self.body)); // withdraws what it has asked
     }
 }

@@ -257,7 +257,7 @@ impl GrpcInferenceService for Calls {
                 },
                 // So that the client knows which of its questions it was, as Triton tells it.
                 Err(status) => {
-                    call.iter().for_each(|call| call.log(&status));
+                    call.iter().for_each(|call| call.log_message(&status));
                     ModelStreamInferResponse {
                         error_message: status.message().to_owned(),
                         infer_response: id

@@ -47,7 +47,8 @@ impl HubSettings {
         let path = |name: &str| variable(name).map(PathBuf::from);
         let usual = || path("XDG_CACHE_HOME").or_else(|| Some(home.as_ref()?.join(".cache")));
         let hf_home = path("HF_HOME").or_else(|| Some(usual()?.join("huggingface")));
-        // A command line takes this variable for its flag. A flag goes before all variables, this one behind its heir.
+        // A command line takes this variable for its flag. A flag goes before all variables, this one behind its heir: a
+        // flag that says the same as it cannot be told from it.
         let old = path("HUGGINGFACE_HUB_CACHE");
         let given = cache.filter(|cache| old.as_ref() != Some(cache));
         let cache = given.or_else(|| path("HF_HUB_CACHE")).or(old);

@@ -173,9 +173,15 @@ fn the_page_asks_for_the_key_and_keeps_it_for_its_tab() {
 #[test]
 fn a_server_that_has_nothing_to_show_says_why() {
     let Some(mut browser) = Browser::start() else { return };
-    let server = start(free_port(), &[]);
-    browser.open(&format!("http://{}/models/nobody/dashboard", server.address()));
-    browser.wait_for("document.getElementById('quiet').innerText.includes('nobody')");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("turbo.toml");
+    let model_id = json!(tiny_model().to_str().unwrap()); // a string of TOML, too
+    std::fs::write(&file, format!("[[models]]\nname = \"somebody\"\nmodel_id = {model_id}\n")).unwrap();
+    let mut command = turbo();
+    command.args(["serve", "--hostname=127.0.0.1", "--port=0", "--config"]).arg(&file);
+    let server = Server::spawn(command);
+    browser.open(&format!("http://{}/models/somebody/versions/9/dashboard", server.address()));
+    browser.wait_for("document.getElementById('quiet').innerText.includes('no version `9`')");
     let said = "document.getElementById('gone').hidden && document.getElementById('main').hidden";
     assert_eq!(browser.evaluate(said), json!(true));
 }

@@ -98,12 +98,21 @@ fn an_interrupted_run_goes_on_to_the_same_bytes() {
 #[test]
 fn an_interrupted_run_that_replaces_does_not_begin_anew() {
     let files = Files::new(2000);
+    assert_eq!(files.run("whole.jsonl", &["--quiet"]).0, Some(0));
     let output = files.path("out.jsonl");
+    fs::write(&output, "{}\n").unwrap();
     let embed = files.embed("out.jsonl", &["--overwrite"]);
     let (code, _, said) = signal_at(embed, &files.input, "INT", &output, 300_000);
     assert_eq!(code, Some(130), "{said}");
     assert!(said.ends_with("--resume in the place of --overwrite goes on\n"), "{said}");
-    assert_eq!(files.run("out.jsonl", &["--resume", "--quiet"]).0, Some(0));
+    assert!(files.path("out.jsonl.unfinished").exists());
+    let begun = fs::read(&output).unwrap();
+    assert!(begun.len() >= 300_000 && !begun.starts_with(b"{}"));
+
+    let (code, _, said) = files.run("out.jsonl", &["--resume"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(contents(&files.path("whole.jsonl")) == contents(&output));
+    assert!(!files.path("out.jsonl.unfinished").exists());
 }
 
 #[test]

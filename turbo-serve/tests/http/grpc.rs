@@ -877,6 +877,8 @@ fn a_call_has_a_line_in_the_log_and_a_span_until_its_answer_has_ended() {
         log.lines().any(|it| line.iter().all(|part| it.contains(part)))
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // Were there only one, a test on another thread, which has none, could be asked whether anybody wants these lines.
+    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
     tracing::subscriber::with_default(subscriber.finish(), || {
         runtime.block_on(async {
             let mut client = EmbedClient::new(routes(Arc::new(Fake::new(Health::Ready))));
@@ -897,6 +899,11 @@ fn a_call_has_a_line_in_the_log_and_a_span_until_its_answer_has_ended() {
             drop(answers);
             assert!(said(&[stream, "close", r#"otel.status_code="ERROR""#]));
             assert!(said(&["WARN", "not answered", r#"path="/tei.v1.Embed/EmbedStream" id="#, "on fire"]));
+
+            let mut gone = client.clone();
+            let call = tokio::time::timeout(Duration::from_millis(50), gone.embed(embed("wait")));
+            assert!(call.await.is_err());
+            assert!(said(&["given up", r#"path="/tei.v1.Embed/Embed""#]));
 
             drop(client.embed_stream(stream::pending::<EmbedRequest>()).await.unwrap());
             assert!(said(&["given up", r#"path="/tei.v1.Embed/EmbedStream""#]));

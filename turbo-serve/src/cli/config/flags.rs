@@ -57,10 +57,15 @@ pub(super) struct Beside<'a> {
 }
 
 impl Beside<'_> {
-    /// Whether it, or a variable, says anything of this flag.
+    /// Whether it, or a variable, says anything of this flag. Compose files set variables to nothing.
     fn says(&self, name: &str) -> bool {
-        let source = self.matches.value_source(name);
-        matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+        match self.matches.value_source(name) {
+            Some(ValueSource::CommandLine) => true,
+            Some(ValueSource::EnvVariable) => {
+                self.matches.get_raw(name).is_some_and(|mut values| values.any(|value| !value.is_empty()))
+            }
+            _ => false,
+        }
     }
 
     /// This flag as it was written.

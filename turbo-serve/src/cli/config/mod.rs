@@ -27,7 +27,7 @@ use self::{
     document::{At, Report, Section, nearest},
     ensemble::{EnsembleConfig, ensemble},
     flags::{Beside, Flags},
-    model::{ModelConfig, Reader},
+    model::{LATEST, ModelConfig, Reader},
 };
 use super::{
     device::Wish,
@@ -180,13 +180,11 @@ fn names<'a>(
 
 /// Every name stands for one thing.
 fn check_names(top: &Section<'_>, models: &[ModelConfig], ensembles: &[EnsembleConfig]) {
-    let all: BTreeSet<&str> = names(models, ensembles).map(|(_, name)| name.value.as_str()).collect();
     let mut known: BTreeSet<&str> = BTreeSet::new();
     for (key, At { at, value }) in names(models, ensembles) {
-        let of_a_version = value.rsplit_once('/').filter(|(name, _)| all.contains(name));
         if !known.insert(value) {
             top.problem(*at, format_args!("{key}: `{value}` names two models, expected a name of its own"));
-        } else if let Some((name, version)) = of_a_version {
+        } else if let Some((name, version)) = version_in(value, models) {
             top.problem(
                 *at,
                 format_args!(
@@ -195,6 +193,18 @@ fn check_names(top: &Section<'_>, models: &[ModelConfig], ensembles: &[EnsembleC
             );
         }
     }
+}
+
+/// The model and its version that `name` means by itself.
+fn version_in<'a>(name: &'a str, models: &[ModelConfig]) -> Option<(&'a str, &'a str)> {
+    let (name, version) = name.rsplit_once('/')?;
+    let is_it = |model: &&ModelConfig| {
+        model.name.value == name || model.aliases.iter().any(|(alias, _)| alias.value == name)
+    };
+    let versions = &models.iter().find(is_it)?.versions;
+    let is_one =
+        version == LATEST || versions.names().is_ok_and(|names| names.iter().any(|name| name == version));
+    is_one.then_some((name, version))
 }
 
 /// The default is one of the models.
@@ -427,9 +437,10 @@ default_prompt_name = 'y'
             (format!("{a}{a}"), "5: name: `a` names two models"),
             (format!("{a}aliases = ['b', 'a']"), "4: aliases: `a` names two models"),
             (
-                format!("{a}[[models]]\nname = 'b'\nmodel_id = 'b'\naliases = ['org/b', 'a/1']"),
+                format!("{a}[[models]]\nname = 'b'\nmodel_id = 'b'\naliases = ['org/b', 'a/stable', 'a/1']"),
                 "7: aliases: `a/1` means version `1` of `a`",
             ),
+            (format!("{a}aliases = ['a/latest']"), "4: aliases: `a/latest` means version `latest` of `a`"),
             (format!("default = 'aa'\n{a}"), "1: default: no model `aa`: did you mean `a`?"),
             (format!("{a}version = '2'"), "4: version: no version `2`: expected one of 1"),
             (format!("{a}versions = 'versions'"), "3: model_id: it stands beside `versions`"),
