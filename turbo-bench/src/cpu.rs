@@ -162,6 +162,19 @@ impl Stage for Arguments {
         Rival::start(rival, python.arg("--base").arg(self.engines.base(model)))
     }
 
+    fn multiply(&self, rival: &str, precision: Precision, threads: usize) -> Result<Rival> {
+        let mut process = match rival {
+            TURBO => {
+                let mut turbo = own()?;
+                turbo.args(["peer", "--products"]);
+                turbo
+            }
+            _ => self.engines.script("products_peer.py")?,
+        };
+        process.args(["--threads", &threads.to_string(), "--dtype", precision.name()]);
+        Rival::start(rival, &mut process)
+    }
+
     fn disturb(&self) -> Result<Disturbance> {
         let status = fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
         let core = first_core(&status).context("/proc/self/status does not say which cores may be used")?;

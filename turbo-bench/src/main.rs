@@ -19,7 +19,7 @@ use clap::{Args, Parser, Subcommand};
 use turbo_bench::{
     disturb,
     figures::{cpu::Precision, planning},
-    rival::turbo,
+    rival::{products, turbo},
 };
 use turbo_kernels::{Cpu, CpuOptions, Isa};
 
@@ -47,10 +47,14 @@ enum Command {
     #[cfg(unix)]
     Serve(serve::Arguments),
     Random(random::Arguments),
-    /// Time batches of a model when told to on standard input, as JSON lines; how turbo takes part in `cpu`
+    /// Time batches of a model, or products, when told to on standard input, as JSON lines; how turbo takes part in `cpu`
     Peer {
         /// A model folder
-        model: PathBuf,
+        #[arg(required_unless_present = "products")]
+        model: Option<PathBuf>,
+        /// Products with packed weights alone, without a model
+        #[arg(long, conflicts_with = "model")]
+        products: bool,
         /// Compute threads; all cores when not given
         #[arg(long)]
         threads: Option<NonZeroUsize>,
@@ -101,9 +105,13 @@ fn run(cli: Cli) -> Result<()> {
         #[cfg(unix)]
         Command::Serve(arguments) => serve::run(&arguments)?,
         Command::Random(arguments) => random::run(&arguments)?,
-        Command::Peer { model, threads, dtype } => {
+        Command::Peer { model, threads, dtype, .. } => {
             let device = Cpu::new(CpuOptions { threads, isa: Some(Isa::from_env()?) })?;
-            turbo::serve(&model, device, dtype, std::io::stdin().lock(), std::io::stdout().lock())?;
+            let (requests, answers) = (std::io::stdin().lock(), std::io::stdout().lock());
+            match model {
+                Some(model) => turbo::serve(&model, device, dtype, requests, answers)?,
+                None => products::serve(device, dtype, requests, answers)?,
+            }
         }
         Command::Disturb { share } => disturb::until_the_end_of(std::io::stdin(), share),
     }

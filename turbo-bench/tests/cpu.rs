@@ -15,7 +15,7 @@ use turbo_bench::{
         page,
     },
     record::Record,
-    rival::Rival,
+    rival::{Linear, Rival},
 };
 use turbo_kernels::{Cpu, CpuOptions};
 
@@ -34,6 +34,12 @@ impl Stage for Twice {
         peer.arg("peer").arg(self.checkpoint(&entrant.model));
         peer.args(["--threads", &entrant.threads.to_string(), "--dtype", entrant.precision.name()]);
         Rival::start(&entrant.rival, &mut peer)
+    }
+
+    fn multiply(&self, rival: &str, precision: Precision, threads: usize) -> Result<Rival> {
+        let mut peer = own();
+        peer.args(["peer", "--products", "--threads", &threads.to_string(), "--dtype", precision.name()]);
+        Rival::start(rival, &mut peer)
     }
 
     fn disturb(&self) -> Result<Disturbance> {
@@ -136,6 +142,57 @@ fn every_rival_has_every_row_and_the_record_is_read_as_it_was_written() {
 }
 
 #[test]
+fn everyone_multiplies_at_every_precision_and_the_page_sets_them_against_each_other() {
+    let products = |precision| Regime {
+        precision,
+        model: "bert-base".to_owned(),
+        ..regime("products", Work::Products { shapes: vec![(64, 48), (48, 64)], rows: vec![1, 9] })
+    };
+    let comparison = compared(&Precision::ALL.map(products), Rounds::Fixed(2));
+    for (section, precision) in comparison.rows.iter().zip(Precision::ALL) {
+        let Rows::Products(products) = &section.rows else { panic!("products were asked for") };
+        assert_eq!(products.len(), 2 * 2 * 2 * 2, "shapes, thread counts, rivals, row counts");
+        assert!(
+            products.iter().all(|it| it.bias_us > 0.0 && it.gelu_us > 0.0 && it.of_floor > 0.0),
+            "{products:?}"
+        );
+        let near: Vec<&str> = section.agreement.iter().map(|it| it.rival.as_str()).collect();
+        assert_eq!(near, [TURBO, "again", TURBO, "again"], "{}", precision.name());
+        let is_exact = section.agreement.iter().all(|it| it.difference == 0.0);
+        assert_eq!(is_exact, precision == Precision::F32, "they are set beside turbo in f32");
+        assert_eq!(judged(&comparison, &format!("products, {}: 1 to 500 rows", precision.name())), [true]);
+    }
+    let shown = page::page(&comparison, "");
+    assert!(shown.contains("| GELU costs | again | GELU costs | times as fast |"), "{shown}");
+    assert!(shown.contains("\n| products | turbo"), "{shown}");
+}
+
+#[test]
+fn whoever_multiplies_something_else_is_not_timed() {
+    struct Wrong;
+    impl Stage for Wrong {
+        fn checkpoint(&self, model: &str) -> PathBuf {
+            Twice.checkpoint(model)
+        }
+        fn start(&self, _: &Entrant) -> Result<Rival> {
+            bail!("nobody asked for it")
+        }
+        fn multiply(&self, rival: &str, precision: Precision, threads: usize) -> Result<Rival> {
+            let precision = if rival == TURBO { precision } else { Precision::Int8 };
+            Twice.multiply(rival, precision, threads)
+        }
+        fn disturb(&self) -> Result<Disturbance> {
+            bail!("nobody asked for it")
+        }
+    }
+    let device = Cpu::new(CpuOptions { threads: 1.try_into().ok(), isa: None }).unwrap();
+    let keep = |_, _: &_, _: &_| panic!("it was timed");
+    let asked = regime("products", Work::Products { shapes: vec![(64, 48)], rows: vec![9] });
+    let error = cpu::run(&[asked], Rounds::Fixed(1), &device, &Wrong, keep).unwrap_err();
+    assert!(format!("{error:#}").contains("again: computes something else than turbo in f32"), "{error:#}");
+}
+
+#[test]
 fn a_section_replaces_the_one_that_measured_the_same() {
     let regimes =
         [regime("batch1", Work::Batches(vec![vec![5]])), regime("batches", Work::Batches(vec![vec![5, 5]]))];
@@ -164,6 +221,9 @@ fn whoever_computes_something_else_is_not_timed() {
         fn start(&self, entrant: &Entrant) -> Result<Rival> {
             let model = if entrant.rival == TURBO { MODEL } else { "bert-base" };
             Twice.start(&Entrant { model: model.to_owned(), ..entrant.clone() })
+        }
+        fn multiply(&self, _: &str, _: Precision, _: usize) -> Result<Rival> {
+            bail!("nobody asked for it")
         }
         fn disturb(&self) -> Result<Disturbance> {
             bail!("nobody asked for it")
@@ -208,6 +268,9 @@ fn a_neighbour_that_has_gone_ends_the_run() {
         fn start(&self, entrant: &Entrant) -> Result<Rival> {
             Twice.start(entrant)
         }
+        fn multiply(&self, _: &str, _: Precision, _: usize) -> Result<Rival> {
+            bail!("nobody asked for it")
+        }
         fn disturb(&self) -> Result<Disturbance> {
             let mut gone = own().args(["disturb", "--share", "0.05"]).stdin(Stdio::null()).spawn()?;
             gone.wait()?;
@@ -250,6 +313,15 @@ fn a_request_that_makes_no_sense_ends_the_process_with_a_reason() {
     let mut rival = Twice.start(&entrant).unwrap();
     let error = rival.time(&[vec![65]], 0, 1).unwrap_err().to_string();
     assert!(error.contains("it ended") && error.contains("64"), "{error}");
+    let error = rival_at_products().time(&[vec![5]], 0, 1).unwrap_err().to_string();
+    assert!(error.contains("there are products alone"), "{error}");
+    let linear = Linear { rows: 0, in_features: 8, out_features: 8, gelu: false };
+    let error = rival_at_products().product(linear, 0.0).unwrap_err().to_string();
+    assert!(error.contains("expected a product with at least one row"), "{error}");
+}
+
+fn rival_at_products() -> Rival {
+    Twice.multiply("it", Precision::F32, 1).unwrap()
 }
 
 /// The tables of the README, and the page, are those of the record, and there are none without one.

@@ -54,3 +54,26 @@ fn each_shape_runs_once_before_it_is_timed() {
     let Some(printed) = python(program, folder.path()) else { return };
     assert_eq!(printed.trim(), "[0, 1, 3]");
 }
+
+/// Where there is numpy: the factors of a product, and their roundings, are those of turbo.
+#[test]
+fn products_have_the_same_factors() {
+    let program = r#"
+try:
+    import numpy, products_peer
+except ImportError as why:
+    print("skipped:", why)
+else:
+    values = products_peer.values(252)
+    print(float(values[0]), float(values[125]), float(values[250]), float(values[251]))
+    rounded = products_peer.to_f32(products_peer.to_bf16(numpy.array([1.00390625, 1.01171875, -3.0], numpy.float32)))
+    print([float(value) for value in rounded])
+"#;
+    let folder = tempfile::tempdir().unwrap();
+    let Some(printed) = python(program, folder.path()) else { return };
+    if printed.starts_with("skipped:") {
+        eprintln!("{printed}");
+        return;
+    }
+    assert_eq!(printed, "-1.0 0.0 1.0 -1.0\n[1.0, 1.015625, -3.0]\n");
+}

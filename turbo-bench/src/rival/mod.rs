@@ -4,10 +4,12 @@
 //! {"batches": [[12, 7], [30]], "warm_up": 1, "runs": 3} ──▶ rival ──▶ {"ms": [[9.1, 9.0, 9.2], [8.0, 8.1, 8.0]]}
 //! ```
 //!
-//! Requests and answers are JSON lines. turbo speaks them as `turbo-bench peer` ([`turbo`]), the others as
-//! `peers/peer_process.py`, so nobody is measured in another way than the rest. A batch is the lengths of its
-//! sequences; their ids follow from that ([`token`]), so that outputs can be compared too.
+//! Requests and answers are JSON lines. turbo speaks them as `turbo-bench peer` ([`turbo`], and [`products`] for products
+//! alone), the others as `peers/peer_process.py` and `peers/products_peer.py`, so nobody is measured in another way than
+//! the rest. A batch is the lengths of its sequences; their ids follow from that ([`token`]), so that outputs can be
+//! compared too. So do the factors of a product from its sizes ([`value`]).
 
+pub mod products;
 pub mod turbo;
 
 use std::{
@@ -38,6 +40,32 @@ pub enum Request {
         /// Lengths of its sequences.
         rows: Vec<u32>,
     },
+    /// To compute a product as often as fits into so many seconds, three times at least.
+    Product {
+        /// Which one.
+        linear: Linear,
+        /// Seconds.
+        seconds: f64,
+    },
+    /// For the first and the last row of a product.
+    ProductRows {
+        /// Which one.
+        linear_rows: Linear,
+    },
+}
+
+/// A linear layer: rows times packed weights, bias fused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Linear {
+    /// Rows of the first factor and of the product.
+    pub rows: usize,
+    /// Columns of the first factor.
+    pub in_features: usize,
+    /// Columns of the product.
+    pub out_features: usize,
+    /// Whether GELU follows on the bias.
+    pub gelu: bool,
 }
 
 /// What a rival says.
@@ -51,9 +79,9 @@ pub enum Answer {
         /// Which of its ways to compute.
         variant: String,
     },
-    /// Milliseconds of each run of each batch.
+    /// Milliseconds of each run of each batch, or of the one product.
     Ms(Vec<Vec<f64>>),
-    /// Vectors of the tokens that were asked for.
+    /// Vectors of the tokens, or rows of the product, that were asked for.
     Rows(Vec<Vec<f32>>),
 }
 
@@ -64,7 +92,36 @@ pub fn token(t: u32, n: u32, vocab_size: usize) -> u32 {
     if vocab_size >= 30_000 { 1000 + (mixed % 29_000) as u32 } else { (mixed % vocab_size as u64) as u32 }
 }
 
-/// A process that has loaded its model.
+/// Value `i` of a factor of a product, or of its bias, the same for every rival.
+#[must_use]
+pub fn value(i: usize) -> f32 {
+    (i % 251) as f32 / 125.0 - 1.0
+}
+
+/// Says that somebody is ready, then answers requests until there are no more.
+///
+/// # Errors
+/// When a request makes no sense, or cannot be answered.
+fn converse(
+    ready: &Answer,
+    mut answer: impl FnMut(&Request) -> Result<Answer>,
+    requests: impl BufRead,
+    mut answers: impl Write,
+) -> Result<()> {
+    let mut say = |answer: &Answer| -> Result<()> {
+        writeln!(answers, "{}", serde_json::to_string(answer)?)?;
+        Ok(answers.flush()?)
+    };
+    say(ready)?;
+    for line in requests.lines() {
+        let line = line?;
+        let request = serde_json::from_str(&line).with_context(|| format!("no request: {line}"))?;
+        say(&answer(&request)?)?;
+    }
+    Ok(())
+}
+
+/// A process that has loaded its model, if it needs one.
 pub struct Rival {
     name: String,
     library: String,
@@ -135,6 +192,28 @@ impl Rival {
         }
     }
 
+    /// Milliseconds of each run of a product, as many as fit into so many seconds.
+    ///
+    /// # Errors
+    /// When it ends, or answers something else.
+    pub fn product(&mut self, linear: Linear, seconds: f64) -> Result<Vec<f64>> {
+        match self.ask(&Request::Product { linear, seconds })? {
+            Answer::Ms(mut ms) if ms.len() == 1 && ms[0].len() >= products::FEWEST => Ok(ms.swap_remove(0)),
+            other => bail!("{}: expected the times of one product, got {other:?}", self.name),
+        }
+    }
+
+    /// The first and the last row of a product.
+    ///
+    /// # Errors
+    /// When it ends, or answers something else.
+    pub fn product_rows(&mut self, linear: Linear) -> Result<Vec<Vec<f32>>> {
+        match self.ask(&Request::ProductRows { linear_rows: linear })? {
+            Answer::Rows(rows) if rows.len() == 2 => Ok(rows),
+            other => bail!("{}: expected two rows of a product, got {other:?}", self.name),
+        }
+    }
+
     /// Asks in one line, and reads the answer from another.
     ///
     /// # Errors
@@ -178,6 +257,16 @@ mod tests {
         assert_eq!(serde_json::from_str::<Request>(time).unwrap(), asked);
         let rows = Request::Rows { rows: vec![12, 7] };
         assert_eq!(serde_json::to_string(&rows).unwrap(), r#"{"rows":[12,7]}"#);
+        let linear = Linear { rows: 10, in_features: 768, out_features: 2304, gelu: true };
+        let product =
+            r#"{"linear":{"rows":10,"in_features":768,"out_features":2304,"gelu":true},"seconds":0.5}"#;
+        let asked = Request::Product { linear, seconds: 0.5 };
+        assert_eq!(serde_json::to_string(&asked).unwrap(), product);
+        assert_eq!(serde_json::from_str::<Request>(product).unwrap(), asked);
+        let asked = Request::ProductRows { linear_rows: linear };
+        let rows = r#"{"linear_rows":{"rows":10,"in_features":768,"out_features":2304,"gelu":true}}"#;
+        assert_eq!(serde_json::to_string(&asked).unwrap(), rows);
+        assert_eq!(serde_json::from_str::<Request>(rows).unwrap(), asked);
         let ready = r#"{"ready": {"library": "onnxruntime 1.31.1", "variant": "fused"}}"#;
         let said = Answer::Ready { library: "onnxruntime 1.31.1".into(), variant: "fused".into() };
         assert_eq!(serde_json::from_str::<Answer>(ready).unwrap(), said);
@@ -190,6 +279,12 @@ mod tests {
     fn ids_are_those_of_the_other_side() {
         assert_eq!([(0, 12), (11, 12), (499, 500)].map(|(t, n)| token(t, n, 30522)), [10748, 10857, 28081]);
         assert!((0..100).all(|t| token(t, 100, 103) < 103));
+    }
+
+    /// What `values` of `peers/products_peer.py` gives.
+    #[test]
+    fn factors_are_those_of_the_other_side() {
+        assert_eq!([0, 125, 250, 251].map(value), [-1.0, 0.0, 1.0, -1.0]);
     }
 
     #[cfg(unix)]
@@ -212,5 +307,9 @@ mod tests {
         assert_eq!(rival.library(), "l (v)");
         let error = rival.time(&[vec![5]], 0, 2).unwrap_err().to_string();
         assert!(error.starts_with("it: expected 2 times of 1 batches"), "{error}");
+        let mut rival = Rival::start("it", Command::new("sh").args(["-c", script])).unwrap();
+        let linear = Linear { rows: 1, in_features: 1, out_features: 1, gelu: false };
+        let error = rival.product(linear, 0.1).unwrap_err().to_string();
+        assert!(error.starts_with("it: expected the times of one product"), "one run is too few: {error}");
     }
 }

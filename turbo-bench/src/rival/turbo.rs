@@ -6,12 +6,12 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Result, bail};
 use turbo_graph::LayoutKind;
 use turbo_kernels::{Cpu, DType, EncoderKernels};
 use turbo_models::{Checkpoint, Encoder, EncoderOptions, Pooling, Staging};
 
-use super::{Answer, Request, token};
+use super::{Answer, Request, converse, token};
 use crate::figures::cpu::Precision;
 
 /// Answers requests until there are no more.
@@ -23,20 +23,16 @@ pub fn serve(
     device: Cpu,
     precision: Precision,
     requests: impl BufRead,
-    mut answers: impl Write,
+    answers: impl Write,
 ) -> Result<()> {
     let mut turbo = Turbo::load(model, device, precision.into())?;
-    let mut say = |answer: &Answer| -> Result<()> {
-        writeln!(answers, "{}", serde_json::to_string(answer)?)?;
-        Ok(answers.flush()?)
-    };
-    say(&Answer::Ready { library: turbo.library(), variant: precision.name().into() })?;
-    for line in requests.lines() {
-        let line = line?;
-        let request = serde_json::from_str(&line).with_context(|| format!("no request: {line}"))?;
-        say(&turbo.answer(&request)?)?;
-    }
-    Ok(())
+    let ready = Answer::Ready { library: turbo.library(), variant: precision.name().into() };
+    converse(&ready, |request| turbo.answer(request), requests, answers)
+}
+
+/// Name, version and device.
+pub(super) fn library(device: &str) -> String {
+    format!("turbo {}, {device}", env!("CARGO_PKG_VERSION"))
 }
 
 /// An encoder on a device.
@@ -62,7 +58,7 @@ impl<D: EncoderKernels> Turbo<D> {
 
     /// Name, version and device.
     pub(crate) fn library(&self) -> String {
-        format!("turbo {}, {}", env!("CARGO_PKG_VERSION"), self.device)
+        library(&self.device)
     }
 
     fn answer(&mut self, request: &Request) -> Result<Answer> {
@@ -72,6 +68,9 @@ impl<D: EncoderKernels> Turbo<D> {
                 Ok(Answer::Ms(batches.iter().map(time).collect::<Result<_>>()?))
             }
             Request::Rows { rows } => Ok(Answer::Rows(self.rows(rows)?)),
+            Request::Product { .. } | Request::ProductRows { .. } => {
+                bail!("asked for a product, and this is a model: `turbo-bench peer --products`")
+            }
         }
     }
 

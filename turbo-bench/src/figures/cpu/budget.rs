@@ -9,8 +9,10 @@ use crate::figures::rounds::Cost;
 
 /// Seconds until a process has loaded its model.
 const START: f64 = 4.0;
-/// Seconds to pack the weights of a round of products, and of their turns.
-const PRODUCTS: Cost = Cost { fixed: 8.0, round: 5.0 };
+/// Seconds of products for each who multiplies: to start and to pack the weights, and of a round's turns.
+const PRODUCTS: Cost = Cost { fixed: 8.0, round: 6.5 };
+/// Seconds in which the machine shows what it can do, once a round of products.
+const LOOKS: f64 = 3.0;
 
 /// What a regime takes by estimate: `floor` gives the milliseconds that a batch takes at least, `absent` is the number
 /// of processes to start.
@@ -19,7 +21,10 @@ pub(super) fn estimate(regime: &Regime, floor: impl Fn(&[u32]) -> f64, absent: u
     let start = absent as f64 * START;
     let run = |rival: &str, lens: &[u32]| slowness(rival) * floor(&padded(rival, lens));
     match &regime.work {
-        Work::Products { .. } => PRODUCTS,
+        Work::Products { .. } => {
+            let all = names.len() as f64;
+            Cost { fixed: PRODUCTS.fixed * all, round: LOOKS + PRODUCTS.round * all }
+        }
         Work::Batches(batches) => {
             let (mut looks, mut round) = (0.0, 0.0);
             for batch in batches {

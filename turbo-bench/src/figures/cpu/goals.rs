@@ -141,10 +141,13 @@ fn verdict(
 /// Shares of oneDNN's best, on a machine whose memory was twice as fast for its arithmetic: there 55 % of the peak at
 /// ten rows were 81 % of what memory allows, and that is what is asked here.
 fn products(precision: Precision, threads: usize, section: Option<&Section>) -> Vec<Verdict> {
+    let products = match section.map(|section| &section.rows) {
+        Some(Rows::Products(products)) => &products[..],
+        _ => &[],
+    };
     let of_rows = |rows: usize, share: fn(&Product) -> f64| -> Option<f64> {
-        let Some(Rows::Products(products)) = section.map(|section| &section.rows) else { return None };
-        let of_rows = products.iter().filter(|it| it.rows == rows && it.threads == threads);
-        geometric_mean(of_rows.map(share))
+        let is_asked = |it: &&Product| (it.rival.as_str(), it.rows, it.threads) == (TURBO, rows, threads);
+        geometric_mean(products.iter().filter(is_asked).map(share))
     };
     let share = |regime: &str, what, wanted, found| Verdict {
         regime: format!("products, {}: {regime}", precision.name()),
@@ -159,6 +162,10 @@ fn products(precision: Precision, threads: usize, section: Option<&Section>) -> 
     let gelu = of_rows(LONG as usize, |it| it.gelu_us / it.bias_us).map(|ratio| ratio - 1.0);
     let gelu =
         Verdict { kind: Kind::Cost, ..share("GELU in the epilogue, 128 rows", "more time", 0.03, gelu) };
+    let beside = Verdict {
+        kind: Kind::Ratio,
+        ..share("1 to 500 rows", "times as fast as oneDNN, at the worst", 1.0, beside(products, threads))
+    };
     match precision {
         Precision::F32 => vec![
             share("1 row", "of memory's bandwidth", 0.85, of_rows(1, |it| it.of_memory)),
@@ -167,10 +174,30 @@ fn products(precision: Precision, threads: usize, section: Option<&Section>) -> 
             peak(128, 0.96),
             peak(500, 0.96),
             gelu,
+            beside,
         ],
-        Precision::Bf16 => vec![peak(128, 0.92), peak(500, 0.92), gelu],
-        Precision::Int8 => vec![peak(128, 0.9), peak(500, 0.9), gelu],
+        Precision::Bf16 => vec![peak(128, 0.92), peak(500, 0.92), gelu, beside],
+        Precision::Int8 => vec![peak(128, 0.9), peak(500, 0.9), gelu, beside],
     }
+}
+
+/// Times as fast as the best other, at the row count where that is least.
+fn beside(products: &[Product], threads: usize) -> Option<f64> {
+    let mut rows: Vec<usize> = products.iter().map(|it| it.rows).collect();
+    rows.sort_unstable();
+    rows.dedup();
+    least(rows.into_iter().map(|rows| product_ratio(products, threads, rows)))
+}
+
+/// Times as fast as the best other, a geometric mean over the shapes.
+pub(super) fn product_ratio(products: &[Product], threads: usize, rows: usize) -> Option<f64> {
+    let these: Vec<&Product> =
+        products.iter().filter(|it| (it.threads, it.rows) == (threads, rows)).collect();
+    let mut rivals: Vec<&str> = these.iter().map(|it| it.rival.as_str()).collect();
+    rivals.sort_unstable();
+    rivals.dedup();
+    let mean = |rival: &str| geometric_mean(these.iter().filter(|it| it.rival == rival).map(|it| it.bias_us));
+    ratio(rivals.into_iter().filter_map(|rival| Some((rival, mean(rival)?))))
 }
 
 fn singles(model: &str, section: Option<&Section>, mean: f64) -> Vec<Verdict> {
@@ -275,6 +302,35 @@ fn scaling(model: &str, section: Option<&Section>) -> Vec<Verdict> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn products_are_judged_where_they_are_the_worst() {
+        let of = |rival: &str, rows, shape, bias_us| Product {
+            rival: rival.to_owned(),
+            threads: 2,
+            rows,
+            in_features: shape,
+            out_features: shape,
+            bias_us,
+            gelu_us: bias_us,
+            giga_ops: 1.0,
+            of_peak: 1.0,
+            of_memory: 1.0,
+            of_floor: 1.0,
+        };
+        let products = [
+            of(TURBO, 1, 3, 10.0),
+            of("onednn", 1, 3, 20.0),
+            of(TURBO, 1, 5, 10.0),
+            of("onednn", 1, 5, 5.0),
+            of(TURBO, 40, 3, 10.0),
+            of("onednn", 40, 3, 15.0),
+        ];
+        assert_eq!(product_ratio(&products, 2, 40), Some(1.5));
+        assert_eq!(beside(&products, 2), Some(1.0), "a geometric mean over the shapes");
+        assert_eq!(beside(&products[..4], 1), None);
+        assert_eq!(beside(&products[..5], 2), None, "nobody else has forty rows");
+    }
 
     #[test]
     fn the_best_of_the_others_counts() {

@@ -157,6 +157,12 @@ pub trait Stage {
     /// When it does not start, or ends.
     fn start(&self, entrant: &Entrant) -> Result<Rival>;
 
+    /// Starts a process that multiplies, without a model.
+    ///
+    /// # Errors
+    /// When it does not start, or ends.
+    fn multiply(&self, rival: &str, precision: Precision, threads: usize) -> Result<Rival>;
+
     /// Starts something that takes a twentieth of one core.
     ///
     /// # Errors
@@ -260,7 +266,7 @@ impl<'a, S: Stage> Hall<'a, S> {
         budget::estimate(regime, ms, absent.count())
     }
 
-    /// Who takes part in a regime, turbo first; in pairs of one and of all threads where those are compared.
+    /// Who takes part in a regime with a model, turbo first; in pairs of one and of all threads where those are compared.
     fn entrants(&self, regime: &Regime) -> Vec<Entrant> {
         let threads = match regime.work {
             Work::Products { .. } => vec![],
@@ -312,14 +318,18 @@ impl<'a, S: Stage> Hall<'a, S> {
         let begin = timeline.elapsed();
         let entrants = self.entrants(regime);
         entrants.iter().try_for_each(|entrant| self.admit(entrant))?;
-        let agreement = entrants.iter().map(|entrant| self.agreement[entrant].clone()).collect();
+        let mut agreement: Vec<Agreement> =
+            entrants.iter().map(|entrant| self.agreement[entrant].clone()).collect();
         let mut called: Vec<(&Entrant, Rival)> =
             entrants.iter().filter_map(|entrant| Some((entrant, self.present.remove(entrant)?))).collect();
         let rivals: Vec<&mut Rival> = called.iter_mut().map(|(_, rival)| rival).collect();
         let (rows, ceilings) = match &regime.work {
             Work::Products { shapes, rows } => {
-                let (rows, ceilings) =
-                    products::run((shapes, rows), regime.precision, self.threads(), rounds, timeline)?;
+                let plan =
+                    products::Plan { shapes, rows, precision: regime.precision, others: &regime.rivals };
+                let (rows, ceilings, near) =
+                    products::run(plan, self.threads(), self.stage, rounds, timeline)?;
+                agreement = near;
                 (Rows::Products(rows), ceilings)
             }
             work => {

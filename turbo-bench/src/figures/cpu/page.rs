@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::{
     Agreement, Case, Ceilings, Comparison, METHOD, Precision, Product, Rows, Scale, Section, Stream, TURBO,
     goals::{self, section, shapes},
+    products,
 };
 use crate::figures::{
     numbers::{digits, geometric_mean, mean},
@@ -39,6 +40,7 @@ pub fn title(name: &str) -> &str {
         "ort" => "ONNX Runtime",
         "ov" => "OpenVINO",
         "ct2" => "CTranslate2",
+        "onednn" => "oneDNN",
         other => other,
     }
 }
@@ -395,49 +397,82 @@ fn of_scaling(comparison: &Comparison, model: &str) -> String {
     text
 }
 
+/// What is multiplied, and how the other does.
+const PRODUCTS: &str = "\
+oneDNN, whose layout of the weights is its own choice, is called through its C interface; its rows are bf16 or bytes before
+the clock starts, and with bf16 its results are too. turbo's rows and results are f32 at every precision.
+";
+
 fn of_products(comparison: &Comparison) -> String {
     let mut text = String::new();
     for precision in Precision::ALL {
         let Some(section) = section(comparison, "products", "bert-base", precision) else { continue };
         let Rows::Products(products) = &section.rows else { continue };
-        let heading =
-            format!("\n{}, geometric means over the four shapes of a BERT-base layer:\n\n", precision.name());
-        let mut table = "| threads | rows | 10⁹ operations a second | of the peak | of memory | of the floor | GELU costs |\n\
-             |---:|---:|---:|---:|---:|---:|---:|\n"
-            .to_owned();
-        let mut keys: Vec<(usize, usize)> = products.iter().map(|it| (it.threads, it.rows)).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        for (threads, rows) in keys {
-            let mean = |value: fn(&Product) -> f64| {
-                let these = products.iter().filter(|it| (it.threads, it.rows) == (threads, rows));
-                geometric_mean(these.map(value)).unwrap_or(f64::NAN)
-            };
-            let [peak, memory, floor] =
-                [mean(|it| it.of_peak), mean(|it| it.of_memory), mean(|it| it.of_floor)].map(of_limit);
-            let gelu = 100.0 * (mean(|it| it.gelu_us / it.bias_us) - 1.0);
-            let rate = digits(mean(|it| it.giga_ops));
-            _ = writeln!(
-                table,
-                "| {threads} | {rows} | {rate} | {peak} | {memory} | {floor} | {gelu:.1} % |"
-            );
-        }
-        text += &(heading + &noted(table));
+        text += &format!(
+            "\n{}, geometric means over the four shapes of a BERT-base layer:\n\n{}",
+            precision.name(),
+            table_of_products(products)
+        );
     }
-    if text.is_empty() { text } else { format!("\n## Products with packed weights\n{text}") }
+    if text.is_empty() { text } else { format!("\n## Products with packed weights\n\n{PRODUCTS}{text}") }
+}
+
+fn table_of_products(products: &[Product]) -> String {
+    let mut others: Vec<&str> = products.iter().map(|it| it.rival.as_str()).collect();
+    others.retain(|rival| *rival != TURBO);
+    others.sort_unstable();
+    others.dedup();
+    let columns: String = others.iter().map(|rival| format!(" {} | GELU costs |", title(rival))).collect();
+    let lines = "---:|---:|".repeat(others.len());
+    let mut table = format!(
+        "| threads | rows | 10⁹ operations a second | of the peak | of memory | of the floor | GELU costs |{columns} times as \
+         fast |\n|---:|---:|---:|---:|---:|---:|---:|{lines}---:|\n"
+    );
+    let mut keys: Vec<(usize, usize)> = products.iter().map(|it| (it.threads, it.rows)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    for (threads, rows) in keys {
+        let mean = |rival: &str, value: fn(&Product) -> f64| {
+            let is_asked = |it: &&Product| (it.rival.as_str(), it.threads, it.rows) == (rival, threads, rows);
+            geometric_mean(products.iter().filter(is_asked).map(value)).unwrap_or(f64::NAN)
+        };
+        let rate = |rival: &str| digits(mean(rival, |it| it.giga_ops));
+        let gelu =
+            |rival: &str| format!("{:.1} %", 100.0 * (mean(rival, |it| it.gelu_us / it.bias_us) - 1.0));
+        let [peak, memory, floor] =
+            [mean(TURBO, |it| it.of_peak), mean(TURBO, |it| it.of_memory), mean(TURBO, |it| it.of_floor)]
+                .map(of_limit);
+        let (turbo, its_gelu) = (rate(TURBO), gelu(TURBO));
+        let cells: String =
+            others.iter().map(|rival| format!(" {} | {} |", rate(rival), gelu(rival))).collect();
+        let ratio = goals::product_ratio(products, threads, rows);
+        let ratio = ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
+        _ = writeln!(
+            table,
+            "| {threads} | {rows} | {turbo} | {peak} | {memory} | {floor} | {its_gelu} |{cells} {ratio} |"
+        );
+    }
+    noted(table)
 }
 
 /// How near everyone is to turbo in f32, each once.
 fn of_agreement(comparison: &Comparison) -> String {
     let mut text = format!(
-        "\n## Outputs\n\nFirst and last vectors of three sequences of different lengths, beside those of turbo in f32. A cosine below {} would \
-                    have ended the run:\n\n| model | engine | least cosine | largest difference |\n|---|---|---:|---:|\n",
-        bounds(comparison)
+        "\n## Outputs\n\nFirst and last vectors of three sequences of different lengths, and first and last rows of products, beside \
+         those of turbo in f32. A cosine below {} would have ended the run, and one of a product below {} in f32 and {} in the \
+         others:\n\n| of | engine | least cosine | largest difference |\n|---|---|---:|---:|\n",
+        bounds(comparison),
+        products::least_cosine(Precision::F32),
+        products::least_cosine(Precision::Int8),
     );
     let mut seen = Vec::new();
     for section in &comparison.rows {
         for Agreement { library, cosine, difference, .. } in &section.agreement {
-            let line = format!("| {} | {library} | {cosine:.6} | {difference:.1e} |", title(&section.model));
+            let of = match section.rows {
+                Rows::Products(_) => "products",
+                _ => title(&section.model),
+            };
+            let line = format!("| {of} | {library} | {cosine:.6} | {difference:.1e} |");
             if !seen.contains(&line) {
                 _ = writeln!(text, "{line}");
                 seen.push(line);

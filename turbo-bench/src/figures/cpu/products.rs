@@ -1,31 +1,42 @@
 //! Products with packed weights, alone: one operation, bias fused, weights that no cache holds.
 //!
-//! Weights rotate over copies, as the layers of a model do, rows and results lie in memory of the device, and its
-//! threads stay awake from one product to the next. Once a round, for each shape and number of threads, the machine shows
-//! what it can do. Both factors' conversion is included: what goes in and out is f32 at every precision.
+//! Once a round, for each shape and number of threads, the machine shows what it can do. How a rival multiplies is told
+//! where it does ([`crate::rival::products`], `peers/products_peer.py`).
 
-use std::{num::NonZeroUsize, time::Instant};
+use std::thread::sleep;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
-use turbo_kernels::{Activation, Cpu, CpuOptions, Device, Epilogue, Gemm, Isa};
+use turbo_kernels::{Cpu, CpuOptions, Isa};
 
-use super::{Ceilings, Precision};
+use super::{Agreement, Ceilings, Precision, Stage, TURBO, turn::PAUSE};
 use crate::{
-    figures::numbers::{quantile, rounded},
+    figures::{
+        agree,
+        numbers::{quantile, rounded},
+    },
     progress::Timeline,
+    rival::{Linear, Rival, products},
 };
 
-/// Bytes of all copies of a weight, at its precision: several times the caches of the processors that are known.
-const COPIES: usize = 128 << 20;
 /// Seconds of a turn.
 const TURN: f64 = 0.05;
-/// Runs of a turn at least.
-const FEWEST: usize = 3;
 
-/// One product.
+/// The least cosine of a row with turbo's in f32 that counts as the same. f32 sums in another order stay within 1e-13; the
+/// others round both factors once, which costs 1e-6 of these values, and int8 does not say how well they should be spread.
+pub(super) fn least_cosine(precision: Precision) -> f64 {
+    match precision {
+        Precision::F32 => 1.0 - 1e-9,
+        Precision::Bf16 | Precision::Int8 => 1.0 - 1e-4,
+    }
+}
+
+/// One product, by one rival.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Product {
+    /// Who computed it.
+    #[serde(default = "turbo")]
+    pub rival: String,
     /// Threads that computed it.
     pub threads: usize,
     /// Rows of the first factor.
@@ -48,165 +59,175 @@ pub struct Product {
     pub of_floor: f64,
 }
 
-/// Ways to end a product that are compared.
-#[derive(Clone, Copy)]
-enum End {
-    Bias,
-    Gelu,
+/// Who computed the products of older records.
+fn turbo() -> String {
+    TURBO.to_owned()
 }
 
-/// Milliseconds of each run, of one thread count and row count.
-#[derive(Default)]
+/// Milliseconds of each run of a rival at one number of rows.
+#[derive(Clone, Default)]
 struct Runs {
     bias: Vec<f64>,
     gelu: Vec<f64>,
 }
 
-/// Measures all shapes at all row counts, with one thread and with `threads`, which take turns; gives the ceilings with
-/// `threads` too.
+/// Those who multiply with so many threads, turbo first, and a device that tells what these threads can do.
+struct Group {
+    threads: usize,
+    device: Cpu,
+    rivals: Vec<Rival>,
+}
+
+/// What is multiplied.
+#[derive(Clone, Copy)]
+pub(super) struct Plan<'a> {
+    /// `(in_features, out_features)` of the weights.
+    pub shapes: &'a [(usize, usize)],
+    /// Row counts.
+    pub rows: &'a [usize],
+    /// How.
+    pub precision: Precision,
+    /// Who else multiplies.
+    pub others: &'a [String],
+}
+
+/// Measures all shapes at all row counts, with one thread and with `threads`; gives the ceilings with `threads` too, and
+/// how near everyone is to turbo in f32.
 ///
 /// # Errors
-/// When there is no memory, no thread, or a product fails.
+/// When there is no memory, no thread, a rival does not start, ends, or computes something else.
 pub(super) fn run(
-    (shapes, rows): (&[(usize, usize)], &[usize]),
-    precision: Precision,
+    plan: Plan<'_>,
     threads: usize,
+    stage: &impl Stage,
     rounds: usize,
     timeline: &mut Timeline,
-) -> Result<(Vec<Product>, Ceilings)> {
-    let cpu =
-        |threads| Cpu::new(CpuOptions { threads: NonZeroUsize::new(threads), isa: Some(Isa::from_env()?) });
+) -> Result<(Vec<Product>, Ceilings, Vec<Agreement>)> {
     let mut counts = vec![1, threads];
     counts.dedup();
-    let cpus = counts.iter().map(|&threads| cpu(threads)).collect::<Result<Vec<_>, _>>()?;
+    let mut groups =
+        counts.iter().map(|&threads| Group::new(plan, threads, stage)).collect::<Result<Vec<_>>>()?;
+    let mut agreement = Vec::new();
     let mut of_all = Vec::new();
     let mut products = Vec::new();
-    for &(k, n) in shapes {
-        let mut bench = Bench::new(&cpus[0], [k, n], precision, rows)?;
-        let mut runs: Vec<Vec<Runs>> =
-            cpus.iter().map(|_| rows.iter().map(|_| Runs::default()).collect()).collect();
-        let mut looks = vec![Vec::new(); cpus.len()];
-        for _ in 0..rounds {
-            for ((cpu, runs), looks) in cpus.iter().zip(&mut runs).zip(&mut looks) {
-                looks.push(Ceilings::measure(cpu)?);
-                let mut queue = cpu.queue()?;
-                for (&rows, runs) in rows.iter().zip(runs) {
-                    runs.bias.extend(bench.turn(cpu, &mut queue, rows, End::Bias)?);
-                    runs.gelu.extend(bench.turn(cpu, &mut queue, rows, End::Gelu)?);
-                }
+    for &shape in plan.shapes {
+        let begin = agree_on(plan, shape, &mut groups)?;
+        nearest(&mut agreement, begin);
+        let mut looks = vec![Vec::new(); groups.len()];
+        let mut runs: Vec<Vec<Vec<Runs>>> =
+            groups.iter().map(|it| vec![vec![Runs::default(); plan.rows.len()]; it.rivals.len()]).collect();
+        for round in 0..rounds {
+            for ((group, looks), runs) in groups.iter_mut().zip(&mut looks).zip(&mut runs) {
+                looks.push(Ceilings::measure(&group.device)?);
+                group.round(plan.rows, shape, round, runs)?;
             }
-            timeline.done(1.0 / (rounds * shapes.len()) as f64);
+            timeline.done(1.0 / (rounds * plan.shapes.len()) as f64);
         }
-        for ((&threads, looks), runs) in counts.iter().zip(&looks).zip(&runs) {
-            let (of_rows, ceilings) = (rows.iter().zip(runs), Ceilings::median(looks));
-            products.extend(
-                of_rows.map(|(&rows, runs)| product(threads, rows, [k, n], runs, &ceilings, precision)),
-            );
+        for ((group, looks), runs) in groups.iter().zip(&looks).zip(&runs) {
+            let ceilings = Ceilings::median(looks);
+            for (rival, runs) in group.rivals.iter().zip(runs) {
+                let of_rows = plan.rows.iter().zip(runs);
+                products.extend(of_rows.map(|(&rows, runs)| {
+                    product(
+                        (rival.name(), group.threads),
+                        linear(rows, shape),
+                        runs,
+                        &ceilings,
+                        plan.precision,
+                    )
+                }));
+            }
         }
         of_all.extend(looks.pop().into_iter().flatten());
     }
-    Ok((products, Ceilings::median(&of_all)))
+    Ok((products, Ceilings::median(&of_all), agreement))
+}
+
+/// With bias alone.
+fn linear(rows: usize, (in_features, out_features): (usize, usize)) -> Linear {
+    Linear { rows, in_features, out_features, gelu: false }
+}
+
+impl Group {
+    fn new(plan: Plan<'_>, threads: usize, stage: &impl Stage) -> Result<Self> {
+        let count = std::num::NonZeroUsize::new(threads);
+        let device = Cpu::new(CpuOptions { threads: count, isa: Some(Isa::from_env()?) })?;
+        let names = std::iter::once(TURBO).chain(plan.others.iter().map(String::as_str));
+        let rivals = names.map(|rival| stage.multiply(rival, plan.precision, threads));
+        Ok(Self { threads, device, rivals: rivals.collect::<Result<_>>()? })
+    }
+
+    /// A turn of everyone at each number of rows, with each end; who is first changes from round to round.
+    fn round(
+        &mut self,
+        rows: &[usize],
+        shape: (usize, usize),
+        round: usize,
+        runs: &mut [Vec<Runs>],
+    ) -> Result<()> {
+        let first = round % self.rivals.len();
+        for (place, &rows) in rows.iter().enumerate() {
+            let mut turns: Vec<_> = self.rivals.iter_mut().zip(runs.iter_mut()).collect();
+            turns.rotate_left(first);
+            for (rival, runs) in turns {
+                let bias = linear(rows, shape);
+                sleep(PAUSE);
+                runs[place].bias.extend(rival.product(bias, TURN)?);
+                runs[place].gelu.extend(rival.product(Linear { gelu: true, ..bias }, TURN)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether all compute the same at a shape, with the most rows: whoever makes room for rows makes it once.
+fn agree_on(plan: Plan<'_>, shape: (usize, usize), groups: &mut [Group]) -> Result<Vec<Agreement>> {
+    let linear = linear(plan.rows.iter().copied().max().unwrap_or(1), shape);
+    let device = &groups.last().context("somebody multiplies")?.device;
+    let expected = products::rows(device, Precision::F32, linear)?;
+    let mut all = Vec::new();
+    for rival in groups.iter_mut().flat_map(|group| &mut group.rivals) {
+        let rows = rival.product_rows(linear)?;
+        let about = (rival.name(), rival.library());
+        let agreement = agree::judge(about, &expected, &rows, least_cosine(plan.precision));
+        all.push(agreement.with_context(|| format!("products {} {linear:?}", plan.precision.name()))?);
+    }
+    Ok(all)
+}
+
+/// Of each of those who were compared again, the worse.
+fn nearest(all: &mut Vec<Agreement>, again: Vec<Agreement>) {
+    if all.is_empty() {
+        *all = again;
+        return;
+    }
+    for (agreement, again) in all.iter_mut().zip(again) {
+        agreement.cosine = agreement.cosine.min(again.cosine);
+        agreement.difference = agreement.difference.max(again.difference);
+    }
 }
 
 fn product(
-    threads: usize,
-    rows: usize,
-    [k, n]: [usize; 2],
+    (rival, threads): (&str, usize),
+    Linear { rows, in_features: k, out_features: n, .. }: Linear,
     runs: &Runs,
     ceilings: &Ceilings,
     precision: Precision,
 ) -> Product {
-    let seconds = quantile(&runs.bias, 0.5);
+    let seconds = quantile(&runs.bias, 0.5) / 1e3;
     let (operations, weights) = (2.0 * (rows * k * n) as f64, (k * n) as f64);
     let share = |best: f64| rounded(best / seconds);
     Product {
+        rival: rival.to_owned(),
         threads,
         rows,
         in_features: k,
         out_features: n,
         bias_us: rounded(seconds * 1e6),
-        gelu_us: rounded(quantile(&runs.gelu, 0.5) * 1e6),
+        gelu_us: rounded(quantile(&runs.gelu, 0.5) * 1e3),
         giga_ops: rounded(operations / seconds / 1e9),
         of_peak: share(ceilings.floor(precision, operations, 0.0)),
         of_memory: share(ceilings.floor(precision, 0.0, weights)),
         of_floor: share(ceilings.floor(precision, operations, weights)),
-    }
-}
-
-/// Copies of a weight, and room for the factors.
-struct Bench {
-    shape: [usize; 2],
-    weights: Vec<<Cpu as Gemm>::Weight>,
-    /// Where a turn goes on in them: the first ones may still be in a cache, if every turn began there.
-    next: usize,
-    x: <Cpu as Device>::Block,
-    out: <Cpu as Device>::Block,
-    bias: Vec<f32>,
-}
-
-/// Copies of a weight of so many values that no cache holds together.
-fn copies(values: usize, precision: Precision) -> usize {
-    COPIES.div_ceil(values * precision.bytes() as usize).max(2)
-}
-
-impl Bench {
-    fn new(cpu: &Cpu, [k, n]: [usize; 2], precision: Precision, rows: &[usize]) -> Result<Self> {
-        let values = |len: usize| -> Vec<f32> { (0..len).map(|i| (i % 251) as f32 / 125.0 - 1.0).collect() };
-        let (weight, copies) = (values(n * k), copies(n * k, precision));
-        let pack = |_| cpu.pack(&weight, n, k, precision.into());
-        let most = rows.iter().copied().max().unwrap_or(1);
-        let mut x = cpu.allocate(most * k * size_of::<f32>())?;
-        cpu.view_mut(&mut x, 0, most * k)?.copy_from_slice(&values(most * k));
-        Ok(Self {
-            shape: [k, n],
-            weights: (0..copies).map(pack).collect::<Result<_, _>>()?,
-            next: 0,
-            x,
-            out: cpu.allocate(most * n * size_of::<f32>())?,
-            bias: values(n),
-        })
-    }
-
-    /// Seconds of each run of a turn.
-    fn turn(
-        &mut self,
-        cpu: &Cpu,
-        queue: &mut <Cpu as Device>::Queue,
-        rows: usize,
-        end: End,
-    ) -> Result<Vec<f64>> {
-        let [k, n] = self.shape;
-        let epilogue = match end {
-            End::Bias => Epilogue::Bias(&self.bias[..]),
-            End::Gelu => Epilogue::BiasAct(&self.bias[..], Activation::GeluErf),
-        };
-        let x = cpu.view(&self.x, 0, rows * k)?;
-        let out: &mut [f32] = cpu.view_mut(&mut self.out, 0, rows * n)?;
-        let (weights, next) = (&self.weights, &mut self.next);
-        cpu.region(queue, |queue| {
-            let (mut times, begin) = (Vec::new(), Instant::now());
-            while times.len() < FEWEST || begin.elapsed().as_secs_f64() < TURN {
-                let weight = &weights[*next];
-                *next = (*next + 1) % weights.len();
-                let start = Instant::now();
-                cpu.gemm(queue, x, weight, epilogue, out)?;
-                times.push(start.elapsed().as_secs_f64());
-            }
-            Ok(times)
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_cache_holds_the_copies_at_any_precision() {
-        for precision in Precision::ALL {
-            let bytes = copies(768 * 768, precision) * 768 * 768 * precision.bytes() as usize;
-            assert!((COPIES..COPIES + (4 << 20)).contains(&bytes), "{}: {bytes}", precision.name());
-        }
-        assert_eq!(copies(1 << 30, Precision::Int8), 2);
     }
 }

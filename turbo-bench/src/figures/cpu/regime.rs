@@ -68,6 +68,9 @@ impl Precision {
     }
 }
 
+/// Who multiplies without a model, at every precision: the library whose products are the bar.
+const MULTIPLIERS: [&str; 1] = ["onednn"];
+
 impl From<Precision> for DType {
     fn from(precision: Precision) -> Self {
         match precision {
@@ -120,7 +123,7 @@ pub enum Work {
 #[must_use]
 pub fn rivals() -> Vec<&'static str> {
     let mut all = Vec::new();
-    for rival in Precision::ALL.into_iter().flat_map(Precision::rivals) {
+    for rival in Precision::ALL.into_iter().flat_map(Precision::rivals).chain(&MULTIPLIERS) {
         if !all.contains(rival) {
             all.push(*rival);
         }
@@ -156,7 +159,7 @@ pub fn all() -> Vec<Regime> {
         ]
     };
     let products = Precision::ALL.map(|precision| Regime {
-        rivals: Vec::new(),
+        rivals: MULTIPLIERS.map(str::to_owned).to_vec(),
         work: Work::Products { shapes: SHAPES.to_vec(), rows: vec![1, 10, 40, 128, 500] },
         ..regime("products", "bert-base", precision, points())
     });

@@ -1,6 +1,6 @@
 //! Share of the machine's peak that products reach, by rows, at each precision.
 
-use super::super::{Comparison, Precision, Product, Rows, goals::section};
+use super::super::{Comparison, Precision, Product, Rows, TURBO, goals::section, page::title};
 use crate::figures::{
     numbers::geometric_mean,
     svg::{Anchor, FLOOR, Font, GRID, Pen, QUIET, Svg, colour, spread},
@@ -39,14 +39,16 @@ fn panel(svg: &mut Svg, (left, top): (f64, f64), products: &[Product]) {
     let mut threads: Vec<usize> = products.iter().map(|it| it.threads).collect();
     threads.sort_unstable();
     threads.dedup();
-    let mean = |threads: usize, rows: usize, value: fn(&Product) -> f64| {
-        let these = products.iter().filter(|it| (it.threads, it.rows) == (threads, rows));
-        geometric_mean(these.map(value)).unwrap_or(0.0)
+    let mean = |(rival, threads): (&str, usize), rows: usize, value: fn(&Product) -> f64| {
+        let is_asked = |it: &&Product| (it.rival.as_str(), it.threads, it.rows) == (rival, threads, rows);
+        geometric_mean(products.iter().filter(is_asked).map(value)).unwrap_or(0.0)
     };
     // Under this line is what memory allows with all threads.
     let all = threads.last().copied().unwrap_or(1);
-    let allowed: Vec<(f64, f64)> =
-        rows.iter().map(|&rows| (x(rows), y(mean(all, rows, |it| it.of_peak / it.of_floor)))).collect();
+    let allowed: Vec<(f64, f64)> = rows
+        .iter()
+        .map(|&rows| (x(rows), y(mean((TURBO, all), rows, |it| it.of_peak / it.of_floor))))
+        .collect();
     let mut area = allowed.clone();
     area.extend([(left + PLOT.0, top), (left, top)]);
     svg.area(&area, GRID);
@@ -60,20 +62,37 @@ fn panel(svg: &mut Svg, (left, top): (f64, f64), products: &[Product]) {
     svg.text((left + PLOT.0 / 2.0, bottom + 38.0), Anchor::Middle, Font::SMALL, "rows");
     svg.line((left, bottom), (left + PLOT.0, bottom), Pen { colour: QUIET, ..Pen::GRID });
     svg.text((left + 8.0, top + 16.0), Anchor::Start, Font::SMALL, "more than memory allows");
-    let colours = [colour("ov"), colour("turbo")];
+    let lines = lines(products, &threads);
     let mut ends = Vec::new();
-    for (index, &threads) in threads.iter().enumerate() {
-        let colour = colours[index.min(1)];
+    for &(who, _, pen) in &lines {
         let points: Vec<(f64, f64)> =
-            rows.iter().map(|&rows| (x(rows), y(mean(threads, rows, |it| it.of_peak)))).collect();
-        svg.path(&points, Pen { colour, width: 2.5, dashed: false });
-        points.iter().for_each(|&point| svg.dot(point, 3.0, colour));
+            rows.iter().map(|&rows| (x(rows), y(mean(who, rows, |it| it.of_peak)))).collect();
+        svg.path(&points, pen);
+        points.iter().for_each(|&point| svg.dot(point, 3.0, pen.colour));
         ends.push(points.last().map_or(top, |end| end.1));
     }
     let places = spread(&ends, 16.0, (top + 4.0, bottom - 4.0));
-    for (index, (&threads, place)) in threads.iter().zip(places).enumerate() {
-        let font = Font { colour: colours[index.min(1)], bold: true, ..Font::PLAIN };
-        let words = if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
-        svg.text((left + PLOT.0 + 9.0, place + 4.0), Anchor::Start, font, &words);
+    for ((_, words, pen), place) in lines.iter().zip(places) {
+        let font = Font { colour: pen.colour, bold: true, ..Font::PLAIN };
+        svg.text((left + PLOT.0 + 9.0, place + 4.0), Anchor::Start, font, words);
     }
+}
+
+/// Who is drawn, with how many threads, under which name: turbo with one and with all, the others with all.
+fn lines<'a>(products: &'a [Product], threads: &[usize]) -> Vec<((&'a str, usize), String, Pen<'a>)> {
+    let count =
+        |threads: usize| if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
+    let mut lines = Vec::new();
+    for (&threads, shade) in threads.iter().zip(["ov", TURBO]) {
+        let pen = Pen { colour: colour(shade), width: 2.5, dashed: false };
+        lines.push(((TURBO, threads), count(threads), pen));
+    }
+    let all = threads.last().copied().unwrap_or(1);
+    for it in products.iter().filter(|it| it.rival != TURBO && it.threads == all) {
+        if lines.iter().all(|((rival, _), ..)| *rival != it.rival) {
+            let pen = Pen { colour: colour(&it.rival), width: 1.5, dashed: true };
+            lines.push(((&it.rival, all), format!("{}, {all}", title(&it.rival)), pen));
+        }
+    }
+    lines
 }
