@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::{CudaBlock, CudaQueue, CudaView, CudaViewMut, Driver, Landing, Recording, Stream, memory::freed};
+use super::{CudaBlock, CudaQueue, CudaView, CudaViewMut, Driver, Landing, Recording, Stream};
 use crate::device::{Device, DeviceError, Element, Float, Span, spans};
 
 /// How a [`Cuda`] is used.
@@ -83,7 +83,9 @@ impl<F> fmt::Debug for Cuda<F> {
 #[derive(Debug)]
 pub struct CudaRecording {
     noted: Box<dyn Recording>,
-    /// How many blocks had been freed before.
+    /// That of the queue, whose blocks they use.
+    driver: Arc<dyn Driver>,
+    /// How many of its blocks had been freed before.
     freed: u64,
 }
 
@@ -121,23 +123,24 @@ impl<F: Float> Device for Cuda<F> {
         queue: &mut CudaQueue,
         work: impl FnOnce(&mut CudaQueue) -> Result<(), E>,
     ) -> Result<Option<CudaRecording>, E> {
-        let freed = *freed();
+        let driver = Arc::clone(queue.driver());
+        let freed = *driver.freed().hold();
         if !queue.stream().begin_recording()? {
             return work(queue).map(|()| None);
         }
         let worked = work(queue);
         let noted = queue.stream().end_recording();
         worked?;
-        Ok(Some(CudaRecording { noted: noted?, freed }))
+        Ok(Some(CudaRecording { noted: noted?, driver, freed }))
     }
 
     fn replay(&self, _: &mut CudaQueue, recording: &CudaRecording) -> Result<bool, DeviceError> {
-        let freed = freed();
+        let freed = recording.driver.freed().hold();
         if *freed != recording.freed {
             return Ok(false);
         }
-        // SAFETY: no block was freed since before the first of its operations was noted, and none is while `freed` is
-        // held; what is freed after waits until all is done.
+        // SAFETY: no block of the device was freed since before the first of its operations was noted, and none is while
+        // `freed` is held; what is freed after waits until all is done.
         unsafe { recording.noted.replay() }?;
         Ok(true)
     }
@@ -338,8 +341,8 @@ mod tests {
     /// A recording holds addresses, and memory that was freed may be anybody's.
     #[test]
     fn a_recording_is_not_replayed_once_memory_was_freed() {
-        let Some(emulator) = Emulator::or_skip(Order::Forward) else { return };
-        let cuda = Cuda::<f32>::new(Arc::new(emulator), CudaOptions::default());
+        let new = || Some(cuda()?.with_float::<f32>());
+        let (Some(cuda), Some(other)) = (new(), new()) else { return };
         let mut queue = cuda.queue().unwrap();
         let (mut from, mut to) = (cuda.allocate(16).unwrap(), cuda.allocate(16).unwrap());
         let set = |queue: &mut CudaQueue, from: &mut CudaBlock, value: f32| {
@@ -351,18 +354,19 @@ mod tests {
             values
         };
         set(&mut queue, &mut from, 3.0);
-        // what other tests free counts as well: then it is noted anew
-        let replayed = (0..1000).find_map(|_| {
-            let noted =
-                cuda.record(&mut queue, |queue| double(&cuda, queue, &from, &mut to)).unwrap().unwrap();
-            assert_eq!(get(&mut queue, &to), [0.0; 4], "it is noted and not done");
-            cuda.replay(&mut queue, &noted).unwrap().then_some(noted)
-        });
-        let noted = replayed.expect("some time nothing is freed for as long as that takes");
+        let noted = cuda.record(&mut queue, |queue| double(&cuda, queue, &from, &mut to)).unwrap().unwrap();
+        assert_eq!(get(&mut queue, &to), [0.0; 4], "it is noted and not done");
+        drop(other.allocate(16).unwrap());
+        assert!(cuda.replay(&mut queue, &noted).unwrap(), "what another device frees is none of its memory");
         assert_eq!(get(&mut queue, &to), [6.0; 4]);
         set(&mut queue, &mut from, 5.0);
-        drop(cuda.allocate(16).unwrap());
+        // the same memory, by another name
+        drop(cuda.with_float::<bf16>().allocate(16).unwrap());
         assert!(!cuda.replay(&mut queue, &noted).unwrap());
+        // whoever is asked, it is the memory of the queue that counts
+        let again = other.record(&mut queue, |queue| double(&cuda, queue, &from, &mut to)).unwrap().unwrap();
+        drop(cuda.allocate(16).unwrap());
+        assert!(!other.replay(&mut queue, &again).unwrap());
         assert_eq!(get(&mut queue, &to), [6.0; 4], "nothing is enqueued");
     }
 

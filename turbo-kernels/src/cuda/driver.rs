@@ -10,6 +10,7 @@
 
 use std::{ffi::c_void, fmt::Debug};
 
+use super::Freed;
 use crate::{
     Activation,
     device::{DeviceError, Element},
@@ -68,6 +69,9 @@ pub trait Driver: Debug + Send + Sync + 'static {
     /// # Safety
     /// `address` came from [`Driver::allocate`] with as many `bytes`, is freed once, and nothing is enqueued that uses it after.
     unsafe fn free(&self, address: Address, bytes: usize);
+
+    /// Where blocks of this device are counted that are freed: always the same place.
+    fn freed(&self) -> &Freed;
 
     /// A new stream.
     ///
@@ -197,7 +201,7 @@ pub trait Recording: Debug + Send {
     /// Enqueues them on the stream on which they were noted, with the same addresses and sizes.
     ///
     /// # Errors
-    /// A device failure.
+    /// A device failure; while a recording of that stream is under way.
     ///
     /// # Safety
     /// As for each of the operations; so the memory that they use has not been freed.

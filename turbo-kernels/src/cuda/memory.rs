@@ -3,7 +3,7 @@
 use std::{
     fmt,
     marker::PhantomData,
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
 use super::{Address, Driver};
@@ -16,13 +16,23 @@ pub struct CudaBlock {
     bytes: usize,
 }
 
-/// How many blocks were freed so far, of all devices.
-static FREED: RwLock<u64> = RwLock::new(0);
+/// How many blocks of a device were freed so far.
+#[derive(Debug, Default)]
+pub struct Freed(RwLock<u64>);
 
-/// The number of blocks that were freed so far. While it is held no other one is: who uses memory by its address, not
-/// through a view, sees by the number that all of it is still there.
-pub(super) fn freed() -> RwLockReadGuard<'static, u64> {
-    FREED.read().unwrap_or_else(PoisonError::into_inner)
+impl Freed {
+    /// The number. While it is held no block of the device is freed: who uses memory by its address, not through a view,
+    /// sees by the number that all of it is still there.
+    pub(super) fn hold(&self) -> RwLockReadGuard<'_, u64> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts one that is freed before this is dropped.
+    fn one_more(&self) -> RwLockWriteGuard<'_, u64> {
+        let mut freed = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        *freed += 1;
+        freed
+    }
 }
 
 impl CudaBlock {
@@ -58,8 +68,7 @@ impl CudaBlock {
 
 impl Drop for CudaBlock {
     fn drop(&mut self) {
-        let mut freed = FREED.write().unwrap_or_else(PoisonError::into_inner);
-        *freed += 1;
+        let _counted = self.driver.freed().one_more();
         // SAFETY: `zeroed` had it from this driver, with as many bytes. It is freed here alone, and no view outlives the
         // block; the driver waits for what is enqueued.
         unsafe { self.driver.free(self.address, self.bytes) }

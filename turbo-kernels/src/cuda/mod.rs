@@ -57,7 +57,7 @@ pub use driver::{
 };
 pub(crate) use family::{Family, family};
 pub(crate) use launch::Arguments;
-pub use memory::{CudaBlock, CudaView, CudaViewMut};
+pub use memory::{CudaBlock, CudaView, CudaViewMut, Freed};
 #[cfg(test)]
 pub(crate) use on_emulator::on_every_emulator;
 pub use queue::CudaQueue;

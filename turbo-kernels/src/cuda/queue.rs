@@ -93,6 +93,11 @@ impl CudaQueue {
         result
     }
 
+    /// The device that it is of.
+    pub(super) fn driver(&self) -> &Arc<dyn Driver> {
+        &self.driver
+    }
+
     pub(super) fn stream(&mut self) -> &mut dyn Stream {
         &mut *self.stream
     }

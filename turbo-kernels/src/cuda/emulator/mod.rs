@@ -23,7 +23,7 @@ use memory::{MEMORY_BYTES, Memory};
 use sanitizer::Sanitizer;
 use stream::{EmulatedStream, Operations};
 
-use super::{Address, DeviceInfo, Driver, Stream};
+use super::{Address, DeviceInfo, Driver, Freed, Stream};
 use crate::device::DeviceError;
 
 /// Which of the threads that can go on does.
@@ -53,6 +53,7 @@ pub struct Emulator {
     edit: Option<Edit>,
     info: DeviceInfo,
     memory: Arc<Memory>,
+    freed: Freed,
     operations: Arc<Operations>,
 }
 
@@ -79,7 +80,7 @@ impl Emulator {
         };
         let memory: Arc<Memory> = Arc::default();
         let operations = Arc::new(Operations::new(&memory));
-        Ok(Emulator { order, edit: None, info, memory, operations })
+        Ok(Emulator { order, edit: None, info, memory, freed: Freed::default(), operations })
     }
 
     /// The same GPU, which runs all device code changed.
@@ -154,6 +155,10 @@ impl Driver for Emulator {
         self.operations.do_all();
         // SAFETY: the caller's promise; nothing is enqueued any more.
         unsafe { self.memory.free(address, bytes) }
+    }
+
+    fn freed(&self) -> &Freed {
+        &self.freed
     }
 
     fn stream(&self) -> Result<Box<dyn Stream>, DeviceError> {

@@ -5,10 +5,7 @@
 
 use std::{
     ptr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use super::{cu, error::check};
@@ -93,13 +90,16 @@ pub(super) fn describe(ordinal: u32) -> Result<(cu::CUdevice, DeviceInfo), Devic
     Ok((gpu, info))
 }
 
+/// What keeps recordings of a stream from beginning.
+pub(super) struct Outside<'a>(MutexGuard<'a, bool>);
+
 /// A stream of the driver: it waits for no other, not even for the one that CUDA calls default.
 #[derive(Debug)]
 pub(super) struct RawStream {
     context: Arc<Context>,
     pub(super) handle: cu::CUstream,
     /// Whether what is enqueued is noted, and not done.
-    is_recording: AtomicBool,
+    is_recording: Mutex<bool>,
 }
 
 // SAFETY: the driver takes a stream from any thread.
@@ -114,7 +114,7 @@ impl RawStream {
         let flags = cu::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: a context is current; one handle is written.
         check("make a stream", unsafe { cu::cuStreamCreate(&mut handle, flags) })?;
-        Ok(Self { context: context.clone(), handle, is_recording: AtomicBool::new(false) })
+        Ok(Self { context: context.clone(), handle, is_recording: Mutex::new(false) })
     }
 
     pub(super) fn context(&self) -> &Arc<Context> {
@@ -122,19 +122,38 @@ impl RawStream {
     }
 
     pub(super) fn is_recording(&self) -> bool {
-        self.is_recording.load(Relaxed)
+        *self.recording()
     }
 
-    pub(super) fn set_recording(&self, is_recording: bool) {
-        self.is_recording.store(is_recording, Relaxed);
+    /// From now on notes what is enqueued.
+    pub(super) fn begin_recording(&self) -> Result<(), DeviceError> {
+        let mut outside = self.outside_recordings("begin a recording")?;
+        self.context.enter()?;
+        // Other threads, and the loading of a module by this one, are no part of it: nothing is forbidden to them.
+        let mode = cu::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the stream is alive, and none of CUDA's own.
+        check("begin a recording", unsafe { cu::cuStreamBeginCapture_v2(self.handle, mode) })?;
+        *outside.0 = true;
+        Ok(())
     }
 
-    /// A recording holds kernels and products; the host's part would be done once, and not again when it is replayed.
-    pub(super) fn refuse_in_recording(&self, what: &'static str) -> Result<(), DeviceError> {
-        if self.is_recording() {
+    /// What is enqueued is done again.
+    pub(super) fn recording_ended(&self) {
+        *self.recording() = false;
+    }
+
+    /// There is no recording, and none begins while the result is held, be it another thread's. A recording holds kernels
+    /// and products; the host's part would be done once, and not again when it is replayed.
+    pub(super) fn outside_recordings(&self, what: &'static str) -> Result<Outside<'_>, DeviceError> {
+        let is_recording = self.recording();
+        if *is_recording {
             return Err(DeviceError::Failed { what, why: "this cannot be recorded".to_owned() });
         }
-        Ok(())
+        Ok(Outside(is_recording))
+    }
+
+    fn recording(&self) -> MutexGuard<'_, bool> {
+        self.is_recording.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for everything that was enqueued on it.
@@ -258,27 +277,28 @@ impl Drop for Pinned {
     }
 }
 
-/// Memory of the GPU that is no block of anybody: scratch of the driver. It may hold anything.
+/// Memory of the GPU that is no block of anybody: scratch of a stream. It may hold anything.
 #[derive(Debug)]
 pub(super) struct Scratch {
-    context: Arc<Context>,
+    /// Whose operations use it, and nobody else's.
+    stream: Arc<RawStream>,
     pub(super) address: Address,
     pub(super) bytes: usize,
 }
 
 impl Scratch {
-    pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DeviceError> {
-        context.enter()?;
+    pub(super) fn new(stream: &Arc<RawStream>, bytes: usize) -> Result<Self, DeviceError> {
+        stream.context.enter()?;
         let address = take_memory(bytes)?;
-        Ok(Self { context: context.clone(), address, bytes })
+        Ok(Self { stream: stream.clone(), address, bytes })
     }
 }
 
 impl Drop for Scratch {
-    /// Nothing that is enqueued may use it any more.
+    /// After everything that was enqueued.
     fn drop(&mut self) {
-        if self.context.enter().is_ok() {
-            // SAFETY: taken once and given back once.
+        if self.stream.synchronize().is_ok() {
+            // SAFETY: taken once and given back once; nothing is under way any more.
             unsafe { give_memory(self.address) };
         }
     }

@@ -1,6 +1,9 @@
 //! A GPU as a [`Driver`].
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
 
 use super::{
     compiler::Compiler,
@@ -15,7 +18,7 @@ use super::{
     unavailable::{OLDEST_GPU, Unavailable},
 };
 use crate::{
-    cuda::{Address, DeviceInfo, Driver, Stream},
+    cuda::{Address, DeviceInfo, Driver, Freed, Stream},
     device::DeviceError,
 };
 
@@ -66,6 +69,7 @@ pub(super) struct Shared {
     info: DeviceInfo,
     /// Blocks become zero here, apart from all work.
     zeroing: RawStream,
+    freed: Freed,
     given_back: Mutex<GivenBack>,
     pub(super) context: Arc<Context>,
 }
@@ -80,27 +84,25 @@ struct GivenBack {
 }
 
 impl Gpu {
-    /// GPU number `ordinal`. A process has one of these for each GPU, and clones of it: two know nothing of each other's
-    /// recordings, which a block that one of them frees would end.
+    /// GPU number `ordinal`. Whoever asks for one that is open has the same: what a block that is freed must wait for, and
+    /// which recordings it makes stale, is known once for each GPU.
     ///
     /// # Errors
     /// What is missing.
     pub fn new(ordinal: u32) -> Result<Self, Unavailable> {
+        static OPEN: Mutex<BTreeMap<u32, Weak<Shared>>> = Mutex::new(BTreeMap::new());
         let cuda = gate::ready()?;
         if ordinal >= cuda.gpus {
             return Err(Unavailable::NoSuchGpu { ordinal, count: cuda.gpus });
         }
-        let (gpu, info) = describe(ordinal)?;
-        let compiler = compiler_for(&info, cuda)?;
-        let context = Context::of(gpu)?;
-        Ok(Self(Arc::new(Shared {
-            modules: Modules::new(&context, compiler, Cubins::of_this_user()),
-            products: Chosen::new(&context, info.compute_capability)?,
-            info,
-            zeroing: RawStream::new(&context)?,
-            given_back: Mutex::default(),
-            context,
-        })))
+        // held until it is open: two who ask at the same time have one
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shared) = open.get(&ordinal).and_then(Weak::upgrade) {
+            return Ok(Self(shared));
+        }
+        let shared = Arc::new(Shared::open(ordinal, cuda)?);
+        open.insert(ordinal, Arc::downgrade(&shared));
+        Ok(Self(shared))
     }
 }
 
@@ -153,12 +155,31 @@ impl Driver for Gpu {
         }
     }
 
+    fn freed(&self) -> &Freed {
+        &self.0.freed
+    }
+
     fn stream(&self) -> Result<Box<dyn Stream>, DeviceError> {
         Ok(Box::new(GpuStream::new(self.0.clone())?))
     }
 }
 
 impl Shared {
+    fn open(ordinal: u32, cuda: gate::Cuda) -> Result<Self, Unavailable> {
+        let (gpu, info) = describe(ordinal)?;
+        let compiler = compiler_for(&info, cuda)?;
+        let context = Context::of(gpu)?;
+        Ok(Self {
+            modules: Modules::new(&context, compiler, Cubins::of_this_user()),
+            products: Chosen::new(&context, info.compute_capability)?,
+            info,
+            zeroing: RawStream::new(&context)?,
+            freed: Freed::default(),
+            given_back: Mutex::default(),
+            context,
+        })
+    }
+
     fn given_back(&self) -> std::sync::MutexGuard<'_, GivenBack> {
         // whoever panicked left a list and a number, each of them whole
         self.given_back.lock().unwrap_or_else(PoisonError::into_inner)

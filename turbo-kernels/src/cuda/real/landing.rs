@@ -43,8 +43,9 @@ impl Landing for PinnedLanding {
     }
 
     unsafe fn fetch(&mut self, from: Address, bytes: usize) -> Result<(), DeviceError> {
-        self.stream.refuse_in_recording("copy from the GPU")?;
         self.reserve(bytes)?;
+        // until the copy is marked: a recording that another thread began would write here with each replay
+        let _outside = self.stream.outside_recordings("copy from the GPU")?;
         self.stream.context().enter()?;
         self.bytes = bytes;
         if let Some(memory) = self.memory.as_mut().filter(|_| bytes > 0) {

@@ -94,8 +94,7 @@ impl Products {
     /// As for [`crate::cuda::Stream::product`]; `stream` is always the same, and its context this thread's.
     pub(super) unsafe fn multiply(
         &mut self,
-        context: &Arc<Context>,
-        stream: &RawStream,
+        stream: &Arc<RawStream>,
         chosen: &Chosen,
         product: &Product,
         epilogue: Epilogue,
@@ -105,7 +104,7 @@ impl Products {
         let key = Key { form, m: bucket(product.m) };
         let scratch = match &self.scratch {
             Some(scratch) => scratch,
-            None => self.scratch.insert(Arc::new(Scratch::new(context, chosen.scratch_bytes)?)),
+            None => self.scratch.insert(Arc::new(Scratch::new(stream, chosen.scratch_bytes)?)),
         };
         let call = Call { lt: &chosen.lt, stream, operands: operands(product), scratch };
         if self.plans.len() >= MOST_PLANS {

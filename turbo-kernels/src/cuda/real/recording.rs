@@ -60,8 +60,8 @@ impl Drop for Runnable {
     }
 }
 
-/// A recording, and what its operations use beside their arguments. Dropped from above to below: whoever has the stream last
-/// waits for what is under way, before scratch and kernels go.
+/// A recording, and what its operations use beside their arguments. Scratch goes behind what is under way, and kernels do,
+/// since blocks that they use keep the GPU, and go behind it, too.
 #[derive(Debug)]
 pub(super) struct Replay {
     graph: Runnable,
@@ -88,6 +88,7 @@ impl Replay {
 
 impl Recording for Replay {
     unsafe fn replay(&self) -> Result<(), DeviceError> {
+        let _outside = self.stream.outside_recordings("replay a recording")?;
         self.shared.context.enter()?;
         // SAFETY: graph and stream are alive, and so are kernels and scratch; what else it uses, the caller answers for.
         let launched = unsafe { cu::cuGraphLaunch(self.graph.handle, self.stream.handle) };

@@ -91,14 +91,7 @@ impl Stream for GpuStream {
         let may_wait = !self.raw.is_recording();
         // SAFETY: the caller's promise; the stream is this one's.
         let is_done = unsafe {
-            self.products.multiply(
-                &self.shared.context,
-                &self.raw,
-                &self.shared.products,
-                product,
-                share.epilogue,
-                may_wait,
-            )
+            self.products.multiply(&self.raw, &self.shared.products, product, share.epilogue, may_wait)
         }?;
         match (is_done, share.is_finished_apart) {
             (true, false) => Ok(()),
@@ -110,7 +103,7 @@ impl Stream for GpuStream {
     }
 
     unsafe fn upload(&mut self, from: &[u8], to: Address) -> Result<(), DeviceError> {
-        self.raw.refuse_in_recording("copy to the GPU")?;
+        drop(self.raw.outside_recordings("copy to the GPU")?);
         self.shared.context.enter()?;
         let staging = match &mut self.staging {
             Some(staging) => staging,
@@ -121,7 +114,7 @@ impl Stream for GpuStream {
     }
 
     unsafe fn download(&mut self, from: Address, to: &mut [u8]) -> Result<(), DeviceError> {
-        self.raw.refuse_in_recording("copy from the GPU")?;
+        drop(self.raw.outside_recordings("copy from the GPU")?);
         self.shared.context.enter()?;
         if !to.is_empty() {
             // SAFETY: the caller says what `from` holds; `to` is borrowed alone until the copy is done, below.
@@ -137,23 +130,13 @@ impl Stream for GpuStream {
     }
 
     fn synchronize(&mut self) -> Result<(), DeviceError> {
-        self.raw.refuse_in_recording("wait for the GPU")?;
+        drop(self.raw.outside_recordings("wait for the GPU")?);
         self.raw.synchronize()
     }
 
     fn begin_recording(&mut self) -> Result<bool, DeviceError> {
-        self.raw.refuse_in_recording("begin a recording")?;
-        self.shared.context.enter()?;
         self.shared.recording_begins();
-        // Other threads, and the loading of a module by this one, are no part of it: nothing is forbidden to them.
-        let mode = cu::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: the stream is alive, and none of CUDA's own.
-        let begun = check("begin a recording", unsafe { cu::cuStreamBeginCapture_v2(self.raw.handle, mode) });
-        match begun {
-            Ok(()) => self.raw.set_recording(true),
-            Err(_) => self.shared.recording_ends(),
-        }
-        begun.map(|()| true)
+        self.raw.begin_recording().inspect_err(|_| self.shared.recording_ends()).map(|()| true)
     }
 
     fn end_recording(&mut self) -> Result<Box<dyn Recording>, DeviceError> {
@@ -162,7 +145,7 @@ impl Stream for GpuStream {
             return Err(DeviceError::Failed { what: "end a recording", why });
         }
         let noted = self.shared.context.enter().and_then(|()| Noted::of(&self.raw));
-        self.raw.set_recording(false);
+        self.raw.recording_ended();
         self.shared.recording_ends();
         let replay =
             noted.and_then(|noted| Replay::new(&noted, &self.raw, self.products.scratch(), &self.shared));

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use turbo_kernels::{
     Activation, Attention, AttentionMask, BiasAct, Columns, DType, Device, Element, Embed, Epilogue, Float,
     Gemm, KernelError, Layout, Norm, Queries, Softmax,
@@ -19,8 +19,6 @@ use super::super::operation::{Operation, id, sampled, values};
 /// so many. The other side has as many in one graph.
 const MOST_RUNS: f64 = 20.0;
 const RECORDING_US: f64 = 2000.0;
-/// How often a way is noted anew at most: a block that anybody in this process frees makes what was noted stale.
-const MOST_NOTED: usize = 100;
 /// BERT's.
 const EPSILON: f32 = 1e-12;
 
@@ -108,18 +106,6 @@ impl<F: Float> Kernels<F> {
 
     /// Microseconds of one of at least so many runs of way number `way`.
     pub(super) fn time(&mut self, way: usize, runs: usize) -> Result<f64> {
-        for _ in 0..MOST_NOTED {
-            if let Some(us) = self.time_noted(way, runs)? {
-                return Ok(us);
-            }
-            let (of, noted) = &mut self.ways[way];
-            *noted = self.memory.note(&mut self.queue, *of)?;
-        }
-        bail!("memory of this process moved whenever {:?} was noted", self.ways[way].0)
-    }
-
-    /// The same, unless memory has moved since it was noted: then there is no time.
-    fn time_noted(&mut self, way: usize, runs: usize) -> Result<Option<f64>> {
         let Self { memory, queue, ways } = self;
         let (way, noted) = &ways[way];
         let device = memory.device.clone();
@@ -128,22 +114,18 @@ impl<F: Float> Kernels<F> {
                 memory.launch(queue, *way)?;
                 return Ok(1);
             };
-            Ok(if device.replay(queue, recording)? { *runs } else { 0 })
+            // whoever measures has the device alone, and launched all ways before
+            ensure!(device.replay(queue, recording)?, "memory moved since {way:?} was noted");
+            Ok(*runs)
         };
-        // the one that had its turn before left the caches to itself
-        if enqueue(queue)? == 0 {
-            return Ok(None);
-        }
+        enqueue(queue)?; // the one that had its turn before left the caches to itself
         device.finish(queue)?;
         let (begin, mut done) = (Instant::now(), 0);
         while done < runs {
-            match enqueue(queue)? {
-                0 => return Ok(None),
-                more => done += more,
-            }
+            done += enqueue(queue)?;
         }
         device.finish(queue)?;
-        Ok(Some(begin.elapsed().as_secs_f64() * 1e6 / done as f64))
+        Ok(begin.elapsed().as_secs_f64() * 1e6 / done as f64)
     }
 
     /// So many values of the result, evenly spread.

@@ -289,7 +289,8 @@ fn a_recording_takes_what_is_proposed_first() {
         check(gpu, &mut *stream, PLAIN, multiply);
         assert!(said()[before..].starts_with("proposed 8"), "what was not timed is timed later");
 
-        // the scratch of a product that is under way outlives stream and recording
+        // the scratch of a product that is under way outlives stream and recording, be it a landing that has the stream last
+        let landing = stream.landing().unwrap();
         let matrices = || Matrices { first: gpu.allocate(400).unwrap(), row_stride: 4, batch_stride: 0 };
         let [x, w, y] = [matrices(), matrices(), matrices()];
         stream.begin_recording().unwrap();
@@ -300,6 +301,7 @@ fn a_recording_takes_what_is_proposed_first() {
         unsafe { recording.replay() }.unwrap();
         drop(recording);
         [x, w, y].iter().for_each(|matrices| free(gpu, matrices.first, 400));
+        drop(landing);
     });
 }
 

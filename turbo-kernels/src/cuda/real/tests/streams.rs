@@ -1,6 +1,6 @@
 //! Memory, copies, kernels in their order, and recordings of them.
 
-use std::fmt::Write;
+use std::{fmt::Write, sync::mpsc, thread, time::Duration};
 
 use super::{add, bytes_of, download, free, on_a_gpu, upload};
 use crate::{
@@ -8,7 +8,9 @@ use crate::{
         Address, Driver,
         real::{
             Gpu,
+            context::{Context, RawStream, describe},
             fake::{Fakes, apart},
+            recording::Noted,
         },
     },
     device::DeviceError,
@@ -109,6 +111,48 @@ fn a_recording_takes_no_copy() {
     });
 }
 
+/// Whoever copies to a landing, or replays, may be on another thread than who records.
+#[test]
+fn a_recording_begins_behind_what_it_cannot_hold() {
+    on_a_gpu(a_recording_begins_behind_what_it_cannot_hold, &[], |_| {
+        let (gpu, _) = describe(0).unwrap();
+        let stream = &RawStream::new(&Context::of(gpu).unwrap()).unwrap();
+        let outside = stream.outside_recordings("copy from the GPU").unwrap();
+        let (begins, begun) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                stream.begin_recording().unwrap();
+                begins.send(()).unwrap();
+            });
+            assert!(begun.recv_timeout(Duration::from_millis(20)).is_err(), "a copy is being enqueued");
+            drop(outside);
+            begun.recv().unwrap();
+        });
+        assert!(stream.outside_recordings("copy from the GPU").is_err());
+        drop(Noted::of(stream).unwrap());
+        stream.recording_ended();
+        assert!(stream.outside_recordings("copy from the GPU").is_ok());
+    });
+}
+
+#[test]
+fn a_gpu_that_is_opened_twice_is_one() {
+    on_a_gpu(a_gpu_that_is_opened_twice_is_one, &[], |gpu| {
+        let again = Gpu::new(0).unwrap();
+        let [block, other] = [gpu.allocate(400).unwrap(), again.allocate(400).unwrap()];
+        let mut stream = gpu.stream().unwrap();
+        assert!(stream.begin_recording().unwrap());
+        add(&mut *stream, block, 1, 100).unwrap();
+        let before = again.free_bytes().unwrap();
+        // to wait for the whole GPU would end the recording
+        free(&again, other, 400);
+        assert_eq!(again.free_bytes().unwrap(), before);
+        drop(stream.end_recording().unwrap());
+        assert_eq!(again.free_bytes().unwrap(), before + 400);
+        free(&again, block, 400);
+    });
+}
+
 #[test]
 fn memory_is_freed_behind_what_uses_it() {
     on_a_gpu(memory_is_freed_behind_what_uses_it, &[], |gpu| {
@@ -196,6 +240,12 @@ fn recordings_are_replayed() {
             unsafe { recording.replay() }.unwrap();
         }
         assert_eq!(download(&mut *stream, block, 100), [41; 100]);
+        // one holds no other
+        assert!(stream.begin_recording().unwrap());
+        // SAFETY: as above.
+        let refused = unsafe { recording.replay() }.unwrap_err();
+        assert_eq!(refused.to_string(), "replay a recording: this cannot be recorded");
+        drop(stream.end_recording().unwrap());
         // it keeps its stream, and of what the stream was given nothing is lost
         upload(&mut *stream, &[43; 100], block);
         drop(stream);
