@@ -23,9 +23,10 @@ impl Cores {
         Self(system::allowed())
     }
 
-    /// Has `thread` use all of them but `core`, where there are others.
-    pub(super) fn keep_off(&self, thread: i32, core: usize) {
-        system::keep_off(&self.0, thread, core);
+    /// Has `thread` use all of them but `core`, where there are others; so far it used all but `before`. If it did not,
+    /// somebody else has said since what it may use, as `taskset` does, and that stays.
+    pub(super) fn keep_off(&self, thread: i32, before: usize, core: usize) {
+        system::keep_off(&self.0, thread, before, core);
     }
 }
 
@@ -48,17 +49,22 @@ mod system {
         sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new())
     }
 
-    pub(super) fn keep_off(cores: &Cores, thread: i32, core: usize) {
+    pub(super) fn keep_off(cores: &Cores, thread: i32, before: usize, core: usize) {
+        if let Some(thread) = Pid::from_raw(thread)
+            && sched_getaffinity(Some(thread)).is_ok_and(|now| now == all_but(cores, before))
+        {
+            // Where it is refused, the system puts the thread where it likes, as it did before.
+            let _ = sched_setaffinity(Some(thread), &all_but(cores, core));
+        }
+    }
+
+    /// Those that are not `core`; all, where there are no others.
+    fn all_but(cores: &Cores, core: usize) -> Cores {
         let mut others = *cores;
         if core < CpuSet::MAX_CPU {
             others.unset(core);
         }
-        if let Some(thread) = Pid::from_raw(thread)
-            && others.count() > 0
-        {
-            // Where it is refused, the system puts the thread where it likes, as it did before.
-            let _ = sched_setaffinity(Some(thread), &others);
-        }
+        if others.count() > 0 { others } else { *cores }
     }
 }
 
@@ -78,26 +84,33 @@ mod system {
         Cores
     }
 
-    pub(super) fn keep_off(_: &Cores, _: i32, _: usize) {}
+    pub(super) fn keep_off(_: &Cores, _: i32, _: usize, _: usize) {}
 }
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use rustix::thread::{CpuSet, sched_getaffinity};
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
     use super::*;
 
+    /// The cores that this thread may use.
+    #[expect(
+        clippy::unwrap_used,
+        reason = "the lint spares functions marked as tests, and not their helpers"
+    )]
+    fn may_use() -> Vec<usize> {
+        let allowed = sched_getaffinity(None).unwrap();
+        (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect()
+    }
+
     #[test]
     fn a_thread_keeps_off_one_core_of_those_that_it_may_use() {
-        let cores = Cores::allowed();
-        let may_use = || -> Vec<usize> {
-            let allowed = sched_getaffinity(None).unwrap();
-            (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect()
-        };
-        let all = may_use();
+        let (cores, all) = (Cores::allowed(), may_use());
         assert!(all.contains(&here()));
+        let mut before = NOWHERE;
         for &core in &all {
-            cores.keep_off(this_thread(), core);
+            cores.keep_off(this_thread(), before, core);
+            before = core;
             let others: Vec<usize> = all.iter().copied().filter(|&other| other != core).collect();
             if others.is_empty() {
                 assert_eq!(may_use(), all, "there is no other");
@@ -106,7 +119,20 @@ mod tests {
                 assert_ne!(here(), core);
             }
         }
-        cores.keep_off(this_thread(), NOWHERE);
+        cores.keep_off(this_thread(), before, NOWHERE);
         assert_eq!(may_use(), all);
+    }
+
+    #[test]
+    fn a_thread_stays_where_somebody_else_has_put_it() {
+        let (cores, all) = (Cores::allowed(), sched_getaffinity(None).unwrap());
+        let core = may_use()[0];
+        cores.keep_off(this_thread(), NOWHERE, core);
+        let mut only = CpuSet::new();
+        only.set(core);
+        sched_setaffinity(None, &only).unwrap();
+        cores.keep_off(this_thread(), core, NOWHERE);
+        assert_eq!(may_use(), [core]);
+        sched_setaffinity(None, &all).unwrap();
     }
 }

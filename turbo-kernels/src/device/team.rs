@@ -15,7 +15,8 @@
 //!
 //! Workers keep off the core of the caller. Linux likes to put a thread beside the one that wakes it, be another core
 //! idle, and moves it on when it next looks, a millisecond later: a short text is over by then. The caller itself may be
-//! moved at any time, to the core of a worker too, so each operation looks where it is.
+//! moved at any time, to the core of a worker too, so each operation looks where it is. A worker whose cores somebody else
+//! has set meanwhile is left alone.
 
 use std::{
     any::Any,
@@ -161,10 +162,12 @@ impl Team {
 
     /// Has all workers keep off the core of the caller, when it is another than before.
     fn leave_to_caller(&self) {
-        let here = cores::here();
-        if self.kept_off.load(Relaxed) != here {
+        let (here, before) = (cores::here(), self.kept_off.load(Relaxed));
+        if before != here {
             self.kept_off.store(here, Relaxed);
-            self.shared.threads.iter().for_each(|thread| self.cores.keep_off(thread.load(Relaxed), here));
+            for thread in &self.shared.threads {
+                self.cores.keep_off(thread.load(Relaxed), before, here);
+            }
         }
     }
 
