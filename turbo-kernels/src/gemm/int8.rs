@@ -19,6 +19,8 @@
 //!
 //! # What is not a number
 //! A row or column that holds a NaN or an infinity, or whose range is more than f32 holds, gives NaN. Values within [`LEAST`] of zero are zeros.
+//! Where the two scales multiply to more than f32 holds, a sum gives an infinity, as it would in any order, but for 0, which
+//! gives NaN.
 
 use std::{ops::Range, slice};
 
