@@ -58,12 +58,15 @@ impl PackedImages {
         Self { path, name: name.to_owned(), key, found, state: Mutex::new(state) }
     }
 
-    /// Writes what the file lacked; images of other programs of the model that were in it at the start stay.
+    /// Writes what the file lacked; images of other programs of the model that are in it, or were at the start, stay.
     pub(crate) fn finish(self) -> CacheUse {
         let mut state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(mut new) = state.new.take() {
-            let kept = self.found.as_ref().map_or(Ok(()), |found| keep(found, &state.restored, &mut new));
-            drop(self.found); // some systems do not rename over a mapped file
+            // as others have left it meanwhile; who cannot use it packs anew
+            let latest = PackedFile::open(&self.path, self.key).ok().flatten();
+            let mut files = latest.iter().chain(&self.found);
+            let kept = files.try_for_each(|file| keep(file, &state.restored, &mut new));
+            drop((latest, self.found)); // some systems do not rename over a mapped file
             let written = kept.and_then(|()| new.finish(&self.path, self.name, self.key));
             written.unwrap_or_else(|error| state.cannot_write(&error));
         }
@@ -210,6 +213,26 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         start(images(dir.path()), F32, &WEIGHTS[..2]);
         assert_eq!(counts(&start(images(dir.path()), F32, &WEIGHTS)), (2, 2, false));
+        assert_eq!(counts(&start(images(dir.path()), F32, &WEIGHTS)), (4, 0, false));
+    }
+
+    #[test]
+    fn what_others_have_added_since_the_start_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let [one, other] = [(); 2].map(|()| images(dir.path()));
+        assert_eq!(counts(&start(one, F32, &WEIGHTS[..2])), (0, 2, false));
+        assert_eq!(counts(&start(other, F32, &WEIGHTS[1..])), (0, 3, false));
+        assert_eq!(counts(&start(images(dir.path()), F32, &WEIGHTS)), (4, 0, false));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_was_found_stays_though_the_file_has_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        start(images(dir.path()), F32, &WEIGHTS[..2]);
+        let found = images(dir.path());
+        fs::remove_file(&found.path).unwrap();
+        assert_eq!(counts(&start(found, F32, &WEIGHTS)), (2, 2, false));
         assert_eq!(counts(&start(images(dir.path()), F32, &WEIGHTS)), (4, 0, false));
     }
 

@@ -2,9 +2,9 @@
 //!
 //! In: a folder, the identity of a model's files ([`ModelKey`]), the name of the order in which its weights are packed.
 //! Out: one file for each such pair, written aside and renamed. A reader sees a whole file or none, and processes that
-//! start together never wait for each other: the last one wins, and what another has added meanwhile is packed again at
-//! its next start. Nothing here stops a start: what cannot be used is packed anew, what cannot be written is packed again
-//! the next time, and [`CacheUse`] says so.
+//! start together never wait for each other: the last one wins, and takes along what others have added meanwhile; what
+//! two add at the same moment, one of them packs again at its next start. Nothing here stops a start: what cannot be used
+//! is packed anew, what cannot be written is packed again the next time, and [`CacheUse`] says so.
 //!
 //! A model that changes has another key, and its old file stays behind. So each start that uses a file moves the time of
 //! its last change, and each that writes one removes those that nobody has used for 30 days.
