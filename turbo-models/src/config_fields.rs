@@ -217,6 +217,27 @@ mod tests {
         assert_eq!(config(trained).max_input_length(), 512);
     }
 
+    /// Published files have the names of both layouts; positions alone differ between them.
+    #[test]
+    fn nomic_s_sizes_may_have_the_names_of_the_newer_layout() {
+        let config = |fields: &str| {
+            let common =
+                r#""activation_function": "swiglu", "hidden_act": "silu", "rotary_emb_fraction": 1.0"#;
+            open(&format!(r#"{{"model_type": "nomic_bert", {common}, {fields}}}"#))
+        };
+        let names = r#""hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 6"#;
+        let both = r#""n_embd": 512, "n_head": 8, "n_layer": 6, "n_positions": 8192, "max_position_embeddings": 2048"#;
+        for fields in [names.to_owned(), format!("{names}, {both}")] {
+            let nomic = config(&fields).unwrap();
+            let sizes = (nomic.hidden_size, nomic.num_attention_heads, nomic.num_hidden_layers);
+            assert_eq!(sizes, (512, 8, 6), "{fields}");
+            assert_eq!(nomic.max_input_length(), if fields == names { 2048 } else { 8192 });
+        }
+        let error = config(r#""num_attention_heads": 8, "n_head": 12"#).unwrap_err();
+        let why = "num_attention_heads: is 8, and n_head, which means the same, is 12";
+        assert_eq!(error, format!("config.json: {why}"));
+    }
+
     /// What would compute something else than what is drawn.
     #[test]
     fn variants_of_families_are_refused() {

@@ -28,6 +28,13 @@ pub(super) const NOMIC: Architecture = Architecture {
         // stretching starts behind the trained positions: up to there it changes nothing
         stretched_behind: Some(("rotary_scaling_factor", Setting::Field("max_trained_positions", 2048))),
         layer_norm_eps: Setting::Field("layer_norm_epsilon", 1e-5),
+        // those of GPT-2, whose fields these are; but for `max_position_embeddings`: published files that have both say
+        // 2048 there, which they were trained with, and 8192 in `n_positions`
+        attribute_map: &[
+            ("hidden_size", "n_embd"),
+            ("num_attention_heads", "n_head"),
+            ("num_hidden_layers", "n_layer"),
+        ],
         // that of version 5 of the transformers library, which has the family built in
         newer_layout: Some(("activation_function", "hidden_act")),
         only: &[
