@@ -13,6 +13,7 @@ use crate::{
     InputLimits, ModelConfig, ModelError, Outputs, Prompts, RowLens, ScoreFunction, Task, TextTokenizer,
     TokenizeError,
     architectures::{Architecture, dense_prefix},
+    config_labels::ScoreClass,
     modules::{Dense, SentenceModules},
     packed::{KeyMaker, ModelKey},
     weights::Weights,
@@ -66,7 +67,7 @@ impl Checkpoint {
             weights.add(dense_prefix(index), Weights::open(&module.path, "")?);
         }
         let limits = limits(&config, &modules);
-        let tokenizer = TextTokenizer::open_with(&dir, limits, modules.inputs.do_lower_case)?;
+        let tokenizer = TextTokenizer::open_with(&dir, limits, &modules.inputs)?;
         let task = if modules.splade { Some(Task::SparseEmbedding) } else { modules.pooling.map(Task::from) };
         let task = task.or(config.task()?);
         let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
@@ -166,7 +167,14 @@ impl Checkpoint {
     pub fn pair_score_function(&self) -> ScoreFunction {
         let labels = self.config.labels();
         let default = if labels.names.len() == 1 { ScoreFunction::Sigmoid } else { ScoreFunction::Identity };
-        self.modules.activation.or(labels.activation).unwrap_or(default)
+        // of a head that is not drawn there are no scores
+        self.asked_score_function().ok().flatten().unwrap_or(default)
+    }
+
+    /// What the folder asks for, the file of the library before that of the model.
+    fn asked_score_function(&self) -> Result<Option<ScoreFunction>, ModelError> {
+        let class = self.modules.activation.as_ref().or(self.config.labels().activation.as_ref());
+        class.map(ScoreClass::function).transpose()
     }
 
     /// How the folder says that token vectors become one; `None` where it does not say.
@@ -194,7 +202,8 @@ impl Checkpoint {
     /// the task has. A [`Pooling`] stands for the embedding pooled so.
     ///
     /// # Errors
-    /// A head that the family does not have or whose tensors are missing; [`ModelError::Graph`].
+    /// A head that the family does not have or whose tensors are missing, scores of a cross-encoder that are not known;
+    /// [`ModelError::Graph`].
     pub fn graph(&self, task: impl Into<Task>) -> Result<Graph, ModelError> {
         self.graph_with(task, Outputs::All)
     }
@@ -204,7 +213,11 @@ impl Checkpoint {
     /// # Errors
     /// As [`Self::graph`].
     pub fn graph_with(&self, task: impl Into<Task>, outputs: Outputs) -> Result<Graph, ModelError> {
-        self.architecture.graph(&self.config, &self.weights, &self.modules.dense, task.into(), outputs)
+        let task = task.into();
+        if task == Task::SequenceClassification {
+            self.asked_score_function()?;
+        }
+        self.architecture.graph(&self.config, &self.weights, &self.modules.dense, task, outputs)
     }
 
     /// A digest of the model itself, in hexadecimal: its config and every value of its weights, wherever the folder lies

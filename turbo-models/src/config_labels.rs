@@ -1,6 +1,6 @@
 //! What the logits of a classifier mean: the labels in `config.json`, and how logits become scores.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -19,7 +19,16 @@ pub(crate) struct Labels {
     /// How logits become the scores of a classifier.
     pub(crate) score_function: ScoreFunction,
     /// How the file of a cross-encoder asks for scores, if it does.
-    pub(crate) activation: Option<ScoreFunction>,
+    pub(crate) activation: Option<ScoreClass>,
+}
+
+/// The Python class that a file of the sentence-transformers library names for the scores of a cross-encoder: no other
+/// model needs to know what it does.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ScoreClass {
+    file: PathBuf,
+    field: &'static str,
+    class: String,
 }
 
 /// What the sentence-transformers library adds to the file of a cross-encoder.
@@ -101,27 +110,38 @@ fn score_function(json: &JsonObject, labels: usize) -> Result<ScoreFunction, Mod
 }
 
 /// What a cross-encoder's `config.json` asks for; later versions of its library write that to a file of their own.
-fn asked_activation(json: &JsonObject) -> Result<Option<ScoreFunction>, ModelError> {
+fn asked_activation(json: &JsonObject) -> Result<Option<ScoreClass>, ModelError> {
     const OLD: &str = "sbert_ce_default_activation_function";
     const NEW: &str = "sentence_transformers";
     let (field, class) = match json.get::<SentenceTransformers>(NEW)?.and_then(|added| added.activation_fn) {
         Some(class) => (NEW, Some(class)),
         None => (OLD, json.get::<String>(OLD)?),
     };
-    class.map(|class| activation(json, field, &class)).transpose()
+    Ok(class.map(|class| ScoreClass::new(json, field, class)))
 }
 
-/// What the Python class does that `field` names.
-pub(crate) fn activation(
-    json: &JsonObject,
-    field: &'static str,
-    class: &str,
-) -> Result<ScoreFunction, ModelError> {
-    match class.rsplit('.').next() {
-        Some("Sigmoid") => Ok(ScoreFunction::Sigmoid),
-        Some("Identity") => Ok(ScoreFunction::Identity),
-        Some("Softmax") => Ok(ScoreFunction::Softmax),
-        _ => Err(json.unsupported(field, class, "Identity, Sigmoid, Softmax")),
+impl ScoreClass {
+    /// What `field` of a file names.
+    pub(crate) fn new(json: &JsonObject, field: &'static str, class: String) -> Self {
+        Self { file: json.file().to_owned(), field, class }
+    }
+
+    /// What the class does.
+    ///
+    /// # Errors
+    /// [`ModelError::Unsupported`].
+    pub(crate) fn function(&self) -> Result<ScoreFunction, ModelError> {
+        match self.class.rsplit('.').next() {
+            Some("Sigmoid") => Ok(ScoreFunction::Sigmoid),
+            Some("Identity") => Ok(ScoreFunction::Identity),
+            Some("Softmax") => Ok(ScoreFunction::Softmax),
+            _ => Err(ModelError::Unsupported {
+                file: self.file.clone(),
+                field: self.field,
+                value: one_line(&self.class),
+                supported: "Identity, Sigmoid, Softmax".to_owned(),
+            }),
+        }
     }
 }
 
@@ -204,11 +224,14 @@ mod tests {
         for (config, of_a_classifier, of_a_cross_encoder) in cases {
             let labels = read(config).unwrap();
             let expected = (of_a_classifier, of_a_cross_encoder);
-            assert_eq!((labels.score_function, labels.activation), expected, "{config}");
+            let asked = labels.activation.map(|class| class.function().unwrap());
+            assert_eq!((labels.score_function, asked), expected, "{config}");
         }
         let unknown = r#"{"sentence_transformers": {"activation_fn": "torch.nn.Mish"}}"#;
         let expected =
             r#"config.json: sentence_transformers is "torch.nn.Mish", supported: Identity, Sigmoid, Softmax"#;
-        assert_eq!(read(unknown).unwrap_err(), expected);
+        let function = |json: &JsonObject| asked_activation(json)?.expect("one is named").function();
+        assert_eq!(read_with(unknown, function).unwrap_err(), expected);
+        assert!(read(unknown).is_ok(), "nobody may need it");
     }
 }

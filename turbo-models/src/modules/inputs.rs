@@ -19,6 +19,8 @@ pub(crate) struct EncoderInputs {
     loaded_max_length: Option<LoadedLimit>,
     /// The same as the tokenizer's file says, which counts where the others are silent. Often a number beyond reason.
     model_max_length: Option<usize>,
+    /// Where long texts are cut, as what the library loads the tokenizer with says.
+    pub(crate) cut: Option<CutSide>,
     /// Whether texts are lower-cased before the tokenizer sees them.
     pub(crate) do_lower_case: bool,
     /// What the modules behind the encoder find.
@@ -32,6 +34,16 @@ enum LoadedLimit {
     Earlier(usize),
     /// Under the later name, with which it counts before `max_seq_length`.
     Later(usize),
+}
+
+/// At which end long texts are cut, and who says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CutSide {
+    /// Name of the file.
+    pub(crate) file: &'static str,
+    /// Field of the file in which it stands among others.
+    pub(crate) field: &'static str,
+    pub(crate) is_left: bool,
 }
 
 /// What an encoder gives for every token.
@@ -69,7 +81,7 @@ impl EncoderInputs {
                 return Err(json.wrong("max_seq_length", "is 0, expected at least 1"));
             }
             inputs.max_length = max_length(&json)?;
-            inputs.loaded_max_length = loaded_max_length(&json)?;
+            (inputs.loaded_max_length, inputs.cut) = loaded_with(&json, name)?;
             inputs.do_lower_case = json.get("do_lower_case")?.unwrap_or(false);
             inputs.gives = gives(&json)?;
             break;
@@ -168,10 +180,14 @@ const HARMLESS: [&str; 30] = [
     "truncation",
 ];
 
-/// The tokenizer's limit among what the library loads its parts with. What is not known to change nothing is refused.
-fn loaded_max_length(json: &JsonObject) -> Result<Option<LoadedLimit>, ModelError> {
+/// The tokenizer's limit among what the library loads its parts with, and the end at which it cuts: `file` is the name of
+/// what is read. What is not known to change nothing is refused.
+fn loaded_with(
+    json: &JsonObject,
+    file: &'static str,
+) -> Result<(Option<LoadedLimit>, Option<CutSide>), ModelError> {
     const LIMIT: &str = "model_max_length";
-    let (mut earlier, mut later) = (None, None);
+    let (mut earlier, mut later, mut cut) = (None, None, None);
     for field in TOKENIZER_ARGUMENTS.into_iter().chain(OTHER_ARGUMENTS) {
         let of_tokenizer = TOKENIZER_ARGUMENTS.contains(&field);
         let arguments: Map<String, Value> = json.get(field)?.unwrap_or_default();
@@ -183,17 +199,19 @@ fn loaded_max_length(json: &JsonObject) -> Result<Option<LoadedLimit>, ModelErro
                 (LIMIT, Some(tokens)) if field == EARLIER => earlier = Some(tokens as usize),
                 (LIMIT, Some(tokens)) if field == LATER => later = Some(tokens as usize),
                 (LIMIT, _) if of_tokenizer && value.is_null() => {}
-                ("truncation_side", _) if of_tokenizer && value == "right" => {}
+                ("truncation_side", _) if of_tokenizer && (value == "left" || value == "right") => {
+                    cut = cut.or(Some(CutSide { file, field, is_left: value == "left" }));
+                }
                 (name, _) if HARMLESS.contains(&name) => {}
                 _ => {
-                    let more = if of_tokenizer { ", model_max_length, truncation_side: right" } else { "" };
+                    let more = if of_tokenizer { ", model_max_length, truncation_side" } else { "" };
                     let supported = format!("what changes no vector, such as dtype or use_fast{more}");
                     return Err(json.unsupported(field, format!("{name}: {value}"), supported));
                 }
             }
         }
     }
-    Ok(earlier.map(LoadedLimit::Earlier).or(later.map(LoadedLimit::Later)))
+    Ok((earlier.map(LoadedLimit::Earlier).or(later.map(LoadedLimit::Later)), cut))
 }
 
 /// Files without a limit say 1e30.

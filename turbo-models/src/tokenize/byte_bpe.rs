@@ -12,7 +12,7 @@ use tokenizers::{
 
 use super::{
     file::guarded,
-    older::{add_tokens, check_class},
+    older::{Vocabulary, add_tokens},
 };
 use crate::{
     ModelError,
@@ -20,8 +20,14 @@ use crate::{
     json::{JsonObject, read_json},
 };
 
-/// The reference's classes that cut texts so.
-const CLASSES: [&str; 3] = ["RobertaTokenizer", "BartTokenizer", "LongformerTokenizer"];
+pub(super) const BYTE_BPE: Vocabulary = Vocabulary {
+    files: &[IDS, MERGES],
+    classes: &["RobertaTokenizer", "BartTokenizer", "LongformerTokenizer"],
+    open,
+};
+
+const IDS: &str = "vocab.json";
+const MERGES: &str = "merges.txt";
 const CLS: &str = "<s>";
 const SEP: &str = "</s>";
 const MASK: &str = "<mask>";
@@ -29,16 +35,12 @@ const MASK: &str = "<mask>";
 const SPECIAL: [&str; 4] = [CLS, "<pad>", SEP, "<unk>"];
 
 /// RoBERTa's tokenizer, as the reference builds it from `vocab.json` and `merges.txt` of the folder `dir` and from
-/// `config`, which is `tokenizer_config.json`; `None` when one of the first two is not there.
-pub(super) fn open(dir: &Path, config: Option<&JsonObject>) -> Result<Option<Tokenizer>, ModelError> {
-    let (file, merges) = (dir.join("vocab.json"), dir.join("merges.txt"));
-    if !merges.exists() {
-        return Ok(None);
-    }
-    let Some(vocabulary) = read_json::<BTreeMap<String, u32>>(&file)? else { return Ok(None) };
-    check_class(dir, config, &CLASSES)?;
+/// `config`, which is `tokenizer_config.json`.
+fn open(dir: &Path, config: Option<&JsonObject>) -> Result<Tokenizer, ModelError> {
+    let file = dir.join(IDS);
+    let vocabulary: BTreeMap<String, u32> = read_json(&file)?.unwrap_or_default();
     let vocabulary: Vocab = vocabulary.into_iter().collect();
-    let merges = read_merges(&merges)?;
+    let merges = read_merges(&dir.join(MERGES))?;
     let wrong = |why: String| ModelError::Tokenizer { file: file.clone(), why };
     let model = guarded(|| BPE::builder().vocab_and_merges(vocabulary, merges).build()).map_err(wrong)?;
     let mut tokenizer = Tokenizer::new(model);
@@ -54,7 +56,7 @@ pub(super) fn open(dir: &Path, config: Option<&JsonObject>) -> Result<Option<Tok
     let known: Vec<_> = special.filter(|token| tokenizer.token_to_id(&token.content).is_some()).collect();
     tokenizer.add_special_tokens(known).map_err(|error| wrong(one_line(error)))?;
     add_tokens(&mut tokenizer, dir, config)?;
-    Ok(Some(tokenizer))
+    Ok(tokenizer)
 }
 
 fn read_merges(file: &Path) -> Result<Merges, ModelError> {

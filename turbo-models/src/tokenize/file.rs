@@ -9,8 +9,13 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 use tokenizers::{ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, Tokenizer, TruncationDirection};
 
-use super::{byte_bpe, encoding::WordRule, vocab_txt};
-use crate::{ModelError, error::one_line, json::JsonObject};
+use super::{
+    byte_bpe::BYTE_BPE,
+    encoding::WordRule,
+    older::{self, Vocabulary},
+    vocab_txt::WORD_PIECE,
+};
+use crate::{ModelError, error::one_line, json::JsonObject, modules::CutSide};
 
 /// A tokenizer and what the files beside it say of its use.
 pub(super) struct TokenizerFiles {
@@ -27,8 +32,8 @@ pub(super) struct TokenizerFiles {
 
 impl TokenizerFiles {
     /// Reads `tokenizer.json` of the folder `dir`, or else what older folders have, and `tokenizer_config.json`; `None`
-    /// when there is no tokenizer.
-    pub(super) fn open(dir: &Path) -> Result<Option<Self>, ModelError> {
+    /// when there is no tokenizer. `cut` is what another file says of long texts.
+    pub(super) fn open(dir: &Path, cut: Option<CutSide>) -> Result<Option<Self>, ModelError> {
         let config = JsonObject::open(dir.join("tokenizer_config.json"))?;
         let Some(tokenizer) = open_any(dir, config.as_ref())? else { return Ok(None) };
         let names: Option<Vec<String>> =
@@ -41,9 +46,9 @@ impl TokenizerFiles {
             unknown: unknown.map(|(id, _)| id),
         };
         let mut warnings = config.as_ref().map_or(Ok(Vec::new()), |json| contradictions(json, &tokenizer))?;
-        if let Some(file) = cuts_on_the_left(config.as_ref(), &tokenizer)? {
+        if let Some(who) = cuts_on_the_left(cut, config.as_ref(), &tokenizer)? {
             warnings
-                .push(format!("{file} is left, texts are cut on the right unless a request says otherwise"));
+                .push(format!("{who} is left, texts are cut on the right unless a request says otherwise"));
         }
         Ok(Some(Self { tokenizer, mask, words, types_are_told, warnings }))
     }
@@ -73,18 +78,25 @@ fn contradictions(config: &JsonObject, tokenizer: &Tokenizer) -> Result<Vec<Stri
     Ok(warnings)
 }
 
-/// The file and field that want long texts cut on the left, which is for requests to say here: `tokenizer_config.json`,
-/// and where it is silent `tokenizer.json`, as in the reference.
+/// The file and field that want long texts cut on the left, which is for requests to say here: what the library loads the
+/// tokenizer with, where that is silent `tokenizer_config.json`, and then `tokenizer.json`, as in the reference.
 fn cuts_on_the_left(
+    cut: Option<CutSide>,
     config: Option<&JsonObject>,
     tokenizer: &Tokenizer,
-) -> Result<Option<&'static str>, ModelError> {
+) -> Result<Option<String>, ModelError> {
+    if let Some(CutSide { file, field, is_left }) = cut {
+        return Ok(is_left.then(|| format!("{file}: truncation_side in {field}")));
+    }
     if let Some(side) = config.map_or(Ok(None), |json| json.get::<Value>("truncation_side"))? {
-        return Ok((side == "left").then_some("tokenizer_config.json: truncation_side"));
+        return Ok((side == "left").then(|| "tokenizer_config.json: truncation_side".to_owned()));
     }
     let left = tokenizer.get_truncation().is_some_and(|cut| cut.direction == TruncationDirection::Left);
-    Ok(left.then_some("tokenizer.json: direction of truncation"))
+    Ok(left.then(|| "tokenizer.json: direction of truncation".to_owned()))
 }
+
+/// What folders had before `tokenizer.json`.
+const OLDER: &[Vocabulary] = &[WORD_PIECE, BYTE_BPE];
 
 /// From the newest of the files that there are.
 fn open_any(dir: &Path, config: Option<&JsonObject>) -> Result<Option<Tokenizer>, ModelError> {
@@ -92,10 +104,8 @@ fn open_any(dir: &Path, config: Option<&JsonObject>) -> Result<Option<Tokenizer>
     if file.exists() {
         return read(file).map(Some);
     }
-    match vocab_txt::open(dir, config)? {
-        Some(tokenizer) => Ok(Some(tokenizer)),
-        None => byte_bpe::open(dir, config),
-    }
+    let vocabulary = older::vocabulary(OLDER, dir, config)?;
+    vocabulary.map(|vocabulary| (vocabulary.open)(dir, config)).transpose()
 }
 
 fn read(file: PathBuf) -> Result<Tokenizer, ModelError> {
@@ -182,7 +192,7 @@ mod tests {
             let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(fixture);
             std::fs::copy(data.join("tokenizer.json"), dir.path().join("tokenizer.json")).unwrap();
             std::fs::write(dir.path().join("tokenizer_config.json"), config).unwrap();
-            TokenizerFiles::open(dir.path()).unwrap().unwrap().warnings
+            TokenizerFiles::open(dir.path(), None).unwrap().unwrap().warnings
         };
         let alike = r#"{"do_lower_case": true, "strip_accents": null, "tokenize_chinese_chars": true,
             "add_prefix_space": true}"#;
@@ -208,14 +218,14 @@ mod tests {
         let data =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/encodings-wordpiece/tokenizer.json");
         let without = std::fs::read_to_string(data).unwrap();
-        let warnings = |direction: Option<&str>, config: Option<&str>| {
+        let warnings_beside = |cut: Option<CutSide>, direction: Option<&str>, config: Option<&str>| {
             let dir = tempfile::tempdir().unwrap();
-            let cut = direction.map(|direction| {
+            let truncation = direction.map(|direction| {
                 serde_json::json!({"direction": direction, "max_length": 9, "strategy": "LongestFirst", "stride": 0})
             });
             let tokenizer = without.replacen(
                 r#""truncation": null"#,
-                &format!(r#""truncation": {}"#, serde_json::json!(cut)),
+                &format!(r#""truncation": {}"#, serde_json::json!(truncation)),
                 1,
             );
             std::fs::write(dir.path().join("tokenizer.json"), tokenizer).unwrap();
@@ -223,8 +233,9 @@ mod tests {
                 let config = format!(r#"{{"truncation_side": {side}}}"#);
                 std::fs::write(dir.path().join("tokenizer_config.json"), config).unwrap();
             }
-            TokenizerFiles::open(dir.path()).unwrap().unwrap().warnings
+            TokenizerFiles::open(dir.path(), cut).unwrap().unwrap().warnings
         };
+        let warnings = |direction, config| warnings_beside(None, direction, config);
         let left = "is left, texts are cut on the right unless a request says otherwise";
         let by_config = [format!("tokenizer_config.json: truncation_side {left}")];
         let by_tokenizer = [format!("tokenizer.json: direction of truncation {left}")];
@@ -236,6 +247,13 @@ mod tests {
             assert_eq!(warnings(Some("Left"), silent), by_tokenizer);
             assert_eq!(warnings(Some("Right"), silent), [""; 0]);
             assert_eq!(warnings(None, silent), [""; 0]);
+        }
+        let file = "sentence_bert_config.json";
+        let said = |is_left| Some(CutSide { file, field: "tokenizer_args", is_left });
+        let by_arguments = [format!("{file}: truncation_side in tokenizer_args {left}")];
+        for config in [None, Some(r#""left""#), Some(r#""right""#)] {
+            assert_eq!(warnings_beside(said(true), Some("Right"), config), by_arguments);
+            assert_eq!(warnings_beside(said(false), Some("Left"), config), [""; 0]);
         }
     }
 }

@@ -92,24 +92,24 @@ struct Part<'a, T> {
 }
 
 impl TextTokenizer {
-    /// Reads the tokenizer of the folder `dir`, from `tokenizer.json`, or else BERT's from `vocab.txt`, or else RoBERTa's
-    /// from `vocab.json` and `merges.txt`; `None` when it has none of them. Letters are lowered before it where
-    /// `sentence_bert_config.json` says so.
+    /// Reads the tokenizer of the folder `dir`, from `tokenizer.json`, or else BERT's from `vocab.txt` or RoBERTa's from
+    /// `vocab.json` and `merges.txt`, of both that of the class which the folder names; `None` when it has none of them.
+    /// Letters are lowered before it where `sentence_bert_config.json` says so.
     ///
     /// # Errors
     /// [`ModelError::Read`], [`ModelError::Json`], [`ModelError::Field`], [`ModelError::Unsupported`],
     /// [`ModelError::Tokenizer`].
     pub fn open(dir: &Path, limits: InputLimits) -> Result<Option<Self>, ModelError> {
-        Self::open_with(dir, limits, EncoderInputs::open(dir)?.do_lower_case)
+        Self::open_with(dir, limits, &EncoderInputs::open(dir)?)
     }
 
     pub(crate) fn open_with(
         dir: &Path,
         limits: InputLimits,
-        do_lower_case: bool,
+        inputs: &EncoderInputs,
     ) -> Result<Option<Self>, ModelError> {
-        let case = if do_lower_case { LetterCase::Lowered } else { LetterCase::Kept };
-        Ok(TokenizerFiles::open(dir)?.map(|files| Self::new(files, limits, case)))
+        let case = if inputs.do_lower_case { LetterCase::Lowered } else { LetterCase::Kept };
+        Ok(TokenizerFiles::open(dir, inputs.cut)?.map(|files| Self::new(files, limits, case)))
     }
 
     fn new(files: TokenizerFiles, limits: InputLimits, case: LetterCase) -> Self {
@@ -444,10 +444,11 @@ mod tests {
 
     use super::*;
 
-    fn open(fixture: &str, max_input_length: usize, do_lower_case: bool) -> TextTokenizer {
+    fn open(fixture: &str, max_input_length: usize, lowered: bool) -> TextTokenizer {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(fixture);
         let limits = InputLimits { max_input_length, vocab_size: 1000, type_vocab_size: 2 };
-        TextTokenizer::open_with(&dir, limits, do_lower_case).unwrap().unwrap()
+        let case = if lowered { LetterCase::Lowered } else { LetterCase::Kept };
+        TextTokenizer::new(TokenizerFiles::open(&dir, None).unwrap().unwrap(), limits, case)
     }
 
     fn texts() -> impl Strategy<Value = String> {

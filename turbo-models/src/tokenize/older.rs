@@ -1,5 +1,5 @@
-//! What folders older than `tokenizer.json` have beside a vocabulary: the class that it is made for, and the tokens that
-//! were added to it.
+//! What folders older than `tokenizer.json` have: a vocabulary of one kind or another, the class that it is made for, and
+//! tokens that were added to it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,15 +16,28 @@ use crate::{
     json::{JsonObject, read_json},
 };
 
-/// Refuses a vocabulary made for another class than those `supported`: other classes call their files alike and cut
-/// texts otherwise. The class is where the reference looks for it, in `config`, which is `tokenizer_config.json`, or else
-/// in `config.json` of the folder `dir`; a folder may name none.
-pub(super) fn check_class(
+/// A kind of vocabulary.
+pub(super) struct Vocabulary {
+    /// Names of what it consists of.
+    pub(super) files: &'static [&'static str],
+    /// The reference's classes that cut texts so.
+    pub(super) classes: &'static [&'static str],
+    /// Builds its tokenizer, from the folder and `tokenizer_config.json`.
+    pub(super) open: fn(&Path, Option<&JsonObject>) -> Result<Tokenizer, ModelError>,
+}
+
+/// The one of those `known` that the folder `dir` has: of several, that of its class, or else the first. A class that none
+/// of them is made for is refused: other classes call their files alike and cut texts otherwise. It is where the reference
+/// looks for it, in `config`, which is `tokenizer_config.json`, or else in `config.json`; a folder may name none.
+pub(super) fn vocabulary<'a>(
+    known: &'a [Vocabulary],
     dir: &Path,
     config: Option<&JsonObject>,
-    supported: &[&str],
-) -> Result<(), ModelError> {
+) -> Result<Option<&'a Vocabulary>, ModelError> {
     const FIELD: &str = "tokenizer_class";
+    let is_there = |kind: &&Vocabulary| kind.files.iter().all(|file| dir.join(file).exists());
+    let there: Vec<&Vocabulary> = known.iter().filter(is_there).collect();
+    let Some(&first) = there.first() else { return Ok(None) };
     let model = JsonObject::open(dir.join("config.json"))?;
     for json in config.into_iter().chain(&model) {
         let Some(class) = json.get::<String>(FIELD)? else { continue };
@@ -33,19 +46,19 @@ pub(super) fn check_class(
         if family == "PreTrainedTokenizer" {
             continue; // which names none
         }
-        return if supported.contains(&family) {
-            Ok(())
-        } else {
-            Err(json.unsupported(FIELD, class, supported.join(", ")))
-        };
+        if let Some(kind) = there.iter().copied().find(|kind| kind.classes.contains(&family)) {
+            return Ok(Some(kind));
+        }
+        let supported: Vec<&str> = there.iter().flat_map(|kind| kind.classes).copied().collect();
+        return Err(json.unsupported(FIELD, class, supported.join(", ")));
     }
     // Where no class is named the family decides, and one of those here has a class of its own.
-    let Some(model) = model else { return Ok(()) };
+    let Some(model) = model else { return Ok(Some(first)) };
     match model.get::<String>("model_type")?.as_deref() {
         Some("mpnet") => {
             Err(model.wrong("model_type", "the tokenizer of mpnet is read from tokenizer.json only"))
         }
-        _ => Ok(()),
+        _ => Ok(Some(first)),
     }
 }
 

@@ -1,17 +1,22 @@
 //! The tokenizer of folders older than `tokenizer.json`: `vocab.txt`, one token a line, and `tokenizer_config.json`.
 
-use std::{fs, io, path::Path};
+use std::{fs, path::Path};
 
 use tokenizers::{
     AddedToken, Tokenizer, decoders::wordpiece::WordPiece as WordPieceDecoder, models::wordpiece::WordPiece,
     normalizers::BertNormalizer, pre_tokenizers::bert::BertPreTokenizer, processors::bert::BertProcessing,
 };
 
-use super::older::{add_tokens, check_class};
+use super::older::{Vocabulary, add_tokens};
 use crate::{ModelError, error::one_line, json::JsonObject};
 
-/// The reference's classes that cut texts so.
-const CLASSES: [&str; 3] = ["BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"];
+pub(super) const WORD_PIECE: Vocabulary = Vocabulary {
+    files: &[FILE],
+    classes: &["BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"],
+    open,
+};
+
+const FILE: &str = "vocab.txt";
 const CLS: &str = "[CLS]";
 const SEP: &str = "[SEP]";
 const UNK: &str = "[UNK]";
@@ -19,15 +24,13 @@ const UNK: &str = "[UNK]";
 const SPECIAL: [&str; 5] = ["[PAD]", UNK, CLS, SEP, "[MASK]"];
 
 /// BERT's tokenizer, as the reference builds it from `vocab.txt` of the folder `dir` and from `config`, which is
-/// `tokenizer_config.json`; `None` when there is no `vocab.txt`.
-pub(super) fn open(dir: &Path, config: Option<&JsonObject>) -> Result<Option<Tokenizer>, ModelError> {
-    let file = dir.join("vocab.txt");
+/// `tokenizer_config.json`.
+fn open(dir: &Path, config: Option<&JsonObject>) -> Result<Tokenizer, ModelError> {
+    let file = dir.join(FILE);
     let vocabulary = match fs::read(&file) {
         Ok(vocabulary) => vocabulary,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(ModelError::Read { file, source }),
     };
-    check_class(dir, config, &CLASSES)?;
     let wrong = |why: String| ModelError::Tokenizer { file: file.clone(), why };
     let vocabulary = WordPiece::read_bytes(&vocabulary).map_err(|error| wrong(one_line(error)))?;
     let word_piece =
@@ -44,7 +47,7 @@ pub(super) fn open(dir: &Path, config: Option<&JsonObject>) -> Result<Option<Tok
     tokenizer.add_special_tokens(known).map_err(|error| wrong(one_line(error)))?;
     add_tokens(&mut tokenizer, dir, config)?;
     tokenizer.with_decoder(Some(WordPieceDecoder::default()));
-    Ok(Some(tokenizer))
+    Ok(tokenizer)
 }
 
 fn normalizer(config: Option<&JsonObject>) -> Result<BertNormalizer, ModelError> {

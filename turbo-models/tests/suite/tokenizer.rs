@@ -257,6 +257,35 @@ fn old_roberta() -> TempDir {
     dir
 }
 
+/// One of them is left from another model.
+#[test]
+fn of_two_old_vocabularies_that_of_the_class_counts() {
+    let (dir, bert) = (old_roberta(), old_bert());
+    fs::copy(bert.path().join("vocab.txt"), dir.path().join("vocab.txt")).unwrap();
+    let config = |class: &str| {
+        let config = json!({ "tokenizer_class": class });
+        fs::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+    };
+    let ids = || {
+        let limits = InputLimits { vocab_size: 269, ..limits(64) };
+        let tokenizer = TextTokenizer::open(dir.path(), limits).unwrap().unwrap();
+        tokenizer.encode("the", Truncation::Off).unwrap().input_ids
+    };
+    let (of_words, of_bytes) = ([2_u32, 89, 3], [0_u32, 261, 2]);
+    assert_eq!(ids(), of_words, "no class is named");
+    for (class, expected) in
+        [("BertTokenizer", of_words), ("RobertaTokenizerFast", of_bytes), ("BartTokenizer", of_bytes)]
+    {
+        config(class);
+        assert_eq!(ids(), expected, "{class}");
+    }
+    config("HerbertTokenizer");
+    let berts = "BertTokenizer, DistilBertTokenizer, ElectraTokenizer";
+    let robertas = "RobertaTokenizer, BartTokenizer, LongformerTokenizer";
+    let why = format!(r#"tokenizer_class is "HerbertTokenizer", supported: {berts}, {robertas}"#);
+    assert_eq!(refusal(dir.path()), format!("tokenizer_config.json: {why}"));
+}
+
 /// The same vocabulary as `vocab.json` and `merges.txt` gives the same encodings as `tokenizer.json`.
 #[test]
 fn old_folders_of_roberta_have_a_vocabulary_and_merges() {

@@ -205,6 +205,18 @@ fn splade_of_later_versions() {
     assert_eq!((checkpoint.task(), checkpoint.max_input_length()), (Some(Task::SparseEmbedding), 9));
 }
 
+/// Wherever a folder says so, and the cut is for requests to choose.
+#[test]
+fn arguments_of_the_tokenizer_may_want_texts_cut_on_the_left() {
+    let folder = copy("tiny-sentence");
+    let file = folder.path().join("sentence_bert_config.json");
+    set(&file, "tokenizer_args", json!({"truncation_side": "left"}));
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let left = "sentence_bert_config.json: truncation_side in tokenizer_args is left, ";
+    let warnings = checkpoint.warnings();
+    assert!(warnings.iter().any(|warning| warning.starts_with(left)), "{warnings:?}");
+}
+
 /// Later versions of the library say in their own file what `tiny-cross-encoder` says in `config.json`.
 #[test]
 fn cross_encoders_of_later_versions() {
@@ -217,10 +229,29 @@ fn cross_encoders_of_later_versions() {
     assert_eq!(function(), ScoreFunction::Identity);
     set(&folder.path().join("config.json"), "sentence_transformers", Value::Null);
     assert_eq!(function(), ScoreFunction::Sigmoid, "one label, and nobody says otherwise");
-    fs::write(&library, r#"{"activation_fn": "torch.nn.modules.activation.Tanh"}"#).unwrap();
-    let tanh =
-        r#"activation_fn is "torch.nn.modules.activation.Tanh", supported: Identity, Sigmoid, Softmax"#;
-    assert_eq!(error(folder.path()), format!("config_sentence_transformers.json: {tanh}"));
+}
+
+/// An activation that is not known: vectors can be had, scores cannot.
+#[test]
+fn an_unknown_activation_stops_a_cross_encoder_only() {
+    const TANH: &str = r#"{"activation_fn": "torch.nn.modules.activation.Tanh"}"#;
+    let write = |folder: &TempDir| {
+        fs::write(folder.path().join("config_sentence_transformers.json"), TANH).unwrap();
+        Checkpoint::open(folder.path()).unwrap()
+    };
+    let folder = copy("tiny-cross-encoder");
+    let checkpoint = write(&folder);
+    assert!(checkpoint.supports(Pooling::Cls.into()) && !checkpoint.supports(Task::SequenceClassification));
+    let why = r#"activation_fn is "torch.nn.modules.activation.Tanh", supported: Identity, Sigmoid, Softmax"#;
+    let [warning] = checkpoint.warnings() else { panic!("{:?}", checkpoint.warnings()) };
+    assert!(warning.starts_with("no sequence-classification: ") && warning.ends_with(why), "{warning}");
+    let refused = encoder(&checkpoint, EncoderOptions::of(&checkpoint)).err().unwrap().to_string();
+    assert!(refused.ends_with(&format!("config_sentence_transformers.json: {why}")), "{refused}");
+
+    let folder = copy("tiny-sentence");
+    let checkpoint = write(&folder);
+    assert_eq!(checkpoint.warnings(), [""; 0]);
+    assert!(encoder(&checkpoint, EncoderOptions::of(&checkpoint)).is_ok());
 }
 
 /// A reranker that would have to write its answer.
