@@ -7,7 +7,12 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{NamedNoise, SMALL, batch, encoder, families::family, greatest, on_cpu, sequences};
+use common::{
+    NamedNoise, SMALL, batch, encoder,
+    families::family,
+    on_cpu, sequences,
+    twin::{self, distance},
+};
 use turbo_graph::{Capacity, Executor, ExecutorConfig, GraphError, LayoutKind, Program, passes};
 use turbo_kernels::{
     DeviceError, EncoderKernels, KernelError, bf16,
@@ -43,9 +48,13 @@ fn pooled<D: EncoderKernels>(executor: &mut Executor<D>, lens: &[usize]) -> Resu
     Ok(rows)
 }
 
-fn distance(a: &[f32], b: &[f32]) -> f32 {
-    assert_eq!(a.len(), b.len());
-    greatest(a.iter().zip(b).map(|(a, b)| (a - b).abs()))
+/// How far such rows may be from each other where both are computed in f32.
+fn allowed(lens: &[usize]) -> f32 {
+    let ids = sequences(lens, SMALL.vocab_size);
+    let batch: Vec<twin::Sequence<'_>> =
+        ids.iter().map(|ids| twin::Sequence { ids, types: &[], selected: &[] }).collect();
+    let (_, allowed) = twin::answers(&encoder(SMALL), &["pooled"], &batch);
+    allowed
 }
 
 /// Batches of which no sizes are those of their bucket, one after the other and again.
@@ -60,7 +69,7 @@ fn it_computes_what_the_processor_does() {
         let want = pooled(&mut cpu, lens).unwrap();
         let (in_f32, in_bf16) = (pooled(&mut exact, lens).unwrap(), pooled(&mut rounded, lens).unwrap());
         let off = distance(&in_f32, &want);
-        assert!(off < 2e-5, "{lens:?}: off by {off}");
+        assert!(off <= allowed(lens), "{lens:?}: off by {off}");
         // values are of order 1 behind a norm; 2⁻⁸ of them for each of three layers' roundings
         let off = distance(&in_bf16, &want);
         assert!(off < 0.1, "{lens:?} in bf16: off by {off}");
@@ -130,7 +139,7 @@ fn the_next_batch_is_launched_while_one_runs() {
         while !executor.is_done().unwrap() {}
         assert!(emulator.waiting() > 0, "nobody waited for the next batch");
         let off = distance(&oldest(&mut executor, lens), &pooled(&mut cpu, lens).unwrap());
-        assert!(off < 2e-5, "{lens:?}: off by {off}");
+        assert!(off <= allowed(lens), "{lens:?}: off by {off}");
     }
     assert_eq!(emulator.allocations(), asked);
 }
@@ -145,7 +154,7 @@ fn a_larger_batch_behind_one_that_runs_leaves_its_results_alone() {
     all.iter().for_each(|lens| behind(&mut executor, lens).unwrap());
     for lens in all {
         let off = distance(&oldest(&mut executor, lens), &pooled(&mut cpu, lens).unwrap());
-        assert!(off < 2e-5, "{lens:?}: off by {off}");
+        assert!(off <= allowed(lens), "{lens:?}: off by {off}");
     }
     assert!(matches!(
         executor.read(executor.output("pooled").unwrap(), 0, &mut Vec::new()),

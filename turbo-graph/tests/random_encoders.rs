@@ -4,9 +4,11 @@
 
 mod common;
 
-use std::collections::BTreeMap;
-
-use common::{greatest, on_cpu, sequences, twin, unfolded_plan};
+use common::{
+    on_cpu, sequences,
+    twin::{self, distance},
+    unfolded_plan,
+};
 use proptest::prelude::*;
 use turbo_alloc::check;
 use turbo_graph::{
@@ -347,35 +349,13 @@ fn selected(ids: &[u32]) -> [u32; 2] {
     [0, ids.len() as u32 / 2]
 }
 
-/// The same by the naive twin.
-fn expected(graph: &Graph) -> Vec<f32> {
-    of_twin(|sequence| twin::evaluate(graph, sequence))
-}
-
-fn of_twin(evaluate: impl Fn(&twin::Sequence<'_>) -> BTreeMap<String, Vec<f64>>) -> Vec<f32> {
-    let mut values = Vec::new();
-    for ids in sequences(&LENS, VOCABULARY) {
-        let outputs = evaluate(&twin::Sequence { ids: &ids, selected: &selected(&ids) });
-        let named = OUTPUTS.iter().filter_map(|name| outputs.get(*name));
-        values.extend(named.flatten().map(|&value| value as f32));
-    }
-    values
-}
-
-/// How far an encoder's answers may be from `expected` where its operators round: a few times what they are when the
-/// twin's operators are off by some roundings to f32. Some encoders grow large before their last norm, or cancel, and
-/// make a thousand times more of a rounding than others.
-fn allowed(graph: &Graph, expected: &[f32]) -> f32 {
-    let shaken = |seed| of_twin(|sequence| twin::evaluate_shaken(graph, sequence, 4.0 * F32_ROUNDING, seed));
-    8.0 * greatest((0..4).map(|seed| distance(expected, &shaken(seed))))
-}
-
-const F32_ROUNDING: f64 = 1.0 / (1 << 24) as f64;
-
-/// The greatest difference, relative to what is more than 1.
-fn distance(a: &[f32], b: &[f32]) -> f32 {
-    assert_eq!(a.len(), b.len());
-    greatest(a.iter().zip(b).map(|(a, b)| (a - b).abs() / a.abs().max(1.0)))
+/// The same by the naive twin, and how far others may be from it.
+fn expected(graph: &Graph) -> (Vec<f32>, f32) {
+    let ids = sequences(&LENS, VOCABULARY);
+    let picked: Vec<[u32; 2]> = ids.iter().map(|ids| selected(ids)).collect();
+    let batch: Vec<twin::Sequence<'_>> =
+        ids.iter().zip(&picked).map(|(ids, selected)| twin::Sequence { ids, types: &[], selected }).collect();
+    twin::answers(graph, &OUTPUTS, &batch)
 }
 
 proptest! {
@@ -385,8 +365,8 @@ proptest! {
         let graph = draw(&encoder).unwrap();
         let drawn = answers(&graph, LayoutKind::Padded, &[]);
         prop_assert!(drawn.iter().all(|value| value.is_finite()));
-        let expected = expected(&graph);
-        let (worst, allowed) = (distance(&expected, &drawn), allowed(&graph, &expected));
+        let (expected, allowed) = expected(&graph);
+        let worst = distance(&expected, &drawn);
         prop_assert!(worst <= allowed, "the drawing differs from its twin by {worst}, allowed are {allowed}");
         for count in 1..=passes::ALL.len() {
             let worst = distance(&drawn, &answers(&graph, LayoutKind::Padded, &passes::ALL[..count]));

@@ -1,4 +1,5 @@
-//! The naive twin of an executor: a drawing evaluated operator by operator, one sequence at a time, in f64.
+//! The naive twin of an executor: a drawing evaluated operator by operator, one sequence at a time, in f64; and how far
+//! from it an executor may be, which computes in f32.
 
 use std::{cell::Cell, collections::BTreeMap};
 
@@ -9,12 +10,49 @@ use turbo_graph::{
     op::HeadColumns,
 };
 
-use super::NamedNoise;
+use super::{NamedNoise, greatest};
 
 /// One sequence of a batch.
 pub(crate) struct Sequence<'a> {
     pub(crate) ids: &'a [u32],
+    /// Types of its tokens; where there are none, 0.
+    pub(crate) types: &'a [u32],
     pub(crate) selected: &'a [u32],
+}
+
+/// What 24 bits round off at most, relative to the value.
+const F32_ROUNDING: f64 = 1.0 / (1 << 24) as f64;
+
+/// The outputs of these names of each sequence, one after the other; and how far those of executors may be from them, and
+/// from each other where passes or devices differ: a few times what they are when the twin's operators are off by some
+/// roundings to f32. Some drawings grow large before their last norm, or cancel, and make a thousand times more of a
+/// rounding than others.
+pub(crate) fn answers(graph: &Graph, names: &[&str], batch: &[Sequence<'_>]) -> (Vec<f32>, f32) {
+    let exact = collect(names, batch, |sequence| evaluate(graph, sequence));
+    let shaken =
+        |seed| collect(names, batch, |sequence| evaluate_shaken(graph, sequence, 4.0 * F32_ROUNDING, seed));
+    let allowed = 8.0 * greatest((0..4).map(|seed| distance(&exact, &shaken(seed))));
+    (exact, allowed)
+}
+
+/// The greatest difference, relative to what is more than 1.
+pub(crate) fn distance(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    greatest(a.iter().zip(b).map(|(a, b)| (a - b).abs() / a.abs().max(1.0)))
+}
+
+fn collect(
+    names: &[&str],
+    batch: &[Sequence<'_>],
+    evaluate: impl Fn(&Sequence<'_>) -> BTreeMap<String, Vec<f64>>,
+) -> Vec<f32> {
+    let mut values = Vec::new();
+    for sequence in batch {
+        let outputs = evaluate(sequence);
+        let named = names.iter().filter_map(|name| outputs.get(*name));
+        values.extend(named.flatten().map(|&value| value as f32));
+    }
+    values
 }
 
 /// Values of one sequence: `heads` matrices, one below the other.
@@ -65,13 +103,13 @@ impl Tensor {
 }
 
 /// The outputs of a drawing for one sequence, by name.
-pub(crate) fn evaluate(graph: &Graph, sequence: &Sequence<'_>) -> BTreeMap<String, Vec<f64>> {
+fn evaluate(graph: &Graph, sequence: &Sequence<'_>) -> BTreeMap<String, Vec<f64>> {
     evaluate_with(graph, sequence, |result| result)
 }
 
 /// The same where every value of every operator is off by up to `relative` of itself, up or down at random from `seed`:
 /// how far that takes the outputs says what the drawing makes of roundings.
-pub(crate) fn evaluate_shaken(
+fn evaluate_shaken(
     graph: &Graph,
     sequence: &Sequence<'_>,
     relative: f64,
@@ -118,7 +156,7 @@ fn constant(graph: &Graph, value: turbo_graph::ValueId, sequence: &Sequence<'_>)
             let ids = sequence.ids.iter().enumerate();
             let id = |(position, &id): (usize, &u32)| match input {
                 Input::InputIds => f64::from(id),
-                Input::TokenTypeIds => 0.0,
+                Input::TokenTypeIds => f64::from(sequence.types.get(position).copied().unwrap_or(0)),
                 Input::PositionIds(Positions::FromZero) => position as f64,
                 Input::PositionIds(Positions::AfterPad { pad_id }) => {
                     let tokens = sequence.ids[..=position].iter().filter(|&id| id != pad_id).count();
