@@ -75,12 +75,14 @@ pub enum HubError {
     },
     /// Nothing may be asked, and the cache does not have it.
     #[error(
-        "{model}: HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set, and {cache} does not have all its files: fetch it \
-         once without, or pass the path of a folder with its files"
+        "{model}: {variable} is set, and {cache} does not have all its files: fetch it once without, or pass the path of \
+         a folder with its files"
     )]
     Offline {
         /// The model.
         model: String,
+        /// What forbids to ask.
+        variable: &'static str,
         /// The cache.
         cache: PathBuf,
     },

@@ -115,9 +115,9 @@ impl Hub {
         if is_commit(revision) && self.is_settled(model) {
             return Ok(self.snapshot(name, revision));
         }
-        if self.settings.offline {
+        if let Some(variable) = self.settings.offline {
             let cache = self.settings.cache.clone();
-            let missing = HubError::Offline { model: name.to_owned(), cache };
+            let missing = HubError::Offline { model: name.to_owned(), variable, cache };
             return self.cached(name, revision).ok_or(missing);
         }
         let answer = match ask::about(&self.settings, name, revision) {

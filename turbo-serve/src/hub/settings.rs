@@ -16,8 +16,8 @@ pub struct HubSettings {
     pub token: Option<String>,
     /// Where files are kept.
     pub cache: PathBuf,
-    /// Whether only the cache is looked at.
-    pub offline: bool,
+    /// The variable by which only the cache is looked at; `None`: the Hub is asked.
+    pub offline: Option<&'static str>,
     /// How long a transfer may stand still before it is given up.
     pub patience: Duration,
     /// Pause before a broken transfer is taken up again; longer each time.
@@ -63,10 +63,8 @@ impl HubSettings {
             return Err(HubError::TokenForm);
         }
         let endpoint = variable("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned());
-        let offline = ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]
-            .into_iter()
-            .filter_map(variable)
-            .any(|value| is_yes(&value));
+        let says_yes = |name: &&str| variable(name).is_some_and(|value| is_yes(&value));
+        let offline = ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"].into_iter().find(says_yes);
         Ok(Self {
             endpoint: endpoint.trim_end_matches('/').to_owned(),
             token,
@@ -181,9 +179,13 @@ mod tests {
 
     #[test]
     fn offline_is_said_as_everywhere() {
-        for (value, expected) in [("1", true), ("ON", true), ("true", true), ("0", false), ("", false)] {
-            assert_eq!(settings(&[("HF_HUB_OFFLINE", value)]).offline, expected, "{value:?}");
+        for name in ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"] {
+            for (value, is_yes) in [("1", true), ("ON", true), ("true", true), ("0", false), ("", false)] {
+                assert_eq!(settings(&[(name, value)]).offline, is_yes.then_some(name), "{name}: {value:?}");
+            }
         }
+        let other = settings(&[("HF_HUB_OFFLINE", "0"), ("TRANSFORMERS_OFFLINE", "1")]);
+        assert_eq!(other.offline, Some("TRANSFORMERS_OFFLINE"));
         assert_eq!(settings(&[("HF_ENDPOINT", "http://h:1/")]).endpoint, "http://h:1");
     }
 }

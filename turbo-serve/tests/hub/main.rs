@@ -21,6 +21,8 @@ use server::{Model, NAME, OLD_NAME, Server};
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 const LATER_COMMIT: &str = "89abcdef0123456789abcdef0123456789abcdef";
 const WEIGHTS: &str = "model.safetensors";
+/// What forbids to ask the Hub.
+const OFFLINE: Option<&str> = Some("TRANSFORMERS_OFFLINE");
 
 fn tiny() -> BTreeMap<String, Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../turbo-models/tests/data/tiny-sentence");
@@ -56,7 +58,7 @@ impl Rig {
             endpoint: self.server.address.clone(),
             token: None,
             cache: self.cache.path().to_owned(),
-            offline: false,
+            offline: None,
             patience: Duration::from_secs(30),
             pause: Duration::from_millis(5),
         }
@@ -137,7 +139,7 @@ fn the_files_that_are_read_come_once_into_the_usual_cache() {
     assert_whole(&rig.fetch().unwrap());
     assert_eq!(rig.paths(), [format!("/api/models/{NAME}/revision/main?blobs=true")]);
     assert_whole(&rig.fetch_as(NAME, COMMIT, rig.settings()).unwrap());
-    assert_whole(&rig.fetch_as(NAME, MAIN, HubSettings { offline: true, ..rig.settings() }).unwrap());
+    assert_whole(&rig.fetch_as(NAME, MAIN, HubSettings { offline: OFFLINE, ..rig.settings() }).unwrap());
     assert!(rig.paths().is_empty());
 }
 
@@ -242,10 +244,10 @@ fn a_hub_out_of_reach_leaves_what_the_cache_has() {
     assert!(matches!(snapshot.stale, Some(HubError::Busy { .. })));
     let error = rig.fetch_as("owner/other", MAIN, gone).unwrap_err().to_string();
     assert!(error.starts_with("owner/other: http://127.0.0.1:9 is out of reach ("), "{error}");
-    let offline = HubSettings { offline: true, ..rig.settings() };
+    let offline = HubSettings { offline: OFFLINE, ..rig.settings() };
     let error = rig.fetch_as("owner/other", MAIN, offline).unwrap_err().to_string();
     assert!(
-        error.contains("HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set")
+        error.starts_with("owner/other: TRANSFORMERS_OFFLINE is set, and ")
             && error.contains("does not have all its files"),
         "{error}"
     );
@@ -257,7 +259,7 @@ fn an_unfinished_fetch_is_no_model_offline() {
         Rig::new(Model { breaks: HashMap::from([(WEIGHTS.to_owned(), vec![9, 0, 0, 0, 0])]), ..model() });
     rig.error();
     for revision in [MAIN, COMMIT] {
-        let offline = HubSettings { offline: true, ..rig.settings() };
+        let offline = HubSettings { offline: OFFLINE, ..rig.settings() };
         assert!(matches!(rig.fetch_as(NAME, revision, offline), Err(HubError::Offline { .. })), "{revision}");
     }
 }
@@ -288,7 +290,7 @@ fn weights_come_behind_all_that_says_how_to_read_them() {
     let breaks = HashMap::from([("1_Pooling/config.json".to_owned(), vec![0; 4])]);
     let rig = Rig::new(Model { breaks, ..model() });
     rig.error();
-    let offline = HubSettings { offline: true, ..rig.settings() };
+    let offline = HubSettings { offline: OFFLINE, ..rig.settings() };
     assert!(matches!(rig.fetch_as(NAME, COMMIT, offline), Err(HubError::Offline { .. })));
     rig.server.model.lock().unwrap().breaks.clear();
     assert_whole(&rig.fetch_as(NAME, COMMIT, rig.settings()).unwrap());
@@ -323,7 +325,7 @@ fn a_later_commit_that_breaks_leaves_the_one_before() {
     assert_whole(&snapshot);
     assert_eq!(snapshot.commit, COMMIT);
     assert!(matches!(snapshot.stale, Some(HubError::Unreachable { .. })));
-    let offline = HubSettings { offline: true, ..rig.settings() };
+    let offline = HubSettings { offline: OFFLINE, ..rig.settings() };
     assert!(matches!(rig.fetch_as(NAME, LATER_COMMIT, offline), Err(HubError::Offline { .. })));
 }
 
