@@ -8,12 +8,12 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, anyhow, ensure};
 use clap::{ArgAction, Args};
 use turbo_models::{DType, EncoderKernels};
 use turbo_serve::{
     cache::ResponseCache,
-    engine::{BatchTokens, DefaultPrompt, Engine, EngineConfig, Model, ModelInfo, OpenOptions},
+    engine::{BatchTokens, DefaultPrompt, Engine, EngineConfig, Model, ModelInfo, OpenOptions, StartError},
     grpc,
     http::{self, HttpOptions, Metrics},
     models::Models,
@@ -339,7 +339,7 @@ impl Arguments {
     /// # Errors
     /// Arguments that contradict each other, limits under which a server would refuse its clients for ever.
     pub(super) fn check(&self) -> Result<()> {
-        self.check_model()?;
+        self.check_model().map_err(of_flags)?;
         self.cache.check()?;
         self.net.check()?;
         ensure!(
@@ -367,7 +367,7 @@ impl Arguments {
     /// The same for what is said of the model.
     ///
     /// # Errors
-    /// Limits that no model could be served with, a dtype that the device does not have.
+    /// Limits that no model could be served with, by their keys in a file; a dtype that the device does not have.
     pub(super) fn check_model(&self) -> Result<()> {
         self.model.dtype.check_on(self.model.device)?;
         Ok(self.config(NonZeroUsize::MIN).check_limits()?)
@@ -414,5 +414,17 @@ impl Arguments {
             cost_cache: caches::costs(self.cost_cache.as_ref()),
             ..default
         }
+    }
+}
+
+/// An error about a limit, by the flag that it is on a command line.
+fn of_flags(error: Error) -> Error {
+    let flag = |name: &str| format!("--{}", name.replace('_', "-"));
+    match error.downcast_ref::<StartError>() {
+        Some(&StartError::Zero { name }) => anyhow!("{} 0: expected at least 1", flag(name)),
+        Some(&StartError::TooMany { name, got, limit }) => {
+            anyhow!("{} {got}: expected at most {limit}", flag(name))
+        }
+        _ => error,
     }
 }

@@ -281,10 +281,13 @@ fn what_cannot_work_is_told_before_the_model_is_loaded() {
     // Nothing is read of a model.
     let empty = tempfile::tempdir().unwrap();
     for (arguments, said) in [
-        (&["--max-client-batch-size=0"][..], "max_client_batch_size must be at least 1"),
-        (&["--max-batch-tokens=0"], "max_batch_tokens must be at least 1"),
-        (&["--max-concurrent-requests=2000000"], "max_concurrent_requests is 2000000, at most 1048576"),
-        (&["--tokenization-workers=5000"], "tokenization_workers is 5000, at most 1024"),
+        (&["--max-client-batch-size=0"][..], "--max-client-batch-size 0: expected at least 1"),
+        (&["--max-batch-tokens=0"], "--max-batch-tokens 0: expected at least 1"),
+        (
+            &["--max-concurrent-requests=2000000"],
+            "--max-concurrent-requests 2000000: expected at most 1048576",
+        ),
+        (&["--tokenization-workers=5000"], "--tokenization-workers 5000: expected at most 1024"),
         (&["--payload-limit=0"], "--payload-limit 0: expected at least 1"),
         (&["--device=cuda:0", "--dtype=int8"], "--dtype int8: a GPU computes in f32, bf16 or float16"),
     ] {
