@@ -1,5 +1,7 @@
 //! `turbo-bench FIGURE`: runs a figure and writes its record and plot. `turbo-bench random NAME`: a model to time.
 
+#[cfg(unix)]
+mod bound;
 mod choice;
 mod cpu;
 mod engines;
@@ -8,6 +10,8 @@ mod random;
 #[cfg(unix)]
 mod serve;
 
+#[cfg(target_os = "linux")]
+use std::ffi::OsString;
 use std::{
     num::NonZeroUsize,
     path::PathBuf,
@@ -62,6 +66,13 @@ enum Command {
         #[arg(long, value_enum, default_value = "f32")]
         dtype: Precision,
     },
+    /// Become another program, one that is killed when whoever has started it ends; how `serve` starts servers
+    #[cfg(target_os = "linux")]
+    Bound {
+        /// The program, and what it is called with
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORD")]
+        command: Vec<OsString>,
+    },
     /// Take a share of one core until standard input ends; the neighbour in `cpu`
     Disturb {
         /// Of the core's time
@@ -113,6 +124,8 @@ fn run(cli: Cli) -> Result<()> {
                 None => products::serve(device, dtype, requests, answers)?,
             }
         }
+        #[cfg(target_os = "linux")]
+        Command::Bound { command } => return Err(bound::turn_into(&command)),
         Command::Disturb { share } => disturb::until_the_end_of(std::io::stdin(), share),
     }
     Ok(())

@@ -22,7 +22,7 @@ use turbo_bench::{
 };
 use turbo_kernels::Isa;
 
-use crate::{choice::Choice, engines::Engines, own};
+use crate::{bound::bound, choice::Choice, engines::Engines, own};
 
 /// turbo as a server: its policies under load, other servers beside it, clients that it has to survive (about an hour)
 ///
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let regimes = arguments.regimes(record.as_ref())?;
     if choice.list {
-        return Choice::print(regimes.iter().map(Regime::title));
+        return Choice::print(regimes.iter().map(listed));
     }
     if let Some(record) = &record {
         let elsewhere = || format!("{}: choose another --threads, or another --out", out.display());
@@ -169,12 +169,9 @@ impl<'a> Place<'a> {
         let mut models: Vec<&str> = regimes.iter().map(|regime| regime.model.as_str()).collect();
         models.dedup();
         for model in models {
-            let servers = regimes.iter().filter(|regime| regime.model == model).flat_map(servers);
-            let others = servers.filter_map(|server| match server {
-                Kind::Other(name) => Some((name.as_str(), Precision::F32)),
-                _ => None,
-            });
-            arguments.engines.prepare(model, &others.collect::<Vec<_>>())?;
+            let others = regimes.iter().filter(|regime| regime.model == model).flat_map(others);
+            let others: Vec<_> = others.map(|name| (name, Precision::F32)).collect();
+            arguments.engines.prepare(model, &others)?;
             complete(&arguments.engines.checkpoint(model), &words, &served(arguments, model))?;
         }
         let texts = Texts::open(&arguments.published.join(WORDS))?;
@@ -184,7 +181,7 @@ impl<'a> Place<'a> {
 
     /// turbo with a model, before what tells servers apart.
     fn turbo(&self, model: &str) -> Command {
-        let mut command = Command::new(&self.arguments.turbo);
+        let mut command = bound(&self.arguments.turbo);
         isolate(&mut command, std::env::var_os);
         command.args(["serve", "--hostname=127.0.0.1", "--port=0", "--device=cpu"]);
         command.args(["--pooling=mean", "--threads", &self.arguments.choice.threads.to_string()]);
@@ -215,11 +212,25 @@ fn isolate(command: &mut Command, variable: impl Fn(&'static str) -> Option<OsSt
     }
 }
 
-/// The servers of a regime, if it has any.
-fn servers(regime: &Regime) -> &[Kind] {
-    match &regime.work {
+/// The other engines among the servers of a regime.
+fn others(regime: &Regime) -> impl Iterator<Item = &str> {
+    let servers: &[Kind] = match &regime.work {
         Work::Contest { servers, .. } => servers,
         _ => &[],
+    };
+    servers.iter().filter_map(|server| match server {
+        Kind::Other(name) => Some(name.as_str()),
+        _ => None,
+    })
+}
+
+/// A regime as `--list` prints it, with the other engines in it: by these `cargo xtask bench` knows whether it has to
+/// install them.
+fn listed(regime: &Regime) -> String {
+    let others: Vec<&str> = others(regime).collect();
+    match others.is_empty() {
+        true => regime.title(),
+        false => format!("{}, beside {}", regime.title(), others.join(", ")),
     }
 }
 
@@ -272,7 +283,9 @@ impl Stage for Place<'_> {
                 turbo
             }
             Kind::Other(peer) => {
-                let mut other = self.arguments.engines.script("serve_peer.py")?;
+                let script = self.arguments.engines.script("serve_peer.py")?;
+                let mut other = bound(script.get_program());
+                other.args(script.get_args());
                 other.args(["--peer", peer, "--threads", &threads, "--base"]);
                 other.arg(self.arguments.engines.base(model)).arg("--tokenizer");
                 other.arg(self.checkpoint(model).join("tokenizer.json"));
@@ -300,6 +313,15 @@ mod tests {
         for wrong in ["-1", "0", "nan", "inf", "1e30", "", "1s"] {
             assert_eq!(seconds(wrong), Err("expected seconds from 0.01 to 3600".to_owned()), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_list_says_who_is_compared_with() {
+        let all: Vec<String> = regime::all().unwrap().iter().map(listed).collect();
+        let beside: Vec<&str> = all.iter().map(String::as_str).filter(|it| it.contains("beside")).collect();
+        let expected = ["minilm others-short, beside ort, ov", "minilm others-long, beside ort, ov"];
+        assert_eq!(beside, expected);
+        assert!(all.iter().any(|it| it == "minilm packed-short"), "{all:?}");
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! `cargo xtask bench`: runs a figure of turbo-bench in release, from the workspace root.
 //!
-//! The figures `cpu` and `serve` compare turbo with engines that live in Python: they are installed first. `serve` runs the
-//! server, which is built first, and makes texts of the words of a published model, which is fetched first.
+//! The figures `cpu` and `serve` compare turbo with engines that live in Python and take gigabytes: they are installed
+//! first, unless nothing that is asked of `serve` has them in it. `serve` runs the server, which is built first, and makes
+//! texts of the words of a published model, which is fetched first.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 
 use crate::model;
 use crate::peers;
@@ -32,7 +33,12 @@ pub(crate) struct Arguments {
 pub(crate) fn run(workspace: &Workspace, progress: Progress, arguments: &Arguments) -> Result<()> {
     let mut bench = turbo_bench(workspace);
     let needs = Needs::of(&arguments.figure);
-    if needs.peers {
+    let has_peers = match needs.peers {
+        Peers::None => false,
+        Peers::All => true,
+        Peers::AsListed => list(workspace, &arguments.figure)?.lines().any(names_peers),
+    };
+    if has_peers {
         bench.env(peers::VARIABLE, peers::python(workspace)?);
     }
     if needs.server {
@@ -45,11 +51,22 @@ pub(crate) fn run(workspace: &Workspace, progress: Progress, arguments: &Argumen
     process::run(bench.args(&arguments.figure))
 }
 
+/// Which of the engines that turbo is compared with.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Peers {
+    /// Nobody is, or somebody else's are used.
+    #[default]
+    None,
+    /// Every one.
+    All,
+    /// Those that `--list` names beside what is asked for, and often none.
+    AsListed,
+}
+
 /// What has to be there before a figure runs.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Needs {
-    /// The engines that turbo is compared with.
-    peers: bool,
+    peers: Peers,
     /// The server.
     server: bool,
     /// A published model.
@@ -62,15 +79,32 @@ impl Needs {
         if ["--help", "-h", "--list", "--render"].into_iter().any(asks) {
             return Self::default();
         }
+        let peers = |all| if asks("--python") { Peers::None } else { all };
         match figure.first().map(String::as_str) {
             // by either of its names
-            Some("cpu" | "encoder") => Self { peers: !asks("--python"), ..Self::default() },
+            Some("cpu" | "encoder") => Self { peers: peers(Peers::All), ..Self::default() },
             Some("serve") => {
-                Self { peers: !asks("--python"), server: !asks("--turbo"), model: !asks("--published") }
+                Self { peers: peers(Peers::AsListed), server: !asks("--turbo"), model: !asks("--published") }
             }
             _ => Self::default(),
         }
     }
+}
+
+/// What a figure is going to measure, a line for each regime.
+fn list(workspace: &Workspace, figure: &[String]) -> Result<String> {
+    let mut list = turbo_bench(workspace);
+    list.args(figure).arg("--list").stderr(Stdio::inherit());
+    let listed = list.output().with_context(|| format!("cannot start `{}`", process::line(&list)))?;
+    if !listed.status.success() {
+        bail!("`{}` failed ({})", process::line(&list), listed.status);
+    }
+    Ok(String::from_utf8_lossy(&listed.stdout).into_owned())
+}
+
+/// Whether a line of the list has other engines in it: `minilm others-short, beside ort, ov`.
+fn names_peers(line: &str) -> bool {
+    line.contains(", beside ")
 }
 
 /// `turbo-bench`, built in release if need be, run from the workspace root.
@@ -87,7 +121,7 @@ mod tests {
     #[test]
     fn only_a_comparison_needs_the_others() {
         let needs = |line: &str| Needs::of(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
-        let peers = Needs { peers: true, ..Needs::default() };
+        let peers = Needs { peers: Peers::All, ..Needs::default() };
         for line in ["cpu", "encoder", "cpu --rounds 3", "cpu --out=--list"] {
             assert_eq!(needs(line), peers, "{line}");
         }
@@ -102,7 +136,16 @@ mod tests {
         ] {
             assert_eq!(needs(line), Needs::default(), "{line}");
         }
-        assert_eq!(needs("serve"), Needs { peers: true, server: true, model: true });
+        assert_eq!(needs("serve"), Needs { peers: Peers::AsListed, server: true, model: true });
         assert_eq!(needs("serve --python p --turbo=t"), Needs { model: true, ..Needs::default() });
+    }
+
+    /// turbo-bench tests that it prints such lines.
+    #[test]
+    fn a_regime_without_other_engines_needs_none() {
+        assert!(names_peers("minilm others-short, beside ort, ov"));
+        for line in ["minilm packed-short", "minilm endurance", ""] {
+            assert!(!names_peers(line), "{line}");
+        }
     }
 }

@@ -1,0 +1,55 @@
+//! Servers that end with this program even if it is killed, when it can end nobody any more.
+//!
+//! Linux lets a process ask to be killed when the thread that has started it ends, and a program that the process becomes
+//! keeps that. So a server is started by way of this program, which asks and becomes the server, under the same number.
+//! Elsewhere servers outlive who is killed.
+
+#[cfg(target_os = "linux")]
+use std::ffi::OsString;
+use std::{ffi::OsStr, process::Command};
+
+use crate::own;
+
+/// What the command line calls [`turn_into`].
+const NAME: &str = "bound";
+
+/// `program`, to be started from a thread that lasts as long as it is needed.
+pub(crate) fn bound(program: impl AsRef<OsStr>) -> Command {
+    match own() {
+        Ok(mut own) if cfg!(target_os = "linux") => {
+            own.arg(NAME).arg(program);
+            own
+        }
+        _ => Command::new(program),
+    }
+}
+
+/// Becomes the program that is the first of `words`, called with the others. Gives why that cannot be.
+#[cfg(target_os = "linux")]
+pub(crate) fn turn_into(words: &[OsString]) -> anyhow::Error {
+    use std::os::unix::process::CommandExt;
+
+    use rustix::process::{Signal, set_parent_process_death_signal};
+
+    let Some((program, arguments)) = words.split_first() else {
+        return anyhow::anyhow!("expected a program");
+    };
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+        return anyhow::Error::new(error).context("cannot ask to end with whoever has started this");
+    }
+    let error = Command::new(program).args(arguments).exec();
+    anyhow::Error::new(error).context(format!("cannot start {}", program.display()))
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_started_by_way_of_this_program() {
+        let mut server = bound("/bin/server");
+        server.args(["--port", "0"]);
+        assert_eq!(server.get_program(), std::env::current_exe().unwrap());
+        assert_eq!(server.get_args().collect::<Vec<_>>(), ["bound", "/bin/server", "--port", "0"]);
+    }
+}
