@@ -4,7 +4,10 @@ use std::hint::black_box;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::time::Duration;
 
-use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{
+    BatchSize, BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
+    measurement::WallTime,
+};
 use turbo_sched::{
     BatchTotal, Batcher, BatcherConfig, Candidate, CostModel, CostTable, Layout, Limits, PackedCost, Request,
     RequestId, Splitter, sim,
@@ -62,16 +65,7 @@ fn poll(criterion: &mut Criterion) {
             for (id, seq_len) in (0..).zip(lens(n)) {
                 batcher.push(Request::new(RequestId(id), seq_len, Duration::from_micros(id)));
             }
-            // A clone has cold buffers: this is the first poll of a queue, allocations included.
-            group.bench_function(BenchmarkId::new(name, n), |bencher| {
-                bencher.iter_batched_ref(
-                    || batcher.clone(),
-                    |batcher| {
-                        black_box(batcher.poll(Duration::from_millis(2)));
-                    },
-                    BatchSize::SmallInput,
-                );
-            });
+            first_poll(&mut group, BenchmarkId::new(name, n), &batcher);
         }
     }
     group.finish();
@@ -90,18 +84,23 @@ fn poll_short(criterion: &mut Criterion) {
             for id in 0..n as u64 {
                 batcher.push(Request::new(RequestId(id), 4 + id as u32 % 16, Duration::from_micros(id)));
             }
-            group.bench_function(BenchmarkId::new(name, n), |bencher| {
-                bencher.iter_batched_ref(
-                    || batcher.clone(),
-                    |batcher| {
-                        black_box(batcher.poll(Duration::from_millis(2)));
-                    },
-                    BatchSize::SmallInput,
-                );
-            });
+            first_poll(&mut group, BenchmarkId::new(name, n), &batcher);
         }
     }
     group.finish();
+}
+
+/// Times the first poll of a queue, allocations included: a clone has cold buffers.
+fn first_poll(group: &mut BenchmarkGroup<'_, WallTime>, id: BenchmarkId, batcher: &Batcher) {
+    group.bench_function(id, |bencher| {
+        bencher.iter_batched_ref(
+            || batcher.clone(),
+            |batcher| {
+                black_box(batcher.poll(Duration::from_millis(2)));
+            },
+            BatchSize::SmallInput,
+        );
+    });
 }
 
 criterion_group!(benches, split, poll, poll_short);
