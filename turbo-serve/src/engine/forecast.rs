@@ -115,8 +115,8 @@ impl Place {
         &self.terms
     }
 
-    /// Its answer is sent now, unless one was before. Whoever waits for it may take it much later: he reads slowly what
-    /// others have asked before it, and that is no time of the engine's.
+    /// Its answer is sent now, unless one was before. Whoever waits for it may look for it much later, and that is no time of
+    /// the engine's.
     pub(super) fn ends(&self) {
         self.ended.get_or_init(Instant::now);
     }

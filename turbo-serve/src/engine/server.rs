@@ -169,7 +169,8 @@ impl Engine {
     async fn answer_on(&self, request: InferRequest, terms: Terms) -> Result<InferResponse, EngineError> {
         let shared = &*self.0;
         let row_len = shared.check(&request)?;
-        let InferRequest { inputs, output, truncation, prompt_name, urgency, room, comes_again } = request;
+        let InferRequest { inputs, output, truncation, prompt_name, urgency, room, comes_again, .. } =
+            request;
         let manner = Manner {
             truncation: truncation.unwrap_or_else(|| shared.info.default_truncation()),
             prompt: shared.info.model.prompts.choose(prompt_name.as_deref())?,

@@ -82,14 +82,25 @@ pub struct InferRequest {
     pub room: AnswerRoom,
     /// Whether who finds no room asks again: he is let in later, and does not count as refused.
     pub comes_again: bool,
+    /// Whether it is part of a request that has begun: who asks several models for it begins none anew, which a server that
+    /// stops would refuse.
+    pub goes_on: bool,
 }
 
 impl InferRequest {
     /// A request with the server's defaults.
     #[must_use]
     pub fn new(inputs: Vec<Input>, output: OutputKind) -> Self {
-        let (urgency, room) = (Urgency::default(), AnswerRoom::default());
-        Self { inputs, output, truncation: None, prompt_name: None, urgency, room, comes_again: false }
+        Self {
+            inputs,
+            output,
+            truncation: None,
+            prompt_name: None,
+            urgency: Urgency::default(),
+            room: AnswerRoom::default(),
+            comes_again: false,
+            goes_on: false,
+        }
     }
 }
 

@@ -26,9 +26,10 @@
 //! Answers have the order of their questions, and each is sent as soon as it is there and those before it are. A stream
 //! that asks faster than the model answers is read more slowly: it has half of the server's slots at most (KServe's, which
 //! may ask several models, 256 of them), and waits for them where others are told to come back. While one of its messages
-//! waits, the next one is not asked, and those behind it stay with the client. The first error ends a stream, and what else it has asked is withdrawn; so it
-//! is when its client goes. KServe's has a message for what fails of one question, and goes on; what leaves no other to be
-//! read ends it, too, behind the answers to those before it.
+//! waits, the next one is not asked, and those behind it stay with the client. So they do while as many answers wait for
+//! their client as may be asked for at a time; what was asked before is answered meanwhile. The first error ends a stream, and
+//! what else it has asked is withdrawn; so it is when its client goes. KServe's has a message for what fails of one question,
+//! and goes on; what leaves no other to be read ends it, too, behind the answers to those before it.
 //!
 //! # Statuses
 //! | status | when |

@@ -21,7 +21,7 @@ use metrics::counter;
 use tonic::{Code, Status};
 use tracing::Span;
 
-use super::status::{has_failed, is_public};
+use super::status::{has_failed, is_public, reason_of, without_reason};
 use crate::{
     metric_names::{ERR, REQUEST_FAILURE, failure},
     request_span,
@@ -32,9 +32,10 @@ pub(super) async fn observe(mut request: Request, next: Next) -> Response {
     let call = Call::by(&request);
     request.extensions_mut().insert(call.clone());
     let mut underway = Underway { call, has_ended: false };
-    let response = next.run(request).await;
+    let mut response = next.run(request).await;
     match Status::from_header_map(response.headers()) {
         Some(status) => {
+            without_reason(response.headers_mut());
             underway.end(&status);
             response
         }
@@ -71,28 +72,28 @@ impl Call {
 
     /// It has ended so.
     fn end(&self, status: &Status) {
-        // No error of ours has these codes: tonic has found a message that is too large, or is none, or no method. As
-        // over HTTP, who looks how the server is is not counted.
-        let is_found_before =
-            matches!(status.code(), Code::OutOfRange | Code::Internal | Code::Unimplemented);
-        if is_found_before && !is_public(self.path()) {
+        let (path, id, latency_us) = (self.path(), self.id(), self.latency_us());
+        let (code, why, reason) = (status.code(), status.message(), reason_of(status));
+        let is_found_before = reason.is_none() && is_tonics(code);
+        // As over HTTP, who looks how the server is is not counted.
+        if is_found_before && !is_public(path) {
             counter!(REQUEST_FAILURE, ERR => failure::VALIDATION).increment(1);
         }
-        let (path, id, latency_us) = (self.path(), self.id(), self.latency_us());
-        let (code, why) = (status.code(), status.message());
+        let reason = reason.or(is_found_before.then_some(failure::VALIDATION));
         match code {
             Code::Ok => tracing::debug!(path, id, ?code, latency_us, "answered"),
-            _ if is_ours(code) => tracing::warn!(path, id, ?code, why, latency_us, "not answered"),
-            _ => tracing::debug!(path, id, ?code, why, latency_us, "refused"),
+            _ if is_ours(code) => tracing::warn!(path, id, ?code, reason, why, latency_us, "not answered"),
+            _ => tracing::debug!(path, id, ?code, reason, why, latency_us, "refused"),
         }
     }
 
     /// Logs that one of its messages failed so; the call goes on.
     pub(super) fn log_message(&self, status: &Status) {
-        let (path, id, code, why) = (self.path(), self.id(), status.code(), status.message());
+        let (path, id) = (self.path(), self.id());
+        let (code, why, reason) = (status.code(), status.message(), reason_of(status));
         match is_ours(code) {
-            true => tracing::warn!(path, id, ?code, why, "a message of a stream was not answered"),
-            false => tracing::debug!(path, id, ?code, why, "a message of a stream was refused"),
+            true => tracing::warn!(path, id, ?code, reason, why, "a message of a stream was not answered"),
+            false => tracing::debug!(path, id, ?code, reason, why, "a message of a stream was refused"),
         }
     }
 }
@@ -100,6 +101,11 @@ impl Call {
 /// Whether it is ours to mend, and so seen by default, as over HTTP.
 fn is_ours(code: Code) -> bool {
     matches!(code, Code::FailedPrecondition | Code::Unavailable)
+}
+
+/// Whether tonic tells so of a message that is too large, as it comes or unpacked, or is none, or for no method.
+fn is_tonics(code: Code) -> bool {
+    matches!(code, Code::OutOfRange | Code::ResourceExhausted | Code::Internal | Code::Unimplemented)
 }
 
 /// A call until it has ended, or is given up.
@@ -143,14 +149,15 @@ impl HttpBody for Answer {
         let Self { body, underway } = &mut *self;
         let span = underway.call.span.clone();
         let _entered = span.enter();
-        let frame = ready!(Pin::new(body).poll_frame(cx));
-        let trailers = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.trailers_ref());
+        let mut frame = ready!(Pin::new(body).poll_frame(cx));
+        let trailers = frame.as_mut().and_then(|frame| frame.as_mut().ok()?.trailers_mut());
         if let Some(trailers) = trailers
             && let Some(status) = Status::from_header_map(trailers)
         {
             if has_failed(trailers) {
                 span.record("otel.status_code", "ERROR");
             }
+            without_reason(trailers);
             underway.end(&status);
         }
         Poll::Ready(frame)

@@ -24,7 +24,7 @@ use super::{
         model_metadata_response::TensorMetadata,
         repository_index_response::ModelIndex,
     },
-    streams::{AT_ONCE, Answers, arrived},
+    streams::{AT_ONCE, Answers, Places, arrived},
 };
 use crate::{
     engine::Spent,
@@ -34,6 +34,7 @@ use crate::{
         TensorInfo, Values,
     },
     models::{Served, Wanted},
+    net::Held,
 };
 
 /// Longest id, in bytes, that is told of a question that failed: ids are remembered apart from what was counted of their
@@ -56,7 +57,7 @@ impl Ask for ModelInferRequest {
 
     async fn ask(self, served: &Served, received: Instant) -> Result<Answered<ModelInferResponse>, ApiError> {
         let (id, raw) = (self.id.clone(), !self.raw_input_contents.is_empty());
-        let _begun = served.begin()?;
+        let served = served.clone().begun()?;
         let (model_name, model_version) = (served.name().to_owned(), served.version().to_owned());
         let write = move |tensors: Vec<OutputTensor>| {
             let raw_output_contents = if raw { tensors.iter().map(bytes).collect() } else { Vec::new() };
@@ -247,27 +248,23 @@ impl GrpcInferenceService for Calls {
             calls.count(&message, coming.as_ref()).map(|()| message)
         };
         let messages = self.clone().coming(None, request).scan((), until_end).map(remember);
-        let answers = self.clone().ask_each(model, AT_ONCE, arrived, messages);
-        let told = move |answer: Result<Answered<ModelInferResponse>, Status>| {
+        let places = Places::new(AT_ONCE);
+        let answers = self.clone().ask_each(model, AT_ONCE, arrived, places.clone().read(messages));
+        let told = move |answer: Result<(Answered<ModelInferResponse>, Option<Held>), Status>| {
             let id = ids.try_recv().ok().flatten();
-            match answer {
-                Ok(answered) => ModelStreamInferResponse {
-                    error_message: String::new(),
-                    infer_response: Some(answered.message),
-                },
+            let (error_message, infer_response, held) = match answer {
+                Ok((answered, held)) => (String::new(), Some(answered.message), held),
                 // So that the client knows which of its questions it was, as Triton tells it.
                 Err(status) => {
                     call.iter().for_each(|call| call.log_message(&status));
-                    ModelStreamInferResponse {
-                        error_message: status.message().to_owned(),
-                        infer_response: id
-                            .map(|id| ModelInferResponse { id, ..ModelInferResponse::default() }),
-                    }
+                    let response = id.map(|id| ModelInferResponse { id, ..ModelInferResponse::default() });
+                    (status.message().to_owned(), response, None)
                 }
-            }
+            };
+            Ok((ModelStreamInferResponse { error_message, infer_response }, held))
         };
         let end = stream::poll_fn(move |_| Poll::Ready(ended.try_recv().ok().map(Err)));
-        Ok(Response::new(answers.map(told).map(Ok).chain(end).boxed()))
+        Ok(Response::new(places.give_out(answers.map(told).chain(end).boxed())))
     }
 
     async fn model_statistics(

@@ -15,6 +15,9 @@ use crate::{
 /// Milliseconds after which to ask again; gRPC's clients heed it where they retry at all.
 const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
 
+/// What a failure is counted as. It goes with its status to the line of its call in the log, and to no client.
+const REASON: &str = "x-turbo-reason";
+
 /// Services that whoever watches a server asks for, and tools that look at what there is: they have no key.
 const PUBLIC: [&str; 2] = ["/grpc.health.v1.", "/grpc.reflection.v1"];
 
@@ -24,8 +27,29 @@ const SERVICES: [&str; 4] = ["/tei.v1.", "/inference.GRPCInferenceService/", PUB
 /// Content types of calls; there are others for messages that nobody here reads.
 const CONTENT_TYPES: [&[u8]; 2] = [b"application/grpc", b"application/grpc+proto"];
 
-/// The status that tells an error: the codes are text-embeddings-inference's.
+/// The status that tells an error, with its reason.
 pub(crate) fn status(error: &ApiError) -> Status {
+    let Failure(reason) = error.failure();
+    with_reason(told(error), reason)
+}
+
+fn with_reason(mut status: Status, reason: &'static str) -> Status {
+    status.metadata_mut().insert(REASON, MetadataValue::from_static(reason));
+    status
+}
+
+/// What the failure that a status tells is counted as; none of ours is without.
+pub(super) fn reason_of(status: &Status) -> Option<&str> {
+    status.metadata().get(REASON)?.to_str().ok()
+}
+
+/// Takes the reason out of headers, or trailers, that go to a client.
+pub(super) fn without_reason(headers: &mut HeaderMap) {
+    headers.remove(REASON);
+}
+
+/// What a client is told of an error: the codes are text-embeddings-inference's.
+fn told(error: &ApiError) -> Status {
     let code = match error.error_type() {
         ErrorType::Unhealthy => Code::Unavailable,
         ErrorType::Backend | ErrorType::Tokenizer => Code::FailedPrecondition,
@@ -54,7 +78,7 @@ pub(crate) fn counted(error: &ApiError) -> Status {
 /// What a call is told whose client does not send the rest of it; counted as over HTTP.
 pub(crate) fn unfinished(why: &str) -> Status {
     counter!(REQUEST_FAILURE, ERR => failure::VALIDATION).increment(1);
-    Status::deadline_exceeded(format!("the call is unfinished: {why}"))
+    with_reason(Status::deadline_exceeded(format!("the call is unfinished: {why}")), failure::VALIDATION)
 }
 
 /// Whether a request says to be a call of gRPC.
@@ -95,7 +119,7 @@ pub(crate) fn is_public(path: &str) -> bool {
 pub(crate) fn refused(error: &ApiError) -> Response {
     let status = match error.is_not_found() {
         true => Status::unimplemented(error.message()),
-        false => status(error),
+        false => told(error),
     };
     let mut response = status.into_http::<Body>().into_response();
     response.extensions_mut().insert(error.failure());

@@ -1,13 +1,22 @@
 //! Many questions in one call: answered in their order, a bounded number at a time.
+//!
+//! They are asked on a task of their own. Asked where their client takes the answers, they would stand still, half done, while
+//! he does not read: their times would be his, and a server that stops would wait for them.
 
 use std::{
     pin::Pin,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use prost::Message;
+use tokio::{
+    sync::{Semaphore, mpsc},
+    task::JoinSet,
+};
 use tonic::{Request, Response, Status, Streaming};
+use tracing::{Instrument, Span};
 
 use super::calls::{Answered, Ask, Calls, Model, WRITTEN};
 use crate::{
@@ -31,6 +40,58 @@ const TOKENIZED_AT_ONCE: usize = 4;
 
 /// What a client gets of a stream.
 pub(super) type Answers<A> = Pin<Box<dyn Stream<Item = Result<A, Status>> + Send>>;
+
+/// The same before he takes it, each with what holds it until then, where somebody counts.
+type Made<A> = Answers<(A, Option<Held>)>;
+
+/// Room for what is asked in one stream, until its client has taken the answers. Clones are the same.
+#[derive(Clone)]
+pub(super) struct Places(Arc<Semaphore>);
+
+impl Places {
+    /// For so many at a time.
+    pub(super) fn new(at_once: usize) -> Self {
+        Self(Arc::new(Semaphore::new(at_once)))
+    }
+
+    /// The messages, each read when there is a place for it.
+    pub(super) fn read<M: Send>(
+        self,
+        messages: impl Stream<Item = M> + Send,
+    ) -> impl Stream<Item = M> + Send {
+        stream::unfold((self, Box::pin(messages)), |(places, mut messages)| async move {
+            // Nobody closes it, and who takes the answer gives the place back.
+            places.0.acquire().await.ok()?.forget();
+            let message = messages.next().await?;
+            Some((message, (places, messages)))
+        })
+    }
+
+    /// Has the answers to those messages made whether or not their client takes them, until the first error: it ends the call.
+    /// Dropping what this gives withdraws what is still asked.
+    pub(super) fn give_out<A: Send + 'static>(self, mut answers: Made<A>) -> Answers<A> {
+        let (made, taken) = mpsc::unbounded_channel(); // bounded by the places
+        let mut making = JoinSet::new();
+        let make = async move {
+            while let Some(answer) = answers.next().await {
+                let is_last = answer.is_err();
+                if made.send(answer).is_err() || is_last {
+                    return;
+                }
+            }
+        };
+        making.spawn(make.instrument(Span::current()));
+        let answers = stream::unfold((self, taken, making), |(places, mut taken, making)| async move {
+            let Some(answer) = taken.recv().await else {
+                making.join_all().await; // where that has panicked, this does
+                return None;
+            };
+            places.0.add_permits(1);
+            Some((answer, (places, taken, making)))
+        });
+        answers.map_ok(|(answer, _held)| answer).boxed()
+    }
+}
 
 /// What holds a stream's messages until they are answered; `None` where nobody counts them.
 pub(super) fn arrived<Q>(request: &Request<Streaming<Q>>) -> Option<Arrived> {
@@ -63,21 +124,23 @@ impl Calls {
             _ => at_once(&served),
         };
         drop(served);
-        let messages = self.clone().messages(Some(model.clone()), request);
+        let places = Places::new(at_once);
+        let messages = places.clone().read(self.clone().messages(Some(model.clone()), request));
         let answers = self.clone().ask_each(model, at_once, arrived, messages);
-        Ok(Response::new(answers.map_ok(|answered| answered.message).boxed()))
+        let answers = answers.map_ok(|(answered, held)| (answered.message, held));
+        Ok(Response::new(places.give_out(answers.boxed())))
     }
 
     /// Asks for each message; the answers have their order. What is asked is withdrawn when the stream is dropped. While one
     /// waits for room, no other is read: so what a client sends ahead stays with him. What `arrived` of them is held until
-    /// they are answered, and the answers until it is their turn.
+    /// they are answered; what holds an answer then goes with it.
     pub(super) fn ask_each<Q: Ask>(
         self,
         model: Model,
         at_once: usize,
         arrived: Option<Arrived>,
         messages: impl Stream<Item = Result<Q, Status>> + Send,
-    ) -> impl Stream<Item = Result<Answered<Q::Answer>, Status>> + Send {
+    ) -> impl Stream<Item = Result<(Answered<Q::Answer>, Option<Held>), Status>> + Send {
         let door = Door::default();
         let at_door = door.clone();
         let coming = arrived.clone();
@@ -106,8 +169,7 @@ impl Calls {
                 message
             }
         };
-        let answers = messages.map(come).then(let_in).map(ask).buffered(at_once);
-        answers.map_ok(|(answered, _waits)| answered)
+        messages.map(come).then(let_in).map(ask).buffered(at_once)
     }
 
     /// What [comes](Self::coming) of a client, but for messages that there is no room for as they are unpacked: each of

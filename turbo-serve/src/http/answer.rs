@@ -58,7 +58,7 @@ pub(super) async fn answer(
 }
 
 /// The same of any number of inputs, instead of the question's: the engine is asked for as many at a time as it takes. Its
-/// caller has begun the request ([`Target::begin`]); `no_room` is of the first part.
+/// caller has begun the request ([`Target::begun`]); `no_room` is of the first part.
 pub(super) async fn answer_in_parts(
     target: &Target,
     question: Question,

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     engine::{Infer, Urgency},
-    models::{Begun, Composition, NotServed, Served, Wanted},
+    models::{Composition, NotServed, Served, Wanted},
     net::{Arrived, Planned},
 };
 
@@ -36,8 +36,6 @@ pub(super) struct Target {
     metrics: Metrics,
     /// Where the answer is held; `None` in a router of somebody else's server.
     planned: Option<Planned>,
-    /// The request that this is asked for, where that has begun.
-    begun: Option<Begun>,
 }
 
 impl Target {
@@ -78,7 +76,7 @@ impl Target {
         let served = server.models().lease_by(wanted, urgency.deadline).await?.urgent(urgency);
         let metrics = server.metrics().of(served.label());
         let room = planned.as_ref().map(Planned::room).unwrap_or_default();
-        Ok(Self { served: served.held_in(room), metrics, planned, begun: None })
+        Ok(Self { served: served.held_in(room), metrics, planned })
     }
 
     /// The same for a route that writes so many bytes of each value of an answer.
@@ -123,17 +121,9 @@ impl Target {
         self.served.composition() != Composition::Model
     }
 
-    /// Begins a request that asks the model more than once. As a part of one that has begun it is never refused.
-    pub(super) fn begin(&self) -> Result<Begun, ApiError> {
-        match &self.begun {
-            Some(begun) => Ok(begun.clone()),
-            None => Ok(self.served.begin()?),
-        }
-    }
-
-    /// The same for the parts of a request that has begun.
-    pub(super) fn within(self, begun: Begun) -> Self {
-        Self { begun: Some(begun), ..self }
+    /// The same for a request that asks the model more than once, and for its parts: see [`Served::begun`].
+    pub(super) fn begun(self) -> Result<Self, ApiError> {
+        Ok(Self { served: self.served.begun()?, ..self })
     }
 
     pub(super) fn metrics(&self) -> &Metrics {

@@ -69,7 +69,7 @@ impl RequestBody for VertexBody {
 
 /// `{"predictions": […]}`: the answer to each instance, or the first error. The instances share batches. Each is a
 /// request of its own, and so there may be as many as the model takes at a time: the platform sends 64 by default. They
-/// begin as one: a server that stops answers all of them (but an ensemble, which begins its steps anew, may refuse some).
+/// begin as one: a server that stops answers all of them.
 pub(super) async fn vertex(
     State(server): State<Server>,
     Call { target, body, .. }: Call<VertexBody>,
@@ -78,8 +78,7 @@ pub(super) async fn vertex(
     if got > limit {
         return Err(ApiError::from(EngineError::TooManyInputs { got, limit }).into());
     }
-    let begun = target.begin()?;
-    let target = target.within(begun);
+    let target = target.begun()?;
     let mut asked = JoinSet::new();
     for (index, instance) in body.instances.into_iter().enumerate() {
         let answer = answer(server.clone(), target.clone(), instance);

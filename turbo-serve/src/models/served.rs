@@ -59,6 +59,8 @@ struct Lease {
     answer_room: AnswerRoom,
     /// Where it is waited for room; `None`: who finds none is told to come back.
     door: Option<Door>,
+    /// The request that it is asked for, where that has begun.
+    begun: Option<Begun>,
 }
 
 /// A version that is ready, with whatever has to last as long as somebody may ask it.
@@ -107,7 +109,8 @@ impl Served {
             _here: here,
         };
         let (urgency, answer_room) = (Urgency::default(), AnswerRoom::default());
-        (Self(Lease { live: Arc::new(live), urgency, answer_room, door: None }), AllBack(gone))
+        let lease = Lease { live: Arc::new(live), urgency, answer_room, door: None, begun: None };
+        (Self(lease), AllBack(gone))
     }
 
     /// The model's own name, whatever it was asked for by.
@@ -180,6 +183,19 @@ impl Served {
         self.0.live.underway.begin()
     }
 
+    /// The same for such a request, which lasts as long as this and its clones. As a part of one that has begun it is never
+    /// refused.
+    ///
+    /// # Errors
+    /// [`EngineError::Stopping`], when the server is.
+    pub fn begun(self) -> Result<Self, EngineError> {
+        if self.0.begun.is_some() {
+            return Ok(self);
+        }
+        let begun = Some(self.begin()?);
+        Ok(Self(Lease { begun, ..self.0 }))
+    }
+
     /// What it has done since it is there.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
@@ -220,7 +236,8 @@ impl Infer for Lease {
         let (engine, urgency) = (&self.live.engine, request.urgency.or(self.urgency));
         let (room, comes_again) =
             (request.room.clone().or(&self.answer_room), request.comes_again || self.door.is_some());
-        let request = InferRequest { urgency, room, comes_again, ..request };
+        let goes_on = request.goes_on || self.begun.is_some();
+        let request = InferRequest { urgency, room, comes_again, goes_on, ..request };
         let Some(door) = &self.door else { return engine.infer(request) };
         Box::pin(async move {
             let ask = || engine.infer(request.clone());

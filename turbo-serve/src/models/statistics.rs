@@ -67,8 +67,7 @@ impl Counted {
     }
 
     fn count(&self, started: Instant, inputs: u64, usage: Option<&Usage>) {
-        // Whoever reads a stream slowly looks for its answers late: what a model has answered does not count that, but what
-        // failed does, and so does an ensemble.
+        // An answer knows when it was there, whenever it is looked for.
         let took = usage.map_or_else(|| started.elapsed(), |usage| usage.timings.total);
         let are_kept = self.engine.info().cache_bytes.is_some();
         let mut statistics = self.statistics.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,7 +4,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 use turbo_serve::engine::{InferRequest, Input, OutputKind, Truncation};
 
-use crate::fake::{HIDDEN, Server, row, tokens};
+use crate::fake::{HIDDEN, Server, counter, row, tokens};
 
 fn text(text: &str) -> Input {
     Input::Text(text.to_owned())
@@ -117,7 +117,8 @@ fn options_reach_the_engine() {
         assert_eq!(reply.status, 200, "{path} {options}: {}", reply.text());
         let seen = server.engine.seen.lock().unwrap().take();
         let inputs = vec![text("hi")];
-        let expected = InferRequest { truncation, ..InferRequest::new(inputs, output) };
+        let goes_on = path == "/v1/embeddings"; // which is asked in parts
+        let expected = InferRequest { truncation, goes_on, ..InferRequest::new(inputs, output) };
         assert_eq!(seen, Some(expected), "{path} {options}");
     }
 }
@@ -247,12 +248,6 @@ fn headers_tell_where_the_time_went() {
         r#"{"inputs":"a"}"#,
     );
     assert_eq!(reply.header("x-request-id"), "abc-1");
-}
-
-/// Value of a counter in Prometheus' text, 0 when it is not there.
-fn counter(metrics: &str, name: &str) -> u64 {
-    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.map_or(0, |value| value.parse().unwrap())
 }
 
 #[test]

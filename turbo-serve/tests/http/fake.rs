@@ -150,6 +150,10 @@ impl Fake {
                 tokio::time::sleep(Duration::from_millis(300)).await;
                 Ok(response(&request, width, None))
             }
+            "fails slowly" => {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                Err(EngineError::Backend("the device has burnt down".to_owned()))
+            }
             "wait" => {
                 self.waiting.fetch_add(1, Ordering::SeqCst);
                 let _withdrawn = CountOnDrop(&self.withdrawn);
@@ -489,6 +493,12 @@ impl Reply {
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).unwrap_or_else(|| panic!("no header {name}")).to_str().unwrap()
     }
+}
+
+/// Value of a counter in Prometheus' text, 0 when it is not there.
+pub(crate) fn counter(metrics: &str, name: &str) -> u64 {
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.map_or(0, |value| value.parse().unwrap())
 }
 
 /// Checks an error of text-embeddings-inference's routes; `said` is part of its sentence.

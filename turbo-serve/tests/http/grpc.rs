@@ -9,9 +9,8 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, body::Body, http};
+use axum::{body::Body, http};
 use futures_util::{StreamExt, stream};
-use metrics_exporter_prometheus::PrometheusBuilder;
 use prost::Message;
 use tonic::{
     Code, Request, Status, Streaming,
@@ -24,7 +23,6 @@ use tonic_health::pb::{
 };
 use tonic_reflection::pb::{v1, v1alpha};
 use tower::ServiceExt;
-use tracing_subscriber::fmt::format::FmtSpan;
 use turbo_serve::{
     engine::{
         DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Input, ModelInfo,
@@ -44,10 +42,10 @@ use turbo_serve::{
 };
 
 use crate::fake::{
-    Fake, PAYLOAD_LIMIT, Running, Server, classifier, embedding, routes, routes_with, row, sparse, wait_until,
+    Fake, PAYLOAD_LIMIT, Running, Server, classifier, counter, embedding, routes, row, sparse, wait_until,
 };
 
-async fn channel(server: &Running) -> Channel {
+pub(crate) async fn channel(server: &Running) -> Channel {
     Channel::from_shared(format!("http://{}", server.address)).unwrap().connect().await.unwrap()
 }
 
@@ -55,7 +53,7 @@ async fn embedder(server: &Running) -> EmbedClient<Channel> {
     EmbedClient::new(channel(server).await)
 }
 
-fn embed(text: &str) -> EmbedRequest {
+pub(crate) fn embed(text: &str) -> EmbedRequest {
     EmbedRequest { inputs: text.to_owned(), truncate: true, ..EmbedRequest::default() }
 }
 
@@ -68,34 +66,14 @@ fn number(metadata: &MetadataMap, name: &str) -> u64 {
     value.to_str().unwrap().parse().unwrap()
 }
 
-/// Value of a counter, 0 when it is not there. Other tests of this process count, too.
-fn count(metric: &str) -> u64 {
-    count_in(&Metrics::install().unwrap().render(), metric)
-}
-
-fn count_in(metrics: &str, metric: &str) -> u64 {
-    let line = metrics.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
-    line.map_or(0, |count| count.parse().unwrap())
-}
-
-/// All metrics of these calls alone: they are made on this thread, where nobody else counts.
-fn metrics_of(calls: impl AsyncFnOnce(Router)) -> String {
-    let recorder = PrometheusBuilder::new().build_recorder();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    metrics::with_local_recorder(&recorder, || {
-        let services = routes_with(Arc::new(Fake::new(Health::Ready)), Metrics::from(recorder.handle()));
-        runtime.block_on(calls(services));
-    });
-    recorder.handle().render()
-}
-
-/// Failures for this reason so far.
+/// Failures for this reason so far. Other tests of this process count, too.
 fn failures(reason: &str) -> u64 {
-    count(&format!("te_request_failure{{err=\"{reason}\"}}"))
+    let metrics = Metrics::install().unwrap().render();
+    counter(&metrics, &format!("te_request_failure{{err=\"{reason}\"}}"))
 }
 
 #[track_caller]
-fn assert_status<T>(what: &str, answer: Result<T, Status>, code: Code, said: &str) {
+pub(crate) fn assert_status<T>(what: &str, answer: Result<T, Status>, code: Code, said: &str) {
     let Err(status) = answer else { panic!("{what}: it is answered") };
     assert_eq!(status.code(), code, "{what}: {status}");
     assert!(status.message().contains(said), "{what}: {status} does not say {said:?}");
@@ -813,102 +791,6 @@ async fn a_key_is_for_calls_too() {
     client.embed(with("Bearer secret")).await.unwrap();
     let health = HealthClient::new(channel).check(HealthCheckRequest::default()).await;
     assert_eq!(health.unwrap().into_inner().status(), ServingStatus::Serving);
-}
-
-#[test]
-fn calls_are_counted() {
-    let metrics = metrics_of(async |services| {
-        let mut client = EmbedClient::new(services);
-        client.embed(embed("a")).await.unwrap();
-        let answers = client.embed_stream(stream::iter(["a", "b"].map(embed))).await.unwrap().into_inner();
-        assert_eq!(answers.count().await, 2);
-        client.embed(embed("backend")).await.unwrap_err();
-    });
-    for (metric, expected) in [
-        (r#"te_request_count{method="single"}"#, 4),
-        (r#"te_request_success{method="single"}"#, 3),
-        (r#"te_request_failure{err="inference"}"#, 1),
-    ] {
-        assert_eq!(count_in(&metrics, metric), expected, "{metric}");
-    }
-}
-
-#[test]
-fn what_comes_to_no_method_is_counted_once() {
-    let call = async |services: Router, path: &str, message: tei::DecodeRequest| {
-        let mut client = tonic::client::Grpc::new(services);
-        client.ready().await.unwrap();
-        let codec = tonic_prost::ProstCodec::<tei::DecodeRequest, EmbedResponse>::default();
-        client.unary(Request::new(message), path.parse().unwrap(), codec).await.unwrap_err().code()
-    };
-    let metrics = metrics_of(async |services| {
-        let large = embed(&"a".repeat(PAYLOAD_LIMIT));
-        let mut client = EmbedClient::new(services.clone());
-        let refused = client.embed(large.clone()).await;
-        assert_status("large", refused, Code::OutOfRange, "10000");
-        let answers = client.embed_stream(stream::iter([embed("a"), large])).await.unwrap().into_inner();
-        let answers: Vec<_> = answers.collect().await;
-        assert_status("large in a stream", answers[1].clone(), Code::OutOfRange, "10000");
-        // Its bytes are no text.
-        let ids = || tei::DecodeRequest { ids: vec![200], skip_special_tokens: false };
-        for (path, code) in [
-            ("/tei.v1.Embed/Embed", Code::Internal),
-            ("/tei.v1.Embed/Nothing", Code::Unimplemented),
-            ("/tei.v1.Nothing/Embed", Code::Unimplemented),
-            // Who looks how the server is is not counted.
-            ("/grpc.health.v1.Health/Nothing", Code::Unimplemented),
-        ] {
-            assert_eq!(call(services.clone(), path, ids()).await, code, "{path}");
-        }
-    });
-    assert_eq!(count_in(&metrics, r#"te_request_failure{err="validation"}"#), 5, "{metrics}");
-}
-
-#[test]
-fn a_call_has_a_line_in_the_log_and_a_span_until_its_answer_has_ended() {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::DEBUG)
-        .with_ansi(false)
-        .with_span_events(FmtSpan::CLOSE)
-        .with_writer(Arc::new(file.reopen().unwrap()));
-    let said = |line: &[&str]| {
-        let log = std::fs::read_to_string(file.path()).unwrap();
-        log.lines().any(|it| line.iter().all(|part| it.contains(part)))
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    // Were there only one, a test on another thread, which has none, could be asked whether anybody wants these lines.
-    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
-    tracing::subscriber::with_default(subscriber.finish(), || {
-        runtime.block_on(async {
-            let mut client = EmbedClient::new(routes(Arc::new(Fake::new(Health::Ready))));
-            let mut request = Request::new(embed("a"));
-            request.metadata_mut().insert("x-request-id", "mine".parse().unwrap());
-            client.embed(request).await.unwrap();
-            assert!(said(&["answered", r#"path="/tei.v1.Embed/Embed" id="mine" code=Ok"#]));
-
-            let (questions, asked) = tokio::sync::mpsc::channel(1);
-            let asked = stream::unfold(asked, |mut asked| async { Some((asked.recv().await?, asked)) });
-            let mut answers = client.embed_stream(asked).await.unwrap().into_inner();
-            let stream = "POST /tei.v1.Embed/EmbedStream";
-            for text in ["a", "backend"] {
-                assert!(!said(&[stream, "close"]), "{text} is still to be answered");
-                questions.send(embed(text)).await.unwrap();
-                assert_eq!(answers.message().await.is_ok(), text == "a");
-            }
-            drop(answers);
-            assert!(said(&[stream, "close", r#"otel.status_code="ERROR""#]));
-            assert!(said(&["WARN", "not answered", r#"path="/tei.v1.Embed/EmbedStream" id="#, "on fire"]));
-
-            let mut gone = client.clone();
-            let call = tokio::time::timeout(Duration::from_millis(50), gone.embed(embed("wait")));
-            assert!(call.await.is_err());
-            assert!(said(&["given up", r#"path="/tei.v1.Embed/Embed""#]));
-
-            drop(client.embed_stream(stream::pending::<EmbedRequest>()).await.unwrap());
-            assert!(said(&["given up", r#"path="/tei.v1.Embed/EmbedStream""#]));
-        });
-    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -1,30 +1,35 @@
 //! KServe's Open Inference Protocol v2 over gRPC.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
 use proptest::{collection::vec, prelude::*, sample::select};
 use tonic::{Code, transport::Channel};
 use turbo_serve::{
     engine::{Health, Input, OutputKind},
-    grpc::proto::open_inference::{
-        InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse, ModelMetadataRequest,
-        ModelReadyRequest, ModelStatisticsRequest, RepositoryIndexRequest, RepositoryModelLoadRequest,
-        ServerLiveRequest, ServerMetadataRequest, ServerReadyRequest,
-        grpc_inference_service_client::GrpcInferenceServiceClient,
-        infer_parameter::ParameterChoice,
-        model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
+    grpc::{
+        self,
+        proto::open_inference::{
+            InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse, ModelMetadataRequest,
+            ModelReadyRequest, ModelStatisticsRequest, RepositoryIndexRequest, RepositoryModelLoadRequest,
+            ServerLiveRequest, ServerMetadataRequest, ServerReadyRequest,
+            grpc_inference_service_client::GrpcInferenceServiceClient,
+            infer_parameter::ParameterChoice,
+            model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
+        },
     },
+    http::Metrics,
+    models::Models,
 };
 
 use crate::{
-    fake::{PAYLOAD_LIMIT, Running, Server},
+    fake::{Fake, PAYLOAD_LIMIT, Running, Server},
+    grpc::channel,
     kserve::{elements, rows, texts},
 };
 
 async fn client(server: &Running) -> GrpcInferenceServiceClient<Channel> {
-    let url = format!("http://{}", server.address);
-    GrpcInferenceServiceClient::new(Channel::from_shared(url).unwrap().connect().await.unwrap())
+    GrpcInferenceServiceClient::new(channel(server).await)
 }
 
 /// A question about texts, as bytes beside their tensor or in it.
@@ -186,6 +191,38 @@ async fn what_leaves_no_other_message_to_be_read_ends_a_stream() {
     assert_eq!(status.code(), Code::Unavailable, "{status}");
 }
 
+#[tokio::test]
+async fn who_does_not_read_answers_keeps_no_server_from_stopping() {
+    let models = Models::single(Arc::new(Fake::new(Health::Ready)));
+    let services = grpc::router(models.clone(), Metrics::install().unwrap(), PAYLOAD_LIMIT);
+    let messages = stream::iter(["a", "slow"].map(|text| message(&[text], true)));
+    let asked = GrpcInferenceServiceClient::new(services).model_stream_infer(messages).await;
+    let mut answers = asked.unwrap().into_inner();
+    answers.message().await.unwrap().unwrap();
+    // The other message is asked by now, and nobody looks for its answer.
+    let stopped = tokio::time::timeout(Duration::from_secs(5), models.stop()).await;
+    stopped.expect("it waits for who does not read");
+    let last = answers.message().await.unwrap().unwrap();
+    assert_eq!(last.error_message, "", "what was accepted is answered");
+}
+
+#[tokio::test]
+async fn statistics_do_not_count_the_time_of_who_reads_slowly() {
+    const PAUSE: Duration = Duration::from_secs(2);
+    let engine = Arc::new(Fake::new(Health::Ready));
+    let services = grpc::router(engine, Metrics::install().unwrap(), PAYLOAD_LIMIT);
+    let mut client = GrpcInferenceServiceClient::new(services);
+    let messages = stream::iter(["a", "fails slowly"].map(|text| message(&[text], true)));
+    let mut answers = client.model_stream_infer(messages).await.unwrap().into_inner();
+    answers.message().await.unwrap().unwrap();
+    tokio::time::sleep(PAUSE).await;
+    let failed = answers.message().await.unwrap().unwrap();
+    assert!(failed.error_message.contains("burnt down"), "{}", failed.error_message);
+    let stats = client.model_statistics(ModelStatisticsRequest::default()).await.unwrap().into_inner();
+    let fail = stats.model_stats[0].inference_stats.as_ref().unwrap().fail.as_ref().unwrap();
+    assert!(fail.count == 1 && u128::from(fail.ns) < PAUSE.as_nanos(), "{fail:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_time_of_a_message_runs_once() {
     let server = Server::start();
@@ -201,7 +238,7 @@ async fn the_time_of_a_message_runs_once() {
     {
         let messages = stream::iter([within(text, micros)]).chain(stream::pending());
         let mut answers = client(&server).await.model_stream_infer(messages).await.unwrap().into_inner();
-        let answer = tokio::time::timeout(std::time::Duration::from_secs(5), answers.message());
+        let answer = tokio::time::timeout(Duration::from_secs(5), answers.message());
         let answer = answer.await.expect("it has waited for too long").unwrap().unwrap();
         assert!(answer.error_message.contains(said), "{text}: {}", answer.error_message);
     }

@@ -9,6 +9,7 @@ mod engine;
 mod fake;
 mod fuzz;
 mod grpc;
+mod grpc_observed;
 mod guards;
 mod kserve;
 mod kserve_grpc;

@@ -193,6 +193,14 @@ fn what_is_wrong_with_a_pipelines_request() {
             "Validation",
             "`stride` is not possible here: send the parts",
         ),
+        (
+            &entities,
+            tokens,
+            json!({ "inputs": long, "parameters": { "stride": 0 } }),
+            422,
+            "Validation",
+            "the model takes at most",
+        ),
         (&gaps, masks, json!({ "inputs": "no gap" }), 422, "Validation", "there is no `[MASK]` in the "),
         (
             &gaps,

@@ -41,7 +41,7 @@ use turbo_serve::{
 };
 
 use crate::{
-    fake::{Fake, Reply, Running, Server, assert_tei, classifier, embedding},
+    fake::{Fake, Reply, Running, Server, assert_tei, classifier, embedding, wait_until},
     statuses::assert_openai,
 };
 
@@ -88,6 +88,10 @@ impl Source for Known {
     fn load(&self, _: Load<'_>) -> Result<Loaded, SourceError> {
         Ok(Arc::clone(&self.0).into())
     }
+}
+
+fn known(name: &str, engine: &Arc<Fake>) -> Declared {
+    Declared { source: Arc::new(Known(Arc::clone(engine))), ..declared(name, embedding(), &[], &[]) }
 }
 
 /// Takes a while, and fails.
@@ -543,10 +547,6 @@ fn each_model_of_an_ensemble_cuts_by_its_own_default() {
         [embedding(), classifier(["score"])].map(|model| Fake::of(model, Health::Ready));
     strict.info.auto_truncate = false;
     let engines = [cutting, strict].map(Arc::new);
-    let known = |name: &str, engine: &Arc<Fake>| Declared {
-        source: Arc::new(Known(Arc::clone(engine))),
-        ..declared(name, embedding(), &[], &[])
-    };
     let server = Several::with([
         known("cutting", &engines[0]),
         known("strict", &engines[1]),
@@ -568,6 +568,26 @@ fn each_model_of_an_ensemble_cuts_by_its_own_default() {
             server.post("/v2/models/search/infer", json!({ "inputs": [text], "parameters": options }));
         assert_eq!((reply.status, truncations()), (200, [expected; 2]), "{options}: {}", reply.text());
     }
+}
+
+#[test]
+fn a_server_that_stops_answers_all_parts_of_a_request_to_an_ensemble() {
+    let engine = Arc::new(Fake::of(classifier(["score"]), Health::Ready));
+    let does = Does::Rerank { model: "known".to_owned(), query: QUERY.to_owned(), texts: TEXTS.to_owned() };
+    let steps = [Step { name: "ranked".to_owned(), does }];
+    let source = Arc::new(Ensemble::new("ranking", &steps, "ranked", 2).unwrap());
+    let ensemble = Declared { source, ..declared("ranking", classifier(["score"]), &[], &[]) };
+    let server = Several::with([known("known", &engine), ensemble]);
+    let reply = std::thread::scope(|scope| {
+        let body = json!({ "query": "slow", "documents": ["a", "b", "c", "d", "e"] });
+        let asked = scope.spawn(|| server.post("/models/ranking/v1/rerank", body));
+        // Of three parts two are asked at a time.
+        wait_until("the first part", || engine.seen.lock().unwrap().is_some());
+        server.runtime.block_on(server.models.stop());
+        asked.join().unwrap()
+    });
+    let results = reply.json()["results"].as_array().map(Vec::len);
+    assert_eq!((reply.status, results), (200, Some(5)), "{}", reply.text());
 }
 
 #[test]

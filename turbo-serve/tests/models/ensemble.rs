@@ -16,8 +16,8 @@ use tokio::sync::Semaphore;
 use turbo_serve::{
     engine::{
         AnswerRoom, DecodeRequest, EngineError, EngineInfo, Health, HoldAnswers, Infer, InferRequest,
-        InferResponse, Input, ModelInfo, OutputKind, Pending, Pooling, Prompts, Row, RowLens, ScoreFunction,
-        Task, Timings, TokenizeRequest, Tokenized, Usage,
+        InferResponse, Input, ModelInfo, OutputKind, Pending, Pooling, Prompts, Row, RowLens, Task, Timings,
+        TokenizeRequest, Tokenized, Usage,
     },
     models::{
         Declared, Load, LoadWhen, Loaded, Models, Source, SourceError, Stop, Wanted,
@@ -25,7 +25,7 @@ use turbo_serve::{
     },
 };
 
-use crate::fake::run;
+use crate::fake::{info, run};
 
 /// What a fake member computes.
 #[derive(Clone, Copy, PartialEq)]
@@ -97,37 +97,18 @@ impl Source for Shelf {
         let member = self.member;
         let task =
             if member == Member::Embedder { Pooling::Mean.into() } else { Task::SequenceClassification };
+        let info = info(self.name);
         let model = ModelInfo {
-            model_id: self.name.to_owned(),
-            sha: None,
-            name: self.name.to_owned(),
-            dtype: "float32",
-            device: "test".to_owned(),
             task,
             labels: labels.iter().map(|&label| label.to_owned()).collect(),
-            score_function: ScoreFunction::Identity,
-            mask_token: None,
             prompts: Prompts {
                 named: [("query".to_owned(), "find: ".to_owned())].into(),
                 ..Prompts::default()
             },
             rows: RowLens { pooled: Some(2), tokens: None, selected: None },
-            max_input_length: 8,
-            vocab_size: 10,
-            type_vocab_size: 1,
+            ..info.model.clone()
         };
-        let info = EngineInfo {
-            model,
-            max_input_length: 8,
-            max_batch_tokens: 8,
-            max_batch_requests: None,
-            max_client_batch_size: MOST,
-            max_concurrent_requests: 8,
-            auto_truncate: true,
-            tokenization_workers: 0,
-            cache_bytes: None,
-            version: "1.2.3",
-        };
+        let info = EngineInfo { model, max_client_batch_size: MOST, ..info };
         let fake = Arc::new(Fake { member, info, seen: Arc::clone(&self.seen) });
         Ok(Loaded { stop: Some(Arc::clone(&fake) as Arc<dyn Stop>), ..fake.into() })
     }

@@ -99,6 +99,38 @@ impl Source for Shelf {
     }
 }
 
+/// Of an engine of this name, whose model gives vectors.
+pub(crate) fn info(name: &str) -> EngineInfo {
+    let model = ModelInfo {
+        model_id: name.to_owned(),
+        sha: None,
+        name: name.to_owned(),
+        dtype: "float32",
+        device: "test".to_owned(),
+        task: Pooling::Mean.into(),
+        labels: Arc::default(),
+        score_function: ScoreFunction::Identity,
+        mask_token: None,
+        prompts: Prompts::default(),
+        rows: RowLens { pooled: Some(1), tokens: None, selected: None },
+        max_input_length: 8,
+        vocab_size: 10,
+        type_vocab_size: 1,
+    };
+    EngineInfo {
+        model,
+        max_input_length: 8,
+        max_batch_tokens: 8,
+        max_batch_requests: None,
+        max_client_batch_size: 8,
+        max_concurrent_requests: 8,
+        auto_truncate: true,
+        tokenization_workers: 0,
+        cache_bytes: None,
+        version: "1.2.3",
+    }
+}
+
 /// Answers after a while, and never after its end.
 pub(crate) struct Engine {
     info: EngineInfo,
@@ -111,36 +143,8 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(name: &str, alive: Arc<AtomicUsize>) -> Self {
         alive.fetch_add(1, SeqCst);
-        let model = ModelInfo {
-            model_id: name.to_owned(),
-            sha: None,
-            name: name.to_owned(),
-            dtype: "float32",
-            device: "test".to_owned(),
-            task: Pooling::Mean.into(),
-            labels: Arc::default(),
-            score_function: ScoreFunction::Identity,
-            mask_token: None,
-            prompts: Prompts::default(),
-            rows: RowLens { pooled: Some(1), tokens: None, selected: None },
-            max_input_length: 8,
-            vocab_size: 10,
-            type_vocab_size: 1,
-        };
-        let info = EngineInfo {
-            model,
-            max_input_length: 8,
-            max_batch_tokens: 8,
-            max_batch_requests: None,
-            max_client_batch_size: 8,
-            max_concurrent_requests: 8,
-            auto_truncate: true,
-            tokenization_workers: 0,
-            cache_bytes: None,
-            version: "1.2.3",
-        };
         let [ended, full] = [false; 2].map(AtomicBool::new);
-        Self { info, ended, full, alive }
+        Self { info: info(name), ended, full, alive }
     }
 
     fn check(&self) -> Result<(), EngineError> {

@@ -258,7 +258,7 @@ impl Rerank for Calls {
             let messages = self.clone().messages(Some(model.clone()), request);
             let texts = messages.map(|message| kept.keep(message?).map_err(|error| self.refuse(&error)));
             let mut answers = pin!(self.clone().ask_each(model.clone(), at_once, arrived, texts));
-            while let Some(Answered { message, usage }) = answers.try_next().await? {
+            while let Some((Answered { message, usage }, _held)) = answers.try_next().await? {
                 scores.push(message);
                 add(&mut sum, &usage);
             }

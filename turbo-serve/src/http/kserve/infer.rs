@@ -53,7 +53,7 @@ pub(super) async fn infer(
     let target = Target::lease(&head, &server, wanted, urgency).await.map_err(ApiError::from)?;
     let target = target.writing(BYTES_PER_VALUE);
     target.metrics().received(Arity::Batch);
-    let _begun = target.begin()?;
+    let target = target.begun()?;
     let head = Head { model: target.name().to_owned(), version: target.version().to_owned(), id };
     let held = target.planned();
     let write = move |tensors: Vec<OutputTensor>| {

@@ -81,6 +81,6 @@ pub(in crate::http) async fn embeddings(
     let write = move |response: &InferResponse| {
         Ok(write::openai_list(&response.rows, encoding, &model, response.usage.tokens)?)
     };
-    let _begun = target.begin()?;
+    let target = target.begun()?;
     Ok(answer_in_parts(&target, question, inputs.into_iter(), NoRoom::Fails, write).await?)
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use turbo_models::{CharOffsets, tasks::Aggregation};
 
 use crate::{
+    engine::Truncation,
     http::{
         ability::Ability,
         answer::{answered, caught, elsewhere},
@@ -29,7 +30,7 @@ pub(in crate::http) struct EntitiesBody {
 struct Parameters {
     aggregation_strategy: Option<Strategy>,
     ignore_labels: Option<Vec<String>>,
-    /// The tokens that parts of a long text would share; no text is read in parts.
+    /// The tokens that parts of a long text would share; no text is read in parts. Who says 0 wants all of it read as well.
     stride: Option<Count>,
 }
 
@@ -102,9 +103,9 @@ pub(in crate::http) async fn token_classification(
         texts: texts.clone(),
         aggregation,
         ignored: parameters.ignore_labels.unwrap_or_else(|| vec!["O".into()]),
-        truncation: None,
+        truncation: parameters.stride.map(|_| Truncation::Off),
     };
-    let _begun = target.begin()?;
+    let target = target.begun()?;
     let found = caught(|| Box::pin(entities(target.engine(), request))).await?;
     let usage = found.usage;
     let body = elsewhere(move || Ok(json(&texts, &found.found, aggregation, arity)));

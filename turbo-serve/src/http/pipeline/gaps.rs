@@ -55,7 +55,7 @@ pub(in crate::http) async fn fill_mask(
     let top_k = at_least_one("top_k", top_k)?.unwrap_or(TOP_K);
     let request = GapRequest { text: body.inputs, top_k, targets };
     target.metrics().received(Arity::Single);
-    let _begun = target.begin()?;
+    let target = target.begun()?;
     let Found { found, usage } = caught(|| Box::pin(fill_gaps(target.engine(), request))).await?;
     // A thousand sequences of thousands of tokens are megabytes.
     let body = elsewhere(move || Ok(json(&found)));

@@ -69,7 +69,7 @@ pub(in crate::http) async fn question_answering(
         body.parameters.unwrap_or_default().0.apply(QuestionRequest::new(question, context.clone()))?;
     let top_k = request.options.top_k;
     target.metrics().received(Arity::Single);
-    let _begun = target.begin()?;
+    let target = target.begun()?;
     let Found { found, usage } = caught(|| Box::pin(answer_question(target.engine(), request))).await?;
     // Counting the characters of a long context takes milliseconds.
     let body = elsewhere(move || Ok(json(&context, &found, top_k)));

@@ -111,7 +111,7 @@ pub(in crate::http) async fn rerank(
     let returned = body.return_documents.unwrap_or(false).then(|| documents.clone());
     let most_tokens = at_least_one("max_tokens_per_doc", body.max_tokens_per_doc)?;
     check_cut(&target, most_tokens)?;
-    let _begun = target.begin()?;
+    let target = target.begun()?;
     let (documents, no_room) = match most_tokens {
         Some(limit) => cut(&target, documents, limit).await?,
         None => (documents, NoRoom::Fails),

@@ -57,12 +57,14 @@ impl EnsembleEngine {
 
     async fn answer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
         let started = Instant::now();
-        let InferRequest { inputs, output, truncation, prompt_name, urgency, comes_again, room } = request;
+        let InferRequest { inputs, output, truncation, prompt_name, urgency, room, comes_again, goes_on } =
+            request;
         self.check(inputs.len(), output, prompt_name)?;
         // Before the first step, so that no member is unloaded between two.
         let mut members = self.members()?;
-        // And no engine is stopped.
-        let _begun = members.values().next().map(Served::begin).transpose()?;
+        // And no engine is stopped: who goes on has seen to that.
+        let begins = members.values().next().filter(|_| !goes_on);
+        let _begun = begins.map(Served::begin).transpose()?;
         self.check_labels(&members)?;
         for member in members.values_mut() {
             *member = member.clone().urgent(urgency).held_in(room.clone());

@@ -162,6 +162,7 @@ impl Run<'_> {
             truncation: self.truncation,
             prompt_name: prompt,
             comes_again: self.comes_again,
+            goes_on: true,
             ..InferRequest::new(Vec::new(), output)
         };
         let answer = infer_in_parts(self.members[model].engine(), request, inputs, no_room).await?;
