@@ -84,13 +84,16 @@ pub(super) async fn bytes(head: &Parts, mut body: Body, limit: usize) -> Result<
         let frame = match timeout_at(until, next_frame(&mut body)).await {
             Ok(Some(Ok(frame))) => frame,
             Ok(Some(Err(error))) => {
-                let Some(no_room) = NoRoom::behind(&error).cloned() else {
-                    let message = format!("body cannot be read to its end: {error}");
-                    return Err(ApiError::refused(StatusCode::BAD_REQUEST, message));
-                };
+                let refused = NoRoom::behind(&error).cloned().map_or_else(
+                    || {
+                        let message = format!("body cannot be read to its end: {error}");
+                        ApiError::refused(StatusCode::BAD_REQUEST, message)
+                    },
+                    ApiError::from,
+                );
                 drop(bytes);
                 drain(head, body).await;
-                return Err(no_room.into());
+                return Err(refused);
             }
             Ok(None) => return Ok(bytes),
             Err(_) => {
@@ -177,7 +180,10 @@ async fn drain(head: &Parts, mut body: Body) {
 /// Not JSON is 400, JSON that says something else than was asked for is 422.
 pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let not_json = |error: serde_json::Error| {
-        let message = format!("body is not JSON: {error}");
+        let message = match other_encoding(bytes) {
+            Some(what) => format!("body {what}, expected JSON in UTF-8 without a byte order mark"),
+            None => format!("body is not JSON: {error}"),
+        };
         ApiError::refused(StatusCode::BAD_REQUEST, message)
     };
     // serde reads a struct from a list, too: `["a text", true]` would be taken for `inputs` and `truncate`
@@ -193,6 +199,15 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
             not_json(error)
         }
     })
+}
+
+/// What is the matter with a body that is JSON in another encoding, as it seems.
+fn other_encoding(bytes: &[u8]) -> Option<&'static str> {
+    match bytes {
+        [0xef, 0xbb, 0xbf, ..] => Some("begins with a byte order mark"),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [b'{', 0, ..] | [0, b'{', ..] => Some("is UTF-16"),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

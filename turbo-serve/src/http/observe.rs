@@ -21,27 +21,26 @@ use crate::{
 
 /// Wraps the handling of a request.
 pub(super) async fn observe(State(server): State<Server>, request: Request, next: Next) -> Response {
-    let (asked, start) = (Asked::by(&request), Instant::now());
-    let counts = asked.counts();
+    let asked = Asked::by(&request);
     let response = next.run(request).await;
     let failure = response.extensions().get::<Failure>().copied();
-    if let Some(Failure(reason)) = failure.filter(|_| counts) {
+    if let Some(Failure(reason)) = failure.filter(|_| asked.counts()) {
         server.metrics().failed(reason);
     }
-    asked.log(response.status(), failure, start);
+    asked.end(response.status(), failure);
     response
 }
 
 /// Refuses a request that comes to no route: it has a span, a line and a count like any other.
 pub(crate) async fn turn_away(request: Request, error: ApiError) -> Response {
     request_span::around(request, |request| async move {
-        let (asked, start) = (Asked::by(&request), Instant::now());
+        let asked = Asked::by(&request);
         let (status, failure) = (error.status(), error.failure());
         if asked.counts() {
             counter!(REQUEST_FAILURE, ERR => failure.0).increment(1);
         }
         let response = refuse(&asked.uri, request, error).await;
-        asked.log(status, Some(failure), start);
+        asked.end(status, Some(failure));
         response
     })
     .await
@@ -52,12 +51,19 @@ struct Asked {
     method: Method,
     uri: Uri,
     id: Option<HeaderValue>,
+    start: Instant,
+    has_ended: bool,
 }
 
 impl Asked {
     fn by(request: &Request) -> Self {
-        let id = request_span::id(request.headers()).cloned();
-        Self { method: request.method().clone(), uri: request.uri().clone(), id }
+        Self {
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            id: request_span::id(request.headers()).cloned(),
+            start: Instant::now(),
+            has_ended: false,
+        }
     }
 
     /// Whether it is counted when it fails: what asks for embeddings is, health is asked for otherwise.
@@ -73,11 +79,16 @@ impl Asked {
         self.id.as_ref().and_then(|id| id.to_str().ok())
     }
 
-    /// What is ours to mend is seen by default. What a client does wrong it is told itself, and it is counted: a line
+    fn latency_us(&self) -> u64 {
+        self.start.elapsed().as_micros() as u64
+    }
+
+    /// Its answer is there. What is ours to mend is seen by default. What a client does wrong it is told itself, and it is counted: a line
     /// for each would be the loudest when an overloaded server has the least time to write it.
-    fn log(&self, status: StatusCode, reason: Option<Failure>, start: Instant) {
-        let (status, latency_us) = (status.as_u16(), start.elapsed().as_micros() as u64);
+    fn end(mut self, status: StatusCode, reason: Option<Failure>) {
+        self.has_ended = true;
         let (method, path, id) = (&self.method, self.path(), self.id());
+        let (status, latency_us) = (status.as_u16(), self.latency_us());
         let reason = reason.map(|Failure(reason)| reason);
         // a level is part of the call site, so each has its own
         match status {
@@ -89,6 +100,16 @@ impl Asked {
                 tracing::debug!(%method, path, id, status, reason, latency_us, "refused");
             }
             _ => tracing::debug!(%method, path, id, status, latency_us, "answered"),
+        }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            // Its client has gone.
+            let (method, path, id, latency_us) = (&self.method, self.path(), self.id(), self.latency_us());
+            tracing::debug!(%method, path, id, latency_us, "given up");
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A byte of gzip unpacks to a thousand. So what comes out is counted among the bytes that the server holds, on top of
 //! what came; and no more comes out than shows that it is too much, be it only to be thrown away. What its sender still
-//! sends then is not read, and his connection ends with the answer.
+//! sends then comes as it is, for whoever refuses the body to read it to its end.
 
 use std::{
     pin::Pin,
@@ -57,19 +57,23 @@ fn bounded(request: http::Request<DecompressionBody<Body>>, limit: usize) -> Req
     let (mut head, body) = request.into_parts();
     let noted = head.extensions.remove::<Packed>().is_some();
     let body = if noted && !head.headers.contains_key(header::CONTENT_ENCODING) {
-        Body::new(Unpacked { body, arrived: head.extensions.get().cloned(), left: Some(limit) })
+        let raw = DecompressionBody::get_mut;
+        Body::new(Unpacked { body, raw, arrived: head.extensions.get().cloned(), left: Some(limit) })
     } else {
         Body::new(body)
     };
     Request::from_parts(head, body)
 }
 
-/// What comes out of a packed body: it ends with an error, or the piece that goes beyond the limit.
+/// What comes out of a packed body, up to an error, or the piece that goes beyond the limit; behind that what still comes
+/// of the body as it is.
 struct Unpacked<B> {
     body: B,
+    /// What it is unpacked from.
+    raw: fn(&mut B) -> &mut Body,
     /// Where it is counted; a router of somebody else's server counts nothing.
     arrived: Option<Arrived>,
-    /// Bytes that may still come; `None` when nothing does.
+    /// Bytes that may still come out; `None` when nothing does.
     left: Option<usize>,
 }
 
@@ -81,18 +85,19 @@ impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin> HttpBody for Unpa
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Some(left) = self.left.take() else { return Poll::Ready(None) };
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
-        if polled.is_pending() {
-            self.left = Some(left);
-        }
-        let Some(frame) = ready!(polled) else { return Poll::Ready(None) };
+        let this = &mut *self;
+        let Some(left) = this.left else {
+            return Pin::new((this.raw)(&mut this.body)).poll_frame(cx).map_err(Into::into);
+        };
+        let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
+        this.left = None; // unless all is well
+        let Some(frame) = frame else { return Poll::Ready(None) };
         let frame = frame.map_err(Into::into)?;
         let bytes = frame.data_ref().map_or(0, Bytes::len);
-        if let Some(arrived) = &self.arrived {
+        if let Some(arrived) = &this.arrived {
             arrived.unpacked(bytes)?;
         }
-        self.left = left.checked_sub(bytes);
+        this.left = left.checked_sub(bytes);
         Poll::Ready(Some(Ok(frame)))
     }
 }
@@ -108,13 +113,13 @@ mod tests {
     /// So much of a body without end comes out.
     fn comes_out(limit: usize) -> usize {
         let endless = Body::from_stream(stream::repeat_with(|| Ok::<_, Infallible>(vec![b' '; 1000])));
-        let mut unpacked = Unpacked { body: endless, arrived: None, left: Some(limit) };
+        let mut unpacked = Unpacked { body: endless, raw: |body| body, arrived: None, left: Some(limit) };
         let mut bytes = 0;
         let next = |unpacked: &mut Unpacked<Body>| {
             std::future::poll_fn(|cx| Pin::new(&mut *unpacked).poll_frame(cx)).now_or_never().unwrap()
         };
-        while let Some(frame) = next(&mut unpacked) {
-            bytes += frame.unwrap().into_data().unwrap().len();
+        while unpacked.left.is_some() {
+            bytes += next(&mut unpacked).unwrap().unwrap().into_data().unwrap().len();
         }
         bytes
     }

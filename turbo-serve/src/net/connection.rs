@@ -2,7 +2,7 @@
 
 use std::{error::Error, future::Future, io, pin::pin, sync::Arc};
 
-use axum::Router;
+use axum::{Router, http::Version};
 use hyper::service::{Service, service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -15,7 +15,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{answer, serve::Waits, stall::StallLimit, underway::Underway, unread::Unread};
+use super::{answer, rest, serve::Waits, stall::StallLimit, underway::Underway, unread::Unread};
 
 /// Requests that are worked on at a time for one HTTP/2 connection: as many inputs as a server takes by default, so that
 /// a single client can keep it busy.
@@ -118,9 +118,14 @@ impl Connections {
         let (underway, unread) = (Underway::default(), Unread::default());
         let service = service_fn(|request: hyper::Request<_>| {
             let (version, underway) = (request.version(), underway.begin());
+            let (request, rest) = rest::noted(request);
             let (answering, unread) = (self.service.clone().call(request), unread.clone());
             async move {
-                let answer = answering.await?;
+                let mut answer = answering.await?;
+                // HTTP/2 has an end for each stream, and no such header
+                if version < Version::HTTP_2 {
+                    rest.tell(&mut answer);
+                }
                 Ok::<_, std::convert::Infallible>(answer::sent(answer, version, stall, underway, &unread))
             }
         });

@@ -28,6 +28,7 @@ mod cors;
 mod in_flight;
 mod key;
 mod listener;
+mod rest;
 mod serve;
 mod stall;
 mod tls;

@@ -14,6 +14,7 @@ use std::{
 use axum::Router;
 use serde_json::Value;
 use tokio::sync::oneshot;
+use tracing_subscriber::fmt::format::FmtSpan;
 use turbo_serve::{
     engine::{
         DecodeRequest, Encoding, EngineError, EngineInfo, Extent, Health, Infer, InferRequest, InferResponse,
@@ -348,6 +349,24 @@ pub(crate) fn routes_with(engine: Arc<Fake>, metrics: Metrics) -> Router {
     let options = HttpOptions { payload_limit: PAYLOAD_LIMIT, ..HttpOptions::default() };
     let services = grpc::router(Arc::clone(&engine), metrics.clone(), PAYLOAD_LIMIT);
     router(engine, metrics, options).merge(services)
+}
+
+/// Calls `work`, on this thread, with what tells whether a line of its log so far has all these parts.
+pub(crate) fn logged(work: impl AsyncFnOnce(&dyn Fn(&[&str]) -> bool)) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::DEBUG)
+        .with_ansi(false)
+        .with_span_events(FmtSpan::CLOSE)
+        .with_writer(Arc::new(file.reopen().unwrap()));
+    let said = |line: &[&str]| {
+        let log = std::fs::read_to_string(file.path()).unwrap();
+        log.lines().any(|it| line.iter().all(|part| it.contains(part)))
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // Were there only one, a test on another thread, which has none, could be asked whether anybody wants these lines.
+    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
+    tracing::subscriber::with_default(subscriber.finish(), || runtime.block_on(work(&said)));
 }
 
 /// A server on a loopback port, stopped when dropped.

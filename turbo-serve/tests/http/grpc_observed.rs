@@ -6,7 +6,6 @@ use axum::Router;
 use futures_util::{StreamExt, stream};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tonic::{Code, Request, codec::CompressionEncoding};
-use tracing_subscriber::fmt::format::FmtSpan;
 use turbo_serve::{
     engine::Health,
     grpc::proto::tei::{self, EmbedRequest, EmbedResponse, embed_client::EmbedClient},
@@ -14,7 +13,7 @@ use turbo_serve::{
 };
 
 use crate::{
-    fake::{Fake, PAYLOAD_LIMIT, counter, routes, routes_with},
+    fake::{Fake, PAYLOAD_LIMIT, counter, logged, routes, routes_with},
     grpc::{assert_status, embed},
 };
 
@@ -97,54 +96,39 @@ fn the_time_of_who_takes_answers_late_is_not_that_of_his_questions() {
 
 #[test]
 fn a_call_has_a_line_in_the_log_and_a_span_until_its_answer_has_ended() {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::DEBUG)
-        .with_ansi(false)
-        .with_span_events(FmtSpan::CLOSE)
-        .with_writer(Arc::new(file.reopen().unwrap()));
-    let said = |line: &[&str]| {
-        let log = std::fs::read_to_string(file.path()).unwrap();
-        log.lines().any(|it| line.iter().all(|part| it.contains(part)))
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    // Were there only one, a test on another thread, which has none, could be asked whether anybody wants these lines.
-    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
-    tracing::subscriber::with_default(subscriber.finish(), || {
-        runtime.block_on(async {
-            let mut client = EmbedClient::new(routes(Arc::new(Fake::new(Health::Ready))));
-            let mut request = Request::new(embed("a"));
-            request.metadata_mut().insert("x-request-id", "mine".parse().unwrap());
-            client.embed(request).await.unwrap();
-            assert!(said(&["answered", r#"path="/tei.v1.Embed/Embed" id="mine" code=Ok"#]));
+    logged(async |said| {
+        let mut client = EmbedClient::new(routes(Arc::new(Fake::new(Health::Ready))));
+        let mut request = Request::new(embed("a"));
+        request.metadata_mut().insert("x-request-id", "mine".parse().unwrap());
+        client.embed(request).await.unwrap();
+        assert!(said(&["answered", r#"path="/tei.v1.Embed/Embed" id="mine" code=Ok"#]));
 
-            let (questions, asked) = tokio::sync::mpsc::channel(1);
-            let asked = stream::unfold(asked, |mut asked| async { Some((asked.recv().await?, asked)) });
-            let mut answers = client.embed_stream(asked).await.unwrap().into_inner();
-            let stream = "POST /tei.v1.Embed/EmbedStream";
-            for text in ["a", "backend"] {
-                assert!(!said(&[stream, "close"]), "{text} is still to be answered");
-                questions.send(embed(text)).await.unwrap();
-                assert_eq!(answers.message().await.is_ok(), text == "a");
-            }
-            drop(answers);
-            assert!(said(&[stream, "close", r#"otel.status_code="ERROR""#]));
-            assert!(said(&["WARN", "not answered", r#"path="/tei.v1.Embed/EmbedStream" id="#, "on fire"]));
-            assert!(said(&["not answered", r#"code=FailedPrecondition reason="inference""#]));
+        let (questions, asked) = tokio::sync::mpsc::channel(1);
+        let asked = stream::unfold(asked, |mut asked| async { Some((asked.recv().await?, asked)) });
+        let mut answers = client.embed_stream(asked).await.unwrap().into_inner();
+        let stream = "POST /tei.v1.Embed/EmbedStream";
+        for text in ["a", "backend"] {
+            assert!(!said(&[stream, "close"]), "{text} is still to be answered");
+            questions.send(embed(text)).await.unwrap();
+            assert_eq!(answers.message().await.is_ok(), text == "a");
+        }
+        drop(answers);
+        assert!(said(&[stream, "close", r#"otel.status_code="ERROR""#]));
+        assert!(said(&["WARN", "not answered", r#"path="/tei.v1.Embed/EmbedStream" id="#, "on fire"]));
+        assert!(said(&["not answered", r#"code=FailedPrecondition reason="inference""#]));
 
-            // What a failure is counted as is for the log.
-            let refused = client.embed(embed("overloaded")).await.unwrap_err();
-            assert!(said(&["refused", r#"code=ResourceExhausted reason="overloaded""#]));
-            let told = format!("{:?}", refused.metadata());
-            assert!(told.contains("grpc-retry-pushback-ms") && !told.contains("overloaded"), "{told}");
+        // What a failure is counted as is for the log.
+        let refused = client.embed(embed("overloaded")).await.unwrap_err();
+        assert!(said(&["refused", r#"code=ResourceExhausted reason="overloaded""#]));
+        let told = format!("{:?}", refused.metadata());
+        assert!(told.contains("grpc-retry-pushback-ms") && !told.contains("overloaded"), "{told}");
 
-            let mut gone = client.clone();
-            let call = tokio::time::timeout(Duration::from_millis(50), gone.embed(embed("wait")));
-            assert!(call.await.is_err());
-            assert!(said(&["given up", r#"path="/tei.v1.Embed/Embed""#]));
+        let mut gone = client.clone();
+        let call = tokio::time::timeout(Duration::from_millis(50), gone.embed(embed("wait")));
+        assert!(call.await.is_err());
+        assert!(said(&["given up", r#"path="/tei.v1.Embed/Embed""#]));
 
-            drop(client.embed_stream(stream::pending::<EmbedRequest>()).await.unwrap());
-            assert!(said(&["given up", r#"path="/tei.v1.Embed/EmbedStream""#]));
-        });
+        drop(client.embed_stream(stream::pending::<EmbedRequest>()).await.unwrap());
+        assert!(said(&["given up", r#"path="/tei.v1.Embed/EmbedStream""#]));
     });
 }

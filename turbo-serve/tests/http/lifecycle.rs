@@ -7,14 +7,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use axum::{body::Body, http::Request};
 use serde_json::json;
+use tower::ServiceExt;
 use turbo_serve::{
     engine::Health,
     net::{InFlightLimits, bounded},
 };
 
 use crate::{
-    fake::{Fake, Running, Server, assert_tei, routes, wait_until},
+    fake::{Fake, Running, Server, assert_tei, logged, routes, wait_until},
     statuses::from_hex,
 };
 
@@ -240,6 +242,75 @@ fn what_packed_bodies_unpack_to_is_bounded_together() {
         assert_eq!(&head, b"HTTP/1.1 200");
     }
     wait_until("room", || ask().status == 200);
+}
+
+/// Whoever keeps connections would send the next request into one that ends, or have it read as the rest of the last one.
+#[test]
+fn an_answer_says_that_its_connection_ends_where_it_does() {
+    let server = Server::start();
+    let (one, packed) = (br#"{"inputs":"a"}"#.to_vec(), from_hex(PACKED));
+    let length = |body: &[u8]| format!("content-length: {}\r\n", body.len());
+    let chunked = |body: &[u8]| [format!("{:x}\r\n", body.len()).as_bytes(), body, b"\r\n0\r\n\r\n"].concat();
+    let (json, expects) = ("content-type: application/json\r\n", "expect: 100-continue\r\n");
+    let (gzip, in_chunks) = ("content-encoding: gzip\r\n", "transfer-encoding: chunked\r\n");
+    let not_packed = vec![b'a'; 8 << 20];
+    // the rest of a body that was refused before it was sent is the next request, or is not
+    for (head, body, status, ends) in [
+        (format!("POST /nowhere HTTP/1.1\r\n{}{expects}", length(&one)), vec![], 404, true),
+        (format!("POST /embed HTTP/1.1\r\n{}{expects}", length(&one)), vec![], 415, true),
+        (format!("POST /embed HTTP/1.1\r\n{json}content-length: 99999999\r\n{expects}"), vec![], 413, true),
+        (format!("GET /health HTTP/1.1\r\n{}{expects}", length(&one)), vec![], 200, true),
+        (format!("POST /embed HTTP/1.1\r\n{json}{}", length(&one)), one.clone(), 200, false),
+        (format!("POST /embed HTTP/1.1\r\n{json}{in_chunks}"), chunked(&one), 200, false),
+        (format!("POST /nowhere HTTP/1.1\r\n{}", length(&one)), one.clone(), 404, false),
+        (format!("POST /embed HTTP/1.1\r\n{json}{gzip}{}", length(&packed)), packed.clone(), 200, false),
+        (format!("POST /embed HTTP/1.1\r\n{json}{gzip}{in_chunks}"), chunked(&packed), 200, false),
+        (
+            format!("POST /embed HTTP/1.1\r\n{json}{gzip}{}", length(&not_packed)),
+            not_packed.clone(),
+            400,
+            false,
+        ),
+        (format!("POST /embed HTTP/1.1\r\n{json}{gzip}{in_chunks}"), chunked(&not_packed), 400, false),
+        ("GET /health HTTP/1.1\r\n".to_owned(), vec![], 200, false),
+    ] {
+        let mut client = TcpStream::connect(server.address).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        client.write_all(format!("{head}host: x\r\n\r\n").as_bytes()).unwrap();
+        client.write_all(&body).unwrap_or_else(|why| panic!("{head}: the body is not read: {why}"));
+        let said = answer_head(&client);
+        assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{head}: {said}");
+        assert_eq!(said.to_ascii_lowercase().contains("connection: close\r\n"), ends, "{head}: {said}");
+        if !ends {
+            let next = "GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+            client.write_all(next.as_bytes()).unwrap();
+        }
+        let mut rest = String::new();
+        client.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest.contains("HTTP/1.1 200 "), !ends, "{head}: the next request is answered: {rest}");
+    }
+}
+
+/// The head of the answer that comes next.
+fn answer_head(mut client: &TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        client.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+    String::from_utf8(head).unwrap()
+}
+
+#[test]
+fn a_request_that_is_given_up_has_a_line_in_the_log() {
+    logged(async |said| {
+        let asked = Request::post("/embed").header("content-type", "application/json");
+        let asked = asked.header("x-request-id", "mine").body(Body::from(r#"{"inputs":"wait"}"#)).unwrap();
+        let answer = routes(Arc::new(Fake::new(Health::Ready))).oneshot(asked);
+        assert!(tokio::time::timeout(Duration::from_millis(50), answer).await.is_err());
+        assert!(said(&["given up", r#"method=POST path="/embed" id="mine""#]));
+    });
 }
 
 #[test]
