@@ -8,15 +8,15 @@ use turbo_models::Task;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     /// As many inputs as the server admits are being worked on; nothing was started.
-    #[error("model is overloaded: retry in {:.1} s", retry_after.as_secs_f64())]
+    #[error("model is overloaded: retry {}", when(*retry_after))]
     Overloaded {
         /// Predicted time until what was accepted before is done.
         retry_after: Duration,
     },
     /// By prediction the answer would come too late; nothing was started.
     #[error(
-        "model is overloaded: the answer is predicted in {} ms, and wanted within {} ms: retry in {:.1} s",
-        ms(*predicted), ms(*within), retry_after.as_secs_f64()
+        "model is overloaded: the answer is predicted in {} ms, and wanted within {} ms: retry {}",
+        ms(*predicted), ms(*within), when(*retry_after)
     )]
     TooLate {
         /// The time that the client allows, or that the server promises.
@@ -27,7 +27,7 @@ pub enum EngineError {
         retry_after: Duration,
     },
     /// The time that the answer was allowed to take is over.
-    #[error("not answered within {} ms", ms(*within))]
+    #[error("not answered within {}", time_left(*within))]
     Expired {
         /// The time that the client allowed, or that the server promises.
         within: Duration,
@@ -228,7 +228,24 @@ impl EngineError {
 
 /// Whole milliseconds, rounded up: of one that a client allows less is left when its request has been read, yet not none.
 fn ms(time: Duration) -> u128 {
-    time.as_micros().div_ceil(1000)
+    time.as_nanos().div_ceil(1_000_000)
+}
+
+/// The time that was left for an answer when its request had been read. `0 ms` would be as if nobody could answer.
+fn time_left(time: Duration) -> String {
+    match ms(time) {
+        0 => "its time, which was over when the request had been read".into(),
+        millis => format!("{millis} ms"),
+    }
+}
+
+/// When it is worth asking again.
+fn when(time: Duration) -> String {
+    match ms(time) {
+        0 => "at once".into(),
+        millis @ 1..1000 => format!("in {millis} ms"),
+        _ => format!("in {:.1} s", time.as_secs_f64()),
+    }
 }
 
 fn known_prompts(known: &[String]) -> String {
@@ -244,10 +261,31 @@ mod tests {
 
     #[test]
     fn what_is_left_of_a_millisecond_is_not_none() {
-        for (micros, said) in [(0, "0"), (1, "1"), (910, "1"), (1000, "1"), (49_700, "50"), (50_000, "50")] {
-            let within = Duration::from_micros(micros);
-            let expired = EngineError::Expired { within };
-            assert_eq!(expired.to_string(), format!("not answered within {said} ms"));
+        for (nanos, said) in [
+            (0, "its time, which was over when the request had been read"),
+            (1, "1 ms"),
+            (910_000, "1 ms"),
+            (1_000_000, "1 ms"),
+            (49_700_000, "50 ms"),
+            (50_000_000, "50 ms"),
+        ] {
+            let expired = EngineError::Expired { within: Duration::from_nanos(nanos) };
+            assert_eq!(expired.to_string(), format!("not answered within {said}"));
+        }
+    }
+
+    #[test]
+    fn nobody_is_told_to_wait_for_no_time() {
+        for (micros, said) in [
+            (0, "at once"),
+            (1, "in 1 ms"),
+            (10_000, "in 10 ms"),
+            (998_500, "in 999 ms"),
+            (999_100, "in 1.0 s"),
+            (1_200_300, "in 1.2 s"),
+        ] {
+            let overloaded = EngineError::Overloaded { retry_after: Duration::from_micros(micros) };
+            assert_eq!(overloaded.to_string(), format!("model is overloaded: retry {said}"));
         }
     }
 }

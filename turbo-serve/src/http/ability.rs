@@ -1,6 +1,6 @@
 //! Which route answers for which model, and what the others say.
 
-use super::error::ApiError;
+use super::{error::ApiError, target::Target};
 use crate::engine::{ModelInfo, Task};
 
 /// What a route gives.
@@ -53,22 +53,23 @@ impl Ability {
         }
     }
 
-    /// Refuses on behalf of models that cannot do it.
-    pub(super) fn check(self, model: &ModelInfo) -> Result<(), ApiError> {
+    /// Refuses on behalf of models that cannot do it, and names the route that was asked: several lead here.
+    pub(super) fn check(self, target: &Target) -> Result<(), ApiError> {
+        let model = &target.engine().info().model;
         if self.is_of(model) {
             return Ok(());
         }
-        let main = Self::of(model);
         let message = format!(
-            "{} needs {}, and this model is for {}: use {}",
-            self.path(),
+            "`{}` needs {}, and this model is for {}: use {}",
+            target.route(),
             self.needs(),
             model.task,
-            main.path()
+            Self::of(model).path()
         );
         Err(ApiError::wrong_model(message))
     }
 
+    /// The route that is named for it.
     fn path(self) -> &'static str {
         match self {
             Self::Embed => "`/embed`",

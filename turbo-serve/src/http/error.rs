@@ -129,6 +129,11 @@ impl ApiError {
         Self::new(ErrorType::Forbidden, failure::UNAUTHORIZED, message)
     }
 
+    /// The same, and what can be done about it.
+    pub(super) fn with_remedy(self, remedy: &str) -> Self {
+        Self { message: shortened(format!("{}: {remedy}", self.message)), ..self }
+    }
+
     /// How HTTP says it.
     pub(super) fn status(&self) -> StatusCode {
         self.status

@@ -53,7 +53,7 @@ impl Default for HttpOptions {
 /// What `POST /` asks a model that gives vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RootTask {
-    /// Its vectors.
+    /// Its vectors, unless `inputs` are sentences to compare.
     Vectors,
     /// How alike texts are.
     Similarity,
@@ -78,11 +78,12 @@ impl Server {
         &self.0.metrics
     }
 
-    /// What `POST /` asks this model.
-    fn root_ability(&self, model: &ModelInfo) -> Ability {
-        match (Ability::of(model), self.0.options.root_task) {
-            (Ability::Embed | Ability::EmbedSparse, RootTask::Similarity) => Ability::Similarity,
-            (ability, _) => ability,
+    /// What this body asks this model at `POST /`.
+    fn root_ability(&self, model: &ModelInfo, body: &[u8]) -> Ability {
+        let compares = || self.0.options.root_task == RootTask::Similarity || tei::compares(body);
+        match Ability::of(model) {
+            Ability::Embed | Ability::EmbedSparse if compares() => Ability::Similarity,
+            ability => ability,
         }
     }
 
@@ -214,7 +215,7 @@ async fn what_it_is_for(State(server): State<Server>, request: Request) -> Respo
         Ok(read) => read,
         Err(error) => return TeiError::from(error).into_response(),
     };
-    let ability = server.root_ability(&target.engine().info().model);
+    let ability = server.root_ability(&target.engine().info().model, &bytes);
     target.hand_on(&mut head);
     ask(ability, server, Request::from_parts(head, Body::from(bytes))).await
 }

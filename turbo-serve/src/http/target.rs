@@ -8,7 +8,7 @@
 
 use axum::{
     extract::{FromRequestParts, RawPathParams, rejection::RawPathParamsRejection},
-    http::{HeaderValue, StatusCode, request::Parts},
+    http::{HeaderValue, StatusCode, Uri, request::Parts},
 };
 
 use super::{
@@ -36,6 +36,8 @@ pub(super) struct Target {
     metrics: Metrics,
     /// Where the answer is held; `None` in a router of somebody else's server.
     planned: Option<Planned>,
+    /// What was asked, without the model's path before it.
+    asked: Uri,
 }
 
 impl Target {
@@ -76,7 +78,7 @@ impl Target {
         let served = server.models().lease_by(wanted, urgency.deadline).await?.urgent(urgency);
         let metrics = server.metrics().of(served.label());
         let room = planned.as_ref().map(Planned::room).unwrap_or_default();
-        Ok(Self { served: served.held_in(room), metrics, planned })
+        Ok(Self { served: served.held_in(room), metrics, planned, asked: parts.uri.clone() })
     }
 
     /// The same for a route that writes so many bytes of each value of an answer.
@@ -99,6 +101,11 @@ impl Target {
 
     pub(super) fn engine(&self) -> &dyn Infer {
         self.served.engine()
+    }
+
+    /// The path that was asked, without the model's before it.
+    pub(super) fn route(&self) -> &str {
+        self.asked.path()
     }
 
     /// The model's own name.

@@ -21,6 +21,7 @@ use super::{
     error::{ApiError, Failure, TeiError},
     router::{Server, ask},
     target::Target,
+    tei::compares,
 };
 use crate::engine::EngineError;
 
@@ -108,12 +109,14 @@ struct Refusal {
 
 /// The body of the answer that the instance has at its route.
 async fn answer(server: Server, target: Target, instance: Value) -> Result<Bytes, Refusal> {
+    let body = instance.to_string();
     let ability = match Ability::of(&target.engine().info().model) {
         // A ranker is asked for the score of a text, too.
         Ability::Rerank if instance.get("inputs").is_some() => Ability::Predict,
+        Ability::Embed | Ability::EmbedSparse if compares(body.as_bytes()) => Ability::Similarity,
         ability => ability,
     };
-    let (mut head, body) = Request::new(Body::from(instance.to_string())).into_parts();
+    let (mut head, body) = Request::new(Body::from(body)).into_parts();
     head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     target.hand_on(&mut head);
     let answer = ask(ability, server, Request::from_parts(head, body)).await;

@@ -275,7 +275,13 @@ fn what_is_wrong_is_told_in_the_words_of_who_asks() {
             "Validation",
             r#"`rank_fields` is [], expected ["text"]"#,
         ),
-        (&many, 422, "Validation", "batch size 1001 > maximum allowed batch size 1000"),
+        (
+            &many,
+            422,
+            "Validation",
+            "batch size 1001 > maximum allowed batch size 1000: send fewer documents at a time, or raise \
+             `--max-rerank-documents`",
+        ),
         (r#"{"query":"overloaded","documents":["a"]}"#, 429, "Overloaded", "overloaded"),
         (r#"{"query":"nan","documents":["a"]}"#, 424, "Backend", "has the value NaN"),
         (r#"{"query":"q","documents":["tokenizer"],"max_tokens_per_doc":2}"#, 422, "Tokenizer", "of no use"),
@@ -303,6 +309,7 @@ fn other_models_say_what_they_are_for() {
     let server = Server::with_model(embedding());
     for path in ["/v1/rerank", "/v2/rerank", "/rerank"] {
         let reply = server.post(path, r#"{"query":"q","documents":["a"]}"#);
-        assert_refused(path, &reply, 424, "Backend", "`/rerank` needs a sequence classifier with one label");
+        let said = format!("`{path}` needs a sequence classifier with one label");
+        assert_refused(path, &reply, 424, "Backend", &said);
     }
 }

@@ -399,6 +399,25 @@ fn a_body_that_is_not_utf8_is_not_json() {
 }
 
 #[test]
+fn a_body_in_another_encoding_is_told_which_is_read() {
+    let server = Server::start();
+    let text = r#"{"inputs":"a"}"#;
+    let little: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let big: Vec<u8> = text.encode_utf16().flat_map(u16::to_be_bytes).collect();
+    let marked = "body begins with a byte order mark, expected JSON in UTF-8 without";
+    let utf16 = "body is UTF-16, expected JSON in UTF-8 without";
+    for (body, said) in [
+        ([&b"\xef\xbb\xbf"[..], text.as_bytes()].concat(), marked),
+        ([&b"\xff\xfe"[..], &little].concat(), utf16),
+        ([&b"\xfe\xff"[..], &big].concat(), utf16),
+        (little, utf16),
+        (big, utf16),
+    ] {
+        assert_tei(said, &server.post("/embed", body), 400, VALIDATION, said);
+    }
+}
+
+#[test]
 fn a_refused_body_is_read_to_its_end_before_the_answer() {
     // What is thrown away is not held: it may be far more than that.
     let limits = InFlightLimits { bodies: 20_000, answers: usize::MAX };

@@ -5,7 +5,10 @@ use turbo_serve::engine::{
     Input, MaskToken, ModelInfo, OutputKind, Prompts, RowLens, ScoreFunction, Task, Truncation,
 };
 
-use crate::fake::{HIDDEN, Server, assert_tei, classifier, embedding, row, sparse};
+use crate::{
+    fake::{HIDDEN, Server, assert_tei, classifier, embedding, row, sparse},
+    statuses::assert_openai,
+};
 
 const LABELS: [&str; 3] = ["sad", "glad", "\"mad\""];
 
@@ -156,6 +159,47 @@ fn similarity_compares_the_source_with_each_sentence() {
 }
 
 #[test]
+fn the_root_compares_sentences_where_its_model_gives_vectors() {
+    let sentences = json!({ "inputs": { "source_sentence": "a", "sentences": ["a", "b"] } });
+    for model in [embedding(), sparse()] {
+        let server = Server::with_model(model);
+        let expected = server.post("/similarity", sentences.to_string()).json();
+        assert_eq!(expected.as_array().map(Vec::len), Some(2), "{expected}");
+        for path in ["/", "/invocations", "/models/fake"] {
+            let reply = server.post(path, sentences.to_string());
+            assert_eq!((reply.status, &reply.json()), (200, &expected), "{path}");
+        }
+        let reply = server.post("/vertex", json!({ "instances": [sentences] }).to_string());
+        assert_eq!((reply.status, reply.json()), (200, json!({ "predictions": [expected] })));
+        for (inputs, said) in [
+            (json!({ "sentences": ["a"] }), "map, expected a text, a list of token ids"),
+            (json!({ "source_sentence": "a" }), "missing field `sentences`"),
+        ] {
+            let reply = server.post("/", json!({ "inputs": inputs }).to_string());
+            assert_tei(&inputs.to_string(), &reply, 422, "Validation", said);
+        }
+    }
+}
+
+#[test]
+fn labels_of_a_clients_own_are_refused() {
+    let server = Server::with_model(classifier(["sad", "glad"]));
+    let said = "`candidate_labels` is not possible: this model scores labels of its own, `sad`, `glad`; ";
+    for path in ["/", "/invocations", "/predict", "/pipeline/text-classification"] {
+        let ask = |parameters: Value| {
+            server.post(path, json!({ "inputs": "a", "parameters": parameters }).to_string())
+        };
+        for labels in [json!(["refund", "repair"]), json!("refund, repair")] {
+            let reply = ask(json!({ "candidate_labels": labels, "multi_label": true }));
+            assert_tei(path, &reply, 422, "Validation", said);
+        }
+        for parameters in [json!(null), json!({}), json!({ "candidate_labels": null, "multi_label": true })] {
+            assert_eq!(ask(parameters.clone()).status, 200, "{path} {parameters}");
+        }
+    }
+}
+
+#[test]
 fn truncation_and_prompts_reach_the_engine() {
     let named = [("query".to_owned(), "query: ".to_owned())];
     let prompts = Prompts { named: named.into(), default: None };
@@ -289,10 +333,14 @@ fn the_wrong_model_says_which_route_to_use() {
             let reply = server.post(path, body.to_string());
             let said = format!("and this model is for {}: use `{main}`", model.task);
             assert_tei(&format!("{path} of {main}"), &reply, 424, "Backend", &said);
+            assert_tei(path, &reply, 424, "Backend", &format!("`{path}` needs a"));
         }
         if main != "/embed" && main != "/embed_sparse" {
-            let reply = server.post("/v1/embeddings", r#"{"input":"a"}"#);
-            assert_eq!((reply.status, &reply.json()["type"]), (424, &json!("Backend")));
+            for path in ["/v1/embeddings", "/embeddings"] {
+                let reply = server.post(&format!("/models/fake{path}"), r#"{"input":"a"}"#);
+                let said = format!("`{path}` needs an embedding model, and this");
+                assert_openai(path, &reply, 424, "Backend", &said);
+            }
         }
     }
     let metrics = Server::start().get("/metrics");

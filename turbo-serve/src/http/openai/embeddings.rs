@@ -51,7 +51,7 @@ impl RequestBody for EmbeddingsBody {
 pub(in crate::http) async fn embeddings(
     Call { target, body, received }: Call<EmbeddingsBody>,
 ) -> Result<Response, OpenAiError> {
-    Ability::Embed.check(&target.engine().info().model)?;
+    Ability::Embed.check(&target)?;
     let target = target.writing(write::BYTES_PER_VALUE);
     let Counted { inputs, arity } = body.input.0;
     let (got, limit) = (inputs.len(), MAX_INPUTS.max(target.engine().info().max_client_batch_size));

@@ -88,11 +88,12 @@ pub(in crate::http) mod tei {
     }
 
     pub(in crate::http) fn root(id: &'static str) -> Operation {
-        let summary = "What the model is for: as the route of that task";
+        let summary = "What the model is for: as the route of that task, or as /similarity for such inputs";
         Operation::new(id, TAG, summary, "AnyAnswer").timed().like_asked().asks(
             "AnyRequest",
             [
                 ("text", json!({ "inputs": "a cat" })),
+                ("sentences", json!({ "inputs": { "source_sentence": "a cat", "sentences": ["a dog"] } })),
                 ("rank", json!({ "query": "pets", "texts": ["a cat", "a soup"] })),
             ],
         )

@@ -112,6 +112,7 @@ fn tei() -> Value {
             json!({
                 "inputs": any([text(), one_or_two.clone(), some(one_or_two)]), "truncate": maybe("boolean"),
                 "truncation_direction": of("Direction"), "raw_scores": maybe("boolean"),
+                "parameters": { "type": ["object", "null"], "properties": { "candidate_labels": { "type": "null" } } },
             }),
             ["inputs"],
         ),
@@ -229,6 +230,7 @@ fn pipeline() -> Value {
                 "inputs": of("TextOrTexts"),
                 "parameters": parameters(json!({
                     "function_to_apply": maybe_one_of(["sigmoid", "softmax", "none"]), "top_k": maybe_from(1),
+                    "candidate_labels": { "type": "null" },
                 })),
             }),
             ["inputs"],

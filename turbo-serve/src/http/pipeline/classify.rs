@@ -1,7 +1,7 @@
 //! `POST /pipeline/text-classification`.
 
 use axum::response::Response;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
 use turbo_models::tasks::{TaskError, classify};
 
 use crate::{
@@ -12,6 +12,7 @@ use crate::{
         call::{Call, RequestBody},
         error::TeiError,
         inputs::{Count, Counted, Object, TextList, at_least_one},
+        tei::check_labels,
         write::check_finite,
     },
 };
@@ -27,6 +28,7 @@ pub(in crate::http) struct ClassifyBody {
 struct Parameters {
     function_to_apply: Option<Function>,
     top_k: Option<Count>,
+    candidate_labels: Option<IgnoredAny>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -52,8 +54,9 @@ pub(in crate::http) async fn text_classification(
     Call { target, body, received }: Call<ClassifyBody>,
 ) -> Result<Response, TeiError> {
     let model = &target.engine().info().model;
-    Ability::Predict.check(model)?;
-    let Parameters { function_to_apply, top_k } = body.parameters.unwrap_or_default().0;
+    Ability::Predict.check(&target)?;
+    let Parameters { function_to_apply, top_k, candidate_labels } = body.parameters.unwrap_or_default().0;
+    check_labels(model, candidate_labels)?;
     let function = match function_to_apply {
         None => model.score_function,
         Some(Function::Sigmoid) => ScoreFunction::Sigmoid,

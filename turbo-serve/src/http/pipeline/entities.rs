@@ -83,7 +83,7 @@ const UNKNOWN: [&str; 2] = ["[UNK]", "<unk>"];
 pub(in crate::http) async fn token_classification(
     Call { target, body, received }: Call<EntitiesBody>,
 ) -> Result<Response, TeiError> {
-    Ability::TokenClassification.check(&target.engine().info().model)?;
+    Ability::TokenClassification.check(&target)?;
     let parameters = body.parameters.unwrap_or_default().0;
     if parameters.stride.is_some_and(|Count(stride)| stride > 0) {
         let why = "`stride` is not possible here: send the parts of a long text as texts of their own";

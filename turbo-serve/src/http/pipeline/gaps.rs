@@ -47,7 +47,7 @@ const TOP_K: usize = 5;
 pub(in crate::http) async fn fill_mask(
     Call { target, body, received }: Call<GapBody>,
 ) -> Result<Response, TeiError> {
-    Ability::FillMask.check(&target.engine().info().model)?;
+    Ability::FillMask.check(&target)?;
     let Parameters { top_k, targets } = body.parameters.unwrap_or_default().0;
     if targets.as_ref().is_some_and(Vec::is_empty) {
         return Err(ApiError::empty("`targets` cannot be empty: leave it out").into());

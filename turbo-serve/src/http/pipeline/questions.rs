@@ -63,7 +63,7 @@ const MOST_ANSWERS: usize = 1000;
 pub(in crate::http) async fn question_answering(
     Call { target, body, received }: Call<QuestionBody>,
 ) -> Result<Response, TeiError> {
-    Ability::QuestionAnswering.check(&target.engine().info().model)?;
+    Ability::QuestionAnswering.check(&target)?;
     let Inputs { question, context } = body.inputs.0;
     let request =
         body.parameters.unwrap_or_default().0.apply(QuestionRequest::new(question, context.clone()))?;

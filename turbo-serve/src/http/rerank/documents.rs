@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use axum::{extract::State, response::Response};
 use serde::{Deserialize, Serialize};
 
-use super::order::{best_first, check, check_copies, pairs, question};
+use super::order::{best_first, check, check_copies, check_count, pairs, question};
 use crate::{
     engine::{Extent, InferResponse, Prompt, SpecialTokens, Texts, TokenizeRequest, Tokenized},
     http::{
@@ -95,6 +95,9 @@ struct Usage {
     total_tokens: usize,
 }
 
+/// What can be done about too many documents.
+const FEWER: &str = "send fewer documents at a time, or raise `--max-rerank-documents`";
+
 /// `{"results": [{"index", "relevance_score", "document"}], …}`, the best first.
 pub(in crate::http) async fn rerank(
     State(server): State<Server>,
@@ -103,7 +106,8 @@ pub(in crate::http) async fn rerank(
     let DocumentsBody { query, documents: Documents(documents), rank_fields, .. } = body;
     let at_a_time = target.engine().info().max_client_batch_size;
     let limit = server.max_rerank_documents().max(at_a_time);
-    check(&target, "documents", documents.len(), limit)?;
+    check(&target, "documents", documents.len())?;
+    check_count(documents.len(), limit).map_err(|error| error.with_remedy(FEWER))?;
     check_fields(rank_fields.as_deref())?;
     check_at_once(&target, documents.len(), at_a_time)?;
     check_copies(&query, documents.len().min(AT_ONCE * at_a_time))?;

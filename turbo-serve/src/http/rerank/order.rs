@@ -12,17 +12,22 @@ use crate::{
     },
 };
 
-/// Refuses what cannot be ranked: by this model, for there is nothing, or for there is more than `limit`.
-pub(super) fn check(target: &Target, field: &str, texts: usize, limit: usize) -> Result<(), ApiError> {
-    Ability::Rerank.check(&target.engine().info().model)?;
-    if texts == 0 {
-        return Err(ApiError::empty(format!("`{field}` cannot be empty")));
+/// Refuses what cannot be ranked: by this model, or for there is nothing.
+pub(super) fn check(target: &Target, field: &str, texts: usize) -> Result<(), ApiError> {
+    Ability::Rerank.check(target)?;
+    match texts {
+        0 => Err(ApiError::empty(format!("`{field}` cannot be empty"))),
+        _ => Ok(()),
     }
-    // Before the query is copied for each: a megabyte of query, and three hundred thousand empty texts, are 2 MB.
-    if texts > limit {
-        return Err(EngineError::TooManyInputs { got: texts, limit }.into());
+}
+
+/// Refuses more texts than `limit`. Before the query is copied for each: a megabyte of query, and three hundred thousand
+/// empty texts, are 2 MB.
+pub(super) fn check_count(got: usize, limit: usize) -> Result<(), ApiError> {
+    match got > limit {
+        true => Err(EngineError::TooManyInputs { got, limit }.into()),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// Most bytes of the copies of a query that are beside texts at a time: two requests of 32 texts, with a query that is

@@ -3,7 +3,7 @@
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
-use super::order::{best_first, check, check_copies, pairs, question};
+use super::order::{best_first, check, check_copies, check_count, pairs, question};
 use crate::{
     engine::InferResponse,
     http::{
@@ -40,7 +40,8 @@ struct Rank<'a> {
 /// `[{"index", "score", "text"}]`, the best first.
 pub(super) async fn rerank(Call { target, body, received }: Call<TextsBody>) -> Result<Response, TeiError> {
     let TextsBody { query, texts, return_text, .. } = body;
-    check(&target, "texts", texts.len(), target.engine().info().max_client_batch_size)?;
+    check(&target, "texts", texts.len())?;
+    check_count(texts.len(), target.engine().info().max_client_batch_size)?;
     check_copies(&query, texts.len())?;
     let function = score_function(&target.engine().info().model, body.raw_scores);
     let returned = return_text.unwrap_or(false).then(|| texts.clone());

@@ -2,7 +2,7 @@
 //! [`rerank`](crate::http::rerank).
 
 use axum::response::Response;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
 use turbo_models::tasks::{LabelScore, TaskError, classify};
 
 use super::{TruncationDirection, truncation};
@@ -12,8 +12,8 @@ use crate::{
         ability::Ability,
         answer::{Question, answer},
         call::{Call, RequestBody},
-        error::TeiError,
-        inputs::PredictInputs,
+        error::{ApiError, TeiError},
+        inputs::{Object, PredictInputs},
         metrics::Arity,
         write::check_finite,
     },
@@ -26,6 +26,13 @@ pub(in crate::http) struct PredictBody {
     truncate: Option<bool>,
     truncation_direction: Option<TruncationDirection>,
     raw_scores: Option<bool>,
+    /// Of clients for zero-shot classification.
+    parameters: Option<Object<Parameters>>,
+}
+
+#[derive(Default, Deserialize)]
+struct Parameters {
+    candidate_labels: Option<IgnoredAny>,
 }
 
 impl RequestBody for PredictBody {
@@ -50,12 +57,27 @@ pub(crate) fn score_function(model: &ModelInfo, raw_scores: Option<bool>) -> Sco
     }
 }
 
+/// Refuses labels of the client's own, instead of which it would get the model's.
+pub(in crate::http) fn check_labels(
+    model: &ModelInfo,
+    candidate_labels: Option<IgnoredAny>,
+) -> Result<(), ApiError> {
+    if candidate_labels.is_none() {
+        return Ok(());
+    }
+    let labels = model.labels.join("`, `");
+    Err(ApiError::validation(format!(
+        "`candidate_labels` is not possible: this model scores labels of its own, `{labels}`; leave it out"
+    )))
+}
+
 /// `[{"score", "label"}]` for one input, `[[…]]` for a batch; the best first.
 pub(in crate::http) async fn predict(
     Call { target, body, received }: Call<PredictBody>,
 ) -> Result<Response, TeiError> {
     let model = &target.engine().info().model;
-    Ability::Predict.check(model)?;
+    Ability::Predict.check(&target)?;
+    check_labels(model, body.parameters.unwrap_or_default().0.candidate_labels)?;
     let (labels, function) = (model.labels.clone(), score_function(model, body.raw_scores));
     let inputs = body.inputs.0;
     let arity = inputs.arity;

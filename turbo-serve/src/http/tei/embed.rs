@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use axum::response::Response;
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 
 use super::{TruncationDirection, truncation};
 use crate::{
@@ -75,7 +75,7 @@ impl RequestBody for SimilarityBody {
 pub(in crate::http) async fn embed(
     Call { target, body, received }: Call<EmbedBody>,
 ) -> Result<Response, TeiError> {
-    Ability::Embed.check(&target.engine().info().model)?;
+    Ability::Embed.check(&target)?;
     let target = target.writing(write::BYTES_PER_VALUE);
     let question = Question {
         inputs: body.inputs.0,
@@ -94,7 +94,7 @@ pub(in crate::http) async fn embed(
 pub(in crate::http) async fn embed_all(
     Call { target, body, received }: Call<EmbedAllBody>,
 ) -> Result<Response, TeiError> {
-    Ability::EmbedAll.check(&target.engine().info().model)?;
+    Ability::EmbedAll.check(&target)?;
     let target = target.writing(write::BYTES_PER_VALUE);
     let question = body.question(&target, OutputKind::Tokens, received);
     Ok(answer(&target, question, |response| Ok(write::token_embeddings(&response.rows)?)).await?)
@@ -104,7 +104,7 @@ pub(in crate::http) async fn embed_all(
 pub(in crate::http) async fn embed_sparse(
     Call { target, body, received }: Call<EmbedAllBody>,
 ) -> Result<Response, TeiError> {
-    Ability::EmbedSparse.check(&target.engine().info().model)?;
+    Ability::EmbedSparse.check(&target)?;
     let question = body.question(&target, OutputKind::RAW, received);
     Ok(answer(&target, question, |response| Ok(write::sparse_embeddings(&response.rows)?)).await?)
 }
@@ -121,11 +121,25 @@ impl EmbedAllBody {
     }
 }
 
+/// Whether a body asks how alike sentences are: no other that a model for vectors is asked has such `inputs`.
+pub(in crate::http) fn compares(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Compared {
+        inputs: Object<Source>,
+    }
+    #[derive(Deserialize)]
+    struct Source {
+        source_sentence: Option<IgnoredAny>,
+    }
+    // Whatever is wrong with it is told by the route that reads it.
+    serde_json::from_slice(body).is_ok_and(|Compared { inputs }| inputs.0.source_sentence.is_some())
+}
+
 /// `[f32]`, the cosine between the source sentence and each of the others.
 pub(in crate::http) async fn similarity(
     Call { target, body, received }: Call<SimilarityBody>,
 ) -> Result<Response, TeiError> {
-    Ability::Similarity.check(&target.engine().info().model)?;
+    Ability::Similarity.check(&target)?;
     let Sentences { source_sentence, sentences } = body.inputs.0;
     if sentences.is_empty() {
         return Err(ApiError::empty("`inputs.sentences` cannot be empty").into());

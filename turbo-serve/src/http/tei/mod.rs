@@ -11,8 +11,8 @@ use serde::Deserialize;
 use super::target::Target;
 use crate::engine::Truncation;
 
-pub(super) use classify::predict;
-pub(super) use embed::{embed, embed_all, embed_sparse, similarity};
+pub(super) use classify::{check_labels, predict};
+pub(super) use embed::{compares, embed, embed_all, embed_sparse, similarity};
 pub(super) use info::{check as check_health, health, info, metrics};
 pub(super) use tokens::{decode, tokenize};
 
