@@ -7,7 +7,7 @@
 //!
 //! | recorded by | metrics |
 //! |---|---|
-//! | the protocol | `te_request_*` per request, and [`REQUEST_FAILURE`] for every failure that a client is told who asked with `POST`, but for packed messages of gRPC that become too large; [`PROCESS_RESIDENT_MEMORY`] whenever metrics are shown |
+//! | the protocol | `te_request_*` per request, and [`REQUEST_FAILURE`] for every failure that a client is told who asked with `POST`; [`PROCESS_RESIDENT_MEMORY`] whenever metrics are shown |
 //! | the engine | [`EMBED`] or [`PREDICT`] per input, [`QUEUE_SIZE`], [`BATCH_NEXT_SIZE`], [`BATCH_NEXT_TOKENS`], [`BATCH_FILL`], [`BATCH_COST_ERROR`], [`BATCH_COST_ERROR_MEDIAN`], [`ADMISSION_REFUSALS`], [`DEADLINE_MISSES`], [`PRIORITY_QUEUE_SIZE`], [`PRIORITY_DURATION`], [`PLANNED_BYTES`], [`USED_BYTES`], [`REQUEST_INPUT_LENGTH`], [`CACHE_HITS`], [`CACHE_SHARED`], [`CACHE_MISSES`], and [`REQUEST_FAILURE`] with [`failure::DROPPED`], which no client hears of |
 //! | the server | [`BODY_BYTES`], [`ANSWER_BYTES`], and [`ADMISSION_REFUSALS`] with [`refusal::BYTES`] |
 //! | the cache | [`CACHE_BYTES`], [`CACHE_ENTRIES`], [`CACHE_EVICTIONS`], [`CACHE_UNWRITTEN`]; it may be shared by several engines |
@@ -20,8 +20,7 @@ pub const REQUEST_COUNT: &str = "te_request_count";
 pub const REQUEST_SUCCESS: &str = "te_request_success";
 /// Counter, label `err` (see [`failure`]): requests that failed.
 pub const REQUEST_FAILURE: &str = "te_request_failure";
-/// Histogram, seconds: from the parsed request to the finished answer; of a message of a stream, to when its client has
-/// taken the answers before it.
+/// Histogram, seconds: from the parsed request to the finished answer, whenever its client takes it.
 pub const REQUEST_DURATION: &str = "te_request_duration";
 /// Histogram, seconds: mean tokenization time of a request's inputs.
 pub const REQUEST_TOKENIZATION_DURATION: &str = "te_request_tokenization_duration";

@@ -74,9 +74,9 @@ impl Call {
     fn end(&self, status: &Status) {
         let (path, id, latency_us) = (self.path(), self.id(), self.latency_us());
         let (code, why, reason) = (status.code(), status.message(), reason_of(status));
-        let is_found_before = reason.is_none() && is_tonics(code);
+        let is_found_before = reason.is_none() && is_tonics(code) && !is_public(path);
         // As over HTTP, who looks how the server is is not counted.
-        if is_found_before && !is_public(path) {
+        if is_found_before {
             counter!(REQUEST_FAILURE, ERR => failure::VALIDATION).increment(1);
         }
         let reason = reason.or(is_found_before.then_some(failure::VALIDATION));

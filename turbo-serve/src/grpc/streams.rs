@@ -4,6 +4,7 @@
 //! he does not read: their times would be his, and a server that stops would wait for them.
 
 use std::{
+    panic::resume_unwind,
     pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
@@ -13,7 +14,7 @@ use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use prost::Message;
 use tokio::{
     sync::{Semaphore, mpsc},
-    task::JoinSet,
+    task::{JoinError, JoinSet},
 };
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{Instrument, Span};
@@ -83,13 +84,22 @@ impl Places {
         making.spawn(make.instrument(Span::current()));
         let answers = stream::unfold((self, taken, making), |(places, mut taken, making)| async move {
             let Some(answer) = taken.recv().await else {
-                making.join_all().await; // where that has panicked, this does
+                join(making).await;
                 return None;
             };
             places.0.add_permits(1);
             Some((answer, (places, taken, making)))
         });
         answers.map_ok(|(answer, _held)| answer).boxed()
+    }
+}
+
+/// Waits for the end of a task: where that has panicked, this does.
+async fn join(mut task: JoinSet<()>) {
+    while let Some(ended) = task.join_next().await {
+        if let Err(Ok(panic)) = ended.map_err(JoinError::try_into_panic) {
+            resume_unwind(panic);
+        }
     }
 }
 

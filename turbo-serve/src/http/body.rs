@@ -165,9 +165,15 @@ async fn drain(head: &Parts, mut body: Body) {
         arrived.discard();
     }
     let reading = async {
-        let mut left = DISCARDED_BYTES;
-        while let Some(Ok(frame)) = next_frame(&mut body).await {
-            match left.checked_sub(frame.data_ref().map_or(0, |data| data.len())) {
+        let (mut left, mut may_fail) = (DISCARDED_BYTES, true);
+        while let Some(frame) = next_frame(&mut body).await {
+            let bytes = match frame {
+                Ok(frame) => frame.data_ref().map_or(0, Bytes::len),
+                // behind what cannot be unpacked comes the rest as it is
+                Err(_) if std::mem::take(&mut may_fail) => 0,
+                Err(_) => break,
+            };
+            match left.checked_sub(bytes) {
                 Some(rest) => left = rest,
                 None => break,
             }

@@ -83,8 +83,8 @@ impl Asked {
         self.start.elapsed().as_micros() as u64
     }
 
-    /// Its answer is there. What is ours to mend is seen by default. What a client does wrong it is told itself, and it is counted: a line
-    /// for each would be the loudest when an overloaded server has the least time to write it.
+    /// Its answer is there. What is ours to mend is seen by default. What a client does wrong it is told itself, and it is
+    /// counted: a line for each would be the loudest when an overloaded server has the least time to write it.
     fn end(mut self, status: StatusCode, reason: Option<Failure>) {
         self.has_ended = true;
         let (method, path, id) = (&self.method, self.path(), self.id());
@@ -107,7 +107,7 @@ impl Asked {
 impl Drop for Asked {
     fn drop(&mut self) {
         if !self.has_ended {
-            // Its client has gone.
+            // Its client has gone, or it has panicked, or a server that stops waits no longer.
             let (method, path, id, latency_us) = (&self.method, self.path(), self.id(), self.latency_us());
             tracing::debug!(%method, path, id, latency_us, "given up");
         }

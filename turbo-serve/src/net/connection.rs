@@ -124,7 +124,7 @@ impl Connections {
                 let mut answer = answering.await?;
                 // HTTP/2 has an end for each stream, and no such header
                 if version < Version::HTTP_2 {
-                    rest.tell(&mut answer);
+                    rest.tell(&mut answer, version);
                 }
                 Ok::<_, std::convert::Infallible>(answer::sent(answer, version, stall, underway, &unread))
             }

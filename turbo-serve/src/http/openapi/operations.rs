@@ -88,7 +88,7 @@ pub(in crate::http) mod tei {
     }
 
     pub(in crate::http) fn root(id: &'static str) -> Operation {
-        let summary = "What the model is for: as the route of that task, or as /similarity for such inputs";
+        let summary = "What the model is for: as the route of that task, or as /similarity where `inputs` has a `source_sentence`";
         Operation::new(id, TAG, summary, "AnyAnswer").timed().like_asked().asks(
             "AnyRequest",
             [
