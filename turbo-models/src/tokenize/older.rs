@@ -58,6 +58,11 @@ pub(super) fn vocabulary<'a>(
         Some("mpnet") => {
             Err(model.wrong("model_type", "the tokenizer of mpnet is read from tokenizer.json only"))
         }
+        // in the reference RoBERTa's class has no WordPiece; a folder with BERT's vocabulary alone may mean BERT's class
+        Some("roberta") => {
+            let of_family = there.iter().copied().find(|kind| kind.classes.contains(&"RobertaTokenizer"));
+            Ok(of_family.or(Some(first)))
+        }
         _ => Ok(Some(first)),
     }
 }

@@ -273,6 +273,10 @@ fn of_two_old_vocabularies_that_of_the_class_counts() {
     };
     let (of_words, of_bytes) = ([2_u32, 89, 3], [0_u32, 261, 2]);
     assert_eq!(ids(), of_words, "no class is named");
+    for (family, expected) in [("bert", of_words.to_vec()), ("roberta", of_bytes.to_vec())] {
+        fs::write(dir.path().join("config.json"), json!({ "model_type": family }).to_string()).unwrap();
+        assert_eq!(ids(), expected, "no class is named, and the family is {family}");
+    }
     for (class, expected) in
         [("BertTokenizer", of_words), ("RobertaTokenizerFast", of_bytes), ("BartTokenizer", of_bytes)]
     {
