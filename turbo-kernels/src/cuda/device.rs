@@ -140,7 +140,8 @@ impl<F: Float> Device for Cuda<F> {
             return Ok(false);
         }
         // SAFETY: no block of the device was freed since before the first of its operations was noted, and none is while
-        // `freed` is held; what is freed after waits until all is done.
+        // `freed` is held; what is freed after waits until all is done. Blocks of another device are none of a queue's,
+        // recorded or not.
         unsafe { recording.noted.replay() }?;
         Ok(true)
     }

@@ -24,7 +24,7 @@ impl Cores {
     }
 
     /// Has `thread` use all of them but `core`, where there are others; so far it used all but `before`. If it did not,
-    /// somebody else has said since what it may use, as `taskset` does, and that stays.
+    /// somebody else has said since what it may use, as `taskset` does, and that stays; who says just that is not noticed.
     pub(super) fn keep_off(&self, thread: i32, before: usize, core: usize) {
         system::keep_off(&self.0, thread, before, core);
     }

@@ -138,7 +138,8 @@ pub trait Device: Clone + Send + Sync + 'static {
     }
 
     /// Notes the kernels that `work` enqueues, instead of doing them; on a device that notes nothing they are done, and
-    /// there is no recording. Copies within `work` are refused, as is waiting.
+    /// there is no recording. Within `work` copies are refused, as are waiting and replays. All blocks that it uses are of
+    /// the queue's device.
     ///
     /// # Errors
     /// Those of `work`, or a device failure.
@@ -154,7 +155,7 @@ pub trait Device: Clone + Send + Sync + 'static {
     /// block has been freed since: then it has to be noted anew.
     ///
     /// # Errors
-    /// A device failure.
+    /// A device failure; within [`Device::record`] on the same queue.
     fn replay(&self, _queue: &mut Self::Queue, _recording: &Self::Recording) -> Result<bool, DeviceError> {
         Ok(false)
     }
