@@ -1,4 +1,5 @@
-//! Servers that end with this program even if it is killed, when it can end nobody any more.
+//! Servers that end with this program even if it is killed, when it can end nobody any more, but for one that it has started
+//! that very moment.
 //!
 //! Linux lets a process ask to be killed when the thread that has started it ends, and a program that the process becomes
 //! keeps that. So a server is started by way of this program, which asks and becomes the server, under the same number.

@@ -146,7 +146,8 @@ fn everyone_multiplies_at_every_precision_and_the_page_sets_them_against_each_ot
     let products = |precision| Regime {
         precision,
         model: "bert-base".to_owned(),
-        ..regime("products", Work::Products { shapes: vec![(64, 48), (48, 64)], rows: vec![1, 9] })
+        rivals: vec!["onednn".to_owned()],
+        ..regime("products", Work::Products { shapes: vec![(64, 300), (48, 260)], rows: vec![1, 9] })
     };
     let comparison = compared(&Precision::ALL.map(products), Rounds::Fixed(2));
     for (section, precision) in comparison.rows.iter().zip(Precision::ALL) {
@@ -157,14 +158,25 @@ fn everyone_multiplies_at_every_precision_and_the_page_sets_them_against_each_ot
             "{products:?}"
         );
         let near: Vec<&str> = section.agreement.iter().map(|it| it.rival.as_str()).collect();
-        assert_eq!(near, [TURBO, "again", TURBO, "again"], "{}", precision.name());
+        assert_eq!(near, [TURBO, "onednn", TURBO, "onednn"], "{}", precision.name());
         let is_exact = section.agreement.iter().all(|it| it.difference == 0.0);
         assert_eq!(is_exact, precision == Precision::F32, "they are set beside turbo in f32");
         assert_eq!(judged(&comparison, &format!("products, {}: 1 to 500 rows", precision.name())), [true]);
     }
     let shown = page::page(&comparison, "");
-    assert!(shown.contains("| GELU costs | again | GELU costs | times as fast |"), "{shown}");
+    assert!(shown.contains("| GELU costs | oneDNN | GELU costs | times as fast |"), "{shown}");
     assert!(shown.contains("\n| products | turbo"), "{shown}");
+    assert!(shown.contains("oneDNN packs the weights"), "{shown}");
+
+    let mut alone = comparison;
+    for section in &mut alone.rows {
+        if let Rows::Products(products) = &mut section.rows {
+            products.retain(|it| it.rival == TURBO);
+        }
+    }
+    let shown = page::page(&alone, "");
+    assert!(!shown.contains("oneDNN packs") && !shown.contains("times as fast |\n|"), "{shown}");
+    assert_eq!(judged(&alone, "products, f32: 1 to 500 rows"), [false]);
 }
 
 #[test]
@@ -187,7 +199,7 @@ fn whoever_multiplies_something_else_is_not_timed() {
     }
     let device = Cpu::new(CpuOptions { threads: 1.try_into().ok(), isa: None }).unwrap();
     let keep = |_, _: &_, _: &_| panic!("it was timed");
-    let asked = regime("products", Work::Products { shapes: vec![(64, 48)], rows: vec![9] });
+    let asked = regime("products", Work::Products { shapes: vec![(64, 300)], rows: vec![9] });
     let error = cpu::run(&[asked], Rounds::Fixed(1), &device, &Wrong, keep).unwrap_err();
     assert!(format!("{error:#}").contains("again: computes something else than turbo in f32"), "{error:#}");
 }

@@ -66,6 +66,9 @@ except ImportError as why:
 else:
     values = products_peer.values(252)
     print(float(values[0]), float(values[125]), float(values[250]), float(values[251]))
+    weight, bias = products_peer.weight(8, 251), products_peer.bias(251)
+    print([float(value) for value in (weight[0, 0], weight[1, 0], weight[2, 0], weight[7, 250])])
+    print([float(bias[0, i]) for i in (0, 125, 250)], products_peer.aligned(bias).ctypes.data % 64)
     rounded = products_peer.to_f32(products_peer.to_bf16(numpy.array([1.00390625, 1.01171875, -3.0], numpy.float32)))
     print([float(value) for value in rounded])
 "#;
@@ -75,5 +78,8 @@ else:
         eprintln!("{printed}");
         return;
     }
-    assert_eq!(printed, "-1.0 0.0 1.0 -1.0\n[1.0, 1.015625, -3.0]\n");
+    let lines: Vec<&str> = printed.lines().collect();
+    let expected =
+        ["-1.0 0.0 1.0 -1.0", "[-1.0, -2.0, -3.0, 1.0]", "[-100.0, 0.0, 100.0] 0", "[1.0, 1.015625, -3.0]"];
+    assert_eq!(lines, expected);
 }

@@ -17,7 +17,7 @@ use crate::workspace::Workspace;
 /// Run a figure, or compare with other engines; records and pictures go to turbo-bench/results
 ///
 /// `cargo xtask bench -- --help` lists the figures and what can be set. `cargo xtask bench cpu` compares with ONNX
-/// Runtime, OpenVINO, CTranslate2 and PyTorch (35 minutes on an idle machine; the first time it installs them), `cargo
+/// Runtime, OpenVINO, CTranslate2, PyTorch and oneDNN (35 minutes on an idle machine; the first time it installs them), `cargo
 /// xtask bench serve` has the server under load, beside two of them (an hour).
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

@@ -7,7 +7,7 @@
 //! Requests and answers are JSON lines. turbo speaks them as `turbo-bench peer` ([`turbo`], and [`products`] for products
 //! alone), the others as `peers/peer_process.py` and `peers/products_peer.py`, so nobody is measured in another way than
 //! the rest. A batch is the lengths of its sequences; their ids follow from that ([`token`]), so that outputs can be
-//! compared too. So do the factors of a product from its sizes ([`value`]).
+//! compared too. So do the factors of a product from its sizes ([`value`], [`weight`], [`bias`]).
 
 pub mod products;
 pub mod turbo;
@@ -40,7 +40,7 @@ pub enum Request {
         /// Lengths of its sequences.
         rows: Vec<u32>,
     },
-    /// To compute a product as often as fits into so many seconds, three times at least.
+    /// To compute a product once uncounted, then as often as fits into so many seconds, three times at least.
     Product {
         /// Which one.
         linear: Linear,
@@ -92,10 +92,23 @@ pub fn token(t: u32, n: u32, vocab_size: usize) -> u32 {
     if vocab_size >= 30_000 { 1000 + (mixed % 29_000) as u32 } else { (mixed % vocab_size as u64) as u32 }
 }
 
-/// Value `i` of a factor of a product, or of its bias, the same for every rival.
+/// Value `i` of the rows of a product, the same for every rival.
 #[must_use]
 pub fn value(i: usize) -> f32 {
     (i % 251) as f32 / 125.0 - 1.0
+}
+
+/// Value `i` of a weight whose rows have so many. Each row has a scale of its own, so that whoever mixes up the scales of
+/// quantised ones computes something else.
+#[must_use]
+pub fn weight(i: usize, in_features: usize) -> f32 {
+    value(i) * (1 + i / in_features % 7) as f32
+}
+
+/// Value `i` of a bias: large enough beside sums of hundreds to be missed.
+#[must_use]
+pub fn bias(i: usize) -> f32 {
+    100.0 * value(i)
 }
 
 /// Says that somebody is ready, then answers requests until there are no more.
@@ -281,10 +294,12 @@ mod tests {
         assert!((0..100).all(|t| token(t, 100, 103) < 103));
     }
 
-    /// What `values` of `peers/products_peer.py` gives.
+    /// What `values`, `weight` and `bias` of `peers/products_peer.py` give.
     #[test]
     fn factors_are_those_of_the_other_side() {
         assert_eq!([0, 125, 250, 251].map(value), [-1.0, 0.0, 1.0, -1.0]);
+        assert_eq!([0, 251, 502, 250 + 251 * 7].map(|i| weight(i, 251)), [-1.0, -2.0, -3.0, 1.0]);
+        assert_eq!([0, 125, 250].map(bias), [-100.0, 0.0, 100.0]);
     }
 
     #[cfg(unix)]

@@ -10,9 +10,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use turbo_kernels::{Activation, Cpu, Device, Epilogue, Gemm};
+use turbo_kernels::{Activation, Cpu, Device, Epilogue, Gemm, KernelError};
 
-use super::{Answer, Linear, Request, converse, turbo, value};
+use super::{Answer, Linear, Request, bias, converse, turbo, value, weight};
 use crate::figures::cpu::Precision;
 
 /// Bytes of all copies of a weight, at its precision: several times the caches of the processors that are known.
@@ -31,12 +31,14 @@ pub fn serve(device: Cpu, precision: Precision, requests: impl BufRead, answers:
     converse(&ready, |request| products.answer(request), requests, answers)
 }
 
-/// The first and the last row of a product.
+/// The first and the last row of each of some products with one weight, the first of which has the most rows.
 ///
 /// # Errors
-/// When there is no memory, or the product fails.
-pub(crate) fn rows(device: &Cpu, precision: Precision, linear: Linear) -> Result<Vec<Vec<f32>>> {
-    Bench::new(device, precision, linear, 1)?.rows(device, linear)
+/// When there is no memory, or a product fails.
+pub(crate) fn rows(device: &Cpu, precision: Precision, all: &[Linear]) -> Result<Vec<Vec<Vec<f32>>>> {
+    let first = *all.first().context("expected a product")?;
+    let mut bench = Bench::new(device, precision, first, 1)?;
+    all.iter().map(|&linear| bench.rows(device, linear)).collect()
 }
 
 /// A device, and what the last request left there.
@@ -98,18 +100,18 @@ struct Bench {
 impl Bench {
     fn new(cpu: &Cpu, precision: Precision, linear: Linear, copies: usize) -> Result<Self> {
         let Linear { rows, in_features: k, out_features: n, .. } = linear;
-        let values = |len: usize| -> Vec<f32> { (0..len).map(value).collect() };
-        let weight = values(n * k);
+        let weight: Vec<f32> = (0..n * k).map(|i| weight(i, k)).collect();
         let pack = |_| cpu.pack(&weight, n, k, precision.into());
         let mut x = cpu.allocate(rows * k * size_of::<f32>())?;
-        cpu.view_mut(&mut x, 0, rows * k)?.copy_from_slice(&values(rows * k));
+        let values: Vec<f32> = (0..rows * k).map(value).collect();
+        cpu.view_mut(&mut x, 0, rows * k)?.copy_from_slice(&values);
         Ok(Self {
             linear,
             weights: (0..copies).map(pack).collect::<Result<_, _>>()?,
             next: 0,
             x,
             out: cpu.allocate(rows * n * size_of::<f32>())?,
-            bias: values(n),
+            bias: (0..n).map(bias).collect(),
         })
     }
 
@@ -128,13 +130,17 @@ impl Bench {
         let x = cpu.view(x, 0, linear.rows * linear.in_features)?;
         let out: &mut [f32] = cpu.view_mut(out, 0, linear.rows * linear.out_features)?;
         cpu.region(&mut cpu.queue()?, |queue| {
-            let (mut times, begin) = (Vec::new(), Instant::now());
-            while times.len() < FEWEST || begin.elapsed().as_secs_f64() < seconds {
+            let mut once = || {
                 let weight = &weights[*next];
                 *next = (*next + 1) % weights.len();
                 let start = Instant::now();
                 cpu.gemm(queue, x, weight, epilogue, out)?;
-                times.push(start.elapsed().as_secs_f64() * 1e3);
+                Ok::<_, KernelError>(start.elapsed().as_secs_f64() * 1e3)
+            };
+            once()?;
+            let (mut times, begin) = (Vec::new(), Instant::now());
+            while times.len() < FEWEST || begin.elapsed().as_secs_f64() < seconds {
+                times.push(once()?);
             }
             Ok(times)
         })

@@ -397,10 +397,15 @@ fn of_scaling(comparison: &Comparison, model: &str) -> String {
     text
 }
 
-/// What is multiplied, and how the other does.
+/// How others multiply.
 const PRODUCTS: &str = "\
-oneDNN, whose layout of the weights is its own choice, is called through its C interface; its rows are bf16 or bytes before
-the clock starts, and with bf16 its results are too. turbo's rows and results are f32 at every precision.
+Weights rotate over 128 MiB of copies. Who begins alternates from round to round, the first run of a turn does not count,
+and what is printed are medians of the rounds' medians. *Times as fast* is the median of each round's ratio. What others
+use of the machine meanwhile is not kept here.
+
+oneDNN packs the weights in a layout of its own choice and is called through its C interface, from Python, which is in its
+times (about a microsecond). Its rows are bf16 or bytes before the clock starts, and with bf16 its results are too; turbo's
+rows and results are f32 at every precision. It is the last release that PyPI has built for GNU's OpenMP, of 2023.
 ";
 
 fn of_products(comparison: &Comparison) -> String {
@@ -414,7 +419,12 @@ fn of_products(comparison: &Comparison) -> String {
             table_of_products(products)
         );
     }
-    if text.is_empty() { text } else { format!("\n## Products with packed weights\n\n{PRODUCTS}{text}") }
+    let is_compared = |section: &Section| match &section.rows {
+        Rows::Products(products) => products.iter().any(|it| it.rival != TURBO),
+        _ => false,
+    };
+    let how = if comparison.rows.iter().any(is_compared) { format!("\n{PRODUCTS}") } else { String::new() };
+    if text.is_empty() { text } else { format!("\n## Products with packed weights\n{how}{text}") }
 }
 
 fn table_of_products(products: &[Product]) -> String {
@@ -422,11 +432,12 @@ fn table_of_products(products: &[Product]) -> String {
     others.retain(|rival| *rival != TURBO);
     others.sort_unstable();
     others.dedup();
-    let columns: String = others.iter().map(|rival| format!(" {} | GELU costs |", title(rival))).collect();
-    let lines = "---:|---:|".repeat(others.len());
+    let columns: String =
+        others.iter().map(|rival| format!(" {} | GELU costs | times as fast |", title(rival))).collect();
+    let lines = "---:|".repeat(3 * others.len());
     let mut table = format!(
-        "| threads | rows | 10⁹ operations a second | of the peak | of memory | of the floor | GELU costs |{columns} times as \
-         fast |\n|---:|---:|---:|---:|---:|---:|---:|{lines}---:|\n"
+        "| threads | rows | 10⁹ operations a second | of the peak | of memory | of the floor | GELU costs |{columns}\n\
+         |---:|---:|---:|---:|---:|---:|---:|{lines}\n"
     );
     let mut keys: Vec<(usize, usize)> = products.iter().map(|it| (it.threads, it.rows)).collect();
     keys.sort_unstable();
@@ -443,13 +454,15 @@ fn table_of_products(products: &[Product]) -> String {
             [mean(TURBO, |it| it.of_peak), mean(TURBO, |it| it.of_memory), mean(TURBO, |it| it.of_floor)]
                 .map(of_limit);
         let (turbo, its_gelu) = (rate(TURBO), gelu(TURBO));
-        let cells: String =
-            others.iter().map(|rival| format!(" {} | {} |", rate(rival), gelu(rival))).collect();
-        let ratio = goals::product_ratio(products, threads, rows);
-        let ratio = ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
+        let beside = |rival: &&str| {
+            let ratio = goals::product_ratio(products, rival, threads, rows);
+            let ratio = ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
+            format!(" {} | {} | {ratio} |", rate(rival), gelu(rival))
+        };
+        let cells: String = others.iter().map(beside).collect();
         _ = writeln!(
             table,
-            "| {threads} | {rows} | {turbo} | {peak} | {memory} | {floor} | {its_gelu} |{cells} {ratio} |"
+            "| {threads} | {rows} | {turbo} | {peak} | {memory} | {floor} | {its_gelu} |{cells}"
         );
     }
     noted(table)

@@ -22,12 +22,12 @@ use crate::{
 /// Seconds of a turn.
 const TURN: f64 = 0.05;
 
-/// The least cosine of a row with turbo's in f32 that counts as the same. f32 sums in another order stay within 1e-13; the
-/// others round both factors once, which costs 1e-6 of these values, and int8 does not say how well they should be spread.
+/// The least cosine of a row with turbo's in f32 that counts as the same. f32 sums in another order stay within 1e-11; the
+/// others round both factors once, which costs some 1e-6 of these values.
 pub(super) fn least_cosine(precision: Precision) -> f64 {
     match precision {
         Precision::F32 => 1.0 - 1e-9,
-        Precision::Bf16 | Precision::Int8 => 1.0 - 1e-4,
+        Precision::Bf16 | Precision::Int8 => 1.0 - 1e-5,
     }
 }
 
@@ -45,10 +45,13 @@ pub struct Product {
     pub in_features: usize,
     /// Columns of the product.
     pub out_features: usize,
-    /// Median with bias, µs.
+    /// With bias, µs: the median of the rounds' medians.
     pub bias_us: f64,
-    /// Median with bias and GELU, µs.
+    /// With bias and GELU, µs.
     pub gelu_us: f64,
+    /// Times as long as turbo takes, with bias: the median of the rounds; of others alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub times_turbo: Option<f64>,
     /// 10⁹ operations a second, with bias.
     pub giga_ops: f64,
     /// Share of the peak of these threads.
@@ -64,9 +67,10 @@ fn turbo() -> String {
     TURBO.to_owned()
 }
 
-/// Milliseconds of each run of a rival at one number of rows.
+/// Milliseconds of a rival at one number of rows: the median of each round's turn. A round's rivals are compared with each
+/// other, for from round to round cores may be moved.
 #[derive(Clone, Default)]
-struct Runs {
+struct Turns {
     bias: Vec<f64>,
     gelu: Vec<f64>,
 }
@@ -111,31 +115,25 @@ pub(super) fn run(
     let mut of_all = Vec::new();
     let mut products = Vec::new();
     for &shape in plan.shapes {
-        let begin = agree_on(plan, shape, &mut groups)?;
-        nearest(&mut agreement, begin);
+        agree_on(plan, shape, &mut groups, &mut agreement)?;
         let mut looks = vec![Vec::new(); groups.len()];
-        let mut runs: Vec<Vec<Vec<Runs>>> =
-            groups.iter().map(|it| vec![vec![Runs::default(); plan.rows.len()]; it.rivals.len()]).collect();
+        let mut turns: Vec<Vec<Vec<Turns>>> =
+            groups.iter().map(|it| vec![vec![Turns::default(); plan.rows.len()]; it.rivals.len()]).collect();
         for round in 0..rounds {
-            for ((group, looks), runs) in groups.iter_mut().zip(&mut looks).zip(&mut runs) {
+            for ((group, looks), turns) in groups.iter_mut().zip(&mut looks).zip(&mut turns) {
                 looks.push(Ceilings::measure(&group.device)?);
-                group.round(plan.rows, shape, round, runs)?;
+                group.round(plan.rows, shape, round, turns)?;
             }
             timeline.done(1.0 / (rounds * plan.shapes.len()) as f64);
         }
-        for ((group, looks), runs) in groups.iter().zip(&looks).zip(&runs) {
+        for ((group, looks), turns) in groups.iter().zip(&looks).zip(&turns) {
             let ceilings = Ceilings::median(looks);
-            for (rival, runs) in group.rivals.iter().zip(runs) {
-                let of_rows = plan.rows.iter().zip(runs);
-                products.extend(of_rows.map(|(&rows, runs)| {
-                    product(
-                        (rival.name(), group.threads),
-                        linear(rows, shape),
-                        runs,
-                        &ceilings,
-                        plan.precision,
-                    )
-                }));
+            for (rival, of_rival) in group.rivals.iter().zip(turns) {
+                for (place, &rows) in plan.rows.iter().enumerate() {
+                    let who = (rival.name(), group.threads);
+                    let times = (&of_rival[place], &turns[0][place]);
+                    products.push(product(who, linear(rows, shape), times, &ceilings, plan.precision));
+                }
             }
         }
         of_all.extend(looks.pop().into_iter().flatten());
@@ -163,40 +161,52 @@ impl Group {
         rows: &[usize],
         shape: (usize, usize),
         round: usize,
-        runs: &mut [Vec<Runs>],
+        turns: &mut [Vec<Turns>],
     ) -> Result<()> {
         let first = round % self.rivals.len();
         for (place, &rows) in rows.iter().enumerate() {
-            let mut turns: Vec<_> = self.rivals.iter_mut().zip(runs.iter_mut()).collect();
-            turns.rotate_left(first);
-            for (rival, runs) in turns {
+            let mut all: Vec<_> = self.rivals.iter_mut().zip(turns.iter_mut()).collect();
+            all.rotate_left(first);
+            for (rival, turns) in all {
                 let bias = linear(rows, shape);
                 sleep(PAUSE);
-                runs[place].bias.extend(rival.product(bias, TURN)?);
-                runs[place].gelu.extend(rival.product(Linear { gelu: true, ..bias }, TURN)?);
+                turns[place].bias.push(quantile(&rival.product(bias, TURN)?, 0.5));
+                turns[place].gelu.push(quantile(&rival.product(Linear { gelu: true, ..bias }, TURN)?, 0.5));
             }
         }
         Ok(())
     }
 }
 
-/// Whether all compute the same at a shape, with the most rows: whoever makes room for rows makes it once.
-fn agree_on(plan: Plan<'_>, shape: (usize, usize), groups: &mut [Group]) -> Result<Vec<Agreement>> {
-    let linear = linear(plan.rows.iter().copied().max().unwrap_or(1), shape);
+/// Whether all compute the same at a shape, with each number of rows and each end: another may have a kernel, and a layout
+/// of the weight, for each. The most rows come first: whoever makes room for rows makes it once.
+fn agree_on(
+    plan: Plan<'_>,
+    shape: (usize, usize),
+    groups: &mut [Group],
+    agreement: &mut Vec<Agreement>,
+) -> Result<()> {
+    let mut rows = plan.rows.to_vec();
+    rows.sort_unstable_by(|a, b| b.cmp(a));
+    let both = |rows| [false, true].map(|gelu| Linear { gelu, ..linear(rows, shape) });
+    let all: Vec<Linear> = rows.into_iter().flat_map(both).collect();
     let device = &groups.last().context("somebody multiplies")?.device;
-    let expected = products::rows(device, Precision::F32, linear)?;
-    let mut all = Vec::new();
-    for rival in groups.iter_mut().flat_map(|group| &mut group.rivals) {
-        let rows = rival.product_rows(linear)?;
-        let about = (rival.name(), rival.library());
-        let agreement = agree::judge(about, &expected, &rows, least_cosine(plan.precision));
-        all.push(agreement.with_context(|| format!("products {} {linear:?}", plan.precision.name()))?);
+    let expected = products::rows(device, Precision::F32, &all)?;
+    for (linear, expected) in all.into_iter().zip(&expected) {
+        let mut found = Vec::new();
+        for rival in groups.iter_mut().flat_map(|group| &mut group.rivals) {
+            let rows = rival.product_rows(linear)?;
+            let about = (rival.name(), rival.library());
+            let agreement = agree::judge(about, expected, &rows, least_cosine(plan.precision));
+            found.push(agreement.with_context(|| format!("products {} {linear:?}", plan.precision.name()))?);
+        }
+        keep_the_worse(agreement, found);
     }
-    Ok(all)
+    Ok(())
 }
 
-/// Of each of those who were compared again, the worse.
-fn nearest(all: &mut Vec<Agreement>, again: Vec<Agreement>) {
+/// Of each of those who were compared again.
+fn keep_the_worse(all: &mut Vec<Agreement>, again: Vec<Agreement>) {
     if all.is_empty() {
         *all = again;
         return;
@@ -210,11 +220,12 @@ fn nearest(all: &mut Vec<Agreement>, again: Vec<Agreement>) {
 fn product(
     (rival, threads): (&str, usize),
     Linear { rows, in_features: k, out_features: n, .. }: Linear,
-    runs: &Runs,
+    (turns, of_turbo): (&Turns, &Turns),
     ceilings: &Ceilings,
     precision: Precision,
 ) -> Product {
-    let seconds = quantile(&runs.bias, 0.5) / 1e3;
+    let seconds = quantile(&turns.bias, 0.5) / 1e3;
+    let beside: Vec<f64> = turns.bias.iter().zip(&of_turbo.bias).map(|(ms, turbo)| ms / turbo).collect();
     let (operations, weights) = (2.0 * (rows * k * n) as f64, (k * n) as f64);
     let share = |best: f64| rounded(best / seconds);
     Product {
@@ -224,7 +235,8 @@ fn product(
         in_features: k,
         out_features: n,
         bias_us: rounded(seconds * 1e6),
-        gelu_us: rounded(quantile(&runs.gelu, 0.5) * 1e3),
+        gelu_us: rounded(quantile(&turns.gelu, 0.5) * 1e3),
+        times_turbo: (rival != TURBO).then(|| rounded(quantile(&beside, 0.5))),
         giga_ops: rounded(operations / seconds / 1e9),
         of_peak: share(ceilings.floor(precision, operations, 0.0)),
         of_memory: share(ceilings.floor(precision, 0.0, weights)),

@@ -68,8 +68,8 @@ impl Precision {
     }
 }
 
-/// Who multiplies without a model, at every precision: the library whose products are the bar.
-const MULTIPLIERS: [&str; 1] = ["onednn"];
+/// Who multiplies without a model, at every precision: the library whose products are the bar, where there is one to install.
+const MULTIPLIERS: &[&str] = if cfg!(target_arch = "x86_64") { &["onednn"] } else { &[] };
 
 impl From<Precision> for DType {
     fn from(precision: Precision) -> Self {
@@ -123,7 +123,7 @@ pub enum Work {
 #[must_use]
 pub fn rivals() -> Vec<&'static str> {
     let mut all = Vec::new();
-    for rival in Precision::ALL.into_iter().flat_map(Precision::rivals).chain(&MULTIPLIERS) {
+    for rival in Precision::ALL.into_iter().flat_map(Precision::rivals).chain(MULTIPLIERS) {
         if !all.contains(rival) {
             all.push(*rival);
         }
@@ -159,7 +159,7 @@ pub fn all() -> Vec<Regime> {
         ]
     };
     let products = Precision::ALL.map(|precision| Regime {
-        rivals: MULTIPLIERS.map(str::to_owned).to_vec(),
+        rivals: MULTIPLIERS.iter().map(|&rival| rival.to_owned()).collect(),
         work: Work::Products { shapes: SHAPES.to_vec(), rows: vec![1, 10, 40, 128, 500] },
         ..regime("products", "bert-base", precision, points())
     });
