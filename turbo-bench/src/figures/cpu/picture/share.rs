@@ -8,7 +8,7 @@ use crate::figures::{
 
 const PLOT: (f64, f64) = (240.0, 260.0);
 const LEFT: f64 = 52.0;
-const RIGHT: f64 = 74.0;
+const RIGHT: f64 = 90.0;
 const TOP: f64 = 58.0;
 const BOTTOM: f64 = 52.0;
 
