@@ -138,13 +138,14 @@ fn product(
     finish: Store<'_>,
     norm: Option<NormGroup<'_>>,
 ) -> Result<(), KernelError> {
-    let row_words = ProductRows::alive_words(rows, weight);
+    let slots = ProductRows::slots(rows, weight, queue.threads());
+    let row_words = ProductRows::alive_words(rows, weight, slots);
     let blocks = if finish.holds_sums() { weight.blocks() } else { Blocks::whole(weight.in_features()) };
     let block_words = weight.block_words(1, blocks.longest()) + weight.out_features();
     let (groups, blocks) =
         Groups::in_blocks(rows, weight.tile_rows(), row_words, (blocks, block_words), queue.threads());
     let in_blocks = blocks.count() > 1;
-    let slots = if in_blocks { 1 } else { ProductRows::slots(weight) };
+    let slots = if in_blocks { 1 } else { slots };
     let (team, words) = queue.team_and_shared(ProductRows::words(groups, blocks, weight, slots))?;
     let input = ProductRows::of(groups, blocks, weight, x, slots, SharedMut::new(words));
     let cut = Cut::new(groups, Panels::in_blocks(weight, blocks), team.threads());
@@ -189,10 +190,9 @@ pub(super) fn product_in_order(
     finish: impl Finish,
 ) -> Result<(), KernelError> {
     let groups = Groups::in_order(rows, weight, queue.threads());
-    let slots = ProductRows::slots(weight);
     let blocks = Blocks::whole(weight.in_features());
-    let (team, words) = queue.team_and_shared(ProductRows::words(groups, blocks, weight, slots))?;
-    let input = ProductRows::of(groups, blocks, weight, x, slots, SharedMut::new(words));
+    let (team, words) = queue.team_and_shared(ProductRows::words(groups, blocks, weight, 1))?;
+    let input = ProductRows::of(groups, blocks, weight, x, 1, SharedMut::new(words));
     let cut = Cut::of_panels(groups, Panels::in_blocks(weight, blocks), team.threads());
     let mut stages = [Stage::default(); 2];
     stages[PACK] = Stage::shared(input.pieces());
