@@ -1,7 +1,8 @@
 //! The row kernels as plain functions: slices in, slices out, one thread, no device and no queue.
 //!
-//! Matrices are row-major. The best vector instructions of the machine are used; a row has the bits that the CPU device
-//! gives it under the same instructions.
+//! Matrices are row-major. A row has the bits that a [`crate::Cpu`] with default options gives it: vector instructions are
+//! those that `TURBO_CPU` names when one of these functions is first called, else the best of the machine. A name that
+//! such a device refuses counts as none here.
 //!
 //! ```
 //! use turbo_kernels::{Activation, norm::NormWeights, slices};
@@ -19,6 +20,8 @@
 //! assert!((y[0] - 0.841_344_7).abs() < 1e-6 && y[4] == 0.0);
 //! # Ok::<(), turbo_kernels::KernelError>(())
 //! ```
+
+use std::sync::LazyLock;
 
 use crate::{
     Activation, Isa, KernelError,
@@ -118,7 +121,12 @@ impl Kernel for Erf<'_> {
 }
 
 fn best() -> SupportedIsa {
-    SupportedIsa::check(Isa::detect()).expect("what was detected is supported")
+    // the environment is locked and copied by whoever reads it
+    static BEST: LazyLock<SupportedIsa> = LazyLock::new(|| {
+        let isa = Isa::from_env().unwrap_or_else(|_| Isa::detect());
+        SupportedIsa::check(isa).expect("what was detected, or let pass by name, is supported")
+    });
+    *BEST
 }
 
 #[cfg(test)]

@@ -38,12 +38,12 @@ impl Isa {
         }
     }
 
-    /// The instruction sets of this machine, the best first.
+    /// The instruction sets of this machine, the best first. Linux is asked for AMX as by [`Isa::detect`].
     pub fn available() -> impl Iterator<Item = Isa> {
         [Isa::Amx, Isa::Avx512, Isa::Avx2, Isa::Portable].into_iter().filter(|isa| isa.is_available())
     }
 
-    /// Whether this machine can run it.
+    /// Whether this machine can run it. Who asks this of AMX has Linux asked as by [`Isa::detect`].
     #[must_use]
     pub fn is_available(self) -> bool {
         match self {
@@ -222,6 +222,22 @@ mod tests {
         for isa in [Isa::Amx, Isa::Avx512, Isa::Avx2].into_iter().filter(|isa| !isa.is_available()) {
             let error = Isa::from_setting(Some(isa.to_string())).unwrap_err().to_string();
             assert!(error.starts_with("TURBO_CPU: this machine does not have"), "{error}");
+        }
+    }
+
+    /// A set that is not found is visited by no test, and nobody hears of it.
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[test]
+    fn sets_that_the_system_tells_of_are_found() {
+        let Ok(text) = std::fs::read_to_string("/proc/cpuinfo") else {
+            println!("skipped: the system does not tell");
+            return;
+        };
+        let flags = text.lines().find_map(|line| line.strip_prefix("flags")).unwrap_or_default();
+        let has = |name: &&str| flags.split_whitespace().any(|flag| flag == *name);
+        let names = ["avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl"];
+        for (isa, names) in [(Isa::Avx2, &names[..2]), (Isa::Avx512, &names[..])] {
+            assert!(isa.is_available() || !names.iter().all(has), "{isa}");
         }
     }
 

@@ -370,6 +370,20 @@ fn devices_are_listed() {
 }
 
 #[test]
+fn the_environment_chooses_vector_instructions() {
+    let devices = |isa: &str| {
+        let output = turbo().arg("devices").env("TURBO_CPU", isa).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    let (code, output) = devices("portable");
+    assert!(code == Some(0) && output.starts_with("cpu (portable, "), "{output}");
+    let bf16 = output.lines().find(|line| line.trim_start().starts_with("bf16 ")).expect("a line of bf16");
+    assert!(bf16.ends_with("widened to f32: no AVX512-BF16 in use"), "{bf16}");
+    assert_fails(devices("sse9"), &["TURBO_CPU: unknown instruction set \"sse9\"", "avx2 or portable"]);
+}
+
+#[test]
 fn a_dtype_is_told_as_the_device_computes_it() {
     let tiny = tiny_model();
     for (device, expected) in [("cpu", "computed in bf16"), ("cuda:4000000", "computed in float16")] {
