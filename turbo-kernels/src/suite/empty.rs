@@ -1,7 +1,10 @@
 //! Operations on nothing: no rows, no sequences, sequences without tokens. A device that launches blocks must not launch
 //! none.
 
-use super::rig::{Rig, compare};
+use super::{
+    matmul::separate,
+    rig::{Rig, compare},
+};
 use crate::{
     Activation, Attention, AttentionMask, BatchedMatMul, BiasAct, Columns, DType, Device, Embed, Epilogue,
     FeedForward, Gather, Gemm, HeadSizes, Hidden, KernelError, Layout, Norm, Pool, Pooling, Queries,
@@ -9,7 +12,7 @@ use crate::{
     attention::AttentionShape,
     embed::Lookup,
     gather::HeadShape,
-    matmul::{HeadStrides, MatMulShape, Rhs},
+    matmul::{MatMulShape, Rhs},
     norm::NormWeights,
     softmax::ScoreShape,
 };
@@ -120,7 +123,6 @@ fn products<D: Gemm + BatchedMatMul + Gather>(device: &D) {
         };
         d.feed_forward(q, x.view(), layer, out)
     });
-    let at = HeadStrides { first: 0, batch_stride: 8, head_stride: 4, row_stride: 2 };
     let shape = MatMulShape { batch_size: 2, num_heads: 2, num_kv_heads: 2, m: 2, n: 2, k: 2 };
     for (name, shape, len) in [
         ("batched_matmul without sequences", MatMulShape { batch_size: 0, ..shape }, 0),
@@ -128,13 +130,21 @@ fn products<D: Gemm + BatchedMatMul + Gather>(device: &D) {
         ("batched_matmul without columns", MatMulShape { n: 0, ..shape }, 0),
         ("batched_matmul without terms", MatMulShape { k: 0, ..shape }, 16),
     ] {
+        let MatMulShape { m, n, k, .. } = shape;
         let of = rig.put(&[1.0; 16]);
         zeros(&mut rig, name, len, |d, q, out| {
-            d.batched_matmul(q, shape, (of.view(), at), (of.view(), at, Rhs::Transposed), (out, at))
+            let a = (of.view(), separate(2, m, k));
+            let b = (of.view(), separate(2, n, k), Rhs::Transposed);
+            d.batched_matmul(q, shape, a, b, (out, separate(2, m, n)))
         });
     }
-    let shape = HeadShape { batch_size: 0, num_heads: 2, rows: 2, head_dim: 2 };
-    zeros(&mut rig, "copy_heads", 0, |d, q, out| d.copy_heads(q, shape, (x.view(), at), (out, at)));
+    for (name, batch_size, rows) in
+        [("copy_heads without sequences", 0, 2), ("copy_heads without rows", 2, 0)]
+    {
+        let shape = HeadShape { batch_size, num_heads: 2, rows, head_dim: 2 };
+        let at = separate(2, rows, 2);
+        zeros(&mut rig, name, 0, |d, q, out| d.copy_heads(q, shape, (x.view(), at), (out, at)));
+    }
 }
 
 /// Kernels on sequences, of which there are none, or none with a token. What has a row per sequence makes it 0.
