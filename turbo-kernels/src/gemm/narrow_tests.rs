@@ -1,9 +1,11 @@
 //! Products of bf16 and int8 against obvious loops over the operands as their formats round them.
 
+use std::marker::PhantomData;
+
 use proptest::prelude::*;
 
 use super::{
-    Epilogue, Format, Gemm, Panel, Products, Tile, TileRegisters,
+    Epilogue, Format, Gemm, Panel, Products, Tile, TileRegisters, TileSizes,
     bf16::Bf16,
     blocks::Block,
     int8::Int8,
@@ -146,8 +148,8 @@ proptest! {
     }
 }
 
-/// A tile times a panel, all packed and multiplied by the same instructions.
-struct Once<'a, F>(&'a [f32], &'a [f32], usize, std::marker::PhantomData<F>);
+/// A tile times one panel after the other, all packed and multiplied by the same instructions.
+struct Once<'a, F>(&'a [f32], &'a [f32], usize, PhantomData<F>);
 
 impl<F: Format> Kernel for Once<'_, F> {
     type Output = Vec<u32>;
@@ -156,35 +158,42 @@ impl<F: Format> Kernel for Once<'_, F> {
     fn run<S: Simd>(self, s: S) -> Vec<u32> {
         let Once(x, w, k, _) = self;
         let rows = x.len() / k;
-        let (mut tile, mut panel) =
-            (vec![f32::NAN; F::tile_words::<S>(rows, k)], vec![0.0; F::panel_words::<S>(k)]);
-        F::pack_panel(s, w, k, &mut panel);
+        let mut tile = vec![f32::NAN; F::tile_words::<S>(rows, k)];
         let of_x: Vec<&[f32]> = x.chunks_exact(k).collect();
         // SAFETY: nothing else uses the tile meanwhile.
         F::pack_rows(s, &of_x, &mut unsafe { TileRows::new(SharedMut::new(&mut tile), rows, 0) });
-        let mut products = Products::new();
         let tile = Tile { first_row: 0, rows, index: 0, order: Order::Packed, values: &tile };
-        // SAFETY: `products` are borrowed here, and nobody else multiplies on this thread.
-        unsafe {
-            let (mut registers, panel) = (TileRegisters::new(s), Panel::cached(&panel));
-            multiply::<S, F>(s, &mut registers, tile, panel, Block::whole(k), None, products.place::<S>())
-        };
-        let columns = w.len() / k;
-        let rows = products.0.chunks_exact(panel_width::<S>()).take(rows);
-        rows.flat_map(|row| row[..columns].iter().map(|v| v.to_bits())).collect()
+        // SAFETY: nobody else multiplies on this thread.
+        let (mut bits, mut registers) = (Vec::new(), unsafe { TileRegisters::new(s) });
+        for columns in w.chunks(panel_width::<S>() * k) {
+            let (mut panel, mut products) = (vec![0.0; F::panel_words::<S>(k)], Products::new());
+            F::pack_panel(s, columns, k, &mut panel);
+            let (panel, place) = (Panel::cached(&panel), products.place::<S>());
+            // SAFETY: `products` are borrowed here.
+            unsafe { multiply::<S, F>(s, &mut registers, tile, panel, Block::whole(k), None, place) };
+            let columns = columns.len() / k;
+            let lines = products.0.chunks_exact(panel_width::<S>()).take(rows);
+            bits.extend(lines.flat_map(|line| line[..columns].iter().map(|v| v.to_bits())));
+        }
+        bits
     }
 }
 
-/// A machine with the dot products never takes the way around them, so both are compared here.
+/// A machine with the dot products never takes the way around them, so both are compared here. Words in two parts suit
+/// tiles of a row less than registers hold, and meet higher ones where rows meet another format, too.
 #[test]
 fn dot_products_give_what_wider_instructions_give() {
     for isa in supported() {
-        for (rows, n, k) in [(2, 16, 3), (2, 9, 130), (1, 11, 64), (2, 16, 257)] {
+        let (width, most) = isa.run(TileSizes);
+        let shapes = [(width / 2, 3), (width - 7, 64), (width + 9, 130), (3 * width, 257)];
+        let cases = [1, 2, most - 1, most].into_iter().flat_map(|rows| shapes.map(|shape| (rows, shape)));
+        for (rows, (n, k)) in cases {
             let (x, w) = (values(rows * k, 10), values(n * k, 11));
-            let once = Once::<Bf16>(&x, &w, k, std::marker::PhantomData);
-            assert_eq!(isa.run_bf16(once), isa.run(Once::<Bf16>(&x, &w, k, std::marker::PhantomData)));
-            let once = Once::<Int8>(&x, &w, k, std::marker::PhantomData);
-            assert_eq!(isa.run_int8(once), isa.run(Once::<Int8>(&x, &w, k, std::marker::PhantomData)));
+            let case = format!("{rows} × {k} and {n} columns, {}", isa.isa());
+            let [dots, wider] = [0, 1].map(|_| Once::<Bf16>(&x, &w, k, PhantomData));
+            assert_eq!(isa.run_bf16(dots), isa.run(wider), "bf16, {case}");
+            let [dots, wider] = [0, 1].map(|_| Once::<Int8>(&x, &w, k, PhantomData));
+            assert_eq!(isa.run_int8(dots), isa.run(wider), "int8, {case}");
         }
     }
 }
