@@ -80,6 +80,9 @@ pub struct Span {
 }
 
 /// A place where kernels run: it owns memory and makes queues. Cheap to clone.
+///
+/// A queue takes views of its own device's blocks. Given those of another GPU, a kernel may find no such memory, and this
+/// process has lost the GPU ([`DeviceError::Lost`]). CPU devices share the host's memory.
 pub trait Device: Clone + Send + Sync + 'static {
     /// What activations and the constants of row kernels (gains, biases, tables) are stored as. Kernels compute in f32.
     type Float: Float;

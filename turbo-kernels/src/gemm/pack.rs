@@ -161,7 +161,7 @@ impl PackedWeight {
         dtype: DType,
     ) -> Result<PackedWeight, KernelError> {
         let expected = PackedWeight::shape(isa, dtype, in_features)?.bytes(out_features);
-        KernelError::check_length("restore", "image", expected, image.len())?;
+        KernelError::check_length("restore", "image of bytes", expected, image.len())?;
         let mut whole = PackedWeight::zeroed(isa, slabs, [out_features, in_features], dtype)?;
         whole.panels.view_mut::<u8>(0, expected)?.copy_from_slice(image);
         Ok(whole)
@@ -624,7 +624,7 @@ mod tests {
             let error =
                 PackedWeight::restore(isa, &Slabs::default(), short, [n, k], dtype).unwrap_err().to_string();
             let (expected, got) = (packed.image().len(), short.len());
-            assert_eq!(error, format!("restore: image holds {got} values, expected {expected}"));
+            assert_eq!(error, format!("restore: image of bytes holds {got} values, expected {expected}"));
             for giant in [[usize::MAX, k], [1, usize::MAX / 32 + 1]] {
                 assert!(PackedWeight::restore(isa, &Slabs::default(), short, giant, dtype).is_err());
             }
