@@ -51,14 +51,15 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// Bytes of all chunks that remain after this plan, used by it or not.
+    /// Bytes of all chunks that remain after this plan, used by it or not. A sum beyond `usize::MAX`, which no planner
+    /// makes, stays there.
     pub fn footprint(&self) -> usize {
-        self.chunks.iter().map(|chunk| chunk.bytes).sum()
+        sum(&self.chunks)
     }
 
-    /// Bytes that this plan asks the device for.
+    /// Bytes that this plan asks the device for; summed as [`MemoryPlan::footprint`].
     pub fn grown_bytes(&self) -> usize {
-        self.grow.iter().map(|chunk| chunk.bytes).sum()
+        sum(&self.grow)
     }
 
     /// Empties the plan and keeps its buffers.
@@ -68,4 +69,9 @@ impl MemoryPlan {
         self.grow.clear();
         self.release.clear();
     }
+}
+
+/// A plan may have been read from a text, which says anything.
+fn sum(chunks: &[Chunk]) -> usize {
+    chunks.iter().map(|chunk| chunk.bytes).fold(0, usize::saturating_add)
 }

@@ -8,7 +8,8 @@ use crate::{AllocError, UsageRecord};
 /// times its size, or small ones up to 4 GiB, without an overflow.
 const LIMIT: usize = usize::MAX >> 5;
 
-/// Counts what is obtained and given back.
+/// Counts what is obtained and given back. Caches that grow from request to request may come to hold more than can be
+/// counted: the sums stay at `usize::MAX`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Device {
     held: usize,
@@ -17,14 +18,14 @@ pub(super) struct Device {
 
 impl Device {
     pub(super) fn obtain(&mut self, bytes: usize) {
-        self.held += bytes;
-        self.so_far.new_bytes += bytes;
+        self.held = self.held.saturating_add(bytes);
+        self.so_far.new_bytes = self.so_far.new_bytes.saturating_add(bytes);
         self.so_far.allocations += 1;
         self.so_far.peak_footprint = self.so_far.peak_footprint.max(self.held);
     }
 
     pub(super) fn give_back(&mut self, bytes: usize) {
-        self.held -= bytes;
+        self.held = self.held.saturating_sub(bytes);
     }
 
     /// What happened since the last report.

@@ -243,7 +243,7 @@ impl Legend {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Planner, PlannerConfig};
+    use crate::{ChunkId, Planner, PlannerConfig};
 
     fn planned(records: &[UsageRecord]) -> MemoryPlan {
         Planner::new(PlannerConfig::default()).unwrap().plan(records).unwrap()
@@ -319,6 +319,15 @@ mod tests {
         for svg in [empty, draw(&[])] {
             assert!(svg.ends_with("</svg>\n") && !svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         }
+    }
+
+    #[test]
+    fn chunks_of_more_bytes_than_can_be_counted_are_drawn() {
+        let chunks = [(0, usize::MAX), (1, 2)].map(|(id, bytes)| Chunk { id: ChunkId(id), bytes });
+        let plan = MemoryPlan { chunks: chunks.to_vec(), grow: chunks.to_vec(), ..MemoryPlan::default() };
+        assert_eq!((plan.footprint(), plan.grown_bytes()), (usize::MAX, usize::MAX));
+        let svg = draw(&[Picture { title: "", records: &[], plan: &plan, names: &[] }]);
+        assert!(svg.ends_with("</svg>\n") && svg.contains(">chunk 1: 2 B, new<"), "{svg}");
     }
 
     #[test]
