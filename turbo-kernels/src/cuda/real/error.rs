@@ -54,8 +54,12 @@ fn is_lost(error: cu::CUresult) -> bool {
             | E::CUDA_ERROR_NVLINK_UNCORRECTABLE
             | E::CUDA_ERROR_CONTAINED
             | E::CUDA_ERROR_TENSOR_MEMORY_LEAK
+            | E::CUDA_ERROR_MPS_RPC_FAILURE
             | E::CUDA_ERROR_MPS_CLIENT_TERMINATED
+            | E::CUDA_ERROR_EXTERNAL_DEVICE
             | E::CUDA_ERROR_CONTEXT_IS_DESTROYED
+            // what a GPU that fell off the bus gives
+            | E::CUDA_ERROR_UNKNOWN
     )
 }
 
@@ -73,12 +77,16 @@ mod tests {
     #[test]
     fn what_lasts_is_told_from_what_passes() {
         use cu::CUresult as E;
-        // a fault of hardware that the GPU contained, and a shared GPU whose server ended this client, last as well
+        // a fault of hardware that the GPU contained, a shared GPU whose server is gone or ended this client, and a GPU that
+        // vanished last as well
         for lasts in [
             E::CUDA_ERROR_ILLEGAL_ADDRESS,
             E::CUDA_ERROR_CONTAINED,
             E::CUDA_ERROR_TENSOR_MEMORY_LEAK,
+            E::CUDA_ERROR_MPS_RPC_FAILURE,
             E::CUDA_ERROR_MPS_CLIENT_TERMINATED,
+            E::CUDA_ERROR_EXTERNAL_DEVICE,
+            E::CUDA_ERROR_UNKNOWN,
         ] {
             assert!(is_lost(lasts), "{lasts:?}");
         }
