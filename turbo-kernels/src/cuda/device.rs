@@ -3,12 +3,16 @@
 use std::{
     fmt,
     marker::PhantomData,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     slice,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use super::{CudaBlock, CudaQueue, CudaView, CudaViewMut, Driver, Landing, Recording, Stream};
-use crate::device::{Device, DeviceError, Element, Float, Span, spans};
+use crate::{
+    DType,
+    device::{Device, DeviceError, Element, Float, Span, spans},
+};
 
 /// How a [`Cuda`] is used.
 #[derive(Clone, Copy, Debug, Default)]
@@ -106,6 +110,11 @@ impl<F: Float> Device for Cuda<F> {
         format!("cuda ({}, {})", self.driver.info().name, F::NAME)
     }
 
+    fn rounding(&self, dtype: DType) -> String {
+        let products = if self.options.tf32 { ", tf32" } else { "" };
+        format!("{}, {dtype}{products}", self.name())
+    }
+
     fn queue(&self) -> Result<CudaQueue, DeviceError> {
         CudaQueue::new(&self.driver)
     }
@@ -128,9 +137,10 @@ impl<F: Float> Device for Cuda<F> {
         if !queue.stream().begin_recording()? {
             return work(queue).map(|()| None);
         }
-        let worked = work(queue);
+        let worked = catch_unwind(AssertUnwindSafe(|| work(queue)));
+        // behind a panic, too: whoever catches it goes on with a queue that does what it is given
         let noted = queue.stream().end_recording();
-        worked?;
+        worked.unwrap_or_else(|panic| resume_unwind(panic))?;
         Ok(Some(CudaRecording { noted: noted?, driver, freed }))
     }
 
@@ -289,6 +299,18 @@ mod tests {
         assert!(matches!(error, DeviceError::CopyLength { from: 16, to: 12 }));
     }
 
+    /// Answers that are kept from one start to the next are those of products that round the same.
+    #[test]
+    fn products_that_round_more_are_told_apart() {
+        let Some(cuda) = cuda() else { return };
+        let rounding = |tf32| {
+            let cuda = Cuda::<f32>::new(Arc::clone(cuda.driver()), CudaOptions { tf32 });
+            cuda.rounding(DType::F32)
+        };
+        assert_eq!(rounding(false), "cuda (emulated GPU, f32), f32");
+        assert_ne!(rounding(true), rounding(false));
+    }
+
     #[test]
     fn values_land_while_the_host_goes_on() {
         let Some(emulator) = Emulator::or_skip(Order::Forward) else { return };
@@ -369,6 +391,18 @@ mod tests {
         drop(cuda.allocate(16).unwrap());
         assert!(!other.replay(&mut queue, &again).unwrap());
         assert_eq!(get(&mut queue, &to), [6.0; 4], "nothing is enqueued");
+    }
+
+    #[test]
+    fn a_recording_ends_where_its_work_panics() {
+        let Some(cuda) = cuda() else { return };
+        let mut queue = cuda.queue().unwrap();
+        let mut block = cuda.allocate(4).unwrap();
+        let recorded = catch_unwind(AssertUnwindSafe(|| {
+            cuda.record(&mut queue, |_| -> Result<(), DeviceError> { panic!("a bug") })
+        }));
+        assert_eq!(recorded.unwrap_err().downcast_ref::<&str>(), Some(&"a bug"));
+        cuda.upload(&mut queue, &[7_u32], cuda.view_mut(&mut block, 0, 1).unwrap()).unwrap();
     }
 
     #[test]
