@@ -1,8 +1,9 @@
-//! Where CUDA's libraries are: in a folder that the user names, where the loader looks, or in a Python environment.
+//! Where CUDA's libraries are: in a folder that the user names, in the active Python environment, or where the loader looks.
 //!
-//! The bindings open a library by its bare name: first without a version, then with one. One that the loader does not find
-//! is therefore opened here before, by its path and for all: the loader then knows it by its name and version. cuBLASLt
-//! and NVRTC are all that is needed beside the driver.
+//! The bindings open a library by its bare name: first without a version, then with one. One of a folder is therefore opened
+//! here before, by its path and for all: the loader then knows it by its name and version, and does not look for one. Only
+//! one that the loader finds by the name without a version comes before it still. cuBLASLt and NVRTC are all that is needed
+//! beside the driver.
 
 use std::{
     env,
@@ -56,9 +57,9 @@ impl Library {
     /// Makes the loader find it; says whether it does. Major versions above `most`, which the driver does not take, are
     /// passed over where there is a choice: in folders, but not where the loader looks by itself.
     pub(super) fn find(&self, most: u32) -> bool {
-        if let Some(folder) = named_folder()
-            && !self.open_in(&folder, most)
-        {
+        let named = named_folder();
+        let is_open = named.as_ref().is_some_and(|folder| self.open_in(folder, most));
+        if let Some(folder) = named.filter(|_| !is_open) {
             let (library, folder) = (self.name, folder.display());
             tracing::warn!(
                 library,
@@ -66,8 +67,11 @@ impl Library {
                 "none of CUDA {most} or older can be opened in the folder that {FOLDER} names: looked for elsewhere"
             );
         }
+        if !is_open {
+            // before the loader's, which may be older: messages have one installed there
+            _ = python_folders(variable).iter().any(|folder| self.open_in(folder, most));
+        }
         (self.is_found)()
-            || python_folders(variable).iter().any(|folder| self.open_in(folder, most) && (self.is_found)())
     }
 
     /// Opens the newest up to `most` that lies in `folder`, for the rest of the process; says whether all its files are

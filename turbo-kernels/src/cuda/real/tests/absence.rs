@@ -179,3 +179,27 @@ fn libraries_are_found_where_no_loader_looks() {
         }
     }
 }
+
+#[test]
+fn an_environment_comes_before_what_the_loader_knows() {
+    let test = an_environment_comes_before_what_the_loader_knows;
+    // of an older version, and one that cannot be used
+    let loader = [("libcuda.so", "cuda"), ("libnvrtc.so.12", "cuda"), ("libcublasLt.so", "cublasLt")];
+    let Some(loader) = Fakes::named(&loader) else { return };
+    let places = Fakes::named(&[
+        ("lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13", "nvrtc"),
+        ("lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc-builtins.so.13.0", "nvrtc"),
+    ]);
+    let places = places.expect("there is a compiler");
+    let environment = places.path().to_str().unwrap();
+    for (variable, expected) in [
+        ("UNUSED", "NVRTC has no function nvrtcCompileProgram: install it anew"),
+        ("VIRTUAL_ENV", "Pretended GPU 0"),
+        ("CONDA_PREFIX", "Pretended GPU 0"),
+    ] {
+        match apart(test, loader.path(), &[(variable, environment)], report) {
+            Some(answer) => assert_eq!(answer, expected, "{variable}"),
+            None => return,
+        }
+    }
+}
