@@ -47,11 +47,16 @@ pub struct DeviceInfo {
 }
 
 /// A GPU, or the processor acting as one.
-pub trait Driver: Debug + Send + Sync + 'static {
+///
+/// # Safety
+/// Whoever uses a device trusts what is said below: memory has as many bytes as were asked for, is nobody else's until it is
+/// freed, and goes behind what uses it; all blocks of it are counted in one place; and what streams are asked to do, and
+/// their landings and recordings, touches what it is given alone, in order.
+pub unsafe trait Driver: Debug + Send + Sync + 'static {
     /// What the device is.
     fn info(&self) -> &DeviceInfo;
 
-    /// Device memory that is not allocated.
+    /// Device memory that is not allocated; what was freed is not.
     ///
     /// # Errors
     /// A device failure.
@@ -64,7 +69,8 @@ pub trait Driver: Debug + Send + Sync + 'static {
     /// [`DeviceError::OutOfMemory`].
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError>;
 
-    /// Gives memory back, once what was enqueued on any stream so far is done.
+    /// Gives memory back, once what was enqueued on any stream so far is done. [`Driver::allocate`] has it from now on;
+    /// other processes may have to wait.
     ///
     /// # Safety
     /// `address` came from [`Driver::allocate`] with as many `bytes`, is freed once, and nothing is enqueued that uses it after.

@@ -57,6 +57,10 @@ fn compiler_for(info: &DeviceInfo, cuda: gate::Cuda) -> Result<Compiler, Unavail
     Compiler::new(found, cuda.nvrtc).ok_or(Unavailable::NewGpu { name, nvrtc: cuda.nvrtc })
 }
 
+/// So many bytes that were freed are given back at once: where nobody takes memory any more, other processes lack no more
+/// than this.
+const MOST_WAITING: usize = 64 << 20;
+
 /// A GPU: its memory, its streams, and what all of them share.
 #[derive(Clone, Debug)]
 pub struct Gpu(Arc<Shared>);
@@ -74,13 +78,16 @@ pub(super) struct Shared {
     pub(super) context: Arc<Context>,
 }
 
-/// Memory on its way back to the driver.
+/// Memory on its way back to the driver. Whatever is enqueued may use it, so the whole GPU is waited for: once for the
+/// hundreds of blocks of a model, rather than for each, since another model may have batches under way.
 #[derive(Debug, Default)]
 struct GivenBack {
     /// Streams that are recording: while there are any, no thread may wait for the whole GPU.
     recordings: usize,
-    /// What was freed meanwhile.
+    /// What was given to [`Driver::free`], and not yet to the driver.
     waiting: Vec<Address>,
+    /// Of all that waits.
+    bytes: usize,
 }
 
 impl Gpu {
@@ -116,12 +123,15 @@ impl From<DeviceError> for Unavailable {
     }
 }
 
-impl Driver for Gpu {
+// SAFETY: memory is the driver's, of as many bytes as were asked for, and goes when all is done that was enqueued; what is
+// shared there is one for each GPU, with `freed`.
+unsafe impl Driver for Gpu {
     fn info(&self) -> &DeviceInfo {
         &self.0.info
     }
 
     fn free_bytes(&self) -> Result<u64, DeviceError> {
+        self.0.give_back(&mut self.0.given_back());
         self.0.context.enter()?;
         let (mut free, mut all) = (0, 0);
         // SAFETY: a context is current; two numbers are written.
@@ -130,6 +140,7 @@ impl Driver for Gpu {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
+        self.0.give_back(&mut self.0.given_back());
         self.0.context.enter()?;
         let bytes = bytes.max(1);
         let address = take_memory(bytes)?;
@@ -146,12 +157,12 @@ impl Driver for Gpu {
         }
     }
 
-    unsafe fn free(&self, address: Address, _bytes: usize) {
+    unsafe fn free(&self, address: Address, bytes: usize) {
         let mut given_back = self.0.given_back();
         given_back.waiting.push(address);
-        if given_back.recordings == 0 {
-            // SAFETY: the caller's promise, here and earlier: all came from `allocate`.
-            unsafe { self.0.free_all(&mut given_back) };
+        given_back.bytes += bytes;
+        if given_back.bytes >= MOST_WAITING {
+            self.0.give_back(&mut given_back);
         }
     }
 
@@ -181,7 +192,7 @@ impl Shared {
     }
 
     fn given_back(&self) -> std::sync::MutexGuard<'_, GivenBack> {
-        // whoever panicked left a list and a number, each of them whole
+        // whoever panicked left a list and numbers, each of them whole
         self.given_back.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -193,23 +204,35 @@ impl Shared {
     pub(super) fn recording_ends(&self) {
         let mut given_back = self.given_back();
         given_back.recordings -= 1;
-        if given_back.recordings == 0 && !given_back.waiting.is_empty() {
-            // SAFETY: what waits was given to `free`, whose caller promised that it came from `allocate`.
-            unsafe { self.free_all(&mut given_back) };
-        }
+        self.give_back(&mut given_back);
     }
 
-    /// Gives back what waits, after everything that was enqueued. On a GPU that is lost its memory is, too.
-    ///
-    /// # Safety
-    /// All of it came from [`Driver::allocate`], and nothing that is enqueued later uses it.
-    unsafe fn free_all(&self, given_back: &mut GivenBack) {
-        let is_alive = self.context.synchronize().is_ok();
+    /// Gives back what waits, after everything that was enqueued; later, while a stream records.
+    fn give_back(&self, given_back: &mut GivenBack) {
+        if given_back.waiting.is_empty() || given_back.recordings > 0 {
+            return;
+        }
+        let is_alive = match self.context.synchronize() {
+            Ok(()) => true,
+            // with the GPU, its memory is lost
+            Err(DeviceError::Lost { .. }) => false,
+            // another library of this process may be recording: what uses the memory need not be done
+            Err(_) => return,
+        };
         for address in given_back.waiting.drain(..) {
             if is_alive {
-                // SAFETY: the caller's promise; nothing is under way any more.
+                // SAFETY: whoever gave it to `free` promised that it came from `allocate`, and that nothing uses it which
+                // is enqueued after; what was enqueued before is done.
                 unsafe { give_memory(address) };
             }
         }
+        given_back.bytes = 0;
+    }
+}
+
+impl Drop for Shared {
+    /// Other libraries of this process may keep the context, and with it what is not given back.
+    fn drop(&mut self) {
+        self.give_back(&mut self.given_back());
     }
 }

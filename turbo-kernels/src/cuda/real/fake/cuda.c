@@ -2,6 +2,7 @@
 //
 //   FAKE_GPUS  FAKE_DRIVER  FAKE_CAPABILITY  FAKE_MEMORY    numbers: GPUs, CUDA version, 90 for 9.0, bytes
 //   FAKE_RUNNABLE    how many recordings can be prepared, before and after they are given back
+//   FAKE_REFUSED     how many waits for the whole GPU are refused, as while another library records
 //
 // Machine code is text, and has every kernel but those that it says to be `without`. `add_u32(to, amount, count)` is done,
 // any other is only said.
@@ -55,13 +56,14 @@ struct graph {
 static struct memory *memories, *pinned;
 static struct stream* streams;
 static size_t used;
-static int lost, live, is_current, runnables;
+static int lost, live, is_current, runnables, waits;
 static char said[1 << 16];
 
 // ---- for tests and the other libraries ----
 
 const char* fake_said(void) { return said; }
 int fake_live(void) { return live; }
+int fake_waits(void) { return waits; }
 void fake_made(int more) { live += more; }
 
 long fake_setting(const char* name, long usual) {
@@ -221,6 +223,7 @@ int cuStreamSynchronize(struct stream* stream) {
 
 int cuCtxSynchronize(void) {
   ENTER;
+  CHECK(waits++ >= fake_setting("FAKE_REFUSED", 0), NOT_WHILE_RECORDING);
   for (struct stream* it = streams; it; it = it->next) CHECK(!it->is_recording, NOT_WHILE_RECORDING);
   for (struct stream* it = streams; it; it = it->next) cuStreamSynchronize(it);
   return lost;

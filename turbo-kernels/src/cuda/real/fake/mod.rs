@@ -170,6 +170,12 @@ pub(super) fn live() -> c_int {
     unsafe { cu::culib().get::<unsafe extern "C" fn() -> c_int>(b"fake_live").unwrap()() }
 }
 
+/// How often the whole pretended GPU was waited for.
+pub(super) fn waits() -> c_int {
+    // SAFETY: the pretended library has this function, of this type.
+    unsafe { cu::culib().get::<unsafe extern "C" fn() -> c_int>(b"fake_waits").unwrap()() }
+}
+
 /// How often the pretended compiler was called.
 pub(super) fn compiled() -> c_int {
     // SAFETY: the pretended library has this function, of this type.

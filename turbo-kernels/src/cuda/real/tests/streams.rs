@@ -9,7 +9,7 @@ use crate::{
         real::{
             Gpu,
             context::{Context, RawStream, describe},
-            fake::{Fakes, apart},
+            fake::{Fakes, apart, live, waits},
             recording::Noted,
         },
     },
@@ -163,6 +163,7 @@ fn memory_is_freed_behind_what_uses_it() {
         }
         // before that, an access to what is freed would lose the GPU
         free(gpu, block, 400);
+        gpu.free_bytes().unwrap();
         for stream in &mut streams {
             stream.synchronize().unwrap();
         }
@@ -174,6 +175,43 @@ fn memory_is_freed_behind_what_uses_it() {
         drop(stream);
         assert_eq!(download(&mut *streams[0], block, 100), [4; 100]);
         free(gpu, block, 400);
+    });
+}
+
+#[test]
+fn a_model_is_given_back_by_one_wait() {
+    on_a_gpu(a_model_is_given_back_by_one_wait, &[], |gpu| {
+        let weights: Vec<_> = (0..200).map(|_| gpu.allocate(400).unwrap()).collect();
+        let (before, taken) = (waits(), gpu.free_bytes().unwrap());
+        weights.into_iter().for_each(|block| free(gpu, block, 400));
+        assert_eq!(waits(), before);
+        assert_eq!(gpu.free_bytes().unwrap(), taken + 200 * 400);
+        assert_eq!(waits(), before + 1);
+        // whoever takes memory finds it; and where nobody does, other processes are not kept from much
+        let block = gpu.allocate(400).unwrap();
+        free(gpu, block, 400);
+        let large = gpu.allocate(64 << 20).unwrap();
+        assert_eq!(waits(), before + 2);
+        let with_it = live();
+        free(gpu, large, 64 << 20);
+        assert_eq!((live(), waits()), (with_it - 1, before + 3));
+        // the GPU's end gives back what is left
+        let last = gpu.allocate(400).unwrap();
+        free(gpu, last, 400);
+    });
+}
+
+#[test]
+fn memory_that_cannot_go_yet_goes_later() {
+    on_a_gpu(memory_that_cannot_go_yet_goes_later, &[("FAKE_REFUSED", "1")], |gpu| {
+        let before = gpu.free_bytes().unwrap();
+        let block = gpu.allocate(400).unwrap();
+        let mut stream = gpu.stream().unwrap();
+        add(&mut *stream, block, 1, 100).unwrap();
+        free(gpu, block, 400);
+        assert_eq!(gpu.free_bytes().unwrap(), before - 400, "what uses it may be under way");
+        assert_eq!(gpu.free_bytes().unwrap(), before);
+        stream.synchronize().unwrap();
     });
 }
 
