@@ -1,6 +1,6 @@
 //! The part of products that cuBLASLt does not do, by the kernels of `product.cu`.
 
-use std::ffi::c_void;
+use std::{ffi::c_void, sync::Once};
 
 use crate::{
     cuda::{Address, Family, FloatType, Kernel, LaunchShape, Matrices, Product, Stream, family},
@@ -15,6 +15,15 @@ pub(super) static FAMILY: Family = family!("product", "../../bias_act/activation
 const SIDE: usize = 16;
 /// Enough to fill any GPU; blocks take more than one tile when there are more.
 const MOST_BLOCKS: usize = 1 << 16;
+
+/// Says, for the first product that cuBLASLt does not do, that it is done here: without tensor cores.
+pub(super) fn tell(product: &Product) {
+    static TOLD: Once = Once::new();
+    let &Product { input, output, batch, m, n, k, .. } = product;
+    TOLD.call_once(|| {
+        tracing::warn!(?input, ?output, batch, m, n, k, "a product that cuBLASLt does not do takes longer");
+    });
+}
 
 /// Enqueues the whole of `product`.
 ///

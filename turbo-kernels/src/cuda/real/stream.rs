@@ -97,8 +97,11 @@ impl Stream for GpuStream {
             (true, false) => Ok(()),
             // SAFETY: the caller's promise: `y` and the bias are what the kernel takes.
             (true, true) => unsafe { remainder::finish(self, product) },
-            // SAFETY: the caller's promise: all are what the kernel takes.
-            (false, _) => unsafe { remainder::multiply(self, product) },
+            (false, _) => {
+                remainder::tell(product);
+                // SAFETY: the caller's promise: all are what the kernel takes.
+                unsafe { remainder::multiply(self, product) }
+            }
         }
     }
 
