@@ -2,8 +2,6 @@
 
 inline void __syncthreads() { turbo::running->barrier(); }
 inline int __syncthreads_or(int vote) { return turbo::running->barrier(vote != 0); }
-inline void __threadfence() {}
-inline void __threadfence_block() {}
 
 // Lanes that have not returned.
 inline unsigned __activemask() { return turbo::running->active_lanes(); }

@@ -19,8 +19,6 @@ T atomic(T* at, Join join) {
 
 }  // namespace turbo
 
-inline int __float_as_int(float value) { return turbo::bits_as<int>(value); }
-inline float __int_as_float(int bits) { return turbo::bits_as<float>(bits); }
 inline unsigned __float_as_uint(float value) { return turbo::bits_as<unsigned>(value); }
 inline float __uint_as_float(unsigned bits) { return turbo::bits_as<float>(bits); }
 
@@ -54,15 +52,10 @@ inline unsigned short f32_to_bf16(float value) {
 inline unsigned f32_to_f16x2(float low, float high) { return f32_to_f16(low) | unsigned{f32_to_f16(high)} << 16; }
 inline unsigned f32_to_bf16x2(float low, float high) { return f32_to_bf16(low) | unsigned{f32_to_bf16(high)} << 16; }
 
-// Macros, as libm has functions of some of these names.
-#define __expf(x) expf(x)
-#define __logf(x) logf(x)
-#define __log2f(x) log2f(x)
+// A macro, as libm may have a function of this name.
 #define rsqrtf(x) (1.0f / sqrtf(x))
 inline float __fdividef(float a, float b) { return a / b; }
-inline float __frcp_rn(float value) { return 1.0f / value; }
 inline float __fmul_rn(float a, float b) { return a * b; }
-inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 
 // As ex2.approx.ftz: without subnormal results.
 inline float exp2_approx(float value) {
@@ -70,9 +63,6 @@ inline float exp2_approx(float value) {
   return power < 0x1p-126f ? 0.0f : power;
 }
 
-using std::isfinite;
-using std::isinf;
-using std::isnan;
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
@@ -80,8 +70,6 @@ inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
 inline unsigned long long min(unsigned long long a, unsigned long long b) { return a < b ? a : b; }
 inline unsigned long long max(unsigned long long a, unsigned long long b) { return a > b ? a : b; }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
-inline int __ffs(int bits) { return __builtin_ffs(bits); }
-inline int __clz(int bits) { return bits == 0 ? 32 : __builtin_clz(bits); }
 
 // One system thread runs a launch, and fibers are switched nowhere in these.
 template <class T>
