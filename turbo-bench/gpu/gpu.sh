@@ -34,7 +34,7 @@ for name in "$@"; do
 done
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
 # shellcheck disable=SC2086 # one argument for each
-for file in run.jsonl $(printf '%s.json ' $steps); do
+for file in run.jsonl log.txt $(printf '%s.json ' $steps); do
   if [ -e "$out/$file" ]; then
     printf '%s is there already: give another OUT, or remove what an earlier run found\n' "$out/$file" >&2
     exit 2

@@ -144,6 +144,14 @@ fn what_an_earlier_run_found_is_not_written_over() {
     assert_eq!(again.status.code(), Some(2), "{said}");
     assert!(said.contains("/run.jsonl is there already: give another OUT"), "{said}");
     assert!(first.out.path().join("suite.json").exists() && !first.out.path().join("rows.json").exists());
+    // of a run that was ended before it had anything else
+    let out = tempfile::tempdir().unwrap();
+    fs::write(out.path().join("log.txt"), "earlier").unwrap();
+    let again = gpu(bundle.path(), out.path(), 60, &["rows"]).output().unwrap();
+    let said = String::from_utf8(again.stderr).unwrap();
+    assert_eq!(again.status.code(), Some(2), "{said}");
+    assert!(said.contains("/log.txt is there already"), "{said}");
+    assert_eq!(fs::read_to_string(out.path().join("log.txt")).unwrap(), "earlier");
 }
 
 /// `timeout` hides the step from a terminal's Ctrl-C. SIGTERM stands for it here: a shell cannot trap SIGINT where tests run
