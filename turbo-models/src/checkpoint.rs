@@ -62,9 +62,9 @@ impl Checkpoint {
         if let Some(path) = &options.dense_path {
             modules.dense = vec![Dense::open(&dir.join(path))?];
         }
-        let mut weights = Weights::open(&dir, architecture.tensor_prefix)?;
+        let mut weights = Weights::open(&dir, architecture.tensor_prefixes)?;
         for (index, module) in modules.dense.iter().enumerate() {
-            weights.add(dense_prefix(index), Weights::open(&module.path, "")?);
+            weights.add(dense_prefix(index), Weights::open(&module.path, &[])?);
         }
         let limits = limits(&config, &modules);
         let tokenizer = TextTokenizer::open_with(&dir, limits, &modules.inputs)?;
@@ -236,7 +236,7 @@ impl Checkpoint {
     /// What tells the packed form of these weights from that of others.
     pub(crate) fn key(&self) -> ModelKey {
         let mut key = KeyMaker::new();
-        key.bytes(self.architecture.tensor_prefix.as_bytes());
+        self.architecture.tensor_prefixes.iter().for_each(|prefix| key.bytes(prefix.as_bytes()));
         self.weights.identify(&mut key);
         key.finish()
     }
@@ -301,5 +301,5 @@ fn warnings(
         Some(known) => (known > rows || rows - known > MOST_SPARE_ROWS)
             .then(|| format!("the tokenizer knows {known} tokens, the model has {rows}")),
     };
-    limit.into_iter().chain(tokenizer).chain(of_tokenizer.iter().cloned()).collect()
+    limit.into_iter().chain(tokenizer).chain(of_tokenizer.iter().chain(&modules.warnings).cloned()).collect()
 }

@@ -43,13 +43,13 @@ pub(crate) struct Weights {
 struct FileId(usize);
 
 impl Weights {
-    /// Opens `model.safetensors` of the folder `dir`, or the shards that its index lists. `prefix` is what a model with
-    /// a head puts before the names of its encoder.
+    /// Opens `model.safetensors` of the folder `dir`, or the shards that its index lists. `prefixes` are what a model
+    /// with a head puts before the names of its encoder, in their order.
     ///
     /// # Errors
     /// [`ModelError::Read`], [`ModelError::Weights`], [`ModelError::MissingTensor`] for a shard that lacks what the index
     /// promises; [`ModelError::Unsupported`] for a folder with pickled weights only.
-    pub(crate) fn open(dir: &Path, prefix: &str) -> Result<Self, ModelError> {
+    pub(crate) fn open(dir: &Path, prefixes: &[&str]) -> Result<Self, ModelError> {
         let single = dir.join(SINGLE_FILE);
         // What lies beside the one file is not looked at.
         let index = if single.exists() { None } else { JsonObject::open(dir.join(SHARD_INDEX))? };
@@ -69,7 +69,7 @@ impl Weights {
                 (single, vec![file], tensors.into_iter().map(|tensor| (FileId(0), tensor)).collect())
             }
         };
-        Ok(Self { list, files, tensors: by_canonical_name(stored, prefix), parts: Vec::new() })
+        Ok(Self { list, files, tensors: by_canonical_name(stored, prefixes), parts: Vec::new() })
     }
 
     /// Adds the tensors of another folder, their names behind `prefix`.
@@ -222,21 +222,21 @@ fn is_file_name(name: &str) -> bool {
     matches!(first, Some(Component::Normal(only)) if only == name) && components.next().is_none()
 }
 
-/// Takes the prefix and the old endings off. Where two tensors of a file then have one name, the one that was called
-/// so already wins, and a prefixed one over one without.
+/// Takes the prefixes and the old endings off. Where two tensors of a file then have one name, the one that was called
+/// so already wins, a prefixed one over one without, and of two prefixed ones the first by name.
 fn by_canonical_name(
     mut stored: Vec<(FileId, StoredTensor)>,
-    prefix: &str,
+    prefixes: &[&str],
 ) -> HashMap<String, (FileId, StoredTensor)> {
     let canonical = |name: &str| {
-        let short = name.strip_prefix(prefix).unwrap_or(name);
+        let short = prefixes.iter().fold(name, |name, prefix| name.strip_prefix(*prefix).unwrap_or(name));
         let renamed = LEGACY_ENDINGS
             .iter()
             .find_map(|(old, new)| short.strip_suffix(old).map(|layer| format!("{layer}{new}")));
-        let rank = (renamed.is_some(), !name.starts_with(prefix));
+        let rank = (renamed.is_some(), short.len() == name.len());
         (rank, renamed.unwrap_or_else(|| short.to_owned()))
     };
-    stored.sort_by_key(|(_, tensor)| canonical(&tensor.name));
+    stored.sort_by_cached_key(|(_, tensor)| (canonical(&tensor.name).0, tensor.name.clone()));
     let mut tensors = HashMap::new();
     for (file, tensor) in stored {
         tensors.entry(canonical(&tensor.name).1).or_insert((file, tensor));
@@ -250,6 +250,10 @@ mod tests {
 
     /// Which stored tensor each name finds.
     fn found(stored: &[&str]) -> BTreeMap<String, String> {
+        found_behind(&["bert."], stored)
+    }
+
+    fn found_behind(prefixes: &[&str], stored: &[&str]) -> BTreeMap<String, String> {
         let tensor = |name: &&str| StoredTensor {
             name: (*name).to_owned(),
             dtype: safetensors::Dtype::F32,
@@ -257,7 +261,7 @@ mod tests {
             bytes: 0..4,
         };
         let stored = stored.iter().map(|name| (FileId(0), tensor(name))).collect();
-        by_canonical_name(stored, "bert.")
+        by_canonical_name(stored, prefixes)
             .into_iter()
             .map(|(name, (_, tensor))| (name, tensor.name))
             .collect()
@@ -284,6 +288,17 @@ mod tests {
     }
 
     #[test]
+    fn names_may_have_several_prefixes() {
+        let stored = ["new.gte.a.weight", "new.classifier.weight", "gte.b.weight", "new.c.weight", "d.bias"];
+        let expected = ["a.weight", "classifier.weight", "b.weight", "c.weight", "d.bias"];
+        let expected = expected.iter().map(|n| (*n).to_owned()).zip(stored.iter().map(|n| (*n).to_owned()));
+        assert_eq!(found_behind(&["new.", "gte."], &stored), expected.collect());
+        for stored in [["new.a", "gte.a", "a"], ["a", "gte.a", "new.a"]] {
+            assert_eq!(found_behind(&["new.", "gte."], &stored)["a"], "gte.a");
+        }
+    }
+
+    #[test]
     fn the_key_of_a_file_with_empty_tensors_is_one() {
         let header = br#"{"empty":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},
             "x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
@@ -293,7 +308,7 @@ mod tests {
         let keys: BTreeSet<String> = (0..20)
             .map(|_| {
                 let mut key = KeyMaker::new();
-                Weights::open(dir.path(), "").unwrap().identify(&mut key);
+                Weights::open(dir.path(), &[]).unwrap().identify(&mut key);
                 key.finish().to_string()
             })
             .collect();

@@ -25,7 +25,7 @@ const MOST_LAYERS: u32 = 128;
 
 pub(super) const ALBERT: Architecture = Architecture {
     names: &[Name { model_type: "albert", class_prefix: "Albert" }],
-    tensor_prefix: "albert.",
+    tensor_prefixes: &["albert."],
     fields: ConfigFields {
         vocab_size: Setting::Field("vocab_size", 30000),
         embedding_size: Some(Setting::Field("embedding_size", 128)),

@@ -17,7 +17,7 @@ use crate::{
 
 pub(super) const BERT: Architecture = Architecture {
     names: &[Name { model_type: "bert", class_prefix: "Bert" }],
-    tensor_prefix: "bert.",
+    tensor_prefixes: &["bert."],
     fields: FIELDS,
     heads: HEADS,
     draw,

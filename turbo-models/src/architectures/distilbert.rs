@@ -15,7 +15,7 @@ use crate::{
 
 pub(super) const DISTILBERT: Architecture = Architecture {
     names: &[Name { model_type: "distilbert", class_prefix: "DistilBert" }],
-    tensor_prefix: "distilbert.",
+    tensor_prefixes: &["distilbert."],
     fields: ConfigFields {
         hidden_size: Setting::Field("dim", 768),
         num_hidden_layers: Setting::Field("n_layers", 6),

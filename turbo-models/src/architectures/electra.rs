@@ -52,7 +52,7 @@ const HEADS: &[Head] = &[
 
 pub(super) const ELECTRA: Architecture = Architecture {
     names: &[Name { model_type: "electra", class_prefix: "Electra" }],
-    tensor_prefix: "electra.",
+    tensor_prefixes: &["electra."],
     fields: ConfigFields {
         embedding_size: Some(Setting::Field("embedding_size", 128)),
         hidden_size: Setting::Field("hidden_size", 256),

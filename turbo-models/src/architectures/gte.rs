@@ -1,5 +1,6 @@
 //! GTE (Zhang et al., 2024): BERT with rotary positions, one matrix for queries, keys and values, and one for both sides
-//! of a gated feed-forward part. Configurations call it "new", those of Snowflake's models "gte". Older GTE models are BERT.
+//! of a gated feed-forward part. Configurations call it "new", those of Snowflake's models and of the transformers library
+//! from version 5 on "gte". Older GTE models are BERT.
 
 use turbo_graph::{Activation, AttentionMask, Input, Pooling, ValueId};
 
@@ -20,8 +21,12 @@ use crate::{
 const THETA: Setting<f64> = Setting::Field("rope_theta", 10_000.0);
 
 pub(super) const GTE: Architecture = Architecture {
-    names: &[Name { model_type: "new", class_prefix: "New" }],
-    tensor_prefix: "new.",
+    names: &[
+        Name { model_type: "new", class_prefix: "New" },
+        Name { model_type: "gte", class_prefix: "Gte" },
+    ],
+    // transformers 5 writes "new." before all names, those of a head and those that begin with "gte." among them
+    tensor_prefixes: &["new.", "gte."],
     fields: ConfigFields {
         vocab_size: Setting::Field("vocab_size", 30528),
         max_position_embeddings: Setting::Field("max_position_embeddings", 2048),
@@ -67,10 +72,6 @@ pub(super) const GTE: Architecture = Architecture {
     ],
     draw,
 };
-
-/// The same under its own name.
-pub(super) const GTE_BY_NAME: Architecture =
-    Architecture { names: &[Name { model_type: "gte", class_prefix: "Gte" }], tensor_prefix: "gte.", ..GTE };
 
 fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
     let (hidden, table) = (config.hidden_size, positions(drawing, config)?);

@@ -61,7 +61,7 @@ pub(crate) enum HasBias {
 pub(crate) struct Words {
     /// The table of the embeddings.
     pub(crate) table: &'static str,
-    /// The matrix of a model that does not share them.
+    /// The matrix of a model that has one of its own.
     pub(crate) matrix: &'static str,
     /// The bias; files from different times name it differently, and the first is meant where none is there.
     pub(crate) bias: &'static [&'static str],
@@ -176,8 +176,11 @@ fn words(
     columns: usize,
 ) -> Result<ValueId, ModelError> {
     let rows = config.vocab_size;
-    let matrix = if config.read(TIED)? { words.table } else { words.matrix };
-    let matrix = drawing.weight(&format!("{matrix}.weight"), &[rows, columns])?;
+    let own = format!("{}.weight", words.matrix);
+    // The reference shares no two that differ, whatever the configuration says; of two that are equal either will do.
+    let is_own = drawing.has(&own) || !config.read(TIED)?;
+    let matrix = if is_own { own } else { format!("{}.weight", words.table) };
+    let matrix = drawing.weight(&matrix, &[rows, columns])?;
     let logits = drawing.graph.matmul(x, matrix)?;
     if words.has_bias.of(config)? == Bias::Without {
         return Ok(logits);

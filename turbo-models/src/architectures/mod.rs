@@ -44,7 +44,6 @@ pub(crate) const ALL: &[Architecture] = &[
     modernbert::MODERNBERT,
     nomic::NOMIC,
     gte::GTE,
-    gte::GTE_BY_NAME,
     qwen3::QWEN3,
 ];
 
@@ -52,8 +51,8 @@ pub(crate) const ALL: &[Architecture] = &[
 pub(crate) struct Architecture {
     /// What they are called; several names for one thing are one architecture.
     pub(crate) names: &'static [Name],
-    /// What a model with a head puts before the names of its encoder's tensors.
-    pub(crate) tensor_prefix: &'static str,
+    /// What a model with a head puts before the names of its encoder's tensors: any of these, in this order.
+    pub(crate) tensor_prefixes: &'static [&'static str],
     /// What `config.json` calls their sizes.
     pub(crate) fields: ConfigFields,
     /// What may follow the encoder, besides pooling.

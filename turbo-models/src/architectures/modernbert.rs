@@ -27,7 +27,7 @@ const NORM_BIAS: Setting<bool> = Setting::Field("norm_bias", false);
 
 pub(super) const MODERNBERT: Architecture = Architecture {
     names: &[Name { model_type: "modernbert", class_prefix: "ModernBert" }],
-    tensor_prefix: "model.",
+    tensor_prefixes: &["model."],
     fields: ConfigFields {
         vocab_size: Setting::Field("vocab_size", 50368),
         num_hidden_layers: Setting::Field("num_hidden_layers", 22),

@@ -18,7 +18,7 @@ use crate::{
 
 pub(super) const MPNET: Architecture = Architecture {
     names: &[Name { model_type: "mpnet", class_prefix: "MPNet" }],
-    tensor_prefix: "mpnet.",
+    tensor_prefixes: &["mpnet."],
     fields: ConfigFields {
         vocab_size: Setting::Field("vocab_size", 30527),
         type_vocab_size: None,

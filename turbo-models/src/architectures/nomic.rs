@@ -17,7 +17,7 @@ const NARROW_BIAS: Setting<bool> = Setting::Field("mlp_fc2_bias", true);
 
 pub(super) const NOMIC: Architecture = Architecture {
     names: &[Name { model_type: "nomic_bert", class_prefix: "NomicBert" }],
-    tensor_prefix: "bert.",
+    tensor_prefixes: &["bert."],
     fields: ConfigFields {
         hidden_size: Setting::Field("n_embd", 768),
         num_hidden_layers: Setting::Field("n_layer", 12),

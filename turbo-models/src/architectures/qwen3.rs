@@ -24,7 +24,7 @@ const CAUSAL: Setting<bool> = Setting::Field("is_causal", true);
 
 pub(super) const QWEN3: Architecture = Architecture {
     names: &[Name { model_type: "qwen3", class_prefix: "Qwen3" }],
-    tensor_prefix: "model.",
+    tensor_prefixes: &["model."],
     fields: ConfigFields {
         vocab_size: Setting::Field("vocab_size", 151_936),
         hidden_size: Setting::Field("hidden_size", 4096),

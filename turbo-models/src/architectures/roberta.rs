@@ -16,7 +16,7 @@ use crate::{
 
 pub(super) const ROBERTA: Architecture = Architecture {
     names: &[Name { model_type: "roberta", class_prefix: "Roberta" }],
-    tensor_prefix: "roberta.",
+    tensor_prefixes: &["roberta."],
     fields: ConfigFields { vocab_size: Setting::Field("vocab_size", 50265), ..FIELDS },
     heads: HEADS,
     draw: bert::draw,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use turbo_models::{
     Checkpoint, Cpu, CpuOptions, Encoder, EncoderOptions, LayoutKind, ModelError, OpenOptions, Pooling,
-    RowLens, ScoreFunction, Task, Text, Truncation, l2_normalize,
+    RowLens, ScoreFunction, Staging, Task, Text, Truncation, l2_normalize,
 };
 
 use crate::common::{data, max_difference};
@@ -265,20 +265,24 @@ fn models_that_write_give_vectors_only() {
     assert!(warning.starts_with("config.json: Qwen3ForCausalLM writes words, "), "{warning}");
 }
 
-/// Snowflake's copy of GTE calls everything by another name.
+/// Snowflake's copy of GTE calls everything by another name; transformers 5 writes the tensors' as they were.
 #[test]
 fn gte_by_its_own_name() {
     let folder = copy("gte-mlm");
     set(&folder.path().join("config.json"), "model_type", json!("gte"));
+    let opens = || {
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        assert_eq!(checkpoint.config().model_type, "gte");
+        assert!(checkpoint.supports(Task::MaskedLm));
+    };
+    opens();
     let weights = folder.path().join("model.safetensors");
     let mut bytes = fs::read(&weights).unwrap();
     let names: Vec<usize> = (0..bytes.len() - 5).filter(|at| &bytes[*at..at + 5] == b"\"new.").collect();
     assert!(names.len() > 10);
     names.into_iter().for_each(|at| bytes[at..at + 5].copy_from_slice(b"\"gte."));
     fs::write(&weights, bytes).unwrap();
-    let checkpoint = Checkpoint::open(folder.path()).unwrap();
-    assert_eq!(checkpoint.config().model_type, "gte");
-    assert!(checkpoint.supports(Task::MaskedLm));
+    opens();
 }
 
 /// The class names a head that the file does not have: vectors can be had, logits cannot.
@@ -361,6 +365,45 @@ fn words_may_have_a_matrix_of_their_own() {
     let folder = copy("bert-mlm-legacy");
     set(&folder.path().join("config.json"), "tie_word_embeddings", json!(false));
     assert!(Checkpoint::open(folder.path()).unwrap().supports(Task::MaskedLm));
+}
+
+/// Turns the signs of a tensor of f32 in the file `weights`.
+fn negate(weights: &Path, tensor: &str) {
+    let mut bytes = fs::read(weights).unwrap();
+    let data = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..data]).unwrap();
+    let [start, end] = [0_usize, 1].map(|at| header[tensor]["data_offsets"][at].as_u64().unwrap() as usize);
+    for value in bytes[data + start..data + end].as_chunks_mut::<4>().0 {
+        *value = (-f32::from_le_bytes(*value)).to_le_bytes();
+    }
+    fs::write(weights, bytes).unwrap();
+}
+
+/// The logits of words for one token.
+fn word_logits(folder: &Path) -> Vec<f32> {
+    let checkpoint = Checkpoint::open(folder).unwrap();
+    let options = EncoderOptions { task: Task::MaskedLm, ..EncoderOptions::of(&checkpoint) };
+    let mut encoder = encoder(&checkpoint, options).unwrap();
+    let mut batch = Staging::new();
+    batch.push(&[5, 6, 7], &[0, 0, 0]).unwrap();
+    batch.select(&[1]).unwrap();
+    encoder.run(&batch).unwrap();
+    let mut logits = Vec::new();
+    encoder.selected(0, &mut logits).unwrap();
+    logits
+}
+
+/// Two matrices that differ are not shared, whatever the configuration says, as in the reference.
+#[test]
+fn a_matrix_of_their_own_counts_where_the_file_has_one() {
+    let folder = copy("bert-mlm-legacy");
+    negate(&folder.path().join("model.safetensors"), "cls.predictions.decoder.weight");
+    let logits = word_logits(folder.path());
+    assert_ne!(logits, word_logits(&data("bert-mlm-legacy")));
+    for tied in [true, false] {
+        set(&folder.path().join("config.json"), "tie_word_embeddings", json!(tied));
+        assert_eq!(word_logits(folder.path()), logits, "{tied}");
+    }
 }
 
 #[test]
