@@ -94,11 +94,17 @@ impl JsonObject {
     }
 }
 
+/// Whether there is something of this name. A link that leads nowhere is no absent file, but one whose content was lost:
+/// downloads are links into a store, from which things are deleted.
+pub(crate) fn is_there(file: &Path) -> bool {
+    fs::symlink_metadata(file).is_ok()
+}
+
 /// Reads and parses `file`; `None` when there is none.
 pub(crate) fn read_json<T: DeserializeOwned>(file: &Path) -> Result<Option<T>, ModelError> {
     let text = match fs::read(file) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !is_there(file) => return Ok(None),
         Err(source) => return Err(ModelError::Read { file: file.to_owned(), source }),
     };
     serde_json::from_slice(&text)

@@ -52,7 +52,15 @@ impl SentenceModules {
 
     /// Adds a module behind those that led to `stage`; gives what it makes of that.
     fn add(&mut self, list: &List<'_>, module: &Module, stage: Stage) -> Result<Stage, ModelError> {
-        let class = module.r#type.rsplit('.').next().unwrap_or_default();
+        let whole = module.r#type.as_str();
+        let class = whole.rsplit('.').next().unwrap_or_default();
+        if whole != class && !whole.starts_with("sentence_transformers.") {
+            self.warnings.push(format!(
+                "modules.json: type is {}, whose code is not run: the library's {} is taken for it",
+                one_line(whole),
+                one_line(class)
+            ));
+        }
         match (class, stage) {
             ("Transformer" | "MLMTransformer", Stage::Text) if !module.path.is_empty() => {
                 Err(list.unsupported("path", &module.path, "the folder itself"))

@@ -44,6 +44,8 @@ pub(crate) struct SentenceModules {
     pub(crate) prompts: Prompts,
     /// How the logits of a cross-encoder become scores, if it says so.
     pub(crate) activation: Option<ScoreClass>,
+    /// What is odd about the list, but does not stop it from being read.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl SentenceModules {
@@ -451,6 +453,26 @@ mod tests {
         let unknown = read(r#"{"prompts": {"a": "", "b": ""}, "default_prompt_name": "c"}"#).unwrap_err();
         let expected = r#"config_sentence_transformers.json: default_prompt_name is "c", supported: one of its prompts: a, b"#;
         assert_eq!(unknown, expected);
+    }
+
+    #[test]
+    fn classes_that_are_not_the_library_s_own_are_told_of() {
+        let warnings = |class: &str| {
+            let list = format!(r#"[{{"path": "", "type": "{class}"}}]"#);
+            open(&[("modules.json", list.as_str())]).unwrap().warnings
+        };
+        let own = "sentence_transformers.base.modules.transformer.Transformer";
+        for own in ["Transformer", "sentence_transformers.models.Transformer", own] {
+            assert_eq!(warnings(own), [""; 0], "{own}");
+        }
+        let others = [
+            ("custom_st.Transformer", "custom_st.Transformer"),
+            (r"two\nlines.Transformer", "two lines.Transformer"),
+        ];
+        for (class, named) in others {
+            let why = "whose code is not run: the library's Transformer is taken for it";
+            assert_eq!(warnings(class), [format!("modules.json: type is {named}, {why}")]);
+        }
     }
 
     #[test]

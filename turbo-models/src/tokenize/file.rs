@@ -15,7 +15,12 @@ use super::{
     older::{self, Vocabulary},
     vocab_txt::WORD_PIECE,
 };
-use crate::{ModelError, error::one_line, json::JsonObject, modules::CutSide};
+use crate::{
+    ModelError,
+    error::one_line,
+    json::{JsonObject, is_there},
+    modules::CutSide,
+};
 
 /// A tokenizer and what the files beside it say of its use.
 pub(super) struct TokenizerFiles {
@@ -36,9 +41,7 @@ impl TokenizerFiles {
     pub(super) fn open(dir: &Path, cut: Option<CutSide>) -> Result<Option<Self>, ModelError> {
         let config = JsonObject::open(dir.join("tokenizer_config.json"))?;
         let Some(tokenizer) = open_any(dir, config.as_ref())? else { return Ok(None) };
-        let names: Option<Vec<String>> =
-            config.as_ref().map_or(Ok(None), |json| json.get("model_input_names"))?;
-        let types_are_told = names.is_none_or(|names| names.iter().any(|name| name == "token_type_ids"));
+        let types_are_told = types_are_told(dir, config.as_ref())?;
         let mask = named_token(config.as_ref(), "mask_token", ["[MASK]", "<mask>"], &tokenizer)?;
         let unknown = named_token(config.as_ref(), "unk_token", ["[UNK]", "<unk>"], &tokenizer)?;
         let words = WordRule {
@@ -52,6 +55,18 @@ impl TokenizerFiles {
         }
         Ok(Some(Self { tokenizer, mask, words, types_are_told, warnings }))
     }
+}
+
+/// Whether the reference tells a model which text of a pair a token belongs to: as `tokenizer_config.json` lists what it is
+/// told, or else as is usual with the class of the tokenizer. That of DistilBERT tells none, be the model a BERT.
+fn types_are_told(dir: &Path, config: Option<&JsonObject>) -> Result<bool, ModelError> {
+    let names: Option<Vec<String>> = config.map_or(Ok(None), |json| json.get("model_input_names"))?;
+    if let Some(names) = names {
+        return Ok(names.iter().any(|name| name == "token_type_ids"));
+    }
+    let model = JsonObject::open(dir.join("config.json"))?;
+    let class = older::class(config, model.as_ref())?;
+    Ok(class.is_none_or(|(_, class)| older::family(&class) != "DistilBertTokenizer"))
 }
 
 /// Where `tokenizer_config.json` says otherwise than the steps in `tokenizer.json`, which count here. The reference
@@ -101,7 +116,7 @@ const OLDER: &[Vocabulary] = &[WORD_PIECE, BYTE_BPE];
 /// From the newest of the files that there are.
 fn open_any(dir: &Path, config: Option<&JsonObject>) -> Result<Option<Tokenizer>, ModelError> {
     let file = dir.join("tokenizer.json");
-    if file.exists() {
+    if is_there(&file) {
         return read(file).map(Some);
     }
     let vocabulary = older::vocabulary(OLDER, dir, config)?;

@@ -13,7 +13,7 @@ use super::file::guarded;
 use crate::{
     ModelError,
     error::one_line,
-    json::{JsonObject, read_json},
+    json::{JsonObject, is_there, read_json},
 };
 
 /// A kind of vocabulary.
@@ -27,30 +27,23 @@ pub(super) struct Vocabulary {
 }
 
 /// The one of those `known` that the folder `dir` has: of several, that of its class, or else the first. A class that none
-/// of them is made for is refused: other classes call their files alike and cut texts otherwise. It is where the reference
-/// looks for it, in `config`, which is `tokenizer_config.json`, or else in `config.json`; a folder may name none.
+/// of them is made for is refused: other classes call their files alike and cut texts otherwise. `config` is
+/// `tokenizer_config.json`.
 pub(super) fn vocabulary<'a>(
     known: &'a [Vocabulary],
     dir: &Path,
     config: Option<&JsonObject>,
 ) -> Result<Option<&'a Vocabulary>, ModelError> {
-    const FIELD: &str = "tokenizer_class";
-    let is_there = |kind: &&Vocabulary| kind.files.iter().all(|file| dir.join(file).exists());
-    let there: Vec<&Vocabulary> = known.iter().filter(is_there).collect();
+    let is_whole = |kind: &&Vocabulary| kind.files.iter().all(|file| is_there(&dir.join(file)));
+    let there: Vec<&Vocabulary> = known.iter().filter(is_whole).collect();
     let Some(&first) = there.first() else { return Ok(None) };
     let model = JsonObject::open(dir.join("config.json"))?;
-    for json in config.into_iter().chain(&model) {
-        let Some(class) = json.get::<String>(FIELD)? else { continue };
-        // `BertTokenizerFast` gives the ids of `BertTokenizer`
-        let family = class.strip_suffix("Fast").unwrap_or(&class);
-        if family == "PreTrainedTokenizer" {
-            continue; // which names none
-        }
-        if let Some(kind) = there.iter().copied().find(|kind| kind.classes.contains(&family)) {
+    if let Some((json, class)) = class(config, model.as_ref())? {
+        if let Some(kind) = there.iter().copied().find(|kind| kind.classes.contains(&family(&class))) {
             return Ok(Some(kind));
         }
         let supported: Vec<&str> = there.iter().flat_map(|kind| kind.classes).copied().collect();
-        return Err(json.unsupported(FIELD, class, supported.join(", ")));
+        return Err(json.unsupported(CLASS, class, supported.join(", ")));
     }
     // Where no class is named the family decides, and one of those here has a class of its own.
     let Some(model) = model else { return Ok(Some(first)) };
@@ -65,6 +58,29 @@ pub(super) fn vocabulary<'a>(
         }
         _ => Ok(Some(first)),
     }
+}
+
+const CLASS: &str = "tokenizer_class";
+
+/// The class of a folder's tokenizer and the file that names it, which is where the reference looks for it: in `config`,
+/// which is `tokenizer_config.json`, or else in `model`, which is `config.json`; a folder may name none.
+pub(super) fn class<'a>(
+    config: Option<&'a JsonObject>,
+    model: Option<&'a JsonObject>,
+) -> Result<Option<(&'a JsonObject, String)>, ModelError> {
+    for json in config.into_iter().chain(model) {
+        let named = json.get::<String>(CLASS)?;
+        // the base of all classes names none
+        if let Some(class) = named.filter(|class| family(class) != "PreTrainedTokenizer") {
+            return Ok(Some((json, class)));
+        }
+    }
+    Ok(None)
+}
+
+/// What the ids of a class are those of: `BertTokenizerFast` gives the ids of `BertTokenizer`.
+pub(super) fn family(class: &str) -> &str {
+    class.strip_suffix("Fast").unwrap_or(class)
 }
 
 /// Adds the tokens that came later than the vocabulary; each has to get the id that its file says.

@@ -83,6 +83,16 @@ fn a_tokenizer_s_files_that_contradict_each_other_are_a_warning() {
     assert_eq!(checkpoint.warnings(), [expected]);
 }
 
+/// A module of another's may do anything.
+#[test]
+fn a_class_that_is_not_the_library_s_own_is_a_warning() {
+    let dir = copy();
+    edit(dir.path(), "modules.json", |json| json[1]["type"] = "my_pooling.Pooling".into());
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let why = "whose code is not run: the library's Pooling is taken for it";
+    assert_eq!(checkpoint.warnings(), [format!("modules.json: type is my_pooling.Pooling, {why}")]);
+}
+
 #[test]
 fn a_tokenizer_that_is_not_read_is_named() {
     let dir = copy();
@@ -128,4 +138,21 @@ fn files_may_be_links() {
     fs::rename(&file, &blob).unwrap();
     std::os::unix::fs::symlink(&blob, &file).unwrap();
     Checkpoint::open(dir.path()).unwrap();
+}
+
+/// The store may have been cleared: without the list of modules vectors would not be normalised, and nobody would know.
+#[cfg(unix)]
+#[test]
+fn a_link_that_leads_nowhere_is_no_absent_file() {
+    let files = ["modules.json", "1_Pooling/config.json", "sentence_bert_config.json", "tokenizer.json"];
+    for file in files.into_iter().chain(["vocab.txt", "config_sentence_transformers.json"]) {
+        let dir = copy();
+        if file == "vocab.txt" {
+            fs::remove_file(dir.path().join("tokenizer.json")).unwrap();
+        }
+        fs::remove_file(dir.path().join(file)).ok();
+        std::os::unix::fs::symlink("nowhere", dir.path().join(file)).unwrap();
+        let error = Checkpoint::open(dir.path()).err().unwrap().to_string();
+        assert!(error.contains(&format!("/{file}: ")), "{error}");
+    }
 }

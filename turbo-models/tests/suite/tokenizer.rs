@@ -400,12 +400,25 @@ fn types_are_told_only_to_models_that_have_them() {
     }
     let dir = tempfile::tempdir().unwrap();
     fs::copy(data(WORD_PIECE).join("tokenizer.json"), dir.path().join("tokenizer.json")).unwrap();
-    for (names, expected) in
-        [(r#"["input_ids"]"#, [0; 5]), (r#"["input_ids", "token_type_ids"]"#, [0, 0, 0, 1, 1])]
-    {
-        let config = format!(r#"{{"model_input_names": {names}}}"#);
-        fs::write(dir.path().join("tokenizer_config.json"), config).unwrap();
-        assert_eq!(types(TextTokenizer::open(dir.path(), limits(9)).unwrap().unwrap()), expected);
+    let types_beside = |file: &str, config: &Value| {
+        fs::write(dir.path().join(file), config.to_string()).unwrap();
+        types(TextTokenizer::open(dir.path(), limits(9)).unwrap().unwrap())
+    };
+    let (told, untold) = ([0, 0, 0, 1, 1], [0; 5]);
+    let all = ["input_ids", "token_type_ids"];
+    let cases = [
+        (json!({"model_input_names": ["input_ids"]}), untold),
+        (json!({"model_input_names": all}), told),
+        (json!({"tokenizer_class": "DistilBertTokenizerFast"}), untold),
+        (json!({"tokenizer_class": "DistilBertTokenizer", "model_input_names": all}), told),
+        (json!({"tokenizer_class": "BertTokenizerFast"}), told),
+        (json!({}), told),
+    ];
+    for (config, expected) in cases {
+        assert_eq!(types_beside("tokenizer_config.json", &config), expected, "{config}");
+    }
+    for (class, expected) in [("BertTokenizer", told), ("DistilBertTokenizer", untold)] {
+        assert_eq!(types_beside("config.json", &json!({"tokenizer_class": class})), expected, "{class}");
     }
 }
 
