@@ -277,11 +277,7 @@ impl<'a> ProductRows<'a> {
     /// Words that a row of `rows` takes in a second-level cache on its way into a product with `weight`, where `slots`
     /// groups are alive at once.
     pub(crate) fn alive_words(rows: usize, weight: &PackedWeight, slots: usize) -> usize {
-        if weight.takes_rows(rows) {
-            weight.in_features()
-        } else {
-            slots * weight.tile_words(1)
-        }
+        if weight.takes_rows(rows) { weight.in_features() } else { slots * weight.tile_words(1) }
     }
 
     /// Groups of packed rows of a track that are alive at once.
