@@ -4,8 +4,9 @@
 //! queue: whoever lets requests in keeps it beside the batcher, which may be busy on another thread. Time is an argument.
 //!
 //! A request is served behind what runs now, behind all that goes before it in the order of service, and at the end of its
-//! own batch. Where the batcher looks for the cheapest cuts, batches are counted as filled in its order: in the padded layout
-//! the cuts are a little cheaper, and packed batches are smaller, whose starts cost up to 2 % more.
+//! own batch; before each batch up to that one goes one of lower classes that are overdue, at most. Where the batcher looks
+//! for the cheapest cuts, batches are counted as filled in its order: in the padded layout the cuts are a little cheaper,
+//! and packed batches are smaller, whose starts cost up to 2 % more.
 //!
 //! Predictions are held against what came of them ([`Outlook::answered`]), so that what no cost knows (other work of the
 //! machine, batches that are filled up by who comes later) is learnt, too.
@@ -32,9 +33,13 @@ pub struct Outlook {
     planner: Planner,
     /// Lengths of what is planned.
     lens: Vec<u32>,
+    /// Lengths of those of lower classes whose batches go in between.
+    between: Vec<u32>,
     /// Lengths of those who wait, in order of service.
     waiting: BTreeMap<Place, u32>,
     busy_until: Duration,
+    /// Queues that share the machine.
+    sharers: u32,
     pace: Pace,
 }
 
@@ -70,8 +75,10 @@ impl Outlook {
             overdue_after: config.overdue_after,
             by_rank: config.policy == Policy::OptimalSplit,
             lens: Vec::new(),
+            between: Vec::new(),
             waiting: BTreeMap::new(),
             busy_until: Duration::ZERO,
+            sharers: 1,
             pace: Pace::default(),
         }
     }
@@ -89,6 +96,12 @@ impl Outlook {
     /// What runs is predicted to be done then.
     pub fn busy_until(&mut self, then: Duration) {
         self.busy_until = then;
+    }
+
+    /// The machine's time is shared by so many queues that want it, this one among them: what waits takes so many times as
+    /// long. At first there is this one.
+    pub fn shared_by(&mut self, queues: usize) {
+        self.sharers = u32::try_from(queues).unwrap_or(u32::MAX).max(1);
     }
 
     /// Learns how long a batch took, as the batcher does.
@@ -115,15 +128,24 @@ impl Outlook {
         let (mut before, mut by_cost) = (None, Duration::ZERO);
         for _ in 0..LOOKS {
             let then = now.saturating_add(by_cost);
-            let is_overdue = |arrived| then.saturating_sub(arrived) >= self.overdue_after;
-            let goes_before = |of: &Place| *of < place || is_overdue(of.2);
+            let is_overdue = |of: &Place| then.saturating_sub(of.2) >= self.overdue_after;
+            let is_lower = |of: &Place| of.0 > place.0;
             self.lens.clear();
-            self.lens.extend(self.waiting.iter().filter(|(of, _)| goes_before(of)).map(|(_, &len)| len));
-            if before.replace(self.lens.len()) == Some(self.lens.len()) {
+            self.between.clear();
+            for (of, &len) in &self.waiting {
+                match *of < place || is_overdue(of) {
+                    true if is_lower(of) => self.between.push(len),
+                    true => self.lens.push(len),
+                    false => {}
+                }
+            }
+            let counted = (self.lens.len(), self.between.len());
+            if before.replace(counted) == Some(counted) {
                 break;
             }
             self.lens.extend(own.clone());
-            by_cost = self.busy_until.saturating_sub(now).saturating_add(self.time());
+            let time = self.time().saturating_add(self.time_between());
+            by_cost = self.busy_until.saturating_sub(now).saturating_add(self.of_all(time));
         }
         let expected = if is_idle { by_cost } else { self.pace.expected(by_cost, now) };
         Prediction { by_cost, expected }
@@ -140,7 +162,8 @@ impl Outlook {
     pub fn time_left(&mut self, now: Duration) -> Duration {
         self.lens.clear();
         self.lens.extend(self.waiting.values());
-        self.busy_until.saturating_sub(now).saturating_add(self.time())
+        let time = self.time();
+        self.busy_until.saturating_sub(now).saturating_add(self.of_all(time))
     }
 
     /// A request of which that was predicted, and that was allowed to take `allowed`, had taken `taken` since then at `now`,
@@ -149,9 +172,21 @@ impl Outlook {
         self.pace.observe(predicted.by_cost, allowed, taken, now);
     }
 
-    /// What `lens` take.
+    /// What `lens` take on a machine of one's own.
     fn time(&mut self) -> Duration {
         self.planner.plan(&self.lens, |batch| self.cost.cost(batch)).total_cost().as_duration()
+    }
+
+    /// What goes in between takes: one batch before each of the last plan.
+    fn time_between(&mut self) -> Duration {
+        let most = self.planner.batches().len();
+        let batches = self.planner.plan(&self.between, |batch| self.cost.cost(batch));
+        BatchTotal(batches.iter().take(most).map(|batch| batch.cost.0).sum()).as_duration()
+    }
+
+    /// How long it takes until all who share the machine have had so much of its time.
+    fn of_all(&self, time: Duration) -> Duration {
+        time.saturating_mul(self.sharers)
     }
 
     fn place(&self, request: &Request) -> Place {

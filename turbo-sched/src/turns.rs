@@ -151,6 +151,16 @@ impl Turns {
         self.members.iter().flatten().filter(|state| state.asks.is_some()).count()
     }
 
+    /// Members that ask for a turn or have one, `member` among them whatever it does: of the device's time each gets as much
+    /// as the others, if it wants so much.
+    #[must_use]
+    pub fn sharers(&self, member: Member) -> usize {
+        let has_a_turn = |other| self.holder.is_some_and(|(holder, _)| holder == other);
+        let shares = |state: &State| state.asks.is_some() || has_a_turn(state.member);
+        let others = self.members.iter().flatten().filter(|state| state.member != member && shares(state));
+        1 + others.count()
+    }
+
     /// Nothing once it has left.
     fn find(&self, member: Member) -> Option<&State> {
         self.members.get(member.place)?.as_ref().filter(|state| state.member == member)

@@ -173,11 +173,12 @@ proptest! {
         prop_assert_eq!(batcher.poll(now), Decision::Idle);
     }
 
-    /// A request waits at most `overdue_after`, the batch that runs then, and one batch for each older one.
+    /// A request waits at most `overdue_after`, the batch that runs then, two batches for each older one, and one more; where
+    /// all are of one class one for each.
     #[test]
     fn nobody_is_passed_over_for_ever(
         config in config(), layout in prop_oneof![Just(Layout::Padded), Just(Layout::Packed)],
-        steps in vec(vec((1_u32..500, proptest::option::of(0_u64..20), 0_u8..3), 0..6), 1..60),
+        steps in vec(vec((1_u32..500, proptest::option::of(0_u64..20), 0_u8..3), 0..6), 1..60), classes in 1_u8..=3,
     ) {
         let config = BatcherConfig { dispatch: Dispatch::Hungry, ..config };
         let batch_time = millis(10); // whatever runs
@@ -187,10 +188,11 @@ proptest! {
         loop {
             for (seq_len, deadline, priority) in steps.next().unwrap_or_default() {
                 let older = u32::try_from(latest_start.len()).unwrap();
-                latest_start.insert(RequestId(id), now + config.overdue_after + batch_time * (older + 1));
+                let batches = if classes == 1 { older } else { 2 * older + 1 };
+                latest_start.insert(RequestId(id), now + config.overdue_after + batch_time * (batches + 1));
                 let deadline = deadline.map(|deadline| now + millis(deadline));
                 let request = Request::new(RequestId(id), seq_len, now);
-                batcher.push(Request { deadline, priority: Priority(priority), ..request });
+                batcher.push(Request { deadline, priority: Priority(priority % classes), ..request });
                 id += 1;
             }
             match batcher.poll(now) {
@@ -313,6 +315,38 @@ fn lower_classes_are_served_in_time_under_a_steady_stream_of_higher_ones() {
             waits.iter().min().is_some_and(|&wait| wait >= millis(20)),
             "the high class goes first: {waits:?}"
         );
+    }
+}
+
+/// However many of a low class are overdue, for they come faster than they are served.
+#[test]
+fn a_high_class_goes_soon_though_lower_ones_are_overdue() {
+    for layout in [Layout::Packed, Layout::Padded] {
+        let config =
+            BatcherConfig { overdue_after: millis(50), ..BatcherConfig::with_limits(limits(4, 10_000)) };
+        let mut batcher = Batcher::new(config, cost_model(layout));
+        let (mut now, mut id, mut came, mut waits) = (Duration::ZERO, 0, None, Vec::new());
+        let mut come = |batcher: &mut Batcher, priority, now| {
+            id += 1;
+            let request = Request::new(RequestId(id), 20 + (id % 4) as u32, now);
+            batcher.push(Request { priority: Priority(priority), ..request });
+            RequestId(id)
+        };
+        for step in 0..400 {
+            while batcher.len() < 64 {
+                come(&mut batcher, 0, now);
+            }
+            if step % 20 == 10 {
+                came = Some((come(&mut batcher, 2, now), step));
+            }
+            let Decision::Run(run) = batcher.poll(now) else { panic!("requests wait") };
+            if let Some((_, came)) = came.take_if(|(high, _)| run.ids.contains(high)) {
+                waits.push(step - came);
+            }
+            now += millis(10);
+        }
+        let most = waits.iter().max().copied().unwrap_or_default();
+        assert!(waits.len() == 20 && most <= 2, "{layout:?}: starts after {waits:?} batches");
     }
 }
 

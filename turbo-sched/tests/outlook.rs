@@ -131,7 +131,8 @@ proptest! {
             // Who shares its batch is a matter of lengths, and a batch goes first for any of its members.
             (Policy::OptimalSplit, Layout::Padded) => {
                 prop_assert!(taken <= all * 1.001, "{taken} s of {all} s for all");
-                prop_assert!(predicted <= all * 1.001, "{predicted} s of {all} s for all");
+                // Fewer may fill their batches so that they pad more, by no more than a batch holds.
+                prop_assert!(predicted <= all * 1.001 + 4e-3, "{predicted} s of {all} s for all");
                 let least = busy as f64 * 1e-3 + alone;
                 prop_assert!(predicted >= least * 0.999, "{predicted} s, {least} s for it alone");
                 if nobody_is_urgent {
@@ -248,7 +249,7 @@ fn one_by_one() -> Outlook {
 }
 
 #[test]
-fn who_becomes_overdue_meanwhile_goes_before_it_too() {
+fn who_becomes_overdue_meanwhile_goes_before_it_too_and_of_lower_classes_every_other_time() {
     let high = |id, now| request(id, (1, None, 1), now);
     let predicted = |low_ones: u64, high_ones: u64| {
         let mut outlook = one_by_one();
@@ -259,11 +260,28 @@ fn who_becomes_overdue_meanwhile_goes_before_it_too() {
     };
     for (why, low_ones, high_ones, expected) in [
         ("answered before they are overdue", 20, 2, 30),
-        ("overdue when it would be its turn", 20, 6, 270),
+        ("overdue when it would be its turn, and one goes before each of a higher class", 20, 6, 140),
+        ("fewer than those", 3, 6, 100),
         ("nobody is", 0, 6, 70),
     ] {
         let got = predicted(low_ones, high_ones);
         assert!(got.abs_diff(expected) <= 1, "{why}: {got} ms");
+    }
+}
+
+#[test]
+fn what_waits_takes_longer_on_a_machine_that_others_share() {
+    let mut outlook = one_by_one();
+    let patient = |id| request(id, (1, None, 0), millis(0));
+    (0..4).for_each(|id| outlook.enter(&patient(id)));
+    outlook.busy_until(millis(5));
+    for (queues, until_answered, left) in [(1, 55, 45), (3, 155, 125)] {
+        outlook.shared_by(queues);
+        let answered = outlook.time_until_answered(&patient(9), [1], millis(0)).by_cost;
+        let times = [answered, outlook.time_left(millis(0)), outlook.time_alone([1])];
+        for (time, expected) in times.into_iter().zip([until_answered, left, 10]) {
+            assert!(time.as_millis().abs_diff(expected) <= 1, "{times:?} where {queues} share it");
+        }
     }
 }
 

@@ -151,6 +151,25 @@ proptest! {
         prop_assert!(same(total, best_cuts(&lens, &cost)));
     }
 
+    /// So an outlook on packed batches, whose cost is one, fills them.
+    #[test]
+    fn under_a_line_no_cuts_are_cheaper_than_batches_filled_from_the_front(
+        lens in vec(0_u32..130, 0..=40), max_batch_size in 1..=9_usize, budget in 1_u64..600,
+        [fixed, per_token, per_len_sq, per_request] in proptest::array::uniform4(0.0_f64..10.0),
+    ) {
+        let cost = |batch: &Candidate| {
+            let (tokens, squares) = (batch.total_tokens as f64, batch.sum_len_sq as f64);
+            let requests = batch.batch_size as f64;
+            BatchTotal(fixed + per_token * tokens + per_len_sq * squares + per_request * requests)
+        };
+        let [filled, cut] = [Policy::TokenBudget, Policy::OptimalSplit].map(|policy| {
+            let mut planner = Planner::new(policy, limits(max_batch_size, budget), Layout::Packed);
+            planner.plan(&lens, cost).total_cost().0
+        });
+        // forty sums of four products each
+        prop_assert!((filled - cut).abs() <= 1e-12 * filled, "{filled} filled, {cut} cut");
+    }
+
     #[test]
     fn the_walk_back_loses_nobody(lens in vec(0_u32..5000, 0..200), max_batch_size in 1..=40_usize, start in 0.0..1e5) {
         let limits = limits(max_batch_size, u64::MAX);

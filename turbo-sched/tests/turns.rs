@@ -76,6 +76,24 @@ fn a_second_turn_stands_ready_only_while_nobody_else_asks() {
 }
 
 #[test]
+fn who_asks_or_has_a_turn_shares_the_device_and_oneself_does() {
+    let mut turns = Turns::default();
+    let [a, b, c] = [turns.join(), turns.join(), turns.join()];
+    let sharers = |turns: &Turns| [a, b, c].map(|member| turns.sharers(member));
+    assert_eq!(sharers(&turns), [1, 1, 1], "nobody wants it");
+    turns.ask(a);
+    turns.begin(a);
+    assert_eq!(sharers(&turns), [1, 2, 2]);
+    turns.ask(a);
+    assert_eq!(sharers(&turns), [1, 2, 2], "once, though its next one stands ready");
+    turns.ask(b);
+    assert_eq!(sharers(&turns), [2, 2, 3]);
+    turns.leave(a);
+    turns.withdraw(b);
+    assert_eq!([b, c].map(|member| turns.sharers(member)), [1, 1]);
+}
+
+#[test]
 fn who_leaves_takes_its_turn_along() {
     let mut turns = Turns::default();
     let [a, b] = [turns.join(), turns.join()];

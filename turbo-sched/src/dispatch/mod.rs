@@ -41,8 +41,9 @@ pub enum Dispatch {
 ///
 /// The policy decides which requests share a batch, not which batch is first. With [`Policy::OptimalSplit`]
 /// that is, in this order: the batch of the request that is longest overdue; the highest priority in it; the
-/// earliest deadline of those that have it; what [`BatchOrder`] says. The other policies serve the batch of the request that
-/// came first.
+/// earliest deadline of those that have it; what [`BatchOrder`] says. Where the overdue one is of a lower class than somebody
+/// who waits, it goes first every other time only: else classes would mean nothing as soon as more waits than is served
+/// before it is overdue. The other policies serve the batch of the request that came first.
 ///
 /// With it a packed batch is also no larger than it takes to make its start cheap, and cut shorter where its end would come
 /// too late for one of its members and a smaller one's would not.
@@ -59,8 +60,9 @@ pub struct BatcherConfig {
     /// Requests that are planned at once, from the front of the order of service, which bounds the time in which batches
     /// are sought; no batch holds more.
     pub window: NonZeroUsize,
-    /// A request that has waited this long goes before all that have not, oldest first. So, hungry, it
-    /// waits at most this long, plus the batch that runs then, plus one batch for each older request.
+    /// A request that has waited this long goes before all that have not, oldest first, but of a lower class only every other
+    /// time. So, hungry, it waits at most this long, plus the batch that runs then, plus one batch for each older request;
+    /// where others are of higher classes, two for each, and one more.
     pub overdue_after: Duration,
 }
 
@@ -133,6 +135,8 @@ pub struct Batcher {
     /// In order of arrival.
     queue: Vec<Request>,
     planner: Planner,
+    /// Whether the last batch went first for somebody overdue of a lower class than others: the next one does not.
+    overdue_last: bool,
     /// Positions in `queue`, in order of service; what the planner sees.
     order: Vec<usize>,
     lens: Vec<u32>,
@@ -151,6 +155,7 @@ impl Batcher {
             cost,
             drift: Drift::default(),
             queue: Vec::new(),
+            overdue_last: false,
             order: Vec::new(),
             lens: Vec::new(),
             chosen: Vec::new(),
@@ -199,9 +204,13 @@ impl Batcher {
         if now < run_at {
             return Decision::WaitUntil(run_at);
         }
-        self.arrange(now);
+        let overdue_after = if self.overdue_last { Duration::MAX } else { self.config.overdue_after };
+        self.arrange(now, overdue_after);
         self.planner.plan(&self.lens, |batch| self.cost.cost(batch));
-        let (candidate, cost) = self.choose(now);
+        let first = &self.queue[self.order[0]];
+        let is_overdue = order::is_overdue(first, now, overdue_after);
+        self.overdue_last = is_overdue && self.queue.iter().any(|other| other.priority > first.priority);
+        let (candidate, cost) = self.choose(now, is_overdue);
         self.take();
         let fill = self.planner.fill(&candidate);
         Decision::Run(Run { ids: &self.ids, candidate, cost, fill })
@@ -252,14 +261,14 @@ impl Batcher {
     }
 
     /// Writes the window of the queue into `order` and `lens`.
-    fn arrange(&mut self, now: Duration) {
+    fn arrange(&mut self, now: Duration, overdue_after: Duration) {
         self.order.clear();
         self.order.extend(0..self.queue.len());
         let window = self.config.window.get();
         match self.config.policy {
             Policy::OptimalSplit => {
                 let key = |&position: &usize| {
-                    (order::of_service(&self.queue[position], now, self.config.overdue_after), position)
+                    (order::of_service(&self.queue[position], now, overdue_after), position)
                 };
                 if self.order.len() > window {
                     self.order.select_nth_unstable_by_key(window - 1, key);
@@ -292,11 +301,10 @@ impl Batcher {
         last_starts.min().unwrap_or(Duration::ZERO)
     }
 
-    /// Puts the positions of the batch to run into `chosen`.
-    fn choose(&mut self, now: Duration) -> (Candidate, BatchTotal) {
-        let first = &self.queue[self.order[0]];
-        let serve_first = self.config.policy != Policy::OptimalSplit
-            || order::is_overdue(first, now, self.config.overdue_after);
+    /// Puts the positions of the batch to run into `chosen`: of that of the first request in the order of service, if that is
+    /// overdue.
+    fn choose(&mut self, now: Duration, first_is_overdue: bool) -> (Candidate, BatchTotal) {
+        let serve_first = self.config.policy != Policy::OptimalSplit || first_is_overdue;
         let rank = |batch: &PlannedBatch<'_>| {
             let requests = batch.members.iter().map(|&member| &self.queue[self.order[member]]);
             order::of_batch(requests, batch.cost, self.config.order)
