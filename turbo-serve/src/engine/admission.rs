@@ -133,7 +133,7 @@ mod tests {
         let limits = Limits::batch_size(std::num::NonZeroUsize::MIN);
         let config = BatcherConfig::with_limits(limits);
         let costs = CostModel::Packed(Box::new(cost));
-        let forecast = Forecast::new(Instant::now(), &config, costs, DeviceTurns::default());
+        let forecast = Forecast::new(Instant::now(), &config, costs, DeviceTurns::default().join());
         Admission::new(total, Arc::new(forecast))
     }
 

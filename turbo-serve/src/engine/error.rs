@@ -26,7 +26,7 @@ pub enum EngineError {
         /// Predicted time until the same request would be answered in time.
         retry_after: Duration,
     },
-    /// The time that the answer was allowed to take is over.
+    /// The time that the answer was allowed to take is over, or its client allows less than it takes where nobody else is.
     #[error("not answered within {}", time_left(*within))]
     Expired {
         /// The time that the client allowed, or that the server promises.

@@ -18,7 +18,7 @@ use std::{
 
 use turbo_sched::{BatcherConfig, Candidate, CostModel, Outlook, Prediction, Request, RequestId};
 
-use super::{DeviceTurns, EngineError, Priority, Spent};
+use super::{EngineError, Priority, Seat, Spent};
 
 /// The least that is said of when to come back: a prediction that has run out says nothing, and who comes back at once finds
 /// the same.
@@ -31,8 +31,8 @@ const GAIN: f64 = 1.0 / 64.0;
 pub(super) struct Forecast {
     /// Times of the outlook, and of the batcher, are since this.
     epoch: Instant,
-    /// Where others may be, too.
-    device: DeviceTurns,
+    /// The place on the device, where others may be, too.
+    seat: Seat,
     state: Mutex<State>,
     /// Batches that were computed, by their size.
     batches: Mutex<BTreeMap<usize, Spent>>,
@@ -189,11 +189,11 @@ impl Drop for Inside {
 }
 
 impl Forecast {
-    /// Of batches that run on `device`.
-    pub(super) fn new(epoch: Instant, config: &BatcherConfig, costs: CostModel, device: DeviceTurns) -> Self {
+    /// Of batches that take their turns on `seat`.
+    pub(super) fn new(epoch: Instant, config: &BatcherConfig, costs: CostModel, seat: Seat) -> Self {
         let (outlook, busy_until) = (Outlook::new(config, costs), Duration::ZERO);
         let state = State { outlook, busy_until, next_id: 0, usual_len: FIRST_GUESS };
-        Self { epoch, device, state: Mutex::new(state), batches: Mutex::default() }
+        Self { epoch, seat, state: Mutex::new(state), batches: Mutex::default() }
     }
 
     /// Lets a request of so many inputs in, as far as it can be told before they are tokens. Where answers are kept they may
@@ -239,7 +239,8 @@ impl Forecast {
     /// that, these have to be all the same.
     ///
     /// # Errors
-    /// [`EngineError::TooLate`].
+    /// [`EngineError::TooLate`]; [`EngineError::Expired`] where its client allows less time than it takes even alone, for then
+    /// it is of no use to come again.
     pub(super) fn settle(&self, place: &Place, missing: &[(usize, u32)]) -> Result<(), EngineError> {
         let now = Instant::now();
         let mut state = self.lock();
@@ -256,8 +257,11 @@ impl Forecast {
         {
             let lens = missing.iter().map(|&(_, len)| len);
             let is_first = place.settled.get().is_none();
-            let is_promised = is_first && !place.terms.is_asked;
-            let settled = if is_promised && state.outlook.time_alone(lens.clone()) > within {
+            let takes_longer_alone = state.outlook.time_alone(lens.clone()) > within;
+            if takes_longer_alone && place.terms.is_asked {
+                return Err(place.terms.expired());
+            }
+            let settled = if takes_longer_alone && is_first {
                 Settled::BeyondPromise
             } else {
                 let first = request(&missing[0]);
@@ -316,10 +320,11 @@ impl Forecast {
         self.lock().busy_until = until;
     }
 
-    /// The outlook at `now`, on what runs: here or, on the same device, elsewhere.
+    /// The outlook at `now`, on what runs here or, on the same device, elsewhere, and on who shares that.
     fn look_ahead<'a>(&self, state: &'a mut State, now: Instant) -> &'a mut Outlook {
-        let of_all = self.since_epoch(now + self.device.time_left());
-        state.outlook.busy_until(state.busy_until.max(of_all));
+        let (left, sharers) = self.seat.outlook();
+        state.outlook.busy_until(state.busy_until.max(self.since_epoch(now + left)));
+        state.outlook.shared_by(sharers);
         &mut state.outlook
     }
 
@@ -389,18 +394,23 @@ mod tests {
     use turbo_sched::{BatchTotal, Limits, PackedCost};
 
     use super::*;
+    use crate::engine::DeviceTurns;
 
     fn millis(millis: u64) -> Duration {
         Duration::from_millis(millis)
     }
 
-    /// Batches of one take so long each.
+    /// Batches of one take so long each, on a device of their own.
     fn forecast(batch: Duration) -> Arc<Forecast> {
+        forecast_on(DeviceTurns::default().join(), batch)
+    }
+
+    fn forecast_on(seat: Seat, batch: Duration) -> Arc<Forecast> {
         let cost = BatchTotal::from_duration(batch);
         let cost = PackedCost::fit([([1].into_iter().collect(), cost)]).unwrap();
         let config = BatcherConfig::with_limits(Limits::batch_size(NonZeroUsize::MIN));
         let costs = CostModel::Packed(Box::new(cost));
-        Arc::new(Forecast::new(Instant::now(), &config, costs, DeviceTurns::default()))
+        Arc::new(Forecast::new(Instant::now(), &config, costs, seat))
     }
 
     /// A request of so many inputs that came at `started`, while the server promises `slo`: let in, or refused.
@@ -443,6 +453,28 @@ mod tests {
         drop((beyond, within));
         forecast.busy_for(Duration::ZERO);
         assert_eq!(forecast.retry_after(), SOONEST, "nobody is left");
+    }
+
+    #[test]
+    fn what_waits_takes_as_many_times_as_long_as_there_are_who_want_the_device() {
+        let device = DeviceTurns::default();
+        let [own, has_it, asks] = [(); 3].map(|()| device.join());
+        let (forecast, slo) = (forecast_on(own.clone(), millis(1000)), millis(2500));
+        let _waits = come(&forecast, Instant::now(), slo, 1).unwrap();
+        let comes = || come(&forecast, Instant::now(), slo, 1).map(drop);
+        assert!(comes().is_ok(), "two seconds");
+        std::thread::scope(|scope| {
+            let turn = has_it.take();
+            scope.spawn(|| drop(asks.take()));
+            while own.outlook().1 < 3 {
+                std::thread::yield_now();
+            }
+            let (retry_after, refused) = (forecast.retry_after(), comes());
+            drop(turn);
+            assert!(retry_after > millis(2900), "{retry_after:?} for one second of each of three");
+            assert!(matches!(refused, Err(EngineError::TooLate { .. })), "{refused:?}");
+        });
+        assert!(forecast.retry_after() < millis(1100), "the others have what they wanted");
     }
 
     #[test]

@@ -401,7 +401,7 @@ pub(super) mod tests {
     /// Of batches of one, which take a second each.
     pub(in crate::engine) fn forecast() -> Arc<Forecast> {
         let (config, cost) = batching();
-        Arc::new(Forecast::new(Instant::now(), &config, cost, DeviceTurns::default()))
+        Arc::new(Forecast::new(Instant::now(), &config, cost, DeviceTurns::default().join()))
     }
 
     fn batching() -> (BatcherConfig, CostModel) {

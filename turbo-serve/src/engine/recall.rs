@@ -88,8 +88,8 @@ fn compute(
     count: impl FnOnce(&[Job]),
 ) {
     let lens: Vec<(usize, u32)> = missing.iter().map(|job| (job.input, job.seq_len())).collect();
-    if let Err(too_late) = forecast.settle(&ticket.place, &lens) {
-        return ticket.refuse(too_late);
+    if let Err(refusal) = forecast.settle(&ticket.place, &lens) {
+        return ticket.refuse(refusal);
     }
     count(&missing);
     missing

@@ -62,10 +62,11 @@ impl Rules {
         };
         // Ids of a tokenizer are looked at too: its vocabulary may be larger than the model's.
         self.check_ids(input, &encoded)?;
-        check_selection(input, &encoded, manner.selects)?;
         let tokens = self.unpadded(&encoded.input_ids).len();
         encoded.input_ids.truncate(tokens);
         encoded.token_type_ids.truncate(tokens);
+        // Of what is left: padding that is cut off has no rows.
+        check_selection(input, &encoded, manner.selects)?;
         Ok(encoded)
     }
 
@@ -251,6 +252,13 @@ mod tests {
         let left = Encoded { input_ids: vec![5, 6], token_type_ids: vec![0, 1], ..Encoded::default() };
         assert_eq!(typed(padded(&[0, 1])), Ok(left));
         assert!(matches!(typed(vec![0, 1]), Err(EngineError::InvalidTokenTypes { .. })), "one for each id");
+        let selects = |selected: &[u32]| {
+            let selected = selected.to_vec();
+            let encoded = Encoded { input_ids: padded(&[5, 6]), selected, ..Encoded::default() };
+            encode(Input::Encoded(encoded), Truncation::Off).map(|encoded| encoded.selected)
+        };
+        assert_eq!(selects(&[0, 1]), Ok(vec![0, 1]));
+        assert!(matches!(selects(&[1, 2]), Err(EngineError::InvalidSelection { .. })), "2 is padding");
         let tokens = Input::Ids(padded(&[1, 2, 3, 4]));
         let too_long = EngineError::TooLong { input: 7, tokens: 4, limit: 3 };
         assert_eq!(encode(tokens, Truncation::Off), Err(too_long));

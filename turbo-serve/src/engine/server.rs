@@ -399,14 +399,14 @@ impl WorkerStart {
         let metrics = QueueMetrics::new(label, Arc::clone(&self.observer));
         let mut memory = MemoryMetrics::new(label, Arc::clone(&self.observer));
         memory.reserved(reserved_bytes, runner.held_bytes());
-        let device = self.config.turns.clone();
-        let forecast = Arc::new(Forecast::new(self.epoch, &batcher, costs.clone(), device));
+        let forecast = Arc::new(Forecast::new(self.epoch, &batcher, costs.clone(), seat.clone()));
         let batcher = Batcher::new(batcher, costs);
         let queue =
             Queue::new(self.outbox, batcher, slots, self.epoch, Arc::clone(&forecast), abandoned, metrics);
         self.health.set(Health::Ready);
         Ok(Worker {
             runner: Some(runner),
+            again: None,
             lost: None,
             build: self.model.build,
             building: building + reserving,

@@ -32,10 +32,12 @@ struct State {
     busy_until: Option<Instant>,
 }
 
-/// A place among those who share a device. It costs the others nothing while it asks for nothing.
+/// A place among those who share a device; clones are handles to the same. It costs the others nothing while it asks for
+/// nothing.
+#[derive(Clone)]
 pub struct Seat(Arc<Place>);
 
-/// Leaves when the seat and all of its turns are gone.
+/// Leaves when all handles to the seat, and all of its turns, are gone.
 struct Place {
     device: Arc<Shared>,
     member: Member,
@@ -52,12 +54,6 @@ impl DeviceTurns {
         let device = Arc::clone(&self.0);
         let member = device.lock().turns.join();
         Seat(Arc::new(Place { device, member }))
-    }
-
-    /// Predicted time until whoever has the device is done with it.
-    pub(super) fn time_left(&self) -> Duration {
-        let until = self.0.lock().busy_until;
-        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
     }
 }
 
@@ -86,6 +82,15 @@ impl Seat {
         drop(state);
         device.changed.notify_all();
         None
+    }
+
+    /// Predicted time until whoever has the device is done with it, and who shares it just now: all that ask for it or have
+    /// it, and this one in any case.
+    pub(super) fn outlook(&self) -> (Duration, usize) {
+        let Place { device, member } = &*self.0;
+        let state = device.lock();
+        let left = |until: Instant| until.saturating_duration_since(Instant::now());
+        (state.busy_until.map_or(Duration::ZERO, left), state.turns.sharers(*member))
     }
 
     fn begin(&self, mut state: MutexGuard<'_, State>) -> Turn {
@@ -206,12 +211,13 @@ mod tests {
         let device = DeviceTurns::default();
         let seat = device.join();
         let (first, second) = (seat.take(), seat.take());
-        assert_eq!(device.time_left(), Duration::ZERO, "nobody says");
+        let other = device.join();
+        assert_eq!(other.outlook(), (Duration::ZERO, 2), "nobody says");
         second.lasts(Duration::from_secs(60));
         drop(first);
-        assert!(device.time_left() > Duration::from_secs(50));
+        assert!(other.outlook().0 > Duration::from_secs(50));
         drop(second);
-        assert_eq!(device.time_left(), Duration::ZERO, "it is free");
+        assert_eq!(other.outlook(), (Duration::ZERO, 1), "it is free");
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub struct Urgency {
     pub priority: Priority,
 }
 
-/// Who goes first: a higher class before a lower one, until a request of that is overdue.
+/// Who goes first: a higher class before a lower one, until a request of that is overdue, and then every other time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
     /// What nobody waits for: an index that is built at night.

@@ -165,9 +165,9 @@ impl WarmUp<'_> {
         points.dedup();
         let mut measured = Vec::new();
         for (seq_len, batch_size) in points.into_iter().map(|point| short[point]) {
-            let time = self.measure(runner, seq_len, batch_size)?;
             let candidate = batch_of(seq_len, batch_size);
             let expected = kept.cost(&candidate).as_duration();
+            let time = self.measure(runner, seq_len, batch_size, expected)?;
             let ratio = time.as_secs_f64() / expected.as_secs_f64();
             if !(1.0 / ODD..=ODD).contains(&ratio) {
                 tracing::warn!(
@@ -195,18 +195,21 @@ impl WarmUp<'_> {
         }
     }
 
-    /// The least time of a few runs of a batch.
+    /// The least time of a few runs of a batch; others who want the device are told what is `expected`, and then what the last
+    /// run took.
     fn measure(
         &self,
         runner: &mut dyn Runner,
         seq_len: u32,
         batch_size: usize,
+        mut expected: Duration,
     ) -> Result<Duration, RunError> {
         // Different ids, so that the embedding table is read as traffic reads it; 40503 is odd and near 2^16 / phi.
         let ids: Vec<u32> =
             (0..seq_len).map(|i| (u64::from(i) * 40_503 % self.vocab_size.max(1) as u64) as u32).collect();
         fastest(|| {
-            let _turn = self.seat.take();
+            let turn = self.seat.take();
+            turn.lasts(expected);
             let started = (self.clock)();
             let sequence = Sequence::of(&ids);
             runner.submit(&mut std::iter::repeat_n(sequence, batch_size), &mut || true)?;
@@ -214,7 +217,8 @@ impl WarmUp<'_> {
                 std::thread::yield_now();
             }
             runner.release();
-            Ok(self.since(started))
+            expected = self.since(started);
+            Ok(expected)
         })
     }
 
@@ -249,8 +253,8 @@ impl<'a> Measuring<'a> {
             if self.measured.iter().any(|(measured, _)| *measured == candidate) {
                 continue;
             }
+            let once = predict(&self.measured, &candidate);
             if !self.measured.is_empty() {
-                let once = predict(&self.measured, &candidate);
                 if !self.warm_up.may_come_up(batch_size, once) {
                     continue;
                 }
@@ -259,7 +263,7 @@ impl<'a> Measuring<'a> {
                     continue;
                 }
             }
-            let time = self.warm_up.measure(runner, seq_len, batch_size)?;
+            let time = self.warm_up.measure(runner, seq_len, batch_size, once)?;
             tracing::debug!(batch_size, seq_len, time_us = time.as_micros() as u64, "measured");
             self.measured.push((candidate, time));
             if self.warm_up.since(self.told) >= TELL_EVERY {
@@ -346,13 +350,16 @@ mod tests {
     use turbo_sched::Source;
 
     use super::*;
-    use crate::engine::{ModelInfo, Prompts, Rows, cost_cache::CostKey};
+    use crate::engine::{DeviceTurns, ModelInfo, Prompts, Rows, cost_cache::CostKey};
 
     /// Takes 0.1 ms per token, on a clock of its own.
     struct Slow<'a> {
         capacity: Capacity,
         batches: usize,
         taken_us: &'a AtomicU64,
+        /// Somebody else on its device, and the longest time that was told to that one.
+        other: Seat,
+        told: Duration,
     }
 
     impl Runner for Slow<'_> {
@@ -375,6 +382,7 @@ mod tests {
             _keep_going: &mut dyn FnMut() -> bool,
         ) -> Result<(), RunError> {
             self.batches += 1;
+            self.told = self.told.max(self.other.outlook().0);
             let tokens: usize = batch.map(|sequence| sequence.input_ids.len()).sum();
             self.taken_us.fetch_add(100 * tokens as u64, Relaxed);
             Ok(())
@@ -423,22 +431,43 @@ mod tests {
     /// What a start comes to, and the batches that it ran.
     fn started(
         info: &EngineInfo,
-        (layout, max_batch_tokens): (Layout, BatchTokens),
+        batches: (Layout, BatchTokens),
         budget_ms: u64,
         cache: Option<&CostCache>,
     ) -> (Warm, usize) {
+        let (warm, batches, _) = started_beside(info, batches, budget_ms, cache);
+        (warm, batches)
+    }
+
+    /// The same beside somebody else on the device, and the longest time that was told to that one.
+    fn started_beside(
+        info: &EngineInfo,
+        (layout, max_batch_tokens): (Layout, BatchTokens),
+        budget_ms: u64,
+        cache: Option<&CostCache>,
+    ) -> (Warm, usize, Duration) {
         let budget = Duration::from_millis(budget_ms);
         let (begun, taken_us) = (Instant::now(), AtomicU64::new(0));
         let taken = || Duration::from_micros(taken_us.load(Relaxed));
         let clock = || begun + taken();
-        let seat = &crate::engine::DeviceTurns::default().join();
+        let device = DeviceTurns::default();
+        let (seat, other) = (&device.join(), device.join());
         let warm_up = WarmUp { layout, vocab_size: 100, budget, max_batch_tokens, info, clock: &clock, seat };
-        let mut runner = Slow { capacity: warm_up.first_capacity(), batches: 0, taken_us: &taken_us };
+        let (capacity, told) = (warm_up.first_capacity(), Duration::ZERO);
+        let mut runner = Slow { capacity, batches: 0, taken_us: &taken_us, other, told };
         let warm = warm_up.run(&mut runner, cache).unwrap();
         assert_eq!(warm.capacity, runner.capacity, "the runner has memory for what it is told");
         // the smallest batch is run whatever the budget; what is begun is finished
         assert!(taken() < 2 * budget + LONG_RUN, "{:?} of {budget:?}", taken());
-        (warm, runner.batches)
+        (warm, runner.batches, runner.told)
+    }
+
+    #[test]
+    fn others_on_the_device_are_told_how_long_a_batch_that_is_measured_takes() {
+        let (.., told) =
+            started_beside(&info(512, 64), (Layout::Packed, BatchTokens::AtMost(1 << 14)), 1000, None);
+        // The budget reaches one of a thousand tokens, which takes 0.1 s, and none of four thousand.
+        assert!((Duration::from_millis(20)..Duration::from_millis(500)).contains(&told), "{told:?}");
     }
 
     #[test]

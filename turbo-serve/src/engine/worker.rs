@@ -7,7 +7,8 @@
 //!
 //! A batch that fails costs its own requests and nothing else; one for which nobody waits any more is given up at its next
 //! layer. After a panic the runner is built anew, for what it leaves behind is not trusted, and the batches that it had
-//! fail. Where the device is lost, so do all others, at once.
+//! fail; where that is in vain it is tried again for whoever comes, and now and then for nobody. Where the device is lost,
+//! all batches fail, at once.
 
 use std::{
     any::Any,
@@ -30,15 +31,22 @@ use super::{
     metrics::MemoryMetrics,
     observed::{Observer, Ran},
     queue::{Job, Next, Queue},
+    reserved::planning,
     runner::{DeviceLost, Progress, Runner},
 };
 
 /// How long the worker listens for new requests between two looks at a batch that a device computes.
 const POLL_EVERY: Duration = Duration::from_micros(50);
 
+/// For how long at least a runner that could not be built anew is not tried again for nobody; after an attempt that took
+/// longer it is as long as that.
+const PAUSE: Duration = Duration::from_secs(5);
+
 pub(super) struct Worker {
     /// `None` after a panic from which it could not be built anew.
     pub runner: Option<Box<dyn Runner>>,
+    /// When that is tried again though nobody comes.
+    pub again: Option<Instant>,
     /// That the device is lost, and why.
     pub lost: Option<String>,
     pub build: BuildRunner,
@@ -68,14 +76,13 @@ pub(super) struct Flight {
     /// When the runner got to it: when it was submitted, or when the batch before was done.
     started: Instant,
     predicted: Duration,
-    /// The device is this engine's until the batch is done.
-    turn: Turn,
+    /// The device is this engine's until the batch is done; then there is none.
+    turn: Option<Turn>,
 }
 
 impl Worker {
     /// Runs batches until told to stop, and all that came before is answered.
     pub(super) fn run(mut self) {
-        let mut jobs = Vec::with_capacity(self.capacity.batch_size);
         loop {
             self.tell();
             let empty = self.queue.is_empty();
@@ -83,12 +90,13 @@ impl Worker {
                 if self.queue.is_stopping() {
                     return self.keeper.finish(self.queue.costs());
                 }
-                self.queue.wait_for_more();
+                self.wait_for_more();
             } else if !empty && self.runner.is_none() && self.lost.is_none() {
                 self.try_again();
             } else if !empty && let Some(turn) = self.turn() {
+                let (began, mut jobs) = (Instant::now(), Vec::new());
                 match self.queue.next(&mut jobs) {
-                    Next::Run(candidate) => self.submit(std::mem::take(&mut jobs), candidate, turn),
+                    Next::Run(candidate) => self.submit(jobs, candidate, turn, began),
                     Next::WaitUntil(at) if self.flights.is_empty() => {
                         drop(turn); // others may have the device meanwhile
                         self.queue.wait_until(at);
@@ -103,6 +111,22 @@ impl Worker {
         }
     }
 
+    /// Waits until something arrives, or builds a runner that is not there once its pause is over: where only those are sent
+    /// requests who are well, none would ever come.
+    fn wait_for_more(&mut self) {
+        let Some(again) = self.again.filter(|_| self.lost.is_none()) else {
+            return self.queue.wait_for_more();
+        };
+        // Who only looks wakes it, too: so the pause has an end, and does not begin anew.
+        let pause = again.saturating_duration_since(Instant::now());
+        if !pause.is_zero() {
+            return self.queue.wait(pause);
+        }
+        if let Err(error) = self.rebuild() {
+            tracing::error!(why = chain(&*error), "the model could still not be built anew");
+        }
+    }
+
     /// Runs the next batch where the runner could not be built anew the last time. That is tried first, and takes long:
     /// meanwhile others may have the device.
     fn try_again(&mut self) {
@@ -111,7 +135,7 @@ impl Worker {
             Next::Run(candidate) => match self.rebuild() {
                 Ok(()) => {
                     let turn = self.seat.take();
-                    self.submit(jobs, candidate, turn);
+                    self.submit(jobs, candidate, turn, Instant::now());
                 }
                 Err(error) => self.refused(jobs, &error),
             },
@@ -147,20 +171,20 @@ impl Worker {
     fn report(&self) {
         let time = self.time_left();
         self.forecast.busy_for(time);
-        if let Some(newest) = self.flights.back() {
-            newest.turn.lasts(time);
+        if let Some(turn) = self.flights.back().and_then(|newest| newest.turn.as_ref()) {
+            turn.lasts(time);
         }
     }
 
-    /// Gives the runner a batch, which has the device.
-    fn submit(&mut self, jobs: Vec<Job>, candidate: Candidate, turn: Turn) {
+    /// Gives the runner a batch, which has the device; it was `began` to be formed.
+    fn submit(&mut self, jobs: Vec<Job>, candidate: Candidate, turn: Turn, began: Instant) {
         let predicted = self.queue.predict(&candidate);
         let waiting = self.queue.len() + jobs.len();
-        let started = Instant::now();
+        let (started, turn) = (Instant::now(), Some(turn));
         self.flights.push_back(Flight { jobs, candidate, waiting, started, predicted, turn });
         self.report();
         let submitted = self.start_newest();
-        self.lead.observe(started.elapsed());
+        self.lead.observe(began.elapsed());
         match submitted {
             Ok(()) => {}
             Err(Failure::Refused(why)) => {
@@ -189,6 +213,8 @@ impl Worker {
         let looked = guarded(&mut self.runner, |runner| {
             let progress = runner.poll()?;
             if progress == Progress::Done {
+                // What is read lies in memory of the runner's own, so others may have the device meanwhile.
+                oldest.turn = None;
                 answer(runner, oldest, inference)?;
             }
             Ok(progress)
@@ -202,7 +228,8 @@ impl Worker {
         if let Ok(Progress::Done) = looked {
             self.observe(&flight, inference);
         }
-        let Flight { jobs, candidate, .. } = flight;
+        let Flight { jobs, candidate, turn, .. } = flight;
+        drop(turn); // where it was not given back above
         match looked {
             Err(Failure::Refused(why)) => self.refused(jobs, &why),
             Ok(Progress::Done) => {
@@ -245,16 +272,21 @@ impl Worker {
 
     /// Fails a batch that the runner refused.
     fn refused(&mut self, jobs: Vec<Job>, error: &RunError) {
-        let why = chain(&**error);
+        self.look_whether_lost(error);
+        fail(jobs, &chain(&**error));
+    }
+
+    /// Writes down that the device is lost, if that is what `error` says.
+    fn look_whether_lost(&mut self, error: &RunError) {
         if self.lost.is_none() && causes(&**error).any(|cause| cause.is::<DeviceLost>()) {
+            let why = chain(&**error);
             tracing::error!(
                 why,
                 "the device is lost: no request can be answered until the server is started anew"
             );
             self.health.set(Health::Failing);
-            self.lost = Some(why.clone());
+            self.lost = Some(why);
         }
-        fail(jobs, &why);
     }
 
     /// Fails all that the runner had, which has panicked, and builds it anew, where that is of use.
@@ -268,7 +300,8 @@ impl Worker {
         }
     }
 
-    /// Replaces the runner. The old one goes first, so that the memory suffices.
+    /// Replaces the runner. The old one goes first, so that the memory suffices, and no model that is loaded meanwhile counts
+    /// on what it had.
     fn rebuild(&mut self) -> Result<(), RunError> {
         let started = Instant::now();
         self.forecast.busy_for(self.building);
@@ -276,21 +309,25 @@ impl Worker {
         let old = self.runner.take();
         let (build, capacity) = (&mut self.build, self.capacity);
         let built = catch_unwind(AssertUnwindSafe(|| {
+            let _alone = planning();
             drop(old);
             build(capacity)
         }));
-        match built {
+        let error: RunError = match built {
             Ok(Ok(runner)) => {
-                self.runner = Some(runner);
+                (self.runner, self.again) = (Some(runner), None);
                 self.building = started.elapsed();
                 self.report();
                 self.health.set(Health::Ready);
                 return Ok(());
             }
-            Ok(Err(error)) => Err(error),
-            Err(panic) => Err(panic_message(&*panic).into()),
-        }
-        .inspect_err(|_| self.health.set(Health::Failing))
+            Ok(Err(error)) => error,
+            Err(panic) => panic_message(&*panic).into(),
+        };
+        self.health.set(Health::Failing);
+        self.again = Some(Instant::now() + PAUSE.max(started.elapsed()));
+        self.look_whether_lost(&error);
+        Err(error)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    mem,
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -636,7 +637,8 @@ impl Registry {
                 engine.stop().await;
             }
             tracing::info!(model = registry.full_name(model, &version), "unloaded");
-            registry.table.change(model, &version, |phase| *phase = Phase::Unloaded);
+            // The last handle to the engine goes behind the table's lock.
+            drop(registry.table.change(model, &version, |phase| mem::replace(phase, Phase::Unloaded)));
         });
     }
 

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use turbo_sched::{Dispatch, Policy};
-use turbo_serve::engine::{BatchTokens, EngineConfig};
+use turbo_serve::engine::{BatchTokens, DeviceTurns, EngineConfig};
 
-use crate::fake::{begin, config, embed, eventually, hold, is_ready, request, start, wait};
+use crate::fake::{begin, config, embed, eventually, firsts, hold, is_ready, request, start, wait};
 
 /// Runs five requests that wait together, behind one that holds the worker; returns what ran after it.
 fn batches_of_five(config: &EngineConfig) -> Vec<Vec<u32>> {
@@ -65,6 +65,18 @@ fn limits_of_a_batch_are_kept() {
     assert!(batches_of_five(&two).iter().all(|batch| batch.len() <= 2));
     let tokens = EngineConfig { max_batch_tokens: BatchTokens::AtMost(8), ..config() };
     assert!(batches_of_five(&tokens).iter().all(|batch| batch.len() <= 4));
+}
+
+#[test]
+fn others_have_the_device_while_the_rows_of_a_batch_are_read() {
+    let config = EngineConfig { turns: DeviceTurns::default(), ..config() };
+    let [(one, reads), (other, _other)] = [(); 2].map(|()| start(&config));
+    reads.rows_wait(true);
+    let answered = begin(&one, request([&[1]]));
+    reads.wait_for_batches(1);
+    assert_eq!(firsts(&embed(&other, [&[2]]).unwrap()), [2]);
+    reads.rows_wait(false);
+    assert_eq!(firsts(&wait(answered).unwrap()), [1]);
 }
 
 #[test]

@@ -98,6 +98,19 @@ fn a_model_that_cannot_be_built_anew_is_tried_again() {
     assert_eq!(engine.health(), Health::Ready);
 }
 
+/// Where only those are sent requests who are well, none comes.
+#[test]
+fn a_model_that_cannot_be_built_anew_is_tried_again_though_nobody_asks() {
+    let (engine, control) = start(&config());
+    backend(embed(&engine, [&[BREAKS]]));
+    eventually(|| engine.health() == Health::Failing);
+    let failed = Instant::now();
+    // Whoever looks wakes the worker, and neither hurries nor delays it.
+    eventually(|| engine.observed().is_some() && engine.health() == Health::Ready);
+    assert!(failed.elapsed() > Duration::from_secs(3), "after {:?}", failed.elapsed());
+    assert_eq!(control.builds(), 3);
+}
+
 /// Building takes long, and computes nothing.
 #[test]
 fn others_have_the_device_while_a_model_is_tried_again() {

@@ -49,6 +49,8 @@ struct State {
     closed: bool,
     /// Batches that pass though it is closed.
     tickets: usize,
+    /// Whether no row is given to who reads it.
+    rows_wait: bool,
     builds: usize,
     builds_fail: usize,
     /// Bytes of the device that are free; `None` where nothing bounds them.
@@ -86,6 +88,11 @@ impl Control {
     /// Lets batches through again.
     pub(crate) fn open(&self) {
         self.change(|state| state.closed = false);
+    }
+
+    /// Has whoever reads a row wait for it, or no longer.
+    pub(crate) fn rows_wait(&self, wait: bool) {
+        self.change(|state| state.rows_wait = wait);
     }
 
     /// What ran since the warm-up, a closed one included.
@@ -269,6 +276,7 @@ impl Runner for FakeRunner {
             "{rows:?} of {:?}",
             self.wanted
         );
+        self.control.wait_until(|state| !state.rows_wait);
         let ids = &self.batch[sequence];
         match rows {
             Rows::Pooled => to.extend([ids[0] as f32, ids.len() as f32, ids.iter().sum::<u32>() as f32]),
