@@ -2,9 +2,12 @@
 //!
 //! In: a request of any protocol, with its client's name for it (`x-request-id`) and the trace that it is a part of
 //! (`traceparent`, <https://www.w3.org/TR/trace-context>), where it has them. Out: its answer, with the name. The span of a
-//! call of gRPC goes on until its answer has ended, which may be a stream.
+//! call of gRPC goes on until its answer has ended, which may be a stream. What OpenTelemetry has names for has them
+//! (<https://opentelemetry.io/docs/specs/semconv/http/http-spans>).
 
 use std::{
+    borrow::Cow,
+    fmt,
     future::Future,
     hash::{BuildHasher, RandomState},
     sync::{
@@ -15,14 +18,14 @@ use std::{
 };
 
 use axum::{
-    extract::Request,
+    extract::{MatchedPath, Request},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
     middleware::Next,
     response::Response,
 };
 use tracing::{Instrument, Span, field::Empty};
 
-use crate::{engine::Usage, grpc};
+use crate::{engine::Usage, grpc, http::route_behind_long_name};
 
 /// The name of a request: its client's, or one that is given here. It comes back with the answer.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -41,12 +44,13 @@ pub(crate) async fn around<F: Future<Output = Response>>(
     // Fields are written out when a span begins, for every request: so only where somebody looks at them.
     let span = tracing::debug_span!(
         "request",
-        otel.name = %format_args!("{} {}", request.method(), request.uri().path()),
+        otel.name = %Name(&request),
         otel.kind = "server",
-        method = %request.method(),
-        path = request.uri().path(),
+        http.request.method = method(&request).unwrap_or("_OTHER"),
+        url.path = request.uri().path(),
+        http.route = route(&request).as_deref(),
         id = id.to_str().ok(),
-        status = Empty,
+        http.response.status_code = Empty,
         otel.status_code = Empty,
         model = Empty,
         tokens = Empty,
@@ -57,13 +61,45 @@ pub(crate) async fn around<F: Future<Output = Response>>(
     follow(&span, request.headers());
     let mut response = answer(request).instrument(span.clone()).await;
     let status = response.status();
-    span.record("status", i64::from(status.as_u16()));
+    span.record("http.response.status_code", i64::from(status.as_u16()));
     let failed = status.is_server_error() || status == StatusCode::FAILED_DEPENDENCY;
     if failed || grpc::has_failed(response.headers()) {
         span.record("otel.status_code", "ERROR");
     }
     response.headers_mut().insert(REQUEST_ID, id);
     response
+}
+
+/// What a span is called. There are few names, for a collector tells requests apart by them, and anybody may ask for any
+/// path: the route, and of a call of gRPC its service and method.
+struct Name<'a>(&'a Request);
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(request) = self;
+        let (method, path) = (method(request).unwrap_or("HTTP"), request.uri().path());
+        match route(request) {
+            Some(_) if grpc::is_service(path) && grpc::is_call(request.headers()) => {
+                f.write_str(path.trim_start_matches('/'))
+            }
+            Some(route) => write!(f, "{method} {route}"),
+            None => f.write_str(method),
+        }
+    }
+}
+
+/// The route that a request has come to, as the router writes it.
+fn route(request: &Request) -> Option<Cow<'_, str>> {
+    match request.extensions().get::<MatchedPath>() {
+        Some(matched) => Some(matched.as_str().into()),
+        None => route_behind_long_name(request.uri().path()).map(Cow::Owned),
+    }
+}
+
+/// The method of a request, where it is one of those that OpenTelemetry knows.
+fn method(request: &Request) -> Option<&str> {
+    const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE"];
+    Some(request.method().as_str()).filter(|method| KNOWN.contains(method))
 }
 
 /// The name of a request.

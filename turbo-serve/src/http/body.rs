@@ -30,7 +30,7 @@ const DISCARDING: Duration = Duration::from_secs(2);
 /// For how long a client may send nothing in the middle of a body.
 const STALL: Duration = Duration::from_secs(30);
 /// Bytes that have to come in every second beyond those, on average: a body that drips for ever has no end.
-const SLOWEST: usize = 1000;
+pub(crate) const SLOWEST: usize = 1000;
 
 /// The bytes of a body that says to be JSON, `limit` at most.
 pub(super) async fn json(head: &Parts, body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
@@ -114,7 +114,12 @@ pub(super) async fn bytes(head: &Parts, mut body: Body, limit: usize) -> Result<
 /// Until when more has to come of what began then and has so many bytes by now; and for how long it has dripped by that
 /// time, where that is too slow.
 pub(crate) fn patience(began: Instant, got: usize) -> (Instant, Option<Duration>) {
-    let patience = STALL + Duration::from_secs((got / SLOWEST) as u64);
+    patience_at(began, got, SLOWEST)
+}
+
+/// The same where so many bytes have to come in every second.
+pub(crate) fn patience_at(began: Instant, got: usize, slowest: usize) -> (Instant, Option<Duration>) {
+    let patience = STALL + Duration::from_secs((got / slowest) as u64);
     let (stall, end) = (Instant::now() + STALL, began + patience);
     (stall.min(end), (end < stall).then_some(patience))
 }

@@ -8,7 +8,10 @@ use std::sync::LazyLock;
 
 use axum::{extract::Request, http::Uri};
 
-use super::router::routes;
+use super::{
+    router::routes,
+    target::{NAME, VERSION},
+};
 
 const MODELS: &str = "/models/";
 
@@ -18,9 +21,25 @@ static ROUTES: LazyLock<Vec<String>> = LazyLock::new(|| {
     paths.filter(|path| path != "/").collect()
 });
 
-/// What is asked of a model, where the path begins with one; the whole path where it does not.
+/// What is asked of a model, where the path begins with one: with nothing behind it, its root. The whole path where it does
+/// not.
 pub(crate) fn behind_model(path: &str) -> &str {
-    cut(path).map_or(path, |(_, rest)| behind_version(rest))
+    let is_name = |named: &str| !named.is_empty() && !named.contains('/');
+    match cut(path).map(|(_, rest)| behind_version(rest)) {
+        Some("") => "/",
+        Some(asked) => asked,
+        None if path.strip_prefix(MODELS).is_some_and(is_name) => "/",
+        None => path,
+    }
+}
+
+/// The route of a path that the router itself has none for: one whose name of a model has a `/`.
+pub(crate) fn route_behind_long_name(path: &str) -> Option<String> {
+    let (_, rest) = cut(path).filter(|(name, _)| name.contains('/'))?;
+    let asked = behind_version(rest);
+    let version = if asked == rest { String::new() } else { format!("/versions/{{{VERSION}}}") };
+    let route = ROUTES.iter().find(|route| is_path_of(asked, route)).map_or("", String::as_str);
+    Some(format!("{MODELS}{{{NAME}}}{version}{route}"))
 }
 
 /// Has the name of a model be one segment of the path.
@@ -53,11 +72,14 @@ fn behind_version(path: &str) -> &str {
 
 /// Whether it may be asked of a model, or of a version with nothing behind it.
 fn is_route(path: &str) -> bool {
-    let is_path_of = |route: &String| match route.split_once("{*") {
+    path.is_empty() || ROUTES.iter().any(|route| is_path_of(path, route))
+}
+
+fn is_path_of(path: &str, route: &str) -> bool {
+    match route.split_once("{*") {
         Some((start, _)) => path.len() > start.len() && path.starts_with(start),
         None => path == route,
-    };
-    path.is_empty() || ROUTES.iter().any(is_path_of)
+    }
 }
 
 #[cfg(test)]
@@ -71,22 +93,34 @@ mod tests {
         for (path, one_segment, asked) in [
             ("/models/a/embed", "/models/a/embed", "/embed"),
             ("/models/a/versions/2/embed", "/models/a/versions/2/embed", "/embed"),
-            ("/models/a/versions/health", "/models/a/versions/health", ""),
+            ("/models/a/versions/health", "/models/a/versions/health", "/"),
             ("/models/a/v1/models/b/health", "/models/a/v1/models/b/health", "/v1/models/b/health"),
             ("/models/org/a/embed?x=/", "/models/org%2Fa/embed?x=/", "/embed"),
             ("/models/org/a/versions/2/embed", "/models/org%2Fa/versions/2/embed", "/embed"),
-            ("/models/org/a/versions/2", "/models/org%2Fa/versions/2", ""),
+            ("/models/org/a/versions/2", "/models/org%2Fa/versions/2", "/"),
             ("/models/o%20rg/a/v1/rerank", "/models/o%20rg%2Fa/v1/rerank", "/v1/rerank"),
             ("/models/org/a/v1/models/org/a", "/models/org%2Fa/v1/models/org/a", "/v1/models/org/a"),
             ("/models/org/a", "/models/org/a", "/models/org/a"),
+            ("/models/a", "/models/a", "/"),
+            ("/models/", "/models/", "/models/"),
             ("/models/a/", "/models/a/", "/models/a/"),
             ("/models/a/nowhere", "/models/a/nowhere", "/models/a/nowhere"),
-            ("/models/health", "/models/health", "/models/health"),
+            ("/models/health", "/models/health", "/"),
             ("/versions/1/health", "/versions/1/health", "/versions/1/health"),
         ] {
             let request = Request::get(path).body(Body::empty()).unwrap();
             assert_eq!(behind_model(request.uri().path()), asked, "{path}");
             assert_eq!(in_one_segment(request).uri(), one_segment, "{path}");
+        }
+        for (path, route) in [
+            ("/models/org/a/embed", Some("/models/{model}/embed")),
+            ("/models/org/a/versions/2/v1/rerank", Some("/models/{model}/versions/{version}/v1/rerank")),
+            ("/models/org/a/versions/2", Some("/models/{model}/versions/{version}")),
+            ("/models/a/embed", None),
+            ("/models/org/a/nowhere", None),
+            ("/nowhere", None),
+        ] {
+            assert_eq!(route_behind_long_name(path).as_deref(), route, "{path}");
         }
         let long = format!("/models/{}embed", "/".repeat(60_000));
         let request = Request::get(&long).body(Body::empty()).unwrap();

@@ -25,7 +25,8 @@ use tokio::{
 };
 
 use super::{
-    stall::until,
+    in_flight::Room,
+    stall::{Pace, PaceOfOne, until},
     underway::OneUnderway,
     unread::{Handed, Unread},
 };
@@ -39,21 +40,28 @@ pub(super) fn is_one_piece(body: &Body) -> bool {
 }
 
 /// The answer as it is sent: it is underway until all of it was handed over, and given up when its client takes nothing
-/// of it for `stall`, or drips; what is out of reach then is `unread`.
+/// of it for `stall`, or drips; what is out of reach then is `unread`. One that has its connection for itself has its `pace`
+/// set.
 pub(super) fn sent(
-    answer: Response<Body>,
+    mut answer: Response<Body>,
     version: Version,
     stall: Duration,
     underway: OneUnderway,
     unread: &Unread,
+    pace: &PaceOfOne,
 ) -> Response<Sent> {
+    let room = answer.extensions_mut().remove::<Room>();
     answer.map(|body| match version {
         Version::HTTP_2 if is_one_piece(&body) => Sent { body, underway: None, handed: Some(unread.small()) },
         Version::HTTP_2 => {
-            let body = in_pieces(body, stall, underway, unread.large());
+            let body = in_pieces(body, stall, room, underway, unread.large());
             Sent { body, underway: None, handed: None }
         }
-        _ => Sent { body, underway: Some(underway), handed: None },
+        _ => {
+            let bytes = body.size_hint().exact().and_then(|bytes| bytes.try_into().ok());
+            pace.set(Pace { bytes: bytes.unwrap_or(0), room });
+            Sent { body, underway: Some(underway), handed: None }
+        }
     })
 }
 
@@ -89,11 +97,11 @@ impl HttpBody for Sent {
 type Part = Option<Result<Frame<Bytes>, axum::Error>>;
 
 /// The same body, read on a task of its own, piece by piece as it is taken.
-fn in_pieces(body: Body, stall: Duration, underway: OneUnderway, handed: Handed) -> Body {
+fn in_pieces(body: Body, stall: Duration, room: Option<Room>, underway: OneUnderway, handed: Handed) -> Body {
     let (parts, taken) = mpsc::channel(1);
     let of_pieces = handed.clone();
     tokio::spawn(async move {
-        read(body, parts, stall, &of_pieces).await;
+        read(body, parts, stall, room, &of_pieces).await;
         drop(underway);
     });
     Body::new(Pieces { taken, _handed: handed })
@@ -101,7 +109,13 @@ fn in_pieces(body: Body, stall: Duration, underway: OneUnderway, handed: Handed)
 
 /// Reads a body until nobody takes more of it: it has ended, its client has gone, or has taken nothing for `stall`, or too
 /// little. A part is all of an answer, or of a stream's answers those that were there: between them it may rest.
-async fn read(mut body: Body, parts: mpsc::Sender<Part>, stall: Duration, handed: &Handed) {
+async fn read(
+    mut body: Body,
+    parts: mpsc::Sender<Part>,
+    stall: Duration,
+    room: Option<Room>,
+    handed: &Handed,
+) {
     loop {
         let part = tokio::select! {
             part = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)) => part,
@@ -109,8 +123,10 @@ async fn read(mut body: Body, parts: mpsc::Sender<Part>, stall: Duration, handed
         };
         let ended = part.is_none();
         let (began, mut sent) = (Instant::now(), 0);
+        let data = part.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
+        let pace = Pace { bytes: data.map_or(0, Bytes::len), room: room.clone() };
         for piece in pieces(part) {
-            let taken = timeout_at(until(began, sent, stall), parts.send(copied(piece, handed)));
+            let taken = timeout_at(until(began, sent, stall, &pace), parts.send(copied(piece, handed)));
             let Ok(Ok(())) = taken.await else { return handed.give_up() };
             sent += PIECE;
         }
@@ -183,13 +199,18 @@ mod tests {
             tokio::time::sleep(60 * second).await;
             Ok::<_, Infallible>(part)
         });
-        for (what, body, pause, expected) in [
-            ("drips", Body::from(vec![7_u8; 4 << 20]), 29 * second, false),
-            ("takes a thousand bytes a second", Body::from(vec![7_u8; 4 << 20]), 16 * second, true),
-            ("rests", Body::from_stream(rests), Duration::ZERO, true),
+        let large = || Body::from(vec![7_u8; 4 << 20]);
+        let pressed = || Some(Room::pressed());
+        for (what, body, pause, room, expected) in [
+            ("drips", large(), 29 * second, None, false),
+            ("takes a thousand bytes a second", large(), 16 * second, None, true),
+            ("does so where there is little room", large(), 16 * second, pressed(), false),
+            ("takes all in five minutes", large(), second, pressed(), true),
+            ("takes little slowly", Body::from(vec![7_u8; 300_000]), 16 * second, pressed(), true),
+            ("rests", Body::from_stream(rests), Duration::ZERO, pressed(), true),
         ] {
-            let mut pieces =
-                in_pieces(body, 30 * second, Underway::default().begin(), Unread::default().large());
+            let (underway, handed) = (Underway::default().begin(), Unread::default().large());
+            let mut pieces = in_pieces(body, 30 * second, room, underway, handed);
             let began = Instant::now();
             let comes = loop {
                 match poll_fn(|cx| Pin::new(&mut pieces).poll_frame(cx)).await {
@@ -208,7 +229,8 @@ mod tests {
         let bytes = Arc::new(vec![7; 4 * PIECE]);
         let body = Body::from(Bytes::from_owner(Shared(bytes.clone())));
         let stall = Duration::from_secs(1);
-        let mut pieces = in_pieces(body, stall, Underway::default().begin(), Unread::default().large());
+        let (underway, handed) = (Underway::default().begin(), Unread::default().large());
+        let mut pieces = in_pieces(body, stall, None, underway, handed);
         let mut next = async || poll_fn(|cx| Pin::new(&mut pieces).poll_frame(cx)).await.unwrap();
         let taken = next().await.unwrap().into_data().unwrap();
         tokio::time::sleep(2 * stall).await;

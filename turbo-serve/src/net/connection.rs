@@ -2,7 +2,7 @@
 
 use std::{error::Error, future::Future, io, pin::pin, sync::Arc};
 
-use axum::{Router, http::Version};
+use axum::{Router, http::Version, middleware};
 use hyper::service::{Service, service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -15,7 +15,13 @@ use tokio::{
     time::timeout,
 };
 
-use super::{answer, rest, serve::Waits, stall::StallLimit, underway::Underway, unread::Unread};
+use super::{
+    answer, host, rest,
+    serve::Waits,
+    stall::{PaceOfOne, StallLimit},
+    underway::Underway,
+    unread::Unread,
+};
 
 /// Requests that are worked on at a time for one HTTP/2 connection: as many inputs as a server takes by default, so that
 /// a single client can keep it busy.
@@ -68,7 +74,7 @@ impl Connections {
             .max_pending_accept_reset_streams(MOST_RESETS);
         Arc::new(Self {
             http,
-            service: TowerToHyperService::new(router),
+            service: TowerToHyperService::new(router.layer(middleware::from_fn(host::check))),
             waits,
             stopping: Stopping(stopping),
         })
@@ -115,21 +121,23 @@ impl Connections {
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let Waits { head, stall, farewell, .. } = self.waits;
-        let (underway, unread) = (Underway::default(), Unread::default());
+        let (underway, unread, pace) = (Underway::default(), Unread::default(), PaceOfOne::default());
         let service = service_fn(|request: hyper::Request<_>| {
             let (version, underway) = (request.version(), underway.begin());
             let (request, rest) = rest::noted(request);
-            let (answering, unread) = (self.service.clone().call(request), unread.clone());
+            let answering = self.service.clone().call(request);
+            let (unread, pace) = (unread.clone(), pace.clone());
             async move {
                 let mut answer = answering.await?;
                 // HTTP/2 has an end for each stream, and no such header
                 if version < Version::HTTP_2 {
                     rest.tell(&mut answer, version);
                 }
-                Ok::<_, std::convert::Infallible>(answer::sent(answer, version, stall, underway, &unread))
+                let sent = answer::sent(answer, version, stall, underway, &unread, &pace);
+                Ok::<_, std::convert::Infallible>(sent)
             }
         });
-        let io = TokioIo::new(StallLimit::new(stream, stall, underway.clone()));
+        let io = TokioIo::new(StallLimit::new(stream, stall, underway.clone(), pace.clone()));
         let mut connection = pin!(self.http.serve_connection(io, service));
         let mut stays = pin!(unread.stays(stall));
         let mut patience = head;

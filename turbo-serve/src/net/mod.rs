@@ -7,13 +7,15 @@
 //! unix socket ───────────────────▶ HTTP/2
 //! ```
 //!
-//! HTTP/2 is spoken to whoever begins with it (gRPC's clients do), and to whoever chooses it in the TLS handshake.
+//! HTTP/2 is spoken to whoever begins with it (gRPC's clients do), and to whoever chooses it in the TLS handshake. A request
+//! of HTTP/1.1 without `Host`, or with two, is refused before all of that.
 //!
 //! | limit | of a client that |
 //! |---|---|
 //! | 75 s | asks for nothing: no handshake, no head of a request |
 //! | 30 s | takes no byte of an answer, or no thousand bytes a second beyond that; over HTTP/2 one of more than 16 KiB is cut off alone, a smaller one within twice that ends all |
 //! | 16 | has stopped reading more of such answers over one HTTP/2 connection, and keeps what was sent of them |
+//! | 5 min beyond that | takes an answer of more than 300 kB, once half of the room for answers is taken |
 //! | 30 s | sends nothing more of a message over gRPC that it has begun, or no thousand bytes a second beyond that, once half of the room for bodies is taken |
 //! | 256 KiB | sends more of a request over HTTP/2 before that is read: the rest stays with it |
 //! | 30 s, twice | does not answer a ping over HTTP/2 |
@@ -25,6 +27,7 @@
 mod answer;
 mod connection;
 mod cors;
+mod host;
 mod in_flight;
 mod key;
 mod listener;

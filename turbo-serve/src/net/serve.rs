@@ -182,6 +182,25 @@ mod tests {
     }
 
     #[test]
+    fn a_request_of_http_1_1_says_once_whom_it_is_for() {
+        for (head, expected) in [
+            ("GET / HTTP/1.1\r\nhost: x\r\n", "200"),
+            ("GET / HTTP/1.0\r\n", "200"),
+            ("GET / HTTP/1.1\r\n", "400"),
+            ("GET / HTTP/1.1\r\nhost: x\r\nhost: x\r\n", "400"),
+        ] {
+            let router = Router::new().route("/", get(|| async { "hello" }));
+            let request = format!("{head}connection: close\r\n\r\n");
+            let answer = with_client(router, WAITS, request.as_bytes(), |mut client| {
+                let mut answer = String::new();
+                client.read_to_string(&mut answer).map(|_| answer)
+            });
+            let answer = answer.unwrap();
+            assert_eq!(answer.split(' ').nth(1), Some(expected), "{head:?}: {answer}");
+        }
+    }
+
+    #[test]
     fn a_client_that_never_reads_is_cut_off() {
         let router = Router::new().route("/", get(|| async { vec![0_u8; LARGE] }));
         let received = with_client(router, Waits { stall: SHORT, ..WAITS }, GET, |mut client| {

@@ -5,6 +5,7 @@ use std::{
     future::Future,
     io,
     pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -14,13 +15,53 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-use super::underway::{OneUnderway, Underway};
-use crate::http::patience;
+use super::{
+    in_flight::Room,
+    underway::{OneUnderway, Underway},
+};
+use crate::http::{SLOWEST, patience_at};
+
+/// Seconds that an answer may take beyond the first, where others may be refused for want of its room: it is held to its
+/// last byte, and at [`SLOWEST`] that is hours of a large one.
+const ALTOGETHER: usize = 5 * 60;
+
+/// How slowly an answer may be taken.
+#[derive(Default)]
+pub(super) struct Pace {
+    /// Bytes that it has.
+    pub(super) bytes: usize,
+    /// Where it is held.
+    pub(super) room: Option<Room>,
+}
+
+impl Pace {
+    /// Bytes that have to be taken in every second.
+    fn slowest(&self) -> usize {
+        match self.room.as_ref().is_some_and(Room::is_pressed) {
+            true => SLOWEST.max(self.bytes / ALTOGETHER),
+            false => SLOWEST,
+        }
+    }
+}
+
+/// That of the answer which has a connection for itself; clones are the same.
+#[derive(Clone, Default)]
+pub(super) struct PaceOfOne(Arc<Mutex<Pace>>);
+
+impl PaceOfOne {
+    pub(super) fn set(&self, pace: Pace) {
+        *self.get() = pace;
+    }
+
+    fn get(&self) -> MutexGuard<'_, Pace> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Until when the next byte has to be taken of what began to wait then, if so many are taken by now: a body that comes is
-/// waited for as long.
-pub(super) fn until(began: Instant, taken: usize, stall: Duration) -> Instant {
-    let (until, _) = patience(began, taken);
+/// waited for as long, but for one that is held where there is little room.
+pub(super) fn until(began: Instant, taken: usize, stall: Duration, pace: &Pace) -> Instant {
+    let (until, _) = patience_at(began, taken, pace.slowest());
     until.min(Instant::now() + stall)
 }
 
@@ -30,6 +71,7 @@ pub(super) struct StallLimit<S> {
     stream: S,
     limit: Duration,
     underway: Underway,
+    pace: PaceOfOne,
     /// Since a write has waited; who writes flushes when all is written. What TLS has yet to send then is not watched: who
     /// stops there counts as asking for nothing.
     stalled: Option<Stalled>,
@@ -45,31 +87,31 @@ struct Stalled {
 }
 
 impl Stalled {
-    fn begin(stall: Duration, underway: OneUnderway) -> Self {
+    fn begin(stall: Duration, pace: &Pace, underway: OneUnderway) -> Self {
         let began = Instant::now();
-        Self { began, written: 0, limit: Box::pin(sleep_until(until(began, 0, stall))), underway }
+        Self { began, written: 0, limit: Box::pin(sleep_until(until(began, 0, stall, pace))), underway }
     }
 
-    fn goes_on(&mut self, bytes: usize, stall: Duration) {
+    fn goes_on(&mut self, bytes: usize, stall: Duration, pace: &Pace) {
         self.written += bytes;
-        self.limit.as_mut().reset(until(self.began, self.written, stall));
+        self.limit.as_mut().reset(until(self.began, self.written, stall, pace));
     }
 }
 
 impl<S> StallLimit<S> {
-    pub(super) fn new(stream: S, limit: Duration, underway: Underway) -> Self {
-        Self { stream, limit, underway, stalled: None }
+    pub(super) fn new(stream: S, limit: Duration, underway: Underway, pace: PaceOfOne) -> Self {
+        Self { stream, limit, underway, pace, stalled: None }
     }
 
     /// Passes on how a write went, unless it has waited for too long.
     fn watch(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(written) = written {
             if let (Some(stalled), Ok(bytes)) = (&mut self.stalled, &written) {
-                stalled.goes_on(*bytes, self.limit);
+                stalled.goes_on(*bytes, self.limit, &self.pace.get());
             }
             return Poll::Ready(written);
         }
-        let begin = || Stalled::begin(self.limit, self.underway.begin());
+        let begin = || Stalled::begin(self.limit, &self.pace.get(), self.underway.begin());
         let stalled = self.stalled.get_or_insert_with(begin);
         ready!(stalled.limit.as_mut().poll(cx));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer")))
@@ -127,9 +169,11 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     /// Whether so many answers of so many bytes come to who takes some every so often; no more than those lie ready.
-    async fn come(answers: usize, bytes: usize, (some, pause): (usize, Duration)) -> bool {
+    async fn come(answers: usize, bytes: usize, (some, pause): (usize, Duration), pace: Pace) -> bool {
         let (ours, mut theirs) = duplex(some);
-        let mut ours = StallLimit::new(ours, 30 * SECOND, Underway::default());
+        let pace_of_one = PaceOfOne::default();
+        pace_of_one.set(pace);
+        let mut ours = StallLimit::new(ours, 30 * SECOND, Underway::default(), pace_of_one);
         let written = async {
             for _ in 0..answers {
                 ours.write_all(&vec![7; bytes]).await?;
@@ -159,8 +203,21 @@ mod tests {
             (25_000, 25 * SECOND, true),
             (50_000, 31 * SECOND, false), // it stops
         ] {
-            assert_eq!(come(1, 200_000, (some, pause)).await, expected, "{some} bytes, {pause:?}");
+            let comes = come(1, 200_000, (some, pause), Pace::default()).await;
+            assert_eq!(comes, expected, "{some} bytes, {pause:?}");
         }
-        assert!(come(20, 1000, (1000, 20 * SECOND)).await, "each has its own time");
+        assert!(come(20, 1000, (1000, 20 * SECOND), Pace::default()).await, "each has its own time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_there_is_little_room_an_answer_has_five_minutes() {
+        for (bytes, expected) in [(3_000_000, false), (200_000, true)] {
+            let pace = || Pace { bytes, room: Some(Room::pressed()) };
+            let taken_slowly = (5000, 5 * SECOND);
+            assert_eq!(come(1, bytes, taken_slowly, pace()).await, expected, "{bytes} at 1000 a second");
+            assert!(come(1, bytes, (20_000, SECOND), pace()).await, "{bytes} at 20000 a second");
+            let pace = Pace { bytes, room: None };
+            assert!(come(1, bytes, taken_slowly, pace).await, "{bytes}: there is room");
+        }
     }
 }

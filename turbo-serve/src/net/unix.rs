@@ -2,7 +2,10 @@
 
 use std::{
     fs, io,
-    os::unix::{fs::FileTypeExt, net::SocketAddr},
+    os::unix::{
+        fs::{FileTypeExt, MetadataExt},
+        net::SocketAddr,
+    },
     path::{Path, PathBuf},
 };
 
@@ -11,7 +14,7 @@ use tokio::net::{UnixListener, UnixStream, unix};
 
 use super::listener::take_in_the_last;
 
-/// A unix socket. Its file is removed when it is dropped.
+/// A unix socket. Its file is removed when it is dropped, where it is still there.
 pub struct UnixSocket {
     // Goes before the listener is closed, so that it is not another server's yet.
     file: SocketFile,
@@ -19,7 +22,14 @@ pub struct UnixSocket {
 }
 
 /// The file of a socket, removed when this is dropped.
-struct SocketFile(PathBuf);
+struct SocketFile {
+    path: PathBuf,
+    /// Of the file that was made: somebody may have put another one there since.
+    is: Option<Identity>,
+}
+
+/// Device and inode of a file.
+type Identity = (u64, u64);
 
 /// Why there can be no socket at a path.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +65,8 @@ impl UnixSocket {
         if look(path).await? == Place::Stale {
             fs::remove_file(path)?;
         }
-        Ok(Self { listener: UnixListener::bind(path)?, file: SocketFile(path.to_owned()) })
+        let listener = UnixListener::bind(path)?;
+        Ok(Self { listener, file: SocketFile { path: path.to_owned(), is: identity(path).ok() } })
     }
 
     /// Lets nobody in from now on, and has `begin` take those who have come by then.
@@ -88,10 +99,21 @@ impl Accept for UnixSocket {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.0) {
-            tracing::warn!(path = %self.0.display(), %error, "the socket is not removed");
+        let Self { path, is } = &*self;
+        let removed = match identity(path) {
+            Ok(there) if Some(there) != *is => return,
+            Ok(_) => fs::remove_file(path),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = removed {
+            tracing::warn!(path = %path.display(), %error, "the socket is not removed");
         }
     }
+}
+
+/// Which file is at this path.
+fn identity(path: &Path) -> io::Result<Identity> {
+    fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 #[derive(PartialEq, Eq)]
@@ -153,6 +175,18 @@ mod tests {
         let mut socket = UnixSocket::listen(&path).await.unwrap();
         let (client, _) = tokio::join!(UnixStream::connect(&path), socket.accept());
         client.unwrap();
+    }
+
+    /// As where a file of that name was removed, and another server has begun to listen there.
+    #[tokio::test]
+    async fn the_socket_of_another_server_is_not_removed() {
+        let folder = tempdir().unwrap();
+        let path = folder.path().join("turbo");
+        let first = UnixSocket::listen(&path).await.unwrap();
+        fs::rename(&path, folder.path().join("moved")).unwrap(); // it keeps its inode from being given again
+        let _second = UnixSocket::listen(&path).await.unwrap();
+        drop(first);
+        UnixStream::connect(&path).await.unwrap();
     }
 
     #[tokio::test]

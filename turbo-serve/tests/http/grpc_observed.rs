@@ -106,7 +106,7 @@ fn a_call_has_a_line_in_the_log_and_a_span_until_its_answer_has_ended() {
         let (questions, asked) = tokio::sync::mpsc::channel(1);
         let asked = stream::unfold(asked, |mut asked| async { Some((asked.recv().await?, asked)) });
         let mut answers = client.embed_stream(asked).await.unwrap().into_inner();
-        let stream = "POST /tei.v1.Embed/EmbedStream";
+        let stream = "otel.name=tei.v1.Embed/EmbedStream";
         for text in ["a", "backend"] {
             assert!(!said(&[stream, "close"]), "{text} is still to be answered");
             questions.send(embed(text)).await.unwrap();

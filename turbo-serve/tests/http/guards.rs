@@ -61,7 +61,11 @@ fn only_who_has_the_key_is_answered() {
         let path = format!("{model}/health");
         assert_eq!(post(&server, &path, ("x-key", "secret")).status, 401, "{path}: asked to do something");
     }
-    for path in ["/versions/1/health", "/models/health", "/models/versions/health/info"] {
+    for path in ["/models/a", "/models/org%2Fa", "/models/a/versions/1", "/models/org/a/versions/1"] {
+        assert_eq!(server.get(path).status, 200, "{path}: health, as at the root");
+        assert_eq!(post(&server, path, ("x-key", "secret")).status, 401, "{path}: asked to do something");
+    }
+    for path in ["/versions/1/health", "/models/versions/health/info"] {
         assert_tei(path, &server.get(path), 401, "Unauthorized", "expected the header");
     }
     let headers = [("content-type", "application/json"), ("x-request-id", "mine")];

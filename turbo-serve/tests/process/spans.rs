@@ -111,9 +111,10 @@ fn a_span_tells_what_a_request_took_and_whose_it_is() {
     let told = attributes(&answered.attributes);
     for (key, value) in [
         ("id", json!("mine")),
-        ("method", json!("POST")),
-        ("path", json!("/embed")),
-        ("status", json!(200)),
+        ("http.request.method", json!("POST")),
+        ("url.path", json!("/embed")),
+        ("http.route", json!("/embed")),
+        ("http.response.status_code", json!(200)),
         ("model", json!("tiny-sentence")),
     ] {
         assert_eq!(told[key], value, "{key}");
@@ -124,8 +125,30 @@ fn a_span_tells_what_a_request_took_and_whose_it_is() {
     assert!(parts[2] > 0 && parts.iter().sum::<u64>() <= whole + 3, "{parts:?} in {whole}");
     assert_ne!(hex(&refused.trace_id), trace);
     let told = attributes(&refused.attributes);
-    assert_eq!((&told["id"], &told["status"]), (&json!(given), &json!(422)));
+    assert_eq!((&told["id"], &told["http.response.status_code"]), (&json!(given), &json!(422)));
     assert!(!told.contains_key("tokens"), "{told:?}");
+}
+
+/// Anybody may ask for any path, and a collector tells requests apart by their names.
+#[test]
+fn a_span_is_named_after_its_route() {
+    let collector = Collector::start();
+    let server = Server::start(&[&format!("--otlp-endpoint=http://{}", collector.address)]);
+    assert_eq!(server.get("/nowhere").0, 404);
+    for path in ["/models/x/embed", "/models/org/x/embed"] {
+        assert_eq!(server.post(path, &json!({ "inputs": "the cat" })).0, 200, "{path}");
+    }
+    server.call_in_vain();
+    let (spans, _) = collector.spans_until_the_end_of(server);
+    let route = |span: &Span| attributes(&span.attributes).get("http.route").cloned();
+    let named: Vec<_> = spans.iter().map(|span| (span.name.as_str(), route(span))).collect();
+    let expected = [
+        ("GET", None),
+        ("POST /models/{model}/embed", Some(json!("/models/{model}/embed"))),
+        ("POST /models/{model}/embed", Some(json!("/models/{model}/embed"))),
+        ("tei.v1.Predict/Predict", Some(json!("/tei.v1.Predict/{method}"))),
+    ];
+    assert_eq!(named, expected);
 }
 
 #[test]

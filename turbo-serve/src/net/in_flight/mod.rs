@@ -18,6 +18,9 @@
 //! messages a stream may rest, for it holds nothing then; but for one that keeps much room for packed messages, or much of
 //! what they said for its end, as one whose texts are ranked together and given back.
 //!
+//! An answer that is taken slowly keeps its room to its last byte: once half of the room is taken it has five minutes
+//! altogether, or as long as a thousand bytes a second make it if that is less.
+//!
 //! A packed message of gRPC is unpacked where nobody can look on: it counts once its bytes are known, and before that its
 //! call holds the most that can become of it. What the largest took stays with the call, as the memory that gRPC unpacks in does.
 //!
@@ -48,6 +51,7 @@ use metrics::{counter, gauge};
 
 pub(crate) use messages::Arrived;
 pub(crate) use planned::Planned;
+pub(super) use tally::Room;
 pub(crate) use tally::{Held, NoRoom};
 
 use self::{framing::Framing, incoming::Incoming, outgoing::Outgoing, tally::Tally};
@@ -135,7 +139,9 @@ async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) 
         (_, None) => planned.take(),
     };
     planned.goes_out();
-    answer.map(|body| Body::new(Outgoing { announced, body }))
+    let mut answer = answer.map(|body| Body::new(Outgoing { announced, body }));
+    answer.extensions_mut().insert(Room(answers));
+    answer
 }
 
 /// What whoever asked gets where his answer is given up.

@@ -34,6 +34,23 @@ pub(crate) struct Held {
     pub(super) bytes: usize,
 }
 
+/// Where an answer is held until its client has taken it; with the answer, for who waits for that.
+#[derive(Clone)]
+pub(in crate::net) struct Room(pub(super) Arc<Tally>);
+
+impl Room {
+    /// Whether others may soon be refused.
+    pub(in crate::net) fn is_pressed(&self) -> bool {
+        self.0.is_pressed()
+    }
+
+    /// One that is.
+    #[cfg(test)]
+    pub(in crate::net) fn pressed() -> Self {
+        Self(Tally::new(0, "answers", "--no-flag", Gauge::noop()))
+    }
+}
+
 /// Why no more are taken.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
