@@ -136,8 +136,16 @@ fn other(others: &[String]) -> String {
 }
 
 impl HubError {
-    /// Whether the Hub may answer another time: it is out of reach, or asks to wait.
-    pub(super) fn may_pass(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::Busy { .. })
+    /// Whether it is about who asks, or when, and says nothing of what the cache has: the Hub is out of reach or asks to
+    /// wait, or does not show the model. A token that has expired is no reason for a server not to start again.
+    pub(super) fn spares_the_cache(&self) -> bool {
+        matches!(
+            self,
+            Self::Unreachable { .. }
+                | Self::Busy { .. }
+                | Self::Token { .. }
+                | Self::Gated { .. }
+                | Self::Missing { .. }
+        )
     }
 }

@@ -106,7 +106,7 @@ impl Hub {
     }
 
     /// The files of a model: from the cache where they are there, else from the Hub. When the Hub is out of reach, asks to
-    /// wait, or does not show a commit any more, what the cache has is taken. Blocks.
+    /// wait, or does not show the model to whoever asks, what the cache has is taken. Blocks.
     ///
     /// # Errors
     /// [`HubError`], one line that says what to do.
@@ -123,7 +123,7 @@ impl Hub {
         let answer = match ask::about(&self.settings, name, revision) {
             Ok(answer) => answer,
             // What a commit is made of does not change, whatever the Hub says of the model by now.
-            Err(error) if is_commit(revision) || error.may_pass() => {
+            Err(error) if is_commit(revision) || error.spares_the_cache() => {
                 return self.stale(name, revision, error);
             }
             Err(error) => return Err(error),
@@ -131,7 +131,7 @@ impl Hub {
         let commit = answer.sha.clone();
         let plan = Plan { name: name.to_owned(), answer, module: module.map(str::to_owned) };
         match self.fetch(plan, revision, watch) {
-            Err(error) if error.may_pass() => match self.stale(name, revision, error)? {
+            Err(error) if error.spares_the_cache() => match self.stale(name, revision, error)? {
                 // The commit that lacks what could not be fetched, left by another tool or by an earlier try.
                 Snapshot { commit: known, stale: Some(error), .. } if known == commit => Err(error),
                 snapshot => Ok(snapshot),

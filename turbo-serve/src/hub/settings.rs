@@ -44,7 +44,8 @@ impl HubSettings {
     ) -> Result<Self, HubError> {
         // Compose files set variables to nothing.
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
-        let path = |name: &str| variable(name).map(PathBuf::from);
+        let path = |name: &str| variable(name).map(|path| expanded(Path::new(&path), home.as_deref()));
+        let cache = cache.map(|cache| expanded(&cache, home.as_deref()));
         let usual = || path("XDG_CACHE_HOME").or_else(|| Some(home.as_ref()?.join(".cache")));
         let hf_home = path("HF_HOME").or_else(|| Some(usual()?.join("huggingface")));
         // A command line takes this variable for its flag. A flag goes before all variables, this one behind its heir: a
@@ -85,6 +86,15 @@ impl HubSettings {
         let is_whole = authority.contains('@') || authority.rsplit_once(':').is_none_or(is_port);
         let host = if is_whole { authority } else { rest }.rfind('@').map_or(0, |at| at + 1);
         format!("{scheme}{}", &rest[host..])
+    }
+}
+
+/// A path whose leading `~` is the home, as the Hub's other tools read it: no shell has, where a unit of systemd or a Compose
+/// file sets a variable.
+fn expanded(path: &Path, home: Option<&Path>) -> PathBuf {
+    match (path.strip_prefix("~"), home) {
+        (Ok(below), Some(home)) => home.join(below),
+        _ => path.to_owned(),
     }
 }
 
@@ -130,10 +140,12 @@ mod tests {
 
     #[test]
     fn the_cache_is_where_other_tools_have_it() {
-        let cases: [(&[(&str, &str)], &str); 5] = [
+        let cases: [(&[(&str, &str)], &str); 7] = [
             (&[], "/home/me/.cache/huggingface/hub"),
             (&[("XDG_CACHE_HOME", "/x")], "/x/huggingface/hub"),
             (&[("HF_HOME", "/hf"), ("XDG_CACHE_HOME", "/x")], "/hf/hub"),
+            (&[("HF_HOME", "~/hf")], "/home/me/hf/hub"),
+            (&[("HF_HUB_CACHE", "~/models")], "/home/me/models"),
             (&[("HF_HOME", "/hf"), ("HUGGINGFACE_HUB_CACHE", "/old")], "/old"),
             (&[("HF_HUB_CACHE", "/new"), ("HUGGINGFACE_HUB_CACHE", "/old")], "/new"),
         ];
@@ -151,6 +163,10 @@ mod tests {
             let taken_for_the_flag = HubSettings::new(None, Some("/old".into()), variable, None);
             assert_eq!(taken_for_the_flag.ok().unwrap().cache, Path::new(expected));
         }
+        let variable = |name: &str| (name == "HUGGINGFACE_HUB_CACHE").then(|| "~/old".to_owned());
+        let taken_for_the_flag =
+            HubSettings::new(None, Some("~/old".into()), variable, Some("/home/me".into()));
+        assert_eq!(taken_for_the_flag.ok().unwrap().cache, Path::new("/home/me/old"));
         assert!(HubSettings::new(None, None, |_| None, None).is_err());
     }
 

@@ -296,18 +296,42 @@ fn weights_come_behind_all_that_says_how_to_read_them() {
     assert_whole(&rig.fetch_as(NAME, COMMIT, rig.settings()).unwrap());
 }
 
-/// Of a commit that is there, nothing is different because the Hub no longer shows the model to whoever asks.
+/// As when a token has expired, its owner has set conditions since, or the model is gone: a server starts again all the same.
 #[test]
-fn a_commit_that_is_there_is_taken_though_the_hub_refuses() {
+fn what_is_there_is_taken_though_the_hub_refuses() {
     let rig = Rig::new(model());
     rig.fetch().unwrap();
     fs::remove_dir_all(rig.cache.path().join("models--owner--tiny/.no_exist")).unwrap();
-    for refuse in [(401, ""), (403, ""), (404, ""), (429, "")] {
+    let with_token = HubSettings { token: Some("hf_old".into()), ..rig.settings() };
+    for refuse in [(401, ""), (401, "RepoNotFound"), (403, ""), (403, "GatedRepo"), (404, ""), (429, "")] {
         rig.server.model.lock().unwrap().refuse = Some(refuse);
-        let snapshot = rig.fetch_as(NAME, COMMIT, rig.settings()).unwrap();
-        assert!(snapshot.stale.is_some(), "{refuse:?}");
-        assert_eq!(rig.fetch().is_ok(), refuse.0 == 429, "a branch may have moved on: {refuse:?}");
+        for revision in [COMMIT, MAIN] {
+            for settings in [rig.settings(), with_token.clone()] {
+                let snapshot = rig.fetch_as(NAME, revision, settings).unwrap();
+                assert_whole(&snapshot);
+                assert!(snapshot.stale.is_some(), "{refuse:?}");
+            }
+        }
     }
+    // Not so where the model is shown, and has no such branch any more.
+    rig.server.model.lock().unwrap().refuse = Some((404, "RevisionNotFound"));
+    assert!(matches!(rig.fetch(), Err(HubError::Revision { .. })));
+}
+
+/// The page of a gated model is open to all: a later commit is seen, and its files are not had.
+#[test]
+fn a_later_commit_whose_files_are_refused_leaves_the_one_before() {
+    let rig = Rig::new(model());
+    rig.fetch().unwrap();
+    {
+        let mut model = rig.server.model.lock().unwrap();
+        model.commit = LATER_COMMIT.into();
+        model.refuse_files = Some((401, "GatedRepo"));
+    }
+    let snapshot = rig.fetch().unwrap();
+    assert_whole(&snapshot);
+    assert_eq!(snapshot.commit, COMMIT);
+    assert!(matches!(snapshot.stale, Some(HubError::Gated { .. })));
 }
 
 /// Its weights are those of the commit before, and are taken from there.
