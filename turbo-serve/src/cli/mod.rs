@@ -102,12 +102,17 @@ fn commands() -> clap::Command {
     Arguments::command().mut_subcommands(|command| command.mut_args(unless_set_to_nothing))
 }
 
-/// The argument without its variable where that is set to nothing: Compose files do so with what they leave open. A key
-/// that is nothing is refused all the same, lest a secret that is missing opens the server to everybody.
+/// Who may ask is said by these. Where one is nothing it is refused, lest a secret or a list that is missing opens the
+/// server to everybody.
+const GUARDS: [&str; 2] = ["api_key", "cors_allow_origin"];
+
+/// The argument without its variable where that is set to nothing: Compose files do so with what they leave open.
 fn unless_set_to_nothing(argument: Arg) -> Arg {
     let value = argument.get_env().and_then(std::env::var_os);
     match value {
-        Some(value) if value.is_empty() && argument.get_id() != "api_key" => argument.env(None::<&str>),
+        Some(value) if value.is_empty() && !GUARDS.contains(&argument.get_id().as_str()) => {
+            argument.env(None::<&str>)
+        }
         _ => argument,
     }
 }

@@ -58,10 +58,12 @@ pub enum FileError {
         file: String,
     },
     /// An output that is there already and was not finished.
-    #[error("{file} exists and is unfinished: pass --resume to go on with it, or --overwrite to begin anew")]
+    #[error("{file} exists and is unfinished: pass {flags}")]
     Unfinished {
         /// The file.
         file: String,
+        /// What to pass: not everything can be resumed.
+        flags: &'static str,
     },
     /// An output that another process is writing.
     #[error("{file} is being written by another process: let it end first")]

@@ -12,11 +12,21 @@ pub enum InputFormat {
     /// A JSON object per line.
     Jsonl,
     /// Values separated by commas, names in the first line.
-    Csv,
+    Csv(Quotes),
     /// Values separated by tabs, names in the first line.
-    Tsv,
+    Tsv(Quotes),
     /// Parquet.
     Parquet,
+}
+
+/// What a `"` at the beginning of a value means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Quotes {
+    /// It stands around the value up to the next one, over line ends and all.
+    #[default]
+    Around,
+    /// Itself, as any other character does: many tables of tabs are written so.
+    Text,
 }
 
 /// Formats of answers that can be written.
@@ -35,8 +45,8 @@ impl InputFormat {
         ("txt", Self::Lines),
         ("jsonl", Self::Jsonl),
         ("ndjson", Self::Jsonl),
-        ("csv", Self::Csv),
-        ("tsv", Self::Tsv),
+        ("csv", Self::Csv(Quotes::Around)),
+        ("tsv", Self::Tsv(Quotes::Around)),
         ("parquet", Self::Parquet),
     ];
 
@@ -48,13 +58,23 @@ impl InputFormat {
         if file == super::STANDARD { Ok(Self::Lines) } else { by_end(file, Self::ENDS, flag) }
     }
 
+    /// The same with such quotes, where it has any.
+    #[must_use]
+    pub fn with_quotes(self, quotes: Quotes) -> Self {
+        match self {
+            Self::Csv(_) => Self::Csv(quotes),
+            Self::Tsv(_) => Self::Tsv(quotes),
+            other => other,
+        }
+    }
+
     /// As `--input-format` spells it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lines => "text",
             Self::Jsonl => "jsonl",
-            Self::Csv => "csv",
-            Self::Tsv => "tsv",
+            Self::Csv(_) => "csv",
+            Self::Tsv(_) => "tsv",
             Self::Parquet => "parquet",
         }
     }

@@ -23,7 +23,7 @@ pub mod read;
 pub mod write;
 
 pub use error::FileError;
-pub use format::{InputFormat, OutputFormat};
+pub use format::{InputFormat, OutputFormat, Quotes};
 
 /// Most bytes of one row of an input: what is longer is more likely a file without line ends, or a quote left open.
 pub const MAX_ROW_BYTES: usize = 16 << 20;

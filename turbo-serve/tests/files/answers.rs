@@ -401,6 +401,9 @@ fn an_output_that_is_there_is_told_before_the_model_is_looked_for() {
         fs::write(path(name), content).unwrap();
     }
     let no_model = folder.path();
+    let best = ["--query=cat", "--top-k=2", &path("in.txt"), &path("out.jsonl")];
+    let (code, _, said) = run(turbo("rerank", no_model, &best));
+    assert!(code == Some(1) && said.contains("is unfinished: pass --overwrite to begin anew\n"), "{said}");
     for (output, said_so) in [
         ("out.npy", "out.npy exists: pass --overwrite to replace it"),
         ("out.jsonl", "out.jsonl exists and is unfinished: pass --resume"),

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use proptest::prelude::*;
 use turbo_serve::files::{
-    InputFormat,
+    InputFormat, Quotes,
     read::Rows,
     write::{Existing, Opened},
 };
@@ -25,7 +25,7 @@ fn read(file: &Path, format: InputFormat, columns: &[&str]) {
         match row {
             Ok(row) => {
                 // Records may end in a bare carriage return, and share a line.
-                let apart = if matches!(format, InputFormat::Csv | InputFormat::Tsv) { 0 } else { 1 };
+                let apart = if matches!(format, InputFormat::Csv(_) | InputFormat::Tsv(_)) { 0 } else { 1 };
                 assert!(row.number >= last + apart, "rows are numbered upwards");
                 last = row.number;
                 match row.cells {
@@ -89,11 +89,16 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("input");
         fs::write(&file, content).unwrap();
-        for format in [InputFormat::Lines, InputFormat::Jsonl, InputFormat::Csv, InputFormat::Tsv] {
+        for quotes in [Quotes::Around, Quotes::Text] {
+            for format in [InputFormat::Csv(quotes), InputFormat::Tsv(quotes)] {
+                read(&file, format, &["text"]);
+            }
+        }
+        for format in [InputFormat::Lines, InputFormat::Jsonl] {
             read(&file, format, &["text"]);
         }
         read(&file, InputFormat::Jsonl, &["text", "id"]);
-        read(&file, InputFormat::Csv, &["id", "text"]);
+        read(&file, InputFormat::Csv(Quotes::Around), &["id", "text"]);
     }
 
     /// Bytes that are changed and pieces that are missing, of a file that is sound.

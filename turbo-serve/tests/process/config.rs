@@ -234,7 +234,6 @@ fn variables_that_are_set_to_nothing_say_nothing() {
         "HUGGINGFACE_HUB_CACHE",
         "PACKED_CACHE",
         "PAYLOAD_LIMIT",
-        "CORS_ALLOW_ORIGIN",
         "JSON_OUTPUT",
         "OTLP_ENDPOINT",
         "PROMETHEUS_PORT",
@@ -253,10 +252,15 @@ fn variables_that_are_set_to_nothing_say_nothing() {
         assert_eq!(code, Some(0), "{output}");
         assert!(!output.contains("means nothing here"), "{output}");
     }
-    // But nobody wants a key that everybody has.
-    let output = serve(&["--model-id=nowhere/at/all"]).env("API_KEY", "").output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(2) && said.contains("it is empty: give a key"), "{said}");
+    // But nobody wants a key that everybody has, nor has pages of all origins ask for want of a list.
+    for (variable, expected) in [
+        ("API_KEY", "it is empty: give a key"),
+        ("CORS_ALLOW_ORIGIN", "expected `*`, or scheme, host and port"),
+    ] {
+        let output = serve(&["--model-id=nowhere/at/all"]).env(variable, "").output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && said.contains(expected), "{said}");
+    }
 }
 
 #[test]

@@ -261,6 +261,7 @@ impl<'a> Section<'a> {
             DeValue::Float(number) => number.to_string(),
             DeValue::Boolean(value) => value.to_string(),
             DeValue::Datetime(time) => time.to_string(),
+            DeValue::Array(list) if list.is_empty() => "an empty list".to_owned(),
             DeValue::Array(_) => "a list".to_owned(),
             DeValue::Table(_) => "a section".to_owned(),
         };

@@ -227,6 +227,10 @@ impl Flag<'_> {
                 Ok(vec![with(&decimal.map_err(|_| "a number of 64 bits")?.to_string())])
             }
             _ if self.is_a_number() => Err("a whole number"),
+            // None at all would be as where the key is not there, which may let everybody in.
+            (ArgAction::Append, DeValue::Array(list)) if list.is_empty() => {
+                Err("a list of strings that is not empty")
+            }
             (ArgAction::Append, DeValue::Array(list)) => {
                 let words = list.iter().map(|item| item.get_ref().as_str().map(text));
                 words.collect::<Option<_>>().ok_or("a list of strings")
@@ -302,6 +306,11 @@ mod tests {
             ("packed_cache = ''", true, "packed_cache: expected a path that is not empty, got \"\""),
             ("uds_path = ''", true, "uds_path: expected a path that is not empty, got \"\""),
             ("dense_path = ''", false, "dense_path: expected a path that is not empty, got \"\""),
+            (
+                "cors_allow_origin = []",
+                true,
+                "cors_allow_origin: expected a list of strings that is not empty, got an empty list",
+            ),
             ("prot = 1", true, "prot: unknown key at the top: did you mean `port`?"),
         ] {
             let problems = taken(text, of_the_server).unwrap_err();

@@ -92,7 +92,7 @@ impl From<AggregationArgument> for Aggregation {
 pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let columns: Vec<String> =
         [&arguments.column].into_iter().chain(&arguments.pair_column).cloned().collect();
-    let rows = arguments.files.open(&columns)?;
+    let rows = arguments.files.open(&columns, None)?;
     let model = OpenModel::open(&arguments.model)?;
     let mut description = arguments.files.job("classify", &columns, &rows)?;
     model.describe(&arguments.model, &mut description);

@@ -64,7 +64,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
         );
     }
     let columns = [arguments.column.clone()];
-    let rows = arguments.files.open(&columns)?;
+    let rows = arguments.files.open(&columns, None)?;
     let model = OpenModel::open(&arguments.model)?;
     let task = arguments.task(&model)?;
     let prompt = arguments.prompt(&model)?;

@@ -24,7 +24,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use turbo_models::Truncation;
 use turbo_serve::engine::EngineConfig;
 use turbo_serve::files::{
-    FileError, InputFormat, OutputFormat, STANDARD,
+    FileError, InputFormat, OutputFormat, Quotes, STANDARD,
     pipeline::{self, Ending, Sizes, Summary},
     read::{Cell, Rows},
     write::{Existing, Job, Kind, Opened, Output, Target},
@@ -55,7 +55,7 @@ const ABOUT_FILES: &str = "\
 Formats of the input, by the end of its name:
   .txt             a text per line, an empty line is an empty text
   .jsonl .ndjson   an object per line
-  .csv .tsv        names in the first line
+  .csv .tsv        names in the first line; --quotes false where a quote is a character as any other
   .parquet         snappy, gzip, lz4 or no compression
   -                standard input, lines of text unless --input-format says otherwise
 
@@ -91,6 +91,11 @@ pub(super) struct FileArguments {
     /// Format of the input, where its name does not say
     #[arg(long, value_enum, help_heading = "Files")]
     input_format: Option<InputArgument>,
+    /// Whether a quote at the beginning of a value of CSV or TSV stands around it, up to the next one and over line ends;
+    /// with `false` it is a character as any other, as in tables that were written without quoting
+    #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, default_missing_value = "true",
+          action = ArgAction::Set, help_heading = "Files")]
+    quotes: bool,
     /// Format of the output, where its name does not say
     #[arg(long, value_enum, help_heading = "Files")]
     format: Option<OutputArgument>,
@@ -157,12 +162,13 @@ impl FileArguments {
     }
 
     fn input_format(&self) -> Result<InputFormat, FileError> {
+        let quotes = if self.quotes { Quotes::Around } else { Quotes::Text };
         Ok(match self.input_format {
-            None => return InputFormat::of(&self.input, "--input-format"),
+            None => InputFormat::of(&self.input, "--input-format")?.with_quotes(quotes),
             Some(InputArgument::Text) => InputFormat::Lines,
             Some(InputArgument::Jsonl) => InputFormat::Jsonl,
-            Some(InputArgument::Csv) => InputFormat::Csv,
-            Some(InputArgument::Tsv) => InputFormat::Tsv,
+            Some(InputArgument::Csv) => InputFormat::Csv(quotes),
+            Some(InputArgument::Tsv) => InputFormat::Tsv(quotes),
             Some(InputArgument::Parquet) => InputFormat::Parquet,
         })
     }
@@ -198,12 +204,13 @@ impl FileArguments {
         }
     }
 
-    /// Opens the input before anything that takes time, so that a wrong name is told at once.
-    fn open(&self, columns: &[String]) -> Result<Rows> {
+    /// Opens the input before anything that takes time, so that a wrong name is told at once. `best` are the rows that are
+    /// written alone, if so.
+    fn open(&self, columns: &[String], best: Option<usize>) -> Result<Rows> {
         // What is wrong with the output is told as soon.
         let format = self.output_format()?;
         paths::check_apart(&self.input, &self.output)?;
-        Output::check(&self.output, format, self.existing())?;
+        Output::check(&self.output, format, self.existing(), best)?;
         Ok(Rows::open(&self.input, self.input_format()?, columns)?)
     }
 
@@ -214,6 +221,7 @@ impl FileArguments {
             field("command", command.to_owned()),
             field("input", self.input.clone()),
             field("--input-format", self.input_format()?.name().to_owned()),
+            field("--quotes", self.quotes.to_string()),
             field("columns", columns.join(", ")),
             field("--auto-truncate", self.auto_truncate.to_string()),
         ]);
@@ -375,12 +383,22 @@ mod tests {
         let changed = std::time::UNIX_EPOCH + std::time::Duration::from_millis(1500);
         fs::File::options().write(true).open(path("in.txt")).unwrap().set_modified(changed).unwrap();
         let (files, columns) = (files(&[&path("in.txt"), &path("out.jsonl")]), ["text".to_owned()]);
-        let rows = files.open(&columns).unwrap();
+        let rows = files.open(&columns, None).unwrap();
         fs::rename(path("other.txt"), path("in.txt")).unwrap();
         let job = files.job("embed", &columns, &rows).unwrap();
         assert_eq!(job["size of the input"], "6 bytes");
         assert_eq!(job["input's time of change"], "1.500000000");
-        assert_eq!(job["--input-format"], "text");
+        assert_eq!((job["--input-format"].as_str(), job["--quotes"].as_str()), ("text", "true"));
+    }
+
+    #[test]
+    fn quotes_are_those_of_tables() {
+        let format = |arguments: &[&str]| files(arguments).input_format().unwrap();
+        assert_eq!(format(&["in.tsv", "-"]), InputFormat::Tsv(Quotes::Around));
+        assert_eq!(format(&["in.tsv", "-", "--quotes=false"]), InputFormat::Tsv(Quotes::Text));
+        let said = ["-", "-", "--input-format=csv", "--quotes=false"];
+        assert_eq!(format(&said), InputFormat::Csv(Quotes::Text));
+        assert_eq!(format(&["in.txt", "-", "--quotes=false"]), InputFormat::Lines);
     }
 
     #[test]

@@ -77,7 +77,9 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.query.is_none() && arguments.files.is_lines()? {
         bail!("lines of text have no column for the query: pass --query, or a file of another format");
     }
-    let rows = arguments.files.open(&columns)?;
+    let top_k = arguments.top_k.map(NonZeroUsize::get);
+    let best = top_k.filter(|_| arguments.query.is_some());
+    let rows = arguments.files.open(&columns, best)?;
     let model = OpenModel::open(&arguments.model)?;
     match (model.checkpoint.task(), model.checkpoint.labels().len()) {
         (Some(Task::SequenceClassification), 1) => {}
@@ -91,7 +93,6 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let mut description = arguments.files.job("rerank", &columns, &rows)?;
     model.describe(&arguments.model, &mut description);
-    let top_k = arguments.top_k.map(NonZeroUsize::get);
     let choices = [
         ("--query", arguments.query.clone().unwrap_or_default()),
         ("--top-k", top_k.map_or_else(|| "all".to_owned(), |top_k| top_k.to_string())),
@@ -117,7 +118,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Some(query) => {
             let job = Score { pairs, query: query.clone() };
             let kind = Kind::Score { with_text };
-            arguments.files.run(Work { rows, job, compute, kind, description, best: top_k })
+            arguments.files.run(Work { rows, job, compute, kind, description, best })
         }
         None => {
             let job = Rank { pairs, top_k };

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, Read};
 use ::csv::{ByteRecord, Reader, ReaderBuilder, StringRecord};
 
 use super::{Cell, Row, positions};
-use crate::files::{FileError, MAX_ROW_BYTES};
+use crate::files::{FileError, MAX_ROW_BYTES, Quotes};
 
 /// Records behind a line of names.
 pub(super) struct Records<R> {
@@ -21,9 +21,17 @@ pub(super) struct Records<R> {
 impl<R: BufRead> Records<R> {
     /// # Errors
     /// [`FileError::Column`]; [`FileError::Broken`] without a first line.
-    pub(super) fn open(file: String, input: R, delimiter: u8, columns: &[String]) -> Result<Self, FileError> {
+    pub(super) fn open(
+        file: String,
+        input: R,
+        delimiter: u8,
+        quotes: Quotes,
+        columns: &[String],
+    ) -> Result<Self, FileError> {
         let input = Bounded { input, left: ALLOWED, end: End::Ahead };
-        let mut reader = ReaderBuilder::new().delimiter(delimiter).flexible(true).from_reader(input);
+        let mut builder = ReaderBuilder::new();
+        builder.delimiter(delimiter).quoting(quotes == Quotes::Around).flexible(true);
+        let mut reader = builder.from_reader(input);
         let names = reader.byte_headers().map_err(|error| broken(&file, 1, error))?;
         let names: Vec<String> =
             StringRecord::from_byte_record_lossy(names.clone()).iter().map(str::to_owned).collect();
@@ -145,7 +153,22 @@ mod tests {
 
     fn rows(input: &[u8], columns: &[&str]) -> Result<Vec<Result<Row, FileError>>, FileError> {
         let columns: Vec<String> = columns.iter().map(|&column| column.into()).collect();
-        Ok(Records::open("f.csv".into(), input, b',', &columns)?.collect())
+        Ok(Records::open("f.csv".into(), input, b',', Quotes::Around, &columns)?.collect())
+    }
+
+    /// As in tables of tabs that nobody has quoted.
+    #[test]
+    fn a_quote_may_be_a_character_as_any_other() {
+        let input = "id\ttext\n1\t\"so it begins\n2\tand ends\" here\n3\t\"x\"\n".as_bytes();
+        let cells = |quotes| {
+            let columns = ["text".to_owned()];
+            let rows = Records::open("f.tsv".into(), input, b'\t', quotes, &columns).unwrap();
+            rows.map(|row| row.unwrap().cells.unwrap()).collect::<Vec<_>>()
+        };
+        let text = |text: &str| vec![Cell::Text(text.into())];
+        let as_written = [text("\"so it begins"), text("and ends\" here"), text("\"x\"")];
+        assert_eq!(cells(Quotes::Text), as_written);
+        assert_eq!(cells(Quotes::Around), [text("so it begins\n2\tand ends here"), text("x")]);
     }
 
     #[test]
@@ -213,8 +236,8 @@ mod tests {
     fn a_quote_that_is_not_closed_is_not_read_to_the_end_of_a_huge_file() {
         let endless = io::repeat(b'a');
         let input = io::BufReader::new((&b"text\nfine\n\"open"[..]).chain(endless));
-        let rows: Vec<_> =
-            Records::open("f.csv".into(), input, b',', &["text".to_owned()]).unwrap().collect();
+        let records = Records::open("f.csv".into(), input, b',', Quotes::Around, &["text".to_owned()]);
+        let rows: Vec<_> = records.unwrap().collect();
         assert_eq!(rows.len(), 2);
         let error = rows[1].as_ref().unwrap_err().to_string();
         assert!(error.starts_with("f.csv:3: a record of more than"), "{error}");

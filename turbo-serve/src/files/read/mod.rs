@@ -102,8 +102,12 @@ impl Rows {
                 let first = objects.next().transpose()?;
                 Box::new(first.map(Ok).into_iter().chain(objects))
             }
-            InputFormat::Csv => Box::new(csv::Records::open(name.clone(), input, b',', columns)?),
-            InputFormat::Tsv => Box::new(csv::Records::open(name.clone(), input, b'\t', columns)?),
+            InputFormat::Csv(quotes) => {
+                Box::new(csv::Records::open(name.clone(), input, b',', quotes, columns)?)
+            }
+            InputFormat::Tsv(quotes) => {
+                Box::new(csv::Records::open(name.clone(), input, b'\t', quotes, columns)?)
+            }
             InputFormat::Parquet => unreachable!("Parquet is no stream, both callers have taken care of it"),
         };
         Ok(Self { name, total, file: None, rows })

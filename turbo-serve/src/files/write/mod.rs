@@ -91,13 +91,19 @@ struct Begun {
 }
 
 impl Output {
-    /// Refuses what [`Self::open`] would refuse for what is at its place already, while nothing is known of the answers.
+    /// Refuses what [`Self::open`] would refuse for what is at its place already, while nothing is known of the answers;
+    /// `best` as in a [`Target`].
     ///
     /// # Errors
     /// [`FileError::Exists`], [`FileError::Unfinished`], [`FileError::Busy`]; [`FileError::Broken`] where no such output can
     /// be.
-    pub fn check(file: &str, format: OutputFormat, existing: Existing) -> Result<(), FileError> {
-        if file == STANDARD { Ok(()) } else { before(file, format, existing).map(drop) }
+    pub fn check(
+        file: &str,
+        format: OutputFormat,
+        existing: Existing,
+        best: Option<usize>,
+    ) -> Result<(), FileError> {
+        if file == STANDARD { Ok(()) } else { before(file, format, existing, best).map(drop) }
     }
 
     /// Opens a target.
@@ -130,7 +136,7 @@ impl Output {
                 _ => unfit("needs a file, standard output takes JSONL"),
             };
         }
-        let (there, mark) = before(&file, target.format, target.existing)?;
+        let (there, mark) = before(&file, target.format, target.existing, target.best)?;
         let resume = match (target.existing, &mark) {
             (Existing::Continue, None) if there => return Ok(Opened::Complete),
             (Existing::Continue, Some(mark)) if there => {
@@ -213,14 +219,26 @@ impl Output {
 ///
 /// # Errors
 /// As [`Output::check`].
-fn before(file: &str, format: OutputFormat, existing: Existing) -> Result<(bool, Option<Mark>), FileError> {
+fn before(
+    file: &str,
+    format: OutputFormat,
+    existing: Existing,
+    best: Option<usize>,
+) -> Result<(bool, Option<Mark>), FileError> {
     check_place(Path::new(file), format)
         .map_err(|why| FileError::Broken { file: file.to_owned(), why: why.to_owned() })?;
     let there = fs::symlink_metadata(file).is_ok();
     let mark = unfinished::mark_of(file)?;
     match (existing, &mark) {
         (Existing::Keep, None) if there => Err(FileError::Exists { file: file.to_owned() }),
-        (Existing::Keep, Some(_)) if there => Err(FileError::Unfinished { file: file.to_owned() }),
+        (Existing::Keep, Some(_)) if there => {
+            let flags = match best {
+                None => "--resume to go on with it, or --overwrite to begin anew",
+                // The best of all are known at the end.
+                Some(_) => "--overwrite to begin anew",
+            };
+            Err(FileError::Unfinished { file: file.to_owned(), flags })
+        }
         _ => Ok((there, mark)),
     }
 }
