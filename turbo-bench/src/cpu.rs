@@ -10,14 +10,13 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, builder::PossibleValuesParser};
 use turbo_bench::{
     figures::{
-        cpu::{
-            self, Comparison, Disturbance, Entrant, METHOD, Precision, Regime, Stage, TURBO, Work, regime,
-        },
+        cpu::{self, Comparison, Disturbance, Entrant, Precision, Regime, Stage, TURBO, Work, regime},
         selection::Selection,
     },
+    record::Provenance,
     rival::Rival,
 };
-use turbo_kernels::{Cpu, CpuOptions, Isa};
+use turbo_kernels::{Cpu, CpuOptions, Device, Isa};
 
 use crate::{choice::Choice, engines::Engines, own};
 
@@ -60,11 +59,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if choice.list {
         return Choice::print(regimes.iter().map(Regime::title));
     }
-    if let Some(record) = &record {
-        let elsewhere = || format!("{}: choose another --threads, or another --out", out.display());
-        cpu::fits(record, choice.threads.get()).with_context(elsewhere)?;
-    }
     let device = Cpu::new(CpuOptions { threads: Some(choice.threads), isa: Some(Isa::from_env()?) })?;
+    if let Some(record) = &record {
+        let here = Provenance::here(device.name());
+        cpu::fits(record, choice.threads.get(), &here.processor)
+            .with_context(|| out.display().to_string())?;
+    }
     arguments.prepare(&regimes)?;
     let rounds = choice.rounds(arguments.budget);
     cpu::run(&regimes, rounds, &device, arguments, |section, provenance, summary| {
@@ -88,7 +88,7 @@ impl Arguments {
             sections.iter().any(|it| {
                 let took_part = |rival: &String| it.agreement.iter().any(|of| &of.rival == rival);
                 (it.name.as_str(), &it.model, it.precision) == (regime.name, &regime.model, regime.precision)
-                    && it.method == METHOD
+                    && it.is_current()
                     && regime.rivals.iter().all(took_part)
             })
         };
@@ -122,6 +122,7 @@ impl Arguments {
 
     /// The checkpoints, and what the other engines make of them.
     fn prepare(&self, regimes: &[Regime]) -> Result<()> {
+        neighbour(regimes, || self.disturb())?;
         let mut models: Vec<&str> = Vec::new();
         let with_model = regimes.iter().filter(|regime| !matches!(regime.work, Work::Products { .. }));
         with_model.for_each(|regime| {
@@ -176,13 +177,23 @@ impl Stage for Arguments {
     }
 
     fn disturb(&self) -> Result<Disturbance> {
-        let status = fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
+        let status = fs::read_to_string("/proc/self/status")
+            .context("cannot read /proc/self/status, which Linux has, to see which cores may be used")?;
         let core = first_core(&status).context("/proc/self/status does not say which cores may be used")?;
         let mut disturb = Command::new("taskset");
         disturb.args(["--cpu-list", core]).arg(own()?.get_program()).args(["disturb", "--share", "0.05"]);
         let child = disturb.stdin(Stdio::piped()).spawn();
-        Ok(Disturbance(child.context("cannot start taskset, which is part of util-linux")?))
+        Ok(Disturbance(child.context("cannot start taskset: install util-linux")?))
     }
+}
+
+/// Makes sure that there can be a neighbour where a regime wants one, which would show only when its turn has come.
+fn neighbour(regimes: &[Regime], start: impl FnOnce() -> Result<Disturbance>) -> Result<()> {
+    let Some(regime) = regimes.iter().find(|regime| matches!(regime.work, Work::Scaling(_))) else {
+        return Ok(());
+    };
+    let cannot = || format!("{} needs a neighbour; --only with the others leaves it out", regime.title());
+    start().map(drop).with_context(cannot)
 }
 
 /// The first core that a process may use, of its `/proc/PID/status`: no neighbour disturbs from a core that the engines
@@ -210,6 +221,20 @@ fn variant(rival: &str, precision: Precision) -> Result<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whether_there_can_be_a_neighbour_is_asked_before_it_is_needed() {
+        let named = |name: &str| -> Vec<Regime> {
+            regime::all().into_iter().filter(|it| it.model == "minilm" && it.name == name).collect()
+        };
+        let refuse = || -> Result<Disturbance> { bail!("there is no taskset") };
+        let error = neighbour(&[named("batch1"), named("scaling")].concat(), refuse).unwrap_err();
+        assert_eq!(
+            format!("{error:#}"),
+            "minilm f32 scaling needs a neighbour; --only with the others leaves it out: there is no taskset"
+        );
+        neighbour(&named("batch1"), refuse).unwrap();
+    }
 
     #[test]
     fn the_neighbour_is_on_a_core_that_may_be_used() {

@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use turbo_bench::{
     figures::cpu::{
         self, Comparison, Disturbance, Entrant, Precision, Regime, Rounds, Rows, Stage, TURBO, Work, goals,
-        page,
+        page, regime::equal,
     },
     record::Record,
     rival::{Linear, Rival},
@@ -30,10 +30,7 @@ impl Stage for Twice {
     }
 
     fn start(&self, entrant: &Entrant) -> Result<Rival> {
-        let mut peer = own();
-        peer.arg("peer").arg(self.checkpoint(&entrant.model));
-        peer.args(["--threads", &entrant.threads.to_string(), "--dtype", entrant.precision.name()]);
-        Rival::start(&entrant.rival, &mut peer)
+        Rival::start(&entrant.rival, &mut self.peer(entrant))
     }
 
     fn multiply(&self, rival: &str, precision: Precision, threads: usize) -> Result<Rival> {
@@ -44,6 +41,15 @@ impl Stage for Twice {
 
     fn disturb(&self) -> Result<Disturbance> {
         Ok(Disturbance(own().args(["disturb", "--share", "0.05"]).stdin(Stdio::piped()).spawn()?))
+    }
+}
+
+impl Twice {
+    fn peer(&self, entrant: &Entrant) -> Command {
+        let mut peer = own();
+        peer.arg("peer").arg(self.checkpoint(&entrant.model));
+        peer.args(["--threads", &entrant.threads.to_string(), "--dtype", entrant.precision.name()]);
+        peer
     }
 }
 
@@ -66,9 +72,13 @@ fn regimes() -> Vec<Regime> {
 
 /// What is left of all regimes in a record.
 fn compared(regimes: &[Regime], rounds: Rounds) -> Comparison {
+    compared_on(&Twice, regimes, rounds)
+}
+
+fn compared_on(stage: &impl Stage, regimes: &[Regime], rounds: Rounds) -> Comparison {
     let device = Cpu::new(CpuOptions { threads: 2.try_into().ok(), isa: None }).unwrap();
     let mut record = None;
-    cpu::run(regimes, rounds, &device, &Twice, |section, provenance, summary| {
+    cpu::run(regimes, rounds, &device, stage, |section, provenance, summary| {
         record = Some(cpu::merge(record.take(), section, (provenance.clone(), summary.clone()))?);
         Ok(())
     })
@@ -95,7 +105,8 @@ fn every_rival_has_every_row_and_the_record_is_read_as_it_was_written() {
             Rows::Stream(streams) => {
                 assert_eq!(streams.len(), 2);
                 for stream in streams {
-                    assert_eq!((stream.estimates_s.len(), stream.requests), (3, 30));
+                    let policies = if stream.rival == TURBO { 3 } else { 4 };
+                    assert_eq!((stream.estimates_s.len(), stream.requests), (policies, 30));
                     assert!(stream.median_s > 0.0 && stream.rounds <= 2, "{stream:?}");
                 }
             }
@@ -115,7 +126,7 @@ fn every_rival_has_every_row_and_the_record_is_read_as_it_was_written() {
     assert_eq!(page::page(&read, "A note."), shown);
     assert!(shown.contains("## What stands between\n\nA note.\n"), "{shown}");
     assert!(shown.contains("| 1 × 5 |") && shown.contains("| 2 × ≤ 12 |"), "{shown}");
-    assert!(shown.contains("| 5 to 60 tokens |") && shown.contains("| not measured |"), "{shown}");
+    assert!(shown.contains("\n| 5 to 60 tokens") && shown.contains("| not measured |"), "{shown}");
     assert!(shown.contains("within a cosine of 0.999999 in f32."), "{shown}");
     assert!(
         !shown.contains("measured at once") && !shown.contains("earlier way"),
@@ -125,9 +136,9 @@ fn every_rival_has_every_row_and_the_record_is_read_as_it_was_written() {
     assert!(picture.starts_with("<svg") && picture.contains("tiny-sentence, one request"), "{picture}");
 
     let mut mixed = read;
-    (mixed.rows[0].method, mixed.rows[0].commit) = (1, "other".to_owned());
+    (mixed.rows[0].method, mixed.rows[0].commit, mixed.rows[1].method) = (1, "other".to_owned(), 3);
     let shown = page::page(&mixed, "");
-    assert!(shown.contains("That is tiny-sentence f32 batch1.\n"), "{shown}");
+    assert!(shown.contains("That is tiny-sentence f32 batch1, tiny-sentence f32 stream-short.\n"), "{shown}");
     assert!(shown.contains("Not everything was measured at once") && shown.contains("| other |"), "{shown}");
 
     let readme = folder.path().join("README.md");
@@ -139,6 +150,83 @@ fn every_rival_has_every_row_and_the_record_is_read_as_it_was_written() {
     assert!(text.starts_with("before\n") && text.ends_with("<!-- until here -->\nafter\n"), "{text}");
     fs::write(&readme, "no place").unwrap();
     assert!(cpu::write_into(&readme, &comparison).is_err());
+}
+
+/// Where others used more than a twentieth of the machine, the page and the README say so of each section.
+#[test]
+fn who_was_disturbed_is_told_beside_the_numbers() {
+    let mut comparison = compared(&regimes(), Rounds::Fixed(1));
+    for (most, told) in [(0.05, 0), (0.246, 1)] {
+        for section in &mut comparison.rows {
+            let foreign: Vec<&mut Option<f64>> = match &mut section.rows {
+                Rows::Batches(cases) => cases.iter_mut().map(|it| &mut it.foreign_cpu).collect(),
+                Rows::Stream(streams) => streams.iter_mut().map(|it| &mut it.foreign_cpu).collect(),
+                Rows::Scaling(scales) => scales.iter_mut().map(|it| &mut it.foreign_cpu).collect(),
+                Rows::Products(_) => panic!("nobody asked for products"),
+            };
+            let shares = [Some(most), None].into_iter().cycle();
+            foreign.into_iter().zip(shares).for_each(|(foreign, share)| *foreign = share);
+        }
+        let [page, short] = [page::page(&comparison, ""), page::short(&comparison)];
+        let said = |text: &str, before: &str| {
+            text.matches(&format!("{before}, others used up to 25 % of the machine")).count()
+        };
+        for (before, of_short) in
+            [("(1 rounds", 0), ("| 5 to 60 tokens", 1), ("5 % of one core, milliseconds", 0)]
+        {
+            assert_eq!([said(&page, before), said(&short, before)], [told, told * of_short], "{before}");
+        }
+        assert_eq!(said(&short, "f32, milliseconds"), told, "{short}");
+    }
+}
+
+/// Its answers are timed by a script: two seconds a batch in its first looks, a millisecond in all others.
+#[cfg(unix)]
+#[test]
+fn whoever_is_slow_when_looked_at_first_takes_part_in_all_rounds() {
+    const SLOW_AT_FIRST: &str = r#"
+        slow=$1
+        shift
+        "$@" | while read -r line; do
+            case $line in '{"ms"'*)
+                ms=1.0
+                if [ "$slow" -gt 0 ]; then ms=2000.0 slow=$((slow - 1)); fi
+                line=$(printf '%s' "$line" | sed "s/\[[0-9.,e-][0-9.,e-]*\]/[$ms]/g")
+            esac
+            printf '%s\n' "$line"
+        done"#;
+    struct Slow;
+    impl Stage for Slow {
+        fn checkpoint(&self, model: &str) -> PathBuf {
+            Twice.checkpoint(model)
+        }
+        fn start(&self, entrant: &Entrant) -> Result<Rival> {
+            if entrant.rival == TURBO {
+                return Twice.start(entrant);
+            }
+            // A look and a half: each of four policies has an answer.
+            let slow = if entrant.rival == "slow" { "6" } else { "0" };
+            let (peer, mut shell) = (Twice.peer(entrant), Command::new("sh"));
+            shell.args(["-c", SLOW_AT_FIRST, "sh", slow]).arg(peer.get_program()).args(peer.get_args());
+            Rival::start(&entrant.rival, &mut shell)
+        }
+        fn multiply(&self, _: &str, _: Precision, _: usize) -> Result<Rival> {
+            bail!("nobody asked for it")
+        }
+        fn disturb(&self) -> Result<Disturbance> {
+            bail!("nobody asked for it")
+        }
+    }
+    let stream = Regime {
+        rivals: vec!["steady".to_owned(), "slow".to_owned()],
+        ..regime("stream-short", Work::Stream { lens: 5..=60, requests: 30 })
+    };
+    let comparison = compared_on(&Slow, &[stream], Rounds::Fixed(2));
+    let Rows::Stream(streams) = &comparison.rows[0].rows else { panic!("a stream was asked for") };
+    let [_, steady, slow] = &streams[..] else { panic!("{streams:?}") };
+    assert_eq!([steady.rounds, slow.rounds], [2, 2], "{streams:?}");
+    let least = slow.estimates_s.iter().map(|(_, seconds)| *seconds).fold(f64::INFINITY, f64::min);
+    assert!(least < 1.0, "the second look counts: {streams:?}");
 }
 
 #[test]
@@ -164,6 +252,8 @@ fn everyone_multiplies_at_every_precision_and_the_page_sets_them_against_each_ot
         assert_eq!(judged(&comparison, &format!("products, {}: 1 to 500 rows", precision.name())), [true]);
     }
     let shown = page::page(&comparison, "");
+    assert!(shown.contains("| products, f32: 10 rows | of the floor, for 55 % of the peak |"), "{shown}");
+    assert!(shown.contains("\nFor products of 10 rows in f32 the wish is 55 % of the peak"), "{shown}");
     assert!(shown.contains("| GELU costs | oneDNN | GELU costs | times as fast |"), "{shown}");
     assert!(shown.contains("\n| products | turbo"), "{shown}");
     assert!(shown.contains("oneDNN packs the weights"), "{shown}");
@@ -216,10 +306,24 @@ fn a_section_replaces_the_one_that_measured_the_same() {
     let mut other = again.clone();
     other.threads = 1;
     let refused = cpu::merge(Some(both.clone()), other, about.clone()).unwrap_err();
-    assert_eq!(refused.to_string(), "the record was measured with 2 threads, got 1");
+    assert_eq!(
+        refused.to_string(),
+        "the record is of 2 threads, got 1: choose another --threads, or another --out"
+    );
     let merged = cpu::merge(Some(both), again, about).unwrap();
     assert_eq!(merged.rows.iter().map(|it| it.rounds).collect::<Vec<_>>(), [77, 1]);
     assert!(goals::verdicts(&merged).iter().all(|it| it.reached().is_none()), "no goal is about this model");
+}
+
+#[test]
+fn a_record_holds_what_one_processor_did() {
+    let mut first = compared(&[regime("batch1", Work::Batches(vec![vec![5]]))], Rounds::Fixed(1));
+    first.rows[0].processor = "first".to_owned();
+    let mut section = first.rows[0].clone();
+    (section.name, section.processor) = ("batches".to_owned(), "second".to_owned());
+    let about = (first.provenance.clone(), first.summary.clone());
+    let refused = cpu::merge(Some(first), section, about).unwrap_err();
+    assert_eq!(refused.to_string(), "the record is of first, this is second: choose another --out");
 }
 
 /// A rival with another model computes something else.
@@ -317,6 +421,20 @@ fn ragged_batches_are_judged_beside_all_of_their_counterparts() {
         }
         assert_eq!(judged(&part, goal), [false], "without a shape of {}", whole.rows[missing].name);
     }
+}
+
+#[test]
+fn a_goal_for_batches_that_nobody_measured_is_not_forgotten() {
+    let batches = Work::Batches(vec![equal(20, 10), equal(20, 40)]);
+    let mut comparison = compared(&[regime("batches", batches)], Rounds::Fixed(1));
+    let section = &mut comparison.rows[0];
+    section.model = "bert-base".to_owned();
+    let Rows::Batches(cases) = &mut section.rows else { panic!("batches were asked for") };
+    for case in cases.iter_mut().filter(|case| case.rival == "again") {
+        case.rival = "ov".to_owned(); // without whom nobody looked
+    }
+    assert_eq!(judged(&comparison, "BERT-base, f32: 20 × "), [true, true, false, false]);
+    assert_eq!(judged(&comparison, "MiniLM, f32: 20 × "), [false; 4]);
 }
 
 #[test]

@@ -46,15 +46,6 @@ for name in ("model.onnx", "ct2"):
     assert_eq!(lines, ["False 0", "True 1", "True 1", "False 1", "True 2", "True 2"]);
 }
 
-/// What is compiled for a shape is compiled before the clock starts.
-#[test]
-fn each_shape_runs_once_before_it_is_timed() {
-    let program = "import bench_peer; print(bench_peer.firsts([[5], [7], [5], [5, 3], [2, 5], [7]]))";
-    let folder = tempfile::tempdir().unwrap();
-    let Some(printed) = python(program, folder.path()) else { return };
-    assert_eq!(printed.trim(), "[0, 1, 3]");
-}
-
 /// Where there is numpy: the factors of a product, and their roundings, are those of turbo.
 #[test]
 fn products_have_the_same_factors() {

@@ -38,7 +38,7 @@ pub(crate) fn python(workspace: &Workspace) -> Result<PathBuf> {
     }
     eprintln!("installing the other engines into {} (once, some minutes)", workspace.display(&home));
     let mut install = Command::new("bash");
-    process::run(install.arg(&setup).arg("--engines").env("PEERS_HOME", &home)).with_context(|| {
+    process::run(install.arg(&setup).env("PEERS_HOME", &home)).with_context(|| {
         format!("cannot install the other engines; {VARIABLE} can name a Python that has what requirements.txt lists")
     })?;
     fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))?;

@@ -37,13 +37,9 @@ pub(super) fn estimate(regime: &Regime, floor: impl Fn(&[u32]) -> f64, absent: u
         Work::Stream { lens, requests } => {
             let lens = stream::lens(lens, *requests);
             let whole = |rival: &str| slowness(rival) * floor(&lens) / 1e3;
-            let samples = names.iter().map(|rival| {
-                // A fifth of each policy, twice where that is short; one by one, or 20 at a time, of which padding that
-                // is not sorted away doubles one of two.
-                let of = |batches: f64| if whole(rival) / batches < BELIEVED_MS / 1e3 { 2.0 } else { 1.0 };
-                let (count, together) = (*requests as f64, Policy::of(rival).len() as f64 - 1.0);
-                whole(rival) / 5.0 * (of(count) + 1.5 * together * of(count / 20.0))
-            });
+            // In each look a fifth of the batches of each policy.
+            let of_policy = |rival: &str| stream::LOOKS as f64 / stream::PROBE as f64 * whole(rival);
+            let samples = names.iter().map(|rival| Policy::of(rival).len() as f64 * of_policy(rival));
             let best = names.iter().filter(|rival| **rival != TURBO).map(|rival| slowness(rival));
             let worth = stream::HOPELESS * best.fold(f64::INFINITY, f64::min);
             let run = names.iter().filter(|rival| slowness(rival) <= worth);

@@ -64,13 +64,6 @@ pub use stream::{Policy, Stream};
 /// Name of the rival that the others are compared with.
 pub const TURBO: &str = "turbo";
 
-/// Raised when what is timed changes, so that a page tells of sections that were timed in another way.
-///
-/// In the first, runs of shapes that were new counted in streams, the turns rotated, rivals whose single run filled a
-/// turn had no run before it, copies of a weight were counted in f32, and a median was one of the values. In the second,
-/// ceilings were the best of some looks before everything else.
-pub const METHOD: u32 = 3;
-
 /// How it is measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Data {
@@ -102,7 +95,7 @@ pub struct Section {
     pub processor: String,
     /// Threads of every rival.
     pub threads: usize,
-    /// How it was timed: [`METHOD`] then.
+    /// How it was timed; see [`Section::is_current`].
     pub method: u32,
     /// Rounds of turns.
     pub rounds: usize,
@@ -128,6 +121,29 @@ pub enum Rows {
     Stream(Vec<Stream>),
     /// Of [`Work::Scaling`].
     Scaling(Vec<Scale>),
+}
+
+impl Rows {
+    /// Raised when what is timed changes, so that a page tells of sections that were timed in another way.
+    ///
+    /// In the first, runs of shapes that were new counted in streams, the turns rotated, rivals whose single run filled a
+    /// turn had no run before it, copies of a weight were counted in f32, and a median was one of the values. In the second,
+    /// ceilings were the best of some looks before everything else. In the third, one look at everyone told who has a
+    /// chance in a stream, and the others' batches there were of one request or of twenty.
+    fn method(&self) -> u32 {
+        match self {
+            Self::Stream(_) => 4,
+            Self::Products(_) | Self::Batches(_) | Self::Scaling(_) => 3,
+        }
+    }
+}
+
+impl Section {
+    /// Whether it was timed as it would be now.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        self.method == self.rows.method()
+    }
 }
 
 /// All that was measured, as the record keeps it.
@@ -346,7 +362,7 @@ impl<'a, S: Stage> Hall<'a, S> {
             commit: self.begin.commit.clone(),
             processor: self.begin.processor.clone(),
             threads: self.threads(),
-            method: METHOD,
+            method: rows.method(),
             rounds,
             seconds: (timeline.elapsed() - begin).round(),
             ceilings,
@@ -388,15 +404,24 @@ impl<'a, S: Stage> Hall<'a, S> {
     }
 }
 
-/// Whether sections with so many threads may join a record.
+/// Whether sections with so many threads on a processor may join a record.
 ///
 /// # Errors
-/// When the record was measured with another number: its tables would compare what cannot be compared.
-pub fn fits(record: &Comparison, threads: usize) -> Result<()> {
-    match record.rows.iter().find(|section| section.threads != threads) {
-        Some(other) => bail!("the record was measured with {} threads, got {threads}", other.threads),
-        None => Ok(()),
+/// When the record was measured with another number or on another processor: its tables would compare what cannot be
+/// compared.
+pub fn fits(record: &Comparison, threads: usize, processor: &str) -> Result<()> {
+    for before in &record.rows {
+        if before.threads != threads {
+            bail!(
+                "the record is of {} threads, got {threads}: choose another --threads, or another --out",
+                before.threads
+            );
+        }
+        if before.processor != processor {
+            bail!("the record is of {}, this is {processor}: choose another --out", before.processor);
+        }
     }
+    Ok(())
 }
 
 /// The record with a section of a new run: it takes the place of the one that measured the same before.
@@ -408,7 +433,9 @@ pub fn merge(
     section: Section,
     (provenance, summary): (Provenance, Summary),
 ) -> Result<Comparison> {
-    before.as_ref().map_or(Ok(()), |before| fits(before, section.threads))?;
+    if let Some(before) = &before {
+        fits(before, section.threads, &section.processor)?;
+    }
     let data = Data { threads: section.threads };
     let mut rows = before.map(|before| before.rows).unwrap_or_default();
     record::replace(&mut rows, section, |it| (it.name.clone(), it.model.clone(), it.precision));

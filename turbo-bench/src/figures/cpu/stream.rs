@@ -1,8 +1,10 @@
 //! A stream of requests of all lengths, all waiting from the start, everyone under the best policy that it has.
 //!
-//! Which policy is best is told by a fifth of the batches of each, spread evenly. The whole stream is then run under
-//! the winner alone, and only by rivals that have a chance: for the others the estimate stands. A batch counts when its
-//! shape was run before: some engines prepare for a shape when they first see it, and whoever serves has seen them all. A batch of a second or more is believed at once.
+//! Which policy is best is told by a fifth of the batches of each, spread evenly: everyone runs them, then everyone runs
+//! them again, and the least time of each batch counts. The whole stream is then run under the winner alone, and only by
+//! rivals that have a chance: for the others the estimate stands, unless somebody else used the machine in all looks. In
+//! the rounds a batch's shape was run before: some engines prepare for a shape when they first see it, and whoever serves
+//! has seen them all. Those of a second or more are spared that, beside which it is little.
 
 use std::{
     fmt,
@@ -18,13 +20,14 @@ use super::{
     Precision, TURBO,
     ceilings::Limit,
     regime::equal,
-    turn::{BELIEVED_MS, Times, look, runs_of},
+    turn::{BELIEVED_MS, DISTURBING, Times, look, runs_of},
 };
 use crate::{
     figures::{
         numbers::{quantile, rounded},
         order::order,
     },
+    load::Used,
     progress::Timeline,
     rival::Rival,
     workload,
@@ -35,9 +38,15 @@ const LONGEST_BATCH: f64 = 0.1;
 /// Batches that tell turbo what a batch costs.
 const COSTS: [(usize, u32); 6] = [(1, 10), (1, 40), (1, 128), (1, 500), (8, 128), (20, 40)];
 /// One of so many batches is run to find the best policy.
-const PROBE: usize = 5;
-/// What comes before the rounds, in rounds: every sample, most of them twice, and every shape of the winners once.
-const UNCOUNTED: f64 = 1.6;
+pub(super) const PROBE: usize = 5;
+/// Everyone is looked at so often; in the first look shapes are new.
+pub(super) const LOOKS: usize = 2;
+/// Most looks at whoever seems to have no chance while somebody else uses the machine.
+const MOST_LOOKS: usize = 4;
+/// What the looks take, in rounds: a fifth under each policy, also of those who have no rounds.
+const LOOKED: f64 = 2.0;
+/// What comes between the looks and the rounds, in rounds: every shape of the winners once.
+const PREPARED: f64 = 1.0;
 /// Everyone's stream is run in so many pieces, in turns.
 const PIECES: usize = 10;
 /// A rival whose estimate is this many times the best rival's is not run in full.
@@ -71,12 +80,13 @@ impl fmt::Display for Policy {
 }
 
 impl Policy {
-    /// What a rival may choose from; turbo keeps the order of arrival.
+    /// What a rival may choose from. turbo keeps the order of arrival, which nobody else needs: of as many requests at a
+    /// time sorted ones are padded less.
     pub(super) fn of(rival: &str) -> &'static [Self] {
         if rival == TURBO {
             &[Self::Single, Self::Naive(20), Self::Dp]
         } else {
-            &[Self::Single, Self::Naive(20), Self::Sorted(20)]
+            &[Self::Single, Self::Sorted(4), Self::Sorted(8), Self::Sorted(20)]
         }
     }
 
@@ -129,19 +139,21 @@ pub struct Stream {
     pub estimates_s: Vec<(Policy, f64)>,
     /// What the machine can do at best, s.
     pub floor_s: f64,
-    /// Share of the machine that other processes used meanwhile.
+    /// Share of the machine that other processes used meanwhile; where there are no rounds, in the quietest look.
     pub foreign_cpu: Option<f64>,
 }
 
 /// One rival with its best policy.
 struct Track {
-    rival: usize,
     policy: Policy,
     batches: Vec<Vec<u32>>,
     /// The batch that a turn begins with, uncounted: the smallest, which wakes threads and touches all weights as well as
     /// any other.
     warm_up: Vec<u32>,
     estimates: Vec<(Policy, f64)>,
+    /// What others used of the machine in the quietest look.
+    foreign: Option<f64>,
+    takes_part: bool,
     /// Seconds of each round.
     rounds: Vec<f64>,
     times: Times,
@@ -159,45 +171,46 @@ pub(super) fn run(
     timeline: &mut Timeline,
 ) -> Result<Vec<Stream>> {
     let lens: Vec<u32> = lens(range, requests);
-    let of_round = 1.0 / (rounds as f64 + UNCOUNTED);
-    let mut tracks = probe(&lens, rivals, timeline, 0.6 * of_round)?;
-    let best = tracks.iter().filter(|track| rivals[track.rival].name() != TURBO).map(Track::estimate);
-    let worth = HOPELESS * best.fold(f64::INFINITY, f64::min);
-    let runs: Vec<bool> =
-        tracks.iter().map(|track| track.estimate() <= worth || rivals[track.rival].name() == TURBO).collect();
-    for (track, _) in tracks.iter().zip(&runs).filter(|(_, runs)| **runs) {
-        rivals[track.rival].time(&track.new_shapes(), 0, 1)?;
-        timeline.done((UNCOUNTED - 0.6) * of_round / tracks.len() as f64);
+    let of_round = 1.0 / (rounds as f64 + LOOKED + PREPARED);
+    let mut tracks = probe(&lens, rivals, timeline, LOOKED * of_round)?;
+    for (rival, track) in rivals.iter_mut().zip(&tracks).filter(|(_, track)| track.takes_part) {
+        rival.time(&track.new_shapes(), 0, 1)?;
+        timeline.done(PREPARED * of_round / tracks.len() as f64);
     }
     for round in 0..rounds {
         limit.look()?;
         for piece in 0..PIECES {
-            for who in order(tracks.len(), round, piece).into_iter().filter(|&who| runs[who]) {
-                let track = &mut tracks[who];
-                track.run(rivals[track.rival], piece, round)?;
+            for who in order(tracks.len(), round, piece) {
+                if tracks[who].takes_part {
+                    tracks[who].run(rivals[who], piece, round)?;
+                }
             }
             timeline.done(of_round / PIECES as f64);
         }
     }
     let floor_s = rounded(limit.ms(&lens, Precision::F32) / 1e3);
-    let stream = |track: Track| Stream {
-        rival: rivals[track.rival].name().to_owned(),
-        policy: track.policy,
-        lens: range.clone(),
-        requests,
-        tokens: lens.iter().map(|&len| u64::from(len)).sum(),
-        batches: track.batches.len(),
-        rounds: track.rounds.len(),
-        median_s: rounded(match track.rounds.is_empty() {
-            true => track.estimate(),
-            false => quantile(&track.rounds, 0.5),
-        }),
-        rounds_s: track.rounds.iter().map(|&seconds| rounded(seconds)).collect(),
-        estimates_s: track.estimates.iter().map(|&(policy, seconds)| (policy, rounded(seconds))).collect(),
-        floor_s,
-        foreign_cpu: track.times.used.share(),
+    let stream = |rival: &str, track: Track| {
+        let estimates = track.estimates.iter().map(|&(policy, seconds)| (policy, rounded(seconds)));
+        let (median, foreign_cpu) = match track.rounds.is_empty() {
+            true => (track.estimate(), track.foreign),
+            false => (quantile(&track.rounds, 0.5), track.times.used.share()),
+        };
+        Stream {
+            rival: rival.to_owned(),
+            policy: track.policy,
+            lens: range.clone(),
+            requests,
+            tokens: lens.iter().map(|&len| u64::from(len)).sum(),
+            batches: track.batches.len(),
+            rounds: track.rounds.len(),
+            median_s: rounded(median),
+            rounds_s: track.rounds.iter().map(|&seconds| rounded(seconds)).collect(),
+            estimates_s: estimates.collect(),
+            floor_s,
+            foreign_cpu,
+        }
     };
-    Ok(tracks.into_iter().map(stream).collect())
+    Ok(rivals.iter().zip(tracks).map(|(rival, track)| stream(rival.name(), track)).collect())
 }
 
 /// The lengths of a stream, in order of arrival.
@@ -207,37 +220,31 @@ pub(super) fn lens(range: &RangeInclusive<usize>, requests: usize) -> Vec<u32> {
 
 /// Everyone with the policy that a fifth of its batches shows to be the best.
 fn probe(lens: &[u32], rivals: &mut [&mut Rival], timeline: &mut Timeline, share: f64) -> Result<Vec<Track>> {
-    let mut tracks = Vec::new();
-    let (count, longest) = (rivals.len(), lens.iter().copied().max().unwrap_or(1));
-    for (index, rival) in rivals.iter_mut().enumerate() {
-        let policies = Policy::of(rival.name());
-        let costs = if policies.contains(&Policy::Dp) { Some(costs(rival, longest)?) } else { None };
-        let mut best: Option<Track> = None;
-        let mut estimates = Vec::new();
-        for &policy in policies {
-            let cut = |lens: &[u32]| {
-                cheapest(lens, costs.as_ref().context("costs are known where they are asked for")?)
-            };
-            let batches = policy.batches(lens, cut)?;
-            let mut times = Times::default();
-            let (sample, warm_up) = (sample(&batches), smallest(&batches));
-            let first = times.batches(rival, &warm_up, &sample)?;
-            let believed: f64 = first.iter().filter(|&&ms| ms >= BELIEVED_MS).sum();
-            let short = sample.iter().zip(&first).filter(|&(_, &ms)| ms < BELIEVED_MS);
-            let again: Vec<Vec<u32>> = short.map(|(batch, _)| batch.clone()).collect();
-            let seconds = (believed + times.batches(rival, &warm_up, &again)?.iter().sum::<f64>()) / 1e3;
-            let estimate = seconds * padded_tokens(&batches) / padded_tokens(&sample);
-            estimates.push((policy, estimate));
-            if best.as_ref().is_none_or(|best| estimate < best.estimate()) {
-                let (estimates, rounds) = (vec![(policy, estimate)], Vec::new());
-                best = Some(Track { rival: index, policy, batches, warm_up, estimates, rounds, times });
+    let mut probes = rivals.iter_mut().map(|rival| Probe::new(rival, lens)).collect::<Result<Vec<_>>>()?;
+    for look in 0..MOST_LOOKS {
+        let worth = worth(&probes);
+        for who in order(probes.len(), look, PIECES) {
+            let probe = &mut probes[who];
+            if look < LOOKS || probe.is_in_doubt(worth) {
+                let foreign = probe.look(rivals[who])?;
+                // What new shapes take says nothing, however quiet it was.
+                if look > 0 {
+                    probe.foreign.push(foreign);
+                }
             }
         }
-        let best = best.context("everyone has a policy")?;
-        tracks.push(Track { estimates, ..best });
-        timeline.done(share / count as f64);
+        if look < LOOKS {
+            timeline.done(share / LOOKS as f64);
+        }
     }
-    Ok(tracks)
+    let worth = worth(&probes);
+    probes.into_iter().map(|probe| probe.track(worth)).collect()
+}
+
+/// Seconds that the whole stream may take for whoever has a chance.
+fn worth(probes: &[Probe]) -> f64 {
+    let others = probes.iter().filter(|probe| !probe.is_turbo).map(Probe::estimate);
+    HOPELESS * others.fold(f64::INFINITY, f64::min)
 }
 
 /// A fifth of the batches, spread evenly.
@@ -261,6 +268,92 @@ fn smallest(batches: &[Vec<u32>]) -> Vec<u32> {
 /// Tokens with those that padding adds.
 fn padded_tokens(batches: &[Vec<u32>]) -> f64 {
     batches.iter().map(|batch| f64::from(batch.iter().copied().max().unwrap_or(0)) * batch.len() as f64).sum()
+}
+
+/// One rival under each of its policies.
+struct Probe {
+    is_turbo: bool,
+    trials: Vec<Trial>,
+    /// Share of the machine that others used in each look but the first.
+    foreign: Vec<Option<f64>>,
+}
+
+impl Probe {
+    /// Nobody has looked yet.
+    fn new(rival: &mut Rival, lens: &[u32]) -> Result<Self> {
+        let (policies, longest) = (Policy::of(rival.name()), lens.iter().copied().max().unwrap_or(1));
+        let costs = if policies.contains(&Policy::Dp) { Some(costs(rival, longest)?) } else { None };
+        let cut = |lens: &[u32]| {
+            cheapest(lens, costs.as_ref().context("costs are known where they are asked for")?)
+        };
+        let trial = |&policy: &Policy| policy.batches(lens, cut).map(|batches| Trial::new(policy, batches));
+        let trials = policies.iter().map(trial).collect::<Result<Vec<Trial>>>()?;
+        Ok(Self { is_turbo: rival.name() == TURBO, trials, foreign: Vec::new() })
+    }
+
+    /// Runs every sample once; gives the share of the machine that others used meanwhile.
+    fn look(&mut self, rival: &mut Rival) -> Result<Option<f64>> {
+        let used = self.trials.iter_mut().map(|trial| trial.look(rival)).sum::<Result<Used>>()?;
+        Ok(used.share())
+    }
+
+    /// Seconds of the whole stream under the best policy.
+    fn estimate(&self) -> f64 {
+        self.trials.iter().map(Trial::estimate).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Whether it seems to be too slow to take part.
+    fn is_slow(&self, worth: f64) -> bool {
+        !self.is_turbo && self.estimate() > worth
+    }
+
+    /// Whether it seems to be too slow, and somebody else may be the reason.
+    fn is_in_doubt(&self, worth: f64) -> bool {
+        let is_disturbed = |share: &Option<f64>| share.is_some_and(|share| share > DISTURBING);
+        self.is_slow(worth) && self.foreign.iter().all(is_disturbed)
+    }
+
+    /// The best policy.
+    fn track(self, worth: f64) -> Result<Track> {
+        let takes_part = !self.is_slow(worth) || self.is_in_doubt(worth);
+        let foreign = self.foreign.iter().copied().flatten().reduce(f64::min);
+        let estimates = self.trials.iter().map(|trial| (trial.policy, trial.estimate())).collect();
+        let best = self.trials.into_iter().min_by(|a, b| a.estimate().total_cmp(&b.estimate()));
+        let Trial { policy, batches, .. } = best.context("everyone has a policy")?;
+        let (warm_up, rounds, times) = (smallest(&batches), Vec::new(), Times::default());
+        Ok(Track { policy, batches, warm_up, estimates, foreign, takes_part, rounds, times })
+    }
+}
+
+/// One rival under one of its policies.
+struct Trial {
+    policy: Policy,
+    batches: Vec<Vec<u32>>,
+    sample: Vec<Vec<u32>>,
+    /// The least of each batch of the sample, ms.
+    least: Vec<f64>,
+}
+
+impl Trial {
+    fn new(policy: Policy, batches: Vec<Vec<u32>>) -> Self {
+        let sample = sample(&batches);
+        let least = vec![f64::INFINITY; sample.len()];
+        Self { policy, batches, sample, least }
+    }
+
+    /// Runs the sample once; gives what others used meanwhile.
+    fn look(&mut self, rival: &mut Rival) -> Result<Used> {
+        let mut times = Times::default();
+        let all = times.batches(rival, &smallest(&self.batches), &self.sample)?;
+        self.least.iter_mut().zip(all).for_each(|(least, ms)| *least = least.min(ms));
+        Ok(times.used)
+    }
+
+    /// Seconds of the whole stream.
+    fn estimate(&self) -> f64 {
+        let seconds = self.least.iter().sum::<f64>() / 1e3;
+        seconds * padded_tokens(&self.batches) / padded_tokens(&self.sample)
+    }
 }
 
 impl Track {
@@ -345,15 +438,44 @@ mod tests {
         assert_eq!(smallest(&[vec![7], vec![3, 1], vec![9]]), [3, 1]);
         // 20 ms a token: the second batch takes longer than a second.
         let track = Track {
-            rival: 0,
             policy: Policy::Single,
             batches: vec![vec![30], vec![60], vec![10]],
             warm_up: vec![10],
             estimates: vec![(Policy::Single, 2.0)],
+            foreign: None,
+            takes_part: true,
             rounds: Vec::new(),
             times: Times::default(),
         };
         assert_eq!(track.new_shapes(), [[10], [30]]);
+    }
+
+    /// One batch, whose least time is the whole stream's.
+    fn probed(seconds: f64, foreign: &[f64]) -> Probe {
+        let trial = Trial { least: vec![1e3 * seconds], ..Trial::new(Policy::Single, vec![vec![10]]) };
+        Probe { is_turbo: false, trials: vec![trial], foreign: foreign.iter().copied().map(Some).collect() }
+    }
+
+    #[test]
+    fn nobody_is_called_hopeless_by_looks_that_were_disturbed() {
+        let worth = worth(&[probed(2.0, &[0.0]), probed(3.0, &[0.0])]);
+        assert_eq!(worth, 2.0 * HOPELESS);
+        for (seconds, foreign, in_doubt, takes_part) in [
+            (2.9, [0.3, 0.3], false, true),
+            (3.1, [0.3, 0.051], true, true),
+            (3.1, [0.3, 0.05], false, false),
+            (3.1, [0.0, 0.3], false, false),
+        ] {
+            let probe = probed(seconds, &foreign);
+            assert_eq!(probe.is_in_doubt(worth), in_doubt, "{seconds} s, {foreign:?}");
+            let track = probe.track(worth).unwrap();
+            assert_eq!(track.takes_part, takes_part, "{seconds} s, {foreign:?}");
+            assert_eq!(track.foreign, foreign.into_iter().reduce(f64::min), "of the quietest look");
+        }
+        let turbo = Probe { is_turbo: true, ..probed(9.0, &[0.0]) };
+        assert!(turbo.track(worth).unwrap().takes_part, "whoever is compared takes part");
+        let unknown = Probe { foreign: vec![None], ..probed(9.0, &[]) };
+        assert!(!unknown.is_in_doubt(worth), "where nobody can tell there is no better look");
     }
 
     #[test]

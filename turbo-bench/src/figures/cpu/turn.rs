@@ -17,6 +17,8 @@ pub(super) const TURN_MS: f64 = 200.0;
 const MOST_RUNS: usize = 40;
 /// A first run of so many ms is believed: what a shape costs once is little beside it.
 pub(super) const BELIEVED_MS: f64 = 1000.0;
+/// Others that use more than this share of the machine disturb what is measured meanwhile.
+pub(super) const DISTURBING: f64 = 0.05;
 
 /// What has been measured of one rival at one thing.
 #[derive(Clone, Debug, Default)]
