@@ -88,8 +88,8 @@ struct Common {
     #[arg(long, default_value = "turbo-bench/results")]
     out: PathBuf,
 
-    /// Compute threads; all cores when not given
-    #[arg(long)]
+    /// Compute threads, all cores when not given; with a number, the record goes elsewhere (--out)
+    #[arg(long, requires = "out")]
     threads: Option<NonZeroUsize>,
 }
 
@@ -154,6 +154,9 @@ mod tests {
         assert_eq!(refused("turbo-bench planning"), "");
         assert_eq!(refused("turbo-bench planning --requests 3 --out elsewhere"), "");
         let error = refused("turbo-bench planning --requests 3");
+        assert!(error.contains("required") && error.contains("--out <OUT>"), "{error}");
+        assert_eq!(refused("turbo-bench planning --threads 1 --out elsewhere"), "");
+        let error = refused("turbo-bench planning --threads 1");
         assert!(error.contains("required") && error.contains("--out <OUT>"), "{error}");
         let error = refused("turbo-bench planning --requests 0 --out elsewhere");
         assert!(error.contains("invalid value '0' for '--requests <N>'"), "{error}");

@@ -14,7 +14,7 @@ use turbo_bench::{
     figures::{
         cpu::Precision,
         selection::Selection,
-        serve::{self, Arrivals, Kind, METHOD, Pace, Regime, Report, Rows, Stage, TURBO, Work, regime},
+        serve::{self, Arrivals, Kind, Pace, Regime, Report, Rows, Stage, TURBO, Work, regime},
     },
     fire::{Server, Texts, Trace},
     rival::Rival,
@@ -24,7 +24,7 @@ use turbo_kernels::Isa;
 
 use crate::{bound::bound, choice::Choice, engines::Engines, own};
 
-/// turbo as a server: its policies under load, other servers beside it, clients that it has to survive (about an hour)
+/// turbo as a server: its policies under load, other servers beside it, clients that it has to survive (over an hour)
 ///
 /// Every server is a process that is asked over loopback, by a generator on the same cores. Each regime that is done goes
 /// into the record turbo-bench/results/serve.json, where it replaces what an earlier run found, and into the page and the
@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", requires = "out", value_parser = seconds)]
     turn: Option<Duration>,
     /// Minutes that all of it may take: each regime is measured once at least, even where that takes longer
-    #[arg(long, default_value_t = 60.0, value_name = "MINUTES")]
+    #[arg(long, default_value_t = 75.0, value_name = "MINUTES")]
     budget: f64,
     #[command(flatten)]
     choice: Choice,
@@ -111,7 +111,8 @@ impl Arguments {
                     }
                     _ => true,
                 };
-                regime.words() == [it.model.as_str(), it.name.as_str()] && it.method == METHOD && is_all
+                let is_current = it.method == it.rows.method();
+                regime.words() == [it.model.as_str(), it.name.as_str()] && is_current && is_all
             })
         };
         regimes.retain(|regime| selection.takes(regime.words()) && !(self.choice.missing && known(regime)));

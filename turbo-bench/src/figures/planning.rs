@@ -257,7 +257,16 @@ fn plot(rows: &[Row], file: &Path) -> Result<()> {
 mod tests {
     use std::collections::HashSet;
 
+    use serde::de::IgnoredAny;
+
     use super::*;
+
+    #[test]
+    fn lengths_of_the_record_ran_before() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/planning.json");
+        let record: Record<IgnoredAny, IgnoredAny, Summary> = Record::read(&file).unwrap();
+        assert!(record.summary.lens_ran_before, "its shares are understated: cargo xtask bench planning");
+    }
 
     #[test]
     fn what_a_device_does_once_for_a_new_length_does_not_count() {

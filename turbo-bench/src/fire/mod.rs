@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Trace (when, how long) + Texts (of so many tokens) ──▶ Script (when, which bytes) ──play──▶ Tally
-//!                                                         bytes ──saturate──▶ answers a second
+//!                                                         bytes ──saturate──▶ Capacity
 //! ```
 //!
 //! Latency counts from the moment at which a request should have been sent, so a server that holds up the generator

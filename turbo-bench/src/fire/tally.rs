@@ -144,6 +144,12 @@ impl Tally {
     pub fn goodput(&self) -> f64 {
         self.good as f64 / self.seconds
     }
+
+    /// Tokens of those, a second.
+    #[must_use]
+    pub fn token_goodput(&self) -> f64 {
+        self.good_tokens as f64 / self.seconds
+    }
 }
 
 #[cfg(test)]
@@ -166,6 +172,7 @@ mod tests {
         assert_eq!(twice.good_tokens, 20, "ten were in time, thirty were not");
         assert_eq!(twice.failed, BTreeMap::from([(503, 2)]));
         assert_eq!([twice.offered_rate(), twice.achieved_rate(), twice.goodput()], [3.0, 1.0, 0.5]);
+        assert_eq!(twice.token_goodput(), 5.0);
         assert_eq!(twice.refused.latency().count, 2);
     }
 

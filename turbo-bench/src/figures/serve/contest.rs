@@ -1,8 +1,8 @@
 //! Servers under the same requests: in each round what each can do at most, then each load in turns.
 
-use std::{collections::BTreeMap, rc::Rc, thread::sleep, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, rc::Rc, thread::sleep, time::Duration};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use hyper::body::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ use crate::{
     },
     fire::{
         Connections, Latency, Script, Server, Tally, Texts,
-        closed::{Clients, saturate},
+        closed::{Capacity, Clients, saturate},
         on_this_thread,
         open::Play,
     },
@@ -49,6 +49,9 @@ pub struct Standing {
     pub capacity: f64,
     /// The same, of each round.
     pub capacities: Vec<f64>,
+    /// Tokens of those, a second, of each round; of none in a record that was measured in an earlier way.
+    #[serde(default)]
+    pub token_capacities: Vec<f64>,
     /// What became of each load.
     pub points: Vec<Point>,
 }
@@ -74,6 +77,9 @@ pub struct Point {
     pub goodputs: Vec<f64>,
     /// Tokens of those, a second.
     pub good_tokens: f64,
+    /// The same, of each round; of none in a record that was measured in an earlier way.
+    #[serde(default)]
+    pub token_goodputs: Vec<f64>,
     /// Times of the answers, from when their requests should have been sent.
     pub served: Latency,
     /// Times of the refusals (429).
@@ -132,8 +138,10 @@ pub(super) fn run(
     for round in 0..rounds {
         let mut capacities = vec![0.0; present.len()];
         for who in order(present.len(), round, loads.len()) {
-            capacities[who] = capacity(&present[who], terms, round)?;
-            found[who].capacities.push(rounded(capacities[who]));
+            let Capacity { requests, tokens } = capacity(&present[who], terms, round)?;
+            capacities[who] = requests;
+            found[who].capacities.push(rounded(requests));
+            found[who].token_capacities.push(rounded(tokens));
             timeline.done(1.0 / turns);
         }
         let base = |who: usize| capacities[if terms.shares == Shares::OfTheFirst { 0 } else { who }];
@@ -154,21 +162,19 @@ pub(super) fn run(
     })
 }
 
-/// Requests a second that a server answers at most, in one round.
-fn capacity(present: &Present, terms: &Terms<'_>, round: usize) -> Result<f64> {
+/// What a server answers a second at most, in one round.
+fn capacity(present: &Present, terms: &Terms<'_>, round: usize) -> Result<Capacity> {
     let lens = terms.arrivals.lens(BODIES, round as u64);
     let seeds = (round as u64) << 20..;
-    let bodies: Vec<Bytes> = seeds.zip(&lens).map(|(seed, &len)| terms.texts.body(&[len], seed)).collect();
+    let body = |(seed, &len): (u64, &u32)| (len, terms.texts.body(&[len], seed));
+    let bodies: Vec<(u32, Bytes)> = seeds.zip(&lens).map(body).collect();
     let Pace { clients, ramp, capacity: length, .. } = *terms.pace;
     sleep(PAUSE);
-    let rate = on_this_thread(async {
+    let found = on_this_thread(async {
         let to = Rc::new(Connections::to(present.server.address())?);
         saturate(&to, &bodies, Clients { count: clients, ramp, length }).await
     });
-    match rate.with_context(|| format!("{}: its capacity", present.name))? {
-        rate if rate > 0.0 => Ok(rate),
-        _ => bail!("{}: expected answers, got none in {length:?}", present.name),
-    }
+    found.with_context(|| format!("{}: its capacity", present.name))
 }
 
 /// How long the last answers of a turn are waited for at least, however short it is: a machine stands still for seconds
@@ -208,13 +214,15 @@ const COST_ERROR: &str = "turbo_batch_cost_error_median";
 /// What was found of one server, round after round.
 struct Findings {
     capacities: Vec<f64>,
+    token_capacities: Vec<f64>,
     loads: Vec<Found>,
 }
 
 impl Findings {
     /// Nothing yet, of so many loads.
     fn new(loads: usize) -> Self {
-        Self { capacities: Vec::new(), loads: vec![Found::default(); loads] }
+        let (capacities, token_capacities) = (Vec::new(), Vec::new());
+        Self { capacities, token_capacities, loads: vec![Found::default(); loads] }
     }
 
     fn standing(self, present: &Present, loads: &[f64]) -> Standing {
@@ -223,6 +231,7 @@ impl Findings {
             capacity: rounded(quantile(&self.capacities, 0.5)),
             points: loads.iter().zip(&self.loads).map(|(&load, found)| found.point(load)).collect(),
             capacities: self.capacities,
+            token_capacities: self.token_capacities,
         }
     }
 }
@@ -232,6 +241,7 @@ impl Findings {
 struct Found {
     all: Tally,
     goodputs: Vec<f64>,
+    token_goodputs: Vec<f64>,
     /// What was offered, as shares of what the server could do in the same round.
     rhos: Vec<f64>,
     used: Used,
@@ -241,6 +251,7 @@ struct Found {
 impl Found {
     fn add(&mut self, Turn { tally, used, cost_error }: Turn, capacity: f64) {
         self.goodputs.push(rounded(tally.goodput()));
+        self.token_goodputs.push(rounded(tally.token_goodput()));
         self.rhos.push(tally.offered_rate() / capacity);
         self.all.add(&tally);
         self.used += used;
@@ -248,7 +259,7 @@ impl Found {
     }
 
     fn point(&self, load: f64) -> Point {
-        let Self { all, goodputs, rhos, used, cost_errors } = self;
+        let Self { all, goodputs, token_goodputs, rhos, used, cost_errors } = self;
         Point {
             load,
             rho: mean(rhos).unwrap_or_default(),
@@ -258,7 +269,8 @@ impl Found {
             achieved_rate: rounded(all.achieved_rate()),
             goodput: rounded(all.goodput()),
             goodputs: goodputs.clone(),
-            good_tokens: rounded(all.good_tokens as f64 / all.seconds),
+            good_tokens: rounded(all.token_goodput()),
+            token_goodputs: token_goodputs.clone(),
             served: all.served.latency(),
             refused: all.refused.latency(),
             expired: all.expired,
@@ -286,16 +298,20 @@ impl Standing {
         self.points.iter().find(|point| point.load == load)
     }
 
-    /// The load at which most was answered in time.
+    /// The load at which most was answered in time, in tokens: who refuses long texts answers more requests than it could
+    /// of all lengths.
     #[must_use]
     pub fn best(&self) -> Option<&Point> {
-        self.points.iter().max_by(|a, b| a.goodput.total_cmp(&b.goodput))
+        self.points.iter().max_by(|a, b| a.good_tokens.total_cmp(&b.good_tokens))
     }
 
-    /// What was answered in time, as a share of what it could do in the same round.
+    /// What was answered in time, as a share of what it could do in the same round, in tokens.
     #[must_use]
     pub fn of_capacity(&self, load: f64) -> Option<Paired> {
-        Paired::of(&self.at(load)?.goodputs, &self.capacities)
+        // At the least load nobody is refused: its requests are as long as those of a capacity.
+        let of_requests = self.points.first().map_or(0.0, Point::mean_tokens);
+        let capacities = in_tokens(&self.token_capacities, &self.capacities, of_requests);
+        Paired::of(&self.at(load)?.tokens_of_rounds(), &capacities)
     }
 
     /// What this one answered in time, less what the other did under the same requests, as a share of the other's:
@@ -308,6 +324,28 @@ impl Standing {
             own.iter().zip(others).map(|(own, other)| (own - other) / scale).collect();
         Interval::student(&differences)
     }
+}
+
+impl Point {
+    /// Tokens that were answered in time, a second, of each round.
+    #[must_use]
+    pub fn tokens_of_rounds(&self) -> Cow<'_, [f64]> {
+        in_tokens(&self.token_goodputs, &self.goodputs, self.mean_tokens())
+    }
+
+    /// Of a request that was answered in time.
+    fn mean_tokens(&self) -> f64 {
+        if self.goodput > 0.0 { self.good_tokens / self.goodput } else { 0.0 }
+    }
+}
+
+/// Tokens of each round. Records that were measured in an earlier way have requests of each round alone: these count as
+/// many tokens as in the mean of all rounds.
+fn in_tokens<'a>(tokens: &'a [f64], requests: &[f64], mean_tokens: f64) -> Cow<'a, [f64]> {
+    if !tokens.is_empty() {
+        return tokens.into();
+    }
+    requests.iter().map(|requests| requests * mean_tokens).collect()
 }
 
 /// Texts whose vectors are compared.

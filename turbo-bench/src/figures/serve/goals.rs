@@ -26,6 +26,8 @@ const NAIVE: &str = POLICIES[1];
 /// Half of an interval that still tells who is ahead, as a share of the goodput: where two may be further apart, nothing
 /// is said.
 const SURE: f64 = 0.05;
+/// Behind the name of what rounds do not tell.
+pub(super) const NOT_SURE: &str = "not sure";
 /// Traces of the packed layout.
 pub(super) const TRACES: [&str; 3] = ["packed-short", "packed-long", "packed-bursts"];
 
@@ -41,10 +43,10 @@ pub fn verdicts(report: &Report) -> Vec<Verdict> {
         all.push(ratio(name, "times naive's capacity", wanted, contest(name).and_then(peak)));
     }
     let found = contest("paper-long").and_then(|it| best(it.standing(TURBO)?, it.standing(PAPER)?));
-    all.push(ratio("paper-long", "times the best goodput of the paper's naive", 1.8, found));
+    all.push(ratio("paper-long", "times the best goodput of the paper's naive, in tokens", 1.8, found));
     for name in ["others-short", "others-long"] {
         let found = contest(name).and_then(beside_others);
-        all.push(ratio(name, "times the best goodput of the best other", 1.5, found));
+        all.push(ratio(name, "times the best goodput of the best other, in tokens", 1.5, found));
     }
     all.push(lost(report));
     all.push(cost_error(report));
@@ -71,10 +73,16 @@ fn verdict(regime: &str, what: &'static str, kind: Kind, wanted: f64, found: Opt
     Verdict { regime: regime.to_owned(), what, kind, wanted, found }
 }
 
-/// A verdict on a ratio of numbers of the same rounds; beside the regime stands how well it is known.
+/// A verdict on a ratio of numbers of the same rounds; beside the regime stands how well it is known. Nothing is said where
+/// what is wanted lies within its interval, or it has none.
 fn paired(regime: &str, what: &'static str, kind: Kind, wanted: f64, found: Option<Paired>) -> Verdict {
-    let known = found.map_or(String::new(), |found| found.known(kind));
-    verdict(&format!("{regime}{known}"), what, kind, wanted, found.map(|found| found.mean))
+    let Some(found) = found else { return verdict(regime, what, kind, wanted, None) };
+    let regime = format!("{regime}{}", found.known(kind));
+    if found.tells(wanted) {
+        return verdict(&regime, what, kind, wanted, Some(found.mean));
+    }
+    let regime = format!("{regime}: {}, {NOT_SURE}", kind.show(found.mean));
+    verdict(&regime, what, kind, wanted, None)
 }
 
 fn ratio(regime: &str, what: &'static str, wanted: f64, found: Option<Paired>) -> Verdict {
@@ -95,7 +103,7 @@ fn policies(name: &str, contest: Option<&Contest>) -> Verdict {
     let widest = undecided.map(|pair| pair.half).fold(0.0, f64::max);
     let is_sure = ahead > 0 || widest <= SURE;
     let regime = format!("{name}{}", known(rounds, Some(widest), Kind::Share));
-    let regime = if is_sure { regime } else { format!("{regime}: not sure") };
+    let regime = if is_sure { regime } else { format!("{regime}: {NOT_SURE}") };
     one(&regime, is_sure.then_some(ahead as f64))
 }
 
@@ -121,7 +129,7 @@ fn overload(name: &str, promised: Duration, contest: Option<&Contest>) -> Vec<Ve
     let share = dp.and_then(|dp| dp.of_capacity(OVERLOAD));
     let millis = |what, wanted, found| verdict(&name, what, Kind::Millis, wanted, found);
     vec![
-        paired(&name, "of the capacity in goodput", Kind::Share, 0.95, share),
+        paired(&name, "of the capacity in goodput, in tokens", Kind::Share, 0.95, share),
         millis("p99 of the served", promised.as_secs_f64() * 1e3, served.map(|it| it.p99_ms)),
         millis("median of a refusal", 5.0, refused.map(|it| it.p50_ms)),
         millis("p99 of a refusal", 25.0, refused.map(|it| it.p99_ms)),
@@ -133,15 +141,15 @@ fn peak(contest: &Contest) -> Option<Paired> {
     Paired::of(&contest.standing(DP)?.capacities, &contest.standing(NAIVE)?.capacities)
 }
 
-/// The best goodput of one over that of another, each at its best load.
+/// The best goodput of one over that of another, each at its best load, in tokens.
 fn best(one: &Standing, other: &Standing) -> Option<Paired> {
-    Paired::of(&one.best()?.goodputs, &other.best()?.goodputs)
+    Paired::of(&one.best()?.tokens_of_rounds(), &other.best()?.tokens_of_rounds())
 }
 
 /// turbo's best goodput over the best of the others'.
 fn beside_others(contest: &Contest) -> Option<Paired> {
     let turbo = contest.standing(TURBO)?;
-    let of_best = |it: &&Standing| it.best().map_or(0.0, |point| point.goodput);
+    let of_best = |it: &&Standing| it.best().map_or(0.0, |point| point.good_tokens);
     let others = contest.standings.iter().filter(|it| it.name != TURBO);
     best(turbo, others.max_by(|a, b| of_best(a).total_cmp(&of_best(b)))?)
 }
@@ -219,10 +227,15 @@ fn endurance(section: Option<&Section>) -> Vec<Verdict> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fire::Latency;
+    use crate::{
+        figures::serve::{page::page, report},
+        fire::Latency,
+    };
 
+    /// Of requests of ten tokens.
     fn point(load: f64, goodputs: &[f64]) -> Point {
         let latency = Latency::default;
+        let goodput = goodputs.iter().sum::<f64>() / goodputs.len() as f64;
         Point {
             load,
             rho: load,
@@ -230,9 +243,10 @@ mod tests {
             offered: 100,
             offered_rate: 100.0,
             achieved_rate: 0.0,
-            goodput: goodputs.iter().sum::<f64>() / goodputs.len() as f64,
+            goodput,
             goodputs: goodputs.to_vec(),
-            good_tokens: 0.0,
+            good_tokens: 10.0 * goodput,
+            token_goodputs: goodputs.iter().map(|goodput| 10.0 * goodput).collect(),
             served: latency(),
             refused: latency(),
             expired: 0,
@@ -250,6 +264,7 @@ mod tests {
             name: (*name).to_owned(),
             capacity: 100.0,
             capacities: vec![100.0; 3],
+            token_capacities: vec![1000.0; 3],
             points: vec![point(load, goodputs)],
         });
         let (arrivals, standings) = (String::new(), standings.collect());
@@ -285,12 +300,51 @@ mod tests {
         };
         let nothing = met(OVERLOAD, &[(DP, &[0.0; 3])]);
         assert_eq!(reached(&nothing), [Some(false), None, None, None]);
-        let mut much = met(OVERLOAD, &[(DP, &[95.0, 96.0, 97.0])]);
+        let mut much = met(OVERLOAD, &[(DP, &[97.0, 98.0, 99.0])]);
         much.standings[0].points[0].served = Latency { count: 9, p99_ms: 251.0, ..Latency::default() };
         assert_eq!(reached(&much), [Some(true), Some(false), None, None]);
         let beside = |other: &[f64]| beside_others(&met(1.0, &[(TURBO, &[90.0; 3]), ("ort", other)]));
         assert_eq!(beside(&[0.0; 3]), None, "nothing is not beaten by infinity");
         assert_eq!(beside(&[60.0; 3]).map(|it| it.mean), Some(1.5));
+    }
+
+    #[test]
+    fn who_answers_short_texts_alone_reaches_no_capacity() {
+        let reached = |contest: &Contest| overload("here", SOON, Some(contest))[0].reached();
+        let mut short = met(OVERLOAD, &[(DP, &[100.0; 3])]);
+        assert_eq!(reached(&short), Some(true));
+        let standing = &mut short.standings[0];
+        (standing.points[0].good_tokens, standing.points[0].token_goodputs) = (500.0, vec![500.0; 3]);
+        standing.points.insert(0, point(0.8, &[80.0; 3]));
+        assert_eq!(standing.best().map(|it| it.load), Some(0.8), "80 of all lengths are more");
+        assert_eq!(reached(&short), Some(false));
+        // As a record has it that was measured in an earlier way.
+        short.standings[0].token_capacities.clear();
+        short.standings[0].points.iter_mut().for_each(|it| it.token_goodputs.clear());
+        assert_eq!(short.standings[0].of_capacity(OVERLOAD).map(|it| it.mean), Some(0.5));
+        assert_eq!(reached(&short), Some(false));
+    }
+
+    #[test]
+    fn what_rounds_do_not_tell_is_not_reached() {
+        let judged = |turbo: &[f64]| {
+            let paper = met(1.0, &[(TURBO, turbo), (PAPER, &[90.0; 3])]);
+            let report = report(vec![("paper-long", Rows::Contest(paper))]);
+            let reached = verdicts(&report).iter().find(|it| it.regime.starts_with("paper-long"))?.reached();
+            Some((reached, page(&report, "")))
+        };
+        // Beside it stands that nothing was lost.
+        let (reached, shown) = judged(&[180.0; 3]).unwrap();
+        assert!(reached == Some(true) && shown.contains("2 of 2 are reached"), "{shown}");
+        for (turbo, known) in [
+            (&[100.0, 180.0, 260.0][..], "(3 rounds, ± 2.21 ×): 2.00 ×, not sure |"),
+            (&[180.0][..], "(one round): 2.00 ×, not sure |"),
+        ] {
+            let (reached, shown) = judged(turbo).unwrap();
+            assert!(reached.is_none() && shown.contains("1 of 2 are reached"), "{shown}");
+            let row = shown.lines().find(|line| line.contains(known));
+            assert!(row.is_some_and(|row| row.ends_with("| ≥ 1.80 × | – | not sure |")), "{shown}");
+        }
     }
 
     #[test]
@@ -302,7 +356,7 @@ mod tests {
         others.standings[0].points[0].cost_error = Some(0.1);
         others.standings[1].points[0].dropped = 40;
         let rows = vec![("paper-long", Rows::Contest(paper)), ("others-long", Rows::Contest(others))];
-        let all = verdicts(&crate::figures::serve::report(rows));
+        let all = verdicts(&report(rows));
         let found = |what: &str| all.iter().find(|it| it.what.starts_with(what) && it.found.is_some());
         let padded = found("times the best goodput of the paper").unwrap();
         assert_eq!((padded.found, &padded.regime[..]), (Some(2.0), "paper-long (3 rounds, ± 0.00 ×)"));

@@ -89,9 +89,8 @@ pub(super) fn run(
     rounds: usize,
     timeline: &mut Timeline,
 ) -> Result<HostPath> {
-    let bodies =
-        |lens: &[u32]| -> Vec<Bytes> { (0..BODIES).map(|seed| texts.body(lens, seed << 20)).collect() };
-    let asked = bodies(&[TOKENS; TEXTS]);
+    let body = |seed: u64| (TOKENS * TEXTS as u32, texts.body(&[TOKENS; TEXTS], seed << 20));
+    let asked: Vec<(u32, Bytes)> = (0..BODIES).map(body).collect();
     let cores = std::thread::available_parallelism()?.get() as f64;
     let mut engines: Vec<(usize, Vec<f64>)> = BATCHES.map(|batch| (batch, Vec::new())).to_vec();
     let (mut servers, mut shares, mut client_cpu) = (Vec::new(), Vec::new(), Vec::new());
@@ -105,13 +104,14 @@ pub(super) fn run(
         }
         let clients = Clients { count: CLIENTS, ramp: pace.ramp, length: pace.capacity };
         let (begin, used) = (Instant::now(), cpu_time());
-        let rate = on_this_thread(async {
+        let capacity = on_this_thread(async {
             saturate(&Rc::new(Connections::to(server.address())?), &asked, clients).await
         })?;
         client_cpu.push((cpu_time() - used).as_secs_f64() / begin.elapsed().as_secs_f64() / cores);
-        servers.push(rate * TEXTS as f64);
+        let rate = capacity.requests * TEXTS as f64;
+        servers.push(rate);
         let best = engines.iter().filter_map(|(_, rates)| rates.last().copied()).fold(0.0, f64::max);
-        shares.push(rounded(rate * TEXTS as f64 / best));
+        shares.push(rounded(rate / best));
         timeline.done(0.7 / rounds as f64);
 
         for ((idle, times), &tokens) in idle.iter_mut().zip(&mut times).zip(lens) {

@@ -59,9 +59,6 @@ pub use regime::{Arrivals, Kind, Regime, Shares, Work};
 /// Name of the server that the others are compared with.
 pub const TURBO: &str = "turbo";
 
-/// Raised when what is measured changes, so that `--missing` measures it anew.
-pub const METHOD: u32 = 3;
-
 /// How it is measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Data {
@@ -91,7 +88,7 @@ pub struct Section {
     pub processor: String,
     /// Threads that each engine computes with.
     pub threads: usize,
-    /// How it was measured: [`METHOD`] then.
+    /// How it was measured: [`Rows::method`] then.
     pub method: u32,
     /// Rounds of turns.
     pub rounds: usize,
@@ -115,6 +112,17 @@ pub enum Rows {
     Endurance(Vec<Trial>),
 }
 
+impl Rows {
+    /// How such things are measured now: raised when that changes, so that `--missing` measures them anew.
+    #[must_use]
+    pub fn method(&self) -> u32 {
+        match self {
+            Self::Contest(_) => 4,
+            Self::HostPath(_) | Self::Endurance(_) => 3,
+        }
+    }
+}
+
 /// All that was measured, as the record keeps it.
 pub type Report = Record<Data, Section, Summary>;
 
@@ -135,7 +143,7 @@ pub struct Pace {
 
 impl Pace {
     /// What the record is measured with: a turn has a thousand requests where most come, and batches for a second
-    /// before any counts. Three rounds of all regimes take less than an hour; where a machine is one's own for longer,
+    /// before any counts. Three rounds of all regimes take some seventy minutes; where a machine is one's own for longer,
     /// more rounds tell more than longer ones.
     pub const WHOLE: Self = Self {
         clients: 64,
@@ -206,7 +214,7 @@ pub fn run(
             commit: begin.commit.clone(),
             processor: begin.processor.clone(),
             threads,
-            method: METHOD,
+            method: rows.method(),
             rounds,
             seconds: (timeline.elapsed() - started).round(),
             agreement,
@@ -231,11 +239,12 @@ fn cost(regime: &Regime, pace: &Pace) -> Cost {
     match &regime.work {
         Work::Contest { servers, shares, .. } => {
             let count = servers.len() as f64;
-            // Who refuses nothing needs as long again for twice its capacity.
+            // Who refuses nothing needs as long again for twice its capacity, half as long for one and a half.
             let patient = servers.iter().filter(|it| !matches!(it, Kind::Turbo { .. })).count() as f64;
-            let loads = count * shares.loads().len() as f64;
+            let excess: f64 = shares.loads().iter().map(|load| (load - 1.0).max(0.0)).sum();
+            let turns = count * shares.loads().len() as f64 + patient * excess;
             let [capacity, turn] = [capacity, turn].map(|it| BETWEEN + ramp + it);
-            Cost { fixed: count * START, round: count * capacity + (loads + patient) * turn }
+            Cost { fixed: count * START, round: count * capacity + turns * turn }
         }
         Work::HostPath(_) => Cost { fixed: 2.0 * START, round: ramp + capacity + 8.0 },
         Work::Endurance => Cost { fixed: siege::STARTS as f64 * START + pace.siege.seconds(), round: 0.0 },
@@ -347,7 +356,7 @@ fn report(sections: Vec<(&str, Rows)>) -> Report {
         commit: String::new(),
         processor: String::new(),
         threads: 2,
-        method: METHOD,
+        method: rows.method(),
         rounds: 3,
         seconds: 1.0,
         agreement: Vec::new(),

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use super::{
-    METHOD, Report, Rows, Section, TURBO,
+    Report, Rows, Section, TURBO,
     contest::{Contest, Point, Standing},
-    goals,
+    goals::{self, NOT_SURE},
     host_path::HostPath,
     paired::Paired,
     picture,
@@ -13,7 +13,7 @@ use super::{
 use crate::{
     figures::{
         numbers::{digits, mean},
-        verdict::{self, Kind},
+        verdict::{self, Kind, Verdict},
     },
     fire::Latency,
     siege::Trial,
@@ -24,22 +24,25 @@ pub const NOTES: &str = "serve-notes.md";
 
 /// How it was measured.
 const HOW: &str = "\
-Every server is a process that is asked over loopback HTTP with JSON in and JSON out; the generator is a process on the
-same cores, so what it takes is missing to all alike. *Capacity* is what clients get that ask again as soon as they have
-their answer. Then requests come at their times, whatever has become of the earlier ones, and times of answers count
-from when a request should have been sent. *Load* is what was offered as a share of the capacity of the first server
-(beside the paper's and others: of its own), *ρ* as a share of the server's own. *Goodput* is what was
-answered in the time that was promised, per second: a few times what a batch may take, which is 100 ms, and twice that
-where a single text may be a large part of a batch. *Tokens* are those of the goodput: who refuses long texts rather
-than short ones answers more requests than it could of all lengths. In a round all get the same requests, in turns, and
-loads are shares of what was measured in that round; the next round has other requests, or begins elsewhere in those
-that were recorded. ± is half of Student's interval of 95 % over differences or ratios of the rounds. Which policy is
-the best is said where every pair is told apart or known to within 5 %; *not sure* is said elsewhere, and more rounds
-tell. *s* is for how long requests were sent that count, in all rounds, and *sent late* how late the generator itself
-was, in the median and at worst. No answers are kept (`--cache-bytes 0`). Padded batches have twenty texts at most, as
-in the paper; *the paper's naive* takes all that waits, pads it, has no other limit than those twenty, and refuses nothing.
-*Off* is how far a server's prediction of a batch was off, in the median of the last hundred. Words of the texts are as
-frequent as in natural ones (Zipf's law over the vocabulary).
+Every server is a process that is asked over loopback HTTP with JSON in and JSON out; the generator is a process on
+the same cores, so what it takes is missing to all alike. *Capacity* is what clients get that ask again as soon as
+they have their answer: their number over the time of an answer. Then requests come at their times, whatever has
+become of the earlier ones, and times of answers count from when a request should have been sent. *Load* is what was
+offered as a share of the capacity of the first server (beside the paper's and others: of its own), *ρ* as a share of
+the server's own. *Goodput* is what was answered in the time that was promised, per second: a few times what a batch
+may take, which is 100 ms, and twice that where a single text may be a large part of a batch. *Tokens* are those of
+the goodput: who refuses long texts rather than short ones answers more requests than it could of all lengths, so
+goals that set a goodput beside a capacity, or the best load of one server beside that of another, compare tokens, and
+the best load is the one with most. In a round all get the same requests, in turns, and loads are shares of what was
+measured in that round; the next round has other requests, or begins elsewhere in those that were recorded. ± is half
+of Student's interval of 95 % over differences or ratios of the rounds. Which policy is the best is said where every
+pair is told apart or known to within 5 %; *not sure* is said elsewhere, and more rounds tell. So it is with a ratio
+where what is wanted lies within its ±, or that one round has found: it counts as not reached. *s* is for how long
+requests were sent that count, in all rounds, and *sent late* how late the generator itself was, in the median and at
+worst. No answers are kept (`--cache-bytes 0`). Padded batches have twenty texts at most, as in the paper; *the
+paper's naive* takes all that waits, pads it, has no other limit than those twenty, and refuses nothing. *Off* is how
+far a server's prediction of a batch was off, in the median of the last hundred. Words of the texts are as frequent as
+in natural ones (Zipf's law over the vocabulary).
 ";
 
 /// What people write for the name of a server.
@@ -77,20 +80,40 @@ pub fn page(report: &Report, notes: &str) -> String {
         "" => String::new(),
         notes => format!("\n## What stands between\n\n{notes}\n"),
     };
-    let verdicts = goals::verdicts(report);
-    let (reached, looked) = verdict::score(&verdicts);
-    let sections: String = report.rows.iter().map(of_section).collect();
+    let one = one_processor(report);
+    let sections: String = report.rows.iter().map(|section| of_section(section, one)).collect();
     format!(
         "# turbo under fire\n\nWritten by `cargo xtask bench serve` from `serve.json`.\n\n{}\n{HOW}\n\
-         ## What is wanted, and what was found\n\n{reached} of {looked} are reached.\n\n{}{notes}\n{}{sections}",
+         ## What is wanted, and what was found\n\n{}{notes}\n{}{sections}",
         about(report),
-        verdict::table(&verdicts, Kind::show),
+        of_goals(&goals::verdicts(report)),
         pictures(report),
     )
 }
 
+/// How many are reached, and all of them: what rounds do not tell was measured, and is not reached.
+fn of_goals(verdicts: &[Verdict]) -> String {
+    let (reached, looked) = verdict::score(verdicts);
+    let unsure = verdicts.iter().filter(|it| it.regime.ends_with(NOT_SURE)).count();
+    let row = |row: &str| match row.contains(NOT_SURE) {
+        true => row.replace("not measured", NOT_SURE) + "\n",
+        false => format!("{row}\n"),
+    };
+    let table: String = verdict::table(verdicts, Kind::show).lines().map(row).collect();
+    format!("{reached} of {} are reached.\n\n{table}", looked + unsure)
+}
+
+/// Whether all was measured on the same one.
+fn one_processor(report: &Report) -> bool {
+    report.rows.windows(2).all(|pair| pair[0].processor == pair[1].processor)
+}
+
 fn about(report: &Report) -> String {
     let provenance = &report.provenance;
+    let processor = match one_processor(report) {
+        true => provenance.processor.as_str(),
+        false => "the processor that each section names,",
+    };
     let foreign: Vec<f64> = report.rows.iter().flat_map(foreign).collect();
     let foreign = mean(&foreign).map_or(String::new(), |share| {
         format!("; others used {:.0} % of the machine meanwhile", share * 100.0)
@@ -98,7 +121,7 @@ fn about(report: &Report) -> String {
     format!(
         "{} threads compute, on {} with {} cores ({}, commit {}{foreign}).\n",
         report.data.threads,
-        provenance.processor,
+        processor,
         provenance.cores,
         provenance.date.split('T').next().unwrap_or_default(),
         provenance.commit,
@@ -121,10 +144,19 @@ fn pictures(report: &Report) -> String {
     if links.is_empty() { links } else { format!("## Pictures\n\n{links}") }
 }
 
-fn of_section(section: &Section) -> String {
-    let Section { name, model, commit, date, rounds, seconds, method, rows, .. } = section;
+/// A section; it names its processor where not all have the same.
+fn of_section(section: &Section, one_processor: bool) -> String {
+    let Section { name, model, commit, date, processor, rounds, seconds, method, rows, .. } = section;
     let minute = date.get(..16).unwrap_or(date);
-    let earlier = if *method == METHOD { "" } else { " It was measured in an earlier way." };
+    let processor = if one_processor { String::new() } else { format!("{processor}, ") };
+    let earlier = match rows {
+        _ if *method == rows.method() => "",
+        Rows::Contest(_) => {
+            " It was measured in an earlier way: capacities are counts of the answers that came in a span, and a round's \
+             tokens are worked out from its requests and what these have in the mean of all rounds."
+        }
+        Rows::HostPath(_) | Rows::Endurance(_) => " It was measured in an earlier way.",
+    };
     let mut text = format!("## {}\n\n", heading(name));
     _ = write!(text, "`{model} {name}`: ");
     match rows {
@@ -140,7 +172,7 @@ fn of_section(section: &Section) -> String {
         Rows::HostPath(_) => _ = write!(text, "{}, ", times(*rounds)),
         Rows::Endurance(_) => {}
     }
-    _ = writeln!(text, "{seconds:.0} s, {minute}, commit {commit}.{earlier}\n");
+    _ = writeln!(text, "{seconds:.0} s, {processor}{minute}, commit {commit}.{earlier}\n");
     match rows {
         Rows::Contest(contest) => text += &of_contest(contest),
         Rows::HostPath(found) => text += &of_host_path(found),
@@ -156,7 +188,7 @@ fn times(rounds: usize) -> String {
 fn of_contest(contest: &Contest) -> String {
     let Some(first) = contest.standings.first() else { return String::new() };
     let mut text = format!(
-        "| server | capacity, {} clients, 1/s | × {} | best goodput, of its capacity |\n|---|---:|---:|---:|\n",
+        "| server | capacity, {} clients, 1/s | × {} | best goodput, of its capacity in tokens |\n|---|---:|---:|---:|\n",
         contest.clients,
         title(&first.name)
     );
@@ -164,7 +196,7 @@ fn of_contest(contest: &Contest) -> String {
         let Standing { name, capacity, capacities, .. } = standing;
         let share = Paired::of(capacities, &first.capacities);
         let share = share.map_or(String::new(), |it| within(it.mean, it.half, ""));
-        let best = standing.best().and_then(|best| Paired::of(&best.goodputs, capacities));
+        let best = standing.best().and_then(|best| standing.of_capacity(best.load));
         let best =
             best.map_or(String::new(), |it| within(100.0 * it.mean, it.half.map(|half| 100.0 * half), " %"));
         _ = writeln!(text, "| {} | {} | {share} | {best} |", title(name), digits(*capacity));
@@ -274,7 +306,26 @@ fn of_trials(trials: &[Trial]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::record::Record;
+    use crate::{
+        figures::serve::{Rows, report},
+        record::Record,
+    };
+
+    #[test]
+    fn sections_name_their_processors_where_these_differ() {
+        let shown = |[first, second]: [&str; 2]| {
+            let nobody = || Rows::Endurance(Vec::new());
+            let mut report = report(vec![("host-path", nobody()), ("endurance", nobody())]);
+            report.provenance.processor = second.to_owned();
+            for (section, processor) in report.rows.iter_mut().zip([first, second]) {
+                section.processor = processor.to_owned();
+            }
+            let page = super::page(&report, "");
+            [first, second].map(|processor| page.matches(processor).count())
+        };
+        assert_eq!(shown(["EPYC", "EPYC"]), [1, 1]);
+        assert_eq!(shown(["Xeon", "EPYC"]), [1, 1]);
+    }
 
     /// The page of the repository is that of its record, and there is none without one.
     #[test]

@@ -26,6 +26,12 @@ impl Paired {
         Some(Self { mean, half: Interval::student(&ratios).map(|it| it.half), rounds })
     }
 
+    /// Whether it is known to be above or below what is wanted: the whole interval is.
+    #[must_use]
+    pub fn tells(&self, wanted: f64) -> bool {
+        self.half.is_some_and(|half| (self.mean - wanted).abs() >= half)
+    }
+
     /// How well it is known, behind a name: ` (3 rounds, ± 1.2 %)`.
     #[must_use]
     pub fn known(&self, kind: Kind) -> String {
@@ -52,6 +58,13 @@ mod tests {
         assert_eq!(paired.known(Kind::Ratio), " (3 rounds, ± 0.00 ×)");
         let once = Paired::of(&[3.0], &[2.0]).unwrap();
         assert_eq!((once.mean, once.half, once.known(Kind::Share)), (1.5, None, " (one round)".to_owned()));
+    }
+
+    #[test]
+    fn an_interval_that_holds_what_is_wanted_does_not_tell() {
+        let tells = |mean, half| Paired { mean, half, rounds: 3 }.tells(2.0);
+        assert_eq!([2.5, 2.25, 1.75, 1.5].map(|mean| tells(mean, Some(0.5))), [true, false, false, true]);
+        assert!(tells(2.0, Some(0.0)) && !tells(9.0, None), "one round tells nothing");
     }
 
     #[test]

@@ -139,8 +139,9 @@ impl Shares {
 /// Offered, as shares of a capacity.
 pub const LOADS: [f64; 4] = [0.5, 0.8, 0.95, 2.0];
 /// The same where the best of each server is looked for, which lies somewhere near its capacity: who refuses nothing
-/// answers everything late from there on.
-const CLOSE_LOADS: [f64; 5] = [0.5, 0.8, 0.9, 1.0, 2.0];
+/// answers everything late from there on. A capacity is that of so many clients; who makes larger batches of more that
+/// waits has its best above it.
+const CLOSE_LOADS: [f64; 8] = [0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0];
 /// Of `--batching`, the first the one that is compared with the others.
 pub const POLICIES: [&str; 5] = ["dp", "naive", "none", "token-budget", "sorted-window"];
 /// Other engines; see `peers/serve_peer.py`.
