@@ -2,6 +2,11 @@
 //!
 //! `cargo run --release --example compose -- models/minilm`, then
 //! `curl 'localhost:3000/nearest?to=something+to+eat'`.
+//!
+//! `http::router` is the routes alone. What goes around it is one's own choice, inside first: gRPC (`grpc::router`, merged),
+//! bounds on the bytes of all clients together (`net::bounded`), a key (`net::protect`), origins (`net::allow_origins`).
+//! The binary `turbo` offers all of them; this server has the bounds. `EngineConfig::default()` keeps neither answers nor
+//! measured costs, so every start measures batches, for up to ten seconds.
 
 use std::{collections::HashMap, path::Path, sync::Arc};
 
@@ -13,7 +18,7 @@ use turbo_serve::{
         OutputKind,
     },
     http::{self, HttpOptions, Metrics},
-    net::{self, Ending, GRACE},
+    net::{self, Ending, GRACE, InFlightLimits},
 };
 
 const WORDS: [&str; 6] = ["bread", "bicycle", "violin", "thunder", "wallet", "tiger"];
@@ -27,7 +32,8 @@ async fn main() -> anyhow::Result<()> {
     let engine = Engine::start(model, &EngineConfig::default())?;
 
     let words = Arc::new(vectors(&engine, WORDS).await?);
-    let usual = http::router(Arc::new(engine.clone()), metrics, HttpOptions::default());
+    let options = HttpOptions::default();
+    let usual = http::router(Arc::new(engine.clone()), metrics, options);
     let asked = engine.clone();
     let nearest = move |Query(query): Query<HashMap<String, String>>| async move {
         let to = query.get("to").map_or("", String::as_str);
@@ -37,6 +43,8 @@ async fn main() -> anyhow::Result<()> {
         }
     };
     let router = Router::new().route("/nearest", get(nearest)).merge(usual);
+    // A body is read before its request has a slot: without bounds every connection could hold one.
+    let router = net::bounded(router, InFlightLimits::of_this_machine(options.payload_limit));
 
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
     println!("listening on http://{}", listener.local_addr()?);
