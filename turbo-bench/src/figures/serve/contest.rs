@@ -50,7 +50,7 @@ pub struct Standing {
     /// The same, of each round.
     pub capacities: Vec<f64>,
     /// Tokens of those, a second, of each round; of none in a record that was measured in an earlier way.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub token_capacities: Vec<f64>,
     /// What became of each load.
     pub points: Vec<Point>,
@@ -78,7 +78,7 @@ pub struct Point {
     /// Tokens of those, a second.
     pub good_tokens: f64,
     /// The same, of each round; of none in a record that was measured in an earlier way.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub token_goodputs: Vec<f64>,
     /// Times of the answers, from when their requests should have been sent.
     pub served: Latency,
