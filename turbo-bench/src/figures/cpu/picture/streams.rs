@@ -9,7 +9,7 @@ use crate::figures::{
 const WIDTH: f64 = 480.0;
 const NAMES: f64 = 104.0;
 /// Of the longest bar; what is said of it stands behind it.
-const BARS: f64 = 196.0;
+const BARS: f64 = 160.0;
 const BAR: f64 = 20.0;
 const STEP: f64 = 30.0;
 const TOP: f64 = 56.0;
