@@ -56,7 +56,7 @@ pub unsafe trait Driver: Debug + Send + Sync + 'static {
     /// What the device is.
     fn info(&self) -> &DeviceInfo;
 
-    /// Device memory that is not allocated; what was freed is not.
+    /// Device memory that is not allocated; what was freed is not, once no stream records.
     ///
     /// # Errors
     /// A device failure.
@@ -69,8 +69,8 @@ pub unsafe trait Driver: Debug + Send + Sync + 'static {
     /// [`DeviceError::OutOfMemory`].
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError>;
 
-    /// Gives memory back, once what was enqueued on any stream so far is done. [`Driver::allocate`] has it from now on;
-    /// other processes may have to wait.
+    /// Gives memory back, once what was enqueued on any stream so far is done. [`Driver::allocate`] has it from then
+    /// on, or when the recordings that are under way have ended; other processes may have to wait.
     ///
     /// # Safety
     /// `address` came from [`Driver::allocate`] with as many `bytes`, is freed once, and nothing is enqueued that uses it after.

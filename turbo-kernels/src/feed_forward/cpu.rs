@@ -32,8 +32,8 @@ const NORMALISE: usize = 4;
 
 /// Values between the products of a group may take so many times as much memory as packed rows may of a second-level cache:
 /// each is written and read once, in order, and both weights are read once for each group. On a Zen 5 server three times as
-/// much takes 1 to 3 % off the time of 128 and 500 rows times 768 × 3072 in int8, up to 3 off gated layers of 768 × 1152,
-/// and up to 11 off those of 1024 × 3072; twelve times as much is no better.
+/// much takes 1 to 3 % off the time of 500 rows times 768 × 3072 in int8, up to 3 off gated layers of 768 × 1152, and up
+/// to 11 off those of 1024 × 3072; twelve times as much is no better.
 const RAW_VALUES: usize = 3;
 
 pub(crate) fn feed_forward(

@@ -58,7 +58,7 @@ fn compiler_for(info: &DeviceInfo, cuda: gate::Cuda) -> Result<Compiler, Unavail
 }
 
 /// So many bytes that were freed are given back at once: where nobody takes memory any more, other processes lack no more
-/// than this.
+/// than this, but while a stream records.
 const MOST_WAITING: usize = 64 << 20;
 
 /// A GPU: its memory, its streams, and what all of them share.
