@@ -14,7 +14,7 @@ use std::{
 use crate::{
     ModelError,
     error::one_line,
-    json::JsonObject,
+    json::{JsonObject, is_there},
     packed::KeyMaker,
     safetensors_file::{SafetensorsFile, StoredTensor},
 };
@@ -52,11 +52,11 @@ impl Weights {
     pub(crate) fn open(dir: &Path, prefixes: &[&str]) -> Result<Self, ModelError> {
         let single = dir.join(SINGLE_FILE);
         // What lies beside the one file is not looked at.
-        let index = if single.exists() { None } else { JsonObject::open(dir.join(SHARD_INDEX))? };
+        let index = if is_there(&single) { None } else { JsonObject::open(dir.join(SHARD_INDEX))? };
         let pickle = PICKLES.into_iter().find(|name| dir.join(name).exists());
         let (list, files, stored) = match (index, pickle) {
             (Some(index), _) => open_shards(dir, &index)?,
-            (None, Some(pickle)) if !single.exists() => {
+            (None, Some(pickle)) if !is_there(&single) => {
                 return Err(ModelError::Unsupported {
                     file: dir.to_owned(),
                     field: "the file of weights",

@@ -31,4 +31,4 @@ pub use limits::{Layout, Limits};
 pub use outlook::{Outlook, Prediction};
 pub use policy::{Planner, Policy};
 pub use split::{Splitter, split};
-pub use turns::{Member, Turns};
+pub use turns::{Member, Sharers, Turns};

@@ -22,6 +22,7 @@ use crate::error::SchedError;
 use crate::limits::Layout;
 use crate::pace::Pace;
 use crate::policy::{Planner, Policy};
+use crate::turns::Sharers;
 
 /// All that lies before a request, as far as it is known.
 #[derive(Debug, Clone)]
@@ -38,8 +39,8 @@ pub struct Outlook {
     /// Lengths of those who wait, in order of service.
     waiting: BTreeMap<Place, u32>,
     busy_until: Duration,
-    /// Queues that share the machine.
-    sharers: u32,
+    /// Who else wants the machine.
+    sharers: Sharers,
     pace: Pace,
 }
 
@@ -78,7 +79,7 @@ impl Outlook {
             between: Vec::new(),
             waiting: BTreeMap::new(),
             busy_until: Duration::ZERO,
-            sharers: 1,
+            sharers: Sharers::default(),
             pace: Pace::default(),
         }
     }
@@ -98,10 +99,11 @@ impl Outlook {
         self.busy_until = then;
     }
 
-    /// The machine's time is shared by so many queues that want it, this one among them: what waits takes so many times as
-    /// long. At first there is this one.
-    pub fn shared_by(&mut self, queues: usize) {
-        self.sharers = u32::try_from(queues).unwrap_or(u32::MAX).max(1);
+    /// Whose queues the machine works on besides. Before each batch of this one go as long a batch of each that asks and,
+    /// but for the last one, of whoever has a batch there now, which [`Outlook::busy_until`] counts. At first there is
+    /// nobody else.
+    pub fn shared_with(&mut self, others: Sharers) {
+        self.sharers = others;
     }
 
     /// Learns how long a batch took, as the batcher does.
@@ -144,8 +146,9 @@ impl Outlook {
                 break;
             }
             self.lens.extend(own.clone());
-            let time = self.time().saturating_add(self.time_between());
-            by_cost = self.busy_until.saturating_sub(now).saturating_add(self.of_all(time));
+            let [earlier, last] = self.times();
+            let earlier = earlier.saturating_add(self.time_between());
+            by_cost = self.busy_until.saturating_sub(now).saturating_add(self.of_all(earlier, last));
         }
         let expected = if is_idle { by_cost } else { self.pace.expected(by_cost, now) };
         Prediction { by_cost, expected }
@@ -155,15 +158,16 @@ impl Outlook {
     pub fn time_alone(&mut self, lens: impl IntoIterator<Item = u32>) -> Duration {
         self.lens.clear();
         self.lens.extend(lens);
-        self.time()
+        let [earlier, last] = self.times();
+        earlier.saturating_add(last)
     }
 
     /// Time from `now` until all that is known is answered.
     pub fn time_left(&mut self, now: Duration) -> Duration {
         self.lens.clear();
         self.lens.extend(self.waiting.values());
-        let time = self.time();
-        self.busy_until.saturating_sub(now).saturating_add(self.of_all(time))
+        let [earlier, last] = self.times();
+        self.busy_until.saturating_sub(now).saturating_add(self.of_all(earlier, last))
     }
 
     /// A request of which that was predicted, and that was allowed to take `allowed`, had taken `taken` since then at `now`,
@@ -172,9 +176,11 @@ impl Outlook {
         self.pace.observe(predicted.by_cost, allowed, taken, now);
     }
 
-    /// What `lens` take on a machine of one's own.
-    fn time(&mut self) -> Duration {
-        self.planner.plan(&self.lens, |batch| self.cost.cost(batch)).total_cost().as_duration()
+    /// What the batches of `lens` take on a machine of one's own: all but the last, and that.
+    fn times(&mut self) -> [Duration; 2] {
+        let batches = self.planner.plan(&self.lens, |batch| self.cost.cost(batch));
+        let (all, last) = (batches.total_cost(), batches.iter().last().map_or(0.0, |batch| batch.cost.0));
+        [BatchTotal((all.0 - last).max(0.0)), BatchTotal(last)].map(BatchTotal::as_duration)
     }
 
     /// What goes in between takes: one batch before each of the last plan.
@@ -184,9 +190,12 @@ impl Outlook {
         BatchTotal(batches.iter().take(most).map(|batch| batch.cost.0).sum()).as_duration()
     }
 
-    /// How long it takes until all who share the machine have had so much of its time.
-    fn of_all(&self, time: Duration) -> Duration {
-        time.saturating_mul(self.sharers)
+    /// How long batches take with what goes before them for others.
+    fn of_all(&self, earlier: Duration, last: Duration) -> Duration {
+        let Sharers { asking, running } = self.sharers;
+        let asking = u32::try_from(asking).unwrap_or(u32::MAX);
+        let each = asking.saturating_add(1);
+        earlier.saturating_mul(each.saturating_add(running.into())).saturating_add(last.saturating_mul(each))
     }
 
     fn place(&self, request: &Request) -> Place {

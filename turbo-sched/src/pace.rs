@@ -19,8 +19,9 @@ const DEVIATIONS: f64 = 4.0;
 const LEAST_PART: f64 = 0.25;
 /// What is thought at first.
 const FIRST: Pace = Pace { mean: 1.0, deviation: 0.05, holds_until: Duration::ZERO };
-/// Bounds of the factor. A prediction is never too long by more than half; and too short by more than this it is when a
-/// machine stands still, of which the past says nothing.
+/// Bounds of the factor. A prediction is never too long by more than half, unless others who share the machine want it no
+/// more, which may change at any time; and too short by more than this it is when a machine stands still, of which the past
+/// says nothing.
 const BOUNDS: (f64, f64) = (0.67, 3.0);
 
 /// The mean of taken by predicted time, and the mean deviation from it.

@@ -39,6 +39,15 @@ pub struct Member {
     number: u64,
 }
 
+/// Who else wants a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sharers {
+    /// Members that ask for a turn.
+    pub asking: usize,
+    /// Whether one has a turn, and asks for no other.
+    pub running: bool,
+}
+
 /// What is asked of whoever names a member.
 const PRESENT: &str = "a member has not left";
 
@@ -151,14 +160,15 @@ impl Turns {
         self.members.iter().flatten().filter(|state| state.asks.is_some()).count()
     }
 
-    /// Members that ask for a turn or have one, `member` among them whatever it does: of the device's time each gets as much
-    /// as the others, if it wants so much.
+    /// Who wants the device beside `member`.
     #[must_use]
-    pub fn sharers(&self, member: Member) -> usize {
+    pub fn sharers(&self, member: Member) -> Sharers {
+        let others = || self.members.iter().flatten().filter(|state| state.member != member);
         let has_a_turn = |other| self.holder.is_some_and(|(holder, _)| holder == other);
-        let shares = |state: &State| state.asks.is_some() || has_a_turn(state.member);
-        let others = self.members.iter().flatten().filter(|state| state.member != member && shares(state));
-        1 + others.count()
+        Sharers {
+            asking: others().filter(|state| state.asks.is_some()).count(),
+            running: others().any(|state| state.asks.is_none() && has_a_turn(state.member)),
+        }
     }
 
     /// Nothing once it has left.

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use turbo_sched::sim::{self, Arrival};
 use turbo_sched::{
     BatchOrder, BatchTotal, Batcher, BatcherConfig, Candidate, CostModel, CostTable, Decision, Layout,
-    Limits, Outlook, PackedCost, Policy, Prediction, Priority, Request, RequestId,
+    Limits, Outlook, PackedCost, Policy, Prediction, Priority, Request, RequestId, Sharers,
 };
 
 fn millis(millis: u64) -> Duration {
@@ -275,12 +275,18 @@ fn what_waits_takes_longer_on_a_machine_that_others_share() {
     let patient = |id| request(id, (1, None, 0), millis(0));
     (0..4).for_each(|id| outlook.enter(&patient(id)));
     outlook.busy_until(millis(5));
-    for (queues, until_answered, left) in [(1, 55, 45), (3, 155, 125)] {
-        outlook.shared_by(queues);
+    let sharers = |asking, running| Sharers { asking, running };
+    for (others, until_answered, left) in [
+        (sharers(0, false), 55, 45),
+        (sharers(0, true), 95, 75), // its batch runs already, and is counted
+        (sharers(2, false), 155, 125),
+        (sharers(1, true), 145, 115),
+    ] {
+        outlook.shared_with(others);
         let answered = outlook.time_until_answered(&patient(9), [1], millis(0)).by_cost;
         let times = [answered, outlook.time_left(millis(0)), outlook.time_alone([1])];
         for (time, expected) in times.into_iter().zip([until_answered, left, 10]) {
-            assert!(time.as_millis().abs_diff(expected) <= 1, "{times:?} where {queues} share it");
+            assert!(time.as_millis().abs_diff(expected) <= 1, "{times:?} beside {others:?}");
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use turbo_sched::{Member, Turns};
+use turbo_sched::{Member, Sharers, Turns};
 
 fn ms(time: u64) -> Duration {
     Duration::from_millis(time)
@@ -76,21 +76,27 @@ fn a_second_turn_stands_ready_only_while_nobody_else_asks() {
 }
 
 #[test]
-fn who_asks_or_has_a_turn_shares_the_device_and_oneself_does() {
+fn who_else_asks_or_has_a_turn_shares_the_device() {
     let mut turns = Turns::default();
     let [a, b, c] = [turns.join(), turns.join(), turns.join()];
-    let sharers = |turns: &Turns| [a, b, c].map(|member| turns.sharers(member));
-    assert_eq!(sharers(&turns), [1, 1, 1], "nobody wants it");
+    let sharers = |turns: &Turns| {
+        [a, b, c].map(|member| turns.sharers(member)).map(|Sharers { asking, running }| (asking, running))
+    };
+    assert_eq!(sharers(&turns), [(0, false); 3], "nobody wants it");
     turns.ask(a);
     turns.begin(a);
-    assert_eq!(sharers(&turns), [1, 2, 2]);
+    assert_eq!(sharers(&turns), [(0, false), (0, true), (0, true)]);
     turns.ask(a);
-    assert_eq!(sharers(&turns), [1, 2, 2], "once, though its next one stands ready");
+    assert_eq!(
+        sharers(&turns),
+        [(0, false), (1, false), (1, false)],
+        "once, though its next one stands ready"
+    );
     turns.ask(b);
-    assert_eq!(sharers(&turns), [2, 2, 3]);
+    assert_eq!(sharers(&turns), [(1, false), (1, false), (2, false)]);
     turns.leave(a);
     turns.withdraw(b);
-    assert_eq!([b, c].map(|member| turns.sharers(member)), [1, 1]);
+    assert_eq!([b, c].map(|member| turns.sharers(member)), [Sharers::default(); 2]);
 }
 
 #[test]

@@ -155,4 +155,10 @@ fn a_link_that_leads_nowhere_is_no_absent_file() {
         let error = Checkpoint::open(dir.path()).err().unwrap().to_string();
         assert!(error.contains(&format!("/{file}: ")), "{error}");
     }
+    let (dir, weights) = (copy(), "model.safetensors");
+    fs::write(dir.path().join("pytorch_model.bin"), "pickled").unwrap();
+    fs::remove_file(dir.path().join(weights)).unwrap();
+    std::os::unix::fs::symlink("nowhere", dir.path().join(weights)).unwrap();
+    let error = Checkpoint::open(dir.path()).err().unwrap().to_string();
+    assert!(error.contains(&format!("/{weights}: ")), "{error}");
 }

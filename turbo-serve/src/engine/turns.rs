@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use turbo_sched::{Member, Turns};
+use turbo_sched::{Member, Sharers, Turns};
 
 /// The turns of one device. Clones are handles to the same; one that is shared with nobody makes nobody wait.
 #[derive(Clone, Default)]
@@ -84,9 +84,8 @@ impl Seat {
         None
     }
 
-    /// Predicted time until whoever has the device is done with it, and who shares it just now: all that ask for it or have
-    /// it, and this one in any case.
-    pub(super) fn outlook(&self) -> (Duration, usize) {
+    /// Predicted time until whoever has the device is done with it, and who else wants it just now.
+    pub(super) fn outlook(&self) -> (Duration, Sharers) {
         let Place { device, member } = &*self.0;
         let state = device.lock();
         let left = |until: Instant| until.saturating_duration_since(Instant::now());
@@ -212,12 +211,13 @@ mod tests {
         let seat = device.join();
         let (first, second) = (seat.take(), seat.take());
         let other = device.join();
-        assert_eq!(other.outlook(), (Duration::ZERO, 2), "nobody says");
+        let running = Sharers { asking: 0, running: true };
+        assert_eq!(other.outlook(), (Duration::ZERO, running), "nobody says");
         second.lasts(Duration::from_secs(60));
         drop(first);
         assert!(other.outlook().0 > Duration::from_secs(50));
         drop(second);
-        assert_eq!(other.outlook(), (Duration::ZERO, 1), "it is free");
+        assert_eq!(other.outlook(), (Duration::ZERO, Sharers::default()), "it is free");
     }
 
     #[test]

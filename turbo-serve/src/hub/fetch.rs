@@ -321,6 +321,10 @@ impl Transfer<'_> {
                     model: name.clone(),
                     endpoint: self.settings.shown_endpoint(),
                 }),
+                // It lists the file, so it has the model.
+                ureq::Error::StatusCode(404) => {
+                    Failure::Final(self.broken(file, "it is listed, and not there (404)".to_owned()))
+                }
                 ureq::Error::StatusCode(status) => {
                     Failure::Final(refused(self.settings, name, &answer.sha, status, None))
                 }

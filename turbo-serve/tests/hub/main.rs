@@ -334,6 +334,20 @@ fn a_later_commit_whose_files_are_refused_leaves_the_one_before() {
     assert!(matches!(snapshot.stale, Some(HubError::Gated { .. })));
 }
 
+#[test]
+fn a_later_commit_that_lacks_a_file_it_lists_is_told() {
+    let rig = Rig::new(model());
+    rig.fetch().unwrap();
+    {
+        let mut model = rig.server.model.lock().unwrap();
+        model.commit = LATER_COMMIT.into();
+        model.refuse_files = Some((404, "EntryNotFound"));
+    }
+    let error = rig.fetch().err().unwrap();
+    assert!(matches!(error, HubError::Broken { .. }), "{error}");
+    assert!(error.to_string().ends_with("it is listed, and not there (404)"), "{error}");
+}
+
 /// Its weights are those of the commit before, and are taken from there.
 #[test]
 fn a_later_commit_that_breaks_leaves_the_one_before() {

@@ -54,7 +54,7 @@ pub(crate) enum Miss {
     Slots,
     /// It was not let in: its answer would have come too late.
     Deadline,
-    /// It was let in, and given up when its time was over.
+    /// Its time was over, or less than it takes alone.
     Expired,
     /// It was let in, and answered after the time that the server promises.
     Late,
@@ -67,7 +67,7 @@ pub struct Misses {
     pub slots: u64,
     /// They were not let in: their answers would have come too late.
     pub deadline: u64,
-    /// They were let in, and given up when their time was over.
+    /// Their time was over, or less than they take alone.
     pub expired: u64,
     /// They were let in, and answered after the time that the server promises.
     pub late: u64,
