@@ -114,7 +114,7 @@ step ceilings 30 "${timed[@]}"
 step rows 200 "${timed[@]}"
 step attention 60 "${timed[@]}"
 step encoder 320 "${timed[@]}" --model "$scratch/bert-base"
-step sanitizer 160
+step sanitizer 310
 
 printf '%5d s  in all; what was found is in %s\n' "$SECONDS" "$out"
 $all_went_well

@@ -36,7 +36,7 @@ impl Off {
     /// thousands of values is steady, the worst is a matter of luck. The emulated GPU keeps the same bounds.
     #[must_use]
     pub fn beside_reference(self) -> Self {
-        Self { worst: 2.0 * self.worst, mean: 1.5 * self.mean }
+        Self { worst: 2.5 * self.worst, mean: 1.5 * self.mean }
     }
 
     /// Whether both are within what is allowed.

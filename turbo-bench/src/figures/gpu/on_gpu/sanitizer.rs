@@ -15,7 +15,7 @@ use super::super::sanitizer::{Finding, Sanitized, TOOLS};
 /// Where CUDA's installations have it, if it is not on the path.
 const ELSEWHERE: &str = "/usr/local/cuda/bin/compute-sanitizer";
 /// What each tool may take.
-const PATIENCE: Duration = Duration::from_secs(75);
+const PATIENCE: Duration = Duration::from_secs(150);
 const TICK: Duration = Duration::from_millis(50);
 
 /// Runs `watched` beneath each tool.
