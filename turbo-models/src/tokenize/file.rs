@@ -12,6 +12,7 @@ use tokenizers::{ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, Tokenizer
 use super::{
     byte_bpe::BYTE_BPE,
     encoding::WordRule,
+    ends,
     older::{self, Vocabulary},
     vocab_txt::WORD_PIECE,
 };
@@ -40,7 +41,8 @@ impl TokenizerFiles {
     /// when there is no tokenizer. `cut` is what another file says of long texts.
     pub(super) fn open(dir: &Path, cut: Option<CutSide>) -> Result<Option<Self>, ModelError> {
         let config = JsonObject::open(dir.join("tokenizer_config.json"))?;
-        let Some(tokenizer) = open_any(dir, config.as_ref())? else { return Ok(None) };
+        let Some(mut tokenizer) = open_any(dir, config.as_ref())? else { return Ok(None) };
+        config.as_ref().map_or(Ok(()), |json| ends::add(&mut tokenizer, json))?;
         let types_are_told = types_are_told(dir, config.as_ref())?;
         let mask = named_token(config.as_ref(), "mask_token", ["[MASK]", "<mask>"], &tokenizer)?;
         let unknown = named_token(config.as_ref(), "unk_token", ["[UNK]", "<unk>"], &tokenizer)?;
@@ -179,11 +181,22 @@ fn named_token(
     usual: [&str; 2],
     tokenizer: &Tokenizer,
 ) -> Result<Option<(u32, String)>, ModelError> {
-    let named: Option<Value> = config.map_or(Ok(None), |json| json.get(field))?;
+    let said = config.map_or(Ok(None), |json| said_token(json, field, tokenizer))?;
+    let usual =
+        || usual.into_iter().find_map(|token| Some((tokenizer.token_to_id(token)?, token.to_owned())));
+    Ok(said.or_else(usual))
+}
+
+/// The token that `field` names, if the vocabulary has it.
+pub(super) fn said_token(
+    config: &JsonObject,
+    field: &'static str,
+    tokenizer: &Tokenizer,
+) -> Result<Option<(u32, String)>, ModelError> {
     // old files name the token, new ones describe it
-    let named = named.and_then(|token| Some(token.as_str().or(token["content"].as_str())?.to_owned()));
-    let known = |token: String| Some((tokenizer.token_to_id(&token)?, token));
-    Ok(named.and_then(known).or_else(|| usual.into_iter().find_map(|token| known(token.to_owned()))))
+    let said: Option<Value> = config.get(field)?;
+    let said = said.and_then(|token| Some(token.as_str().or(token["content"].as_str())?.to_owned()));
+    Ok(said.and_then(|token| Some((tokenizer.token_to_id(&token)?, token))))
 }
 
 /// What tokens inside a word begin with, where they can be told from those at its beginning.

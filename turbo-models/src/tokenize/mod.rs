@@ -14,6 +14,7 @@ mod byte_bpe;
 mod cut_rules;
 mod cuts;
 mod encoding;
+mod ends;
 mod error;
 mod file;
 mod lengths;

@@ -1,0 +1,165 @@
+//! Tokens that `tokenizer_config.json` wants around every text, where the steps of the tokenizer do not put them there:
+//! the classes of some decoders do so as they load (Llama's, which Mistral's models have, and that of GTE-Qwen2). Where the
+//! last token stands for a text, it is one of them.
+
+use serde_json::Value;
+use tokenizers::{
+    PostProcessor, PostProcessorWrapper, Tokenizer,
+    processors::{
+        sequence::Sequence,
+        template::{SpecialToken, TemplateProcessing},
+    },
+};
+
+use super::{
+    file::{guarded, said_token},
+    tokens::of_ids,
+};
+use crate::{ModelError, error::one_line, json::JsonObject};
+
+/// Stands for a text; no vocabulary has so many tokens.
+const TEXT: u32 = u32::MAX;
+
+/// Puts the tokens of beginning and end around texts that `config` wants there and that are not there yet. Of a pair, they
+/// are put around each text.
+///
+/// # Errors
+/// [`ModelError::Field`] for tokens that cannot be put there.
+pub(super) fn add(tokenizer: &mut Tokenizer, config: &JsonObject) -> Result<(), ModelError> {
+    let wanted = |flag, token| {
+        let is_wanted = config.get::<Value>(flag)? == Some(Value::Bool(true));
+        let token = if is_wanted { said_token(config, token, tokenizer)? } else { None };
+        Ok::<_, ModelError>(token.map(|(id, _)| id))
+    };
+    let (first, last) = (wanted("add_bos_token", "bos_token")?, wanted("add_eos_token", "eos_token")?);
+    let Some((mut before, mut behind)) = around(tokenizer) else { return Ok(()) };
+    let first = first.filter(|id| before.first() != Some(id));
+    let last = last.filter(|id| behind.last() != Some(id));
+    if first.is_none() && last.is_none() {
+        return Ok(());
+    }
+    before.splice(0..0, first);
+    behind.extend(last);
+    let steps = template(&before, &behind, tokenizer)
+        .map_err(|why| config.wrong(if last.is_some() { "add_eos_token" } else { "add_bos_token" }, why))?;
+    let kept = byte_level(tokenizer.get_post_processor());
+    tokenizer.with_post_processor(Some(match kept {
+        None => PostProcessorWrapper::Template(steps),
+        Some(bytes) => PostProcessorWrapper::Sequence(Sequence::new(vec![bytes, steps.into()])),
+    }));
+    Ok(())
+}
+
+/// What the steps put before a text and behind it; `None` where that is not the same for each.
+fn around(tokenizer: &Tokenizer) -> Option<(Vec<u32>, Vec<u32>)> {
+    let Some(steps) = tokenizer.get_post_processor() else { return Some((Vec::new(), Vec::new())) };
+    let joined = guarded(|| steps.process(of_ids(vec![TEXT]), None, true)).ok()?;
+    let mut parts = joined.get_ids().split(|id| *id == TEXT).map(<[u32]>::to_vec);
+    let (before, behind) = (parts.next()?, parts.next()?);
+    parts.next().is_none().then_some((before, behind))
+}
+
+/// The step that moves the places of tokens to where their letters begin: it puts nothing around texts.
+fn byte_level(steps: Option<&PostProcessorWrapper>) -> Option<PostProcessorWrapper> {
+    let is_byte_level = |step: &&PostProcessorWrapper| matches!(step, PostProcessorWrapper::ByteLevel(_));
+    match steps? {
+        PostProcessorWrapper::Sequence(steps) => steps.as_ref().iter().find(is_byte_level).cloned(),
+        step => Some(step).filter(is_byte_level).cloned(),
+    }
+}
+
+/// Puts these around each text.
+fn template(before: &[u32], behind: &[u32], tokenizer: &Tokenizer) -> Result<TemplateProcessing, String> {
+    // by number: a token may be written as templates write something else
+    let name = |id: &u32, sequence: usize| format!("{id}:{sequence}");
+    let around = |text: &str, sequence: usize| {
+        let (before, behind) = (before.iter(), behind.iter());
+        let text = [format!("{text}:{sequence}")];
+        let pieces = before.map(|id| name(id, sequence)).chain(text);
+        pieces.chain(behind.map(|id| name(id, sequence))).collect::<Vec<String>>()
+    };
+    let special = before.iter().chain(behind).map(|&id| {
+        let token = tokenizer.id_to_token(id).ok_or_else(|| format!("{id} is no token"))?;
+        SpecialToken::new(id.to_string(), vec![id], vec![token]).map_err(one_line)
+    });
+    let special = special.collect::<Result<Vec<_>, String>>()?;
+    let mut builder = TemplateProcessing::builder();
+    builder.try_single(around("$A", 0)).map_err(one_line)?;
+    builder.try_pair([around("$A", 0), around("$B", 1)].concat()).map_err(one_line)?;
+    builder.special_tokens(special).build().map_err(one_line)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{Encoded, InputLimits, TextTokenizer, Truncation};
+
+    /// The ids of one text and of two, of a tokenizer with this step behind it and these fields in `tokenizer_config.json`.
+    fn ids(steps: &Value, config: &Value) -> [Vec<u32>; 2] {
+        let dir = tempfile::tempdir().unwrap();
+        let tokenizer = json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": steps, "decoder": null,
+            "model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "<s>": 1, "$A": 2, "a": 3, "b": 4}},
+        });
+        std::fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+        std::fs::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+        let limits = InputLimits { max_input_length: 9, vocab_size: 5, type_vocab_size: 2 };
+        let tokenizer = TextTokenizer::open(dir.path(), limits).unwrap().unwrap();
+        let encode = |text: Encoded| text.input_ids;
+        [
+            encode(tokenizer.encode("a b", Truncation::Off).unwrap()),
+            encode(tokenizer.encode(("a", "b"), Truncation::Off).unwrap()),
+        ]
+    }
+
+    fn of(template: &str) -> Value {
+        let steps = TemplateProcessing::builder()
+            .try_single(template)
+            .unwrap()
+            .try_pair(format!("{template} $B:1"))
+            .unwrap()
+            .special_tokens(vec![("<s>", 1)])
+            .build();
+        serde_json::to_value(steps.unwrap()).unwrap()
+    }
+
+    #[test]
+    fn tokens_are_put_around_texts_where_the_files_want_them() {
+        // the end is called as a template calls a text
+        let config = json!({"bos_token": "<s>", "eos_token": {"content": "$A"}});
+        let with = |flags: &[&str]| {
+            let mut config = config.clone();
+            flags.iter().for_each(|flag| config[*flag] = true.into());
+            config
+        };
+        let (first, last) = ("add_bos_token", "add_eos_token");
+        let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false});
+        for steps in [json!(null), bytes.clone(), json!({"type": "Sequence", "processors": [bytes]})] {
+            assert_eq!(ids(&steps, &with(&[])), [[3, 4], [3, 4]]);
+            assert_eq!(ids(&steps, &with(&[last])), [vec![3, 4, 2], vec![3, 2, 4, 2]]);
+            assert_eq!(ids(&steps, &with(&[first])), [vec![1, 3, 4], vec![1, 3, 1, 4]]);
+            assert_eq!(ids(&steps, &with(&[first, last])), [vec![1, 3, 4, 2], vec![1, 3, 2, 1, 4, 2]]);
+        }
+        let begun = of("<s> $A");
+        assert_eq!(ids(&begun, &with(&[first])), [vec![1, 3, 4], vec![1, 3, 4]], "it is there already");
+        for flags in [&[last][..], &[first, last]] {
+            assert_eq!(ids(&begun, &with(flags)), [vec![1, 3, 4, 2], vec![1, 3, 2, 1, 4, 2]], "{flags:?}");
+        }
+    }
+
+    #[test]
+    fn tokens_that_there_are_not_are_not_put_there() {
+        for config in [
+            json!({"add_eos_token": true}),
+            json!({"add_eos_token": true, "eos_token": null}),
+            json!({"add_eos_token": true, "eos_token": "</s>"}),
+            json!({"add_eos_token": false, "eos_token": "<s>"}),
+            json!({"add_eos_token": "yes", "eos_token": "<s>"}),
+        ] {
+            assert_eq!(ids(&json!(null), &config), [[3, 4], [3, 4]], "{config}");
+        }
+    }
+}
