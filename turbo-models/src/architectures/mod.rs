@@ -1,7 +1,8 @@
 //! The models that can be drawn: one file each, and one line in [`ALL`].
 //!
 //! A file says how configurations name the family, what they call its sizes, and how the weights are drawn together.
-//! What several families share stands beside them: [`post_norm`], [`attention`], [`rotary`] positions, and [`heads`].
+//! What several families share stands beside them: [`post_norm`], [`attention`], [`rotary`] positions, [`global_layers`], and
+//! [`heads`].
 
 mod albert;
 mod attention;
@@ -9,6 +10,7 @@ mod bert;
 mod dense;
 mod distilbert;
 mod electra;
+mod global_layers;
 mod gte;
 mod heads;
 mod modernbert;

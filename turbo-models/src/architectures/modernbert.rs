@@ -8,6 +8,7 @@ use super::{
     Architecture, Name,
     attention::TurnedAttention,
     bert,
+    global_layers::GlobalLayers,
     heads::{HasBias, Head, Step, Width, Words},
     rotary,
 };
@@ -118,7 +119,8 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
     let reach = config.count(LOCAL_TOKENS)? as usize / 2;
     let local =
         Sight { mask: AttentionMask::Window { reach }, table: rotary::table(drawing, config, theta, 1.0)? };
-    let global_layers = GlobalLayers::of(config)?;
+    let regular = || Ok(GlobalLayers::Every { distance: config.count(GLOBAL_EVERY)?, first: 0 });
+    let global_layers = GlobalLayers::listed_or(config, regular)?;
 
     let ids = drawing.graph.input(Input::InputIds);
     let words = (config.vocab_size, config.hidden_size);
@@ -140,40 +142,6 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
     }
     drawing.graph.layer(None);
     layers.norm(drawing, "final_norm", x)
-}
-
-/// Which layers see the whole input.
-enum GlobalLayers {
-    /// They come at regular distances.
-    Every(u32),
-    /// The file says it of each layer.
-    Listed(Vec<bool>),
-}
-
-impl GlobalLayers {
-    fn of(config: &ModelConfig) -> Result<Self, ModelError> {
-        const LIST: &str = "layer_types";
-        let Some(list) = config.optional::<Vec<String>>(LIST)? else {
-            return Ok(Self::Every(config.count(GLOBAL_EVERY)?));
-        };
-        if list.len() != config.num_hidden_layers as usize {
-            let why = format!("lists {} of {} layers", list.len(), config.num_hidden_layers);
-            return Err(config.wrong(LIST, why));
-        }
-        let is_global = |name: &String| match name.as_str() {
-            "full_attention" => Ok(true),
-            "sliding_attention" => Ok(false),
-            other => Err(config.unsupported(LIST, other, "full_attention, sliding_attention")),
-        };
-        Ok(Self::Listed(list.iter().map(is_global).collect::<Result<_, _>>()?))
-    }
-
-    fn has(&self, layer: u32) -> bool {
-        match self {
-            Self::Every(distance) => layer.is_multiple_of(*distance),
-            Self::Listed(is_global) => is_global[layer as usize],
-        }
-    }
 }
 
 impl Layers {
