@@ -106,6 +106,8 @@ fn parts(drawn: &Graph) -> Vec<Part> {
 
 /// `encoder.layer.*.output.dense` of `encoder.layer.7.output.dense.weight`.
 fn part_of(tensor: &str) -> String {
+    // what is made of a tensor as it is loaded stands in brackets
+    let tensor = tensor.split_once('[').map_or(tensor, |(published, _)| published);
     let module = tensor.rsplit_once('.').map_or(tensor, |(module, _)| module);
     let is_number = |piece: &str| !piece.is_empty() && piece.bytes().all(|byte| byte.is_ascii_digit());
     let pieces = module.split('.').map(|piece| if is_number(piece) { "*" } else { piece });
@@ -122,6 +124,8 @@ mod tests {
             ("encoder.layer.7.output.dense.weight", "encoder.layer.*.output.dense"),
             ("encoder.layer.11.output.dense.bias", "encoder.layer.*.output.dense"),
             ("embeddings.word_embeddings.weight", "embeddings.word_embeddings"),
+            ("encoder.layer.7.mlp.up_gate_proj.weight[0..48]", "encoder.layer.*.mlp.up_gate_proj"),
+            ("embed_tokens.weight[*27.712812]", "embed_tokens"),
             ("scale", "scale"),
         ];
         for (tensor, part) in cases {
