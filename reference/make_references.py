@@ -68,8 +68,8 @@ def fill(model, seed, salt, fixture):
                 continue
             x = rng(seed, salt, fixture, name).standard_normal(tuple(p.shape))
             low = name.lower()
-            if p.dim() == 1 and low.endswith("weight"):  # norm gain
-                x = 1.0 + 0.1 * x
+            if p.dim() == 1 and low.endswith("weight"):  # norm gain, or what it is more than one
+                x = (0.0 if model.config.model_type == "gemma3_text" else 1.0) + 0.1 * x
             elif p.dim() == 1:
                 x = 0.1 * x
             elif "embed" in low or "shared" in low or "wte" in low or "wpe" in low:
@@ -171,6 +171,15 @@ QWEN = dict(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_he
             intermediate_size=48, max_position_embeddings=64, rope_theta=1e6, pad_token_id=0)
 QWEN_HEAD = dict(QWEN, vocab_size=61, hidden_size=16, num_hidden_layers=1, intermediate_size=24,
                  max_position_embeddings=24)
+QWEN2 = {key: value for key, value in QWEN.items() if key != "head_dim"}
+QWEN2_HEAD = dict(QWEN2, vocab_size=61, hidden_size=16, num_hidden_layers=1, intermediate_size=24,
+                  max_position_embeddings=24)
+# the window is what inputs end at
+MISTRAL = dict(QWEN2, rope_theta=10000.0, sliding_window=64, max_position_embeddings=512)
+MISTRAL_HEAD = dict(QWEN2_HEAD, head_dim=16, sliding_window=None)
+GEMMA = dict(vocab_size=97, hidden_size=24, num_hidden_layers=8, num_attention_heads=3, num_key_value_heads=1, head_dim=16,
+             intermediate_size=40, max_position_embeddings=64, query_pre_attn_scalar=24, sliding_window=8,
+             use_bidirectional_attention=True, pad_token_id=0)
 NOMIC = dict(vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_inner=48, n_positions=64)
 NOMIC_SMALL = dict(vocab_size=61, n_embd=16, n_layer=1, n_head=2, n_inner=24, n_positions=24)
 GTE_HEAD = dict(vocab_size=61, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
@@ -220,6 +229,19 @@ HEADS = {  # fixture: (model class, config class, config arguments, labels); row
                         None),
     "qwen3-long": ("Qwen3Model", "Qwen3Config", dict(QWEN_HEAD, max_position_embeddings=600), None),
     "qwen3-bias": ("Qwen3Model", "Qwen3Config", dict(QWEN_HEAD, attention_bias=True), None),
+    "qwen2-base": ("Qwen2Model", "Qwen2Config", QWEN2, None),
+    # every token sees all others, under masks made here: this version of the library knows no such field
+    "qwen2-full": ("Qwen2ForCausalLM", "Qwen2Config", dict(QWEN2_HEAD, is_causal=False), None),
+    "qwen2-rerank": ("Qwen2ForSequenceClassification", "Qwen2Config", QWEN2_HEAD, 1),
+    "mistral-base": ("MistralModel", "MistralConfig", MISTRAL, None),
+    "mistral-rerank": ("MistralForSequenceClassification", "MistralConfig", MISTRAL_HEAD, 1),
+    # so do these, in every sixth layer; in the others, and in the second fixture in all but two listed ones, a window
+    "gemma3-base": ("Gemma3TextModel", "Gemma3TextConfig", GEMMA, None),
+    "gemma3-listed": ("Gemma3TextModel", "Gemma3TextConfig",
+                      dict(GEMMA, hidden_size=32, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=2,
+                           intermediate_size=40, max_position_embeddings=24, sliding_window=5, attention_bias=True,
+                           layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"]),
+                      None),
     # not in this version of the library: written out below
     "nomic-base": ("NomicBertModel", "NomicBertConfig", NOMIC, None),
     # what its configuration has where it is silent
@@ -243,7 +265,9 @@ PAD_IN_THE_MIDDLE = {"roberta", "xlm-roberta", "camembert", "mpnet"}
 
 
 def position_limit(cfg):
-    """Longest input in tokens; RoBERTa's table has spare rows for padding."""
+    """Longest input in tokens; RoBERTa's table has spare rows for padding, and Mistral's inputs end at its window."""
+    if cfg.model_type == "mistral" and cfg.sliding_window:
+        return min(cfg.max_position_embeddings, cfg.sliding_window)
     return cfg.max_position_embeddings - (cfg.pad_token_id + 1 if cfg.model_type in PAD_IN_THE_MIDDLE else 0)
 
 
@@ -255,8 +279,27 @@ def put_pad_in_the_middle(cfg, ids, lengths):
                 ids[i, n // 2] = cfg.pad_token_id
 
 
+def masks(model, mask):
+    """What the library is given: the mask itself, or where a decoder's tokens see those behind them, what its later versions
+    make of it."""
+    cfg = model.config
+    if getattr(cfg, "is_causal", True) and not getattr(cfg, "use_bidirectional_attention", False):
+        return mask
+    n, dtype = mask.shape[1], next(model.parameters()).dtype
+    distance = (torch.arange(n)[:, None] - torch.arange(n)).abs()
+
+    def added(reach):
+        seen = mask[:, None, None, :].bool() & (distance <= reach)
+        seen |= torch.eye(n, dtype=torch.bool)  # rows of padding see themselves: softmax of nothing is no number
+        return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
+
+    if cfg.model_type == "gemma3_text":
+        return {"full_attention": added(n), "sliding_attention": added(cfg.sliding_window // 2)}
+    return added(n)
+
+
 def run_encoder(model, ids, mask, types, collect=True):
-    kw = dict(input_ids=ids, attention_mask=mask, output_hidden_states=collect, return_dict=True)
+    kw = dict(input_ids=ids, attention_mask=masks(model, mask), output_hidden_states=collect, return_dict=True)
     if types is not None:
         kw["token_type_ids"] = types
     with torch.no_grad():
@@ -445,18 +488,27 @@ def make_head(root, name, seed):
 
 def in_float64():
     """Newer models compute softmax and RMS norms in float32 whatever the model's type is: a reference must not."""
-    softmax, norm = torch.nn.functional.softmax, hf.models.qwen3.modeling_qwen3.Qwen3RMSNorm
-    narrow_forward = norm.forward
+    softmax, models = torch.nn.functional.softmax, hf.models
 
     def wide_softmax(x, dim=None, _stacklevel=3, dtype=None):
         return softmax(x, dim=dim, dtype=None if x.dtype == torch.float64 else dtype)
 
+    torch.nn.functional.softmax = wide_softmax
+    for norm, least in ((models.qwen3.modeling_qwen3.Qwen3RMSNorm, 0.0), (models.qwen2.modeling_qwen2.Qwen2RMSNorm, 0.0),
+                        (models.mistral.modeling_mistral.MistralRMSNorm, 0.0),
+                        (models.gemma3.modeling_gemma3.Gemma3RMSNorm, 1.0)):
+        norm.forward = wide_norm(norm.forward, least)
+
+
+def wide_norm(narrow_forward, least):
+    """`narrow_forward` in float64; the gain is the weight and `least`."""
     def forward(self, x):
         if x.dtype in (torch.bfloat16, torch.float16):
             return narrow_forward(self, x)
-        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
+        epsilon = self.eps if hasattr(self, "eps") else self.variance_epsilon
+        return (least + self.weight) * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon))
 
-    torch.nn.functional.softmax, norm.forward = wide_softmax, forward
+    return forward
 
 
 def head_values(out, per_token):

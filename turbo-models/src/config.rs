@@ -87,7 +87,7 @@ impl ModelConfig {
             type_vocab_size: fields.type_vocab_size.map_or(Ok(0), |some| some.value(&json))? as usize,
             layer_norm_eps: fields.layer_norm_eps.epsilon(&json)?,
             torch_dtype: json.get("dtype")?.or(json.get("torch_dtype")?),
-            head_dim: optional(fields.head_dim, hidden_size / num_attention_heads)?,
+            head_dim: fields.head_dim.given(&json)?.unwrap_or(hidden_size / num_attention_heads),
             labels: Labels::read(&json)?,
             json,
         };
@@ -104,6 +104,22 @@ impl ModelConfig {
     /// Most tokens of one input: the positions that tokens can take.
     pub fn max_input_length(&self) -> usize {
         self.max_position_embeddings.saturating_sub(self.spare_positions())
+    }
+
+    /// Says that inputs end at a window before the last position, where inputs of `longest` tokens would not.
+    pub(crate) fn window_warning(
+        &self,
+        fields: &ConfigFields,
+        longest: Option<usize>,
+    ) -> Result<Option<String>, ModelError> {
+        let positions = fields.max_position_embeddings.size(&self.json)?;
+        let ends = causal_window(&self.json, fields)?
+            .filter(|(_, window)| *window < longest.unwrap_or(positions).min(positions));
+        Ok(ends.map(|(field, window)| {
+            format!(
+                "config.json: {field} is {window} of {positions} positions: inputs end there, where it hides nothing yet"
+            )
+        }))
     }
 
     /// The file; what stands under an alias of a field stands under the field, too.
@@ -151,7 +167,7 @@ impl ModelConfig {
 
     /// Whether the file says null, which is not always the same as not to say anything.
     pub(crate) fn is_null(&self, field: &str) -> bool {
-        self.json.iter().any(|(name, value)| name == field && value.is_null())
+        self.json.is_null(field)
     }
 
     /// Whether the file has a value for the field.
@@ -209,7 +225,7 @@ impl ModelConfig {
 
     fn check_heads(&self, fields: &ConfigFields) -> Result<(), ModelError> {
         let (hidden, heads, shared) = (self.hidden_size, self.num_attention_heads, self.num_key_value_heads);
-        if fields.head_dim.is_none() && !hidden.is_multiple_of(heads) {
+        if fields.head_dim.given(&self.json)?.is_none() && !hidden.is_multiple_of(heads) {
             let why = format!("{heads} heads do not divide {} {hidden}", fields.hidden_size.name());
             return Err(self.json.wrong(fields.num_attention_heads.name(), why));
         }
@@ -230,13 +246,24 @@ impl ModelConfig {
     }
 }
 
-/// The positions there are; of a model that was stretched, those at which that changes nothing.
+/// The positions there are; of a model that was stretched or sees a window of them, those at which that changes nothing.
 fn max_positions(json: &JsonObject, fields: &ConfigFields) -> Result<usize, ModelError> {
     let positions = fields.max_position_embeddings.size(json)?;
-    match fields.stretched_behind {
-        Some((field, trained)) if json.get::<f64>(field)?.is_some() => Ok(positions.min(trained.size(json)?)),
-        _ => Ok(positions),
-    }
+    let positions = match fields.stretched_behind {
+        Some((field, trained)) if json.get::<f64>(field)?.is_some() => positions.min(trained.size(json)?),
+        _ => positions,
+    };
+    Ok(causal_window(json, fields)?.map_or(positions, |(_, window)| positions.min(window)))
+}
+
+/// How many tokens a causal model sees, and the field that says so; `None`: all of them.
+fn causal_window(
+    json: &JsonObject,
+    fields: &ConfigFields,
+) -> Result<Option<(&'static str, usize)>, ModelError> {
+    // to say nothing means the default, null none
+    let given = fields.causal_window.filter(|window| !json.is_null(window.name()));
+    given.map(|window| Ok((window.name(), window.size(json)?))).transpose()
 }
 
 /// `model_type` decides; files without one are told by the name of the model's class.
@@ -406,7 +433,7 @@ mod tests {
     #[test]
     fn every_refusal_names_the_field_and_both_values() {
         const FAMILIES: &str = "bert, roberta, xlm-roberta, camembert, distilbert, electra, albert, mpnet, \
-             modernbert, nomic_bert, new, gte, qwen3";
+             modernbert, nomic_bert, new, gte, qwen3, qwen2, mistral, gemma3_text";
         let cases = [
             (r#""model_type": "gpt2""#, r#"config.json: model_type is "gpt2", supported: FAMILIES"#),
             (r#""model_type": null"#, "config.json: model_type: missing, supported: FAMILIES"),

@@ -29,8 +29,7 @@ pub(crate) struct ConfigFields {
     pub(crate) num_attention_heads: Setting<u32>,
     /// `None`, or absent: as many as heads of queries.
     pub(crate) num_key_value_heads: Option<&'static str>,
-    /// `None`: the heads share out `hidden_size`.
-    pub(crate) head_dim: Option<Setting<u32>>,
+    pub(crate) head_dim: HeadDim,
     pub(crate) intermediate_size: Setting<u32>,
     pub(crate) hidden_act: Setting<&'static str>,
     pub(crate) max_position_embeddings: Setting<u32>,
@@ -41,6 +40,8 @@ pub(crate) struct ConfigFields {
     pub(crate) positions: Setting<Positions>,
     /// Where this field is given, positions are stretched behind this many, and inputs end there.
     pub(crate) stretched_behind: Option<(&'static str, Setting<u32>)>,
+    /// How many tokens a causal model sees, its own included; null for all. Inputs end there: up to there it hides nothing.
+    pub(crate) causal_window: Option<Setting<u32>>,
     /// Other names of fields, each with the field it means: `attribute_map` of the transformers library.
     pub(crate) attribute_map: &'static [(&'static str, &'static str)],
     /// A field of this layout, and the one that a newer layout has instead, which is not supported.
@@ -59,6 +60,31 @@ impl ConfigFields {
                 Err(json.wrong(field, format!("missing, and {newer} is given: {why}")))
             }
             _ => Ok(()),
+        }
+    }
+}
+
+/// How many columns a head has.
+#[derive(Clone, Copy)]
+pub(crate) enum HeadDim {
+    /// The heads share out `hidden_size`.
+    Shared,
+    /// As many as this field says, or else as [`Self::Shared`].
+    SharedUnless(&'static str),
+    /// As many as this says.
+    Own(Setting<u32>),
+}
+
+impl HeadDim {
+    /// What the file says; `None` where the heads share out `hidden_size`.
+    pub(crate) fn given(self, json: &JsonObject) -> Result<Option<usize>, ModelError> {
+        match self {
+            Self::Shared => Ok(None),
+            Self::Own(setting) => setting.size(json).map(Some),
+            Self::SharedUnless(field) => match json.get::<u32>(field)? {
+                None => Ok(None),
+                Some(columns) => Setting::Field(field, columns).size(json).map(Some),
+            },
         }
     }
 }
@@ -176,6 +202,8 @@ impl Setting<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use turbo_graph::Activation;
+
     use crate::ModelConfig;
 
     fn open(config: &str) -> Result<ModelConfig, String> {
@@ -201,6 +229,43 @@ mod tests {
         assert_eq!((named.head_dim(), named.num_key_value_heads), (96, 8));
         let expected = "config.json: num_key_value_heads: 3 heads of keys and values do not divide 32 heads";
         assert_eq!(config(r#", "num_key_value_heads": 3"#).unwrap_err(), expected);
+    }
+
+    /// Where the file does not say it, heads share out the hidden size.
+    #[test]
+    fn heads_may_share_out_the_hidden_size_or_not() {
+        for model_type in ["qwen2", "mistral"] {
+            let config = |fields: &str| open(&format!(r#"{{"model_type": "{model_type}"{fields}}}"#));
+            let sizes = r#", "hidden_size": 1536, "num_attention_heads": 12, "num_key_value_heads": 2"#;
+            for (head_dim, columns) in
+                [("", 128), (r#", "head_dim": null"#, 128), (r#", "head_dim": 96"#, 96)]
+            {
+                assert_eq!(config(&format!("{sizes}{head_dim}")).unwrap().head_dim(), columns);
+            }
+            let odd = r#", "hidden_size": 100, "num_attention_heads": 12, "num_key_value_heads": 2"#;
+            let expected = "config.json: num_attention_heads: 12 heads do not divide hidden_size 100";
+            assert_eq!(config(odd).unwrap_err(), expected);
+            assert_eq!(config(&format!(r#"{odd}, "head_dim": 8"#)).unwrap().head_dim(), 8);
+            let none = config(r#", "head_dim": 0"#).unwrap_err();
+            assert_eq!(none, "config.json: head_dim: is 0, expected at least 1");
+        }
+    }
+
+    /// Up to there a causal window hides nothing; null is none.
+    #[test]
+    fn inputs_end_at_mistral_s_window() {
+        let longest = |fields: &str| {
+            let config =
+                open(&format!(r#"{{"model_type": "mistral", "max_position_embeddings": 32768{fields}}}"#));
+            config.map(|config| config.max_input_length())
+        };
+        assert_eq!(longest(""), Ok(4096));
+        assert_eq!(longest(r#", "sliding_window": 1000"#), Ok(1000));
+        for wide in ["null", "32768", "100000"] {
+            assert_eq!(longest(&format!(r#", "sliding_window": {wide}"#)), Ok(32768), "{wide}");
+        }
+        let none = "config.json: sliding_window: is 0, expected at least 1";
+        assert_eq!(longest(r#", "sliding_window": 0"#).unwrap_err(), none);
     }
 
     /// Where positions are stretched beyond what the model was trained with, inputs end there.
@@ -262,6 +327,15 @@ mod tests {
             (
                 r#""model_type": "qwen3", "use_sliding_window": true"#,
                 "use_sliding_window is \"true\", supported: false",
+            ),
+            (
+                r#""model_type": "qwen2", "use_sliding_window": true"#,
+                "use_sliding_window is \"true\", supported: false",
+            ),
+            (r#""model_type": "gemma3_text""#, "use_bidirectional_attention is \"false\", supported: true"),
+            (
+                r#""model_type": "gemma3_text", "use_bidirectional_attention": true, "attn_logit_softcapping": 50.0"#,
+                "attn_logit_softcapping is \"50.0\", supported: null",
             ),
             (r#""model_type": "nomic_bert""#, "activation_function is \"gelu_new\", supported: swiglu"),
             (
@@ -331,6 +405,38 @@ mod tests {
         )
         .unwrap();
         assert_eq!((qwen3.max_input_length(), qwen3.head_dim(), qwen3.num_key_value_heads), (32768, 128, 8));
+        let gte = open(
+            r#"{"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "hidden_act": "silu",
+            "hidden_size": 1536, "intermediate_size": 8960, "is_causal": false, "max_position_embeddings": 131072,
+            "max_window_layers": 21, "model_type": "qwen2", "num_attention_heads": 12, "num_hidden_layers": 28,
+            "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 131072,
+            "tie_word_embeddings": false, "use_sliding_window": false, "vocab_size": 151646}"#,
+        )
+        .unwrap();
+        assert_eq!((gte.max_input_length(), gte.head_dim(), gte.num_key_value_heads), (131_072, 128, 2));
+        let e5 = open(
+            r#"{"architectures": ["MistralModel"], "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
+            "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 32768,
+            "model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+            "pad_token_id": 2, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 4096,
+            "tie_word_embeddings": false, "vocab_size": 32000}"#,
+        )
+        .unwrap();
+        assert_eq!((e5.max_input_length(), e5.head_dim(), e5.num_key_value_heads), (4096, 128, 8));
+        let gemma = open(
+            r#"{"_sliding_window_pattern": 6, "architectures": ["Gemma3TextModel"], "attention_bias": false,
+            "attn_logit_softcapping": null, "final_logit_softcapping": null, "head_dim": 256,
+            "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 768, "intermediate_size": 1152,
+            "max_position_embeddings": 2048, "model_type": "gemma3_text", "num_attention_heads": 3,
+            "num_hidden_layers": 24, "num_key_value_heads": 1, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06,
+            "rope_local_base_freq": 10000.0, "rope_scaling": null, "rope_theta": 1000000.0, "sliding_window": 512,
+            "use_bidirectional_attention": true, "vocab_size": 262144}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            (gemma.max_input_length(), gemma.head_dim(), gemma.hidden_act),
+            (2048, 256, Activation::GeluTanh)
+        );
         let mpnet = open(
             r#"{"architectures": ["MPNetForMaskedLM"], "hidden_act": "gelu", "hidden_size": 768,
             "intermediate_size": 3072, "layer_norm_eps": 1e-05, "max_position_embeddings": 514,

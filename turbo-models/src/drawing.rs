@@ -6,7 +6,7 @@ use turbo_graph::{Activation, Graph, GraphBuilder, ValueId};
 
 use crate::{
     ModelError,
-    weights::{self, Weights},
+    weights::{Derived, Weights},
 };
 
 /// Whether a matrix or a norm has a bias.
@@ -14,6 +14,15 @@ use crate::{
 pub(crate) enum Bias {
     With,
     Without,
+}
+
+/// What the gain of a norm is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gain {
+    /// The published weight.
+    Weight,
+    /// One more than that: weights that were trained around zero.
+    OnePlusWeight,
 }
 
 /// A graph being drawn for the weights of one folder.
@@ -41,6 +50,24 @@ impl<'a> Drawing<'a> {
     pub(crate) fn weight(&mut self, name: &str, shape: &[usize]) -> Result<ValueId, ModelError> {
         self.weights.check(name, shape)?;
         Ok(self.graph.weight(name, shape))
+    }
+
+    /// What is made of the published weight `name` with `shape`, which keeps its shape.
+    fn changed(&mut self, name: &str, shape: &[usize], change: &Derived) -> Result<ValueId, ModelError> {
+        self.weights.check(name, shape)?;
+        Ok(self.graph.weight(&change.name(name), shape))
+    }
+
+    /// As [`Self::embed`], each value times `factor`.
+    pub(crate) fn embed_times(
+        &mut self,
+        name: &str,
+        (rows, columns): (usize, usize),
+        ids: ValueId,
+        factor: f32,
+    ) -> Result<ValueId, ModelError> {
+        let table = self.changed(&format!("{name}.weight"), &[rows, columns], &Derived::Times(factor))?;
+        Ok(self.graph.embed(table, ids)?)
     }
 
     /// Rows `ids` of the table `{name}.weight`, `[rows, columns]`.
@@ -93,7 +120,7 @@ impl<'a> Drawing<'a> {
     ) -> Result<ValueId, ModelError> {
         let name = format!("{name}.weight");
         self.weights.check(&name, &[height, inputs])?;
-        let part = self.graph.weight(&weights::rows_of(&name, &rows), &[rows.len(), inputs]);
+        let part = self.graph.weight(&Derived::Rows(rows.clone()).name(&name), &[rows.len(), inputs]);
         Ok(self.graph.matmul(x, part)?)
     }
 
@@ -136,15 +163,25 @@ impl<'a> Drawing<'a> {
         Ok(self.graph.layer_norm(x, gain, offset, epsilon)?)
     }
 
-    /// Norm by the root of the mean square of rows of `columns` values, with gain `{name}.weight`.
+    /// The gain of a norm of `columns` values, of `{name}.weight`.
+    pub(crate) fn gain(&mut self, name: &str, columns: usize, gain: Gain) -> Result<ValueId, ModelError> {
+        let name = format!("{name}.weight");
+        match gain {
+            Gain::Weight => self.weight(&name, &[columns]),
+            Gain::OnePlusWeight => self.changed(&name, &[columns], &Derived::Plus(1.0)),
+        }
+    }
+
+    /// Norm by the root of the mean square of rows of `columns` values, with its gain of `{name}.weight`.
     pub(crate) fn rms_norm(
         &mut self,
         x: ValueId,
         name: &str,
         columns: usize,
         epsilon: f32,
+        gain: Gain,
     ) -> Result<ValueId, ModelError> {
-        let gain = self.weight(&format!("{name}.weight"), &[columns])?;
+        let gain = self.gain(name, columns, gain)?;
         Ok(self.graph.rms_norm(x, gain, epsilon)?)
     }
 

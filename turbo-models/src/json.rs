@@ -45,6 +45,11 @@ impl JsonObject {
         }
     }
 
+    /// Whether the file says null.
+    pub(crate) fn is_null(&self, field: &str) -> bool {
+        self.fields.get(field).is_some_and(Value::is_null)
+    }
+
     /// Puts the value of `alias` under the name of `field`, which means the same.
     ///
     /// # Errors

@@ -91,27 +91,35 @@ impl Weights {
         file.float_type(tensor).map(drop)
     }
 
-    /// The values of `name`, or of the rows of a tensor that [`rows_of`] names, as f32.
+    /// The values of `name`, or of what [`Derived`] names, as f32.
     ///
     /// # Errors
     /// As [`Self::check`].
     pub(crate) fn values(&self, name: &str, shape: &[usize]) -> Result<Cow<'_, [f32]>, ModelError> {
-        if let Some((whole, rows)) = parse_rows(name) {
-            let (file, tensor) = self.tensor(whole)?;
-            return match tensor.shape[..] {
-                [height, columns] if rows.end <= height && [rows.len(), columns] == shape => {
-                    file.values_of_part(tensor, rows.start * columns..rows.end * columns)
-                }
-                _ => Err(wrong_shape(file, tensor, shape)),
-            };
+        let Some((whole, derived)) = Derived::parse(name) else {
+            let (file, tensor) = self.find(name, shape)?;
+            return file.values(tensor);
+        };
+        match derived {
+            Derived::Rows(rows) => self.rows(whole, rows, shape),
+            Derived::Plus(addend) => Ok(changed(self.values(whole, shape)?, |value| value + addend)),
+            Derived::Times(factor) => Ok(changed(self.values(whole, shape)?, |value| value * factor)),
         }
-        let (file, tensor) = self.find(name, shape)?;
-        file.values(tensor)
     }
 
-    /// Lets go of the memory behind the tensor `name`, or the one of which [`rows_of`] names rows.
+    fn rows(&self, whole: &str, rows: Range<usize>, shape: &[usize]) -> Result<Cow<'_, [f32]>, ModelError> {
+        let (file, tensor) = self.tensor(whole)?;
+        match tensor.shape[..] {
+            [height, columns] if rows.end <= height && [rows.len(), columns] == shape => {
+                file.values_of_part(tensor, rows.start * columns..rows.end * columns)
+            }
+            _ => Err(wrong_shape(file, tensor, shape)),
+        }
+    }
+
+    /// Lets go of the memory behind the tensor `name`, or the one of which [`Derived`] names a part.
     pub(crate) fn release(&self, name: &str) {
-        let whole = parse_rows(name).map_or(name, |(whole, _)| whole);
+        let whole = Derived::parse(name).map_or(name, |(whole, _)| whole);
         if let Ok((file, tensor)) = self.tensor(whole) {
             file.release(tensor.bytes.clone());
         }
@@ -167,16 +175,49 @@ impl Weights {
     }
 }
 
-/// What the rows `rows` of the matrix `name` are called in a graph.
-pub(crate) fn rows_of(name: &str, rows: &Range<usize>) -> String {
-    format!("{name}[{}..{}]", rows.start, rows.end)
+/// What a graph reads of a tensor, where that is not the tensor as it was published.
+///
+/// The change is made while the tensor is loaded, so that no operator makes it for every batch, and it is part of the
+/// name, so that whatever keeps loaded weights tells them from the tensor's own.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Derived {
+    /// These rows of a matrix.
+    Rows(Range<usize>),
+    /// Every value with this added to it.
+    Plus(f32),
+    /// Every value multiplied by this.
+    Times(f32),
 }
 
-/// The matrix and the rows that [`rows_of`] made a name of.
-fn parse_rows(name: &str) -> Option<(&str, Range<usize>)> {
-    let (whole, rows) = name.strip_suffix(']')?.rsplit_once('[')?;
-    let (start, end) = rows.split_once("..")?;
-    Some((whole, start.parse().ok()?..end.parse().ok()?))
+impl Derived {
+    /// What it is called in a graph, made of the tensor `name`.
+    pub(crate) fn name(&self, name: &str) -> String {
+        match self {
+            Self::Rows(rows) => format!("{name}[{}..{}]", rows.start, rows.end),
+            Self::Plus(addend) => format!("{name}[+{addend}]"),
+            Self::Times(factor) => format!("{name}[*{factor}]"),
+        }
+    }
+
+    /// The tensor, and what is made of it, of which [`Self::name`] made a name.
+    fn parse(name: &str) -> Option<(&str, Self)> {
+        let (whole, what) = name.strip_suffix(']')?.rsplit_once('[')?;
+        let derived = if let Some(addend) = what.strip_prefix('+') {
+            Self::Plus(addend.parse().ok()?)
+        } else if let Some(factor) = what.strip_prefix('*') {
+            Self::Times(factor.parse().ok()?)
+        } else {
+            let (start, end) = what.split_once("..")?;
+            Self::Rows(start.parse().ok()?..end.parse().ok()?)
+        };
+        Some((whole, derived))
+    }
+}
+
+fn changed(values: Cow<'_, [f32]>, change: impl Fn(f32) -> f32) -> Cow<'_, [f32]> {
+    let mut values = values.into_owned();
+    values.iter_mut().for_each(|value| *value = change(*value));
+    Cow::Owned(values)
 }
 
 fn wrong_shape(file: &SafetensorsFile, tensor: &StoredTensor, expected: &[usize]) -> ModelError {
@@ -316,11 +357,39 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_a_matrix_have_a_name() {
-        let name = rows_of("a.weight", &(3..7));
-        assert_eq!((name.as_str(), parse_rows(&name)), ("a.weight[3..7]", Some(("a.weight", 3..7))));
-        for other in ["a.weight", "a[3]", "a[x..y]", "a[1..2]b"] {
-            assert_eq!(parse_rows(other), None, "{other}");
+    fn what_is_made_of_a_tensor_has_a_name() {
+        for (derived, name) in [
+            (Derived::Rows(3..7), "a.weight[3..7]"),
+            (Derived::Plus(1.0), "a.weight[+1]"),
+            (Derived::Plus(-0.5), "a.weight[+-0.5]"),
+            (Derived::Times(768_f32.sqrt()), "a.weight[*27.712812]"),
+        ] {
+            assert_eq!(derived.name("a.weight"), name);
+            assert_eq!(Derived::parse(name), Some(("a.weight", derived)));
+        }
+        for other in ["a.weight", "a[3]", "a[x..y]", "a[1..2]b", "a[+]", "a[*x]"] {
+            assert_eq!(Derived::parse(other), None, "{other}");
+        }
+    }
+
+    /// In whatever type the file has them; the tensor itself stays as it is.
+    #[test]
+    fn values_are_changed_as_they_are_loaded() {
+        let header = br#"{"wide":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},
+            "narrow":{"dtype":"BF16","shape":[2],"data_offsets":[8,12]}}"#;
+        let (wide, narrow) =
+            ([0.5_f32, -3.0].map(f32::to_le_bytes), [0x3f00_u16, 0xc040].map(u16::to_le_bytes));
+        let dir = tempfile::tempdir().unwrap();
+        let bytes =
+            [&(header.len() as u64).to_le_bytes()[..], header, wide.as_flattened(), narrow.as_flattened()];
+        std::fs::write(dir.path().join(SINGLE_FILE), bytes.concat()).unwrap();
+        let weights = Weights::open(dir.path(), &[]).unwrap();
+        for tensor in ["wide", "narrow"] {
+            let values = |name: &str| weights.values(name, &[2]).unwrap().into_owned();
+            assert_eq!(values(&Derived::Plus(1.0).name(tensor)), [1.5, -2.0], "{tensor}");
+            assert_eq!(values(&Derived::Times(3.0).name(tensor)), [1.5, -9.0], "{tensor}");
+            assert_eq!(values(tensor), [0.5, -3.0], "{tensor}");
+            assert!(weights.values(&Derived::Plus(1.0).name(tensor), &[3]).is_err(), "{tensor}");
         }
     }
 

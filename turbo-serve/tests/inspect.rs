@@ -132,6 +132,7 @@ fn families_and_heads_are_seen() {
         ("modernbert-base", &[], &["rotary", "attention ±4", "gate"]),
         ("nomic-base", &[], &["rotary", "gate"]),
         ("qwen3-base", &[], &["rms_norm", "causal", "of keys and values", "head_rms_norm"]),
+        ("gemma3-base", &[], &["rotary", "attention 3×16/1", "±4", "embed_tokens ", "gate GeluTanh"]),
         ("bert-mlm", &[], &["task masked-lm", "selected_rows", "[2, "]),
         ("bert-seqcls", &[], &["task sequence-classification, ", " labels"]),
         ("bert-seqcls", &["--task=embedding"], &["pooling not said, Mean here"]),

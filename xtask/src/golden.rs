@@ -17,7 +17,7 @@ use crate::process;
 use crate::workspace::Workspace;
 
 /// What the tests use. The script knows more: models that are not supported yet.
-const FIXTURES: [&str; 82] = [
+const FIXTURES: [&str; 89] = [
     "bert-base",
     "bert-relu",
     "bert-odd",
@@ -75,6 +75,13 @@ const FIXTURES: [&str; 82] = [
     "qwen3-rerank",
     "qwen3-tokcls",
     "qwen3-long",
+    "qwen2-base",
+    "qwen2-full",
+    "qwen2-rerank",
+    "mistral-base",
+    "mistral-rerank",
+    "gemma3-base",
+    "gemma3-listed",
     "nomic-base",
     "nomic-bias",
     "gte-base",

@@ -57,16 +57,19 @@ pub(super) struct Attention {
     /// Which keys a query sees.
     pub(super) mask: AttentionMask,
     pub(super) bias: Option<RelativeBias>,
+    /// What scores are multiplied by; `None`: by 1 / √head_dim.
+    pub(super) scale: Option<f32>,
 }
 
 impl Attention {
-    /// `softmax(mask(q kᵀ / √head_dim + bias)) v` per head, heads side by side.
+    /// `softmax(mask(scale · q kᵀ + bias)) v` per head, heads side by side.
     pub(super) fn draw(self, drawing: &mut Drawing<'_>) -> Result<ValueId, ModelError> {
         let graph = &mut drawing.graph;
         let mut split = |of: HeadRows| graph.split_heads_at(of.rows, of.heads);
         let (query, key, value) = (split(self.query)?, split(self.key)?, split(self.value)?);
         let scores = graph.batched_matmul(query, key, Rhs::Transposed)?;
-        let mut scores = graph.scale(scores, 1.0 / (self.query.heads.head_dim as f32).sqrt())?;
+        let scale = self.scale.unwrap_or(1.0 / (self.query.heads.head_dim as f32).sqrt());
+        let mut scores = graph.scale(scores, scale)?;
         if let Some(RelativeBias { table, num_buckets, max_distance }) = self.bias {
             scores = graph.add_relative_bias(scores, table, num_buckets, max_distance)?;
         }
@@ -102,7 +105,7 @@ impl TurnedAttention<'_> {
         let rows = drawing.linear_with(x, before, (hidden, 3 * hidden), bias)?;
         let [query, key, value] = HeadRows::thirds(rows, config.num_attention_heads, config.head_dim());
         let (query, key) = (query.turned(drawing, table)?, key.turned(drawing, table)?);
-        let context = Attention { query, key, value, mask, bias: None }.draw(drawing)?;
+        let context = Attention { query, key, value, mask, bias: None, scale: None }.draw(drawing)?;
         drawing.linear_with(context, behind, (hidden, hidden), bias)
     }
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     ModelConfig, ModelError, Task,
-    config_fields::{ConfigFields, Only, Setting},
+    config_fields::{ConfigFields, HeadDim, Only, Setting},
     drawing::Drawing,
 };
 
@@ -58,7 +58,7 @@ pub(super) const FIELDS: ConfigFields = ConfigFields {
     num_hidden_layers: Setting::Field("num_hidden_layers", 12),
     num_attention_heads: Setting::Field("num_attention_heads", 12),
     num_key_value_heads: None,
-    head_dim: None,
+    head_dim: HeadDim::Shared,
     intermediate_size: Setting::Field("intermediate_size", 3072),
     hidden_act: Setting::Field("hidden_act", "gelu"),
     max_position_embeddings: Setting::Field("max_position_embeddings", 512),
@@ -66,6 +66,7 @@ pub(super) const FIELDS: ConfigFields = ConfigFields {
     layer_norm_eps: Setting::Field("layer_norm_eps", 1e-12),
     positions: Setting::Always(Positions::FromZero),
     stretched_behind: None,
+    causal_window: None,
     attribute_map: &[],
     newer_layout: None,
     only: &[

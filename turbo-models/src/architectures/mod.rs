@@ -1,22 +1,26 @@
 //! The models that can be drawn: one file each, and one line in [`ALL`].
 //!
 //! A file says how configurations name the family, what they call its sizes, and how the weights are drawn together.
-//! What several families share stands beside them: [`post_norm`], [`attention`], [`rotary`] positions, [`global_layers`], and
-//! [`heads`].
+//! What several families share stands beside them: [`post_norm`], [`decoder`], [`attention`],
+//! [`rotary`] positions, [`global_layers`], and [`heads`].
 
 mod albert;
 mod attention;
 mod bert;
+mod decoder;
 mod dense;
 mod distilbert;
 mod electra;
+mod gemma3;
 mod global_layers;
 mod gte;
 mod heads;
+mod mistral;
 mod modernbert;
 mod mpnet;
 mod nomic;
 mod post_norm;
+mod qwen2;
 mod qwen3;
 mod roberta;
 mod rotary;
@@ -47,6 +51,9 @@ pub(crate) const ALL: &[Architecture] = &[
     nomic::NOMIC,
     gte::GTE,
     qwen3::QWEN3,
+    qwen2::QWEN2,
+    mistral::MISTRAL,
+    gemma3::GEMMA3,
 ];
 
 /// How the models of one family are recognised, read and drawn.
@@ -113,7 +120,7 @@ impl Architecture {
         // some files say -1 for none
         let id = config.optional::<i64>("pad_token_id")?.and_then(|id| u32::try_from(id).ok());
         if id.is_some() {
-            qwen3::refuse_full_attention(config)?;
+            decoder::refuse_full_attention(config)?;
         }
         Ok(id)
     }

@@ -76,7 +76,8 @@ pub(super) fn biased_layer(
         Ok::<_, ModelError>(HeadRows::all(rows, config.num_attention_heads, config.head_dim()))
     };
     let (query, key, value) = (project(names.query)?, project(names.key)?, project(names.value)?);
-    let context = Attention { query, key, value, mask: AttentionMask::Full, bias }.draw(drawing)?;
+    let mask = AttentionMask::Full;
+    let context = Attention { query, key, value, mask, bias, scale: None }.draw(drawing)?;
     let context = drawing.linear(context, &name(names.context), (hidden, hidden))?;
     let x = normed_sum(drawing, config, &name(names.attention_norm), context, x)?;
 

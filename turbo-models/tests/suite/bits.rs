@@ -118,6 +118,8 @@ fn every_family_and_task() {
         ("nomic-base", embedding(Pooling::Mean)),
         ("gte-base", embedding(Pooling::MeanSqrtLen)),
         ("qwen3-wide", embedding(Pooling::LastToken)),
+        ("qwen2-full", embedding(Pooling::LastToken)),
+        ("gemma3-base", embedding(Pooling::Mean)),
         ("modernbert-mean", Task::SequenceClassification),
         ("electra-tokcls", Task::TokenClassification),
         ("albert-qa", Task::QuestionAnswering),

@@ -156,6 +156,65 @@ fn qwen3_sees_the_whole_input_where_the_file_says_so() {
     }
 }
 
+/// Its tokens see no more than a window, at which inputs end; a folder whose own limit is as short is nothing odd.
+#[test]
+fn mistral_s_inputs_end_at_its_window() {
+    let (checkpoint, encoder) = open("mistral-base");
+    assert_eq!((encoder.limits().max_input_length, checkpoint.max_input_length()), (64, 64));
+    let warning =
+        "config.json: sliding_window is 64 of 512 positions: inputs end there, where it hides nothing yet";
+    assert_eq!(checkpoint.warnings(), [warning]);
+
+    let folder = copy("mistral-base", &[]);
+    fs::write(folder.path().join("sentence_bert_config.json"), r#"{"max_seq_length": 64}"#).unwrap();
+    assert_eq!(Checkpoint::open(folder.path()).unwrap().warnings(), [""; 0]);
+    let folder = copy("mistral-base", &[("sliding_window", Value::Null)]);
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!((checkpoint.max_input_length(), checkpoint.warnings()), (512, &[][..]));
+}
+
+/// Layers are global where the file lists them or, as the reference has it, every so many; transformers 5 writes the speeds
+/// of turning by kind.
+#[test]
+fn gemma3_s_layers_and_positions_may_be_said_otherwise() {
+    let rows = |fields: &[(&str, Value)]| {
+        let (_, mut encoder) = open_folder(copy("gemma3-base", fields).path());
+        let ids: Vec<u32> = (5..40).collect();
+        encoder.embed_batch(&[Encoded { input_ids: ids, token_type_ids: Vec::new() }]).unwrap();
+        let mut rows = Vec::new();
+        encoder.tokens(0, &mut rows).unwrap();
+        rows
+    };
+    let listed = rows(&[]);
+    let by_kind = serde_json::json!({
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    });
+    let later = [("rope_parameters", by_kind), ("rope_theta", 5.into()), ("rope_local_base_freq", 7.into())];
+    let same: [&[(&str, Value)]; 4] = [
+        &[("layer_types", Value::Null)],
+        &[("layer_types", Value::Null), ("sliding_window_pattern", 6.into())],
+        &[("sliding_window", 9.into())],
+        &later,
+    ];
+    for fields in same {
+        assert!(rows(fields) == listed, "{fields:?}");
+    }
+    let others: [&[(&str, Value)]; 5] = [
+        &[("layer_types", Value::Null), ("sliding_window_pattern", 5.into())],
+        &[("sliding_window", 10.into())],
+        &[("rope_theta", 5.into())],
+        &[("rope_local_base_freq", 7.into())],
+        &[("query_pre_attn_scalar", 16.into())],
+    ];
+    for fields in others {
+        assert!(max_difference(&rows(fields), &listed) > 1e-3, "{fields:?}");
+    }
+    let folder = copy("gemma3-base", &[("query_pre_attn_scalar", 0.into())]);
+    let error = Checkpoint::open(folder.path()).err().unwrap().to_string();
+    assert!(error.ends_with("config.json: query_pre_attn_scalar: is 0, expected more than 0"), "{error}");
+}
+
 /// A matrix that makes rows of another width.
 #[test]
 fn qwen3_s_projection_is_refused() {

@@ -16,7 +16,7 @@ fn encoder(checkpoint: &Checkpoint, options: EncoderOptions) -> Encoder<Cpu> {
 #[test]
 fn pooled_rows_are_the_same() {
     let poolings = [Pooling::Cls, Pooling::LastToken, Pooling::Mean];
-    for fixture in ["bert-odd", "mpnet-long", "modernbert-base", "qwen3-base"] {
+    for fixture in ["bert-odd", "mpnet-long", "modernbert-base", "qwen3-base", "gemma3-base"] {
         let checkpoint = Checkpoint::open(&data(fixture)).unwrap();
         let rows = golden_rows(fixture, checkpoint.config().num_hidden_layers);
         let inputs: Vec<Encoded> = rows.into_iter().map(|row| row.input).collect();
@@ -68,6 +68,9 @@ fn pooling_one_token_saves_the_last_feed_forward_of_the_others() {
         "mpnet",
         "nomic",
         "qwen3",
+        "qwen2",
+        "mistral",
+        "gemma3",
         "roberta",
         "xlm-roberta",
     ];

@@ -59,9 +59,15 @@ fn set_modified(file: &Path, time: SystemTime) {
 fn the_second_start_restores_every_matrix() {
     let cache = tempfile::tempdir().unwrap();
     // several files; dense modules; gates; tied words
-    for fixture in
-        ["bert-sharded", "tiny-dense", "modernbert-base", "qwen3-wide", "bert-f16", "albert-groups"]
-    {
+    for fixture in [
+        "bert-sharded",
+        "tiny-dense",
+        "modernbert-base",
+        "qwen3-wide",
+        "gemma3-listed",
+        "bert-f16",
+        "albert-groups",
+    ] {
         for dtype in DType::ALL {
             let of = |cache| start(&data(fixture), cache, |options| EncoderOptions { dtype, ..options });
             let (without, first, second) = (of(None), of(Some(cache.path())), of(Some(cache.path())));

@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path};
 
+use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -104,6 +105,107 @@ fn dense_modules_and_prompts() {
     assert_eq!(checkpoint.row_lens(Pooling::Mean.into()).unwrap(), lens);
     assert!(checkpoint.normalizes());
     assert_eq!(checkpoint.prompts().get("query"), Some("the query: "));
+}
+
+/// As EmbeddingGemma is published, but for its sizes: bytes for what the vocabulary lacks, tokens around every text, two
+/// matrices, prompts.
+#[test]
+fn embedding_gemma() {
+    let folder = copy("gemma3-base");
+    let write = |name: &str, content: Value| {
+        let file = folder.path().join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, content.to_string()).unwrap();
+    };
+    let class = |name: &str| format!("sentence_transformers.models.{name}");
+    let module = |path: &str, name: &str| json!({"path": path, "type": class(name)});
+    write(
+        "modules.json",
+        json!([
+            module("", "Transformer"),
+            module("1_Pooling", "Pooling"),
+            module("2_Dense", "Dense"),
+            module("3_Dense", "Dense"),
+            module("4_Normalize", "Normalize"),
+        ]),
+    );
+    write("1_Pooling/config.json", json!({"pooling_mode_mean_tokens": true, "include_prompt": true}));
+    let identity = "torch.nn.modules.linear.Identity";
+    let matrix = |rows: usize, columns: usize| -> Vec<f32> {
+        (0..rows * columns).map(|i| ((i * 37 + 11) % 23) as f32 / 23.0 - 0.5).collect()
+    };
+    for (path, from, to) in [("2_Dense", 24, 40), ("3_Dense", 40, 24)] {
+        let config =
+            json!({"in_features": from, "out_features": to, "bias": false, "activation_function": identity});
+        write(&format!("{path}/config.json"), config);
+        let bytes: Vec<u8> = matrix(to, from).into_iter().flat_map(f32::to_le_bytes).collect();
+        let weight = TensorView::new(Dtype::F32, vec![to, from], &bytes).unwrap();
+        let file = serialize([("linear.weight", weight)], None).unwrap();
+        fs::write(folder.path().join(path).join("model.safetensors"), file).unwrap();
+    }
+    let prompts = json!({"query": "a: ", "document": "b: "});
+    write("config_sentence_transformers.json", json!({"prompts": prompts, "default_prompt_name": null}));
+    write("tokenizer.json", gemma_s_tokenizer());
+    write(
+        "tokenizer_config.json",
+        json!({
+            "add_bos_token": true, "add_eos_token": true, "bos_token": "<bos>", "eos_token": "<eos>",
+            "model_max_length": 64, "tokenizer_class": "GemmaTokenizer",
+        }),
+    );
+
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(checkpoint.task(), Some(Pooling::Mean.into()));
+    assert!(checkpoint.normalizes());
+    assert_eq!(checkpoint.prompts().get("query"), Some("a: "));
+    let input = checkpoint.tokenizer().unwrap().encode("a ab é", Truncation::Right).unwrap();
+    assert_eq!(input.input_ids, [2, 5, 7, 6, 4, 9, 10, 1]);
+
+    let mut got = encoder(&checkpoint, EncoderOptions::of(&checkpoint)).unwrap();
+    let got = got.embed_batch(std::slice::from_ref(&input)).unwrap().remove(0);
+    let bare = Checkpoint::open(&data("gemma3-base")).unwrap();
+    let options = EncoderOptions { task: Pooling::Mean.into(), ..EncoderOptions::of(&bare) };
+    let mean = encoder(&bare, options).unwrap().embed_batch(&[input]).unwrap().remove(0);
+    let times = |rows: usize, x: &[f32]| -> Vec<f32> {
+        let matrix = matrix(rows, x.len());
+        matrix.chunks(x.len()).map(|row| row.iter().zip(x).map(|(a, b)| a * b).sum()).collect()
+    };
+    assert!(max_difference(&got, &times(24, &times(40, &mean))) < 1e-4);
+}
+
+/// The steps of Gemma's, with a few of its tokens.
+fn gemma_s_tokenizer() -> Value {
+    let vocabulary = ["<pad>", "<eos>", "<bos>", "<unk>", "▁", "a", "b", "▁a", "ab", "<0xC3>", "<0xA9>"];
+    let vocabulary: serde_json::Map<_, _> =
+        vocabulary.iter().zip(0..).map(|(token, id)| ((*token).to_owned(), Value::from(id))).collect();
+    let special = |id: u32, token: &str| {
+        json!({"id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true})
+    };
+    let piece = |kind: &str, id: &str, type_id: u32| json!({kind: {"id": id, "type_id": type_id}});
+    let around = |text: &str, type_id| {
+        let special = |token| piece("SpecialToken", token, type_id);
+        vec![special("<bos>"), piece("Sequence", text, type_id), special("<eos>")]
+    };
+    let pair = [around("A", 0), around("B", 1)].concat();
+    let named = |token: &str, id: u32| json!({"id": token, "ids": [id], "tokens": [token]});
+    json!({
+        "version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": [special(0, "<pad>"), special(1, "<eos>"), special(2, "<bos>"), special(3, "<unk>")],
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        "pre_tokenizer": {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": false},
+        "post_processor": {
+            "type": "TemplateProcessing", "single": around("A", 0),
+            "pair": pair,
+            "special_tokens": {"<bos>": named("<bos>", 2), "<eos>": named("<eos>", 1)},
+        },
+        "decoder": null,
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": "<unk>", "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
+            "vocab": vocabulary, "merges": [["▁", "a"], ["a", "b"]],
+        },
+    })
 }
 
 #[test]
@@ -444,6 +546,15 @@ fn ways_to_stretch_positions_that_are_not_drawn_are_refused() {
         let folder = copy(fixture);
         set(&folder.path().join("config.json"), "rope_scaling", scaling);
         assert_eq!(error(folder.path()), format!("config.json: {why}"));
+    }
+    for family in ["qwen2-base", "mistral-base", "gemma3-base"] {
+        let folder = copy(family);
+        set(
+            &folder.path().join("config.json"),
+            "rope_scaling",
+            json!({"rope_type": "linear", "factor": 8.0}),
+        );
+        assert_eq!(error(folder.path()), r#"config.json: rope_scaling is "linear", supported: default"#);
     }
     let folder = copy("qwen3-base");
     let yarn = json!({"rope_type": "yarn", "rope_theta": 1e6});
