@@ -407,6 +407,7 @@ impl WorkerStart {
         Ok(Worker {
             runner: Some(runner),
             again: None,
+            pause: Duration::ZERO,
             lost: None,
             build: self.model.build,
             building: building + reserving,

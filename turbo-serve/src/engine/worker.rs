@@ -38,15 +38,17 @@ use super::{
 /// How long the worker listens for new requests between two looks at a batch that a device computes.
 const POLL_EVERY: Duration = Duration::from_micros(50);
 
-/// For how long at least a runner that could not be built anew is not tried again for nobody; after an attempt that took
-/// longer it is as long as that.
-const PAUSE: Duration = Duration::from_secs(5);
+/// For how long a runner that could not be built anew is not tried again for nobody: twice as long each time, since an
+/// attempt keeps others from planning their memory, up to the second of these; at least as long as the attempt took.
+const PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
 
 pub(super) struct Worker {
     /// `None` after a panic from which it could not be built anew.
     pub runner: Option<Box<dyn Runner>>,
     /// When that is tried again though nobody comes.
     pub again: Option<Instant>,
+    /// For how long it was left alone the last time.
+    pub pause: Duration,
     /// That the device is lost, and why.
     pub lost: Option<String>,
     pub build: BuildRunner,
@@ -315,7 +317,7 @@ impl Worker {
         }));
         let error: RunError = match built {
             Ok(Ok(runner)) => {
-                (self.runner, self.again) = (Some(runner), None);
+                (self.runner, self.again, self.pause) = (Some(runner), None, Duration::ZERO);
                 self.building = started.elapsed();
                 self.report();
                 self.health.set(Health::Ready);
@@ -325,10 +327,17 @@ impl Worker {
             Err(panic) => panic_message(&*panic).into(),
         };
         self.health.set(Health::Failing);
-        self.again = Some(Instant::now() + PAUSE.max(started.elapsed()));
+        self.pause = pause_after(self.pause, started.elapsed());
+        self.again = Some(Instant::now() + self.pause);
         self.look_whether_lost(&error);
         Err(error)
     }
+}
+
+/// How long no attempt is made for nobody after one that took so long, where it was `last` before.
+fn pause_after(last: Duration, attempt: Duration) -> Duration {
+    let [least, most] = PAUSES;
+    (2 * last).clamp(least, most).max(attempt)
 }
 
 /// Why a batch has no answers.
@@ -379,4 +388,21 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn
 pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_their_longest_and_are_never_shorter_than_an_attempt() {
+        let seconds = Duration::from_secs;
+        let mut pauses = vec![Duration::ZERO];
+        for _ in 0..8 {
+            pauses.push(pause_after(*pauses.last().unwrap(), seconds(1)));
+        }
+        assert_eq!(pauses[1..], [5, 10, 20, 40, 80, 160, 300, 300].map(seconds));
+        assert_eq!(pause_after(seconds(300), seconds(700)), seconds(700));
+        assert_eq!(pause_after(seconds(700), seconds(1)), seconds(300));
+    }
 }
