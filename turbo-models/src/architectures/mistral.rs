@@ -4,12 +4,13 @@
 use turbo_graph::ValueId;
 
 use super::{
-    Architecture, Name, bert,
+    Architecture, Name,
     decoder::{self, Projections},
+    qwen2,
 };
 use crate::{
     ModelConfig, ModelError,
-    config_fields::{ConfigFields, HeadDim, Setting},
+    config_fields::{ConfigFields, Setting},
     drawing::{Bias, Drawing},
 };
 
@@ -18,19 +19,11 @@ pub(super) const MISTRAL: Architecture = Architecture {
     tensor_prefixes: &["model."],
     fields: ConfigFields {
         vocab_size: Setting::Field("vocab_size", 32000),
-        hidden_size: Setting::Field("hidden_size", 4096),
-        num_hidden_layers: Setting::Field("num_hidden_layers", 32),
-        num_attention_heads: Setting::Field("num_attention_heads", 32),
-        num_key_value_heads: Some("num_key_value_heads"),
-        head_dim: HeadDim::SharedUnless("head_dim"),
         intermediate_size: Setting::Field("intermediate_size", 14336),
-        hidden_act: Setting::Field("hidden_act", "silu"),
         max_position_embeddings: Setting::Field("max_position_embeddings", 4096 * 32),
-        type_vocab_size: None,
-        layer_norm_eps: Setting::Field("rms_norm_eps", 1e-6),
         causal_window: Some(Setting::Field("sliding_window", 4096)),
         only: &[],
-        ..bert::FIELDS
+        ..qwen2::FIELDS
     },
     heads: decoder::HEADS,
     draw,

@@ -12,24 +12,27 @@ use crate::{
     drawing::{Bias, Drawing},
 };
 
+/// What the configurations of decoders have in common.
+pub(super) const FIELDS: ConfigFields = ConfigFields {
+    vocab_size: Setting::Field("vocab_size", 151_936),
+    hidden_size: Setting::Field("hidden_size", 4096),
+    num_hidden_layers: Setting::Field("num_hidden_layers", 32),
+    num_attention_heads: Setting::Field("num_attention_heads", 32),
+    num_key_value_heads: Some("num_key_value_heads"),
+    head_dim: HeadDim::SharedUnless("head_dim"),
+    intermediate_size: Setting::Field("intermediate_size", 22016),
+    hidden_act: Setting::Field("hidden_act", "silu"),
+    max_position_embeddings: Setting::Field("max_position_embeddings", 32768),
+    type_vocab_size: None,
+    layer_norm_eps: Setting::Field("rms_norm_eps", 1e-6),
+    only: &[Only { field: "use_sliding_window", values: &["false"], default: "false" }],
+    ..bert::FIELDS
+};
+
 pub(super) const QWEN2: Architecture = Architecture {
     names: &[Name { model_type: "qwen2", class_prefix: "Qwen2" }],
     tensor_prefixes: &["model."],
-    fields: ConfigFields {
-        vocab_size: Setting::Field("vocab_size", 151_936),
-        hidden_size: Setting::Field("hidden_size", 4096),
-        num_hidden_layers: Setting::Field("num_hidden_layers", 32),
-        num_attention_heads: Setting::Field("num_attention_heads", 32),
-        num_key_value_heads: Some("num_key_value_heads"),
-        head_dim: HeadDim::SharedUnless("head_dim"),
-        intermediate_size: Setting::Field("intermediate_size", 22016),
-        hidden_act: Setting::Field("hidden_act", "silu"),
-        max_position_embeddings: Setting::Field("max_position_embeddings", 32768),
-        type_vocab_size: None,
-        layer_norm_eps: Setting::Field("rms_norm_eps", 1e-6),
-        only: &[Only { field: "use_sliding_window", values: &["false"], default: "false" }],
-        ..bert::FIELDS
-    },
+    fields: FIELDS,
     heads: decoder::HEADS,
     draw,
 };

@@ -4,12 +4,13 @@
 use turbo_graph::ValueId;
 
 use super::{
-    Architecture, Name, bert,
+    Architecture, Name,
     decoder::{self, Projections},
+    qwen2,
 };
 use crate::{
     ModelConfig, ModelError,
-    config_fields::{ConfigFields, HeadDim, Only, Setting},
+    config_fields::{ConfigFields, HeadDim, Setting},
     drawing::{Drawing, Gain},
 };
 
@@ -18,21 +19,7 @@ const ATTENTION_BIAS: Setting<bool> = Setting::Field("attention_bias", false);
 pub(super) const QWEN3: Architecture = Architecture {
     names: &[Name { model_type: "qwen3", class_prefix: "Qwen3" }],
     tensor_prefixes: &["model."],
-    fields: ConfigFields {
-        vocab_size: Setting::Field("vocab_size", 151_936),
-        hidden_size: Setting::Field("hidden_size", 4096),
-        num_hidden_layers: Setting::Field("num_hidden_layers", 32),
-        num_attention_heads: Setting::Field("num_attention_heads", 32),
-        num_key_value_heads: Some("num_key_value_heads"),
-        head_dim: HeadDim::Own(Setting::Field("head_dim", 128)),
-        intermediate_size: Setting::Field("intermediate_size", 22016),
-        hidden_act: Setting::Field("hidden_act", "silu"),
-        max_position_embeddings: Setting::Field("max_position_embeddings", 32768),
-        type_vocab_size: None,
-        layer_norm_eps: Setting::Field("rms_norm_eps", 1e-6),
-        only: &[Only { field: "use_sliding_window", values: &["false"], default: "false" }],
-        ..bert::FIELDS
-    },
+    fields: ConfigFields { head_dim: HeadDim::Own(Setting::Field("head_dim", 128)), ..qwen2::FIELDS },
     heads: decoder::HEADS,
     draw,
 };
