@@ -9,7 +9,8 @@
 #
 # A step that fails, or takes longer than it may, does not keep the others from running; the exit code tells whether all
 # went well: 2 when nothing was run, since a STEP or the OUT is not what it should be. GPU_SECONDS is what all of it may
-# take: 560 when not given. Ctrl-C and SIGTERM end the step that runs, and all of it.
+# take: 1100 when not given, as much as the steps may take by themselves. Ctrl-C and SIGTERM end the step that runs, and
+# all of it.
 #
 # It lies beside what `cargo xtask gpu pack` made, and needs an NVIDIA driver, NVRTC and cuBLASLt (where the loader finds
 # them, or in Python's environment), and a Python with torch and transformers: python3, or what TURBO_PEERS_PYTHON names.
@@ -21,7 +22,7 @@ out=${1:-gpu-results}
 [ $# -eq 0 ] || shift
 steps='suite ceilings rows attention encoder sanitizer'
 wanted=" ${*:-$steps} "
-seconds=${GPU_SECONDS:-560}
+seconds=${GPU_SECONDS:-1100}
 
 for name in "$@"; do
   case " $steps " in

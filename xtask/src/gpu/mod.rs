@@ -23,7 +23,7 @@ use bundle::{Bundle, Item};
 ///
 ///   here:   $ cargo xtask gpu pack                 # builds, and makes target/turbo-gpu.tar.gz
 ///   there:  $ tar -xzf turbo-gpu.tar.gz
-///           $ turbo-gpu/gpu.sh results             # nine minutes, and a line for each step
+///           $ turbo-gpu/gpu.sh results             # eleven minutes, and a line for each step
 ///   here:   $ cargo xtask gpu record results       # checks it, writes turbo-bench/results/gpu.*
 ///
 /// There has to be Linux on x86-64 with a C library as new as here, an NVIDIA driver, and a Python
