@@ -6,7 +6,7 @@ use crate::{
     GraphError,
     dim::Shape,
     graph::{Graph, Input, NamedWeight, Node, Storage, ValueId},
-    op::{HeadColumns, Heads, Op, RelativeBuckets},
+    op::{DistanceBias, HeadColumns, Heads, Op, RelativeBuckets},
     precision::Precision,
     rotary::RotaryTable,
     shape, verify,
@@ -236,7 +236,16 @@ impl GraphBuilder {
         max_distance: usize,
     ) -> Result<ValueId, GraphError> {
         let buckets = RelativeBuckets { num_buckets, max_distance };
-        self.node(Op::AddRelativeBias(buckets), &[scores, table])
+        self.node(Op::AddRelativeBias(DistanceBias::Buckets(buckets)), &[scores, table])
+    }
+
+    /// `[batch_size, num_heads, padded_len, padded_len]` of scores, less how far the key is from the query, on either side,
+    /// times the head's slope ([`alibi_slope`](turbo_kernels::alibi_slope)): attention with linear biases.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn add_alibi(&mut self, scores: ValueId) -> Result<ValueId, GraphError> {
+        self.node(Op::AddRelativeBias(DistanceBias::Alibi), &[scores])
     }
 
     /// `[batch_size, num_heads, rows, padded_len]` of scores: −∞ where the key is padding, or where `mask` hides it from

@@ -38,6 +38,25 @@ pub struct RelativeBuckets {
     pub max_distance: usize,
 }
 
+/// What a head adds to a score by how far the key is from the query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DistanceBias {
+    /// A value of a table, which is an input of the node.
+    Buckets(RelativeBuckets),
+    /// The distance times a slope that the number of heads gives each head (ALiBi): no input.
+    Alibi,
+}
+
+impl DistanceBias {
+    /// Its inputs: a table, if there is one.
+    pub fn inputs(&self) -> usize {
+        match self {
+            DistanceBias::Buckets(_) => 1,
+            DistanceBias::Alibi => 0,
+        }
+    }
+}
+
 /// Where a batched product finds or puts its heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Heads {
@@ -169,8 +188,8 @@ pub enum Op {
         /// Where the heads of the result go.
         out: Heads,
     },
-    /// `[scores, table]`: plus a value per head that depends on how far a key is from its query.
-    AddRelativeBias(RelativeBuckets),
+    /// `[scores, table?]`: plus a value per head that depends on how far a key is from its query.
+    AddRelativeBias(DistanceBias),
     /// `[scores]`: −∞ for keys of padding, and for those that the mask hides.
     Mask(AttentionMask),
     /// `[scores]`.
@@ -218,8 +237,8 @@ pub enum Op {
         scale: f32,
         /// Which keys a query sees.
         mask: AttentionMask,
-        /// How the table is read, when there is one.
-        bias: Option<RelativeBuckets>,
+        /// What is added to scores by distance.
+        bias: Option<DistanceBias>,
     },
     /// Fused, `[q, k, v, table?]`: contexts, heads side by side; scores stay in the kernel. The first three may be one
     /// tensor when every token asks; else the first has a row per sequence.
@@ -236,8 +255,8 @@ pub enum Op {
         scale: f32,
         /// Which keys a query sees.
         mask: AttentionMask,
-        /// How the table is read, when there is one.
-        bias: Option<RelativeBuckets>,
+        /// What is added to scores by distance.
+        bias: Option<DistanceBias>,
     },
     /// Fused, `[table, ids, …, gain, offset?]`: `layer_norm` of the sum of lookups.
     EmbedSumLayerNorm {
@@ -355,12 +374,12 @@ impl fmt::Display for Op {
                 }
                 Ok(())
             }
-            Op::AddRelativeBias(buckets) => write!(f, " {buckets}"),
+            Op::AddRelativeBias(bias) => write!(f, " {bias}"),
             Op::Mask(mask) => write!(f, "{}", MaskSuffix(*mask)),
             Op::Pool(pooling) => write!(f, " {pooling:?}"),
             Op::ScaleMaskSoftmax { scale, mask, bias } => {
                 write!(f, " ×{scale}{}", MaskSuffix(*mask))?;
-                bias.map_or(Ok(()), |buckets| write!(f, " {buckets}"))
+                bias.map_or(Ok(()), |bias| write!(f, " {bias}"))
             }
             Op::Attention { queries, q, k, v, scale, mask, bias } => {
                 write!(f, "{} {}×{}", QueriesSuffix(*queries), q.num_heads, q.head_dim)?;
@@ -374,7 +393,7 @@ impl fmt::Display for Op {
                     write!(f, "@{},{},{}", q.first, k.first, v.first)?;
                 }
                 write!(f, " ×{scale}{}", MaskSuffix(*mask))?;
-                bias.map_or(Ok(()), |buckets| write!(f, " {buckets}"))
+                bias.map_or(Ok(()), |bias| write!(f, " {bias}"))
             }
             _ => Ok(()),
         }
@@ -407,9 +426,14 @@ impl fmt::Display for MaskSuffix {
     }
 }
 
-impl fmt::Display for RelativeBuckets {
+impl fmt::Display for DistanceBias {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} buckets to {}", self.num_buckets, self.max_distance)
+        match self {
+            DistanceBias::Buckets(RelativeBuckets { num_buckets, max_distance }) => {
+                write!(f, "{num_buckets} buckets to {max_distance}")
+            }
+            DistanceBias::Alibi => f.write_str("alibi"),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use turbo_kernels::{AttentionMask, Hidden, Queries, matmul::Rhs};
 use crate::{
     GraphError,
     dim::{Dim, Shape},
-    op::{AddendPlaces, Addends, FeedForwardParts, HeadColumns, Heads, Op, RelativeBuckets},
+    op::{AddendPlaces, Addends, DistanceBias, FeedForwardParts, HeadColumns, Heads, Op, RelativeBuckets},
 };
 
 /// The shape of `op`'s result.
@@ -80,17 +80,17 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
             inputs.heads(0)?;
             Ok(inputs.shapes[0].clone())
         }
-        Op::AddRelativeBias(buckets) => {
-            inputs.count(2)?;
-            inputs.scores(AttentionMask::Full, Some((1, *buckets)))
+        Op::AddRelativeBias(bias) => {
+            inputs.count(1 + bias.inputs())?;
+            inputs.scores(AttentionMask::Full, Some((1, *bias)))
         }
         Op::Mask(mask) => {
             inputs.count(1)?;
             inputs.scores(*mask, None)
         }
         Op::ScaleMaskSoftmax { mask, bias, .. } => {
-            inputs.count(1 + usize::from(bias.is_some()))?;
-            inputs.scores(*mask, bias.map(|buckets| (1, buckets)))
+            inputs.count(1 + bias.map_or(0, |bias| bias.inputs()))?;
+            inputs.scores(*mask, bias.map(|bias| (1, bias)))
         }
         Op::Pool(_) => {
             inputs.count(1)?;
@@ -139,7 +139,7 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
             inputs.norm(0, 3)
         }
         Op::Attention { queries, q, k, v, bias, .. } => {
-            inputs.count(3 + usize::from(bias.is_some()))?;
+            inputs.count(3 + bias.map_or(0, |bias| bias.inputs()))?;
             let contexts = inputs.attention(*q, *k, *v, *bias)?;
             inputs.queries(*queries, *q, contexts)
         }
@@ -325,11 +325,7 @@ impl Inputs<'_> {
     }
 
     /// Scores at the first input. What depends on the place of a query needs a row for each.
-    fn scores(
-        &self,
-        mask: AttentionMask,
-        bias: Option<(usize, RelativeBuckets)>,
-    ) -> Result<Shape, GraphError> {
+    fn scores(&self, mask: AttentionMask, bias: Option<(usize, DistanceBias)>) -> Result<Shape, GraphError> {
         let HeadTensor { num_heads, rows, columns } = self.heads(0)?;
         let places = mask != AttentionMask::Full || bias.is_some();
         match (rows, columns) {
@@ -338,14 +334,17 @@ impl Inputs<'_> {
             _ if places => return Err(self.wrong(0, "[batch_size, num_heads, padded_len, padded_len]")),
             _ => return Err(self.wrong(0, "[batch_size, num_heads, rows, padded_len]")),
         }
-        if let Some((table, buckets)) = bias {
-            self.bias_table(table, buckets, num_heads)?;
+        if let Some((table, bias)) = bias {
+            self.bias_table(table, bias, num_heads)?;
         }
         Ok(self.shapes[0].clone())
     }
 
-    fn bias_table(&self, input: usize, buckets: RelativeBuckets, num_heads: usize) -> Result<(), GraphError> {
-        let RelativeBuckets { num_buckets, max_distance } = buckets;
+    /// The table at `input`, where the bias has one.
+    fn bias_table(&self, input: usize, bias: DistanceBias, num_heads: usize) -> Result<(), GraphError> {
+        let DistanceBias::Buckets(RelativeBuckets { num_buckets, max_distance }) = bias else {
+            return Ok(());
+        };
         let expected = Shape::fixed(&[num_buckets, num_heads]);
         if *self.shapes[input] != expected {
             return Err(self.wrong(input, &expected.to_string()));
@@ -364,7 +363,7 @@ impl Inputs<'_> {
         q: HeadColumns,
         k: HeadColumns,
         v: HeadColumns,
-        bias: Option<RelativeBuckets>,
+        bias: Option<DistanceBias>,
     ) -> Result<Shape, GraphError> {
         let keys = self.columns_of_heads(1, k)?;
         for (input, heads) in [(1, k), (2, v)] {
@@ -376,7 +375,7 @@ impl Inputs<'_> {
                 return Err(self.wrong(input, &format!("rows of heads that fit the queries' {q}")));
             }
         }
-        bias.map_or(Ok(()), |buckets| self.bias_table(3, buckets, q.num_heads))?;
+        bias.map_or(Ok(()), |bias| self.bias_table(3, bias, q.num_heads))?;
         Ok(keys.with_columns(q.width()))
     }
 

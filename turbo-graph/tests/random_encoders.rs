@@ -68,7 +68,8 @@ struct Layer {
     rotary: Option<bool>,
     mask: AttentionMask,
     scale: bool,
-    relative_bias: bool,
+    /// By distance: of buckets, or by slopes.
+    relative_bias: Option<bool>,
     out_bias: bool,
     feed_forward: FeedForward,
     feed_forward_bias: bool,
@@ -98,7 +99,7 @@ fn layers() -> impl Strategy<Value = Layer> {
     let projections =
         (any::<[bool; 3]>(), any::<bool>(), select(vec![1, 2, 4]), any::<bool>(), any::<Option<bool>>());
     let masks = vec![AttentionMask::Full, AttentionMask::Causal, AttentionMask::Window { reach: 2 }];
-    let scores = (select(masks), any::<bool>(), any::<bool>(), any::<bool>());
+    let scores = (select(masks), any::<bool>(), any::<Option<bool>>(), any::<bool>());
     let kinds = vec![
         FeedForward::Plain,
         FeedForward::Halves,
@@ -245,10 +246,14 @@ impl Pencil {
         if layer.scale {
             scores = self.g.scale(scores, 0.5)?;
         }
-        if layer.relative_bias {
-            let table = self.g.weight("relative", &[8, HEADS]);
-            scores = self.g.add_relative_bias(scores, table, 8, 9)?;
-        }
+        scores = match layer.relative_bias {
+            None => scores,
+            Some(false) => {
+                let table = self.g.weight("relative", &[8, HEADS]);
+                self.g.add_relative_bias(scores, table, 8, 9)?
+            }
+            Some(true) => self.g.add_alibi(scores)?,
+        };
         let scores = self.g.mask(scores, layer.mask)?;
         let probabilities = self.g.softmax(scores)?;
         let context = self.g.batched_matmul(probabilities, v?, Rhs::Normal)?;

@@ -16,13 +16,21 @@ use turbo_kernels::{
     RelativeBias, attention::AttentionShape, limits::Limits,
 };
 
+/// What is added to scores by distance.
+#[derive(Clone, Copy)]
+enum Bias {
+    None,
+    Buckets,
+    Alibi,
+}
+
 struct Model {
     name: &'static str,
     num_heads: usize,
     num_kv_heads: usize,
     head_dim: usize,
     mask: AttentionMask,
-    biased: bool,
+    bias: Bias,
     dtype: DType,
     /// Batch size and length.
     batches: &'static [(usize, usize)],
@@ -34,7 +42,7 @@ const BERT: Model = Model {
     num_kv_heads: 12,
     head_dim: 64,
     mask: AttentionMask::Full,
-    biased: false,
+    bias: Bias::None,
     dtype: DType::F32,
     batches: &[
         (1, 5),
@@ -51,12 +59,18 @@ const BERT: Model = Model {
         (20, 128),
     ],
 };
-const MODELS: [Model; 8] = [
+const MODELS: [Model; 9] = [
     BERT,
     Model { name: "MiniLM", head_dim: 32, ..BERT },
     Model { name: "BERT-base/bf16", dtype: DType::Bf16, ..BERT },
     Model { name: "MiniLM/bf16", head_dim: 32, dtype: DType::Bf16, ..BERT },
-    Model { name: "MPNet", biased: true, batches: &[(1, 40), (1, 500), (20, 40)], ..BERT },
+    Model { name: "MPNet", bias: Bias::Buckets, batches: &[(1, 40), (1, 500), (20, 40)], ..BERT },
+    Model {
+        name: "JinaBERT",
+        bias: Bias::Alibi,
+        batches: &[(1, 40), (1, 500), (20, 40), (1, 2048), (1, 8192)],
+        ..BERT
+    },
     Model { name: "ModernBERT/global", batches: &[(1, 2048), (1, 8192)], ..BERT },
     Model {
         name: "ModernBERT/local",
@@ -137,8 +151,13 @@ impl Model {
         let [q, k, v] =
             [0, q_width, q_width + kv_width].map(|first| Columns { rows: &qkv[..], first, row_stride });
         let table = vec![0.5; 32 * num_heads];
-        let bias =
-            self.biased.then_some(RelativeBias { table: &table[..], num_buckets: 32, max_distance: 128 });
+        let bias = match self.bias {
+            Bias::None => None,
+            Bias::Buckets => {
+                Some(RelativeBias::Buckets { table: &table[..], num_buckets: 32, max_distance: 128 })
+            }
+            Bias::Alibi => Some(RelativeBias::Alibi),
+        };
         let cu_seqlens: Vec<u32> = (0..=batch_size).map(|b| (b * seq_len) as u32).collect();
         let layout = Layout::Packed { cu_seqlens: &cu_seqlens[..] };
         let mut out = vec![0.0; rows * q_width];

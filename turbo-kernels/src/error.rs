@@ -98,7 +98,7 @@ mod tests {
     fn sizes_beyond_another_are_named_with_it() {
         let cpu = Cpu::new(CpuOptions::default()).unwrap();
         let columns = Columns { rows: (), first: 16, row_stride: 64 };
-        let bias = RelativeBias { table: (), num_buckets: 32, max_distance: 8 };
+        let bias = RelativeBias::Buckets { table: &[0.0; 32][..], num_buckets: 32, max_distance: 8 };
         let feed_forward = |hidden| {
             let weight = cpu.pack(&[0.5; 12], 3, 4, DType::F32).unwrap();
             let layer = FeedForward {
@@ -129,10 +129,7 @@ mod tests {
                 columns.check_values("k", "q", 2, 64, 128),
                 "k: row_stride is 64, expected at least 80, where the columns of q end",
             ),
-            (
-                bias.check_table("k", 1, 32),
-                "k: max_distance is 8, expected more than 8, a quarter of num_buckets",
-            ),
+            (bias.check("k", 1), "k: max_distance is 8, expected more than 8, a quarter of num_buckets"),
             (
                 feed_forward(Hidden::Activation(Activation::Relu)),
                 "feed_forward: out_features of up is 3, expected in_features of down, 4",

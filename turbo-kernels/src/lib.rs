@@ -64,7 +64,9 @@ mod math;
 mod sequences;
 mod simd;
 
-pub use attention::{Attention, AttentionMask, Queries, RelativeBias, RelativeBiasOn, relative_bucket};
+pub use attention::{
+    Attention, AttentionMask, Queries, RelativeBias, RelativeBiasOn, alibi_slope, relative_bucket,
+};
 pub use bias_act::{Activation, BiasAct};
 pub use columns::{Columns, ColumnsOn, HeadSizes};
 pub use device::{Cpu, CpuOptions, Device, DeviceError, Element, Float, FloatsOn, Span};

@@ -69,7 +69,7 @@ fn layer<'a>(
     let part = |first| Columns { rows: qkv, first: first * HIDDEN_SIZE, row_stride: 3 * HIDDEN_SIZE };
     cpu.attention(queue, HEADS, layout, part(0), part(1), part(2), None, out)?;
     let masked = AttentionShape { num_kv_heads: 2, mask: AttentionMask::Causal, ..HEADS };
-    let bias = RelativeBias { table: &values[..32], num_buckets: 8, max_distance: 20 };
+    let bias = RelativeBias::Buckets { table: &values[..32], num_buckets: 8, max_distance: 20 };
     cpu.attention(queue, masked, layout, part(0), part(1), part(2), Some(bias), out)?;
     cpu.rotary(queue, SIZES, layout, part(0), &values[..tokens * SIZES.head_dim], out)?;
     cpu.head_rms_norm(queue, SIZES, part(1), &row[..SIZES.head_dim], 1e-6, out)?;

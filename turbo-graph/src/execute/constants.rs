@@ -3,7 +3,11 @@
 use turbo_kernels::{EncoderKernels, FloatsOn, RelativeBias, norm::NormWeights};
 
 use super::weights::Weights;
-use crate::{GraphError, graph::Node, op::RelativeBuckets};
+use crate::{
+    GraphError,
+    graph::Node,
+    op::{DistanceBias, RelativeBuckets},
+};
 
 /// The constants of `node`, by the positions of its inputs.
 pub(super) struct Constants<'a, 'n, D: EncoderKernels> {
@@ -42,13 +46,18 @@ impl<'a, D: EncoderKernels> Constants<'a, '_, D> {
         Ok(NormWeights { gain: self.plain(first)?, offset: self.optional(first + 1)?, epsilon })
     }
 
-    /// The table of biases at `input`, when there is one.
+    /// The biases by distance, of the table at `input` where they have one.
     pub(super) fn relative_bias(
         &self,
         input: usize,
-        buckets: Option<RelativeBuckets>,
+        bias: Option<DistanceBias>,
     ) -> Result<Option<RelativeBias<FloatsOn<'a, D>>>, GraphError> {
-        let Some(RelativeBuckets { num_buckets, max_distance }) = buckets else { return Ok(None) };
-        Ok(Some(RelativeBias { table: self.plain(input)?, num_buckets, max_distance }))
+        Ok(match bias {
+            None => None,
+            Some(DistanceBias::Buckets(RelativeBuckets { num_buckets, max_distance })) => {
+                Some(RelativeBias::Buckets { table: self.plain(input)?, num_buckets, max_distance })
+            }
+            Some(DistanceBias::Alibi) => Some(RelativeBias::Alibi),
+        })
     }
 }

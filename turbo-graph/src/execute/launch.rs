@@ -20,7 +20,7 @@ use crate::{
     GraphError, Op, Program, ValueId,
     dim::Extents,
     graph::{Node, Storage},
-    op::{AddendPlaces, Addends, FeedForwardParts, HeadColumns, Heads, MAX_LOOKUPS, RelativeBuckets},
+    op::{AddendPlaces, Addends, DistanceBias, FeedForwardParts, HeadColumns, Heads, MAX_LOOKUPS},
 };
 
 /// One batch on its way through the nodes.
@@ -138,8 +138,8 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
                     copy.expect("splitting and merging heads is a copy between strides");
                 device.copy_heads(queue, shape, (x, from), (out, to))?;
             }
-            Op::AddRelativeBias(buckets) => {
-                let bias = constants.relative_bias(1, Some(buckets))?.expect("there are buckets");
+            Op::AddRelativeBias(bias) => {
+                let bias = constants.relative_bias(1, Some(bias))?.expect("there is a bias");
                 device.add_relative_bias(queue, scores, x, bias, out)?;
             }
             Op::Mask(mask) => device.mask(queue, scores, x, inputs.seq_lens(device)?, mask, out)?,
@@ -270,7 +270,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         node: &Node,
         shape: AttentionShape,
         heads: [HeadColumns; 3],
-        bias: Option<RelativeBuckets>,
+        bias: Option<DistanceBias>,
         out: Span,
     ) -> Result<(), GraphError> {
         let bias = self.constants(node).relative_bias(3, bias)?;

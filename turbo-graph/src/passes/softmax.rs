@@ -16,9 +16,9 @@ pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
     let Op::Mask(mask) = graph.nodes[masked].op else { return None };
     let (mut scores, mut others) = (graph.nodes[masked].inputs[0], vec![masked]);
     let (mut scale, mut bias, mut table) = (1.0, None, None);
-    if let Some((node, Op::AddRelativeBias(buckets))) = producer(graph, scores) {
-        (scores, bias, table) =
-            (graph.nodes[node].inputs[0], Some(buckets), Some(graph.nodes[node].inputs[1]));
+    if let Some((node, Op::AddRelativeBias(added))) = producer(graph, scores) {
+        let inputs = &graph.nodes[node].inputs;
+        (scores, bias, table) = (inputs[0], Some(added), inputs.get(1).copied());
         others.push(node);
     }
     if let Some((node, Op::Scale { factor })) = producer(graph, scores) {

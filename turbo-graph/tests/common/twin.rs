@@ -7,7 +7,7 @@ use turbo_graph::{
     Activation, Graph, Input, Op, Pooling, Positions, Rhs, WeightSource,
     dim::Dim,
     graph::{Node, Storage},
-    op::HeadColumns,
+    op::{DistanceBias, HeadColumns, RelativeBuckets},
 };
 
 use super::{NamedNoise, greatest};
@@ -245,10 +245,18 @@ fn compute(node: &Node, inputs: &[&Tensor], sequence: &Sequence<'_>) -> Tensor {
                 (0..x.columns).map(|k| x.at(head, row, k) * factor(k)).sum()
             })
         }
-        Op::AddRelativeBias(buckets) => Tensor::heads(x.heads, x.rows, x.columns, |head, query, key| {
+        Op::AddRelativeBias(bias) => Tensor::heads(x.heads, x.rows, x.columns, |head, query, key| {
             let distance = key as isize - query as isize;
-            let bucket = turbo_kernels::relative_bucket(distance, buckets.num_buckets, buckets.max_distance);
-            x.at(head, query, key) + inputs[1].at(0, bucket, head)
+            let bias = match bias {
+                DistanceBias::Buckets(RelativeBuckets { num_buckets, max_distance }) => {
+                    let bucket = turbo_kernels::relative_bucket(distance, num_buckets, max_distance);
+                    inputs[1].at(0, bucket, head)
+                }
+                DistanceBias::Alibi => {
+                    -f64::from(turbo_kernels::alibi_slope(head, x.heads)) * distance.unsigned_abs() as f64
+                }
+            };
+            x.at(head, query, key) + bias
         }),
         Op::Mask(mask) => Tensor::heads(x.heads, x.rows, x.columns, |head, query, key| {
             let seen = mask.visible(query, x.columns).contains(&key);

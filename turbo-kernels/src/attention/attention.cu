@@ -113,7 +113,7 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Shared<32 * CO
       if (part == 0) {
         load_keys<PART, PART>(shared.v[0], v + static_cast<u64>(start) * problem.v_stride + part_of_out,
                               problem.v_stride, keys, head_dim - part_of_out);
-        if (problem.bias != nullptr) {
+        if (problem.bias_kind != BIAS_NONE) {
           const int smallest = static_cast<int>(start - (tile.first + TILE_ROWS - 1));
           for (int i = threadIdx.x; i < TILE_ROWS + TILE_KEYS - 1; i += THREADS) {
             shared.biases[i] = bias_of(problem, tile.head, smallest + i);
@@ -139,7 +139,7 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Shared<32 * CO
     for (int row = 0; row < WARP_ROWS; ++row) {
       seen[row] = within(seen_by_any(problem, first_row + row, 1, tile.keys.count), start, TILE_KEYS);
       const float bias =
-          problem.bias == nullptr ? 0.0f : shared.biases[lane + TILE_ROWS - 1 - warp * WARP_ROWS - row];
+          problem.bias_kind == BIAS_NONE ? 0.0f : shared.biases[lane + TILE_ROWS - 1 - warp * WARP_ROWS - row];
       scores[row] = seen[row].has(lane) ? fmaf(scores[row], problem.scale, bias) : -infinity();
       next[row] = scores[row];
     }

@@ -149,7 +149,7 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Stage<D>* stag
   for (unsigned start = begin; start < of_tile.end; start += TILE_KEYS) {
     const unsigned number = start / TILE_KEYS % STAGES;
     Stage<D>& stage = stages[number];
-    if (problem.bias != nullptr) {
+    if (problem.bias_kind != BIAS_NONE) {
       float* of_distance = biases + number * distances;
       for (unsigned i = threadIdx.x; i < distances; i += blockDim.x) {
         of_distance[i] = bias_of(problem, tile.head, static_cast<int>(start + i - (tile.first + tile_rows - 1)));

@@ -8,13 +8,13 @@ pub(crate) mod cuda;
 mod head;
 mod mask;
 mod product;
-mod relative;
+pub(crate) mod relative;
 mod tiled;
 mod weights;
 
 pub use mask::AttentionMask;
 pub(crate) use relative::ByDistance;
-pub use relative::{RelativeBias, RelativeBiasOn, relative_bucket};
+pub use relative::{RelativeBias, RelativeBiasOn, alibi_slope, relative_bucket};
 
 use crate::{ColumnsOn, DType, KernelError, Layout, device::Device};
 

@@ -1,18 +1,28 @@
-//! Biases on attention scores by relative position: buckets of distances (T5, Raffel et al. 2020, section 2.1).
+//! Biases on attention scores by relative position: buckets of distances (T5, Raffel et al. 2020, section 2.1), or a
+//! slope per head (ALiBi, Press et al. 2021).
 
-use crate::{KernelError, device::FloatsOn};
+use crate::{
+    KernelError,
+    device::{FloatsOn, Values},
+};
 
-/// A bias on scores that depends on the head and on how far the key is from the query: T5's and MPNet's.
-///
-/// Distances on either side share buckets as they grow ([`relative_bucket`]); each head has one bias per bucket.
+/// A bias on scores that depends on the head and on how far the key is from the query.
 #[derive(Clone, Copy, Debug)]
-pub struct RelativeBias<V> {
-    /// `[num_buckets, num_heads]`.
-    pub table: V,
-    /// Buckets of both sides together, at least 4.
-    pub num_buckets: usize,
-    /// From this distance on all share the last bucket of their side; more than a quarter of the buckets.
-    pub max_distance: usize,
+pub enum RelativeBias<V> {
+    /// T5's and MPNet's: distances on either side share buckets as they grow ([`relative_bucket`]); each head has one
+    /// bias per bucket.
+    Buckets {
+        /// `[num_buckets, num_heads]`.
+        table: V,
+        /// Buckets of both sides together, at least 4.
+        num_buckets: usize,
+        /// From this distance on all share the last bucket of their side; more than a quarter of the buckets.
+        max_distance: usize,
+    },
+    /// Attention with linear biases, the same on both sides: the distance times the negative of [`alibi_slope`]. It is
+    /// computed in f32 whatever a device stores: products of slopes and distances in thousands have too many digits for
+    /// narrower types.
+    Alibi,
 }
 
 /// A relative bias in memory of device `D`.
@@ -41,80 +51,143 @@ pub fn relative_bucket(distance: isize, num_buckets: usize, max_distance: usize)
     side + exact.saturating_add(beyond).min(of_side - 1)
 }
 
-impl RelativeBias<&[f32]> {
-    /// # Errors
-    /// As of [`RelativeBias::check_table`].
-    pub(crate) fn check(&self, kernel: &'static str, num_heads: usize) -> Result<(), KernelError> {
-        self.check_table(kernel, num_heads, self.table.len())
-    }
+/// How steeply the biases of `head` fall with the distance: powers of two, from 2⁻⁸ᐟⁿ in equal steps down to 2⁻⁸ for n
+/// heads. Where their number is no power of two, n is the next lower one, and the heads behind have every other slope of
+/// twice as many heads.
+///
+/// Source: Press, Smith and Lewis, "Train Short, Test Long", ICLR 2022 (arXiv 2108.12409), section 3, and the code that was
+/// published with it for other numbers of heads.
+#[must_use]
+pub fn alibi_slope(head: usize, num_heads: usize) -> f32 {
+    let even = num_heads.checked_ilog2().map_or(1.0, |log2| f64::exp2(log2.into()));
+    let number = head as f64;
+    let step = if number < even { number + 1.0 } else { number - even + 0.5 };
+    (-8.0 * step / even).exp2() as f32
 }
 
 impl<V> RelativeBias<V> {
-    /// Whether `values` values are the table of `num_heads` heads.
+    /// The same with another table, if it has one.
+    #[cfg(any(feature = "testing", test))]
+    pub(crate) fn with_table<W>(self, table: impl FnOnce(V) -> W) -> RelativeBias<W> {
+        match self {
+            Self::Buckets { table: values, num_buckets, max_distance } => {
+                RelativeBias::Buckets { table: table(values), num_buckets, max_distance }
+            }
+            Self::Alibi => RelativeBias::Alibi,
+        }
+    }
+
+    /// Whether a table fits `num_heads` heads.
     ///
     /// # Errors
     /// [`KernelError::Length`] for a table of another size, [`KernelError::Size`] for buckets that are none.
-    pub(crate) fn check_table(
-        &self,
-        kernel: &'static str,
-        num_heads: usize,
-        values: usize,
-    ) -> Result<(), KernelError> {
+    pub(crate) fn check(&self, kernel: &'static str, num_heads: usize) -> Result<(), KernelError>
+    where
+        V: Values,
+    {
+        let Self::Buckets { table, num_buckets, max_distance } = self else { return Ok(()) };
         let size = |argument, expected, got| Err(KernelError::Size { kernel, argument, expected, got });
-        if self.num_buckets < 4 {
-            return size("num_buckets", "at least 4".into(), self.num_buckets);
+        if *num_buckets < 4 {
+            return size("num_buckets", "at least 4".into(), *num_buckets);
         }
-        if self.max_distance <= self.num_buckets / 4 {
-            let expected = format!("more than {}, a quarter of num_buckets", self.num_buckets / 4);
-            return size("max_distance", expected.into(), self.max_distance);
+        if *max_distance <= num_buckets / 4 {
+            let expected = format!("more than {}, a quarter of num_buckets", num_buckets / 4);
+            return size("max_distance", expected.into(), *max_distance);
         }
-        let expected = self.num_buckets.saturating_mul(num_heads);
-        KernelError::check_length(kernel, "relative bias", expected, values)
+        let expected = num_buckets.saturating_mul(num_heads);
+        KernelError::check_length(kernel, "relative bias", expected, table.len())
     }
 }
 
-/// A relative bias spread out by distance, so that a row of scores finds its biases side by side.
+/// A bias as the kernels of a GPU take it: the constants of common.cuh that begin with `BIAS`.
+#[cfg(any(feature = "cuda", feature = "testing", test))]
+pub(crate) struct BiasArguments<V> {
+    /// Which it is.
+    pub(crate) kind: u32,
+    /// Of buckets alone, as are the numbers.
+    pub(crate) table: Option<V>,
+    pub(crate) num_buckets: u32,
+    /// No distance between keys exceeds the greatest number.
+    pub(crate) max_distance: u32,
+}
+
+#[cfg(any(feature = "cuda", feature = "testing", test))]
+impl<V> BiasArguments<V> {
+    /// Of a checked bias, or of none.
+    pub(crate) fn of(bias: Option<RelativeBias<V>>) -> Self {
+        let narrow = |size| u32::try_from(size).unwrap_or(u32::MAX);
+        let (kind, table, [num_buckets, max_distance]) = match bias {
+            None => (0, None, [0; 2]),
+            Some(RelativeBias::Buckets { table, num_buckets, max_distance }) => {
+                (1, Some(table), [num_buckets, max_distance].map(narrow))
+            }
+            Some(RelativeBias::Alibi) => (2, None, [0; 2]),
+        };
+        Self { kind, table, num_buckets, max_distance }
+    }
+}
+
+/// A relative bias by distance, so that a row of scores finds its biases side by side.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ByDistance<'a> {
-    /// `[num_heads, 2 · reach + 1]`.
-    values: &'a [f32],
-    /// Distances beyond have the bias of this one.
-    reach: usize,
+pub(crate) enum ByDistance<'a> {
+    /// Buckets are spread out, as finding one takes a logarithm.
+    Spread {
+        /// `[num_heads, 2 · reach + 1]`.
+        values: &'a [f32],
+        /// Distances beyond have the bias of this one.
+        reach: usize,
+    },
+    /// A product is no slower than reading it.
+    Slopes(&'a [f32]),
+}
+
+/// Distances that buckets tell apart among `max_seq_len` tokens.
+fn reach(max_distance: usize, max_seq_len: usize) -> usize {
+    max_distance.min(max_seq_len)
 }
 
 impl<'a> ByDistance<'a> {
-    /// Distances that are told apart among `max_seq_len` tokens.
-    fn reach(bias: &RelativeBias<&[f32]>, max_seq_len: usize) -> usize {
-        bias.max_distance.min(max_seq_len)
-    }
-
     /// Values that [`ByDistance::new`] needs.
     pub(crate) fn values(bias: &RelativeBias<&[f32]>, num_heads: usize, max_seq_len: usize) -> usize {
-        num_heads * (2 * Self::reach(bias, max_seq_len) + 1)
+        match *bias {
+            RelativeBias::Buckets { max_distance, .. } => {
+                num_heads * (2 * reach(max_distance, max_seq_len) + 1)
+            }
+            RelativeBias::Alibi => num_heads,
+        }
     }
 
-    /// Spreads out a checked `bias` in `scratch`, which has exactly the values it needs.
+    /// Brings a checked `bias` into `scratch`, which has exactly the values it needs.
     pub(crate) fn new(bias: &RelativeBias<&[f32]>, max_seq_len: usize, scratch: &'a mut [f32]) -> Self {
-        let reach = Self::reach(bias, max_seq_len);
+        let RelativeBias::Buckets { table, num_buckets, max_distance } = *bias else {
+            let num_heads = scratch.len();
+            scratch.iter_mut().enumerate().for_each(|(head, slope)| *slope = alibi_slope(head, num_heads));
+            return Self::Slopes(scratch);
+        };
+        let reach = reach(max_distance, max_seq_len);
         let width = 2 * reach + 1;
         let num_heads = scratch.len() / width;
         for (i, distance) in (-(reach as isize)..=reach as isize).enumerate() {
-            let bucket = relative_bucket(distance, bias.num_buckets, bias.max_distance);
+            let bucket = relative_bucket(distance, num_buckets, max_distance);
             for head in 0..num_heads {
-                scratch[head * width + i] = bias.table[bucket * num_heads + head];
+                scratch[head * width + i] = table[bucket * num_heads + head];
             }
         }
-        Self { values: scratch, reach }
+        Self::Spread { values: scratch, reach }
     }
 
     /// The biases of `head` for the distances `first`, `first + 1`, … as many as `out` holds.
     pub(crate) fn write(&self, head: usize, first: isize, out: &mut [f32]) {
-        let width = 2 * self.reach + 1;
-        let values = &self.values[head * width..][..width];
-        let below = first.saturating_add_unsigned(self.reach).min(0).unsigned_abs().min(out.len());
+        let (values, reach) = match *self {
+            Self::Spread { values, reach } => (values, reach),
+            Self::Slopes(slopes) => return write_slope(slopes[head], first, out),
+        };
+        let width = 2 * reach + 1;
+        let values = &values[head * width..][..width];
+        let below = first.saturating_add_unsigned(reach).min(0).unsigned_abs().min(out.len());
         let (far, out) = out.split_at_mut(below);
         far.fill(values[0]);
-        let start = first.saturating_add_unsigned(self.reach).max(0).unsigned_abs().min(width);
+        let start = first.saturating_add_unsigned(reach).max(0).unsigned_abs().min(width);
         let (near, far) = out.split_at_mut(out.len().min(width - start));
         near.copy_from_slice(&values[start..][..near.len()]);
         far.fill(values[width - 1]);
@@ -127,9 +200,57 @@ impl<'a> ByDistance<'a> {
     }
 }
 
+/// Distances are counted in i32, which is exact: lengths are u32, and nobody has 2³¹ tokens in memory.
+fn write_slope(slope: f32, first: isize, out: &mut [f32]) {
+    for (distance, out) in (first as i32..).zip(out) {
+        *out = -slope * distance.abs() as f32;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The slopes that are listed in section 3 of the paper, and those of the numbers of heads of published models.
+    #[test]
+    fn slopes_are_powers_of_two() {
+        let slopes = |num_heads: usize| (0..num_heads).map(move |head| alibi_slope(head, num_heads));
+        let of_8 = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
+        let of_16: Vec<f32> = (1..=16).map(|head| head as f32 / 2.0).collect();
+        let of_12 = [&of_8[..], &[0.5, 1.5, 2.5, 3.5]].concat();
+        for (num_heads, exponents) in [
+            (8, &of_8[..]),
+            (16, &of_16),
+            (12, &of_12),
+            (6, &[2.0, 4.0, 6.0, 8.0, 1.0, 3.0]),
+            (3, &[4.0, 8.0, 2.0]),
+            (1, &[8.0]),
+        ] {
+            let expected = exponents.iter().map(|exponent| f64::from(-exponent).exp2() as f32);
+            assert!(
+                slopes(num_heads).eq(expected),
+                "{num_heads}: {:?}",
+                slopes(num_heads).collect::<Vec<_>>()
+            );
+        }
+        assert_eq!(slopes(0).count(), 0);
+    }
+
+    #[test]
+    fn slopes_fall_on_both_sides() {
+        let mut scratch = vec![f32::NAN; ByDistance::values(&RelativeBias::Alibi, 6, 9000)];
+        let slopes = ByDistance::new(&RelativeBias::Alibi, 9000, &mut scratch);
+        for (head, first, len) in [(0, 0, 1), (4, -8191, 16383), (5, -3, 0), (5, 17, 5)] {
+            let expected: Vec<f32> = (first..first + len)
+                .map(|distance: isize| -alibi_slope(head, 6) * distance.unsigned_abs() as f32)
+                .collect();
+            let mut out = vec![f32::NAN; expected.len()];
+            slopes.write(head, first, &mut out);
+            assert_eq!(out, expected);
+            slopes.write_falling(head, first + len - 1, &mut out);
+            assert!(out.iter().rev().eq(&expected));
+        }
+    }
 
     /// Buckets of the published sizes, from the definition in exact logarithms.
     #[test]
@@ -149,7 +270,7 @@ mod tests {
     #[test]
     fn biases_lie_side_by_side() {
         let table: Vec<f32> = (0..64).map(|i| i as f32).collect();
-        let bias = RelativeBias { table: &table[..], num_buckets: 32, max_distance: 20 };
+        let bias = RelativeBias::Buckets { table: &table[..], num_buckets: 32, max_distance: 20 };
         for max_seq_len in [1, 5, 20, 60] {
             let mut scratch = vec![f32::NAN; ByDistance::values(&bias, 2, max_seq_len)];
             let spread = ByDistance::new(&bias, max_seq_len, &mut scratch);

@@ -21,7 +21,8 @@ struct Problem {
   unsigned attending;      // of each sequence: ALL, FIRST or LAST
   unsigned before, after;  // the mask, as visible_keys takes it
   float scale;             // of scores, times LOG2_E
-  const T* bias;           // [num_buckets, num_heads], or null
+  unsigned bias_kind;      // of relative bias
+  const T* bias;           // [num_buckets, num_heads], where it has buckets
   unsigned num_buckets, max_distance;
 };
 
@@ -133,6 +134,9 @@ __device__ __forceinline__ Keys within(Keys keys, unsigned start, unsigned size)
 // The bias, times LOG2_E, of a key `distance` tokens behind its query.
 template <class T>
 __device__ __forceinline__ float bias_of(const Problem<T>& problem, unsigned head, int distance) {
+  if (problem.bias_kind == BIAS_ALIBI) {
+    return -alibi_slope(head, problem.num_heads) * fabsf(static_cast<float>(distance)) * LOG2_E;
+  }
   const unsigned bucket = relative_bucket(distance, problem.num_buckets, problem.max_distance);
   return to_float(problem.bias[static_cast<u64>(bucket) * problem.num_heads + head]) * LOG2_E;
 }
@@ -142,7 +146,9 @@ __device__ __forceinline__ float bias_of(const Problem<T>& problem, unsigned hea
   const T *q, const T *k, const T *v, T *out, const unsigned *lengths, unsigned batch_size, unsigned padded_len,    \
       unsigned rows, unsigned q_first, unsigned k_first, unsigned v_first, unsigned q_stride, unsigned k_stride,    \
       unsigned v_stride, unsigned num_heads, unsigned heads_of_kv, unsigned head_dim, unsigned attending,           \
-      unsigned before, unsigned after, float scale, const T *bias, unsigned num_buckets, unsigned max_distance
+      unsigned before, unsigned after, float scale, unsigned bias_kind, const T *bias, unsigned num_buckets,        \
+      unsigned max_distance
 #define PROBLEM                                                                                                     \
-  {q + q_first, k + k_first, v + v_first, out,       {lengths, batch_size, padded_len, rows}, q_stride, k_stride,   \
-   v_stride,    num_heads,   heads_of_kv, head_dim,  attending, before, after, scale, bias, num_buckets, max_distance}
+  {q + q_first, k + k_first, v + v_first, out,      {lengths, batch_size, padded_len, rows}, q_stride, k_stride,    \
+   v_stride,    num_heads,   heads_of_kv, head_dim, attending, before, after, scale, bias_kind, bias, num_buckets,  \
+   max_distance}

@@ -391,6 +391,16 @@ __device__ __forceinline__ Keys visible_keys(unsigned query, unsigned keys, unsi
   return Keys{first < keys ? first : keys, end < keys ? static_cast<unsigned>(end) : keys};
 }
 
+// Kinds of relative biases: see attention::BiasArguments.
+constexpr unsigned BIAS_NONE = 0, BIAS_BUCKETS = 1, BIAS_ALIBI = 2;
+
+// How steeply the linear biases of a head fall: the twin of `attention::alibi_slope`, which says more.
+__device__ __forceinline__ float alibi_slope(unsigned head, unsigned num_heads) {
+  const unsigned even = 1u << (31 - __clz(static_cast<int>(num_heads)));
+  const float step = head < even ? head + 1.0f : head - even + 0.5f;
+  return exp2f(-8.0f * step / even);
+}
+
 // The bucket of a key `distance` tokens behind its query: the twin of `attention::relative_bucket`, which says more.
 __device__ inline unsigned relative_bucket(int distance, unsigned num_buckets, unsigned max_distance) {
   const unsigned of_side = num_buckets / 2, exact = of_side / 2;

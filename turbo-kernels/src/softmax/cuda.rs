@@ -3,6 +3,7 @@
 use super::{ScoreShape, Softmax};
 use crate::{
     AttentionMask, KernelError, RelativeBias,
+    attention::relative::BiasArguments,
     cuda::{
         Cuda, CudaQueue, CudaView, CudaViewMut, Family, Kernel, Reduction, RowKernel, blocks, count, family,
         named, row_kernels, size, warp_to_a_row,
@@ -82,20 +83,21 @@ impl<F: Float> Softmax for Cuda<F> {
         const NAME: &str = "add_relative_bias";
         shape.check(NAME, &scores, Some(bias), None::<CudaView<'_, u32>>, &out)?;
         let rows = Rows::of(NAME, shape)?;
-        let [num_buckets, max_distance] = buckets(bias);
+        let BiasArguments { kind, table, num_buckets, max_distance } = BiasArguments::of(Some(bias));
         let args = (
             scores,
             rows.count,
             rows.num_heads,
             rows.queries,
             rows.keys,
-            bias.table,
+            kind,
+            table,
             num_buckets,
             max_distance,
             out,
         );
         let kernel = Kernel { module: FAMILY.of::<F>(), name: named!(F, "add_relative_bias") };
-        // SAFETY: scores and out hold `rows`, and the table has a value for each bucket and head.
+        // SAFETY: scores and out hold `rows`, and a table has a value for each bucket and head.
         Ok(unsafe { queue.launch(kernel, warp_to_a_row(rows.count), args) }?)
     }
 }
@@ -177,8 +179,7 @@ impl Rows {
     ) -> Result<(), KernelError> {
         let [before, after] = reaches(mask);
         let Self { count, num_heads, queries, keys } = self;
-        let (table, [num_buckets, max_distance]) =
-            (bias.map(|bias| bias.table), bias.map_or([0; 2], buckets));
+        let BiasArguments { kind, table, num_buckets, max_distance } = BiasArguments::of(bias);
         let args = (
             scores,
             count,
@@ -190,6 +191,7 @@ impl Rows {
             after,
             scale,
             out,
+            kind,
             table,
             num_buckets,
             max_distance,
@@ -207,12 +209,6 @@ fn reaches(mask: AttentionMask) -> [u32; 2] {
         AttentionMask::Causal => [u32::MAX, 0],
         AttentionMask::Window { reach } => [u32::try_from(reach).unwrap_or(u32::MAX); 2],
     }
-}
-
-/// Buckets of a checked bias and the distance at which the last begins, which no distance between keys exceeds.
-fn buckets<V>(bias: RelativeBias<V>) -> [u32; 2] {
-    let RelativeBias { num_buckets, max_distance, .. } = bias;
-    [num_buckets, max_distance].map(|size| u32::try_from(size).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ impl ScoreShape {
         let values = [num_heads, queries, keys].into_iter().fold(batch_size, usize::saturating_mul);
         KernelError::check_length(kernel, "scores", values, scores.len())?;
         KernelError::check_length(kernel, "out", values, out.len())?;
-        bias.map_or(Ok(()), |bias| bias.check_table(kernel, num_heads, bias.table.len()))?;
+        bias.map_or(Ok(()), |bias| bias.check(kernel, num_heads))?;
         seq_lens.map_or(Ok(()), |lens| KernelError::check_length(kernel, "seq_lens", batch_size, lens.len()))
     }
 }

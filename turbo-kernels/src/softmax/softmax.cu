@@ -36,17 +36,19 @@ struct Scores {
   }
 };
 
-// A relative bias by distance: the buckets of the first distances lie in shared memory, as each costs two logarithms.
+// A relative bias by distance, or none: the buckets of the first distances lie in shared memory, as each costs two logarithms.
 template <class T>
 struct RelativeBias {
   static constexpr unsigned NEAR = 1024;
 
-  const T* table;  // [num_buckets, num_heads]; null: there is no bias
+  unsigned kind;
+  const T* table;  // [num_buckets, num_heads], where there are buckets
   unsigned num_buckets, max_distance;
   unsigned short* near;  // [NEAR]
 
   // By the whole block, before the first `at`.
   __device__ __forceinline__ void prepare() const {
+    if (kind != BIAS_BUCKETS) return;
     for (unsigned i = threadIdx.x; i < NEAR && i <= max_distance; i += blockDim.x) {
       near[i] = static_cast<unsigned short>(relative_bucket(-static_cast<int>(i), num_buckets, max_distance));
     }
@@ -55,9 +57,10 @@ struct RelativeBias {
 
   // The bias of a key; 0 if there is none.
   __device__ __forceinline__ float at(unsigned query, unsigned key, unsigned head, unsigned num_heads) const {
-    if (!table) return 0.0f;
+    if (kind == BIAS_NONE) return 0.0f;
     const int distance = static_cast<int>(key) - static_cast<int>(query);
     const unsigned magnitude = distance < 0 ? query - key : key - query;
+    if (kind == BIAS_ALIBI) return -alibi_slope(head, num_heads) * static_cast<float>(magnitude);
     unsigned bucket;
     if (magnitude < NEAR && magnitude <= max_distance) {
       bucket = near[magnitude] + (distance > 0 ? num_buckets / 2 : 0);
@@ -266,7 +269,7 @@ __device__ __forceinline__ void softmax_any(const T* __restrict__ x, const Score
     const RelativeBias<T>& bias, T* __restrict__ out) {
   constexpr int THREADS = 256;
   __shared__ float of_warps[THREADS / 32][2];
-  if (bias.table) bias.prepare();
+  bias.prepare();
   const unsigned row = blockIdx.x, query = row % scores.queries, head = row / scores.queries % scores.num_heads;
   const Keys visible = scores.visible(row);
   const T* from = x + static_cast<u64>(row) * scores.keys;
@@ -377,10 +380,10 @@ __device__ __forceinline__ void add_relative_bias(
   SOFTMAX(T, DTYPE##_2048, 256, 256, 8, 1)                                                                         \
   SOFTMAX(T, DTYPE##_4096, 256, 256, 16, 1)                                                                        \
   extern "C" __global__ void __launch_bounds__(256)                                                                \
-      softmax_##DTYPE##_any(const T* x, SCORES_PARAMETERS, float scale, T* out, const T* table,                    \
+      softmax_##DTYPE##_any(const T* x, SCORES_PARAMETERS, float scale, T* out, unsigned kind, const T* table,     \
           unsigned num_buckets, unsigned max_distance) {                                                           \
     __shared__ unsigned short near[RelativeBias<T>::NEAR];                                                         \
-    softmax_any(x, SCORES, scale, RelativeBias<T>{table, num_buckets, max_distance, near}, out);                   \
+    softmax_any(x, SCORES, scale, RelativeBias<T>{kind, table, num_buckets, max_distance, near}, out);             \
   }                                                                                                                \
   extern "C" __global__ void __launch_bounds__(1024)                                                               \
       softmax_##DTYPE##_classic(const T* x, SCORES_PARAMETERS, float scale, T* out) {                              \
@@ -391,8 +394,8 @@ __device__ __forceinline__ void add_relative_bias(
   }                                                                                                                \
   extern "C" __global__ void __launch_bounds__(256)                                                                \
       add_relative_bias_##DTYPE(const T* x, unsigned rows, unsigned num_heads, unsigned queries, unsigned keys,    \
-          const T* table, unsigned num_buckets, unsigned max_distance, T* out) {                                   \
+          unsigned kind, const T* table, unsigned num_buckets, unsigned max_distance, T* out) {                    \
     __shared__ unsigned short near[RelativeBias<T>::NEAR];                                                         \
     const Scores scores{rows, num_heads, queries, keys, nullptr, 0, 0};                                            \
-    add_relative_bias(x, scores, RelativeBias<T>{table, num_buckets, max_distance, near}, out);                    \
+    add_relative_bias(x, scores, RelativeBias<T>{kind, table, num_buckets, max_distance, near}, out);              \
   }

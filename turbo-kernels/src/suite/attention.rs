@@ -34,7 +34,7 @@ pub fn attention<D: Attention>(device: &D) {
         head_dim: 16,
         spread: 1.0,
         mask: AttentionMask::Full,
-        buckets: None,
+        bias: None,
         seq_lens: &[1, 40, 2, 17],
     };
     for head_dim in [32, 64, 8, 5, 128] {
@@ -47,12 +47,19 @@ pub fn attention<D: Attention>(device: &D) {
     }
     for mask in MASKS {
         for (num_heads, num_kv_heads) in [(4, 2), (3, 1), (2, 2)] {
-            Case { num_heads, num_kv_heads, head_dim: 8, mask, buckets: Some((8, 20)), ..plain }
-                .check(device);
+            for bias in [buckets(8, 20), RelativeBias::Alibi] {
+                Case { num_heads, num_kv_heads, head_dim: 8, mask, bias: Some(bias), ..plain }.check(device);
+            }
         }
         let long =
             Case { num_heads: 1, num_kv_heads: 1, head_dim: 32, mask, seq_lens: &[300, 1, 513], ..plain };
-        Case { buckets: (mask == AttentionMask::Full).then_some((32, 128)), ..long }.check(device);
+        Case { bias: (mask == AttentionMask::Full).then_some(buckets(32, 128)), ..long }.check(device);
+    }
+    // slopes of a number of heads that is no power of two, in kernels of all kinds
+    for (num_heads, head_dim) in [(6, 32), (3, 64), (3, 5)] {
+        let bias = Some(RelativeBias::Alibi);
+        let seq_lens = &[150, 1, 300];
+        Case { num_heads, num_kv_heads: num_heads, head_dim, bias, seq_lens, ..plain }.check(device);
     }
     // scores up to 1e4, so one key takes all and the exponentials of the others underflow
     Case { num_heads: 2, num_kv_heads: 2, head_dim: 32, spread: 40.0, seq_lens: &[33, 8], ..plain }
@@ -74,9 +81,10 @@ pub fn attention<D: Attention>(device: &D) {
     }
     for mask in MASKS {
         let seq_lens = &[3, 0, 40, 140];
-        let buckets = Some((8, 20));
-        let grouped = Case { num_heads: 2, num_kv_heads: 1, head_dim: 8, mask, buckets, seq_lens, ..plain };
-        one_query_of_each_sequence(device, grouped);
+        for bias in [buckets(8, 20), RelativeBias::Alibi].map(Some) {
+            let grouped = Case { num_heads: 2, num_kv_heads: 1, head_dim: 8, mask, bias, seq_lens, ..plain };
+            one_query_of_each_sequence(device, grouped);
+        }
     }
     let window = AttentionMask::Window { reach: 70 };
     for (mask, head_dim) in [
@@ -90,6 +98,10 @@ pub fn attention<D: Attention>(device: &D) {
         bf16_is_within_its_bound(device, mask, head_dim);
     }
     refuses_wrong_sizes(device);
+}
+
+fn buckets(num_buckets: usize, max_distance: usize) -> RelativeBias<()> {
+    RelativeBias::Buckets { table: (), num_buckets, max_distance }
 }
 
 /// The bound that [`AttentionShape::dtype`] states, beside the same attention in f32.
@@ -112,7 +124,7 @@ fn bf16_is_within_its_bound<D: Attention>(device: &D, mask: AttentionMask, head_
                 row_stride: 4 * head_dim,
             });
             let layout = Layout::Packed { cu_seqlens: sums.view() };
-            let bias = RelativeBias { table: on_table.view(), num_buckets: 8, max_distance: 20 };
+            let bias = RelativeBias::Buckets { table: on_table.view(), num_buckets: 8, max_distance: 20 };
             let bias = Some(bias).filter(|_| head_dim > 64);
             d.attention(queue, shape, layout, q, k, v, bias, out)
         })
@@ -179,8 +191,7 @@ struct Case<'a> {
     /// Greatest magnitude of queries, keys and values.
     spread: f32,
     mask: AttentionMask,
-    /// Buckets and greatest distance of a relative bias.
-    buckets: Option<(usize, usize)>,
+    bias: Option<RelativeBias<()>>,
     seq_lens: &'a [u32],
 }
 
@@ -211,12 +222,15 @@ impl Case<'_> {
         let rows = self.seq_lens.iter().sum::<u32>() as usize;
         let mut numbers = Numbers::<F>::new(rows + self.num_heads * self.head_dim);
         let parts = self.widths().map(|width| numbers.around(0.0, self.spread, rows * width));
-        let bias = numbers.values(self.buckets.map_or(0, |(num_buckets, _)| num_buckets * self.num_heads));
+        let bias = match self.bias {
+            Some(RelativeBias::Buckets { num_buckets, .. }) => numbers.values(num_buckets * self.num_heads),
+            Some(RelativeBias::Alibi) | None => Vec::new(),
+        };
         Values { parts, bias }
     }
 
     fn bias<V>(&self, table: V) -> Option<RelativeBias<V>> {
-        self.buckets.map(|(num_buckets, max_distance)| RelativeBias { table, num_buckets, max_distance })
+        self.bias.map(|bias| bias.with_table(|()| table))
     }
 
     fn check<D: Attention>(&self, device: &D) {
@@ -291,11 +305,13 @@ impl Case<'_> {
             &values.parts[which][first..first + self.head_dim]
         };
         let scale = f64::from(self.shape().scale);
-        let bias = |key: usize| {
-            self.buckets.map_or(0.0, |(num_buckets, max_distance)| {
+        let bias = |key: usize| match self.bias {
+            None => 0.0,
+            Some(RelativeBias::Buckets { num_buckets, max_distance, .. }) => {
                 let bucket = twin::bucket(key as isize - row as isize, num_buckets, max_distance);
                 f64::from(values.bias[bucket * self.num_heads + head])
-            })
+            }
+            Some(RelativeBias::Alibi) => -twin::slope(head, self.num_heads) * key.abs_diff(row) as f64,
         };
         let keys: Vec<usize> = (0..sequence.len()).filter(|&key| twin::sees(self.mask, row, key)).collect();
         let scores: Vec<Product> = keys
@@ -471,7 +487,7 @@ fn refuses_wrong_sizes<D: Attention>(device: &D) {
     let mut run = |shape, [q, k, v]: [ColumnsOn<'_, D>; 3], bias: Option<(usize, usize, usize)>, out_len| {
         let layout = Layout::Padded { seq_lens: lens.view(), padded_len: 1 };
         rig.answer(out_len, |d, queue, out| {
-            let bias = bias.map(|(len, num_buckets, max_distance)| RelativeBias {
+            let bias = bias.map(|(len, num_buckets, max_distance)| RelativeBias::Buckets {
                 table: table.part(0, len),
                 num_buckets,
                 max_distance,

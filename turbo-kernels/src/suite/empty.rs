@@ -87,7 +87,7 @@ fn scores<D: Softmax>(device: &D) {
     for (batch_size, queries, keys) in [(0, 3, 3), (2, 0, 3), (2, 3, 0)] {
         let shape = ScoreShape { batch_size, num_heads: 2, queries, keys };
         let lens = rig.put_u32(&vec![keys as u32; batch_size]);
-        let bias = || RelativeBias { table: table.view(), num_buckets: 8, max_distance: 16 };
+        let bias = || RelativeBias::Buckets { table: table.view(), num_buckets: 8, max_distance: 16 };
         zeros(&mut rig, "scale_mask_softmax", 0, |d, q, out| {
             d.scale_mask_softmax(q, shape, x.view(), 0.5, Some(bias()), Some(lens.view()), mask, out)
         });

@@ -87,12 +87,11 @@ fn with_bias<F: Float, T>(
     bias: Option<RelativeBias<&[F]>>,
     work: impl FnOnce(Option<RelativeBias<&[f32]>>) -> T,
 ) -> T {
-    let table = bias.map(|bias| widen(bias.table));
-    work(bias.zip(table.as_deref()).map(|(bias, table)| RelativeBias {
-        table,
-        num_buckets: bias.num_buckets,
-        max_distance: bias.max_distance,
-    }))
+    let table = match bias {
+        Some(RelativeBias::Buckets { table, .. }) => widen(table),
+        Some(RelativeBias::Alibi) | None => Vec::new(),
+    };
+    work(bias.map(|bias| bias.with_table(|_| &table[..])))
 }
 
 impl<F: Float> Device for Rounded<F> {

@@ -149,6 +149,11 @@ impl Step<'_> {
         }
     }
 
+    fn alibi(&self, i: usize) -> f64 {
+        let [_, head, query, key] = self.place(i);
+        -twin::slope(head, self.shape.num_heads) * key.abs_diff(query) as f64
+    }
+
     fn check_bias<D: Softmax>(&self, device: &D, scores: &[f32]) {
         let mut rig = Rig::new(device);
         let (on_device, table) = (rig.put(scores), rig.put(self.table));
@@ -160,11 +165,40 @@ impl Step<'_> {
         let sum = |(i, score)| rounded::<D::Float>(score + self.bias(i));
         let want: Vec<f32> = scores.iter().enumerate().map(sum).collect();
         assert_eq!(out, want, "add_relative_bias, {self:?}");
+        self.check_alibi(device, scores);
+    }
+
+    /// With slopes, which a device may be off by a few units in the last place of f32.
+    fn check_alibi<D: Softmax>(&self, device: &D, scores: &[f32]) {
+        let mut rig = Rig::new(device);
+        let on_device = rig.put(scores);
+        let added = rig
+            .answer(scores.len(), |d, q, out| {
+                d.add_relative_bias(q, self.shape, on_device.view(), RelativeBias::Alibi, out)
+            })
+            .unwrap_or_else(|e| panic!("add_relative_bias, alibi, {self:?}: {e}"));
+        let parts = |i: usize| (f64::from(scores[i]), self.alibi(i));
+        let want: Vec<f64> = (0..scores.len()).map(parts).map(|(score, bias)| score + bias).collect();
+        let magnitudes = (0..scores.len()).map(parts).map(|(score, bias)| score.abs() + bias.abs());
+        let off = 4.0 * ROUNDING * magnitudes.fold(1.0, f64::max);
+        compare::<D::Float>(("alibi", self), &added, &want, |_| off);
+        let lens = None::<D::View<'_, u32>>;
+        let alibi = Some(RelativeBias::Alibi);
+        let weights = rig
+            .answer(scores.len(), |d, q, out| {
+                let mask = AttentionMask::Full;
+                d.scale_mask_softmax(q, self.shape, on_device.view(), 1.0, alibi, lens, mask, out)
+            })
+            .unwrap_or_else(|e| panic!("scale_mask_softmax, alibi, {self:?}: {e}"));
+        let want: Vec<f64> = want.chunks(self.shape.keys.max(1)).flat_map(twin::softmax).collect();
+        // the greatest may be off, too; and a rounding per key of the sum
+        let allowed = 2.0 * off + ROUNDING * (2.0 * self.shape.keys as f64 + 8.0);
+        compare::<D::Float>(("softmax with alibi", self), &weights, &want, |_| allowed);
     }
 }
 
 fn relative_bias<D: Softmax>(table: &Floats<D>) -> RelativeBias<FloatsOn<'_, D>> {
-    RelativeBias { table: table.view(), num_buckets: BUCKETS.0, max_distance: BUCKETS.1 }
+    RelativeBias::Buckets { table: table.view(), num_buckets: BUCKETS.0, max_distance: BUCKETS.1 }
 }
 
 /// NaN takes its own row unless it is masked; −∞ is a key without weight; a row of them has no weights.
@@ -239,7 +273,7 @@ fn refuses_wrong_lengths<D: Softmax>(device: &D) {
     refuses_length("mask: a length is missing", masked);
     let table = rig.put(&[0.0; 8]);
     let mut biased = |len, num_buckets, max_distance| {
-        let bias = RelativeBias { table: table.part(0, len), num_buckets, max_distance };
+        let bias = RelativeBias::Buckets { table: table.part(0, len), num_buckets, max_distance };
         rig.answer(12, |d, q, out| d.add_relative_bias(q, shape, scores.view(), bias, out))
     };
     assert!(biased(8, 8, 16).is_ok(), "add_relative_bias: everything fits");

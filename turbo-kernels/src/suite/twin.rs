@@ -145,6 +145,14 @@ pub(super) fn sees(mask: AttentionMask, i: usize, j: usize) -> bool {
     }
 }
 
+/// The slope of a head's linear bias, as the paper's authors define it: a geometric sequence that begins at its ratio; for
+/// other numbers of heads than powers of two, that of the power below and then every other slope of the power above.
+pub(super) fn slope(head: usize, num_heads: usize) -> f64 {
+    let below = (0..).map(|log2| 1 << log2).take_while(|&power| power <= num_heads).last().unwrap_or(1);
+    let of_power = |power: usize, number: usize| 2f64.powf(-8.0 / power as f64).powi(number as i32 + 1);
+    if head < below { of_power(below, head) } else { of_power(2 * below, 2 * (head - below)) }
+}
+
 /// The bucket of a relative position, by logarithms in `f64`; the hair added puts whole logarithms where they belong.
 pub(super) fn bucket(distance: isize, num_buckets: usize, max_distance: usize) -> usize {
     let of_side = num_buckets / 2;

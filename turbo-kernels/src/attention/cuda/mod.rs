@@ -24,7 +24,7 @@ use std::f64::consts::LOG2_E;
 pub(crate) use variant::{MODULES, WGMMA_MODULES};
 use variant::{Variant, Work};
 
-use super::{Attention, AttentionMask, AttentionShape, Queries, RelativeBias};
+use super::{Attention, AttentionMask, AttentionShape, Queries, RelativeBias, relative::BiasArguments};
 use crate::{
     Columns, KernelError, Layout,
     cuda::{
@@ -97,7 +97,7 @@ impl<'a, F: Float> Batch<'a, F> {
             columns.check_values(NAME, argument, rows as usize, width, columns.rows.len())?;
         }
         if let Some(bias) = bias {
-            bias.check_table(NAME, num_heads, bias.table.len())?;
+            bias.check(NAME, num_heads)?;
         }
         Ok(Self { shape, sequences, padded_len, rows, q, k, v, bias, out })
     }
@@ -155,7 +155,7 @@ impl<'a, F: Float> Batch<'a, F> {
             Queries::Last => 2,
         };
         let (before, after) = reach(mask);
-        let (num_buckets, max_distance) = bias.map_or((0, 0), |bias| (bias.num_buckets, bias.max_distance));
+        let BiasArguments { kind, table, num_buckets, max_distance } = BiasArguments::of(bias);
         let arguments = (
             q.rows,
             k.rows,
@@ -178,9 +178,10 @@ impl<'a, F: Float> Batch<'a, F> {
             before,
             after,
             (f64::from(scale) * LOG2_E) as f32,
-            bias.map(|bias| bias.table),
-            size(NAME, "num_buckets", num_buckets)?,
-            size(NAME, "max_distance", max_distance)?,
+            kind,
+            table,
+            num_buckets,
+            max_distance,
         );
         // SAFETY: these are PARAMETERS of tile.cuh. Tiles lie in sequences, and sequences among `rows` rows
         // whatever the lengths say; all columns were checked to lie in their rows. A variant that reads 16

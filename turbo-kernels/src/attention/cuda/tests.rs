@@ -38,7 +38,7 @@ struct Case {
     head_dim: usize,
     scale: f32,
     mask: AttentionMask,
-    buckets: Option<(usize, usize)>,
+    bias: Option<RelativeBias<()>>,
     queries: Queries,
     padded: bool,
     lens: &'static [u32],
@@ -49,11 +49,15 @@ const PLAIN: Case = Case {
     head_dim: 64,
     scale: 0.125,
     mask: AttentionMask::Full,
-    buckets: None,
+    bias: None,
     queries: Queries::All,
     padded: false,
     lens: EDGES,
 };
+
+const fn buckets(num_buckets: usize, max_distance: usize) -> RelativeBias<()> {
+    RelativeBias::Buckets { table: (), num_buckets, max_distance }
+}
 
 /// What a case computes with, all of it values of `F`.
 #[derive(Clone)]
@@ -118,7 +122,10 @@ impl Case {
                     .for_each(|(to, v)| *to = v);
             }
         }
-        let table = (0..self.buckets.map_or(0, |(num_buckets, _)| num_buckets * HEADS)).map(number).collect();
+        let table = match self.bias {
+            Some(RelativeBias::Buckets { num_buckets, .. }) => (0..num_buckets * HEADS).map(number).collect(),
+            Some(RelativeBias::Alibi) | None => Vec::new(),
+        };
         Values { q, kv, table }
     }
 
@@ -161,7 +168,7 @@ impl Case {
     }
 
     fn bias<V>(&self, table: V) -> Option<RelativeBias<V>> {
-        self.buckets.map(|(num_buckets, max_distance)| RelativeBias { table, num_buckets, max_distance })
+        self.bias.map(|bias| bias.with_table(|()| table))
     }
 
     /// Rows of the result that are tokens, and each with the number of its sequence and its position in it.
@@ -275,15 +282,15 @@ fn with_tensor_cores(case: &Case) -> [Variant; 4] {
 }
 
 fn wgmma(case: &Case) -> Variant {
-    Variant::Wgmma { head_dim: case.head_dim, biased: case.buckets.is_some() }
+    Variant::Wgmma { head_dim: case.head_dim, biased: case.bias.is_some() }
 }
 
 fn tensor_cores_agree<F: Float>(order: Order, head_dim: usize, masks: &[AttentionMask]) {
     let Some(mut gpu) = Gpu::<F>::new(order) else { return };
     let scale = 1.0 / (head_dim as f32).sqrt();
     for &mask in masks {
-        for buckets in [None, Some((32, 100))] {
-            let case = Case { head_dim, scale, mask, buckets, ..PLAIN };
+        for bias in [None, Some(buckets(32, 100)), Some(RelativeBias::Alibi)] {
+            let case = Case { head_dim, scale, mask, bias, ..PLAIN };
             let values = case.values::<F>();
             let want = case.on_cpu(&values);
             let [first, rest @ ..] = with_tensor_cores(&case);
@@ -328,7 +335,7 @@ fn rows_do_not_depend_on_their_place() {
         (MASKS[3], 64, Variant::Wgmma { head_dim: 64, biased: true }),
         (AttentionMask::Full, 5, Variant::general(5)),
     ] {
-        let case = Case { mask, head_dim, buckets: Some((32, 100)), ..PLAIN };
+        let case = Case { mask, head_dim, bias: Some(buckets(32, 100)), ..PLAIN };
         let width = HEADS * head_dim;
         let all = gpu.run(&case, &case.values::<f16>(), variant);
         let row_of = |b, position| {
@@ -450,9 +457,9 @@ fn tiles_are_known_apart() {
 fn any_scale_is_a_scale() {
     let Some(mut gpu) = Gpu::<f16>::new(Order::Forward) else { return };
     for scale in [-0.5, 0.0, 3.0] {
-        for buckets in [None, Some((8, 20))] {
+        for bias in [None, Some(buckets(8, 20)), Some(RelativeBias::Alibi)] {
             let lens = &[64, 90];
-            let case = Case { head_dim: 32, scale, mask: AttentionMask::Causal, buckets, lens, ..PLAIN };
+            let case = Case { head_dim: 32, scale, mask: AttentionMask::Causal, bias, lens, ..PLAIN };
             let values = case.values::<f16>();
             let want = case.on_cpu(&values);
             let [variant, .., other] = with_tensor_cores(&case);

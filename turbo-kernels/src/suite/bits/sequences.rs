@@ -82,21 +82,25 @@ pub(super) fn sequences<D: EncoderKernels<Float = f32>>(
     answers
 }
 
-/// Every mask, with and without a relative bias, grouped heads among them.
+/// Every mask, with and without relative biases, grouped heads among them.
 fn attentions<D: EncoderKernels<Float = f32>>(rig: &mut Rig<'_, D>) -> Vec<(&'static str, Vec<f32>)> {
     let (num_buckets, max_distance) = BUCKETS;
+    let buckets = Some(RelativeBias::Buckets { table: (), num_buckets, max_distance });
+    let alibi = Some(RelativeBias::Alibi);
     let window = AttentionMask::Window { reach: 9 };
     let mut answers = Vec::new();
-    for (name, mask, num_kv_heads, biased, dtype) in [
-        ("attention", AttentionMask::Full, 4, false, DType::F32),
-        ("attention, biased", AttentionMask::Full, 4, true, DType::F32),
-        ("attention, causal, grouped", AttentionMask::Causal, 2, false, DType::F32),
-        ("attention, window", window, 4, false, DType::F32),
-        ("attention, window, grouped, biased", window, 1, true, DType::F32),
-        ("attention, bf16", AttentionMask::Full, 4, false, DType::Bf16),
-        ("attention, causal, bf16", AttentionMask::Causal, 2, true, DType::Bf16),
-        ("attention, window, bf16", window, 4, false, DType::Bf16),
-        ("attention, window, grouped, biased, bf16", window, 1, true, DType::Bf16),
+    for (name, mask, num_kv_heads, bias, dtype) in [
+        ("attention", AttentionMask::Full, 4, None, DType::F32),
+        ("attention, biased", AttentionMask::Full, 4, buckets, DType::F32),
+        ("attention, causal, grouped", AttentionMask::Causal, 2, None, DType::F32),
+        ("attention, window", window, 4, None, DType::F32),
+        ("attention, window, grouped, biased", window, 1, buckets, DType::F32),
+        ("attention, alibi", AttentionMask::Full, 4, alibi, DType::F32),
+        ("attention, alibi, bf16", AttentionMask::Full, 4, alibi, DType::Bf16),
+        ("attention, bf16", AttentionMask::Full, 4, None, DType::Bf16),
+        ("attention, causal, bf16", AttentionMask::Causal, 2, buckets, DType::Bf16),
+        ("attention, window, bf16", window, 4, None, DType::Bf16),
+        ("attention, window, grouped, biased, bf16", window, 1, buckets, DType::Bf16),
     ] {
         let shape = AttentionShape {
             num_heads: 4,
@@ -114,7 +118,7 @@ fn attentions<D: EncoderKernels<Float = f32>>(rig: &mut Rig<'_, D>) -> Vec<(&'st
         answers.push(each_sequence(rig, task, |d, queue, layout, x, out| {
             let [q, k, v] =
                 [0, q_width, q_width + kv_width].map(|first| Columns { rows: x, first, row_stride });
-            let bias = biased.then(|| RelativeBias { table: table.view(), num_buckets, max_distance });
+            let bias = bias.map(|bias| bias.with_table(|()| table.view()));
             d.attention(queue, shape, layout, q, k, v, bias, out)
         }));
     }
@@ -149,7 +153,7 @@ fn one_query_of_each_sequence_is_its_row<D: EncoderKernels<Float = f32>>(
             };
             let layout = Layout::Packed { cu_seqlens: on_sums.view() };
             let [k, v] = [0, 8].map(|first| Columns { rows: on_kv.view(), first, row_stride: HIDDEN });
-            let bias = RelativeBias { table: on_table.view(), num_buckets: 8, max_distance: 20 };
+            let bias = RelativeBias::Buckets { table: on_table.view(), num_buckets: 8, max_distance: 20 };
             d.attention(queue, shape, layout, Columns::all(on_q.view(), HIDDEN), k, v, Some(bias), out)
         })
         .unwrap_or_else(|e| panic!("{queries:?}: {e}"))

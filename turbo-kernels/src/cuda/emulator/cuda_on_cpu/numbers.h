@@ -70,6 +70,7 @@ inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
 inline unsigned long long min(unsigned long long a, unsigned long long b) { return a < b ? a : b; }
 inline unsigned long long max(unsigned long long a, unsigned long long b) { return a > b ? a : b; }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __clz(int bits) { return bits == 0 ? 32 : __builtin_clz(static_cast<unsigned>(bits)); }
 
 // One system thread runs a launch, and fibers are switched nowhere in these.
 template <class T>
