@@ -185,6 +185,10 @@ NOMIC_SMALL = dict(vocab_size=61, n_embd=16, n_layer=1, n_head=2, n_inner=24, n_
 GTE_HEAD = dict(vocab_size=61, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
                 max_position_embeddings=24, rope_theta=20000.0, rope_scaling={"type": "ntk", "factor": 8.0},
                 type_vocab_size=1)
+# what tells the later of two forms, beside the names of its tensors
+JINA_CODE = {"AutoConfig": "jinaai/jina-bert-v2-qk-post-norm--configuration_bert.JinaBertConfig"}
+JINA_HEAD = dict(vocab_size=61, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
+                 max_position_embeddings=24)
 GTE = dict(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
            max_position_embeddings=64)
 
@@ -252,6 +256,22 @@ HEADS = {  # fixture: (model class, config class, config arguments, labels); row
                  dict(GTE, rope_theta=500000.0, rope_scaling={"type": "ntk", "factor": 2.0}, type_vocab_size=0), None),
     **{f"gte-{head}": (f"NewFor{cls}", "NewConfig", GTE_HEAD, labels) for head, cls, labels in (
         ("rerank", "SequenceClassification", 1), ("tokcls", "TokenClassification", 5), ("mlm", "MaskedLM", None))},
+    # six heads: slopes of a power of two, and between them those of the next one
+    "jina-base": ("JinaBertModel", "JinaBertConfig",
+                  dict(vocab_size=97, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, intermediate_size=40,
+                       max_position_embeddings=64), None),
+    # slopes that let a token see beyond a hundred others
+    "jina-long": ("JinaBertModel", "JinaBertConfig",
+                  dict(JINA_HEAD, hidden_size=24, num_attention_heads=3, max_position_embeddings=300), None),
+    "jina-code": ("JinaBertModel", "JinaBertConfig",
+                  dict(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+                       max_position_embeddings=64, auto_map=JINA_CODE), None),
+    "jina-code-rerank": ("JinaBertForSequenceClassification", "JinaBertConfig",
+                         dict(JINA_HEAD, feed_forward_type="reglu", auto_map=JINA_CODE), 1),
+    **{f"jina-{head}": (f"JinaBertFor{cls}", "JinaBertConfig", dict(JINA_HEAD, feed_forward_type=kind), labels)
+       for head, cls, kind, labels in (
+           ("rerank", "SequenceClassification", "reglu", 1), ("tokcls", "TokenClassification", "geglu", 5),
+           ("qa", "QuestionAnswering", "geglu", None), ("mlm", "MaskedLM", "geglu", None))},
 }
 
 # How a checkpoint is stored, where it is not one float32 file. Goldens come from the widened weights.
@@ -259,7 +279,8 @@ STORED = {"bert-bf16": torch.bfloat16, "bert-f16": torch.float16, "bert-odd": to
 SHARDED = {"bert-sharded": "40KB", "gpt2-sharded": "60KB"}
 # bert-odd has wide rows and a limit of 33 tokens
 FEWER_ROWS = {"bert-odd": (1, 2, 7, 17)}
-LONG_ROWS = {"mpnet-long": (3, 140, 300), "modernbert-long": (70, 129, 400), "qwen3-long": (2, 600)}
+LONG_ROWS = {"mpnet-long": (3, 140, 300), "modernbert-long": (70, 129, 400), "qwen3-long": (2, 600),
+             "jina-long": (3, 140, 300)}
 # Families that count positions from the ids, past tokens that are padding but not masked.
 PAD_IN_THE_MIDDLE = {"roberta", "xlm-roberta", "camembert", "mpnet"}
 
@@ -539,7 +560,7 @@ def make_legacy(root, seed):
 
 # ---------------------------- encoders that the library has in a later version
 
-# Two families of the Hub bring their own Python code. What follows was written from the facts of their published
+# Three families of the Hub bring their own Python code. What follows was written from the facts of their published
 # configurations and tensors and of how text-embeddings-inference computes them; it is checked against itself only, and
 # its rotation against the library's.
 
@@ -581,7 +602,21 @@ class NewConfig(OwnConfig):
             pad_token_id=0, torch_dtype="float32"), kw)
 
 
-OWN_CONFIGS = {"NomicBertConfig": NomicBertConfig, "NewConfig": NewConfig}
+class JinaBertConfig(OwnConfig):
+    def __init__(self, **kw):
+        labels = kw.pop("num_labels", None)
+        if labels:
+            kw["id2label"] = {str(i): f"LABEL_{i}" for i in range(labels)}
+        super().__init__(dict(
+            model_type="bert", emb_pooler="mean", feed_forward_type="geglu", hidden_act="gelu", layer_norm_eps=1e-12,
+            pad_token_id=0, position_embedding_type="alibi", torch_dtype="float32", type_vocab_size=2), kw)
+
+    @property
+    def is_later(self):
+        return "auto_map" in self.fields
+
+
+OWN_CONFIGS = {"NomicBertConfig": NomicBertConfig, "NewConfig": NewConfig, "JinaBertConfig": JinaBertConfig}
 
 
 def rotate(x, base, scale=1.0):
@@ -597,7 +632,7 @@ def rotate(x, base, scale=1.0):
 class Names(torch.nn.Module):
     """A node in the tree of published names."""
 
-    def __init__(self, **children):
+    def __init__(self, /, **children):  # "self" may be one of them
         super().__init__()
         for name, child in children.items():
             self.add_module(name, child)
@@ -745,9 +780,135 @@ class NewForMaskedLM(OwnEncoder):
         return hf.modeling_outputs.MaskedLMOutput(logits=logits)
 
 
+def alibi_slopes(heads):
+    """Of each head (Press et al., 2021, section 3): the powers of 2^(-8/heads), or for a number that is no power of two
+    those of the power below, and every other one of the power above."""
+    below = 2 ** int(np.log2(heads))
+    slopes = [2.0 ** (-8 * (i + 1) / below) for i in range(below)]
+    return torch.tensor(slopes if below == heads else slopes + alibi_slopes(2 * below).tolist()[::2][:heads - below],
+                        dtype=torch.float64)
+
+
+class JinaBertModel(OwnEncoder):
+    """No position embeddings: scores fall with the distance."""
+
+    def __init__(self, cfg):
+        super().__init__()
+        nn, n, inner, eps, later = torch.nn, cfg.hidden_size, cfg.intermediate_size, cfg.layer_norm_eps, cfg.is_later
+        self.config, self.heads = cfg, cfg.num_attention_heads
+        self.act = {"geglu": nn.functional.gelu, "reglu": nn.functional.relu}[cfg.feed_forward_type]
+        self.embeddings = Names(word_embeddings=nn.Embedding(cfg.vocab_size, n),
+                                token_type_embeddings=nn.Embedding(cfg.type_vocab_size, n), LayerNorm=nn.LayerNorm(n, eps))
+
+        def layer():
+            attention = Names(self=Names(query=nn.Linear(n, n), key=nn.Linear(n, n), value=nn.Linear(n, n)),
+                              output=Names(dense=nn.Linear(n, n), LayerNorm=nn.LayerNorm(n, eps)))
+            wide, narrow = nn.Linear(n, 2 * inner, bias=False), nn.Linear(inner, n)
+            if not later:
+                return Names(attention=attention, mlp=Names(gated_layers=wide, wo=narrow, layernorm=nn.LayerNorm(n, eps)))
+            attention.self.layer_norm_q, attention.self.layer_norm_k = nn.LayerNorm(n, eps), nn.LayerNorm(n, eps)
+            return Names(attention=attention, mlp=Names(up_gated_layer=wide, down_layer=narrow),
+                         layer_norm_1=nn.LayerNorm(n, eps), layer_norm_2=nn.LayerNorm(n, eps))
+
+        self.encoder = Names(layer=nn.ModuleList(layer() for _ in range(cfg.num_hidden_layers)))
+
+    def attend(self, attention, x, mask):
+        (b, n, width), heads, later = x.shape, self.heads, self.config.is_later
+        part = attention.self
+        q, k, v = part.query(x), part.key(x), part.value(x)
+        if later:
+            q, k = part.layer_norm_q(q), part.layer_norm_k(k)
+        q, k, v = (rows.view(b, n, heads, width // heads).transpose(1, 2) for rows in (q, k, v))
+        position = torch.arange(n)
+        distance = (position[:, None] - position).abs()
+        bias = (-alibi_slopes(heads)[:, None, None] * distance).to(x.dtype)
+        bias = bias + torch.where(mask[:, None, None, :].bool(), 0.0, -torch.inf).to(x.dtype)
+        context = (q @ k.transpose(-1, -2) / (width // heads) ** 0.5 + bias).softmax(-1) @ v
+        return attention.output.LayerNorm(attention.output.dense(context.transpose(1, 2).reshape(b, n, width)) + x)
+
+    def layer(self, layer, x, mask):
+        attended = self.attend(layer.attention, x, mask)
+        mlp = layer.mlp
+        if not self.config.is_later:
+            gate, up = mlp.gated_layers(attended).chunk(2, -1)
+            return mlp.layernorm(mlp.wo(self.act(gate) * up) + attended)
+        attended = layer.layer_norm_1(attended + x)
+        up, gate = mlp.up_gated_layer(attended).chunk(2, -1)
+        return layer.layer_norm_2(mlp.down_layer(self.act(gate) * up) + attended)
+
+    def forward(self, input_ids, attention_mask, token_type_ids, **_):
+        x = self.embeddings.word_embeddings(input_ids) + self.embeddings.token_type_embeddings(token_type_ids)
+        x = self.embeddings.LayerNorm(x)
+        for layer in self.encoder.layer:
+            x = self.layer(layer, x, attention_mask)
+        return hf.modeling_outputs.BaseModelOutput(last_hidden_state=x)
+
+
+class JinaBertHead(OwnEncoder):
+    """The heads are BERT's."""
+
+    def __init__(self, cfg):
+        super().__init__()
+        self.config, self.bert = cfg, JinaBertModel(cfg)
+
+    @property
+    def base_model(self):
+        return self.bert
+
+
+class JinaBertForSequenceClassification(JinaBertHead):
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        self.bert.pooler = Names(dense=torch.nn.Linear(cfg.hidden_size, cfg.hidden_size))
+        self.classifier = torch.nn.Linear(cfg.hidden_size, len(cfg.id2label))
+
+    def forward(self, **kw):
+        first = self.bert(**kw).last_hidden_state[:, 0]
+        return hf.modeling_outputs.SequenceClassifierOutput(logits=self.classifier(self.bert.pooler.dense(first).tanh()))
+
+
+class JinaBertForTokenClassification(JinaBertHead):
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        self.classifier = torch.nn.Linear(cfg.hidden_size, len(cfg.id2label))
+
+    def forward(self, **kw):
+        return hf.modeling_outputs.TokenClassifierOutput(logits=self.classifier(self.bert(**kw).last_hidden_state))
+
+
+class JinaBertForQuestionAnswering(JinaBertHead):
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        self.qa_outputs = torch.nn.Linear(cfg.hidden_size, 2)
+
+    def forward(self, **kw):
+        start, end = self.qa_outputs(self.bert(**kw).last_hidden_state).unbind(-1)
+        return hf.modeling_outputs.QuestionAnsweringModelOutput(start_logits=start, end_logits=end)
+
+
+class JinaBertForMaskedLM(JinaBertHead):
+    """The matrix is that of the embeddings, and the file has it once."""
+
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        nn, n = torch.nn, cfg.hidden_size
+        transform = Names(dense=nn.Linear(n, n), LayerNorm=nn.LayerNorm(n, cfg.layer_norm_eps))
+        self.cls = Names(predictions=Names(transform=transform))
+        self.cls.predictions.bias = nn.Parameter(torch.zeros(cfg.vocab_size))
+
+    def forward(self, **kw):
+        head = self.cls.predictions
+        x = torch.nn.functional.gelu(head.transform.dense(self.bert(**kw).last_hidden_state))
+        logits = head.transform.LayerNorm(x) @ self.bert.embeddings.word_embeddings.weight.T + head.bias
+        return hf.modeling_outputs.MaskedLMOutput(logits=logits)
+
+
 OWN_MODELS = {"NomicBertModel": NomicBertModel, "NewModel": NewModel,
               "NewForSequenceClassification": NewForSequenceClassification,
-              "NewForTokenClassification": NewForTokenClassification, "NewForMaskedLM": NewForMaskedLM}
+              "NewForTokenClassification": NewForTokenClassification, "NewForMaskedLM": NewForMaskedLM,
+              **{cls.__name__: cls for cls in (
+                  JinaBertModel, JinaBertForSequenceClassification, JinaBertForTokenClassification,
+                  JinaBertForQuestionAnswering, JinaBertForMaskedLM)}}
 
 
 # --------------------------------------------------------- generative models

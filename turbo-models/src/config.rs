@@ -272,10 +272,18 @@ fn architecture(json: &JsonObject) -> Result<(&'static Architecture, &'static Na
         let all = crate::architectures::ALL.iter();
         all.flat_map(|known| known.names.iter().map(move |name| (known, name)))
     };
-    let supported = || all().map(|(_, name)| name.model_type).collect::<Vec<_>>().join(", ");
+    let supported = || {
+        let mut model_types: Vec<_> = all().map(|(_, name)| name.model_type).collect();
+        model_types.dedup(); // families that share one are neighbours
+        model_types.join(", ")
+    };
     if let Some(model_type) = json.get::<String>("model_type")? {
-        let known = all().find(|(_, name)| name.model_type == model_type);
-        return known.ok_or_else(|| json.unsupported("model_type", model_type, supported()));
+        for (known, name) in all().filter(|(_, name)| name.model_type == model_type) {
+            if known.fields.are_meant(json)? {
+                return Ok((known, name));
+            }
+        }
+        return Err(json.unsupported("model_type", model_type, supported()));
     }
     let classes: Vec<String> = json.get("architectures")?.unwrap_or_default();
     let known = all().find(|(_, name)| classes.iter().any(|class| class.starts_with(name.class_prefix)));
@@ -420,6 +428,12 @@ mod tests {
         ] {
             assert_eq!(open(&format!(r#"{{"architectures": ["{class}"]}}"#)).unwrap().model_type, family);
         }
+        let alibi = r#""position_embedding_type": "alibi", "feed_forward_type": "geglu""#;
+        let jina = open(&format!(r#"{{"architectures": ["JinaBertModel"], {alibi}}}"#)).unwrap();
+        assert_eq!(
+            jina,
+            ModelConfig { json: jina.json.clone(), ..open(r#"{"model_type": "bert"}"#).unwrap() }
+        );
     }
 
     #[test]

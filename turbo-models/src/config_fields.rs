@@ -46,11 +46,19 @@ pub(crate) struct ConfigFields {
     pub(crate) attribute_map: &'static [(&'static str, &'static str)],
     /// A field of this layout, and the one that a newer layout has instead, which is not supported.
     pub(crate) newer_layout: Option<(&'static str, &'static str)>,
+    /// A field and its value, where another family has the same `model_type`: that one is later in the list.
+    pub(crate) told_by: Option<(&'static str, &'static str)>,
     /// What else must be as it is here.
     pub(crate) only: &'static [Only],
 }
 
 impl ConfigFields {
+    /// Whether a file with the family's `model_type` means this family.
+    pub(crate) fn are_meant(&self, json: &JsonObject) -> Result<bool, ModelError> {
+        let Some((field, told)) = self.told_by else { return Ok(true) };
+        Ok(json.get::<Value>(field)?.is_some_and(|value| value == told))
+    }
+
     /// Refuses a file of the newer layout: read as one of this layout, it would have the defaults of all fields.
     pub(crate) fn check_layout(&self, json: &JsonObject) -> Result<(), ModelError> {
         let Some((field, newer)) = self.newer_layout else { return Ok(()) };
@@ -325,6 +333,26 @@ mod tests {
                 "layer_norm_type is \"rms_norm\", supported: layer_norm",
             ),
             (
+                r#""model_type": "bert", "position_embedding_type": "alibi""#,
+                "feed_forward_type is \"original\", supported: geglu, reglu",
+            ),
+            (
+                r#""model_type": "bert", "position_embedding_type": "alibi", "feed_forward_type": "swiglu""#,
+                "feed_forward_type is \"swiglu\", supported: geglu, reglu",
+            ),
+            (
+                r#""model_type": "bert", "position_embedding_type": "alibi", "feed_forward_type": "geglu", "is_decoder": true"#,
+                "is_decoder is \"true\", supported: false",
+            ),
+            (
+                r#""model_type": "bert", "feed_forward_type": "geglu""#,
+                "feed_forward_type is \"geglu\", supported: original",
+            ),
+            (
+                r#""architectures": ["JinaBertModel"], "feed_forward_type": "geglu""#,
+                "position_embedding_type is \"absolute\", supported: alibi",
+            ),
+            (
                 r#""model_type": "qwen3", "use_sliding_window": true"#,
                 "use_sliding_window is \"true\", supported: false",
             ),
@@ -386,6 +414,16 @@ mod tests {
         )
         .unwrap();
         assert_eq!((gte.max_input_length(), gte.head_dim(), gte.type_vocab_size), (8192, 64, 0));
+        let jina = open(
+            r#"{"architectures": ["JinaBertForMaskedLM"], "attention_probs_dropout_prob": 0.0,
+            "auto_map": {"AutoModel": "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel"},
+            "emb_pooler": "mean", "feed_forward_type": "geglu", "hidden_act": "gelu", "hidden_size": 768,
+            "intermediate_size": 3072, "layer_norm_eps": 1e-12, "max_position_embeddings": 8192,
+            "model_max_length": 8192, "model_type": "bert", "num_attention_heads": 12, "num_hidden_layers": 12,
+            "pad_token_id": 0, "position_embedding_type": "alibi", "type_vocab_size": 2, "vocab_size": 30528}"#,
+        )
+        .unwrap();
+        assert_eq!((jina.max_input_length(), jina.head_dim(), jina.type_vocab_size), (8192, 64, 2));
         let modernbert = open(
             r#"{"architectures": ["ModernBertForMaskedLM"], "attention_bias": false, "classifier_pooling": "mean",
             "decoder_bias": true, "global_attn_every_n_layers": 3, "global_rope_theta": 160000.0,

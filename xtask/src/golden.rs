@@ -17,7 +17,7 @@ use crate::process;
 use crate::workspace::Workspace;
 
 /// What the tests use. The script knows more: models that are not supported yet.
-const FIXTURES: [&str; 89] = [
+const FIXTURES: [&str; 97] = [
     "bert-base",
     "bert-relu",
     "bert-odd",
@@ -89,6 +89,14 @@ const FIXTURES: [&str; 89] = [
     "gte-rerank",
     "gte-tokcls",
     "gte-mlm",
+    "jina-base",
+    "jina-long",
+    "jina-rerank",
+    "jina-tokcls",
+    "jina-qa",
+    "jina-mlm",
+    "jina-code",
+    "jina-code-rerank",
     "tokenizer-wordpiece",
     "tokenizer-roberta",
     "encodings-wordpiece",

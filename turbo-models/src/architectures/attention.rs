@@ -1,5 +1,6 @@
 //! Attention as a textbook draws it (Vaswani et al., 2017), with what later models add: masks, heads that share keys and
-//! values (Ainslie et al., 2023), and a bias that depends on the distance (Raffel et al., 2020).
+//! values (Ainslie et al., 2023), and a bias that depends on the distance (Raffel et al., 2020; Press et
+//! al., 2021).
 
 use turbo_graph::{AttentionMask, HeadColumns, Rhs, ValueId};
 
@@ -40,13 +41,18 @@ impl HeadRows {
 
 /// A bias on the scores by the distance of query and key.
 #[derive(Clone, Copy)]
-pub(super) struct RelativeBias {
-    /// `[num_buckets, num_heads]`.
-    pub(super) table: ValueId,
-    /// Rows of the table.
-    pub(super) num_buckets: usize,
-    /// Distances from here on share the last row of their side.
-    pub(super) max_distance: usize,
+pub(super) enum RelativeBias {
+    /// One that was learned.
+    Buckets {
+        /// `[num_buckets, num_heads]`.
+        table: ValueId,
+        /// Rows of the table.
+        num_buckets: usize,
+        /// Distances from here on share the last row of their side.
+        max_distance: usize,
+    },
+    /// Less by the distance times a slope, which each head has.
+    Alibi,
 }
 
 /// What attends to what.
@@ -70,9 +76,13 @@ impl Attention {
         let scores = graph.batched_matmul(query, key, Rhs::Transposed)?;
         let scale = self.scale.unwrap_or(1.0 / (self.query.heads.head_dim as f32).sqrt());
         let mut scores = graph.scale(scores, scale)?;
-        if let Some(RelativeBias { table, num_buckets, max_distance }) = self.bias {
-            scores = graph.add_relative_bias(scores, table, num_buckets, max_distance)?;
-        }
+        scores = match self.bias {
+            None => scores,
+            Some(RelativeBias::Buckets { table, num_buckets, max_distance }) => {
+                graph.add_relative_bias(scores, table, num_buckets, max_distance)?
+            }
+            Some(RelativeBias::Alibi) => graph.add_alibi(scores)?,
+        };
         let scores = graph.mask(scores, self.mask)?;
         let weights = graph.softmax(scores)?;
         let context = graph.batched_matmul(weights, value, Rhs::Normal)?;

@@ -23,7 +23,7 @@ pub(super) const BERT: Architecture = Architecture {
     draw,
 };
 
-const HEADS: &[Head] = &[
+pub(super) const HEADS: &[Head] = &[
     Head {
         task: Task::SequenceClassification,
         steps: &[
@@ -69,10 +69,13 @@ pub(super) const FIELDS: ConfigFields = ConfigFields {
     causal_window: None,
     attribute_map: &[],
     newer_layout: None,
+    told_by: None,
     only: &[
         Only { field: "position_embedding_type", values: &["absolute"], default: "absolute" },
         Only { field: "is_decoder", values: &["false"], default: "false" },
         Only { field: "add_cross_attention", values: &["false"], default: "false" },
+        // of JinaBERT, where its positions are absolute
+        Only { field: "feed_forward_type", values: &["original"], default: "original" },
     ],
 };
 

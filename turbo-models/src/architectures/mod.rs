@@ -15,6 +15,7 @@ mod gemma3;
 mod global_layers;
 mod gte;
 mod heads;
+mod jina_bert;
 mod mistral;
 mod modernbert;
 mod mpnet;
@@ -40,6 +41,7 @@ use crate::{
 
 /// Every architecture there is.
 pub(crate) const ALL: &[Architecture] = &[
+    jina_bert::JINA_BERT,
     bert::BERT,
     roberta::ROBERTA,
     roberta::XLM_ROBERTA,

@@ -50,7 +50,7 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
     let mut x = post_norm::embeddings(drawing, config)?;
     let shape = [NUM_BUCKETS, config.num_attention_heads];
     let table = drawing.weight("encoder.relative_attention_bias.weight", &shape)?;
-    let bias = RelativeBias { table, num_buckets: NUM_BUCKETS, max_distance: MAX_DISTANCE };
+    let bias = RelativeBias::Buckets { table, num_buckets: NUM_BUCKETS, max_distance: MAX_DISTANCE };
     for layer in 0..config.num_hidden_layers {
         drawing.graph.layer(Some(layer));
         x = post_norm::biased_layer(

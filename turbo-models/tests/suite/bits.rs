@@ -117,6 +117,8 @@ fn every_family_and_task() {
         ("modernbert-base", embedding(Pooling::Cls)),
         ("nomic-base", embedding(Pooling::Mean)),
         ("gte-base", embedding(Pooling::MeanSqrtLen)),
+        ("jina-base", embedding(Pooling::Mean)),
+        ("jina-code", embedding(Pooling::Cls)),
         ("qwen3-wide", embedding(Pooling::LastToken)),
         ("qwen2-full", embedding(Pooling::LastToken)),
         ("gemma3-base", embedding(Pooling::Mean)),

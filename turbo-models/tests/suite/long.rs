@@ -74,6 +74,11 @@ fn gte() {
     long_inputs_run("gte-rerank", "max_position_embeddings");
 }
 
+#[test]
+fn jina() {
+    long_inputs_run("jina-rerank", "max_position_embeddings");
+}
+
 /// What a causal model makes of a token does not depend on those behind it.
 #[test]
 fn qwen3() {
