@@ -1,4 +1,4 @@
-//! The comparison as Markdown: a page with everything, and a few tables for whoever arrives.
+//! The comparison as Markdown: a page with everything, and a table for the README.
 
 use std::fmt::Write;
 
@@ -79,36 +79,71 @@ pub fn page(comparison: &Comparison, notes: &str) -> String {
     )
 }
 
-/// A few lines and tables for a README.
+/// What a README shows of the record: a line for each model and precision.
+const OVERVIEW: [(usize, u32); 5] = [(1, 10), (1, 40), (1, 128), (1, 500), (20, 40)];
+
+/// A few lines and a table for a README: turbo's times, and how they compare with the best other engine's.
 #[must_use]
 pub fn short(comparison: &Comparison) -> String {
-    let of_model = |model: &str| {
-        let sections = ["batch1", "batches"].map(|name| section(comparison, name, model, Precision::F32));
-        let [singles, batches] = sections.map(|section| section.map(shapes).unwrap_or_default());
-        if singles.is_empty() && batches.is_empty() {
+    let shapes = OVERVIEW.map(|(batch_size, seq_len)| format!(" {batch_size} × {seq_len} |")).concat();
+    let lines: String = models(comparison).into_iter().map(|model| overview(comparison, model)).collect();
+    format!(
+        "{}.\nIn brackets: how many times as fast as the best other engine, which is named. All compute the same, beside turbo \
+         in f32, within a cosine of {}. A stream is 200 requests of mixed lengths, each engine with its best batches.\n\n\
+         | batch × tokens |{shapes} stream of 2 to 100 | stream of 5 to 500 |\n|---|{}\n{lines}",
+        origin(comparison, "Milliseconds from ids to the last hidden state"),
+        bounds(comparison),
+        "---:|".repeat(OVERVIEW.len() + 2),
+    )
+}
+
+/// The lines of one model, a precision each.
+fn overview(comparison: &Comparison, model: &str) -> String {
+    let line = |precision: Precision| {
+        let find = |name: &'static str| section(comparison, name, model, precision);
+        let batches: Vec<&Section> = ["batch1", "batches", "points"].into_iter().filter_map(find).collect();
+        let streams = ["stream-short", "stream-long"].map(find);
+        let measured = || batches.iter().copied().chain(streams.into_iter().flatten());
+        if measured().next().is_none() {
             return String::new();
         }
-        let wanted = |cases: &Vec<&Case>| [10, 40, 128, 500].contains(&cases[0].max_seq_len);
-        let all = singles.into_iter().filter(wanted).chain(batches);
-        let mut grid = Grid::default();
-        all.for_each(|cases| grid.cases(&cases));
-        let precisions =
-            [Precision::Bf16, Precision::Int8].map(|precision| of_lower(comparison, model, precision));
-        format!(
-            "\n{}, f32, milliseconds{}:\n\n{}{}{}",
-            title(model),
-            disturbed(sections.into_iter().flatten()),
-            grid.markdown("batch × tokens"),
-            of_streams(
-                comparison,
-                model,
-                "\nA stream of 200 requests, f32, seconds, each engine with its best batches:\n\n"
-            ),
-            precisions.concat(),
-        )
+        let of_batches = OVERVIEW.map(|shape| cell(&times_of_batch(&batches, shape)));
+        let of_streams = streams.map(|stream| cell(&times_of_stream(stream)));
+        let cells = [&of_batches[..], &of_streams].concat().join(" | ");
+        format!("| {}, {}{} | {cells} |\n", title(model), precision.name(), disturbed(measured()))
     };
-    let models: String = models(comparison).into_iter().map(of_model).collect();
-    about(comparison) + &models
+    Precision::ALL.into_iter().map(line).collect()
+}
+
+/// Milliseconds of everyone for a batch of one length, if it was measured.
+fn times_of_batch<'a>(sections: &[&'a Section], shape: (usize, u32)) -> Vec<(&'a str, f64)> {
+    let is_meant = |cases: &Vec<&Case>| {
+        let case = cases[0];
+        (case.batch_size, case.max_seq_len) == shape && !case.is_ragged()
+    };
+    let cases = sections.iter().flat_map(|section| shapes(section)).find(is_meant).unwrap_or_default();
+    cases.into_iter().map(|case| (case.rival.as_str(), case.median_ms)).collect()
+}
+
+/// Milliseconds of everyone for a stream, if it was measured.
+fn times_of_stream(section: Option<&Section>) -> Vec<(&str, f64)> {
+    match section.map(|section| &section.rows) {
+        Some(Rows::Stream(streams)) => {
+            streams.iter().map(|it| (it.rival.as_str(), 1e3 * it.median_s)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// `15.4 (1.39 × OpenVINO)`: turbo's time, and the best other's in terms of it.
+fn cell(times: &[(&str, f64)]) -> String {
+    let turbo = times.iter().find(|(rival, _)| *rival == TURBO).map(|(_, time)| digits(*time));
+    let others = times.iter().filter(|(rival, _)| *rival != TURBO);
+    let best = others.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(rival, _)| title(rival));
+    match (turbo, goals::ratio(times.iter().copied()), best) {
+        (Some(turbo), Some(ratio), Some(best)) => format!("{turbo} ({ratio:.2} × {best})"),
+        (turbo, ..) => turbo.unwrap_or_default(),
+    }
 }
 
 /// The models that were measured, each once.
@@ -125,34 +160,41 @@ fn models(comparison: &Comparison) -> Vec<&str> {
 }
 
 fn about(comparison: &Comparison) -> String {
-    let (data, provenance) = (&comparison.data, &comparison.provenance);
     let ceiling =
         |of: fn(&Ceilings) -> f64| span(comparison.rows.iter().map(|section| of(&section.ceilings)));
-    let foreign: Vec<f64> = comparison.rows.iter().flat_map(foreign).collect();
-    let foreign = mean(&foreign).map_or(String::new(), |share| {
-        format!("; others used {:.0} % of the machine meanwhile", share * 100.0)
-    });
     let trips = comparison.rows.iter().filter_map(|section| section.ceilings.round_trip_ns);
     let round_trip = match trips.clone().next() {
         Some(_) => format!(" A cache line goes to the other core and back in {} ns.", span(trips)),
         None => String::new(),
     };
     format!(
-        "From ids to the last hidden state, {} threads, medians of turns, on {} with {} cores ({}, commit {}{foreign}).\n\
-         {}.\nAll compute the same, beside turbo in f32, within a cosine of {}. *Limit* is turbo's share of the machine's: \
+        "{}.\nAll compute the same, beside turbo in f32, within a cosine of {}. *Limit* is turbo's share of the machine's: \
          {} GFLOP/s in f32, {} in bf16, {} GOP/s in int8, {} GB/s, measured in the same run.{round_trip}{}\n",
-        data.threads,
-        provenance.processor,
-        provenance.cores,
-        each(comparison.rows.iter().map(day)).join(", "),
-        each(comparison.rows.iter().map(|section| section.commit.as_str())).join(", "),
-        libraries(comparison).join(" · "),
+        origin(comparison, "From ids to the last hidden state"),
         bounds(comparison),
         ceiling(|it| it.f32),
         ceiling(|it| it.bf16),
         ceiling(|it| it.int8),
         ceiling(|it| it.memory),
         doubt(comparison),
+    )
+}
+
+/// What was measured, on which machine, when, and beside whom.
+fn origin(comparison: &Comparison, what: &str) -> String {
+    let (data, provenance) = (&comparison.data, &comparison.provenance);
+    let foreign: Vec<f64> = comparison.rows.iter().flat_map(foreign).collect();
+    let foreign = mean(&foreign).map_or(String::new(), |share| {
+        format!("; others used {:.0} % of the machine meanwhile", share * 100.0)
+    });
+    format!(
+        "{what}, {} threads, medians of turns, on {} with {} cores ({}, commit {}{foreign}).\n{}",
+        data.threads,
+        provenance.processor,
+        provenance.cores,
+        each(comparison.rows.iter().map(day)).join(", "),
+        each(comparison.rows.iter().map(|section| section.commit.as_str())).join(", "),
+        libraries(comparison).join(" · "),
     )
 }
 
