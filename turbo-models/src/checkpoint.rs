@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use turbo_graph::{Graph, Pooling, WeightSource};
+use turbo_graph::{Graph, Pooling, WeightSource, kernels::Float};
 
 use crate::{
     InputLimits, ModelConfig, ModelError, Outputs, Prompts, RowLens, ScoreFunction, Task, TextTokenizer,
@@ -240,6 +240,11 @@ impl Checkpoint {
         self.architecture.tensor_prefixes.iter().for_each(|prefix| key.bytes(prefix.as_bytes()));
         self.weights.identify(&mut key);
         key.finish()
+    }
+
+    /// Refuses devices that store floats as `F`, where that does not hold the model's activations.
+    pub(crate) fn check_float<F: Float>(&self) -> Result<(), ModelError> {
+        self.architecture.check_float::<F>(&self.config)
     }
 
     /// The id that [`Encoder::push`](crate::Encoder::push) leaves out at the end of an input for `task`; `None`: none

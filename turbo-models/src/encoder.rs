@@ -83,9 +83,10 @@ impl<D: EncoderKernels> Encoder<D> {
     /// behind the checkpoint's files is let go.
     ///
     /// # Errors
-    /// [`ModelError`].
+    /// [`ModelError`]; [`ModelError::Range`] for a device whose floats do not hold the activations of the model's family.
     pub fn new(device: D, checkpoint: &Checkpoint, options: EncoderOptions) -> Result<Self, ModelError> {
         let EncoderOptions { layout, task, outputs, dtype, planner, packed_cache } = options;
+        checkpoint.check_float::<D::Float>()?;
         let graph = checkpoint.graph_with(task, outputs)?;
         let padding_id = checkpoint.padding_id(task)?;
         let program = Program::compile(&graph, layout, passes::ALL)?.with_dtype(dtype);

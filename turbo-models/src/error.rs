@@ -97,6 +97,16 @@ pub enum ModelError {
         /// What may be asked for.
         supported: String,
     },
+    /// The activations of this family are larger than what the device stores floats as.
+    #[error("{model_type} models have activations beyond the range of {float}, supported: {supported}")]
+    Range {
+        /// The family.
+        model_type: String,
+        /// What the device stores floats as.
+        float: &'static str,
+        /// What they may be stored as.
+        supported: &'static str,
+    },
     /// The program of a task does not give such rows.
     #[error(
         "{task} gives no {rows} rows: make the encoder for a task and outputs that have them (`EncoderOptions`)"

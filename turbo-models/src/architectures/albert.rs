@@ -6,7 +6,7 @@
 use turbo_graph::{Activation, Pooling, ValueId};
 
 use super::{
-    Architecture, Name, bert,
+    ActivationRange, Architecture, Name, bert,
     heads::{self, HasBias, Head, Step, Width, Words},
     post_norm::{self, LayerNames},
 };
@@ -36,6 +36,7 @@ pub(super) const ALBERT: Architecture = Architecture {
         hidden_act: Setting::Field("hidden_act", "gelu_new"),
         ..bert::FIELDS
     },
+    activations: ActivationRange::WithinF16,
     heads: HEADS,
     draw,
 };

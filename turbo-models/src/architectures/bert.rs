@@ -5,7 +5,7 @@
 use turbo_graph::{Activation, Pooling, Positions, ValueId};
 
 use super::{
-    Architecture, Name,
+    ActivationRange, Architecture, Name,
     heads::{self, HasBias, Head, Step, Width, Words},
     post_norm::{self, LayerNames},
 };
@@ -19,6 +19,7 @@ pub(super) const BERT: Architecture = Architecture {
     names: &[Name { model_type: "bert", class_prefix: "Bert" }],
     tensor_prefixes: &["bert."],
     fields: FIELDS,
+    activations: ActivationRange::WithinF16,
     heads: HEADS,
     draw,
 };

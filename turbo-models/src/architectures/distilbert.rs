@@ -3,7 +3,7 @@
 use turbo_graph::{Activation, Pooling, ValueId};
 
 use super::{
-    Architecture, Name, bert,
+    ActivationRange, Architecture, Name, bert,
     heads::{self, HasBias, Head, Step, Width, Words},
     post_norm::{self, LayerNames},
 };
@@ -31,6 +31,7 @@ pub(super) const DISTILBERT: Architecture = Architecture {
         ],
         ..bert::FIELDS
     },
+    activations: ActivationRange::WithinF16,
     heads: HEADS,
     draw,
 };

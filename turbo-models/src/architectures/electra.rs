@@ -3,7 +3,7 @@
 use turbo_graph::{Activation, Pooling, ValueId};
 
 use super::{
-    Architecture, Name, bert,
+    ActivationRange, Architecture, Name, bert,
     heads::{self, HasBias, Head, Step, Width, Words},
     post_norm,
 };
@@ -60,6 +60,7 @@ pub(super) const ELECTRA: Architecture = Architecture {
         intermediate_size: Setting::Field("intermediate_size", 1024),
         ..bert::FIELDS
     },
+    activations: ActivationRange::WithinF16,
     heads: HEADS,
     draw,
 };

@@ -6,7 +6,7 @@
 use turbo_graph::{AttentionMask, Input, ValueId};
 
 use super::{
-    Architecture, Name, bert,
+    ActivationRange, Architecture, Name, bert,
     decoder::{self, Projections, SelfAttention},
     global_layers::GlobalLayers,
     rotary,
@@ -46,6 +46,7 @@ pub(super) const GEMMA3: Architecture = Architecture {
         ],
         ..bert::FIELDS
     },
+    activations: ActivationRange::BeyondF16,
     heads: &[],
     draw,
 };

@@ -5,7 +5,7 @@
 use turbo_graph::{Activation, AttentionMask, Input, Pooling, ValueId};
 
 use super::{
-    Architecture, Name,
+    ActivationRange, Architecture, Name,
     attention::TurnedAttention,
     bert,
     heads::{self, HasBias, Head, Step, Width, Words},
@@ -39,6 +39,7 @@ pub(super) const GTE: Architecture = Architecture {
         ],
         ..bert::FIELDS
     },
+    activations: ActivationRange::WithinF16,
     heads: &[
         // newer files have a pooler before the classifier
         Head {

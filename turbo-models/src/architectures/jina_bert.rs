@@ -7,7 +7,7 @@
 use turbo_graph::{Activation, AttentionMask, Input, ValueId};
 
 use super::{
-    Architecture, Name,
+    ActivationRange, Architecture, Name,
     attention::{Attention, HeadRows, RelativeBias},
     bert, post_norm,
 };
@@ -33,6 +33,7 @@ pub(super) const JINA_BERT: Architecture = Architecture {
         ],
         ..bert::FIELDS
     },
+    activations: ActivationRange::WithinF16,
     heads: bert::HEADS,
     draw,
 };

@@ -4,7 +4,7 @@
 use turbo_graph::ValueId;
 
 use super::{
-    Architecture, Name,
+    ActivationRange, Architecture, Name,
     decoder::{self, Projections},
     qwen2,
 };
@@ -25,6 +25,7 @@ pub(super) const MISTRAL: Architecture = Architecture {
         only: &[],
         ..qwen2::FIELDS
     },
+    activations: ActivationRange::WithinF16,
     heads: decoder::HEADS,
     draw,
 };

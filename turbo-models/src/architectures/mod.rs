@@ -26,7 +26,8 @@ mod qwen3;
 mod roberta;
 mod rotary;
 
-use turbo_graph::{Graph, Pooling};
+use half::f16;
+use turbo_graph::{Graph, Pooling, kernels::Float};
 
 pub(crate) use self::dense::prefix as dense_prefix;
 use self::heads::{Head, Step};
@@ -66,10 +67,20 @@ pub(crate) struct Architecture {
     pub(crate) tensor_prefixes: &'static [&'static str],
     /// What `config.json` calls their sizes.
     pub(crate) fields: ConfigFields,
+    /// How large what is kept between its operations becomes.
+    activations: ActivationRange,
     /// What may follow the encoder, besides pooling.
     heads: &'static [Head],
     /// Draws the encoder, from ids to the hidden state of every token.
     draw: fn(&mut Drawing<'_>, &ModelConfig) -> Result<turbo_graph::ValueId, ModelError>,
+}
+
+/// How large the activations of a family become.
+enum ActivationRange {
+    /// f16 holds them, as all wider types do.
+    WithinF16,
+    /// Larger than the greatest f16: they would be infinite there, and what comes of them NaN.
+    BeyondF16,
 }
 
 /// How a configuration names its family.
@@ -106,6 +117,21 @@ impl Architecture {
         };
         drawing.graph.output(output(task), result);
         drawing.finish()
+    }
+
+    /// Refuses devices that store floats as `F`, where that does not hold the activations of the family.
+    ///
+    /// # Errors
+    /// [`ModelError::Range`].
+    pub(crate) fn check_float<F: Float>(&self, config: &ModelConfig) -> Result<(), ModelError> {
+        match self.activations {
+            ActivationRange::BeyondF16 if F::GREATEST <= f16::GREATEST => Err(ModelError::Range {
+                model_type: config.model_type.clone(),
+                float: F::NAME,
+                supported: "f32, bf16",
+            }),
+            ActivationRange::BeyondF16 | ActivationRange::WithinF16 => Ok(()),
+        }
     }
 
     /// The id of padding, where `task` reads the last token of an input: the reference takes the last that is none.

@@ -5,7 +5,7 @@
 use turbo_graph::{Activation, AttentionMask, Input, ValueId};
 
 use super::{
-    Architecture, Name,
+    ActivationRange, Architecture, Name,
     attention::TurnedAttention,
     bert,
     global_layers::GlobalLayers,
@@ -40,6 +40,7 @@ pub(super) const MODERNBERT: Architecture = Architecture {
         only: &[],
         ..bert::FIELDS
     },
+    activations: ActivationRange::WithinF16,
     heads: HEADS,
     draw,
 };

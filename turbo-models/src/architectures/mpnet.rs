@@ -4,7 +4,7 @@
 use turbo_graph::{Positions, ValueId};
 
 use super::{
-    Architecture, Name,
+    ActivationRange, Architecture, Name,
     attention::RelativeBias,
     bert,
     post_norm::{self, LayerNames},
@@ -27,6 +27,7 @@ pub(super) const MPNET: Architecture = Architecture {
         only: &[Only { field: "relative_attention_num_buckets", values: &["32"], default: "32" }],
         ..bert::FIELDS
     },
+    activations: ActivationRange::WithinF16,
     heads: roberta::HEADS,
     draw,
 };

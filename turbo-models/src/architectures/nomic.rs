@@ -3,7 +3,7 @@
 
 use turbo_graph::{AttentionMask, Input, ValueId};
 
-use super::{Architecture, Name, attention::TurnedAttention, bert, post_norm, rotary};
+use super::{ActivationRange, Architecture, Name, attention::TurnedAttention, bert, post_norm, rotary};
 use crate::{
     ModelConfig, ModelError,
     config_fields::{ConfigFields, Only, Setting},
@@ -51,6 +51,7 @@ pub(super) const NOMIC: Architecture = Architecture {
         ],
         ..bert::FIELDS
     },
+    activations: ActivationRange::WithinF16,
     heads: &[],
     draw,
 };

@@ -3,7 +3,7 @@
 use turbo_graph::ValueId;
 
 use super::{
-    Architecture, Name, bert,
+    ActivationRange, Architecture, Name, bert,
     decoder::{self, Projections},
 };
 use crate::{
@@ -33,6 +33,7 @@ pub(super) const QWEN2: Architecture = Architecture {
     names: &[Name { model_type: "qwen2", class_prefix: "Qwen2" }],
     tensor_prefixes: &["model."],
     fields: FIELDS,
+    activations: ActivationRange::WithinF16,
     heads: decoder::HEADS,
     draw,
 };

@@ -4,7 +4,7 @@
 use turbo_graph::ValueId;
 
 use super::{
-    Architecture, Name,
+    ActivationRange, Architecture, Name,
     decoder::{self, Projections},
     qwen2,
 };
@@ -20,6 +20,7 @@ pub(super) const QWEN3: Architecture = Architecture {
     names: &[Name { model_type: "qwen3", class_prefix: "Qwen3" }],
     tensor_prefixes: &["model."],
     fields: ConfigFields { head_dim: HeadDim::Own(Setting::Field("head_dim", 128)), ..qwen2::FIELDS },
+    activations: ActivationRange::WithinF16,
     heads: decoder::HEADS,
     draw,
 };

@@ -6,7 +6,7 @@
 use turbo_graph::{Activation, Pooling, Positions};
 
 use super::{
-    Architecture, Name, bert,
+    ActivationRange, Architecture, Name, bert,
     heads::{self, HasBias, Head, Step, Width, Words},
 };
 use crate::{
@@ -18,6 +18,7 @@ pub(super) const ROBERTA: Architecture = Architecture {
     names: &[Name { model_type: "roberta", class_prefix: "Roberta" }],
     tensor_prefixes: &["roberta."],
     fields: ConfigFields { vocab_size: Setting::Field("vocab_size", 50265), ..FIELDS },
+    activations: ActivationRange::WithinF16,
     heads: HEADS,
     draw: bert::draw,
 };
