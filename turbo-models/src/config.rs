@@ -70,8 +70,7 @@ impl ModelConfig {
         let optional =
             |setting: Option<Setting<u32>>, none| setting.map_or(Ok(none), |some| some.size(&json));
         let num_attention_heads = fields.num_attention_heads.size(&json)?;
-        let key_value_heads =
-            fields.num_key_value_heads.map(|field| Setting::Field(field, num_attention_heads as u32));
+        let key_value_heads = unless_null(fields.num_key_value_heads, &json);
         let config = Self {
             model_type: name.model_type.to_owned(),
             vocab_size: fields.vocab_size.size(&json)?,
@@ -231,7 +230,8 @@ impl ModelConfig {
         }
         if !heads.is_multiple_of(shared) {
             let why = format!("{shared} heads of keys and values do not divide {heads} heads");
-            return Err(self.json.wrong(fields.num_key_value_heads.unwrap_or("model_type"), why));
+            let name = fields.num_key_value_heads.map_or("model_type", |setting| setting.name());
+            return Err(self.json.wrong(name, why));
         }
         Ok(())
     }
@@ -261,9 +261,13 @@ fn causal_window(
     json: &JsonObject,
     fields: &ConfigFields,
 ) -> Result<Option<(&'static str, usize)>, ModelError> {
-    // to say nothing means the default, null none
-    let given = fields.causal_window.filter(|window| !json.is_null(window.name()));
+    let given = unless_null(fields.causal_window, json);
     given.map(|window| Ok((window.name(), window.size(json)?))).transpose()
+}
+
+/// What a family has, unless the file says null: to say nothing means the default.
+fn unless_null(setting: Option<Setting<u32>>, json: &JsonObject) -> Option<Setting<u32>> {
+    setting.filter(|setting| !json.is_null(setting.name()))
 }
 
 /// `model_type` decides; files without one are told by the name of the model's class.

@@ -27,8 +27,8 @@ pub(crate) struct ConfigFields {
     pub(crate) hidden_size: Setting<u32>,
     pub(crate) num_hidden_layers: Setting<u32>,
     pub(crate) num_attention_heads: Setting<u32>,
-    /// `None`, or absent: as many as heads of queries.
-    pub(crate) num_key_value_heads: Option<&'static str>,
+    /// `None`, or null: as many as heads of queries.
+    pub(crate) num_key_value_heads: Option<Setting<u32>>,
     pub(crate) head_dim: HeadDim,
     pub(crate) intermediate_size: Setting<u32>,
     pub(crate) hidden_act: Setting<&'static str>,
@@ -237,6 +237,24 @@ mod tests {
         assert_eq!((named.head_dim(), named.num_key_value_heads), (96, 8));
         let expected = "config.json: num_key_value_heads: 3 heads of keys and values do not divide 32 heads";
         assert_eq!(config(r#", "num_key_value_heads": 3"#).unwrap_err(), expected);
+    }
+
+    /// What is not said has the default of the family, and null is as many as there are heads of queries.
+    #[test]
+    fn heads_of_keys_and_values_have_the_defaults_of_their_family() {
+        for (model_type, default) in [("qwen3", 32), ("qwen2", 32), ("mistral", 8), ("gemma3_text", 4)] {
+            let heads = |fields: &str| {
+                let common = format!(r#""model_type": "{model_type}", "use_bidirectional_attention": true"#);
+                let sizes = r#""hidden_size": 4096, "num_attention_heads": 64"#;
+                open(&format!("{{{common}, {sizes}{fields}}}")).unwrap().num_key_value_heads
+            };
+            assert_eq!(heads(""), default, "{model_type}");
+            assert_eq!(heads(r#", "num_key_value_heads": null"#), 64, "{model_type}");
+            assert_eq!(heads(r#", "num_key_value_heads": 16"#), 16, "{model_type}");
+        }
+        let few = r#"{"model_type": "mistral", "num_attention_heads": 4}"#;
+        let expected = "config.json: num_key_value_heads: 8 heads of keys and values do not divide 4 heads";
+        assert_eq!(open(few).unwrap_err(), expected);
     }
 
     /// Where the file does not say it, heads share out the hidden size.

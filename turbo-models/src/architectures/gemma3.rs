@@ -32,7 +32,7 @@ pub(super) const GEMMA3: Architecture = Architecture {
         hidden_size: Setting::Field("hidden_size", 2304),
         num_hidden_layers: Setting::Field("num_hidden_layers", 26),
         num_attention_heads: Setting::Field("num_attention_heads", 8),
-        num_key_value_heads: Some("num_key_value_heads"),
+        num_key_value_heads: Some(Setting::Field("num_key_value_heads", 4)),
         head_dim: HeadDim::Own(Setting::Field("head_dim", 256)),
         intermediate_size: Setting::Field("intermediate_size", 9216),
         hidden_act: Setting::Field("hidden_activation", "gelu_pytorch_tanh"),

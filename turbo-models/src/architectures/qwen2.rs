@@ -18,7 +18,7 @@ pub(super) const FIELDS: ConfigFields = ConfigFields {
     hidden_size: Setting::Field("hidden_size", 4096),
     num_hidden_layers: Setting::Field("num_hidden_layers", 32),
     num_attention_heads: Setting::Field("num_attention_heads", 32),
-    num_key_value_heads: Some("num_key_value_heads"),
+    num_key_value_heads: Some(Setting::Field("num_key_value_heads", 32)),
     head_dim: HeadDim::SharedUnless("head_dim"),
     intermediate_size: Setting::Field("intermediate_size", 22016),
     hidden_act: Setting::Field("hidden_act", "silu"),
