@@ -6,18 +6,33 @@ use turbo_graph::{AttentionMask, Input, Pooling, ValueId};
 
 use super::{
     attention::{Attention, HeadRows},
+    bert,
     heads::{HasBias, Head, Step, Width},
     rotary,
 };
 use crate::{
     ModelConfig, ModelError, Task,
-    config_fields::Setting,
+    config_fields::{ConfigFields, HeadDim, Setting},
     drawing::{Bias, Drawing, Gain},
 };
 
 const THETA: Setting<f64> = Setting::Field("rope_theta", 10_000.0);
 const BIDIRECTIONAL: Setting<bool> = Setting::Field("use_bidirectional_attention", false);
 const CAUSAL: Setting<bool> = Setting::Field("is_causal", true);
+
+/// What the configurations of decoders have in common. Vocabularies and lengths are each family's own.
+pub(super) const FIELDS: ConfigFields = ConfigFields {
+    hidden_size: Setting::Field("hidden_size", 4096),
+    num_hidden_layers: Setting::Field("num_hidden_layers", 32),
+    num_attention_heads: Setting::Field("num_attention_heads", 32),
+    num_key_value_heads: Some(Setting::Field("num_key_value_heads", 32)),
+    head_dim: HeadDim::SharedUnless("head_dim"),
+    hidden_act: Setting::Field("hidden_act", "silu"),
+    type_vocab_size: None,
+    layer_norm_eps: Setting::Field("rms_norm_eps", 1e-6),
+    only: &[],
+    ..bert::FIELDS
+};
 
 /// What the reference puts behind any decoder.
 pub(super) const HEADS: &[Head] = &[

@@ -6,7 +6,6 @@ use turbo_graph::ValueId;
 use super::{
     ActivationRange, Architecture, Name,
     decoder::{self, Projections},
-    qwen2,
 };
 use crate::{
     ModelConfig, ModelError,
@@ -23,8 +22,7 @@ pub(super) const MISTRAL: Architecture = Architecture {
         intermediate_size: Setting::Field("intermediate_size", 14336),
         max_position_embeddings: Setting::Field("max_position_embeddings", 4096 * 32),
         causal_window: Some(Setting::Field("sliding_window", 4096)),
-        only: &[],
-        ..qwen2::FIELDS
+        ..decoder::FIELDS
     },
     activations: ActivationRange::WithinF16,
     heads: decoder::HEADS,

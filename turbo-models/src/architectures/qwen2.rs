@@ -3,30 +3,22 @@
 use turbo_graph::ValueId;
 
 use super::{
-    ActivationRange, Architecture, Name, bert,
+    ActivationRange, Architecture, Name,
     decoder::{self, Projections},
 };
 use crate::{
     ModelConfig, ModelError,
-    config_fields::{ConfigFields, HeadDim, Only, Setting},
+    config_fields::{ConfigFields, Only, Setting},
     drawing::{Bias, Drawing},
 };
 
-/// What the configurations of decoders have in common.
+/// What the configurations of Qwen's models have in common.
 pub(super) const FIELDS: ConfigFields = ConfigFields {
     vocab_size: Setting::Field("vocab_size", 151_936),
-    hidden_size: Setting::Field("hidden_size", 4096),
-    num_hidden_layers: Setting::Field("num_hidden_layers", 32),
-    num_attention_heads: Setting::Field("num_attention_heads", 32),
-    num_key_value_heads: Some(Setting::Field("num_key_value_heads", 32)),
-    head_dim: HeadDim::SharedUnless("head_dim"),
     intermediate_size: Setting::Field("intermediate_size", 22016),
-    hidden_act: Setting::Field("hidden_act", "silu"),
     max_position_embeddings: Setting::Field("max_position_embeddings", 32768),
-    type_vocab_size: None,
-    layer_norm_eps: Setting::Field("rms_norm_eps", 1e-6),
     only: &[Only { field: "use_sliding_window", values: &["false"], default: "false" }],
-    ..bert::FIELDS
+    ..decoder::FIELDS
 };
 
 pub(super) const QWEN2: Architecture = Architecture {
