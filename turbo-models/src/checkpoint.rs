@@ -73,6 +73,7 @@ impl Checkpoint {
         let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
         let mut warnings = warnings(&dir, &config, &modules, tokenizer.as_ref());
         warnings.extend(config.window_warning(&architecture.fields, modules.inputs.max_length())?);
+        warnings.extend(config.causal_warning(&architecture.fields)?);
         if let Some(class) = config.generator()?.filter(|_| task.is_none()) {
             warnings.push(format!(
                 "config.json: {class} writes words, which is not done here: there are only its vectors, whose pooling \

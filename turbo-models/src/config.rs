@@ -3,6 +3,7 @@
 use std::{fmt::Display, path::Path};
 
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use turbo_graph::{Activation, Positions};
 
 use crate::{
@@ -117,6 +118,20 @@ impl ModelConfig {
         Ok(ends.map(|(field, window)| {
             format!(
                 "config.json: {field} is {window} of {positions} positions: inputs end there, where it hides nothing yet"
+            )
+        }))
+    }
+
+    /// Says that a model is taken to be causal, where its authors' own code may be what knows otherwise.
+    pub(crate) fn causal_warning(&self, fields: &ConfigFields) -> Result<Option<String>, ModelError> {
+        let code = self.optional::<Value>("auto_map")?;
+        let has_code = code.is_some_and(|classes| classes["AutoModel"].is_string());
+        let is_said = fields.causal_fields.iter().any(|field| self.is_given(field));
+        let unsaid = fields.causal_fields.first().filter(|_| has_code && !is_said);
+        Ok(unsaid.map(|field| {
+            format!(
+                "config.json: {field} is not given, the model's own code may let tokens see those behind them; computed \
+                 as causal"
             )
         }))
     }

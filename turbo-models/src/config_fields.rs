@@ -42,6 +42,8 @@ pub(crate) struct ConfigFields {
     pub(crate) stretched_behind: Option<(&'static str, Setting<u32>)>,
     /// How many tokens a causal model sees, its own included; null for all. Inputs end there: up to there it hides nothing.
     pub(crate) causal_window: Option<Setting<u32>>,
+    /// Fields that say whether tokens see those behind them: where none of these is given, a model of the family is causal.
+    pub(crate) causal_fields: &'static [&'static str],
     /// Other names of fields, each with the field it means: `attribute_map` of the transformers library.
     pub(crate) attribute_map: &'static [(&'static str, &'static str)],
     /// A field of this layout, and the one that a newer layout has instead, which is not supported.
@@ -132,7 +134,7 @@ impl<T: Copy + DeserializeOwned> Setting<T> {
 
 impl<T> Setting<T> {
     /// What an error calls it.
-    pub(crate) fn name(&self) -> &'static str {
+    pub(crate) const fn name(&self) -> &'static str {
         match self {
             Setting::Field(field, _) => field,
             Setting::Always(_) => "model_type",

@@ -68,6 +68,7 @@ pub(super) const FIELDS: ConfigFields = ConfigFields {
     positions: Setting::Always(Positions::FromZero),
     stretched_behind: None,
     causal_window: None,
+    causal_fields: &[],
     attribute_map: &[],
     newer_layout: None,
     told_by: None,

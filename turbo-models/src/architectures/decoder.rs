@@ -30,6 +30,7 @@ pub(super) const FIELDS: ConfigFields = ConfigFields {
     hidden_act: Setting::Field("hidden_act", "silu"),
     type_vocab_size: None,
     layer_norm_eps: Setting::Field("rms_norm_eps", 1e-6),
+    causal_fields: &[CAUSAL.name(), BIDIRECTIONAL.name()],
     only: &[],
     ..bert::FIELDS
 };
@@ -84,7 +85,8 @@ pub(super) fn draw(
     norm(drawing, x, "norm")
 }
 
-/// Older files say that tokens see what is behind them in a field of their own, newer ones in that of all decoders.
+/// `is_causal` is written by the authors of models whose own code reads it, GTE-Qwen2 among them;
+/// `use_bidirectional_attention` by the transformers library for Gemma's, and by the authors of other decoders since.
 fn mask(config: &ModelConfig) -> Result<AttentionMask, ModelError> {
     let is_causal = config.read(CAUSAL)? && !config.read(BIDIRECTIONAL)?;
     Ok(if is_causal { AttentionMask::Causal } else { AttentionMask::Full })

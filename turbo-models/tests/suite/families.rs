@@ -156,6 +156,34 @@ fn qwen3_sees_the_whole_input_where_the_file_says_so() {
     }
 }
 
+/// Code of a folder's own may do what its configuration does not say.
+#[test]
+fn a_decoder_of_its_own_code_that_does_not_say_whether_it_is_causal_is_told_of() {
+    let warnings = |fixture: &str, fields: &[(&str, Value)]| {
+        let folder = copy(fixture, fields);
+        Checkpoint::open(folder.path()).unwrap().warnings().to_vec()
+    };
+    let code = |class: &str| ("auto_map", serde_json::json!({class: "modeling_qwen.Qwen2Model"}));
+    let [own, other] = ["AutoModel", "AutoModelForCausalLM"].map(code);
+    let told = "config.json: is_causal is not given, the model's own code may let tokens see those behind them; \
+        computed as causal";
+    for fixture in ["qwen2-base", "qwen3-base"] {
+        assert_eq!(warnings(fixture, &[]), [""; 0], "{fixture}");
+        assert_eq!(warnings(fixture, std::slice::from_ref(&other)), [""; 0], "{fixture}");
+        for silent in [vec![], vec![("is_causal", Value::Null)]] {
+            assert_eq!(warnings(fixture, &[vec![own.clone()], silent].concat()), [told], "{fixture}");
+        }
+        for field in ["is_causal", "use_bidirectional_attention"] {
+            for value in [true, false] {
+                let fields = [own.clone(), (field, value.into())];
+                assert_eq!(warnings(fixture, &fields), [""; 0], "{fixture}, {field}: {value}");
+            }
+        }
+    }
+    // which sees all tokens whatever it says
+    assert_eq!(warnings("jina-base", &[own]), [""; 0]);
+}
+
 /// Its tokens see no more than a window, at which inputs end; a folder whose own limit is as short is nothing odd.
 #[test]
 fn mistral_s_inputs_end_at_its_window() {
