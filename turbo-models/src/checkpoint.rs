@@ -72,7 +72,9 @@ impl Checkpoint {
         let task = task.or(config.task()?);
         let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
         let mut warnings = warnings(&dir, &config, &modules, tokenizer.as_ref());
-        warnings.extend(config.window_warning(&architecture.fields, modules.inputs.max_length())?);
+        // inputs end at a window, or else where positions do
+        let window = config.window_warning(&architecture.fields, modules.inputs.max_length())?;
+        warnings.extend(window.or_else(|| positions_warning(&config, &modules)));
         warnings.extend(config.causal_warning(&architecture.fields)?);
         if let Some(class) = config.generator()?.filter(|_| task.is_none()) {
             warnings.push(format!(
@@ -294,11 +296,7 @@ fn warnings(
     modules: &SentenceModules,
     tokenizer: Option<&TextTokenizer>,
 ) -> Vec<String> {
-    let (positions, rows) = (config.max_input_length(), config.vocab_size);
-    let limit = modules.inputs.max_seq_length.filter(|limit| *limit > positions);
-    let limit = limit.map(|limit| {
-        format!("sentence_bert_config.json: max_seq_length is {limit}, the model has {positions} positions")
-    });
+    let rows = config.vocab_size;
     let of_tokenizer = tokenizer.map(TextTokenizer::warnings).unwrap_or_default();
     let tokenizer = match tokenizer.map(TextTokenizer::vocab_size) {
         None => SENTENCE_PIECE
@@ -308,5 +306,12 @@ fn warnings(
         Some(known) => (known > rows || rows - known > MOST_SPARE_ROWS)
             .then(|| format!("the tokenizer knows {known} tokens, the model has {rows}")),
     };
-    limit.into_iter().chain(tokenizer).chain(of_tokenizer.iter().chain(&modules.warnings).cloned()).collect()
+    tokenizer.into_iter().chain(of_tokenizer.iter().chain(&modules.warnings).cloned()).collect()
+}
+
+/// Says that the folder's own limit is beyond the positions there are.
+fn positions_warning(config: &ModelConfig, modules: &SentenceModules) -> Option<String> {
+    let positions = config.max_input_length();
+    let limit = modules.inputs.max_seq_length.filter(|limit| *limit > positions)?;
+    Some(format!("sentence_bert_config.json: max_seq_length is {limit}, the model has {positions} positions"))
 }

@@ -193,9 +193,21 @@ fn mistral_s_inputs_end_at_its_window() {
         "config.json: sliding_window is 64 of 512 positions: inputs end there, where it hides nothing yet";
     assert_eq!(checkpoint.warnings(), [warning]);
 
-    let folder = copy("mistral-base", &[]);
-    fs::write(folder.path().join("sentence_bert_config.json"), r#"{"max_seq_length": 64}"#).unwrap();
-    assert_eq!(Checkpoint::open(folder.path()).unwrap().warnings(), [""; 0]);
+    let warnings = |fields: &[(&str, Value)], max_seq_length: usize| {
+        let folder = copy("mistral-base", fields);
+        let library = format!(r#"{{"max_seq_length": {max_seq_length}}}"#);
+        fs::write(folder.path().join("sentence_bert_config.json"), library).unwrap();
+        Checkpoint::open(folder.path()).unwrap().warnings().to_vec()
+    };
+    assert_eq!(warnings(&[], 64), [""; 0]);
+    // the window says it all, be the limit within the positions or not
+    for longer in [65, 512, 513] {
+        assert_eq!(warnings(&[], longer), [warning], "{longer}");
+    }
+    let all = [("sliding_window", Value::Null)];
+    assert_eq!(warnings(&all, 512), [""; 0]);
+    let beyond = "sentence_bert_config.json: max_seq_length is 513, the model has 512 positions";
+    assert_eq!(warnings(&all, 513), [beyond]);
     let folder = copy("mistral-base", &[("sliding_window", Value::Null)]);
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     assert_eq!((checkpoint.max_input_length(), checkpoint.warnings()), (512, &[][..]));
