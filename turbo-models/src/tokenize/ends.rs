@@ -1,6 +1,10 @@
 //! Tokens that `tokenizer_config.json` wants around every text, where the steps of the tokenizer do not put them there:
 //! the classes of some decoders do so as they load (Llama's, which Mistral's models have, and that of GTE-Qwen2). Where the
 //! last token stands for a text, it is one of them.
+//!
+//! Departs from the reference in one thing: some of those classes make the steps anew, and so take away what a file does
+//! not want, or does not name; here what the steps of `tokenizer.json` put there stays, with a warning where the other file
+//! says no ([`kept`]).
 
 use serde_json::Value;
 use tokenizers::{
@@ -20,18 +24,17 @@ use crate::{ModelError, error::one_line, json::JsonObject};
 /// Stands for a text; no vocabulary has so many tokens.
 const TEXT: u32 = u32::MAX;
 
+/// Whether the tokens of beginning and end are put around texts, and which they are.
+const FLAGS: [(&str, &str); 2] = [("add_bos_token", "bos_token"), ("add_eos_token", "eos_token")];
+
 /// Puts the tokens of beginning and end around texts that `config` wants there and that are not there yet. Of a pair, they
 /// are put around each text.
 ///
 /// # Errors
 /// [`ModelError::Field`] for tokens that cannot be put there.
 pub(super) fn add(tokenizer: &mut Tokenizer, config: &JsonObject) -> Result<(), ModelError> {
-    let wanted = |flag, token| {
-        let is_wanted = config.get::<Value>(flag)? == Some(Value::Bool(true));
-        let token = if is_wanted { said_token(config, token, tokenizer)? } else { None };
-        Ok::<_, ModelError>(token.map(|(id, _)| id))
-    };
-    let (first, last) = (wanted("add_bos_token", "bos_token")?, wanted("add_eos_token", "eos_token")?);
+    let [first, last] = FLAGS.map(|flag| flagged(flag, true, config, tokenizer));
+    let (first, last) = (first?, last?);
     let Some((mut before, mut behind)) = around(tokenizer) else { return Ok(()) };
     let first = first.filter(|id| before.first() != Some(id));
     let last = last.filter(|id| behind.last() != Some(id));
@@ -48,6 +51,32 @@ pub(super) fn add(tokenizer: &mut Tokenizer, config: &JsonObject) -> Result<(), 
         Some(bytes) => PostProcessorWrapper::Sequence(Sequence::new(vec![bytes, steps.into()])),
     }));
     Ok(())
+}
+
+/// The flags by which `config` does not want tokens that the steps put before a text or behind it.
+pub(super) fn kept(tokenizer: &Tokenizer, config: &JsonObject) -> Result<Vec<&'static str>, ModelError> {
+    let [first, last] = FLAGS.map(|flag| flagged(flag, false, config, tokenizer));
+    let (first, last) = (first?, last?);
+    if first.is_none() && last.is_none() {
+        return Ok(Vec::new());
+    }
+    let Some((before, behind)) = around(tokenizer) else { return Ok(Vec::new()) };
+    let is_kept =
+        [(first, before), (last, behind)].map(|(id, there)| id.is_some_and(|id| there.contains(&id)));
+    Ok(FLAGS.iter().zip(is_kept).filter(|(_, is_kept)| *is_kept).map(|((flag, _), _)| *flag).collect())
+}
+
+/// The id of a flag's token, where `config` says that of the flag and the vocabulary has the token.
+fn flagged(
+    (flag, token): (&'static str, &'static str),
+    says: bool,
+    config: &JsonObject,
+    tokenizer: &Tokenizer,
+) -> Result<Option<u32>, ModelError> {
+    match config.get::<Value>(flag)? == Some(Value::Bool(says)) {
+        true => Ok(said_token(config, token, tokenizer)?.map(|(id, _)| id)),
+        false => Ok(None),
+    }
 }
 
 /// What the steps put before a text and behind it; `None` where that is not the same for each.

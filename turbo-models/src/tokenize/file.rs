@@ -92,6 +92,11 @@ fn contradictions(config: &JsonObject, tokenizer: &Tokenizer) -> Result<Vec<Stri
             ));
         }
     }
+    for field in ends::kept(tokenizer, config)? {
+        warnings.push(format!(
+            "tokenizer_config.json: {field} is false, tokenizer.json puts it there, which counts"
+        ));
+    }
     Ok(warnings)
 }
 
@@ -239,6 +244,32 @@ mod tests {
             warnings("encodings-roberta", r#"{"add_prefix_space": true}"#),
             ["tokenizer_config.json: add_prefix_space is true, tokenizer.json has false, which counts"]
         );
+    }
+
+    /// Tokens that a folder does not want around texts, and has there all the same.
+    #[test]
+    fn tokens_around_texts_that_are_not_wanted_are_told_of() {
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/encodings-roberta/tokenizer.json");
+        let warnings = |config: &str| {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::copy(&data, dir.path().join("tokenizer.json")).unwrap();
+            let tokens = r#""bos_token": "<s>", "eos_token": {"content": "</s>"}"#;
+            let config = format!("{{{tokens}, {config}}}");
+            std::fs::write(dir.path().join("tokenizer_config.json"), config).unwrap();
+            TokenizerFiles::open(dir.path(), None).unwrap().unwrap().warnings
+        };
+        let told = |field: &str| {
+            format!("tokenizer_config.json: {field} is false, tokenizer.json puts it there, which counts")
+        };
+        for wanted in ["true", "null", "0"] {
+            let flags = format!(r#""add_bos_token": {wanted}, "add_eos_token": {wanted}"#);
+            assert_eq!(warnings(&flags), [""; 0], "{wanted}");
+        }
+        assert_eq!(warnings(r#""add_eos_token": false"#), [told("add_eos_token")]);
+        let both = r#""add_bos_token": false, "add_eos_token": false"#;
+        assert_eq!(warnings(both), [told("add_bos_token"), told("add_eos_token")]);
+        let neither = r#""add_eos_token": false, "eos_token": "<mask>""#;
+        assert_eq!(warnings(neither), [""; 0], "which is not put there");
     }
 
     #[test]
