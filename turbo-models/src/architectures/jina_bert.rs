@@ -4,7 +4,7 @@
 //! The models of code are of a later form: queries and keys have a norm of all their heads together, what came into a
 //! layer is added and normed once more behind attention, and the gate is the other half of its matrix.
 
-use turbo_graph::{Activation, AttentionMask, Input, ValueId};
+use turbo_graph::{Activation, AttentionMask, ValueId};
 
 use super::{
     ActivationRange, Architecture, Name,
@@ -75,12 +75,8 @@ impl LayerForm {
 }
 
 fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
-    let (hidden, form) = (config.hidden_size, LayerForm::of(drawing));
-    let ids = drawing.graph.input(Input::InputIds);
-    let x = drawing.embed("embeddings.word_embeddings", (config.vocab_size, hidden), ids)?;
-    let ids = drawing.graph.input(Input::TokenTypeIds);
-    let types = drawing.embed("embeddings.token_type_embeddings", (config.type_vocab_size, hidden), ids)?;
-    let mut x = post_norm::normed_sum(drawing, config, "embeddings.LayerNorm", x, types)?;
+    let form = LayerForm::of(drawing);
+    let mut x = post_norm::embeddings_without_positions(drawing, config)?;
     for layer in 0..config.num_hidden_layers {
         drawing.graph.layer(Some(layer));
         let name = format!("encoder.layer.{layer}");

@@ -3,7 +3,7 @@
 //!
 //! The order of the sums is that of the transformers library, so that rounding is too.
 
-use turbo_graph::{AttentionMask, Input, ValueId};
+use turbo_graph::{AttentionMask, Input, Positions, ValueId};
 
 use super::attention::{Attention, HeadRows, RelativeBias};
 use crate::{ModelConfig, ModelError, drawing::Drawing};
@@ -31,6 +31,22 @@ pub(super) struct LayerNames {
 /// `[BatchSize, PaddedLen, embedding_size]`: the norm of the sum of what a token is, which of two texts it is in where
 /// the model knows that, and where.
 pub(super) fn embeddings(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
+    embeddings_with(drawing, config, Some(config.positions))
+}
+
+/// As [`embeddings`], of models that have no table of positions.
+pub(super) fn embeddings_without_positions(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+) -> Result<ValueId, ModelError> {
+    embeddings_with(drawing, config, None)
+}
+
+fn embeddings_with(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    positions: Option<Positions>,
+) -> Result<ValueId, ModelError> {
     let columns = config.embedding_size;
     let mut table = |name: &str, rows, ids| {
         let ids = drawing.graph.input(ids);
@@ -41,10 +57,10 @@ pub(super) fn embeddings(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Res
         0 => None,
         rows => Some(table("token_type", rows, Input::TokenTypeIds)?),
     };
-    let positions = Input::PositionIds(config.positions);
-    let position = table("position", config.max_position_embeddings, positions)?;
-    let sum = token_type.map_or(Ok(word), |token_type| drawing.graph.add(word, token_type))?;
-    let sum = drawing.graph.add(sum, position)?;
+    let rows = config.max_position_embeddings;
+    let position = positions.map(|ids| table("position", rows, Input::PositionIds(ids))).transpose()?;
+    let mut parts = [token_type, position].into_iter().flatten();
+    let sum = parts.try_fold(word, |sum, part| drawing.graph.add(sum, part))?;
     drawing.layer_norm(sum, "embeddings.LayerNorm", columns, config.layer_norm_eps)
 }
 

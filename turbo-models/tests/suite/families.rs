@@ -88,6 +88,32 @@ fn electra_projects_only_where_widths_differ() {
     );
 }
 
+/// No token types are as types whose rows are 0.
+#[test]
+fn jina_may_have_no_token_types() {
+    let folder = copy("jina-base", &[]);
+    let file = folder.path().join("model.safetensors");
+    let model = fs::read(&file).unwrap();
+    let zeros = vec![0_u8; 4 * 2 * 48];
+    let table = "embeddings.token_type_embeddings.weight";
+    let tensors = SafeTensors::deserialize(&model).unwrap().tensors().into_iter().map(|(name, tensor)| {
+        if name == table {
+            assert_eq!((tensor.dtype(), tensor.shape()), (Dtype::F32, &[2, 48][..]));
+            (name, TensorView::new(Dtype::F32, vec![2, 48], &zeros).unwrap())
+        } else {
+            (name, tensor)
+        }
+    });
+    fs::write(file, serialize(tensors, None).unwrap()).unwrap();
+    let none = copy("jina-base", &[("type_vocab_size", 0.into())]);
+    let [vector, expected] = [none.path(), folder.path()].map(|folder| {
+        let (_, mut encoder) = open_folder(folder);
+        let input = Encoded { input_ids: vec![7, 8, 9], token_type_ids: Vec::new() };
+        encoder.embed_batch(&[input]).unwrap()
+    });
+    assert_eq!(vector, expected);
+}
+
 /// Counts how often each weight is asked for.
 struct Counting<'a>(&'a Checkpoint, Mutex<BTreeMap<String, u32>>);
 
