@@ -53,9 +53,9 @@ impl<'a> Drawing<'a> {
     }
 
     /// What is made of the published weight `name` with `shape`, which keeps its shape.
-    fn changed(&mut self, name: &str, shape: &[usize], change: &Derived) -> Result<ValueId, ModelError> {
+    fn derived(&mut self, name: &str, shape: &[usize], derived: &Derived) -> Result<ValueId, ModelError> {
         self.weights.check(name, shape)?;
-        Ok(self.graph.weight(&change.name(name), shape))
+        Ok(self.graph.weight(&derived.name(name), shape))
     }
 
     /// As [`Self::embed`], each value times `factor`.
@@ -66,7 +66,7 @@ impl<'a> Drawing<'a> {
         ids: ValueId,
         factor: f32,
     ) -> Result<ValueId, ModelError> {
-        let table = self.changed(&format!("{name}.weight"), &[rows, columns], &Derived::Times(factor))?;
+        let table = self.derived(&format!("{name}.weight"), &[rows, columns], &Derived::Times(factor))?;
         Ok(self.graph.embed(table, ids)?)
     }
 
@@ -168,7 +168,7 @@ impl<'a> Drawing<'a> {
         let name = format!("{name}.weight");
         match gain {
             Gain::Weight => self.weight(&name, &[columns]),
-            Gain::OnePlusWeight => self.changed(&name, &[columns], &Derived::Plus(1.0)),
+            Gain::OnePlusWeight => self.derived(&name, &[columns], &Derived::Plus(1.0)),
         }
     }
 
