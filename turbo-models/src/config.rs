@@ -36,7 +36,8 @@ pub struct ModelConfig {
     pub intermediate_size: usize,
     /// What is applied between them.
     pub hidden_act: Activation,
-    /// Rows of the position table, or positions that the model's angles were made for.
+    /// Rows of the position table, or positions that the model's angles were made for, or the place at which inputs end
+    /// before: Mistral's window, the length that a stretched Nomic was trained with.
     pub max_position_embeddings: usize,
     /// How the tokens of an input take these positions.
     pub positions: Positions,

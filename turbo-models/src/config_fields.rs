@@ -40,7 +40,8 @@ pub(crate) struct ConfigFields {
     pub(crate) positions: Setting<Positions>,
     /// Where this field is given, positions are stretched behind this many, and inputs end there.
     pub(crate) stretched_behind: Option<(&'static str, Setting<u32>)>,
-    /// How many tokens a causal model sees, its own included; null for all. Inputs end there: up to there it hides nothing.
+    /// How many tokens a causal model sees, its own included; null for all. Inputs end there: up to there it hides nothing,
+    /// be the model causal or one whose tokens see all others.
     pub(crate) causal_window: Option<Setting<u32>>,
     /// Fields that say whether tokens see those behind them: where none of these is given, a model of the family is causal.
     pub(crate) causal_fields: &'static [&'static str],

@@ -40,8 +40,9 @@ pub(super) const GEMMA3: Architecture = Architecture {
         type_vocab_size: None,
         layer_norm_eps: Setting::Field("rms_norm_eps", 1e-6),
         only: &[
-            // those that write have windows of another shape
+            // models that write are causal, and their windows lie before a token
             Only { field: "use_bidirectional_attention", values: &["true"], default: "false" },
+            // scores that are capped are not computed here
             Only { field: "attn_logit_softcapping", values: &["null"], default: "null" },
         ],
         ..bert::FIELDS
@@ -98,7 +99,8 @@ fn attentions(
         Ok::<_, ModelError>(SelfAttention { projections, table, mask, scale })
     };
     let global = of(rotary::Layers::Global, GLOBAL_THETA, AttentionMask::Full)?;
-    // the field counts both sides
+    // The field counts both sides. Versions of transformers up to early ones of 5 save the half that they compute with
+    // instead of it, and read such a file's window by half again; so is it here.
     let reach = config.count(WINDOW)? as usize / 2;
     let local = of(rotary::Layers::Local, LOCAL_THETA, AttentionMask::Window { reach })?;
     Ok((global, local))
