@@ -7,8 +7,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use turbo_models::{
-    Checkpoint, Cpu, CpuOptions, Encoder, EncoderOptions, LayoutKind, ModelError, OpenOptions, Pooling,
-    RowLens, ScoreFunction, Staging, Task, Text, Truncation, l2_normalize,
+    Checkpoint, Cpu, CpuOptions, Encoded, Encoder, EncoderOptions, LayoutKind, ModelError, OpenOptions,
+    Pooling, RowLens, ScoreFunction, Staging, Task, Text, Truncation, l2_normalize,
 };
 
 use crate::common::{data, max_difference};
@@ -112,21 +112,15 @@ fn dense_modules_and_prompts() {
 #[test]
 fn embedding_gemma() {
     let folder = copy("gemma3-base");
-    let write = |name: &str, content: Value| {
-        let file = folder.path().join(name);
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        fs::write(file, content.to_string()).unwrap();
-    };
-    let class = |name: &str| format!("sentence_transformers.models.{name}");
-    let module = |path: &str, name: &str| json!({"path": path, "type": class(name)});
+    let write = |name: &str, content: Value| write(folder.path(), name, &content);
     write(
         "modules.json",
-        json!([
-            module("", "Transformer"),
-            module("1_Pooling", "Pooling"),
-            module("2_Dense", "Dense"),
-            module("3_Dense", "Dense"),
-            module("4_Normalize", "Normalize"),
+        modules(&[
+            ("", "Transformer"),
+            ("1_Pooling", "Pooling"),
+            ("2_Dense", "Dense"),
+            ("3_Dense", "Dense"),
+            ("4_Normalize", "Normalize"),
         ]),
     );
     write("1_Pooling/config.json", json!({"pooling_mode_mean_tokens": true, "include_prompt": true}));
@@ -161,11 +155,7 @@ fn embedding_gemma() {
     let input = checkpoint.tokenizer().unwrap().encode("a ab é", Truncation::Right).unwrap();
     assert_eq!(input.input_ids, [2, 5, 7, 6, 4, 9, 10, 1]);
 
-    let mut got = encoder(&checkpoint, EncoderOptions::of(&checkpoint)).unwrap();
-    let got = got.embed_batch(std::slice::from_ref(&input)).unwrap().remove(0);
-    let bare = Checkpoint::open(&data("gemma3-base")).unwrap();
-    let options = EncoderOptions { task: Pooling::Mean.into(), ..EncoderOptions::of(&bare) };
-    let mean = encoder(&bare, options).unwrap().embed_batch(&[input]).unwrap().remove(0);
+    let [got, mean] = [vector(&checkpoint, &input), bare_vector(&data("gemma3-base"), Pooling::Mean, &input)];
     let times = |rows: usize, x: &[f32]| -> Vec<f32> {
         let matrix = matrix(rows, x.len());
         matrix.chunks(x.len()).map(|row| row.iter().zip(x).map(|(a, b)| a * b).sum()).collect()
@@ -206,6 +196,145 @@ fn gemma_s_tokenizer() -> Value {
             "vocab": vocabulary, "merges": [["▁", "a"], ["a", "b"]],
         },
     })
+}
+
+/// As Jina's second version is published, but for its sizes: code that lies elsewhere, a class whose head the file does not
+/// have, no norm of vectors.
+#[test]
+fn jina_bert() {
+    let folder = copy("jina-base");
+    let write = |name: &str, content: Value| write(folder.path(), name, &content);
+    let config = folder.path().join("config.json");
+    set(&config, "architectures", json!(["JinaBertForMaskedLM"]));
+    let code = |class: &str| format!("jinaai/jina-bert-implementation--{class}");
+    let auto_map = json!({
+        "AutoConfig": code("configuration_bert.JinaBertConfig"),
+        "AutoModel": code("modeling_bert.JinaBertModel"),
+        "AutoModelForMaskedLM": code("modeling_bert.JinaBertForMaskedLM"),
+    });
+    set(&config, "auto_map", auto_map);
+    write("modules.json", modules(&[("", "Transformer"), ("1_Pooling", "Pooling")]));
+    write("1_Pooling/config.json", json!({"word_embedding_dimension": 48, "pooling_mode_mean_tokens": true}));
+    write("sentence_bert_config.json", json!({"max_seq_length": 64, "do_lower_case": false}));
+    let tokenizer = data("tokenizer-wordpiece").join("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&fs::read(tokenizer).unwrap()).unwrap();
+    let vocabulary = tokenizer["model"]["vocab"].as_object_mut().unwrap();
+    vocabulary.retain(|_, id| id.as_u64().unwrap() < 97);
+    let id = |token: &str| vocabulary[token].as_u64().unwrap() as u32;
+    let expected = [id("[CLS]"), id("a"), id("b"), id("[SEP]")];
+    write("tokenizer.json", tokenizer);
+    write(
+        "tokenizer_config.json",
+        json!({"do_lower_case": true, "model_max_length": i32::MAX, "tokenizer_class": "BertTokenizer"}),
+    );
+
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(checkpoint.warnings(), [""; 0]);
+    assert_eq!((checkpoint.task(), checkpoint.max_input_length()), (Some(Pooling::Mean.into()), 64));
+    assert!(!checkpoint.normalizes() && !checkpoint.supports(Task::MaskedLm));
+    let input = checkpoint.tokenizer().unwrap().encode("A b", Truncation::Right).unwrap();
+    assert_eq!(input.input_ids, expected);
+    let [got, mean] = [vector(&checkpoint, &input), bare_vector(&data("jina-base"), Pooling::Mean, &input)];
+    assert_eq!(got, mean);
+}
+
+/// As GTE-Qwen2 is published, but for its sizes: a class that writes words, code of its own that sees all tokens, and a
+/// tokenizer whose class puts the token behind texts that stands for them.
+#[test]
+fn gte_qwen2() {
+    let folder = copy("qwen2-base");
+    let write = |name: &str, content: Value| write(folder.path(), name, &content);
+    let config = folder.path().join("config.json");
+    set(&config, "architectures", json!(["Qwen2ForCausalLM"]));
+    set(&config, "is_causal", json!(false));
+    let auto_map = json!({
+        "AutoModel": "modeling_qwen.Qwen2Model",
+        "AutoModelForCausalLM": "modeling_qwen.Qwen2ForCausalLM",
+    });
+    set(&config, "auto_map", auto_map);
+    let all = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")];
+    write("modules.json", modules(&all));
+    write(
+        "1_Pooling/config.json",
+        json!({"pooling_mode_mean_tokens": false, "pooling_mode_lasttoken": true, "include_prompt": true}),
+    );
+    write("sentence_bert_config.json", json!({"max_seq_length": 20, "do_lower_case": false}));
+    write("config_sentence_transformers.json", json!({"prompts": {"query": "a: "}}));
+    write("tokenizer.json", qwen_s_tokenizer());
+    write(
+        "tokenizer_config.json",
+        json!({
+            "add_eos_token": true, "add_prefix_space": false, "eos_token": "<|endoftext|>",
+            "auto_map": {"AutoTokenizer": ["tokenization_qwen.Qwen2Tokenizer", "tokenization_qwen.Qwen2TokenizerFast"]},
+            "model_max_length": 32768, "pad_token": "<|endoftext|>", "tokenizer_class": "Qwen2Tokenizer",
+        }),
+    );
+
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(checkpoint.warnings(), [""; 0]);
+    assert_eq!((checkpoint.task(), checkpoint.max_input_length()), (Some(Pooling::LastToken.into()), 20));
+    assert!(checkpoint.normalizes());
+    assert_eq!(checkpoint.prompts().get("query"), Some("a: "));
+    let encode = |text: &str| checkpoint.tokenizer().unwrap().encode(text, Truncation::Right).unwrap();
+    let input = encode("a ab é");
+    assert_eq!(input.input_ids, [0, 2, 5, 2, 3, 4, 6]);
+    assert_eq!(encode(&"b".repeat(30)).input_ids, [vec![1; 19], vec![6]].concat());
+    let got = vector(&checkpoint, &input);
+    let bare = copy("qwen2-base");
+    let last = || bare_vector(bare.path(), Pooling::LastToken, &input);
+    assert_ne!(got, last(), "which is causal");
+    set(&bare.path().join("config.json"), "is_causal", json!(false));
+    assert_eq!(got, last());
+}
+
+/// The steps of Qwen's, with a few of its tokens.
+fn qwen_s_tokenizer() -> Value {
+    let end = "<|endoftext|>";
+    json!({
+        "version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": [{"id": 6, "content": end, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true}],
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": r" ?\p{L}+"}, "behavior": "Isolated", "invert": false},
+            {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false},
+        ]},
+        "post_processor": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false},
+        "decoder": null,
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": "",
+            "end_of_word_suffix": "", "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+            "vocab": {"a": 0, "b": 1, "Ġ": 2, "Ã": 3, "©": 4, "ab": 5}, "merges": [["a", "b"]],
+        },
+    })
+}
+
+/// What the folder is made for, of one input.
+fn vector(checkpoint: &Checkpoint, input: &Encoded) -> Vec<f32> {
+    pooled(checkpoint, checkpoint.task().unwrap(), input)
+}
+
+/// The same of a folder that says nothing of it.
+fn bare_vector(folder: &Path, pooling: Pooling, input: &Encoded) -> Vec<f32> {
+    pooled(&Checkpoint::open(folder).unwrap(), pooling.into(), input)
+}
+
+fn pooled(checkpoint: &Checkpoint, task: Task, input: &Encoded) -> Vec<f32> {
+    let options = EncoderOptions { task, ..EncoderOptions::of(checkpoint) };
+    encoder(checkpoint, options).unwrap().embed_batch(std::slice::from_ref(input)).unwrap().remove(0)
+}
+
+/// The file `name` below the folder `to`.
+fn write(to: &Path, name: &str, content: &Value) {
+    let file = to.join(name);
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(file, content.to_string()).unwrap();
+}
+
+/// The modules of these paths and classes.
+fn modules(list: &[(&str, &str)]) -> Value {
+    let module = |(path, class): &(&str, &str)| json!({"path": path, "type": format!("sentence_transformers.models.{class}")});
+    list.iter().map(module).collect()
 }
 
 #[test]
