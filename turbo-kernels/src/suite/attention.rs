@@ -61,6 +61,10 @@ pub fn attention<D: Attention>(device: &D) {
         let seq_lens = &[150, 1, 300];
         Case { num_heads, num_kv_heads: num_heads, head_dim, bias, seq_lens, ..plain }.check(device);
     }
+    // wider heads than any tensor core takes, those of EmbeddingGemma
+    for mask in [AttentionMask::Full, MASKS[3]] {
+        Case { num_heads: 3, num_kv_heads: 1, head_dim: 256, mask, ..plain }.check(device);
+    }
     // scores up to 1e4, so one key takes all and the exponentials of the others underflow
     Case { num_heads: 2, num_kv_heads: 2, head_dim: 32, spread: 40.0, seq_lens: &[33, 8], ..plain }
         .check(device);
@@ -94,6 +98,7 @@ pub fn attention<D: Attention>(device: &D) {
         (window, 80),
         (AttentionMask::Causal, 128),
         (AttentionMask::Full, 33),
+        (window, 256),
     ] {
         bf16_is_within_its_bound(device, mask, head_dim);
     }
