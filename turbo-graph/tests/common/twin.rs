@@ -249,12 +249,9 @@ fn compute(node: &Node, inputs: &[&Tensor], sequence: &Sequence<'_>) -> Tensor {
             let distance = key as isize - query as isize;
             let bias = match bias {
                 DistanceBias::Buckets(RelativeBuckets { num_buckets, max_distance }) => {
-                    let bucket = turbo_kernels::relative_bucket(distance, num_buckets, max_distance);
-                    inputs[1].at(0, bucket, head)
+                    inputs[1].at(0, bucket(distance, num_buckets, max_distance), head)
                 }
-                DistanceBias::Alibi => {
-                    -f64::from(turbo_kernels::alibi_slope(head, x.heads)) * distance.unsigned_abs() as f64
-                }
+                DistanceBias::Alibi => -slopes(x.heads)[head] * distance.unsigned_abs() as f64,
             };
             x.at(head, query, key) + bias
         }),
@@ -277,6 +274,31 @@ fn compute(node: &Node, inputs: &[&Tensor], sequence: &Sequence<'_>) -> Tensor {
         }),
         op => unreachable!("{} is not drawn", op.name()),
     }
+}
+
+/// The bucket of a distance, as T5 has it: half of the buckets for keys behind the query; of each half one half for a
+/// distance each, and the other for equal steps of the logarithm. The hair added puts whole steps where they belong.
+fn bucket(distance: isize, num_buckets: usize, max_distance: usize) -> usize {
+    let (half, quarter) = (num_buckets / 2, num_buckets / 4);
+    let first = if distance > 0 { half } else { 0 };
+    let distance = distance.unsigned_abs();
+    if distance < quarter {
+        return first + distance;
+    }
+    let [of_distance, of_most] = [distance, max_distance].map(|d| (d as f64 / quarter as f64).ln());
+    let steps = (of_distance / of_most * (half - quarter) as f64 + 1e-6) as usize;
+    first + half.min(quarter + steps + 1) - 1
+}
+
+/// The slopes of linear biases, as their authors compute them: powers of two in equal steps down to 2⁻⁸; where the number of
+/// heads is no power of two, those of the power below, and then every other one of twice as many.
+fn slopes(num_heads: usize) -> Vec<f64> {
+    if num_heads.is_power_of_two() {
+        return (1..=num_heads).map(|head| (-8.0 * head as f64 / num_heads as f64).exp2()).collect();
+    }
+    let below = num_heads.next_power_of_two() / 2;
+    let between = slopes(2 * below).into_iter().step_by(2);
+    slopes(below).into_iter().chain(between).take(num_heads).collect()
 }
 
 fn columns_of(heads: HeadColumns, row: &[f64]) -> &[f64] {
