@@ -13,16 +13,20 @@ const LAZY_SHARE: u32 = 4;
 /// `turbo serve` takes them with `#[command(flatten)]`.
 #[derive(Args, Clone)]
 pub(super) struct BatchingArguments {
-    /// Which inputs share a batch; all but `dp` are there to compare with
+    /// Which inputs share a batch
+    ///
+    /// All but `dp` are there for comparison.
     #[arg(long, env, value_enum, default_value_t = Batching::Dp, help_heading = "Batches")]
     batching: Batching,
     /// When a batch is formed
     #[arg(long, env, value_enum, default_value_t = DispatchArgument::Hungry, help_heading = "Batches")]
     dispatch: DispatchArgument,
-    /// Time from arrival to answer that is promised to requests which name no deadline (`X-Request-Deadline-Ms`): those
-    /// that cannot have it by prediction are refused at once (429), and those that were not begun by then are given up
-    /// (504). By default nothing is promised. `--dispatch lazy` starts a batch by half of it, or of 100 ms, and waits a
-    /// quarter at most for company
+    /// Promised time from arrival to answer
+    ///
+    /// For requests that name no deadline (`X-Request-Deadline-Ms`): those that are predicted to miss it are refused at
+    /// once (429), and those that were not begun by then are dropped (504). By default nothing is promised. `--dispatch
+    /// lazy` starts a batch before half of it has passed, or half of 100 ms, and waits a quarter of it at most for more
+    /// inputs.
     #[arg(long, env, value_name = "MS", alias = "slo", value_parser = promise, help_heading = "Batches")]
     slo_ms: Option<NonZeroU64>,
 }

@@ -14,23 +14,27 @@ use turbo_serve::cache::{CacheOptions, FolderOptions, RedisOptions, ResponseCach
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Response cache")]
 pub(super) struct CacheArguments {
-    /// Memory for answers, so that an input that comes again is not computed again: bytes, or such as 512MiB or 2GB; 0 keeps
-    /// none
+    /// Memory for kept answers; 0 keeps none
+    ///
+    /// An input that comes again is not computed again. A number of bytes, or such as 512MiB or 2GB.
     #[arg(long, env, value_name = "BYTES", default_value = "256MiB")]
     cache_bytes: Memory,
-    /// Folder in which answers are kept from one start to the next, too. One server at a time uses it; a second one says so
-    /// and keeps answers in memory only
+    /// Folder in which answers are kept from one start to the next
+    ///
+    /// One server at a time uses it; a second one logs that and keeps answers in memory only.
     #[arg(long, env, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
-    /// Most bytes that the files in this folder take
+    /// Most bytes of the files in `--cache-dir`
     #[arg(long, env, value_name = "BYTES", default_value = "1GiB")]
     cache_dir_bytes: Disk,
-    /// Redis or Valkey server in which answers are shared with all servers that have it:
-    /// redis://USER:PASSWORD@HOST:PORT/DB, rediss:// with TLS, or unix:///PATH. While it is down serving goes on without it
+    /// Redis or Valkey server that shares answers between servers
+    ///
+    /// redis://USER:PASSWORD@HOST:PORT/DB, rediss:// with TLS, or unix:///PATH. While it cannot be reached, answers are
+    /// served without it.
     // A text until it is opened, for the message of a value that does not parse shows it, and its password.
     #[arg(long, env, value_name = "URL", hide_env_values = true)]
     cache_url: Option<String>,
-    /// How long an answer stays in Redis after it was written, in seconds
+    /// Seconds that an answer stays in Redis after it was written
     #[arg(long, env, value_name = "SECONDS", default_value = "604800")]
     cache_url_ttl_s: NonZeroU32,
 }

@@ -24,9 +24,11 @@ impl FromStr for CacheArgument {
 /// Where packed weights are kept. Commands that run a model take it with `#[command(flatten)]`.
 #[derive(Args, Clone)]
 pub(super) struct PackedCacheArguments {
-    /// Folder in which weights are kept in the order that this processor computes with, so that the next start need not
-    /// make it: a file as large as the weights in their dtype; `off` makes it at every start. By default turbo/packed in
-    /// the user's folder for caches
+    /// Folder in which packed weights are kept, or `off`
+    ///
+    /// Weights in the order that this processor computes with, so that the next start need not pack them: a file as large
+    /// as the weights in their dtype. With `off` every start packs them. By default turbo/packed in the user's cache
+    /// folder (XDG_CACHE_HOME, ~/.cache).
     #[arg(long, env, value_name = "DIR|off", help_heading = "Machine")]
     packed_cache: Option<CacheArgument>,
 }

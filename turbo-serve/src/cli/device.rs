@@ -76,7 +76,7 @@ pub(super) fn cpu(threads: Option<NonZeroUsize>) -> Result<Cpu> {
 pub(super) struct NoGpu {
     /// What was not found, in one line.
     pub(super) why: String,
-    /// Whether there is a driver: then whoever installed it expects a GPU to be used.
+    /// Whether there is a driver, so that a GPU was expected to be used.
     pub(super) has_driver: bool,
 }
 
@@ -124,7 +124,7 @@ impl Chosen {
         }
     }
 
-    /// Bytes of the device's memory that nobody has taken; `None` of a CPU.
+    /// Bytes of the device's memory that are free; `None` of a CPU.
     ///
     /// # Errors
     /// A device failure.
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(Wish::Cuda(3).to_string(), "cuda:3");
     }
 
-    /// Nobody who asks for a GPU is given a CPU.
+    /// A GPU that is asked for is never replaced by the CPU.
     #[test]
     fn a_gpu_that_is_not_there_is_no_cpu() {
         let beyond = Wish::Cuda(4_000_000);

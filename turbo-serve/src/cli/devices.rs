@@ -14,7 +14,7 @@ pub(super) struct Shared {
     pub(super) turns: DeviceTurns,
 }
 
-/// All devices that somebody has wished for. Clones are the same.
+/// All devices that were asked for. Clones are the same.
 #[derive(Clone)]
 pub(super) struct Devices(Vec<(Wish, Shared)>);
 
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_somebody_wants_has_to_be_there() {
+    fn a_gpu_that_is_asked_for_has_to_be_there() {
         let Err(error) = Devices::open([Wish::Cpu, Wish::Cuda(4_000_000)], NonZeroUsize::new(1), |_| ())
         else {
             panic!("there is no such GPU")

@@ -1,4 +1,4 @@
-//! How far a model has come from the Hub, for people.
+//! The progress of a download from the Hub, on a terminal and in the log.
 
 use std::io::IsTerminal;
 

@@ -1,4 +1,4 @@
-//! Logs: on standard error, as lines for people or as JSON for machines; and spans, for a collector.
+//! Logs: on standard error, as plain lines or as JSON; and spans, for a collector.
 
 use std::io::IsTerminal;
 
@@ -8,17 +8,21 @@ use tracing_subscriber::{EnvFilter, Layer, fmt, layer::SubscriberExt, registry, 
 
 use super::spans::Spans;
 
-/// Arguments about what a server tells of itself.
+/// Arguments about logs and spans.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Logs")]
 pub(super) struct LogArguments {
-    /// Log JSON instead of lines for people; `RUST_LOG` says how much is logged
+    /// Log JSON instead of plain lines
+    ///
+    /// The variable RUST_LOG says how much is logged.
     #[arg(long, env)]
     json_output: bool,
-    /// Collector of OpenTelemetry that is sent a span for each request, over gRPC: `http://localhost:4317`
+    /// Collector of OpenTelemetry that is sent a span for each request
+    ///
+    /// Over gRPC, such as `http://localhost:4317`.
     #[arg(long, env, value_name = "URL")]
     otlp_endpoint: Option<String>,
-    /// What this server is called there
+    /// Name of this server at the collector
     #[arg(long, env, value_name = "NAME", default_value = "turbo")]
     otlp_service_name: String,
 }

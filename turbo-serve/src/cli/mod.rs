@@ -102,8 +102,8 @@ fn commands() -> clap::Command {
     Arguments::command().mut_subcommands(|command| command.mut_args(unless_set_to_nothing))
 }
 
-/// Who may ask is said by these. Where one is nothing it is refused, lest a secret or a list that is missing opens the
-/// server to everybody.
+/// These say which requests are accepted. One that is empty is refused, lest a missing secret or list opens the server to
+/// every client.
 const GUARDS: [&str; 2] = ["api_key", "cors_allow_origin"];
 
 /// The argument without its variable where that is set to nothing: Compose files do so with what they leave open.
@@ -171,6 +171,21 @@ mod tests {
             let expected = flag.replace('-', "_").to_uppercase();
             assert_eq!(argument.get_env().and_then(|name| name.to_str()), Some(&*expected), "--{flag}");
             assert!(argument.get_help().is_some(), "--{flag} says nothing");
+        }
+    }
+
+    /// What stands in `-h` beside the help of a flag is its defaults and possible values.
+    #[test]
+    fn the_short_help_of_a_flag_is_one_short_sentence() {
+        for command in Arguments::command().get_subcommands() {
+            let shown = command.clone().term_width(0).render_help().to_string();
+            for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+                let name = format!("{} {}", command.get_name(), argument.get_id());
+                let help = argument.get_help().unwrap_or_else(|| panic!("{name} says nothing")).to_string();
+                assert!(shown.contains(&help), "{name}: {help:?} is not in\n{shown}");
+                assert!(help.chars().count() <= 100, "{name}: {help}");
+                assert!(help.split_whitespace().count() <= 15, "{name}: {help}");
+            }
         }
     }
 

@@ -28,36 +28,47 @@ pub(super) const NO_INT8: &str =
 /// Which model, and what it runs on. Commands take it with `#[command(flatten)]`.
 #[derive(Args, Clone)]
 pub(super) struct ModelArguments {
-    /// A model folder (config.json, safetensors, tokenizer.json), the short name `minilm`, or a name on the Hugging
-    /// Face Hub such as `sentence-transformers/all-MiniLM-L6-v2`
+    /// Model folder, short name, or name on the Hugging Face Hub
+    ///
+    /// A folder has config.json, safetensors and tokenizer.json. The short name is `minilm`, which `cargo xtask model`
+    /// fetches. A name on the Hub is such as `sentence-transformers/all-MiniLM-L6-v2`.
     #[arg(long, env, value_name = "PATH|NAME", help_heading = "Model")]
     pub(super) model_id: String,
-    /// Where it is, of a file's model: paths there do not begin where turbo was started.
+    /// Where it is, for a model of a configuration file: paths there are relative to the file.
     #[arg(skip)]
     pub(super) place: Option<Place>,
     /// Branch, tag or commit on the Hub
     #[arg(long, env, value_name = "REV", help_heading = "Model")]
     pub(super) revision: Option<String>,
-    /// Token for models on the Hub that need one; by default what `hf auth login` left
+    /// Token for models on the Hub that need one
+    ///
+    /// By default the one that `hf auth login` has stored.
     #[arg(long, env, value_name = "TOKEN", hide_env_values = true, help_heading = "Model")]
     pub(super) hf_token: Option<String>,
-    /// Where files from the Hub are kept; by default where every other tool keeps them (HF_HUB_CACHE, HF_HOME/hub,
-    /// ~/.cache/huggingface/hub)
+    /// Folder in which files from the Hub are kept
+    ///
+    /// By default where other tools keep them, too (HF_HUB_CACHE, HF_HOME/hub, ~/.cache/huggingface/hub).
     #[arg(long, env, value_name = "DIR", help_heading = "Model")]
     pub(super) huggingface_hub_cache: Option<PathBuf>,
-    /// Where models with short names are kept
+    /// Folder in which models with short names are kept
     #[arg(long, env, value_name = "DIR", default_value = "models", help_heading = "Model")]
     pub(super) turbo_models_dir: PathBuf,
-    /// Data type to compute in: products on a CPU, where what lies between them is f32, and all that is stored on a GPU.
-    /// `turbo inspect` tells what it gains and costs, `turbo devices` how this processor computes it. Also float32,
-    /// bfloat16 and float16, which a CPU computes in bf16; a GPU has no int8
+    /// Data type to compute in
+    ///
+    /// On a CPU products are computed in it, and the values between them are f32; a GPU also stores weights and
+    /// activations in it. `turbo inspect` shows what it gains and costs, `turbo devices` how this processor computes it.
+    /// Also float32, bfloat16 and float16, which a CPU computes in bf16; a GPU has no int8.
     #[arg(long, env, value_enum, default_value_t = Dtype::F32, help_heading = "Model")]
     pub(super) dtype: Dtype,
 
-    /// `cpu`, `cuda` or `cuda:N`, a GPU counted from 0; `auto` is the first GPU that can be used, else the CPU
+    /// Device to run on: `auto`, `cpu`, `cuda` or `cuda:N`
+    ///
+    /// GPUs are counted from 0, as `turbo devices` does. `auto` is the first GPU that can be used, else the CPU.
     #[arg(long, env, default_value_t = Wish::Auto, value_name = "DEVICE", help_heading = "Machine")]
     pub(super) device: Wish,
-    /// Threads of the CPU that share a batch, 4096 at most; by default as many as the system lets this process use
+    /// Threads of the CPU that share a batch
+    ///
+    /// At most 4096; by default as many as the system lets this process use.
     #[arg(long, env, value_name = "N", help_heading = "Machine")]
     pub(super) threads: Option<NonZeroUsize>,
 }
@@ -183,7 +194,7 @@ impl From<LayoutArgument> for LayoutKind {
 pub(super) struct LocalModel {
     /// The folder with its files.
     pub(super) folder: PathBuf,
-    /// What people call it: the last part of its name. (The Hub's folders are named after commits.)
+    /// Its name for display: the last part of the model's name. (The Hub's folders are named after commits.)
     pub(super) name: String,
     /// The commit on the Hub; `None` for a folder of the user's.
     pub(super) sha: Option<String>,

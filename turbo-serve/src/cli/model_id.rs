@@ -1,4 +1,4 @@
-//! From what the user called a model to its folder, or to its name on the Hub.
+//! From the argument `--model-id` to a folder, or to a name on the Hub.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Arguments about where a server listens, and whom it answers.
+//! Arguments about the addresses of a server and the requests that it accepts.
 
 use std::{
     io::{ErrorKind, Write},
@@ -18,30 +18,38 @@ const BACKLOG: u32 = 1024;
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Network")]
 pub(super) struct NetArguments {
-    /// Address to listen on; 0.0.0.0, the default, is every address of this machine. The variable HOSTNAME counts where
-    /// it is an address: shells and containers keep the machine's own name there
+    /// Address to listen on, by default 0.0.0.0
+    ///
+    /// 0.0.0.0 is every address of this machine. The variable HOSTNAME counts only where it is an address: shells and
+    /// containers keep the machine's own name there.
     #[arg(long, value_name = "IP|NAME")]
     hostname: Option<String>,
     /// Port to listen on; 0 picks a free one
     #[arg(short, long, env, value_name = "N", default_value_t = 3000)]
     port: u16,
-    /// Unix socket to listen on, beside the port; it is made at start and removed at the end, and one that a server has
-    /// left behind is replaced. There is no TLS on it
+    /// Unix socket to listen on, beside the port
+    ///
+    /// It is made at start and removed at the end; one that an earlier server has left behind is replaced. It has no TLS.
     #[arg(long, env, value_name = "FILE")]
     uds_path: Option<PathBuf>,
-    /// Certificate for TLS, in PEM, with those that vouch for it behind it; the port then speaks nothing else
+    /// Certificate for TLS, as a PEM file
+    ///
+    /// The certificates that sign it follow it in the file. The port then accepts TLS only.
     #[arg(long, env, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
-    /// Private key of the certificate, in PEM
+    /// Private key of the certificate, as a PEM file
     #[arg(long, env, value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// Answer only those who show this key (`Authorization: Bearer KEY`); health, metrics, /docs and the
-    /// dashboard's page are for everybody. Better put into the variable: other users of this machine see the arguments of
-    /// its processes
+    /// Key that requests have to show (`Authorization: Bearer KEY`)
+    ///
+    /// Health, metrics, /docs and the dashboard's page need none. Better set by the variable: other users of this machine
+    /// see the arguments of its processes.
     #[arg(long, env, hide_env_values = true, value_name = "KEY")]
     api_key: Option<ApiKey>,
-    /// Origins whose web pages may ask (`https://example.org`), separated by commas; by default all. Where some
-    /// are named, requests of other pages are refused, but for GET and HEAD, and but for the server's own pages
+    /// Origins whose web pages may send requests
+    ///
+    /// Such as `https://example.org`, separated by commas; by default all. Where some are given, requests of other pages
+    /// are refused, except GET and HEAD, and except those of the server's own pages.
     #[arg(
         long,
         env,
@@ -53,7 +61,7 @@ pub(super) struct NetArguments {
     cors_allow_origin: Vec<Origin>,
 }
 
-/// Places to listen at, which nobody else can take any more.
+/// Addresses to listen on, which no other process can take any more.
 pub(super) struct Claimed {
     socket: TcpSocket,
     address: SocketAddr,
@@ -101,13 +109,13 @@ impl NetArguments {
             Some(key) => net::protect(router, key.clone()),
             None => router,
         };
-        // Outermost: a browser that asks whether a page may ask has no key yet.
+        // Outermost: the request by which a browser asks for permission carries no key.
         net::allow_origins(router, &self.cors_allow_origin)
     }
 }
 
 impl Claimed {
-    /// Listens, and tells whoever started the server where it is: at once, even into a pipe.
+    /// Listens, and prints the addresses on standard output: at once, even into a pipe.
     pub(super) async fn listen(self) -> Result<Vec<Listener>> {
         // Connections have it from here: the next server need not wait until theirs are forgotten.
         let listener = self.socket.set_reuseaddr(cfg!(unix)).and_then(|()| self.socket.listen(BACKLOG));
@@ -171,7 +179,7 @@ fn cannot_listen(address: SocketAddr) -> String {
 }
 
 /// Where to listen when no argument says so: the variable `HOSTNAME` where it is an address, else everywhere. A name is
-/// ignored: whoever has not chosen it would get a server that only that name leads to.
+/// ignored: a server that was given none would be reachable only by the machine's own name.
 fn usual_address(variable: Option<String>) -> IpAddr {
     let address = match variable.as_deref() {
         Some("localhost") => Some(Ipv4Addr::LOCALHOST.into()),
@@ -189,7 +197,7 @@ async fn resolve(hostname: &str, port: u16) -> Result<SocketAddr> {
     found.next().with_context(|| format!("--hostname {hostname}: it has no address"))
 }
 
-/// Claims an address; nobody is connected until there is somebody to answer.
+/// Claims an address; no client is connected before the server listens.
 fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
     let bound = |is_reused| {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
@@ -219,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_claimed_port_is_nobody_elses() {
+    async fn a_claimed_port_is_taken() {
         let net = Line::parse_from(["turbo", "--hostname=127.0.0.1", "--port=0"]).net;
         let claimed = net.claim(None).await.unwrap();
         let address = claimed.socket.local_addr().unwrap();

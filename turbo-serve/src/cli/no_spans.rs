@@ -10,7 +10,7 @@ impl Spans {
     /// No spans.
     ///
     /// # Errors
-    /// When somebody wants some.
+    /// Where an endpoint is given.
     pub(super) fn to(endpoint: Option<&str>, _service: &str) -> Result<Self> {
         match endpoint {
             Some(_) => bail!("--otlp-endpoint: this turbo was built without the feature `otlp`"),

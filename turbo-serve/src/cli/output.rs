@@ -1,4 +1,4 @@
-//! Text for whoever reads standard output: all of it, or as much as they want.
+//! Text on standard output: all of it, or as much as its reader takes.
 
 use std::{
     io::{ErrorKind, Write},
@@ -20,8 +20,7 @@ pub(super) fn line(text: &str) -> Result<()> {
     }
 }
 
-/// Writes a line to standard error. Nothing hangs on whether somebody reads it: where nobody does, as behind a pipe that
-/// was closed, work goes on.
+/// Writes a line to standard error. Errors are ignored: behind a pipe that was closed, work goes on.
 pub(super) fn note(line: &str) {
     drop(writeln!(std::io::stderr().lock(), "{line}"));
 }

@@ -38,13 +38,13 @@ use super::{
 /// Serve a model over HTTP
 ///
 /// Answers as text-embeddings-inference does (/embed, /embed_all, /embed_sparse, /similarity, /predict, /rerank,
-/// /tokenize, /decode, /info, /health, /metrics), and /v1/embeddings as OpenAI does. What the model is for its folder
-/// says; the other routes say which one to use. When it is ready it says on standard output where: `listening on
-/// http://ADDRESS`; logs go to standard error. SIGTERM and Ctrl-C stop it after the accepted requests are answered. A
-/// second one stops it at once, as does the end of `--shutdown-grace-ms`: who still waits is told so, and the exit code
-/// is 1.
+/// /tokenize, /decode, /info, /health, /metrics), and /v1/embeddings as OpenAI does. The model's folder says what it is
+/// for; the other routes name the one to use. When the server is ready it prints `listening on http://ADDRESS` on
+/// standard output; logs go to standard error. SIGTERM and Ctrl-C stop it after the accepted requests are answered. A
+/// second signal stops it at once, as does the end of `--shutdown-grace-ms`: requests that still wait are refused, and
+/// the exit code is 1.
 ///
-/// Several models, versions and names are what `--config` is for.
+/// `--config` serves several models, their versions and names.
 #[derive(Args, Clone)]
 #[command(after_help = "\
 Examples:
@@ -57,33 +57,46 @@ Examples:
 Try it:
   curl http://127.0.0.1:3000/embed -H 'content-type: application/json' -d '{\"inputs\": \"What is a good soup?\"}'")]
 pub(super) struct Arguments {
-    /// Serve what this file describes: several models, their versions, names and limits, and the flags of the server. A
-    /// flag or variable that is said as well goes before the file's; those of models are refused beside it
+    /// Serve what this TOML file describes
+    ///
+    /// Several models, their versions, names and limits, and the flags of the server; docs/config.md lists the keys. A
+    /// flag or variable of the server that is given as well takes precedence over the file; flags of a model are refused
+    /// beside it.
     #[arg(long, env, value_name = "FILE", help_heading = "Model")]
     config: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArguments,
-    /// How token vectors become one, or `splade`; by default the model does what its folder is made for
+    /// How token vectors become one vector per input
+    ///
+    /// By default as the model folder says. With `splade` it is a sparse vector of weights for the words of the
+    /// vocabulary.
     #[arg(long, env, value_enum, help_heading = "Model")]
     pooling: Option<PoolingArgument>,
-    /// Which of the model's prompts is put before texts when a request names none; by default what the model folder
-    /// says
+    /// Name of the prompt for requests that name none
+    ///
+    /// It is one of the model's prompts, and is put before texts. By default the one that the model folder names.
     #[arg(long, env, value_name = "NAME", conflicts_with = "default_prompt", help_heading = "Model")]
     default_prompt_name: Option<String>,
-    /// Text that is put before texts when a request names no prompt
+    /// Text to put before texts when a request names no prompt
     #[arg(long, env, value_name = "TEXT", help_heading = "Model")]
     default_prompt: Option<String>,
-    /// Folder of the dense module behind pooling, below the model's, for models that have one for each width of vector
-    /// (`2_Dense_1024`); by default those that the model folder names
+    /// Folder of the dense module behind pooling
+    ///
+    /// It lies below the model's folder. For models that have a module for each width of vectors, such as `2_Dense_1024`;
+    /// by default the modules that the model folder names.
     #[arg(long, env, value_name = "DIR", help_heading = "Model")]
     dense_path: Option<PathBuf>,
-    /// Cut inputs that are too long (at the end) when a request does not say; with `false` they are refused
+    /// Cut the ends of inputs that are too long
+    ///
+    /// For requests that do not say. With `false` such inputs are refused.
     #[arg(long, env, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = false,
           default_missing_value = "true", action = ArgAction::Set, help_heading = "Model")]
     auto_truncate: bool,
 
-    /// Threads that make tokens, beside one or two for long texts; by default as many as `--threads` leaves of those that
-    /// the system lets this process use, and one where it leaves none
+    /// Threads that tokenize texts
+    ///
+    /// One or two more tokenize long texts. By default as many as `--threads` leaves of those that the system lets this
+    /// process use, at least one and at most 64.
     #[arg(long, env, value_name = "N", help_heading = "Machine")]
     tokenization_workers: Option<NonZeroUsize>,
     #[command(flatten)]
@@ -94,19 +107,24 @@ pub(super) struct Arguments {
     /// How the sequences of a batch share a tensor
     #[arg(long, env, value_enum, default_value_t = LayoutArgument::Packed, help_heading = "Batches")]
     layout: LayoutArgument,
-    /// Most tokens of one batch, padding included with `--layout padded`; memory is reserved for them. By default what
-    /// this machine computes in 100 ms, as measured at start, 16384 at most; one input alone may be as long as the model
-    /// takes. Inputs longer than a number given here are cut to it, or with `--auto-truncate false` it has to be as large
-    /// as the model's limit. A number that free memory has no room for is refused at start, with the one that it has room
-    /// for
+    /// Most tokens of one batch
+    ///
+    /// Padding counts with `--layout padded`. Memory is reserved for them. By default as many as this machine computes in
+    /// 100 ms, as measured at start, and at most 16384; one input alone may be as long as the model allows. Inputs longer
+    /// than a number given here are cut to it; with `--auto-truncate false` it has to be at least the model's limit. A
+    /// number for which free memory has no room is refused at start, with the largest that has.
     #[arg(long, env, value_name = "N", help_heading = "Batches")]
     max_batch_tokens: Option<usize>,
-    /// Most inputs of one batch, up to 1024; by default as many as the tokens allow, and for models whose answers are as
-    /// long as their vocabulary as many as have 256 MiB of them
+    /// Most inputs of one batch, up to 1024
+    ///
+    /// By default as many as the tokens allow; for models whose answers are as long as their vocabulary, as many as have
+    /// 256 MiB of answers.
     #[arg(long, env, value_name = "N", help_heading = "Batches")]
     max_batch_requests: Option<usize>,
-    /// Folder in which measured costs of batches are kept, so that the next start need not measure them; `off` measures
-    /// at every start. By default turbo/costs in the user's folder for caches (XDG_CACHE_HOME, ~/.cache)
+    /// Folder in which measured costs of batches are kept, or `off`
+    ///
+    /// The next start need not measure them again; with `off` every start measures. By default turbo/costs in the user's
+    /// cache folder (XDG_CACHE_HOME, ~/.cache).
     #[arg(long, env, value_name = "DIR|off", help_heading = "Batches")]
     cost_cache: Option<CacheArgument>,
 
@@ -116,32 +134,44 @@ pub(super) struct Arguments {
     net: NetArguments,
     #[command(flatten)]
     tei: TeiArguments,
-    /// Most inputs in the server at a time; requests beyond that get 429 with `Retry-After`. Each may take 12 bytes
-    /// for every token of the model's longest input while it waits; answers are bounded by `--max-answer-bytes-in-flight`
+    /// Most inputs in the server at a time
+    ///
+    /// Requests beyond that are refused with 429 and `Retry-After`. An input that waits may take 12 bytes for every token
+    /// of the model's longest input; answers are bounded by `--max-answer-bytes-in-flight`.
     #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_concurrent_requests, help_heading = "HTTP")]
     max_concurrent_requests: usize,
-    /// Most inputs of one request; `/v1/embeddings` takes 2048 at least, in parts of so many
+    /// Most inputs of one request
+    ///
+    /// `/v1/embeddings` takes at least 2048, in parts of this many.
     #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_client_batch_size, help_heading = "HTTP")]
     max_client_batch_size: usize,
-    /// Most documents of one request in Cohere's and Jina's words (/v1/rerank, /v2/rerank): they are ranked in parts of
-    /// `--max-client-batch-size`, which is how many may always be sent, whatever is said here (0, too)
+    /// Most documents of one request to /v1/rerank or /v2/rerank
+    ///
+    /// These are the routes of Cohere's and Jina's clients. Documents are ranked in parts of `--max-client-batch-size`;
+    /// that many may always be sent, even with a lower number here, or 0.
     #[arg(long, env, value_name = "N", default_value_t = HttpOptions::default().max_rerank_documents, help_heading = "HTTP")]
     max_rerank_documents: usize,
     /// Most bytes of one request's body, or of one message of gRPC
     #[arg(long, env, value_name = "BYTES", default_value_t = HttpOptions::default().payload_limit, help_heading = "HTTP")]
     payload_limit: usize,
-    /// Most bytes of all bodies together that are read or not answered yet; who sends more is told to come back (429). A
-    /// compressed body counts as it comes, and once more as it unpacks. What is made of a body may take some times as much.
-    /// By default a 32nd of the memory that is free at start, at least eight times `--payload-limit`; twice that limit and
-    /// five bytes are the least that can be said
+    /// Most bytes of all request bodies held at a time
+    ///
+    /// Bodies count while they are read and until their requests are answered; a request beyond that is refused with 429.
+    /// A compressed body counts as it arrives, and once more as it is unpacked. What is made of a body may take several
+    /// times as much memory. By default a 32nd of the memory that is free at start, and at least eight times
+    /// `--payload-limit`; the least that is accepted is twice that limit and five bytes.
     #[arg(long, env, value_name = "BYTES", help_heading = "HTTP")]
     max_body_bytes_in_flight: Option<usize>,
-    /// Most bytes of all answers together that are computed, written or not read yet; until some were, new requests are told
-    /// to come back (429). One that would take more than this alone, as `/embed_all` of long texts may, is refused (422). By
-    /// default a 16th of the memory that is free at start, at least eight times `--payload-limit`
+    /// Most bytes of all answers held at a time
+    ///
+    /// Answers count while they are computed and until their clients have read them; beyond that new requests are refused
+    /// with 429. One whose answer alone would take more, as `/embed_all` of long texts may, is refused with 422. By
+    /// default a 16th of the memory that is free at start, and at least eight times `--payload-limit`.
     #[arg(long, env, value_name = "BYTES", help_heading = "HTTP")]
     max_answer_bytes_in_flight: Option<usize>,
-    /// Time for accepted requests after the server was told to stop; those that are not answered by then are refused
+    /// Time for accepted requests after the signal to stop
+    ///
+    /// Requests that are not answered by then are refused.
     #[arg(long, env, value_name = "MS", default_value_t = net::GRACE.as_millis() as u64, help_heading = "HTTP")]
     shutdown_grace_ms: u64,
     #[command(flatten)]
@@ -214,8 +244,8 @@ async fn serve<L: Future<Output = Result<Models>>>(
     load: impl FnOnce(Host) -> L,
 ) -> Result<()> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
-    // Before the model is loaded, so that a port in use is told at once; listening when it is warm, so that nobody is
-    // connected to a server that does not answer yet.
+    // Before the model is loaded, so that a port in use is reported at once; it listens when the model is warm, so that
+    // no client is connected to a server that does not answer yet.
     let claimed = arguments.net.claim(arguments.tei.port()).await?;
 
     let metrics = Metrics::install()?;
@@ -253,7 +283,7 @@ async fn close(cache: ResponseCache) {
     let told_again = async {
         match Signals::listen() {
             Ok(mut signals) => signals.next().await,
-            Err(_) => std::future::pending().await, // who cannot be heard waits for some seconds
+            Err(_) => std::future::pending().await, // without signals it waits for some seconds
         }
     };
     tokio::select! {
@@ -290,7 +320,7 @@ pub(super) fn open(arguments: &Arguments, host: Host, among: Among) -> Result<En
     let warn = |warning: &str| tracing::warn!("{warning}");
     let local =
         arguments.tei.with_token(&arguments.model).local_with(arguments.dense_path.as_deref(), warn)?;
-    // Behind the fetching, which disturbs nobody. Who panicked while it loaded has left nothing that the next would find.
+    // After the fetching, which does not disturb measurements. A load that panicked leaves nothing that the next would find.
     let _alone = loading.lock().unwrap_or_else(PoisonError::into_inner);
     let name = name.or(arguments.tei.served_model_name().map(str::to_owned)).unwrap_or(local.name);
     let fingerprint = config.cache.as_ref().is_some_and(ResponseCache::is_lasting);

@@ -3,7 +3,7 @@
 //! ```text
 //! signal ─▶ the listeners close ─▶ accepted requests are answered ─▶ the engines stop ─▶ 0
 //!                                    │ the grace is over, or a second signal comes, at any time
-//!                                    └─▶ who waits is refused ─▶ 1
+//!                                    └─▶ waiting requests are refused ─▶ 1
 //! ```
 
 use std::{io, time::Duration};
@@ -19,7 +19,7 @@ use turbo_serve::{
 /// How long answers may take to reach their clients after the last one was computed, before the process ends.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// How long it takes at most to tell those who wait that they wait in vain.
+/// Most time for refusing the requests that wait.
 const REFUSALS: Duration = Duration::from_millis(200);
 
 /// Serves until told to stop; then answers what was accepted, for at most `grace`.
@@ -37,7 +37,7 @@ pub(super) async fn serve(
     let (hurrying, hurried) = tokio::sync::oneshot::channel();
     let told_to_stop = async move {
         signals.next().await;
-        // An error would say that nobody waits beside the server, and somebody does.
+        // An error would mean that nothing waits beside the server, and this task does.
         let _ = stopping.send(());
         tokio::spawn(async move {
             signals.next().await;
@@ -52,7 +52,7 @@ pub(super) async fn serve(
     };
     let served = async {
         let ending = tokio::select! {
-            // First the listeners close: even a line of the log may have to wait for whoever reads it.
+            // First the listeners close: even a line of the log may have to wait for its reader.
             biased;
             ending = net::serve(listeners, router, told_to_stop, grace) => ending,
             () = answered => {
@@ -76,22 +76,22 @@ pub(super) async fn serve(
         },
     };
     models.abandon();
-    // Threads end with the layer or the text that they have begun, and nobody waits longer for them than it takes to
-    // write the refusals.
+    // Threads end with the layer or the text that they have begun; they are waited for no longer than it takes to write
+    // the refusals.
     let stopped = tokio::time::timeout(REFUSALS, models.stop());
     let _ = tokio::join!(tokio::time::sleep(REFUSALS), stopped);
     bail!("{why}: what was not answered was refused");
 }
 
-/// The signals that ask a process to stop, heard by a thread that does nothing else: the runtime of a server with a lot to
-/// do looks late who has come, be it a signal.
+/// The signals that ask a process to stop, received by a thread that does nothing else: the runtime of a busy server would
+/// notice them late.
 pub(super) struct Signals(mpsc::UnboundedReceiver<()>);
 
 impl Signals {
     /// From now on the signals do not end the process by themselves.
     ///
     /// # Errors
-    /// When the system lets nobody listen.
+    /// When the system refuses to deliver signals.
     pub(super) fn listen() -> io::Result<Self> {
         let (told, heard) = mpsc::unbounded_channel();
         on_signal(move || told.send(()).is_ok())?;
@@ -106,11 +106,11 @@ impl Signals {
     }
 }
 
-/// Calls `hear` at each signal that asks the process to stop, on a thread of its own, until it says that nobody waits any
-/// more. From now on these signals do not end the process by themselves.
+/// Calls `hear` at each signal that asks the process to stop, on a thread of its own, until it returns
+/// false. From now on these signals do not end the process by themselves.
 ///
 /// # Errors
-/// When the system lets nobody listen.
+/// When the system refuses to deliver signals.
 pub(super) fn on_signal(mut hear: impl FnMut() -> bool + Send + 'static) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let mut system = {

@@ -13,12 +13,12 @@ use tracing_subscriber::{Layer, filter::filter_fn, registry::LookupSpan};
 /// How long the last spans may take.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Where spans are sent; nowhere where nobody has asked for it.
+/// Where spans are sent; nowhere without an endpoint.
 pub(super) struct Spans(Option<Sending>);
 
 struct Sending {
     provider: SdkTracerProvider,
-    /// Its own, so that a collector which does not answer is waited for by nobody who answers requests.
+    /// Its own, so that no thread that answers requests waits for a collector.
     runtime: Runtime,
 }
 

@@ -16,14 +16,16 @@ use super::{
 pub(super) struct TaskArguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// What is computed; by default what the folder is made for
+    /// What is computed
+    ///
+    /// By default what the model folder is made for.
     #[arg(long, value_enum, help_heading = "Model")]
     task: Option<TaskArgument>,
 }
 
 /// A model that was opened for a task, and what it is meant to run on.
 pub(super) struct Opened {
-    /// What people call it.
+    /// Its name for display.
     pub(super) name: String,
     pub(super) checkpoint: Checkpoint,
     pub(super) task: Task,

@@ -6,13 +6,15 @@ use turbo_serve::http::{RootTask, VertexPaths};
 
 use super::model_arguments::ModelArguments;
 
-/// Its flags and variables. All but the first are hidden from the help: they are for those who have them already.
+/// Its flags and variables. All but the first are hidden from the help: they are for existing command lines.
 #[derive(Args, Clone)]
 pub(super) struct TeiArguments {
-    /// Name of the model that clients see; by default the last part of `--model-id`. Models of a file have names there
+    /// Name of the model that clients see
+    ///
+    /// By default the last part of `--model-id`. Models of a configuration file have names there.
     #[arg(long, env, value_name = "NAME", help_heading = "Model")]
     served_model_name: Option<String>,
-    /// The same as `--hf-token`, as it was called once
+    /// The former name of `--hf-token`
     #[arg(long, env, hide = true, hide_env_values = true)]
     hf_api_token: Option<String>,
     /// With `sentence-similarity`, `POST /` compares texts where the model gives vectors
@@ -28,13 +30,13 @@ pub(super) struct TeiArguments {
     #[arg(long, env, hide = true, value_parser = path)]
     aip_health_route: Option<String>,
 
-    /// Means nothing here
+    /// Accepted and ignored
     #[arg(long, env, hide = true)]
     disable_spans: bool,
-    /// Means nothing here
+    /// Accepted and ignored
     #[arg(long, env, hide = true)]
     prometheus_port: Option<String>,
-    /// Means nothing here
+    /// Accepted and ignored
     #[arg(long, env, hide = true)]
     use_flash_attention: Option<String>,
 }

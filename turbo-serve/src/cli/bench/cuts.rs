@@ -16,7 +16,7 @@ use super::engine::Engine;
 const SIZES: [usize; 3] = [1, 4, 16];
 
 /// How many consecutive requests each batch takes, within the tokens that a server's batches
-/// may have: nobody waits for the end of one, so their time has no limit.
+/// may have; no client waits for the end of one, so their time has no limit.
 ///
 /// # Errors
 /// What the engine fails with.

@@ -62,13 +62,13 @@ pub(super) struct Arguments {
     #[command(flatten)]
     model: TaskArguments,
 
-    /// Tokens of each sequence; several are separated by commas
+    /// Tokens of each sequence; several numbers are separated by commas
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "128", help_heading = "Batches")]
     seq_len: Vec<NonZeroUsize>,
-    /// Sequences of each batch; several are separated by commas
+    /// Sequences of each batch; several numbers are separated by commas
     #[arg(long, value_name = "B,…", value_delimiter = ',', default_value = "1", help_heading = "Batches")]
     batch_size: Vec<NonZeroUsize>,
-    /// A stream of requests instead of single batches
+    /// Stream of requests instead of single batches
     #[arg(long, value_name = "uniform:LO:HI:COUNT:seedS", conflicts_with_all = ["seq_len", "batch_size"], help_heading = "Stream")]
     workload: Option<Workload>,
     /// How the stream is cut into batches; several are separated by commas
@@ -85,13 +85,17 @@ pub(super) struct Arguments {
     /// Most runs of each batch, after three to warm up
     #[arg(long, value_name = "N", default_value = "30", help_heading = "Measuring")]
     reps: NonZeroUsize,
-    /// Time for each batch after which no more runs are begun, once three were
+    /// Seconds for each batch after which no more runs are begun
+    ///
+    /// At least three runs are timed, unless they take more than four times as long.
     #[arg(long, value_name = "S", default_value_t = 4.0, help_heading = "Measuring")]
     max_seconds: f64,
     /// Print one JSON object per line
     #[arg(long, help_heading = "Output")]
     json: bool,
-    /// Print the share of each operator, and how close it is to what this machine can do
+    /// Print the share of each operator in the time
+    ///
+    /// And how close it is to what this machine can do.
     #[arg(long, conflicts_with_all = ["json", "workload"], help_heading = "Output")]
     profile: bool,
 }

@@ -1,4 +1,4 @@
-//! What a bench prints: aligned columns for people, one JSON object per line for programs.
+//! What a bench prints: an aligned table, or one JSON object per line.
 
 use std::time::Duration;
 
@@ -163,7 +163,7 @@ impl Printer {
         }
     }
 
-    /// What only people read.
+    /// Text that is left out of JSON.
     pub(super) fn person(&self, text: &str) -> Result<()> {
         match self.form {
             Form::Table => output::line(text),

@@ -17,7 +17,7 @@ pub(super) struct Workload {
 }
 
 const SYNTAX: &str = "expected uniform:LO:HI:COUNT:seedS, such as uniform:5:500:200:seed0";
-/// More lengths than anyone waits for.
+/// Most lengths of a stream.
 const MOST_REQUESTS: u64 = 1_000_000;
 
 impl FromStr for Workload {

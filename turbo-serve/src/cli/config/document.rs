@@ -1,7 +1,7 @@
 //! A TOML file as its reader meets it: section by section, key by key, with the line of everything that is wrong.
 //!
-//! Nothing ends at the first mistake: what can be read is read, and [`Report`] has all that was found. A key that nobody
-//! has asked for is a mistake, too.
+//! Nothing ends at the first mistake: what can be read is read, and [`Report`] has all that was found. A key that is
+//! not asked for is a mistake, too.
 
 use std::{cell::RefCell, collections::BTreeMap, fmt, ops::Range};
 
@@ -268,7 +268,7 @@ impl<'a> Section<'a> {
         self.problem(at, format_args!("{key}: expected {expected}, got {got}"));
     }
 
-    /// Says of all keys that nobody has asked for that they are unknown; `hint` may know more of one.
+    /// Reports all keys that were not asked for as unknown; `hint` may add more about one.
     pub(super) fn done(self, hint: impl Fn(&str) -> Option<String>) {
         for (key, (at, _)) in &self.left {
             let place =

@@ -227,7 +227,7 @@ impl Flag<'_> {
                 Ok(vec![with(&decimal.map_err(|_| "a number of 64 bits")?.to_string())])
             }
             _ if self.is_a_number() => Err("a whole number"),
-            // None at all would be as where the key is not there, which may let everybody in.
+            // An empty list would be as a missing key, which may mean every client.
             (ArgAction::Append, DeValue::Array(list)) if list.is_empty() => {
                 Err("a list of strings that is not empty")
             }

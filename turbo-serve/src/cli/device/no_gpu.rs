@@ -1,4 +1,4 @@
-//! A build without GPUs: nobody gets one.
+//! A build without support for GPUs.
 
 use anyhow::Result;
 
@@ -29,7 +29,7 @@ impl Gpu {
     }
 }
 
-/// Nobody has looked.
+/// It is not looked for.
 pub(super) fn has_driver(_: &&str) -> bool {
     false
 }

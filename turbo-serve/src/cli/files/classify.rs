@@ -45,13 +45,15 @@ pub(in crate::cli) struct Arguments {
     /// Column with the texts
     #[arg(long, alias = "text-field", value_name = "NAME", default_value = "text", help_heading = "Files")]
     column: String,
-    /// Column with the second text of each pair, for models that compare two
+    /// Column with the second text of each pair
+    ///
+    /// For models that compare two texts.
     #[arg(long, value_name = "NAME", help_heading = "Files")]
     pair_column: Option<String>,
-    /// Most labels of each text; all by default
+    /// Most labels of each text; by default all
     #[arg(long, value_name = "N", help_heading = "Answers")]
     top_k: Option<NonZeroUsize>,
-    /// Logits instead of scores
+    /// Write logits instead of scores
     #[arg(long, help_heading = "Answers")]
     raw_scores: bool,
     /// How the labels of tokens become those of words
@@ -181,7 +183,7 @@ struct Tag {
     aggregation: Aggregation,
 }
 
-/// What nobody calls an entity.
+/// The label of tokens outside of entities.
 const OUTSIDE: &[&str] = &["O"];
 
 impl pipeline::Job for Tag {

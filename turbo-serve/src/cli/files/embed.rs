@@ -35,20 +35,28 @@ pub(in crate::cli) struct Arguments {
     /// Column with the texts
     #[arg(long, alias = "text-field", value_name = "NAME", default_value = "text", help_heading = "Files")]
     column: String,
-    /// How token vectors become one; by default what the model folder says
+    /// How token vectors become one vector per text
+    ///
+    /// By default as the model folder says.
     #[arg(long, env, value_enum, help_heading = "Model")]
     pooling: Option<PoolingArgument>,
-    /// Whether vectors are divided by their length; by default what the model folder says
+    /// Whether vectors are divided by their length
+    ///
+    /// By default as the model folder says.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set,
           help_heading = "Model")]
     normalize: Option<bool>,
-    /// Keep only the first N values of each vector, for models that were trained for it; normalising comes after
+    /// Keep only the first N values of each vector
+    ///
+    /// For models that were trained for it. Vectors are normalized afterwards.
     #[arg(long, value_name = "N", help_heading = "Model")]
     dimensions: Option<NonZeroUsize>,
-    /// Text to put in front of each text
+    /// Text to put before each text
     #[arg(long, value_name = "TEXT", conflicts_with = "prompt_name", help_heading = "Model")]
     prompt: Option<String>,
-    /// Name of one of the model's own prompts to put in front of each text; by default its default, if it has one
+    /// Name of the model's prompt to put before each text
+    ///
+    /// By default the model's default prompt, if it has one.
     #[arg(long, value_name = "NAME", help_heading = "Model")]
     prompt_name: Option<String>,
 }

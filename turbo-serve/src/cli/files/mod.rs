@@ -81,36 +81,41 @@ Exit codes: 0 every row has its answer, or the output was complete before; 1 it 
 /// Which files, and how they are worked through.
 #[derive(Args)]
 pub(super) struct FileArguments {
-    /// The file to read, or `-` for standard input
+    /// File to read, or `-` for standard input
     #[arg(value_name = "INPUT", default_value = STANDARD)]
     input: String,
-    /// The file to write, or `-` for standard output
+    /// File to write, or `-` for standard output
     #[arg(value_name = "OUTPUT", default_value = STANDARD)]
     output: String,
 
-    /// Format of the input, where its name does not say
+    /// Format of the input, where its name does not tell
     #[arg(long, value_enum, help_heading = "Files")]
     input_format: Option<InputArgument>,
-    /// Whether a quote at the beginning of a value of CSV or TSV stands around it, up to the next one and over line ends;
-    /// with `false` it is a character as any other, as in tables that were written without quoting
+    /// Whether quotes enclose values of CSV and TSV
+    ///
+    /// A quote at the beginning of a value encloses it up to the next quote, also over line ends. With `false` a quote is
+    /// a character like any other, as in tables that were written without quoting.
     #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, default_missing_value = "true",
           action = ArgAction::Set, help_heading = "Files")]
     quotes: bool,
-    /// Format of the output, where its name does not say
+    /// Format of the output, where its name does not tell
     #[arg(long, value_enum, help_heading = "Files")]
     format: Option<OutputArgument>,
-    /// Replace an output that is there already
+    /// Replace an output that exists
     #[arg(long, help_heading = "Files", conflicts_with = "resume")]
     overwrite: bool,
-    /// Go on with an output that was interrupted; begin where there is none
+    /// Continue an interrupted output, or begin a new one
     #[arg(long, help_heading = "Files")]
     resume: bool,
-    /// Print neither progress nor a summary; rows without an answer are told all the same: the first 20, and how many
-    /// there are of more
+    /// Print neither progress nor a summary
+    ///
+    /// Rows without an answer are still reported: the first 20, and the number of all where there are more.
     #[arg(short, long, help_heading = "Files")]
     quiet: bool,
 
-    /// Cut texts that are too long for the model, at the end; with `false` such a row has no answer
+    /// Cut the ends of texts that are too long for the model
+    ///
+    /// With `false` such a row has no answer.
     #[arg(long, env, value_name = "BOOL", default_value_t = true, num_args = 0..=1,
           default_missing_value = "true", action = ArgAction::Set, help_heading = "Model")]
     auto_truncate: bool,
@@ -118,8 +123,10 @@ pub(super) struct FileArguments {
     /// Most tokens of one batch
     #[arg(long, value_name = "N", default_value_t = DEFAULT_BATCH_TOKENS, help_heading = "Machine")]
     max_batch_tokens: NonZeroUsize,
-    /// Threads that make tokens; by default as many as `--threads` leaves of those that the system lets this process use,
-    /// and one where it leaves none
+    /// Threads that tokenize texts
+    ///
+    /// By default as many as `--threads` leaves of those that the system lets this process use, at least one and at most
+    /// 64.
     #[arg(long, env, value_name = "N", help_heading = "Machine")]
     tokenization_workers: Option<NonZeroUsize>,
     #[command(flatten)]
@@ -278,7 +285,7 @@ impl FileArguments {
         );
         match done {
             Ok(summary) => Ok(self.end(summary, &meter, go_on)),
-            // Whoever reads has had enough, as `head` has.
+            // The reader of the pipe has closed it, as `head` does.
             Err(FileError::Io { source, .. }) if self.is_pipe() && source.kind() == ErrorKind::BrokenPipe => {
                 Ok(ExitCode::SUCCESS)
             }
@@ -326,8 +333,8 @@ struct Work<'a, J> {
     best: Option<usize>,
 }
 
-/// True after SIGINT or SIGTERM; a second one ends the process at once. SIGHUP is not listened for: whoever has it
-/// ignored, as `nohup` has, wants the run to go on, and else it ends as when it is killed: `--resume` goes on from that
+/// True after SIGINT or SIGTERM; a second one ends the process at once. SIGHUP is not listened for: where it is ignored,
+/// as under `nohup`, the run is to go on, and elsewhere it ends the process as a kill does, from which `--resume` goes on
 /// where it can.
 fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));

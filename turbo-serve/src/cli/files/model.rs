@@ -65,7 +65,7 @@ impl OpenModel {
         let packed_cache = cache.folder().and_then(|dir| packed_cache(&dir, warn));
         let options = EncoderOptions {
             task,
-            // Nobody asks for the rows of tokens where there is one for the text.
+            // Rows of tokens are not needed where there is one for the text.
             outputs: Outputs::Pooled,
             packed_cache,
             ..EncoderOptions::of(&self.checkpoint)

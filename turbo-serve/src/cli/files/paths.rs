@@ -43,7 +43,7 @@ fn is_same(one: &PathBuf, other: &PathBuf) -> bool {
 pub(super) fn check_complete(input: &str, folder: Option<&Path>, output: &str) -> Result<()> {
     let changed = |metadata: Metadata| metadata.modified().ok();
     let Some(output_at) = fs::metadata(output).ok().and_then(changed) else { return Ok(()) };
-    // A pipe changes whenever somebody writes into it.
+    // A pipe changes with every write into it.
     let input =
         fs::metadata(input).ok().filter(Metadata::is_file).map(|of_input| (PathBuf::from(input), of_input));
     let of_model = folder.into_iter().flat_map(|folder| {

@@ -1,4 +1,4 @@
-//! How far a command on files has come, for people.
+//! The progress of a command on files, on a terminal.
 
 use std::{
     io::IsTerminal,

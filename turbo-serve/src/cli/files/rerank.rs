@@ -38,7 +38,7 @@ pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     files: FileArguments,
 
-    /// One query for all rows; each row is then a document
+    /// One query for all rows, each of which is a document
     #[arg(long, value_name = "TEXT", help_heading = "Files")]
     query: Option<String>,
     /// Column with the query of each row
@@ -50,16 +50,20 @@ pub(in crate::cli) struct Arguments {
         help_heading = "Files"
     )]
     query_column: String,
-    /// Column with the documents; by default `text` with --query, else `documents`
+    /// Column with the documents
+    ///
+    /// By default `text` with --query, else `documents`.
     #[arg(long, visible_alias = "column", alias = "text-field", value_name = "NAME", help_heading = "Files")]
     documents_column: Option<String>,
-    /// So many of the best documents: of all with --query, else of each row
+    /// Write only the N best documents
+    ///
+    /// Of all rows with --query, else of each row.
     #[arg(long, value_name = "N", help_heading = "Answers")]
     top_k: Option<NonZeroUsize>,
     /// Repeat the documents in the output
     #[arg(long, help_heading = "Answers")]
     return_text: bool,
-    /// Logits, whatever scale the model asks for
+    /// Write logits, whatever scale the model asks for
     #[arg(long, help_heading = "Answers")]
     raw_scores: bool,
 }

@@ -55,7 +55,9 @@ pub(super) struct Arguments {
     #[command(flatten)]
     model: TaskArguments,
 
-    /// Tokens of each sequence; with several, separated by commas, batches are planned one after the other
+    /// Tokens of each sequence
+    ///
+    /// With several numbers, separated by commas, batches are planned one after the other.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "128")]
     seq_len: Vec<NonZeroUsize>,
     /// Sequences of each batch
@@ -64,10 +66,12 @@ pub(super) struct Arguments {
     /// How the sequences of a batch share a tensor
     #[arg(long, value_enum, default_value_t = LayoutArgument::Packed)]
     layout: LayoutArgument,
-    /// Print the graph after each pass that rewrote something, and not only the first and the last
+    /// Print the graph after each pass that changed it
+    ///
+    /// By default only the first and the last graph are printed.
     #[arg(long)]
     passes: bool,
-    /// Write the graphs and the memory plan into this folder as SVG files
+    /// Folder to write the graphs and the memory plan into, as SVG files
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
 }
