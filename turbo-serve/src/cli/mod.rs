@@ -15,6 +15,7 @@ mod caches;
 mod config;
 mod device;
 mod devices;
+mod environment;
 mod fetching;
 #[cfg(unix)]
 mod file_limit;
@@ -41,7 +42,7 @@ use self::config::Config;
 
 /// Serve transformer models whose inputs vary in length
 #[derive(Parser)]
-#[command(name = "turbo", version, max_term_width = 110)]
+#[command(name = "turbo", version, max_term_width = 110, after_long_help = environment::ENVIRONMENT)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -186,6 +187,19 @@ mod tests {
                 assert!(help.chars().count() <= 100, "{name}: {help}");
                 assert!(help.split_whitespace().count() <= 15, "{name}: {help}");
             }
+        }
+    }
+
+    #[test]
+    fn the_long_help_lists_the_environment() {
+        let turbo = || Arguments::command().term_width(0);
+        let serve = || turbo().find_subcommand("serve").unwrap().clone();
+        for mut command in [turbo(), serve()] {
+            let (short, long) = (command.render_help().to_string(), command.render_long_help().to_string());
+            for variable in ["TURBO_CPU", "TURBO_CUDA_CACHE", "TURBO_CUDA_LIB_DIR", "RUST_LOG", "HF_HOME"] {
+                assert!(long.contains(&format!("\n  {variable}")), "{variable} is not in\n{long}");
+            }
+            assert!(!short.contains("TURBO_CUDA_CACHE"), "{short}");
         }
     }
 

@@ -27,6 +27,7 @@ use super::{
     config::Config,
     device::{NoGpu, OnDevice, Wish},
     devices::{Devices, Shared},
+    environment,
     log::LogArguments,
     model_arguments::{LayoutArgument, ModelArguments, PoolingArgument},
     model_id::Place,
@@ -34,6 +35,17 @@ use super::{
     shutdown::{self, Signals},
     tei_arguments::TeiArguments,
 };
+
+const EXAMPLES: &str = "\
+Examples:
+  turbo serve --model-id minilm                          the model that `cargo xtask model` fetches
+  turbo serve --model-id path/to/folder --port 0         a free port; the line on standard output says which
+  turbo serve --model-id minilm --batching none          one input at a time, to see what batching brings
+  turbo serve --config turbo.toml                        several models; `turbo check-config turbo.toml` checks it
+  MODEL_ID=minilm PORT=8080 turbo serve                  every flag can be set by its variable
+
+Try it:
+  curl http://127.0.0.1:3000/embed -H 'content-type: application/json' -d '{\"inputs\": \"What is a good soup?\"}'";
 
 /// Serve a model over HTTP
 ///
@@ -46,16 +58,7 @@ use super::{
 ///
 /// `--config` serves several models, their versions and names.
 #[derive(Args, Clone)]
-#[command(after_help = "\
-Examples:
-  turbo serve --model-id minilm                          the model that `cargo xtask model` fetches
-  turbo serve --model-id path/to/folder --port 0         a free port; the line on standard output says which
-  turbo serve --model-id minilm --batching none          one input at a time, to see what batching brings
-  turbo serve --config turbo.toml                        several models; `turbo check-config turbo.toml` checks it
-  MODEL_ID=minilm PORT=8080 turbo serve                  every flag can be set by its variable
-
-Try it:
-  curl http://127.0.0.1:3000/embed -H 'content-type: application/json' -d '{\"inputs\": \"What is a good soup?\"}'")]
+#[command(after_help = EXAMPLES, after_long_help = environment::long_help(EXAMPLES))]
 pub(super) struct Arguments {
     /// Serve what this TOML file describes
     ///
