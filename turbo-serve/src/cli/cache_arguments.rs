@@ -11,6 +11,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use turbo_serve::cache::{CacheOptions, FolderOptions, RedisOptions, ResponseCache};
 
+use super::number::above_0;
+
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Response cache")]
 pub(super) struct CacheArguments {
@@ -35,7 +37,7 @@ pub(super) struct CacheArguments {
     #[arg(long, env, value_name = "URL", hide_env_values = true)]
     cache_url: Option<String>,
     /// Seconds that an answer stays in Redis after it was written
-    #[arg(long, env, value_name = "SECONDS", default_value = "604800")]
+    #[arg(long, env, value_name = "SECONDS", value_parser = above_0::<NonZeroU32>, default_value = "604800")]
     cache_url_ttl_s: NonZeroU32,
 }
 

@@ -25,6 +25,7 @@ mod log;
 mod model_arguments;
 mod model_id;
 mod net_arguments;
+mod number;
 mod output;
 mod serve;
 mod shutdown;
@@ -154,6 +155,11 @@ fn one_line(error: &anyhow::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        any::TypeId,
+        num::{NonZeroU32, NonZeroUsize},
+    };
+
     use super::*;
 
     #[test]
@@ -201,6 +207,31 @@ mod tests {
             }
             assert!(!short.contains("TURBO_CUDA_CACHE"), "{short}");
         }
+    }
+
+    /// What a flag of a command says to a value.
+    fn refusal(command: &clap::Command, flag: &str, value: &str) -> String {
+        let words = [command.get_name().to_owned(), format!("--{flag}={value}")];
+        command.clone().try_get_matches_from(words).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn numbers_above_0_are_refused_in_the_same_words() {
+        let above_0 = [TypeId::of::<NonZeroUsize>(), TypeId::of::<NonZeroU32>()];
+        let mut flags = 0;
+        for command in Arguments::command().get_subcommands() {
+            for argument in command.get_arguments() {
+                if !above_0.iter().any(|kind| argument.get_value_parser().type_id() == *kind) {
+                    continue;
+                }
+                flags += 1;
+                for value in ["0", "-1", "1.5", "many"] {
+                    let said = refusal(command, argument.get_long().unwrap(), value);
+                    assert!(said.contains("expected a whole number above 0"), "{said}");
+                }
+            }
+        }
+        assert!(flags > 10, "{flags}");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::{
     device::{Chosen, NoGpu, Wish},
     fetching::Fetching,
     model_id::{self, Place},
+    number::above_0,
     output,
 };
 
@@ -69,7 +70,7 @@ pub(super) struct ModelArguments {
     /// Threads of the CPU that share a batch
     ///
     /// At most 4096; by default as many as the system lets this process use.
-    #[arg(long, env, value_name = "N", help_heading = "Machine")]
+    #[arg(long, env, value_name = "N", value_parser = above_0::<NonZeroUsize>, help_heading = "Machine")]
     pub(super) threads: Option<NonZeroUsize>,
 }
 

@@ -32,6 +32,7 @@ use super::{
     model_arguments::{LayoutArgument, ModelArguments, PoolingArgument},
     model_id::Place,
     net_arguments::NetArguments,
+    number::above_0,
     shutdown::{self, Signals},
     tei_arguments::TeiArguments,
 };
@@ -100,7 +101,7 @@ pub(super) struct Arguments {
     ///
     /// One or two more tokenize long texts. By default as many as `--threads` leaves of those that the system lets this
     /// process use, at least one and at most 64.
-    #[arg(long, env, value_name = "N", help_heading = "Machine")]
+    #[arg(long, env, value_name = "N", value_parser = above_0::<NonZeroUsize>, help_heading = "Machine")]
     tokenization_workers: Option<NonZeroUsize>,
     #[command(flatten)]
     packed_cache: PackedCacheArguments,

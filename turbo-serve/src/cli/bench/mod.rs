@@ -31,6 +31,7 @@ use self::{
 };
 use super::{
     device::Wish,
+    number::above_0,
     task::{self, Opened, TaskArguments},
 };
 
@@ -63,10 +64,10 @@ pub(super) struct Arguments {
     model: TaskArguments,
 
     /// Tokens of each sequence; several numbers are separated by commas
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "128", help_heading = "Batches")]
+    #[arg(long, value_name = "N,…", value_parser = above_0::<NonZeroUsize>, value_delimiter = ',', default_value = "128", help_heading = "Batches")]
     seq_len: Vec<NonZeroUsize>,
     /// Sequences of each batch; several numbers are separated by commas
-    #[arg(long, value_name = "B,…", value_delimiter = ',', default_value = "1", help_heading = "Batches")]
+    #[arg(long, value_name = "B,…", value_parser = above_0::<NonZeroUsize>, value_delimiter = ',', default_value = "1", help_heading = "Batches")]
     batch_size: Vec<NonZeroUsize>,
     /// Stream of requests instead of single batches
     #[arg(long, value_name = "uniform:LO:HI:COUNT:seedS", conflicts_with_all = ["seq_len", "batch_size"], help_heading = "Stream")]
@@ -83,7 +84,7 @@ pub(super) struct Arguments {
     policy: Vec<Policy>,
 
     /// Most runs of each batch, after three to warm up
-    #[arg(long, value_name = "N", default_value = "30", help_heading = "Measuring")]
+    #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>, default_value = "30", help_heading = "Measuring")]
     reps: NonZeroUsize,
     /// Seconds for each batch after which no more runs are begun
     ///

@@ -297,6 +297,7 @@ mod tests {
                 false,
                 "slo_ms: 0 cannot be used: expected whole milliseconds, at least 1; leave it out",
             ),
+            ("threads = 0", true, "threads: 0 cannot be used: expected a whole number above 0"),
             ("auto_truncate = 'no'", false, "auto_truncate: expected true or false, got \"no\""),
             ("pooling = 1", false, "pooling: expected one of cls, mean, last-token, max, splade, got \"1\""),
             ("default_prompt = 1", false, "default_prompt: expected a string, got 1"),

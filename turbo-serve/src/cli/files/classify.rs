@@ -18,7 +18,7 @@ use super::{
     FileArguments, Work,
     model::{OpenModel, purpose},
 };
-use crate::cli::model_arguments::ModelArguments;
+use crate::cli::{model_arguments::ModelArguments, number::above_0};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -51,7 +51,7 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, value_name = "NAME", help_heading = "Files")]
     pair_column: Option<String>,
     /// Most labels of each text; by default all
-    #[arg(long, value_name = "N", help_heading = "Answers")]
+    #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>, help_heading = "Answers")]
     top_k: Option<NonZeroUsize>,
     /// Write logits instead of scores
     #[arg(long, help_heading = "Answers")]

@@ -12,7 +12,10 @@ use turbo_serve::files::{
 };
 
 use super::{FileArguments, Work, model::OpenModel};
-use crate::cli::model_arguments::{ModelArguments, PoolingArgument};
+use crate::cli::{
+    model_arguments::{ModelArguments, PoolingArgument},
+    number::above_0,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -49,7 +52,7 @@ pub(in crate::cli) struct Arguments {
     /// Keep only the first N values of each vector
     ///
     /// For models that were trained for it. Vectors are normalized afterwards.
-    #[arg(long, value_name = "N", help_heading = "Model")]
+    #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>, help_heading = "Model")]
     dimensions: Option<NonZeroUsize>,
     /// Text to put before each text
     #[arg(long, value_name = "TEXT", conflicts_with = "prompt_name", help_heading = "Model")]

@@ -30,7 +30,7 @@ use turbo_serve::files::{
     write::{Existing, Job, Kind, Opened, Output, Target},
 };
 
-use super::{caches::PackedCacheArguments, output, shutdown};
+use super::{caches::PackedCacheArguments, number::above_0, output, shutdown};
 use model::Compiled;
 use progress::Progress;
 
@@ -121,13 +121,13 @@ pub(super) struct FileArguments {
     auto_truncate: bool,
 
     /// Most tokens of one batch
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_BATCH_TOKENS, help_heading = "Machine")]
+    #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>, default_value_t = DEFAULT_BATCH_TOKENS, help_heading = "Machine")]
     max_batch_tokens: NonZeroUsize,
     /// Threads that tokenize texts
     ///
     /// By default as many as `--threads` leaves of those that the system lets this process use, at least one and at most
     /// 64.
-    #[arg(long, env, value_name = "N", help_heading = "Machine")]
+    #[arg(long, env, value_name = "N", value_parser = above_0::<NonZeroUsize>, help_heading = "Machine")]
     tokenization_workers: Option<NonZeroUsize>,
     #[command(flatten)]
     packed_cache: PackedCacheArguments,

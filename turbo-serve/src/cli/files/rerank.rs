@@ -15,7 +15,7 @@ use super::{
     FileArguments, Work,
     model::{OpenModel, purpose},
 };
-use crate::cli::model_arguments::ModelArguments;
+use crate::cli::{model_arguments::ModelArguments, number::above_0};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -58,7 +58,7 @@ pub(in crate::cli) struct Arguments {
     /// Write only the N best documents
     ///
     /// Of all rows with --query, else of each row.
-    #[arg(long, value_name = "N", help_heading = "Answers")]
+    #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>, help_heading = "Answers")]
     top_k: Option<NonZeroUsize>,
     /// Repeat the documents in the output
     #[arg(long, help_heading = "Answers")]

@@ -23,6 +23,7 @@ use turbo_models::graph::{PlannerConfig, Program, TraceStep, dim::Extents, memor
 use super::{
     device::Wish,
     model_arguments::LayoutArgument,
+    number::above_0,
     output,
     task::{self, Opened, TaskArguments},
 };
@@ -58,10 +59,10 @@ pub(super) struct Arguments {
     /// Tokens of each sequence
     ///
     /// With several numbers, separated by commas, batches are planned one after the other.
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "128")]
+    #[arg(long, value_name = "N,…", value_parser = above_0::<NonZeroUsize>, value_delimiter = ',', default_value = "128")]
     seq_len: Vec<NonZeroUsize>,
     /// Sequences of each batch
-    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>, default_value = "1")]
     batch_size: NonZeroUsize,
     /// How the sequences of a batch share a tensor
     #[arg(long, value_enum, default_value_t = LayoutArgument::Packed)]
