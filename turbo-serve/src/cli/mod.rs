@@ -10,6 +10,7 @@
 
 mod batching_arguments;
 mod bench;
+mod bytes;
 mod cache_arguments;
 mod caches;
 mod config;
@@ -232,6 +233,25 @@ mod tests {
             }
         }
         assert!(flags > 10, "{flags}");
+    }
+
+    #[test]
+    fn bytes_are_refused_in_the_same_words() {
+        let serve = Arguments::command().find_subcommand("serve").unwrap().clone();
+        for flag in [
+            "payload-limit",
+            "max-body-bytes-in-flight",
+            "max-answer-bytes-in-flight",
+            "cache-bytes",
+            "cache-dir-bytes",
+        ] {
+            let said = refusal(&serve, flag, "lots");
+            let expected = "expected a number of bytes, such as 268435456, 256MiB or 1GB";
+            assert!(said.contains(expected), "--{flag}: {said}");
+            // Without the flag that is required, this one is all the same read.
+            let said = refusal(&serve, flag, "3MiB");
+            assert!(said.contains("--model-id"), "--{flag}: {said}");
+        }
     }
 
     #[test]

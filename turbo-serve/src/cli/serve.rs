@@ -22,6 +22,7 @@ use turbo_serve::{
 
 use super::{
     batching_arguments::BatchingArguments,
+    bytes::Bytes,
     cache_arguments::CacheArguments,
     caches::{self, CacheArgument, PackedCacheArguments},
     config::Config,
@@ -156,8 +157,10 @@ pub(super) struct Arguments {
     #[arg(long, env, value_name = "N", default_value_t = HttpOptions::default().max_rerank_documents, help_heading = "HTTP")]
     max_rerank_documents: usize,
     /// Most bytes of one request's body, or of one message of gRPC
-    #[arg(long, env, value_name = "BYTES", default_value_t = HttpOptions::default().payload_limit, help_heading = "HTTP")]
-    payload_limit: usize,
+    ///
+    /// A number, or such as 2MB or 64MiB.
+    #[arg(long, env, value_name = "BYTES", default_value_t = Bytes(HttpOptions::default().payload_limit), help_heading = "HTTP")]
+    payload_limit: Bytes,
     /// Most bytes of all request bodies held at a time
     ///
     /// Bodies count while they are read and until their requests are answered; a request beyond that is refused with 429.
@@ -165,14 +168,14 @@ pub(super) struct Arguments {
     /// times as much memory. By default a 32nd of the memory that is free at start, and at least eight times
     /// `--payload-limit`; the least that is accepted is twice that limit and five bytes.
     #[arg(long, env, value_name = "BYTES", help_heading = "HTTP")]
-    max_body_bytes_in_flight: Option<usize>,
+    max_body_bytes_in_flight: Option<Bytes>,
     /// Most bytes of all answers held at a time
     ///
     /// Answers count while they are computed and until their clients have read them; beyond that new requests are refused
     /// with 429. One whose answer alone would take more, as `/embed_all` of long texts may, is refused with 422. By
     /// default a 16th of the memory that is free at start, and at least eight times `--payload-limit`.
     #[arg(long, env, value_name = "BYTES", help_heading = "HTTP")]
-    max_answer_bytes_in_flight: Option<usize>,
+    max_answer_bytes_in_flight: Option<Bytes>,
     /// Time for accepted requests after the signal to stop
     ///
     /// Requests that are not answered by then are refused.
@@ -260,11 +263,11 @@ async fn serve<L: Future<Output = Result<Models>>>(
         () = signals.next() => return Ok(()),
     };
     let options = HttpOptions {
-        payload_limit: arguments.payload_limit,
+        payload_limit: arguments.payload_limit.0,
         max_rerank_documents: arguments.max_rerank_documents,
         root_task: arguments.tei.root_task(),
     };
-    let services = grpc::router(models.clone(), metrics.clone(), arguments.payload_limit);
+    let services = grpc::router(models.clone(), metrics.clone(), arguments.payload_limit.0);
     let router = http::router(models.clone(), metrics, options).merge(services);
     let router = arguments.net.guard(net::bounded(router, arguments.in_flight()));
     let router = arguments.tei.vertex_paths().before(router);
@@ -377,11 +380,11 @@ impl Arguments {
         self.cache.check()?;
         self.net.check()?;
         ensure!(
-            self.payload_limit > 0,
+            self.payload_limit.0 > 0,
             "--payload-limit 0: expected at least 1, or no request could have a body"
         );
-        if let Some(bytes) = self.max_body_bytes_in_flight {
-            let least = self.payload_limit.saturating_mul(2).saturating_add(5);
+        if let Some(Bytes(bytes)) = self.max_body_bytes_in_flight {
+            let least = self.payload_limit.0.saturating_mul(2).saturating_add(5);
             ensure!(
                 bytes >= least,
                 "--max-body-bytes-in-flight {bytes}: expected at least {least}, twice --payload-limit ({}) and the head \
@@ -391,7 +394,7 @@ impl Arguments {
             );
         }
         ensure!(
-            self.max_answer_bytes_in_flight != Some(0),
+            self.max_answer_bytes_in_flight != Some(Bytes(0)),
             "--max-answer-bytes-in-flight 0: expected at least 1, or no request could come in; leave it out for a share \
              of the memory that is free"
         );
@@ -409,10 +412,10 @@ impl Arguments {
 
     /// What may be held at a time for all clients; beside the models, which have theirs by now.
     fn in_flight(&self) -> InFlightLimits {
-        let usual = InFlightLimits::of_this_machine(self.payload_limit);
+        let usual = InFlightLimits::of_this_machine(self.payload_limit.0);
         InFlightLimits {
-            bodies: self.max_body_bytes_in_flight.unwrap_or(usual.bodies),
-            answers: self.max_answer_bytes_in_flight.unwrap_or(usual.answers),
+            bodies: self.max_body_bytes_in_flight.map_or(usual.bodies, |bytes| bytes.0),
+            answers: self.max_answer_bytes_in_flight.map_or(usual.answers, |bytes| bytes.0),
         }
     }
 

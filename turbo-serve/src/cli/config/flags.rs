@@ -284,6 +284,11 @@ mod tests {
             ["--cost-cache=off", "--hf-token=1", "--json-output", "--packed-cache=/base/packed", "--port=0"];
         assert_eq!(words, expected);
         assert_eq!(taken("json_output = false", true).unwrap(), [""; 0]);
+        let bytes =
+            "payload_limit = 3_000\nmax_body_bytes_in_flight = '64MiB'\nmax_answer_bytes_in_flight = '1GB'";
+        let expected =
+            ["--payload-limit=3000", "--max-body-bytes-in-flight=64MiB", "--max-answer-bytes-in-flight=1GB"];
+        assert_eq!(taken(bytes, true).unwrap(), expected);
     }
 
     #[test]
@@ -296,6 +301,11 @@ mod tests {
                 "slo_ms = 0",
                 false,
                 "slo_ms: 0 cannot be used: expected whole milliseconds, at least 1; leave it out",
+            ),
+            (
+                "payload_limit = '2 megs'",
+                true,
+                "payload_limit: 2 megs cannot be used: expected a number of bytes, such as",
             ),
             ("threads = 0", true, "threads: 0 cannot be used: expected a whole number above 0"),
             ("auto_truncate = 'no'", false, "auto_truncate: expected true or false, got \"no\""),
