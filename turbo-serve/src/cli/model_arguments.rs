@@ -58,7 +58,7 @@ pub(super) struct ModelArguments {
     ///
     /// On a CPU products are computed in it, and the values between them are f32; a GPU also stores weights and
     /// activations in it. `turbo inspect` shows what it gains and costs, `turbo devices` how this processor computes it.
-    /// Also float32, bfloat16 and float16, which a CPU computes in bf16; a GPU has no int8.
+    /// Spelled float32, bfloat16, f16 and fp16, too.
     #[arg(long, env, value_enum, default_value_t = Dtype::F32, help_heading = "Model")]
     pub(super) dtype: Dtype,
 
@@ -83,12 +83,12 @@ pub(super) enum Dtype {
     /// bfloat16: weights of half the size, products of twice the speed where the processor has them
     #[value(alias = "bfloat16")]
     Bf16,
-    /// 8-bit integers: a quarter of the size, four times the speed where the processor has them
+    /// Half precision (f16, fp16) on a GPU, for all that it stores and multiplies; a CPU computes it in bf16
+    #[value(aliases = ["f16", "fp16"])]
+    Float16,
+    /// 8-bit integers, on a CPU only: a quarter of the size, four times the speed where the processor has them
     #[value(alias = "i8")]
     Int8,
-    /// Half precision, which CPUs do not multiply and compute in bf16
-    #[value(alias = "f16", hide = true)]
-    Float16,
 }
 
 impl Dtype {
@@ -131,8 +131,8 @@ impl fmt::Display for Dtype {
         f.write_str(match self {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
-            Self::Int8 => "int8",
             Self::Float16 => "float16",
+            Self::Int8 => "int8",
         })
     }
 }
@@ -298,10 +298,16 @@ mod tests {
             ("bfloat16", DType::Bf16),
             ("int8", DType::Int8),
             ("float16", DType::Bf16),
+            ("f16", DType::Bf16),
+            ("fp16", DType::Bf16),
         ] {
             let parsed = Dtype::from_str(name, false).unwrap();
             assert_eq!(parsed.of_cpu_products(), dtype, "{name}");
         }
         assert!(Dtype::from_str("fp8", false).is_err());
+        for dtype in Dtype::value_variants() {
+            let shown = dtype.to_possible_value().unwrap();
+            assert!(!shown.is_hide_set() && shown.get_name() == dtype.to_string(), "{dtype}");
+        }
     }
 }

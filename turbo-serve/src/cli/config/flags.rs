@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn values_that_the_flag_refuses_are_refused() {
         for (text, of_the_server, expected) in [
-            ("dtype = 'f33'", false, "dtype: expected one of f32, bf16, int8, got \"f33\""),
+            ("dtype = 'f33'", false, "dtype: expected one of f32, bf16, float16, int8, got \"f33\""),
             ("max_batch_tokens = 'many'", false, "max_batch_tokens: expected a whole number, got \"many\""),
             ("max_batch_tokens = -1", false, "max_batch_tokens: -1 cannot be used: "),
             (
