@@ -225,6 +225,15 @@ impl EngineConfig {
                 "inputs are cut to fit into a batch"
             );
         }
+        // A request larger than all slots together could never be admitted: it is told so, not to come back later.
+        let max_client_batch_size = self.max_client_batch_size.min(self.max_concurrent_requests);
+        if self.max_client_batch_size > max_client_batch_size {
+            tracing::warn!(
+                max_client_batch_size = self.max_client_batch_size,
+                max_concurrent_requests = self.max_concurrent_requests,
+                "requests have no more inputs than max_concurrent_requests"
+            );
+        }
         let admitted = self.max_concurrent_requests.min(limit);
         let by_rows = bounded_by_rows(&model.info).filter(|&most| most < admitted);
         EngineInfo {
@@ -232,8 +241,7 @@ impl EngineConfig {
             max_input_length,
             max_batch_tokens: limit,
             max_batch_requests: self.max_batch_requests.or(by_rows),
-            // A request larger than all slots together could never be admitted: it is told so, not to come back later.
-            max_client_batch_size: self.max_client_batch_size.min(self.max_concurrent_requests),
+            max_client_batch_size,
             max_concurrent_requests: self.max_concurrent_requests,
             auto_truncate: self.auto_truncate,
             tokenization_workers: if model.tokenizer.is_some() { self.tokenization_workers } else { 0 },

@@ -151,6 +151,16 @@ fn inputs_longer_than_a_batch_are_cut_and_that_is_said() {
 }
 
 #[test]
+fn requests_larger_than_all_slots_are_refused_and_that_is_said() {
+    let server = Server::start(&["--max-client-batch-size=9", "--max-concurrent-requests=4"]);
+    assert_eq!(server.get("/info").1["max_client_batch_size"], 4);
+    let (code, output) = server.end(Signal::Terminate);
+    assert_eq!(code, Some(0), "{output}");
+    assert!(output.contains("no more inputs than max_concurrent_requests"), "{output}");
+    assert!(output.contains("max_client_batch_size=9"), "{output}");
+}
+
+#[test]
 fn every_way_to_batch_gives_the_same_answers() {
     let texts = ["the cat sat on the mat", "a dog", "", "the dog sat and the cat sat and the dog"];
     let mut first = None;
