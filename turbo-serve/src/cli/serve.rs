@@ -13,7 +13,10 @@ use clap::{ArgAction, Args};
 use turbo_models::{DType, EncoderKernels};
 use turbo_serve::{
     cache::ResponseCache,
-    engine::{BatchTokens, DefaultPrompt, Engine, EngineConfig, Model, ModelInfo, OpenOptions, StartError},
+    engine::{
+        BatchTokens, DefaultPrompt, Engine, EngineConfig, Model, ModelInfo, OpenError, OpenOptions,
+        StartError,
+    },
     grpc,
     http::{self, HttpOptions, Metrics},
     models::Models,
@@ -193,7 +196,10 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
     serve_on(arguments, &[arguments.model.device], |host| {
         let arguments = arguments.clone();
-        async move { Ok(Models::single(blocking(move || open(&arguments, host, Among::default())).await?)) }
+        async move {
+            let open = move || open(&arguments, host, Among::default()).map_err(of_flags);
+            Ok(Models::single(blocking(open).await?))
+        }
     })
 }
 
@@ -455,14 +461,53 @@ impl Arguments {
     }
 }
 
-/// An error about a limit, by the flag that it is on a command line.
+/// An error in the words of a command line: the library and a file name fields and keys, and here they are flags.
 fn of_flags(error: Error) -> Error {
     let flag = |name: &str| format!("--{}", name.replace('_', "-"));
+    if let Some(OpenError::Pooling { folder }) = error.downcast_ref() {
+        return anyhow!(
+            "{folder}: it does not say how to pool token vectors: pass --pooling cls, mean, last-token or max"
+        );
+    }
     match error.downcast_ref::<StartError>() {
         Some(&StartError::Zero { name }) => anyhow!("{} 0: expected at least 1", flag(name)),
         Some(&StartError::TooMany { name, got, limit }) => {
             anyhow!("{} {got}: expected at most {limit}", flag(name))
         }
+        Some(StartError::BatchTokens { max_batch_tokens, max_input_length }) => anyhow!(
+            "--max-batch-tokens {max_batch_tokens}: one input of this model may have {max_input_length} tokens: raise \
+             it to at least that, or let inputs be cut (--auto-truncate)"
+        ),
+        Some(StartError::Memory { fits: Some(tokens), .. }) => {
+            anyhow!("{error} (--max-batch-tokens {tokens})")
+        }
         _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_library_name_flags_on_a_command_line() {
+        let pooling = OpenError::Pooling { folder: "models/x".into() };
+        let tokens = StartError::BatchTokens { max_batch_tokens: 7, max_input_length: 8 };
+        let memory = |fits| StartError::Memory { tokens: 64, needed: 9_000_000, free: 7_000_000, fits };
+        for (error, field, flag) in [
+            (
+                Error::from(pooling),
+                "pooling to cls, mean, last-token or max",
+                "--pooling cls, mean, last-token or max",
+            ),
+            (tokens.into(), "(auto_truncate)", "--max-batch-tokens 7: "),
+            (memory(Some(9)).into(), "max_batch_tokens to 9", "(--max-batch-tokens 9)"),
+            (memory(None).into(), "no room for any batch", "no room for any batch"),
+        ] {
+            let said = error.to_string();
+            assert!(said.contains(field) && !said.contains("--"), "{said}");
+            let said = of_flags(error).to_string();
+            assert!(said.contains(flag), "{said}");
+        }
     }
 }

@@ -109,7 +109,7 @@ pub enum StartError {
     },
     /// One input would not fit into a batch.
     #[error(
-        "max_batch_tokens (`--max-batch-tokens`) is {max_batch_tokens}, but one input of this model may have {max_input_length} tokens: raise it to at least that, or let inputs be cut (auto_truncate, `--auto-truncate`)"
+        "max_batch_tokens is {max_batch_tokens}, but one input of this model may have {max_input_length} tokens: raise it to at least that, or let inputs be cut (auto_truncate)"
     )]
     BatchTokens {
         /// What was asked for.
@@ -159,9 +159,7 @@ fn megabytes(bytes: u64) -> String {
 
 fn what_fits(fits: Option<usize>) -> String {
     match fits {
-        Some(tokens) => {
-            format!("set max_batch_tokens (`--max-batch-tokens`) to {tokens} or less, or free some")
-        }
+        Some(tokens) => format!("set max_batch_tokens to {tokens} or less, or free some"),
         None => "there is no room for any batch, free some".to_owned(),
     }
 }

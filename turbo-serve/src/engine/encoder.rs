@@ -84,7 +84,7 @@ pub enum OpenError {
     Model(#[from] ModelError),
     /// The folder does not say how token vectors become one, and nobody else did.
     #[error(
-        "{folder}: it does not say how to pool token vectors: pass `--pooling cls`, `mean` or `last-token`"
+        "{folder}: it does not say how to pool token vectors: set pooling to cls, mean, last-token or max"
     )]
     Pooling {
         /// The folder.

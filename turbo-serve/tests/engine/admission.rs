@@ -176,7 +176,7 @@ fn a_batch_that_memory_has_no_room_for_is_refused_at_start() {
     assert_eq!(
         said.to_string(),
         "a batch of 64 tokens needs 41234.6 MB of memory, and 7.0 MB are free: set max_batch_tokens \
-         (`--max-batch-tokens`) to 9 or less, or free some"
+         to 9 or less, or free some"
     );
 }
 

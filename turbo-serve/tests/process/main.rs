@@ -279,7 +279,13 @@ fn what_cannot_work_is_told_before_the_model_is_loaded() {
     assert_fails(serve(&["--port", &port]), &["cannot listen on 127.0.0.1", &port]);
     // a GPU that nobody has; why not depends on the machine and on the features of the build
     assert_fails(serve(&["--port=0", "--device=cuda:4000000"]), &["--device cuda:4000000: "]);
-    assert_fails(serve(&["--port=0", "--max-batch-tokens=47", "--auto-truncate=false"]), &["47", "48"]);
+    assert_fails(
+        serve(&["--port=0", "--max-batch-tokens=47", "--auto-truncate=false"]),
+        &["--max-batch-tokens 47: ", "48"],
+    );
+    let no_pooling = data().join("bert-base");
+    let serve_it = ["serve", "--hostname=127.0.0.1", "--port=0", "--model-id", path(&no_pooling)];
+    assert_fails(run(&serve_it), &["bert-base", "--pooling cls, mean, last-token or max"]);
     // The largest body counts as it comes, and once more as it unpacks.
     for bytes in ["2000", "4004"] {
         let bodies = ["--port=0", "--max-body-bytes-in-flight", bytes, "--payload-limit=2000"];
