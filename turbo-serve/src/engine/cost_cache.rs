@@ -18,6 +18,7 @@ use turbo_sched::{
     CostModel, CostTable, Layout, PackedCost, SchedError,
     cost::{load, save},
 };
+use twox_hash::XxHash3_128;
 
 use super::{Capacity, worker::chain};
 
@@ -215,10 +216,9 @@ impl CostKeeper {
     }
 }
 
-/// 64 bits of FNV-1a in hexadecimal: names a file, and protects nothing.
+/// XXH3 in hexadecimal: names a file, and protects nothing.
 fn digest(bytes: &[u8]) -> String {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, step))
+    format!("{:032x}", XxHash3_128::oneshot(bytes))
 }
 
 fn processor() -> String {
@@ -293,6 +293,8 @@ mod tests {
         let names: std::collections::BTreeSet<String> = keys.iter().map(CostKey::file_name).collect();
         assert_eq!(names.len(), keys.len());
         assert!(names.iter().all(|name| name.starts_with("org-") && name.ends_with(".json")), "{names:?}");
+        // Files of earlier versions have 16 digits, and are not found.
+        assert!(names.iter().all(|name| name.len() == "org-model-.json".len() + 32), "{names:?}");
     }
 
     #[test]
