@@ -119,14 +119,12 @@ pub(super) fn repeat<T>(effort: Effort, mut once: impl FnMut() -> Result<T>) -> 
     Ok(all)
 }
 
-/// The middle of ascending `times`: of an even count, the mean of the middle two.
-pub(super) fn median(times: &[Duration]) -> Duration {
-    (times[(times.len() - 1) / 2] + times[times.len() / 2]) / 2
-}
-
-/// The value at share `q` of ascending `times`.
+/// The value at share `q` of ascending `times`, which are not empty: between two of them where it falls between, so the
+/// median of an even count is the mean of the two in the middle. turbo-bench has the same for its records.
 pub(super) fn quantile(times: &[Duration], q: f64) -> Duration {
-    times[((q * times.len() as f64) as usize).min(times.len() - 1)]
+    let place = q * (times.len() - 1) as f64;
+    let (below, above) = (times[place.floor() as usize], times[place.ceil() as usize]);
+    below + (above - below).mul_f64(place.fract())
 }
 
 #[cfg(test)]
@@ -134,10 +132,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_values_that_were_measured() {
+    fn quantiles_fall_between_two_times() {
         let times: Vec<Duration> = (0..10).map(Duration::from_millis).collect();
-        let at = |q| quantile(&times, q).as_millis();
-        assert_eq!([at(0.0), at(0.1), at(0.9), at(1.0)], [0, 1, 9, 9]);
+        let at = |q| quantile(&times, q).as_micros();
+        assert_eq!([at(0.0), at(0.1), at(0.5), at(0.9), at(1.0)], [0, 900, 4500, 8100, 9000]);
         assert_eq!(quantile(&times[3..4], 0.9), times[3]);
     }
 
@@ -149,10 +147,11 @@ mod tests {
 
     #[test]
     fn the_median_has_as_many_below_as_above() {
-        let median = |micros: &[u64]| {
-            median(&micros.iter().copied().map(Duration::from_micros).collect::<Vec<_>>()).as_micros()
+        let median = |nanos: &[u64]| {
+            let times: Vec<_> = nanos.iter().copied().map(Duration::from_nanos).collect();
+            quantile(&times, 0.5).as_nanos()
         };
-        assert_eq!([median(&[7]), median(&[1, 4]), median(&[1, 4, 9]), median(&[1, 4, 8, 90])], [7, 2, 4, 6]);
+        assert_eq!([median(&[7]), median(&[2, 4]), median(&[1, 4, 9]), median(&[1, 4, 8, 90])], [7, 3, 4, 6]);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use turbo_models::{
 };
 
 use self::{
-    engine::{Effort, Engine, median, quantile},
+    engine::{Effort, Engine, quantile},
     profile::Profile,
     report::{Case, Form, Printer, Stream, Subject, rounded, rounded_ms},
     workload::{Policy, Workload},
@@ -183,7 +183,7 @@ impl Bench<'_> {
 
     fn case(&mut self, seq_len: u32, batch: &Staging) -> Result<Case> {
         let times = self.engine.times(batch, self.effort)?;
-        let median = median(&times);
+        let median = quantile(&times, 0.5);
         let flops = self.engine.executor.program().graph().total_cost(&batch.extents()).flops;
         Ok(Case {
             batch: batch.batch_size(),
