@@ -8,7 +8,6 @@ use turbo_models::{
     graph::{Executor, ExecutorConfig, Program, passes},
 };
 
-use super::random::Random;
 use crate::cli::task;
 
 /// Ids below this mean something to the models that have them; random text is above.
@@ -17,7 +16,7 @@ const FIRST_WORD: u32 = 1000;
 /// A model compiled with every pass for packed rows, and the ids that it is given.
 pub(super) struct Engine {
     pub(super) executor: Executor<Cpu>,
-    ids: Random,
+    ids: fastrand::Rng,
     vocab_size: u32,
     positions: usize,
     /// Tokens of each sequence that are selected: its first ones.
@@ -45,7 +44,7 @@ impl Engine {
         let executor = Executor::new(device, program, checkpoint, ExecutorConfig::default())?;
         Ok(Self {
             executor,
-            ids: Random::new(1),
+            ids: fastrand::Rng::with_seed(1),
             vocab_size: u32::try_from(config.vocab_size).context("a vocabulary of 2³² tokens")?,
             positions: config.max_input_length(),
             selected_rows: task::selected_rows(task),
@@ -73,7 +72,7 @@ impl Engine {
         let last = self.vocab_size.saturating_sub(1);
         let first = if last >= FIRST_WORD { FIRST_WORD } else { 0 };
         for &seq_len in seq_lens {
-            let ids: Vec<u32> = (0..seq_len).map(|_| self.ids.randint(first, last)).collect();
+            let ids: Vec<u32> = (0..seq_len).map(|_| self.ids.u32(first..=last)).collect();
             batch.push(&ids, &[])?;
             let selected: Vec<u32> = (0..seq_len).take(self.selected_rows).collect();
             batch.select(&selected)?;

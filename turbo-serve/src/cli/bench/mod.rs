@@ -7,7 +7,6 @@
 mod cuts;
 mod engine;
 mod profile;
-mod random;
 mod report;
 mod workload;
 
@@ -50,7 +49,7 @@ Examples:
   turbo bench --model-id minilm --seq-len 128 --profile              where the time goes
   turbo bench --model-id minilm --workload uniform:5:500:200:seed0 --policy single,naive20,sorted20,dp
 
-A workload uniform:LO:HI:COUNT:seedS has the lengths that CPython's random.seed(S) and randint(LO, HI) give.
+A workload uniform:LO:HI:COUNT:seedS has COUNT lengths from LO to HI, both included; with the same seed the same.
 Policies: `single` one request at a time; `naive20` in order of arrival, twenty at a time; `sorted20` in order of
 length, twenty at a time; `dp` the cheapest cuts of the whole queue, by costs measured just before. What the
 measuring takes is not counted.
