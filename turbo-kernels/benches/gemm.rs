@@ -4,7 +4,7 @@
 //! the shapes (`768x3072`; `768x3072x768` is a feed-forward layer).
 //!
 //! Weights rotate over 192 MB of copies, more than caches hold, as the layers of a model do; the bias is fused, and in
-//! a second column GELU as well. Times are the best of many runs: what the kernel does when nobody disturbs it.
+//! a second column GELU as well. Times are the best of many runs: the kernel on an undisturbed machine.
 //! `peak` is the share of the measured multiply-add peak; `floor` the share of the rate at which the operations at that
 //! peak, or one reading of the weight from memory, whichever takes longer, would be done. Above 100 % of the floor,
 //! part of the weights stayed in a cache, or prefetching read them faster than the plain loop that measures the limit.

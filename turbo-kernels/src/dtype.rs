@@ -66,7 +66,7 @@ impl Cpu {
     }
 }
 
-/// Asks by what a kernel multiplies narrow values.
+/// Finds what an instruction set multiplies narrow values with.
 struct Means;
 
 /// What there is.

@@ -2,8 +2,8 @@
 //! wherever the row ends, and every row the same order of steps wherever it lies.
 //!
 //! Closures that are passed here are an instruction or two. A larger one may be compiled as a function of its own, and
-//! then without the vector instructions (measured: attention a dozen times slower); whoever has more to do writes the
-//! loop over [`read`] and [`write`].
+//! then without the vector instructions (measured: attention a dozen times slower). For more work, write the loop over
+//! [`read`] and [`write`].
 
 use crate::simd::Simd;
 

@@ -71,8 +71,8 @@ impl Limits {
 }
 
 /// How long a cache line takes to another thread of `cpu` and back, the best of some runs: from some tens of nanoseconds,
-/// where cores share a cache, to hundreds, where they are far from each other. Whoever runs in a virtual machine cannot see
-/// where its cores are, and they may be moved. `None` with one thread, or when no other came in time.
+/// where cores share a cache, to hundreds, where they are far from each other. A virtual machine does not see where its
+/// cores are, and they may be moved. `None` with one thread, or when no other came in time.
 ///
 /// # Errors
 /// When there is no thread.
@@ -96,8 +96,8 @@ pub fn round_trip(cpu: &Cpu) -> Result<Option<Duration>, DeviceError> {
 #[repr(align(128))]
 struct Line<T>(T);
 
-/// Passes a line to and fro as the first or the second of two players; what a round trip took, or `None` when there was
-/// nobody to play with, because one thread has both parts.
+/// Passes a line to and fro between two threads, as the first or the second of them. Gives the time of a round trip, or
+/// `None` when no second thread came, because one thread has both parts.
 fn passes(players: &AtomicU32, turn: &AtomicU32, me: u32) -> Option<Duration> {
     const TRIPS: u32 = 2000;
     const PATIENCE: Duration = Duration::from_millis(20);
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
     use crate::{CpuOptions, Isa};
 
-    /// Who waits for the other gives up where others hold the cores, so single tries may fail.
+    /// A thread stops waiting for the other where other processes hold the cores, so single tries may fail.
     const TRIES: usize = 50;
 
     #[test]

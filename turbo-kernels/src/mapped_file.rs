@@ -28,7 +28,7 @@ impl MappedFile {
     /// What the system says; [`io::ErrorKind::InvalidData`] for an empty file, which has no bytes to map, and
     /// [`io::ErrorKind::InvalidInput`] for what is not a regular file.
     pub fn open(path: &Path) -> io::Result<MappedFile> {
-        // before it is opened, which a pipe would delay until somebody writes into it
+        // before it is opened: opening a pipe blocks until a process writes into it
         check_regular(&fs::metadata(path)?)?;
         let file = File::open(path)?;
         // and of what was opened, which need not be what was there before
@@ -37,7 +37,7 @@ impl MappedFile {
         if metadata.len() == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the file is empty"));
         }
-        // SAFETY: the mapping is private to this value and read-only here. That nobody else changes the file while it
+        // SAFETY: the mapping is private to this value and read-only here. That nothing else changes the file while it
         // is mapped cannot be checked; the hazard is documented above and accepted for the reason given there.
         let bytes = unsafe { Mmap::map(&file)? };
         Ok(MappedFile { bytes })
@@ -53,7 +53,7 @@ impl MappedFile {
         #[cfg(unix)]
         if !bytes.is_empty() {
             let dont_need = memmap2::UncheckedAdvice::DontNeed;
-            // SAFETY: the advice may drop pages that hold what nobody else has; this mapping is only ever read, so its
+            // SAFETY: the advice may drop pages that hold the only copy of data; this mapping is only ever read, so its
             // pages hold what the file has, and a later access through any slice of it reads the same bytes again.
             let advised = unsafe { self.bytes.unchecked_advise_range(dont_need, bytes.start, bytes.len()) };
             // what was refused stays resident, which is what it was before

@@ -121,7 +121,7 @@ impl Kernel for Erf<'_> {
 }
 
 fn best() -> SupportedIsa {
-    // the environment is locked and copied by whoever reads it
+    // reading the environment locks and copies it
     static BEST: LazyLock<SupportedIsa> = LazyLock::new(|| {
         let isa = Isa::from_env().unwrap_or_else(|_| Isa::detect());
         SupportedIsa::check(isa).expect("what was detected, or let pass by name, is supported")

@@ -29,7 +29,7 @@ fn gpu() -> Option<Gpu> {
     }
 }
 
-/// All that the suite asks of any device, of values that lie anywhere and of values that lie for wide accesses.
+/// The whole suite, of values that lie anywhere and of values that lie for wide accesses.
 fn agrees_with_the_twins<F: Float>() {
     let Some(gpu) = gpu() else { return };
     let device = Cuda::<F>::new(Arc::new(gpu), CudaOptions::default());

@@ -1,4 +1,4 @@
-//! What is read next, asked for line by line while something else is computed.
+//! Prefetches what is read next, line by line, while something else is computed.
 
 use std::ops::Range;
 
@@ -7,8 +7,8 @@ use crate::{Columns, simd::Simd};
 /// Values of a cache line.
 pub(super) const LINE: usize = 16;
 
-/// A head of keys and of values in some rows. Each row lies in a page of its own, so nothing else asks for them, and all at
-/// once would hold up the core.
+/// A head of keys and of values in some rows. Each row lies in a page of its own, so the hardware prefetcher does not
+/// fetch it, and all of them at once would stall the core.
 pub(super) struct Ahead {
     /// The next row of keys and of values.
     next: [*const f32; 2],
@@ -39,7 +39,7 @@ impl Ahead {
         }
     }
 
-    /// Asks for the next line of keys and of values.
+    /// Prefetches the next line of keys and of values.
     #[inline(always)]
     pub(super) fn ask<S: Simd>(&mut self, s: S) {
         if self.rows == 0 {
@@ -54,7 +54,7 @@ impl Ahead {
         }
     }
 
-    /// Asks for all that is left.
+    /// Prefetches all that is left.
     #[inline(always)]
     pub(super) fn ask_for_rest<S: Simd>(&mut self, s: S) {
         while self.rows > 0 {

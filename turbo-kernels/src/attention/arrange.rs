@@ -49,7 +49,7 @@ impl<'a> HeadRows<'a> {
 /// words, and with lines of 0 behind them where tile registers load whole runs. Lanes behind the last query hold anything.
 pub(super) struct PackQueries<'a, const VECTORS: usize> {
     pub(super) rows: HeadRows<'a>,
-    /// From a query to that of the head that comes next, which is asked for.
+    /// From a query to that of the next head, which is prefetched.
     pub(super) next: Option<isize>,
     /// `[head_dim][queries]`, or as many lines of words.
     pub(super) to: &'a mut [f32],

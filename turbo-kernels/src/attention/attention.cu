@@ -104,7 +104,7 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Shared<32 * CO
     const unsigned keys = tile.keys.count - start;  // from the tile on
     float scores[WARP_ROWS] = {};
     for (unsigned part = 0; part < head_dim; part += PART) {
-      __syncthreads();  // everyone is done with what is overwritten
+      __syncthreads();  // all threads are done with what is overwritten
       load_keys<PART, PART + 1>(shared.k[0], k + static_cast<u64>(start) * problem.k_stride + part, problem.k_stride,
                                 keys, head_dim - part);
       if (head_dim > PART || start <= of_block.first) {

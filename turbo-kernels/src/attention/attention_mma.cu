@@ -164,7 +164,7 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Stage<D>* stag
     const Keys keys = {start, min(start + TILE_KEYS, of_tile.end)};
     const bool hides = !seen_by_all(problem, tile.first, tile.queries(), keys);
     const bool copied_not_finite = hides && has_copied_not_finite<T, D>(stage.v);
-    // what everyone has copied is there, and nobody reads the tile before any more
+    // the copies of all threads have landed, and no thread reads the tile before any more
     seen.finite = !__syncthreads_or(copied_not_finite);
     if (start != begin) source.begin_copy(stages, start + TILE_KEYS);
 

@@ -182,7 +182,7 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Tiles<D>& tile
     cp_async_wait<0>();
     const bool copied_not_finite = hides && has_copied_not_finite<T, D>(tiles.v[now]);
     wgmma_fence_shared();
-    // what everyone has copied is there, and nobody reads the tiles before any more
+    // the copies of all threads have landed, and no thread reads the tiles before any more
     if (__syncthreads_or(copied_not_finite)) {
       seen.start = start;
       rows.add_not_finite(tiles.v[now], seen);

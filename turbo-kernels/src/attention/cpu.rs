@@ -18,7 +18,7 @@ use crate::{
 const LEAST_ROWS: usize = 64;
 /// Pieces per thread, if the rows allow: what evens out threads that are not equally fast.
 const PIECES_PER_THREAD: usize = 4;
-/// Pieces per thread, if heads can be kept together: a head is asked for while the one before it is computed.
+/// Pieces per thread, if heads can be kept together: a head is prefetched while the one before it is computed.
 const MOST_PIECES_PER_THREAD: usize = 32;
 /// Multiply-adds that are worth a piece: a microsecond or two.
 const PIECE_WORK: usize = 1 << 16;
@@ -112,7 +112,7 @@ impl AttentionShape {
     }
 }
 
-/// How a batch is cut into runs of rows and groups of heads. It decides who computes a row, never what comes out.
+/// How a batch is cut into runs of rows and groups of heads. It decides which thread computes a row, never the result.
 #[derive(Clone, Copy)]
 struct AttentionCut<'a> {
     sequences: Sequences<'a>,
@@ -323,7 +323,7 @@ mod tests {
             let causal = attend(&cpu, causal_mask, &qkv);
             assert_eq!(attend(&cpu, causal_mask, &qkv[..777 * ROW]), causal[..777 * 16]);
             let near = attend(&cpu, window, &qkv);
-            // and where a value is NaN, whoever does not see it cannot tell
+            // and a NaN in a value changes no row that does not see it
             let mut with_nan = qkv[..300 * ROW].to_vec();
             with_nan[140 * ROW + 2 * 16 + 3] = f32::NAN;
             assert_eq!(attend(&cpu, causal_mask, &with_nan)[..140 * 16], causal[..140 * 16], "{isa} {dtype}");

@@ -14,8 +14,8 @@
 //! keys of one product. Its keys, values and weights stay in the caches, however long the sequence is, and memory is
 //! bounded. Where a sequence is longer than a stretch, sums wait in scratch for the next one (see [`super::weights`]).
 //!
-//! While a block's weights are computed, its share of the next stretch is asked for, or of the first one of the head
-//! that comes next: all stretches of a long sequence at once would drive each other out of the second-level cache, in
+//! While a block's weights are computed, its share of the next stretch is prefetched, or of the first one of the next
+//! head: all stretches of a long sequence at once would drive each other out of the second-level cache, in
 //! which rows that are whole pages apart share a few places.
 //!
 //! Every score is one chain of fused multiply-adds over ascending `k`, every sum one over ascending keys, continued
@@ -65,9 +65,10 @@ pub(super) struct Head<'a> {
     pub(super) k: Columns<&'a [f32]>,
     pub(super) v: Columns<&'a [f32]>,
     pub(super) bias: Option<ByDistance<'a>>,
-    /// Whether no head over the same rows came before, which would have asked for what this one reads.
+    /// Whether no head over the same rows came before, which would have prefetched what this one reads.
     pub(super) is_first: bool,
-    /// The head that probably comes next, over the same rows: what it reads first is asked for while this one computes.
+    /// The head that probably comes next, over the same rows: what it reads first is prefetched while this one
+    /// computes.
     pub(super) next: Option<usize>,
     /// `[rows, num_heads · head_dim]`.
     pub(super) out: SharedMut<'a, f32>,
@@ -153,7 +154,7 @@ impl Head<'_> {
     /// it).
     ///
     /// # Safety
-    /// While this runs, nobody else uses these columns of these rows of `out`.
+    /// While this runs, nothing else uses these columns of these rows of `out`.
     #[inline(always)]
     pub(super) unsafe fn attend<S: Simd>(
         &self,
@@ -197,8 +198,8 @@ impl Head<'_> {
         }
     }
 
-    /// Blocks of `[head_dim][lanes]`, a query to a lane. Lanes behind the last query hold anything: nobody looks at
-    /// what comes of them.
+    /// Blocks of `[head_dim][lanes]`, a query to a lane. Lanes behind the last query hold anything: their results are
+    /// not read.
     #[inline(always)]
     fn arrange_queries<S: Simd>(&self, s: S, rows: Range<usize>, blocks: &mut [f32]) {
         let (head_dim, most) = (self.shape.head_dim, block_queries::<S>());
@@ -206,7 +207,7 @@ impl Head<'_> {
         for (first, to) in starts.zip(blocks.chunks_mut(query_lines(head_dim) * most)) {
             let count = most.min(rows.end - first);
             let rows = HeadRows::new(self.q, self.head, head_dim, first, count);
-            // may lie behind the last value, but is only asked for
+            // may lie behind the last value, but is only prefetched
             let next = self.next.map(|next| (next as isize - self.head as isize) * head_dim as isize);
             // a block of one vector has lines of one vector
             if is_wide::<S>(count) {
@@ -217,9 +218,9 @@ impl Head<'_> {
         }
     }
 
-    /// Asks for what this head reads of some rows of queries, and of the keys and values of a sequence that begins at row
-    /// `tokens`. They lie in a page each, so nothing else asks for them, and one by one they would be most of the time of
-    /// short sequences.
+    /// Prefetches what this head reads of some rows of queries, and of the keys and values of a sequence that begins at
+    /// row `tokens`. Each row lies in a page of its own, so the hardware prefetcher does not fetch it; fetched one by
+    /// one they would be most of the time of short sequences.
     #[inline(always)]
     fn prefetch_own<S: Simd>(&self, s: S, queries: Range<usize>, tokens: usize, keys: Range<usize>) {
         for row in queries {
@@ -228,7 +229,7 @@ impl Head<'_> {
         self.ahead(self.head, tokens + keys.start..tokens + keys.end).ask_for_rest(s);
     }
 
-    /// Asks for the query of a head in one row.
+    /// Prefetches the query of a head in one row.
     #[inline(always)]
     fn prefetch_query<S: Simd>(&self, s: S, head: usize, row: usize) {
         let head_dim = self.shape.head_dim;
@@ -300,10 +301,10 @@ struct QueryRows<'a> {
 }
 
 impl<'a> QueryRows<'a> {
-    /// Lets every block attend to the keys of one stretch, and ask for its share of those that a head reads next.
+    /// Lets every block attend to the keys of one stretch, and prefetch its share of the rows that are read next.
     ///
     /// # Safety
-    /// While this runs, nobody else uses this head's columns of these rows of `out`.
+    /// While this runs, nothing else uses this head's columns of these rows of `out`.
     #[inline(always)]
     unsafe fn attend_to<S: Simd>(
         &self,
@@ -369,7 +370,7 @@ impl<'a> QueryRows<'a> {
     /// `len` of this head's columns from `column` on, in the row at position `row`.
     ///
     /// # Safety
-    /// The row is one of these, nobody else uses its columns of this head, and the last result is gone.
+    /// The row is one of these, nothing else uses its columns of this head, and the last result is gone.
     #[inline(always)]
     unsafe fn out(&self, row: usize, column: usize, len: usize) -> &'a mut [f32] {
         // SAFETY: columns of this head, in a row that the caller promises.
@@ -558,7 +559,7 @@ impl QueryBlock<'_> {
     ) -> [f32; MOST_QUERIES] {
         let Head { k, shape: AttentionShape { head_dim, .. }, .. } = *self.query_rows.head;
         let mut greatest = [f32::NEG_INFINITY; MOST_QUERIES];
-        // SAFETY: nobody else multiplies on this thread meanwhile.
+        // SAFETY: nothing else multiplies on this thread meanwhile.
         let mut registers = unsafe { TileRegisters::new(s) };
         for range in self.key_strips.clone() {
             if range.end <= grid.seen.start || range.start >= grid.seen.end {
@@ -776,8 +777,8 @@ impl<const VECTORS: usize, const ROWS: usize> Kernel for SumValues<'_, '_, VECTO
         }
         store!(|sum, row| s.mul_add(sum, s.splat(inverses[row]), zero), kept, line);
         for row in 0..ROWS {
-            // SAFETY: `width` values of a row, in scratch and in the result, of which whoever made `self` was promised this
-            // part.
+            // SAFETY: `width` values of a row, in scratch and in the result; the creator of `self` was promised this
+            // part of both.
             unsafe { std::ptr::copy_nonoverlapping(kept.add(row * line), to.add(row * stride), width) };
         }
     }

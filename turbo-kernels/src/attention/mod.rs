@@ -49,7 +49,7 @@ impl AttentionShape {
     }
 }
 
-/// Which tokens of a sequence attend. Whoever reads one row of each sequence alone needs no other.
+/// Which tokens of a sequence attend. A caller that reads one row of each sequence needs no other.
 ///
 /// A row that attends has the same bits whichever others do, where the device promises bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

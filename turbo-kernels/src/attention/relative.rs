@@ -200,7 +200,7 @@ impl<'a> ByDistance<'a> {
     }
 }
 
-/// Distances are counted in i32, which is exact: lengths are u32, and nobody has 2³¹ tokens in memory.
+/// Distances are counted in i32, which is exact: lengths are u32, and 2³¹ tokens fit no memory.
 fn write_slope(slope: f32, first: isize, out: &mut [f32]) {
     for (distance, out) in (first as i32..).zip(out) {
         *out = -slope * distance.abs() as f32;

@@ -108,7 +108,7 @@ struct Seen {
   Keys groups;            // of the tile: those with a key that some row of the warp sees
   float scale;            // from products to scores
   const float* biases;    // by distance, from that of the tile's first key and the warp's first row on; or null
-  bool finite;            // all values are, or no key is hidden; for who cleans them in registers
+  bool finite;            // all values are, or no key is hidden; for kernels that clean them in registers
 
   // Whether a group matters to the warp. WHOLE: each row sees each key.
   template <bool WHOLE>
@@ -280,7 +280,7 @@ struct Rows {
     return __any_sync(FULL_WARP, risen);
   }
 
-  // Brings the sums of fragment `m` to the scale that `weigh` told.
+  // Brings the sums of fragment `m` to the scale that `weigh` gave.
   __device__ __forceinline__ void rescale(int m, const float (&factors)[2]) {
 #pragma unroll
     for (int eight = 0; eight < D / 8; ++eight) {

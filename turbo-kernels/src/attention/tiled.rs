@@ -9,7 +9,7 @@
 //! turned over while they are packed, and sums when they are done.
 //!
 //! A register takes sixteen words, 32 keys, which are counted from the beginning of the sequence: which of them add up
-//! before they are added to a sum depends on nothing else. Keys of a register that nobody sees have weights of 0.
+//! before they are added to a sum depends on nothing else. Keys of a register that no query sees have weights of 0.
 
 use std::ops::Range;
 

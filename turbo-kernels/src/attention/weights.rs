@@ -85,7 +85,7 @@ impl Visible {
 }
 
 impl ScoreGrid<'_> {
-    /// Brings scores into the form whose greatest counts: scaled where `scale` asks for it, with the biases of their
+    /// Brings scores into the form whose greatest counts: scaled as `scale` says, with the biases of their
     /// distances, −∞ where a query does not see a key. Gives the greatest.
     ///
     /// `biases`: that of the last seen key and the first query, and on to lower distances.

@@ -21,7 +21,7 @@ struct Inputs {
 
 // out[i] = op of what `op` reads for value i: BLOCK_VALUES values for each block, `in_last` for the last one.
 // `op.load<W>(i)` reads what W values need; `op.combine(v, w)` makes the results of them in v. Nothing is converted
-// before all is asked for: a conversion waits for its load, and the next load would be issued only then.
+// before all loads are issued: a conversion waits for its load, and the next load would be issued only then.
 template <class T, class Op>
 __device__ __forceinline__ void each(const Op& op, T* out, unsigned in_last, u64 bits) {
   const u64 first = static_cast<u64>(blockIdx.x) * BLOCK_VALUES;

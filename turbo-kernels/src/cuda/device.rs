@@ -138,7 +138,7 @@ impl<F: Float> Device for Cuda<F> {
             return work(queue).map(|()| None);
         }
         let worked = catch_unwind(AssertUnwindSafe(|| work(queue)));
-        // behind a panic, too: whoever catches it goes on with a queue that does what it is given
+        // after a panic, too: a caller that catches it has a queue that runs its operations again
         let noted = queue.stream().end_recording();
         worked.unwrap_or_else(|panic| resume_unwind(panic))?;
         Ok(Some(CudaRecording { noted: noted?, driver, freed }))
@@ -361,7 +361,7 @@ mod tests {
         cuda.scale(queue, cuda.view(from, 0, 4)?, 2.0, cuda.view_mut(to, 0, 4)?)
     }
 
-    /// A recording holds addresses, and memory that was freed may be anybody's.
+    /// A recording holds addresses, and memory that was freed may belong to another block.
     #[test]
     fn a_recording_is_not_replayed_once_memory_was_freed() {
         let new = || Some(cuda()?.with_float::<f32>());
@@ -386,7 +386,7 @@ mod tests {
         // the same memory, by another name
         drop(cuda.with_float::<bf16>().allocate(16).unwrap());
         assert!(!cuda.replay(&mut queue, &noted).unwrap());
-        // whoever is asked, it is the memory of the queue that counts
+        // whichever device replays, it is the memory of the queue that counts
         let again = other.record(&mut queue, |queue| double(&cuda, queue, &from, &mut to)).unwrap().unwrap();
         drop(cuda.allocate(16).unwrap());
         assert!(!other.replay(&mut queue, &again).unwrap());

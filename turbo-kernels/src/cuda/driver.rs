@@ -1,4 +1,4 @@
-//! What a GPU is asked to do, whoever does it: the seam between [`super::Cuda`] and CUDA itself.
+//! The operations of a GPU, real or emulated: the seam between [`super::Cuda`] and CUDA itself.
 //!
 //! ```text
 //! Cuda<F> ──▶ Driver: memory, streams ──▶ Stream: kernels, products, copies, in order
@@ -49,9 +49,9 @@ pub struct DeviceInfo {
 /// A GPU, or the processor acting as one.
 ///
 /// # Safety
-/// Whoever uses a device trusts what is said below: memory has as many bytes as were asked for, is nobody else's until it is
-/// freed, and goes behind what uses it; all blocks of it are counted in one place; and what streams are asked to do, and
-/// their landings and recordings, touches what it is given alone, in order.
+/// Callers rely on what is said below: memory has as many bytes as were requested, belongs to nothing else until it is
+/// freed, and goes after what uses it; all blocks of it are counted in one place; and operations of streams, their
+/// landings and their recordings touch only what they are given, in order.
 pub unsafe trait Driver: Debug + Send + Sync + 'static {
     /// What the device is.
     fn info(&self) -> &DeviceInfo;
@@ -105,7 +105,7 @@ pub trait Stream: Send {
     ) -> Result<(), DeviceError>;
 
     /// Says what the next kernel may touch at most, so many bytes from each address on: a driver for tests finds kernels
-    /// that touch more. Nobody has to say.
+    /// that touch more. The call is optional.
     fn confine(&mut self, _spans: &[(Address, usize)]) {}
 
     /// Enqueues a product.
@@ -151,9 +151,9 @@ pub trait Stream: Send {
     /// From now on notes kernels and products, instead of doing them, until [`Stream::end_recording`]. `false` when this
     /// driver notes nothing, and then all is done as ever.
     ///
-    /// Copies cannot be noted: meanwhile they are refused, and so is waiting. Whoever records has done the same once before:
-    /// then kernels are loaded, algorithms chosen, and scratch memory has its size, so that none is freed which the
-    /// recording uses.
+    /// Copies cannot be noted: meanwhile they are refused, and so is waiting. The caller has run the same operations
+    /// once before: then kernels are loaded, algorithms chosen, and scratch memory has its size, so that none is freed
+    /// which the recording uses.
     ///
     /// # Errors
     /// When a recording is under way, or a device failure.

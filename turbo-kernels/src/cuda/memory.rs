@@ -21,8 +21,8 @@ pub struct CudaBlock {
 pub struct Freed(RwLock<u64>);
 
 impl Freed {
-    /// The number. While it is held no block of the device is freed: who uses memory by its address, not through a view,
-    /// sees by the number that all of it is still there.
+    /// The number. While it is held no block of the device is freed: code that uses memory by its address, not through
+    /// a view, compares the number to see that all of it is still there.
     pub(super) fn hold(&self) -> RwLockReadGuard<'_, u64> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -92,7 +92,7 @@ pub struct CudaView<'a, T: Element> {
     values: PhantomData<&'a [T]>,
 }
 
-/// Values on the device that a kernel writes, and nobody else uses meanwhile.
+/// Values on the device that a kernel writes, and nothing else uses meanwhile.
 #[derive(Debug)]
 pub struct CudaViewMut<'a, T: Element> {
     address: Address,
@@ -128,8 +128,8 @@ impl<'a, T: Element> CudaView<'a, T> {
 }
 
 impl<'a, T: Element> CudaViewMut<'a, T> {
-    /// The values of `view` to write, for who has seen that no other view shares one with it. Memory of a device can be
-    /// written through kernels alone, whose launches are where this must hold.
+    /// The values of `view` to write, for a caller that has checked that no other view shares one with it. Only kernels
+    /// write memory of a device, so this must hold where they are launched.
     pub(super) fn alone(view: CudaView<'a, T>) -> CudaViewMut<'a, T> {
         CudaViewMut { address: view.address, len: view.len, values: PhantomData }
     }

@@ -1,4 +1,4 @@
-//! NVIDIA GPUs: one device type over whoever drives one.
+//! NVIDIA GPUs: one device type over any driver.
 //!
 //! ```text
 //! family traits ──▶ Cuda<F>: views, launch shapes, arguments ──▶ Driver ──▶ CUDA, or the processor in tests

@@ -6,7 +6,7 @@ use crate::{KernelError, device::Element};
 /// Bytes that the wide accesses of a row kernel begin at a multiple of.
 const WIDE: usize = 16;
 
-/// How the rows of a batch are reduced, for who compares them; kernels choose for themselves otherwise.
+/// How the rows of a batch are reduced, for comparisons; otherwise the row length decides.
 ///
 /// Source: Fang et al., PPoPP'21, section 4.1.2 and Figure 5.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,7 +68,7 @@ impl RowKernel {
         Some(class.rev().find(|kernel| kernel.rows_of_group <= rows_of_group).unwrap_or(first))
     }
 
-    /// The one of `batched` or `classic` that reduces as told.
+    /// The one of `batched` or `classic` that reduces by `reduction`.
     ///
     /// # Errors
     /// [`KernelError::Size`] when there is none for rows of `columns`.

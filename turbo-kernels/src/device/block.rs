@@ -20,7 +20,7 @@ pub struct CpuBlock {
     memory: Memory,
 }
 
-/// Who frees the bytes.
+/// What frees the bytes.
 #[derive(Debug)]
 enum Memory {
     /// The allocator, with this layout.
@@ -36,7 +36,7 @@ unsafe impl Sync for CpuBlock {}
 
 impl CpuBlock {
     /// At least `bytes` bytes, all zero. From a huge page on they are mapped, so that a block takes no more memory than
-    /// it asks for.
+    /// requested.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
@@ -104,7 +104,7 @@ impl CpuBlock {
 impl Drop for CpuBlock {
     fn drop(&mut self) {
         if let Memory::Heap(layout) = self.memory {
-            // SAFETY: `start` came from `alloc_zeroed` with this layout, and nobody else frees it.
+            // SAFETY: `start` came from `alloc_zeroed` with this layout, and nothing else frees it.
             unsafe { dealloc(self.start.as_ptr(), layout) }
         }
     }
@@ -133,8 +133,9 @@ pub(crate) fn split<T: Element, const R: usize, const W: usize>(
         *target = locate(blocks, span)?;
     }
     // SAFETY: `locate` proved that each span holds aligned, initialised values inside one block. The blocks are
-    // borrowed mutably while the views live, so nobody else touches or frees them. No written span overlaps another span, and
-    // distinct blocks are distinct allocations, so no value that is read here is written through another view.
+    // borrowed mutably while the views live, so nothing else touches or frees them. No written span overlaps another
+    // span, and distinct blocks are distinct allocations, so no value that is read here is written through another
+    // view.
     let inputs = std::array::from_fn(|i| unsafe {
         slice::from_raw_parts(sources[i].as_ptr(), reads[i].bytes / size_of::<T>())
     });

@@ -1,5 +1,4 @@
-//! Which core a thread is on, and where the system may put one that wakes. Systems that do not tell, or are not asked,
-//! put threads where they like.
+//! Which core a thread is on, and which cores a thread that wakes may get. Linux only: elsewhere the system chooses.
 
 /// What is known of a core where nothing is.
 pub(super) const NOWHERE: usize = usize::MAX;
@@ -24,7 +23,7 @@ impl Cores {
     }
 
     /// Has `thread` use all of them but `core`, where there are others; so far it used all but `before`. If it did not,
-    /// somebody else has said since what it may use, as `taskset` does, and that stays; who says just that is not noticed.
+    /// another process has changed its cores since, as `taskset` does, and that stays; the same set is not noticed.
     pub(super) fn keep_off(&self, thread: i32, before: usize, core: usize) {
         system::keep_off(&self.0, thread, before, core);
     }

@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// How many threads do work that asks for `most` helpers.
+    /// How many threads do work that wants `most` helpers.
     fn threads(helpers: &Helpers, most: usize) -> usize {
         let threads = AtomicUsize::new(0);
         helpers.share(most, || {
@@ -85,7 +85,7 @@ mod tests {
         for (most, want) in [(0, 1), (2, 3), (3, 4), (100, 4)] {
             assert_eq!(threads(&helpers, most), want, "{most} asked for");
         }
-        // one asks while two of three are busy
+        // one shares while two of three are busy
         let (all_are_there, beside) = (Barrier::new(3), AtomicUsize::new(0));
         helpers.share(2, || {
             if all_are_there.wait().is_leader() {

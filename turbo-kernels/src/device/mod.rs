@@ -297,7 +297,7 @@ pub trait Device: Clone + Send + Sync + 'static {
     }
 }
 
-/// What a device says whose memory is the host's. Nobody has a landing to ask it with.
+/// The error of a device whose memory is the host's. Unreachable: such a device gives out no landing.
 fn no_landings() -> DeviceError {
     let why = "the device's memory is the host's".to_owned();
     DeviceError::Failed { what: "copy values to the host", why }
@@ -306,7 +306,7 @@ fn no_landings() -> DeviceError {
 /// Activations or constants in memory of device `D`, to be read.
 pub type FloatsOn<'a, D> = <D as Device>::View<'a, <D as Device>::Float>;
 
-/// Why a device could not do what was asked.
+/// Why an operation of a device failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// No memory left.
@@ -374,7 +374,7 @@ pub enum DeviceError {
     /// An instruction set that this machine lacks.
     #[error("this machine does not have the instruction set {isa}, it has {}", available())]
     UnsupportedIsa {
-        /// What was asked for.
+        /// The requested set.
         isa: Isa,
     },
     /// An environment variable that says what cannot be.
@@ -388,9 +388,9 @@ pub enum DeviceError {
     /// More threads than a [`Cpu`] takes.
     #[error("{threads} threads are too many to share an operation, ask for {most} at most")]
     TooManyThreads {
-        /// What was asked for.
+        /// The requested number.
         threads: usize,
-        /// What it takes.
+        /// The largest number that is possible.
         most: usize,
     },
     /// The device or its driver failed.
@@ -401,7 +401,7 @@ pub enum DeviceError {
         /// What the device said.
         why: String,
     },
-    /// The GPU is lost: whatever this process asks of it from now on fails.
+    /// The GPU is lost: every later operation of this process on it fails.
     #[error("{what}: {why}; this process can use the GPU no more")]
     Lost {
         /// What was being done.

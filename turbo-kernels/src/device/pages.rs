@@ -5,10 +5,9 @@
 //! ```
 //!
 //! A page of 4 KiB is where the hardware prefetcher stops, and one more entry of the TLB, whose misses cost a virtual
-//! machine twice as much. On a Zen 4 server weights that are smaller than a huge page were
-//! read from memory at two thirds of the rate when each had pages of its own; side by side they have huge ones, and what
-//! is asked for beyond the end of one is the beginning of the next. Rows and results lie so, too: they are seldom a
-//! whole number of huge pages.
+//! machine twice as much. On a Zen 4 server weights that are smaller than a huge page were read from memory at two
+//! thirds of the rate when each had pages of its own; side by side they have huge ones, and a prefetch beyond the end
+//! of one is the beginning of the next. Rows and results lie so, too: they are seldom a whole number of huge pages.
 
 use std::{
     ops::Range,
@@ -24,7 +23,7 @@ use super::ALIGNMENT;
 pub(super) const HUGE: usize = 2 << 20;
 /// A multiple of all pages that are not huge.
 const PAGE: usize = 64 << 10;
-/// What is mapped for blocks that share it. Pages that nobody has written yet are no memory.
+/// Bytes that are mapped for blocks to share. Pages that were never written take no memory.
 const SLAB: usize = 32 << 20;
 /// Blocks below this stay where the allocator puts them: caches hold them.
 const SMALL: usize = PAGE;
@@ -73,7 +72,7 @@ impl Drop for Pages {
             let end = ((first + self.range.end) / PAGE * PAGE).saturating_sub(first);
             if start < end {
                 let dont_need = memmap2::UncheckedAdvice::DontNeed;
-                // SAFETY: these pages hold bytes of this value alone, of which nobody has a pointer any more.
+                // SAFETY: these pages hold bytes of this value alone, to which no pointer is left.
                 let advised = unsafe { self.map.unchecked_advise_range(dont_need, start, end - start) };
                 // what was refused is given back with the mapping
                 drop(advised);
@@ -131,7 +130,7 @@ mod tests {
     }
 
     fn bytes(pages: &Pages) -> &[u8] {
-        // SAFETY: they are mapped, and nobody writes them while `pages` is borrowed.
+        // SAFETY: they are mapped, and nothing writes them while `pages` is borrowed.
         unsafe { std::slice::from_raw_parts(pages.start().as_ptr(), pages.range.len()) }
     }
 
@@ -162,7 +161,7 @@ mod tests {
         for byte in [3, 1, 6, 2, 5] {
             blocks.retain(|block| bytes(block)[0] != byte);
             assert!(blocks.iter().all(|block| bytes(block).iter().all(|b| *b == bytes(block)[0])));
-            // what is taken afterwards has never been anybody's
+            // a block taken afterwards is zeroed
             assert!(bytes(&slabs.take(SMALL).unwrap()).iter().all(|b| *b == 0));
         }
     }

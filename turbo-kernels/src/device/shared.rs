@@ -4,7 +4,7 @@ use std::{marker::PhantomData, slice};
 
 /// A slice whose parts are written by several threads at once.
 ///
-/// It is for kernels whose pieces are not contiguous; whoever has contiguous ones uses
+/// It is for kernels whose pieces are not contiguous; for contiguous ones there is
 /// [`super::CpuQueue::for_each_chunk`].
 #[derive(Clone, Copy)]
 pub(crate) struct SharedMut<'a, T> {
@@ -14,7 +14,7 @@ pub(crate) struct SharedMut<'a, T> {
 }
 
 // SAFETY: it gives threads `&mut T` one part at a time, which needs `T: Send`, or several of them `&T`, which needs
-// `T: Sync`; that parts which somebody writes are nobody else's is what callers of `slice` and `read` promise.
+// `T: Sync`; callers of `slice` and `read` promise that a part which one thread writes is used by nothing else.
 unsafe impl<T: Send + Sync> Send for SharedMut<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for SharedMut<'_, T> {}
@@ -51,7 +51,7 @@ impl<'a, T> SharedMut<'a, T> {
     pub(crate) unsafe fn slice(&self, start: usize, len: usize) -> &'a mut [T] {
         assert!(start <= self.len && len <= self.len - start, "{start} + {len} exceeds {}", self.len);
         // SAFETY: the values lie inside the slice that is borrowed for 'a, and the caller promises to be the only
-        // one who uses them.
+        // user of them.
         unsafe { slice::from_raw_parts_mut(self.first.add(start), len) }
     }
 
@@ -61,7 +61,7 @@ impl<'a, T> SharedMut<'a, T> {
     /// When they are not all inside.
     ///
     /// # Safety
-    /// While the result lives, nobody writes any of them.
+    /// While the result lives, nothing writes any of them.
     #[inline(always)]
     pub(crate) unsafe fn read(&self, start: usize, len: usize) -> &'a [T] {
         assert!(start <= self.len && len <= self.len - start, "{start} + {len} exceeds {}", self.len);

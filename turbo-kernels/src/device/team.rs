@@ -5,18 +5,18 @@
 //! workers  look at the claims ─▶ claim ─▶ work ─▶ count ─▶ look …   (outside a region: some tens of µs, then park)
 //! ```
 //!
-//! One word holds how many pieces there are and how many are claimed, so whoever adds one to it knows whether it has a
-//! piece, and of which job: a claimed piece keeps its job alive. Nobody enters or leaves, so a worker that comes late
-//! costs nothing, and one whose core is taken by somebody else holds up at most one piece. Handing an operation over
-//! takes a few transfers of a cache line.
+//! One word holds how many pieces there are and how many are claimed. A thread claims by adding one to it, and learns
+//! from the result whether it has a piece, and of which job: a claimed piece keeps its job alive. No thread enters or
+//! leaves a job, so a worker that comes late costs nothing, and one that loses its core delays at most one piece.
+//! Handing an operation over takes a few transfers of a cache line.
 //!
 //! In a region ([`Team::hold`]) the workers do not park, so that many short operations can follow each other; there
 //! they offer their core to others every few tens of microseconds. An idle team is parked and uses no CPU.
 //!
 //! Workers keep off the core of the caller. Linux likes to put a thread beside the one that wakes it, be another core
 //! idle, and moves it on when it next looks, a millisecond later: a short text is over by then. The caller itself may be
-//! moved at any time, to the core of a worker too, so each operation looks where it is. A worker whose cores somebody else
-//! has set meanwhile is left alone.
+//! moved at any time, to the core of a worker too, so each operation looks where it is. A worker whose cores another
+//! process has set meanwhile is left alone.
 
 use std::{
     any::Any,
@@ -39,7 +39,7 @@ use super::cores::{self, Cores};
 const SPIN: Duration = Duration::from_micros(40);
 /// Looks between two readings of the clock.
 const LOOKS: u32 = 64;
-/// Looks between two offers of the core to somebody else: some tens of microseconds.
+/// Looks between two yields of the core to other threads: some tens of microseconds.
 const PATIENCE: u32 = 1 << 9;
 
 /// In a word of claims: one claimed piece; the upper half is the number of pieces.
@@ -66,15 +66,15 @@ struct Shared {
     stop: AtomicBool,
 }
 
-/// The job and what is claimed of it, in one line: whoever claims has the job at hand.
+/// The job and what is claimed of it, in one cache line: claiming a piece fetches the job, too.
 struct Claims {
     /// Number of pieces, and number of claims, which may exceed it.
     word: AtomicU64,
     job: UnsafeCell<Option<Job>>,
 }
 
-// SAFETY: `job` is written by the caller while no piece is claimed, and read by whoever has claimed one; claiming
-// synchronises with publishing through `word`. The closure behind it is `Sync`.
+// SAFETY: `job` is written by the caller while no piece is claimed, and read only by threads that have claimed one;
+// claiming synchronises with publishing through `word`. The closure behind it is `Sync`.
 unsafe impl Sync for Shared {}
 // SAFETY: as above; the pointer is only followed while the caller keeps the closure alive in `for_each_piece`.
 unsafe impl Send for Shared {}
@@ -210,10 +210,10 @@ impl Shared {
         // each thread may claim one more than there are, and all claims have to be counted
         let most = u32::MAX as usize - self.parked.len();
         assert!(pieces <= most, "an operation of {pieces} pieces, at most {most} are possible");
-        // SAFETY: the lifetime is erased, not extended: the job is followed by whoever has claimed a piece of it, and
-        // `for_each_piece` does not return or unwind before every piece is counted.
+        // SAFETY: the lifetime is erased, not extended: only threads that have claimed a piece of the job follow it,
+        // and `for_each_piece` does not return or unwind before every piece is counted.
         let erased = unsafe { std::mem::transmute::<&(dyn Fn(usize, usize) + Sync), Job>(work) };
-        // SAFETY: every piece of the job before is counted, so nobody has a claim and reads the cell.
+        // SAFETY: every piece of the job before is counted, so no thread has a claim and reads the cell.
         unsafe { *self.claims.0.job.get() = Some(erased) };
         self.done.0.store(0, Relaxed);
         self.claims.0.word.store((pieces as u64) << PIECES, SeqCst);
@@ -297,7 +297,7 @@ impl Shared {
     }
 }
 
-/// Waits for a moment between two looks, and now and then for as long as somebody else needs the core.
+/// Spins for a moment between two looks; after every [`PATIENCE`] looks it yields the core to other threads.
 pub(crate) fn look(looks: &mut u32) {
     *looks = looks.wrapping_add(1);
     if looks.is_multiple_of(PATIENCE) {

@@ -4,7 +4,7 @@
 // stay in registers from the lookup to the end of the norm. Ids are known on the device alone: one that is no row of its
 // table makes its token's row NaN, and nothing is read for it.
 //
-//   kernel                             | who shares a row
+//   kernel                             | threads that share a row
 //   embed_...                          | a warp
 //   ..._512, ..._768, ..._1024         | a warp, up to that many columns
 //   ..._2048, ..._4096                 | a block of 256
@@ -36,8 +36,8 @@ struct Lookups {
   }
 };
 
-// to = from by a warp, or NaN if `from` is not what was asked for. Packs are read before the first is written; of those
-// that do not exist, the warp's first again.
+// to = from by a warp, or NaN if not `found`. Packs are read before the first is written; in the place of those that do
+// not exist, the warp's first again.
 template <int W, class T>
 __device__ __forceinline__ void copy_row(const T* __restrict__ from, bool found, T* __restrict__ to, unsigned columns) {
   constexpr int PACKS = 4;

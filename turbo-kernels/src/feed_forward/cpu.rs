@@ -209,14 +209,14 @@ impl<'a> Raw<'a> {
     }
 
     /// # Safety
-    /// While the result lives, nobody else uses the row.
+    /// While the result lives, nothing else uses the row.
     unsafe fn row_mut(&self, group: Group, row: usize) -> &'a mut [f32] {
         // SAFETY: the caller's promise.
         unsafe { self.of_track(group).slice(self.start(group, row), self.width) }
     }
 
     /// # Safety
-    /// While the result lives, nobody writes the row.
+    /// While the result lives, nothing writes the row.
     unsafe fn row(&self, group: Group, row: usize) -> &'a [f32] {
         // SAFETY: the caller's promise.
         unsafe { self.of_track(group).read(self.start(group, row), self.width) }
@@ -259,7 +259,7 @@ struct Put<'a> {
     activation: Activation,
     /// The first one that is put, and the first that is not.
     columns: (usize, usize),
-    /// The tiles of the group; nobody else writes the columns of these panels.
+    /// The tiles of the group; nothing else writes the columns of these panels.
     to: SharedMut<'a, f32>,
     stride: usize,
 }
@@ -293,7 +293,7 @@ impl Finish for Put<'_> {
                 let words = words_of(0, column).start..words_of(tile.rows - 1, column).end;
                 to.part(words.start, words.len())
             });
-            // SAFETY: the creator of `self` promised that nobody else writes these columns of these rows.
+            // SAFETY: the creator of `self` promised that nothing else writes these columns of these rows.
             return unsafe { activate::<F, S, true>(s, lines, self.activation, Halves { first, stride }) };
         }
         activate_in_place::<F, S>(s, lines, self.activation);
@@ -304,8 +304,8 @@ impl Finish for Put<'_> {
             line[end - first..].fill(0.0);
             for (column, values) in (first..run_end).step_by(S::LANES).zip(line.chunks_exact(S::LANES)) {
                 let words = words_of(row, column);
-                // SAFETY: the creator of `self` promised that nobody else writes these columns of these rows, and one row is
-                // borrowed at a time.
+                // SAFETY: the creator of `self` promised that nothing else writes these columns of these rows, and one
+                // row is borrowed at a time.
                 let words = unsafe { to.slice(words.start, words.len()) };
                 F::put(s, s.load(values), words);
             }
@@ -324,8 +324,8 @@ mod tests {
         (0..len).map(|i| ((i + seed) * 7919 % 1009) as f32 / 504.5 - 1.0).collect()
     }
 
-    /// What an operation before left in scratch, be it NaN, reaches nobody: a run of words whose end no column has
-    /// may be multiplied as a whole.
+    /// What an earlier operation left in scratch, be it NaN, reaches no result, although a run of words is multiplied
+    /// as a whole, with words behind the last column.
     #[test]
     fn what_lies_in_scratch_reaches_nobody() {
         for (rows, size, wide) in [(32, 312, 1200), (5, 40, 200), (29, 48, 33)] {
@@ -381,7 +381,7 @@ mod tests {
         }
     }
 
-    /// A weight knows what multiplies it, whichever device is asked to.
+    /// The weight decides the instruction set, not the device that multiplies it.
     #[test]
     fn weights_of_two_instruction_sets_make_a_layer() {
         let [rows, size, wide] = [29, 40, 130];

@@ -5,9 +5,9 @@
 //! ```
 //!
 //! Rows are cut into groups; each goes through the same stages, and a stage has the same number of pieces in every
-//! group. A piece begins when the stage before it is done in its group, so nobody waits for all threads between stages,
-//! and the first stage of the next group fills what waiting there is. Stages are claimed in ascending order and wait
-//! for earlier ones only, so somebody always gets on.
+//! group. A piece begins when the stage before it is done in its group, so there is no barrier of all threads between
+//! stages, and the first stage of the next group fills what waiting there is. Stages are claimed in ascending order and
+//! wait for earlier ones only, so some thread always makes progress.
 //!
 //! Where there are rows enough, each thread has groups of its own, a track, and what one stage leaves in its caches is
 //! there for the next. A thread that is through helps on the other tracks.
@@ -52,7 +52,7 @@ pub(crate) struct Piece {
 pub(crate) struct Stage {
     /// The first ones: each thread of the track has a run of them.
     pub(crate) shared: usize,
-    /// The last ones, in their order to whoever is free.
+    /// The last ones, in their order to the next free thread.
     pub(crate) free: usize,
 }
 
@@ -72,7 +72,7 @@ impl Stage {
 /// group before. They may be one stage, whose groups then come one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OneRoom {
-    /// It has pieces, or nobody would wait.
+    /// It has pieces: without one, no thread would wait.
     pub(crate) writer: usize,
     /// The writer, or a stage behind it.
     pub(crate) last_reader: usize,
@@ -129,7 +129,7 @@ impl<const STAGES: usize> Course<STAGES> {
             let Some(claim) = self.claim(number, track.claims.fetch_add(1, Relaxed)) else { continue };
             self.wait(&track.done, claim);
             let piece = self.piece(claim, shares, own);
-            // counted even if the work panics: who waits for it must not wait forever
+            // counted even if the work panics: threads that wait for it must not wait forever
             let _finished = CountWhenDropped(&track.done[piece.group.number % RING].0[piece.stage]);
             work(piece);
         }

@@ -168,7 +168,7 @@ fn product(
             // SAFETY: a piece has its own rows, and the course runs it when those whose place they take are done.
             PACK => unsafe { input.pack(group, index, |row| &row_of(x, row, weight)[block.values()]) },
             // SAFETY: the course runs it when the group is packed, if it is, and when the block before it is done. A piece has
-            // its own panels or its own tiles, so nobody else uses these values of the output.
+            // its own panels or its own tiles, so nothing else uses these values of the output.
             MULTIPLY => unsafe { input.multiply((group, block), cut, index, finish) },
             _ if !block.is_last() => {}
             _ => {

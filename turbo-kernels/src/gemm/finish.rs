@@ -21,13 +21,13 @@ use crate::{
 #[derive(Clone, Copy)]
 pub(crate) struct Store<'a> {
     out_features: usize,
-    // the parts of an epilogue, which every tile asks for
+    // the parts of an epilogue, which every tile reads
     bias: Option<&'a [f32]>,
     activation: Option<Activation>,
     residual: Option<&'a [f32]>,
     /// Which row of the product is the first of `out` and of the residual.
     first_row: usize,
-    /// `[rows, out_features]`; nobody else writes the columns of these panels in the rows of these tiles.
+    /// `[rows, out_features]`; nothing else writes the columns of these panels in the rows of these tiles.
     out: SharedMut<'a, f32>,
 }
 
@@ -93,14 +93,14 @@ impl Finish for Store<'_> {
             if columns == width {
                 let high = out.part(S::LANES, len - S::LANES);
                 let to = Halves { first: [out, high], stride };
-                // SAFETY: nobody else writes these columns of these rows.
+                // SAFETY: nothing else writes these columns of these rows.
                 return unsafe { activate::<F, S, false>(s, lines, activation, to) };
             }
             activate_in_place::<F, S>(s, lines, activation);
         }
         let residual = self.residual.map(|residual| &residual[start..start + len]);
         for (row, line) in lines.chunks_exact(width).enumerate() {
-            // SAFETY: nobody else writes these columns of these rows, and one row is borrowed at a time.
+            // SAFETY: nothing else writes these columns of these rows, and one row is borrowed at a time.
             let out = unsafe { out.slice(row * stride, columns) };
             for (at, (out, product)) in out.chunks_mut(S::LANES).zip(line.chunks_exact(S::LANES)).enumerate()
             {
@@ -125,7 +125,7 @@ pub(crate) struct Halves<'a> {
 /// Activates products, whole lines of panel width, and stores them: as they are, or `PUT` as the format packs them.
 ///
 /// # Safety
-/// Nobody else uses the places meanwhile.
+/// Nothing else uses the places meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn activate<F: Format, S: Simd, const PUT: bool>(
     s: S,
@@ -188,10 +188,10 @@ impl<F: Format, const PUT: bool> Kernel for Activate<F, PUT> {
         let Self { mut lines, count, activation, mut low, mut high, stride, .. } = self;
         with_activation!(activation, ACTIVATION => {
             for _ in 0..count {
-                // SAFETY: a line, as whoever made `self` says.
+                // SAFETY: a line, as the creator of `self` promised.
                 let products = unsafe { [s.load_ptr(lines), s.load_ptr(lines.add(S::LANES))] };
                 for (product, to) in products.into_iter().zip([low, high]) {
-                    // SAFETY: the words of half a line, which nobody else uses.
+                    // SAFETY: the words of half a line, which nothing else uses.
                     let to = unsafe { slice::from_raw_parts_mut(to, Self::words::<S>()) };
                     let activated = bias_act::apply(s, F::ACCURACY, ACTIVATION, product);
                     if PUT { F::put(s, activated, to) } else { s.store(activated, to) }
@@ -208,7 +208,7 @@ impl<F: Format, const PUT: bool> Kernel for Activate<F, PUT> {
 pub(super) struct KeepGreatest<'a> {
     pub(super) out_features: usize,
     pub(super) sequences: Sequences<'a>,
-    /// `[batch_size, out_features]`, the greatest so far; nobody else uses the columns of these panels.
+    /// `[batch_size, out_features]`, the greatest so far; nothing else uses the columns of these panels.
     pub(super) out: SharedMut<'a, f32>,
 }
 
@@ -240,7 +240,7 @@ impl Finish for KeepGreatest<'_> {
             if !self.sequences.tokens(b).contains(&row) {
                 continue;
             }
-            // SAFETY: the creator of `self` promised that these columns are used by nobody else, and one sequence is
+            // SAFETY: the creator of `self` promised that these columns are used by nothing else, and one sequence is
             // borrowed at a time.
             let out = unsafe { self.out.slice(b * self.out_features + first, columns) };
             for (most, product) in out.chunks_mut(S::LANES).zip(products.chunks_exact(S::LANES)) {

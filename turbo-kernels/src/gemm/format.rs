@@ -51,7 +51,7 @@ pub(crate) trait Format: Words + Copy + Send + Sync {
             for (row, values) in rows.iter().enumerate() {
                 // SAFETY: one of the whole runs of `k` values.
                 let values = unsafe { slice::from_raw_parts(values.as_ptr().add(number * of_run), of_run) };
-                // SAFETY: there is room for it, runs do not overlap, and nobody else uses these rows.
+                // SAFETY: there is room for it, runs do not overlap, and nothing else uses these rows.
                 let words = unsafe { slice::from_raw_parts_mut(runs.place(row, number), run_words) };
                 Self::pack_run(s, values, words);
             }

@@ -18,9 +18,9 @@
 //! about `√k` of that where errors are independent. One large value among small ones costs the small ones their precision.
 //!
 //! # What is not a number
-//! A row or column that holds a NaN or an infinity, or whose range is more than f32 holds, gives NaN. Values within [`LEAST`] of zero are zeros.
-//! Where the two scales multiply to more than f32 holds, a sum gives an infinity, as it would in any order, but for 0, which
-//! gives NaN.
+//! A row or column that holds a NaN or an infinity, or whose range is more than f32 holds, gives NaN. Values within
+//! [`LEAST`] of zero are zeros. Where the two scales multiply to more than f32 holds, a sum gives an infinity, as it
+//! would in any order, but for 0, which gives NaN.
 
 use std::{ops::Range, slice};
 
@@ -48,7 +48,7 @@ const ROW_STEPS: f32 = 254.0;
 /// Floats of this size are integers: what is added to it is rounded, halves to even, and stands in its lowest bits.
 const INTEGERS: f32 = 1.5 * (1 << 23) as f32;
 
-/// The least range or magnitude that is told from zero; the inverse of less may overflow.
+/// The least range or magnitude that does not count as zero; the inverse of less may overflow.
 const LEAST: f32 = 1e-30;
 
 impl Words for Int8 {
@@ -162,7 +162,7 @@ const CHAINS: usize = 4;
 /// Least and greatest of a row and 0; NaN if one of its values is, an infinity if one of them is.
 ///
 /// Their bits are compared, as integers: of positive floats the greatest has the greatest bits, of negative ones the
-/// least has, if the sign does not count as one, and behind both infinities come NaNs. So nobody has to look for them.
+/// least has, if the sign does not count as one, and behind both infinities come NaNs. So none are looked for.
 #[inline(always)]
 fn extremes<S: Simd>(s: S, row: &[f32]) -> (f32, f32) {
     let (mut positive, mut negative) = ([s.splat_i32(0); CHAINS], [s.splat_i32(0); CHAINS]);
@@ -255,7 +255,7 @@ impl Format for Int8 {
                     }
                     // SAFETY: one of the whole runs of `k` values.
                     let values = unsafe { slice::from_raw_parts(values.as_ptr().add(run * of_run), of_run) };
-                    // SAFETY: there is room for it, runs do not overlap, and nobody else uses these rows.
+                    // SAFETY: there is room for it, runs do not overlap, and nothing else uses these rows.
                     let words = unsafe { slice::from_raw_parts_mut(places.place(row, run), run_words) };
                     quantize(s, quantizer, values, words);
                 }

@@ -145,7 +145,7 @@ pub trait Gemm: Device {
         dtype: DType,
     ) -> Result<Self::Weight, KernelError>;
 
-    /// The bytes of a packed weight, for whoever keeps them; `None` where a device does not give them away.
+    /// The bytes of a packed weight, for a cache of them; `None` where a device does not give them out.
     fn image<'w>(&self, weight: &'w Self::Weight) -> Option<&'w [u8]>;
 
     /// The weight of which `image` is the [`Gemm::image`], made under the same name of [`Gemm::packing`].

@@ -163,7 +163,7 @@ impl<F: Format> Kernel for Once<'_, F> {
         // SAFETY: nothing else uses the tile meanwhile.
         F::pack_rows(s, &of_x, &mut unsafe { TileRows::new(SharedMut::new(&mut tile), rows, 0) });
         let tile = Tile { first_row: 0, rows, index: 0, order: Order::Packed, values: &tile };
-        // SAFETY: nobody else multiplies on this thread.
+        // SAFETY: nothing else multiplies on this thread.
         let (mut bits, mut registers) = (Vec::new(), unsafe { TileRegisters::new(s) });
         for columns in w.chunks(panel_width::<S>() * k) {
             let (mut panel, mut products) = (vec![0.0; F::panel_words::<S>(k)], Products::new());

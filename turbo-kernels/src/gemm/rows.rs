@@ -61,7 +61,7 @@ impl Groups {
     pub(crate) fn new(rows: usize, tile_rows: usize, row_words: usize, threads: usize) -> Groups {
         let tiles = EvenTiles::new(rows, tile_rows);
         let tracks = track_count(tiles, threads);
-        // as long as each other: whoever were through first would have to fetch rows from the caches of the others
+        // equally long: a thread that is done first would have to fetch rows from the caches of the others
         Groups::of((tiles.in_multiple(tracks), tile_rows), tracks, (row_words, ALIVE_BYTES), threads)
     }
 
@@ -354,7 +354,7 @@ impl<'a> ProductRows<'a> {
     /// Packs piece `index` of `group`, if there is one: `row(i)` are the values of row `i`, or a block of them.
     ///
     /// # Safety
-    /// Nobody else packs, puts or multiplies these rows, or those whose place they take, meanwhile.
+    /// Nothing else packs, puts or multiplies these rows, or those whose place they take, meanwhile.
     pub(crate) unsafe fn pack<'x>(&self, group: Group, index: usize, row: impl Fn(usize) -> &'x [f32]) {
         let (rows, tile) = self.groups.rows_of_piece(group, index);
         if !rows.is_empty() {
@@ -367,7 +367,7 @@ impl<'a> ProductRows<'a> {
     /// Multiplies a block of the values of some rows of a group: piece `index`, as `cut` says.
     ///
     /// # Safety
-    /// The group has been packed, if its rows are, and nobody writes it meanwhile.
+    /// The group has been packed, if its rows are, and nothing writes it meanwhile.
     pub(crate) unsafe fn multiply(
         &self,
         (group, block): (Group, Block),
@@ -416,7 +416,7 @@ struct PackRows<'a, R> {
     rows: Range<usize>,
     of_tile: Range<usize>,
     row: R,
-    /// The tile, of whose rows these are nobody else's.
+    /// The tile; nothing else uses these rows of it.
     to: SharedMut<'a, f32>,
 }
 
@@ -429,7 +429,7 @@ impl<'x, R: Fn(usize) -> &'x [f32]> FormatKernel for PackRows<'_, R> {
         let first = self.rows.start - self.of_tile.start;
         let count = self.rows.len();
         rows.iter_mut().zip(self.rows).for_each(|(values, row)| *values = (self.row)(row));
-        // SAFETY: whoever made `self` was promised that nobody else uses these rows.
+        // SAFETY: the creator of `self` was promised that nothing else uses these rows.
         let mut to = unsafe { TileRows::new(self.to, self.of_tile.len(), first) };
         F::pack_rows(s, &rows[..count], &mut to);
     }

@@ -22,7 +22,7 @@ pub(crate) trait Finish: Copy + Send + Sync {
     fn bias(&self) -> Option<&[f32]>;
 
     /// Where the products of a tile with the panel of `width` columns whose first is `first` are stored, if that is all.
-    /// The place is nobody else's.
+    /// Nothing else uses the place.
     fn place(&self, tile: Tile<'_>, first: usize, width: usize) -> Option<Place<'_>>;
 
     /// Where the products of a tile with the panel whose first column is `first` meet memory that no cache may have.
@@ -103,7 +103,7 @@ impl<'a> TileRows<'a> {
     /// Rows from `first` on of a tile of `rows` rows.
     ///
     /// # Safety
-    /// While the result lives, nobody else uses the words of the rows that are packed.
+    /// While the result lives, nothing else uses the words of the rows that are packed.
     pub(crate) unsafe fn new(tile: SharedMut<'a, f32>, rows: usize, first: usize) -> TileRows<'a> {
         TileRows { tile, rows, first }
     }
@@ -111,7 +111,7 @@ impl<'a> TileRows<'a> {
     /// The words of run `number` of the row that is `row` behind the first, all of whose runs have `words` words.
     #[inline(always)]
     pub(super) fn run(&mut self, row: usize, number: usize, words: usize) -> &mut [f32] {
-        // SAFETY: runs do not overlap, one is borrowed at a time, and nobody else uses these rows.
+        // SAFETY: runs do not overlap, one is borrowed at a time, and nothing else uses these rows.
         unsafe { self.tile.slice((number * self.rows + self.first + row) * words, words) }
     }
 
@@ -157,7 +157,7 @@ impl<'a, I: ExactSizeIterator<Item = Tile<'a>> + Clone, E: Finish> FormatKernel 
 
     #[inline(always)]
     fn run<F: Format, S: Simd>(self, s: S) {
-        // SAFETY: nobody else multiplies on this thread before this returns.
+        // SAFETY: nothing else multiplies on this thread before this returns.
         let (mut products, mut registers) = (Products::new(), unsafe { TileRegisters::new(s) });
         let block = self.block;
         let line = |value: usize| value / F::PER_WORD * panel_width::<S>();
@@ -180,7 +180,7 @@ impl<'a, I: ExactSizeIterator<Item = Tile<'a>> + Clone, E: Finish> FormatKernel 
                 let place = self.finish.place(tile, first, panel_width::<S>());
                 debug_assert!(place.is_some() || block.is_first() && block.is_last(), "sums have no room");
                 let to = place.unwrap_or_else(|| products.place::<S>());
-                // SAFETY: a place is nobody else's, as the finish says, and `products` are borrowed here.
+                // SAFETY: nothing else uses the place, as the finish says, and `products` are borrowed here.
                 unsafe { multiply::<S, F>(s, &mut registers, tile, columns, block, bias, to) };
                 if place.is_none() {
                     self.finish.finish::<F, S>(s, tile, first, &mut products.0);
@@ -191,7 +191,7 @@ impl<'a, I: ExactSizeIterator<Item = Tile<'a>> + Clone, E: Finish> FormatKernel 
     }
 }
 
-/// A panel of a weight, and what is asked for while a tile meets it.
+/// A panel of a weight, and what is prefetched while a tile is multiplied by it.
 #[derive(Clone, Copy)]
 pub(crate) struct Panel<'a> {
     /// As its format packs them.
@@ -207,7 +207,7 @@ impl<'a> Panel<'a> {
     }
 }
 
-/// Lines of weights that one tile asks for while it meets a panel.
+/// Lines of weights that one tile prefetches while it is multiplied by a panel.
 #[derive(Clone, Copy)]
 struct Share {
     from: *const f32,
@@ -251,32 +251,33 @@ impl Met {
     pub(crate) const NOTHING: Met = Met { to: std::ptr::null_mut(), added: None, stride: 0, rows: 0 };
 }
 
-/// Lines that memory shall deliver.
+/// Lines to prefetch.
 ///
-/// The first tile asks for what it reads itself a little later, the others each for a part of the next panel: while they
+/// The first tile prefetches what it reads itself a little later, the others each a part of the next panel: while they
 /// find theirs in the second-level cache, memory has time. On a Zen 5 server that takes a tenth off the time of 128
 /// rows times cold weights on two threads.
 ///
-/// What results meet is asked for too, a row or two with each run of `k`: the store of a line that no cache has keeps
-/// those behind it waiting, and all of them at once keep the product itself waiting. On a Zen 4 server results that are
-/// not in the second-level cache cost a tile some 500 cycles otherwise, a tenth of its time with bytes of 768 values.
+/// Lines that results are stored to are prefetched too, a row or two with each run of `k`: the store of a line that no
+/// cache has keeps those behind it waiting, and all of them at once stall the product itself. On a Zen 4 server results
+/// that are not in the second-level cache cost a tile some 500 cycles otherwise, a tenth of its time with bytes of 768
+/// values.
 ///
-/// Rows that are not packed come from wherever the operator before left them, and meet the first panel first: there each
-/// tile asks for those of the next one, a line of each with each run of `k`. On a Zen 5 server that takes 5 % off the time
+/// Rows that are not packed lie wherever the operator before left them, and meet the first panel first: there each tile
+/// prefetches those of the next one, a line of each with each run of `k`. On a Zen 5 server that takes 5 % off the time
 /// of 800 rows from the third-level cache times 384 × 384, and 1 % off that of 500 rows times 768 × 768.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     share: Share,
     /// What is left of it.
     met: Met,
-    /// Rows that are asked for with a run of `k`.
+    /// Rows that are prefetched with a run of `k`.
     met_per_run: usize,
-    /// Whether the rows that lie behind those of the tile are asked for too.
+    /// Whether the rows that lie behind those of the tile are prefetched too.
     pub(super) next_rows: bool,
 }
 
 impl Ahead {
-    /// Asks for what goes with the next line of the panel.
+    /// Prefetches the lines that go with the next line of the panel.
     #[inline(always)]
     pub(super) fn ask<S: Simd>(&mut self, s: S) {
         // In the order of addresses and without a condition, which takes a tenth of the time of a few rows.
@@ -287,7 +288,7 @@ impl Ahead {
         self.share.from = self.share.from.wrapping_byte_add(self.share.advance);
     }
 
-    /// Asks for the rows of what results meet that go with the next run of `k`, as far as there are any.
+    /// Prefetches the rows of [`Met`] that go with the next run of `k`, as far as there are any.
     #[inline(always)]
     pub(super) fn ask_for_met<S: Simd>(&mut self, s: S) {
         for _ in 0..self.met_per_run.min(self.met.rows) {

@@ -161,16 +161,20 @@ pub(super) fn transpose<S: Simd>(
     }
 }
 
-/// `Σₖ tile[row][k] · panel[k][column] + bias[column] + residual[row][column]` to `place`: one chain over ascending `k`
-/// from zero each, or an exact sum, then the bias, which may be shorter than the panel is wide, and then what `place`
-/// adds, if anything. A block of `k` that is not the first goes on with the sums in `place`, and one that is not the last
-/// leaves nothing but sums there; exact sums have to be whole at once. Rows that also meet a weight of another format may come in larger tiles than suits.
+/// Multiplies a tile by a panel, over one block of `k`, and stores to `place`:
+///
+/// * The result is `Σₖ tile[row][k] · panel[k][column] + bias[column] + place.residual[row][column]`, added in this
+///   order. The sum is one chain over ascending `k` from zero, or exact for bytes. Columns that `bias` lacks add 0.
+/// * Unless `block` is the first, sums go on from those in `place`.
+/// * Unless `block` is the last, `place` gets sums alone; bias and residual are not read.
+/// * Of [`Int8`](super::int8::Int8), `block` has to be first and last; this is not checked.
 ///
 /// # Panics
-/// When `place`, or what it adds, does not hold the tile's rows.
+/// When `place`, or its residual, does not hold the tile's rows; when the tile has more rows than registers hold; when
+/// [`is_tiled`] and rows are not packed.
 ///
 /// # Safety
-/// Nobody else uses the values of these rows and columns meanwhile.
+/// Nothing else uses the values of these rows and columns meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn multiply<S: Simd, N: Words>(
     s: S,
@@ -290,7 +294,7 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
             let run = left.min(RUN);
             ahead.ask_for_met(s);
             if rows_are_tiles::<S, N>() && ahead.next_rows {
-                // without a loop and a counter, which cost 2 % where nothing is asked for
+                // without a loop and a counter, which cost 2 % where nothing is prefetched
                 for_each_row!(ROWS, row => {
                     let row_ahead = (ROWS + row % POINTER_ROWS) * row_stride;
                     s.prefetch(of_run[row / POINTER_ROWS].wrapping_add(row_ahead).cast());
@@ -329,8 +333,8 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
             left -= run;
         }
         let end = End { kept, bias, residual, to, stride };
-        // SAFETY: `multiply` saw that the rows lie inside their place and inside what is added, and was promised that the
-        // place is nobody else's.
+        // SAFETY: `multiply` checked that the rows lie inside their place and inside what is added, and was promised
+        // that nothing else uses the place.
         unsafe {
             end.store::<S, N, ROWS, 0>(s, &sums);
             end.store::<S, N, ROWS, 1>(s, &sums);

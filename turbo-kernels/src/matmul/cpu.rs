@@ -87,7 +87,7 @@ impl HeadGroup<'_> {
     fn multiply<S: Simd>(&mut self, s: S, head: (usize, usize)) {
         let MatMulShape { m, n, k, .. } = self.shape;
         let tiles = EvenTiles::new(m, held_rows::<S>());
-        // SAFETY: nobody else multiplies on this thread before this returns.
+        // SAFETY: nothing else multiplies on this thread before this returns.
         let (mut products, mut registers) = (Products::new(), unsafe { TileRegisters::new(s) });
         for number in 0..tiles.count() {
             let rows = tiles.range(number);

@@ -160,7 +160,7 @@ impl NormGroup<'_> {
     /// Normalises part `piece` of `rows` in place, if there is such a part.
     ///
     /// # Safety
-    /// Nobody else uses these rows meanwhile.
+    /// Nothing else uses these rows meanwhile.
     pub(crate) unsafe fn run(&self, rows: Range<usize>, piece: usize) {
         let hidden_size = self.weights.gain.len();
         let first = rows.start + piece * self.rows_of_piece();

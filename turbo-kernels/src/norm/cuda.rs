@@ -100,7 +100,7 @@ impl<F: Float> Norm for Cuda<F> {
 }
 
 impl<F: Float> Cuda<F> {
-    /// `out = layer_norm(x)`, reduced as told, for who compares reductions.
+    /// `out = layer_norm(x)`, reduced by `reduction`, to compare reductions.
     ///
     /// # Errors
     /// [`KernelError::Length`]; [`KernelError::Size`] for rows longer than such a reduction takes, and for rows to a warp

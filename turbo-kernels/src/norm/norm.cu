@@ -4,7 +4,7 @@
 // of x, of the residual if there is one, and of the output; bias, gain and offset come from the L2 cache. All loads of a
 // thread are issued before the first reduction waits.
 //
-//   kernel                | who shares a row                         | rows of a group
+//   kernel                | threads that share a row                 | rows of a group
 //   ..._64, _128          | 8 or 16 lanes, up to that many columns   | 2
 //   ..._512_x1, _512_x2…  | a warp                                   | 1, 2 or 4, reduced together
 //   ..._2048, ..._4096    | a block of 256                           | 1
@@ -30,7 +30,7 @@ __device__ __forceinline__ void layer_norm(const T* __restrict__ x, const T* __r
   load_packs<THREADS>(bias ? bias : gain, 0, own, rows, of_bias);
   const RowWeights<T, PER / W> weights = load_weights<THREADS, PER / W>(gain, offset, own);
   // branches, the same for all: a choice for each value would take as long as adding it. x is unpacked last: compilers
-  // move what both branches begin with before them, where it would wait for x, and bias be asked for only then.
+  // move what both branches begin with before them, where it would wait for x, and bias be loaded only then.
   float v[ROWS][PER];
 #pragma unroll
   for (int y = 0; y < ROWS; ++y) {

@@ -14,7 +14,7 @@ pub(crate) static FAMILY: Family = family!("rotary", "../sequences.cuh", "rotary
 
 const NAME: &str = "rotary";
 
-/// Rows of a sequence behind the last of the table are NaN, as nobody knows here how long it is.
+/// Rows of a sequence behind the last of the table are NaN: its length is known on the device alone.
 impl<F: Float> Rotary for Cuda<F> {
     fn rotary(
         &self,

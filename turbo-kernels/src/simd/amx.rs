@@ -49,8 +49,8 @@ pub(super) fn is_native() -> bool {
     *NATIVE
 }
 
-/// Asks the operating system for the tiles, for all threads of this process: it makes room for them only where they are
-/// used.
+/// Requests the tiles from the operating system, for all threads of this process: it makes room for them only where
+/// they are used.
 #[cfg(target_os = "linux")]
 fn is_permitted() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
@@ -130,7 +130,7 @@ pub(super) unsafe fn configure(rows: usize) {
 /// [`is_there`].
 #[inline(always)]
 pub(super) unsafe fn release() {
-    // SAFETY: nobody else uses the tiles.
+    // SAFETY: nothing else uses the tiles.
     unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
 }
 
@@ -222,7 +222,7 @@ pub(super) unsafe fn add_products(operands: Operands, rows: *const i32, lines: *
             // SAFETY: the caller's promise.
             unsafe {
                 if many {
-                    // what a product needs is asked for before the one that comes before it
+                    // the operands of a product are loaded before the product in front of it
                     asm!(
                         "tileloadd tmm6, [{lines} + {line}*1]",
                         "tileloadd tmm4, [{rows} + {row}*1]",

@@ -188,7 +188,7 @@ impl State {
     fn run(&mut self, instruction: Instruction) -> Result<(), String> {
         match instruction {
             Instruction::Configure { from } => {
-                // SAFETY: an operand of 64 bytes, of whoever wrote the instruction.
+                // SAFETY: an operand of 64 bytes, for which the code with the instruction vouches.
                 let config = unsafe { ptr::read_unaligned(from as *const [u8; 64]) };
                 self.configure(&config)
             }
@@ -205,7 +205,7 @@ impl State {
                 tile.values = [[0; WORDS]; ROWS];
                 for row in 0..tile.rows {
                     let from = from.wrapping_add(row * stride) as *const u8;
-                    // SAFETY: an operand in memory, of whoever wrote the instruction.
+                    // SAFETY: an operand in memory, for which the code with the instruction vouches.
                     unsafe {
                         ptr::copy_nonoverlapping(from, tile.values[row].as_mut_ptr().cast(), 4 * tile.width)
                     };
@@ -236,7 +236,7 @@ impl State {
             if (rows, width) == (0, 0) {
                 continue;
             }
-            // other widths than whole words are allowed, and nobody has them
+            // other widths than whole words are allowed, but not used
             let is_shape = (1..=ROWS).contains(&rows) && (1..=4 * WORDS).contains(&width) && width % 4 == 0;
             if number >= TILES || !is_shape {
                 return Err(format!("tile {number} cannot have {rows} rows of {width} bytes"));

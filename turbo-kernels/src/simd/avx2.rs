@@ -189,7 +189,7 @@ pub(super) fn greatest_i32(v: __m256i) -> i32 {
 }
 
 /// [`Simd::prefetch_to_write`]. Written out, because the intrinsic is this instruction only in code that may use a feature
-/// which stable Rust does not name; without it, a line that another core has written is asked for twice.
+/// which stable Rust does not name; without it, a line that another core has written is requested twice.
 #[inline(always)]
 pub(super) fn prefetch_to_write(at: *mut f32) {
     // SAFETY: a prefetch reads and writes nothing and cannot fault, whatever the address. Processors of 64 bits that do

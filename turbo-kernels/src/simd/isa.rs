@@ -22,7 +22,7 @@ impl Isa {
     /// The environment variable that forces an instruction set: `amx`, `avx512`, `avx2` or `portable`.
     pub const VARIABLE: &str = "TURBO_CPU";
 
-    /// The best instruction set of this machine. Whoever asks has Linux asked for the tile registers of AMX, for the whole
+    /// The best instruction set of this machine. On Linux this requests the tile registers of AMX, for the whole
     /// process: its threads need larger stacks for signals from then on, if they have stacks of their own for them.
     #[must_use]
     pub fn detect() -> Isa {
@@ -38,12 +38,12 @@ impl Isa {
         }
     }
 
-    /// The instruction sets of this machine, the best first. Linux is asked for AMX as by [`Isa::detect`].
+    /// The instruction sets of this machine, the best first. Requests AMX from Linux, as [`Isa::detect`] does.
     pub fn available() -> impl Iterator<Item = Isa> {
         [Isa::Amx, Isa::Avx512, Isa::Avx2, Isa::Portable].into_iter().filter(|isa| isa.is_available())
     }
 
-    /// Whether this machine can run it. Who asks this of AMX has Linux asked as by [`Isa::detect`].
+    /// Whether this machine can run it. Of [`Isa::Amx`] this requests it from Linux, as [`Isa::detect`] does.
     #[must_use]
     pub fn is_available(self) -> bool {
         match self {
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// A set that is not found is visited by no test, and nobody hears of it.
+    /// Tests skip a set that is not found, without a word.
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     #[test]
     fn sets_that_the_system_tells_of_are_found() {

@@ -116,10 +116,10 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// overlap.
     unsafe fn transpose_ptr(self, rows: [*const f32; 8], to: *mut f32, stride: usize);
 
-    /// Asks for the line of `at` to be brought into the second-level cache; any address is fine.
+    /// Prefetches the line of `at` into the second-level cache; any address is fine.
     fn prefetch(self, at: *const f32);
 
-    /// Asks for the line of `at` to be brought into the caches as one that will be written; any address is fine.
+    /// Prefetches the line of `at` into the caches as one that will be written; any address is fine.
     fn prefetch_to_write(self, at: *mut f32);
 
     /// `a + b`.

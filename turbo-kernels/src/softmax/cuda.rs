@@ -1,4 +1,4 @@
-//! Softmax on a GPU: rows in registers, of as many threads as their length asks for.
+//! Softmax on a GPU: rows in registers, of as many threads as their length needs.
 
 use super::{ScoreShape, Softmax};
 use crate::{
@@ -103,7 +103,7 @@ impl<F: Float> Softmax for Cuda<F> {
 }
 
 impl<F: Float> Cuda<F> {
-    /// `out = softmax(scores)` of rows of `columns`, reduced as told, for who compares reductions.
+    /// `out = softmax(scores)` of rows of `columns`, reduced by `reduction`, to compare reductions.
     ///
     /// # Errors
     /// [`KernelError::Length`]; [`KernelError::Size`] for rows longer than such a reduction takes.

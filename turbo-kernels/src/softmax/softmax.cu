@@ -5,7 +5,7 @@
 // types instructions and not memory would be the limit: so a row that is seen whole is tested once, and one multiply-add
 // before a power of two does what scale, shift and range of an exponential are.
 //
-//   kernel                | who shares a row                         | rows of a group
+//   kernel                | threads that share a row                 | rows of a group
 //   ..._32, _64, _128     | 4, 8 or 16 lanes, up to that many keys   | 2
 //   ..._256_x1, _256_x2…  | a warp                                   | 1, 2 or 4, reduced together
 //   ..._2048, ..._4096    | a block of 256, with one barrier         | 1

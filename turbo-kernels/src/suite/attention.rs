@@ -253,7 +253,7 @@ impl Case<'_> {
         let on_sums = rig.put_u32(&sums);
         self.compare(&mut rig, Layout::Packed { cu_seqlens: on_sums.view() }, &values, columns, &starts);
 
-        // the same rows in three tensors, spread apart, with NaN in the padding: nobody may attend to it
+        // the same rows in three tensors, spread apart, with NaN in the padding: no query may attend to it
         let padded_len = self.seq_lens.iter().max().map_or(0, |&len| len as usize + 3);
         let mut widths = self.widths().into_iter();
         let parts = values.parts.map(|part| {

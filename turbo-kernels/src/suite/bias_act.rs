@@ -101,7 +101,7 @@ fn activations<D: BiasAct>(device: &D, values: &[f32]) {
     }
 }
 
-/// Of sums that lie between two values that can be stored: who rounds them first is off by more than the activation is.
+/// Of sums that lie between two values that can be stored: rounding them first errs by more than the activation does.
 fn biased_activations<D: BiasAct>(device: &D, width: usize) {
     const ROWS: usize = 3;
     let mut numbers = Numbers::<D::Float>::new(width);

@@ -1,5 +1,5 @@
-//! A device that stores less than f32, to test the suite itself: it must hold for one that does as told, and fail for
-//! one that is a little off.
+//! A device that stores less than f32, to test the suite itself: it must pass for one that is correct, and fail for one
+//! that is a little off.
 
 use std::{marker::PhantomData, num::NonZeroUsize};
 

@@ -110,7 +110,7 @@ fn special_values<D: TopK>(device: &D) {
     x[42] = D::Float::SMALLEST as f32;
     check(device, &x, COLUMNS, 4);
     check(device, &[f32::NEG_INFINITY; 70], 70, 64);
-    // fewer numbers than are asked for
+    // fewer numbers than `k`
     x[3..].fill(f32::NEG_INFINITY);
     check(device, &x, COLUMNS, 64);
 }

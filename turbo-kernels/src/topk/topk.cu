@@ -7,7 +7,7 @@
 // Bytes per value: itself, once. A thread has UNROLL packs of 16 bytes under way, as a row may have a whole
 // multiprocessor to itself.
 //
-//   kernel         | who has a row
+//   kernel         | threads of a row
 //   top_k_..._warp | a warp, of four in a block
 //   top_k_...      | a block of 1024
 //

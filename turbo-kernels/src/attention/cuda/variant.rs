@@ -267,7 +267,7 @@ mod tests {
         }
     }
 
-    /// So that a row's bits do not depend on who else is in the batch.
+    /// So that a row's bits do not depend on the other rows of the batch.
     #[test]
     fn four_warps_multiply_where_they_can_whatever_the_batch() {
         for (sequences, queries) in [(0, 0), (1, 1), (1, 512), (32, 512)] {

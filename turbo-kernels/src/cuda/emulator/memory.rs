@@ -24,7 +24,7 @@ pub(super) struct Memory {
     live: Mutex<BTreeMap<u64, usize>>,
     /// What it has.
     bytes: AtomicU64,
-    /// How often it was asked for some.
+    /// Allocations so far.
     asked: AtomicU64,
 }
 
@@ -78,7 +78,7 @@ impl Memory {
             "freed {bytes} bytes at {address:?}, where an allocation has {freed:?}"
         );
         let layout = layout(bytes).expect("it was allocated with this layout");
-        // SAFETY: `allocate` gave it out with this layout, and nobody has freed it: it was in the list.
+        // SAFETY: `allocate` gave it out with this layout, and it has not been freed: it was in the list.
         unsafe { dealloc(pointer(address), layout) };
     }
 
@@ -105,8 +105,8 @@ impl Memory {
         Ok(pointer(address))
     }
 
-    /// Lets a sanitizer, if there is one, find who touches more than `spans` while the result lives. Without spans all is
-    /// allowed.
+    /// Lets a sanitizer, if there is one, find accesses outside of `spans` while the result lives. Without spans all
+    /// are allowed.
     pub(super) fn confine(&self, spans: &[(Address, usize)]) -> Option<Confined> {
         let sanitizer = Sanitizer::of_this_process().filter(|_| !spans.is_empty())?;
         let live: Vec<_> = self.live().iter().map(|(first, bytes)| (Address(*first), *bytes)).collect();
@@ -122,7 +122,7 @@ fn pointer(address: Address) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(address.0 as usize)
 }
 
-/// As many bytes as asked for and no more, so that a sanitizer finds who goes beyond.
+/// As many bytes as requested and no more, so that a sanitizer finds accesses beyond.
 fn layout(bytes: usize) -> Option<Layout> {
     Layout::from_size_align(bytes.max(1), ALIGNMENT).ok()
 }

@@ -96,8 +96,8 @@ impl Emulator {
         self
     }
 
-    /// From now on an operation waits until somebody waits for it. Who only looks whether it is done has one operation done,
-    /// be it another; so it shows that the host went on, and in which order, without a clock.
+    /// From now on an operation runs when the host waits for it. A check whether it is done runs the oldest operation
+    /// alone, so it shows that the host went on, and in which order, without a clock.
     pub fn lag(&self) {
         self.operations.lag();
     }
@@ -131,15 +131,15 @@ impl Emulator {
         self.memory.leave_free(bytes);
     }
 
-    /// How often memory was asked for.
+    /// Allocations so far.
     #[must_use]
     pub fn allocations(&self) -> u64 {
         self.memory.asked()
     }
 }
 
-// SAFETY: memory is the host's, of as many bytes as were asked for, and all operations are in one list, which is done before
-// any goes; `freed` is one.
+// SAFETY: memory is the host's, of as many bytes as were requested, and all operations are in one list, which is done
+// before any goes; `freed` is one.
 unsafe impl Driver for Emulator {
     fn info(&self) -> &DeviceInfo {
         &self.info

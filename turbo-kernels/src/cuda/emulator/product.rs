@@ -27,7 +27,7 @@ pub(super) unsafe fn multiply(memory: &Memory, product: &Product) -> Result<(), 
         Rhs::Transposed => (n, k),
     };
     let bias = Matrices { first: product.bias, row_stride: 0, batch_stride: 0 };
-    // SAFETY: the caller vouches for the types, and for nobody else's writing there meanwhile.
+    // SAFETY: the caller promises the types, and that nothing else writes there meanwhile.
     let (x, w, bias, add) = unsafe {
         (
             read(memory, input, product.x, [batch, m, k])?,

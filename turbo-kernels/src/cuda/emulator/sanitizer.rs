@@ -1,4 +1,4 @@
-//! AddressSanitizer, in a process that runs under it: it is told which bytes no kernel may touch.
+//! AddressSanitizer, in a process that runs under it: poisons the bytes that no kernel may touch.
 
 use std::{ffi::c_void, sync::OnceLock};
 
@@ -49,7 +49,7 @@ impl Confined {
     ) -> Confined {
         let confined = Confined { sanitizer, allocations };
         for span in &confined.allocations {
-            // SAFETY: poisoning changes no memory, and who touches it is stopped.
+            // SAFETY: poisoning changes no memory, and an access to it ends the process.
             unsafe { (sanitizer.poison)(pointer(span.0), span.1) };
         }
         for span in allowed {

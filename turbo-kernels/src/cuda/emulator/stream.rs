@@ -1,4 +1,4 @@
-//! Operations of the emulated GPU, done at once or when somebody waits for them.
+//! Operations of the emulated GPU, done at once or when the host waits for them.
 
 use std::{
     collections::VecDeque,
@@ -12,7 +12,7 @@ use crate::{
     device::DeviceError,
 };
 
-/// What a stream is asked to do, with all that it needs for that.
+/// An operation of a stream, with all that it needs.
 #[derive(Clone)]
 enum Operation {
     Launch(Box<Launch>),
@@ -54,7 +54,7 @@ struct State {
     waiting: VecDeque<Operation>,
     /// How many were enqueued so far.
     enqueued: u64,
-    /// What the first one that failed while nobody waited for it said: told to whoever waits next.
+    /// The first error of an operation that was done late. From then on every wait reports it.
     failed: Option<String>,
 }
 
@@ -118,7 +118,7 @@ impl Operations {
         operation.perform(&self.memory).map(|()| number)
     }
 
-    /// Does all that waits; who frees memory does not learn what failed.
+    /// Does all that waits. A failure is not reported here, as freeing memory calls this.
     pub(super) fn do_all(&self) {
         let mut state = self.state();
         while !state.waiting.is_empty() {
@@ -155,7 +155,7 @@ impl Operation {
     fn perform(self, memory: &Memory) -> Result<(), DeviceError> {
         match self {
             Operation::Launch(launch) => launch.perform(memory),
-            // SAFETY: who enqueued it promised.
+            // SAFETY: the caller that enqueued it promised.
             Operation::Product(product) => unsafe { product::multiply(memory, &product) },
             Operation::Upload { from, to } => {
                 let to = memory.locate(to, from.len())?;
@@ -205,7 +205,7 @@ impl Launch {
         let mut arguments: Vec<*mut c_void> =
             self.arguments.iter_mut().map(|bytes| bytes.as_mut_ptr().cast()).collect();
         Kernels::of(self.kernel.module, self.edit, |kernels| {
-            // SAFETY: who enqueued it promised; its arguments were copied.
+            // SAFETY: the caller that enqueued it promised; its arguments were copied.
             unsafe { kernels.launch(self.kernel.name, self.shape, self.order, &mut arguments) }
         })
         .map_err(|why| DeviceError::Failed { what: self.kernel.name, why })

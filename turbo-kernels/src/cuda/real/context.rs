@@ -277,10 +277,10 @@ impl Drop for Pinned {
     }
 }
 
-/// Memory of the GPU that is no block of anybody: scratch of a stream. It may hold anything.
+/// Memory of the GPU that belongs to no block: scratch of a stream. It may hold anything.
 #[derive(Debug)]
 pub(super) struct Scratch {
-    /// Whose operations use it, and nobody else's.
+    /// Only operations of this stream use it.
     stream: Arc<RawStream>,
     pub(super) address: Address,
     pub(super) bytes: usize,

@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    /// Whose process has the same number, and who is not done with them.
+    /// Of another process with the same number, as in another container, that is still writing them.
     #[test]
     fn files_of_others_are_left_alone() {
         let folder = tempfile::tempdir().unwrap();

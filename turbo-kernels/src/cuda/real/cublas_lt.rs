@@ -1,6 +1,6 @@
 //! cuBLASLt's handles and its one verb, in the order of rows that this crate uses.
 //!
-//! cuBLASLt counts by columns. A row-major matrix is its own transpose there, so `y = x · w` is asked for as
+//! cuBLASLt counts by columns. A row-major matrix is its own transpose there, so `y = x · w` is computed as
 //! `yᵀ = wᵀ · xᵀ`: the first factor is `w`, and a bias along `yᵀ`'s rows is what a linear layer adds.
 
 use std::{ffi::c_void, mem, ptr, sync::Arc};
@@ -117,7 +117,7 @@ pub(super) struct Operands {
     pub(super) y: Address,
 }
 
-/// How cuBLASLt is told of products of one form.
+/// How products of one form are described to cuBLASLt.
 pub(super) struct Description {
     form: Form,
     /// Rows of `x`, `add` and `y`; can be set anew.

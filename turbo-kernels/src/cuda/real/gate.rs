@@ -1,5 +1,5 @@
-//! Whether CUDA can be used here, asked once and in one place. Nothing of CUDA is called before: to the bindings, a
-//! library or a function that is missing is a panic.
+//! Whether CUDA can be used here, checked once and in one place. Nothing of CUDA is called before: the bindings panic
+//! where a library or a function is missing.
 
 use std::sync::OnceLock;
 
@@ -48,7 +48,7 @@ fn driver() -> Result<Version, Unavailable> {
     }
     // SAFETY: it is there, so this is no panic; it stays open.
     let library = unsafe { cu::culib() };
-    // The version is asked first: it explains what else may be missing.
+    // The version is read first: it explains what else may be missing.
     check_symbols("libcuda.so.1", library, &["cuDriverGetVersion"])?;
     let mut number = 0;
     // SAFETY: the function is there, and may be called before `cuInit`.

@@ -57,7 +57,7 @@ fn compiler_for(info: &DeviceInfo, cuda: gate::Cuda) -> Result<Compiler, Unavail
     Compiler::new(found, cuda.nvrtc).ok_or(Unavailable::NewGpu { name, nvrtc: cuda.nvrtc })
 }
 
-/// So many bytes that were freed are given back at once: where nobody takes memory any more, other processes lack no more
+/// Freed bytes from which on they go back to the driver without waiting for an allocation: other processes lack no more
 /// than this, but while a stream records.
 const MOST_WAITING: usize = 64 << 20;
 
@@ -91,8 +91,8 @@ struct GivenBack {
 }
 
 impl Gpu {
-    /// GPU number `ordinal`. Whoever asks for one that is open has the same: what a block that is freed must wait for, and
-    /// which recordings it makes stale, is known once for each GPU.
+    /// GPU number `ordinal`; the same one, if it is open already: what a freed block must wait for, and which
+    /// recordings it makes stale, is known once for each GPU.
     ///
     /// # Errors
     /// What is missing.
@@ -102,7 +102,7 @@ impl Gpu {
         if ordinal >= cuda.gpus {
             return Err(Unavailable::NoSuchGpu { ordinal, count: cuda.gpus });
         }
-        // held until it is open: two who ask at the same time have one
+        // held until it is open: two callers at the same time get one
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(shared) = open.get(&ordinal).and_then(Weak::upgrade) {
             return Ok(Self(shared));
@@ -123,8 +123,8 @@ impl From<DeviceError> for Unavailable {
     }
 }
 
-// SAFETY: memory is the driver's, of as many bytes as were asked for, and goes when all is done that was enqueued; what is
-// shared there is one for each GPU, with `freed`.
+// SAFETY: memory is the driver's, of as many bytes as were requested, and goes when all is done that was enqueued; what
+// is shared there is one for each GPU, with `freed`.
 unsafe impl Driver for Gpu {
     fn info(&self) -> &DeviceInfo {
         &self.0.info
@@ -150,7 +150,7 @@ unsafe impl Driver for Gpu {
         match check("zero memory", zeroed).and_then(|()| stream.synchronize()) {
             Ok(()) => Ok(address),
             Err(error) => {
-                // SAFETY: it came from `take_memory`, and nobody has seen it.
+                // SAFETY: it came from `take_memory`, and has not been given out.
                 unsafe { give_memory(address) };
                 Err(error)
             }
@@ -192,7 +192,7 @@ impl Shared {
     }
 
     fn given_back(&self) -> std::sync::MutexGuard<'_, GivenBack> {
-        // whoever panicked left a list and numbers, each of them whole
+        // a panic leaves a list and numbers, each of them whole
         self.given_back.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -221,8 +221,8 @@ impl Shared {
         };
         for address in given_back.waiting.drain(..) {
             if is_alive {
-                // SAFETY: whoever gave it to `free` promised that it came from `allocate`, and that nothing uses it which
-                // is enqueued after; what was enqueued before is done.
+                // SAFETY: the caller of `free` promised that it came from `allocate`, and that nothing enqueued after
+                // uses it; what was enqueued before is done.
                 unsafe { give_memory(address) };
             }
         }

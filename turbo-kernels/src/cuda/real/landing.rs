@@ -32,7 +32,7 @@ impl PinnedLanding {
 impl Landing for PinnedLanding {
     fn reserve(&mut self, bytes: usize) -> Result<(), DeviceError> {
         if self.memory.as_ref().is_none_or(|memory| memory.len() < bytes) {
-            // the last copy, whose memory goes, and which nobody will read
+            // the last copy, whose memory goes and which is not read any more
             self.copied.synchronize()?;
             (self.memory, self.bytes) = (None, 0);
             // with room for somewhat longer ones: to pin memory takes as long as many a batch

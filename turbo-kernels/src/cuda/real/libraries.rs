@@ -23,7 +23,7 @@ pub(super) struct Library {
     pub(super) name: &'static str,
     /// The Python package that has it, without the version.
     pub(super) package: &'static str,
-    /// How the names of its files begin, in the order in which they are opened: a later one asks for an earlier one.
+    /// How the names of its files begin, in the order in which they are opened: a later one needs an earlier one.
     files: &'static [&'static str],
     /// Whether the loader finds it.
     is_found: fn() -> bool,
@@ -49,7 +49,7 @@ pub(super) const NVRTC: Library = Library {
 };
 
 impl Library {
-    /// The name by which the loader is asked first.
+    /// The name that the loader tries first.
     pub(super) fn file(&self) -> &'static str {
         self.files[self.files.len() - 1]
     }
@@ -107,8 +107,8 @@ fn newest(folder: &Path, begin: &str, most: u32) -> Option<PathBuf> {
 #[cfg(unix)]
 fn open(path: &Path) -> bool {
     use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
-    // SAFETY: what the library does at its start is NVIDIA's, or of whoever may write to a folder that the user names;
-    // it is never closed, so nothing of it is called after its end.
+    // SAFETY: the code that the library runs at its start is NVIDIA's, or of anyone with write access to a folder that
+    // the user names; it is never closed, so nothing of it is called after its end.
     unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map(std::mem::forget).is_ok()
 }
 

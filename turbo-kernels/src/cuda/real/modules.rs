@@ -15,7 +15,7 @@ use crate::{
 
 /// What every file of kernels stands behind.
 const COMMON: &str = include_str!("../common.cuh");
-/// Shared memory that a block may have without being asked for.
+/// Bytes of shared memory that a block may have without opting in to more.
 const USUAL_SHARED_BYTES: u32 = 48 * 1024;
 
 /// What a file of kernels is compiled from.

@@ -196,7 +196,7 @@ impl Call<'_> {
     }
 }
 
-/// Who does what of a product.
+/// Which part of a product cuBLASLt does, and which another pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     /// What cuBLASLt does behind the sum.

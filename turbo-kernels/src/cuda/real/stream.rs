@@ -159,7 +159,7 @@ impl Stream for GpuStream {
 impl Drop for GpuStream {
     fn drop(&mut self) {
         if self.raw.is_recording() {
-            // nobody will have it
+            // it is not wanted any more
             drop(self.end_recording());
         }
         // A recording may keep the stream alive, but not the staging. On a GPU that is lost, nothing is under way.

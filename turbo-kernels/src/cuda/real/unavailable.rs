@@ -85,7 +85,7 @@ pub enum Unavailable {
         driver: Version,
         /// The Python package that fits.
         package: String,
-        /// The name by which the loader is asked first.
+        /// The name that the loader tries first.
         file: &'static str,
     },
     /// Not what its name says, or damaged.
@@ -99,7 +99,7 @@ pub enum Unavailable {
     /// An ordinal beyond the last GPU.
     #[error("no GPU {ordinal}, there are {count} from 0 on")]
     NoSuchGpu {
-        /// What was asked for.
+        /// The requested number.
         ordinal: u32,
         /// How many there are.
         count: u32,

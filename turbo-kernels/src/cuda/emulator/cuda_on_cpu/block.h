@@ -4,7 +4,7 @@ namespace turbo {
 
 enum class State : uint8_t { fresh, ready, collective, barrier, returned };
 
-// What a lane does in a collective: its name, who takes part, and its operands, which stay on its stack.
+// What a lane does in a collective: its name, the lanes that take part, and its operands, which stay on its stack.
 struct Call {
   const char* name;
   unsigned mask;
@@ -177,7 +177,7 @@ class Block {
     __builtin_unreachable();
   }
 
-  // Meets the lanes of `mask` in the collective `name`. The last to come calls `complete` with everybody's operands.
+  // Meets the lanes of `mask` in the collective `name`. The last to come calls `complete` with the operands of all.
   template <class Operands>
   void collective(const char* name, unsigned mask, Operands& own, void (*complete)(Operands* const*, unsigned)) {
     const unsigned warp = thread / WARP, lane = thread % WARP;
@@ -211,7 +211,7 @@ class Block {
     votes_ |= vote;
     if (++at_barrier_ < size.x) {
       wait(State::barrier);
-      return voted_;  // nobody passes the next barrier before this
+      return voted_;  // no thread passes the next barrier before this
     }
     at_barrier_ = 0;
     voted_ = votes_;
@@ -229,7 +229,7 @@ class Block {
   Thread& self() { return threads_[thread]; }
   Thread& thread_of_warp(unsigned lane) { return threads_[thread / WARP * WARP + lane]; }
 
-  // Whether somebody has copied there, and products might not see it.
+  // Whether a thread has copied there, and products might not see it.
   bool is_landing(const char* first, size_t bytes) const {
     for (unsigned t = 0; t < size.x; ++t) {
       for (const char* at : threads_[t].landed) {
@@ -362,7 +362,7 @@ class Block {
     }
   }
 
-  // Nobody may go on: somebody waits for a lane of its warp, which waits for everybody.
+  // No thread can go on: one waits for a lane of its warp, which waits for the whole block.
   [[noreturn]] void fail_for_deadlock() {
     auto missing = [&](unsigned t) {
       const bool waits = threads_[t].state == State::collective;

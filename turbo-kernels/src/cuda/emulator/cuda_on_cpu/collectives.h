@@ -56,7 +56,7 @@ inline unsigned ballot(const char* name, unsigned mask, bool vote) {
 
 }  // namespace turbo
 
-// Segments of `width` lanes, a power of two; who would read beyond its segment reads itself.
+// Segments of `width` lanes, a power of two; a lane that would read beyond its segment reads itself.
 template <class T>
 inline T __shfl_sync(unsigned mask, T value, int from, int width = 32) {
   const unsigned segment = turbo::lane() & ~(width - 1u);

@@ -2,7 +2,7 @@
 
 namespace turbo {
 
-// Blocks that nobody runs. They keep their stacks, so that a launch costs no system call.
+// Blocks that no thread runs. They keep their stacks, so that a launch costs no system call.
 class Pool {
  public:
   ~Pool() {

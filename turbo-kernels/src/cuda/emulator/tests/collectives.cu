@@ -1,4 +1,4 @@
-// Each lane's view of a collective, for a test on the host. `in` holds what a kernel is told.
+// Each lane's view of a collective, for a test on the host. `in` holds a kernel's parameters.
 
 // out[lane] = the value that the lane gets; in = {which, operand, width}.
 extern "C" __global__ void shuffle(const unsigned* in, unsigned* out) {

@@ -13,7 +13,7 @@ fn finds(rig: &mut Rig, order: Order, program: Program, says: &[&str]) {
     assert!(error.starts_with(name), "{error}");
 }
 
-/// Who is found waiting depends on the order; that somebody is does not.
+/// Which thread is found waiting depends on the order; that one is does not.
 #[test]
 fn wrong_kernels_are_found_in_every_order() {
     in_every_order(|rig, order| {

@@ -1,4 +1,4 @@
-// What the three pretended libraries share: a GPU whose memory is the host's, and whose streams do nothing until somebody
+// What the three fake libraries share: a GPU whose memory is the host's, and whose streams do nothing until the host
 // waits for them. So what is freed, overwritten or unloaded too early shows.
 
 #include <stddef.h>

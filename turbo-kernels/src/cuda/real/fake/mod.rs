@@ -17,8 +17,8 @@ use twox_hash::XxHash3_128;
 use super::{cu, nvrtc};
 
 const MACHINE: &str = include_str!("machine.h");
-/// Libraries and what they are made of: the name of the file, its source, more arguments of the compiler. What asks for
-/// another one stands behind it.
+/// Libraries and what they are made of: the name of the file, its source, more arguments of the compiler. A library
+/// stands behind those that it needs.
 const LIBRARIES: [(&str, &str, &[&str]); 4] = [
     ("cuda", include_str!("cuda.c"), &["-Wl,-soname,libcuda.so"]),
     ("cuda-without-graphs", include_str!("cuda.c"), &["-Wl,-soname,libcuda.so", "-DFAKE_WITHOUT_GRAPHS"]),

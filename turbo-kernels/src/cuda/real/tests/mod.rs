@@ -1,4 +1,4 @@
-//! A GPU that is told what a real one would be, by libraries that pretend to be CUDA's.
+//! The calls to a real GPU, checked with fake libraries in the place of CUDA's.
 
 mod absence;
 mod kernels;

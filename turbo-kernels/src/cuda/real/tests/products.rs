@@ -1,4 +1,4 @@
-//! Products: what cuBLASLt is told of them, which algorithm does them, and what is left to kernels of ours.
+//! Products: how cuBLASLt is called, which algorithm does them, and what is left to kernels of this crate.
 
 use half::{bf16, f16};
 

@@ -111,7 +111,7 @@ fn a_recording_takes_no_copy() {
     });
 }
 
-/// Whoever copies to a landing, or replays, may be on another thread than who records.
+/// The thread that copies to a landing, or replays, may be another than the one that records.
 #[test]
 fn a_recording_begins_behind_what_it_cannot_hold() {
     on_a_gpu(a_recording_begins_behind_what_it_cannot_hold, &[], |_| {
@@ -187,7 +187,7 @@ fn a_model_is_given_back_by_one_wait() {
         assert_eq!(waits(), before);
         assert_eq!(gpu.free_bytes().unwrap(), taken + 200 * 400);
         assert_eq!(waits(), before + 1);
-        // whoever takes memory finds it; and where nobody does, other processes are not kept from much
+        // the next allocation finds it; without one, other processes lack little
         let block = gpu.allocate(400).unwrap();
         free(gpu, block, 400);
         let large = gpu.allocate(64 << 20).unwrap();
@@ -291,7 +291,7 @@ fn recordings_are_replayed() {
         unsafe { recording.replay() }.unwrap();
         drop(recording);
 
-        // one that nobody ends
+        // one that is never ended
         let mut stream = gpu.stream().unwrap();
         stream.begin_recording().unwrap();
         add(&mut *stream, block, 1000, 100).unwrap();
