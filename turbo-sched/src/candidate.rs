@@ -1,6 +1,6 @@
 //! What a batch would hold, as four numbers.
 //!
-//! In: the `seq_len` of one request after the other. Out: sizes that every cost model here is asked with.
+//! In: the `seq_len` of one request after the other. Out: the sizes that every cost model here takes.
 //! Growing by one request is O(1), so trying all sizes of a batch costs no more than trying the largest.
 
 use serde::{Deserialize, Serialize};

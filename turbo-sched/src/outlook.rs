@@ -1,15 +1,16 @@
-//! When a request that comes now would be answered: asked before it is let in, so that nobody waits in vain.
+//! When a request that comes now would be answered: for admission, so that no request waits in vain.
 //!
-//! In: who waits, what runs, what batches cost. Out: a time. It sees what a [`Batcher`](crate::Batcher) sees, but it is no
-//! queue: whoever lets requests in keeps it beside the batcher, which may be busy on another thread. Time is an argument.
+//! In: what waits, what runs, what batches cost. Out: a time. It sees what a [`Batcher`](crate::Batcher) sees, but it
+//! is no queue: admission keeps it beside the batcher, which may be busy on another thread. Time is an argument.
 //!
 //! A request is served behind what runs now, behind all that goes before it in the order of service, and at the end of its
-//! own batch; before each batch up to that one goes one of lower classes that are overdue, at most. Where the batcher looks
+//! own batch; before each batch up to that one goes at most one of overdue requests of lower priorities
+//! ([`BatcherConfig::overdue_after`](crate::BatcherConfig::overdue_after)). Where the batcher looks
 //! for the cheapest cuts, batches are counted as filled in its order: in the padded layout the cuts are a little cheaper,
 //! and packed batches are smaller, whose starts cost up to 2 % more.
 //!
 //! Predictions are held against what came of them ([`Outlook::answered`]), so that what no cost knows (other work of the
-//! machine, batches that are filled up by who comes later) is learnt, too.
+//! machine, batches that later requests fill up) is learnt, too.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -29,17 +30,17 @@ use crate::turns::Sharers;
 pub struct Outlook {
     cost: CostModel,
     overdue_after: Duration,
-    /// Whether priorities and deadlines decide who goes first.
+    /// Whether priorities and deadlines decide the order of service.
     by_rank: bool,
     planner: Planner,
     /// Lengths of what is planned.
     lens: Vec<u32>,
-    /// Lengths of those of lower classes whose batches go in between.
+    /// Lengths of overdue requests of lower priorities, whose batches go in between.
     between: Vec<u32>,
-    /// Lengths of those who wait, in order of service.
+    /// Lengths of waiting requests, in order of service.
     waiting: BTreeMap<Place, u32>,
     busy_until: Duration,
-    /// Who else wants the machine.
+    /// Other queues of the machine.
     sharers: Sharers,
     pace: Pace,
 }
@@ -49,12 +50,12 @@ pub struct Outlook {
 pub struct Prediction {
     /// What the costs of all batches up to its own say.
     pub by_cost: Duration,
-    /// What has to be expected after what such predictions came to: more often than not it is less. Where nobody else is
-    /// there it is what the costs say: nothing but them has a part in it, and who is refused would teach nothing.
+    /// `by_cost`, corrected by how earlier predictions came out, on the safe side. On an idle machine it is `by_cost`:
+    /// nothing else adds to it, and a refused request would teach nothing.
     pub expected: Duration,
 }
 
-/// How often it is looked at most who becomes overdue during a wait, which is longer for it.
+/// Most iterations over what becomes overdue during a wait, which makes the wait longer.
 const LOOKS: usize = 4;
 
 /// Where a request stands in the order of service, but for what becomes overdue: by priority, by deadline, by arrival; then
@@ -62,7 +63,7 @@ const LOOKS: usize = 4;
 type Place = (Reverse<Priority>, Duration, Duration, RequestId);
 
 impl Outlook {
-    /// An outlook on a batcher with this configuration, before which nobody waits.
+    /// An outlook on a batcher with this configuration and an empty queue.
     #[must_use]
     pub fn new(config: &BatcherConfig, cost: CostModel) -> Self {
         let policy = match (config.policy, cost.layout()) {
@@ -84,7 +85,7 @@ impl Outlook {
         }
     }
 
-    /// A request waits from now on. Whose length is not known yet comes with a guess, and again when it is.
+    /// A request waits from now on. Called again with another `seq_len` it replaces the first, which may be a guess.
     pub fn enter(&mut self, request: &Request) {
         self.waiting.insert(self.place(request), request.seq_len);
     }
@@ -99,9 +100,9 @@ impl Outlook {
         self.busy_until = then;
     }
 
-    /// Whose queues the machine works on besides. Before each batch of this one go as long a batch of each that asks and,
-    /// but for the last one, of whoever has a batch there now, which [`Outlook::busy_until`] counts. At first there is
-    /// nobody else.
+    /// The other queues of the machine; none at first. Before each batch of this one goes an equally long one of each
+    /// that asks for a turn and, but for the last batch, of one whose batch runs now, which [`Outlook::busy_until`]
+    /// counts.
     pub fn shared_with(&mut self, others: Sharers) {
         self.sharers = others;
     }
@@ -126,7 +127,7 @@ impl Outlook {
     ) -> Prediction {
         let (place, own) = (self.place(first), lens.into_iter());
         let is_idle = self.waiting.is_empty() && self.busy_until <= now;
-        // Who becomes overdue while it waits goes before it, too, and lets it wait for longer.
+        // Requests that become overdue while it waits go before it, too, and make it wait for longer.
         let (mut before, mut by_cost) = (None, Duration::ZERO);
         for _ in 0..LOOKS {
             let then = now.saturating_add(by_cost);
@@ -154,7 +155,7 @@ impl Outlook {
         Prediction { by_cost, expected }
     }
 
-    /// Time that requests of these lengths would take if nobody else were there.
+    /// Time that requests of these lengths would take on an idle machine.
     pub fn time_alone(&mut self, lens: impl IntoIterator<Item = u32>) -> Duration {
         self.lens.clear();
         self.lens.extend(lens);
@@ -176,7 +177,7 @@ impl Outlook {
         self.pace.observe(predicted.by_cost, allowed, taken, now);
     }
 
-    /// What the batches of `lens` take on a machine of one's own: all but the last, and that.
+    /// What the batches of `lens` take on an unshared machine: all but the last, and that.
     fn times(&mut self) -> [Duration; 2] {
         let batches = self.planner.plan(&self.lens, |batch| self.cost.cost(batch));
         let (all, last) = (batches.total_cost(), batches.iter().last().map_or(0.0, |batch| batch.cost.0));

@@ -5,23 +5,23 @@
 
 use std::time::Duration;
 
-/// Share of a new ratio in the mean and in the deviation. Requests of a batch tell nearly the same, and what errs in one
-/// batch is made up for in the next: so some ten batches of fifty, or in the simulator (`tests/outlook.rs`) the estimate
-/// runs after the last ones, and either too many are let in or too few.
+/// Share of a new ratio in the mean and in the deviation. Ratios of one batch are nearly the same, and an error in one
+/// batch is made up for in the next: so it averages over some ten batches of fifty. With a larger share the estimate
+/// follows the last batches, and in the simulator (`tests/outlook.rs`) either too many requests are let in or too few.
 const GAIN: f64 = 1.0 / 512.0;
-/// Seconds in which all but 1/e of what was learnt is forgotten, where nothing more is: who lets nobody in would never
-/// think better of it.
+/// Seconds in which all but 1/e of what was learnt is forgotten, where nothing new is learnt: else a server that
+/// refuses all requests would do so for ever.
 const FORGOTTEN_IN: f64 = 4.0;
 /// Mean deviations on top of the mean: TCP's.
 const DEVIATIONS: f64 = 4.0;
-/// The least part of what it was allowed that a request has to be predicted to take, to be of interest: a short wait is
-/// made of other things than a long one.
+/// Least predicted part of its allowed time with which a request is learnt from: a short wait has other causes than a
+/// long one.
 const LEAST_PART: f64 = 0.25;
-/// What is thought at first.
+/// Before anything is learnt.
 const FIRST: Pace = Pace { mean: 1.0, deviation: 0.05, holds_until: Duration::ZERO };
-/// Bounds of the factor. A prediction is never too long by more than half, unless others who share the machine want it no
-/// more, which may change at any time; and too short by more than this it is when a machine stands still, of which the past
-/// says nothing.
+/// Bounds of the factor. A prediction is too long by more than half only when other queues of the machine want it no
+/// more, which may change at any time; it is too short by more than the upper bound only when a machine stands still,
+/// which the past does not predict.
 const BOUNDS: (f64, f64) = (0.67, 3.0);
 
 /// The mean of taken by predicted time, and the mean deviation from it.

@@ -1,7 +1,7 @@
 //! Invented traffic for the batcher that serves: discrete events, no clock, the same result every time.
 //!
 //! In: a [`Batcher`], arrivals, and a machine given by what a batch takes on it. Out: a [`Report`].
-//! One machine runs one batch at a time; the batcher is told what each batch took, as in a server.
+//! One machine runs one batch at a time; the batcher observes what each batch took, as in a server.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -99,7 +99,7 @@ impl Report {
 
 /// Runs `arrivals` (ascending in time) through `batcher` until `horizon`. `machine` says what a batch takes.
 ///
-/// What the batcher has learnt it keeps; who still waits in it is taken back first.
+/// The batcher keeps what it has learnt; requests that still wait in it are taken back first.
 ///
 /// # Errors
 /// Those of [`Batcher::observe`], when `machine` answers zero.

@@ -22,7 +22,8 @@ use crate::limits::{Layout, Limits};
 ///
 /// * `lens`: `seq_len` of each waiting request. For a padded cost ascending: then consecutive cuts are optimal.
 /// * `cost`: of the whole batch, not per request; [`BatchTotal::FORBIDDEN`] for one that must not be formed. A request
-///   alone is formed even so, where nothing else can be done with it. Asked at most `lens.len() * max_batch_size` times.
+///   alone is formed even so, where nothing else can be done with it. Called at most `lens.len() * max_batch_size`
+///   times.
 ///
 /// Of plans that cost the same, the one whose last batch is smaller is taken.
 pub fn split(

@@ -1,16 +1,17 @@
-//! Whose turn it is on a device that several queues share.
+//! Turns on a device that several queues share.
 //!
-//! In: who asks, and how long each turn took. Out: who goes next. It owns no clock, no device and no thread.
+//! In: which queues ask for a turn, and how long each turn took. Out: which goes next. It owns no clock, no device and
+//! no thread.
 //!
-//! Each member has a tag, the device time that it has used; of those who ask, the one with the least tag goes next. Whoever
-//! comes back from idleness is given the tag of the turn that runs: it goes soon, and has nothing to claim for the time in
-//! which it wanted nothing.
+//! Each queue is a member with a tag, the device time that it has used; of the members that ask, the one with the least
+//! tag goes next. A member that was idle gets the tag of the turn that runs, if that is greater: it goes soon, but has
+//! no claim for the time in which it asked for nothing.
 //!
 //! Source: Goyal, Vin and Cheng, *Start-time Fair Queuing*, SIGCOMM'96, with equal weights. Departs in one thing: what a
-//! turn costs is known when it is done, and not before. What follows from it stays the same: two members that never stop
-//! asking have used the same time but for one turn of each; and whoever asks waits for what runs, and then for each other
-//! member at most as long as one turn of that and two of its own take: what two that began at once have cost is known when
-//! both are done.
+//! turn costs is known when it is done, and not before. The guarantees stay: two members that never stop asking have
+//! used the same time but for one turn of each; a member that asks waits for what runs, and then for each other member
+//! at most as long as one turn of that and two of its own take (the cost of two turns that began at once is known when
+//! both are done).
 
 use std::time::Duration;
 
@@ -19,11 +20,11 @@ use std::time::Duration;
 pub struct Turns {
     /// Free places are `None`.
     members: Vec<Option<State>>,
-    /// Whose turn it is, and how many it has at once: [`MOST_TURNS`] at most.
+    /// The member whose turn it is, and how many turns it has at once: [`MOST_TURNS`] at most.
     holder: Option<(Member, usize)>,
     /// Tag of the turn that began last.
     now: Duration,
-    /// Questions so far.
+    /// Requests for a turn so far.
     asked: u64,
     /// Members so far.
     joined: u64,
@@ -32,14 +33,14 @@ pub struct Turns {
 /// The turn that runs, and one that stands ready behind it.
 const MOST_TURNS: usize = 2;
 
-/// One of those who share a device. It is told from whoever had its place before.
+/// One of the queues that share a device. It differs from the member that had its place before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Member {
     place: usize,
     number: u64,
 }
 
-/// Who else wants a device.
+/// The other members that use a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sharers {
     /// Members that ask for a turn.
@@ -48,14 +49,14 @@ pub struct Sharers {
     pub running: bool,
 }
 
-/// What is asked of whoever names a member.
+/// The precondition of methods that take a member.
 const PRESENT: &str = "a member has not left";
 
 #[derive(Debug)]
 struct State {
     member: Member,
     tag: Duration,
-    /// The number of its question, while it has no answer.
+    /// The number of its request for a turn, while it waits.
     asks: Option<u64>,
 }
 
@@ -73,7 +74,7 @@ impl Turns {
         member
     }
 
-    /// Removes a member, if it has not left, and takes from it what it asks for and the turns that it has.
+    /// Removes a member, if it has not left, with its request for a turn and the turns that it has.
     pub fn leave(&mut self, member: Member) {
         if self.find(member).is_some() {
             self.members[member.place] = None;
@@ -81,7 +82,7 @@ impl Turns {
         self.holder = self.holder.filter(|(holder, _)| *holder != member);
     }
 
-    /// `member` wants a turn. Whoever has asked already has one question only.
+    /// `member` asks for a turn. Without effect if it waits for one already.
     ///
     /// # Panics
     /// If it has left.
@@ -103,9 +104,9 @@ impl Turns {
         self.state(member).asks = None;
     }
 
-    /// Who may begin now: of those who ask, the one that has used the device least; of several the one that has asked
-    /// first. While somebody has a turn nobody may, but for the same member when no other asks: its next turn, and no
-    /// further one, stands ready behind the one that runs.
+    /// The member that may begin now: of those that ask, the one that has used the device least; of several the one
+    /// that asked first. While a member has a turn none may, except the same member when no other asks: its next turn,
+    /// and no further one, stands ready behind the one that runs.
     #[must_use]
     pub fn next(&self) -> Option<Member> {
         let asks = |state: &State| Some(((state.tag, state.asks?), state.member));
@@ -139,7 +140,7 @@ impl Turns {
         self.holder = (turns > 1).then_some((holder, turns - 1));
     }
 
-    /// Whether somebody has a turn.
+    /// Whether a member has a turn.
     #[must_use]
     pub fn is_taken(&self) -> bool {
         self.holder.is_some()
@@ -160,7 +161,7 @@ impl Turns {
         self.members.iter().flatten().filter(|state| state.asks.is_some()).count()
     }
 
-    /// Who wants the device beside `member`.
+    /// The members beside `member` that use the device.
     #[must_use]
     pub fn sharers(&self, member: Member) -> Sharers {
         let others = || self.members.iter().flatten().filter(|state| state.member != member);
@@ -171,7 +172,7 @@ impl Turns {
         }
     }
 
-    /// Nothing once it has left.
+    /// `None` once it has left.
     fn find(&self, member: Member) -> Option<&State> {
         self.members.get(member.place)?.as_ref().filter(|state| state.member == member)
     }

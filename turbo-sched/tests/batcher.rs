@@ -1,4 +1,4 @@
-//! The batcher under any sequence of calls: nobody is lost, served twice, passed over for ever or squeezed in.
+//! The batcher under any sequence of calls: no request is lost, served twice, passed over for ever or squeezed in.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
@@ -173,8 +173,7 @@ proptest! {
         prop_assert_eq!(batcher.poll(now), Decision::Idle);
     }
 
-    /// A request waits at most `overdue_after`, the batch that runs then, two batches for each older one, and one more; where
-    /// all are of one class one for each.
+    /// The bound of [`BatcherConfig::overdue_after`].
     #[test]
     fn nobody_is_passed_over_for_ever(
         config in config(), layout in prop_oneof![Just(Layout::Padded), Just(Layout::Packed)],

@@ -1,5 +1,5 @@
 //! What bounding a batch by its time, and the order of batches, bring on a CPU: there a product of some forty rows is as
-//! fast as it gets per row, so that larger batches carry no more, and only hold up who comes next.
+//! fast as it gets per row, so that larger batches carry no more, and only delay what comes next.
 //!
 //! The machine is BERT-base on two cores: all weights once from memory, 11 ms, or 0.75 ms for each token and a little
 //! for attention, whichever takes longer. The cost model fits a line to it, as a server's does.

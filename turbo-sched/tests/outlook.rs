@@ -72,7 +72,7 @@ fn nobody_urgent() -> impl Strategy<Value = (u32, Option<u64>, u8)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// When nobody comes after it, a request is answered at the predicted time or, for what the cuts save over filling,
+    /// When no request comes after it, one is answered at the predicted time or, for what the cuts save over filling,
     /// before it; and what is served before it is what was counted.
     #[test]
     fn a_queue_that_is_worked_off_keeps_what_was_predicted(
@@ -121,14 +121,14 @@ proptest! {
         let (taken, predicted) = ((then - now).as_secs_f64(), predicted.by_cost.as_secs_f64());
         match (policy, layout) {
             // Its own batch may be filled up by those behind it, to 8 requests or 400 tokens; and batches are cut elsewhere,
-            // or short for somebody urgent.
+            // or short for an urgent request.
             (Policy::OptimalSplit, Layout::Packed) => {
                 prop_assert!(taken <= predicted * 1.12 + 7e-3, "{taken} s instead of {predicted} s");
                 if nobody_is_urgent {
                     prop_assert!(predicted <= taken * 1.12 + 7e-3, "{predicted} s instead of {taken} s");
                 }
             }
-            // Who shares its batch is a matter of lengths, and a batch goes first for any of its members.
+            // Lengths decide which requests share its batch, and a batch goes first for any of its members.
             (Policy::OptimalSplit, Layout::Padded) => {
                 prop_assert!(taken <= all * 1.001, "{taken} s of {all} s for all");
                 // Fewer may fill their batches so that they pad more, by no more than a batch holds.
@@ -157,8 +157,8 @@ struct Outcome {
     good_tokens: u64,
 }
 
-/// A server that lets in who is predicted to be answered within `slo`, and drops what expires in the queue. The machine
-/// takes up to `slower` times as long as its costs say, up to a fifth more or less.
+/// A server that admits requests predicted to be answered within `slo`, and drops what expires in the queue. The
+/// machine takes up to `slower` times as long as its costs say, up to a fifth more or less.
 fn serve(machine: Machine, arrivals: &[Arrival], slo: Duration, horizon: Duration, slower: f64) -> Outcome {
     let config = BatcherConfig::with_limits(limits(64, 2048));
     let (mut batcher, mut outlook) =

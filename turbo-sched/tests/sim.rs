@@ -1,4 +1,4 @@
-//! The simulator: nobody is lost in it, and it tells the policies apart as the paper does.
+//! The simulator: it loses no request, and ranks the policies as the paper does.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;

@@ -151,7 +151,7 @@ proptest! {
         prop_assert!(same(total, best_cuts(&lens, &cost)));
     }
 
-    /// So an outlook on packed batches, whose cost is one, fills them.
+    /// So an outlook on packed batches, whose cost is such a line, fills them.
     #[test]
     fn under_a_line_no_cuts_are_cheaper_than_batches_filled_from_the_front(
         lens in vec(0_u32..130, 0..=40), max_batch_size in 1..=9_usize, budget in 1_u64..600,

@@ -156,7 +156,7 @@ fn habit(rests: std::ops::Range<u64>) -> impl Strategy<Value = Habit> {
     (takes, prop::collection::vec(rests, 1..8)).prop_map(|(takes, rests)| Habit { takes, rests })
 }
 
-/// A member in the world: when it asks next, when it asked, and its turns so far.
+/// A member in the simulation: when it asks next, when it asked, and its turns so far.
 #[derive(Clone, Debug, Default)]
 struct Life {
     asks_at: u64,
@@ -166,7 +166,7 @@ struct Life {
     longest_wait: u64,
 }
 
-/// Runs the world, and gives of each member what it used and the longest time from question to turn. A member that never
+/// Simulates, and gives of each member what it used and the longest time from asking to its turn. A member that never
 /// rests asks while its turn runs, so its next one stands ready behind that if it may.
 fn run(habits: &[Habit], until: u64) -> Vec<(u64, u64)> {
     let mut turns = Turns::default();
@@ -229,8 +229,8 @@ proptest! {
         }
     }
 
-    /// Whoever asks has its turn after those that run or stand ready, and then after one of each other member, and for each
-    /// of them two of its own, at the latest.
+    /// A member that asks has its turn after those that run or stand ready, and then after one of each other member,
+    /// and for each of them two of its own, at the latest.
     #[test]
     fn nobody_starves(habits in prop::collection::vec(habit(0..300), 2..6)) {
         for ((_, waited), own) in run(&habits, 20_000).into_iter().zip(&habits) {
@@ -247,7 +247,8 @@ fn longest_wait(habits: &[Habit], own: &Habit) -> u64 {
     runs + others + 2 * (habits.len() as u64 - 1) * longest(own)
 }
 
-/// Two turns that began at once have the tag of the first: who comes back then is before the third for as long as both took.
+/// Two turns that began at once have the tag of the first: a member that comes back then goes before the third turn for
+/// as long as both took.
 #[test]
 fn two_turns_at_once_count_when_both_are_done() {
     let habits =

@@ -1,4 +1,4 @@
-//! What a batch costs: measured, learnt, and asked by every policy.
+//! What a batch costs: measured, learnt, and used by every policy.
 //!
 //! In: measurements of whole batches. Out: [`BatchTotal`] of a [`Candidate`], and where the number comes from.
 //! Numbers are plain `f64` in a unit of the caller's choice; only [`Batcher`](crate::Batcher) fixes it: seconds.

@@ -41,8 +41,8 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     })
 }
 
-/// A new file beside `path`, and its name. In containers every server is process 1, and they may share the folder: so a
-/// name that is taken is left to whose it is.
+/// A new file beside `path`, and its name. In containers every server is process 1, and they may share the folder: so
+/// an existing file is left alone, as another process may be writing it.
 fn create_aside(path: &Path) -> io::Result<(PathBuf, File)> {
     static SAVES: AtomicU64 = AtomicU64::new(0);
     loop {

@@ -3,7 +3,7 @@
 //! In: requests as they arrive, what finished batches cost, and the current time as an argument. Out: a batch,
 //! or the moment at which to ask again. It owns no clock and no thread: a server and a simulator drive it alike.
 //! Source: Fang et al., PPoPP'21, §5 (hungry and lazy, the half-SLO rule). Beyond it: an order among batches,
-//! deadlines, priorities, and a bound on how long anybody is passed over (see [`BatcherConfig`]).
+//! deadlines, priorities, and a bound on how long a request is passed over (see [`BatcherConfig::overdue_after`]).
 
 mod order;
 mod request;
@@ -39,14 +39,12 @@ pub enum Dispatch {
 
 /// What a [`Batcher`] does with its queue.
 ///
-/// The policy decides which requests share a batch, not which batch is first. With [`Policy::OptimalSplit`]
-/// that is, in this order: the batch of the request that is longest overdue; the highest priority in it; the
-/// earliest deadline of those that have it; what [`BatchOrder`] says. Where the overdue one is of a lower class than somebody
-/// who waits, it goes first every other time only: else classes would mean nothing as soon as more waits than is served
-/// before it is overdue. The other policies serve the batch of the request that came first.
+/// The policy decides which requests share a batch, not which batch is first. With [`Policy::OptimalSplit`] these
+/// decide, in this order: an overdue request ([`BatcherConfig::overdue_after`]); the highest priority in a batch; the
+/// earliest deadline at that priority; [`BatchOrder`]. The other policies serve the batch of the oldest request.
 ///
-/// With it a packed batch is also no larger than it takes to make its start cheap, and cut shorter where its end would come
-/// too late for one of its members and a smaller one's would not.
+/// With the split a packed batch is also no larger than it takes to make its start cheap, and cut shorter where that
+/// lets it end before a deadline of its members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatcherConfig {
     /// Which requests share a batch.
@@ -60,9 +58,14 @@ pub struct BatcherConfig {
     /// Requests that are planned at once, from the front of the order of service, which bounds the time in which batches
     /// are sought; no batch holds more.
     pub window: NonZeroUsize,
-    /// A request that has waited this long goes before all that have not, oldest first, but of a lower class only every other
-    /// time. So, hungry, it waits at most this long, plus the batch that runs then, plus one batch for each older request;
-    /// where others are of higher classes, two for each, and one more.
+    /// Wait after which a request is overdue. With [`Policy::OptimalSplit`] the batch of the oldest overdue request
+    /// goes first, whatever its priority. If a request of a higher priority waits then, the next batch is chosen as if
+    /// none were overdue: else priorities would mean nothing as soon as more comes than is served in time.
+    ///
+    /// Example, batches of one: A and B of priority 0 are overdue, newer C and D have priority 1. They go A, C, B, D.
+    ///
+    /// With [`Dispatch::Hungry`] a request starts at most this long after it arrived, plus the batch that runs then,
+    /// plus one batch for each older request; where priorities differ two for each, and one more.
     pub overdue_after: Duration,
 }
 
@@ -135,7 +138,8 @@ pub struct Batcher {
     /// In order of arrival.
     queue: Vec<Request>,
     planner: Planner,
-    /// Whether the last batch went first for somebody overdue of a lower class than others: the next one does not.
+    /// Whether the last batch went first for an overdue request while one of a higher priority waited: see
+    /// [`BatcherConfig::overdue_after`].
     overdue_last: bool,
     /// Positions in `queue`, in order of service; what the planner sees.
     order: Vec<usize>,
@@ -174,7 +178,7 @@ impl Batcher {
         position.map(|position| self.queue.remove(position)).is_some()
     }
 
-    /// Takes back every request of whose id `gone` says so, in one pass; returns how many waited here.
+    /// Takes back every request for whose id `gone` is true, in one pass; returns how many.
     pub fn cancel_all(&mut self, gone: impl Fn(RequestId) -> bool) -> usize {
         let waiting = self.queue.len();
         self.queue.retain(|request| !gone(request.id));
@@ -228,8 +232,8 @@ impl Batcher {
         self.queue.is_empty()
     }
 
-    /// Time that the whole queue would take if it were served in order of arrival: an honest answer to a client
-    /// that is told to come back later.
+    /// Time that the whole queue would take if it were served in order of arrival: when a refused client may try
+    /// again.
     #[must_use]
     pub fn backlog(&self) -> Duration {
         let (mut open, mut total) = (Candidate::default(), 0.0);
@@ -284,8 +288,8 @@ impl Batcher {
 
     /// The earliest moment at which a batch should start. It moves only when the queue or the costs do.
     ///
-    /// The paper asks how long the current batch would take. What waits may become several batches, and the
-    /// oldest request may be in the last of them, so the time of all is taken.
+    /// The paper takes the time of the current batch. What waits may become several batches, and the oldest request
+    /// may be in the last of them, so the time of all is taken.
     fn run_at(&self) -> Duration {
         let Dispatch::Lazy { timeout, slo } = self.config.dispatch else { return Duration::ZERO };
         let waiting: Candidate = self.queue.iter().map(|request| request.seq_len).collect();
@@ -328,8 +332,8 @@ impl Batcher {
         self.config.policy == Policy::OptimalSplit && self.cost.layout() == Layout::Packed
     }
 
-    /// Whether the start of a packed batch is a small share of it. More in it would hardly make a token cheaper, but
-    /// everybody's answer later: of those who are in it, and of who comes while it runs.
+    /// Whether the start of a packed batch is a small share of its cost. More in it would hardly make a token cheaper,
+    /// but all answers later: those of its members, and of requests that come while it runs.
     fn is_large_enough(&self, batch: &Candidate) -> bool {
         let start = self.cost.cost(&Candidate::default());
         self.cuts_short() && start.0 <= SHARE_OF_START * self.cost.cost(batch).0
@@ -349,9 +353,9 @@ impl Batcher {
     }
 
     /// As many of a batch's members, from the front of the order of service, as end before the deadlines of all of them
-    /// that can be met at all: who is urgent does not wait for those that it is batched with. But a token must not
-    /// become much dearer by that, or the deadlines of those behind would pay for it; a deadline that only so short a
-    /// batch meets is given up.
+    /// that can be met at all: an urgent request does not wait for others in its batch. But a token must not become
+    /// much dearer by that, or the deadlines of later batches would pay for it; a deadline that only so short a batch
+    /// meets is given up.
     fn in_time<'a>(&self, batch: PlannedBatch<'a>, now: Duration) -> PlannedBatch<'a> {
         let per_token = |batch: &Candidate, cost: BatchTotal| cost.0 / batch.total_tokens as f64;
         let dearest = DEARER_FOR_A_DEADLINE * per_token(&batch.candidate, batch.cost);

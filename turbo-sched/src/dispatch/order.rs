@@ -1,4 +1,4 @@
-//! Who goes first, among requests and among batches. What compares as less goes first.
+//! Which request and which batch goes first. What compares as less goes first.
 
 use std::cmp::{Ordering, Reverse};
 use std::time::Duration;
@@ -59,8 +59,8 @@ pub(super) fn of_batch<'a>(
     };
     let mut batch_size = 0;
     for request in requests {
-        // Members of its highest class alone: a batch must not go first for the class of one and the deadline, or the age,
-        // of another.
+        // Members of its highest priority alone: a batch must not go first for the priority of one and the deadline, or
+        // the age, of another.
         if request.priority > rank.priority {
             rank =
                 Rank { priority: request.priority, deadline: Duration::MAX, arrived: Duration::MAX, ..rank };
@@ -83,8 +83,8 @@ pub(super) fn of_batch<'a>(
     }
 }
 
-/// By the highest priority in it, by deadline and arrival of those who have it, by cost per request; equal where the order
-/// does not ask.
+/// Compares by the highest priority in a batch, by deadline and arrival at that priority, by cost per request. What the
+/// [`BatchOrder`] does not use is equal in all.
 pub(super) struct Rank {
     priority: Priority,
     deadline: Duration,

@@ -19,10 +19,9 @@ pub struct Request {
     pub seq_len: u32,
     /// When it arrived.
     pub arrived: Duration,
-    /// When its answer is worthless. A request past its deadline is still served: whoever wants it dropped
-    /// cancels it.
+    /// When its answer is worthless. A request past its deadline is still served unless the caller cancels it.
     pub deadline: Option<Duration>,
-    /// Whom it may overtake.
+    /// It may overtake requests of a lower one.
     pub priority: Priority,
 }
 
