@@ -84,7 +84,7 @@ impl Checkpoint {
         }
         let mut checkpoint =
             Self { dir, name, config, task, architecture, weights, modules, tokenizer, warnings };
-        // Drawing the graph is what asks for every weight; how it pools does not matter for that.
+        // Drawing the graph looks up every weight; the pooling does not matter for that.
         checkpoint.graph(Pooling::Mean)?;
         let lacking = task.and_then(|task| checkpoint.lacks(task).err().map(|error| (task, error)));
         checkpoint.warnings.extend(lacking.map(|(task, error)| format!("no {task}: {error}")));
@@ -116,7 +116,7 @@ impl Checkpoint {
         limits(&self.config, &self.modules)
     }
 
-    /// Proves that `input_ids`, whoever made them, can be run.
+    /// Checks that `input_ids` from any source can be run.
     ///
     /// # Errors
     /// [`TokenizeError::Empty`], [`TokenizeError::TooLong`], [`TokenizeError::Vocabulary`].
@@ -125,7 +125,7 @@ impl Checkpoint {
     }
 
     /// What the folder is made for: what its modules say, or else the class of the model; `None` for a bare encoder,
-    /// whose vectors the caller may pool as he likes.
+    /// whose vectors the caller may pool in any way.
     pub fn task(&self) -> Option<Task> {
         self.task
     }
@@ -166,8 +166,8 @@ impl Checkpoint {
         self.config.labels().score_function
     }
 
-    /// How the logits of a cross-encoder become scores, as in the sentence-transformers library: as the folder asks for,
-    /// or else between 0 and 1 where there is one, and not at all where there are several.
+    /// How the logits of a cross-encoder become scores, as in the sentence-transformers library: by the function that
+    /// the folder names; else by a sigmoid where there is one label, and unchanged where there are several.
     pub fn pair_score_function(&self) -> ScoreFunction {
         let labels = self.config.labels();
         let default = if labels.names.len() == 1 { ScoreFunction::Sigmoid } else { ScoreFunction::Identity };
@@ -175,7 +175,7 @@ impl Checkpoint {
         self.asked_score_function().ok().flatten().unwrap_or(default)
     }
 
-    /// What the folder asks for, the file of the library before that of the model.
+    /// The function that the folder names, the file of the library before that of the model.
     fn asked_score_function(&self) -> Result<Option<ScoreFunction>, ModelError> {
         let class = self.modules.activation.as_ref().or(self.config.labels().activation.as_ref());
         class.map(ScoreClass::function).transpose()
@@ -226,7 +226,7 @@ impl Checkpoint {
 
     /// A digest of the model itself, in hexadecimal: its config and every value of its weights, wherever the folder lies
     /// and whatever it is called. Two with one digest answer alike where they compute the same graph. Reads all of the
-    /// weights. It tells chance, and not intent: somebody could make weights with the digest of others.
+    /// weights. It detects accidents, not attacks: weights can be made that have the digest of others.
     pub fn digest(&self) -> String {
         let mut key = KeyMaker::new();
         key.bytes(self.config.text().as_bytes());

@@ -162,7 +162,7 @@ impl ModelConfig {
     /// Logits of a classifier.
     ///
     /// # Errors
-    /// What is wrong with the labels, which nothing else asks for.
+    /// What is wrong with the labels, which nothing else reads.
     pub(crate) fn num_labels(&self) -> Result<usize, ModelError> {
         match self.labels.names.len() {
             0 => Ok(config_labels::names(&self.json)?.len()),
@@ -170,7 +170,7 @@ impl ModelConfig {
         }
     }
 
-    /// What the family's own file asks for.
+    /// The value of `setting` in the family's own file.
     pub(crate) fn read<T: Copy + DeserializeOwned>(&self, setting: Setting<T>) -> Result<T, ModelError> {
         setting.value(&self.json)
     }
@@ -286,7 +286,7 @@ fn unless_null(setting: Option<Setting<u32>>, json: &JsonObject) -> Option<Setti
     setting.filter(|setting| !json.is_null(setting.name()))
 }
 
-/// `model_type` decides; files without one are told by the name of the model's class.
+/// `model_type` decides; in files without one the name of the model's class.
 fn architecture(json: &JsonObject) -> Result<(&'static Architecture, &'static Name), ModelError> {
     let all = || {
         let all = crate::architectures::ALL.iter();
@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(named.type_vocab_size, 0);
     }
 
-    /// The reference takes the alias where both are given, and nobody can have meant both.
+    /// The reference takes the alias where both are given; here they have to agree.
     #[test]
     fn distilbert_s_aliases_may_not_contradict_its_fields() {
         let open_with = |fields: &str| open(&format!(r#"{{"model_type": "distilbert", {fields}}}"#));

@@ -18,7 +18,7 @@ pub(crate) struct Labels {
     pub(crate) names: Vec<String>,
     /// How logits become the scores of a classifier.
     pub(crate) score_function: ScoreFunction,
-    /// How the file of a cross-encoder asks for scores, if it does.
+    /// How the file of a cross-encoder makes scores of logits, if it says so.
     pub(crate) activation: Option<ScoreClass>,
 }
 
@@ -109,7 +109,7 @@ fn score_function(json: &JsonObject, labels: usize) -> Result<ScoreFunction, Mod
     })
 }
 
-/// What a cross-encoder's `config.json` asks for; later versions of its library write that to a file of their own.
+/// What a cross-encoder's `config.json` names; later versions of its library write that to a file of their own.
 fn asked_activation(json: &JsonObject) -> Result<Option<ScoreClass>, ModelError> {
     const OLD: &str = "sbert_ce_default_activation_function";
     const NEW: &str = "sentence_transformers";

@@ -187,11 +187,11 @@ impl<D: EncoderKernels> Encoder<D> {
         Ok(self.executor.run(batch)?)
     }
 
-    /// As [`Self::run`], as long as `keep_going` says so; it is asked between layers.
+    /// As [`Self::run`], but stops when `keep_going`, which is called between layers, returns `false`.
     ///
     /// # Errors
-    /// As [`Self::run`]; [`GraphError::Stopped`](turbo_graph::GraphError::Stopped) when it said no: then there is nothing
-    /// to read, and the encoder is ready for the next batch.
+    /// As [`Self::run`]; [`GraphError::Stopped`](turbo_graph::GraphError::Stopped) when it stopped: then there is
+    /// nothing to read, and the encoder is ready for the next batch.
     pub fn run_while(&mut self, batch: &Staging, keep_going: impl FnMut() -> bool) -> Result<(), ModelError> {
         Ok(self.executor.run_while(batch, keep_going)?)
     }
@@ -211,7 +211,7 @@ impl<D: EncoderKernels> Encoder<D> {
         Ok(self.executor.run_for(batch, self.outputs(rows), keep_going)?)
     }
 
-    /// Batches that there may be at a time of which nobody has read the rows: 2 on a device that computes by itself, else 1.
+    /// Batches that may be in flight, run but not yet read: 2 on a device that computes by itself, else 1.
     pub fn depth(&self) -> usize {
         self.executor.depth()
     }
@@ -251,7 +251,7 @@ impl<D: EncoderKernels> Encoder<D> {
         Ok(self.executor.finish()?)
     }
 
-    /// Bytes of device memory that nobody has taken; `None` where the device has what the system has.
+    /// Bytes of device memory that are free; `None` where the device uses the system's memory.
     ///
     /// # Errors
     /// [`ModelError::Graph`].

@@ -37,16 +37,16 @@ pub enum ModelError {
         /// What is wrong with it.
         why: String,
     },
-    /// A field asks for something that is not implemented.
+    /// The value of a field is not implemented.
     #[error("{file}: {field} is {value:?}, supported: {supported}")]
     Unsupported {
         /// The file.
         file: PathBuf,
         /// The field.
         field: &'static str,
-        /// What it asks for.
+        /// Its value.
         value: String,
-        /// What it may ask for.
+        /// Values that are implemented.
         supported: String,
     },
     /// The weights are not a sound safetensors file.
@@ -92,9 +92,9 @@ pub enum ModelError {
     Head {
         /// The family.
         model_type: String,
-        /// What was asked for.
+        /// The requested task.
         task: Task,
-        /// What may be asked for.
+        /// Tasks that the model can do.
         supported: String,
     },
     /// The activations of this family are larger than what the device stores floats as.
@@ -114,7 +114,7 @@ pub enum ModelError {
     Rows {
         /// What the encoder was compiled for.
         task: Task,
-        /// What was asked of it.
+        /// The requested rows.
         rows: &'static str,
     },
     /// The tokenizer's files make no tokenizer.

@@ -53,7 +53,7 @@ pub use rows::{RowKind, RowLens};
 pub use task::{ScoreFunction, Task};
 pub use tokenize::{CharOffsets, Encoding, SpecialTokens, Text, TextTokenizer, TokenizeError, Truncation};
 
-// What stands below is reached through here: whoever uses this crate needs neither by name.
+// The layers below, exported so that a user of this crate need not depend on them.
 pub use turbo_graph as graph;
 pub use turbo_graph::kernels::{Cpu, CpuOptions, DType, EncoderKernels, Isa};
 

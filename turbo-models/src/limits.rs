@@ -23,7 +23,7 @@ pub struct InputLimits {
 }
 
 impl InputLimits {
-    /// Proves that an input, whoever made it, can be run.
+    /// Checks that an input from any source can be run.
     ///
     /// # Errors
     /// Every variant of [`TokenizeError`] but [`TokenizeError::Tokenizer`].

@@ -1,6 +1,6 @@
 //! BERT (Devlin et al., 2018): embeddings, then layers of attention and feed-forward, each with its sum and norm.
 //!
-//! Its pooler belongs to the head of a sequence classifier; nobody else asks for it.
+//! Its pooler belongs to the head of a sequence classifier; nothing else uses it.
 
 use turbo_graph::{Activation, Pooling, Positions, ValueId};
 

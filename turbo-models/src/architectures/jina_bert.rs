@@ -1,5 +1,6 @@
 //! JinaBERT (Günther et al., 2023): BERT without position embeddings, whose attention has linear biases instead (Press et
-//! al., 2021), and a gated feed-forward part. Configurations call it "bert" and tell it by `position_embedding_type`.
+//! al., 2021), and a gated feed-forward part. Configurations call it "bert"; `position_embedding_type` tells it from
+//! BERT.
 //!
 //! The models of code are of a later form: queries and keys have a norm of all their heads together, what came into a
 //! layer is added and normed once more behind attention, and the gate is the other half of its matrix.

@@ -36,7 +36,7 @@ enum LoadedLimit {
     Later(usize),
 }
 
-/// At which end long texts are cut, and who says so.
+/// At which end long texts are cut, and which file says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CutSide {
     /// Name of the file.
@@ -145,7 +145,7 @@ pub(super) const OTHER_ARGUMENTS: [&str; 4] = ["model_args", "model_kwargs", "co
 
 /// Those among all of them that change no vector.
 const HARMLESS: [&str; 30] = [
-    // where the files are, and who may read them
+    // where the files are, and access to them
     "cache_dir",
     "code_revision",
     "force_download",
@@ -169,7 +169,7 @@ const HARMLESS: [&str; 30] = [
     "use_cache",
     "use_fast",
     "use_memory_efficient_attention",
-    // what nobody asks for here: another head, more outputs, padding, texts of ids
+    // what is not used here: another head, more outputs, padding, texts of ids
     "add_pooling_layer",
     "clean_up_tokenization_spaces",
     "output_attentions",

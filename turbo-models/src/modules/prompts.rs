@@ -9,7 +9,7 @@ use crate::{ModelError, json::JsonObject};
 pub struct Prompts {
     /// Their texts, by name: `query`, `document`.
     pub named: BTreeMap<String, String>,
-    /// The name of the one that is used when nobody asks for one; it is among `named`.
+    /// The name of the one that is used when the caller names none; it is among `named`.
     pub default_name: Option<String>,
 }
 
@@ -19,7 +19,7 @@ impl Prompts {
         self.named.get(name).map(String::as_str)
     }
 
-    /// The prompt that is used when nobody asks for one.
+    /// The prompt that is used when the caller names none.
     pub fn default_prompt(&self) -> Option<&str> {
         self.default_name.as_deref().and_then(|name| self.get(name))
     }

@@ -32,16 +32,16 @@ const UNFINISHED: &str = ".packing-";
 /// How the names of finished files end.
 pub(super) const FINISHED: &str = ".packed";
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Files that were not finished by then never will be: whoever wrote them was killed.
+/// Files that were not finished by then never will be: their writer was killed.
 const GIVEN_UP: Duration = DAY;
-/// Files that nobody has opened for so long are removed: their models have changed, or are not used any more.
+/// Files that were not opened for so long are removed: their models have changed, or are not used any more.
 const FORGOTTEN: Duration = DAY.saturating_mul(30);
 /// Images begin at multiples of it: those of a page.
 const ALIGNMENT: u64 = 4096;
 
 #[derive(Serialize, Deserialize)]
 struct Index {
-    /// What people called the model when the file was written, for whoever looks into it.
+    /// The name of the model when the file was written, to inspect the file by hand.
     name: String,
     /// The [`ModelKey`] of the weights that were packed.
     model: String,
@@ -81,7 +81,7 @@ impl PackedFile {
         if index.model != key.to_string() {
             return Err("it holds weights of another model".to_owned());
         }
-        // whose file it is not may read it all the same
+        // fails where another user owns the file, which can be read all the same
         drop(File::options().write(true).open(path).and_then(|file| file.set_modified(SystemTime::now())));
         Ok(Some(Self { map, images: index.images }))
     }
@@ -209,7 +209,7 @@ impl NewFile {
     }
 }
 
-/// Removes what nobody will finish, and what nobody has used for long.
+/// Removes files that were given up while written, and those that were not used for long.
 fn remove_unused(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -219,7 +219,7 @@ fn remove_unused(dir: &Path) -> io::Result<()> {
         let is_unused = (name.starts_with(UNFINISHED) && age() > Some(GIVEN_UP))
             || (name.ends_with(FINISHED) && age() > Some(FORGOTTEN) && is_ours(&path));
         if is_unused {
-            // somebody else may have been faster
+            // another process may have removed it
             drop(fs::remove_file(path));
         }
     }

@@ -62,7 +62,7 @@ impl PackedImages {
     pub(crate) fn finish(self) -> CacheUse {
         let mut state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(mut new) = state.new.take() {
-            // as others have left it meanwhile; who cannot use it packs anew
+            // the file as other processes have left it meanwhile, if it can be read
             let latest = PackedFile::open(&self.path, self.key).ok().flatten();
             let mut files = latest.iter().chain(&self.found);
             let kept = files.try_for_each(|file| keep(file, &state.restored, &mut new));

@@ -7,9 +7,9 @@
 //! is packed anew, what cannot be written is packed again the next time, and [`CacheUse`] says so.
 //!
 //! A model that changes has another key, and its old file stays behind. So each start that uses a file moves the time of
-//! its last change, and each that writes one removes those that nobody has used for 30 days.
+//! its last change, and each that writes one removes those that were not used for 30 days.
 //!
-//! The folder is trusted as the model's own is: checksums tell damage, not intent.
+//! The folder is trusted as the model's own is: checksums detect damage, not attacks.
 
 mod file;
 mod images;
@@ -48,8 +48,8 @@ impl PackedCache {
         &self.dir
     }
 
-    /// The images of the model `key` in one packing. `name` is what people call the model: it is for whoever looks into the
-    /// file, and no part of what the file is called, so that a model is found wherever its folder lies.
+    /// The images of the model `key` in one packing. `name`, the model's, is written into the file to inspect it by
+    /// hand. It is no part of the file's name, so that a model is found wherever its folder lies.
     pub(crate) fn images(&self, name: &str, key: ModelKey, packing: &str) -> PackedImages {
         PackedImages::open(self.dir.join(format!("{key}-{packing}{}", file::FINISHED)), name, key)
     }

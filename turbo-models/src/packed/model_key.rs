@@ -10,7 +10,7 @@ use twox_hash::XxHash3_128;
 ///
 /// Not a digest of everything, which would read all the bytes that a cache is there to leave unread. Each part covers
 /// what the others miss: files in archives and images often carry one invented time, and versions of one model have
-/// the same header and length, but training moves every tensor; and whoever edits a few values in place moves the time.
+/// the same header and length, but training moves every tensor; and editing a few values in place moves the time.
 /// A copy that keeps no times is another model here, and is packed once more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ModelKey(u128);

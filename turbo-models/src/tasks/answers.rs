@@ -65,7 +65,7 @@ pub struct Answer {
     pub bytes: Range<usize>,
 }
 
-/// Most answers, whatever is asked for: spans are as many as tokens times `max_answer_len`.
+/// Most answers, whatever the caller requests: spans are as many as tokens times `max_answer_len`.
 const MOST_ANSWERS: usize = 1000;
 
 /// Tokens where a possible answer starts and ends, both inclusive, and its score.

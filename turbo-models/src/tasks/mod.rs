@@ -1,4 +1,4 @@
-//! From what a model gives to what people asked for: labels, entities, answers, words. Pure functions of logits and of
+//! From what a model gives to what callers want: labels, entities, answers, words. Pure functions of logits and of
 //! the [`Encoding`](crate::Encoding) that the model was given; no device, and a tokenizer only to write text again.
 //!
 //! | function | takes | gives |

@@ -1,5 +1,5 @@
-//! The special tokens around one text. They are the same whatever the text is, so the library is asked for them once, and
-//! not for each text: it would make room for places and strings of every token, which the model does not read.
+//! The special tokens around one text. They are the same whatever the text is, so the library makes them once, and not
+//! for each text: it would make room for places and strings of every token, which the model does not read.
 
 use std::ops::Range;
 

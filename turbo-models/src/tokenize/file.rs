@@ -30,7 +30,7 @@ pub(super) struct TokenizerFiles {
     pub(super) mask: Option<(u32, String)>,
     /// How a token is seen to continue the word of the one before it.
     pub(super) words: WordRule,
-    /// Whether the model is told which text of a pair a token belongs to.
+    /// Whether the model gets token types: which text of a pair a token belongs to.
     pub(super) types_are_told: bool,
     /// Where the files say different things, or what is not done here.
     pub(super) warnings: Vec<String>,
@@ -59,8 +59,8 @@ impl TokenizerFiles {
     }
 }
 
-/// Whether the reference tells a model which text of a pair a token belongs to: as `tokenizer_config.json` lists what it is
-/// told, or else as is usual with the class of the tokenizer. That of DistilBERT tells none, be the model a BERT.
+/// Whether the reference gives a model token types: as `tokenizer_config.json` lists the model's inputs, or else as is
+/// usual with the class of the tokenizer. That of DistilBERT gives none, be the model a BERT.
 fn types_are_told(dir: &Path, config: Option<&JsonObject>) -> Result<bool, ModelError> {
     let names: Option<Vec<String>> = config.map_or(Ok(None), |json| json.get("model_input_names"))?;
     if let Some(names) = names {

@@ -64,7 +64,7 @@ struct Shared {
     mask: Option<(u32, String)>,
     words: WordRule,
     case: LetterCase,
-    /// Whether the model is told which text of a pair a token belongs to.
+    /// Whether the model gets token types: which text of a pair a token belongs to.
     types_are_told: bool,
     cuts: Cuts,
     whole: WholeWords,
@@ -121,7 +121,7 @@ impl TextTokenizer {
         tokenizer.with_post_processor(None::<PostProcessorWrapper>);
         let cuts = Cuts::of(&tokenizer, case);
         let (whole, known) = (WholeWords::of(&tokenizer), WordCache::new(&cuts));
-        // a model of one type is never told: it would have no row for the second
+        // a model of one type never gets them: it would have no row for the second
         let types_are_told = types_are_told && limits.type_vocab_size > 1;
         let mut shared = Shared {
             tokenizer,
@@ -161,7 +161,7 @@ impl TextTokenizer {
         self.shared.mask.as_ref().map(|(id, token)| (*id, token.as_str()))
     }
 
-    /// Ids of a text, or of two that the model compares, with the special tokens that the tokenizer's file asks for; at
+    /// Ids of a text, or of two that the model compares, with the special tokens that the tokenizer's file names; at
     /// most `max_input_length` of them. The longer text of a pair gives up tokens first.
     ///
     /// Departs from the reference in one token of pairs in which each text is by far longer than the limit: of an odd

@@ -101,7 +101,7 @@ mod tests {
         *,
     };
 
-    /// Each letter is a token; tells what was asked.
+    /// Each letter is a token; records the text in `asked`.
     fn letters(asked: &RefCell<Vec<String>>, text: &str) -> Result<Tokens, Infallible> {
         asked.borrow_mut().push(text.to_owned());
         Ok(of_ids(text.chars().filter(|c| *c != ' ').map(u32::from).collect()))

@@ -1,7 +1,7 @@
 //! What only whole processes show: how much memory stays resident once a model is loaded, and that processes which
 //! start together share a cache of packed weights.
 //!
-//! Each process is this program again, told by an environment variable to load a model and say what that took.
+//! Each process is this program again, which an environment variable has load a model and print what that took.
 
 mod folder;
 
@@ -14,7 +14,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use turbo_models::{Checkpoint, Cpu, CpuOptions, DType, Encoded, Encoder, EncoderOptions, PackedCache};
 
-/// What a child is told: a [`Start`] as JSON.
+/// The variable of a child's orders: a [`Start`] as JSON.
 const CHILD: &str = "TURBO_MODELS_TEST_START";
 
 /// Memory that is not the model's: code, tokenizer, threads, what the allocator keeps.
@@ -81,7 +81,7 @@ fn load(start: &Start) -> Report {
     }
 }
 
-/// Of this process; where there is no `/proc` nobody tells.
+/// Of this process; `None` where there is no `/proc`.
 fn resident_bytes() -> Option<usize> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

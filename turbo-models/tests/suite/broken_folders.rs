@@ -275,7 +275,7 @@ fn lying_headers() {
     }
 }
 
-/// Two entries of one name are one tensor; the bytes of the other belong to nobody.
+/// Two entries of one name are one tensor; the bytes of the other belong to none.
 #[test]
 fn duplicate_tensors() {
     let header = br#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"a":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}}"#;

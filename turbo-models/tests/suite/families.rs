@@ -114,7 +114,7 @@ fn jina_may_have_no_token_types() {
     assert_eq!(vector, expected);
 }
 
-/// Counts how often each weight is asked for.
+/// Counts how often each weight is read.
 struct Counting<'a>(&'a Checkpoint, Mutex<BTreeMap<String, u32>>);
 
 impl WeightSource for Counting<'_> {

@@ -140,7 +140,7 @@ fn files_may_be_links() {
     Checkpoint::open(dir.path()).unwrap();
 }
 
-/// The store may have been cleared: without the list of modules vectors would not be normalised, and nobody would know.
+/// The store may have been cleared: without the list of modules vectors would silently not be normalised.
 #[cfg(unix)]
 #[test]
 fn a_link_that_leads_nowhere_is_no_absent_file() {

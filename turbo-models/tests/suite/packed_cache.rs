@@ -88,7 +88,7 @@ fn tasks_share_what_they_share() {
     };
     let (_, of_layers) = of(Pooling::Mean.into());
     let (restored, packed) = of(Task::SequenceClassification);
-    // in the last layer one token asks, so its matrix of queries is apart from that of keys and values
+    // in the last layer one token has a query, so the matrix of queries is apart from that of keys and values
     assert_eq!(
         (restored, packed),
         (of_layers - 1, 4),
