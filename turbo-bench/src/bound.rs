@@ -1,9 +1,8 @@
-//! Servers that end with this program even if it is killed, when it can end nobody any more, but for one that it has started
-//! that very moment.
+//! Servers that end with this program even if it is killed, except for one that it has started that very moment.
 //!
-//! Linux lets a process ask to be killed when the thread that has started it ends, and a program that the process becomes
-//! keeps that. So a server is started by way of this program, which asks and becomes the server, under the same number.
-//! Elsewhere servers outlive who is killed.
+//! Linux can kill a process when the thread that has started it ends, if the process requests it, and exec keeps the
+//! request. So a server is started through this program, which makes the request and becomes the server, under the same
+//! process id. On other systems servers outlive a killed program.
 
 #[cfg(target_os = "linux")]
 use std::ffi::OsString;

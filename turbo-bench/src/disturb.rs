@@ -9,13 +9,13 @@ use std::{
 /// It comes and goes this often.
 const PERIOD: Duration = Duration::from_millis(20);
 
-/// Takes `share` of the core that it runs on until there is nothing more to read: whoever started it has ended too.
+/// Takes `share` of the core that it runs on until `input` ends, as it does when the parent process ends.
 pub fn until_the_end_of(mut input: impl Read + Send + 'static, share: f64) {
     let reader = thread::spawn(move || std::io::copy(&mut input, &mut std::io::sink()));
     disturb(share, || !reader.is_finished());
 }
 
-/// Takes `share` of the core that it runs on, until `goes_on` says no; that is asked once every 20 ms.
+/// Takes `share` of the core that it runs on, until `goes_on`, called every 20 ms, returns `false`.
 fn disturb(share: f64, mut goes_on: impl FnMut() -> bool) {
     let busy = PERIOD.mul_f64(share.clamp(0.0, 1.0));
     let mut next = Instant::now();

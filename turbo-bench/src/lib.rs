@@ -13,9 +13,9 @@
 //! | [`record`] | what a run leaves, with machine, commit and date |
 //! | [`fire`] | a load generator, and servers to aim it at |
 //! | [`siege`] | clients that a server has to survive |
-//! | [`rival`] | another engine as a process that times batches when told to |
-//! | [`load`] | who else used the machine meanwhile |
-//! | [`disturb`](mod@disturb) | somebody else who uses it, on purpose |
+//! | [`rival`] | another engine as a process that times batches on request |
+//! | [`load`] | how much other processes used the machine meanwhile |
+//! | [`disturb`](mod@disturb) | a process that uses it on purpose |
 //! | [`progress`] | how far a figure is |
 //! | [`log`] | what a process has said |
 //!

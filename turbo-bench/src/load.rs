@@ -1,4 +1,4 @@
-//! Who else uses the machine while something is measured.
+//! How much other processes use the machine while something is measured.
 
 use std::{fs, iter::Sum, ops::AddAssign};
 

@@ -179,7 +179,7 @@ mod tests {
         let error = whole(&file, half).unwrap_err();
         assert!(format!("{error:#}").ends_with("it.json: the disk is full"), "{error:#}");
         assert_eq!(rows(&file), [1]);
-        // whoever has the old file open never sees it change
+        // a process that has the old file open never sees it change
         fs::hard_link(&file, &before).unwrap();
         write(vec![1, 2]);
         assert_eq!([rows(&before), rows(&file)], [vec![1], vec![1, 2]]);

@@ -245,7 +245,7 @@ fn served(arguments: &Arguments, model: &str) -> PathBuf {
     arguments.engines.base(model).join("served")
 }
 
-/// Makes a folder of a checkpoint with somebody's words; what is there already stays.
+/// Makes a folder of a checkpoint with the tokenizer file `words`; what is there already stays.
 fn complete(checkpoint: &Path, words: &Path, to: &Path) -> Result<()> {
     let cannot = || format!("cannot make {}", to.display());
     fs::create_dir_all(to).with_context(cannot)?;

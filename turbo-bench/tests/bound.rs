@@ -1,4 +1,4 @@
-//! What is started by way of `turbo-bench bound` ends with whoever has started it.
+//! What is started by way of `turbo-bench bound` ends with its parent process.
 
 #![cfg(target_os = "linux")]
 
@@ -20,7 +20,7 @@ fn a_server_ends_with_who_is_killed() {
     let mut line = String::new();
     BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let server: u32 = line.trim().parse().unwrap();
-    // who has ended stays in the list until somebody has asked how
+    // a process that has ended stays in the list, as a zombie, until its parent has waited for it
     let runs = || fs::read_to_string(format!("/proc/{server}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
     assert!(runs());
     shell.kill().unwrap();

@@ -63,7 +63,7 @@ fn model() -> PathBuf {
 }
 
 impl siege::Stage for Tiny {
-    /// As a shell starts it: with fewer open files than the crowd has connections, until the server asks for more.
+    /// As a shell starts it: with fewer open files than the crowd has connections, until the server raises the limit.
     fn command(&self) -> Command {
         let turbo = self.serve();
         let mut command = Command::new("sh");

@@ -146,12 +146,12 @@ impl Shape {
     }
 }
 
-/// What the names of scratch folders begin with, and nobody else's.
+/// What the names of scratch folders begin with, and no other name.
 const SCRATCH: &str = ".turbo-random-checkpoint-";
-/// A scratch folder that is older is nobody's: no checkpoint takes so long to write.
+/// A scratch folder that is older is abandoned: no checkpoint takes so long to write.
 const ABANDONED: Duration = Duration::from_hours(1);
 
-/// Removes scratch folders of writers that were killed. What cannot be removed stays: it is in nobody's way.
+/// Removes scratch folders of writers that were killed. What cannot be removed stays, which does no harm.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let is_scratch = entry.file_name().to_string_lossy().starts_with(SCRATCH);

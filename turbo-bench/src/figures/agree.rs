@@ -5,13 +5,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::rival::Rival;
 
-/// Sequences whose first and last vectors are compared: of different lengths, so that whoever pads has to mask.
+/// Sequences whose first and last vectors are compared: of different lengths, so that an engine that pads has to mask.
 pub(super) const LENS: [u32; 3] = [37, 11, 5];
 
 /// How near a rival's vectors are to those of turbo in f32.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Agreement {
-    /// Who.
+    /// Its name.
     pub rival: String,
     /// Name, version and variant of what computes.
     pub library: String,
@@ -35,7 +35,7 @@ pub(super) fn check(expected: &[Vec<f32>], rival: &mut Rival, bound: f64) -> Res
     judge((rival.name(), rival.library()), expected, &rows, bound)
 }
 
-/// As [`check`], of vectors that somebody gave.
+/// As [`check`], of given vectors.
 pub(super) fn judge(
     (rival, library): (&str, &str),
     expected: &[Vec<f32>],

@@ -1,9 +1,9 @@
-//! Who comes after whom.
+//! The order of turns.
 
 use crate::workload;
 
 /// The order in which `count` rivals have their turns at the thing number `index` of a round: drawn anew each time, so
-/// that nobody always follows the same one, and the same on every machine.
+/// that none always follows the same one, and the same on every machine.
 pub(super) fn order(count: usize, round: usize, index: usize) -> Vec<usize> {
     let keys = workload::uniform(&(0..=1 << 30), count, (round as u64) << 32 | index as u64);
     let mut order: Vec<usize> = (0..count).collect();

@@ -1,4 +1,4 @@
-//! How often each regime of a figure is measured: as often as somebody says, or what the time that is given buys.
+//! How often each regime of a figure is measured: as often as the caller says, or as often as the time budget allows.
 
 /// What a regime takes, by estimate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,8 +37,8 @@ const ENOUGH: usize = 3;
 
 /// Rounds of each regime, at least one and at most `most`, that take about `budget` seconds together.
 ///
-/// Whoever has fewer than three rounds is served first, then the one that has had least time: what is cheap is measured
-/// often, what is dear once. Where `budget` does not suffice for one round of each, that is what it takes.
+/// Regimes with fewer than three rounds come first, then the one that has had least time: what is cheap is measured
+/// often, what is dear once. Where `budget` does not suffice for one round of each, each gets one all the same.
 fn rounds(costs: &[Cost], budget: f64, most: usize) -> Vec<usize> {
     let mut rounds = vec![1_usize; costs.len()];
     let mut left = budget - seconds(costs, &rounds);

@@ -8,7 +8,7 @@ pub(super) const INK: &str = "#24292f";
 pub(super) const QUIET: &str = "#6e7781";
 /// Lines of a grid.
 pub(super) const GRID: &str = "#e6e9ec";
-/// What nobody goes below.
+/// The least time that is possible.
 pub(super) const FLOOR: &str = "#c9ced4";
 
 /// The colour of an engine or a policy, the same in every picture.

@@ -13,7 +13,7 @@ pub struct Verdict {
     pub kind: Kind,
     /// The number that is wanted.
     pub wanted: f64,
-    /// The number that was found; `None` where nobody looked.
+    /// The number that was found; `None` where it was not measured.
     pub found: Option<f64>,
 }
 
@@ -41,7 +41,7 @@ pub enum Kind {
 }
 
 impl Verdict {
-    /// Whether the number was reached; `None` where nobody looked.
+    /// Whether the number was reached; `None` where it was not measured.
     #[must_use]
     pub fn reached(&self) -> Option<bool> {
         let (found, wanted) = (self.kind.as_shown(self.found?), self.kind.as_shown(self.wanted));

@@ -46,7 +46,7 @@ impl Connections {
         Ok(Self { address, host, idle: RefCell::default() })
     }
 
-    /// Sends a body and waits for the whole answer; the server is told how long this client waits.
+    /// Sends a body and waits for the whole answer; a `deadline` is sent with it, as the time that this client waits.
     ///
     /// # Errors
     /// When there is no connection, or it ends before the answer does.
@@ -95,7 +95,7 @@ impl Connections {
         let stream = TcpStream::connect(self.address).await.context("cannot connect")?;
         stream.set_nodelay(true)?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-        // What breaks a connection is told to the request on it.
+        // The request on a connection gets its error.
         tokio::task::spawn_local(async move { drop(connection.await) });
         Ok(sender)
     }

@@ -1,4 +1,4 @@
-//! The closed loop: so many clients, each of which asks again as soon as it has its answer.
+//! The closed loop: so many clients, each of which sends its next request as soon as it has its answer.
 
 use std::{
     cell::Cell,
@@ -39,7 +39,7 @@ pub struct Capacity {
 /// batch where a server answers a batch at once: of 32 each 0.9 s there are 96 or 128 in three seconds.
 ///
 /// # Errors
-/// When anything but an answer comes back: then nobody knows what was measured.
+/// When anything but an answer comes back: then the number would mean nothing.
 pub async fn saturate(to: &Rc<Connections>, bodies: &[(u32, Bytes)], clients: Clients) -> Result<Capacity> {
     let (next, answered) = (Rc::new(Cell::new(0_usize)), Rc::new(Cell::new(Capacity::default())));
     let begin = Instant::now() + clients.ramp;

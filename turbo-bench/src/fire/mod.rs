@@ -55,7 +55,7 @@ pub fn on_this_thread<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
 /// Lets this process, and those that it starts, have as many files and sockets as the system allows; says how many.
 pub fn raise_file_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
-    // Where it is refused the old one holds, and that is what is told.
+    // Where it is refused the old one holds, and is returned.
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     raised.ok().and(limit.maximum).or(limit.current).unwrap_or(u64::MAX)
 }

@@ -29,7 +29,7 @@ pub struct Script {
 pub struct Play {
     /// Time for an answer.
     pub promised: Duration,
-    /// Whether the server is told how much of it is left when a request is sent.
+    /// Whether requests say how much of it is left when they are sent.
     pub is_told: bool,
     /// Requests of this first time do not count: until then queues fill up.
     pub ramp: Duration,

@@ -33,7 +33,7 @@ impl Plain {
         Ok(Self { stream, answer: vec![0; 1 << 20] })
     }
 
-    /// Asks for the vectors of a body's texts; gives the time from the first byte sent to the last one read.
+    /// Requests the vectors of a body's texts; gives the time from the first byte sent to the last one read.
     ///
     /// # Errors
     /// When anything but an answer comes back.

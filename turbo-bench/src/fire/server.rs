@@ -45,7 +45,7 @@ impl Server {
             let mut stdout = BufReader::new(stdout);
             let mut line = String::new();
             let read = stdout.read_line(&mut line);
-            // Nobody listens any more where it came too late.
+            // The receiver is gone where it came too late.
             _ = lines.send(read.map(|_| line));
             // What it says later has to go somewhere.
             std::io::copy(&mut stdout, &mut std::io::sink())

@@ -80,11 +80,11 @@ pub struct Tally {
     pub served: Times,
     /// Those answered within the time that was promised.
     pub good: u64,
-    /// Tokens of those: who refuses long texts rather than short ones answers more requests, and no more tokens.
+    /// Tokens of those: a server that refuses long texts rather than short ones answers more requests, not more tokens.
     pub good_tokens: u64,
     /// Times of those that were refused (429).
     pub refused: Times,
-    /// Those that were told that their time was over (504).
+    /// Those answered that their time was over (504).
     pub expired: u64,
     /// Those that got another status.
     pub failed: BTreeMap<u16, u64>,

@@ -1,12 +1,12 @@
-//! The other side of a comparison: a process that times batches when it is told to, and sleeps otherwise.
+//! The other side of a comparison: a process that times batches on request, and sleeps otherwise.
 //!
 //! ```text
 //! {"batches": [[12, 7], [30]], "warm_up": 1, "runs": 3} ──▶ rival ──▶ {"ms": [[9.1, 9.0, 9.2], [8.0, 8.1, 8.0]]}
 //! ```
 //!
 //! Requests and answers are JSON lines. turbo speaks them as `turbo-bench peer` ([`turbo`], and [`products`] for products
-//! alone), the others as `peers/peer_process.py` and `peers/products_peer.py`, so nobody is measured in another way than
-//! the rest. A batch is the lengths of its sequences; their ids follow from that ([`token`]), so that outputs can be
+//! alone), the others as `peers/peer_process.py` and `peers/products_peer.py`, so all are measured in the same way. A
+//! batch is the lengths of its sequences; their ids follow from that ([`token`]), so that outputs can be
 //! compared too. So do the factors of a product from its sizes ([`value`], [`weight`], [`bias`]).
 
 pub mod products;
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::log::Log;
 
-/// What a rival is asked.
+/// A request to a rival.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub enum Request {
@@ -81,7 +81,7 @@ pub enum Answer {
     },
     /// Milliseconds of each run of each batch, or of the one product.
     Ms(Vec<Vec<f64>>),
-    /// Vectors of the tokens, or rows of the product, that were asked for.
+    /// The requested vectors of tokens, or rows of the product.
     Rows(Vec<Vec<f32>>),
 }
 
@@ -98,8 +98,8 @@ pub fn value(i: usize) -> f32 {
     (i % 251) as f32 / 125.0 - 1.0
 }
 
-/// Value `i` of a weight whose rows have so many. Each row has a scale of its own, so that whoever mixes up the scales of
-/// quantised ones computes something else.
+/// Value `i` of a weight whose rows have so many. Each row has a scale of its own, so that an engine that mixes up the
+/// scales of quantised ones computes something else.
 #[must_use]
 pub fn weight(i: usize, in_features: usize) -> f32 {
     value(i) * (1 + i / in_features % 7) as f32
@@ -111,7 +111,7 @@ pub fn bias(i: usize) -> f32 {
     100.0 * value(i)
 }
 
-/// Says that somebody is ready, then answers requests until there are no more.
+/// Writes `ready`, then answers requests until there are no more.
 ///
 /// # Errors
 /// When a request makes no sense, or cannot be answered.
@@ -227,7 +227,7 @@ impl Rival {
         }
     }
 
-    /// Asks in one line, and reads the answer from another.
+    /// Writes the request as one line, and reads the answer from another.
     ///
     /// # Errors
     /// When it ends, or answers something else.

@@ -1,5 +1,5 @@
-//! Two thousand connections, all open, all asking at once, each an answer: as many as there are slots get what they ask
-//! for, and the others are told to come again.
+//! Two thousand connections, all open, all with a request at once, each with an answer: as many as there are slots get
+//! their vectors, and the others a refusal to try again.
 
 use anyhow::{Context, Result, bail};
 use hyper::body::Bytes;
@@ -39,7 +39,7 @@ pub(super) async fn come(siege: &Siege<'_>, trial: &mut Trial) -> Result<()> {
             }
         }
     }
-    // Twice: first while nobody has asked yet, then over connections that were kept.
+    // Twice: first over new connections, then over the same ones, which were kept.
     for round in 0..2 {
         let asked: Vec<Bytes> = (0..16).map(|seed| siege.texts.body(&[3 + seed as u32 % 8], seed)).collect();
         let mut asking = JoinSet::new();

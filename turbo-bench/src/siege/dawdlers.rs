@@ -1,5 +1,5 @@
-//! Clients that send their head, or their body, a byte now and then, or do not read what they asked for: everybody else
-//! is served meanwhile. Who comes to an end within the server's patience is answered; who does not is cut off.
+//! Clients that send their head, or their body, a byte now and then, or do not read their answers: all others are
+//! served meanwhile. A client that ends within the server's patience is answered; one that does not is cut off.
 
 use std::{
     io,
@@ -18,19 +18,19 @@ use tokio::{
 use super::{PATIENCE, Siege, Trial, raw};
 use crate::fire::Connections;
 
-/// Between two requests of somebody who does not dawdle.
+/// Between two requests of a client that does not dawdle.
 const STEP: Duration = Duration::from_millis(100);
 /// The server's patience with a head.
 const HEAD: Duration = Duration::from_secs(75);
-/// The same with a body that drips, and with a reader who takes nothing.
+/// The same with a body that drips, and with a client that reads nothing.
 const STALL: Duration = Duration::from_secs(30);
-/// Whoever is at it for so much longer should have been cut off.
+/// A client that goes on for so much longer should have been cut off.
 const LATER: Duration = Duration::from_secs(10);
-/// Clients that do not read: each has answers made that nobody else wants.
+/// Clients that do not read: each has answers made that no other client wants.
 const READERS: usize = 4;
 /// Rows of all tokens: an answer is as large as one can be.
 const LARGE: &str = "/embed_all";
-/// Bytes that such a client has asked for when it stops reading: more than the system takes from the server for it.
+/// Bytes of answers that such a client requests and does not read: more than the system takes from the server for it.
 const ASKED: usize = 8 << 20;
 /// Heads of answers tell times, in more digits or fewer.
 const HEADS_DIFFER: usize = 100;
@@ -45,7 +45,7 @@ enum Over {
     Answers,
 }
 
-/// How it ended: whether it got all that it had asked for.
+/// How it ended: whether it got all that it had requested.
 type Ended = (Over, Result<(), String>);
 
 pub(super) async fn come(siege: &Siege<'_>, trial: &mut Trial) -> Result<()> {
@@ -128,7 +128,7 @@ async fn write_slowly(
     }
 }
 
-/// Asks for more than the system takes, and reads nothing of it until the end.
+/// Requests more than the system takes, and reads nothing of it until the end.
 async fn read_late(address: SocketAddr, body: &Bytes, end: Instant) -> Result<(), String> {
     let broke = |error: io::Error| format!("a broken connection: {error}");
     let mut stream = raw::connect_narrow(address, ROOM).await.map_err(broke)?;

@@ -1,4 +1,4 @@
-//! A server that is told to stop while everybody asks, and one that is killed.
+//! A server that gets a signal to stop under load, and one that is killed.
 
 use std::{
     cell::RefCell,
@@ -19,12 +19,12 @@ use tokio::{
 use super::{NO_ANSWERS, PATIENCE, Siege, Size, Stage, Trial, folder, raw, start};
 use crate::fire::{Connections, server::Signal};
 
-/// How long everybody asks before the signal.
+/// How long all clients send requests before the signal.
 const BEFORE: Duration = Duration::from_millis(500);
 /// A listener that is still open so long after the signal was not closed first.
 const CLOSED: Duration = Duration::from_millis(250);
-/// So often it may be, or somebody may be reset at the door, for a busy machine may keep any thread from its cores, those
-/// of the system too: a server that does so by itself does it each time.
+/// So often it may be, or a client may be reset while it connects, as a busy machine may keep any thread from its
+/// cores, those of the system too: a server that does so by itself does it each time.
 const MISHAPS: usize = 2;
 /// How long it is looked whether the listener closes at all.
 const LOOKED: Duration = Duration::from_secs(2);
@@ -54,7 +54,7 @@ pub(super) fn stop(stage: &impl Stage, size: Size) -> Result<Trial> {
     }
 }
 
-/// What came of it, and what happens to anybody on a busy machine.
+/// What came of it, and a mishap that a busy machine may be the cause of.
 fn stop_once(stage: &impl Stage, size: Size) -> Result<(Trial, Option<String>)> {
     let mut trial = Trial::default();
     let costs = folder()?;
@@ -82,7 +82,8 @@ async fn ask_while_it_stops(siege: &Siege<'_>, trial: &mut Trial) -> Result<Opti
         let body = siege.texts.body(&[3 + client as u32 % 8], client as u64);
         clients.spawn(until_refused(address, raw::request(&body, "close")));
     }
-    // It has been accepted, and says half of what it wants before the signal and the rest when nobody is let in any more.
+    // It has been accepted, and sends half of its request before the signal and the rest when no client is accepted any
+    // more.
     let body = siege.texts.body(&[9], 0);
     let request = raw::request(&body, "close");
     let (early, late) = request.split_at(request.len() - body.len() / 2);
@@ -91,10 +92,10 @@ async fn ask_while_it_stops(siege: &Siege<'_>, trial: &mut Trial) -> Result<Opti
     sleep(BEFORE).await;
     siege.server.signal(Signal::TERM)?;
     let told = Instant::now();
-    // On a thread of its own: here are those who ask.
+    // On a thread of its own: the clients run on this one.
     let closed = tokio::task::spawn_blocking(move || closed(address, told)).await?;
     trial.note(format!("closed to others within {} ms", rounded(closed)));
-    // Somebody is still being answered now.
+    // A client is still being answered now.
     drop(raw::send(&mut halfway, late).await);
     let reply = raw::reply(&mut halfway, PATIENCE).await;
     trial.note(format!("{reply} to who was halfway"));
@@ -111,7 +112,7 @@ async fn ask_while_it_stops(siege: &Siege<'_>, trial: &mut Trial) -> Result<Opti
             let expected = match reply {
                 raw::Reply::Whole(200 | 429) => true,
                 raw::Reply::Whole(503) | raw::Reply::NoConnection(ErrorKind::ConnectionRefused) => is_after,
-                // The system had let him in, or was about to.
+                // The system had accepted the connection, or was about to.
                 raw::Reply::Broken(ErrorKind::ConnectionReset)
                 | raw::Reply::NoConnection(ErrorKind::ConnectionReset) => {
                     mishap = Some(format!("somebody was reset at the door: {reply}"));
@@ -132,8 +133,8 @@ async fn ask_while_it_stops(siege: &Siege<'_>, trial: &mut Trial) -> Result<Opti
     Ok(mishap)
 }
 
-/// The time from the signal until somebody came who was not let in, which is not waited for longer than [`LOOKED`]. Who
-/// comes while the listener closes learns only a second later that he is not.
+/// The time from the signal until a connection was refused, which is not waited for longer than [`LOOKED`]. A client
+/// that connects while the listener closes is refused only a second later.
 fn closed(address: SocketAddr, told: Instant) -> Duration {
     let is_refused = || {
         let connected = TcpStream::connect_timeout(&address, LOOKED);
@@ -153,7 +154,7 @@ fn rounded(time: Duration) -> u128 {
     time.as_millis().div_ceil(10) * 10
 }
 
-/// Asks over a new connection each time, until there is none to be had; what came back, and when.
+/// Sends the request over a new connection each time, until one is refused; what came back, and when.
 async fn until_refused(address: SocketAddr, request: Vec<u8>) -> Vec<(Instant, raw::Reply)> {
     let mut replies = Vec::new();
     let begin = Instant::now();
@@ -244,7 +245,7 @@ async fn ask_while_it_is_killed(siege: &Siege<'_>, trial: &mut Trial) -> Result<
     Ok(answered.take())
 }
 
-/// Asks some of it again: the answers are the same, and some come from the folder.
+/// Sends some of the requests again: the answers are the same, and some come from the folder.
 async fn compare(siege: &Siege<'_>, trial: &mut Trial, answered: &Answered) -> Result<()> {
     let to = Connections::to(siege.server.address())?;
     // The first were surely written.

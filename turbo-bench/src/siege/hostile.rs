@@ -11,7 +11,7 @@ use crate::workload;
 
 /// Requests at a time.
 const AT_A_TIME: usize = 32;
-/// Whoever waits for the rest of a request that never comes is left after this time.
+/// A connection on which the server waits for the rest of a request that never comes is left after this time.
 const UNFINISHED: Duration = Duration::from_millis(200);
 /// More than a body may have by default.
 const TOO_LONG: usize = 3_000_000;
@@ -89,7 +89,7 @@ fn unfinished(bytes: impl Into<Vec<u8>>) -> Hostile {
     Hostile { bytes: bytes.into(), is_whole: false }
 }
 
-/// Those that somebody thought of.
+/// Those that are written by hand.
 fn written() -> Vec<fn() -> Hostile> {
     vec![
         // Not JSON.

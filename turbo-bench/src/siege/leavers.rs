@@ -1,7 +1,7 @@
-//! Clients that go before they have their answer: what nobody waits for leaves the queue.
+//! Clients that go before they have their answer: a request whose client has gone leaves the queue.
 //!
-//! Over HTTP/1.1 who has closed a connection and who has closed its writing side alone say the same, and the server takes
-//! both for gone. So a client that closes a half is answered, if that is done by then, or its connection is closed.
+//! Over HTTP/1.1 closing a connection and closing its writing side alone look the same, and the server takes both
+//! clients for gone. So a client that closes a half is answered, if that is done by then, or its connection is closed.
 
 use std::{
     io,
@@ -24,7 +24,7 @@ const AT_A_TIME: usize = 50;
 /// A client stays for so many steps at most before it goes.
 const STEPS: usize = 8;
 const STEP: Duration = Duration::from_millis(1);
-/// An answer that comes later than this after all have gone had to wait for what nobody wants.
+/// An answer that comes later than this after all have gone had to wait for requests without clients.
 const CLEARED: Duration = Duration::from_secs(5);
 /// What counts requests whose clients had gone.
 const WITHDRAWN: &str = "te_request_failure{err=\"dropped\"}";

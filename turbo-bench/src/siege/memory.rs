@@ -21,7 +21,7 @@ const BUDGET: u64 = 8 << 20;
 /// What counts answers that had to go for others.
 const EVICTED: &str = "turbo_cache_evictions{tier=\"memory\"}";
 
-/// What is asked: texts of a request, at most, and their tokens.
+/// The requests: most texts of each, and their tokens.
 pub(super) struct Mixed {
     texts: usize,
     tokens: Range<u32>,
@@ -59,7 +59,7 @@ pub(super) async fn look(siege: &Siege<'_>, trial: &mut Trial) -> Result<()> {
     grow(siege, trial, &Mixed::of_all_lengths(&siege.size), [warm_up, requests], MAY_GROW).await
 }
 
-/// A server with one: more is asked than it may keep.
+/// A server with one: there are more answers than it may keep.
 pub(super) fn fill(stage: &impl Stage, size: Size) -> Result<Trial> {
     let mut trial = Trial::default();
     let costs = folder()?;
@@ -77,7 +77,7 @@ pub(super) fn fill(stage: &impl Stage, size: Size) -> Result<Trial> {
     Ok(trial)
 }
 
-/// Asks so often, and so often again; by then the server may have grown by so many bytes.
+/// Sends so many requests to warm up, and so many more; by then the server may have grown by so many bytes.
 async fn grow(
     siege: &Siege<'_>,
     trial: &mut Trial,

@@ -1,5 +1,5 @@
-//! Clients that a server has to survive: too many of them, those that dawdle, leave, send nonsense, or ask while it
-//! stops.
+//! Clients that a server has to survive: too many of them, those that dawdle, leave, send nonsense, or send requests
+//! while it stops.
 //!
 //! ```text
 //! Stage (starts a server) + Size (how many) ──▶ one trial after the other ──▶ Trial (what came back, what was broken)
@@ -8,14 +8,14 @@
 //! After each trial the server has to answer the same as before, and must not have panicked. What the server does wrong
 //! is written down as a broken promise; only what the generator itself cannot do ends the run.
 //!
-//! | module | who comes |
+//! | module | clients |
 //! |---|---|
 //! | [`crowd`] | two thousand connections, all at once |
 //! | [`dawdlers`] | clients that send a byte now and then (slow loris), or read nothing |
 //! | [`leavers`] | clients that close a half or all of their connection before the answer |
 //! | [`hostile`] | bodies and heads that are too long, cut off, or no request at all |
 //! | [`memory`] | ten thousand requests of all lengths: what does the server keep of them? |
-//! | [`endings`] | whoever asks while the server is told to stop, or killed |
+//! | [`endings`] | requests while the server gets a signal to stop, or is killed |
 
 pub mod crowd;
 pub mod dawdlers;
@@ -60,7 +60,7 @@ pub struct Size {
     pub requests: usize,
     /// Requests to a server that keeps its answers: more than it may keep.
     pub kept: usize,
-    /// Clients while the server is told to stop.
+    /// Clients while the server gets a signal to stop.
     pub asking: usize,
     /// Tokens of the longest text.
     pub longest: u32,
@@ -121,7 +121,7 @@ pub enum Who {
     Memory,
     /// and of one that does.
     Cache,
-    /// Those that ask while it is told to stop,
+    /// Those that send requests while it gets a signal to stop,
     Stop,
     /// or killed.
     Kill,
@@ -178,7 +178,7 @@ impl Who {
     }
 }
 
-/// What is told of a run.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
     /// A trial begins.
@@ -199,11 +199,11 @@ pub trait Stage {
 /// What became of one kind of client.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
-    /// Who came.
+    /// Name of the clients.
     pub name: String,
     /// Statuses, or what else came back, and how often.
     pub answers: BTreeMap<String, u64>,
-    /// What the server grew by, millions of bytes; `None` where nobody looked.
+    /// What the server grew by, millions of bytes; `None` where it was not measured.
     pub grown_mb: Option<f64>,
     /// What it took, s.
     pub seconds: f64,
@@ -220,7 +220,7 @@ const MOST_BROKEN: usize = 8;
 /// Said of a server that is to compute everything.
 const NO_ANSWERS: &str = "--cache-bytes=0";
 
-/// All trials; `heard` is told of each.
+/// All trials; `heard` is called at the begin and the end of each.
 ///
 /// # Errors
 /// When the server does not start, or the generator lacks what it needs: what the server does wrong is in the trials.
@@ -277,7 +277,7 @@ impl<'a> Siege<'a> {
         Ok(siege)
     }
 
-    /// What is asked before and after everything: where no answer is kept, it is computed each time.
+    /// The request before and after everything: where no answer is kept, it is computed each time.
     fn question(&self) -> Bytes {
         self.texts.body(&[7, 19, 4], 99)
     }

@@ -70,7 +70,7 @@ pub(super) async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     within(PATIENCE, TcpStream::connect(address)).await.and_then(without_delay)
 }
 
-/// Connects with room for so many bytes that nobody reads.
+/// Connects with a receive buffer of so many bytes.
 pub(super) async fn connect_narrow(address: SocketAddr, room: u32) -> io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.set_recv_buffer_size(room)?;

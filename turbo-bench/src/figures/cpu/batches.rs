@@ -20,7 +20,7 @@ use crate::{
 /// What one rival takes for one batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Case {
-    /// Who computed.
+    /// The engine that computed it.
     pub rival: String,
     /// Sequences of the batch.
     pub batch_size: usize,

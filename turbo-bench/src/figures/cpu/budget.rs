@@ -9,7 +9,7 @@ use crate::figures::rounds::Cost;
 
 /// Seconds until a process has loaded its model.
 const START: f64 = 4.0;
-/// Seconds of products for each who multiplies: to start and to pack the weights, and of a round's turns.
+/// Seconds of products for each process that multiplies: to start and to pack the weights, and of a round's turns.
 const PRODUCTS: Cost = Cost { fixed: 8.0, round: 6.5 };
 /// Seconds in which the machine shows what it can do, once a round of products.
 const LOOKS: f64 = 3.0;

@@ -66,8 +66,8 @@ impl Ceilings {
         }
     }
 
-    /// Seconds that nobody goes below: all operations at the peak, or all weights once from memory, whichever takes
-    /// longer; `weights` counts values.
+    /// The least seconds that are possible: all operations at the peak, or all weights once from memory, whichever
+    /// takes longer; `weights` counts values.
     #[must_use]
     pub fn floor(&self, precision: Precision, operations: f64, weights: f64) -> f64 {
         let read = weights * precision.bytes() as f64 / self.memory;
@@ -96,8 +96,8 @@ impl Floor {
     }
 }
 
-/// [`Floor`] on this machine while something is measured. Its clocks follow the hour and who else is there, so rounds of
-/// turns and looks at the ceilings alternate, and medians are set against medians.
+/// [`Floor`] on this machine while something is measured. Its clock rate varies with time and with other processes, so
+/// rounds of turns and looks at the ceilings alternate, and medians are set against medians.
 pub(super) struct Limit<'a> {
     floor: &'a Floor,
     device: &'a Cpu,
@@ -105,7 +105,7 @@ pub(super) struct Limit<'a> {
 }
 
 impl<'a> Limit<'a> {
-    /// Nobody has looked yet.
+    /// Without a look at the ceilings yet.
     pub(super) fn new(floor: &'a Floor, device: &'a Cpu) -> Self {
         Self { floor, device, looks: Vec::new() }
     }

@@ -9,7 +9,7 @@ use crate::figures::{
 /// The models that goals are set for.
 const MODELS: [&str; 2] = ["bert-base", "minilm"];
 const BERT_BASE: &str = MODELS[0];
-/// Whose products are the bar.
+/// The library whose products are the bar.
 const BAR: &str = "onednn";
 /// From so many tokens on a layer is bound by arithmetic.
 const LONG: u32 = 128;
@@ -267,7 +267,7 @@ fn points(model: &str, precision: Precision, section: Option<&Section>, wanted: 
     POINTS.into_iter().zip(wanted).map(of_point).collect()
 }
 
-/// What a second thread brings: the goals are for two threads, and nobody looked where there are more or fewer.
+/// What a second thread brings: the goals are for two threads, and say nothing of more or fewer.
 fn scaling(model: &str, section: Option<&Section>) -> Vec<Verdict> {
     let rows = section.filter(|section| section.threads == 2).map(|section| &section.rows);
     let scales: Vec<&Scale> = match rows {

@@ -128,8 +128,8 @@ impl Rows {
     ///
     /// In the first, runs of shapes that were new counted in streams, the turns rotated, rivals whose single run filled a
     /// turn had no run before it, copies of a weight were counted in f32, and a median was one of the values. In the second,
-    /// ceilings were the best of some looks before everything else. In the third, one look at everyone told who has a
-    /// chance in a stream, and the others' batches there were of one request or of twenty.
+    /// ceilings were the best of some looks before everything else. In the third, one look at each engine decided which
+    /// have a chance in a stream, and the others' batches there were of one request or of twenty.
     fn method(&self) -> u32 {
         match self {
             Self::Stream(_) => 4,
@@ -152,7 +152,7 @@ pub type Comparison = Record<Data, Section, Summary>;
 /// A process that takes part.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Entrant {
-    /// Who.
+    /// The engine.
     pub rival: String,
     /// The model.
     pub model: String,
@@ -282,7 +282,7 @@ impl<'a, S: Stage> Hall<'a, S> {
         budget::estimate(regime, ms, absent.count())
     }
 
-    /// Who takes part in a regime with a model, turbo first; in pairs of one and of all threads where those are compared.
+    /// The entrants of a regime with a model, turbo first; in pairs of one and of all threads where those are compared.
     fn entrants(&self, regime: &Regime) -> Vec<Entrant> {
         let threads = match regime.work {
             Work::Products { .. } => vec![],
@@ -299,7 +299,7 @@ impl<'a, S: Stage> Hall<'a, S> {
         names.flat_map(|rival| threads.iter().map(move |&threads| entrant(rival, threads))).collect()
     }
 
-    /// Makes sure that somebody is here, and computes the same.
+    /// Starts an entrant, unless it runs, and checks that it computes the same as turbo.
     fn admit(&mut self, entrant: &Entrant) -> Result<()> {
         if self.present.contains_key(entrant) {
             return Ok(());
@@ -323,7 +323,7 @@ impl<'a, S: Stage> Hall<'a, S> {
         Ok(())
     }
 
-    /// Ends whoever is not needed any more.
+    /// Ends entrants that are not needed any more.
     fn dismiss(&mut self, to_come: &[Regime]) {
         let needed: HashSet<Entrant> = to_come.iter().flat_map(|regime| self.entrants(regime)).collect();
         self.present.retain(|entrant, _| needed.contains(entrant));

@@ -16,7 +16,7 @@ use crate::figures::{
 /// A file beside the record: what the profile shows stands between a number and its goal, written by hand.
 pub const NOTES: &str = "cpu-notes.md";
 
-/// How the others are called, and who is missing where.
+/// How the other engines are called, and which are missing where.
 const HOW: &str = "\
 The other engines are called through their Python bindings, with inputs that are prepared before the clock starts; what
 such a call costs is in their times. There is no row in bf16 of CTranslate2, which refused it on the processor that it
@@ -229,7 +229,7 @@ fn bounds(comparison: &Comparison) -> String {
     Precision::ALL.into_iter().filter(compared).map(of).collect::<Vec<_>>().join(", ")
 }
 
-/// Name, version and device of everyone, each once and without its variant.
+/// Name, version and device of all engines, each once and without its variant.
 fn libraries(comparison: &Comparison) -> Vec<&str> {
     let all = comparison.rows.iter().flat_map(|section| &section.agreement);
     each(all.map(|it| it.library.split(" (").next().unwrap_or_default()))
@@ -358,7 +358,7 @@ fn of_model(comparison: &Comparison, model: &str) -> String {
     text + &of_scaling(comparison, model)
 }
 
-/// Times of everyone, a row for each case.
+/// Times of all engines, a row for each case.
 #[derive(Default)]
 struct Grid {
     rivals: Vec<String>,
@@ -366,7 +366,7 @@ struct Grid {
     rows: Vec<(String, Vec<Time>, f64)>,
 }
 
-/// Who, how long, and what is said of it.
+/// An engine, its time, and a remark on it.
 type Time = (String, f64, String);
 
 impl Grid {
@@ -532,7 +532,7 @@ fn table_of_products(products: &[Product]) -> String {
     noted(table)
 }
 
-/// How near everyone is to turbo in f32, each once.
+/// How near all engines are to turbo in f32, each once.
 fn of_agreement(comparison: &Comparison) -> String {
     let mut text = format!(
         "\n## Outputs\n\nFirst and last vectors of three sequences of different lengths, and first and last rows of products, beside \

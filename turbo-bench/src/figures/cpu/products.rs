@@ -1,7 +1,7 @@
 //! Products with packed weights, alone: one operation, bias fused, weights that no cache holds.
 //!
-//! Once a round, for each shape and number of threads, the machine shows what it can do. How a rival multiplies is told
-//! where it does ([`crate::rival::products`], `peers/products_peer.py`).
+//! Once a round, for each shape and number of threads, the ceilings of the machine are measured. How a rival multiplies
+//! is described where it does ([`crate::rival::products`], `peers/products_peer.py`).
 
 use std::thread::sleep;
 
@@ -34,7 +34,7 @@ pub(super) fn least_cosine(precision: Precision) -> f64 {
 /// One product, by one rival.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Product {
-    /// Who computed it.
+    /// The engine that computed it.
     #[serde(default = "turbo")]
     pub rival: String,
     /// Threads that computed it.
@@ -62,7 +62,7 @@ pub struct Product {
     pub of_floor: f64,
 }
 
-/// Who computed the products of older records.
+/// The engine that computed the products of older records.
 fn turbo() -> String {
     TURBO.to_owned()
 }
@@ -75,7 +75,7 @@ struct Turns {
     gelu: Vec<f64>,
 }
 
-/// Those who multiply with so many threads, turbo first, and a device that tells what these threads can do.
+/// The rivals that multiply with so many threads, turbo first, and a device to measure the ceilings of these threads.
 struct Group {
     threads: usize,
     device: Cpu,
@@ -91,12 +91,12 @@ pub(super) struct Plan<'a> {
     pub rows: &'a [usize],
     /// How.
     pub precision: Precision,
-    /// Who else multiplies.
+    /// The other engines that multiply.
     pub others: &'a [String],
 }
 
 /// Measures all shapes at all row counts, with one thread and with `threads`; gives the ceilings with `threads` too, and
-/// how near everyone is to turbo in f32.
+/// how near all engines are to turbo in f32.
 ///
 /// # Errors
 /// When there is no memory, no thread, a rival does not start, ends, or computes something else.
@@ -155,7 +155,7 @@ impl Group {
         Ok(Self { threads, device, rivals: rivals.collect::<Result<_>>()? })
     }
 
-    /// A turn of everyone at each number of rows, with each end; who is first changes from round to round.
+    /// A turn of each rival at each number of rows, with each end; their order changes from round to round.
     fn round(
         &mut self,
         rows: &[usize],
@@ -179,7 +179,7 @@ impl Group {
 }
 
 /// Whether all compute the same at a shape, with each number of rows and each end: another may have a kernel, and a layout
-/// of the weight, for each. The most rows come first: whoever makes room for rows makes it once.
+/// of the weight, for each. The most rows come first: a rival that makes room for rows makes it once.
 fn agree_on(
     plan: Plan<'_>,
     shape: (usize, usize),
@@ -205,7 +205,7 @@ fn agree_on(
     Ok(())
 }
 
-/// Of each of those who were compared again.
+/// Keeps the worse agreement of each rival that was compared again.
 fn keep_the_worse(all: &mut Vec<Agreement>, again: Vec<Agreement>) {
     if all.is_empty() {
         *all = again;

@@ -68,7 +68,8 @@ impl Precision {
     }
 }
 
-/// Who multiplies without a model, at every precision: the library whose products are the bar, where there is one to install.
+/// Engines that multiply without a model, at every precision: the library whose products are the bar, where there is
+/// one to install.
 const MULTIPLIERS: &[&str] = if cfg!(target_arch = "x86_64") { &["onednn"] } else { &[] };
 
 impl From<Precision> for DType {
@@ -81,7 +82,7 @@ impl From<Precision> for DType {
     }
 }
 
-/// One row of the table: who does what, and in which precision.
+/// One row of the table: the work, the engines and the precision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Regime {
     /// What `--only` calls it.

@@ -23,7 +23,7 @@ use crate::{
 /// One rival at one batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Scale {
-    /// Who computed.
+    /// The engine that computed it.
     pub rival: String,
     /// Sequences of the batch.
     pub batch_size: usize,
@@ -130,7 +130,7 @@ pub(super) fn run(
     Ok(scales)
 }
 
-/// The turn of somebody whose run takes so long.
+/// The turn of an engine whose run takes so long.
 pub(super) fn turn(ms: f64) -> Turn {
     Turn { warm_up: 1, runs: LONGER * runs_of(ms) }
 }

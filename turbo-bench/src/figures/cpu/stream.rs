@@ -1,10 +1,10 @@
-//! A stream of requests of all lengths, all waiting from the start, everyone under the best policy that it has.
+//! A stream of requests of all lengths, all waiting from the start, each rival under its best policy.
 //!
-//! Which policy is best is told by a fifth of the batches of each, spread evenly: everyone runs them, then everyone runs
-//! them again, and the least time of each batch counts. The whole stream is then run under the winner alone, and only by
-//! rivals that have a chance: for the others the estimate stands, unless somebody else used the machine in all looks. In
-//! the rounds a batch's shape was run before: some engines prepare for a shape when they first see it, and whoever serves
-//! has seen them all. Those of a second or more are spared that, beside which it is little.
+//! A fifth of the batches of each policy, spread evenly, decides which is best: all rivals run them, then run them
+//! again, and the least time of each batch counts. The whole stream is then run under the winner alone, and only by
+//! rivals that have a chance: for the others the estimate stands, unless other processes used the machine in all looks.
+//! In the rounds a batch's shape was run before: some engines prepare for a shape when they first see it, and a server
+//! has seen them all. Batches of a second or more are not run before: preparing is little beside that.
 
 use std::{
     fmt,
@@ -39,15 +39,15 @@ const LONGEST_BATCH: f64 = 0.1;
 const COSTS: [(usize, u32); 6] = [(1, 10), (1, 40), (1, 128), (1, 500), (8, 128), (20, 40)];
 /// One of so many batches is run to find the best policy.
 pub(super) const PROBE: usize = 5;
-/// Everyone is looked at so often; in the first look shapes are new.
+/// Looks at each rival; in the first one shapes are new.
 pub(super) const LOOKS: usize = 2;
-/// Most looks at whoever seems to have no chance while somebody else uses the machine.
+/// Most looks at a rival that seems to have no chance while other processes use the machine.
 const MOST_LOOKS: usize = 4;
-/// What the looks take, in rounds: a fifth under each policy, also of those who have no rounds.
+/// What the looks take, in rounds: a fifth under each policy, also of rivals that have no rounds.
 const LOOKED: f64 = 2.0;
 /// What comes between the looks and the rounds, in rounds: every shape of the winners once.
 const PREPARED: f64 = 1.0;
-/// Everyone's stream is run in so many pieces, in turns.
+/// The stream of each rival is run in so many pieces, in turns.
 const PIECES: usize = 10;
 /// A rival whose estimate is this many times the best rival's is not run in full.
 pub(super) const HOPELESS: f64 = 1.5;
@@ -80,7 +80,7 @@ impl fmt::Display for Policy {
 }
 
 impl Policy {
-    /// What a rival may choose from. turbo keeps the order of arrival, which nobody else needs: of as many requests at a
+    /// What a rival may choose from. turbo keeps the order of arrival; the others sort, as of as many requests at a
     /// time sorted ones are padded less.
     pub(super) fn of(rival: &str) -> &'static [Self] {
         if rival == TURBO {
@@ -90,7 +90,8 @@ impl Policy {
         }
     }
 
-    /// `lens` in batches; `cut` says how many consecutive requests each batch takes, and [`Policy::Dp`] alone asks.
+    /// `lens` in batches; `cut`, which [`Policy::Dp`] alone calls, gives the consecutive requests that each batch
+    /// takes.
     fn batches(self, lens: &[u32], cut: impl FnOnce(&[u32]) -> Result<Vec<usize>>) -> Result<Vec<Vec<u32>>> {
         let chunks = |lens: &[u32], size: usize| lens.chunks(size).map(<[u32]>::to_vec).collect();
         Ok(match self {
@@ -117,7 +118,7 @@ impl Policy {
 /// What one rival takes for the stream under its best policy.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Stream {
-    /// Who computed.
+    /// The engine that computed it.
     pub rival: String,
     /// How the stream was cut.
     pub policy: Policy,
@@ -218,7 +219,7 @@ pub(super) fn lens(range: &RangeInclusive<usize>, requests: usize) -> Vec<u32> {
     workload::uniform(range, requests, SEED).into_iter().map(|len| len as u32).collect()
 }
 
-/// Everyone with the policy that a fifth of its batches shows to be the best.
+/// Each rival with the policy that a fifth of its batches shows to be the best.
 fn probe(lens: &[u32], rivals: &mut [&mut Rival], timeline: &mut Timeline, share: f64) -> Result<Vec<Track>> {
     let mut probes = rivals.iter_mut().map(|rival| Probe::new(rival, lens)).collect::<Result<Vec<_>>>()?;
     for look in 0..MOST_LOOKS {
@@ -241,7 +242,7 @@ fn probe(lens: &[u32], rivals: &mut [&mut Rival], timeline: &mut Timeline, share
     probes.into_iter().map(|probe| probe.track(worth)).collect()
 }
 
-/// Seconds that the whole stream may take for whoever has a chance.
+/// Seconds that the whole stream may take for a rival to have a chance.
 fn worth(probes: &[Probe]) -> f64 {
     let others = probes.iter().filter(|probe| !probe.is_turbo).map(Probe::estimate);
     HOPELESS * others.fold(f64::INFINITY, f64::min)
@@ -279,7 +280,7 @@ struct Probe {
 }
 
 impl Probe {
-    /// Nobody has looked yet.
+    /// Without a look yet.
     fn new(rival: &mut Rival, lens: &[u32]) -> Result<Self> {
         let (policies, longest) = (Policy::of(rival.name()), lens.iter().copied().max().unwrap_or(1));
         let costs = if policies.contains(&Policy::Dp) { Some(costs(rival, longest)?) } else { None };
@@ -307,7 +308,7 @@ impl Probe {
         !self.is_turbo && self.estimate() > worth
     }
 
-    /// Whether it seems to be too slow, and somebody else may be the reason.
+    /// Whether it seems to be too slow, and other processes may be the reason.
     fn is_in_doubt(&self, worth: f64) -> bool {
         let is_disturbed = |share: &Option<f64>| share.is_some_and(|share| share > DISTURBING);
         self.is_slow(worth) && self.foreign.iter().all(is_disturbed)

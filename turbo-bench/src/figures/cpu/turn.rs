@@ -39,7 +39,7 @@ pub(super) struct Turn {
 }
 
 /// The turns of all rivals at a batch, of which one run takes each so many milliseconds: as many runs as fill it. Either
-/// all have a run before that does not count, or nobody, which is where one run fills everybody's turn.
+/// all have a run before that does not count, or none has, which is where one run fills every turn.
 pub(super) fn turns(ms: &[f64]) -> Vec<Turn> {
     let runs: Vec<usize> = ms.iter().map(|&ms| runs_of(ms)).collect();
     let warm_up = usize::from(runs.iter().any(|&runs| runs > 1));

@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Dtype, Operation};
 
-/// Rates that somebody reaches who does nothing else, a second.
+/// Rates of operations that are timed alone, a second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// Who measured.
+    /// The engine that reached them.
     pub by: String,
     /// Bytes of a copy within the GPU's memory, read and written.
     pub copy: f64,

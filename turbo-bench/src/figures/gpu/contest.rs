@@ -1,4 +1,5 @@
-//! Turns at one thing, on a device that works on its own: whoever has one enqueues many runs and waits for the last.
+//! Turns at one thing, on a device that works on its own: in a turn a contestant enqueues many runs and waits for the
+//! last.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -8,22 +9,22 @@ use crate::figures::{
     order::order,
 };
 
-/// Who computes as turbo does by itself.
+/// The contestant that computes as turbo does by itself.
 pub const TURBO: &str = "turbo";
 
-/// How long turns are, and how many everyone has.
+/// How long turns are, and how many each contestant has.
 #[derive(Clone, Copy, Debug)]
 pub struct Turns {
     /// Microseconds of a turn, unless one run takes longer.
     pub us: f64,
-    /// Turns of everyone.
+    /// Turns of each contestant.
     pub rounds: usize,
 }
 
 /// What one contestant takes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Timed {
-    /// Who.
+    /// Its name.
     pub who: String,
     /// Median over turns of the mean of their runs, µs.
     pub median_us: f64,
@@ -50,7 +51,7 @@ pub fn of<'a>(times: &'a [Timed], who: &str) -> Option<&'a Timed> {
     times.iter().find(|timed| timed.who == who)
 }
 
-/// Whoever of `others` was fastest.
+/// The fastest of `others`.
 pub fn best<'a>(times: &'a [Timed], others: &[&str]) -> Option<&'a Timed> {
     let these = times.iter().filter(|timed| others.contains(&timed.who.as_str()));
     these.min_by(|a, b| a.median_us.total_cmp(&b.median_us))
@@ -67,8 +68,8 @@ const MOST_RUNS: f64 = 10_000.0;
 /// Runs that show how many fill a turn.
 const LOOK: usize = 3;
 
-/// Times everyone of `names` at thing number `index`, in an order that is drawn anew for each round. `turn` gives the
-/// microseconds of a run of number so many of `names` when it runs so many times.
+/// Times each of `names` at thing number `index`, in an order that is drawn anew for each round. `turn(name, runs)`
+/// gives the microseconds of a run when number `name` of `names` runs so many times.
 ///
 /// # Errors
 /// What `turn` fails with.

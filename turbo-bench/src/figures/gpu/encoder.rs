@@ -13,7 +13,7 @@ pub const COMPILED: &str = "compiled";
 /// Most rows of a batch: tokens where they are packed, padding included where it is padded.
 const ROWS: u32 = 16_384;
 
-/// What everyone computes.
+/// What all contestants compute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
     /// How it is called.
@@ -53,7 +53,7 @@ impl Workload {
         cut(&self.lens, |batch| batch.iter().sum())
     }
 
-    /// Batches in order of length, each of as many requests as fit with padding: what suits best whoever pads.
+    /// Batches in order of length, each of as many requests as fit with padding: best for an engine that pads.
     #[must_use]
     pub fn padded(&self) -> Vec<Vec<u32>> {
         let mut lens = self.lens.clone();
@@ -85,11 +85,11 @@ fn cut(lens: &[u32], rows: impl Fn(&[u32]) -> u32) -> Vec<Vec<u32>> {
 pub struct Case {
     /// Name of the workload.
     pub workload: String,
-    /// In what everyone computes.
+    /// In what all compute.
     pub dtype: Dtype,
     /// Tokens of all requests.
     pub tokens: u64,
-    /// What everyone takes for all of them.
+    /// What each contestant takes for all of them.
     pub times: Vec<Timed>,
 }
 
@@ -115,18 +115,18 @@ pub struct Encoders {
     pub overlap: Option<Overlap>,
 }
 
-/// How near somebody's vectors are to those of turbo in f32.
+/// How near a contestant's vectors are to those of turbo in f32.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Agreed {
     /// In what they were computed.
     pub dtype: Dtype,
-    /// By whom, and how near.
+    /// The contestant, and how near.
     #[serde(flatten)]
     pub agreement: Agreement,
 }
 
 impl Encoders {
-    /// Takes a case; one that was found before, with fewer who took part, is forgotten.
+    /// Takes a case, in the place of one that was found before, with fewer contestants.
     pub fn keep(&mut self, case: Case) {
         let same = |it: &Case| (&it.workload, it.dtype) == (&case.workload, case.dtype);
         match self.cases.iter_mut().find(|it| same(it)) {

@@ -20,7 +20,7 @@ const BATCHED_FASTER: f64 = 0.9;
 const LAUNCHES: f64 = 3.0;
 /// Attention of 32 × 512 tokens in bf16: 250 · 10¹² operations a second.
 const ATTENTION_US: f64 = 105.0;
-/// Of packing, planning and launching: the rest may be what the host did when nobody could see the GPU compute.
+/// Of packing, planning and launching: the rest may be what the host did when the GPU was not observed to compute.
 const HIDDEN: f64 = 0.9;
 /// Noise excuses no more than this.
 const MOST_SPREAD: f64 = 0.05;

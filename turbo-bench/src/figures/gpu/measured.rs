@@ -1,4 +1,4 @@
-//! An operation, and what everybody takes for it.
+//! An operation, and what each contestant takes for it.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,20 +11,20 @@ pub struct Measured {
     pub operation: Operation,
     /// In what it was stored.
     pub dtype: Dtype,
-    /// What everyone takes who computes the same.
+    /// Times of the contestants that compute the same.
     pub times: Vec<Timed>,
     /// How far the results of the others lie from turbo's at most, as a part of their length; none without others.
     pub error: Option<f64>,
-    /// Whose launches could not be replayed and were enqueued one by one.
+    /// Contestants whose launches could not be replayed and were enqueued one by one.
     pub launched: Vec<String>,
-    /// Who was not timed.
+    /// Contestants that were not timed.
     pub absent: Vec<Absent>,
 }
 
-/// Somebody who was not timed.
+/// A contestant that was not timed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Absent {
-    /// Who.
+    /// Its name.
     pub who: String,
     /// Why not.
     pub why: String,

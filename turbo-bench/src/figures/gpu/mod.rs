@@ -8,7 +8,7 @@
 //! The GPU is on another machine, which has neither Rust nor a network, and for minutes only. So what is measured there is
 //! apart from what is made of it here, and everything but the times is tested without a GPU.
 //!
-//! Whoever takes part computes the same on the same inputs, which is looked at first; then they take turns, in an order that
+//! All contestants compute the same on the same inputs, which is checked first; then they take turns, in an order that
 //! is drawn anew for each round. A turn is many runs, enqueued at once, and ends when the last is done. Launches of an
 //! operation are replayed, on both sides, so that neither host counts. In an encoder turbo replays small batches and
 //! PyTorch what it has compiled; eager PyTorch launches each kernel from Python, and its host counts.
@@ -82,7 +82,7 @@ pub struct Section {
     pub provenance: Provenance,
     /// On what.
     pub machine: Machine,
-    /// Name and version of whom operations were compared with.
+    /// Name and version of the libraries that operations were compared with.
     pub libraries: Vec<String>,
     /// What the GPU can do at most, measured in the same process; none where nothing was timed.
     pub ceilings: Option<Ceilings>,

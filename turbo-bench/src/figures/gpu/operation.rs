@@ -18,7 +18,7 @@ impl Dtype {
     /// All of them; the one that serves first.
     pub const ALL: [Self; 3] = [Self::Bf16, Self::F16, Self::F32];
 
-    /// What everybody calls it.
+    /// Its usual name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use super::contest::{self, Timed};
 
-/// Whoever waits for a batch and reads it before the next one is begun.
+/// The contestant that waits for a batch and reads it before it begins the next one.
 pub const AFTER: &str = "one after the other";
-/// Whoever begins the next one while one is computed.
+/// The contestant that begins the next one while one is computed.
 pub const BEHIND: &str = "one behind the other";
 
 /// What happened to a batch, in this order; µs since the first one was begun.
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(hidden(&after), Some(0.0));
         let behind = [[0, 10, 98, 100, 105], [10, 20, 198, 200, 205], [105, 115, 298, 300, 305]];
         assert_eq!(hidden(&behind), Some(1.0));
-        // the first is done while the second is launched, nobody knows when, but not before 14
+        // the first is done while the second is launched, at an unknown time, but not before 14
         let late = [[0, 10, 14, 20, 25], [12, 20, 198, 200, 205], [105, 115, 298, 300, 305]];
         assert_eq!(hidden(&late), Some((2 + 10) as f64 / (8 + 10) as f64));
         let never_seen = [[0, 10, 10, 20, 25], [10, 20, 25, 25, 30]];

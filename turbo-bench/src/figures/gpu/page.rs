@@ -20,7 +20,7 @@ use crate::figures::{
 /// A file beside the record: what the profile shows stands between a number and its goal, written by hand.
 pub const NOTES: &str = "gpu-notes.md";
 
-/// How it is measured, for whoever doubts a number.
+/// How it is measured.
 const HOW: &str = "\
 Whoever is timed computed the same on the same inputs before, in the same type; the others are PyTorch as written, and
 compiled. All take turns, in an order that is drawn anew for each round; a turn is many runs that are enqueued at once,
@@ -186,7 +186,7 @@ impl Grid<'_> {
     }
 }
 
-/// Marks who was launched one by one.
+/// Marks times of launches one by one.
 const MARK: &str = " \\*";
 
 fn time(measured: &Measured, who: &str) -> String {
@@ -194,7 +194,7 @@ fn time(measured: &Measured, who: &str) -> String {
     contest::of(&measured.times, who).map_or("–".to_owned(), |timed| digits(timed.median_us) + mark)
 }
 
-/// Who is missing and why, each once.
+/// Which contestants are missing and why, each once.
 fn absent(measured: &[Measured]) -> String {
     let mut lines: Vec<String> = Vec::new();
     if measured.iter().any(|it| !it.launched.is_empty()) {

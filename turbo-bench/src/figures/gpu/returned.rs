@@ -161,7 +161,7 @@ impl Returned {
     }
 }
 
-/// A share of the bandwidth of a copy that nobody reaches whose data no cache holds.
+/// A share of the bandwidth of a copy that cannot be reached with data that no cache holds.
 const IMPOSSIBLE: f64 = 1.15;
 
 fn plausible(section: &Section) -> Result<()> {
@@ -187,7 +187,7 @@ fn plausible(section: &Section) -> Result<()> {
     }
 }
 
-/// Whoever moves more than a copy does in the same time did not move all of it.
+/// Fails for a contestant that moved more than a copy does in the same time: it did not move all of it.
 fn all_of_it(Measured { operation, dtype, times, .. }: &Measured, ceilings: &Ceilings) -> Result<()> {
     for Timed { who, median_us, .. } in times {
         let (share, name) = (ceilings.of_copy(operation, *dtype, *median_us), operation.name());
@@ -204,7 +204,7 @@ fn times(name: &str, times: &[Timed]) -> Result<()> {
     Ok(())
 }
 
-/// What whoever records it should know: steps that did not end well, and what the sanitizer found.
+/// Remarks to show when it is recorded: steps that did not end well, and what the sanitizer found.
 #[must_use]
 pub fn remarks(findings: &Findings) -> Vec<String> {
     let ended_badly = findings.summary.iter().filter(|it| it.rc != 0);

@@ -1,4 +1,4 @@
-//! A whole run for tests, with numbers of nobody: turbo takes 100 µs for everything, PyTorch at best 110.
+//! A whole run for tests, with invented numbers: turbo takes 100 µs for everything, PyTorch at best 110.
 
 use super::{
     Ceilings, Dtype, Findings, Found, Machine, Measured, Operation, Section, attention,

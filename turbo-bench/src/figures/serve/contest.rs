@@ -34,7 +34,7 @@ pub struct Contest {
     pub arrivals: String,
     /// Time for an answer, ms.
     pub promised_ms: f64,
-    /// Clients that asked while a capacity was measured.
+    /// Clients while a capacity was measured.
     pub clients: usize,
     /// The servers, the one that the others are compared with first.
     pub standings: Vec<Standing>,
@@ -84,7 +84,7 @@ pub struct Point {
     pub served: Latency,
     /// Times of the refusals (429).
     pub refused: Latency,
-    /// Told that their time was over (504).
+    /// Answered that their time was over (504).
     pub expired: u64,
     /// Other statuses.
     pub failed: BTreeMap<u16, u64>,
@@ -103,11 +103,11 @@ pub struct Point {
 pub(super) struct Present {
     pub name: String,
     pub server: Server,
-    /// Whether it is told how long a client still waits.
+    /// Whether requests say how long a client still waits.
     pub is_told: bool,
 }
 
-/// What they are asked, and how.
+/// The requests that all servers get.
 pub(super) struct Terms<'a> {
     pub arrivals: &'a Arrivals,
     pub promised: Duration,
@@ -178,7 +178,7 @@ fn capacity(present: &Present, terms: &Terms<'_>, round: usize) -> Result<Capaci
 }
 
 /// How long the last answers of a turn are waited for at least, however short it is: a machine stands still for seconds
-/// when others have it. Four times the turn is for whoever refuses nothing and works off twice what it can do.
+/// when others have it. Four times the turn is for a server that refuses nothing at twice its capacity.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One load of one round at one server.
@@ -298,8 +298,8 @@ impl Standing {
         self.points.iter().find(|point| point.load == load)
     }
 
-    /// The load at which most was answered in time, in tokens: who refuses long texts answers more requests than it could
-    /// of all lengths.
+    /// The load at which most was answered in time, in tokens: a server that refuses long texts answers more requests
+    /// than it could of all lengths.
     #[must_use]
     pub fn best(&self) -> Option<&Point> {
         self.points.iter().max_by(|a, b| a.good_tokens.total_cmp(&b.good_tokens))
@@ -308,7 +308,7 @@ impl Standing {
     /// What was answered in time, as a share of what it could do in the same round, in tokens.
     #[must_use]
     pub fn of_capacity(&self, load: f64) -> Option<Paired> {
-        // At the least load nobody is refused: its requests are as long as those of a capacity.
+        // At the least load no request is refused: its requests are as long as those of a capacity.
         let of_requests = self.points.first().map_or(0.0, Point::mean_tokens);
         let capacities = in_tokens(&self.token_capacities, &self.capacities, of_requests);
         Paired::of(&self.at(load)?.tokens_of_rounds(), &capacities)

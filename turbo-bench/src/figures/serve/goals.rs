@@ -23,10 +23,10 @@ const OVERLOAD: f64 = LOADS[LOADS.len() - 1];
 /// The policy that is compared with the others, and the simplest of those.
 const DP: &str = POLICIES[0];
 const NAIVE: &str = POLICIES[1];
-/// Half of an interval that still tells who is ahead, as a share of the goodput: where two may be further apart, nothing
-/// is said.
+/// Half of an interval that still tells which is ahead, as a share of the goodput: where two may be further apart,
+/// nothing is said.
 const SURE: f64 = 0.05;
-/// Behind the name of what rounds do not tell.
+/// Behind the name of what the rounds do not decide.
 pub(super) const NOT_SURE: &str = "not sure";
 /// Traces of the packed layout.
 pub(super) const TRACES: [&str; 3] = ["packed-short", "packed-long", "packed-bursts"];
@@ -98,7 +98,7 @@ fn policies(name: &str, contest: Option<&Contest>) -> Verdict {
     };
     let Some((rounds, pairs)) = contest.and_then(pairs) else { return one(name, None) };
     let ahead = pairs.iter().filter(|pair| pair.is_negative()).count();
-    // Where dp is ahead for sure, nobody asks by how much.
+    // Where dp is ahead for sure, it does not matter by how much.
     let undecided = pairs.iter().filter(|pair| !pair.is_negative() && pair.mean - pair.half <= 0.0);
     let widest = undecided.map(|pair| pair.half).fold(0.0, f64::max);
     let is_sure = ahead > 0 || widest <= SURE;

@@ -27,7 +27,7 @@ use crate::{
 pub struct HostPath {
     /// Under load.
     pub rate: Rate,
-    /// Nobody else asks.
+    /// One request at a time.
     pub idle: Vec<Idle>,
 }
 
@@ -50,7 +50,7 @@ pub struct Rate {
     pub client_cpu: f64,
 }
 
-/// One text, nobody else asks.
+/// One text at a time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Idle {
     /// Its tokens.
@@ -71,7 +71,7 @@ const CLIENTS: usize = 8;
 const BATCHES: [usize; 4] = [TEXTS, 2 * TEXTS, 4 * TEXTS, 8 * TEXTS];
 /// Runs of a turn.
 const RUNS: usize = 40;
-/// Single texts of a turn, where nobody else asks.
+/// Single texts of a turn, one request at a time.
 const SINGLES: usize = 100;
 /// Those of them that do not count.
 const WARM_UP: usize = 5;
@@ -136,8 +136,8 @@ pub(super) fn run(
 }
 
 /// Milliseconds of the engine and of the server for a text of so many tokens, one request after the other. They take
-/// turns, so each finds its threads asleep and the caches full of what the other did: where nobody else asks, that is how
-/// a request finds them.
+/// turns, so each finds its threads asleep and the caches full of what the other did, as a request to an idle server
+/// does.
 fn side_by_side(
     engine: &mut Rival,
     server: &Server,

@@ -6,9 +6,9 @@
 //!                                           Sections of this and of earlier runs ─▶ serve.json · serve.md · pictures
 //! ```
 //!
-//! Servers are processes that are asked over loopback, by a generator in this process and on the same cores
-//! ([`crate::fire`]). In each round every server is first asked by as many clients as keep it busy: that is its capacity,
-//! with whatever the generator takes. Then requests come at shares of a capacity, whether the server keeps up or not. In
+//! Servers are processes that get requests over loopback, from a generator in this process and on the same cores
+//! ([`crate::fire`]). In each round every server first has as many clients as keep it busy: that gives its capacity,
+//! less what the generator takes. Then requests come at shares of a capacity, whether the server keeps up or not. In
 //! a round all servers get the same requests; they take turns in an order that is drawn anew each time, and sleep
 //! meanwhile. Rounds have requests of their own, so a pair of turns differs in its servers alone, and differences and
 //! ratios of pairs are judged by Student's interval.
@@ -230,7 +230,7 @@ pub fn run(
 
 /// Seconds until a server has loaded its model and measured its costs.
 const START: f64 = 5.0;
-/// Seconds of a turn in which nobody asks: the pause before it, requests that are made, connections.
+/// Seconds of a turn without requests: the pause before it, requests that are made, connections.
 const BETWEEN: f64 = 0.3;
 
 /// What a regime takes, by estimate.
@@ -239,7 +239,8 @@ fn cost(regime: &Regime, pace: &Pace) -> Cost {
     match &regime.work {
         Work::Contest { servers, shares, .. } => {
             let count = servers.len() as f64;
-            // Who refuses nothing needs as long again for twice its capacity, half as long for one and a half.
+            // A server that refuses nothing needs as long again for twice its capacity, half as long for one and a
+            // half.
             let patient = servers.iter().filter(|it| !matches!(it, Kind::Turbo { .. })).count() as f64;
             let excess: f64 = shares.loads().iter().map(|load| (load - 1.0).max(0.0)).sum();
             let turns = count * shares.loads().len() as f64 + patient * excess;

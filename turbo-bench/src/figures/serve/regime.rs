@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fire::Trace;
 
-/// One row of the table: who serves what, to whom.
+/// One row of the table: the model and the work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Regime {
     /// What `--only` calls it.
@@ -23,13 +23,13 @@ pub struct Regime {
 pub enum Work {
     /// Servers one after the other under the same requests.
     Contest {
-        /// Who; the first is the one that the others are compared with.
+        /// The first is the one that the others are compared with.
         servers: Vec<Kind>,
-        /// What they are asked.
+        /// The requests that they get.
         arrivals: Arrivals,
         /// Time for an answer.
         promised: Duration,
-        /// Whose capacity loads are shares of.
+        /// The capacity that loads are shares of.
         shares: Shares,
     },
     /// The whole server beside the bare engine, many texts of ten tokens and single ones of these lengths.
@@ -74,7 +74,7 @@ impl Kind {
 /// Name of [`Kind::Paper`].
 pub(super) const PAPER: &str = "paper";
 
-/// What servers are asked.
+/// The requests that servers get.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arrivals {
     /// Drawn anew for each round: a Poisson process, lengths uniform in this range.
@@ -116,12 +116,12 @@ impl Arrivals {
     }
 }
 
-/// Whose capacity loads are shares of.
+/// The capacity that loads are shares of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shares {
     /// The first server's: all get the same requests at the same times.
     OfTheFirst,
-    /// Everybody's own: all get the same requests, the fast ones at a higher rate.
+    /// Each server's own: all get the same requests, the fast ones at a higher rate.
     OfOwn,
 }
 
@@ -138,9 +138,9 @@ impl Shares {
 
 /// Offered, as shares of a capacity.
 pub const LOADS: [f64; 4] = [0.5, 0.8, 0.95, 2.0];
-/// The same where the best of each server is looked for, which lies somewhere near its capacity: who refuses nothing
-/// answers everything late from there on. A capacity is that of so many clients; who makes larger batches of more that
-/// waits has its best above it.
+/// The same where the best of each server is looked for, which lies somewhere near its capacity: one that refuses
+/// nothing answers everything late from there on. A capacity is that of so many clients; a server that makes larger
+/// batches of longer queues has its best above it.
 const CLOSE_LOADS: [f64; 8] = [0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0];
 /// Of `--batching`, the first the one that is compared with the others.
 pub const POLICIES: [&str; 5] = ["dp", "naive", "none", "token-budget", "sorted-window"];

@@ -163,7 +163,7 @@ impl<'a> Panel<'a> {
         }
     }
 
-    /// What nobody goes below, as an area.
+    /// The least time that is possible, as an area.
     fn floor(&self, svg: &mut Svg) {
         let (left, bottom) = (self.origin.0, self.origin.1 + PLOT.1);
         let height = |case: &Case| if self.scale == Scale::Log { case.floor_ms } else { 1.0 };

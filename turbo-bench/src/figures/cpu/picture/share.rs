@@ -78,7 +78,7 @@ fn panel(svg: &mut Svg, (left, top): (f64, f64), products: &[Product]) {
     }
 }
 
-/// Who is drawn, with how many threads, under which name: turbo with one and with all, the others with all.
+/// The engines that are drawn, their threads and labels: turbo with one thread and with all, the others with all.
 fn lines<'a>(products: &'a [Product], threads: &[usize]) -> Vec<((&'a str, usize), String, Pen<'a>)> {
     let count =
         |threads: usize| if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };

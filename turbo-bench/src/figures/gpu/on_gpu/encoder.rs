@@ -55,7 +55,7 @@ impl Peers<'_> {
 /// be compiled, since that takes its time. Whatever is found is shown to `keep` at once.
 ///
 /// # Errors
-/// When the device or PyTorch fails, or somebody computes something else.
+/// When the device or PyTorch fails, or a contestant computes something else.
 pub(super) fn measure(
     gpu: &Cuda<f32>,
     work: Work<'_>,
@@ -78,7 +78,7 @@ pub(super) fn measure(
 
 /// What is needed to time one type after another.
 struct Measuring<'a> {
-    /// turbo in f32, beside which everyone's vectors are compared.
+    /// turbo in f32, with which all vectors are compared.
     reference: &'a mut Turbo<Cuda<f32>>,
     work: Work<'a>,
     peers: Option<&'a Peers<'a>>,

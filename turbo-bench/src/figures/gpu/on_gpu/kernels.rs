@@ -29,7 +29,7 @@ pub(super) enum Way {
     Chosen,
     /// The same, enqueued run by run.
     Enqueued,
-    /// Rows that are reduced as told; of softmax and layer norm.
+    /// Rows reduced by this [`Reduction`]; of softmax and layer norm.
     By(Reduction),
 }
 
@@ -46,7 +46,7 @@ struct Noted {
     runs: usize,
 }
 
-/// What an operation reads and writes, and who does it.
+/// What an operation reads and writes, and the device that does it.
 struct Memory<F: Float> {
     device: Cuda<F>,
     operation: Operation,
@@ -114,7 +114,7 @@ impl<F: Float> Kernels<F> {
                 memory.launch(queue, *way)?;
                 return Ok(1);
             };
-            // whoever measures has the device alone, and launched all ways before
+            // nothing else uses the device, and all ways were launched before
             ensure!(device.replay(queue, recording)?, "memory moved since {way:?} was noted");
             Ok(*runs)
         };

@@ -34,7 +34,7 @@ use operations::{ATTENTION, LONG, Lineup, REDUCTIONS, WIDE};
 
 pub use suite::Extent;
 
-/// Where steps run, and with whom.
+/// Where steps run, and with which Python.
 pub struct Site {
     /// The GPU.
     pub gpu: Cuda<f32>,

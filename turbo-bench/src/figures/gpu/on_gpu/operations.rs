@@ -25,7 +25,7 @@ const SHORT: Turns = Turns { us: 3_000.0, rounds: 5 };
 /// Values of each result that are compared.
 const SAMPLE: u64 = 4096;
 
-/// Who takes part, and how often.
+/// The contestants, and how many turns they have.
 pub(super) struct Lineup<'a> {
     /// turbo's ways, the one that others are compared with first.
     pub(super) turbo: &'a [(&'a str, Way)],
@@ -55,7 +55,7 @@ pub(super) const REDUCTIONS: Lineup<'static> = Lineup {
     turns: SHORT,
 };
 
-/// What everyone takes for case number `index`.
+/// What each contestant takes for case number `index`.
 ///
 /// # Errors
 /// When the device fails, or PyTorch ends.
@@ -102,7 +102,7 @@ fn measure_as<F: Float>(
         }
         is_same
     };
-    // number of the way, by who takes part
+    // number of the way, by contestant
     let (mut names, mut ours) = (vec![lineup.turbo[0].0.to_owned()], vec![0]);
     for (number, (who, way)) in lineup.turbo.iter().enumerate().skip(1) {
         if judge(&mut found, who, &kernels.sample(*way, SAMPLE)?) {

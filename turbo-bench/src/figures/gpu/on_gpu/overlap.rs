@@ -51,7 +51,7 @@ impl<'a, D: EncoderKernels> Batches<'a, D> {
     fn new(turbo: &'a mut Turbo<D>, batches: &[Vec<u32>]) -> Self {
         let ids = batches.iter().map(|lens| turbo.ids(lens)).collect();
         let encoder = &mut turbo.encoder;
-        (0..encoder.depth()).for_each(|_| encoder.forget_oldest()); // nobody reads what was run before
+        (0..encoder.depth()).for_each(|_| encoder.forget_oldest()); // what was run before is not read
         Self { encoder, ids, staging: Staging::new(), rows: Vec::new() }
     }
 

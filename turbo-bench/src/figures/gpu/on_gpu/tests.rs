@@ -201,8 +201,8 @@ fn an_encoder_is_timed_in_every_type() {
     assert!(found.overlap.is_some_and(|overlap| overlap.tokens == 24 && overlap.timeline.0.len() == 3));
 }
 
-/// A GPU that computes only when somebody looks is never done while the next batch is launched, and one that computes as it
-/// launches always is: so the share is known without a clock.
+/// A GPU that computes only when the host looks is never done while the next batch is launched, and one that computes
+/// as it launches always is: so the share is known without a clock.
 #[test]
 fn batches_are_launched_while_another_one_runs() {
     let Some(emulator) = Emulator::or_skip(Order::Forward).map(Arc::new) else { return };

@@ -16,7 +16,7 @@ const COLUMNS: usize = 3;
 /// Some bars that are compared.
 pub(super) struct Panel {
     pub(super) heading: String,
-    /// Who, how much, and how that is written.
+    /// A contestant, its number, and how that is written.
     pub(super) bars: Vec<(String, f64, String)>,
     /// What the longest possible bar stands for, where there is such a thing.
     pub(super) limit: Option<f64>,
